@@ -1,0 +1,1 @@
+"""What ONNX cannot say: tensor expressions, axes, masks, facts, refusals, kernel plans."""

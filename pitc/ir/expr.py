@@ -1,0 +1,155 @@
+"""Tensor expressions: how every point of an output reads its operands.
+
+    Op        = output[Axis*]  <-  Reducer over reduction axes of Combine(input[Index*], ...)
+    Index     = Axis | Affine(Axis, ...)             # a bare digit, or derived (conv: y*stride + i)
+    Axis      = name, extent, spatial | reduction
+    Reducer   = none | sum | max | min | prod | mean | normalise | ordered
+    Combine   = product | select | map | move | opaque
+
+The iteration space is the output's dimensions (spatial axes) followed by the reduction axes: axis `a` of the space is
+dimension `a` of `Digit`. Everything else (PIT axes, how facts travel) is derived from this one description.
+
+Source: PIT (SOSP'23) section 3; `docs/theory.md`.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from pitc.ir.index import ONE, Digit, Poly, atom
+from pitc.ir.region import Region
+
+Shape = tuple[Poly, ...]
+
+
+class Reducer(Enum):
+    """What happens along the reduction axes."""
+
+    NONE = "none"
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
+    PROD = "prod"
+    MEAN = "mean"
+    SQUARE = "square"  # norms: sum of squares or of absolute values, then a map
+    NORMALISE = "normalise"  # the result is spread back over the axis (softmax, layer norm)
+    ORDERED = "ordered"  # looks at positions along the axis (cumsum, argmax, top-k)
+
+    @property
+    def commutes(self) -> bool:
+        """True when the order of the terms does not matter, so the axis may be permuted."""
+        return self not in (Reducer.NONE, Reducer.NORMALISE, Reducer.ORDERED)
+
+    @property
+    def keeps_zero(self) -> bool:
+        """True when reducing only zeros gives zero."""
+        return self in (Reducer.SUM, Reducer.MAX, Reducer.MIN, Reducer.MEAN, Reducer.SQUARE)
+
+    @property
+    def keeps_constant(self) -> bool:
+        """True when reducing copies of any constant gives that constant."""
+        return self in (Reducer.MAX, Reducer.MIN, Reducer.MEAN)
+
+
+class Combine(Enum):
+    """How one iteration point turns the elements it reads into a term."""
+
+    MAP = "map"  # elementwise function of all operands
+    MOVE = "move"  # the element itself
+    PRODUCT = "product"  # product of all operands
+    BIASED_PRODUCT = "biased-product"  # product of operands 0 and 1, plus operand 2 (Gemm)
+    REDUCE = "reduce"  # the element itself, reduced
+    SOFTMAX = "softmax"  # exp, normalised to sum 1 along the axis
+    NORMALISE = "normalise"  # any other row normaliser
+    SCATTER = "scatter"  # operand 0, overwritten at places read from operand 1
+    OPAQUE = "opaque"  # unknown function of everything it reads
+
+
+class Axis(NamedTuple):
+    """One iteration variable of an expression."""
+
+    name: str
+    extent: Poly
+    spatial: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """How iteration points read one operand.
+
+    Args:
+        operand: Which input of the node.
+        index: One index expression per operand dimension over the iteration axes; None where the place depends on
+            data (Gather by a computed index) or is not described.
+        computed: The None places of `index` follow from the values that the same point reads from other operands
+            (Gather); without it they may depend on any axis.
+        within: Tests that hold at the iteration points which read this operand at all (Concat).
+        absent: Regions of the operand that no iteration point reads (Gather by a constant).
+    """
+
+    operand: int
+    index: tuple[Poly | None, ...]
+    computed: bool = False
+    within: Region = field(default_factory=Region)
+    absent: tuple[Region, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TensorExpr:
+    """How one output of a node is computed.
+
+    Args:
+        shape: Extents of the output, which are the spatial axes.
+        reads: How the operands are read.
+        reduced: Extents of the reduction axes.
+        combine: What one point does with the elements it reads.
+        reducer: What happens along the reduction axes.
+        normal: For SOFTMAX and NORMALISE: the output dimensions that are normalised.
+        ordered: Output dimensions whose *positions* matter (Range, Trilu, CumSum): never PIT.
+    """
+
+    shape: Shape
+    reads: tuple[Read, ...] = ()
+    reduced: Shape = ()
+    combine: Combine = Combine.OPAQUE
+    reducer: Reducer = Reducer.NONE
+    normal: tuple[int, ...] = ()
+    ordered: frozenset[int] = frozenset()
+
+    @property
+    def extents(self) -> Shape:
+        """Extents of all iteration axes: the output's, then the reduced ones."""
+        return self.shape + self.reduced
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """All iteration axes, named o0.. and r0.. by place."""
+        spatial = [Axis(f"o{k}", e, True) for k, e in enumerate(self.shape)]
+        return (*spatial, *(Axis(f"r{k}", e, False) for k, e in enumerate(self.reduced)))
+
+    def pit_axes(self) -> tuple[Axis, ...]:
+        """Axes along which iterations may be permuted without changing the result.
+
+        An axis is PIT iff every index in which it occurs is bare, and it is spatial or its reducer commutes, and no
+        position along it is looked at. An undescribed operand place (None) may depend on every axis, so it takes away
+        each axis that the same read does not use bare, unless the place is computed from other operands.
+
+        Returns:
+            The PIT axes in iteration order. Axes of extent 1 are left out.
+
+        Source: PIT (SOSP'23) section 3, theorem 1.
+        """
+        pit = (axis for a, axis in enumerate(self.axes) if self._is_pit(a, axis))
+        return tuple(axis for axis in pit if axis.extent != ONE)
+
+    def _is_pit(self, a: int, axis: Axis) -> bool:
+        if a in self.ordered or a in self.normal or not (axis.spatial or self.reducer.commutes):
+            return False
+        bare = atom(Digit(a, ONE, axis.extent))
+        for read in self.reads:
+            used = [p for p in read.index if p is not None and any(d.dim == a for d in p.digits())]
+            if any(p != bare for p in used) or any(a in t.dims() for t in read.within):
+                return False
+            if None in read.index and not read.computed and not used:
+                return False
+        return bool(self.reads) or self.combine is Combine.MAP

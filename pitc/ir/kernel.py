@@ -1,0 +1,36 @@
+"""A request for one kernel variant, made by the lowering and answered by codegen."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRequest:
+    """What a lowered graph needs from codegen, without tiles or targets.
+
+    Args:
+        family: `pack`, `unpack`, `gather_gemm` or `attention`.
+        params: Static parameters, sorted by name: `word_bytes` (pack, unpack); `k`, `n`, `activation`, `residual`
+            (gather_gemm); `d`, `dv`, `bias` (attention).
+    """
+
+    family: str
+    params: tuple[tuple[str, int | str], ...]
+
+    @classmethod
+    def of(cls, family: str, **params: int | str) -> "KernelRequest":
+        """Make a request from keyword parameters."""
+        return cls(family, tuple(sorted(params.items())))
+
+    @property
+    def symbol(self) -> str:
+        """The kernel's base symbol (`docs/plans.md`), without CPU level."""
+        p = dict(self.params)
+        match self.family:
+            case "pack" | "unpack":
+                return f"{self.family}_b{p['word_bytes']}"
+            case "gather_gemm":
+                residual = "_res" if p["residual"] else ""
+                return f"gather_gemm_k{p['k']}_n{p['n']}_{p['activation']}{residual}"
+            case "attention":
+                return f"attention_d{p['d']}_v{p['dv']}" + ("_bias" if p["bias"] else "")
+        raise ValueError(f"unknown kernel family {self.family!r}")

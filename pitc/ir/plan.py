@@ -1,0 +1,39 @@
+"""Kernel plans: what a PIT node of the compiled model does, as text the C++ runtime reads.
+
+A PIT node is a `com.microsoft::EPContext` node whose `source` is `PitExecutionProvider` and whose `ep_cache_context` holds
+a plan. A plan is UTF-8 text: the line `pitc-plan 1`, then one `key=value` line per field, keys in alphabetical order.
+Values are integers, words, comma-separated lists of those, or floats in C hexadecimal form (`0x1.8p-3`, exact).
+`docs/plans.md` is the contract between compiler and runtime: operands, outputs and fields of every plan.
+"""
+
+from dataclasses import dataclass
+
+PLAN_VERSION = 1
+EP_NAME = "PitExecutionProvider"
+
+Field = int | float | str | tuple[int, ...] | tuple[str, ...]
+
+
+def _text(value: Field) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return value.hex() if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One kernel node's static description.
+
+    Args:
+        op: `detect`, `pack`, `unpack`, `gather_gemm` or `attention`.
+        fields: The fields that `docs/plans.md` lists for the operation.
+    """
+
+    op: str
+    fields: tuple[tuple[str, Field], ...] = ()
+
+    def text(self) -> str:
+        """The plan as the runtime reads it."""
+        fields = dict(self.fields) | {"op": self.op}
+        lines = [f"{key}={_text(fields[key])}" for key in sorted(fields)]
+        return "\n".join([f"pitc-plan {PLAN_VERSION}", *lines, ""])

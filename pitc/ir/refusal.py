@@ -1,0 +1,49 @@
+"""A refusal: why a rule did not apply, as a value."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Code(Enum):
+    """Every reason to leave a node as it was: (stable code, what would help)."""
+
+    NO_RULE = ("PIT001", "the operator has no tensor expression; its operands count as fully read")
+    NO_FACT = ("PIT002", "nothing proves that any part of this value is unread or zero")
+    NON_FINITE_WEIGHT = ("PIT003", "the weight holds Inf or NaN, so a skipped product is not 0")
+    NO_LOWERING = ("PIT010", "the operator has no packed form yet")
+    AXIS_NOT_PIT = ("PIT011", "the packed axis is looked at by position or derived index")
+    LAYOUT = ("PIT012", "the packed axis is spread over the dimensions in a way that cannot be kept")
+    ORDERED = ("PIT013", "the operator depends on the order along the packed axis")
+    JOINT = ("PIT014", "the fact rests on a value that packing would overwrite")
+    NOT_TOTAL = ("PIT015", "a reader of the unpacked value is not defined at 0")
+    NO_GAIN = ("PIT016", "moving the data costs more than the skipped work saves")
+    SUBGRAPH = ("PIT017", "the value is used inside a control-flow body")
+    DYNAMIC_DIM = ("PIT018", "an unpacked dimension has no static size")
+
+    @property
+    def id(self) -> str:
+        """The stable code, e.g. `PIT012`."""
+        return self.value[0]
+
+    @property
+    def hint(self) -> str:
+        """One sentence on the cause, and on what would help."""
+        return self.value[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a node stays ordinary.
+
+    Args:
+        code: The kind of refusal.
+        node: Name of the node (its first output's name when it has none).
+        reason: The violated condition, with the values in it.
+    """
+
+    code: Code
+    node: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.code.id} {self.node}: {self.reason} ({self.code.hint})"

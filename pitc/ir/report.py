@@ -1,0 +1,70 @@
+"""What the compiler did and why: plain records, made by the passes, shown by `explain`, kept in the manifest."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pitc.ir.refusal import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """One node of the source graph.
+
+    Args:
+        node: Its name, or its first output's name when it has none.
+        op_type: Operator, with the domain in front when it is not the default one.
+        pit_axes: Its PIT axes, as `o0` (output dimension) or `r0` (reduced axis).
+        fills: Fill facts of its outputs, as text.
+        dead: Dead facts of its outputs, as text.
+        lowering: What became of it: `ordinary`, `packed`, `attention`, `gather_gemm`, `folded`.
+        refusal: Why it is ordinary, when it is.
+    """
+
+    node: str
+    op_type: str
+    pit_axes: tuple[str, ...] = ()
+    fills: tuple[str, ...] = ()
+    dead: tuple[str, ...] = ()
+    lowering: str = "ordinary"
+    refusal: Refusal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RegionRecord:
+    """One packed region.
+
+    Args:
+        name: Region name, e.g. `region0`.
+        domain: What its packed axis ranges over and where it is dead, as text.
+        nodes: How many source nodes run packed.
+        flops_per_row: Work that one skipped row saves.
+        bytes_per_row: Data that SRead and SWrite move per row.
+    """
+
+    name: str
+    domain: str
+    nodes: int
+    flops_per_row: int
+    bytes_per_row: int
+
+
+@dataclass(slots=True)
+class Report:
+    """Everything `pitc explain` can tell about one compilation."""
+
+    model: str = ""
+    target: str = "cpu"
+    padding: str | None = None
+    nodes: list[NodeRecord] = field(default_factory=list)
+    regions: list[RegionRecord] = field(default_factory=list)
+    assumptions: list[str] = field(default_factory=list)
+    kernels: list[str] = field(default_factory=list)
+    stages_ms: dict[str, float] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form; refusals become code, reason and hint."""
+        out = asdict(self)
+        for record, node in zip(out["nodes"], self.nodes, strict=True):
+            r = node.refusal
+            record["refusal"] = r and {"code": r.code.id, "reason": r.reason, "hint": r.code.hint}
+        return out
