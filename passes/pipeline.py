@@ -1,16 +1,29 @@
-"""The way through the house, top-down: normalise, axes, facts, regions, lower."""
+"""The way through the house, top-down: normalise, facts, regions, lower."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
+from pitc.errors import UsageError
+from pitc.ir.graph import Graph
+from pitc.ir.index import dim_index
 from pitc.ir.kernel import KernelRequest
+from pitc.ir.region import Region, Test
 from pitc.ir.report import Report
+from pitc.passes.dead import dead_facts
+from pitc.passes.fill import fill_facts
+from pitc.passes.lower.rewrite import rewrite
+from pitc.passes.normalise import normalise
+from pitc.passes.records import node_records
+from pitc.passes.regions import choose_regions
 
 Progress = Callable[[str], None]
+STAGES = ("normalise", "facts", "regions", "lower")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +48,103 @@ class Lowered:
     report: Report = field(default_factory=Report)
 
 
-def run_passes(
-    model: ir.Model, options: LowerOptions, progress: Progress | None = None
-) -> Lowered:
+def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None = None) -> Lowered:
     """Lower a checked model.
 
     Args:
         model: The imported model; it is changed in place.
         options: User options.
-        progress: Called with the name of each stage as it starts.
+        progress: Called with the name of each stage (`STAGES`) as it starts.
 
     Returns:
         The lowered model, its kernel requests and the report.
+
+    Raises:
+        UsageError: The padding mask is not an input that can be one.
     """
     report = Report(padding=options.padding)
-    start = time.perf_counter()
-    if progress:
-        progress("normalise")
-    report.stages_ms["normalise"] = (time.perf_counter() - start) * 1e3
-    return Lowered(model, (), report)
+
+    @contextmanager
+    def stage(name: str) -> Iterator[None]:
+        if progress:
+            progress(name)
+        start = time.perf_counter()
+        yield
+        report.stages_ms[name] = (time.perf_counter() - start) * 1e3
+        _dump(model, options.dump_dir, f"{len(report.stages_ms):02d}_{name}")
+
+    with stage("normalise"):
+        normalise(model)
+    with stage("facts"):
+        graph, given_up = analyse(model, options.padding)
+    with stage("regions"):
+        regions = choose_regions(graph)
+        report.nodes = node_records(graph, regions)
+        report.regions = regions.records
+        report.assumptions = sorted(graph.assumptions)
+    with stage("lower"):
+        state = rewrite(graph, regions, given_up)
+    report.kernels = [k.symbol for k in state.kernels]
+    return Lowered(model, tuple(state.kernels), report)
+
+
+def analyse(model: ir.Model, padding: str | None) -> tuple[Graph, dict[str, list[Region]]]:
+    """Compute every fact of a normalised model.
+
+    Args:
+        model: The model.
+        padding: The padding mask input, or None.
+
+    Returns:
+        The analysed graph, and the regions of each output that the padding contract gives up.
+
+    Raises:
+        UsageError: The padding mask is not an input that can be one.
+    """
+    graph = Graph(model)
+    if padding is not None:
+        check_padding(graph, padding)
+    fill_facts(graph, padding)
+    given_up = _given_up(graph, padding)
+    dead_facts(graph, given_up)
+    return graph, given_up
+
+
+def check_padding(graph: Graph, padding: str) -> None:
+    """Refuse a padding mask that is not a two-dimensional number or bool input."""
+
+    def fits(name: str) -> bool:
+        shape, dtype = graph.shapes.get(name), graph.dtypes.get(name, np.dtype(object))
+        return shape is not None and len(shape) == 2 and dtype.kind in "biuf"
+
+    candidates = ", ".join(f"'{n}'" for n in graph.inputs if fits(n)) or "none"
+    if padding not in graph.inputs:
+        raise UsageError(
+            f"padding mask '{padding}' is not an input of the model",
+            hint=f"inputs that can be a mask: {candidates}",
+        )
+    if not fits(padding):
+        shape, dtype = graph.shapes.get(padding), graph.dtypes.get(padding)
+        raise UsageError(
+            f"padding mask '{padding}' must be a [batch, sequence] tensor of numbers or bools, "
+            f"found {dtype} of shape {[str(e) for e in shape] if shape is not None else 'unknown'}",
+            hint=f"inputs that can be a mask: {candidates}",
+        )
+
+
+def _given_up(graph: Graph, padding: str | None) -> dict[str, list[Region]]:
+    """Token-shaped outputs are given up where the padding mask is 0."""
+    shape = graph.shapes.get(padding) if padding is not None else None
+    if padding is None or shape is None:
+        return {}
+    index = tuple(dim_index(d, e) for d, e in enumerate(shape))
+    where = Region((Test(padding, index, "nz", False),))
+    token_shaped = [o for o in graph.outputs if (graph.shapes.get(o) or ())[: len(shape)] == shape]
+    return {name: [where] for name in token_shaped if name not in graph.inputs}
+
+
+def _dump(model: ir.Model, folder: Path | None, name: str) -> None:
+    if folder is None:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    ir.save(model, folder / f"{name}.onnx", external_data=f"{name}.bin")

@@ -1,8 +1,9 @@
 """User errors: one class per kind of mistake, one line of text, one exit code.
 
-A user error is the caller's to mend: a bad model, option, artifact or environment. It prints as one line and never as a
-traceback. A *refusal* (`pitc.ir.refusal`) is not an error: it says why a node stays as it was. Anything else that is
-raised is a bug in pitc and keeps its traceback (exit code 1).
+A user error is the caller's to mend: a bad model, option, artifact or environment. It prints as one
+line and never as a traceback. A *refusal* (`pitc.ir.refusal`) is not an error: it says why a node
+stays as it was. Anything else that is raised is a bug in pitc and keeps its traceback (exit code
+1).
 """
 
 from typing import ClassVar

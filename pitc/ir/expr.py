@@ -6,8 +6,9 @@
     Reducer   = none | sum | max | min | prod | mean | normalise | ordered
     Combine   = product | select | map | move | opaque
 
-The iteration space is the output's dimensions (spatial axes) followed by the reduction axes: axis `a` of the space is
-dimension `a` of `Digit`. Everything else (PIT axes, how facts travel) is derived from this one description.
+The iteration space is the output's dimensions (spatial axes) followed by the reduction axes: axis
+`a` of the space is dimension `a` of `Digit`. Everything else (PIT axes, how facts travel) is
+derived from this one description.
 
 Source: PIT (SOSP'23) section 3; `docs/theory.md`.
 """
@@ -17,7 +18,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from pitc.ir.index import ONE, Digit, Poly, atom
-from pitc.ir.region import Region
+from pitc.ir.region import Region, Test
 
 Shape = tuple[Poly, ...]
 
@@ -47,8 +48,8 @@ class Reducer(Enum):
 
     @property
     def keeps_constant(self) -> bool:
-        """True when reducing copies of any constant gives that constant."""
-        return self in (Reducer.MAX, Reducer.MIN, Reducer.MEAN)
+        """True when reducing copies of any constant gives exactly that constant (a mean rounds)."""
+        return self in (Reducer.MAX, Reducer.MIN)
 
 
 class Combine(Enum):
@@ -79,11 +80,12 @@ class Read:
 
     Args:
         operand: Which input of the node.
-        index: One index expression per operand dimension over the iteration axes; None where the place depends on
-            data (Gather by a computed index) or is not described.
-        computed: The None places of `index` follow from the values that the same point reads from other operands
-            (Gather); without it they may depend on any axis.
-        within: Tests that hold at the iteration points which read this operand at all (Concat).
+        index: One index expression per operand dimension over the iteration axes; None where the
+            place depends on data (Gather by a computed index) or is not described.
+        computed: The None places of `index` follow from the values that the same point reads from
+            other operands (Gather); without it they may depend on any axis.
+        within: Tests that hold at the iteration points which read this operand at all (Concat). A
+            test of a value looks at an operand, where the expression reads that operand as well.
         absent: Regions of the operand that no iteration point reads (Gather by a constant).
     """
 
@@ -105,7 +107,7 @@ class TensorExpr:
         combine: What one point does with the elements it reads.
         reducer: What happens along the reduction axes.
         normal: For SOFTMAX and NORMALISE: the output dimensions that are normalised.
-        ordered: Output dimensions whose *positions* matter (Range, Trilu, CumSum): never PIT.
+        ordered: Axes whose *positions* matter (Range, Trilu, CumSum): never PIT.
     """
 
     shape: Shape
@@ -130,9 +132,11 @@ class TensorExpr:
     def pit_axes(self) -> tuple[Axis, ...]:
         """Axes along which iterations may be permuted without changing the result.
 
-        An axis is PIT iff every index in which it occurs is bare, and it is spatial or its reducer commutes, and no
-        position along it is looked at. An undescribed operand place (None) may depend on every axis, so it takes away
-        each axis that the same read does not use bare, unless the place is computed from other operands.
+        An axis is PIT iff every index in which it occurs is bare, and it is spatial or its reducer
+        commutes, and no position along it is looked at. An undescribed operand place (None) may
+        depend on every axis, so it takes away each axis that the same read does not use bare,
+        unless the place is computed from other operands. Reads of the same operand dimension must
+        agree: to permute the operand permutes it for all of them.
 
         Returns:
             The PIT axes in iteration order. Axes of extent 1 are left out.
@@ -148,8 +152,24 @@ class TensorExpr:
         bare = atom(Digit(a, ONE, axis.extent))
         for read in self.reads:
             used = [p for p in read.index if p is not None and any(d.dim == a for d in p.digits())]
-            if any(p != bare for p in used) or any(a in t.dims() for t in read.within):
+            tested = [p for t in read.within for p in _looked_at(t, a)]
+            if any(p != bare for p in (*used, *tested)):
                 return False
             if None in read.index and not read.computed and not used:
                 return False
+            if used and not self._agree(read, bare):
+                return False
         return bool(self.reads) or self.combine is Combine.MAP
+
+    def _agree(self, read: Read, bare: Poly) -> bool:
+        """True when every read of the operand has `bare` in the same dimensions as this one."""
+        same = [other for other in self.reads if other.operand == read.operand]
+        places = [j for j, p in enumerate(read.index) if p == bare]
+        return all(other.index[j] == bare for other in same for j in places)
+
+
+def _looked_at(test: Test, a: int) -> list[Poly | None]:
+    """Index expressions of a test in which axis a occurs; None where it looks at the position."""
+    used = [p for p in test.idx if any(d.dim == a for d in p.digits())]
+    by_position = test.pred == "pos" or (test.pred == "below" and test.idx[-1] in used)
+    return [None] if used and by_position else list(used)

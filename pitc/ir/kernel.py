@@ -9,8 +9,8 @@ class KernelRequest:
 
     Args:
         family: `pack`, `unpack`, `gather_gemm` or `attention`.
-        params: Static parameters, sorted by name: `word_bytes` (pack, unpack); `k`, `n`, `activation`, `residual`
-            (gather_gemm); `d`, `dv`, `bias` (attention).
+        params: Static parameters, sorted by name: `word_bytes` (pack, unpack); `k`, `n`,
+            `activation`, `residual` (gather_gemm); `d`, `dv`, `bias` (attention).
     """
 
     family: str

@@ -12,7 +12,10 @@ class Code(Enum):
     NON_FINITE_WEIGHT = ("PIT003", "the weight holds Inf or NaN, so a skipped product is not 0")
     NO_LOWERING = ("PIT010", "the operator has no packed form yet")
     AXIS_NOT_PIT = ("PIT011", "the packed axis is looked at by position or derived index")
-    LAYOUT = ("PIT012", "the packed axis is spread over the dimensions in a way that cannot be kept")
+    LAYOUT = (
+        "PIT012",
+        "the packed axis is spread over the dimensions in a way that cannot be kept",
+    )
     ORDERED = ("PIT013", "the operator depends on the order along the packed axis")
     JOINT = ("PIT014", "the fact rests on a value that packing would overwrite")
     NOT_TOTAL = ("PIT015", "a reader of the unpacked value is not defined at 0")

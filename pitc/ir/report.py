@@ -1,4 +1,6 @@
-"""What the compiler did and why: plain records, made by the passes, shown by `explain`, kept in the manifest."""
+"""What the compiler did and why: plain records, made by the passes, shown by `explain`, kept in
+the manifest.
+"""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any

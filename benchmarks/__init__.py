@@ -1,0 +1,1 @@
+"""Benchmarks of compiled models against what a user would run: `python -m benchmarks --help`."""

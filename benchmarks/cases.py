@@ -1,0 +1,83 @@
+"""The cases, as data."""
+
+from dataclasses import dataclass, replace
+
+from models.bert import BERT_BASE, BertConfig
+
+
+@dataclass(frozen=True, slots=True)
+class BertCase:
+    """An encoder with random weights on one batch of random ids, padded on the right.
+
+    Args:
+        name: Name on the command line and of the result file.
+        config: The encoder.
+        batch: Sequences.
+        length: Longest sequence; one sequence has this length.
+        mean: Mean length that the others are drawn to.
+        padding: The mask input that pitc is told about, or None.
+        seed: Of weights, ids and lengths.
+    """
+
+    name: str
+    config: BertConfig
+    batch: int
+    length: int
+    mean: int
+    padding: str | None = "attention_mask"
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TextCase:
+    """all-MiniLM-L6-v2 with its real weights on batches of real text.
+
+    Args:
+        name: Name on the command line and of the result file.
+        batch: Texts per batch.
+        batches: Batches per call.
+        layers: Encoder layers, or None for all.
+        padding: The mask input that pitc is told about, or None.
+    """
+
+    name: str
+    batch: int
+    batches: int
+    layers: int | None = None
+    padding: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompileCase:
+    """How long the compiler takes, start of the interpreter included.
+
+    Args:
+        name: Name on the command line and of the result file.
+        config: The encoder to compile.
+        padding: The mask input that pitc is told about, or None.
+        seed: Of the weights.
+    """
+
+    name: str
+    config: BertConfig
+    padding: str | None = "attention_mask"
+    seed: int = 0
+
+
+Case = BertCase | TextCase | CompileCase
+
+CASES: tuple[Case, ...] = (
+    TextCase("minilm-64", batch=64, batches=3),
+    BertCase("bert-32x128-m40", BERT_BASE, batch=32, length=128, mean=40),
+    BertCase("bert-16x256-m100", BERT_BASE, batch=16, length=256, mean=100),
+    BertCase("bert-8x384-m150", BERT_BASE, batch=8, length=384, mean=150),
+    BertCase("bert-4x128-full", BERT_BASE, batch=4, length=128, mean=128),
+    CompileCase("compile-bert", BERT_BASE),
+)
+
+
+def shortened(case: Case, layers: int) -> Case:
+    """The case with fewer encoder layers, for development."""
+    if isinstance(case, TextCase):
+        return replace(case, layers=layers)
+    return replace(case, config=replace(case.config, layers=layers))

@@ -1,0 +1,157 @@
+"""Who competes: one row of `CONTENDERS` per way to run a padded batch.
+
+A contender gets the padded batch as a user holds it, and everything that it does to it (lengths,
+sorting, slicing) is timed. It answers with parts: which sequences, and the model's output for them.
+Putting the parts of one batch together again is not asked of the peers, in their favour.
+"""
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.workload import MASK, Feeds, Workload
+
+Rows = npt.NDArray[np.intp]
+Part = tuple[Rows, npt.NDArray[Any]]
+Run = Callable[[Feeds], list[Part]]
+Split = Callable[[Feeds], Iterator[tuple[Rows, Feeds]]]
+Infer = Callable[[Feeds], npt.NDArray[Any]]
+Engine = Callable[[Workload], Infer]
+
+
+def whole(feeds: Feeds) -> Iterator[tuple[Rows, Feeds]]:
+    """The batch as it is."""
+    yield np.arange(len(feeds[MASK])), feeds
+
+
+def singles(feeds: Feeds) -> Iterator[tuple[Rows, Feeds]]:
+    """One sequence at a time, at its exact length."""
+    for i, length in enumerate(feeds[MASK].sum(1)):
+        yield np.array([i]), {name: x[i : i + 1, :length] for name, x in feeds.items()}
+
+
+def buckets(feeds: Feeds, size: int = 4) -> Iterator[tuple[Rows, Feeds]]:
+    """Sequences sorted by length, four at a time, padded to the longest of the four."""
+    lengths = feeds[MASK].sum(1)
+    order = np.argsort(-lengths, kind="stable")
+    for start in range(0, len(order), size):
+        rows = order[start : start + size]
+        longest = lengths[rows[0]]
+        yield rows, {name: x[rows, :longest] for name, x in feeds.items()}
+
+
+def onnx_runtime(workload: Workload) -> Infer:
+    """ONNX Runtime as it comes, one thread."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(
+        str(workload.model), session_options(), providers=["CPUExecutionProvider"]
+    )
+    return _first_output(session)
+
+
+def pitc(workload: Workload) -> Infer:
+    """The compiled model, saved and loaded as a user does, one thread."""
+    import pitc
+
+    folder = workload.model.with_suffix(".pitc")
+    pitc.compile(workload.model, padding=workload.padding).save(folder)
+    session = pitc.load(folder).session(session_options())
+    return _first_output(session)
+
+
+def _first_output(session: Any) -> Infer:
+    return lambda feeds: session.run(None, feeds)[0]
+
+
+def openvino(workload: Workload) -> Infer:
+    """OpenVINO in f32, one thread, one stream."""
+    core = importlib.import_module("openvino").Core()
+    hints = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": 1,
+        "NUM_STREAMS": 1,
+        "ENABLE_CPU_PINNING": False,
+    }
+    compiled = core.compile_model(core.read_model(str(workload.model)), "CPU", hints)
+    request = compiled.create_infer_request()
+    return lambda feeds: request.infer(feeds)[0]
+
+
+def session_options() -> Any:
+    """ONNX Runtime on the calling thread alone."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.log_severity_level = 3
+    return options
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One way to run a padded batch.
+
+    Args:
+        name: Name in tables and results.
+        engine: Makes the function that runs one dense batch.
+        split: Makes dense batches from the padded one.
+        package: The package that must be importable.
+    """
+
+    name: str
+    engine: Engine
+    split: Split
+    package: str
+
+    @property
+    def available(self) -> bool:
+        """Whether its package is installed."""
+        return importlib.util.find_spec(self.package) is not None
+
+    def over(self, infer: Infer) -> Run:
+        """What runs one padded batch, given the engine's function for a dense one."""
+        return lambda feeds: [(rows, infer(part)) for rows, part in self.split(feeds)]
+
+
+BASE, OURS = "ort-padded", "pitc"
+
+CONTENDERS: tuple[Contender, ...] = (
+    Contender(BASE, onnx_runtime, whole, "onnxruntime"),
+    Contender(OURS, pitc, whole, "pitc"),
+    Contender("ort-singles", onnx_runtime, singles, "onnxruntime"),
+    Contender("ort-buckets", onnx_runtime, buckets, "onnxruntime"),
+    Contender("openvino-padded", openvino, whole, "openvino"),
+    Contender("openvino-singles", openvino, singles, "openvino"),
+    Contender("openvino-buckets", openvino, buckets, "openvino"),
+)
+
+
+def live_rows(parts: list[Part], feeds: Feeds) -> list[npt.NDArray[Any]]:
+    """The answer for each sequence, without the rows of padding where a row stands for a token."""
+    lengths, places = feeds[MASK].sum(1), feeds[MASK].shape[1]
+    answers: dict[int, npt.NDArray[Any]] = {}
+    for rows, output in parts:
+        for row, answer in zip(rows, output, strict=True):
+            per_token = answer.ndim == 2 and answer.shape[0] <= places
+            answers[int(row)] = answer[: lengths[row]] if per_token else answer
+    return [answers[i] for i in range(len(lengths))]
+
+
+def relative_error(got: list[npt.NDArray[Any]], want: list[npt.NDArray[Any]]) -> float:
+    """Largest norm of a difference over the norm of the expected answer, over the sequences.
+
+    Infinite where shapes differ or a number is not finite.
+    """
+    worst = 0.0
+    for x, y in zip(got, want, strict=True):
+        if x.shape != y.shape or not np.isfinite(x).all():
+            return float("inf")
+        difference = float(np.linalg.norm(x.astype(np.float64) - y))
+        worst = max(worst, difference / max(float(np.linalg.norm(y)), 1e-30))
+    return worst

@@ -1,0 +1,44 @@
+"""pack: out[i] = x[index[i]]; unpack: out[index[i]] = packed[i]. SRead and SWrite of a packed region.
+
+PIT axis: the row; the micro-tile is one row. A row is copied as words; LLVM makes the inner loop a block copy.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pitc.codegen import tir
+from pitc.codegen.targets import LINE_BYTES, Target
+from pitc.codegen.variant import Tile, Variant, derive_micro_tile
+
+WORDS = {1: "int8", 4: "int32"}
+
+
+def variant(params: Mapping[str, Any], target: Target) -> Variant:
+    """The family at one cache line of a row."""
+    word = params["word_bytes"]
+    dense = Tile.of(row=1, word=LINE_BYTES // word)
+    micro = derive_micro_tile(dense, ("row", "word"), "row", WORDS[word])
+    return Variant("pack", dense, micro, WORDS[word], target)
+
+
+def _copy_rows(params: Mapping[str, Any], gather: bool) -> None:
+    dtype = WORDS[params["word_bytes"]]
+    many, few, words = tir.size(), tir.size(), tir.size()
+    source = tir.tensor("x" if gather else "packed", (many if gather else few, words), dtype)
+    index = tir.tensor("index", (few,), "int32")
+    out = tir.tensor("out", (few if gather else many, words), dtype)
+    with tir.serial(0, few) as i:
+        listed = tir.index_of(index, i)
+        read, written = (listed, i) if gather else (i, listed)
+        with tir.serial(0, words) as w:
+            tir.assign(out, source[read, w], written, w)
+
+
+def pack_func(symbol: str, params: Mapping[str, Any], target: Target) -> Any:
+    """The TIR function of `pack` (arguments: `docs/plans.md`); `params`: `word_bytes`."""
+    return tir.prim_func(symbol, lambda: _copy_rows(params, gather=True))
+
+
+def unpack_func(symbol: str, params: Mapping[str, Any], target: Target) -> Any:
+    """The TIR function of `unpack` (arguments: `docs/plans.md`); `params`: `word_bytes`."""
+    return tir.prim_func(symbol, lambda: _copy_rows(params, gather=False))

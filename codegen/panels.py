@@ -1,0 +1,35 @@
+"""The layout in which the right-hand side of a contraction is stored in a compiled model."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+PANEL_WIDTH = 64
+"""Columns per panel (NR): one register tile on AVX-512, four on AVX2."""
+
+
+def panel_count(n: int) -> int:
+    """Panels that hold `n` columns."""
+    return -(-n // PANEL_WIDTH)
+
+
+def pack_panels(w: NDArray[Any]) -> NDArray[np.float32]:
+    """Store a weight by column panels, so that a kernel reads it in one ascending stream.
+
+    Args:
+        w: `[K, N]`, converted to f32.
+
+    Returns:
+        `[P, K, NR]` f32, C-contiguous, columns N.. of the last panel 0.
+    """
+    if w.ndim != 2:
+        raise ValueError(f"expected a matrix [K, N], got shape {w.shape}")
+    k, n = w.shape
+    panels = np.zeros((panel_count(n), k, PANEL_WIDTH), np.float32)
+    full = n // PANEL_WIDTH
+    split = full * PANEL_WIDTH
+    panels[:full] = w[:, :split].reshape(k, full, PANEL_WIDTH).transpose(1, 0, 2)
+    if split < n:
+        panels[full, :, : n - split] = w[:, split:]
+    return panels

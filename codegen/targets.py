@@ -1,0 +1,52 @@
+"""CPU levels as data: what the code generator may use on each, and the register tiles that measured fastest."""
+
+from dataclasses import dataclass
+
+from pitc.errors import UsageError
+
+LINE_BYTES = 64
+"""One cache line: no micro-tile is smaller than this along memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One CPU level that kernels are built for.
+
+    A *lane group* is 16 floats: one AVX-512 register, or two AVX2 registers that LLVM splits by itself.
+
+    Args:
+        level: Suffix of the kernel symbols (`docs/plans.md`).
+        mcpu: LLVM's name of the level.
+        vector_lanes: Floats per hardware register.
+        vector_registers: Hardware vector registers.
+        gemm_tile: Register tile of a dense contraction, rows x columns.
+        attention_lanes: Queries per register tile, widest first; each must divide the one before.
+        attention_rows: Keys (scores) or value columns (output) per register tile, for each of `attention_lanes`.
+    """
+
+    level: str
+    mcpu: str
+    vector_lanes: int
+    vector_registers: int
+    gemm_tile: tuple[int, int]
+    attention_lanes: tuple[int, ...]
+    attention_rows: tuple[int, ...]
+
+
+TARGETS = (
+    Target("v4", "x86-64-v4", 16, 32, (6, 64), (32, 16), (8, 12)),
+    Target("v3", "x86-64-v3", 8, 16, (6, 16), (16,), (6,)),
+)
+
+
+def target_of(level: str) -> Target:
+    """The target of a CPU level.
+
+    Raises:
+        UsageError: No such level.
+    """
+    for target in TARGETS:
+        if target.level == level:
+            return target
+    known = ", ".join(t.level for t in TARGETS)
+    raise UsageError(f"unknown CPU level {level!r}", hint=f"known levels: {known}")

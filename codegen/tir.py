@@ -1,0 +1,262 @@
+"""The wall in front of TVM: the small vocabulary in which kernel families are written.
+
+Families emit TIR through TVM's statement builder, so a Python loop or function is a static one and a `serial` loop is a
+run-time one. Values are expressions; all index arithmetic is int64. A *vector* is one lane group of 16 floats.
+
+Buffers are declared with 4-byte alignment: TVM's default promises 64 bytes, checks nothing and crashes on other data.
+Floating multiply-adds are written as `fma`, so that no compiler choice decides about a rounding.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script import builder as T
+
+LANES = 16
+"""Floats in a vector; narrower targets get them as several registers."""
+
+VECTOR = f"float32x{LANES}"
+
+Expr = Any
+Buffer = Any
+
+
+def prim_func(symbol: str, body: Callable[[], None]) -> Any:
+    """Make the TIR function that `body` emits; its buffers must not overlap."""
+    with IRBuilder() as builder, T.prim_func():
+        T.func_name(symbol)
+        T.func_attr({"global_symbol": symbol, "tirx.noalias": True})
+        body()
+    return builder.get()
+
+
+def size() -> Expr:
+    """A dimension that is known when the kernel is called."""
+    return T.int64()
+
+
+def tensor(name: str, shape: Sequence[Expr], dtype: str = "float32") -> Buffer:
+    """Declare the next argument, a compact tensor at any address that is a multiple of 4 bytes."""
+    buffer = T.match_buffer(T.arg(name, T.handle()), tuple(shape), dtype, align=4)
+    IRBuilder.name(name, buffer)
+    return buffer
+
+
+def scalars(*names: str) -> list[Expr]:
+    """Declare the next arguments, int32 numbers; they are returned as int64."""
+    arguments = [T.arg(name, T.int32()) for name in names]
+    return [bind(T.Cast("int64", a)) for a in arguments]
+
+
+def float_scalar(name: str) -> Expr:
+    """Declare the next argument, a float32 number."""
+    return T.arg(name, T.float32())
+
+
+def int64(value: int) -> Expr:
+    """A constant index."""
+    return T.int64(value)
+
+
+def index_of(buffer: Buffer, i: Expr) -> Expr:
+    """Element `i` of an int32 index list, as int64."""
+    return bind(T.Cast("int64", buffer[i]))
+
+
+def bind(value: Expr) -> Expr:
+    """Name an index, so that it is computed once."""
+    return T.Bind(value)
+
+
+class Variable:
+    """A vector variable; it lives in a register.
+
+    TVM keeps only buffers of scope "global" below 1 KiB off the heap, hence one small buffer each.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = T.alloc_buffer((1,), VECTOR, scope="global")
+
+    @property
+    def value(self) -> Expr:
+        """The vector stored last."""
+        return self._buffer[0]
+
+    def set(self, value: Expr) -> None:
+        """Store a vector."""
+        T.buffer_store(self._buffer, value, [0])
+
+
+def keep(value: Expr) -> Expr:
+    """Name a vector, so that it is computed once.
+
+    It becomes a variable and not a binding: TVM's index analysis looks through bindings, in exponential time.
+    """
+    variable = Variable()
+    variable.set(value)
+    return variable.value
+
+
+def stack(vectors: int) -> Buffer:
+    """A scratch array of vectors on the stack, at most 15 of them; elements are vectors."""
+    return T.alloc_buffer((vectors,), VECTOR, scope="global")
+
+
+def workspace(*shape: int) -> Buffer:
+    """A float32 scratch array from the caller's workspace (64-byte aligned, not initialised)."""
+    return T.alloc_buffer(shape, "float32", scope="global")
+
+
+def _lanes(index: Sequence[Expr]) -> list[Expr]:
+    return [*index[:-1], T.ramp(index[-1], 1, LANES)]
+
+
+def first_lanes(count: int) -> Expr:
+    """A mask of the first `count` lanes."""
+    return T.ramp(T.int32(0), 1, LANES) < T.broadcast(T.int32(count), LANES)
+
+
+def load(buffer: Buffer, *index: Expr, lanes: int = LANES) -> Expr:
+    """Load a vector that starts at an element; lanes from `lanes` on are not touched in memory."""
+    if lanes == LANES:
+        return buffer[tuple(_lanes(index))]
+    return T.masked_load(VECTOR, buffer, *_lanes(index), first_lanes(lanes))
+
+
+def store(buffer: Buffer, value: Expr, *index: Expr, lanes: int = LANES) -> None:
+    """Store a vector that starts at an element; lanes from `lanes` on are not touched in memory."""
+    if lanes == LANES:
+        T.buffer_store(buffer, value, _lanes(index))
+    else:
+        T.evaluate(T.masked_store(buffer, value, *_lanes(index), first_lanes(lanes)))
+
+
+def assign(buffer: Buffer, value: Expr, *index: Expr) -> None:
+    """Store one element of a buffer."""
+    T.buffer_store(buffer, value, list(index))
+
+
+def splat(value: Expr) -> Expr:
+    """A vector of equal lanes, from a number or a float32 expression."""
+    return T.broadcast(T.float32(value) if isinstance(value, int | float) else value, LANES)
+
+
+def splat_bits(value: int) -> Expr:
+    """A vector of equal int32 lanes."""
+    return T.broadcast(T.int32(value), LANES)
+
+
+def as_bits(value: Expr) -> Expr:
+    """The int32 bit patterns of a float vector."""
+    return T.reinterpret(f"int32x{LANES}", value)
+
+
+def from_bits(value: Expr) -> Expr:
+    """The float vector with these int32 bit patterns."""
+    return T.reinterpret(VECTOR, value)
+
+
+def shift_left(value: Expr, bits: int) -> Expr:
+    """Shift int32 lanes left."""
+    return value << splat_bits(bits)
+
+
+def fma(x: Expr, y: Expr, z: Expr) -> Expr:
+    """`x * y + z`, rounded once."""
+    return T.fma(x, y, z)
+
+
+def select(condition: Expr, then: Expr, other: Expr) -> Expr:
+    """Lane-wise choice; both values are computed."""
+    return T.Select(condition, then, other)
+
+
+def shuffle(a: Expr, b: Expr, lanes: Sequence[int]) -> Expr:
+    """The vector of the named lanes of `a` (0..15) and `b` (16..31)."""
+    return T.Shuffle([a, b], [T.int32(i) for i in lanes])
+
+
+def maximum(a: Expr, b: Expr) -> Expr:
+    """The larger value; `b` where either is NaN."""
+    return T.max(a, b)
+
+
+def both(a: Expr, b: Expr) -> Expr:
+    """Logical and of two conditions; both are computed."""
+    return T.And(a, b)
+
+
+def splat_bool(condition: Expr) -> Expr:
+    """A mask of equal lanes."""
+    return T.broadcast(condition, LANES)
+
+
+def choose(condition: Expr, then: Expr, other: Expr) -> Expr:
+    """Choice between two indices; both are computed."""
+    return T.Select(condition, then, other)
+
+
+def smaller(a: Expr, b: Expr) -> Expr:
+    """The smaller of two indices."""
+    return T.min(a, b)
+
+
+def serial(start: Expr, stop: Expr) -> Any:
+    """A run-time loop over [start, stop); use as `with serial(a, b) as i`."""
+    return T.serial(start, stop)
+
+
+@contextmanager
+def when(condition: Expr) -> Iterator[None]:
+    """Statements that run only if the condition holds."""
+    with T.If(condition), T.Then():
+        yield
+
+
+def either(condition: Expr, then: Callable[[], None], other: Callable[[], None]) -> None:
+    """One of two pieces of code."""
+    with T.If(condition):
+        with T.Then():
+            then()
+        with T.Else():
+            other()
+
+
+def transpose(rows: Sequence[Expr]) -> list[Expr]:
+    """Transpose 16 vectors of 16 lanes by four rounds of pairwise interleaving.
+
+    Round b exchanges, between vectors i and i + 2^b, the lanes whose bit b differs from the vector's own.
+    """
+    vectors = [keep(r) for r in rows]
+    for bit in (1, 2, 4, 8):
+        low = [lane if not lane & bit else LANES + lane - bit for lane in range(LANES)]
+        high = [lane + bit if not lane & bit else LANES + lane for lane in range(LANES)]
+        swapped = list(vectors)
+        for i in range(LANES):
+            if not i & bit:
+                swapped[i] = keep(shuffle(vectors[i], vectors[i + bit], low))
+                swapped[i + bit] = keep(shuffle(vectors[i], vectors[i + bit], high))
+        vectors = swapped
+    return vectors
+
+
+def unrolled(count: Expr, by: int, step: Callable[[Expr], None], rest: int) -> None:
+    """Run `step` for 0..count-1, `by` steps per turn; `rest` = 0 promises that `by` divides `count`."""
+    with serial(0, count // by) as turn:
+        for u in range(by):
+            step(turn * by + u)
+    if rest:
+        with serial(count // by * by, count) as i:
+            step(i)
+
+
+def chunks(length: int, block: Callable[[Expr, int], None]) -> None:
+    """Run `block(start, lanes)` for each vector of a row of `length` floats; the last may be short."""
+    full, rest = divmod(length, LANES)
+    if full:
+        with serial(0, int64(full)) as i:
+            block(bind(i * LANES), LANES)
+    if rest:
+        block(int64(full * LANES), rest)

@@ -1,0 +1,127 @@
+"""The pieces of an encoder layer in the forms that exporters write: form name -> builder."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from models.graph import Array, GraphBuilder
+
+Linear = Callable[[GraphBuilder, str, str, Array, Array | None], str]
+
+
+def _matmul(g: GraphBuilder, x: str, name: str, weight: Array, bias: Array | None) -> str:
+    """The weight transposed by the exporter: MatMul by [in, out], then Add."""
+    y = g.op("MatMul", x, g.weight(f"{name}.weight_t", weight.T))
+    return y if bias is None else g.op("Add", g.weight(f"{name}.bias", bias), y)
+
+
+def _transpose_matmul(g: GraphBuilder, x: str, name: str, weight: Array, bias: Array | None) -> str:
+    """The weight kept as [out, in] and transposed in the graph."""
+    turned = g.op("Transpose", g.weight(f"{name}.weight", weight), perm=[1, 0])
+    y = g.op("MatMul", x, turned)
+    return y if bias is None else g.op("Add", y, g.weight(f"{name}.bias", bias))
+
+
+def _gemm(g: GraphBuilder, x: str, name: str, weight: Array, bias: Array | None) -> str:
+    """[.., in] flattened to rows, Gemm with transB, and back."""
+    features_out, features_in = weight.shape
+    rows = g.op("Reshape", x, g.ints(-1, features_in))
+    operands = [rows, g.weight(f"{name}.weight", weight)]
+    if bias is not None:
+        operands.append(g.weight(f"{name}.bias", bias))
+    y = g.op("Gemm", *operands, transB=1)
+    return g.op("Reshape", y, g.dims(g.size(x, 0), g.size(x, 1), features_out))
+
+
+LINEAR: dict[str, Linear] = {"matmul": _matmul, "transpose": _transpose_matmul, "gemm": _gemm}
+
+
+def _norm_op(g: GraphBuilder, x: str, gamma: str, beta: str, epsilon: float) -> str:
+    return g.op("LayerNormalization", x, gamma, beta, axis=-1, epsilon=epsilon)
+
+
+def _norm_decomposed(g: GraphBuilder, x: str, gamma: str, beta: str, epsilon: float) -> str:
+    """Older than opset 17: mean, Sub, Pow, mean, Sqrt, Div."""
+    centred = g.op("Sub", x, g.reduce("ReduceMean", x, -1))
+    variance = g.reduce("ReduceMean", g.op("Pow", centred, g.const(2.0)), -1)
+    deviation = g.op("Sqrt", g.op("Add", variance, g.const(epsilon)))
+    scaled = g.op("Mul", g.op("Div", centred, deviation), gamma)
+    return g.op("Add", scaled, beta)
+
+
+NORM: dict[str, Callable[[GraphBuilder, str, str, str, float], str]] = {
+    "op": _norm_op,
+    "decomposed": _norm_decomposed,
+}
+
+
+def _gelu_erf(g: GraphBuilder, x: str) -> str:
+    """X * (1 + erf(x / sqrt 2)) * 0.5."""
+    error = g.op("Erf", g.op("Div", x, g.const(math.sqrt(2.0))))
+    return g.op("Mul", g.op("Mul", x, g.op("Add", error, g.const(1.0))), g.const(0.5))
+
+
+def _gelu_tanh(g: GraphBuilder, x: str) -> str:
+    """0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))."""
+    cube = g.op("Mul", g.op("Pow", x, g.const(3.0)), g.const(0.044715))
+    inner = g.op("Mul", g.op("Add", x, cube), g.const(math.sqrt(2.0 / math.pi)))
+    half = g.op("Mul", x, g.const(0.5))
+    return g.op("Mul", half, g.op("Add", g.op("Tanh", inner), g.const(1.0)))
+
+
+ACTIVATION: dict[str, Callable[[GraphBuilder, str], str]] = {
+    "gelu_erf": _gelu_erf,
+    "gelu_op": lambda g, x: g.op("Gelu", x),
+    "gelu_op_tanh": lambda g, x: g.op("Gelu", x, approximate="tanh"),
+    "gelu_tanh": _gelu_tanh,
+    "relu": lambda g, x: g.op("Relu", x),
+}
+
+
+def _scaled_after(op_type: str) -> Callable[[GraphBuilder, str, str, int], str]:
+    def scores(g: GraphBuilder, q: str, k_t: str, size: int) -> str:
+        factor = math.sqrt(size) if op_type == "Div" else 1.0 / math.sqrt(size)
+        return g.op(op_type, g.op("MatMul", q, k_t), g.const(factor))
+
+    return scores
+
+
+def _scaled_query(g: GraphBuilder, q: str, k_t: str, size: int) -> str:
+    return g.op("MatMul", g.op("Div", q, g.const(math.sqrt(size))), k_t)
+
+
+def _scaled_both(g: GraphBuilder, q: str, k_t: str, size: int) -> str:
+    """Q and K^T each by size^-1/4, as scaled-dot-product attention exports."""
+    root = g.const(float(np.float32(size) ** -0.25))
+    return g.op("MatMul", g.op("Mul", q, root), g.op("Mul", k_t, root))
+
+
+# q [b, h, s, d] and k_t [b, h, d, s] -> scores [b, h, s, s]
+SCORES: dict[str, Callable[[GraphBuilder, str, str, int], str]] = {
+    "div": _scaled_after("Div"),
+    "mul": _scaled_after("Mul"),
+    "query": _scaled_query,
+    "split": _scaled_both,
+}
+
+
+def _heads_concat(g: GraphBuilder, x: str, sizes: tuple[int, ...]) -> str:
+    return g.op("Reshape", x, g.dims(g.size(x, 0), g.size(x, 1), *sizes))
+
+
+def _heads_infer(g: GraphBuilder, x: str, sizes: tuple[int, ...]) -> str:
+    return g.op("Reshape", x, g.dims(g.size(x, 0), -1, *sizes))
+
+
+def _heads_zeros(g: GraphBuilder, x: str, sizes: tuple[int, ...]) -> str:
+    """Two zeros: both leading sizes are copied from the input."""
+    return g.op("Reshape", x, g.ints(0, 0, *sizes))
+
+
+# x [b, s, ..] -> [b, s, *sizes]: how the leading sizes of a Reshape are written
+RESHAPE: dict[str, Callable[[GraphBuilder, str, tuple[int, ...]], str]] = {
+    "concat": _heads_concat,
+    "infer": _heads_infer,
+    "zeros": _heads_zeros,
+}

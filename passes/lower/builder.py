@@ -1,0 +1,197 @@
+"""Adds nodes and constants to a graph, with unique names and one copy of equal small values."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from pitc.ir.graph import Graph
+from pitc.ir.index import Poly
+from pitc.ir.nodes import Array
+from pitc.ir.plan import EP_NAME, PLAN_VERSION, Plan
+
+
+def input_dimension(graph: Graph, symbol: str) -> tuple[str, int] | None:
+    """A graph input that has a dimension of that size."""
+    for name in graph.inputs:
+        for d, e in enumerate(graph.shapes.get(name) or ()):
+            if e.terms == {(symbol,): 1}:
+                return name, d
+    return None
+
+
+def sizes_known(graph: Graph, extents: Iterable[Poly]) -> bool:
+    """True where every size can be computed from numbers and dimensions of graph inputs."""
+    atoms = {a for e in extents for m in e.terms for a in m}
+    return all(isinstance(a, str) and input_dimension(graph, a) is not None for a in atoms)
+
+
+class Builder:
+    """Appends nodes to the main graph of an analysed model; the order is mended afterwards by a
+    topological sort.
+
+    Args:
+        graph: The analysed graph.
+        prefix: Prefix of all new names.
+    """
+
+    def __init__(self, graph: Graph, prefix: str = "pitc") -> None:
+        self._graph, self._prefix = graph, prefix
+        self._opset = graph.model.opset_imports.get("", 0)
+        main = graph.model.graph
+        self._values: dict[str, ir.Value] = {v.name or "": v for v in main.inputs}
+        self._values |= dict(main.initializers)
+        for node in main:
+            self._values |= {o.name: o for o in node.outputs if o.name}
+        self._taken = {*self._values, *(n.name or "" for n in main)}
+        self._cache: dict[tuple[Any, ...], ir.Value] = {}
+
+    def value(self, name: str) -> ir.Value:
+        """The value of that name as it is wanted whole."""
+        return self._values[name]
+
+    def rebind(self, name: str, value: ir.Value) -> None:
+        """From now on the whole value of that name is another one (an SWrite's result)."""
+        self._values[name] = value
+
+    def unique(self, stem: str) -> str:
+        """A name that nothing in the graph has."""
+        name, k = f"{self._prefix}.{stem}", 0
+        while name in self._taken:
+            k += 1
+            name = f"{self._prefix}.{stem}.{k}"
+        self._taken.add(name)
+        return name
+
+    def op(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        *,
+        domain: str = "",
+        stem: str | None = None,
+        **attributes: Any,
+    ) -> ir.Value:
+        """Append an ordinary node with one output; equal pure nodes are made once."""
+        key = (domain, op_type, *(id(x) for x in inputs), repr(sorted(attributes.items())))
+        if key not in self._cache:
+            self._cache[key] = self.node(
+                domain, op_type, inputs, attributes, [stem or op_type.lower()]
+            )[0]
+        return self._cache[key]
+
+    def node(
+        self,
+        domain: str,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: dict[str, Any],
+        stems: Sequence[str],
+        name: str | None = None,
+    ) -> tuple[ir.Value, ...]:
+        """Append a node with the given outputs."""
+        outputs = [ir.Value(name=self.unique(stem)) for stem in stems]
+        node = ir.node(
+            op_type,
+            list(inputs),
+            attributes,
+            domain=domain,
+            outputs=outputs,
+            name=name or self.unique(f"{stems[0]}.node"),
+        )
+        self._graph.model.graph.append(node)
+        return tuple(outputs)
+
+    def kernel(
+        self,
+        plan: Plan,
+        inputs: Sequence[ir.Value],
+        outputs: Sequence[tuple[str, ir.DataType, Sequence[int | str | None]]],
+    ) -> tuple[ir.Value, ...]:
+        """Append a PIT node; its outputs need a type, and get a shape (`docs/plans.md`)."""
+        name = self.unique(outputs[0][0])
+        attributes = {
+            "main_context": 1,
+            "embed_mode": 1,
+            "ep_cache_context": plan.text(),
+            "source": EP_NAME,
+            "partition_name": name,
+            "ep_sdk_version": f"pitc-plan {PLAN_VERSION}",
+        }
+        made = self.node(
+            "com.microsoft", "EPContext", inputs, attributes, [o[0] for o in outputs], name
+        )
+        for value, (_, dtype, shape) in zip(made, outputs, strict=True):
+            value.type = ir.TensorType(dtype)
+            value.shape = ir.Shape(list(shape))
+        self._graph.model.graph.opset_imports.setdefault("com.microsoft", 1)
+        return made
+
+    def constant(self, array: npt.ArrayLike) -> ir.Value:
+        """A small constant as initializer; equal ones are made once."""
+        x: Array = np.asarray(array)
+        key = ("constant", x.dtype.str, x.shape, x.tobytes())
+        if key not in self._cache:
+            name = self.unique("const")
+            value = ir.Value(name=name, const_value=ir.tensor(x, name=name))
+            value.type = ir.TensorType(value.const_value.dtype)  # type: ignore[union-attr]
+            value.shape = ir.Shape(x.shape)
+            self._graph.model.graph.register_initializer(value)
+            self._cache[key] = value
+        return self._cache[key]
+
+    def concat(self, parts: Sequence[ir.Value]) -> ir.Value:
+        """Join int64 vectors."""
+        return parts[0] if len(parts) == 1 else self.op("Concat", parts, axis=0)
+
+    def dimension(self, name: str, d: int) -> ir.Value:
+        """One size of a value as int64 [1]."""
+        shape = self.op("Shape", [self.value(name)])
+        return self.op("Gather", [shape, self.constant(np.asarray([d], np.int64))], axis=0)
+
+    def scalar(self, x: ir.Value) -> ir.Value:
+        """A one-element vector as a scalar."""
+        return self.op("Reshape", [x, self.constant(np.zeros(0, np.int64))])
+
+    def reshape(self, x: ir.Value, shape: Sequence[int]) -> ir.Value:
+        """Reshape; 0 keeps the dimension at that place."""
+        return self.op("Reshape", [x, self.constant(np.asarray(shape, np.int64))])
+
+    def unsqueeze(self, x: ir.Value, axis: int) -> ir.Value:
+        """Insert one dimension, in the form of the model's opset."""
+        if self._opset < 13:
+            return self.op("Unsqueeze", [x], axes=[axis])
+        return self.op("Unsqueeze", [x, self.constant(np.asarray([axis], np.int64))])
+
+    def reduce(self, op_type: str, x: ir.Value, axes: Sequence[int]) -> ir.Value:
+        """Reduce over axes and drop them, in the form of the model's opset."""
+        if self._opset < 18:
+            return self.op(op_type, [x], axes=list(axes), keepdims=0)
+        return self.op(op_type, [x, self.constant(np.asarray(axes, np.int64))], keepdims=0)
+
+    def size(self, extent: Poly) -> ir.Value:
+        """A run-time size as int64 [1], from numbers and dimensions of graph inputs.
+
+        Raises:
+            ValueError: No graph input has a dimension of a size that occurs in it (see
+                `sizes_known`).
+        """
+        total: ir.Value | None = None
+        for monomial, factor in extent.terms.items():
+            term = self.constant(np.asarray([factor], np.int64))
+            for symbol in monomial:
+                place = input_dimension(self._graph, symbol) if isinstance(symbol, str) else None
+                if place is None:
+                    raise ValueError(f"no graph input has a dimension of size {symbol}")
+                size = self.dimension(*place)
+                term = size if len(monomial) == factor == 1 else self.op("Mul", [term, size])
+            total = term if total is None else self.op("Add", [total, term])
+        return self.constant(np.zeros(1, np.int64)) if total is None else total
+
+    def coordinate(self, size: ir.Value, place: int, rank: int) -> ir.Value:
+        """0..size-1 along dimension `place` of a grid of the given rank."""
+        zero, one = (self.constant(np.asarray(n, np.int64)) for n in (0, 1))
+        line = self.op("Range", [zero, self.scalar(size), one])
+        return self.reshape(line, [1 if d != place else -1 for d in range(rank)])

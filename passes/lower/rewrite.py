@@ -1,0 +1,293 @@
+"""The rewrite: chosen forms become nodes, with one detector per domain, SRead at entries and
+SWrite at exits.
+"""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from pitc.ir.expr import Shape
+from pitc.ir.graph import Graph
+from pitc.ir.index import Poly
+from pitc.ir.kernel import KernelRequest
+from pitc.ir.plan import Plan
+from pitc.ir.region import Region
+from pitc.passes.domain import Coords, Domain, domain_of
+from pitc.passes.layout import layout_of
+from pitc.passes.lower.builder import Builder
+from pitc.passes.lower.demand import is_shape_of_packed
+from pitc.passes.lower.form import (
+    BiasOperand,
+    BiasTerm,
+    ConstantOperand,
+    Form,
+    GatheredOperand,
+    OffsetsOperand,
+    Operand,
+    PackedOperand,
+    Packing,
+    WholeOperand,
+)
+from pitc.passes.lower.predicate import live_points
+from pitc.passes.regions import Regions
+
+LIBRARY = "kernels.so"
+
+
+@dataclass(frozen=True, slots=True)
+class Detected:
+    """A domain's live points at run time."""
+
+    live: ir.Value
+    rows: ir.Value
+    coords: ir.Value
+    offsets: ir.Value
+    symbol: str
+
+
+@dataclass(slots=True)
+class Rewriter:
+    """State of one rewrite."""
+
+    graph: Graph
+    build: Builder
+    detected: dict[Domain, Detected] = field(default_factory=dict)
+    packed: dict[tuple[str, Domain, tuple[object, ...]], ir.Value] = field(default_factory=dict)
+    kernels: dict[KernelRequest, None] = field(default_factory=dict)
+
+    def detect(self, domain: Domain) -> Detected:
+        """The detector of a domain, made at first use."""
+        if domain not in self.detected:
+            live = live_points(self.build, self.graph, domain)
+            symbol = f"live_points_{len(self.detected)}"
+            rows, coords, offsets = self.build.kernel(
+                Plan("detect", (("rank", domain.rank),)),
+                [live],
+                [
+                    ("rows", ir.DataType.INT32, [symbol]),
+                    ("coords", ir.DataType.INT32, [domain.rank, symbol]),
+                    ("offsets", ir.DataType.INT32, [f"sequences_{len(self.detected)}"]),
+                ],
+            )
+            self.detected[domain] = Detected(live, rows, coords, offsets, symbol)
+        return self.detected[domain]
+
+    def kernel_fields(self, request: KernelRequest) -> tuple[tuple[str, str], ...]:
+        """Note that a kernel is needed; the plan fields that name it."""
+        self.kernels.setdefault(request)
+        return (("kernel", request.symbol), ("library", LIBRARY))
+
+    def dtype(self, name: str) -> ir.DataType:
+        """Element type of a value."""
+        return ir.DataType.from_numpy(self.graph.dtypes[name])
+
+    def word_bytes(self, dtype: ir.DataType) -> int:
+        """Width of the words that pack and unpack move."""
+        return 4 if dtype.itemsize in (4, 8) else 1
+
+    def pack(
+        self, name: str, domain: Domain, codes: tuple[str, ...], rest: Shape | None = None
+    ) -> ir.Value:
+        """SRead: gather one row of a whole value per live point."""
+        source, at, dtype = self.build.value(name), self.detect(domain), self.dtype(name)
+        request = KernelRequest.of("pack", word_bytes=self.word_bytes(dtype))
+        plan = Plan("pack", (("dims", codes), *self.kernel_fields(request)))
+        shape = self.graph.shapes.get(name) or ()
+        kept = [e for e, c in zip(shape, codes, strict=True) if c == "r"] if rest is None else rest
+        (out,) = self.build.kernel(
+            plan,
+            [source, at.rows, at.coords],
+            [(f"{name}.packed", dtype, [at.symbol, *map(_size, kept)])],
+        )
+        return out
+
+    def unpack(self, packing: Packing, packed: ir.Value) -> ir.Value:
+        """SWrite: scatter packed rows, 0 at dead points."""
+        at, dtype = self.detect(packing.domain), self.dtype(packing.name)
+        codes = packing.layout.dim_codes()
+        if codes is None:
+            raise ValueError(f"the layout of '{packing.name}' cannot be unpacked")
+        request = KernelRequest.of("unpack", word_bytes=self.word_bytes(dtype))
+        plan = Plan("unpack", (("dims", codes), *self.kernel_fields(request)))
+        shape = self.graph.shapes.get(packing.name) or ()
+        (out,) = self.build.kernel(
+            plan,
+            [packed, at.rows, at.coords, at.live],
+            [(f"{packing.name}.whole", dtype, [*map(_size, shape)])],
+        )
+        return out
+
+    def operand(self, operand: Operand | None) -> ir.Value | None:
+        """The value that a form's operand stands for."""
+        match operand:
+            case None:
+                return None
+            case ConstantOperand(array):
+                return self.build.constant(array)
+            case OffsetsOperand(domain, output):
+                at = self.detect(domain)
+                return at.offsets if output == "offsets" else at.coords
+            case BiasOperand(terms):
+                return self.bias(terms)
+            case WholeOperand(name, shape):
+                value = self.build.value(name)
+                return value if shape is None else self.build.reshape(value, shape)
+            case GatheredOperand(name, domain, codes, shape):
+                return self.shaped(self.gathered(name, domain, codes), shape)
+            case PackedOperand(name, domain, coords, shape):
+                return self.shaped(self.in_layout(name, domain, coords), shape)
+        raise AssertionError(operand)
+
+    def bias(self, terms: tuple[BiasTerm, ...]) -> ir.Value:
+        """The sum of the terms; a selection becomes an addition that absorbs every score."""
+        total: ir.Value | None = None
+        for term in terms:
+            value = self.build.value(term.name)
+            if term.low is not None:
+                zero, low = (self.build.constant(np.float32(x)) for x in (0, term.low))
+                chosen = [low, zero] if term.low_when else [zero, low]
+                value = self.build.op("Where", [value, *chosen])
+            total = value if total is None else self.build.op("Add", [total, value])
+        assert total is not None
+        return total
+
+    def gathered(self, name: str, domain: Domain, codes: tuple[str, ...]) -> ir.Value:
+        """A whole value gathered by some coordinates, once."""
+        key = (name, domain, codes)
+        if key not in self.packed:
+            self.packed[key] = self.pack(name, domain, codes)
+        return self.packed[key]
+
+    def in_layout(self, name: str, domain: Domain, coords: Coords) -> ir.Value:
+        """A value in packed layout: computed so, or gathered once."""
+        key = (name, domain, coords)
+        if key not in self.packed:
+            layout = layout_of(self.graph.shapes[name] or (), coords)
+            codes = None if layout is None else layout.dim_codes()
+            if layout is None or codes is None:
+                raise ValueError(f"the layout of '{name}' cannot be packed")
+            self.packed[key] = self.pack(name, domain, codes, layout.rest_shape)
+        return self.packed[key]
+
+    def shaped(self, packed: ir.Value, shape: tuple[int, ...] | None) -> ir.Value:
+        """A packed value with other dimensions after the first."""
+        return packed if shape is None else self.build.reshape(packed, [0, *shape])
+
+    def emit(self, node: ir.Node, form: Form) -> None:
+        """Append the node of one form."""
+        inputs = [self.operand(o) for o in form.operands]
+        outputs: tuple[ir.Value, ...]
+        if form.plan is not None:
+            outputs = (self._kernel(node, form, [x for x in inputs if x is not None]),)
+        elif form.op_type == "Identity" and inputs[0] is not None:
+            outputs = (inputs[0],)
+        else:
+            attributes = {k: a for k, a in node.attributes.items() if k not in form.attributes}
+            stems = [f"{o.name or 'unused'}.packed" for o in node.outputs]
+            outputs = self.build.node(
+                node.domain, form.op_type, inputs, {**attributes, **form.attributes}, stems
+            )
+        for packing, value in zip(form.outputs, outputs, strict=False):
+            if packing is not None:
+                self.packed[packing.name, packing.domain, packing.coords] = value
+
+    def _kernel(self, node: ir.Node, form: Form, inputs: list[ir.Value]) -> ir.Value:
+        assert form.plan is not None and form.outputs[0] is not None
+        packing, fields = form.outputs[0], dict(form.plan.fields)
+        d, dv = int(str(fields["d"])), int(str(fields["dv"]))
+        request = KernelRequest.of("attention", d=d, dv=dv, bias=int(str(fields["bias"])))
+        plan = replace(form.plan, fields=(*form.plan.fields, *self.kernel_fields(request)))
+        at, heads = self.detect(packing.domain), int(str(fields["heads"]))
+        (out,) = self.build.kernel(
+            plan,
+            inputs,
+            [(f"{packing.name}.packed", ir.DataType.FLOAT, [at.symbol, heads, dv])],
+        )
+        rest = [n for e in packing.layout.rest_shape if (n := e.as_int()) is not None]
+        return out if rest == [heads, dv] else self.build.reshape(out, [0, *rest])
+
+
+def _size(e: Poly) -> int | str | None:
+    """A dimension for a value's declared shape: a number, a plain symbol, or unknown."""
+    number = e.as_int()
+    return number if number is not None else str(e) if str(e).isidentifier() else None
+
+
+def rewrite(graph: Graph, regions: Regions, given_up: dict[str, list[Region]]) -> Rewriter:
+    """Turn chosen forms into nodes, in place.
+
+    Args:
+        graph: The analysed graph; its model is changed.
+        regions: The chosen forms.
+        given_up: Outputs that the user gives up at dead tokens: they are 0 there.
+
+    Returns:
+        The rewriter: detectors made and kernels requested.
+    """
+    state = Rewriter(graph, Builder(graph))
+    for node in graph.nodes:
+        if node not in regions.demand.forms:
+            continue
+        form = regions.forms[node]
+        state.emit(node, form)
+        for packing in form.outputs:
+            if packing is None or packing.name not in regions.demand.exits:
+                continue
+            old = state.build.value(packing.name)
+            packed = state.packed[packing.name, packing.domain, packing.coords]
+            whole = state.unpack(packing, packed)
+            state.build.rebind(packing.name, whole)
+            ir.convenience.replace_all_uses_with(old, whole, replace_graph_outputs=True)
+            if packing.name in graph.outputs:
+                old.name, whole.name = whole.name, packing.name
+                whole.shape = old.shape
+    for node in graph.nodes:
+        if node in regions.demand.nodes and is_shape_of_packed(graph, regions.forms, node):
+            _size_only(state, node)
+    for name, regions_given in given_up.items():
+        _zero_given_up(state, name, regions_given, regions)
+    graph.model.graph.sort()
+    RemoveUnusedNodesPass()(graph.model)
+    return state
+
+
+def _size_only(state: Rewriter, node: ir.Node) -> None:
+    """Replace Shape of a value that runs packed by its sizes."""
+    operand = node.inputs[0]
+    shape = state.graph.shapes.get(operand.name or "" if operand is not None else "") or ()
+    ends = [node.attributes[k].as_int() if k in node.attributes else None for k in ("start", "end")]
+    sizes = [state.build.size(e) for e in shape][slice(*ends)]
+    none = state.build.constant(np.zeros(0, np.int64))
+    whole = state.build.concat(sizes) if sizes else none
+    ir.convenience.replace_all_uses_with(node.outputs[0], whole, replace_graph_outputs=True)
+    state.build.rebind(node.outputs[0].name or "", whole)
+
+
+def _zero_given_up(state: Rewriter, name: str, given: list[Region], regions: Regions) -> None:
+    """Make an output 0 at the points that the user gave up, unless an SWrite has done so already."""
+    node = regions.demand.exits.get(name)
+    packings = regions.forms[node].outputs if node is not None else ()
+    done = [p.domain.at(p.coords) for p in packings if p is not None and p.name == name]
+    for where in given:
+        found = domain_of(where)
+        if where in done or found is None:
+            continue
+        domain, coords = found
+        old, build = state.build.value(name), state.build
+        rank = len(state.graph.shapes[name] or ())
+        live = build.reshape(live_points(build, state.graph, domain), _spread(coords, rank))
+        zero = build.constant(np.zeros((), state.graph.dtypes[name]))
+        (new,) = build.node("", "Where", [live, old, zero], {}, [f"{name}.live"])
+        new.type, new.shape = old.type, old.shape
+        for k, output in enumerate(state.graph.model.graph.outputs):
+            if output is old:
+                state.graph.model.graph.outputs[k] = new
+        old.name, new.name = new.name, name
+        build.rebind(name, new)
+
+
+def _spread(coords: Coords, rank: int) -> list[int]:
+    """A Reshape target that puts leading coordinates in place and 1 behind them."""
+    return [0 if d < len(coords) else 1 for d in range(rank)]

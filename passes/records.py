@@ -1,0 +1,60 @@
+"""The report's view of an analysed graph: one record per source node."""
+
+import onnx_ir as ir
+
+from pitc.ir.graph import Graph
+from pitc.ir.nodes import node_name, output_names
+from pitc.ir.refusal import Code, Refusal
+from pitc.ir.region import describe
+from pitc.ir.report import NodeRecord
+from pitc.passes.regions import Regions
+
+
+def node_records(graph: Graph, regions: Regions) -> list[NodeRecord]:
+    """One record per node: axes, facts, and what became of it."""
+    absorbed = {
+        n for node in regions.demand.forms for n in regions.forms[node].absorbs
+    } - regions.demand.nodes
+    return [_record(graph, regions, node, node in absorbed) for node in graph.nodes]
+
+
+def _record(graph: Graph, regions: Regions, node: ir.Node, absorbed: bool) -> NodeRecord:
+    names = output_names(node)
+    expr = graph.exprs.get(names[0]) if names else None
+    fills = [
+        f"{f.constant!r} where {describe(f.region)}"
+        for name in names
+        for f in graph.fills.get(name, ())
+        if f.region
+    ]
+    dead = [describe(r) for name in names for r in graph.dead.get(name, ()) if r]
+    lowering = "ordinary"
+    if node in regions.demand.forms:
+        lowering = "attention" if regions.forms[node].plan is not None else "packed"
+    elif absorbed:
+        lowering = "folded"
+    refusal = None if lowering != "ordinary" else _refusal(graph, regions, node, bool(dead))
+    return NodeRecord(
+        node_name(node),
+        f"{node.domain}::{node.op_type}" if node.domain else node.op_type,
+        tuple(a.name for a in expr.pit_axes()) if expr is not None else (),
+        tuple(fills),
+        tuple(dead),
+        lowering,
+        refusal,
+    )
+
+
+def _refusal(graph: Graph, regions: Regions, node: ir.Node, dead: bool) -> Refusal | None:
+    found = regions.refusals.get(node)
+    if found is not None:
+        return found
+    name = node_name(node)
+    reason = next((graph.unruled[o] for o in output_names(node) if o in graph.unruled), None)
+    if reason is not None:
+        return Refusal(Code.NO_RULE, name, reason)
+    if any(o in graph.captured for o in output_names(node)):
+        return Refusal(Code.SUBGRAPH, name, "a control-flow body reads it")
+    if not dead:
+        return Refusal(Code.NO_FACT, name, "every part of it is read")
+    return Refusal(Code.NO_GAIN, name, "no contraction shares its dead rows")

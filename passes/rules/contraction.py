@@ -1,0 +1,250 @@
+"""Contractions: sums of products.
+
+    MatMul  y[.., m, n] = sum_k a[.., m, k] * b[.., k, n]
+    Gemm    y[m, n] = sum_k a[m, k] * b[k, n] + c[m, n]
+    Einsum  y[out] = sum over the labels that are not in out, of the product of all operands
+    Conv    y[n, m, p] = sum_{c,i} x[n, c, p * stride + i * dilation - pad] * w[m, c, i] + b[m]
+
+An operand is a tuple of labels, one per dimension. Labels that the output lacks are reduced.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
+from pitc.ir.graph import NodeView, NoRule
+from pitc.ir.index import ONE, Poly, dim_index
+from pitc.passes.rules.build import (
+    aligned,
+    bare,
+    broadcast_extent,
+    broadcast_read,
+    check_finite,
+    joint_extent,
+)
+from pitc.passes.rules.registry import MICROSOFT, rule
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One factor of a contraction.
+
+    Args:
+        number: Which input of the node.
+        labels: One label per dimension.
+        shape: Its extents.
+    """
+
+    number: int
+    labels: tuple[str, ...]
+    shape: Shape
+
+
+def contract(
+    view: NodeView,
+    out: Sequence[str],
+    operands: Sequence[Operand],
+    combine: Combine = Combine.PRODUCT,
+    equal: frozenset[str] = frozenset(),
+) -> TensorExpr:
+    """The contraction of labelled operands.
+
+    Args:
+        view: The node.
+        out: Labels of the output.
+        operands: The factors.
+        combine: PRODUCT, or what else a point does with its elements.
+        equal: Labels whose extents must be equal; those of the others broadcast.
+    """
+    found: dict[str, list[Poly]] = {}
+    for operand in operands:
+        if len(set(operand.labels)) < len(operand.labels):
+            raise NoRule(f"a label occurs twice in {''.join(operand.labels)}")
+        if len(operand.labels) != len(operand.shape):
+            raise NoRule(f"rank {len(operand.shape)} does not fit {''.join(operand.labels)}")
+        for label, extent in zip(operand.labels, operand.shape, strict=True):
+            found.setdefault(label, []).append(extent)
+    extent_of = {
+        label: joint_extent(es) if label in equal else broadcast_extent(es, view.fresh)
+        for label, es in found.items()
+    }
+    reduced = [label for label in extent_of if label not in out]
+    axis = {label: a for a, label in enumerate([*out, *reduced])}
+
+    def place(label: str, extent: Poly) -> Poly | None:
+        size = extent_of[label]
+        return (
+            dim_index(axis[label], size) if label in equal else aligned(axis[label], extent, size)
+        )
+
+    reads = tuple(
+        Read(o.number, tuple(place(n, e) for n, e in zip(o.labels, o.shape, strict=True)))
+        for o in operands
+    )
+    return TensorExpr(
+        tuple(extent_of[label] for label in out),
+        reads,
+        tuple(extent_of[label] for label in reduced),
+        combine,
+        Reducer.SUM if reduced else Reducer.NONE,
+    )
+
+
+def _matrix_labels(rank: int, own: str, own_first: bool, batch: list[str]) -> tuple[str, ...]:
+    """Labels of a matrix operand: (.., own, k) or (.., k, own); (k) for a vector."""
+    if rank < 1:
+        raise NoRule("a matrix product of a scalar")
+    if rank == 1:
+        return ("k",)
+    mine = batch[len(batch) - (rank - 2) :]
+    return (*mine, own, "k") if own_first else (*mine, "k", own)
+
+
+def _batch_transposed(labels: tuple[str, ...]) -> tuple[str, ...]:
+    """Labels when the first dimension is moved behind the batch dimensions by the operator."""
+    return (labels[-2], *labels[:-2], labels[-1]) if len(labels) > 2 else labels
+
+
+def _matrices(view: NodeView) -> tuple[list[str], list[Operand]]:
+    """Output labels and operands of the matrix products of inputs 0 and 1."""
+    ranks = [view.rank(0), view.rank(1)]
+    batch = [f"b{k}" for k in range(max(*ranks, 2) - 2)]
+    a = _matrix_labels(ranks[0], "m", not view.attr("transA", 0), batch)
+    b = _matrix_labels(ranks[1], "n", bool(view.attr("transB", 0)), batch)
+    if view.attr("transBatchA", 0):
+        a = _batch_transposed(a)
+    if view.attr("transBatchB", 0):
+        b = _batch_transposed(b)
+    out = [*batch, *(["m"] if "m" in a else []), *(["n"] if "n" in b else [])]
+    return out, [Operand(0, a, view.shape(0)), Operand(1, b, view.shape(1))]
+
+
+ROWS_AND_COLUMNS = frozenset({"m", "k", "n"})
+
+
+@rule("MatMul")
+@rule("FusedMatMul", "TransposeMatMul", domain=MICROSOFT)
+def matmul(view: NodeView) -> list[TensorExpr]:
+    """Matrix product with broadcast batch dimensions; the fused form transposes and scales."""
+    check_finite(view, "alpha")
+    out, operands = _matrices(view)
+    return [contract(view, out, operands, equal=ROWS_AND_COLUMNS)]
+
+
+@rule("Gemm")
+@rule("FusedGemm", domain=MICROSOFT)
+def gemm(view: NodeView) -> list[TensorExpr]:
+    """Matrix product of matrices plus a broadcast bias; the fused form ends in an activation."""
+    check_finite(view, "alpha", "beta")
+    if view.rank(0) != 2 or view.rank(1) != 2:
+        raise NoRule("operands are not matrices")
+    out, operands = _matrices(view)
+    activation = view.op == "FusedGemm"
+    combine = Combine.BIASED_PRODUCT if view.has(2) or activation else Combine.PRODUCT
+    expr = contract(view, out, operands, combine, ROWS_AND_COLUMNS)
+    if not view.has(2):
+        return [expr]
+    bias = broadcast_read(2, view.shape(2), expr.shape)
+    return [TensorExpr(expr.shape, (*expr.reads, bias), expr.reduced, combine, expr.reducer)]
+
+
+def _zero_point(view: NodeView, i: int, labels: Sequence[str], own: str) -> list[Operand]:
+    """A zero point or scale: one for all, or one per row or column."""
+    if not view.has(i):
+        return []
+    shape = view.shape(i)
+    if not shape or shape == (ONE,):
+        return [Operand(i, tuple(f"one{i}" for _ in shape), shape)]
+    if len(shape) == 1 and own in labels:
+        return [Operand(i, (own,), shape)]
+    raise NoRule(f"input {i} of rank {len(shape)} is neither per tensor nor per row")
+
+
+@rule("MatMulInteger")
+def matmul_integer(view: NodeView) -> list[TensorExpr]:
+    """sum_k (a - a_zero) * (b - b_zero): a product of zeros only where the zero points are 0."""
+    out, operands = _matrices(view)
+    points = [*_zero_point(view, 2, out, "m"), *_zero_point(view, 3, out, "n")]
+    combine = Combine.OPAQUE if points else Combine.PRODUCT
+    return [contract(view, out, [*operands, *points], combine, ROWS_AND_COLUMNS)]
+
+
+@rule("QLinearMatMul")
+def qlinear_matmul(view: NodeView) -> list[TensorExpr]:
+    """Quantised product: a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero."""
+    ranks = [view.rank(0), view.rank(3)]
+    batch = [f"b{k}" for k in range(max(*ranks, 2) - 2)]
+    a = _matrix_labels(ranks[0], "m", True, batch)
+    b = _matrix_labels(ranks[1], "n", False, batch)
+    out = [*batch, *(["m"] if "m" in a else []), *(["n"] if "n" in b else [])]
+    operands = [Operand(0, a, view.shape(0)), Operand(3, b, view.shape(3))]
+    for i in (1, 2):
+        operands += _zero_point(view, i, out, "m")
+    for i in (4, 5):
+        operands += _zero_point(view, i, out, "n")
+    for i in (6, 7):
+        operands += _zero_point(view, i, (), "")
+    return [contract(view, out, operands, Combine.OPAQUE, ROWS_AND_COLUMNS)]
+
+
+@rule("Einsum")
+def einsum(view: NodeView) -> list[TensorExpr]:
+    """Any product of operands by labels; the output may be implicit, and `...` is broadcast."""
+    left, arrow, right = str(view.attr("equation", "")).replace(" ", "").partition("->")
+    terms = left.split(",")
+    if len(terms) != view.n_inputs:
+        raise NoRule(f"equation {left} does not fit {view.n_inputs} operands")
+    operands, spread = [], 0
+    for i, term in enumerate(terms):
+        ellipsis = view.rank(i) - len(term.replace("...", "")) if "..." in term else 0
+        if ellipsis < 0:
+            raise NoRule(f"rank {view.rank(i)} does not fit {term}")
+        operands.append(Operand(i, _labels(term, ellipsis), view.shape(i)))
+        spread = max(spread, ellipsis)
+    if not arrow:
+        letters = "".join(terms).replace("...", "")
+        right = ("..." if "..." in left else "") + "".join(
+            sorted(c for c in set(letters) if letters.count(c) == 1)
+        )
+    out = _labels(right, spread)
+    known = {label for o in operands for label in o.labels}
+    if len(set(out)) < len(out) or not known >= set(out):
+        raise NoRule(f"output labels {right} are not different labels of the operands")
+    return [contract(view, out, operands)]
+
+
+def _labels(term: str, ellipsis: int) -> tuple[str, ...]:
+    """Letters of one einsum term, `...` as the last `ellipsis` broadcast labels."""
+    before, dots, after = term.partition("...")
+    spread = [f"...{k}" for k in range(ellipsis, 0, -1)] if dots else []
+    return (*before, *spread, *after)
+
+
+@rule("MatMulNBits", domain=MICROSOFT)
+def matmul_nbits(view: NodeView) -> list[TensorExpr]:
+    """Product with a block-quantised [n, blocks, bytes] weight: rows read rows, columns columns."""
+    if view.has(4):
+        raise NoRule("the weight is reordered by a group index")
+    a, b = view.shape(0), view.shape(1)
+    rows = len(a) - 1
+    if b[0].as_int() != int(view.attr("N", 0)) or len(b) != 3:
+        raise NoRule(f"weight of shape {b} is not [N, blocks, bytes]")
+    out = (*a[:-1], b[0])
+    reads = [
+        Read(0, (*bare(a[:-1]), dim_index(rows + 1, a[-1]))),
+        Read(1, (dim_index(rows, b[0]), dim_index(rows + 2, b[1]), dim_index(rows + 3, b[2]))),
+    ]
+    if view.has(5):
+        reads.append(broadcast_read(5, view.shape(5), out))
+    # scales and zero points may be flat, [n * blocks]: they are left out, which counts as live, so
+    # the columns must not be permuted without them
+    return [
+        TensorExpr(
+            out,
+            tuple(reads),
+            (a[-1], b[1], b[2]),
+            Combine.OPAQUE,
+            Reducer.ORDERED,
+            ordered=frozenset({rows} if b[0] != ONE else ()),
+        )
+    ]

@@ -1,0 +1,195 @@
+"""Convolutions and pooling: windows that slide over the spatial dimensions.
+
+    place p of the output and place i of the window read  p * stride + i * dilation - pad
+
+so a spatial axis is derived and never PIT; images, channels and filters are.
+"""
+
+from dataclasses import dataclass
+
+from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
+from pitc.ir.graph import NodeView, NoRule
+from pitc.ir.index import Poly, digit, dim_index, poly
+from pitc.ir.region import Region, union
+from pitc.passes.rules.build import bare, inside, over_lines, static
+from pitc.passes.rules.registry import MICROSOFT, rule
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A sliding window, one number per spatial dimension.
+
+    Args:
+        kernel: Extents of the window.
+        strides: Steps of the output.
+        dilations: Steps of the window.
+        pads: Places before the first one.
+        shape: Spatial extents of the output.
+    """
+
+    kernel: Shape
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+    shape: Shape
+
+
+def window_of(view: NodeView, image: Shape, kernel: Shape) -> Window:
+    """The window of a convolution or pooling node.
+
+    Args:
+        view: The node.
+        image: Spatial extents of the operand.
+        kernel: Extents of the window.
+    """
+    n = len(image)
+    strides = tuple(view.attr("strides") or [1] * n)
+    dilations = tuple(view.attr("dilations") or [1] * n)
+    pads = list(view.attr("pads") or [0] * (2 * n))
+    if len(kernel) != n or len(strides) != n or len(dilations) != n or len(pads) != 2 * n:
+        raise NoRule(f"strides, dilations or pads do not fit {n} spatial dimensions")
+    mode = view.attr("auto_pad", "NOTSET")
+    if mode == "VALID":
+        pads = [0] * (2 * n)
+    elif mode in ("SAME_UPPER", "SAME_LOWER"):
+        sizes = static((*image, *kernel), "a window with auto_pad")
+        for d, (size, k) in enumerate(zip(sizes[:n], sizes[n:], strict=True)):
+            last = (-(-size // strides[d]) - 1) * strides[d]
+            both = max(last + (k - 1) * dilations[d] + 1 - size, 0)
+            pads[d] = both // 2 if mode == "SAME_UPPER" else both - both // 2
+            pads[n + d] = both - pads[d]
+    elif mode != "NOTSET":
+        raise NoRule(f"auto_pad {mode} is not known")
+    shape = []
+    for d in range(n):
+        span = (kernel[d] - 1) * dilations[d] + 1
+        room = (image[d] + (pads[d] + pads[n + d]) - span).as_int()
+        if view.attr("ceil_mode", 0):
+            shape.append(view.inferred(0, 2 + d))
+        elif room is not None and room >= 0:
+            shape.append(poly(room // strides[d] + 1))
+        elif strides[d] == 1:
+            shape.append(image[d] + (pads[d] + pads[n + d]) - span + 1)
+        else:
+            shape.append(view.inferred(0, 2 + d))
+    return Window(kernel, strides, dilations, tuple(pads[:n]), tuple(shape))
+
+
+def places(window: Window, image: Shape, first: int) -> tuple[tuple[Poly, ...], Region]:
+    """Where the window reads, and the tests that the places lie in the image.
+
+    Args:
+        window: The window.
+        image: Spatial extents of the operand.
+        first: Number of the window's first reduced axis; the output's spatial axes start at 2.
+    """
+    index, tests = [], []
+    for d, size in enumerate(image):
+        at = dim_index(2 + d, window.shape[d]) * window.strides[d]
+        at = at + dim_index(first + d, window.kernel[d]) * window.dilations[d] - window.pads[d]
+        index.append(at)
+        tests.append(inside(at, size))
+    return tuple(index), union(tests)
+
+
+@rule("Conv")
+@rule("FusedConv", domain=MICROSOFT)
+def conv(view: NodeView) -> list[TensorExpr]:
+    """Convolution; with groups a filter reads the channels of its group."""
+    if view.has(3):
+        raise NoRule("a fused residual operand")
+    return [_convolution(view, 1, 2 if view.has(2) else None, _activated(view))]
+
+
+def _activated(view: NodeView) -> Combine:
+    fused = view.op == "FusedConv" or view.has(2)
+    return Combine.BIASED_PRODUCT if fused else Combine.PRODUCT
+
+
+@rule("ConvInteger")
+def conv_integer(view: NodeView) -> list[TensorExpr]:
+    """Convolution of integers with zero points; padding counts as the zero point."""
+    if view.has(3) and view.rank(3):
+        raise NoRule("a zero point per filter")
+    points = view.has(2) or view.has(3)
+    return [_convolution(view, 1, None, Combine.OPAQUE if points else Combine.PRODUCT)]
+
+
+def _convolution(view: NodeView, w: int, bias: int | None, combine: Combine) -> TensorExpr:
+    x, f = view.shape(0), view.shape(w)
+    if len(x) != len(f) or len(x) < 3:
+        raise NoRule(f"ranks {len(x)} and {len(f)} of image and filter")
+    window = window_of(view, x[2:], f[2:])
+    out = (x[0], f[0], *window.shape)
+    first = len(out)
+    spatial, tests = places(window, x[2:], first + 1)
+    channel: Poly | None = dim_index(first, f[1])
+    groups = int(view.attr("group", 1))
+    if groups != 1:
+        size = f[0].divide(poly(groups))
+        group = size and digit(dim_index(1, f[0]), size, poly(groups))
+        channel = None if group is None else group * f[1] + dim_index(first, f[1])
+    kernel = tuple(dim_index(first + 1 + d, e) for d, e in enumerate(f[2:]))
+    reads = [
+        Read(0, (dim_index(0, x[0]), channel, *spatial), within=tests),
+        Read(w, (dim_index(1, f[0]), dim_index(first, f[1]), *kernel)),
+    ]
+    if bias is not None:
+        reads.append(Read(bias, (dim_index(1, f[0]),)))
+    return TensorExpr(out, tuple(reads), f[1:], combine, Reducer.SUM)
+
+
+@rule("ConvTranspose")
+def conv_transpose(view: NodeView) -> list[TensorExpr]:
+    """Transposed convolution: every place of an image channel counts as read, with its position."""
+    if int(view.attr("group", 1)) != 1:
+        raise NoRule("a transposed convolution with groups")
+    x, f = view.shape(0), view.shape(1)
+    n = len(x) - 2
+    out = (x[0], f[1], *(view.inferred(0, 2 + d) for d in range(n)))
+    first = len(out) + 1
+    kernel = bare(f[2:], first)
+    reads = [
+        Read(0, (dim_index(0, x[0]), dim_index(len(out), f[0]), *bare(x[2:], first + n))),
+        Read(1, (dim_index(len(out), f[0]), dim_index(1, f[1]), *kernel)),
+    ]
+    if view.has(2):
+        reads.append(Read(2, (dim_index(1, f[1]),)))
+    places = frozenset((*range(2, len(out)), *range(first, first + 2 * n)))
+    reduced = (f[0], *f[2:], *x[2:])
+    return [TensorExpr(out, tuple(reads), reduced, Combine.OPAQUE, Reducer.SUM, ordered=places)]
+
+
+POOLS = {
+    "GlobalAveragePool": (Combine.REDUCE, Reducer.MEAN),
+    "GlobalMaxPool": (Combine.REDUCE, Reducer.MAX),
+    "GlobalLpPool": (Combine.REDUCE, Reducer.SQUARE),
+    "AveragePool": (Combine.REDUCE, Reducer.SUM),
+    "LpPool": (Combine.REDUCE, Reducer.SQUARE),
+    "MaxPool": (Combine.REDUCE, Reducer.MAX),
+}
+
+
+@rule("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+def global_pool(view: NodeView) -> list[TensorExpr]:
+    """One number per image and channel."""
+    shape = view.shape(0)
+    return [over_lines(shape, list(range(2, len(shape))), *POOLS[view.op])]
+
+
+@rule("AveragePool", "LpPool", "MaxPool")
+def pool(view: NodeView) -> list[TensorExpr]:
+    """A window without weights; MaxPool's second output holds positions in the whole tensor."""
+    x = view.shape(0)
+    kernel = tuple(map(poly, view.attr("kernel_shape") or []))
+    window = window_of(view, x[2:], kernel)
+    out = (*x[:2], *window.shape)
+    spatial, tests = places(window, x[2:], len(out))
+    read = Read(0, (dim_index(0, x[0]), dim_index(1, x[1]), *spatial), within=tests)
+    combine, reducer = POOLS[view.op]
+    values = TensorExpr(out, (read,), kernel, combine, reducer)
+    if view.n_outputs == 1:
+        return [values]
+    everywhere = frozenset(range(len(out)))
+    where = TensorExpr(out, (read,), kernel, Combine.OPAQUE, Reducer.ORDERED, ordered=everywhere)
+    return [values, where]

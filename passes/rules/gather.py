@@ -1,0 +1,192 @@
+"""Gathers and scatters: places that come from another operand.
+
+    Gather   y[a, j, b] = x[a, index[j], b]          ScatterND  y = x; y[index[j], b] = update[j, b]
+
+Where the index operand is an affine function of its own position, a gather is a plain index map,
+and the index operand is left out: its elements are known, and to permute it too would move twice.
+"""
+
+from collections.abc import Sequence
+
+from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
+from pitc.ir.graph import NodeView, NoRule
+from pitc.ir.index import Poly, bound, dim_index, nonneg, substitute
+from pitc.ir.region import Region, Test, position
+from pitc.passes.rules.build import Index, bare, dimension, one_axis
+from pitc.passes.rules.registry import rule
+
+
+def _wrapped(at: Poly | None, size: Poly) -> Poly | None:
+    """An index expression counted from the start; None where its sign is not known."""
+    if at is None:
+        return None
+    if nonneg(bound(at, False)):
+        return at
+    return at + size if nonneg(-bound(at, True) - 1) else None
+
+
+def _others(own: Poly, at: Poly) -> tuple[Region, ...]:
+    """All places of a dimension but one."""
+    return (Region({position(own - at - 1)}), Region({position(at - 1 - own)}))
+
+
+def _masked(mask: str, own: Poly) -> tuple[Region, ...]:
+    """The places that NonZero of the mask does not list."""
+    return (Region({Test(mask, (own,), "nz", False)}),)
+
+
+@rule("Gather")
+def gather(view: NodeView) -> list[TensorExpr]:
+    """Slices along one axis, chosen by index."""
+    shape, places = view.shape(0), view.shape(1)
+    axis = one_axis(view, len(shape), 0)
+    out = (*shape[:axis], *places, *shape[axis + 1 :])
+    coords = bare(places, axis)
+    known = view.affine(1)
+    at = _wrapped(known and substitute(known, coords), shape[axis])
+    tail = bare(shape[axis + 1 :], axis + len(places))
+    index: Index = (*bare(shape[:axis]), at, *tail)
+    own = dim_index(axis, shape[axis])
+    absent: tuple[Region, ...] = ()
+    mask = view.image(1)
+    if at is not None and not at.digits():
+        absent = _others(own, at)
+    elif mask is not None and len(places) == 1:
+        absent = _masked(mask, own)
+    data = Read(0, index, computed=at is None, absent=absent)
+    reads = (data,) if at is not None else (data, Read(1, coords))
+    return [TensorExpr(out, reads, combine=Combine.MOVE)]
+
+
+@rule("GatherND")
+def gather_nd(view: NodeView) -> list[TensorExpr]:
+    """Slices chosen by index vectors; leading batch dimensions go along."""
+    shape, places = view.shape(0), view.shape(1)
+    batch = int(view.attr("batch_dims", 0))
+    depth = places[-1].as_int() if places else None
+    if depth is None or batch + depth > len(shape) or batch >= len(places):
+        raise NoRule(f"index vectors of shape {places} into rank {len(shape)}")
+    rest = shape[batch + depth :]
+    out = (*places[:-1], *rest)
+    lead = bare(places[:-1])
+    known: list[Poly | None] = list(view.vector(1) or [None] * depth)
+    whole = view.affine(1)
+    if depth == 1 and whole is not None:
+        known = [whole]
+    coords = (*lead, dim_index(0, places[-1]) * 0)
+    found = [
+        _wrapped(k and substitute(k, coords), shape[batch + c]) for c, k in enumerate(known[:depth])
+    ]
+    index = (*bare(shape[:batch]), *found, *bare(rest, len(places) - 1))
+    mask = view.image(1)
+    absent: tuple[Region, ...] = ()
+    if mask is not None and depth == 1 and batch == 0:
+        absent = _masked(mask, dim_index(0, shape[0]))
+    if None not in found:
+        return [TensorExpr(out, (Read(0, index, absent=absent),), combine=Combine.MOVE)]
+    # components that are affine look at the position of the vector itself
+    ordered = {a.dim for p in found if p is not None for a in p.digits()}
+    vectors = Read(1, (*lead, dim_index(len(out), places[-1])))
+    return [
+        TensorExpr(
+            out,
+            (Read(0, index, computed=True, absent=absent), vectors),
+            (places[-1],),
+            Combine.MOVE,
+            Reducer.ORDERED,
+            ordered=frozenset(ordered),
+        )
+    ]
+
+
+@rule("GatherElements")
+def gather_elements(view: NodeView) -> list[TensorExpr]:
+    """y[i, j] = x[index[i, j], j] along axis 0."""
+    shape, places = view.shape(0), view.shape(1)
+    if len(shape) != len(places):
+        raise NoRule(f"ranks {len(shape)} and {len(places)} differ")
+    axis = one_axis(view, len(shape), 0)
+    index = tuple(None if d == axis else p for d, p in enumerate(bare(places)))
+    reads = (Read(0, index, computed=True), Read(1, bare(places)))
+    return [TensorExpr(places, reads, combine=Combine.MOVE)]
+
+
+REDUCTIONS = {
+    "none": Reducer.ORDERED,  # of several updates of one place the last one stays
+    "add": Reducer.SUM,
+    "mul": Reducer.PROD,
+    "max": Reducer.MAX,
+    "min": Reducer.MIN,
+}
+
+
+@rule("ScatterElements", "Scatter")
+def scatter_elements(view: NodeView) -> list[TensorExpr]:
+    """A copy of x with y[index[i, j], j] = update[i, j] along axis 0."""
+    shape, places = view.shape(0), view.shape(1)
+    if len(shape) != len(places):
+        raise NoRule(f"ranks {len(shape)} and {len(places)} differ")
+    axis = one_axis(view, len(shape), 0)
+    index = tuple(
+        dim_index(len(shape), e) if d == axis else dim_index(d, shape[d])
+        for d, e in enumerate(places)
+    )
+    tests = Region(
+        position(e - 1 - dim_index(d, shape[d]))
+        for d, e in enumerate(places)
+        if d != axis and e != shape[d]
+    )
+    updates = (Read(1, index, within=tests), Read(2, index, within=tests))
+    return [_scatter(view, shape, updates, (places[axis],), [axis])]
+
+
+@rule("ScatterND")
+def scatter_nd(view: NodeView) -> list[TensorExpr]:
+    """A copy of x with y[index[j]] = update[j], where index[j] names a slice."""
+    shape, places, parts = view.shape(0), view.shape(1), view.shape(2)
+    depth = places[-1].as_int() if places else None
+    if depth is None or depth > len(shape):
+        raise NoRule(f"index vectors of shape {places} into rank {len(shape)}")
+    first, lead = len(shape), len(places) - 1
+    if len(parts) != lead + len(shape) - depth:
+        raise NoRule(f"updates of rank {len(parts)} do not fit")
+    rows = bare(places[:-1], first)
+    updates = (
+        Read(1, (*rows, dim_index(first + lead, places[-1]))),
+        Read(2, (*rows, *bare(shape[depth:], depth))),
+    )
+    return [_scatter(view, shape, updates, places, range(depth))]
+
+
+def _scatter(
+    view: NodeView,
+    shape: Shape,
+    updates: tuple[Read, ...],
+    reduced: Shape,
+    ordered: Sequence[int],
+) -> TensorExpr:
+    mode = str(view.attr("reduction", "none"))
+    if mode not in REDUCTIONS:
+        raise NoRule(f"reduction {mode} is not known")
+    return TensorExpr(
+        shape,
+        (Read(0, bare(shape)), *updates),
+        reduced,
+        Combine.SCATTER,
+        REDUCTIONS[mode],
+        ordered=frozenset(ordered),
+    )
+
+
+@rule("OneHot")
+def one_hot(view: NodeView) -> list[TensorExpr]:
+    """y[i, d] = on if index[i] == d, else off; index may count from the end."""
+    shape = view.shape(0)
+    depth = view.ints(1).reshape(-1)
+    if len(depth) != 1:
+        raise NoRule(f"{len(depth)} depths")
+    axis = dimension(int(view.attr("axis", -1)), len(shape) + 1)
+    out = (*shape[:axis], depth[0], *shape[axis:])
+    index = tuple(dim_index(d + (d >= axis), e) for d, e in enumerate(shape))
+    reads = (Read(0, index), Read(2, (None,), computed=True))
+    return [TensorExpr(out, reads, combine=Combine.OPAQUE, ordered=frozenset({axis}))]

@@ -1,0 +1,326 @@
+"""Movement: every output point is one operand element, found by an index map.
+
+Transpose  y[o] = x[o permuted]            Reshape  y[o] = x[digits of the row-major place of o]
+Slice      y[o] = x[o * step + start]      Concat   y[o] = x_i[o - offset_i] within x_i's range
+"""
+
+from collections.abc import Sequence
+
+from pitc.ir.expr import Combine, Read, TensorExpr
+from pitc.ir.graph import NodeView, NoRule
+from pitc.ir.index import ONE, ZERO, Poly, digit, dim_index, nonneg, poly, reshape_map, total_of
+from pitc.ir.region import union
+from pitc.passes.rules.build import (
+    bare,
+    broadcast_index,
+    broadcast_shape,
+    dimension,
+    dimensions,
+    inside,
+    joint_extent,
+    move,
+    one_axis,
+)
+from pitc.passes.rules.registry import rule
+
+FAR = 1 << 30  # slice ends beyond it mean "to the end"
+
+
+@rule("Identity")
+def identity(view: NodeView) -> list[TensorExpr]:
+    """The operand itself."""
+    return [move(view.shape(0), bare(view.shape(0)))]
+
+
+@rule("Dropout")
+def dropout(view: NodeView) -> list[TensorExpr]:
+    """Inference form: the operand itself, and a mask of ones."""
+    training = view.has(2) and (
+        view.array(2) is None or bool(view.graph.splat(view.name(2)) is not False)
+    )
+    if training or (view.opset < 7 and not view.attr("is_test", 0)):
+        raise NoRule("training form")
+    shape = view.shape(0)
+    return [move(shape, bare(shape)), TensorExpr(shape, combine=Combine.MAP)]
+
+
+@rule("Transpose")
+def transpose(view: NodeView) -> list[TensorExpr]:
+    """Dimensions in another order."""
+    shape = view.shape(0)
+    perm = [int(p) for p in view.attr("perm") or reversed(range(len(shape)))]
+    if sorted(perm) != list(range(len(shape))):
+        raise NoRule(f"perm {perm} does not fit rank {len(shape)}")
+    index = tuple(dim_index(perm.index(d), e) for d, e in enumerate(shape))
+    return [move(tuple(shape[p] for p in perm), index)]
+
+
+def _reshaped(view: NodeView, out: Sequence[Poly]) -> list[TensorExpr]:
+    shape = view.shape(0)
+    return [move(tuple(out), reshape_map(out, shape))]
+
+
+@rule("Reshape")
+def reshape(view: NodeView) -> list[TensorExpr]:
+    """The same elements in row-major order; 0 copies an extent, -1 is what remains."""
+    shape = view.shape(0)
+    if view.has(1):
+        target: list[Poly] = list(view.ints(1).reshape(-1))
+    else:
+        target = [poly(n) for n in view.attr("shape") or []]
+    if not view.attr("allowzero", 0):
+        if any(d == ZERO and k >= len(shape) for k, d in enumerate(target)):
+            raise NoRule(f"0 in {target} has no extent to copy")
+        target = [shape[k] if d == ZERO else d for k, d in enumerate(target)]
+    rest = poly(-1)
+    if rest in target:
+        known = total_of(d for d in target if d != rest)
+        left = total_of(shape).divide(known)
+        left = view.fresh() if left is None else left
+        target = [left if d == rest else d for d in target]
+    return _reshaped(view, target)
+
+
+@rule("Flatten")
+def flatten(view: NodeView) -> list[TensorExpr]:
+    """All dimensions before the axis as one, the others as one."""
+    shape = view.shape(0)
+    axis = int(view.attr("axis", 1))
+    axis = axis + len(shape) if axis < 0 else axis
+    return _reshaped(view, [total_of(shape[:axis]), total_of(shape[axis:])])
+
+
+@rule("Squeeze")
+def squeeze(view: NodeView) -> list[TensorExpr]:
+    """Dimensions of extent 1 dropped."""
+    shape = view.shape(0)
+    given = view.int_list(1, "axes")
+    if given is None:
+        if any(e.as_int() is None for e in shape):
+            raise NoRule(f"which extents of {shape} are 1 is not known")
+        axes = [d for d, e in enumerate(shape) if e == ONE]
+    else:
+        axes = dimensions(given, len(shape))
+    keep = [d for d in range(len(shape)) if d not in axes]
+    places = {d: k for k, d in enumerate(keep)}
+    # a dropped dimension has extent 1, whatever symbol its extent has
+    index = tuple(dim_index(places[d], e) if d in places else ZERO for d, e in enumerate(shape))
+    return [move(tuple(shape[d] for d in keep), index)]
+
+
+@rule("Unsqueeze")
+def unsqueeze(view: NodeView) -> list[TensorExpr]:
+    """New dimensions of extent 1."""
+    shape = view.shape(0)
+    given = view.int_list(1, "axes") or []
+    axes = dimensions(given, len(shape) + len(given))
+    keep = [d for d in range(len(shape) + len(given)) if d not in axes]
+    out = [ONE] * (len(shape) + len(given))
+    for d, e in zip(keep, shape, strict=True):
+        out[d] = e
+    return [move(tuple(out), tuple(dim_index(d, e) for d, e in zip(keep, shape, strict=True)))]
+
+
+@rule("Expand")
+def expand(view: NodeView) -> list[TensorExpr]:
+    """Broadcast to a shape."""
+    shape = view.shape(0)
+    out = broadcast_shape([shape, tuple(view.ints(1).reshape(-1))], view.fresh)
+    return [move(out, broadcast_index(shape, out))]
+
+
+@rule("Tile")
+def tile(view: NodeView) -> list[TensorExpr]:
+    """Repetition: y[o] = x[o mod extent]."""
+    shape = view.shape(0)
+    repeats = view.ints(1).reshape(-1)
+    if len(repeats) != len(shape):
+        raise NoRule(f"{len(repeats)} repeats for rank {len(shape)}")
+    out = tuple(e * r for e, r in zip(shape, repeats, strict=True))
+    index = [
+        dim_index(d, e) if o == e else digit(dim_index(d, o), ONE, e)
+        for d, (e, o) in enumerate(zip(shape, out, strict=True))
+    ]
+    return [move(out, tuple(index))]
+
+
+@rule("Slice")
+def slice_(view: NodeView) -> list[TensorExpr]:
+    """A range of each of some dimensions, forwards or backwards."""
+    shape = view.shape(0)
+    starts, ends = _bounds(view, 1, "starts"), _bounds(view, 2, "ends")
+    given = view.int_list(3, "axes")
+    axes = list(range(len(starts))) if given is None else given
+    steps = view.int_list(4) or [1] * len(starts)
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise NoRule("starts, ends, axes and steps differ in length")
+    places = [dimension(a, len(shape)) for a in axes]
+    if len(set(places)) < len(places):
+        raise NoRule(f"an axis occurs twice in {places}")
+    out, index = list(shape), list[Poly | None](bare(shape))
+    for start, end, d, step in zip(starts, ends, places, steps, strict=True):
+        first, extent = _range(view, shape[d], start, end, step)
+        out[d] = extent
+        index[d] = None if first is None else dim_index(d, extent) * step + first
+    return [move(tuple(out), tuple(index))]
+
+
+def _bounds(view: NodeView, i: int, attr: str) -> list[Poly]:
+    if view.has(i):
+        return list(view.ints(i).reshape(-1))
+    return [poly(n) for n in view.attr(attr) or []]
+
+
+def _range(
+    view: NodeView, size: Poly, start: Poly, end: Poly, step: int
+) -> tuple[Poly | None, Poly]:
+    """First index and extent of a slice; the first index is None where it depends on a clamp."""
+    lo, hi, n = start.as_int(), end.as_int(), size.as_int()
+    if step == 0:
+        raise NoRule("step 0")
+    if n is not None and lo is not None and hi is not None:
+        found = range(n)[slice(lo, hi, step)]
+        return poly(found.start), poly(len(found))
+    if step < 0:
+        whole = lo is not None and (lo == -1 or lo >= FAR) and hi is not None and hi <= -FAR
+        if not whole:
+            return None, view.fresh()
+        return size - 1, size if step == -1 else view.fresh()
+    first: Poly | None = _from_end(start, size)
+    if first is None or not nonneg(first):
+        first = ZERO if lo is not None and lo <= -FAR else None
+    last = size if hi is not None and hi >= FAR else _from_end(end, size)
+    if nonneg(last - size):
+        last = size
+    elif not nonneg(size - last):
+        if n is None or last.as_int() is not None:
+            return first, view.fresh()
+        # rows of a table up to a size that the graph computes: clamped only where the model fails
+        view.assume(f"{last} <= {size}")
+    if step != 1 or first is None or not nonneg(last - first):
+        return first, view.fresh()
+    return first, last - first
+
+
+def _from_end(bound: Poly, size: Poly) -> Poly:
+    """A slice bound, counted from the start."""
+    n = bound.as_int()
+    return size + bound if n is not None and n < 0 else bound
+
+
+@rule("Concat")
+def concat(view: NodeView) -> list[TensorExpr]:
+    """Operands one after the other along an axis."""
+    operands = [i for i in range(view.n_inputs) if view.has(i)]
+    shapes = [view.shape(i) for i in operands]
+    rank = len(shapes[0])
+    if any(len(s) != rank for s in shapes):
+        raise NoRule("operands differ in rank")
+    axis = dimension(int(view.attr("axis", 1)), rank)
+    total = sum((s[axis] for s in shapes), ZERO)
+    out = tuple(total if d == axis else joint_extent([s[d] for s in shapes]) for d in range(rank))
+    reads, offset = [], ZERO
+    for i, shape in zip(operands, shapes, strict=True):
+        index: list[Poly | None] = list(bare(out))
+        if total != ONE:
+            index[axis] = dim_index(axis, total) - offset
+        tests = inside(dim_index(axis, total) - offset, shape[axis])
+        reads.append(Read(i, tuple(index), within=tests))
+        offset = offset + shape[axis]
+    return [TensorExpr(out, tuple(reads), combine=Combine.MOVE)]
+
+
+@rule("Split")
+def split(view: NodeView) -> list[TensorExpr]:
+    """Consecutive parts along an axis."""
+    shape = view.shape(0)
+    axis = one_axis(view, len(shape), 0)
+    exprs, offset = [], ZERO
+    for part in _parts(view, shape[axis]):
+        out = tuple(part if d == axis else e for d, e in enumerate(shape))
+        index = [dim_index(d, e) + (offset if d == axis else 0) for d, e in enumerate(out)]
+        exprs.append(move(out, tuple(index)))
+        offset = offset + part
+    return exprs
+
+
+def _parts(view: NodeView, size: Poly) -> list[Poly]:
+    if view.has(1):
+        return list(view.ints(1).reshape(-1))
+    given = view.attr("split")
+    if given is not None:
+        return [poly(n) for n in given]
+    count = view.n_outputs
+    equal = size.divide(poly(count))
+    if equal is not None:
+        return [equal] * count
+    n = size.as_int()
+    if n is None or view.attr("num_outputs") is None:
+        raise NoRule(f"{size} is not divisible by {count}")
+    chunk = -(-n // count)
+    return [poly(min(chunk, max(n - k * chunk, 0))) for k in range(count)]
+
+
+@rule("Pad")
+def pad(view: NodeView) -> list[TensorExpr]:
+    """New elements around the operand: a constant that is no operand element, or copies."""
+    shape = view.shape(0)
+    amounts = view.int_list(1, "pads") or view.int_list(None, "paddings")
+    axes = view.int_list(3)
+    places = list(range(len(shape))) if axes is None else [dimension(a, len(shape)) for a in axes]
+    if amounts is None or len(amounts) != 2 * len(places):
+        raise NoRule(f"{amounts} pads for {len(places)} dimensions")
+    out, index, tests = list(shape), list[Poly | None](bare(shape)), []
+    for k, d in enumerate(places):
+        before, after = amounts[k], amounts[k + len(places)]
+        if not before and not after:
+            continue
+        out[d] = shape[d] + before + after
+        at = dim_index(d, out[d]) - before
+        tests.append(inside(at, shape[d]))
+        index[d] = at
+    if view.attr("mode", "constant") == "constant":
+        read = Read(0, tuple(index), within=union(tests))
+        return [TensorExpr(tuple(out), (read,), combine=Combine.OPAQUE)]
+    open_ = tuple(p if out[d] == shape[d] else None for d, p in enumerate(index))
+    return [TensorExpr(tuple(out), (Read(0, open_),), combine=Combine.OPAQUE)]
+
+
+@rule("DepthToSpace")
+def depth_to_space(view: NodeView) -> list[TensorExpr]:
+    """Blocks of channels become blocks of places."""
+    shape, block = view.shape(0), poly(int(view.attr("blocksize", 1)))
+    depth = shape[1].divide(block * block)
+    if depth is None or len(shape) != 4:
+        raise NoRule(f"{shape} in blocks of {block}")
+    out = (shape[0], depth, shape[2] * block, shape[3] * block)
+    parts = []
+    for d in (2, 3):
+        at = dim_index(d, out[d])
+        parts.append((digit(at, block, shape[d]), digit(at, ONE, block)))
+    (h, i), (w, j) = parts
+    if h is None or i is None or w is None or j is None:
+        raise NoRule("the blocks are not index expressions")
+    channel = dim_index(1, depth)
+    if view.attr("mode", "DCR") == "DCR":
+        channel = (i * block + j) * depth + channel
+    else:
+        channel = (channel * block + i) * block + j
+    return [move(out, (dim_index(0, shape[0]), channel, h, w))]
+
+
+@rule("SpaceToDepth")
+def space_to_depth(view: NodeView) -> list[TensorExpr]:
+    """Blocks of places become blocks of channels."""
+    shape, block = view.shape(0), poly(int(view.attr("blocksize", 1)))
+    sides = [e.divide(block) for e in shape[2:]]
+    if len(sides) != 2 or sides[0] is None or sides[1] is None:
+        raise NoRule(f"{shape} in blocks of {block}")
+    out = (shape[0], shape[1] * block * block, sides[0], sides[1])
+    at = dim_index(1, out[1])
+    channel = digit(at, ONE, shape[1])
+    i, j = digit(at, block * shape[1], block), digit(at, shape[1], block)
+    if channel is None or i is None or j is None:
+        raise NoRule("the blocks are not index expressions")
+    h, w = dim_index(2, out[2]) * block + i, dim_index(3, out[3]) * block + j
+    return [move(out, (dim_index(0, shape[0]), channel, h, w))]

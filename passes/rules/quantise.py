@@ -1,0 +1,46 @@
+"""Quantisation: elementwise, with a scale and a zero point per tensor, per channel or per block.
+
+DequantizeLinear  y = (x - zero) * scale        QuantizeLinear  y = round(x / scale) + zero
+"""
+
+from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
+from pitc.ir.graph import NodeView, NoRule
+from pitc.ir.index import ONE, Poly, digit, dim_index, poly
+from pitc.passes.rules.build import bare, one_axis
+from pitc.passes.rules.registry import MICROSOFT, rule
+
+
+def _parameter(view: NodeView, i: int, shape: Shape) -> Read:
+    """How a point reads its scale or zero point."""
+    own = view.shape(i)
+    if not own or own == (ONE,):
+        return Read(i, tuple(poly(0) for _ in own))
+    axis = one_axis(view, len(shape), 1)
+    if len(own) == 1:
+        return Read(i, (dim_index(axis, shape[axis]),))
+    if len(own) != len(shape):
+        raise NoRule(f"input {i} of rank {len(own)} is not per tensor, channel or block")
+    block = poly(int(view.attr("block_size", 0)))
+    index: list[Poly | None] = list(bare(shape))
+    index[axis] = digit(dim_index(axis, shape[axis]), block, own[axis]) if block.terms else None
+    return Read(i, tuple(index))
+
+
+@rule("QuantizeLinear", "DequantizeLinear")
+@rule("QuantizeLinear", "DequantizeLinear", domain=MICROSOFT)
+def quantise(view: NodeView) -> list[TensorExpr]:
+    """Per point: its element, scale and zero point."""
+    shape = view.shape(0)
+    parameters = [_parameter(view, i, shape) for i in (1, 2) if view.has(i)]
+    return [TensorExpr(shape, (Read(0, bare(shape)), *parameters), combine=Combine.MAP)]
+
+
+@rule("DynamicQuantizeLinear")
+def dynamic_quantise(view: NodeView) -> list[TensorExpr]:
+    """Scale and zero point from the extremes of the whole operand."""
+    shape = view.shape(0)
+    every = tuple(range(len(shape)))
+    lines = Read(0, bare(shape, len(shape)))
+    whole = TensorExpr(shape, (lines,), shape, Combine.NORMALISE, Reducer.NORMALISE, normal=every)
+    extremes = TensorExpr((), (Read(0, bare(shape)),), shape, Combine.OPAQUE, Reducer.MAX)
+    return [whole, extremes, extremes]

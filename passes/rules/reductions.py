@@ -1,0 +1,143 @@
+"""Reductions and operators that look at the order along an axis.
+
+ReduceSum  y[o] = sum_r x[o, r]        ArgMax, TopK, CumSum  read lines, and the order matters
+"""
+
+from dataclasses import replace
+
+from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
+from pitc.ir.graph import NodeView, NoRule
+from pitc.ir.index import ONE, dim_index
+from pitc.ir.region import Region, position
+from pitc.passes.rules.build import (
+    bare,
+    dimension,
+    dimensions,
+    line_index,
+    move,
+    one_axis,
+    over_lines,
+)
+from pitc.passes.rules.registry import rule
+
+REDUCERS = {
+    "ReduceSum": (Combine.REDUCE, Reducer.SUM),
+    "ReduceMean": (Combine.REDUCE, Reducer.MEAN),
+    "ReduceMax": (Combine.REDUCE, Reducer.MAX),
+    "ReduceMin": (Combine.REDUCE, Reducer.MIN),
+    "ReduceProd": (Combine.REDUCE, Reducer.PROD),
+    "ReduceL1": (Combine.REDUCE, Reducer.SQUARE),
+    "ReduceL2": (Combine.REDUCE, Reducer.SQUARE),
+    "ReduceSumSquare": (Combine.REDUCE, Reducer.SQUARE),
+    # log of a sum: zeros do not reduce to zero
+    "ReduceLogSum": (Combine.OPAQUE, Reducer.SUM),
+    "ReduceLogSumExp": (Combine.OPAQUE, Reducer.SUM),
+}
+PLAIN = frozenset({"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"})
+
+
+@rule(*REDUCERS)
+def reduce(view: NodeView) -> list[TensorExpr]:
+    """Reduction over axes given as attribute or input; none given means all, or none at all."""
+    shape = view.shape(0)
+    given = view.int_list(1, "axes") or []
+    if not given and view.attr("noop_with_empty_axes", 0):
+        if view.op not in PLAIN:
+            raise NoRule("no axes: exporters and runtimes disagree on the result")
+        return [move(shape, bare(shape))]
+    axes = dimensions(given, len(shape)) if given else list(range(len(shape)))
+    keep = bool(view.attr("keepdims", 1))
+    return [over_lines(shape, axes, *REDUCERS[view.op], keep)]
+
+
+@rule("ArgMax", "ArgMin")
+def arg_reduce(view: NodeView) -> list[TensorExpr]:
+    """Position of the extreme element: depends on the order along the axis."""
+    shape = view.shape(0)
+    axis = one_axis(view, len(shape), 0)
+    keep = bool(view.attr("keepdims", 1))
+    return [over_lines(shape, [axis], Combine.OPAQUE, Reducer.ORDERED, keep)]
+
+
+TOPK_COUNT_IS_INPUT = 10
+
+
+@rule("TopK")
+def top_k(view: NodeView) -> list[TensorExpr]:
+    """The k extreme elements of each line and their positions, in order."""
+    shape = view.shape(0)
+    axis = one_axis(view, len(shape), -1)
+    if view.opset >= TOPK_COUNT_IS_INPUT:
+        count = view.ints(1).reshape(-1)[0]
+    else:
+        count = ONE * int(view.attr("k", 0))
+    out = tuple(count if d == axis else e for d, e in enumerate(shape))
+    read = Read(0, line_index(shape, [axis], list(range(len(shape))), len(shape)))
+    # which elements are extreme does not depend on their order, their positions do
+    reducers = Reducer.MAX, Reducer.ORDERED
+    ordered = frozenset({axis})
+    return [
+        TensorExpr(out, (read,), (shape[axis],), Combine.OPAQUE, reducer, ordered=ordered)
+        for reducer in reducers
+    ]
+
+
+@rule("CumSum", "CumProd")
+def cumulate(view: NodeView) -> list[TensorExpr]:
+    """y[i] = sum of x[j] for j <= i (exclusive: j < i; reverse: j >= i, j > i)."""
+    shape = view.shape(0)
+    axes = view.int_list(1)
+    if axes is None or len(axes) != 1:
+        raise NoRule("the axis is not one number")
+    axis = dimension(axes[0], len(shape))
+    places: list[int | None] = list(range(len(shape)))
+    ahead = dim_index(axis, shape[axis]) - dim_index(len(shape), shape[axis])
+    ahead = -ahead if view.attr("reverse", 0) else ahead
+    tests = Region({position(ahead - int(view.attr("exclusive", 0)))})
+    read = Read(0, line_index(shape, [axis], places, len(shape)), within=tests)
+    return [
+        TensorExpr(
+            shape,
+            (read,),
+            (shape[axis],),
+            Combine.OPAQUE,
+            Reducer.ORDERED,
+            ordered=frozenset({axis}),
+        )
+    ]
+
+
+@rule("Trilu")
+def trilu(view: NodeView) -> list[TensorExpr]:
+    """The elements on one side of a diagonal; the others are 0 and not read."""
+    shape = view.shape(0)
+    if len(shape) < 2:
+        raise NoRule(f"rank {len(shape)}")
+    diagonal = view.ints(1).reshape(-1)[0] if view.has(1) else 0
+    row, column = len(shape) - 2, len(shape) - 1
+    above = dim_index(column, shape[column]) - dim_index(row, shape[row]) - diagonal
+    tests = Region({position(above if view.attr("upper", 1) else -above)})
+    read = Read(0, bare(shape), within=tests)
+    return [TensorExpr(shape, (read,), combine=Combine.OPAQUE, ordered=frozenset({row, column}))]
+
+
+@rule("ReverseSequence")
+def reverse_sequence(view: NodeView) -> list[TensorExpr]:
+    """The first elements of each sequence in reverse; their number is data."""
+    shape = view.shape(0)
+    batch, time = int(view.attr("batch_axis", 1)), int(view.attr("time_axis", 0))
+    lines = over_lines(shape, [time], Combine.OPAQUE, Reducer.ORDERED)
+    read = replace(
+        lines.reads[0], index=line_index(shape, [time], list(range(len(shape))), len(shape))
+    )
+    lengths = Read(1, (dim_index(batch, shape[batch]),))
+    return [
+        TensorExpr(
+            shape,
+            (read, lengths),
+            (shape[time],),
+            Combine.OPAQUE,
+            Reducer.ORDERED,
+            ordered=frozenset({time}),
+        )
+    ]

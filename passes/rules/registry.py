@@ -1,0 +1,47 @@
+"""The rule table: one function per operator family, keyed by (domain, operator)."""
+
+from collections.abc import Callable, Sequence
+
+from pitc.ir.expr import TensorExpr
+from pitc.ir.graph import NodeView, NoRule
+
+Rule = Callable[[NodeView], Sequence[TensorExpr | None]]
+
+MICROSOFT = "com.microsoft"
+
+RULES: dict[tuple[str, str], Rule] = {}
+
+
+def rule(*names: str, domain: str = "") -> Callable[[Rule], Rule]:
+    """Register a function as the rule of some operators.
+
+    Args:
+        names: Operator types.
+        domain: Their domain; empty for the standard one.
+    """
+
+    def register(function: Rule) -> Rule:
+        for name in names:
+            RULES[domain, name] = function
+        return function
+
+    return register
+
+
+def expr_of(view: NodeView) -> tuple[TensorExpr | None, ...]:
+    """The tensor expression of each output of a node.
+
+    Args:
+        view: The node.
+
+    Returns:
+        One expression per output; None for an output that the rule does not describe.
+
+    Raises:
+        NoRule: No rule describes this node. The reason names what is missing.
+    """
+    found = RULES.get((view.domain, view.op))
+    if found is None:
+        raise NoRule(f"no rule for operator {view.domain or 'ai.onnx'}::{view.op}")
+    exprs = tuple(found(view))
+    return (*exprs, *(None for _ in range(view.n_outputs - len(exprs))))[: view.n_outputs]

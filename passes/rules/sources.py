@@ -1,0 +1,57 @@
+"""Operators whose output is made of sizes and positions, not of operand elements."""
+
+from pitc.ir.expr import Combine, TensorExpr
+from pitc.ir.graph import NodeView, NoRule
+from pitc.ir.index import ONE, Poly, poly
+from pitc.passes.rules.registry import rule
+
+
+@rule("Shape")
+def shape_of(view: NodeView) -> list[TensorExpr]:
+    """The extents of the operand."""
+    dims = view.shape(0)[slice(view.attr("start", 0), view.attr("end"))]
+    return [TensorExpr((poly(len(dims)),))]
+
+
+@rule("Size")
+def size_of(view: NodeView) -> list[TensorExpr]:
+    """The number of elements of the operand."""
+    return [TensorExpr(())]
+
+
+@rule("ConstantOfShape")
+def constant_of_shape(view: NodeView) -> list[TensorExpr]:
+    """The same value everywhere."""
+    return [TensorExpr(tuple(view.ints(0).reshape(-1)), combine=Combine.MAP)]
+
+
+@rule("Range")
+def range_of(view: NodeView) -> list[TensorExpr]:
+    """start, start + step, ..: the position itself."""
+    try:
+        start, limit, step = (view.ints(i).reshape(-1)[0] for i in range(3))
+        count = _count(start, limit, step)
+    except NoRule:
+        count = None
+    extent = view.inferred(0, 0) if count is None else count
+    return [TensorExpr((extent,), ordered=frozenset({0}))]
+
+
+def _count(start: Poly, limit: Poly, step: Poly) -> Poly | None:
+    """Number of steps; None where it is not known."""
+    span, stride = (limit - start).as_int(), step.as_int()
+    if span is not None and stride:
+        return poly(max(-(-span // stride), 0))
+    return limit - start if step == ONE else None
+
+
+@rule("NonZero")
+def non_zero(view: NodeView) -> list[TensorExpr]:
+    """Places of the nonzero elements: how many there are is data."""
+    return [TensorExpr((poly(view.rank(0)), view.fresh()), ordered=frozenset({1}))]
+
+
+@rule("EyeLike")
+def eye_like(view: NodeView) -> list[TensorExpr]:
+    """Ones on a diagonal, in the operand's shape."""
+    return [TensorExpr(view.shape(0), ordered=frozenset({0, 1}))]

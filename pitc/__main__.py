@@ -1,0 +1,7 @@
+"""`python -m pitc`."""
+
+import sys
+
+from pitc.cli import main
+
+sys.exit(main())

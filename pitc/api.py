@@ -1,0 +1,402 @@
+"""The Python API: compile, load, run."""
+
+import shutil
+import tempfile
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pitc.artifact.check import Check, Verdict, check_artifact
+from pitc.artifact.folder import check_output, copy_folder, new_folder
+from pitc.artifact.manifest import KERNELS, MODEL, Manifest, Options, Source, report_from_dict
+from pitc.errors import UsageError
+from pitc.ir.plan import EP_NAME
+from pitc.ir.report import Report
+from pitc.options import CompileOptions
+
+if TYPE_CHECKING:
+    import onnx
+    import onnx_ir as ir
+
+    from pitc.passes.pipeline import Lowered
+
+#: Called with the name of each stage as it starts.
+Progress = Callable[[str], None]
+#: Called by the kernel builder: kernels done, kernels in all, symbol.
+KernelProgress = Callable[[int, int, str], None]
+
+
+class PitcWarning(UserWarning):
+    """Something that works but not as well as it could; the text says what mends it."""
+
+
+class CompiledModel:
+    """A compiled model in an artifact folder.
+
+    Made by `compile` and `load`. It may be used by many threads at once.
+
+    Attributes:
+        path: The artifact folder. Of a model that was not saved, a temporary one that vanishes with
+            this object.
+        manifest: What was built, from what, by what.
+        report: What the compiler did and why; see `pitc explain`.
+    """
+
+    def __init__(
+        self,
+        check: Check,
+        report: Report | None = None,
+        scratch: Path | None = None,
+    ) -> None:
+        if not check.runs or check.manifest is None:
+            raise check.error()
+        self.path: Path = check.folder
+        self.manifest: Manifest = check.manifest
+        self.report: Report = report or report_from_dict(check.manifest.report)
+        self._check = check
+        self._lock = threading.Lock()
+        self._session: Any = None
+        if scratch is not None:
+            weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
+
+    def __repr__(self) -> str:
+        return f"CompiledModel({str(self.path)!r}, {self.manifest.pit_nodes} PIT nodes)"
+
+    @property
+    def graph(self) -> Path:
+        """The graph that runs here: `model.onnx`, or `fallback.onnx` on a CPU without kernels."""
+        return self.path / self._check.graph
+
+    def session(self, sess_options: Any = None) -> Any:
+        """Make an `onnxruntime.InferenceSession` for the compiled graph.
+
+        Args:
+            sess_options: An `onnxruntime.SessionOptions`, or None for the defaults.
+
+        Returns:
+            A new session; it keeps working after this object is gone.
+
+        Raises:
+            MachineError: The execution provider library is missing.
+        """
+        if self._check.problem:
+            warnings.warn(f"{self.path}: {self._check.line()}", PitcWarning, stacklevel=2)
+        return self._make_session(sess_options)
+
+    def _make_session(self, sess_options: Any) -> Any:
+        if self._check.graph == MODEL and self.manifest.pit_nodes:
+            from pitc.runtime.library import make_session
+
+            return make_session(self.graph, sess_options)
+        return plain_session(self.graph, sess_options)
+
+    def run(
+        self, inputs: Mapping[str, Any], outputs: Sequence[str] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Run the model.
+
+        Args:
+            inputs: Arrays by input name.
+            outputs: Names of the outputs to compute; None for all.
+
+        Returns:
+            Arrays by output name.
+
+        Raises:
+            UsageError: An input is missing, unknown, or of another type or rank, or the model fails
+                on it.
+        """
+        with self._lock:
+            if self._session is None:
+                self._session = self.session()
+        return run_session(self._session, inputs, outputs)
+
+    def save(self, folder: str | Path, *, force: bool = False) -> Path:
+        """Write the artifact to a folder, whole or not at all.
+
+        Args:
+            folder: The folder to make, usually `name.pitc`.
+            force: Replace an artifact that is there.
+
+        Returns:
+            The folder.
+
+        Raises:
+            UsageError: The folder exists or cannot be written.
+            MachineError: The disk is full.
+        """
+        target = Path(folder)
+        copy_folder(self.path, target, force=force)
+        return target
+
+
+def compile(
+    model: "str | Path | onnx.ModelProto",
+    target: str = "auto",
+    padding: str | None = None,
+    *,
+    output: str | Path | None = None,
+    force: bool = False,
+    dump_ir: str | Path | None = None,
+    progress: Progress | None = None,
+    kernel_progress: KernelProgress | None = None,
+) -> CompiledModel:
+    """Compile a model.
+
+    Args:
+        model: An ONNX file, or a model in memory.
+        target: `auto` or `cpu` (kernels for AVX-512 and for AVX2), `cpu:v4`, `cpu:v3`.
+        padding: Name of the mask input whose zeros are tokens that do not exist. Outputs shaped
+            like tokens are then 0 there. Without it, the result equals ONNX Runtime's on every
+            element.
+        output: Write the artifact to this folder; None keeps it in a temporary one until `save`.
+        force: Replace an artifact that is at `output`.
+        dump_ir: Write one file per stage to this folder.
+        progress: Called with the name of each stage as it starts.
+        kernel_progress: Called while kernels are built.
+
+    Returns:
+        The compiled model.
+
+    Raises:
+        UsageError: An option or the output folder cannot be used.
+        ModelError: The model cannot be read or is not valid ONNX.
+        MachineError: A compiler is missing, or the disk is full.
+    """
+    options = CompileOptions(target, padding, Path(dump_ir) if dump_ir is not None else None)
+    source_path = Path(model) if isinstance(model, str | Path) else None
+    if output is not None:
+        check_output(Path(output), force=force, source=source_path)
+    steps = _Steps(progress)
+    imported, source = import_model(model, steps)
+    fallback = imported.clone()
+    lowered = lower(imported, options, steps)
+    lowered.report.model, lowered.report.target = source.name, target
+    scratch = Path(tempfile.mkdtemp(prefix="pitc-")) if output is None else None
+    folder = scratch / "model.pitc" if scratch else Path(output or "")
+    try:
+        with new_folder(folder, force=force) as fresh:
+            _write(fresh, lowered, fallback, options, source, steps, kernel_progress)
+        steps.end()
+        lowered.report.stages_ms.update(steps.own_ms)
+        return CompiledModel(check_artifact(folder, hashes=False), lowered.report, scratch)
+    except BaseException:
+        if scratch:
+            shutil.rmtree(scratch, ignore_errors=True)
+        raise
+
+
+def load(folder: str | Path, *, hashes: bool = True) -> CompiledModel:
+    """Load an artifact.
+
+    Args:
+        folder: The artifact.
+        hashes: Compare the checksum of every file first; without it only names and sizes are
+            compared.
+
+    Raises:
+        ArtifactError: It is damaged, or does not run here.
+        UsageError: There is no such folder.
+    """
+    return CompiledModel(check_artifact(Path(folder), hashes=hashes))
+
+
+def register_ep() -> str:
+    """Register pitc's execution provider library with ONNX Runtime, once; returns its name."""
+    from pitc.runtime.library import register_ep as register
+
+    return register()
+
+
+def get_library_path() -> Path:
+    """Path of the execution provider library, for any program that uses ONNX Runtime."""
+    from pitc.runtime.library import library_path
+
+    return library_path()
+
+
+def get_ep_name() -> str:
+    """Name of the execution provider."""
+    return EP_NAME
+
+
+def import_model(
+    model: "str | Path | onnx.ModelProto", progress: Progress | None = None
+) -> "tuple[ir.Model, Source]":
+    """Read and check a model.
+
+    Returns:
+        The model, and its name (without folder) and checksum.
+    """
+    if progress:
+        progress("import")
+    from pitc.importer import load_model, source_sha256
+
+    path = Path(model) if isinstance(model, str | Path) else model
+    imported = load_model(path)
+    name = path.name if isinstance(path, Path) else f"{imported.graph.name or 'model'}.onnx"
+    return imported, Source(name=name, sha256=source_sha256(path))
+
+
+def stages() -> tuple[str, ...]:
+    """Every stage of `compile`, in order, as `progress` sees them."""
+    from pitc.passes.pipeline import STAGES
+
+    return ("import", *STAGES, "codegen", "write")
+
+
+def lower(
+    model: "ir.Model", options: CompileOptions, progress: Progress | None = None
+) -> "Lowered":
+    """Run the passes on an imported model, which is changed in place."""
+    from pitc.passes.pipeline import LowerOptions, run_passes
+
+    if options.dump_ir is not None:
+        try:
+            options.dump_ir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise UsageError(f"cannot make the folder: {reason}", path=options.dump_ir) from error
+    return run_passes(model, LowerOptions(options.padding, options.dump_ir), progress)
+
+
+def _write(
+    folder: Path,
+    lowered: "Lowered",
+    fallback: "ir.Model",
+    options: CompileOptions,
+    source: Source,
+    progress: Progress,
+    kernel_progress: KernelProgress | None,
+) -> None:
+    """Fill an empty folder with the artifact."""
+    from pitc.artifact.write import write_artifact
+
+    symbols = sorted({request.symbol for request in lowered.kernels})
+    progress("codegen")
+    if symbols:
+        from pitc.codegen.library import build_kernels
+
+        requests = sorted(set(lowered.kernels), key=lambda request: request.symbol)
+        build_kernels(requests, options.levels, folder / KERNELS, kernel_progress)
+    progress("write")
+    write_artifact(
+        folder,
+        compiled=lowered.model,
+        fallback=fallback,
+        source=source,
+        options=Options(target=options.target, padding=options.padding),
+        levels=options.levels,
+        symbols=symbols,
+        report=lowered.report,
+    )
+
+
+class _Steps:
+    """Passes stage names on to the user, and times the stages that are not the passes'."""
+
+    _OWN = ("import", "codegen", "write")
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._name, self._start = "", 0.0
+        self.own_ms: dict[str, float] = {}
+
+    def __call__(self, name: str) -> None:
+        self.end()
+        self._name, self._start = name, time.perf_counter()
+        if self._progress:
+            self._progress(name)
+
+    def end(self) -> None:
+        """Close the running stage."""
+        if self._name in self._OWN:
+            self.own_ms[self._name] = (time.perf_counter() - self._start) * 1e3
+        self._name = ""
+
+
+def plain_session(graph: Path, sess_options: Any = None) -> Any:
+    """A session of ONNX Runtime's own CPU kernels; the graph has no PIT node."""
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(
+        graph, sess_options=sess_options, providers=["CPUExecutionProvider"]
+    )
+
+
+def run_session(
+    session: Any, inputs: Mapping[str, Any], outputs: Sequence[str] | None = None
+) -> dict[str, np.ndarray]:
+    """Run a session by names.
+
+    Raises:
+        UsageError: The inputs or outputs do not fit the model, or it fails on them.
+    """
+    known = {i.name: i for i in session.get_inputs()}
+    names = [o.name for o in session.get_outputs()]
+    for what, given, expected in (
+        ("input", list(inputs), list(known)),
+        ("output", list(outputs or ()), names),
+    ):
+        for name in given:
+            if name not in expected:
+                text = f"{what} {name!r} is not of the model"
+                raise UsageError(text, hint=f"it has {', '.join(expected)}")
+    missing = [name for name in known if name not in inputs]
+    if missing:
+        raise UsageError(f"inputs are missing: {', '.join(missing)}")
+    feeds = {name: _fit(name, value, known[name]) for name, value in inputs.items()}
+    wanted = list(outputs) if outputs is not None else names
+    try:
+        return dict(zip(wanted, session.run(wanted, feeds), strict=True))
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] != "onnxruntime":
+            raise
+        raise UsageError(f"the model fails on these inputs: {error}") from error
+
+
+def _fit(name: str, value: Any, spec: Any) -> np.ndarray:
+    """An input as an array of the declared type and rank."""
+    array = np.asarray(value)
+    declared = _DTYPES.get(spec.type)
+    if declared is not None and array.dtype != declared:
+        raise UsageError(f"input {name!r}: expected {declared}, got {array.dtype}")
+    if spec.shape is not None and spec.type.startswith("tensor"):
+        fits = len(spec.shape) == array.ndim and all(
+            not isinstance(d, int) or d == n for d, n in zip(spec.shape, array.shape, strict=True)
+        )
+        if not fits:
+            raise UsageError(
+                f"input {name!r}: expected shape {spec.shape}, got {list(array.shape)}"
+            )
+    return array
+
+
+_DTYPES = {
+    f"tensor({onnx})": numpy
+    for onnx, numpy in {
+        "bool": "bool",
+        "double": "float64",
+        "float": "float32",
+        "float16": "float16",
+        **{name: name for name in ("int8", "int16", "int32", "int64")},
+        **{name: name for name in ("uint8", "uint16", "uint32", "uint64")},
+    }.items()
+}
+
+__all__ = [
+    "CompiledModel",
+    "PitcWarning",
+    "Verdict",
+    "compile",
+    "get_ep_name",
+    "get_library_path",
+    "load",
+    "register_ep",
+]

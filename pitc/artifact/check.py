@@ -1,0 +1,248 @@
+"""Does an artifact run here, and what mends it when it does not."""
+
+import shlex
+import stat
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from pitc.artifact.manifest import (
+    FALLBACK,
+    FILES,
+    KERNELS,
+    MANIFEST,
+    MODEL,
+    SCHEMA,
+    Manifest,
+    file_record,
+    parse_manifest,
+    schema_of,
+)
+from pitc.errors import ArtifactError, UsageError
+from pitc.ir.plan import PLAN_VERSION
+from pitc.machine import LEVEL_NAMES, cpu_level, installed
+from pitc.version import __version__
+
+#: The oldest ONNX Runtime whose plug-in interface runs PIT nodes.
+ONNXRUNTIME_MIN = "1.23.2"
+
+
+class Verdict(Enum):
+    """The answer of a load check."""
+
+    SUPPORTED = "supported"
+    RECOMPILE = "supported, but recompile"
+    UNSUPPORTED = "unsupported"
+    DAMAGED = "damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Result of looking at an artifact.
+
+    Args:
+        folder: The artifact.
+        verdict: The answer.
+        manifest: Its manifest; None when that cannot be read.
+        graph: File name of the graph to run here: `model.onnx`, or `fallback.onnx` on a CPU without
+            a level.
+        problem: One line; empty when everything fits.
+        expected: What should be there.
+        found: What is there.
+        mend: The command that mends it; empty when there is nothing to mend.
+    """
+
+    folder: Path
+    verdict: Verdict
+    manifest: Manifest | None = None
+    graph: str = MODEL
+    problem: str = ""
+    expected: str = ""
+    found: str = ""
+    mend: str = ""
+
+    @property
+    def runs(self) -> bool:
+        """True when the artifact can be run here."""
+        return self.verdict in (Verdict.SUPPORTED, Verdict.RECOMPILE)
+
+    def line(self) -> str:
+        """Problem, expected, found and mend in one line."""
+        text = self.problem
+        if self.expected or self.found:
+            text += f": expected {self.expected}, found {self.found}"
+        return f"{text}; {self.mend}" if self.mend else text
+
+    def error(self) -> ArtifactError:
+        """The error to raise when the artifact cannot be run."""
+        message = f"{self.verdict.value}: {self.problem}"
+        if self.expected or self.found:
+            message += f": expected {self.expected}, found {self.found}"
+        return ArtifactError(message, path=self.folder, hint=self.mend or None)
+
+
+def check_artifact(folder: Path, *, hashes: bool = True, level: str | None = "auto") -> Check:
+    """Look at an artifact without running it.
+
+    Args:
+        folder: The artifact.
+        hashes: Read every file and compare its checksum; without it only names and sizes.
+        level: The CPU level to check for; `auto` is this machine's.
+
+    Raises:
+        UsageError: There is no such folder.
+    """
+    if not folder.is_dir():
+        what = "it is a file" if folder.exists() else "it does not exist"
+        raise UsageError(f"not an artifact: {what}", path=folder, hint="expected a folder *.pitc")
+    data = _read_manifest(folder)
+    if isinstance(data, Check):
+        return data
+    found = schema_of(data)
+    if found is not None and found != SCHEMA:
+        return Check(
+            folder,
+            Verdict.UNSUPPORTED,
+            problem="the artifact has another schema",
+            expected=f"schema {SCHEMA} (pitc {__version__})",
+            found=f"schema {found}",
+            mend=recompile_command(folder, None),
+        )
+    try:
+        manifest = parse_manifest(data)
+    except (ValueError, RecursionError) as error:
+        return _damaged(folder, None, MANIFEST, "a whole manifest", _short(error))
+    damage = _check_files(folder, manifest, hashes=hashes)
+    return damage or _check_machine(folder, manifest, cpu_level() if level == "auto" else level)
+
+
+def _read_manifest(folder: Path) -> bytes | Check:
+    path = folder / MANIFEST
+    try:
+        if stat.S_ISREG(path.lstat().st_mode):
+            return path.read_bytes()
+        found = "something else"
+    except FileNotFoundError:
+        found = "nothing"
+    except OSError as error:
+        found = error.strerror or str(error)
+    return _damaged(folder, None, MANIFEST, "a regular file", found)
+
+
+def _check_files(folder: Path, manifest: Manifest, *, hashes: bool) -> Check | None:
+    """The first thing in the folder that is not as the manifest says."""
+    listed = manifest.files
+    for name in sorted({entry.name for entry in folder.iterdir()} - {MANIFEST, *listed}):
+        return _damaged(folder, manifest, name, "no such file", "one")
+    for name in sorted(set(listed) - set(FILES)):
+        return _damaged(folder, manifest, name, "no such file", "one in the manifest")
+    for name in sorted({MODEL, FALLBACK} - set(listed)):
+        return _damaged(folder, manifest, name, "it in the manifest", "nothing")
+    if (manifest.kernels is None) != (KERNELS not in listed):
+        return _damaged(folder, manifest, KERNELS, "it as the manifest describes it", "other")
+    for name, record in listed.items():
+        path = folder / name
+        try:
+            status = path.lstat()
+            if not stat.S_ISREG(status.st_mode):
+                kind = "a link" if stat.S_ISLNK(status.st_mode) else "something else"
+                return _damaged(folder, manifest, name, "a regular file", kind)
+            if status.st_size != record.bytes:
+                sizes = f"{record.bytes} bytes", f"{status.st_size}"
+                return _damaged(folder, manifest, name, *sizes)
+            if hashes and (sha := file_record(path).sha256) != record.sha256:
+                return _damaged(folder, manifest, name, f"sha256 {record.sha256}", sha)
+        except FileNotFoundError:
+            return _damaged(folder, manifest, name, "a regular file", "nothing")
+        except OSError as error:
+            return _damaged(folder, manifest, name, "a readable file", error.strerror or str(error))
+    return None
+
+
+def _check_machine(folder: Path, manifest: Manifest, level: str | None) -> Check:
+    """What this machine and these versions make of a sound artifact."""
+    mend = recompile_command(folder, manifest)
+    kernels = manifest.kernels
+    if kernels is None:
+        return _check_version(folder, manifest, MODEL, mend)
+    if kernels.plan_version != PLAN_VERSION:
+        plans = f"plan version {PLAN_VERSION}", f"{kernels.plan_version}"
+        return Check(
+            folder, Verdict.UNSUPPORTED, manifest, MODEL, "other kernel plans", *plans, mend
+        )
+    runtime = installed("onnxruntime")
+    if runtime is not None and _numbers(runtime) < _numbers(ONNXRUNTIME_MIN):
+        return Check(
+            folder,
+            Verdict.UNSUPPORTED,
+            manifest,
+            MODEL,
+            "ONNX Runtime is too old",
+            f"onnxruntime {ONNXRUNTIME_MIN} or newer",
+            runtime,
+            f"pip install 'onnxruntime>={ONNXRUNTIME_MIN}'",
+        )
+    if level is None:
+        return Check(
+            folder,
+            Verdict.SUPPORTED,
+            manifest,
+            FALLBACK,
+            "this CPU runs the ordinary graph",
+            " or ".join(LEVEL_NAMES[v] for v in kernels.levels),
+            "a CPU without them",
+        )
+    built = [str(v) for v in kernels.levels]
+    if level not in built:
+        # A v4 machine also runs v3 kernels; a v3 machine has nothing in an artifact for v4 only.
+        graph = MODEL if level == "v4" and "v3" in built else FALLBACK
+        return Check(
+            folder,
+            Verdict.RECOMPILE,
+            manifest,
+            graph,
+            "no kernels for this CPU's level" + ("" if graph == MODEL else ", ordinary graph used"),
+            f"{level} ({LEVEL_NAMES[level]})",
+            ", ".join(built),
+            mend,
+        )
+    return _check_version(folder, manifest, MODEL, mend)
+
+
+def _check_version(folder: Path, manifest: Manifest, graph: str, mend: str) -> Check:
+    built = manifest.versions.get("pitc", "unknown")
+    if built == __version__:
+        return Check(folder, Verdict.SUPPORTED, manifest, graph)
+    versions = f"pitc {__version__}", f"pitc {built}"
+    text = "compiled by another version"
+    return Check(folder, Verdict.RECOMPILE, manifest, graph, text, *versions, mend)
+
+
+def recompile_command(folder: Path, manifest: Manifest | None) -> str:
+    """The command that makes an artifact again. Its target is what any CPU can load."""
+    words = ["pitc", "compile", manifest.source.name if manifest else "MODEL.onnx"]
+    words += ["-o", str(folder), "--force"]
+    if manifest is not None and manifest.options.padding is not None:
+        words += ["--padding", manifest.options.padding]
+    return "run: " + shlex.join(words)
+
+
+def _damaged(
+    folder: Path, manifest: Manifest | None, name: str, expected: str, found: str
+) -> Check:
+    mend = recompile_command(folder, manifest)
+    return Check(folder, Verdict.DAMAGED, manifest, MODEL, name, expected, found, mend)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    head = version.split("+")[0].split(".")
+    return tuple(int(p) if p.isdigit() else 0 for p in head)
+
+
+def _short(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return str(error).split("\n")[0]

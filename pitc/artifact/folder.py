@@ -1,0 +1,177 @@
+"""A folder that appears whole or not at all.
+
+The new folder is filled under a hidden name beside its target, flushed to the disk, and renamed.
+The hidden folder is locked while it is being filled, so that one left by a killed process is told
+from one in use, and removed by the next writer.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pitc.artifact.manifest import FILES
+from pitc.errors import MachineError, PitcError, UsageError
+
+_AT_FDCWD = -100
+_RENAME_NOREPLACE = 1
+_RENAME_EXCHANGE = 2
+#: The file system or kernel does not know the flag.
+_UNKNOWN_FLAG = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def check_output(target: Path, *, force: bool, source: Path | None = None) -> None:
+    """Refuse an output that cannot or must not be written, before any work is done.
+
+    Args:
+        target: The folder to be made.
+        force: An existing artifact may be replaced.
+        source: The model that is compiled; it must not lie inside the target.
+
+    Raises:
+        UsageError: The output exists, is no artifact, holds the source, or cannot be written.
+    """
+    if source is not None and target.resolve() in [source.resolve(), *source.resolve().parents]:
+        raise UsageError("the output would replace the model that is read", path=target)
+    if target.is_symlink() or target.exists():
+        if not force:
+            raise UsageError("the output exists", path=target, hint="--force replaces it")
+        if target.is_symlink() or not _is_artifact(target):
+            raise UsageError("the output exists and is not a pitc artifact", path=target)
+    parent = target.absolute().parent
+    if not parent.is_dir():
+        raise UsageError(f"the folder {str(parent)!r} does not exist", path=target)
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise UsageError(f"the folder {str(parent)!r} is not writable", path=target)
+
+
+def _is_artifact(folder: Path) -> bool:
+    """A folder with nothing but files of an artifact in it (perhaps damaged, perhaps empty)."""
+    return folder.is_dir() and all(name in FILES for name in os.listdir(folder))
+
+
+@contextmanager
+def new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
+    """Fill a folder that takes its name only when the block ends without an exception.
+
+    Args:
+        target: The folder to be made; its parent must exist.
+        force: An existing artifact is replaced, in one step where the file system can exchange
+            names.
+
+    Yields:
+        The hidden folder to fill. It is removed when the block raises anything.
+
+    Raises:
+        UsageError: The target exists or cannot be written.
+        MachineError: The disk is full or fails.
+    """
+    check_output(target, force=force)
+    target = target.absolute()
+    try:
+        _remove_stale(target)
+        scratch = target.parent / f".{target.name}.{secrets.token_hex(6)}.tmp"
+        scratch.mkdir()
+    except OSError as error:
+        raise _explain(error, target) from error
+    lock = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield scratch
+        _flush(scratch)
+        _take_name(scratch, target, force=force)
+        _flush_one(target.parent)
+    except OSError as error:
+        raise _explain(error, target) from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        os.close(lock)
+
+
+def copy_folder(source: Path, target: Path, *, force: bool = False) -> None:
+    """Copy an artifact; the copy appears whole or not at all."""
+    check_output(target, force=force, source=source)
+    with new_folder(target, force=force) as scratch:
+        for file in sorted(source.iterdir()):
+            shutil.copyfile(file, scratch / file.name)
+
+
+def _take_name(scratch: Path, target: Path, *, force: bool) -> None:
+    """Give the filled folder its name; after an exchange, `scratch` names the old folder."""
+    if not force or not target.exists():
+        if _rename(scratch, target, _RENAME_NOREPLACE):
+            return
+        if target.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+        scratch.rename(target)
+        return
+    check_output(target, force=True)
+    if _rename(scratch, target, _RENAME_EXCHANGE):
+        return
+    old = scratch.with_name(scratch.name + ".old")  # two steps, undone when the second one fails
+    target.rename(old)
+    try:
+        scratch.rename(target)
+    except BaseException:
+        old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _rename(source: Path, target: Path, flag: int) -> bool:
+    """Rename with a flag of renameat2; False where this system does not know the flag."""
+    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if call is None:
+        return False
+    if call(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), flag) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _UNKNOWN_FLAG:
+        return False
+    raise OSError(code, os.strerror(code), str(target))
+
+
+def _flush(folder: Path) -> None:
+    for file in folder.iterdir():
+        _flush_one(file)
+    _flush_one(folder)
+
+
+def _flush_one(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _remove_stale(target: Path) -> None:
+    """Remove hidden folders of this target that no living process fills."""
+    for folder in target.parent.glob(f".{_literal(target.name)}.*.tmp"):
+        with suppress(OSError):
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(handle)
+
+
+def _literal(name: str) -> str:
+    """A name as a glob pattern that matches only itself."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
+
+
+def _explain(error: OSError, target: Path) -> PitcError:
+    reason = error.strerror or str(error)
+    if error.errno in _FULL:
+        return MachineError(f"the output cannot be written: {reason}", path=target)
+    if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+        return UsageError("the output exists", path=target, hint="--force replaces it")
+    return UsageError(f"the output cannot be written: {reason}", path=target)

@@ -1,0 +1,157 @@
+"""manifest.json: what was built, from what, by what, and the checksum of every file."""
+
+import hashlib
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
+
+from pitc.ir.refusal import Code, Refusal
+from pitc.ir.report import NodeRecord, RegionRecord, Report
+from pitc.options import Level
+
+SCHEMA = 1
+
+MANIFEST = "manifest.json"
+MODEL = "model.onnx"
+FALLBACK = "fallback.onnx"
+WEIGHTS = "weights.bin"
+KERNELS = "kernels.so"
+
+#: Every file that an artifact may have. The compiled graph needs no `kernels.so` when it has no PIT
+#: node.
+FILES = (MANIFEST, MODEL, FALLBACK, WEIGHTS, KERNELS)
+
+Sha256 = str
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class FileRecord(_Record):
+    """Size and checksum of one file."""
+
+    bytes: NonNegativeInt
+    sha256: Sha256 = Field(pattern="^[0-9a-f]{64}$")
+
+
+class Source(_Record):
+    """The model that was compiled."""
+
+    name: str
+    sha256: Sha256 = Field(pattern="^[0-9a-f]{64}$")
+
+
+class Options(_Record):
+    """The user's options that change the result."""
+
+    target: str
+    padding: str | None
+
+
+class Kernels(_Record):
+    """What `kernels.so` needs from a machine."""
+
+    system: str
+    machine: str
+    levels: list[Level]
+    plan_version: int
+    symbols: list[str]
+
+
+class Manifest(_Record):
+    """Everything that is known about an artifact without opening its other files.
+
+    No field depends on time, place or user: the same inputs and versions give the same bytes.
+    """
+
+    schema_version: int
+    versions: dict[str, str]
+    source: Source
+    options: Options
+    pit_nodes: NonNegativeInt
+    kernels: Kernels | None
+    files: dict[str, FileRecord]
+    report: dict[str, Any]
+
+    def text(self) -> str:
+        """The one spelling of this manifest, with its own checksum as last field."""
+        body = self.model_dump(mode="json")
+        return _spell(body | {"sha256": _digest(body)})
+
+
+def _spell(body: dict[str, Any]) -> str:
+    return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _digest(body: dict[str, Any]) -> str:
+    return hashlib.sha256(_spell(body).encode()).hexdigest()
+
+
+def parse_manifest(data: bytes) -> Manifest:
+    """Read a manifest and prove that no byte of it was changed.
+
+    Raises:
+        ValueError: The bytes are not exactly what `Manifest.text` writes.
+    """
+    body = json.loads(data.decode())
+    if not isinstance(body, dict) or "sha256" not in body:
+        raise ValueError("it has no checksum")
+    del body["sha256"]
+    manifest = Manifest.model_validate(body)
+    if manifest.text().encode() != data:
+        raise ValueError("its checksum does not fit its text")
+    return manifest
+
+
+def schema_of(data: bytes) -> int | None:
+    """The schema version that a manifest of any schema claims; None when there is none."""
+    try:
+        found = json.loads(data.decode())["schema_version"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return found if isinstance(found, int) and not isinstance(found, bool) else None
+
+
+def file_record(path: Path) -> FileRecord:
+    """Size and checksum of a file, read once."""
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        return FileRecord(bytes=stream.tell(), sha256=digest)
+
+
+def report_to_dict(report: Report) -> dict[str, Any]:
+    """The part of a report that does not depend on time."""
+    out = json.loads(json.dumps(report.to_dict()))
+    del out["stages_ms"]
+    return dict(out)
+
+
+def report_from_dict(body: dict[str, Any]) -> Report:
+    """Inverse of `report_to_dict`.
+
+    Raises:
+        ValueError: The dictionary has other fields than this version of pitc writes.
+    """
+    try:
+        known = {f.name for f in fields(Report)}
+        nodes = [_node(record) for record in body.get("nodes", ())]
+        regions = [RegionRecord(**record) for record in body.get("regions", ())]
+        rest = {key: value for key, value in body.items() if key in known}
+        return Report(**(rest | {"nodes": nodes, "regions": regions}))
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"the report is not of this version of pitc: {error}") from error
+
+
+def _node(record: dict[str, Any]) -> NodeRecord:
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in record.items()
+    }
+    refusal = record.get("refusal")
+    if refusal is not None:
+        codes = {code.id: code for code in Code}
+        values["refusal"] = Refusal(codes[refusal["code"]], record["node"], refusal["reason"])
+    return NodeRecord(**values)

@@ -1,0 +1,117 @@
+"""weights.bin: the large tensors of both graphs, each distinct one once, aligned for mapping."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from pitc.artifact.manifest import WEIGHTS, FileRecord
+
+#: Smaller tensors stay in the model file, where shape inference can see them.
+INLINE_BYTES = 1024
+#: Tensors of this size start on a memory page, smaller ones on a cache line.
+PAGE_FROM_BYTES = 64 * 1024
+PAGE_BYTES = 4096
+LINE_BYTES = 64
+
+
+class WeightFile:
+    """A weights file that is being written, one tensor after the other.
+
+    Args:
+        folder: The folder that gets `weights.bin`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = (folder / WEIGHTS).open("xb")
+        self._digest = hashlib.sha256()
+        self._bytes = 0
+        self._places: dict[tuple[int, bytes], int] = {}
+
+    def __enter__(self) -> "WeightFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def record(self) -> FileRecord:
+        """Size and checksum of what was written so far."""
+        return FileRecord(bytes=self._bytes, sha256=self._digest.hexdigest())
+
+    def externalise(self, model: ir.Model) -> None:
+        """Move the large initializers of all graphs of a model into this file.
+
+        Every other tensor that lies in a foreign file is read into the model. The model is changed
+        in place; its tensors are not, so they may be shared with other models.
+        """
+        for graph in model.graphs():
+            for value in graph.initializers.values():
+                if value.const_value is not None:
+                    value.const_value = self._place(value.const_value)
+        scopes: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+        for nodes in scopes:
+            for node in ir.traversal.RecursiveGraphIterator(nodes):
+                _inline_attributes(node)
+
+    def _place(self, tensor: Any) -> Any:
+        if tensor.nbytes < INLINE_BYTES or tensor.dtype == ir.DataType.STRING:
+            return _in_memory(tensor)
+        data = _content(tensor)
+        key = (data.nbytes, hashlib.sha256(data).digest())
+        offset = self._places.get(key)
+        if offset is None:
+            step = PAGE_BYTES if data.nbytes >= PAGE_FROM_BYTES else LINE_BYTES
+            self._write(memoryview(bytes(-self._bytes % step)))
+            offset = self._places[key] = self._bytes
+            self._write(data)
+        return ir.ExternalTensor(
+            WEIGHTS,
+            offset,
+            data.nbytes,
+            tensor.dtype,
+            shape=tensor.shape,
+            name=tensor.name,
+            doc_string=tensor.doc_string,
+            metadata_props=dict(tensor.metadata_props),
+            base_dir=self._folder,
+        )
+
+    def _write(self, data: memoryview) -> None:
+        self._file.write(data)
+        self._digest.update(data)
+        self._bytes += data.nbytes
+
+
+def _content(tensor: Any) -> memoryview:
+    """The bytes of a tensor as ONNX stores them, without a copy where its memory has that form."""
+    if tensor.dtype.bitwidth % 8 == 0:
+        array = np.ascontiguousarray(tensor.numpy())
+        if array.dtype.byteorder != ">":
+            return array.reshape(-1).view(np.uint8).data
+    return memoryview(tensor.tobytes())
+
+
+def _in_memory(tensor: Any) -> Any:
+    if not isinstance(tensor, ir.ExternalTensor):
+        return tensor
+    return ir.Tensor(
+        np.array(tensor.numpy()),
+        dtype=tensor.dtype,
+        shape=tensor.shape,
+        name=tensor.name,
+        doc_string=tensor.doc_string,
+        metadata_props=dict(tensor.metadata_props),
+    )
+
+
+def _inline_attributes(node: ir.Node) -> None:
+    for name, attr in list(node.attributes.items()):
+        if attr.is_ref():
+            continue
+        if attr.type == ir.AttributeType.TENSOR and isinstance(attr.value, ir.ExternalTensor):
+            node.attributes[name] = ir.AttrTensor(name, _in_memory(attr.value))
+        elif attr.type == ir.AttributeType.TENSORS:
+            node.attributes[name] = ir.AttrTensors(name, [_in_memory(t) for t in attr.value])

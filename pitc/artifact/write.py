@@ -1,0 +1,97 @@
+"""The files of one artifact, written into a folder that exists."""
+
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+import onnx_ir as ir
+
+from pitc.artifact.manifest import (
+    FALLBACK,
+    KERNELS,
+    MANIFEST,
+    MODEL,
+    SCHEMA,
+    WEIGHTS,
+    FileRecord,
+    Kernels,
+    Manifest,
+    Options,
+    Source,
+    file_record,
+    report_to_dict,
+)
+from pitc.artifact.weights import WeightFile
+from pitc.ir.plan import EP_NAME, PLAN_VERSION
+from pitc.ir.report import Report
+from pitc.machine import builder_versions
+from pitc.options import Level
+
+
+def write_artifact(
+    folder: Path,
+    *,
+    compiled: ir.Model,
+    fallback: ir.Model,
+    source: Source,
+    options: Options,
+    levels: Sequence[Level],
+    symbols: Sequence[str],
+    report: Report,
+) -> Manifest:
+    """Write both graphs, their weights and the manifest.
+
+    Args:
+        folder: An existing folder, empty but for `kernels.so` when the compiled graph has PIT
+            nodes.
+        compiled: The lowered graph; its large initializers are moved to `weights.bin`.
+        fallback: The source graph, for machines that cannot run the kernels; treated likewise.
+        source: Name and checksum of the source model.
+        options: The user's options.
+        levels: CPU levels in `kernels.so`.
+        symbols: Base symbols in `kernels.so`.
+        report: What the passes did.
+
+    Returns:
+        The manifest as written.
+    """
+    records: dict[str, FileRecord] = {}
+    with WeightFile(folder) as weights:
+        for name, model in ((MODEL, compiled), (FALLBACK, fallback)):
+            weights.externalise(model)
+            proto = ir.to_proto(model)
+            (folder / name).write_bytes(proto.SerializeToString(deterministic=True))
+            records[name] = file_record(folder / name)
+        records[WEIGHTS] = weights.record()
+    kernels = None
+    if (folder / KERNELS).exists():
+        records[KERNELS] = file_record(folder / KERNELS)
+        kernels = Kernels(
+            system=platform.system(),
+            machine=platform.machine(),
+            levels=list(levels),
+            plan_version=PLAN_VERSION,
+            symbols=list(symbols),
+        )
+    manifest = Manifest(
+        schema_version=SCHEMA,
+        versions=builder_versions(),
+        source=source,
+        options=options,
+        pit_nodes=count_pit_nodes(compiled),
+        kernels=kernels,
+        files=records,
+        report=report_to_dict(report),
+    )
+    (folder / MANIFEST).write_text(manifest.text(), "utf-8")
+    return manifest
+
+
+def count_pit_nodes(model: ir.Model) -> int:
+    """How many nodes of a graph run in pitc's execution provider."""
+    return sum(_is_pit(node) for node in ir.traversal.RecursiveGraphIterator(model.graph))
+
+
+def _is_pit(node: ir.Node) -> bool:
+    source = node.attributes.get("source")
+    return node.op_type == "EPContext" and source is not None and source.value == EP_NAME

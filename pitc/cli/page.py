@@ -1,0 +1,78 @@
+"""A compile report as one JSON file or one HTML page without any other file."""
+
+import json
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from pitc.errors import MachineError
+from pitc.ir.report import Report
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem }
+table { border-collapse: collapse; margin: 1rem 0; width: 100% }
+th, td { border-bottom: 1px solid #8884; padding: .25rem .6rem .25rem 0; text-align: left; vertical-
+align: top } td { font: 13px/1.4 ui-monospace, monospace; overflow-wrap: anywhere }
+"""
+
+
+def write_report(path: Path, report: Report) -> None:
+    """Write a report to a `.json` or `.html` file.
+
+    Raises:
+        MachineError: The file cannot be written.
+    """
+    body = report.to_dict()
+    text = json.dumps(body, indent=1) + "\n" if path.suffix == ".json" else page(body)
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise MachineError(f"cannot be written: {error.strerror or error}", path=path) from error
+
+
+def page(body: dict[str, Any]) -> str:
+    """The HTML page of a report's dictionary."""
+    nodes = [
+        [
+            n["node"],
+            n["op_type"],
+            " ".join(n["pit_axes"]),
+            "\n".join([*(f"fill {f}" for f in n["fills"]), *(f"dead {f}" for f in n["dead"])]),
+            n["lowering"],
+            "{code}: {reason} ({hint})".format(**n["refusal"]) if n["refusal"] else "",
+        ]
+        for n in body["nodes"]
+    ]
+    regions = [
+        [r["name"], r["domain"], r["nodes"], r["flops_per_row"], r["bytes_per_row"]]
+        for r in body["regions"]
+    ]
+    stages = [[name, f"{ms:.1f}"] for name, ms in body["stages_ms"].items()]
+    facts = [["padding", body["padding"] or "none"], ["target", body["target"]]]
+    parts = [
+        f"<h1>{escape(body['model'] or 'model')}</h1>",
+        _table(["option", "value"], facts),
+        "<h2>Regions</h2>",
+        _table(["region", "domain", "nodes", "flop per row", "bytes per row"], regions),
+        "<h2>Assumptions</h2>",
+        _table(["assumption"], [[a] for a in body["assumptions"]]),
+        "<h2>Nodes</h2>",
+        _table(["node", "op", "PIT axes", "facts", "lowering", "refusal"], nodes),
+        "<h2>Kernels</h2>",
+        _table(["symbol"], [[k] for k in body["kernels"]]),
+        "<h2>Compile time</h2>",
+        _table(["stage", "ms"], stages),
+    ]
+    head = f"<meta charset=utf-8><title>pitc report</title><style>{_STYLE}</style>"
+    return f"<!doctype html>\n<html lang=en>{head}\n" + "\n".join(parts) + "\n</html>\n"
+
+
+def _table(columns: list[str], rows: list[list[Any]]) -> str:
+    if not rows:
+        return "<p>none</p>"
+    head = "".join(f"<th>{escape(c)}" for c in columns)
+    lines = (
+        "<tr>" + "".join(f"<td>{escape(str(cell)).replace(chr(10), '<br>')}" for cell in row)
+        for row in rows
+    )
+    return f"<table><tr>{head}\n" + "\n".join(lines) + "\n</table>"

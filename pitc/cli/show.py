@@ -1,0 +1,181 @@
+"""Tables and text for people, on stdout; colour only on a terminal that wants it."""
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from pitc.artifact.check import Check
+from pitc.artifact.manifest import Manifest
+from pitc.doctor import Finding
+from pitc.ir.report import NodeRecord, Report
+from pitc.verify import Comparison
+
+if TYPE_CHECKING:
+    from pitc.passes.audit import AuditResult
+
+#: Width of tables in pipes and files, where there is no window to ask.
+PIPE_COLUMNS = 140
+COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+def console() -> Console:
+    """A console on stdout."""
+    columns = os.environ.get("COLUMNS", "")
+    wide = None if sys.stdout.isatty() or columns.isdecimal() else PIPE_COLUMNS
+    return Console(width=wide, highlight=False, soft_wrap=False)
+
+
+def size(count: int) -> str:
+    """Bytes for people, e.g. `86.7 MB`."""
+    steps = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+    return next((f"{count / s:.1f} {unit}" for s, unit in steps if count >= s), f"{count} B")
+
+
+def _table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table
+
+
+def summary(report: Report) -> str:
+    """One line on what became of the nodes."""
+    counts = Counter(record.lowering for record in report.nodes)
+    total = sum(counts.values())
+    changed = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()) if name != "ordinary")
+    regions = f"{len(report.regions)} packed region" + "s" * (len(report.regions) != 1)
+    kernels = f"{len(report.kernels)} kernel" + "s" * (len(report.kernels) != 1)
+    return f"{total} nodes: {changed or 'all ordinary'}; {regions}, {kernels}"
+
+
+def compiled(folder: str, manifest: Manifest, report: Report) -> None:
+    """What `pitc compile` made."""
+    out = console()
+    out.print(
+        f"[bold]{escape(folder)}[/bold]  {size(sum(f.bytes for f in manifest.files.values()))}"
+    )
+    out.print(f"  {escape(summary(report))}")
+    if not manifest.pit_nodes:
+        out.print("  nothing was found to skip: the model runs as it was (pitc explain tells why)")
+    for text in report.assumptions:
+        out.print(f"  assumption: {escape(text)}")
+
+
+def explained(report: Report, records: list[NodeRecord]) -> None:
+    """The table of `pitc explain`."""
+    out = console()
+    table = _table("node", "op", "PIT axes", "facts", "lowering")
+    for r in records:
+        facts = [f"fill {f}" for f in r.fills] + [f"dead {f}" for f in r.dead]
+        axes = " ".join(r.pit_axes) or "-"
+        lowering = Text(r.lowering, style="green" if r.lowering != "ordinary" else "")
+        if r.refusal is not None:
+            lowering.append(f" {r.refusal.code.id}: {r.refusal.reason}", style="yellow")
+        table.add_row(Text(r.node), r.op_type, axes, Text("\n".join(facts) or "-"), lowering)
+    out.print(table)
+    refused = Counter(r.refusal.code for r in records if r.refusal is not None)
+    if refused:
+        out.print()
+        codes = _table("code", "nodes", "meaning", right=("nodes",))
+        for code, count in sorted(refused.items(), key=lambda item: item[0].id):
+            codes.add_row(code.id, str(count), code.hint)
+        out.print(codes)
+    if report.regions:
+        out.print()
+        regions = _table("region", "domain", "nodes", "flop/row", "bytes/row", right=("nodes",))
+        for g in report.regions:
+            numbers = str(g.nodes), f"{g.flops_per_row:,}", f"{g.bytes_per_row:,}"
+            regions.add_row(g.name, Text(g.domain), *numbers)
+        out.print(regions)
+    out.print()
+    out.print(escape(summary(report)))
+    for text in report.assumptions:
+        out.print(f"assumption: {escape(text)}")
+
+
+def outputs(found: Mapping[str, np.ndarray]) -> None:
+    """Outputs of `pitc run`."""
+    table = _table("output", "type", "shape", "min", "mean", "max", right=("min", "mean", "max"))
+    for name, array in found.items():
+        numbers = [f"{v:.6g}" for v in statistics(array).values()] or ["-"] * 3
+        table.add_row(Text(name), str(array.dtype), str(list(array.shape)), *numbers)
+    console().print(table)
+
+
+def statistics(array: np.ndarray) -> dict[str, float]:
+    """Smallest, mean and largest value of numbers; empty for anything else."""
+    if array.size == 0 or array.dtype.kind not in "biuf":
+        return {}
+    wide = array.astype(np.float64)
+    return {"min": float(wide.min()), "mean": float(wide.mean()), "max": float(wide.max())}
+
+
+def verified(result: Comparison) -> None:
+    """The table of `pitc verify`."""
+    out = console()
+    numbers = ("max abs", "max rel", "norm rel", "tolerance")
+    table = _table("output", "type", "rows", *numbers, "result", right=numbers)
+    for o in result.outputs:
+        values = (f"{v:.2e}" for v in (o.max_abs, o.max_rel, o.norm, o.tolerance))
+        verdict = Text("ok", "green") if o.ok else Text(f"FAILED {o.problem or o.worst}", "red")
+        table.add_row(Text(o.output), o.dtype, o.rows, *values, verdict)
+    out.print(table)
+    out.print(f"{'PASSED' if result.ok else 'FAILED'}: {result.cases} cases")
+
+
+def audited(found: "AuditResult") -> None:
+    """What `pitc verify --facts` found."""
+    out = console()
+    for text in found.failures:
+        out.print(Text(f"fact FAILED: {text}", "red"))
+    out.print(
+        f"{'FAILED' if found.failures else 'PASSED'}: {found.fill_checks} fill facts looked at, "
+        f"{found.dead_checks} values overwritten where dead ({found.tight} matter elsewhere)"
+    )
+
+
+def inspected(check: Check) -> None:
+    """What `pitc inspect` tells."""
+    out = console()
+    table = _table("", "")
+    table.show_header = False
+    table.add_row("artifact", Text(str(check.folder)))
+    table.add_row("state", Text(check.verdict.value, "green" if check.runs else "red"))
+    if check.problem:
+        table.add_row("", Text(check.line()))
+    m = check.manifest
+    if m is not None:
+        table.add_row("source", Text(f"{m.source.name}  sha256 {m.source.sha256}"))
+        table.add_row(
+            "options", f"target {m.options.target}, padding {m.options.padding or 'none'}"
+        )
+        table.add_row("versions", ", ".join(f"{k} {v}" for k, v in m.versions.items()))
+        kernels = m.kernels
+        if kernels:
+            where = f"{kernels.system} {kernels.machine}, CPU levels {', '.join(kernels.levels)}"
+            table.add_row("kernels", f"{len(kernels.symbols)} for {where}")
+        table.add_row("PIT nodes", str(m.pit_nodes))
+        for name, record in m.files.items():
+            table.add_row(name, f"{size(record.bytes):>10}  sha256 {record.sha256}")
+    out.print(table)
+
+
+def findings(found: list[Finding]) -> None:
+    """The list of `pitc doctor`."""
+    out = console()
+    table = _table("", "", "")
+    table.show_header = False
+    for f in found:
+        detail = Text(f.detail)
+        if f.fix:
+            detail.append(f"\nfix: {f.fix}", style="bold")
+        table.add_row(Text(f.status, COLOURS[f.status]), f.name, detail)
+    out.print(table)

@@ -1,0 +1,137 @@
+"""What this machine and installation can do, and what mends it where they cannot."""
+
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pitc.artifact.check import ONNXRUNTIME_MIN
+from pitc.errors import PitcError
+from pitc.machine import LEVEL_NAMES, cpu_level, cpu_name, installed, python_version
+from pitc.version import __version__
+
+Status = Literal["ok", "warn", "fail"]
+
+PACKAGES = ("onnx", "onnx-ir", "onnxruntime", "apache-tvm", "apache-tvm-ffi", "numpy")
+FREE_BYTES = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    Args:
+        name: What.
+        status: `ok`, `warn` (works, but less well) or `fail`.
+        detail: What was found.
+        fix: The command or step that mends it; empty when there is nothing to mend.
+    """
+
+    name: str
+    status: Status
+    detail: str
+    fix: str = ""
+
+
+def examine() -> list[Finding]:
+    """Look at everything. A check that fails never stops the others."""
+    found: list[Finding] = []
+    for check in CHECKS:
+        found.extend(check())
+    return found
+
+
+def _python() -> Iterator[Finding]:
+    where = f"Python {python_version()}, pitc {__version__} at {Path(__file__).parent}"
+    yield Finding("pitc", "ok", where)
+
+
+def _packages() -> Iterator[Finding]:
+    for name in PACKAGES:
+        found = installed(name)
+        if found is None:
+            yield Finding(name, "fail", "not installed", f"pip install {name}")
+        else:
+            yield Finding(name, "ok", found)
+
+
+def _cpu() -> Iterator[Finding]:
+    level = cpu_level()
+    if level is None:
+        yield Finding(
+            "cpu",
+            "warn",
+            f"{cpu_name()}: neither AVX-512 nor AVX2; models run their ordinary graph",
+        )
+    else:
+        yield Finding("cpu", "ok", f"{cpu_name()}: level {level} ({LEVEL_NAMES[level]})")
+
+
+def _compiler() -> Iterator[Finding]:
+    names = [os.environ.get("CC", ""), "cc", "gcc", "clang"]
+    path = next((p for n in names if n and (p := shutil.which(n.split()[0]))), None)
+    if path is None:
+        fix = "install a C compiler, e.g. apt-get install gcc"
+        yield Finding("C compiler", "fail", "none found; it links the kernels", fix)
+    else:
+        yield Finding("C compiler", "ok", path)
+
+
+def _provider() -> Iterator[Finding]:
+    """Register the execution provider and ask ONNX Runtime for its device."""
+    name = "execution provider"
+    fix = f"pip install 'onnxruntime>={ONNXRUNTIME_MIN}' and reinstall pitc"
+    try:
+        import onnxruntime
+
+        from pitc.runtime.library import library_path, register_ep
+
+        path, ep = library_path(), register_ep()
+        devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == ep]
+    except PitcError as error:
+        yield Finding(name, "fail", error.message, error.hint or fix)
+    except Exception as error:
+        yield Finding(name, "fail", " ".join(str(error).split()) or repr(error), fix)
+    else:
+        status: Status = "ok" if devices else "fail"
+        yield Finding(
+            name, status, f"{ep} from {path}, {len(devices)} device", "" if devices else fix
+        )
+
+
+def _scratch() -> Iterator[Finding]:
+    name = "temporary folder"
+    folder = tempfile.gettempdir()
+    try:
+        with tempfile.NamedTemporaryFile(prefix="pitc-"):
+            free = shutil.disk_usage(folder).free
+    except OSError as error:
+        yield Finding(
+            name, "fail", f"{folder}: {error.strerror}", "set TMPDIR to a writable folder"
+        )
+        return
+    if free < FREE_BYTES:
+        yield Finding(name, "warn", f"{folder}: {free / 1e9:.1f} GB free", "set TMPDIR")
+    else:
+        yield Finding(name, "ok", f"{folder}: writable, {free / 1e9:.0f} GB free")
+
+
+def _system() -> Iterator[Finding]:
+    system = platform.system()
+    if system != "Linux":
+        yield Finding("system", "warn", f"{system}: only Linux was tested")
+
+
+CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
+    _python,
+    _system,
+    _packages,
+    _cpu,
+    _compiler,
+    _provider,
+    _scratch,
+)

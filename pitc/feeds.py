@@ -1,0 +1,221 @@
+"""Random inputs for a model, with padding as users have it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pitc.errors import UsageError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+#: Where the zeros of a mask lie. `empty` has one sequence without any live token.
+PATTERNS = ("full", "right", "left", "holes", "empty")
+#: Sizes for named dimensions in order of appearance; odd, so that no two are confused.
+SIZES = ((3, 17, 5, 7), (1, 1, 1, 1), (2, 33, 3, 9))
+
+#: Operators that pass integer values on unchanged.
+_MOVES = {"Cast", "Concat", "Expand", "Flatten", "Gather", "Identity"} | {
+    "Reshape",
+    "Slice",
+    "Squeeze",
+    "Transpose",
+    "Unsqueeze",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """One input of a model.
+
+    Args:
+        name: Its name.
+        dtype: Its numpy type.
+        shape: Sizes, or names of sizes that are known only when the model runs.
+        bound: Integer values must be below this (rows of the table that they look up); None when
+            nothing is known.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int | str, ...]
+    bound: int | None = None
+
+    @property
+    def mask_like(self) -> bool:
+        """True for integers and booleans of rank 1 or more that look nothing up."""
+        return bool(self.shape) and self.dtype.kind in "biu" and self.bound is None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One set of inputs."""
+
+    pattern: str
+    dims: dict[str, int]
+    feeds: dict[str, np.ndarray] = field(repr=False)
+
+    @property
+    def title(self) -> str:
+        """Pattern and sizes, e.g. `right batch=3 sequence=17`."""
+        return " ".join([self.pattern, *(f"{name}={size}" for name, size in self.dims.items())])
+
+
+def input_specs(model: "ir.Model") -> list[InputSpec]:
+    """Describe the inputs of a model that a caller must give.
+
+    Raises:
+        UsageError: An input has no known rank or type, or is not a tensor of numbers.
+    """
+    specs = []
+    for value in model.graph.inputs:
+        if value.name in model.graph.initializers:
+            continue
+        if value.shape is None or value.dtype is None or value.dtype.is_string():
+            raise UsageError(
+                f"input {value.name!r} has no numeric type or rank: give inputs as a file"
+            )
+        shape = tuple(_dim(value.name or "", i, d) for i, d in enumerate(value.shape))
+        dtype = value.dtype.numpy()
+        bound = _bound(value) if dtype.kind in "iu" else None
+        specs.append(InputSpec(str(value.name), dtype, shape, bound))
+    return specs
+
+
+def _dim(name: str, axis: int, dim: Any) -> int | str:
+    size = dim if isinstance(dim, int) else dim.value
+    return size if size is not None else f"{name}.{axis}"
+
+
+def _bound(value: "ir.Value") -> int | None:
+    """Rows of the smallest constant table that a value looks up, directly or after moves."""
+    bounds, seen, todo = [], {value}, [value]
+    while todo:
+        for node, place in todo.pop().uses():
+            table = node.inputs[0]
+            if node.op_type == "Gather" and place == 1:
+                axis = node.attributes.get_int("axis", 0)
+                rows = table.shape[axis] if table is not None and table.shape is not None else None
+                if isinstance(rows, int):
+                    bounds.append(rows)
+            elif node.op_type in _MOVES and (place == 0 or node.op_type == "Concat"):
+                fresh = [v for v in node.outputs if v not in seen]
+                seen.update(fresh)
+                todo.extend(fresh)
+    return min(bounds, default=None)
+
+
+def parse_shapes(texts: Sequence[str], specs: Sequence[InputSpec]) -> dict[str, int]:
+    """Read `input_ids=2x16` (the shape of an input) or `batch=2` (a named dimension).
+
+    Returns:
+        Sizes by dimension name.
+
+    Raises:
+        UsageError: A text names nothing of the model, or its sizes do not fit.
+    """
+    by_name = {spec.name: spec for spec in specs}
+    names = {d for spec in specs for d in spec.shape if isinstance(d, str)}
+    dims: dict[str, int] = {}
+    for text in texts:
+        name, _, sizes_text = text.partition("=")
+        parts = sizes_text.split("x") if sizes_text else []
+        if not all(p.isdecimal() for p in parts) or "=" not in text:
+            raise UsageError(f"shape {text!r} is not NAME=2x16")
+        sizes = [int(p) for p in parts]
+        if name in by_name:
+            shape: Sequence[int | str] = by_name[name].shape
+        elif name in names:
+            shape = (name,)
+        else:
+            known = ", ".join([*by_name, *sorted(names)])
+            raise UsageError(f"shape {text!r} names nothing of the model", hint=f"known: {known}")
+        if len(sizes) != len(shape):
+            raise UsageError(f"shape {text!r} has rank {len(sizes)}, {name!r} has {len(shape)}")
+        for dim, size in zip(shape, sizes, strict=True):
+            if (dims.setdefault(dim, size) if isinstance(dim, str) else dim) != size:
+                raise UsageError(f"shape {text!r}: size {size} where {dim!r} is already another")
+    return dims
+
+
+def cases(
+    specs: Sequence[InputSpec],
+    given: Mapping[str, int] | None = None,
+    padding: str | None = None,
+    seed: int = 0,
+) -> Iterator[Case]:
+    """Random inputs: every padding pattern at several sizes.
+
+    Args:
+        specs: The inputs.
+        given: Sizes of named dimensions; those that are not given vary.
+        padding: The mask input, if one is known; else every mask-like input gets the pattern.
+        seed: Seed of the random numbers.
+    """
+    names = list(dict.fromkeys(d for spec in specs for d in spec.shape if isinstance(d, str)))
+    masked = [s for s in specs if (s.name == padding if padding else s.mask_like)]
+    given = given or {}
+    done = []
+    for row, sizes in enumerate(SIZES):
+        dims = {n: given.get(n, sizes[min(i, len(sizes) - 1)]) for i, n in enumerate(names)}
+        if dims in done:
+            continue
+        done.append(dims)
+        for i, pattern in enumerate(PATTERNS if masked else PATTERNS[:1]):
+            rng = np.random.default_rng((seed, row, i))
+            yield Case(pattern, dims, random_feeds(specs, dims, rng, pattern, padding))
+
+
+def random_feeds(
+    specs: Sequence[InputSpec],
+    dims: Mapping[str, int],
+    rng: np.random.Generator,
+    pattern: str,
+    padding: str | None = None,
+) -> dict[str, np.ndarray]:
+    """One set of random inputs.
+
+    Args:
+        specs: The inputs.
+        dims: Size of every named dimension.
+        rng: Source of randomness.
+        pattern: One of `PATTERNS`, for masks.
+        padding: The mask input; it gets the pattern even when it is a float. Mask-like inputs of
+            its shape follow it.
+
+    Returns:
+        Arrays by input name. Floats are standard normal; integers are below the input's bound, or 0
+        and 1.
+    """
+    feeds: dict[str, np.ndarray] = {}
+    masks: dict[tuple[int, ...], np.ndarray] = {}
+    for spec in specs:
+        shape = tuple(d if isinstance(d, int) else dims[d] for d in spec.shape)
+        if spec.name == padding or (spec.mask_like and not spec.name.endswith("type_ids")):
+            if shape not in masks:
+                masks[shape] = _mask(shape, pattern, rng)
+            feeds[spec.name] = masks[shape].astype(spec.dtype)
+        elif spec.dtype.kind in "biu":
+            feeds[spec.name] = rng.integers(0, spec.bound or 2, shape).astype(spec.dtype)
+        else:
+            feeds[spec.name] = rng.standard_normal(shape).astype(spec.dtype)
+    return feeds
+
+
+def _mask(shape: tuple[int, ...], pattern: str, rng: np.random.Generator) -> np.ndarray:
+    """A boolean mask; every sequence (last axis) keeps one live token but in `empty`."""
+    length = shape[-1]
+    position = np.arange(length)
+    live = rng.integers(min(1, length), length + 1, (*shape[:-1], 1))
+    mask: np.ndarray = position < live
+    if pattern == "full":
+        mask = np.ones(shape, bool)
+    elif pattern == "left":
+        mask = position >= length - live
+    elif pattern == "holes":
+        mask = (rng.random(shape) < 0.5) | (position == live - 1)
+    elif pattern == "empty":
+        mask.reshape(-1, max(length, 1))[:1] = False
+    return mask

@@ -1,0 +1,290 @@
+"""The graph store: an `onnx_ir` model with, for each value name, what is known about it.
+
+Names of values are unique. Everything is keyed by name, so that the graph may be edited after the
+analysis.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from pitc.ir.constant import FillFact
+from pitc.ir.expr import Shape, TensorExpr
+from pitc.ir.index import MaybeZero, Poly, dim_index, poly, sym
+from pitc.ir.inference import Inferred, infer
+from pitc.ir.nodes import Array, captures, constant_of, node_name, output_names, poly_array
+from pitc.ir.region import Region
+from pitc.ir.view import NodeView, NoRule
+
+__all__ = ["Array", "Graph", "NoRule", "NodeView", "node_name", "output_names"]
+
+SMALL = 64  # integer constants up to this many elements are kept as symbolic values
+CHUNK = 1 << 22  # elements of a weight looked at in one go
+
+
+class Graph:
+    """Nodes in topological order, and tables of what is known of every value.
+
+    Args:
+        model: The model. Its main graph is analysed; bodies of control flow are opaque, but what
+            they capture is listed.
+
+    Attributes:
+        nodes: Nodes in topological order, without Constant nodes (their values are constants here).
+        inputs: Names of the graph inputs. An initializer that a caller may override is an input.
+        outputs: Names of the graph outputs.
+        shapes: Extents by name; None where the rank is unknown.
+        dtypes: Element types by name, where numpy knows them.
+        exprs: Tensor expression of each node output; None where the node has no rule.
+        fills: Fill facts.
+        finite_if: Where a value is finite by construction (None: nowhere for sure); values that
+            are finite everywhere are not listed.
+        clean_if: The same for "neither NaN nor +inf".
+        dead: Dead facts: regions of the value that no graph output depends on.
+        slack: Slack facts: regions in which any other very negative value would do.
+        affine: Value as an affine function of its own index.
+        vectors: The same for each component of an index tensor's last axis.
+        values: Small integer tensors as arrays of polynomials.
+        images: Values that hold the live places of a mask (NonZero), and that mask.
+        bits: One bit per value, for provenance.
+        producers: The node that computes a value.
+        uses: The nodes that read a value, subgraph captures included.
+        captured: Values that some control-flow body reads.
+        assumptions: Named assumptions, and the nodes that need them.
+        unruled: Values without a tensor expression, and why.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self.nodes: list[ir.Node] = []
+        self.shapes: dict[str, Shape | None] = {}
+        self.dtypes: dict[str, np.dtype] = {}
+        self.exprs: dict[str, TensorExpr | None] = {}
+        self.fills: dict[str, list[FillFact]] = {}
+        self.finite_if: dict[str, Region | None] = {}
+        self.clean_if: dict[str, Region | None] = {}
+        self.dead: dict[str, list[Region]] = {}
+        self.slack: dict[str, list[Region]] = {}
+        self.affine: dict[str, Poly] = {}
+        self.vectors: dict[str, tuple[Poly | None, ...]] = {}
+        self.values: dict[str, Array] = {}
+        self.images: dict[str, str] = {}
+        self.producers: dict[str, ir.Node] = {}
+        self.uses: dict[str, list[ir.Node]] = {}
+        self.captured: set[str] = set()
+        self.assumptions: dict[str, list[str]] = {}
+        self.unruled: dict[str, str] = {}
+        self._tensors: dict[str, ir.TensorProtocol] = {}
+        self._arrays: dict[str, Array] = {}
+        self._exceptional: dict[str, frozenset[str]] = {}
+        self._splats: dict[str, float | int | None] = {}
+        self._inferred: dict[str, Inferred] = infer(model)
+        self._count = 0
+        self._input_symbols: set[str] = set()
+
+        overridable = [v.name or "" for v in model.graph.inputs if v.is_initializer()]
+        self.inputs = [v.name or "" for v in model.graph.inputs]
+        self.outputs = [v.name or "" for v in model.graph.outputs]
+        for name, value in model.graph.initializers.items():
+            if value.const_value is not None and name not in overridable:
+                self._tensors[name] = value.const_value
+        for node in model.graph:
+            tensor = constant_of(node)
+            if node.op_type == "Constant" and node.domain == "" and tensor is not None:
+                self._tensors[node.outputs[0].name or ""] = tensor
+            else:
+                self.nodes.append(node)
+        self._wire()
+        for name, inferred in self._inferred.items():
+            dtype = inferred.numpy_dtype
+            if dtype is not None:
+                self.dtypes[name] = dtype
+        self._declare()
+        self.bits = {name: 1 << k for k, name in enumerate(self._computed_names())}
+
+    def _wire(self) -> None:
+        for node in self.nodes:
+            for output in output_names(node):
+                self.producers[output] = node
+            for name in dict.fromkeys(x.name or "" for x in node.inputs if x is not None):
+                self.uses.setdefault(name, []).append(node)
+            for name in dict.fromkeys(captures(node)):
+                self.captured.add(name)
+                users = self.uses.setdefault(name, [])
+                if not any(u is node for u in users):
+                    users.append(node)
+
+    def _declare(self) -> None:
+        """Shapes, types and small values of inputs and constants."""
+        for value in self.model.graph.inputs:
+            name = value.name or ""
+            if value.dtype is not None and name not in self.dtypes:
+                self.dtypes[name] = np.dtype(value.dtype.numpy())
+            self.shapes[name] = None
+            if value.shape is not None and isinstance(value.type, ir.TensorType):
+                dims = [_declared(d, f"{name}.shape[{k}]") for k, d in enumerate(value.shape)]
+                self.shapes[name] = tuple(dims)
+                self._input_symbols.update(*(d.symbols() for d in dims))
+        for name, tensor in self._tensors.items():
+            self.shapes[name] = tuple(poly(int(d)) for d in tensor.shape)  # type: ignore[arg-type]
+            try:
+                self.dtypes[name] = np.dtype(tensor.dtype.numpy())
+            except (TypeError, ValueError):
+                continue
+            if self.dtypes[name].kind in "iu" and tensor.size <= SMALL:
+                self.values[name] = poly_array(self._load(name))
+
+    def _computed_names(self) -> Iterator[str]:
+        yield from self.inputs
+        for node in self.nodes:
+            yield from output_names(node)
+
+    def _load(self, name: str) -> Array:
+        if name not in self._arrays:
+            self._arrays[name] = np.asarray(self._tensors[name].numpy())
+        return self._arrays[name]
+
+    def is_constant(self, name: str) -> bool:
+        """True for an initializer or Constant that no caller can override."""
+        return name in self._tensors
+
+    def constants(self) -> Iterator[str]:
+        """Names of all constants."""
+        return iter(self._tensors)
+
+    def array(self, name: str) -> Array | None:
+        """The value of a constant, else None. Big weights are mapped, not read."""
+        return self._load(name) if name in self._tensors else None
+
+    def splat(self, name: str) -> float | int | None:
+        """The one value that every element of a non-empty numeric constant has, else None."""
+        if name not in self._splats:
+            x = self.array(name)
+            found = None
+            if x is not None and x.size and x.dtype.kind in "biuf":
+                first = x.reshape(-1)[0]
+                # a few elements decide for nearly every weight
+                if (x.reshape(-1)[:: max(1, x.size // 64)] == first).all() and (x == first).all():
+                    found = first.item()
+            self._splats[name] = found
+        return self._splats[name]
+
+    def finite(self, name: str) -> bool:
+        """False when the value is a constant that holds Inf or NaN, so that 0 * x is not 0."""
+        return not self.exceptional(name)
+
+    def exceptional(self, name: str) -> frozenset[str]:
+        """Which of `nan`, `+inf`, `-inf` a constant holds; none for other values."""
+        if name not in self._exceptional:
+            x = self.array(name)
+            found: set[str] = set()
+            if x is not None and x.dtype.kind not in "biuSUO":
+                flat = x.reshape(-1)
+                for k in range(0, flat.size, CHUNK):
+                    found |= _exceptions(flat[k : k + CHUNK])
+            self._exceptional[name] = frozenset(found)
+        return self._exceptional[name]
+
+    def fresh(self) -> Poly:
+        """A new size symbol. The size may be 0."""
+        self._count += 1
+        return sym(f"{MaybeZero}n{self._count}")
+
+    def inferred_shape(self, name: str) -> Shape | None:
+        """The shape by ONNX's inference, fresh symbols for unknown sizes; None without a rank."""
+        inferred = self._inferred.get(name)
+        if inferred is None or inferred.dims is None:
+            return None
+        return tuple(self._size(d) for d in inferred.dims)
+
+    def inferred_dim(self, name: str, dim: int) -> Poly:
+        """One size by ONNX's inference, else a fresh symbol."""
+        inferred = self._inferred.get(name)
+        if inferred is None or inferred.dims is None or not 0 <= dim < len(inferred.dims):
+            return self.fresh()
+        return self._size(inferred.dims[dim])
+
+    def _size(self, d: int | str | None) -> Poly:
+        if isinstance(d, int):
+            return poly(d)
+        if d is None:
+            return self.fresh()
+        return sym(d if d in self._input_symbols else MaybeZero + d)
+
+    def index_of(self, name: str) -> tuple[Poly, ...]:
+        """The value's own index, one expression per dimension.
+
+        Raises:
+            KeyError: Its shape is unknown.
+        """
+        shape = self.shapes[name]
+        if shape is None:
+            raise KeyError(name)
+        return tuple(dim_index(d, e) for d, e in enumerate(shape))
+
+    def ints(self, name: str) -> Array | None:
+        """A small integer tensor as an object array of polynomials, else None."""
+        known = self.values.get(name)
+        if known is not None:
+            return known
+        shape, value = self.shapes.get(name), self.affine.get(name)
+        if value is None or shape is None or len(shape) != 0:
+            return None
+        out = np.empty((), object)
+        out[()] = value
+        return out
+
+    def assume(self, text: str, node: ir.Node) -> None:
+        """Note a named assumption that a fact at the node rests on."""
+        at = self.assumptions.setdefault(text, [])
+        name = node_name(node)
+        if name not in at:
+            at.append(name)
+
+    def descendants(self) -> dict[str, int]:
+        """For each value the bits (`bits`) of all values computed from it."""
+        below: dict[str, int] = {}
+        for node in reversed(self.nodes):
+            down = 0
+            for name in output_names(node):
+                down |= below.get(name, 0) | self.bits[name]
+            for x in node.inputs:
+                if x is not None:
+                    below[x.name or ""] = below.get(x.name or "", 0) | down
+            for name in captures(node):
+                below[name] = below.get(name, 0) | down
+        return below
+
+    def ancestors(self) -> dict[str, int]:
+        """For each value the bits (`bits`) of all values it is computed from."""
+        above: dict[str, int] = {}
+        for node in self.nodes:
+            up = 0
+            for name in (*(x.name or "" for x in node.inputs if x is not None), *captures(node)):
+                up |= above.get(name, 0) | self.bits.get(name, 0)
+            for name in output_names(node):
+                above[name] = up
+        return above
+
+    def names_of(self, via: int) -> list[str]:
+        """The values of a provenance bit set, in graph order."""
+        return [name for name, bit in self.bits.items() if via & bit]
+
+
+def _exceptions(x: Array) -> set[str]:
+    """Which of `nan`, `+inf`, `-inf` occur."""
+    finite = np.isfinite(x) if x.dtype.kind in "fc" else np.isfinite(x.astype(np.float32))
+    if finite.all():
+        return set()
+    rest = x[~finite].astype(np.complex64 if x.dtype.kind == "c" else np.float64)
+    out = {"nan"} if np.isnan(rest).any() else set()
+    out |= {"+inf"} if (rest.real == np.inf).any() else set()
+    return out | ({"-inf"} if (rest.real == -np.inf).any() else set())
+
+
+def _declared(d: int | ir.SymbolicDim, name: str) -> Poly:
+    """A declared size; negative numbers, which old exporters write, mean an unnamed one."""
+    if isinstance(d, int):
+        return poly(d) if d >= 0 else sym(name)
+    return sym(d.value or name)

@@ -1,0 +1,65 @@
+"""Small questions about `onnx_ir` nodes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from pitc.ir.index import poly
+
+Array = npt.NDArray[Any]
+
+
+def output_names(node: ir.Node) -> list[str]:
+    """Names of the outputs that exist."""
+    return [o.name for o in node.outputs if o.name]
+
+
+def node_name(node: ir.Node) -> str:
+    """The node's name, or that of its first output."""
+    return node.name or next(iter(output_names(node)), node.op_type)
+
+
+def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
+    """The tensor of a Constant node; None for other nodes, sparse values and strings."""
+    if node.op_type != "Constant" or node.domain != "" or len(node.attributes) != 1:
+        return None
+    (attr,) = node.attributes.values()
+    name = node.outputs[0].name
+    match attr.name:
+        case "value":
+            return attr.as_tensor()
+        case "value_int" | "value_ints":
+            return ir.tensor(np.array(attr.value, np.int64), name=name)
+        case "value_float" | "value_floats":
+            return ir.tensor(np.array(attr.value, np.float32), name=name)
+    return None
+
+
+def captures(node: ir.Node) -> Iterator[str]:
+    """Names that the node's bodies mention and that may be outer values (inner names included, harmless)."""
+    for attr in node.attributes.values():
+        if attr.is_ref():
+            continue
+        bodies: list[ir.Graph] = []
+        if attr.type == ir.AttributeType.GRAPH:
+            bodies = [attr.as_graph()]
+        elif attr.type == ir.AttributeType.GRAPHS:
+            bodies = list(attr.as_graphs())
+        for body in bodies:
+            inner = {o for n in body for o in output_names(n)}
+            inner.update(v.name or "" for v in (*body.inputs, *body.initializers.values()))
+            for n in body:
+                yield from (x.name for x in n.inputs if x is not None and x.name not in inner)  # type: ignore[misc]
+                yield from (x for x in captures(n) if x not in inner)
+            yield from (o.name for o in body.outputs if o.name and o.name not in inner)
+
+
+def poly_array(x: Array) -> Array:
+    """An integer array as an object array of polynomials."""
+    out = np.empty(x.shape, object)
+    for i in np.ndindex(x.shape):
+        out[i] = poly(x[i])
+    return out

@@ -1,0 +1,196 @@
+"""What a rule sees of one node."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from pitc.ir.expr import Shape
+from pitc.ir.index import Poly
+from pitc.ir.nodes import Array, node_name
+
+if TYPE_CHECKING:
+    from pitc.ir.graph import Graph
+
+
+class NoRule(Exception):
+    """A rule cannot describe this node; the text says why."""
+
+
+class NodeView:
+    """A node with what is known of its operands. Operands and outputs are addressed by position.
+
+    Args:
+        graph: The graph store.
+        node: The node.
+    """
+
+    __slots__ = ("domain", "graph", "node", "op")
+
+    def __init__(self, graph: "Graph", node: ir.Node) -> None:
+        self.graph = graph
+        self.node = node
+        self.op = node.op_type
+        self.domain = "" if node.domain == "ai.onnx" else node.domain
+
+    @property
+    def title(self) -> str:
+        """The node's name, or that of its first output."""
+        return node_name(self.node)
+
+    @property
+    def opset(self) -> int:
+        """Version of the node's operator set that the model imports."""
+        if self.node.version is not None:
+            return self.node.version
+        versions = self.graph.model.opset_imports
+        if self.domain == "":
+            return versions.get("", versions.get("ai.onnx", 1))
+        return versions.get(self.domain, 1)
+
+    @property
+    def n_inputs(self) -> int:
+        """Input places, absent ones included."""
+        return len(self.node.inputs)
+
+    @property
+    def n_outputs(self) -> int:
+        """Output places, unnamed ones included."""
+        return len(self.node.outputs)
+
+    def has(self, i: int) -> bool:
+        """True when input i is given."""
+        return i < len(self.node.inputs) and self.node.inputs[i] is not None
+
+    def name(self, i: int) -> str:
+        """Name of input i.
+
+        Raises:
+            NoRule: The input is absent.
+        """
+        x = self.node.inputs[i] if i < len(self.node.inputs) else None
+        if x is None or not x.name:
+            raise NoRule(f"input {i} is absent")
+        return x.name
+
+    def out(self, i: int = 0) -> str:
+        """Name of output i; empty when it is not wanted."""
+        return (self.node.outputs[i].name or "") if i < len(self.node.outputs) else ""
+
+    def shape(self, i: int) -> Shape:
+        """Extents of input i.
+
+        Raises:
+            NoRule: The input is absent or its rank unknown.
+        """
+        shape = self.graph.shapes.get(self.name(i))
+        if shape is None:
+            raise NoRule(f"the shape of input {i} ({self.name(i)}) is unknown")
+        return shape
+
+    def rank(self, i: int) -> int:
+        """Rank of input i.
+
+        Raises:
+            NoRule: The input is absent or its rank unknown.
+        """
+        return len(self.shape(i))
+
+    def dtype(self, i: int) -> np.dtype:
+        """Element type of input i.
+
+        Raises:
+            NoRule: The input is absent or its type unknown.
+        """
+        dtype = self.graph.dtypes.get(self.name(i))
+        if dtype is None:
+            raise NoRule(f"the type of input {i} ({self.name(i)}) is unknown")
+        return dtype
+
+    def out_dtype(self, i: int = 0) -> np.dtype | None:
+        """Element type of output i, when known."""
+        return self.graph.dtypes.get(self.out(i))
+
+    def ints(self, i: int) -> Array:
+        """Input i as an object array of polynomials (shapes, axes, indices).
+
+        Raises:
+            NoRule: Its values are not known.
+        """
+        known = self.graph.ints(self.name(i))
+        if known is None:
+            raise NoRule(f"the values of input {i} ({self.name(i)}) are not known")
+        return known
+
+    def int_list(self, i: int | None, attr: str | None = None) -> list[int] | None:
+        """Constant integers given as input i or, in older operator sets, as an attribute.
+
+        Args:
+            i: Input place, or None when there is no such input.
+            attr: Attribute name, or None when there is no such attribute.
+
+        Returns:
+            The integers; None when neither is given.
+
+        Raises:
+            NoRule: The input is given but not constant.
+        """
+        if i is not None and self.has(i):
+            found = [p.as_int() for p in self.ints(i).reshape(-1)]
+            if any(n is None for n in found):
+                raise NoRule(f"the values of input {i} ({self.name(i)}) depend on sizes")
+            return [n for n in found if n is not None]
+        value = self.attr(attr) if attr else None
+        if value is None:
+            return None
+        return [int(n) for n in value] if isinstance(value, (list, tuple)) else [int(value)]
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute as int, float, str, list, numpy array or graph; the default when it is not set.
+
+        Raises:
+            NoRule: The attribute is a reference to a function's own attribute.
+        """
+        attr = self.node.attributes.get(name)
+        if attr is None:
+            return default
+        if attr.is_ref():
+            raise NoRule(f"attribute {name} refers to a function attribute")
+        match attr.type:
+            case ir.AttributeType.TENSOR:
+                return attr.as_tensor().numpy()
+            case ir.AttributeType.INTS | ir.AttributeType.FLOATS | ir.AttributeType.STRINGS:
+                return list(attr.value)
+        return attr.value
+
+    def affine(self, i: int) -> Poly | None:
+        """Input i as an affine function of its own index, when it is one."""
+        return self.graph.affine.get(self.name(i))
+
+    def vector(self, i: int) -> tuple[Poly | None, ...] | None:
+        """Input i's last-axis components as affine functions of the index, when known."""
+        return self.graph.vectors.get(self.name(i))
+
+    def image(self, i: int) -> str | None:
+        """The mask whose live places input i holds (NonZero), when it does."""
+        return self.graph.images.get(self.name(i))
+
+    def array(self, i: int) -> Array | None:
+        """The constant value of input i, else None."""
+        return self.graph.array(self.name(i))
+
+    def is_constant(self, i: int) -> bool:
+        """True when input i is a constant."""
+        return self.has(i) and self.graph.is_constant(self.name(i))
+
+    def fresh(self) -> Poly:
+        """A new size symbol."""
+        return self.graph.fresh()
+
+    def inferred(self, out: int, dim: int) -> Poly:
+        """Size of an output dimension by ONNX's inference, else a fresh symbol."""
+        return self.graph.inferred_dim(self.out(out), dim)
+
+    def assume(self, text: str) -> None:
+        """Note a named assumption."""
+        self.graph.assume(text, self.node)

@@ -1,0 +1,64 @@
+"""What this machine is: CPU level and installed versions."""
+
+import platform
+import sys
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from pitc.version import __version__
+
+_V3 = frozenset(("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "abm"))
+_V4 = _V3 | frozenset(("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"))
+
+#: CPU level -> flags that Linux must report for it, best level first (x86-64-v4 and x86-64-v3).
+LEVEL_FLAGS = {"v4": _V4, "v3": _V3}
+LEVEL_NAMES = {"v4": "AVX-512", "v3": "AVX2 and FMA"}
+
+#: Packages whose version can change a compiled artifact.
+BUILDERS = ("apache-tvm", "numpy", "onnx", "onnx-ir")
+
+
+@cache
+def cpu_level() -> str | None:
+    """The best kernel level that this CPU and operating system run: `v4`, `v3` or None."""
+    flags = frozenset(_cpu_field("flags").split())
+    return next((level for level, need in LEVEL_FLAGS.items() if need <= flags), None)
+
+
+@cache
+def cpu_name() -> str:
+    """The CPU's own name, or the architecture where it has none."""
+    return _cpu_field("model name") or platform.machine() or "unknown"
+
+
+def _cpu_field(field: str) -> str:
+    """First value of a field of Linux's CPU description; empty where there is none."""
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8", "replace")
+    except OSError:
+        return ""
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == field:
+            return value.strip()
+    return ""
+
+
+def installed(package: str) -> str | None:
+    """Version of an installed package, or None. Nothing is imported."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def builder_versions() -> dict[str, str]:
+    """Versions that stand in a manifest: pitc and the packages that shape its output."""
+    found = {name: installed(name) for name in BUILDERS}
+    return {"pitc": __version__} | {name: v for name, v in found.items() if v is not None}
+
+
+def python_version() -> str:
+    """Version of the running interpreter, e.g. `3.11.7`."""
+    return ".".join(map(str, sys.version_info[:3]))

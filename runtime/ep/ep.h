@@ -1,0 +1,30 @@
+// The execution provider of one session: claims PIT nodes and makes them ready to run.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "cpu_level.h"
+#include "node.h"
+
+namespace pitc {
+
+class Ep : public OrtEp {
+ public:
+  Ep(const OrtSessionOptions* options, uint32_t version);
+
+ private:
+  static OrtStatus* ClaimNodes(OrtEp* self, const OrtGraph* graph, OrtEpGraphSupportInfo* info);
+  static OrtStatus* CompileNodes(OrtEp* self, const OrtGraph** graphs, const OrtNode** fused,
+                                 size_t count, OrtNodeComputeInfo** infos, OrtNode** context_nodes);
+
+  std::unique_ptr<Node> MakeNode(const OrtGraph* graph, const OrtNode* fused) const;
+  std::unique_ptr<Operation> MakeOperation(const Plan& plan, const OrtGraph* graph) const;
+  Kernel LoadKernel(const Plan& plan, const OrtGraph* graph) const;
+
+  CpuLevel level_;
+  std::string context_path_;  // session option ep.context_file_path
+  bool writes_context_;       // session option ep.context_enable
+};
+
+}  // namespace pitc

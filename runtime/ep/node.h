@@ -1,0 +1,25 @@
+// One PIT node of a session: what ONNX Runtime calls for it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "operation.h"
+
+namespace pitc {
+
+class Node : public OrtNodeComputeInfo {
+ public:
+  Node(std::string label, std::unique_ptr<Operation> operation, RunContext::Places places,
+       uint32_t version);
+
+ private:
+  const std::string label_;  // `pitc: node 'NAME' (OP): `
+  const std::unique_ptr<Operation> operation_;
+  const RunContext::Places places_;
+};
+
+// How messages about a node begin.
+std::string NodeLabel(const std::string& name, const std::string& op);
+
+}  // namespace pitc

@@ -1,0 +1,28 @@
+// The five operations of docs/plans.md. An operation holds only what its plan says, so that many
+// threads may run it at once.
+#pragma once
+
+#include <memory>
+
+#include "cpu_level.h"
+#include "kernel_library.h"
+#include "plan.h"
+#include "run_context.h"
+
+namespace pitc {
+
+class Operation {
+ public:
+  virtual ~Operation() = default;
+  virtual int InputCount() const = 0;
+  virtual int OutputCount() const = 0;
+  virtual void Run(const RunContext& run) const = 0;  // throws Failure
+};
+
+std::unique_ptr<Operation> MakeDetect(const DetectPlan& plan, CpuLevel level);
+std::unique_ptr<Operation> MakePack(const MovePlan& plan, Kernel kernel);
+std::unique_ptr<Operation> MakeUnpack(const MovePlan& plan, Kernel kernel);
+std::unique_ptr<Operation> MakeGatherGemm(const GatherGemmPlan& plan, Kernel kernel);
+std::unique_ptr<Operation> MakeAttention(const AttentionPlan& plan, Kernel kernel);
+
+}  // namespace pitc

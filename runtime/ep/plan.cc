@@ -1,0 +1,232 @@
+#include "plan.h"
+
+#include <charconv>
+#include <cmath>
+#include <initializer_list>
+#include <map>
+
+#include "failure.h"
+
+namespace pitc {
+namespace {
+
+constexpr std::string_view kHeader = "pitc-plan 1";
+constexpr size_t kLongestPlan = 1 << 16;
+constexpr size_t kLongestName = 200;
+constexpr size_t kMostDims = 12;
+constexpr int kMostCoordinates = 8;
+constexpr int64_t kLargestExtent = 1 << 24;
+constexpr int64_t kLargestHead = 1 << 16;
+
+bool IsLetterOrDigit(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+// The fields of one plan. Every read marks its key as known, so that what is left over is unknown.
+class Fields {
+ public:
+  explicit Fields(std::string_view text) {
+    if (text.size() > kLongestPlan)
+      Fail("plan: expected at most ", kLongestPlan, " bytes, got ", text.size());
+    if (!text.empty() && text.back() == '\n') text.remove_suffix(1);
+    std::string_view first = NextLine(&text);
+    if (first != kHeader) Fail("plan: expected the line '", kHeader, "', got ", Quoted(first));
+    while (!text.empty()) {
+      std::string_view line = NextLine(&text);
+      size_t equals = line.find('=');
+      if (equals == 0 || equals == line.npos) Fail("plan: expected key=value, got ", Quoted(line));
+      auto [at, fresh] = fields_.emplace(line.substr(0, equals), Field{line.substr(equals + 1)});
+      if (!fresh) Fail("plan: key ", Quoted(at->first), " stands twice");
+    }
+  }
+
+  std::string_view Raw(std::string_view key) {
+    auto at = fields_.find(key);
+    if (at == fields_.end()) Fail("plan: key '", key, "' is missing");
+    at->second.known = true;
+    return at->second.value;
+  }
+
+  int64_t Int(std::string_view key, int64_t least, int64_t most) {
+    std::string_view text = Raw(key);
+    int64_t value = 0;
+    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    bool whole = error == std::errc() && end == text.data() + text.size() && text[0] != '-';
+    if (!whole || value < least || value > most || (text.size() > 1 && text[0] == '0')) {
+      Fail("plan: expected ", key, " in ", least, "..", most, ", got ", Quoted(text));
+    }
+    return value;
+  }
+
+  bool Flag(std::string_view key) { return Int(key, 0, 1) != 0; }
+
+  // C hexadecimal form with a sign, `0x` and an exponent, as Python's float.hex() writes it.
+  double Hex(std::string_view key) {
+    std::string_view text = Raw(key), digits = text;
+    bool negative = !digits.empty() && digits[0] == '-';
+    if (negative) digits.remove_prefix(1);
+    double value = 0;
+    bool whole = digits.size() > 2 && digits[0] == '0' && digits[1] == 'x' && digits[2] != '-';
+    if (whole) {
+      const char* last = digits.data() + digits.size();
+      auto [end, error] = std::from_chars(digits.data() + 2, last, value, std::chars_format::hex);
+      whole = error == std::errc() && end == last && std::isfinite(value);
+    }
+    if (!whole) Fail("plan: expected ", key, " as a hexadecimal float, got ", Quoted(text));
+    return negative ? -value : value;
+  }
+
+  std::string Word(std::string_view key, std::initializer_list<std::string_view> choices) {
+    std::string_view text = Raw(key);
+    std::string all;
+    for (std::string_view choice : choices) {
+      if (text == choice) return std::string(text);
+      all += (all.empty() ? "" : ", ") + std::string(choice);
+    }
+    Fail("plan: expected ", key, " as one of ", all, ", got ", Quoted(text));
+  }
+
+  // A bare file name: letters, digits, '_', '-' and '.', not hidden.
+  std::string FileName(std::string_view key) {
+    std::string_view text = Raw(key);
+    bool good = !text.empty() && text.size() <= kLongestName && text[0] != '.';
+    for (char c : text) good = good && (IsLetterOrDigit(c) || c == '_' || c == '-' || c == '.');
+    if (!good) Fail("plan: expected ", key, " as a bare file name, got ", Quoted(text));
+    return std::string(text);
+  }
+
+  std::vector<DimUse> Dims(std::string_view key) {
+    std::string_view text = Raw(key), rest = text;
+    std::vector<DimUse> dims;
+    unsigned seen = 0;  // bit per coordinate, and one for the linear number
+    bool good = true;
+    for (bool more = true; more && good;) {
+      size_t comma = rest.find(',');
+      std::string_view token = rest.substr(0, comma);
+      more = comma != rest.npos;
+      rest = more ? rest.substr(comma + 1) : std::string_view();
+      if (token == "r") {
+        dims.push_back({DimUse::kRest});
+      } else if (token == "0") {
+        dims.push_back({DimUse::kOne});
+      } else if (token == "l") {
+        dims.push_back({DimUse::kLinear});
+        good = !(seen & 1u << kMostCoordinates);
+        seen |= 1u << kMostCoordinates;
+      } else {
+        good = token.size() == 2 && token[0] == 'c' && token[1] >= '0' &&
+               token[1] < '0' + kMostCoordinates;
+        if (!good) break;
+        int coordinate = token[1] - '0';
+        dims.push_back({DimUse::kCoordinate, coordinate});
+        good = !(seen & 1u << coordinate);
+        seen |= 1u << coordinate;
+      }
+      good = good && dims.size() <= kMostDims;
+    }
+    if (!good || !seen) {
+      Fail("plan: expected ", key, " as at most ", kMostDims, " of c0..c", kMostCoordinates - 1,
+           ", l (each at most once, one at least), 0 and r, got ", Quoted(text));
+    }
+    return dims;
+  }
+
+  void ExpectNoOthers(std::string_view op) const {
+    for (const auto& [key, field] : fields_) {
+      if (!field.known) Fail("plan: unknown key ", Quoted(key), " for op '", op, "'");
+    }
+  }
+
+ private:
+  struct Field {
+    std::string_view value;
+    bool known = false;
+  };
+
+  static std::string_view NextLine(std::string_view* text) {
+    size_t end = text->find('\n');
+    std::string_view line = text->substr(0, end);
+    text->remove_prefix(end == text->npos ? text->size() : end + 1);
+    return line;
+  }
+
+  std::map<std::string_view, Field> fields_;
+};
+
+// One reader per operation: it sets the body and returns the symbols that a kernel of these fields
+// may have.
+using Symbols = std::vector<std::string>;
+
+Symbols ReadDetect(Fields& in, Plan* plan) {
+  plan->body = DetectPlan{static_cast<int>(in.Int("rank", 1, kMostCoordinates))};
+  return {};
+}
+
+Symbols ReadMove(Fields& in, Plan* plan) {
+  Symbols symbols{plan->op + "_b4", plan->op + "_b1"};
+  int word_bytes = in.Raw("kernel") == symbols[0] ? 4 : 1;
+  plan->body = MovePlan{plan->op == "unpack", in.Dims("dims"), word_bytes};
+  return symbols;
+}
+
+Symbols ReadGatherGemm(Fields& in, Plan* plan) {
+  GatherGemmPlan p{};
+  std::string activation = in.Word("activation", {"none", "relu", "gelu"});
+  p.k = in.Int("k", 1, kLargestExtent);
+  p.n = in.Int("n", 1, kLargestExtent);
+  p.bias = in.Flag("bias");
+  p.gather = in.Flag("gather");
+  p.residual = in.Flag("residual");
+  p.scatter = in.Flag("scatter");
+  plan->body = p;
+  return {Text("gather_gemm_k", p.k, "_n", p.n, "_", activation, p.residual ? "_res" : "")};
+}
+
+Symbols ReadAttention(Fields& in, Plan* plan) {
+  AttentionPlan p{};
+  p.d = in.Int("d", 1, kLargestExtent);
+  p.dv = in.Int("dv", 1, kLargestExtent);
+  p.heads = in.Int("heads", 1, kLargestHead);
+  p.q_head = in.Int("q_head", 0, kLargestHead);
+  p.k_head = in.Int("k_head", 0, kLargestHead);
+  p.v_head = in.Int("v_head", 0, kLargestHead);
+  p.bias = in.Flag("bias");
+  p.nan_to_zero = in.Flag("nan_to_zero");
+  p.scale = in.Hex("scale");
+  plan->body = p;
+  return {Text("attention_d", p.d, "_v", p.dv, p.bias ? "_bias" : "")};
+}
+
+constexpr struct {
+  std::string_view op;
+  Symbols (*read)(Fields&, Plan*);
+} kOps[] = {{"detect", ReadDetect},
+            {"pack", ReadMove},
+            {"unpack", ReadMove},
+            {"gather_gemm", ReadGatherGemm},
+            {"attention", ReadAttention}};
+
+}  // namespace
+
+Plan ParsePlan(std::string_view text) {
+  Fields in(text);
+  Plan plan;
+  plan.op = in.Word("op", {"detect", "pack", "unpack", "gather_gemm", "attention"});
+  for (const auto& entry : kOps) {
+    if (entry.op != plan.op) continue;
+    Symbols symbols = entry.read(in, &plan);
+    if (symbols.empty()) break;
+    std::string_view kernel = in.Raw("kernel");
+    for (const std::string& symbol : symbols) {
+      if (kernel == symbol) plan.kernel = symbol;
+    }
+    if (plan.kernel.empty()) {
+      Fail("plan: expected kernel=", symbols[0], " for these fields, got ", Quoted(kernel));
+    }
+    plan.library = in.FileName("library");
+  }
+  in.ExpectNoOthers(plan.op);
+  return plan;
+}
+
+}  // namespace pitc

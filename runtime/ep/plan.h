@@ -1,0 +1,51 @@
+// Kernel plans (docs/plans.md): the text in a node's `ep_cache_context`, read strictly.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace pitc {
+
+// What one dimension of an unpacked tensor is.
+struct DimUse {
+  enum Kind { kCoordinate, kLinear, kOne, kRest };
+  Kind kind;
+  int coordinate = 0;  // which one, for kCoordinate
+};
+
+struct DetectPlan {
+  int rank;
+};
+
+struct MovePlan {  // pack and unpack
+  bool unpack;
+  std::vector<DimUse> dims;
+  int word_bytes;
+};
+
+struct GatherGemmPlan {
+  int64_t k, n;
+  bool bias, gather, residual, scatter;
+};
+
+struct AttentionPlan {
+  int64_t d, dv, heads, q_head, k_head, v_head;
+  bool bias, nan_to_zero;
+  double scale;
+};
+
+struct Plan {
+  std::string op;
+  std::string kernel;   // base symbol, without CPU level; empty for detect
+  std::string library;  // bare file name in the model's folder; empty for detect
+  std::variant<DetectPlan, MovePlan, GatherGemmPlan, AttentionPlan> body;
+};
+
+// Throws Failure when the text is not exactly a plan: version, keys and values are all checked, and
+// the kernel's symbol must be the one that the other fields demand.
+Plan ParsePlan(std::string_view text);
+
+}  // namespace pitc

@@ -1,0 +1,143 @@
+#include "run_context.h"
+
+#include <cstring>
+
+#include "index.h"
+
+namespace pitc {
+namespace {
+
+constexpr int64_t kZeroBlockBytes = int64_t{1} << 18;
+constexpr int64_t kSerialZeroBytes = int64_t{1} << 20;
+
+const struct {
+  ONNXTensorElementDataType type;
+  const char* name;
+  int bytes;
+} kTypes[] = {
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, "float32", 4},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8, "uint8", 1},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8, "int8", 1},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16, "uint16", 2},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16, "int16", 2},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, "int32", 4},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, "int64", 8},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING, "string", 0},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL, "bool", 1},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16, "float16", 2},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE, "float64", 8},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32, "uint32", 4},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64, "uint64", 8},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX64, "complex64", 8},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16, "bfloat16", 2},
+};
+
+}  // namespace
+
+int ElementBytes(ONNXTensorElementDataType type) {
+  for (const auto& entry : kTypes) {
+    if (entry.type == type) return entry.bytes;
+  }
+  return 0;
+}
+
+std::string Describe(ONNXTensorElementDataType type, const Shape& shape) {
+  std::string name = Text("element type ", static_cast<int>(type));
+  for (const auto& entry : kTypes) {
+    if (entry.type == type) name = entry.name;
+  }
+  return name + " " + shape.Text();
+}
+
+Tensor RunContext::Input(int index, const char* role) const {
+  Tensor tensor{role, ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED, {}, nullptr};
+  const OrtValue* value = nullptr;
+  int place = places_.inputs[static_cast<size_t>(index)];
+  if (place >= 0) Check(ort->KernelContext_GetInput(context_, static_cast<size_t>(place), &value));
+  if (!value) Fail("expected input ", role, ", got none");
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  Check(ort->GetTensorTypeAndShape(value, &info));
+  struct Release {
+    OrtTensorTypeAndShapeInfo* info;
+    ~Release() { ort->ReleaseTensorTypeAndShapeInfo(info); }
+  } release{info};
+  size_t rank = 0;
+  Check(ort->GetTensorElementType(info, &tensor.type));
+  Check(ort->GetDimensionsCount(info, &rank));
+  if (rank > Shape::kMostDims) {
+    Fail("expected ", role, " of rank <= ", Shape::kMostDims, ", got ", rank);
+  }
+  tensor.shape.rank = static_cast<int>(rank);
+  Check(ort->GetDimensions(info, tensor.shape.dims, rank));
+  if (tensor.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING)
+    Check(ort->GetTensorData(value, &tensor.data));
+  return tensor;
+}
+
+Tensor RunContext::FloatInput(int index, const char* role, int least_rank, int most_rank) const {
+  Tensor t = Input(index, role);
+  bool good = t.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+  if (least_rank == most_rank) {
+    Expect(good && t.shape.rank == least_rank, t, "as float32 of rank ", least_rank);
+  }
+  Expect(good && t.shape.rank >= least_rank, t, "as float32 of rank >= ", least_rank);
+  return t;
+}
+
+Tensor RunContext::Int32Input(int index, const char* role,
+                              std::initializer_list<int64_t> shape) const {
+  Tensor t = Input(index, role);
+  bool good = t.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32 &&
+              t.shape.rank == static_cast<int>(shape.size());
+  int at = 0;
+  for (int64_t extent : shape) {
+    good = good && (extent < 0 || extent == t.shape.dims[at]);
+    ++at;
+  }
+  if (!good) Expect(false, t, "as ", Describe(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, Shape(shape)));
+  return t;
+}
+
+Tensor RunContext::MaskInput(int index, const char* role) const {
+  Tensor t = Input(index, role);
+  Expect(
+      t.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL || t.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8,
+      t, "as bool or uint8");
+  return t;
+}
+
+void* RunContext::Output(int index, const Shape& shape, int element_bytes,
+                         Arena::Scope& scratch) const {
+  int place = places_.outputs[static_cast<size_t>(index)];
+  if (place < 0) return scratch.Array<char>(shape.Elements() * element_bytes);
+  OrtValue* value = nullptr;
+  void* memory = nullptr;
+  Check(ort->KernelContext_GetOutput(context_, static_cast<size_t>(place), shape.dims,
+                                     static_cast<size_t>(shape.rank), &value));
+  if (!value) return scratch.Array<char>(shape.Elements() * element_bytes);
+  Check(ort->GetTensorMutableData(value, &memory));
+  return memory;
+}
+
+void ZeroAll(const RunContext& run, void* memory, int64_t bytes) {
+  ZeroOtherRows(run, memory, 1, bytes, nullptr, 0);
+}
+
+void ZeroOtherRows(const RunContext& run, void* memory, int64_t row_bytes, int64_t row_count,
+                   const int32_t* rows, int64_t t) {
+  if (row_bytes == 0 || row_count == 0) return;
+  char* base = static_cast<char*>(memory);
+  const int32_t* end = rows + t;
+  Blocks blocks = EvenBlocks(row_count, std::max<int64_t>(1, kZeroBlockBytes / row_bytes), 1);
+  run.Each(blocks.Count(), row_bytes * row_count > kSerialZeroBytes, [&](int64_t block) {
+    int64_t at = blocks.Begin(block), stop = blocks.End(block);
+    for (const int32_t* row = std::lower_bound(rows, end, at); at < stop; ++row) {
+      int64_t next = row == end ? stop : std::min<int64_t>(*row, stop);
+      memset(base + at * row_bytes, 0, static_cast<size_t>((next - at) * row_bytes));
+      if (row == end) break;
+      at = next + 1;
+    }
+  });
+}
+
+}  // namespace pitc

@@ -1,0 +1,47 @@
+// How work is cut into tasks. A cut depends on sizes alone, never on the number of threads.
+#pragma once
+
+#include <cstdint>
+
+#include "index.h"
+
+namespace pitc {
+
+// A matrix product cut into row blocks x panel blocks.
+struct GemmSplit {
+  Blocks rows, panels;
+  bool parallel;
+
+  struct Part {
+    int64_t row_begin, row_end, panel_begin, panel_end;
+  };
+  int64_t Count() const { return rows.Count() * panels.Count(); }
+  Part At(int64_t task) const;
+};
+
+// `rows` x `k` times `panels` panels of `k` x `width`.
+GemmSplit SplitGemm(int64_t rows, int64_t k, int64_t panels, int64_t width);
+
+// The query blocks of packed attention: for each sequence, head and at most `kQueryBlock` queries
+// one task. Tasks of one sequence and head follow each other, as they share keys.
+class AttentionSplit {
+ public:
+  static constexpr int64_t kQueryBlock = 64;
+
+  // first_task: room for sequences + 1 numbers, which must outlive the object. q_offsets: int32
+  // [sequences + 1], ascending.
+  AttentionSplit(const int32_t* q_offsets, int64_t sequences, int64_t heads, int64_t* first_task);
+
+  struct Part {
+    int64_t sequence, head, query_begin, query_end;
+  };
+  int64_t Count() const { return first_task_[sequences_]; }
+  Part At(int64_t task) const;
+
+ private:
+  const int32_t* q_offsets_;
+  int64_t sequences_, heads_;
+  const int64_t* first_task_;
+};
+
+}  // namespace pitc

@@ -1,0 +1,119 @@
+"""Find the execution provider's library, register it with ONNX Runtime, and make sessions that use it."""
+
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pitc.runtime
+from pitc.errors import MachineError, UsageError
+from pitc.ir.plan import EP_NAME
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+__all__ = ["EP_NAME", "library_path", "make_session", "register_ep"]
+
+LIBRARY_NAME = "libpitc_ort_ep.so"
+OLDEST_ONNXRUNTIME = (1, 23, 2)
+OPTIONS = frozenset({"cpu_level"})
+
+# ONNX Runtime hands provider options to the library as session config entries with this prefix. The entry `attached` is ours
+# alone: it marks a SessionOptions object that has the provider already.
+_PREFIX = f"ep.{EP_NAME.lower()}."
+_ATTACHED = f"{_PREFIX}attached"
+
+_lock = threading.Lock()
+
+
+def library_path() -> Path:
+    """The library, as an absolute path.
+
+    The environment variable `PITC_EP_LIBRARY`, if set, names the file (for work on the library itself). Else it lies beside
+    this package: in one folder of a wheel, or in another one than this file in an editable installation.
+
+    Raises:
+        MachineError: There is no such file.
+    """
+    chosen = os.environ.get("PITC_EP_LIBRARY")
+    if chosen:
+        if not Path(chosen).is_file():
+            raise MachineError("PITC_EP_LIBRARY names no file", path=chosen)
+        return Path(chosen).resolve()
+    for folder in pitc.runtime.__path__:
+        candidate = Path(folder, LIBRARY_NAME)
+        if candidate.is_file():
+            return candidate.resolve()
+    raise MachineError(
+        f"{LIBRARY_NAME} is not built", hint="install pitc, or build runtime/ and set PITC_EP_LIBRARY"
+    )
+
+
+def register_ep() -> str:
+    """Register the library with ONNX Runtime, once per process, and return the provider's name.
+
+    Raises:
+        MachineError: ONNX Runtime is too old, the library is missing or it cannot be loaded.
+    """
+    import onnxruntime
+
+    version = onnxruntime.__version__
+    if tuple(int(part) for part in version.split("+")[0].split(".")[:3]) < OLDEST_ONNXRUNTIME:
+        oldest = ".".join(map(str, OLDEST_ONNXRUNTIME))
+        raise MachineError(f"expected onnxruntime {oldest} or newer, got {version}")
+    with _lock:
+        if not _devices():
+            path = library_path()
+            try:
+                onnxruntime.register_execution_provider_library("pitc", str(path))
+            except Exception as error:
+                raise MachineError(f"ONNX Runtime cannot load it: {error}", path=path) from error
+    return EP_NAME
+
+
+def make_session(
+    model_path: str | os.PathLike[str],
+    sess_options: "onnxruntime.SessionOptions | None" = None,
+    provider_options: Mapping[str, str] | None = None,
+) -> "onnxruntime.InferenceSession":
+    """Load a compiled model into an ONNX Runtime session.
+
+    Args:
+        model_path: The `model.onnx` of an artifact; its kernels lie beside it.
+        sess_options: The caller's options. The provider is added to them, and nothing else is changed; the same object may
+            serve for several sessions.
+        provider_options: `cpu_level`: `v3` or `v4`, the kernels to use instead of the best that the CPU can run.
+
+    Raises:
+        UsageError: An unknown provider option.
+        MachineError: See `register_ep`.
+    """
+    import onnxruntime
+
+    given = dict(provider_options or {})
+    if unknown := sorted(given.keys() - OPTIONS):
+        raise UsageError(f"unknown provider option '{unknown[0]}'", hint=f"known: {', '.join(OPTIONS)}")
+    register_ep()
+    options = sess_options if sess_options is not None else onnxruntime.SessionOptions()
+    if _is_attached(options):
+        for key in OPTIONS:
+            options.add_session_config_entry(f"{_PREFIX}{key}", given.get(key, ""))
+    else:
+        options.add_provider_for_devices(_devices()[:1], given)
+        options.add_session_config_entry(_ATTACHED, "1")
+    return onnxruntime.InferenceSession(os.fspath(model_path), options)
+
+
+def _devices() -> list["onnxruntime.OrtEpDevice"]:
+    """The provider's devices; empty when it is not registered."""
+    import onnxruntime
+
+    return [device for device in onnxruntime.get_ep_devices() if device.ep_name == EP_NAME]
+
+
+def _is_attached(options: "onnxruntime.SessionOptions") -> bool:
+    try:
+        return options.get_session_config_entry(_ATTACHED) == "1"
+    except RuntimeError:  # no such entry
+        return False

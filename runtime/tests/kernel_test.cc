@@ -1,0 +1,178 @@
+// usage: kernel_test REFERENCE_KERNELS.so
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <thread>
+#include <vector>
+
+#include "arena.h"
+#include "check.h"
+#include "kernel_library.h"
+
+using pitc::Arena;
+using pitc::Kernel;
+using pitc::KernelCall;
+using pitc::KernelLibrary;
+using pitc::test::Contains;
+using pitc::test::Random;
+using pitc::test::Thrown;
+
+namespace {
+
+std::string library_path;
+
+bool Aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; }
+
+void ArenaStacks() {
+  Arena arena;
+  Random random(5);
+  size_t warm = 0;
+  for (int round = 0; round < 50; ++round) {
+    Arena::Scope scope(arena);
+    std::vector<std::pair<char*, size_t>> taken;
+    Random sizes(7);  // the same in every round
+    for (int i = 0; i < 60; ++i) {
+      const auto bytes = static_cast<size_t>(sizes.Below(40000));
+      char* p = static_cast<char*>(arena.Take(bytes));
+      CHECK(Aligned(p));
+      memset(p, i, bytes);
+      taken.push_back({p, bytes});
+      if (sizes.Below(3) == 0) {  // some go early, in any order
+        const auto victim = static_cast<size_t>(sizes.Below(static_cast<int64_t>(taken.size())));
+        arena.Free(taken[victim].first);
+        taken.erase(taken.begin() + static_cast<int64_t>(victim));
+      }
+    }
+    for (const auto& [p, bytes] : taken) {
+      for (size_t i = 1; i < bytes; ++i) CHECK(p[i] == p[0]);
+    }
+    if (round == 1) warm = arena.Capacity();
+    if (round > 1) CHECK(arena.Capacity() == warm);
+  }
+}
+
+void ArenaKeepsItsPlace() {
+  Arena arena;
+  void* first = arena.Take(100);
+  arena.Free(first);
+  for (int i = 0; i < 10; ++i) {
+    Arena::Scope scope(arena);
+    CHECK(arena.Take(100) == first);
+    CHECK(scope.Array<int32_t>(0) != nullptr);
+  }
+  arena.Free(arena.Take(size_t{200} << 20));
+  CHECK(arena.Capacity() <= size_t{64} << 20);
+  CHECK(!Thrown([&] { arena.Take(UINT64_MAX); }).empty());
+}
+
+Kernel Load(const std::string& symbol) {
+  const size_t slash = library_path.rfind('/');
+  Kernel kernel{KernelLibrary::Open(library_path.substr(0, slash), library_path.substr(slash + 1)),
+                nullptr, symbol};
+  kernel.function = kernel.library->Find(symbol);
+  return kernel;
+}
+
+void CallsKernels() {
+  const Kernel pack = Load("pack_b4_v3");
+  CHECK(pack.function != nullptr && Load("absent_v3").function == nullptr);
+  CHECK(pack.library == Load("pack_b4_v4").library);
+  const int32_t x[] = {1, 2, 3, 4, 5, 6}, index[] = {2, 0};
+  int32_t out[4] = {};
+  KernelCall().Words(x, 4, {3, 2}).Int32s(index, {2}).Words(out, 4, {2, 2}).Run(pack);
+  CHECK(out[0] == 5 && out[1] == 6 && out[2] == 1 && out[3] == 2);
+  const std::string error = Thrown([&] { KernelCall().Words(x, 4, {3, 2}).Run(pack); });
+  CHECK(Contains(error, "kernel 'pack_b4_v3' refused its arguments: 'argument 1"));
+}
+
+// Workspace comes from the calling thread's arena, and a kernel that fails leaves none behind.
+void Workspace() {
+  const Kernel attention = Load("attention_d1_v1_bias_v3");
+  const float q = 1, k = 2, v = 3, bias = 0.5;
+  const int32_t position = 0, far = 1000000;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 200; ++round) {
+        const bool fails = round % 2;
+        float out = -1;
+        KernelCall call;
+        call.Floats(&q, {1, 1, 1}).Floats(&k, {1, 1, 1}).Floats(&v, {1, 1, 1}).Floats(&bias, {1});
+        call.Int32s(fails ? &far : &position, {1}).Int32s(&position, {1}).Floats(&out, {1, 1, 1});
+        call.Float(0.5)
+            .Int(0)
+            .Int(0)
+            .Int(0)
+            .Int(0)
+            .Int(0)
+            .Int(0)
+            .Int(1)
+            .Int(0)
+            .Int(1)
+            .Int(0)
+            .Int(1)
+            .Int(1);
+        const std::string error = Thrown([&] { call.Run(attention); });
+        if (fails != Contains(error, "bias index") || (!fails && out != 3)) ++pitc::test::failures;
+      }
+      if (Arena::Local().Capacity() > size_t{1} << 20) ++pitc::test::failures;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void OpensOnlyInTheFolder() {
+  char pattern[] = "/tmp/pitc_test_XXXXXX";
+  const std::string root = mkdtemp(pattern), folder = root + "/model";
+  CHECK(mkdir(folder.c_str(), 0700) == 0);
+  const auto open = [&](const char* name) {
+    return Thrown([&] { KernelLibrary::Open(folder, name); });
+  };
+  const auto copy = [](const std::string& to) {
+    std::ofstream(to, std::ios::binary) << std::ifstream(library_path, std::ios::binary).rdbuf();
+  };
+  CHECK(Contains(open("absent.so"), "cannot open the kernel library"));
+  CHECK(symlink(library_path.c_str(), (folder + "/leaves.so").c_str()) == 0);
+  CHECK(Contains(open("leaves.so"), "inside the model's folder"));
+  CHECK(mkdir((folder + "/folder.so").c_str(), 0700) == 0);
+  CHECK(Contains(open("folder.so"), "expected a file"));
+  std::ofstream(folder + "/text.so") << "no library";
+  CHECK(Contains(open("text.so"), "cannot load the kernel library"));
+  CHECK(Contains(Thrown([&] { KernelLibrary::Open(root + "/gone", "k.so"); }),
+                 "cannot open the model's folder"));
+  copy(folder + "/k.so");
+  CHECK(symlink("k.so", (folder + "/stays.so").c_str()) == 0);
+  CHECK(open("stays.so").empty());
+
+  // A file that is replaced while it is in use: new sessions get the new one, old ones keep theirs.
+  auto before = KernelLibrary::Open(folder, "k.so");
+  CHECK(before == KernelLibrary::Open(folder, "stays.so"));
+  for (int i = 0; i < 2; ++i) {
+    copy(folder + "/new.so");
+    CHECK(rename((folder + "/new.so").c_str(), (folder + "/k.so").c_str()) == 0);
+    auto after = KernelLibrary::Open(folder, "k.so");
+    CHECK(after != before && after->Find("pack_b4_v3") != before->Find("pack_b4_v3"));
+    before = after;
+  }
+  for (const char* name : {"/leaves.so", "/text.so", "/stays.so", "/k.so"})
+    unlink((folder + name).c_str());
+  rmdir((folder + "/folder.so").c_str());
+  rmdir(folder.c_str());
+  rmdir(root.c_str());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  library_path = argv[1];
+  return pitc::test::RunTests(
+      {{"arena stacks", ArenaStacks},
+       {"arena keeps its place and gives back the rest", ArenaKeepsItsPlace},
+       {"calls kernels", CallsKernels},
+       {"workspace", Workspace},
+       {"opens only in the folder", OpensOnlyInTheFolder}});
+}

@@ -1,0 +1,258 @@
+// The kernels of docs/plans.md in plain C++: slow, obvious, strict about their arguments. They
+// stand in for generated kernels in tests, also under sanitizers. Shapes are in the symbols, so the
+// list at the end is what tests may use.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+
+#include "tvm_abi.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+using pitc::tvm::Any;
+using pitc::tvm::Tensor;
+
+EXPORT pitc::tvm::AllocWorkspace __TVMBackendAllocWorkspace;
+EXPORT pitc::tvm::FreeWorkspace __TVMBackendFreeWorkspace;
+pitc::tvm::AllocWorkspace __TVMBackendAllocWorkspace = nullptr;
+pitc::tvm::FreeWorkspace __TVMBackendFreeWorkspace = nullptr;
+
+namespace {
+
+thread_local char error_text[200];
+
+int Refuse(const char* what, int argument) {
+  snprintf(error_text, sizeof error_text, "argument %d: %s", argument, what);
+  return -1;
+}
+
+// Arguments in order; after the first mismatch everything is a mismatch.
+class Args {
+ public:
+  Args(const Any* args, int32_t count) : args_(args), count_(count) {}
+
+  const Tensor* Array(uint8_t code, int bits, int ndim) {
+    static const Tensor nothing{};
+    const Any* arg = Next(pitc::tvm::kTensorPtr);
+    if (!arg) return &nothing;
+    auto* t = static_cast<const Tensor*>(arg->v_ptr);
+    bool good = t->data && t->device_type == pitc::tvm::kCpu && t->code == code &&
+                t->bits == bits && t->lanes == 1;
+    good = good && t->ndim == ndim && !t->strides && t->byte_offset == 0;
+    if (!good) Mismatch("type or rank");
+    return good ? t : &nothing;
+  }
+  const Tensor* Floats(int ndim) { return Array(pitc::tvm::kFloatCode, 32, ndim); }
+  const Tensor* Int32s(int ndim) { return Array(pitc::tvm::kIntCode, 32, ndim); }
+  int64_t Int() {
+    const Any* arg = Next(pitc::tvm::kInt);
+    if (arg && arg->v_int != static_cast<int32_t>(arg->v_int)) Mismatch("not an int32");
+    return arg ? arg->v_int : 0;
+  }
+  double Float() {
+    const Any* arg = Next(pitc::tvm::kFloat);
+    return arg ? arg->v_float : 0;
+  }
+  void Demand(bool good, const char* what) {
+    if (!good) Mismatch(what);
+  }
+  bool Good() {
+    if (at_ != count_) Mismatch("wrong count");
+    return good_;
+  }
+
+ private:
+  const Any* Next(int32_t type) {
+    if (!good_) return nullptr;
+    if (at_ >= count_ || args_[at_].type_index != type) {
+      Mismatch("missing, or of another kind");
+      return nullptr;
+    }
+    return &args_[at_++];
+  }
+  void Mismatch(const char* what) {
+    if (good_) Refuse(what, at_);
+    good_ = false;
+  }
+
+  const Any* args_;
+  int32_t count_, at_ = 0;
+  bool good_ = true;
+};
+
+template <class T>
+T* Data(const Tensor* t) {
+  return static_cast<T*>(t->data);
+}
+
+bool Below(const int32_t* v, int64_t begin, int64_t end, int64_t limit) {
+  return std::all_of(v + begin, v + end, [limit](int32_t x) { return x >= 0 && x < limit; });
+}
+
+template <int kBits, bool kUnpack>
+int Move(void*, const Any* raw, int32_t count, Any*) {
+  Args args(raw, count);
+  const Tensor* from = args.Array(pitc::tvm::kIntCode, kBits, 2);
+  const Tensor* index = args.Int32s(1);
+  const Tensor* to = args.Array(pitc::tvm::kIntCode, kBits, 2);
+  if (!args.Good()) return -1;
+  const Tensor *packed = kUnpack ? from : to, *unpacked = kUnpack ? to : from;
+  const int64_t n = index->shape[0], width = packed->shape[1];
+  args.Demand(packed->shape[0] == n && unpacked->shape[1] == width, "shapes do not agree");
+  args.Demand(n > 0 && width > 0 && Below(Data<int32_t>(index), 0, n, unpacked->shape[0]),
+              "bad index");
+  if (!args.Good()) return -1;
+  const size_t bytes = static_cast<size_t>(width) * kBits / 8;
+  for (int64_t i = 0; i < n; ++i) {
+    const size_t row = static_cast<size_t>(i), slot = static_cast<size_t>(Data<int32_t>(index)[i]);
+    memcpy(Data<char>(to) + (kUnpack ? slot : row) * bytes,
+           Data<char>(from) + (kUnpack ? row : slot) * bytes, bytes);
+  }
+  return 0;
+}
+
+enum Activation { none, relu, gelu, fails, level };
+enum Residual { plain, res };
+
+double Activate(Activation activation, double x) {
+  if (activation == relu) return x > 0 ? x : 0;
+  if (activation == gelu) return 0.5 * x * (1 + std::erf(x * std::sqrt(0.5)));
+  return x;
+}
+
+template <int kK, int kN, Activation kActivation, Residual kResidual, int kLevel>
+int GatherGemm(void*, const Any* raw, int32_t count, Any*) {
+  if (kActivation == fails) return Refuse("as the test wants\n\xff", 0);
+  Args args(raw, count);
+  const Tensor *a = args.Floats(2), *rows_a = args.Int32s(1), *b = args.Floats(3),
+               *bias = args.Floats(1);
+  const Tensor* residual = kResidual == res ? args.Floats(2) : nullptr;
+  const Tensor *rows_c = args.Int32s(1), *c = args.Floats(2);
+  const int64_t i0 = args.Int(), i1 = args.Int(), j0 = args.Int(), j1 = args.Int();
+  if (!args.Good()) return -1;
+  const int64_t t = rows_a->shape[0], panels = b->shape[0], width = b->shape[2];
+  args.Demand(a->shape[1] == kK && b->shape[1] == kK && c->shape[1] == kN, "k or n");
+  args.Demand(rows_c->shape[0] == t && bias->shape[0] == panels * width && panels * width >= kN,
+              "shapes do not agree");
+  args.Demand(!residual || (residual->shape[0] == t && residual->shape[1] == kN), "residual");
+  args.Demand(0 <= i0 && i0 < i1 && i1 <= t && 0 <= j0 && j0 < j1 && j1 <= panels, "range");
+  if (!args.Good()) return -1;
+  args.Demand(Below(Data<int32_t>(rows_a), i0, i1, a->shape[0]) &&
+                  Below(Data<int32_t>(rows_c), i0, i1, c->shape[0]),
+              "bad index");
+  for (int64_t j = kN; j < panels * width; ++j)
+    args.Demand(Data<float>(bias)[j] == 0, "bias is not padded with 0");
+  if (!args.Good()) return -1;
+  for (int64_t i = i0; i < i1; ++i) {
+    const float* x = Data<float>(a) + int64_t{Data<int32_t>(rows_a)[i]} * kK;
+    float* y = Data<float>(c) + int64_t{Data<int32_t>(rows_c)[i]} * kN;
+    for (int64_t j = j0 * width; j < std::min<int64_t>(j1 * width, kN); ++j) {
+      const float* w = Data<float>(b) + (j / width) * kK * width + j % width;
+      double sum = Data<float>(bias)[j];
+      for (int64_t k = 0; k < kK; ++k) sum += static_cast<double>(x[k]) * w[k * width];
+      sum = Activate(kActivation, sum);
+      if (residual) sum += Data<float>(residual)[i * kN + j];
+      y[j] = kActivation == level ? static_cast<float>(kLevel) : static_cast<float>(sum);
+    }
+  }
+  return 0;
+}
+
+template <int kD, int kDv, bool kBias>
+int Attention(void*, const Any* raw, int32_t count, Any*) {
+  Args args(raw, count);
+  const Tensor *q = args.Floats(3), *k = args.Floats(3), *v = args.Floats(3);
+  const Tensor* bias = kBias ? args.Floats(1) : nullptr;
+  const Tensor* q_positions = kBias ? args.Int32s(1) : nullptr;
+  const Tensor* k_positions = kBias ? args.Int32s(1) : nullptr;
+  const Tensor* out = args.Floats(3);
+  const auto scale = static_cast<float>(args.Float());
+  const int64_t nan_to_zero = args.Int();
+  const int64_t hq = args.Int(), hk = args.Int(), hv = args.Int(), ho = args.Int();
+  const int64_t q0 = args.Int(), q1 = args.Int(), k0 = args.Int(), k1 = args.Int();
+  const int64_t base = kBias ? args.Int() : 0, q_stride = kBias ? args.Int() : 0,
+                k_stride = kBias ? args.Int() : 0;
+  if (!args.Good()) return -1;
+  args.Demand(q->shape[2] == kD && k->shape[2] == kD && v->shape[2] == kDv && out->shape[2] == kDv,
+              "d or dv");
+  args.Demand(
+      0 <= q0 && q0 < q1 && q1 <= q->shape[0] && q1 - q0 <= 64 && out->shape[0] == q->shape[0],
+      "queries");
+  args.Demand(0 <= k0 && k0 <= k1 && k1 <= k->shape[0] && v->shape[0] == k->shape[0], "keys");
+  args.Demand(hq < q->shape[1] && hk < k->shape[1] && hv < v->shape[1] && ho < out->shape[1],
+              "heads");
+  if (!args.Good()) return -1;
+  auto row = [](const Tensor* t, int64_t i, int64_t head) {
+    return Data<float>(t) + (i * t->shape[1] + head) * t->shape[2];
+  };
+  auto* scores = static_cast<double*>(__TVMBackendAllocWorkspace(
+      1, 0, static_cast<uint64_t>(k1 - k0) * sizeof(double), pitc::tvm::kFloatCode, 64));
+  if (!scores) return Refuse("no workspace", count);
+  for (int64_t i = q0; i < q1; ++i) {
+    double most = -std::numeric_limits<double>::infinity(), sum = 0;
+    for (int64_t j = k0; j < k1; ++j) {
+      double score = 0;
+      for (int d = 0; d < kD; ++d)
+        score += static_cast<double>(row(q, i, hq)[d]) * row(k, j, hk)[d];
+      score *= scale;
+      if (kBias) {
+        int64_t at = base + Data<int32_t>(q_positions)[i] * q_stride +
+                     Data<int32_t>(k_positions)[j] * k_stride;
+        if (at < 0 || at >= bias->shape[0])
+          return Refuse("bias index", 3);  // the workspace is left behind on purpose
+        score += Data<float>(bias)[at];
+      }
+      scores[j - k0] = score;
+      most = std::max(most, score);
+    }
+    for (int64_t j = 0; j < k1 - k0; ++j) sum += scores[j] = std::exp(scores[j] - most);
+    const bool undefined = k0 == k1 || std::isnan(sum);
+    for (int d = 0; d < kDv; ++d) {
+      double value = 0;
+      for (int64_t j = k0; j < k1; ++j) value += scores[j - k0] * row(v, j, hv)[d];
+      value /= sum;
+      row(out, i, ho)[d] = nan_to_zero && undefined ? 0.0f : static_cast<float>(value);
+    }
+  }
+  __TVMBackendFreeWorkspace(1, 0, scores);
+  return 0;
+}
+
+}  // namespace
+
+EXPORT const char* pitc_kernel_last_error() { return error_text; }
+
+#define KERNEL_AT(symbol, level, ...)                                                  \
+  EXPORT int __tvm_ffi_##symbol##_v##level(void* self, const Any* args, int32_t count, \
+                                           Any* result) {                              \
+    return __VA_ARGS__(self, args, count, result);                                     \
+  }
+#define KERNEL(symbol, ...) KERNEL_AT(symbol, 3, __VA_ARGS__) KERNEL_AT(symbol, 4, __VA_ARGS__)
+#define GEMM_PAIR(k, n, activation)                                                      \
+  KERNEL(gather_gemm_k##k##_n##n##_##activation, GatherGemm<k, n, activation, plain, 0>) \
+  KERNEL(gather_gemm_k##k##_n##n##_##activation##_res, GatherGemm<k, n, activation, res, 0>)
+#define ATTENTION_PAIR(d, dv)                             \
+  KERNEL(attention_d##d##_v##dv, Attention<d, dv, false>) \
+  KERNEL(attention_d##d##_v##dv##_bias, Attention<d, dv, true>)
+
+KERNEL(pack_b4, Move<32, false>)
+KERNEL(pack_b1, Move<8, false>)
+KERNEL(unpack_b4, Move<32, true>)
+KERNEL(unpack_b1, Move<8, true>)
+GEMM_PAIR(1, 1, none)
+GEMM_PAIR(3, 5, none)
+GEMM_PAIR(3, 5, relu)
+GEMM_PAIR(16, 70, gelu)
+GEMM_PAIR(64, 130, none)
+GEMM_PAIR(64, 130, relu)
+ATTENTION_PAIR(1, 1)
+ATTENTION_PAIR(4, 4)
+ATTENTION_PAIR(8, 3)
+ATTENTION_PAIR(16, 16)
+// One that refuses every call, one that writes its level, one that exists for v3 only.
+KERNEL(gather_gemm_k7_n7_none, GatherGemm<7, 7, fails, plain, 0>)
+KERNEL_AT(gather_gemm_k9_n9_none, 3, GatherGemm<9, 9, level, plain, 3>)
+KERNEL_AT(gather_gemm_k9_n9_none, 4, GatherGemm<9, 9, level, plain, 4>)
+KERNEL_AT(gather_gemm_k9_n10_none, 3, GatherGemm<9, 10, level, plain, 3>)

@@ -1,0 +1,81 @@
+"""Fixtures for all tests."""
+
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import pitc
+from models.bert import BertConfig, bert
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="write the golden texts instead of comparing"
+    )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare a text with `tests/golden/NAME`; a missing file fails, too."""
+    update = bool(request.config.getoption("--update-golden"))
+
+    def check(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if update:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, "utf-8")
+            return
+        if not path.is_file():
+            pytest.fail(f"{path} does not exist; make it with --update-golden and read it")
+        expected = path.read_text("utf-8")
+        if text != expected:
+            pair = expected.splitlines(), text.splitlines()
+            lines = difflib.unified_diff(*pair, str(path), "this run", lineterm="")
+            pytest.fail("\n".join([*lines, "if this is wanted: pytest --update-golden"]))
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def bert_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small BERT-like encoder with a padding mask: `model.onnx`, outputs of every token."""
+    config = BertConfig(head="none", opset=17)
+    path = tmp_path_factory.mktemp("bert") / "model.onnx"
+    onnx.save(bert(config, np.random.default_rng(0)), path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def bert_artifact(bert_path: Path) -> Path:
+    """That encoder, compiled with padding."""
+    artifact = bert_path.with_name("model.pitc")
+    pitc.compile(bert_path, padding="attention_mask", output=artifact)
+    return artifact
+
+
+@pytest.fixture
+def mlp_path(tmp_path: Path) -> Path:
+    """y = x @ w + b, in which nothing can be skipped."""
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.standard_normal((16, 32)), "b": rng.standard_normal(32)}
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["h"], "product"),
+            helper.make_node("Add", ["h", "b"], ["y"], "bias"),
+        ],
+        "mlp",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 32])],
+        [numpy_helper.from_array(a.astype(np.float32), name) for name, a in weights.items()],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    path = tmp_path / "mlp.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    return path

@@ -1,0 +1,105 @@
+"""Runs a lowered model without any kernel: ONNX's reference evaluator, with PIT nodes interpreted by numpy from their plans."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+
+Array = np.ndarray
+
+
+def parse(text: str) -> dict[str, str]:
+    first, *lines = text.rstrip("\n").split("\n")
+    assert first == "pitc-plan 1", first
+    assert lines == sorted(lines)
+    return dict(line.split("=", 1) for line in lines)
+
+
+def number(text: str) -> float:
+    return float.fromhex(text) if "x" in text else float(text)
+
+
+def detect(fields: dict[str, str], live: Array) -> tuple[Array, ...]:
+    assert live.dtype == bool and live.ndim == int(fields["rank"])
+    rows = np.flatnonzero(live).astype(np.int32)
+    coords = np.stack(np.nonzero(live)).astype(np.int32)
+    counts = live.reshape(int(np.prod(live.shape[:-1])), live.shape[-1]).sum(1)
+    return rows, coords, np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+
+
+def place(codes: list[str], rows: Array, coords: Array) -> tuple[Any, ...]:
+    """A numpy index that puts the packed axis first."""
+    at = {"0": np.zeros_like(rows), "l": rows, "r": slice(None)}
+    at |= {f"c{k}": c for k, c in enumerate(coords)}
+    return tuple(at[c] for c in codes)
+
+
+def packed_first(index: tuple[Any, ...], x: Array) -> Array:
+    lead = [k for k, i in enumerate(index) if not isinstance(i, slice)]
+    rest = [k for k in range(x.ndim) if k not in lead]
+    return x.transpose(lead + rest)[tuple(index[k] for k in lead)]
+
+
+def pack(fields: dict[str, str], x: Array, rows: Array, coords: Array) -> tuple[Array]:
+    codes = fields["dims"].split(",")
+    assert len(codes) == x.ndim, (codes, x.shape)
+    assert all(x.shape[k] == 1 for k, c in enumerate(codes) if c == "0")
+    return (packed_first(place(codes, rows, coords), x),)
+
+
+def unpack(
+    fields: dict[str, str], packed: Array, rows: Array, coords: Array, live: Array
+) -> tuple[Array]:
+    codes = fields["dims"].split(",")
+    rest = iter(packed.shape[1:])
+    size = {"l": live.size} | {f"c{k}": n for k, n in enumerate(live.shape)}
+    out = np.zeros([next(rest) if c == "r" else size[c] for c in codes], packed.dtype)
+    lead = [k for k, c in enumerate(codes) if c != "r"]
+    order = lead + [k for k in range(out.ndim) if k not in lead]
+    out.transpose(order)[tuple(place(codes, rows, coords)[k] for k in lead)] = packed
+    return (out,)
+
+
+def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
+    q, k, v, q_offsets, k_offsets = inputs[:5]
+    heads, d, dv = (int(fields[n]) for n in ("heads", "d", "dv"))
+    q, k, v = (x.reshape(x.shape[0], -1, n) for x, n in ((q, d), (k, d), (v, dv)))
+    out = np.zeros((q.shape[0], heads, dv), np.float32)
+    for s in range(len(q_offsets) - 1):
+        qs, ks = slice(*q_offsets[s : s + 2]), slice(*k_offsets[s : s + 2])
+        for h in range(heads):
+            with np.errstate(all="ignore"):
+                x = (q[qs, h].astype(np.float64) @ k[ks, h].T.astype(np.float64)).astype(np.float32)
+                x *= np.float32(number(fields["scale"]))
+                if fields["bias"] == "1":
+                    bias, q_coords, k_coords = inputs[5:8]
+                    one = bias[s if bias.shape[0] > 1 else 0, h if bias.shape[1] > 1 else 0]
+                    at = [c[-1, r] for c, r in ((q_coords, qs), (k_coords, ks))]
+                    at = [a if n > 1 else np.zeros_like(a) for a, n in zip(at, one.shape, strict=True)]
+                    x += one[np.ix_(*at)]
+                e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True, initial=-np.inf))
+                p = e / e.sum(1, keepdims=True)
+                y = p @ v[ks, h] if k[ks].shape[0] else np.full((x.shape[0], dv), np.nan)
+                if fields["nan_to_zero"] == "1":
+                    y = np.where(np.isnan(p.sum(1, keepdims=True)) | (p.shape[1] == 0), 0, y)
+                out[qs, h] = y
+    return (out,)
+
+
+OPERATIONS = {"detect": detect, "pack": pack, "unpack": unpack, "attention": attention}
+
+
+class EPContext(OpRun):
+    op_domain = "com.microsoft"
+
+    def _run(self, *inputs: Array, ep_cache_context: str | bytes = "", **_: Any) -> Any:
+        text = ep_cache_context
+        fields = parse(text.decode() if isinstance(text, bytes) else text)
+        return OPERATIONS[fields["op"]](fields, *inputs)
+
+
+def run_lowered(model: onnx.ModelProto, feeds: dict[str, Array]) -> list[Array]:
+    """Outputs of a lowered model."""
+    return ReferenceEvaluator(model, new_ops=[EPContext]).run(None, feeds)  # type: ignore[return-value]

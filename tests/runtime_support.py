@@ -1,0 +1,176 @@
+"""Builds of `runtime/`, and small models of PIT nodes written by hand."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from filelock import FileLock
+from onnx import TensorProto, helper
+
+from pitc.ir.plan import EP_NAME, Plan
+
+ROOT = Path(__file__).parents[1]
+#: A finished build to use instead of the plain one, set for a process that runs under a sanitizer.
+BUILD_VARIABLE = "PITC_TEST_RUNTIME_BUILD"
+SANITIZERS = {"plain": "", "asan": "address,undefined", "tsan": "thread"}
+
+Array = np.ndarray[Any, Any]
+#: (name, element type, shape)
+Value = tuple[str, int, Sequence[str | int | None]]
+
+
+def tool(name: str) -> str:
+    """A program of the environment that runs the tests, else one on the path."""
+    beside = Path(sys.executable).with_name(name)
+    return str(beside) if beside.is_file() else shutil.which(name) or name
+
+
+def cmake(*arguments: str | Path) -> None:
+    """Run CMake; its output is shown only when it fails."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    run = subprocess.run(
+        [tool("cmake"), *map(str, arguments)],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-4000:]
+
+
+def build(flavour: str) -> Path:
+    """Build the library, its tests and the reference kernels; what is up to date stays."""
+    folder = ROOT / "build" / f"runtime-{flavour}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".lock"):
+        options = [f"-DPITC_SANITIZE={SANITIZERS[flavour]}", f"-DPython3_EXECUTABLE={sys.executable}"]
+        cmake("-S", ROOT / "runtime", "-B", folder, "-G", "Ninja", "-DPITC_TESTS=ON", *options)
+        cmake("--build", folder)
+    return folder
+
+
+def built() -> Path:
+    """The build that this process tests."""
+    finished = os.environ.get(BUILD_VARIABLE)
+    return Path(finished) if finished else build("plain")
+
+
+def pit_node(
+    name: str, plan: Plan | str, inputs: Sequence[str], outputs: Sequence[str], source: str = EP_NAME
+) -> onnx.NodeProto:
+    """An EPContext node; a plan may be given as text."""
+    return helper.make_node(
+        "EPContext",
+        list(inputs),
+        list(outputs),
+        name=name,
+        domain="com.microsoft",
+        main_context=1,
+        embed_mode=1,
+        ep_cache_context=plan.text() if isinstance(plan, Plan) else plan,
+        source=source,
+        partition_name=name,
+        ep_sdk_version="pitc-plan 1",
+    )
+
+
+def kernel_plan(op: str, kernel: str, **fields: int | float | str) -> Plan:
+    """A plan of an operation that runs a kernel of the reference library."""
+    return Plan(op, tuple({**fields, "kernel": kernel, "library": "kernels.so"}.items()))
+
+
+def gemm_plan(
+    k: int,
+    n: int,
+    activation: str = "none",
+    *,
+    bias: int = 0,
+    gather: int = 0,
+    residual: int = 0,
+    scatter: int = 0,
+) -> Plan:
+    kernel = f"gather_gemm_k{k}_n{n}_{activation}" + ("_res" if residual else "")
+    flags = {"bias": bias, "gather": gather, "residual": residual, "scatter": scatter}
+    return kernel_plan("gather_gemm", kernel, activation=activation, k=k, n=n, **flags)
+
+
+def attention_plan(
+    d: int,
+    dv: int,
+    heads: int,
+    *,
+    first: tuple[int, int, int] = (0, 0, 0),
+    scale: float = 0.5,
+    bias: int = 0,
+    nan_to_zero: int = 0,
+) -> Plan:
+    fields = dict(zip(("q_head", "k_head", "v_head"), first, strict=True))
+    return kernel_plan(
+        "attention",
+        f"attention_d{d}_v{dv}" + ("_bias" if bias else ""),
+        **fields,
+        bias=bias,
+        d=d,
+        dv=dv,
+        heads=heads,
+        nan_to_zero=nan_to_zero,
+        scale=float(scale),
+    )
+
+
+def make_model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[Value],
+    outputs: Sequence[Value],
+    values: Sequence[Value] = (),
+    constants: Mapping[str, Array] | None = None,
+) -> onnx.ModelProto:
+    """A model; outputs of PIT nodes that stay inside need an entry in `values`."""
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        list(nodes),
+        "graph",
+        [info(*value) for value in inputs],
+        [info(*value) for value in outputs],
+        [onnx.numpy_helper.from_array(array, name) for name, array in (constants or {}).items()],
+        value_info=[info(*value) for value in values],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def save(folder: Path, model: onnx.ModelProto, name: str = "model.onnx") -> Path:
+    """Write a model with the reference kernels beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "kernels.so").exists():
+        shutil.copy(built() / "tests" / "reference_kernels.so", folder / "kernels.so")
+    onnx.save(model, folder / name)
+    return folder / name
+
+
+def panels(b: Array, width: int) -> Array:
+    """B `[K, N]` as panels `[P, K, width]`, padded with zeros."""
+    k, n = b.shape
+    count = -(-n // width)
+    padded = np.zeros((k, count * width), np.float32)
+    padded[:, :n] = b
+    return np.ascontiguousarray(padded.reshape(k, count, width).transpose(1, 0, 2))
+
+
+def points(live: Array) -> tuple[Array, Array, Array]:
+    """rows, coords and offsets of a mask, by numpy."""
+    coords = np.stack(np.nonzero(live)).astype(np.int32)
+    counts = live.reshape(int(np.prod(live.shape[:-1])), live.shape[-1]).sum(1)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    return np.flatnonzero(live).astype(np.int32), coords, offsets
+
+
+F, I, B = TensorProto.FLOAT, TensorProto.INT32, TensorProto.BOOL
+ROWS: Value = ("rows", I, ["t"])
+COORDS: Value = ("coords", I, ["r", "t"])
+OFFSETS: Value = ("offsets", I, ["m"])

@@ -1,0 +1,301 @@
+"""The benchmark program on tiny models: cases, answers, results; no test looks at a time."""
+
+import itertools
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer import Typer
+from typer.testing import CliRunner
+
+from benchmarks import program
+from benchmarks.cases import CASES, BertCase, CompileCase, TextCase, shortened
+from benchmarks.contenders import (
+    BASE,
+    CONTENDERS,
+    OURS,
+    Contender,
+    buckets,
+    live_rows,
+    relative_error,
+    singles,
+    whole,
+)
+from benchmarks.cost import flops, weight_bytes
+from benchmarks.machine import machine_facts, measure_limits
+from benchmarks.pinning import allowed_cores, one_core
+from benchmarks.report import save, table
+from benchmarks.run import time_case, time_compile
+from benchmarks.timing import interleave, ratio
+from benchmarks.workload import MASK, Feeds, bert_batch, draw_lengths, make_workload
+from models import minilm
+from models.bert import BERT_BASE, TINY
+from pitc.errors import UsageError
+
+TINY_CASE = BertCase("tiny", TINY, batch=6, length=12, mean=5)
+PEERS = tuple(c for c in CONTENDERS if c.name != OURS)
+
+
+def quiet(_: str) -> None:
+    """Progress that nobody reads."""
+
+
+@pytest.mark.parametrize(
+    ("batch", "length", "mean"),
+    [(32, 128, 40), (16, 256, 100), (8, 384, 150), (4, 128, 128), (1, 7, 7), (5, 9, 3), (3, 1, 1)],
+)
+def test_lengths_have_the_mean_and_the_longest(batch: int, length: int, mean: int) -> None:
+    for seed in range(20):
+        lengths = draw_lengths(np.random.default_rng(seed), batch, length, mean)
+        assert len(lengths) == batch
+        assert sum(lengths) == mean * batch
+        assert max(lengths) == length and min(lengths) >= 1
+
+
+def test_impossible_lengths_are_refused() -> None:
+    for mean in (1, 10):
+        with pytest.raises(ValueError, match="cannot have the mean"):
+            draw_lengths(np.random.default_rng(0), 4, 9, mean)
+
+
+def test_batch_is_padded_on_the_right() -> None:
+    feeds = bert_batch(TINY_CASE, np.random.default_rng(0))
+    mask = feeds[MASK]
+    assert mask.shape == (6, 12) and mask.sum() == 30
+    np.testing.assert_array_equal(mask, -np.sort(-mask, axis=1))
+    np.testing.assert_array_equal(feeds["input_ids"] != 0, mask != 0)
+
+
+@pytest.mark.parametrize("split", [whole, singles, buckets])
+def test_splits_keep_every_token_once(split: Any) -> None:
+    feeds = bert_batch(TINY_CASE, np.random.default_rng(0))
+    seen: list[int] = []
+    for rows, part in split(feeds):
+        seen += list(rows)
+        for row, ids, mask in zip(rows, part["input_ids"], part[MASK], strict=True):
+            length = feeds[MASK][row].sum()
+            assert mask.sum() == length
+            np.testing.assert_array_equal(ids[:length], feeds["input_ids"][row, :length])
+    assert sorted(seen) == list(range(6))
+
+
+def test_buckets_are_sorted_and_cut_to_their_longest() -> None:
+    feeds = bert_batch(TINY_CASE, np.random.default_rng(0))
+    lengths = feeds[MASK].sum(1)
+    parts = list(buckets(feeds))
+    assert [len(rows) for rows, _ in parts] == [4, 2]
+    for rows, part in parts:
+        assert part[MASK].shape[1] == lengths[rows].max()
+    assert lengths[parts[0][0]].min() >= lengths[parts[1][0]].max()
+
+
+def test_live_rows_drop_padding_only_where_rows_are_tokens() -> None:
+    feeds: Feeds = {MASK: np.array([[1, 1, 0], [1, 0, 0]])}
+    per_token = np.arange(12.0).reshape(2, 3, 2)
+    first, second = live_rows([(np.array([1, 0]), per_token)], feeds)
+    np.testing.assert_array_equal(first, per_token[1, :2])
+    np.testing.assert_array_equal(second, per_token[0, :1])
+    pooled = np.arange(4.0).reshape(2, 2)
+    answers = live_rows([(np.array([0]), pooled[:1]), (np.array([1]), pooled[1:])], feeds)
+    np.testing.assert_array_equal(answers, pooled)
+
+
+def test_relative_error_sees_every_kind_of_wrong_answer() -> None:
+    good = [np.ones(4), np.full((2, 2), 2.0)]
+    assert relative_error(good, good) == 0.0
+    assert relative_error([good[0], good[1] * 1.01], good) == pytest.approx(0.01)
+    assert relative_error([good[0], good[1][:1]], good) == float("inf")
+    assert relative_error([good[0], good[1] * np.nan], good) == float("inf")
+
+
+def test_interleave_rotates_and_pairs_rounds() -> None:
+    calls: list[str] = []
+    ticks = itertools.count()
+    work = {name: (lambda name=name: calls.append(name)) for name in "abc"}
+    taken = interleave(work, 3, clock=lambda: float(next(ticks)))
+    assert "".join(calls) == "abc" + "abc" + "bca" + "cab"
+    assert taken == {name: [1.0, 1.0, 1.0] for name in "abc"}
+
+
+def test_interleave_keeps_its_budget_but_not_below_one_round() -> None:
+    rounds: list[int] = []
+    taken = interleave({"a": lambda: None}, 50, budget_s=0.0, progress=rounds.append)
+    assert len(taken["a"]) == 1 and rounds == [1]
+
+
+def test_ratio_is_the_median_of_ratios() -> None:
+    assert ratio([2.0, 30.0, 8.0], [1.0, 10.0, 2.0]) == 3.0
+    with pytest.raises(ValueError, match="argument 2"):
+        ratio([1.0], [1.0, 2.0])
+
+
+def test_flops_of_bert_base() -> None:
+    """A layer is 2 x 7.08 M per token and 4 x 768 per pair of tokens."""
+    one = replace(BERT_BASE, layers=1)
+    assert flops(one, [1]) == 2 * 7_077_888 + 4 * 768
+    assert flops(BERT_BASE, [10, 20]) == 12 * (30 * 2 * 7_077_888 + 500 * 4 * 768)
+    assert weight_bytes(one) == 4 * 7_077_888
+
+
+@pytest.mark.skipif(not allowed_cores(), reason="the system does not say which cores are allowed")
+def test_one_core_is_given_back() -> None:
+    before = allowed_cores()
+    with one_core() as core:
+        assert os.sched_getaffinity(0) == {core}
+    assert allowed_cores() == before
+
+
+def test_machine_facts_are_json_without_names() -> None:
+    facts = machine_facts()
+    text = json.dumps(facts)
+    assert os.uname().nodename not in text or len(os.uname().nodename) < 3
+    assert str(Path.home()) not in text
+    assert facts["packages"]["onnxruntime"]
+
+
+def test_limits_are_plausible() -> None:
+    """Loose on purpose: it only catches a loop that the compiler removed, and wrong units."""
+    limits = measure_limits()
+    assert limits, "a C compiler is part of the build"
+    assert 1 < limits["fma_gflops"] < 2_000
+    assert 0.5 < limits["read_gbytes_per_s"] < 2_000
+
+
+def test_peers_answer_alike() -> None:
+    result = time_case(TINY_CASE, 2, {}, PEERS, quiet)
+    rows = {row["name"]: row for row in result["contenders"]}
+    assert {BASE, "ort-singles", "ort-buckets"} <= rows.keys()
+    for row in rows.values():
+        assert row["error"] <= 1e-5 and len(row["rounds_ms"]) == 2
+    assert result["best_peer"] in rows
+    assert result["limit_ms"] is None and result["speedup"] == {}
+    assert result["workload"]["tokens"] == 30
+    assert result["workload"]["live_share"] == pytest.approx(30 / 72)
+
+
+def test_wrong_and_failing_peers_are_not_timed() -> None:
+    def off(workload: Any) -> Any:
+        return lambda feeds: np.ones((*feeds["input_ids"].shape, TINY.hidden), np.float32)
+
+    def fails(workload: Any) -> Any:
+        raise RuntimeError("no kernel\nfor this")
+
+    said: list[str] = []
+    wrong = Contender("wrong", off, whole, "numpy")
+    broken = Contender("broken", fails, whole, "numpy")
+    absent = Contender("absent", fails, whole, "a_package_that_does_not_exist")
+    result = time_case(TINY_CASE, 1, {}, (CONTENDERS[0], wrong, broken, absent), said.append)
+    rows = {row["name"]: row for row in result["contenders"]}
+    assert rows.keys() == {BASE, "wrong"}
+    assert rows["wrong"]["ms"] is None and rows["wrong"]["error"] > 0.1
+    assert result["best_peer"] == BASE
+    assert any("broken: left out, it failed: no kernel for this" in line for line in said)
+
+
+def test_shortened_cases() -> None:
+    for case in CASES:
+        short = shortened(case, 1)
+        assert short.name == case.name
+        assert (short.layers if isinstance(short, TextCase) else short.config.layers) == 1
+
+
+def test_unknown_case_names_the_known_ones() -> None:
+    assert [case.name for case in program.chosen(["compile-bert"])] == ["compile-bert"]
+    assert program.chosen([]) == list(CASES)
+    with pytest.raises(UsageError, match=r"no case 'x'.*minilm-64"):
+        program.chosen(["x"])
+
+
+@pytest.mark.skipif(
+    not minilm.installed() and "CI" not in os.environ, reason=f"run: {minilm.INSTALL}"
+)
+def test_text_workload_is_real_text(tmp_path: Path) -> None:
+    case = TextCase("text", batch=4, batches=2, layers=1)
+    workload = make_workload(case, tmp_path)
+    assert len(workload.batches) == 2 and workload.padding is None
+    assert all(feeds["input_ids"][:, 0].tolist() == [101] * 4 for feeds in workload.batches)
+    assert workload.facts()["useful_share"] < 1
+
+
+@pytest.fixture
+def tiny_program(monkeypatch: pytest.MonkeyPatch) -> Iterator[Typer]:
+    """The program with tiny cases of the same kinds."""
+    cases = (TINY_CASE, replace(TINY_CASE, name="full", mean=12), CompileCase("compile", TINY))
+    monkeypatch.setattr(program, "CASES", cases)
+    app = Typer()
+    app.command()(program.command)
+    yield app
+
+
+def test_program_end_to_end(tiny_program: Typer, tmp_path: Path) -> None:
+    out = tmp_path / "all.json"
+    arguments = ["--rounds", "1", "--json", str(out), "--results", str(tmp_path / "results")]
+    done = CliRunner().invoke(tiny_program, arguments)
+    assert done.exit_code == 0, done.output
+    results = {result["case"]["name"]: result for result in json.loads(out.read_text())}
+    assert results.keys() == {"tiny", "full", "compile"}
+    for name in ("tiny", "full"):
+        saved = json.loads((tmp_path / "results" / f"{name}.json").read_text())
+        assert saved == results[name]
+        ours = next(row for row in saved["contenders"] if row["name"] == OURS)
+        assert ours["error"] <= 1e-5 and saved["speedup"][BASE] > 0
+        assert saved["limit_ms"] > 0
+    assert results["full"]["workload"]["live_share"] == 1.0
+    assert results["compile"]["wall_s"] > 0 and results["compile"]["cpu_s"] > 0
+
+
+def test_program_short_runs_leave_no_result_files(tiny_program: Typer, tmp_path: Path) -> None:
+    arguments = ["tiny", "--rounds", "1", "--layers", "1", "--results", str(tmp_path / "results")]
+    done = CliRunner().invoke(tiny_program, arguments)
+    assert done.exit_code == 0, done.output
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["tiny", "--against", "nobody"]])
+def test_program_says_what_is_wrong(tiny_program: Typer, arguments: list[str]) -> None:
+    done = CliRunner().invoke(tiny_program, arguments)
+    assert done.exit_code == 2
+    assert "error: there is no" in done.output + done.stderr
+
+
+def test_wrong_results_of_pitc_are_noticed() -> None:
+    right = {"contenders": [{"name": OURS, "error": 1e-7}]}
+    assert not program.wrong(right) and not program.wrong({"wall_s": 1.0})
+    for error in (1e-3, None):
+        assert program.wrong({"contenders": [{"name": OURS, "error": error}]})
+
+
+def test_compile_failures_are_reported() -> None:
+    case = CompileCase("compile", TINY, padding="no_such_input")
+    with pytest.raises(Exception, match="no_such_input"):
+        time_compile(case, 1, allowed_cores(), quiet)
+
+
+def test_tables_show_every_contender(tmp_path: Path) -> None:
+    case = {"name": "c"}
+    rows = [
+        {"name": BASE, "error": 0.0, "ms": 8.0, "rounds_ms": [8.0]},
+        {"name": OURS, "error": 1e-7, "ms": 2.0, "rounds_ms": [2.0]},
+        {"name": "other", "error": None, "ms": None, "rounds_ms": []},
+    ]
+    result: dict[str, Any] = {
+        "case": case,
+        "workload": {"batches": [[2, 3]], "tokens": 4, "live_share": 4 / 6},
+        "contenders": rows,
+        "best_peer": BASE,
+        "limit_ms": 1.0,
+        "speedup": {BASE: 4.0},
+    }
+    console = Console(width=120, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    console.print(table(result))
+    text = console.export_text()
+    for part in ("ort-padded *", "4.00", "wrong answer", "not finite", "8.00", "0.67"):
+        assert part in text
+    path = save(result, tmp_path / "results")
+    assert json.loads(path.read_text()) == result

@@ -1,0 +1,104 @@
+"""Domains and layouts: coordinates found from dead facts alone, however a value's dimensions are arranged."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pitc.ir.index import ONE, Digit, atom, dim_index, poly, sym
+from pitc.ir.region import SOME, Region, Test, position
+from pitc.passes.domain import domain_of, memberships
+from pitc.passes.layout import layout_of
+
+B, S, H, D = sym("b"), sym("s"), poly(4), poly(16)
+
+
+def dead_at(*index: object) -> Region:
+    return Region((Test("mask", tuple(index), "nz", False),))  # type: ignore[arg-type]
+
+
+HIDDEN = (B, S, poly(64)), dead_at(dim_index(0, B), dim_index(1, S))
+HEADS = (B, H, S, D), dead_at(dim_index(0, B), dim_index(2, S))
+FLAT = (B * S, poly(64)), dead_at(atom(Digit(0, S, B)), atom(Digit(0, ONE, S)))
+MERGED = (B * H, S, D), dead_at(atom(Digit(0, H, B)), dim_index(1, S))
+TIME_FIRST = (S, B, poly(64)), dead_at(dim_index(1, B), dim_index(0, S))
+
+
+@pytest.mark.parametrize(("shape", "dead"), [HIDDEN, HEADS, FLAT, MERGED, TIME_FIRST])
+def test_all_layouts_share_one_domain(shape, dead):
+    domain, _ = domain_of(HIDDEN[1])
+    found = list(memberships(domain, [dead]))
+    assert domain_of(dead)[0] == domain
+    assert len(found) == 1
+    assert domain.at(found[0][0]) == dead
+
+
+@pytest.mark.parametrize(
+    ("value", "rest", "codes"),
+    [
+        (HIDDEN, (64,), ("c0", "c1", "r")),
+        (HEADS, (4, 16), ("c0", "r", "c1", "r")),
+        (FLAT, (64,), ("l", "r")),
+        (MERGED, (4, 16), None),
+        (TIME_FIRST, (64,), ("c1", "c0", "r")),
+    ],
+)
+def test_layouts_keep_the_other_digits(value, rest, codes):
+    shape, dead = value
+    domain, _ = domain_of(HIDDEN[1])
+    ((coords, _),) = memberships(domain, [dead])
+    layout = layout_of(shape, coords)
+    assert tuple(e.as_int() for e in layout.rest_shape) == rest
+    assert layout.dim_codes() == codes
+
+
+def test_scores_belong_twice():
+    shape = (B, H, S, S)
+    by_query, by_key = (dead_at(dim_index(0, B), dim_index(d, S)) for d in (2, 3))
+    domain, _ = domain_of(HIDDEN[1])
+    found = {c for c, _ in memberships(domain, [by_query, by_key])}
+    assert found == {
+        (Digit(0, ONE, B), Digit(2, ONE, S)),
+        (Digit(0, ONE, B), Digit(3, ONE, S)),
+    }
+    assert layout_of(shape, next(iter(found))) is not None
+
+
+def test_a_wider_dead_fact_belongs_to_a_narrower_domain():
+    guard = Test("mask", (dim_index(0, B), atom(Digit(SOME - 1, ONE, S))), "nz", True)
+    late = position(dim_index(1, S) - 1)
+    narrow, _ = domain_of(HIDDEN[1] | Region((guard, late)))
+    assert len(narrow.dead) == 3
+    assert [c for c, _ in memberships(narrow, [HIDDEN[1]])]
+    wide, _ = domain_of(HIDDEN[1])
+    assert not list(memberships(wide, [HIDDEN[1] | Region((guard,))]))
+
+
+def test_facts_without_coordinates_give_no_domain():
+    everywhere_late = Region((position(poly(3)),))
+    assert domain_of(everywhere_late) is None
+    overlapping = dead_at(atom(Digit(0, ONE, B * S)), atom(Digit(0, S, B)))
+    assert domain_of(overlapping) is None
+
+
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    split=st.data(),
+)
+def test_layout_tiles_every_index(sizes, split):
+    """The digits of a dimension, put together again, are its index."""
+    which = split.draw(st.integers(0, len(sizes) - 1))
+    stride = 1
+    digits = []
+    for k in reversed(range(len(sizes))):
+        digits.append(Digit(0, poly(stride), poly(sizes[k])))
+        stride *= sizes[k]
+    coords = (digits[::-1][which],)
+    layout = layout_of((poly(stride),), coords)
+    assert layout is not None
+    index = np.arange(stride)
+    total = sum(
+        (index // f.digit.stride.as_int() % f.digit.extent.as_int()) * f.digit.stride.as_int()
+        for f in layout.factors[0]
+    )
+    np.testing.assert_array_equal(total, index)

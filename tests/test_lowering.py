@@ -1,0 +1,244 @@
+"""Lowered graphs against ONNX Runtime on the source graph, with PIT nodes interpreted by numpy.
+
+Kernels and the plugin have tests of their own; here only facts, regions and rewriting are on trial.
+"""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+from models.bert import BertConfig, bert
+from models.heads import HEADS
+from models.masks import MASKS
+from pitc.ir.refusal import Code
+from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
+from tests.plan_reference import run_lowered
+
+RTOL = 1e-5  # norm-wise, float32
+PADDING = "attention_mask"
+
+
+def lower(model: onnx.ModelProto, padding: str | None = None) -> Lowered:
+    return run_passes(ir.serde.deserialize_model(model), LowerOptions(padding=padding))
+
+
+def mask_of(kind: str, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
+    b, s = shape
+    lengths = rng.integers(1, s + 1, b) if s else np.zeros(b, int)
+    at = np.arange(s)
+    match kind:
+        case "right":
+            return at < lengths[:, None]
+        case "left":
+            return at >= s - lengths[:, None]
+        case "holes":
+            m = rng.random((b, s)) < 0.5
+            m[:1, :1], m[1:2] = True, False
+            return m
+        case "full":
+            return np.ones((b, s), bool)
+        case "empty":
+            return np.zeros((b, s), bool)
+    raise AssertionError(kind)
+
+
+KINDS = ("right", "left", "holes", "full", "empty")
+
+
+def feeds_of(model: onnx.ModelProto, mask: np.ndarray, rng: np.random.Generator) -> dict:
+    feeds = {}
+    for i in model.graph.input:
+        dtype = helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type)
+        high = 2 if "type" in i.name else 90
+        random = rng.integers(0, high, mask.shape)
+        feeds[i.name] = (mask if "mask" in i.name else random).astype(dtype)
+    return feeds
+
+
+def reference(model: onnx.ModelProto):
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    return ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+
+
+def assert_same(model, lowered: Lowered, mask, padding, rng, session) -> None:
+    feeds = feeds_of(model, mask, rng)
+    want = session.run(None, feeds)
+    got = run_lowered(ir.serde.serialize_model(lowered.model), feeds)
+    for x, y in zip(want, got, strict=True):
+        assert x.shape == y.shape and x.dtype == y.dtype
+        if padding and x.shape[:2] == mask.shape and x.ndim > 1:
+            np.testing.assert_array_equal(y[~mask], 0)
+            x, y = x[mask], y[mask]
+        np.testing.assert_array_equal(np.isnan(x), np.isnan(y))
+        x, y = np.nan_to_num(x), np.nan_to_num(y)
+        assert np.linalg.norm(x - y) <= RTOL * max(np.linalg.norm(x), 1e-6)
+
+
+def contractions(lowered: Lowered) -> list[str]:
+    return [r.lowering for r in lowered.report.nodes if r.op_type in ("MatMul", "Gemm")]
+
+
+CASES = [
+    *((mask, "none", PADDING) for mask in MASKS),
+    *((mask, "mean", None) for mask in MASKS),
+    *((mask, "cls", None) for mask in MASKS),
+    *(("sdpa", head, padding) for head in HEADS for padding in (None, PADDING)),
+]
+
+
+@pytest.mark.parametrize(("mask", "head", "padding"), CASES)
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_every_mask_dialect_and_head(mask: str, head: str, padding: str | None):
+    rng = np.random.default_rng(7)
+    model = bert(BertConfig(mask=mask, head=head), rng)
+    lowered, session = lower(model, padding), reference(model)
+    for kind in KINDS:
+        assert_same(model, lowered, mask_of(kind, (3, 9), rng), padding, rng, session)
+    if padding or head in ("mean", "mean_normalised"):
+        packed = [x for x in contractions(lowered) if x != "ordinary"]
+        assert len(packed) >= 16 or mask == "mul_sub"
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("batch", [0, 1, 2, 9])
+@pytest.mark.parametrize("sequence", [0, 1, 9])
+def test_degenerate_sizes(batch: int, sequence: int):
+    rng = np.random.default_rng(3)
+    model = bert(BertConfig(layers=1, mask="fill_min", head="none"), rng)
+    lowered, session = lower(model, PADDING), reference(model)
+    for kind in ("right", "empty", "full"):
+        mask = mask_of(kind, (batch, sequence), rng)
+        assert_same(model, lowered, mask, PADDING, rng, session)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    mask=st.integers(0, 2**32 - 1),
+    sizes=st.tuples(st.integers(1, 4), st.integers(1, 8)),
+    options=st.fixed_dictionaries(
+        {
+            "scores": st.sampled_from(["div", "mul", "split"]),
+            "activation": st.sampled_from(["gelu_erf", "gelu", "tanh"]),
+            "norm": st.sampled_from(["op", "primitive"]),
+            "linear": st.sampled_from(["matmul", "gemm"]),
+        }
+    ),
+)
+def test_random_masks_and_dialects_of_layers(mask, sizes, options):
+    known = {f: v for f, v in options.items() if _accepted(f, v)}
+    rng = np.random.default_rng(mask)
+    model = bert(BertConfig(layers=1, mask="fill_min", head="mean", **known), rng)
+    lowered = lower(model)
+    live = rng.random(sizes) < rng.random()
+    assert_same(model, lowered, live, None, rng, reference(model))
+
+
+def _accepted(field: str, value: str) -> bool:
+    try:
+        BertConfig(**{field: value})
+    except ValueError:
+        return False
+    return True
+
+
+def one_node(*nodes, inputs, outputs, weights=()) -> onnx.ModelProto:
+    def info(name, shape, kind=TensorProto.FLOAT):
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    graph = helper.make_graph(
+        list(nodes),
+        "g",
+        [info(*i) for i in inputs],
+        [info(*o) for o in outputs],
+        [onnx.numpy_helper.from_array(w, n) for n, w in weights],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def masked_rows(reader: list[onnx.NodeProto]) -> onnx.ModelProto:
+    """A contraction whose rows are multiplied by a mask, behind the given nodes (h -> z)."""
+    rng = np.random.default_rng(0)
+    make = helper.make_node
+    return one_node(
+        make("MatMul", ["x", "w"], ["h"]),
+        *reader,
+        make("Cast", ["m"], ["f"], to=TensorProto.FLOAT),
+        make("Unsqueeze", ["f", "last"], ["u"]),
+        make("Mul", ["z", "u"], ["y"]),
+        inputs=[("x", ["b", "s", 256]), ("m", ["b", "s"], TensorProto.INT64)],
+        outputs=[("y", ["b", "s", 256])],
+        weights=[
+            ("w", rng.normal(size=(256, 256)).astype(np.float32)),
+            ("last", np.asarray([-1], np.int64)),
+        ],
+    )
+
+
+def test_a_reader_that_is_not_total_keeps_the_region_whole():
+    """Zeros in dead rows would become NaN in 1/x, and NaN * 0 is not 0."""
+    model = masked_rows([helper.make_node("Reciprocal", ["h"], ["z"])])
+    lowered = lower(model)
+    ((record,), rng) = (
+        [r for r in lowered.report.nodes if r.op_type == "MatMul"],
+        np.random.default_rng(1),
+    )
+    if record.lowering == "ordinary":
+        assert record.refusal is not None and record.refusal.code is Code.NOT_TOTAL
+    x = rng.normal(size=(2, 5, 256)).astype(np.float32)
+    m = np.asarray([[1, 1, 0, 0, 0], [1, 0, 1, 1, 1]])
+    want = reference(model).run(None, {"x": x, "m": m})[0]
+    got = run_lowered(ir.serde.serialize_model(lowered.model), {"x": x, "m": m})[0]
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_an_isolated_contraction_runs_packed():
+    model = masked_rows([helper.make_node("Identity", ["h"], ["z"])])
+    lowered = lower(model)
+    assert contractions(lowered) == ["packed"]
+    rng = np.random.default_rng(1)
+    for m in (rng.integers(0, 2, (2, 5)), np.zeros((2, 5), int), np.ones((1, 1), int)):
+        x = rng.normal(size=(*m.shape, 256)).astype(np.float32)
+        feeds = {"x": x, "m": m.astype(np.int64)}
+        want = reference(model).run(None, feeds)[0]
+        got = run_lowered(ir.serde.serialize_model(lowered.model), feeds)[0]
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_without_sparsity_the_model_compiles_to_itself():
+    rng = np.random.default_rng(0)
+    model = bert(BertConfig(mask="none", head="none"), rng)
+    lowered = lower(model)
+    assert not lowered.kernels and not lowered.report.regions
+    assert [n.op_type for n in lowered.model.graph] == [
+        n.op_type for n in model.graph.node if n.op_type != "Constant"
+    ]
+
+
+def test_nothing_depends_on_names():
+    """The same graph under other names lowers to the same operators."""
+    rng = np.random.default_rng(0)
+    model = bert(BertConfig(mask="dynamo", head="none"), rng)
+    renamed = onnx.ModelProto()
+    renamed.CopyFrom(model)
+    kept = {i.name for i in (*model.graph.input, *model.graph.output)}
+    names: dict[str, str] = {}
+
+    def new(name: str) -> str:
+        return name if name in kept or not name else names.setdefault(name, f"v{len(names)}")
+
+    for node in renamed.graph.node:
+        node.name = ""
+        node.input[:] = [new(x) for x in node.input]
+        node.output[:] = [new(x) for x in node.output]
+    for w in renamed.graph.initializer:
+        w.name = new(w.name)
+    del renamed.graph.value_info[:]
+    want, got = lower(model, PADDING), lower(renamed, PADDING)
+    assert [n.op_type for n in want.model.graph] == [n.op_type for n in got.model.graph]
+    assert contractions(want) == contractions(got)

@@ -1,0 +1,491 @@
+"""The five operations of the execution provider against numpy, with reference kernels in C++."""
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from pitc.ir.plan import Plan
+from tests.runtime_support import (
+    COORDS,
+    OFFSETS,
+    ROWS,
+    Array,
+    B,
+    F,
+    I,
+    Value,
+    attention_plan,
+    built,
+    gemm_plan,
+    kernel_plan,
+    make_model,
+    panels,
+    pit_node,
+    points,
+    save,
+)
+
+ort = pytest.importorskip("onnxruntime")
+
+Run = Callable[..., list[Array]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def provider() -> Iterator[None]:
+    from pitc.runtime.library import register_ep
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PITC_EP_LIBRARY", str(built() / "libpitc_ort_ep.so"))
+        register_ep()
+        yield
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Callable[..., Run]:
+    """Make a session of a model and return its run function, which takes inputs by name."""
+    from pitc.runtime.library import make_session
+
+    def load(model: onnx.ModelProto, threads: int = 1, level: str | None = None) -> Run:
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = threads
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        path = save(tmp_path, model)
+        session = make_session(path, options, {"cpu_level": level} if level else None)
+        return lambda **feeds: session.run(None, feeds)
+
+    return load
+
+
+def masks(rng: np.random.Generator, shape: tuple[int, ...]) -> Iterator[Array]:
+    """Nothing live, all live, and three random densities."""
+    for density in (0.0, 1.0, 0.1, 0.5, 0.9):
+        yield rng.random(shape) < density
+
+
+# ---- detect
+
+SHAPES = [(0,), (1,), (200,), (3, 0), (0, 5), (4, 33), (2, 3, 65), (2, 1, 0, 4), (1, 2, 1, 2, 1, 2, 1, 3)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_detect(load: Callable[..., Run], shape: tuple[int, ...]) -> None:
+    rank = len(shape)
+    node = pit_node("d", Plan("detect", (("rank", rank),)), ["live"], ["rows", "coords", "offsets"])
+    dims: list[str | int | None] = [f"e{k}" for k in range(rank)]
+    outputs: list[Value] = [ROWS, COORDS, OFFSETS]
+    rng = np.random.default_rng(rank)
+    for kind, dtype in ((B, np.bool_), (onnx.TensorProto.UINT8, np.uint8)):
+        run = load(make_model([node], [("live", kind, dims)], outputs))
+        for live in masks(rng, shape):
+            marks = live if dtype == np.bool_ else live * rng.integers(1, 256, shape, dtype)
+            for got, expected in zip(run(live=marks), points(live), strict=True):
+                np.testing.assert_array_equal(got, expected, strict=True)
+
+
+@pytest.mark.parametrize("level", [None, "v3"])
+def test_detect_many_points_on_two_threads(load: Callable[..., Run], level: str | None) -> None:
+    node = pit_node("d", Plan("detect", (("rank", 3),)), ["live"], ["rows", "coords", "offsets"])
+    model = make_model([node], [("live", B, ["a", "b", "c"])], [ROWS, COORDS, OFFSETS])
+    run = load(model, threads=2, level=level)
+    for live in masks(np.random.default_rng(0), (9, 41, 777)):
+        for got, expected in zip(run(live=live), points(live), strict=True):
+            np.testing.assert_array_equal(got, expected, strict=True)
+
+
+def test_detect_outputs_that_nobody_reads(load: Callable[..., Run]) -> None:
+    live = np.random.default_rng(1).random((5, 9)) < 0.5
+    names = ["rows", "coords", "offsets"]
+    for wanted, expected in zip((ROWS, COORDS, OFFSETS), points(live), strict=True):
+        node = pit_node("d", Plan("detect", (("rank", 2),)), ["live"], names)
+        value: Value = ("copy", I, wanted[2])
+        inside = [v for v in (ROWS, COORDS, OFFSETS)]
+        model = make_model(
+            [node, helper.make_node("Identity", [wanted[0]], ["copy"])],
+            [("live", B, ["b", "s"])],
+            [value],
+            inside,
+        )
+        run = load_anywhere(load, model)
+        np.testing.assert_array_equal(run(live=live)[0], expected)
+    node = pit_node("d", Plan("detect", (("rank", 2),)), ["live"], ["", "", "offsets"])
+    run = load(make_model([node], [("live", B, ["b", "s"])], [OFFSETS]))
+    np.testing.assert_array_equal(run(live=live)[0], points(live)[2])
+
+
+def load_anywhere(load: Callable[..., Run], model: onnx.ModelProto) -> Run:
+    """Identity runs on ONNX Runtime's own provider, unless it is optimised away."""
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    del model.graph.node[-1].attribute[:]
+    nodes = model.graph.node
+    nodes[-1].CopyFrom(helper.make_node("Identity", list(nodes[-1].input), list(nodes[-1].output)))
+    try:
+        return load(model)
+    except Exception as error:
+        assert "fallback" in str(error), error
+        raise
+
+
+# ---- pack and unpack
+
+ELEMENTS = [np.float32, np.int64, np.float16, np.int8, np.bool_]
+# (dims, kept extents), for a domain of two dimensions
+LAYOUTS = [
+    ("c0,c1", ()),
+    ("c0,c1,r", (12,)),
+    ("c0,r,c1,r", (3, 4)),
+    ("c0,r,0,c1,r,r", (2, 3, 4)),
+    ("r,c1,r,c0,r", (2, 3, 4)),
+    ("l,r", (8,)),
+    ("r,l,0", (4,)),
+    ("c0,c1,r", (0,)),
+    ("c0,r,c1,r", (0, 4)),
+]
+
+
+def unpacked_shape(dims: str, kept: tuple[int, ...], domain: tuple[int, ...]) -> list[int]:
+    rest = iter(kept)
+    known = {"c0": domain[0], "c1": domain[1], "l": math.prod(domain), "0": 1}
+    return [next(rest) if use == "r" else known[use] for use in dims.split(",")]
+
+
+def packed_view(dims: str, x: Array, domain: tuple[int, ...]) -> Array:
+    """x as `[points of the domain, kept ..]`."""
+    uses = dims.split(",")
+    order = sorted(range(len(uses)), key=lambda i: (uses[i] == "r", uses[i]))
+    order = [i for i in order if uses[i] != "0"]
+    flat = x.squeeze(tuple(i for i, use in enumerate(uses) if use == "0"))
+    kept = [i for i, use in enumerate(uses) if use != "0"]
+    moved = flat.transpose([kept.index(i) for i in order])
+    return moved.reshape(math.prod(domain), *[x.shape[i] for i in order if uses[i] == "r"])
+
+
+def element_kernel(op: str, dtype: Any) -> str:
+    return f"{op}_b4" if np.dtype(dtype).itemsize >= 4 else f"{op}_b1"
+
+
+def random_elements(rng: np.random.Generator, shape: list[int], dtype: Any) -> Array:
+    raw = rng.integers(0, 256, (*shape, np.dtype(dtype).itemsize), np.uint8)
+    return raw[..., 0] > 99 if dtype == np.bool_ else raw.view(dtype)[..., 0]
+
+
+@pytest.mark.parametrize("dtype", ELEMENTS)
+@pytest.mark.parametrize(("dims", "kept"), LAYOUTS)
+def test_pack_and_unpack(
+    load: Callable[..., Run], dims: str, kept: tuple[int, ...], dtype: Any
+) -> None:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    rank = len(dims.split(","))
+    pack = kernel_plan("pack", element_kernel("pack", dtype), dims=dims)
+    unpack = kernel_plan("unpack", element_kernel("unpack", dtype), dims=dims)
+    any_dims: list[str | int | None] = [None] * rank
+    model = make_model(
+        [
+            pit_node("p", pack, ["x", "rows", "coords"], ["packed"]),
+            pit_node("u", unpack, ["packed", "rows", "coords", "live"], ["y"]),
+        ],
+        [("x", kind, any_dims), ROWS, COORDS, ("live", B, ["b", "s"])],
+        [("packed", kind, ["t"] + [None] * len(kept)), ("y", kind, any_dims)],
+    )
+    run = load(model)
+    rng = np.random.default_rng(len(dims))
+    for domain in ((3, 7), (1, 1), (4, 40)):
+        x = random_elements(rng, unpacked_shape(dims, kept, domain), dtype)
+        for live in masks(rng, domain):
+            rows, coords, _ = points(live)
+            packed, y = run(x=x, rows=rows, coords=coords, live=live)
+            flat = packed_view(dims, x, domain)
+            assert packed.dtype == dtype
+            assert packed.tobytes() == flat[rows].tobytes()
+            assert packed.shape == (len(rows), *kept)
+            expected = flat.copy()
+            expected[~live.reshape(-1)] = 0
+            assert y.shape == x.shape
+            assert packed_view(dims, y, domain).tobytes() == expected.tobytes()
+
+
+def test_pack_some_coordinates(load: Callable[..., Run]) -> None:
+    """A tensor without the domain's last dimension is repeated for every point of a sequence."""
+    plan = kernel_plan("pack", "pack_b4", dims="c0,r")
+    node = pit_node("p", plan, ["x", "rows", "coords"], ["y"])
+    run = load(make_model([node], [("x", F, ["b", "w"]), ROWS, COORDS], [("y", F, ["t", "w"])]))
+    live = np.random.default_rng(2).random((4, 6)) < 0.5
+    rows, coords, _ = points(live)
+    x = np.arange(20, dtype=np.float32).reshape(4, 5)
+    np.testing.assert_array_equal(run(x=x, rows=rows, coords=coords)[0], x[coords[0]])
+
+
+@pytest.mark.parametrize("dims", ["c0,c1,r", "c0,r,c1", "r,l"])
+def test_large_moves_on_two_threads(load: Callable[..., Run], dims: str) -> None:
+    plans = [kernel_plan(op, f"{op}_b4", dims=dims) for op in ("pack", "unpack")]
+    any_dims: list[str | int | None] = [None] * len(dims.split(","))
+    model = make_model(
+        [
+            pit_node("p", plans[0], ["x", "rows", "coords"], ["packed"]),
+            pit_node("u", plans[1], ["packed", "rows", "coords", "live"], ["y"]),
+        ],
+        [("x", F, any_dims), ROWS, COORDS, ("live", B, ["b", "s"])],
+        [("packed", F, ["t", None]), ("y", F, any_dims)],
+    )
+    rng = np.random.default_rng(3)
+    domain = (16, 301)
+    x = rng.standard_normal(unpacked_shape(dims, (96,), domain), np.float32)
+    run = load(model, threads=2)
+    for live in masks(rng, domain):
+        rows, coords, _ = points(live)
+        packed, y = run(x=x, rows=rows, coords=coords, live=live)
+        flat = packed_view(dims, x, domain)
+        np.testing.assert_array_equal(packed, flat[rows])
+        expected = np.where(live.reshape(-1, 1), flat, 0)
+        np.testing.assert_array_equal(packed_view(dims, y, domain), expected)
+
+
+# ---- gather_gemm
+
+
+def reference_gemm(x: Array, b: Array, activation: str) -> Array:
+    y = x.astype(np.float64) @ b.astype(np.float64)
+    if activation == "relu":
+        return np.maximum(y, 0)
+    if activation == "gelu":
+        return y * 0.5 * (1 + np.vectorize(math.erf, otypes=[np.float64])(y / math.sqrt(2)))
+    return y
+
+
+GEMMS = [(1, 1, "none"), (3, 5, "relu"), (16, 70, "gelu"), (64, 130, "none")]
+
+
+@pytest.mark.parametrize(("k", "n", "activation"), GEMMS)
+@pytest.mark.parametrize(("gather", "scatter"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+@pytest.mark.parametrize(("bias", "residual"), [(0, 0), (1, 0), (0, 1), (1, 1)])
+def test_gather_gemm(
+    load: Callable[..., Run],
+    k: int,
+    n: int,
+    activation: str,
+    gather: int,
+    scatter: int,
+    bias: int,
+    residual: int,
+) -> None:
+    flags = {"bias": bias, "gather": gather, "residual": residual, "scatter": scatter}
+    plan = gemm_plan(k, n, activation, **flags)
+    present = {"bias": bias, "residual": residual, "rows": gather or scatter, "live": scatter}
+    optional: dict[str, Value] = {
+        "bias": ("bias", F, [n]),
+        "residual": ("residual", F, ["t", n]),
+        "rows": ROWS,
+        "live": ("live", B, ["b", "s"]),
+    }
+    names = [name for name, there in present.items() if there]
+    rank = 3 if gather else 2
+    model = make_model(
+        [pit_node("g", plan, ["a", "b", *names], ["c"])],
+        [("a", F, [None] * rank), ("b", F, [None, k, None]), *[optional[name] for name in names]],
+        [("c", F, [None] * (3 if scatter else 2))],
+    )
+    run = load(model)
+    rng = np.random.default_rng(k)
+    weights = rng.standard_normal((k, n), np.float32)
+    for shape in ((2, 9), (1, 1), (3, 0), (5, 40)):
+        for live in masks(rng, shape):
+            rows, _, _ = points(live)
+            dense = rng.standard_normal((*shape, k), np.float32)
+            a = dense if gather else dense.reshape(-1, k)[rows]
+            feeds = {
+                "bias": rng.standard_normal(n, np.float32),
+                "residual": rng.standard_normal((len(rows), n), np.float32),
+                "rows": rows,
+                "live": live,
+            }
+            width = int(rng.choice([1, 8, 16, 64]))
+            given = {name: feeds[name] for name in names}
+            (c,) = run(a=a, b=panels(weights, width), **given)
+            x = dense.reshape(-1, k)[rows]
+            if bias:  # the activation comes after it
+                x = np.concatenate([x, np.ones((len(rows), 1), np.float32)], 1)
+            full = np.concatenate([weights, feeds["bias"][None]]) if bias else weights
+            expected = reference_gemm(x, full, activation)
+            if residual:
+                expected = expected + feeds["residual"]
+            if scatter:
+                packed, expected = expected, np.zeros((live.size, n))
+                expected[rows] = packed
+                expected = expected.reshape(*shape, n)
+            assert c.shape == expected.shape
+            np.testing.assert_allclose(c, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_gather_gemm_keeps_leading_dimensions(load: Callable[..., Run]) -> None:
+    node = pit_node("g", gemm_plan(3, 5, residual=1), ["a", "b", "r"], ["c"])
+    dims: list[str | int | None] = [None] * 3
+    model = make_model([node], [("a", F, dims), ("b", F, dims), ("r", F, dims)], [("c", F, dims)])
+    run = load(model)
+    rng = np.random.default_rng(4)
+    b = rng.standard_normal((3, 5), np.float32)
+    for lead in ((2, 4), (0, 4), (1, 1)):
+        a, r = (rng.standard_normal((*lead, w), np.float32) for w in (3, 5))
+        np.testing.assert_allclose(run(a=a, b=panels(b, 4), r=r)[0], a @ b + r, rtol=1e-5, atol=1e-6)
+
+
+# ---- attention
+
+
+def reference_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    q_offsets: Array,
+    k_offsets: Array,
+    scale: float,
+    bias: Callable[[int, slice, slice], Array | float] = lambda s, i, j: 0.0,
+) -> Array:
+    """q, k, v: `[t, heads, size]`; float64; NaN where there is no key."""
+    out = np.full((q.shape[0], q.shape[1], v.shape[2]), np.nan)
+    for s in range(len(q_offsets) - 1):
+        i, j = slice(*q_offsets[s : s + 2]), slice(*k_offsets[s : s + 2])
+        if j.start == j.stop:
+            continue
+        x = np.einsum("ihd,jhd->hij", q[i].astype(np.float64), k[j].astype(np.float64)) * scale
+        x = x + bias(s, i, j)
+        with np.errstate(invalid="ignore"):
+            p = np.exp(x - x.max(-1, keepdims=True))
+            p /= p.sum(-1, keepdims=True)
+        out[i] = np.einsum("hij,jhd->ihd", p, v[j].astype(np.float64))
+    return out
+
+
+VARIANTS = [(1, 1, 1), (4, 4, 3), (8, 3, 2), (16, 16, 4)]
+
+
+@pytest.mark.parametrize(("d", "dv", "heads"), VARIANTS)
+@pytest.mark.parametrize("nan_to_zero", [0, 1])
+def test_attention(
+    load: Callable[..., Run], d: int, dv: int, heads: int, nan_to_zero: int
+) -> None:
+    plan = attention_plan(d, dv, heads, scale=0.3, nan_to_zero=nan_to_zero)
+    names = ["q", "k", "v", "qo", "ko"]
+    kinds = [F, F, F, I, I]
+    ranks = [3, 3, 3, 1, 1]
+    inputs: list[Value] = [
+        (name, kind, [None] * rank) for name, kind, rank in zip(names, kinds, ranks, strict=True)
+    ]
+    run = load(make_model([pit_node("a", plan, names, ["y"])], inputs, [("y", F, [None] * 3)]))
+    rng = np.random.default_rng(d)
+    for lengths in ([], [0], [1], [5, 0, 70], [64, 65, 3], [0, 0, 129]):
+        for key_lengths in (lengths, [length % 3 for length in lengths]):
+            qo, ko = (
+                np.concatenate([[0], np.cumsum(n)]).astype(np.int32) for n in (lengths, key_lengths)
+            )
+            q, k = (rng.standard_normal((t[-1], heads, d), np.float32) for t in (qo, ko))
+            v = rng.standard_normal((ko[-1], heads, dv), np.float32)
+            expected = reference_attention(q, k, v, qo, ko, 0.3)
+            if nan_to_zero:
+                expected = np.nan_to_num(expected)
+            (y,) = run(q=q, k=k, v=v, qo=qo, ko=ko)
+            assert y.shape == expected.shape
+            np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rank", [2, 3, 4])
+def test_attention_of_one_fused_tensor(load: Callable[..., Run], rank: int) -> None:
+    """The same value thrice: ONNX Runtime hands it over once."""
+    plan = attention_plan(4, 4, 2, first=(0, 2, 4))
+    node = pit_node("a", plan, ["x", "x", "x", "o", "o"], ["y"])
+    dims: list[str | int | None] = [None] * rank
+    run = load(make_model([node], [("x", F, dims), ("o", I, ["n"])], [("y", F, [None] * 3)]))
+    x = np.random.default_rng(5).standard_normal((7, 6, 4), np.float32)
+    o = np.array([0, 3, 7], np.int32)
+    shape = {2: (7, 24), 3: (7, 6, 4), 4: (7, 3, 2, 4)}[rank]
+    expected = reference_attention(x[:, :2], x[:, 2:4], x[:, 4:], o, o, 0.5)
+    np.testing.assert_allclose(run(x=x.reshape(shape), o=o)[0], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", ["BHQK", "1111", "B11K", "1HQ1", "11QK", "BHQ1"])
+def test_attention_with_bias(load: Callable[..., Run], shape: str) -> None:
+    names = ["q", "k", "v", "o", "o", "bias", "coords", "coords"]
+    node = pit_node("a", attention_plan(8, 3, 2, bias=1), names, ["y"])
+    inputs: list[Value] = [("q", F, [None] * 3), ("k", F, [None] * 3), ("v", F, [None] * 3)]
+    inputs += [("o", I, [None]), ("bias", F, [None] * 4), COORDS]
+    run = load(make_model([node], inputs, [("y", F, [None] * 3)]))
+    rng = np.random.default_rng(6)
+    batch, length = 3, 70
+    full = {"B": batch, "H": 2, "Q": length, "K": length, "1": 1}
+    for live in masks(rng, (batch, length)):
+        _, coords, o = points(live)
+        q, k = (rng.standard_normal((o[-1], 2, 8), np.float32) for _ in range(2))
+        v = rng.standard_normal((o[-1], 2, 3), np.float32)
+        bias = rng.standard_normal([full[c] for c in shape], np.float32)
+        everywhere = np.broadcast_to(bias, (batch, 2, length, length))
+        at = coords[1]
+        expected = reference_attention(
+            q, k, v, o, o, 0.5, lambda s, i, j: everywhere[s][:, at[i][:, None], at[j]]
+        )
+        (y,) = run(q=q, k=k, v=v, o=o, bias=bias, coords=coords)
+        np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_attention_rows_without_a_live_key(load: Callable[..., Run]) -> None:
+    """A bias of -inf everywhere makes the softmax NaN: NaN, or 0 on demand. NaN in v stays NaN."""
+    names = ["x", "x", "x", "o", "o", "bias", "coords", "coords"]
+    inputs: list[Value] = [("x", F, [None] * 3), ("o", I, [None]), ("bias", F, [None] * 4), COORDS]
+    x = np.array([1, 2, np.nan, 4], np.float32).reshape(4, 1, 1)
+    o = np.array([0, 2, 3, 4], np.int32)
+    coords = np.array([[0, 0, 1, 2], [0, 1, 0, 0]], np.int32)
+    bias = np.zeros((3, 1, 2, 1), np.float32)
+    bias[0, 0, 1] = -np.inf
+    for zero in (0, 1):
+        plan = attention_plan(1, 1, 1, bias=1, nan_to_zero=zero)
+        model = make_model([pit_node("a", plan, names, ["y"])], inputs, [("y", F, [None] * 3)])
+        y = load(model)(x=x, o=o, bias=bias, coords=coords)[0].ravel()
+        assert y[0] > 1 and y[3] == 4
+        assert y[1] == 0 if zero else np.isnan(y[1])
+        assert y[2] == 0 if zero else np.isnan(y[2])
+
+
+# ---- the same bits on any number of threads
+
+
+def test_two_threads_give_the_same_bits(load: Callable[..., Run]) -> None:
+    """Every operation at a size that is split."""
+    plans = {
+        "p": kernel_plan("pack", "pack_b4", dims="c0,c1,r"),
+        "g": gemm_plan(64, 130, "relu", bias=1),
+        "a": attention_plan(16, 16, 4),
+        "u": kernel_plan("unpack", "unpack_b4", dims="c0,c1,r,r"),
+    }
+    model = make_model(
+        [
+            pit_node("d", Plan("detect", (("rank", 2),)), ["live"], ["rows", "coords", "offsets"]),
+            pit_node("p", plans["p"], ["x", "rows", "coords"], ["px"]),
+            pit_node("g", plans["g"], ["px", "b", "bias"], ["c"]),
+            pit_node("a", plans["a"], ["px", "px", "px", "offsets", "offsets"], ["y"]),
+            pit_node("u", plans["u"], ["y", "rows", "coords", "live"], ["z"]),
+        ],
+        [("x", F, [None] * 3), ("live", B, [None] * 2)],
+        [("c", F, [None] * 2), ("z", F, [None] * 4)],
+        [ROWS, COORDS, OFFSETS, ("px", F, ["t", 64]), ("y", F, ["t", 4, 16])],
+        {
+            "b": panels(np.random.default_rng(7).standard_normal((64, 130), np.float32), 16),
+            "bias": np.random.default_rng(8).standard_normal(130, np.float32),
+        },
+    )
+    rng = np.random.default_rng(9)
+    live = rng.random((6, 300)) < 0.6
+    x = rng.standard_normal((6, 300, 64), np.float32)
+    one, two = (load(model, threads=threads)(x=x, live=live) for threads in (1, 2))
+    for left, right in zip(one, two, strict=True):
+        np.testing.assert_array_equal(left, right)
+    rows, _, o = points(live)
+    px = x.reshape(-1, 64)[rows]
+    heads = px.reshape(-1, 4, 16)
+    expected = reference_attention(heads, heads, heads, o, o, 0.5)
+    np.testing.assert_allclose(one[1][live], expected, rtol=1e-5, atol=1e-6)
+    assert not one[1][~live].any()
