@@ -15,6 +15,8 @@ from benchmarks.report import RESULTS, save, table
 from benchmarks.run import SCHEMA, TOLERANCE, describe, time_case, time_compile
 from pitc.errors import PitcError, UsageError
 
+COMPILE_ROUNDS = 3
+
 
 def chosen(names: list[str]) -> list[Case]:
     """The cases of these names, all of them when there is no name.
@@ -44,10 +46,10 @@ def run_cases(
         facts = machine_facts() | {"limits": limits}
         for case in cases:
             if isinstance(case, CompileCase):
-                measured = time_compile(case, min(rounds, 3), cores, say)
+                measured = time_compile(case, min(rounds, COMPILE_ROUNDS), cores, say)
             else:
                 measured = time_case(case, rounds, limits, contenders, say)
-            head = {"schema": SCHEMA, "case": describe(case), "machine": facts, "rounds": rounds}
+            head = {"schema": SCHEMA, "case": describe(case), "machine": facts}
             results.append(head | measured)
             console.print(table(results[-1]))
     return results

@@ -15,7 +15,7 @@ def _number(value: float | None, digits: int = 1) -> str:
 
 def compile_table(result: dict[str, Any]) -> Table:
     """The table of a compile case."""
-    table = Table(title=f"{result['case']['name']}: one compilation, all cores")
+    table = Table(title=result["case"]["name"], caption="all cores, medians")
     for heading in ("wall s", "CPU s", "rounds"):
         table.add_column(heading, justify="right")
     row = (_number(result["wall_s"]), _number(result["cpu_s"]), str(len(result["rounds_wall_s"])))

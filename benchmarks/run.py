@@ -131,12 +131,13 @@ def time_case(
             for name, error in errors.items()
         ]
         peers = [name for name in right if name != OURS]
+        gains = {p: ratio(taken[p], taken[OURS]) for p in peers if OURS in taken}
         return {
             "workload": workload.facts(),
             "contenders": rows,
-            "best_peer": min(peers, key=lambda name: median(taken[name])),
+            "best_peer": min(peers, key=lambda name: gains.get(name, median(taken[name]))),
             "limit_ms": _physical_limit_ms(workload, limits),
-            "speedup": {p: ratio(taken[p], taken[OURS]) for p in peers if OURS in taken},
+            "speedup": gains,
         }
 
 

@@ -1,10 +1,10 @@
-"""From TIR functions to an object file: the few TVM passes that these kernels need.
+"""From a TIR function to an object file: the few TVM passes that these kernels need.
 
-The kernels are written as loops, vectors and scratch arrays already. TVM's full pipeline takes five to eight times as
-long, produces the same machine code, and narrows 64-bit index arithmetic where it believes that it may.
+The kernels are written as loops, vectors and scratch arrays already. TVM's full pipeline takes five
+times as long, produces the same machine code, and narrows 64-bit indices where it thinks it may.
 """
 
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import tvm
@@ -19,21 +19,21 @@ _PIPELINE = "pitc-kernels"
 def _pipeline() -> tuple[Any, Any, Any]:
     steps = [
         passes.FlattenBuffer(),
+        # Indices of vector accesses must be plain ramps, or LLVM gets one access per lane.
         passes.StmtSimplify(),
         passes.AnnotateEntryFunc(),
         passes.SplitHostDevice(),
         passes.MakePackedAPI(),
     ]
-    sequence = tvm.transform.Sequential(steps)
     finalize = compilation_pipeline.finalize_host_passes
-    return sequence, finalize, compilation_pipeline.finalize_device_passes
+    return tvm.transform.Sequential(steps), finalize, compilation_pipeline.finalize_device_passes
 
 
 compilation_pipeline.register_tir_pipeline(_PIPELINE, _pipeline)
 
 
-def compile_functions(functions: Sequence[Any], target: Target) -> Any:
-    """Compile TIR functions into one TVM module of machine code for a CPU level."""
-    module = tvm.IRModule({f.attrs["global_symbol"]: f for f in functions})
-    machine = {"kind": "llvm", "mcpu": target.mcpu}
-    return tvm.compile(module, target=machine, tir_pipeline=_PIPELINE).mod
+def compile_function(function: Any, target: Target, path: Path) -> None:
+    """Compile one TIR function for a CPU level and write its object file."""
+    machine = tvm.target.Target({"kind": "llvm", "mcpu": target.mcpu})
+    module = tvm.IRModule.from_expr(function)
+    tvm.compile(module, target=machine, tir_pipeline=_PIPELINE).mod.write_to_file(str(path), "o")

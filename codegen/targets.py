@@ -1,4 +1,4 @@
-"""CPU levels as data: what the code generator may use on each, and the register tiles that measured fastest."""
+"""CPU levels as data: what code may use on each, and the register tiles that measured fastest."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ LINE_BYTES = 64
 class Target:
     """One CPU level that kernels are built for.
 
-    A *lane group* is 16 floats: one AVX-512 register, or two AVX2 registers that LLVM splits by itself.
+    A *lane group* is 16 floats: one AVX-512 register, or two AVX2 registers.
 
     Args:
         level: Suffix of the kernel symbols (`docs/plans.md`).
@@ -21,7 +21,8 @@ class Target:
         vector_registers: Hardware vector registers.
         gemm_tile: Register tile of a dense contraction, rows x columns.
         attention_lanes: Queries per register tile, widest first; each must divide the one before.
-        attention_rows: Keys (scores) or value columns (output) per register tile, for each of `attention_lanes`.
+        attention_rows: Keys (scores) or value columns (output) per register tile, for each entry
+            of `attention_lanes`; each must divide the key block.
     """
 
     level: str

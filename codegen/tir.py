@@ -1,18 +1,21 @@
 """The wall in front of TVM: the small vocabulary in which kernel families are written.
 
-Families emit TIR through TVM's statement builder, so a Python loop or function is a static one and a `serial` loop is a
-run-time one. Values are expressions; all index arithmetic is int64. A *vector* is one lane group of 16 floats.
+Families emit TIR through TVM's statement builder: a Python loop or function is a static one, a
+`serial` loop is a run-time one. Values are expressions; indices are int64. A *vector* is one lane
+group of 16 floats.
 
-Buffers are declared with 4-byte alignment: TVM's default promises 64 bytes, checks nothing and crashes on other data.
-Floating multiply-adds are written as `fma`, so that no compiler choice decides about a rounding.
+Buffers are declared with 4-byte alignment: TVM's default promises 64 bytes, checks nothing and
+crashes on other data. Multiply-adds are written as `fma`, so that no compiler chooses a rounding.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from tvm.script.ir_builder import IRBuilder
-from tvm.tirx.script import builder as T
+from tvm.tirx.script import builder
+
+T: Any = builder
 
 LANES = 16
 """Floats in a vector; narrower targets get them as several registers."""
@@ -25,11 +28,11 @@ Buffer = Any
 
 def prim_func(symbol: str, body: Callable[[], None]) -> Any:
     """Make the TIR function that `body` emits; its buffers must not overlap."""
-    with IRBuilder() as builder, T.prim_func():
+    with IRBuilder() as ir, T.prim_func():
         T.func_name(symbol)
         T.func_attr({"global_symbol": symbol, "tirx.noalias": True})
         body()
-    return builder.get()
+    return ir.get()
 
 
 def size() -> Expr:
@@ -60,14 +63,29 @@ def int64(value: int) -> Expr:
     return T.int64(value)
 
 
+def bind(value: Expr) -> Expr:
+    """Name an index, so that it is computed once."""
+    return T.Bind(value)
+
+
 def index_of(buffer: Buffer, i: Expr) -> Expr:
     """Element `i` of an int32 index list, as int64."""
     return bind(T.Cast("int64", buffer[i]))
 
 
-def bind(value: Expr) -> Expr:
-    """Name an index, so that it is computed once."""
-    return T.Bind(value)
+def smaller(a: Expr, b: Expr) -> Expr:
+    """The smaller of two indices."""
+    return T.min(a, b)
+
+
+def choose(condition: Expr, then: Expr, other: Expr) -> Expr:
+    """One of two indices; both are computed."""
+    return T.Select(condition, then, other)
+
+
+def both(a: Expr, b: Expr) -> Expr:
+    """Logical and of two conditions; both are computed."""
+    return T.And(a, b)
 
 
 class Variable:
@@ -77,7 +95,7 @@ class Variable:
     """
 
     def __init__(self) -> None:
-        self._buffer = T.alloc_buffer((1,), VECTOR, scope="global")
+        self._buffer = stack(1)
 
     @property
     def value(self) -> Expr:
@@ -86,13 +104,19 @@ class Variable:
 
     def set(self, value: Expr) -> None:
         """Store a vector."""
-        T.buffer_store(self._buffer, value, [0])
+        assign(self._buffer, value, 0)
+
+
+def grid(rows: int, columns: int) -> list[list[Variable]]:
+    """Make the vector variables of a register tile, [row][column]."""
+    return [[Variable() for _ in range(columns)] for _ in range(rows)]
 
 
 def keep(value: Expr) -> Expr:
     """Name a vector, so that it is computed once.
 
-    It becomes a variable and not a binding: TVM's index analysis looks through bindings, in exponential time.
+    It becomes a variable and not a binding, because TVM's index analysis looks through bindings, in
+    exponential time.
     """
     variable = Variable()
     variable.set(value)
@@ -105,7 +129,7 @@ def stack(vectors: int) -> Buffer:
 
 
 def workspace(*shape: int) -> Buffer:
-    """A float32 scratch array from the caller's workspace (64-byte aligned, not initialised)."""
+    """A float32 scratch array, not initialised; from 1 KiB on it is the caller's workspace."""
     return T.alloc_buffer(shape, "float32", scope="global")
 
 
@@ -113,24 +137,23 @@ def _lanes(index: Sequence[Expr]) -> list[Expr]:
     return [*index[:-1], T.ramp(index[-1], 1, LANES)]
 
 
-def first_lanes(count: int) -> Expr:
-    """A mask of the first `count` lanes."""
+def _first(count: int) -> Expr:
     return T.ramp(T.int32(0), 1, LANES) < T.broadcast(T.int32(count), LANES)
 
 
 def load(buffer: Buffer, *index: Expr, lanes: int = LANES) -> Expr:
-    """Load a vector that starts at an element; lanes from `lanes` on are not touched in memory."""
+    """Load a vector that starts at an element; memory of lanes from `lanes` on is not touched."""
     if lanes == LANES:
         return buffer[tuple(_lanes(index))]
-    return T.masked_load(VECTOR, buffer, *_lanes(index), first_lanes(lanes))
+    return T.masked_load(VECTOR, buffer, *_lanes(index), _first(lanes))
 
 
 def store(buffer: Buffer, value: Expr, *index: Expr, lanes: int = LANES) -> None:
-    """Store a vector that starts at an element; lanes from `lanes` on are not touched in memory."""
+    """Store a vector that starts at an element; memory of lanes from `lanes` on is not touched."""
     if lanes == LANES:
         T.buffer_store(buffer, value, _lanes(index))
     else:
-        T.evaluate(T.masked_store(buffer, value, *_lanes(index), first_lanes(lanes)))
+        T.evaluate(T.masked_store(buffer, value, *_lanes(index), _first(lanes)))
 
 
 def assign(buffer: Buffer, value: Expr, *index: Expr) -> None:
@@ -146,6 +169,11 @@ def splat(value: Expr) -> Expr:
 def splat_bits(value: int) -> Expr:
     """A vector of equal int32 lanes."""
     return T.broadcast(T.int32(value), LANES)
+
+
+def splat_condition(condition: Expr) -> Expr:
+    """A mask of equal lanes."""
+    return T.broadcast(condition, LANES)
 
 
 def as_bits(value: Expr) -> Expr:
@@ -164,7 +192,7 @@ def shift_left(value: Expr, bits: int) -> Expr:
 
 
 def fma(x: Expr, y: Expr, z: Expr) -> Expr:
-    """`x * y + z`, rounded once."""
+    """Compute `x * y + z`, rounded once."""
     return T.fma(x, y, z)
 
 
@@ -173,39 +201,40 @@ def select(condition: Expr, then: Expr, other: Expr) -> Expr:
     return T.Select(condition, then, other)
 
 
+def maximum(a: Expr, b: Expr) -> Expr:
+    """The larger value of each lane; `b` where either is NaN."""
+    return select(a > b, a, b)
+
+
 def shuffle(a: Expr, b: Expr, lanes: Sequence[int]) -> Expr:
     """The vector of the named lanes of `a` (0..15) and `b` (16..31)."""
     return T.Shuffle([a, b], [T.int32(i) for i in lanes])
 
 
-def maximum(a: Expr, b: Expr) -> Expr:
-    """The larger value; `b` where either is NaN."""
-    return T.max(a, b)
+def transpose(rows: Sequence[Expr]) -> list[Expr]:
+    """Transpose 16 vectors of 16 lanes by four rounds of pairwise interleaving.
+
+    The round of bit b exchanges, between vectors i and i + b, the lanes whose bit b differs from
+    that of the vector's own number.
+    """
+    before, after = grid(2, LANES)
+    for variable, row in zip(before, rows, strict=True):
+        variable.set(row)
+    for bit in (1, 2, 4, 8):
+        low = [lane if not lane & bit else LANES + lane - bit for lane in range(LANES)]
+        high = [lane + bit if not lane & bit else LANES + lane for lane in range(LANES)]
+        for i in (i for i in range(LANES) if not i & bit):
+            a, b = before[i].value, before[i + bit].value
+            after[i].set(shuffle(a, b, low))
+            after[i + bit].set(shuffle(a, b, high))
+        before, after = after, before
+    return [variable.value for variable in before]
 
 
-def both(a: Expr, b: Expr) -> Expr:
-    """Logical and of two conditions; both are computed."""
-    return T.And(a, b)
-
-
-def splat_bool(condition: Expr) -> Expr:
-    """A mask of equal lanes."""
-    return T.broadcast(condition, LANES)
-
-
-def choose(condition: Expr, then: Expr, other: Expr) -> Expr:
-    """Choice between two indices; both are computed."""
-    return T.Select(condition, then, other)
-
-
-def smaller(a: Expr, b: Expr) -> Expr:
-    """The smaller of two indices."""
-    return T.min(a, b)
-
-
-def serial(start: Expr, stop: Expr) -> Any:
-    """A run-time loop over [start, stop); use as `with serial(a, b) as i`."""
-    return T.serial(start, stop)
+def serial(start: Expr, stop: Expr) -> AbstractContextManager[Expr]:
+    """Open a run-time loop over start..stop-1 whose context value is the loop variable."""
+    loop: AbstractContextManager[Expr] = T.serial(start, stop)
+    return loop
 
 
 @contextmanager
@@ -224,26 +253,8 @@ def either(condition: Expr, then: Callable[[], None], other: Callable[[], None])
             other()
 
 
-def transpose(rows: Sequence[Expr]) -> list[Expr]:
-    """Transpose 16 vectors of 16 lanes by four rounds of pairwise interleaving.
-
-    Round b exchanges, between vectors i and i + 2^b, the lanes whose bit b differs from the vector's own.
-    """
-    vectors = [keep(r) for r in rows]
-    for bit in (1, 2, 4, 8):
-        low = [lane if not lane & bit else LANES + lane - bit for lane in range(LANES)]
-        high = [lane + bit if not lane & bit else LANES + lane for lane in range(LANES)]
-        swapped = list(vectors)
-        for i in range(LANES):
-            if not i & bit:
-                swapped[i] = keep(shuffle(vectors[i], vectors[i + bit], low))
-                swapped[i + bit] = keep(shuffle(vectors[i], vectors[i + bit], high))
-        vectors = swapped
-    return vectors
-
-
-def unrolled(count: Expr, by: int, step: Callable[[Expr], None], rest: int) -> None:
-    """Run `step` for 0..count-1, `by` steps per turn; `rest` = 0 promises that `by` divides `count`."""
+def unrolled(count: Expr, by: int, step: Callable[[Expr], None], *, rest: bool) -> None:
+    """Run `step` for 0..count-1, `by` steps per turn; without `rest`, `by` must divide `count`."""
     with serial(0, count // by) as turn:
         for u in range(by):
             step(turn * by + u)
@@ -253,7 +264,7 @@ def unrolled(count: Expr, by: int, step: Callable[[Expr], None], rest: int) -> N
 
 
 def chunks(length: int, block: Callable[[Expr, int], None]) -> None:
-    """Run `block(start, lanes)` for each vector of a row of `length` floats; the last may be short."""
+    """Run `block(start, lanes)` for each vector of a row of `length` floats."""
     full, rest = divmod(length, LANES)
     if full:
         with serial(0, int64(full)) as i:

@@ -72,9 +72,9 @@ def derive_micro_tile(
 ) -> Tile:
     """The micro-tile of an operand that is gathered along a PIT axis.
 
-    Along the PIT axis the pieces of a dense tile may come from anywhere, so the micro-tile is 1 there and equals the
-    dense tile on the operand's other axes. Along memory (the operand's last axis) it is never below one cache line:
-    a shorter read would fetch the line all the same.
+    Along the PIT axis the pieces of a dense tile may come from anywhere, so the micro-tile is 1
+    there and equals the dense tile on the operand's other axes. Along memory (the operand's last
+    axis) it is never below one cache line: a shorter read would fetch the line all the same.
 
     Args:
         dense_tile: The tile that the gathered pieces fill.

@@ -112,8 +112,10 @@ def _facts(view: NodeView, output: int, expr: TensorExpr | None) -> list[FillFac
     if expr is not None and output == 0:
         facts = _with_own(view, expr, facts)
     dtype = graph.dtypes.get(name)
-    if not facts and dtype is not None and dtype.kind == "b":
-        facts = truth_values(graph, name)
+    if dtype is not None and dtype.kind == "b":
+        said = {f.constant for f in facts}
+        if len(said) < 2 and not any(not f.region for f in facts):
+            facts = [*facts, *truth_values(graph, name)]  # its operands do not say both
     return facts
 
 
@@ -270,7 +272,8 @@ def _with_own(view: NodeView, expr: TensorExpr, facts: list[FillFact]) -> list[F
     if view.op in ("Mul", "Einsum") and not expr.reduced and facts:
         # zero where either mask is: that is a union; its own "!= 0" says it in one test
         sources = {t.src for f in facts if len(f.region) == 1 for t in f.region}
-        if len(sources) > 1 and all(is_zero(f.constant) for f in facts):
+        joint = len(sources) > 1 and all(is_zero(f.constant) for f in facts)
+        if joint and reaches_contraction(graph, name):
             return [own(graph, name, "nz", False, 0), *facts]
     if view.op in ZERO_VALUED and view.domain == "" and reaches_contraction(graph, name):
         return [*facts, own(graph, name, "nz", False, 0)]

@@ -7,6 +7,7 @@ it some models prove less, and nothing else changes.
 from collections.abc import Callable, Iterable, Sequence
 
 import onnx
+import onnx.inliner
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 
@@ -132,6 +133,7 @@ def remove_identities(model: ir.Model) -> int:
             if x.producer() is None or x.is_graph_output():
                 continue
             name = y.name
+            x.type, x.shape = y.type, y.shape  # what the file declares of its output
             y.replace_all_uses_with(x, replace_graph_outputs=True)
             model.graph.remove(node, safe=True)
             x.name = name

@@ -17,6 +17,7 @@ from pitc.ir.region import Region, Test
 from pitc.ir.report import Report
 from pitc.passes.dead import dead_facts
 from pitc.passes.fill import fill_facts
+from pitc.passes.lower.gemm import Panels
 from pitc.passes.lower.rewrite import rewrite
 from pitc.passes.normalise import normalise
 from pitc.passes.records import node_records
@@ -46,6 +47,7 @@ class Lowered:
     model: ir.Model
     kernels: tuple[KernelRequest, ...] = ()
     report: Report = field(default_factory=Report)
+    panels: Panels = field(default_factory=Panels)
 
 
 def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None = None) -> Lowered:
@@ -85,7 +87,7 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
     with stage("lower"):
         state = rewrite(graph, regions, given_up)
     report.kernels = [k.symbol for k in state.kernels]
-    return Lowered(model, tuple(state.kernels), report)
+    return Lowered(model, tuple(state.kernels), report, state.panels)
 
 
 def analyse(model: ir.Model, padding: str | None) -> tuple[Graph, dict[str, list[Region]]]:

@@ -17,7 +17,7 @@ MOSTLY = 0.5  # share of zeros from which a weight counts as masked
 SAMPLE = 4096
 MASK_SIZE = 64  # smaller constants are not masks
 ZERO_VALUED = frozenset({"Relu", "ThresholdedRelu", "Clip", "OneHot", "ScatterElements"})
-ZERO_KEEPING = frozenset({"Mul", "Dropout", "Identity", "Cast", "Relu"})
+ZERO_KEEPING = frozenset({"Mul", "Dropout", "Identity", "Cast"})
 CONTRACTIONS = (Combine.PRODUCT, Combine.BIASED_PRODUCT)
 
 
@@ -49,12 +49,16 @@ def seed_input(graph: Graph, name: str, is_mask: bool) -> list[FillFact]:
         return []
     if dtype.kind == "b":
         return truth_values(graph, name)
+    if is_mask and dtype.kind in "iuf":
+        graph.assumptions.setdefault(f"the padding mask '{name}' holds 0 and 1 only", [])
+        return truth_values(graph, name)
     if dtype.kind in "iu":
         return zero_or_not(graph, name)
     if dtype.kind != "f":
         return []
     readers = {n.op_type for n in _readers(graph, name)}
-    facts = zero_or_not(graph, name) if is_mask or "Mul" in readers else []
+    masks = bool(readers & {"Mul", "Einsum"})
+    facts = zero_or_not(graph, name) if masks else []
     return facts + [own(graph, name, "neg", True, NEG)] * bool(readers & {"Add", "Sum"})
 
 

@@ -77,7 +77,8 @@ class CompiledModel:
         """Make an `onnxruntime.InferenceSession` for the compiled graph.
 
         Args:
-            sess_options: An `onnxruntime.SessionOptions`, or None for the defaults.
+            sess_options: An `onnxruntime.SessionOptions`; the provider is added to it. None for the
+                defaults, with ONNX Runtime's warnings off.
 
         Returns:
             A new session; it keeps working after this object is gone.
@@ -87,9 +88,11 @@ class CompiledModel:
         """
         if self._check.problem:
             warnings.warn(f"{self.path}: {self._check.line()}", PitcWarning, stacklevel=2)
-        return self._make_session(sess_options)
+        if sess_options is None:
+            import onnxruntime
 
-    def _make_session(self, sess_options: Any) -> Any:
+            sess_options = onnxruntime.SessionOptions()
+            sess_options.log_severity_level = 3  # it warns of every node that is not a PIT node
         if self._check.graph == MODEL and self.manifest.pit_nodes:
             from pitc.runtime.library import make_session
 
@@ -257,13 +260,13 @@ def lower(
     """Run the passes on an imported model, which is changed in place."""
     from pitc.passes.pipeline import LowerOptions, run_passes
 
-    if options.dump_ir is not None:
-        try:
-            options.dump_ir.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise UsageError(f"cannot make the folder: {reason}", path=options.dump_ir) from error
-    return run_passes(model, LowerOptions(options.padding, options.dump_ir), progress)
+    try:
+        return run_passes(model, LowerOptions(options.padding, options.dump_ir), progress)
+    except OSError as error:
+        if options.dump_ir is None:
+            raise
+        reason = error.strerror or str(error)
+        raise UsageError(f"stages cannot be written: {reason}", path=options.dump_ir) from error
 
 
 def _write(
@@ -277,7 +280,9 @@ def _write(
 ) -> None:
     """Fill an empty folder with the artifact."""
     from pitc.artifact.write import write_artifact
+    from pitc.passes.lower.share import share_panels
 
+    share_panels(fallback, lowered.model, lowered.panels)
     symbols = sorted({request.symbol for request in lowered.kernels})
     progress("codegen")
     if symbols:

@@ -176,10 +176,13 @@ def audit_facts(
         padding: The mask input that it is compiled with, if any.
         feeds: Inputs by name.
     """
+    import onnx_ir as ir
+
     from pitc.passes.audit import audit
     from pitc.passes.normalise import normalise
     from pitc.passes.pipeline import analyse
 
+    model = ir.external_data.load_to_model(model)  # the auditor hands models on as bytes
     normalise(model)
     graph, given_up = analyse(model, padding)
     return audit(graph, given_up, feeds)

@@ -1,4 +1,4 @@
-"""Find the execution provider's library, register it with ONNX Runtime, and make sessions that use it."""
+"""Find the execution provider's library, register it, and make sessions that use it."""
 
 import os
 import threading
@@ -19,8 +19,8 @@ LIBRARY_NAME = "libpitc_ort_ep.so"
 OLDEST_ONNXRUNTIME = (1, 23, 2)
 OPTIONS = frozenset({"cpu_level"})
 
-# ONNX Runtime hands provider options to the library as session config entries with this prefix. The entry `attached` is ours
-# alone: it marks a SessionOptions object that has the provider already.
+# ONNX Runtime hands provider options to the library as session config entries with this prefix. The
+# entry `attached` is ours alone: it marks a SessionOptions object that has the provider already.
 _PREFIX = f"ep.{EP_NAME.lower()}."
 _ATTACHED = f"{_PREFIX}attached"
 
@@ -30,8 +30,9 @@ _lock = threading.Lock()
 def library_path() -> Path:
     """The library, as an absolute path.
 
-    The environment variable `PITC_EP_LIBRARY`, if set, names the file (for work on the library itself). Else it lies beside
-    this package: in one folder of a wheel, or in another one than this file in an editable installation.
+    The environment variable `PITC_EP_LIBRARY`, if set, names the file (for work on the library
+    itself). Else it lies in one of this package's folders: in an editable installation, not the
+    one of this file.
 
     Raises:
         MachineError: There is no such file.
@@ -46,7 +47,8 @@ def library_path() -> Path:
         if candidate.is_file():
             return candidate.resolve()
     raise MachineError(
-        f"{LIBRARY_NAME} is not built", hint="install pitc, or build runtime/ and set PITC_EP_LIBRARY"
+        f"{LIBRARY_NAME} is not built",
+        hint="install pitc, or build runtime/ and set PITC_EP_LIBRARY",
     )
 
 
@@ -81,9 +83,10 @@ def make_session(
 
     Args:
         model_path: The `model.onnx` of an artifact; its kernels lie beside it.
-        sess_options: The caller's options. The provider is added to them, and nothing else is changed; the same object may
-            serve for several sessions.
-        provider_options: `cpu_level`: `v3` or `v4`, the kernels to use instead of the best that the CPU can run.
+        sess_options: The caller's options. The provider is added to them, and nothing else is
+            changed; the same object may serve for several sessions.
+        provider_options: `cpu_level`: `v3` or `v4`, the kernels to use instead of the best that the
+            CPU can run.
 
     Raises:
         UsageError: An unknown provider option.
@@ -93,7 +96,9 @@ def make_session(
 
     given = dict(provider_options or {})
     if unknown := sorted(given.keys() - OPTIONS):
-        raise UsageError(f"unknown provider option '{unknown[0]}'", hint=f"known: {', '.join(OPTIONS)}")
+        raise UsageError(
+            f"unknown provider option '{unknown[0]}'", hint=f"known: {', '.join(OPTIONS)}"
+        )
     register_ep()
     options = sess_options if sess_options is not None else onnxruntime.SessionOptions()
     if _is_attached(options):
@@ -102,7 +107,8 @@ def make_session(
     else:
         options.add_provider_for_devices(_devices()[:1], given)
         options.add_session_config_entry(_ATTACHED, "1")
-    return onnxruntime.InferenceSession(os.fspath(model_path), options)
+    # Without the provider no PIT node runs: a second try on the CPU provider would only hide why.
+    return onnxruntime.InferenceSession(os.fspath(model_path), options, enable_fallback=0)
 
 
 def _devices() -> list["onnxruntime.OrtEpDevice"]:
@@ -114,6 +120,6 @@ def _devices() -> list["onnxruntime.OrtEpDevice"]:
 
 def _is_attached(options: "onnxruntime.SessionOptions") -> bool:
     try:
-        return options.get_session_config_entry(_ATTACHED) == "1"
+        return bool(options.get_session_config_entry(_ATTACHED) == "1")
     except RuntimeError:  # no such entry
         return False

@@ -1,11 +1,14 @@
-"""Runs a lowered model without any kernel: ONNX's reference evaluator, with PIT nodes interpreted by numpy from their plans."""
+"""Runs a lowered model without any kernel: ONNX's reference evaluator, PIT nodes by numpy."""
 
+import math
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
+
+from pitc.ir.panels import unpack_panels
 
 Array = np.ndarray
 
@@ -65,7 +68,7 @@ def unpack(
 def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
     q, k, v, q_offsets, k_offsets = inputs[:5]
     heads, d, dv = (int(fields[n]) for n in ("heads", "d", "dv"))
-    q, k, v = (x.reshape(x.shape[0], -1, n) for x, n in ((q, d), (k, d), (v, dv)))
+    q, k, v = (x.reshape(x.shape[0], heads, n) for x, n in ((q, d), (k, d), (v, dv)))
     out = np.zeros((q.shape[0], heads, dv), np.float32)
     for s in range(len(q_offsets) - 1):
         qs, ks = slice(*q_offsets[s : s + 2]), slice(*k_offsets[s : s + 2])
@@ -77,7 +80,9 @@ def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
                     bias, q_coords, k_coords = inputs[5:8]
                     one = bias[s if bias.shape[0] > 1 else 0, h if bias.shape[1] > 1 else 0]
                     at = [c[-1, r] for c, r in ((q_coords, qs), (k_coords, ks))]
-                    at = [a if n > 1 else np.zeros_like(a) for a, n in zip(at, one.shape, strict=True)]
+                    at = [
+                        a if n > 1 else np.zeros_like(a) for a, n in zip(at, one.shape, strict=True)
+                    ]
                     x += one[np.ix_(*at)]
                 e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True, initial=-np.inf))
                 p = e / e.sum(1, keepdims=True)
@@ -88,7 +93,40 @@ def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
     return (out,)
 
 
-OPERATIONS = {"detect": detect, "pack": pack, "unpack": unpack, "attention": attention}
+def gather_gemm(fields: dict[str, str], a: Array, panels: Array, *rest: Array) -> tuple[Array]:
+    k, n = int(fields["k"]), int(fields["n"])
+    flag = {name: fields[name] == "1" for name in ("bias", "gather", "residual", "scatter")}
+    left = list(rest)
+    bias = left.pop(0) if flag["bias"] else np.zeros(n, np.float32)
+    residual = left.pop(0) if flag["residual"] else np.float32(0)
+    rows = left.pop(0) if flag["gather"] or flag["scatter"] else None
+    live = left.pop(0) if flag["scatter"] else None
+    assert not left and bias.shape == (n,) and a.shape[-1] == k
+    flat = a.reshape(-1, k) if a.size else np.zeros((int(np.prod(a.shape[:-1])), k), np.float32)
+    x = flat[rows] if flag["gather"] else flat
+    y = x @ unpack_panels(panels, n) + bias
+    y = {"none": lambda v: v, "relu": lambda v: np.maximum(v, 0), "gelu": gelu}[
+        fields["activation"]
+    ](y)
+    y = (y + residual).astype(np.float32)
+    if live is not None:
+        out = np.zeros((live.size, n), np.float32)
+        out[rows] = y
+        return (out.reshape(*live.shape, n),)
+    return (y if flag["gather"] else y.reshape(*a.shape[:-1], n),)
+
+
+def gelu(x: Array) -> Array:
+    return 0.5 * x * (1 + np.vectorize(math.erf)(x / np.sqrt(2.0))) if x.size else x
+
+
+OPERATIONS = {
+    "gather_gemm": gather_gemm,
+    "detect": detect,
+    "pack": pack,
+    "unpack": unpack,
+    "attention": attention,
+}
 
 
 class EPContext(OpRun):

@@ -60,10 +60,10 @@ def _words(text: str) -> list[str]:
 
 
 UNARY = {
-    **dict.fromkeys(_words("Abs Neg Ceil Floor Round Sign Relu LeakyRelu ThresholdedRelu Shrink"), f),
+    **dict.fromkeys(_words("Abs Neg Ceil Floor Round Sign Relu LeakyRelu ThresholdedRelu"), f),
     **dict.fromkeys(_words("Exp Erf Tanh Sigmoid HardSigmoid HardSwish Softplus Softsign Mish"), f),
     **dict.fromkeys(_words("Elu Celu Selu Gelu Sin Cos Atan Sinh Cosh Asinh Identity Clip"), f),
-    **dict.fromkeys(_words("IsNaN IsInf"), f),
+    **dict.fromkeys(_words("Shrink IsNaN IsInf"), f),
     **dict.fromkeys(_words("Sqrt Reciprocal Log"), pos),
     **dict.fromkeys(_words("Asin Acos Atanh Tan"), unit),
 }
@@ -135,6 +135,8 @@ for _op, _extra in {"BiasGelu": (f(4),), "FastGelu": (f(4),), "Gelu": ()}.items(
     add(_op, f(3, 4), *_extra, domain=MS)
     add(_op, f(2, 3, 4), *_extra, domain=MS)
 add("FastGelu", f(3, 4), domain=MS)
+add("Swish", f(3, 4), opset=24)
+add("Swish", f(3, 4), opset=24, alpha=0.5)
 add("QuickGelu", f(3, 4), domain=MS)
 add("QuickGelu", f(2, 3), domain=MS, alpha=1.0)
 
@@ -284,6 +286,8 @@ add("CumSum", f(3, 4), scalar(1))
 add("CumSum", f(3, 4), scalar(0), exclusive=1)
 add("CumSum", f(3, 4), scalar(-1), reverse=1)
 add("CumSum", f(3, 4), scalar(-1), reverse=1, exclusive=1)
+add("CumProd", f(3, 4), scalar(1), opset=26)
+add("CumProd", f(3, 4), scalar(0), exclusive=1, reverse=1, opset=26)
 add("Trilu", f(2, 4, 5))
 add("Trilu", f(4, 4), scalar(1), upper=0)
 add("Trilu", f(4, 4), scalar(-1), upper=1)
@@ -319,6 +323,7 @@ add("Slice", f(4, 5), c(0), c(5), c(1), c(2))
 add("Slice", f(4, 5), c(-1), c(-(1 << 40)), c(1), c(-1))
 add("Slice", f(4, 5), c(3), c(0), c(1), c(-2))
 add("Slice", f(4, 5), c(-9), c(9), c(0), c(3))
+add("Slice", f(4, 5), c(-9), c(-9), c(0), c(-1))
 add("Slice", f(4, 5), opset=9, starts=[1, -2], ends=[4, 5], axes=[0, 1])
 add("Slice", f(4, 5), opset=9, starts=[1], ends=[1000])
 add("Concat", f(2, 3), f(2, 1), f(2, 2), axis=1)
@@ -389,6 +394,8 @@ add("DequantizeLinear", u8(2, 3, 4), _s, _z)
 add("DequantizeLinear", u8(2, 3, 4), pos(4), u8(4), axis=-1)
 add("DequantizeLinear", u8(4, 6), pos(4, 3), u8(4, 3), axis=1, block_size=2, symbolic=False)
 add("QuantizeLinear", f(2, 3), _s, domain=MS)
+add("QuantizeLinear", f(2, 3), pos(3), u8(3), domain=MS, axis=1)
+add("DequantizeLinear", u8(2, 3), _s, _z, domain=MS)
 add("DequantizeLinear", u8(2, 3), pos(3), u8(3), domain=MS, axis=1)
 add("DynamicQuantizeLinear", f(2, 3), outputs=3)
 add("DynamicQuantizeLinear", f(5), outputs=3)

@@ -1,5 +1,6 @@
 """Builds of `runtime/`, and small models of PIT nodes written by hand."""
 
+import functools
 import os
 import shutil
 import subprocess
@@ -21,8 +22,8 @@ BUILD_VARIABLE = "PITC_TEST_RUNTIME_BUILD"
 SANITIZERS = {"plain": "", "asan": "address,undefined", "tsan": "thread"}
 
 Array = np.ndarray[Any, Any]
-#: (name, element type, shape)
-Value = tuple[str, int, Sequence[str | int | None]]
+#: (name, element type, shape; None when even the rank is unknown)
+Value = tuple[str, int, Sequence[str | int | None] | None]
 
 
 def tool(name: str) -> str:
@@ -43,17 +44,26 @@ def cmake(*arguments: str | Path) -> None:
     assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-4000:]
 
 
-def build(flavour: str) -> Path:
-    """Build the library, its tests and the reference kernels; what is up to date stays."""
+def build(flavour: str, *targets: str) -> Path:
+    """Build the library, its tests and the reference kernels; what is up to date stays.
+
+    Args:
+        flavour: A key of `SANITIZERS`.
+        targets: What to build if not everything.
+    """
     folder = ROOT / "build" / f"runtime-{flavour}"
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):
-        options = [f"-DPITC_SANITIZE={SANITIZERS[flavour]}", f"-DPython3_EXECUTABLE={sys.executable}"]
+        options = [
+            f"-DPITC_SANITIZE={SANITIZERS[flavour]}",
+            f"-DPython3_EXECUTABLE={sys.executable}",
+        ]
         cmake("-S", ROOT / "runtime", "-B", folder, "-G", "Ninja", "-DPITC_TESTS=ON", *options)
-        cmake("--build", folder)
+        cmake("--build", folder, *(["--target", *targets] if targets else []))
     return folder
 
 
+@functools.cache
 def built() -> Path:
     """The build that this process tests."""
     finished = os.environ.get(BUILD_VARIABLE)
@@ -61,7 +71,11 @@ def built() -> Path:
 
 
 def pit_node(
-    name: str, plan: Plan | str, inputs: Sequence[str], outputs: Sequence[str], source: str = EP_NAME
+    name: str,
+    plan: Plan | str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    source: str = EP_NAME,
 ) -> onnx.NodeProto:
     """An EPContext node; a plan may be given as text."""
     return helper.make_node(
@@ -170,7 +184,7 @@ def points(live: Array) -> tuple[Array, Array, Array]:
     return np.flatnonzero(live).astype(np.int32), coords, offsets
 
 
-F, I, B = TensorProto.FLOAT, TensorProto.INT32, TensorProto.BOOL
-ROWS: Value = ("rows", I, ["t"])
-COORDS: Value = ("coords", I, ["r", "t"])
-OFFSETS: Value = ("offsets", I, ["m"])
+FLOAT, INT32, BOOL = TensorProto.FLOAT, TensorProto.INT32, TensorProto.BOOL
+ROWS: Value = ("rows", INT32, ["t"])
+COORDS: Value = ("coords", INT32, ["r", "t"])
+OFFSETS: Value = ("offsets", INT32, ["m"])

@@ -1,4 +1,4 @@
-"""Domains and layouts: coordinates found from dead facts alone, however a value's dimensions are arranged."""
+"""Domains and layouts: coordinates found from dead facts alone, in every arrangement."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pitc.ir.index import ONE, Digit, atom, dim_index, poly, sym
 from pitc.ir.region import SOME, Region, Test, position
-from pitc.passes.domain import domain_of, memberships
+from pitc.passes.domain import covering, domain_of, lift, named_coords
 from pitc.passes.layout import layout_of
 
 B, S, H, D = sym("b"), sym("s"), poly(4), poly(16)
@@ -27,10 +27,10 @@ TIME_FIRST = (S, B, poly(64)), dead_at(dim_index(1, B), dim_index(0, S))
 @pytest.mark.parametrize(("shape", "dead"), [HIDDEN, HEADS, FLAT, MERGED, TIME_FIRST])
 def test_all_layouts_share_one_domain(shape, dead):
     domain, _ = domain_of(HIDDEN[1])
-    found = list(memberships(domain, [dead]))
+    (coords,) = named_coords(domain, [dead])
     assert domain_of(dead)[0] == domain
-    assert len(found) == 1
-    assert domain.at(found[0][0]) == dead
+    assert domain.at(coords) == dead
+    assert covering(domain, coords, [dead]) == dead
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_all_layouts_share_one_domain(shape, dead):
 def test_layouts_keep_the_other_digits(value, rest, codes):
     shape, dead = value
     domain, _ = domain_of(HIDDEN[1])
-    ((coords, _),) = memberships(domain, [dead])
+    (coords,) = named_coords(domain, [dead])
     layout = layout_of(shape, coords)
     assert tuple(e.as_int() for e in layout.rest_shape) == rest
     assert layout.dim_codes() == codes
@@ -56,7 +56,7 @@ def test_scores_belong_twice():
     shape = (B, H, S, S)
     by_query, by_key = (dead_at(dim_index(0, B), dim_index(d, S)) for d in (2, 3))
     domain, _ = domain_of(HIDDEN[1])
-    found = {c for c, _ in memberships(domain, [by_query, by_key])}
+    found = set(named_coords(domain, [by_query, by_key]))
     assert found == {
         (Digit(0, ONE, B), Digit(2, ONE, S)),
         (Digit(0, ONE, B), Digit(3, ONE, S)),
@@ -69,9 +69,21 @@ def test_a_wider_dead_fact_belongs_to_a_narrower_domain():
     late = position(dim_index(1, S) - 1)
     narrow, _ = domain_of(HIDDEN[1] | Region((guard, late)))
     assert len(narrow.dead) == 3
-    assert [c for c, _ in memberships(narrow, [HIDDEN[1]])]
+    (coords,) = named_coords(narrow, [HIDDEN[1]])
+    assert covering(narrow, coords, [HIDDEN[1]]) == HIDDEN[1]
     wide, _ = domain_of(HIDDEN[1])
-    assert not list(memberships(wide, [HIDDEN[1] | Region((guard,))]))
+    assert covering(wide, coords, [HIDDEN[1] | Region((guard,))]) is None
+
+
+def test_a_domain_by_position_is_lifted_onto_batch_and_sequence():
+    late, coords = domain_of(Region((position(dim_index(1, S) - 1),)))
+    assert late.rank == 1 and coords == (Digit(1, ONE, S),)
+    batch, _ = domain_of(HIDDEN[1])
+    (lifted,) = lift(late, batch)
+    assert lifted.extents == (B, S)
+    assert lifted.at((Digit(0, ONE, B), Digit(2, ONE, S))) == Region(
+        (position(dim_index(2, S) - 1),)
+    )
 
 
 def test_facts_without_coordinates_give_no_domain():

@@ -75,15 +75,18 @@ def node(op: str, *dtypes: str, **attributes: Any) -> Any:
     return pytest.param(sample, len(dtypes), id=f"{domain[:3]}{op}({','.join(dtypes)}){text}")
 
 
-F, D, I, L, U, B = "float32", "float64", "int32", "int64", "uint8", "bool"
-UNARY = """Abs Neg Ceil Floor Round Sign Sqrt Reciprocal Relu LeakyRelu ThresholdedRelu Shrink Exp
-Log Erf Tanh Sigmoid HardSigmoid HardSwish Softplus Softsign Mish Elu Celu Selu Gelu Sin Cos Tan Asin
-Acos Atan Sinh Cosh Asinh Acosh Atanh IsNaN IsInf""".split()  # noqa: SIM905
+F, D, I4, I8, U, B = "float32", "float64", "int32", "int64", "uint8", "bool"
+UNARY = (
+    *("Abs", "Neg", "Ceil", "Floor", "Round", "Sign", "Sqrt", "Reciprocal", "Relu", "LeakyRelu"),
+    *("ThresholdedRelu", "Shrink", "Exp", "Log", "Erf", "Tanh", "Sigmoid", "HardSigmoid", "Mish"),
+    *("HardSwish", "Softplus", "Softsign", "Elu", "Celu", "Selu", "Gelu", "Sin", "Cos", "Tan"),
+    *("Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "IsNaN", "IsInf"),
+)
 BOUND = Const(np.float32(0.25))
 CASES = [
     *(node(op, F) for op in UNARY),
     *(node(op, D) for op in ("Abs", "Sqrt", "Exp", "Tanh", "Sigmoid", "Relu", "Neg")),
-    *(node(op, L) for op in ("Abs", "Neg", "Sign")),
+    *(node(op, I8) for op in ("Abs", "Neg", "Sign")),
     node("LeakyRelu", F, alpha=0.3),
     node("Gelu", F, approximate="tanh"),
     node("IsInf", F, detect_positive=0),
@@ -91,32 +94,33 @@ CASES = [
     node("Clip", F, opset=6, min=-2.0, max=0.75),
     node("Clip", F, extra=(BOUND,)),
     node("Clip", F, extra=(Const(np.float32(-1e4)), BOUND)),
-    node("Clip", L, extra=(Const(np.int64(-1)), Const(np.int64(3)))),
+    node("Clip", I8, extra=(Const(np.int64(-1)), Const(np.int64(3)))),
+    node("Swish", F, opset=24),
     node("Not", B),
     node("BitwiseNot", U),
-    *(node(op, t, t) for op in ("Add", "Sub", "Mul", "Div") for t in (F, D, I, L)),
+    *(node(op, t, t) for op in ("Add", "Sub", "Mul", "Div") for t in (F, D, I4, I8)),
     *(node(op, t, t) for op in ("Sum", "Max", "Min") for t in (F, D)),
     *(node(op, F, F) for op in ("Mean", "PRelu", "Pow")),
-    *(node(op, L, L) for op in ("Max", "Min", "Mod")),
+    *(node(op, I8, I8) for op in ("Max", "Min", "Mod")),
     node("Mod", F, F, fmod=1),
-    node("Mod", I, I, fmod=1),
+    node("Mod", I4, I4, fmod=1),
     *(node(op, F, F, F) for op in ("Sum", "Max", "Min", "Mean")),
     *(node(op, B, B) for op in ("And", "Or", "Xor", "Equal")),
     *(
         node(op, t, t)
         for op in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
-        for t in (F, I)
+        for t in (F, I4)
     ),
     *(node(op, U, U) for op in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")),
     node("BitShift", U, U, direction="RIGHT"),
-    *(node("Where", B, t, t) for t in (F, L)),
+    *(node("Where", B, t, t) for t in (F, I8)),
     *(node("Cast", F, to=t) for t in (1, 6, 7, 9, 10, 11, 2)),
     *(node("Cast", D, to=t) for t in (1, 9)),
-    *(node("Cast", L, to=t) for t in (1, 2, 6, 9, 11)),
+    *(node("Cast", I8, to=t) for t in (1, 2, 6, 9, 11)),
     node("Cast", B, to=1),
     node("Cast", U, to=7),
     node("CastLike", F, extra=(np.ones(1, bool),)),
-    node("CastLike", L, extra=(np.ones(1, np.float32),)),
+    node("CastLike", I8, extra=(np.ones(1, np.float32),)),
     node("Gelu", F, domain="com.microsoft"),
     node("BiasGelu", F, F, domain="com.microsoft"),
     node("FastGelu", F, F, domain="com.microsoft"),
@@ -150,10 +154,7 @@ def test_constants_are_what_the_runtime_computes(sample: Sample, count: int) -> 
         for j in range(count):
             if not ignores(sample.op, j, cs, view):
                 continue
-            changed = [
-                filled(TOP, d, rng) if k == j else x
-                for k, (x, d) in enumerate(zip(operands, dtypes, strict=True))
-            ]
+            changed = [filled(TOP, d, rng) if k == j else operands[k] for k, d in enumerate(dtypes)]
             if not traps(sample.op, changed):
                 again = proof.run(dict(enumerate(changed)))[0]
                 finite = np.isfinite(operands[j].astype(np.float64))
@@ -162,8 +163,7 @@ def test_constants_are_what_the_runtime_computes(sample: Sample, count: int) -> 
 
 def test_every_elementwise_operator_has_a_case() -> None:
     tested = {(c.values[0].domain, c.values[0].op) for c in CASES}
-    missing = set(ELEMENTWISE) - tested
-    assert missing == {("", "Swish")}  # ONNX Runtime has no kernel for it yet
+    assert set(ELEMENTWISE) == tested
 
 
 @pytest.mark.parametrize(

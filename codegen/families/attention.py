@@ -1,22 +1,22 @@
-"""attention: softmax(scale * q K^T + bias) V for one head, one block of queries and one contiguous range of live keys.
+"""attention: softmax(scale * q K^T + bias) V of one head, for a range of queries and live keys.
 
-PIT axis: queries and keys, both packed; the micro-tile is one row of either. *Queries lie in lanes*: a block of queries is
-transposed once, and then both contractions have the shape of `gather_gemm` with K and V read in place, row by row, as
-broadcast operands, and the softmax works lane by lane without a horizontal step.
+PIT axes: query and key, both packed; the micro-tile is one row of either. *Queries lie in lanes*: a
+block of queries is transposed once; then both contractions have the shape of `gather_gemm`, K and V
+are read in place, row by row, as broadcast operands, and softmax needs no horizontal step.
 
-    for each block of at most 64 queries:                    qt[d, lane] = scale * q
-        for each block of keys:                              online softmax: nothing grows with the key range
-            s[key, lane] = k[key] . qt (+ bias), running maximum m
-            p = exp(s - m), running sum l
-            o[dv, lane] = o * exp(m_before - m) + sum over keys of v[key, dv] * p[key, lane]
+    for each block of queries:              qt[d, lane] = scale * q
+        for each block of keys:             (online softmax: no scratch grows with the keys)
+            p[key, lane] = k[key] . qt + bias;  running maximum m
+            p = exp(p - m);  running sum l
+            o[dv, lane] = o * exp(m before - m) + sum over keys of v[key, dv] * p[key, lane]
         out = o / l
 
-Every lane runs the same operations in the same order whatever its neighbours are, so a query's bits do not depend on the
-block it is in. Short blocks use narrower tiles; lanes without a query repeat the last one and are dropped.
-A sum that is not above 0 is the sign of a row without keys or with a NaN softmax.
+Every lane runs the same operations in the same order whatever its neighbours are, so the bits of a
+query do not depend on its block. Short blocks use a narrower tile; lanes without a query repeat the
+last one and are dropped. A sum l not above 0 marks a row without keys or with a NaN softmax.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pitc.codegen import tir
@@ -25,8 +25,10 @@ from pitc.codegen.variant import Tile, Variant, derive_micro_tile
 from pitc.codegen.vector_math import exp
 
 KEY_BLOCK = 192
-"""Keys per step of the online softmax: a multiple of 16 and of every tile height; from 96 to 384 it measured equal."""
-UNROLL = 4
+"""Keys per online step, a multiple of 16 and of all tile heights; 96 to 384 measured equal."""
+UNROLL = 2
+MAX_WIDTH = 256
+"""Largest head width: it bounds the workspace, (d + dv + KEY_BLOCK) * lanes floats."""
 
 
 def variant(params: Mapping[str, Any], target: Target) -> Variant:
@@ -44,16 +46,17 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: Target) -> Any:
         params: `d`, `dv`, `bias`.
         target: CPU level.
     """
-    return tir.prim_func(symbol, lambda: _Attention(params, target).emit())
+    if not (1 <= params["d"] <= MAX_WIDTH and 1 <= params["dv"] <= MAX_WIDTH):
+        raise ValueError(f"no attention kernel for {dict(params)}: widths are 1 to {MAX_WIDTH}")
+    return tir.prim_func(symbol, lambda: _Kernel(params, target).emit())
 
 
-class _Attention:
-    """Emits one kernel; the attributes are its arguments and scratch arrays."""
+class _Kernel:
+    """Emits one kernel: its arguments, scratch arrays and query blocks."""
 
     def __init__(self, params: Mapping[str, Any], target: Target) -> None:
         self.d, self.dv, self.bias = params["d"], params["dv"], None
         self.shapes = list(zip(target.attention_lanes, target.attention_rows, strict=True))
-        self.width = width = target.attention_lanes[0]
         tq, tk, xq, xk, xv, heads = (tir.size() for _ in range(6))
         self.q = tir.tensor("q", (tq, xq, self.d))
         self.k = tir.tensor("k", (tk, xk, self.d))
@@ -67,199 +70,221 @@ class _Attention:
         names = ["nan_to_zero", "hq", "hk", "hv", "ho", "q0", "q1", "k0", "k1"]
         names += ["bias_base", "bias_sq", "bias_sk"] if params["bias"] else []
         self.at = dict(zip(names, tir.scalars(*names), strict=True))
+        lanes = target.attention_lanes[0]
         padded_d, padded_dv = (-(-x // tir.LANES) * tir.LANES for x in (self.d, self.dv))
-        self.qt = tir.workspace(padded_d, width)
-        self.p = tir.workspace(KEY_BLOCK, width)
-        self.o = tir.workspace(padded_dv, width)
+        self.qt = tir.workspace(padded_d, lanes)
+        self.p = tir.workspace(KEY_BLOCK, lanes)
+        self.o = tir.workspace(padded_dv, lanes)
 
     def emit(self) -> None:
-        """Query blocks, widest register tile first."""
-        q0, q1 = self.at["q0"], self.at["q1"]
+        """Query blocks, those of the widest register tile first."""
+        start, stop = self.at["q0"], self.at["q1"]
         for lanes, rows in self.shapes:
+            left = stop - start
             last = (lanes, rows) == self.shapes[-1]
-            count = q1 - q0
-            blocks = tir.bind((count + lanes - 1) // lanes if last else count // lanes)
+            blocks = tir.bind((left + lanes - 1) // lanes if last else left // lanes)
             with tir.serial(0, blocks) as b:
-                start = tir.bind(q0 + b * lanes)
-                self.query_block(start, tir.smaller(tir.int64(lanes), q1 - start), lanes, rows)
-            q0 = tir.bind(q0 + blocks * lanes)
+                q0 = tir.bind(start + b * lanes)
+                count = tir.bind(tir.smaller(tir.int64(lanes), stop - q0))
+                _QueryBlock(self, q0, count, lanes, rows).emit()
+            start = tir.bind(start + blocks * lanes)
 
-    def query_block(self, q0: tir.Expr, count: tir.Expr, lanes: int, rows: int) -> None:
-        """All keys for `count` <= `lanes` queries from row q0 on."""
-        groups = range(lanes // tir.LANES)
-        last_query = tir.bind(q0 + count - 1)
-        self.load_queries(q0, last_query, len(groups))
-        top, total = [tir.Variable() for _ in groups], [tir.Variable() for _ in groups]
-        for g in groups:
-            top[g].set(tir.splat(float("-inf")))
-            total[g].set(tir.splat(0))
-        k0, keys = self.at["k0"], tir.bind(self.at["k1"] - self.at["k0"])
-        with tir.serial(0, (keys + KEY_BLOCK - 1) // KEY_BLOCK) as kb:
-            start = tir.bind(k0 + kb * KEY_BLOCK)
-            here = tir.bind(tir.smaller(tir.int64(KEY_BLOCK), self.at["k1"] - start))
-            before = [tir.keep(top[g].value) for g in groups]
-            if self.bias is not None:
-                self.load_bias(q0, last_query, start, here, rows, len(groups))
-            self.scores(start, here, rows, top)
-            # A row whose keys so far are all -inf keeps the sum 0: subtract 0 and not -inf from its scores.
-            low = tir.splat(float("-inf"))
-            pivot = [tir.keep(tir.select(t.value == low, tir.splat(0), t.value)) for t in top]
-            decay = [tir.keep(exp(tir.keep(before[g] - pivot[g]), nonpositive=True)) for g in groups]
-            for g in groups:
-                total[g].set(total[g].value * decay[g])
-            with tir.serial(0, here) as key:
-                for g in groups:
-                    s = tir.load(self.p, key, g * tir.LANES)
-                    p = exp(tir.keep(s - pivot[g]), nonpositive=True)
-                    tir.store(self.p, p, key, g * tir.LANES)
-                    total[g].set(total[g].value + p)
-            self.values(kb == 0, start, here, rows, decay)
-        self.store_out(q0, count, [t.value for t in total])
 
-    def load_queries(self, q0: tir.Expr, last: tir.Expr, groups: int) -> None:
-        """qt[d, lane] = scale * q[q0 + lane, hq, d]."""
-        scale = tir.keep(tir.splat(self.scale))
-        with tir.serial(0, tir.int64(groups)) as g:
-            row = [tir.bind(tir.smaller(q0 + g * tir.LANES + i, last)) for i in range(tir.LANES)]
+class _QueryBlock:
+    """Emits `count` queries from row `q0` on, in `lanes` lanes, against all keys."""
 
-            def block(d: tir.Expr, lanes: int) -> None:
-                rows = [tir.load(self.q, r, self.at["hq"], d, lanes=lanes) * scale for r in row]
-                for i, column in enumerate(tir.transpose(rows)):
-                    tir.store(self.qt, column, d + i, g * tir.LANES)
-
-            tir.chunks(self.d, block)
-
-    def scores(
-        self, k0: tir.Expr, count: tir.Expr, rows: int, top: Sequence[tir.Variable]
+    def __init__(
+        self, kernel: _Kernel, q0: tir.Expr, count: tir.Expr, lanes: int, rows: int
     ) -> None:
-        """p[key, lane] = k[k0 + key] . qt (+ p); top = max(top, p). The last row tile repeats its last key."""
-        groups = range(len(top))
-        with tir.serial(0, (count + rows - 1) // rows) as t:
+        self.kernel, self.q0, self.count, self.rows = kernel, q0, count, rows
+        self.groups = range(lanes // tir.LANES)
+        self.last = tir.bind(q0 + count - 1)
+        self.top, self.total = tir.grid(2, len(self.groups))
+
+    def emit(self) -> None:
+        """The loop over key blocks."""
+        kernel, top, total = self.kernel, self.top, self.total
+        self.load_queries()
+        lowest = tir.splat(float("-inf"))
+        for g in self.groups:
+            top[g].set(lowest)
+            total[g].set(tir.splat(0))
+        first, stop = kernel.at["k0"], kernel.at["k1"]
+        with tir.serial(0, (stop - first + KEY_BLOCK - 1) // KEY_BLOCK) as kb:
+            k0 = tir.bind(first + kb * KEY_BLOCK)
+            keys = tir.bind(tir.smaller(tir.int64(KEY_BLOCK), stop - k0))
+            before = [tir.keep(t.value) for t in top]
+            if kernel.bias is not None:
+                self.load_bias(k0, keys, kernel.bias)
+            self.scores(k0, keys)
+            # While all keys of a row were -inf, subtract 0 and not -inf: its sum must stay 0.
+            pivot = [tir.keep(tir.select(t.value == lowest, tir.splat(0), t.value)) for t in top]
+            decay = [exp(tir.keep(before[g] - pivot[g]), nonpositive=True) for g in self.groups]
+            self.exponentials(keys, pivot, decay)
+            self.values(kb == 0, k0, keys, decay)
+        self.store_out()
+
+    def load_queries(self) -> None:
+        """qt[d, lane] = scale * q[q0 + lane, hq, d]."""
+        kernel = self.kernel
+        scale = tir.keep(tir.splat(kernel.scale))
+        with tir.serial(0, tir.int64(len(self.groups))) as g:
+            lane = tir.bind(g * tir.LANES)
+            queries = [
+                tir.bind(tir.smaller(self.q0 + lane + i, self.last)) for i in range(tir.LANES)
+            ]
+
+            def square(d: tir.Expr, lanes: int) -> None:
+                head = kernel.at["hq"]
+                rows = [tir.load(kernel.q, row, head, d, lanes=lanes) * scale for row in queries]
+                for i, column in enumerate(tir.transpose(rows)):
+                    tir.store(kernel.qt, column, d + i, lane)
+
+            tir.chunks(kernel.d, square)
+
+    def scores(self, k0: tir.Expr, keys: tir.Expr) -> None:
+        """p[key, lane] = k[k0 + key] . qt (+ p); top = max(top, p).
+
+        The last row tile repeats its last key: no maximum changes, and later steps stop before it.
+        """
+        kernel, rows = self.kernel, self.rows
+        with tir.serial(0, (keys + rows - 1) // rows) as t:
             first = tir.bind(t * rows)
-            key = [tir.bind(k0 + tir.smaller(first + r, count - 1)) for r in range(rows)]
-            acc = [[tir.Variable() for _ in groups] for _ in range(rows)]
+            key = [tir.bind(k0 + tir.smaller(first + r, keys - 1)) for r in range(rows)]
+            acc = tir.grid(rows, len(self.groups))
 
             def step(d: tir.Expr) -> None:
-                q = [tir.keep(tir.load(self.qt, d, g * tir.LANES)) for g in groups]
+                q = [tir.keep(tir.load(kernel.qt, d, g * tir.LANES)) for g in self.groups]
                 for r in range(rows):
-                    k = tir.keep(tir.splat(self.k[key[r], self.at["hk"], d]))
-                    for g in groups:
+                    k = tir.keep(tir.splat(kernel.k[key[r], kernel.at["hk"], d]))
+                    for g in self.groups:
                         acc[r][g].set(tir.fma(k, q[g], acc[r][g].value))
 
+            clear(acc)
+            tir.unrolled(tir.int64(kernel.d), UNROLL, step, rest=kernel.d % UNROLL > 0)
             for r in range(rows):
-                for g in groups:
-                    acc[r][g].set(tir.splat(0))
-            tir.unrolled(tir.int64(self.d), UNROLL, step, self.d % UNROLL)
-            for r in range(rows):
-                for g in groups:
-                    at = (first + r, g * tir.LANES)
+                for g in self.groups:
                     s = acc[r][g].value
-                    if self.bias is not None:
-                        s = tir.keep(s + tir.load(self.p, *at))
-                    tir.store(self.p, s, *at)
-                    top[g].set(tir.maximum(s, top[g].value))
+                    if kernel.bias is not None:
+                        s = tir.keep(s + tir.load(kernel.p, first + r, g * tir.LANES))
+                    tir.store(kernel.p, s, first + r, g * tir.LANES)
+                    self.top[g].set(tir.maximum(s, self.top[g].value))
+
+    def exponentials(
+        self, keys: tir.Expr, pivot: Sequence[tir.Expr], decay: Sequence[tir.Expr]
+    ) -> None:
+        """Make p = exp(p - pivot) and total = total * decay + the sum of p over the keys."""
+        p, total = self.kernel.p, self.total
+        for g in self.groups:
+            total[g].set(total[g].value * decay[g])
+        with tir.serial(0, keys) as key:
+            for g in self.groups:
+                s = tir.load(p, key, g * tir.LANES)
+                weight = exp(tir.keep(s - pivot[g]), nonpositive=True)
+                tir.store(p, weight, key, g * tir.LANES)
+                total[g].set(total[g].value + weight)
 
     def values(
-        self, first: tir.Expr, k0: tir.Expr, count: tir.Expr, rows: int, decay: Sequence[tir.Expr]
+        self, first: tir.Expr, k0: tir.Expr, keys: tir.Expr, decay: Sequence[tir.Expr]
     ) -> None:
-        """o[dv, lane] = o * decay + sum over keys of v[k0 + key, dv] * p[key, lane]."""
-        groups = range(len(decay))
+        """o[dv, lane] = o * decay + sum over keys of v[k0 + key, dv] * p[key, lane].
+
+        In the first key block o is undefined and counts as 0.
+        """
+        kernel = self.kernel
 
         def tile(dv: tir.Expr, height: int) -> None:
-            acc = [[tir.Variable() for _ in groups] for _ in range(height)]
-            places = [(r, g) for r in range(height) for g in groups]
-
-            def clear() -> None:
-                for r, g in places:
-                    acc[r][g].set(tir.splat(0))
+            acc = tir.grid(height, len(self.groups))
+            places = [(r, g) for r in range(height) for g in self.groups]
 
             def resume() -> None:
                 for r, g in places:
-                    acc[r][g].set(tir.load(self.o, dv + r, g * tir.LANES) * decay[g])
+                    acc[r][g].set(tir.load(kernel.o, dv + r, g * tir.LANES) * decay[g])
 
             def step(key: tir.Expr) -> None:
-                p = [tir.keep(tir.load(self.p, key, g * tir.LANES)) for g in groups]
+                p = [tir.keep(tir.load(kernel.p, key, g * tir.LANES)) for g in self.groups]
                 for r in range(height):
-                    v = tir.keep(tir.splat(self.v[k0 + key, self.at["hv"], dv + r]))
-                    for g in groups:
+                    v = tir.keep(tir.splat(kernel.v[k0 + key, kernel.at["hv"], dv + r]))
+                    for g in self.groups:
                         acc[r][g].set(tir.fma(v, p[g], acc[r][g].value))
 
-            tir.either(first, clear, resume)
-            tir.unrolled(count, UNROLL, step, 1)
+            tir.either(first, lambda: clear(acc), resume)
+            tir.unrolled(keys, UNROLL, step, rest=True)
             for r, g in places:
-                tir.store(self.o, acc[r][g].value, dv + r, g * tir.LANES)
+                tir.store(kernel.o, acc[r][g].value, dv + r, g * tir.LANES)
 
-        full, rest = divmod(self.dv, rows)
+        full, rest = divmod(kernel.dv, self.rows)
         if full:
             with tir.serial(0, tir.int64(full)) as t:
-                tile(tir.bind(t * rows), rows)
+                tile(tir.bind(t * self.rows), self.rows)
         if rest:
-            tile(tir.int64(full * rows), rest)
+            tile(tir.int64(full * self.rows), rest)
 
-    def store_out(self, q0: tir.Expr, count: tir.Expr, total: Sequence[tir.Expr]) -> None:
-        """out[q0 + lane, ho, dv] = o[dv, lane] / total."""
-        nan, zero = tir.splat(float("nan")), tir.splat(0)
-        fill = tir.keep(tir.choose(tir.splat_bool(self.at["nan_to_zero"] != 0), zero, nan))
-        for g, sum_ in enumerate(total):
-            inverse = tir.keep(tir.splat(1) / sum_)
-            # Loops over lanes stop at `count`, which may lie before this lane group.
-            live = tir.bind(tir.smaller(count - g * tir.LANES, tir.int64(tir.LANES)))
+    def store_out(self) -> None:
+        """out[q0 + lane, ho, dv] = o[dv, lane] / total, or the fill where total is not above 0."""
+        kernel = self.kernel
+        zero, nan = tir.splat(0), tir.splat(float("nan"))
+        to_zero = tir.splat_condition(kernel.at["nan_to_zero"] != 0)
+        fill = tir.keep(tir.select(to_zero, zero, nan))
+        for g in self.groups:
+            total = tir.keep(self.total[g].value)
+            inverse = tir.keep(tir.splat(1) / total)
+            self.store_group(g, total > zero, inverse, fill)
 
-            def block(dv: tir.Expr, lanes: int, g: int = g, inverse: tir.Expr = inverse, sum_: tir.Expr = sum_, live: tir.Expr = live) -> None:
-                rows = []
-                for i in range(tir.LANES):
-                    o = tir.load(self.o, dv + i, g * tir.LANES) * inverse
-                    rows.append(tir.select(sum_ > zero, o, fill))
-                for i, row in enumerate(tir.transpose(rows)):
-                    with tir.when(live > i):
-                        tir.store(self.out, row, q0 + g * tir.LANES + i, self.at["ho"], dv, lanes=lanes)
+    def store_group(self, g: int, alive: tir.Expr, inverse: tir.Expr, fill: tir.Expr) -> None:
+        """Write the queries of one lane group."""
+        kernel, lane = self.kernel, g * tir.LANES
 
-            tir.chunks(self.dv, block)
+        def square(dv: tir.Expr, lanes: int) -> None:
+            sums = [tir.load(kernel.o, dv + i, lane) for i in range(tir.LANES)]
+            columns = [tir.select(alive, o * inverse, fill) for o in sums]
+            for i, row in enumerate(tir.transpose(columns)):
+                with tir.when(self.count > lane + i):
+                    at = (self.q0 + lane + i, kernel.at["ho"], dv)
+                    tir.store(kernel.out, row, *at, lanes=lanes)
 
-    def load_bias(
-        self,
-        q0: tir.Expr,
-        last: tir.Expr,
-        k0: tir.Expr,
-        count: tir.Expr,
-        rows: int,
-        groups: int,
-    ) -> None:
-        """p[key, lane] = the bias of query q0 + lane and key k0 + key; short row tiles repeat the last key.
+        tir.chunks(kernel.dv, square)
 
-        Bias memory is contiguous along keys and p along queries, hence squares of 16 x 16 are transposed.
+    def load_bias(self, k0: tir.Expr, keys: tir.Expr, bias: tir.Buffer) -> None:
+        """p[key, lane] = bias of query q0 + lane and key k0 + key, the last key repeated.
+
+        Memory is contiguous along keys and p along queries: squares of 16 x 16 are transposed.
         """
-        if self.bias is None:
-            return
-        bias, at = self.bias, self.at
-        end = tir.bind((count + rows - 1) // rows * rows)
+        kernel, at, rows = self.kernel, self.kernel.at, self.rows
 
-        def offset(lane: tir.Expr, key: tir.Expr) -> tir.Expr:
-            query = tir.index_of(self.qpos, tir.smaller(q0 + lane, last))
-            return at["bias_base"] + query * at["bias_sq"] + key * at["bias_sk"]
+        def place(lane: tir.Expr, key_position: tir.Expr) -> tir.Expr:
+            query = tir.index_of(kernel.qpos, tir.smaller(self.q0 + lane, self.last))
+            place = at["bias_base"] + query * at["bias_sq"] + key_position * at["bias_sk"]
+            return tir.bind(place)
 
-        with tir.serial(0, (end + tir.LANES - 1) // tir.LANES) as t:
+        used = tir.bind((keys + rows - 1) // rows * rows)
+        with tir.serial(0, (used + tir.LANES - 1) // tir.LANES) as t:
             first = tir.bind(t * tir.LANES)
-            start = tir.index_of(self.kpos, k0 + first)
-            stop = tir.index_of(self.kpos, k0 + tir.smaller(first + tir.LANES, count) - 1)
+            head = tir.index_of(kernel.kpos, k0 + tir.smaller(first, keys - 1))
+            tail = tir.index_of(kernel.kpos, k0 + tir.smaller(first + tir.LANES, keys) - 1)
 
             def square() -> None:
-                with tir.serial(0, tir.int64(groups)) as g:
+                with tir.serial(0, tir.int64(len(self.groups))) as g:
                     lane = tir.bind(g * tir.LANES)
-                    queries = [
-                        tir.load(bias, tir.bind(offset(lane + i, start))) for i in range(tir.LANES)
-                    ]
+                    queries = [tir.load(bias, place(lane + i, head)) for i in range(tir.LANES)]
                     for i, row in enumerate(tir.transpose(queries)):
-                        tir.store(self.p, row, first + i, lane)
+                        tir.store(kernel.p, row, first + i, lane)
 
             def single() -> None:
                 with tir.serial(0, tir.int64(tir.LANES)) as i:
-                    at_key = tir.bind(k0 + tir.smaller(first + i, count - 1))
-                    key = tir.index_of(self.kpos, at_key)
-                    with tir.serial(0, tir.int64(groups * tir.LANES)) as lane:
-                        value = bias[tir.bind(offset(lane, key))]
-                        tir.assign(self.p, value, first + i, lane)
+                    key = tir.bind(k0 + tir.smaller(first + i, keys - 1))
+                    position = tir.index_of(kernel.kpos, key)
+                    with tir.serial(0, tir.int64(len(self.groups) * tir.LANES)) as lane:
+                        tir.assign(kernel.p, bias[place(lane, position)], first + i, lane)
 
             # Positions ascend, so 16 keys that span 16 positions have no gap between them.
-            dense = tir.both(stop - start == tir.LANES - 1, at["bias_sk"] == 1)
+            ascending = tir.both(first + tir.LANES <= keys, tail - head == tir.LANES - 1)
+            dense = tir.both(ascending, at["bias_sk"] == 1)
             tir.either(dense, square, single)
+
+
+def clear(acc: Sequence[Sequence[tir.Variable]]) -> None:
+    """Set every accumulator to 0."""
+    for row in acc:
+        for variable in row:
+            variable.set(tir.splat(0))

@@ -1,14 +1,19 @@
 """gather_gemm: C[rows_c[i], :] = act(A[rows_a[i], :] @ B + bias) + residual[i, :].
 
-PIT axis m: the micro-tile is one row. SRead is the address of a row: A is read in place, because packing it first did not
-measure faster. SWrite is the address of the stored row. The dense tile is rows x columns of accumulators in registers,
-every accumulator is one chain of fused multiply-adds in ascending k, and so a row's bits do not depend on its tile.
+PIT axis m: the micro-tile is one row. SRead is the address of a row: A is read in place, because
+packing it first did not measure faster. SWrite is the address of the stored row. The dense tile is
+rows x columns of accumulators in registers. Each accumulator is one chain of fused multiply-adds in
+ascending k, so the bits of a row do not depend on the tile that it falls into.
 
-    for each block of rows, for each block of k:            rows of A stay in the second-level cache
-        for each column group of a panel of B:              the panel's k block stays there too
-            for each row tile: accumulators = 0 or C; multiply-add over k; C = partial sum, or the epilogue
+    for each block of rows, for each block of k:    rows of A stay in the second-level cache
+        for each column group of a panel of B:      the k block of the panel stays there too
+            for each row tile:
+                accumulators = 0, or the partial sums in C
+                multiply-add over the k block
+                C = partial sums, or the epilogue after the last k block
 
-A short last row tile computes its last row again and drops the copies; one or two left-over rows run one by one.
+A short last row tile repeats its last row and drops the copies; one or two left-over rows run one
+by one.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,10 +21,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pitc.codegen import tir
-from pitc.codegen.panels import PANEL_WIDTH, panel_count
 from pitc.codegen.targets import Target
 from pitc.codegen.variant import Tile, Variant, derive_micro_tile
-from pitc.codegen.vector_math import gelu
+from pitc.codegen.vector_math import gelu, relu
+from pitc.ir.panels import PANEL_WIDTH, panel_count
 
 BLOCK_TILES = 16
 """Row tiles that share one pass over B."""
@@ -28,36 +33,30 @@ UNSPLIT_K = 3072
 SPLIT_K = 2048
 UNROLL_K = 4
 SINGLE_ROWS = 2
-"""Up to so many left-over rows run one by one; more fill a padded row tile in less time."""
+"""So many left-over rows run one by one; more of them fill a padded row tile in less time."""
 
-ACTIVATIONS = {
+ACTIVATIONS: Mapping[str, Callable[[tir.Expr], tir.Expr]] = {
     "none": lambda x: x,
-    "relu": lambda x: tir.keep(tir.select(x < tir.splat(0), tir.splat(0), x)),
+    "relu": relu,
     "gelu": gelu,
 }
 
 
 def k_block(k: int) -> int:
-    """Length of the k blocks: all of k, or equal multiples of 16 of which the last may be shorter."""
+    """Length of the k blocks: all of k, or equal multiples of 16, the last maybe shorter."""
     if k <= UNSPLIT_K:
         return k
     blocks = -(-k // SPLIT_K)
-    return -(-k // (16 * blocks)) * 16
+    return -(-k // (tir.LANES * blocks)) * tir.LANES
 
 
 def variant(params: Mapping[str, Any], target: Target) -> Variant:
     """The family at the target's register tile."""
     rows, columns = target.gemm_tile
     dense = Tile.of(m=rows, k=k_block(params["k"]), n=columns)
-    return Variant("gather_gemm", dense, derive_micro_tile(dense, ("m", "k"), "m"), "float32", target)
-
-
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """A column group: `groups` per panel, `vectors` in use, `lanes` valid in the last of them."""
-
-    vectors: int
-    lanes: int
+    return Variant(
+        "gather_gemm", dense, derive_micro_tile(dense, ("m", "k"), "m"), "float32", target
+    )
 
 
 def prim_func(symbol: str, params: Mapping[str, Any], target: Target) -> Any:
@@ -68,146 +67,177 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: Target) -> Any:
         params: `k`, `n`, `activation`, `residual`.
         target: CPU level.
     """
-    return tir.prim_func(symbol, lambda: _GatherGemm(params, variant(params, target)).emit())
+    if params["k"] < 1 or params["n"] < 1 or params["activation"] not in ACTIVATIONS:
+        raise ValueError(f"no gather_gemm kernel for {dict(params)}")
+    chosen = variant(params, target)
+    return tir.prim_func(symbol, lambda: _Kernel(params, chosen).emit())
 
 
-class _GatherGemm:
-    """Emits one kernel; the attributes are its arguments and the loop variables of the tile at hand."""
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """A column group: where it starts in its panel, its vectors, the valid lanes of the last."""
+
+    start: tir.Expr
+    vectors: int
+    last_lanes: int
+
+    def lanes(self, v: int) -> int:
+        """Valid lanes of vector `v`."""
+        return self.last_lanes if v == self.vectors - 1 else tir.LANES
+
+
+class _Kernel:
+    """Emits one kernel: its arguments, and the loops around the register tile."""
 
     def __init__(self, params: Mapping[str, Any], chosen: Variant) -> None:
-        self.k, self.n, self.activation = params["k"], params["n"], params["activation"]
-        self.tile_rows = chosen.dense_tile["m"]
-        self.k_block = chosen.dense_tile["k"]
-        self.k_blocks = -(-self.k // self.k_block)
-        self.group = chosen.dense_tile["n"]
-        self.vectors = self.group // tir.LANES
-        rows_of_a, listed, panels, rows_of_c = (tir.size() for _ in range(4))
-        self.a = tir.tensor("a", (rows_of_a, self.k))
+        k, self.n = params["k"], params["n"]
+        self.k, self.k_block = k, chosen.dense_tile["k"]
+        self.k_blocks = -(-k // self.k_block)
+        self.tile_rows, self.group = chosen.dense_tile["m"], chosen.dense_tile["n"]
+        self.activation = ACTIVATIONS[params["activation"]]
+        panels = panel_count(self.n)
+        rows_of_a, listed, rows_of_c = (tir.size() for _ in range(3))
+        self.a = tir.tensor("a", (rows_of_a, k))
         self.rows_a = tir.tensor("rows_a", (listed,), "int32")
-        self.b = tir.tensor("b", (panels, self.k, PANEL_WIDTH))
-        self.bias = tir.tensor("bias", (panel_count(self.n) * PANEL_WIDTH,))
+        self.b = tir.tensor("b", (panels, k, PANEL_WIDTH))
+        self.bias = tir.tensor("bias", (panels * PANEL_WIDTH,))
         self.residual = tir.tensor("residual", (listed, self.n)) if params["residual"] else None
         self.rows_c = tir.tensor("rows_c", (listed,), "int32")
         self.c = tir.tensor("c", (rows_of_c, self.n))
         self.i0, self.i1, self.j0, self.j1 = tir.scalars("i0", "i1", "j0", "j1")
 
     def emit(self) -> None:
-        """The loops around the register tile."""
+        """Blocks of rows, blocks of k, panels."""
         block = BLOCK_TILES * self.tile_rows
         with tir.serial(0, (self.i1 - self.i0 + block - 1) // block) as ib:
             first = tir.bind(self.i0 + ib * block)
             count = tir.bind(tir.smaller(tir.int64(block), self.i1 - first))
-            with tir.serial(0, tir.int64(self.k_blocks)) as kb:
-                self.kb = kb
-                with tir.serial(self.j0, self.j1) as j:
-                    self.panel(j, first, count)
+            blocks = tir.serial(0, tir.int64(self.k_blocks))
+            with blocks as kb, tir.serial(self.j0, self.j1) as j:
+                self.panel(kb, j, first, count)
 
-    def panel(self, j: tir.Expr, first: tir.Expr, count: tir.Expr) -> None:
-        """All row tiles of a block against the column groups of one panel."""
+    def panel(self, kb: tir.Expr, j: tir.Expr, first: tir.Expr, count: tir.Expr) -> None:
+        """All row tiles of a block of rows against the column groups of one panel."""
         per_panel = PANEL_WIDTH // self.group
         full, rest = divmod(self.n, self.group)
         if full:
             here = tir.smaller(tir.int64(per_panel), full - j * per_panel)
             with tir.serial(0, here) as g:
-                self.row_tiles(j, g * self.group, _Columns(self.vectors, tir.LANES), first, count)
+                columns = _Columns(tir.bind(g * self.group), self.group // tir.LANES, tir.LANES)
+                self.row_tiles(kb, j, columns, first, count)
         if rest:
-            columns = _Columns(-(-rest // tir.LANES), (rest - 1) % tir.LANES + 1)
+            start = tir.int64(full % per_panel * self.group)
+            columns = _Columns(start, -(-rest // tir.LANES), (rest - 1) % tir.LANES + 1)
             with tir.when(j == full // per_panel):
-                start = tir.int64(full % per_panel * self.group)
-                self.row_tiles(j, start, columns, first, count)
+                self.row_tiles(kb, j, columns, first, count)
 
     def row_tiles(
-        self, j: tir.Expr, column: tir.Expr, columns: _Columns, first: tir.Expr, count: tir.Expr
+        self, kb: tir.Expr, j: tir.Expr, columns: _Columns, first: tir.Expr, count: tir.Expr
     ) -> None:
         """Full and padded row tiles, then single rows."""
-        tiles = tir.bind(count // self.tile_rows)
-        rest = tir.bind(count - tiles * self.tile_rows)
+        height = self.tile_rows
+        tiles = tir.bind(count // height)
+        rest = tir.bind(count - tiles * height)
         single = tir.bind(tir.choose(rest <= SINGLE_ROWS, rest, tir.int64(0)))
         whole = tir.bind(tir.choose(rest > SINGLE_ROWS, tiles + 1, tiles))
         with tir.serial(0, whole) as p:
-            self.tile(j, column, columns, tir.bind(first + p * self.tile_rows), self.tile_rows)
+            _RegisterTile(self, columns, j, tir.bind(first + p * height), height).emit(kb)
         with tir.serial(0, single) as r:
-            self.tile(j, column, columns, tir.bind(first + tiles * self.tile_rows + r), 1)
+            _RegisterTile(self, columns, j, tir.bind(first + tiles * height + r), 1).emit(kb)
 
-    def tile(
-        self, j: tir.Expr, column: tir.Expr, columns: _Columns, first: tir.Expr, rows: int
+
+class _RegisterTile:
+    """Emits one register tile: rows `first`.. of the row list x one column group of panel `j`."""
+
+    def __init__(
+        self, kernel: _Kernel, columns: _Columns, j: tir.Expr, first: tir.Expr, rows: int
     ) -> None:
-        """One register tile: `rows` x `columns` accumulators over one k block."""
-        listed = [tir.bind(tir.smaller(first + r, self.i1 - 1)) for r in range(rows)]
-        rows_a = [tir.index_of(self.rows_a, i) for i in listed]
-        acc = [tir.Variable() for _ in range(rows * columns.vectors)]
-        out = tir.bind(j * PANEL_WIDTH + column)
-        places = [(r, v, r * columns.vectors + v) for r in range(rows) for v in range(columns.vectors)]
+        self.kernel, self.columns, self.j, self.first, self.rows = kernel, columns, j, first, rows
+        self.listed = [tir.bind(tir.smaller(first + r, kernel.i1 - 1)) for r in range(rows)]
+        self.column = tir.bind(j * PANEL_WIDTH + columns.start)
+        self.acc = tir.grid(rows, columns.vectors)
+        self.places = [(r, v) for r in range(rows) for v in range(columns.vectors)]
 
-        def lanes(v: int) -> int:
-            return columns.lanes if v == columns.vectors - 1 else tir.LANES
+    def emit(self, kb: tir.Expr) -> None:
+        """One k block of the tile."""
+        kernel = self.kernel
+        if kernel.k_blocks == 1:
+            self.clear()
+            self.multiply(kb)
+            self.write(self.epilogue)
+        else:
+            tir.either(kb == 0, self.clear, self.resume)
+            self.multiply(kb)
+            last = kb == kernel.k_blocks - 1
+            tir.either(last, lambda: self.write(self.epilogue), lambda: self.write(self.partial))
 
-        def clear() -> None:
-            for _, _, at in places:
-                acc[at].set(tir.splat(0))
+    def clear(self) -> None:
+        """Start the sums at 0."""
+        for r, v in self.places:
+            self.acc[r][v].set(tir.splat(0))
 
-        def resume() -> None:
-            rows_c = [tir.index_of(self.rows_c, i) for i in listed]
-            for r, v, at in places:
-                acc[at].set(tir.load(self.c, rows_c[r], out + v * tir.LANES, lanes=lanes(v)))
+    def resume(self) -> None:
+        """Start from the partial sums of the k block before."""
+        rows_c = [tir.index_of(self.kernel.rows_c, i) for i in self.listed]
+        for r, v in self.places:
+            lanes = self.columns.lanes(v)
+            at = self.column + v * tir.LANES
+            self.acc[r][v].set(tir.load(self.kernel.c, rows_c[r], at, lanes=lanes))
 
-        def step(k: tir.Expr) -> None:
+    def multiply(self, kb: tir.Expr) -> None:
+        """Add the products of one k block."""
+        kernel, columns = self.kernel, self.columns
+        rows_a = [tir.index_of(kernel.rows_a, i) for i in self.listed]
+        start = tir.bind(kb * kernel.k_block)
+        length = tir.bind(tir.smaller(tir.int64(kernel.k_block), kernel.k - start))
+
+        def step(i: tir.Expr) -> None:
+            k = start + i
             b = [
-                tir.keep(tir.load(self.b, j, k, column + v * tir.LANES))
+                tir.keep(tir.load(kernel.b, self.j, k, columns.start + v * tir.LANES))
                 for v in range(columns.vectors)
             ]
-            for r in range(rows):
-                a = tir.keep(tir.splat(self.a[rows_a[r], k]))
+            for r in range(self.rows):
+                a = tir.keep(tir.splat(kernel.a[rows_a[r], k]))
                 for v in range(columns.vectors):
-                    at = r * columns.vectors + v
-                    acc[at].set(tir.fma(a, b[v], acc[at].value))
+                    self.acc[r][v].set(tir.fma(a, b[v], self.acc[r][v].value))
 
-        if self.k_blocks == 1:
-            clear()
-        else:
-            tir.either(self.kb == 0, clear, resume)
-        start = tir.bind(self.kb * self.k_block)
-        length = tir.bind(tir.smaller(tir.int64(self.k_block), self.k - start))
-        with tir.serial(0, length // UNROLL_K) as q:
-            for u in range(UNROLL_K):
-                step(start + q * UNROLL_K + u)
-        if self.k % UNROLL_K:
-            with tir.serial(length // UNROLL_K * UNROLL_K, length) as k:
-                step(start + k)
+        tir.unrolled(length, UNROLL_K, step, rest=kernel.k % UNROLL_K > 0)
 
-        def write(r: int, finish: Callable[[tir.Expr, tir.Expr, int], tir.Expr]) -> None:
-            # A run-time loop over vectors keeps the code of an activation short; it needs the row in memory.
-            sums = tir.stack(columns.vectors)
-            for v in range(columns.vectors):
-                tir.assign(sums, acc[r * columns.vectors + v].value, v)
-            row_c = tir.index_of(self.rows_c, listed[r])
+    def write(self, finish: Callable[[int, tir.Expr, tir.Expr, int], tir.Expr]) -> None:
+        """Store `finish(row, sums, column, lanes)` of every vector, but not of repeated rows."""
+        for r in range(self.rows):
+            with tir.when(self.first + r < self.kernel.i1):
+                self.write_row(r, finish)
 
-            def put(v: tir.Expr, lanes: int) -> None:
-                at = tir.bind(v * tir.LANES)
-                value = finish(tir.keep(sums[v]), tir.bind(out + at), lanes)
-                tir.store(self.c, value, row_c, out + at, lanes=lanes)
+    def write_row(self, r: int, finish: Callable[[int, tir.Expr, tir.Expr, int], tir.Expr]) -> None:
+        """Store one row; a run-time loop over its vectors keeps the code of an activation short."""
+        columns, kernel = self.columns, self.kernel
+        sums = tir.stack(columns.vectors)
+        for v in range(columns.vectors):
+            tir.assign(sums, self.acc[r][v].value, v)
+        row_c = tir.index_of(kernel.rows_c, self.listed[r])
 
-            full = columns.vectors - (columns.lanes < tir.LANES)
-            if full:
-                with tir.serial(0, tir.int64(full)) as v:
-                    put(v, tir.LANES)
-            if full < columns.vectors:
-                put(tir.int64(full), columns.lanes)
+        def put(v: tir.Expr, lanes: int) -> None:
+            at = tir.bind(self.column + v * tir.LANES)
+            value = finish(r, tir.keep(sums[v]), at, lanes)
+            tir.store(kernel.c, value, row_c, at, lanes=lanes)
 
-        def partial(x: tir.Expr, _at: tir.Expr, _lanes: int) -> tir.Expr:
+        full = columns.vectors - (columns.last_lanes < tir.LANES)
+        if full:
+            with tir.serial(0, tir.int64(full)) as v:
+                put(v, tir.LANES)
+        if full < columns.vectors:
+            put(tir.int64(full), columns.last_lanes)
+
+    def partial(self, _row: int, x: tir.Expr, _at: tir.Expr, _lanes: int) -> tir.Expr:
+        """Before the last k block: the sums as they are."""
+        return x
+
+    def epilogue(self, row: int, x: tir.Expr, at: tir.Expr, lanes: int) -> tir.Expr:
+        """After the last k block: bias, activation, residual."""
+        kernel = self.kernel
+        x = kernel.activation(tir.keep(x + tir.load(kernel.bias, at)))
+        if kernel.residual is None:
             return x
-
-        for r in range(rows):
-
-            def epilogue(x: tir.Expr, at: tir.Expr, lanes: int, r: int = r) -> tir.Expr:
-                x = ACTIVATIONS[self.activation](tir.keep(x + tir.load(self.bias, at)))
-                if self.residual is None:
-                    return x
-                return x + tir.load(self.residual, listed[r], at, lanes=lanes)
-
-            with tir.when(first + r < self.i1):
-                if self.k_blocks == 1:
-                    write(r, epilogue)
-                else:
-                    last = self.kb == self.k_blocks - 1
-                    tir.either(last, lambda: write(r, epilogue), lambda: write(r, partial))
+        return x + tir.load(kernel.residual, self.listed[row], at, lanes=lanes)

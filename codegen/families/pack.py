@@ -1,6 +1,6 @@
-"""pack: out[i] = x[index[i]]; unpack: out[index[i]] = packed[i]. SRead and SWrite of a packed region.
+"""pack: out[i] = x[index[i]]; unpack: out[index[i]] = packed[i]. SRead and SWrite of a region.
 
-PIT axis: the row; the micro-tile is one row. A row is copied as words; LLVM makes the inner loop a block copy.
+PIT axis: the row; the micro-tile is one row. LLVM makes a block copy of the loop over its words.
 """
 
 from collections.abc import Mapping
@@ -22,6 +22,8 @@ def variant(params: Mapping[str, Any], target: Target) -> Variant:
 
 
 def _copy_rows(params: Mapping[str, Any], gather: bool) -> None:
+    if params["word_bytes"] not in WORDS:
+        raise ValueError(f"no pack kernel for {dict(params)}")
     dtype = WORDS[params["word_bytes"]]
     many, few, words = tir.size(), tir.size(), tir.size()
     source = tir.tensor("x" if gather else "packed", (many if gather else few, words), dtype)

@@ -1,6 +1,6 @@
 """Adds nodes and constants to a graph, with unique names and one copy of equal small values."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -142,6 +142,17 @@ class Builder:
             self._cache[key] = value
         return self._cache[key]
 
+    def lazy_constant(self, stem: str, make: Callable[[], Array], shape: Sequence[int]) -> ir.Value:
+        """A float32 initializer that is computed when it is written."""
+        name = self.unique(stem)
+        tensor = ir.LazyTensor(
+            lambda: ir.tensor(make()), ir.DataType.FLOAT, ir.Shape(list(shape)), name=name
+        )
+        value = ir.Value(name=name, const_value=tensor)
+        value.type, value.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(list(shape))
+        self._graph.model.graph.register_initializer(value)
+        return value
+
     def concat(self, parts: Sequence[ir.Value]) -> ir.Value:
         """Join int64 vectors."""
         return parts[0] if len(parts) == 1 else self.op("Concat", parts, axis=0)
@@ -157,7 +168,13 @@ class Builder:
 
     def reshape(self, x: ir.Value, shape: Sequence[int]) -> ir.Value:
         """Reshape; 0 keeps the dimension at that place."""
-        return self.op("Reshape", [x, self.constant(np.asarray(shape, np.int64))])
+        out = self.op("Reshape", [x, self.constant(np.asarray(shape, np.int64))])
+        if x.type is not None:
+            out.type = x.type
+        if x.shape is not None:
+            kept = [x.shape[d] if n == 0 else n for d, n in enumerate(shape)]
+            out.shape = ir.Shape([None if n == -1 else n for n in kept])
+        return out
 
     def unsqueeze(self, x: ir.Value, axis: int) -> ir.Value:
         """Insert one dimension, in the form of the model's opset."""

@@ -30,6 +30,7 @@ from pitc.passes.lower.form import (
     Packing,
     WholeOperand,
 )
+from pitc.passes.lower.gemm import Panels, fuse_gemms
 from pitc.passes.lower.predicate import live_points
 from pitc.passes.regions import Regions
 
@@ -56,6 +57,8 @@ class Rewriter:
     detected: dict[Domain, Detected] = field(default_factory=dict)
     packed: dict[tuple[str, Domain, tuple[object, ...]], ir.Value] = field(default_factory=dict)
     kernels: dict[KernelRequest, None] = field(default_factory=dict)
+    contractions: list[ir.Node] = field(default_factory=list)
+    panels: Panels = field(default_factory=Panels)
 
     def detect(self, domain: Domain) -> Detected:
         """The detector of a domain, made at first use."""
@@ -189,9 +192,21 @@ class Rewriter:
             outputs = self.build.node(
                 node.domain, form.op_type, inputs, {**attributes, **form.attributes}, stems
             )
+            self._describe(form, outputs)
+            made = outputs[0].producer()
+            if form.op_type in ("MatMul", "Gemm") and made is not None:
+                self.contractions.append(made)
         for packing, value in zip(form.outputs, outputs, strict=False):
             if packing is not None:
                 self.packed[packing.name, packing.domain, packing.coords] = value
+
+    def _describe(self, form: Form, outputs: tuple[ir.Value, ...]) -> None:
+        """Declare types and shapes of packed values."""
+        for packing, value in zip(form.outputs, outputs, strict=False):
+            if packing is not None:
+                value.type = ir.TensorType(self.dtype(packing.name))
+                rest = [_size(e) for e in packing.layout.rest_shape]
+                value.shape = ir.Shape([self.detect(packing.domain).symbol, *rest])
 
     def _kernel(self, node: ir.Node, form: Form, inputs: list[ir.Value]) -> ir.Value:
         assert form.plan is not None and form.outputs[0] is not None
@@ -248,6 +263,8 @@ def rewrite(graph: Graph, regions: Regions, given_up: dict[str, list[Region]]) -
             _size_only(state, node)
     for name, regions_given in given_up.items():
         _zero_given_up(state, name, regions_given, regions)
+    requests, state.panels = fuse_gemms(graph, state.build, state.contractions, LIBRARY)
+    state.kernels |= dict.fromkeys(requests)
     graph.model.graph.sort()
     RemoveUnusedNodesPass()(graph.model)
     return state
@@ -266,7 +283,7 @@ def _size_only(state: Rewriter, node: ir.Node) -> None:
 
 
 def _zero_given_up(state: Rewriter, name: str, given: list[Region], regions: Regions) -> None:
-    """Make an output 0 at the points that the user gave up, unless an SWrite has done so already."""
+    """Make an output 0 at the points that the user gave up, unless an SWrite has done so."""
     node = regions.demand.exits.get(name)
     packings = regions.forms[node].outputs if node is not None else ()
     done = [p.domain.at(p.coords) for p in packings if p is not None and p.name == name]

@@ -63,7 +63,9 @@ def evaluate_constants(
     law = LAWS.get(op)
     found = UNSETTLED if law is None else law(constants)
     if not isinstance(found, _Unsettled):
-        return found
+        # integers wrap around: what is far below 0 may end up above it
+        wraps = found is NEG and node is not None and _is_integer(node)
+        return TOP if wraps else found
     if not all(map(is_number, constants)):
         return TOP
     return _compute(op, [c for c in constants if is_number(c)], to_bool, node)
@@ -87,7 +89,8 @@ def ignores(op: str, j: int, constants: Constants, node: NodeView | None = None)
             or (j == 0 and is_number(cs[1]) and cs[1] == cs[2])
         )
     result = evaluate_constants(op, cs, op in BOOLEAN, node)
-    return is_number(result) or result is ZN
+    # whether a product with ZN is 0 or NaN is up to the ZN factor alone
+    return is_number(result) or (result is ZN and op == "Mul")
 
 
 def _truth(c: Constant) -> bool | None:
@@ -107,8 +110,6 @@ def _join(a: Constant, b: Constant) -> Constant:
         return ZN
     if all(very_negative(c) and c != -inf for c in (a, b)):
         return NEG
-    if all(c is NZ or c is NEG or (is_number(c) and c != 0) for c in (a, b)):
-        return NZ
     return TOP
 
 
@@ -162,47 +163,30 @@ def _div(cs: Constants) -> Constant | _Unsettled:
 
 
 def _add(cs: Constants) -> Constant | _Unsettled:
-    total: Constant = cs[0]
-    for c in cs[1:]:
-        if is_number(total) and is_number(c):
-            return UNSETTLED if len(cs) == 2 or all(map(is_number, cs)) else TOP
-        total = _sum(total, c)
-    return total
-
-
-def _sum(a: Constant, b: Constant) -> Constant:
-    """One of the two is not a number."""
-    if is_number(b):
-        a, b = b, a
-    if is_zero(a) and b in (ZN, NZ):
-        return b
-    if b is ZN or a is ZN:
-        return TOP
-    if not is_number(a):
-        return NEG if NEG in (a, b) else TOP
-    if a == -inf:
-        return -inf
-    if b is NEG:
-        return NEG if a <= 0 else TOP
-    return NEG if very_negative(a) else TOP
+    if all(map(is_number, cs)):
+        return UNSETTLED
+    if ZN in cs:
+        return ZN if all(c is ZN or is_zero(c) for c in cs) else TOP
+    numbers = [c for c in cs if is_number(c)]
+    if -inf in numbers or inf in numbers:
+        return TOP if inf in numbers else -inf
+    if any(map(very_negative, cs)):
+        return NEG if all(c <= 0 for c in numbers) else TOP
+    return NZ if [c for c in cs if not is_zero(c)] == [NZ] else TOP
 
 
 def _sub(cs: Constants) -> Constant | _Unsettled:
     a, b = cs
     if is_number(a) and is_number(b):
         return UNSETTLED
-    if is_number(b):
-        return _sum(a, -b)
-    if b is NEG or b is ZN:
-        return TOP
-    if is_number(a) and a == -inf:
-        return -inf
-    return NEG if very_negative(a) else TOP
+    return TOP if b is NEG else _add((a, -b if is_number(b) else b))
 
 
 def _min(cs: Constants) -> Constant | _Unsettled:
     if all(map(is_number, cs)):
         return UNSETTLED
+    if ZN in cs:
+        return TOP
     if any(is_number(c) and c == -inf for c in cs):
         return -inf
     return NEG if any(map(very_negative, cs)) else TOP
@@ -269,6 +253,11 @@ def _cast(c: Constant, to_bool: bool, node: NodeView | None) -> Constant:
         keeps = target.itemsize >= source.itemsize
         return c if keeps or c is ZN else TOP
     return TOP
+
+
+def _is_integer(node: NodeView) -> bool:
+    dtype = node.out_dtype(0)
+    return dtype is not None and dtype.kind in "iu"
 
 
 def _type_of(node: NodeView, i: int) -> np.dtype[Any] | None:

@@ -10,7 +10,7 @@ IEEE operations are trusted everywhere, library functions only at landmarks such
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import erf as _scalar_erf
-from math import inf, pi, sqrt
+from math import pi, sqrt
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,9 @@ def _attributes(**defaults: float | str) -> Callable[[NodeView], Parameters | No
 
 
 def _clip_bounds(view: NodeView) -> Parameters | None:
-    low, high = view.attr("min", -inf), view.attr("max", inf)
+    dtype = view.dtype(0)
+    limits = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+    low, high = view.attr("min", limits.min), view.attr("max", limits.max)
     if view.has(1):
         low = scalar_constant(view, 1)
     if view.has(2):
@@ -125,8 +127,9 @@ def _divide(x: Array, y: Array) -> Array:
     """Division; integers truncate towards zero."""
     if not _divisible(x, y):
         return np.divide(x, y)
-    quotient = np.floor_divide(np.abs(x), np.abs(y))
-    return (quotient * (np.sign(x) * np.sign(y))).astype(np.asarray(x).dtype)
+    floor = np.floor_divide(x, y)
+    upwards = (floor * y != x) & ((x < 0) != (y < 0))
+    return floor + upwards.astype(np.asarray(x).dtype)
 
 
 def _modulo(x: Array, y: Array, fmod: int) -> Array:
@@ -146,9 +149,6 @@ def _shift(x: Array, y: Array, direction: str) -> Array:
 
 def _clip(x: Array, low: float, high: float) -> Array:
     x = np.asarray(x)
-    if x.dtype.kind in "iu":
-        info = np.iinfo(x.dtype)
-        low, high = max(low, info.min), min(high, info.max)
     return np.minimum(
         np.maximum(x, np.asarray(low).astype(x.dtype)), np.asarray(high).astype(x.dtype)
     )

@@ -179,7 +179,7 @@ def _range(
     if step == 0:
         raise NoRule("step 0")
     if n is not None and lo is not None and hi is not None:
-        found = range(n)[slice(lo, hi, step)]
+        found = _places(n, lo, hi, step)
         return poly(found.start), poly(len(found))
     if step < 0:
         whole = lo is not None and (lo == -1 or lo >= FAR) and hi is not None and hi <= -FAR
@@ -202,6 +202,14 @@ def _range(
     return first, last - first
 
 
+def _places(n: int, start: int, end: int, step: int) -> range:
+    """The places that a slice of n takes; backwards, a start below the first place is the first."""
+    lo, hi = (b + n if b < 0 else b for b in (start, end))
+    if step > 0:
+        return range(min(max(lo, 0), n), min(max(hi, 0), n), step)
+    return range(min(max(lo, 0), n - 1), min(max(hi, -1), n - 1), step)
+
+
 def _from_end(bound: Poly, size: Poly) -> Poly:
     """A slice bound, counted from the start."""
     n = bound.as_int()
@@ -221,6 +229,8 @@ def concat(view: NodeView) -> list[TensorExpr]:
     out = tuple(total if d == axis else joint_extent([s[d] for s in shapes]) for d in range(rank))
     reads, offset = [], ZERO
     for i, shape in zip(operands, shapes, strict=True):
+        if shape[axis] == ZERO:
+            continue
         index: list[Poly | None] = list(bare(out))
         if total != ONE:
             index[axis] = dim_index(axis, total) - offset

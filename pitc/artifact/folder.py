@@ -9,6 +9,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -37,11 +38,11 @@ def check_output(target: Path, *, force: bool, source: Path | None = None) -> No
     Raises:
         UsageError: The output exists, is no artifact, holds the source, or cannot be written.
     """
-    if source is not None and target.resolve() in [source.resolve(), *source.resolve().parents]:
-        raise UsageError("the output would replace the model that is read", path=target)
     if target.is_symlink() or target.exists():
         if not force:
             raise UsageError("the output exists", path=target, hint="--force replaces it")
+        if source is not None and target.resolve() in [source.resolve(), *source.resolve().parents]:
+            raise UsageError("the output would replace the model that is read", path=target)
         if target.is_symlink() or not _is_artifact(target):
             raise UsageError("the output exists and is not a pitc artifact", path=target)
     parent = target.absolute().parent
@@ -76,13 +77,10 @@ def new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
     target = target.absolute()
     try:
         _remove_stale(target)
-        scratch = target.parent / f".{target.name}.{secrets.token_hex(6)}.tmp"
-        scratch.mkdir()
+        scratch, lock = _scratch_folder(target)
     except OSError as error:
         raise _explain(error, target) from error
-    lock = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
         yield scratch
         _flush(scratch)
         _take_name(scratch, target, force=force)
@@ -151,9 +149,23 @@ def _flush_one(path: Path) -> None:
         os.close(handle)
 
 
+def _scratch_folder(target: Path) -> tuple[Path, int]:
+    """Make and lock a hidden folder beside the target."""
+    while True:
+        scratch = target.parent / f".{target.name}.{secrets.token_hex(6)}.tmp"
+        scratch.mkdir()
+        lock = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if scratch.exists():  # else another writer took it for a stale one before it was locked
+            return scratch, lock
+        os.close(lock)
+
+
 def _remove_stale(target: Path) -> None:
     """Remove hidden folders of this target that no living process fills."""
-    for folder in target.parent.glob(f".{_literal(target.name)}.*.tmp"):
+    ours = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{12}}\.tmp")
+    for name in filter(ours.fullmatch, os.listdir(target.parent)):
+        folder = target.parent / name
         with suppress(OSError):
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
@@ -161,11 +173,6 @@ def _remove_stale(target: Path) -> None:
                 shutil.rmtree(folder)
             finally:
                 os.close(handle)
-
-
-def _literal(name: str) -> str:
-    """A name as a glob pattern that matches only itself."""
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
 def _explain(error: OSError, target: Path) -> PitcError:

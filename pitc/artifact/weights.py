@@ -30,6 +30,7 @@ class WeightFile:
         self._digest = hashlib.sha256()
         self._bytes = 0
         self._places: dict[tuple[int, bytes], int] = {}
+        self._known: dict[int, tuple[Any, int]] = {}  # by identity; the tensor is kept alive
 
     def __enter__(self) -> "WeightFile":
         return self
@@ -57,20 +58,14 @@ class WeightFile:
                 _inline_attributes(node)
 
     def _place(self, tensor: Any) -> Any:
-        if tensor.nbytes < INLINE_BYTES or tensor.dtype == ir.DataType.STRING:
+        if tensor.dtype == ir.DataType.STRING or tensor.nbytes < INLINE_BYTES:
             return _in_memory(tensor)
-        data = _content(tensor)
-        key = (data.nbytes, hashlib.sha256(data).digest())
-        offset = self._places.get(key)
-        if offset is None:
-            step = PAGE_BYTES if data.nbytes >= PAGE_FROM_BYTES else LINE_BYTES
-            self._write(memoryview(bytes(-self._bytes % step)))
-            offset = self._places[key] = self._bytes
-            self._write(data)
+        if id(tensor) not in self._known:
+            self._known[id(tensor)] = tensor, self._offset(_content(tensor))
         return ir.ExternalTensor(
             WEIGHTS,
-            offset,
-            data.nbytes,
+            self._known[id(tensor)][1],
+            tensor.nbytes,
             tensor.dtype,
             shape=tensor.shape,
             name=tensor.name,
@@ -78,6 +73,16 @@ class WeightFile:
             metadata_props=dict(tensor.metadata_props),
             base_dir=self._folder,
         )
+
+    def _offset(self, data: memoryview) -> int:
+        """Where these bytes lie; they are written unless they were before."""
+        key = (data.nbytes, hashlib.sha256(data).digest())
+        if key not in self._places:
+            step = PAGE_BYTES if data.nbytes >= PAGE_FROM_BYTES else LINE_BYTES
+            self._write(memoryview(bytes(-self._bytes % step)))
+            self._places[key] = self._bytes
+            self._write(data)
+        return self._places[key]
 
     def _write(self, data: memoryview) -> None:
         self._file.write(data)

@@ -30,12 +30,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = app(args=arguments, prog_name="pitc", standalone_mode=False)
         sys.stdout.flush()
+        if code == INTERRUPTED:  # the parser has swallowed the KeyboardInterrupt
+            return _fail("interrupted", INTERRUPTED)
         return code if isinstance(code, int) else 0
     except PitcError as error:
         return _fail(str(error), error.exit_code)
-    except BrokenPipeError:  # the reader of our output has gone; not worth a word
+    except (BrokenPipeError, SystemExit):  # the parser turns the first into the second
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return 0  # the reader of our output has gone; not worth a word
     except MemoryError:
         return _fail("out of memory", 6)
     except KeyboardInterrupt:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from pitc.ir.constant import FillFact
 from pitc.ir.expr import Shape, TensorExpr
-from pitc.ir.index import MaybeZero, Poly, dim_index, poly, sym
+from pitc.ir.index import MAYBE_ZERO, Poly, dim_index, poly, sym
 from pitc.ir.inference import Inferred, infer
 from pitc.ir.nodes import Array, captures, constant_of, node_name, output_names, poly_array
 from pitc.ir.region import Region
@@ -189,7 +189,7 @@ class Graph:
     def fresh(self) -> Poly:
         """A new size symbol. The size may be 0."""
         self._count += 1
-        return sym(f"{MaybeZero}n{self._count}")
+        return sym(f"{MAYBE_ZERO}n{self._count}")
 
     def inferred_shape(self, name: str) -> Shape | None:
         """The shape by ONNX's inference, fresh symbols for unknown sizes; None without a rank."""
@@ -210,7 +210,7 @@ class Graph:
             return poly(d)
         if d is None:
             return self.fresh()
-        return sym(d if d in self._input_symbols else MaybeZero + d)
+        return sym(d if d in self._input_symbols else MAYBE_ZERO + d)
 
     def index_of(self, name: str) -> tuple[Poly, ...]:
         """The value's own index, one expression per dimension.

@@ -1,280 +1,58 @@
-"""Index arithmetic: polynomials over size symbols and index digits.
+"""Index arithmetic: what movement operators do to indices.
 
-A point of a tensor has one index per dimension. `Digit(d, stride, extent)` is `(index_d // stride) % extent`, so a
-dimension may be seen as a product of factors; with that, Reshape, Flatten, Gather by affine indices and Slice are one
-idea: substitution of index expressions. Everything is exact for symbolic sizes.
-
-A size symbol is >= 1, but a symbol whose name starts with `?` (`Graph.fresh`) is >= 0. A negative dimension is a bound
-one: it is quantified (`pitc.ir.region`).
+With digits (`pitc.ir.poly`), Reshape, Flatten, Gather by affine indices and Slice are one idea:
+substitution of index expressions. Everything is exact for symbolic sizes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, SupportsInt
 
-MaybeZero = "?"  # first character of the symbols that may be 0
+from pitc.ir.poly import (
+    MAYBE_ZERO,
+    ONE,
+    ZERO,
+    Atom,
+    Digit,
+    Poly,
+    atom,
+    bound,
+    dim_index,
+    nonneg,
+    poly,
+    sym,
+    total_of,
+    within,
+)
 
-
-@dataclass(frozen=True, slots=True)
-class Digit:
-    """One factor of an index: `(index_dim // stride) % extent`.
-
-    Args:
-        dim: The dimension whose index it belongs to; negative when quantified.
-        stride: Product of the extents of the faster factors.
-        extent: Number of values of the digit.
-    """
-
-    dim: int
-    stride: "Poly"
-    extent: "Poly"
-
-    def __str__(self) -> str:
-        whole = self.stride == ONE
-        return f"d{self.dim}" if whole else f"(d{self.dim}//{self.stride}%{self.extent})"
-
-
-Atom = str | Digit
-Monomial = tuple[Atom, ...]
-
-
-@lru_cache(maxsize=1 << 14)
-def _order(a: Atom) -> tuple[int, str]:
-    """A total order of atoms: digits first, then symbols by name."""
-    return (1, a) if isinstance(a, str) else (0, f"{a.dim}/{a.stride}/{a.extent}")
-
-
-class Poly:
-    """An immutable polynomial with integer coefficients over size symbols and digits.
-
-    Args:
-        terms: Coefficient of each monomial; monomials are tuples of atoms in the order of `_order`.
-    """
-
-    __slots__ = ("_hash", "_text", "terms")
-
-    def __init__(self, terms: Mapping[Monomial, int]) -> None:
-        self.terms: dict[Monomial, int] = {m: c for m, c in terms.items() if c}
-        self._hash = hash(frozenset(self.terms.items()))
-        self._text = ""
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        return isinstance(other, Poly) and self._hash == other._hash and self.terms == other.terms
-
-    def __add__(self, other: "Poly | SupportsInt") -> "Poly":
-        total = dict(self.terms)
-        for m, c in poly(other).terms.items():
-            total[m] = total.get(m, 0) + c
-        return Poly(total)
-
-    __radd__ = __add__
-
-    def __neg__(self) -> "Poly":
-        return Poly({m: -c for m, c in self.terms.items()})
-
-    def __sub__(self, other: "Poly | SupportsInt") -> "Poly":
-        return self + -poly(other)
-
-    def __rsub__(self, other: "Poly | SupportsInt") -> "Poly":
-        return poly(other) - self
-
-    def __mul__(self, other: "Poly | SupportsInt") -> "Poly":
-        right = poly(other).terms
-        if len(right) == 1 and () in right:
-            return Poly({m: c * right[()] for m, c in self.terms.items()})
-        total: dict[Monomial, int] = {}
-        for m, c in self.terms.items():
-            for n, d in right.items():
-                k = tuple(sorted(m + n, key=_order)) if m and n else m or n
-                total[k] = total.get(k, 0) + c * d
-        return Poly(total)
-
-    __rmul__ = __mul__
-
-    def __str__(self) -> str:
-        if not self._text:
-            parts = []
-            for m in sorted(self.terms, key=lambda m: (-len(m), [_order(a) for a in m])):
-                c = self.terms[m]
-                factors = [str(c)] if c not in (1, -1) or not m else ["-"] if c == -1 else []
-                text = "*".join([*factors, *map(str, m)]).replace("-*", "-")
-                parts.append(text if text.startswith("-") or not parts else f"+{text}")
-            self._text = "".join(parts) or "0"
-        return self._text
-
-    __repr__ = __str__
-
-    def as_int(self) -> int | None:
-        """The value when the polynomial is constant, else None."""
-        if not self.terms:
-            return 0
-        return self.terms.get(()) if len(self.terms) == 1 else None
-
-    def digits(self) -> set[Digit]:
-        """All digits that occur."""
-        return {a for m in self.terms for a in m if isinstance(a, Digit)}
-
-    def symbols(self) -> set[str]:
-        """All size symbols that occur, those inside digits left out."""
-        return {a for m in self.terms for a in m if isinstance(a, str)}
-
-    def by_digits(self) -> "dict[tuple[Digit, ...], Poly]":
-        """The polynomial grouped by digits: `{digits of a product: its coefficient over sizes}`."""
-        groups: dict[tuple[Digit, ...], dict[Monomial, int]] = {}
-        for m, c in self.terms.items():
-            digits = tuple(a for a in m if isinstance(a, Digit))
-            sizes = tuple(a for a in m if isinstance(a, str))
-            groups.setdefault(digits, {})[sizes] = c
-        return {d: Poly(terms) for d, terms in groups.items()}
-
-    def divide(self, q: "Poly") -> "Poly | None":
-        """The exact quotient, or None when there is none (or q is 0)."""
-        return _divide(self, q)
-
-    def evaluate(self, sizes: Mapping[str, Any], index: Mapping[int, Any]) -> Any:
-        """The value for given sizes and indices.
-
-        Args:
-            sizes: Number of each size symbol.
-            index: Number or integer array of each dimension's index.
-
-        Raises:
-            KeyError: A symbol or dimension has no value.
-        """
-        total: Any = 0
-        for m, c in self.terms.items():
-            v: Any = c
-            for a in m:
-                if isinstance(a, str):
-                    v = v * sizes[a]
-                else:
-                    extent = a.extent.evaluate(sizes, {})
-                    v = v * (index[a.dim] // max(a.stride.evaluate(sizes, {}), 1) % max(extent, 1))
-            total = total + v
-        return total
-
-
-def poly(x: "Poly | SupportsInt") -> Poly:
-    """An integer as a polynomial; a polynomial as it is."""
-    return x if isinstance(x, Poly) else Poly({(): int(x)})
-
-
-def atom(a: Atom) -> Poly:
-    """The polynomial of one atom."""
-    return Poly({(a,): 1})
-
-
-def sym(name: str) -> Poly:
-    """A size symbol."""
-    return atom(name)
-
-
-ZERO = poly(0)
-ONE = poly(1)
-
-
-@lru_cache(maxsize=1 << 14)
-def dim_index(d: int, extent: Poly) -> Poly:
-    """The whole index of dimension d: 0 where the extent is 1."""
-    return ZERO if extent == ONE else atom(Digit(d, ONE, extent))
-
-
-def total_of(factors: Iterable[Poly]) -> Poly:
-    """Product of extents."""
-    product = ONE
-    for f in factors:
-        product = product * f
-    return product
-
-
-def _leading(p: Poly) -> Monomial:
-    return max(p.terms, key=lambda m: (len(m), [_order(a) for a in m]))
-
-
-@lru_cache(maxsize=1 << 14)
-def _divide(p: Poly, q: Poly) -> Poly | None:
-    if not q.terms:
-        return None
-    if p == q:
-        return ONE
-    lead = _leading(q)
-    quotient: dict[Monomial, int] = {}
-    rest = p
-    while rest.terms:  # long division; every step removes the leading monomial
-        top = _leading(rest)
-        left = list(top)
-        for a in lead:
-            if a not in left:
-                return None
-            left.remove(a)
-        c, remainder = divmod(rest.terms[top], q.terms[lead])
-        if remainder:
-            return None
-        quotient[tuple(left)] = c
-        rest = rest - Poly({tuple(left): c}) * q
-    return Poly(quotient)
-
-
-@lru_cache(maxsize=1 << 16)
-def bound(p: Poly, upper: bool) -> Poly:
-    """A bound of the value over all digits, as a polynomial of sizes.
-
-    Args:
-        p: Any polynomial.
-        upper: True for an upper bound, False for a lower one.
-
-    Returns:
-        The bound; tight when the digits are independent and every coefficient has one sign.
-    """
-    total = ZERO
-    for digits, coef in p.by_digits().items():
-        if not digits:
-            total = total + coef
-            continue
-        top = total_of(a.extent - 1 for a in digits)
-        if nonneg(coef):
-            total = total + coef * top if upper else total
-        elif nonneg(-coef):
-            total = total if upper else total + coef * top
-        else:
-            for m, c in coef.terms.items():
-                total = total + Poly({m: c}) * top if (c > 0) == upper else total
-    return total
-
-
-@lru_cache(maxsize=1 << 16)
-def nonneg(p: Poly) -> bool:
-    """True when p, without digits, is proven >= 0 for all sizes.
-
-    Sufficient: every size is shifted by its least value; then all coefficients must be >= 0.
-    """
-    n = p.as_int()
-    if n is not None:
-        return n >= 0
-    total = ZERO
-    for m, c in p.terms.items():
-        v = poly(c)
-        for a in m:
-            if isinstance(a, Digit):
-                return False
-            v = v * (sym(a) if a.startswith(MaybeZero) else sym(a) + 1)
-        total = total + v
-    return all(c >= 0 for c in total.terms.values())
-
-
-def within(p: Poly, n: Poly) -> bool:
-    """Proven 0 <= p < n."""
-    return nonneg(bound(p, False)) and nonneg(n - 1 - bound(p, True))
+__all__ = [
+    "MAYBE_ZERO",
+    "ONE",
+    "ZERO",
+    "Atom",
+    "Digit",
+    "Maps",
+    "Poly",
+    "atom",
+    "bound",
+    "digit",
+    "dim_index",
+    "invert",
+    "nonneg",
+    "poly",
+    "rename",
+    "reshape_map",
+    "substitute",
+    "sym",
+    "total_of",
+    "within",
+]
 
 
 def _split(p: Poly, unit: Poly) -> tuple[Poly, Poly] | None:
-    """p = high * unit + low with 0 <= low < unit, splitting one digit that straddles; None if unknown."""
+    """Parts (high, low) with p = high * unit + low and 0 <= low < unit; None if unknown.
+
+    One digit that straddles the unit is split in two.
+    """
     high, low = ZERO, ZERO
     groups = p.by_digits()
     for digits, coef in groups.items():
@@ -297,7 +75,7 @@ def _split(p: Poly, unit: Poly) -> tuple[Poly, Poly] | None:
         outer = a.extent.divide(inner)
         if outer is None:
             continue
-        # a = (a // inner) * inner + a % inner, and both parts are digits since inner divides the extent
+        # a = (a // inner) * inner + a % inner: two digits, since inner divides the extent
         top = dim_digit(a.dim, a.stride * inner, outer)
         return high + top, coef * dim_digit(a.dim, a.stride, inner) + rest
     return None
@@ -333,8 +111,8 @@ def substitute(p: Poly, maps: Maps, shape: Sequence[Poly] | None = None) -> Poly
     Args:
         p: An index expression over the old dimensions.
         maps: For each old dimension its index over the new ones, or None where that is unknown.
-        shape: Extents of the old dimensions. When given, `maps[d]` is taken to be in range of `shape[d]`, so that a
-            digit that is the whole dimension is replaced as it is.
+        shape: Extents of the old dimensions. When given, `maps[d]` is taken to be in range of
+            `shape[d]`, so that a digit that is the whole dimension is replaced as it is.
 
     Returns:
         The index expression over the new dimensions, or None when some part is unknown.
@@ -373,7 +151,11 @@ def rename(p: Poly, names: Mapping[int, int]) -> Poly:
 
 
 def reshape_map(out_shape: Sequence[Poly], in_shape: Sequence[Poly]) -> tuple[Poly | None, ...]:
-    """Index expressions of a reshape's input over its output's dimensions (row-major), one per input dimension."""
+    """Index expressions of a reshape's input over its output's dimensions, row-major.
+
+    Returns:
+        One per input dimension; None where it cannot be said.
+    """
     linear, stride = ZERO, ONE
     for d in reversed(range(len(out_shape))):
         linear = linear + dim_index(d, out_shape[d]) * stride
@@ -392,13 +174,14 @@ def invert(
     """Solve `operand index = maps(iteration point)` for the iteration dimensions.
 
     Args:
-        maps: One index expression over the iteration space per operand dimension; None where unknown.
+        maps: Per operand dimension one index expression over the iteration space, or None.
         extents: Extents of the iteration space.
         shape: Extents of the operand.
 
     Returns:
-        For each solved iteration dimension its index over the operand's dimensions. It is right at every point that
-        reads the operand's element; where no point reads it, it may be out of range. A dimension that is absent is free.
+        For each solved iteration dimension its index over the operand's dimensions. It is right at
+        every point that reads the operand's element; where no point reads it, it may be out of
+        range. A dimension that is absent is free.
     """
     found: dict[int, dict[Poly, tuple[Poly, Poly]]] = {}
     for j, p in enumerate(maps):
@@ -416,7 +199,7 @@ def invert(
                 continue
             if offset.terms:
                 continue
-            # other terms are either multiples of this digit's full range, or stay below its coefficient
+            # other terms are multiples of this digit's full range, or stay below its coefficient
             low = ZERO
             for other, k in groups.items():
                 if other != digits and k.divide(coef * a.extent) is None:

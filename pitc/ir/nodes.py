@@ -39,7 +39,7 @@ def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
 
 
 def captures(node: ir.Node) -> Iterator[str]:
-    """Names that the node's bodies mention and that may be outer values (inner names included, harmless)."""
+    """Names of outer values that the node's bodies mention."""
     for attr in node.attributes.values():
         if attr.is_ref():
             continue

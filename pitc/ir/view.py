@@ -146,7 +146,7 @@ class NodeView:
         return [int(n) for n in value] if isinstance(value, (list, tuple)) else [int(value)]
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """An attribute as int, float, str, list, numpy array or graph; the default when it is not set.
+        """An attribute as int, float, str, list, numpy array or graph; the default when not set.
 
         Raises:
             NoRule: The attribute is a reference to a function's own attribute.

@@ -111,7 +111,8 @@ def check(abi: Abi) -> Iterator[str]:
     yield f'static_assert(ORT_API_VERSION >= {OLDEST_API}, "API {OLDEST_API} or newer is needed");'
     yield "template <class T> struct Type;"
     for suffix in ("", " noexcept"):
-        yield f"template <class R, class... A> struct Type<R (*)(A...){suffix}> {{ using F = R(A...); }};"
+        pointer = f"R (*)(A...){suffix}"
+        yield f"template <class R, class... A> struct Type<{pointer}> {{ using F = R(A...); }};"
     for name, constants in abi.enums:
         yield from (f'static_assert({k} == {v}, "{name}");' for k, v in constants)
     for table in abi.tables:

@@ -1,6 +1,7 @@
 #include "kernel_library.h"
 
 #include <dlfcn.h>
+#include <elf.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -8,6 +9,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -52,6 +54,32 @@ std::string RealPath(const std::string& path, const char* what) {
   return resolved;
 }
 
+// Throws Failure when an ELF file ends early. dlopen does not look, and a page that is not there
+// kills the process at first use.
+void CheckComplete(const std::string& path, off_t size) {
+  struct Close {
+    void operator()(FILE* file) const { fclose(file); }
+  };
+  const std::unique_ptr<FILE, Close> file(fopen(path.c_str(), "rbe"));
+  if (!file) Fail("cannot open the kernel library '", path, "': ", strerror(errno));
+  const auto within = [size](uint64_t offset, uint64_t bytes) {
+    uint64_t end = 0;
+    return !__builtin_add_overflow(offset, bytes, &end) && end <= static_cast<uint64_t>(size);
+  };
+  Elf64_Ehdr head{};
+  bool complete = fread(&head, 1, sizeof head, file.get()) == sizeof head;
+  if (memcmp(head.e_ident, ELFMAG, SELFMAG) != 0) return;  // dlopen has words for that
+  complete = complete && within(head.e_shoff, uint64_t{head.e_shentsize} * head.e_shnum) &&
+             within(head.e_phoff, uint64_t{head.e_phnum} * sizeof(Elf64_Phdr)) &&
+             fseeko(file.get(), static_cast<off_t>(head.e_phoff), SEEK_SET) == 0;
+  for (int i = 0; complete && i < head.e_phnum; ++i) {
+    Elf64_Phdr segment{};
+    complete = fread(&segment, sizeof segment, 1, file.get()) == 1 &&
+               within(segment.p_offset, segment.p_filesz);
+  }
+  if (!complete) Fail("the kernel library is damaged: '", path, "' is cut off at ", size, " bytes");
+}
+
 // One loaded file. dlopen knows files by name: a file that was replaced while its predecessor is
 // still loaded needs another spelling of the same path, or the old code would run.
 struct Loaded {
@@ -92,6 +120,7 @@ std::shared_ptr<const KernelLibrary> KernelLibrary::Open(const std::string& fold
     if (entry.Is(now)) return library;
     entry.spelling += "./";
   }
+  CheckComplete(path, now.st_size);
   size_t slash = path.rfind('/') + 1;
   std::shared_ptr<const KernelLibrary> library(
       new KernelLibrary(path.substr(0, slash) + entry.spelling + path.substr(slash)));

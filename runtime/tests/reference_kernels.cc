@@ -91,91 +91,90 @@ bool Below(const int32_t* v, int64_t begin, int64_t end, int64_t limit) {
   return std::all_of(v + begin, v + end, [limit](int32_t x) { return x >= 0 && x < limit; });
 }
 
-template <int kBits, bool kUnpack>
-int Move(void*, const Any* raw, int32_t count, Any*) {
+int Move(const Any* raw, int32_t count, int bits, bool unpack) {
   Args args(raw, count);
-  const Tensor* from = args.Array(pitc::tvm::kIntCode, kBits, 2);
+  const Tensor* from = args.Array(pitc::tvm::kIntCode, bits, 2);
   const Tensor* index = args.Int32s(1);
-  const Tensor* to = args.Array(pitc::tvm::kIntCode, kBits, 2);
+  const Tensor* to = args.Array(pitc::tvm::kIntCode, bits, 2);
   if (!args.Good()) return -1;
-  const Tensor *packed = kUnpack ? from : to, *unpacked = kUnpack ? to : from;
+  const Tensor *packed = unpack ? from : to, *unpacked = unpack ? to : from;
   const int64_t n = index->shape[0], width = packed->shape[1];
   args.Demand(packed->shape[0] == n && unpacked->shape[1] == width, "shapes do not agree");
   args.Demand(n > 0 && width > 0 && Below(Data<int32_t>(index), 0, n, unpacked->shape[0]),
               "bad index");
   if (!args.Good()) return -1;
-  const size_t bytes = static_cast<size_t>(width) * kBits / 8;
+  const size_t bytes = static_cast<size_t>(width * bits / 8);
   for (int64_t i = 0; i < n; ++i) {
     const size_t row = static_cast<size_t>(i), slot = static_cast<size_t>(Data<int32_t>(index)[i]);
-    memcpy(Data<char>(to) + (kUnpack ? slot : row) * bytes,
-           Data<char>(from) + (kUnpack ? row : slot) * bytes, bytes);
+    memcpy(Data<char>(to) + (unpack ? slot : row) * bytes,
+           Data<char>(from) + (unpack ? row : slot) * bytes, bytes);
   }
   return 0;
 }
 
-enum Activation { none, relu, gelu, fails, level };
-enum Residual { plain, res };
+enum class Activation { none, relu, gelu, fails, level };
 
 double Activate(Activation activation, double x) {
-  if (activation == relu) return x > 0 ? x : 0;
-  if (activation == gelu) return 0.5 * x * (1 + std::erf(x * std::sqrt(0.5)));
+  if (activation == Activation::relu) return x > 0 ? x : 0;
+  if (activation == Activation::gelu) return 0.5 * x * (1 + std::erf(x * std::sqrt(0.5)));
   return x;
 }
 
-template <int kK, int kN, Activation kActivation, Residual kResidual, int kLevel>
-int GatherGemm(void*, const Any* raw, int32_t count, Any*) {
-  if (kActivation == fails) return Refuse("as the test wants\n\xff", 0);
+// `level` is what a kernel of Activation::level writes.
+int GatherGemm(const Any* raw, int32_t count, int k, int n, Activation activation,
+               bool has_residual, int level) {
+  if (activation == Activation::fails) return Refuse("as the test wants\n\xff", 0);
   Args args(raw, count);
   const Tensor *a = args.Floats(2), *rows_a = args.Int32s(1), *b = args.Floats(3),
                *bias = args.Floats(1);
-  const Tensor* residual = kResidual == res ? args.Floats(2) : nullptr;
+  const Tensor* residual = has_residual ? args.Floats(2) : nullptr;
   const Tensor *rows_c = args.Int32s(1), *c = args.Floats(2);
   const int64_t i0 = args.Int(), i1 = args.Int(), j0 = args.Int(), j1 = args.Int();
   if (!args.Good()) return -1;
   const int64_t t = rows_a->shape[0], panels = b->shape[0], width = b->shape[2];
-  args.Demand(a->shape[1] == kK && b->shape[1] == kK && c->shape[1] == kN, "k or n");
-  args.Demand(rows_c->shape[0] == t && bias->shape[0] == panels * width && panels * width >= kN,
+  args.Demand(a->shape[1] == k && b->shape[1] == k && c->shape[1] == n, "k or n");
+  args.Demand(rows_c->shape[0] == t && bias->shape[0] == panels * width && panels * width >= n,
               "shapes do not agree");
-  args.Demand(!residual || (residual->shape[0] == t && residual->shape[1] == kN), "residual");
+  args.Demand(!residual || (residual->shape[0] == t && residual->shape[1] == n), "residual");
   args.Demand(0 <= i0 && i0 < i1 && i1 <= t && 0 <= j0 && j0 < j1 && j1 <= panels, "range");
   if (!args.Good()) return -1;
   args.Demand(Below(Data<int32_t>(rows_a), i0, i1, a->shape[0]) &&
                   Below(Data<int32_t>(rows_c), i0, i1, c->shape[0]),
               "bad index");
-  for (int64_t j = kN; j < panels * width; ++j)
+  for (int64_t j = n; j < panels * width; ++j)
     args.Demand(Data<float>(bias)[j] == 0, "bias is not padded with 0");
   if (!args.Good()) return -1;
   for (int64_t i = i0; i < i1; ++i) {
-    const float* x = Data<float>(a) + int64_t{Data<int32_t>(rows_a)[i]} * kK;
-    float* y = Data<float>(c) + int64_t{Data<int32_t>(rows_c)[i]} * kN;
-    for (int64_t j = j0 * width; j < std::min<int64_t>(j1 * width, kN); ++j) {
-      const float* w = Data<float>(b) + (j / width) * kK * width + j % width;
+    const float* x = Data<float>(a) + int64_t{Data<int32_t>(rows_a)[i]} * k;
+    float* y = Data<float>(c) + int64_t{Data<int32_t>(rows_c)[i]} * n;
+    for (int64_t j = j0 * width; j < std::min<int64_t>(j1 * width, n); ++j) {
+      const float* w = Data<float>(b) + (j / width) * k * width + j % width;
       double sum = Data<float>(bias)[j];
-      for (int64_t k = 0; k < kK; ++k) sum += static_cast<double>(x[k]) * w[k * width];
-      sum = Activate(kActivation, sum);
-      if (residual) sum += Data<float>(residual)[i * kN + j];
-      y[j] = kActivation == level ? static_cast<float>(kLevel) : static_cast<float>(sum);
+      for (int64_t l = 0; l < k; ++l) sum += static_cast<double>(x[l]) * w[l * width];
+      sum = Activate(activation, sum);
+      if (residual) sum += Data<float>(residual)[i * n + j];
+      y[j] = activation == Activation::level ? static_cast<float>(level) : static_cast<float>(sum);
     }
   }
   return 0;
 }
 
-template <int kD, int kDv, bool kBias>
-int Attention(void*, const Any* raw, int32_t count, Any*) {
+int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_bias) {
   Args args(raw, count);
   const Tensor *q = args.Floats(3), *k = args.Floats(3), *v = args.Floats(3);
-  const Tensor* bias = kBias ? args.Floats(1) : nullptr;
-  const Tensor* q_positions = kBias ? args.Int32s(1) : nullptr;
-  const Tensor* k_positions = kBias ? args.Int32s(1) : nullptr;
+  const Tensor* bias = has_bias ? args.Floats(1) : nullptr;
+  const Tensor* q_positions = has_bias ? args.Int32s(1) : nullptr;
+  const Tensor* k_positions = has_bias ? args.Int32s(1) : nullptr;
   const Tensor* out = args.Floats(3);
   const auto scale = static_cast<float>(args.Float());
   const int64_t nan_to_zero = args.Int();
   const int64_t hq = args.Int(), hk = args.Int(), hv = args.Int(), ho = args.Int();
   const int64_t q0 = args.Int(), q1 = args.Int(), k0 = args.Int(), k1 = args.Int();
-  const int64_t base = kBias ? args.Int() : 0, q_stride = kBias ? args.Int() : 0,
-                k_stride = kBias ? args.Int() : 0;
+  const int64_t base = has_bias ? args.Int() : 0, q_stride = has_bias ? args.Int() : 0,
+                k_stride = has_bias ? args.Int() : 0;
   if (!args.Good()) return -1;
-  args.Demand(q->shape[2] == kD && k->shape[2] == kD && v->shape[2] == kDv && out->shape[2] == kDv,
+  args.Demand(q->shape[2] == size && k->shape[2] == size && v->shape[2] == value_size &&
+                  out->shape[2] == value_size,
               "d or dv");
   args.Demand(
       0 <= q0 && q0 < q1 && q1 <= q->shape[0] && q1 - q0 <= 64 && out->shape[0] == q->shape[0],
@@ -194,10 +193,10 @@ int Attention(void*, const Any* raw, int32_t count, Any*) {
     double most = -std::numeric_limits<double>::infinity(), sum = 0;
     for (int64_t j = k0; j < k1; ++j) {
       double score = 0;
-      for (int d = 0; d < kD; ++d)
+      for (int d = 0; d < size; ++d)
         score += static_cast<double>(row(q, i, hq)[d]) * row(k, j, hk)[d];
       score *= scale;
-      if (kBias) {
+      if (has_bias) {
         int64_t at = base + Data<int32_t>(q_positions)[i] * q_stride +
                      Data<int32_t>(k_positions)[j] * k_stride;
         if (at < 0 || at >= bias->shape[0])
@@ -209,7 +208,7 @@ int Attention(void*, const Any* raw, int32_t count, Any*) {
     }
     for (int64_t j = 0; j < k1 - k0; ++j) sum += scores[j] = std::exp(scores[j] - most);
     const bool undefined = k0 == k1 || std::isnan(sum);
-    for (int d = 0; d < kDv; ++d) {
+    for (int d = 0; d < value_size; ++d) {
       double value = 0;
       for (int64_t j = k0; j < k1; ++j) value += scores[j - k0] * row(v, j, hv)[d];
       value /= sum;
@@ -224,35 +223,39 @@ int Attention(void*, const Any* raw, int32_t count, Any*) {
 
 EXPORT const char* pitc_kernel_last_error() { return error_text; }
 
-#define KERNEL_AT(symbol, level, ...)                                                  \
-  EXPORT int __tvm_ffi_##symbol##_v##level(void* self, const Any* args, int32_t count, \
-                                           Any* result) {                              \
-    return __VA_ARGS__(self, args, count, result);                                     \
+#define KERNEL_AT(symbol, level, function, ...)                                       \
+  EXPORT int __tvm_ffi_##symbol##_v##level(void*, const Any* args, int32_t n, Any*) { \
+    return function(args, n, __VA_ARGS__);                                            \
   }
-#define KERNEL(symbol, ...) KERNEL_AT(symbol, 3, __VA_ARGS__) KERNEL_AT(symbol, 4, __VA_ARGS__)
-#define GEMM_PAIR(k, n, activation)                                                      \
-  KERNEL(gather_gemm_k##k##_n##n##_##activation, GatherGemm<k, n, activation, plain, 0>) \
-  KERNEL(gather_gemm_k##k##_n##n##_##activation##_res, GatherGemm<k, n, activation, res, 0>)
-#define ATTENTION_PAIR(d, dv)                             \
-  KERNEL(attention_d##d##_v##dv, Attention<d, dv, false>) \
-  KERNEL(attention_d##d##_v##dv##_bias, Attention<d, dv, true>)
+#define KERNEL(symbol, ...)         \
+  KERNEL_AT(symbol, 3, __VA_ARGS__) \
+  KERNEL_AT(symbol, 4, __VA_ARGS__)
+#define GEMM_AT(level, k, n, activation)                                           \
+  KERNEL_AT(gather_gemm_k##k##_n##n##_##activation, level, GatherGemm, k, n,       \
+            Activation::activation, false, level)                                  \
+  KERNEL_AT(gather_gemm_k##k##_n##n##_##activation##_res, level, GatherGemm, k, n, \
+            Activation::activation, true, level)
+#define GEMM(k, n, activation) GEMM_AT(3, k, n, activation) GEMM_AT(4, k, n, activation)
+#define ATTENTION(d, dv)                                  \
+  KERNEL(attention_d##d##_v##dv, Attention, d, dv, false) \
+  KERNEL(attention_d##d##_v##dv##_bias, Attention, d, dv, true)
 
-KERNEL(pack_b4, Move<32, false>)
-KERNEL(pack_b1, Move<8, false>)
-KERNEL(unpack_b4, Move<32, true>)
-KERNEL(unpack_b1, Move<8, true>)
-GEMM_PAIR(1, 1, none)
-GEMM_PAIR(3, 5, none)
-GEMM_PAIR(3, 5, relu)
-GEMM_PAIR(16, 70, gelu)
-GEMM_PAIR(64, 130, none)
-GEMM_PAIR(64, 130, relu)
-ATTENTION_PAIR(1, 1)
-ATTENTION_PAIR(4, 4)
-ATTENTION_PAIR(8, 3)
-ATTENTION_PAIR(16, 16)
+KERNEL(pack_b4, Move, 32, false)
+KERNEL(pack_b1, Move, 8, false)
+KERNEL(unpack_b4, Move, 32, true)
+KERNEL(unpack_b1, Move, 8, true)
+GEMM(1, 1, none)
+GEMM(3, 5, none)
+GEMM(3, 5, relu)
+GEMM(16, 70, gelu)
+GEMM(64, 130, none)
+GEMM(64, 130, relu)
+ATTENTION(1, 1)
+ATTENTION(4, 4)
+ATTENTION(8, 3)
+ATTENTION(16, 16)
 // One that refuses every call, one that writes its level, one that exists for v3 only.
-KERNEL(gather_gemm_k7_n7_none, GatherGemm<7, 7, fails, plain, 0>)
-KERNEL_AT(gather_gemm_k9_n9_none, 3, GatherGemm<9, 9, level, plain, 3>)
-KERNEL_AT(gather_gemm_k9_n9_none, 4, GatherGemm<9, 9, level, plain, 4>)
-KERNEL_AT(gather_gemm_k9_n10_none, 3, GatherGemm<9, 10, level, plain, 3>)
+KERNEL(gather_gemm_k7_n7_none, GatherGemm, 7, 7, Activation::fails, false, 0)
+KERNEL_AT(gather_gemm_k9_n9_none, 3, GatherGemm, 9, 9, Activation::level, false, 3)
+KERNEL_AT(gather_gemm_k9_n9_none, 4, GatherGemm, 9, 9, Activation::level, false, 4)
+KERNEL_AT(gather_gemm_k9_n10_none, 3, GatherGemm, 9, 10, Activation::level, false, 3)

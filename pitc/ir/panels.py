@@ -33,3 +33,9 @@ def pack_panels(w: NDArray[Any]) -> NDArray[np.float32]:
     if split < n:
         panels[full, :, : n - split] = w[:, split:]
     return panels
+
+
+def unpack_panels(panels: NDArray[Any], n: int) -> NDArray[np.float32]:
+    """The weight `[K, N]` that `pack_panels` stored."""
+    k = panels.shape[1]
+    return np.ascontiguousarray(panels.transpose(1, 0, 2).reshape(k, -1)[:, :n])

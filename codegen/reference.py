@@ -1,0 +1,96 @@
+"""What each kernel family computes, in numpy and float64: the judge of every test."""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def pack(x: Array, index: Array) -> Array:
+    """out[i] = x[index[i]]."""
+    return np.asarray(x[index])
+
+
+def unpack(packed: Array, index: Array, out: Array) -> Array:
+    """A copy of `out` with out[index[i]] = packed[i]."""
+    result = out.copy()
+    result[index] = packed
+    return result
+
+
+def activate(x: Array, activation: str) -> Array:
+    """Apply `none`, `relu` or `gelu` (exact form) to float64 values."""
+    match activation:
+        case "none":
+            return x
+        case "relu":
+            return np.where(x < 0, 0.0, x)
+        case "gelu":
+            tail: Array = 1.0 + _erf(x * math.sqrt(0.5))
+            return 0.5 * x * tail
+    raise ValueError(f"unknown activation {activation!r}")
+
+
+def gather_gemm(
+    a: Array,
+    rows: Array,
+    w: Array,
+    bias: Array | None = None,
+    residual: Array | None = None,
+    activation: str = "none",
+) -> Array:
+    """act(a[rows] @ w + bias) + residual.
+
+    Args:
+        a: `[M, K]`.
+        rows: int `[T]`.
+        w: `[K, N]`, not in panels.
+        bias: `[N]`.
+        residual: `[T, N]`.
+        activation: `none`, `relu` or `gelu`.
+
+    Returns:
+        `[T, N]` f64.
+    """
+    x = a[rows].astype(np.float64) @ w.astype(np.float64)
+    x = activate(x if bias is None else x + bias, activation)
+    return x if residual is None else np.add(x, residual)
+
+
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    scale: float,
+    bias: Array | None = None,
+    nan_to_zero: bool = False,
+) -> Array:
+    """softmax(scale * q @ k.T + bias) @ v for one head.
+
+    Args:
+        q: `[Q, D]`.
+        k: `[K, D]`, K may be 0.
+        v: `[K, DV]`.
+        scale: Factor of the scores.
+        bias: `[Q, K]`.
+        nan_to_zero: A row whose softmax is NaN gives 0.
+
+    Returns:
+        `[Q, DV]` f64.
+    """
+    fill = 0.0 if nan_to_zero else math.nan
+    if not len(k):
+        return np.full((len(q), v.shape[1]), fill)
+    with np.errstate(all="ignore"):
+        s = scale * (q.astype(np.float64) @ k.astype(np.float64).T)
+        s = s if bias is None else s + bias
+        e = np.exp(s - s.max(axis=1, keepdims=True))
+        p = e / e.sum(axis=1, keepdims=True)
+        out: Array = p @ v.astype(np.float64)
+    out[np.isnan(p).any(axis=1)] = fill
+    return out

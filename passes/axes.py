@@ -1,0 +1,196 @@
+"""PIT axes of every node, and how far a permutation along one of them reaches.
+
+A permutation of some digit of a value's index is the same permutation of an iteration axis of each
+node that computes or reads the value, hence of digits of that node's other operands and outputs.
+Followed until nothing new is found, this is the set of values that share one packed axis. Where an
+axis is looked at by position, or leaves the node's index map in pieces, the node is refused: there
+the data must be back in its own order.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from pitc.ir.expr import Axis, Read, Reducer, TensorExpr
+from pitc.ir.graph import Graph, node_name, output_names
+from pitc.ir.index import ONE, Digit, Poly, atom, digit
+from pitc.ir.refusal import Code, Refusal
+from pitc.ir.region import Test
+
+SIZES_ONLY = frozenset({"Shape", "Size"})  # they read no element
+
+
+def pit_axes(graph: Graph) -> dict[str, tuple[Axis, ...]]:
+    """PIT axes of the expression of every computed value; empty where there is no expression."""
+    return {name: expr.pit_axes() if expr is not None else () for name, expr in graph.exprs.items()}
+
+
+@dataclass(slots=True)
+class Propagation:
+    """What a permutation reaches.
+
+    Args:
+        places: For every value that must be permuted, the digits of its index. The extents of all
+            digits are the same.
+        refusals: Nodes at which the permutation stops; values behind them keep their order.
+    """
+
+    places: dict[str, set[Digit]] = field(default_factory=dict)
+    refusals: list[Refusal] = field(default_factory=list)
+
+
+class _Stop(Exception):
+    """A node that the permutation does not pass."""
+
+    def __init__(self, code: Code, reason: str) -> None:
+        super().__init__(reason)
+        self.code, self.reason = code, reason
+
+
+def propagate(graph: Graph, name: str, dim: int) -> Propagation:
+    """Follow a permutation along one dimension of a value to all values that share the axis.
+
+    Args:
+        graph: A graph with expressions.
+        name: A value of known shape.
+        dim: The dimension that is permuted; its extent is not 1.
+
+    Raises:
+        KeyError: The value's shape is unknown.
+        ValueError: There is no such dimension, or it has only one place.
+    """
+    shape = graph.shapes[name]
+    if shape is None:
+        raise KeyError(name)
+    if not 0 <= dim < len(shape) or shape[dim] == ONE:
+        raise ValueError(f"'{name}' of shape {shape} has no dimension {dim} to permute")
+    found = Propagation()
+    todo = [(name, Digit(dim, ONE, shape[dim]))]
+    while todo:
+        value, place = todo.pop()
+        if place in found.places.setdefault(value, set()):
+            continue
+        found.places[value].add(place)
+        for node in _neighbours(graph, value):
+            try:
+                todo += _across(graph, node, value, place)
+            except _Stop as stop:
+                refusal = Refusal(stop.code, node_name(node), stop.reason)
+                if refusal not in found.refusals:
+                    found.refusals.append(refusal)
+    return found
+
+
+def _neighbours(graph: Graph, value: str) -> Iterator[ir.Node]:
+    """The node that computes a value, and those that read elements of it."""
+    if value in graph.producers:
+        yield graph.producers[value]
+    yield from (n for n in graph.uses.get(value, ()) if n.op_type not in SIZES_ONLY or n.domain)
+
+
+def _across(graph: Graph, node: ir.Node, value: str, place: Digit) -> list[tuple[str, Digit]]:
+    """Digits of a node's operands and outputs that go with a digit of one of them.
+
+    Raises:
+        _Stop: The permutation does not pass the node.
+    """
+    reached: list[tuple[str, Digit]] = []
+    inputs = [x.name if x is not None else None for x in node.inputs]
+    for name in output_names(node):
+        expr = graph.exprs.get(name)
+        if expr is None:
+            raise _Stop(Code.NO_RULE, graph.unruled.get(name, f"'{name}' has no expression"))
+        axes = {place} if name == value else set()
+        listed = name == value
+        for read in expr.reads:
+            if inputs[read.operand] == value:
+                listed = True
+                axes.add(_iterated(read, place, value))
+        if value in inputs and not listed:
+            raise _Stop(Code.AXIS_NOT_PIT, f"how '{value}' is read is not described")
+        for axis in axes:
+            _check(expr, axis)
+            if axis.dim < len(expr.shape):
+                reached.append((name, axis))
+            for read in expr.reads:
+                operand = inputs[read.operand]
+                shape = graph.shapes.get(operand) if operand is not None else None
+                if operand is None or shape is None:
+                    raise _Stop(
+                        Code.AXIS_NOT_PIT, f"the shape of operand {read.operand} is unknown"
+                    )
+                reached += [(operand, d) for d in _read_at(read, axis, shape, operand)]
+    return reached
+
+
+def _iterated(read: Read, place: Digit, value: str) -> Digit:
+    """The digit of the iteration space that a digit of an operand's index is."""
+    p = read.index[place.dim]
+    if p is None and read.computed:
+        raise _Stop(Code.AXIS_NOT_PIT, f"which places of '{value}' are read depends on data")
+    found = None if p is None else digit(p, place.stride, place.extent)
+    if found is None:
+        raise _Stop(Code.LAYOUT, f"'{value}' has no index expression for {place}")
+    digits = list(found.digits())
+    if len(digits) == 1 and found == atom(digits[0]) and digits[0].extent == place.extent:
+        return digits[0]
+    if len(digits) > 1 and all(
+        digit(found, coef, d.extent) == atom(d)
+        for ds, coef in found.by_digits().items()
+        for d in ds
+    ):
+        raise _Stop(Code.LAYOUT, f"'{value}' is read at {p}: the axis is split into parts")
+    raise _Stop(Code.AXIS_NOT_PIT, f"'{value}' is read at the derived index {p}")
+
+
+def _check(expr: TensorExpr, axis: Digit) -> None:
+    """Refuse an axis whose positions matter, or that is not reduced in any order."""
+    name = expr.axes[axis.dim].name
+    reduced = axis.dim >= len(expr.shape)
+    if axis.dim in expr.ordered or (reduced and expr.reducer is Reducer.ORDERED):
+        raise _Stop(Code.ORDERED, f"the positions along {name} matter")
+    if axis.dim in expr.normal or (reduced and not expr.reducer.commutes):
+        raise _Stop(Code.AXIS_NOT_PIT, f"{name} is normalised")
+    for read in expr.reads:
+        for test in read.within:
+            if any(_overlap(d, axis) for d in _positions(test)):
+                raise _Stop(Code.AXIS_NOT_PIT, f"operand {read.operand} covers a range of {name}")
+
+
+def _positions(test: Test) -> set[Digit]:
+    """Digits that a test looks at as numbers (and not to find an element)."""
+    by_position = {"pos": test.idx, "below": test.idx[-1:]}.get(test.pred, ())
+    return {d for p in by_position for d in p.digits()}
+
+
+def _read_at(read: Read, axis: Digit, shape: tuple[Poly, ...], operand: str) -> Iterator[Digit]:
+    """Digits of an operand's index that are a digit of the iteration space."""
+    used = False
+    for j, p in enumerate(read.index):
+        if p is None:
+            continue
+        for digits, coef in p.by_digits().items():
+            mine = [d for d in digits if _overlap(d, axis)]
+            if not mine:
+                continue
+            used = True
+            inner = axis.stride.divide(mine[0].stride) if len(digits) == 1 else None
+            stride = coef * inner if inner is not None else None
+            if stride is None or digit(p, stride, axis.extent) != atom(axis):
+                raise _Stop(Code.AXIS_NOT_PIT, f"'{operand}' is read at the derived index {p}")
+            if shape[j].divide(stride * axis.extent) is None:
+                raise _Stop(
+                    Code.LAYOUT, f"only {axis.extent} of {shape[j]} in '{operand}' are read"
+                )
+            yield Digit(j, stride, axis.extent)
+    if None in read.index and not read.computed and not used:
+        raise _Stop(Code.AXIS_NOT_PIT, f"which places of '{operand}' are read is not described")
+
+
+def _overlap(a: Digit, b: Digit) -> bool:
+    """True where two digits are not disjoint parts of different or equal dimensions."""
+    if a.dim != b.dim:
+        return False
+    above, below = a.stride.divide(b.stride * b.extent), b.stride.divide(a.stride * a.extent)
+    return above is None and below is None

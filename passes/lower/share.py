@@ -1,0 +1,83 @@
+"""One copy of every weight: the source graph reads weights from the panels that the compiled graph
+holds.
+
+    w[k, n] = panels[n // NR, k, n % NR]
+
+An artifact carries the source graph for machines that cannot run the kernels. Written as they were,
+its weights would be in the artifact twice; as a Transpose, Reshape and Slice of the panels (folded
+by ONNX Runtime when it loads the graph) they cost nothing.
+"""
+
+import numpy as np
+import onnx_ir as ir
+
+from pitc.ir.panels import PANEL_WIDTH
+from pitc.passes.lower.gemm import Panels
+
+SLICE_BY_INPUTS = 10  # first operator set in which Slice takes its bounds as inputs
+
+
+def share_panels(source: ir.Model, compiled: ir.Model, panels: Panels) -> None:
+    """Express weights of the source graph by panels, in place.
+
+    Args:
+        source: The source graph.
+        compiled: The compiled graph. Weights that it holds as they were too are left alone.
+        panels: The panels it holds.
+    """
+    if source.opset_imports.get("", 0) < SLICE_BY_INPUTS:
+        return
+    kept = compiled.graph.initializers
+    for (name, transposed), made in panels.made.items():
+        weight = source.graph.initializers.get(name)
+        if weight is None or name in kept or weight.is_graph_input() or weight.is_graph_output():
+            continue
+        if weight.const_value is None or made.name not in kept or weight.shape is None:
+            continue
+        rows, columns = (int(d) for d in weight.const_value.shape.numpy())
+        k, n = (columns, rows) if transposed else (rows, columns)
+        _express(source.graph, weight, made, (k, n), transposed)
+
+
+def _express(
+    graph: ir.Graph, weight: ir.Value, made: ir.Value, size: tuple[int, int], transposed: bool
+) -> None:
+    name, (k, n) = weight.name or "", size
+    if made.name not in graph.initializers:
+        panels = ir.Value(name=made.name, const_value=made.const_value)
+        panels.type, panels.shape = made.type, made.shape
+        graph.register_initializer(panels)
+    panels = graph.initializers[made.name or ""]
+    columns = -(-n // PANEL_WIDTH) * PANEL_WIDTH
+
+    def constant(stem: str, numbers: list[int]) -> ir.Value:
+        label = f"{made.name}.{stem}"
+        tensor = ir.tensor(np.asarray(numbers, np.int64), name=label)
+        value = ir.Value(name=label, const_value=tensor)
+        value.type, value.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([len(numbers)])
+        graph.register_initializer(value)
+        return value
+
+    steps: list[tuple[str, list[ir.Value], dict[str, list[int]]]]
+    steps = [("Transpose", [], {"perm": [1, 0, 2]})]
+    steps.append(("Reshape", [constant("matrix", [k, columns])], {}))
+    if columns != n:
+        bounds = [constant(s, [x]) for s, x in (("start", 0), ("end", n), ("axis", 1))]
+        steps.append(("Slice", bounds, {}))
+    if transposed:
+        steps.append(("Transpose", [], {"perm": [1, 0]}))
+    value, nodes = panels, []
+    for place, (op_type, rest, attributes) in enumerate(steps):
+        label = f"{made.name}.{op_type.lower()}.{place}"
+        node = ir.node(op_type, [value, *rest], attributes, name=label)
+        value = node.outputs[0]
+        value.name = label
+        nodes.append(node)
+    ir.convenience.replace_all_uses_with(weight, value)
+    del graph.initializers[name]
+    value.name, value.type, value.shape = name, weight.type, weight.shape
+    first = next(iter(graph), None)
+    if first is None:
+        graph.extend(nodes)
+    else:
+        graph.insert_before(first, nodes)

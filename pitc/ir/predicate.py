@@ -1,0 +1,201 @@
+"""Tests: predicates over one point that look at a run-time value or at a position.
+
+A negative dimension in a test's index is bound: -1 .. -99 means "for ALL values", below -100 "for
+SOME value" (inside the alls). Every answer here is sufficient, never guessed: an implication that
+cannot be proven is False.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Literal
+
+from pitc.ir.index import Atom, Digit, Poly, bound, nonneg, rename, within
+
+SOME = -100  # bound dimensions below it are "for some", the others "for all"
+
+Predicate = Literal["nz", "neg", "pos", "below"]
+_SAYS = {
+    ("nz", True): "!= 0",
+    ("nz", False): "== 0",
+    ("neg", True): "<= -1e4",
+    ("neg", False): "> -1e4",
+}
+
+
+@dataclass(frozen=True)
+class Test:
+    """One predicate over a point.
+
+    Args:
+        src: Name of the tensor that is looked at; empty for a position test.
+        idx: Where it is looked at: an index expression per dimension over the point.
+        pred: `nz`: src[idx] != 0. `neg`: src[idx] <= -1e4. `below`: idx[-1] < src[idx[:-1]]
+            (lengths). `pos`: idx[0] >= 0, without a tensor.
+        yes: True for the predicate, False for its opposite. Always True for `pos`.
+    """
+
+    __test__ = False  # not a test case for pytest
+
+    src: str
+    idx: tuple[Poly, ...]
+    pred: Predicate
+    yes: bool
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.src, self.idx, self.pred, self.yes))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def text(self) -> str:
+        """Canonical text, e.g. `all d-1: mask[d0, d-1] == 0`."""
+        bound_dims = sorted((*self.alls, *self.somes), reverse=True)
+        every = "".join(f"{'some' if d < SOME else 'all'} d{d}: " for d in bound_dims)
+        return every + _statement(self, str)
+
+    def __str__(self) -> str:
+        return self.text
+
+    __repr__ = __str__
+
+    @cached_property
+    def _dims(self) -> frozenset[int]:
+        return frozenset(a.dim for p in self.idx for a in p.digits())
+
+    def dims(self) -> frozenset[int]:
+        """Dimensions of the point that the test looks at, bound ones included."""
+        return self._dims
+
+    @cached_property
+    def alls(self) -> frozenset[int]:
+        """Dimensions bound by "for all"."""
+        return frozenset(d for d in self._dims if SOME < d < 0)
+
+    @cached_property
+    def somes(self) -> frozenset[int]:
+        """Dimensions bound by "for some"."""
+        return frozenset(d for d in self._dims if d <= SOME)
+
+    def negate(self) -> "Test | None":
+        """The opposite test ("all" becomes "some" and back); None where it cannot be said."""
+        return _negate(self)
+
+    def implies(self, other: "Test") -> bool:
+        """Whether the other test holds wherever this one does (sufficient).
+
+        It is the same test, a weaker position, an instance of an "all", or a witness of a "some".
+        """
+        if self == other:
+            return True
+        if (self.src, self.pred, self.yes) != (other.src, other.pred, other.yes):
+            return False
+        return _implies(self, other)
+
+
+def _statement(t: Test, show: Callable[[Poly], str]) -> str:
+    """The test without its quantifiers, index expressions shown by `show`."""
+    places = [show(p) for p in t.idx]
+    if t.pred == "pos":
+        return f"{places[0]} >= 0"
+    if t.pred == "below":
+        return f"{places[-1]} {'<' if t.yes else '>='} {t.src}[{', '.join(places[:-1])}]"
+    return f"{t.src}[{', '.join(places)}] {_SAYS[t.pred, t.yes]}"
+
+
+@lru_cache(maxsize=1 << 16)
+def _negate(t: Test) -> Test | None:
+    if t.alls and t.somes:
+        return None
+    if t.pred == "pos":
+        return None if t.alls or t.somes else position(-t.idx[0] - 1)
+    swap = {d: d + SOME for d in t.alls} | {d: d - SOME for d in t.somes}
+    return Test(t.src, tuple(rename(p, swap) for p in t.idx), t.pred, not t.yes)
+
+
+@lru_cache(maxsize=1 << 17)
+def _implies(t: Test, u: Test) -> bool:
+    if t.pred == "pos":
+        if t.alls or t.somes or u.alls or u.somes:
+            return False
+        return nonneg(bound(u.idx[0] - t.idx[0], False))
+    if t.somes and t.alls:
+        return False
+    # the "some" of t and the "all" of u are fixed but arbitrary; only these two kinds may be chosen
+    given, wanted = t.alls, u.somes
+    if not given and not wanted:
+        return False
+    if not (_independent(t, given) and _independent(u, wanted)):
+        return False
+    for p, q in zip(t.idx, u.idx, strict=True):
+        if p == q and all(a.dim >= 0 for a in p.digits()):
+            continue
+        a, b = _bare(p, given), _bare(q, wanted)
+        if not ((a and within(q, a.extent)) or (b and within(p, b.extent))):
+            return False
+    return True
+
+
+def _bare(p: Poly, dims: frozenset[int]) -> Digit | None:
+    """The digit that p is, when it belongs to one of the given bound dimensions."""
+    if len(p.terms) != 1:
+        return None
+    (m,) = p.terms
+    if len(m) != 1 or p.terms[m] != 1:
+        return None
+    a = m[0]
+    return a if isinstance(a, Digit) and a.dim in dims else None
+
+
+def _independent(t: Test, dims: frozenset[int]) -> bool:
+    """True when the digits of the bound dimensions take all values independently, none twice."""
+    used = [a for p in t.idx for m in p.terms for a in m if isinstance(a, Digit) and a.dim in dims]
+    for k, a in enumerate(used):
+        for b in used[:k]:
+            if a.dim == b.dim and not (_above(a, b) or _above(b, a)):
+                return False
+    return True
+
+
+def _above(a: Digit, b: Digit) -> bool:
+    """True when a is a slower factor than b of the same index."""
+    return a.stride.divide(b.stride * b.extent) is not None
+
+
+def position(p: Poly) -> Test:
+    """The test p >= 0."""
+    return Test("", (p,), "pos", True)
+
+
+@lru_cache(maxsize=1 << 16)
+def truth(t: Test) -> bool | None:
+    """The value of a position test that the extents decide, else None."""
+    if t.pred != "pos":
+        return None
+    if nonneg(bound(t.idx[0], False)):
+        return True
+    return False if nonneg(-bound(t.idx[0], True) - 1) else None
+
+
+def for_some(t: Test, dims: Iterable[int]) -> Test:
+    """The test "t for some value of the dimensions"."""
+    first = min(t.somes, default=SOME) - 1
+    swap = {d: first - n for n, d in enumerate(sorted(set(dims) & t.dims()))}
+    return Test(t.src, tuple(rename(p, swap) for p in t.idx), t.pred, t.yes)
+
+
+def describe_test(t: Test, names: Mapping[int, str], split: frozenset[int]) -> str:
+    """One test; a dimension in `split` is seen in parts, so its last part is written as one too."""
+    letters = dict(zip(sorted((*t.alls, *t.somes), reverse=True), "jklmnopqr", strict=False))
+    every = "".join(f"{'all' if d > SOME else 'some'} {x}: " for d, x in letters.items())
+    known = {**names, **letters}
+
+    def show(a: Atom) -> str:
+        if isinstance(a, str):
+            return a
+        name = known.get(a.dim, f"d{a.dim}")
+        return a.format(name) if a.dim in split else name
+
+    return every + _statement(t, lambda p: p.format(show))

@@ -1,0 +1,72 @@
+"""Kernel libraries and guarded memory for the codegen tests."""
+
+import atexit
+import ctypes
+import functools
+import mmap
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pitc.codegen.call import KernelLibrary
+from pitc.codegen.library import build_kernels
+from pitc.ir.kernel import KernelRequest
+
+Array = NDArray[Any]
+
+_NEEDED = {"v4": {"avx512f", "avx512bw", "avx512dq", "avx512vl"}, "v3": {"avx2", "fma", "bmi2"}}
+_PAGE = mmap.PAGESIZE
+_PROT_NONE = 0
+
+
+def _host_levels() -> tuple[str, ...]:
+    text = Path("/proc/cpuinfo").read_text()
+    flags = set(next(x for x in text.splitlines() if x.startswith("flags")).split())
+    return tuple(level for level, needed in _NEEDED.items() if needed <= flags)
+
+
+LEVELS = _host_levels()
+"""CPU levels that this machine can run."""
+
+
+@functools.cache
+def library(*requests: KernelRequest) -> KernelLibrary:
+    """Build (once per process) and load the kernels for every level of this machine."""
+    folder = tempfile.TemporaryDirectory(prefix="pitc-test-kernels-")
+    atexit.register(folder.cleanup)
+    path = Path(folder.name) / "kernels.so"
+    build_kernels(requests, LEVELS, path)
+    return KernelLibrary(path)
+
+
+def guarded(content: Array, *, at_end: bool = True) -> Array:
+    """A copy of an array between two inaccessible pages: reading or writing past it is a crash.
+
+    With `at_end` the last byte touches the guard, and the address is only as aligned as the size.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    size = content.nbytes
+    body = -(-max(size, 1) // _PAGE) * _PAGE
+    memory = mmap.mmap(-1, body + 2 * _PAGE)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    for guard in (base, base + _PAGE + body):
+        if libc.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(_PAGE), _PROT_NONE):
+            raise OSError(ctypes.get_errno(), "mprotect")
+    start = _PAGE + (body - size if at_end else 0)
+    flat = np.frombuffer(memory, np.uint8, count=size, offset=start)
+    out = flat.view(content.dtype).reshape(content.shape)
+    out[...] = content
+    return out
+
+
+def normal(rng: np.random.Generator, *shape: int) -> Array:
+    """Standard normal float32."""
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+def bits(x: Array) -> Array:
+    """The bit patterns of float32 values, for exact comparison."""
+    return np.ascontiguousarray(x).view(np.int32)

@@ -1,0 +1,251 @@
+"""Import: every defect of a file is one line, and the file itself is never touched."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from pitc.errors import ModelError
+from pitc.importer import load_model, source_sha256
+from pitc.ir.graph import Graph
+
+SHAPE = (64, 32)
+
+
+def _proto() -> onnx.ModelProto:
+    weight = numpy_helper.from_array(np.arange(64 * 32, dtype=np.float32).reshape(SHAPE), "w")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["b", 32])],
+        [weight],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model file with its weight in an external file."""
+    path = tmp_path / "model.onnx"
+    onnx.save_model(
+        _proto(), path, save_as_external_data=True, location="weights.bin", size_threshold=0
+    )
+    return path
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
+
+
+def test_external_weights_stay_in_their_file(model: Path) -> None:
+    before = _digests(model.parent)
+    found = load_model(model)
+    tensor = found.graph.initializers["w"].const_value
+    assert isinstance(tensor, ir.ExternalTensor)
+    assert tensor.numpy()[1, 0] == 32.0
+    assert _digests(model.parent) == before
+
+
+def test_a_relative_path_works_from_anywhere(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(model.parent)
+    found = load_model("model.onnx")
+    monkeypatch.chdir("/")
+    tensor = found.graph.initializers["w"].const_value
+    assert tensor is not None and tensor.numpy()[0, 1] == 1.0
+
+
+def test_a_model_in_memory_is_copied() -> None:
+    proto = _proto()
+    payload = proto.SerializeToString(deterministic=True)
+    found = load_model(proto)
+    found.graph.inputs[0].name = "other"
+    assert proto.SerializeToString(deterministic=True) == payload
+
+
+def _edit(path: Path, change: Callable[[onnx.ModelProto], object]) -> None:
+    proto = onnx.load(path, load_external_data=False)
+    change(proto)
+    path.write_bytes(proto.SerializeToString())
+
+
+def _set_external(path: Path, key: str, value: str) -> None:
+    def change(proto: onnx.ModelProto) -> None:
+        for entry in proto.graph.initializer[0].external_data:
+            if entry.key == key:
+                entry.value = value
+
+    _edit(path, change)
+
+
+def _remove(path: Path) -> None:
+    path.unlink()
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def _hard_link(path: Path) -> None:
+    os.link(path.parent / "weights.bin", path.parent / "again.bin")
+
+
+def _symlink_out(path: Path) -> None:
+    outside = path.parent.parent / "outside.bin"
+    outside.write_bytes((path.parent / "weights.bin").read_bytes())
+    (path.parent / "weights.bin").unlink()
+    (path.parent / "weights.bin").symlink_to(outside)
+
+
+def _bad_node(path: Path) -> None:
+    def change(proto: onnx.ModelProto) -> None:
+        proto.graph.node[1].op_type = "Rleu"
+        proto.graph.node[1].name = "act"
+
+    _edit(path, change)
+
+
+DEFECTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing file": (_remove, "no such file"),
+    "folder": (_folder, "is a folder"),
+    "cut off": (_cut, "is not an ONNX model, or is cut off"),
+    "not ONNX": (lambda p: p.write_text("hello, world\n"), "is not an ONNX model"),
+    "empty": (lambda p: p.write_bytes(b""), "is not an ONNX model"),
+    "unknown operator": (_bad_node, "No Op registered for Rleu"),
+    "new IR version": (
+        lambda p: _edit(p, lambda m: setattr(m, "ir_version", 99)),
+        "has IR version 99, the newest supported one is",
+    ),
+    "unknown input": (
+        lambda p: _edit(p, lambda m: m.graph.node[0].input.__setitem__(0, "nobody")),
+        "nobody",
+    ),
+    "missing weights": (
+        lambda p: (p.parent / "weights.bin").unlink(),
+        "weight 'w': external data 'weights.bin' is missing",
+    ),
+    "short weights": (
+        lambda p: os.truncate(p.parent / "weights.bin", 100),
+        "which has 100: the file is cut off or not the model's own",
+    ),
+    "wrong length": (
+        lambda p: _set_external(p, "length", "8"),
+        "has 8 bytes of external data, expected 8192",
+    ),
+    "negative offset": (lambda p: _set_external(p, "offset", "-8"), "weight 'w' is at bytes -8"),
+    "offset is text": (lambda p: _set_external(p, "offset", "x"), "is not a number"),
+    "escape": (
+        lambda p: _set_external(p, "location", "../outside.bin"),
+        "external data '../outside.bin' is outside the model's folder",
+    ),
+    "absolute": (lambda p: _set_external(p, "location", "/etc/hostname"), "is outside"),
+    "no location": (lambda p: _set_external(p, "location", ""), "is outside"),
+    "symbolic link out": (_symlink_out, "is outside the model's folder"),
+    "hard link": (_hard_link, "has several hard links"),
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_defect_is_one_line_that_names_the_file(model: Path, defect: str) -> None:
+    damage, text = DEFECTS[defect]
+    damage(model)
+    with pytest.raises(ModelError) as caught:
+        load_model(model)
+    assert text in str(caught.value)
+    assert str(model) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_node_at_fault_is_named(model: Path) -> None:
+    _bad_node(model)
+    with pytest.raises(ModelError, match="node 'act'"):
+        load_model(model)
+
+
+def test_external_data_needs_a_path(model: Path) -> None:
+    proto = onnx.load(model, load_external_data=False)
+    with pytest.raises(ModelError, match="pass the path of the model file"):
+        load_model(proto)
+
+
+def test_a_single_flipped_byte_never_crashes(tmp_path: Path) -> None:
+    """Every byte of a small file mutated: a model or a ModelError, nothing else."""
+    proto = _proto()
+    del proto.graph.initializer[:]
+    proto.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, SHAPE))
+    payload = proto.SerializeToString()
+    path = tmp_path / "mutated.onnx"
+    refused = 0
+    for k in range(len(payload)):
+        path.write_bytes(payload[:k] + bytes([payload[k] ^ 0x5A]) + payload[k + 1 :])
+        try:
+            load_model(path)
+        except ModelError:
+            refused += 1
+    assert refused > len(payload) // 3
+
+
+def test_initializers_of_old_files_are_not_inputs() -> None:
+    proto = _proto()
+    proto.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, SHAPE))
+    for version, names in ((3, ["x"]), (8, ["x", "w"])):
+        proto.ir_version = version
+        proto.opset_import[0].version = 8
+        assert [v.name for v in load_model(proto).graph.inputs] == names
+
+
+def test_sparse_weights_become_dense() -> None:
+    proto = _proto()
+    dense = np.zeros(SHAPE, np.float32)
+    dense[1, 2], dense[63, 31] = 5, -1
+    values = numpy_helper.from_array(np.array([5, -1], np.float32), "w")
+    at = numpy_helper.from_array(np.array([[1, 2], [63, 31]], np.int64), "at")
+    del proto.graph.initializer[:]
+    proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, at, SHAPE))
+    tensor = load_model(proto).graph.initializers["w"].const_value
+    assert tensor is not None
+    assert np.array_equal(tensor.numpy(), dense)
+
+
+def test_the_digest_covers_weights_and_not_the_place(model: Path, tmp_path: Path) -> None:
+    first = source_sha256(model)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("model.onnx", "weights.bin"):
+        (elsewhere / name).write_bytes((model.parent / name).read_bytes())
+    assert source_sha256(elsewhere / "model.onnx") == first
+    with (elsewhere / "weights.bin").open("r+b") as f:
+        f.write(b"\x01")
+    assert source_sha256(elsewhere / "model.onnx") != first
+    assert source_sha256(_proto()) == source_sha256(_proto())
+    assert len(first) == 64
+
+
+def test_weights_over_two_gigabytes_are_mapped(model: Path) -> None:
+    """A sparse file of 2.4 GB: nothing on the way may read or serialise it."""
+    count = 600_000_000
+    os.truncate(model.parent / "weights.bin", 4 * count)
+
+    def grow(proto: onnx.ModelProto) -> None:
+        tensor = proto.graph.initializer[0]
+        tensor.dims[:] = [64, count // 64]
+        for entry in tensor.external_data:
+            if entry.key == "length":
+                entry.value = str(4 * count)
+        proto.graph.output[0].type.tensor_type.shape.dim[1].dim_value = count // 64
+
+    _edit(model, grow)
+    graph = Graph(load_model(model))
+    assert graph.inferred_dim("h", 1).as_int() == count // 64
+    assert graph.array("w") is not None

@@ -1,0 +1,148 @@
+"""Fusion behind packed contractions: what is taken in, and how weights are shared."""
+
+import math
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from models.bert import BertConfig, bert
+from pitc.ir.graph import Graph
+from pitc.ir.panels import PANEL_WIDTH, pack_panels, unpack_panels
+from pitc.passes.lower.activation import activation_behind
+from pitc.passes.lower.share import share_panels
+from pitc.passes.pipeline import LowerOptions, run_passes
+
+HALF_ROOT = 1 / math.sqrt(2)
+
+
+def unary(nodes: list[tuple], constants: dict[str, float]) -> Graph:
+    """x -> y by the given (op, inputs, output) steps."""
+    made = helper.make_graph(
+        [
+            helper.make_node(op, list(inputs), [out], **attrs)
+            for op, inputs, out, *rest in nodes
+            for attrs in [rest[0] if rest else {}]
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])],
+        [numpy_helper.from_array(np.float32(v), k) for k, v in constants.items()],
+    )
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    return Graph(ir.serde.deserialize_model(model))
+
+
+GELU_STEPS = [
+    ("Div", ("x", "root"), "a"),
+    ("Erf", ("a",), "e"),
+    ("Add", ("e", "one"), "s"),
+    ("Mul", ("x", "s"), "m"),
+    ("Mul", ("m", "half"), "y"),
+]
+NUMBERS = {"root": math.sqrt(2), "one": 1.0, "half": 0.5, "inverse": HALF_ROOT, "zero": 0.0}
+
+SPELLINGS = {
+    "exporter": (GELU_STEPS, "gelu"),
+    "half first": (
+        [
+            ("Mul", ("x", "half"), "h"),
+            ("Mul", ("x", "inverse"), "a"),
+            ("Erf", ("a",), "e"),
+            ("Add", ("one", "e"), "s"),
+            ("Mul", ("s", "h"), "y"),
+        ],
+        "gelu",
+    ),
+    "operator": ([("Gelu", ("x",), "y")], "gelu"),
+    "relu": ([("Relu", ("x",), "y")], "relu"),
+    "relu as max": ([("Max", ("x", "zero"), "y")], "relu"),
+    "tanh form": ([("Gelu", ("x",), "y", {"approximate": "tanh"})], None),
+    "other constant": ([("Div", ("x", "one"), "a"), *GELU_STEPS[1:]], None),
+    "negative": ([("Neg", ("x",), "n"), ("Relu", ("n",), "y")], None),
+    "leaky": ([("LeakyRelu", ("x",), "y")], None),
+}
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_an_activation_is_known_by_its_values(name):
+    steps, want = SPELLINGS[name]
+    graph = unary(steps, NUMBERS)
+    found = activation_behind(graph, graph.model.graph.inputs[0])
+    assert (found.name if found else None) == want
+    assert found is None or found.result.name == "y"
+
+
+def test_a_value_read_elsewhere_ends_the_activation():
+    graph = unary(
+        [*GELU_STEPS[:-1], ("Mul", ("m", "half"), "g"), ("Add", ("g", "e"), "y")], NUMBERS
+    )
+    assert activation_behind(graph, graph.model.graph.inputs[0]) is None
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 64), (5, 65), (128, 200)])
+def test_panels_hold_the_weight_and_zeros(size):
+    k, n = size
+    w = np.random.default_rng(0).normal(size=size).astype(np.float32)
+    panels = pack_panels(w)
+    assert panels.shape == (-(-n // PANEL_WIDTH), k, PANEL_WIDTH)
+    np.testing.assert_array_equal(unpack_panels(panels, n), w)
+    full = panels.transpose(1, 0, 2).reshape(k, -1)
+    np.testing.assert_array_equal(full[:, n:], 0)
+
+
+def plans(model: ir.Model) -> list[dict[str, str]]:
+    texts = [
+        n.attributes["ep_cache_context"].as_string()
+        for n in model.graph
+        if n.op_type == "EPContext"
+    ]
+    return [dict(x.split("=", 1) for x in t.strip().split("\n")[1:]) for t in texts]
+
+
+@pytest.mark.parametrize("linear", ["matmul", "transpose", "gemm"])
+def test_a_layer_becomes_six_gemms(linear):
+    config = BertConfig(layers=1, mask="fill_min", head="none", linear=linear, token_types="none")
+    model = bert(config, np.random.default_rng(0))
+    source = ir.serde.deserialize_model(model)
+    lowered = run_passes(source.clone(), LowerOptions("attention_mask"))
+    gemms = [p for p in plans(lowered.model) if p["op"] == "gather_gemm"]
+    assert [(p["activation"], p["residual"]) for p in gemms].count(("none", "0")) == 3
+    assert [(p["activation"], p["residual"]) for p in gemms].count(("none", "1")) == 2
+    assert [(p["activation"], p["residual"]) for p in gemms].count(("gelu", "0")) == 1
+    assert all(p["bias"] == "1" for p in gemms)
+    left = {n.op_type for n in lowered.model.graph}
+    assert not left & {"MatMul", "Gemm", "Erf", "Softmax"}
+    assert len([v for v in lowered.model.graph.initializers if v.endswith(".panels")]) == 6
+
+
+@pytest.mark.parametrize("linear", ["matmul", "transpose", "gemm"])
+def test_the_source_graph_reads_shared_panels(linear):
+    """The same numbers, bit for bit, from one copy of the weights."""
+    rng = np.random.default_rng(0)
+    config = BertConfig(layers=1, hidden=40, heads=4, ffn=100, linear=linear, head="mean")
+    model = bert(config, rng)
+    fallback = ir.serde.deserialize_model(model)
+    lowered = run_passes(fallback.clone(), LowerOptions())
+    share_panels(fallback, lowered.model, lowered.panels)
+    shared = ir.serde.serialize_model(fallback)
+    onnx.checker.check_model(shared, full_check=True)
+    kept = {w.name for w in shared.graph.initializer}
+    assert len([n for n in kept if n.endswith(".panels")]) == 6
+    assert not kept & {name for name, _ in lowered.panels.made}
+    feeds = {
+        i.name: rng.integers(0, 2, (2, 5)).astype(
+            helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type)
+        )
+        for i in model.graph.input
+    }
+    want, got = (
+        ort.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"]).run(
+            None, feeds
+        )
+        for m in (model, shared)
+    )
+    np.testing.assert_array_equal(got[0], want[0])

@@ -1,0 +1,168 @@
+"""Rules on drawn shapes and attributes: 0, 1 and odd extents, negative and far bounds."""
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.rule_proof import Const, Proof, Sample
+
+SETTINGS = settings(max_examples=15, deadline=None, derandomize=True, database=None)
+EXTENTS = st.sampled_from([0, 1, 2, 3, 5])
+SHAPES = st.lists(EXTENTS, min_size=1, max_size=4)
+FULL_SHAPES = st.lists(st.sampled_from([1, 2, 3, 5]), min_size=1, max_size=4)
+SEEDS = st.integers(0, 2**32 - 1)
+FAR = 1 << 40
+
+
+def values(shape: Any, seed: int = 0) -> Any:
+    return np.asarray(np.random.default_rng(seed).normal(size=tuple(shape)), np.float32)
+
+
+def ints(*numbers: int) -> Const:
+    return Const(np.array(numbers, np.int64))
+
+
+def proven(sample: Sample, seed: int, symbolic: bool = False) -> None:
+    assert Proof(sample, symbolic).failures(seed, tight=False) == [], sample.title
+
+
+@SETTINGS
+@given(data=st.data(), shape=SHAPES, seed=SEEDS, symbolic=st.booleans())
+def test_slice(data: st.DataObject, shape: list[int], seed: int, symbolic: bool) -> None:
+    axes = data.draw(st.lists(st.integers(0, len(shape) - 1), min_size=1, unique=True))
+    near = st.sampled_from([0, 1, 2, 4, 7, -1, -2, -4, -7, FAR, -FAR])
+    count: dict[str, Any] = {"min_size": len(axes), "max_size": len(axes)}
+    starts, ends = data.draw(st.lists(near, **count)), data.draw(st.lists(near, **count))
+    steps = data.draw(st.lists(st.sampled_from([1, 1, 2, 3, -1, -2]), **count))
+    axes = [a - len(shape) * data.draw(st.integers(0, 1)) for a in axes]
+    operands = values(shape), ints(*starts), ints(*ends), ints(*axes), ints(*steps)
+    proven(Sample("Slice", operands), seed, symbolic)
+
+
+@SETTINGS
+@given(data=st.data(), factors=FULL_SHAPES, seed=SEEDS)
+def test_reshape(data: st.DataObject, factors: list[int], seed: int) -> None:
+    def grouped() -> list[int]:
+        dims: list[int] = []
+        for n in factors:
+            if dims and data.draw(st.booleans()):
+                dims[-1] *= n
+            else:
+                dims.append(n)
+        return dims
+
+    shape, target = grouped(), grouped()
+    hidden = data.draw(st.integers(-1, len(target) - 1))
+    wanted = [-1 if k == hidden else n for k, n in enumerate(target)]
+    if data.draw(st.booleans()) and shape[0] == target[0] and hidden != 0:
+        wanted[0] = 0
+    proven(Sample("Reshape", (values(shape), ints(*wanted))), seed)
+
+
+@SETTINGS
+@given(data=st.data(), shape=SHAPES, seed=SEEDS)
+def test_broadcast(data: st.DataObject, shape: list[int], seed: int) -> None:
+    def squeezed() -> list[int]:
+        dims = [data.draw(st.sampled_from([n, n, 1])) for n in shape]
+        return dims[data.draw(st.integers(0, len(dims))) :]
+
+    a, b, c = (squeezed() for _ in range(3))
+    proven(Sample("Where", (np.asarray(values(a) > 0), values(b), values(c, 1))), seed)
+    proven(Sample("Expand", (values(b), ints(*shape))), seed)
+
+
+@SETTINGS
+@given(data=st.data(), shape=SHAPES, seed=SEEDS, symbolic=st.booleans())
+def test_concat_and_split(data: st.DataObject, shape: list[int], seed: int, symbolic: bool) -> None:
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    parts = data.draw(st.lists(EXTENTS, min_size=1, max_size=3))
+
+    def part(n: int) -> list[int]:
+        return [n if d == axis % len(shape) else e for d, e in enumerate(shape)]
+
+    operands = tuple(values(part(n), n) for n in parts)
+    proven(Sample("Concat", operands, {"axis": axis}), seed, symbolic)
+    whole = values(part(sum(parts)))
+    split = Sample("Split", (whole, ints(*parts)), {"axis": axis}, outputs=len(parts))
+    proven(split, seed)
+
+
+@SETTINGS
+@given(data=st.data(), shape=FULL_SHAPES, seed=SEEDS, symbolic=st.booleans())
+def test_pad_and_tile(data: st.DataObject, shape: list[int], seed: int, symbolic: bool) -> None:
+    pads = [data.draw(st.integers(-1 if n > 2 else 0, 3)) for n in shape + shape]
+    proven(Sample("Pad", (values(shape), ints(*pads))), seed, symbolic)
+    repeats = [data.draw(st.sampled_from([1, 1, 2, 3])) for _ in shape]
+    proven(Sample("Tile", (values(shape), ints(*repeats))), seed, symbolic)
+
+
+@SETTINGS
+@given(data=st.data(), seed=SEEDS)
+def test_einsum(data: st.DataObject, seed: int) -> None:
+    # no extent 0: ONNX Runtime's Einsum then divides by zero
+    drawn = data.draw(st.lists(st.sampled_from([1, 2, 3, 5]), min_size=5, max_size=5))
+    extents = dict(zip("abcde", drawn, strict=True))
+    labels = st.lists(st.sampled_from("abcde"), min_size=1, max_size=3, unique=True)
+    terms = data.draw(st.lists(labels, min_size=1, max_size=3))
+    used = sorted({label for term in terms for label in term})
+    out = data.draw(st.lists(st.sampled_from(used), max_size=3, unique=True))
+    operands = tuple(values([extents[n] for n in t], k) for k, t in enumerate(terms))
+    equation = ",".join("".join(t) for t in terms) + "->" + "".join(out)
+    proven(Sample("Einsum", operands, {"equation": equation}), seed)
+
+
+@SETTINGS
+@given(data=st.data(), shape=FULL_SHAPES, seed=SEEDS, symbolic=st.booleans())
+def test_reduce_and_normalise(
+    data: st.DataObject, shape: list[int], seed: int, symbolic: bool
+) -> None:
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    opset = data.draw(st.sampled_from([11, 13]))
+    proven(Sample("Softmax", (values(shape),), {"axis": axis}, opset=opset), seed, symbolic)
+    reduce = Sample("ReduceSum", (values(shape), ints(axis)), {"keepdims": opset % 2})
+    proven(reduce, seed, symbolic)
+    scale = values(shape[axis % len(shape) :], 1)
+    proven(Sample("LayerNormalization", (values(shape), scale), {"axis": axis}), seed, symbolic)
+
+
+@SETTINGS
+@given(data=st.data(), shape=FULL_SHAPES, seed=SEEDS)
+def test_gather(data: st.DataObject, shape: list[int], seed: int) -> None:
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    n = shape[axis]
+    places = data.draw(st.lists(st.integers(-n, n - 1), max_size=4))
+    index = np.array(places, np.int64)
+    for operand in (index, Const(index)):
+        proven(Sample("Gather", (values(shape), operand), {"axis": axis}), seed)
+
+
+@SETTINGS
+@given(
+    sizes=st.lists(st.integers(4, 7), min_size=1, max_size=2),
+    kernel=st.integers(1, 3),
+    stride=st.integers(1, 3),
+    dilation=st.integers(1, 2),
+    pads=st.lists(st.integers(0, 2), min_size=4, max_size=4),
+    group=st.sampled_from([1, 2]),
+    seed=SEEDS,
+)
+def test_conv(
+    sizes: list[int],
+    kernel: int,
+    stride: int,
+    dilation: int,
+    pads: list[int],
+    group: int,
+    seed: int,
+) -> None:
+    n = len(sizes)
+    attributes = {
+        "strides": [stride] * n,
+        "dilations": [dilation] * n,
+        "pads": pads[:n] + pads[2 : 2 + n],
+        "group": group,
+    }
+    operands = values([2, 4, *sizes]), values([6, 4 // group, *[kernel] * n], 1)
+    proven(Sample("Conv", operands, attributes), seed)

@@ -1,0 +1,137 @@
+"""The C++ side of the runtime: unit tests, sanitizers, the two ABIs, the library's exports."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.runtime_support import BUILD_VARIABLE, ROOT, SANITIZERS, build, tool
+
+CXX = os.environ.get("CXX") or shutil.which("c++") or ""
+RUNTIME = ROOT / "runtime"
+#: Where Debian's package puts the header; `runtime/abi/fetch_headers.sh` needs no installation.
+ORT_HEADERS = Path(os.environ.get("PITC_ORT_HEADERS", "/usr/include/onnxruntime"))
+
+
+def output(*command: str | Path, **environment: str) -> str:
+    """What a command prints; it must succeed."""
+    run = subprocess.run(
+        [*map(str, command)], env={**os.environ, **environment}, capture_output=True, text=True
+    )
+    assert run.returncode == 0, (run.stdout + run.stderr)[-4000:]
+    return run.stdout
+
+
+# flavour -> what is built (all when empty), which tests run (a pattern), how many those are
+UNIT_TESTS = {
+    "plain": ((), ".", 4),
+    "asan": ((), ".", 4),
+    "tsan": (("kernel_test", "pitc_reference_kernels"), "kernel", 1),  # the others use one thread
+}
+
+
+@pytest.mark.parametrize("flavour", SANITIZERS)
+def test_unit_tests(flavour: str) -> None:
+    targets, pattern, count = UNIT_TESTS[flavour]
+    folder = build(flavour, *targets)
+    ctest = Path(tool("cmake")).with_name("ctest")
+    shown = output(ctest, "--test-dir", folder, "--output-on-failure", "-R", pattern)
+    assert f"100% tests passed, 0 tests failed out of {count}" in shown
+
+
+def preloads() -> list[str]:
+    """What a process must load first: the sanitizer, and the library whose throws it watches."""
+    names = ("libasan.so", "libstdc++.so")
+    paths = [Path(output(CXX, f"-print-file-name={name}").strip()) for name in names]
+    return [str(path.resolve()) for path in paths if path.is_absolute()]
+
+
+@pytest.mark.parametrize("tests", ["test_runtime_ep.py", "test_runtime_session.py"])
+def test_provider_under_address_sanitizer(tests: str) -> None:
+    """The Python tests once more, in a process where the provider and its kernels are checked."""
+    libraries = preloads()
+    if len(libraries) != 2:
+        pytest.skip("the compiler has no libasan.so")
+    folder = build("asan")
+    # Leaks are not looked for: the interpreter never frees everything. The interpreter and ONNX
+    # Runtime are not instrumented, so their allocations may end in another allocator's hands.
+    shown = output(
+        *[sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"],
+        *["-k", "not subprocess and not mutated and not registering", ROOT / "tests" / tests],
+        ASAN_OPTIONS="detect_leaks=0:alloc_dealloc_mismatch=0",
+        UBSAN_OPTIONS="print_stacktrace=1",
+        LD_PRELOAD=" ".join(libraries),
+        PYTHONPATH=str(ROOT),
+        PYTEST_ADDOPTS="",
+        **{BUILD_VARIABLE: str(folder)},
+    )
+    assert " passed" in shown and "failed" not in shown
+
+
+def compiles(source: Path, *options: str | Path) -> bool:
+    command = [CXX, "-std=c++17", "-fsyntax-only", "-w", *map(str, options), str(source)]
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
+def test_abi_table_against_the_official_header(tmp_path: Path) -> None:
+    if not (ORT_HEADERS / "onnxruntime_ep_c_api.h").is_file():
+        pytest.skip("no onnxruntime_c_api.h: see runtime/abi/fetch_headers.sh, PITC_ORT_HEADERS")
+    output(sys.executable, RUNTIME / "abi" / "generate.py", "check", tmp_path / "check.cc")
+    assert compiles(tmp_path / "check.cc", "-isystem", ORT_HEADERS)
+    text = (tmp_path / "check.cc").read_text()
+    for right, wrong in (
+        ("KernelContext_GetInput) == 90 ", "KernelContext_GetInput) == 91 "),
+        ("OrtStatus*(const OrtValue*,const void**)", "OrtStatus*(const OrtValue*,void**)"),
+        ("== 13 * sizeof", "== 12 * sizeof"),
+        ("ORT_OP_ATTR_STRING == 5", "ORT_OP_ATTR_STRING == 4"),
+    ):
+        assert right in text
+        (tmp_path / "wrong.cc").write_text(text.replace(right, wrong))
+        assert not compiles(tmp_path / "wrong.cc", "-isystem", ORT_HEADERS), right
+
+
+def test_abi_generator(tmp_path: Path) -> None:
+    """The declaration compiles by itself and puts slots where the table says."""
+    output(sys.executable, RUNTIME / "abi" / "generate.py", "header", tmp_path / "ort_abi.h")
+    (tmp_path / "use.cc").write_text(
+        '#include "ort_abi.h"\n'
+        "static_assert(offsetof(OrtApi, KernelContext_ParallelFor) == 274 * sizeof(void*));\n"
+        "static_assert(sizeof(OrtEp) == 13 * sizeof(void*) && ORT_INVALID_GRAPH == 10);\n"
+    )
+    assert compiles(tmp_path / "use.cc")
+
+
+def test_tvm_abi_against_its_headers() -> None:
+    spec = importlib.util.find_spec("tvm_ffi")
+    if spec is None or spec.origin is None:
+        pytest.skip("apache-tvm-ffi is not installed")
+    assert compiles(RUNTIME / "abi" / "tvm_check.cc", "-I", Path(spec.origin).parent / "include")
+
+
+def test_the_library_exports_two_functions_and_needs_little() -> None:
+    library = build("plain") / "libpitc_ort_ep.so"
+    if not shutil.which("nm") or not shutil.which("readelf"):
+        pytest.skip("no binutils")
+    exported = [
+        line.split()[-1] for line in output("nm", "-D", "--defined-only", library).splitlines()
+    ]
+    assert sorted(exported) == ["CreateEpFactories", "ReleaseEpFactory"]
+    needed = [line for line in output("readelf", "-d", library).splitlines() if "NEEDED" in line]
+    assert all(any(f"[{name}" in line for name in ("libc.", "libm.", "ld-")) for line in needed)
+
+
+def test_the_library_runs_on_any_x86_64() -> None:
+    """No AVX outside functions that are chosen at run time: those stand in mask.cc alone."""
+    for source in sorted((RUNTIME / "ep").glob("*.cc")):
+        assert ("target(" in source.read_text()) == (source.name == "mask.cc"), source
+    assert "-march" not in (RUNTIME / "CMakeLists.txt").read_text()
+
+
+def test_cpp_is_formatted() -> None:
+    sources = [path for end in ("cc", "h") for path in sorted(RUNTIME.rglob(f"*.{end}"))]
+    assert len(sources) > 30
+    output(tool("clang-format"), "--dry-run", "--Werror", *sources)
