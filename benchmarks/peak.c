@@ -1,4 +1,4 @@
-/* What one core can do: multiply-adds from registers, and reading memory. Built for the machine at hand. */
+/* What one core can do: multiply-adds from registers, and reading memory. */
 #include <stddef.h>
 
 #if defined(__AVX512F__)
@@ -10,7 +10,7 @@ enum { kLanes = 8, kChains = 12 };
 typedef float Vector __attribute__((vector_size(4 * kLanes)));
 
 /* Flops done in `steps` rounds of kChains independent multiply-adds; `out` keeps the work alive. */
-double multiply_add(long steps, float x, float y, float *out) {
+double multiply_add(long steps, float x, float y, float* out) {
   Vector acc[kChains], vx = x - (Vector){0}, vy = y - (Vector){0};
   for (int i = 0; i < kChains; ++i) acc[i] = (float)i - (Vector){0};
   for (long s = 0; s < steps; ++s) {
@@ -23,7 +23,7 @@ double multiply_add(long steps, float x, float y, float *out) {
 }
 
 /* Adds up n floats; n is a multiple of 8 vectors. */
-float read_all(const float *data, size_t n) {
+float read_all(const float* data, size_t n) {
   Vector acc[8] = {0};
   for (size_t i = 0; i < n; i += 8 * kLanes) {
 #pragma GCC unroll 8

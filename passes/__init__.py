@@ -1,1 +1,1 @@
-"""Passes: rule tables, fact engines, regions, lowering, and the pipeline that runs them in order."""
+"""Passes: rule tables, fact engines, regions, lowering, and the pipeline that runs them."""

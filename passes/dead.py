@@ -30,7 +30,7 @@ from pitc.ir.region import (
     union,
 )
 from pitc.passes.fill import MAX_COMBINATIONS, UNKNOWN, facts_at, term_guard
-from pitc.passes.finite import SELECTING
+from pitc.passes.finite import SELECTING, finite_if, nan_guarded
 from pitc.passes.rules.constants import ignores
 
 Uses = dict[str, list[list[Region]]]  # per value, for each use the regions in which it is idle
@@ -125,6 +125,8 @@ def _read(
     unread = [Region({n}) for t in read.within if (n := t.negate()) is not None]
     idle = unread + _annihilated(view, output, expr, j)
     own_dead, own_slack = graph.dead.get(name, []), graph.slack.get(name, [])
+    if _chooses_infinity(view, read):
+        own_dead = []
     dead = carry(view, expr, read, resolve([*own_dead, *idle]))
     if expr.combine is Combine.SOFTMAX:
         zeros = [f.region for f in graph.fills.get(name, ()) if is_zero(f.constant)]
@@ -139,6 +141,17 @@ def _read(
     if view.op == "Sub" and j == 1:
         return prune(dead), resolve(dead)
     return prune(dead), carry(view, expr, read, resolve([*own_slack, *idle]))
+
+
+def _chooses_infinity(view: NodeView, read: Read) -> bool:
+    """True for the condition of a Where between values that may be infinite.
+
+    A dead value must stay finite, and another condition could make a whole row -inf, hence NaN. The
+    flag of a NaN guard is exempt: it follows the guarded value by itself.
+    """
+    if view.op != "Where" or view.domain != "" or read.operand != 0 or nan_guarded(view):
+        return False
+    return any(finite_if(view.graph, view.name(i)) != EVERYWHERE for i in (1, 2))
 
 
 def _masking(view: NodeView, expr: TensorExpr, j: int) -> list[Region] | None:

@@ -18,6 +18,9 @@ SAMPLE = 4096
 MASK_SIZE = 64  # smaller constants are not masks
 ZERO_VALUED = frozenset({"Relu", "ThresholdedRelu", "Clip", "OneHot", "ScatterElements"})
 ZERO_KEEPING = frozenset({"Mul", "Dropout", "Identity", "Cast"})
+MASKING = frozenset(
+    {"Add", "Sub", "Sum", "Mul", "Div", "Neg", "Where", "Min", "Max", "Cast", "Identity"}
+)
 CONTRACTIONS = (Combine.PRODUCT, Combine.BIASED_PRODUCT)
 
 
@@ -59,7 +62,7 @@ def seed_input(graph: Graph, name: str, is_mask: bool) -> list[FillFact]:
     readers = {n.op_type for n in _readers(graph, name)}
     masks = bool(readers & {"Mul", "Einsum"})
     facts = zero_or_not(graph, name) if masks else []
-    return facts + [own(graph, name, "neg", True, NEG)] * bool(readers & {"Add", "Sum"})
+    return facts + [own(graph, name, "neg", True, NEG)] * reaches_softmax(graph, name)
 
 
 def seed_constant(graph: Graph, name: str) -> list[FillFact]:
@@ -76,8 +79,7 @@ def seed_constant(graph: Graph, name: str) -> list[FillFact]:
         return []
     if x.size > MASK_SIZE and _mostly_zero(x):
         return [own(graph, name, "nz", False, 0)]
-    ops = {n.op_type for n in _readers(graph, name)}
-    if ops & {"Add", "Sum", "Sub", "Where"} and bool((x <= VERY_NEGATIVE).any()):
+    if bool((x <= VERY_NEGATIVE).any()) and reaches_softmax(graph, name):
         return [own(graph, name, "neg", True, NEG)]
     return []
 
@@ -106,6 +108,16 @@ def _readers(graph: Graph, name: str) -> list[ir.Node]:
 
 def reaches_contraction(graph: Graph, name: str) -> bool:
     """True when zeros of the value arrive as they are at an operand of a contraction."""
+    return _reaches(graph, name, CONTRACTIONS, ZERO_KEEPING)
+
+
+def reaches_softmax(graph: Graph, name: str) -> bool:
+    """True when very negative elements of the value can decide a softmax: it is a mask."""
+    return _reaches(graph, name, (Combine.SOFTMAX,), MASKING)
+
+
+def _reaches(graph: Graph, name: str, goals: tuple[Combine, ...], through: frozenset[str]) -> bool:
+    """Whether the value gets to a goal through movement and the given elementwise operators."""
     seen, todo = {name}, [name]
     while todo:
         for node in graph.uses.get(todo.pop(), ()):
@@ -113,9 +125,9 @@ def reaches_contraction(graph: Graph, name: str) -> bool:
                 expr = graph.exprs.get(output)
                 if expr is None or output in seen:
                     continue
-                if expr.combine in CONTRACTIONS:
+                if expr.combine in goals:
                     return True
-                if expr.combine is Combine.MOVE or node.op_type in ZERO_KEEPING:
+                if expr.combine is Combine.MOVE or node.op_type in through:
                     seen.add(output)
                     todo.append(output)
     return False

@@ -9,6 +9,7 @@ from models.graph import GraphBuilder
 
 BS = ("batch", "seq")
 WIDTH = 4
+FILLS = (-1e4, -1e9, float(np.finfo(np.float32).min), -np.inf, -np.inf, -np.inf)
 SHAPES = {"bool": BS, "mask": BS, "rows": (*BS, WIDTH), "pooled": ("batch", WIDTH)}
 SHAPES["scores"] = SHAPES["weights"] = ("batch", "seq", "seq")
 
@@ -159,7 +160,7 @@ def _softmax(r: RandomGraph) -> str | None:
     g, scores = r.g, r.maybe("scores")
     if scores is None:
         return None
-    fill = g.const([-1e4, -1e9, float(np.finfo(np.float32).min), -np.inf][r.rng.integers(4)])
+    fill = g.const(FILLS[int(r.rng.integers(len(FILLS)))])
     keep = g.op("Unsqueeze", r.any("bool"), g.ints(1))
     if r.rng.random() < 0.3:
         keep = g.op("And", keep, _causal(r))

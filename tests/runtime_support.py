@@ -5,16 +5,20 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+import pytest
 from filelock import FileLock
 from onnx import TensorProto, helper
 
 from pitc.ir.plan import EP_NAME, Plan
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 ROOT = Path(__file__).parents[1]
 #: A finished build to use instead of the plain one, set for a process that runs under a sanitizer.
@@ -188,3 +192,57 @@ FLOAT, INT32, BOOL = TensorProto.FLOAT, TensorProto.INT32, TensorProto.BOOL
 ROWS: Value = ("rows", INT32, ["t"])
 COORDS: Value = ("coords", INT32, ["r", "t"])
 OFFSETS: Value = ("offsets", INT32, ["m"])
+DETECT = Plan("detect", (("rank", 2),))
+
+
+def use_built_provider() -> Iterator[None]:
+    """Body of a fixture: register the provider of `built()`, unless one is registered already."""
+    from pitc.runtime.library import register_ep
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PITC_EP_LIBRARY", str(built() / "libpitc_ort_ep.so"))
+        register_ep()
+        yield
+
+
+def quiet_options(threads: int = 1) -> "onnxruntime.SessionOptions":
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = threads
+    return options
+
+
+def session(
+    path: Path, options: "onnxruntime.SessionOptions | None" = None, **provider_options: str
+) -> Any:
+    """An InferenceSession, typed as Any: its results are arrays in all tests."""
+    from pitc.runtime.library import make_session
+
+    return make_session(path, options or quiet_options(), provider_options)
+
+
+def creation_error(path: Path, options: Any = None, **provider_options: str) -> str:
+    """What is said when a session cannot be made."""
+    with pytest.raises(Exception) as caught:
+        session(path, options, **provider_options)
+    return str(caught.value)
+
+
+def detect_model(node: onnx.NodeProto | None = None) -> onnx.ModelProto:
+    node = node or pit_node("d", DETECT, ["live"], ["rows", "coords", "offsets"])
+    return make_model([node], [("live", BOOL, ["b", "s"])], [ROWS, COORDS, OFFSETS])
+
+
+def run_python(code: str, *arguments: str, library: Path | None = None) -> str:
+    """What a new process prints that uses a library, the one of `built()` if none is named."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "PITC_EP_LIBRARY": str(library or built() / "libpitc_ort_ep.so"),
+    }
+    command = [sys.executable, "-c", code, *arguments]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-2000:]
+    return run.stdout

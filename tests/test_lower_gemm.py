@@ -30,7 +30,7 @@ def unary(nodes: list[tuple], constants: dict[str, float]) -> Graph:
         "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])],
-        [numpy_helper.from_array(np.float32(v), k) for k, v in constants.items()],
+        [numpy_helper.from_array(np.asarray(v, np.float32), k) for k, v in constants.items()],
     )
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     return Graph(ir.serde.deserialize_model(model))

@@ -14,8 +14,10 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import onnxruntime
 import pytest
 
+import pitc
 from pitc.version import __version__
 
 ROOT = Path(__file__).parents[1]
@@ -159,8 +161,9 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert "version" in project["project"]["dynamic"]
     assert run_python("-m", "pitc", "version").stdout == f"pitc {__version__}\n"
     assert f"## {__version__}\n" in (ROOT / "CHANGELOG.md").read_text("utf-8")
-    cmake = (ROOT / "runtime" / "CMakeLists.txt").read_text("utf-8")
-    assert f"VERSION {__version__} LANGUAGES" in cmake
+    pitc.register_ep()
+    devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == pitc.get_ep_name()]
+    assert [d.ep_metadata["version"] for d in devices] == [__version__]
 
 
 @pytest.fixture(scope="module")

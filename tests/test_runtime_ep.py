@@ -12,53 +12,43 @@ from onnx import helper
 
 from pitc.ir.plan import Plan
 from tests.runtime_support import (
+    BOOL,
     COORDS,
+    DETECT,
+    FLOAT,
+    INT32,
     OFFSETS,
     ROWS,
     Array,
-    BOOL,
-    FLOAT,
-    INT32,
     Value,
     attention_plan,
-    built,
     gemm_plan,
     kernel_plan,
     make_model,
     panels,
     pit_node,
     points,
+    quiet_options,
     save,
+    session,
+    use_built_provider,
 )
 
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
+provider = pytest.fixture(scope="module", autouse=True)(use_built_provider)
 
 Run = Callable[..., list[Array]]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def provider() -> Iterator[None]:
-    from pitc.runtime.library import register_ep
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PITC_EP_LIBRARY", str(built() / "libpitc_ort_ep.so"))
-        register_ep()
-        yield
 
 
 @pytest.fixture
 def load(tmp_path: Path) -> Callable[..., Run]:
     """Make a session of a model and return its run function, which takes inputs by name."""
-    from pitc.runtime.library import make_session
 
     def load(model: onnx.ModelProto, threads: int = 1, level: str | None = None) -> Run:
-        options = ort.SessionOptions()
-        options.log_severity_level = 4
-        options.intra_op_num_threads = threads
+        options = quiet_options(threads)
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-        path = save(tmp_path, model)
-        session = make_session(path, options, {"cpu_level": level} if level else None)
-        return lambda **feeds: session.run(None, feeds)
+        made = session(save(tmp_path, model), options, **({"cpu_level": level} if level else {}))
+        return lambda **feeds: made.run(None, feeds)
 
     return load
 
@@ -113,12 +103,12 @@ def test_detect_outputs_that_nobody_reads(load: Callable[..., Run]) -> None:
     live = np.random.default_rng(1).random((5, 9)) < 0.5
     names = ["rows", "coords", "offsets"]
     for at, expected in enumerate(points(live)):
-        node = pit_node("d", Plan("detect", (("rank", 2),)), ["live"], names)
+        node = pit_node("d", DETECT, ["live"], names)
         wanted = (ROWS, COORDS, OFFSETS)[at]
         model = make_model([node], [("live", BOOL, ["b", "s"])], [wanted], [ROWS, COORDS, OFFSETS])
         np.testing.assert_array_equal(load(model)(live=live)[0], expected)
         nameless = [name if name == names[at] else "" for name in names]
-        node = pit_node("d", Plan("detect", (("rank", 2),)), ["live"], nameless)
+        node = pit_node("d", DETECT, ["live"], nameless)
         run = load(make_model([node], [("live", BOOL, ["b", "s"])], [wanted]))
         np.testing.assert_array_equal(run(live=live)[0], expected)
 
@@ -205,7 +195,9 @@ def test_pack_some_coordinates(load: Callable[..., Run]) -> None:
     """A tensor without the domain's last dimension is repeated for every point of a sequence."""
     plan = kernel_plan("pack", "pack_b4", dims="c0,r")
     node = pit_node("p", plan, ["x", "rows", "coords"], ["y"])
-    run = load(make_model([node], [("x", FLOAT, ["b", "w"]), ROWS, COORDS], [("y", FLOAT, ["t", "w"])]))
+    run = load(
+        make_model([node], [("x", FLOAT, ["b", "w"]), ROWS, COORDS], [("y", FLOAT, ["t", "w"])])
+    )
     live = np.random.default_rng(2).random((4, 6)) < 0.5
     rows, coords, _ = points(live)
     x = np.arange(20, dtype=np.float32).reshape(4, 5)
@@ -278,7 +270,11 @@ def test_gather_gemm(
     rank = 3 if gather else 2
     model = make_model(
         [pit_node("g", plan, ["a", "b", *names], ["c"])],
-        [("a", FLOAT, [None] * rank), ("b", FLOAT, [None, k, None]), *[optional[name] for name in names]],
+        [
+            ("a", FLOAT, [None] * rank),
+            ("b", FLOAT, [None, k, None]),
+            *[optional[name] for name in names],
+        ],
         [("c", FLOAT, [None] * (3 if scatter else 2))],
     )
     run = load(model)
@@ -316,7 +312,9 @@ def test_gather_gemm(
 def test_gather_gemm_keeps_leading_dimensions(load: Callable[..., Run]) -> None:
     node = pit_node("g", gemm_plan(3, 5, residual=1), ["a", "b", "r"], ["c"])
     dims: list[str | int | None] = [None] * 3
-    model = make_model([node], [("a", FLOAT, dims), ("b", FLOAT, dims), ("r", FLOAT, dims)], [("c", FLOAT, dims)])
+    model = make_model(
+        [node], [("a", FLOAT, dims), ("b", FLOAT, dims), ("r", FLOAT, dims)], [("c", FLOAT, dims)]
+    )
     run = load(model)
     rng = np.random.default_rng(4)
     b = rng.standard_normal((3, 5), np.float32)
@@ -337,16 +335,26 @@ def reference_attention(
     q_offsets: Array,
     k_offsets: Array,
     scale: float,
-    bias: Callable[[int, slice, slice], Array | float] = lambda s, i, j: 0.0,
+    bias: Array | None = None,
+    positions: Array | None = None,
 ) -> Array:
-    """q, k, v: `[t, heads, size]`; float64; NaN where there is no key."""
+    """float64; NaN where there is no key.
+
+    Args:
+        q, k, v: `[t, heads, size]`.
+        q_offsets, k_offsets: First row of each sequence, and the end.
+        scale: Of scores.
+        bias: `[sequences, heads, length, length]`, added to scores.
+        positions: `[t]`, of each row in its sequence.
+    """
     out = np.full((q.shape[0], q.shape[1], v.shape[2]), np.nan)
     for s in range(len(q_offsets) - 1):
         i, j = slice(*q_offsets[s : s + 2]), slice(*k_offsets[s : s + 2])
         if j.start == j.stop:
             continue
         x = np.einsum("ihd,jhd->hij", q[i].astype(np.float64), k[j].astype(np.float64)) * scale
-        x = x + bias(s, i, j)
+        if bias is not None and positions is not None:
+            x = x + bias[s][:, positions[i][:, None], positions[j]]
         with np.errstate(invalid="ignore"):
             p = np.exp(x - x.max(-1, keepdims=True))
             p /= p.sum(-1, keepdims=True)
@@ -390,7 +398,9 @@ def test_attention_of_one_fused_tensor(load: Callable[..., Run], rank: int) -> N
     plan = attention_plan(4, 4, 2, first=(0, 2, 4))
     node = pit_node("a", plan, ["x", "x", "x", "o", "o"], ["y"])
     dims: list[str | int | None] = [None] * rank
-    run = load(make_model([node], [("x", FLOAT, dims), ("o", INT32, ["n"])], [("y", FLOAT, [None] * 3)]))
+    run = load(
+        make_model([node], [("x", FLOAT, dims), ("o", INT32, ["n"])], [("y", FLOAT, [None] * 3)])
+    )
     x = np.random.default_rng(5).standard_normal((7, 6, 4), np.float32)
     o = np.array([0, 3, 7], np.int32)
     shape = {2: (7, 24), 3: (7, 6, 4), 4: (7, 3, 2, 4)}[rank]
@@ -402,7 +412,11 @@ def test_attention_of_one_fused_tensor(load: Callable[..., Run], rank: int) -> N
 def test_attention_with_bias(load: Callable[..., Run], shape: str) -> None:
     names = ["q", "k", "v", "o", "o", "bias", "coords", "coords"]
     node = pit_node("a", attention_plan(8, 3, 2, bias=1), names, ["y"])
-    inputs: list[Value] = [("q", FLOAT, [None] * 3), ("k", FLOAT, [None] * 3), ("v", FLOAT, [None] * 3)]
+    inputs: list[Value] = [
+        ("q", FLOAT, [None] * 3),
+        ("k", FLOAT, [None] * 3),
+        ("v", FLOAT, [None] * 3),
+    ]
     inputs += [("o", INT32, [None]), ("bias", FLOAT, [None] * 4), COORDS]
     run = load(make_model([node], inputs, [("y", FLOAT, [None] * 3)]))
     rng = np.random.default_rng(6)
@@ -414,10 +428,7 @@ def test_attention_with_bias(load: Callable[..., Run], shape: str) -> None:
         v = rng.standard_normal((o[-1], 2, 3), np.float32)
         bias = rng.standard_normal([full[c] for c in shape], np.float32)
         everywhere = np.broadcast_to(bias, (batch, 2, length, length))
-        at = coords[1]
-        expected = reference_attention(
-            q, k, v, o, o, 0.5, lambda s, i, j: everywhere[s][:, at[i][:, None], at[j]]
-        )
+        expected = reference_attention(q, k, v, o, o, 0.5, everywhere, coords[1])
         (y,) = run(q=q, k=k, v=v, o=o, bias=bias, coords=coords)
         np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
 
@@ -425,7 +436,12 @@ def test_attention_with_bias(load: Callable[..., Run], shape: str) -> None:
 def test_attention_rows_without_a_live_key(load: Callable[..., Run]) -> None:
     """A bias of -inf everywhere makes the softmax NaN: NaN, or 0 on demand. NaN in v stays NaN."""
     names = ["x", "x", "x", "o", "o", "bias", "coords", "coords"]
-    inputs: list[Value] = [("x", FLOAT, [None] * 3), ("o", INT32, [None]), ("bias", FLOAT, [None] * 4), COORDS]
+    inputs: list[Value] = [
+        ("x", FLOAT, [None] * 3),
+        ("o", INT32, [None]),
+        ("bias", FLOAT, [None] * 4),
+        COORDS,
+    ]
     x = np.array([1, 2, np.nan, 4], np.float32).reshape(4, 1, 1)
     o = np.array([0, 2, 3, 4], np.int32)
     coords = np.array([[0, 0, 1, 2], [0, 1, 0, 0]], np.int32)
@@ -453,7 +469,7 @@ def test_two_threads_give_the_same_bits(load: Callable[..., Run]) -> None:
     }
     model = make_model(
         [
-            pit_node("d", Plan("detect", (("rank", 2),)), ["live"], ["rows", "coords", "offsets"]),
+            pit_node("d", DETECT, ["live"], ["rows", "coords", "offsets"]),
             pit_node("p", plans["p"], ["x", "rows", "coords"], ["px"]),
             pit_node("g", plans["g"], ["px", "b", "bias"], ["c"]),
             pit_node("a", plans["a"], ["px", "px", "px", "offsets", "offsets"], ["y"]),

@@ -245,7 +245,7 @@ def _emit(
         "scatter": int(gemm.scatter is not None),
     }
     source = gemm.source if gemm.gather is None else gemm.gather.inputs[0]
-    inputs = [source, panels.value(build, gemm.weight)]
+    inputs: list[ir.Value | None] = [source, panels.value(build, gemm.weight)]
     if gemm.bias is not None:
         rows = [gemm.bias] if _dims(gemm.bias) == [gemm.weight.n] else []
         inputs += rows or [build.reshape(gemm.bias, [gemm.weight.n])]
@@ -258,7 +258,7 @@ def _emit(
         inputs.append(gemm.scatter.inputs[3])
     result = gemm.result if gemm.scatter is None else gemm.scatter.outputs[0]
     shape = tuple(_dims(result)) or gemm.shape
-    values = [replaced.get(x, x) for x in inputs if x is not None]
+    values: list[ir.Value] = [replaced.get(x, x) for x in inputs if x is not None]
     (out,) = build.kernel(
         Plan("gather_gemm", tuple(sorted(fields.items()))),
         values,

@@ -18,8 +18,7 @@ struct Registers {
 
 Registers Cpuid(uint32_t leaf) {
   Registers r;
-  __get_cpuid_count(leaf, 0, &r.a, &r.b, &r.c,
-                    &r.d);  // leaves the zeros when there is no such leaf
+  __get_cpuid_count(leaf, 0, &r.a, &r.b, &r.c, &r.d);  // the zeros stay if there is no such leaf
   return r;
 }
 
@@ -41,11 +40,10 @@ bool Has(uint32_t value, uint32_t mask) { return (value & mask) == mask; }
 }  // namespace
 
 CpuLevel MachineCpuLevel() {
-  constexpr uint32_t kLeaf1c =
-      Bits({0, 9, 12, 13, 19, 20, 22, 23, 27, 28, 29});       // SSE3..SSE4.2, FMA,
-                                                              // MOVBE, OSXSAVE, AVX, F16C
-  constexpr uint32_t kLeaf7bV3 = Bits({3, 5, 8});             // BMI1, AVX2, BMI2
-  constexpr uint32_t kLeaf7bV4 = Bits({16, 17, 28, 30, 31});  // AVX-512 F, DQ, CD, BW, VL
+  // SSE3, SSSE3, FMA, CX16, SSE4.1, SSE4.2, MOVBE, POPCNT, OSXSAVE, AVX, F16C
+  constexpr uint32_t kLeaf1c = Bits({0, 9, 12, 13, 19, 20, 22, 23, 27, 28, 29});
+  // BMI1, AVX2, BMI2; AVX-512 F, DQ, CD, BW, VL
+  constexpr uint32_t kLeaf7bV3 = Bits({3, 5, 8}), kLeaf7bV4 = Bits({16, 17, 28, 30, 31});
   constexpr uint32_t kLzcnt = Bits({5});
   constexpr uint32_t kYmmSaved = Bits({1, 2}), kZmmSaved = Bits({1, 2, 5, 6, 7});
   if (!Has(Cpuid(1).c, kLeaf1c)) return CpuLevel::kBaseline;

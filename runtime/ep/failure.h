@@ -38,12 +38,11 @@ template <class... Parts>
   throw Failure(Text(parts...));
 }
 
-// Foreign text made safe for a message: short, printable ASCII, in single quotes.
-inline std::string Quoted(std::string_view text) {
-  constexpr size_t kLongest = 60;
+// Foreign text made safe for a message: short, printable ASCII on one line, in single quotes.
+inline std::string Quoted(std::string_view text, size_t longest = 60) {
   std::string out = "'";
-  for (char c : text.substr(0, kLongest)) out += c >= ' ' && c <= '~' ? c : '?';
-  return out + (text.size() > kLongest ? "..'" : "'");
+  for (char c : text.substr(0, longest)) out += c >= ' ' && c <= '~' ? c : c == '\n' ? ' ' : '?';
+  return out + (text.size() > longest ? "..'" : "'");
 }
 
 }  // namespace pitc

@@ -20,6 +20,8 @@
 namespace pitc {
 namespace {
 
+constexpr size_t kLongestReason = 400;  // of a kernel's own error text
+
 // ---- what a library may ask of its host
 
 void* AllocWorkspace(int, int, uint64_t bytes, int, int) {
@@ -216,7 +218,7 @@ void KernelCall::Run(const Kernel& kernel) {
   tvm::Any result{};
   if (kernel.function(nullptr, args_, arg_count_, &result) != 0) {
     Fail("kernel '", kernel.symbol,
-         "' refused its arguments: ", Quoted(kernel.library->LastError()));
+         "' refused its arguments: ", Quoted(kernel.library->LastError(), kLongestReason));
   }
 }
 
