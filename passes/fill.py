@@ -17,11 +17,25 @@ from pitc.ir.constant import (
     annihilates,
     is_number,
     is_zero,
+    very_negative,
 )
 from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import ONE, Poly, dim_index, nonneg
-from pitc.ir.region import EVERYWHERE, Region, Test, for_all, prune, pull, region, union
+from pitc.ir.region import (
+    EVERYWHERE,
+    MAX_FACTS,
+    MAX_TESTS,
+    Region,
+    Test,
+    expressible,
+    for_all,
+    prune,
+    pull,
+    region,
+    resolve,
+    union,
+)
 from pitc.passes.affine import comparison
 from pitc.passes.derive import derive
 from pitc.passes.finite import (
@@ -69,23 +83,33 @@ def fill_facts(graph: Graph, mask: str | None = None) -> None:
         view = NodeView(graph, node)
         for k in range(view.n_outputs):
             name = view.out(k)
-            if name and graph.shapes.get(name) is not None:
-                facts = tidy(_facts(view, k, graph.exprs.get(name)))
-                graph.fills[name] = _resting_on(facts, graph.bits[name])
-                note_outputs(view, k, graph.exprs.get(name))
+            if not name:
+                continue
+            expr, facts = graph.exprs.get(name), []
+            if graph.shapes.get(name) is not None:
+                facts = tidy(graph, name, _facts(view, k, expr))
+            graph.fills[name] = _resting_on(facts, graph.bits[name])
+            _note_losses(view, k, expr)
+            note_outputs(view, k, expr)
 
 
 def _resting_on(facts: Iterable[FillFact], bit: int) -> list[FillFact]:
     return [FillFact(Region(f.region, f.region.via | bit), f.constant) for f in facts]
 
 
-def tidy(facts: Iterable[FillFact]) -> list[FillFact]:
-    """Prune per constant."""
+def tidy(graph: Graph, name: str, facts: Iterable[FillFact]) -> list[FillFact]:
+    """The facts pruned per constant; `graph.lossy` notes a value that had too many."""
     groups: dict[Constant, list[Region]] = {}
     for f in facts:
         if f.constant is not TOP:
             groups.setdefault(f.constant, []).append(f.region)
-    return [FillFact(r, c) for c, regions in groups.items() for r in prune(regions)]
+    out = []
+    for c, regions in groups.items():
+        kept = prune(regions)
+        if len(kept) == MAX_FACTS or any(len(r) > MAX_TESTS for r in regions):
+            graph.lossy.add(name)
+        out += [FillFact(r, c) for r in kept]
+    return out
 
 
 def facts_at(graph: Graph, name: str, read: Read) -> list[FillFact]:
@@ -101,6 +125,38 @@ def facts_at(graph: Graph, name: str, read: Read) -> list[FillFact]:
     return [*out, UNKNOWN]
 
 
+def _note_losses(view: NodeView, output: int, expr: TensorExpr | None) -> None:
+    """Pass on that an operand's facts are not all there, or cannot be said of the output."""
+    graph = view.graph
+    if expr is None:
+        names = [view.name(i) for i in range(view.n_inputs) if view.has(i)]
+        if any(_may_mask(graph, name) for name in names):
+            graph.lossy.add(view.out(output))
+        return
+    if expr.combine is Combine.MAP:
+        reads: Sequence[Read] = expr.reads
+    elif expr.combine is Combine.MOVE:
+        reads = moving_reads(expr)
+    else:
+        return
+    for read in reads:
+        name = view.name(read.operand)
+        shape = graph.shapes.get(name)
+        lost = shape is None or any(
+            not expressible(f.region, read.index, shape) for f in graph.fills.get(name, ())
+        )
+        if lost or name in graph.lossy:
+            graph.lossy.add(view.out(output))
+
+
+def _may_mask(graph: Graph, name: str) -> bool:
+    """True for a value whose loss of facts may hide a mask."""
+    dtype = graph.dtypes.get(name)
+    if name in graph.lossy or (dtype is not None and dtype.kind == "b"):
+        return True
+    return any(very_negative(f.constant) for f in graph.fills.get(name, ()))
+
+
 def known_at(view: NodeView, read: Read) -> list[FillFact]:
     """The facts of `facts_at` that say something."""
     return facts_at(view.graph, view.name(read.operand), read)[:-1]
@@ -112,11 +168,15 @@ def _facts(view: NodeView, output: int, expr: TensorExpr | None) -> list[FillFac
     if expr is not None and output == 0:
         facts = _with_own(view, expr, facts)
     dtype = graph.dtypes.get(name)
-    if dtype is not None and dtype.kind == "b":
-        said = {f.constant for f in facts}
-        if len(said) < 2 and not any(not f.region for f in facts):
-            facts = [*facts, *truth_values(graph, name)]  # its operands do not say both
+    # a softmax takes a key for live that no fact masks, so a bool's facts must leave no point open
+    if dtype is not None and dtype.kind == "b" and not _complete(facts):
+        facts = [*facts, *truth_values(graph, name)]
     return facts
+
+
+def _complete(facts: Sequence[FillFact]) -> bool:
+    """True when the facts together cover every point."""
+    return any(not r for r in resolve(Region(f.region) for f in facts))
 
 
 def _by_combine(view: NodeView, output: int, expr: TensorExpr) -> list[FillFact]:
@@ -161,6 +221,7 @@ def _combinations(view: NodeView, expr: TensorExpr) -> list[FillFact]:
     """Every constant that the operator can be shown to have, over combinations of facts."""
     lists = [facts_at(view.graph, view.name(r.operand), r) for r in expr.reads]
     if prod(map(len, lists)) > MAX_COMBINATIONS:
+        view.graph.lossy.add(view.out())
         return []
     dtype = view.out_dtype(0)
     to_bool = dtype is not None and dtype.kind == "b"

@@ -218,7 +218,7 @@ def coordinate_codes(
         a dimension is neither one bare coordinate, nor free of coordinates.
     """
     codes, rest = [], []
-    linear = _linear(domain)
+    linear, points = _linear(domain)
     for p, extent in zip(index, shape, strict=True):
         if p is None:
             return None
@@ -230,18 +230,19 @@ def coordinate_codes(
         elif not uses_coordinates([p], domain.rank):
             codes.append("0" if extent == ONE else "r")
             rest += [p] * (extent != ONE)
-        elif p == linear:
+        elif p == linear and extent == points:
             codes.append("l")
         else:
             return None
     return tuple(codes), rest
 
 
-def _linear(domain: Domain) -> Poly:
-    total = poly(0)
+def _linear(domain: Domain) -> tuple[Poly, Poly]:
+    """The number of a point, row by row, and how many points there are."""
+    number, points = poly(0), ONE
     for k, e in enumerate(domain.extents):
-        total = total * e + dim_index(k, e)
-    return total
+        number, points = number * e + dim_index(k, e), points * e
+    return number, points
 
 
 def bare_dim(p: Poly) -> int | None:

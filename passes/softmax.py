@@ -52,6 +52,8 @@ def softmax_facts(view: NodeView, expr: TensorExpr, clean: Region | None) -> lis
 
 def spared_rows(view: NodeView, expr: TensorExpr) -> list[Region]:
     """Regions of rows that keep a key: where some score is not masked."""
+    if view.name(0) in view.graph.lossy:  # a mask may be missing
+        return []
     facts = view.graph.fills.get(view.name(0), ())
     # a guard says where masks fail; it rests on no fact
     masked = prune(Region(f.region) for f in facts if very_negative(f.constant))

@@ -45,10 +45,16 @@ def packed_first(index: tuple[Any, ...], x: Array) -> Array:
     return x.transpose(lead + rest)[tuple(index[k] for k in lead)]
 
 
-def pack(fields: dict[str, str], x: Array, rows: Array, coords: Array) -> tuple[Array]:
+def sizes(live: Array) -> dict[str, int]:
+    """The extent of a dimension by its code in `dims=`."""
+    return {"0": 1, "l": live.size} | {f"c{k}": n for k, n in enumerate(live.shape)}
+
+
+def pack(fields: dict[str, str], x: Array, rows: Array, coords: Array, live: Array) -> tuple[Array]:
     codes = fields["dims"].split(",")
-    assert len(codes) == x.ndim, (codes, x.shape)
-    assert all(x.shape[k] == 1 for k, c in enumerate(codes) if c == "0")
+    assert len(codes) == x.ndim and len(coords) == live.ndim, (codes, x.shape, live.shape)
+    known = sizes(live)
+    assert all(n == known[c] for n, c in zip(x.shape, codes, strict=True) if c != "r")
     return (packed_first(place(codes, rows, coords), x),)
 
 
@@ -57,7 +63,8 @@ def unpack(
 ) -> tuple[Array]:
     codes = fields["dims"].split(",")
     rest = iter(packed.shape[1:])
-    size = {"l": live.size} | {f"c{k}": n for k, n in enumerate(live.shape)}
+    size = sizes(live)
+    assert len(coords) == live.ndim
     out = np.zeros([next(rest) if c == "r" else size[c] for c in codes], packed.dtype)
     lead = [k for k, c in enumerate(codes) if c != "r"]
     order = lead + [k for k in range(out.ndim) if k not in lead]
@@ -100,16 +107,18 @@ def gather_gemm(fields: dict[str, str], a: Array, panels: Array, *rest: Array) -
     bias = left.pop(0) if flag["bias"] else np.zeros(n, np.float32)
     residual = left.pop(0) if flag["residual"] else np.float32(0)
     rows = left.pop(0) if flag["gather"] or flag["scatter"] else None
-    live = left.pop(0) if flag["scatter"] else None
+    live = left.pop(0) if rows is not None else None
     assert not left and bias.shape == (n,) and a.shape[-1] == k
     flat = a.reshape(-1, k) if a.size else np.zeros((int(np.prod(a.shape[:-1])), k), np.float32)
+    if live is not None and flag["gather"]:
+        assert a.shape == (*live.shape, k), (a.shape, live.shape)
     x = flat[rows] if flag["gather"] else flat
     y = x @ unpack_panels(panels, n) + bias
     y = {"none": lambda v: v, "relu": lambda v: np.maximum(v, 0), "gelu": gelu}[
         fields["activation"]
     ](y)
     y = (y + residual).astype(np.float32)
-    if live is not None:
+    if live is not None and flag["scatter"]:
         out = np.zeros((live.size, n), np.float32)
         out[rows] = y
         return (out.reshape(*live.shape, n),)

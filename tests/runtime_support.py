@@ -192,6 +192,7 @@ FLOAT, INT32, BOOL = TensorProto.FLOAT, TensorProto.INT32, TensorProto.BOOL
 ROWS: Value = ("rows", INT32, ["t"])
 COORDS: Value = ("coords", INT32, ["r", "t"])
 OFFSETS: Value = ("offsets", INT32, ["m"])
+MASK: Value = ("live", BOOL, ["b", "s"])
 DETECT = Plan("detect", (("rank", 2),))
 
 

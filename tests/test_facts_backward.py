@@ -227,6 +227,54 @@ def test_an_unused_value_is_dead_and_a_captured_one_lives() -> None:
     assert dead(graph, only(graph, "Exp")) == {"everywhere"}
 
 
+def test_a_loop_body_keeps_what_it_captures_alive() -> None:
+    flag = helper.make_tensor_value_info("go", TensorProto.BOOL, ())
+    carried = helper.make_tensor_value_info("carried", TensorProto.FLOAT, None)
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["go_on"]),
+            helper.make_node("Add", ["carried", "h"], ["next"]),
+        ],
+        "body",
+        [helper.make_tensor_value_info("i", TensorProto.INT64, ()), flag, carried],
+        [
+            helper.make_tensor_value_info("go_on", TensorProto.BOOL, ()),
+            helper.make_tensor_value_info("next", TensorProto.FLOAT, None),
+        ],
+    )
+
+    def make(g: GraphBuilder) -> None:
+        mask, x = g.input("mask", np.float32, BS), g.input("x", np.float32, BS)
+        h = g.op("Tanh", x)
+        for node in g._nodes:
+            if node.output[0] == h:
+                node.output[0] = "h"
+        zero = g.op("Mul", x, g.const(0.0))
+        total = g.op("Loop", g.const(3, np.int64), "", zero, body=body)
+        g.output(total, "total", np.float32, BS)
+        g.output(g.op("Mul", "h", mask), "y", np.float32, BS)
+
+    graph = proven(built(make), "mask")
+    assert dead(graph, "h") == set() == dead(graph, only(graph, "Mul", 0))
+    assert fills(graph, "total") == set()
+
+
+def test_the_standard_attention_operator_is_seen_through() -> None:
+    """Opset 23: its function body, with a boolean mask of keys."""
+
+    def make(g: GraphBuilder) -> None:
+        mask = g.input("mask", np.bool_, BS)
+        q, k, v = (g.op("Tanh", g.input(x, np.float32, ("batch", 2, "seq", 4))) for x in "qkv")
+        wide = g.op("Unsqueeze", mask, g.ints(1, 2))
+        y = g.op("Attention", q, k, v, wide)
+        g.output(y, "y", np.float32, ("batch", 2, "seq", 4))
+
+    graph = proven(built(make, opset=23), "mask")
+    for place in (1, 2):
+        assert any("mask[d0, d2] == 0" in text for text in dead(graph, only(graph, "Tanh", place)))
+    assert not any("some" in text for text in dead(graph, only(graph, "Tanh", 0)))
+
+
 def test_an_operator_without_a_rule_keeps_its_operands_alive() -> None:
     def make(g: GraphBuilder) -> None:
         x = g.input("x", np.float32, ("batch", 3, 3))

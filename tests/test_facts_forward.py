@@ -68,7 +68,7 @@ def test_every_mask_dialect_reaches_the_softmax(dialect: str) -> None:
 def test_minus_infinity_needs_no_guard_but_is_zero_or_nan() -> None:
     def make(g: GraphBuilder) -> None:
         mask = g.input("mask", np.bool_, BS)
-        scores = g.input("scores", np.float32, BS)
+        scores = g.op("Tanh", g.input("scores", np.float32, BS))
         masked = g.op("Where", mask, scores, g.const(-np.inf))
         p = g.op("Softmax", masked, axis=-1)
         guarded = g.op("Where", g.op("IsNaN", p), g.const(0.0), p)
@@ -86,7 +86,7 @@ def test_nan_of_an_all_masked_row_is_not_multiplied_away() -> None:
 
     def make(g: GraphBuilder) -> None:
         mask = g.input("mask", np.bool_, BS)
-        scores = g.input("scores", np.float32, BS)
+        scores = g.op("Tanh", g.input("scores", np.float32, BS))
         p = g.op("Softmax", g.op("Where", mask, scores, g.const(-np.inf)), axis=-1)
         y = g.op("Mul", g.op("Exp", p), g.op("Cast", mask, to=1))
         g.output(y, "y", np.float32, BS)
@@ -103,7 +103,8 @@ def _causal(g: GraphBuilder, size: str) -> str:
 
 def test_a_causal_mask_is_a_test_of_positions() -> None:
     def make(g: GraphBuilder) -> None:
-        scores = g.input("scores", np.float32, ("batch", "seq", "seq"))
+        x = g.input("scores", np.float32, ("batch", "seq", "seq"))
+        scores = g.op("Tanh", x)
         keep = _causal(g, g.size(scores, 2))
         p = g.op("Softmax", g.op("Where", keep, scores, g.const(-1e9)), axis=-1)
         g.output(p, "p", np.float32, ("batch", "seq", "seq"))
@@ -112,10 +113,46 @@ def test_a_causal_mask_is_a_test_of_positions() -> None:
     assert fills(graph, "p") == {("-d1+d2-1 >= 0", 0)}  # every row keeps its own key
 
 
+def test_a_condition_that_is_partly_known_leaves_no_key_for_live() -> None:
+    """Half of the mask is unknown: a key that the known half spares may be masked all the same."""
+
+    def make(g: GraphBuilder) -> None:
+        mask = g.input("mask", np.int64, BS)
+        other = g.op("Tanh", g.input("other", np.float32, BS))
+        keep = g.op("Greater", g.op("Mul", g.op("Cast", mask, to=1), other), g.const(0.0))
+        scores = g.op("Tanh", g.input("scores", np.float32, BS))
+        p = g.op("Softmax", g.op("Where", keep, scores, g.const(-1e9)), axis=-1)
+        g.output(keep, "keep", np.bool_, BS)
+        g.output(p, "p", np.float32, BS)
+
+    graph = proven(built(make), "mask")
+    assert {("mask[d0, d1] == 0", 0), ("keep[d0, d1] == 0", 0)} <= fills(graph, "keep")
+    assert fills(graph, "p") == set()
+
+
+def test_a_mask_that_cannot_be_followed_leaves_no_key_for_live() -> None:
+    """A reshape that mixes dimensions loses the mask, not its effect."""
+
+    def make(g: GraphBuilder) -> None:
+        first = g.input("mask", np.int64, (2, 6))
+        second = g.op("Reshape", g.input("mask_b", np.int64, (3, 4)), g.ints(2, 6))
+        scores = g.op("Tanh", g.input("scores", np.float32, (2, 6)))
+        keep = [
+            g.op("Where", g.op("Cast", m, to=9), g.const(0.0), g.const(-1e9))
+            for m in (first, second)
+        ]
+        total = g.op("Add", g.op("Add", scores, keep[0]), keep[1])
+        g.output(g.op("Softmax", total, axis=-1), "p", np.float32, (2, 6))
+
+    graph = proven(built(make), "mask")
+    assert fills(graph, "p") == set() and only(graph, "Add", 1) in graph.lossy
+
+
 def test_causal_and_padding_guard_by_the_rows_own_key() -> None:
     def make(g: GraphBuilder) -> None:
         mask = g.input("mask", np.bool_, BS)
-        scores = g.input("scores", np.float32, ("batch", "seq", "seq"))
+        x = g.input("scores", np.float32, ("batch", "seq", "seq"))
+        scores = g.op("Tanh", x)
         keep = g.op("And", _causal(g, g.size(scores, 2)), g.op("Unsqueeze", mask, g.ints(1)))
         p = g.op("Softmax", g.op("Where", keep, scores, g.const(-1e9)), axis=-1)
         g.output(p, "p", np.float32, ("batch", "seq", "seq"))

@@ -211,6 +211,43 @@ def test_an_isolated_contraction_runs_packed():
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
+def test_rows_without_the_dimensions_of_the_mask_are_packed_before_a_contraction():
+    """gather_gemm reads `[b, s, k]` itself, but `[b * s, k]` only behind a pack node."""
+    rng, make = np.random.default_rng(0), helper.make_node
+    model = one_node(
+        make("Reshape", ["x", "flat"], ["x2"]),
+        make("CumSum", ["x2", "one"], ["x3"]),  # runs whole
+        make("MatMul", ["x3", "w"], ["h"]),
+        make("Shape", ["x"], ["shape"]),
+        make("Reshape", ["h", "shape"], ["z"]),
+        make("Cast", ["m"], ["f"], to=TensorProto.FLOAT),
+        make("Unsqueeze", ["f", "last"], ["u"]),
+        make("Mul", ["z", "u"], ["y"]),
+        inputs=[("x", ["b", "s", 256]), ("m", ["b", "s"], TensorProto.INT64)],
+        outputs=[("y", ["b", "s", 256])],
+        weights=[
+            ("w", rng.normal(size=(256, 256)).astype(np.float32)),
+            *(
+                (n, np.asarray(v, np.int64))
+                for n, v in {"flat": [-1, 256], "one": 1, "last": [-1]}.items()
+            ),
+        ],
+    )
+    lowered = lower(model)
+    text = "".join(
+        n.attributes["ep_cache_context"].as_string()
+        for n in lowered.model.graph
+        if n.op_type == "EPContext"
+    )
+    assert "dims=l,r\n" in text and "gather=0\n" in text
+    for size in ((2, 5), (1, 1), (0, 3)):
+        x = rng.normal(size=(*size, 256)).astype(np.float32)
+        feeds = {"x": x, "m": rng.integers(0, 2, size)}
+        want = np.asarray(reference(model).run(None, feeds)[0])
+        got = run_lowered(ir.serde.serialize_model(lowered.model), feeds)[0]
+        assert np.linalg.norm(got - want) <= RTOL * np.linalg.norm(want)
+
+
 def test_without_sparsity_the_model_compiles_to_itself():
     rng = np.random.default_rng(0)
     model = bert(BertConfig(mask="none", head="none"), rng)

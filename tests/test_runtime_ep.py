@@ -17,6 +17,7 @@ from tests.runtime_support import (
     DETECT,
     FLOAT,
     INT32,
+    MASK,
     OFFSETS,
     ROWS,
     Array,
@@ -105,11 +106,11 @@ def test_detect_outputs_that_nobody_reads(load: Callable[..., Run]) -> None:
     for at, expected in enumerate(points(live)):
         node = pit_node("d", DETECT, ["live"], names)
         wanted = (ROWS, COORDS, OFFSETS)[at]
-        model = make_model([node], [("live", BOOL, ["b", "s"])], [wanted], [ROWS, COORDS, OFFSETS])
+        model = make_model([node], [MASK], [wanted], [ROWS, COORDS, OFFSETS])
         np.testing.assert_array_equal(load(model)(live=live)[0], expected)
         nameless = [name if name == names[at] else "" for name in names]
         node = pit_node("d", DETECT, ["live"], nameless)
-        run = load(make_model([node], [("live", BOOL, ["b", "s"])], [wanted]))
+        run = load(make_model([node], [MASK], [wanted]))
         np.testing.assert_array_equal(run(live=live)[0], expected)
 
 
@@ -168,10 +169,10 @@ def test_pack_and_unpack(
     any_dims: list[str | int | None] = [None] * rank
     model = make_model(
         [
-            pit_node("p", pack, ["x", "rows", "coords"], ["packed"]),
+            pit_node("p", pack, ["x", "rows", "coords", "live"], ["packed"]),
             pit_node("u", unpack, ["packed", "rows", "coords", "live"], ["y"]),
         ],
-        [("x", kind, any_dims), ROWS, COORDS, ("live", BOOL, ["b", "s"])],
+        [("x", kind, any_dims), ROWS, COORDS, MASK],
         [("packed", kind, ["t"] + [None] * len(kept)), ("y", kind, any_dims)],
     )
     run = load(model)
@@ -194,14 +195,14 @@ def test_pack_and_unpack(
 def test_pack_some_coordinates(load: Callable[..., Run]) -> None:
     """A tensor without the domain's last dimension is repeated for every point of a sequence."""
     plan = kernel_plan("pack", "pack_b4", dims="c0,r")
-    node = pit_node("p", plan, ["x", "rows", "coords"], ["y"])
-    run = load(
-        make_model([node], [("x", FLOAT, ["b", "w"]), ROWS, COORDS], [("y", FLOAT, ["t", "w"])])
-    )
+    node = pit_node("p", plan, ["x", "rows", "coords", "live"], ["y"])
+    inputs: list[Value] = [("x", FLOAT, ["b", "w"]), ROWS, COORDS, MASK]
+    run = load(make_model([node], inputs, [("y", FLOAT, ["t", "w"])]))
     live = np.random.default_rng(2).random((4, 6)) < 0.5
     rows, coords, _ = points(live)
     x = np.arange(20, dtype=np.float32).reshape(4, 5)
-    np.testing.assert_array_equal(run(x=x, rows=rows, coords=coords)[0], x[coords[0]])
+    (y,) = run(x=x, rows=rows, coords=coords, live=live)
+    np.testing.assert_array_equal(y, x[coords[0]])
 
 
 @pytest.mark.parametrize("dims", ["c0,c1,r", "c0,r,c1", "r,l"])
@@ -210,10 +211,10 @@ def test_large_moves_on_two_threads(load: Callable[..., Run], dims: str) -> None
     any_dims: list[str | int | None] = [None] * len(dims.split(","))
     model = make_model(
         [
-            pit_node("p", plans[0], ["x", "rows", "coords"], ["packed"]),
+            pit_node("p", plans[0], ["x", "rows", "coords", "live"], ["packed"]),
             pit_node("u", plans[1], ["packed", "rows", "coords", "live"], ["y"]),
         ],
-        [("x", FLOAT, any_dims), ROWS, COORDS, ("live", BOOL, ["b", "s"])],
+        [("x", FLOAT, any_dims), ROWS, COORDS, MASK],
         [("packed", FLOAT, ["t", None]), ("y", FLOAT, any_dims)],
     )
     rng = np.random.default_rng(3)
@@ -259,12 +260,13 @@ def test_gather_gemm(
 ) -> None:
     flags = {"bias": bias, "gather": gather, "residual": residual, "scatter": scatter}
     plan = gemm_plan(k, n, activation, **flags)
-    present = {"bias": bias, "residual": residual, "rows": gather or scatter, "live": scatter}
+    present = {"bias": bias, "residual": residual, "rows": gather or scatter}
+    present["live"] = present["rows"]
     optional: dict[str, Value] = {
         "bias": ("bias", FLOAT, [n]),
         "residual": ("residual", FLOAT, ["t", n]),
         "rows": ROWS,
-        "live": ("live", BOOL, ["b", "s"]),
+        "live": MASK,
     }
     names = [name for name, there in present.items() if there]
     rank = 3 if gather else 2
@@ -470,7 +472,7 @@ def test_two_threads_give_the_same_bits(load: Callable[..., Run]) -> None:
     model = make_model(
         [
             pit_node("d", DETECT, ["live"], ["rows", "coords", "offsets"]),
-            pit_node("p", plans["p"], ["x", "rows", "coords"], ["px"]),
+            pit_node("p", plans["p"], ["x", "rows", "coords", "live"], ["px"]),
             pit_node("g", plans["g"], ["px", "b", "bias"], ["c"]),
             pit_node("a", plans["a"], ["px", "px", "px", "offsets", "offsets"], ["y"]),
             pit_node("u", plans["u"], ["y", "rows", "coords", "live"], ["z"]),

@@ -16,6 +16,7 @@ from tests.runtime_support import (
     DETECT,
     FLOAT,
     INT32,
+    MASK,
     ROWS,
     Array,
     attention_plan,
@@ -57,14 +58,20 @@ ATTENTION = attention_plan(4, 4, 2, bias=1)
 # op -> (plan, input names, good inputs)
 GOOD: dict[str, tuple[Plan, list[str], list[Array]]] = {
     "detect": (DETECT, ["live"], [LIVE]),
-    "pack": (PACK, ["x", "rows", "coords"], [X, R, C]),
-    "pack l": (PACK_L, ["x", "rows", "coords"], [X.reshape(6, 1, 4), R, C]),
+    "pack": (PACK, ["x", "rows", "coords", "live"], [X, R, C, LIVE]),
+    "pack l": (PACK_L, ["x", "rows", "coords", "live"], [X.reshape(6, 1, 4), R, C, LIVE]),
     "unpack": (UNPACK, ["packed", "rows", "coords", "live"], [P, R, C, LIVE]),
     "unpack t": (UNPACK_T, ["packed", "rows", "coords", "live"], [P, R, C, LIVE]),
     "gather_gemm": (
         GEMM,
         ["a", "b", "bias", "residual", "rows", "live"],
         [A3, B35, np.ones(5, np.float32), np.ones((4, 5), np.float32), R, LIVE],
+    ),
+    "gather only": (gemm_plan(3, 5, gather=1), ["a", "b", "rows", "live"], [A3, B35, R, LIVE]),
+    "scatter only": (
+        gemm_plan(3, 5, scatter=1),
+        ["a", "b", "rows", "live"],
+        [A3.reshape(6, 3)[:4], B35, R, LIVE],
     ),
     "attention": (
         ATTENTION,
@@ -80,23 +87,47 @@ def changed(array: Array, at: tuple[int, ...], value: int) -> Array:
     return out
 
 
-# op, input, bad value, message
+EXTENT = "expected x with extent "
+ALL_POINTS = r"expected a as float32 \[2, 3, 3\] \(one row per point of the mask\), got "
+
+# case, input, bad value, message
 BAD: list[tuple[str, str, Array, str]] = [
     ("detect", "live", LIVE[0], r"expected live of rank 2, got bool \[3\]"),
     ("detect", "live", X[0], r"expected live as bool or uint8, got float32 \[3, 4\]"),
     ("pack", "x", X[0], r"expected x of rank 3, got float32 \[3, 4\]"),
-    ("pack", "x", X[:1], r"expected 0 <= coords\[0\]\[2\] < 1, got 1"),
-    ("pack", "x", X[:, :2], r"expected 0 <= coords\[1\]\[1\] < 2, got 2"),
-    ("pack", "x", X[:0], r"expected 0 <= coords\[0\]\[0\] < 0, got 0"),
+    (
+        "pack",
+        "x",
+        X[:1],
+        EXTENT + r"2 \(that of the mask\) in dimension 0, got float32 \[1, 3, 4\]",
+    ),
+    ("pack", "x", np.concatenate([X, X]), EXTENT + r"2 \(that of the mask\) in dimension 0, got"),
+    ("pack", "x", X[:, :2], EXTENT + r"3 \(that of the mask\) in dimension 1, got float32 \[2, 2"),
+    ("pack", "x", X[:, [0, 1, 2, 0]], EXTENT + r"3 \(that of the mask\) in dimension 1, got"),
+    ("pack", "x", X[:0], EXTENT + r"2 \(that of the mask\) in dimension 0, got float32 \[0, 3, 4"),
+    ("pack", "live", LIVE[:, :2], EXTENT + r"2 \(that of the mask\) in dimension 1, got float32"),
+    ("pack", "live", LIVE[:0], EXTENT + r"0 \(that of the mask\) in dimension 0, got float32"),
+    ("pack", "live", LIVE[0], r"expected live of rank >= 2, got bool \[3\]"),
+    ("pack", "live", LIVE[..., None], r"coords of 3 coordinates \(the rank of live\), got 2"),
+    ("pack", "live", R, r"expected live as bool or uint8, got int32 \[4\]"),
     ("pack", "x", X.astype(np.float16)[:, :, :3], r"rows of whole 4-byte words, got 6 bytes"),
     ("pack", "rows", R.astype(np.int64), r"expected rows as int32 \[\*\], got int64 \[4\]"),
     ("pack", "rows", R[:3], r"expected coords as int32 \[\*, 3\], got int32 \[2, 4\]"),
-    ("pack", "coords", C[:1], r"expected coords of at least 2 coordinates, got 1"),
+    ("pack", "coords", C[:1], r"coords of 2 coordinates \(the rank of live\), got 1"),
     ("pack", "coords", C[:0], r"expected coords of 1..8 coordinates, got int32 \[0, 4\]"),
     ("pack", "coords", changed(C, (0, 1), -1), r"expected 0 <= coords\[0\]\[1\] < 2, got -1"),
     ("pack", "coords", changed(C, (1, 3), 2**31 - 1), r"coords\[1\]\[3\] < 3, got 2147483647"),
     ("pack", "coords", changed(C, (1, 3), -(2**31)), r"coords\[1\]\[3\] < 3, got -2147483648"),
-    ("pack l", "x", X.reshape(3, 2, 4), r"expected x with extent 1 in dimension 1, got"),
+    ("pack l", "x", X.reshape(6, 2, 2), r"expected x with extent 1 in dimension 1, got"),
+    (
+        "pack l",
+        "x",
+        X.reshape(6, 1, 4)[:5],
+        EXTENT + r"6 \(all points of the mask\) in dimension 0",
+    ),
+    ("pack l", "live", LIVE[:, :2], EXTENT + r"4 \(all points of the mask\) in dimension 0, got"),
+    ("pack l", "live", LIVE.ravel(), r"coords of 1 coordinates \(the rank of live\), got 2"),
+    ("pack l", "coords", C[:1], r"coords of 2 coordinates \(the rank of live\), got 1"),
     ("pack l", "rows", changed(R, (3,), 6), r"expected 0 <= rows\[3\] < 6, got 6"),
     ("unpack", "packed", P[:3], r"expected packed as \[4, ..\] of rank 2, got float32 \[3, 4\]"),
     ("unpack", "packed", X, r"expected packed as \[4, ..\] of rank 2, got float32 \[2, 3, 4\]"),
@@ -110,7 +141,10 @@ BAD: list[tuple[str, str, Array, str]] = [
     ("unpack t", "coords", changed(C, (0, 0), 7), r"expected 0 <= coords\[0\]\[0\] < 2, got 7"),
     ("gather_gemm", "a", A3[..., :2], r"expected a of last dimension 3, got float32 \[2, 3, 2\]"),
     ("gather_gemm", "a", A3.astype(np.float64), r"expected a as float32 of rank >= 2, got float64"),
-    ("gather_gemm", "a", A3[:1], r"expected 0 <= rows\[2\] < 3, got 3"),
+    ("gather_gemm", "a", A3[:1], ALL_POINTS + r"float32 \[1, 3, 3\]"),
+    ("gather_gemm", "a", A3[:, [0, 1, 2, 2]], ALL_POINTS + r"float32 \[2, 4, 3\]"),
+    ("gather_gemm", "a", A3.reshape(6, 3), ALL_POINTS + r"float32 \[6, 3\]"),
+    ("gather_gemm", "a", A3[None], ALL_POINTS + r"float32 \[1, 2, 3, 3\]"),
     (
         "gather_gemm",
         "b",
@@ -125,7 +159,17 @@ BAD: list[tuple[str, str, Array, str]] = [
     ("gather_gemm", "residual", np.ones((4, 4), np.float32), r"residual of 4 rows of 5, got"),
     ("gather_gemm", "rows", changed(R, (2,), 6), r"expected 0 <= rows\[2\] < 6, got 6"),
     ("gather_gemm", "rows", changed(R, (2,), 2), r"expected rows to ascend, got 2, 2 at \[1\]"),
-    ("gather_gemm", "live", LIVE[:1], r"expected 0 <= rows\[2\] < 3, got 3"),
+    ("gather_gemm", "live", LIVE[:1], r"expected a as float32 \[1, 3, 3\] \(one row per point"),
+    ("gather_gemm", "live", R, r"expected live as bool or uint8, got int32 \[4\]"),
+    ("gather only", "a", A3[:, [0, 1, 2, 2]], ALL_POINTS + r"float32 \[2, 4, 3\]"),
+    ("gather only", "a", A3.reshape(3, 2, 3), ALL_POINTS + r"float32 \[3, 2, 3\]"),
+    ("gather only", "live", LIVE[:, :2], r"expected a as float32 \[2, 2, 3\] \(one row per point"),
+    ("gather only", "live", LIVE.ravel(), r"expected a as float32 \[6, 3\] \(one row per point"),
+    ("gather only", "live", R, r"expected live as bool or uint8, got int32 \[4\]"),
+    ("gather only", "rows", changed(R, (2,), 6), r"expected 0 <= rows\[2\] < 6, got 6"),
+    ("gather only", "rows", changed(R, (0,), -1), r"expected 0 <= rows\[0\] < 6, got -1"),
+    ("scatter only", "live", LIVE[:1], r"expected 0 <= rows\[2\] < 3, got 3"),
+    ("scatter only", "rows", R[:3], r"expected rows as int32 \[4\], one per row of a, got"),
     ("attention", "q", HEADS[:, :1], r"q as \[t, X, 4\] with X >= 2, got float32 \[4, 1, 4\]"),
     ("attention", "q", HEADS[..., :3], r"expected q as \[t, X, 4\] with X >= 2, got"),
     ("attention", "q", HEADS[0, 0], r"expected q as float32 of rank >= 2, got float32 \[4\]"),
@@ -232,12 +276,11 @@ def test_wrong_numbers_of_inputs_and_outputs(tmp_path: Path) -> None:
 
 
 def test_missing_optional_input(tmp_path: Path) -> None:
-    node = pit_node("p", PACK, ["x", "", "coords"], ["y"])
-    run = session(
-        save(tmp_path, make_model([node], [("x", FLOAT, None), COORDS], [("y", FLOAT, None)]))
-    )
+    node = pit_node("p", PACK, ["x", "", "coords", "live"], ["y"])
+    model = make_model([node], [("x", FLOAT, None), COORDS, MASK], [("y", FLOAT, None)])
+    run = session(save(tmp_path, model))
     with pytest.raises(Exception, match=r"node 'p' \(pack\): expected input rows, got none"):
-        run.run(None, {"x": X, "coords": C})
+        run.run(None, {"x": X, "coords": C, "live": LIVE})
 
 
 @pytest.mark.parametrize(
@@ -264,8 +307,8 @@ def test_bad_attributes(tmp_path: Path, attribute: str, value: Any, message: str
 
 def test_library_problems(tmp_path: Path) -> None:
     def make(plan: Plan) -> onnx.ModelProto:
-        node = pit_node("p", plan, ["x", "rows", "coords"], ["y"])
-        return make_model([node], [("x", FLOAT, None), ROWS, COORDS], [("y", FLOAT, None)])
+        node = pit_node("p", plan, ["x", "rows", "coords", "live"], ["y"])
+        return make_model([node], [("x", FLOAT, None), ROWS, COORDS, MASK], [("y", FLOAT, None)])
 
     folder = tmp_path / "model"
     path, library = save(folder, make(PACK)), folder / "kernels.so"

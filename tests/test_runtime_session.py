@@ -15,6 +15,7 @@ from tests.runtime_support import (
     COORDS,
     DETECT,
     FLOAT,
+    MASK,
     OFFSETS,
     ROWS,
     Array,
@@ -83,8 +84,8 @@ def test_one_options_object_for_several_sessions(tmp_path: Path) -> None:
 
 
 def test_model_from_memory(tmp_path: Path) -> None:
-    node = pit_node("p", PACK, ["x", "rows", "coords"], ["y"])
-    model = make_model([node], [("x", FLOAT, None), ROWS, COORDS], [("y", FLOAT, None)])
+    node = pit_node("p", PACK, ["x", "rows", "coords", "live"], ["y"])
+    model = make_model([node], [("x", FLOAT, None), ROWS, COORDS, MASK], [("y", FLOAT, None)])
     path = save(tmp_path, model)
     devices = [device for device in ort.get_ep_devices() if device.ep_name == EP_NAME]
     options = quiet_options()
@@ -95,7 +96,8 @@ def test_model_from_memory(tmp_path: Path) -> None:
         ort.InferenceSession(model.SerializeToString(), options)
     options.add_session_config_entry("ep.context_file_path", str(path))
     run = ort.InferenceSession(model.SerializeToString(), options)
-    np.testing.assert_array_equal(run.run(None, {"x": X, "rows": R, "coords": C})[0], P)
+    feeds = {"x": X, "rows": R, "coords": C, "live": LIVE}
+    np.testing.assert_array_equal(run.run(None, feeds)[0], P)
     ort.InferenceSession(detect_model().SerializeToString(), quiet_options_with(devices))
 
 
@@ -127,7 +129,7 @@ def test_between_ordinary_nodes_and_in_a_subgraph(tmp_path: Path) -> None:
     """Dynamic shapes on both sides; the branch of an If reads values from outside."""
     helper = onnx.helper
     branch_outputs = [helper.make_tensor_value_info("kept", FLOAT, None)]
-    then_node = pit_node("p", PACK, ["x2", "rows", "coords"], ["kept"])
+    then_node = pit_node("p", PACK, ["x2", "rows", "coords", "live"], ["kept"])
     else_node = helper.make_node("Identity", ["x2"], ["kept"])
     branches: dict[str, Any] = {
         name: helper.make_graph([node], name, [], branch_outputs)
@@ -159,7 +161,7 @@ def test_eight_threads_on_one_session(tmp_path: Path) -> None:
     b = rng.standard_normal((64, 130), np.float32)
     nodes = [
         pit_node("d", DETECT, ["live"], ["rows", "coords", "offsets"]),
-        pit_node("p", PACK, ["x", "rows", "coords"], ["px"]),
+        pit_node("p", PACK, ["x", "rows", "coords", "live"], ["px"]),
         pit_node("a", attention_plan(16, 16, 4), ["px", "px", "px", "offsets", "offsets"], ["y"]),
         pit_node("g", gemm_plan(64, 130, gather=1, scatter=1), ["x", "b", "rows", "live"], ["c"]),
         pit_node(

@@ -207,11 +207,13 @@ def _is_plan(node: ir.Node, op: str) -> bool:
 
 
 def _in_order(node: ir.Node) -> bool:
-    """True where the coordinates come first, in order, and one dimension is left."""
+    """True where all coordinates come first, in order, and one dimension is left."""
     plan = node.attributes["ep_cache_context"].as_string()
     (dims,) = [line[5:].split(",") for line in plan.split("\n") if line.startswith("dims=")]
-    lead = [f"c{k}" for k in range(len(dims) - 1)]
-    return dims in ([*lead, "r"], ["l", "r"])
+    coords = node.inputs[2]
+    assert coords is not None and coords.shape is not None
+    rank = coords.shape[0]
+    return isinstance(rank, int) and dims == [*(f"c{k}" for k in range(rank)), "r"]
 
 
 def _take_gathers(found: Sequence[Gemm]) -> None:
@@ -253,9 +255,7 @@ def _emit(
         inputs.append(gemm.residual)
     points = gemm.scatter or gemm.gather
     if points is not None:
-        inputs.append(points.inputs[1])
-    if gemm.scatter is not None:
-        inputs.append(gemm.scatter.inputs[3])
+        inputs += [points.inputs[1], points.inputs[3]]
     result = gemm.result if gemm.scatter is None else gemm.scatter.outputs[0]
     shape = tuple(_dims(result)) or gemm.shape
     values: list[ir.Value] = [replaced.get(x, x) for x in inputs if x is not None]

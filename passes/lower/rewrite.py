@@ -101,7 +101,7 @@ class Rewriter:
         kept = [e for e, c in zip(shape, codes, strict=True) if c == "r"] if rest is None else rest
         (out,) = self.build.kernel(
             plan,
-            [source, at.rows, at.coords],
+            [source, at.rows, at.coords, at.live],
             [(f"{name}.packed", dtype, [at.symbol, *map(_size, kept)])],
         )
         return out

@@ -38,6 +38,7 @@ class Graph:
         dtypes: Element types by name, where numpy knows them.
         exprs: Tensor expression of each node output; None where the node has no rule.
         fills: Fill facts.
+        lossy: Values some of whose fill facts were dropped or cannot be said.
         finite_if: Where a value is finite by construction (None: nowhere for sure); values that
             are finite everywhere are not listed.
         clean_if: The same for "neither NaN nor +inf".
@@ -62,6 +63,7 @@ class Graph:
         self.dtypes: dict[str, np.dtype] = {}
         self.exprs: dict[str, TensorExpr | None] = {}
         self.fills: dict[str, list[FillFact]] = {}
+        self.lossy: set[str] = set()
         self.finite_if: dict[str, Region | None] = {}
         self.clean_if: dict[str, Region | None] = {}
         self.dead: dict[str, list[Region]] = {}

@@ -27,6 +27,7 @@ __all__ = [
     "Test",
     "cost",
     "describe",
+    "expressible",
     "for_all",
     "for_some",
     "inside",
@@ -175,6 +176,12 @@ def pull(r: Region, maps: Maps, shape: Sequence[Poly] | None = None) -> Region |
             idx.append(q)
         out.append(Test(t.src, tuple(idx), t.pred, t.yes))
     return region(Region(out, r.via))
+
+
+def expressible(r: Region, maps: Maps, shape: Sequence[Poly] | None = None) -> bool:
+    """False when `pull` gives None for want of words, not because the region is empty."""
+    free = (p for t in r for p in t.idx if any(a.dim >= 0 for a in p.digits()))
+    return all(substitute(p, maps, shape) is not None for p in free)
 
 
 def for_all(r: Region, dims: Iterable[int]) -> Region | None:

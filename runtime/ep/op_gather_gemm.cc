@@ -14,9 +14,7 @@ namespace {
 class GatherGemm final : public Operation {
  public:
   GatherGemm(const GatherGemmPlan& plan, Kernel kernel) : plan_(plan), kernel_(std::move(kernel)) {}
-  int InputCount() const override {
-    return 2 + plan_.bias + plan_.residual + NeedsRows() + plan_.scatter;
-  }
+  int InputCount() const override { return 2 + plan_.bias + plan_.residual + 2 * NeedsRows(); }
   int OutputCount() const override { return 1; }
 
   void Run(const RunContext& run) const override {
@@ -43,13 +41,19 @@ class GatherGemm final : public Operation {
     Tensor residual;
     if (plan_.residual) residual = run.FloatInput(next++, "residual", 2);
     const int32_t* rows = nullptr;
+    Shape domain;  // that rows are numbered in
     int64_t t = m;
     if (NeedsRows()) {
       const Tensor list = run.Int32Input(next++, "rows", {-1});
       rows = list.Int32s();
       t = list.shape.dims[0];
-      if (!plan_.gather) Expect(t == m, list, "as int32 [", m, "], one per row of a");
-      if (plan_.gather) CheckBelow(rows, t, m, "rows");
+      domain = run.MaskInput(next++, "live").shape;
+      if (plan_.gather) {
+        CheckDomain(a, domain);
+        CheckBelow(rows, t, m, "rows");
+      } else {
+        Expect(t == m, list, "as int32 [", m, "], one per row of a");
+      }
     }
     if (plan_.residual) {
       const int last = residual.shape.rank - 1;
@@ -61,11 +65,10 @@ class GatherGemm final : public Operation {
     Shape shape;
     int64_t out_rows = t;
     if (plan_.scatter) {
-      const Tensor live = run.MaskInput(next++, "live");
-      out_rows = Product({live.shape.Elements(), 1}, "live");
+      out_rows = Product({domain.Elements(), 1}, "live");
       Product({out_rows, plan_.n}, "the output");
       CheckAscending(rows, t, out_rows, "rows");
-      shape.Append(live.shape, 0, live.shape.rank);
+      shape.Append(domain, 0, domain.rank);
     } else if (plan_.gather) {
       shape.Add(t);
     } else {
@@ -99,6 +102,15 @@ class GatherGemm final : public Operation {
 
  private:
   bool NeedsRows() const { return plan_.gather || plan_.scatter; }
+
+  // Rows are numbered in the domain: in an `a` of other extents they would be other points.
+  void CheckDomain(const Tensor& a, const Shape& domain) const {
+    const int lead = a.shape.rank - 1;
+    if (lead == domain.rank && std::equal(domain.dims, domain.dims + lead, a.shape.dims)) return;
+    Shape expected = domain;
+    expected.Add(plan_.k);
+    Expect(false, a, "as ", Describe(a.type, expected), " (one row per point of the mask)");
+  }
 
   // The bias as kernels read it: zeros where B's columns are padding, or everywhere when there is
   // none.

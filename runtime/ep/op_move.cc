@@ -12,20 +12,30 @@ namespace {
 constexpr int64_t kBlockBytes = int64_t{1} << 17;   // moved by one task
 constexpr int64_t kSerialBytes = int64_t{1} << 18;  // about 20 us on one thread
 
-// The live points, as `rows` and `coords` tell them.
+// The live points, as `rows` and `coords` tell them, and the extents of their domain, those of
+// `live`.
 struct Points {
   int64_t t;
   int coordinates;
   const int32_t* rows;
   const int32_t* coords;
+  Shape domain;
 };
 
-Points ReadPoints(const RunContext& run, int rows_at) {
-  const Tensor rows = run.Int32Input(rows_at, "rows", {-1});
+// The inputs after the tensor that is moved. `least` coordinates are named by the plan.
+Points ReadPoints(const RunContext& run, int least) {
+  const Tensor rows = run.Int32Input(1, "rows", {-1});
   const int64_t t = rows.shape.dims[0];
-  const Tensor coords = run.Int32Input(rows_at + 1, "coords", {-1, t});
-  Expect(coords.shape.dims[0] >= 1 && coords.shape.dims[0] <= 8, coords, "of 1..8 coordinates");
-  return {t, static_cast<int>(coords.shape.dims[0]), rows.Int32s(), coords.Int32s()};
+  const Tensor coords = run.Int32Input(2, "coords", {-1, t});
+  const int64_t coordinates = coords.shape.dims[0];
+  Expect(coordinates >= 1 && coordinates <= 8, coords, "of 1..8 coordinates");
+  const Tensor live = run.MaskInput(3, "live");
+  Expect(live.shape.rank >= least, live, "of rank >= ", least);
+  if (live.shape.rank != coordinates) {
+    Fail("expected coords of ", live.shape.rank, " coordinates (the rank of live), got ",
+         coordinates);
+  }
+  return {t, live.shape.rank, rows.Int32s(), coords.Int32s(), live.shape};
 }
 
 // Throws unless every index lies in its dimension.
@@ -49,15 +59,10 @@ class Move : public Operation {
         coordinates_ = std::max(coordinates_, use.coordinate + 1);
     }
   }
+  int InputCount() const override { return 4; }
   int OutputCount() const override { return 1; }
 
  protected:
-  void CheckCoordinates(const Points& points) const {
-    if (points.coordinates < coordinates_) {
-      Fail("expected coords of at least ", coordinates_, " coordinates, got ", points.coordinates);
-    }
-  }
-
   // Moves all rows between `packed` [t, outer, width] and `unpacked` [slots, width].
   void MoveAll(const RunContext& run, const Layout& layout, const Points& points, int element_bytes,
                void* packed, void* unpacked, bool slots_are_rows) const {
@@ -101,7 +106,6 @@ class Move : public Operation {
 class Pack final : public Move {
  public:
   using Move::Move;
-  int InputCount() const override { return 3; }
 
   void Run(const RunContext& run) const override {
     Arena::Scope scratch;
@@ -109,55 +113,72 @@ class Pack final : public Move {
     const int bytes = ElementBytes(x.type);
     Expect(bytes != 0, x, "with elements of 1, 2, 4 or 8 bytes");
     Expect(x.shape.rank == static_cast<int>(plan_.dims.size()), x, "of rank ", plan_.dims.size());
-    for (int d = 0; d < x.shape.rank; ++d) {
-      bool one = plan_.dims[static_cast<size_t>(d)].kind == DimUse::kOne;
-      Expect(!one || x.shape.dims[d] == 1, x, "with extent 1 in dimension ", d);
-    }
-    const Points points = ReadPoints(run, 1);
-    CheckCoordinates(points);
+    const Points points = ReadPoints(run, coordinates_);
+    CheckExtents(x, points.domain);
     const Layout layout = MakeLayout(plan_.dims, x.shape, points.coordinates);
     CheckIndices(layout, points);
     Shape shape{points.t};
     shape.Append(layout.rest, 0, layout.rest.rank);
     void* out = run.Output(0, shape, bytes, scratch);
-    // With `l` leading, rows address x themselves; with coordinates, only x's own extents say where
-    // a point lies.
+    // With `l` leading, rows address x themselves; else coords do, which nobody has compared with
+    // rows.
     const bool slots_are_rows = layout.in_order && layout.indexed[0].source == Layout::kRows;
     MoveAll(run, layout, points, bytes, out, const_cast<void*>(x.data), slots_are_rows);
+  }
+
+ private:
+  // The points are numbered in the domain, so x must be as large as it: with other extents the
+  // indices could still lie in x, and mean other points.
+  void CheckExtents(const Tensor& x, const Shape& domain) const {
+    for (int d = 0; d < x.shape.rank; ++d) {
+      const DimUse& use = plan_.dims[static_cast<size_t>(d)];
+      const int64_t got = x.shape.dims[d];
+      switch (use.kind) {
+        case DimUse::kCoordinate: {
+          const int64_t extent = domain.dims[use.coordinate];
+          Expect(got == extent, x, "with extent ", extent, " (that of the mask) in dimension ", d);
+          break;
+        }
+        case DimUse::kLinear: {
+          const int64_t count = domain.Elements();
+          Expect(got == count, x, "with extent ", count, " (all points of the mask) in dimension ",
+                 d);
+          break;
+        }
+        case DimUse::kOne:
+          Expect(got == 1, x, "with extent 1 in dimension ", d);
+          break;
+        case DimUse::kRest:
+          break;
+      }
+    }
   }
 };
 
 class Unpack final : public Move {
  public:
   using Move::Move;
-  int InputCount() const override { return 4; }
 
   void Run(const RunContext& run) const override {
     Arena::Scope scratch;
     const Tensor packed = run.Input(0, "packed");
     const int bytes = ElementBytes(packed.type);
     Expect(bytes != 0, packed, "with elements of 1, 2, 4 or 8 bytes");
-    const Points points = ReadPoints(run, 1);
-    const Tensor live = run.MaskInput(3, "live");
-    CheckCoordinates(points);
-    if (live.shape.rank != points.coordinates) {
-      Fail("expected coords of ", live.shape.rank, " coordinates (the rank of live), got ",
-           points.coordinates);
-    }
-    const Shape shape = UnpackedShape(packed, live.shape, points.t);
+    const Points points = ReadPoints(run, coordinates_);
+    const Shape shape = UnpackedShape(packed, points.domain, points.t);
     const Layout layout = MakeLayout(plan_.dims, shape, points.coordinates);
     const bool linear = UsesRows(layout);
     if (!linear && static_cast<int>(layout.indexed.size()) != points.coordinates) {
       Fail("expected dims to name all ", points.coordinates,
            " coordinates or l, so that points do not meet");
     }
-    CheckAscending(points.rows, points.t, Product({live.shape.Elements(), 1}, "live"), "rows");
+    CheckAscending(points.rows, points.t, Product({points.domain.Elements(), 1}, "live"), "rows");
     void* out = run.Output(0, shape, bytes, scratch);
     if (layout.in_order) {
       ZeroOtherRows(run, out, layout.width * bytes, layout.slots, points.rows, points.t);
     } else {
       CheckIndices(layout, points);
-      if (!linear) CheckFolded(points, live.shape);
+      if (!linear) CheckFolded(points);
       ZeroAll(run, out, shape.Elements() * bytes);
     }
     MoveAll(run, layout, points, bytes, const_cast<void*>(packed.data), out, layout.in_order);
@@ -197,7 +218,8 @@ class Unpack final : public Move {
 
   // Distinct rows are distinct points only if coords say the same as rows. Every coordinate is in
   // its extent.
-  static void CheckFolded(const Points& points, const Shape& domain) {
+  static void CheckFolded(const Points& points) {
+    const Shape& domain = points.domain;
     for (int64_t i = 0; i < points.t; ++i) {
       int64_t row = 0;
       for (int c = 0; c < domain.rank; ++c)
