@@ -15,7 +15,7 @@ CPP_FILES = $(shell find runtime -name '*.cc' -o -name '*.h')
 export PYTHONPATH := $(CURDIR)
 
 .DEFAULT_GOAL := help
-.PHONY: help install ep demo test lint format bench clean
+.PHONY: help install ep demo test lint format bench readme clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,8 +43,11 @@ format: $(STAMP) ## Format Python and C++.
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP_FILES)
 
-bench: $(STAMP) ## Run the benchmarks; ARGS="CASE ..." runs some.
+bench: $(STAMP) ## Run the benchmarks; ARGS="CASE ..." runs some. Results go to benchmarks/results.
 	$(BIN)/python -m benchmarks $(ARGS)
+
+readme: $(STAMP) ## Put the measured results into README.md.
+	$(BIN)/python -m benchmarks.readme
 
 clean: ## Remove everything that was built here.
 	rm -rf build dist $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -15,7 +15,7 @@ from rich.console import Console
 from typer import Typer
 from typer.testing import CliRunner
 
-from benchmarks import program
+from benchmarks import program, readme
 from benchmarks.cases import CASES, BertCase, CompileCase, TextCase, shortened
 from benchmarks.contenders import (
     BASE,
@@ -307,3 +307,10 @@ def test_tables_show_every_contender(tmp_path: Path) -> None:
         assert part in text
     path = save(result, tmp_path / "results")
     assert json.loads(path.read_text()) == result
+
+
+def test_readme_shows_the_committed_results() -> None:
+    """Every figure in the README comes from a file in benchmarks/results."""
+    text = readme.README.read_text("utf-8")
+    assert readme.results(), "no results are committed"
+    assert readme.updated(text, readme.block(readme.results())) == text
