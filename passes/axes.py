@@ -40,7 +40,7 @@ class Propagation:
     refusals: list[Refusal] = field(default_factory=list)
 
 
-class _Stop(Exception):
+class Stop(Exception):
     """A node that the permutation does not pass."""
 
     def __init__(self, code: Code, reason: str) -> None:
@@ -72,35 +72,35 @@ def propagate(graph: Graph, name: str, dim: int) -> Propagation:
         if place in found.places.setdefault(value, set()):
             continue
         found.places[value].add(place)
-        for node in _neighbours(graph, value):
+        for node in neighbours(graph, value):
             try:
-                todo += _across(graph, node, value, place)
-            except _Stop as stop:
+                todo += across(graph, node, value, place)
+            except Stop as stop:
                 refusal = Refusal(stop.code, node_name(node), stop.reason)
                 if refusal not in found.refusals:
                     found.refusals.append(refusal)
     return found
 
 
-def _neighbours(graph: Graph, value: str) -> Iterator[ir.Node]:
+def neighbours(graph: Graph, value: str) -> Iterator[ir.Node]:
     """The node that computes a value, and those that read elements of it."""
     if value in graph.producers:
         yield graph.producers[value]
     yield from (n for n in graph.uses.get(value, ()) if n.op_type not in SIZES_ONLY or n.domain)
 
 
-def _across(graph: Graph, node: ir.Node, value: str, place: Digit) -> list[tuple[str, Digit]]:
+def across(graph: Graph, node: ir.Node, value: str, place: Digit) -> list[tuple[str, Digit]]:
     """Digits of a node's operands and outputs that go with a digit of one of them.
 
     Raises:
-        _Stop: The permutation does not pass the node.
+        Stop: The permutation does not pass the node.
     """
     reached: list[tuple[str, Digit]] = []
     inputs = [x.name if x is not None else None for x in node.inputs]
     for name in output_names(node):
         expr = graph.exprs.get(name)
         if expr is None:
-            raise _Stop(Code.NO_RULE, graph.unruled.get(name, f"'{name}' has no expression"))
+            raise Stop(Code.NO_RULE, graph.unruled.get(name, f"'{name}' has no expression"))
         axes = {place} if name == value else set()
         listed = name == value
         for read in expr.reads:
@@ -108,7 +108,7 @@ def _across(graph: Graph, node: ir.Node, value: str, place: Digit) -> list[tuple
                 listed = True
                 axes.add(_iterated(read, place, value))
         if value in inputs and not listed:
-            raise _Stop(Code.AXIS_NOT_PIT, f"how '{value}' is read is not described")
+            raise Stop(Code.AXIS_NOT_PIT, f"how '{value}' is read is not described")
         for axis in axes:
             _check(expr, axis)
             if axis.dim < len(expr.shape):
@@ -117,9 +117,7 @@ def _across(graph: Graph, node: ir.Node, value: str, place: Digit) -> list[tuple
                 operand = inputs[read.operand]
                 shape = graph.shapes.get(operand) if operand is not None else None
                 if operand is None or shape is None:
-                    raise _Stop(
-                        Code.AXIS_NOT_PIT, f"the shape of operand {read.operand} is unknown"
-                    )
+                    raise Stop(Code.AXIS_NOT_PIT, f"the shape of operand {read.operand} is unknown")
                 reached += [(operand, d) for d in _read_at(read, axis, shape, operand)]
     return reached
 
@@ -128,10 +126,10 @@ def _iterated(read: Read, place: Digit, value: str) -> Digit:
     """The digit of the iteration space that a digit of an operand's index is."""
     p = read.index[place.dim]
     if p is None and read.computed:
-        raise _Stop(Code.AXIS_NOT_PIT, f"which places of '{value}' are read depends on data")
+        raise Stop(Code.AXIS_NOT_PIT, f"which places of '{value}' are read depends on data")
     found = None if p is None else digit(p, place.stride, place.extent)
     if found is None:
-        raise _Stop(Code.LAYOUT, f"'{value}' has no index expression for {place}")
+        raise Stop(Code.LAYOUT, f"'{value}' has no index expression for {place}")
     digits = list(found.digits())
     if len(digits) == 1 and found == atom(digits[0]) and digits[0].extent == place.extent:
         return digits[0]
@@ -140,8 +138,8 @@ def _iterated(read: Read, place: Digit, value: str) -> Digit:
         for ds, coef in found.by_digits().items()
         for d in ds
     ):
-        raise _Stop(Code.LAYOUT, f"'{value}' is read at {p}: the axis is split into parts")
-    raise _Stop(Code.AXIS_NOT_PIT, f"'{value}' is read at the derived index {p}")
+        raise Stop(Code.LAYOUT, f"'{value}' is read at {p}: the axis is split into parts")
+    raise Stop(Code.AXIS_NOT_PIT, f"'{value}' is read at the derived index {p}")
 
 
 def _check(expr: TensorExpr, axis: Digit) -> None:
@@ -149,13 +147,13 @@ def _check(expr: TensorExpr, axis: Digit) -> None:
     name = expr.axes[axis.dim].name
     reduced = axis.dim >= len(expr.shape)
     if axis.dim in expr.ordered or (reduced and expr.reducer is Reducer.ORDERED):
-        raise _Stop(Code.ORDERED, f"the positions along {name} matter")
+        raise Stop(Code.ORDERED, f"the positions along {name} matter")
     if axis.dim in expr.normal or (reduced and not expr.reducer.commutes):
-        raise _Stop(Code.AXIS_NOT_PIT, f"{name} is normalised")
+        raise Stop(Code.AXIS_NOT_PIT, f"{name} is normalised")
     for read in expr.reads:
         for test in read.within:
             if any(_overlap(d, axis) for d in _positions(test)):
-                raise _Stop(Code.AXIS_NOT_PIT, f"operand {read.operand} covers a range of {name}")
+                raise Stop(Code.AXIS_NOT_PIT, f"operand {read.operand} covers a range of {name}")
 
 
 def _positions(test: Test) -> set[Digit]:
@@ -178,14 +176,12 @@ def _read_at(read: Read, axis: Digit, shape: tuple[Poly, ...], operand: str) -> 
             inner = axis.stride.divide(mine[0].stride) if len(digits) == 1 else None
             stride = coef * inner if inner is not None else None
             if stride is None or digit(p, stride, axis.extent) != atom(axis):
-                raise _Stop(Code.AXIS_NOT_PIT, f"'{operand}' is read at the derived index {p}")
+                raise Stop(Code.AXIS_NOT_PIT, f"'{operand}' is read at the derived index {p}")
             if shape[j].divide(stride * axis.extent) is None:
-                raise _Stop(
-                    Code.LAYOUT, f"only {axis.extent} of {shape[j]} in '{operand}' are read"
-                )
+                raise Stop(Code.LAYOUT, f"only {axis.extent} of {shape[j]} in '{operand}' are read")
             yield Digit(j, stride, axis.extent)
     if None in read.index and not read.computed and not used:
-        raise _Stop(Code.AXIS_NOT_PIT, f"which places of '{operand}' are read is not described")
+        raise Stop(Code.AXIS_NOT_PIT, f"which places of '{operand}' are read is not described")
 
 
 def _overlap(a: Digit, b: Digit) -> bool:

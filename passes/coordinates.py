@@ -7,12 +7,11 @@ and travel along the tensor expressions in both directions.
 """
 
 from collections.abc import Iterator
+from itertools import product
 
-import onnx_ir as ir
-
-from pitc.ir.expr import Read, TensorExpr
 from pitc.ir.graph import Graph
-from pitc.ir.index import Digit, Poly, digit, invert
+from pitc.ir.index import Digit
+from pitc.passes.axes import Stop, across, neighbours
 from pitc.passes.domain import Coords, Domain, named_coords
 
 MAX_PER_VALUE = 4  # scores carry queries and keys; more than a few are of no use
@@ -45,57 +44,30 @@ def propagate_coordinates(graph: Graph, domain: Domain) -> Found:
                 add(name, coords)
     while todo:
         name = todo.pop()
-        for neighbour, coords in _neighbours(graph, name, list(found[name])):
-            if not graph.is_constant(neighbour):
-                add(neighbour, coords)
+        for known in list(found[name]):
+            for neighbour, coords in _carried(graph, name, known):
+                if not graph.is_constant(neighbour):
+                    add(neighbour, coords)
     return found
 
 
-def _neighbours(graph: Graph, name: str, known: list[Coords]) -> Iterator[tuple[str, Coords]]:
-    """Coordinates of a value carried over to the operands of its node, and to the nodes that read
-    it.
-    """
-    producer = graph.producers.get(name)
-    if producer is not None:
-        expr = graph.exprs.get(name)
-        for read in expr.reads if expr is not None else ():
-            operand = _operand(producer, read)
-            shape = graph.shapes.get(operand)
-            if expr is not None and shape is not None:
-                solved = invert(read.index, expr.extents, shape)
-                for coords in known:
-                    moved = _through(coords, solved, None)
-                    if moved is not None:
-                        yield operand, moved
-    for user in graph.uses.get(name, ()):
-        for out in user.outputs:
-            expr = graph.exprs.get(out.name or "")
-            for read in expr.reads if expr is not None else ():
-                if expr is not None and _operand(user, read) == name:
-                    maps = {j: p for j, p in enumerate(read.index) if p is not None}
-                    for coords in known:
-                        moved = _through(coords, maps, expr)
-                        if moved is not None:
-                            yield out.name or "", moved
+def _carried(graph: Graph, name: str, coords: Coords) -> Iterator[tuple[str, Coords]]:
+    """The coordinates as digits of the values that share a node with this one."""
+    for node in neighbours(graph, name):
+        try:
+            reached = [across(graph, node, name, c) for c in coords]
+        except Stop:
+            continue
+        places = [_by_name(found) for found in reached]
+        for target in dict.fromkeys(n for found in places for n in found):
+            for moved in product(*(found.get(target, ()) for found in places)):
+                if len(set(moved)) == len(moved):
+                    yield target, moved
 
 
-def _operand(node: ir.Node, read: Read) -> str:
-    value = node.inputs[read.operand]
-    return "" if value is None else value.name or ""
-
-
-def _through(coords: Coords, maps: dict[int, Poly], expr: TensorExpr | None) -> Coords | None:
-    """The coordinates as digits of another space; None where one is not a digit there, or is
-    reduced.
-    """
-    out: list[Digit] = []
-    for c in coords:
-        p = maps.get(c.dim)
-        q = None if p is None else digit(p, c.stride, c.extent)
-        digits = [] if q is None else list(q.digits())
-        if q is None or len(digits) != 1 or q.terms != {(digits[0],): 1}:
-            return None
-        if digits[0].extent != c.extent or (expr is not None and digits[0].dim >= len(expr.shape)):
-            return None
-        out.append(digits[0])
-    return tuple(out) if len(set(out)) == len(out) else None
+def _by_name(found: list[tuple[str, Digit]]) -> dict[str, list[Digit]]:
+    out: dict[str, list[Digit]] = {}
+    for name, place in found:
+        if place not in out.setdefault(name, []):
+            out[name].append(place)
+    return out
