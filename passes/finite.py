@@ -1,8 +1,8 @@
 """Where values are finite by construction.
 
 `0 * x` is 0 and `x - inf` is -inf only for finite x. Run-time inputs are taken to be finite; what
-is not comes from the graph itself: constants with Inf or NaN, and the softmax of a row of only
--inf. Two regions per value follow it: `finite_if`, where it is finite, and `clean_if`, where it is
+is not comes from the graph itself: constants with Inf or NaN, logarithms (of a distance 0, in
+relative position biases), and the softmax of a row of only -inf. Two regions per value follow it: `finite_if`, where it is finite, and `clean_if`, where it is
 neither NaN nor +inf (so -inf, as masks have it, is allowed). None means: nowhere for sure.
 """
 
@@ -20,6 +20,9 @@ KEEPS_CLEAN = frozenset(
 )
 # the value of an operand that is not chosen does not matter
 SELECTING = frozenset({"Where", "And", "Or", "Xor", "Not", "Equal"})
+
+# zeros are ordinary operands of these, and give an infinity
+INFINITE_AT_ZERO = frozenset({"Log"})
 
 Guard = Region | None
 Table = Callable[[str], Guard]
@@ -53,6 +56,9 @@ def note_outputs(view: NodeView, output: int, expr: TensorExpr | None) -> None:
     graph, name = view.graph, view.out(output)
     dtype = graph.dtypes.get(name)
     if dtype is not None and dtype.kind in "biu":
+        return
+    if view.op in INFINITE_AT_ZERO and not view.domain:
+        _note(graph, name, None, None)
         return
     names = [view.name(i) for i in range(view.n_inputs) if view.has(i)]
     untouched = all(x not in graph.finite_if and x not in graph.clean_if for x in names)

@@ -161,7 +161,9 @@ def _elementwise(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) ->
     guard.
     """
     op, names = node.op_type, [_input(node, k) for k in range(len(node.inputs))]
-    if op in ("Identity", "Dropout"):
+    types = site.context.graph.dtypes
+    same_type = op == "Cast" and types.get(names[0]) == types.get(scores.name)
+    if op in ("Identity", "Dropout") or same_type:
         scores.name = names[0]
         return None
     known = [_known_at_pairs(site, scores, expr, k, n) for k, n in enumerate(names)]
