@@ -3,29 +3,35 @@
 from dataclasses import dataclass, replace
 
 from models.bert import BERT_BASE, BertConfig
+from models.opt import OPT_125M, OptConfig
+from models.t5 import T5_BASE, T5Config
+
+ModelConfig = BertConfig | OptConfig | T5Config
 
 
 @dataclass(frozen=True, slots=True)
-class BertCase:
-    """An encoder with random weights on one batch of random ids, padded on the right.
+class EncoderCase:
+    """A model with random weights on one batch of random ids.
 
     Args:
         name: Name on the command line and of the result file.
-        config: The encoder.
+        config: The model.
         batch: Sequences.
         length: Longest sequence; one sequence has this length.
         mean: Mean length that the others are drawn to.
         padding: The mask input that pitc is told about, or None.
         seed: Of weights, ids and lengths.
+        side: Where the padding is: `right`, or `left` as for decoders.
     """
 
     name: str
-    config: BertConfig
+    config: ModelConfig
     batch: int
     length: int
     mean: int
     padding: str | None = "attention_mask"
     seed: int = 0
+    side: str = "right"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +70,16 @@ class CompileCase:
     seed: int = 0
 
 
-Case = BertCase | TextCase | CompileCase
+Case = EncoderCase | TextCase | CompileCase
 
 CASES: tuple[Case, ...] = (
     TextCase("minilm-64", batch=64, batches=3),
-    BertCase("bert-32x128-m40", BERT_BASE, batch=32, length=128, mean=40),
-    BertCase("bert-16x256-m100", BERT_BASE, batch=16, length=256, mean=100),
-    BertCase("bert-8x384-m150", BERT_BASE, batch=8, length=384, mean=150),
-    BertCase("bert-4x128-full", BERT_BASE, batch=4, length=128, mean=128),
+    EncoderCase("bert-32x128-m40", BERT_BASE, batch=32, length=128, mean=40),
+    EncoderCase("bert-16x256-m100", BERT_BASE, batch=16, length=256, mean=100),
+    EncoderCase("bert-8x384-m150", BERT_BASE, batch=8, length=384, mean=150),
+    EncoderCase("bert-4x128-full", BERT_BASE, batch=4, length=128, mean=128),
+    EncoderCase("opt-8x128-m40", OPT_125M, batch=8, length=128, mean=40, side="left"),
+    EncoderCase("t5-8x128-m40", T5_BASE, batch=8, length=128, mean=40),
     CompileCase("compile-bert", BERT_BASE),
 )
 

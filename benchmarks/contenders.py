@@ -31,7 +31,8 @@ def whole(feeds: Feeds) -> Iterator[tuple[Rows, Feeds]]:
 def singles(feeds: Feeds) -> Iterator[tuple[Rows, Feeds]]:
     """One sequence at a time, at its exact length."""
     for i, length in enumerate(feeds[MASK].sum(1)):
-        yield np.array([i]), {name: x[i : i + 1, :length] for name, x in feeds.items()}
+        tokens = _tokens(feeds, length)
+        yield np.array([i]), {name: x[i : i + 1, tokens] for name, x in feeds.items()}
 
 
 def buckets(feeds: Feeds, size: int = 4) -> Iterator[tuple[Rows, Feeds]]:
@@ -40,8 +41,18 @@ def buckets(feeds: Feeds, size: int = 4) -> Iterator[tuple[Rows, Feeds]]:
     order = np.argsort(-lengths, kind="stable")
     for start in range(0, len(order), size):
         rows = order[start : start + size]
-        longest = lengths[rows[0]]
-        yield rows, {name: x[rows, :longest] for name, x in feeds.items()}
+        tokens = _tokens(feeds, lengths[rows[0]])
+        yield rows, {name: x[rows, tokens] for name, x in feeds.items()}
+
+
+def _tokens(feeds: Feeds, length: int) -> slice:
+    """The first or, under padding on the left, the last places of a sequence."""
+    return slice(-length, None) if _padded_left(feeds) else slice(0, length)
+
+
+def _padded_left(feeds: Feeds) -> bool:
+    """True where some sequence does not begin with a token."""
+    return not feeds[MASK][:, 0].all()
 
 
 def onnx_runtime(workload: Workload) -> Infer:
@@ -139,7 +150,8 @@ def live_rows(parts: list[Part], feeds: Feeds) -> list[npt.NDArray[Any]]:
     for rows, output in parts:
         for row, answer in zip(rows, output, strict=True):
             per_token = answer.ndim == 2 and answer.shape[0] <= places
-            answers[int(row)] = answer[: lengths[row]] if per_token else answer
+            live = answer[-lengths[row] :] if _padded_left(feeds) else answer[: lengths[row]]
+            answers[int(row)] = live if per_token else answer
     return [answers[i] for i in range(len(lengths))]
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from models.bert import BertConfig
+from benchmarks.cases import ModelConfig
 
 
-def flops(config: BertConfig, lengths: Iterable[int]) -> int:
+def flops(config: ModelConfig, lengths: Iterable[int]) -> int:
     """Multiplications and additions of the matrix products over sequences of these lengths.
 
     Args:
@@ -17,6 +17,6 @@ def flops(config: BertConfig, lengths: Iterable[int]) -> int:
     return config.layers * sum(n * per_token + n * n * per_pair for n in lengths)
 
 
-def weight_bytes(config: BertConfig) -> int:
+def weight_bytes(config: ModelConfig) -> int:
     """Bytes of the f32 weights that every call reads: the encoder layers without the tables."""
     return 4 * config.layers * (4 * config.hidden**2 + 2 * config.hidden * config.ffn)

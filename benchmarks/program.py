@@ -10,10 +10,10 @@ from rich.console import Console
 from benchmarks.cases import CASES, Case, CompileCase, shortened
 from benchmarks.contenders import BASE, CONTENDERS, OURS
 from benchmarks.machine import machine_facts, measure_limits
-from benchmarks.pinning import allowed_cores, one_core
 from benchmarks.report import RESULTS, save, table
 from benchmarks.run import SCHEMA, TOLERANCE, describe, time_case, time_compile
 from pitc.errors import PitcError, UsageError
+from pitc.timing import allowed_cores, one_core
 
 COMPILE_ROUNDS = 3
 

@@ -13,6 +13,8 @@ WHAT = {
     "bert-32x128-m40": "BERT-base, 32 x 128, mean length 40",
     "bert-16x256-m100": "BERT-base, 16 x 256, mean length 100",
     "bert-8x384-m150": "BERT-base, 8 x 384, mean length 150",
+    "opt-8x128-m40": "OPT-125M shapes, 8 x 128, mean length 40, padded left",
+    "t5-8x128-m40": "T5-base encoder, 8 x 128, mean length 40",
     "bert-4x128-full": "BERT-base, 4 x 128, no padding",
 }
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from benchmarks.cases import BertCase, Case, CompileCase, TextCase
+from benchmarks.cases import Case, CompileCase, EncoderCase, TextCase
 from benchmarks.contenders import (
     BASE,
     CONTENDERS,
@@ -29,11 +29,10 @@ from benchmarks.contenders import (
     relative_error,
 )
 from benchmarks.cost import flops, weight_bytes
-from benchmarks.pinning import THREAD_LIMITS
-from benchmarks.timing import interleave, ratio
 from benchmarks.workload import Workload, make_workload
 from models.bert import bert
 from pitc.errors import MachineError
+from pitc.timing import THREAD_LIMITS, interleave, ratio
 
 TOLERANCE = 1e-5  # norm-wise relative error of f32 answers, per sequence
 SCHEMA = 1
@@ -90,7 +89,7 @@ def _on_all(run: Run, workload: Workload) -> Callable[[], None]:
 
 
 def time_case(
-    case: BertCase | TextCase,
+    case: EncoderCase | TextCase,
     rounds: int,
     limits: dict[str, float],
     contenders: Sequence[Contender] = CONTENDERS,

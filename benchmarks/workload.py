@@ -8,10 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from benchmarks.cases import BertCase, TextCase
+from benchmarks.cases import EncoderCase, ModelConfig, TextCase
 from benchmarks.cost import flops
 from models import minilm, text
 from models.bert import BertConfig, bert
+from models.opt import OptConfig, opt
+from models.t5 import T5Config, t5_encoder
+from pitc.feeds import draw_lengths
 
 Feeds = dict[str, npt.NDArray[Any]]
 
@@ -25,12 +28,12 @@ class Workload:
     Args:
         model: The ONNX file.
         config: The encoder in it.
-        batches: Inputs by name; the mask is 1 at tokens, padding is on the right.
+        batches: Inputs by name; the mask is 1 at tokens, padding is on one side.
         padding: The mask input that pitc is told about, or None.
     """
 
     model: Path
-    config: BertConfig
+    config: ModelConfig
     batches: tuple[Feeds, ...]
     padding: str | None
 
@@ -58,45 +61,34 @@ class Workload:
         }
 
 
-def draw_lengths(rng: np.random.Generator, batch: int, length: int, mean: int) -> list[int]:
-    """Skewed lengths between 1 and `length` whose mean is `mean` and whose longest is `length`.
-
-    Raises:
-        ValueError: No such lengths exist.
-    """
-    total = mean * batch
-    if not length + batch - 1 <= total <= length * batch:
-        raise ValueError(f"{batch} lengths up to {length} cannot have the mean {mean}")
-    lengths = np.clip(np.rint(rng.gamma(2.0, mean / 2.0, batch)), 1, length).astype(int)
-    longest = int(rng.integers(batch))
-    lengths[longest] = length
-    while (off := total - int(lengths.sum())) != 0:
-        step = 1 if off > 0 else -1
-        free = (lengths < length) if step > 0 else (lengths > 1)
-        free[longest] = False
-        chosen = rng.permutation(np.flatnonzero(free))[: abs(off)]
-        lengths[chosen] += step
-    return [int(n) for n in lengths]
-
-
-def bert_batch(case: BertCase, rng: np.random.Generator) -> Feeds:
+def bert_batch(case: EncoderCase, rng: np.random.Generator) -> Feeds:
     """One batch of random ids; padding holds id 0."""
     lengths = draw_lengths(rng, case.batch, case.length, case.mean)
     mask = np.arange(case.length)[None] < np.array(lengths)[:, None]
+    if case.side == "left":
+        mask = mask[:, ::-1]
     ids = rng.integers(1, case.config.vocab, mask.shape) * mask
-    return {
-        "input_ids": ids,
-        MASK: mask.astype(np.int64),
-        "token_type_ids": np.zeros_like(ids),
-    }
+    feeds = {"input_ids": ids, MASK: mask.astype(np.int64)}
+    if isinstance(case.config, BertConfig):
+        feeds["token_type_ids"] = np.zeros_like(ids)
+    return feeds
 
 
-def make_workload(case: BertCase | TextCase, folder: Path) -> Workload:
+def build(config: ModelConfig, rng: np.random.Generator) -> onnx.ModelProto:
+    """The model of a case, with random weights."""
+    if isinstance(config, OptConfig):
+        return opt(config, rng)
+    if isinstance(config, T5Config):
+        return t5_encoder(config, rng)
+    return bert(config, rng)
+
+
+def make_workload(case: EncoderCase | TextCase, folder: Path) -> Workload:
     """Build the case's model into a folder and draw its batches."""
     path = folder / "model.onnx"
-    if isinstance(case, BertCase):
+    if isinstance(case, EncoderCase):
         rng = np.random.default_rng(case.seed)
-        onnx.save(bert(case.config, rng), path)
+        onnx.save(build(case.config, rng), path)
         return Workload(path, case.config, (bert_batch(case, rng),), case.padding)
     model = minilm.load(case.layers)
     onnx.save(model.graph(), path)

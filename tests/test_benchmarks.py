@@ -16,7 +16,7 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from benchmarks import program, readme
-from benchmarks.cases import CASES, BertCase, CompileCase, TextCase, shortened
+from benchmarks.cases import CASES, EncoderCase, CompileCase, TextCase, shortened
 from benchmarks.contenders import (
     BASE,
     CONTENDERS,
@@ -30,16 +30,15 @@ from benchmarks.contenders import (
 )
 from benchmarks.cost import flops, weight_bytes
 from benchmarks.machine import machine_facts, measure_limits
-from benchmarks.pinning import allowed_cores, one_core
 from benchmarks.report import save, table
 from benchmarks.run import time_case, time_compile
-from benchmarks.timing import interleave, ratio
 from benchmarks.workload import MASK, Feeds, bert_batch, draw_lengths, make_workload
 from models import minilm
 from models.bert import BERT_BASE, TINY
 from pitc.errors import UsageError
+from pitc.timing import allowed_cores, interleave, one_core, ratio
 
-TINY_CASE = BertCase("tiny", TINY, batch=6, length=12, mean=5)
+TINY_CASE = EncoderCase("tiny", TINY, batch=6, length=12, mean=5)
 PEERS = tuple(c for c in CONTENDERS if c.name != OURS)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, Digit, Poly, dim_index, sym
+from pitc.ir.index import ONE, Digit, Poly, dim_index, sym, within
 from pitc.ir.region import Test
 from pitc.passes.domain import Domain
 from pitc.passes.lower.builder import Builder, sizes_known
@@ -87,6 +87,9 @@ def _test(build: Builder, graph: Graph, domain: Domain, test: Test, alive: bool)
         )
         return build.op("Not", [value]) if alive else value
     places = [_index(build, graph, grid, p) for p in test.idx]
+    for d, (p, extent) in enumerate(zip(test.idx, graph.shapes.get(test.src) or (), strict=False)):
+        if not within(p, extent):
+            places[d] = _clipped(build, places[d], build.dimension(test.src, d))
     if test.pred == "below":
         looked = _look_up(build, grid, test.src, places[:-1])
         value = build.op("Less", [places[-1], build.op("Cast", [looked], to=ir.DataType.INT64)])
@@ -150,6 +153,13 @@ def _index(build: Builder, graph: Graph, grid: _Grid, p: Poly) -> ir.Value:
             term = build.op("Mul", [term, part])
         total = term if total is None else build.op("Add", [total, term])
     return total if total is not None else _int(build, 0)
+
+
+def _clipped(build: Builder, place: ir.Value, size: ir.Value) -> ir.Value:
+    """A place moved into range: no reader asks for the others, the look-up must only not fail."""
+    last = build.op("Sub", [build.scalar(size), _int(build, 1)])
+    place = build.op("Where", [build.op("Less", [last, place]), last, place])
+    return build.op("Where", [build.op("Less", [place, _int(build, 0)]), _int(build, 0), place])
 
 
 def _look_up(build: Builder, grid: _Grid, name: str, places: Sequence[ir.Value]) -> ir.Value:

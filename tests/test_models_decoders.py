@@ -1,0 +1,70 @@
+"""OPT-like decoders and T5-like encoders: what the builders mean, and that they run packed."""
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from models.opt import OptConfig, opt
+from models.t5 import T5Config, t5_encoder
+from pitc.passes.pipeline import LowerOptions, run_passes
+from tests.plan_reference import run_lowered
+
+RTOL = 1e-5
+PADDING = "attention_mask"
+BUILDERS = {
+    "opt": lambda rng: opt(OptConfig(), rng),
+    "t5": lambda rng: t5_encoder(T5Config(), rng),
+}
+
+
+def feeds_of(rng: np.random.Generator, side: str) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    lengths, at = np.array([9, 1, 5, 7]), np.arange(9)
+    mask = at < lengths[:, None] if side == "right" else at >= 9 - lengths[:, None]
+    ids = rng.integers(1, 97, mask.shape)
+    return {"input_ids": ids, PADDING: mask.astype(np.int64)}, mask
+
+
+def close(x: np.ndarray, y: np.ndarray) -> bool:
+    return bool(np.linalg.norm(x - y) <= RTOL * np.linalg.norm(y))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", BUILDERS)
+def test_padding_does_not_change_a_sequence(name: str, side: str) -> None:
+    """The model itself: a padded sequence has the rows that it has alone."""
+    rng = np.random.default_rng(2)
+    model = BUILDERS[name](rng)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds, mask = feeds_of(rng, side)
+    (batch,) = session.run(None, feeds)
+    for row, live in enumerate(mask):
+        alone = {key: x[row : row + 1, live] for key, x in feeds.items()}
+        (single,) = session.run(None, alone)
+        assert close(np.asarray(batch)[row, live], np.asarray(single)[0])
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", BUILDERS)
+def test_every_contraction_runs_packed(name: str, side: str) -> None:
+    rng = np.random.default_rng(3)
+    model = BUILDERS[name](rng)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    lowered = run_passes(ir.serde.deserialize_model(model), LowerOptions(padding=PADDING))
+    records = [r for r in lowered.report.nodes if r.op_type in ("MatMul", "Gemm")]
+    assert {r.lowering for r in records} == {"packed", "folded", "attention"}
+    feeds, mask = feeds_of(rng, side)
+    want = np.asarray(session.run(None, feeds)[0])
+    got = np.asarray(run_lowered(ir.serde.serialize_model(lowered.model), feeds)[0])
+    np.testing.assert_array_equal(got[~mask], 0)
+    assert close(got[mask], want[mask])
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_without_padding_the_model_stays_itself(name: str) -> None:
+    """Padded rows of the last hidden state are outputs like any other."""
+    model = BUILDERS[name](np.random.default_rng(4))
+    lowered = run_passes(ir.serde.deserialize_model(model), LowerOptions())
+    assert not lowered.kernels
