@@ -193,6 +193,7 @@ def rows_and_mask() -> dict[str, np.ndarray]:
     return {"x": x, "m": np.asarray([[1, 1, 0, 0, 0], [1, 0, 1, 1, 1]])}
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_reader_that_is_not_total_keeps_the_region_whole(monkeypatch: pytest.MonkeyPatch):
     """Zeros in dead rows would become inf in 1/x, and inf * 0 is not 0."""
     make = helper.make_node
