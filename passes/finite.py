@@ -2,8 +2,9 @@
 
 `0 * x` is 0 and `x - inf` is -inf only for finite x. Run-time inputs are taken to be finite; what
 is not comes from the graph itself: constants with Inf or NaN, logarithms (of a distance 0, in
-relative position biases), and the softmax of a row of only -inf. Two regions per value follow it: `finite_if`, where it is finite, and `clean_if`, where it is
-neither NaN nor +inf (so -inf, as masks have it, is allowed). None means: nowhere for sure.
+relative position biases), and the softmax of a row of only -inf. Two regions per value follow it:
+`finite_if`, where it is finite, and `clean_if`, where it is neither NaN nor +inf (so -inf, as masks
+have it, is allowed). None means: nowhere for sure.
 """
 
 from collections.abc import Callable

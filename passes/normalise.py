@@ -41,7 +41,10 @@ def inline_functions(model: ir.Model) -> int:
 
 
 def expand_attention(model: ir.Model) -> int:
-    """`ai.onnx::Attention` (opset 23) becomes its standard function body."""
+    """`ai.onnx::Attention` (opset 23) of 32-bit floats becomes its standard function body.
+
+    In narrower types the body rounds more often than ONNX Runtime's own kernel does.
+    """
     found = [n for n in model.graph if n.op_type == "Attention" and n.domain in ("", "ai.onnx")]
     types = infer(model) if found else {}
     return sum(_expand_by_function(model, node, types) for node in found)
@@ -50,7 +53,11 @@ def expand_attention(model: ir.Model) -> int:
 def _expand_by_function(model: ir.Model, node: ir.Node, types: dict[str, Inferred]) -> int:
     """Replace a node by its schema's function body, made for its operands' types."""
     inputs = [x for x in node.inputs if x is not None]
+    if len(inputs) < len(node.inputs):  # the schema's body asks for the type of every operand
+        return 0
     if any(x.name not in types or types[x.name].dims is None for x in inputs if x.name):
+        return 0
+    if types[inputs[0].name or ""].dtype != ir.DataType.FLOAT:
         return 0
     call = ir.to_proto(node)
     outputs = [o.name for o in node.outputs if o.name]
@@ -72,7 +79,7 @@ def _expand_by_function(model: ir.Model, node: ir.Node, types: dict[str, Inferre
     table: dict[str, ir.Value] = {x.name: x for x in inputs if x.name}
     for value in body.inputs:
         value.replace_all_uses_with(table[value.name or ""])
-    _graft(model, node, body)
+    _graft(model, node, [o for o in node.outputs if o.name], body)
     return 1
 
 
@@ -99,7 +106,29 @@ def fold_known_if(model: ir.Model) -> int:
         count += folded
         if not folded:
             break
+    if count:
+        _scalar_range_operands(model)
     return count
+
+
+def _scalar_range_operands(model: ir.Model) -> None:
+    """Operands of Range of shape [1] become scalars.
+
+    ONNX Runtime takes them when it runs, but not when it loads a graph that shows their shape, as
+    one does whose If is gone.
+    """
+    found = [n for n in model.graph if n.op_type == "Range" and n.domain in ("", "ai.onnx")]
+    types = infer(model) if found else {}
+    taken = _names(model.graph)
+    for node in found:
+        for i, x in enumerate(node.inputs):
+            known = types.get(x.name) if x is not None and x.name else None
+            if x is None or known is None or known.dims != (1,):
+                continue
+            scalar = ir.node("Squeeze", [x])
+            scalar.outputs[0].name = _unique(f"{x.name}.scalar", taken)
+            model.graph.insert_before(node, scalar)
+            node.replace_input_with(i, scalar.outputs[0])
 
 
 def _fold(model: ir.Model, graph: Graph, node: ir.Node) -> int:
@@ -116,7 +145,8 @@ def _fold(model: ir.Model, graph: Graph, node: ir.Node) -> int:
         value = None
     if value is None:
         return 0
-    _graft(model, node, node.attributes["then_branch" if value else "else_branch"].as_graph())
+    branch = node.attributes["then_branch" if value else "else_branch"].as_graph()
+    _graft(model, node, node.outputs, branch)
     return 1
 
 
@@ -153,10 +183,11 @@ REWRITES: tuple[Rewrite, ...] = (
 )
 
 
-def _graft(model: ir.Model, node: ir.Node, body: ir.Graph) -> None:
+def _graft(model: ir.Model, node: ir.Node, outputs: Sequence[ir.Value], body: ir.Graph) -> None:
     """Move the nodes and initializers of another graph in front of a node and drop the node.
 
-    Its outputs keep their names: each becomes the Identity of a result of the body.
+    Its outputs, one for each result of the body, keep their names: each becomes the Identity of its
+    result.
     """
     results: Sequence[ir.Value] = list(body.outputs)
     body.outputs.clear()
@@ -174,8 +205,7 @@ def _graft(model: ir.Model, node: ir.Node, body: ir.Graph) -> None:
         n.name = None
     body.remove(moved)
     model.graph.insert_before(node, moved)
-    outputs = [o for o in node.outputs]
-    for output, result in zip(outputs, results, strict=False):
+    for output, result in zip(outputs, results, strict=True):
         if not output.name:
             continue
         name = output.name

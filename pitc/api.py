@@ -172,6 +172,8 @@ def compile(
         ModelError: The model cannot be read or is not valid ONNX.
         MachineError: A compiler is missing, or the disk is full.
     """
+    from pitc.artifact.write import count_pit_nodes
+
     options = CompileOptions(target, padding, Path(dump_ir) if dump_ir is not None else None)
     source_path = Path(model) if isinstance(model, str | Path) else None
     if output is not None:
@@ -180,6 +182,8 @@ def compile(
     imported, source = import_model(model, steps)
     fallback = imported.clone()
     lowered = lower(imported, options, steps)
+    if not count_pit_nodes(lowered.model):  # nothing was lowered: it compiles to itself
+        lowered.model = fallback.clone()
     lowered.report.model, lowered.report.target = source.name, target
     scratch = Path(tempfile.mkdtemp(prefix="pitc-")) if output is None else None
     folder = scratch / "model.pitc" if scratch else Path(output or "")
@@ -366,13 +370,15 @@ def run_session(
         raise UsageError(f"the model fails on these inputs: {error}") from error
 
 
-def _fit(name: str, value: Any, spec: Any) -> np.ndarray:
-    """An input as an array of the declared type and rank."""
+def _fit(name: str, value: Any, spec: Any) -> Any:
+    """An input as an array of the declared type and rank; sequences and optionals as they are."""
+    if not spec.type.startswith("tensor("):
+        return value
     array = np.asarray(value)
     declared = _DTYPES.get(spec.type)
     if declared is not None and array.dtype != declared:
         raise UsageError(f"input {name!r}: expected {declared}, got {array.dtype}")
-    if spec.shape is not None and spec.type.startswith("tensor"):
+    if spec.shape is not None:
         fits = len(spec.shape) == array.ndim and all(
             not isinstance(d, int) or d == n for d, n in zip(spec.shape, array.shape, strict=True)
         )

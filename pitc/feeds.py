@@ -219,3 +219,24 @@ def _mask(shape: tuple[int, ...], pattern: str, rng: np.random.Generator) -> np.
     elif pattern == "empty":
         mask.reshape(-1, max(length, 1))[:1] = False
     return mask
+
+
+def draw_lengths(rng: np.random.Generator, batch: int, length: int, mean: int) -> list[int]:
+    """Skewed lengths between 1 and `length` whose mean is `mean` and whose longest is `length`.
+
+    Raises:
+        ValueError: No such lengths exist.
+    """
+    total = mean * batch
+    if not length + batch - 1 <= total <= length * batch:
+        raise ValueError(f"{batch} lengths up to {length} cannot have the mean {mean}")
+    lengths = np.clip(np.rint(rng.gamma(2.0, mean / 2.0, batch)), 1, length).astype(int)
+    longest = int(rng.integers(batch))
+    lengths[longest] = length
+    while (off := total - int(lengths.sum())) != 0:
+        step = 1 if off > 0 else -1
+        free = (lengths < length) if step > 0 else (lengths > 1)
+        free[longest] = False
+        chosen = rng.permutation(np.flatnonzero(free))[: abs(off)]
+        lengths[chosen] += step
+    return [int(n) for n in lengths]

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import pitc
 from models.bert import BertConfig, bert
+from pitc.cli import main
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -19,6 +20,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write the golden texts instead of comparing"
     )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what tests counted: the sum over tests, and over processes, of `count` properties."""
+    counts: dict[str, list[int]] = {}
+    for report in (r for rs in terminalreporter.stats.values() for r in rs):
+        for name, value in getattr(report, "user_properties", ()):
+            if name == "count" and report.when == "call":
+                what, passed, tried = value
+                total = counts.setdefault(what, [0, 0])
+                total[0] += passed
+                total[1] += tried
+    for what, (passed, tried) in counts.items():
+        terminalreporter.write_line(f"{what}: {passed} of {tried}")
 
 
 @pytest.fixture
@@ -41,6 +56,22 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
             pytest.fail("\n".join([*lines, "if this is wanted: pytest --update-golden"]))
 
     return check
+
+
+@pytest.fixture
+def run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    """Run a command in this process: exit code, stdout, stderr."""
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def call(*words: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
 
 
 @pytest.fixture(scope="session")

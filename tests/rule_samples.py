@@ -339,6 +339,9 @@ add("Pad", f(3, 4), c(1, -1, 0, 2))
 add("Pad", f(3, 4), c(0, 2, 0, 1), mode="reflect")
 add("Pad", f(3, 4), c(1, 0, 1, 0), mode="edge")
 add("Pad", f(3, 4), opset=10, pads=[0, 1, 0, 0], value=2.0)
+add("CenterCropPad", f(4, 5), c(2, 8), opset=18, symbolic=False)
+add("CenterCropPad", f(3, 7, 2), c(4, 4), opset=18, axes=[1, -1], symbolic=False)
+add("CenterCropPad", f(2, 6), c(3), opset=18, axes=[1], symbolic=False)
 add("DepthToSpace", f(2, 8, 2, 3), blocksize=2, symbolic=False)
 add("DepthToSpace", f(1, 8, 2, 3), blocksize=2, mode="CRD", symbolic=False)
 add("SpaceToDepth", f(2, 3, 4, 6), blocksize=2, symbolic=False)
@@ -430,3 +433,84 @@ add(
 _experts = f(4, 8, 6), None, f(4, 6, 8)
 add("MoE", f(5, 6), f(5, 4), *_experts, domain=MS, k=1, activation_type="relu")
 add("MoE", f(2, 3, 6), f(6, 4), *_experts, domain=MS, k=2, activation_type="gelu")
+
+# standard attention and rotary embeddings
+_v24 = {"opset": 24}
+add("Attention", f(2, 3, 4, 5), f(2, 3, 6, 5), f(2, 3, 6, 5), **_v24)
+add(
+    "Attention",
+    f(2, 4, 3, 5), f(2, 2, 6, 5), f(2, 2, 6, 3), b(2, 1, 3, 6) | (np.arange(6) == 0),
+    **_v24, symbolic=False,
+)  # fmt: skip
+add(
+    "Attention",
+    f(2, 3, 8), f(2, 6, 8), f(2, 6, 8), f(3, 6),
+    **_v24, symbolic=False, q_num_heads=2, kv_num_heads=2,
+)  # fmt: skip
+add("Attention", f(1, 2, 5, 4), *(f(1, 2, 5, 4) for _ in range(2)), is_causal=1, **_v24)
+_angles = f(9, 2), f(9, 2)
+add("RotaryEmbedding", f(2, 3, 5, 4), *_angles, ids(9, 2, 5), **_v24)
+add("RotaryEmbedding", f(2, 5, 8), f(2, 5, 2), f(2, 5, 2), num_heads=2, interleaved=1, **_v24)
+add("RotaryEmbedding", f(2, 5, 8), ids(9, 2, 5), *_angles, num_heads=2, domain=MS)
+add("RotaryEmbedding", f(2, 2, 5, 4), arr(1), *_angles, domain=MS)
+
+# images
+add("LRN", f(2, 5, 3, 2), size=3, alpha=1.0)
+add("LRN", f(1, 4, 3, 3), size=5, alpha=2.0, beta=0.5)
+_twice = Const(np.array([1, 1, 2, 3], np.float32))
+add("Upsample", f(2, 3, 2, 2), _twice, opset=9)
+add("Upsample", f(1, 2, 3, 2), opset=7, scales=[1.0, 1.0, 2.0, 2.0])
+add("Upsample", f(2, 3, 3, 2), Const(np.array([1, 1, 2, 2], np.float32)), opset=9, mode="linear")
+add("Resize", f(2, 3, 2, 2), _twice, opset=10)
+add("Resize", f(2, 3, 2, 2), None, _twice)
+add("Resize", f(2, 3, 2, 2), None, _twice, nearest_mode="round_prefer_ceil")
+add(
+    "Resize",
+    f(2, 3, 2, 2), None, None, c(2, 3, 8, 2),
+    nearest_mode="floor", coordinate_transformation_mode="asymmetric", symbolic=False,
+)  # fmt: skip
+add("Resize", f(2, 3, 4, 4), None, None, c(6, 2), axes=[2, 3], mode="linear", symbolic=False)
+add("Resize", f(2, 3, 4, 4), None, Const(np.array([1, 1, 0.5, 1.5], np.float32)), mode="cubic")
+_quantised = scalar(0.1, np.float32), scalar(99, np.uint8)
+_wide = scalar(9.0, np.float32), scalar(128, np.uint8)
+add("QLinearConv", u8(2, 3, 5), *_quantised, u8(4, 3, 3), *_quantised, *_wide)
+add(
+    "QLinearConv",
+    u8(1, 4, 4, 4), *_quantised, u8(6, 2, 3, 3), pos(6), u8(6) // 250,
+    scalar(90.0, np.float32), _wide[1], ids(99, 6, dtype=np.int32), group=2,
+    pads=[1, 0, 1, 0], strides=[2, 1],
+)  # fmt: skip
+
+# places that are data
+add("Compress", f(4, 3), arr(True, False, True, False, dtype=bool), axis=0)
+add("Compress", f(3, 4), arr(True, False, True, True, False, dtype=bool))
+add("TensorScatter", f(2, 3, 6, 4), f(2, 3, 2, 4), arr(1, 3), **_v24)
+add("TensorScatter", f(2, 6, 4), f(2, 2, 4), axis=1, **_v24)
+add("Det", f(3, 4, 4))
+add("Det", f(3, 3))
+add("BitCast", f(3, 4), to=6, opset=26)
+add("BitCast", ids(9, 5, dtype=np.int32), to=12, opset=26)
+
+# sampled images
+add("GridSample", f(2, 3, 4, 5), unit(2, 3, 2, 2), opset=20)
+add("GridSample", f(1, 2, 3, 4, 3), unit(1, 2, 3, 2, 3), opset=20, mode="nearest")
+add("AffineGrid", f(2, 2, 3), c(2, 1, 3, 4), opset=20, symbolic=False)
+add("AffineGrid", f(2, 3, 4), c(2, 1, 3, 2, 4), opset=20, align_corners=1, symbolic=False)
+_boxes = np.array([[0, 0, 3, 2], [1, 0, 4, 4], [0, 2, 2, 3]], np.float32)
+add("RoiAlign", f(2, 3, 6, 5), _boxes, arr(0, 1, 1), sampling_ratio=1, output_height=2)
+add("RoiAlign", f(2, 3, 6, 5), _boxes, arr(1, 0, 0), opset=16, sampling_ratio=2)
+add("Col2Im", f(2, 12, 9), c(4, 4), c(2, 2), symbolic=False)
+add("Col2Im", f(1, 6, 4), c(8), c(3), strides=[2], pads=[0, 1], symbolic=False)
+
+# signals
+add("DFT", f(2, 4, 1), opset=20)
+add("DFT", f(2, 5, 3, 2), None, scalar(1), opset=20, inverse=1)
+add("DFT", f(3, 4, 2, 1), scalar(6), opset=17, axis=1, onesided=1)
+add("STFT", f(2, 16, 1), scalar(4), f(8))
+add("STFT", f(2, 12, 1), scalar(3), None, scalar(6), onesided=0)
+for _op in ("BlackmanWindow", "HammingWindow", "HannWindow"):
+    add(_op, scalar(6))
+    add(_op, scalar(5), periodic=0)
+_band = scalar(0.0, np.float32), scalar(4000.0, np.float32)
+add("MelWeightMatrix", scalar(4), scalar(16), scalar(8000), *_band)
+add("MelWeightMatrix", scalar(5), scalar(32), scalar(8000), *_band)

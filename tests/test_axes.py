@@ -181,7 +181,7 @@ REFUSED = [
         "derived",
     ),
     ("(float[b, s] x, int64[t] i) => (y) { y = Gather (x, i) }", 0, Code.AXIS_NOT_PIT, "on data"),
-    ("(float[s, 4] x) => (y) { y = Multinomial (x) }", 0, Code.NO_RULE, "no rule"),
+    ("(float[s, 4] x) => (y) { y = Multinomial (x) }", 0, Code.NO_RULE, "random"),
     (
         "(float[b, s] x, int64[b] n) => (y) { y = OneHot (n, n, x) }",
         0,

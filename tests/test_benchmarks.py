@@ -16,7 +16,7 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from benchmarks import program, readme
-from benchmarks.cases import CASES, EncoderCase, CompileCase, TextCase, shortened
+from benchmarks.cases import CASES, CompileCase, EncoderCase, TextCase, shortened
 from benchmarks.contenders import (
     BASE,
     CONTENDERS,

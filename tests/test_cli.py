@@ -27,20 +27,6 @@ Golden = Callable[[str, str], None]
 Run = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a command in this process: exit code, stdout, stderr."""
-    monkeypatch.setenv("COLUMNS", "120")
-
-    def call(*words: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main([str(word) for word in words])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
-
-
 def test_help_lists_every_command_and_option(golden: Golden, run: Run) -> None:
     """The golden text is made from the declarations, not from how help is drawn."""
     command: Any = typer.main.get_command(app)
@@ -173,6 +159,14 @@ def errors(bert: Path, mlp: Path, folder: Path) -> list[tuple[Sequence[object], 
         (["run", damaged], 5),
         (["verify", artifact, "--against", folder / "text.onnx"], 3),
         (["verify", mlp, "--against", mlp], 2),
+        (["verify", artifact, "--target", "cpu"], 2),
+        (["verify", artifact, "--reduce", folder / "small.onnx"], 2),
+        (["verify", mlp, "-q", "--reduce", mlp], 2),
+        (["bench", mlp, "--lengths", "many"], 2),
+        (["bench", mlp, "--against", "torch"], 2),
+        (["bench", mlp, "-q", "--mean", "3"], 2),
+        (["bench", mlp, "--plot", folder / "race.pdf"], 2),
+        (["bench", damaged], 5),
         (["explain", mlp, "--node", "Conv*"], 2),
         (["inspect", folder / "none.pitc"], 2),
         (["inspect", damaged], 5),
@@ -412,3 +406,32 @@ def test_steps_end_their_line_on_errors(capsys: pytest.CaptureFixture[str]) -> N
     assert first.startswith("[1/2] one ... ")
     assert first.endswith(" ms")
     assert second == "[2/2] two ... "
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [("pitc ver", {"verify", "version"}), ("pitc compile --target cpu:", {"cpu:v4", "cpu:v3"})],
+)
+def test_completion(shell: str, words: str, expected: set[str]) -> None:
+    """What a shell gets when the user presses Tab."""
+    env = os.environ | {
+        "_PITC_COMPLETE": f"complete_{shell}",
+        "COMP_WORDS": words,  # bash
+        "COMP_CWORD": str(len(words.split()) - 1),
+        "_TYPER_COMPLETE_ARGS": words,  # zsh and fish
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+    with pitc_process(env=env) as process:
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    shown = out.replace("\\", "")  # zsh quotes the colon
+    assert all(word in shown for word in expected)
+    assert "doctor" not in shown and "auto" not in shown
+
+
+def test_completion_script() -> None:
+    with pitc_process("--show-completion", "bash") as process:
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert "_PITC_COMPLETE=complete_bash" in out

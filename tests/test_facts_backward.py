@@ -278,8 +278,10 @@ def test_the_standard_attention_operator_is_seen_through() -> None:
 def test_an_operator_without_a_rule_keeps_its_operands_alive() -> None:
     def make(g: GraphBuilder) -> None:
         x = g.input("x", np.float32, ("batch", 3, 3))
-        g.output(g.op("Det", g.op("Exp", x)), "d", np.float32, ("batch",))
-        g.output(g.op("Mul", "d", g.const(0.0)), "y", np.float32, ("batch",))
+        r = g.const(np.ones((1, 3, 3), np.float32))
+        shape = ("batch", 1, 3, 3)
+        g.output(g.op("RNN", g.op("Exp", x), r, r, hidden_size=3), "d", np.float32, shape)
+        g.output(g.op("Mul", "d", g.const(0.0)), "y", np.float32, shape)
 
     graph = proven(built(make))
     assert dead(graph, only(graph, "Exp")) == set()

@@ -316,13 +316,10 @@ def test_an_operator_without_a_rule_says_nothing() -> None:
         mask, x = _masked_input(g)
         m = g.op("Unsqueeze", g.op("Cast", mask, to=1), g.ints(-1))
         z = g.op("Mul", x, m)
-        g.output(
-            g.op("Det", g.op("MatMul", g.op("Transpose", z, perm=[0, 2, 1]), z)),
-            "o",
-            np.float32,
-            ("batch",),
-        )
-        g.output(g.op("Mul", "o", g.const(0.0)), "zero", np.float32, ("batch",))
+        w, r = (g.const(np.ones((1, 3, n), np.float32)) for n in (4, 3))
+        shape = ("batch", 1, "seq", 3)
+        g.output(g.op("RNN", z, w, r, hidden_size=3), "o", np.float32, shape)
+        g.output(g.op("Mul", "o", g.const(0.0)), "zero", np.float32, shape)
 
     graph = proven(built(make), "mask")
     assert _opaque(graph) and fills(graph, "o") == set()

@@ -5,6 +5,7 @@ Kernels and the plugin have tests of their own; here only facts, regions and rew
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
@@ -317,3 +318,25 @@ def test_nothing_depends_on_names():
     want, got = lower(model, PADDING), lower(renamed, PADDING)
     assert [n.op_type for n in want.model.graph] == [n.op_type for n in got.model.graph]
     assert contractions(want) == contractions(got)
+
+
+POOLED = """
+<ir_version: 10, opset_import: ["": 20]>
+pooled (float[b, 8, 64] x, float[64, 64] w, int64[b] mask) => (y)
+<int64[2] axes = {1, 2}>
+{
+    a = MatMul (x, w)
+    p = GlobalAveragePool (a)
+    m = Cast <to = 1> (mask)
+    u = Unsqueeze (m, axes)
+    y = Mul (p, u)
+}
+"""
+
+
+def test_pooling_has_no_packed_form() -> None:
+    """It is a reduction without axes of its own: packed as one, it got a second operand."""
+    lowered = lower(onnx.parser.parse_model(POOLED))
+    (record,) = [r for r in lowered.report.nodes if r.node == "p"]
+    assert record.lowering == "ordinary"
+    assert record.refusal is not None and record.refusal.code is Code.NO_LOWERING

@@ -106,6 +106,30 @@ def _attention(mask: bool = False, causal: int = 0) -> onnx.ModelProto:
     return _model([node], inputs, {"y": ["b", 2, "s", 4]})
 
 
+def _attention_with_scores() -> onnx.ModelProto:
+    """Outputs 1 and 2 are not asked for, output 3 is."""
+    inputs: dict[str, list[int | str]] = {k: ["b", 2, "s", 4] for k in "qkv"}
+    node = h.make_node("Attention", list(inputs), ["y", "", "", "scores"])
+    return _model([node], inputs, {"y": ["b", 2, "s", 4], "scores": ["b", 2, "s", "s"]})
+
+
+def _range_behind_if() -> onnx.ModelProto:
+    """Range reads a size of shape [1] out of an If, which hides that shape from checks."""
+    branch = {}
+    for name, op in (("then_branch", "Identity"), ("else_branch", "Neg")):
+        out = h.make_tensor_value_info("inner", TensorProto.INT64, None)
+        branch[name] = h.make_graph([h.make_node(op, ["size"], ["inner"])], name, [], [out])
+    nodes = [
+        h.make_node("Shape", ["x"], ["size"], start=0, end=1),
+        h.make_node("If", ["always"], ["limit"], **branch),
+        h.make_node("Range", ["zero", "limit", "one"], ["r"]),
+        h.make_node("Cast", ["r"], ["f"], to=FLOAT),
+        h.make_node("Add", ["x", "f"], ["y"]),
+    ]
+    weights = {"always": np.array(True), "zero": np.array(0), "one": np.array(1)}
+    return _model(nodes, {"x": ["s"]}, {"y": ["s"]}, weights)
+
+
 def _feed(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     sizes = {"b": 2, "s": 5}
@@ -124,6 +148,8 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], str, set[str]]] = {
     "constants": (_identities, "lift_constants", {"Constant"}),
     "attention": (_attention, "expand_attention", {"Attention"}),
     "masked attention": (lambda: _attention(mask=True), "expand_attention", {"Attention"}),
+    "attention with scores": (_attention_with_scores, "expand_attention", {"Attention"}),
+    "range behind if": (_range_behind_if, "fold_known_if", {"If"}),
     "causal attention": (lambda: _attention(causal=1), "expand_attention", {"Attention"}),
 }
 
@@ -143,6 +169,28 @@ def test_a_rewrite_is_exact_and_removes_what_it_is_for(case: str) -> None:
     feed = _feed(proto)
     for a, b in zip(_run(proto, feed), _run(after, feed), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "past"), [(TensorProto.FLOAT16, False), (FLOAT, True)])
+def test_attention_whose_body_is_not_exact_or_not_made_stays(dtype: int, past: bool) -> None:
+    """In 16 bits the body rounds more often; with a gap in its operands it cannot be made."""
+    inputs: dict[str, list[int | str]] = {k: ["b", 2, "s", 4] for k in "qkv"}
+    names = list(inputs)
+    if past:
+        inputs |= {"pk": ["b", 2, "p", 4], "pv": ["b", 2, "p", 4]}
+        names += ["", "pk", "pv"]
+    outputs = ["y", "nk", "nv"] if past else ["y"]
+    proto = _model(
+        [h.make_node("Attention", names, outputs)],
+        inputs,
+        {name: ["b", 2, "t", 4] for name in outputs},
+    )
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.elem_type = dtype
+    onnx.checker.check_model(proto)
+    model = ir.from_proto(proto)
+    assert not normalise(model)
+    assert [n.op_type for n in model.graph] == ["Attention"]
 
 
 def test_an_if_that_depends_on_data_stays() -> None:

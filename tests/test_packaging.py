@@ -68,6 +68,8 @@ ALLOWED = {
     "pitc.machine": {"pitc.version"},
     "pitc.options": {"pitc.errors"},
     "pitc.feeds": {"pitc.errors"},
+    "pitc.timing": set(),
+    "pitc.config": {"pitc.errors", "pitc.options"},
     "pitc.artifact": {"pitc.errors", "pitc.ir", "pitc.machine", "pitc.options", "pitc.version"},
 }
 

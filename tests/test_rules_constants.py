@@ -96,6 +96,7 @@ CASES = [
     node("Clip", F, extra=(Const(np.float32(-1e4)), BOUND)),
     node("Clip", I8, extra=(Const(np.int64(-1)), Const(np.int64(3)))),
     node("Swish", F, opset=24),
+    node("BitCast", F, opset=26, to=6),
     node("Not", B),
     node("BitwiseNot", U),
     *(node(op, t, t) for op in ("Add", "Sub", "Mul", "Div") for t in (F, D, I4, I8)),

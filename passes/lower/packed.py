@@ -175,6 +175,8 @@ def normaliser(site: Site) -> Form | Refusal:
 
 def reduction(site: Site) -> Form | Refusal:
     """4. The reduced dimensions stay in the operand."""
+    if not site.node.op_type.startswith("Reduce"):  # pooling has no axes of its own
+        return site.refuse(Code.NO_LOWERING, f"{site.node.op_type} has no packed form")
     a = site.aligned(0)
     if a is None:
         return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is reduced over")

@@ -1,6 +1,7 @@
 """Operator rules: tensor expressions, one file per family."""
 
 from pitc.passes.rules import (
+    attention,
     contraction,
     contrib,
     convolution,
@@ -10,13 +11,20 @@ from pitc.passes.rules import (
     normalisers,
     quantise,
     reductions,
+    resampling,
+    sampling,
+    signal,
     sources,
 )
+from pitc.passes.rules.refused import REFUSED, Reason
 from pitc.passes.rules.registry import RULES, Rule, expr_of, rule
 
 __all__ = [
+    "REFUSED",
     "RULES",
+    "Reason",
     "Rule",
+    "attention",
     "contraction",
     "contrib",
     "convolution",
@@ -27,6 +35,9 @@ __all__ = [
     "normalisers",
     "quantise",
     "reductions",
+    "resampling",
     "rule",
+    "sampling",
+    "signal",
     "sources",
 ]

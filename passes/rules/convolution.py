@@ -5,11 +5,12 @@
 so a spatial axis is derived and never PIT; images, channels and filters are.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
 from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
-from pitc.ir.index import Poly, digit, dim_index, poly
+from pitc.ir.index import ONE, ZERO, Poly, digit, dim_index, poly
 from pitc.ir.region import Region, union
 from pitc.passes.rules.build import bare, inside, over_lines, static
 from pitc.passes.rules.registry import MICROSOFT, rule
@@ -115,6 +116,37 @@ def conv_integer(view: NodeView) -> list[TensorExpr]:
     return [_convolution(view, 1, None, Combine.OPAQUE if points else Combine.PRODUCT)]
 
 
+@rule("QLinearConv")
+def qlinear_conv(view: NodeView) -> list[TensorExpr]:
+    """Quantised convolution: x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias."""
+    expr = _convolution(view, 3, 8 if view.has(8) else None, Combine.OPAQUE)
+    filters = dim_index(1, expr.shape[1])
+    reads = list(expr.reads)
+    for i in (1, 2, 4, 5, 6, 7):
+        own = view.shape(i)
+        if own and own != (ONE,) and (i not in (4, 5) or own != expr.shape[1:2]):
+            raise NoRule(f"input {i} of shape {own} is neither per tensor nor per filter")
+        reads.append(Read(i, tuple(ZERO if e == ONE else filters for e in own)))
+    return [replace(expr, reads=tuple(reads))]
+
+
+@rule("LRN")
+def local_response(view: NodeView) -> list[TensorExpr]:
+    """A point is divided by a function of the squares of the channels around its own."""
+    shape = view.shape(0)
+    size = int(view.attr("size", 1))
+    if len(shape) < 2 or size % 2 == 0:
+        raise NoRule(f"windows of {size} channels at rank {len(shape)}")
+    window = poly(size)
+    near = dim_index(1, shape[1]) + dim_index(len(shape), window) - (size - 1) // 2
+    own = bare(shape)
+    reads = (
+        Read(0, own),
+        Read(0, (own[0], near, *own[2:]), within=inside(near, shape[1])),
+    )
+    return [TensorExpr(shape, reads, (window,), Combine.OPAQUE, Reducer.SUM)]
+
+
 def _convolution(view: NodeView, w: int, bias: int | None, combine: Combine) -> TensorExpr:
     x, f = view.shape(0), view.shape(w)
     if len(x) != len(f) or len(x) < 3:
@@ -193,3 +225,20 @@ def pool(view: NodeView) -> list[TensorExpr]:
     everywhere = frozenset(range(len(out)))
     where = TensorExpr(out, (read,), kernel, Combine.OPAQUE, Reducer.ORDERED, ordered=everywhere)
     return [values, where]
+
+
+@rule("Col2Im")
+def columns_to_image(view: NodeView) -> list[TensorExpr]:
+    """Sums of overlapping blocks: a channel reads the columns of its own channel."""
+    x = view.shape(0)
+    image, block = view.int_list(1), view.int_list(2)
+    size = poly(prod(block or ()))
+    channels = x[1].divide(size) if len(x) == 3 else None
+    if not image or not block or channels is None:
+        raise NoRule(f"columns of shape {x} for an image {image} in blocks {block}")
+    out = (x[0], channels, *map(poly, image))
+    first = len(out)
+    column = dim_index(1, channels) * size + dim_index(first, size)
+    read = Read(0, (dim_index(0, x[0]), column, dim_index(first + 1, x[2])))
+    kind = (size, x[2]), Combine.OPAQUE, Reducer.ORDERED
+    return [TensorExpr(out, (read,), *kind, ordered=frozenset(range(2, first)))]

@@ -190,3 +190,39 @@ def one_hot(view: NodeView) -> list[TensorExpr]:
     index = tuple(dim_index(d + (d >= axis), e) for d, e in enumerate(shape))
     reads = (Read(0, index), Read(2, (None,), computed=True))
     return [TensorExpr(out, reads, combine=Combine.OPAQUE, ordered=frozenset({axis}))]
+
+
+@rule("Compress")
+def compress(view: NodeView) -> list[TensorExpr]:
+    """The slices, or elements, whose condition holds: how many there are is data."""
+    shape, flags = view.shape(0), view.shape(1)
+    if view.attr("axis") is None:
+        whole = bare(shape, 1)
+        out: Shape = (view.fresh(),)
+        reads = (Read(0, whole), Read(1, bare(flags, 1 + len(shape))))
+        ordered, reduced = 0, (*shape, *flags)
+    else:
+        ordered = one_axis(view, len(shape), 0)
+        out = tuple(view.fresh() if d == ordered else e for d, e in enumerate(shape))
+        line = dim_index(len(shape), shape[ordered])
+        index = tuple(line if d == ordered else p for d, p in enumerate(bare(shape)))
+        reads = (Read(0, index), Read(1, bare(flags, len(shape) + 1)))
+        reduced = (shape[ordered], *flags)
+    kind = Combine.OPAQUE, Reducer.ORDERED
+    return [TensorExpr(out, reads, reduced, *kind, ordered=frozenset({ordered}))]
+
+
+@rule("TensorScatter")
+def tensor_scatter(view: NodeView) -> list[TensorExpr]:
+    """A cache with new rows written from a place of each sequence on: cache, update, places."""
+    shape, parts = view.shape(0), view.shape(1)
+    axis = one_axis(view, len(shape), -2)
+    if len(parts) != len(shape) or axis == 0:
+        raise NoRule(f"ranks {len(shape)} and {len(parts)}, axis {axis}")
+    line = dim_index(len(shape), parts[axis])
+    index = tuple(line if d == axis else p for d, p in enumerate(bare(shape)))
+    reads = [Read(0, bare(shape)), Read(1, index)]
+    if view.has(2):
+        reads.append(Read(2, (dim_index(0, shape[0]),)))
+    kind = (parts[axis],), Combine.OPAQUE, Reducer.ORDERED
+    return [TensorExpr(shape, tuple(reads), *kind, ordered=frozenset({axis}))]

@@ -20,6 +20,7 @@ from pitc.passes.rules.build import (
     joint_extent,
     move,
     one_axis,
+    static,
 )
 from pitc.passes.rules.registry import rule
 
@@ -294,6 +295,26 @@ def pad(view: NodeView) -> list[TensorExpr]:
         return [TensorExpr(tuple(out), (read,), combine=Combine.OPAQUE)]
     open_ = tuple(p if out[d] == shape[d] else None for d, p in enumerate(index))
     return [TensorExpr(tuple(out), (Read(0, open_),), combine=Combine.OPAQUE)]
+
+
+@rule("CenterCropPad")
+def center_crop_pad(view: NodeView) -> list[TensorExpr]:
+    """The middle of each line, or the line in the middle of zeros."""
+    shape = view.shape(0)
+    axes = [dimension(a, len(shape)) for a in view.attr("axes") or range(len(shape))]
+    sizes = view.int_list(1) or []
+    if len(sizes) != len(axes):
+        raise NoRule(f"{len(sizes)} sizes for {len(axes)} dimensions")
+    out, index, tests = list(shape), list[Poly](bare(shape)), []
+    for d, size, n in zip(
+        axes, sizes, static((shape[d] for d in axes), "the operand"), strict=True
+    ):
+        out[d] = poly(size)
+        before = (size - n) // 2 if size > n else -((n - size) // 2)
+        index[d] = dim_index(d, out[d]) - before
+        tests.append(inside(index[d], shape[d]))
+    read = Read(0, tuple(index), within=union(tests))
+    return [TensorExpr(tuple(out), (read,), combine=Combine.OPAQUE)]
 
 
 @rule("DepthToSpace")

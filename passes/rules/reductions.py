@@ -141,3 +141,13 @@ def reverse_sequence(view: NodeView) -> list[TensorExpr]:
             ordered=frozenset({time}),
         )
     ]
+
+
+@rule("Det")
+def determinant(view: NodeView) -> list[TensorExpr]:
+    """The determinant of each matrix: changes its sign with the order of rows or columns."""
+    shape = view.shape(0)
+    if len(shape) < 2:
+        raise NoRule(f"rank {len(shape)}")
+    matrix = [len(shape) - 2, len(shape) - 1]
+    return [over_lines(shape, matrix, Combine.OPAQUE, Reducer.ORDERED, keep=False)]

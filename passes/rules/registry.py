@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from pitc.ir.expr import TensorExpr
 from pitc.ir.graph import NodeView, NoRule
+from pitc.passes.rules.refused import REFUSED
 
 Rule = Callable[[NodeView], Sequence[TensorExpr | None]]
 
@@ -42,6 +43,9 @@ def expr_of(view: NodeView) -> tuple[TensorExpr | None, ...]:
     """
     found = RULES.get((view.domain, view.op))
     if found is None:
+        reason = REFUSED.get((view.domain, view.op))
+        if reason is not None:
+            raise NoRule(reason.value)
         raise NoRule(f"no rule for operator {view.domain or 'ai.onnx'}::{view.op}")
     exprs = tuple(found(view))
     return (*exprs, *(None for _ in range(view.n_outputs - len(exprs))))[: view.n_outputs]

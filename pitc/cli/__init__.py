@@ -1,7 +1,9 @@
-"""The command line: `pitc compile`, `run`, `verify`, `explain`, `inspect`, `doctor`, `version`.
+"""The command line: `pitc compile`, `run`, `verify`, `bench`, `explain`, `inspect`, `doctor`.
 
 app.py       commands and options; imports typer and rich only
 actions.py   what each command does
+bench.py     what `bench` does
+plot.py      its picture
 show.py      tables and text for people
 steps.py     numbered progress
 """

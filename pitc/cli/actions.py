@@ -17,12 +17,21 @@ from pitc.artifact.check import check_artifact
 from pitc.artifact.manifest import FALLBACK, report_from_dict
 from pitc.cli import show
 from pitc.cli.steps import Steps
-from pitc.errors import ArtifactError, MachineError, ModelError, UsageError, VerificationError
+from pitc.config import resolve
+from pitc.errors import (
+    ArtifactError,
+    MachineError,
+    ModelError,
+    PitcError,
+    UsageError,
+    VerificationError,
+)
 from pitc.ir.report import NodeRecord, Report
 from pitc.options import CompileOptions
 
 if TYPE_CHECKING:
-    from pitc.feeds import InputSpec
+    from pitc.config import Settings
+    from pitc.feeds import Case, InputSpec
 
 #: Version of what `--json` prints.
 JSON_SCHEMA = 1
@@ -42,7 +51,7 @@ def _finite(value: Any) -> Any:
 
 
 @contextmanager
-def _warnings_as_lines() -> Iterator[None]:
+def warnings_as_lines() -> Iterator[None]:
     """Show pitc's own warnings as one line each on stderr."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", api.PitcWarning)
@@ -52,30 +61,32 @@ def _warnings_as_lines() -> Iterator[None]:
             print(f"warning: {warning.message}", file=sys.stderr)
 
 
-def compile_model(
-    model: Path,
-    output: Path | None,
-    *,
-    target: str,
-    padding: str | None,
-    force: bool,
-    dump_ir: Path | None,
-    report: Path | None,
-    quiet: bool,
-    json: bool,
-) -> None:
+def print_config(settings: "Settings", *, json: bool) -> None:
+    """`pitc compile --print-config`."""
+    if json:
+        from pitc.config import key_of
+
+        print_json({"config": {key_of(n): asdict(v) for n, v in settings.by_name.items()}})
+    else:
+        print(settings.toml(), end="")
+
+
+def compile_model(model: Path | None, settings: "Settings", *, force: bool, json: bool) -> None:
     """`pitc compile`."""
-    folder = output or Path(f"{model.stem}.pitc")
+    if model is None:
+        raise UsageError("Missing argument 'MODEL.onnx'", hint="see pitc compile --help")
+    folder = settings.path("output") or Path(f"{model.stem}.pitc")
+    report = settings.path("report")
     if report is not None and report.suffix not in (".json", ".html"):
         raise UsageError(f"report {report.name!r} ends in neither .json nor .html")
-    with Steps(api.stages(), quiet=quiet) as steps:
+    with Steps(api.stages(), quiet=settings.quiet) as steps:
         made = api.compile(
             model,
-            target,
-            padding,
+            settings.target,
+            settings.text("padding"),
             output=folder,
             force=force,
-            dump_ir=dump_ir,
+            dump_ir=settings.path("dump_ir"),
             progress=steps,
             kernel_progress=steps.kernels,
         )
@@ -90,18 +101,32 @@ def compile_model(
         show.compiled(str(folder), made.manifest, made.report)
 
 
-def _open(
-    model: Path, padding: str | None, target: str = "auto", *, quiet: bool = True
+def open_model(
+    model: Path, padding: str | None, target: str | None = None, quiet: bool | None = True
 ) -> api.CompiledModel:
-    """Load an artifact, or compile a model into a temporary one."""
+    """Load an artifact, or compile a model into a temporary one.
+
+    Options that are None come from the environment or a file.
+    """
     if model.is_dir():
-        if padding is not None:
-            raise UsageError(
-                "an artifact has its padding already", path=model, hint="omit --padding"
-            )
+        _no_options_of_an_artifact(model, padding=padding, target=target)
         return api.load(model)
-    with Steps(api.stages(), quiet=quiet) as steps:
-        return api.compile(model, target, padding, progress=steps, kernel_progress=steps.kernels)
+    settings = resolve({"padding": padding, "target": target, "quiet": quiet})
+    with Steps(api.stages(), quiet=settings.quiet) as steps:
+        return api.compile(
+            model,
+            settings.target,
+            settings.text("padding"),
+            progress=steps,
+            kernel_progress=steps.kernels,
+        )
+
+
+def _no_options_of_an_artifact(model: Path, **options: str | None) -> None:
+    for name, value in options.items():
+        if value is not None:
+            hint = f"omit --{name}"
+            raise UsageError(f"an artifact has its {name} already", path=model, hint=hint)
 
 
 def run_model(
@@ -122,16 +147,16 @@ def run_model(
             raise UsageError(f"outputs file {save.name!r} does not end in .npz")
         if not save.absolute().parent.is_dir():
             raise UsageError("its folder does not exist", path=save)
-    feeds = _read_inputs(inputs)
-    compiled = _open(model, padding)
-    specs = _specs(compiled)
+    feeds = read_inputs(inputs)
+    compiled = open_model(model, padding)
+    specs = specs_of(compiled)
     missing = [s for s in specs if s.name not in feeds]
     if missing:
-        given = _given_dims(specs, feeds) | parse_shapes(shapes, specs)
+        given = given_dims(specs, feeds) | parse_shapes(shapes, specs)
         feeds = next(cases(missing, given, compiled.manifest.options.padding, seed)).feeds | feeds
     elif shapes:
         raise UsageError("--shape has no effect when every input is given")
-    with _warnings_as_lines():
+    with warnings_as_lines():
         found = compiled.run(feeds)
     if save is not None:
         try:
@@ -150,7 +175,7 @@ def run_model(
         show.outputs(found)
 
 
-def _read_inputs(texts: Sequence[str]) -> dict[str, np.ndarray]:
+def read_inputs(texts: Sequence[str]) -> dict[str, np.ndarray]:
     """Read `FILE.npz` and `NAME=FILE.npy` words."""
     feeds: dict[str, np.ndarray] = {}
     for text in texts:
@@ -169,7 +194,7 @@ def _read_inputs(texts: Sequence[str]) -> dict[str, np.ndarray]:
     return feeds
 
 
-def _given_dims(specs: "Sequence[InputSpec]", feeds: Mapping[str, np.ndarray]) -> dict[str, int]:
+def given_dims(specs: "Sequence[InputSpec]", feeds: Mapping[str, np.ndarray]) -> dict[str, int]:
     """Sizes of named dimensions, as far as the given inputs fix them."""
     dims: dict[str, int] = {}
     for spec in specs:
@@ -179,7 +204,8 @@ def _given_dims(specs: "Sequence[InputSpec]", feeds: Mapping[str, np.ndarray]) -
     return dims
 
 
-def _specs(compiled: api.CompiledModel) -> "list[InputSpec]":
+def specs_of(compiled: api.CompiledModel) -> "list[InputSpec]":
+    """The inputs of a compiled model."""
     import onnx_ir as ir
 
     from pitc.feeds import input_specs
@@ -191,50 +217,68 @@ def verify_model(
     model: Path,
     against: Path | None,
     *,
+    inputs: Sequence[str],
     padding: str | None,
-    target: str,
+    target: str | None,
     facts: bool,
     tolerance: float | None,
+    reduce: Path | None,
     shapes: Sequence[str],
     seed: int,
-    quiet: bool,
+    quiet: bool | None,
     json: bool,
 ) -> None:
     """`pitc verify`."""
-    from pitc.feeds import cases, parse_shapes
-    from pitc.verify import audit_facts, compare, token_shaped
+    from pitc.verify import audit_facts, compare
 
     if against is not None and not model.is_dir():
         raise UsageError("--against is for artifacts; a model is compared with itself")
-    compiled = _open(model, padding, target, quiet=quiet)
+    if reduce is not None:
+        from pitc.reduce import check_output
+
+        if model.is_dir():
+            raise UsageError("--reduce needs the model, not an artifact", path=model)
+        check_output(reduce)
+    given = read_inputs(inputs)
+    try:
+        compiled = open_model(model, padding, target, quiet)
+    except PitcError:
+        raise
+    except Exception:  # a bug in pitc
+        if reduce is not None:
+            settings = resolve({"padding": padding, "target": target})
+            found = _crash_cases(model, given, shapes, settings.text("padding"), seed)
+            show.reduced(_reduce(reduce, model, found, settings, tolerance, quiet))
+        raise
     padding = compiled.manifest.options.padding
     source = against or (compiled.path / FALLBACK if model.is_dir() else model)
-    specs = _specs(compiled)
-    with _warnings_as_lines():
+    with warnings_as_lines():
         session = compiled.session()
-    reference = _reference_session(source)
-    shapes_of = {v.name: v.shape for v in (*reference.get_inputs(), *reference.get_outputs())}
-    names = [o.name for o in reference.get_outputs()]
-    tokens = frozenset(
-        n for n in names if padding and token_shaped(shapes_of[padding], shapes_of[n])
-    )
-    chosen = list(cases(specs, parse_shapes(shapes, specs), padding, seed))
+    reference = reference_session(source)
+    chosen = _cases(compiled, reference, given, shapes, seed)
     result = compare(
         lambda feeds: api.run_session(session, feeds),
         lambda feeds: api.run_session(reference, feeds),
         chosen,
         padding=padding,
-        token_outputs=tokens,
+        token_outputs=token_outputs(reference, padding),
         tolerance=tolerance,
     )
     body = result.to_dict()
     if not json:
         show.verified(result)
     if facts:
-        found = audit_facts(api.import_model(source)[0], padding, [case.feeds for case in chosen])
-        body["facts"] = asdict(found)
+        audit = audit_facts(api.import_model(source)[0], padding, [case.feeds for case in chosen])
+        body["facts"] = asdict(audit)
         if not json:
-            show.audited(found)
+            show.audited(audit)
+    if reduce is not None and not result.ok:
+        failing = {output.worst for output in result.outputs if not output.ok}
+        first = [case for case in chosen if case.title in failing] + chosen
+        settings = resolve({"padding": padding, "target": compiled.manifest.options.target})
+        body["reduced"] = _reduce(reduce, model, first, settings, tolerance, quiet)
+        if not json:
+            show.reduced(body["reduced"])
     if json:
         print_json(body)
     if not result.ok:
@@ -243,9 +287,109 @@ def verify_model(
         raise VerificationError("a fact does not hold", path=model)
 
 
-def _reference_session(source: Path) -> Any:
+def _cases(
+    compiled: api.CompiledModel,
+    reference: Any,
+    given: Mapping[str, np.ndarray],
+    shapes: Sequence[str],
+    seed: int,
+) -> "list[Case]":
+    """The inputs of `pitc verify`: those of files, and random ones for the rest."""
+    from pitc.feeds import Case
+
+    known = {value.name for value in reference.get_inputs()}
+    if given and known <= given.keys():
+        if shapes:
+            raise UsageError("--shape has no effect when every input is given")
+        return [Case("given", {}, dict(given))]
+    return _filled(specs_of(compiled), given, shapes, compiled.manifest.options.padding, seed)
+
+
+def _filled(
+    specs: "Sequence[InputSpec]",
+    given: Mapping[str, np.ndarray],
+    shapes: Sequence[str],
+    padding: str | None,
+    seed: int,
+) -> "list[Case]":
+    """Random inputs for those that are not given."""
+    from pitc.feeds import Case, cases, parse_shapes
+
+    missing = [s for s in specs if s.name not in given]
+    dims = given_dims(specs, given) | parse_shapes(shapes, specs)
+    made = cases(missing, dims, padding, seed)
+    return [Case(case.pattern, case.dims, case.feeds | dict(given)) for case in made]
+
+
+def _crash_cases(
+    model: Path,
+    given: Mapping[str, np.ndarray],
+    shapes: Sequence[str],
+    padding: str | None,
+    seed: int,
+) -> "list[Case]":
+    """Inputs of a model that cannot be compiled."""
+    from pitc.feeds import input_specs
+
+    return _filled(input_specs(api.import_model(model)[0]), given, shapes, padding, seed)
+
+
+def token_outputs(reference: Any, padding: str | None) -> frozenset[str]:
+    """Outputs of a session whose leading dimensions are those of the padding mask."""
+    from pitc.verify import token_shaped
+
+    if not padding:
+        return frozenset()
+    mask = next(v.shape for v in reference.get_inputs() if v.name == padding)
+    return frozenset(o.name for o in reference.get_outputs() if token_shaped(mask, o.shape))
+
+
+def _reduce(
+    output: Path,
+    model: Path,
+    chosen: "Sequence[Case]",
+    settings: "Settings",
+    tolerance: float | None,
+    quiet: bool | None,
+) -> dict[str, Any]:
+    """Write the smallest failing part of a model; what is shown of it."""
+    from pitc.reduce import reduce_model, write_reduced
+
+    with Steps(["reduce"], quiet=resolve({"quiet": quiet}).quiet) as steps:
+        steps("reduce")
+        for case in chosen:
+            found = reduce_model(
+                model,
+                case.feeds,
+                padding=settings.text("padding"),
+                target=settings.target,
+                tolerance=tolerance,
+                progress=lambda tries, nodes: steps.kernels(tries, tries, f"{nodes} nodes"),
+            )
+            if found is not None:
+                break
+        else:
+            raise VerificationError("it fails in no single case, so it cannot be reduced")
+    inputs = write_reduced(output, found)
+    return {
+        "model": str(output),
+        "inputs": str(inputs),
+        "padding": found.padding,
+        "nodes_before": found.nodes_before,
+        "nodes": found.nodes,
+        "operators": [node.op_type for node in found.model.graph.node],
+        "tries": found.tries,
+    }
+
+
+def reference_session(source: Path) -> Any:
+    """ONNX Runtime on the source graph."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # it would print what is raised, too
     try:
-        return api.plain_session(source)
+        return api.plain_session(source, options)
     except Exception as error:
         if type(error).__module__.partition(".")[0] != "onnxruntime":
             raise
@@ -272,11 +416,11 @@ def explain_model(model: Path, padding: str | None, pattern: str | None, *, json
 def _report(model: Path, padding: str | None) -> Report:
     if not model.is_dir():
         imported, source = api.import_model(model)
-        report = api.lower(imported, CompileOptions(padding=padding)).report
+        options = CompileOptions(padding=resolve({"padding": padding}).text("padding"))
+        report = api.lower(imported, options).report
         report.model = source.name
         return report
-    if padding is not None:
-        raise UsageError("an artifact has its padding already", path=model, hint="omit --padding")
+    _no_options_of_an_artifact(model, padding=padding)
     check = check_artifact(model, hashes=False)
     if check.manifest is None:
         raise check.error()
@@ -290,17 +434,28 @@ def _fits(record: NodeRecord, pattern: str) -> bool:
     return any(fnmatch.fnmatchcase(text, pattern) for text in (record.node, record.op_type))
 
 
-def inspect_artifact(artifact: Path, *, json: bool) -> None:
+def inspect_artifact(artifact: Path, *, ep: bool, json: bool) -> None:
     """`pitc inspect`."""
+    from pitc.placement import Placement, pit_nodes, placement
+
     check = check_artifact(artifact)
+    nodes = pit_nodes(artifact) if check.runs else {}
+    placed: list[Placement] | None = None
+    if ep and check.runs:
+        with warnings_as_lines():
+            placed = placement(api.load(artifact, hashes=False))
     if json:
         manifest = check.manifest.model_dump(mode="json") if check.manifest else None
         words = {name: getattr(check, name) for name in ("problem", "expected", "found", "mend")}
-        print_json(
-            {"state": check.verdict.value, "graph": check.graph, **words, "manifest": manifest}
-        )
+        body = {"state": check.verdict.value, "graph": check.graph, **words, "manifest": manifest}
+        body |= {"pit_nodes": nodes}
+        if placed is not None:
+            body["placement"] = [asdict(p) for p in placed]
+        print_json(body)
     else:
-        show.inspected(check)
+        show.inspected(check, nodes)
+        if placed is not None:
+            show.placed(placed)
     if not check.runs:
         raise check.error()
 

@@ -20,7 +20,6 @@ app = typer.Typer(
 
 SPARSITY, OUTPUT, INPUTS = "Sparsity", "Output", "Inputs"
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model.")]
 Either = Annotated[
     Path, typer.Argument(metavar="MODEL", help="An ONNX model, or an artifact (a folder *.pitc).")
 ]
@@ -34,10 +33,11 @@ Padding = Annotated[
     ),
 ]
 Target = Annotated[
-    str,
+    str | None,
     typer.Option(
         metavar="TARGET",
-        help="auto, cpu (AVX-512 and AVX2 kernels), cpu:v4 or cpu:v3.",
+        help="auto (the default), cpu (AVX-512 and AVX2 kernels), cpu:v4 or cpu:v3.",
+        autocompletion=lambda: ["auto", "cpu", "cpu:v4", "cpu:v3"],
         rich_help_panel=SPARSITY,
     ),
 ]
@@ -46,7 +46,16 @@ Json = Annotated[
     typer.Option("--json", help="Print one JSON object instead of text.", rich_help_panel=OUTPUT),
 ]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Show no progress.", rich_help_panel=OUTPUT)
+    bool | None, typer.Option("--quiet", "-q", help="Show no progress.", rich_help_panel=OUTPUT)
+]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        metavar="FILE",
+        help="A .npz file, or NAME=FILE.npy; may be repeated. Other inputs are random.",
+        rich_help_panel=INPUTS,
+    ),
 ]
 Shape = Annotated[
     list[str] | None,
@@ -61,14 +70,16 @@ Seed = Annotated[int, typer.Option(help="Seed of the random inputs.", rich_help_
 
 @app.command(epilog="Example: pitc compile model.onnx -o model.pitc --padding attention_mask")
 def compile(
-    model: Model,
+    model: Annotated[
+        Path | None, typer.Argument(metavar="MODEL.onnx", help="The ONNX model.")
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
             "--output", "-o", metavar="DIR", help="The artifact to make; default: MODEL.pitc here."
         ),
     ] = None,
-    target: Target = "auto",
+    target: Target = None,
     padding: Padding = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing artifact.")] = False,
     dump_ir: Annotated[
@@ -85,36 +96,43 @@ def compile(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
-    quiet: Quiet = False,
+    print_config: Annotated[
+        bool,
+        typer.Option(
+            "--print-config",
+            help="Print every option with its origin, as a pitc.toml, and compile nothing.",
+        ),
+    ] = False,
+    quiet: Quiet = None,
     json: Json = False,
 ) -> None:
-    """Compile a model to an artifact, a folder that ONNX Runtime loads."""
-    from pitc.cli import actions
+    """Compile a model to an artifact, a folder that ONNX Runtime loads.
 
-    actions.compile_model(
-        model,
-        output,
-        target=target,
-        padding=padding,
-        force=force,
-        dump_ir=dump_ir,
-        report=report,
-        quiet=quiet,
-        json=json,
+    Defaults come from PITC_* variables, then from pitc.toml or [tool.pitc] of pyproject.toml.
+    """
+    from pitc.cli import actions
+    from pitc.config import resolve
+
+    settings = resolve(
+        {
+            "target": target,
+            "padding": padding,
+            "output": output,
+            "dump_ir": dump_ir,
+            "report": report,
+            "quiet": quiet,
+        }
     )
+    if print_config:
+        actions.print_config(settings, json=json)
+    else:
+        actions.compile_model(model, settings, force=force, json=json)
 
 
 @app.command(epilog="Example: pitc run model.pitc --input batch.npz --save out.npz")
 def run(
     model: Either,
-    input: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE",
-            help="A .npz file, or NAME=FILE.npy; may be repeated. Other inputs are random.",
-            rich_help_panel=INPUTS,
-        ),
-    ] = None,
+    input: Inputs = None,
     shape: Shape = None,
     seed: Seed = 0,
     padding: Padding = None,
@@ -140,8 +158,9 @@ def verify(
             help="Reference for an artifact; default: the source graph inside it.",
         ),
     ] = None,
+    input: Inputs = None,
     padding: Padding = None,
-    target: Target = "auto",
+    target: Target = None,
     facts: Annotated[
         bool, typer.Option("--facts", help="Also audit every fact that was proven.")
     ] = False,
@@ -149,9 +168,18 @@ def verify(
         float | None,
         typer.Option(help="Largest norm-wise relative error of floats; default: 1e-5 for float32."),
     ] = None,
+    reduce: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OUT.onnx",
+            help="On failure, write the smallest part of the model that still fails, "
+            "and its inputs to OUT.npz.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     shape: Shape = None,
     seed: Seed = 0,
-    quiet: Quiet = False,
+    quiet: Quiet = None,
     json: Json = False,
 ) -> None:
     """Compare the compiled model with ONNX Runtime on random and padded inputs."""
@@ -160,12 +188,88 @@ def verify(
     actions.verify_model(
         model,
         against,
+        inputs=input or [],
         padding=padding,
         target=target,
         facts=facts,
         tolerance=tolerance,
+        reduce=reduce,
         shapes=shape or [],
         seed=seed,
+        quiet=quiet,
+        json=json,
+    )
+
+
+@app.command(epilog="Example: pitc bench model.onnx --padding attention_mask --lengths 9,40,128")
+def bench(
+    model: Either,
+    input: Inputs = None,
+    padding: Padding = None,
+    target: Target = None,
+    lengths: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,...",
+            help="Live tokens of each sequence; the mask is padded on the right.",
+            rich_help_panel=INPUTS,
+        ),
+    ] = None,
+    mean: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Mean of random lengths; one sequence is full.", rich_help_panel=INPUTS
+        ),
+    ] = None,
+    shape: Shape = None,
+    seed: Seed = 0,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PEER",
+            help="Only this peer: onnxruntime or openvino; may be repeated. "
+            "Default: every installed one.",
+            autocompletion=lambda: ["onnxruntime", "openvino"],
+        ),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds that count.")] = 20,
+    seconds: Annotated[
+        float, typer.Option(min=0, help="No round starts after this much time.")
+    ] = 60.0,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(help="Largest norm-wise relative error of floats; default: 1e-5 for float32."),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.png", help="Draw the result; needs matplotlib.", rich_help_panel=OUTPUT
+        ),
+    ] = None,
+    quiet: Quiet = None,
+    json: Json = False,
+) -> None:
+    """Race the compiled model against ONNX Runtime and other installed peers.
+
+    Answers are compared first. Then: one pinned thread, CPU time, interleaved rounds whose order
+    rotates.
+    """
+    from pitc.cli import bench as action
+
+    action.bench_model(
+        model,
+        inputs=input or [],
+        padding=padding,
+        target=target,
+        lengths=lengths,
+        mean=mean,
+        shapes=shape or [],
+        seed=seed,
+        against=against or [],
+        rounds=rounds,
+        seconds=seconds,
+        tolerance=tolerance,
+        plot=plot,
         quiet=quiet,
         json=json,
     )
@@ -189,15 +293,21 @@ def explain(
     actions.explain_model(model, padding, node, json=json)
 
 
-@app.command(epilog="Example: pitc inspect model.pitc")
+@app.command(epilog="Example: pitc inspect model.pitc --ep")
 def inspect(
     artifact: Annotated[Path, typer.Argument(metavar="ARTIFACT", help="A folder *.pitc.")],
+    ep: Annotated[
+        bool,
+        typer.Option(
+            "--ep", help="Also load it, and show which execution provider runs which nodes."
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Show what an artifact is, and whether it runs here."""
+    """Show what an artifact is, what is in it, and whether it runs here."""
     from pitc.cli import actions
 
-    actions.inspect_artifact(artifact, json=json)
+    actions.inspect_artifact(artifact, ep=ep, json=json)
 
 
 @app.command(epilog="Example: pitc doctor")

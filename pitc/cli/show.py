@@ -3,8 +3,9 @@
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -19,7 +20,9 @@ from pitc.ir.report import NodeRecord, Report
 from pitc.verify import Comparison
 
 if TYPE_CHECKING:
+    from pitc.bench import Race
     from pitc.passes.audit import AuditResult
+    from pitc.placement import Placement
 
 #: Width of tables in pipes and files, where there is no window to ask.
 PIPE_COLUMNS = 140
@@ -142,7 +145,20 @@ def audited(found: "AuditResult") -> None:
     )
 
 
-def inspected(check: Check) -> None:
+def reduced(found: Mapping[str, Any]) -> None:
+    """What `pitc verify --reduce` found."""
+    out = console()
+    operators = ", ".join(found["operators"][:8]) + (" ..." if found["nodes"] > 8 else "")
+    padding = f" --padding {found['padding']}" if found["padding"] else ""
+    out.print(
+        f"reduced from {found['nodes_before']} to {found['nodes']} nodes in {found['tries']} "
+        f"tries: {escape(operators)}"
+    )
+    words = f"  pitc verify {found['model']} --input {found['inputs']}{padding}"
+    out.print(words, markup=False, soft_wrap=True)
+
+
+def inspected(check: Check, pit_nodes: Mapping[str, int]) -> None:
     """What `pitc inspect` tells."""
     out = console()
     table = _table("", "")
@@ -162,10 +178,41 @@ def inspected(check: Check) -> None:
         if kernels:
             where = f"{kernels.system} {kernels.machine}, CPU levels {', '.join(kernels.levels)}"
             table.add_row("kernels", f"{len(kernels.symbols)} for {where}")
-        table.add_row("PIT nodes", str(m.pit_nodes))
+            for symbol in kernels.symbols:
+                table.add_row("", f"{symbol}  {' '.join(kernels.levels)}")
+        by_operation = ", ".join(f"{n} {name}" for name, n in pit_nodes.items())
+        table.add_row("PIT nodes", f"{m.pit_nodes}{by_operation and ': '}{by_operation}")
         for name, record in m.files.items():
             table.add_row(name, f"{size(record.bytes):>10}  sha256 {record.sha256}")
     out.print(table)
+
+
+def placed(found: "Sequence[Placement]") -> None:
+    """Which execution provider runs which nodes."""
+    out = console()
+    out.print()
+    table = _table("execution provider", "nodes", "operators", right=("nodes",))
+    for provider, group in groupby(found, key=lambda p: p.provider):
+        counts = Counter(p.op_type for p in group)
+        text = ", ".join(f"{n} {op}" for op, n in sorted(counts.items()))
+        table.add_row(provider, str(sum(counts.values())), text)
+    out.print(table)
+
+
+def raced(race: "Race", title: str) -> None:
+    """The table of `pitc bench`."""
+    out = console()
+    out.print(escape(title))
+    numbers = ("median ms", "p5", "p95", "pitc is", "p5 ", "p95 ", "norm rel")
+    table = _table("", *numbers, right=numbers)
+    for i, row in enumerate(race.timings):
+        ms = [f"{x:.4g}" for x in (row.ms.median, row.ms.p5, row.ms.p95)]
+        gain = (row.speedup.median, row.speedup.p5, row.speedup.p95)
+        times = [f"{x:.2f}x" for x in gain] if i else ["-"] * 3
+        table.add_row(f"{row.name} {row.version}", *ms, *times, f"{row.norm:.1e}")
+    out.print(table)
+    for name, reason in race.left_out.items():
+        out.print(Text(f"{name} was left out: {reason}", "yellow"))
 
 
 def findings(found: list[Finding]) -> None:

@@ -1,0 +1,263 @@
+"""The page of operators, made from the rules: `python -m pitc.passes.rules.page`."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from pitc.ir.constant import TOP, ZN, Constant
+from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
+from pitc.ir.graph import Graph, NodeView
+from pitc.ir.index import ONE, ZERO, Atom, Poly, invert
+from pitc.ir.region import describe
+from pitc.passes.derive import derive
+from pitc.passes.lower.packed import BY_COMBINE, BY_OPERATOR, RESHAPING
+from pitc.passes.rules.constants import evaluate_constants, ignores
+from pitc.passes.rules.elementwise import ELEMENTWISE
+from pitc.passes.rules.refused import REFUSED
+from pitc.passes.rules.registry import RULES
+from pitc.passes.rules.specimens import specimen_model
+
+Operator = tuple[str, str]
+
+PAGE = Path("docs", "operators.md")
+HEADER = """\
+# Operators
+
+Made by `python -m pitc.passes.rules.page` from the rules, for the operators of onnx {version} and
+the fused ones of ONNX Runtime. A test fails when it is out of date.
+
+An operator has a *rule*, which gives its tensor expression, or a *reason* why it has none. A node
+without an expression runs as it is and counts as a reader of all its operands; `pitc explain` says
+why (`PIT001`). A rule, too, refuses those forms of its operator that it cannot be sure of.
+
+* **expression**: how a typical node computes its first output: a reducer over reduction axes (`r0`,
+  ..) of a combination of the operands' elements, which output axes (`o0`, ..) index. `?` is a place
+  that other operands name, `*` one that is not described; `if` tells which points read at all.
+* **PIT axes**: the axes of that node along which the work may be permuted.
+* **fill**: what is known of the result where operands are 0 (`_` is any number).
+* **dead**: the operands that inherit unread regions, and the output axes that such a region may
+  look at; along the others it must hold everywhere.
+* **lowering**: *packed*, the operator on gathered rows; *gather_gemm* and *attention*, kernels of
+  pitc's own; else the ordinary node.
+"""
+COLUMNS = ("operator", "since", "expression", "PIT axes", "fill", "dead", "lowering")
+KERNELS = {
+    ("", "MatMul"): "packed, gather_gemm, attention",
+    ("", "Gemm"): "packed, gather_gemm",
+    ("", "Softmax"): "packed, attention",
+}
+ORDINARY = "ordinary"
+
+
+def schemas() -> dict[Operator, list[onnx.defs.OpSchema]]:
+    """All versions of every operator of the installed onnx, oldest first."""
+    found: dict[Operator, list[onnx.defs.OpSchema]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        found.setdefault((schema.domain, schema.name), []).append(schema)
+    return {
+        key: sorted(versions, key=lambda s: s.since_version)
+        for key, versions in sorted(found.items())
+    }
+
+
+def operators() -> list[Operator]:
+    """Every operator that is on the page, standard ones first."""
+    return sorted({*schemas(), *RULES, *REFUSED})
+
+
+def page() -> str:
+    """The page as text."""
+    known = schemas()
+    keys = operators()
+    ruled = [key for key in keys if key in RULES]
+    parts = [HEADER.format(version=onnx.__version__)]
+    for domain in dict.fromkeys(domain for domain, _ in ruled):
+        parts.append(f"## Rules: {domain or 'ai.onnx'}\n")
+        rows = [_row(key, known.get(key, [])) for key in ruled if key[0] == domain]
+        parts.append(_table(COLUMNS, rows))
+    parts.append("## No rule\n")
+    refused = [
+        (f"`{op}`", domain or "ai.onnx", _since(known.get((domain, op), [])), _reason((domain, op)))
+        for domain, op in keys
+        if (domain, op) not in RULES
+    ]
+    parts.append(_table(("operator", "domain", "since", "reason"), refused))
+    return "\n".join(parts)
+
+
+def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [tuple(columns)]
+    lines += [("---",) * len(lines[0]), *map(tuple, rows)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def _since(versions: list[onnx.defs.OpSchema]) -> str:
+    """Operator sets that define the operator anew, and whether it is gone."""
+    if not versions:
+        return "1"
+    live = [s.since_version for s in versions if not s.deprecated]
+    text = f"{live[0]}" if len(live) == 1 else f"{live[0]}-{live[-1]}"
+    last = versions[-1]
+    return f"{text}, gone in {last.since_version}" if last.deprecated else text
+
+
+def _reason(key: Operator) -> str:
+    reason = REFUSED.get(key)
+    return "no rule" if reason is None else reason.value
+
+
+def _row(key: Operator, versions: list[onnx.defs.OpSchema]) -> tuple[str, ...]:
+    domain, op = key
+    live = [s.since_version for s in versions if not s.deprecated]
+    opset = live[-1] if live else onnx.defs.onnx_opset_version()
+    graph = Graph(ir.serde.deserialize_model(specimen_model(domain, op, opset)))
+    derive(graph)
+    expr = graph.exprs["y0"]
+    if expr is None:
+        raise ValueError(f"the specimen of {domain}::{op} is refused: {graph.unruled['y0']}")
+    view = NodeView(graph, graph.nodes[0])
+    return (
+        f"`{op}`",
+        _since(versions),
+        f"`{expression(expr)}`",
+        " ".join(a.name for a in expr.pit_axes()) or "none",
+        "; ".join(_fills(view, expr)) or "none",
+        _dead(view, expr),
+        _lowering(key, expr),
+    )
+
+
+def expression(expr: TensorExpr) -> str:
+    """A tensor expression as one line.
+
+    Args:
+        expr: The expression.
+    """
+    names = {a: axis.name for a, axis in enumerate(expr.axes)}
+    terms = [_read(expr, read, names) for read in expr.reads]
+    left = f"y[{', '.join(names[a] for a in range(len(expr.shape)))}]"
+    right = f"{expr.combine.value}({', '.join(terms)})"
+    if expr.reducer is not Reducer.NONE:
+        reduced = ", ".join(names[a] for a in range(len(expr.shape), len(names)))
+        right = f"{expr.reducer.value}[{reduced}] {right}"
+    marks = sorted({*expr.normal, *expr.ordered})
+    ordered = f"; by position: {', '.join(names[a] for a in marks)}" if marks else ""
+    return f"{left} = {right}{ordered}"
+
+
+def _read(expr: TensorExpr, read: Read, names: dict[int, str]) -> str:
+    def place(p: Poly | None) -> str:
+        if p is None:
+            return "?" if read.computed else "*"
+        return p.format(atom)
+
+    def atom(a: Atom) -> str:
+        if isinstance(a, str):
+            return a
+        whole = a.stride == ONE and a.extent == expr.extents[a.dim]
+        return names[a.dim] if whole else a.format(names[a.dim])
+
+    text = f"x{read.operand}[{', '.join(map(place, read.index))}]"
+    return f"{text} if {describe(read.within, names)}" if read.within else text
+
+
+def _fills(view: NodeView, expr: TensorExpr) -> Iterator[str]:
+    """What is known of the result when operands are 0."""
+    lines = ", ".join(a.name for a in expr.axes if not a.spatial)
+    along = f" along {lines}" if lines else ""
+    match expr.combine:
+        case Combine.MAP if (view.domain, view.op) in ELEMENTWISE:
+            yield from _mapped(view, len(expr.reads))
+        case Combine.MOVE:
+            yield "every constant moves along"
+        case Combine.PRODUCT:
+            yield f"0 where a factor is 0{along}"
+        case Combine.REDUCE if expr.reducer.keeps_constant:
+            yield f"every constant that holds{along}"
+        case Combine.REDUCE if expr.reducer.keeps_zero:
+            yield f"0 where it is 0{along}"
+        case Combine.SOFTMAX:
+            yield "0 where the score is very negative"
+        case Combine.SCATTER:
+            yield "x0's, where a mask names the places and is 0"
+
+
+def _mapped(view: NodeView, count: int) -> Iterator[str]:
+    dtype = view.out_dtype(0)
+    to_bool = dtype is not None and dtype.kind == "b"
+
+    def result(constants: tuple[Constant, ...]) -> Constant:
+        return evaluate_constants(view.op, constants, to_bool, view)
+
+    single = []
+    for j in range(count) if count > 1 else ():
+        constants = tuple(0 if k == j else TOP for k in range(count))
+        if result(constants) is not TOP:
+            single.append(_arrow(constants, result(constants)))
+    every = (0,) * count
+    if len(single) < count and result(every) is not TOP:
+        yield _arrow(every, result(every))
+    yield from single
+
+
+def _arrow(constants: tuple[Constant, ...], result: Constant) -> str:
+    left = ", ".join("_" if c is TOP else f"{c}" for c in constants)
+    number = f"{result + 0:g}" if isinstance(result, int | float) else str(result)
+    return f"{left} -> {'0 or NaN' if result is ZN else number}"
+
+
+def _dead(view: NodeView, expr: TensorExpr) -> str:
+    """Operands that inherit unread regions, with the output axes that such a region may look at."""
+    found: dict[int, list[set[int]]] = {}
+    for read in expr.reads:
+        shape = view.graph.shapes[view.name(read.operand)]
+        solved = invert(read.index, expr.extents, shape) if shape is not None else {}
+        axes = {d for d, p in solved.items() if d < len(expr.shape) and p != ZERO}
+        found.setdefault(read.operand, []).append(axes)
+    cells = []
+    for operand, lists in sorted(found.items()):
+        if axes := set.intersection(*lists):
+            cells.append(f"x{operand}: {' '.join(f'o{d}' for d in sorted(axes))}")
+    if expr.combine in (Combine.PRODUCT, Combine.BIASED_PRODUCT):
+        cells.append("a factor where the other is 0")
+    elif expr.combine is Combine.MAP and (view.domain, view.op) in ELEMENTWISE:
+        cells += _ignored(view, len(expr.reads))
+    return "; ".join(cells) or "none"
+
+
+def _ignored(view: NodeView, count: int) -> Iterator[str]:
+    """Operands that do not matter where another one is 0."""
+    for j in range(count):
+        for k in range(count):
+            constants = [0 if i == k else TOP for i in range(count)]
+            if j != k and ignores(view.op, j, constants, view):
+                yield f"x{j} where x{k} is 0"
+
+
+def _lowering(key: Operator, expr: TensorExpr) -> str:
+    if key in KERNELS:
+        return KERNELS[key]
+    if key in BY_OPERATOR:
+        return "packed"
+    if expr.combine not in BY_COMBINE:
+        return ORDINARY
+    if expr.combine is Combine.MOVE:
+        moves = key[0] == "" and (key[1] in RESHAPING or key[1] == "Transpose")
+        return "packed" if moves else ORDINARY
+    if expr.combine is Combine.REDUCE:
+        return "packed" if key[1].startswith("Reduce") else ORDINARY
+    return "packed" if expr.reads else ORDINARY
+
+
+def main() -> None:
+    """Write the page into the checkout that is the current directory."""
+    if not PAGE.parent.is_dir():
+        sys.exit(f"error: {PAGE.parent} is not here; run this in a checkout")
+    PAGE.write_text(page(), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,317 @@
+"""Race a compiled model against its peers: answers first, then times on one pinned thread."""
+
+import importlib
+import importlib.util
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pitc.errors import MachineError, UsageError
+from pitc.feeds import Case, InputSpec, draw_lengths, random_feeds
+from pitc.machine import installed
+from pitc.timing import Spread, interleave, one_core, ratios, spread
+from pitc.verify import Comparison, Run, compare
+
+OURS, BASE = "pitc", "onnxruntime"
+#: Sizes of named dimensions that nobody gave, in order of appearance: batch and length.
+SIZES = (8, 128, 8)
+#: A round has as many calls as fit into this time, at least one.
+ROUND_SECONDS, MOST_CALLS = 0.005, 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One way to run the model.
+
+    Args:
+        name: Name in tables.
+        package: The distribution whose version is shown.
+        load: Makes what runs one set of inputs, on one thread.
+    """
+
+    name: str
+    package: str
+    load: Callable[[], Run]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One contender's figures.
+
+    Args:
+        name: Its name.
+        version: Version of its package.
+        ms: CPU time of one run.
+        rounds_ms: The same, round by round; a round of a small model is the mean of several calls.
+        speedup: How many times faster pitc is, from ratios of the same rounds.
+        norm: Largest norm-wise relative error of an output; of the reference itself 0.
+    """
+
+    name: str
+    version: str
+    ms: Spread
+    rounds_ms: tuple[float, ...]
+    speedup: Spread
+    norm: float
+
+
+@dataclass(slots=True)
+class Race:
+    """Result of `race`.
+
+    Args:
+        timings: The contenders, pitc first.
+        left_out: Contenders that were not timed, and why.
+        core: The core of the thread; None where the system cannot pin.
+    """
+
+    timings: list[Timing] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    core: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        rows = [asdict(t) for t in self.timings]
+        return {"contenders": rows, "left_out": self.left_out, "core": self.core}
+
+
+class WrongAnswer(Exception):
+    """The compiled model differs from the reference; `comparison` tells where."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        super().__init__("wrong answer")
+        self.comparison = comparison
+
+
+def race(
+    contenders: Sequence[Contender],
+    case: Case,
+    *,
+    rounds: int,
+    seconds: float = float("inf"),
+    padding: str | None = None,
+    token_outputs: frozenset[str] = frozenset(),
+    tolerance: float | None = None,
+    stage: Callable[[str], None] = lambda name: None,
+    progress: Callable[[int], None] | None = None,
+) -> Race:
+    """Load, check and time.
+
+    Args:
+        contenders: The compiled model (`OURS`), the reference (`BASE`) and others, in any order.
+        case: The inputs.
+        rounds: Rounds that count.
+        seconds: No round starts after this much wall time.
+        padding: See `pitc.verify.compare`.
+        token_outputs: See `pitc.verify.compare`.
+        tolerance: See `pitc.verify.compare`.
+        stage: Called with `load`, `check` and `time`.
+        progress: Called with the number of rounds done.
+
+    Raises:
+        WrongAnswer: The compiled model's outputs differ from the reference.
+    """
+    result = Race()
+    with one_core() as result.core:
+        stage("load")
+        runs: dict[str, Run] = {}
+        for contender in contenders:
+            try:
+                runs[contender.name] = contender.load()
+            except Exception as error:
+                if contender.name in (OURS, BASE):
+                    raise
+                result.left_out[contender.name] = f"it cannot load the model: {_line(error)}"
+        stage("check")
+        norms = _check(runs, case, result, padding, token_outputs, tolerance)
+        stage("time")
+        calls = {name: _calls(runs[name], case.feeds) for name in norms}
+        work = {name: _repeated(runs[name], case.feeds, calls[name]) for name in norms}
+        taken = interleave(work, rounds, budget_s=seconds, progress=progress)
+        taken = {name: [t / calls[name] for t in times] for name, times in taken.items()}
+    versions = {c.name: installed(c.package) or "" for c in contenders}
+    for name in sorted(taken, key=lambda n: n != OURS):
+        ms = [t * 1e3 for t in taken[name]]
+        gain = spread(ratios(taken[name], taken[OURS]))
+        row = Timing(name, versions[name], spread(ms), tuple(ms), gain, norms[name])
+        result.timings.append(row)
+    return result
+
+
+def _check(
+    runs: Mapping[str, Run],
+    case: Case,
+    result: Race,
+    padding: str | None,
+    token_outputs: frozenset[str],
+    tolerance: float | None,
+) -> dict[str, float]:
+    """Errors of the contenders that answer right; the others are left out."""
+    expected = runs[BASE](case.feeds)
+    norms: dict[str, float] = {}
+    for name, run in runs.items():
+        try:
+            found = compare(
+                run,
+                lambda feeds: expected,
+                [case],
+                padding=padding,
+                token_outputs=token_outputs,
+                tolerance=tolerance,
+            )
+        except Exception as error:
+            if name in (OURS, BASE):
+                raise
+            result.left_out[name] = f"it fails: {_line(error)}"
+            continue
+        if found.ok:
+            norms[name] = max((o.norm for o in found.outputs), default=0.0)
+        elif name == OURS:
+            raise WrongAnswer(found)
+        else:
+            worst = next(o for o in found.outputs if not o.ok)
+            text = worst.problem or f"error {worst.norm:.1e}"
+            result.left_out[name] = f"its answer differs: {worst.output}: {text}"
+    return norms
+
+
+def _calls(run: Run, feeds: Mapping[str, np.ndarray]) -> int:
+    """Calls in one round, so that a round of a small model is not too short for the clock."""
+    start = time.process_time()
+    run(feeds)
+    once = max(time.process_time() - start, 1e-6)
+    return max(1, min(round(ROUND_SECONDS / once), MOST_CALLS))
+
+
+def _repeated(run: Run, feeds: Mapping[str, np.ndarray], calls: int) -> Callable[[], None]:
+    def work() -> None:
+        for _ in range(calls):
+            run(feeds)
+
+    return work
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or repr(error)
+
+
+# --- contenders ----------------------------------------------------------------------------------
+
+
+def session_options() -> Any:
+    """ONNX Runtime on the calling thread alone."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    return options
+
+
+def of_session(session: Any) -> Run:
+    """Runs an ONNX Runtime session; nothing but the run is in the timed part."""
+    names = [o.name for o in session.get_outputs()]
+
+    def run(feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        return dict(zip(names, session.run(names, feeds), strict=True))
+
+    return run
+
+
+def openvino(model: Path) -> Run:
+    """OpenVINO in f32 on one thread."""
+    core = importlib.import_module("openvino").Core()
+    hints = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": 1,
+        "NUM_STREAMS": 1,
+        "ENABLE_CPU_PINNING": False,
+    }
+    compiled = core.compile_model(core.read_model(str(model)), "CPU", hints)
+    request = compiled.create_infer_request()
+    outputs = [(port, sorted(port.get_names())) for port in compiled.outputs]
+
+    def run(feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        found = request.infer(feeds, share_inputs=True)
+        return {name: found[port] for port, names in outputs for name in names}
+
+    return run
+
+
+#: Peers besides ONNX Runtime itself: package -> loader of a model file.
+PEERS: dict[str, Callable[[Path], Run]] = {"openvino": openvino}
+
+
+def chosen_peers(names: Sequence[str]) -> list[str]:
+    """The peers to race against; every installed one when no name is given.
+
+    Raises:
+        UsageError: A name is not a peer.
+        MachineError: A named peer is not installed.
+    """
+    for name in names:
+        if name not in (BASE, *PEERS):
+            raise UsageError(f"peer {name!r} is not one of {', '.join((BASE, *PEERS))}")
+        if importlib.util.find_spec(name) is None:
+            raise MachineError(f"peer {name!r} is not installed", hint=f"pip install {name}")
+    return [n for n in PEERS if (n in names if names else importlib.util.find_spec(n) is not None)]
+
+
+# --- inputs --------------------------------------------------------------------------------------
+
+
+def make_case(
+    specs: Sequence[InputSpec],
+    dims: Mapping[str, int],
+    *,
+    padding: str | None = None,
+    lengths: Sequence[int] = (),
+    mean: int | None = None,
+    seed: int = 0,
+) -> Case:
+    """Random inputs of one batch, padded on the right.
+
+    Args:
+        specs: The inputs.
+        dims: Sizes of named dimensions; those that are missing come from `lengths` or `SIZES`.
+        padding: The mask input, if one is known; else every mask-like input is one.
+        lengths: Live tokens of each sequence; empty for random ones.
+        mean: Mean of random lengths; the longest is as long as the batch allows.
+        seed: Seed of the random numbers.
+
+    Raises:
+        UsageError: There is no mask for lengths, or they do not fit its shape.
+    """
+    masked = [s for s in specs if (s.name == padding if padding else s.mask_like)]
+    masked = [s for s in masked if len(s.shape) == 2 and not s.name.endswith("type_ids")]
+    if (lengths or mean is not None) and not masked:
+        raise UsageError("lengths need a mask, and no input is one", hint="name it by --padding")
+    given = dict(dims)
+    if lengths:
+        for dim, fit in zip(masked[0].shape, (len(lengths), max(lengths)), strict=True):
+            if isinstance(dim, str):
+                given.setdefault(dim, fit)
+    names = list(dict.fromkeys(d for spec in specs for d in spec.shape if isinstance(d, str)))
+    sizes = {n: given.get(n, SIZES[min(i, len(SIZES) - 1)]) for i, n in enumerate(names)}
+    rng = np.random.default_rng(seed)
+    drawn = list(lengths)
+    if masked and mean is not None:
+        batch, length = (d if isinstance(d, int) else sizes[d] for d in masked[0].shape)
+        try:
+            drawn = draw_lengths(rng, batch, length, mean)
+        except ValueError as error:
+            raise UsageError(f"--mean {mean}: {error}") from error
+    feeds = random_feeds(specs, sizes, rng, "right" if masked else "full", padding)
+    for spec in masked if drawn else ():
+        batch, length = feeds[spec.name].shape
+        if len(drawn) != batch or not all(0 <= n <= length for n in drawn):
+            raise UsageError(
+                f"lengths {drawn} do not fit {spec.name!r} of shape [{batch}, {length}]"
+            )
+        live = np.arange(length) < np.array(drawn)[:, None]
+        feeds[spec.name] = live.astype(spec.dtype)
+    return Case("right" if masked else "full", sizes, feeds)

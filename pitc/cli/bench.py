@@ -1,0 +1,171 @@
+"""`pitc bench`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pitc import api
+from pitc.artifact.manifest import FALLBACK
+from pitc.bench import (
+    BASE,
+    OURS,
+    PEERS,
+    Contender,
+    Race,
+    WrongAnswer,
+    chosen_peers,
+    make_case,
+    of_session,
+    race,
+    session_options,
+)
+from pitc.cli import show
+from pitc.cli.actions import (
+    given_dims,
+    open_model,
+    print_json,
+    read_inputs,
+    reference_session,
+    specs_of,
+    token_outputs,
+    warnings_as_lines,
+)
+from pitc.cli.plot import check_plot, draw
+from pitc.cli.steps import Steps
+from pitc.config import resolve
+from pitc.errors import MachineError, UsageError, VerificationError
+from pitc.feeds import Case, parse_shapes
+from pitc.machine import cpu_level, cpu_name, installed
+
+STAGES = ("load", "check", "time")
+
+
+def bench_model(
+    model: Path,
+    *,
+    inputs: Sequence[str],
+    padding: str | None,
+    target: str | None,
+    lengths: str | None,
+    mean: int | None,
+    shapes: Sequence[str],
+    seed: int,
+    against: Sequence[str],
+    rounds: int,
+    seconds: float,
+    tolerance: float | None,
+    plot: Path | None,
+    quiet: bool | None,
+    json: bool,
+) -> None:
+    """`pitc bench`."""
+    peers = chosen_peers(against)
+    if plot is not None:
+        check_plot(plot)
+    counts = _lengths(lengths)
+    if counts and mean is not None:
+        raise UsageError("--lengths and --mean exclude each other")
+    given = read_inputs(inputs)
+    compiled = open_model(model, padding, target, quiet)
+    padding = compiled.manifest.options.padding
+    source = compiled.path / FALLBACK if model.is_dir() else model
+    reference = reference_session(source)
+    names = [value.name for value in reference.get_inputs()]
+    if given and all(name in given for name in names):
+        if counts or mean is not None or shapes:
+            raise UsageError("--lengths, --mean and --shape have no effect: every input is given")
+        case = Case("given", {}, given)
+    else:
+        specs = specs_of(compiled)
+        dims = given_dims(specs, given) | parse_shapes(shapes, specs)
+        missing = [s for s in specs if s.name not in given]
+        made = make_case(missing, dims, padding=padding, lengths=counts, mean=mean, seed=seed)
+        case = Case(made.pattern, made.dims, made.feeds | given)
+    tokens = token_outputs(reference, padding)
+    try:
+        api.run_session(reference, case.feeds)
+    except UsageError as error:
+        if not case.dims or shapes:
+            raise
+        sizes = ", ".join(f"{name}={size}" for name, size in case.dims.items())
+        raise UsageError(error.message, hint=f"sizes were {sizes}; choose by --shape") from error
+    contenders = [
+        Contender(BASE, BASE, lambda: of_session(api.plain_session(source, session_options()))),
+        Contender(OURS, "pitc", lambda: of_session(compiled.session(session_options()))),
+        *(Contender(name, name, lambda name=name: PEERS[name](source)) for name in peers),  # type: ignore[misc]
+    ]
+    try:
+        with (
+            warnings_as_lines(),
+            Steps(STAGES, quiet=resolve({"quiet": quiet}).quiet) as steps,
+        ):
+            found = race(
+                contenders,
+                case,
+                rounds=rounds,
+                seconds=seconds,
+                padding=padding,
+                token_outputs=tokens,
+                tolerance=tolerance,
+                stage=steps,
+                progress=lambda done: steps.kernels(done, rounds, "rounds"),
+            )
+    except WrongAnswer as error:
+        if json:
+            print_json(error.comparison.to_dict())
+        else:
+            show.verified(error.comparison)
+        text = "the compiled model differs from ONNX Runtime; nothing was timed"
+        raise VerificationError(text, path=model) from error
+    _show(found, model, case, padding, json=json)
+    if plot is not None:
+        draw(plot, found, _title(model, case, padding))
+    if missing_peers := [name for name in against if name in found.left_out]:
+        name = missing_peers[0]
+        raise MachineError(f"peer {name!r} was not timed: {found.left_out[name]}")
+
+
+def _show(found: Race, model: Path, case: Case, padding: str | None, *, json: bool) -> None:
+    if not json:
+        show.raced(found, _title(model, case, padding))
+        return
+    live = _live(case, padding)
+    body = {
+        "model": model.name,
+        "padding": padding,
+        "inputs": {name: list(x.shape) for name, x in case.feeds.items()},
+        "tokens": live and {"live": live[0], "places": live[1]},
+        "rounds": len(found.timings[0].rounds_ms),
+        "machine": {
+            "cpu": cpu_name(),
+            "level": cpu_level(),
+            "onnxruntime": installed("onnxruntime"),
+            "threads": 1,
+        },
+    }
+    print_json(body | found.to_dict())
+
+
+def _live(case: Case, padding: str | None) -> tuple[int, int] | None:
+    """Live and all tokens, where a mask is known."""
+    if padding is None or padding not in case.feeds:
+        return None
+    mask = case.feeds[padding]
+    return int(np.count_nonzero(mask)), mask.size
+
+
+def _title(model: Path, case: Case, padding: str | None) -> str:
+    """What was timed, in one line."""
+    shapes = " ".join(f"{n}={'x'.join(map(str, x.shape))}" for n, x in case.feeds.items())
+    live = _live(case, padding)
+    tokens = f", {live[0]} of {live[1]} tokens live" if live else ""
+    return f"{model.name}: {shapes}{tokens}; one thread, CPU time"
+
+
+def _lengths(text: str | None) -> list[int]:
+    """Read `12,40,128`."""
+    parts = text.split(",") if text is not None else []
+    if not all(part.strip().isdecimal() for part in parts):
+        raise UsageError(f"lengths {text!r} are not N,N,...")
+    return [int(part) for part in parts]

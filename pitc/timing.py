@@ -1,0 +1,136 @@
+"""How a number is taken: one thread on one core, contenders interleaved, the order rotated.
+
+Standard library only: the thread limits must be set before any maths library is imported.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+
+Clock = Callable[[], float]
+
+THREAD_LIMITS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "TOKENIZERS_PARALLELISM",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Median, 5th and 95th percentile of some numbers, in their unit."""
+
+    median: float
+    p5: float
+    p95: float
+
+
+def spread(numbers: Sequence[float]) -> Spread:
+    """Median and percentiles, linear between the two nearest numbers.
+
+    Args:
+        numbers: At least one.
+    """
+    ordered = sorted(numbers)
+
+    def at(share: float) -> float:
+        place = share * (len(ordered) - 1)
+        low = int(place)
+        high = min(low + 1, len(ordered) - 1)
+        return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+    return Spread(at(0.5), at(0.05), at(0.95))
+
+
+def ratios(base: Sequence[float], other: Sequence[float]) -> list[float]:
+    """Base / other, round by round.
+
+    Args:
+        base: Seconds per round.
+        other: Seconds per round, of the same rounds.
+    """
+    return [b / max(o, 1e-12) for b, o in zip(base, other, strict=True)]
+
+
+def interleave(
+    contenders: Mapping[str, Callable[[], object]],
+    rounds: int,
+    *,
+    warm_up: int = 1,
+    clock: Clock = time.process_time,
+    budget_s: float = float("inf"),
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, list[float]]:
+    """Time every contender once per round; the one that starts changes from round to round.
+
+    Args:
+        contenders: Name -> the work of one call.
+        rounds: How many rounds count; at least one.
+        warm_up: Calls of each contender that do not count.
+        clock: Seconds; CPU time of the process unless told otherwise.
+        budget_s: No further round starts after this much wall time; one round always counts.
+        progress: Called with the number of rounds done.
+
+    Returns:
+        Name -> seconds, one per round, rounds in the same places for all.
+    """
+    start = time.monotonic()
+    names = list(contenders)
+    for _ in range(warm_up):
+        for work in contenders.values():
+            work()
+    taken: dict[str, list[float]] = {name: [] for name in names}
+    for done in range(max(rounds, 1)):
+        if done and time.monotonic() - start > budget_s:
+            break
+        first = done % max(len(names), 1)
+        for name in names[first:] + names[:first]:
+            before = clock()
+            contenders[name]()
+            taken[name].append(clock() - before)
+        if progress:
+            progress(done + 1)
+    return taken
+
+
+def ratio(base: Sequence[float], other: Sequence[float]) -> float:
+    """Median over the rounds of base / other: how many times faster the other is.
+
+    Args:
+        base: Seconds per round.
+        other: Seconds per round, of the same rounds.
+    """
+    return median(ratios(base, other))
+
+
+def limit_threads() -> None:
+    """Ask every maths library that is imported later to use one thread."""
+    for name in THREAD_LIMITS:
+        os.environ[name] = "false" if name.startswith("TOKENIZERS") else "1"
+
+
+def allowed_cores() -> set[int]:
+    """The cores this thread may run on; empty where the system does not say."""
+    return set(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else set()
+
+
+@contextmanager
+def one_core() -> Iterator[int | None]:
+    """Keep this thread on one core, the last of those allowed, until the block ends.
+
+    Yields:
+        The core, or None where the system cannot pin.
+    """
+    before = allowed_cores()
+    if not before:
+        yield None
+        return
+    os.sched_setaffinity(0, {max(before)})
+    try:
+        yield max(before)
+    finally:
+        os.sched_setaffinity(0, before)
