@@ -23,11 +23,10 @@ from rich.table import Table
 import pitc
 from benchmarks.contenders import session_options
 from benchmarks.machine import machine_facts
-from benchmarks.pinning import one_core
-from benchmarks.timing import interleave, ratio
 from models import minilm
 from models.text import Batch, batches
 from pitc.errors import PitcError, VerificationError
+from pitc.timing import interleave, one_core, ratio
 
 TOLERANCE = 1e-5
 
