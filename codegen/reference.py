@@ -23,8 +23,13 @@ def unpack(packed: Array, index: Array, out: Array) -> Array:
     return result
 
 
+def _times_sigmoid(x: Array, t: Array) -> Array:
+    with np.errstate(over="ignore"):  # e^-t may be inf: the product is 0
+        return np.asarray(x / (1.0 + np.exp(-t)))
+
+
 def activate(x: Array, activation: str) -> Array:
-    """Apply `none`, `relu` or `gelu` (exact form) to float64 values."""
+    """Apply one of the activations of `docs/plans.md` to float64 values."""
     match activation:
         case "none":
             return x
@@ -33,6 +38,12 @@ def activate(x: Array, activation: str) -> Array:
         case "gelu":
             tail: Array = 1.0 + _erf(x * math.sqrt(0.5))
             return 0.5 * x * tail
+        case "gelu_tanh":
+            return _times_sigmoid(x, math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
+        case "gelu_quick":
+            return _times_sigmoid(x, 1.702 * x)
+        case "silu":
+            return _times_sigmoid(x, x)
     raise ValueError(f"unknown activation {activation!r}")
 
 
@@ -52,7 +63,7 @@ def gather_gemm(
         w: `[K, N]`, not in panels.
         bias: `[N]`.
         residual: `[T, N]`.
-        activation: `none`, `relu` or `gelu`.
+        activation: One of those of `docs/plans.md`.
 
     Returns:
         `[T, N]` f64.

@@ -36,6 +36,10 @@ _ROUND = 12582912.0
 _ONE_BITS, _SIGN_BIT, _MAGNITUDE_BITS = 0x3F800000, -0x80000000, 0x7FFFFFFF
 _ERF_MAX = 3.93
 _TANH_SPLIT = 0.6
+_QUICK = 1.702
+# 2 u = 2 sqrt(2 / pi) (x + 0.044715 x^3)
+_GELU_SLOPE = 1.5957691216057308
+_GELU_CUBE = 0.044715 * _GELU_SLOPE
 
 # (e^r - 1 - r) / r^2 for |r| <= ln(2) / 2
 _EXP = (
@@ -120,6 +124,27 @@ def tanh(x: Expr) -> Expr:
 def relu(x: Expr) -> Expr:
     """The larger of x and 0; NaN stays NaN."""
     return keep(select(x < splat(0), splat(0), x))
+
+
+def _times_sigmoid(x: Expr, t: Expr) -> Expr:
+    """Compute x / (1 + e^-t), for t of the sign of x."""
+    return keep(x / keep(exp(keep(splat(0) - t)) + splat(1)))
+
+
+def silu(x: Expr) -> Expr:
+    """The sigmoid linear unit: x * sigmoid(x)."""
+    return _times_sigmoid(x, x)
+
+
+def gelu_quick(x: Expr) -> Expr:
+    """The sigmoid form of GELU: x * sigmoid(1.702 x)."""
+    return _times_sigmoid(x, keep(x * splat(_QUICK)))
+
+
+def gelu_tanh(x: Expr) -> Expr:
+    """The tanh form of GELU, x * (1 + tanh(u)) / 2, which is x * sigmoid(2 u)."""
+    inner = keep(fma(keep(x * x), splat(_GELU_CUBE), splat(_GELU_SLOPE)))
+    return _times_sigmoid(x, keep(x * inner))
 
 
 def gelu(x: Expr) -> Expr:

@@ -1,6 +1,5 @@
 """Runs a lowered model without any kernel: ONNX's reference evaluator, PIT nodes by numpy."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -8,6 +7,7 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
+from pitc.codegen.reference import activate
 from pitc.ir.panels import unpack_panels
 
 Array = np.ndarray
@@ -114,19 +114,13 @@ def gather_gemm(fields: dict[str, str], a: Array, panels: Array, *rest: Array) -
         assert a.shape == (*live.shape, k), (a.shape, live.shape)
     x = flat[rows] if flag["gather"] else flat
     y = x @ unpack_panels(panels, n) + bias
-    y = {"none": lambda v: v, "relu": lambda v: np.maximum(v, 0), "gelu": gelu}[
-        fields["activation"]
-    ](y)
+    y = activate(y, fields["activation"]) if y.size else y
     y = (y + residual).astype(np.float32)
     if live is not None and flag["scatter"]:
         out = np.zeros((live.size, n), np.float32)
         out[rows] = y
         return (out.reshape(*live.shape, n),)
     return (y if flag["gather"] else y.reshape(*a.shape[:-1], n),)
-
-
-def gelu(x: Array) -> Array:
-    return 0.5 * x * (1 + np.vectorize(math.erf)(x / np.sqrt(2.0))) if x.size else x
 
 
 OPERATIONS = {

@@ -131,7 +131,7 @@ def test_requests_that_cannot_be_answered(tmp_path: Path) -> None:
         build_kernels((), ("v3",), out)
     for bad in (
         KernelRequest.of("gather_gemm", k=0, n=1, activation="none", residual=0),
-        KernelRequest.of("gather_gemm", k=1, n=1, activation="silu", residual=0),
+        KernelRequest.of("gather_gemm", k=1, n=1, activation="swish", residual=0),
         KernelRequest.of("attention", d=257, dv=1, bias=0),
         KernelRequest.of("pack", word_bytes=2),
     ):

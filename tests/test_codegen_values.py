@@ -88,13 +88,15 @@ def test_reference_attention_is_softmax() -> None:
     assert (reference.attention(q, k[:0], v[:0], 1.0, nan_to_zero=True) == 0).all()
 
 
-def test_reference_gelu_and_relu() -> None:
+def test_reference_activations() -> None:
     x = np.array([-1.0, 0.0, 2.0])
     gelu = reference.activate(x, "gelu")
     assert np.allclose(gelu, [-0.15865525393145707, 0.0, 1.9544997361036416], rtol=1e-15, atol=0)
     assert np.array_equal(reference.activate(x, "relu"), [0.0, 0.0, 2.0])
-    with pytest.raises(ValueError, match="silu"):
-        reference.activate(x, "silu")
+    silu = reference.activate(x, "silu")
+    assert np.allclose(silu, [-0.2689414213699951, 0.0, 1.7615941559557649], rtol=1e-15, atol=0)
+    with pytest.raises(ValueError, match="swish"):
+        reference.activate(x, "swish")
 
 
 def test_importing_codegen_does_not_import_tvm() -> None:

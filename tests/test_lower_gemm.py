@@ -44,6 +44,7 @@ GELU_STEPS = [
     ("Mul", ("m", "half"), "y"),
 ]
 NUMBERS = {"root": math.sqrt(2), "one": 1.0, "half": 0.5, "inverse": HALF_ROOT, "zero": 0.0}
+NUMBERS |= {"three": 3.0, "cube": 0.044715, "slope": math.sqrt(2 / math.pi), "quick": 1.702}
 
 SPELLINGS = {
     "exporter": (GELU_STEPS, "gelu"),
@@ -58,9 +59,28 @@ SPELLINGS = {
         "gelu",
     ),
     "operator": ([("Gelu", ("x",), "y")], "gelu"),
+    "tanh operator": ([("Gelu", ("x",), "y", {"approximate": "tanh"})], "gelu_tanh"),
+    "exported tanh": (
+        [
+            ("Pow", ("x", "three"), "p"),
+            ("Mul", ("p", "cube"), "c"),
+            ("Add", ("x", "c"), "i"),
+            ("Mul", ("i", "slope"), "u"),
+            ("Tanh", ("u",), "t"),
+            ("Add", ("t", "one"), "s"),
+            ("Mul", ("x", "half"), "h"),
+            ("Mul", ("h", "s"), "y"),
+        ],
+        "gelu_tanh",
+    ),
+    "swish": ([("Sigmoid", ("x",), "s"), ("Mul", ("s", "x"), "y")], "silu"),
+    "clip": (
+        [("Mul", ("x", "quick"), "q"), ("Sigmoid", ("q",), "s"), ("Mul", ("x", "s"), "y")],
+        "gelu_quick",
+    ),
     "relu": ([("Relu", ("x",), "y")], "relu"),
     "relu as max": ([("Max", ("x", "zero"), "y")], "relu"),
-    "tanh form": ([("Gelu", ("x",), "y", {"approximate": "tanh"})], None),
+    "other tanh": ([("Tanh", ("x",), "t"), ("Mul", ("x", "t"), "y")], None),
     "other constant": ([("Div", ("x", "one"), "a"), *GELU_STEPS[1:]], None),
     "negative": ([("Neg", ("x",), "n"), ("Relu", ("n",), "y")], None),
     "leaky": ([("LeakyRelu", ("x",), "y")], None),

@@ -23,7 +23,7 @@ from typing import Any
 from pitc.codegen import tir
 from pitc.codegen.targets import Target
 from pitc.codegen.variant import Tile, Variant, derive_micro_tile
-from pitc.codegen.vector_math import gelu, relu
+from pitc.codegen.vector_math import gelu, gelu_quick, gelu_tanh, relu, silu
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 
 BLOCK_TILES = 16
@@ -39,6 +39,9 @@ ACTIVATIONS: Mapping[str, Callable[[tir.Expr], tir.Expr]] = {
     "none": lambda x: x,
     "relu": relu,
     "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "gelu_quick": gelu_quick,
+    "silu": silu,
 }
 
 

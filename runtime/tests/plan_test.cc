@@ -103,7 +103,7 @@ void RefusesValues() {
                    "bare file name"));
   }
   CHECK(Contains(Error(With(kGemm, "activation=relu", "activation=swish")),
-                 "one of none, relu, gelu, got 'swish'"));
+                 "one of none, relu, gelu, gelu_tanh, gelu_quick, silu, got 'swish'"));
   CHECK(Contains(Error(With(kDetect, "rank=2", "rank=9")), "expected rank in 1..8"));
 }
 
