@@ -171,7 +171,8 @@ Symbols ReadMove(Fields& in, Plan* plan) {
 
 Symbols ReadGatherGemm(Fields& in, Plan* plan) {
   GatherGemmPlan p{};
-  std::string activation = in.Word("activation", {"none", "relu", "gelu", "gelu_tanh", "gelu_quick", "silu"});
+  std::string activation =
+      in.Word("activation", {"none", "relu", "gelu", "gelu_tanh", "gelu_quick", "silu"});
   p.k = in.Int("k", 1, kLargestExtent);
   p.n = in.Int("n", 1, kLargestExtent);
   p.bias = in.Flag("bias");
