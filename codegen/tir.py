@@ -156,6 +156,13 @@ def store(buffer: Buffer, value: Expr, *index: Expr, lanes: int = LANES) -> None
         T.evaluate(T.masked_store(buffer, value, *_lanes(index), _first(lanes)))
 
 
+def prefetch(buffer: Buffer, *index: Expr) -> None:
+    """Ask for the cache line of an element that is read soon."""
+    pointer = T.address_of(buffer[tuple(index)])
+    read, all_levels, data = 0, 3, 1
+    T.evaluate(T.call_intrin("void", "tirx.prefetch", pointer, read, all_levels, data))
+
+
 def assign(buffer: Buffer, value: Expr, *index: Expr) -> None:
     """Store one element of a buffer."""
     T.buffer_store(buffer, value, list(index))

@@ -8,7 +8,7 @@ import pytest
 
 from pitc.codegen import reference
 from pitc.codegen.call import KernelLibrary
-from pitc.codegen.families.gather_gemm import k_block
+from pitc.codegen.families.gather_gemm import SPLIT_K, k_block
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, pack_panels, panel_count
 from tests.codegen_kernels import LEVELS, Array, bits, guarded, library, normal
@@ -147,9 +147,9 @@ def test_rows_beyond_two_to_the_31_elements(kernels: KernelLibrary, level: str) 
     assert (np.abs(c[rows] - want) <= tolerance).all()
 
 
-@pytest.mark.parametrize("k", [1, 17, 3072, 3073, 4096, 6150, 50_000])
+@pytest.mark.parametrize("k", [1, 17, 1536, 1537, 3072, 4096, 6150, 50_000])
 def test_k_blocks_cover_k_evenly(k: int, level: str) -> None:
     block = k_block(k)
     count = -(-k // block)
-    assert block == k if k <= 3072 else block <= 2048 and block % 16 == 0
+    assert block == k if k <= SPLIT_K else block <= SPLIT_K and block % 16 == 0
     assert 0 < k - (count - 1) * block <= block

@@ -28,9 +28,8 @@ from pitc.ir.panels import PANEL_WIDTH, panel_count
 
 BLOCK_TILES = 16
 """Row tiles that share one pass over B."""
-UNSPLIT_K = 3072
-"""Up to here one pass over k measured fastest; larger k runs in blocks of at most SPLIT_K."""
-SPLIT_K = 2048
+SPLIT_K = 1536
+"""Longest k block: longer ones lose the rows of A or the panel of B from the second-level cache."""
 UNROLL_K = 4
 SINGLE_ROWS = 2
 """So many left-over rows run one by one; more of them fill a padded row tile in less time."""
@@ -47,9 +46,9 @@ ACTIVATIONS: Mapping[str, Callable[[tir.Expr], tir.Expr]] = {
 
 def k_block(k: int) -> int:
     """Length of the k blocks: all of k, or equal multiples of 16, the last maybe shorter."""
-    if k <= UNSPLIT_K:
-        return k
     blocks = -(-k // SPLIT_K)
+    if blocks == 1:
+        return k
     return -(-k // (tir.LANES * blocks)) * tir.LANES
 
 
@@ -165,13 +164,17 @@ class _RegisterTile:
         """One k block of the tile."""
         kernel = self.kernel
         if kernel.k_blocks == 1:
+            self.fetch()
             self.clear()
             self.multiply(kb)
             self.write(self.epilogue)
         else:
+            last = kb == kernel.k_blocks - 1
+            if kernel.residual is not None:
+                with tir.when(last):
+                    self.fetch()
             tir.either(kb == 0, self.clear, self.resume)
             self.multiply(kb)
-            last = kb == kernel.k_blocks - 1
             tir.either(last, lambda: self.write(self.epilogue), lambda: self.write(self.partial))
 
     def clear(self) -> None:
@@ -186,6 +189,13 @@ class _RegisterTile:
             lanes = self.columns.lanes(v)
             at = self.column + v * tir.LANES
             self.acc[r][v].set(tir.load(self.kernel.c, rows_c[r], at, lanes=lanes))
+
+    def fetch(self) -> None:
+        """Ask for the residual: it arrives while the products are added."""
+        if self.kernel.residual is not None:
+            for r, v in self.places:
+                at = self.column + v * tir.LANES
+                tir.prefetch(self.kernel.residual, self.listed[r], at)
 
     def multiply(self, kb: tir.Expr) -> None:
         """Add the products of one k block."""

@@ -36,7 +36,7 @@ AttentionSplit::AttentionSplit(const int32_t* q_offsets, int64_t sequences, int6
     : q_offsets_(q_offsets), sequences_(sequences), heads_(heads), first_task_(first_task) {
   first_task[0] = 0;
   for (int64_t s = 0; s < sequences; ++s) {
-    const Blocks blocks = EvenBlocks(q_offsets[s + 1] - q_offsets[s], kQueryBlock, 1);
+    const Blocks blocks = EvenBlocks(q_offsets[s + 1] - q_offsets[s], kQueryBlock, kQueryUnit);
     first_task[s + 1] = first_task[s] + blocks.Count() * heads;
   }
 }
@@ -44,7 +44,7 @@ AttentionSplit::AttentionSplit(const int32_t* q_offsets, int64_t sequences, int6
 AttentionSplit::Part AttentionSplit::At(int64_t task) const {
   const int64_t* after = std::upper_bound(first_task_, first_task_ + sequences_ + 1, task);
   const int64_t s = after - first_task_ - 1, local = task - first_task_[s];
-  const Blocks blocks = EvenBlocks(q_offsets_[s + 1] - q_offsets_[s], kQueryBlock, 1);
+  const Blocks blocks = EvenBlocks(q_offsets_[s + 1] - q_offsets_[s], kQueryBlock, kQueryUnit);
   const int64_t block = local % blocks.Count(), start = q_offsets_[s];
   return {s, local / blocks.Count(), start + blocks.Begin(block), start + blocks.End(block)};
 }

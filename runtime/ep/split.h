@@ -23,10 +23,11 @@ struct GemmSplit {
 GemmSplit SplitGemm(int64_t rows, int64_t k, int64_t panels, int64_t width);
 
 // The query blocks of packed attention: for each sequence, head and at most `kQueryBlock` queries
-// one task. Tasks of one sequence and head follow each other, as they share keys.
+// one task, whole register tiles of `kQueryUnit` queries but for the last. Tasks of one sequence
+// and head follow each other, as they share keys.
 class AttentionSplit {
  public:
-  static constexpr int64_t kQueryBlock = 64;
+  static constexpr int64_t kQueryBlock = 128, kQueryUnit = 32;
 
   // first_task: room for sequences + 1 numbers, which must outlive the object. q_offsets: int32
   // [sequences + 1], ascending.

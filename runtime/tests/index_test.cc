@@ -118,14 +118,15 @@ void GemmSplitCovers() {
 
 void AttentionSplitCovers() {
   for (const std::vector<int32_t>& offsets :
-       {std::vector<int32_t>{0}, {0, 0}, {0, 1}, {0, 0, 64, 64, 129, 130, 500, 500}}) {
+       {std::vector<int32_t>{0}, {0, 0}, {0, 1}, {0, 0, 64, 64, 193, 194, 500, 500}}) {
     const auto sequences = static_cast<int64_t>(offsets.size()) - 1;
     std::vector<int64_t> first(offsets.size());
     const pitc::AttentionSplit split(offsets.data(), sequences, 3, first.data());
     std::map<std::array<int64_t, 2>, int> seen;  // (query, head)
     for (int64_t task = 0; task < split.Count(); ++task) {
       const auto part = split.At(task);
-      CHECK(part.query_end - part.query_begin <= 64 && part.query_begin < part.query_end);
+      CHECK(part.query_end - part.query_begin <= pitc::AttentionSplit::kQueryBlock &&
+            part.query_begin < part.query_end);
       const auto s = static_cast<size_t>(part.sequence);
       CHECK(offsets[s] <= part.query_begin && part.query_end <= offsets[s + 1]);
       for (int64_t i = part.query_begin; i < part.query_end; ++i) ++seen[{i, part.head}];
