@@ -59,28 +59,47 @@ class CompileCase:
 
     Args:
         name: Name on the command line and of the result file.
-        config: The encoder to compile.
+        config: The model to compile.
         padding: The mask input that pitc is told about, or None.
         seed: Of the weights.
     """
 
     name: str
-    config: BertConfig
+    config: ModelConfig
     padding: str | None = "attention_mask"
     seed: int = 0
 
 
-Case = EncoderCase | TextCase | CompileCase
+@dataclass(frozen=True, slots=True)
+class FootprintCase:
+    """What a compiled model costs besides its time: loading, memory, disk; two threads.
+
+    Args:
+        batch: One batch of this case is run.
+    """
+
+    batch: EncoderCase
+
+    @property
+    def name(self) -> str:
+        """Name on the command line and of the result file."""
+        return f"footprint-{self.batch.name}"
+
+
+Case = EncoderCase | TextCase | CompileCase | FootprintCase
+
+BERT_32 = EncoderCase("bert-32x128-m40", BERT_BASE, batch=32, length=128, mean=40)
 
 CASES: tuple[Case, ...] = (
     TextCase("minilm-64", batch=64, batches=3),
-    EncoderCase("bert-32x128-m40", BERT_BASE, batch=32, length=128, mean=40),
+    BERT_32,
     EncoderCase("bert-16x256-m100", BERT_BASE, batch=16, length=256, mean=100),
     EncoderCase("bert-8x384-m150", BERT_BASE, batch=8, length=384, mean=150),
     EncoderCase("bert-4x128-full", BERT_BASE, batch=4, length=128, mean=128),
     EncoderCase("opt-8x128-m40", OPT_125M, batch=8, length=128, mean=40, side="left"),
     EncoderCase("t5-8x128-m40", T5_BASE, batch=8, length=128, mean=40),
     CompileCase("compile-bert", BERT_BASE),
+    FootprintCase(BERT_32),
 )
 
 
@@ -88,4 +107,7 @@ def shortened(case: Case, layers: int) -> Case:
     """The case with fewer encoder layers, for development."""
     if isinstance(case, TextCase):
         return replace(case, layers=layers)
+    if isinstance(case, FootprintCase):
+        batch = case.batch
+        return FootprintCase(replace(batch, config=replace(batch.config, layers=layers)))
     return replace(case, config=replace(case.config, layers=layers))

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.workload import MASK, Feeds, Workload
+from pitc.bench import compiled_by_openvino, session_options
 
 Rows = npt.NDArray[np.intp]
 Part = tuple[Rows, npt.NDArray[Any]]
@@ -81,27 +82,8 @@ def _first_output(session: Any) -> Infer:
 
 def openvino(workload: Workload) -> Infer:
     """OpenVINO in f32, one thread, one stream."""
-    core = importlib.import_module("openvino").Core()
-    hints = {
-        "INFERENCE_PRECISION_HINT": "f32",
-        "INFERENCE_NUM_THREADS": 1,
-        "NUM_STREAMS": 1,
-        "ENABLE_CPU_PINNING": False,
-    }
-    compiled = core.compile_model(core.read_model(str(workload.model)), "CPU", hints)
-    request = compiled.create_infer_request()
+    request = compiled_by_openvino(workload.model).create_infer_request()
     return lambda feeds: request.infer(feeds)[0]
-
-
-def session_options() -> Any:
-    """ONNX Runtime on the calling thread alone."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    options.log_severity_level = 3
-    return options
 
 
 @dataclass(frozen=True, slots=True)

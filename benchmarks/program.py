@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from benchmarks.cases import CASES, Case, CompileCase, shortened
+from benchmarks.cases import CASES, Case, CompileCase, FootprintCase, shortened
 from benchmarks.contenders import BASE, CONTENDERS, OURS
+from benchmarks.footprint import measure_footprint
 from benchmarks.machine import machine_facts, measure_limits
 from benchmarks.report import RESULTS, save, table
 from benchmarks.run import SCHEMA, TOLERANCE, describe, time_case, time_compile
@@ -47,6 +48,8 @@ def run_cases(
         for case in cases:
             if isinstance(case, CompileCase):
                 measured = time_compile(case, min(rounds, COMPILE_ROUNDS), cores, say)
+            elif isinstance(case, FootprintCase):
+                measured = measure_footprint(case, rounds, cores, say)
             else:
                 measured = time_case(case, rounds, limits, contenders, say)
             head = {"schema": SCHEMA, "case": describe(case), "machine": facts}

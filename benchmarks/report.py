@@ -49,8 +49,32 @@ def batch_table(result: dict[str, Any]) -> Table:
     return table
 
 
+def footprint_table(result: dict[str, Any]) -> Table:
+    """The table of a footprint case."""
+    table = Table(
+        title=result["case"]["name"],
+        caption=f"medians; `pitc --help` takes {result['help_s']:.2f} s",
+    )
+    for heading in ("", "load s", "peak MB", "disk MB", "second thread"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, row in result["footprint"].items():
+        gain = row["two_threads"]
+        table.add_row(
+            name,
+            _number(row["load_s"], 2),
+            _number(row["peak_bytes"] / 1e6),
+            _number(row["disk_bytes"] / 1e6),
+            "-" if gain is None else f"{gain:.2f}x",
+        )
+    shares = (f"{result['ratios'][key]:.2f}" for key in ("load_s", "peak_bytes", "disk_bytes"))
+    table.add_row("ratio", *shares, "-")
+    return table
+
+
 def table(result: dict[str, Any]) -> Table:
     """The table of a result."""
+    if "footprint" in result:
+        return footprint_table(result)
     return batch_table(result) if "contenders" in result else compile_table(result)
 
 

@@ -29,8 +29,7 @@ from benchmarks.contenders import (
     relative_error,
 )
 from benchmarks.cost import flops, weight_bytes
-from benchmarks.workload import Workload, make_workload
-from models.bert import bert
+from benchmarks.workload import Workload, build, make_workload
 from pitc.errors import MachineError
 from pitc.timing import THREAD_LIMITS, interleave, ratio
 
@@ -160,7 +159,7 @@ def time_compile(
     with tempfile.TemporaryDirectory() as folder:
         say(f"{case.name}: build the model")
         model = Path(folder, "model.onnx")
-        onnx.save(bert(case.config, np.random.default_rng(case.seed)), model)
+        onnx.save(build(case.config, np.random.default_rng(case.seed)), model)
         for i in range(max(rounds, 1)):
             say(f"{case.name}: round {i + 1} of {rounds}")
             out = Path(folder, f"round{i}.pitc")
@@ -189,4 +188,4 @@ def time_compile(
 
 def describe(case: Case) -> dict[str, Any]:
     """The case as it goes into its result file."""
-    return {"kind": type(case).__name__, **asdict(case)}
+    return {"kind": type(case).__name__, "name": case.name, **asdict(case)}

@@ -1,4 +1,4 @@
-"""Calling a built kernel from Python through ctypes: for tests and benchmarks, no TVM needed.
+"""Calling a built kernel from Python through ctypes, without TVM and without a session.
 
 The structures are this project's own declarations of the packed calling convention that
 `docs/plans.md` builds on. Workspace comes 64-byte aligned from the C library.

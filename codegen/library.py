@@ -114,7 +114,8 @@ def build_kernels(
 
     from pitc.codegen.lower import compile_function
 
-    with tempfile.TemporaryDirectory(prefix="pitc-kernels-") as folder:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".kernels-", dir=out.parent) as folder:
         objects = []
         symbols = []
         for done, (request, target) in enumerate(work):
@@ -126,9 +127,5 @@ def build_kernels(
             symbols.append(symbol)
         so = Path(folder) / "kernels.so"
         _link(compiler, objects, [f"__tvm_ffi_{s}" for s in symbols], so)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        part = out.with_name(f".{out.name}.{os.getpid()}")
-        shutil.copyfile(so, part)
-        part.chmod(0o755)
-        part.replace(out)
+        so.replace(out)
     return sorted(symbols)

@@ -4,6 +4,7 @@ The kernels are written as loops, vectors and scratch arrays already. TVM's full
 times as long, produces the same machine code, and narrows 64-bit indices where it thinks it may.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,19 @@ compilation_pipeline.register_tir_pipeline(_PIPELINE, _pipeline)
 
 
 def compile_function(function: Any, target: Target, path: Path) -> None:
-    """Compile one TIR function for a CPU level and write its object file."""
+    """Compile one TIR function for a CPU level and write its object file.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    path.write_bytes(object_code(function, target))
+
+
+def object_code(function: Any, target: Target) -> bytes:
+    """The bytes of an object file. LLVM ends the process when its disk is full: so none is used."""
     machine = tvm.target.Target({"kind": "llvm", "mcpu": target.mcpu})
     module = tvm.IRModule.from_expr(function)
-    tvm.compile(module, target=machine, tir_pipeline=_PIPELINE).mod.write_to_file(str(path), "o")
+    built = tvm.compile(module, target=machine, tir_pipeline=_PIPELINE).mod
+    with open(os.memfd_create("object"), "rb") as memory:
+        built.write_to_file(f"/proc/self/fd/{memory.fileno()}", "o")
+        return memory.read()

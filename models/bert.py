@@ -7,7 +7,7 @@ import onnx
 
 from models.graph import Array, Dim, GraphBuilder
 from models.heads import HEADS
-from models.layers import ACTIVATION, LINEAR, NORM, RESHAPE, SCORES
+from models.layers import ACTIVATION, LINEAR, NORM, RESHAPE, SCORES, Sizes, attention
 from models.masks import MASKS, MaskDialect, MaskInput
 
 MASK_DTYPES = ("int64", "int32", "float32", "bool")
@@ -18,15 +18,10 @@ Weights = dict[str, Array]
 
 
 @dataclass(frozen=True, slots=True)
-class BertConfig:
-    """Sizes of an encoder and the form of its export.
+class BertConfig(Sizes):
+    """Sizes of an encoder, `hidden` a multiple of `heads`, and the form of its export.
 
     Args:
-        layers: Encoder layers.
-        hidden: Width of the hidden state; a multiple of `heads`.
-        heads: Attention heads.
-        ffn: Width of the feed-forward layer.
-        vocab: Rows of the word table.
         positions: Rows of the position table: the longest sequence.
         types: Rows of the token-type table.
         labels: Outputs of a classification head.
@@ -47,11 +42,6 @@ class BertConfig:
         constant_nodes: Small constants as nodes instead of initializers.
     """
 
-    layers: int = 2
-    hidden: int = 32
-    heads: int = 4
-    ffn: int = 64
-    vocab: int = 97
     positions: int = 64
     types: int = 2
     labels: int = 3
@@ -204,23 +194,19 @@ def _attention(
     dialect: MaskDialect | None,
     mask: str,
 ) -> str:
-    def heads(name: str, perm: list[int]) -> str:
-        y = _linear(g, config, weights, x, f"{layer}.attention.self.{name}")
-        y = RESHAPE[config.reshape](g, y, (config.heads, config.head_size))
-        return g.op("Transpose", y, perm=perm)
+    def project(name: str) -> str:
+        return _linear(g, config, weights, x, f"{layer}.attention.self.{name}")
 
-    q, k_t, v = (
-        heads(name, perm)
-        for name, perm in (("query", [0, 2, 1, 3]), ("key", [0, 2, 3, 1]), ("value", [0, 2, 1, 3]))
-    )
-    scores = SCORES[config.scores](g, q, k_t, config.head_size)
-    if dialect is not None:
-        scores = dialect.apply(g, scores, mask)
-    p = g.op("Softmax", scores, axis=-1)
-    if dialect is not None and dialect.nan_guard:
-        p = g.op("Where", g.op("IsNaN", p), g.const(0.0), p)
-    y = g.op("Transpose", g.op("MatMul", p, v), perm=[0, 2, 1, 3])
-    y = RESHAPE[config.reshape](g, y, (config.hidden,))
+    def weigh(q: str, k_t: str) -> str:
+        scores = SCORES[config.scores](g, q, k_t, config.head_size)
+        if dialect is not None:
+            scores = dialect.apply(g, scores, mask)
+        p = g.op("Softmax", scores, axis=-1)
+        if dialect is None or not dialect.nan_guard:
+            return p
+        return g.op("Where", g.op("IsNaN", p), g.const(0.0), p)
+
+    y = attention(g, project, (config.heads, config.head_size), weigh, config.reshape)
     return _linear(g, config, weights, y, f"{layer}.attention.output.dense")
 
 

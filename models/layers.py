@@ -1,11 +1,33 @@
-"""The pieces of an encoder layer in the forms that exporters write: form name -> builder."""
+"""The pieces of a transformer layer in the forms that exporters write: form name -> builder."""
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
-from models.graph import Array, GraphBuilder
+from models.graph import Array, GraphBuilder, element_type
+from models.masks import FLOAT_MIN
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What every transformer of the zoo has.
+
+    Args:
+        layers: Encoder or decoder layers.
+        hidden: Width of the hidden state.
+        heads: Attention heads.
+        ffn: Width of the feed-forward layer.
+        vocab: Rows of the word table.
+    """
+
+    layers: int = 2
+    hidden: int = 32
+    heads: int = 4
+    ffn: int = 64
+    vocab: int = 97
+
 
 Linear = Callable[[GraphBuilder, str, str, Array, Array | None], str]
 
@@ -125,3 +147,51 @@ RESHAPE: dict[str, Callable[[GraphBuilder, str, tuple[int, ...]], str]] = {
     "infer": _heads_infer,
     "zeros": _heads_zeros,
 }
+
+_HEADS_FIRST = {"query": [0, 2, 1, 3], "key": [0, 2, 3, 1], "value": [0, 2, 1, 3]}
+
+
+def attention(
+    g: GraphBuilder,
+    project: Callable[[str], str],
+    heads: tuple[int, int],
+    weigh: Callable[[str, str], str],
+    reshape: str = "zeros",
+) -> str:
+    """Attention of every head, without the output projection.
+
+    Args:
+        g: The graph.
+        project: `query`, `key` or `value` -> [b, s, heads * size].
+        heads: Number of heads, and their size.
+        weigh: q [b, h, s, size] and k_t [b, h, size, s] -> probabilities [b, h, s, s].
+        reshape: A key of `RESHAPE`.
+
+    Returns:
+        [b, s, heads * size].
+    """
+    q, k_t, v = (
+        g.op("Transpose", RESHAPE[reshape](g, project(name), heads), perm=perm)
+        for name, perm in _HEADS_FIRST.items()
+    )
+    y = g.op("Transpose", g.op("MatMul", weigh(q, k_t), v), perm=[0, 2, 1, 3])
+    return RESHAPE[reshape](g, y, (math.prod(heads),))
+
+
+def biased_softmax(g: GraphBuilder, q: str, k_t: str, bias: str) -> str:
+    """Probabilities of unscaled scores to which masks and position biases are added."""
+    return g.op("Softmax", g.op("Add", g.op("MatMul", q, k_t), bias), axis=-1)
+
+
+def keys_and_queries(g: GraphBuilder, tokens: str) -> tuple[str, str]:
+    """Positions of keys [1, s] and of queries [s, 1] for a value [b, s], int64."""
+    place = g.op("Range", g.const(0, np.int64), g.size(tokens, 1), g.const(1, np.int64))
+    return g.op("Unsqueeze", place, g.ints(0)), g.op("Unsqueeze", place, g.ints(1))
+
+
+def causal_bias(g: GraphBuilder, mask: str) -> str:
+    """Added to the scores, [batch, 1, query, key]: 0 for earlier tokens, else the least number."""
+    earlier = g.op("LessOrEqual", *keys_and_queries(g, mask))
+    token = g.op("Unsqueeze", g.op("Cast", mask, to=element_type(np.bool_)), g.ints(1, 2))
+    keep = g.op("And", token, earlier)
+    return g.op("Where", keep, g.const(0.0), g.const(FLOAT_MIN))

@@ -4,39 +4,99 @@ The graph is what a tracing exporter writes for a prefill: no cache, last hidden
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import onnx
 
 from models.graph import Array, GraphBuilder
-from models.layers import ACTIVATION, LINEAR, NORM
+from models.layers import (
+    ACTIVATION,
+    LINEAR,
+    NORM,
+    Sizes,
+    attention,
+    biased_softmax,
+    causal_bias,
+)
+from models.sparsity import Sparsity
 
-FLOAT_MIN = float(np.finfo(np.float32).min)
 OFFSET = 2  # rows of the position table that no token uses
 
 
 @dataclass(frozen=True, slots=True)
-class OptConfig:
-    """Sizes of the decoder.
+class OptConfig(Sizes):
+    """Sizes of the decoder; `hidden` is a multiple of `heads`.
 
     Args:
-        layers: Decoder layers.
-        hidden: Width of the hidden state; a multiple of `heads`.
-        heads: Attention heads.
-        ffn: Width of the feed-forward layer.
-        vocab: Rows of the word table.
         positions: Longest sequence.
+        sparsity: Zeros behind ReLU, by the biases of the first feed-forward layers; None: what
+            random weights give, about a half.
     """
 
-    layers: int = 2
-    hidden: int = 32
-    heads: int = 4
-    ffn: int = 64
-    vocab: int = 97
     positions: int = 64
+    sparsity: Sparsity | None = None
 
 
+# every layer in the pre-norm form, that of 350M too
 OPT_125M = OptConfig(12, 768, 12, 3072, 50272, 2048)
+OPT_350M = OptConfig(24, 1024, 16, 4096, 50272, 2048)
+OPT_1_3B = OptConfig(24, 2048, 32, 8192, 50272, 2048)
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoder:
+    """The parts of a decoder, each with weights drawn as it is added to the graph."""
+
+    g: GraphBuilder
+    config: OptConfig
+    rng: np.random.Generator
+
+    def vector(self, size: int, mean: float) -> Array:
+        return self.rng.normal(mean, 0.02, size).astype(np.float32)
+
+    def table(self, name: str, rows: int) -> str:
+        values = self.rng.normal(0, 0.05, (rows, self.config.hidden))
+        return self.g.weight(name, values.astype(np.float32))
+
+    def norm(self, x: str, name: str) -> str:
+        hidden = self.config.hidden
+        gamma = self.g.weight(f"{name}.weight", self.vector(hidden, 1.0))
+        beta = self.g.weight(f"{name}.bias", self.vector(hidden, 0.0))
+        return NORM["op"](self.g, x, gamma, beta, 1e-5)
+
+    def linear(self, x: str, name: str, sizes: tuple[int, int], form: str = "matmul") -> str:
+        """A linear layer; sizes are [out, in]."""
+        weight = self.rng.normal(0, 1 / np.sqrt(sizes[1]), sizes).astype(np.float32)
+        return LINEAR[form](self.g, x, name, weight, self.vector(sizes[0], 0.0))
+
+    def attend(self, x: str, layer: str, bias: str) -> str:
+        """The attention block of one layer, with its residual."""
+        hidden, heads = self.config.hidden, self.config.heads
+        size = hidden // heads
+        y = self.norm(x, f"{layer}.self_attn_layer_norm")
+
+        def project(name: str) -> str:
+            z = self.linear(y, f"{layer}.{name[0]}_proj", (hidden, hidden))
+            return self.g.op("Mul", z, self.g.const(size**-0.5)) if name == "query" else z
+
+        y = attention(self.g, project, (heads, size), partial(biased_softmax, self.g, bias=bias))
+        return self.g.op("Add", x, self.linear(y, f"{layer}.out_proj", (hidden, hidden)))
+
+    def feed_forward(self, x: str, layer: str) -> str:
+        """The feed-forward block of one layer, with its residual."""
+        hidden, ffn = self.config.hidden, self.config.ffn
+        y = self.norm(x, f"{layer}.final_layer_norm")
+        y = ACTIVATION["relu"](self.g, self.sparse_linear(y, f"{layer}.fc1", (ffn, hidden)))
+        return self.g.op("Add", x, self.linear(y, f"{layer}.fc2", (hidden, ffn), "gemm"))
+
+    def sparse_linear(self, x: str, name: str, sizes: tuple[int, int]) -> str:
+        """A linear layer behind a norm: pre-activations of variance 1, shifted by the biases."""
+        if self.config.sparsity is None:
+            return self.linear(x, name, sizes, "gemm")
+        weight = self.rng.normal(0, 1 / np.sqrt(sizes[1]), sizes).astype(np.float32)
+        bias = -self.config.sparsity.thresholds(sizes[0], self.rng)
+        return LINEAR["gemm"](self.g, x, name, weight, bias)
 
 
 def opt(config: OptConfig, rng: np.random.Generator) -> onnx.ModelProto:
@@ -50,52 +110,40 @@ def opt(config: OptConfig, rng: np.random.Generator) -> onnx.ModelProto:
         A checked model: `input_ids`, `attention_mask` int64 [batch, sequence] ->
         `last_hidden_state` f32 [batch, sequence, hidden].
     """
-    g, hidden = GraphBuilder("opt"), config.hidden
+    g = GraphBuilder("opt")
+    parts = _Decoder(g, config, rng)
     ids = g.input("input_ids", np.int64, ("batch", "sequence"))
     mask = g.input("attention_mask", np.int64, ("batch", "sequence"))
-
-    def table(name: str, rows: int) -> str:
-        return g.weight(name, rng.normal(0, 0.05, (rows, hidden)).astype(np.float32))
-
-    def linear(x: str, name: str, width_in: int, width_out: int, form: str = "matmul") -> str:
-        scale = 1 / np.sqrt(width_in)
-        weight = rng.normal(0, scale, (width_out, width_in)).astype(np.float32)
-        return LINEAR[form](g, x, name, weight, _vector(rng, width_out, 0.0))
-
-    def norm(x: str, name: str) -> str:
-        gamma = g.weight(f"{name}.weight", _vector(rng, hidden, 1.0))
-        return NORM["op"](g, x, gamma, g.weight(f"{name}.bias", _vector(rng, hidden, 0.0)), 1e-5)
-
-    bias = _causal_bias(g, mask)
-    x = g.op("Gather", table("embed_tokens", config.vocab), ids, axis=0)
-    x = g.op("Add", x, _positions(g, mask, table("embed_positions", config.positions + OFFSET)))
+    bias = causal_bias(g, mask)
+    x = g.op("Gather", parts.table("embed_tokens", config.vocab), ids, axis=0)
+    places = parts.table("embed_positions", config.positions + OFFSET)
+    x = g.op("Add", x, _positions(g, mask, places))
     for i in range(config.layers):
-        layer, y = f"layers.{i}", norm(x, f"layers.{i}.self_attn_layer_norm")
-        q, k, v = (linear(y, f"{layer}.{n}_proj", hidden, hidden) for n in "qkv")
-        size = hidden // config.heads
-        q = g.op("Mul", q, g.const(size**-0.5))
-        q, k, v = (
-            g.op("Transpose", g.op("Reshape", a, g.ints(0, 0, config.heads, size)), perm=perm)
-            for a, perm in ((q, [0, 2, 1, 3]), (k, [0, 2, 3, 1]), (v, [0, 2, 1, 3]))
-        )
-        p = g.op("Softmax", g.op("Add", g.op("MatMul", q, k), bias), axis=-1)
-        y = g.op("Transpose", g.op("MatMul", p, v), perm=[0, 2, 1, 3])
-        y = g.op("Reshape", y, g.ints(0, 0, hidden))
-        x = g.op("Add", x, linear(y, f"{layer}.out_proj", hidden, hidden))
-        y = norm(x, f"{layer}.final_layer_norm")
-        y = ACTIVATION["relu"](g, linear(y, f"{layer}.fc1", hidden, config.ffn, "gemm"))
-        x = g.op("Add", x, linear(y, f"{layer}.fc2", config.ffn, hidden, "gemm"))
-    g.output(
-        norm(x, "final_layer_norm"),
-        "last_hidden_state",
-        np.float32,
-        ("batch", "sequence", hidden),
-    )
+        x = parts.attend(x, f"layers.{i}", bias)
+        x = parts.feed_forward(x, f"layers.{i}")
+    shape = ("batch", "sequence", config.hidden)
+    g.output(parts.norm(x, "final_layer_norm"), "last_hidden_state", np.float32, shape)
     return g.model()
 
 
-def _vector(rng: np.random.Generator, size: int, mean: float) -> Array:
-    return rng.normal(mean, 0.02, size).astype(np.float32)
+def opt_ffn(config: OptConfig, rng: np.random.Generator) -> onnx.ModelProto:
+    """Build the feed-forward blocks of the decoder alone, one behind the other.
+
+    Args:
+        config: Sizes; `heads`, `vocab` and `positions` are of no use here.
+        rng: Source of the weights.
+
+    Returns:
+        A checked model: `hidden_state` f32 [batch, sequence, hidden] -> `last_hidden_state` of the
+        same shape.
+    """
+    g, shape = GraphBuilder("opt_ffn"), ("batch", "sequence", config.hidden)
+    parts = _Decoder(g, config, rng)
+    x = g.input("hidden_state", np.float32, shape)
+    for i in range(config.layers):
+        x = parts.feed_forward(x, f"layers.{i}")
+    g.output(x, "last_hidden_state", np.float32, shape)
+    return g.model()
 
 
 def _positions(g: GraphBuilder, mask: str, table: str) -> str:
@@ -103,14 +151,3 @@ def _positions(g: GraphBuilder, mask: str, table: str) -> str:
     counted = g.op("Mul", g.op("CumSum", mask, g.const(1, np.int64)), mask)
     places = g.op("Add", g.op("Sub", counted, g.const(1, np.int64)), g.const(OFFSET, np.int64))
     return g.op("Gather", table, places, axis=0)
-
-
-def _causal_bias(g: GraphBuilder, mask: str) -> str:
-    """Added to the scores, [batch, 1, query, key]: 0 for earlier tokens, else the least number."""
-    zero, one = g.const(0, np.int64), g.const(1, np.int64)
-    place = g.op("Range", zero, g.size(mask, 1), one)
-    key, query = (g.op("Unsqueeze", place, g.ints(a)) for a in (0, 1))
-    earlier = g.op("LessOrEqual", key, query)
-    token = g.op("Unsqueeze", g.op("Cast", mask, to=onnx.TensorProto.BOOL), g.ints(1, 2))
-    keep = g.op("And", token, earlier)
-    return g.op("Where", keep, g.const(0.0), g.const(FLOAT_MIN))

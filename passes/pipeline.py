@@ -15,13 +15,15 @@ from pitc.ir.index import dim_index
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.region import Region, Test
 from pitc.ir.report import Report
-from pitc.passes.dead import dead_facts
-from pitc.passes.fill import fill_facts
+from pitc.passes.control.branches import close_branches
+from pitc.passes.control.loops import lower_bodies
+from pitc.passes.facts.dead import dead_facts
+from pitc.passes.facts.fill import fill_facts
 from pitc.passes.lower.gemm import Panels
 from pitc.passes.lower.rewrite import rewrite
 from pitc.passes.normalise import normalise
 from pitc.passes.records import node_records
-from pitc.passes.regions import choose_regions
+from pitc.passes.regions.choose import choose_regions
 
 Progress = Callable[[str], None]
 STAGES = ("normalise", "facts", "regions", "lower")
@@ -80,14 +82,17 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
     with stage("facts"):
         graph, given_up = analyse(model, options.padding)
     with stage("regions"):
+        bodies = lower_bodies(graph)
         regions = choose_regions(graph)
-        report.nodes = node_records(graph, regions)
-        report.regions = regions.records
+        report.nodes = node_records(graph, regions) + bodies.nodes
+        report.regions = regions.records + bodies.regions
         report.assumptions = sorted(graph.assumptions)
     with stage("lower"):
         state = rewrite(graph, regions, given_up)
-    report.kernels = [k.symbol for k in state.kernels]
-    return Lowered(model, tuple(state.kernels), report, state.panels)
+        close_branches(model)
+    kernels = tuple(state.kernels | bodies.kernels)
+    report.kernels = [k.symbol for k in kernels]
+    return Lowered(model, kernels, report, Panels({**bodies.panels.made, **state.panels.made}))
 
 
 def analyse(model: ir.Model, padding: str | None) -> tuple[Graph, dict[str, list[Region]]]:

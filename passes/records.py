@@ -2,12 +2,13 @@
 
 import onnx_ir as ir
 
+from pitc.ir.branch import is_choice
 from pitc.ir.graph import Graph
-from pitc.ir.nodes import node_name, output_names
+from pitc.ir.nodes import captures, node_name, output_names
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import describe
 from pitc.ir.report import NodeRecord
-from pitc.passes.regions import Regions
+from pitc.passes.regions.choose import Regions
 
 
 def node_records(graph: Graph, regions: Regions) -> list[NodeRecord]:
@@ -36,13 +37,19 @@ def _record(graph: Graph, regions: Regions, node: ir.Node, absorbed: bool) -> No
     refusal = None if lowering != "ordinary" else _refusal(graph, regions, node, bool(dead))
     return NodeRecord(
         node_name(node),
-        f"{node.domain}::{node.op_type}" if node.domain else node.op_type,
+        _operator(node),
         tuple(a.name for a in expr.pit_axes()) if expr is not None else (),
         tuple(fills),
         tuple(dead),
         lowering,
         refusal,
     )
+
+
+def _operator(node: ir.Node) -> str:
+    if is_choice(node):
+        return "If"
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
 def _refusal(graph: Graph, regions: Regions, node: ir.Node, dead: bool) -> Refusal | None:
@@ -53,8 +60,10 @@ def _refusal(graph: Graph, regions: Regions, node: ir.Node, dead: bool) -> Refus
     reason = next((graph.unruled[o] for o in output_names(node) if o in graph.unruled), None)
     if reason is not None:
         return Refusal(Code.NO_RULE, name, reason)
-    if any(o in graph.captured for o in output_names(node)):
-        return Refusal(Code.SUBGRAPH, name, "a control-flow body reads it")
+    inside = (n for o in output_names(node) for n in graph.uses.get(o, ()) if o in captures(n))
+    reader = next(inside, None)
+    if reader is not None:
+        return Refusal(Code.SUBGRAPH, name, f"the body of '{node_name(reader)}' reads it")
     if not dead:
         return Refusal(Code.NO_FACT, name, "every part of it is read")
     return Refusal(Code.NO_GAIN, name, "no contraction shares its dead rows")

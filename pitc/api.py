@@ -10,15 +10,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from pitc.artifact.check import Check, Verdict, check_artifact
-from pitc.artifact.folder import check_output, copy_folder, new_folder
-from pitc.artifact.manifest import KERNELS, MODEL, Manifest, Options, Source, report_from_dict
-from pitc.errors import UsageError
+from pitc.artifact.folder import FULL, check_output, copy_folder, new_folder
+from pitc.artifact.manifest import (
+    FALLBACK,
+    KERNELS,
+    MODEL,
+    Manifest,
+    Options,
+    Source,
+    report_from_dict,
+)
+from pitc.errors import ArtifactError, MachineError, ModelError, UsageError
 from pitc.ir.plan import EP_NAME
 from pitc.ir.report import Report
 from pitc.options import CompileOptions
+from pitc.session import from_onnxruntime, plain_session, quiet_options, run_session
 
 if TYPE_CHECKING:
     import onnx
@@ -45,7 +52,6 @@ class CompiledModel:
         path: The artifact folder. Of a model that was not saved, a temporary one that vanishes with
             this object.
         manifest: What was built, from what, by what.
-        report: What the compiler did and why; see `pitc explain`.
     """
 
     def __init__(
@@ -58,7 +64,7 @@ class CompiledModel:
             raise check.error()
         self.path: Path = check.folder
         self.manifest: Manifest = check.manifest
-        self.report: Report = report or report_from_dict(check.manifest.report)
+        self._report = report
         self._check = check
         self._lock = threading.Lock()
         self._session: Any = None
@@ -67,6 +73,17 @@ class CompiledModel:
 
     def __repr__(self) -> str:
         return f"CompiledModel({str(self.path)!r}, {self.manifest.pit_nodes} PIT nodes)"
+
+    @property
+    def report(self) -> Report:
+        """What the compiler did and why; see `pitc explain`.
+
+        Raises:
+            ArtifactError: Another version of pitc wrote it, in another form.
+        """
+        if self._report is None:
+            self._report = read_report(self._check)
+        return self._report
 
     @property
     def graph(self) -> Path:
@@ -78,30 +95,39 @@ class CompiledModel:
 
         Args:
             sess_options: An `onnxruntime.SessionOptions`; the provider is added to it. None for the
-                defaults, with ONNX Runtime's warnings off.
+                defaults, without log lines.
 
         Returns:
             A new session; it keeps working after this object is gone.
 
         Raises:
             MachineError: The execution provider library is missing.
+            ModelError: ONNX Runtime cannot load the source graph either, for example because of
+                an operator that it does not know.
         """
         if self._check.problem:
             warnings.warn(f"{self.path}: {self._check.line()}", PitcWarning, stacklevel=2)
-        if sess_options is None:
-            import onnxruntime
-
-            sess_options = onnxruntime.SessionOptions()
-            sess_options.log_severity_level = 3  # it warns of every node that is not a PIT node
-        if self._check.graph == MODEL and self.manifest.pit_nodes:
+        options = sess_options if sess_options is not None else quiet_options()
+        try:
+            if self._check.graph != MODEL or not self.manifest.pit_nodes:
+                return plain_session(self.graph, options)
             from pitc.runtime.library import make_session
 
-            return make_session(self.graph, sess_options)
-        return plain_session(self.graph, sess_options)
+            try:
+                return make_session(self.graph, options)
+            except Exception as error:
+                if from_onnxruntime(error):  # is it the model, or what pitc has made of it?
+                    plain_session(self.path / FALLBACK, sess_options)
+                raise
+        except ModelError as error:  # the folder may be a temporary one: name what the user knows
+            hint = "operators from a library: register it in the session options"
+            raise ModelError(
+                error.message, path=self.manifest.source.name, node=error.node, hint=hint
+            ) from error
 
     def run(
         self, inputs: Mapping[str, Any], outputs: Sequence[str] | None = None
-    ) -> dict[str, np.ndarray]:
+    ) -> dict[str, Any]:
         """Run the model.
 
         Args:
@@ -109,7 +135,7 @@ class CompiledModel:
             outputs: Names of the outputs to compute; None for all.
 
         Returns:
-            Arrays by output name.
+            Arrays by output name; sequences are lists.
 
         Raises:
             UsageError: An input is missing, unknown, or of another type or rank, or the model fails
@@ -169,7 +195,7 @@ def compile(
 
     Raises:
         UsageError: An option or the output folder cannot be used.
-        ModelError: The model cannot be read or is not valid ONNX.
+        ModelError: The model cannot be read, is not valid ONNX, or ONNX Runtime cannot load it.
         MachineError: A compiler is missing, or the disk is full.
     """
     from pitc.artifact.write import count_pit_nodes
@@ -180,14 +206,19 @@ def compile(
         check_output(Path(output), force=force, source=source_path)
     steps = _Steps(progress)
     imported, source = import_model(model, steps)
+    if output is not None:
+        _spare_weights(imported, Path(output))
+    check_loads(model, imported)
     fallback = imported.clone()
     lowered = lower(imported, options, steps)
     if not count_pit_nodes(lowered.model):  # nothing was lowered: it compiles to itself
         lowered.model = fallback.clone()
     lowered.report.model, lowered.report.target = source.name, target
-    scratch = Path(tempfile.mkdtemp(prefix="pitc-")) if output is None else None
-    folder = scratch / "model.pitc" if scratch else Path(output or "")
+    scratch = None
     try:
+        if output is None:
+            scratch = _temporary_folder()
+        folder = scratch / "model.pitc" if scratch else Path(output or "")
         with new_folder(folder, force=force) as fresh:
             _write(fresh, lowered, fallback, options, source, steps, kernel_progress)
         steps.end()
@@ -269,8 +300,9 @@ def lower(
     except OSError as error:
         if options.dump_ir is None:
             raise
+        kind = MachineError if error.errno in FULL else UsageError
         reason = error.strerror or str(error)
-        raise UsageError(f"stages cannot be written: {reason}", path=options.dump_ir) from error
+        raise kind(f"stages cannot be written: {reason}", path=options.dump_ir) from error
 
 
 def _write(
@@ -307,6 +339,58 @@ def _write(
     )
 
 
+#: Domains whose operators ONNX Runtime has, or knows that it does not have.
+_KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
+
+
+def check_loads(source: "str | Path | onnx.ModelProto", imported: "ir.Model") -> None:
+    """Refuse what ONNX Runtime refuses: the compiled graph holds the same nodes.
+
+    Operators of other domains come with a library of the program that runs the model.
+    """
+    try:
+        graph = source if isinstance(source, str | Path) else source.SerializeToString()
+        plain_session(graph, quiet_options(lasting=False))
+    except ModelError:
+        own = {function.domain for function in imported.functions.values()}
+        if all(n.domain in (*_KNOWN_DOMAINS, *own) for n in imported.graph.all_nodes()):
+            raise
+
+
+def _spare_weights(imported: "ir.Model", output: Path) -> None:
+    """Refuse to replace a folder that holds weights of the model."""
+    import onnx_ir as ir
+
+    folder = output.resolve()
+    for graph in imported.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, ir.ExternalTensor) and Path(tensor.path).is_relative_to(folder):
+                raise UsageError("the output would replace the model's weights", path=output)
+
+
+def _temporary_folder() -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix="pitc-"))
+    except OSError as error:
+        text = f"no temporary folder can be made: {error.strerror or error}"
+        raise MachineError(text, hint="set TMPDIR to a writable folder") from error
+
+
+def read_report(check: Check) -> Report:
+    """The report in an artifact.
+
+    Raises:
+        ArtifactError: There is none, or not in the form of this version.
+    """
+    if check.manifest is None:
+        raise check.error()
+    try:
+        return report_from_dict(check.manifest.report)
+    except ValueError as error:
+        raise ArtifactError(str(error), path=check.folder, hint=check.mend or None) from error
+
+
 class _Steps:
     """Passes stage names on to the user, and times the stages that are not the passes'."""
 
@@ -329,77 +413,6 @@ class _Steps:
             self.own_ms[self._name] = (time.perf_counter() - self._start) * 1e3
         self._name = ""
 
-
-def plain_session(graph: Path, sess_options: Any = None) -> Any:
-    """A session of ONNX Runtime's own CPU kernels; the graph has no PIT node."""
-    import onnxruntime
-
-    return onnxruntime.InferenceSession(
-        graph, sess_options=sess_options, providers=["CPUExecutionProvider"]
-    )
-
-
-def run_session(
-    session: Any, inputs: Mapping[str, Any], outputs: Sequence[str] | None = None
-) -> dict[str, np.ndarray]:
-    """Run a session by names.
-
-    Raises:
-        UsageError: The inputs or outputs do not fit the model, or it fails on them.
-    """
-    known = {i.name: i for i in session.get_inputs()}
-    names = [o.name for o in session.get_outputs()]
-    for what, given, expected in (
-        ("input", list(inputs), list(known)),
-        ("output", list(outputs or ()), names),
-    ):
-        for name in given:
-            if name not in expected:
-                text = f"{what} {name!r} is not of the model"
-                raise UsageError(text, hint=f"it has {', '.join(expected)}")
-    missing = [name for name in known if name not in inputs]
-    if missing:
-        raise UsageError(f"inputs are missing: {', '.join(missing)}")
-    feeds = {name: _fit(name, value, known[name]) for name, value in inputs.items()}
-    wanted = list(outputs) if outputs is not None else names
-    try:
-        return dict(zip(wanted, session.run(wanted, feeds), strict=True))
-    except Exception as error:
-        if type(error).__module__.partition(".")[0] != "onnxruntime":
-            raise
-        raise UsageError(f"the model fails on these inputs: {error}") from error
-
-
-def _fit(name: str, value: Any, spec: Any) -> Any:
-    """An input as an array of the declared type and rank; sequences and optionals as they are."""
-    if not spec.type.startswith("tensor("):
-        return value
-    array = np.asarray(value)
-    declared = _DTYPES.get(spec.type)
-    if declared is not None and array.dtype != declared:
-        raise UsageError(f"input {name!r}: expected {declared}, got {array.dtype}")
-    if spec.shape is not None:
-        fits = len(spec.shape) == array.ndim and all(
-            not isinstance(d, int) or d == n for d, n in zip(spec.shape, array.shape, strict=True)
-        )
-        if not fits:
-            raise UsageError(
-                f"input {name!r}: expected shape {spec.shape}, got {list(array.shape)}"
-            )
-    return array
-
-
-_DTYPES = {
-    f"tensor({onnx})": numpy
-    for onnx, numpy in {
-        "bool": "bool",
-        "double": "float64",
-        "float": "float32",
-        "float16": "float16",
-        **{name: name for name in ("int8", "int16", "int32", "int64")},
-        **{name: name for name in ("uint8", "uint16", "uint32", "uint64")},
-    }.items()
-}
 
 __all__ = [
     "CompiledModel",

@@ -18,8 +18,8 @@ from onnx import helper
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 import pitc
-from pitc.api import run_session
 from pitc.errors import ModelError, UsageError
+from pitc.session import plain_session, quiet_options, run_session
 
 #: Options of `prepare` that go to `pitc.compile`; `sess_options` goes to ONNX Runtime.
 OPTIONS = ("padding", "target")
@@ -81,23 +81,15 @@ class PitcBackend(Backend):
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
         """Whether pitc reads the model and the installed ONNX Runtime can load it."""
-        import onnxruntime
-
         from pitc.importer import load_model
 
         if not cls.supports_device(device):
             return False
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # the answer is the return value, not a log line
         try:
             load_model(model)
-            onnxruntime.InferenceSession(
-                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:
-            if isinstance(error, ModelError) or _from_onnxruntime(error):
-                return False
-            raise
+            plain_session(model.SerializeToString(), quiet_options(lasting=False))
+        except ModelError:
+            return False
         return True
 
     @classmethod
@@ -123,13 +115,7 @@ class PitcBackend(Backend):
             raise UsageError(f"device {device!r} is not supported", hint="pitc runs on CPU")
         sess_options = kwargs.pop("sess_options", None)
         _refuse({name: value for name, value in kwargs.items() if name not in OPTIONS})
-        compiled = pitc.compile(model, **kwargs)
-        try:
-            return PitcBackendRep(compiled, sess_options)
-        except Exception as error:
-            if not _from_onnxruntime(error):
-                raise
-            raise ModelError(f"ONNX Runtime cannot load the model: {error}") from error
+        return PitcBackendRep(pitc.compile(model, **kwargs), sess_options)
 
     @classmethod
     def run_model(
@@ -264,10 +250,6 @@ def _refuse(options: Mapping[str, Any]) -> None:
     if options:
         known = ", ".join((*OPTIONS, "sess_options"))
         raise UsageError(f"unknown options {', '.join(options)}", hint=f"known: {known}")
-
-
-def _from_onnxruntime(error: Exception) -> bool:
-    return type(error).__module__.partition(".")[0] == "onnxruntime"
 
 
 prepare = PitcBackend.prepare

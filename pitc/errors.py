@@ -8,6 +8,21 @@ stays as it was. Anything else that is raised is a bug in pitc and keeps its tra
 
 from typing import ClassVar
 
+#: Longer names and messages are cut: they come from files, and may have any length.
+NODE_CHARS, MESSAGE_CHARS = 200, 1000
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks and without characters that a terminal would act on."""
+    flat = " ".join(text.split())
+    if flat.isprintable():
+        return flat
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in flat)
+
+
+def _clipped(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}..."
+
 
 class PitcError(Exception):
     """Base of all user errors.
@@ -30,11 +45,11 @@ class PitcError(Exception):
         hint: str | None = None,
     ) -> None:
         self.message, self.path, self.node, self.hint = message, path, node, hint
-        place = ": ".join(
-            [str(path)] * (path is not None) + [f"node '{node}'"] * (node is not None)
-        )
-        text = f"{place}: {message}" if place else message
-        super().__init__(" ".join((f"{text} ({hint})" if hint else text).split()))
+        place = [] if path is None else [str(path)]
+        if node is not None:
+            place.append(f"node '{_clipped(node, NODE_CHARS)}'")
+        text = ": ".join([*place, _clipped(message, MESSAGE_CHARS)])
+        super().__init__(one_line(f"{text} ({hint})" if hint else text))
 
 
 class UsageError(PitcError):

@@ -1,6 +1,7 @@
 """Random inputs for a model, with padding as users have it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 PATTERNS = ("full", "right", "left", "holes", "empty")
 #: Sizes for named dimensions in order of appearance; odd, so that no two are confused.
 SIZES = ((3, 17, 5, 7), (1, 1, 1, 1), (2, 33, 3, 9))
+#: A random input has at most so many elements.
+MAX_ELEMENTS = 1 << 30
 
 #: Operators that pass integer values on unchanged.
 _MOVES = {"Cast", "Concat", "Expand", "Flatten", "Gather", "Identity"} | {
@@ -63,8 +66,12 @@ class Case:
         return " ".join([self.pattern, *(f"{name}={size}" for name, size in self.dims.items())])
 
 
-def input_specs(model: "ir.Model") -> list[InputSpec]:
+def input_specs(model: "ir.Model", given: Collection[str] = ()) -> list[InputSpec]:
     """Describe the inputs of a model that a caller must give.
+
+    Args:
+        model: The model.
+        given: Inputs that are there already; of these, what cannot be described is left out.
 
     Raises:
         UsageError: An input has no known rank or type, or is not a tensor of numbers.
@@ -73,9 +80,13 @@ def input_specs(model: "ir.Model") -> list[InputSpec]:
     for value in model.graph.inputs:
         if value.name in model.graph.initializers:
             continue
-        if value.shape is None or value.dtype is None or value.dtype.is_string():
+        fault = _not_random(value)
+        if fault and value.name in given:
+            continue
+        if fault or value.shape is None or value.dtype is None:
             raise UsageError(
-                f"input {value.name!r} has no numeric type or rank: give inputs as a file"
+                f"input {value.name!r} {fault}, so random values cannot be made for it",
+                hint="give it as a file, or use the Python API",
             )
         shape = tuple(_dim(value.name or "", i, d) for i, d in enumerate(value.shape))
         dtype = value.dtype.numpy()
@@ -84,9 +95,26 @@ def input_specs(model: "ir.Model") -> list[InputSpec]:
     return specs
 
 
+def _not_random(value: "ir.Value") -> str:
+    """Why random values of an input cannot be made; empty when they can."""
+    import onnx_ir as ir
+
+    kind = value.type
+    while isinstance(kind, ir.OptionalType):
+        kind = kind.elem_type
+    if not isinstance(kind, ir.TensorType):
+        return "is no tensor"
+    if value.dtype is None or value.dtype.is_string():
+        return "is no tensor of numbers"
+    return "has no rank" if value.shape is None else ""
+
+
 def _dim(name: str, axis: int, dim: Any) -> int | str:
+    """The size or its name; negative numbers, which old exporters write, mean an unnamed one."""
     size = dim if isinstance(dim, int) else dim.value
-    return size if size is not None else f"{name}.{axis}"
+    if size is None or (isinstance(size, int) and size < 0):
+        return f"{name}.{axis}"
+    return size
 
 
 def _bound(value: "ir.Value") -> int | None:
@@ -188,11 +216,19 @@ def random_feeds(
     Returns:
         Arrays by input name. Floats are standard normal; integers are below the input's bound, or 0
         and 1.
+
+    Raises:
+        UsageError: One would have more than `MAX_ELEMENTS` elements.
     """
     feeds: dict[str, np.ndarray] = {}
     masks: dict[tuple[int, ...], np.ndarray] = {}
     for spec in specs:
         shape = tuple(d if isinstance(d, int) else dims[d] for d in spec.shape)
+        if math.prod(shape) > MAX_ELEMENTS:
+            raise UsageError(
+                f"input {spec.name!r} of shape {list(shape)} is too large to be made",
+                hint="choose sizes by --shape, or give it as a file",
+            )
         if spec.name == padding or (spec.mask_like and not spec.name.endswith("type_ids")):
             if shape not in masks:
                 masks[shape] = _mask(shape, pattern, rng)

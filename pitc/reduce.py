@@ -6,7 +6,7 @@ computed for them on the failing inputs.
 """
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,11 @@ import onnx
 from onnx import helper, numpy_helper
 
 from pitc import api
+from pitc.artifact.folder import check_file
 from pitc.errors import MachineError, ModelError, PitcError, UsageError
 from pitc.feeds import Case
+from pitc.importer.proto import reads
+from pitc.session import plain_session, run_session
 from pitc.verify import compare, token_shaped
 
 #: What a failure is: "" for none, `differs`, or the type of an exception that is a bug.
@@ -82,8 +85,8 @@ def failure(
         type that the compiler raised.
     """
     try:
-        reference = api.plain_session(model)
-        expected = api.run_session(reference, feeds)
+        reference = plain_session(model)
+        expected = run_session(reference, feeds)
     except Exception:
         return OK  # not a model that ONNX Runtime runs, so nothing to compare with
     try:
@@ -177,7 +180,7 @@ class _Search:
         self._sparse = {t.values.name: t for t in self.proto.graph.sparse_initializer}
         self._declared = _declared(self.proto)
         self._inputs = {v.name: v for v in self.proto.graph.input}
-        self._needs = [list(dict.fromkeys(_reads(node))) for node in self.nodes]
+        self._needs = [list(dict.fromkeys(reads(node))) for node in self.nodes]
         self._maker = {o: i for i, node in enumerate(self.nodes) for o in node.output if o}
         self._values = dict(feeds) | self._record(feeds)
 
@@ -190,7 +193,7 @@ class _Search:
         path = self._scratch / "values.onnx"
         _save(exposed, path)
         try:
-            session = api.plain_session(path)
+            session = plain_session(path)
             names = [o.name for o in session.get_outputs()]
             found = session.run(names, dict(feeds))
         except Exception as error:
@@ -352,17 +355,6 @@ def _declared(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
     return {v.name: v for v in (*graph.value_info, *graph.input, *graph.output)}
 
 
-def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Names that a node reads, those inside its bodies too."""
-    yield from (name for name in node.input if name)
-    for attribute in node.attribute:
-        for body in (attribute.g, *attribute.graphs):
-            inner = {o for n in body.node for o in n.output}
-            inner |= {v.name for v in (*body.input, *body.initializer)}
-            names = [*(o.name for o in body.output), *(x for n in body.node for x in _reads(n))]
-            yield from (name for name in names if name not in inner)
-
-
 def _is_shape(value: np.ndarray) -> bool:
     return value.dtype.kind in "iu" and value.ndim <= 1 and value.size <= CONSTANT_ELEMENTS
 
@@ -387,13 +379,10 @@ def check_output(path: Path) -> None:
     Raises:
         UsageError: The name does not end in .onnx, something is there, or there is no such folder.
     """
-    if path.suffix != ".onnx":
-        raise UsageError(f"reduced model {path.name!r} does not end in .onnx")
+    check_file(path, (".onnx",), "reduced model")
     for file in (path, path.with_suffix(".npz")):
         if file.exists():
             raise UsageError("exists already", path=file)
-    if not path.absolute().parent.is_dir():
-        raise UsageError("its folder does not exist", path=path)
 
 
 def write_reduced(path: Path, reduced: Reduced) -> Path:

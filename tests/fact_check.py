@@ -10,9 +10,9 @@ from models.graph import GraphBuilder
 from pitc.ir.constant import Constant
 from pitc.ir.graph import Array, Graph
 from pitc.ir.region import Region, Test, describe
-from pitc.passes.audit import AuditResult, audit
-from pitc.passes.dead import dead_facts
-from pitc.passes.fill import fill_facts
+from pitc.passes.audit.engine import AuditResult, audit
+from pitc.passes.facts.dead import dead_facts
+from pitc.passes.facts.fill import fill_facts
 from pitc.passes.normalise import normalise
 from tests.fact_feeds import PATTERNS, Pattern, random_feeds
 

@@ -118,7 +118,7 @@ def _heads(r: RandomGraph) -> str:
     return g.op("Reshape", back, g.ints(0, 0, WIDTH))
 
 
-def _attend(r: RandomGraph) -> str | None:
+def attend(r: RandomGraph) -> str | None:
     weights = r.maybe("weights")
     return weights and r.g.op("MatMul", weights, r.any("rows"))
 
@@ -142,7 +142,7 @@ def _spread(r: RandomGraph) -> str | None:
     return pooled and r.g.op("Add", r.any("rows"), r.g.op("Unsqueeze", pooled, r.g.ints(1)))
 
 
-def _scores(r: RandomGraph) -> str:
+def scores(r: RandomGraph) -> str:
     k = r.g.op("Transpose", r.any("rows"), perm=[0, 2, 1])
     return r.g.op("MatMul", r.any("rows"), k)
 
@@ -156,7 +156,7 @@ def _causal(r: RandomGraph) -> str:
     )
 
 
-def _softmax(r: RandomGraph) -> str | None:
+def softmax(r: RandomGraph) -> str | None:
     g, scores = r.g, r.maybe("scores")
     if scores is None:
         return None
@@ -200,8 +200,8 @@ MAKERS: dict[str, list[Maker]] = {
         _norm,
         _where_rows,
         _heads,
-        _attend,
-        _attend,
+        attend,
+        attend,
         _flat,
         _shift,
         _spread,
@@ -212,7 +212,7 @@ MAKERS: dict[str, list[Maker]] = {
         lambda r: r.matmul(),
         lambda r: r.matmul(),
     ],
-    "scores": [_scores, _scores],
-    "weights": [_softmax, _softmax, _softmax],
+    "scores": [scores, scores],
+    "weights": [softmax, softmax, softmax],
     "pooled": [_pool, _class_row],
 }

@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
+from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
@@ -75,7 +77,12 @@ def unpack(
 def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
     q, k, v, q_offsets, k_offsets = inputs[:5]
     heads, d, dv = (int(fields[n]) for n in ("heads", "d", "dv"))
-    q, k, v = (x.reshape(x.shape[0], heads, n) for x, n in ((q, d), (k, d), (v, dv)))
+    rows, first = (q, k, v), [int(fields[f"{side}_head"]) for side in "qkv"]
+    seen = [
+        x.reshape(x.shape[0], x[:1].size // n if x.size else at + heads, n)
+        for x, n, at in zip(rows, (d, d, dv), first, strict=True)
+    ]
+    q, k, v = (x[:, at : at + heads] for x, at in zip(seen, first, strict=True))
     out = np.zeros((q.shape[0], heads, dv), np.float32)
     for s in range(len(q_offsets) - 1):
         qs, ks = slice(*q_offsets[s : s + 2]), slice(*k_offsets[s : s + 2])
@@ -148,6 +155,40 @@ class GatherElements(OpRun):
         return (np.take_along_axis(data, indices, axis),)
 
 
+class Fused(OpRun):
+    """An operator of ONNX Runtime's own, run by ONNX Runtime."""
+
+    op_domain = "com.microsoft"
+
+    def _run(self, *inputs: Array | None, **_: Any) -> tuple[Array, ...]:
+        node = self.onnx_node
+        given = [(name, x) for name, x in zip(node.input, inputs, strict=True) if name]
+        feeds = {name: np.asarray(x) for name, x in given if x is not None}
+        infos = [
+            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+            for n, x in feeds.items()
+        ]
+        outputs = [helper.make_empty_tensor_value_info(n) for n in node.output if n]
+        graph = helper.make_graph([node], "node", infos, outputs)
+        opsets = [helper.make_opsetid(d, v) for d, v in (("", 17), ("com.microsoft", 1))]
+        proto = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+        session = ort.InferenceSession(
+            proto.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
+        found = iter(session.run(None, feeds))
+        return tuple(np.asarray(next(found)) if n else np.zeros(0) for n in node.output)
+
+
+MICROSOFT = (
+    "Attention BiasGelu EmbedLayerNormalization FastGelu FusedGemm FusedMatMul Gelu "
+    "MultiHeadAttention QuickGelu SkipLayerNormalization SkipSimplifiedLayerNormalization"
+)
+FUSED = [
+    *(type(name, (Fused,), {}) for name in MICROSOFT.split()),
+    type("SimplifiedLayerNormalization", (Fused,), {"op_domain": ""}),
+]
+
+
 def run_lowered(model: onnx.ModelProto, feeds: dict[str, Array]) -> list[Array]:
     """Outputs of a lowered model."""
-    return ReferenceEvaluator(model, new_ops=[EPContext, GatherElements]).run(None, feeds)  # type: ignore[return-value]
+    return ReferenceEvaluator(model, new_ops=[EPContext, GatherElements, *FUSED]).run(None, feeds)  # type: ignore[return-value]

@@ -20,11 +20,12 @@ import onnx_ir as ir
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
+from pitc.ir.branch import DOMAIN, choice_function
 from pitc.ir.expr import Axis, Read, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Digit, Poly, atom
 from pitc.ir.region import Region, Test
-from pitc.passes.derive import derive
+from pitc.passes.facts.derive import derive
 
 Array = Any
 OPSET = 21
@@ -116,7 +117,8 @@ def node_model(sample: Sample, constant: Sequence[int], symbolic: bool) -> onnx.
     graph = helper.make_graph([node], "sample", inputs, infos, initializers)
     opsets = [helper.make_opsetid("", sample.opset)]
     opsets += [helper.make_opsetid(sample.domain, 1)] if sample.domain else []
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    functions = [ir.to_proto(choice_function(sample.opset))] if sample.domain == DOMAIN else []
+    return helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=10)
 
 
 def analysed(sample: Sample, symbolic: bool = False) -> Graph:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from pitc.ir.branch import DOMAIN
 from tests.rule_proof import Const, Sample
 
 MS = "com.microsoft"
@@ -123,6 +124,8 @@ for _op in ("Sum", "Mean", "Max", "Min"):
     add(_op, f(3, 4))
 add("Where", b(3, 4), f(4), f(3, 1))
 add("Where", b(3, 1, 1), f(2, 4), scalar(0.0, np.float32))
+add("Choose", arr(True, dtype=bool), f(3, 4), f(3, 4), domain=DOMAIN)
+add("Choose", np.array(False), f(2, 3, 4), f(2, 3, 4), domain=DOMAIN)
 add("Cast", f(3, 4), to=7)
 add("Cast", ids(3, 3, 4), to=9)
 add("Cast", ids(300, 3, 4), to=2)

@@ -19,13 +19,14 @@ from pitc import api
 from pitc.artifact.manifest import FALLBACK, FILES, MODEL
 from pitc.feeds import cases, input_specs
 from pitc.machine import cpu_level
+from pitc.session import run_session
 
 RTOL = 1e-5
 
 
 def reference(path: Path, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    return api.run_session(session, feeds)
+    return run_session(session, feeds)
 
 
 def bert_feeds(path: Path, pattern: str) -> dict[str, np.ndarray]:
@@ -240,7 +241,7 @@ def test_the_levels_agree(bert_path: Path, bert_artifact: Path) -> None:
 
     feeds = bert_feeds(bert_path, "right")
     found = [
-        api.run_session(make_session(bert_artifact / MODEL, None, {"cpu_level": level}), feeds)
+        run_session(make_session(bert_artifact / MODEL, None, {"cpu_level": level}), feeds)
         for level in ("v3", "v4")
     ]
     for name, array in found[0].items():

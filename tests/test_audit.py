@@ -12,9 +12,9 @@ from pitc.ir.constant import NEG, NZ, ZN, FillFact
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, dim_index, poly
 from pitc.ir.region import EVERYWHERE, Region, Test
-from pitc.passes.audit import agrees, audit, noise
-from pitc.passes.dead import dead_facts
-from pitc.passes.fill import fill_facts
+from pitc.passes.audit.engine import agrees, audit, noise
+from pitc.passes.facts.dead import dead_facts
+from pitc.passes.facts.fill import fill_facts
 from tests.fact_check import analysed, built, mask_is_zero, only
 from tests.fact_feeds import PATTERNS, mask_pattern, random_feeds
 

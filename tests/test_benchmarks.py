@@ -16,7 +16,14 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from benchmarks import program, readme
-from benchmarks.cases import CASES, CompileCase, EncoderCase, TextCase, shortened
+from benchmarks.cases import (
+    CASES,
+    CompileCase,
+    EncoderCase,
+    FootprintCase,
+    TextCase,
+    shortened,
+)
 from benchmarks.contenders import (
     BASE,
     CONTENDERS,
@@ -207,7 +214,8 @@ def test_shortened_cases() -> None:
     for case in CASES:
         short = shortened(case, 1)
         assert short.name == case.name
-        assert (short.layers if isinstance(short, TextCase) else short.config.layers) == 1
+        batch = short.batch if isinstance(short, FootprintCase) else short
+        assert (batch.layers if isinstance(batch, TextCase) else batch.config.layers) == 1
 
 
 def test_unknown_case_names_the_known_ones() -> None:
@@ -231,7 +239,7 @@ def test_text_workload_is_real_text(tmp_path: Path) -> None:
 @pytest.fixture
 def tiny_program(monkeypatch: pytest.MonkeyPatch) -> Iterator[Typer]:
     """The program with tiny cases of the same kinds."""
-    cases = (TINY_CASE, CompileCase("compile", TINY))
+    cases = (TINY_CASE, CompileCase("compile", TINY), FootprintCase(TINY_CASE))
     monkeypatch.setattr(program, "CASES", cases)
     app = Typer()
     app.command()(program.command)
@@ -244,7 +252,7 @@ def test_program_end_to_end(tiny_program: Typer, tmp_path: Path) -> None:
     done = CliRunner().invoke(tiny_program, arguments)
     assert done.exit_code == 0, done.output
     results = {result["case"]["name"]: result for result in json.loads(out.read_text())}
-    assert results.keys() == {"tiny", "compile"}
+    assert results.keys() == {"tiny", "compile", "footprint-tiny"}
     for name, result in results.items():
         assert json.loads((tmp_path / "results" / f"{name}.json").read_text()) == result
     tiny = results["tiny"]
@@ -252,6 +260,9 @@ def test_program_end_to_end(tiny_program: Typer, tmp_path: Path) -> None:
     assert ours["error"] <= 1e-5 and tiny["speedup"][BASE] > 0
     assert tiny["limit_ms"] > 0
     assert results["compile"]["wall_s"] > 0 and results["compile"]["cpu_s"] > 0
+    footprint = results["footprint-tiny"]
+    assert footprint["footprint"].keys() == {"onnxruntime", "pitc"}
+    assert min(*footprint["ratios"].values(), footprint["help_s"]) > 0
 
 
 def test_program_short_runs_leave_no_result_files(

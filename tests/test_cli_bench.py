@@ -190,7 +190,7 @@ def test_bench_errors(run: Run, mlp_path: Path, bert_artifact: Path, tmp_path: P
     np.savez(tmp_path / "in.npz", x=np.ones((5, 16), np.float32))
     for words, message in (
         (("--plot", "a.pdf"), "does not end in .png"),
-        (("--plot", tmp_path / "no" / "a.png"), "its folder does not exist"),
+        (("--plot", tmp_path / "no" / "a.png"), "does not exist"),
         (("--lengths", "3,x"), "are not N,N,..."),
         (("--lengths", "3", "--mean", 3), "exclude each other"),
         (("--against", "torch"), "is not one of onnxruntime, openvino"),

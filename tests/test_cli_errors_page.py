@@ -1,10 +1,12 @@
 """docs/errors.md says what the code says."""
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from pitc import errors
+from pitc.cli import STOPS
 from pitc.ir.refusal import Code
 
 PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
@@ -26,7 +28,10 @@ def tables() -> str:
     for kind in classes:
         text = (kind.__doc__ or "").split(" (exit code")[0]
         lines.append(f"| {kind.exit_code} | `pitc.{kind.__name__}` | {text} |")
-    lines += ["| 130 | `KeyboardInterrupt` | interrupted; nothing is left behind |", ""]
+    for number, text in STOPS.items():
+        kind = "`KeyboardInterrupt`" if number == signal.SIGINT else ""
+        lines.append(f"| {128 + number} | {kind} | {number.name}, {text}; nothing is left behind |")
+    lines.append("")
     lines += ["## Refusals", "", "| code | name | meaning, and what would help |", "|---|---|---|"]
     lines += [f"| {code.id} | `{code.name}` | {code.hint} |" for code in Code]
     return "\n".join(lines) + "\n"

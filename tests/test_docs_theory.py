@@ -15,12 +15,14 @@ from pitc.ir.constant import NEG, NZ, TOP, VERY_NEGATIVE, ZN, Constant
 from pitc.ir.expr import Combine, Reducer, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
-from pitc.passes import domain, fill, regions
-from pitc.passes.derive import derive
-from pitc.passes.lower import attention, gemm
+from pitc.passes.facts import fill
+from pitc.passes.facts.derive import derive
+from pitc.passes.facts.softmax import BOUNDED
+from pitc.passes.lower import gemm
+from pitc.passes.regions import attention, domain
+from pitc.passes.regions import choose as regions
 from pitc.passes.rules.constants import evaluate_constants
 from pitc.passes.rules.elementwise import ELEMENTWISE
-from pitc.passes.softmax import BOUNDED
 
 PAGE = Path(__file__).parents[1] / "docs" / "theory.md"
 BLOCK = re.compile(r"<!-- generated (\w+): [^\n]* -->\n(.*?)<!-- /generated \1 -->\n", re.DOTALL)

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from pitc.ir.index import ONE, Digit, atom, dim_index, poly, sym
 from pitc.ir.region import SOME, Region, Test, position
-from pitc.passes import domain as domains
-from pitc.passes.domain import Coords, Domain, covering, lift, named_coords
-from pitc.passes.layout import Layout
-from pitc.passes.layout import layout_of as find_layout
+from pitc.passes.regions import domain as domains
+from pitc.passes.regions.domain import Coords, Domain, covering, lift, named_coords
+from pitc.passes.regions.layout import Layout
+from pitc.passes.regions.layout import layout_of as find_layout
 
 B, S, H, D = sym("b"), sym("s"), poly(4), poly(16)
 

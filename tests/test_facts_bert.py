@@ -10,8 +10,8 @@ from models.bert import BertConfig, bert
 from models.masks import MASKS
 from pitc.ir.graph import Graph
 from pitc.ir.region import describe
-from pitc.passes.dead import dead_facts
-from pitc.passes.fill import fill_facts
+from pitc.passes.facts.dead import dead_facts
+from pitc.passes.facts.fill import fill_facts
 from tests.fact_check import analysed, proven
 from tests.fact_feeds import PATTERNS, Pattern
 

@@ -152,7 +152,7 @@ def test_the_source_graph_reads_shared_panels(linear):
     onnx.checker.check_model(shared, full_check=True)
     kept = {w.name for w in shared.graph.initializer}
     assert len([n for n in kept if n.endswith(".panels")]) == 6
-    assert not kept & {name for name, _ in lowered.panels.made}
+    assert not kept & {name for name, *_ in lowered.panels.made}
     feeds = {
         i.name: rng.integers(0, 2, (2, 5)).astype(
             helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type)

@@ -17,8 +17,8 @@ from models.bert import BertConfig, bert
 from models.heads import HEADS
 from models.masks import MASKS
 from pitc.ir.refusal import Code
-from pitc.passes import regions
 from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
+from pitc.passes.regions import choose as regions
 from tests.plan_reference import run_lowered
 
 RTOL = 1e-5  # norm-wise, float32

@@ -11,11 +11,11 @@ from onnx.reference import ReferenceEvaluator
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Digit, atom, dim_index, sym
 from pitc.ir.region import SOME, Region, Test, position
-from pitc.passes.audit_points import where
-from pitc.passes.domain import Domain
-from pitc.passes.fill import fill_facts
+from pitc.passes.audit.points import where
+from pitc.passes.facts.fill import fill_facts
 from pitc.passes.lower.builder import Builder
-from pitc.passes.lower.predicate import can_compute, live_points
+from pitc.passes.lower.live import can_compute, live_points
+from pitc.passes.regions.domain import Domain
 
 B, S = sym("b"), sym("s")
 C0, C1 = dim_index(0, B), dim_index(1, S)

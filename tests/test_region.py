@@ -27,7 +27,7 @@ from pitc.ir.region import (
     resolve,
     truth,
 )
-from pitc.passes.audit_points import holds, where
+from pitc.passes.audit.points import holds, where
 
 b, s = sym("b"), sym("s")
 SPACE = (b, s, s)

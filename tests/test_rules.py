@@ -17,7 +17,7 @@ from pitc.ir.expr import Reducer, TensorExpr
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import dim_index
 from pitc.ir.region import Region, position
-from pitc.passes.derive import derive
+from pitc.passes.facts.derive import derive
 from pitc.passes.rules import RULES
 from tests.rule_proof import Const, Proof, Sample, analysed
 from tests.rule_samples import SAMPLES

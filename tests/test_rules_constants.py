@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pitc.ir.branch import CHOOSE, DOMAIN
 from pitc.ir.constant import NEG, NZ, TOP, ZN, Constant, is_number
 from pitc.ir.graph import NodeView
 from pitc.passes.rules.constants import evaluate_constants, ignores
@@ -122,6 +123,12 @@ CASES = [
     node("Cast", U, to=7),
     node("CastLike", F, extra=(np.ones(1, bool),)),
     node("CastLike", I8, extra=(np.ones(1, np.float32),)),
+    *(
+        node(op, first, F, U, domain=domain, axis=0)
+        for op, first in (("QuantizeLinear", F), ("DequantizeLinear", U))
+        for domain in ("", "com.microsoft")
+    ),
+    node("DequantizeLinear", I4, F, axis=0),
     node("Gelu", F, domain="com.microsoft"),
     node("BiasGelu", F, F, domain="com.microsoft"),
     node("FastGelu", F, F, domain="com.microsoft"),
@@ -164,7 +171,8 @@ def test_constants_are_what_the_runtime_computes(sample: Sample, count: int) -> 
 
 def test_every_elementwise_operator_has_a_case() -> None:
     tested = {(c.values[0].domain, c.values[0].op) for c in CASES}
-    assert set(ELEMENTWISE) == tested
+    choice = (DOMAIN, CHOOSE)  # as Where, on whole tensors: tests/test_control_flow.py
+    assert set(ELEMENTWISE) == {*tested, choice}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from typing import Any
 
 from pitc.codegen import tir
 from pitc.codegen.targets import Target
-from pitc.codegen.variant import Tile, Variant, derive_micro_tile
 from pitc.codegen.vector_math import exp
 
 KEY_BLOCK = 192
@@ -31,15 +30,8 @@ MAX_WIDTH = 256
 """Largest head width: it bounds the workspace, (d + dv + KEY_BLOCK) * lanes floats."""
 
 
-def variant(params: Mapping[str, Any], target: Target) -> Variant:
-    """The family at the target's widest register tile."""
-    dense = Tile.of(query=target.attention_lanes[0], key=KEY_BLOCK, d=params["d"], dv=params["dv"])
-    micro = derive_micro_tile(dense, ("key", "d"), "key")
-    return Variant("attention", dense, micro, "float32", target)
-
-
 def prim_func(symbol: str, params: Mapping[str, Any], target: Target) -> Any:
-    """The TIR function of one variant (arguments: `docs/plans.md`).
+    """The TIR function of one kernel (arguments: `docs/plans.md`).
 
     Args:
         symbol: Name of the kernel.

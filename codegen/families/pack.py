@@ -7,18 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pitc.codegen import tir
-from pitc.codegen.targets import LINE_BYTES, Target
-from pitc.codegen.variant import Tile, Variant, derive_micro_tile
+from pitc.codegen.targets import Target
 
 WORDS = {1: "int8", 4: "int32"}
-
-
-def variant(params: Mapping[str, Any], target: Target) -> Variant:
-    """The family at one cache line of a row."""
-    word = params["word_bytes"]
-    dense = Tile.of(row=1, word=LINE_BYTES // word)
-    micro = derive_micro_tile(dense, ("row", "word"), "row", WORDS[word])
-    return Variant("pack", dense, micro, WORDS[word], target)
 
 
 def _copy_rows(params: Mapping[str, Any], gather: bool) -> None:

@@ -10,6 +10,8 @@ unpack node behind as SWrite.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from math import prod
 
 import onnx_ir as ir
 
@@ -29,7 +31,7 @@ class Weight:
     """A constant right operand.
 
     Args:
-        value: The initializer.
+        value: The initializer; `[K, N]` in any number of dimensions.
         transposed: It is stored `[N, K]`.
         k: Rows of the matrix.
         n: Its columns.
@@ -40,11 +42,16 @@ class Weight:
     k: int
     n: int
 
-    def panels(self) -> Array:
-        """The weight in the layout that kernels read."""
-        assert self.value.const_value is not None
-        w = self.value.const_value.numpy()
-        return pack_panels(w.T if self.transposed else w)
+    def panels(self, tensor: ir.TensorProtocol) -> Array:
+        """The weight in the layout that kernels read.
+
+        Args:
+            tensor: Its elements: by then, those of the initializer may be in the artifact.
+        """
+        w = tensor.numpy()
+        if self.transposed:
+            return pack_panels(w.reshape(self.n, self.k).T)
+        return pack_panels(w.reshape(self.k, self.n))
 
 
 @dataclass(slots=True)
@@ -69,14 +76,17 @@ class Panels:
     panels.
     """
 
-    made: dict[tuple[str, bool], ir.Value] = field(default_factory=dict)
+    made: dict[tuple[str, bool, int, int], ir.Value] = field(default_factory=dict)
 
     def value(self, build: Builder, weight: Weight) -> ir.Value:
         """The panels of a weight, made once and computed when they are written."""
-        key = (weight.value.name or "", weight.transposed)
+        key = (weight.value.name or "", weight.transposed, weight.k, weight.n)
         if key not in self.made:
+            tensor = weight.value.const_value
+            assert tensor is not None
+            make = partial(weight.panels, tensor)
             shape = (panel_count(weight.n), weight.k, PANEL_WIDTH)
-            self.made[key] = build.lazy_constant(f"{key[0]}.panels", weight.panels, shape)
+            self.made[key] = build.lazy_constant(f"{key[0]}.panels", make, shape)
         return self.made[key]
 
 
@@ -146,12 +156,22 @@ def _weight(node: ir.Node) -> Weight | None:
         if perm is not None and list(perm.as_ints()) != [1, 0]:
             return None
         value, transposed = producer.inputs[0], not transposed
+        producer = None if value is None else value.producer()
+    sizes: list[int] | None = None
+    if producer is not None and producer.op_type == "Reshape" and not producer.domain:
+        value, target = producer.inputs[0], producer.inputs[1]
+        if target is None or target.const_value is None or not target.is_initializer():
+            return None
+        sizes = [int(n) for n in target.const_value.numpy().reshape(-1)]
     if value is None or not value.is_initializer() or value.is_graph_input():
         return None
     tensor = value.const_value
-    if tensor is None or tensor.dtype != ir.DataType.FLOAT or len(tensor.shape) != 2:
+    if tensor is None or tensor.dtype != ir.DataType.FLOAT:
         return None
-    rows, columns = (int(d) for d in tensor.shape.numpy())
+    sizes = sizes or [int(d) for d in tensor.shape.numpy()]
+    if len(sizes) != 2 or min(sizes) < 1 or prod(sizes) != tensor.size:
+        return None
+    rows, columns = sizes
     k, n = (columns, rows) if transposed else (rows, columns)
     return Weight(value, transposed, k, n) if min(k, n) >= MIN_EXTENT else None
 
@@ -189,6 +209,21 @@ def _take_bias(gemm: Gemm) -> None:
     other = _other_operand(reader, gemm.result)
     if reader is not None and _is_vector(other, gemm.weight.n):
         gemm.bias, gemm.result = other, reader.outputs[0]
+    elif reader is not None and reader.op_type == "Reshape" and not reader.domain:
+        _take_split_bias(gemm, reader.outputs[0])
+
+
+def _take_split_bias(gemm: Gemm, split: ir.Value) -> None:
+    """A constant added behind the Reshape that splits columns into heads comes in front of it."""
+    add = _only_reader(split)
+    other = _other_operand(add, split)
+    if add is None or other is None or add.outputs[0].is_graph_output():
+        return
+    tensor = other.const_value if other.is_initializer() and not other.is_graph_input() else None
+    if tensor is None or tensor.dtype != ir.DataType.FLOAT or tensor.size != gemm.weight.n:
+        return
+    gemm.bias = other
+    ir.convenience.replace_all_uses_with(add.outputs[0], split)
 
 
 def _take_residual(gemm: Gemm) -> None:

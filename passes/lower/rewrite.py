@@ -14,11 +14,14 @@ from pitc.ir.index import Poly
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.plan import Plan
 from pitc.ir.region import Region
-from pitc.passes.domain import Coords, Domain, domain_of
-from pitc.passes.layout import layout_of
+from pitc.passes.expand import restore_fused
 from pitc.passes.lower.builder import Builder
-from pitc.passes.lower.demand import is_shape_of_packed
-from pitc.passes.lower.form import (
+from pitc.passes.lower.gemm import Panels, fuse_gemms
+from pitc.passes.lower.live import live_points
+from pitc.passes.regions.choose import Regions
+from pitc.passes.regions.demand import is_shape_of_packed
+from pitc.passes.regions.domain import Coords, Domain, domain_of
+from pitc.passes.regions.form import (
     BiasOperand,
     BiasTerm,
     ConstantOperand,
@@ -30,11 +33,16 @@ from pitc.passes.lower.form import (
     Packing,
     WholeOperand,
 )
-from pitc.passes.lower.gemm import Panels, fuse_gemms
-from pitc.passes.lower.predicate import live_points
-from pitc.passes.regions import Regions
+from pitc.passes.regions.heads import unsplit_heads
+from pitc.passes.regions.layout import layout_of
 
 LIBRARY = "kernels.so"
+# types for which some version of ONNX Runtime has no Where, and one that holds the same values
+SELECTED_AS = {
+    **dict.fromkeys(("float16", "bfloat16"), "float32"),
+    **dict.fromkeys(("int8", "int16", "uint16"), "int32"),
+    **dict.fromkeys(("uint32", "uint64"), "int64"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +202,8 @@ class Rewriter:
             )
             self._describe(form, outputs)
             made = outputs[0].producer()
+            if made is not None:
+                made.metadata_props.update(node.metadata_props)
             if form.op_type in ("MatMul", "Gemm") and made is not None:
                 self.contractions.append(made)
         for packing, value in zip(form.outputs, outputs, strict=False):
@@ -212,8 +222,10 @@ class Rewriter:
         assert form.plan is not None and form.outputs[0] is not None
         packing, fields = form.outputs[0], dict(form.plan.fields)
         d, dv = int(str(fields["d"])), int(str(fields["dv"]))
+        for k, (side, size) in enumerate((("q", d), ("k", d), ("v", dv))):
+            inputs[k], fields[f"{side}_head"] = unsplit_heads(self.build, inputs[k], size)
         request = KernelRequest.of("attention", d=d, dv=dv, bias=int(str(fields["bias"])))
-        plan = replace(form.plan, fields=(*form.plan.fields, *self.kernel_fields(request)))
+        plan = replace(form.plan, fields=(*fields.items(), *self.kernel_fields(request)))
         at, heads = self.detect(packing.domain), int(str(fields["heads"]))
         (out,) = self.build.kernel(
             plan,
@@ -230,18 +242,21 @@ def _size(e: Poly) -> int | str | None:
     return number if number is not None else str(e) if str(e).isidentifier() else None
 
 
-def rewrite(graph: Graph, regions: Regions, given_up: dict[str, list[Region]]) -> Rewriter:
+def rewrite(
+    graph: Graph, regions: Regions, given_up: dict[str, list[Region]], prefix: str = "pitc"
+) -> Rewriter:
     """Turn chosen forms into nodes, in place.
 
     Args:
         graph: The analysed graph; its model is changed.
         regions: The chosen forms.
         given_up: Outputs that the user gives up at dead tokens: they are 0 there.
+        prefix: Prefix of all new names.
 
     Returns:
         The rewriter: detectors made and kernels requested.
     """
-    state = Rewriter(graph, Builder(graph))
+    state = Rewriter(graph, Builder(graph, prefix))
     for node in graph.nodes:
         if node not in regions.demand.forms:
             continue
@@ -265,8 +280,9 @@ def rewrite(graph: Graph, regions: Regions, given_up: dict[str, list[Region]]) -
         _zero_given_up(state, name, regions_given, regions)
     requests, state.panels = fuse_gemms(graph, state.build, state.contractions, LIBRARY)
     state.kernels |= dict.fromkeys(requests)
-    graph.model.graph.sort()
     RemoveUnusedNodesPass()(graph.model)
+    restore_fused(graph.model, regions.demand.forms)
+    graph.model.graph.sort()
     return state
 
 
@@ -295,14 +311,30 @@ def _zero_given_up(state: Rewriter, name: str, given: list[Region], regions: Reg
         old, build = state.build.value(name), state.build
         rank = len(state.graph.shapes[name] or ())
         live = build.reshape(live_points(build, state.graph, domain), _spread(coords, rank))
-        zero = build.constant(np.zeros((), state.graph.dtypes[name]))
-        (new,) = build.node("", "Where", [live, old, zero], {}, [f"{name}.live"])
+        new = _kept_where(state, live, old, state.graph.dtypes[name], f"{name}.live")
         new.type, new.shape = old.type, old.shape
         for k, output in enumerate(state.graph.model.graph.outputs):
             if output is old:
                 state.graph.model.graph.outputs[k] = new
         old.name, new.name = new.name, name
         build.rebind(name, new)
+
+
+def _kept_where(
+    state: Rewriter, live: ir.Value, x: ir.Value, dtype: np.dtype, stem: str
+) -> ir.Value:
+    """The value where it is live, else 0, by operators that ONNX Runtime has for its type."""
+    build = state.build
+    if dtype == np.bool_:
+        return build.node("", "And", [live, x], {}, [stem])[0]
+    carrier = SELECTED_AS.get(dtype.name)
+    if carrier is not None:
+        x = build.op("Cast", [x], to=ir.DataType.from_numpy(np.dtype(carrier)))
+    zero = build.constant(np.zeros((), carrier or dtype))
+    if carrier is None:
+        return build.node("", "Where", [live, x, zero], {}, [stem])[0]
+    chosen = build.op("Where", [live, x, zero])
+    return build.node("", "Cast", [chosen], {"to": ir.DataType.from_numpy(dtype)}, [stem])[0]
 
 
 def _spread(coords: Coords, rank: int) -> list[int]:

@@ -28,14 +28,12 @@ def share_panels(source: ir.Model, compiled: ir.Model, panels: Panels) -> None:
     if source.opset_imports.get("", 0) < SLICE_BY_INPUTS:
         return
     kept = compiled.graph.initializers
-    for (name, transposed), made in panels.made.items():
+    for (name, transposed, k, n), made in panels.made.items():
         weight = source.graph.initializers.get(name)
         if weight is None or name in kept or weight.is_graph_input() or weight.is_graph_output():
             continue
         if weight.const_value is None or made.name not in kept or weight.shape is None:
             continue
-        rows, columns = (int(d) for d in weight.const_value.shape.numpy())
-        k, n = (columns, rows) if transposed else (rows, columns)
         _express(source.graph, weight, made, (k, n), transposed)
 
 
@@ -66,6 +64,9 @@ def _express(
         steps.append(("Slice", bounds, {}))
     if transposed:
         steps.append(("Transpose", [], {"perm": [1, 0]}))
+    whole = [] if weight.const_value is None else [int(d) for d in weight.const_value.shape.numpy()]
+    if len(whole) != 2:
+        steps.append(("Reshape", [constant("shape", whole)], {}))
     value, nodes = panels, []
     for place, (op_type, rest, attributes) in enumerate(steps):
         label = f"{made.name}.{op_type.lower()}.{place}"

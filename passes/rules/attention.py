@@ -10,7 +10,7 @@ Heads are a dimension of their own, [batch, heads, rows, width], or lie in the r
 from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, Poly, digit, dim_index, poly
-from pitc.passes.rules.build import Index, aligned, bare
+from pitc.passes.rules.build import Index, aligned, bare, positional
 from pitc.passes.rules.registry import MICROSOFT, rule
 
 
@@ -132,5 +132,4 @@ def _rotated(view: NodeView, positions: int | None, tables: tuple[int, int]) -> 
             reduced.append(table[0])
         else:
             reads.append(Read(i, (None, line), computed=True))
-    kind = Combine.OPAQUE, Reducer.ORDERED
-    return TensorExpr(x, tuple(reads), tuple(reduced), *kind, ordered=frozenset(ordered))
+    return positional(x, reads, tuple(reduced), ordered)

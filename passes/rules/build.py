@@ -7,7 +7,7 @@ import numpy as np
 from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, ZERO, Poly, dim_index, nonneg, poly
-from pitc.ir.region import Region, position, truth
+from pitc.ir.region import EVERYWHERE, Region, position, truth
 
 Fresh = Callable[[], Poly]
 Index = tuple[Poly | None, ...]
@@ -73,6 +73,21 @@ def move(shape: Shape, index: Index, absent: tuple[Region, ...] = ()) -> TensorE
     return TensorExpr(shape, (Read(0, index, absent=absent),), combine=Combine.MOVE)
 
 
+def positional(
+    shape: Shape, reads: Iterable[Read], reduced: Shape, places: Iterable[int]
+) -> TensorExpr:
+    """An unknown function of everything that is read.
+
+    Args:
+        shape: The output's extents.
+        reads: Operand reads.
+        reduced: Extents of the axes that each point reads whole, in an order that matters.
+        places: Axes whose positions matter too.
+    """
+    kind = Combine.OPAQUE, Reducer.ORDERED
+    return TensorExpr(shape, tuple(reads), reduced, *kind, ordered=frozenset(places))
+
+
 def inside(index: Poly, size: Poly) -> Region:
     """The tests 0 <= index < size, those left out that always hold."""
     tests = (position(index), position(size - 1 - index))
@@ -115,6 +130,18 @@ def line_index(shape: Shape, axes: Sequence[int], out: Sequence[int | None], fir
     return tuple(places)
 
 
+def whole_lines(shape: Shape, axes: Sequence[int], within: Region = EVERYWHERE) -> Read:
+    """Operand 0, of the output's shape, read in whole lines along some dimensions.
+
+    Args:
+        shape: Its extents.
+        axes: The dimensions that are read whole: the first reduced axes.
+        within: Tests for the steps that read it.
+    """
+    rank = len(shape)
+    return Read(0, line_index(shape, axes, range(rank), rank), within=within)
+
+
 def over_lines(
     shape: Shape,
     axes: Sequence[int],
@@ -149,7 +176,7 @@ def row_normal(
         combine: SOFTMAX or NORMALISE.
         reads: Further operands, over the output's dimensions.
     """
-    lines = Read(0, line_index(shape, axes, list(range(len(shape))), len(shape)))
+    lines = whole_lines(shape, axes)
     reduced = tuple(shape[d] for d in axes)
     normal = tuple(d for d in axes if shape[d] != ONE)
     return TensorExpr(shape, (lines, *reads), reduced, combine, Reducer.NORMALISE, normal)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from pitc.ir.branch import CHOOSE
 from pitc.ir.constant import NEG, NZ, TOP, ZN, Constant, Number, is_number, is_zero, very_negative
 from pitc.ir.graph import NodeView, NoRule
 from pitc.passes.rules.elementwise import (
@@ -81,7 +82,7 @@ def ignores(op: str, j: int, constants: Constants, node: NodeView | None = None)
         node: As for `evaluate_constants`.
     """
     cs = [*constants[:j], TOP, *constants[j + 1 :]]
-    if op == "Where":
+    if op in ("Where", CHOOSE):
         branch = _truth(cs[0])
         return (
             (j == 1 and branch is False)
@@ -219,6 +220,7 @@ def _comparison(op: str) -> Law:
 
 LAWS: dict[str, Law] = {
     "Where": _where,
+    CHOOSE: _where,
     "And": _and,
     "Or": _or,
     "Not": _not,

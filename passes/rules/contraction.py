@@ -21,6 +21,7 @@ from pitc.passes.rules.build import (
     broadcast_read,
     check_finite,
     joint_extent,
+    positional,
 )
 from pitc.passes.rules.registry import MICROSOFT, rule
 
@@ -238,13 +239,4 @@ def matmul_nbits(view: NodeView) -> list[TensorExpr]:
         reads.append(broadcast_read(5, view.shape(5), out))
     # scales and zero points may be flat, [n * blocks]: they are left out, which counts as live, so
     # the columns must not be permuted without them
-    return [
-        TensorExpr(
-            out,
-            tuple(reads),
-            (a[-1], b[1], b[2]),
-            Combine.OPAQUE,
-            Reducer.ORDERED,
-            ordered=frozenset({rows} if b[0] != ONE else ()),
-        )
-    ]
+    return [positional(out, reads, (a[-1], b[1], b[2]), [rows] if b[0] != ONE else [])]

@@ -7,8 +7,8 @@ MoE        y[row] reads x[row] and the row of the router, which picks the weight
 from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, Poly, dim_index
-from pitc.ir.region import Region, Test
-from pitc.passes.rules.build import aligned, bare, line_index
+from pitc.ir.region import EVERYWHERE, Region, Test
+from pitc.passes.rules.build import aligned, bare, line_index, positional
 from pitc.passes.rules.registry import MICROSOFT, rule
 
 
@@ -32,7 +32,7 @@ def attention(view: NodeView) -> list[TensorExpr]:
     hidden = _value_width(view)
     out = (x[0], x[1], hidden)
     batch, key = dim_index(0, x[0]), dim_index(4, x[1])
-    tests = Region()
+    tests = EVERYWHERE
     mask: tuple[Read, ...] = ()
     if view.has(3):
         tests, mask = _mask(view, batch, key, x[1])
@@ -187,13 +187,4 @@ def mixture_of_experts(view: NodeView) -> list[TensorExpr]:
     if linear is None or len(router) != 2:
         raise NoRule(f"rows of rank {rank} and a router of rank {len(router)}")
     reads = (_row(0, x, rank), Read(1, (linear, dim_index(rank + 1, router[1]))))
-    return [
-        TensorExpr(
-            x,
-            reads,
-            (x[-1], router[1]),
-            Combine.OPAQUE,
-            Reducer.ORDERED,
-            ordered=frozenset({rank - 1}),
-        )
-    ]
+    return [positional(x, reads, (x[-1], router[1]), [rank - 1])]

@@ -12,7 +12,7 @@ from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, ZERO, Poly, digit, dim_index, poly
 from pitc.ir.region import Region, union
-from pitc.passes.rules.build import bare, inside, over_lines, static
+from pitc.passes.rules.build import bare, inside, over_lines, positional, static
 from pitc.passes.rules.registry import MICROSOFT, rule
 
 
@@ -222,9 +222,7 @@ def pool(view: NodeView) -> list[TensorExpr]:
     values = TensorExpr(out, (read,), kernel, combine, reducer)
     if view.n_outputs == 1:
         return [values]
-    everywhere = frozenset(range(len(out)))
-    where = TensorExpr(out, (read,), kernel, Combine.OPAQUE, Reducer.ORDERED, ordered=everywhere)
-    return [values, where]
+    return [values, positional(out, [read], kernel, range(len(out)))]
 
 
 @rule("Col2Im")
@@ -240,5 +238,4 @@ def columns_to_image(view: NodeView) -> list[TensorExpr]:
     first = len(out)
     column = dim_index(1, channels) * size + dim_index(first, size)
     read = Read(0, (dim_index(0, x[0]), column, dim_index(first + 1, x[2])))
-    kind = (size, x[2]), Combine.OPAQUE, Reducer.ORDERED
-    return [TensorExpr(out, (read,), *kind, ordered=frozenset(range(2, first)))]
+    return [positional(out, [read], (size, x[2]), range(2, first))]

@@ -22,6 +22,7 @@ from pitc.passes.rules.registry import MICROSOFT, RULES
 
 Array = Any  # a numpy array or scalar of any type
 Parameters = dict[str, Any]
+NEAR_TIE = 0.499  # of a quotient from its nearest integer
 
 
 def always(*_: float) -> bool:
@@ -172,6 +173,22 @@ def _cast(x: Array, to: np.dtype[Any]) -> Array:
     return x.astype(to)
 
 
+def _quantised(x: Array, scale: Array, zero: Array = 0, *, to: np.dtype[Any]) -> Array:
+    """Rounding to an integer type; not near ties, where divisions may differ in the last bit."""
+    if to.kind not in "iu":
+        raise TypeError(to)
+    quotient = np.divide(x, scale)
+    rounded, info = np.rint(quotient), np.iinfo(to)
+    if np.isnan(quotient) or abs(quotient - rounded) > NEAR_TIE:
+        raise ArithmeticError
+    return np.clip(rounded + float(zero), info.min, info.max).astype(to)
+
+
+def _dequantised(q: Array, scale: Array, zero: Array = 0) -> Array:
+    scale = np.asarray(scale)
+    return (np.asarray(q, np.int64) - np.asarray(zero, np.int64)).astype(scale.dtype) * scale
+
+
 def _total(*xs: Array) -> Array:
     out = xs[0]
     for x in xs[1:]:
@@ -291,6 +308,11 @@ _LIBRARY = {
     "Atanh": Elementwise(np.arctanh, total=False, trusted=at_zero),
 }
 
+_QUANTISED = {
+    "QuantizeLinear": Elementwise(_quantised, parameters=_cast_target),
+    "DequantizeLinear": Elementwise(_dequantised),
+}
+
 _FUSED = {
     "Gelu": Elementwise(_gelu, trusted=at_zero),
     "BiasGelu": Elementwise(lambda x, b: _gelu(x + b), trusted=at_zero),
@@ -303,8 +325,8 @@ _FUSED = {
 }
 
 ELEMENTWISE: dict[tuple[str, str], Elementwise] = {
-    **{("", op): e for op, e in (_IEEE | _LIBRARY).items()},
-    **{(MICROSOFT, op): e for op, e in _FUSED.items()},
+    **{("", op): e for op, e in (_IEEE | _LIBRARY | _QUANTISED).items()},
+    **{(MICROSOFT, op): e for op, e in (_FUSED | _QUANTISED).items()},
 }
 
 COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
@@ -335,4 +357,4 @@ def elementwise(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr(shape, reads, combine=Combine.MAP)]
 
 
-RULES.update(dict.fromkeys(ELEMENTWISE, elementwise))
+RULES.update({key: elementwise for key in ELEMENTWISE if key[1] not in _QUANTISED})

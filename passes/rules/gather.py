@@ -12,7 +12,7 @@ from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import Poly, bound, dim_index, nonneg, substitute
 from pitc.ir.region import Region, Test, position
-from pitc.passes.rules.build import Index, bare, dimension, one_axis
+from pitc.passes.rules.build import Index, bare, dimension, one_axis, positional
 from pitc.passes.rules.registry import rule
 
 
@@ -208,8 +208,7 @@ def compress(view: NodeView) -> list[TensorExpr]:
         index = tuple(line if d == ordered else p for d, p in enumerate(bare(shape)))
         reads = (Read(0, index), Read(1, bare(flags, len(shape) + 1)))
         reduced = (shape[ordered], *flags)
-    kind = Combine.OPAQUE, Reducer.ORDERED
-    return [TensorExpr(out, reads, reduced, *kind, ordered=frozenset({ordered}))]
+    return [positional(out, reads, reduced, [ordered])]
 
 
 @rule("TensorScatter")
@@ -224,5 +223,4 @@ def tensor_scatter(view: NodeView) -> list[TensorExpr]:
     reads = [Read(0, bare(shape)), Read(1, index)]
     if view.has(2):
         reads.append(Read(2, (dim_index(0, shape[0]),)))
-    kind = (parts[axis],), Combine.OPAQUE, Reducer.ORDERED
-    return [TensorExpr(shape, tuple(reads), *kind, ordered=frozenset({axis}))]
+    return [positional(shape, reads, (parts[axis],), [axis])]

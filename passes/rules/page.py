@@ -12,8 +12,9 @@ from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import ONE, ZERO, Atom, Poly, invert
 from pitc.ir.region import describe
-from pitc.passes.derive import derive
-from pitc.passes.lower.packed import BY_COMBINE, BY_OPERATOR, RESHAPING
+from pitc.passes.expand.expansion import EXPANSIONS
+from pitc.passes.facts.derive import derive
+from pitc.passes.regions.packed import BY_COMBINE, BY_OPERATOR, REPEATING, RESHAPING
 from pitc.passes.rules.constants import evaluate_constants, ignores
 from pitc.passes.rules.elementwise import ELEMENTWISE
 from pitc.passes.rules.refused import REFUSED
@@ -41,7 +42,8 @@ why (`PIT001`). A rule, too, refuses those forms of its operator that it cannot 
 * **dead**: the operands that inherit unread regions, and the output axes that such a region may
   look at; along the others it must hold everywhere.
 * **lowering**: *packed*, the operator on gathered rows; *gather_gemm* and *attention*, kernels of
-  pitc's own; else the ordinary node.
+  pitc's own; *in parts*, as the operators that it consists of, which become one node again where
+  none of them is lowered; else the ordinary node.
 """
 COLUMNS = ("operator", "since", "expression", "PIT axes", "fill", "dead", "lowering")
 KERNELS = {
@@ -240,12 +242,14 @@ def _ignored(view: NodeView, count: int) -> Iterator[str]:
 def _lowering(key: Operator, expr: TensorExpr) -> str:
     if key in KERNELS:
         return KERNELS[key]
+    if key in EXPANSIONS:
+        return "in parts"
     if key in BY_OPERATOR:
         return "packed"
     if expr.combine not in BY_COMBINE:
         return ORDINARY
     if expr.combine is Combine.MOVE:
-        moves = key[0] == "" and (key[1] in RESHAPING or key[1] == "Transpose")
+        moves = key[0] == "" and key[1] in {"Transpose", *RESHAPING, *REPEATING}
         return "packed" if moves else ORDINARY
     if expr.combine is Combine.REDUCE:
         return "packed" if key[1].startswith("Reduce") else ORDINARY

@@ -3,8 +3,6 @@
 ReduceSum  y[o] = sum_r x[o, r]        ArgMax, TopK, CumSum  read lines, and the order matters
 """
 
-from dataclasses import replace
-
 from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, dim_index
@@ -13,10 +11,11 @@ from pitc.passes.rules.build import (
     bare,
     dimension,
     dimensions,
-    line_index,
     move,
     one_axis,
     over_lines,
+    positional,
+    whole_lines,
 )
 from pitc.passes.rules.registry import rule
 
@@ -72,7 +71,7 @@ def top_k(view: NodeView) -> list[TensorExpr]:
     else:
         count = ONE * int(view.attr("k", 0))
     out = tuple(count if d == axis else e for d, e in enumerate(shape))
-    read = Read(0, line_index(shape, [axis], list(range(len(shape))), len(shape)))
+    read = whole_lines(shape, [axis])
     # which elements are extreme does not depend on their order, their positions do
     reducers = Reducer.MAX, Reducer.ORDERED
     ordered = frozenset({axis})
@@ -90,21 +89,10 @@ def cumulate(view: NodeView) -> list[TensorExpr]:
     if axes is None or len(axes) != 1:
         raise NoRule("the axis is not one number")
     axis = dimension(axes[0], len(shape))
-    places: list[int | None] = list(range(len(shape)))
     ahead = dim_index(axis, shape[axis]) - dim_index(len(shape), shape[axis])
     ahead = -ahead if view.attr("reverse", 0) else ahead
     tests = Region({position(ahead - int(view.attr("exclusive", 0)))})
-    read = Read(0, line_index(shape, [axis], places, len(shape)), within=tests)
-    return [
-        TensorExpr(
-            shape,
-            (read,),
-            (shape[axis],),
-            Combine.OPAQUE,
-            Reducer.ORDERED,
-            ordered=frozenset({axis}),
-        )
-    ]
+    return [positional(shape, [whole_lines(shape, [axis], tests)], (shape[axis],), [axis])]
 
 
 @rule("Trilu")
@@ -126,21 +114,8 @@ def reverse_sequence(view: NodeView) -> list[TensorExpr]:
     """The first elements of each sequence in reverse; their number is data."""
     shape = view.shape(0)
     batch, time = int(view.attr("batch_axis", 1)), int(view.attr("time_axis", 0))
-    lines = over_lines(shape, [time], Combine.OPAQUE, Reducer.ORDERED)
-    read = replace(
-        lines.reads[0], index=line_index(shape, [time], list(range(len(shape))), len(shape))
-    )
     lengths = Read(1, (dim_index(batch, shape[batch]),))
-    return [
-        TensorExpr(
-            shape,
-            (read, lengths),
-            (shape[time],),
-            Combine.OPAQUE,
-            Reducer.ORDERED,
-            ordered=frozenset({time}),
-        )
-    ]
+    return [positional(shape, [whole_lines(shape, [time]), lengths], (shape[time],), [time])]
 
 
 @rule("Det")

@@ -10,6 +10,7 @@ from enum import Enum
 class Reason(Enum):
     """Why an operator has no tensor expression; the value completes "OP: ..."."""
 
+    BRANCHES = "becomes `Choose` between the results of its branches, which are opened"
     CONTROL_FLOW = "control flow: what its bodies compute, and how often, is not one expression"
     SEQUENCE = "a sequence or optional value: the grammar describes tensors"
     FILE = "decodes an image file"
@@ -28,7 +29,8 @@ class Reason(Enum):
 
 
 _STANDARD = {
-    Reason.CONTROL_FLOW: "If Loop Scan SequenceMap",
+    Reason.BRANCHES: "If",
+    Reason.CONTROL_FLOW: "Loop Scan SequenceMap",
     Reason.SEQUENCE: (
         "ConcatFromSequence Optional OptionalGetElement OptionalHasElement SequenceAt "
         "SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength "

@@ -4,10 +4,10 @@ GridSample  y[n, c, p] reads x[n, c, ?] at the place that grid[n, p] names
 RoiAlign    y[r, c, p] reads x[?, c, ?] in the box roi[r]
 """
 
-from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
+from pitc.ir.expr import Read, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import dim_index, poly
-from pitc.passes.rules.build import bare
+from pitc.passes.rules.build import bare, positional
 from pitc.passes.rules.registry import rule
 
 
@@ -22,7 +22,7 @@ def grid_sample(view: NodeView) -> list[TensorExpr]:
         Read(0, (*bare(x[:2]), *(None for _ in x[2:])), computed=True),
         Read(1, (dim_index(0, x[0]), *bare(grid[1:-1], 2), dim_index(len(out), grid[-1]))),
     )
-    return [TensorExpr(out, reads, grid[-1:], Combine.OPAQUE, Reducer.ORDERED)]
+    return [positional(out, reads, grid[-1:], [])]
 
 
 @rule("AffineGrid")
@@ -34,9 +34,7 @@ def affine_grid(view: NodeView) -> list[TensorExpr]:
         raise NoRule(f"matrices of rank {len(theta)} for an image of rank {len(size)}")
     out = (theta[0], *size[2:], poly(len(size) - 2))
     read = Read(0, (dim_index(0, theta[0]), *bare(theta[1:], len(out))))
-    ordered = frozenset(range(1, len(out)))
-    kind = Combine.OPAQUE, Reducer.ORDERED
-    return [TensorExpr(out, (read,), theta[1:], *kind, ordered=ordered)]
+    return [positional(out, [read], theta[1:], range(1, len(out)))]
 
 
 @rule("RoiAlign")
@@ -53,5 +51,4 @@ def roi_align(view: NodeView) -> list[TensorExpr]:
         Read(1, (box, dim_index(len(out), boxes[1]))),
         Read(2, (box,)),
     )
-    kind = boxes[1:], Combine.OPAQUE, Reducer.ORDERED
-    return [TensorExpr(out, reads, *kind, ordered=frozenset({2, 3}))]
+    return [positional(out, reads, boxes[1:], [2, 3])]

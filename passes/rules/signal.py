@@ -3,10 +3,10 @@
 DFT   y[a, k, b, :] reads x[a, :, b, :]           STFT  y[a, frame, k, :] reads x[a, :, :]
 """
 
-from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
+from pitc.ir.expr import Read, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import Poly, dim_index, poly
-from pitc.passes.rules.build import bare, dimension
+from pitc.passes.rules.build import bare, dimension, positional
 from pitc.passes.rules.registry import rule
 
 DFT_AXIS_IS_INPUT = 20
@@ -29,8 +29,7 @@ def dft(view: NodeView) -> list[TensorExpr]:
         dim_index(len(shape) + lines.index(d) if d in lines else d, e) for d, e in enumerate(shape)
     )
     reduced = (shape[axis], shape[last])
-    kind = Combine.OPAQUE, Reducer.ORDERED
-    return [TensorExpr(out, (Read(0, index),), reduced, *kind, ordered=frozenset(lines))]
+    return [positional(out, [Read(0, index)], reduced, lines)]
 
 
 @rule("STFT")
@@ -46,8 +45,7 @@ def stft(view: NodeView) -> list[TensorExpr]:
         window = view.shape(2)
         reads.append(Read(2, bare(window, len(out) + len(reduced))))
         reduced += window
-    kind = tuple(reduced), Combine.OPAQUE, Reducer.ORDERED
-    return [TensorExpr(out, tuple(reads), *kind, ordered=frozenset({1, 2, 3}))]
+    return [positional(out, reads, tuple(reduced), [1, 2, 3])]
 
 
 def _frames(view: NodeView, length: Poly) -> tuple[Poly, Poly]:

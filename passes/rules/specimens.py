@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
+from pitc.ir.branch import CHOOSE, DOMAIN, choice_function
 from pitc.passes.rules.registry import MICROSOFT
 
 TYPES = {
@@ -171,6 +173,7 @@ FUSED: dict[str, Specimen] = {
 }
 
 SPECIMENS: dict[tuple[str, str], Specimen] = {
+    (DOMAIN, CHOOSE): _node("b:. a,b a,b"),
     **{("", op): s for op, s in STANDARD.items()},
     **{(MICROSOFT, op): s for op, s in FUSED.items()},
 }
@@ -200,7 +203,8 @@ def specimen_model(domain: str, op: str, opset: int) -> onnx.ModelProto:
     graph = helper.make_graph([node], "specimen", inputs, results, constants)
     opsets = [helper.make_opsetid("", opset)]
     opsets += [helper.make_opsetid(domain, 1)] if domain else []
-    return helper.make_model(graph, opset_imports=opsets)
+    functions = [ir.to_proto(choice_function(opset))] if domain == DOMAIN else []
+    return helper.make_model(graph, opset_imports=opsets, functions=functions)
 
 
 def _constant(text: str) -> Any:

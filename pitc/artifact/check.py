@@ -1,5 +1,6 @@
 """Does an artifact run here, and what mends it when it does not."""
 
+import os
 import shlex
 import stat
 from dataclasses import dataclass
@@ -94,8 +95,8 @@ def check_artifact(folder: Path, *, hashes: bool = True, level: str | None = "au
     Raises:
         UsageError: There is no such folder.
     """
-    if not folder.is_dir():
-        what = "it is a file" if folder.exists() else "it does not exist"
+    if not os.path.isdir(folder):
+        what = "it is a file" if os.path.exists(folder) else "it does not exist"
         raise UsageError(f"not an artifact: {what}", path=folder, hint="expected a folder *.pitc")
     data = _read_manifest(folder)
     if isinstance(data, Check):
@@ -134,7 +135,11 @@ def _read_manifest(folder: Path) -> bytes | Check:
 def _check_files(folder: Path, manifest: Manifest, *, hashes: bool) -> Check | None:
     """The first thing in the folder that is not as the manifest says."""
     listed = manifest.files
-    for name in sorted({entry.name for entry in folder.iterdir()} - {MANIFEST, *listed}):
+    try:
+        there = set(os.listdir(folder))
+    except OSError as error:
+        return _damaged(folder, manifest, ".", "a readable folder", error.strerror or str(error))
+    for name in sorted(there - {MANIFEST, *listed}):
         return _damaged(folder, manifest, name, "no such file", "one")
     for name in sorted(set(listed) - set(FILES)):
         return _damaged(folder, manifest, name, "no such file", "one in the manifest")

@@ -1,4 +1,4 @@
-"""A folder that appears whole or not at all.
+"""A folder, or a file, that appears whole or not at all.
 
 The new folder is filled under a hidden name beside its target, flushed to the disk, and renamed.
 The hidden folder is locked while it is being filled, so that one left by a killed process is told
@@ -12,11 +12,11 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pitc.artifact.manifest import FILES
+from pitc.artifact.manifest import FILES, MANIFEST
 from pitc.errors import MachineError, PitcError, UsageError
 
 _AT_FDCWD = -100
@@ -24,7 +24,8 @@ _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
 #: The file system or kernel does not know the flag.
 _UNKNOWN_FLAG = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+#: The disk is full or fails.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def check_output(target: Path, *, force: bool, source: Path | None = None) -> None:
@@ -38,23 +39,66 @@ def check_output(target: Path, *, force: bool, source: Path | None = None) -> No
     Raises:
         UsageError: The output exists, is no artifact, holds the source, or cannot be written.
     """
-    if target.is_symlink() or target.exists():
+    _check_name(target)
+    if os.path.lexists(target):
         if not force:
             raise UsageError("the output exists", path=target, hint="--force replaces it")
         if source is not None and target.resolve() in [source.resolve(), *source.resolve().parents]:
             raise UsageError("the output would replace the model that is read", path=target)
         if target.is_symlink() or not _is_artifact(target):
             raise UsageError("the output exists and is not a pitc artifact", path=target)
-    parent = target.absolute().parent
-    if not parent.is_dir():
-        raise UsageError(f"the folder {str(parent)!r} does not exist", path=target)
+    parent = _check_parent(target)
+    if (parent / MANIFEST).is_file() and _is_artifact(parent):
+        text = f"the folder {str(parent)!r} is an artifact, which holds nothing else"
+        raise UsageError(text, path=target)
+
+
+def check_file(path: Path, suffixes: Sequence[str], what: str) -> None:
+    """Refuse a file that cannot be written, before any work is done.
+
+    Args:
+        path: The file to be made or replaced.
+        suffixes: Endings that its name may have.
+        what: What it is, for the message.
+
+    Raises:
+        UsageError: It has another ending, is a folder, or its folder cannot be written.
+    """
+    if path.suffix not in suffixes:
+        known = " nor ".join(suffixes)
+        does = "ends in neither" if len(suffixes) > 1 else "does not end in"
+        raise UsageError(f"{what} {path.name!r} {does} {known}")
+    _check_name(path)
+    if os.path.isdir(path):
+        raise UsageError("is a folder, expected a file", path=path)
+    _check_parent(path)
+
+
+def _check_name(path: Path) -> None:
+    """ONNX Runtime opens files by names in UTF-8 only."""
+    try:
+        str(path.absolute()).encode()
+    except UnicodeEncodeError:
+        raise UsageError("the output's name is not UTF-8", path=path) from None
+    if "\0" in str(path):
+        raise UsageError("the output's name holds a null character", path=path)
+
+
+def _check_parent(path: Path) -> Path:
+    parent = path.absolute().parent
+    if not os.path.isdir(parent):
+        raise UsageError(f"the folder {str(parent)!r} does not exist", path=path)
     if not os.access(parent, os.W_OK | os.X_OK):
-        raise UsageError(f"the folder {str(parent)!r} is not writable", path=target)
+        raise UsageError(f"the folder {str(parent)!r} is not writable", path=path)
+    return parent
 
 
 def _is_artifact(folder: Path) -> bool:
     """A folder with nothing but files of an artifact in it (perhaps damaged, perhaps empty)."""
-    return folder.is_dir() and all(name in FILES for name in os.listdir(folder))
+    try:
+        return folder.is_dir() and all(name in FILES for name in os.listdir(folder))
+    except OSError:  # it cannot be listed
+        return False
 
 
 @contextmanager
@@ -75,12 +119,11 @@ def new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
     """
     check_output(target, force=force)
     target = target.absolute()
+    scratch, lock = _scratch_name(target), None
     try:
         _remove_stale(target)
-        scratch, lock = _scratch_folder(target)
-    except OSError as error:
-        raise _explain(error, target) from error
-    try:
+        scratch.mkdir()
+        lock = _lock(scratch)
         yield scratch
         _flush(scratch)
         _take_name(scratch, target, force=force)
@@ -89,7 +132,35 @@ def new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
         raise _explain(error, target) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-        os.close(lock)
+        if lock is not None:
+            os.close(lock)
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Write a file that takes its name, perhaps from an older one, only when the block ends.
+
+    Args:
+        path: The file to be made or replaced; through a link, the file behind it.
+
+    Yields:
+        The hidden file to write, with the same ending. It is removed when the block raises.
+
+    Raises:
+        UsageError: It cannot be written.
+        MachineError: The disk is full or fails.
+    """
+    try:
+        target = path.resolve()
+        scratch = _scratch_name(target).with_suffix(f".tmp{path.suffix}")
+        try:
+            yield scratch
+            _flush_one(scratch)
+            scratch.replace(target)
+        finally:
+            scratch.unlink(missing_ok=True)
+    except OSError as error:
+        raise _explain(error, path) from error
 
 
 def copy_folder(source: Path, target: Path, *, force: bool = False) -> None:
@@ -103,12 +174,17 @@ def copy_folder(source: Path, target: Path, *, force: bool = False) -> None:
 def _take_name(scratch: Path, target: Path, *, force: bool) -> None:
     """Give the filled folder its name; after an exchange, `scratch` names the old folder."""
     if not force or not target.exists():
-        if _rename(scratch, target, _RENAME_NOREPLACE):
-            return
-        if target.exists():
+        try:
+            if _rename(scratch, target, _RENAME_NOREPLACE):
+                return
+            if not target.exists():
+                scratch.rename(target)
+                return
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
-        scratch.rename(target)
-        return
+        except FileExistsError:
+            if not force:
+                raise
+            # another writer was faster: its artifact is replaced like an older one
     check_output(target, force=True)
     if _rename(scratch, target, _RENAME_EXCHANGE):
         return
@@ -149,16 +225,21 @@ def _flush_one(path: Path) -> None:
         os.close(handle)
 
 
-def _scratch_folder(target: Path) -> tuple[Path, int]:
-    """Make and lock a hidden folder beside the target."""
+def _scratch_name(target: Path) -> Path:
+    """A hidden name beside the target that nothing has."""
+    return target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
+
+
+def _lock(scratch: Path) -> int:
+    """Lock a hidden folder; it is made again if another writer took it for a stale one before."""
     while True:
-        scratch = target.parent / f".{target.name}.{secrets.token_hex(6)}.tmp"
+        with suppress(FileNotFoundError):
+            lock = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if scratch.exists():
+                return lock
+            os.close(lock)
         scratch.mkdir()
-        lock = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if scratch.exists():  # else another writer took it for a stale one before it was locked
-            return scratch, lock
-        os.close(lock)
 
 
 def _remove_stale(target: Path) -> None:
@@ -177,7 +258,7 @@ def _remove_stale(target: Path) -> None:
 
 def _explain(error: OSError, target: Path) -> PitcError:
     reason = error.strerror or str(error)
-    if error.errno in _FULL:
+    if error.errno in FULL:
         return MachineError(f"the output cannot be written: {reason}", path=target)
     if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
         return UsageError("the output exists", path=target, hint="--force replaces it")

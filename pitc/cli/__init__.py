@@ -8,14 +8,26 @@ show.py      tables and text for people
 steps.py     numbered progress
 """
 
+import io
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
-from pitc.errors import PitcError
+from pitc.errors import PitcError, one_line
 
-BUG, USAGE, INTERRUPTED = 1, 2, 130
+BUG, USAGE, MACHINE = 1, 2, 6
+#: What stops a command, and the words for it; its exit code is 128 and the signal's number.
+STOPS = {
+    signal.SIGINT: "interrupted",
+    signal.SIGTERM: "terminated",
+    signal.SIGHUP: "the terminal has gone",
+}
+INTERRUPTED = 128 + signal.SIGINT
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,13 +39,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code (`docs/errors.md`).
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files need not be UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")
+    with _stoppable() as received:
+        code = _run(arguments)
+    if code == INTERRUPTED:
+        stop = received[0] if received else signal.SIGINT
+        return _fail(STOPS[stop], 128 + stop)
+    return code
+
+
+@contextmanager
+def _stoppable() -> Iterator[list[signal.Signals]]:
+    """Every signal that stops a command unwinds it like Ctrl-C, so that it leaves nothing behind.
+
+    Yields:
+        A list that gets the signal. Later ones are ignored: they would only break the clean-up.
+    """
+    received: list[signal.Signals] = []
+
+    def stop(number: int, _: FrameType | None) -> None:
+        for other in taken:
+            signal.signal(other, signal.SIG_IGN)
+        received.append(signal.Signals(number))
+        raise KeyboardInterrupt
+
+    ours = threading.current_thread() is threading.main_thread()  # no other may set handlers
+    defaults = (signal.SIG_DFL, signal.default_int_handler)  # nohup ignores one: so do we
+    taken = {n: old for n in STOPS if ours and (old := signal.getsignal(n)) in defaults}
+    try:
+        for number in taken:
+            signal.signal(number, stop)
+        yield received
+    finally:
+        for number, old in taken.items():
+            signal.signal(number, old)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    """Run the command line; all that was raised is shown, but for interruptions."""
     from pitc.cli.app import app
 
     try:
         code = app(args=arguments, prog_name="pitc", standalone_mode=False)
         sys.stdout.flush()
-        if code == INTERRUPTED:  # the parser has swallowed the KeyboardInterrupt
-            return _fail("interrupted", INTERRUPTED)
         return code if isinstance(code, int) else 0
     except PitcError as error:
         return _fail(str(error), error.exit_code)
@@ -41,16 +90,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0  # the reader of our output has gone; not worth a word
     except MemoryError:
-        return _fail("out of memory", 6)
+        return _fail("out of memory", MACHINE)
     except KeyboardInterrupt:
-        return _fail("interrupted", INTERRUPTED)
+        return INTERRUPTED
     except Exception as error:
         if type(error).__name__ == "Abort":
-            return _fail("interrupted", INTERRUPTED)
+            return INTERRUPTED
         describe = getattr(error, "format_message", None)
         if describe is not None:  # a usage error of the command line parser
             command = getattr(getattr(error, "ctx", None), "command_path", "pitc")
-            text = " ".join(describe().split()).rstrip(".")
+            text = one_line(describe()).rstrip(".")
             return _fail(f"{text} (see {command} --help)", USAGE)
         traceback.print_exc()
         return _fail("this is a bug in pitc; please report it with the text above", BUG)

@@ -2,32 +2,35 @@
 
 import fnmatch
 import json as jsonlib
+import os
 import sys
 import warnings
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 
 from pitc import api
 from pitc.artifact.check import check_artifact
-from pitc.artifact.manifest import FALLBACK, report_from_dict
+from pitc.artifact.folder import check_file, new_file
+from pitc.artifact.manifest import FALLBACK
 from pitc.cli import show
 from pitc.cli.steps import Steps
 from pitc.config import resolve
 from pitc.errors import (
-    ArtifactError,
     MachineError,
-    ModelError,
     PitcError,
     UsageError,
     VerificationError,
 )
 from pitc.ir.report import NodeRecord, Report
 from pitc.options import CompileOptions
+from pitc.session import arrays, plain_session, run_session
 
 if TYPE_CHECKING:
     from pitc.config import Settings
@@ -77,8 +80,8 @@ def compile_model(model: Path | None, settings: "Settings", *, force: bool, json
         raise UsageError("Missing argument 'MODEL.onnx'", hint="see pitc compile --help")
     folder = settings.path("output") or Path(f"{model.stem}.pitc")
     report = settings.path("report")
-    if report is not None and report.suffix not in (".json", ".html"):
-        raise UsageError(f"report {report.name!r} ends in neither .json nor .html")
+    if report is not None:
+        check_file(report, (".json", ".html"), "report")
     with Steps(api.stages(), quiet=settings.quiet) as steps:
         made = api.compile(
             model,
@@ -108,7 +111,7 @@ def open_model(
 
     Options that are None come from the environment or a file.
     """
-    if model.is_dir():
+    if os.path.isdir(model):
         _no_options_of_an_artifact(model, padding=padding, target=target)
         return api.load(model)
     settings = resolve({"padding": padding, "target": target, "quiet": quiet})
@@ -143,13 +146,10 @@ def run_model(
     from pitc.feeds import cases, parse_shapes
 
     if save is not None:
-        if save.suffix != ".npz":
-            raise UsageError(f"outputs file {save.name!r} does not end in .npz")
-        if not save.absolute().parent.is_dir():
-            raise UsageError("its folder does not exist", path=save)
+        check_file(save, (".npz",), "outputs file")
     feeds = read_inputs(inputs)
     compiled = open_model(model, padding)
-    specs = specs_of(compiled)
+    specs = specs_of(compiled, feeds)
     missing = [s for s in specs if s.name not in feeds]
     if missing:
         given = given_dims(specs, feeds) | parse_shapes(shapes, specs)
@@ -157,14 +157,10 @@ def run_model(
     elif shapes:
         raise UsageError("--shape has no effect when every input is given")
     with warnings_as_lines():
-        found = compiled.run(feeds)
+        found = arrays(compiled.run(feeds))
     if save is not None:
-        try:
-            np.savez(save, allow_pickle=False, **found)
-        except OSError as error:
-            raise MachineError(
-                f"cannot be written: {error.strerror or error}", path=save
-            ) from error
+        with new_file(save) as scratch:
+            np.savez(scratch, allow_pickle=False, **found)
     if json:
         listed = {
             name: {"dtype": str(a.dtype), "shape": list(a.shape), **show.statistics(a)}
@@ -180,18 +176,26 @@ def read_inputs(texts: Sequence[str]) -> dict[str, np.ndarray]:
     feeds: dict[str, np.ndarray] = {}
     for text in texts:
         name, equals, file = text.rpartition("=")
-        if Path(text).suffix == ".npz" and not Path(file).is_file():
+        if Path(text).suffix == ".npz" and not os.path.isfile(file):
             name, equals, file = "", "", text
         wanted = ".npy" if equals else ".npz"
         if Path(file).suffix != wanted:
             raise UsageError(f"input {text!r} is neither FILE.npz nor NAME=FILE.npy")
         try:
-            found = np.load(file, allow_pickle=False)
-            feeds.update({name: found} if equals else dict(found))
-        except (OSError, ValueError, EOFError) as error:
+            feeds |= _arrays_of(Path(file), name if equals else None)
+        except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
             reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
             raise UsageError(f"inputs cannot be read: {reason}", path=file) from error
     return feeds
+
+
+def _arrays_of(file: Path, name: str | None) -> dict[str, np.ndarray]:
+    """The array of a .npy file under a name, or all of a .npz file under their own."""
+    with file.open("rb") as stream:
+        found = np.load(stream, allow_pickle=False)
+        if isinstance(found, np.ndarray) != (name is not None):
+            raise ValueError(f"it is no {file.suffix} file")
+        return dict(found) if name is None else {name: found}
 
 
 def given_dims(specs: "Sequence[InputSpec]", feeds: Mapping[str, np.ndarray]) -> dict[str, int]:
@@ -204,13 +208,13 @@ def given_dims(specs: "Sequence[InputSpec]", feeds: Mapping[str, np.ndarray]) ->
     return dims
 
 
-def specs_of(compiled: api.CompiledModel) -> "list[InputSpec]":
-    """The inputs of a compiled model."""
+def specs_of(compiled: api.CompiledModel, given: Mapping[str, np.ndarray]) -> "list[InputSpec]":
+    """The inputs of a compiled model; those that are given need no description."""
     import onnx_ir as ir
 
     from pitc.feeds import input_specs
 
-    return input_specs(ir.load(compiled.path / FALLBACK))
+    return input_specs(ir.load(compiled.path / FALLBACK), given)
 
 
 def verify_model(
@@ -231,12 +235,12 @@ def verify_model(
     """`pitc verify`."""
     from pitc.verify import audit_facts, compare
 
-    if against is not None and not model.is_dir():
+    if against is not None and not os.path.isdir(model):
         raise UsageError("--against is for artifacts; a model is compared with itself")
     if reduce is not None:
         from pitc.reduce import check_output
 
-        if model.is_dir():
+        if os.path.isdir(model):
             raise UsageError("--reduce needs the model, not an artifact", path=model)
         check_output(reduce)
     given = read_inputs(inputs)
@@ -251,14 +255,14 @@ def verify_model(
             show.reduced(_reduce(reduce, model, found, settings, tolerance, quiet))
         raise
     padding = compiled.manifest.options.padding
-    source = against or (compiled.path / FALLBACK if model.is_dir() else model)
+    source = against or (compiled.path / FALLBACK if os.path.isdir(model) else model)
     with warnings_as_lines():
         session = compiled.session()
-    reference = reference_session(source)
+    reference = plain_session(source)
     chosen = _cases(compiled, reference, given, shapes, seed)
     result = compare(
-        lambda feeds: api.run_session(session, feeds),
-        lambda feeds: api.run_session(reference, feeds),
+        lambda feeds: run_session(session, feeds),
+        lambda feeds: run_session(reference, feeds),
         chosen,
         padding=padding,
         token_outputs=token_outputs(reference, padding),
@@ -302,7 +306,9 @@ def _cases(
         if shapes:
             raise UsageError("--shape has no effect when every input is given")
         return [Case("given", {}, dict(given))]
-    return _filled(specs_of(compiled), given, shapes, compiled.manifest.options.padding, seed)
+    return _filled(
+        specs_of(compiled, given), given, shapes, compiled.manifest.options.padding, seed
+    )
 
 
 def _filled(
@@ -331,7 +337,7 @@ def _crash_cases(
     """Inputs of a model that cannot be compiled."""
     from pitc.feeds import input_specs
 
-    return _filled(input_specs(api.import_model(model)[0]), given, shapes, padding, seed)
+    return _filled(input_specs(api.import_model(model)[0], given), given, shapes, padding, seed)
 
 
 def token_outputs(reference: Any, padding: str | None) -> frozenset[str]:
@@ -382,21 +388,6 @@ def _reduce(
     }
 
 
-def reference_session(source: Path) -> Any:
-    """ONNX Runtime on the source graph."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # it would print what is raised, too
-    try:
-        return api.plain_session(source, options)
-    except Exception as error:
-        if type(error).__module__.partition(".")[0] != "onnxruntime":
-            raise
-        text = f"ONNX Runtime cannot load it: {error}"
-        raise ModelError(text, path=source) from error
-
-
 def explain_model(model: Path, padding: str | None, pattern: str | None, *, json: bool) -> None:
     """`pitc explain`."""
     report = _report(model, padding)
@@ -414,20 +405,15 @@ def explain_model(model: Path, padding: str | None, pattern: str | None, *, json
 
 
 def _report(model: Path, padding: str | None) -> Report:
-    if not model.is_dir():
+    if not os.path.isdir(model):
         imported, source = api.import_model(model)
+        api.check_loads(model, imported)
         options = CompileOptions(padding=resolve({"padding": padding}).text("padding"))
         report = api.lower(imported, options).report
         report.model = source.name
         return report
     _no_options_of_an_artifact(model, padding=padding)
-    check = check_artifact(model, hashes=False)
-    if check.manifest is None:
-        raise check.error()
-    try:
-        return report_from_dict(check.manifest.report)
-    except ValueError as error:
-        raise ArtifactError(str(error), path=model) from error
+    return api.read_report(check_artifact(model, hashes=False))
 
 
 def _fits(record: NodeRecord, pattern: str) -> bool:

@@ -65,6 +65,10 @@ Shape = Annotated[
         rich_help_panel=INPUTS,
     ),
 ]
+Tolerance = Annotated[
+    float | None,
+    typer.Option(help="Largest norm-wise relative error of floats; default: 1e-5 for float32."),
+]
 Seed = Annotated[int, typer.Option(help="Seed of the random inputs.", rich_help_panel=INPUTS)]
 
 
@@ -164,10 +168,7 @@ def verify(
     facts: Annotated[
         bool, typer.Option("--facts", help="Also audit every fact that was proven.")
     ] = False,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(help="Largest norm-wise relative error of floats; default: 1e-5 for float32."),
-    ] = None,
+    tolerance: Tolerance = None,
     reduce: Annotated[
         Path | None,
         typer.Option(
@@ -236,10 +237,7 @@ def bench(
     seconds: Annotated[
         float, typer.Option(min=0, help="No round starts after this much time.")
     ] = 60.0,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(help="Largest norm-wise relative error of floats; default: 1e-5 for float32."),
-    ] = None,
+    tolerance: Tolerance = None,
     plot: Annotated[
         Path | None,
         typer.Option(

@@ -1,11 +1,11 @@
 """`pitc bench`."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from pitc import api
 from pitc.artifact.manifest import FALLBACK
 from pitc.bench import (
     BASE,
@@ -26,7 +26,6 @@ from pitc.cli.actions import (
     open_model,
     print_json,
     read_inputs,
-    reference_session,
     specs_of,
     token_outputs,
     warnings_as_lines,
@@ -37,6 +36,7 @@ from pitc.config import resolve
 from pitc.errors import MachineError, UsageError, VerificationError
 from pitc.feeds import Case, parse_shapes
 from pitc.machine import cpu_level, cpu_name, installed
+from pitc.session import plain_session, run_session
 
 STAGES = ("load", "check", "time")
 
@@ -69,29 +69,29 @@ def bench_model(
     given = read_inputs(inputs)
     compiled = open_model(model, padding, target, quiet)
     padding = compiled.manifest.options.padding
-    source = compiled.path / FALLBACK if model.is_dir() else model
-    reference = reference_session(source)
+    source = compiled.path / FALLBACK if os.path.isdir(model) else model
+    reference = plain_session(source)
     names = [value.name for value in reference.get_inputs()]
     if given and all(name in given for name in names):
         if counts or mean is not None or shapes:
             raise UsageError("--lengths, --mean and --shape have no effect: every input is given")
         case = Case("given", {}, given)
     else:
-        specs = specs_of(compiled)
+        specs = specs_of(compiled, given)
         dims = given_dims(specs, given) | parse_shapes(shapes, specs)
         missing = [s for s in specs if s.name not in given]
         made = make_case(missing, dims, padding=padding, lengths=counts, mean=mean, seed=seed)
         case = Case(made.pattern, made.dims, made.feeds | given)
     tokens = token_outputs(reference, padding)
     try:
-        api.run_session(reference, case.feeds)
+        run_session(reference, case.feeds)
     except UsageError as error:
         if not case.dims or shapes:
             raise
         sizes = ", ".join(f"{name}={size}" for name, size in case.dims.items())
         raise UsageError(error.message, hint=f"sizes were {sizes}; choose by --shape") from error
     contenders = [
-        Contender(BASE, BASE, lambda: of_session(api.plain_session(source, session_options()))),
+        Contender(BASE, BASE, lambda: of_session(plain_session(source, session_options()))),
         Contender(OURS, "pitc", lambda: of_session(compiled.session(session_options()))),
         *(Contender(name, name, lambda name=name: PEERS[name](source)) for name in peers),  # type: ignore[misc]
     ]

@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from pitc.errors import MachineError
+from pitc.artifact.folder import new_file
 from pitc.ir.report import Report
 
 _STYLE = """
@@ -20,14 +20,13 @@ def write_report(path: Path, report: Report) -> None:
     """Write a report to a `.json` or `.html` file.
 
     Raises:
-        MachineError: The file cannot be written.
+        UsageError: The file cannot be written.
+        MachineError: The disk is full.
     """
     body = report.to_dict()
     text = json.dumps(body, indent=1) + "\n" if path.suffix == ".json" else page(body)
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as error:
-        raise MachineError(f"cannot be written: {error.strerror or error}", path=path) from error
+    with new_file(path) as scratch:
+        scratch.write_text(text, "utf-8")
 
 
 def page(body: dict[str, Any]) -> str:

@@ -4,7 +4,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from pitc.errors import MachineError, UsageError
+from pitc.artifact.folder import check_file, new_file
+from pitc.errors import MachineError
 
 if TYPE_CHECKING:
     from pitc.bench import Race
@@ -16,13 +17,10 @@ def check_plot(path: Path) -> None:
     """Refuse a plot that cannot be made, before any work is done.
 
     Raises:
-        UsageError: It does not end in .png, or its folder does not exist.
+        UsageError: It does not end in .png, or its folder cannot be written.
         MachineError: matplotlib is not installed.
     """
-    if path.suffix != ".png":
-        raise UsageError(f"plot {path.name!r} does not end in .png")
-    if not path.absolute().parent.is_dir():
-        raise UsageError("its folder does not exist", path=path)
+    check_file(path, (".png",), "plot")
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -65,7 +63,5 @@ def draw(path: Path, race: "Race", title: str) -> None:
     axes.set_xlabel("CPU ms of one run: median, 5th to 95th percentile, rounds (gain of pitc)")
     axes.set_title(fill(title, 90), fontsize=10, parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
-    try:
-        figure.savefig(path, dpi=150, metadata={"Software": None})
-    except OSError as error:
-        raise MachineError(f"cannot be written: {error.strerror or error}", path=path) from error
+    with new_file(path) as scratch:
+        figure.savefig(scratch, dpi=150, metadata={"Software": None})

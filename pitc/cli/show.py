@@ -21,7 +21,7 @@ from pitc.verify import Comparison
 
 if TYPE_CHECKING:
     from pitc.bench import Race
-    from pitc.passes.audit import AuditResult
+    from pitc.passes.audit.engine import AuditResult
     from pitc.placement import Placement
 
 #: Width of tables in pipes and files, where there is no window to ask.

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
+from pitc.ir.branch import GROUP, Path, groups, path_of, within
 from pitc.ir.constant import FillFact
 from pitc.ir.expr import Shape, TensorExpr
 from pitc.ir.index import MAYBE_ZERO, Poly, dim_index, poly, sym
@@ -27,8 +28,8 @@ class Graph:
     """Nodes in topological order, and tables of what is known of every value.
 
     Args:
-        model: The model. Its main graph is analysed; bodies of control flow are opaque, but what
-            they capture is listed.
+        model: The model. Its main graph is analysed, with the branches of If nodes opened into it
+            (`pitc.ir.branch`); bodies of loops are opaque, but what they capture is listed.
 
     Attributes:
         nodes: Nodes in topological order, without Constant nodes (their values are constants here).
@@ -49,6 +50,9 @@ class Graph:
         values: Small integer tensors as arrays of polynomials.
         images: Values that hold the live places of a mask (NonZero), and that mask.
         bits: One bit per value, for provenance.
+        branches: The branch that computes a value, for values of branches.
+        carried: For each loop the shapes that its carried values keep; None where that is not sure.
+        bodies: Bodies of loops as graphs of their own, with fill facts.
         producers: The node that computes a value.
         uses: The nodes that read a value, subgraph captures included.
         captured: Values that some control-flow body reads.
@@ -72,6 +76,8 @@ class Graph:
         self.vectors: dict[str, tuple[Poly | None, ...]] = {}
         self.values: dict[str, Array] = {}
         self.images: dict[str, str] = {}
+        self.carried: dict[ir.Node, list[Shape | None]] = {}
+        self.bodies: dict[ir.Node, Graph] = {}
         self.producers: dict[str, ir.Node] = {}
         self.uses: dict[str, list[ir.Node]] = {}
         self.captured: set[str] = set()
@@ -97,6 +103,8 @@ class Graph:
                 self._tensors[node.outputs[0].name or ""] = tensor
             else:
                 self.nodes.append(node)
+        self._choices = groups(self.nodes)
+        self.branches: dict[str, Path] = {}
         self._wire()
         for name, inferred in self._inferred.items():
             dtype = inferred.numpy_dtype
@@ -107,8 +115,14 @@ class Graph:
 
     def _wire(self) -> None:
         for node in self.nodes:
+            path = path_of(node, self._choices)
+            if path is None:  # added to the flat graph: it is where its operands are
+                found = (self.branches.get(x.name or "", ()) for x in node.inputs if x is not None)
+                path = max(found, key=len, default=())
             for output in output_names(node):
                 self.producers[output] = node
+                if path:
+                    self.branches[output] = path
             for name in dict.fromkeys(x.name or "" for x in node.inputs if x is not None):
                 self.uses.setdefault(name, []).append(node)
             for name in dict.fromkeys(captures(node)):
@@ -249,7 +263,7 @@ class Graph:
         below: dict[str, int] = {}
         for node in reversed(self.nodes):
             down = 0
-            for name in output_names(node):
+            for name in self._made_with(node):
                 down |= below.get(name, 0) | self.bits[name]
             for x in node.inputs:
                 if x is not None:
@@ -263,11 +277,26 @@ class Graph:
         above: dict[str, int] = {}
         for node in self.nodes:
             up = 0
-            for name in (*(x.name or "" for x in node.inputs if x is not None), *captures(node)):
+            for choice in self._choices.get(node.metadata_props.get(GROUP, ""), [node]):
+                for x in choice.inputs:
+                    name = x.name or "" if x is not None else ""
+                    up |= above.get(name, 0) | self.bits.get(name, 0)
+            for name in captures(node):
                 up |= above.get(name, 0) | self.bits.get(name, 0)
             for name in output_names(node):
                 above[name] = up
         return above
+
+    def _made_with(self, node: ir.Node) -> list[str]:
+        """The node's outputs; for a choice those of its whole If, which runs as one node."""
+        nodes = self._choices.get(node.metadata_props.get(GROUP, ""), [node])
+        return [name for n in nodes for name in output_names(n)]
+
+    def visible(self, name: str, at: str) -> bool:
+        """True when the value exists wherever another one does: it is not of a branch that may not
+        run.
+        """
+        return within(self.branches.get(at, ()), self.branches.get(name, ()))
 
     def names_of(self, via: int) -> list[str]:
         """The values of a provenance bit set, in graph order."""

@@ -117,6 +117,8 @@ def substitute(p: Poly, maps: Maps, shape: Sequence[Poly] | None = None) -> Poly
     Returns:
         The index expression over the new dimensions, or None when some part is unknown.
     """
+    if not p.digits():
+        return p
     total = ZERO
     for m, c in p.terms.items():
         v = poly(c)
@@ -183,6 +185,13 @@ def invert(
         every point that reads the operand's element; where no point reads it, it may be out of
         range. A dimension that is absent is free.
     """
+    return dict(_invert(tuple(maps), tuple(extents), tuple(shape)))
+
+
+@lru_cache(maxsize=1 << 14)
+def _invert(
+    maps: tuple[Poly | None, ...], extents: tuple[Poly, ...], shape: tuple[Poly, ...]
+) -> dict[int, Poly]:
     found: dict[int, dict[Poly, tuple[Poly, Poly]]] = {}
     for j, p in enumerate(maps):
         if p is None:

@@ -4,6 +4,7 @@ What a file says about inner values is not read: exporters and hand-edited files
 themselves there. Only the declared inputs and the weights count.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,22 @@ import onnx
 import onnx_ir as ir
 
 Dim = int | str | None
+UNKNOWN_SHAPE = "pitc.unknown_shape"
 SMALL_BYTES = 8192  # initializers up to this size take part: shapes, axes, index vectors
+
+# Operators that only ONNX Runtime knows: for each output the input whose element type it has.
+# Shapes are the rules' business.
+TYPED_LIKE: Mapping[str, tuple[int | None, ...]] = {
+    **dict.fromkeys(("Attention", "BiasGelu", "FastGelu", "FusedConv", "FusedGemm"), (0,)),
+    **dict.fromkeys(("FusedMatMul", "Gelu", "LayerNormalization", "MatMulNBits", "MoE"), (0,)),
+    **dict.fromkeys(("MultiHeadAttention", "QMoE", "QuickGelu", "RotaryEmbedding"), (0,)),
+    **dict.fromkeys(("SimplifiedLayerNormalization", "TransposeMatMul"), (0,)),
+    "DequantizeLinear": (1,),
+    "EmbedLayerNormalization": (2, 0, 2),
+    "QuantizeLinear": (2,),
+    "SkipLayerNormalization": (0, None, None, 0),
+    "SkipSimplifiedLayerNormalization": (0, None, None, 0),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +53,9 @@ class Inferred:
 
 def slim_proto(model: ir.Model) -> onnx.ModelProto:
     """The model as a proto without big weights: they become inputs of the same name and type."""
+    tensors = (value.const_value for value in model.graph.initializers.values())
+    if all(t is not None and t.nbytes <= SMALL_BYTES for t in tensors):
+        return ir.to_proto(model)
     copy = model.clone()
     graph = copy.graph
     listed = {id(v) for v in graph.inputs}
@@ -63,8 +82,10 @@ def infer(model: ir.Model) -> dict[str, Inferred]:
                 d.dim_param = f"{value.name}.shape[{k}]"
     for output in proto.graph.output:
         output.type.tensor_type.ClearField("shape")
+    _stand_in(proto)
     try:
-        graph = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
+        small = not _counts_far(proto.graph)
+        graph = onnx.shape_inference.infer_shapes(proto, data_prop=small).graph
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
         graph = proto.graph
     out = {}
@@ -73,7 +94,43 @@ def infer(model: ir.Model) -> dict[str, Inferred]:
             tensor = info.type.tensor_type
             dims = tuple(map(_dim, tensor.shape.dim)) if tensor.HasField("shape") else None
             out[info.name] = Inferred(ir.DataType(tensor.elem_type), dims)
+    out.pop(UNKNOWN_SHAPE, None)
     return out
+
+
+def _stand_in(proto: onnx.ModelProto) -> None:
+    """Operators of ONNX Runtime become Reshapes to unknown shapes, which have the same types."""
+    standard = {i.domain: i.version for i in proto.opset_import}.get("", 1)
+
+    def places(node: onnx.NodeProto) -> tuple[int | None, ...]:
+        known = node.domain in ("", "ai.onnx") and onnx.defs.has(node.op_type, standard)
+        return () if known else TYPED_LIKE.get(node.op_type, ())
+
+    nodes = list(proto.graph.node)
+    if not any(map(places, nodes)):
+        return
+    shape = onnx.helper.make_tensor_value_info(UNKNOWN_SHAPE, onnx.TensorProto.INT64, [None])
+    proto.graph.input.append(shape)
+    del proto.graph.node[:]
+    for node in nodes:
+        like = places(node)
+        if not like:
+            proto.graph.node.append(node)
+        for output, place in zip(node.output, like, strict=False):
+            if output and place is not None and place < len(node.input):
+                inputs = [node.input[place], UNKNOWN_SHAPE]
+                proto.graph.node.append(onnx.helper.make_node("Reshape", inputs, [output]))
+
+
+def _counts_far(graph: onnx.GraphProto) -> bool:
+    """Whether a Range over constants is longer than any shape: its values would fill the memory."""
+    known = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Range" and all(x in known for x in node.input):
+            ends = [float(onnx.numpy_helper.to_array(known[x]).reshape(-1)[0]) for x in node.input]
+            if abs(ends[1] - ends[0]) > SMALL_BYTES * abs(ends[2]):
+                return True
+    return False
 
 
 def _dim(d: onnx.TensorShapeProto.Dimension) -> Dim:

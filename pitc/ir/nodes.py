@@ -38,23 +38,26 @@ def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
     return None
 
 
-def captures(node: ir.Node) -> Iterator[str]:
-    """Names of outer values that the node's bodies mention."""
+def bodies(node: ir.Node) -> Iterator[ir.Graph]:
+    """The bodies of a control-flow node."""
     for attr in node.attributes.values():
         if attr.is_ref():
             continue
-        bodies: list[ir.Graph] = []
         if attr.type == ir.AttributeType.GRAPH:
-            bodies = [attr.as_graph()]
+            yield attr.as_graph()
         elif attr.type == ir.AttributeType.GRAPHS:
-            bodies = list(attr.as_graphs())
-        for body in bodies:
-            inner = {o for n in body for o in output_names(n)}
-            inner.update(v.name or "" for v in (*body.inputs, *body.initializers.values()))
-            for n in body:
-                yield from (x.name for x in n.inputs if x is not None and x.name not in inner)  # type: ignore[misc]
-                yield from (x for x in captures(n) if x not in inner)
-            yield from (o.name for o in body.outputs if o.name and o.name not in inner)
+            yield from attr.as_graphs()
+
+
+def captures(node: ir.Node) -> Iterator[str]:
+    """Names of outer values that the node's bodies mention."""
+    for body in bodies(node):
+        inner = {o for n in body for o in output_names(n)}
+        inner.update(v.name or "" for v in (*body.inputs, *body.initializers.values()))
+        for n in body:
+            yield from (x.name for x in n.inputs if x is not None and x.name not in inner)  # type: ignore[misc]
+            yield from (x for x in captures(n) if x not in inner)
+        yield from (o.name for o in body.outputs if o.name and o.name not in inner)
 
 
 def poly_array(x: Array) -> Array:

@@ -8,14 +8,14 @@ dimension is a bound one: it is quantified (`pitc.ir.predicate`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, SupportsInt
 
 MAYBE_ZERO = "?"  # first character of the symbols that may be 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Digit:
     """One factor of an index: `(index_dim // stride) % extent`.
 
@@ -28,6 +28,23 @@ class Digit:
     dim: int
     stride: "Poly"
     extent: "Poly"
+    _hash: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.dim, self.stride, self.extent)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Digit) and (self._hash, self.dim, self.stride, self.extent) == (
+            other._hash,
+            other.dim,
+            other.stride,
+            other.extent,
+        )
 
     def __str__(self) -> str:
         return f"d{self.dim}" if self.stride == ONE else self.format(f"d{self.dim}")
@@ -64,12 +81,14 @@ class Poly:
         terms: Coefficient of each monomial; monomials are tuples of atoms in the order of `_order`.
     """
 
-    __slots__ = ("_hash", "_text", "terms")
+    __slots__ = ("_digits", "_groups", "_hash", "_text", "terms")
 
     def __init__(self, terms: Mapping[Monomial, int]) -> None:
         self.terms: dict[Monomial, int] = {m: c for m, c in terms.items() if c}
         self._hash = hash(frozenset(self.terms.items()))
         self._text = ""
+        self._digits: frozenset[Digit] | None = None
+        self._groups: dict[tuple[Digit, ...], Poly] | None = None
 
     def __hash__(self) -> int:
         return self._hash
@@ -80,8 +99,11 @@ class Poly:
         return isinstance(other, Poly) and self._hash == other._hash and self.terms == other.terms
 
     def __add__(self, other: "Poly | SupportsInt") -> "Poly":
+        right = poly(other)
+        if not right.terms or not self.terms:
+            return self if self.terms else right
         total = dict(self.terms)
-        for m, c in poly(other).terms.items():
+        for m, c in right.terms.items():
             total[m] = total.get(m, 0) + c
         return Poly(total)
 
@@ -97,9 +119,13 @@ class Poly:
         return poly(other) - self
 
     def __mul__(self, other: "Poly | SupportsInt") -> "Poly":
-        right = poly(other).terms
+        factor = poly(other)
+        right = factor.terms
         if len(right) == 1 and () in right:
-            return Poly({m: c * right[()] for m, c in self.terms.items()})
+            scale = right[()]
+            return self if scale == 1 else Poly({m: c * scale for m, c in self.terms.items()})
+        if len(self.terms) == 1 and self.terms.get(()) == 1:
+            return factor
         total: dict[Monomial, int] = {}
         for m, c in self.terms.items():
             for n, d in right.items():
@@ -136,9 +162,12 @@ class Poly:
             return 0
         return self.terms.get(()) if len(self.terms) == 1 else None
 
-    def digits(self) -> set[Digit]:
+    def digits(self) -> frozenset[Digit]:
         """All digits that occur."""
-        return {a for m in self.terms for a in m if isinstance(a, Digit)}
+        if self._digits is None:
+            found = (a for m in self.terms for a in m if isinstance(a, Digit))
+            self._digits = frozenset(found)
+        return self._digits
 
     def symbols(self) -> set[str]:
         """All size symbols that occur, those inside digits left out."""
@@ -146,12 +175,14 @@ class Poly:
 
     def by_digits(self) -> "dict[tuple[Digit, ...], Poly]":
         """The polynomial grouped by digits: `{digits of a product: its coefficient over sizes}`."""
-        groups: dict[tuple[Digit, ...], dict[Monomial, int]] = {}
-        for m, c in self.terms.items():
-            digits = tuple(a for a in m if isinstance(a, Digit))
-            sizes = tuple(a for a in m if isinstance(a, str))
-            groups.setdefault(digits, {})[sizes] = c
-        return {d: Poly(terms) for d, terms in groups.items()}
+        if self._groups is None:
+            groups: dict[tuple[Digit, ...], dict[Monomial, int]] = {}
+            for m, c in self.terms.items():
+                digits = tuple(a for a in m if isinstance(a, Digit))
+                sizes = tuple(a for a in m if isinstance(a, str))
+                groups.setdefault(digits, {})[sizes] = c
+            self._groups = {d: Poly(terms) for d, terms in groups.items()}
+        return dict(self._groups)
 
     def divide(self, q: "Poly") -> "Poly | None":
         """The exact quotient, or None when there is none (or q is 0)."""
@@ -182,9 +213,15 @@ class Poly:
 
 def poly(x: "Poly | SupportsInt") -> Poly:
     """An integer as a polynomial; a polynomial as it is."""
-    return x if isinstance(x, Poly) else Poly({(): int(x)})
+    return x if isinstance(x, Poly) else _number(int(x))
 
 
+@lru_cache(maxsize=1 << 12)
+def _number(n: int) -> Poly:
+    return Poly({(): n})
+
+
+@lru_cache(maxsize=1 << 14)
 def atom(a: Atom) -> Poly:
     """The polynomial of one atom."""
     return Poly({(a,): 1})

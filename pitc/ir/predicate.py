@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal
 
-from pitc.ir.index import Atom, Digit, Poly, bound, nonneg, rename, within
+from pitc.ir.index import ONE, Atom, Digit, Poly, bound, nonneg, poly, rename, within
 
 SOME = -100  # bound dimensions below it are "for some", the others "for all"
 
@@ -123,6 +123,13 @@ def _implies(t: Test, u: Test) -> bool:
         return nonneg(bound(u.idx[0] - t.idx[0], False))
     if t.somes and t.alls:
         return False
+    if (
+        t.pred == "below"
+        and t.idx[:-1] == u.idx[:-1]
+        and not (t.alls or t.somes or u.alls or u.somes)
+    ):
+        nearer, farther = (u, t) if t.yes else (t, u)
+        return nonneg(bound(farther.idx[-1] - nearer.idx[-1], False))
     # the "some" of t and the "all" of u are fixed but arbitrary; only these two kinds may be chosen
     given, wanted = t.alls, u.somes
     if not given and not wanted:
@@ -179,8 +186,25 @@ def truth(t: Test) -> bool | None:
     return False if nonneg(-bound(t.idx[0], True) - 1) else None
 
 
+def least_or_last(t: Test, dims: Iterable[int], every: bool) -> Test | None:
+    """A comparison with a length for every or for some place of its own dimension: the first or the
+    last place decides; None for other tests.
+    """
+    bound_dims = frozenset(dims) & t.dims()
+    place = _bare(t.idx[-1], bound_dims) if t.pred == "below" else None
+    if place is None or any(a.dim in bound_dims for p in t.idx[:-1] for a in p.digits()):
+        return None
+    if place.stride != ONE or not nonneg(place.extent - 1):
+        return None
+    decides = place.extent - 1 if every == t.yes else poly(0)
+    return Test(t.src, (*t.idx[:-1], decides), t.pred, t.yes)
+
+
 def for_some(t: Test, dims: Iterable[int]) -> Test:
     """The test "t for some value of the dimensions"."""
+    decided = least_or_last(t, dims, every=False)
+    if decided is not None:
+        return decided
     first = min(t.somes, default=SOME) - 1
     swap = {d: first - n for n, d in enumerate(sorted(set(dims) & t.dims()))}
     return Test(t.src, tuple(rename(p, swap) for p in t.idx), t.pred, t.yes)

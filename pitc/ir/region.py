@@ -15,6 +15,7 @@ from pitc.ir.predicate import (
     Test,
     describe_test,
     for_some,
+    least_or_last,
     position,
     truth,
 )
@@ -192,8 +193,11 @@ def for_all(r: Region, dims: Iterable[int]) -> Region | None:
     out = []
     for t in r:
         hit = sorted(t.dims() & names)
+        decided = least_or_last(t, hit, every=True)
         if not hit:
             out.append(t)
+        elif decided is not None:
+            out.append(decided)
         elif t.pred == "pos":  # the least value over those dimensions decides
             moving = {m: c for m, c in t.idx[0].terms.items() if _looks_at(m, hit)}
             rest = {m: c for m, c in t.idx[0].terms.items() if m not in moving}

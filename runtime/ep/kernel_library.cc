@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <mutex>
 
@@ -82,6 +83,9 @@ void CheckComplete(const std::string& path, off_t size) {
   if (!complete) Fail("the kernel library is damaged: '", path, "' is cut off at ", size, " bytes");
 }
 
+// Held while a file is opened or closed. Recursive: the last owner of a library may be its opener.
+std::recursive_mutex opening;
+
 // One loaded file. dlopen knows files by name: a file that was replaced while its predecessor is
 // still loaded needs another spelling of the same path, or the old code would run.
 struct Loaded {
@@ -96,13 +100,14 @@ struct Loaded {
     return s.st_dev == device && s.st_ino == inode && s.st_size == size &&
            s.st_mtim.tv_sec == changed.tv_sec && s.st_mtim.tv_nsec == changed.tv_nsec;
   }
+  // Of a file that was replaced, an older one may still be loaded.
+  bool IsForgettable() const { return library.expired() && spelling.empty(); }
 };
 
 }  // namespace
 
 std::shared_ptr<const KernelLibrary> KernelLibrary::Open(const std::string& folder,
                                                          const std::string& name) {
-  static std::mutex mutex;
   static auto* loaded =
       new std::map<std::string, Loaded>;  // never destroyed: sessions may end after main()
   const std::string home = RealPath(folder, "the model's folder");
@@ -116,7 +121,10 @@ std::shared_ptr<const KernelLibrary> KernelLibrary::Open(const std::string& fold
   if (stat(path.c_str(), &now) != 0 || !S_ISREG(now.st_mode))
     Fail("expected a file, got '", path, "'");
 
-  std::lock_guard<std::mutex> lock(mutex);
+  std::lock_guard<std::recursive_mutex> lock(opening);
+  for (auto at = loaded->begin(); at != loaded->end();) {
+    at = at->second.IsForgettable() ? loaded->erase(at) : std::next(at);
+  }
   Loaded& entry = (*loaded)[path];
   if (auto library = entry.library.lock()) {
     if (entry.Is(now)) return library;
@@ -140,7 +148,9 @@ KernelLibrary::KernelLibrary(const std::string& path)
     : handle_(dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL)) {
   if (!handle_) Fail("cannot load the kernel library: ", dlerror());
   auto fill = [this](const char* symbol, auto function) {
-    if (void* at = dlsym(handle_, symbol)) *static_cast<decltype(function)*>(at) = function;
+    auto* at = static_cast<decltype(function)*>(dlsym(handle_, symbol));
+    // Already there when another thread is just about to close the same file: it may still read it.
+    if (at && *at != function) *at = function;
   };
   fill("__TVMBackendAllocWorkspace", tvm::AllocWorkspace{AllocWorkspace});
   fill("__TVMBackendFreeWorkspace", tvm::FreeWorkspace{FreeWorkspace});
@@ -148,7 +158,10 @@ KernelLibrary::KernelLibrary(const std::string& path)
   last_error_ = reinterpret_cast<const char* (*)()>(dlsym(handle_, "pitc_kernel_last_error"));
 }
 
-KernelLibrary::~KernelLibrary() { dlclose(handle_); }
+KernelLibrary::~KernelLibrary() {
+  std::lock_guard<std::recursive_mutex> lock(opening);
+  dlclose(handle_);
+}
 
 tvm::Function KernelLibrary::Find(const std::string& symbol) const {
   return reinterpret_cast<tvm::Function>(dlsym(handle_, ("__tvm_ffi_" + symbol).c_str()));

@@ -177,7 +177,7 @@ int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_
                   out->shape[2] == value_size,
               "d or dv");
   args.Demand(
-      0 <= q0 && q0 < q1 && q1 <= q->shape[0] && q1 - q0 <= 64 && out->shape[0] == q->shape[0],
+      0 <= q0 && q0 < q1 && q1 <= q->shape[0] && q1 - q0 <= 128 && out->shape[0] == q->shape[0],
       "queries");
   args.Demand(0 <= k0 && k0 <= k1 && k1 <= k->shape[0] && v->shape[0] == k->shape[0], "keys");
   args.Demand(hq < q->shape[1] && hk < k->shape[1] && hv < v->shape[1] && ho < out->shape[1],

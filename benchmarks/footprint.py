@@ -1,0 +1,151 @@
+"""What a compiled model costs besides its time: loading, memory, disk; and the second core.
+
+Every figure is taken in processes of their own, of the source and the compiled model in turn.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cases import FootprintCase
+from benchmarks.workload import make_workload
+from pitc.errors import MachineError
+from pitc.timing import THREAD_LIMITS, ratio
+
+Say = Callable[[str], None]
+
+# Arguments: model file or folder, inputs (.npz), threads of each session, rounds.
+_MEASURE = """
+import json, sys, time
+import numpy as np
+import onnxruntime
+import pitc
+
+path, feeds, threads = sys.argv[1], dict(np.load(sys.argv[2])), json.loads(sys.argv[3])
+
+def status(field):
+    (line,) = [x for x in open("/proc/self/status") if x.startswith(field)]
+    return int(line.split()[1]) * 1024
+
+def session(count):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = count, 3
+    if path.endswith(".pitc"):
+        return pitc.load(path).session(options)
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+empty, start = status("VmRSS"), time.perf_counter()
+sessions = [session(threads[0])]
+load_s = time.perf_counter() - start
+sessions[0].run(None, feeds)
+used = status("VmHWM") - empty
+sessions += [session(count) for count in threads[1:]]
+rounds = []
+for turn in range(int(sys.argv[4])):
+    rounds.append([])
+    for one in sessions:
+        start = time.perf_counter()
+        one.run(None, feeds)
+        rounds[-1].append(time.perf_counter() - start)
+print(json.dumps({"load_s": load_s, "peak_bytes": used, "rounds_s": rounds[1:]}))
+"""
+SOURCE, COMPILED = "onnxruntime", "pitc"
+
+
+def _process(command: list[str], cores: set[int]) -> str:
+    """What a command prints; it runs on these cores, without the limits on threads."""
+    unlimited = {name: x for name, x in os.environ.items() if name not in THREAD_LIMITS}
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env=unlimited,
+        preexec_fn=lambda: os.sched_setaffinity(0, cores) if cores else None,
+    )
+    if done.returncode:
+        last = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
+        raise MachineError(f"{' '.join(command[:3])[:60]} failed: {last}")
+    return done.stdout
+
+
+def _measure(path: Path, feeds: Path, threads: list[int], turns: int, cores: set[int]) -> Any:
+    arguments = [str(path), str(feeds), json.dumps(threads), str(turns)]
+    return json.loads(_process([sys.executable, "-c", _MEASURE, *arguments], cores))
+
+
+def _size(path: Path) -> int:
+    return sum(f.stat().st_size for f in path.rglob("*")) if path.is_dir() else path.stat().st_size
+
+
+def _help_s(cores: set[int]) -> float:
+    start = time.perf_counter()
+    _process([sys.executable, "-m", "pitc", "--help"], cores)
+    return time.perf_counter() - start
+
+
+def measure_footprint(
+    case: FootprintCase, rounds: int, cores: set[int], say: Say = print
+) -> dict[str, Any]:
+    """Measure load time, peak memory, size on disk, `--help`, and the gain of a second thread.
+
+    Args:
+        case: The model and its batch.
+        rounds: Processes of each kind that count.
+        cores: Cores of the machine; the gain of a second thread needs two.
+        say: Called with one line per step.
+
+    Returns:
+        Per contender the medians `load_s` and `peak_bytes` (growth of the resident set from before
+        loading to after one batch), `disk_bytes`, and `two_threads`, the gain in wall time; the
+        ratios of the compiled model's to the source's; `help_s`.
+    """
+    import pitc
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        say(f"{case.name}: build and compile the model")
+        workload = make_workload(case.batch, folder)
+        artifact, feeds = folder / "model.pitc", folder / "feeds.npz"
+        pitc.compile(workload.model, padding=workload.padding).save(artifact)
+        np.savez(feeds, allow_pickle=False, **workload.batches[0])
+        paths = {SOURCE: workload.model, COMPILED: artifact}
+        one, two = set(sorted(cores)[:1]), set(sorted(cores)[:2])
+        taken: dict[str, list[dict[str, Any]]] = {name: [] for name in paths}
+        for turn in range(rounds + 1):  # the first fills the file cache
+            say(f"{case.name}: loading, round {turn} of {rounds}")
+            for who, path in paths.items():
+                found = _measure(path, feeds, [1], 0, one)
+                if turn:
+                    taken[who].append(found)
+        results: dict[str, dict[str, Any]] = {}
+        for who, path in paths.items():
+            say(f"{case.name}: {who}, one and two threads")
+            runs = (
+                _measure(path, feeds, [1, 2], rounds + 1, two)["rounds_s"] if len(two) > 1 else []
+            )
+            results[who] = {
+                "load_s": median(x["load_s"] for x in taken[who]),
+                "peak_bytes": median(x["peak_bytes"] for x in taken[who]),
+                "disk_bytes": _size(path),
+                "two_threads": median(a / b for a, b in runs) if runs else None,
+                "rounds_load_s": [x["load_s"] for x in taken[who]],
+            }
+        load = ratio(*([x["load_s"] for x in taken[who]] for who in (COMPILED, SOURCE)))
+        ratios = {
+            key: results[COMPILED][key] / results[SOURCE][key]
+            for key in ("peak_bytes", "disk_bytes")
+        }
+        return {
+            "footprint": results,
+            "ratios": {"load_s": load, **ratios},
+            "help_s": median(_help_s(one) for _ in range(max(rounds, 1))),
+        }

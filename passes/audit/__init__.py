@@ -1,0 +1,1 @@
+"""Facts checked by running the model."""

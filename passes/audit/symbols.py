@@ -1,0 +1,73 @@
+"""The auditor's check of what is known besides facts: symbolic integers and finiteness."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from pitc.ir.graph import Array, Graph
+from pitc.ir.index import Poly
+from pitc.ir.region import Region
+from pitc.passes.audit.points import blocks, where
+
+Values = Mapping[str, Array]
+Sizes = Mapping[str, int]
+
+
+def wrong_symbols(graph: Graph, values: Values, sizes: Sizes) -> Iterator[str]:
+    """One line for every symbolic value, affine function or image that a real value contradicts."""
+    for name, known in graph.values.items():
+        x = values.get(name)
+        if x is not None and _evaluable(known.reshape(-1), sizes):
+            expected = [int(p.evaluate(sizes, {})) for p in known.reshape(-1)]
+            if known.shape != x.shape or expected != [int(v) for v in x.reshape(-1)]:
+                yield f"value of {name}: {expected} is {x.tolist()}"
+    for name, p in graph.affine.items():
+        x = values.get(name)
+        if x is not None and not _is_function(p, x, sizes):
+            yield f"value of {name} is not {p}"
+    for name, parts in graph.vectors.items():
+        x = values.get(name)
+        for k, part in enumerate(parts):
+            if x is not None and part is not None and not _is_function(part, x[..., k], sizes):
+                yield f"component {k} of {name} is not {part}"
+    for name, mask in graph.images.items():
+        x, m = values.get(name), values.get(mask)
+        if x is not None and m is not None and not np.all(m[x] != 0):
+            yield f"{name} holds places where {mask} is 0"
+
+
+def _evaluable(ps: Array, sizes: Sizes) -> bool:
+    return all(p.symbols() <= sizes.keys() for p in ps)
+
+
+def _is_function(p: Poly, x: Array, sizes: Sizes) -> bool:
+    """The array is p of its own index, as far as all sizes are known."""
+    if not p.symbols() <= sizes.keys():
+        return True
+    index = dict(enumerate(np.indices(x.shape)))
+    try:
+        return bool(np.all(x == p.evaluate(sizes, index)))
+    except KeyError:  # a size inside a digit that no shape tells
+        return True
+
+
+def not_finite(graph: Graph, names: Iterable[str], values: Values, sizes: Sizes) -> Iterator[str]:
+    """One line for every value, of those named, with Inf or NaN where it is said to have none.
+
+    A value without an entry is finite everywhere, when the inputs are.
+    """
+    for name in names:
+        if values[name].dtype.kind != "f" or name not in graph.shapes:
+            continue
+        if graph.is_constant(name) and name not in graph.uses:  # nothing is said of it
+            continue
+        x = values[name]
+        if all(np.isfinite(part).all() for _, part in blocks(x)):
+            continue
+        finite: Region | None = graph.finite_if.get(name, Region())
+        clean: Region | None = graph.clean_if.get(name, Region())
+        if finite is not None and np.any(~np.isfinite(x) & where(finite, x.shape, sizes, values)):
+            yield f"{name} is not finite where {finite}"
+        bad = np.isnan(x) | np.isposinf(x)
+        if clean is not None and np.any(bad & where(clean, x.shape, sizes, values)):
+            yield f"{name} is NaN or +inf where {clean}"

@@ -1,0 +1,1 @@
+"""Bodies of control flow: opened, unrolled, lowered and closed again."""

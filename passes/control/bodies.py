@@ -1,0 +1,99 @@
+"""Bodies of loops as models of their own: what they capture and carry become inputs.
+
+A carried value is taken to have, in every trip, the shape that it has at the start. Where the body
+gives one of that shape again, that is so by induction; else nothing is said of its shape.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import onnx_ir as ir
+
+from pitc.ir.expr import Shape
+from pitc.ir.graph import Graph
+from pitc.ir.index import MAYBE_ZERO, Poly
+from pitc.passes.control.graft import STANDARD
+
+BODY = "pitc.body"  # mark of a model that is a body: the loops in it stay as they are
+FIXED = 2  # a body first takes the number of the trip and a condition; it gives a condition first
+
+
+def is_loop(node: ir.Node) -> bool:
+    """True for a Loop node all of whose values are given, and whose body computes its results."""
+    if node.op_type != "Loop" or node.domain not in STANDARD:
+        return False
+    body = node.attributes["body"].as_graph()
+    own = all(x.graph is body and x.producer() is not None for x in body.outputs)
+    return own and None not in node.inputs[FIXED:]
+
+
+def states_of(node: ir.Node) -> list[ir.Value]:
+    """What the first trip of a loop reads."""
+    return [x for x in node.inputs[FIXED:] if x is not None]
+
+
+def body_model(graph: Graph, node: ir.Node, shapes: Sequence[Shape | None]) -> ir.Model:
+    """A copy of a loop's body.
+
+    Args:
+        graph: The graph around it; what the loop reads has its shape there.
+        node: The loop.
+        shapes: Shapes of its carried values.
+
+    Returns:
+        A model whose inputs are those of the body, then what it captures, by the same names.
+        Captured constants are initializers.
+    """
+    main = node.attributes["body"].as_graph().clone(allow_outer_scope_values=True)
+    for value, shape in zip(main.inputs[FIXED:], shapes, strict=True):
+        value.shape = _declared(shape)
+    for value in main.inputs[:FIXED]:
+        value.shape = ir.Shape([])
+    copies: dict[ir.Value, ir.Value] = {}
+    for inner, place, value in list(captured(main)):
+        if value not in copies:
+            copies[value] = _copy(graph, main, value)
+        inner.replace_input_with(place, copies[value])
+    imports = graph.model.opset_imports
+    main.opset_imports.update(imports)
+    model = ir.Model(main, ir_version=graph.model.ir_version)
+    model.meta[BODY] = True
+    return model
+
+
+def captured(main: ir.Graph) -> Iterator[tuple[ir.Node, int, ir.Value]]:
+    """Every place in a graph, and in the bodies inside it, that reads a value from outside."""
+    nodes = list(ir.traversal.RecursiveGraphIterator(main))
+    graphs = {id(n.graph) for n in nodes} | {id(main)}
+    for node in nodes:
+        for place, value in enumerate(node.inputs):
+            if value is not None and id(value.graph) not in graphs:
+                yield node, place, value
+
+
+def _copy(graph: Graph, main: ir.Graph, value: ir.Value) -> ir.Value:
+    name = value.name or ""
+    copy = ir.Value(name=name, type=value.type, shape=value.shape, const_value=value.const_value)
+    if graph.is_constant(name) and value.const_value is not None:
+        main.register_initializer(copy)
+        return copy
+    dtype = graph.dtypes.get(name)
+    copy.const_value = None
+    if dtype is not None:
+        copy.type = ir.TensorType(ir.DataType.from_numpy(dtype))
+    copy.shape = _declared(graph.shapes.get(name))
+    main.inputs.append(copy)
+    return copy
+
+
+def _declared(shape: Shape | None) -> ir.Shape | None:
+    """Extents as numbers and names: equal ones have the same name, a plain symbol its own."""
+    return None if shape is None else ir.Shape([_dimension(e) for e in shape])
+
+
+def _dimension(extent: Poly) -> int | str:
+    number, text = extent.as_int(), str(extent)
+    if number is not None:
+        return number
+    # in brackets, so that the copy has no symbol of its own by that name
+    plain = extent.terms == {(text,): 1} and not text.startswith(MAYBE_ZERO)
+    return text if plain else f"{MAYBE_ZERO}({text})"

@@ -1,0 +1,136 @@
+"""Moving the nodes of another graph (a branch, a loop body, a function) into the main graph."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from pitc.ir.nodes import bodies
+
+STANDARD = ("", "ai.onnx")
+
+
+def is_if(node: ir.Node) -> bool:
+    """True for an If node."""
+    return node.op_type == "If" and node.domain in STANDARD
+
+
+@dataclass(slots=True)
+class Names:
+    """Names that a model uses.
+
+    Args:
+        values: Of values.
+        nodes: Of nodes.
+    """
+
+    values: set[str] = field(default_factory=set)
+    nodes: set[str] = field(default_factory=set)
+
+    def value(self, name: str) -> str:
+        """The name, with a number when a value has it already; it is taken from now on."""
+        return _unique(name, self.values)
+
+    def node(self, name: str) -> str:
+        """The same for a node."""
+        return _unique(name, self.nodes)
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    candidate, k = name, 1
+    while candidate in taken:
+        k += 1
+        candidate = f"{name}.{k}"
+    taken.add(candidate)
+    return candidate
+
+
+def names_of(graph: ir.Graph, branches: bool = True) -> Names:
+    """Names in a graph and in the bodies inside it.
+
+    Args:
+        graph: The main graph.
+        branches: Those in branches of its If nodes too, which need not differ from each other.
+    """
+    names, todo = Names(), [(graph, True, not branches)]
+    while todo:
+        here, counts, opens = todo.pop()
+        if counts:
+            outer = (*here.inputs, *here.initializers.values())
+            names.values.update(x.name for x in outer if x.name)
+        for node in here:
+            if counts:
+                names.values.update(o.name for o in node.outputs if o.name)
+                names.nodes.update([node.name] if node.name else [])
+            branch = opens and is_if(node)  # what a loop holds stays there
+            todo += [(body, not branch, branch) for body in bodies(node)]
+    return names
+
+
+def graft(
+    model: ir.Model,
+    node: ir.Node,
+    body: ir.Graph,
+    operands: Sequence[ir.Value],
+    taken: Names,
+) -> tuple[list[ir.Node], list[ir.Value]]:
+    """Move the nodes and initializers of a body in front of a node of the main graph.
+
+    Args:
+        model: The model; it is changed in place, and the body is empty afterwards.
+        node: The node.
+        body: The body.
+        operands: What its inputs stand for.
+        taken: Names of the main graph; new ones are added.
+
+    Returns:
+        The nodes, and the body's results.
+    """
+    table = {id(x): y for x, y in zip(body.inputs, operands, strict=True)}
+    results = [table.get(id(x), x) for x in body.outputs]
+    body.outputs.clear()
+    for value, operand in zip(body.inputs, operands, strict=True):
+        value.replace_all_uses_with(operand)
+    body.inputs.clear()
+    for name, value in list(body.initializers.items()):
+        del body.initializers[name]
+        value.name = taken.value(name)
+        model.graph.register_initializer(value)
+    moved = list(body)
+    for n in moved:
+        n.name = taken.node(n.name) if n.name else None
+        for value in n.outputs:
+            if value.name:
+                value.name = taken.value(value.name)
+    body.remove(moved)
+    model.graph.insert_before(node, moved)
+    return moved, results
+
+
+def substitute(
+    model: ir.Model, node: ir.Node, outputs: Sequence[ir.Value], results: Sequence[ir.Value]
+) -> None:
+    """Replace a node by values that are computed before it. Its outputs keep their names: each
+    becomes the Identity of its result.
+    """
+    for output, result in zip(outputs, results, strict=True):
+        if output.name:
+            same = ir.node("Identity", [result])
+            model.graph.insert_before(node, same)
+            take_over(output, same.outputs[0])
+    model.graph.remove(node, safe=True)
+
+
+def take_over(old: ir.Value, new: ir.Value) -> None:
+    """Let a value stand for another one: its readers, name, type and shape."""
+    new.type, new.shape = old.type, old.shape
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    name, old.name = old.name, None
+    new.name = name
+
+
+def detach(body: ir.Graph) -> None:
+    """Let the nodes of a body that is given up read nothing, so that nothing is kept for them."""
+    for node in ir.traversal.RecursiveGraphIterator(body):
+        for place in range(len(node.inputs)):
+            node.replace_input_with(place, None)

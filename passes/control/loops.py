@@ -1,0 +1,89 @@
+"""Bodies of loops, lowered as models of their own (`bodies.py`).
+
+What a body captures and carries is an input of that model, so it must be as inputs are: finite. For
+carried values that is so by induction. Whatever the body gives is read whole.
+"""
+
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from pitc.ir.graph import Graph
+from pitc.ir.kernel import KernelRequest
+from pitc.ir.report import NodeRecord, RegionRecord
+from pitc.passes.control.bodies import FIXED, captured, states_of
+from pitc.passes.control.branches import close_branches
+from pitc.passes.control.graft import detach, names_of
+from pitc.passes.facts.dead import dead_facts
+from pitc.passes.lower.gemm import Panels
+from pitc.passes.lower.rewrite import rewrite
+from pitc.passes.records import node_records
+from pitc.passes.regions.choose import choose_regions
+
+
+@dataclass(slots=True)
+class LoweredBodies:
+    """What lowering the bodies of a graph has made.
+
+    Args:
+        kernels: Kernels needed.
+        panels: Panels made.
+        nodes: One record for each node of a body that has packed nodes.
+        regions: Their regions.
+    """
+
+    kernels: dict[KernelRequest, None] = field(default_factory=dict)
+    panels: Panels = field(default_factory=Panels)
+    nodes: list[NodeRecord] = field(default_factory=list)
+    regions: list[RegionRecord] = field(default_factory=list)
+
+
+def lower_bodies(graph: Graph) -> LoweredBodies:
+    """Lower the body of every loop of an analysed graph that has facts, in place.
+
+    Args:
+        graph: The graph after `fill_facts`. Its model is changed.
+    """
+    out = LoweredBodies()
+    for number, (node, inner) in enumerate(graph.bodies.items()):
+        dead_facts(inner)
+        regions = choose_regions(inner)
+        if not regions.forms:
+            continue
+        out.nodes += node_records(inner, regions)
+        out.regions += regions.records
+        for text in inner.assumptions:
+            graph.assume(text, node)
+        state = rewrite(inner, regions, {}, f"pitc.body{number}")
+        close_branches(inner.model)
+        out.kernels |= state.kernels
+        out.panels.made |= state.panels.made
+        _put_back(graph.model, node, inner.model.graph)
+    return out
+
+
+def _put_back(model: ir.Model, node: ir.Node, body: ir.Graph) -> None:
+    """Make a lowered copy the body of its loop: inputs and weights are the graph's again."""
+    states = len(states_of(node))
+    outer = {x.name: x for _, _, x in captured(node.attributes["body"].as_graph())}
+    detach(node.attributes.pop("body").as_graph())
+    names, main = names_of(model.graph), model.graph
+    for value in body.inputs[FIXED + states :]:
+        value.replace_all_uses_with(outer[value.name])
+    del body.inputs[FIXED + states :]
+    for name, value in list(body.initializers.items()):
+        del body.initializers[name]
+        if name in outer:
+            value.replace_all_uses_with(outer[name])
+        else:
+            value.name = names.value(name)
+            main.register_initializer(value)
+    for value in body.inputs:
+        value.name = names.value(value.name or "")
+    for n in ir.traversal.RecursiveGraphIterator(body):
+        n.name = names.node(n.name) if n.name else None
+        for value in n.outputs:
+            value.name = names.value(value.name) if value.name else value.name
+    for domain, version in body.opset_imports.items():
+        main.opset_imports.setdefault(domain, version)
+    node.attributes["body"] = ir.AttrGraph("body", body)

@@ -1,0 +1,227 @@
+"""Loops that are known to run a few times become their bodies, one after the other."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from pitc.ir.branch import BRANCH
+from pitc.ir.graph import Graph
+from pitc.ir.nodes import constant_of
+from pitc.passes.control.graft import STANDARD, detach, graft, names_of, substitute
+from pitc.passes.facts.derive import derive
+
+MAX_TRIPS = 8
+MAX_NODES = 1000  # of one unrolled loop
+SCAN_SINCE = 9  # before, Scan had a batch axis
+AXES_AS_INPUT = 13  # first operator set in which Unsqueeze takes its axes as an input
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A tensor that one iteration reads, or writes, one slice of.
+
+    Args:
+        axis: Its dimension.
+        backwards: The last slice is the first one.
+    """
+
+    axis: int = 0
+    backwards: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How a loop runs.
+
+    Args:
+        trips: How often.
+        counted: Its body takes the number of the iteration and a condition, and gives a condition.
+        states: How many values one iteration hands to the next.
+        read: The inputs behind them, which are read slice by slice.
+        written: The outputs that are written so.
+    """
+
+    trips: int
+    counted: bool
+    states: int
+    read: tuple[_Line, ...]
+    written: tuple[_Line, ...]
+
+
+def unroll(model: ir.Model) -> int:
+    """Replace the loops of the main graph that are known to run at most `MAX_TRIPS` times.
+
+    Returns:
+        How many there were. Their bodies may hold more.
+    """
+    loops = [n for n in model.graph if n.op_type in PLANS and n.domain in STANDARD]
+    if not loops:
+        return 0
+    graph = Graph(model)
+    derive(graph)
+    plans = [(n, plan) for n in loops if (plan := PLANS[n.op_type](graph, n)) is not None]
+    for node, plan in plans:
+        _unroll(model, node, plan)
+    return len(plans)
+
+
+def _loop(graph: Graph, node: ir.Node) -> _Plan | None:
+    limit, condition = (x for x, _ in zip_longest(node.inputs[:2], range(2)))
+    states = node.inputs[2:]
+    body = node.attributes["body"].as_graph()
+    runs = True if condition is None else _constant(graph, condition)
+    trips = None if limit is None else _constant(graph, limit)
+    if runs is None or (runs and trips is None):
+        return None
+    trips = max(int(trips or 0), 0) if runs else 0
+    kept = len(states)
+    written = tuple(_Line() for _ in body.outputs[1 + kept :])
+    if any(x is None for x in states) or not _small(trips, body):
+        return None
+    if (trips > 1 and not _goes_on(graph, body)) or (not trips and _wanted(node, kept)):
+        return None
+    return _Plan(trips, True, kept, (), written)
+
+
+def _scan(graph: Graph, node: ir.Node) -> _Plan | None:
+    body = node.attributes["body"].as_graph()
+    slices = node.attributes["num_scan_inputs"].as_int()
+    kept = len(node.inputs) - slices
+    operands = [x for x in node.inputs if x is not None]
+    version = graph.model.opset_imports.get("", graph.model.opset_imports.get("ai.onnx", 1))
+    if len(operands) < len(node.inputs) or not slices or version < SCAN_SINCE:
+        return None
+    read = _lines(node, "input", slices)
+    extents = {_extent(graph, x, line) for x, line in zip(operands[kept:], read, strict=True)}
+    trips = extents.pop()
+    if extents or not trips or not _small(trips, body):
+        return None
+    written = _lines(node, "output", len(body.outputs) - kept)
+    return _Plan(trips, False, kept, tuple(read), tuple(written))
+
+
+PLANS: dict[str, Callable[[Graph, ir.Node], _Plan | None]] = {"Loop": _loop, "Scan": _scan}
+
+
+def _lines(node: ir.Node, kind: str, count: int) -> list[_Line]:
+    def numbers(name: str) -> list[int]:
+        found = node.attributes.get(f"scan_{kind}_{name}")
+        return [0] * count if found is None else list(found.as_ints())
+
+    pairs = zip(numbers("axes"), numbers("directions"), strict=True)
+    return [_Line(axis, bool(backwards)) for axis, backwards in pairs]
+
+
+def _extent(graph: Graph, x: ir.Value, line: _Line) -> int | None:
+    shape = graph.shapes.get(x.name or "")
+    known = shape is not None and -len(shape) <= line.axis < len(shape)
+    return shape[line.axis].as_int() if known and shape is not None else None
+
+
+def _constant(graph: Graph, x: ir.Value) -> Any:
+    """The one element of a value, when constants or sizes decide it."""
+    symbolic, constant = graph.ints(x.name or ""), graph.array(x.name or "")
+    if symbolic is not None and symbolic.size == 1:
+        return symbolic.reshape(-1)[0].as_int()
+    return constant.reshape(-1)[0].item() if constant is not None and constant.size == 1 else None
+
+
+def _small(trips: int, body: ir.Graph) -> bool:
+    return trips <= MAX_TRIPS and trips * len(body) <= MAX_NODES
+
+
+def _wanted(node: ir.Node, first: int) -> bool:
+    """True when what the loop writes slice by slice is read: without a trip it has no shape."""
+    return any(o.uses() or o.is_graph_output() for o in node.outputs[first:])
+
+
+def _goes_on(graph: Graph, body: ir.Graph) -> bool:
+    """True when the condition that a body gives is always true where the one it takes is."""
+    value = body.outputs[0]
+    while (made := value.producer()) is not None and made.op_type == "Identity":
+        if made.graph is not body or made.inputs[0] is None:
+            break
+        value = made.inputs[0]
+    if value is body.inputs[1]:
+        return True
+    if made is not None and made.graph is body:
+        tensor = constant_of(made)
+    else:
+        known = body.initializers.get(value.name or "") is value
+        tensor = value.const_value if known else None
+        if not known:
+            return bool(_constant(graph, value))
+    return tensor is not None and bool(tensor.numpy().reshape(-1)[0])
+
+
+class _Writer:
+    """Adds nodes in front of a loop."""
+
+    def __init__(self, model: ir.Model, node: ir.Node) -> None:
+        self.model, self.node = model, node
+        self.taken = names_of(model.graph)
+        version = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
+        self.axes_as_input = version >= AXES_AS_INPUT
+
+    def constant(self, stem: str, array: Any) -> ir.Value:
+        name = self.taken.value(f"{self.node.outputs[0].name}.{stem}")
+        tensor = ir.tensor(np.asarray(array), name=name)
+        value = ir.Value(name=name, const_value=tensor)
+        value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(np.shape(array))
+        self.model.graph.register_initializer(value)
+        return value
+
+    def op(self, op_type: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
+        node = ir.node(op_type, list(inputs), attributes)
+        name = f"{self.node.outputs[0].name}.{op_type.lower()}"
+        node.outputs[0].name = self.taken.value(name)
+        self.mark([node])
+        self.model.graph.insert_before(self.node, node)
+        return node.outputs[0]
+
+    def mark(self, nodes: list[ir.Node]) -> None:
+        """Keep the new nodes in the branch of an If that the loop stands in."""
+        for node in nodes:
+            if BRANCH in self.node.metadata_props:
+                node.metadata_props[BRANCH] = self.node.metadata_props[BRANCH]
+
+    def unsqueeze(self, x: ir.Value, axis: int) -> ir.Value:
+        if self.axes_as_input:
+            return self.op("Unsqueeze", x, self.constant("axis", np.array([axis], np.int64)))
+        return self.op("Unsqueeze", x, axes=[axis])
+
+
+def _unroll(model: ir.Model, node: ir.Node, plan: _Plan) -> None:
+    write = _Writer(model, node)
+    given = [x for x in node.inputs[2 if plan.counted else 0 :] if x is not None]
+    states = given[: plan.states]
+    slices: list[list[ir.Value]] = [[] for _ in plan.written]
+    for trip in range(plan.trips):
+        operands = list(states)
+        if plan.counted:
+            number = write.constant("trip", np.array(trip, np.int64))
+            operands = [number, write.constant("go_on", np.array(True)), *states]
+        for x, line in zip(given[plan.states :], plan.read, strict=True):
+            at = plan.trips - 1 - trip if line.backwards else trip
+            place = write.constant("place", np.array(at, np.int64))
+            operands.append(write.op("Gather", x, place, axis=line.axis))
+        body = node.attributes["body"].as_graph().clone(allow_outer_scope_values=True)
+        moved, results = graft(model, node, body, operands, write.taken)
+        write.mark(moved)
+        results = results[1:] if plan.counted else results
+        states = results[: len(states)]
+        for found, result in zip(slices, results[len(states) :], strict=True):
+            found.append(result)
+    results = states
+    for found, line in zip(slices, plan.written, strict=True):
+        if found:
+            parts = [write.unsqueeze(x, line.axis) for x in found]
+            parts = parts[::-1] if line.backwards else parts
+            results.append(write.op("Concat", *parts, axis=line.axis))
+    outputs = list(node.outputs[: len(results)])
+    substitute(model, node, outputs, results[: len(outputs)])
+    detach(node.attributes["body"].as_graph())

@@ -1,0 +1,220 @@
+"""Takes fused nodes apart before the analysis and puts them together again after it.
+
+    y = Attention(x, w, b, mask)   ->   q, k, v = Split(x @ w + b); p = Softmax(..); y = p @ v
+
+Facts, packed forms and kernels know the parts: sums of products, normalisations, elementwise steps.
+Where none of a node's parts was lowered, the fused kernel of ONNX Runtime is the faster one, so the
+node comes back as it was. Parts that several expansions share (`Body.share`) belong to none.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from pitc.ir.graph import Graph, NodeView, NoRule
+from pitc.passes.expand.attention import fused_attention, multi_head_attention
+from pitc.passes.expand.body import Body, Names, Shared
+from pitc.passes.expand.product import einsum, fused_gemm, fused_matmul
+from pitc.passes.expand.rows import (
+    bias_activation,
+    embed_layer_norm,
+    skip_layer_norm,
+)
+from pitc.passes.expand.standard import standard_attention
+from pitc.passes.facts.derive import derive
+from pitc.passes.rules.registry import MICROSOFT
+
+Results = Sequence[ir.Value | None]
+Expand = Callable[[Body], Results]
+
+EXPANSIONS: Mapping[tuple[str, str], Expand] = {
+    ("", "Attention"): standard_attention,
+    ("", "Einsum"): einsum,
+    (MICROSOFT, "Attention"): fused_attention,
+    (MICROSOFT, "BiasGelu"): bias_activation,
+    (MICROSOFT, "EmbedLayerNormalization"): embed_layer_norm,
+    (MICROSOFT, "FastGelu"): bias_activation,
+    (MICROSOFT, "FusedGemm"): fused_gemm,
+    (MICROSOFT, "FusedMatMul"): fused_matmul,
+    (MICROSOFT, "MultiHeadAttention"): multi_head_attention,
+    (MICROSOFT, "SkipLayerNormalization"): skip_layer_norm,
+    (MICROSOFT, "SkipSimplifiedLayerNormalization"): skip_layer_norm,
+    (MICROSOFT, "TransposeMatMul"): fused_matmul,
+}
+META = "pitc.expansions"
+OLDEST = 11  # operator set that has all parts: Range, Gemm without a bias, ..
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One input of a node that was taken apart.
+
+    Args:
+        value: The input then.
+        readers: Where parts read it. A later pass may have put another value in its place there.
+    """
+
+    value: ir.Value | None
+    readers: tuple[tuple[ir.Node, int], ...]
+
+    def now(self, graph: ir.Graph) -> ir.Value | None:
+        """The input's value now; None where nothing holds it any more."""
+        read = (n.inputs[i] for n, i in self.readers if n.graph is graph)
+        value = next(read, self.value)
+        producer = None if value is None else value.producer()
+        return value if producer is None or producer.graph is graph else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expansion:
+    """A node that was taken apart.
+
+    Args:
+        node: The node, out of the graph.
+        members: Its parts.
+        sources: Its inputs.
+        results: For each of its outputs the value of that name now; None where nobody read it.
+    """
+
+    node: ir.Node
+    members: tuple[ir.Node, ...]
+    sources: tuple[Source, ...]
+    results: tuple[ir.Value | None, ...]
+
+
+def expand_fused(model: ir.Model) -> int:
+    """Take apart every fused node of the main graph whose operands are known well enough.
+
+    Args:
+        model: The model; it is changed in place.
+
+    Returns:
+        How many nodes.
+    """
+    found = [n for n in model.graph if key_of(n) in EXPANSIONS]
+    if not found or model.opset_imports.get("", 0) < OLDEST:
+        return 0
+    graph = Graph(model)
+    derive(graph)
+    names, shared = Names(_names(model.graph)), Shared()
+    made = []
+    for node in found:
+        body = Body(NodeView(graph, node), names, shared)
+        known = dict(shared.values)
+        try:
+            _check_type(body)
+            results = EXPANSIONS[key_of(node)](body)
+        except NoRule:
+            body.discard()
+            shared.values = known
+            continue
+        made.append(_take_apart(model, body, results))
+    model.meta[META] = [*model.meta.get(META, ()), *made]
+    return len(made)
+
+
+def key_of(node: ir.Node) -> tuple[str, str]:
+    """Domain and operator of a node."""
+    return ("" if node.domain == "ai.onnx" else node.domain, node.op_type)
+
+
+def _check_type(body: Body) -> None:
+    """In narrower types the parts round more often than the fused kernel does."""
+    view = body.view
+    floats = [d for i in range(view.n_inputs) if view.has(i) and (d := view.dtype(i)).kind == "f"]
+    if not floats or any(d != np.float32 for d in floats):
+        raise NoRule("the operands are not 32-bit floats")
+
+
+def _take_apart(model: ir.Model, body: Body, results: Results) -> Expansion:
+    node = body.view.node
+    for value in body.constants:
+        model.graph.register_initializer(value)
+    own = {o for n in body.nodes for o in n.outputs}
+    kept: list[ir.Value | None] = []
+    for k, output in enumerate(node.outputs):
+        result = results[k] if k < len(results) else None
+        if result is None or not output.name:
+            kept.append(None)
+        elif result in own and result not in kept:
+            kept.append(result)
+        else:
+            kept.append(body.op("Identity", result))
+    model.graph.insert_before(node, [*body.prologue, *body.nodes])
+    for old, new in zip(node.outputs, kept, strict=True):
+        if new is None:
+            continue
+        new.type, new.shape, name = old.type, old.shape, old.name
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        old.name = None
+        new.name = name
+    body.shared.nodes += body.prologue
+    parts = (*body.nodes, *body.shared.nodes)
+    sources = tuple(_source(parts, x) for x in node.inputs)
+    model.graph.remove(node, safe=True)
+    return Expansion(node, tuple(body.nodes), sources, tuple(kept))
+
+
+def _source(parts: Iterable[ir.Node], x: ir.Value | None) -> Source:
+    places = ((n, i) for n in parts for i, v in enumerate(n.inputs) if v is x)
+    return Source(x, () if x is None else tuple(places))
+
+
+def restore_fused(model: ir.Model, lowered: Collection[ir.Node]) -> int:
+    """Put together the nodes none of whose parts was lowered.
+
+    Args:
+        model: The model after the rewrite, without unused nodes; it is changed in place.
+        lowered: The nodes that run in another form now.
+
+    Returns:
+        How many nodes.
+    """
+    done = 0
+    for expansion in model.meta.pop(META, ()):
+        if not any(n in lowered for n in expansion.members):
+            done += _put_together(model, expansion)
+    if done:
+        RemoveUnusedNodesPass()(model)
+    return done
+
+
+def _put_together(model: ir.Model, expansion: Expansion) -> bool:
+    members = [n for n in expansion.members if n.graph is model.graph]
+    results = [
+        (k, r)
+        for k, r in enumerate(expansion.results)
+        if r is not None and (r.uses() or r.is_graph_output())
+    ]
+    if not results or any(r.producer() not in members for _, r in results):
+        return False
+    node, values = expansion.node, [s.now(model.graph) for s in expansion.sources]
+    if any(
+        v is None and s.value is not None for v, s in zip(values, expansion.sources, strict=True)
+    ):
+        return False
+    for i, value in enumerate(values):
+        if value is not None and value.const_value is not None and value.graph is None:
+            model.graph.register_initializer(value)
+        node.replace_input_with(i, value)
+    model.graph.insert_after(members[-1], node)
+    for k, result in results:
+        old = node.outputs[k]
+        old.type, old.shape, name = result.type, result.shape, result.name
+        result.replace_all_uses_with(old, replace_graph_outputs=True)
+        result.name = None
+        old.name = name
+    return True
+
+
+def _names(graph: ir.Graph) -> set[str]:
+    """Names of all values and nodes of a graph and of the bodies inside it."""
+    values: Iterable[ir.Value] = (*graph.inputs, *graph.initializers.values())
+    taken = {v.name for v in values if v.name}
+    for n in ir.traversal.RecursiveGraphIterator(graph):
+        taken.update(o.name for o in n.outputs if o.name)
+        taken.add(n.name or "")
+    return taken

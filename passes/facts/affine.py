@@ -1,0 +1,285 @@
+"""Integer values as affine functions of their own index (Range, Unsqueeze, Add, ...).
+
+They turn gathers by computed indices into index maps, and comparisons into position tests.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+
+from pitc.ir.expr import Combine, Read, TensorExpr
+from pitc.ir.graph import Array, Graph, NodeView, NoRule
+from pitc.ir.index import ONE, Poly, bound, dim_index, nonneg, poly, substitute
+from pitc.ir.region import Region, Test, position, region
+from pitc.passes.facts.values import small_value
+
+MAX_AFFINE_RANK = 4
+
+
+def affine_of_array(x: Array) -> Poly | None:
+    """A constant integer array as an affine function of its index, if it is one."""
+    if x.size == 0 or x.ndim > MAX_AFFINE_RANK:
+        return None
+    first = int(x.reshape(-1)[0])
+    value, fit = poly(first), np.full(x.shape, first, np.int64)
+    for d in range(x.ndim):
+        if x.shape[d] < 2:
+            continue
+        step = int(np.take(x, 1, d).reshape(-1)[0]) - first
+        value = value + dim_index(d, poly(x.shape[d])) * step
+        places = [-1 if k == d else 1 for k in range(x.ndim)]
+        fit = fit + step * np.arange(x.shape[d]).reshape(places)
+    return value if np.array_equal(fit, x) else None
+
+
+def affine_value(view: NodeView, expr: TensorExpr) -> Poly | None:
+    """The first output as an affine function of its index; None when it is not known to be one."""
+    dtype = view.out_dtype(0)
+    if dtype is None or dtype.kind != "i" or dtype.itemsize < 4 or view.domain != "":
+        return None
+    try:
+        if view.op == "Range":
+            start, step = (view.ints(i).reshape(-1)[0] for i in (0, 2))
+            return poly(start + dim_index(0, expr.shape[0]) * step)
+        if view.op == "ConstantOfShape":
+            fill = np.asarray(view.attr("value", np.zeros(1, np.float32))).reshape(-1)
+            return poly(fill[0])
+    except NoRule:
+        return None
+    if expr.combine is Combine.MOVE:
+        return _moved_affine(view, expr)
+    rule = AFFINE.get(view.op)
+    if rule is None or expr.combine is not Combine.MAP:
+        return None
+    operands = [at_read(view.graph, view.name(r.operand), r) for r in expr.reads]
+    known = [p for p in operands if p is not None]
+    return rule(known) if known and len(known) == len(operands) else None
+
+
+def at_read(graph: Graph, name: str, read: Read) -> Poly | None:
+    """The affine value of an operand at the places where the iteration points read it."""
+    value, shape = graph.affine.get(name), graph.shapes.get(name)
+    if value is None or shape is None:
+        return None
+    return substitute(value, read.index, shape)
+
+
+def _moved_affine(view: NodeView, expr: TensorExpr) -> Poly | None:
+    """Through an operand that every output element comes from (not Concat, Pad)."""
+    read = expr.reads[0] if expr.reads else None
+    if read is None or read.operand != 0 or read.within:
+        return None
+    return at_read(view.graph, view.name(0), read)
+
+
+def _affine_product(xs: list[Poly]) -> Poly | None:
+    """A product with at most one factor that moves."""
+    return xs[0] * xs[1] if not (xs[0].digits() and xs[1].digits()) else None
+
+
+def _affine_largest(xs: list[Poly]) -> Poly | None:
+    if len(xs) != 2:
+        return xs[0] if len(xs) == 1 else None
+    d = xs[0] - xs[1]
+    if nonneg(bound(d, False)):
+        return xs[0]
+    return xs[1] if nonneg(-bound(d, True)) else None
+
+
+def _affine_smallest(xs: list[Poly]) -> Poly | None:
+    least = _affine_largest([-x for x in xs])
+    return None if least is None else -least
+
+
+AFFINE: dict[str, Callable[[list[Poly]], Poly | None]] = {
+    "Add": lambda xs: xs[0] + xs[1],
+    "Sub": lambda xs: xs[0] - xs[1],
+    "Mul": _affine_product,
+    "Neg": lambda xs: -xs[0],
+    "Cast": lambda xs: xs[0],
+    "Identity": lambda xs: xs[0],
+    "Max": _affine_largest,
+    "Min": _affine_smallest,
+}
+
+
+def vector_value(view: NodeView, expr: TensorExpr) -> tuple[Poly | None, ...] | None:
+    """Affine value of each last-axis component of an index tensor: a Concat of coordinates."""
+    if view.op != "Concat" or view.domain != "" or not expr.shape:
+        return None
+    if int(view.attr("axis", 1)) not in (-1, len(expr.shape) - 1):
+        return None
+    parts = []
+    for i in range(view.n_inputs):
+        shape = view.graph.shapes.get(view.name(i))
+        if not shape or shape[-1] != ONE:
+            return None
+        parts.append(view.graph.affine.get(view.name(i)))
+    return tuple(parts) if any(p is not None for p in parts) else None
+
+
+NONNEGATIVE: dict[str, Callable[[Poly], list[Poly]]] = {
+    "Equal": lambda d: [d, -d],
+    "GreaterOrEqual": lambda d: [d],
+    "Greater": lambda d: [d - 1],
+    "LessOrEqual": lambda d: [-d],
+    "Less": lambda d: [-d - 1],
+}
+
+
+# with a place on the left: what is added to it, and whether it is then below the length
+BELOW = {"Less": (0, True), "LessOrEqual": (-1, True), "Greater": (-1, False)} | {
+    "GreaterOrEqual": (0, False)
+}
+TURNED = {"Less": "Greater", "LessOrEqual": "GreaterOrEqual"} | {
+    "Greater": "Less",
+    "GreaterOrEqual": "LessOrEqual",
+}
+
+
+def comparison(view: NodeView, expr: TensorExpr) -> list[tuple[Region, int]]:
+    """A comparison of two affine values, or of the magnitude of one, as facts: where positions make
+    it 1, and where 0.
+    """
+    if view.op not in NONNEGATIVE or view.domain != "" or len(expr.reads) != 2:
+        return []
+    x, y = (at_read(view.graph, view.name(r.operand), r) for r in expr.reads)
+    if x is None or y is None:
+        return _window(view, expr, x, y)
+    return _decided([position(p) for p in NONNEGATIVE[view.op](x - y)], 1)
+
+
+def _decided(tests: list[Test], holds: int) -> list[tuple[Region, int]]:
+    """`holds` where all tests do, the opposite where one does not."""
+    opposites = (t.negate() for t in tests)
+    cases = [
+        (region(tests), holds),
+        *((region([t]), 1 - holds) for t in opposites if t is not None),
+    ]
+    return [(r, c) for r, c in cases if r is not None]
+
+
+def threshold(view: NodeView, expr: TensorExpr) -> list[tuple[Region, int]]:
+    """A comparison of an affine value with a run-time integer as facts: `d1 < lengths[d0]`."""
+    if view.op not in BELOW or view.domain != "" or len(expr.reads) != 2:
+        return []
+    for k, op in ((0, view.op), (1, TURNED[view.op])):
+        place, other = at_read(view.graph, view.name(expr.reads[k].operand), expr.reads[k]), 1 - k
+        name = view.name(expr.reads[other].operand)
+        index = tuple(p for p in expr.reads[other].index if p is not None)
+        dtype = view.graph.dtypes.get(name)
+        known = len(index) == len(expr.reads[other].index)
+        if place is None or dtype is None or dtype.kind not in "iu" or not known:
+            continue
+        more, below = BELOW[op]
+        name, index = _before_moves(view.graph, name, index)
+        where = (*index, place + more)
+        return [
+            (Region({Test(name, where, "below", yes)}), int(yes == below)) for yes in (True, False)
+        ]
+    return []
+
+
+def _before_moves(graph: Graph, name: str, index: tuple[Poly, ...]) -> tuple[str, tuple[Poly, ...]]:
+    """The value, and the place in it, that an element of integers comes from, only moved or put
+    into a wider type.
+    """
+    while (expr := graph.exprs.get(name)) is not None and len(expr.reads) == 1:
+        read, node = expr.reads[0], graph.producers[name]
+        source = node.inputs[0]
+        if read.operand != 0 or read.within or source is None:
+            break
+        if expr.combine is not Combine.MOVE and not _widens(graph, node):
+            break
+        places = [None if p is None else substitute(p, index, expr.extents) for p in read.index]
+        known = tuple(p for p in places if p is not None)
+        if len(known) != len(places) or not source.name:
+            break
+        name, index = source.name, known
+    return name, index
+
+
+def _widens(graph: Graph, node: ir.Node) -> bool:
+    """True for a Cast of integers to a type that holds them all."""
+    if node.op_type != "Cast" or node.domain or node.inputs[0] is None:
+        return False
+    narrow, wide = (graph.dtypes.get(x.name or "") for x in (node.inputs[0], node.outputs[0]))
+    if narrow is None or wide is None or narrow.kind not in "iu" or wide.kind not in "iu":
+        return False
+    return np.can_cast(narrow, wide)
+
+
+def _window(
+    view: NodeView, expr: TensorExpr, x: Poly | None, y: Poly | None
+) -> list[tuple[Region, int]]:
+    """|p| against an affine value: p and -p against it, e.g. the distance of a key."""
+    if view.op == "Equal" or (x is None) == (y is None):
+        return []
+    read = expr.reads[0 if x is None else 1]
+    p = _inside_abs(view.graph, view.name(read.operand), read)
+    if p is None:
+        return []
+    pairs = [(q, y) if x is None else (x, q) for q in (p, -p)]
+    slack = [NONNEGATIVE[view.op](a - b)[0] for a, b in pairs if a is not None and b is not None]
+    near = view.op.startswith("Less") == (x is None)  # it holds for small magnitudes: for both
+    if near:
+        return _decided([position(d) for d in slack], 1)
+    return _decided([position(-d - 1) for d in slack], 0)
+
+
+def _inside_abs(graph: Graph, name: str, read: Read) -> Poly | None:
+    """The affine value whose magnitude an operand is, where the iteration points read it."""
+    node = graph.producers.get(name)
+    if node is None or node.op_type != "Abs" or node.domain or node.inputs[0] is None:
+        return None
+    return at_read(graph, node.inputs[0].name or "", read)
+
+
+def learn(view: NodeView, exprs: tuple[TensorExpr | None, ...]) -> None:
+    """Note what is known of the node's first output as symbols."""
+    graph, out, expr = view.graph, view.out(0), exprs[0] if exprs else None
+    if not out:
+        return
+    value = small_value(view, expr)
+    if value is not None:
+        graph.values[out] = value
+    if expr is None:
+        return
+    affine = affine_value(view, expr)
+    if affine is None and value is not None and value.size == 1:
+        affine = poly(value.reshape(-1)[0])
+    if affine is not None:
+        graph.affine[out] = affine
+    else:
+        vector = vector_value(view, expr)
+        if vector is not None:
+            graph.vectors[out] = vector
+    _learn_image(view, expr)
+
+
+def _learn_image(view: NodeView, expr: TensorExpr) -> None:
+    """NonZero of a vector holds its live places; so does whatever only moves or converts those."""
+    graph, out = view.graph, view.out(0)
+    if view.op == "NonZero" and view.domain == "":
+        if view.has(0) and len(graph.shapes.get(view.name(0)) or ()) == 1:
+            graph.images[out] = view.name(0)
+        return
+    if not view.has(0) or not expr.reads or expr.reads[0].operand != 0:
+        return
+    dtype = view.out_dtype(0)
+    converts = view.op == "Cast" and dtype is not None and dtype.kind == "i" and dtype.itemsize >= 4
+    moves = expr.combine is Combine.MOVE and not expr.reads[0].within
+    if (converts or moves) and view.domain == "" and (mask := view.image(0)) is not None:
+        graph.images[out] = mask
+
+
+def learn_constants(graph: Graph) -> None:
+    """Affine functions that integer constants are."""
+    for name in graph.constants():
+        dtype = graph.dtypes.get(name)
+        if dtype is None or dtype.kind != "i" or name not in graph.uses:
+            continue
+        x = graph.array(name)
+        if x is not None and (value := affine_of_array(x)) is not None:
+            graph.affine[name] = value

@@ -1,0 +1,242 @@
+"""Backward: dead facts. A region of a value says: no graph output depends on the value there.
+
+An element of an operand is dead for one use when, at every iteration point that reads it, the
+output is dead, or the read does not happen, or the other operands make the result independent of
+it. A value is dead where all its uses are. Facts are individual: each holds when that value alone
+is overwritten (with values that stay finite and in the domain of their readers).
+
+`slack` is a weaker fact: any other very negative value would do (the input of a softmax under a
+mask). Together with the mask it makes the raw score dead.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import product
+from math import prod
+
+from pitc.ir.branch import is_choice
+from pitc.ir.constant import TOP, annihilates, is_number, is_zero, very_negative
+from pitc.ir.expr import Combine, Read, TensorExpr
+from pitc.ir.graph import Graph, NodeView
+from pitc.ir.index import invert
+from pitc.ir.nodes import captures, output_names
+from pitc.ir.region import (
+    EVERYWHERE,
+    Region,
+    for_all,
+    meet,
+    prune,
+    pull,
+    region,
+    resolve,
+    union,
+)
+from pitc.passes.facts.fill import MAX_COMBINATIONS, UNKNOWN, facts_at, term_guard
+from pitc.passes.facts.finite import SELECTING, finite_if, nan_guarded
+from pitc.passes.rules.constants import ignores
+
+Uses = dict[str, list[list[Region]]]  # per value, for each use the regions in which it is idle
+
+
+def dead_facts(graph: Graph, given_up: Mapping[str, Sequence[Region]] | None = None) -> None:
+    """Fill in `dead` and `slack` of every value of a graph whose fill facts are known.
+
+    Args:
+        graph: The graph after `fill_facts`.
+        given_up: Regions of graph outputs that the user does not want (padding tokens).
+    """
+    dead: Uses = {}
+    slack: Uses = {}
+    for name in graph.outputs:
+        regions = list((given_up or {}).get(name, ()))
+        dead.setdefault(name, []).append(regions)
+        slack.setdefault(name, []).append(regions)
+    below = graph.descendants()
+    for node in reversed(graph.nodes):
+        view = NodeView(graph, node)
+        for name in output_names(node):
+            graph.dead[name] = legal(graph, name, meet(dead.get(name, ())), below)
+            graph.slack[name] = legal(graph, name, meet(slack.get(name, ())), below, rests=False)
+        for place in range(view.n_inputs):
+            if view.has(place):
+                idle, loose = _operand(view, place)
+                dead.setdefault(view.name(place), []).append(idle)
+                slack.setdefault(view.name(place), []).append(loose)
+        for name in dict.fromkeys(captures(node)):  # what a body does with a value is not known
+            dead.setdefault(name, []).append([])
+            slack.setdefault(name, []).append([])
+    for name in graph.inputs:
+        graph.dead[name] = legal(graph, name, meet(dead.get(name, ())), below)
+
+
+def legal(
+    graph: Graph,
+    name: str,
+    regions: Sequence[Region],
+    below: Mapping[str, int],
+    rests: bool = True,
+) -> list[Region]:
+    """The regions that do not justify themselves.
+
+    A dead region of a value may neither test what is computed from it nor rest on its own fill
+    facts: overwriting the value would change them. Nor may it test a value of a branch that need
+    not run where the value is computed.
+
+    Args:
+        graph: The graph.
+        name: The value.
+        regions: Regions of it.
+        below: For each value the bits of what is computed from it.
+        rests: Look at provenance too; a slack value keeps its fill facts.
+    """
+    own, down = graph.bits.get(name, 0), below.get(name, 0)
+    return [
+        r
+        for r in regions
+        if not (rests and r.via & own)
+        and all(graph.visible(t.src, name) for t in r if t.src)
+        and not any(t.src and (t.src == name or down & graph.bits.get(t.src, 0)) for t in r)
+    ]
+
+
+def _operand(view: NodeView, place: int) -> tuple[list[Region], list[Region]]:
+    """Where one operand place is idle, and where it is slack, for all outputs of the node."""
+    if view.op in ("Shape", "Size") and view.domain == "":
+        return [EVERYWHERE], [EVERYWHERE]
+    shape = view.graph.shapes.get(view.name(place))
+    dead: list[list[Region]] = []
+    slack: list[list[Region]] = []
+    for k in range(view.n_outputs):
+        name = view.out(k)
+        if not name:
+            continue
+        expr = view.graph.exprs.get(name)
+        reads = [] if expr is None else [j for j, r in enumerate(expr.reads) if r.operand == place]
+        if expr is None or shape is None or not reads:  # a use that is not described is live
+            return [], []
+        for j in reads:
+            idle, loose = _read(view, k, expr, j)
+            dead.append(idle)
+            slack.append(loose)
+    return meet(dead), meet(slack)
+
+
+def _read(
+    view: NodeView, output: int, expr: TensorExpr, j: int
+) -> tuple[list[Region], list[Region]]:
+    """Regions of operand j in which one read of it is idle / slack."""
+    graph, name, read = view.graph, view.out(output), expr.reads[j]
+    unread = [Region({n}) for t in read.within if (n := t.negate()) is not None]
+    idle = unread + _annihilated(view, output, expr, j)
+    own_dead, own_slack = graph.dead.get(name, []), graph.slack.get(name, [])
+    if _chooses_infinity(view, read):
+        own_dead = []
+    dead = carry(view, expr, read, resolve([*own_dead, *idle]))
+    if expr.combine is Combine.SOFTMAX:
+        zeros = [f.region for f in graph.fills.get(name, ()) if is_zero(f.constant)]
+        return prune(dead), resolve([*dead, *zeros])
+    if expr.combine is Combine.MOVE:
+        return prune(dead), carry(view, expr, read, resolve([*own_slack, *idle]))
+    low = _masking(view, expr, j)
+    if low is None:
+        return prune(dead), resolve(dead)
+    both = (region(a | b) for a, b in product(own_slack, low))
+    dead = dead + carry(view, expr, read, [r for r in both if r is not None])
+    if view.op == "Sub" and j == 1:
+        return prune(dead), resolve(dead)
+    return prune(dead), carry(view, expr, read, resolve([*own_slack, *idle]))
+
+
+def _chooses_infinity(view: NodeView, read: Read) -> bool:
+    """True for the condition of a Where or an If between values that may be infinite.
+
+    A dead value must stay finite, and another condition could make a whole row -inf, hence NaN. The
+    flag of a NaN guard is exempt: it follows the guarded value by itself.
+    """
+    selects = (view.op == "Where" and view.domain == "") or is_choice(view.node)
+    if not selects or read.operand != 0 or nan_guarded(view):
+        return False
+    return any(finite_if(view.graph, view.name(i)) != EVERYWHERE for i in (1, 2))
+
+
+def _masking(view: NodeView, expr: TensorExpr, j: int) -> list[Region] | None:
+    """Where a sum stays very negative whatever bounded value operand j has; None for non-sums."""
+    if view.domain != "" or view.op not in ("Add", "Sub") or expr.combine is not Combine.MAP:
+        return None
+    if len(expr.reads) != 2 or _repeated(view, expr):
+        return None
+    facts = facts_at(view.graph, *_operand_of(view, expr, 1 - j))
+    guard = term_guard(view, expr.reads[j])
+    if guard is None:
+        return []
+    if view.op == "Sub" and j == 0:
+        low = [f.region for f in facts if is_number(c := f.constant) and very_negative(-c)]
+    else:
+        low = [f.region for f in facts if very_negative(f.constant)]
+    return [r for r in (region(q | guard) for q in low) if r is not None]
+
+
+def _annihilated(view: NodeView, output: int, expr: TensorExpr, j: int) -> list[Region]:
+    """Iteration points at which the result does not depend on operand j, by the others' facts."""
+    graph, mine = view.graph, view.name(expr.reads[j].operand)
+    others = [k for k, r in enumerate(expr.reads) if k != j and view.name(r.operand) != mine]
+    factors = others
+    if expr.combine is Combine.BIASED_PRODUCT:
+        factors = [k for k in others if expr.reads[k].operand < 2]
+        if expr.reads[j].operand >= 2:
+            return []
+    # what does not matter when finite must be finite as it is
+    guard = EVERYWHERE if view.op in SELECTING else term_guard(view, expr.reads[j])
+    if guard is None:
+        return []
+    if expr.combine in (Combine.PRODUCT, Combine.BIASED_PRODUCT):
+        facts = (f for k in factors for f in facts_at(graph, *_operand_of(view, expr, k)))
+        zeros = (region(f.region | guard) for f in facts if annihilates(f.constant))
+        return prune(r for r in zeros if r is not None)
+    if expr.combine is not Combine.MAP or output > 0 or mine in _repeated(view, expr):
+        return []
+    lists = [
+        facts_at(graph, *_operand_of(view, expr, k)) if k in others else [UNKNOWN]
+        for k in range(len(expr.reads))
+    ]
+    if prod(map(len, lists)) > MAX_COMBINATIONS:
+        return []
+    out = []
+    for chosen in product(*lists):
+        constants = [TOP if k == j else f.constant for k, f in enumerate(chosen)]
+        if ignores(view.op, j, constants, view):
+            r = region(union((*(f.region for f in chosen), guard)))
+            if r is not None:
+                out.append(r)
+    return prune(out)
+
+
+def _operand_of(view: NodeView, expr: TensorExpr, k: int) -> tuple[str, Read]:
+    return view.name(expr.reads[k].operand), expr.reads[k]
+
+
+def _repeated(view: NodeView, expr: TensorExpr) -> set[str]:
+    """Values that the node reads at several places."""
+    counts = Counter(view.name(r.operand) for r in expr.reads)
+    return {name for name, count in counts.items() if count > 1}
+
+
+def carry(view: NodeView, expr: TensorExpr, read: Read, regions: Sequence[Region]) -> list[Region]:
+    """Regions of the iteration space where a read is idle, as regions of the operand.
+
+    An operand's element is idle when every iteration point that reads it is: the dimensions that
+    the index does not fix are quantified.
+    """
+    shape = view.graph.shapes.get(view.name(read.operand))
+    if shape is None:
+        return []
+    solved = invert(read.index, expr.extents, shape)
+    maps = [solved.get(d) for d in range(len(expr.extents))]
+    free = [d for d in range(len(expr.extents)) if d not in solved]
+    out = list(read.absent)
+    for r in regions:
+        every = for_all(r, free)
+        at = None if every is None else pull(every, maps, expr.extents)
+        if at is not None:
+            out.append(at)
+    return resolve(out)

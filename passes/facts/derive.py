@@ -1,0 +1,68 @@
+"""The first forward walk: a tensor expression, a shape and symbolic integers for every value."""
+
+import onnx_ir as ir
+
+from pitc.ir.expr import Shape
+from pitc.ir.graph import Graph, NodeView, NoRule
+from pitc.passes.control.bodies import FIXED, body_model, is_loop, states_of
+from pitc.passes.control.branches import open_branches
+from pitc.passes.facts.affine import learn, learn_constants
+from pitc.passes.rules import expr_of
+
+
+def derive(graph: Graph) -> None:
+    """Fill in `exprs`, `shapes`, `values`, `affine`, `vectors`, `images` and `unruled`.
+
+    Args:
+        graph: A graph as read; it is changed in place.
+    """
+    learn_constants(graph)
+    for node in graph.nodes:
+        view = NodeView(graph, node)
+        try:
+            exprs = expr_of(view)
+        except NoRule as why:
+            exprs = (None,) * view.n_outputs
+            for k in range(view.n_outputs):
+                if view.out(k):
+                    graph.unruled[view.out(k)] = f"{view.op}: {why}"
+        carried: dict[str, Shape | None] = {}
+        if is_loop(node):
+            graph.carried[node] = carried_shapes(graph, node)
+            carried = dict(
+                zip((o.name or "" for o in node.outputs), graph.carried[node], strict=False)
+            )
+        for k, expr in enumerate(exprs):
+            name = view.out(k)
+            if not name:
+                continue
+            graph.exprs[name] = expr
+            shape = carried.get(name) if expr is None else expr.shape
+            graph.shapes[name] = graph.inferred_shape(name) if shape is None else shape
+            if expr is None:
+                graph.unruled.setdefault(name, f"{view.op}: output {k} has no expression")
+        learn(view, exprs)
+
+
+def carried_shapes(graph: Graph, node: ir.Node) -> list[Shape | None]:
+    """Shapes that the carried values of a loop have in every trip.
+
+    Args:
+        graph: The graph, derived up to the node.
+        node: A loop.
+
+    Returns:
+        A shape for each carried value; None where it is not known to stay as it is at the start.
+    """
+    shapes = [graph.shapes.get(x.name or "") for x in states_of(node)]
+    while any(s is not None for s in shapes):
+        model = body_model(graph, node, shapes)
+        open_branches(model)
+        inner = Graph(model)
+        derive(inner)
+        triples = zip(inner.inputs[FIXED:], inner.outputs[1:], shapes, strict=False)
+        kept = [s if inner.shapes.get(y) == inner.shapes[x] else None for x, y, s in triples]
+        if kept == shapes:
+            break
+        shapes = kept
+    return shapes

@@ -1,0 +1,403 @@
+"""Forward: fill facts. A fact (region, c) of a value says that it is c in all of the region.
+
+One engine over the tensor expressions. Facts of the operands are brought into the iteration space
+by their index maps, combined there as the expression combines elements, and quantified over the
+reduced axes. `Region.via` collects the values whose own facts were used.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import product
+from math import inf, prod
+
+import onnx_ir as ir
+
+from pitc.ir.constant import (
+    NEG,
+    TOP,
+    ZN,
+    Constant,
+    FillFact,
+    annihilates,
+    is_number,
+    is_zero,
+    very_negative,
+)
+from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
+from pitc.ir.graph import Graph, NodeView
+from pitc.ir.index import ONE, Poly, dim_index, nonneg
+from pitc.ir.nodes import output_names
+from pitc.ir.region import (
+    EVERYWHERE,
+    MAX_FACTS,
+    MAX_TESTS,
+    Region,
+    Test,
+    expressible,
+    for_all,
+    prune,
+    pull,
+    region,
+    union,
+)
+from pitc.passes.control.bodies import BODY, body_model, captured, states_of
+from pitc.passes.facts.affine import comparison, threshold
+from pitc.passes.facts.derive import derive
+from pitc.passes.facts.finite import (
+    SELECTING,
+    all_finite,
+    both,
+    clean_if,
+    finite_if,
+    guard_at,
+    nan_guarded,
+    note_outputs,
+    note_sources,
+    row_clean,
+)
+from pitc.passes.facts.seeds import (
+    ZERO_VALUED,
+    own,
+    reaches_contraction,
+    seed_constant,
+    seed_input,
+    truth_values,
+)
+from pitc.passes.facts.softmax import softmax_facts
+from pitc.passes.normalise import normalise
+from pitc.passes.rules.constants import evaluate_constants
+
+MAX_COMBINATIONS = 4096  # of operand facts at one node; beyond it nothing is said
+UNKNOWN = FillFact(EVERYWHERE, TOP)
+
+
+def fill_facts(graph: Graph, mask: str | None = None) -> None:
+    """Derive expressions and symbols, then fill facts, for every value of a graph.
+
+    Args:
+        graph: A graph as read; `exprs`, `shapes`, `fills` and the symbol tables are filled in.
+        mask: Name of the input that the user gave as padding mask, if any.
+    """
+    derive(graph)
+    for name in graph.constants():
+        if name in graph.uses or name in graph.outputs:
+            graph.fills[name] = seed_constant(graph, name)
+    for name in graph.inputs:
+        facts = seed_input(graph, name, name == mask)
+        graph.fills[name] = _resting_on(facts, graph.bits[name])
+    note_sources(graph)
+    for node in graph.nodes:
+        view = NodeView(graph, node)
+        if node in graph.carried and BODY not in graph.model.meta:
+            _fill_body(graph, node)
+        for k in range(view.n_outputs):
+            name = view.out(k)
+            if not name:
+                continue
+            expr, facts = graph.exprs.get(name), []
+            if graph.shapes.get(name) is not None:
+                facts = tidy(graph, name, _facts(view, k, expr))
+            graph.fills[name] = _resting_on(facts, graph.bits[name])
+            _note_losses(view, k, expr)
+            note_outputs(view, k, expr)
+
+
+def _fill_body(graph: Graph, node: ir.Node) -> None:
+    """Facts of a loop's body, whose inputs count as finite: what it captures and carries must be.
+
+    Carried values are by induction: at the start, and again after each trip.
+    """
+    states = [x.name or "" for x in states_of(node)]
+    outer = {x.name or "" for _, _, x in captured(node.attributes["body"].as_graph())}
+    if not all_finite(graph, (*states, *(x for x in outer if not graph.is_constant(x)))):
+        _refuse_body(graph, node, "what its body reads may be infinite")
+        return
+    model = body_model(graph, node, graph.carried[node])
+    normalise(model)
+    inner = Graph(model)
+    fill_facts(inner)
+    if all_finite(inner, inner.outputs[1 : 1 + len(states)]):
+        graph.bodies[node] = inner
+    else:
+        _refuse_body(graph, node, "what its body carries on may become infinite")
+
+
+def _refuse_body(graph: Graph, node: ir.Node, reason: str) -> None:
+    graph.unruled.update((name, f"{node.op_type}: {reason}") for name in output_names(node))
+
+
+def _resting_on(facts: Iterable[FillFact], bit: int) -> list[FillFact]:
+    return [FillFact(Region(f.region, f.region.via | bit), f.constant) for f in facts]
+
+
+def tidy(graph: Graph, name: str, facts: Iterable[FillFact]) -> list[FillFact]:
+    """The facts pruned per constant; `graph.lossy` notes a value that had too many."""
+    groups: dict[Constant, list[Region]] = {}
+    for f in facts:
+        if f.constant is not TOP:
+            groups.setdefault(f.constant, []).append(f.region)
+    out = []
+    for c, regions in groups.items():
+        kept = prune(regions)
+        if len(kept) == MAX_FACTS or any(len(r) > MAX_TESTS for r in regions):
+            graph.lossy.add(name)
+        out += [FillFact(r, c) for r in kept]
+    return out
+
+
+def facts_at(graph: Graph, name: str, read: Read) -> list[FillFact]:
+    """Facts of an operand in the iteration space, with "unknown, everywhere" last."""
+    out, shape = [], graph.shapes.get(name)
+    if shape is not None:
+        for f in graph.fills.get(name, ()):
+            at = pull(f.region, read.index, shape)
+            if at is not None and read.within:
+                at = region(at | read.within)
+            if at is not None:
+                out.append(FillFact(at, f.constant))
+    return [*out, UNKNOWN]
+
+
+def _note_losses(view: NodeView, output: int, expr: TensorExpr | None) -> None:
+    """Pass on that an operand's facts are not all there, or cannot be said of the output."""
+    graph = view.graph
+    if expr is None:
+        names = [view.name(i) for i in range(view.n_inputs) if view.has(i)]
+        if any(_may_mask(graph, name) for name in names):
+            graph.lossy.add(view.out(output))
+        return
+    if expr.combine is Combine.MAP:
+        reads: Sequence[Read] = expr.reads
+    elif expr.combine is Combine.MOVE:
+        reads = moving_reads(expr)
+    else:
+        return
+    for read in reads:
+        name = view.name(read.operand)
+        shape = graph.shapes.get(name)
+        lost = shape is None or any(
+            not expressible(f.region, read.index, shape) for f in graph.fills.get(name, ())
+        )
+        if lost or name in graph.lossy:
+            graph.lossy.add(view.out(output))
+
+
+def _may_mask(graph: Graph, name: str) -> bool:
+    """True for a value whose loss of facts may hide a mask."""
+    dtype = graph.dtypes.get(name)
+    if name in graph.lossy or (dtype is not None and dtype.kind == "b"):
+        return True
+    return any(very_negative(f.constant) for f in graph.fills.get(name, ()))
+
+
+def known_at(view: NodeView, read: Read) -> list[FillFact]:
+    """The facts of `facts_at` that say something."""
+    return facts_at(view.graph, view.name(read.operand), read)[:-1]
+
+
+def _facts(view: NodeView, output: int, expr: TensorExpr | None) -> list[FillFact]:
+    graph, name = view.graph, view.out(output)
+    facts = [] if expr is None else _by_combine(view, output, expr)
+    if expr is not None and output == 0:
+        facts = _with_own(view, expr, facts)
+    dtype = graph.dtypes.get(name)
+    # a softmax takes a key for live that no fact masks, so a bool's facts must leave no point open
+    if dtype is not None and dtype.kind == "b" and not _complete(facts):
+        facts = [*facts, *truth_values(graph, name)]
+    return facts
+
+
+def _complete(facts: Sequence[FillFact]) -> bool:
+    """True when the facts together cover every point."""
+    return _covered([list(f.region) for f in facts], MAX_TESTS)
+
+
+def _covered(regions: Sequence[Sequence[Test]], splits: int) -> bool:
+    """True when regions, as lists of tests, cover every point: one does, or all of both cases."""
+    if any(not tests for tests in regions):
+        return True
+    if not regions or not splits:
+        return False
+    test = min(regions, key=len)[0]
+    opposite = test.negate()
+    if opposite is None:
+        return False
+    return all(_covered(_given(regions, t), splits - 1) for t in (test, opposite))
+
+
+def _given(regions: Sequence[Sequence[Test]], fact: Test) -> list[list[Test]]:
+    """What is left to test where a test holds."""
+    possible = (tests for tests in regions if not any(_excludes(fact, t) for t in tests))
+    return [[t for t in tests if not fact.implies(t)] for tests in possible]
+
+
+def _excludes(fact: Test, test: Test) -> bool:
+    opposite = test.negate()
+    return opposite is not None and fact.implies(opposite)
+
+
+def _by_combine(view: NodeView, output: int, expr: TensorExpr) -> list[FillFact]:
+    if expr.combine is Combine.MOVE:
+        return _moved(view, expr)
+    if output > 0:  # further outputs (masks, statistics) are not what the operator computes
+        return []
+    match expr.combine:
+        case Combine.MAP:
+            return _mapped(view, expr)
+        case Combine.PRODUCT:
+            return _product(view, expr)
+        case Combine.REDUCE:
+            return _reduced(view, expr)
+        case Combine.SOFTMAX:
+            return softmax_facts(view, expr, row_clean(view, expr))
+        case Combine.SCATTER:
+            return _scattered(view, expr)
+    return []
+
+
+def moving_reads(expr: TensorExpr) -> Sequence[Read]:
+    """Reads of a MOVE whose elements arrive in the output; the others are index operands."""
+    return [r for r in expr.reads if r.operand == 0 or r.within]
+
+
+def _moved(view: NodeView, expr: TensorExpr) -> list[FillFact]:
+    return [f for r in moving_reads(expr) for f in known_at(view, r)]
+
+
+def _mapped(view: NodeView, expr: TensorExpr) -> list[FillFact]:
+    positions = [FillFact(r, c) for r, c in comparison(view, expr)]
+    if positions:
+        return positions
+    if nan_guarded(view) is not None:  # "0 or NaN" becomes 0
+        facts = known_at(view, expr.reads[2])
+        return [FillFact(f.region, 0) for f in facts if annihilates(f.constant)]
+    facts = _combinations(view, expr)
+    if _complete(facts):
+        return facts
+    # of a number about which too little is known, "0 < x" says all of "x > 0"
+    return [FillFact(r, c) for r, c in threshold(view, expr)] or facts
+
+
+def _combinations(view: NodeView, expr: TensorExpr) -> list[FillFact]:
+    """Every constant that the operator can be shown to have, over combinations of facts."""
+    lists = [facts_at(view.graph, view.name(r.operand), r) for r in expr.reads]
+    if prod(map(len, lists)) > MAX_COMBINATIONS:
+        view.graph.lossy.add(view.out())
+        return []
+    dtype = view.out_dtype(0)
+    to_bool = dtype is not None and dtype.kind == "b"
+    results: dict[tuple[Constant, ...], tuple[Constant, Region] | None] = {}
+    out = []
+    for facts in product(*lists):
+        constants = tuple(f.constant for f in facts)
+        if constants not in results:
+            c = evaluate_constants(view.op, constants, to_bool, view)
+            guard = None if c is TOP else _tame(view, expr, constants)
+            results[constants] = None if guard is None else (c, guard)
+        known = results[constants]
+        if known is None:
+            continue
+        r = region(union((*(f.region for f in facts), known[1])))
+        if r is not None:
+            out.append(FillFact(r, known[0]))
+    return out
+
+
+def _tame(view: NodeView, expr: TensorExpr, constants: Sequence[Constant]) -> Region | None:
+    """Where the operands that count as unknown but finite are; None for nowhere."""
+    guard: Region | None = EVERYWHERE
+    if view.op in SELECTING:
+        return guard
+    for read, c in zip(expr.reads, constants, strict=True):
+        if not is_number(c):
+            guard = both(guard, term_guard(view, read))
+    return guard
+
+
+def term_guard(view: NodeView, read: Read) -> Region | None:
+    """Where an operand may be taken for finite, in the iteration space."""
+    name = view.name(read.operand)
+    additive = view.op in ("Add", "Sum") or (view.op == "Sub" and read.operand == 0)
+    table = clean_if if additive else finite_if
+    return guard_at(view.graph, name, read, table(view.graph, name))
+
+
+def _product(view: NodeView, expr: TensorExpr) -> list[FillFact]:
+    """A product is 0 where one factor is and the others are finite."""
+    if expr.reduced and expr.reducer is not Reducer.SUM:
+        return []
+    axes = range(len(expr.shape), len(expr.extents))
+    out = []
+    for read in expr.reads:
+        guard: Region | None = EVERYWHERE
+        for other in expr.reads:
+            if view.name(other.operand) != view.name(read.operand):
+                guard = both(guard, term_guard(view, other))
+        for f in known_at(view, read) if guard is not None else ():
+            at = both(f.region, guard) if annihilates(f.constant) else None
+            r = None if at is None else for_all(at, axes)
+            if r is not None:
+                out.append(FillFact(r, f.constant))
+    return out
+
+
+def _reduced(view: NodeView, expr: TensorExpr) -> list[FillFact]:
+    axes = range(len(expr.shape), len(expr.extents))
+    filled = all(nonneg(e - 1) for e in expr.reduced)
+    if not filled and expr.reducer not in (Reducer.SUM, Reducer.SQUARE):
+        return []
+    out = []
+    for f in known_at(view, expr.reads[0]):
+        if _survives(f.constant, expr.reducer) and (r := for_all(f.region, axes)) is not None:
+            out.append(FillFact(r, f.constant))
+    return out
+
+
+def _survives(c: Constant, reducer: Reducer) -> bool:
+    """True when reducing copies of c gives c exactly."""
+    if c is ZN:  # the extreme of NaNs is up to the kernel: MaxPool gives the least float
+        return reducer.keeps_zero and reducer not in (Reducer.MAX, Reducer.MIN)
+    if is_zero(c):
+        return reducer.keeps_zero
+    if c is NEG or (is_number(c) and c == -inf):
+        return reducer in (Reducer.MAX, Reducer.MIN, Reducer.MEAN)
+    return is_number(c) and reducer.keeps_constant
+
+
+def _scattered(view: NodeView, expr: TensorExpr) -> list[FillFact]:
+    """Operand 0's own facts where the mask whose live places are written is 0."""
+    axis = written_axis(view, expr)
+    mask = view.image(1)
+    if axis is None or mask is None:
+        return []
+    at: tuple[Poly, ...] = (dim_index(axis, expr.shape[axis]),)
+    missed = Region({Test(mask, at, "nz", False)})
+    facts = known_at(view, expr.reads[0])
+    found = ((region(f.region | missed), f.constant) for f in facts)
+    return [FillFact(r, c) for r, c in found if r is not None]
+
+
+def written_axis(view: NodeView, expr: TensorExpr) -> int | None:
+    """The dimension that the indices of a scatter address, when it is only one."""
+    if view.op == "ScatterElements":
+        axis = int(view.attr("axis", 0)) % max(len(expr.shape), 1)
+    elif view.op == "ScatterND" and view.shape(1)[-1:] == (ONE,):
+        axis = 0
+    else:
+        return None
+    mask = view.image(1)
+    extents = view.graph.shapes.get(mask) if mask is not None else None
+    return axis if extents is not None and extents == expr.shape[axis : axis + 1] else None
+
+
+def _with_own(view: NodeView, expr: TensorExpr, facts: list[FillFact]) -> list[FillFact]:
+    """Facts and the value's own tautology, where its zeros are worth a test."""
+    graph, name = view.graph, view.out(0)
+    if view.op in ("Mul", "Einsum") and not expr.reduced and facts:
+        # zero where either mask is: that is a union; its own "!= 0" says it in one test
+        sources = {t.src for f in facts if len(f.region) == 1 for t in f.region}
+        joint = len(sources) > 1 and all(is_zero(f.constant) for f in facts)
+        if joint and reaches_contraction(graph, name):
+            return [own(graph, name, "nz", False, 0), *facts]
+    if view.op in ZERO_VALUED and view.domain == "" and reaches_contraction(graph, name):
+        return [*facts, own(graph, name, "nz", False, 0)]
+    return facts

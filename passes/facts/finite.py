@@ -1,0 +1,181 @@
+"""Where values are finite by construction.
+
+`0 * x` is 0 and `x - inf` is -inf only for finite x. Run-time inputs are taken to be finite; what
+is not comes from the graph itself: constants with Inf or NaN, logarithms (of a distance 0, in
+relative position biases), and the softmax of a row of only -inf. Two regions per value follow it:
+`finite_if`, where it is finite, and `clean_if`, where it is neither NaN nor +inf (so -inf, as masks
+have it, is allowed). None means: nowhere for sure.
+"""
+
+from collections.abc import Callable, Iterable
+
+from pitc.ir.branch import CHOOSE
+from pitc.ir.constant import is_zero, very_negative
+from pitc.ir.expr import Combine, Read, TensorExpr
+from pitc.ir.graph import Graph, NodeView
+from pitc.ir.nodes import bodies
+from pitc.ir.region import EVERYWHERE, Region, Test, for_all, pull, region
+from pitc.passes.facts.softmax import spared_rows
+
+# from operands without NaN and +inf these make none
+KEEPS_CLEAN = frozenset(
+    {"Add", "Sum", "Where", "Max", "Min", "Identity", "Cast", "Relu", "Dropout", "And", "Or", "Not"}
+    | {CHOOSE}
+)
+# the value of an operand that is not chosen does not matter
+SELECTING = frozenset({"Where", "And", "Or", "Xor", "Not", "Equal", CHOOSE})
+
+# zeros are ordinary operands of these, and give an infinity or (0 / 0) NaN
+INFINITE_AT_ZERO = frozenset({"Log", "MeanVarianceNormalization", "ReduceLogSum"})
+
+Guard = Region | None
+Table = Callable[[str], Guard]
+
+
+def finite_if(graph: Graph, name: str) -> Guard:
+    """Where the value is finite; None when that is not known anywhere."""
+    return graph.finite_if.get(name, EVERYWHERE)
+
+
+def clean_if(graph: Graph, name: str) -> Guard:
+    """Where the value is neither NaN nor +inf; None when that is not known anywhere."""
+    return graph.clean_if.get(name, EVERYWHERE)
+
+
+def note_sources(graph: Graph) -> None:
+    """Guards of constants, and of inputs that are additive masks and may hold -inf."""
+    for name in graph.constants():
+        if name in graph.uses:
+            found = graph.exceptional(name)
+            _note(
+                graph, name, None if found else EVERYWHERE, None if found - {"-inf"} else EVERYWHERE
+            )
+    for name in graph.inputs:
+        if any(very_negative(f.constant) for f in graph.fills.get(name, ())):
+            _note(graph, name, Region({Test(name, graph.index_of(name), "neg", False)}), EVERYWHERE)
+
+
+def note_outputs(view: NodeView, output: int, expr: TensorExpr | None) -> None:
+    """Guards of one output of a node, from those of its operands."""
+    graph, name = view.graph, view.out(output)
+    dtype = graph.dtypes.get(name)
+    if dtype is not None and dtype.kind in "biu":
+        return
+    if (view.op in INFINITE_AT_ZERO and not view.domain) or next(bodies(view.node), None):
+        guard = _of_body(view, output)
+        _note(graph, name, guard, guard)
+        return
+    names = [view.name(i) for i in range(view.n_inputs) if view.has(i)]
+    untouched = all(x not in graph.finite_if and x not in graph.clean_if for x in names)
+    if untouched and (expr is None or expr.combine is not Combine.SOFTMAX):
+        return
+    if expr is None:
+        known = all(finite_if(graph, x) == EVERYWHERE for x in names)
+        _note(graph, name, EVERYWHERE if known else None, EVERYWHERE if known else None)
+    elif _is_nan_guard(view):
+        _note(graph, name, EVERYWHERE, EVERYWHERE)
+    elif expr.combine is Combine.SOFTMAX:
+        guard = _softmax(view, expr)
+        _note(graph, name, guard, guard)
+    else:
+        finite = _all_reads(view, expr, lambda x: finite_if(graph, x))
+        keeps = expr.combine is Combine.MOVE or view.op in KEEPS_CLEAN
+        clean = _all_reads(view, expr, lambda x: clean_if(graph, x)) if keeps else finite
+        _note(graph, name, finite, clean)
+
+
+def _of_body(view: NodeView, output: int) -> Guard:
+    """Everywhere for a result of a loop whose body makes finite values of finite ones."""
+    inner = view.graph.bodies.get(view.node)
+    if inner is None or finite_if(inner, inner.outputs[1 + output]) != EVERYWHERE:
+        return None
+    return EVERYWHERE
+
+
+def all_finite(graph: Graph, names: Iterable[str]) -> bool:
+    """True where all of the values are known to be finite numbers, or no floats."""
+    types = ((name, graph.dtypes.get(name)) for name in names)
+    return all(
+        t is not None and (t.kind in "biu" or finite_if(graph, name) == EVERYWHERE)
+        for name, t in types
+    )
+
+
+def _note(graph: Graph, name: str, finite: Guard, clean: Guard) -> None:
+    if finite != EVERYWHERE:
+        graph.finite_if[name] = finite
+    if clean != EVERYWHERE:
+        graph.clean_if[name] = clean
+
+
+def guard_at(graph: Graph, name: str, read: Read, guard: Guard) -> Guard:
+    """A guard of an operand in the iteration space."""
+    if guard is None or guard == EVERYWHERE:
+        return guard
+    shape = graph.shapes.get(name)
+    # an empty region and one that cannot be said are both "nowhere"
+    return None if shape is None else pull(guard, read.index, shape)
+
+
+def both(a: Guard, b: Guard) -> Guard:
+    """Where two guards hold."""
+    return None if a is None or b is None else region(a | b)
+
+
+def _all_reads(view: NodeView, expr: TensorExpr, table: Table) -> Guard:
+    """Where every element that a point reads, over all its reduced axes, is covered."""
+    axes = range(len(expr.shape), len(expr.extents))
+    out: Guard = EVERYWHERE
+    described = {r.operand for r in expr.reads}
+    for i in range(view.n_inputs):
+        if view.has(i) and i not in described and table(view.name(i)) != EVERYWHERE:
+            return None
+    for read in expr.reads:
+        name = view.name(read.operand)
+        if expr.combine is Combine.MOVE and read.operand != 0 and not read.within:
+            continue  # an index operand
+        at = guard_at(view.graph, name, read, table(name))
+        out = both(out, None if at is None else for_all(at, axes))
+    return out
+
+
+def _softmax(view: NodeView, expr: TensorExpr) -> Guard:
+    """A softmax is NaN in a row with NaN or +inf, and in a row of only -inf."""
+    name = view.name(0)
+    if finite_if(view.graph, name) == EVERYWHERE:
+        low = [f for f in view.graph.fills.get(name, ()) if f.constant == float("-inf")]
+        if not low:
+            return EVERYWHERE
+    clean = row_clean(view, expr)
+    spared = spared_rows(view, expr)
+    if spared:
+        return both(clean, spared[0])
+    finite = finite_if(view.graph, name)
+    return None if finite is None else for_all(finite, expr.normal)
+
+
+def row_clean(view: NodeView, expr: TensorExpr) -> Guard:
+    """Where the whole row of a softmax's input is without NaN and +inf."""
+    guard = clean_if(view.graph, view.name(0))
+    return None if guard is None else for_all(guard, expr.normal)
+
+
+def _is_nan_guard(view: NodeView) -> bool:
+    return nan_guarded(view) is not None
+
+
+def nan_guarded(view: NodeView) -> str | None:
+    """The value p of Where(IsNaN(p), 0, p); None for other nodes."""
+    if view.op != "Where" or view.domain != "" or view.n_inputs != 3:
+        return None
+    graph = view.graph
+    test = graph.producers.get(view.name(0))
+    if test is None or test.op_type != "IsNaN" or test.domain not in ("", "ai.onnx"):
+        return None
+    guarded = test.inputs[0]
+    if guarded is None or guarded.name != view.name(2):
+        return None
+    if graph.shapes.get(view.name(0)) != graph.shapes.get(view.name(2)):
+        return None
+    zero = any(not f.region and is_zero(f.constant) for f in graph.fills.get(view.name(1), ()))
+    return view.name(2) if zero else None

@@ -1,0 +1,1 @@
+"""What runs packed: domains, layouts, packed forms, and the choice among them."""

@@ -1,0 +1,261 @@
+"""Attention over live keys: contraction, elementwise steps, softmax, contraction, run as one node
+on packed rows.
+
+    s[q, k] = sum_d a[q, d] * b[k, d]      p = softmax_k(scale * s + bias)      out[q, d] = sum_k
+    p[q, k] * v[k, d]
+
+Nothing here looks at names or whole layers. The rule starts at a contraction whose left operand is
+zero at dead keys (a fill fact) and walks its producers while each is described by an expression
+that the kernel can follow (`scores.py`):
+
+* an elementwise step by a number that is the same everywhere scales the scores;
+* an elementwise step whose other operand is known at live pairs (a mask adds 0, a Where keeps the
+  score) disappears;
+* any other added operand becomes the kernel's bias, read at the original positions;
+* a NaN guard behind the softmax becomes `nan_to_zero`.
+
+The skipped terms are exact zeros of the second contraction, for finite v.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+import onnx_ir as ir
+
+from pitc.ir.expr import Combine, Read, TensorExpr
+from pitc.ir.index import ONE, Digit
+from pitc.ir.plan import Plan
+from pitc.ir.refusal import Code, Refusal
+from pitc.passes.regions.domain import Coords
+from pitc.passes.regions.form import (
+    BiasOperand,
+    Form,
+    FormContext,
+    OffsetsOperand,
+    Operand,
+    PackedOperand,
+    Packing,
+    Site,
+)
+from pitc.passes.regions.layout import bare_dim, layout_of
+from pitc.passes.regions.scores import Scores, live_pairs, walk, zero_at_dead_keys
+
+MAX_HEAD_SIZE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A packed operand of one contraction, in that contraction's iteration space.
+
+    Args:
+        packing: The operand's packing.
+        coords: Its coordinates as iteration digits.
+        rest: Its other digits as iteration digits.
+    """
+
+    packing: Packing
+    coords: Coords
+    rest: tuple[Digit, ...]
+
+
+def attention_form(site: Site, key_contexts: Iterable[FormContext]) -> Form | Refusal:
+    """The attention node that computes a contraction of softmaxed scores with packed values.
+
+    Args:
+        site: The second contraction; its packing ranges over queries.
+        key_contexts: Domains that the keys may range over.
+
+    Returns:
+        The form, or the last condition that failed.
+    """
+    refusal = site.refuse(Code.AXIS_NOT_PIT, "the packed axis is contracted over")
+    if site.expr.combine is not Combine.PRODUCT or len(site.node.inputs) != 2:
+        return refusal
+    for keys in key_contexts:
+        for values in packed_rows(keys, site.expr, site.node, 1):
+            found = _over_keys(site, keys, values)
+            if isinstance(found, Form):
+                return found
+            refusal = found
+    return refusal
+
+
+def packed_rows(
+    context: FormContext, expr: TensorExpr, node: ir.Node, operand: int
+) -> Iterable[Rows]:
+    """The packings of one operand of a contraction whose dimensions are bare iteration axes."""
+    read, value = _read(expr, operand), node.inputs[operand]
+    if read is None or value is None or value.name is None:
+        return
+    for packing in context.packings(value.name):
+        coords = _to_iteration(packing.coords, read)
+        rest = _to_iteration(packing.layout.rest, read)
+        if coords is not None and rest is not None:
+            yield Rows(packing, coords, rest)
+
+
+def _read(expr: TensorExpr, operand: int) -> Read | None:
+    reads = [r for r in expr.reads if r.operand == operand]
+    return reads[0] if len(reads) == 1 else None
+
+
+def _to_iteration(digits: tuple[Digit, ...], read: Read) -> tuple[Digit, ...] | None:
+    """Digits of an operand as digits of iteration axes."""
+    out = []
+    for c in digits:
+        p = read.index[c.dim]
+        axis = None if p is None else bare_dim(p)
+        if axis is None:
+            return None
+        out.append(replace(c, dim=axis))
+    return tuple(out)
+
+
+def _to_operand(digits: tuple[Digit, ...], read: Read) -> tuple[Digit, ...] | None:
+    """Digits of iteration axes as digits of an operand."""
+    where = {
+        a: d for d, p in enumerate(read.index) if p is not None and (a := bare_dim(p)) is not None
+    }
+    if any(c.dim not in where for c in digits):
+        return None
+    return tuple(replace(c, dim=where[c.dim]) for c in digits)
+
+
+def _over_keys(site: Site, keys: FormContext, values: Rows) -> Form | Refusal:
+    key_axis, read = len(site.expr.shape), _read(site.expr, 0)
+    last = values.coords[-1]
+    whole = last.dim == key_axis and last.extent == site.expr.extents[key_axis]
+    if read is None or not whole or values.coords[:-1] != site.out.coords[:-1]:
+        return site.refuse(Code.LAYOUT, "queries and values do not share their sequence axis")
+    query_coords, key_coords = _to_operand(site.out.coords, read), _to_operand(values.coords, read)
+    if query_coords is None or key_coords is None:
+        return site.refuse(Code.LAYOUT, "the probabilities lack the query or the key axis")
+    pairs = live_pairs(site.context.domain, keys.domain, query_coords, key_coords)
+    if pairs is None:
+        return site.refuse(Code.NO_FACT, "the live rows cannot be described")
+    scores = Scores(site.input(0), query_coords, key_coords, pairs)
+    proofs = zero_at_dead_keys(site.context, keys.domain, scores)
+    if proofs is None:
+        return site.refuse(Code.NO_FACT, "the left operand is not zero at dead keys")
+    scores.rests_on += proofs
+    heads = _head_digits(site.context, scores)
+    if heads is None or _to_iteration(heads, read) != site.out.layout.rest[:-1]:
+        return site.refuse(
+            Code.LAYOUT, "the heads of the probabilities are not those of the output"
+        )
+    if values.rest != site.out.layout.rest:
+        return site.refuse(Code.LAYOUT, "the heads of the values are not those of the output")
+    stop = walk(site, scores)
+    return stop if stop is not None else _form(site, keys, scores, values.packing)
+
+
+def _head_digits(context: FormContext, scores: Scores) -> tuple[Digit, ...] | None:
+    """The digits of the scores that are neither query nor key coordinates."""
+    both = (*scores.query_coords, scores.key_coords[-1])
+    if len(set(both)) != len(both):
+        return None
+    layout = layout_of(context.shape(scores.name), both)
+    return None if layout is None else layout.rest
+
+
+def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> Form | Refusal:
+    """The PIT node, once the walk has reached the first contraction."""
+    graph = site.context.graph
+    expr, node = graph.exprs[scores.name], graph.producers[scores.name]
+    assert expr is not None
+    heads = _head_digits(site.context, scores)
+    reduced = Digit(len(expr.shape), ONE, expr.reduced[0]) if expr.reduced else None
+    if heads is None or reduced is None or len(expr.reduced) != 1:
+        return site.refuse(Code.LAYOUT, "the scores are not a sum over one axis")
+    rest = (*heads, reduced)
+    queries = _side(site.context, expr, node, 0, scores.query_coords, rest)
+    key = _side(keys, expr, node, 1, scores.key_coords, rest)
+    if queries is None or key is None:
+        return site.refuse(Code.NO_FACT, "queries or keys are not packed over the same rows")
+    queries, q_scale = _unscaled(site.context, queries)
+    key, k_scale = _unscaled(keys, key)
+    sizes = [e.as_int() for e in (*site.out.layout.rest_shape, reduced.extent)]
+    static = [n for n in sizes if n is not None]
+    if len(static) != len(sizes):
+        return site.refuse(Code.DYNAMIC_DIM, "heads or head size are not static")
+    *head_sizes, dv, d = static
+    if any(graph.dtypes.get(p.name) != np.float32 for p in (queries, key, values)):
+        return site.refuse(Code.NO_LOWERING, "attention is lowered for float32 only")
+    if not 0 < max(d, dv) <= MAX_HEAD_SIZE or min(d, dv) < 1:
+        return site.refuse(Code.NO_LOWERING, f"head size {max(d, dv)} is not in 1..{MAX_HEAD_SIZE}")
+    operands: list[Operand | None] = [
+        PackedOperand(queries.name, queries.domain, queries.coords),
+        PackedOperand(key.name, key.domain, key.coords),
+        PackedOperand(values.name, values.domain, values.coords),
+        OffsetsOperand(site.context.domain, "offsets"),
+        OffsetsOperand(keys.domain, "offsets"),
+    ]
+    if scores.bias:
+        plain = [c.dim for c in (*scores.query_coords, scores.key_coords[-1])] == [0, 2, 3]
+        ranks = {len(graph.shapes.get(t.name) or ()) for t in scores.bias}
+        if not plain or len(heads) != 1 or len(expr.shape) != 4 or ranks != {4}:
+            return site.refuse(Code.LAYOUT, "a bias needs scores [batch, heads, queries, keys]")
+        operands += [
+            BiasOperand(tuple(scores.bias)),
+            OffsetsOperand(site.context.domain, "coords"),
+            OffsetsOperand(keys.domain, "coords"),
+        ]
+    fields = {
+        "bias": int(bool(scores.bias)),
+        "d": d,
+        "dv": dv,
+        "heads": prod(head_sizes),
+        "k_head": 0,
+        "nan_to_zero": int(scores.nan_to_zero),
+        "q_head": 0,
+        "scale": float(scores.scale * q_scale * k_scale),
+        "v_head": 0,
+    }
+    return Form(
+        (site.out,),
+        tuple(operands),
+        "EPContext",
+        plan=Plan("attention", tuple(sorted(fields.items()))),
+        absorbs=(*scores.absorbs, node),
+        rests_on=tuple(scores.rests_on),
+    )
+
+
+def _side(
+    context: FormContext,
+    expr: TensorExpr,
+    node: ir.Node,
+    operand: int,
+    coords: Coords,
+    rest: tuple[Digit, ...],
+) -> Packing | None:
+    """The packing of one operand of the first contraction with the given coordinates, heads first
+    and head size last.
+    """
+    for rows in packed_rows(context, expr, node, operand):
+        if rows.coords == coords and rows.rest == rest:
+            return rows.packing
+    return None
+
+
+def _unscaled(context: FormContext, packing: Packing) -> tuple[Packing, float]:
+    """Step over multiplications by one number: a sum of products is linear."""
+    graph, scale = context.graph, 1.0
+    while (node := graph.producers.get(packing.name)) is not None:
+        if node.domain or node.op_type not in ("Mul", "Div") or len(node.inputs) != 2:
+            break
+        names = [v.name if v is not None and v.name is not None else "" for v in node.inputs]
+        number = [graph.splat(n) for n in names]
+        if number[1] is not None and number[1] != 0:
+            source, factor = names[0], number[1] if node.op_type == "Mul" else 1 / number[1]
+        elif node.op_type == "Mul" and number[0] is not None and number[0] != 0:
+            source, factor = names[1], number[0]
+        else:
+            break
+        same = [p for p in context.packings(source) if p.coords == packing.coords]
+        if not same or graph.shapes.get(source) != graph.shapes.get(packing.name):
+            break
+        packing, scale = same[0], scale * factor
+    return packing, scale

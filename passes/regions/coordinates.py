@@ -1,0 +1,73 @@
+"""Coordinates of a domain, propagated from value to value along PIT axes.
+
+A dead fact may not name every coordinate ("only position 0 is read" does not mention the batch).
+The neighbours do: a permutation of a PIT axis of one value is a permutation of the matching axis of
+the next one, through every index map. So coordinates start at the values whose facts name them all,
+and travel along the tensor expressions in both directions.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+
+from pitc.ir.graph import Graph
+from pitc.ir.index import Digit
+from pitc.passes.regions.axes import Stop, across, neighbours
+from pitc.passes.regions.domain import Coords, Domain, named_coords
+
+MAX_PER_VALUE = 4  # scores carry queries and keys; more than a few are of no use
+
+Found = dict[str, list[Coords]]
+
+
+def propagate_coordinates(graph: Graph, domain: Domain) -> Found:
+    """All ways in which values of a graph carry a domain's coordinates.
+
+    Args:
+        graph: The analysed graph.
+        domain: The domain.
+
+    Returns:
+        Per value, lists of coordinates: digits of its dimensions.
+    """
+    found: Found = {}
+    todo: list[str] = []
+
+    def add(name: str, coords: Coords) -> None:
+        known = found.setdefault(name, [])
+        if coords not in known and len(known) < MAX_PER_VALUE:
+            known.append(coords)
+            todo.append(name)
+
+    for name, regions in graph.dead.items():
+        if not graph.is_constant(name):
+            for coords in named_coords(domain, regions):
+                add(name, coords)
+    while todo:
+        name = todo.pop()
+        for known in list(found[name]):
+            for neighbour, coords in _carried(graph, name, known):
+                if not graph.is_constant(neighbour):
+                    add(neighbour, coords)
+    return found
+
+
+def _carried(graph: Graph, name: str, coords: Coords) -> Iterator[tuple[str, Coords]]:
+    """The coordinates as digits of the values that share a node with this one."""
+    for node in neighbours(graph, name):
+        try:
+            reached = [across(graph, node, name, c) for c in coords]
+        except Stop:
+            continue
+        places = [_by_name(found) for found in reached]
+        for target in dict.fromkeys(n for found in places for n in found):
+            for moved in product(*(found.get(target, ()) for found in places)):
+                if len(set(moved)) == len(moved):
+                    yield target, moved
+
+
+def _by_name(found: list[tuple[str, Digit]]) -> dict[str, list[Digit]]:
+    out: dict[str, list[Digit]] = {}
+    for name, place in found:
+        if place not in out.setdefault(name, []):
+            out[name].append(place)
+    return out

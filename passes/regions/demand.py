@@ -1,0 +1,117 @@
+"""Demand: which nodes still run once some have packed forms, and which values are wanted whole."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from pitc.ir.graph import Graph
+from pitc.ir.nodes import captures
+from pitc.passes.lower.builder import sizes_known
+from pitc.passes.regions.form import (
+    BiasOperand,
+    Form,
+    GatheredOperand,
+    OffsetsOperand,
+    PackedOperand,
+    WholeOperand,
+)
+
+Forms = Mapping[ir.Node, Form]
+
+
+@dataclass(slots=True)
+class Demand:
+    """What the graph outputs need.
+
+    Args:
+        forms: Nodes that run in packed form.
+        nodes: Nodes that run as they were.
+        whole: Values that somebody reads unpacked.
+        exits: Those of them that a packed form computes: each needs an SWrite.
+    """
+
+    forms: set[ir.Node] = field(default_factory=set)
+    nodes: set[ir.Node] = field(default_factory=set)
+    whole: set[str] = field(default_factory=set)
+    exits: dict[str, ir.Node] = field(default_factory=dict)
+
+
+def packed_by(forms: Forms, graph: Graph, operand: PackedOperand) -> ir.Node | None:
+    """The node whose form computes an operand in just that packed layout."""
+    node = graph.producers.get(operand.name)
+    form = None if node is None else forms.get(node)
+    if node is None or form is None:
+        return None
+    for out in form.outputs:
+        if out is not None and (out.name, out.domain, out.coords) == (
+            operand.name,
+            operand.domain,
+            operand.coords,
+        ):
+            return node
+    return None
+
+
+def demand(graph: Graph, forms: Forms) -> Demand:
+    """Walk back from the graph outputs."""
+    out = Demand()
+    todo_whole = list(graph.outputs)
+    todo_forms: list[ir.Node] = []
+
+    def want_form(node: ir.Node) -> None:
+        if node not in out.forms:
+            out.forms.add(node)
+            todo_forms.append(node)
+
+    while todo_whole or todo_forms:
+        while todo_forms:
+            for name in _operands(forms[todo_forms.pop()], forms, graph, want_form):
+                todo_whole.append(name)
+        if not todo_whole:
+            break
+        name = todo_whole.pop()
+        if name in out.whole:
+            continue
+        out.whole.add(name)
+        node = graph.producers.get(name)
+        if node is None:
+            continue
+        if node in forms:
+            out.exits[name] = node
+            want_form(node)
+        elif node not in out.nodes:
+            out.nodes.add(node)
+            if is_shape_of_packed(graph, forms, node):
+                continue  # its sizes are known without the value
+            todo_whole += [x.name or "" for x in node.inputs if x is not None]
+            todo_whole += list(captures(node))
+    return out
+
+
+def is_shape_of_packed(graph: Graph, forms: Forms, node: ir.Node) -> bool:
+    """True for a Shape node whose operand runs packed and has sizes that graph inputs have too."""
+    operand = node.inputs[0] if node.inputs else None
+    if node.domain or node.op_type != "Shape" or operand is None or operand.name is None:
+        return False
+    shape, producer = graph.shapes.get(operand.name), graph.producers.get(operand.name)
+    return producer in forms and shape is not None and sizes_known(graph, shape)
+
+
+def _operands(
+    form: Form, forms: Forms, graph: Graph, want_form: Callable[[ir.Node], None]
+) -> Iterable[str]:
+    """Values that a form reads whole; packed producers are wanted as forms."""
+    for operand in form.operands:
+        if isinstance(operand, PackedOperand):
+            producer = packed_by(forms, graph, operand)
+            if producer is not None:
+                want_form(producer)
+            else:
+                yield operand.name
+        elif isinstance(operand, WholeOperand | GatheredOperand):
+            yield operand.name
+        elif isinstance(operand, BiasOperand):
+            yield from (term.name for term in operand.terms)
+        if isinstance(operand, PackedOperand | GatheredOperand | OffsetsOperand):
+            yield from operand.domain.sources()

@@ -1,0 +1,303 @@
+"""Packed forms as values: what a node becomes when the coordinates of a domain are gathered into
+one packed axis.
+
+A form is a description. Making one changes nothing; `rewrite` turns the chosen forms into nodes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy.typing as npt
+import onnx_ir as ir
+
+from pitc.ir.expr import Shape, TensorExpr
+from pitc.ir.graph import Graph
+from pitc.ir.index import ONE, Poly
+from pitc.ir.plan import Plan
+from pitc.ir.refusal import Code, Refusal
+from pitc.ir.region import Region
+from pitc.passes.regions.coordinates import propagate_coordinates
+from pitc.passes.regions.domain import Coords, Domain, covering
+from pitc.passes.regions.layout import (
+    Layout,
+    PackedSpace,
+    aligned_rest,
+    bare_dim,
+    coordinate_codes,
+    increasing,
+    layout_of,
+    read_in_packed,
+    uses_coordinates,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedOperand:
+    """A value in packed layout, with its dimensions after the first reshaped to `shape` where
+    that is given.
+    """
+
+    name: str
+    domain: Domain
+    coords: Coords
+    shape: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WholeOperand:
+    """A value as it is (weights, scalars), reshaped to `shape` where that is given."""
+
+    name: str
+    shape: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GatheredOperand:
+    """A value that depends on some coordinates, one row of it gathered per live point (`dims=` of
+    the pack plan).
+    """
+
+    name: str
+    domain: Domain
+    codes: tuple[str, ...]
+    shape: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantOperand:
+    """A new constant, e.g. axes."""
+
+    array: npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsOperand:
+    """Per-sequence offsets, or coordinates, of a domain's live points."""
+
+    domain: Domain
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class BiasTerm:
+    """One additive term of attention scores.
+
+    Args:
+        name: The added value; or, with `low`, the bool that selects.
+        low: What the scores are replaced by; None for a plain addition.
+        low_when: The bool value at which they are replaced.
+    """
+
+    name: str
+    low: float | None = None
+    low_when: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class BiasOperand:
+    """The sum of additive terms, a whole value of rank 4."""
+
+    terms: tuple[BiasTerm, ...]
+
+
+Operand = (
+    BiasOperand | PackedOperand | WholeOperand | GatheredOperand | ConstantOperand | OffsetsOperand
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A node's packed form.
+
+    Args:
+        outputs: Per output its name, coordinates and layout; None for outputs nobody reads.
+        operands: Inputs of the new node, None where an optional input is absent.
+        op_type: Operator of the new node; `Identity` means that the first operand is the result.
+        attributes: Attributes that differ from the node's own.
+        plan: Plan of the new node when it is a PIT node.
+        absorbs: Nodes that this form computes too; they go when nobody else reads them.
+        rests_on: Fill facts and dead facts that make the form exact.
+    """
+
+    outputs: tuple["Packing | None", ...]
+    operands: tuple[Operand | None, ...]
+    op_type: str
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    plan: Plan | None = None
+    absorbs: tuple[ir.Node, ...] = ()
+    rests_on: tuple[Region, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """One way in which a value belongs to a domain."""
+
+    name: str
+    domain: Domain
+    coords: Coords
+    layout: Layout
+    proof: Region
+
+
+@dataclass(slots=True)
+class FormContext:
+    """What form builders look at: the analysed graph and one domain."""
+
+    graph: Graph
+    domain: Domain
+    _found: dict[str, list[Coords]] | None = None
+    _packings: dict[str, list[Packing]] = field(default_factory=dict)
+
+    def packings(self, name: str) -> list[Packing]:
+        """All ways in which a value belongs to the domain: dead wherever the domain is."""
+        if self._found is None:
+            self._found = propagate_coordinates(self.graph, self.domain)
+        if name not in self._packings:
+            made = (self._packing(name, coords) for coords in self._found.get(name, ()))
+            self._packings[name] = [p for p in made if p is not None]
+        return self._packings[name]
+
+    def _packing(self, name: str, coords: Coords) -> Packing | None:
+        shape = self.graph.shapes.get(name)
+        proof = covering(self.domain, coords, self.graph.dead.get(name, ()))
+        layout = None if shape is None else layout_of(shape, coords)
+        if proof is None or layout is None or name not in self.graph.dtypes:
+            return None
+        if not all(self.graph.visible(source, name) for source in self.domain.sources()):
+            return None
+        return Packing(name, self.domain, coords, layout, proof)
+
+    def shape(self, name: str) -> Shape:
+        """Extents of a value that some expression reads (so they are known)."""
+        shape = self.graph.shapes[name]
+        assert shape is not None
+        return shape
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One node to be packed, with one packing of its first output."""
+
+    context: FormContext
+    node: ir.Node
+    expr: TensorExpr
+    out: Packing
+
+    @property
+    def space(self) -> PackedSpace:
+        """The packed iteration space."""
+        return PackedSpace(self.context.domain, self.out.layout, self.expr.reduced)
+
+    @property
+    def label(self) -> str:
+        """The node's name for messages."""
+        return self.node.name or self.out.name
+
+    def input(self, k: int) -> str:
+        """Name of input k."""
+        value = self.node.inputs[k]
+        assert value is not None and value.name is not None
+        return value.name
+
+    def refuse(self, code: Code, reason: str) -> Refusal:
+        """A refusal at this node."""
+        return Refusal(code, self.label, reason)
+
+    def reads(self, operand: int) -> list[list[Poly | None]]:
+        """Index expressions, in the packed space, of every read of one operand."""
+        return [
+            read_in_packed(self.space, self.expr, r)
+            for r in self.expr.reads
+            if r.operand == operand
+        ]
+
+    def aligned(self, operand: int) -> tuple[Packing, list[Poly]] | None:
+        """The operand's packing that is read at the same packed row, and how its rest digits are
+        read.
+        """
+        index = self.reads(operand)
+        if len(index) != 1:
+            return None
+        for packing in self.context.packings(self.input(operand)):
+            rest = aligned_rest(index[0], packing.coords, packing.layout, self.context.domain)
+            if rest is not None:
+                return packing, rest
+        return None
+
+    def invariant(self, operand: int) -> bool:
+        """True where no read of the operand depends on a coordinate."""
+        rank = self.context.domain.rank
+        return not any(uses_coordinates(i, rank) for i in self.reads(operand))
+
+
+FormRule = Callable[[Site], Form | Refusal]
+
+
+def broadcast_operand(site: Site, operand: int) -> Operand | Refusal:
+    """An operand of an elementwise node, shaped so that packed dimensions broadcast as the
+    unpacked ones did.
+    """
+    name, domain = site.input(operand), site.context.domain
+    found = site.aligned(operand)
+    if found is not None:
+        packing, rest = found
+        shape = _target_shape(site, rest, packing.layout.rest_shape)
+        if isinstance(shape, Refusal):
+            return shape
+        return PackedOperand(name, domain, packing.coords, shape)
+    reads, extents = site.reads(operand), site.context.shape(name)
+    if len(reads) != 1:
+        return site.refuse(Code.NO_LOWERING, f"operand '{name}' is read more than once")
+    if not uses_coordinates(reads[0], domain.rank):
+        known = [p for p in reads[0] if p is not None]
+        places = _places(site, known, extents)
+        if isinstance(places, Refusal):
+            return places
+        if len(extents) <= len(places) and extents == places[len(places) - len(extents) :]:
+            return WholeOperand(name)
+        shape = _target_shape(site, known, extents)
+        return shape if isinstance(shape, Refusal) else WholeOperand(name, shape)
+    codes = coordinate_codes(reads[0], extents, domain)
+    if codes is None:
+        return site.refuse(
+            Code.AXIS_NOT_PIT, f"operand '{name}' is not read at one packed row at a time"
+        )
+    kept = tuple(e for c, e in zip(codes[0], extents, strict=True) if c == "r")
+    shape = _target_shape(site, codes[1], kept)
+    return shape if isinstance(shape, Refusal) else GatheredOperand(name, domain, codes[0], shape)
+
+
+def _target_shape(
+    site: Site, index: list[Poly], extents: Shape
+) -> tuple[int, ...] | Refusal | None:
+    """The static shape that an operand's rest must be given to broadcast, None where it has it
+    already.
+    """
+    places = _places(site, index, extents)
+    if isinstance(places, Refusal):
+        return places
+    if places == tuple(extents):
+        return None
+    static = tuple(n for e in places if (n := e.as_int()) is not None)
+    if len(static) != len(places):
+        return site.refuse(Code.DYNAMIC_DIM, f"an operand must be reshaped to {list(places)}")
+    return static
+
+
+def _places(site: Site, index: list[Poly], extents: Shape) -> Shape | Refusal:
+    """Extents for the output's rest digits: the operand's where it varies, 1 elsewhere."""
+    rank = site.context.domain.rank
+    places: list[int] = []
+    shape = [ONE] * len(site.out.layout.rest)
+    for p, extent in zip(index, extents, strict=True):
+        if extent == ONE:
+            continue
+        at = bare_dim(p)
+        if at is None or not 0 <= at - rank < len(shape):
+            return site.refuse(Code.LAYOUT, f"a dimension of an operand is read at {p}")
+        places.append(at - rank)
+        shape[at - rank] = extent
+    if not increasing(places):
+        return site.refuse(Code.LAYOUT, "an operand's dimensions are read out of order")
+    return tuple(shape)

@@ -1,0 +1,417 @@
+"""Packed forms of single nodes, one rule per kind of expression.
+
+Every rule answers the same question: if the output is wanted at live coordinates only, with those
+gathered into dimension 0, which ordinary node computes it from operands that are packed the same
+way, whole, or gathered?
+
+1. elementwise:   out[t, r] = f(x[t, r], w[r])
+2. contraction:   out[t, r, n] = sum_k x[t, r, k] * w[k, n]
+3. normaliser:    out[t, r] = norm over r of x[t, r]
+4. reduction:     out[t, r] = reduce_k x[t, r, k]
+5. movement:      out[t, r] = x[t, map(r)]
+6. look-up:       out[t, r] = table[index[t], r]
+"""
+
+import numpy as np
+import onnx_ir as ir
+
+from pitc.ir.branch import CHOOSE, DOMAIN
+from pitc.ir.expr import Combine
+from pitc.ir.index import ONE, Poly, poly
+from pitc.ir.refusal import Code, Refusal
+from pitc.passes.regions.form import (
+    ConstantOperand,
+    Form,
+    FormRule,
+    GatheredOperand,
+    Operand,
+    PackedOperand,
+    Packing,
+    Site,
+    WholeOperand,
+    broadcast_operand,
+)
+from pitc.passes.regions.layout import (
+    Layout,
+    aligned_rest,
+    bare_dim,
+    coordinate_codes,
+    uses_coordinates,
+)
+from pitc.passes.regions.routing import best_places, look_up_vectors, packed_alike
+from pitc.passes.rules.registry import MICROSOFT
+
+RESHAPING = {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"}
+REPEATING = {"Expand", "Tile"}
+PER_AXIS_SCALE = {"QuantizeLinear", "DequantizeLinear"}
+
+
+def packed_form(site: Site) -> Form | Refusal:
+    """The packed form of one node for one packing of its first output."""
+    rule = BY_OPERATOR.get((site.node.domain, site.node.op_type)) or BY_COMBINE.get(
+        site.expr.combine
+    )
+    if rule is None:
+        return site.refuse(Code.NO_LOWERING, f"{site.node.op_type} has no packed form")
+    return rule(site)
+
+
+def single(site: Site) -> tuple[Packing | None, ...] | Refusal:
+    """Outputs of a form whose other outputs nobody may read."""
+    graph = site.context.graph
+    for other in site.node.outputs[1:]:
+        if other.name and (other.uses() or other.name in graph.outputs):
+            return site.refuse(Code.NO_LOWERING, f"output '{other.name}' is also read")
+    return (site.out, *[None] * (len(site.node.outputs) - 1))
+
+
+def elementwise(site: Site) -> Form | Refusal:
+    """1. Every operand broadcast along the packed axis."""
+    outputs = single(site)
+    if isinstance(outputs, Refusal):
+        return outputs
+    read = {r.operand for r in site.expr.reads}
+    operands: list[Operand | None] = []
+    for k, value in enumerate(site.node.inputs):
+        if value is None:
+            operands.append(None)
+            continue
+        shape = site.context.graph.shapes.get(site.input(k))
+        if k and site.node.op_type in PER_AXIS_SCALE and shape not in ((), (ONE,)):
+            return site.refuse(Code.NO_LOWERING, "the scale differs along an axis")
+        if k not in read:
+            operands.append(WholeOperand(site.input(k)))
+            continue
+        operand = broadcast_operand(site, k)
+        if isinstance(operand, Refusal):
+            return operand
+        operands.append(operand)
+    if not any(isinstance(o, PackedOperand | GatheredOperand) for o in operands):
+        return site.refuse(Code.LAYOUT, "no operand depends on the packed axis")
+    if site.node.domain == MICROSOFT and not all(
+        o == WholeOperand(site.input(k)) for k, o in enumerate(operands) if k
+    ):
+        return site.refuse(Code.LAYOUT, "the bias of a fused operator must stay a row")
+    return Form(outputs, tuple(operands), site.node.op_type)
+
+
+def choice(site: Site) -> Form | Refusal:
+    """1. Elementwise, but nothing broadcasts: each branch must give one row per live point."""
+    form = elementwise(site)
+    if isinstance(form, Form) and not all(
+        isinstance(o, PackedOperand | GatheredOperand) and o.shape is None
+        for o in form.operands[1:]
+    ):
+        return site.refuse(Code.LAYOUT, "a branch does not give one row per live point")
+    return form
+
+
+def per_channel(site: Site) -> Form | Refusal:
+    """1. Elementwise with one number per channel: the channels stay dimension 1."""
+    outputs, a = single(site), site.aligned(0)
+    if isinstance(outputs, Refusal):
+        return outputs
+    if a is None or a[0].coords != site.out.coords or site.out.layout.rest_axis(1) != 1:
+        return site.refuse(Code.LAYOUT, "the channels are not the first dimension that stays")
+    operand = PackedOperand(a[0].name, site.context.domain, a[0].coords)
+    numbers = (WholeOperand(site.input(k)) for k in range(1, len(site.node.inputs)))
+    return Form(outputs, (operand, *numbers), site.node.op_type)
+
+
+def contraction(site: Site) -> Form | Refusal:
+    """2. The packed axis is a row (or batch) axis of operand 0 and the output; it never indexes
+    the reduction.
+    """
+    a = site.aligned(0)
+    if a is None:
+        return site.refuse(
+            Code.AXIS_NOT_PIT, "the packed axis is not a row axis of the left operand"
+        )
+    packing, index = a
+    rest, space = site.out.layout.rest, site.space
+    k_dim = space.reduced_dim(0) if site.expr.reduced else None
+    rows = [space.rest_dim(i) for i in range(len(rest) - 1)]
+    left = PackedOperand(packing.name, site.context.domain, packing.coords)
+    if site.invariant(1):
+        if not rest or [bare_dim(p) for p in index] != [*rows, k_dim]:
+            return site.refuse(Code.LAYOUT, f"the left operand is read at {index}")
+        column = _column_index(site)
+        if column != space.rest_dim(len(rest) - 1):
+            return site.refuse(Code.LAYOUT, "the right operand's columns are not the last axis")
+        return _with_bias(site, left, WholeOperand(site.input(1)))
+    b = site.aligned(1)
+    if b is None or site.node.op_type != "MatMul" or len(rest) < 2:
+        return site.refuse(
+            Code.AXIS_NOT_PIT, "the packed axis indexes the right operand's columns or reduction"
+        )
+    lead = rows[:-1]
+    n_dim = space.rest_dim(len(rest) - 1)
+    if not _read_along(packing, index, [*rows, k_dim]) or not _read_along(
+        b[0], b[1], [*lead, k_dim, n_dim]
+    ):
+        return site.refuse(Code.LAYOUT, "the operands' packed dimensions are out of order")
+    right = PackedOperand(b[0].name, site.context.domain, b[0].coords)
+    return Form((site.out,), (left, right), "MatMul")
+
+
+def _read_along(packing: Packing, index: list[Poly], dims: list[int | None]) -> bool:
+    """True where the dimensions that stay are read along those of the packed space, in order."""
+    extents = packing.layout.rest_shape
+    return len(index) == len(dims) and all(
+        e == ONE or bare_dim(p) == d for p, d, e in zip(index, dims, extents, strict=True)
+    )
+
+
+def _column_index(site: Site) -> int | None:
+    """The packed-space dimension that indexes the columns of a whole, at most two-dimensional
+    right operand.
+    """
+    (index,) = site.reads(1)
+    if any(e != ONE for e in site.context.shape(site.input(1))[:-2]) or len(index) < 2:
+        return None
+    for p in (index[-1], index[-2]):
+        at = None if p is None else bare_dim(p)
+        if at is not None and at < site.space.reduced_dim(0):
+            return at
+    return None
+
+
+def _with_bias(site: Site, left: Operand, right: Operand) -> Form | Refusal:
+    if site.node.op_type == "MatMul":
+        return Form((site.out,), (left, right), "MatMul")
+    if _int_attribute(site.node, "transA", 0):
+        return site.refuse(Code.LAYOUT, "the left operand is transposed")
+    if len(site.node.inputs) < 3 or site.node.inputs[2] is None:
+        return Form((site.out,), (left, right), "Gemm")
+    bias = broadcast_operand(site, 2)
+    return bias if isinstance(bias, Refusal) else Form((site.out,), (left, right, bias), "Gemm")
+
+
+def normaliser(site: Site) -> Form | Refusal:
+    """3. The normalised dimensions stay, at the end of the packed value or (Softmax) alone."""
+    outputs, a = single(site), site.aligned(0)
+    if isinstance(outputs, Refusal):
+        return outputs
+    if a is None:
+        return site.refuse(Code.AXIS_NOT_PIT, "rows are not read at the same packed row")
+    axes = [site.out.layout.rest_axis(d) for d in site.expr.normal]
+    last = 1 + len(site.out.layout.rest)
+    whole = [x for x in axes if x is not None]
+    if len(whole) != len(axes) or not axes:
+        return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is normalised over")
+    if len(axes) > 1 and whole != list(range(last - len(axes), last)):
+        return site.refuse(Code.LAYOUT, "the normalised dimensions are not the last ones")
+    if not all(site.invariant(k) for k, v in enumerate(site.node.inputs) if k and v is not None):
+        return site.refuse(Code.LAYOUT, "scale or bias depends on the packed axis")
+    operands: list[Operand | None] = [PackedOperand(a[0].name, site.context.domain, a[0].coords)]
+    for k in range(1, len(site.node.inputs)):
+        present = site.node.inputs[k] is not None
+        operands.append(WholeOperand(site.input(k)) if present else None)
+    return Form(outputs, tuple(operands), site.node.op_type, {"axis": whole[0]})
+
+
+def reduction(site: Site) -> Form | Refusal:
+    """4. The reduced dimensions stay in the operand."""
+    if not site.node.op_type.startswith("Reduce"):  # pooling has no axes of its own
+        return site.refuse(Code.NO_LOWERING, f"{site.node.op_type} has no packed form")
+    a = site.aligned(0)
+    if a is None:
+        return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is reduced over")
+    packing, index = a
+    first = site.space.reduced_dim(0)
+    axes = [1 + j for j, p in enumerate(index) if (d := bare_dim(p)) is not None and d >= first]
+    if len(axes) != len([e for e in site.expr.reduced if e != ONE]):
+        return site.refuse(Code.LAYOUT, f"the operand is read at {index}")
+    if any(e == ONE for e in site.expr.reduced):
+        return site.refuse(Code.LAYOUT, "a reduced dimension has extent 1")
+    operand = PackedOperand(packing.name, site.context.domain, packing.coords)
+    if len(site.node.inputs) > 1 or ("axes" not in site.node.attributes and _axes_are_input(site)):
+        return Form(
+            (site.out,),
+            (operand, ConstantOperand(np.asarray(axes, np.int64))),
+            site.node.op_type,
+        )
+    return Form((site.out,), (operand,), site.node.op_type, {"axes": axes})
+
+
+def _axes_are_input(site: Site) -> bool:
+    since = 13 if site.node.op_type == "ReduceSum" else 18
+    return site.context.graph.model.opset_imports.get("", 0) >= since
+
+
+def movement(site: Site) -> Form | Refusal:
+    """5. The packed axis stays where it is; the rest moves as it did."""
+    if len(site.expr.reads) != 1 or site.expr.reads[0].within or site.expr.reads[0].computed:
+        return site.refuse(Code.NO_LOWERING, f"{site.node.op_type} has no packed form")
+    a = site.aligned(0)
+    if a is None:
+        return _spread(site)
+    packing, index = a
+    operand = PackedOperand(packing.name, site.context.domain, packing.coords)
+    if site.node.op_type in RESHAPING:
+        return _reshaped(site, operand, packing.layout)
+    if site.node.op_type in REPEATING:
+        return _repeated(site, packing.layout, index)
+    rank = site.context.domain.rank
+    order = [bare_dim(p) for p, e in zip(index, packing.layout.rest_shape, strict=True) if e != ONE]
+    if None in order or len(order) != len([e for e in site.out.layout.rest_shape if e != ONE]):
+        return site.refuse(Code.LAYOUT, f"the operand is read at {index}")
+    if packing.layout.rest_shape == site.out.layout.rest_shape and order == sorted(
+        d for d in order if d is not None
+    ):
+        return Form((site.out,), (operand,), "Identity")
+    if site.node.op_type != "Transpose" or len(order) != len(index):
+        return site.refuse(Code.NO_LOWERING, f"{site.node.op_type} has no packed form")
+    where = {d: j for j, d in enumerate(order)}
+    perm = [0, *(1 + where[rank + i] for i in range(len(site.out.layout.rest)))]
+    return Form((site.out,), (operand,), "Transpose", {"perm": perm})
+
+
+def _reshaped(site: Site, operand: PackedOperand, layout: Layout) -> Form | Refusal:
+    """Reshapes keep the row-major order of the digits, so also of those that stay."""
+    target = site.out.layout.rest_shape
+    if layout.rest_shape == target:
+        return Form((site.out,), (operand,), "Identity")
+    static = [n for e in target if (n := e.as_int()) is not None]
+    if len(static) != len(target):
+        return site.refuse(Code.DYNAMIC_DIM, f"the packed value must be reshaped to {list(target)}")
+    moved = PackedOperand(operand.name, operand.domain, operand.coords, tuple(static))
+    return Form((site.out,), (moved,), "Identity")
+
+
+def _repeated(site: Site, layout: Layout, index: list[Poly]) -> Form | Refusal:
+    """Dimensions of extent 1 that stay are repeated: keys for heads that share them, a token for
+    each of its experts.
+    """
+    rank, target = site.context.domain.rank, site.out.layout.rest_shape
+    for p, extent in zip(index, layout.rest_shape, strict=True):
+        at = bare_dim(p)
+        if extent != ONE and (at is None or target[at - rank] != extent):
+            return site.refuse(Code.LAYOUT, f"{extent} elements are repeated in turn")
+    operand = broadcast_operand(site, 0)
+    if isinstance(operand, Refusal):
+        return operand
+    static = [n for e in target if (n := e.as_int()) is not None]
+    if len(static) != len(target):
+        return site.refuse(Code.DYNAMIC_DIM, f"a packed value must be repeated to {list(target)}")
+    shape = ConstantOperand(np.asarray([1, *static], np.int64))
+    return Form((site.out,), (operand, shape), "Expand")
+
+
+def _spread(site: Site) -> Form | Refusal:
+    """An operand that depends on some coordinates only (Expand of one row for the whole batch):
+    gathered per packed row.
+    """
+    name, domain = site.input(0), site.context.domain
+    (index,) = site.reads(0)
+    codes = coordinate_codes(index, site.context.shape(name), domain)
+    if codes is None or not any(c not in "r0" for c in codes[0]):
+        return site.refuse(Code.AXIS_NOT_PIT, f"the operand is read at {index}")
+    rest = [p for p in codes[1]]
+    if [bare_dim(p) for p in rest] != [
+        site.space.rest_dim(k) for k in range(len(site.out.layout.rest))
+    ]:
+        return site.refuse(Code.LAYOUT, f"the operand is read at {index}")
+    return Form((site.out,), (GatheredOperand(name, domain, codes[0]),), "Identity")
+
+
+def along_axis(site: Site) -> Form | Refusal:
+    """5. Slice, Split, Concat: the axis they work on is one that stays."""
+    axes = _axes(site)
+    if isinstance(axes, Refusal):
+        return axes
+    outputs = packed_alike(site)
+    if isinstance(outputs, Refusal):
+        return outputs
+    data = range(len(site.node.inputs)) if site.node.op_type == "Concat" else [0]
+    operands: list[Operand | None] = []
+    for k in range(len(site.node.inputs)):
+        if k not in data:
+            operands.append(WholeOperand(site.input(k)) if site.node.inputs[k] else None)
+            continue
+        same = [p for p in site.context.packings(site.input(k)) if p.coords == site.out.coords]
+        if not same:
+            return site.refuse(Code.AXIS_NOT_PIT, f"operand '{site.input(k)}' is not packed alike")
+        operands.append(PackedOperand(same[0].name, site.context.domain, same[0].coords))
+    if site.node.op_type == "Slice":
+        if len(operands) < 3:
+            return Form(outputs, tuple(operands), "Slice", {"axes": axes})
+        operands += [None] * (4 - len(operands))
+        operands[3] = ConstantOperand(np.asarray(axes, np.int64))
+        return Form(outputs, tuple(operands), "Slice")
+    return Form(outputs, tuple(operands), site.node.op_type, {"axis": axes[0]})
+
+
+def _axes(site: Site) -> list[int] | Refusal:
+    """Packed numbers of the axes that Slice, Split or Concat works on."""
+    rank, node = len(site.expr.shape), site.node
+    if node.op_type != "Slice":
+        default = 0 if node.op_type == "Split" else None
+        dims = [_int_attribute(node, "axis", default or 0) % rank]
+    elif len(node.inputs) > 3 and node.inputs[3] is not None:
+        array = site.context.graph.array(site.input(3))
+        if array is None:
+            return site.refuse(Code.DYNAMIC_DIM, "the sliced axes are not constant")
+        dims = [int(x) % rank for x in array.reshape(-1)]
+    elif "axes" in node.attributes:
+        dims = [int(x) % rank for x in node.attributes["axes"].as_ints()]
+    else:
+        return site.refuse(Code.LAYOUT, "every axis is sliced, the packed one too")
+    axes = [site.out.layout.rest_axis(d) for d in dims]
+    found = [x for x in axes if x is not None]
+    if len(found) != len(axes):
+        return site.refuse(Code.AXIS_NOT_PIT, f"{node.op_type} works along the packed axis")
+    return found
+
+
+def look_up(site: Site) -> Form | Refusal:
+    """6. Gather: packed indices into a whole table, or whole indices along an axis that stays."""
+    data, index, domain = site.input(0), site.input(1), site.context.domain
+    axis = _int_attribute(site.node, "axis", 0) % len(site.context.shape(data))
+    (read,) = site.reads(0)
+    elsewhere: list[Poly | None] = [poly(0) if d == axis else p for d, p in enumerate(read)]
+    found = site.aligned(1)
+    if found is not None and not uses_coordinates(elsewhere, domain.rank):
+        if axis != 0:
+            return site.refuse(Code.LAYOUT, "the looked-up axis is not the first of the table")
+        operand = PackedOperand(index, domain, found[0].coords)
+        return Form((site.out,), (WholeOperand(data), operand), "Gather", {"axis": 0})
+    for packing in site.context.packings(data):
+        moved = packing.layout.rest_axis(axis)
+        kept = aligned_rest(elsewhere, packing.coords, packing.layout, domain)
+        if moved is not None and kept is not None and site.invariant(1):
+            operand = PackedOperand(data, domain, packing.coords)
+            return Form((site.out,), (operand, WholeOperand(index)), "Gather", {"axis": moved})
+    return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is looked up by position")
+
+
+def _int_attribute(node: ir.Node, name: str, default: int) -> int:
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.as_int()
+
+
+BY_COMBINE: dict[Combine, FormRule] = {
+    Combine.MAP: elementwise,
+    Combine.REDUCE: reduction,
+    Combine.MOVE: movement,
+}
+BY_OPERATOR: dict[tuple[str, str], FormRule] = {
+    ("", "BatchNormalization"): per_channel,
+    ("", "MatMul"): contraction,
+    ("", "Gemm"): contraction,
+    ("", "Softmax"): normaliser,
+    ("", "LogSoftmax"): normaliser,
+    ("", "LayerNormalization"): normaliser,
+    ("", "RMSNormalization"): normaliser,
+    ("", "SimplifiedLayerNormalization"): normaliser,
+    ("", "LpNormalization"): normaliser,
+    ("", "Slice"): along_axis,
+    ("", "Split"): along_axis,
+    ("", "Concat"): along_axis,
+    ("", "Gather"): look_up,
+    ("", "GatherND"): look_up_vectors,
+    ("", "TopK"): best_places,
+    ("", "ArgMax"): best_places,
+    ("", "ArgMin"): best_places,
+    (DOMAIN, CHOOSE): choice,
+}

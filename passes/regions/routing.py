@@ -1,0 +1,67 @@
+"""Packed forms of what routes tokens to experts: the best places of each row, and rows of tables
+looked up by index vectors.
+
+1. best places:   out[t, j] = the j-th largest of x[t, :], and where it stands
+2. look-up:       out[t, r] = table[index[t, :], r]
+"""
+
+from collections.abc import Sequence
+
+from pitc.ir.index import Poly, poly
+from pitc.ir.refusal import Code, Refusal
+from pitc.passes.regions.form import Form, PackedOperand, Packing, Site, WholeOperand
+from pitc.passes.regions.layout import bare_dim, uses_coordinates
+
+
+def packed_alike(site: Site) -> tuple[Packing | None, ...] | Refusal:
+    """The outputs of a node that are read, all packed at the coordinates of the first."""
+    graph, outputs = site.context.graph, []
+    for value in site.node.outputs:
+        same = [p for p in site.context.packings(value.name or "") if p.coords == site.out.coords]
+        if not same and (value.uses() or value.name in graph.outputs):
+            return site.refuse(Code.NO_FACT, f"output '{value.name}' is not dead at the same rows")
+        outputs.append(same[0] if same else None)
+    return tuple(outputs)
+
+
+def best_places(site: Site) -> Form | Refusal:
+    """1. TopK, ArgMax, ArgMin: the axis that is searched stays."""
+    outputs, a = packed_alike(site), site.aligned(0)
+    if isinstance(outputs, Refusal):
+        return outputs
+    if a is None:
+        return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is searched")
+    packing, index = a
+    axes = [1 + j for j, p in enumerate(index) if _reduced(site, p)]
+    if len(axes) != 1:
+        return site.refuse(Code.LAYOUT, f"the operand is read at {index}")
+    operand = PackedOperand(packing.name, site.context.domain, packing.coords)
+    counts = tuple(WholeOperand(site.input(k)) for k in range(1, len(site.node.inputs)))
+    return Form(outputs, (operand, *counts), site.node.op_type, {"axis": axes[0]})
+
+
+def _reduced(site: Site, p: Poly) -> bool:
+    at = bare_dim(p)
+    return at is not None and at >= site.space.reduced_dim(0)
+
+
+def look_up_vectors(site: Site) -> Form | Refusal:
+    """2. GatherND: packed index vectors into a whole table."""
+    batch = site.node.attributes.get("batch_dims")
+    found, data = site.aligned(1), site.reads(0)
+    if found is None or len(data) != 1 or (batch is not None and batch.as_int()):
+        return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is looked up by position")
+    packing, _ = found
+    depth = site.context.shape(packing.name)[-1].as_int()
+    last = packing.layout.rest_axis(len(packing.layout.factors) - 1)
+    if depth is None or last is None:
+        return site.refuse(Code.LAYOUT, "the index vectors are packed themselves")
+    if uses_coordinates(_beyond(data[0], depth), site.context.domain.rank):
+        return site.refuse(Code.AXIS_NOT_PIT, "the table depends on the packed axis")
+    operand = PackedOperand(packing.name, site.context.domain, packing.coords)
+    return Form((site.out,), (WholeOperand(site.input(0)), operand), "GatherND")
+
+
+def _beyond(index: Sequence[Poly | None], depth: int) -> list[Poly | None]:
+    """How the dimensions that no index vector addresses are read."""
+    return [poly(0) if d < depth else p for d, p in enumerate(index)]

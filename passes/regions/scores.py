@@ -1,0 +1,289 @@
+"""The walk between two contractions: which elementwise steps on attention scores matter at live
+(query, key) pairs.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from pitc.ir.constant import ZN, Constant, is_number, very_negative
+from pitc.ir.expr import Combine, Read, TensorExpr
+from pitc.ir.graph import Graph
+from pitc.ir.index import digit, invert
+from pitc.ir.refusal import Code, Refusal
+from pitc.ir.region import Region, pull, region
+from pitc.passes.regions.domain import Coords, Domain
+from pitc.passes.regions.form import BiasTerm, FormContext, Site
+
+ABSORBING = -3e38  # any score plus this is this, in float32
+RESHAPING = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"}
+
+
+@dataclass(slots=True)
+class Scores:
+    """Where the walk stands, and what it has gathered.
+
+    Args:
+        name: The value reached.
+        query_coords: Coordinates of the queries, as digits of that value.
+        key_coords: Coordinates of the keys, as digits of that value.
+        pairs: Regions of that value which together hold every live pair.
+    """
+
+    name: str
+    query_coords: Coords
+    key_coords: Coords
+    pairs: list[Region]
+    scale: float = 1.0
+    bias: list[BiasTerm] = field(default_factory=list)
+    nan_to_zero: bool = False
+    softmaxed: bool = False
+    absorbs: list[ir.Node] = field(default_factory=list)
+    rests_on: list[Region] = field(default_factory=list)
+
+
+def live_pairs(queries: Domain, keys: Domain, at_q: Coords, at_k: Coords) -> list[Region] | None:
+    """Regions that together hold every pair of a live query and a live key; None where they
+    cannot be said.
+    """
+    q_cases, k_cases = queries.live_cases(at_q), keys.live_cases(at_k)
+    if q_cases is None or k_cases is None:
+        return None
+    pairs = [region(Region((q, k))) for q in q_cases for k in k_cases]
+    return [p for p in pairs if p is not None]
+
+
+def zero_at_dead_keys(context: FormContext, keys: Domain, scores: Scores) -> list[Region] | None:
+    """Fill facts which say that the probabilities of live queries are zero (or NaN) at dead keys;
+    None if they do not.
+    """
+    cases = context.domain.live_cases(scores.query_coords)
+    dead, proofs = keys.at(scores.key_coords), []
+    for case in cases or ():
+        where = region(Region((*dead, case)))
+        if where is None:
+            continue
+        proof = next(
+            (
+                f.region
+                for f in context.graph.fills.get(scores.name, ())
+                if _is_zero(f.constant) and covers(f.region, where)
+            ),
+            None,
+        )
+        if proof is None:
+            return None
+        proofs.append(proof)
+    return None if cases is None else proofs
+
+
+def _is_zero(c: Constant) -> bool:
+    return c == ZN or (is_number(c) and c == 0)
+
+
+def covers(fact: Region, where: Region) -> bool:
+    """Every test of the fact follows from one test of `where`."""
+    return all(any(t.implies(u) for t in where) for u in fact)
+
+
+def walk(site: Site, scores: Scores) -> Refusal | None:
+    """Follow producers from the probabilities to the first contraction.
+
+    Args:
+        site: The second contraction.
+        scores: Starts at its left operand, ends at the result of the first contraction.
+
+    Returns:
+        None, or why the walk stopped before.
+    """
+    graph = site.context.graph
+    while True:
+        node, expr = graph.producers.get(scores.name), graph.exprs.get(scores.name)
+        if node is None or expr is None:
+            return site.refuse(Code.NO_LOWERING, f"'{scores.name}' is not computed by a known step")
+        if expr.combine is Combine.PRODUCT and scores.softmaxed:
+            return None
+        scores.absorbs.append(node)
+        if expr.combine is Combine.SOFTMAX and not scores.softmaxed:
+            key = scores.key_coords[-1]
+            if node.op_type != "Softmax" or tuple(expr.normal) != (key.dim,):
+                return site.refuse(Code.LAYOUT, "the softmax is not over the key axis")
+            scores.softmaxed, scores.name = True, _input(node, 0)
+            continue
+        if expr.combine is Combine.MAP:
+            stop = _elementwise(site, scores, node, expr)
+        elif expr.combine is Combine.MOVE and node.op_type in RESHAPING:
+            stop = _reshape(site, scores, node, expr)
+        else:
+            stop = site.refuse(Code.NO_LOWERING, f"{node.op_type} between the contractions")
+        if stop is not None:
+            return stop
+
+
+def _input(node: ir.Node, k: int) -> str:
+    value = node.inputs[k]
+    assert value is not None and value.name is not None
+    return value.name
+
+
+def _reshape(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) -> Refusal | None:
+    """Follow coordinates through a change of dimensions."""
+    graph, source = site.context.graph, _input(node, 0)
+    shape = graph.shapes.get(source)
+    if shape is None or None in expr.reads[0].index:
+        return site.refuse(Code.LAYOUT, f"the shape of '{source}' is not known")
+    solved = invert(expr.reads[0].index, expr.extents, shape)
+
+    def follow(coords: Coords) -> Coords | None:
+        out = []
+        for c in coords:
+            p = solved.get(c.dim)
+            q = None if p is None else digit(p, c.stride, c.extent)
+            found = [] if q is None else list(q.digits())
+            if len(found) != 1 or q is None or found[0].extent != c.extent:
+                return None
+            out.append(found[0])
+        return tuple(out)
+
+    queries, keys = follow(scores.query_coords), follow(scores.key_coords)
+    maps = [solved.get(d) for d in range(len(expr.extents))]
+    pairs = [pull(r, maps, expr.extents) for r in scores.pairs]
+    if queries is None or keys is None or any(p is None for p in pairs):
+        return site.refuse(Code.LAYOUT, f"{node.op_type} mixes queries and keys")
+    scores.pairs = [p for p in pairs if p is not None]
+    scores.query_coords, scores.key_coords, scores.name = queries, keys, source
+    return None
+
+
+def _elementwise(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) -> Refusal | None:
+    """One elementwise step: a scale, a mask that is neutral at live pairs, a bias, or a NaN
+    guard.
+    """
+    op, names = node.op_type, [_input(node, k) for k in range(len(node.inputs))]
+    types = site.context.graph.dtypes
+    same_type = op == "Cast" and types.get(names[0]) == types.get(scores.name)
+    if op in ("Identity", "Dropout") or same_type:
+        scores.name = names[0]
+        return None
+    known = [_known_at_pairs(site, scores, expr, k, n) for k, n in enumerate(names)]
+    graph = site.context.graph
+    if op == "Where":
+        guarded = graph.producers.get(names[0])
+        if not scores.softmaxed and _is_nan_guard(guarded, names[2]) and guarded is not None:
+            if known[1] != 0:
+                return site.refuse(Code.NO_LOWERING, "the NaN guard does not give 0")
+            scores.absorbs.append(guarded)
+            scores.nan_to_zero, chosen = True, 2
+        elif is_number(known[0]):
+            chosen = 1 if known[0] else 2
+        else:
+            low = 1 if very_negative(known[1]) else 2
+            if not scores.softmaxed or not very_negative(known[low]) or scores.scale != 1.0:
+                return site.refuse(Code.NO_FACT, f"'{names[0]}' is not known at live pairs")
+            value = -np.inf if known[low] == -np.inf else ABSORBING
+            scores.bias.append(BiasTerm(unexpanded(graph, names[0]), float(value), low == 1))
+            chosen = 3 - low
+        return _continue_at(site, scores, names[chosen])
+    if not scores.softmaxed:
+        return site.refuse(Code.NO_LOWERING, f"{op} between softmax and contraction")
+    return _arithmetic(site, scores, op, names, known)
+
+
+def _continue_at(site: Site, scores: Scores, name: str) -> Refusal | None:
+    graph = site.context.graph
+    if graph.shapes.get(name) != graph.shapes.get(scores.name):
+        return site.refuse(Code.LAYOUT, f"'{name}' is widened to the scores' shape")
+    scores.name = name
+    return None
+
+
+def _arithmetic(
+    site: Site, scores: Scores, op: str, names: list[str], known: list[Constant]
+) -> Refusal | None:
+    graph, shape = site.context.graph, site.context.graph.shapes.get(scores.name)
+    wide = [
+        k for k, n in enumerate(names) if graph.shapes.get(n) == shape and not is_number(known[k])
+    ]
+    if len(names) != 2 or not wide:
+        return site.refuse(Code.NO_LOWERING, f"{op} on the scores")
+    k = next((k for k in wide if _reaches_contraction(site, names[k])), wide[0])
+    other, value = names[1 - k], known[1 - k]
+    if op in ("Mul", "Div") and is_number(value) and value and (op == "Mul" or k == 0):
+        scores.scale *= float(value) if op == "Mul" else 1 / float(value)
+        scores.name = names[k]
+        return None
+    if op == "Add" or (op == "Sub" and k == 0):
+        if is_number(value) and value == 0:
+            scores.name = names[k]
+            return None
+        if op == "Add" and scores.scale == 1.0:
+            scores.bias.append(BiasTerm(unexpanded(graph, other)))
+            scores.name = names[k]
+            return None
+    return site.refuse(Code.NO_LOWERING, f"{op} on the scores")
+
+
+def unexpanded(graph: Graph, name: str) -> str:
+    """The value before it was repeated along dimensions of extent 1; adding it broadcasts it
+    again.
+    """
+    node = graph.producers.get(name)
+    while node is not None and node.op_type == "Expand" and not node.domain:
+        source = _input(node, 0)
+        if len(graph.shapes.get(source) or ()) != len(graph.shapes.get(name) or ()):
+            break
+        name, node = source, graph.producers.get(source)
+    return name
+
+
+def _reaches_contraction(site: Site, name: str) -> bool:
+    """True where following first operands leads to a contraction: tells the scores from a bias of
+    the same shape.
+    """
+    graph = site.context.graph
+    for _ in range(8):
+        node, expr = graph.producers.get(name), graph.exprs.get(name)
+        if node is None or expr is None or not node.inputs or node.inputs[0] is None:
+            return False
+        if expr.combine is Combine.PRODUCT:
+            return True
+        if expr.combine not in (Combine.MAP, Combine.MOVE):
+            return False
+        name = _input(node, 0)
+    return False
+
+
+def _is_nan_guard(flag: ir.Node | None, guarded: str) -> bool:
+    return flag is not None and flag.op_type == "IsNaN" and _input(flag, 0) == guarded
+
+
+def _known_at_pairs(
+    site: Site, scores: Scores, expr: TensorExpr, operand: int, name: str
+) -> Constant:
+    """The number that an operand is known to be at every live pair; None where it is not."""
+    graph = site.context.graph
+    splat = graph.splat(name)
+    if splat is not None:
+        return splat
+    shape = graph.shapes.get(name)
+    reads: list[Read] = [r for r in expr.reads if r.operand == operand]
+    if shape is None or len(reads) != 1:
+        return None
+    facts = []
+    for fact in graph.fills.get(name, ()):
+        where = pull(fact.region, reads[0].index, shape)
+        if where is not None and is_number(fact.constant):
+            facts.append((where, fact))
+    found: set[float] = set()
+    used: list[Region] = []
+    for pair in scores.pairs:
+        hit = next((f for where, f in facts if covers(where, pair)), None)
+        if hit is None or not isinstance(hit.constant, int | float):
+            return None
+        found.add(float(hit.constant))
+        used.append(hit.region)
+    if len(found) != 1:
+        return None
+    scores.rests_on += used
+    return found.pop()

@@ -1,0 +1,195 @@
+"""Import: an ONNX file or proto as a checked `onnx_ir` model. The input file is only read.
+
+Weights in external files are mapped, not loaded, so models over 2 GB work. Everything that can be
+wrong with a file is one line of `ModelError` that names the file and, where there is one, the node.
+"""
+
+import hashlib
+import os
+import re
+import stat
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from pitc.errors import ModelError
+from pitc.importer.external_data import check_external, contained, external_files
+from pitc.importer.proto import (
+    check_data,
+    densify,
+    for_checker,
+    runtime_nodes,
+    sort_nodes,
+    undecodable,
+)
+
+CHUNK = 1 << 20  # bytes hashed in one go
+OVERRIDABLE_SINCE = 4  # IR version from which a caller may override initializers listed as inputs
+STANDARD = ("", "ai.onnx")  # names of the domain whose opset has a newest version
+_NODE = re.compile(r"Name: (.*?) OpType|node name: ([^\s)]+)|\(node[: ]+'?([^\s')]+)", re.DOTALL)
+
+
+def load_model(source: str | os.PathLike[str] | onnx.ModelProto) -> ir.Model:
+    """Read and check a model.
+
+    Args:
+        source: Path of an ONNX file, or a model in memory without external data.
+
+    Returns:
+        The model; big weights stay in their files. Nodes are in order, sparse weights are dense.
+
+    Raises:
+        ModelError: It cannot be read, or is not a valid model.
+    """
+    path = None if isinstance(source, onnx.ModelProto) else Path(source)
+    if isinstance(source, onnx.ModelProto):
+        proto = onnx.ModelProto()
+        proto.CopyFrom(source)
+    else:
+        proto = _read(Path(source))
+    try:
+        return _checked(proto, path)
+    except ModelError as error:
+        if path is None or error.path is not None:
+            raise
+        raise ModelError(error.message, path=path, node=error.node, hint=error.hint) from error
+
+
+def source_sha256(source: str | os.PathLike[str] | onnx.ModelProto) -> str:
+    """Hexadecimal SHA-256 of a model: its file, then its external files in order of their names.
+
+    Raises:
+        ModelError: The model cannot be read.
+    """
+    digest = hashlib.sha256()
+    if isinstance(source, onnx.ModelProto):
+        digest.update(source.SerializeToString(deterministic=True))
+        return digest.hexdigest()
+    path = Path(source)
+    for part in (path, *(contained(path, name) for name in external_files(_read(path)))):
+        with part.open("rb") as f:
+            while block := f.read(CHUNK):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _read(path: Path) -> onnx.ModelProto:
+    try:
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode):
+            what = "folder" if stat.S_ISDIR(mode) else "device or pipe"
+            raise ModelError(f"is a {what}, expected an ONNX file", path=path)
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise ModelError("no such file", path=path) from None
+    except (OSError, ValueError) as why:  # ValueError: a null character in the name
+        reason = getattr(why, "strerror", None) or why
+        raise ModelError(f"cannot be read: {reason}", path=path) from None
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(content)
+    except DecodeError:
+        hint = "a model over 2 GB keeps its weights in external files"
+        raise ModelError(
+            "is not an ONNX model, or is cut off", path=path, hint=hint * (len(content) > 1 << 31)
+        ) from None
+    return proto
+
+
+def _checked(proto: onnx.ModelProto, path: Path | None) -> ir.Model:
+    _check_text(proto, path)
+    _check_versions(proto)
+    _check_outside(proto.graph)
+    sorted_here = sort_nodes(proto.graph)
+    check_external(proto, path)
+    wider = sorted_here or not proto.graph.name or not _ranked(proto.graph)
+    wider = wider or bool(runtime_nodes(proto))
+    try:
+        onnx.checker.check_model(
+            for_checker(proto) if wider else proto if path is None else str(path)
+        )
+    except (onnx.checker.ValidationError, ValueError, RuntimeError) as why:
+        raise _invalid(str(why)) from None
+    check_data(proto)
+    densify(proto)
+    try:
+        model = ir.from_proto(proto)
+    except (RuntimeError, ValueError, TypeError, NotImplementedError) as why:
+        raise ModelError(f"cannot be represented: {_first_line(_innermost(why))}") from None
+    if path is not None:
+        ir.external_data.set_base_dir(model.graph, path.resolve().parent)
+    if model.ir_version < OVERRIDABLE_SINCE:  # there, being listed as an input means nothing
+        kept = [v for v in model.graph.inputs if not v.is_initializer()]
+        model.graph.inputs[:] = kept
+    return model
+
+
+def _check_text(proto: onnx.ModelProto, path: Path | None) -> None:
+    """Names are UTF-8: ONNX and ONNX Runtime take no other."""
+    try:
+        str(path.absolute() if path else "").encode()
+    except UnicodeEncodeError:
+        raise ModelError(
+            "the file's name is not UTF-8, which ONNX Runtime cannot open", hint="rename it"
+        ) from None
+    found = undecodable(proto)
+    if found is not None:
+        raise ModelError(f"a name in it is not UTF-8: {found[:80]!r}")
+
+
+def _check_versions(proto: onnx.ModelProto) -> None:
+    if not proto.HasField("graph") or not proto.ir_version:
+        raise ModelError("is not an ONNX model: it has no graph or IR version")
+    if proto.ir_version > onnx.IR_VERSION:
+        raise ModelError(
+            f"has IR version {proto.ir_version}, the newest supported one is {onnx.IR_VERSION}",
+            hint="pip install -U onnx onnxruntime, or export it again",
+        )
+    seen: dict[str, int] = {}
+    for opset in proto.opset_import:
+        domain = "" if opset.domain in STANDARD else opset.domain
+        if seen.setdefault(domain, opset.version) != opset.version:
+            name = domain or STANDARD[1]
+            raise ModelError(f"imports two opsets of {name}: {seen[domain]} and {opset.version}")
+    newest = onnx.defs.onnx_opset_version()
+    if seen.get("", 0) > newest:
+        raise ModelError(
+            f"has opset {seen['']}, the newest supported one is {newest}",
+            hint="pip install -U onnx onnxruntime, or export it with an older opset",
+        )
+
+
+def _check_outside(graph: onnx.GraphProto) -> None:
+    """What a caller sees of the graph is complete."""
+    if not graph.output:
+        raise ModelError("the graph has no outputs, so there is nothing to compute")
+    for what, values in (("input", graph.input), ("output", graph.output)):
+        for value in values:
+            if value.type.WhichOneof("value") is None:
+                raise ModelError(f"{what} '{value.name}' has no type")
+
+
+def _ranked(graph: onnx.GraphProto) -> bool:
+    types = [v.type for v in (*graph.input, *graph.output)]
+    return all(t.tensor_type.HasField("shape") for t in types if t.HasField("tensor_type"))
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def _innermost(error: BaseException) -> str:
+    """What began a chain of exceptions; each one around it tells only where it was."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error)
+
+
+def _invalid(text: str) -> ModelError:
+    """The checker's many lines as one, with the node it complains about."""
+    found = _NODE.search(text)
+    node = next((g for g in found.groups() if g), None) if found else None
+    said = text.partition("==> Context")[0]
+    return ModelError(f"is not valid ONNX: {said}", node=node)

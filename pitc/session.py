@@ -1,0 +1,180 @@
+"""ONNX Runtime sessions: made from a graph, run by names, with its errors as one line of ours."""
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pitc.errors import ModelError, UsageError
+
+#: What ONNX Runtime puts around the sentence that says what is wrong.
+_NOISE = re.compile(
+    r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from .*? failed: ?"
+    r"|Exception during initialization: |Non-zero status code returned while running .*?: "
+    r"|/\S+\.(?:cc|h|hpp):\d+ [^\n]*?\) |Fatal error: |Type Error: "
+    r"|This is an invalid model\. (?:Error: )?",
+    re.DOTALL,
+)
+_STATUS = re.compile(r"Status Message: (.*)", re.DOTALL)
+_OURS = re.compile(r"pitc: node '(.*?)' \((\w+)\): (.*)", re.DOTALL)
+_NODE = re.compile(
+    r"Name:'(.*?)'|Node \((.*?)\)|node \((.*?)\)|In Node, \(\"(.*?)\"|node with name '(.*?)'",
+    re.DOTALL,
+)
+
+
+def from_onnxruntime(error: BaseException) -> bool:
+    """Whether ONNX Runtime raised it; its classes are not public."""
+    return type(error).__module__.partition(".")[0] == "onnxruntime"
+
+
+def told(error: Exception) -> tuple[str, str | None]:
+    """What ONNX Runtime says is wrong, and the node that it names, if any."""
+    text = str(error)
+    status = _STATUS.search(text)
+    ours = _OURS.search(text)
+    if ours:
+        return f"{ours[2]}: {ours[3]}", ours[1]
+    named = _NODE.search(text)
+    node = next((name for name in named.groups() if name), None) if named else None
+    return _NOISE.sub("", status[1] if status else text).strip(), node
+
+
+def quiet_options(*, lasting: bool = True) -> Any:
+    """Session options without log lines: what goes wrong is raised.
+
+    Args:
+        lasting: False for a session that is only made to see whether it can be.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    if not lasting:
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+    return options
+
+
+def plain_session(graph: str | os.PathLike[str] | bytes, sess_options: Any = None) -> Any:
+    """A session of ONNX Runtime's own CPU kernels; the graph has no PIT node.
+
+    Args:
+        graph: A file, or the bytes of a model.
+        sess_options: An `onnxruntime.SessionOptions`; None for the defaults without log lines.
+
+    Raises:
+        ModelError: ONNX Runtime cannot load it.
+    """
+    import onnxruntime
+
+    options = sess_options if sess_options is not None else quiet_options()
+    try:
+        return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        if not from_onnxruntime(error):
+            raise
+        if "std::bad_alloc" in str(error):
+            raise MemoryError from error
+        text, node = told(error)
+        path = None if isinstance(graph, bytes) else graph
+        raise ModelError(f"ONNX Runtime cannot load it: {text}", path=path, node=node) from error
+
+
+def run_session(
+    session: Any, inputs: Mapping[str, Any], outputs: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Run a session by names.
+
+    Returns:
+        Arrays by output name; sequences are lists.
+
+    Raises:
+        UsageError: The inputs or outputs do not fit the model, or it fails on them.
+    """
+    known = {i.name: i for i in session.get_inputs()}
+    names = [o.name for o in session.get_outputs()]
+    for what, given, expected in (
+        ("input", list(inputs), list(known)),
+        ("output", list(outputs or ()), names),
+    ):
+        for name in given:
+            if name not in expected:
+                text = f"{what} {name!r} is not of the model"
+                raise UsageError(text, hint=f"it has {', '.join(expected)}")
+    missing = [name for name in known if name not in inputs]
+    if missing:
+        raise UsageError(f"inputs are missing: {', '.join(missing)}")
+    feeds = {name: _fit(name, value, known[name]) for name, value in inputs.items()}
+    wanted = list(outputs) if outputs is not None else names
+    try:
+        return dict(zip(wanted, session.run(wanted, feeds), strict=True))
+    except Exception as error:
+        if not from_onnxruntime(error):
+            raise
+        text, node = told(error)
+        text = f"the model fails on these inputs: {text}"
+        raise UsageError(text, node=node, hint=_clash(known, feeds)) from error
+
+
+def arrays(outputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Outputs as arrays only: `name[i]` for each element of a sequence, `name[key]` of a map."""
+    found: dict[str, np.ndarray] = {}
+    for name, value in outputs.items():
+        if isinstance(value, Mapping):
+            found |= arrays({f"{name}[{key}]": item for key, item in value.items()})
+        elif isinstance(value, list):
+            found |= arrays({f"{name}[{i}]": item for i, item in enumerate(value)})
+        elif value is not None:  # an empty optional
+            found[name] = np.asarray(value)
+    return found
+
+
+def _fit(name: str, value: Any, spec: Any) -> Any:
+    """An input as an array of the declared type and rank; sequences and optionals as they are."""
+    if not spec.type.startswith("tensor("):
+        return value
+    array = np.asarray(value)
+    declared = _DTYPES.get(spec.type)
+    if declared is not None and array.dtype != declared:
+        raise UsageError(f"input {name!r}: expected {declared}, got {array.dtype}")
+    if spec.shape:  # also empty where the model tells no rank
+        fits = len(spec.shape) == array.ndim and all(
+            not isinstance(d, int) or d == n for d, n in zip(spec.shape, array.shape, strict=True)
+        )
+        if not fits:
+            raise UsageError(
+                f"input {name!r}: expected shape {spec.shape}, got {list(array.shape)}"
+            )
+    return array
+
+
+def _clash(known: Mapping[str, Any], feeds: Mapping[str, Any]) -> str | None:
+    """Inputs that give one named size several numbers: the likely reason of a failed run."""
+    sizes: dict[str, dict[int, str]] = defaultdict(dict)
+    for name, array in feeds.items():
+        if isinstance(array, np.ndarray) and known[name].shape:
+            for dim, size in zip(known[name].shape, array.shape, strict=True):
+                if isinstance(dim, str):
+                    sizes[dim].setdefault(size, name)
+    for dim, found in sizes.items():
+        if len(found) > 1:
+            each = " and ".join(f"{size} in {name!r}" for size, name in found.items())
+            return f"{dim!r} is {each}: one name, one size"
+    return None
+
+
+_DTYPES = {
+    f"tensor({onnx})": numpy
+    for onnx, numpy in {
+        "bool": "bool",
+        "double": "float64",
+        "float": "float32",
+        "float16": "float16",
+        **{name: name for name in ("int8", "int16", "int32", "int64")},
+        **{name: name for name in ("uint8", "uint16", "uint32", "uint64")},
+    }.items()
+}

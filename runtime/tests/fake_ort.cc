@@ -1,0 +1,351 @@
+#include "fake_ort.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <thread>
+
+struct OrtStatus {
+  std::string text;
+};
+
+struct OrtTensorTypeAndShapeInfo {
+  ONNXTensorElementDataType type;
+  std::vector<int64_t> dims;
+};
+
+struct OrtKernelContext {
+  const std::vector<OrtValue>& inputs;
+  std::vector<OrtValue> outputs;
+};
+
+struct OrtEpGraphSupportInfo {
+  std::vector<const OrtNode*> nodes;
+};
+
+struct OrtHardwareDevice {};
+
+struct OrtEpDevice {
+  std::string provider;
+};
+
+namespace {
+
+size_t ElementBytes(ONNXTensorElementDataType type) {
+  switch (type) {
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32:
+      return 4;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64:
+      return 8;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+}  // namespace
+
+size_t OrtValue::Bytes() const {
+  size_t size = ElementBytes(type);
+  for (int64_t dim : dims) size *= static_cast<size_t>(dim);
+  return size;
+}
+
+namespace pitc::test {
+
+std::atomic<int64_t> alive{0};
+std::atomic<int64_t> failing_call{0};
+
+namespace {
+
+constexpr size_t kMostBytes = size_t{1} << 28;  // of an output: more is an error, as without memory
+constexpr int kPoolThreads = 2;
+
+OrtStatus* NewStatus(std::string text) {
+  ++alive;
+  return new OrtStatus{std::move(text)};
+}
+
+// Null, unless this call is the one that is to fail.
+OrtStatus* Injected() {
+  if (failing_call <= 0 || --failing_call > 0) return nullptr;
+  return NewStatus("injected");
+}
+
+// A function of the table: it gives a value through its last argument.
+template <class Out, class Value>
+OrtStatus* Give(Out* out, Value&& value) {
+  if (OrtStatus* status = Injected()) return status;
+  *out = std::forward<Value>(value);
+  return nullptr;
+}
+
+template <class T>
+OrtStatus* GiveText(const std::string& text, T* out, size_t* size, size_t room) {
+  if (OrtStatus* status = Injected()) return status;
+  *size = room;
+  if (!out) return NewStatus("too small");
+  memcpy(out, text.c_str(), room);
+  return nullptr;
+}
+
+OrtStatus* GiveInfos(const std::vector<OrtValueInfo>& infos, const OrtValueInfo** out,
+                     size_t count) {
+  if (OrtStatus* status = Injected()) return status;
+  for (size_t i = 0; i < std::min(count, infos.size()); ++i)
+    out[i] = infos[i].name.empty() ? nullptr : &infos[i];
+  return nullptr;
+}
+
+OrtStatus* GetOutput(OrtKernelContext* context, size_t index, const int64_t* dims, size_t rank,
+                     OrtValue** value) {
+  if (OrtStatus* status = Injected()) return status;
+  OrtValue& output = context->outputs.at(index);
+  size_t bytes = ElementBytes(output.type);
+  for (size_t d = 0; d < rank; ++d) {
+    if (dims[d] < 0) return NewStatus("negative extent");
+    bytes *= static_cast<size_t>(dims[d]);
+    if (bytes > kMostBytes) return NewStatus("out of memory");
+  }
+  output.dims.assign(dims, dims + rank);
+  output.bytes = std::vector<char>(bytes, '\x55');
+  *value = &output;
+  return nullptr;
+}
+
+OrtStatus* ParallelFor(const OrtKernelContext*, void (*task)(void*, size_t), size_t total, size_t,
+                       void* data) {
+  if (OrtStatus* status = Injected()) return status;
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t i = next++; i < total; i = next++) task(data, i);
+  };
+  std::vector<std::thread> pool;
+  for (int i = 1; i < kPoolThreads; ++i) pool.emplace_back(work);
+  work();
+  for (std::thread& thread : pool) thread.join();
+  return nullptr;
+}
+
+const OrtEpApi* EpApi() {
+  static const OrtEpApi api = [] {
+    OrtEpApi a{};
+    a.CreateEpDevice = [](OrtEpFactory* factory, const OrtHardwareDevice*, const OrtKeyValuePairs*,
+                          const OrtKeyValuePairs*, OrtEpDevice** out) {
+      if (OrtStatus* status = Injected()) return status;
+      ++alive;
+      *out = new OrtEpDevice{factory->GetName(factory)};
+      return static_cast<OrtStatus*>(nullptr);
+    };
+    a.EpGraphSupportInfo_AddNodesToFuse = [](OrtEpGraphSupportInfo* info,
+                                             const OrtNode* const* nodes, size_t count,
+                                             const OrtNodeFusionOptions*) {
+      if (OrtStatus* status = Injected()) return status;
+      info->nodes.insert(info->nodes.end(), nodes, nodes + count);
+      return static_cast<OrtStatus*>(nullptr);
+    };
+    return a;
+  }();
+  return &api;
+}
+
+OrtApi MakeApi() {
+  OrtApi a{};
+  a.CreateStatus = [](OrtErrorCode, const char* text) { return NewStatus(text); };
+  a.GetErrorMessage = [](const OrtStatus* status) { return status->text.c_str(); };
+  a.ReleaseStatus = [](OrtStatus* status) {
+    --alive;
+    delete status;
+  };
+  a.GetEpApi = EpApi;
+  a.HardwareDevice_Type = [](const OrtHardwareDevice*) { return OrtHardwareDeviceType_CPU; };
+  // the session's options
+  a.HasSessionConfigEntry = [](const OrtSessionOptions* options, const char* key, int* has) {
+    return Give(has, static_cast<int>(options->entries.count(key)));
+  };
+  a.GetSessionConfigEntry = [](const OrtSessionOptions* options, const char* key, char* out,
+                               size_t* size) {
+    const std::string& text = options->entries.at(key);
+    return GiveText(text, out, size, text.size() + 1);
+  };
+  // the graph
+  a.Graph_GetModelPath = [](const OrtGraph* graph, const ORTCHAR_T** path) {
+    return Give(path, graph->path.c_str());
+  };
+  a.Graph_GetNumNodes = [](const OrtGraph*, size_t* count) { return Give(count, size_t{1}); };
+  a.Graph_GetNodes = [](const OrtGraph* graph, const OrtNode** nodes, size_t) {
+    return Give(nodes, &graph->node);
+  };
+  a.Node_GetName = [](const OrtNode* node, const char** out) {
+    return Give(out, node->name.c_str());
+  };
+  a.Node_GetOperatorType = [](const OrtNode* node, const char** out) {
+    return Give(out, node->op.c_str());
+  };
+  a.Node_GetDomain = [](const OrtNode* node, const char** out) {
+    return Give(out, node->domain.c_str());
+  };
+  a.Node_GetNumInputs = [](const OrtNode* node, size_t* out) {
+    return Give(out, node->inputs.size());
+  };
+  a.Node_GetNumOutputs = [](const OrtNode* node, size_t* out) {
+    return Give(out, node->outputs.size());
+  };
+  a.Node_GetInputs = [](const OrtNode* node, const OrtValueInfo** out, size_t count) {
+    return GiveInfos(node->inputs, out, count);
+  };
+  a.Node_GetOutputs = [](const OrtNode* node, const OrtValueInfo** out, size_t count) {
+    return GiveInfos(node->outputs, out, count);
+  };
+  a.GetValueInfoName = [](const OrtValueInfo* info, const char** out) {
+    return Give(out, info->name.c_str());
+  };
+  a.Node_GetAttributeByName = [](const OrtNode* node, const char* key, const OrtOpAttr** out) {
+    const auto at = node->attributes.find(key);
+    if (at == node->attributes.end()) return NewStatus("no such attribute");
+    return Give(out, &at->second);
+  };
+  a.ReadOpAttr = [](const OrtOpAttr* attribute, OrtOpAttrType type, void* out, size_t room,
+                    size_t* size) -> OrtStatus* {
+    if (type == ORT_OP_ATTR_STRING) {
+      const auto* text = std::get_if<std::string>(&attribute->value);
+      return text ? GiveText(*text, out, size, text->size()) : NewStatus("not a text");
+    }
+    const auto* number = std::get_if<int64_t>(&attribute->value);
+    if (!number || room < sizeof *number) return NewStatus("not a number");
+    return Give(static_cast<int64_t*>(out), *number);
+  };
+  // values
+  a.KernelContext_GetInput = [](const OrtKernelContext* context, size_t index,
+                                const OrtValue** out) {
+    return Give(out, &context->inputs.at(index));
+  };
+  a.KernelContext_GetOutput = GetOutput;
+  a.KernelContext_ParallelFor = ParallelFor;
+  a.GetTensorTypeAndShape = [](const OrtValue* value, OrtTensorTypeAndShapeInfo** out) {
+    if (OrtStatus* status = Injected()) return status;
+    ++alive;
+    *out = new OrtTensorTypeAndShapeInfo{value->type, value->dims};
+    return static_cast<OrtStatus*>(nullptr);
+  };
+  a.ReleaseTensorTypeAndShapeInfo = [](OrtTensorTypeAndShapeInfo* info) {
+    --alive;
+    delete info;
+  };
+  a.GetTensorElementType = [](const OrtTensorTypeAndShapeInfo* info,
+                              ONNXTensorElementDataType* out) { return Give(out, info->type); };
+  a.GetDimensionsCount = [](const OrtTensorTypeAndShapeInfo* info, size_t* out) {
+    return Give(out, info->dims.size());
+  };
+  a.GetDimensions = [](const OrtTensorTypeAndShapeInfo* info, int64_t* out, size_t count) {
+    if (OrtStatus* status = Injected()) return status;
+    std::copy_n(info->dims.begin(), std::min(count, info->dims.size()), out);
+    return static_cast<OrtStatus*>(nullptr);
+  };
+  a.GetTensorData = [](const OrtValue* value, const void** out) {
+    return Give(out, value->bytes.empty() ? nullptr : value->bytes.data());
+  };
+  a.GetTensorMutableData = [](OrtValue* value, void** out) {
+    return Give(out, value->bytes.empty() ? nullptr : value->bytes.data());
+  };
+  return a;
+}
+
+const OrtApiBase* Base() {
+  static const OrtApi api = MakeApi();
+  static const OrtApiBase base{[](uint32_t) { return &api; }, [] { return "fake"; }};
+  return &base;
+}
+
+void Check(OrtStatus* status) {
+  if (!status) return;
+  const std::runtime_error error(status->text);
+  --alive;
+  delete status;
+  throw error;
+}
+
+std::vector<OrtValueInfo> Named(const char* prefix, int count) {
+  std::vector<OrtValueInfo> infos;
+  for (int i = 0; i < count; ++i) infos.push_back({prefix + std::to_string(i)});
+  return infos;
+}
+
+}  // namespace
+
+Library::Library(const std::string& path) : handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+  if (!handle_) throw std::runtime_error(dlerror());
+  const auto create = reinterpret_cast<OrtStatus* (*)(
+      const char*, const OrtApiBase*, const OrtLogger*, OrtEpFactory**, size_t, size_t*)>(
+      dlsym(handle_, "CreateEpFactories"));
+  size_t count = 0;
+  Check(create("pitc", Base(), nullptr, &factory_, 1, &count));
+}
+
+Library::~Library() {
+  const auto release =
+      reinterpret_cast<OrtStatus* (*)(OrtEpFactory*)>(dlsym(handle_, "ReleaseEpFactory"));
+  release(factory_);
+  dlclose(handle_);
+}
+
+Session::Session(const Library& library, const std::string& plan, const std::string& model,
+                 int input_count, int output_count, const std::string& level)
+    : factory_(library.Factory()), output_count_(static_cast<size_t>(output_count)) {
+  graph_.path = model;
+  graph_.node = {"n",
+                 "EPContext",
+                 "com.microsoft",
+                 Named("x", input_count),
+                 Named("y", output_count),
+                 {{"source", {std::string("PitExecutionProvider")}},
+                  {"embed_mode", {int64_t{1}}},
+                  {"ep_cache_context", {plan}}}};
+  const OrtHardwareDevice cpu;
+  const OrtHardwareDevice* const devices[] = {&cpu};
+  OrtEpDevice* offered = nullptr;
+  size_t count = 0;
+  Check(factory_->GetSupportedDevices(factory_, devices, 1, &offered, 1, &count));
+  if (count) --alive;
+  delete offered;
+  OrtSessionOptions options;
+  if (!level.empty()) options.entries["ep.pitexecutionprovider.cpu_level"] = level;
+  try {
+    Check(factory_->CreateEp(factory_, devices, nullptr, count, &options, nullptr, &ep_));
+    OrtEpGraphSupportInfo claimed;
+    Check(ep_->GetCapability(ep_, &graph_, &claimed));
+    if (claimed.nodes.size() != 1) throw std::runtime_error("the node was not claimed");
+    const OrtGraph* graphs[] = {&graph_};
+    OrtNode* context = nullptr;
+    Check(ep_->Compile(ep_, graphs, claimed.nodes.data(), 1, &node_, &context));
+    Check(node_->CreateState(node_, nullptr, &state_));
+  } catch (...) {
+    Release();
+    throw;
+  }
+}
+
+Session::~Session() { Release(); }
+
+void Session::Release() {
+  if (node_) node_->ReleaseState(node_, state_);
+  if (node_) ep_->ReleaseNodeComputeInfos(ep_, &node_, 1);
+  if (ep_) factory_->ReleaseEp(factory_, ep_);
+}
+
+std::vector<OrtValue> Session::Run(const std::vector<OrtValue>& inputs) const {
+  OrtKernelContext context{inputs, std::vector<OrtValue>(output_count_)};
+  for (OrtValue& output : context.outputs) {
+    // Each of a `detect` is int32, a moved tensor keeps its type, all else is float.
+    output.type = output_count_ == 3 ? ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32
+                  : inputs.empty()   ? ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT
+                                     : inputs[0].type;
+  }
+  Check(node_->Compute(node_, state_, &context));
+  return std::move(context.outputs);
+}
+
+}  // namespace pitc::test

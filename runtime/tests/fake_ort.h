@@ -1,0 +1,102 @@
+// As much of ONNX Runtime as the execution provider calls, so that the provider itself runs where
+// every instruction is watched by a sanitizer. One model of one PIT node.
+#pragma once
+
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "ort_abi.h"
+
+struct OrtValue {
+  ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  std::vector<int64_t> dims;
+  std::vector<char> bytes;
+
+  template <class T>
+  static OrtValue Of(ONNXTensorElementDataType type, std::vector<int64_t> dims,
+                     const std::vector<T>& elements) {
+    OrtValue value{type, std::move(dims), std::vector<char>(elements.size() * sizeof(T))};
+    if (!elements.empty()) memcpy(value.bytes.data(), elements.data(), value.bytes.size());
+    return value;
+  }
+  size_t Bytes() const;  // that its type and shape need
+  bool operator==(const OrtValue& other) const {
+    return type == other.type && dims == other.dims && bytes == other.bytes;
+  }
+};
+
+struct OrtValueInfo {
+  std::string name;
+};
+
+struct OrtOpAttr {
+  std::variant<int64_t, std::string> value;
+};
+
+struct OrtNode {
+  std::string name, op, domain;
+  std::vector<OrtValueInfo> inputs, outputs;
+  std::map<std::string, OrtOpAttr> attributes;
+};
+
+struct OrtGraph {
+  std::string path;
+  OrtNode node;
+};
+
+struct OrtSessionOptions {
+  std::map<std::string, std::string> entries;
+};
+
+namespace pitc::test {
+
+// What is not released yet: statuses, type infos, devices.
+extern std::atomic<int64_t> alive;
+
+// The call with this number fails, counted from 1 since this was set; 0: none does.
+extern std::atomic<int64_t> failing_call;
+
+// The provider's library, loaded and with its factory made. Errors are std::runtime_error.
+class Library {
+ public:
+  explicit Library(const std::string& path);
+  ~Library();
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+  OrtEpFactory* Factory() const { return factory_; }
+
+ private:
+  void* handle_;
+  OrtEpFactory* factory_ = nullptr;
+};
+
+// A session of one node.
+class Session {
+ public:
+  // `model`: path of the model's file, beside which the kernels lie. An empty `level` is the CPU's.
+  Session(const Library& library, const std::string& plan, const std::string& model,
+          int input_count, int output_count, const std::string& level = "");
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // The outputs, made by the provider in memory of exactly their size. Many threads may call it.
+  std::vector<OrtValue> Run(const std::vector<OrtValue>& inputs) const;
+
+ private:
+  void Release();
+
+  OrtGraph graph_;
+  OrtEpFactory* factory_;
+  OrtEp* ep_ = nullptr;
+  OrtNodeComputeInfo* node_ = nullptr;
+  void* state_ = nullptr;
+  size_t output_count_;
+};
+
+}  // namespace pitc::test

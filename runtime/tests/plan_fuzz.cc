@@ -1,0 +1,79 @@
+// Any text is a plan, or is refused by one printable line. A plan says nothing that the operations
+// do not expect, and its layout addresses only what is there.
+#include <cmath>
+#include <cstdlib>
+#include <string_view>
+
+#include "check.h"
+#include "failure.h"
+#include "layout.h"
+#include "plan.h"
+
+namespace {
+
+using pitc::DimUse;
+using pitc::test::Random;
+
+void Demand(bool good, const char* what, std::string_view text) {
+  if (good) return;
+  fprintf(stderr, "%s: %.*s\n", what, static_cast<int>(text.size()), text.data());
+  abort();
+}
+
+// Slots of a small tensor with extents from the input, each of which must lie in the tensor.
+void TryLayout(const std::vector<DimUse>& dims, uint64_t choice) {
+  Random random(choice);
+  pitc::Shape domain, unpacked;
+  int coordinates = 1;
+  for (const DimUse& use : dims) coordinates = std::max(coordinates, use.coordinate + 1);
+  for (int c = 0; c < coordinates; ++c) domain.Add(random.Below(3) + 1);
+  for (const DimUse& use : dims) {
+    unpacked.Add(use.kind == DimUse::kCoordinate ? domain.dims[use.coordinate]
+                 : use.kind == DimUse::kLinear   ? domain.Elements()
+                 : use.kind == DimUse::kOne      ? 1
+                                                 : random.Below(3));
+  }
+  std::vector<int32_t> rows, coords;
+  for (int64_t p = 0; p < domain.Elements(); ++p) {
+    if (random.Below(2)) rows.push_back(static_cast<int32_t>(p));
+  }
+  for (int c = 0; c < coordinates; ++c) {
+    for (int32_t row : rows) {
+      coords.push_back(
+          static_cast<int32_t>(row / domain.Elements(c + 1, coordinates) % domain.dims[c]));
+    }
+  }
+  const auto t = static_cast<int64_t>(rows.size());
+  const pitc::Layout layout = pitc::MakeLayout(dims, unpacked, coordinates);
+  if (layout.outer * layout.width == 0) return;
+  std::vector<int32_t> slots(static_cast<size_t>(t * layout.outer));
+  layout.Slots(rows.data(), coords.data(), t, 0, t, slots.data());
+  for (int32_t slot : slots) Demand(slot >= 0 && slot < layout.slots, "slot", unpacked.Text());
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view input(reinterpret_cast<const char*>(data), size);
+  const size_t end = input.find('\0');
+  uint64_t choice = 0;
+  for (char c : input.substr(std::min(end, size))) choice = choice * 257 + static_cast<uint8_t>(c);
+  for (const std::string_view text : {input, input.substr(0, end)}) {
+    try {
+      const pitc::Plan plan = pitc::ParsePlan(text);
+      const bool bare = plan.library.find('/') == plan.library.npos;
+      Demand(bare && plan.library[0] != '.' && plan.library.size() <= 200, "library", text);
+      Demand(plan.library.empty() == (plan.op == "detect"), "library", text);
+      Demand(plan.kernel.compare(0, plan.op.size(), plan.op) == 0 || plan.op == "detect", "kernel",
+             text);
+      if (auto* attention = std::get_if<pitc::AttentionPlan>(&plan.body))
+        Demand(std::isfinite(attention->scale) && attention->heads > 0, "attention", text);
+      if (auto* move = std::get_if<pitc::MovePlan>(&plan.body)) TryLayout(move->dims, choice);
+    } catch (const pitc::Failure& failure) {
+      const std::string_view message = failure.what();
+      Demand(!message.empty() && message.size() < 400, "length of the message", message);
+      for (char c : message) Demand(c >= ' ' && c <= '~', "character in the message", message);
+    }
+  }
+  return 0;
+}

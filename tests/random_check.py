@@ -1,0 +1,225 @@
+"""What is checked of a random graph: its facts hold, and lowered it gives the same answers."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+
+from pitc.ir.graph import Graph
+from pitc.ir.region import Region
+from pitc.passes import pipeline
+from pitc.passes.audit.engine import audit
+from pitc.passes.lower import gemm
+from pitc.passes.pipeline import analyse
+from pitc.passes.regions import choose as regions
+from tests.fact_feeds import PATTERNS
+from tests.random_graph import RuleGraph
+from tests.random_nodes import plan_of, run_nodes, session_of
+
+Array = Any
+Feed = Mapping[str, Array]
+MASK = "mask"
+TOLERANCE = {"float32": 2e-4, "float64": 2e-4, "float16": 2e-2}  # of the largest number
+
+
+@contextmanager
+def lowering_everything() -> Iterator[None]:
+    """Regions are lowered whether they pay or not."""
+    with patch.object(regions, "FLOPS_PER_BYTE", 0), patch.object(gemm, "MIN_EXTENT", 1):
+        yield
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one graph showed.
+
+    Args:
+        failures: What does not hold, one line each.
+        counts: Nodes, facts, runs, and which kinds of lowering occurred.
+    """
+
+    failures: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def note(self, what: str, found: bool) -> None:
+        """Something that the graph has, or has not."""
+        self.counts[what] = max(self.counts.get(what, 0), int(found))
+
+    def count(self, what: str, n: int = 1) -> None:
+        self.counts[what] = self.counts.get(what, 0) + n
+
+
+def check_seed(seed: int) -> Outcome:
+    """Check the graph of one seed."""
+    graph = RuleGraph(np.random.default_rng(seed))
+    return check(graph, seed)
+
+
+def check(made: RuleGraph, seed: int) -> Outcome:
+    """Check one graph, with and without a padding mask, on a few feeds.
+
+    Args:
+        made: The graph.
+        seed: Of the feeds.
+    """
+    chosen = PATTERNS[seed % 2 :: 2] if seed % 3 else PATTERNS[:3:2]
+    return check_model(made.g.model(), made.feeds(seed, chosen), seed)
+
+
+def check_model(proto: onnx.ModelProto, feeds: Iterable[Feed], seed: int = 0) -> Outcome:
+    """Check a model whose padding mask, an input, is called `mask`."""
+    out = Outcome()
+    out.count("nodes", len(proto.graph.node))
+    try:
+        session = session_of(proto)
+    except Exception:  # a shape that single nodes, which know no shapes, did not object to
+        return out
+    runs = []
+    for feed in feeds:
+        found = run_whole(session, feed)
+        again = found and run_whole(session, feed)
+        steady = again and all(map(_same_bits, found or (), again))
+        if found is None or not steady:  # it stopped, or a kernel of it reads unwritten memory
+            out.count("refused feeds")
+        else:
+            runs.append((feed, found))
+    out.note("valid", bool(runs))
+    for padding in (None, MASK):
+        _check_with(proto, runs, padding, seed, out)
+    return out
+
+
+def run_whole(session: ort.InferenceSession, feed: Feed) -> list[Array] | None:
+    """The outputs by ONNX Runtime; None where it stops."""
+    try:
+        return list(session.run(None, dict(feed)))
+    except Exception:  # the runtime's exception classes are not public
+        return None
+
+
+def _check_with(
+    proto: onnx.ModelProto,
+    runs: Sequence[tuple[Feed, list[Array]]],
+    padding: str | None,
+    seed: int,
+    out: Outcome,
+) -> None:
+    # a feed for each way of padding: most facts are the same ones
+    feeds = [feed for feed, _ in runs[:2]][:: -1 if padding else 1][:1]
+    given_up: dict[str, list[Region]] = {}
+
+    def audited(model: ir.Model, mask: str | None) -> tuple[Graph, dict[str, list[Region]]]:
+        graph, found = analyse(model, mask)
+        given_up.update(found)
+        result = audit(graph, found, feeds, seed=seed, teeth=False)
+        out.failures += [f"padding={padding}: {text}" for text in result.failures]
+        out.count("fill checks", result.fill_checks)
+        out.count("dead checks", result.dead_checks)
+        out.count("faults", result.faults)
+        return graph, found
+
+    with patch.object(pipeline, "analyse", audited):
+        options = pipeline.LowerOptions(padding=padding)
+        compiled = pipeline.run_passes(ir.serde.deserialize_model(proto), options)
+    nodes = compiled.report.nodes
+    packed = sum(r.lowering != "ordinary" for r in nodes)
+    lowered = ir.serde.serialize_model(compiled.model)
+    out.count("packed nodes", packed)
+    out.note("packed", packed > 0)
+    out.note("attention", any(r.lowering == "attention" for r in nodes))
+    out.note("exit", any(_is_exit(plan_of(node)) for node in lowered.graph.node))
+    out.note("refusal", any(r.refusal is not None and r.dead for r in nodes))
+    if not packed and not given_up:
+        return
+    for number, (feed, want) in enumerate(runs):
+        try:
+            got = run_nodes(lowered, feed)
+        except Exception as error:
+            out.failures.append(f"padding={padding}, feed {number}: {error!r}")
+            continue
+        out.count("runs")
+        text = _differ(proto, given_up, feed, want, got)
+        if text:
+            out.failures.append(f"padding={padding}, feed {number}: {text}")
+
+
+def _is_exit(fields: Mapping[str, str]) -> bool:
+    return fields.get("op") == "unpack" or fields.get("scatter") == "1"
+
+
+def _differ(
+    proto: onnx.ModelProto,
+    given_up: Mapping[str, Sequence[Region]],
+    feed: Feed,
+    want: Sequence[Array],
+    got: Sequence[Array],
+) -> str:
+    """The first difference of two runs as text; empty without one."""
+    unsteady: list[Array] | None = None
+    for k, (output, x, y) in enumerate(zip(proto.graph.output, want, got, strict=True)):
+        if x.shape != y.shape or x.dtype != y.dtype:
+            return f"{output.name}: {y.dtype}{y.shape} is not {x.dtype}{x.shape}"
+        keep = np.ones(x.shape, bool)
+        if output.name in given_up:
+            dead = feed[MASK] == 0
+            keep[dead] = False
+            if np.any(y[dead] != 0):
+                return f"{output.name} is not 0 where it was given up"
+        wrong = keep & ~_close(x, y)
+        if wrong.any():
+            unsteady = unsteady or _unsteady(proto, feed, want)
+            wrong &= ~unsteady[k]
+        if wrong.any():
+            at = tuple(int(i[0]) for i in np.nonzero(wrong))
+            return f"{output.name}{list(at)}: {y[at]!r} is not {x[at]!r}"
+    return ""
+
+
+def _same_bits(x: Array, y: Array) -> bool:
+    return bool(x.shape == y.shape and x.tobytes() == y.tobytes())
+
+
+def _close(x: Array, y: Array) -> Array:
+    if x.dtype.kind != "f":
+        return x == y
+    finite = np.where(np.isfinite(x), np.abs(x), 0)
+    limit = TOLERANCE[str(x.dtype)] * max(float(finite.max(initial=0)), 1e-3)
+    with np.errstate(all="ignore"):
+        near = np.abs(x.astype(np.float64) - y) <= limit
+    return near | (x == y) | (np.isnan(x) & np.isnan(y))
+
+
+def _unsteady(proto: onnx.ModelProto, feed: Feed, want: Sequence[Array]) -> list[Array]:
+    """Elements that rounding decides: they move when inputs and constants move by 1e-6."""
+    moved = [np.zeros(x.shape, bool) for x in want]
+    for trial in range(6):
+        rng = np.random.default_rng(trial)
+        other = onnx.ModelProto()
+        other.CopyFrom(proto)
+        for tensor in other.graph.initializer:
+            x = onnx.numpy_helper.to_array(tensor)
+            if x.dtype.kind == "f":
+                tensor.CopyFrom(onnx.numpy_helper.from_array(_jitter(x, rng), tensor.name))
+        found = run_whole(session_of(other), {n: _jitter(x, rng) for n, x in feed.items()})
+        if found is None:
+            return [np.ones(x.shape, bool) for x in want]
+        for flags, x, y in zip(moved, want, found, strict=True):
+            if x.shape != y.shape:
+                flags[...] = True
+            else:
+                flags |= ~_close(x, y)
+    return moved
+
+
+def _jitter(x: Array, rng: np.random.Generator) -> Array:
+    if x.dtype.kind != "f" or not x.size:
+        return x
+    step = {2: 1e-3}.get(x.dtype.itemsize, 1e-6)
+    with np.errstate(all="ignore"):
+        return np.asarray(x * (1 + step * rng.uniform(-1, 1, x.shape)), x.dtype)

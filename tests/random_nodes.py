@@ -1,0 +1,129 @@
+"""Single nodes in ONNX Runtime, sessions kept: values of a growing graph, and lowered models."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import helper, numpy_helper
+
+from tests.plan_reference import OPERATIONS, parse
+
+Array = Any
+SESSIONS = 4096  # kept; a graph draws its nodes from a few thousand kinds
+SILENT = 4
+
+
+class NodeFailed(Exception):
+    """ONNX Runtime does not take the node, or stops at it."""
+
+
+def session_of(model: onnx.ModelProto) -> ort.InferenceSession:
+    """A session that runs the graph as it is, on one thread."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = SILENT
+    options.enable_cpu_mem_arena = False
+    payload = model.SerializeToString()
+    return ort.InferenceSession(payload, options, providers=["CPUExecutionProvider"])
+
+
+@lru_cache(SESSIONS)
+def _session(node: bytes, kinds: tuple[Any, ...], opset: int) -> ort.InferenceSession | None:
+    """A session of one node; `kinds` holds per operand (type, rank), a tensor's bytes, or None."""
+    proto = onnx.NodeProto.FromString(node)
+    inputs, constants = [], []
+    for name, kind in zip(proto.input, kinds, strict=True):
+        if isinstance(kind, bytes):
+            constants.append(onnx.TensorProto.FromString(kind))
+        elif kind is not None:
+            inputs.append(helper.make_tensor_value_info(name, kind[0], [None] * kind[1]))
+    outputs = [onnx.ValueInfoProto(name=name) for name in proto.output if name]
+    graph = helper.make_graph([proto], "node", inputs, outputs, constants)
+    opsets = [helper.make_opsetid("", opset)]
+    opsets += [helper.make_opsetid(proto.domain, 1)] if proto.domain else []
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    try:
+        return session_of(model)
+    except Exception:  # the runtime's exception classes are not public
+        return None
+
+
+def run_node(
+    node: onnx.NodeProto,
+    operands: Sequence[Array | None],
+    opset: int,
+    baked: Sequence[bool] | None = None,
+) -> list[Array]:
+    """Outputs of one node; None where it names no output.
+
+    Args:
+        node: The node.
+        operands: One array per input, None where it is absent.
+        opset: Version of the standard operator set.
+        baked: Operands that the node must see as constants.
+
+    Raises:
+        NodeFailed: ONNX Runtime does not run it.
+    """
+    plain = onnx.NodeProto()
+    plain.CopyFrom(node)
+    plain.name = ""
+    plain.input[:] = ["" if x is None else f"x{i}" for i, x in enumerate(operands)]
+    plain.output[:] = [f"y{i}" if name else "" for i, name in enumerate(node.output)]
+    kinds: list[Any] = []
+    feed = {}
+    for i, x in enumerate(operands):
+        if x is None:
+            kinds.append(None)
+        elif baked is not None and baked[i]:
+            kinds.append(numpy_helper.from_array(np.asarray(x), f"x{i}").SerializeToString())
+        else:
+            kinds.append((helper.np_dtype_to_tensor_dtype(x.dtype), x.ndim))
+            feed[f"x{i}"] = np.asarray(x)
+    session = _session(plain.SerializeToString(), tuple(kinds), opset)
+    if session is None:
+        raise NodeFailed(node.op_type)
+    try:
+        found = iter(session.run(None, feed))
+    except Exception as error:  # the runtime's exception classes are not public
+        raise NodeFailed(str(error)) from error
+    return [next(found) if name else None for name in node.output]
+
+
+def plan_of(node: onnx.NodeProto) -> dict[str, str]:
+    """The fields of a PIT node's plan; none for ordinary nodes."""
+    if node.op_type != "EPContext":
+        return {}
+    return parse(next(a.s.decode() for a in node.attribute if a.name == "ep_cache_context"))
+
+
+def run_nodes(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
+    """Outputs of a lowered model: ordinary nodes by ONNX Runtime, PIT nodes by numpy.
+
+    Args:
+        model: The model; its nodes are in topological order.
+        feeds: Its inputs.
+
+    Raises:
+        NodeFailed: A node stops.
+    """
+    opset = {o.domain: o.version for o in model.opset_import}[""]
+    values: dict[str, Array] = {n: np.asarray(x) for n, x in feeds.items()}
+    constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    values |= {name: x for name, x in constants.items() if name not in values}
+    for node in model.graph.node:
+        operands = [values[name] if name else None for name in node.input]
+        fields = plan_of(node)
+        if fields:
+            found: Sequence[Array] = OPERATIONS[fields["op"]](fields, *operands)
+        else:
+            try:
+                found = run_node(node, operands, opset)
+            except NodeFailed:
+                found = run_node(node, operands, opset, [n in constants for n in node.input])
+        values |= {n: x for n, x in zip(node.output, found, strict=False) if n}
+    return [values[o.name] for o in model.graph.output]

@@ -1,0 +1,113 @@
+"""Graphs that are lowered wrongly when one of the checks is taken away."""
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import pytest
+
+from pitc.ir.refusal import Code
+from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
+from pitc.passes.regions import attention
+from pitc.passes.regions import choose as regions
+from tests.random_check import lowering_everything
+from tests.random_nodes import run_nodes, session_of
+
+# Where the mask is 0, `a` is true, so `b` is not read; and `b` and `c` are both 5, so `a` is not
+# read. Each is right alone. As zeros both at once they would make y 0 there, and not 5.
+CIRCULAR = """
+<ir_version: 10, opset_import: ["": 20]>
+circular (float[n, s, 8] x, bool[n, s] mask) => (float[n, s, 8] y)
+<int64[1] last = {-1}, float five = {5}, float zero = {0}>
+{
+    live = Unsqueeze (mask, last)
+    dead = Not (live)
+    q = MatMul (x, w1)
+    positive = Greater (q, zero)
+    a = Or (dead, positive)
+    b = Where (live, q, five)
+    c = Where (live, x, five)
+    y = Where (a, c, b)
+}
+"""
+# Where g is 0, o is not read, and so v is not either, but where h is 1: keys of that kind could be
+# left out. Not here: a query that m keeps would be left without keys, and NaN * g is not 0.
+STARVED = """
+<ir_version: 10, opset_import: ["": 20]>
+starved (float[n, s, 8] x, bool[n, s] mask, bool[n, s] h, float[n, 1, 1] g)
+=> (float[n, s, 8] y, float[n, s, 8] hv)
+<int64[1] last = {-1}, float zero = {0}>
+{
+    rows = Unsqueeze (mask, last)
+    shown = Unsqueeze (h, last)
+    q = MatMul (x, w1)
+    k = MatMul (x, w2)
+    v = MatMul (x, w3)
+    hv = Where (shown, v, zero)
+    turned = Transpose <perm = [0, 2, 1]> (k)
+    s = MatMul (q, turned)
+    p = Softmax <axis = -1> (s)
+    o = MatMul (p, v)
+    t = Mul (o, g)
+    z1 = MatMul (t, w4)
+    z2 = MatMul (z1, w5)
+    z3 = MatMul (z2, w6)
+    y = Where (rows, z3, zero)
+}
+"""
+
+
+def parsed(text: str) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(3)
+    weights = {x for n in model.graph.node for x in n.input if x[:1] == "w" and x[1:].isdigit()}
+    for name in sorted(weights):
+        x = rng.normal(size=(8, 8)).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(x, name))
+    return model
+
+
+def lower(model: onnx.ModelProto) -> Lowered:
+    with lowering_everything():
+        return run_passes(ir.serde.deserialize_model(model), LowerOptions())
+
+
+def deviation(model: onnx.ModelProto, lowered: Lowered) -> float:
+    """The largest difference from ONNX Runtime in the first output; NaN where only one is NaN."""
+    feeds = {
+        "x": np.random.default_rng(1).normal(size=(2, 5, 8)).astype(np.float32),
+        "mask": np.asarray([[1, 1, 0, 0, 0], [1, 0, 1, 1, 1]], bool),
+        "h": np.asarray([[0, 0, 0, 0, 0], [1, 1, 0, 0, 1]], bool),
+        "g": np.asarray([0, 1], np.float32).reshape(2, 1, 1),
+    }
+    feeds = {i.name: feeds[i.name] for i in model.graph.input}
+    want, *_ = session_of(model).run(None, feeds)
+    got, *_ = run_nodes(ir.serde.serialize_model(lowered.model), feeds)
+    return float(np.abs(np.asarray(want) - got).max())
+
+
+def test_facts_that_rest_on_each_other_are_not_used_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = parsed(CIRCULAR)
+    lowered = lower(model)
+    assert {r.refusal.code for r in lowered.report.nodes if r.node in "ab" and r.refusal} == {
+        Code.JOINT
+    }
+    assert deviation(model, lowered) < 1e-4
+    monkeypatch.setattr(regions, "_shared", lambda *_: [])
+    assert deviation(model, lower(model)) > 1  # the check is needed
+
+
+def test_keys_are_left_out_only_where_their_probability_is_0(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = parsed(STARVED)
+    lowered = lower(model)
+    (record,) = [r for r in lowered.report.nodes if r.node == "o"]
+    assert record.refusal is not None and record.refusal.code is Code.NO_FACT
+    assert deviation(model, lowered) < 1e-4
+    monkeypatch.setattr(attention, "zero_at_dead_keys", lambda *_: [])
+    lowered = lower(model)
+    assert any(r.lowering == "attention" for r in lowered.report.nodes)
+    assert np.isnan(deviation(model, lowered))  # the check is needed

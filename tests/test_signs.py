@@ -1,0 +1,138 @@
+"""Signs by construction, on values that try to break them; and what they let run packed."""
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from pitc.ir.graph import Graph
+from pitc.passes.facts.derive import derive
+from pitc.passes.facts.signs import Sign, finite_at, sign_of
+from pitc.passes.pipeline import LowerOptions, run_passes
+from pitc.passes.regions import choose as regions
+from tests.plan_reference import run_lowered
+
+ANY, NONNEGATIVE, POSITIVE = Sign
+HEAD = """
+<ir_version: 8, opset_import: ["" : 18]>
+model (float[b, s, 4] x, float[b, s, 4] z) => (float[b, s, n] y)
+<float two = {2}, float three = {3}, float half = {0.5}, float minus = {-1}, float zero = {0},
+ float eps = {0.000001}, int64[1] last = {-1}>
+{
+"""
+SIGNS = {
+    "y = Identity (x)": ANY,
+    "y = Mul (x, x)": NONNEGATIVE,
+    "y = Mul (x, z)": ANY,
+    "y = Pow (x, two)": NONNEGATIVE,
+    "y = Pow (x, three)": ANY,
+    "y = Pow (x, half)": ANY,
+    "a = Abs (x) y = Add (a, eps)": POSITIVE,
+    "a = Abs (x) y = Add (a, minus)": ANY,
+    "a = Abs (x) y = Add (x, a)": ANY,
+    "a = Exp (x) y = Mul (a, eps)": NONNEGATIVE,
+    "a = Relu (x) b = Sigmoid (z) y = Sum (a, b, eps)": POSITIVE,
+    "a = Relu (x) y = Neg (a)": ANY,
+    "y = Max (x, half)": POSITIVE,
+    "y = Min (x, half)": ANY,
+    "y = Clip (x, eps)": POSITIVE,
+    "y = Clip (x, minus)": ANY,
+    "y = Clip (x, eps, two)": POSITIVE,
+    "y = Clip (x, eps, minus)": ANY,
+    "y = Softmax (x)": NONNEGATIVE,
+    "y = ReduceSumSquare (x, last)": NONNEGATIVE,
+    "a = Pow (x, two) b = ReduceMean (a, last) y = Add (b, eps)": POSITIVE,
+    "a = Exp (x) y = ReduceMax (a, last)": ANY,  # of no elements it is minus infinity
+    "a = Exp (x) b = Transpose <perm = [1, 0, 2]> (a) y = Add (b, eps)": POSITIVE,
+    "a = Exp (x) y = Concat <axis = 2> (a, x)": ANY,
+    "y = Identity (zero)": NONNEGATIVE,
+}
+FINITE = {
+    "a = Mul (x, x) y = Sqrt (a)": True,
+    "y = Sqrt (x)": False,
+    "a = Mul (x, x) y = Reciprocal (a)": False,
+    "a = Mul (x, x) b = Add (a, eps) c = Sqrt (b) y = Reciprocal (c)": True,
+    "a = Exp (x) y = Log (a)": False,
+    "a = Max (z, eps) y = Div (x, a)": True,
+    "a = Max (z, zero) y = Div (x, a)": False,
+    "y = Pow (x, three)": True,
+    "y = Pow (x, half)": False,
+    "y = Pow (x, minus)": False,
+    "a = Abs (x) y = Pow (a, half)": True,
+    "a = Abs (x) b = Add (a, eps) y = Pow (b, minus)": True,
+}
+
+
+def model_of(body: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(HEAD + body + "}")
+
+
+def derived(model: onnx.ModelProto) -> Graph:
+    graph = Graph(ir.serde.deserialize_model(model))
+    derive(graph)
+    return graph
+
+
+def hard_feeds() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    x = rng.choice([0.0, -0.0, 1e-30, -1e-30, 1.0, -3.0, 50.0, -120.0], (3, 40, 4))
+    return {"x": x.astype(np.float32), "z": np.roll(x, 1, axis=1).astype(np.float32)}
+
+
+def result(model: onnx.ModelProto) -> np.ndarray:
+    run = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return np.asarray(run.run(None, hard_feeds())[0])
+
+
+@pytest.mark.parametrize("body", SIGNS)
+def test_signs(body: str) -> None:
+    model = model_of(body)
+    assert sign_of(derived(model), "y") is SIGNS[body]
+    y = result(model)
+    assert SIGNS[body] is ANY or (y >= 0).all()
+    assert SIGNS[body] is not POSITIVE or (y > 0).all()
+
+
+@pytest.mark.parametrize("body", FINITE)
+def test_partial_operators_that_are_finite_here(body: str) -> None:
+    model = model_of(body)
+    graph = derived(model)
+    assert finite_at(graph, graph.producers["y"]) is FINITE[body]
+    assert not FINITE[body] or np.isfinite(result(model)).all()
+
+
+def test_a_norm_may_read_rows_that_come_back_as_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slice of every axis has no packed form: what it reads is put back, 0 in rows that nobody
+    reads. The norm behind it divides by no 0.
+    """
+    monkeypatch.setattr(regions, "FLOPS_PER_BYTE", 0)
+    text = """
+    <ir_version: 8, opset_import: ["" : 18]>
+    model (float[b, s, 4] x, bool[b, s] mask) => (float[b, s, 3] y)
+    <float two = {2}, float eps = {0.000001}, int64[1] last = {-1},
+     int64[3] first = {0, 0, 1}, int64[3] end = {MAX, MAX, MAX}>
+    {
+        h = MatMul (x, w)
+        p = Slice (h, first, end)
+        square = Pow (p, two)
+        mean = ReduceMean (square, last)
+        more = Add (mean, eps)
+        size = Sqrt (more)
+        norm = Div (p, size)
+        live = Cast <to = 1> (mask)
+        row = Unsqueeze (live, last)
+        y = Mul (norm, row)
+    }
+    """
+    rng = np.random.default_rng(0)
+    model = onnx.parser.parse_model(text.replace("MAX", str(2**63 - 1)))
+    w = rng.normal(size=(4, 4)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    lowered = run_passes(ir.serde.deserialize_model(model), LowerOptions())
+    assert [r.lowering for r in lowered.report.nodes if r.op_type == "MatMul"] == ["packed"]
+    feeds = {"x": rng.normal(size=(3, 5, 4)).astype(np.float32), "mask": rng.random((3, 5)) < 0.5}
+    run = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (got,) = run_lowered(ir.serde.serialize_model(lowered.model), feeds)
+    np.testing.assert_allclose(got, np.asarray(run.run(None, feeds)[0]), rtol=1e-5, atol=1e-6)
