@@ -15,7 +15,7 @@ CPP_FILES = $(shell find runtime examples/host -name "*.cc" -o -name "*.h")
 export PYTHONPATH := $(CURDIR)
 
 .DEFAULT_GOAL := help
-.PHONY: help install ep demo test lint format bench readme clean
+.PHONY: help install ep demo test fuzz matrix lint format bench readme clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,12 @@ demo: $(STAMP) ## Compile a real sentence encoder and race it against ONNX Runti
 
 test: $(STAMP) ## Run all tests; ARGS="-k name" runs some.
 	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+fuzz: $(STAMP) ## Fuzz the importer and the plug-in for longer than the tests do; FUZZ_SECONDS=600 each.
+	$(BIN)/python -m tests.fuzz $(or $(FUZZ_SECONDS),600)
+
+matrix: $(STAMP) ## Run the plug-in's tests in several versions of ONNX Runtime; ARGS="1.23.2 ..".
+	$(BIN)/python -m tests.matrix $(ARGS)
 
 lint: $(STAMP) ## Run the linters and type checkers.
 	$(BIN)/ruff check .

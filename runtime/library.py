@@ -17,6 +17,8 @@ __all__ = ["EP_NAME", "library_path", "make_session", "register_ep"]
 
 LIBRARY_NAME = "libpitc_ort_ep.so"
 OLDEST_ONNXRUNTIME = (1, 23, 2)
+NODES_IN_BODIES = (1, 24)
+"""Before it, kernels of a subgraph had the names of those outside."""
 OPTIONS = frozenset({"cpu_level"})
 
 # ONNX Runtime hands provider options to the library as session config entries with this prefix. The
@@ -60,10 +62,9 @@ def register_ep() -> str:
     """
     import onnxruntime
 
-    version = onnxruntime.__version__
-    if tuple(int(part) for part in version.split("+")[0].split(".")[:3]) < OLDEST_ONNXRUNTIME:
+    if _version() < OLDEST_ONNXRUNTIME:
         oldest = ".".join(map(str, OLDEST_ONNXRUNTIME))
-        raise MachineError(f"expected onnxruntime {oldest} or newer, got {version}")
+        raise MachineError(f"expected onnxruntime {oldest} or newer, got {onnxruntime.__version__}")
     with _lock:
         if not _devices():
             path = library_path()
@@ -90,7 +91,7 @@ def make_session(
 
     Raises:
         UsageError: An unknown provider option.
-        MachineError: See `register_ep`.
+        MachineError: See `register_ep`; or PIT nodes inside a branch, and ONNX Runtime 1.23.
     """
     import onnxruntime
 
@@ -108,7 +109,24 @@ def make_session(
         options.add_provider_for_devices(_devices()[:1], given)
         options.add_session_config_entry(_ATTACHED, "1")
     # Without the provider no PIT node runs: a second try on the CPU provider would only hide why.
-    return onnxruntime.InferenceSession(os.fspath(model_path), options, enable_fallback=0)
+    try:
+        return onnxruntime.InferenceSession(os.fspath(model_path), options, enable_fallback=0)
+    except Exception as error:
+        if _version() < NODES_IN_BODIES and "Conflicting with a registered kernel" in str(error):
+            raise MachineError(
+                "compiled nodes inside an If or Loop need onnxruntime 1.24 or newer, "
+                f"got {onnxruntime.__version__}",
+                path=str(model_path),
+                hint="pip install 'onnxruntime>=1.24'",
+            ) from error
+        raise
+
+
+def _version() -> tuple[int, ...]:
+    """ONNX Runtime's version."""
+    import onnxruntime
+
+    return tuple(int(part) for part in onnxruntime.__version__.split("+")[0].split(".")[:3])
 
 
 def _devices() -> list["onnxruntime.OrtEpDevice"]:

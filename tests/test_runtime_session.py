@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from pitc.errors import UsageError
+from pitc.errors import MachineError, UsageError
 from pitc.ir.plan import EP_NAME
 from tests.runtime_support import (
     BOOL,
@@ -121,10 +121,6 @@ def test_a_compiled_model_is_not_compiled_again(tmp_path: Path) -> None:
     assert "pitc: the model is compiled already" in error
 
 
-@pytest.mark.skipif(
-    ort.__version__.startswith("1.23."),
-    reason="onnxruntime 1.23 gives the kernels of a subgraph the names of those outside",
-)
 def test_between_ordinary_nodes_and_in_a_subgraph(tmp_path: Path) -> None:
     """Dynamic shapes on both sides; the branch of an If reads values from outside."""
     helper = onnx.helper
@@ -143,6 +139,10 @@ def test_between_ordinary_nodes_and_in_a_subgraph(tmp_path: Path) -> None:
     ]
     inputs: list[Value] = [("x", FLOAT, [None] * 3), ("live", BOOL, ["b", "s"]), ("flag", BOOL, [])]
     model = make_model(nodes, inputs, [("y", FLOAT, None)], [ROWS, COORDS, OFFSETS])
+    if ort.__version__.startswith("1.23."):  # `make matrix`
+        with pytest.raises(MachineError, match=r"If or Loop need onnxruntime 1\.24 or newer"):
+            session(save(tmp_path, model))
+        return
     run = session(save(tmp_path, model))
     for flag, expected in ((True, 2 * P), (False, 2 * X)):
         (y,) = run.run(None, {"x": X, "live": LIVE, "flag": np.array(flag)})

@@ -1,0 +1,31 @@
+"""Longer runs of the fuzzers that the tests run for a moment: `python -m tests.fuzz SECONDS`."""
+
+import os
+import subprocess
+import sys
+import time
+
+from tests.runtime_support import ROOT, build
+
+FUZZERS = ("plan_fuzz", "node_fuzz")
+EXAMPLES = 100  # times as many hostile models as the test suite tries
+
+
+def main(seconds: int) -> int:
+    """Run every fuzzer, the plug-in's for so many seconds each; 0 where none finds anything."""
+    folder, seed = build("asan", *FUZZERS) / "tests", int(time.time())
+    codes = []
+    for name in FUZZERS:
+        print(name, flush=True)
+        options = [f"-max_total_time={seconds}", "-runs=1000000000", f"-seed={seed}"]
+        seeds = str(ROOT / "runtime" / "tests" / "plans")
+        codes.append(subprocess.run([str(folder / name), *options, seeds], check=False).returncode)
+    print("hostile models", flush=True)
+    environment = {**os.environ, "PITC_FUZZ": str(EXAMPLES)}
+    models = [sys.executable, "-m", "pytest", "-q", str(ROOT / "tests" / "test_fuzz_importer.py")]
+    codes.append(subprocess.run(models, env=environment, cwd=ROOT, check=False).returncode)
+    return max(map(abs, codes))
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))
