@@ -7,6 +7,7 @@ one. The library is not built again: one binary must fit them all.
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -15,27 +16,40 @@ TESTS = ("ep", "errors", "library", "session")
 
 
 def install(version: str) -> Path:
-    """Put one version into its folder, unless it is there."""
+    """Put one version into its folder, unless it is there.
+
+    Raises:
+        CalledProcessError: It cannot be had.
+    """
     folder = ROOT / "build" / "matrix" / version
     if not (folder / "onnxruntime").is_dir():
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
         what = ["--no-deps", "--target", str(folder), f"onnxruntime=={version}"]
-        subprocess.run([*pip, *what], check=True)
+        subprocess.run([*pip, *what], check=True, stderr=subprocess.PIPE)
     return folder
 
 
-def passes(version: str) -> bool:
-    """Whether the runtime's tests pass with a version; their summary is shown."""
+def summary(version: str) -> tuple[bool, str]:
+    """Whether the runtime's tests pass with a version, and what they say."""
     path = os.pathsep.join([str(install(version)), str(ROOT)])
     code = "import onnxruntime, sys; sys.exit(onnxruntime.__version__ != sys.argv[1])"
-    environment = {**os.environ, "PYTHONPATH": path}
+    environment = {**os.environ, "PYTHONPATH": path, "PYTEST_ADDOPTS": ""}
     subprocess.run([sys.executable, "-c", code, version], env=environment, check=True)
-    print(f"onnxruntime {version}", flush=True)
     files = [str(ROOT / "tests" / f"test_runtime_{name}.py") for name in TESTS]
-    run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
-    return subprocess.run(run, env=environment, cwd=ROOT, check=False).returncode == 0
+    run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
+    done = subprocess.run(run, env=environment, cwd=ROOT, capture_output=True, text=True)
+    return done.returncode == 0, done.stdout
+
+
+def main(versions: Sequence[str]) -> int:
+    """Show the summary of each version; 1 where one fails."""
+    failed = 0
+    for version in versions:
+        right, said = summary(version)
+        failed |= not right
+        print(f"onnxruntime {version}: {said.splitlines()[-1] if right else said}", flush=True)
+    return failed
 
 
 if __name__ == "__main__":
-    wrong = [version for version in sys.argv[1:] or VERSIONS if not passes(version)]
-    sys.exit(f"fails with onnxruntime {', '.join(wrong)}" if wrong else 0)
+    sys.exit(main(sys.argv[1:] or VERSIONS))
