@@ -1,17 +1,24 @@
 """Fixtures for all tests."""
 
 import difflib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from hypothesis import settings
 from onnx import TensorProto, helper, numpy_helper
 
 import pitc
 from models.bert import BertConfig, bert
 from pitc.cli import main
+
+# In CI the same examples every time: what fails is the change. `make fuzz` draws new ones.
+settings.register_profile("ci", derandomize=True)
+if "CI" in os.environ and "PITC_FUZZ" not in os.environ:
+    settings.load_profile("ci")
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -20,9 +20,11 @@ def main(seconds: int) -> int:
         options = [f"-max_total_time={seconds}", "-runs=1000000000", f"-seed={seed}"]
         seeds = str(ROOT / "runtime" / "tests" / "plans")
         codes.append(subprocess.run([str(folder / name), *options, seeds], check=False).returncode)
-    print("hostile models", flush=True)
+    print("hostile models and manifests", flush=True)
     environment = {**os.environ, "PITC_FUZZ": str(EXAMPLES)}
-    models = [sys.executable, "-m", "pytest", "-q", str(ROOT / "tests" / "test_fuzz_importer.py")]
+    names = ("test_fuzz_importer.py", "test_fuzz_manifest.py")
+    files = [str(ROOT / "tests" / name) for name in names]
+    models = [sys.executable, "-m", "pytest", "-q", *files]
     codes.append(subprocess.run(models, env=environment, cwd=ROOT, check=False).returncode)
     return max(map(abs, codes))
 

@@ -21,7 +21,7 @@ from pitc.artifact.manifest import (
     parse_manifest,
     schema_of,
 )
-from pitc.errors import ArtifactError, UsageError
+from pitc.errors import ArtifactError, UsageError, one_line
 from pitc.ir.plan import PLAN_VERSION
 from pitc.machine import LEVEL_NAMES, cpu_level, installed
 from pitc.version import __version__
@@ -74,7 +74,7 @@ class Check:
         text = self.problem
         if self.expected or self.found:
             text += f": expected {self.expected}, found {self.found}"
-        return f"{text}; {self.mend}" if self.mend else text
+        return one_line(f"{text}; {self.mend}" if self.mend else text)
 
     def error(self) -> ArtifactError:
         """The error to raise when the artifact cannot be run."""

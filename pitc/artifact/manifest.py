@@ -142,7 +142,7 @@ def report_from_dict(body: dict[str, Any]) -> Report:
         regions = [RegionRecord(**record) for record in body.get("regions", ())]
         rest = {key: value for key, value in body.items() if key in known}
         return Report(**(rest | {"nodes": nodes, "regions": regions}))
-    except (TypeError, KeyError) as error:
+    except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"the report is not of this version of pitc: {error}") from error
 
 
