@@ -79,7 +79,7 @@ def seed_constant(graph: Graph, name: str) -> list[FillFact]:
         return []
     if x.size > MASK_SIZE and _mostly_zero(x):
         return [own(graph, name, "nz", False, 0)]
-    if bool((x <= VERY_NEGATIVE).any()) and reaches_softmax(graph, name):
+    if reaches_softmax(graph, name) and bool((x <= VERY_NEGATIVE).any()):  # weights are not read
         return [own(graph, name, "neg", True, NEG)]
     return []
 
