@@ -118,7 +118,13 @@ def _check_with(
         graph, found = analyse(model, mask)
         given_up.update(found)
         result = audit(graph, found, feeds, seed=seed, teeth=False)
-        out.failures += [f"padding={padding}: {text}" for text in result.failures]
+        for text in result.failures:
+            # scores beyond the bound that the report names as its assumption
+            bounded = any("scores" in assumption for assumption in graph.assumptions)
+            if bounded and "fill Special.NEG" in text:
+                out.count("assumption broken")
+            else:
+                out.failures.append(f"padding={padding}: {text}")
         out.count("fill checks", result.fill_checks)
         out.count("dead checks", result.dead_checks)
         out.count("faults", result.faults)

@@ -52,6 +52,13 @@ def _session(node: bytes, kinds: tuple[Any, ...], opset: int) -> ort.InferenceSe
         return None
 
 
+def _has_empty_heads(node: onnx.NodeProto, operands: Sequence[Array | None]) -> bool:
+    """Whether a fused attention has more heads than columns: ONNX Runtime divides by zero there."""
+    heads = next((a.i for a in node.attribute if a.name == "num_heads"), 0)
+    first = operands[0] if operands else None
+    return first is not None and first.ndim > 0 and first.shape[-1] < heads
+
+
 def run_node(
     node: onnx.NodeProto,
     operands: Sequence[Array | None],
@@ -69,6 +76,8 @@ def run_node(
     Raises:
         NodeFailed: ONNX Runtime does not run it.
     """
+    if _has_empty_heads(node, operands):
+        raise NodeFailed(node.op_type)
     plain = onnx.NodeProto()
     plain.CopyFrom(node)
     plain.name = ""
