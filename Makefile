@@ -49,7 +49,7 @@ format: $(STAMP) ## Format Python and C++.
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP_FILES)
 
-bench: $(STAMP) ## Run the benchmarks; ARGS="CASE ..." runs some. Results go to benchmarks/results.
+bench: $(STAMP) ## Run the benchmarks; ARGS="spmm" runs a family or a case. Results: benchmarks/results.
 	$(BIN)/python -m benchmarks $(ARGS)
 
 readme: $(STAMP) ## Put the measured results into README.md.

@@ -1,7 +1,9 @@
 """The cases, as data."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
+from benchmarks.sparse_cases import BLOCK_CASES, PRODUCT_CASES, BlocksCase, SparseCase
 from models.bert import BERT_BASE, BertConfig
 from models.opt import OPT_125M, OptConfig
 from models.t5 import T5_BASE, T5Config
@@ -23,6 +25,8 @@ class EncoderCase:
         seed: Of weights, ids and lengths.
         side: Where the padding is: `right`, or `left` as for decoders.
     """
+
+    family: ClassVar[str] = "padding"
 
     name: str
     config: ModelConfig
@@ -46,6 +50,8 @@ class TextCase:
         padding: The mask input that pitc is told about, or None.
     """
 
+    family: ClassVar[str] = "padding"
+
     name: str
     batch: int
     batches: int
@@ -64,6 +70,8 @@ class CompileCase:
         seed: Of the weights.
     """
 
+    family: ClassVar[str] = "cost"
+
     name: str
     config: ModelConfig
     padding: str | None = "attention_mask"
@@ -78,6 +86,8 @@ class FootprintCase:
         batch: One batch of this case is run.
     """
 
+    family: ClassVar[str] = "cost"
+
     batch: EncoderCase
 
     @property
@@ -86,7 +96,9 @@ class FootprintCase:
         return f"footprint-{self.batch.name}"
 
 
-Case = EncoderCase | TextCase | CompileCase | FootprintCase
+PaddedCase = EncoderCase | TextCase
+TimedCase = PaddedCase | SparseCase
+Case = TimedCase | CompileCase | FootprintCase
 
 BERT_32 = EncoderCase("bert-32x128-m40", BERT_BASE, batch=32, length=128, mean=40)
 
@@ -100,14 +112,23 @@ CASES: tuple[Case, ...] = (
     EncoderCase("t5-8x128-m40", T5_BASE, batch=8, length=128, mean=40),
     CompileCase("compile-bert", BERT_BASE),
     FootprintCase(BERT_32),
+    *PRODUCT_CASES,
+    *BLOCK_CASES,
 )
 
 
+def source(case: Case) -> object:
+    """What its model is made from; neighbours of the same source are run on one model."""
+    return case.source if isinstance(case, SparseCase) else case.name
+
+
 def shortened(case: Case, layers: int) -> Case:
-    """The case with fewer encoder layers, for development."""
+    """The case with fewer layers where its model has layers, for development."""
     if isinstance(case, TextCase):
         return replace(case, layers=layers)
     if isinstance(case, FootprintCase):
         batch = case.batch
         return FootprintCase(replace(batch, config=replace(batch.config, layers=layers)))
-    return replace(case, config=replace(case.config, layers=layers))
+    if isinstance(case, EncoderCase | CompileCase | BlocksCase):
+        return replace(case, config=replace(case.config, layers=layers))
+    return case

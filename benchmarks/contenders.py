@@ -1,8 +1,9 @@
-"""Who competes: one row of `CONTENDERS` per way to run a padded batch.
+"""Who competes: for each kind of case a table with one row per way to run a batch.
 
-A contender gets the padded batch as a user holds it, and everything that it does to it (lengths,
-sorting, slicing) is timed. It answers with parts: which sequences, and the model's output for them.
-Putting the parts of one batch together again is not asked of the peers, in their favour.
+A contender gets the batch as a user holds it, and everything that it does to it (lengths, sorting,
+slicing; finding zeros, conversion) is timed. It answers with parts: which entries of the batch, and
+the model's output for them. Putting the parts of one batch together again is not asked of the
+peers, in their favour.
 """
 
 import importlib.util
@@ -13,20 +14,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.workload import MASK, Feeds, Workload
+from benchmarks import peers
+from benchmarks.cases import EncoderCase, TextCase
+from benchmarks.sparse_cases import BlocksCase, ImageCase, MaskedCase, ProductCase
+from benchmarks.workload import MASK, Feeds, Infer, Workload
 from pitc.bench import compiled_by_openvino, session_options
 
 Rows = npt.NDArray[np.intp]
 Part = tuple[Rows, npt.NDArray[Any]]
 Run = Callable[[Feeds], list[Part]]
 Split = Callable[[Feeds], Iterator[tuple[Rows, Feeds]]]
-Infer = Callable[[Feeds], npt.NDArray[Any]]
 Engine = Callable[[Workload], Infer]
 
 
 def whole(feeds: Feeds) -> Iterator[tuple[Rows, Feeds]]:
     """The batch as it is."""
-    yield np.arange(len(feeds[MASK])), feeds
+    yield np.arange(len(next(iter(feeds.values())))), feeds
 
 
 def singles(feeds: Feeds) -> Iterator[tuple[Rows, Feeds]]:
@@ -88,19 +91,22 @@ def openvino(workload: Workload) -> Infer:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One way to run a padded batch.
+    """One way to run a batch.
 
     Args:
         name: Name in tables and results.
         engine: Makes the function that runs one dense batch.
         split: Makes dense batches from the padded one.
         package: The package that must be importable.
+        zeros: Share of run-time zeros from which it competes; with fewer it is known to lose by
+            far, and would take most of the time of a run.
     """
 
     name: str
     engine: Engine
     split: Split
     package: str
+    zeros: float = 0.0
 
     @property
     def available(self) -> bool:
@@ -112,10 +118,11 @@ class Contender:
         return lambda feeds: [(rows, infer(part)) for rows, part in self.split(feeds)]
 
 
-BASE, OURS = "ort-padded", "pitc"
+OURS = "pitc"
+HALF, MANY = 0.45, 0.75
 
-CONTENDERS: tuple[Contender, ...] = (
-    Contender(BASE, onnx_runtime, whole, "onnxruntime"),
+PADDED: tuple[Contender, ...] = (
+    Contender("ort-padded", onnx_runtime, whole, "onnxruntime"),
     Contender(OURS, pitc, whole, "pitc"),
     Contender("ort-singles", onnx_runtime, singles, "onnxruntime"),
     Contender("ort-buckets", onnx_runtime, buckets, "onnxruntime"),
@@ -123,10 +130,46 @@ CONTENDERS: tuple[Contender, ...] = (
     Contender("openvino-singles", openvino, singles, "openvino"),
     Contender("openvino-buckets", openvino, buckets, "openvino"),
 )
+DENSE: tuple[Contender, ...] = (
+    Contender("ort", onnx_runtime, whole, "onnxruntime"),
+    Contender(OURS, pitc, whole, "pitc"),
+    Contender("openvino", openvino, whole, "openvino"),
+)
+PRODUCTS: tuple[Contender, ...] = (
+    *DENSE,
+    Contender("scipy-csr", peers.scipy_product, whole, "scipy", MANY),
+    Contender("torch-csr", peers.torch_product, whole, "torch", MANY),
+    Contender("mkl-csr", peers.mkl_product, whole, "sparse_dot_mkl", MANY),
+    Contender("gather", peers.gather_product, whole, "onnxruntime", HALF),
+)
+BLOCKS: tuple[Contender, ...] = (
+    *DENSE,
+    Contender("ort+gather", peers.ort_then_gather, whole, "onnxruntime"),
+    Contender("ort+csr", peers.ort_then_csr, whole, "scipy", MANY),
+    Contender("numpy+csr", peers.numpy_then_csr, whole, "scipy", MANY),
+)
+MASKED: tuple[Contender, ...] = (
+    *DENSE,
+    Contender("scipy-csr", peers.scipy_masked, whole, "scipy", MANY),
+)
+
+#: Kind of case -> who competes; the first is the reference.
+CONTENDERS: dict[type, tuple[Contender, ...]] = {
+    EncoderCase: PADDED,
+    TextCase: PADDED,
+    ProductCase: PRODUCTS,
+    BlocksCase: BLOCKS,
+    MaskedCase: MASKED,
+    ImageCase: DENSE,
+}
 
 
 def live_rows(parts: list[Part], feeds: Feeds) -> list[npt.NDArray[Any]]:
-    """The answer for each sequence, without the rows of padding where a row stands for a token."""
+    """The answer for each entry of the batch; of a sequence without the rows of padding where a row
+    stands for a token.
+    """
+    if MASK not in feeds:
+        return [answer for _, output in parts for answer in output]
     lengths, places = feeds[MASK].sum(1), feeds[MASK].shape[1]
     answers: dict[int, npt.NDArray[Any]] = {}
     for rows, output in parts:

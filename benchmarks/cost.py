@@ -1,8 +1,30 @@
-"""What a batch costs at least: arithmetic and weights of an encoder, from the tokens that exist."""
+"""What a call costs at least: arithmetic and weights, with and without what can be skipped."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from benchmarks.cases import ModelConfig
+
+#: Weights of fewer bytes may still be in the last cache when the next call reads them.
+LAST_CACHE = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Least work of one call.
+
+    Args:
+        flops: Multiplications and additions of its products.
+        read_bytes: Weights that come from memory.
+    """
+
+    flops: float
+    read_bytes: float = 0.0
+
+    def seconds(self, limits: dict[str, float]) -> float:
+        """Least time on a core with these limits of `benchmarks.machine.measure_limits`."""
+        reading = self.read_bytes / limits["read_gbytes_per_s"]
+        return max(self.flops / limits["fma_gflops"], reading) / 1e9
 
 
 def flops(config: ModelConfig, lengths: Iterable[int]) -> int:
@@ -20,3 +42,30 @@ def flops(config: ModelConfig, lengths: Iterable[int]) -> int:
 def weight_bytes(config: ModelConfig) -> int:
     """Bytes of the f32 weights that every call reads: the encoder layers without the tables."""
     return 4 * config.layers * (4 * config.hidden**2 + 2 * config.hidden * config.ffn)
+
+
+def blocks_cost(
+    config: ModelConfig, tokens: int, live: float = 1.0, live_columns: float = 1.0
+) -> Cost:
+    """The feed-forward blocks of a model alone.
+
+    Args:
+        config: The model.
+        tokens: Rows of every product.
+        live: Share of the hidden values that are not zero.
+        live_columns: Share of the hidden neurons that are not zero for every token.
+    """
+    weights = config.layers * config.hidden * config.ffn
+    cold = 2 * 4 * weights > LAST_CACHE
+    return Cost(2 * tokens * weights * (1 + live), 4 * weights * (1 + live_columns) * cold)
+
+
+def layers_cost(rows: int, shapes: Iterable[tuple[int, int]], live: float = 1.0) -> Cost:
+    """Products behind each other, of a share of their weights or of their input; weights stay warm.
+
+    Args:
+        rows: Rows of every product.
+        shapes: [in, out] of each.
+        live: Share of the terms that are not zero.
+    """
+    return Cost(2 * rows * live * sum(k * n for k, n in shapes))

@@ -14,7 +14,17 @@ from typing import Any
 import numpy as np
 
 FEATURES = ("avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "amx_tile")
-PACKAGES = ("onnxruntime", "onnx", "numpy", "apache-tvm", "openvino", "pitc")
+PACKAGES = (
+    "onnxruntime",
+    "onnx",
+    "numpy",
+    "apache-tvm",
+    "openvino",
+    "scipy",
+    "torch",
+    "sparse-dot-mkl",
+    "pitc",
+)
 
 
 def _cpuinfo(field: str) -> str:

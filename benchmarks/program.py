@@ -1,18 +1,22 @@
-"""The command line: `python -m benchmarks [CASE ...]`."""
+"""The command line: `python -m benchmarks [CASE|FAMILY ...]`."""
 
 import json
+import tempfile
+from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from benchmarks.cases import CASES, Case, CompileCase, FootprintCase, shortened
-from benchmarks.contenders import BASE, CONTENDERS, OURS
+from benchmarks.cases import CASES, Case, CompileCase, FootprintCase, shortened, source
+from benchmarks.contenders import CONTENDERS, OURS
 from benchmarks.footprint import measure_footprint
 from benchmarks.machine import machine_facts, measure_limits
 from benchmarks.report import RESULTS, save, table
-from benchmarks.run import SCHEMA, TOLERANCE, describe, time_case, time_compile
+from benchmarks.run import SCHEMA, TOLERANCE, Say, describe, time_case, time_compile
+from benchmarks.workload import Shared
 from pitc.errors import PitcError, UsageError
 from pitc.timing import allowed_cores, one_core
 
@@ -20,24 +24,45 @@ COMPILE_ROUNDS = 3
 
 
 def chosen(names: list[str]) -> list[Case]:
-    """The cases of these names, all of them when there is no name.
+    """The cases of these names and families, all of them when there is no name.
 
     Raises:
-        UsageError: A name is not a case.
+        UsageError: A name is neither a case nor a family.
     """
-    known = {case.name: case for case in CASES}
+    families = list(dict.fromkeys(case.family for case in CASES))
+    known = [case.name for case in CASES]
     for name in names:
-        if name not in known:
-            raise UsageError(f"there is no case {name!r}", hint=f"cases: {', '.join(known)}")
-    return [known[name] for name in names or known]
+        if name not in (*families, *known):
+            few = [n for n in known if n.startswith(name.split("-")[0])] or known[:9]
+            hint = f"families: {', '.join(families)}; cases: {', '.join(few)}"
+            raise UsageError(f"there is no case {name!r}", hint=hint)
+    return [case for case in CASES if not names or {case.name, case.family} & set(names)]
+
+
+def run_case(
+    case: Case,
+    rounds: int,
+    names: list[str],
+    limits: dict[str, float],
+    cores: set[int],
+    say: Say,
+    shared: Shared,
+) -> dict[str, Any]:
+    """Measure one case of any kind; `names` are the peers, all of them when empty."""
+    if isinstance(case, CompileCase):
+        return time_compile(case, min(rounds, COMPILE_ROUNDS), cores, say)
+    if isinstance(case, FootprintCase):
+        return measure_footprint(case, rounds, cores, say)
+    table = CONTENDERS[type(case)]
+    contenders = [c for c in table if not names or c is table[0] or c.name in (OURS, *names)]
+    return time_case(case, rounds, limits, contenders, say, shared)
 
 
 def run_cases(
     cases: list[Case], rounds: int, names: list[str], console: Console
-) -> list[dict[str, Any]]:
-    """Run cases on one core, print a table after each, and return the results."""
-    contenders = [c for c in CONTENDERS if not names or c.name in (BASE, OURS, *names)]
-    cores, results = allowed_cores(), []
+) -> Iterator[dict[str, Any]]:
+    """Run cases on one core, print a table after each, and yield the results."""
+    cores = allowed_cores()
 
     def say(line: str) -> None:
         console.print(f"  {line}", style="dim", highlight=False)
@@ -45,17 +70,14 @@ def run_cases(
     with one_core():
         limits = measure_limits()
         facts = machine_facts() | {"limits": limits}
-        for case in cases:
-            if isinstance(case, CompileCase):
-                measured = time_compile(case, min(rounds, COMPILE_ROUNDS), cores, say)
-            elif isinstance(case, FootprintCase):
-                measured = measure_footprint(case, rounds, cores, say)
-            else:
-                measured = time_case(case, rounds, limits, contenders, say)
-            head = {"schema": SCHEMA, "case": describe(case), "machine": facts}
-            results.append(head | measured)
-            console.print(table(results[-1]))
-    return results
+        for _, group in groupby(cases, key=source):
+            with tempfile.TemporaryDirectory() as folder:
+                shared = Shared(Path(folder))
+                for case in group:
+                    measured = run_case(case, rounds, names, limits, cores, say, shared)
+                    head = {"schema": SCHEMA, "case": describe(case), "machine": facts}
+                    console.print(table(head | measured))
+                    yield head | measured
 
 
 def wrong(result: dict[str, Any]) -> bool:
@@ -68,14 +90,14 @@ def wrong(result: dict[str, Any]) -> bool:
 
 def command(
     cases: Annotated[
-        list[str] | None, typer.Argument(help="Cases; all of them by default.")
+        list[str] | None, typer.Argument(help="Cases or families; all of them by default.")
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds that count.")] = 5,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write all results of this run to one file.")
     ] = None,
     layers: Annotated[
-        int | None, typer.Option(min=1, help="Encoder layers, for short development runs.")
+        int | None, typer.Option(min=1, help="Layers of the models, for short development runs.")
     ] = None,
     against: Annotated[
         list[str] | None, typer.Option(help="Only this peer beside the baseline; may be repeated.")
@@ -89,22 +111,22 @@ def command(
     A full run writes one file per case; runs with --layers or --against are for development and
     write only --json.
     """
-    console = Console()
+    console, found = Console(), []
     try:
         picked = chosen(cases or [])
-        peers = [c.name for c in CONTENDERS]
+        peers = list(dict.fromkeys(c.name for table in CONTENDERS.values() for c in table))
         for name in against or []:
             if name not in peers:
                 raise UsageError(f"there is no peer {name!r}", hint=f"peers: {', '.join(peers)}")
         if layers is not None:
             picked = [shortened(case, layers) for case in picked]
-        found = run_cases(picked, rounds, against or [], console)
+        for result in run_cases(picked, rounds, against or [], console):
+            found.append(result)
+            if layers is None and not against:
+                save(result, results)
     except PitcError as error:
         Console(stderr=True).print(f"error: {error}", style="red", highlight=False)
         raise typer.Exit(error.exit_code) from None
-    if layers is None and not against:
-        for result in found:
-            save(result, results)
     if json_file is not None:
         json_file.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
     if any(map(wrong, found)):

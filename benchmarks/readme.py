@@ -1,10 +1,12 @@
-"""Writes README.md's table of figures from the result files: `python -m benchmarks.readme`."""
+"""Writes README.md's tables of figures from the result files: `python -m benchmarks.readme`."""
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import RESULTS
+from benchmarks.contenders import OURS
+from benchmarks.report import RESULTS, SWEEPS, Verdict, verdicts
 
 README = Path(__file__).parent.parent / "README.md"
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
@@ -18,16 +20,45 @@ WHAT = {
     "t5-8x128-m40": "T5-base encoder, 8 x 128, mean length 40",
     "bert-4x128-full": "BERT-base, 4 x 128, no padding",
 }
+#: Series of cases that differ in their share of zeros alone.
+SERIES = {
+    "spmm-2048-1x1": "sparse x dense, 2048 x 2048 each",
+    "spmm-2048-1x32": "the same, zeros in blocks of 1 x 32",
+    "spmm-2048-32x1": "the same, zeros in blocks of 32 x 1",
+    "spmm-2048-1x64": "the same, zeros in blocks of 1 x 64",
+    "spmm-2048-32x32": "the same, zeros in blocks of 32 x 32",
+    "opt-125m-ffn-512": "OPT-125M ReLU FFN, 512 tokens",
+    "opt-125m-ffn-8": "6 of them, cold weights, 8 tokens",
+    "opt-125m-ffn-1": "6 of them, cold weights, 1 token",
+    "opt-350m-ffn-512": "OPT-350M ReLU FFN, 512 tokens",
+    "opt-350m-ffn-8": "6 of them, cold weights, 8 tokens",
+    "opt-350m-ffn-1": "6 of them, cold weights, 1 token",
+    "opt-1.3b-ffn-512": "OPT-1.3B ReLU FFN, 512 tokens",
+    "opt-1.3b-ffn-8": "2 of them, cold weights, 8 tokens",
+    "opt-1.3b-ffn-1": "2 of them, cold weights, 1 token",
+    "t5-base-ffn-512": "T5-base ReLU FFN, 512 tokens",
+    "masked-mlp-512-1x1": "MLP 768-3072-768, masked weights, 512 rows",
+    "masked-mlp-512-32x32": "the same, masked in blocks of 32 x 32",
+    "cnn-16x32": "ReLU CNN, 16 images of 32 x 32",
+}
+FEW = 0.6  # with at most this share of zeros the ordinary model is to be as fast
 
 
 def results(folder: Path = RESULTS) -> dict[str, dict[str, Any]]:
-    """All result files of the cases in the table, by case name, in the table's order."""
-    files = {name: folder / f"{name}.json" for name in (*WHAT, COMPILE, FOOTPRINT)}
-    return {n: json.loads(f.read_text("utf-8")) for n, f in files.items() if f.exists()}
+    """All result files of the cases in the tables, by case name, in the tables' order."""
+    files = [folder / f"{name}.json" for name in (*WHAT, COMPILE, FOOTPRINT)]
+    single = [json.loads(f.read_text("utf-8")) for f in files if f.exists()]
+    swept = [
+        json.loads(f.read_text("utf-8")) for family in SWEEPS for f in folder.glob(f"{family}/*")
+    ]
+    order = list(SERIES)
+    swept = [r for r in swept if r["case"]["series"] in SERIES]
+    swept.sort(key=lambda r: (order.index(r["case"]["series"]), r["case"]["zeros"]))
+    return {r["case"]["name"]: r for r in (*single, *swept)}
 
 
 def block(found: dict[str, dict[str, Any]]) -> str:
-    """The table as Markdown.
+    """The tables as Markdown.
 
     Args:
         found: Results by case name, as the benchmark program wrote them.
@@ -52,7 +83,53 @@ def block(found: dict[str, dict[str, Any]]) -> str:
         "",
         _footprint(found[COMPILE], found[FOOTPRINT]),
     ]
-    return "\n".join(rows)
+    swept = [r for r in found.values() if "series" in r["case"]]
+    return "\n".join(rows + (["", *_sweeps(swept)] if swept else []))
+
+
+def _sweeps(swept: list[dict[str, Any]]) -> list[str]:
+    """The table of run-time zeros: one row per series, one figure per share of zeros."""
+    rows = [
+        "| zeros known at run time | in % | pitc, ms | over ONNX Runtime | over the best peer |",
+        "|---|---|---|---|---|",
+    ]
+    for series, what in SERIES.items():
+        points = [r for r in swept if r["case"]["series"] == series]
+        points = [r for r in points if r["case"]["zeros"] > FEW] or points
+        if points:
+            base, best = zip(*map(verdicts, points), strict=True)
+            zeros = _joined(f"{100 * r['case']['zeros']:.0f}" for r in points)
+            ms = _joined(_milliseconds(r) for r in points)
+            rows.append(f"| {what} | {zeros} | {ms} | {_gains(base)} | {_gains(best)} |")
+    few = [(r, verdicts(r)[0]) for r in swept if r["case"]["zeros"] <= FEW]
+    rows += [
+        "",
+        "Gains, and in brackets what was to be reached. The best peer is chosen from ONNX Runtime, "
+        "OpenVINO, CSR libraries with their conversion, and live rows or columns gathered by hand.",
+    ]
+    if few and all(v.gain is not None for _, v in few):
+        result, least = min(few, key=lambda pair: pair[1].gain or 0.0)
+        rows[-1] += (
+            f" With at most {100 * FEW:.0f} % zeros the smallest gain over ONNX Runtime is "
+            f"{least.gain:.2f}x ({result['case']['name']})."
+        )
+    return rows
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return " / ".join(texts)
+
+
+def _milliseconds(result: dict[str, Any]) -> str:
+    (ms,) = [c["ms"] for c in result["contenders"] if c["name"] == OURS]
+    return "-" if ms is None else f"{ms:.2f}" if ms < 10 else f"{ms:,.0f}"
+
+
+def _gains(found: Sequence[Verdict]) -> str:
+    gains = _joined("-" if v.gain is None else f"{v.gain:.2f}" for v in found)
+    if all(v.target is None for v in found):
+        return gains
+    return f"{gains} ({_joined('-' if v.target is None else f'{v.target:g}' for v in found)})"
 
 
 def _footprint(compiled: dict[str, Any], result: dict[str, Any]) -> str:

@@ -1,12 +1,16 @@
 """Results as a table for people and as JSON for everything else."""
 
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 RESULTS = Path(__file__).with_name("results")
+SWEEPS = ("spmm", "ffn")  # families of many cases: their results have a folder of their own
+SHARES = {"live_share": "live share", "zeros": "zeros", "live_columns": "live columns"}
 
 
 def _number(value: float | None, digits: int = 1) -> str:
@@ -23,29 +27,69 @@ def compile_table(result: dict[str, Any]) -> Table:
     return table
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One target of a case and what was measured.
+
+    Args:
+        over: The contender that the gain is over.
+        gain: Median of the rounds' ratios; None: pitc's or the contender's answer is wrong.
+        target: What was to be reached, or None.
+    """
+
+    over: str
+    gain: float | None
+    target: float | None
+
+    @property
+    def met(self) -> bool:
+        """Whether the target is reached, as far as there is one."""
+        return self.target is None or (self.gain is not None and self.gain >= self.target)
+
+
+def verdicts(result: dict[str, Any]) -> tuple[Verdict, Verdict]:
+    """The gains over the reference and over the best peer, beside their targets."""
+    targets, speedup = result["case"].get("targets", {}), result.get("speedup", {})
+    base, best = result["contenders"][0]["name"], result["best_peer"]
+    return (
+        Verdict(base, speedup.get(base), targets.get("base")),
+        Verdict(best, speedup.get(best), targets.get("peer")),
+    )
+
+
+def _caption(result: dict[str, Any]) -> Iterator[str]:
+    yield "one thread, CPU time; gain: median of the rounds' ratios; * best peer"
+    for verdict, kind in zip(verdicts(result), ("", ", the best peer"), strict=True):
+        if verdict.target is not None:
+            word = "met" if verdict.met else "short"
+            yield f"target over {verdict.over}{kind}: {verdict.target:.2f}x, {word}"
+
+
 def batch_table(result: dict[str, Any]) -> Table:
     """The table of a batch case; speed-ups of pitc are medians of the rounds' ratios."""
     facts, speedup = result["workload"], result.get("speedup", {})
     shapes = ", ".join("x".join(map(str, shape)) for shape in facts["batches"])
-    share = f"{facts['tokens']} tokens, live share {facts['live_share']:.2f}"
+    shares = [f"{text} {facts[key]:.3f}" for key, text in SHARES.items() if key in facts]
+    tokens = [f"{facts['tokens']} tokens"] if "tokens" in facts else []
     table = Table(
-        title=f"{result['case']['name']}: {shapes}, {share}",
-        caption="one thread, CPU time; gain: median of the rounds' ratios; * best peer",
+        title=", ".join([f"{result['case']['name']}: {shapes}", *tokens, *shares]),
+        caption="\n".join(_caption(result)),
     )
     for heading in ("contender", "ms per batch", "pitc's gain", "times limit", "error"):
         table.add_column(heading, justify="left" if heading == "contender" else "right")
     limit = result["limit_ms"]
+    digits = 3 if min((r["ms"] for r in result["contenders"] if r["ms"]), default=10) < 10 else 1
     for row in result["contenders"]:
         ms, name, error = row["ms"], row["name"], row["error"]
         table.add_row(
             f"{name} *" if name == result["best_peer"] else name,
-            _number(ms) if ms is not None else "wrong answer",
+            _number(ms, digits) if ms is not None else "wrong answer",
             f"{speedup[name]:.2f}" if name in speedup else "-",
             f"{ms / limit:.2f}" if ms is not None and limit else "-",
             f"{error:.1e}" if error is not None else "not finite",
         )
     if limit:
-        table.add_row("limit of the core", _number(limit), "-", "1.00", "-")
+        table.add_row("limit of the core", _number(limit, digits), "-", "1.00", "-")
     return table
 
 
@@ -79,7 +123,9 @@ def table(result: dict[str, Any]) -> Table:
 
 
 def save(result: dict[str, Any], folder: Path = RESULTS) -> Path:
-    """Write a result to `<case>.json` in a folder."""
+    """Write a result to `<case>.json` in a folder, or in its family's folder there."""
+    family = result["case"].get("family")
+    folder = folder / family if family in SWEEPS else folder
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result['case']['name']}.json"
     path.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")

@@ -16,25 +16,19 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from benchmarks.cases import Case, CompileCase, EncoderCase, TextCase
-from benchmarks.contenders import (
-    BASE,
-    CONTENDERS,
-    OURS,
-    Contender,
-    Engine,
-    Infer,
-    Run,
-    live_rows,
-    relative_error,
-)
-from benchmarks.cost import flops, weight_bytes
-from benchmarks.workload import Workload, build, make_workload
+from benchmarks.cases import Case, CompileCase, TimedCase
+from benchmarks.contenders import OURS, Contender, Run, live_rows, relative_error
+from benchmarks.sparse_cases import SparseCase
+from benchmarks.workload import Shared, Workload, build, make_workload
 from pitc.errors import MachineError
 from pitc.timing import THREAD_LIMITS, interleave, ratio
 
-TOLERANCE = 1e-5  # norm-wise relative error of f32 answers, per sequence
-SCHEMA = 1
+TOLERANCE = 1e-5  # norm-wise relative error of f32 answers, per entry of the batch
+SCHEMA = 2
+#: A round has as many calls as fit into this time, at least one.
+ROUND_SECONDS, MOST_CALLS = 0.02, 1000
+#: A first call of more time is that of a large model: one call is enough for a round.
+FIRST_SECONDS = 0.5
 
 Say = Callable[[str], None]
 
@@ -44,57 +38,64 @@ class Loaded:
     """A contender that is ready, and what it answered.
 
     Args:
-        run: Runs one padded batch.
-        answers: One per sequence, live rows only.
+        run: Runs one batch.
+        answers: One per entry of the batches, live rows only.
+        seconds: CPU time of the first call, which may be longer than that of others.
     """
 
     run: Run
     answers: list[npt.NDArray[Any]]
-
-
-def _physical_limit_ms(workload: Workload, limits: dict[str, float]) -> float | None:
-    """The time per batch of the useful arithmetic, or of reading the weights once."""
-    if not limits:
-        return None
-    useful = flops(workload.config, workload.lengths) / len(workload.batches)
-    reading = weight_bytes(workload.config) / limits["read_gbytes_per_s"]
-    return max(useful / limits["fma_gflops"], reading) / 1e6
+    seconds: float
 
 
 def _load(
-    contender: Contender, workload: Workload, engines: dict[Engine, Infer], say: Say
+    contender: Contender, workload: Workload, shared: Shared, needed: bool, say: Say
 ) -> Loaded | None:
-    """Load a contender and run it once; None, with the reason said, when a peer fails."""
+    """Load a contender and run it once; None, with the reason said, when it fails and may fail."""
     say(f"{contender.name}: load and check")
     try:
-        if contender.engine not in engines:
-            engines[contender.engine] = contender.engine(workload)
-        run = contender.over(engines[contender.engine])
+        if contender.engine not in shared.engines:
+            shared.engines[contender.engine] = contender.engine(workload)
+        run = contender.over(shared.engines[contender.engine])
+        start = time.process_time()
         answers = [x for feeds in workload.batches for x in live_rows(run(feeds), feeds)]
     except Exception as error:
-        if contender.name in (BASE, OURS):
+        if needed:
             raise
         say(f"{contender.name}: left out, it failed: {' '.join(str(error).split())[:200]}")
         return None
-    return Loaded(run, answers)
+    seconds = time.process_time() - start
+    return Loaded(run, [np.array(x) for x in answers], seconds)  # some engines reuse a buffer
 
 
-def _on_all(run: Run, workload: Workload) -> Callable[[], None]:
+def _on_all(run: Run, workload: Workload, calls: int = 1) -> Callable[[], None]:
     def work() -> None:
-        for feeds in workload.batches:
-            run(feeds)
+        for _ in range(calls):
+            for feeds in workload.batches:
+                run(feeds)
 
     return work
 
 
+def _calls(loaded: Loaded, workload: Workload) -> int:
+    """Calls in one round, so that a round of a small model is not too short for the clock."""
+    if loaded.seconds > FIRST_SECONDS:
+        return 1
+    start = time.process_time()
+    _on_all(loaded.run, workload)()
+    once = max(time.process_time() - start, 1e-6)
+    return max(1, min(round(ROUND_SECONDS / once), MOST_CALLS))
+
+
 def time_case(
-    case: EncoderCase | TextCase,
+    case: TimedCase,
     rounds: int,
     limits: dict[str, float],
-    contenders: Sequence[Contender] = CONTENDERS,
-    say: Say = print,
+    contenders: Sequence[Contender],
+    say: Say,
+    shared: Shared,
 ) -> dict[str, Any]:
-    """Time every contender that is installed and answers right.
+    """Time every contender that is installed, competes and answers right.
 
     Args:
         case: The case.
@@ -102,41 +103,45 @@ def time_case(
         limits: Of `benchmarks.machine.measure_limits`, or empty.
         contenders: Who competes; the first is the reference for the answers.
         say: Called with one line per step.
+        shared: What other cases of the same source have made.
 
     Returns:
         Times in ms per batch: medians, every round, ratios of the same rounds. A contender whose
         answer is wrong has its error and no times.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        say(f"{case.name}: build the model")
-        workload = make_workload(case, Path(folder))
-        engines: dict[Engine, Infer] = {}
-        present = [c for c in contenders if c.available]
-        loaded = {c.name: x for c in present if (x := _load(c, workload, engines, say))}
-        want = loaded[present[0].name].answers
-        errors = {name: relative_error(x.answers, want) for name, x in loaded.items()}
-        right = [name for name in loaded if errors[name] <= TOLERANCE]
-        say(f"{case.name}: {rounds} rounds of {', '.join(right)}")
-        taken = interleave({name: _on_all(loaded[name].run, workload) for name in right}, rounds)
-        per_batch = 1e3 / len(workload.batches)
-        rows = [
-            {
-                "name": name,
-                "error": error if np.isfinite(error) else None,
-                "ms": median(taken[name]) * per_batch if name in taken else None,
-                "rounds_ms": [t * per_batch for t in taken.get(name, [])],
-            }
-            for name, error in errors.items()
-        ]
-        peers = [name for name in right if name != OURS]
-        gains = {p: ratio(taken[p], taken[OURS]) for p in peers if OURS in taken}
-        return {
-            "workload": workload.facts(),
-            "contenders": rows,
-            "best_peer": min(peers, key=lambda name: gains.get(name, median(taken[name]))),
-            "limit_ms": _physical_limit_ms(workload, limits),
-            "speedup": gains,
+    say(f"{case.name}: build the model")
+    workload = make_workload(case, shared.folder)
+    present = [c for c in contenders if c.available and workload.zeros >= c.zeros]
+    needed = (present[0].name, OURS)
+    loads = ((c.name, _load(c, workload, shared, c.name in needed, say)) for c in present)
+    loaded = {name: x for name, x in loads if x is not None}
+    want = loaded[present[0].name].answers
+    errors = {name: relative_error(x.answers, want) for name, x in loaded.items()}
+    right = [name for name in loaded if errors[name] <= TOLERANCE]
+    calls = {name: _calls(loaded[name], workload) for name in right}
+    say(f"{case.name}: {rounds} rounds of {', '.join(right)}")
+    work = {name: _on_all(loaded[name].run, workload, calls[name]) for name in right}
+    rounds_s = interleave(work, rounds, warm_up=0)
+    taken = {name: [t / calls[name] for t in times] for name, times in rounds_s.items()}
+    per_batch = 1e3 / len(workload.batches)
+    rows = [
+        {
+            "name": name,
+            "error": error if np.isfinite(error) else None,
+            "ms": median(taken[name]) * per_batch if name in taken else None,
+            "rounds_ms": [t * per_batch for t in taken.get(name, [])],
         }
+        for name, error in errors.items()
+    ]
+    peers = [name for name in right if name != OURS]
+    gains = {p: ratio(taken[p], taken[OURS]) for p in peers if OURS in taken}
+    return {
+        "workload": workload.facts(),
+        "contenders": rows,
+        "best_peer": min(peers, key=lambda name: gains.get(name, median(taken[name]))),
+        "limit_ms": workload.limit_ms(limits),
+        "speedup": gains,
+    }
 
 
 _COMPILE = """
@@ -188,4 +193,7 @@ def time_compile(
 
 def describe(case: Case) -> dict[str, Any]:
     """The case as it goes into its result file."""
-    return {"kind": type(case).__name__, "name": case.name, **asdict(case)}
+    head = {"kind": type(case).__name__, "name": case.name, "family": case.family, **asdict(case)}
+    if isinstance(case, SparseCase):
+        head |= {"series": case.series, "zeros": case.zeros}
+    return head

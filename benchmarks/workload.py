@@ -1,6 +1,7 @@
 """From a case to files and arrays: the model on disk, the batches, and what they cost at least."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -8,15 +9,20 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from benchmarks.cases import EncoderCase, ModelConfig, TextCase
-from benchmarks.cost import flops
-from models import minilm, text
+from benchmarks.cases import EncoderCase, ModelConfig, PaddedCase, TextCase, TimedCase
+from benchmarks.cost import Cost, blocks_cost, flops, layers_cost, weight_bytes
+from benchmarks.sparse_cases import BlocksCase, ImageCase, MaskedCase, ProductCase, SparseCase
+from models import masked, minilm, text
 from models.bert import BertConfig, bert
-from models.opt import OptConfig, opt
-from models.t5 import T5Config, t5_encoder
+from models.cnn import cnn
+from models.opt import OptConfig, opt, opt_ffn
+from models.t5 import T5Config, hidden_states, t5_encoder, t5_ffn
+from pitc.bench import session_options
 from pitc.feeds import draw_lengths
 
-Feeds = dict[str, npt.NDArray[Any]]
+Array = npt.NDArray[Any]
+Feeds = dict[str, Array]
+Infer = Callable[[Feeds], Array]
 
 MASK = "attention_mask"
 
@@ -27,38 +33,52 @@ class Workload:
 
     Args:
         model: The ONNX file.
-        config: The encoder in it.
-        batches: Inputs by name; the mask is 1 at tokens, padding is on one side.
+        batches: Inputs by name; a mask is 1 at tokens, padding is on one side.
         padding: The mask input that pitc is told about, or None.
+        counts: The sparsity that is really there: counts and shares by name.
+        dense: Least cost of all batches when nothing is skipped, where it is known.
+        useful: The same of what is really there.
+        zeros: Share of run-time zeros, measured; 0 where the sparsity is of another kind.
     """
 
     model: Path
-    config: ModelConfig
     batches: tuple[Feeds, ...]
     padding: str | None
-
-    @property
-    def lengths(self) -> list[int]:
-        """Tokens of every sequence of every batch."""
-        return [int(n) for feeds in self.batches for n in feeds[MASK].sum(1)]
-
-    @property
-    def padded_lengths(self) -> list[int]:
-        """Places, tokens and padding, of every sequence of every batch."""
-        return [size for f in self.batches for size in [f[MASK].shape[1]] * f[MASK].shape[0]]
+    counts: dict[str, float]
+    dense: Cost | None
+    useful: Cost | None
+    zeros: float = 0.0
 
     def facts(self) -> dict[str, Any]:
         """The sparsity that is really there, and the work with and without it."""
-        useful, padded = flops(self.config, self.lengths), flops(self.config, self.padded_lengths)
-        return {
-            "batches": [list(feeds[MASK].shape) for feeds in self.batches],
-            "tokens": sum(self.lengths),
-            "places": sum(self.padded_lengths),
-            "live_share": sum(self.lengths) / max(sum(self.padded_lengths), 1),
-            "useful_gflop": useful / 1e9,
-            "padded_gflop": padded / 1e9,
-            "useful_share": useful / max(padded, 1),
-        }
+        shapes = [
+            list((f[MASK] if MASK in f else next(iter(f.values()))).shape) for f in self.batches
+        ]
+        found: dict[str, Any] = {"batches": shapes, **self.counts}
+        if self.dense is not None and self.useful is not None:
+            found["useful_gflop"] = self.useful.flops / 1e9
+            found["dense_gflop"] = self.dense.flops / 1e9
+            found["useful_share"] = self.useful.flops / max(self.dense.flops, 1)
+        return found
+
+    def limit_ms(self, limits: dict[str, float]) -> float | None:
+        """The time per batch that the useful work needs on a core with these limits, if known."""
+        if not limits or self.useful is None:
+            return None
+        return self.useful.seconds(limits) * 1e3 / len(self.batches)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the cases of one source share.
+
+    Args:
+        folder: Holds the model and what is made from it.
+        engines: The functions that run it, by what has made them.
+    """
+
+    folder: Path
+    engines: dict[Callable[..., Infer], Infer] = field(default_factory=dict)
 
 
 def bert_batch(case: EncoderCase, rng: np.random.Generator) -> Feeds:
@@ -75,7 +95,7 @@ def bert_batch(case: EncoderCase, rng: np.random.Generator) -> Feeds:
 
 
 def build(config: ModelConfig, rng: np.random.Generator) -> onnx.ModelProto:
-    """The model of a case, with random weights."""
+    """The whole model of a configuration, with random weights."""
     if isinstance(config, OptConfig):
         return opt(config, rng)
     if isinstance(config, T5Config):
@@ -83,14 +103,105 @@ def build(config: ModelConfig, rng: np.random.Generator) -> onnx.ModelProto:
     return bert(config, rng)
 
 
-def make_workload(case: EncoderCase | TextCase, folder: Path) -> Workload:
-    """Build the case's model into a folder and draw its batches."""
+def _padded(
+    case: PaddedCase, model: Path, config: ModelConfig, batches: tuple[Feeds, ...]
+) -> Workload:
+    lengths = [int(n) for feeds in batches for n in feeds[MASK].sum(1)]
+    padded = [size for f in batches for size in [f[MASK].shape[1]] * f[MASK].shape[0]]
+    counts = {
+        "tokens": sum(lengths),
+        "places": sum(padded),
+        "live_share": sum(lengths) / max(sum(padded), 1),
+    }
+    reading = weight_bytes(config) * len(batches)
+    dense, useful = (Cost(flops(config, sizes), reading) for sizes in (padded, lengths))
+    return Workload(model, batches, case.padding, counts, dense, useful)
+
+
+def _build_sparse(case: SparseCase) -> onnx.ModelProto:
+    rng = np.random.default_rng(case.seed)
+    if isinstance(case, ProductCase):
+        return masked.product(case.size, case.size, rng)
+    if isinstance(case, MaskedCase):
+        return masked.masked_mlp(case.config, rng)
+    if isinstance(case, ImageCase):
+        return cnn(case.config, rng)
+    config = case.sparse_config
+    return opt_ffn(config, rng) if isinstance(config, OptConfig) else t5_ffn(config, rng)
+
+
+def behind_relu(model: Path, feeds: Feeds) -> list[Array]:
+    """What every Relu of a model gives for these inputs."""
+    import onnxruntime
+
+    proto = onnx.load(model)
+    names = [node.output[0] for node in proto.graph.node if node.op_type == "Relu"]
+    known = {output.name for output in proto.graph.output}
+    proto.graph.output.extend(
+        onnx.helper.make_empty_tensor_value_info(name) for name in names if name not in known
+    )
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), session_options(), providers=["CPUExecutionProvider"]
+    )
+    return [np.asarray(x) for x in session.run(names, feeds)]
+
+
+def _share(arrays: list[Array]) -> float:
+    """Share of zeros of them all."""
+    return 1 - sum(map(np.count_nonzero, arrays)) / max(sum(x.size for x in arrays), 1)
+
+
+def _sparse(case: SparseCase, model: Path) -> Workload:
+    rng = np.random.default_rng((case.seed, 1))  # the model may be there already
+    if isinstance(case, ProductCase):
+        shape = case.size, case.size
+        feeds = {"x": np.abs(masked.block_sparse(rng, shape, case.block, case.zeros))}
+        zeros = _share([feeds["x"]])
+        dense, useful = (layers_cost(case.size, [shape], live) for live in (1.0, 1 - zeros))
+        return Workload(model, (feeds,), None, {"zeros": zeros}, dense, useful, zeros)
+    if isinstance(case, MaskedCase):
+        drawn = masked.masks(case.config, rng)
+        x = rng.standard_normal((case.rows, case.config.widths[0]), dtype=np.float32)
+        zeros, shapes = _share(list(drawn.values())), list(case.config.shapes.values())
+        dense, useful = (layers_cost(case.rows, shapes, live) for live in (1.0, 1 - zeros))
+        return Workload(model, ({"x": x, **drawn},), None, {"zeros": zeros}, dense, useful, zeros)
+    if isinstance(case, ImageCase):
+        shape = case.batch, 3, case.config.size, case.config.size
+        feeds = {"image": rng.standard_normal(shape, dtype=np.float32)}
+        zeros = _share(behind_relu(model, feeds))
+        return Workload(model, (feeds,), None, {"zeros": zeros}, None, None, zeros)
+    return _blocks(case, model, rng)
+
+
+def _blocks(case: BlocksCase, model: Path, rng: np.random.Generator) -> Workload:
+    config, shape = case.sparse_config, (1, case.tokens)
+    if isinstance(config, T5Config):
+        x = hidden_states(config, rng, shape)
+    else:
+        x = rng.standard_normal((*shape, config.hidden), dtype=np.float32)
+    feeds = {"hidden_state": x}
+    hidden = behind_relu(model, feeds)
+    zeros = _share(hidden)
+    live = [np.asarray(x.reshape(-1, x.shape[-1]).any(0)) for x in hidden]
+    columns = 1 - _share(live)
+    counts = {"tokens": case.tokens, "zeros": zeros, "live_columns": columns}
+    dense = blocks_cost(config, case.tokens)
+    useful = blocks_cost(config, case.tokens, 1 - zeros, columns)
+    return Workload(model, (feeds,), None, counts, dense, useful, zeros)
+
+
+def make_workload(case: TimedCase, folder: Path) -> Workload:
+    """Build the case's model into a folder, where it is not there yet, and draw its batches."""
     path = folder / "model.onnx"
-    if isinstance(case, EncoderCase):
-        rng = np.random.default_rng(case.seed)
-        onnx.save(build(case.config, rng), path)
-        return Workload(path, case.config, (bert_batch(case, rng),), case.padding)
-    model = minilm.load(case.layers)
-    onnx.save(model.graph(), path)
-    drawn = text.batches(model.tokenizer, case.batches, case.batch, model.max_tokens)
-    return Workload(path, model.config, tuple(batch.feeds() for batch in drawn), case.padding)
+    if isinstance(case, SparseCase):
+        if not path.exists():
+            onnx.save(_build_sparse(case), path)
+        return _sparse(case, path)
+    if isinstance(case, TextCase):
+        model = minilm.load(case.layers)
+        onnx.save(model.graph(), path)
+        drawn = text.batches(model.tokenizer, case.batches, case.batch, model.max_tokens)
+        return _padded(case, path, model.config, tuple(batch.feeds() for batch in drawn))
+    rng = np.random.default_rng(case.seed)
+    onnx.save(build(case.config, rng), path)
+    return _padded(case, path, case.config, (bert_batch(case, rng),))

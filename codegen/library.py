@@ -32,12 +32,22 @@ _COMPILERS = ("cc", "gcc", "clang")
 
 def kernel_function(request: KernelRequest, target: Target) -> Any:
     """The TIR function that answers a request; its symbol is `request.symbol` and the level."""
-    from pitc.codegen.families import attention, gather_gemm, pack
+    from pitc.codegen.families import (
+        attention,
+        contract_block,
+        contract_row,
+        contract_tile,
+        gather_gemm,
+        pack,
+    )
 
     emitters = {
         "pack": pack.pack_func,
         "unpack": pack.unpack_func,
         "gather_gemm": gather_gemm.prim_func,
+        "contract_row": contract_row.prim_func,
+        "contract_tile": contract_tile.prim_func,
+        "contract_block": contract_block.prim_func,
         "attention": attention.prim_func,
     }
     return emitters[request.family](

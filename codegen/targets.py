@@ -20,6 +20,10 @@ class Target:
         vector_lanes: Floats per hardware register.
         vector_registers: Hardware vector registers.
         gemm_tile: Register tile of a dense contraction, rows x columns.
+        listed_tile: Register tile of a contraction over listed micro-tiles, rows x columns; the
+            rows divide a group of rows, the columns a panel.
+        row_columns: Columns that a contraction over listed elements of one row computes at once, a
+            multiple of a panel.
         attention_lanes: Queries per register tile, widest first; each must divide the one before.
         attention_rows: Keys (scores) or value columns (output) per register tile, for each entry
             of `attention_lanes`; each must divide the key block.
@@ -30,13 +34,15 @@ class Target:
     vector_lanes: int
     vector_registers: int
     gemm_tile: tuple[int, int]
+    listed_tile: tuple[int, int]
+    row_columns: int
     attention_lanes: tuple[int, ...]
     attention_rows: tuple[int, ...]
 
 
 TARGETS = (
-    Target("v4", "x86-64-v4", 16, 32, (6, 64), (32, 16), (8, 12)),
-    Target("v3", "x86-64-v3", 8, 16, (6, 16), (16,), (6,)),
+    Target("v4", "x86-64-v4", 16, 32, (6, 64), (4, 64), 128, (32, 16), (8, 12)),
+    Target("v3", "x86-64-v3", 8, 16, (6, 16), (4, 16), 64, (16,), (6,)),
 )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import tvm
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder
 
@@ -21,6 +22,14 @@ LANES = 16
 """Floats in a vector; narrower targets get them as several registers."""
 
 VECTOR = f"float32x{LANES}"
+
+_STREAM = f"""
+define internal void @pitc_stream(ptr %place, <{LANES} x float> %value) alwaysinline {{
+  store <{LANES} x float> %value, ptr %place, align 64, !nontemporal !0
+  ret void
+}}
+!0 = !{{i32 1}}
+"""
 
 Expr = Any
 Buffer = Any
@@ -47,6 +56,15 @@ def tensor(name: str, shape: Sequence[Expr], dtype: str = "float32") -> Buffer:
     return buffer
 
 
+def bit_pieces(words: Buffer) -> Buffer:
+    """See int64 words `[rows, words]` as int16 `[rows, 4 * words]`; after the last argument.
+
+    Bit i of word w is bit i % 16 of piece 4 w + i // 16: a target's bytes are in ascending order.
+    """
+    rows, count = words.shape
+    return T.decl_buffer((rows, count * (64 // LANES)), f"int{LANES}", data=words.data)
+
+
 def scalars(*names: str) -> list[Expr]:
     """Declare the next arguments, int32 numbers; they are returned as int64."""
     arguments = [T.arg(name, T.int32()) for name in names]
@@ -63,6 +81,11 @@ def int64(value: int) -> Expr:
     return T.int64(value)
 
 
+def int16(value: int) -> Expr:
+    """A constant piece of a bit word."""
+    return T.int16(value)
+
+
 def bind(value: Expr) -> Expr:
     """Name an index, so that it is computed once."""
     return T.Bind(value)
@@ -76,6 +99,11 @@ def index_of(buffer: Buffer, i: Expr) -> Expr:
 def smaller(a: Expr, b: Expr) -> Expr:
     """The smaller of two indices."""
     return T.min(a, b)
+
+
+def larger(a: Expr, b: Expr) -> Expr:
+    """The larger of two indices."""
+    return T.max(a, b)
 
 
 def choose(condition: Expr, then: Expr, other: Expr) -> Expr:
@@ -123,13 +151,23 @@ def keep(value: Expr) -> Expr:
     return variable.value
 
 
+def hold(index: Expr) -> Expr:
+    """Name an index like `keep` does a vector: for one that others are computed from in turn."""
+    variable = T.alloc_buffer((1,), "int64", scope="global")
+    assign(variable, index, 0)
+    return variable[0]
+
+
 def stack(vectors: int) -> Buffer:
     """A scratch array of vectors on the stack, at most 15 of them; elements are vectors."""
     return T.alloc_buffer((vectors,), VECTOR, scope="global")
 
 
-def workspace(*shape: int) -> Buffer:
-    """A float32 scratch array, not initialised; from 1 KiB on it is the caller's workspace."""
+def workspace(*shape: int | Expr) -> Buffer:
+    """A float32 scratch array, not initialised; from 1 KiB on it is the caller's workspace.
+
+    So is one of a size that is known when the kernel is called; that size must not be 0.
+    """
     return T.alloc_buffer(shape, "float32", scope="global")
 
 
@@ -154,6 +192,30 @@ def store(buffer: Buffer, value: Expr, *index: Expr, lanes: int = LANES) -> None
         T.buffer_store(buffer, value, _lanes(index))
     else:
         T.evaluate(T.masked_store(buffer, value, *_lanes(index), _first(lanes)))
+
+
+@contextmanager
+def streaming() -> Iterator[None]:
+    """Statements that may use `stream`, which is imported: LLVM has no intrinsic for it."""
+    with T.attr(int64(0), "pragma_import_llvm", tvm.ir.StringImm(_STREAM)):
+        yield
+
+
+def stream(buffer: Buffer, value: Expr, *index: Expr) -> None:
+    """Store a vector past the caches; its address must be a multiple of 64 bytes (`aligned`)."""
+    pointer = T.address_of(buffer[tuple(index)])
+    T.evaluate(T.call_extern("void", "pitc_stream", pointer, value))
+
+
+def end_stream() -> None:
+    """Let other threads see streamed stores before any later store."""
+    T.evaluate(T.call_llvm_intrin("int32", "llvm.x86.sse.sfence"))
+
+
+def aligned(buffer: Buffer) -> Expr:
+    """Whether a tensor starts at a multiple of 64 bytes."""
+    first = T.address_of(buffer[tuple(int64(0) for _ in buffer.shape)])
+    return T.reinterpret("uint64", first) % T.uint64(64) == T.uint64(0)
 
 
 def prefetch(buffer: Buffer, *index: Expr) -> None:
@@ -191,6 +253,18 @@ def as_bits(value: Expr) -> Expr:
 def from_bits(value: Expr) -> Expr:
     """The float vector with these int32 bit patterns."""
     return T.reinterpret(VECTOR, value)
+
+
+def nonzero_mask(value: Expr, lanes: int) -> Expr:
+    """The int16 whose bit i says that lane i of a float vector is not zero; NaN is not.
+
+    Only the first `lanes` count. The comparison is one of integers, because the ordered one that
+    TVM has for floats takes NaN for zero.
+    """
+    mask = as_bits(value) & splat_bits(0x7FFFFFFF)
+    # TVM counts 8 bits for a truth value, the vector type of LLVM has 1.
+    bits = T.call_intrin("int16", "tirx.reinterpret", mask != splat_bits(0))
+    return bits if lanes == LANES else bits & T.int16((1 << lanes) - 1)
 
 
 def shift_left(value: Expr, bits: int) -> Expr:

@@ -61,7 +61,7 @@ def masks(config: MlpConfig, rng: np.random.Generator) -> dict[str, Array]:
 
 
 def product(k: int, n: int, rng: np.random.Generator) -> onnx.ModelProto:
-    """Build one product by a random weight.
+    """Build one product by a random weight; Relu in front of it is what makes zeros provable.
 
     Args:
         k: Extent that is summed over.
@@ -69,11 +69,13 @@ def product(k: int, n: int, rng: np.random.Generator) -> onnx.ModelProto:
         rng: Source of the weight.
 
     Returns:
-        A checked model: `x` f32 [rows, k] -> `y` f32 [rows, n].
+        A checked model: `x` f32 [rows, k] -> `y` f32 [rows, n], the positive part of `x` times
+        `weight`.
     """
     g = GraphBuilder("product")
     weight = rng.normal(0, k**-0.5, (k, n)).astype(np.float32)
-    y = g.op("MatMul", g.input("x", np.float32, ("rows", k)), g.weight("weight", weight))
+    x = g.op("Relu", g.input("x", np.float32, ("rows", k)))
+    y = g.op("MatMul", x, g.weight("weight", weight))
     g.output(y, "y", np.float32, ("rows", n))
     return g.model()
 

@@ -15,12 +15,14 @@ from pitc.ir.index import dim_index
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.region import Region, Test
 from pitc.ir.report import Report
+from pitc.ir.tiles import TileTable
 from pitc.passes.control.branches import close_branches
 from pitc.passes.control.loops import lower_bodies
 from pitc.passes.facts.dead import dead_facts
 from pitc.passes.facts.fill import fill_facts
-from pitc.passes.lower.gemm import Panels
 from pitc.passes.lower.rewrite import rewrite
+from pitc.passes.lower.sparse import SparseContractions, sparse_contractions
+from pitc.passes.lower.weight import Panels
 from pitc.passes.normalise import normalise
 from pitc.passes.records import node_records
 from pitc.passes.regions.choose import choose_regions
@@ -36,10 +38,12 @@ class LowerOptions:
     Args:
         padding: Name of the mask input whose zeros are tokens that do not exist, or None.
         dump_dir: Folder for one ONNX file per stage, or None.
+        tiles: Prices of sparse contractions; None: all contractions stay dense.
     """
 
     padding: str | None = None
     dump_dir: Path | None = None
+    tiles: TileTable | None = None
 
 
 @dataclass(slots=True)
@@ -84,11 +88,12 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
     with stage("regions"):
         bodies = lower_bodies(graph)
         regions = choose_regions(graph)
-        report.nodes = node_records(graph, regions) + bodies.nodes
+        sparse = sparse_contractions(graph) if options.tiles else SparseContractions()
+        report.nodes = node_records(graph, regions, sparse) + bodies.nodes
         report.regions = regions.records + bodies.regions
         report.assumptions = sorted(graph.assumptions)
     with stage("lower"):
-        state = rewrite(graph, regions, given_up)
+        state = rewrite(graph, regions, given_up, sparse=sparse.nodes, tiles=options.tiles)
         close_branches(model)
     kernels = tuple(state.kernels | bodies.kernels)
     report.kernels = [k.symbol for k in kernels]

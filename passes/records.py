@@ -8,18 +8,24 @@ from pitc.ir.nodes import captures, node_name, output_names
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import describe
 from pitc.ir.report import NodeRecord
+from pitc.passes.lower.sparse import SparseContractions
 from pitc.passes.regions.choose import Regions
 
 
-def node_records(graph: Graph, regions: Regions) -> list[NodeRecord]:
+def node_records(
+    graph: Graph, regions: Regions, sparse: SparseContractions | None = None
+) -> list[NodeRecord]:
     """One record per node: axes, facts, and what became of it."""
+    sparse = sparse or SparseContractions()
     absorbed = {
         n for node in regions.demand.forms for n in regions.forms[node].absorbs
     } - regions.demand.nodes
-    return [_record(graph, regions, node, node in absorbed) for node in graph.nodes]
+    return [_record(graph, regions, sparse, node, node in absorbed) for node in graph.nodes]
 
 
-def _record(graph: Graph, regions: Regions, node: ir.Node, absorbed: bool) -> NodeRecord:
+def _record(
+    graph: Graph, regions: Regions, sparse: SparseContractions, node: ir.Node, absorbed: bool
+) -> NodeRecord:
     names = output_names(node)
     expr = graph.exprs.get(names[0]) if names else None
     fills = [
@@ -34,7 +40,12 @@ def _record(graph: Graph, regions: Regions, node: ir.Node, absorbed: bool) -> No
         lowering = "attention" if regions.forms[node].plan is not None else "packed"
     elif absorbed:
         lowering = "folded"
-    refusal = None if lowering != "ordinary" else _refusal(graph, regions, node, bool(dead))
+    elif node in sparse.nodes:
+        lowering = "contract"
+    refusal = None
+    if lowering == "ordinary":
+        refusal = regions.refusals.get(node) or sparse.refusals.get(node)
+        refusal = refusal or _refusal(graph, node, bool(dead))
     return NodeRecord(
         node_name(node),
         _operator(node),
@@ -43,6 +54,7 @@ def _record(graph: Graph, regions: Regions, node: ir.Node, absorbed: bool) -> No
         tuple(dead),
         lowering,
         refusal,
+        str(sparse.nodes[node]) if node in sparse.nodes else "",
     )
 
 
@@ -52,10 +64,7 @@ def _operator(node: ir.Node) -> str:
     return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
-def _refusal(graph: Graph, regions: Regions, node: ir.Node, dead: bool) -> Refusal | None:
-    found = regions.refusals.get(node)
-    if found is not None:
-        return found
+def _refusal(graph: Graph, node: ir.Node, dead: bool) -> Refusal:
     name = node_name(node)
     reason = next((graph.unruled[o] for o in output_names(node) if o in graph.unruled), None)
     if reason is not None:

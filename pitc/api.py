@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
 
+    from pitc.ir.tiles import TileTable
     from pitc.passes.pipeline import Lowered
 
 #: Called with the name of each stage as it starts.
@@ -173,6 +174,7 @@ def compile(
     output: str | Path | None = None,
     force: bool = False,
     dump_ir: str | Path | None = None,
+    tiles: "str | Path | TileTable | None" = None,
     progress: Progress | None = None,
     kernel_progress: KernelProgress | None = None,
 ) -> CompiledModel:
@@ -187,6 +189,8 @@ def compile(
         output: Write the artifact to this folder; None keeps it in a temporary one until `save`.
         force: Replace an artifact that is at `output`.
         dump_ir: Write one file per stage to this folder.
+        tiles: Prices of sparse contractions, or a file with them. None: those that `pitc tune` has
+            measured on this machine, else those that come with pitc.
         progress: Called with the name of each stage as it starts.
         kernel_progress: Called while kernels are built.
 
@@ -210,7 +214,7 @@ def compile(
         _spare_weights(imported, Path(output))
     check_loads(model, imported)
     fallback = imported.clone()
-    lowered = lower(imported, options, steps)
+    lowered = lower(imported, options, steps, tile_table(tiles))
     if not count_pit_nodes(lowered.model):  # nothing was lowered: it compiles to itself
         lowered.model = fallback.clone()
     lowered.report.model, lowered.report.target = source.name, target
@@ -289,14 +293,42 @@ def stages() -> tuple[str, ...]:
     return ("import", *STAGES, "codegen", "write")
 
 
+def tile_table(tiles: "str | Path | TileTable | None" = None) -> "TileTable":
+    """The prices of sparse contractions that a compilation uses.
+
+    Args:
+        tiles: The prices, a file with them, or None for those in force on this machine.
+
+    Raises:
+        ArtifactError: The file is no tile table, or damaged.
+        UsageError: It cannot be read.
+    """
+    from pitc.ir.tiles import TileTable
+    from pitc.tiles.find import tables_in_force
+
+    if isinstance(tiles, TileTable):
+        return tiles
+    return tables_in_force(None if tiles is None else Path(tiles)).table
+
+
 def lower(
-    model: "ir.Model", options: CompileOptions, progress: Progress | None = None
+    model: "ir.Model",
+    options: CompileOptions,
+    progress: Progress | None = None,
+    tiles: "TileTable | None" = None,
 ) -> "Lowered":
-    """Run the passes on an imported model, which is changed in place."""
+    """Run the passes on an imported model, which is changed in place.
+
+    Args:
+        model: The model.
+        options: User options.
+        progress: Called with the name of each stage as it starts.
+        tiles: Prices of sparse contractions; None: all stay dense.
+    """
     from pitc.passes.pipeline import LowerOptions, run_passes
 
     try:
-        return run_passes(model, LowerOptions(options.padding, options.dump_ir), progress)
+        return run_passes(model, LowerOptions(options.padding, options.dump_ir, tiles), progress)
     except OSError as error:
         if options.dump_ir is None:
             raise

@@ -2,7 +2,7 @@
 
 The file is `pitc.toml`, or the table `[tool.pitc]` of `pyproject.toml`: the nearest one at or above
 the current folder; in one folder, `pitc.toml` goes first. Keys are the long flags without dashes in
-front: `target`, `padding`, `output`, `dump-ir`, `report`, `quiet`.
+front: `target`, `padding`, `tiles`, `output`, `dump-ir`, `report`, `quiet`.
 """
 
 import json
@@ -33,6 +33,7 @@ class Defaults(BaseModel):
 
     target: str | None = None
     padding: str | None = None
+    tiles: str | None = None
     output: str | None = None
     dump_ir: str | None = Field(default=None, alias="dump-ir")
     report: str | None = None
@@ -49,12 +50,13 @@ class Defaults(BaseModel):
 BUILT_IN: dict[str, str | bool | None] = {
     "target": "auto",
     "padding": None,
+    "tiles": None,
     "output": None,
     "dump_ir": None,
     "report": None,
     "quiet": False,
 }
-PATHS = frozenset({"output", "dump_ir", "report"})
+PATHS = frozenset({"tiles", "output", "dump_ir", "report"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Literal
 from pitc.artifact.check import ONNXRUNTIME_MIN
 from pitc.errors import PitcError
 from pitc.machine import LEVEL_NAMES, cpu_level, cpu_name, installed, python_version
+from pitc.options import LEVELS
 from pitc.version import __version__
 
 Status = Literal["ok", "warn", "fail"]
@@ -103,6 +104,28 @@ def _provider() -> Iterator[Finding]:
         )
 
 
+def _tiles() -> Iterator[Finding]:
+    """The tile table of the CPU's level, and why the user's own is not in force."""
+    from pitc.config import resolve
+    from pitc.tiles.find import outdated, tables_in_force
+
+    name, fix = "tile table", "pitc tune"
+    try:
+        found = tables_in_force(resolve({}).path("tiles"))
+    except PitcError as error:
+        yield Finding(name, "fail", error.message, error.hint or fix)
+        return
+    for note in found.notes:
+        yield Finding(name, "warn", note, fix)
+    level = LEVELS.get(cpu_level() or "", "v3")
+    measured = found.levels[level]
+    where = f"{found.origins[level]}: {level}, {measured.machine.device}, {measured.date}"
+    if changed := outdated(measured):
+        yield Finding(name, "warn", f"{where}; measured with {changed}", fix)
+    else:
+        yield Finding(name, "ok", where)
+
+
 def _scratch() -> Iterator[Finding]:
     name = "temporary folder"
     folder = tempfile.gettempdir()
@@ -133,5 +156,6 @@ CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     _cpu,
     _compiler,
     _provider,
+    _tiles,
     _scratch,
 )

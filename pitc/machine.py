@@ -32,6 +32,28 @@ def cpu_name() -> str:
     return _cpu_field("model name") or platform.machine() or "unknown"
 
 
+@cache
+def cpu_features() -> tuple[str, ...]:
+    """What this CPU has of the flags that CPU levels need."""
+    return tuple(sorted(_V4 & frozenset(_cpu_field("flags").split())))
+
+
+@cache
+def cpu_caches() -> tuple[tuple[str, str], ...]:
+    """Name and size of every cache of a core, e.g. `("L2", "1024K")`; empty where not told."""
+    found = []
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            level, kind, size = (
+                (folder / name).read_text("utf-8").strip() for name in ("level", "type", "size")
+            )
+        except OSError:
+            continue
+        suffix = {"Data": "d", "Instruction": "i"}.get(kind, "")
+        found.append((f"L{level}{suffix}", size))
+    return tuple(found)
+
+
 def _cpu_field(field: str) -> str:
     """First value of a field of Linux's CPU description; empty where there is none."""
     try:

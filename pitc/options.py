@@ -8,6 +8,9 @@ from pitc.errors import UsageError
 
 Level = Literal["v4", "v3"]
 
+#: CPU levels by name, best first.
+LEVELS: dict[str, Level] = {"v4": "v4", "v3": "v3"}
+
 #: Target name -> CPU levels that the kernels are built for, best first.
 TARGETS: dict[str, tuple[Level, ...]] = {
     "auto": ("v4", "v3"),

@@ -19,7 +19,7 @@ LIBRARY_NAME = "libpitc_ort_ep.so"
 OLDEST_ONNXRUNTIME = (1, 23, 2)
 NODES_IN_BODIES = (1, 24)
 """Before it, kernels of a subgraph had the names of those outside."""
-OPTIONS = frozenset({"cpu_level"})
+OPTIONS = frozenset({"cpu_level", "trace", "variant"})
 
 # ONNX Runtime hands provider options to the library as session config entries with this prefix. The
 # entry `attached` is ours alone: it marks a SessionOptions object that has the provider already.
@@ -87,7 +87,9 @@ def make_session(
         sess_options: The caller's options. The provider is added to them, and nothing else is
             changed; the same object may serve for several sessions.
         provider_options: `cpu_level`: `v3` or `v4`, the kernels to use instead of the best that the
-            CPU can run.
+            CPU can run. `trace`: a file to which every choice between variants of a contraction is
+            appended, one JSON object per line (default: what `PITC_TRACE` names). `variant`: the
+            one to run wherever it is offered.
 
     Raises:
         UsageError: An unknown provider option.
@@ -98,7 +100,7 @@ def make_session(
     given = dict(provider_options or {})
     if unknown := sorted(given.keys() - OPTIONS):
         raise UsageError(
-            f"unknown provider option '{unknown[0]}'", hint=f"known: {', '.join(OPTIONS)}"
+            f"unknown provider option '{unknown[0]}'", hint=f"known: {', '.join(sorted(OPTIONS))}"
         )
     register_ep()
     options = sess_options if sess_options is not None else onnxruntime.SessionOptions()

@@ -7,7 +7,7 @@ import time
 
 from tests.runtime_support import ROOT, build
 
-FUZZERS = ("plan_fuzz", "node_fuzz")
+FUZZERS = ("plan_fuzz", "node_fuzz", "micro_tiles_fuzz")
 EXAMPLES = 100  # times as many hostile models as the test suite tries
 
 

@@ -112,7 +112,7 @@ def gather_gemm(fields: dict[str, str], a: Array, panels: Array, *rest: Array) -
     flag = {name: fields[name] == "1" for name in ("bias", "gather", "residual", "scatter")}
     left = list(rest)
     bias = left.pop(0) if flag["bias"] else np.zeros(n, np.float32)
-    residual = left.pop(0) if flag["residual"] else np.float32(0)
+    residual = left.pop(0).reshape(-1, n) if flag["residual"] else np.float32(0)
     rows = left.pop(0) if flag["gather"] or flag["scatter"] else None
     live = left.pop(0) if rows is not None else None
     assert not left and bias.shape == (n,) and a.shape[-1] == k
@@ -130,8 +130,29 @@ def gather_gemm(fields: dict[str, str], a: Array, panels: Array, *rest: Array) -
     return (y if flag["gather"] else y.reshape(*a.shape[:-1], n),)
 
 
+def contract(fields: dict[str, str], a: Array, *rest: Array) -> tuple[Array]:
+    return gather_gemm(fields, np.maximum(a, 0) if fields["input_relu"] == "1" else a, *rest)
+
+
+def ffn(fields: dict[str, str], a: Array, panels: Array, *rest: Array) -> tuple[Array]:
+    """Two products; the first one gathers, without a bias of the second, and stays inside."""
+    left, inner, k = list(rest), int(fields["inner"]), int(fields["k"])
+    bias = left.pop(0) if fields["inner_bias"] == "1" else np.zeros(k, np.float32)
+    assert fields["inner_activation"] == "relu" and a.shape[-1] == inner and bias.shape == (k,)
+    first = {"k": str(inner), "n": str(k), "activation": "relu", "residual": "0", "scatter": "0"}
+    first |= {"bias": "1", "gather": fields["gather"]}
+    points = left[-2:] if fields["gather"] == "1" else []
+    (h,) = gather_gemm(first, a, panels, bias, *points)
+    second = fields | {"gather": "0"}
+    if fields["gather"] == "1" and fields["scatter"] == "0":
+        left = left[:-2]
+    return gather_gemm(second, h, *left)
+
+
 OPERATIONS = {
     "gather_gemm": gather_gemm,
+    "contract": contract,
+    "ffn": ffn,
     "detect": detect,
     "pack": pack,
     "unpack": unpack,

@@ -15,12 +15,13 @@ from pitc.ir.graph import Graph
 from pitc.ir.region import Region
 from pitc.passes import pipeline
 from pitc.passes.audit.engine import audit
-from pitc.passes.lower import gemm
+from pitc.passes.lower import sparse, weight
 from pitc.passes.pipeline import analyse
 from pitc.passes.regions import choose as regions
 from tests.fact_feeds import PATTERNS
 from tests.random_graph import RuleGraph
 from tests.random_nodes import plan_of, run_nodes, session_of
+from tests.tile_prices import PRICES
 
 Array = Any
 Feed = Mapping[str, Array]
@@ -31,7 +32,11 @@ TOLERANCE = {"float32": 2e-4, "float64": 2e-4, "float16": 2e-2}  # of the larges
 @contextmanager
 def lowering_everything() -> Iterator[None]:
     """Regions are lowered whether they pay or not."""
-    with patch.object(regions, "FLOPS_PER_BYTE", 0), patch.object(gemm, "MIN_EXTENT", 1):
+    with (
+        patch.object(regions, "FLOPS_PER_BYTE", 0),
+        patch.object(weight, "MIN_EXTENT", 1),
+        patch.object(sparse, "LEAST_WEIGHT", 1),
+    ):
         yield
 
 
@@ -131,7 +136,7 @@ def _check_with(
         return graph, found
 
     with patch.object(pipeline, "analyse", audited):
-        options = pipeline.LowerOptions(padding=padding)
+        options = pipeline.LowerOptions(padding=padding, tiles=PRICES)
         compiled = pipeline.run_passes(ir.serde.deserialize_model(proto), options)
     nodes = compiled.report.nodes
     packed = sum(r.lowering != "ordinary" for r in nodes)
@@ -139,6 +144,8 @@ def _check_with(
     out.count("packed nodes", packed)
     out.note("packed", packed > 0)
     out.note("attention", any(r.lowering == "attention" for r in nodes))
+    out.note("sparse", any(r.sparse for r in nodes))
+    out.note("ffn", any(plan_of(n).get("op") == "ffn" for n in lowered.graph.node))
     out.note("exit", any(_is_exit(plan_of(node)) for node in lowered.graph.node))
     out.note("refusal", any(r.refusal is not None and r.dead for r in nodes))
     if not packed and not given_up:

@@ -25,9 +25,9 @@ from benchmarks.cases import (
     shortened,
 )
 from benchmarks.contenders import (
-    BASE,
     CONTENDERS,
     OURS,
+    PADDED,
     Contender,
     buckets,
     live_rows,
@@ -39,14 +39,16 @@ from benchmarks.cost import flops, weight_bytes
 from benchmarks.machine import machine_facts, measure_limits
 from benchmarks.report import save, table
 from benchmarks.run import time_case, time_compile
-from benchmarks.workload import MASK, Feeds, bert_batch, draw_lengths, make_workload
+from benchmarks.sparse_cases import BlocksCase
+from benchmarks.workload import MASK, Feeds, Shared, bert_batch, draw_lengths, make_workload
 from models import minilm
 from models.bert import BERT_BASE, TINY
 from pitc.errors import UsageError
 from pitc.timing import allowed_cores, interleave, one_core, ratio
 
 TINY_CASE = EncoderCase("tiny", TINY, batch=6, length=12, mean=5)
-PEERS = tuple(c for c in CONTENDERS if c.name != OURS)
+BASE = PADDED[0].name
+PEERS = tuple(c for c in PADDED if c.name != OURS)
 
 
 def quiet(_: str) -> None:
@@ -179,8 +181,8 @@ def test_limits_are_plausible() -> None:
     assert 0.5 < limits["read_gbytes_per_s"] < 2_000
 
 
-def test_peers_answer_alike() -> None:
-    result = time_case(TINY_CASE, 2, {}, PEERS, quiet)
+def test_peers_answer_alike(tmp_path: Path) -> None:
+    result = time_case(TINY_CASE, 2, {}, PEERS, quiet, Shared(tmp_path))
     rows = {row["name"]: row for row in result["contenders"]}
     assert {BASE, "ort-singles", "ort-buckets"} <= rows.keys()
     for row in rows.values():
@@ -191,7 +193,7 @@ def test_peers_answer_alike() -> None:
     assert result["workload"]["live_share"] == pytest.approx(30 / 72)
 
 
-def test_wrong_and_failing_peers_are_not_timed() -> None:
+def test_wrong_and_failing_peers_are_not_timed(tmp_path: Path) -> None:
     def off(workload: Any) -> Any:
         return lambda feeds: np.ones((*feeds["input_ids"].shape, TINY.hidden), np.float32)
 
@@ -202,7 +204,8 @@ def test_wrong_and_failing_peers_are_not_timed() -> None:
     wrong = Contender("wrong", off, whole, "numpy")
     broken = Contender("broken", fails, whole, "numpy")
     absent = Contender("absent", fails, whole, "a_package_that_does_not_exist")
-    result = time_case(TINY_CASE, 1, {}, (CONTENDERS[0], wrong, broken, absent), said.append)
+    contenders = PADDED[0], wrong, broken, absent
+    result = time_case(TINY_CASE, 1, {}, contenders, said.append, Shared(tmp_path))
     rows = {row["name"]: row for row in result["contenders"]}
     assert rows.keys() == {BASE, "wrong"}
     assert rows["wrong"]["ms"] is None and rows["wrong"]["error"] > 0.1
@@ -215,14 +218,24 @@ def test_shortened_cases() -> None:
         short = shortened(case, 1)
         assert short.name == case.name
         batch = short.batch if isinstance(short, FootprintCase) else short
-        assert (batch.layers if isinstance(batch, TextCase) else batch.config.layers) == 1
+        if isinstance(batch, TextCase):
+            assert batch.layers == 1
+        elif isinstance(batch, EncoderCase | CompileCase | BlocksCase):
+            assert batch.config.layers == 1
 
 
-def test_unknown_case_names_the_known_ones() -> None:
+def test_cases_are_chosen_by_name_or_family() -> None:
     assert [case.name for case in program.chosen(["compile-bert"])] == ["compile-bert"]
     assert program.chosen([]) == list(CASES)
-    with pytest.raises(UsageError, match=r"no case 'x'.*minilm-64"):
+    families = {case.family for case in CASES}
+    assert sum(len(program.chosen([family])) for family in families) == len(CASES)
+    both = program.chosen(["spmm", "compile-bert", "spmm-2048-1x1-90"])
+    assert {case.family for case in both} == {"spmm", "cost"}
+    assert len(both) == len(program.chosen(["spmm"])) + 1
+    with pytest.raises(UsageError, match=r"no case 'x'.*padding.*spmm.*minilm-64"):
         program.chosen(["x"])
+    with pytest.raises(UsageError, match=r"no case 'spmm-7'.*spmm-2048-32x32-99"):
+        program.chosen(["spmm-7"])
 
 
 @pytest.mark.skipif(
@@ -268,7 +281,7 @@ def test_program_end_to_end(tiny_program: Typer, tmp_path: Path) -> None:
 def test_program_short_runs_leave_no_result_files(
     tiny_program: Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(program, "CONTENDERS", PEERS)
+    monkeypatch.setitem(CONTENDERS, EncoderCase, PEERS)
     arguments = ["tiny", "--rounds", "1", "--layers", "1", "--results", str(tmp_path / "results")]
     done = CliRunner().invoke(tiny_program, arguments)
     assert done.exit_code == 0, done.output
@@ -296,7 +309,7 @@ def test_compile_failures_are_reported() -> None:
 
 
 def test_tables_show_every_contender(tmp_path: Path) -> None:
-    case = {"name": "c"}
+    case = {"name": "c", "targets": {"base": 3.5, "peer": 4.5}}
     rows = [
         {"name": BASE, "error": 0.0, "ms": 8.0, "rounds_ms": [8.0]},
         {"name": OURS, "error": 1e-7, "ms": 2.0, "rounds_ms": [2.0]},
@@ -313,7 +326,8 @@ def test_tables_show_every_contender(tmp_path: Path) -> None:
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(table(result))
     text = console.export_text()
-    for part in ("ort-padded *", "4.00", "wrong answer", "not finite", "8.00", "0.67"):
+    said = "over ort-padded: 3.50x, met", "over ort-padded, the best peer: 4.50x, short"
+    for part in ("ort-padded *", "4.00", "wrong answer", "not finite", "8.00", "0.667", *said):
         assert part in text
     path = save(result, tmp_path / "results")
     assert json.loads(path.read_text()) == result

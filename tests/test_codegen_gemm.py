@@ -30,6 +30,12 @@ SHAPES = [
 REQUESTS = tuple(
     KernelRequest.of("gather_gemm", k=k, n=n, activation=a, residual=r) for k, n, a, r in SHAPES
 )
+# Tails of every kind with bits; k in one stretch, in short stretches, in blocks
+BITS = [(1, 1, "none", 0), (50, 95, "relu", 0), (200, 130, "relu", 0), (3100, 70, "relu", 1)]
+BITS_REQUESTS = tuple(
+    KernelRequest.of("gather_gemm", k=k, n=n, activation=a, residual=r, bits=1)
+    for k, n, a, r in BITS
+)
 CANARY = np.float32(7.25)
 
 pytestmark = pytest.mark.parametrize("level", LEVELS)
@@ -37,7 +43,7 @@ pytestmark = pytest.mark.parametrize("level", LEVELS)
 
 @pytest.fixture(name="kernels", scope="module")
 def _kernels() -> KernelLibrary:
-    return library(*REQUESTS)
+    return library(*REQUESTS, *BITS_REQUESTS)
 
 
 class Case:
@@ -87,7 +93,8 @@ class Case:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_values_of_every_row_count(kernels: KernelLibrary, shape: tuple, level: str) -> None:
-    counts = [0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 97, 203] if shape[0] < 3000 else [0, 2, 7, 99]
+    counts = [0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 17, 19, 97, 203]
+    counts = counts if shape[0] < 3000 else [0, 2, 7, 13, 24, 99]
     for rows in counts:
         case = Case(shape, level, rows, seed=rows)
         c = case.run(kernels)
@@ -128,6 +135,43 @@ def test_nan_and_infinity_stay_in_their_rows(
     assert (np.abs(got[finite] - want[finite]) <= tolerance[finite]).all()
     others = np.isin(case.rows_a, list(marked), invert=True)
     assert np.array_equal(bits(got[others]), bits(clean[case.rows_c][others]))
+
+
+@pytest.mark.parametrize("shape", BITS, ids=str)
+def test_bits_say_which_stored_values_are_not_zero(
+    kernels: KernelLibrary, shape: tuple, level: str
+) -> None:
+    k, n, _, residual = shape
+    panels = panel_count(n)
+    for rows in (0, 1, 2, 4, 6, 7, 8, 11, 15, 20, 101):
+        rng = np.random.default_rng(rows)
+        a, added = normal(rng, rows, k), normal(rng, rows, n)
+        a[1::3] = 0
+        a[3:5] = np.nan
+        w = normal(rng, k, n)
+        if n >= 3:  # +0, -0 and a denormal at the start of every row
+            w[:, :3], added[:, :3] = 0, [0, -0.0, 1e-42]
+        added[1::3] = np.where(rng.random(added[1::3].shape) < 0.5, added[1::3], -0.0)
+        order = np.arange(rows, dtype=np.int32)
+        rows_c = rng.permutation(rows + 2)[:rows].astype(np.int32)
+        c = guarded(np.full((rows + 2, n), CANARY))
+        words = guarded(np.full((rows, panels), -1, np.int64), at_end=bool(rows % 2))
+        operands = [a, order, pack_panels(w), np.zeros(panels * PANEL_WIDTH, np.float32)]
+        operands += [added] if residual else []
+        symbol = BITS_REQUESTS[BITS.index(shape)].symbol
+        half = rows // 2
+        for part in [(0, half), (half, rows)]:
+            for j in range(panels):
+                outputs = (rows_c, c, words, *part, j, j + 1)
+                kernels.call(f"{symbol}_{level}", *operands, *outputs)
+        live = np.zeros((rows, panels * PANEL_WIDTH), bool)
+        live[:, :n] = c[rows_c] != 0
+        assert np.array_equal(np.packbits(live, axis=1, bitorder="little"), words.view(np.uint8))
+        plain = np.full_like(c, CANARY)
+        symbol = symbol.removesuffix("_bits")
+        if symbol in {request.symbol for request in REQUESTS}:
+            kernels.call(f"{symbol}_{level}", *operands, rows_c, plain, 0, rows, 0, panels)
+            assert np.array_equal(bits(plain), bits(c)), rows
 
 
 def test_rows_beyond_two_to_the_31_elements(kernels: KernelLibrary, level: str) -> None:

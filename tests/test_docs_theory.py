@@ -18,7 +18,7 @@ from pitc.ir.index import Poly
 from pitc.passes.facts import fill
 from pitc.passes.facts.derive import derive
 from pitc.passes.facts.softmax import BOUNDED
-from pitc.passes.lower import gemm
+from pitc.passes.lower import weight
 from pitc.passes.regions import attention, domain
 from pitc.passes.regions import choose as regions
 from pitc.passes.rules.constants import evaluate_constants
@@ -133,7 +133,7 @@ def limits() -> str:
         ["coordinates of a domain", domain.MAX_RANK],
         ["domains that are tried", regions.MAX_DOMAINS],
         ["head size of attention", attention.MAX_HEAD_SIZE],
-        ["smallest extent of a fused contraction", gemm.MIN_EXTENT],
+        ["smallest extent of a fused contraction", weight.MIN_EXTENT],
         ["operations that must be saved per byte moved", regions.FLOPS_PER_BYTE],
         ["elements that an unknown size counts for", regions.SYMBOL_ESTIMATE],
         ["the weakest score that masks use", f"{VERY_NEGATIVE:g}"],

@@ -164,7 +164,7 @@ def test_causal_and_padding_guard_by_the_rows_own_key() -> None:
     }
 
 
-def test_relu_zeros_make_a_product_zero_for_all_k() -> None:
+def test_nothing_is_said_of_whole_rows_of_relu_zeros() -> None:
     def make(g: GraphBuilder) -> None:
         x = g.input("x", np.float32, ("rows", 3))
         r = g.op("Relu", x)
@@ -174,7 +174,7 @@ def test_relu_zeros_make_a_product_zero_for_all_k() -> None:
 
     graph = proven(built(make), sizes={"rows": 40})
     assert fills(graph, "r") == {("r[d0, d1] == 0", 0)}
-    assert fills(graph, "y") == {("all j: r[d0, j] == 0", 0)}
+    assert fills(graph, "y") == set()
 
 
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])

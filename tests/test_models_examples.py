@@ -30,6 +30,14 @@ def test_quickstart_shows_the_rows_of_padding() -> None:
     assert done.stdout.endswith("rows of zeros at the padding of the second text: 3\n")
 
 
+def test_relu_blocks_tell_what_they_decide() -> None:
+    done = run_example("relu_blocks.py")
+    assert done.returncode == 0, done.stderr
+    first, second = (line for line in done.stdout.splitlines() if "128 x 1024" in line)
+    assert "70." in first and "2.9%" in second
+    assert done.stdout.count("  ran ") == done.stdout.count("if dense") == 2
+
+
 @pytest.mark.skipif(
     not minilm.installed() and "CI" not in os.environ, reason=f"run: {minilm.INSTALL}"
 )

@@ -6,14 +6,18 @@ rows x columns of accumulators in registers. Each accumulator is one chain of fu
 ascending k, so the bits of a row do not depend on the tile that it falls into.
 
     for each block of rows, for each block of k:    rows of A stay in the second-level cache
-        for each column group of a panel of B:      the k block of the panel stays there too
-            for each row tile:
+        for each stretch of a panel of B:           it stays in the cache that the row tiles need
+            for each column group of the panel, for each row tile:
                 accumulators = 0, or the partial sums in C
-                multiply-add over the k block
-                C = partial sums, or the epilogue after the last k block
+                multiply-add over the stretch, and ask memory for a part of the next one
+                C = partial sums, or the epilogue after the last k
 
-A short last row tile repeats its last row and drops the copies; one or two left-over rows run one
-by one.
+A stretch is a k block of a panel. For few rows it is much shorter: B comes from memory then, row
+tiles after the first one read it from the first-level cache, and all of them share the prefetching,
+so that memory never rests. A short row tile repeats its last row and drops the copies.
+
+With `bits`, the kernel also says which stored values are not zero: words of 64 columns, taken from
+the registers of the epilogue.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,8 +35,14 @@ BLOCK_TILES = 16
 SPLIT_K = 1536
 """Longest k block: longer ones lose the rows of A or the panel of B from the second-level cache."""
 UNROLL_K = 4
-SINGLE_ROWS = 2
-"""So many left-over rows run one by one; more of them fill a padded row tile in less time."""
+PAIR = 2
+"""Rows of the low row tile: as fast as a single row, which waits for its own sums."""
+STREAM_TILES = 6
+"""Up to so many row tiles run by short stretches."""
+STREAM_K = 64
+"""Length of a short stretch: two of them fit into the first-level cache."""
+NEAR_K = 32
+"""How far ahead a lone row tile asks for B: 8 KiB, the best of 1 to 32 KiB."""
 
 ACTIVATIONS: Mapping[str, Callable[[tir.Expr], tir.Expr]] = {
     "none": lambda x: x,
@@ -66,7 +76,7 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: Target) -> Any:
 
     Args:
         symbol: Name of the kernel.
-        params: `k`, `n`, `activation`, `residual`.
+        params: `k`, `n`, `activation`, `residual`, and `bits`, 0 if not there.
         target: CPU level.
     """
     if params["k"] < 1 or params["n"] < 1 or params["activation"] not in ACTIVATIONS:
@@ -88,13 +98,34 @@ class _Columns:
         return self.last_lanes if v == self.vectors - 1 else tir.LANES
 
 
+@dataclass(frozen=True, slots=True)
+class _RowTiles:
+    """Row tiles of a block of rows: its first row, full and padded ones, a pair or none, all."""
+
+    first: tir.Expr
+    full: tir.Expr
+    pair: tir.Expr
+    count: tir.Expr
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Rows `start`.. of panel `j`; `ahead` of them starts what the row tiles share to prefetch."""
+
+    j: tir.Expr
+    start: tir.Expr
+    length: tir.Expr
+    ahead: tir.Expr
+    share: tir.Expr
+    """65536 / number of row tiles, rounded up."""
+
+
 class _Kernel:
     """Emits one kernel: its arguments, and the loops around the register tile."""
 
     def __init__(self, params: Mapping[str, Any], chosen: Variant) -> None:
         k, self.n = params["k"], params["n"]
         self.k, self.k_block = k, chosen.dense_tile["k"]
-        self.k_blocks = -(-k // self.k_block)
         self.tile_rows, self.group = chosen.dense_tile["m"], chosen.dense_tile["n"]
         self.activation = ACTIVATIONS[params["activation"]]
         panels = panel_count(self.n)
@@ -106,76 +137,101 @@ class _Kernel:
         self.residual = tir.tensor("residual", (listed, self.n)) if params["residual"] else None
         self.rows_c = tir.tensor("rows_c", (listed,), "int32")
         self.c = tir.tensor("c", (rows_of_c, self.n))
+        self.bits = tir.tensor("bits", (listed, panels), "int64") if params.get("bits") else None
         self.i0, self.i1, self.j0, self.j1 = tir.scalars("i0", "i1", "j0", "j1")
 
     def emit(self) -> None:
-        """Blocks of rows, blocks of k, panels."""
+        """Blocks of rows, blocks of k, panels, stretches."""
+        if self.bits is not None:
+            self.bits = tir.bit_pieces(self.bits)
         block = BLOCK_TILES * self.tile_rows
         with tir.serial(0, (self.i1 - self.i0 + block - 1) // block) as ib:
             first = tir.bind(self.i0 + ib * block)
-            count = tir.bind(tir.smaller(tir.int64(block), self.i1 - first))
-            blocks = tir.serial(0, tir.int64(self.k_blocks))
+            tiles = self.cut_rows(first, tir.smaller(tir.int64(block), self.i1 - first))
+            whole, near = tir.int64(self.k), tir.int64(NEAR_K)
+            lone = tiles.count == 1
+            block_k = tir.choose(tiles.count <= STREAM_TILES, whole, tir.int64(self.k_block))
+            block_k = tir.hold(block_k)
+            short = tir.both(tiles.count > 1, tiles.count <= STREAM_TILES)
+            longest = tir.hold(tir.choose(short, tir.int64(STREAM_K), block_k))
+            ahead = tir.hold(tir.choose(lone, near, tir.choose(short, longest, whole)))
+            share = tir.hold((65535 + tiles.count) // tiles.count)
+            blocks = tir.serial(0, (self.k + block_k - 1) // block_k)
             with blocks as kb, tir.serial(self.j0, self.j1) as j:
-                self.panel(kb, j, first, count)
+                begin = tir.hold(kb * block_k)
+                here = tir.hold(tir.smaller(block_k, self.k - begin))
+                with tir.serial(0, (here + longest - 1) // longest) as s:
+                    start = tir.hold(begin + s * longest)
+                    length = tir.hold(tir.smaller(longest, begin + here - start))
+                    self.panel(_Stretch(j, start, length, ahead, share), tiles)
 
-    def panel(self, kb: tir.Expr, j: tir.Expr, first: tir.Expr, count: tir.Expr) -> None:
+    def cut_rows(self, first: tir.Expr, count: tir.Expr) -> _RowTiles:
+        """Full row tiles; one or two rows that are left make a pair, more of them a padded tile."""
+        height = self.tile_rows
+        full = tir.hold(count // height)
+        rest = tir.bind(count - full * height)
+        as_pair = tir.bind(rest <= PAIR)
+        pair = tir.hold(tir.choose(as_pair, (rest + 1) // PAIR, tir.int64(0)))
+        full = tir.hold(tir.choose(as_pair, full, full + 1))
+        return _RowTiles(first, full, pair, tir.hold(full + pair))
+
+    def panel(self, stretch: _Stretch, tiles: _RowTiles) -> None:
         """All row tiles of a block of rows against the column groups of one panel."""
         per_panel = PANEL_WIDTH // self.group
         full, rest = divmod(self.n, self.group)
         if full:
-            here = tir.smaller(tir.int64(per_panel), full - j * per_panel)
+            here = tir.smaller(tir.int64(per_panel), full - stretch.j * per_panel)
             with tir.serial(0, here) as g:
                 columns = _Columns(tir.bind(g * self.group), self.group // tir.LANES, tir.LANES)
-                self.row_tiles(kb, j, columns, first, count)
+                self.row_tiles(stretch, columns, tiles)
         if rest:
             start = tir.int64(full % per_panel * self.group)
             columns = _Columns(start, -(-rest // tir.LANES), (rest - 1) % tir.LANES + 1)
-            with tir.when(j == full // per_panel):
-                self.row_tiles(kb, j, columns, first, count)
+            with tir.when(stretch.j == full // per_panel):
+                self.row_tiles(stretch, columns, tiles)
 
-    def row_tiles(
-        self, kb: tir.Expr, j: tir.Expr, columns: _Columns, first: tir.Expr, count: tir.Expr
-    ) -> None:
-        """Full and padded row tiles, then single rows."""
+    def row_tiles(self, stretch: _Stretch, columns: _Columns, tiles: _RowTiles) -> None:
+        """Full and padded row tiles, then the pair."""
         height = self.tile_rows
-        tiles = tir.bind(count // height)
-        rest = tir.bind(count - tiles * height)
-        single = tir.bind(tir.choose(rest <= SINGLE_ROWS, rest, tir.int64(0)))
-        whole = tir.bind(tir.choose(rest > SINGLE_ROWS, tiles + 1, tiles))
-        with tir.serial(0, whole) as p:
-            _RegisterTile(self, columns, j, tir.bind(first + p * height), height).emit(kb)
-        with tir.serial(0, single) as r:
-            _RegisterTile(self, columns, j, tir.bind(first + tiles * height + r), 1).emit(kb)
+        with tir.serial(0, tiles.full) as p:
+            first = tir.bind(tiles.first + p * height)
+            _RegisterTile(self, stretch, columns, first, height).emit(p)
+        with tir.serial(0, tiles.pair) as p:
+            first = tir.bind(tiles.first + tiles.full * height + p * PAIR)
+            _RegisterTile(self, stretch, columns, first, PAIR).emit(tir.bind(tiles.full + p))
 
 
 class _RegisterTile:
-    """Emits one register tile: rows `first`.. of the row list x one column group of panel `j`."""
+    """Emits one register tile: rows `first`.. of the row list x one column group of a panel."""
 
     def __init__(
-        self, kernel: _Kernel, columns: _Columns, j: tir.Expr, first: tir.Expr, rows: int
+        self, kernel: _Kernel, stretch: _Stretch, columns: _Columns, first: tir.Expr, rows: int
     ) -> None:
-        self.kernel, self.columns, self.j, self.first, self.rows = kernel, columns, j, first, rows
+        self.kernel, self.stretch, self.columns = kernel, stretch, columns
+        self.first, self.rows = first, rows
         self.listed = [tir.bind(tir.smaller(first + r, kernel.i1 - 1)) for r in range(rows)]
-        self.column = tir.bind(j * PANEL_WIDTH + columns.start)
+        self.column = tir.bind(stretch.j * PANEL_WIDTH + columns.start)
         self.acc = tir.grid(rows, columns.vectors)
         self.places = [(r, v) for r in range(rows) for v in range(columns.vectors)]
 
-    def emit(self, kb: tir.Expr) -> None:
-        """One k block of the tile."""
-        kernel = self.kernel
-        if kernel.k_blocks == 1:
+    def emit(self, number: tir.Expr) -> None:
+        """One stretch of the tile, the `number`-th of its row tiles."""
+        kernel, stretch = self.kernel, self.stretch
+        if kernel.k <= STREAM_K:
             self.fetch()
             self.clear()
-            self.multiply(kb)
-            self.write(self.epilogue)
-        else:
-            last = kb == kernel.k_blocks - 1
-            if kernel.residual is not None:
-                with tir.when(last):
-                    self.fetch()
-            tir.either(kb == 0, self.clear, self.resume)
-            self.multiply(kb)
-            tir.either(last, lambda: self.write(self.epilogue), lambda: self.write(self.partial))
+            self.multiply(number)
+            self.write(self.epilogue, self.bits)
+            return
+        last = tir.bind(stretch.start + stretch.length == kernel.k)
+        if kernel.residual is not None:
+            with tir.when(last):
+                self.fetch()
+        tir.either(stretch.start == 0, self.clear, self.resume)
+        self.multiply(number)
+        tir.either(
+            last, lambda: self.write(self.epilogue, self.bits), lambda: self.write(self.partial)
+        )
 
     def clear(self) -> None:
         """Start the sums at 0."""
@@ -197,33 +253,47 @@ class _RegisterTile:
                 at = self.column + v * tir.LANES
                 tir.prefetch(self.kernel.residual, self.listed[r], at)
 
-    def multiply(self, kb: tir.Expr) -> None:
-        """Add the products of one k block."""
-        kernel, columns = self.kernel, self.columns
+    def multiply(self, number: tir.Expr) -> None:
+        """Add the products of the stretch, and ask for this tile's part of the next one."""
+        kernel, columns, stretch = self.kernel, self.columns, self.stretch
         rows_a = [tir.index_of(kernel.rows_a, i) for i in self.listed]
-        start = tir.bind(kb * kernel.k_block)
-        length = tir.bind(tir.smaller(tir.int64(kernel.k_block), kernel.k - start))
+        before = tir.hold(number * stretch.length)
+        next_start = tir.hold(stretch.start + stretch.ahead)
 
         def step(i: tir.Expr) -> None:
-            k = start + i
-            b = [
-                tir.keep(tir.load(kernel.b, self.j, k, columns.start + v * tir.LANES))
-                for v in range(columns.vectors)
-            ]
+            k = stretch.start + i
+            # The part is shorter than the stretch, so lines are named several times: that is free.
+            part = tir.hold(next_start + ((before + i) * stretch.share >> 16))
+            at = [columns.start + v * tir.LANES for v in range(columns.vectors)]
+            for start in at:
+                tir.prefetch(kernel.b, stretch.j, part, start)
+            b = [tir.keep(tir.load(kernel.b, stretch.j, k, start)) for start in at]
             for r in range(self.rows):
                 a = tir.keep(tir.splat(kernel.a[rows_a[r], k]))
                 for v in range(columns.vectors):
                     self.acc[r][v].set(tir.fma(a, b[v], self.acc[r][v].value))
 
-        tir.unrolled(length, UNROLL_K, step, rest=kernel.k % UNROLL_K > 0)
+        tir.unrolled(stretch.length, UNROLL_K, step, rest=kernel.k % UNROLL_K > 0)
 
-    def write(self, finish: Callable[[int, tir.Expr, tir.Expr, int], tir.Expr]) -> None:
-        """Store `finish(row, sums, column, lanes)` of every vector, but not of repeated rows."""
+    def write(
+        self,
+        finish: Callable[[int, tir.Expr, tir.Expr, int], tir.Expr],
+        note: Callable[[int, tir.Expr, tir.Expr, int], None] | None = None,
+    ) -> None:
+        """Store `finish(row, sums, column, lanes)` of every vector, but not of repeated rows.
+
+        What was stored goes to `note(row, values, column, lanes)`.
+        """
         for r in range(self.rows):
             with tir.when(self.first + r < self.kernel.i1):
-                self.write_row(r, finish)
+                self.write_row(r, finish, note)
 
-    def write_row(self, r: int, finish: Callable[[int, tir.Expr, tir.Expr, int], tir.Expr]) -> None:
+    def write_row(
+        self,
+        r: int,
+        finish: Callable[[int, tir.Expr, tir.Expr, int], tir.Expr],
+        note: Callable[[int, tir.Expr, tir.Expr, int], None] | None,
+    ) -> None:
         """Store one row; a run-time loop over its vectors keeps the code of an activation short."""
         columns, kernel = self.columns, self.kernel
         sums = tir.stack(columns.vectors)
@@ -233,8 +303,10 @@ class _RegisterTile:
 
         def put(v: tir.Expr, lanes: int) -> None:
             at = tir.bind(self.column + v * tir.LANES)
-            value = finish(r, tir.keep(sums[v]), at, lanes)
+            value = tir.keep(finish(r, tir.keep(sums[v]), at, lanes))
             tir.store(kernel.c, value, row_c, at, lanes=lanes)
+            if note:
+                note(r, value, at, lanes)
 
         full = columns.vectors - (columns.last_lanes < tir.LANES)
         if full:
@@ -242,6 +314,19 @@ class _RegisterTile:
                 put(v, tir.LANES)
         if full < columns.vectors:
             put(tir.int64(full), columns.last_lanes)
+
+    def bits(self, row: int, x: tir.Expr, at: tir.Expr, lanes: int) -> None:
+        """Note which values are not zero; the vector that ends C also clears the rest of a word."""
+        kernel = self.kernel
+        if kernel.bits is None:
+            return
+        tir.assign(kernel.bits, tir.nonzero_mask(x, lanes), self.listed[row], at // tir.LANES)
+        ends = -(-kernel.n // tir.LANES)
+        rest = -ends % (PANEL_WIDTH // tir.LANES)
+        if rest:
+            with tir.when(at // tir.LANES == ends - 1):
+                for i in range(rest):
+                    tir.assign(kernel.bits, tir.int16(0), self.listed[row], tir.int64(ends + i))
 
     def partial(self, _row: int, x: tir.Expr, _at: tir.Expr, _lanes: int) -> tir.Expr:
         """Before the last k block: the sums as they are."""

@@ -15,8 +15,8 @@ from pitc.passes.control.bodies import FIXED, captured, states_of
 from pitc.passes.control.branches import close_branches
 from pitc.passes.control.graft import detach, names_of
 from pitc.passes.facts.dead import dead_facts
-from pitc.passes.lower.gemm import Panels
 from pitc.passes.lower.rewrite import rewrite
+from pitc.passes.lower.weight import Panels
 from pitc.passes.records import node_records
 from pitc.passes.regions.choose import choose_regions
 
@@ -54,7 +54,7 @@ def lower_bodies(graph: Graph) -> LoweredBodies:
         out.regions += regions.records
         for text in inner.assumptions:
             graph.assume(text, node)
-        state = rewrite(inner, regions, {}, f"pitc.body{number}")
+        state = rewrite(inner, regions, {}, prefix=f"pitc.body{number}")
         close_branches(inner.model)
         out.kernels |= state.kernels
         out.panels.made |= state.panels.made

@@ -55,14 +55,13 @@ from pitc.passes.facts.finite import (
     row_clean,
 )
 from pitc.passes.facts.seeds import (
-    ZERO_VALUED,
     own,
-    reaches_contraction,
     seed_constant,
     seed_input,
     truth_values,
 )
 from pitc.passes.facts.softmax import softmax_facts
+from pitc.passes.facts.zeros import holds_zeros, scattered
 from pitc.passes.normalise import normalise
 from pitc.passes.rules.constants import evaluate_constants
 
@@ -197,8 +196,8 @@ def known_at(view: NodeView, read: Read) -> list[FillFact]:
 def _facts(view: NodeView, output: int, expr: TensorExpr | None) -> list[FillFact]:
     graph, name = view.graph, view.out(output)
     facts = [] if expr is None else _by_combine(view, output, expr)
-    if expr is not None and output == 0:
-        facts = _with_own(view, expr, facts)
+    if output == 0 and holds_zeros(view, expr, facts):
+        facts = [*facts, own(graph, name, "nz", False, 0)]
     dtype = graph.dtypes.get(name)
     # a softmax takes a key for live that no fact masks, so a bool's facts must leave no point open
     if dtype is not None and dtype.kind == "b" and not _complete(facts):
@@ -334,10 +333,16 @@ def _product(view: NodeView, expr: TensorExpr) -> list[FillFact]:
                 guard = both(guard, term_guard(view, other))
         for f in known_at(view, read) if guard is not None else ():
             at = both(f.region, guard) if annihilates(f.constant) else None
-            r = None if at is None else for_all(at, axes)
+            r = None if at is None else _over(view, at, axes)
             if r is not None:
                 out.append(FillFact(r, f.constant))
     return out
+
+
+def _over(view: NodeView, r: Region, axes: range) -> Region | None:
+    """The region in which r holds along all of the reduced axes, where that is worth a fact."""
+    bound = {t.src for t in r if t.src and any(d in axes for d in t.dims())}
+    return None if any(scattered(view.graph, x) for x in bound) else for_all(r, axes)
 
 
 def _reduced(view: NodeView, expr: TensorExpr) -> list[FillFact]:
@@ -347,7 +352,7 @@ def _reduced(view: NodeView, expr: TensorExpr) -> list[FillFact]:
         return []
     out = []
     for f in known_at(view, expr.reads[0]):
-        if _survives(f.constant, expr.reducer) and (r := for_all(f.region, axes)) is not None:
+        if _survives(f.constant, expr.reducer) and (r := _over(view, f.region, axes)) is not None:
             out.append(FillFact(r, f.constant))
     return out
 
@@ -387,17 +392,3 @@ def written_axis(view: NodeView, expr: TensorExpr) -> int | None:
     mask = view.image(1)
     extents = view.graph.shapes.get(mask) if mask is not None else None
     return axis if extents is not None and extents == expr.shape[axis : axis + 1] else None
-
-
-def _with_own(view: NodeView, expr: TensorExpr, facts: list[FillFact]) -> list[FillFact]:
-    """Facts and the value's own tautology, where its zeros are worth a test."""
-    graph, name = view.graph, view.out(0)
-    if view.op in ("Mul", "Einsum") and not expr.reduced and facts:
-        # zero where either mask is: that is a union; its own "!= 0" says it in one test
-        sources = {t.src for f in facts if len(f.region) == 1 for t in f.region}
-        joint = len(sources) > 1 and all(is_zero(f.constant) for f in facts)
-        if joint and reaches_contraction(graph, name):
-            return [own(graph, name, "nz", False, 0), *facts]
-    if view.op in ZERO_VALUED and view.domain == "" and reaches_contraction(graph, name):
-        return [*facts, own(graph, name, "nz", False, 0)]
-    return facts

@@ -1,27 +1,24 @@
 """Where fill facts start: tautologies about masks, and constants.
 
 "Where T == 0, T is 0" is true of every value. It is worth saying of those whose zeros decide
-something: mask inputs, bools, one-hot and ReLU outputs that reach a contraction.
+something: mask inputs and bools here, and what `pitc.passes.facts.zeros` finds among results.
 """
 
 import numpy as np
-import onnx_ir as ir
 
 from pitc.ir.constant import NEG, NZ, VERY_NEGATIVE, Constant, FillFact
 from pitc.ir.expr import Combine
 from pitc.ir.graph import Array, Graph
 from pitc.ir.nodes import output_names
 from pitc.ir.region import EVERYWHERE, Predicate, Region, Test
+from pitc.passes.facts.zeros import is_factor
 
 MOSTLY = 0.5  # share of zeros from which a weight counts as masked
 SAMPLE = 4096
 MASK_SIZE = 64  # smaller constants are not masks
-ZERO_VALUED = frozenset({"Relu", "ThresholdedRelu", "Clip", "OneHot", "ScatterElements"})
-ZERO_KEEPING = frozenset({"Mul", "Dropout", "Identity", "Cast"})
 MASKING = frozenset(
     {"Add", "Sub", "Sum", "Mul", "Div", "Neg", "Where", "Min", "Max", "Cast", "Identity"}
 )
-CONTRACTIONS = (Combine.PRODUCT, Combine.BIASED_PRODUCT)
 
 
 def own(graph: Graph, name: str, pred: Predicate, yes: bool, c: Constant) -> FillFact:
@@ -59,9 +56,7 @@ def seed_input(graph: Graph, name: str, is_mask: bool) -> list[FillFact]:
         return zero_or_not(graph, name)
     if dtype.kind != "f":
         return []
-    readers = {n.op_type for n in _readers(graph, name)}
-    masks = bool(readers & {"Mul", "Einsum"})
-    facts = zero_or_not(graph, name) if masks else []
+    facts = zero_or_not(graph, name) if is_factor(graph, name) else []
     return facts + [own(graph, name, "neg", True, NEG)] * reaches_softmax(graph, name)
 
 
@@ -91,33 +86,8 @@ def _mostly_zero(x: Array) -> bool:
     return float(np.mean(x == 0)) > MOSTLY
 
 
-def _readers(graph: Graph, name: str) -> list[ir.Node]:
-    """Nodes that read the value, or what movement operators make of it."""
-    seen, todo, out = {name}, [name], []
-    while todo:
-        for node in graph.uses.get(todo.pop(), ()):
-            out.append(node)
-            for output in output_names(node):
-                expr = graph.exprs.get(output)
-                moves = expr is not None and (expr.combine is Combine.MOVE)
-                if (moves or node.op_type in ("Cast", "Identity")) and output not in seen:
-                    seen.add(output)
-                    todo.append(output)
-    return out
-
-
-def reaches_contraction(graph: Graph, name: str) -> bool:
-    """True when zeros of the value arrive as they are at an operand of a contraction."""
-    return _reaches(graph, name, CONTRACTIONS, ZERO_KEEPING)
-
-
 def reaches_softmax(graph: Graph, name: str) -> bool:
     """True when very negative elements of the value can decide a softmax: it is a mask."""
-    return _reaches(graph, name, (Combine.SOFTMAX,), MASKING)
-
-
-def _reaches(graph: Graph, name: str, goals: tuple[Combine, ...], through: frozenset[str]) -> bool:
-    """Whether the value gets to a goal through movement and the given elementwise operators."""
     seen, todo = {name}, [name]
     while todo:
         for node in graph.uses.get(todo.pop(), ()):
@@ -125,9 +95,9 @@ def _reaches(graph: Graph, name: str, goals: tuple[Combine, ...], through: froze
                 expr = graph.exprs.get(output)
                 if expr is None or output in seen:
                     continue
-                if expr.combine in goals:
+                if expr.combine is Combine.SOFTMAX:
                     return True
-                if expr.combine is Combine.MOVE or node.op_type in through:
+                if expr.combine is Combine.MOVE or node.op_type in MASKING:
                     seen.add(output)
                     todo.append(output)
     return False

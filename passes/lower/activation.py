@@ -90,6 +90,17 @@ def activation_behind(graph: Graph, start: ir.Value) -> Activation | None:
     return None
 
 
+def relu_operand(graph: Graph, value: ir.Value) -> ir.Value | None:
+    """The value of which one node makes another one by ReLU; None where it is made otherwise."""
+    node = value.producer()
+    operands = [] if node is None else [x for x in node.inputs if x is not None]
+    computed = [x for x in operands if scalar_of(x) is None]
+    if node is None or len(computed) != 1:
+        return None
+    result = _evaluate(graph, node, {computed[0]: SAMPLES})
+    return computed[0] if result is not None and _known(result) == "relu" else None
+
+
 def _only_open(samples: Mapping[ir.Value, Array], inside: list[ir.Node]) -> ir.Value | None:
     """The one value that is read outside; None where several are, or an inner one is a graph
     output.

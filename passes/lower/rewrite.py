@@ -2,6 +2,7 @@
 SWrite at exits.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,10 +15,13 @@ from pitc.ir.index import Poly
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.plan import Plan
 from pitc.ir.region import Region
+from pitc.ir.tiles import TileTable
 from pitc.passes.expand import restore_fused
 from pitc.passes.lower.builder import Builder
-from pitc.passes.lower.gemm import Panels, fuse_gemms
+from pitc.passes.lower.contract import Contractions, fuse_contractions
 from pitc.passes.lower.live import live_points
+from pitc.passes.lower.rows import replace_sizes
+from pitc.passes.lower.weight import Panels
 from pitc.passes.regions.choose import Regions
 from pitc.passes.regions.demand import is_shape_of_packed
 from pitc.passes.regions.domain import Coords, Domain, domain_of
@@ -62,10 +66,11 @@ class Rewriter:
 
     graph: Graph
     build: Builder
+    sparse: Collection[ir.Node] = ()
     detected: dict[Domain, Detected] = field(default_factory=dict)
     packed: dict[tuple[str, Domain, tuple[object, ...]], ir.Value] = field(default_factory=dict)
     kernels: dict[KernelRequest, None] = field(default_factory=dict)
-    contractions: list[ir.Node] = field(default_factory=list)
+    contractions: Contractions = field(default_factory=Contractions)
     panels: Panels = field(default_factory=Panels)
 
     def detect(self, domain: Domain) -> Detected:
@@ -205,7 +210,9 @@ class Rewriter:
             if made is not None:
                 made.metadata_props.update(node.metadata_props)
             if form.op_type in ("MatMul", "Gemm") and made is not None:
-                self.contractions.append(made)
+                self.contractions.packed.append(made)
+                if node in self.sparse:
+                    self.contractions.sparse[made] = node
         for packing, value in zip(form.outputs, outputs, strict=False):
             if packing is not None:
                 self.packed[packing.name, packing.domain, packing.coords] = value
@@ -243,7 +250,13 @@ def _size(e: Poly) -> int | str | None:
 
 
 def rewrite(
-    graph: Graph, regions: Regions, given_up: dict[str, list[Region]], prefix: str = "pitc"
+    graph: Graph,
+    regions: Regions,
+    given_up: dict[str, list[Region]],
+    *,
+    sparse: Collection[ir.Node] = (),
+    tiles: TileTable | None = None,
+    prefix: str = "pitc",
 ) -> Rewriter:
     """Turn chosen forms into nodes, in place.
 
@@ -251,12 +264,14 @@ def rewrite(
         graph: The analysed graph; its model is changed.
         regions: The chosen forms.
         given_up: Outputs that the user gives up at dead tokens: they are 0 there.
+        sparse: Contractions whose left operand may hold zeros at run time.
+        tiles: Prices of sparse variants; None: there are none.
         prefix: Prefix of all new names.
 
     Returns:
         The rewriter: detectors made and kernels requested.
     """
-    state = Rewriter(graph, Builder(graph, prefix))
+    state = Rewriter(graph, Builder(graph, prefix), sparse)
     for node in graph.nodes:
         if node not in regions.demand.forms:
             continue
@@ -275,27 +290,19 @@ def rewrite(
                 whole.shape = old.shape
     for node in graph.nodes:
         if node in regions.demand.nodes and is_shape_of_packed(graph, regions.forms, node):
-            _size_only(state, node)
+            replace_sizes(graph, state.build, node)
     for name, regions_given in given_up.items():
         _zero_given_up(state, name, regions_given, regions)
-    requests, state.panels = fuse_gemms(graph, state.build, state.contractions, LIBRARY)
+    unpacked = [n for n in sparse if n not in regions.demand.forms and n in regions.demand.nodes]
+    state.contractions.sparse |= {n: n for n in unpacked}
+    requests, state.panels = fuse_contractions(
+        graph, state.build, state.contractions, LIBRARY, tiles
+    )
     state.kernels |= dict.fromkeys(requests)
     RemoveUnusedNodesPass()(graph.model)
-    restore_fused(graph.model, regions.demand.forms)
+    restore_fused(graph.model, {*regions.demand.forms, *unpacked})
     graph.model.graph.sort()
     return state
-
-
-def _size_only(state: Rewriter, node: ir.Node) -> None:
-    """Replace Shape of a value that runs packed by its sizes."""
-    operand = node.inputs[0]
-    shape = state.graph.shapes.get(operand.name or "" if operand is not None else "") or ()
-    ends = [node.attributes[k].as_int() if k in node.attributes else None for k in ("start", "end")]
-    sizes = [state.build.size(e) for e in shape][slice(*ends)]
-    none = state.build.constant(np.zeros(0, np.int64))
-    whole = state.build.concat(sizes) if sizes else none
-    ir.convenience.replace_all_uses_with(node.outputs[0], whole, replace_graph_outputs=True)
-    state.build.rebind(node.outputs[0].name or "", whole)
 
 
 def _zero_given_up(state: Rewriter, name: str, given: list[Region], regions: Regions) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.panels import PANEL_WIDTH
-from pitc.passes.lower.gemm import Panels
+from pitc.passes.lower.weight import Panels
 
 SLICE_BY_INPUTS = 10  # first operator set in which Slice takes its bounds as inputs
 

@@ -1,9 +1,11 @@
-"""The command line: `pitc compile`, `run`, `verify`, `bench`, `explain`, `inspect`, `doctor`.
+"""The command line: `pitc compile`, `run`, `verify`, `bench`, `explain`, `inspect`, `tune`,
+`doctor`.
 
 app.py       commands and options; imports typer and rich only
 actions.py   what each command does
 bench.py     what `bench` does
 plot.py      its picture
+tiles.py     what `tune` and `inspect --tiles` do
 show.py      tables and text for people
 steps.py     numbered progress
 """

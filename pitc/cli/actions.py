@@ -35,6 +35,7 @@ from pitc.session import arrays, plain_session, run_session
 if TYPE_CHECKING:
     from pitc.config import Settings
     from pitc.feeds import Case, InputSpec
+    from pitc.trace import Decision
 
 #: Version of what `--json` prints.
 JSON_SCHEMA = 1
@@ -90,6 +91,7 @@ def compile_model(model: Path | None, settings: "Settings", *, force: bool, json
             output=folder,
             force=force,
             dump_ir=settings.path("dump_ir"),
+            tiles=settings.path("tiles"),
             progress=steps,
             kernel_progress=steps.kernels,
         )
@@ -120,6 +122,7 @@ def open_model(
             model,
             settings.target,
             settings.text("padding"),
+            tiles=settings.path("tiles"),
             progress=steps,
             kernel_progress=steps.kernels,
         )
@@ -388,28 +391,65 @@ def _reduce(
     }
 
 
-def explain_model(model: Path, padding: str | None, pattern: str | None, *, json: bool) -> None:
+def explain_model(
+    model: Path,
+    padding: str | None,
+    pattern: str | None,
+    *,
+    trace: Path | None,
+    output: Path | None,
+    plot: Path | None,
+    json: bool,
+) -> None:
     """`pitc explain`."""
+    from pitc.cli.page import body_of, write_report
+    from pitc.cli.plot import check_plot, draw_decisions
+    from pitc.trace import contractions
+
+    if output is not None:
+        check_file(output, (".json", ".html"), "report")
+    if plot is not None:
+        if trace is None:
+            raise UsageError("--plot shows decisions", hint="name a trace by --trace")
+        check_plot(plot)
+    decisions = _traced(trace)
     report = _report(model, padding)
     records = report.nodes
     if pattern is not None:
         records = [r for r in records if _fits(r, pattern)]
         if not records:
             raise UsageError(f"no node fits {pattern!r}", path=model)
+    kept = {r.node for r in records}
+    if pattern is not None and decisions is not None:
+        decisions = [d for d in decisions if d.node in kept]
+    traced = None if decisions is None else contractions(decisions)
     if json:
-        kept = {r.node for r in records}
-        body = report.to_dict()
+        body = body_of(report, traced)
         print_json(body | {"nodes": [n for n in body["nodes"] if n["node"] in kept]})
     else:
         show.explained(report, records)
+        if traced is not None:
+            show.decided(traced, report.sparse)
+    if output is not None:
+        write_report(output, report, traced)
+    if plot is not None:
+        draw_decisions(plot, decisions or [], report.model)
+
+
+def _traced(trace: Path | None) -> "list[Decision] | None":
+    from pitc.trace import read_trace
+
+    return None if trace is None else read_trace(trace)
 
 
 def _report(model: Path, padding: str | None) -> Report:
     if not os.path.isdir(model):
         imported, source = api.import_model(model)
         api.check_loads(model, imported)
-        options = CompileOptions(padding=resolve({"padding": padding}).text("padding"))
-        report = api.lower(imported, options).report
+        settings = resolve({"padding": padding})
+        options = CompileOptions(padding=settings.text("padding"))
+        tiles = api.tile_table(settings.path("tiles"))
+        report = api.lower(imported, options, tiles=tiles).report
         report.model = source.name
         return report
     _no_options_of_an_artifact(model, padding=padding)
@@ -420,8 +460,10 @@ def _fits(record: NodeRecord, pattern: str) -> bool:
     return any(fnmatch.fnmatchcase(text, pattern) for text in (record.node, record.op_type))
 
 
-def inspect_artifact(artifact: Path, *, ep: bool, json: bool) -> None:
+def inspect_artifact(artifact: Path | None, *, ep: bool, json: bool) -> None:
     """`pitc inspect`."""
+    if artifact is None:
+        raise UsageError("Missing argument 'ARTIFACT'", hint="see pitc inspect --help")
     from pitc.placement import Placement, pit_nodes, placement
 
     check = check_artifact(artifact)

@@ -41,6 +41,15 @@ Target = Annotated[
         rich_help_panel=SPARSITY,
     ),
 ]
+Tiles = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Tile table with the costs of sparse contractions; "
+        "default: pitc tune's of this machine, else the shipped one.",
+        rich_help_panel=SPARSITY,
+    ),
+]
 Json = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON object instead of text.", rich_help_panel=OUTPUT),
@@ -85,6 +94,7 @@ def compile(
     ] = None,
     target: Target = None,
     padding: Padding = None,
+    tiles: Tiles = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing artifact.")] = False,
     dump_ir: Annotated[
         Path | None,
@@ -121,6 +131,7 @@ def compile(
         {
             "target": target,
             "padding": padding,
+            "tiles": tiles,
             "output": output,
             "dump_ir": dump_ir,
             "report": report,
@@ -238,6 +249,23 @@ def bench(
         float, typer.Option(min=0, help="No round starts after this much time.")
     ] = 60.0,
     tolerance: Tolerance = None,
+    trace: Annotated[
+        bool,
+        typer.Option(
+            "--trace",
+            help="Also show what each sparse contraction decided, predicted and took, "
+            "and what it takes when it is dense.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
+    trace_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.jsonl",
+            help="Keep these decisions for pitc explain; implies --trace.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -267,6 +295,8 @@ def bench(
         rounds=rounds,
         seconds=seconds,
         tolerance=tolerance,
+        trace=trace or trace_file is not None,
+        trace_file=trace_file,
         plot=plot,
         quiet=quiet,
         json=json,
@@ -283,29 +313,99 @@ def explain(
             metavar="PATTERN", help="Only nodes whose name or operator fits, e.g. 'MatMul*'."
         ),
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.jsonl",
+            help="Also show what sparse contractions decided when the model ran: "
+            "a file made by PITC_TRACE or pitc bench.",
+        ),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write all of it to a .json or .html file, too.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.png",
+            help="Draw time over density of the decisions; needs matplotlib.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show, node by node, what is done and why, or why not."""
     from pitc.cli import actions
 
-    actions.explain_model(model, padding, node, json=json)
+    actions.explain_model(model, padding, node, trace=trace, output=report, plot=plot, json=json)
 
 
 @app.command(epilog="Example: pitc inspect model.pitc --ep")
 def inspect(
-    artifact: Annotated[Path, typer.Argument(metavar="ARTIFACT", help="A folder *.pitc.")],
+    artifact: Annotated[
+        Path | None, typer.Argument(metavar="ARTIFACT", help="A folder *.pitc.")
+    ] = None,
     ep: Annotated[
         bool,
         typer.Option(
             "--ep", help="Also load it, and show which execution provider runs which nodes."
         ),
     ] = False,
+    tiles: Annotated[
+        bool, typer.Option("--tiles", help="Show the tile table in force instead of an artifact.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show what an artifact is, what is in it, and whether it runs here."""
-    from pitc.cli import actions
+    if tiles:
+        from pitc.cli import tiles as action
 
-    actions.inspect_artifact(artifact, ep=ep, json=json)
+        action.inspect_tiles(artifact, json=json)
+    else:
+        from pitc.cli import actions
+
+        actions.inspect_artifact(artifact, ep=ep, json=json)
+
+
+@app.command(epilog="Example: pitc tune --quick")
+def tune(
+    level: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LEVEL",
+            help="CPU level of the kernels, v4 or v3; default: the best that runs here.",
+            autocompletion=lambda: ["v4", "v3"],
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Measure fewer points, in about a minute.")
+    ] = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Forget what an interrupted tuning has measured.")
+    ] = False,
+    tiles: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Tile table to make or change; default: the user's own, in the cache folder.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    quiet: Quiet = None,
+    json: Json = False,
+) -> None:
+    """Measure what sparse contractions cost on this machine.
+
+    Takes minutes, on one core. Ctrl-C stops it; the next start goes on where it was.
+    """
+    from pitc.cli import tiles as action
+
+    action.tune_machine(level, tiles, quick=quick, restart=restart, quiet=quiet, json=json)
 
 
 @app.command(epilog="Example: pitc doctor")

@@ -2,10 +2,13 @@
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from pitc.artifact.folder import check_file
 from pitc.artifact.manifest import FALLBACK
 from pitc.bench import (
     BASE,
@@ -37,6 +40,7 @@ from pitc.errors import MachineError, UsageError, VerificationError
 from pitc.feeds import Case, parse_shapes
 from pitc.machine import cpu_level, cpu_name, installed
 from pitc.session import plain_session, run_session
+from pitc.trace import Contraction, race_dense
 
 STAGES = ("load", "check", "time")
 
@@ -55,6 +59,8 @@ def bench_model(
     rounds: int,
     seconds: float,
     tolerance: float | None,
+    trace: bool,
+    trace_file: Path | None,
     plot: Path | None,
     quiet: bool | None,
     json: bool,
@@ -63,6 +69,8 @@ def bench_model(
     peers = chosen_peers(against)
     if plot is not None:
         check_plot(plot)
+    if trace_file is not None:
+        check_file(trace_file, (".jsonl",), "trace")
     counts = _lengths(lengths)
     if counts and mean is not None:
         raise UsageError("--lengths and --mean exclude each other")
@@ -95,11 +103,13 @@ def bench_model(
         Contender(OURS, "pitc", lambda: of_session(compiled.session(session_options()))),
         *(Contender(name, name, lambda name=name: PEERS[name](source)) for name in peers),  # type: ignore[misc]
     ]
+    traced: list[Contraction] | None = None
     try:
         with (
             warnings_as_lines(),
-            Steps(STAGES, quiet=resolve({"quiet": quiet}).quiet) as steps,
+            Steps((*STAGES, *["trace"] * trace), quiet=resolve({"quiet": quiet}).quiet) as steps,
         ):
+            progress = partial(steps.kernels, total=rounds, symbol="rounds")
             found = race(
                 contenders,
                 case,
@@ -109,8 +119,18 @@ def bench_model(
                 token_outputs=tokens,
                 tolerance=tolerance,
                 stage=steps,
-                progress=lambda done: steps.kernels(done, rounds, "rounds"),
+                progress=progress,
             )
+            if trace:
+                steps("trace")
+                traced = race_dense(
+                    compiled,
+                    case.feeds,
+                    rounds=rounds,
+                    seconds=seconds,
+                    keep=trace_file,
+                    progress=progress,
+                )
     except WrongAnswer as error:
         if json:
             print_json(error.comparison.to_dict())
@@ -118,7 +138,7 @@ def bench_model(
             show.verified(error.comparison)
         text = "the compiled model differs from ONNX Runtime; nothing was timed"
         raise VerificationError(text, path=model) from error
-    _show(found, model, case, padding, json=json)
+    _show(found, traced, model, case, padding, json=json)
     if plot is not None:
         draw(plot, found, _title(model, case, padding))
     if missing_peers := [name for name in against if name in found.left_out]:
@@ -126,12 +146,22 @@ def bench_model(
         raise MachineError(f"peer {name!r} was not timed: {found.left_out[name]}")
 
 
-def _show(found: Race, model: Path, case: Case, padding: str | None, *, json: bool) -> None:
+def _show(
+    found: Race,
+    traced: list[Contraction] | None,
+    model: Path,
+    case: Case,
+    padding: str | None,
+    *,
+    json: bool,
+) -> None:
     if not json:
         show.raced(found, _title(model, case, padding))
+        if traced is not None:
+            show.decided(traced)
         return
     live = _live(case, padding)
-    body = {
+    body: dict[str, Any] = {
         "model": model.name,
         "padding": padding,
         "inputs": {name: list(x.shape) for name, x in case.feeds.items()},
@@ -144,6 +174,8 @@ def _show(found: Race, model: Path, case: Case, padding: str | None, *, json: bo
             "threads": 1,
         },
     }
+    if traced is not None:
+        body["contractions"] = [c.to_dict() for c in traced]
     print_json(body | found.to_dict())
 
 

@@ -1,12 +1,15 @@
 """A compile report as one JSON file or one HTML page without any other file."""
 
 import json
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from pitc.artifact.folder import new_file
+from pitc.cli.show import contraction_table
 from pitc.ir.report import Report
+from pitc.trace import Contraction
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem }
@@ -16,31 +19,45 @@ align: top } td { font: 13px/1.4 ui-monospace, monospace; overflow-wrap: anywher
 """
 
 
-def write_report(path: Path, report: Report) -> None:
+def write_report(path: Path, report: Report, traced: Sequence[Contraction] | None = None) -> None:
     """Write a report to a `.json` or `.html` file.
+
+    Args:
+        path: The file.
+        report: What was compiled.
+        traced: What its sparse contractions decided, where a trace is known.
 
     Raises:
         UsageError: The file cannot be written.
         MachineError: The disk is full.
     """
-    body = report.to_dict()
-    text = json.dumps(body, indent=1) + "\n" if path.suffix == ".json" else page(body)
+    if path.suffix == ".json":
+        text = json.dumps(body_of(report, traced), indent=1) + "\n"
+    else:
+        text = page(report, traced)
     with new_file(path) as scratch:
         scratch.write_text(text, "utf-8")
 
 
-def page(body: dict[str, Any]) -> str:
-    """The HTML page of a report's dictionary."""
+def body_of(report: Report, traced: Sequence[Contraction] | None = None) -> dict[str, Any]:
+    """The JSON form of a report, with `contractions` where a trace is known."""
+    body = report.to_dict()
+    return body if traced is None else body | {"contractions": [c.to_dict() for c in traced]}
+
+
+def page(report: Report, traced: Sequence[Contraction] | None = None) -> str:
+    """The HTML page of a report."""
+    body = report.to_dict()
     nodes = [
         [
             n["node"],
             n["op_type"],
             " ".join(n["pit_axes"]),
-            "\n".join([*(f"fill {f}" for f in n["fills"]), *(f"dead {f}" for f in n["dead"])]),
+            "\n".join(record.facts),
             n["lowering"],
             "{code}: {reason} ({hint})".format(**n["refusal"]) if n["refusal"] else "",
         ]
-        for n in body["nodes"]
+        for n, record in zip(body["nodes"], report.nodes, strict=True)
     ]
     regions = [
         [r["name"], r["domain"], r["nodes"], r["flops_per_row"], r["bytes_per_row"]]
@@ -48,6 +65,10 @@ def page(body: dict[str, Any]) -> str:
     ]
     stages = [[name, f"{ms:.1f}"] for name, ms in body["stages_ms"].items()]
     facts = [["padding", body["padding"] or "none"], ["target", body["target"]]]
+    decided: list[str] = []
+    if traced is not None:
+        columns, rows = contraction_table(traced, report.sparse)
+        decided = ["<h2>Sparse contractions</h2>", _table(list(columns), rows)]
     parts = [
         f"<h1>{escape(body['model'] or 'model')}</h1>",
         _table(["option", "value"], facts),
@@ -55,6 +76,7 @@ def page(body: dict[str, Any]) -> str:
         _table(["region", "domain", "nodes", "flop per row", "bytes per row"], regions),
         "<h2>Assumptions</h2>",
         _table(["assumption"], [[a] for a in body["assumptions"]]),
+        *decided,
         "<h2>Nodes</h2>",
         _table(["node", "op", "PIT axes", "facts", "lowering", "refusal"], nodes),
         "<h2>Kernels</h2>",

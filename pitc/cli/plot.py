@@ -1,16 +1,37 @@
-"""`pitc bench --plot`: one PNG, a bar per contender, a dot per round."""
+"""`--plot`: of `pitc bench` a bar per contender and a dot per round, of `pitc explain` a dot per
+decision of a sparse contraction; one PNG.
+"""
 
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
 from pitc.artifact.folder import check_file, new_file
-from pitc.errors import MachineError
+from pitc.errors import MachineError, UsageError
+from pitc.ir.panels import PANEL_WIDTH
+from pitc.ir.tiles import VARIANTS
+from pitc.trace import DENSE
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
     from pitc.bench import Race
+    from pitc.trace import Decision
 
 BLUE, GREY = "#1f5fa8", "#9aa4b0"
+COLOURS = dict(
+    zip(
+        VARIANTS,
+        ("#555555", "#d1495b", "#edae49", "#b8860b", "#66a182", "#00798c", "#30638e"),
+        strict=True,
+    )
+)
+"""Of the dots of each variant."""
+MOST_SIZES = 6
+"""Sizes of contractions that have a picture each."""
 
 
 def check_plot(path: Path) -> None:
@@ -37,12 +58,8 @@ def draw(path: Path, race: "Race", title: str) -> None:
         race: What was timed.
         title: Text above the plot.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     rows = race.timings
-    figure = Figure(figsize=(8, 1.4 + 0.55 * len(rows)), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = _figure(8, 1.4 + 0.55 * len(rows))
     axes = figure.subplots()
     places = list(range(len(rows)))
     medians = [row.ms.median for row in rows]
@@ -63,5 +80,70 @@ def draw(path: Path, race: "Race", title: str) -> None:
     axes.set_xlabel("CPU ms of one run: median, 5th to 95th percentile, rounds (gain of pitc)")
     axes.set_title(fill(title, 90), fontsize=10, parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
+    _save(figure, path)
+
+
+def draw_decisions(path: Path, decisions: "Sequence[Decision]", title: str) -> None:
+    """Write the plot of a trace: time of a row over density, a colour per variant, a picture per
+    size of the constant operand.
+
+    Args:
+        path: The PNG file.
+        decisions: What ran.
+        title: Text above the plot.
+
+    Raises:
+        UsageError: There is no decision.
+    """
+    if not decisions:
+        raise UsageError("there is no decision to draw", hint="is the trace of this model?")
+    sizes: dict[tuple[int, int], list[Decision]] = defaultdict(list)
+    for decision in decisions:
+        sizes[decision.k, decision.panels].append(decision)
+    shown = sorted(sizes.items(), key=lambda item: -len(item[1]))[:MOST_SIZES]
+    if len(sizes) > len(shown):
+        title += f": {len(shown)} of {len(sizes)} sizes, those with most decisions"
+    across = min(len(shown), 3)
+    down = -(-len(shown) // across)
+    figure = _figure(1 + 4.2 * across, 1 + 3.2 * down)
+    places = figure.subplots(down, across, squeeze=False).reshape(-1)
+    for axes, ((k, panels), each) in zip(places, shown, strict=False):
+        rows = "-".join(map(str, sorted({f([d.rows for d in each]) for f in (min, max)})))
+        axes.set_title(f"[{rows}, {k}] by [{k}, {panels} x {PANEL_WIDTH}]", fontsize=9)
+        _draw_size(axes, each)
+    for axes in places[len(shown) :]:
+        axes.set_axis_off()
+    figure.suptitle(fill(title, 90), fontsize=10, parse_math=False)
+    _save(figure, path)
+
+
+def _draw_size(axes: "Axes", decisions: "Sequence[Decision]") -> None:
+    for variant, colour in COLOURS.items():
+        ran = [(d.density, d.measured_us / d.rows) for d in decisions if d.chosen == variant]
+        if ran:
+            axes.plot(*zip(*ran, strict=True), ".", color=colour, ms=5, label=variant)
+    offered = [d for d in decisions if DENSE in d.predicted_us]
+    if offered:
+        dense = [(d.density, d.predicted_us[DENSE] / d.rows) for d in offered]
+        axes.plot(*zip(*dense, strict=True), "_", color=COLOURS[DENSE], label="dense, predicted")
+    axes.set_xlim(-0.02, 1.02)
+    axes.set_yscale("log")
+    axes.set_xlabel("density: share of elements that are not 0", fontsize=8)
+    axes.set_ylabel("us per row", fontsize=8)
+    axes.legend(fontsize=7)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _figure(width: float, height: float) -> "Figure":
+    """A figure of so many inches that needs no screen."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _save(figure: "Figure", path: Path) -> None:
     with new_file(path) as scratch:
         figure.savefig(scratch, dpi=150, metadata={"Software": None})

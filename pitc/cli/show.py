@@ -23,9 +23,17 @@ if TYPE_CHECKING:
     from pitc.bench import Race
     from pitc.passes.audit.engine import AuditResult
     from pitc.placement import Placement
+    from pitc.trace import Contraction
 
 #: Width of tables in pipes and files, where there is no window to ask.
 PIPE_COLUMNS = 140
+CONTRACTION_NUMBERS = (
+    "predicted\nus",
+    "measured\nus",
+    "predicted/\nmeasured",
+    "predicted\ngain",
+    "measured\ngain",
+)
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -42,7 +50,8 @@ def size(count: int) -> str:
     return next((f"{count / s:.1f} {unit}" for s, unit in steps if count >= s), f"{count} B")
 
 
-def _table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+def text_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    """A table without lines; columns named in `right` are aligned there."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
@@ -75,25 +84,24 @@ def compiled(folder: str, manifest: Manifest, report: Report) -> None:
 def explained(report: Report, records: list[NodeRecord]) -> None:
     """The table of `pitc explain`."""
     out = console()
-    table = _table("node", "op", "PIT axes", "facts", "lowering")
+    table = text_table("node", "op", "PIT axes", "facts", "lowering")
     for r in records:
-        facts = [f"fill {f}" for f in r.fills] + [f"dead {f}" for f in r.dead]
         axes = " ".join(r.pit_axes) or "-"
         lowering = Text(r.lowering, style="green" if r.lowering != "ordinary" else "")
         if r.refusal is not None:
             lowering.append(f" {r.refusal.code.id}: {r.refusal.reason}", style="yellow")
-        table.add_row(Text(r.node), r.op_type, axes, Text("\n".join(facts) or "-"), lowering)
+        table.add_row(Text(r.node), r.op_type, axes, Text("\n".join(r.facts) or "-"), lowering)
     out.print(table)
     refused = Counter(r.refusal.code for r in records if r.refusal is not None)
     if refused:
         out.print()
-        codes = _table("code", "nodes", "meaning", right=("nodes",))
+        codes = text_table("code", "nodes", "meaning", right=("nodes",))
         for code, count in sorted(refused.items(), key=lambda item: item[0].id):
             codes.add_row(code.id, str(count), code.hint)
         out.print(codes)
     if report.regions:
         out.print()
-        regions = _table("region", "domain", "nodes", "flop/row", "bytes/row", right=("nodes",))
+        regions = text_table("region", "domain", "nodes", "flop/row", "bytes/row", right=("nodes",))
         for g in report.regions:
             numbers = str(g.nodes), f"{g.flops_per_row:,}", f"{g.bytes_per_row:,}"
             regions.add_row(g.name, Text(g.domain), *numbers)
@@ -104,9 +112,60 @@ def explained(report: Report, records: list[NodeRecord]) -> None:
         out.print(f"assumption: {escape(text)}")
 
 
+def decided(found: "Sequence[Contraction]", sparse: Mapping[str, str] | None = None) -> None:
+    """The table of sparse contractions; `sparse` tells of nodes where they may be 0."""
+    out = console()
+    out.print()
+    if not found:
+        out.print("no contraction has skipped zeros")
+        return
+    columns, rows = contraction_table(found, sparse)
+    table = text_table(*columns, right=("rows x k", "density", *CONTRACTION_NUMBERS))
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    out.print(table)
+
+
+def contraction_table(
+    found: "Sequence[Contraction]", sparse: Mapping[str, str] | None = None
+) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Columns and cells of the table of sparse contractions.
+
+    Args:
+        found: A row each.
+        sparse: Of nodes of the source graph, where their operand may be 0; None for no such column.
+    """
+    gains = any(c.measured_gain is not None for c in found)
+    columns = ("node", "rows x k", "density", "variant", *CONTRACTION_NUMBERS[: 4 + gains])
+    columns += ("zeros",) * (sparse is not None)
+    rows = []
+    for c in found:
+        ratio, *gain = (
+            "-" if x is None else f"{x:.2f}"
+            for x in (c.predicted_over_measured, c.predicted_gain, c.measured_gain)
+        )
+        variants = [name if n == c.decisions else f"{name} {n}" for name, n in c.variants.items()]
+        rows.append(
+            [
+                c.node,
+                f"{'-'.join(map(str, sorted(set(c.rows))))} x {c.k}",
+                f"{c.density:.2%}",
+                ", ".join(variants),
+                f"{c.predicted_us:.4g}",
+                f"{c.measured_us:.4g}",
+                ratio,
+                *(f"{x}x" if x != "-" else x for x in gain[: 1 + gains]),
+                *([] if sparse is None else [sparse.get(c.node, "-")]),
+            ]
+        )
+    return columns, rows
+
+
 def outputs(found: Mapping[str, np.ndarray]) -> None:
     """Outputs of `pitc run`."""
-    table = _table("output", "type", "shape", "min", "mean", "max", right=("min", "mean", "max"))
+    table = text_table(
+        "output", "type", "shape", "min", "mean", "max", right=("min", "mean", "max")
+    )
     for name, array in found.items():
         numbers = [f"{v:.6g}" for v in statistics(array).values()] or ["-"] * 3
         table.add_row(Text(name), str(array.dtype), str(list(array.shape)), *numbers)
@@ -125,7 +184,7 @@ def verified(result: Comparison) -> None:
     """The table of `pitc verify`."""
     out = console()
     numbers = ("max abs", "max rel", "norm rel", "tolerance")
-    table = _table("output", "type", "rows", *numbers, "result", right=numbers)
+    table = text_table("output", "type", "rows", *numbers, "result", right=numbers)
     for o in result.outputs:
         values = (f"{v:.2e}" for v in (o.max_abs, o.max_rel, o.norm, o.tolerance))
         verdict = Text("ok", "green") if o.ok else Text(f"FAILED {o.problem or o.worst}", "red")
@@ -161,7 +220,7 @@ def reduced(found: Mapping[str, Any]) -> None:
 def inspected(check: Check, pit_nodes: Mapping[str, int]) -> None:
     """What `pitc inspect` tells."""
     out = console()
-    table = _table("", "")
+    table = text_table("", "")
     table.show_header = False
     table.add_row("artifact", Text(str(check.folder)))
     table.add_row("state", Text(check.verdict.value, "green" if check.runs else "red"))
@@ -191,7 +250,7 @@ def placed(found: "Sequence[Placement]") -> None:
     """Which execution provider runs which nodes."""
     out = console()
     out.print()
-    table = _table("execution provider", "nodes", "operators", right=("nodes",))
+    table = text_table("execution provider", "nodes", "operators", right=("nodes",))
     for provider, group in groupby(found, key=lambda p: p.provider):
         counts = Counter(p.op_type for p in group)
         text = ", ".join(f"{n} {op}" for op, n in sorted(counts.items()))
@@ -204,7 +263,7 @@ def raced(race: "Race", title: str) -> None:
     out = console()
     out.print(escape(title))
     numbers = ("median ms", "p5", "p95", "pitc is", "p5 ", "p95 ", "norm rel")
-    table = _table("", *numbers, right=numbers)
+    table = text_table("", *numbers, right=numbers)
     for i, row in enumerate(race.timings):
         ms = [f"{x:.4g}" for x in (row.ms.median, row.ms.p5, row.ms.p95)]
         gain = (row.speedup.median, row.speedup.p5, row.speedup.p95)
@@ -218,7 +277,7 @@ def raced(race: "Race", title: str) -> None:
 def findings(found: list[Finding]) -> None:
     """The list of `pitc doctor`."""
     out = console()
-    table = _table("", "", "")
+    table = text_table("", "", "")
     table.show_header = False
     for f in found:
         detail = Text(f.detail)

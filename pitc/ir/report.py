@@ -18,8 +18,9 @@ class NodeRecord:
         pit_axes: Its PIT axes, as `o0` (output dimension) or `r0` (reduced axis).
         fills: Fill facts of its outputs, as text.
         dead: Dead facts of its outputs, as text.
-        lowering: What became of it: `ordinary`, `packed`, `attention`, `gather_gemm`, `folded`.
+        lowering: What became of it: `ordinary`, `packed`, `attention`, `contract`, `folded`.
         refusal: Why it is ordinary, when it is.
+        sparse: Of a contraction that skips zeros: the operand, and where it may be 0.
     """
 
     node: str
@@ -29,6 +30,13 @@ class NodeRecord:
     dead: tuple[str, ...] = ()
     lowering: str = "ordinary"
     refusal: Refusal | None = None
+    sparse: str = ""
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """What is known of the node, a line each."""
+        facts = (*(f"fill {f}" for f in self.fills), *(f"dead {f}" for f in self.dead))
+        return (*facts, f"sparse {self.sparse}") if self.sparse else facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,11 @@ class Report:
     assumptions: list[str] = field(default_factory=list)
     kernels: list[str] = field(default_factory=list)
     stages_ms: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def sparse(self) -> dict[str, str]:
+        """Of each contraction that skips zeros: the operand, and where it may be 0."""
+        return {record.node: record.sparse for record in self.nodes if record.sparse}
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form; refusals become code, reason and hint."""

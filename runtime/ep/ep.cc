@@ -1,11 +1,16 @@
 #include "ep.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace pitc {
 namespace {
 
+// Options of a session.
 constexpr const char* kLevelOption = "ep.pitexecutionprovider.cpu_level";
+constexpr const char* kTraceOption = "ep.pitexecutionprovider.trace";
+constexpr const char* kVariantOption = "ep.pitexecutionprovider.variant";
+constexpr const char* kTraceVariable = "PITC_TRACE";
 
 bool IsOurs(const OrtNode* node) {
   return OperatorType(node) == "com.microsoft::EPContext" &&
@@ -24,6 +29,22 @@ CpuLevel ChooseLevel(const std::string& wanted) {
   Fail("pitc: expected cpu_level v3 or v4, got ", Quoted(wanted));
 }
 
+std::shared_ptr<Trace> ChooseTrace(const std::string& wanted) {
+  const char* everywhere = std::getenv(kTraceVariable);
+  return Trace::Open(wanted.empty() && everywhere ? everywhere : wanted);
+}
+
+std::optional<Variant> ChooseVariant(const std::string& wanted) {
+  if (wanted.empty()) return std::nullopt;
+  std::string all;
+  for (int v = 0; v < kVariants; ++v) {
+    const auto variant = static_cast<Variant>(v);
+    if (wanted == Name(variant)) return variant;
+    all += Text(v ? ", " : "", Name(variant));
+  }
+  Fail("pitc: expected variant as one of ", all, ", got ", Quoted(wanted));
+}
+
 // The place of each name in `among`: -1 for "" and for names that are not there.
 std::vector<int> PlacesOf(const std::vector<std::string>& names,
                           const std::vector<std::string>& among) {
@@ -40,6 +61,8 @@ std::vector<int> PlacesOf(const std::vector<std::string>& names,
 Ep::Ep(const OrtSessionOptions* options, uint32_t version)
     : OrtEp{},
       level_(ChooseLevel(ConfigEntry(options, kLevelOption))),
+      trace_(ChooseTrace(ConfigEntry(options, kTraceOption))),
+      variant_(ChooseVariant(ConfigEntry(options, kVariantOption))),
       context_path_(ConfigEntry(options, "ep.context_file_path")),
       writes_context_(ConfigEntry(options, "ep.context_enable") == "1") {
   ort_version_supported = version;
@@ -88,7 +111,7 @@ std::unique_ptr<Node> Ep::MakeNode(const OrtGraph* graph, const OrtNode* fused) 
     if (!text) Fail("expected a plan in ep_cache_context, got none");
     const Plan plan = ParsePlan(*text);
     label = NodeLabel(name, plan.op);
-    std::unique_ptr<Operation> operation = MakeOperation(plan, graph);
+    std::unique_ptr<Operation> operation = MakeOperation(plan, name, graph);
     RunContext::Places places{PlacesOf(InputNames(node), InputNames(fused)),
                               PlacesOf(OutputNames(node), OutputNames(fused))};
     const auto inputs = static_cast<int>(places.inputs.size()),
@@ -104,9 +127,16 @@ std::unique_ptr<Node> Ep::MakeNode(const OrtGraph* graph, const OrtNode* fused) 
   }
 }
 
-std::unique_ptr<Operation> Ep::MakeOperation(const Plan& plan, const OrtGraph* graph) const {
+std::unique_ptr<Operation> Ep::MakeOperation(const Plan& plan, const std::string& name,
+                                             const OrtGraph* graph) const {
   if (auto* detect = std::get_if<DetectPlan>(&plan.body)) return MakeDetect(*detect, level_);
-  Kernel kernel = LoadKernel(plan, graph);
+  if (auto* contract = std::get_if<ContractPlan>(&plan.body))
+    return MakeContract(*contract, MakeContraction(plan, *contract, name, graph));
+  if (auto* ffn = std::get_if<FfnPlan>(&plan.body)) {
+    return MakeFfn(*ffn, LoadKernel(plan.library, "gather_gemm" + ffn->first_suffix, graph),
+                   MakeContraction(plan, ffn->second, name, graph));
+  }
+  Kernel kernel = LoadKernel(plan.library, plan.kernel, graph);
   if (auto* gemm = std::get_if<GatherGemmPlan>(&plan.body))
     return MakeGatherGemm(*gemm, std::move(kernel));
   if (auto* attention = std::get_if<AttentionPlan>(&plan.body))
@@ -115,7 +145,20 @@ std::unique_ptr<Operation> Ep::MakeOperation(const Plan& plan, const OrtGraph* g
   return move.unpack ? MakeUnpack(move, std::move(kernel)) : MakePack(move, std::move(kernel));
 }
 
-Kernel Ep::LoadKernel(const Plan& plan, const OrtGraph* graph) const {
+Contraction Ep::MakeContraction(const Plan& plan, const ContractPlan& contract,
+                                const std::string& name, const OrtGraph* graph) const {
+  const auto load = [&](const char* family) {
+    return LoadKernel(plan.library, family + contract.suffix, graph);
+  };
+  ContractionKernels kernels{load("gather_gemm"), load("contract_row"), load("contract_tile"),
+                             load("contract_block")};
+  const bool v4 = level_ == CpuLevel::kV4;
+  return Contraction(v4 ? contract.costs_v4 : contract.costs_v3, level_, std::move(kernels),
+                     {name, trace_, variant_});
+}
+
+Kernel Ep::LoadKernel(const std::string& library, const std::string& symbol,
+                      const OrtGraph* graph) const {
   if (level_ == CpuLevel::kBaseline) {
     Fail(
         "expected a CPU with AVX2, FMA and BMI (v3) or AVX-512 (v4), got neither; load "
@@ -124,7 +167,7 @@ Kernel Ep::LoadKernel(const Plan& plan, const OrtGraph* graph) const {
   std::string model = ModelPath(graph);
   if (model.empty()) model = context_path_;
   if (model.empty()) {
-    Fail("expected the model's folder, where '", plan.library,
+    Fail("expected the model's folder, where '", library,
          "' lies, got a model from memory; set the session option ep.context_file_path to a file "
          "in that folder");
   }
@@ -132,14 +175,14 @@ Kernel Ep::LoadKernel(const Plan& plan, const OrtGraph* graph) const {
   const std::string folder = slash == std::string::npos ? "."
                              : slash == 0               ? "/"
                                                         : model.substr(0, slash);
-  Kernel kernel{KernelLibrary::Open(folder, plan.library), nullptr, {}};
+  Kernel kernel{KernelLibrary::Open(folder, library), nullptr, {}};
   for (CpuLevel level : {CpuLevel::kV4, CpuLevel::kV3}) {  // the best one there is
     if (level > level_) continue;
-    kernel.symbol = plan.kernel + "_" + Name(level);
+    kernel.symbol = symbol + "_" + Name(level);
     kernel.function = kernel.library->Find(kernel.symbol);
     if (kernel.function) return kernel;
   }
-  Fail("expected kernel '", plan.kernel, "' for CPU level ", Name(level_), " in '", plan.library,
+  Fail("expected kernel '", symbol, "' for CPU level ", Name(level_), " in '", library,
        "', got none; compile the model again for this CPU");
 }
 

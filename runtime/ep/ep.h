@@ -19,12 +19,18 @@ class Ep : public OrtEp {
                                  size_t count, OrtNodeComputeInfo** infos, OrtNode** context_nodes);
 
   std::unique_ptr<Node> MakeNode(const OrtGraph* graph, const OrtNode* fused) const;
-  std::unique_ptr<Operation> MakeOperation(const Plan& plan, const OrtGraph* graph) const;
-  Kernel LoadKernel(const Plan& plan, const OrtGraph* graph) const;
+  std::unique_ptr<Operation> MakeOperation(const Plan& plan, const std::string& name,
+                                           const OrtGraph* graph) const;
+  Contraction MakeContraction(const Plan& plan, const ContractPlan& contract,
+                              const std::string& name, const OrtGraph* graph) const;
+  Kernel LoadKernel(const std::string& library, const std::string& symbol,
+                    const OrtGraph* graph) const;
 
   CpuLevel level_;
-  std::string context_path_;  // session option ep.context_file_path
-  bool writes_context_;       // session option ep.context_enable
+  std::shared_ptr<Trace> trace_;    // null: decisions are not told
+  std::optional<Variant> variant_;  // for every contraction that offers it
+  std::string context_path_;        // session option ep.context_file_path
+  bool writes_context_;             // session option ep.context_enable
 };
 
 }  // namespace pitc

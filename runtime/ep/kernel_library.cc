@@ -207,6 +207,10 @@ KernelCall& KernelCall::Int32s(const void* data, std::initializer_list<int64_t> 
   return Array(data, tvm::kIntCode, 32, shape);
 }
 
+KernelCall& KernelCall::Int64s(const void* data, std::initializer_list<int64_t> shape) {
+  return Array(data, tvm::kIntCode, 64, shape);
+}
+
 KernelCall& KernelCall::Words(const void* data, int word_bytes,
                               std::initializer_list<int64_t> shape) {
   return Array(data, tvm::kIntCode, 8 * word_bytes, shape);

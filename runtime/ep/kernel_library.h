@@ -46,6 +46,7 @@ class KernelCall {
  public:
   KernelCall& Floats(const void* data, std::initializer_list<int64_t> shape);
   KernelCall& Int32s(const void* data, std::initializer_list<int64_t> shape);
+  KernelCall& Int64s(const void* data, std::initializer_list<int64_t> shape);
   KernelCall& Words(const void* data, int word_bytes, std::initializer_list<int64_t> shape);
   KernelCall& Int(int64_t value);
   KernelCall& Float(double value);

@@ -1,13 +1,9 @@
-// One file compiled for baseline x86-64; the vector versions carry their own target attribute and
-// are chosen at run time.
 #include "mask.h"
 
 #include <array>
 #include <cstring>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "cpu_targets.h"
 
 namespace pitc {
 namespace {
@@ -29,9 +25,6 @@ void FillScalar(const uint8_t* live, int64_t begin, int64_t n, int32_t first_row
 }
 
 #if defined(__x86_64__)
-
-#define PITC_V3 __attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt,fma")))
-#define PITC_V4 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,bmi,bmi2,popcnt")))
 
 // For each byte of mask bits, the positions of its set bits, then zeros.
 constexpr auto kSetBits = [] {

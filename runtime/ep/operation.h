@@ -1,9 +1,10 @@
-// The five operations of docs/plans.md. An operation holds only what its plan says, so that many
+// The operations of docs/plans.md. An operation holds only what its plan says, so that many
 // threads may run it at once.
 #pragma once
 
 #include <memory>
 
+#include "contraction.h"
 #include "cpu_level.h"
 #include "kernel_library.h"
 #include "plan.h"
@@ -23,6 +24,9 @@ std::unique_ptr<Operation> MakeDetect(const DetectPlan& plan, CpuLevel level);
 std::unique_ptr<Operation> MakePack(const MovePlan& plan, Kernel kernel);
 std::unique_ptr<Operation> MakeUnpack(const MovePlan& plan, Kernel kernel);
 std::unique_ptr<Operation> MakeGatherGemm(const GatherGemmPlan& plan, Kernel kernel);
+// The contraction holds kernels and prices for the plan's last product.
+std::unique_ptr<Operation> MakeContract(const ContractPlan& plan, Contraction contraction);
+std::unique_ptr<Operation> MakeFfn(const FfnPlan& plan, Kernel first, Contraction contraction);
 std::unique_ptr<Operation> MakeAttention(const AttentionPlan& plan, Kernel kernel);
 
 }  // namespace pitc

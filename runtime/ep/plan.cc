@@ -1,9 +1,11 @@
 #include "plan.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <initializer_list>
 #include <map>
+#include <utility>
 
 #include "failure.h"
 
@@ -17,6 +19,7 @@ constexpr size_t kMostDims = 12;
 constexpr int kMostCoordinates = 8;
 constexpr int64_t kLargestExtent = 1 << 24;
 constexpr int64_t kLargestHead = 1 << 16;
+constexpr int64_t kHighestPrice = int64_t{1} << 50;  // femtoseconds: 18 minutes
 
 bool IsLetterOrDigit(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
@@ -47,15 +50,31 @@ class Fields {
     return at->second.value;
   }
 
+  bool Has(std::string_view key) const { return fields_.count(key) != 0; }
+
   int64_t Int(std::string_view key, int64_t least, int64_t most) {
     std::string_view text = Raw(key);
     int64_t value = 0;
-    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    bool whole = error == std::errc() && end == text.data() + text.size() && text[0] != '-';
-    if (!whole || value < least || value > most || (text.size() > 1 && text[0] == '0')) {
+    if (!ReadInt(text, least, most, &value))
       Fail("plan: expected ", key, " in ", least, "..", most, ", got ", Quoted(text));
-    }
     return value;
+  }
+
+  // `count` numbers in 0..most, with commas between them.
+  std::vector<int64_t> Ints(std::string_view key, size_t count, int64_t most) {
+    std::string_view text = Raw(key), rest = text;
+    std::vector<int64_t> values;
+    bool good = true;
+    for (bool more = true; more && good && values.size() < count;) {
+      size_t comma = rest.find(',');
+      good = ReadInt(rest.substr(0, comma), 0, most, &values.emplace_back());
+      more = comma != rest.npos;
+      rest = more ? rest.substr(comma + 1) : std::string_view();
+    }
+    if (!good || !rest.empty() || values.size() != count || text.back() == ',') {
+      Fail("plan: expected ", key, " as ", count, " numbers in 0..", most, ", got ", Quoted(text));
+    }
+    return values;
   }
 
   bool Flag(std::string_view key) { return Int(key, 0, 1) != 0; }
@@ -143,6 +162,13 @@ class Fields {
     bool known = false;
   };
 
+  // Decimal digits and nothing else, no leading 0.
+  static bool ReadInt(std::string_view text, int64_t least, int64_t most, int64_t* value) {
+    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
+    bool whole = error == std::errc() && end == text.data() + text.size() && text[0] != '-';
+    return whole && *value >= least && *value <= most && (text.size() == 1 || text[0] != '0');
+  }
+
   static std::string_view NextLine(std::string_view* text) {
     size_t end = text->find('\n');
     std::string_view line = text->substr(0, end);
@@ -169,7 +195,12 @@ Symbols ReadMove(Fields& in, Plan* plan) {
   return symbols;
 }
 
-Symbols ReadGatherGemm(Fields& in, Plan* plan) {
+std::string GemmSuffix(const GatherGemmPlan& p, std::string_view activation) {
+  return Text("_k", p.k, "_n", p.n, "_", activation, p.residual ? "_res" : "");
+}
+
+// The fields of a contraction, and the suffix of its kernels' symbols.
+std::pair<GatherGemmPlan, std::string> ReadGemm(Fields& in) {
   GatherGemmPlan p{};
   std::string activation =
       in.Word("activation", {"none", "relu", "gelu", "gelu_tanh", "gelu_quick", "silu"});
@@ -179,8 +210,54 @@ Symbols ReadGatherGemm(Fields& in, Plan* plan) {
   p.gather = in.Flag("gather");
   p.residual = in.Flag("residual");
   p.scatter = in.Flag("scatter");
-  plan->body = p;
-  return {Text("gather_gemm_k", p.k, "_n", p.n, "_", activation, p.residual ? "_res" : "")};
+  return {p, GemmSuffix(p, activation)};
+}
+
+Symbols ReadGatherGemm(Fields& in, Plan* plan) {
+  auto [gemm, suffix] = ReadGemm(in);
+  plan->body = gemm;
+  return {"gather_gemm" + suffix};
+}
+
+// The lines `cost_VARIANT_LEVEL`: the prices of each class of reuse. Dense is always offered.
+CostTable ReadCosts(Fields& in, std::string_view level) {
+  CostTable table;
+  for (int v = 0; v < kVariants; ++v) {
+    const std::string key = Text("cost_", Name(static_cast<Variant>(v)), "_", level);
+    if (!in.Has(key)) continue;
+    CostTable::Line& line = table.lines[v];
+    const std::vector<int64_t> prices = in.Ints(key, kReuseClasses * kFeatures, kHighestPrice);
+    for (int c = 0; c < kReuseClasses; ++c)
+      std::copy_n(prices.begin() + c * kFeatures, kFeatures, line.prices[c]);
+    line.offered = true;
+  }
+  table.lines[static_cast<int>(Variant::kDense)].offered = true;
+  return table;
+}
+
+ContractPlan ReadContraction(Fields& in) {
+  auto [gemm, suffix] = ReadGemm(in);
+  return {gemm, std::move(suffix), false, ReadCosts(in, "v3"), ReadCosts(in, "v4")};
+}
+
+Symbols ReadContract(Fields& in, Plan* plan) {
+  ContractPlan contract = ReadContraction(in);
+  contract.input_relu = in.Flag("input_relu");
+  Symbols symbols{"gather_gemm" + contract.suffix};
+  plan->body = std::move(contract);
+  return symbols;
+}
+
+Symbols ReadFfn(Fields& in, Plan* plan) {
+  FfnPlan ffn{{}, {}, ReadContraction(in)};
+  ffn.first.k = in.Int("inner", 1, kLargestExtent);
+  ffn.first.n = ffn.second.gemm.k;
+  ffn.first.bias = in.Flag("inner_bias");
+  ffn.first.gather = ffn.second.gemm.gather;
+  ffn.first_suffix = GemmSuffix(ffn.first, in.Word("inner_activation", {"relu"})) + "_bits";
+  Symbols symbols{"gather_gemm" + ffn.second.suffix};
+  plan->body = std::move(ffn);
+  return symbols;
 }
 
 Symbols ReadAttention(Fields& in, Plan* plan) {
@@ -201,10 +278,8 @@ Symbols ReadAttention(Fields& in, Plan* plan) {
 constexpr struct {
   std::string_view op;
   Symbols (*read)(Fields&, Plan*);
-} kOps[] = {{"detect", ReadDetect},
-            {"pack", ReadMove},
-            {"unpack", ReadMove},
-            {"gather_gemm", ReadGatherGemm},
+} kOps[] = {{"detect", ReadDetect},          {"pack", ReadMove},         {"unpack", ReadMove},
+            {"gather_gemm", ReadGatherGemm}, {"contract", ReadContract}, {"ffn", ReadFfn},
             {"attention", ReadAttention}};
 
 }  // namespace
@@ -212,7 +287,8 @@ constexpr struct {
 Plan ParsePlan(std::string_view text) {
   Fields in(text);
   Plan plan;
-  plan.op = in.Word("op", {"detect", "pack", "unpack", "gather_gemm", "attention"});
+  plan.op =
+      in.Word("op", {"detect", "pack", "unpack", "gather_gemm", "contract", "ffn", "attention"});
   for (const auto& entry : kOps) {
     if (entry.op != plan.op) continue;
     Symbols symbols = entry.read(in, &plan);

@@ -7,6 +7,8 @@
 #include <variant>
 #include <vector>
 
+#include "selector.h"
+
 namespace pitc {
 
 // What one dimension of an unpacked tensor is.
@@ -31,6 +33,19 @@ struct GatherGemmPlan {
   bool bias, gather, residual, scatter;
 };
 
+struct ContractPlan {
+  GatherGemmPlan gemm;
+  std::string suffix;  // of its kernels' symbols, behind the family
+  bool input_relu = false;
+  CostTable costs_v3, costs_v4;
+};
+
+struct FfnPlan {
+  GatherGemmPlan first;  // `gather` is the node's; its product stays inside
+  std::string first_suffix;
+  ContractPlan second;  // `residual` and `scatter` are the node's
+};
+
 struct AttentionPlan {
   int64_t d, dv, heads, q_head, k_head, v_head;
   bool bias, nan_to_zero;
@@ -41,7 +56,7 @@ struct Plan {
   std::string op;
   std::string kernel;   // base symbol, without CPU level; empty for detect
   std::string library;  // bare file name in the model's folder; empty for detect
-  std::variant<DetectPlan, MovePlan, GatherGemmPlan, AttentionPlan> body;
+  std::variant<DetectPlan, MovePlan, GatherGemmPlan, ContractPlan, FfnPlan, AttentionPlan> body;
 };
 
 // Throws Failure when the text is not exactly a plan: version, keys and values are all checked, and

@@ -75,12 +75,14 @@ class Library {
   OrtEpFactory* factory_ = nullptr;
 };
 
+using Options = std::map<std::string, std::string>;
+
 // A session of one node.
 class Session {
  public:
-  // `model`: path of the model's file, beside which the kernels lie. An empty `level` is the CPU's.
+  // `model`: path of the model's file, beside which the kernels lie. `options`: the provider's.
   Session(const Library& library, const std::string& plan, const std::string& model,
-          int input_count, int output_count, const std::string& level = "");
+          int input_count, int output_count, const Options& options = {});
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;

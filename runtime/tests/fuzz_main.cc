@@ -32,6 +32,9 @@ size_t Below(Random& random, size_t limit) {
 }
 
 void Change(Random& random, std::string* text) {
+  static const std::string kDear =  // the highest prices
+      "1125899906842624,0,1125899906842624,1125899906842624,1125899906842624,1125899906842624,"
+      "1125899906842624,0,1125899906842624,1125899906842624,1125899906842624,1125899906842624";
   static const std::string kNumbers[] = {"",
                                          "0",
                                          "1",
@@ -46,7 +49,9 @@ void Change(Random& random, std::string* text) {
                                          "9223372036854775807",
                                          "18446744073709551616",
                                          "0x1p1023",
-                                         "nan"};
+                                         "nan",
+                                         "0,0,0,0,0,0,0,0,0,0,0,0",
+                                         kDear};
   const size_t at = Below(random, text->size() + 1);
   const size_t part = Below(random, std::min<size_t>(text->size() - at, 40) + 1);
   switch (random.Below(9)) {

@@ -107,8 +107,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } catch (const pitc::Failure&) {  // the session will say so
   }
   try {
+    pitc::test::Options options;
+    if (random.Below(2)) {
+      const auto variant = static_cast<pitc::Variant>(random.Below(pitc::kVariants));
+      options["variant"] = pitc::Name(variant);
+    }
     const pitc::test::Session session(library, text, kModel, pitc::test::InputCount(plan),
-                                      pitc::test::OutputCount(plan));
+                                      pitc::test::OutputCount(plan), options);
     std::vector<OrtValue> inputs = pitc::test::MakeInputs(plan, random, kMostExtent);
     for (int64_t spoiled = random.Below(3); spoiled > 0; --spoiled) Spoil(random, &inputs);
     session.Run(inputs);

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
 #include <vector>
 
 #include "check.h"
@@ -52,12 +54,60 @@ struct RandomDomain {
   }
 };
 
+// The product that makes the output of a contraction node, or null.
+inline const GatherGemmPlan* LastProduct(const Plan& plan) {
+  if (auto* gemm = std::get_if<GatherGemmPlan>(&plan.body)) return gemm;
+  if (auto* contract = std::get_if<ContractPlan>(&plan.body)) return &contract->gemm;
+  if (auto* ffn = std::get_if<FfnPlan>(&plan.body)) return &ffn->second.gemm;
+  return nullptr;
+}
+
+// Prices of a node that has variants, or null.
+inline const CostTable* Costs(const Plan& plan, CpuLevel level) {
+  const auto* ffn = std::get_if<FfnPlan>(&plan.body);
+  const auto* contract = ffn ? &ffn->second : std::get_if<ContractPlan>(&plan.body);
+  if (!contract) return nullptr;
+  return level == CpuLevel::kV4 ? &contract->costs_v4 : &contract->costs_v3;
+}
+
 inline OrtValue RandomFloats(Random& random, std::vector<int64_t> dims) {
   int64_t count = 1;
   for (int64_t dim : dims) count *= dim;
   std::vector<float> elements(static_cast<size_t>(count));
   for (float& x : elements) x = static_cast<float>(random.Below(2001) - 1000) / 500;
   return OrtValue::Of(kFloatType, std::move(dims), elements);
+}
+
+// Many zeros, alone or in tiles, and among the others all kinds of numbers.
+inline OrtValue SparseFloats(Random& random, std::vector<int64_t> dims) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kOdd[] = {-0.0f,
+                            1e-41f,
+                            -1e-45f,
+                            1e-30f,
+                            kInfinity,
+                            -kInfinity,
+                            std::numeric_limits<float>::quiet_NaN()};
+  OrtValue value = RandomFloats(random, dims);
+  const int64_t width = std::max<int64_t>(dims.empty() ? 1 : dims.back(), 1);
+  auto* x = reinterpret_cast<float*>(value.bytes.data());
+  const auto count = static_cast<int64_t>(value.bytes.size() / sizeof(float));
+  const int64_t tile_rows = int64_t{1} << random.Below(6),
+                tile_width = int64_t{1} << random.Below(7);
+  const int64_t live = random.Below(11);  // tenths
+  const uint64_t salt = random.Next();
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t row = i / width / tile_rows, column = i % width / tile_width;
+    Random tile(salt + static_cast<uint64_t>(row * 1000003 + column));
+    tile.Next();
+    if (tile.Below(10) >= live) x[i] = 0;
+    if (random.Below(300) == 0) x[i] = kOdd[random.Below(std::size(kOdd))];
+  }
+  return value;
+}
+
+inline OrtValue RandomPanels(Random& random, int64_t k, int64_t n, int64_t width) {
+  return RandomFloats(random, {(n + width - 1) / width, k, width});
 }
 
 // Inputs of the node that a plan describes, with extents up to `most` (1 or more).
@@ -87,16 +137,20 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
     return {RandomFloats(random, dims), domain.Rows(), domain.Coords(), domain.Live()};
   }
   const RandomDomain domain(random, {1 + random.Below(3), 1 + random.Below(most)});
-  if (auto* gemm = std::get_if<GatherGemmPlan>(&plan.body)) {
+  if (const GatherGemmPlan* last = LastProduct(plan)) {
+    const auto* ffn = std::get_if<FfnPlan>(&plan.body);
     const int64_t width = int64_t{1} << random.Below(5), t = domain.Count();
-    std::vector<int64_t> dims = gemm->gather ? domain.extents : std::vector<int64_t>{t};
-    dims.push_back(gemm->k);
-    std::vector<OrtValue> inputs{
-        RandomFloats(random, dims),
-        RandomFloats(random, {(gemm->n + width - 1) / width, gemm->k, width})};
-    if (gemm->bias) inputs.push_back(RandomFloats(random, {gemm->n}));
-    if (gemm->residual) inputs.push_back(RandomFloats(random, {t, gemm->n}));
-    if (gemm->gather || gemm->scatter) {
+    std::vector<int64_t> dims = last->gather ? domain.extents : std::vector<int64_t>{t};
+    dims.push_back(ffn ? ffn->first.k : last->k);
+    std::vector<OrtValue> inputs;
+    inputs.push_back(plan.op == "gather_gemm" ? RandomFloats(random, dims)
+                                              : SparseFloats(random, dims));
+    if (ffn) inputs.push_back(RandomPanels(random, ffn->first.k, ffn->first.n, 64));
+    if (ffn && ffn->first.bias) inputs.push_back(RandomFloats(random, {ffn->first.n}));
+    inputs.push_back(RandomPanels(random, last->k, last->n, width));
+    if (last->bias) inputs.push_back(RandomFloats(random, {last->n}));
+    if (last->residual) inputs.push_back(RandomFloats(random, {t, last->n}));
+    if (last->gather || last->scatter) {
       inputs.push_back(domain.Rows());
       inputs.push_back(domain.Live());
     }
@@ -120,8 +174,11 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
 
 // How many inputs and outputs the node of a plan has.
 inline int InputCount(const Plan& plan) {
-  if (auto* gemm = std::get_if<GatherGemmPlan>(&plan.body))
-    return 2 + gemm->bias + gemm->residual + 2 * (gemm->gather || gemm->scatter);
+  if (const GatherGemmPlan* last = LastProduct(plan)) {
+    const auto* ffn = std::get_if<FfnPlan>(&plan.body);
+    return 2 + (ffn ? 1 + ffn->first.bias : 0) + last->bias + last->residual +
+           2 * (last->gather || last->scatter);
+  }
   if (auto* attention = std::get_if<AttentionPlan>(&plan.body)) return attention->bias ? 8 : 5;
   return plan.op == "detect" ? 1 : 4;
 }

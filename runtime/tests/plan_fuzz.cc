@@ -20,6 +20,25 @@ void Demand(bool good, const char* what, std::string_view text) {
   abort();
 }
 
+// Prices are numbers that can be added up, and dense is always offered.
+void CheckCosts(const pitc::ContractPlan& contract, std::string_view text) {
+  for (const pitc::CostTable* table : {&contract.costs_v3, &contract.costs_v4}) {
+    Demand(table->lines[0].offered, "dense", text);
+    for (const pitc::CostTable::Line& line : table->lines) {
+      for (int f = 0; f < pitc::kFeatures; ++f) {
+        const int64_t most = line.offered ? int64_t{1} << 50 : 0;
+        for (const auto& prices : line.prices)
+          Demand(prices[f] >= 0 && prices[f] <= most, "price", text);
+      }
+    }
+    pitc::Work work{INT32_MAX, 1 << 24, 1 << 24, 32, 1 << 15, true, 1 << 24, {}, {}};
+    work.counts.elements = work.counts.strips[1] = work.counts.segments[2] = INT64_MAX;
+    const pitc::Choice choice = pitc::Select(*table, work);
+    Demand(table->lines[static_cast<int>(choice.variant)].offered, "choice", text);
+    for (double us : choice.predicted_us) Demand(us >= 0, "prediction", text);
+  }
+}
+
 // Slots of a small tensor with extents from the input, each of which must lie in the tensor.
 void TryLayout(const std::vector<DimUse>& dims, uint64_t choice) {
   Random random(choice);
@@ -64,8 +83,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       const bool bare = plan.library.find('/') == plan.library.npos;
       Demand(bare && plan.library[0] != '.' && plan.library.size() <= 200, "library", text);
       Demand(plan.library.empty() == (plan.op == "detect"), "library", text);
-      Demand(plan.kernel.compare(0, plan.op.size(), plan.op) == 0 || plan.op == "detect", "kernel",
+      const bool multiplies = plan.op == "contract" || plan.op == "ffn";
+      const std::string_view family = multiplies ? "gather_gemm" : std::string_view(plan.op);
+      Demand(plan.kernel.compare(0, family.size(), family) == 0 || plan.op == "detect", "kernel",
              text);
+      if (auto* ffn = std::get_if<pitc::FfnPlan>(&plan.body)) {
+        Demand(ffn->first.n == ffn->second.gemm.k && !ffn->first.residual && !ffn->first.scatter,
+               "inner product", text);
+        CheckCosts(ffn->second, text);
+      }
+      if (auto* contract = std::get_if<pitc::ContractPlan>(&plan.body)) CheckCosts(*contract, text);
       if (auto* attention = std::get_if<pitc::AttentionPlan>(&plan.body))
         Demand(std::isfinite(attention->scale) && attention->heads > 0, "attention", text);
       if (auto* move = std::get_if<pitc::MovePlan>(&plan.body)) TryLayout(move->dims, choice);

@@ -23,6 +23,31 @@ constexpr const char* kAttention =
     "op=attention\nq_head=0\nscale=-0x1.8p-3\nv_head=4\n";
 constexpr const char* kPack =
     "pitc-plan 1\ndims=c0,r,c1,0,r\nkernel=pack_b4\nlibrary=k.so\nop=pack\n";
+// 39 prices and 40 prices.
+const std::string kRising =
+    "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,33,"
+    "34,35,"
+    "36,37,38";
+const std::string kFalling =
+    "39,38,37,36,35,34,33,32,31,30,29,28,27,26,25,24,23,22,21,20,19,18,17,16,15,14,13,12,11,10,9,8,"
+    "7,6,"
+    "5,4,3,2,1,0";
+const std::string kContract =
+    "pitc-plan 1\nactivation=none\nbias=0\n"
+    "cost_dense_v3=" +
+    kRising +
+    ",1125899906842624\n"
+    "cost_tile8_v3=" +
+    kFalling +
+    "\n"
+    "gather=0\ninput_relu=1\nk=64\nkernel=gather_gemm_k64_n130_none_res\nlibrary=kernels.so\nn="
+    "130\n"
+    "op=contract\nresidual=1\nscatter=1\n";
+const std::string kFfn = "pitc-plan 1\nactivation=none\nbias=1\ncost_row_v4=" + kFalling +
+                         "\n"
+                         "gather=1\ninner=7\ninner_activation=relu\ninner_bias=1\nk=64\n"
+                         "kernel=gather_gemm_k64_n130_none\nlibrary=kernels.so\nn=130\n"
+                         "op=ffn\nresidual=0\nscatter=0\n";
 constexpr const char* kDetect = "pitc-plan 1\nop=detect\nrank=2\n";
 
 std::string With(const std::string& text, const std::string& old_line,
@@ -54,6 +79,59 @@ void ReadsEveryOperation() {
       ParsePlan("pitc-plan 1\ndims=l,r\nkernel=unpack_b1\nlibrary=k\nop=unpack").body);
   CHECK(u.unpack && u.word_bytes == 1 && u.dims[0].kind == pitc::DimUse::kLinear);
   CHECK(std::get<pitc::DetectPlan>(ParsePlan(kDetect).body).rank == 2);
+}
+
+void ReadsPrices() {
+  const auto c = std::get<pitc::ContractPlan>(ParsePlan(kContract).body);
+  CHECK(ParsePlan(kContract).kernel == "gather_gemm_k64_n130_none_res");
+  CHECK(c.gemm.k == 64 && c.gemm.n == 130 && c.gemm.residual && c.gemm.scatter && !c.gemm.gather);
+  CHECK(c.suffix == "_k64_n130_none_res" && c.input_relu);
+  for (int v = 0; v < pitc::kVariants; ++v) {
+    const auto variant = static_cast<pitc::Variant>(v);
+    CHECK(c.costs_v3.lines[v].offered ==
+          (variant == pitc::Variant::kDense || variant == pitc::Variant::kTile8));
+    CHECK(c.costs_v4.lines[v].offered == (variant == pitc::Variant::kDense));
+  }
+  const auto& dense = c.costs_v3.lines[0];
+  const auto& tile = c.costs_v3.lines[static_cast<int>(pitc::Variant::kTile8)];
+  for (int f = 0; f < pitc::kFeatures; ++f) {
+    for (int r = 0; r < pitc::kReuseClasses; ++r) {
+      const int place = r * pitc::kFeatures + f;
+      CHECK(dense.prices[r][f] == (place == 39 ? int64_t{1} << 50 : place));
+      CHECK(tile.prices[r][f] == 39 - place);
+      CHECK(c.costs_v4.lines[0].prices[r][f] == 0);
+    }
+  }
+
+  const auto ffn = std::get<pitc::FfnPlan>(ParsePlan(kFfn).body);
+  CHECK(ffn.first.k == 7 && ffn.first.n == 64 && ffn.first.bias && ffn.first.gather);
+  CHECK(!ffn.first.residual && !ffn.first.scatter);
+  CHECK(ffn.first_suffix == "_k7_n64_relu_bits" && ffn.second.suffix == "_k64_n130_none");
+  CHECK(ffn.second.gemm.k == 64 && ffn.second.gemm.n == 130 && ffn.second.gemm.bias);
+  CHECK(ffn.second.costs_v4.lines[static_cast<int>(pitc::Variant::kRow)].prices[1][0] == 29);
+}
+
+void RefusesPrices() {
+  const std::string key = "cost_tile8_v3=", line = key + kFalling;
+  const auto refuses = [&](const std::string& bad) {
+    CHECK(Contains(Error(With(kContract, line, key + bad)),
+                   "expected cost_tile8_v3 as 40 numbers in 0..1125899906842624, got '"));
+  };
+  for (const char* bad : {"", ",", "1"}) refuses(bad);
+  refuses(kRising);
+  refuses(kRising + ",");
+  refuses("," + kRising);
+  refuses(kRising + ",39,40");
+  for (const char* last : {"", "-6", "6.0", " 6", "06", "1125899906842625", "99999999999999999999"})
+    refuses(kRising + "," + last);
+  const std::string good = "=" + kFalling;
+  CHECK(Error(With(kContract, line, "cost_block64_v4" + good)).empty());
+  for (const char* bad :
+       {"cost_tile16_v3", "cost_tile8_v5", "cost_tile8", "cost_Tile8_v3", "cost_"})
+    CHECK(Contains(Error(With(kContract, line, bad + good)),
+                   std::string("unknown key '") + bad + "' for op 'contract'"));
+  CHECK(Contains(Error(With(kGemm, "k=64", "k=64\ncost_row_v4" + good)),
+                 "unknown key 'cost_row_v4' for op 'gather_gemm'"));
 }
 
 void RefusesOtherText() {
@@ -110,6 +188,20 @@ void RefusesAnotherKernel() {
   CHECK(Contains(
       Error(With(kGemm, "kernel=gather_gemm_k64_n130_relu", "kernel=gather_gemm_k64_n130_none")),
       "expected kernel=gather_gemm_k64_n130_relu"));
+  // The kernels of lists have the same suffix; it is the dense one that a plan names.
+  CHECK(Contains(Error(With(kContract, "kernel=gather_gemm_k64_n130_none_res",
+                            "kernel=contract_row_k64_n130_none_res")),
+                 "expected kernel=gather_gemm_k64_n130_none_res"));
+  CHECK(Contains(Error(With(kFfn, "inner_activation=relu", "inner_activation=gelu")),
+                 "expected inner_activation as one of relu, got 'gelu'"));
+  CHECK(Contains(Error(With(kContract, "input_relu=1", "")), "key 'input_relu' is missing"));
+  CHECK(Contains(Error(With(kFfn, "inner=7", "inner=7\ninput_relu=0")),
+                 "unknown key 'input_relu' for op 'ffn'"));
+  CHECK(Contains(Error(With(kFfn, "inner=7", "")), "key 'inner' is missing"));
+  CHECK(Contains(Error(With(kFfn, "inner=7", "inner=0")), "expected inner in 1..16777216"));
+  CHECK(Contains(Error(With(kFfn, "inner_bias=1", "inner_bias=2")), "expected inner_bias in 0..1"));
+  CHECK(Contains(Error(With(kContract, "k=64", "k=64\ninner=7")),
+                 "unknown key 'inner' for op 'contract'"));
   CHECK(Contains(Error(With(kGemm, "residual=0", "residual=1")),
                  "expected kernel=gather_gemm_k64_n130_relu_res"));
   CHECK(Contains(Error(With(kPack, "kernel=pack_b4", "kernel=unpack_b4")),
@@ -120,6 +212,8 @@ void RefusesAnotherKernel() {
 
 int main() {
   return pitc::test::RunTests({{"reads every operation", ReadsEveryOperation},
+                               {"reads prices", ReadsPrices},
+                               {"refuses prices", RefusesPrices},
                                {"refuses other text", RefusesOtherText},
                                {"refuses unknown, missing and double keys", RefusesKeys},
                                {"refuses bad values", RefusesValues},

@@ -15,6 +15,7 @@ using pitc::test::alive;
 using pitc::test::Contains;
 using pitc::test::failing_call;
 using pitc::test::Library;
+using pitc::test::Options;
 using pitc::test::Random;
 using pitc::test::Session;
 using pitc::test::Thrown;
@@ -84,7 +85,7 @@ void LargeRunsOnThePool() {
   for (const Case& c : Cases()) {
     const auto session = MakeSession(library, c);
     Random random(13);
-    const bool moves = c.plan.op != "gather_gemm" && c.plan.op != "attention";
+    const bool moves = !pitc::test::LastProduct(c.plan) && c.plan.op != "attention";
     const std::vector<OrtValue> inputs = pitc::test::MakeInputs(c.plan, random, moves ? 900 : 300);
     const std::vector<OrtValue> expected = session->Run(inputs);
     std::thread other([&] { CHECK(session->Run(inputs) == expected); });
@@ -168,12 +169,17 @@ void EveryCallFailsOnce() {
 void OldAndOddHosts() {
   const Library library(PITC_TEST_LIBRARY);
   const Case& c = Cases()[0];
-  const auto error = [&](const std::string& text, int inputs, const std::string& level) {
-    return Thrown([&] { Session(library, text, kModel, inputs, 1, level); });
+  const auto error = [&](const std::string& text, int inputs, const Options& options = {}) {
+    return Thrown([&] { Session(library, text, kModel, inputs, 1, options); });
   };
-  CHECK(Contains(error(c.text, 9, ""), "inputs and"));
-  CHECK(Contains(error("", 1, ""), "expected the line"));
-  CHECK(Contains(error(c.text, 1, "v5"), "expected cpu_level v3 or v4, got 'v5'"));
+  CHECK(Contains(error(c.text, 9), "inputs and"));
+  CHECK(Contains(error("", 1), "expected the line"));
+  CHECK(Contains(error(c.text, 1, {{"cpu_level", "v5"}}), "expected cpu_level v3 or v4, got 'v5'"));
+  CHECK(Contains(error(c.text, 1, {{"variant", "tile9"}}),
+                 "expected variant as one of dense, row, tile8, tile32, block16, block32, block64, "
+                 "got 'tile9'"));
+  CHECK(Contains(error(c.text, 1, {{"trace", "/nowhere/t"}}),
+                 "cannot write the trace file '/nowhere/t': No such file"));
   CHECK(Contains(Thrown([&] { Session(library, c.text, "", 1, 1); }), "a model from memory") ||
         c.plan.op == "detect");
   CHECK(alive == 0);

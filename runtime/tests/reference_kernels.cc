@@ -1,18 +1,19 @@
 // The kernels of docs/plans.md in plain C++: slow, obvious, strict about their arguments. They
 // stand in for generated kernels in tests, also under sanitizers. Shapes are in the symbols, so the
 // list at the end is what tests may use.
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <limits>
 
-#include "tvm_abi.h"
+#include "kernel_args.h"
 
-#define EXPORT extern "C" __attribute__((visibility("default")))
-
-using pitc::tvm::Any;
-using pitc::tvm::Tensor;
+using pitc::test::Activate;
+using pitc::test::Activation;
+using pitc::test::Any;
+using pitc::test::Args;
+using pitc::test::Below;
+using pitc::test::Data;
+using pitc::test::Refuse;
+using pitc::test::Tensor;
 
 EXPORT pitc::tvm::AllocWorkspace __TVMBackendAllocWorkspace;
 EXPORT pitc::tvm::FreeWorkspace __TVMBackendFreeWorkspace;
@@ -20,76 +21,6 @@ pitc::tvm::AllocWorkspace __TVMBackendAllocWorkspace = nullptr;
 pitc::tvm::FreeWorkspace __TVMBackendFreeWorkspace = nullptr;
 
 namespace {
-
-thread_local char error_text[200];
-
-int Refuse(const char* what, int argument) {
-  snprintf(error_text, sizeof error_text, "argument %d: %s", argument, what);
-  return -1;
-}
-
-// Arguments in order; after the first mismatch everything is a mismatch.
-class Args {
- public:
-  Args(const Any* args, int32_t count) : args_(args), count_(count) {}
-
-  const Tensor* Array(uint8_t code, int bits, int ndim) {
-    static const Tensor nothing{};
-    const Any* arg = Next(pitc::tvm::kTensorPtr);
-    if (!arg) return &nothing;
-    auto* t = static_cast<const Tensor*>(arg->v_ptr);
-    bool good = t->data && t->device_type == pitc::tvm::kCpu && t->code == code &&
-                t->bits == bits && t->lanes == 1;
-    good = good && t->ndim == ndim && !t->strides && t->byte_offset == 0;
-    if (!good) Mismatch("type or rank");
-    return good ? t : &nothing;
-  }
-  const Tensor* Floats(int ndim) { return Array(pitc::tvm::kFloatCode, 32, ndim); }
-  const Tensor* Int32s(int ndim) { return Array(pitc::tvm::kIntCode, 32, ndim); }
-  int64_t Int() {
-    const Any* arg = Next(pitc::tvm::kInt);
-    if (arg && arg->v_int != static_cast<int32_t>(arg->v_int)) Mismatch("not an int32");
-    return arg ? arg->v_int : 0;
-  }
-  double Float() {
-    const Any* arg = Next(pitc::tvm::kFloat);
-    return arg ? arg->v_float : 0;
-  }
-  void Demand(bool good, const char* what) {
-    if (!good) Mismatch(what);
-  }
-  bool Good() {
-    if (at_ != count_) Mismatch("wrong count");
-    return good_;
-  }
-
- private:
-  const Any* Next(int32_t type) {
-    if (!good_) return nullptr;
-    if (at_ >= count_ || args_[at_].type_index != type) {
-      Mismatch("missing, or of another kind");
-      return nullptr;
-    }
-    return &args_[at_++];
-  }
-  void Mismatch(const char* what) {
-    if (good_) Refuse(what, at_);
-    good_ = false;
-  }
-
-  const Any* args_;
-  int32_t count_, at_ = 0;
-  bool good_ = true;
-};
-
-template <class T>
-T* Data(const Tensor* t) {
-  return static_cast<T*>(t->data);
-}
-
-bool Below(const int32_t* v, int64_t begin, int64_t end, int64_t limit) {
-  return std::all_of(v + begin, v + end, [limit](int32_t x) { return x >= 0 && x < limit; });
-}
 
 int Move(const Any* raw, int32_t count, int bits, bool unpack) {
   Args args(raw, count);
@@ -112,23 +43,16 @@ int Move(const Any* raw, int32_t count, int bits, bool unpack) {
   return 0;
 }
 
-enum class Activation { none, relu, gelu, fails, level };
-
-double Activate(Activation activation, double x) {
-  if (activation == Activation::relu) return x > 0 ? x : 0;
-  if (activation == Activation::gelu) return 0.5 * x * (1 + std::erf(x * std::sqrt(0.5)));
-  return x;
-}
-
 // `level` is what a kernel of Activation::level writes.
 int GatherGemm(const Any* raw, int32_t count, int k, int n, Activation activation,
-               bool has_residual, int level) {
+               bool has_residual, int level, bool has_bits = false) {
   if (activation == Activation::fails) return Refuse("as the test wants\n\xff", 0);
   Args args(raw, count);
   const Tensor *a = args.Floats(2), *rows_a = args.Int32s(1), *b = args.Floats(3),
                *bias = args.Floats(1);
   const Tensor* residual = has_residual ? args.Floats(2) : nullptr;
   const Tensor *rows_c = args.Int32s(1), *c = args.Floats(2);
+  const Tensor* bits = has_bits ? args.Int64s(2) : nullptr;
   const int64_t i0 = args.Int(), i1 = args.Int(), j0 = args.Int(), j1 = args.Int();
   if (!args.Good()) return -1;
   const int64_t t = rows_a->shape[0], panels = b->shape[0], width = b->shape[2];
@@ -136,6 +60,7 @@ int GatherGemm(const Any* raw, int32_t count, int k, int n, Activation activatio
   args.Demand(rows_c->shape[0] == t && bias->shape[0] == panels * width && panels * width >= n,
               "shapes do not agree");
   args.Demand(!residual || (residual->shape[0] == t && residual->shape[1] == n), "residual");
+  args.Demand(!bits || (bits->shape[0] == t && bits->shape[1] == panels && width == 64), "bits");
   args.Demand(0 <= i0 && i0 < i1 && i1 <= t && 0 <= j0 && j0 < j1 && j1 <= panels, "range");
   if (!args.Good()) return -1;
   args.Demand(Below(Data<int32_t>(rows_a), i0, i1, a->shape[0]) &&
@@ -147,6 +72,7 @@ int GatherGemm(const Any* raw, int32_t count, int k, int n, Activation activatio
   for (int64_t i = i0; i < i1; ++i) {
     const float* x = Data<float>(a) + int64_t{Data<int32_t>(rows_a)[i]} * k;
     float* y = Data<float>(c) + int64_t{Data<int32_t>(rows_c)[i]} * n;
+    if (bits) std::fill_n(Data<uint64_t>(bits) + i * panels + j0, j1 - j0, 0);
     for (int64_t j = j0 * width; j < std::min<int64_t>(j1 * width, n); ++j) {
       const float* w = Data<float>(b) + (j / width) * k * width + j % width;
       double sum = Data<float>(bias)[j];
@@ -154,6 +80,7 @@ int GatherGemm(const Any* raw, int32_t count, int k, int n, Activation activatio
       sum = Activate(activation, sum);
       if (residual) sum += Data<float>(residual)[i * n + j];
       y[j] = activation == Activation::level ? static_cast<float>(level) : static_cast<float>(sum);
+      if (bits) Data<uint64_t>(bits)[i * panels + j / 64] |= uint64_t{y[j] != 0} << j % 64;
     }
   }
   return 0;
@@ -221,15 +148,8 @@ int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_
 
 }  // namespace
 
-EXPORT const char* pitc_kernel_last_error() { return error_text; }
+EXPORT const char* pitc_kernel_last_error() { return pitc::test::error_text; }
 
-#define KERNEL_AT(symbol, level, function, ...)                                       \
-  EXPORT int __tvm_ffi_##symbol##_v##level(void*, const Any* args, int32_t n, Any*) { \
-    return function(args, n, __VA_ARGS__);                                            \
-  }
-#define KERNEL(symbol, ...)         \
-  KERNEL_AT(symbol, 3, __VA_ARGS__) \
-  KERNEL_AT(symbol, 4, __VA_ARGS__)
 #define GEMM_AT(level, k, n, activation)                                           \
   KERNEL_AT(gather_gemm_k##k##_n##n##_##activation, level, GatherGemm, k, n,       \
             Activation::activation, false, level)                                  \
@@ -250,6 +170,10 @@ GEMM(3, 5, relu)
 GEMM(16, 70, gelu)
 GEMM(64, 130, none)
 GEMM(64, 130, relu)
+GEMM(70, 5, none)
+GEMM(70, 5, relu)
+GEMM(520, 2, none)
+KERNEL(gather_gemm_k3_n70_relu_bits, GatherGemm, 3, 70, Activation::relu, false, 0, true)
 ATTENTION(1, 1)
 ATTENTION(4, 4)
 ATTENTION(8, 3)

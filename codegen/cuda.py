@@ -1,0 +1,145 @@
+"""Warps: the vocabulary of CUDA kernels beside `tir`, and the way from TIR to CUDA source.
+
+A kernel is written for one *warp*, 32 lanes that run together and hand each other values. Every
+lane of a warp must reach each collective (`ballot`, `total`, `inclusive`), so these never stand
+under a condition on the lane. Lanes share nothing else inside a launch: no shared memory, no
+atomic; what one launch wrote, the next of the same function may read.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tvm
+
+from pitc.codegen import tir
+from pitc.codegen.tir import Buffer, Expr, T
+
+WARP = 32
+"""Lanes of a warp."""
+
+BLOCK_WARPS = 8
+"""Warps of a thread block; they are independent."""
+
+ARCHITECTURES = ("sm_80", "sm_90")
+"""What is built for; `total` is an instruction from sm_80 on."""
+
+_ALL = 0xFFFFFFFF
+
+
+@contextmanager
+def warps(jobs: Expr) -> Iterator[tuple[Expr, Expr]]:
+    """Launch one warp for each of 0..jobs-1; the context value is (job, lane), both int64."""
+    # A grid of no block is an error of the driver.
+    blocks = tir.larger(tir.int64(1), (jobs + BLOCK_WARPS - 1) // BLOCK_WARPS)
+    with (
+        T.launch_thread("blockIdx.x", blocks) as block,
+        T.launch_thread("threadIdx.y", BLOCK_WARPS) as warp,
+        T.launch_thread("threadIdx.x", WARP) as lane,
+    ):
+        job = tir.bind(T.Cast("int64", block) * BLOCK_WARPS + T.Cast("int64", warp))
+        with tir.when(job < jobs):
+            yield job, T.Cast("int64", lane)
+
+
+def put(buffer: Buffer, value: Expr, lane: Expr, *index: Expr) -> None:
+    """Store what all lanes have."""
+    with tir.when(lane == 0):
+        tir.assign(buffer, value, *index)
+
+
+@contextmanager
+def strided(first: Expr, stop: Expr, lane: Expr) -> Iterator[tuple[Expr, Expr]]:
+    """Open a loop in which lanes take turns; all of them run it equally often.
+
+    The context value is (index, whether it lies before `stop`).
+    """
+    with tir.serial(tir.int64(0), (stop - first + WARP - 1) // WARP) as turn:
+        i = tir.bind(first + turn * WARP + lane)
+        yield i, i < stop
+
+
+class Register:
+    """A variable that each lane has for itself."""
+
+    def __init__(self, dtype: str, value: Expr) -> None:
+        self._buffer = T.alloc_buffer((1,), dtype, scope="local")
+        self.set(value)
+
+    @property
+    def value(self) -> Expr:
+        """What was stored last."""
+        return self._buffer[0]
+
+    def set(self, value: Expr) -> None:
+        """Store a value."""
+        tir.assign(self._buffer, value, 0)
+
+    def add(self, value: Expr) -> None:
+        """Add to what was stored last."""
+        self.set(self.value + value)
+
+
+def counter() -> Register:
+    """An int32 register that starts at 0."""
+    return Register("int32", T.int32(0))
+
+
+def _collective(dtype: str, name: str, *arguments: Expr) -> Expr:
+    # A register: an expression might be computed twice, or under a condition.
+    return Register(dtype, T.call_extern(dtype, name, T.uint32(_ALL), *arguments)).value
+
+
+def ballot(condition: Expr) -> Expr:
+    """The uint32 whose bit i says whether the condition holds in lane i; all lanes get it."""
+    return _collective("uint32", "__ballot_sync", condition)
+
+
+def total(value: Expr) -> Expr:
+    """The sum of an int32 over all lanes; all lanes get it."""
+    return _collective("int32", "__reduce_add_sync", value)
+
+
+def inclusive(value: Expr, lane: Expr) -> Expr:
+    """The sum of an int32 over the lanes up to and with this one."""
+    result = Register("int32", value)
+    for distance in (1, 2, 4, 8, 16):
+        other = _collective("int32", "__shfl_up_sync", result.value, T.int32(distance))
+        result.add(T.Select(lane >= distance, other, T.int32(0)))
+    return result.value
+
+
+def population(word: Expr) -> Expr:
+    """How many bits of a uint32 are set, as int32."""
+    return T.Cast("int32", T.popcount(word))
+
+
+def bit(word: Expr, lane: Expr) -> Expr:
+    """Whether bit `lane` of a uint32 is set."""
+    return (word >> T.Cast("uint32", lane)) & T.uint32(1) != T.uint32(0)
+
+
+def before(word: Expr, lane: Expr) -> Expr:
+    """How many bits of a uint32 below bit `lane` are set, as int32."""
+    below = (T.uint32(1) << T.Cast("uint32", lane)) - T.uint32(1)
+    return population(word & below)
+
+
+def build(functions: Sequence[Any], arch: str) -> Any:
+    """The built module of some functions: host code that launches, which imports CUDA kernels.
+
+    Args:
+        functions: TIR functions with thread bindings.
+        arch: One of `ARCHITECTURES`.
+    """
+    host = {"kind": "llvm", "mcpu": "x86-64-v3"}
+    target = tvm.target.Target({"kind": "cuda", "arch": arch}, host=host)
+    module = tvm.IRModule({f.attrs["global_symbol"]: f for f in functions})
+    with target:
+        return tvm.compile(module, target=target).mod
+
+
+def source(functions: Sequence[Any], arch: str) -> str:
+    """The CUDA source of some functions; neither a device nor nvcc is needed."""
+    text: str = build(functions, arch).imports[0].inspect_source("cuda")
+    return text

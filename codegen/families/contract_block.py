@@ -1,0 +1,124 @@
+"""contract_block: C[rows_c, :] = act(A @ B + bias) + residual; each k block has a list of rows.
+
+PIT axis m inside each block of W k: the micro-tile is one row x W, and W is read from the shape of
+the packed values. SRead is the address of a row of the accumulator: the sums of a panel lie in a
+compact scratch array, because rows of C, a power of two apart, would share few lines of the caches.
+The dense tile is rows x columns of accumulators in registers. A row gets its blocks in ascending k
+and its products as one chain of fused multiply-adds, so its bits do not depend on W or on the call.
+
+    for each panel of B:
+        scratch = 0
+        for each k block:                           its rows of B stay in the first-level cache
+            for each tile of listed rows, for each column group:
+                accumulators = scratch; multiply-add over the k block; scratch = accumulators
+        C = epilogue of scratch
+
+A short last tile repeats its last row, which is harmless as a tile reads all rows before it writes
+one; it has half of the rows if these are enough.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pitc.codegen import tir
+from pitc.codegen.families.swrite import SWrite
+from pitc.codegen.targets import Target
+from pitc.ir.panels import PANEL_WIDTH
+
+UNROLL = 4
+
+
+def prim_func(symbol: str, params: Mapping[str, Any], target: Target) -> Any:
+    """The TIR function of one variant (arguments: `docs/plans.md`).
+
+    Args:
+        symbol: Name of the kernel.
+        params: `k`, `n`, `activation`, `residual`.
+        target: CPU level.
+    """
+    return tir.prim_func(symbol, lambda: _Kernel(params, target.listed_tile).emit())
+
+
+class _Kernel:
+    """Emits one kernel: its arguments, and the loops around the register tile."""
+
+    def __init__(self, params: Mapping[str, Any], tile: tuple[int, int]) -> None:
+        self.k = params["k"]
+        self.height, self.columns = tile
+        entries, self.width, boundaries = (tir.size() for _ in range(3))
+        self.values = tir.tensor("values", (entries, self.width))
+        self.rows = tir.tensor("rows", (entries,), "int32")
+        self.starts = tir.tensor("starts", (boundaries,), "int32")
+        self.blocks = boundaries - 1
+        self.swrite = SWrite(params)
+        self.sums = tir.workspace(tir.larger(self.swrite.rows, tir.int64(1)) * PANEL_WIDTH)
+
+    def emit(self) -> None:
+        """Panels, blocks of k, row tiles."""
+        half = self.height // 2
+        with self.swrite.panels() as j:
+            with tir.serial(tir.int64(0), self.swrite.rows * (PANEL_WIDTH // tir.LANES)) as i:
+                tir.store(self.sums, tir.splat(0), i * tir.LANES)
+            with tir.serial(tir.int64(0), self.blocks) as q:
+                start = tir.index_of(self.starts, q)
+                stop = tir.index_of(self.starts, q + 1)
+                tiles = tir.bind((stop - start) // self.height)
+                rest = tir.bind(stop - start - tiles * self.height)
+                whole = tir.bind(tir.choose(rest <= half, tiles, tiles + 1))
+                with tir.serial(0, whole) as p:
+                    self.tiles(j, q, tir.bind(start + p * self.height), stop, self.height)
+                with tir.when(tir.both(rest > 0, rest <= half)):
+                    self.tiles(j, q, tir.bind(stop - rest), stop, half)
+            self.swrite.write(j, tir.int64(0), self.swrite.rows, self.sums, tir.int64(0))
+
+    def tiles(self, j: tir.Expr, q: tir.Expr, first: tir.Expr, stop: tir.Expr, height: int) -> None:
+        """The column groups of one row tile: entries `first`.. below `stop`, in k block `q`."""
+        entries = [tir.bind(tir.smaller(first + r, stop - 1)) for r in range(height)]
+        rows = [tir.bind(tir.index_of(self.rows, z) * PANEL_WIDTH) for z in entries]
+        with tir.serial(0, tir.int64(PANEL_WIDTH // self.columns)) as x:
+            self.tile(j, q, tir.bind(x * self.columns), entries, rows)
+
+    def tile(
+        self,
+        j: tir.Expr,
+        q: tir.Expr,
+        column: tir.Expr,
+        entries: list[tir.Expr],
+        rows: list[tir.Expr],
+    ) -> None:
+        """One register tile over one k block; it asks for the k block after it.
+
+        Args:
+            j: Panel.
+            q: Block of k.
+            column: Where the column group starts in its panel.
+            entries: Packed values of the rows of the tile.
+            rows: Where their sums begin.
+        """
+        b = self.swrite.b
+        start = tir.bind(q * self.width)
+        length = tir.bind(tir.smaller(self.width, self.k - start))
+        offsets = range(0, self.columns, tir.LANES)
+        acc = tir.grid(len(rows), len(offsets))
+        places = [
+            (acc[r][v], row + column + offset)
+            for r, row in enumerate(rows)
+            for v, offset in enumerate(offsets)
+        ]
+
+        def step(i: tir.Expr) -> None:
+            k = start + i
+            later = tir.smaller(k + self.width, tir.int64(self.k - 1))
+            for offset in offsets:
+                tir.prefetch(b, j, later, column + offset)
+            vectors = [tir.keep(tir.load(b, j, k, column + offset)) for offset in offsets]
+            for z, sums in zip(entries, acc, strict=True):
+                a = tir.keep(tir.splat(self.values[z, i]))
+                for variable, vector in zip(sums, vectors, strict=True):
+                    variable.set(tir.fma(a, vector, variable.value))
+
+        for variable, at in places:
+            variable.set(tir.load(self.sums, at))
+        tir.unrolled(length, UNROLL, step, rest=self.k % UNROLL > 0)
+        for variable, at in places:
+            tir.store(self.sums, variable.value, at)

@@ -1,0 +1,126 @@
+"""contract_tile: C[rows_c, :] = act(A @ B + bias) + residual; groups of G rows share a k list.
+
+PIT axis k: the micro-tile is G rows x one k, and G is read from the shape of the packed values.
+SRead is the address of a row of B; A comes packed, [entry, row of the group]. The dense tile is
+rows x columns of accumulators in registers, and every strip of so many rows of a group walks the
+same list. Each accumulator is one chain of fused multiply-adds in ascending k, so the bits of a row
+do not depend on G or on the call.
+
+    for each panel of B, for each group:
+        for each chunk of the list:                 its rows of B stay in the first-level cache
+            for each strip of rows, for each column group:
+                accumulators = 0, or the sums of the chunks before
+                multiply-add over the chunk
+                scratch = sums; after the last chunk C = epilogue
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pitc.codegen import tir
+from pitc.codegen.families.swrite import SWrite
+from pitc.codegen.targets import Target
+from pitc.ir.panels import PANEL_WIDTH
+
+CHUNK = 64
+"""Entries of a list whose rows of B are read by all strips before the next are."""
+AHEAD = 32
+"""Entries between the row of B that is asked for and the one that is read."""
+UNROLL = 4
+
+
+def prim_func(symbol: str, params: Mapping[str, Any], target: Target) -> Any:
+    """The TIR function of one variant (arguments: `docs/plans.md`).
+
+    Args:
+        symbol: Name of the kernel.
+        params: `k`, `n`, `activation`, `residual`.
+        target: CPU level; G must be a multiple of the rows of its `listed_tile`.
+    """
+    return tir.prim_func(symbol, lambda: _Kernel(params, target.listed_tile).emit())
+
+
+class _Kernel:
+    """Emits one kernel: its arguments, and the loops around the register tile."""
+
+    def __init__(self, params: Mapping[str, Any], tile: tuple[int, int]) -> None:
+        self.height, self.columns = tile
+        self.entries, self.group, boundaries = (tir.size() for _ in range(3))
+        self.values = tir.tensor("values", (self.entries, self.group))
+        self.ks = tir.tensor("ks", (self.entries,), "int32")
+        self.starts = tir.tensor("starts", (boundaries,), "int32")
+        self.groups = boundaries - 1
+        self.swrite = SWrite(params)
+        self.sums = tir.workspace(tir.larger(self.group, tir.int64(1)) * PANEL_WIDTH)
+
+    def emit(self) -> None:
+        """Panels, groups, chunks, strips."""
+        with self.swrite.panels() as j, tir.serial(tir.int64(0), self.groups) as g:
+            first = tir.bind(g * self.group)
+            rows = tir.bind(tir.smaller(self.group, self.swrite.rows - first))
+            start = tir.index_of(self.starts, g)
+            stop = tir.index_of(self.starts, g + 1)
+            chunks = tir.bind(tir.larger((stop - start + CHUNK - 1) // CHUNK, tir.int64(1)))
+            strips = (rows + self.height - 1) // self.height
+            with tir.serial(0, chunks) as q, tir.serial(0, strips) as s:
+                begin = tir.bind(start + q * CHUNK)
+                count = tir.bind(tir.smaller(tir.int64(CHUNK), stop - begin))
+                row = tir.bind(s * self.height)
+                with tir.serial(0, tir.int64(PANEL_WIDTH // self.columns)) as x:
+                    self.tile(j, row, tir.bind(x * self.columns), begin, count, q == 0)
+                with tir.when(q == chunks - 1):
+                    here = tir.smaller(tir.int64(self.height), rows - row)
+                    self.swrite.write(j, first + row, here, self.sums, row * PANEL_WIDTH)
+
+    def tile(
+        self,
+        j: tir.Expr,
+        row: tir.Expr,
+        column: tir.Expr,
+        begin: tir.Expr,
+        count: tir.Expr,
+        is_first: tir.Expr,
+    ) -> None:
+        """One register tile over `count` entries from `begin` on.
+
+        Args:
+            j: Panel.
+            row: Where the strip starts in its group.
+            column: Where the column group starts in its panel.
+            begin: First entry.
+            count: Entries.
+            is_first: These are the first entries of the group.
+        """
+        offsets = range(0, self.columns, tir.LANES)
+        acc = tir.grid(self.height, len(offsets))
+        places = [
+            (acc[r][v], (row + r) * PANEL_WIDTH + column + offset)
+            for r in range(self.height)
+            for v, offset in enumerate(offsets)
+        ]
+
+        def clear() -> None:
+            for variable, _ in places:
+                variable.set(tir.splat(0))
+
+        def resume() -> None:
+            for variable, at in places:
+                variable.set(tir.load(self.sums, at))
+
+        def step(i: tir.Expr) -> None:
+            z = begin + i
+            b = self.swrite.b
+            later = tir.index_of(self.ks, tir.smaller(z + AHEAD, self.entries - 1))
+            for offset in offsets:
+                tir.prefetch(b, j, later, column + offset)
+            k = tir.index_of(self.ks, z)
+            live = [tir.keep(tir.load(b, j, k, column + offset)) for offset in offsets]
+            for r, sums in enumerate(acc):
+                a = tir.keep(tir.splat(self.values[z, row + r]))
+                for variable, vector in zip(sums, live, strict=True):
+                    variable.set(tir.fma(a, vector, variable.value))
+
+        tir.either(is_first, clear, resume)
+        tir.unrolled(count, UNROLL, step, rest=True)
+        for variable, at in places:
+            tir.store(self.sums, variable.value, at)

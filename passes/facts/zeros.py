@@ -1,0 +1,226 @@
+"""Which values are worth a test of their own zeros.
+
+"Where x == 0, x is 0" is true of every value. It is said of those that have a reason to hold zeros
+(a function that is 0 on a whole interval, a base of zeros that is written to) and whose zeros
+arrive at an operand of a contraction. Nothing rests on this choice but the cost of the analysis.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+import onnx_ir as ir
+
+from pitc.ir.constant import Constant, FillFact, Number, is_number, is_zero
+from pitc.ir.expr import Combine, Reducer, TensorExpr
+from pitc.ir.graph import Graph, NodeView, NoRule
+from pitc.ir.nodes import output_names
+from pitc.passes.rules.constants import evaluate_constants
+from pitc.passes.rules.elementwise import ELEMENTWISE
+from pitc.passes.rules.registry import MICROSOFT
+
+CONTRACTIONS = (Combine.PRODUCT, Combine.BIASED_PRODUCT)
+WINDOW = 16  # elements of which the largest may well be 0, when many of them are
+# where functions are looked at: beyond it, others come so near to 0 that they are rounded to it
+SAMPLES = (-4.0, -3.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0, 4.0)
+
+
+def _one_hot(view: NodeView) -> bool:
+    values = view.array(2)
+    return values is None or (values.size > 0 and is_zero(values.reshape(-1)[0].item()))
+
+
+def _has_zeros(view: NodeView) -> bool:
+    """Operand 0 is known to have some: what a window sees, what a scatter writes to."""
+    return any(is_zero(f.constant) for f in view.graph.fills.get(view.name(0), ()))
+
+
+def _activated(view: NodeView) -> bool:
+    """A contraction with a function of its own that is 0 on an interval."""
+    low = next(iter(view.attr("activation_params", ())), 0.0)
+    return view.attr("activation") == "Relu" or (view.attr("activation") == "Clip" and low == 0)
+
+
+# operators that are no functions of one element
+SOURCES: dict[tuple[str, str], Callable[[NodeView], bool]] = {
+    ("", "Dropout"): lambda view: True,  # its training form: the other one only moves
+    ("", "OneHot"): _one_hot,
+    ("", "Scatter"): _has_zeros,
+    ("", "ScatterElements"): _has_zeros,
+    ("", "ScatterND"): _has_zeros,
+    (MICROSOFT, "FusedConv"): _activated,
+}
+SCATTERED = {("", "Dropout"), (MICROSOFT, "FusedConv")}
+
+
+def holds_zeros(view: NodeView, expr: TensorExpr | None, facts: Sequence[FillFact]) -> bool:
+    """True when a node's first output has zeros of its own that a contraction gets to see.
+
+    Args:
+        view: The node.
+        expr: The expression of the output; None where it has no rule.
+        facts: What is known of the output so far.
+    """
+    combine = None if expr is None else expr.combine
+    if combine is Combine.MOVE:
+        return False
+    key = (view.domain, view.op)
+    if key in SOURCES:
+        source = SOURCES[key](view)
+    elif expr is None or (combine in CONTRACTIONS and expr.reduced):
+        source = False
+    else:
+        source = _joint(view, facts) or _flat(view, expr) or (_is_window(expr) and _has_zeros(view))
+    return source and reaches_contraction(view.graph, view.out())
+
+
+def scattered(graph: Graph, name: str) -> bool:
+    """True for zeros of single elements, as ReLU has them: of whole lines nothing is to be said."""
+    node, expr = graph.producers.get(name), graph.exprs.get(name)
+    if node is None or (node.domain, node.op_type) in SCATTERED:
+        return node is not None
+    return expr is not None and (_flat(NodeView(graph, node), expr) or _is_window(expr))
+
+
+def _joint(view: NodeView, facts: Sequence[FillFact]) -> bool:
+    """A product of several masks: zero where any of them is, which is a union. The product's own
+    "!= 0" says it in one test.
+    """
+    if view.op not in ("Mul", "Einsum") or not all(is_zero(f.constant) for f in facts):
+        return False
+    return len({t.src for f in facts if len(f.region) == 1 for t in f.region}) > 1
+
+
+def _is_window(expr: TensorExpr) -> bool:
+    """The largest of a few elements."""
+    if expr.combine is not Combine.REDUCE or expr.reducer is not Reducer.MAX:
+        return False
+    extents = [e.as_int() for e in expr.reduced]
+    return None not in extents and prod(n for n in extents if n is not None) <= WINDOW
+
+
+def _flat(view: NodeView, expr: TensorExpr) -> bool:
+    """A function of one element, the others being constant numbers, that is 0 on an interval."""
+    row = ELEMENTWISE.get((view.domain, view.op)) if expr.combine is Combine.MAP else None
+    if row is None or row.evaluate is None or not _is_float(view.graph, view.out()):
+        return False
+    names = [view.name(r.operand) for r in expr.reads]
+    numbers = [everywhere(view.graph, name) for name in names]
+    if numbers.count(None) != 1 or not all(_is_float(view.graph, name) for name in names):
+        return False
+    try:
+        parameters = {} if row.parameters is None else row.parameters(view)
+    except NoRule:
+        return False
+    if parameters is None:
+        return False
+    return _is_flat(view.domain, view.op, tuple(numbers), tuple(parameters.items()))
+
+
+def _is_float(graph: Graph, name: str) -> bool:
+    dtype = graph.dtypes.get(name)
+    return dtype is not None and dtype.kind == "f"
+
+
+@lru_cache(maxsize=1 << 10)
+def _is_flat(
+    domain: str,
+    op: str,
+    numbers: tuple[Number | None, ...],
+    parameters: tuple[tuple[str, object], ...],
+) -> bool:
+    evaluate = ELEMENTWISE[domain, op].evaluate
+    x = np.array(SAMPLES)
+    assert evaluate is not None
+    with np.errstate(all="ignore"):
+        try:
+            y = evaluate(*(x if n is None else np.asarray(n) for n in numbers), **dict(parameters))
+        except (ArithmeticError, TypeError, ValueError):
+            return False
+    return int(np.count_nonzero(np.asarray(y) == 0)) > 1
+
+
+def everywhere(graph: Graph, name: str) -> Number | None:
+    """The one number that a value is known to be; None where it is not."""
+    known = (f.constant for f in graph.fills.get(name, ()) if not f.region)
+    return next((c for c in known if is_number(c)), None)
+
+
+def reaches_contraction(graph: Graph, name: str) -> bool:
+    """True when zeros of the value arrive as zeros at an operand of a contraction."""
+    seen, todo = {name}, [name]
+    while todo:
+        x = todo.pop()
+        for node in graph.uses.get(x, ()):
+            for output in output_names(node):
+                expr = graph.exprs.get(output)
+                if expr is None or output in seen:
+                    continue
+                if expr.combine in CONTRACTIONS:
+                    return True
+                if _keeps_zero(NodeView(graph, node), expr, x):
+                    seen.add(output)
+                    todo.append(output)
+    return False
+
+
+def _keeps_zero(view: NodeView, expr: TensorExpr, name: str) -> bool:
+    """Whether an output is 0 where this operand is."""
+    if expr.combine is Combine.MOVE or _is_window(expr):
+        return True
+    if expr.combine is not Combine.MAP:
+        return False
+    operands = [view.name(r.operand) for r in expr.reads]
+    constants: list[Constant] = [0 if x == name else everywhere(view.graph, x) for x in operands]
+    dtype = view.out_dtype()
+    to_bool = dtype is not None and dtype.kind == "b"
+    return is_zero(evaluate_constants(view.op, constants, to_bool, view))
+
+
+def is_factor(graph: Graph, name: str) -> bool:
+    """True when a number given as input acts as a mask: it is a factor of something at least as
+    large that is not computed from it.
+    """
+    inputs: dict[str, int] | None = None
+    for x, node in readers(graph, name):
+        if node.op_type == "Einsum":
+            return True
+        if node.op_type != "Mul" or node.domain:
+            continue
+        other = next((v.name or "" for v in node.inputs if v is not None and v.name != x), "")
+        if not other or graph.splat(other) is not None:
+            continue
+        product, shape = graph.shapes.get(output_names(node)[0]), graph.shapes.get(other)
+        if product != shape:
+            continue
+        inputs = graph.ancestors() if inputs is None else inputs
+        if not inputs.get(other, 0) & graph.bits[name]:
+            return True
+    return False
+
+
+def readers(graph: Graph, name: str) -> Iterator[tuple[str, ir.Node]]:
+    """Nodes that read the value, or what movement and scaling make of it: the value read, and its
+    reader.
+    """
+    seen, todo = {name}, [name]
+    while todo:
+        x = todo.pop()
+        for node in graph.uses.get(x, ()):
+            yield x, node
+            for output in output_names(node):
+                expr = graph.exprs.get(output)
+                passes = node.op_type in ("Cast", "Identity") or _is_scaled(graph, node, x)
+                if expr is None or output in seen or not (passes or expr.combine is Combine.MOVE):
+                    continue
+                seen.add(output)
+                todo.append(output)
+
+
+def _is_scaled(graph: Graph, node: ir.Node, name: str) -> bool:
+    """A product of the value and a constant number."""
+    if node.op_type != "Mul" or node.domain:
+        return False
+    others = [v.name or "" for v in node.inputs if v is not None and v.name != name]
+    return len(others) == 1 and graph.splat(others[0]) is not None

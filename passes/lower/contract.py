@@ -1,0 +1,232 @@
+"""Contractions become PIT nodes: gather_gemm, contract where the left operand may hold zeros, ffn
+where those zeros come from a contraction in front.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from pitc.ir.graph import Graph
+from pitc.ir.kernel import KernelRequest
+from pitc.ir.nodes import node_name
+from pitc.ir.plan import Field, Plan
+from pitc.ir.tiles import TileTable
+from pitc.passes.lower.activation import relu_operand
+from pitc.passes.lower.builder import Builder
+from pitc.passes.lower.gemm import Gemm, dims_of, match_gemm, take_gathers
+from pitc.passes.lower.rows import ahead, behind, forget_sizes, only_reader, with_shape
+from pitc.passes.lower.weight import Panels
+
+SPARSE_FAMILIES = ("contract_row", "contract_tile", "contract_block")
+STEPS_BETWEEN = 8  # nodes between the contractions of one ffn node
+
+
+@dataclass(slots=True)
+class Contractions:
+    """What the rewrite wants to be PIT nodes.
+
+    Args:
+        packed: Contractions that run on packed rows.
+        sparse: Contractions whose left operand may hold zeros at run time, some of them packed,
+            and the source nodes that they come from.
+    """
+
+    packed: list[ir.Node] = field(default_factory=list)
+    sparse: dict[ir.Node, ir.Node] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Emitter:
+    graph: Graph
+    build: Builder
+    library: str
+    tiles: TileTable | None
+    panels: Panels = field(default_factory=Panels)
+    requests: dict[KernelRequest, None] = field(default_factory=dict)
+    replaced: dict[ir.Value, ir.Value] = field(default_factory=dict)
+
+    def emit(self, gemm: Gemm, inner: Gemm | None, source_node: ir.Node | None) -> None:
+        """Replace one contraction, or two, by a node.
+
+        Args:
+            gemm: The contraction.
+            inner: The one in front of it that becomes part of the node.
+            source_node: Where zeros are skipped, the contraction of the source graph.
+        """
+        sparse = source_node is not None
+        op = "ffn" if inner is not None else "contract" if sparse else "gather_gemm"
+        fields = self._fields(gemm, (inner or gemm).gather)
+        if op == "contract":
+            fields["input_relu"] = int(gemm.input_relu)
+        if sparse and self.tiles is not None:
+            fields |= self.tiles.fields()
+            for family in SPARSE_FAMILIES:
+                self._request(family, gemm)
+        weights = [gemm]
+        if inner is not None:
+            self._request("gather_gemm", inner, bits=1)
+            fields |= {"inner": inner.weight.k, "inner_activation": inner.activation}
+            fields |= {"inner_bias": int(inner.bias is not None)}
+            weights = [inner, gemm]
+        source = (inner or gemm).source
+        gather = (inner or gemm).gather
+        inputs = [source if gather is None else gather.inputs[0]]
+        for each in weights:
+            inputs += [self.panels.value(self.build, each.weight), *self._bias(each)]
+        if gemm.residual is not None:
+            inputs.append(gemm.residual)
+        points = gemm.scatter or gather
+        if points is not None:
+            inputs += [points.inputs[1], points.inputs[3]]
+        name = (
+            f"{gemm.result.name}.gemm" if source_node is None else f"{node_name(source_node)}.{op}"
+        )
+        self._replace(gemm, Plan(op, tuple(sorted(fields.items()))), inputs, name)
+
+    def _fields(self, gemm: Gemm, gather: ir.Node | None) -> dict[str, Field]:
+        return {
+            "activation": gemm.activation,
+            "bias": int(gemm.bias is not None),
+            "gather": int(gather is not None),
+            "k": gemm.weight.k,
+            "kernel": self._request("gather_gemm", gemm).symbol,
+            "library": self.library,
+            "n": gemm.weight.n,
+            "residual": int(gemm.residual is not None),
+            "scatter": int(gemm.scatter is not None),
+        }
+
+    def _request(self, family: str, gemm: Gemm, **params: int) -> KernelRequest:
+        request = KernelRequest.of(
+            family,
+            k=gemm.weight.k,
+            n=gemm.weight.n,
+            activation=gemm.activation,
+            residual=int(gemm.residual is not None),
+            **params,
+        )
+        self.requests.setdefault(request)
+        return request
+
+    def _bias(self, gemm: Gemm) -> list[ir.Value]:
+        if gemm.bias is None:
+            return []
+        whole = dims_of(self.graph, gemm.bias) == (gemm.weight.n,)
+        return [gemm.bias if whole else self.build.reshape(gemm.bias, [gemm.weight.n])]
+
+    def _replace(
+        self, gemm: Gemm, plan: Plan, inputs: Sequence[ir.Value | None], name: str
+    ) -> None:
+        result = gemm.result if gemm.scatter is None else gemm.scatter.outputs[0]
+        values = [self.replaced.get(x, x) for x in inputs if x is not None]
+        dims = dims_of(self.graph, result)
+        lead = dims_of(self.graph, inputs[0])[:-1] if inputs[0] is not None else ()
+        reshaped = gemm.points is None and (result.name or "") in self.graph.shapes
+        reshaped = reshaped and dims[:-1] != lead
+        given = (*lead, gemm.weight.n) if reshaped else dims
+        shape = [d if isinstance(d, int) or (d and d.isidentifier()) else None for d in given]
+        (out,) = self.build.kernel(plan, values, [(name, ir.DataType.FLOAT, shape)])
+        if reshaped:
+            out = with_shape(self.graph, self.build, out, result)
+        self.replaced[result] = out
+        ir.convenience.replace_all_uses_with(result, out, replace_graph_outputs=True)
+        if out.is_graph_output():
+            result.name, out.name = out.name, result.name
+        forget_sizes(self.graph, self.build, gemm.inside)
+
+
+def fuse_contractions(
+    graph: Graph,
+    build: Builder,
+    contractions: Contractions,
+    library: str,
+    tiles: TileTable | None,
+) -> tuple[list[KernelRequest], Panels]:
+    """Replace contractions by PIT nodes.
+
+    Args:
+        graph: The analysed graph.
+        build: Adds nodes.
+        contractions: MatMul and Gemm nodes.
+        library: File name of the kernel library.
+        tiles: Prices of the sparse variants; None: no node is sparse.
+
+    Returns:
+        The kernels needed, and the panels made.
+    """
+    emitter = _Emitter(graph, build, library, tiles)
+    sparse = contractions.sparse if tiles is not None else {}
+    wanted = dict.fromkeys([*contractions.packed, *sparse])
+    adds: set[ir.Node] = set()
+    found = {g.result: g for n in wanted if (g := match_gemm(graph, n, adds)) is not None}
+    take_gathers(list(found.values()))
+    inner = _inner_contractions(graph, found, sparse)
+    taken = {g.node for g in inner.values()}
+    for gemm in found.values():
+        if gemm.node not in taken:
+            first = inner.get(gemm.node, gemm)
+            if first is gemm and gemm.node in sparse:
+                _take_relu(graph, gemm)
+            _choose_source(graph, gemm, first)
+            emitter.emit(gemm, inner.get(gemm.node), sparse.get(gemm.node))
+    return list(emitter.requests), emitter.panels
+
+
+def _inner_contractions(
+    graph: Graph, found: dict[ir.Value, Gemm], sparse: Collection[ir.Node]
+) -> dict[ir.Node, Gemm]:
+    """For a sparse contraction the one in front, if ReLU and nothing else stands between them."""
+    pairs: dict[ir.Node, Gemm] = {}
+    for gemm in found.values():
+        if gemm.node not in sparse or gemm.gather is not None:
+            continue
+        inner = next((found[x] for x in behind(graph, gemm.source) if x in found), None)
+        if inner is None:
+            before = _contraction_before(gemm.source)
+            inner = None if before is None else match_gemm(graph, before, set())
+        if inner is None or inner.activation != "relu" or inner.residual is not None:
+            continue
+        end = ahead(graph, inner.result)
+        alone = only_reader(graph, end) is gemm.node and end is gemm.node.inputs[0]
+        if alone and inner.node not in sparse:
+            gemm.inside += [*inner.inside, inner.result, end]
+            pairs[gemm.node] = inner
+    return pairs
+
+
+def _take_relu(graph: Graph, gemm: Gemm) -> None:
+    """Read what ReLU reads, if nobody else wants its result."""
+    operand = gemm.node.inputs[0]
+    if operand is None or gemm.gather is not None or only_reader(graph, operand) is not gemm.node:
+        return
+    for value in behind(graph, operand):
+        before = relu_operand(graph, value)
+        if before is not None and ahead(graph, value) is operand:
+            gemm.inside += [value, operand]
+            gemm.source, gemm.input_relu = before, True
+            return
+
+
+def _choose_source(graph: Graph, gemm: Gemm, first: Gemm) -> None:
+    """Read rows in the shape in which they are written, where some value has them so."""
+    lead = dims_of(graph, gemm.result)[:-1]
+    for source in behind(graph, first.source):
+        if dims_of(graph, source)[:-1] == lead:
+            first.source = source
+            return
+
+
+def _contraction_before(value: ir.Value) -> ir.Node | None:
+    """The contraction that a value is computed from in a few steps."""
+    for _ in range(STEPS_BETWEEN):
+        node = value.producer()
+        if node is None:
+            return None
+        if node.op_type in ("MatMul", "Gemm"):
+            return node
+        computed = [x for x in node.inputs if x is not None and x.producer() is not None]
+        if not computed:
+            return None
+        value = computed[0]
+    return None

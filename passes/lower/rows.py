@@ -1,0 +1,86 @@
+"""The way of a product's rows through Reshapes that leave rows as they are.
+
+Exporters flatten [batch, sequence, k] to rows in front of a contraction and turn the result back
+behind it. Row-wise steps do not see the difference. Values in between may be read by Shape as well:
+their sizes can be computed from graph inputs.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from pitc.ir.graph import Graph
+from pitc.passes.lower.builder import Builder, sizes_known
+
+
+def only_reader(graph: Graph, value: ir.Value) -> ir.Node | None:
+    """The one node that reads elements of a value; None where there are none or several."""
+    readers = [u.node for u in value.uses() if not reads_sizes(graph, value, u.node)]
+    return readers[0] if len(readers) == 1 and not value.is_graph_output() else None
+
+
+def reads_sizes(graph: Graph, value: ir.Value, node: ir.Node) -> bool:
+    """True for a Shape node, when graph inputs have all the sizes of its operand."""
+    shape = graph.shapes.get(value.name or "")
+    known = shape is not None and sizes_known(graph, shape)
+    return known and not node.domain and node.op_type == "Shape"
+
+
+def ahead(graph: Graph, value: ir.Value) -> ir.Value:
+    """The value behind all the Reshapes that keep rows and are the only readers."""
+    reader = only_reader(graph, value)
+    while reader is not None and _keeps_rows(graph, reader):
+        value = reader.outputs[0]
+        reader = only_reader(graph, value)
+    return value
+
+
+def behind(graph: Graph, value: ir.Value) -> list[ir.Value]:
+    """A value, and those in front of it that have the same rows."""
+    found = [value]
+    producer = value.producer()
+    while producer is not None and _keeps_rows(graph, producer):
+        before = producer.inputs[0]
+        assert before is not None
+        found.append(before)
+        producer = before.producer()
+    return found
+
+
+def _keeps_rows(graph: Graph, node: ir.Node) -> bool:
+    """A Reshape to a known shape that leaves the last dimension, and with it rows, as they are."""
+    if node.domain or node.op_type != "Reshape" or node.inputs[0] is None:
+        return False
+    before, after = (graph.shapes.get(x.name or "") for x in (node.inputs[0], node.outputs[0]))
+    if not before or not after or not sizes_known(graph, after):
+        return False
+    width = after[-1].as_int()
+    return before[-1] == after[-1] and width is not None and width > 0
+
+
+def with_shape(graph: Graph, build: Builder, rows: ir.Value, like: ir.Value) -> ir.Value:
+    """A value in the shape of another one that has the same rows (`ahead`, `behind`)."""
+    shape = graph.shapes.get(like.name or "") or ()
+    out = build.op("Reshape", [rows, build.concat([build.size(e) for e in shape])])
+    out.type, out.shape = like.type or rows.type, like.shape
+    return out
+
+
+def replace_sizes(graph: Graph, build: Builder, node: ir.Node) -> None:
+    """Replace a Shape node by sizes of graph inputs."""
+    operand = node.inputs[0]
+    shape = graph.shapes.get(operand.name or "" if operand is not None else "") or ()
+    ends = [node.attributes[k].as_int() if k in node.attributes else None for k in ("start", "end")]
+    sizes = [build.size(e) for e in shape][slice(*ends)]
+    whole = build.concat(sizes) if sizes else build.constant(np.zeros(0, np.int64))
+    ir.convenience.replace_all_uses_with(node.outputs[0], whole, replace_graph_outputs=True)
+    build.rebind(node.outputs[0].name or "", whole)
+
+
+def forget_sizes(graph: Graph, build: Builder, values: Sequence[ir.Value]) -> None:
+    """Free values from the Shape nodes that read them."""
+    for value in values:
+        for use in list(value.uses()):
+            if reads_sizes(graph, value, use.node):
+                replace_sizes(graph, build, use.node)

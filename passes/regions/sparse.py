@@ -1,0 +1,292 @@
+"""Operands of contractions that may hold zeros when the model runs.
+
+    y[.., m, n] = sum over k of x[.., m, k] * w[.., k, n]
+
+A term with x = 0 is 0 and may be left out, if w is finite. Whether an operand has zeros is seen in
+its own elements when the model runs; a fill fact "x is 0 where this run-time value is 0" says only
+where looking pays. It has to test along k, and along a dimension that is the operand's own: a mask
+over whole rows, or over the keys of a batch, is what packed regions are for.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import onnx_ir as ir
+
+from pitc.ir.constant import is_zero
+from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
+from pitc.ir.graph import CHUNK, Graph, NodeView
+from pitc.ir.index import ONE, dim_index
+from pitc.ir.nodes import Array, node_name
+from pitc.ir.refusal import Code, Refusal
+from pitc.ir.region import Region, Test, describe
+from pitc.passes.facts.fill import moving_reads
+from pitc.passes.facts.zeros import CONTRACTIONS
+
+
+class Order(Enum):
+    """How the axes of an operand lie in memory, dimensions of extent 1 left out."""
+
+    ROWS = "[batch.., m.., k..]"
+    COLUMNS = "[batch.., k.., m..]"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """PIT axes of a contraction as one operand sees them, by name (`TensorExpr.axes`).
+
+    Args:
+        m: Axes of the output that only this operand has.
+        k: Reduced axes, in the order of the operand's dimensions.
+        n: Axes of the output that only the others have.
+        batch: Axes of the output that all have.
+    """
+
+    m: tuple[str, ...] = ()
+    k: tuple[str, ...] = ()
+    n: tuple[str, ...] = ()
+    batch: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SparseOperand:
+    """An operand of a contraction with zeros that are known only when the model runs.
+
+    Args:
+        operand: Which input of the node.
+        name: The value.
+        sources: The run-time values whose zeros they are.
+        where: The fill facts that say so, as text in the coordinates of the operand.
+        chain: The values on whose facts this rests, from the sources to the operand.
+        axes: The axes of the contraction; the micro-tile lies along k.
+        order: How the operand lies in memory.
+        others: The inputs that it is multiplied by.
+        weights: Constants among those, all finite; empty where one is computed when the model runs:
+            then what is packed of it has to be checked for Inf and NaN.
+    """
+
+    operand: int
+    name: str
+    sources: tuple[str, ...]
+    where: tuple[str, ...]
+    chain: tuple[str, ...]
+    axes: Axes
+    order: Order
+    others: tuple[int, ...]
+    weights: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"operand {self.operand} is 0 where {' or '.join(self.where)}"
+
+
+@dataclass(frozen=True, slots=True)
+class SparseOperands:
+    """What is known of the contractions of a graph.
+
+    Args:
+        found: The sparse operands of each contraction that has some.
+        refusals: Why nothing may be skipped in a contraction with zeros.
+    """
+
+    found: Mapping[ir.Node, tuple[SparseOperand, ...]]
+    refusals: Mapping[ir.Node, Refusal]
+
+
+def sparse_operands(graph: Graph) -> SparseOperands:
+    """Find the operands of contractions that may hold zeros when the model runs.
+
+    Args:
+        graph: The graph after `fill_facts`.
+    """
+    found: dict[ir.Node, tuple[SparseOperand, ...]] = {}
+    refusals: dict[ir.Node, Refusal] = {}
+    for node in graph.nodes:
+        view = NodeView(graph, node)
+        expr = graph.exprs.get(view.out())
+        if expr is None or not _is_contraction(expr):
+            continue
+        each = [r for j in _factors(expr) if (r := _operand(view, expr, j)) is not None]
+        operands = tuple(r for r in each if isinstance(r, SparseOperand))
+        if operands:
+            found[node] = operands
+        elif each:
+            refusals[node] = next(r for r in each if isinstance(r, Refusal))
+    return SparseOperands(found, refusals)
+
+
+def _is_contraction(expr: TensorExpr) -> bool:
+    """A sum of products over more than one term."""
+    sums = expr.combine in CONTRACTIONS and expr.reducer is Reducer.SUM
+    return sums and any(e != ONE for e in expr.reduced)
+
+
+def _factors(expr: TensorExpr) -> list[int]:
+    """Numbers of the reads that are multiplied; the others are added."""
+    biased = expr.combine is Combine.BIASED_PRODUCT
+    return [j for j, r in enumerate(expr.reads) if not biased or r.operand < 2]
+
+
+def _operand(view: NodeView, expr: TensorExpr, j: int) -> SparseOperand | Refusal | None:
+    """What one factor is; None where nothing says that it holds zeros."""
+    graph, read = view.graph, expr.reads[j]
+    name = view.name(read.operand)
+    facts = [f.region for f in graph.fills.get(name, ()) if is_zero(f.constant)]
+    facts = [r for r in facts if _looks_at_zeros(graph, r)]
+    if not facts:
+        return None
+    others = [expr.reads[i] for i in _factors(expr) if i != j]
+    axes = _axes(expr, read, others)
+    if not axes.k:
+        text = f"'{name}' may hold zeros, but no axis that is summed over can be permuted"
+        return Refusal(Code.AXIS_NOT_PIT, node_name(view.node), text)
+    kinds = _kinds(expr, read, axes)
+    facts = [r for r in facts if _is_own(r, kinds)]
+    if not facts:
+        return None
+    weights = _weights(view, others)
+    for weight in weights:
+        if graph.exceptional(weight):
+            return _not_finite(graph, view, weight)
+    facts = _first(graph, facts)
+    via = 0
+    for r in facts:
+        via |= r.via
+    return SparseOperand(
+        operand=read.operand,
+        name=name,
+        sources=tuple(_sources(facts)),
+        where=tuple(dict.fromkeys(map(describe, facts))),
+        chain=tuple(graph.names_of(via)),
+        axes=axes,
+        order=_order(kinds),
+        others=tuple(r.operand for r in others),
+        weights=weights,
+    )
+
+
+def _looks_at_zeros(graph: Graph, r: Region) -> bool:
+    """True for "where this run-time value is 0", with tests of positions besides."""
+    return any(t.src for t in r) and all(_is_zero_test(graph, t) for t in r)
+
+
+def _is_zero_test(graph: Graph, t: Test) -> bool:
+    if t.alls or t.somes or not t.src:
+        return not (t.alls or t.somes)
+    dtype = graph.dtypes.get(t.src)
+    truth = dtype is not None and dtype.kind == "b"  # a bool may as well say where to write 0
+    return t.pred == "nz" and (not t.yes or truth) and not graph.is_constant(t.src)
+
+
+def _sources(facts: Iterable[Region]) -> dict[str, None]:
+    return dict.fromkeys(t.src for r in facts for t in r if t.src)
+
+
+def _first(graph: Graph, facts: list[Region]) -> list[Region]:
+    """The facts without those about values that are computed from other sources: where the zeros
+    come from.
+    """
+    sources = _sources(facts)
+    if len(sources) < 2:
+        return facts
+    above, bits = graph.ancestors(), sum(graph.bits[x] for x in sources)
+    return [r for r in facts if not any(above.get(x, 0) & bits for x in _sources([r]))] or facts
+
+
+def _axes(expr: TensorExpr, read: Read, others: Iterable[Read]) -> Axes:
+    mine, theirs = _bare_axes(expr, read), [_bare_axes(expr, r) for r in others]
+    names = [axis.name for axis in expr.axes]
+    pit = {axis.name for axis in expr.pit_axes()}
+    common = [a for a in mine if all(a in x for x in theirs)]
+    spatial = range(len(expr.shape))
+
+    def named(numbers: Iterable[int]) -> tuple[str, ...]:
+        return tuple(names[a] for a in numbers if names[a] in pit)
+
+    return Axes(
+        m=named(a for a in mine if a in spatial and not any(a in x for x in theirs)),
+        k=named(a for a in common if a not in spatial),
+        n=named(a for a in spatial if a not in mine),
+        batch=named(a for a in common if a in spatial),
+    )
+
+
+def _bare_axes(expr: TensorExpr, read: Read) -> list[int]:
+    """Numbers of the axes that the operand has as a dimension, in its order."""
+    return [a for p in read.index for a, e in enumerate(expr.extents) if p == dim_index(a, e)]
+
+
+def _kinds(expr: TensorExpr, read: Read, axes: Axes) -> dict[int, str]:
+    """For each dimension of the operand, those of extent 1 left out: `k`, `m`, `batch`, or `?`."""
+    kinds = {a: "m" for a in axes.m} | {a: "k" for a in axes.k} | {a: "batch" for a in axes.batch}
+    names = {dim_index(a, axis.extent): axis.name for a, axis in enumerate(expr.axes)}
+    found = {}
+    for d, p in enumerate(read.index):
+        if p is None or p.digits():
+            found[d] = "?" if p is None else kinds.get(names.get(p, ""), "?")
+    return found
+
+
+def _is_own(r: Region, kinds: Mapping[int, str]) -> bool:
+    """True where the tests tell elements of the operand apart: along k, and along what else it does
+    not share with the other operands.
+    """
+    tested = {kinds[d] for t in r if t.src for d in t.dims() if d in kinds}
+    own = {kind for kind in kinds.values() if kind in ("m", "?")}
+    return "k" in tested and (not own or bool(tested & own))
+
+
+def _order(kinds: Mapping[int, str]) -> Order:
+    places = list(dict.fromkeys(kinds.values()))
+    runs = sum(a != b for a, b in zip(kinds.values(), list(kinds.values())[1:], strict=False)) + 1
+    if "?" in places or runs > len(places) or "batch" in places[1:]:
+        return Order.OTHER
+    return Order.ROWS if places[-1] == "k" else Order.COLUMNS
+
+
+def _weights(view: NodeView, others: Iterable[Read]) -> tuple[str, ...]:
+    """The constants that the other operands are moved parts of; none where one is computed."""
+    found: dict[str, None] = {}
+    for read in others:
+        for name in _constants(view.graph, view.name(read.operand)):
+            if name is None:
+                return ()
+            found.setdefault(name)
+    return tuple(found)
+
+
+def _constants(graph: Graph, name: str) -> Iterator[str | None]:
+    """The constants that a value is moved together from; None among them for anything else."""
+    todo = [name]
+    while todo:
+        x = todo.pop()
+        expr, producer = graph.exprs.get(x), graph.producers.get(x)
+        if graph.is_constant(x):
+            yield x
+        elif expr is None or producer is None or expr.combine is not Combine.MOVE:
+            yield None
+        else:
+            view = NodeView(graph, producer)
+            todo += [view.name(r.operand) for r in moving_reads(expr)] or [""]
+
+
+def _not_finite(graph: Graph, view: NodeView, weight: str) -> Refusal:
+    x = graph.array(weight)
+    assert x is not None
+    index, value = _first_exception(x)
+    text = f"'{weight}' holds {value} at {list(index)}; a product of 0 with it is NaN"
+    return Refusal(Code.NON_FINITE_WEIGHT, node_name(view.node), text)
+
+
+def _first_exception(x: Array) -> tuple[tuple[int, ...], str]:
+    """Where the first Inf or NaN of an array stands, and which it is."""
+    flat = x.reshape(-1)
+    for start in range(0, flat.size, CHUNK):
+        part = flat[start : start + CHUNK]
+        bad = ~np.isfinite(part if part.dtype.kind in "fc" else part.astype(np.float32))
+        if bad.any():
+            at = start + int(bad.argmax())
+            return tuple(int(i) for i in np.unravel_index(at, x.shape)), str(flat[at])
+    raise ValueError("every element is finite")

@@ -1,0 +1,110 @@
+"""Which tile table is in force: what was measured on this machine, else what comes with pitc."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from pitc.errors import PitcError
+from pitc.ir.tiles import TileTable
+from pitc.machine import builder_versions, cpu_caches, cpu_features, cpu_name
+from pitc.options import Level
+from pitc.tiles.file import Machine, Measured, TilesFile, read_file, table_of
+
+SHIPPED = Path(__file__).with_name("default.json")
+OVERLAY = "tiles.json"
+
+
+@dataclass(frozen=True, slots=True)
+class TablesInForce:
+    """The tables of all CPU levels.
+
+    Args:
+        levels: By level.
+        origins: By level: `shipped`, or the file.
+        notes: Why a file is not used, one line each.
+    """
+
+    levels: Mapping[Level, Measured]
+    origins: Mapping[Level, str]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> TileTable:
+        """The prices."""
+        return TileTable({level: table_of(each) for level, each in self.levels.items()})
+
+
+def cache_folder() -> Path:
+    """Where pitc keeps what it has measured: `pitc` in the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "pitc"
+
+
+def overlay_path() -> Path:
+    """The user's own table."""
+    return cache_folder() / OVERLAY
+
+
+def this_machine() -> Machine:
+    """What prices measured here hold for."""
+    return Machine(device=cpu_name(), features=list(cpu_features()), caches=dict(cpu_caches()))
+
+
+@cache
+def shipped() -> TilesFile:
+    """The tables that come with pitc."""
+    return read_file(SHIPPED)
+
+
+def tables_in_force(file: Path | None = None) -> TablesInForce:
+    """Find the tables that a compilation uses.
+
+    Args:
+        file: Take this one, wherever it was measured; None: the user's own, of this machine. Levels
+            that it lacks come from the shipped one.
+
+    Raises:
+        UsageError: The named file cannot be read.
+        ArtifactError: The named file is no tile table, or damaged.
+    """
+    levels = dict(shipped().levels)
+    origins, notes = dict.fromkeys(levels, "shipped"), list[str]()
+    path, found = file or overlay_path(), None
+    if file is not None:
+        found = read_file(file)
+    elif path.is_file():
+        try:
+            found = read_file(path)
+        except PitcError as error:
+            notes.append(f"tile table not used: {error}")
+    for level, measured in found.levels.items() if found else ():
+        if file is None and (reason := _foreign(measured)):
+            notes.append(f"tile table not used: {path}: {level} {reason}")
+            continue
+        levels[level], origins[level] = measured, str(path)
+    return TablesInForce(levels, origins, tuple(notes))
+
+
+def _foreign(measured: Measured) -> str:
+    """Why prices do not hold here; empty where they do."""
+    here = this_machine()
+    for name in ("device", "features", "caches"):
+        there = getattr(measured.machine, name)
+        if there != getattr(here, name):
+            return f"was measured on other {name}: {_text(there)}, not {_text(getattr(here, name))}"
+    return ""
+
+
+def outdated(measured: Measured) -> str:
+    """What has changed since the kernels were measured; empty where nothing has."""
+    now = builder_versions()
+    old = {n: v for n, v in measured.versions.items() if n in now and now[n] != v}
+    return ", ".join(f"{name} {v}, now {now[name]}" for name, v in old.items())
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {v}" for k, v in value.items())
+    return " ".join(value) if isinstance(value, list) else str(value)

@@ -1,0 +1,221 @@
+"""Contractions of one size, each timed with every variant by force.
+
+Before each run so much other memory is read that nothing of the weights is left in a cache: they
+come from memory, as those of the next layer of a real model do.
+"""
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pitc.ir.tiles import FEATURES, VARIANTS, TileTable, VariantCost, Work
+from pitc.machine import cpu_caches
+from pitc.tiles.patterns import Array
+
+if TYPE_CHECKING:
+    import onnx
+
+PREFIX = "ep.pitexecutionprovider."
+LARGEST_CACHE = 128 << 20
+"""Bytes that are assumed where the system does not tell."""
+LEAST_SHARE = 0.95
+"""Of the time of a run, its thread has a core; else it was disturbed."""
+MOST_TRIES = 3
+"""Runs for each one that counts."""
+HOPELESS = 4.0
+"""A variant that takes so many times what the best one takes is not timed again."""
+
+#: Everything is offered, whatever it costs.
+OFFER_ALL = TileTable(
+    {
+        level: dict.fromkeys(VARIANTS, VariantCost.same((0,) * len(FEATURES)))
+        for level in ("v4", "v3")
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One line of a trace.
+
+    Args:
+        work: What was counted.
+        predicted_us: By variant.
+        features: By variant.
+        chosen: What has run.
+        measured_us: What it took.
+    """
+
+    work: Work
+    predicted_us: Mapping[str, float]
+    features: Mapping[str, tuple[float, ...]]
+    chosen: str
+    measured_us: float
+
+    @classmethod
+    def parse(cls, line: str) -> "Decision":
+        """Read a line of JSON."""
+        body = json.loads(line)
+        names = ("rows", "k", "panels", "row_block", "k_blocks", "scanned", "counts")
+        each = body["candidates"]
+        return cls(
+            Work(**{name: body[name] for name in names}),
+            {v: c["predicted_us"] for v, c in each.items()},
+            {v: tuple(c["features"]) for v, c in each.items()},
+            body["chosen"],
+            body["measured_us"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What the variants took on one operand.
+
+    Args:
+        work: What the detector counted.
+        us: Microseconds by variant.
+        decision: The last one, with what was predicted.
+    """
+
+    work: Work
+    us: Mapping[str, float]
+    decision: Decision
+
+
+class Contractions:
+    """Sessions of one model, one for each variant that is forced. Made by `contractions`."""
+
+    def __init__(self, sessions: Mapping[str, Any], traces: Path) -> None:
+        self._sessions, self._traces = sessions, traces
+        self._order = np.random.default_rng(0)
+        self._read = dict.fromkeys(sessions, 0)
+        self._flood = np.ones(cache_bytes() // 4 * 2, np.float32)
+
+    def time(
+        self,
+        a: Array,
+        variants: Sequence[str] = VARIANTS,
+        rounds: int = 5,
+    ) -> Timed:
+        """Time variants on an operand, interleaved; hopeless ones only once or twice.
+
+        Args:
+            a: The operand, f32 [rows, k].
+            variants: Variants to time.
+            rounds: Undisturbed runs of each that are wanted.
+        """
+        taken: dict[str, list[Sample]] = {v: [] for v in variants}
+        last: Decision | None = None
+        for variant in variants:  # the first run maps pages
+            last, _ = self.run(a, variant)
+        for _ in range(MOST_TRIES * rounds):
+            best = min((min(t).us for t in taken.values() if t), default=float("inf"))
+            hopeless = Sample(False, HOPELESS * best)
+            for variant in self._order.permutation(variants):  # neighbours share code in caches
+                samples = taken[variant]
+                good = [s for s in samples if not s.disturbed]
+                if len(good) >= (2 if good and min(good) > hopeless else rounds):
+                    continue
+                last, sample = self.run(a, variant)
+                samples.append(sample)
+        assert last is not None, "no variant to time"
+        return Timed(last.work, {v: _typical(t) for v, t in taken.items()}, last)
+
+    def run(self, a: Array, variant: str) -> "tuple[Decision, Sample]":
+        """Run the product with a variant."""
+        self._flood.max()
+        wall, cpu = time.perf_counter(), time.thread_time()
+        self._sessions[variant].run(None, {"x": a})
+        share = (time.thread_time() - cpu) / max(time.perf_counter() - wall, 1e-9)
+        decision = self._last_line(variant)
+        return decision, Sample(share < LEAST_SHARE, decision.measured_us)
+
+    def _last_line(self, variant: str) -> Decision:
+        path = self._traces / variant
+        with path.open("rb") as file:
+            file.seek(self._read[variant])
+            text = file.read()
+        self._read[variant] += len(text)
+        return Decision.parse(text.decode())
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Sample:
+    """The time of one run; the smaller, the better it is as a measurement.
+
+    Args:
+        disturbed: The thread had to wait for its core.
+        us: Microseconds, waiting included.
+    """
+
+    disturbed: bool
+    us: float
+
+
+def _typical(samples: Sequence[Sample]) -> float:
+    """The first quartile: of a machine without neighbours, but not of luck."""
+    return sorted(samples)[len(samples) // 4].us
+
+
+def cache_bytes() -> int:
+    """The size of the largest cache."""
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    sizes = [int(s[:-1]) * units[s[-1]] for _, s in cpu_caches() if s[-1:] in units]
+    return max(sizes, default=LARGEST_CACHE)
+
+
+def product_model(k: int, n: int) -> "onnx.ModelProto":
+    """`y = relu(x) @ w`, w f32 [k, n]."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    w = np.random.default_rng(0).standard_normal((k, n), np.float32)
+    nodes = [
+        helper.make_node("Relu", ["x"], ["h"], "relu"),
+        helper.make_node("MatMul", ["h", "w"], ["y"], "product"),
+    ]
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", columns])
+        for name, columns in (("x", k), ("y", n))
+    )
+    weights = [numpy_helper.from_array(w, "w")]
+    graph = helper.make_graph(nodes, f"{k}x{n}", [x], [y], weights)
+    opset = helper.make_opsetid("", 17)
+    return helper.make_model(graph, opset_imports=[opset], ir_version=9)
+
+
+@contextmanager
+def contractions(
+    k: int, n: int, level: str, table: TileTable = OFFER_ALL
+) -> Iterator[Contractions]:
+    """Compile a product of one size, and make a session for every variant.
+
+    Args:
+        k: Rows of the constant matrix.
+        n: Its columns.
+        level: CPU level of the kernels.
+        table: The prices in the model.
+    """
+    import onnxruntime
+
+    from pitc import api
+
+    with tempfile.TemporaryDirectory(prefix="pitc-tune-") as folder:
+        traces = Path(folder)
+        compiled = api.compile(product_model(k, n), f"cpu:{level}", tiles=table)
+        sessions = {}
+        for variant in VARIANTS:
+            options = onnxruntime.SessionOptions()
+            options.log_severity_level = 4
+            options.intra_op_num_threads = options.inter_op_num_threads = 1
+            words = {"variant": variant, "trace": str(traces / variant), "cpu_level": level}
+            for key, value in words.items():
+                options.add_session_config_entry(f"{PREFIX}{key}", value)
+            sessions[variant] = compiled.session(options)
+        yield Contractions(sessions, traces)

@@ -1,0 +1,275 @@
+"""`pitc tune`: what is measured, in which order, and how it goes on after a stop."""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+from pydantic import ValidationError
+
+from pitc.artifact.folder import new_file
+from pitc.errors import ArtifactError, MachineError, UsageError
+from pitc.ir.tiles import VARIANTS
+from pitc.machine import LEVEL_FLAGS, builder_versions, cpu_features, installed
+from pitc.options import LEVELS, Level
+from pitc.tiles.file import Cost, Measured, Point, TilesFile, point_of, read_file
+from pitc.tiles.find import overlay_path, this_machine
+from pitc.tiles.fit import Fit, fit_costs
+from pitc.tiles.measure import contractions
+from pitc.tiles.patterns import PATTERNS, operand
+from pitc.timing import one_core
+
+#: Called with points done, points in all, and what is measured.
+Progress = Callable[[int, int, str], None]
+
+PROTOCOL = (
+    "one thread on one core, weights from beyond the caches, variants interleaved, "
+    "time of the node without its detector's samples, first quartile of the runs"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One operand by one matrix.
+
+    Args:
+        k: Rows of the matrix.
+        n: Its columns.
+        rows: Rows of the operand.
+        pattern: Shape of its live micro-tiles.
+        density: Share of them that is live.
+    """
+
+    k: int
+    n: int
+    rows: int
+    pattern: str
+    density: float
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """What is measured: for each size and number of rows some patterns and densities.
+
+    Args:
+        sizes: Rows and columns of the matrices.
+        rows: Rows of the operands.
+        cases: Patterns with a density, for each size and number of rows.
+        most: Multiply-adds of a dense product; larger ones are left out.
+        rounds: Rounds of each case.
+        densities: Shares of live micro-tiles.
+    """
+
+    sizes: Sequence[tuple[int, int]]
+    rows: Sequence[int]
+    cases: int
+    most: int
+    rounds: int
+    densities: Sequence[float] = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005)
+
+    def plan(self) -> list[Case]:
+        """All cases, those of one size together; always the same ones."""
+        rng = np.random.default_rng(0)
+        found: list[Case] = []
+        for k, n in self.sizes:
+            for rows in self.rows:
+                if rows * k * n > self.most:
+                    continue
+                patterns = list(rng.permutation(PATTERNS))
+                densities = list(rng.permutation(self.densities))
+                for i in range(self.cases):
+                    pattern = str(patterns[i % len(patterns)])
+                    density = float(densities[i % len(densities)])
+                    found.append(Case(k, n, rows, pattern, density))
+        return list(dict.fromkeys(found))
+
+
+FULL = Grid(
+    sizes=(
+        (256, 256),
+        (1024, 1024),
+        (768, 3072),
+        (3072, 768),
+        (2048, 2048),
+        (2048, 8192),
+        (8192, 2048),
+    ),
+    rows=(1, 2, 4, 7, 12, 20, 33, 64, 150, 512, 2048),
+    cases=11,
+    most=1 << 33,
+    rounds=6,
+)
+QUICK = Grid(
+    sizes=((256, 256), (768, 3072), (2048, 2048)),
+    rows=(1, 4, 7, 20, 64, 512),
+    cases=6,
+    most=1 << 31,
+    rounds=3,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What a tuning has found.
+
+    Args:
+        path: The file that was written.
+        level: CPU level.
+        fits: Prices and their errors, by variant.
+        points: Points measured now.
+        resumed: Points of an interrupted tuning that were used again.
+        seconds: What it took.
+    """
+
+    path: Path
+    level: Level
+    fits: dict[str, Fit]
+    points: int
+    resumed: int
+    seconds: float
+
+
+def tune(
+    path: Path,
+    level: Level,
+    grid: Grid,
+    *,
+    restart: bool = False,
+    progress: Progress | None = None,
+) -> Tuned:
+    """Measure a grid, fit prices and write them to a file, beside the levels that it has.
+
+    Each point is appended to a file beside it as soon as it is measured. A tuning that was stopped
+    goes on from there.
+
+    Args:
+        path: The tile table to make or change.
+        level: CPU level of the kernels.
+        grid: What to measure.
+        restart: Forget the points of an interrupted tuning.
+        progress: Called before each point.
+
+    Raises:
+        MachineError: This CPU does not run the level.
+        UsageError: The file cannot be written.
+    """
+    if not LEVEL_FLAGS[level] <= set(cpu_features()):
+        raise MachineError(f"this CPU does not run kernels of level {level}")
+    others = _levels_of(path, level)
+    start = time.monotonic()
+    store = _Store(path, level)
+    known = store.open(restart=restart)
+    plan = [case for case in grid.plan() if case not in known]
+    total = len(plan) + len(known)
+    with one_core():
+        done = len(known)
+        for (k, n), group in groupby(plan, key=lambda case: (case.k, case.n)):
+            if progress:
+                progress(done, total, f"kernels for {k} x {n}")
+            with contractions(k, n, level) as products:
+                for case in group:
+                    if progress:
+                        progress(done, total, text_of(case))
+                    rng = np.random.default_rng(done)
+                    a = operand(rng, (case.rows, k), case.pattern, case.density)
+                    timed = products.time(a, VARIANTS, rounds=grid.rounds)
+                    point = point_of(n, case.pattern, case.density, timed.work, timed.us)
+                    store.append(point)
+                    known[case] = point
+                    done += 1
+    points = list(known.values())
+    fits = fit_costs(points)
+    measured = Measured(
+        machine=this_machine(),
+        versions=_versions(),
+        date=time.strftime("%Y-%m-%d", time.gmtime()),
+        protocol=PROTOCOL,
+        costs={variant: _cost(fit) for variant, fit in fits.items()},
+        points=points,
+    )
+    others[level] = measured
+    table = TilesFile(levels={name: others[name] for name in LEVELS.values() if name in others})
+    with new_file(path) as scratch:
+        scratch.write_text(table.text(), "utf-8")
+    store.remove()
+    return Tuned(path, level, fits, len(plan), len(points) - len(plan), time.monotonic() - start)
+
+
+def text_of(case: Case) -> str:
+    """A case in a few words."""
+    zeros = f"{case.pattern} at {case.density:.0%}"
+    return f"{case.rows} rows, {case.k} x {case.n}, {zeros}"
+
+
+def _cost(fit: Fit) -> Cost:
+    error = round(fit.median, 4), round(fit.p95, 4)
+    return Cost(prices=[list(p) for p in fit.cost.prices], error=list(error))
+
+
+def _versions() -> dict[str, str]:
+    return builder_versions() | {"onnxruntime": installed("onnxruntime") or ""}
+
+
+def _levels_of(path: Path, level: Level) -> dict[Level, Measured]:
+    """The other levels of the file, which stay as they are.
+
+    A file that is no table is refused, but for the user's own, which nobody has named.
+    """
+    if not path.exists():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot be made: {error.strerror}", path=path.parent) from error
+        return {}
+    try:
+        return {name: each for name, each in read_file(path).levels.items() if name != level}
+    except ArtifactError:
+        if path != overlay_path():
+            raise
+        return {}
+
+
+class _Store:
+    """Points of a tuning that is not finished, one line of JSON each behind a head."""
+
+    def __init__(self, path: Path, level: Level) -> None:
+        self.path = path.with_name(f"{path.stem}-{level}.points")
+        self.head = json.dumps({"machine": this_machine().model_dump(), "versions": _versions()})
+
+    def open(self, *, restart: bool) -> dict[Case, Point]:
+        """The points that are there, of this machine and these versions."""
+        lines: list[str] = []
+        if self.path.is_file() and not restart:
+            lines = self.path.read_text("utf-8", "replace").splitlines()
+        if lines[:1] != [self.head]:
+            lines = []
+        found = {_case_of(point): point for point in _points(lines[1:])}
+        with new_file(self.path) as scratch:  # without a line that was cut off
+            texts = [self.head, *(p.model_dump_json() for p in found.values())]
+            scratch.write_text("\n".join(texts) + "\n", "utf-8")
+        return found
+
+    def append(self, point: Point) -> None:
+        """Keep one more point."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(point.model_dump_json() + "\n")
+
+    def remove(self) -> None:
+        """The tuning is finished."""
+        self.path.unlink(missing_ok=True)
+
+
+def _points(lines: Sequence[str]) -> Iterator[Point]:
+    for line in lines:
+        try:
+            yield Point.model_validate_json(line)
+        except ValidationError:
+            continue
+
+
+def _case_of(point: Point) -> Case:
+    work = point.counted()
+    return Case(work.k, point.n, work.rows, point.pattern, point.density)

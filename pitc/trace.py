@@ -1,0 +1,282 @@
+"""What sparse contractions decided when a model ran: traces are read, summed up and made.
+
+A trace is a file of JSON lines, one per decision: the contraction, its live micro-tiles, what each
+variant was predicted to take, which one ran, and what it took (`docs/micro-tiles.md`).
+"""
+
+import re
+import shutil
+import tempfile
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from pitc.artifact.folder import new_file
+from pitc.errors import UsageError
+from pitc.timing import interleave, one_core
+
+if TYPE_CHECKING:
+    from pitc.api import CompiledModel
+
+DENSE = "dense"
+OPTION = "ep.pitexecutionprovider."
+"""Prefix of the provider's options in a session."""
+
+_NODE = re.compile(r"pitc\.(.+)\.(?:contract|ffn)(?:\.\d+)?", re.DOTALL)
+_Count = Annotated[int, Field(ge=0)]
+_Size = Annotated[int, Field(ge=1)]
+_Microseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Candidate(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    predicted_us: _Microseconds
+
+
+class _Line(BaseModel):
+    """A line, as far as it is looked at here; it may tell more."""
+
+    model_config = ConfigDict(strict=True)
+
+    node: str
+    rows: _Size
+    k: _Size
+    panels: _Size
+    counts: dict[str, _Count]
+    candidates: dict[str, _Candidate]
+    chosen: str
+    measured_us: _Microseconds
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "_Line":
+        if self.chosen not in self.candidates:
+            raise ValueError(f"{self.chosen!r} is no candidate")
+        if "elements" not in self.counts:
+            raise ValueError("no number of live elements")
+        if self.counts["elements"] > self.rows * self.k:
+            raise ValueError("more live elements than elements")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One line of a trace.
+
+    Args:
+        node: The contraction, by its name in the source graph.
+        rows: Rows of the operand that may hold zeros.
+        k: Its columns.
+        panels: Panels of 64 columns of the other operand.
+        live: Its elements that are not zero; of a large operand an estimate from a sample.
+        predicted_us: Microseconds by variant, for those on offer.
+        chosen: The variant that ran.
+        measured_us: What it took, microseconds.
+    """
+
+    node: str
+    rows: int
+    k: int
+    panels: int
+    live: int
+    predicted_us: Mapping[str, float]
+    chosen: str
+    measured_us: float
+
+    @property
+    def density(self) -> float:
+        """Share of elements that are not zero."""
+        return self.live / (self.rows * self.k)
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """All decisions of one contraction. Times and ratios are medians over them.
+
+    Args:
+        node: Its name in the source graph.
+        rows: Fewest and most rows.
+        k: Columns of the operand that may hold zeros.
+        panels: Panels of 64 columns of the other operand.
+        decisions: How many.
+        density: Share of elements that were not zero, in all of them together.
+        variants: How often each variant ran, most often first.
+        predicted_us: What the chosen variants were predicted to take.
+        measured_us: What they took.
+        predicted_over_measured: 1 for a perfect prediction.
+        dense_predicted_us: What the dense variant was predicted to take; None if not on offer.
+        predicted_gain: How many times faster than the dense variant.
+        dense_measured_us: What the dense variant took on the same data, if it was run.
+        measured_gain: How many times faster that is.
+    """
+
+    node: str
+    rows: tuple[int, int]
+    k: int
+    panels: int
+    decisions: int
+    density: float
+    variants: Mapping[str, int]
+    predicted_us: float
+    measured_us: float
+    predicted_over_measured: float | None
+    dense_predicted_us: float | None
+    predicted_gain: float | None
+    dense_measured_us: float | None
+    measured_gain: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return asdict(self)
+
+
+def source_node(name: str) -> str:
+    """The source graph's name of a contraction; a name that is not ours stays as it is."""
+    found = _NODE.fullmatch(name)
+    return found[1] if found else name
+
+
+def read_trace(path: Path) -> list[Decision]:
+    """Read a trace.
+
+    Raises:
+        UsageError: It cannot be read, or a line of it is no decision.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}", path=path) from error
+    if not lines[-1]:
+        lines.pop()
+    return [_decision(path, number, line) for number, line in enumerate(lines, 1)]
+
+
+def _decision(path: Path, number: int, text: bytes) -> Decision:
+    try:
+        line = _Line.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = "".join(f"{place}: " for place in first["loc"])
+        reason = first["msg"].removeprefix("Value error, ")
+        hint = "a trace is what PITC_TRACE or the option trace made"
+        text_ = f"line {number} is no decision: {where}{reason}"
+        raise UsageError(text_, path=path, hint=hint) from error
+    return Decision(
+        source_node(line.node),
+        line.rows,
+        line.k,
+        line.panels,
+        line.counts["elements"],
+        {variant: each.predicted_us for variant, each in line.candidates.items()},
+        line.chosen,
+        line.measured_us,
+    )
+
+
+def contractions(
+    decisions: Sequence[Decision], dense: Sequence[Decision] = ()
+) -> list[Contraction]:
+    """Sum up decisions by contraction, in the order in which they first ran.
+
+    Args:
+        decisions: What ran.
+        dense: Decisions on the same data where the dense variant was forced.
+    """
+    forced = _by_contraction(dense)
+    return [
+        _summed_up(each, [d.measured_us for d in forced.get(key, ())])
+        for key, each in _by_contraction(decisions).items()
+    ]
+
+
+def _by_contraction(
+    decisions: Sequence[Decision],
+) -> dict[tuple[str, int, int], list[Decision]]:
+    """By name and sizes: a trace may be of several models."""
+    found: dict[tuple[str, int, int], list[Decision]] = defaultdict(list)
+    for each in decisions:
+        found[each.node, each.k, each.panels].append(each)
+    return found
+
+
+def _summed_up(each: Sequence[Decision], dense_us: Sequence[float]) -> Contraction:
+    rows = [d.rows for d in each]
+    predicted = [d.predicted_us[d.chosen] for d in each]
+    measured = [d.measured_us for d in each]
+    dense = [d.predicted_us.get(DENSE) for d in each]
+    offered = [x for x in dense if x is not None]
+    return Contraction(
+        node=each[0].node,
+        rows=(min(rows), max(rows)),
+        k=each[0].k,
+        panels=each[0].panels,
+        decisions=len(each),
+        density=sum(d.live for d in each) / (sum(rows) * each[0].k),
+        variants=dict(Counter(d.chosen for d in each).most_common()),
+        predicted_us=median(predicted),
+        measured_us=median(measured),
+        predicted_over_measured=_ratio(predicted, measured),
+        dense_predicted_us=median(offered) if offered else None,
+        predicted_gain=_ratio(dense, predicted),
+        dense_measured_us=median(dense_us) if dense_us else None,
+        measured_gain=_ratio([median(dense_us)], [median(measured)]) if dense_us else None,
+    )
+
+
+def _ratio(tops: Sequence[float | None], bottoms: Sequence[float]) -> float | None:
+    """Median of the ratios that there are."""
+    pairs = zip(tops, bottoms, strict=True)
+    found = [top / bottom for top, bottom in pairs if top is not None and bottom > 0]
+    return median(found) if found else None
+
+
+def race_dense(
+    compiled: "CompiledModel",
+    feeds: Mapping[str, np.ndarray],
+    *,
+    rounds: int,
+    seconds: float = float("inf"),
+    keep: Path | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> list[Contraction]:
+    """Run a model as it is and with every contraction dense, in turns, on one thread.
+
+    Args:
+        compiled: The model.
+        feeds: Its inputs.
+        rounds: Rounds that count; one more comes first.
+        seconds: No round starts after this much wall time.
+        keep: A file for the trace of the model as it is.
+        progress: Called with the number of rounds done.
+
+    Returns:
+        Its sparse contractions; none on a CPU without kernels.
+    """
+    from pitc.bench import of_session, session_options
+
+    with tempfile.TemporaryDirectory(prefix="pitc-trace-") as folder, one_core():
+        paths = {variant: Path(folder, variant or "chosen") for variant in ("", DENSE)}
+        runs: dict[str, Callable[[], object]] = {}
+        for variant, path in paths.items():
+            options = session_options()
+            options.add_session_config_entry(f"{OPTION}trace", str(path))
+            if variant:
+                options.add_session_config_entry(f"{OPTION}variant", variant)
+            with warnings.catch_warnings():  # whoever compiled or timed it has seen them
+                warnings.simplefilter("ignore")
+                runs[variant] = partial(of_session(compiled.session(options)), feeds)
+            runs[variant]()
+            path.write_bytes(b"")  # the first run maps pages
+        interleave(runs, rounds, warm_up=0, budget_s=seconds, progress=progress)
+        if keep is not None:
+            with new_file(keep) as scratch:
+                shutil.copyfile(paths[""], scratch)
+        return contractions(*map(read_trace, paths.values()))

@@ -1,0 +1,239 @@
+// Lists of live micro-tiles from bits.
+#include <algorithm>
+#include <cstring>
+
+#include "cpu_targets.h"
+#include "micro_tiles.h"
+
+namespace pitc {
+namespace {
+
+constexpr int64_t kSparse = 32;  // fewer live elements than one in so many are seldom neighbours
+
+// See Positions.
+int64_t PositionsScalar(const uint64_t* words, int64_t n, uint32_t k, int32_t* ks) {
+  int64_t at = 0;
+  for (int64_t w = 0; w < n; ++w, k += 64) {
+    for (uint64_t word = words[w]; word; word &= word - 1) {
+      ks[at++] = static_cast<int32_t>(k + static_cast<uint32_t>(__builtin_ctzll(word)));
+    }
+  }
+  return at;
+}
+
+#if defined(__x86_64__)
+
+PITC_V3 int64_t PopulationV3(const uint64_t* words, int64_t n) {
+  int64_t count = 0;
+  for (int64_t w = 0; w < n; ++w) count += static_cast<int64_t>(_mm_popcnt_u64(words[w]));
+  return count;
+}
+
+// Four at a time, wanted or not: the next word overwrites what is too much, and few branches depend
+// on the data. For some bits per word.
+PITC_V3 int64_t PositionsV3(const uint64_t* words, int64_t n, uint32_t k, int32_t* ks,
+                            int64_t room) {
+  int64_t at = 0, w = 0;
+  for (; w < n && at + 64 <= room; ++w, k += 64) {
+    uint64_t word = words[w];
+    int32_t* to = ks + at;
+    at += static_cast<int64_t>(_mm_popcnt_u64(word));
+    do {
+      for (int i = 0; i < 4; ++i, word = _blsr_u64(word)) {
+        to[i] = static_cast<int32_t>(k + static_cast<uint32_t>(_tzcnt_u64(word)));
+      }
+      to += 4;
+    } while (word);
+  }
+  return at + PositionsScalar(words + w, n - w, k, ks + at);
+}
+
+// No branch depends on the data. For many bits per word.
+PITC_V4 int64_t PositionsV4(const uint64_t* words, int64_t n, uint32_t k, int32_t* ks,
+                            int64_t room) {
+  const __m512i iota = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  int64_t at = 0, w = 0;
+  for (; w < n && at + 64 <= room; ++w) {
+    uint64_t word = words[w];
+    for (int part = 0; part < 4; ++part, word >>= 16, k += 16) {
+      const auto group = static_cast<__mmask16>(word);
+      const __m512i all = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int32_t>(k)), iota);
+      _mm512_storeu_si512(ks + at, _mm512_maskz_compress_epi32(group, all));
+      at += _mm_popcnt_u32(group);
+    }
+  }
+  return at + PositionsScalar(words + w, n - w, k, ks + at);
+}
+
+#endif  // __x86_64__
+
+// Finds positions, in the form that is the fastest for `entries` in `words` words.
+class Positions {
+ public:
+  Positions(CpuLevel level, int64_t entries, int64_t words)
+      : level_(level == CpuLevel::kV4 && entries <= 4 * words ? CpuLevel::kV3 : level) {}
+
+  // Of the set bits of words[0..n), the first of which is `k`, into ks[0..room); how many.
+  int64_t operator()(const uint64_t* words, int64_t n, int64_t k, int32_t* ks, int64_t room) const {
+    const auto first = static_cast<uint32_t>(k);
+#if defined(__x86_64__)
+    if (level_ == CpuLevel::kV4) return PositionsV4(words, n, first, ks, room);
+    if (level_ == CpuLevel::kV3) return PositionsV3(words, n, first, ks, room);
+#endif
+    static_cast<void>(room);
+    return PositionsScalar(words, n, first, ks);
+  }
+
+  // How many set bits, for so few words that a call of CountBits takes longer.
+  int64_t Count(const uint64_t* words, int64_t n) const {
+#if defined(__x86_64__)
+    if (level_ != CpuLevel::kBaseline) return PopulationV3(words, n);
+#endif
+    int64_t count = 0;
+    for (int64_t w = 0; w < n; ++w) count += __builtin_popcountll(words[w]);
+    return count;
+  }
+
+ private:
+  CpuLevel level_;
+};
+
+// Copies row[ks[z]] to values[z].
+void Gather(const float* row, const int32_t* ks, int64_t n, float* values) {
+  for (int64_t z = 0; z < n; ++z) memcpy(values + z, row + ks[z], sizeof *row);
+}
+
+// Asks for the lines of row[ks[z]].
+void Ask(const float* row, const int32_t* ks, int64_t n) {
+  for (int64_t z = 0; z < n; ++z) __builtin_prefetch(row + ks[z]);
+}
+
+// Four rows of `stride` elements each become columns of values[n, group].
+inline void Transpose4(const float* rows, int64_t stride, int64_t n, float* values, int64_t group) {
+  int64_t z = 0;
+#if defined(__x86_64__)
+  for (; z + 4 <= n; z += 4) {
+    __m128 a = _mm_loadu_ps(rows + z), b = _mm_loadu_ps(rows + stride + z);
+    __m128 c = _mm_loadu_ps(rows + 2 * stride + z), d = _mm_loadu_ps(rows + 3 * stride + z);
+    _MM_TRANSPOSE4_PS(a, b, c, d);
+    float* const to = values + z * group;
+    _mm_storeu_ps(to, a);
+    _mm_storeu_ps(to + group, b);
+    _mm_storeu_ps(to + 2 * group, c);
+    _mm_storeu_ps(to + 3 * group, d);
+  }
+#endif
+  for (; z < n; ++z) {
+    for (int64_t i = 0; i < 4; ++i) memcpy(values + z * group + i, rows + i * stride + z, 4);
+  }
+}
+
+// Calls visit(q) for each segment q of `width` bits that has a set bit, in order.
+template <class Visit>
+void ForSegments(const uint64_t* words, int64_t n, int64_t width, const Visit& visit) {
+  const uint64_t segment = ~0ull >> (64 - width);
+  for (int64_t w = 0; w < n; ++w) {
+    for (uint64_t word = words[w]; word;) {
+      const int64_t in_word = __builtin_ctzll(word) / width;
+      visit(w * (64 / width) + in_word);
+      word &= ~(segment << in_word * width);
+    }
+  }
+}
+
+}  // namespace
+
+void FillRowLists(CpuLevel level, const DetectedRows& rows, int64_t k_block, int64_t entries,
+                  float* values, int32_t* ks, int32_t* starts) {
+  const int64_t words = BitWords(rows.k), step = k_block / 64, t = rows.count;
+  const Positions positions(level, entries, t * words);
+  // Lists stand block by block, but A is read row by row: so they are counted first.
+  int32_t* end = starts;
+  *end++ = 0;
+  for (int64_t w = 0; w < words; w += step) {
+    for (int64_t r = 0; r < t; ++r, ++end) {
+      const int64_t n = std::min(step, words - w);
+      *end = end[-1] + static_cast<int32_t>(positions.Count(rows.Bits(r) + w, n));
+    }
+  }
+  // Few elements stand far apart: their lines are asked for one row ahead.
+  const bool ask = entries < t * words * 64 / kSparse;
+  for (int64_t r = 0; r <= t; ++r) {
+    const int32_t* list = starts;  // those of a block
+    for (int64_t w = 0; w < words && r < t; w += step, list += t) {
+      const int64_t n = std::min(step, words - w), at = list[r];
+      // Behind a list that of the next row is still to be made, but not behind the last one.
+      const int64_t found = positions(rows.Bits(r) + w, n, w * 64, ks + at, list[t] - at);
+      if (ask) Ask(rows.Row(r), ks + at, found);
+    }
+    list = starts;
+    for (int64_t w = 0; w < words && r > 0; w += step, list += t) {
+      const int64_t at = list[r - 1];
+      Gather(rows.Row(r - 1), ks + at, list[r] - at, values + at);
+    }
+  }
+}
+
+void FillTileLists(CpuLevel level, const DetectedRows& rows, int64_t group, int64_t entries,
+                   float* values, int32_t* ks, int32_t* starts) {
+  constexpr int64_t kWords = 64, kEntries = 128;  // at a time
+  const int64_t words = BitWords(rows.k);
+  const Positions positions(level, entries, (rows.count + group - 1) / group * words);
+  int64_t at = 0;
+  *starts++ = 0;
+  for (int64_t first = 0; first < rows.count; first += group) {
+    const int64_t height = std::min(group, rows.count - first), begin = at;
+    for (int64_t w = 0; w < words; w += kWords) {
+      const int64_t n = std::min(kWords, words - w);
+      uint64_t any[kWords] = {};
+      for (int64_t r = first; r < first + height; ++r) {
+        for (int64_t i = 0; i < n; ++i) any[i] |= rows.Bits(r)[w + i];
+      }
+      at += positions(any, n, w * 64, ks + at, entries - at);
+    }
+    for (int64_t z = begin; z < at; z += kEntries) {
+      const int64_t n = std::min(kEntries, at - z);
+      for (int64_t i = 0; i < group; i += 4) {
+        float packed[4 * kEntries];
+        for (int64_t j = 0; j < 4; ++j) {
+          float* const to = packed + j * kEntries;
+          if (i + j < height) {
+            Gather(rows.Row(first + i + j), ks + z, n, to);
+          } else {
+            std::fill(to, to + n, 0.0f);
+          }
+        }
+        Transpose4(packed, kEntries, n, values + z * group + i, group);
+      }
+    }
+    *starts++ = static_cast<int32_t>(at);
+  }
+}
+
+void FillBlockLists(const DetectedRows& rows, int64_t width, float* values, int32_t* live,
+                    int32_t* starts) {
+  const int64_t words = BitWords(rows.k), blocks = (rows.k + width - 1) / width;
+  std::fill(starts, starts + blocks + 1, 0);
+  for (int64_t r = 0; r < rows.count; ++r) {
+    ForSegments(rows.Bits(r), words, width, [&](int64_t q) { ++starts[q + 1]; });
+  }
+  // starts[q + 1] becomes the begin of block q, and moves on to its end while the block is filled.
+  int32_t begin = 0;
+  for (int64_t q = 0; q < blocks; ++q) {
+    const int32_t count = starts[q + 1];
+    starts[q + 1] = begin;
+    begin += count;
+  }
+  for (int64_t r = 0; r < rows.count; ++r) {
+    const float* const row = rows.Row(r);
+    ForSegments(rows.Bits(r), words, width, [&](int64_t q) {
+      const int64_t z = starts[q + 1]++, n = std::min(width, rows.k - q * width);
+      live[z] = static_cast<int32_t>(r);
+      float* const to = values + z * width;
+      memcpy(to, row + q * width, static_cast<size_t>(n) * sizeof *row);
+      if (n < width) std::fill(to + n, to + width, 0.0f);
+    });
+  }
+}
+
+}  // namespace pitc

@@ -1,0 +1,116 @@
+#include "trace.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <map>
+
+#include "failure.h"
+
+namespace pitc {
+namespace {
+
+// Bytes of the UTF-8 character at text[at], or 0 where there is none.
+size_t CharacterBytes(const std::string& text, size_t at) {
+  const auto byte = [&](size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+  };
+  const auto follows = [&](size_t i, unsigned least = 0x80, unsigned most = 0xbf) {
+    return byte(i) >= least && byte(i) <= most;
+  };
+  const unsigned lead = byte(at);
+  if (lead < 0x80) return 1;
+  if (lead >= 0xc2 && lead <= 0xdf) return follows(at + 1) ? 2 : 0;
+  const unsigned least = lead == 0xe0   ? 0xa0
+                         : lead == 0xf0 ? 0x90
+                                        : 0x80;                            // no longer than need be
+  const unsigned most = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;  // no surrogates
+  if (lead < 0xe0 || lead > 0xf4 || !follows(at + 1, least, most) || !follows(at + 2)) return 0;
+  return lead < 0xf0 ? 3 : follows(at + 3) ? 4 : 0;
+}
+
+// As the inside of a JSON string; bytes that are no text become U+FFFD.
+std::string Escaped(const std::string& text) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t bytes = CharacterBytes(text, at);
+    const char c = text[at];
+    if (bytes == 0) {
+      out += "\\ufffd";
+    } else if (bytes == 1 && static_cast<unsigned char>(c) < 0x20) {
+      char code[8];
+      snprintf(code, sizeof code, "\\u%04x", static_cast<unsigned>(c));
+      out += code;
+    } else {
+      if (c == '"' || c == '\\') out += '\\';
+      out += text.substr(at, bytes);
+    }
+    at += std::max<size_t>(bytes, 1);
+  }
+  return out;
+}
+
+// Whatever the host's locale is.
+std::string Number(double x) {
+  char text[400];
+  const auto end = std::to_chars(text, text + sizeof text, x, std::chars_format::fixed, 3).ptr;
+  return std::string(text, end);
+}
+
+}  // namespace
+
+std::shared_ptr<Trace> Trace::Open(const std::string& path) {
+  if (path.empty()) return nullptr;
+  static auto* mutex = new std::mutex;  // never destroyed: sessions may end after main()
+  static auto* open_traces = new std::map<std::string, std::weak_ptr<Trace>>;
+  std::lock_guard<std::mutex> lock(*mutex);
+  std::weak_ptr<Trace>& entry = (*open_traces)[path];
+  if (auto trace = entry.lock()) return trace;
+  const int file = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+  if (file < 0) Fail("pitc: cannot write the trace file '", path, "': ", strerror(errno));
+  std::shared_ptr<Trace> trace(new Trace(file));
+  entry = trace;
+  return trace;
+}
+
+Trace::~Trace() { close(file_); }
+
+void Trace::Write(const std::string& node, const Work& work, const Choice& choice,
+                  double measured_us) {
+  const MicroTileCounts& c = work.counts;
+  std::string line = Text(
+      "{\"node\": \"", Escaped(node), "\", \"rows\": ", work.rows, ", \"k\": ", work.k,
+      ", \"panels\": ", work.panels, ", \"row_block\": ", work.row_block,
+      ", \"k_blocks\": ", work.k_blocks, ", \"scanned\": ", work.scanned ? "true" : "false",
+      ", \"counts\": {\"elements\": ", c.elements, ", \"columns\": ", work.live_columns,
+      ", \"columns16\": ", work.live_pieces[0], ", \"columns32\": ", work.live_pieces[1],
+      ", \"columns64\": ", work.live_pieces[2], ", \"runs\": ", work.live_runs[0],
+      ", \"runs16\": ", work.live_runs[1], ", \"runs32\": ", work.live_runs[2],
+      ", \"runs64\": ", work.live_runs[3], ", \"tile8\": ", c.strips[1],
+      ", \"tile32\": ", c.strips[3], ", \"block16\": ", c.segments[0],
+      ", \"block32\": ", c.segments[1], ", \"block64\": ", c.segments[2], "}, \"candidates\": {");
+  const char* comma = "";
+  for (int v = 0; v < kVariants; ++v) {
+    if (!std::isfinite(choice.predicted_us[v])) continue;
+    const auto variant = static_cast<Variant>(v);
+    line += Text(comma, "\"", Name(variant),
+                 "\": {\"predicted_us\": ", Number(choice.predicted_us[v]), ", \"features\": [");
+    const Features features = FeaturesOf(variant, work);
+    for (int f = 0; f < kFeatures; ++f) line += (f ? ", " : "") + Number(features.amount[f]);
+    line += "]}";
+    comma = ", ";
+  }
+  line += Text("}, \"chosen\": \"", Name(choice.variant),
+               "\", \"measured_us\": ", Number(measured_us), "}\n");
+  // One call per line: appended lines of several threads and processes do not mix. A full disk
+  // costs lines, not results.
+  if (write(file_, line.data(), line.size()) < 0) return;
+}
+
+}  // namespace pitc

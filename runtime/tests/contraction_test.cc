@@ -1,0 +1,299 @@
+// Nodes of contractions in the provider: every variant computes the same product, and says so.
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+
+#include "node_inputs.h"
+
+using pitc::CpuLevel;
+using pitc::GatherGemmPlan;
+using pitc::kVariants;
+using pitc::Plan;
+using pitc::Variant;
+using pitc::test::alive;
+using pitc::test::Contains;
+using pitc::test::Library;
+using pitc::test::Options;
+using pitc::test::Random;
+using pitc::test::Session;
+using pitc::test::Thrown;
+
+namespace {
+
+constexpr const char* kModel = PITC_TEST_KERNELS;  // "beside it" is where the kernels lie
+
+struct Case {
+  std::string name, text;
+  Plan plan;
+
+  explicit Case(const std::string& file) : name(file) {
+    std::ifstream stream(std::filesystem::path(PITC_TEST_PLANS) / file);
+    text.assign(std::istreambuf_iterator<char>(stream), {});
+    plan = pitc::ParsePlan(text);
+  }
+  std::unique_ptr<Session> Make(const Library& library, const Options& options) const {
+    return std::make_unique<Session>(library, text, kModel, pitc::test::InputCount(plan),
+                                     pitc::test::OutputCount(plan), options);
+  }
+};
+
+const std::vector<Case>& Cases() {
+  static const std::vector<Case> cases{Case("contract"), Case("contract_all"),
+                                       Case("contract_scatter"), Case("ffn"), Case("ffn_all")};
+  return cases;
+}
+
+// Levels that this CPU has.
+std::vector<std::string> Levels(const Library& library) {
+  std::vector<std::string> levels;
+  for (const char* level : {"v3", "v4"}) {
+    if (Thrown([&] { Cases()[0].Make(library, {{"cpu_level", level}}); }).empty())
+      levels.emplace_back(level);
+  }
+  return levels;
+}
+
+template <class T>
+const T* Data(const OrtValue& value) {
+  return reinterpret_cast<const T*>(value.bytes.data());
+}
+
+double Activate(const std::string& kernel, double x) {
+  return Contains(kernel, "relu") && x < 0 ? 0 : x;
+}
+
+// x @ panels + bias, one row.
+std::vector<double> Multiply(const std::vector<double>& x, const OrtValue& panels, int64_t n,
+                             const OrtValue* bias) {
+  const int64_t k = panels.dims[1], width = panels.dims[2];
+  std::vector<double> y(static_cast<size_t>(n));
+  for (int64_t j = 0; j < n; ++j) {
+    double sum = bias ? Data<float>(*bias)[j] : 0;
+    for (int64_t i = 0; i < k; ++i) {
+      sum +=
+          x[static_cast<size_t>(i)] * Data<float>(panels)[(j / width * k + i) * width + j % width];
+    }
+    y[static_cast<size_t>(j)] = sum;
+  }
+  return y;
+}
+
+// The output, from docs/plans.md and in the simplest way.
+std::vector<double> Expected(const Plan& plan, const std::vector<OrtValue>& inputs) {
+  const auto* ffn = std::get_if<pitc::FfnPlan>(&plan.body);
+  const GatherGemmPlan& last = *pitc::test::LastProduct(plan);
+  size_t next = 1;
+  const auto input = [&](bool there) { return there ? &inputs[next++] : nullptr; };
+  const OrtValue& a = inputs[0];
+  const OrtValue* b1 = input(ffn);
+  const OrtValue* bias1 = input(ffn && ffn->first.bias);
+  const OrtValue& b = *input(true);
+  const OrtValue* bias = input(last.bias);
+  const OrtValue* residual = input(last.residual);
+  const OrtValue* rows = input(last.gather || last.scatter);
+  const OrtValue* live = input(last.gather || last.scatter);
+  const int64_t k = a.dims.back();
+  int64_t stored = 1;
+  for (size_t d = 0; d + 1 < a.dims.size(); ++d) stored *= a.dims[d];
+  const int64_t t = rows ? rows->dims[0] : stored;
+  const auto outputs =
+      static_cast<size_t>((last.scatter ? static_cast<int64_t>(live->bytes.size()) : t) * last.n);
+  std::vector<double> c(outputs);
+  for (int64_t r = 0; r < t; ++r) {
+    const int64_t from = last.gather ? Data<int32_t>(*rows)[r] : r;
+    const int64_t to = last.scatter ? Data<int32_t>(*rows)[r] : r;
+    std::vector<double> x(Data<float>(a) + from * k, Data<float>(a) + (from + 1) * k);
+    const auto* contract = std::get_if<pitc::ContractPlan>(&plan.body);
+    if (contract && contract->input_relu) {
+      for (double& v : x) v = v < 0 ? 0 : v;
+    }
+    if (b1) {
+      x = Multiply(x, *b1, ffn->first.n, bias1);
+      for (double& h : x) h = static_cast<float>(h < 0 ? 0 : h);
+    }
+    x = Multiply(x, b, last.n, bias);
+    for (int64_t j = 0; j < last.n; ++j) {
+      const double sum = Activate(plan.kernel, x[static_cast<size_t>(j)]);
+      c[static_cast<size_t>(to * last.n + j)] =
+          sum + (residual ? Data<float>(*residual)[r * last.n + j] : 0);
+    }
+  }
+  return c;
+}
+
+bool Same(const OrtValue& got, const std::vector<double>& expected) {
+  if (got.bytes.size() != expected.size() * sizeof(float)) return false;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const auto x = static_cast<double>(Data<float>(got)[i]), y = expected[i];
+    if (std::isnan(x) != std::isnan(y)) return false;
+    if (x != y && !(std::abs(x - y) <= 1e-6 * std::max(1.0, std::abs(y))) && !std::isnan(x))
+      return false;
+  }
+  return true;
+}
+
+// Rows 0, 1, .. and more than one block of lists, any density, odd numbers among them.
+void EveryVariantIsTheProduct() {
+  const Library library(PITC_TEST_LIBRARY);
+  int runs = 0, in_blocks = 0;
+  for (const std::string& level : Levels(library)) {
+    for (const Case& c : Cases()) {
+      std::vector<std::unique_ptr<Session>> sessions;
+      for (int v = 0; v < kVariants; ++v) {
+        const char* variant = Name(static_cast<Variant>(v));
+        sessions.push_back(c.Make(library, {{"cpu_level", level}, {"variant", variant}}));
+      }
+      Random random(23);
+      for (int64_t most : {0, 1, 2, 3, 4, 5, 8, 9, 16, 33, 64, 200, 600, 1500, 1500}) {
+        const auto inputs = pitc::test::MakeInputs(c.plan, random, std::max<int64_t>(most, 1));
+        const std::vector<double> expected = Expected(c.plan, inputs);
+        for (const auto& session : sessions) {
+          const std::vector<OrtValue> got = session->Run(inputs);
+          const bool same = Same(got[0], expected) && got == session->Run(inputs);
+          if (!same) printf("%s, %s, up to %lld\n", c.name.c_str(), level.c_str(), (long long)most);
+          CHECK(same);
+          ++runs;
+          in_blocks += inputs[0].dims.size() == 3 && expected.size() > 5 * 1500;
+        }
+      }
+    }
+  }
+  CHECK(runs > 400 && in_blocks > 20);
+  CHECK(alive == 0);
+}
+
+// So many rows that lists are made in several waves.
+void ManyRows() {
+  const Library library(PITC_TEST_LIBRARY);
+  const Case& c = Cases()[0];
+  constexpr int64_t kRows = (int64_t{1} << 24) / 520 + 1000;
+  Random random(29);
+  std::vector<float> a(static_cast<size_t>(kRows * 520));
+  for (size_t i = 0; i < a.size(); i += 1 + random.Next() % 200)
+    a[i] = static_cast<float>(random.Below(100));
+  const std::vector<OrtValue> inputs{OrtValue::Of(pitc::test::kFloatType, {kRows, 520}, a),
+                                     pitc::test::RandomPanels(random, 520, 2, 1)};
+  const std::vector<double> expected = Expected(c.plan, inputs);
+  for (const char* variant : {"dense", "row", "tile32", "block16"})
+    CHECK(Same(c.Make(library, {{"variant", variant}})->Run(inputs)[0], expected));
+}
+
+// A file that holds what sessions have told.
+class TraceFile {
+ public:
+  TraceFile()
+      : path_(std::filesystem::temp_directory_path() / ("pitc_trace." + std::to_string(getpid()))) {
+  }
+  ~TraceFile() { std::filesystem::remove(path_); }
+  std::string Path() const { return path_; }
+  // The lines, which are then forgotten.
+  std::vector<std::string> Take() const {
+    std::vector<std::string> lines;
+    std::ifstream stream(path_);
+    for (std::string line; std::getline(stream, line);) lines.push_back(line);
+    std::filesystem::resize_file(path_, 0);
+    return lines;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::string Chosen(const std::string& line) {
+  const std::string key = "\"chosen\": \"";
+  const size_t at = line.find(key) + key.size();
+  return line.substr(at, line.find('"', at) - at);
+}
+
+std::vector<OrtValue> Rows(int64_t rows, float filling, int64_t each) {
+  std::vector<float> a(static_cast<size_t>(rows * 520));
+  for (size_t i = 0; i < a.size(); i += static_cast<size_t>(each)) a[i] = filling;
+  return {OrtValue::Of(pitc::test::kFloatType, {rows, 520}, a),
+          OrtValue::Of(pitc::test::kFloatType, {2, 520, 1}, std::vector<float>(1040, 1.0f))};
+}
+
+void TellsWhatItChose() {
+  const Library library(PITC_TEST_LIBRARY);
+  const TraceFile trace;
+  const Case& c = Cases()[0];
+  for (const std::string& level : Levels(library)) {
+    const Options options{{"cpu_level", level}, {"trace", trace.Path()}};
+    const auto session = c.Make(library, options);
+    session->Run(Rows(64, 1, 1));
+    session->Run(Rows(64, 1, 39));
+    session->Run(Rows(0, 1, 1));  // nothing to choose
+    const std::vector<std::string> lines = trace.Take();
+    CHECK(lines.size() == 2 && Chosen(lines[0]) == "dense" && Chosen(lines[1]) == "row");
+    CHECK(Contains(lines[1], "\"node\": \"n\", \"rows\": 64, \"k\": 520, \"panels\": 2, "));
+    CHECK(Contains(lines[1], "\"elements\": 854, \"columns\": 40, "));
+    for (int v = 0; v < kVariants; ++v) {
+      Options forced = options;
+      forced["variant"] = Name(static_cast<Variant>(v));
+      c.Make(library, forced)->Run(Rows(3, 1, 7));
+      const std::vector<std::string> told = trace.Take();
+      CHECK(told.size() == 1 && Chosen(told[0]) == forced["variant"]);
+    }
+  }
+}
+
+// What has no price at a level is not chosen there, not even on demand.
+void WithoutPrices() {
+  const Library library(PITC_TEST_LIBRARY);
+  const TraceFile trace;
+  const Case& c = Cases()[2];  // prices of v3 only, and no blocks
+  Random random(31);
+  std::vector<OrtValue> inputs;
+  do inputs = pitc::test::MakeInputs(c.plan, random, 20);
+  while (inputs[0].dims[0] == 0);
+  for (const std::string& level : Levels(library)) {
+    for (const char* variant : {"tile8", "block16"}) {
+      c.Make(library, {{"cpu_level", level}, {"trace", trace.Path()}, {"variant", variant}})
+          ->Run(inputs);
+      const std::string line = trace.Take().at(0);
+      CHECK(!Contains(line, "block64\": {") && Contains(line, "\"dense\": {"));
+      if (level == "v4" || variant == std::string("tile8"))
+        CHECK(Chosen(line) == (level == "v4" ? "dense" : variant));
+      CHECK(Contains(line, "\"row\": {") == (level == "v3"));
+    }
+  }
+}
+
+// Sampled counts are those of all rows where groups of rows are alike,
+void Samples() {
+  const Library library(PITC_TEST_LIBRARY);
+  const TraceFile trace;
+  std::vector<OrtValue> inputs = Rows(32 * 130, 1, 40);
+  const auto session = Cases()[0].Make(library, {{"trace", trace.Path()}});
+  session->Run(inputs);
+  CHECK(Contains(trace.Take().at(0), "\"elements\": 54080, \"columns\": 13, "));
+  // and they are taken from everywhere
+  memset(inputs[0].bytes.data(), 0, inputs[0].bytes.size() / 2);
+  session->Run(inputs);
+  CHECK(Contains(trace.Take().at(0), "\"elements\": 27040, \"columns\": 13, "));
+}
+
+void BitsNeedWholePanels() {
+  const Library library(PITC_TEST_LIBRARY);
+  const Case& c = Cases()[3];
+  Random random(37);
+  std::vector<OrtValue> inputs = pitc::test::MakeInputs(c.plan, random, 4);
+  inputs[1] = pitc::test::RandomPanels(random, 3, 70, 128);
+  CHECK(Contains(Thrown([&] { c.Make(library, {})->Run(inputs); }),
+                 "pitc: node 'n' (ffn): expected b1 as panels of 64 columns, got 128"));
+}
+
+}  // namespace
+
+int main() {
+  return pitc::test::RunTests({{"every variant is the product", EveryVariantIsTheProduct},
+                               {"many rows", ManyRows},
+                               {"tells what it chose", TellsWhatItChose},
+                               {"without prices", WithoutPrices},
+                               {"samples", Samples},
+                               {"bits need whole panels", BitsNeedWholePanels}});
+}

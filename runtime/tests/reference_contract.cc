@@ -1,0 +1,160 @@
+// The contract_* kernels of docs/plans.md, as strict about lists of micro-tiles as about arguments:
+// what a list holds must live, ascend, and end where the next one starts.
+#include <vector>
+
+#include "kernel_args.h"
+
+using pitc::test::Activate;
+using pitc::test::Activation;
+using pitc::test::Any;
+using pitc::test::Args;
+using pitc::test::Below;
+using pitc::test::Data;
+using pitc::test::Tensor;
+
+namespace {
+
+// Element i of an entry belongs to row `row` + (rows across ? i : 0) and k `k` + (.. ? 0 : i).
+struct Entry {
+  const float* values;
+  int64_t row, k;
+};
+
+bool AnyLives(const float* values, int64_t n) {
+  return std::any_of(values, values + n, [](float x) { return !(x == 0); });
+}
+
+bool Ascends(const int32_t* v, int64_t begin, int64_t end) {
+  return std::adjacent_find(v + begin, v + end, [](int32_t x, int32_t y) { return x >= y; }) ==
+         v + end;
+}
+
+// The operands that every family has behind its lists.
+struct Operands {
+  Operands(Args* args, int k, int n, bool has_residual)
+      : b(args->Floats(3)),
+        bias(args->Floats(1)),
+        residual(has_residual ? args->Floats(2) : nullptr),
+        rows_c(args->Int32s(1)),
+        c(args->Floats(2)),
+        k_count(k),
+        n_count(n) {}
+
+  int64_t Rows() const { return rows_c->shape[0]; }
+
+  // Reads the panel range, the last arguments.
+  bool Check(Args* args) {
+    j0 = args->Int();
+    j1 = args->Int();
+    if (!args->Good()) return false;
+    const int64_t t = Rows(), panels = b->shape[0], width = b->shape[2];
+    args->Demand(b->shape[1] == k_count && c->shape[1] == n_count, "k or n");
+    args->Demand(bias->shape[0] == panels * width && panels * width >= n_count, "bias");
+    args->Demand(!residual || (residual->shape[0] == t && residual->shape[1] == n_count),
+                 "residual");
+    args->Demand(0 <= j0 && j0 < j1 && j1 <= panels, "range");
+    args->Demand(t > 0 && Below(Data<int32_t>(rows_c), 0, t, c->shape[0]), "bad row of c");
+    if (!args->Good()) return false;
+    for (int64_t j = n_count; j < panels * width; ++j)
+      args->Demand(Data<float>(bias)[j] == 0, "bias is not padded with 0");
+    return args->Good();
+  }
+
+  // Sums `size` products of each entry, in order.
+  void Compute(const std::vector<Entry>& entries, int64_t size, bool across,
+               Activation activation) const {
+    const int64_t width = b->shape[2], t = Rows();
+    std::vector<double> sums(static_cast<size_t>(t));
+    for (int64_t j = j0 * width; j < std::min<int64_t>(j1 * width, n_count); ++j) {
+      const float* w = Data<float>(b) + (j / width) * k_count * width + j % width;
+      std::fill(sums.begin(), sums.end(), static_cast<double>(Data<float>(bias)[j]));
+      for (const Entry& entry : entries) {
+        for (int64_t i = 0; i < size; ++i) {
+          const int64_t row = entry.row + (across ? i : 0), k = entry.k + (across ? 0 : i);
+          if (row < t && k < k_count)
+            sums[static_cast<size_t>(row)] += static_cast<double>(entry.values[i]) * w[k * width];
+        }
+      }
+      for (int64_t r = 0; r < t; ++r) {
+        double sum = Activate(activation, sums[static_cast<size_t>(r)]);
+        if (residual) sum += Data<float>(residual)[r * n_count + j];
+        Data<float>(c)[Data<int32_t>(rows_c)[r] * int64_t{n_count} + j] = static_cast<float>(sum);
+      }
+    }
+  }
+
+  const Tensor *b, *bias, *residual, *rows_c, *c;
+  const int k_count, n_count;
+  int64_t j0 = 0, j1 = 0;
+};
+
+enum class Family { row, tile, block };
+
+int Contract(const Any* raw, int32_t count, Family family, int k, int n, Activation activation,
+             bool has_residual) {
+  const bool is_row = family == Family::row, is_block = family == Family::block;
+  Args args(raw, count);
+  const Tensor *values = args.Floats(is_row ? 1 : 2), *index = args.Int32s(1),
+               *starts = args.Int32s(1);
+  Operands operands(&args, k, n, has_residual);
+  const int64_t k_blocks = is_row ? args.Int() : 1;
+  if (!operands.Check(&args)) return -1;
+
+  const int64_t t = operands.Rows(), z = index->shape[0], size = is_row ? 1 : values->shape[1];
+  args.Demand(values->shape[0] == z, "values and index do not agree");
+  args.Demand(is_row || (is_block ? size == 16 || size == 32 || size == 64
+                                  : size >= 4 && size % 4 == 0 && size <= 32),
+              "size of the micro-tile");
+  args.Demand(k_blocks > 0, "number of k blocks");
+  if (!args.Good()) return -1;
+  const int64_t lists = is_row ? t * k_blocks : ((is_block ? k : t) + size - 1) / size;
+  const int32_t* s = Data<int32_t>(starts);
+  args.Demand(starts->shape[0] == lists + 1 && s[0] == 0 && s[lists] == z, "starts");
+  args.Demand(Below(Data<int32_t>(index), 0, z, is_block ? t : k), "bad index");
+  if (!args.Good()) return -1;
+  args.Demand(std::is_sorted(s, s + lists + 1), "starts fall");
+  if (!args.Good()) return -1;
+
+  std::vector<Entry> entries;
+  std::vector<int32_t> last(static_cast<size_t>(t), -1);  // k of a row, in all blocks before
+  for (int64_t list = 0; list < lists; ++list) {
+    args.Demand(Ascends(Data<int32_t>(index), s[list], s[list + 1]), "index order");
+    if (is_row && s[list] < s[list + 1]) {
+      int32_t& before = last[static_cast<size_t>(list % t)];
+      args.Demand(before < Data<int32_t>(index)[s[list]], "index order of blocks");
+      before = Data<int32_t>(index)[s[list + 1] - 1];
+    }
+    for (int64_t e = s[list]; e < s[list + 1]; ++e) {
+      const int64_t at = Data<int32_t>(index)[e];
+      const float* v = Data<float>(values) + e * size;
+      const int64_t there = is_row     ? 1
+                            : is_block ? std::min(size, k - list * size)
+                                       : std::min(size, t - list * size);
+      args.Demand(AnyLives(v, there), "a dead micro-tile");
+      args.Demand(!AnyLives(v + there, size - there), "not padded with 0");
+      entries.push_back(is_row     ? Entry{v, list % t, at}
+                        : is_block ? Entry{v, at, list * size}
+                                   : Entry{v, list * size, at});
+    }
+  }
+  if (!args.Good()) return -1;
+  operands.Compute(entries, size, family == Family::tile, activation);
+  return 0;
+}
+
+}  // namespace
+
+#define FAMILY(family, k, n, activation)                                                       \
+  KERNEL(contract_##family##_k##k##_n##n##_##activation, Contract, Family::family, k, n,       \
+         Activation::activation, false)                                                        \
+  KERNEL(contract_##family##_k##k##_n##n##_##activation##_res, Contract, Family::family, k, n, \
+         Activation::activation, true)
+#define CONTRACT(k, n, activation) \
+  FAMILY(row, k, n, activation)    \
+  FAMILY(tile, k, n, activation)   \
+  FAMILY(block, k, n, activation)
+
+CONTRACT(1, 1, none)
+CONTRACT(70, 5, none)
+CONTRACT(70, 5, relu)
+CONTRACT(520, 2, none)

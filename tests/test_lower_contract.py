@@ -1,0 +1,242 @@
+"""Contractions that skip zeros: which nodes they become, and that the answer stays the same."""
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from models.graph import GraphBuilder
+from pitc.ir.refusal import Code
+from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
+from tests.plan_reference import parse, run_lowered
+from tests.tile_prices import PRICES
+
+K, H, N = 64, 320, 96
+Build = Callable[[GraphBuilder, str], str]
+
+
+def weight(g: GraphBuilder, name: str, *shape: int) -> str:
+    rng = np.random.default_rng(len(name) + shape[0])
+    return g.weight(name, rng.normal(0, shape[0] ** -0.5, shape).astype(np.float32))
+
+
+def first(g: GraphBuilder, x: str) -> str:
+    """A contraction with a bias."""
+    return g.op("Add", g.op("MatMul", x, weight(g, "w1", K, H)), weight(g, "b1", H))
+
+
+def second(g: GraphBuilder, h: str, columns: int = N) -> str:
+    return g.op("MatMul", h, weight(g, "w2", H, columns))
+
+
+def plain(g: GraphBuilder, x: str) -> str:
+    return g.op("Add", second(g, g.op("Relu", first(g, x))), weight(g, "b2", N))
+
+
+def clip(g: GraphBuilder, x: str) -> str:
+    return second(g, g.op("Max", first(g, x), g.const(0, np.float32)))
+
+
+def residual(g: GraphBuilder, x: str) -> str:
+    return g.op("Add", x, second(g, g.op("Relu", first(g, x)), K))
+
+
+def flattened(g: GraphBuilder, x: str) -> str:
+    """Rows are flattened and turned back around each contraction, as exporters do."""
+
+    def back(y: str, like: str, columns: int) -> str:
+        sizes = g.op("Slice", g.op("Shape", like), g.ints(0), g.ints(2))
+        return g.op("Reshape", y, g.op("Concat", sizes, g.ints(columns), axis=0))
+
+    rows = g.op("Reshape", x, g.ints(-1, K))
+    h = g.op("Gemm", rows, weight(g, "w1", H, K), weight(g, "b1", H), transB=1)
+    h = g.op("Relu", back(h, x, H))
+    y = g.op("Gemm", g.op("Reshape", h, g.ints(-1, H)), weight(g, "w2", K, H), transB=1)
+    return g.op("Add", x, back(y, h, K))
+
+
+def squared(g: GraphBuilder, x: str) -> str:
+    h = g.op("Relu", first(g, x))
+    return second(g, g.op("Mul", h, h))
+
+
+def gated(g: GraphBuilder, x: str) -> str:
+    up = g.op("MatMul", x, weight(g, "up", K, H))
+    return second(g, g.op("Mul", g.op("Relu", first(g, x)), up))
+
+
+def activated(g: GraphBuilder, x: str) -> str:
+    """ReLU of something that is no contraction."""
+    h = g.op("Relu", g.op("LayerNormalization", first(g, x), g.weight("g", np.ones(H, np.float32))))
+    return second(g, h)
+
+
+def read_twice(g: GraphBuilder, x: str) -> str:
+    h = g.op("Relu", first(g, x))
+    return g.op("Concat", second(g, h), h, axis=-1)
+
+
+def shared(g: GraphBuilder, x: str) -> str:
+    """Two contractions read the same zeros."""
+    h = g.op("Relu", first(g, x))
+    return g.op("Add", second(g, h), g.op("MatMul", h, weight(g, "w3", H, N)))
+
+
+FORMS: dict[str, tuple[Build, list[str]]] = {
+    "plain": (plain, ["ffn"]),
+    "clip": (clip, ["ffn"]),
+    "residual": (residual, ["ffn"]),
+    "flattened": (flattened, ["ffn"]),
+    "squared": (squared, ["contract"]),
+    "activated": (activated, ["contract"]),
+    "gated": (gated, ["contract"]),
+    "read twice": (read_twice, ["contract"]),
+    "shared": (shared, ["contract", "contract"]),
+}
+
+
+def model(build: Build, lead: tuple[int | str, ...] = ("b", "s")) -> onnx.ModelProto:
+    g = GraphBuilder("m")
+    y = build(g, g.input("x", np.float32, (*lead, K)))
+    g.output(y, "y", np.float32, (*(f"d{d}" for d in range(len(lead))), "columns"))
+    return g.model()
+
+
+def lower(proto: onnx.ModelProto, padding: str | None = None, *, sparse: bool = True) -> Lowered:
+    options = LowerOptions(padding=padding, tiles=PRICES if sparse else None)
+    return run_passes(ir.serde.deserialize_model(proto), options)
+
+
+def plans(proto: onnx.ModelProto) -> list[dict[str, str]]:
+    texts = (a.s.decode() for n in proto.graph.node for a in n.attribute if a.name == CONTEXT)
+    return [parse(text) for text in texts]
+
+
+CONTEXT = "ep_cache_context"
+
+
+def check(proto: onnx.ModelProto, lowered: Lowered, feeds: dict[str, np.ndarray]) -> list[str]:
+    """The operations of the lowered model's PIT nodes, once its answer has been compared."""
+    found = ir.serde.serialize_model(lowered.model)
+    onnx.checker.check_model(found)
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    want = session.run(None, feeds)
+    for x, y in zip(run_lowered(found, feeds), want, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+    return [p["op"] for p in plans(found)]
+
+
+def rows(*lead: int) -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(1).standard_normal((*lead, K), dtype=np.float32)}
+
+
+@pytest.mark.parametrize("lead", [(2, 3), (1, 1), (0, 4)], ids=str)
+@pytest.mark.parametrize("form", FORMS)
+def test_form(form: str, lead: tuple[int, int]) -> None:
+    build, want = FORMS[form]
+    proto = model(build)
+    lowered = lower(proto)
+    assert check(proto, lowered, rows(*lead)) == want
+    found = plans(ir.serde.serialize_model(lowered.model))
+    assert [p.get("input_relu", "0") for p in found] == ["1" if form == "activated" else "0"] * len(
+        want
+    )
+    records = [r for r in lowered.report.nodes if r.sparse]
+    assert [r.lowering for r in records] == ["contract"] * len(want)
+    assert all("== 0" in r.sparse for r in records), records
+
+
+@pytest.mark.parametrize("lead", [(), ("s",), ("b", "h", "s")], ids=str)
+def test_any_rank(lead: tuple[str, ...]) -> None:
+    proto = model(plain, lead)
+    assert check(proto, lower(proto), rows(*range(2, 2 + len(lead)))) == ["ffn"]
+
+
+def test_without_prices_everything_stays_dense() -> None:
+    proto = model(plain)
+    lowered = lower(proto, sparse=False)
+    assert check(proto, lowered, rows(2, 3)) == []
+    assert not any(r.sparse for r in lowered.report.nodes)
+
+
+def smooth(g: GraphBuilder, x: str) -> str:
+    return second(g, g.op("Sigmoid", first(g, x)))
+
+
+def infinite(g: GraphBuilder, x: str) -> str:
+    w = np.ones((H, N), np.float32)
+    w[3, 5] = np.inf
+    return g.op("MatMul", g.op("Relu", first(g, x)), g.weight("w2", w))
+
+
+def narrow(g: GraphBuilder, x: str) -> str:
+    return second(g, g.op("Relu", first(g, x)), 16)
+
+
+def turned(g: GraphBuilder, x: str) -> str:
+    """The operand lies along k first."""
+    h = g.op("Transpose", g.op("Relu", first(g, x)), perm=[1, 0])
+    return g.op("Gemm", h, weight(g, "w2", H, N), transA=1)
+
+
+REFUSED: dict[str, tuple[Build, Code]] = {
+    "smooth": (smooth, Code.NO_FACT),
+    "infinite": (infinite, Code.NON_FINITE_WEIGHT),
+    "narrow": (narrow, Code.NO_GAIN),
+    "turned": (turned, Code.NO_LOWERING),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusal(name: str) -> None:
+    build, code = REFUSED[name]
+    proto = model(build, ("s",))
+    lowered = lower(proto)
+    assert not plans(ir.serde.serialize_model(lowered.model))
+    last = [r for r in lowered.report.nodes if r.op_type in ("MatMul", "Gemm")][-1]
+    assert last.refusal is not None and last.refusal.code is code, last
+
+
+def test_hidden_value_that_is_an_output_stays() -> None:
+    g = GraphBuilder("m")
+    h = g.op("Relu", first(g, g.input("x", np.float32, ("s", K))))
+    g.output(second(g, h), "y", np.float32, ("s", N))
+    g.output(h, "h", np.float32, ("s", H))
+    proto = g.model()
+    assert check(proto, lower(proto), rows(5)) == ["contract"]
+
+
+def test_bias_behind_a_reshape_that_moves_columns_is_not_taken() -> None:
+    g = GraphBuilder("m")
+    x = g.input("x", np.float32, (N, K))
+    y = second(g, g.op("Relu", first(g, x)))
+    turned_rows = g.op("Reshape", y, g.ints(2, N // 2, N))
+    y = g.op("Add", turned_rows, g.weight("b", np.arange(N, dtype=np.float32)))
+    split = g.op("Reshape", y, g.ints(N // 2, 2 * N))
+    y = g.op("Add", split, g.weight("c", np.arange(2 * N, dtype=np.float32)))
+    g.output(y, "y", np.float32, (N // 2, 2 * N))
+    proto = g.model()
+    assert check(proto, lower(proto), rows(N)) == ["ffn"]
+
+
+@pytest.mark.parametrize("form", ["plain", "flattened"])
+def test_packed_rows(form: str) -> None:
+    g = GraphBuilder("m")
+    x = g.input("x", np.float32, ("b", "s", K))
+    mask = g.input("mask", np.int64, ("b", "s"))
+    y = FORMS[form][0](g, x)
+    keep = g.op("Cast", g.op("Unsqueeze", mask, g.ints(2)), to=onnx.TensorProto.FLOAT)
+    g.output(
+        g.op("ReduceSum", g.op("Mul", y, keep), g.ints(1), keepdims=0), "y", np.float32, ("b", "n")
+    )
+    proto = g.model()
+    lowered = lower(proto, "mask")
+    found = plans(ir.serde.serialize_model(lowered.model))
+    (node,) = [p for p in found if p["op"] == "ffn"]
+    assert node["gather"] == str(int(form == "plain")), node  # else the residual needs them too
+    for mask_rows in ([[1, 1, 0, 0], [1, 0, 1, 1]], [[0] * 4] * 2, [[1] * 4] * 2):
+        feeds = rows(2, 4) | {"mask": np.array(mask_rows)}
+        check(proto, lowered, feeds)

@@ -1,0 +1,508 @@
+"""Tile tables: the file, which one is in force, the features, the fit, a tiny tuning."""
+
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pitc import api
+from pitc.cli.tiles import duration
+from pitc.errors import ArtifactError, UsageError
+from pitc.ir.tiles import (
+    FEATURES,
+    FEMTOSECONDS,
+    VARIANTS,
+    TileTable,
+    VariantCost,
+    Work,
+    features_of,
+    predicted_us,
+    reuse_class,
+)
+from pitc.machine import cpu_level
+from pitc.options import LEVELS, Level
+from pitc.tiles import tune as tuning
+from pitc.tiles.file import Point, TilesFile, point_of, read_file
+from pitc.tiles.find import SHIPPED, overlay_path, shipped, tables_in_force
+from pitc.tiles.fit import fit_costs, non_negative
+from pitc.tiles.measure import Contractions, contractions
+from pitc.tiles.patterns import BLOCKS, PATTERNS, live_mask, operand
+from pitc.tiles.tune import Grid, tune
+
+Run = Callable[..., tuple[int, str, str]]
+HERE = LEVELS.get(cpu_level() or "", "v4")
+TINY = Grid(sizes=((130, 190),), rows=(1, 40), cases=2, most=1 << 30, rounds=1)
+needs_kernels = pytest.mark.skipif(cpu_level() is None, reason="no kernels for this CPU")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder, and a current folder without settings."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("PITC_TILES", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "cache"
+
+
+def store(path: Path, **changes: Any) -> Path:
+    """The shipped table with other values of some fields of every level."""
+    body = json.loads(shipped().text())
+    for each in body["levels"].values():
+        for key, value in changes.items():
+            each[key] = {**each[key], **value} if isinstance(value, dict) else value
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(body))
+    return path
+
+
+def own(**changes: Any) -> Path:
+    """A table that was measured here."""
+    here = find_machine()
+    return store(overlay_path(), date="2001-02-03", machine=here | changes)
+
+
+def find_machine() -> dict[str, Any]:
+    from pitc.tiles.find import this_machine
+
+    return this_machine().model_dump()
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def test_the_shipped_table() -> None:
+    found = read_file(SHIPPED)
+    assert set(found.levels) == {"v4", "v3"}
+    for measured in found.levels.values():
+        assert set(measured.costs) == set(VARIANTS)
+    table = found.table()
+    assert len(table.fields()) == 2 * len(VARIANTS)
+    for prices in table.fields().values():
+        assert isinstance(prices, tuple) and len(prices) == 4 * len(FEATURES)
+
+
+def test_a_file_round_trips(tmp_path: Path) -> None:
+    point = point_of(64, "1x1", 0.5, work(rows=3), {"dense": 1.25})
+    first = shipped().levels["v4"].model_copy(update={"points": [point, point]})
+    whole = TilesFile(levels={"v4": first})
+    path = tmp_path / "tiles.json"
+    path.write_text(whole.text())
+    assert read_file(path) == whole
+    assert path.read_text().count('"pattern"') == 2  # one line each
+    assert sum('"pattern"' in line for line in path.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "is no tile table: not JSON"),
+        (b"\xff\xfe", "is no tile table: not JSON"),
+        (b"[" * 100_000, "is no tile table: not JSON"),
+        (b"[]", "is no tile table"),
+        (b'{"kind": "other"}', "is no tile table"),
+        (b'{"kind": "pitc tile table", "schema_version": 2}', "its schema is 2, expected 1"),
+        (b'{"kind": "pitc tile table"}', "its schema is None, expected 1"),
+        (b'{"kind": "pitc tile table", "schema_version": 1}', "is damaged: levels: Field required"),
+    ],
+)
+def test_files_that_are_no_tables(tmp_path: Path, text: bytes, message: str) -> None:
+    path = tmp_path / "t.json"
+    path.write_bytes(text)
+    with pytest.raises(ArtifactError) as caught:
+        read_file(path)
+    assert str(path) in str(caught.value) and message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def _dense(body: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = body["levels"]["v4"]["costs"]["dense"]
+    return found
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda body: body["levels"]["v4"]["costs"].pop("dense"),
+        lambda body: body["levels"]["v4"]["costs"].update(row9=_dense(body)),
+        lambda body: _dense(body)["prices"].pop(),
+        lambda body: _dense(body)["prices"][0].pop(),
+        lambda body: _dense(body)["prices"][0].__setitem__(0, -1),
+        lambda body: _dense(body)["prices"][3].__setitem__(0, 1 << 51),
+        lambda body: _dense(body)["prices"][3].__setitem__(0, "1"),
+        lambda body: body["levels"].update(v5=body["levels"]["v4"]),
+        lambda body: body["features"].reverse(),
+        lambda body: body["reuse"].pop(),
+        lambda body: body.update(more=1),
+    ],
+)
+def test_damage_is_found(tmp_path: Path, damage: Callable[[dict[str, Any]], object]) -> None:
+    body = json.loads(shipped().text())
+    damage(body)
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(body))
+    with pytest.raises(ArtifactError, match="is damaged: "):
+        read_file(path)
+
+
+def test_prices_are_checked() -> None:
+    good = (0,) * len(FEATURES)
+    for bad in ((good,) * 3, ((-1, *good[1:]),) * 4, (good[1:],) * 4, ((1 << 51, *good[1:]),) * 4):
+        with pytest.raises(ValueError, match="prices"):
+            VariantCost(bad)
+    with pytest.raises(ValueError, match="no price for the dense"):
+        TileTable({"v4": {"row": VariantCost.same(good)}})
+
+
+# --- which one is in force -----------------------------------------------------------------------
+
+
+def test_without_an_own_table_the_shipped_one_counts() -> None:
+    found = tables_in_force()
+    assert found.origins == {"v4": "shipped", "v3": "shipped"} and found.notes == ()
+    assert found.table == shipped().table()
+
+
+def test_the_own_table_counts_here_only() -> None:
+    path = own()
+    found = tables_in_force()
+    assert set(found.origins.values()) == {str(path)} and found.notes == ()
+    assert found.levels["v4"].date == "2001-02-03"
+    other = {"device": "another CPU", "features": ["avx"], "caches": {"L2": "1K"}}
+    for name, value in other.items():
+        own(**{name: value})
+        found = tables_in_force()
+        assert set(found.origins.values()) == {"shipped"}
+        assert f"measured on other {name}" in found.notes[0] and len(found.notes) == 2
+        # a file that is named counts wherever it was measured
+        assert set(tables_in_force(path).origins.values()) == {str(path)}
+
+
+def test_levels_that_a_table_lacks_come_from_the_shipped_one() -> None:
+    path = own()
+    body = json.loads(path.read_text())
+    del body["levels"]["v4"]
+    path.write_text(json.dumps(body))
+    assert tables_in_force().origins == {"v4": "shipped", "v3": str(path)}
+
+
+def test_a_damaged_own_table_is_not_used() -> None:
+    own().write_text("{")
+    found = tables_in_force()
+    assert set(found.origins.values()) == {"shipped"}
+    assert len(found.notes) == 1 and "not JSON" in found.notes[0]
+    with pytest.raises(ArtifactError):
+        tables_in_force(overlay_path())
+
+
+def test_a_table_that_is_not_there() -> None:
+    with pytest.raises(UsageError, match=r"nothing\.json"):
+        tables_in_force(Path("nothing.json"))
+
+
+def test_doctor_names_the_table(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told() -> list[dict[str, str]]:
+        body = json.loads(run("doctor", "--json")[1])
+        return [f for f in body["findings"] if f["name"] == "tile table"]
+
+    assert [f["status"] for f in told()] == ["ok"] and "shipped" in told()[0]["detail"]
+    path = own()
+    assert [f["status"] for f in told()] == ["ok"] and str(path) in told()[0]["detail"]
+    own(device="another CPU")
+    assert [f["status"] for f in told()] == ["warn", "warn", "ok"]
+    store(path, date="2001-02-03", machine=find_machine(), versions={"pitc": "0.0.1"})
+    assert [f["status"] for f in told()] == ["warn"]
+    assert "measured with pitc 0.0.1, now" in told()[0]["detail"]
+    monkeypatch.setenv("PITC_TILES", "nothing.json")
+    assert [f["status"] for f in told()] == ["fail"]
+
+
+# --- features and prices -------------------------------------------------------------------------
+
+
+def work(rows: int = 100, k: int = 300, panels: int = 5, **counts: int) -> Work:
+    found = {"elements": 9000, "columns": 280, "tile8": 2500, "tile32": 1100}
+    found |= {"block16": 1500, "block32": 900, "block64": 480, "columns16": 19, "columns32": 10}
+    found |= {"columns64": 5, "runs": 15, "runs16": 1, "runs32": 1, "runs64": 1}
+    return Work(rows, k, panels, max(rows, 1), 1, True, found | counts)
+
+
+def test_predictions_are_sums_of_features_and_prices() -> None:
+    cost = VariantCost(tuple(tuple(range(c, c + len(FEATURES))) for c in (1, 20, 300, 4000)))
+    for variant in VARIANTS:
+        amounts = features_of(variant, work())
+        want = float(np.dot(amounts, cost.prices[reuse_class(amounts)])) / FEMTOSECONDS
+        assert predicted_us(cost, variant, work()) == pytest.approx(want)
+    for rows, expected in ((1, 0), (2, 0), (3, 1), (8, 1), (9, 2), (32, 2), (33, 3), (700, 3)):
+        assert reuse_class(features_of("dense", work(rows=rows))) == expected
+    one_each = work(elements=280, columns=280)
+    assert reuse_class(features_of("row", one_each)) == 0
+    assert reuse_class(features_of("row", work(elements=0, columns=0))) == 0
+
+
+def test_non_negative_least_squares() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        a = rng.random((30, 5)) * [1, 10, 1e6, 1e-3, 1]
+        x = np.maximum(rng.standard_normal(5), 0) / [1, 10, 1e6, 1e-3, 1]
+        scaled = non_negative(a, a @ x) * [1, 10, 1e6, 1e-3, 1]
+        np.testing.assert_allclose(scaled, x * [1, 10, 1e6, 1e-3, 1], atol=1e-9)
+        # at the minimum no coordinate can be moved either way
+        b = rng.standard_normal(30)
+        found = non_negative(a, b)
+        gradient = a.T @ (a @ found - b) / np.sqrt((a * a).sum(axis=0))
+        assert (found >= 0).all() and (gradient >= -1e-6).all()
+        np.testing.assert_allclose(gradient[found > 0], 0, atol=1e-6)
+
+
+def points_of(costs: dict[str, VariantCost], noise: float) -> list[Point]:
+    """Points whose times follow from prices, but for noise and some disturbed ones."""
+    rng = np.random.default_rng(1)
+    found = []
+    for i in range(400):
+        rows = int(rng.choice([1, 4, 8, 16, 64, 300]))
+        k = int(rng.choice([64, 500, 2048]))
+        mask = live_mask(
+            rng, (rows, k), str(rng.choice(PATTERNS)), float(rng.choice([1, 0.3, 0.02]))
+        )
+        counts = {"elements": int(mask.sum()), "columns": int(mask.any(axis=0).sum())}
+        for name, height in (("tile8", 8), ("tile32", 32)):
+            groups = [mask[r : r + height].any(axis=0).sum() for r in range(0, rows, height)]
+            counts[name] = int(sum(groups))
+        for name, width in (("block16", 16), ("block32", 32), ("block64", 64)):
+            pieces = [mask[:, c : c + width].any(axis=1).sum() for c in range(0, k, width)]
+            counts[name] = int(sum(pieces))
+        columns = np.asarray(mask.any(axis=0))
+        counts["runs"] = int((columns & ~np.r_[False, columns[:-1]]).sum())
+        for width in (16, 32, 64):
+            live = np.array([columns[c : c + width].any() for c in range(0, k, width)])
+            counts[f"columns{width}"] = int(live.sum())
+            counts[f"runs{width}"] = int((live & ~np.r_[False, live[:-1]]).sum())
+        w = Work(rows, k, int(rng.integers(1, 60)), rows, -(-k // 512), bool(i % 3), counts)
+        us = {
+            v: predicted_us(c, v, w) * float(np.exp(noise * rng.standard_normal()))
+            for v, c in costs.items()
+        }
+        if i % 20 == 0:
+            us = {v: 5 * t for v, t in us.items()}
+        found.append(point_of(64, "-", 0, w, us))
+    return found
+
+
+def test_the_fit_finds_known_prices() -> None:
+    steps = {"dense": 520, "row": 1400, "tile8": 700, "tile32": 600}
+    costs = {
+        v: VariantCost.same(
+            (900_000_000, steps.get(v, 800), 30_000, 90, 300, 4000, 9000, 500, 20_000, 5000)
+        )
+        for v in VARIANTS
+    }
+    fits = fit_costs(points_of(costs, 0.02))
+    for variant, fit in fits.items():
+        assert fit.points == 400 and fit.median < 0.03 < fit.p95
+        if variant in ("dense", "row"):  # of the others, steps and rows of B go together
+            assert fit.cost.prices[3][1] == pytest.approx(costs[variant].prices[3][1], rel=0.05)
+    # and predicts times that it has not seen
+    for point in points_of(costs, 0.0)[1:20]:
+        for variant, fit in fits.items():
+            told = predicted_us(fit.cost, variant, point.counted())
+            assert told == pytest.approx(point.us[variant], rel=0.06)
+
+
+def test_what_was_not_measured_keeps_its_prices() -> None:
+    cost = VariantCost.same((1,) * len(FEATURES))
+    point = point_of(64, "1x1", 1.0, work(rows=100), {"dense": 50.0})
+    fits = fit_costs([point], {"dense": cost, "row": cost})
+    assert set(fits) == {"dense", "row"}
+    changed = [a != b for a, b in zip(fits["dense"].cost.prices, cost.prices, strict=True)]
+    assert changed == [False, False, False, True]
+    assert fits["row"].cost == cost and fits["row"].points == 0
+
+
+def test_patterns() -> None:
+    rng = np.random.default_rng(0)
+    for pattern in PATTERNS:
+        for shape in ((1, 1), (33, 70), (64, 128)):
+            for density in (0.0, 0.25, 1.0):
+                mask = live_mask(rng, shape, pattern, density)
+                assert mask.shape == shape
+                assert mask.all() if density == 1 else not mask.any() or density > 0
+        mask = live_mask(rng, (64, 256), pattern, 0.25)
+        assert mask.mean() == pytest.approx(0.25, abs=0.02)
+        if pattern in BLOCKS:
+            height, width = (b or n for b, n in zip(BLOCKS[pattern], mask.shape, strict=True))
+            blocks = mask.reshape(64 // height, height, 256 // width, width)
+            assert (blocks.all(axis=(1, 3)) == blocks.any(axis=(1, 3))).all()
+        x = operand(rng, (64, 256), pattern, 0.25)
+        assert x.dtype == np.float32 and (x >= 0).all() and (x[x != 0] >= 1).all()
+
+
+# --- measuring -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def products() -> Iterator[Contractions]:
+    with contractions(130, 190, HERE) as made:
+        yield made
+
+
+@needs_kernels
+def test_features_are_those_of_the_runtime(products: Contractions) -> None:
+    rng = np.random.default_rng(0)
+    for rows, pattern, density in ((1, "1x1", 0.1), (7, "relu", 0.5), (70, "1x16", 0.3)):
+        a = operand(rng, (rows, 130), pattern, density)
+        for forced in ("dense", "row", "block32"):
+            decision, _ = products.run(a, forced)
+            assert decision.chosen == forced and decision.measured_us > 0
+            assert set(decision.features) == set(VARIANTS)
+            for variant, amounts in decision.features.items():
+                want = features_of(variant, decision.work)
+                assert amounts == pytest.approx(want, rel=1e-9, abs=1e-3), variant
+    assert decision.work.counts["elements"] == np.count_nonzero(a)
+    columns = np.asarray(a.any(axis=0))
+    assert decision.work.counts["columns"] == np.count_nonzero(columns)
+    for width in (1, 16, 32, 64):
+        live = np.array([columns[c : c + width].any() for c in range(0, 130, width)])
+        name = str(width) if width > 1 else ""
+        assert decision.work.counts[f"columns{name}"] == live.sum()
+        begins = live & ~np.r_[False, live[:-1]]
+        assert decision.work.counts[f"runs{name}"] == begins.sum()
+
+
+@needs_kernels
+def test_predictions_are_those_of_the_runtime() -> None:
+    table = tables_in_force().table
+    with contractions(64, 300, HERE, table) as made:
+        for rows in (2, 40):
+            a = operand(np.random.default_rng(0), (rows, 64), "1x1", 0.3)
+            decision, _ = made.run(a, "row")
+            for variant, told in decision.predicted_us.items():
+                want = predicted_us(table.costs[HERE][variant], variant, decision.work)
+                assert told == pytest.approx(want, rel=1e-6, abs=1e-3)
+
+
+@needs_kernels
+def test_a_tuning_that_is_stopped_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "own" / "tiles.json"
+    seen: list[str] = []
+
+    def stop(done: int, total: int, text: str) -> None:
+        seen.append(text)
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(path, HERE, TINY, progress=stop)
+    assert not path.exists()
+    (points,) = path.parent.iterdir()
+    lines = points.read_text().splitlines()
+    assert len(lines) == 3
+    points.write_text("\n".join([*lines, lines[-1][:40]]))  # killed while it wrote
+    found = tune(path, HERE, TINY)
+    assert (found.points, found.resumed) == (2, 2)
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    measured = read_file(path).levels[HERE]
+    assert len(measured.points) == 4 and set(measured.costs) == set(VARIANTS)
+    assert measured.machine.model_dump() == find_machine()
+    # points of other versions are not used
+    points.write_text("\n".join(["{}", *lines[1:]]))
+    assert tune(path, HERE, TINY).resumed == 0
+    points.write_text("\n".join(lines))
+    assert tune(path, HERE, TINY, restart=True).resumed == 0
+
+
+@needs_kernels
+def test_tune_keeps_other_levels(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "QUICK", TINY)
+    path = store(tmp_path / "t.json", date="2001-02-03")
+    code, out, err = run("tune", "--quick", "--tiles", path, "--level", HERE)
+    assert code == 0, err
+    assert "4 points" in out and "tile32" in out and "[0/4]" in err
+    other: Level = "v3" if HERE == "v4" else "v4"
+    found = read_file(path)
+    assert found.levels[other].date == "2001-02-03" and found.levels[HERE].date != "2001-02-03"
+    code, out, _ = run("tune", "--quick", "--quiet", "--json")
+    assert code == 0 and json.loads(out)["path"] == str(overlay_path())
+    assert set(json.loads(out)["fits"]) == set(VARIANTS)
+    assert tables_in_force().origins[HERE] == str(overlay_path())
+
+
+def test_tune_refuses(run: Run, tmp_path: Path) -> None:
+    code, _, err = run("tune", "--level", "v9")
+    assert (code, err) == (2, "error: level 'v9' is not one of v4, v3\n")
+    other = tmp_path / "other.json"
+    other.write_text("{}")
+    code, _, err = run("tune", "--tiles", other)
+    assert code == 5 and "is no tile table" in err and other.read_text() == "{}"
+    code, _, err = run("tune", "--tiles", tmp_path / "other.json" / "t.json")
+    assert code == 2 and len(err.splitlines()) == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "closed"
+    folder.mkdir()
+    folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    code, _, err = run("tune", "--tiles", folder / "t.json")
+    assert code == 2 and len(err.splitlines()) == 1
+
+
+# --- shown and used ------------------------------------------------------------------------------
+
+
+def test_inspect_tiles(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, _ = run("inspect", "--tiles")
+    assert code == 0 and "v4  shipped" in out and "32 x 1" in out
+    path = own()
+    body = json.loads(run("inspect", "--tiles", "--json")[1])
+    assert body["levels"]["v3"]["origin"] == str(path) and body["features"] == list(FEATURES)
+    own(device="another CPU")
+    assert "was measured on other device: another CPU" in run("inspect", "--tiles")[1]
+    assert run("inspect", "--tiles", "model.pitc")[0] == 2
+    assert run("inspect")[0] == 2
+    path.write_text("{}")
+    assert run("inspect", "--tiles")[0] == 0
+    monkeypatch.setenv("PITC_TILES", str(path))
+    code, _, err = run("inspect", "--tiles")
+    assert code == 5 and len(err.splitlines()) == 1
+
+
+def test_the_prices_in_a_plan(tmp_path: Path, run: Run) -> None:
+    """`--tiles FILE` is what the compiled model holds."""
+    import onnx
+
+    from pitc.tiles.measure import product_model
+
+    model, out = tmp_path / "m.onnx", tmp_path / "m.pitc"
+    onnx.save(product_model(130, 190), model)
+    path = own()
+    body = json.loads(path.read_text())
+    body["levels"]["v4"]["costs"]["row"]["prices"][0][0] = 424_242
+    path.write_text(json.dumps(body))
+    for words in ((), ("--tiles", SHIPPED)):
+        assert run("compile", model, "-o", out, "--force", "--quiet", *words)[0] == 0
+        plans = [
+            a.s.decode()
+            for node in onnx.load(out / "model.onnx", load_external_data=False).graph.node
+            for a in node.attribute
+            if a.name == "ep_cache_context"
+        ]
+        assert plans and all(("424242" in p) == (not words) for p in plans)
+    code, _, err = run("compile", model, "-o", out, "--force", "--tiles", "nothing.json")
+    assert code == 2 and "nothing.json" in err
+
+
+def test_api_takes_a_table_or_a_file() -> None:
+    table = shipped().table()
+    assert api.tile_table(table) is table
+    assert api.tile_table() == table and api.tile_table(str(SHIPPED)) == table
+
+
+def test_prices_for_people() -> None:
+    pairs = {0: "-", 7: "7.0 fs", 1500: "1.5 ps", 99_600: "100 ps", 5_720_000: "5.7 ns"}
+    pairs |= {4_314_163_653: "4.3 us", 10**12: "1000 us"}
+    assert {price: duration(price) for price in pairs} == pairs
