@@ -215,3 +215,20 @@ def test_emulator_refuses_lanes_that_part() -> None:
     emulated = Emulated([tir.prim_func("parting", _parting)], cuda.ARCHITECTURES[0])
     with pytest.raises(KernelError, match="lanes part in parting_kernel"):
         emulated.run("parting", np.zeros(1, np.int32))
+
+
+def _last_writer() -> None:
+    """Which lane is the last one."""
+    out = tir.tensor("out", (tir.size(),), "int32")
+    with cuda.warps(tir.int64(1)) as (_, lane):
+        tir.assign(out, tir.T.Cast("int32", lane), 0)
+
+
+def test_emulator_turns_the_order_round() -> None:
+    emulated = Emulated([tir.prim_func("last_writer", _last_writer)], cuda.ARCHITECTURES[0])
+    out = np.zeros(1, np.int32)
+    emulated.run("last_writer", out)
+    assert out == cuda.WARP - 1
+    with emulated.backwards():
+        emulated.run("last_writer", out)
+    assert out == 0

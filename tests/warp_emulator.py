@@ -90,7 +90,7 @@ class Emulated:
         text = f'#include "{HEADER}"\n{self.source}{table}'
         (here / "kernels.cc").write_text(text)
         # The kernels take floats for integers through pointers, as CUDA allows.
-        options = ["-O1", "-std=c++17", "-fno-strict-aliasing", "-shared", "-fPIC", f"-I{here}"]
+        options = ["-O1", "-fno-strict-aliasing", "-shared", "-fPIC", f"-I{here}"]
         inputs = ["-x", "c", SHIM, "-x", "c++", here / "kernels.cc", "-x", "none", here / "host.o"]
         subprocess.run([CXX, *options, *inputs, "-o", here / "kernels.so"], check=True)
         self._library = call.KernelLibrary(here / "kernels.so")

@@ -10,13 +10,13 @@
 namespace pitc {
 namespace {
 
-constexpr int64_t kGroup = 32;         // rows of the highest micro-tile
-constexpr int64_t kListRows = 2048;    // rows that share lists, and a pass over B
-constexpr double kRunEntries = 13;     // of a row in a k block, measured: B stays near, runs long
-constexpr int64_t kListed = 1 << 30;   // elements of A per block of rows: lists count in int32
-constexpr int64_t kWave = 1 << 24;     // elements of A whose lists exist at the same time
+constexpr int64_t kGroup = 32;          // rows of the highest micro-tile
+constexpr int64_t kListRows = 2048;     // rows that share lists, and a pass over B
+constexpr double kRunEntries = 13;      // of a row in a k block, measured: B stays near, runs long
+constexpr int64_t kListed = 1 << 30;    // elements of A per block of rows: lists count in int32
+constexpr int64_t kWave = 1 << 24;      // elements of A whose lists exist at the same time
 constexpr int64_t kSampledGroups = 16;  // at least
-constexpr int64_t kSampledShare = 16;  // one group in so many
+constexpr int64_t kSampledShare = 16;   // one group in so many
 constexpr int64_t kTaskPanels = 4;
 // Below these, one thread is done sooner than others wake up.
 constexpr double kSerialSteps = 3e4;
