@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 EP_SOURCES := $(shell find runtime -name build -prune -o -type f \
 	\( -name '*.cc' -o -name '*.h' -o -name '*.txt' -o -name generate.py \) -print)
 EP_BUILD := $(PIP) install --quiet --no-build-isolation --no-deps -e .
-CPP_FILES = $(shell find runtime examples/host -name "*.cc" -o -name "*.h")
+CPP_FILES = $(shell find runtime examples/host tests -name "*.cc" -o -name "*.h")
 
 # `models` is not installed with the package; examples and benchmarks import it from here.
 export PYTHONPATH := $(CURDIR)

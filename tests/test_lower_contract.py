@@ -125,7 +125,7 @@ def check(proto: onnx.ModelProto, lowered: Lowered, feeds: dict[str, np.ndarray]
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     want = session.run(None, feeds)
     for x, y in zip(run_lowered(found, feeds), want, strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(x, np.asarray(y), rtol=1e-4, atol=1e-5)
     return [p["op"] for p in plans(found)]
 
 
