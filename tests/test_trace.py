@@ -265,6 +265,7 @@ def test_bench_of_a_model_without_zeros(run: Run, mlp_path: Path, tmp_path: Path
     assert code == 0
     assert out.endswith("\nno contraction has skipped zeros\n")
     assert path.read_text() == ""
+    assert json.loads(run("bench", mlp_path, *words, "--json")[1])["contractions"] == []
 
 
 def test_explain_shows_decisions(
@@ -339,14 +340,14 @@ def test_a_plot_has_a_picture_for_each_size(tmp_path: Path, kept: Path) -> None:
         save(self, *args, **options)  # type: ignore[arg-type]
 
     sizes = [line(k=100 + k, rows=1 + k % 3) for k in range(2 * MOST_SIZES)]
-    sizes += [line(k=100, candidates={"row": {"predicted_us": 1}})]
+    sizes += [line(k=100, candidates={"row": {"predicted_us": 1}}), line(k=100, rows=9)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", look)
         draw_decisions(tmp_path / "a.png", read_trace(write(tmp_path, *sizes)), "m $x")
         draw_decisions(tmp_path / "b.png", read_trace(kept), "m")
     many, one = drawn
     assert len(many.axes) == MOST_SIZES
-    assert many.get_suptitle() == "m $x: 6 of 12 sizes, those with most decisions"
+    assert many.get_suptitle() == "m $x: 6 of 13 sizes, those with most decisions"
     (axes,) = one.axes
     assert axes.get_title() == f"[{ROWS}, {FFN}] by [{FFN}, 1 x 64]"
     labels: Mapping[str, int] = {

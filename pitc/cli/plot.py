@@ -30,6 +30,8 @@ COLOURS = dict(
     )
 )
 """Of the dots of each variant."""
+FEW_ROWS = 8
+"""Up to here the weights' way from memory counts, as in the steps of a decoder; else arithmetic."""
 MOST_SIZES = 6
 """Sizes of contractions that have a picture each."""
 
@@ -85,7 +87,7 @@ def draw(path: Path, race: "Race", title: str) -> None:
 
 def draw_decisions(path: Path, decisions: "Sequence[Decision]", title: str) -> None:
     """Write the plot of a trace: time of a row over density, a colour per variant, a picture per
-    size of the constant operand.
+    size of the constant operand and for few and many rows.
 
     Args:
         path: The PNG file.
@@ -97,9 +99,9 @@ def draw_decisions(path: Path, decisions: "Sequence[Decision]", title: str) -> N
     """
     if not decisions:
         raise UsageError("there is no decision to draw", hint="is the trace of this model?")
-    sizes: dict[tuple[int, int], list[Decision]] = defaultdict(list)
+    sizes: dict[tuple[int, int, bool], list[Decision]] = defaultdict(list)
     for decision in decisions:
-        sizes[decision.k, decision.panels].append(decision)
+        sizes[decision.k, decision.panels, decision.rows > FEW_ROWS].append(decision)
     shown = sorted(sizes.items(), key=lambda item: -len(item[1]))[:MOST_SIZES]
     if len(sizes) > len(shown):
         title += f": {len(shown)} of {len(sizes)} sizes, those with most decisions"
@@ -107,7 +109,7 @@ def draw_decisions(path: Path, decisions: "Sequence[Decision]", title: str) -> N
     down = -(-len(shown) // across)
     figure = _figure(1 + 4.2 * across, 1 + 3.2 * down)
     places = figure.subplots(down, across, squeeze=False).reshape(-1)
-    for axes, ((k, panels), each) in zip(places, shown, strict=False):
+    for axes, ((k, panels, _), each) in zip(places, shown, strict=False):
         rows = "-".join(map(str, sorted({f([d.rows for d in each]) for f in (min, max)})))
         axes.set_title(f"[{rows}, {k}] by [{k}, {panels} x {PANEL_WIDTH}]", fontsize=9)
         _draw_size(axes, each)
@@ -126,7 +128,7 @@ def _draw_size(axes: "Axes", decisions: "Sequence[Decision]") -> None:
     if offered:
         dense = [(d.density, d.predicted_us[DENSE] / d.rows) for d in offered]
         axes.plot(*zip(*dense, strict=True), "_", color=COLOURS[DENSE], label="dense, predicted")
-    axes.set_xlim(-0.02, 1.02)
+    axes.set_xlim(0, max(1.1 * max(d.density for d in decisions), 0.01))
     axes.set_yscale("log")
     axes.set_xlabel("density: share of elements that are not 0", fontsize=8)
     axes.set_ylabel("us per row", fontsize=8)
