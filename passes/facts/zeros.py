@@ -180,9 +180,8 @@ def _keeps_zero(view: NodeView, expr: TensorExpr, name: str) -> bool:
 
 def is_factor(graph: Graph, name: str) -> bool:
     """True when a number given as input acts as a mask: it is a factor of something at least as
-    large that is not computed from it.
+    large that is no function of the same number, as in x * sigmoid(x).
     """
-    inputs: dict[str, int] | None = None
     for x, node in readers(graph, name):
         if node.op_type == "Einsum":
             return True
@@ -194,9 +193,25 @@ def is_factor(graph: Graph, name: str) -> bool:
         product, shape = graph.shapes.get(output_names(node)[0]), graph.shapes.get(other)
         if product != shape:
             continue
-        inputs = graph.ancestors() if inputs is None else inputs
-        if not inputs.get(other, 0) & graph.bits[name]:
+        if not _is_function(graph, other, name):
             return True
+    return False
+
+
+def _is_function(graph: Graph, name: str, of: str) -> bool:
+    """True when a value is computed from another one element by element."""
+    seen, todo = {name}, [name]
+    while todo:
+        x = todo.pop()
+        expr, producer = graph.exprs.get(x), graph.producers.get(x)
+        if x == of:
+            return True
+        if producer is None or expr is None or expr.combine not in (Combine.MAP, Combine.MOVE):
+            continue
+        view = NodeView(graph, producer)
+        found = {view.name(r.operand) for r in expr.reads} - seen
+        seen |= found
+        todo += found
     return False
 
 
