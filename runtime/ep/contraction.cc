@@ -255,7 +255,8 @@ void Contraction::RunSparse(const RunContext& run, const LeftRows& left, const u
   const int64_t words = BitWords(left.k);
   const Blocks blocks{left.count, RowsPerBlock(left.count, left.k)};
   const int64_t per_wave = std::max<int64_t>(1, kWave / (blocks.size * left.k));
-  const bool parallel = FeaturesOf(variant, work).amount[1] > kSerialSteps;
+  const double steps = FeaturesOf(variant, work).amount[static_cast<int>(Feature::kSteps)];
+  const bool parallel = steps > kSerialSteps;
   for (int64_t wave = 0; wave < blocks.Count(); wave += per_wave) {
     Arena::Scope scratch;
     const int64_t count = std::min(per_wave, blocks.Count() - wave);

@@ -103,6 +103,16 @@ void GemmOperands::CheckDomain(const Shape& domain) const {
   Expect(false, a_, "as ", Describe(a_.type, expected), " (one row per point of the mask)");
 }
 
+ProductOperands ReadProduct(const RunContext& run, const GatherGemmPlan& plan,
+                            Arena::Scope& scratch) {
+  int next = 0;
+  GemmOperands operands(run, plan, plan, scratch);
+  operands.ReadLeft(&next);
+  const Panels b = ReadPanels(run, &next, "b", plan, scratch);
+  operands.ReadRows(&next);
+  return {operands.left(), b, operands.target()};
+}
+
 void RunGatherGemm(const RunContext& run, const Kernel& kernel, const LeftRows& left,
                    const Panels& b, const Target& target, uint64_t* bits) {
   const int64_t t = left.count;

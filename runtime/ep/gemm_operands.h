@@ -69,6 +69,19 @@ class GemmOperands {
   Target target_;
 };
 
+// The operands of a node of one product.
+struct ProductOperands {
+  LeftRows left;
+  Panels b;
+  Target target;
+};
+ProductOperands ReadProduct(const RunContext& run, const GatherGemmPlan& plan,
+                            Arena::Scope& scratch);
+// How many inputs such a node has.
+inline int ProductInputCount(const GatherGemmPlan& plan) {
+  return 2 + plan.bias + GemmOperands::RowInputCount(plan);
+}
+
 // C = act(A @ B + bias) + residual by the gather_gemm kernel. `bits`: one word per row and panel
 // for the elements that are not 0 (kernels `_bits`), or null.
 void RunGatherGemm(const RunContext& run, const Kernel& kernel, const LeftRows& left,

@@ -9,19 +9,14 @@ class Contract final : public Operation {
  public:
   Contract(const ContractPlan& plan, Contraction contraction)
       : plan_(plan.gemm), input_relu_(plan.input_relu), contraction_(std::move(contraction)) {}
-  int InputCount() const override { return 2 + plan_.bias + GemmOperands::RowInputCount(plan_); }
+  int InputCount() const override { return ProductInputCount(plan_); }
   int OutputCount() const override { return 1; }
 
   void Run(const RunContext& run) const override {
     Arena::Scope scratch;
-    int next = 0;
-    GemmOperands operands(run, plan_, plan_, scratch);
-    operands.ReadLeft(&next);
-    const Panels b = ReadPanels(run, &next, "b", plan_, scratch);
-    operands.ReadRows(&next);
-    LeftRows left = operands.left();
-    left.relu = input_relu_;
-    contraction_.Run(run, left, nullptr, b, operands.target());
+    ProductOperands product = ReadProduct(run, plan_, scratch);
+    product.left.relu = input_relu_;
+    contraction_.Run(run, product.left, nullptr, product.b, product.target);
   }
 
  private:

@@ -9,17 +9,13 @@ namespace {
 class GatherGemm final : public Operation {
  public:
   GatherGemm(const GatherGemmPlan& plan, Kernel kernel) : plan_(plan), kernel_(std::move(kernel)) {}
-  int InputCount() const override { return 2 + plan_.bias + GemmOperands::RowInputCount(plan_); }
+  int InputCount() const override { return ProductInputCount(plan_); }
   int OutputCount() const override { return 1; }
 
   void Run(const RunContext& run) const override {
     Arena::Scope scratch;
-    int next = 0;
-    GemmOperands operands(run, plan_, plan_, scratch);
-    operands.ReadLeft(&next);
-    const Panels b = ReadPanels(run, &next, "b", plan_, scratch);
-    operands.ReadRows(&next);
-    RunGatherGemm(run, kernel_, operands.left(), b, operands.target());
+    const ProductOperands product = ReadProduct(run, plan_, scratch);
+    RunGatherGemm(run, kernel_, product.left, product.b, product.target);
   }
 
  private:
