@@ -145,7 +145,8 @@ class MaskedCase:
 
 @dataclass(frozen=True, slots=True)
 class ImageCase:
-    """A ReLU CNN on random images: zeros between convolutions, where little can be skipped.
+    """A ReLU CNN on random images: zeros between convolutions, where little can be skipped, or
+    gates that close whole channels.
 
     Args:
         config: The model.
@@ -163,13 +164,15 @@ class ImageCase:
 
     @property
     def zeros(self) -> float:
-        """Share of zeros behind ReLU."""
-        return self.config.sparsity.zeros
+        """Share of closed gates, else of zeros behind ReLU."""
+        closed = self.config.closed
+        return self.config.sparsity.zeros if closed is None else closed
 
     @property
     def series(self) -> str:
         """The name without the share of zeros."""
-        return f"cnn-{self.batch}x{self.config.size}"
+        gated = "" if self.config.closed is None else "gated-"
+        return f"{gated}cnn-{self.batch}x{self.config.size}"
 
     @property
     def name(self) -> str:
@@ -178,8 +181,8 @@ class ImageCase:
 
     @property
     def source(self) -> object:
-        """What the model is made from."""
-        return self.config, self.seed
+        """What the model is made from: not the gates."""
+        return replace(self.config, closed=self.config.closed and 0.0), self.seed
 
 
 SparseCase = ProductCase | BlocksCase | MaskedCase | ImageCase
@@ -213,6 +216,7 @@ PRODUCT_GRID: dict[int, tuple[tuple[Block, ...], tuple[float, ...]]] = {
 #: Tokens of a ReLU block -> targets at 95 % zeros.
 BLOCK_TARGETS = {512: Targets(1.7, 1.6), 8: Targets(1.6, 1.4), 1: Targets(1.9, 1.3)}
 BLOCK_ZEROS = (0.0, 0.5, 0.6, 0.8, 0.9, 0.95)
+MASKED_ZEROS = (0.0, 0.5, 0.8, 0.9, 0.95)
 #: Label -> model and blocks of its stack for few tokens, whose weights must not stay in a cache.
 STACKS = {"opt-125m": (OPT_125M, 6), "opt-350m": (OPT_350M, 6), "opt-1.3b": (OPT_1_3B, 2)}
 
@@ -227,11 +231,18 @@ def _blocks(label: str, config: OptConfig, tokens: int, zeros: float) -> BlocksC
     return BlocksCase(label, config, tokens, zeros, DENSE if zeros <= 0.6 else known)
 
 
+def _masked(block: Block, zeros: float) -> MaskedCase:
+    config = MlpConfig((768, 3072, 768), block, zeros)
+    return MaskedCase(config, 512, DENSE if zeros <= 0.6 else Targets())
+
+
 PRODUCT_CASES = tuple(
     _product(size, block, zeros)
     for size, (blocks, shares) in PRODUCT_GRID.items()
     for block, zeros in (((1, 1), 0.0), *((b, z) for b in blocks for z in shares))
 )
+#: Share of closed gates -> targets.
+GATE_TARGETS = {0.0: DENSE, 0.25: DENSE, 0.5: Targets(), 0.75: Targets()}
 BLOCK_CASES: tuple[SparseCase, ...] = (
     *(
         _blocks(label, replace(config, layers=layers), tokens, zeros)
@@ -240,10 +251,11 @@ BLOCK_CASES: tuple[SparseCase, ...] = (
         for tokens, layers in ((512, 1), (8, stack), (1, stack))
     ),
     BlocksCase("t5-base", replace(T5_BASE, layers=1), 512, 0.95),
-    *(
-        MaskedCase(MlpConfig((768, 3072, 768), block, zeros), 512)
-        for block in ((1, 1), (32, 32))
-        for zeros in (0.9, 0.95)
-    ),
+    *(_masked(block, zeros) for block in ((1, 1), (32, 32)) for zeros in MASKED_ZEROS),
     ImageCase(CnnConfig((64, 128, 256)), 16, DENSE),
+    *(
+        ImageCase(CnnConfig((64, 128, 256), size=56, closed=zeros), batch, targets)
+        for batch in (1, 8)
+        for zeros, targets in GATE_TARGETS.items()
+    ),
 )

@@ -14,7 +14,7 @@ from benchmarks.cost import Cost, blocks_cost, flops, layers_cost, weight_bytes
 from benchmarks.sparse_cases import BlocksCase, ImageCase, MaskedCase, ProductCase, SparseCase
 from models import masked, minilm, text
 from models.bert import BertConfig, bert
-from models.cnn import cnn
+from models.cnn import cnn, draw_gates
 from models.opt import OptConfig, opt, opt_ffn
 from models.t5 import T5Config, hidden_states, t5_encoder, t5_ffn
 from pitc.bench import session_options
@@ -168,7 +168,9 @@ def _sparse(case: SparseCase, model: Path) -> Workload:
     if isinstance(case, ImageCase):
         shape = case.batch, 3, case.config.size, case.config.size
         feeds = {"image": rng.standard_normal(shape, dtype=np.float32)}
-        zeros = _share(behind_relu(model, feeds))
+        gates = draw_gates(case.config, rng, case.batch)
+        feeds |= gates
+        zeros = _share(list(gates.values()) or behind_relu(model, feeds))
         return Workload(model, (feeds,), None, {"zeros": zeros}, None, None, zeros)
     return _blocks(case, model, rng)
 

@@ -39,6 +39,7 @@ def kernel_function(request: KernelRequest, target: Target) -> Any:
         contract_tile,
         gather_gemm,
         pack,
+        swrite_columns,
     )
 
     emitters = {
@@ -48,6 +49,7 @@ def kernel_function(request: KernelRequest, target: Target) -> Any:
         "contract_row": contract_row.prim_func,
         "contract_tile": contract_tile.prim_func,
         "contract_block": contract_block.prim_func,
+        "swrite_columns": swrite_columns.prim_func,
         "attention": attention.prim_func,
     }
     return emitters[request.family](

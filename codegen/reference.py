@@ -73,6 +73,24 @@ def gather_gemm(
     return x if residual is None else np.add(x, residual)
 
 
+def swrite_columns(
+    sums: Array, bias: Array, residual: Array | None = None, activation: str = "none"
+) -> Array:
+    """act(sums.T + bias) + residual.
+
+    Args:
+        sums: `[R, T]`, a row for each column of the result.
+        bias: `[R]`.
+        residual: `[T, R]`.
+        activation: One of those of `docs/plans.md`.
+
+    Returns:
+        `[T, R]` f64.
+    """
+    x = activate(sums.T.astype(np.float64) + bias, activation)
+    return x if residual is None else np.add(x, residual)
+
+
 def attention(
     q: Array,
     k: Array,

@@ -1,7 +1,8 @@
 """A ReLU CNN: stages of Conv, BatchNormalization, Relu, then pooling and a classifier.
 
 The statistics of the batch norms are those of random images, as training would leave them, and
-their shifts make each channel zero in the share of places that is asked for.
+their shifts make each channel zero in the share of places that is asked for. With gates, inputs
+say which channels of each layer a batch uses, as a slimmable or a routed network does.
 """
 
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ class CnnConfig:
         size: Height and width of an image with 3 channels.
         classes: Outputs.
         sparsity: Zeros behind each ReLU.
+        closed: Share of channels whose gates are 0; None: there are no gates.
     """
 
     channels: tuple[int, ...] = (16, 32, 64)
@@ -36,6 +38,15 @@ class CnnConfig:
     size: int = 32
     classes: int = 10
     sparsity: Sparsity = HALF
+    closed: float | None = None
+
+    @property
+    def gates(self) -> dict[str, int]:
+        """Names of the inputs that are gates, and how many channels they have."""
+        if self.closed is None:
+            return {}
+        layers = [(s, i) for s in range(len(self.channels)) for i in range(self.depth)]
+        return {f"gates.{s}.{i}": self.channels[s] for s, i in layers}
 
 
 def cnn(config: CnnConfig, rng: np.random.Generator) -> onnx.ModelProto:
@@ -46,8 +57,8 @@ def cnn(config: CnnConfig, rng: np.random.Generator) -> onnx.ModelProto:
         rng: Source of the weights.
 
     Returns:
-        A checked model: `image` f32 [batch, 3, size, size], normally distributed, -> `logits` f32
-        [batch, classes].
+        A checked model: `image` f32 [batch, 3, size, size], normally distributed, and what
+        `draw_gates` gives -> `logits` f32 [batch, classes].
     """
     g = GraphBuilder("cnn")
     x = g.input("image", np.float32, ("batch", 3, config.size, config.size))
@@ -64,6 +75,16 @@ def cnn(config: CnnConfig, rng: np.random.Generator) -> onnx.ModelProto:
     return g.model()
 
 
+def draw_gates(config: CnnConfig, rng: np.random.Generator, batch: int) -> dict[str, Array]:
+    """Random gates, f32 [batch, channels] each; the same are closed for all images."""
+    drawn = {}
+    for name, width in config.gates.items():
+        is_open = rng.permutation(width) >= round((config.closed or 0.0) * width)
+        values = rng.uniform(0.5, 1.5, (batch, width)) * is_open
+        drawn[name] = values.astype(np.float32)
+    return drawn
+
+
 def _layer(
     g: GraphBuilder,
     config: CnnConfig,
@@ -72,7 +93,9 @@ def _layer(
     sample: Array,
     form: tuple[str, int, int],
 ) -> tuple[str, Array]:
-    """Conv, BatchNormalization, Relu (name, channels, stride), and what they make of the sample."""
+    """Conv, BatchNormalization, (gates,) Relu (name, channels, stride), and what they make of the
+    sample when all gates are 1.
+    """
     name, width, stride = form
     fan_in = sample.shape[1] * KERNEL**2
     shape = (width, sample.shape[1], KERNEL, KERNEL)
@@ -87,8 +110,12 @@ def _layer(
     pads = [KERNEL // 2] * 4
     x = g.op("Conv", x, g.weight(f"{name}.weight", weight), pads=pads, strides=[stride, stride])
     parts = [g.weight(f"{name}.norm.{part}", array) for part, array in norm.items()]
-    x = g.op("Relu", g.op("BatchNormalization", x, *parts, epsilon=EPSILON))
-    return x, np.maximum(y + shift[:, None, None], 0)
+    x = g.op("BatchNormalization", x, *parts, epsilon=EPSILON)
+    gates = name.replace("stages", "gates")
+    if gates in config.gates:
+        gate = g.input(gates, np.float32, ("batch", width))
+        x = g.op("Mul", x, g.op("Reshape", gate, g.ints(0, width, 1, 1)))
+    return g.op("Relu", x), np.maximum(y + shift[:, None, None], 0)
 
 
 def _level(channel: Array, threshold: np.float32) -> np.float32:

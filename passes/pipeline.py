@@ -20,6 +20,7 @@ from pitc.passes.control.branches import close_branches
 from pitc.passes.control.loops import lower_bodies
 from pitc.passes.facts.dead import dead_facts
 from pitc.passes.facts.fill import fill_facts
+from pitc.passes.lower.channels import ChannelSkips, channel_skips
 from pitc.passes.lower.rewrite import rewrite
 from pitc.passes.lower.sparse import SparseContractions, sparse_contractions
 from pitc.passes.lower.weight import Panels
@@ -88,12 +89,21 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
     with stage("regions"):
         bodies = lower_bodies(graph)
         regions = choose_regions(graph)
-        sparse = sparse_contractions(graph) if options.tiles else SparseContractions()
-        report.nodes = node_records(graph, regions, sparse) + bodies.nodes
+        sparse, channels = SparseContractions(), ChannelSkips()
+        if options.tiles:
+            sparse, channels = sparse_contractions(graph), channel_skips(graph, regions, given_up)
+        report.nodes = node_records(graph, regions, sparse, channels) + bodies.nodes
         report.regions = regions.records + bodies.regions
         report.assumptions = sorted(graph.assumptions)
     with stage("lower"):
-        state = rewrite(graph, regions, given_up, sparse=sparse.nodes, tiles=options.tiles)
+        state = rewrite(
+            graph,
+            regions,
+            given_up,
+            sparse=sparse.nodes,
+            channels=channels.nodes.values(),
+            tiles=options.tiles,
+        )
         close_branches(model)
     kernels = tuple(state.kernels | bodies.kernels)
     report.kernels = [k.symbol for k in kernels]

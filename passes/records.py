@@ -8,23 +8,36 @@ from pitc.ir.nodes import captures, node_name, output_names
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import describe
 from pitc.ir.report import NodeRecord
+from pitc.passes.lower.channels import ChannelSkips
 from pitc.passes.lower.sparse import SparseContractions
 from pitc.passes.regions.choose import Regions
 
 
 def node_records(
-    graph: Graph, regions: Regions, sparse: SparseContractions | None = None
+    graph: Graph,
+    regions: Regions,
+    sparse: SparseContractions | None = None,
+    channels: ChannelSkips | None = None,
 ) -> list[NodeRecord]:
     """One record per node: axes, facts, and what became of it."""
-    sparse = sparse or SparseContractions()
+    sparse, channels = sparse or SparseContractions(), channels or ChannelSkips()
     absorbed = {
         n for node in regions.demand.forms for n in regions.forms[node].absorbs
     } - regions.demand.nodes
-    return [_record(graph, regions, sparse, node, node in absorbed) for node in graph.nodes]
+    done = dict.fromkeys((n for skip in channels.nodes.values() for n in skip.steps), "channels")
+    done |= dict.fromkeys(sparse.nodes, "contract") | dict.fromkeys(absorbed, "folded")
+    for node in regions.demand.forms:
+        done[node] = "attention" if regions.forms[node].plan is not None else "packed"
+    refusals = {**sparse.refusals, **regions.refusals, **channels.refusals}
+    skipped = {n: str(skip) for n, skip in {**sparse.nodes, **channels.nodes}.items()}
+    return [
+        _record(graph, node, done.get(node, "ordinary"), refusals.get(node), skipped.get(node, ""))
+        for node in graph.nodes
+    ]
 
 
 def _record(
-    graph: Graph, regions: Regions, sparse: SparseContractions, node: ir.Node, absorbed: bool
+    graph: Graph, node: ir.Node, lowering: str, refusal: Refusal | None, skipped: str
 ) -> NodeRecord:
     names = output_names(node)
     expr = graph.exprs.get(names[0]) if names else None
@@ -35,17 +48,7 @@ def _record(
         if f.region
     ]
     dead = [describe(r) for name in names for r in graph.dead.get(name, ()) if r]
-    lowering = "ordinary"
-    if node in regions.demand.forms:
-        lowering = "attention" if regions.forms[node].plan is not None else "packed"
-    elif absorbed:
-        lowering = "folded"
-    elif node in sparse.nodes:
-        lowering = "contract"
-    refusal = None
-    if lowering == "ordinary":
-        refusal = regions.refusals.get(node) or sparse.refusals.get(node)
-        refusal = refusal or _refusal(graph, node, bool(dead))
+    ordinary = lowering == "ordinary"
     return NodeRecord(
         node_name(node),
         _operator(node),
@@ -53,8 +56,8 @@ def _record(
         tuple(fills),
         tuple(dead),
         lowering,
-        refusal,
-        str(sparse.nodes[node]) if node in sparse.nodes else "",
+        (refusal or _refusal(graph, node, bool(dead))) if ordinary else None,
+        skipped,
     )
 
 

@@ -215,7 +215,7 @@ def compile(
     check_loads(model, imported)
     fallback = imported.clone()
     lowered = lower(imported, options, steps, tile_table(tiles))
-    if not count_pit_nodes(lowered.model):  # nothing was lowered: it compiles to itself
+    if not (lowered.report.changed or count_pit_nodes(lowered.model)):  # it compiles to itself
         lowered.model = fallback.clone()
     lowered.report.model, lowered.report.target = source.name, target
     scratch = None

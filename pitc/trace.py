@@ -10,7 +10,7 @@ import tempfile
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -21,25 +21,26 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from pitc.artifact.folder import new_file
 from pitc.errors import UsageError
+from pitc.ir.plan import EP_NAME
+from pitc.ir.tiles import Work
 from pitc.timing import interleave, one_core
 
 if TYPE_CHECKING:
     from pitc.api import CompiledModel
 
 DENSE = "dense"
-OPTION = "ep.pitexecutionprovider."
-"""Prefix of the provider's options in a session."""
 
-_NODE = re.compile(r"pitc\.(.+)\.(?:contract|ffn)(?:\.\d+)?", re.DOTALL)
+_NODE = re.compile(r"pitc\.(.+)\.(?:contract(?:_right)?|ffn)(?:\.\d+)?", re.DOTALL)
 _Count = Annotated[int, Field(ge=0)]
 _Size = Annotated[int, Field(ge=1)]
-_Microseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Candidate(BaseModel):
     model_config = ConfigDict(strict=True)
 
-    predicted_us: _Microseconds
+    predicted_us: _Amount
+    features: tuple[_Amount, ...]
 
 
 class _Line(BaseModel):
@@ -51,10 +52,13 @@ class _Line(BaseModel):
     rows: _Size
     k: _Size
     panels: _Size
+    row_block: _Size
+    k_blocks: _Size
+    scanned: bool
     counts: dict[str, _Count]
     candidates: dict[str, _Candidate]
     chosen: str
-    measured_us: _Microseconds
+    measured_us: _Amount
 
     @model_validator(mode="after")
     def _consistent(self) -> "_Line":
@@ -73,28 +77,29 @@ class Decision:
 
     Args:
         node: The contraction, by its name in the source graph.
-        rows: Rows of the operand that may hold zeros.
-        k: Its columns.
-        panels: Panels of 64 columns of the other operand.
-        live: Its elements that are not zero; of a large operand an estimate from a sample.
+        work: What was counted; of a large operand an estimate from a sample.
         predicted_us: Microseconds by variant, for those on offer.
+        features: Amounts of `pitc.ir.tiles.FEATURES`, by variant.
         chosen: The variant that ran.
         measured_us: What it took, microseconds.
     """
 
     node: str
-    rows: int
-    k: int
-    panels: int
-    live: int
+    work: Work
     predicted_us: Mapping[str, float]
+    features: Mapping[str, tuple[float, ...]]
     chosen: str
     measured_us: float
 
     @property
+    def live(self) -> int:
+        """Elements that are not zero, of the operand that may hold zeros."""
+        return self.work.counts["elements"]
+
+    @property
     def density(self) -> float:
         """Share of elements that are not zero."""
-        return self.live / (self.rows * self.k)
+        return self.live / (self.work.rows * self.work.k)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +176,9 @@ def _decision(path: Path, number: int, text: bytes) -> Decision:
         raise UsageError(text_, path=path, hint=hint) from error
     return Decision(
         source_node(line.node),
-        line.rows,
-        line.k,
-        line.panels,
-        line.counts["elements"],
+        Work(**{field.name: getattr(line, field.name) for field in fields(Work)}),
         {variant: each.predicted_us for variant, each in line.candidates.items()},
+        {variant: each.features for variant, each in line.candidates.items()},
         line.chosen,
         line.measured_us,
     )
@@ -203,23 +206,24 @@ def _by_contraction(
     """By name and sizes: a trace may be of several models."""
     found: dict[tuple[str, int, int], list[Decision]] = defaultdict(list)
     for each in decisions:
-        found[each.node, each.k, each.panels].append(each)
+        found[each.node, each.work.k, each.work.panels].append(each)
     return found
 
 
 def _summed_up(each: Sequence[Decision], dense_us: Sequence[float]) -> Contraction:
-    rows = [d.rows for d in each]
+    first = each[0]
+    rows = [d.work.rows for d in each]
     predicted = [d.predicted_us[d.chosen] for d in each]
     measured = [d.measured_us for d in each]
     dense = [d.predicted_us.get(DENSE) for d in each]
     offered = [x for x in dense if x is not None]
     return Contraction(
-        node=each[0].node,
+        node=first.node,
         rows=(min(rows), max(rows)),
-        k=each[0].k,
-        panels=each[0].panels,
+        k=first.work.k,
+        panels=first.work.panels,
         decisions=len(each),
-        density=sum(d.live for d in each) / (sum(rows) * each[0].k),
+        density=sum(d.live for d in each) / (sum(rows) * first.work.k),
         variants=dict(Counter(d.chosen for d in each).most_common()),
         predicted_us=median(predicted),
         measured_us=median(measured),
@@ -236,6 +240,29 @@ def _ratio(tops: Sequence[float | None], bottoms: Sequence[float]) -> float | No
     pairs = zip(tops, bottoms, strict=True)
     found = [top / bottom for top, bottom in pairs if top is not None and bottom > 0]
     return median(found) if found else None
+
+
+def traced_session(compiled: "CompiledModel", path: Path, **options: str) -> Any:
+    """A session on the calling thread alone, whose decisions go to a file.
+
+    Args:
+        compiled: The model.
+        path: The trace; what is there stays.
+        options: Other options of the provider.
+    """
+    from pitc.bench import session_options
+
+    made = session_options()
+    for key, value in {**options, "trace": str(path)}.items():
+        made.add_session_config_entry(f"ep.{EP_NAME.lower()}.{key}", value)
+    return compiled.session(made)
+
+
+def take_trace(path: Path) -> list[Decision]:
+    """Read a trace and empty it; sessions go on writing to it."""
+    decisions = read_trace(path)
+    path.write_bytes(b"")
+    return decisions
 
 
 def race_dense(
@@ -260,19 +287,17 @@ def race_dense(
     Returns:
         Its sparse contractions; none on a CPU without kernels.
     """
-    from pitc.bench import of_session, session_options
+    from pitc.bench import of_session
 
     with tempfile.TemporaryDirectory(prefix="pitc-trace-") as folder, one_core():
         paths = {variant: Path(folder, variant or "chosen") for variant in ("", DENSE)}
         runs: dict[str, Callable[[], object]] = {}
         for variant, path in paths.items():
-            options = session_options()
-            options.add_session_config_entry(f"{OPTION}trace", str(path))
-            if variant:
-                options.add_session_config_entry(f"{OPTION}variant", variant)
+            options = {"variant": variant} if variant else {}
             with warnings.catch_warnings():  # whoever compiled or timed it has seen them
                 warnings.simplefilter("ignore")
-                runs[variant] = partial(of_session(compiled.session(options)), feeds)
+                session = traced_session(compiled, path, **options)
+            runs[variant] = partial(of_session(session), feeds)
             runs[variant]()
             path.write_bytes(b"")  # the first run maps pages
         interleave(runs, rounds, warm_up=0, budget_s=seconds, progress=progress)

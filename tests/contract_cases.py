@@ -11,6 +11,18 @@ from tests.codegen_kernels import Array, guarded, normal
 CANARY = np.float32(7.25)
 
 
+def row_lists(a: Array, blocks: int) -> tuple[Array, Array, Array]:
+    """(values, ks, starts): for each block of k, for each row, the elements that are not 0."""
+    rows, k = a.shape
+    width = -(-k // blocks)
+    row, ks = np.nonzero(a)
+    runs = ks // width * rows + row
+    order = np.lexsort((ks, runs))
+    starts = np.zeros(rows * blocks + 1, np.int32)
+    starts[1:] = np.cumsum(np.bincount(runs, minlength=rows * blocks))
+    return a[row, ks][order], ks[order].astype(np.int32), starts
+
+
 def tile_lists(a: Array, group: int) -> tuple[Array, Array, Array]:
     """(values `[Z, group]`, ks, starts) of groups of rows that share a k list."""
     groups = -(-len(a) // group)
@@ -35,7 +47,7 @@ def _lists(live: Array, pieces: Array) -> tuple[Array, Array, Array]:
     return np.ascontiguousarray(pieces[live]), np.nonzero(live)[1].astype(np.int32), starts
 
 
-LISTS = {"contract_tile": tile_lists, "contract_block": block_lists}
+LISTS = {"contract_row": row_lists, "contract_tile": tile_lists, "contract_block": block_lists}
 
 
 class ContractCase:
@@ -89,18 +101,32 @@ class ContractCase:
         level: str,
         family: str,
         size: int,
-        parts: list[tuple[int, int]] | None = None,
+        panels: list[tuple[int, int]] | None = None,
     ) -> Array:
         """The whole of C after calling a kernel for each panel range.
 
         Args:
             kernels: Library that has the kernel.
             level: CPU level.
-            family: `contract_tile` or `contract_block`.
-            size: Rows of a group, or k of a block.
-            parts: (j0, j1) of every call; one call if missing.
+            family: A key of `LISTS`.
+            size: Blocks of k, rows of a group, or k of a block.
+            panels: (j0, j1) of every call; one call if missing.
         """
-        return self.call(kernels, level, family, LISTS[family](self.a, size), parts)
+        lists = LISTS[family](self.a, size)
+        return self.call(kernels, level, family, lists, self.parts(family, size, panels))
+
+    def parts(
+        self, family: str, size: int, panels: list[tuple[int, int]] | None = None
+    ) -> list[tuple[int, ...]]:
+        """The numbers behind the operands of every call, as `run` takes them."""
+        blocks = (size,) if family == "contract_row" else ()
+        return [(*blocks, *part) for part in panels or [(0, panel_count(self.n))]]
+
+    def check(self, c: Array) -> None:
+        """The listed rows are right, the others untouched."""
+        want, tolerance = self.expected()
+        assert (np.abs(c[self.rows_c] - want) <= tolerance).all()
+        assert (np.delete(c, self.rows_c, axis=0) == CANARY).all()
 
     def dense(self, kernels: KernelLibrary, level: str) -> Array:
         """The whole of C after the dense kernel of the same library."""
@@ -114,12 +140,12 @@ class ContractCase:
         level: str,
         family: str,
         lists: tuple[Array, ...],
-        parts: list[tuple[int, ...]] | None,
+        parts: list[tuple[int, ...]],
     ) -> Array:
         """The whole of C after calling a kernel, in guarded memory, for each part."""
         operands = self.operands(lists)
         memory = [guarded(x, at_end=bool(e)) for x, e in zip(operands, self.at_end, strict=False)]
-        for part in parts or [(0, panel_count(self.n))]:
+        for part in parts:
             kernels.call(self.symbol(family, level), *memory, *part)
         for before, after in zip(operands[:-1], memory[:-1], strict=True):
             assert np.array_equal(before, after, equal_nan=before.dtype.kind == "f")

@@ -56,9 +56,13 @@ class RandomGraph:
 
     def matmul(self) -> str:
         """Rows times a new weight."""
-        g, scale = self.g, np.float32(0.5)
-        weight = self.rng.normal(size=(WIDTH, WIDTH)).astype(np.float32) * scale
-        return g.op("MatMul", self.any("rows"), g.weight(f"w{len(g._nodes)}", weight))
+        weight = self.weight()
+        return self.g.op("MatMul", self.any("rows"), weight)
+
+    def weight(self) -> str:
+        """A new matrix."""
+        weight = self.rng.normal(size=(WIDTH, WIDTH)).astype(np.float32) * np.float32(0.5)
+        return self.g.weight(f"w{len(self.g._nodes)}", weight)
 
     def wide(self, name: str) -> str:
         """[batch, seq] -> [batch, seq, 1]."""

@@ -10,7 +10,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from pitc.codegen.reference import activate
-from pitc.ir.panels import unpack_panels
+from pitc.ir.panels import pack_panels, unpack_panels
 
 Array = np.ndarray
 
@@ -134,6 +134,18 @@ def contract(fields: dict[str, str], a: Array, *rest: Array) -> tuple[Array]:
     return gather_gemm(fields, np.maximum(a, 0) if fields["input_relu"] == "1" else a, *rest)
 
 
+def contract_right(fields: dict[str, str], a: Array, s: Array, *rest: Array) -> tuple[Array]:
+    left, k, n = list(rest), int(fields["k"]), int(fields["n"])
+    assert s.dtype == np.float32 and s.shape == {"kn": (k, n), "nk": (n, k)}[fields["stored"]]
+    if fields["factor"] == "1":
+        factor = left.pop(0)
+        assert factor.dtype == s.dtype and factor.shape == s.shape
+        s = s * factor
+    w = s if fields["stored"] == "kn" else s.T
+    dense = fields | {"gather": "0", "scatter": "0"}
+    return gather_gemm(dense, a, pack_panels(w), *left)
+
+
 def ffn(fields: dict[str, str], a: Array, panels: Array, *rest: Array) -> tuple[Array]:
     """Two products; the first one gathers, without a bias of the second, and stays inside."""
     left, inner, k = list(rest), int(fields["inner"]), int(fields["k"])
@@ -152,6 +164,7 @@ def ffn(fields: dict[str, str], a: Array, panels: Array, *rest: Array) -> tuple[
 OPERATIONS = {
     "gather_gemm": gather_gemm,
     "contract": contract,
+    "contract_right": contract_right,
     "ffn": ffn,
     "detect": detect,
     "pack": pack,

@@ -46,6 +46,13 @@ LARGE, LARGE_INT = 30.0, 1000
 SPECIAL = (0.0, 0.0, 0.0, 1.0, 1.0, -1.0, 0.5, np.nan)
 LOW_SPECIAL = (-1e4, -np.inf)
 EXTENTS = (1, 1, 1, 2, 3, 5, 7, 0)
+IMAGE_STEPS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("Relu", {}),
+    ("MaxPool", {"kernel_shape": [3], "pads": [1, 1]}),
+    ("AveragePool", {"kernel_shape": [2], "pads": [0, 1], "count_include_pad": 1}),
+    ("LpPool", {"kernel_shape": [3], "pads": [1, 1]}),
+    ("Softmax", {"axis": 1}),
+)
 KINDS = {
     ("b", (BATCH, SEQ)): ("bool",),
     ("f", (BATCH, SEQ)): ("mask",),
@@ -92,7 +99,10 @@ class RuleGraph(RandomGraph):
                 self._step(lambda make=make: make(self))
             else:
                 self._step(self._rule)
-        self._choose_outputs(self._masked_rows() if masked else None)
+        wanted = None
+        if masked:
+            wanted = self._masked_images() if self.rng.random() < 0.15 else self._masked_rows()
+        self._choose_outputs(wanted)
 
     def _masked_rows(self) -> str:
         """Rows behind a contraction, or behind attention, times a mask."""
@@ -108,6 +118,35 @@ class RuleGraph(RandomGraph):
         rows = self.values["rows"][-1]
         self._step(lambda: self.g.op("Mul", rows, self.wide(mask)))
         return self.values["rows"][-1]
+
+    def _masked_images(self) -> str:
+        """Lines of images behind convolutions and pooling, one row for each, times a mask."""
+        g, rng = self.g, self.rng
+        start = len(g.nodes)
+        mask = self._add_input("mask_of_images", np.dtype(np.float32), (BATCH, 1))
+        x = g.op("Transpose", self.any("rows"), perm=[0, 2, 1])
+        for _ in range(1 + rng.integers(2)):
+            filters = np.asarray(rng.normal(size=(WIDTH, WIDTH, 3)), np.float32) / WIDTH
+            x = g.op("Conv", x, g.weight(f"w{len(g.nodes)}", filters), pads=[1, 1])
+            for _ in range(rng.integers(3)):
+                op, attributes = IMAGE_STEPS[rng.integers(len(IMAGE_STEPS))]
+                x = g.op(op, x, **attributes)
+        g.op("Mul", g.op("Flatten", g.op("GlobalAveragePool", x)), mask)
+        for value in [v for node in g.nodes[start:] for v in self._run(node)]:
+            self._enter(value)
+        return self.values["pooled"][-1]
+
+    def weight(self) -> str:
+        """A new matrix, now and then masked by an input, transposed or not."""
+        g, weight = self.g, super().weight()
+        if self.rng.random() > 0.2 or len(self.specs) >= MAX_INPUTS:
+            return weight
+        keep = self._add_input(f"mask_of_{weight}", np.dtype(np.bool_), (WIDTH, WIDTH))
+        if self.rng.random() < 0.3:
+            masked = g.op("Where", keep, weight, g.const(0.0))
+        else:
+            masked = g.op("Mul", weight, g.op("Cast", keep, to=1))
+        return g.op("Transpose", masked, perm=[1, 0]) if self.rng.random() < 0.3 else masked
 
     def _step(self, make: Callable[[], Any]) -> None:
         """Add what a maker adds, or nothing where a node of it does not run."""

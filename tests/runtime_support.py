@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -229,6 +230,22 @@ def creation_error(path: Path, options: Any = None, **provider_options: str) -> 
     with pytest.raises(Exception) as caught:
         session(path, options, **provider_options)
     return str(caught.value)
+
+
+def answers_on_eight_threads(
+    run: Any, feeds: Sequence[Mapping[str, Array]], rounds: int
+) -> list[list[Array]]:
+    """What a session answers to some inputs, and each time on eight threads at once, to the bit."""
+    expected = [run.run(None, given) for given in feeds]
+
+    def wrong(i: int) -> int:
+        orders = [(i + k) % len(feeds) for k in range(rounds)]
+        pairs = ((run.run(None, feeds[j]), expected[j]) for j in orders)
+        return sum(not all(map(np.array_equal, got, want)) for got, want in pairs)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(wrong, range(8))) == 0
+    return expected
 
 
 def detect_model(node: onnx.NodeProto | None = None) -> onnx.ModelProto:

@@ -35,6 +35,7 @@ BLOCKS = BlocksCase("opt", OptConfig(2, 32, 4, 256), 48, 0.9)
 T5_BLOCKS = BlocksCase("t5", T5Config(2, 32, 4, 256), 48, 0.9)
 MASKED = MaskedCase(MlpConfig((32, 64, 24), (1, 8), 0.75), 9)
 IMAGES = ImageCase(CnnConfig((8, 16), size=16), 2)
+GATED = ImageCase(CnnConfig((8, 16), size=16, closed=0.25), 2)
 
 
 def quiet(_: str) -> None:
@@ -112,6 +113,8 @@ def test_facts_are_those_of_the_arrays(tmp_path: Path) -> None:
     assert masked.facts()["useful_share"] == pytest.approx(0.25)
     images = make_workload(IMAGES, _folder(tmp_path, "images"))
     assert images.facts()["zeros"] == pytest.approx(0.5, abs=0.05)
+    gated = make_workload(GATED, _folder(tmp_path, "gated"))
+    assert gated.facts()["zeros"] == 0.25
     assert images.limit_ms({"fma_gflops": 1.0, "read_gbytes_per_s": 1.0}) is None
 
 
@@ -137,7 +140,7 @@ def test_costs() -> None:
     assert full.seconds(limits) == pytest.approx(8 * weights / 10e9)
 
 
-@pytest.mark.parametrize("case", [PRODUCT, BLOCKS, MASKED, IMAGES])
+@pytest.mark.parametrize("case", [PRODUCT, BLOCKS, MASKED, IMAGES, GATED])
 def test_every_kind_is_run(case: SparseCase, tmp_path: Path) -> None:
     result = time_case(case, 1, {}, CONTENDERS[type(case)], quiet, Shared(tmp_path))
     rows = {row["name"]: row for row in result["contenders"]}
@@ -170,6 +173,8 @@ def test_sources() -> None:
     assert source(ProductCase(97, (1, 8), 0.9)) != source(PRODUCT)
     denser = replace(MASKED, config=replace(MASKED.config, zeros=0.5))
     assert source(denser) == source(MASKED)
+    opened = replace(GATED, config=replace(GATED.config, closed=0.0))
+    assert source(opened) == source(GATED) != source(IMAGES)
     assert source(replace(BLOCKS, tokens=1)) == source(BLOCKS) != source(replace(BLOCKS, zeros=0.8))
 
 

@@ -218,6 +218,18 @@ def test_the_parts_compute_the_same(label: str) -> None:
     assert_close(want, run(again, feeds), 0)
 
 
+@pytest.mark.parametrize("image", [(4, 2), (7,)], ids=str)
+@pytest.mark.parametrize(("opset", "scales"), [(18, 3), (21, 6)])
+def test_group_normalisation_comes_back(opset: int, scales: int, image: tuple[int, ...]) -> None:
+    weights = {k: random(scales, seed=n) for n, k in enumerate("gc")}
+    node = h.make_node("GroupNormalization", ["x", "g", "c"], ["y"], "node", num_groups=3)
+    feeds = {"x": random(B, 6, *image) + 1}
+    proto = model([node], feeds, weights, opset=opset)
+    assert_close(run(proto, feeds), run(ir.to_proto(taken_apart(proto)), feeds))
+    lowered = run_passes(ir.from_proto(proto), LowerOptions())
+    assert ir.to_proto(lowered.model).graph.node == proto.graph.node
+
+
 @pytest.mark.parametrize("rest", [{}, {"is_causal": 1}, {"scale": 0.3}], ids=str)
 def test_standard_attention_comes_back(rest: dict[str, Any]) -> None:
     """It is a function of the operator set; its own kernel does less work than the body."""

@@ -4,23 +4,14 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx
-import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 
 from models.graph import GraphBuilder
 from pitc.ir.refusal import Code
-from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
-from tests.plan_reference import parse, run_lowered
-from tests.tile_prices import PRICES
+from tests.lower_support import check, lower, plans, weight
 
 K, H, N = 64, 320, 96
 Build = Callable[[GraphBuilder, str], str]
-
-
-def weight(g: GraphBuilder, name: str, *shape: int) -> str:
-    rng = np.random.default_rng(len(name) + shape[0])
-    return g.weight(name, rng.normal(0, shape[0] ** -0.5, shape).astype(np.float32))
 
 
 def first(g: GraphBuilder, x: str) -> str:
@@ -105,30 +96,6 @@ def model(build: Build, lead: tuple[int | str, ...] = ("b", "s")) -> onnx.ModelP
     return g.model()
 
 
-def lower(proto: onnx.ModelProto, padding: str | None = None, *, sparse: bool = True) -> Lowered:
-    options = LowerOptions(padding=padding, tiles=PRICES if sparse else None)
-    return run_passes(ir.serde.deserialize_model(proto), options)
-
-
-def plans(proto: onnx.ModelProto) -> list[dict[str, str]]:
-    texts = (a.s.decode() for n in proto.graph.node for a in n.attribute if a.name == CONTEXT)
-    return [parse(text) for text in texts]
-
-
-CONTEXT = "ep_cache_context"
-
-
-def check(proto: onnx.ModelProto, lowered: Lowered, feeds: dict[str, np.ndarray]) -> list[str]:
-    """The operations of the lowered model's PIT nodes, once its answer has been compared."""
-    found = ir.serde.serialize_model(lowered.model)
-    onnx.checker.check_model(found)
-    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    want = session.run(None, feeds)
-    for x, y in zip(run_lowered(found, feeds), want, strict=True):
-        np.testing.assert_allclose(x, np.asarray(y), rtol=1e-4, atol=1e-5)
-    return [p["op"] for p in plans(found)]
-
-
 def rows(*lead: int) -> dict[str, np.ndarray]:
     return {"x": np.random.default_rng(1).standard_normal((*lead, K), dtype=np.float32)}
 
@@ -140,7 +107,7 @@ def test_form(form: str, lead: tuple[int, int]) -> None:
     proto = model(build)
     lowered = lower(proto)
     assert check(proto, lowered, rows(*lead)) == want
-    found = plans(ir.serde.serialize_model(lowered.model))
+    found = plans(lowered)
     assert [p.get("input_relu", "0") for p in found] == ["1" if form == "activated" else "0"] * len(
         want
     )
@@ -195,7 +162,7 @@ def test_refusal(name: str) -> None:
     build, code = REFUSED[name]
     proto = model(build, ("s",))
     lowered = lower(proto)
-    assert not plans(ir.serde.serialize_model(lowered.model))
+    assert not plans(lowered)
     last = [r for r in lowered.report.nodes if r.op_type in ("MatMul", "Gemm")][-1]
     assert last.refusal is not None and last.refusal.code is code, last
 
@@ -234,7 +201,7 @@ def test_packed_rows(form: str) -> None:
     )
     proto = g.model()
     lowered = lower(proto, "mask")
-    found = plans(ir.serde.serialize_model(lowered.model))
+    found = plans(lowered)
     (node,) = [p for p in found if p["op"] == "ffn"]
     assert node["gather"] == str(int(form == "plain")), node  # else the residual needs them too
     for mask_rows in ([[1, 1, 0, 0], [1, 0, 1, 1]], [[0] * 4] * 2, [[1] * 4] * 2):

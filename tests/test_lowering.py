@@ -5,7 +5,6 @@ Kernels and the plugin have tests of their own; here only facts, regions and rew
 
 import numpy as np
 import onnx
-import onnx.parser
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
@@ -254,7 +253,7 @@ def test_rows_without_the_dimensions_of_the_mask_are_packed_before_a_contraction
     rng, make = np.random.default_rng(0), helper.make_node
     model = one_node(
         make("Reshape", ["x", "flat"], ["x2"]),
-        make("CumSum", ["x2", "one"], ["x3"]),  # runs whole
+        make("CumSum", ["x2", "first"], ["x3"]),  # along the rows: runs whole
         make("MatMul", ["x3", "w"], ["h"]),
         make("Shape", ["x"], ["shape"]),
         make("Reshape", ["h", "shape"], ["z"]),
@@ -267,7 +266,7 @@ def test_rows_without_the_dimensions_of_the_mask_are_packed_before_a_contraction
             ("w", rng.normal(size=(256, 256)).astype(np.float32)),
             *(
                 (n, np.asarray(v, np.int64))
-                for n, v in {"flat": [-1, 256], "one": 1, "last": [-1]}.items()
+                for n, v in {"flat": [-1, 256], "first": 0, "last": [-1]}.items()
             ),
         ],
     )
@@ -318,25 +317,3 @@ def test_nothing_depends_on_names():
     want, got = lower(model, PADDING), lower(renamed, PADDING)
     assert [n.op_type for n in want.model.graph] == [n.op_type for n in got.model.graph]
     assert contractions(want) == contractions(got)
-
-
-POOLED = """
-<ir_version: 10, opset_import: ["": 20]>
-pooled (float[b, 8, 64] x, float[64, 64] w, int64[b] mask) => (y)
-<int64[2] axes = {1, 2}>
-{
-    a = MatMul (x, w)
-    p = GlobalAveragePool (a)
-    m = Cast <to = 1> (mask)
-    u = Unsqueeze (m, axes)
-    y = Mul (p, u)
-}
-"""
-
-
-def test_pooling_has_no_packed_form() -> None:
-    """It is a reduction without axes of its own: packed as one, it got a second operand."""
-    lowered = lower(onnx.parser.parse_model(POOLED))
-    (record,) = [r for r in lowered.report.nodes if r.node == "p"]
-    assert record.lowering == "ordinary"
-    assert record.refusal is not None and record.refusal.code is Code.NO_LOWERING

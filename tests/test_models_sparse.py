@@ -9,7 +9,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from models.cnn import CnnConfig, cnn
+from models.cnn import CnnConfig, cnn, draw_gates
 from models.masked import MlpConfig, block_sparse, masked_mlp, masks, product
 from models.opt import OptConfig, opt, opt_ffn
 from models.sparsity import Sparsity, block_mask
@@ -93,6 +93,17 @@ def test_every_relu_makes_the_zeros_that_were_asked_for(
     assert len(found) >= 3
     for x in found:
         assert abs(float((x == 0).mean()) - zeros) <= TOLERANCE
+
+
+@pytest.mark.parametrize("closed", [0.0, 0.25, 1.0])
+def test_gates_close_whole_channels_for_all_images(closed: float) -> None:
+    rng, config = np.random.default_rng(4), CnnConfig((16, 32), depth=1, size=12, closed=closed)
+    model, gates = cnn(config, rng), draw_gates(config, rng, 3)
+    image = rng.standard_normal((3, 3, 12, 12), dtype=np.float32)
+    for x, gate in zip(behind_relu(model, {"image": image, **gates}), gates.values(), strict=True):
+        assert (gate == 0).mean() == closed
+        assert np.array_equal((gate == 0).all(0), (gate == 0).any(0))
+        assert not x[gate == 0].any() and x.any() == (closed < 1)
 
 
 @pytest.mark.parametrize(("spread", "share"), [(0.0, 0.3), (0.85, 0.8)])

@@ -1,7 +1,5 @@
 """Nodes of sparse contractions with generated kernels: every variant, threads, traces."""
 
-import json
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +13,8 @@ from pitc.codegen.library import build_kernels
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import pack_panels
 from pitc.ir.plan import Field, Plan
-from pitc.ir.tiles import VARIANTS, TileTable, VariantCost
+from pitc.ir.tiles import FEMTOSECONDS, VARIANTS, TileTable, VariantCost, time_of
+from pitc.trace import take_trace
 from tests.codegen_kernels import LEVELS
 from tests.runtime_support import (
     FLOAT,
@@ -23,6 +22,7 @@ from tests.runtime_support import (
     ROWS,
     Array,
     Value,
+    answers_on_eight_threads,
     creation_error,
     make_model,
     pit_node,
@@ -40,17 +40,15 @@ provider = pytest.fixture(scope="module", autouse=True)(use_built_provider)
 FAMILIES = ("gather_gemm", "contract_row", "contract_tile", "contract_block")
 #: Prices with which each variant is the fastest somewhere; what they mean does not matter here.
 PRICES = {
-    "dense": (1000, 100, 50, 0, 0, 10, 0, 0, 0, 0),
-    "row": (2000, 180, 90, 5, 20, 20, 0, 0, 0, 0),
-    "tile8": (2000, 130, 90, 5, 12, 20, 0, 0, 0, 0),
-    "tile32": (2000, 120, 90, 5, 8, 20, 0, 0, 0, 0),
-    "block16": (2000, 140, 80, 5, 8, 20, 0, 0, 0, 0),
-    "block32": (2000, 125, 80, 5, 8, 20, 0, 0, 0, 0),
-    "block64": (2000, 115, 80, 5, 8, 20, 0, 0, 0, 0),
+    "dense": (1000, 0, 0, 0, 0, 0, 0, 0, 10, 0, 100, 50),
+    "row": (2000, 5, 20, 0, 0, 0, 0, 0, 20, 0, 180, 90),
+    "tile8": (2000, 5, 12, 0, 0, 0, 0, 0, 20, 0, 130, 90),
+    "tile32": (2000, 5, 8, 0, 0, 0, 0, 0, 20, 0, 120, 90),
+    "block16": (2000, 5, 8, 0, 0, 0, 0, 0, 20, 0, 140, 80),
+    "block32": (2000, 5, 8, 0, 0, 0, 0, 0, 20, 0, 125, 80),
+    "block64": (2000, 5, 8, 0, 0, 0, 0, 0, 20, 0, 115, 80),
 }
-TILES = TileTable(
-    {x: {name: VariantCost.same(p) for name, p in PRICES.items()} for x in ("v3", "v4")}
-)
+TILES = TileTable({x: {name: VariantCost(p) for name, p in PRICES.items()} for x in ("v3", "v4")})
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,30 +212,8 @@ def test_what_is_not_a_number_is_not_zero(folder: Path, name: str) -> None:
 def test_eight_threads_on_one_session(folder: Path, name: str) -> None:
     node = NODES[name]
     path = save(folder, node.model(), f"threads {name}.onnx")
-    run = session(path, quiet_options(threads=2))
     feeds = [node.feeds(7 + 60 * i, i, density=(i % 4) / 3) for i in range(8)]
-    expected = [run.run(None, given)[0] for given in feeds]
-    wrong: list[int] = []
-
-    def work(i: int) -> None:
-        for k in range(60):
-            j = (i + k) % len(feeds)
-            if not np.array_equal(run.run(None, feeds[j])[0], expected[j]):
-                wrong.append(j)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-
-
-def read(path: Path) -> list[Any]:
-    """The lines of a trace, which are then forgotten."""
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    path.write_text("")
-    return lines
+    answers_on_eight_threads(session(path, quiet_options(threads=2)), feeds, rounds=60)
 
 
 def test_trace(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,31 +224,29 @@ def test_trace(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     a = np.zeros((64, node.k), np.float32)
     a[:, 5] = a[10, 200:216] = 1
     session(path, trace=str(trace)).run(None, {"a": a})
-    (line,) = read(trace)
-    assert line["node"] == name
-    assert (line["rows"], line["k"], line["panels"]) == (64, node.k, 1)
+    (decision,) = take_trace(trace)
+    work, predicted = decision.work, decision.predicted_us
+    assert (decision.node, work.rows, work.k, work.panels) == (name, 64, node.k, 1)
     counts = {"elements": 80, "columns": 17, "tile8": 24, "tile32": 18}
-    assert (
-        line["counts"].items() >= (counts | {"block16": 66, "block32": 65, "block64": 65}).items()
-    )
-    assert tuple(line["candidates"]) == VARIANTS
-    costs = {v: c["predicted_us"] for v, c in line["candidates"].items()}
-    assert costs[line["chosen"]] == min(costs.values()) and line["measured_us"] > 0
-    for variant, candidate in line["candidates"].items():
-        total = np.dot(PRICES[variant], candidate["features"])
-        assert candidate["predicted_us"] == pytest.approx(total / 1e9, abs=1e-3)
+    counts |= {"block16": 66, "block32": 65, "block64": 65}
+    assert work.counts.items() >= counts.items()
+    assert tuple(predicted) == VARIANTS
+    assert predicted[decision.chosen] == min(predicted.values()) and decision.measured_us > 0
+    for variant, amounts in decision.features.items():
+        total = time_of(PRICES[variant], variant, amounts) / FEMTOSECONDS
+        assert predicted[variant] == pytest.approx(total, abs=1e-3)
 
     # The environment names a file for all sessions; the option of a session goes before it.
     monkeypatch.setenv("PITC_TRACE", str(tmp_path / "everywhere"))
     session(path, variant="tile8").run(None, {"a": a})
     session(path, trace=str(trace)).run(None, {"a": a})
-    (line,) = read(tmp_path / "everywhere")
-    assert line["chosen"] == "tile8" and len(read(trace)) == 1
+    (decision,) = take_trace(tmp_path / "everywhere")
+    assert decision.chosen == "tile8" and len(take_trace(trace)) == 1
     monkeypatch.setenv("PITC_TRACE", str(tmp_path / "nowhere" / "trace"))
     assert "cannot write the trace file" in creation_error(path)
     monkeypatch.delenv("PITC_TRACE")
     session(path).run(None, {"a": a})
-    assert not read(trace)
+    assert not take_trace(trace)
 
 
 def test_bad_options(folder: Path, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Sessions with the execution provider: CPU levels, options, models from memory, threads."""
 
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from tests.runtime_support import (
     MASK,
     OFFSETS,
     ROWS,
-    Array,
     Value,
+    answers_on_eight_threads,
     attention_plan,
     creation_error,
     detect_model,
@@ -48,41 +47,39 @@ X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 P = X[LIVE]
 
 
+def product(folder: Path, n: int) -> Path:
+    """A model of kernel k9_n9, which writes its level, or k9_n10, which exists for v3 only."""
+    model = make_model(
+        [pit_node("g", gemm_plan(9, n), ["a", "b"], ["c"])],
+        [("a", FLOAT, [1, 9]), ("b", FLOAT, [1, 9, n])],
+        [("c", FLOAT, None)],
+    )
+    return save(folder, model)
+
+
+def level(run: Any) -> float:
+    """What such a kernel has written."""
+    return run.run(None, {x.name: np.zeros(x.shape, np.float32) for x in run.get_inputs()})[0][0, 0]
+
+
 def test_cpu_levels(tmp_path: Path) -> None:
-    """Kernels k9_n9 write their level; k9_n10 exists for v3 only."""
-    feeds: dict[str, Array] = {"a": np.zeros((1, 9), np.float32)}
     for n in (9, 10):
-        model = make_model(
-            [pit_node("g", gemm_plan(9, n), ["a", "b"], ["c"])],
-            [("a", FLOAT, None), ("b", FLOAT, None)],
-            [("c", FLOAT, None)],
-        )
-        path = save(tmp_path, model)
-        feeds["b"] = np.zeros((1, 9, n), np.float32)
-        best = session(path).run(None, feeds)[0][0, 0]
-        assert session(path, cpu_level="v3").run(None, feeds)[0][0, 0] == 3
+        path = product(tmp_path, n)
+        best = level(session(path))
+        assert level(session(path, cpu_level="v3")) == 3
         assert best == 3 if n == 10 else best in (3, 4)
         if best == 4:
-            assert session(path, cpu_level="v4").run(None, feeds)[0][0, 0] == 4
+            assert level(session(path, cpu_level="v4")) == 4
     assert "expected cpu_level v3 or v4, got 'v5'" in creation_error(path, cpu_level="v5")
     with pytest.raises(UsageError, match="unknown provider option 'colour'"):
         session(path, colour="red")
 
 
 def test_one_options_object_for_several_sessions(tmp_path: Path) -> None:
-    model = make_model(
-        [pit_node("g", gemm_plan(9, 9), ["a", "b"], ["c"])],
-        [("a", FLOAT, None), ("b", FLOAT, None)],
-        [("c", FLOAT, None)],
-    )
-    path, options = save(tmp_path, model), quiet_options()
-    feeds = {"a": np.zeros((1, 9), np.float32), "b": np.zeros((1, 9, 9), np.float32)}
-    best = session(path).run(None, feeds)[0][0, 0]
-    levels = [
-        session(path, options, **given).run(None, feeds)[0][0, 0]
-        for given in ({}, {"cpu_level": "v3"}, {})
-    ]
-    assert levels == [best, 3, best]
+    path, options = product(tmp_path, 9), quiet_options()
+    best = level(session(path))
+    given: list[dict[str, str]] = [{}, {"cpu_level": "v3"}, {}]
+    assert [level(session(path, options, **each)) for each in given] == [best, 3, best]
     assert session(path, options).get_providers()[0] == EP_NAME
 
 
@@ -90,9 +87,7 @@ def test_model_from_memory(tmp_path: Path) -> None:
     node = pit_node("p", PACK, ["x", "rows", "coords", "live"], ["y"])
     model = make_model([node], [("x", FLOAT, None), ROWS, COORDS, MASK], [("y", FLOAT, None)])
     path = save(tmp_path, model)
-    devices = [device for device in ort.get_ep_devices() if device.ep_name == EP_NAME]
-    options = quiet_options()
-    options.add_provider_for_devices(devices, {})
+    options = options_of_ort()
     with pytest.raises(
         Exception, match=r"'p' \(pack\): .*set the session option ep.context_file_path"
     ):
@@ -101,10 +96,12 @@ def test_model_from_memory(tmp_path: Path) -> None:
     run = ort.InferenceSession(model.SerializeToString(), options)
     feeds = {"x": X, "rows": R, "coords": C, "live": LIVE}
     np.testing.assert_array_equal(run.run(None, feeds)[0], P)
-    ort.InferenceSession(detect_model().SerializeToString(), quiet_options_with(devices))
+    ort.InferenceSession(detect_model().SerializeToString(), options_of_ort())
 
 
-def quiet_options_with(devices: Any) -> Any:
+def options_of_ort() -> Any:
+    """Session options with the provider in them, for a session that ONNX Runtime makes."""
+    devices = [device for device in ort.get_ep_devices() if device.ep_name == EP_NAME]
     options = quiet_options()
     options.add_provider_for_devices(devices, {})
     return options
@@ -182,26 +179,11 @@ def test_eight_threads_on_one_session(tmp_path: Path) -> None:
         {"b": panels(b, 32)},
     )
     run = session(save(tmp_path, model), quiet_options(threads=2))
-    feeds, expected = [], []
+    feeds = []
     for i in range(8):
         shape = (1 + i % 3, 5 + 20 * i)
         live = rng.random(shape) < (i % 4) / 3
         feeds.append({"x": rng.standard_normal((*shape, 64), np.float32), "live": live})
-        expected.append(run.run(None, feeds[-1]))
-    wrong: list[int] = []
-
-    def work(i: int) -> None:
-        for k in range(RUNS):
-            j = (i + k) % len(feeds)
-            got = run.run(None, feeds[j])
-            if not all(np.array_equal(*pair) for pair in zip(got, expected[j], strict=True)):
-                wrong.append(j)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    expected = answers_on_eight_threads(run, feeds, RUNS)
     c = np.where(feeds[5]["live"][..., None], feeds[5]["x"] @ b, 0)
     np.testing.assert_allclose(expected[5][0], c, rtol=1e-4, atol=1e-4)

@@ -14,7 +14,7 @@ from pitc import api, trace
 from pitc.cli import main
 from pitc.errors import UsageError
 from pitc.ir.report import NodeRecord, Report
-from pitc.ir.tiles import FEATURES, TileTable, VariantCost
+from pitc.ir.tiles import FEATURES, TileTable, VariantCost, Work
 from pitc.trace import DENSE, contractions, race_dense, read_trace, source_node
 
 Run = Callable[..., tuple[int, str, str]]
@@ -24,16 +24,26 @@ NODES = ["blocks.0.down", "blocks.1.down"]
 SPARSE = "operand 0 is 0 where "
 #: So much for a step of the dense variant, and nothing for lists of rows.
 PRICES = {
-    "dense": VariantCost.same(tuple(10**6 * (f == "steps") for f in FEATURES)),
-    "row": VariantCost.same((1000,) * len(FEATURES)),
+    "dense": VariantCost(tuple(10**6 * (f == "steps") for f in FEATURES)),
+    "row": VariantCost((1000,) * len(FEATURES)),
 }
+
+
+def offer(**predicted_us: float) -> dict[str, dict[str, Any]]:
+    """Candidates, all with the same features."""
+    return {v: {"predicted_us": us, "features": [1, 0.5]} for v, us in predicted_us.items()}
+
+
 LINE: dict[str, Any] = {
     "node": "pitc.down.ffn",
     "rows": 4,
     "k": 50,
     "panels": 2,
+    "row_block": 512,
+    "k_blocks": 1,
+    "scanned": True,
     "counts": {"elements": 20, "columns": 9},
-    "candidates": {"dense": {"predicted_us": 9.0}, "row": {"predicted_us": 3}},
+    "candidates": offer(dense=9.0, row=3),
     "chosen": "row",
     "measured_us": 2.0,
 }
@@ -54,6 +64,7 @@ def write(folder: Path, *lines: str) -> Path:
     [
         ("pitc.down.ffn", "down"),
         ("pitc.down.contract", "down"),
+        ("pitc.down.contract_right", "down"),
         ("pitc./layers.0/fc2/MatMul.ffn.1", "/layers.0/fc2/MatMul"),
         ("pitc.a.contract.2.contract", "a.contract.2"),
         ("pitc.x.gemm", "pitc.x.gemm"),
@@ -69,9 +80,11 @@ def test_a_trace_is_read(tmp_path: Path) -> None:
         tmp_path, line(), line(node="pitc.a\ud800.contract".replace("\ud800", "ü"), rows=2)
     )
     first, second = read_trace(path)
-    assert (first.node, first.rows, first.k, first.panels) == ("down", 4, 50, 2)
+    assert first.node == "down"
+    assert first.work == Work(4, 50, 2, 512, 1, True, {"elements": 20, "columns": 9})
     assert (first.live, first.density) == (20, 0.1)
     assert first.predicted_us == {"dense": 9.0, "row": 3.0}
+    assert first.features == dict.fromkeys(("dense", "row"), (1, 0.5))
     assert (first.chosen, first.measured_us) == ("row", 2.0)
     assert (second.node, second.density) == ("aü", 0.2)
     path.write_text(line())  # an editor took the last line's end
@@ -89,12 +102,15 @@ DAMAGED = {
     line(rows=0): "rows: Input should be greater than or equal to 1",
     line(rows="4"): "rows: Input should be a valid integer",
     line(k=True): "k: Input should be a valid integer",
+    line(k_blocks=0): "k_blocks: Input should be greater than or equal to 1",
+    line(scanned=1): "scanned: Input should be a valid boolean",
     line(counts={"columns": 9}): "no number of live elements",
     line(counts={"elements": -1}): "counts: elements: Input should be greater than",
     line(counts={"elements": 201}): "more live elements than elements",
     line(chosen="tile8"): "'tile8' is no candidate",
     line(candidates={"row": {}}): "candidates: row: predicted_us: Field required",
-    line(candidates={"row": {"predicted_us": float("nan")}}): "predicted_us: Input should be",
+    line(candidates={"row": {"predicted_us": 3.0}}): "candidates: row: features: Field required",
+    line(candidates=offer(row=float("nan"))): "predicted_us: Input should be",
     line(measured_us=float("inf")): "measured_us: Input should be a finite number",
     line(measured_us=-1): "measured_us: Input should be greater than",
 }
@@ -119,11 +135,11 @@ def test_unreadable_traces(tmp_path: Path) -> None:
 
 
 def test_decisions_are_summed_up_by_contraction(tmp_path: Path) -> None:
-    both: dict[str, dict[str, float]] = {DENSE: {"predicted_us": 8}, "row": {"predicted_us": 4}}
+    both = offer(dense=8, row=4)
     path = write(
         tmp_path,
         line(candidates=both, measured_us=2),
-        line(node="pitc.other.contract", candidates={"row": {"predicted_us": 0}}),
+        line(node="pitc.other.contract", candidates=offer(row=0)),
         line(candidates=both, rows=12, counts={"elements": 380}, chosen=DENSE, measured_us=4),
         line(candidates=both, measured_us=8),
         line(panels=3, measured_us=0),
@@ -340,7 +356,7 @@ def test_a_plot_has_a_picture_for_each_size(tmp_path: Path, kept: Path) -> None:
         save(self, *args, **options)  # type: ignore[arg-type]
 
     sizes = [line(k=100 + k, rows=1 + k % 3) for k in range(2 * MOST_SIZES)]
-    sizes += [line(k=100, candidates={"row": {"predicted_us": 1}}), line(k=100, rows=9)]
+    sizes += [line(k=100, candidates=offer(row=1)), line(k=100, rows=9)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", look)
         draw_decisions(tmp_path / "a.png", read_trace(write(tmp_path, *sizes)), "m $x")

@@ -2,5 +2,5 @@
 
 from pitc.ir.tiles import FEATURES, VARIANTS, TileTable, VariantCost
 
-EQUAL = VariantCost.same((1,) * len(FEATURES))
+EQUAL = VariantCost((1,) * len(FEATURES))
 PRICES = TileTable({level: dict.fromkeys(VARIANTS, EQUAL) for level in ("v3", "v4")})

@@ -1,4 +1,4 @@
-"""SWrite of a contraction: from finished sums to the rows of C, one panel at a time.
+"""SWrite of a contraction: from finished sums to the rows of C.
 
 The contractions over listed micro-tiles have their last arguments in common. Their sums arrive in a
 scratch array, where the epilogue reads them, so that its code exists once per kernel.
@@ -19,6 +19,61 @@ STREAM_BYTES = 8 << 20
 _ITEM_BYTES = 4
 
 
+class Epilogue:
+    """Activation, residual, and the store to C; made after the last argument is declared.
+
+    Args:
+        activation: A key of `ACTIVATIONS`.
+        residual: f32, as wide as C, or None.
+        c: f32 `[M, n]`.
+        n: Columns of C.
+    """
+
+    def __init__(self, activation: str, residual: tir.Buffer | None, c: tir.Buffer, n: int) -> None:
+        self.activation = ACTIVATIONS[activation]
+        self.residual, self.c = residual, c
+        self.streamed = None
+        if n % tir.LANES == 0:
+            large = c.shape[0] * (n * _ITEM_BYTES) >= STREAM_BYTES
+            self.streamed = tir.bind(tir.both(large, tir.aligned(c)))
+
+    @contextmanager
+    def stores(self) -> Iterator[None]:
+        """Statements that may use `put`."""
+        if self.streamed is None:
+            yield
+            return
+        with tir.streaming():
+            yield
+            with tir.when(self.streamed):
+                tir.end_stream()
+
+    def put(
+        self, x: tir.Expr, row: tir.Expr, row_c: tir.Expr, column: tir.Expr, lanes: int
+    ) -> None:
+        """Finish and store a vector.
+
+        Args:
+            x: Sums with bias.
+            row: Row of the residual.
+            row_c: Row of C.
+            column: Column of both, a multiple of `LANES`.
+            lanes: How many lanes lie in C.
+        """
+        x = self.activation(tir.keep(x))
+        if self.residual is not None:
+            x = x + tir.load(self.residual, row, column, lanes=lanes)
+        x = tir.keep(x)
+        if self.streamed is None:
+            tir.store(self.c, x, row_c, column, lanes=lanes)
+        else:
+            tir.either(
+                self.streamed,
+                lambda: tir.stream(self.c, x, row_c, column),
+                lambda: tir.store(self.c, x, row_c, column),
+            )
+
+
 class SWrite:
     """Declares b, bias, (residual), rows_c, c, `scalars`, j0 and j1; emits loop and stores."""
 
@@ -26,33 +81,22 @@ class SWrite:
         k, self.n = params["k"], params["n"]
         if k < 1 or self.n < 1 or params["activation"] not in ACTIVATIONS:
             raise ValueError(f"no contraction kernel for {dict(params)}")
-        self.activation = ACTIVATIONS[params["activation"]]
         panels = panel_count(self.n)
         self.rows, rows_of_c = tir.size(), tir.size()
         self.b = tir.tensor("b", (panels, k, PANEL_WIDTH))
         self.bias = tir.tensor("bias", (panels * PANEL_WIDTH,))
-        self.residual = tir.tensor("residual", (self.rows, self.n)) if params["residual"] else None
+        residual = tir.tensor("residual", (self.rows, self.n)) if params["residual"] else None
         self.rows_c = tir.tensor("rows_c", (self.rows,), "int32")
-        self.c = tir.tensor("c", (rows_of_c, self.n))
+        c = tir.tensor("c", (rows_of_c, self.n))
         *self.scalars, self.j0, self.j1 = tir.scalars(*scalars, "j0", "j1")
-        self.streamed = None
-        if self.n % tir.LANES == 0:
-            large = rows_of_c * (self.n * _ITEM_BYTES) >= STREAM_BYTES
-            self.streamed = tir.bind(tir.both(large, tir.aligned(self.c)))
+        self.epilogue = Epilogue(params["activation"], residual, c, self.n)
 
     @contextmanager
     def panels(self, step: int = 1) -> Iterator[tir.Expr]:
         """Open the loop over every `step`-th panel of the call, which is the context value."""
         groups = (self.j1 - self.j0 + step - 1) // step
-        if self.streamed is None:
-            with tir.serial(tir.int64(0), groups) as g:
-                yield tir.bind(self.j0 + g * step)
-            return
-        with tir.streaming():
-            with tir.serial(tir.int64(0), groups) as g:
-                yield tir.bind(self.j0 + g * step)
-            with tir.when(self.streamed):
-                tir.end_stream()
+        with self.epilogue.stores(), tir.serial(tir.int64(0), groups) as g:
+            yield tir.bind(self.j0 + g * step)
 
     def write(
         self, j: tir.Expr, first: tir.Expr, count: tir.Expr, sums: tir.Buffer, at: tir.Expr
@@ -74,10 +118,7 @@ class SWrite:
             def put(start: tir.Expr, lanes: int) -> None:
                 column = tir.bind(j * PANEL_WIDTH + start)
                 x = tir.load(sums, at + r * PANEL_WIDTH + start) + tir.load(self.bias, column)
-                x = self.activation(tir.keep(x))
-                if self.residual is not None:
-                    x = x + tir.load(self.residual, row, column, lanes=lanes)
-                self._store(tir.keep(x), row_c, column, lanes)
+                self.epilogue.put(x, row, row_c, column, lanes)
 
             if rest == 0:
                 tir.chunks(PANEL_WIDTH, put)
@@ -89,13 +130,3 @@ class SWrite:
                     lambda: tir.chunks(PANEL_WIDTH, put),
                     lambda: tir.chunks(rest, put),
                 )
-
-    def _store(self, x: tir.Expr, row: tir.Expr, column: tir.Expr, lanes: int) -> None:
-        if self.streamed is None:
-            tir.store(self.c, x, row, column, lanes=lanes)
-        else:
-            tir.either(
-                self.streamed,
-                lambda: tir.stream(self.c, x, row, column),
-                lambda: tir.store(self.c, x, row, column),
-            )

@@ -21,6 +21,7 @@ from pitc.passes.expand.product import einsum, fused_gemm, fused_matmul
 from pitc.passes.expand.rows import (
     bias_activation,
     embed_layer_norm,
+    group_norm,
     skip_layer_norm,
 )
 from pitc.passes.expand.standard import standard_attention
@@ -33,6 +34,7 @@ Expand = Callable[[Body], Results]
 EXPANSIONS: Mapping[tuple[str, str], Expand] = {
     ("", "Attention"): standard_attention,
     ("", "Einsum"): einsum,
+    ("", "GroupNormalization"): group_norm,
     (MICROSOFT, "Attention"): fused_attention,
     (MICROSOFT, "BiasGelu"): bias_activation,
     (MICROSOFT, "EmbedLayerNormalization"): embed_layer_norm,

@@ -1,5 +1,6 @@
-"""What fused operators on rows consist of: sums before a normalisation or an activation."""
+"""What operators on rows consist of: sums or groups before a normalisation or an activation."""
 
+import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.expr import Combine
@@ -10,6 +11,7 @@ from pitc.passes.rules.registry import MICROSOFT
 
 EPSILON = 1e-12
 GELU_SINCE = 20  # first operator set that has Gelu
+SCALES_PER_CHANNEL = 21  # operator set of GroupNormalization; before, scales are per group
 
 
 def bias_activation(body: Body) -> list[ir.Value | None]:
@@ -64,3 +66,28 @@ def embed_layer_norm(body: Body) -> list[ir.Value | None]:
             raise NoRule("the mask is not one number per token")
         results[1] = body.row_sums(body.input(7))
     return results
+
+
+def group_norm(body: Body) -> list[ir.Value | None]:
+    """Groups of channels become the channels of an instance normalisation; then scale and shift.
+
+    ONNX Runtime has no kernel of its own for it, and what it runs instead fails without images.
+    """
+    view = body.view
+    shape = [e.as_int() for e in view.shape(0)]
+    inner = [n for n in shape[1:] if n is not None]
+    groups = int(view.attr("num_groups", 0))
+    if len(inner) != len(shape) - 1 or not groups or inner[0] % groups:
+        raise NoRule(f"{view.shape(0)} in {groups} groups")
+    one, zero = (body.constant(np.full(groups, n, np.float32)) for n in (1, 0))
+    epsilon = float(view.attr("epsilon", 1e-5))
+    size = int(np.prod(inner)) // groups
+    x = body.reshape(body.input(0), 0, groups, size)
+    x = body.op("InstanceNormalization", x, one, zero, epsilon=epsilon)
+    per_channel = view.opset >= SCALES_PER_CHANNEL
+    if per_channel:
+        x = body.reshape(x, 0, *inner)
+    axes = range(1, len(inner) if per_channel else 2)
+    for op, i in (("Mul", 1), ("Add", 2)):
+        x = body.op(op, x, body.unsqueeze(body.input(i), *axes))
+    return [x if per_channel else body.reshape(x, 0, *inner)]

@@ -55,7 +55,8 @@ SCATTERED = {("", "Dropout"), (MICROSOFT, "FusedConv")}
 
 
 def holds_zeros(view: NodeView, expr: TensorExpr | None, facts: Sequence[FillFact]) -> bool:
-    """True when a node's first output has zeros of its own that a contraction gets to see.
+    """True when a node's first output has zeros of its own that a contraction gets to see, or that
+    hide what something else computes.
 
     Args:
         view: The node.
@@ -72,7 +73,8 @@ def holds_zeros(view: NodeView, expr: TensorExpr | None, facts: Sequence[FillFac
         source = False
     else:
         source = _joint(view, facts) or _flat(view, expr) or (_is_window(expr) and _has_zeros(view))
-    return source and reaches_contraction(view.graph, view.out())
+    graph, name = view.graph, view.out()
+    return source and (reaches_contraction(graph, name) or is_factor(graph, name))
 
 
 def scattered(graph: Graph, name: str) -> bool:

@@ -28,6 +28,22 @@ def sizes_known(graph: Graph, extents: Iterable[Poly]) -> bool:
     return all(isinstance(a, str) and input_dimension(graph, a) is not None for a in atoms)
 
 
+def dims_of(graph: Graph, value: ir.Value) -> tuple[int | str | None, ...]:
+    """The dimensions of a value: numbers, and text that is equal where sizes are."""
+    known = graph.shapes.get(value.name or "")
+    if known is not None:
+        numbers = ((e, e.as_int()) for e in known)
+        return tuple(str(e) if number is None else number for e, number in numbers)
+    shape = () if value.shape is None else value.shape
+    return tuple(d if isinstance(d, int) else d.value for d in shape)
+
+
+def is_float32(graph: Graph, value: ir.Value) -> bool:
+    """True where the elements of a value are known to be float32."""
+    dtype = graph.dtypes.get(value.name or "")
+    return value.dtype == ir.DataType.FLOAT if dtype is None else dtype == np.float32
+
+
 class Builder:
     """Appends nodes to the main graph of an analysed model; the order is mended afterwards by a
     topological sort.
@@ -181,6 +197,14 @@ class Builder:
         if self._opset < 13:
             return self.op("Unsqueeze", [x], axes=[axis])
         return self.op("Unsqueeze", [x, self.constant(np.asarray([axis], np.int64))])
+
+    def squeeze(self, x: ir.Value, axes: Sequence[int]) -> ir.Value:
+        """Drop dimensions of extent 1, if any, in the form of the model's opset."""
+        if not axes:
+            return x
+        if self._opset < 13:
+            return self.op("Squeeze", [x], axes=list(axes))
+        return self.op("Squeeze", [x, self.constant(np.asarray(axes, np.int64))])
 
     def reduce(self, op_type: str, x: ir.Value, axes: Sequence[int]) -> ir.Value:
         """Reduce over axes and drop them, in the form of the model's opset."""

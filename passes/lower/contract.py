@@ -1,5 +1,5 @@
 """Contractions become PIT nodes: gather_gemm, contract where the left operand may hold zeros, ffn
-where those zeros come from a contraction in front.
+where those zeros come from a contraction in front, contract_right where the right operand may.
 """
 
 from collections.abc import Collection, Sequence
@@ -10,15 +10,17 @@ import onnx_ir as ir
 from pitc.ir.graph import Graph
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.nodes import node_name
+from pitc.ir.panels import PANEL_WIDTH
 from pitc.ir.plan import Field, Plan
 from pitc.ir.tiles import TileTable
 from pitc.passes.lower.activation import relu_operand
-from pitc.passes.lower.builder import Builder
-from pitc.passes.lower.gemm import Gemm, dims_of, match_gemm, take_gathers
+from pitc.passes.lower.builder import Builder, dims_of
+from pitc.passes.lower.gemm import Gemm, match_gemm, take_gathers
 from pitc.passes.lower.rows import ahead, behind, forget_sizes, only_reader, with_shape
-from pitc.passes.lower.weight import Panels
+from pitc.passes.lower.weight import ComputedMatrix, Panels
 
 SPARSE_FAMILIES = ("contract_row", "contract_tile", "contract_block")
+TRANSPOSED_COLUMNS = 2 * PANEL_WIDTH  # rows of A that one call turns into columns of its result
 STEPS_BETWEEN = 8  # nodes between the contractions of one ffn node
 
 
@@ -28,7 +30,7 @@ class Contractions:
 
     Args:
         packed: Contractions that run on packed rows.
-        sparse: Contractions whose left operand may hold zeros at run time, some of them packed,
+        sparse: Contractions of which an operand may hold zeros at run time, some of them packed,
             and the source nodes that they come from.
     """
 
@@ -55,28 +57,26 @@ class _Emitter:
             source_node: Where zeros are skipped, the contraction of the source graph.
         """
         sparse = source_node is not None
-        op = "ffn" if inner is not None else "contract" if sparse else "gather_gemm"
-        fields = self._fields(gemm, (inner or gemm).gather)
+        op = _operation(gemm, inner, sparse)
+        first = inner or gemm
+        fields = self._fields(gemm, op)
+        if op != "contract_right":
+            flags = {"gather": first.gather, "scatter": gemm.scatter}
+            fields |= {name: int(points is not None) for name, points in flags.items()}
         if op == "contract":
             fields["input_relu"] = int(gemm.input_relu)
-        if sparse and self.tiles is not None:
-            fields |= self.tiles.fields()
-            for family in SPARSE_FAMILIES:
-                self._request(family, gemm)
-        weights = [gemm]
         if inner is not None:
-            self._request("gather_gemm", inner, bits=1)
+            self._request("gather_gemm", **_product(inner), bits=1)
             fields |= {"inner": inner.weight.k, "inner_activation": inner.activation}
             fields |= {"inner_bias": int(inner.bias is not None)}
-            weights = [inner, gemm]
-        source = (inner or gemm).source
-        gather = (inner or gemm).gather
-        inputs = [source if gather is None else gather.inputs[0]]
-        for each in weights:
-            inputs += [self.panels.value(self.build, each.weight), *self._bias(each)]
+        if sparse and self.tiles is not None:
+            fields |= self.tiles.fields()
+        inputs = [first.source if first.gather is None else first.gather.inputs[0]]
+        for each in [gemm] if inner is None else [inner, gemm]:
+            inputs += [*self._matrix(each), *self._bias(each)]
         if gemm.residual is not None:
             inputs.append(gemm.residual)
-        points = gemm.scatter or gather
+        points = gemm.scatter or first.gather
         if points is not None:
             inputs += [points.inputs[1], points.inputs[3]]
         name = (
@@ -84,30 +84,41 @@ class _Emitter:
         )
         self._replace(gemm, Plan(op, tuple(sorted(fields.items()))), inputs, name)
 
-    def _fields(self, gemm: Gemm, gather: ir.Node | None) -> dict[str, Field]:
-        return {
+    def _fields(self, gemm: Gemm, op: str) -> dict[str, Field]:
+        """The fields of every contraction's plan, and those that say how a computed matrix is
+        stored; requests the kernels.
+        """
+        fields: dict[str, Field] = {
             "activation": gemm.activation,
             "bias": int(gemm.bias is not None),
-            "gather": int(gather is not None),
             "k": gemm.weight.k,
-            "kernel": self._request("gather_gemm", gemm).symbol,
+            "kernel": self._request("gather_gemm", **_product(gemm)),
             "library": self.library,
             "n": gemm.weight.n,
             "residual": int(gemm.residual is not None),
-            "scatter": int(gemm.scatter is not None),
         }
+        made = _product(gemm)
+        if isinstance(gemm.weight, ComputedMatrix):
+            made |= {"n": TRANSPOSED_COLUMNS, "activation": "none", "residual": 0}
+            self._request("swrite_columns", **_epilogue(gemm))
+            fields["factor"] = int(gemm.weight.factor is not None)
+            fields["stored"] = "nk" if gemm.weight.transposed else "kn"
+        for family in SPARSE_FAMILIES if op != "gather_gemm" else ():
+            self._request(family, **made)
+        return fields
 
-    def _request(self, family: str, gemm: Gemm, **params: int) -> KernelRequest:
-        request = KernelRequest.of(
-            family,
-            k=gemm.weight.k,
-            n=gemm.weight.n,
-            activation=gemm.activation,
-            residual=int(gemm.residual is not None),
-            **params,
-        )
+    def _request(self, family: str, **params: int | str) -> str:
+        """Note that a kernel is needed; its symbol."""
+        request = KernelRequest.of(family, **params)
         self.requests.setdefault(request)
-        return request
+        return request.symbol
+
+    def _matrix(self, gemm: Gemm) -> list[ir.Value]:
+        """The right operand: panels, or what it is computed from."""
+        if not isinstance(gemm.weight, ComputedMatrix):
+            return [self.panels.value(self.build, gemm.weight)]
+        factor = gemm.weight.factor
+        return [gemm.weight.value] if factor is None else [gemm.weight.value, factor]
 
     def _bias(self, gemm: Gemm) -> list[ir.Value]:
         if gemm.bias is None:
@@ -136,6 +147,21 @@ class _Emitter:
         forget_sizes(self.graph, self.build, gemm.inside)
 
 
+def _operation(gemm: Gemm, inner: Gemm | None, sparse: bool) -> str:
+    if gemm.computed:
+        return "contract_right"
+    return "ffn" if inner is not None else "contract" if sparse else "gather_gemm"
+
+
+def _epilogue(gemm: Gemm) -> dict[str, int | str]:
+    residual = int(gemm.residual is not None)
+    return {"n": gemm.weight.n, "activation": gemm.activation, "residual": residual}
+
+
+def _product(gemm: Gemm) -> dict[str, int | str]:
+    return {"k": gemm.weight.k, **_epilogue(gemm)}
+
+
 def fuse_contractions(
     graph: Graph,
     build: Builder,
@@ -159,14 +185,15 @@ def fuse_contractions(
     sparse = contractions.sparse if tiles is not None else {}
     wanted = dict.fromkeys([*contractions.packed, *sparse])
     adds: set[ir.Node] = set()
-    found = {g.result: g for n in wanted if (g := match_gemm(graph, n, adds)) is not None}
+    matched = (match_gemm(graph, n, adds, sparse.get(n)) for n in wanted)
+    found = {g.result: g for g in matched if g is not None}
     take_gathers(list(found.values()))
     inner = _inner_contractions(graph, found, sparse)
     taken = {g.node for g in inner.values()}
     for gemm in found.values():
         if gemm.node not in taken:
             first = inner.get(gemm.node, gemm)
-            if first is gemm and gemm.node in sparse:
+            if first is gemm and gemm.node in sparse and not gemm.computed:
                 _take_relu(graph, gemm)
             _choose_source(graph, gemm, first)
             emitter.emit(gemm, inner.get(gemm.node), sparse.get(gemm.node))
@@ -179,7 +206,7 @@ def _inner_contractions(
     """For a sparse contraction the one in front, if ReLU and nothing else stands between them."""
     pairs: dict[ir.Node, Gemm] = {}
     for gemm in found.values():
-        if gemm.node not in sparse or gemm.gather is not None:
+        if gemm.node not in sparse or gemm.gather is not None or gemm.computed:
             continue
         inner = next((found[x] for x in behind(graph, gemm.source) if x in found), None)
         if inner is None:

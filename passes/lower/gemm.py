@@ -1,22 +1,32 @@
-"""Contractions by a constant weight, with the steps behind them that their node takes in.
+"""Contractions by a matrix, with the steps behind them that their node takes in.
 
     c = activation(a @ w + bias) + residual
 
 A step is taken while its input is read by nothing else: a constant vector added, an activation
 (`activation.py`), another value of the same shape added. A pack node in front is taken in as SRead
-when only such contractions read it, an unpack node behind as SWrite.
+when only such contractions read it, an unpack node behind as SWrite; neither where the matrix is
+computed when the model runs.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.graph import Graph
 from pitc.passes.lower.activation import activation_behind
+from pitc.passes.lower.builder import dims_of, is_float32
 from pitc.passes.lower.rows import ahead, only_reader
-from pitc.passes.lower.weight import Weight, constant_matrix, is_vector
+from pitc.passes.lower.weight import (
+    ComputedMatrix,
+    Weight,
+    bias_row,
+    computed_matrix,
+    constant_matrix,
+    has_bias,
+    is_large,
+    is_vector,
+)
 
 
 @dataclass(slots=True)
@@ -25,7 +35,7 @@ class Gemm:
 
     node: ir.Node
     source: ir.Value
-    weight: Weight
+    weight: Weight | ComputedMatrix
     result: ir.Value
     bias: ir.Value | None = None
     activation: str = "none"
@@ -36,27 +46,39 @@ class Gemm:
     inside: list[ir.Value] = field(default_factory=list)
 
     @property
+    def computed(self) -> bool:
+        """True where the matrix is computed when the model runs."""
+        return isinstance(self.weight, ComputedMatrix)
+
+    @property
     def points(self) -> ir.Node | None:
         """The node whose rows are gathered or scattered."""
         return self.scatter or self.gather
 
 
-def match_gemm(graph: Graph, node: ir.Node, taken: set[ir.Node]) -> Gemm | None:
+def match_gemm(
+    graph: Graph, node: ir.Node, taken: set[ir.Node], source_node: ir.Node | None = None
+) -> Gemm | None:
     """What a contraction's node would compute; None where it stays as it is.
 
     Args:
         graph: The analysed graph, for the types and shapes of its own values.
         node: A MatMul or Gemm, of the source graph or made by the rewrite.
         taken: Additions that are part of another contraction's node; this one's is added.
+        source_node: Where zeros are skipped, the contraction of the source graph; only there may
+            the matrix be computed when the model runs.
     """
-    source, weight = node.inputs[0], constant_matrix(node)
-    if source is None or weight is None or not _is_float32(graph, source):
+    source = node.inputs[0]
+    weight: Weight | ComputedMatrix | None = constant_matrix(node)
+    if weight is None and source_node is not None:
+        weight = computed_matrix(graph, node, source_node)
+    if source is None or weight is None or not is_large(weight) or not is_float32(graph, source):
         return None
     gemm = Gemm(node, source, weight, node.outputs[0])
-    if node.op_type == "Gemm" and len(node.inputs) > 2 and node.inputs[2] is not None:
-        if not is_vector(node.inputs[2], weight.n):
+    if has_bias(node):
+        gemm.bias = bias_row(node, weight.n)
+        if gemm.bias is None:
             return None
-        gemm.bias = node.inputs[2]
     else:
         _take_bias(graph, gemm)
     found = activation_behind(graph, ahead(graph, gemm.result))
@@ -64,7 +86,7 @@ def match_gemm(graph: Graph, node: ir.Node, taken: set[ir.Node]) -> Gemm | None:
         gemm.activation = found.name
         _take(graph, gemm, found.result)
     _take_residual(graph, gemm, taken)
-    reader = only_reader(graph, gemm.result)
+    reader = None if gemm.computed else only_reader(graph, gemm.result)
     if reader is not None and _is_plan(reader, "unpack") and _in_order(reader):
         gemm.scatter = reader
     return gemm
@@ -74,21 +96,6 @@ def _take(graph: Graph, gemm: Gemm, result: ir.Value) -> None:
     """Make a later value the result."""
     gemm.inside += [gemm.result, ahead(graph, gemm.result)]
     gemm.result = result
-
-
-def dims_of(graph: Graph, value: ir.Value) -> tuple[int | str | None, ...]:
-    """The dimensions of a value: numbers, and text that is equal where sizes are."""
-    known = graph.shapes.get(value.name or "")
-    if known is not None:
-        numbers = ((e, e.as_int()) for e in known)
-        return tuple(str(e) if number is None else number for e, number in numbers)
-    shape = () if value.shape is None else value.shape
-    return tuple(d if isinstance(d, int) else d.value for d in shape)
-
-
-def _is_float32(graph: Graph, value: ir.Value) -> bool:
-    dtype = graph.dtypes.get(value.name or "")
-    return value.dtype == ir.DataType.FLOAT if dtype is None else dtype == np.float32
 
 
 def _other_operand(reader: ir.Node | None, value: ir.Value) -> ir.Value | None:
@@ -131,7 +138,7 @@ def _take_residual(graph: Graph, gemm: Gemm, taken: set[ir.Node]) -> None:
     if reader is None or reader in taken or other is None or other is start:
         return
     dims = dims_of(graph, start)
-    if dims and None not in dims and dims_of(graph, other) == dims and _is_float32(graph, other):
+    if dims and None not in dims and dims_of(graph, other) == dims and is_float32(graph, other):
         gemm.residual = other
         taken.add(reader)
         _take(graph, gemm, reader.outputs[0])
@@ -154,8 +161,9 @@ def _in_order(node: ir.Node) -> bool:
 
 def take_gathers(found: Sequence[Gemm]) -> None:
     """SRead: skip a pack node that only such contractions read."""
-    first = {g.node for g in found}
-    for gemm in found:
+    takers = [g for g in found if not g.computed]
+    first = {g.node for g in takers}
+    for gemm in takers:
         pack = gemm.source.producer()
         if pack is None or not _is_plan(pack, "pack") or not _in_order(pack):
             continue

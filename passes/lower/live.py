@@ -43,7 +43,7 @@ def live_points(build: Builder, graph: Graph, domain: Domain) -> ir.Value:
         bool `[E0, .., E(r-1)]`.
     """
     tests = sorted(domain.dead, key=str)
-    if len(tests) == 1 and _is_own_index(tests[0], domain):
+    if len(tests) == 1 and _dims_to_drop(graph, domain, tests[0]) is not None:
         return _test(build, graph, domain, tests[0], alive=True)
     dead: ir.Value | None = None
     for test in tests:
@@ -66,17 +66,27 @@ def can_compute(graph: Graph, domain: Domain) -> bool:
     )
 
 
-def _is_own_index(test: Test, domain: Domain) -> bool:
-    """True where the test looks at point c of a value whose dimensions are the coordinates."""
+def _dims_to_drop(graph: Graph, domain: Domain, test: Test) -> list[int] | None:
+    """Dimensions of extent 1 of a tested value whose other ones are the coordinates, in order; None
+    where they are not, and points have to be looked up.
+    """
     own = tuple(dim_index(k, e) for k, e in enumerate(domain.extents))
-    return test.pred in ("nz", "neg") and test.idx == own
+    if test.pred not in ("nz", "neg"):
+        return None
+    shape = graph.shapes.get(test.src) or ()
+    if (test.idx, shape) == (own, domain.extents):
+        return []
+    units = [d for d, e in enumerate(shape) if e == ONE]
+    kept = [(p, e) for d, (p, e) in enumerate(zip(test.idx, shape, strict=False)) if d not in units]
+    return units if kept == list(zip(own, domain.extents, strict=True)) else None
 
 
 def _test(build: Builder, graph: Graph, domain: Domain, test: Test, alive: bool) -> ir.Value:
     """One test as bool, shaped to broadcast over the coordinates; its opposite where `alive`."""
     wanted = test.yes != alive
-    if _is_own_index(test, domain):
-        return _predicate(build, graph, test, build.value(test.src), wanted)
+    dropped = _dims_to_drop(graph, domain, test)
+    if dropped is not None:
+        return _predicate(build, graph, test, build.squeeze(build.value(test.src), dropped), wanted)
     bound = sorted(d for d in test.dims() if d < 0)
     extents = [*domain.extents, *_bound_extents(test, bound)]
     grid = _Grid([*range(domain.rank), *bound], extents, [build.size(e) for e in extents])
@@ -90,11 +100,11 @@ def _test(build: Builder, graph: Graph, domain: Domain, test: Test, alive: bool)
         if not within(p, extent):
             places[d] = _clipped(build, places[d], build.dimension(test.src, d))
     if test.pred == "below":
-        looked = _look_up(build, grid, test.src, places[:-1])
+        looked = _look_up(build, graph, grid, test.src, places[:-1])
         value = build.op("Less", [places[-1], build.op("Cast", [looked], to=ir.DataType.INT64)])
         value = value if wanted else build.op("Not", [value])
     else:
-        looked = _look_up(build, grid, test.src, places)
+        looked = _look_up(build, graph, grid, test.src, places)
         value = _predicate(build, graph, test, looked, wanted)
     if not bound:
         return value
@@ -167,7 +177,9 @@ def _clipped(build: Builder, place: ir.Value, size: ir.Value) -> ir.Value:
     return build.op("Where", [build.op("Less", [place, _int(build, 0)]), _int(build, 0), place])
 
 
-def _look_up(build: Builder, grid: _Grid, name: str, places: Sequence[ir.Value]) -> ir.Value:
+def _look_up(
+    build: Builder, graph: Graph, grid: _Grid, name: str, places: Sequence[ir.Value]
+) -> ir.Value:
     """The value at the given places, shaped like the grid."""
     shape = build.concat(grid.sizes)
     if not places:
@@ -177,4 +189,22 @@ def _look_up(build: Builder, grid: _Grid, name: str, places: Sequence[ir.Value])
         wide = build.op("Expand", [place, shape])
         columns.append(build.unsqueeze(wide, len(grid.dims)))
     index = columns[0] if len(columns) == 1 else build.op("Concat", columns, axis=len(grid.dims))
-    return build.op("GatherND", [build.value(name), index])
+    return build.op("GatherND", [_with_elements(build, graph, grid, name), index])
+
+
+def _with_elements(build: Builder, graph: Graph, grid: _Grid, name: str) -> ir.Value:
+    """The value, with one more 0 along dimensions that may be empty where the grid is not.
+
+    No reader asks for what is looked up then, but a look-up in nothing would fail.
+    """
+    value, extents = build.value(name), graph.shapes.get(name) or ()
+    sizes = [build.dimension(name, d) for d in range(len(extents))]
+    for d, extent in enumerate(extents):
+        if (extent.as_int() or 0) > 0 or extent in grid.extents:
+            continue
+        zero = build.constant(np.zeros((), graph.dtypes[name]))
+        one = build.constant(np.ones(1, np.int64))
+        more = build.op("Expand", [zero, build.concat([*sizes[:d], one, *sizes[d + 1 :]])])
+        value = build.op("Concat", [value, more], axis=d)
+        sizes[d] = build.op("Add", [sizes[d], one])
+    return value

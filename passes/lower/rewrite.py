@@ -2,7 +2,7 @@
 SWrite at exits.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,6 +19,7 @@ from pitc.ir.tiles import TileTable
 from pitc.passes.expand import restore_fused
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.contract import Contractions, fuse_contractions
+from pitc.passes.lower.convolve import ChannelSkip, skip_channels
 from pitc.passes.lower.live import live_points
 from pitc.passes.lower.rows import replace_sizes
 from pitc.passes.lower.weight import Panels
@@ -255,6 +256,7 @@ def rewrite(
     given_up: dict[str, list[Region]],
     *,
     sparse: Collection[ir.Node] = (),
+    channels: Iterable[ChannelSkip] = (),
     tiles: TileTable | None = None,
     prefix: str = "pitc",
 ) -> Rewriter:
@@ -264,7 +266,8 @@ def rewrite(
         graph: The analysed graph; its model is changed.
         regions: The chosen forms.
         given_up: Outputs that the user gives up at dead tokens: they are 0 there.
-        sparse: Contractions whose left operand may hold zeros at run time.
+        sparse: Contractions of which an operand may hold zeros at run time.
+        channels: Convolutions that leave out channels.
         tiles: Prices of sparse variants; None: there are none.
         prefix: Prefix of all new names.
 
@@ -293,6 +296,7 @@ def rewrite(
             replace_sizes(graph, state.build, node)
     for name, regions_given in given_up.items():
         _zero_given_up(state, name, regions_given, regions)
+    skip_channels(graph, state.build, channels)
     unpacked = [n for n in sparse if n not in regions.demand.forms and n in regions.demand.nodes]
     state.contractions.sparse |= {n: n for n in unpacked}
     requests, state.panels = fuse_contractions(

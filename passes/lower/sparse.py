@@ -1,5 +1,5 @@
-"""Which contractions run on live micro-tiles: those whose left operand may hold zeros, by a
-constant finite matrix that is large enough for looking to pay.
+"""Which contractions run on live micro-tiles: those whose right operand may hold zeros, or the left
+one where the right one is constant and finite, if it is large enough for looking to pay.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,16 @@ import onnx_ir as ir
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import node_name
 from pitc.ir.refusal import Code, Refusal
-from pitc.passes.lower.weight import constant_matrix
+from pitc.passes.lower.weight import (
+    ComputedMatrix,
+    Weight,
+    bias_row,
+    computed_matrix,
+    constant_matrix,
+    has_bias,
+    is_large,
+    is_plain_product,
+)
 from pitc.passes.regions.sparse import Order, SparseOperand, sparse_operands
 
 LEAST_WEIGHT = 1 << 14  # elements; of smaller matrices ONNX Runtime's product is as fast as a look
@@ -21,7 +30,7 @@ class SparseContractions:
     """The contractions that detect and skip zeros when the model runs.
 
     Args:
-        nodes: Each with its left operand.
+        nodes: Each with the operand whose zeros are skipped.
         refusals: Why others that may hold zeros stay dense.
     """
 
@@ -35,24 +44,45 @@ def sparse_contractions(graph: Graph) -> SparseContractions:
     nodes: dict[ir.Node, SparseOperand] = {}
     refusals = dict(operands.refusals)
     for node, found in operands.found.items():
-        left = next((o for o in found if o.operand == 0), None)
-        refusal = _refusal(node, left)
-        if refusal is not None:
-            refusals[node] = refusal
-        elif left is not None:
-            nodes[node] = left
+        chosen = _choose(graph, node, {o.operand: o for o in found})
+        if isinstance(chosen, Refusal):
+            refusals[node] = chosen
+        else:
+            nodes[node] = chosen
     return SparseContractions(nodes, refusals)
 
 
-def _refusal(node: ir.Node, left: SparseOperand | None) -> Refusal | None:
+def _choose(
+    graph: Graph, node: ir.Node, found: Mapping[int, SparseOperand]
+) -> SparseOperand | Refusal:
+    """The operand whose zeros are skipped: the left one where the other one is constant."""
     name = node_name(node)
-    if left is None or node.domain or node.op_type not in ("MatMul", "Gemm"):
-        return Refusal(Code.NO_LOWERING, name, "kernels skip zeros of the left side of a product")
+    if node.op_type == "Conv" and not node.domain:
+        text = "zeros of single places are not skipped by a convolution, only those of channels"
+        return Refusal(Code.NO_LOWERING, name, text)
+    if not is_plain_product(node):
+        text = "kernels skip zeros of MatMul, and of Gemm without transA, alpha and beta"
+        return Refusal(Code.NO_LOWERING, name, text)
+    operand = found.get(1) or found[0]
+    matrix = _computed(graph, node, operand) if operand.operand else _constant(node, operand)
+    if isinstance(matrix, str):
+        return Refusal(Code.NO_LOWERING, name, matrix)
+    if has_bias(node) and bias_row(node, matrix.n) is None:
+        return Refusal(Code.NO_LOWERING, name, f"its bias is no constant row of {matrix.n}")
+    if not is_large(matrix) or matrix.k * matrix.n < LEAST_WEIGHT:
+        return Refusal(Code.NO_GAIN, name, f"the matrix has only {matrix.k} x {matrix.n} elements")
+    return operand
+
+
+def _constant(node: ir.Node, left: SparseOperand) -> Weight | str:
+    """What the left operand is multiplied by, or why its zeros cannot be skipped."""
     if left.order is not Order.ROWS or left.axes.batch:
-        return Refusal(Code.NO_LOWERING, name, f"'{left.name}' is not stored in rows along k")
+        return f"'{left.name}' is not stored in rows along k"
     weight = constant_matrix(node) if left.weights else None
-    if weight is None:
-        return Refusal(Code.NO_LOWERING, name, f"'{left.name}' is multiplied by no constant matrix")
-    if weight.k * weight.n < LEAST_WEIGHT:
-        return Refusal(Code.NO_GAIN, name, f"the matrix has only {weight.k} x {weight.n} elements")
-    return None
+    return weight or f"'{left.name}' is multiplied by no constant float32 matrix"
+
+
+def _computed(graph: Graph, node: ir.Node, right: SparseOperand) -> ComputedMatrix | str:
+    """The right operand, or why its zeros cannot be skipped."""
+    matrix = computed_matrix(graph, node, node)
+    return matrix or f"'{right.name}' is no float32 matrix of known extents"

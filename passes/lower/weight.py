@@ -1,4 +1,6 @@
-"""Constant right operands of contractions, and the panels that kernels read them from."""
+"""Right operands of contractions: constant matrices, with the panels that kernels read them from,
+and matrices that are computed when the model runs.
+"""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -6,9 +8,10 @@ from math import prod
 
 import onnx_ir as ir
 
+from pitc.ir.graph import Graph
 from pitc.ir.nodes import Array
 from pitc.ir.panels import PANEL_WIDTH, pack_panels, panel_count
-from pitc.passes.lower.builder import Builder
+from pitc.passes.lower.builder import Builder, dims_of, is_float32
 
 MIN_EXTENT = 16  # smaller contractions stay with ONNX Runtime
 
@@ -41,6 +44,25 @@ class Weight:
         return pack_panels(w.reshape(self.k, self.n))
 
 
+@dataclass(frozen=True, slots=True)
+class ComputedMatrix:
+    """A right operand that is computed when the model runs.
+
+    Args:
+        value: float32 `[K, N]`.
+        factor: A value of the same shape that it is multiplied by, elementwise; None: no such.
+        transposed: Both are stored `[N, K]`.
+        k: Rows of the matrix.
+        n: Its columns.
+    """
+
+    value: ir.Value
+    factor: ir.Value | None
+    transposed: bool
+    k: int
+    n: int
+
+
 @dataclass(slots=True)
 class Panels:
     """Weights that a compiled graph holds as panels: names of the source weight and of the
@@ -61,28 +83,29 @@ class Panels:
         return self.made[key]
 
 
+def is_plain_product(node: ir.Node) -> bool:
+    """True for MatMul, and for a Gemm that neither scales nor transposes its left operand."""
+    if node.domain or node.op_type not in ("MatMul", "Gemm"):
+        return False
+    plain = {"alpha": 1.0, "beta": 1.0, "transA": 0}
+    return all(node.attributes[k].value == v for k, v in plain.items() if k in node.attributes)
+
+
 def constant_matrix(node: ir.Node) -> Weight | None:
     """The constant float32 matrix on the right of a contraction, with the transposes on its way."""
-    attributes = {k: a.value for k, a in node.attributes.items()}
-    if node.domain or node.op_type not in ("MatMul", "Gemm") or attributes.get("transA", 0):
+    if not is_plain_product(node):
         return None
-    if attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0:
-        return None
-    value, transposed = node.inputs[1], bool(attributes.get("transB", 0))
-    producer = None if value is None else value.producer()
-    if producer is not None and producer.op_type == "Transpose" and not producer.domain:
-        perm = producer.attributes.get("perm")
-        if perm is not None and list(perm.as_ints()) != [1, 0]:
-            return None
-        value, transposed = producer.inputs[0], not transposed
-        producer = None if value is None else value.producer()
+    (*_, value), transposed = _stored(node)
+    producer = value.producer()
     sizes: list[int] | None = None
     if producer is not None and producer.op_type == "Reshape" and not producer.domain:
-        value, target = producer.inputs[0], producer.inputs[1]
-        if target is None or target.const_value is None or not target.is_initializer():
+        before, target = producer.inputs
+        if before is None or target is None:
             return None
-        sizes = [int(n) for n in target.const_value.numpy().reshape(-1)]
-    if value is None or not value.is_initializer() or value.is_graph_input():
+        if target.const_value is None or not target.is_initializer():
+            return None
+        value, sizes = before, [int(n) for n in target.const_value.numpy().reshape(-1)]
+    if not value.is_initializer() or value.is_graph_input():
         return None
     tensor = value.const_value
     if tensor is None or tensor.dtype != ir.DataType.FLOAT:
@@ -92,7 +115,87 @@ def constant_matrix(node: ir.Node) -> Weight | None:
         return None
     rows, columns = sizes
     k, n = (columns, rows) if transposed else (rows, columns)
-    return Weight(value, transposed, k, n) if min(k, n) >= MIN_EXTENT else None
+    return Weight(value, transposed, k, n)
+
+
+def is_large(matrix: Weight | ComputedMatrix) -> bool:
+    """True where a product by the matrix is worth a node."""
+    return min(matrix.k, matrix.n) >= MIN_EXTENT
+
+
+def computed_matrix(graph: Graph, node: ir.Node, source_node: ir.Node) -> ComputedMatrix | None:
+    """The float32 matrix on the right of a contraction, as it lies in memory.
+
+    A product of two values that only this contraction reads is taken as its two factors.
+
+    Args:
+        graph: The analysed graph.
+        node: The contraction.
+        source_node: The node of the source graph that it comes from, which reads the same values.
+    """
+    if not is_plain_product(node):
+        return None
+    chain, transposed = _stored(node)
+    dims = dims_of(graph, chain[-1])
+    if len(dims) != 2 or not is_float32(graph, chain[-1]):
+        return None
+    rows, columns = dims
+    if not isinstance(rows, int) or not isinstance(columns, int):
+        return None
+    value, factor = _factors(graph, chain, {node, source_node})
+    k, n = (columns, rows) if transposed else (rows, columns)
+    return ComputedMatrix(value, factor, transposed, k, n)
+
+
+def _stored(node: ir.Node) -> tuple[list[ir.Value], bool]:
+    """The right operand and what it is a transpose of, the stored matrix last, and whether that is
+    `[N, K]`.
+    """
+    operand = node.inputs[1]
+    assert operand is not None
+    chain, transposed = [operand], "transB" in node.attributes
+    transposed = transposed and bool(node.attributes["transB"].as_int())
+    while (before := _turned(chain[-1].producer())) is not None:
+        chain.append(before)
+        transposed = not transposed
+    return chain, transposed
+
+
+def _turned(node: ir.Node | None) -> ir.Value | None:
+    """The matrix that a node transposes."""
+    if node is None or node.domain or node.op_type != "Transpose":
+        return None
+    perm = node.attributes.get("perm")
+    return node.inputs[0] if perm is None or list(perm.as_ints()) == [1, 0] else None
+
+
+def _factors(
+    graph: Graph, chain: list[ir.Value], readers: set[ir.Node]
+) -> tuple[ir.Value, ir.Value | None]:
+    """The stored matrix as a product of two of its shape, where nobody wants the product itself."""
+    stored = chain[-1]
+    for value in chain:
+        producer = value.producer()
+        if producer is None or value.is_graph_output() or not readers.issuperset(value.consumers()):
+            return stored, None
+        readers = {producer}
+    (product,) = readers
+    if product.domain or product.op_type != "Mul":
+        return stored, None
+    x, y = product.inputs
+    assert x is not None and y is not None
+    whole = dims_of(graph, x) == dims_of(graph, y) == dims_of(graph, stored)
+    return (x, y) if whole else (stored, None)
+
+
+def has_bias(node: ir.Node) -> bool:
+    """True for a Gemm with a third operand."""
+    return node.op_type == "Gemm" and len(node.inputs) > 2 and node.inputs[2] is not None
+
+
+def bias_row(node: ir.Node, n: int) -> ir.Value | None:
+    """The third operand of a Gemm, if it is a constant row of n numbers."""
+    return node.inputs[2] if has_bias(node) and is_vector(node.inputs[2], n) else None
 
 
 def is_vector(value: ir.Value | None, n: int) -> bool:

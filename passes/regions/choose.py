@@ -19,8 +19,9 @@ from math import prod
 import networkx as nx
 import onnx_ir as ir
 
-from pitc.ir.expr import Combine, Reducer, Shape
+from pitc.ir.expr import Combine, Reducer, Shape, TensorExpr
 from pitc.ir.graph import Graph
+from pitc.ir.index import Poly
 from pitc.ir.nodes import node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region
@@ -46,7 +47,14 @@ SYMBOL_ESTIMATE = 64  # what an unknown size counts for
 FLOPS_PER_BYTE = 32  # work that must be saved for every byte that SRead and SWrite move
 MAX_DOMAINS = 6
 # of operators without a formula, those that give finite numbers for any finite ones
-FINITE = frozenset({"ArgMax", "ArgMin", "CumSum", "OneHot", "TopK", "Trilu"})
+FINITE = frozenset(
+    {"ArgMax", "ArgMin", "CenterCropPad", "Col2Im", "ConvInteger", "ConvTranspose", "CumSum"}
+    | {"GridSample", "OneHot", "Pad", "QLinearConv", "Resize", "TopK", "Trilu", "Upsample"}
+)
+# these divide by a root of a variance (or mean of squares) plus epsilon
+NORMS = frozenset(
+    {"GroupNormalization", "InstanceNormalization", "LayerNormalization", "RMSNormalization"}
+)
 
 
 @dataclass(slots=True)
@@ -146,8 +154,29 @@ def _covered_flops(graph: Graph, context: FormContext) -> int:
 
 def _contraction_flops(graph: Graph, node: ir.Node) -> int:
     expr = graph.exprs.get(node.outputs[0].name or "")
-    contracts = expr is not None and expr.combine in (Combine.PRODUCT, Combine.BIASED_PRODUCT)
-    return _size(expr.extents) if expr is not None and contracts else 0
+    return 0 if expr is None else _products(expr, enumerate(expr.shape))
+
+
+def _products(expr: TensorExpr, points: Iterable[tuple[int, Poly]]) -> int:
+    """How many products a contraction sums up, 0 for other operators.
+
+    Args:
+        expr: The expression.
+        points: Output dimensions, or digits of them, and their extents. A transposed convolution
+            goes along the places of its operand: those of its output, which are ordered, are free.
+    """
+    if not _contracts(expr):
+        return 0
+    return _size((*(e for d, e in points if d not in expr.ordered), *expr.reduced))
+
+
+def _contracts(expr: TensorExpr) -> bool:
+    """True for a sum over products; quantised ones are no plain products of their operands."""
+    if expr.combine is not Combine.OPAQUE or expr.reducer is not Reducer.SUM:
+        return expr.combine in (Combine.PRODUCT, Combine.BIASED_PRODUCT)
+    first = len(expr.shape)
+    places = [(r.operand, a) for r in expr.reads for p in r.index if p for a in p.digits()]
+    return len({operand for operand, a in places if a.dim >= first}) > 1
 
 
 def _sources_and_ancestors(graph: Graph, domains: Iterable[Domain]) -> set[str]:
@@ -309,7 +338,7 @@ def _not_total(graph: Graph, out: Regions, name: str, context: FormContext) -> i
         for node in graph.uses.get(todo.pop(), ()):
             if node not in out.demand.nodes or node.op_type in ("Shape", "Size"):
                 continue
-            if not _total_at_zero(graph, node, seen):
+            if not total_at_zero(graph, node, seen):
                 return node
             for value in node.outputs:
                 if value.name and value.name not in seen and context.packings(value.name):
@@ -318,7 +347,7 @@ def _not_total(graph: Graph, out: Regions, name: str, context: FormContext) -> i
     return None
 
 
-def _total_at_zero(graph: Graph, node: ir.Node, changed: set[str]) -> bool:
+def total_at_zero(graph: Graph, node: ir.Node, changed: set[str]) -> bool:
     """True where the node stays finite when the changed operands hold any finite numbers, 0
     included.
     """
@@ -330,15 +359,24 @@ def _total_at_zero(graph: Graph, node: ir.Node, changed: set[str]) -> bool:
             divisor = node.inputs[1] if len(node.inputs) > 1 else None
             if node.op_type == "Div" and divisor is not None and divisor.name not in changed:
                 return True
+            if (node.domain, node.op_type) == ("", "BatchNormalization"):
+                return not any(x is not None and x.name in changed for x in node.inputs[1:])
             row = ELEMENTWISE.get((node.domain, node.op_type))
             return row is not None and (row.total or (not node.domain and finite_at(graph, node)))
-        case Combine.REDUCE:
-            return expr.reducer in (Reducer.SUM, Reducer.MEAN, Reducer.MAX, Reducer.MIN)
         case Combine.NORMALISE:
-            return node.op_type in ("LayerNormalization", "RMSNormalization", "LogSoftmax")
+            return node.op_type == "LogSoftmax" or (
+                node.op_type in NORMS and _float(node, "epsilon", 1e-5) > 0
+            )
         case Combine.OPAQUE:
+            if node.op_type == "LRN":
+                return _float(node, "bias", 1.0) > 0 and _float(node, "alpha", 1e-4) >= 0
             return not node.domain and node.op_type in FINITE
     return True
+
+
+def _float(node: ir.Node, name: str, default: float) -> float:
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.as_float()
 
 
 def _poor_regions(graph: Graph, out: Regions) -> list[ir.Node]:
@@ -377,11 +415,8 @@ def _poor_regions(graph: Graph, out: Regions) -> list[ir.Node]:
 def _row_flops(graph: Graph, form: Form) -> int:
     """Multiply-adds, counted twice, that one dead row saves."""
     out = next(p for p in form.outputs if p is not None)
-    expr = graph.exprs[out.name]
-    if expr is None or expr.combine not in (Combine.PRODUCT, Combine.BIASED_PRODUCT):
-        return 0
-    factor = 4 if form.plan is not None else 2
-    return factor * _size(out.layout.rest_shape) * _size(expr.reduced)
+    expr, points = graph.exprs[out.name], ((d.dim, d.extent) for d in out.layout.rest)
+    return 0 if expr is None else (4 if form.plan is not None else 2) * _products(expr, points)
 
 
 def _moved_bytes(graph: Graph, out: Regions, members: set[ir.Node]) -> int:
@@ -392,14 +427,24 @@ def _moved_bytes(graph: Graph, out: Regions, members: set[ir.Node]) -> int:
             if isinstance(operand, GatheredOperand) or (
                 isinstance(operand, PackedOperand) and packed_by(out.forms, graph, operand) is None
             ):
-                entering[operand.name] = _row_bytes(graph, operand.name)
+                entering[operand.name] = _row_bytes(graph, operand.name, _kept(graph, operand))
     leaving = sum(
-        _row_bytes(graph, name) for name, node in out.demand.exits.items() if node in members
+        _row_bytes(graph, packing.name, packing.layout.rest_shape)
+        for node in members
+        for packing in out.forms[node].outputs
+        if packing is not None and packing.name in out.demand.exits
     )
     return sum(entering.values()) + leaving
 
 
-def _row_bytes(graph: Graph, name: str) -> int:
-    shape = graph.shapes.get(name) or ()
-    item = graph.dtypes[name].itemsize if name in graph.dtypes else 4
-    return item * prod(n for e in shape if (n := e.as_int()) is not None)
+def _kept(graph: Graph, operand: PackedOperand | GatheredOperand) -> Shape:
+    """Extents of one row of a value that is gathered."""
+    shape = graph.shapes.get(operand.name) or ()
+    if isinstance(operand, GatheredOperand):
+        return tuple(e for e, c in zip(shape, operand.codes, strict=True) if c == "r")
+    layout = layout_of(shape, operand.coords)
+    return shape if layout is None else layout.rest_shape
+
+
+def _row_bytes(graph: Graph, name: str, row: Shape) -> int:
+    return (graph.dtypes[name].itemsize if name in graph.dtypes else 4) * _size(row)

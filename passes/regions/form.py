@@ -234,6 +234,15 @@ class Site:
 FormRule = Callable[[Site], Form | Refusal]
 
 
+def single(site: Site) -> tuple[Packing | None, ...] | Refusal:
+    """Outputs of a form whose other outputs nobody may read."""
+    graph = site.context.graph
+    for other in site.node.outputs[1:]:
+        if other.name and (other.uses() or other.name in graph.outputs):
+            return site.refuse(Code.NO_LOWERING, f"output '{other.name}' is also read")
+    return (site.out, *[None] * (len(site.node.outputs) - 1))
+
+
 def broadcast_operand(site: Site, operand: int) -> Operand | Refusal:
     """An operand of an elementwise node, shaped so that packed dimensions broadcast as the
     unpacked ones did.

@@ -10,6 +10,7 @@ way, whole, or gathered?
 4. reduction:     out[t, r] = reduce_k x[t, r, k]
 5. movement:      out[t, r] = x[t, map(r)]
 6. look-up:       out[t, r] = table[index[t], r]
+7. items:         out[t, r] = node(x[t, ..])[r], the node as it is on fewer images
 """
 
 import numpy as np
@@ -30,7 +31,9 @@ from pitc.passes.regions.form import (
     Site,
     WholeOperand,
     broadcast_operand,
+    single,
 )
+from pitc.passes.regions.items import fewer_items
 from pitc.passes.regions.layout import (
     Layout,
     aligned_rest,
@@ -52,17 +55,12 @@ def packed_form(site: Site) -> Form | Refusal:
         site.expr.combine
     )
     if rule is None:
-        return site.refuse(Code.NO_LOWERING, f"{site.node.op_type} has no packed form")
-    return rule(site)
-
-
-def single(site: Site) -> tuple[Packing | None, ...] | Refusal:
-    """Outputs of a form whose other outputs nobody may read."""
-    graph = site.context.graph
-    for other in site.node.outputs[1:]:
-        if other.name and (other.uses() or other.name in graph.outputs):
-            return site.refuse(Code.NO_LOWERING, f"output '{other.name}' is also read")
-    return (site.out, *[None] * (len(site.node.outputs) - 1))
+        return fewer_items(site)
+    form = rule(site)
+    if isinstance(form, Form) or site.node.domain == DOMAIN:
+        return form
+    other = fewer_items(site)
+    return other if isinstance(other, Form) or form.code is Code.NO_LOWERING else form
 
 
 def elementwise(site: Site) -> Form | Refusal:

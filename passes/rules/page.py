@@ -11,9 +11,11 @@ from pitc.ir.constant import TOP, ZN, Constant
 from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import ONE, ZERO, Atom, Poly, invert
+from pitc.ir.refusal import Refusal
 from pitc.ir.region import describe
 from pitc.passes.expand.expansion import EXPANSIONS
 from pitc.passes.facts.derive import derive
+from pitc.passes.regions.items import item_operands
 from pitc.passes.regions.packed import BY_COMBINE, BY_OPERATOR, REPEATING, RESHAPING
 from pitc.passes.rules.constants import evaluate_constants, ignores
 from pitc.passes.rules.elementwise import ELEMENTWISE
@@ -41,9 +43,10 @@ why (`PIT001`). A rule, too, refuses those forms of its operator that it cannot 
 * **fill**: what is known of the result where operands are 0 (`_` is any number).
 * **dead**: the operands that inherit unread regions, and the output axes that such a region may
   look at; along the others it must hold everywhere.
-* **lowering**: *packed*, the operator on gathered rows; *gather_gemm* and *attention*, kernels of
-  pitc's own; *in parts*, as the operators that it consists of, which become one node again where
-  none of them is lowered; else the ordinary node.
+* **lowering**: *packed*, the operator on gathered rows; *by item*, on the gathered items of
+  dimension 0 (images) only; *gather_gemm* and *attention*, kernels of pitc's own; *in parts*, as
+  the operators that it consists of, which become one node again where none of them is lowered; else
+  the ordinary node.
 """
 COLUMNS = ("operator", "since", "expression", "PIT axes", "fill", "dead", "lowering")
 KERNELS = {
@@ -51,7 +54,6 @@ KERNELS = {
     ("", "Gemm"): "packed, gather_gemm",
     ("", "Softmax"): "packed, attention",
 }
-ORDINARY = "ordinary"
 
 
 def schemas() -> dict[Operator, list[onnx.defs.OpSchema]]:
@@ -128,7 +130,7 @@ def _row(key: Operator, versions: list[onnx.defs.OpSchema]) -> tuple[str, ...]:
         " ".join(a.name for a in expr.pit_axes()) or "none",
         "; ".join(_fills(view, expr)) or "none",
         _dead(view, expr),
-        _lowering(key, expr),
+        _lowering(key, view, expr),
     )
 
 
@@ -239,21 +241,25 @@ def _ignored(view: NodeView, count: int) -> Iterator[str]:
                 yield f"x{j} where x{k} is 0"
 
 
-def _lowering(key: Operator, expr: TensorExpr) -> str:
+def _lowering(key: Operator, view: NodeView, expr: TensorExpr) -> str:
     if key in KERNELS:
         return KERNELS[key]
     if key in EXPANSIONS:
         return "in parts"
-    if key in BY_OPERATOR:
+    if _packed(key, expr):
         return "packed"
-    if expr.combine not in BY_COMBINE:
-        return ORDINARY
+    return "ordinary" if isinstance(item_operands(view, expr), Refusal) else "packed, by item"
+
+
+def _packed(key: Operator, expr: TensorExpr) -> bool:
+    """True where the operator packs along any of its dimensions."""
+    if key in BY_OPERATOR:
+        return True
     if expr.combine is Combine.MOVE:
-        moves = key[0] == "" and key[1] in {"Transpose", *RESHAPING, *REPEATING}
-        return "packed" if moves else ORDINARY
+        return key[0] == "" and key[1] in {"Transpose", *RESHAPING, *REPEATING}
     if expr.combine is Combine.REDUCE:
-        return "packed" if key[1].startswith("Reduce") else ORDINARY
-    return "packed" if expr.reads else ORDINARY
+        return key[1].startswith("Reduce")
+    return expr.combine in BY_COMBINE and bool(expr.reads)
 
 
 def main() -> None:

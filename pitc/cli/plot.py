@@ -101,7 +101,8 @@ def draw_decisions(path: Path, decisions: "Sequence[Decision]", title: str) -> N
         raise UsageError("there is no decision to draw", hint="is the trace of this model?")
     sizes: dict[tuple[int, int, bool], list[Decision]] = defaultdict(list)
     for decision in decisions:
-        sizes[decision.k, decision.panels, decision.rows > FEW_ROWS].append(decision)
+        work = decision.work
+        sizes[work.k, work.panels, work.rows > FEW_ROWS].append(decision)
     shown = sorted(sizes.items(), key=lambda item: -len(item[1]))[:MOST_SIZES]
     if len(sizes) > len(shown):
         title += f": {len(shown)} of {len(sizes)} sizes, those with most decisions"
@@ -110,7 +111,7 @@ def draw_decisions(path: Path, decisions: "Sequence[Decision]", title: str) -> N
     figure = _figure(1 + 4.2 * across, 1 + 3.2 * down)
     places = figure.subplots(down, across, squeeze=False).reshape(-1)
     for axes, ((k, panels, _), each) in zip(places, shown, strict=False):
-        rows = "-".join(map(str, sorted({f([d.rows for d in each]) for f in (min, max)})))
+        rows = "-".join(map(str, sorted({f([d.work.rows for d in each]) for f in (min, max)})))
         axes.set_title(f"[{rows}, {k}] by [{k}, {panels} x {PANEL_WIDTH}]", fontsize=9)
         _draw_size(axes, each)
     for axes in places[len(shown) :]:
@@ -121,12 +122,12 @@ def draw_decisions(path: Path, decisions: "Sequence[Decision]", title: str) -> N
 
 def _draw_size(axes: "Axes", decisions: "Sequence[Decision]") -> None:
     for variant, colour in COLOURS.items():
-        ran = [(d.density, d.measured_us / d.rows) for d in decisions if d.chosen == variant]
+        ran = [(d.density, d.measured_us / d.work.rows) for d in decisions if d.chosen == variant]
         if ran:
             axes.plot(*zip(*ran, strict=True), ".", color=colour, ms=5, label=variant)
     offered = [d for d in decisions if DENSE in d.predicted_us]
     if offered:
-        dense = [(d.density, d.predicted_us[DENSE] / d.rows) for d in offered]
+        dense = [(d.density, d.predicted_us[DENSE] / d.work.rows) for d in offered]
         axes.plot(*zip(*dense, strict=True), "_", color=COLOURS[DENSE], label="dense, predicted")
     axes.set_xlim(0, max(1.1 * max(d.density for d in decisions), 0.01))
     axes.set_yscale("log")

@@ -75,7 +75,7 @@ def compiled(folder: str, manifest: Manifest, report: Report) -> None:
         f"[bold]{escape(folder)}[/bold]  {size(sum(f.bytes for f in manifest.files.values()))}"
     )
     out.print(f"  {escape(summary(report))}")
-    if not manifest.pit_nodes:
+    if not report.changed:
         out.print("  nothing was found to skip: the model runs as it was (pitc explain tells why)")
     for text in report.assumptions:
         out.print(f"  assumption: {escape(text)}")

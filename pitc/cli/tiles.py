@@ -15,7 +15,7 @@ from pitc.cli import show
 from pitc.cli.actions import print_json
 from pitc.config import resolve
 from pitc.errors import MachineError, UsageError
-from pitc.ir.tiles import FEATURES, REUSE
+from pitc.ir.tiles import FEATURES
 from pitc.machine import cpu_level
 from pitc.options import LEVELS
 from pitc.tiles import tune as tuning
@@ -144,14 +144,12 @@ def _print_level(level: str, measured: Measured, origin: str) -> None:
     errors = ("median error", "95 %")
     heads = ("variant", "micro-tile", "PIT axis", "dense tile", *errors)
     variants = show.text_table(*heads, right=errors)
-    prices = show.text_table("variant", "reuse", *FEATURES, right=FEATURES)
-    classes = [*(f"to {r}" for r in REUSE), "more"]
+    prices = show.text_table("variant", *FEATURES, right=FEATURES)
     for name, cost in measured.costs.items():
         tile = target.gemm_tile if name == "dense" else target.listed_tile
         told = [f"{e:.1%}" for e in cost.error] if cost.error else ["-", "-"]
         variants.add_row(name, *MICRO_TILES[name], f"{tile[0]} x {tile[1]}", *told)
-        for i, (reuse, line) in enumerate(zip(classes, cost.prices, strict=True)):
-            prices.add_row("" if i else name, reuse, *map(duration, line))
+        prices.add_row(name, *map(duration, cost.prices))
     out.print(variants)
     out.print()
     out.print(prices)

@@ -14,6 +14,7 @@ from pitc.errors import ModelError
 
 #: A dense tensor above this cannot be part of a model file.
 PROTO_BYTES = (1 << 31) - 1
+MOST_OPSET = (1 << 31) - 1
 UNCHECKED = "pitc.unchecked"
 #: ONNX Runtime has these in the standard set, at every version.
 RUNTIME_STANDARD = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
@@ -232,6 +233,7 @@ def runtime_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     (there, or yet): its own optimizer writes them.
     """
     version = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
+    version = min(max(version, 0), MOST_OPSET)  # of a damaged file it may be any number
     return [
         node
         for node in model.graph.node

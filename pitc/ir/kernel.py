@@ -8,11 +8,12 @@ class KernelRequest:
     """What a lowered graph needs from codegen, without tiles or targets.
 
     Args:
-        family: `pack`, `unpack`, `gather_gemm`, `contract_row`, `contract_tile`, `contract_block`
-            or `attention`.
+        family: `pack`, `unpack`, `gather_gemm`, `contract_row`, `contract_tile`, `contract_block`,
+            `swrite_columns` or `attention`.
         params: Static parameters, sorted by name: `word_bytes` (pack, unpack); `k`, `n`,
             `activation`, `residual` (gather_gemm, contract_*), perhaps `bits`
-            (gather_gemm); `d`, `dv`, `bias` (attention).
+            (gather_gemm); `n`, `activation`, `residual` (swrite_columns); `d`, `dv`, `bias`
+            (attention).
     """
 
     family: str
@@ -33,6 +34,9 @@ class KernelRequest:
             case "gather_gemm" | "contract_row" | "contract_tile" | "contract_block":
                 suffix = ("_res" if p["residual"] else "") + ("_bits" if p.get("bits") else "")
                 return f"{self.family}_k{p['k']}_n{p['n']}_{p['activation']}{suffix}"
+            case "swrite_columns":
+                suffix = "_res" if p["residual"] else ""
+                return f"swrite_columns_n{p['n']}_{p['activation']}{suffix}"
             case "attention":
                 return f"attention_d{p['d']}_v{p['dv']}" + ("_bias" if p["bias"] else "")
         raise ValueError(f"unknown kernel family {self.family!r}")

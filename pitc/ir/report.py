@@ -18,9 +18,10 @@ class NodeRecord:
         pit_axes: Its PIT axes, as `o0` (output dimension) or `r0` (reduced axis).
         fills: Fill facts of its outputs, as text.
         dead: Dead facts of its outputs, as text.
-        lowering: What became of it: `ordinary`, `packed`, `attention`, `contract`, `folded`.
+        lowering: What became of it: `ordinary`, `packed`, `attention`, `contract`, `channels`,
+            `folded`.
         refusal: Why it is ordinary, when it is.
-        sparse: Of a contraction that skips zeros: the operand, and where it may be 0.
+        sparse: Of a contraction that skips zeros or unread channels: what, and where.
     """
 
     node: str
@@ -72,8 +73,13 @@ class Report:
     stages_ms: dict[str, float] = field(default_factory=dict)
 
     @property
+    def changed(self) -> bool:
+        """True where some node does not run as it was."""
+        return any(record.lowering != "ordinary" for record in self.nodes)
+
+    @property
     def sparse(self) -> dict[str, str]:
-        """Of each contraction that skips zeros: the operand, and where it may be 0."""
+        """Of each contraction that skips zeros or unread channels: what, and where."""
         return {record.node: record.sparse for record in self.nodes if record.sparse}
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,69 +1,72 @@
 """The tile table: what each micro-tile variant of a contraction costs, as values.
 
-A variant's time is a sum of features, each with a price. The prices depend on the reuse of B, the
-steps per streamed row (`REUSE`): with little a contraction is bound by memory, with much by
-arithmetic.
+A variant's time is made of features, each with a price:
 
 | feature | unit |
 |---|---|
 | launch | one call |
-| steps | one k of one row times one panel (64 columns) of fused multiply-adds |
-| visits | one register tile of C brought in and out |
 | scanned | one element of A that the detector reads |
 | listed | one element of A that is copied into lists |
-| streamed | one row of a panel (256 bytes) that is read from memory |
+| lists | one list: of a row and a k block, of a group of rows, of a k block |
 | written | one row of a panel of C (256 bytes) |
-| reread | one row of a panel of B that is read again from a cache |
-| pages | one page of a panel (16 rows) that is read from, or one list of a k block |
+| uncached | the same, of a C that is larger than caches |
 | runs | one stretch of rows of a panel that are read one after the other |
+| pages | one page of a panel (16 rows) that is read from |
+| streamed | one row of a panel (256 bytes) that is read from memory |
+| reread | one row of a panel that is read again from a cache |
+| steps | one k of one row times one panel (64 columns) of fused multiply-adds |
+| visits | one register tile of C brought in and out |
+
+The time is the sum of all. The dense variant and those over blocks of k ask memory for rows of B in
+order, long before they are used: there what is streamed and what is computed (`COMPUTED`) overlap,
+and count together as the root of the sum of their squares.
 
 `features_of` says what the features of a variant are; the run-time selector computes the same from
-the detector's counts (`runtime/ep/selector.cc`) and picks the variant with the smallest sum
+the detector's counts (`runtime/ep/selector.cc`) and picks the variant with the smallest time
 (`docs/plans.md`, `docs/tiles.md`).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 
 from pitc.ir.plan import Field
 
 VARIANTS = ("dense", "row", "tile8", "tile32", "block16", "block32", "block64")
 TILE_HEIGHTS = {"tile8": 8, "tile32": 32}
 BLOCK_WIDTHS = {"block16": 16, "block32": 32, "block64": 64}
+OVERLAPPING = ("dense", *BLOCK_WIDTHS)
+"""Variants that compute while they wait for memory."""
 FEATURES = (
     "launch",
-    "steps",
-    "visits",
     "scanned",
     "listed",
-    "streamed",
+    "lists",
     "written",
-    "reread",
-    "pages",
+    "uncached",
     "runs",
+    "pages",
+    "streamed",
+    "reread",
+    "steps",
+    "visits",
 )
-REUSE = (2, 8, 32)
-"""Rows of A that meet a row of B on average: there are prices for at most so many, and for more."""
+STREAMED = FEATURES.index("streamed")
+COMPUTED = slice(STREAMED + 1, len(FEATURES))
 HIGHEST_PRICE = 1 << 50
 """Of the runtime's plan reader."""
 
-TILE_ROWS, LISTED_ROWS, DENSE_ROWS = 6, 4, 96
+TILE_ROWS, PAIR_ROWS, LISTED_ROWS = 6, 2, 4
+NEAR_ROWS = 64
+"""Rows of two panels that stay in the first-level cache."""
+CHUNK = 64
+"""Entries of a list that a register tile of a group of rows takes at a time."""
+LARGE_ROWS = 1 << 15
+"""Rows of panels of a C that is larger than caches: 8 MiB."""
 FEMTOSECONDS = 1e9
 """Per microsecond."""
 
 Prices = tuple[int, ...]
-
-
-def reuse_class(amounts: tuple[float, ...]) -> int:
-    """The class of the reuse of B, 0..len(REUSE).
-
-    Args:
-        amounts: The features of a variant.
-    """
-    found = dict(zip(FEATURES, amounts, strict=True))
-    reuse = found["steps"] / max(1, found["streamed"])
-    return sum(reuse > most for most in REUSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +74,16 @@ class VariantCost:
     """Prices of one variant.
 
     Args:
-        prices: For each class of reuse, femtoseconds per unit of each of `FEATURES`.
+        prices: Femtoseconds per unit of each of `FEATURES`.
     """
 
-    prices: tuple[Prices, ...]
+    prices: Prices
 
     def __post_init__(self) -> None:
-        good = len(self.prices) == len(REUSE) + 1 and all(
-            len(p) == len(FEATURES) and min(p) >= 0 and max(p) <= HIGHEST_PRICE for p in self.prices
-        )
+        prices = self.prices
+        good = len(prices) == len(FEATURES) and min(prices) >= 0 and max(prices) <= HIGHEST_PRICE
         if not good:
-            raise ValueError(
-                f"expected {len(REUSE) + 1} x {len(FEATURES)} prices in 0..{HIGHEST_PRICE}, "
-                f"got {self.prices}"
-            )
-
-    @classmethod
-    def same(cls, prices: Prices) -> "VariantCost":
-        """The same prices for any reuse."""
-        return cls((prices,) * (len(REUSE) + 1))
+            raise ValueError(f"expected {len(FEATURES)} prices in 0..{HIGHEST_PRICE}, got {prices}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +106,9 @@ class TileTable:
                 raise ValueError(f"level {level} has no price for the dense variant")
 
     def fields(self) -> dict[str, Field]:
-        """The plan fields `cost_VARIANT_LEVEL`: the prices, one class behind the other."""
+        """The plan fields `cost_VARIANT_LEVEL`: the prices."""
         return {
-            f"cost_{variant}_{level}": tuple(chain.from_iterable(cost.prices))
+            f"cost_{variant}_{level}": cost.prices
             for level, costs in self.costs.items()
             for variant, cost in costs.items()
         }
@@ -152,35 +146,97 @@ def features_of(variant: str, work: Work) -> tuple[float, ...]:
         variant: One of `VARIANTS`.
         work: The contraction.
     """
-    rows, k, panels, counts = work.rows, work.k, work.panels, work.counts
-    scanned, written = rows * k if work.scanned else 0, panels * rows
+    amounts = _dense(work) if variant == "dense" else _sparse(variant, work)
+    written = work.panels * work.rows
+    amounts |= {"launch": 1, "written": written}
+    amounts["uncached"] = written if written >= LARGE_ROWS else 0
+    return tuple(amounts.get(name, 0) for name in FEATURES)
+
+
+def _dense(work: Work) -> dict[str, float]:
+    full, rest = divmod(work.rows, TILE_ROWS)
+    padded = TILE_ROWS if rest > PAIR_ROWS else PAIR_ROWS if rest else 0
+    streamed = work.panels * work.k
+    return {
+        "streamed": streamed,
+        "steps": streamed * (full * TILE_ROWS + padded),
+        "visits": work.panels * (full + (rest > 0)),
+    }
+
+
+def _sparse(variant: str, work: Work) -> dict[str, float]:
+    rows, panels, counts = work.rows, work.panels, work.counts
     passes = -(-rows // work.row_block)
-    names = ("columns", "columns16", "runs")
-    columns, pages, runs = (panels * passes * counts[name] for name in names)
-    if variant == "dense":
-        tiles, again = -(-rows // TILE_ROWS), panels * k * -(-rows // DENSE_ROWS)
-        return (1, panels * k * rows, panels * tiles, 0, 0, panels * k, written, again, 0, 0)
+    amounts: dict[str, float] = {"scanned": rows * work.k if work.scanned else 0}
+    if variant in BLOCK_WIDTHS:
+        width, pieces = BLOCK_WIDTHS[variant], counts[variant]
+        lists = min(pieces, passes * counts[f"columns{width}"])
+        # a list ends with half a register tile where that is enough
+        register_tiles = pieces / LISTED_ROWS + lists / (2 * LISTED_ROWS)
+        return amounts | {
+            "listed": pieces * width,
+            "lists": lists,
+            "runs": panels * min(lists, passes * counts[f"runs{width}"]),
+            "streamed": panels * lists * width,
+            "steps": panels * register_tiles * LISTED_ROWS * width,
+            "visits": panels * register_tiles,
+        }
+    amounts["streamed"] = panels * passes * counts["columns"]
+    amounts["runs"] = panels * passes * counts["runs"]
     if variant == "row":
-        found = counts["elements"]
-        visits = written * work.k_blocks
-        return (1, panels * found, visits, scanned, found, columns, written, 0, pages, runs)
-    if variant in TILE_HEIGHTS:
-        height, lists = TILE_HEIGHTS[variant], counts[variant]
-        found = lists * min(height, rows)
-        visits, again = panels * -(-rows // height), panels * lists
-        return (1, panels * found, visits, scanned, found, columns, written, again, pages, runs)
-    width, pieces = BLOCK_WIDTHS[variant], counts[variant]
-    lists = min(pieces, passes * counts[f"columns{width}"])
-    # a list ends with half a register tile where that is enough
-    register_tiles = pieces / LISTED_ROWS + lists / (2 * LISTED_ROWS)
-    steps = panels * register_tiles * LISTED_ROWS * width
-    found, pages, columns = pieces * width, panels * lists, panels * lists * width
-    runs = panels * min(lists, passes * counts[f"runs{width}"])
-    return (1, steps, panels * register_tiles, scanned, found, columns, written, 0, pages, runs)
+        entries = counts["elements"]
+        return amounts | {
+            "listed": entries,
+            "lists": rows * work.k_blocks,
+            "reread": panels * _far_rows(work),
+            "steps": panels * entries,
+            "visits": panels * rows * work.k_blocks,
+        }
+    height, entries = TILE_HEIGHTS[variant], counts[variant]
+    lists = max(1, -(-rows // height))
+    last = max(0, rows - (lists - 1) * height)
+    strips = ((lists - 1) * height + -(-last // LISTED_ROWS) * LISTED_ROWS) / LISTED_ROWS
+    listed = entries * strips * LISTED_ROWS / lists
+    return amounts | {
+        "listed": listed,
+        "lists": lists,
+        "pages": panels * passes * counts["columns16"],
+        "reread": panels * entries,
+        "steps": panels * listed,
+        "visits": panels * strips * (1 + entries / lists / CHUNK),
+    }
+
+
+def _far_rows(work: Work) -> int:
+    """How many rows of B the row lists find in the second-level cache, of each panel.
+
+    They find the others in the first-level cache: k blocks are cut so that all stay there; else
+    all of 32 or 8 neighbouring rows of A do, if these need few.
+    """
+    counts = work.counts
+    if work.k_blocks > 1 or counts["columns"] <= NEAR_ROWS:
+        return 0
+    for name in ("tile32", "tile8"):
+        if counts[name] <= NEAR_ROWS * -(-work.rows // TILE_HEIGHTS[name]):
+            return counts[name]
+    return counts["elements"]
+
+
+def time_of(prices: Prices, variant: str, amounts: tuple[float, ...]) -> float:
+    """What a variant is predicted to take, femtoseconds.
+
+    Args:
+        prices: Of its features.
+        variant: One of `VARIANTS`.
+        amounts: Its features.
+    """
+    each = [amount * price for amount, price in zip(amounts, prices, strict=True)]
+    streamed, computed = each[STREAMED], sum(each[COMPUTED])
+    if variant not in OVERLAPPING:
+        return sum(each)
+    return sum(each[:STREAMED]) + math.sqrt(streamed * streamed + computed * computed)
 
 
 def predicted_us(cost: VariantCost, variant: str, work: Work) -> float:
     """What a variant is predicted to take, microseconds."""
-    amounts = features_of(variant, work)
-    prices = cost.prices[reuse_class(amounts)]
-    return sum(a * p for a, p in zip(amounts, prices, strict=True)) / FEMTOSECONDS
+    return time_of(cost.prices, variant, features_of(variant, work)) / FEMTOSECONDS

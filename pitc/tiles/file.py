@@ -13,7 +13,6 @@ from pitc.errors import ArtifactError, UsageError
 from pitc.ir.tiles import (
     FEATURES,
     HIGHEST_PRICE,
-    REUSE,
     VARIANTS,
     TileTable,
     VariantCost,
@@ -24,9 +23,8 @@ from pitc.options import Level
 SCHEMA = 1
 MEND = "pitc tune makes a new one"
 
-CLASSES = len(REUSE) + 1
 Price = Annotated[int, Field(ge=0, le=HIGHEST_PRICE)]
-PricesOfClass = Annotated[list[Price], Field(min_length=len(FEATURES), max_length=len(FEATURES))]
+Prices = Annotated[list[Price], Field(min_length=len(FEATURES), max_length=len(FEATURES))]
 
 
 class _Record(BaseModel):
@@ -51,11 +49,11 @@ class Cost(_Record):
     """Prices of one variant, and how well they predict.
 
     Args:
-        prices: Per class of reuse and feature.
+        prices: Per feature.
         error: Median and 95th percentile of the relative error over the measured points.
     """
 
-    prices: list[PricesOfClass] = Field(min_length=CLASSES, max_length=CLASSES)
+    prices: Prices
     error: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
 
 
@@ -122,13 +120,12 @@ class TilesFile(_Record):
     schema_version: int = SCHEMA
     unit: Literal["femtoseconds"] = "femtoseconds"
     features: list[str] = list(FEATURES)
-    reuse: list[int] = list(REUSE)
     levels: dict[Level, Measured]
 
     @model_validator(mode="after")
     def _ours(self) -> "TilesFile":
-        if self.features != list(FEATURES) or self.reuse != list(REUSE):
-            raise ValueError("its features or classes are not those of this version")
+        if self.features != list(FEATURES):
+            raise ValueError("its features are not those of this version")
         return self
 
     def table(self) -> TileTable:
@@ -136,7 +133,7 @@ class TilesFile(_Record):
         return TileTable({level: table_of(each) for level, each in self.levels.items()})
 
     def text(self) -> str:
-        """The file; each class of prices is one line, and each point a row of a table."""
+        """The file; prices of a variant are one line, and each point a row of a table."""
         body = self.model_dump(mode="json")
         lines: list[str] = []
 
@@ -151,7 +148,7 @@ class TilesFile(_Record):
                 "rows": [as_line(row) for row in table["rows"]],
             }
             for cost in each["costs"].values():
-                cost["prices"] = [as_line(prices) for prices in cost["prices"]]
+                cost["prices"] = as_line(cost["prices"])
         text = json.dumps(body, indent=1)
         return re.sub(r'"@(\d+)@"', lambda found: lines[int(found[1])], text) + "\n"
 
@@ -193,10 +190,7 @@ def _from_table(table: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def table_of(measured: Measured) -> Mapping[str, VariantCost]:
     """The prices of one level as values."""
-    return {
-        variant: VariantCost(tuple(tuple(p) for p in cost.prices))
-        for variant, cost in measured.costs.items()
-    }
+    return {variant: VariantCost(tuple(cost.prices)) for variant, cost in measured.costs.items()}
 
 
 def point_of(n: int, pattern: str, density: float, work: Work, us: Mapping[str, float]) -> Point:

@@ -1,33 +1,43 @@
-"""Prices from measured points: non-negative least squares on relative errors."""
+"""Prices from measured points: least squares on the logarithms of times, no price below 0.
+
+What decides is how the times of variants compare at one point. What all of them share there, slow
+memory at that minute or the noise of a neighbour, decides nothing. So errors are taken relative to
+the mean error of their point, which itself counts little.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress, product
 
 import numpy as np
 import numpy.typing as npt
 
 from pitc.ir.tiles import (
+    COMPUTED,
     FEATURES,
     FEMTOSECONDS,
     HIGHEST_PRICE,
+    OVERLAPPING,
+    STREAMED,
     VARIANTS,
-    Prices,
     VariantCost,
     features_of,
-    predicted_us,
-    reuse_class,
 )
-from pitc.tiles.file import CLASSES, Point
+from pitc.tiles.file import Point
 from pitc.timing import spread
 
 Array = npt.NDArray[np.float64]
 
-ROUNDS = 8
-TOLERATED = 0.3
-"""A point that is further off counts less: it may have been disturbed."""
-FAR = 1.5
+ROUNDS = 10
+TOLERATED = 0.15
+"""A time that is further off counts less: it may have been disturbed."""
+FAR = 1.1
 """Where a variant takes more times what the best one takes, its prediction matters less."""
+FAR_POWER = 4
+WRONG = 1.05
+"""Where the choice takes so many times what the best one takes, both count twice."""
+SHARED = 0.05
+"""Weight of an error that all variants share at a point."""
+RIDGE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,66 +64,169 @@ def fit_costs(
 
     Args:
         points: What was measured.
-        otherwise: Prices of variants and classes of reuse without points.
+        otherwise: Prices of variants without points.
     """
+    measured = [v for v in VARIANTS if any(v in p.us for p in points)]
+    known = {v: c for v, c in (otherwise or {}).items() if v not in measured}
+    fitted = _fit(points, measured) if measured else {}
     found: dict[str, Fit] = {}
     for variant in VARIANTS:
-        mine = [p for p in points if variant in p.us]
-        known = (otherwise or {}).get(variant)
-        if not mine and known is None:
-            continue
-        classes = [[p for p in mine if _class(variant, p) == c] for c in range(CLASSES)]
-        cost = VariantCost(
-            tuple(
-                _fit_one(variant, here or mine) if here or not known else known.prices[c]
-                for c, here in enumerate(classes)
-            )
-        )
-        errors = [abs(predicted_us(cost, variant, p.counted()) / p.us[variant] - 1) for p in mine]
-        told = spread(errors or [0.0])
-        found[variant] = Fit(cost, told.median, told.p95, len(mine))
+        if variant in fitted:
+            prices, errors = fitted[variant]
+            told = spread(errors)
+            found[variant] = Fit(VariantCost(prices), told.median, told.p95, len(errors))
+        elif variant in known:
+            found[variant] = Fit(known[variant], 0.0, 0.0, 0)
     return found
 
 
-def _class(variant: str, point: Point) -> int:
-    return reuse_class(features_of(variant, point.counted()))
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Times of some variants, microseconds [points, variants], where `there`; 1 where not."""
+
+    us: Array
+    there: npt.NDArray[np.bool_]
+
+    def importance(self) -> Array:
+        """How much each time matters, 0..1."""
+        best = np.where(self.there, self.us, np.inf).min(axis=1)
+        near = np.minimum(1.0, FAR * best[:, None] / self.us)
+        return np.where(self.there, near**FAR_POWER, 0.0)
+
+    def wrong(self, predicted: Array) -> Array:
+        """1, but up to 3 for the choice and for the best variant where that is another one."""
+        rows = np.arange(len(self.us))
+        us = np.where(self.there, self.us, np.inf)
+        chosen = np.where(self.there, predicted, np.inf).argmin(axis=1)
+        best = us.argmin(axis=1)
+        lost = np.log(us[rows, chosen] / us[rows, best]) / np.log(WRONG)
+        found = np.ones_like(us)
+        for variant in (chosen, best):
+            found[rows, variant] += np.clip(lost, 0.0, 2.0)
+        return found
 
 
-def _fit_one(variant: str, points: Sequence[Point]) -> Prices:
-    times = np.array([p.us[variant] for p in points]) * FEMTOSECONDS
-    amounts = np.array([features_of(variant, p.counted()) for p in points]) / times[:, None]
-    best = np.array([min(p.us.values()) for p in points]) * FEMTOSECONDS
-    importance = np.minimum(1.0, FAR * best / times)
-    weights = importance
-    prices = np.zeros(len(FEATURES))
+def _fit(
+    points: Sequence[Point], variants: Sequence[str]
+) -> dict[str, tuple[tuple[int, ...], list[float]]]:
+    """Prices of variants, and the relative errors of what they predict."""
+    work = [p.counted() for p in points]
+    us = np.array([[p.us.get(v, np.nan) for v in variants] for p in points])
+    there = ~np.isnan(us)
+    times = _Times(np.where(there, us, 1.0), there)
+    amounts = [np.array([features_of(v, w) for w in work]) / FEMTOSECONDS for v in variants]
+    importance = times.importance()
+    prices = [
+        _alone(_slopes(v, a, None) / times.us[:, [j]], importance[:, j])
+        for j, (v, a) in enumerate(zip(variants, amounts, strict=True))
+    ]
     for _ in range(ROUNDS):
-        prices = non_negative(amounts * weights[:, None], weights)
-        off = np.abs(amounts @ prices - 1)
-        weights = importance * np.sqrt(np.minimum(1.0, TOLERATED / np.maximum(off, 1e-12)))
-    return tuple(min(round(float(p)), HIGHEST_PRICE) for p in prices)
+        slopes = [_slopes(v, a, p) for v, a, p in zip(variants, amounts, prices, strict=True)]
+        predicted = _predicted(slopes, prices)
+        error = np.log(predicted / times.us)
+        shared = (importance * error).sum(axis=1) / importance.sum(axis=1)
+        weights = importance * times.wrong(predicted) * _trust(error - shared[:, None])
+        relative = [s / predicted[:, [j]] for j, s in enumerate(slopes)]
+        both = _together(relative, weights, 1 - error, SHARED * _trust(shared))
+        step = np.split(both, len(variants))
+        prices = [(p + q) / 2 for p, q in zip(prices, step, strict=True)]
+    whole = [np.minimum(np.round(p), HIGHEST_PRICE) for p in prices]
+    slopes = [_slopes(v, a, p) for v, a, p in zip(variants, amounts, whole, strict=True)]
+    errors = np.abs(_predicted(slopes, whole) / times.us - 1)
+    return {
+        v: (tuple(int(p) for p in whole[j]), errors[there[:, j], j].tolist())
+        for j, v in enumerate(variants)
+    }
 
 
-def non_negative(a: Array, b: Array) -> Array:
-    """The x >= 0 with the smallest |a x - b|: the best of all choices of columns.
+def _trust(error: Array) -> Array:
+    return np.minimum(1.0, TOLERATED / np.maximum(np.abs(error), 1e-9))
+
+
+def _predicted(slopes: Sequence[Array], prices: Sequence[Array]) -> Array:
+    each = [s @ p for s, p in zip(slopes, prices, strict=True)]
+    return np.maximum(np.stack(each, axis=1), 1e-6)
+
+
+def _slopes(variant: str, amounts: Array, prices: Array | None) -> Array:
+    """What the time grows by per femtosecond of each price [points, features].
+
+    Their sum, times the prices, is the time itself, which is homogeneous in the prices. Without
+    prices half of each square is taken for what is streamed, half for what is computed.
+    """
+    if variant not in OVERLAPPING:
+        return amounts
+    slopes = amounts.copy()
+    if prices is None:
+        slopes[:, STREAMED : COMPUTED.stop] *= np.sqrt(0.5)
+        return slopes
+    streamed = amounts[:, STREAMED] * prices[STREAMED]
+    computed = amounts[:, COMPUTED] @ prices[COMPUTED]
+    both = np.maximum(np.hypot(streamed, computed), 1e-30)
+    slopes[:, STREAMED] *= streamed / both
+    slopes[:, COMPUTED] *= (computed / both)[:, None]
+    return slopes
+
+
+def _alone(relative: Array, importance: Array) -> Array:
+    """Prices that make the relative errors of one variant small."""
+    weighted = relative * importance[:, None] ** 2
+    return non_negative(weighted.T @ relative, weighted.sum(axis=0))
+
+
+def _together(relative: Sequence[Array], weights: Array, target: Array, shared: Array) -> Array:
+    """Prices of all variants, one behind the other, with small errors within each point.
 
     Args:
-        a: Matrix with at most about ten columns.
-        b: As many numbers as it has rows.
+        relative: By variant, slopes over predictions [points, features].
+        weights: [points, variants].
+        target: What slopes times prices are to be [points, variants].
+        shared: Weight of the mean error of each point, 0..1 [points].
     """
-    size = np.sqrt((a * a).sum(axis=0))
+    width = len(FEATURES)
+    size = width * len(relative)
+    square, side = np.zeros((size, size)), np.zeros(size)
+    for j, rows in enumerate(relative):
+        at = slice(j * width, (j + 1) * width)
+        weighted = rows * weights[:, [j]]
+        square[at, at] = weighted.T @ rows
+        side[at] = weighted.T @ target[:, j]
+    total = weights.sum(axis=1)
+    share = weights / total[:, None]
+    mean = np.concatenate([rows * share[:, [j]] for j, rows in enumerate(relative)], axis=1)
+    weighted = mean * (total * (1 - shared))[:, None]
+    square -= weighted.T @ mean
+    side -= weighted.T @ (share * target).sum(axis=1)
+    return non_negative(square, side)
+
+
+def non_negative(square: Array, side: Array) -> Array:
+    """The x >= 0 with the smallest x @ square @ x / 2 - side @ x, by active sets.
+
+    Args:
+        square: Symmetric, no eigenvalue below 0.
+        side: As many numbers as it has rows.
+    """
+    size = np.sqrt(np.diag(square))
     size[size == 0] = 1.0
-    scaled = a / size
-    square, side = scaled.T @ scaled, scaled.T @ b
-    best: Array = np.zeros(a.shape[1])
-    least = 0.0
-    for chosen in product((False, True), repeat=a.shape[1]):
-        columns = list(compress(range(a.shape[1]), chosen))
-        if not columns:
-            continue
-        x = np.linalg.lstsq(square[np.ix_(columns, columns)], side[columns], rcond=1e-12)[0]
-        gained = float(-(side[columns] @ x))
-        if x.min() >= 0 and gained < least:
-            least, best = gained, np.zeros(a.shape[1])
-            best[columns] = x
-    found: Array = best / size
+    scaled = square / np.outer(size, size) + RIDGE * np.eye(len(side))
+    wanted = side / size
+    x = np.zeros(len(side))
+    free = np.zeros(len(side), bool)
+    for _ in range(10 * len(side)):
+        gradient = np.where(free, 0.0, wanted - scaled @ x)
+        if gradient.max() <= 1e-10 * np.abs(wanted).max():
+            break
+        free[gradient.argmax()] = True
+        while True:
+            step = np.zeros(len(side))
+            step[free] = np.linalg.solve(scaled[np.ix_(free, free)], wanted[free])
+            low = free & (step <= 0)
+            if not low.any():
+                break
+            x += (x[low] / (x[low] - step[low])).min() * (step - x)
+            free &= x > 1e-15
+            x[~free] = 0.0
+        x = step
+    found: Array = x / size
     return found

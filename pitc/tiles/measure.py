@@ -4,7 +4,6 @@ Before each run so much other memory is read that nothing of the weights is left
 come from memory, as those of the next layer of a real model do.
 """
 
-import json
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,11 +17,11 @@ import numpy as np
 from pitc.ir.tiles import FEATURES, VARIANTS, TileTable, VariantCost, Work
 from pitc.machine import cpu_caches
 from pitc.tiles.patterns import Array
+from pitc.trace import Decision, take_trace, traced_session
 
 if TYPE_CHECKING:
     import onnx
 
-PREFIX = "ep.pitexecutionprovider."
 LARGEST_CACHE = 128 << 20
 """Bytes that are assumed where the system does not tell."""
 LEAST_SHARE = 0.95
@@ -34,44 +33,8 @@ HOPELESS = 4.0
 
 #: Everything is offered, whatever it costs.
 OFFER_ALL = TileTable(
-    {
-        level: dict.fromkeys(VARIANTS, VariantCost.same((0,) * len(FEATURES)))
-        for level in ("v4", "v3")
-    }
+    {level: dict.fromkeys(VARIANTS, VariantCost((0,) * len(FEATURES))) for level in ("v4", "v3")}
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """One line of a trace.
-
-    Args:
-        work: What was counted.
-        predicted_us: By variant.
-        features: By variant.
-        chosen: What has run.
-        measured_us: What it took.
-    """
-
-    work: Work
-    predicted_us: Mapping[str, float]
-    features: Mapping[str, tuple[float, ...]]
-    chosen: str
-    measured_us: float
-
-    @classmethod
-    def parse(cls, line: str) -> "Decision":
-        """Read a line of JSON."""
-        body = json.loads(line)
-        names = ("rows", "k", "panels", "row_block", "k_blocks", "scanned", "counts")
-        each = body["candidates"]
-        return cls(
-            Work(**{name: body[name] for name in names}),
-            {v: c["predicted_us"] for v, c in each.items()},
-            {v: tuple(c["features"]) for v, c in each.items()},
-            body["chosen"],
-            body["measured_us"],
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +58,6 @@ class Contractions:
     def __init__(self, sessions: Mapping[str, Any], traces: Path) -> None:
         self._sessions, self._traces = sessions, traces
         self._order = np.random.default_rng(0)
-        self._read = dict.fromkeys(sessions, 0)
         self._flood = np.ones(cache_bytes() // 4 * 2, np.float32)
 
     def time(
@@ -134,16 +96,8 @@ class Contractions:
         wall, cpu = time.perf_counter(), time.thread_time()
         self._sessions[variant].run(None, {"x": a})
         share = (time.thread_time() - cpu) / max(time.perf_counter() - wall, 1e-9)
-        decision = self._last_line(variant)
+        (decision,) = take_trace(self._traces / variant)
         return decision, Sample(share < LEAST_SHARE, decision.measured_us)
-
-    def _last_line(self, variant: str) -> Decision:
-        path = self._traces / variant
-        with path.open("rb") as file:
-            file.seek(self._read[variant])
-            text = file.read()
-        self._read[variant] += len(text)
-        return Decision.parse(text.decode())
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -202,20 +156,12 @@ def contractions(
         level: CPU level of the kernels.
         table: The prices in the model.
     """
-    import onnxruntime
-
     from pitc import api
 
     with tempfile.TemporaryDirectory(prefix="pitc-tune-") as folder:
         traces = Path(folder)
         compiled = api.compile(product_model(k, n), f"cpu:{level}", tiles=table)
-        sessions = {}
-        for variant in VARIANTS:
-            options = onnxruntime.SessionOptions()
-            options.log_severity_level = 4
-            options.intra_op_num_threads = options.inter_op_num_threads = 1
-            words = {"variant": variant, "trace": str(traces / variant), "cpu_level": level}
-            for key, value in words.items():
-                options.add_session_config_entry(f"{PREFIX}{key}", value)
-            sessions[variant] = compiled.session(options)
+        sessions = {
+            v: traced_session(compiled, traces / v, variant=v, cpu_level=level) for v in VARIANTS
+        }
         yield Contractions(sessions, traces)

@@ -87,27 +87,31 @@ class Grid:
         return list(dict.fromkeys(found))
 
 
+def spread_sizes(count: int, low: int = 200, high: int = 8192) -> tuple[tuple[int, int], ...]:
+    """Rows and columns of matrices, evenly spread on logarithmic axes; always the same ones."""
+    steps = 0.7548776662466927, 0.5698402909980532  # their multiples, modulo 1, lie far apart
+    return tuple(
+        (
+            round(low * (high / low) ** (i * steps[0] % 1)),
+            round(low * (high / low) ** (i * steps[1] % 1)),
+        )
+        for i in range(1, count + 1)
+    )
+
+
 FULL = Grid(
-    sizes=(
-        (256, 256),
-        (1024, 1024),
-        (768, 3072),
-        (3072, 768),
-        (2048, 2048),
-        (2048, 8192),
-        (8192, 2048),
-    ),
+    sizes=spread_sizes(56),
     rows=(1, 2, 4, 7, 12, 20, 33, 64, 150, 512, 2048),
-    cases=11,
-    most=1 << 33,
-    rounds=6,
+    cases=2,
+    most=1 << 32,
+    rounds=12,
 )
 QUICK = Grid(
-    sizes=((256, 256), (768, 3072), (2048, 2048)),
+    sizes=spread_sizes(12),
     rows=(1, 4, 7, 20, 64, 512),
-    cases=6,
-    most=1 << 31,
-    rounds=3,
+    cases=2,
+    most=1 << 30,
+    rounds=6,
 )
 
 
@@ -206,7 +210,7 @@ def text_of(case: Case) -> str:
 
 def _cost(fit: Fit) -> Cost:
     error = round(fit.median, 4), round(fit.p95, 4)
-    return Cost(prices=[list(p) for p in fit.cost.prices], error=list(error))
+    return Cost(prices=list(fit.cost.prices), error=list(error))
 
 
 def _versions() -> dict[str, str]:

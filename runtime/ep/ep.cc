@@ -136,6 +136,8 @@ std::unique_ptr<Operation> Ep::MakeOperation(const Plan& plan, const std::string
     return MakeFfn(*ffn, LoadKernel(plan.library, "gather_gemm" + ffn->first_suffix, graph),
                    MakeContraction(plan, ffn->second, name, graph));
   }
+  if (auto* right = std::get_if<ContractRightPlan>(&plan.body))
+    return MakeContractRight(*right, MakeRightContraction(plan, *right, name, graph));
   Kernel kernel = LoadKernel(plan.library, plan.kernel, graph);
   if (auto* gemm = std::get_if<GatherGemmPlan>(&plan.body))
     return MakeGatherGemm(*gemm, std::move(kernel));
@@ -147,14 +149,30 @@ std::unique_ptr<Operation> Ep::MakeOperation(const Plan& plan, const std::string
 
 Contraction Ep::MakeContraction(const Plan& plan, const ContractPlan& contract,
                                 const std::string& name, const OrtGraph* graph) const {
-  const auto load = [&](const char* family) {
-    return LoadKernel(plan.library, family + contract.suffix, graph);
-  };
-  ContractionKernels kernels{load("gather_gemm"), load("contract_row"), load("contract_tile"),
-                             load("contract_block")};
-  const bool v4 = level_ == CpuLevel::kV4;
-  return Contraction(v4 ? contract.costs_v4 : contract.costs_v3, level_, std::move(kernels),
-                     {name, trace_, variant_});
+  ContractionKernels kernels{LoadKernel(plan.library, plan.kernel, graph),
+                             LoadListKernels(plan.library, contract.suffix, graph)};
+  return Contraction(CostsOf(contract), level_, std::move(kernels), {name, trace_, variant_});
+}
+
+RightContraction Ep::MakeRightContraction(const Plan& plan, const ContractRightPlan& right,
+                                          const std::string& name, const OrtGraph* graph) const {
+  const std::string& library = plan.library;
+  const std::string swrite = "swrite_columns" + right.swrite_suffix;
+  RightKernels kernels{LoadKernel(library, plan.kernel, graph),
+                       LoadListKernels(library, right.listed_suffix, graph),
+                       LoadKernel(library, swrite, graph)};
+  return RightContraction(CostsOf(right.contract), level_, std::move(kernels),
+                          {name, trace_, variant_});
+}
+
+const CostTable& Ep::CostsOf(const ContractPlan& contract) const {
+  return level_ == CpuLevel::kV4 ? contract.costs_v4 : contract.costs_v3;
+}
+
+ListKernels Ep::LoadListKernels(const std::string& library, const std::string& suffix,
+                                const OrtGraph* graph) const {
+  const auto load = [&](const char* family) { return LoadKernel(library, family + suffix, graph); };
+  return {load("contract_row"), load("contract_tile"), load("contract_block")};
 }
 
 Kernel Ep::LoadKernel(const std::string& library, const std::string& symbol,

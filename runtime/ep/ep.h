@@ -23,6 +23,11 @@ class Ep : public OrtEp {
                                            const OrtGraph* graph) const;
   Contraction MakeContraction(const Plan& plan, const ContractPlan& contract,
                               const std::string& name, const OrtGraph* graph) const;
+  RightContraction MakeRightContraction(const Plan& plan, const ContractRightPlan& right,
+                                        const std::string& name, const OrtGraph* graph) const;
+  const CostTable& CostsOf(const ContractPlan& contract) const;
+  ListKernels LoadListKernels(const std::string& library, const std::string& suffix,
+                              const OrtGraph* graph) const;
   Kernel LoadKernel(const std::string& library, const std::string& symbol,
                     const OrtGraph* graph) const;
 

@@ -8,6 +8,22 @@
 
 namespace pitc {
 
+const float* ReadBias(const RunContext& run, int* next, const GatherGemmPlan& plan, int64_t columns,
+                      Arena::Scope& scratch) {
+  const float* bias = nullptr;
+  if (plan.bias) {
+    const Tensor t = run.FloatInput((*next)++, "bias", 1, 1);
+    Expect(t.shape.dims[0] == plan.n, t, "as float32 [", plan.n, "]");
+    bias = t.Floats();
+  }
+  if (bias && columns == plan.n) return bias;
+  auto* padded = scratch.Array<float>(columns);
+  const int64_t given = bias ? plan.n : 0;
+  std::copy_n(bias, given, padded);
+  std::fill(padded + given, padded + columns, 0.0f);
+  return padded;
+}
+
 Panels ReadPanels(const RunContext& run, int* next, const char* role, const GatherGemmPlan& plan,
                   Arena::Scope& scratch) {
   const Tensor b = run.FloatInput((*next)++, role, 3, 3);
@@ -16,20 +32,7 @@ Panels ReadPanels(const RunContext& run, int* next, const char* role, const Gath
          "as [ceil(", plan.n, " / NR), ", plan.k, ", NR]");
   Product({panels, plan.k, width}, role);
 
-  const float* bias = nullptr;
-  if (plan.bias) {
-    const Tensor t = run.FloatInput((*next)++, "bias", 1, 1);
-    Expect(t.shape.dims[0] == plan.n, t, "as float32 [", plan.n, "]");
-    bias = t.Floats();
-  }
-  const int64_t columns = panels * width;
-  if (!bias || columns != plan.n) {
-    auto* padded = scratch.Array<float>(columns);
-    const int64_t given = bias ? plan.n : 0;
-    std::copy_n(bias, given, padded);
-    std::fill(padded + given, padded + columns, 0.0f);
-    bias = padded;
-  }
+  const float* const bias = ReadBias(run, next, plan, panels * width, scratch);
   return {b.Floats(), panels, plan.k, width, bias};
 }
 

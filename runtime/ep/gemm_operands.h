@@ -16,6 +16,10 @@ struct Panels {
   const float* bias = nullptr;
 };
 
+// One number per column of `columns` / 64 panels: the next input, or zeros where the plan has no
+// bias.
+const float* ReadBias(const RunContext& run, int* next, const GatherGemmPlan& plan, int64_t columns,
+                      Arena::Scope& scratch);
 // Inputs `*next` and, if there is one, the bias behind it.
 Panels ReadPanels(const RunContext& run, int* next, const char* role, const GatherGemmPlan& plan,
                   Arena::Scope& scratch);

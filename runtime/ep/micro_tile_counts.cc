@@ -3,6 +3,7 @@
 #include <cstring>
 #include <functional>
 #include <iterator>
+#include <numeric>
 
 #include "cpu_targets.h"
 #include "micro_tiles.h"
@@ -11,215 +12,227 @@ namespace pitc {
 namespace {
 
 // Inlined into functions with a target each, whose vectors it then uses.
-#define PITC_INLINE inline __attribute__((always_inline))
+#define PITC_INLINE __attribute__((always_inline))
 
-// Works on kBytes of a row's bits at a time, the size of a machine's vectors.
+constexpr int64_t kLow = kStripHeights[0], kHigh = kStripHeights[1];
+static_assert(kLow == 8 && kHigh == 32, "CountBlock counts eights, and its bytes hold 32 of them");
+
+alignas(64) constexpr uint64_t kDeadRow[8] = {};
+
+// Works on kBytes of a row's bits at a time, and on half as many where fewer are left.
 template <int kBytes>
 struct Counter {
   typedef uint64_t Words __attribute__((vector_size(kBytes)));
   typedef uint32_t Halves __attribute__((vector_size(kBytes)));
   typedef uint16_t Quarters __attribute__((vector_size(kBytes)));
-  typedef uint8_t Bytes __attribute__((vector_size(kBytes)));
+  using Rest = Counter<kBytes / 2>;
   static constexpr int64_t kWords = kBytes / 8;
 
-  static PITC_INLINE void Load(const uint64_t* words, int64_t n, Words* v) {
-    if (n >= kWords) {
-      memcpy(v, words, sizeof *v);
-    } else {
-      *v = Words{};
-      memcpy(v, words, static_cast<size_t>(n) * sizeof *words);
-    }
-  }
-
-  // Adds the number of set bits of each byte.
-  static PITC_INLINE void AddSetBits(const Words& words, Bytes* counts) {
+  // Adds the number of set bits of each byte to that byte.
+  static PITC_INLINE void AddSetBits(const Words& words, Words* counts) {
     Words v = words;
     v -= v >> 1 & 0x5555555555555555;
     v = (v & 0x3333333333333333) + (v >> 2 & 0x3333333333333333);
-    *counts += reinterpret_cast<Bytes>((v + (v >> 4)) & 0x0f0f0f0f0f0f0f0f);
+    *counts += (v + (v >> 4)) & 0x0f0f0f0f0f0f0f0f;
   }
 
-  // Adds the byte counters, at most 255 each, to the sums of their words, and clears them.
-  static PITC_INLINE void Flush(Bytes* counts, Words* sums) {
-    Words v = reinterpret_cast<Words>(*counts);
-    v = (v & 0x00ff00ff00ff00ffu) + (v >> 8 & 0x00ff00ff00ff00ffu);
-    v = (v & 0x0000ffff0000ffffu) + (v >> 16 & 0x0000ffff0000ffffu);
-    *sums += (v & 0xffffffffu) + (v >> 32);
-    *counts = Bytes{};
+  // Adds lanes of kBits bits to the sums of their words.
+  template <int kBits>
+  static PITC_INLINE void AddLanes(const Words& lanes, Words* sums) {
+    Words v = lanes;
+    if (kBits <= 8) v = (v & 0x00ff00ff00ff00ff) + (v >> 8 & 0x00ff00ff00ff00ff);
+    if (kBits <= 16) v = (v & 0x0000ffff0000ffff) + (v >> 16 & 0x0000ffff0000ffff);
+    if (kBits <= 32) v = (v & 0xffffffff) + (v >> 32);
+    *sums += v;
   }
 
-  template <class Vector>
-  static int64_t Sum(const Vector& v) {
-    int64_t sum = 0;
-    for (size_t i = 0; i < sizeof v / sizeof v[0]; ++i) sum += static_cast<int64_t>(v[i]);
-    return sum;
+  static PITC_INLINE int64_t Sum(const Words& v) {
+    int64_t words[kWords];
+    memcpy(words, &v, sizeof v);
+    return std::accumulate(words, words + kWords, int64_t{0});
   }
 
-  // Per lane of 16, 32 or 64 bits, of how many vectors it is 0.
-  struct DeadLanes {
-    Quarters of16{};
-    Halves of32{};
-    Words of64{};
+  // Adds 1 to each lane that is 0 in v.
+  template <class Lanes>
+  static PITC_INLINE void AddDead(const Words& v, Lanes* dead) {
+    *dead -= reinterpret_cast<Lanes>(reinterpret_cast<Lanes>(v) == 0);
+  }
+
+  // One vector of each of some rows.
+  struct Block {
+    Words digits[3]{};  // in binary, how many elements of each column live, modulo 8
+    Quarters dead16{};
+    Halves dead32{};
+    Words dead64{};
   };
 
-  static PITC_INLINE void AddDead(const Words& v, DeadLanes* dead) {
-    dead->of16 -= reinterpret_cast<Quarters>(reinterpret_cast<Quarters>(v) == 0);
-    dead->of32 -= reinterpret_cast<Halves>(reinterpret_cast<Halves>(v) == 0);
-    dead->of64 -= reinterpret_cast<Words>(v == 0);
-  }
-
-  // Adds, over all lanes, those of `vectors` that are not 0, and the steps of `tile` that they
-  // take.
-  template <class Vector>
-  static PITC_INLINE void AddLive(const Vector& dead, int64_t vectors, int64_t tile, int64_t* live,
-                                  int64_t* steps) {
-    constexpr size_t kLanes = sizeof dead / sizeof dead[0];
-    decltype(+dead[0]) lanes[kLanes];
-    for (size_t i = 0; i < kLanes; ++i) lanes[i] = dead[i];
-    // n * inverse >> 32 == n / tile while n * tile < 2^32.
-    const uint64_t inverse = (uint64_t{1} << 32) / static_cast<uint64_t>(tile) + 1;
-    for (const auto lane : lanes) {
-      const auto count = static_cast<uint64_t>(vectors - static_cast<int64_t>(lane));
-      *live += static_cast<int64_t>(count);
-      *steps += static_cast<int64_t>((count + static_cast<uint64_t>(tile) - 1) * inverse >> 32);
+  // Counts rows r..r + kRows, as far as there are so many, and or-s them to `any`. Bits of `carry`
+  // stand for kRows live elements of a column each, which are still to be added to the digits.
+  template <int kRows>
+  static PITC_INLINE void AddRows(const uint64_t* bits, int64_t r, int64_t rows, int64_t stride,
+                                  Block* block, Words* any, Words* carry) {
+    if constexpr (kRows == 1) {
+      memcpy(carry, r < rows ? bits + r * stride : kDeadRow, sizeof *carry);
+      AddDead(*carry, &block->dead16);
+      AddDead(*carry, &block->dead32);
+      AddDead(*carry, &block->dead64);
+      *any |= *carry;
+    } else {
+      constexpr int kHalf = kRows / 2;
+      Words a, b, &digit = block->digits[kHalf / 2];
+      AddRows<kHalf>(bits, r, rows, stride, block, any, &a);
+      AddRows<kHalf>(bits, r + kHalf, rows, stride, block, any, &b);
+      *carry = (a & b) | (digit & (a | b));
+      digit ^= a ^ b;
     }
   }
 
-  // Counts what stands in one vector of each of at most CountRules::list_rows rows, and or-s their
-  // live columns into `columns`.
-  static PITC_INLINE void CountVectors(const uint64_t* bits, int64_t rows, int64_t stride,
-                                       int64_t words, int64_t tile_rows, MicroTileCounts* counts,
-                                       Words* columns) {
-    Words sums[5] = {};
-    Bytes set[5] = {};  // of rows, and of groups of kStripHeights
-    DeadLanes dead, dead16, dead32;
-    for (int64_t r = 0; r < rows;) {
-      Words any32{};
-      for (const int64_t end32 = std::min(rows, r + 32); r < end32;) {
-        Words any16{};
-        for (const int64_t end16 = std::min(rows, r + 16); r < end16;) {
-          Words any8{};
-          for (const int64_t end8 = std::min(rows, r + 8); r < end8;) {
-            Words any4{};
-            for (const int64_t end4 = std::min(rows, r + 4); r < end4; ++r) {
-              Words v;
-              Load(bits + r * stride, words, &v);
-              AddSetBits(v, &set[0]);
-              AddDead(v, &dead);
-              any4 |= v;
-            }
-            AddSetBits(any4, &set[1]);
-            any8 |= any4;
-          }
-          AddSetBits(any8, &set[2]);
-          any16 |= any8;
-        }
-        AddSetBits(any16, &set[3]);
-        Flush(&set[0], &sums[0]);
-        dead16.of16 -= reinterpret_cast<Quarters>(reinterpret_cast<Quarters>(any16) == 0);
-        any32 |= any16;
-      }
-      AddSetBits(any32, &set[4]);
-      for (int i = 1; i < 5; ++i) Flush(&set[i], &sums[i]);
-      dead32.of32 -= reinterpret_cast<Halves>(reinterpret_cast<Halves>(any32) == 0);
-      *columns |= any32;
+  struct Sums {
+    Words ones{}, eights{};  // live elements, one by one and by eight
+    Words strips[2]{}, dead[3]{};
+    int64_t vectors = 0;
+  };
+
+  // Counts one vector of each of at most kHigh rows, and or-s the live columns into `columns`.
+  static PITC_INLINE void CountBlock(const uint64_t* bits, int64_t rows, int64_t stride, Sums* sums,
+                                     Words* columns) {
+    Block block;
+    Words ones{}, eights{}, low{}, high{}, all{};
+    for (int64_t r = 0; r < rows; r += kLow) {
+      Words any{}, carry;
+      AddRows<kLow>(bits, r, rows, stride, &block, &any, &carry);
+      AddSetBits(carry, &eights);
+      AddSetBits(any, &low);
+      all |= any;
+      sums->vectors += kLow;
     }
-    counts->elements += Sum(sums[0]);
-    for (int i = 0; i < 4; ++i) counts->strips[i] += Sum(sums[i + 1]);
-    int64_t* const steps = counts->segment_steps;
-    AddLive(dead.of16, rows, tile_rows, &counts->segments[0], &steps[0]);
-    AddLive(dead.of32, rows, tile_rows, &counts->segments[1], &steps[1]);
-    AddLive(dead.of64, rows, tile_rows, &counts->segments[2], &steps[2]);
-    int64_t unused = 0;
-    AddLive(dead16.of16, (rows + 15) / 16, 1, &counts->squares[0], &unused);
-    AddLive(dead32.of32, (rows + 31) / 32, 1, &counts->squares[1], &unused);
+    for (int i = 2; i >= 0; --i) {
+      ones += ones;
+      AddSetBits(block.digits[i], &ones);
+    }
+    AddSetBits(all, &high);
+    AddLanes<8>(ones, &sums->ones);
+    AddLanes<8>(eights, &sums->eights);
+    AddLanes<8>(low, &sums->strips[0]);
+    AddLanes<8>(high, &sums->strips[1]);
+    AddLanes<16>(reinterpret_cast<Words>(block.dead16), &sums->dead[0]);
+    AddLanes<32>(reinterpret_cast<Words>(block.dead32), &sums->dead[1]);
+    sums->dead[2] += block.dead64;
+    *columns |= all;
   }
 
+  // Counts the first `words` words of rows that are `stride` words apart.
   static PITC_INLINE void CountAll(const uint64_t* bits, int64_t rows, int64_t words,
-                                   const CountRules& rules, uint64_t* columns,
-                                   MicroTileCounts* counts) {
-    for (int64_t first = 0; first < rows; first += rules.list_rows) {
-      const int64_t n = std::min(rules.list_rows, rows - first);
-      const uint64_t* const block = bits + first * words;
-      for (int64_t w = 0; w < words; w += kWords) {
-        Words live{};
-        CountVectors(block + w, n, words, words - w, rules.tile_rows, counts, &live);
-        uint64_t live_words[kWords];
-        memcpy(live_words, &live, sizeof live);
-        for (int64_t i = 0; columns && i < std::min(kWords, words - w); ++i)
-          columns[w + i] |= live_words[i];
+                                   int64_t stride, uint64_t* columns, MicroTileCounts* counts) {
+    const int64_t whole = words / kWords * kWords;
+    if (whole > 0) {
+      Sums sums;
+      for (int64_t r = 0; r < rows; r += kHigh) {
+        const int64_t n = std::min(kHigh, rows - r);
+        for (int64_t w = 0; w < whole; w += kWords) {
+          Words live{};
+          if (columns) memcpy(&live, columns + w, sizeof live);
+          CountBlock(bits + r * stride + w, n, stride, &sums, &live);
+          if (columns) memcpy(columns + w, &live, sizeof live);
+        }
       }
-      for (int64_t r = 0; r < n; ++r) {
-        uint64_t any = 0;
-        for (int64_t w = 0; w < words; ++w) any |= block[r * words + w];
-        counts->rows += any != 0;
+      counts->elements += Sum(sums.ones) + 8 * Sum(sums.eights);
+      for (int i = 0; i < 2; ++i) counts->strips[i] += Sum(sums.strips[i]);
+      for (int i = 0; i < 3; ++i) {
+        counts->segments[i] += sums.vectors * kBytes * 8 / kSegmentWidths[i] - Sum(sums.dead[i]);
       }
+    }
+    if constexpr (kWords > 1) {
+      Rest::CountAll(bits + whole, rows, words - whole, stride, columns ? columns + whole : nullptr,
+                     counts);
     }
   }
 
-  // The bits of `group` rows or-ed, a vector at a time.
-  static PITC_INLINE int64_t CountGroups(const uint64_t* bits, int64_t rows, int64_t words,
-                                         int64_t group) {
-    int64_t total = 0;
-    for (int64_t first = 0; first < rows; first += group) {
+  // Live strips of `group` rows in the first `words` words of rows `stride` words apart.
+  static PITC_INLINE int64_t CountStrips(const uint64_t* bits, int64_t rows, int64_t words,
+                                         int64_t stride, int64_t group) {
+    const int64_t whole = words / kWords * kWords;
+    Words sums{};
+    for (int64_t first = 0; whole > 0 && first < rows; first += group) {
       const int64_t end = std::min(rows, first + group);
-      Words sums{};
-      for (int64_t w = 0; w < words; w += kWords) {
-        Words any{};
+      for (int64_t w = 0; w < whole; w += kWords) {
+        Words any{}, set{};
         for (int64_t r = first; r < end; ++r) {
           Words v;
-          Load(bits + r * words + w, words - w, &v);
+          memcpy(&v, bits + r * stride + w, sizeof v);
           any |= v;
         }
-        Bytes set{};
         AddSetBits(any, &set);
-        Flush(&set, &sums);
+        AddLanes<8>(set, &sums);
       }
-      total += Sum(sums);
     }
-    return total;
+    int64_t count = Sum(sums);
+    if constexpr (kWords > 1)
+      count += Rest::CountStrips(bits + whole, rows, words - whole, stride, group);
+    return count;
+  }
+
+  // How many lanes of kBits bits of the vectors in words[0..n) are not 0.
+  template <class Lanes, int kBits>
+  static PITC_INLINE int64_t CountLanes(const uint64_t* words, int64_t n) {
+    constexpr int64_t kMost = kWords << 15;  // words, until a lane of 16 bits is full
+    const int64_t whole = n / kWords * kWords;
+    Words sums{};
+    for (int64_t first = 0; first < whole; first += kMost) {
+      Lanes dead{};
+      for (int64_t w = first; w < std::min(whole, first + kMost); w += kWords) {
+        Words v;
+        memcpy(&v, words + w, sizeof v);
+        AddDead(v, &dead);
+      }
+      AddLanes<kBits>(reinterpret_cast<Words>(dead), &sums);
+    }
+    return whole * 64 / kBits - Sum(sums);
+  }
+
+  static PITC_INLINE int64_t CountSegments(const uint64_t* words, int64_t n, int64_t width) {
+    int64_t count = width == 16   ? CountLanes<Quarters, 16>(words, n)
+                    : width == 32 ? CountLanes<Halves, 32>(words, n)
+                                  : CountLanes<Words, 64>(words, n);
+    if constexpr (kWords > 1)
+      count += Rest::CountSegments(words + n / kWords * kWords, n % kWords, width);
+    return count;
   }
 };
 
 #if defined(__x86_64__)
 
-PITC_V3 void CountV3(const uint64_t* bits, int64_t rows, int64_t words, const CountRules& rules,
-                     uint64_t* columns, MicroTileCounts* counts) {
-  Counter<32>::CountAll(bits, rows, words, rules, columns, counts);
+template <class Body>
+PITC_V3 auto OnV3(const Body& body) {
+  return body(Counter<32>());
 }
 
-PITC_V4 void CountV4(const uint64_t* bits, int64_t rows, int64_t words, const CountRules& rules,
-                     uint64_t* columns, MicroTileCounts* counts) {
-  Counter<64>::CountAll(bits, rows, words, rules, columns, counts);
+template <class Body>
+PITC_V4 auto OnV4(const Body& body) {
+  return body(Counter<64>());
 }
 
-PITC_V3 int64_t GroupsV3(const uint64_t* bits, int64_t rows, int64_t words, int64_t group) {
-  return Counter<32>::CountGroups(bits, rows, words, group);
-}
-
-PITC_V4 int64_t GroupsV4(const uint64_t* bits, int64_t rows, int64_t words, int64_t group) {
-  return Counter<64>::CountGroups(bits, rows, words, group);
+// Four sums, for an addition waits for the one before it.
+PITC_V3 int64_t CountBitsV3(const uint64_t* words, int64_t n) {
+  int64_t counts[4] = {}, w = 0;
+  for (; w + 4 <= n; w += 4) {
+    for (int64_t i = 0; i < 4; ++i) counts[i] += _mm_popcnt_u64(words[w + i]);
+  }
+  for (; w < n; ++w) counts[0] += _mm_popcnt_u64(words[w]);
+  return std::accumulate(counts, counts + 4, int64_t{0});
 }
 
 #endif  // __x86_64__
 
-void Count(CpuLevel level, const uint64_t* bits, int64_t rows, int64_t words,
-           const CountRules& rules, uint64_t* columns, MicroTileCounts* counts) {
+// What `body` answers with the counter for a level.
+template <class Body>
+auto On(CpuLevel level, const Body& body) {
 #if defined(__x86_64__)
-  if (level == CpuLevel::kV4) return CountV4(bits, rows, words, rules, columns, counts);
-  if (level == CpuLevel::kV3) return CountV3(bits, rows, words, rules, columns, counts);
+  if (level == CpuLevel::kV4) return OnV4(body);
+  if (level == CpuLevel::kV3) return OnV3(body);
 #endif
   static_cast<void>(level);
-  Counter<16>::CountAll(bits, rows, words, rules, columns, counts);
-}
-
-int64_t Groups(CpuLevel level, const uint64_t* bits, int64_t rows, int64_t words, int64_t group) {
-#if defined(__x86_64__)
-  if (level == CpuLevel::kV4) return GroupsV4(bits, rows, words, group);
-  if (level == CpuLevel::kV3) return GroupsV3(bits, rows, words, group);
-#endif
-  static_cast<void>(level);
-  return Counter<16>::CountGroups(bits, rows, words, group);
+  return body(Counter<16>());
 }
 
 }  // namespace
@@ -228,28 +241,41 @@ MicroTileCounts& MicroTileCounts::operator+=(const MicroTileCounts& other) {
   const auto add = [](auto& to, const auto& from) {
     std::transform(std::begin(to), std::end(to), std::begin(from), std::begin(to), std::plus<>());
   };
-  rows += other.rows;
   elements += other.elements;
   add(strips, other.strips);
   add(segments, other.segments);
-  add(squares, other.squares);
-  add(segment_steps, other.segment_steps);
   return *this;
 }
 
 MicroTileCounts CountMicroTiles(CpuLevel level, const uint64_t* bits, int64_t rows, int64_t k,
-                                const CountRules& rules, uint64_t* columns) {
-  MicroTileCounts counts;
-  Count(level, bits, rows, BitWords(k), rules, columns, &counts);
-  return counts;
+                                uint64_t* columns) {
+  const int64_t words = BitWords(k);
+  return On(level, [=](auto counter) PITC_INLINE {
+    MicroTileCounts counts;
+    counter.CountAll(bits, rows, words, words, columns, &counts);
+    return counts;
+  });
 }
 
 int64_t CountBits(CpuLevel level, const uint64_t* words, int64_t n) {
-  return Groups(level, words, 1, n, 1);
+#if defined(__x86_64__)
+  if (level != CpuLevel::kBaseline) return CountBitsV3(words, n);
+#endif
+  return CountStrips(level, words, 1, n * 64, 1);
 }
 
 int64_t CountStrips(CpuLevel level, const uint64_t* bits, int64_t rows, int64_t k, int64_t group) {
-  return Groups(level, bits, rows, BitWords(k), group);
+  const int64_t words = BitWords(k);
+  return On(level, [=](auto counter) PITC_INLINE {
+    return counter.CountStrips(bits, rows, words, words, group);
+  });
+}
+
+int64_t CountSegments(CpuLevel level, const uint64_t* bits, int64_t rows, int64_t k,
+                      int64_t width) {
+  const int64_t words = rows * BitWords(k);  // a segment is part of one
+  return On(level,
+            [=](auto counter) PITC_INLINE { return counter.CountSegments(bits, words, width); });
 }
 
 }  // namespace pitc

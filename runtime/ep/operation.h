@@ -8,6 +8,7 @@
 #include "cpu_level.h"
 #include "kernel_library.h"
 #include "plan.h"
+#include "right_contraction.h"
 #include "run_context.h"
 
 namespace pitc {
@@ -27,6 +28,8 @@ std::unique_ptr<Operation> MakeGatherGemm(const GatherGemmPlan& plan, Kernel ker
 // The contraction holds kernels and prices for the plan's last product.
 std::unique_ptr<Operation> MakeContract(const ContractPlan& plan, Contraction contraction);
 std::unique_ptr<Operation> MakeFfn(const FfnPlan& plan, Kernel first, Contraction contraction);
+std::unique_ptr<Operation> MakeContractRight(const ContractRightPlan& plan,
+                                             RightContraction contraction);
 std::unique_ptr<Operation> MakeAttention(const AttentionPlan& plan, Kernel kernel);
 
 }  // namespace pitc

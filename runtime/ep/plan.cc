@@ -199,17 +199,18 @@ std::string GemmSuffix(const GatherGemmPlan& p, std::string_view activation) {
   return Text("_k", p.k, "_n", p.n, "_", activation, p.residual ? "_res" : "");
 }
 
-// The fields of a contraction, and the suffix of its kernels' symbols.
-std::pair<GatherGemmPlan, std::string> ReadGemm(Fields& in) {
+// The fields of a contraction, and the suffix of its kernels' symbols. `moves`: its rows may be
+// gathered and scattered.
+std::pair<GatherGemmPlan, std::string> ReadGemm(Fields& in, bool moves = true) {
   GatherGemmPlan p{};
   std::string activation =
       in.Word("activation", {"none", "relu", "gelu", "gelu_tanh", "gelu_quick", "silu"});
   p.k = in.Int("k", 1, kLargestExtent);
   p.n = in.Int("n", 1, kLargestExtent);
   p.bias = in.Flag("bias");
-  p.gather = in.Flag("gather");
+  p.gather = moves && in.Flag("gather");
   p.residual = in.Flag("residual");
-  p.scatter = in.Flag("scatter");
+  p.scatter = moves && in.Flag("scatter");
   return {p, GemmSuffix(p, activation)};
 }
 
@@ -219,24 +220,23 @@ Symbols ReadGatherGemm(Fields& in, Plan* plan) {
   return {"gather_gemm" + suffix};
 }
 
-// The lines `cost_VARIANT_LEVEL`: the prices of each class of reuse. Dense is always offered.
+// The lines `cost_VARIANT_LEVEL`: the price of each feature. Dense is always offered.
 CostTable ReadCosts(Fields& in, std::string_view level) {
   CostTable table;
   for (int v = 0; v < kVariants; ++v) {
     const std::string key = Text("cost_", Name(static_cast<Variant>(v)), "_", level);
     if (!in.Has(key)) continue;
     CostTable::Line& line = table.lines[v];
-    const std::vector<int64_t> prices = in.Ints(key, kReuseClasses * kFeatures, kHighestPrice);
-    for (int c = 0; c < kReuseClasses; ++c)
-      std::copy_n(prices.begin() + c * kFeatures, kFeatures, line.prices[c]);
+    const std::vector<int64_t> prices = in.Ints(key, kFeatures, kHighestPrice);
+    std::copy(prices.begin(), prices.end(), line.prices);
     line.offered = true;
   }
   table.lines[static_cast<int>(Variant::kDense)].offered = true;
   return table;
 }
 
-ContractPlan ReadContraction(Fields& in) {
-  auto [gemm, suffix] = ReadGemm(in);
+ContractPlan ReadContraction(Fields& in, bool moves = true) {
+  auto [gemm, suffix] = ReadGemm(in, moves);
   return {gemm, std::move(suffix), false, ReadCosts(in, "v3"), ReadCosts(in, "v4")};
 }
 
@@ -260,6 +260,20 @@ Symbols ReadFfn(Fields& in, Plan* plan) {
   return symbols;
 }
 
+Symbols ReadContractRight(Fields& in, Plan* plan) {
+  ContractRightPlan right{ReadContraction(in, false),
+                          {},
+                          {},
+                          in.Flag("factor"),
+                          in.Word("stored", {"kn", "nk"}) == "nk"};
+  const std::string& suffix = right.contract.suffix;
+  right.swrite_suffix = suffix.substr(suffix.find("_n"));
+  right.listed_suffix = Text("_k", right.contract.gemm.k, "_n", kTurnedColumns, "_none");
+  Symbols symbols{"gather_gemm" + right.contract.suffix};
+  plan->body = std::move(right);
+  return symbols;
+}
+
 Symbols ReadAttention(Fields& in, Plan* plan) {
   AttentionPlan p{};
   p.d = in.Int("d", 1, kLargestExtent);
@@ -278,8 +292,13 @@ Symbols ReadAttention(Fields& in, Plan* plan) {
 constexpr struct {
   std::string_view op;
   Symbols (*read)(Fields&, Plan*);
-} kOps[] = {{"detect", ReadDetect},          {"pack", ReadMove},         {"unpack", ReadMove},
-            {"gather_gemm", ReadGatherGemm}, {"contract", ReadContract}, {"ffn", ReadFfn},
+} kOps[] = {{"detect", ReadDetect},
+            {"pack", ReadMove},
+            {"unpack", ReadMove},
+            {"gather_gemm", ReadGatherGemm},
+            {"contract", ReadContract},
+            {"ffn", ReadFfn},
+            {"contract_right", ReadContractRight},
             {"attention", ReadAttention}};
 
 }  // namespace
@@ -287,8 +306,8 @@ constexpr struct {
 Plan ParsePlan(std::string_view text) {
   Fields in(text);
   Plan plan;
-  plan.op =
-      in.Word("op", {"detect", "pack", "unpack", "gather_gemm", "contract", "ffn", "attention"});
+  plan.op = in.Word("op", {"detect", "pack", "unpack", "gather_gemm", "contract", "ffn",
+                           "contract_right", "attention"});
   for (const auto& entry : kOps) {
     if (entry.op != plan.op) continue;
     Symbols symbols = entry.read(in, &plan);

@@ -46,6 +46,16 @@ struct FfnPlan {
   ContractPlan second;  // `residual` and `scatter` are the node's
 };
 
+// Columns of the turned product that one call of a kernel over lists computes.
+constexpr int64_t kTurnedColumns = 128;
+
+struct ContractRightPlan {
+  ContractPlan contract;  // its suffix is that of the dense kernel
+  std::string listed_suffix, swrite_suffix;
+  bool factor;   // the right operand is the product of two inputs
+  bool by_rows;  // they are stored [n, k], else [k, n]
+};
+
 struct AttentionPlan {
   int64_t d, dv, heads, q_head, k_head, v_head;
   bool bias, nan_to_zero;
@@ -56,7 +66,9 @@ struct Plan {
   std::string op;
   std::string kernel;   // base symbol, without CPU level; empty for detect
   std::string library;  // bare file name in the model's folder; empty for detect
-  std::variant<DetectPlan, MovePlan, GatherGemmPlan, ContractPlan, FfnPlan, AttentionPlan> body;
+  std::variant<DetectPlan, MovePlan, GatherGemmPlan, ContractPlan, FfnPlan, ContractRightPlan,
+               AttentionPlan>
+      body;
 };
 
 // Throws Failure when the text is not exactly a plan: version, keys and values are all checked, and

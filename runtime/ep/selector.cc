@@ -1,6 +1,7 @@
 #include "selector.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 namespace pitc {
@@ -9,26 +10,65 @@ namespace {
 constexpr const char* kNames[kVariants] = {"dense",   "row",     "tile8",  "tile32",
                                            "block16", "block32", "block64"};
 constexpr double kFemtosecondsPerMicrosecond = 1e9;
-constexpr int64_t kTileRows = 6;    // of a register tile on the dense path
-constexpr int64_t kListedRows = 4;  // and of one over listed micro-tiles
-constexpr int64_t kDenseRows = 96;  // that share a pass over B on the dense path
+constexpr int64_t kTileRows = 6, kPairRows = 2;  // of a register tile on the dense path
+constexpr int64_t kListedRows = 4;               // and of one over listed micro-tiles
+constexpr int64_t kNearRows = 64;       // rows of two panels that stay in the first-level cache
+constexpr double kChunk = 64;           // entries that a tile of a group of rows takes at a time
+constexpr double kLargeRows = 1 << 15;  // rows of panels of a C that is larger than caches
 
-// Which of the detector's counts a variant has, and the size of its micro-tile.
-struct Micro {
-  int place;
-  int64_t extent;
-};
-constexpr Micro kTiles[] = {{1, 8}, {3, 32}};
-constexpr Micro kBlocks[] = {{0, 16}, {1, 32}, {2, 64}};
+// Which one of its kind a variant is: of kStripHeights, or of kSegmentWidths.
+int Place(Variant variant, Variant first) {
+  return static_cast<int>(variant) - static_cast<int>(first);
+}
 
-double Ceil(int64_t n, int64_t d) { return static_cast<double>((n + d - 1) / d); }
+int64_t Ceil(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
-int ReuseClass(const Features& features) {
-  const auto amount = [&](Feature f) { return features.amount[static_cast<int>(f)]; };
-  const double reuse = amount(Feature::kSteps) / std::max(1.0, amount(Feature::kStreamed));
-  int found = 0;
-  for (double most : kReuse) found += reuse > most;
-  return found;
+double Uncached(double written) { return written < kLargeRows ? 0 : written; }
+
+Features DenseFeatures(const Work& w) {
+  const int64_t rows = w.turned ? w.dense_rows : w.rows;
+  const auto panels = static_cast<double>(w.turned ? w.dense_panels : w.panels);
+  const double streamed = panels * static_cast<double>(w.k),
+               written = panels * static_cast<double>(rows);
+  const int64_t full = rows / kTileRows, rest = rows % kTileRows;
+  const int64_t padded = rest > kPairRows ? kTileRows : rest > 0 ? kPairRows : 0;
+  const double steps = streamed * static_cast<double>(full * kTileRows + padded),
+               visits = panels * static_cast<double>(full + (rest > 0));
+  return {{1, 0, 0, 0, written, Uncached(written), 0, 0, streamed, 0, steps, visits}};
+}
+
+// How many rows of B the row lists find in the second-level cache, of each panel. They find the
+// others in the first-level cache: k blocks are cut so that all stay there; else all of 32 or 8
+// neighbouring rows of A do, if these need few.
+double FarRows(const Work& w) {
+  if (w.k_blocks > 1 || w.live_columns <= kNearRows) return 0;
+  for (int place : {1, 0}) {
+    const int64_t strips = w.counts.strips[place];
+    if (strips <= kNearRows * Ceil(w.rows, kStripHeights[place]))
+      return static_cast<double>(strips);
+  }
+  return static_cast<double>(w.counts.elements);
+}
+
+// What a variant is predicted to take: the sum of all features; where B is asked for in order and
+// long before it is used, what is streamed and what is computed overlap.
+double Femtoseconds(Variant variant, const Features& features, const int64_t* prices) {
+  constexpr int kStreamed = static_cast<int>(Feature::kStreamed);
+  const auto cost = [&](int f) { return features.amount[f] * static_cast<double>(prices[f]); };
+  double sum = 0, computed = 0;
+  for (int f = 0; f < kStreamed; ++f) sum += cost(f);
+  for (int f = kStreamed + 1; f < kFeatures; ++f) computed += cost(f);
+  const double streamed = cost(kStreamed);
+  const bool overlap = variant == Variant::kDense || variant >= Variant::kBlock16;
+  return sum +
+         (overlap ? std::sqrt(streamed * streamed + computed * computed) : streamed + computed);
+}
+
+// Of an element that is copied outside the lists: what it costs to read and to list one.
+double CopyPrice(const CostTable& table) {
+  const int64_t* prices = table.lines[static_cast<int>(Variant::kRow)].prices;
+  return static_cast<double>(prices[static_cast<int>(Feature::kScanned)] +
+                             prices[static_cast<int>(Feature::kListed)]);
 }
 
 }  // namespace
@@ -36,44 +76,43 @@ int ReuseClass(const Features& features) {
 const char* Name(Variant variant) { return kNames[static_cast<int>(variant)]; }
 
 Features FeaturesOf(Variant variant, const Work& w) {
-  const auto rows = static_cast<double>(w.rows), k = static_cast<double>(w.k),
-             panels = static_cast<double>(w.panels);
-  const double scanned = w.scanned ? rows * k : 0, written = panels * rows;
-  const double passes = Ceil(w.rows, w.row_block), read = panels * passes;
-  const double columns = read * static_cast<double>(w.live_columns),
-               pages = read * static_cast<double>(w.live_pieces[0]),
-               runs = read * static_cast<double>(w.live_runs[0]);
-  switch (variant) {
-    case Variant::kDense:
-      return {{1, panels * k * rows, panels * Ceil(w.rows, kTileRows), 0, 0, panels * k, written,
-               panels * k * Ceil(w.rows, kDenseRows), 0, 0}};
-    case Variant::kRow: {
-      const auto entries = static_cast<double>(w.counts.elements);
-      return {{1, panels * entries, written * static_cast<double>(w.k_blocks), scanned, entries,
-               columns, written, 0, pages, runs}};
-    }
-    case Variant::kTile8:
-    case Variant::kTile32: {
-      const Micro micro = kTiles[variant == Variant::kTile32];
-      const auto lists = static_cast<double>(w.counts.strips[micro.place]);
-      const double entries = lists * static_cast<double>(std::min(micro.extent, w.rows));
-      return {{1, panels * entries, panels * Ceil(w.rows, micro.extent), scanned, entries, columns,
-               written, panels * lists, pages, runs}};
-    }
-    default: {
-      const Micro micro = kBlocks[static_cast<int>(variant) - static_cast<int>(Variant::kBlock16)];
-      const auto extent = static_cast<double>(micro.extent);
-      const auto pieces = static_cast<double>(w.counts.segments[micro.place]);
-      const double lists =
-          std::min(pieces, passes * static_cast<double>(w.live_pieces[micro.place]));
-      // A list ends with half a register tile where that is enough.
-      const double tiles = pieces / kListedRows + lists / (2 * kListedRows);
-      const double stretches =
-          std::min(lists, passes * static_cast<double>(w.live_runs[micro.place + 1]));
-      return {{1, panels * tiles * kListedRows * extent, panels * tiles, scanned, pieces * extent,
-               panels * lists * extent, written, 0, panels * lists, panels * stretches}};
-    }
+  if (variant == Variant::kDense) return DenseFeatures(w);
+  const auto panels = static_cast<double>(w.panels), rows = static_cast<double>(w.rows);
+  const double scanned = w.scanned ? rows * static_cast<double>(w.k) : 0, written = panels * rows,
+               uncached = Uncached(written);
+  const auto passes = static_cast<double>(Ceil(w.rows, w.row_block));
+  if (variant >= Variant::kBlock16) {
+    const int place = Place(variant, Variant::kBlock16);
+    const auto width = static_cast<double>(kSegmentWidths[place]);
+    const auto pieces = static_cast<double>(w.counts.segments[place]);
+    const double lists = std::min(pieces, passes * static_cast<double>(w.live_pieces[place]));
+    const double runs = std::min(lists, passes * static_cast<double>(w.live_runs[place + 1]));
+    // A list ends with half a register tile where that is enough.
+    const double tiles = pieces / kListedRows + lists / (2 * kListedRows);
+    return {{1, scanned, pieces * width, lists, written, uncached, panels * runs, 0,
+             panels * lists * width, 0, panels * tiles * kListedRows * width, panels * tiles}};
   }
+  const double columns = panels * passes * static_cast<double>(w.live_columns),
+               runs = panels * passes * static_cast<double>(w.live_runs[0]);
+  if (variant == Variant::kRow) {
+    const auto entries = static_cast<double>(w.counts.elements);
+    const double lists = rows * static_cast<double>(w.k_blocks);
+    return {{1, scanned, entries, lists, written, uncached, runs, 0, columns, panels * FarRows(w),
+             panels * entries, panels * lists}};
+  }
+  const int place = Place(variant, Variant::kTile8);
+  const int64_t height = kStripHeights[place];
+  const int64_t groups = std::max<int64_t>(1, Ceil(w.rows, height));
+  const int64_t last = std::max<int64_t>(0, w.rows - (groups - 1) * height);
+  const auto strips =
+      static_cast<double>((groups - 1) * (height / kListedRows) + Ceil(last, kListedRows));
+  const auto lists = static_cast<double>(groups);
+  const auto entries = static_cast<double>(w.counts.strips[place]);
+  const double listed = entries * strips * kListedRows / lists,
+               pages = panels * passes * static_cast<double>(w.live_pieces[0]),
+               visits = panels * strips * (1 + entries / lists / kChunk);
+  return {{1, scanned, listed, lists, written, uncached, runs, pages, columns, panels * entries,
+           panels * listed, visits}};
 }
 
 Choice Select(const CostTable& table, const Work& work) {
@@ -83,14 +122,12 @@ Choice Select(const CostTable& table, const Work& work) {
     double& predicted = choice.predicted_us[v];
     predicted = std::numeric_limits<double>::infinity();
     if (!line.offered) continue;
-    const Features features = FeaturesOf(static_cast<Variant>(v), work);
-    const int64_t* prices = line.prices[ReuseClass(features)];
-    double femtoseconds = 0;
-    for (int f = 0; f < kFeatures; ++f)
-      femtoseconds += features.amount[f] * static_cast<double>(prices[f]);
+    const auto variant = static_cast<Variant>(v);
+    const double copied = static_cast<double>(v == 0 ? work.dense_copied : work.sparse_copied);
+    const double femtoseconds =
+        Femtoseconds(variant, FeaturesOf(variant, work), line.prices) + CopyPrice(table) * copied;
     predicted = femtoseconds / kFemtosecondsPerMicrosecond;
-    if (predicted < choice.predicted_us[static_cast<int>(choice.variant)])
-      choice.variant = static_cast<Variant>(v);
+    if (predicted < choice.predicted_us[static_cast<int>(choice.variant)]) choice.variant = variant;
   }
   return choice;
 }

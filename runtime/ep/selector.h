@@ -12,21 +12,19 @@ enum class Variant : int { kDense, kRow, kTile8, kTile32, kBlock16, kBlock32, kB
 constexpr int kVariants = 7;
 enum class Feature : int {
   kLaunch,
-  kSteps,
-  kVisits,
   kScanned,
   kListed,
-  kStreamed,
+  kLists,
   kWritten,
-  kReread,
+  kUncached,
+  kRuns,
   kPages,
-  kRuns
+  kStreamed,
+  kReread,
+  kSteps,
+  kVisits
 };
-constexpr int kFeatures = 10;
-// Prices depend on the reuse, how many rows of A meet a row of B on average: they are for at most
-// so many, and the last ones for more.
-constexpr double kReuse[] = {2, 8, 32};
-constexpr int kReuseClasses = 4;
+constexpr int kFeatures = 12;
 
 const char* Name(Variant variant);
 
@@ -34,7 +32,7 @@ const char* Name(Variant variant);
 struct CostTable {
   struct Line {
     bool offered = false;
-    int64_t prices[kReuseClasses][kFeatures] = {};
+    int64_t prices[kFeatures] = {};
   };
   Line lines[kVariants];
 };
@@ -49,6 +47,11 @@ struct Work {
   MicroTileCounts counts;
   int64_t live_pieces[3] = {};  // of 16, 32 and 64 columns, as kSegmentWidths
   int64_t live_runs[4] = {};    // stretches of live columns, and of live pieces of them
+  // Where the sparse operand is the right one, the dense kernel sees the product the other way
+  // round, and some elements are copied first or last.
+  bool turned = false;
+  int64_t dense_rows = 0, dense_panels = 0;
+  int64_t dense_copied = 0, sparse_copied = 0;
 };
 
 struct Features {

@@ -33,7 +33,7 @@ GemmSplit::Part GemmSplit::At(int64_t task) const {
 
 AttentionSplit::AttentionSplit(const int32_t* q_offsets, int64_t sequences, int64_t heads,
                                int64_t* first_task)
-    : q_offsets_(q_offsets), sequences_(sequences), heads_(heads), first_task_(first_task) {
+    : q_offsets_(q_offsets), sequences_(sequences), first_task_(first_task) {
   first_task[0] = 0;
   for (int64_t s = 0; s < sequences; ++s) {
     const Blocks blocks = EvenBlocks(q_offsets[s + 1] - q_offsets[s], kQueryBlock, kQueryUnit);

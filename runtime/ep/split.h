@@ -41,7 +41,7 @@ class AttentionSplit {
 
  private:
   const int32_t* q_offsets_;
-  int64_t sequences_, heads_;
+  int64_t sequences_;
   const int64_t* first_task_;
 };
 

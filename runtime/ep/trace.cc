@@ -92,8 +92,8 @@ void Trace::Write(const std::string& node, const Work& work, const Choice& choic
       ", \"columns16\": ", work.live_pieces[0], ", \"columns32\": ", work.live_pieces[1],
       ", \"columns64\": ", work.live_pieces[2], ", \"runs\": ", work.live_runs[0],
       ", \"runs16\": ", work.live_runs[1], ", \"runs32\": ", work.live_runs[2],
-      ", \"runs64\": ", work.live_runs[3], ", \"tile8\": ", c.strips[1],
-      ", \"tile32\": ", c.strips[3], ", \"block16\": ", c.segments[0],
+      ", \"runs64\": ", work.live_runs[3], ", \"tile8\": ", c.strips[0],
+      ", \"tile32\": ", c.strips[1], ", \"block16\": ", c.segments[0],
       ", \"block32\": ", c.segments[1], ", \"block64\": ", c.segments[2], "}, \"candidates\": {");
   const char* comma = "";
   for (int v = 0; v < kVariants; ++v) {

@@ -1,70 +1,33 @@
 // Nodes of contractions in the provider: every variant computes the same product, and says so.
-#include <unistd.h>
-
-#include <cmath>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <stdexcept>
-
-#include "node_inputs.h"
+#include "contraction_check.h"
 
 using pitc::CpuLevel;
 using pitc::GatherGemmPlan;
 using pitc::kVariants;
 using pitc::Plan;
 using pitc::Variant;
+using pitc::test::Activate;
 using pitc::test::alive;
+using pitc::test::Chosen;
 using pitc::test::Contains;
+using pitc::test::Data;
+using pitc::test::Levels;
 using pitc::test::Library;
 using pitc::test::Options;
+using pitc::test::PlanCase;
 using pitc::test::Random;
+using pitc::test::Same;
 using pitc::test::Session;
 using pitc::test::Thrown;
+using pitc::test::TraceFile;
 
 namespace {
 
-constexpr const char* kModel = PITC_TEST_KERNELS;  // "beside it" is where the kernels lie
-
-struct Case {
-  std::string name, text;
-  Plan plan;
-
-  explicit Case(const std::string& file) : name(file) {
-    std::ifstream stream(std::filesystem::path(PITC_TEST_PLANS) / file);
-    text.assign(std::istreambuf_iterator<char>(stream), {});
-    plan = pitc::ParsePlan(text);
-  }
-  std::unique_ptr<Session> Make(const Library& library, const Options& options) const {
-    return std::make_unique<Session>(library, text, kModel, pitc::test::InputCount(plan),
-                                     pitc::test::OutputCount(plan), options);
-  }
-};
-
-const std::vector<Case>& Cases() {
-  static const std::vector<Case> cases{Case("contract"), Case("contract_all"),
-                                       Case("contract_scatter"), Case("ffn"), Case("ffn_all")};
+const std::vector<PlanCase>& Cases() {
+  static const std::vector<PlanCase> cases{PlanCase("contract"), PlanCase("contract_all"),
+                                           PlanCase("contract_scatter"), PlanCase("ffn"),
+                                           PlanCase("ffn_all")};
   return cases;
-}
-
-// Levels that this CPU has.
-std::vector<std::string> Levels(const Library& library) {
-  std::vector<std::string> levels;
-  for (const char* level : {"v3", "v4"}) {
-    if (Thrown([&] { Cases()[0].Make(library, {{"cpu_level", level}}); }).empty())
-      levels.emplace_back(level);
-  }
-  return levels;
-}
-
-template <class T>
-const T* Data(const OrtValue& value) {
-  return reinterpret_cast<const T*>(value.bytes.data());
-}
-
-double Activate(const std::string& kernel, double x) {
-  return Contains(kernel, "relu") && x < 0 ? 0 : x;
 }
 
 // x @ panels + bias, one row.
@@ -126,23 +89,12 @@ std::vector<double> Expected(const Plan& plan, const std::vector<OrtValue>& inpu
   return c;
 }
 
-bool Same(const OrtValue& got, const std::vector<double>& expected) {
-  if (got.bytes.size() != expected.size() * sizeof(float)) return false;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    const auto x = static_cast<double>(Data<float>(got)[i]), y = expected[i];
-    if (std::isnan(x) != std::isnan(y)) return false;
-    if (x != y && !(std::abs(x - y) <= 1e-6 * std::max(1.0, std::abs(y))) && !std::isnan(x))
-      return false;
-  }
-  return true;
-}
-
 // Rows 0, 1, .. and more than one block of lists, any density, odd numbers among them.
 void EveryVariantIsTheProduct() {
   const Library library(PITC_TEST_LIBRARY);
   int runs = 0, in_blocks = 0;
-  for (const std::string& level : Levels(library)) {
-    for (const Case& c : Cases()) {
+  for (const std::string& level : Levels(library, Cases()[0])) {
+    for (const PlanCase& c : Cases()) {
       std::vector<std::unique_ptr<Session>> sessions;
       for (int v = 0; v < kVariants; ++v) {
         const char* variant = Name(static_cast<Variant>(v));
@@ -170,7 +122,7 @@ void EveryVariantIsTheProduct() {
 // So many rows that lists are made in several waves.
 void ManyRows() {
   const Library library(PITC_TEST_LIBRARY);
-  const Case& c = Cases()[0];
+  const PlanCase& c = Cases()[0];
   constexpr int64_t kRows = (int64_t{1} << 24) / 520 + 1000;
   Random random(29);
   std::vector<float> a(static_cast<size_t>(kRows * 520));
@@ -183,33 +135,6 @@ void ManyRows() {
     CHECK(Same(c.Make(library, {{"variant", variant}})->Run(inputs)[0], expected));
 }
 
-// A file that holds what sessions have told.
-class TraceFile {
- public:
-  TraceFile()
-      : path_(std::filesystem::temp_directory_path() / ("pitc_trace." + std::to_string(getpid()))) {
-  }
-  ~TraceFile() { std::filesystem::remove(path_); }
-  std::string Path() const { return path_; }
-  // The lines, which are then forgotten.
-  std::vector<std::string> Take() const {
-    std::vector<std::string> lines;
-    std::ifstream stream(path_);
-    for (std::string line; std::getline(stream, line);) lines.push_back(line);
-    std::filesystem::resize_file(path_, 0);
-    return lines;
-  }
-
- private:
-  std::filesystem::path path_;
-};
-
-std::string Chosen(const std::string& line) {
-  const std::string key = "\"chosen\": \"";
-  const size_t at = line.find(key) + key.size();
-  return line.substr(at, line.find('"', at) - at);
-}
-
 std::vector<OrtValue> Rows(int64_t rows, float filling, int64_t each) {
   std::vector<float> a(static_cast<size_t>(rows * 520));
   for (size_t i = 0; i < a.size(); i += static_cast<size_t>(each)) a[i] = filling;
@@ -220,8 +145,8 @@ std::vector<OrtValue> Rows(int64_t rows, float filling, int64_t each) {
 void TellsWhatItChose() {
   const Library library(PITC_TEST_LIBRARY);
   const TraceFile trace;
-  const Case& c = Cases()[0];
-  for (const std::string& level : Levels(library)) {
+  const PlanCase& c = Cases()[0];
+  for (const std::string& level : Levels(library, Cases()[0])) {
     const Options options{{"cpu_level", level}, {"trace", trace.Path()}};
     const auto session = c.Make(library, options);
     session->Run(Rows(64, 1, 1));
@@ -245,12 +170,12 @@ void TellsWhatItChose() {
 void WithoutPrices() {
   const Library library(PITC_TEST_LIBRARY);
   const TraceFile trace;
-  const Case& c = Cases()[2];  // prices of v3 only, and no blocks
+  const PlanCase& c = Cases()[2];  // prices of v3 only, and no blocks
   Random random(31);
   std::vector<OrtValue> inputs;
   do inputs = pitc::test::MakeInputs(c.plan, random, 20);
   while (inputs[0].dims[0] == 0);
-  for (const std::string& level : Levels(library)) {
+  for (const std::string& level : Levels(library, Cases()[0])) {
     for (const char* variant : {"tile8", "block16"}) {
       c.Make(library, {{"cpu_level", level}, {"trace", trace.Path()}, {"variant", variant}})
           ->Run(inputs);
@@ -279,11 +204,11 @@ void Samples() {
 
 void BitsNeedWholePanels() {
   const Library library(PITC_TEST_LIBRARY);
-  const Case& c = Cases()[3];
+  const PlanCase& c = Cases()[3];
   Random random(37);
   std::vector<OrtValue> inputs = pitc::test::MakeInputs(c.plan, random, 4);
   inputs[1] = pitc::test::RandomPanels(random, 3, 70, 128);
-  CHECK(Contains(Thrown([&] { c.Make(library, {})->Run(inputs); }),
+  CHECK(Contains(Thrown([&] { c.Make(library)->Run(inputs); }),
                  "pitc: node 'n' (ffn): expected b1 as panels of 64 columns, got 128"));
 }
 

@@ -124,13 +124,20 @@ void Lists(CpuLevel level, int64_t rows, int64_t k, int64_t height, int64_t widt
   const int64_t words = pitc::BitWords(k);
   const double bits = Best([&] { m.Detect(level); });
   pitc::MicroTileCounts counts;
-  const double count = Best([&] { counts = pitc::CountMicroTiles(level, m.bits.data(), rows, k); });
+  std::vector<uint64_t> columns(static_cast<size_t>(words));
+  const double count = Best([&] {
+    counts = {};
+    for (int64_t r = 0; r < rows; r += 32) {
+      counts += pitc::CountMicroTiles(level, m.bits.data() + r * words,
+                                      std::min<int64_t>(32, rows - r), k, columns.data());
+    }
+  });
   constexpr int64_t kBlock = 512;
   const auto blocks = [&](const auto& fill) {
     return Best([&] {
       for (int64_t r = 0; r < rows; r += kBlock) {
-        fill(pitc::DetectedRows{m.a.data() + r * k, nullptr, m.bits.data() + r * words,
-                                std::min(kBlock, rows - r), k});
+        fill(pitc::DetectedRows{{m.a.data() + r * k, nullptr, std::min(kBlock, rows - r), k},
+                                m.bits.data() + r * words});
       }
     });
   };
@@ -148,14 +155,14 @@ void Lists(CpuLevel level, int64_t rows, int64_t k, int64_t height, int64_t widt
   for (int64_t k_block : {int64_t{512}, words * 64}) {
     printf(", \"rows k%d\": %.0f", static_cast<int>(k_block), blocks([&](const auto& block) {
              pitc::FillRowLists(level, block, k_block,
-                                pitc::CountBits(level, block.bits, block.count * words),
+                                pitc::CountBits(level, block.bits, block.Count() * words),
                                 values.data(), ks.data(), starts.data());
            }));
   }
-  for (int64_t group : {4, 8, 16, 32}) {
+  for (int64_t group : pitc::kStripHeights) {
     room(pitc::CountStrips(level, m.bits.data(), rows, k, group), group);
     printf(", \"tiles %dx1\": %.0f", static_cast<int>(group), blocks([&](const auto& block) {
-             const int64_t entries = pitc::CountStrips(level, block.bits, block.count, k, group);
+             const int64_t entries = pitc::CountStrips(level, block.bits, block.Count(), k, group);
              pitc::FillTileLists(level, block, group, entries, values.data(), ks.data(),
                                  starts.data());
            }));
@@ -164,6 +171,7 @@ void Lists(CpuLevel level, int64_t rows, int64_t k, int64_t height, int64_t widt
     const int64_t w = pitc::kSegmentWidths[i];
     room(counts.segments[i], w);
     printf(", \"blocks 1x%d\": %.0f", static_cast<int>(w), blocks([&](const auto& block) {
+             room(pitc::CountSegments(level, block.bits, block.Count(), k, w), w);
              pitc::FillBlockLists(block, w, values.data(), ks.data(), starts.data());
            }));
   }

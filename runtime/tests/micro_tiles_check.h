@@ -6,12 +6,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include "check.h"
 #include "micro_tiles.h"
+#include "panels.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -76,12 +79,36 @@ class DenormalsAreZero {
 // What is tried on one matrix.
 struct DetectorCase {
   int64_t rows = 0, k = 0;
-  std::vector<float> a;       // [as many rows as `list` needs, k]
-  std::vector<int32_t> list;  // empty: all rows in order
-  CountRules rules;
+  std::vector<float> a;            // [as many rows as `list` needs, k]
+  std::vector<float> factor;       // the same shape, or empty
+  std::vector<int32_t> list;       // empty: all rows in order
+  int64_t columns = 0;             // not 0: stored by columns, this far apart; no `list` then
+  int64_t first = 0;               // it is the rows from here on of a larger matrix
+  int64_t row_cut = 0, k_cut = 0;  // its bits are found in parts, too; k_cut is a multiple of 64
   int64_t k_block = 64, group = 4, width = 16;
   bool at_begin = false, denormals_are_zero = false;
 };
+
+// The case with a factor, which may be 0 as well. Whether a product with a denormal is 0 depends on
+// the mode, so there is none.
+inline DetectorCase WithFactor(Random& random, DetectorCase c) {
+  constexpr float kFactors[] = {0.0f, -0.0f, 1.0f, -2.0f, 0.5f};
+  c.factor.resize(c.a.size());
+  for (float& value : c.factor) value = kFactors[random.Below(5)];
+  c.denormals_are_zero = false;
+  return c;
+}
+
+inline std::string Describe(const DetectorCase& c) {
+  std::string text;
+  const auto add = [&](const char* name, int64_t value) {
+    text += (text.empty() ? "" : ", ") + std::string(name) + " " + std::to_string(value);
+  };
+  add("rows", c.rows), add("k", c.k), add("k_block", c.k_block), add("group", c.group);
+  add("width", c.width), add("columns", c.columns), add("first", c.first);
+  add("row_cut", c.row_cut), add("k_cut", c.k_cut);
+  return text + (c.list.empty() ? "" : ", a list") + (c.factor.empty() ? "" : ", a factor");
+}
 
 // Lists made by plain loops.
 struct NaiveLists {
@@ -100,7 +127,20 @@ class Reference {
   float At(int64_t r, int64_t i) const {
     if (r >= c_.rows || i >= c_.k) return 0;
     const int64_t row = c_.list.empty() ? r : c_.list[static_cast<size_t>(r)];
-    return c_.a[static_cast<size_t>(row * c_.k + i)];
+    const auto at = static_cast<size_t>(row * c_.k + i);
+    return c_.factor.empty() ? c_.a[at] : c_.a[at] * c_.factor[at];
+  }
+
+  std::vector<uint64_t> Bits(pitc::Live live) const {
+    std::vector<uint64_t> bits(static_cast<size_t>(c_.rows * BitWords(c_.k)));
+    for (int64_t r = 0; r < c_.rows; ++r) {
+      for (int64_t i = 0; i < c_.k; ++i) {
+        const float x = At(r, i);
+        const bool lives = live == pitc::Live::kNotZero ? !(x == 0) : x > 0 || std::isnan(x);
+        bits[static_cast<size_t>(r * BitWords(c_.k) + i / 64)] |= uint64_t{lives} << i % 64;
+      }
+    }
+    return bits;
   }
 
   // Whether something lives in rows [r, r + height) and columns [i, i + width).
@@ -119,20 +159,6 @@ class Reference {
       for (int64_t i = 0; i < c_.k; i += width) count += Live(r, height, i, width);
     }
     return count;
-  }
-
-  int64_t SegmentSteps(int64_t width) const {
-    int64_t steps = 0;
-    for (int64_t first = 0; first < c_.rows; first += c_.rules.list_rows) {
-      for (int64_t i = 0; i < c_.k; i += width) {
-        int64_t rows = 0;
-        for (int64_t r = first; r < std::min(c_.rows, first + c_.rules.list_rows); ++r) {
-          rows += Live(r, 1, i, width);
-        }
-        steps += (rows + c_.rules.tile_rows - 1) / c_.rules.tile_rows;
-      }
-    }
-    return steps;
   }
 
   NaiveLists Rows() const {
@@ -186,55 +212,106 @@ class Reference {
   std::vector<char> live_;
 };
 
+// Values as they lie in memory: up to the last element of the last row, or of the last column. What
+// is there besides lives: 0xa5a5a5a5 is not 0.
+class Stored {
+ public:
+  Stored(const DetectorCase& c, const std::vector<float>& values)
+      : memory_(values.empty()
+                    ? 0
+                    : Place(c, static_cast<int64_t>(values.size()) / c.k - 1, c.k - 1) + 1,
+                c.at_begin) {
+    for (int64_t at = 0; at < static_cast<int64_t>(values.size()); ++at)
+      memory_[Place(c, at / c.k, at % c.k)] = values[static_cast<size_t>(at)];
+  }
+  const float* data() { return memory_.data(); }
+
+ private:
+  static int64_t Place(const DetectorCase& c, int64_t r, int64_t i) {
+    const int64_t row = c.list.empty() ? c.first + r : r;
+    return c.columns ? i * c.columns + row : row * c.k + i;
+  }
+
+  Guarded<float> memory_;
+};
+
+// The matrix of a case.
+class StoredCase {
+ public:
+  explicit StoredCase(const DetectorCase& c)
+      : c_(c), a_(c, c.a), factor_(c, c.factor), list_(static_cast<size_t>(c.first), -1) {
+    list_.insert(list_.end(), c.list.begin(), c.list.end());
+  }
+  StoredMatrix Matrix() {
+    const int32_t* const list = c_.list.empty() ? nullptr : list_.data();
+    const float* const factor = c_.factor.empty() ? nullptr : factor_.data();
+    const StoredMatrix whole{a_.data(), list, c_.first + c_.rows, c_.k, factor, c_.columns};
+    return whole.Part(c_.first, c_.rows);
+  }
+
+ private:
+  const DetectorCase& c_;
+  Stored a_, factor_;
+  std::vector<int32_t> list_;
+};
+
 template <class T>
 bool Same(Guarded<T>& found, const std::vector<T>& expected) {
   return found.size() == expected.size() &&
          (expected.empty() || !memcmp(found.data(), expected.data(), found.size() * sizeof(T)));
 }
 
-// What the detector of one level answers wrongly first, or "".
-inline std::string WrongAnswer(CpuLevel level, const DetectorCase& c) {
-  const Reference reference(c);
-  const int64_t words = BitWords(c.k);
-  MicroTileCounts expected;
-  expected.rows = reference.Count(1, c.k);
-  expected.elements = reference.Count(1, 1);
-  for (int i = 0; i < 4; ++i) expected.strips[i] = reference.Count(kStripHeights[i], 1);
-  for (int i = 0; i < 3; ++i) {
-    expected.segments[i] = reference.Count(1, kSegmentWidths[i]);
-    expected.segment_steps[i] = reference.SegmentSteps(kSegmentWidths[i]);
+// What the detector has to answer.
+struct Answers {
+  explicit Answers(const DetectorCase& c) {
+    const Reference reference(c);
+    counts.elements = reference.Count(1, 1);
+    for (int i = 0; i < 2; ++i) counts.strips[i] = reference.Count(kStripHeights[i], 1);
+    for (int i = 0; i < 3; ++i) counts.segments[i] = reference.Count(1, kSegmentWidths[i]);
+    strips = reference.Count(c.group, 1);
+    segments = reference.Count(1, c.width);
+    columns = reference.Count(std::max<int64_t>(c.rows, 1), 1);
+    rows = reference.Rows();
+    tiles = reference.Tiles();
+    blocks = reference.Blocks();
+    not_zero = reference.Bits(Live::kNotZero);
+    positive = reference.Bits(Live::kPositive);
   }
-  expected.squares[0] = reference.Count(16, 16);
-  expected.squares[1] = reference.Count(32, 32);
-  const int64_t strips = reference.Count(c.group, 1), segments = reference.Count(1, c.width);
-  const NaiveLists row_lists = reference.Rows(), tile_lists = reference.Tiles(),
-                   block_lists = reference.Blocks();
-  const int64_t live_columns = reference.Count(std::max<int64_t>(c.rows, 1), 1);
 
-  Guarded<float> a(static_cast<int64_t>(c.a.size()), c.at_begin);
-  std::copy(c.a.begin(), c.a.end(), a.data());
+  MicroTileCounts counts;
+  int64_t strips, segments, columns;
+  NaiveLists rows, tiles, blocks;
+  std::vector<uint64_t> not_zero, positive;
+};
+
+// What the detector of one level answers wrongly first, or "".
+inline std::string WrongAnswer(CpuLevel level, const DetectorCase& c, const Answers& expected) {
+  const int64_t words = BitWords(c.k);
+  StoredCase stored(c);
   Guarded<uint64_t> bits(c.rows * words, c.at_begin), columns(words, c.at_begin);
   std::fill_n(columns.data(), words, 0);
-  const DetectedRows rows{a.data(), c.list.empty() ? nullptr : c.list.data(), bits.data(), c.rows,
-                          c.k};
+  const DetectedRows rows{stored.Matrix(), bits.data()};
   const DenormalsAreZero mode(c.denormals_are_zero);
-  for (int64_t r = 0; r < c.rows; ++r) {
-    LiveBits(level, Live::kNotZero, rows.Row(r), c.k, bits.data() + r * words);
+  MatrixBits(level, Live::kPositive, rows.matrix, {0, c.rows}, {0, c.k}, bits.data());
+  if (!Same(bits, expected.positive)) return "bits of what is above 0";
+  std::fill_n(bits.data(), bits.size(), ~0ull);
+  for (const Range& k : {Range{c.k_cut, c.k}, Range{0, c.k_cut}}) {
+    for (const Range& r : {Range{c.row_cut, c.rows}, Range{0, c.row_cut}})
+      MatrixBits(level, Live::kNotZero, rows.matrix, r, k, bits.data() + r.begin * words);
   }
-  for (int64_t r = 0; r < c.rows; ++r) {
-    for (int64_t i = 0; i < words * 64; ++i) {
-      const bool live = reference.Live(r, 1, i, 1);
-      if (live != (bits[r * words + i / 64] >> i % 64 & 1)) return "bits";
-    }
-  }
-  const MicroTileCounts counts =
-      CountMicroTiles(level, bits.data(), c.rows, c.k, c.rules, columns.data());
-  if (memcmp(&counts, &expected, sizeof counts)) return "counts";
-  const MicroTileCounts again = CountMicroTiles(level, bits.data(), c.rows, c.k, c.rules);
+  if (!Same(bits, expected.not_zero)) return "bits in parts";
+  std::fill_n(bits.data(), bits.size(), ~0ull);
+  MatrixBits(level, Live::kNotZero, rows.matrix, {0, c.rows}, {0, c.k}, bits.data());
+  if (!Same(bits, expected.not_zero)) return "bits";
+  const MicroTileCounts counts = CountMicroTiles(level, bits.data(), c.rows, c.k, columns.data());
+  if (memcmp(&counts, &expected.counts, sizeof counts)) return "counts";
+  const MicroTileCounts again = CountMicroTiles(level, bits.data(), c.rows, c.k);
   if (memcmp(&again, &counts, sizeof counts)) return "counts without columns";
-  if (CountBits(level, columns.data(), words) != live_columns) return "live columns";
-  if (CountBits(level, bits.data(), c.rows * words) != expected.elements) return "CountBits";
+  const int64_t elements = counts.elements, strips = expected.strips, segments = expected.segments;
+  if (CountBits(level, columns.data(), words) != expected.columns) return "live columns";
+  if (CountBits(level, bits.data(), c.rows * words) != elements) return "CountBits";
   if (CountStrips(level, bits.data(), c.rows, c.k, c.group) != strips) return "CountStrips";
+  if (CountSegments(level, bits.data(), c.rows, c.k, c.width) != segments) return "CountSegments";
 
   const auto wrong = [&](const NaiveLists& naive, int64_t entries, int64_t size, const auto& fill) {
     Guarded<int32_t> starts(static_cast<int64_t>(naive.starts.size()), c.at_begin);
@@ -243,18 +320,49 @@ inline std::string WrongAnswer(CpuLevel level, const DetectorCase& c) {
     fill(values.data(), index.data(), starts.data());
     return !Same(starts, naive.starts) || !Same(index, naive.index) || !Same(values, naive.values);
   };
-  if (wrong(row_lists, expected.elements, 1, [&](float* values, int32_t* ks, int32_t* starts) {
-        FillRowLists(level, rows, c.k_block, expected.elements, values, ks, starts);
+  if (wrong(expected.rows, elements, 1, [&](float* values, int32_t* ks, int32_t* starts) {
+        FillRowLists(level, rows, c.k_block, elements, values, ks, starts);
       }))
     return "row lists";
-  if (wrong(tile_lists, strips, c.group, [&](float* values, int32_t* ks, int32_t* starts) {
+  if (wrong(expected.tiles, strips, c.group, [&](float* values, int32_t* ks, int32_t* starts) {
         FillTileLists(level, rows, c.group, strips, values, ks, starts);
       }))
     return "tile lists";
-  if (wrong(block_lists, segments, c.width, [&](float* values, int32_t* live, int32_t* starts) {
+  if (wrong(expected.blocks, segments, c.width, [&](float* values, int32_t* live, int32_t* starts) {
         FillBlockLists(rows, c.width, values, live, starts);
       }))
     return "block lists";
+  return "";
+}
+
+// The same for the panels of the transposed matrix, where its rows stand in order.
+inline std::string WrongPanel(CpuLevel level, const DetectorCase& c) {
+  const Reference reference(c);
+  StoredCase stored(c);
+  std::vector<float> expected(static_cast<size_t>(c.k * kPanelWidth));
+  for (int64_t p = 0; c.list.empty() && p < PanelCount(c.rows); ++p) {
+    bool finite = true;
+    for (int64_t i = 0; i < c.k * kPanelWidth; ++i) {
+      const float x = reference.At(p * kPanelWidth + i % kPanelWidth, i / kPanelWidth);
+      expected[static_cast<size_t>(i)] = x;
+      finite &= std::isfinite(x);
+    }
+    Guarded<float> panel(c.k * kPanelWidth, c.at_begin);
+    PackPanel(level, stored.Matrix(), p, panel.data());
+    if (!Same(panel, expected)) return "panel";
+    if (AllFinite(panel.data(), c.k * kPanelWidth) != finite) return "whether all is finite";
+  }
+  return "";
+}
+
+// What is wrong first at any level, and of which case; or "".
+inline std::string WrongAnswer(const DetectorCase& c) {
+  const Answers expected(c);
+  for (CpuLevel level : Levels()) {
+    for (const std::string& wrong : {WrongAnswer(level, c, expected), WrongPanel(level, c)}) {
+      if (!wrong.empty()) return wrong + " on " + Name(level) + ": " + Describe(c);
+    }
+  }
   return "";
 }
 

@@ -37,12 +37,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   c.k_block = 64 * (1 + input.Below(10));
   c.group = 4 * (1 + input.Below(18));
   c.width = pitc::kSegmentWidths[input.Below(3)];
-  c.rules.tile_rows = 1 + input.Below(8);
-  c.rules.list_rows = 32 * (1 + input.Below(3));
   c.at_begin = input.Below(2);
   c.denormals_are_zero = input.Below(2);
   const bool listed = input.Below(2);
   const int64_t all_rows = listed ? 2 * c.rows : c.rows;
+  c.first = input.Below(3) ? 0 : input.Below(70);
+  c.row_cut = input.Below(c.rows + 1);
+  c.k_cut = input.Below(c.k / 64 + 1) * 64;
+  if (!listed && input.Below(2))
+    c.columns = c.first + std::max<int64_t>(c.rows, 1) + input.Below(4);
+  const bool factor = input.Below(2);
   for (int64_t r = 0; listed && r < c.rows; ++r)
     c.list.push_back(static_cast<int32_t>(2 * r + input.Below(2)));
   // Runs of zeros of random lengths, and between them one of the elements that the input names.
@@ -55,13 +59,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto kinds = static_cast<int64_t>(patterns.size());
   for (size_t i = 0; i < c.a.size(); i += 1 + static_cast<size_t>(random.Below(longest)))
     memcpy(&c.a[i], &patterns[static_cast<size_t>(random.Below(kinds))], sizeof c.a[i]);
-  for (pitc::CpuLevel level : pitc::test::Levels()) {
-    const std::string wrong = pitc::test::WrongAnswer(level, c);
-    if (wrong.empty()) continue;
-    fprintf(stderr, "%s on %s: %d x %d, k_block %d, group %d, width %d\n", wrong.c_str(),
-            pitc::Name(level), static_cast<int>(c.rows), static_cast<int>(c.k),
-            static_cast<int>(c.k_block), static_cast<int>(c.group), static_cast<int>(c.width));
-    abort();
-  }
-  return 0;
+  if (factor) c = pitc::test::WithFactor(random, c);
+  const std::string wrong = WrongAnswer(c);
+  if (wrong.empty()) return 0;
+  fprintf(stderr, "%s\n", wrong.c_str());
+  abort();
 }

@@ -12,6 +12,7 @@ using pitc::test::DetectorCase;
 using pitc::test::Guarded;
 using pitc::test::Levels;
 using pitc::test::Random;
+using pitc::test::WithFactor;
 
 namespace {
 
@@ -34,14 +35,9 @@ float Pick(Random& random, const uint32_t (&bits)[kCount]) {
 }
 
 void Check(const DetectorCase& c) {
-  for (CpuLevel level : Levels()) {
-    const std::string wrong = pitc::test::WrongAnswer(level, c);
-    CHECK(wrong.empty());
-    if (wrong.empty()) continue;
-    printf("%s on %s: %d x %d, k_block %d, group %d, width %d\n", wrong.c_str(), pitc::Name(level),
-           static_cast<int>(c.rows), static_cast<int>(c.k), static_cast<int>(c.k_block),
-           static_cast<int>(c.group), static_cast<int>(c.width));
-  }
+  const std::string wrong = WrongAnswer(c);
+  if (!wrong.empty()) printf("%s\n", wrong.c_str());
+  CHECK(wrong.empty());
 }
 
 template <size_t kCount>
@@ -57,8 +53,9 @@ DetectorCase RandomCase(Random& random, int64_t rows, int64_t k, int64_t live_of
   c.k_block = One(random, {64, 128, 192, 512, 1 << 20});
   c.group = One(random, {4, 8, 12, 16, 32, 36, 64, 512});
   c.width = One(random, {16, 32, 64});
-  c.rules.tile_rows = One(random, {1, 4, 5, 6});
-  c.rules.list_rows = One(random, {32, 64, 512, 65504});
+  c.first = One(random, {0, 0, 1, 64, 70});
+  c.row_cut = random.Below(rows + 1);
+  c.k_cut = random.Below(k / 64 + 1) * 64;
   c.at_begin = random.Below(2);
   c.denormals_are_zero = random.Below(2);
   const int64_t height = One(random, {1, 1, 4, 32}), width = One(random, {1, 1, 16, 64});
@@ -108,8 +105,12 @@ void EveryKindOfNumber() {
       c.a.assign(static_cast<size_t>(c.rows * c.k), FromBits(bits));
       c.a[70] = -0.0f;
       Check(c);
+      c.columns = 5;
+      Check(c);
       c.a.assign(c.a.size(), -0.0f);
       c.a[80] = FromBits(bits);
+      Check(c);
+      c.columns = 0;
       Check(c);
     }
   }
@@ -124,7 +125,7 @@ void Shapes() {
   }
 }
 
-// More than a chunk of words, more than a chunk of entries, several lists of rows.
+// More than a chunk of words, more than a chunk of entries, many groups of rows.
 void LargeMatrices() {
   Random random(6);
   for (int64_t live : {0, 1, 10, 60, 100}) Check(RandomCase(random, 67, 4096 + 200, live));
@@ -135,10 +136,11 @@ void OneLiveElement() {
   DetectorCase c;
   c.rows = 5, c.k = 130;
   c.a.resize(static_cast<size_t>(c.rows * c.k));
-  for (float& value : c.a) {
-    value = 2;
+  for (size_t i = 0; i < c.a.size(); ++i) {
+    c.a[i] = 2;
+    c.columns = i % 3 ? 0 : 5;
     Check(c);
-    value = 0;
+    c.a[i] = 0;
   }
 }
 
@@ -148,11 +150,28 @@ void RowsFromAList() {
     for (int64_t rows : {1, 7, 40}) {
       DetectorCase c = RandomCase(random, 3 * rows, k, 40);
       c.rows = rows;
+      c.row_cut = random.Below(rows + 1);
       for (int64_t r = 0; r < rows; ++r)
         c.list.push_back(static_cast<int32_t>(3 * r + random.Below(3)));
       Check(c);
+      Check(WithFactor(random, c));
     }
   }
+}
+
+void StoredByColumns() {
+  Random random(9);
+  const auto check = [&](int64_t rows, int64_t k) {
+    DetectorCase c = RandomCase(random, rows, k, kDensities[random.Below(7)]);
+    Check(WithFactor(random, c));
+    c.columns = c.first + std::max<int64_t>(rows, 1) + One(random, {0, 1, 60});
+    Check(c);
+    Check(WithFactor(random, c));
+  };
+  for (int64_t k : {1, 63, 64, 65, 200}) {
+    for (int64_t rows : {0, 1, 8, 63, 64, 65, 127, 129}) check(rows, k);
+  }
+  for (int64_t rows : {2047, 2048, 2049, 2100}) check(rows, rows == 2100 ? 3 : 65);
 }
 
 // Counts of parts, and columns collected over parts.
@@ -165,19 +184,45 @@ void CountsAddUp() {
     for (int64_t r = 0; r < c.rows; ++r)
       pitc::LiveBits(level, pitc::Live::kNotZero, c.a.data() + r * c.k, c.k,
                      bits.data() + r * words);
-    const pitc::CountRules rules{32, 6};
     std::vector<uint64_t> columns(static_cast<size_t>(words)), part_columns(columns);
-    const auto whole =
-        pitc::CountMicroTiles(level, bits.data(), c.rows, c.k, rules, columns.data());
+    const auto whole = pitc::CountMicroTiles(level, bits.data(), c.rows, c.k, columns.data());
     pitc::MicroTileCounts sum;
-    for (int64_t r = 0; r < c.rows; r += 64) {
-      sum +=
-          pitc::CountMicroTiles(level, bits.data() + r * words, std::min<int64_t>(64, c.rows - r),
-                                c.k, rules, part_columns.data());
+    for (int64_t r = 0; r < c.rows; r += 32) {
+      sum += pitc::CountMicroTiles(level, bits.data() + r * words,
+                                   std::min<int64_t>(32, c.rows - r), c.k, part_columns.data());
     }
     CHECK(!memcmp(&sum, &whole, sizeof sum) && sum.elements > 0);
     CHECK(columns == part_columns);
   }
+}
+
+// So many dead segments that counters of 16 bits would be full, then as many live ones.
+void ManyRows() {
+  const int64_t rows = 600000;
+  std::vector<uint64_t> bits(static_cast<size_t>(rows));
+  const auto right = [&](int64_t elements, int64_t columns, int64_t live_rows) {
+    for (CpuLevel level : Levels()) {
+      const auto counts = pitc::CountMicroTiles(level, bits.data(), rows, 64);
+      CHECK(counts.elements == elements && pitc::CountBits(level, bits.data(), rows) == elements);
+      for (int i = 0; i < 2; ++i) {
+        const int64_t height = pitc::kStripHeights[i];
+        const int64_t strips = (live_rows + height - 1) / height * columns;
+        CHECK(counts.strips[i] == strips);
+        CHECK(pitc::CountStrips(level, bits.data(), rows, 64, height) == strips);
+      }
+      for (int i = 0; i < 3; ++i) {
+        const int64_t width = pitc::kSegmentWidths[i];
+        const int64_t segments = (columns + width - 1) / width * live_rows;
+        CHECK(counts.segments[i] == segments);
+        CHECK(pitc::CountSegments(level, bits.data(), rows, 64, width) == segments);
+      }
+    }
+  };
+  right(0, 0, 0);
+  bits[0] = 1;
+  right(1, 1, 1);
+  std::fill(bits.begin(), bits.end(), ~0ull);
+  right(64 * rows, 64, rows);
 }
 
 // A row is a page; dead rows may not even be touched.
@@ -192,7 +237,7 @@ void DeadRowsAreNotRead() {
     for (int64_t r = 0; r < rows; ++r)
       pitc::LiveBits(level, pitc::Live::kNotZero, a.data() + r * k, k, bits.data() + r * words);
     CHECK(!mprotect(a.data() + 4 * k, static_cast<size_t>(16 * page), PROT_NONE));
-    const pitc::DetectedRows detected{a.data(), nullptr, bits.data(), rows, k};
+    const pitc::DetectedRows detected{{a.data(), nullptr, rows, k}, bits.data()};
     std::vector<int32_t> starts(static_cast<size_t>(rows * words + 1)), index(8);
     std::vector<float> values(8 * 64);
     pitc::FillRowLists(level, detected, 512, 8, values.data(), index.data(), starts.data());
@@ -220,9 +265,8 @@ void FarRows() {
   a[40000 * k + k - 1] = 4;
   for (CpuLevel level : Levels()) {
     std::vector<uint64_t> bits(static_cast<size_t>(2 * words));
-    const pitc::DetectedRows rows{a, list, bits.data(), 2, k};
-    for (int64_t r = 0; r < 2; ++r)
-      pitc::LiveBits(level, pitc::Live::kNotZero, rows.Row(r), k, bits.data() + r * words);
+    const pitc::DetectedRows rows{{a, list, 2, k}, bits.data()};
+    pitc::MatrixBits(level, pitc::Live::kNotZero, rows.matrix, {0, 2}, {0, k}, bits.data());
     CHECK(pitc::CountMicroTiles(level, bits.data(), 2, k).elements == 2);
     int32_t ks[2], starts[3];
     float values[2];
@@ -242,7 +286,9 @@ int main() {
                                {"large matrices", LargeMatrices},
                                {"one live element", OneLiveElement},
                                {"rows from a list", RowsFromAList},
+                               {"stored by columns, with a factor", StoredByColumns},
                                {"counts add up", CountsAddUp},
+                               {"many rows", ManyRows},
                                {"dead rows are not read", DeadRowsAreNotRead},
                                {"far rows", FarRows}});
 }

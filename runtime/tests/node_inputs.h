@@ -1,9 +1,14 @@
-// Random inputs that fit a plan: what the compiler's graphs feed to its nodes.
+// Nodes of the plans in plans/, and random inputs that fit a plan: what the compiler's graphs feed
+// to its nodes.
 #pragma once
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <limits>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "check.h"
@@ -59,13 +64,17 @@ inline const GatherGemmPlan* LastProduct(const Plan& plan) {
   if (auto* gemm = std::get_if<GatherGemmPlan>(&plan.body)) return gemm;
   if (auto* contract = std::get_if<ContractPlan>(&plan.body)) return &contract->gemm;
   if (auto* ffn = std::get_if<FfnPlan>(&plan.body)) return &ffn->second.gemm;
+  if (auto* right = std::get_if<ContractRightPlan>(&plan.body)) return &right->contract.gemm;
   return nullptr;
 }
 
 // Prices of a node that has variants, or null.
 inline const CostTable* Costs(const Plan& plan, CpuLevel level) {
   const auto* ffn = std::get_if<FfnPlan>(&plan.body);
-  const auto* contract = ffn ? &ffn->second : std::get_if<ContractPlan>(&plan.body);
+  const auto* right = std::get_if<ContractRightPlan>(&plan.body);
+  const auto* contract = ffn     ? &ffn->second
+                         : right ? &right->contract
+                                 : std::get_if<ContractPlan>(&plan.body);
   if (!contract) return nullptr;
   return level == CpuLevel::kV4 ? &contract->costs_v4 : &contract->costs_v3;
 }
@@ -110,6 +119,26 @@ inline OrtValue RandomPanels(Random& random, int64_t k, int64_t n, int64_t width
   return RandomFloats(random, {(n + width - 1) / width, k, width});
 }
 
+// Inputs of a product of `t` rows whose right operand holds many zeros, and NaN and infinities
+// among the others; where `odd`, the left one does, too.
+inline std::vector<OrtValue> MakeRightInputs(const ContractRightPlan& plan, Random& random,
+                                             int64_t t, bool odd) {
+  const GatherGemmPlan& gemm = plan.contract.gemm;
+  const int64_t k = gemm.k, n = gemm.n;
+  std::vector<int64_t> dims{t, k};
+  if (t % 2) dims.insert(dims.begin(), 1);
+  const auto sparse = [&] {
+    return SparseFloats(random,
+                        plan.by_rows ? std::vector<int64_t>{n, k} : std::vector<int64_t>{k, n});
+  };
+  std::vector<OrtValue> inputs{odd ? SparseFloats(random, dims) : RandomFloats(random, dims)};
+  inputs.push_back(sparse());
+  if (plan.factor) inputs.push_back(sparse());
+  if (gemm.bias) inputs.push_back(RandomFloats(random, {n}));
+  if (gemm.residual) inputs.push_back(RandomFloats(random, {t, n}));
+  return inputs;
+}
+
 // Inputs of the node that a plan describes, with extents up to `most` (1 or more).
 inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_t most) {
   const auto extent = [&] { return random.Below(most + 1); };
@@ -137,6 +166,8 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
     return {RandomFloats(random, dims), domain.Rows(), domain.Coords(), domain.Live()};
   }
   const RandomDomain domain(random, {1 + random.Below(3), 1 + random.Below(most)});
+  if (auto* right = std::get_if<ContractRightPlan>(&plan.body))
+    return MakeRightInputs(*right, random, domain.Count(), random.Below(4) == 0);
   if (const GatherGemmPlan* last = LastProduct(plan)) {
     const auto* ffn = std::get_if<FfnPlan>(&plan.body);
     const int64_t width = int64_t{1} << random.Below(5), t = domain.Count();
@@ -176,13 +207,51 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
 inline int InputCount(const Plan& plan) {
   if (const GatherGemmPlan* last = LastProduct(plan)) {
     const auto* ffn = std::get_if<FfnPlan>(&plan.body);
-    return 2 + (ffn ? 1 + ffn->first.bias : 0) + last->bias + last->residual +
-           2 * (last->gather || last->scatter);
+    const auto* right = std::get_if<ContractRightPlan>(&plan.body);
+    return 2 + (ffn ? 1 + ffn->first.bias : 0) + (right && right->factor) + last->bias +
+           last->residual + 2 * (last->gather || last->scatter);
   }
   if (auto* attention = std::get_if<AttentionPlan>(&plan.body)) return attention->bias ? 8 : 5;
   return plan.op == "detect" ? 1 : 4;
 }
 
 inline int OutputCount(const Plan& plan) { return plan.op == "detect" ? 3 : 1; }
+
+// A plan of the fuzzers' seeds, and its sessions.
+struct PlanCase {
+  std::string name, text;
+  Plan plan;
+
+  explicit PlanCase(const std::string& file) : name(file) {
+    std::ifstream stream(std::filesystem::path(PITC_TEST_PLANS) / file);
+    text.assign(std::istreambuf_iterator<char>(stream), {});
+    plan = ParsePlan(text);
+  }
+  // The same with other values of some fields, for kernels of `k` and `n`.
+  PlanCase With(int64_t k, int64_t n, const std::map<std::string, std::string>& fields = {}) const {
+    PlanCase other = *this;
+    const auto set = [&](const std::string& key, const std::string& value) {
+      const size_t at = other.text.find("\n" + key + "=") + key.size() + 2;
+      other.text.replace(at, other.text.find('\n', at) - at, value);
+    };
+    const size_t activation = plan.kernel.find('_', plan.kernel.find("_n") + 1);
+    set("kernel", "gather_gemm_k" + std::to_string(k) + "_n" + std::to_string(n) +
+                      plan.kernel.substr(activation));
+    set("k", std::to_string(k));
+    set("n", std::to_string(n));
+    for (const auto& [key, value] : fields) {
+      set(key, value);
+      other.name += " " + key + "=" + value;
+    }
+    other.plan = ParsePlan(other.text);
+    return other;
+  }
+  // The kernels lie beside `model`.
+  std::unique_ptr<Session> Make(const Library& library, const Options& options = {},
+                                const std::string& model = PITC_TEST_KERNELS) const {
+    return std::make_unique<Session>(library, text, model, InputCount(plan), OutputCount(plan),
+                                     options);
+  }
+};
 
 }  // namespace pitc::test

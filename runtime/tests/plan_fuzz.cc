@@ -2,6 +2,7 @@
 // do not expect, and its layout addresses only what is there.
 #include <cmath>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 
 #include "check.h"
@@ -27,15 +28,19 @@ void CheckCosts(const pitc::ContractPlan& contract, std::string_view text) {
     for (const pitc::CostTable::Line& line : table->lines) {
       for (int f = 0; f < pitc::kFeatures; ++f) {
         const int64_t most = line.offered ? int64_t{1} << 50 : 0;
-        for (const auto& prices : line.prices)
-          Demand(prices[f] >= 0 && prices[f] <= most, "price", text);
+        Demand(line.prices[f] >= 0 && line.prices[f] <= most, "price", text);
       }
     }
     pitc::Work work{INT32_MAX, 1 << 24, 1 << 24, 32, 1 << 15, true, 1 << 24, {}, {}};
-    work.counts.elements = work.counts.strips[1] = work.counts.segments[2] = INT64_MAX;
-    const pitc::Choice choice = pitc::Select(*table, work);
-    Demand(table->lines[static_cast<int>(choice.variant)].offered, "choice", text);
-    for (double us : choice.predicted_us) Demand(us >= 0, "prediction", text);
+    work.counts.elements = work.counts.strips[0] = work.counts.segments[2] = INT64_MAX;
+    for (bool turned : {false, true}) {
+      work.turned = turned;
+      work.dense_rows = INT32_MAX, work.dense_panels = 1 << 18;
+      work.dense_copied = work.sparse_copied = turned ? INT64_MAX : 0;
+      const pitc::Choice choice = pitc::Select(*table, work);
+      Demand(table->lines[static_cast<int>(choice.variant)].offered, "choice", text);
+      for (double us : choice.predicted_us) Demand(us >= 0, "prediction", text);
+    }
   }
 }
 
@@ -83,7 +88,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       const bool bare = plan.library.find('/') == plan.library.npos;
       Demand(bare && plan.library[0] != '.' && plan.library.size() <= 200, "library", text);
       Demand(plan.library.empty() == (plan.op == "detect"), "library", text);
-      const bool multiplies = plan.op == "contract" || plan.op == "ffn";
+      const bool multiplies =
+          plan.op == "contract" || plan.op == "ffn" || plan.op == "contract_right";
       const std::string_view family = multiplies ? "gather_gemm" : std::string_view(plan.op);
       Demand(plan.kernel.compare(0, family.size(), family) == 0 || plan.op == "detect", "kernel",
              text);
@@ -93,6 +99,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         CheckCosts(ffn->second, text);
       }
       if (auto* contract = std::get_if<pitc::ContractPlan>(&plan.body)) CheckCosts(*contract, text);
+      if (auto* right = std::get_if<pitc::ContractRightPlan>(&plan.body)) {
+        const pitc::GatherGemmPlan& gemm = right->contract.gemm;
+        Demand(!gemm.gather && !gemm.scatter && !right->contract.input_relu, "moved rows", text);
+        const std::string k = "_k" + std::to_string(gemm.k);
+        Demand(right->listed_suffix == k + "_n128_none", "kernels of lists", text);
+        Demand(plan.kernel == std::string(family) + k + right->swrite_suffix, "swrite_columns",
+               text);
+        CheckCosts(right->contract, text);
+      }
       if (auto* attention = std::get_if<pitc::AttentionPlan>(&plan.body))
         Demand(std::isfinite(attention->scale) && attention->heads > 0, "attention", text);
       if (auto* move = std::get_if<pitc::MovePlan>(&plan.body)) TryLayout(move->dims, choice);

@@ -1,6 +1,7 @@
 #include "plan.h"
 
 #include <cmath>
+#include <cstring>
 
 #include "check.h"
 #include "failure.h"
@@ -23,15 +24,9 @@ constexpr const char* kAttention =
     "op=attention\nq_head=0\nscale=-0x1.8p-3\nv_head=4\n";
 constexpr const char* kPack =
     "pitc-plan 1\ndims=c0,r,c1,0,r\nkernel=pack_b4\nlibrary=k.so\nop=pack\n";
-// 39 prices and 40 prices.
-const std::string kRising =
-    "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,33,"
-    "34,35,"
-    "36,37,38";
-const std::string kFalling =
-    "39,38,37,36,35,34,33,32,31,30,29,28,27,26,25,24,23,22,21,20,19,18,17,16,15,14,13,12,11,10,9,8,"
-    "7,6,"
-    "5,4,3,2,1,0";
+// 11 prices and 12 prices.
+const std::string kRising = "0,1,2,3,4,5,6,7,8,9,10";
+const std::string kFalling = "11,10,9,8,7,6,5,4,3,2,1,0";
 const std::string kContract =
     "pitc-plan 1\nactivation=none\nbias=0\n"
     "cost_dense_v3=" +
@@ -48,6 +43,10 @@ const std::string kFfn = "pitc-plan 1\nactivation=none\nbias=1\ncost_row_v4=" + 
                          "gather=1\ninner=7\ninner_activation=relu\ninner_bias=1\nk=64\n"
                          "kernel=gather_gemm_k64_n130_none\nlibrary=kernels.so\nn=130\n"
                          "op=ffn\nresidual=0\nscatter=0\n";
+const std::string kRight =
+    "pitc-plan 1\nactivation=relu\nbias=1\ncost_row_v4=" + kFalling +
+    "\nfactor=1\nk=64\nkernel=gather_gemm_k64_n130_relu_res\nlibrary=kernels.so\nn=130\n"
+    "op=contract_right\nresidual=1\nstored=kn\n";
 constexpr const char* kDetect = "pitc-plan 1\nop=detect\nrank=2\n";
 
 std::string With(const std::string& text, const std::string& old_line,
@@ -95,12 +94,9 @@ void ReadsPrices() {
   const auto& dense = c.costs_v3.lines[0];
   const auto& tile = c.costs_v3.lines[static_cast<int>(pitc::Variant::kTile8)];
   for (int f = 0; f < pitc::kFeatures; ++f) {
-    for (int r = 0; r < pitc::kReuseClasses; ++r) {
-      const int place = r * pitc::kFeatures + f;
-      CHECK(dense.prices[r][f] == (place == 39 ? int64_t{1} << 50 : place));
-      CHECK(tile.prices[r][f] == 39 - place);
-      CHECK(c.costs_v4.lines[0].prices[r][f] == 0);
-    }
+    CHECK(dense.prices[f] == (f == 11 ? int64_t{1} << 50 : f));
+    CHECK(tile.prices[f] == 11 - f);
+    CHECK(c.costs_v4.lines[0].prices[f] == 0);
   }
 
   const auto ffn = std::get<pitc::FfnPlan>(ParsePlan(kFfn).body);
@@ -108,20 +104,71 @@ void ReadsPrices() {
   CHECK(!ffn.first.residual && !ffn.first.scatter);
   CHECK(ffn.first_suffix == "_k7_n64_relu_bits" && ffn.second.suffix == "_k64_n130_none");
   CHECK(ffn.second.gemm.k == 64 && ffn.second.gemm.n == 130 && ffn.second.gemm.bias);
-  CHECK(ffn.second.costs_v4.lines[static_cast<int>(pitc::Variant::kRow)].prices[1][0] == 29);
+  CHECK(ffn.second.costs_v4.lines[static_cast<int>(pitc::Variant::kRow)].prices[1] == 10);
+}
+
+void ReadsRightOperands() {
+  const pitc::Plan plan = ParsePlan(kRight);
+  const auto& right = std::get<pitc::ContractRightPlan>(plan.body);
+  CHECK(plan.kernel == "gather_gemm_k64_n130_relu_res" && right.factor && !right.by_rows);
+  CHECK(right.contract.suffix == "_k64_n130_relu_res" && !right.contract.input_relu);
+  CHECK(right.listed_suffix == "_k64_n128_none" && right.swrite_suffix == "_n130_relu_res");
+  const pitc::GatherGemmPlan& gemm = right.contract.gemm;
+  CHECK(gemm.k == 64 && gemm.n == 130 && gemm.bias && gemm.residual);
+  CHECK(!gemm.gather && !gemm.scatter);
+  const auto& lines = right.contract.costs_v4.lines;
+  CHECK(lines[static_cast<int>(pitc::Variant::kRow)].prices[1] == 10);
+  CHECK(lines[0].offered && !lines[static_cast<int>(pitc::Variant::kTile8)].offered);
+
+  std::string text = With(kRight, "factor=1", "factor=0");
+  text = With(text, "stored=kn", "stored=nk");
+  text = With(With(text, "residual=1", "residual=0"), "activation=relu", "activation=gelu_tanh");
+  text =
+      With(text, "kernel=gather_gemm_k64_n130_relu_res", "kernel=gather_gemm_k64_n130_gelu_tanh");
+  const auto other = std::get<pitc::ContractRightPlan>(ParsePlan(text).body);
+  CHECK(!other.factor && other.by_rows && other.swrite_suffix == "_n130_gelu_tanh");
+}
+
+void RefusesRightOperands() {
+  for (const char* line :
+       {"activation=relu", "bias=1", "factor=1", "k=64", "library=kernels.so", "n=130",
+        "residual=1", "stored=kn", "kernel=gather_gemm_k64_n130_relu_res"}) {
+    const std::string key(line, strchr(line, '='));
+    CHECK(Contains(Error(With(kRight, line, "")), "key '" + key + "' is missing"));
+  }
+  for (const char* key : {"gather", "scatter", "input_relu", "inner", "cost_dense"}) {
+    CHECK(Contains(Error(With(kRight, "k=64", std::string("k=64\n") + key + "=0")),
+                   std::string("unknown key '") + key + "' for op 'contract_right'"));
+  }
+  for (const char* bad : {"", "k", "xx", "KN", "kn "}) {
+    CHECK(Contains(Error(With(kRight, "stored=kn", std::string("stored=") + bad)),
+                   std::string("expected stored as one of kn, nk, got '") + bad + "'"));
+  }
+  CHECK(Contains(Error(With(kRight, "factor=1", "factor=2")), "expected factor in 0..1"));
+  for (const char* kernel :
+       {"contract_row_k64_n128_none", "swrite_columns_n130_relu_res", "gather_gemm_k64_n130_relu",
+        "gather_gemm_k64_n128_relu_res", "gather_gemm_k64_n130_relu_res_bits"}) {
+    CHECK(Contains(Error(With(kRight, "kernel=gather_gemm_k64_n130_relu_res",
+                              std::string("kernel=") + kernel)),
+                   "expected kernel=gather_gemm_k64_n130_relu_res for these fields, got '"));
+  }
+  for (const char* of_right : {"factor=1", "stored=kn"}) {
+    CHECK(Contains(Error(With(kContract, "k=64", std::string("k=64\n") + of_right)),
+                   "for op 'contract'"));
+  }
 }
 
 void RefusesPrices() {
   const std::string key = "cost_tile8_v3=", line = key + kFalling;
   const auto refuses = [&](const std::string& bad) {
     CHECK(Contains(Error(With(kContract, line, key + bad)),
-                   "expected cost_tile8_v3 as 40 numbers in 0..1125899906842624, got '"));
+                   "expected cost_tile8_v3 as 12 numbers in 0..1125899906842624, got '"));
   };
   for (const char* bad : {"", ",", "1"}) refuses(bad);
   refuses(kRising);
   refuses(kRising + ",");
   refuses("," + kRising);
-  refuses(kRising + ",39,40");
+  refuses(kRising + ",11,12");
   for (const char* last : {"", "-6", "6.0", " 6", "06", "1125899906842625", "99999999999999999999"})
     refuses(kRising + "," + last);
   const std::string good = "=" + kFalling;
@@ -213,6 +260,8 @@ void RefusesAnotherKernel() {
 int main() {
   return pitc::test::RunTests({{"reads every operation", ReadsEveryOperation},
                                {"reads prices", ReadsPrices},
+                               {"reads right operands", ReadsRightOperands},
+                               {"refuses right operands", RefusesRightOperands},
                                {"refuses prices", RefusesPrices},
                                {"refuses other text", RefusesOtherText},
                                {"refuses unknown, missing and double keys", RefusesKeys},

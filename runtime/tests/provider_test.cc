@@ -2,60 +2,41 @@
 #include <malloc.h>
 #include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <stdexcept>
 #include <thread>
 
 #include "node_inputs.h"
 
-using pitc::Plan;
 using pitc::test::alive;
 using pitc::test::Contains;
 using pitc::test::failing_call;
 using pitc::test::Library;
 using pitc::test::Options;
+using pitc::test::PlanCase;
 using pitc::test::Random;
 using pitc::test::Session;
 using pitc::test::Thrown;
 
 namespace {
 
-constexpr const char* kModel = PITC_TEST_KERNELS;  // "beside it" is where the kernels lie
 constexpr int kThreads = 8, kRuns = 500, kShapes = 40;
 
-struct Case {
-  std::string name, text;
-  Plan plan;
-};
-
-// The plans of the fuzzers' seeds, one of each kind.
-const std::vector<Case>& Cases() {
-  static const std::vector<Case> cases = [] {
-    std::vector<Case> found;
-    for (const auto& entry : std::filesystem::directory_iterator(PITC_TEST_PLANS)) {
-      std::ifstream stream(entry.path());
-      std::string text{std::istreambuf_iterator<char>(stream), {}};
-      found.push_back({entry.path().filename(), text, pitc::ParsePlan(text)});
-    }
+// All of them.
+const std::vector<PlanCase>& Cases() {
+  static const std::vector<PlanCase> cases = [] {
+    std::vector<PlanCase> found;
+    for (const auto& entry : std::filesystem::directory_iterator(PITC_TEST_PLANS))
+      found.emplace_back(entry.path().filename());
     return found;
   }();
   return cases;
-}
-
-std::unique_ptr<Session> MakeSession(const Library& library, const Case& c,
-                                     const std::string& model = kModel) {
-  return std::make_unique<Session>(library, c.text, model, pitc::test::InputCount(c.plan),
-                                   pitc::test::OutputCount(c.plan));
 }
 
 // One session of each operation, used by all threads at once, each with other shapes: the bits are
 // those of one thread.
 void EightThreads() {
   const Library library(PITC_TEST_LIBRARY);
-  for (const Case& c : Cases()) {
-    const auto session = MakeSession(library, c);
+  for (const PlanCase& c : Cases()) {
+    const auto session = c.Make(library);
     std::vector<std::vector<OrtValue>> inputs, expected;
     Random random(11);
     for (int i = 0; i < kShapes; ++i) {
@@ -82,8 +63,8 @@ void EightThreads() {
 // Work large enough for ONNX Runtime's pool, from two threads at once.
 void LargeRunsOnThePool() {
   const Library library(PITC_TEST_LIBRARY);
-  for (const Case& c : Cases()) {
-    const auto session = MakeSession(library, c);
+  for (const PlanCase& c : Cases()) {
+    const auto session = c.Make(library);
     Random random(13);
     const bool moves = !pitc::test::LastProduct(c.plan) && c.plan.op != "attention";
     const std::vector<OrtValue> inputs = pitc::test::MakeInputs(c.plan, random, moves ? 900 : 300);
@@ -102,9 +83,9 @@ void SessionsComeAndGo() {
     threads.emplace_back([&, t] {
       Random random(t);
       for (int round = 0; round < 30; ++round) {
-        const Case& c =
+        const PlanCase& c =
             Cases()[static_cast<size_t>(random.Below(static_cast<int64_t>(Cases().size())))];
-        MakeSession(library, c)->Run(pitc::test::MakeInputs(c.plan, random, 9));
+        c.Make(library)->Run(pitc::test::MakeInputs(c.plan, random, 9));
       }
     });
   }
@@ -125,10 +106,9 @@ void LoadAndUnload() {
     {
       const Library library(PITC_TEST_LIBRARY);
       std::thread([&] {
-        const Case& c = Cases()[round % Cases().size()];
+        const PlanCase& c = Cases()[round % Cases().size()];
         Random random(17);
-        MakeSession(library, c, beside / "model.onnx")
-            ->Run(pitc::test::MakeInputs(c.plan, random, 9));
+        c.Make(library, {}, beside / "model.onnx")->Run(pitc::test::MakeInputs(c.plan, random, 9));
       }).join();
     }
     std::filesystem::remove_all(beside);
@@ -144,7 +124,7 @@ void LoadAndUnload() {
 // Every call of ONNX Runtime's functions fails once: the provider says so, or does without, and
 // gives everything back.
 void EveryCallFailsOnce() {
-  for (const Case& c : Cases()) {
+  for (const PlanCase& c : Cases()) {
     int64_t failed = 0;
     for (int64_t call = 1;; ++call) {
       Random random(19);
@@ -152,7 +132,7 @@ void EveryCallFailsOnce() {
       failing_call = call;
       const std::string error = Thrown([&] {
         const Library library(PITC_TEST_LIBRARY);
-        MakeSession(library, c)->Run(inputs);
+        c.Make(library)->Run(inputs);
       });
       const bool reached = failing_call == 0;
       failing_call = 0;
@@ -168,9 +148,9 @@ void EveryCallFailsOnce() {
 
 void OldAndOddHosts() {
   const Library library(PITC_TEST_LIBRARY);
-  const Case& c = Cases()[0];
+  const PlanCase& c = Cases()[0];
   const auto error = [&](const std::string& text, int inputs, const Options& options = {}) {
-    return Thrown([&] { Session(library, text, kModel, inputs, 1, options); });
+    return Thrown([&] { Session(library, text, PITC_TEST_KERNELS, inputs, 1, options); });
   };
   CHECK(Contains(error(c.text, 9), "inputs and"));
   CHECK(Contains(error("", 1), "expected the line"));

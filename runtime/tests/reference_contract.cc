@@ -1,5 +1,5 @@
-// The contract_* kernels of docs/plans.md, as strict about lists of micro-tiles as about arguments:
-// what a list holds must live, ascend, and end where the next one starts.
+// The contract_* and swrite_columns kernels of docs/plans.md, as strict about lists of micro-tiles
+// as about arguments: what a list holds must live, ascend, and end where the next one starts.
 #include <vector>
 
 #include "kernel_args.h"
@@ -142,6 +142,38 @@ int Contract(const Any* raw, int32_t count, Family family, int k, int n, Activat
   return 0;
 }
 
+int WriteColumns(const Any* raw, int32_t count, int n, Activation activation, bool has_residual) {
+  constexpr int64_t kSums = 128, kPanel = 64, kUnit = 16;
+  Args args(raw, count);
+  const Tensor *sums = args.Floats(2), *bias = args.Floats(1);
+  const Tensor* residual = has_residual ? args.Floats(2) : nullptr;
+  const Tensor* c = args.Floats(2);
+  const int64_t n0 = args.Int(), t0 = args.Int();
+  if (!args.Good()) return -1;
+  const int64_t rows = sums->shape[0], t = c->shape[0], end = n0 + rows;
+  args.Demand(sums->shape[1] == kSums && c->shape[1] == n, "n, or columns of the sums");
+  args.Demand(bias->shape[0] == (n + kPanel - 1) / kPanel * kPanel, "bias");
+  args.Demand(!residual || (residual->shape[0] == t && residual->shape[1] == n), "residual");
+  args.Demand(rows > 0 && 0 <= n0 && n0 % kUnit == 0 && end <= n && (end % kUnit == 0 || end == n),
+              "columns");
+  args.Demand(0 <= t0 && t0 < t, "rows");
+  if (!args.Good()) return -1;
+  for (int64_t j = n; j < bias->shape[0]; ++j)
+    args.Demand(Data<float>(bias)[j] == 0, "bias is not padded with 0");
+  if (!args.Good()) return -1;
+  for (int64_t j = 0; j < std::min(kSums, t - t0); ++j) {
+    for (int64_t i = 0; i < rows; ++i) {
+      const int64_t at = (t0 + j) * n + n0 + i;
+      double sum =
+          static_cast<double>(Data<float>(sums)[i * kSums + j]) + Data<float>(bias)[n0 + i];
+      sum = Activate(activation, sum);
+      if (residual) sum += Data<float>(residual)[at];
+      Data<float>(c)[at] = static_cast<float>(sum);
+    }
+  }
+  return 0;
+}
+
 }  // namespace
 
 #define FAMILY(family, k, n, activation)                                                       \
@@ -154,7 +186,22 @@ int Contract(const Any* raw, int32_t count, Family family, int k, int n, Activat
   FAMILY(tile, k, n, activation)   \
   FAMILY(block, k, n, activation)
 
+#define SWRITE_COLUMNS(n, activation)                                                        \
+  KERNEL(swrite_columns_n##n##_##activation, WriteColumns, n, Activation::activation, false) \
+  KERNEL(swrite_columns_n##n##_##activation##_res, WriteColumns, n, Activation::activation, true)
+
 CONTRACT(1, 1, none)
 CONTRACT(70, 5, none)
 CONTRACT(70, 5, relu)
 CONTRACT(520, 2, none)
+// For a sparse right operand.
+CONTRACT(3, 128, none)
+CONTRACT(69, 128, none)
+CONTRACT(70, 128, none)
+CONTRACT(8000, 128, none)
+SWRITE_COLUMNS(5, none)
+SWRITE_COLUMNS(5, relu)
+SWRITE_COLUMNS(75, none)
+SWRITE_COLUMNS(75, relu)
+SWRITE_COLUMNS(130, none)
+SWRITE_COLUMNS(2100, none)

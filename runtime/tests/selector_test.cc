@@ -23,8 +23,8 @@ constexpr int At(Variant v) { return static_cast<int>(v); }
 Work SomeWork() {
   Work work{700, 100, 3, 352, 2, true, 90, {}, {}};
   work.counts.elements = 6000;
-  work.counts.strips[1] = 5000;    // 8x1
-  work.counts.strips[3] = 1900;    // 32x1
+  work.counts.strips[0] = 5000;    // 8x1
+  work.counts.strips[1] = 1900;    // 32x1
   work.counts.segments[0] = 3000;  // 1x16
   work.counts.segments[1] = 2000;  // 1x32
   work.counts.segments[2] = 1200;  // 1x64
@@ -39,36 +39,40 @@ CostTable Table(const std::vector<Variant>& offered, int64_t price_of_steps) {
   for (Variant v : offered) {
     CostTable::Line& line = table.lines[At(v)];
     line.offered = true;
-    for (auto& prices : line.prices) prices[kSteps] = price_of_steps;
+    line.prices[kSteps] = price_of_steps;
   }
   return table;
 }
 
 void Features() {
-  // launch, steps, visits, scanned, listed, streamed, written, reread, pages, runs
+  // launch, scanned, listed, lists, written, uncached, runs, pages, streamed, reread, steps, visits
   const struct {
     Variant variant;
     double amount[kFeatures];
   } expected[] = {
-      {Variant::kDense, {1, 3 * 100 * 700., 3 * 117, 0, 0, 3 * 100, 2100, 3 * 100 * 8, 0, 0}},
+      // 116 tiles of 6 rows, and one for the other 4
+      {Variant::kDense, {1, 0, 0, 0, 2100, 0, 0, 0, 3 * 100, 0, 3 * 100 * 702., 3 * 117}},
+      // 2 k blocks: what they read again is near
       {Variant::kRow,
-       {1, 3 * 6000, 3 * 700 * 2, 70000, 6000, 3 * 2 * 90, 2100, 0, 3 * 2 * 7, 3 * 2 * 10}},
+       {1, 70000, 6000, 700 * 2, 2100, 0, 3 * 2 * 10, 0, 3 * 2 * 90, 0, 3 * 6000, 3 * 700 * 2}},
+      // 88 groups, the last one with 4 rows: 175 strips of 4
       {Variant::kTile8,
-       {1, 3 * 5000 * 8, 3 * 88, 70000, 5000 * 8, 3 * 2 * 90, 2100, 3 * 5000, 3 * 2 * 7,
-        3 * 2 * 10}},
+       {1, 70000, 5000 * 700 / 88., 88, 2100, 0, 3 * 2 * 10, 3 * 2 * 7, 3 * 2 * 90, 3 * 5000,
+        3 * 5000 * 700 / 88., 3 * 175 * (1 + 5000 / 88. / 64)}},
+      // 22 groups, the last one with 28 rows
       {Variant::kTile32,
-       {1, 3 * 1900 * 32, 3 * 22, 70000, 1900 * 32, 3 * 2 * 90, 2100, 3 * 1900, 3 * 2 * 7,
-        3 * 2 * 10}},
+       {1, 70000, 1900 * 700 / 22., 22, 2100, 0, 3 * 2 * 10, 3 * 2 * 7, 3 * 2 * 90, 3 * 1900,
+        3 * 1900 * 700 / 22., 3 * 175 * (1 + 1900 / 22. / 64)}},
       // lists: 2 blocks of rows times 7, 3, 2 blocks of k; half of 4 rows, for one in four of them
       {Variant::kBlock16,
-       {1, 3 * 16 * (3000 + 14 / 2.), 3 * (3000 / 4. + 14 / 8.), 70000, 48000, 3 * 14 * 16, 2100, 0,
-        3 * 14, 3 * 2 * 1}},
+       {1, 70000, 48000, 14, 2100, 0, 3 * 2 * 1, 0, 3 * 14 * 16, 0, 3 * 16 * (3000 + 14 / 2.),
+        3 * (3000 / 4. + 14 / 8.)}},
       {Variant::kBlock32,
-       {1, 3 * 32 * (2000 + 6 / 2.), 3 * (2000 / 4. + 6 / 8.), 70000, 64000, 3 * 6 * 32, 2100, 0,
-        3 * 6, 3 * 2 * 2}},
+       {1, 70000, 64000, 6, 2100, 0, 3 * 2 * 2, 0, 3 * 6 * 32, 0, 3 * 32 * (2000 + 6 / 2.),
+        3 * (2000 / 4. + 6 / 8.)}},
       {Variant::kBlock64,
-       {1, 3 * 64 * (1200 + 4 / 2.), 3 * (1200 / 4. + 4 / 8.), 70000, 76800, 3 * 4 * 64, 2100, 0,
-        3 * 4, 3 * 2 * 1}},
+       {1, 70000, 76800, 4, 2100, 0, 3 * 2 * 1, 0, 3 * 4 * 64, 0, 3 * 64 * (1200 + 4 / 2.),
+        3 * (1200 / 4. + 4 / 8.)}},
   };
   for (const auto& e : expected) {
     const pitc::Features features = pitc::FeaturesOf(e.variant, SomeWork());
@@ -82,20 +86,105 @@ void Features() {
 
 void FeaturesOfSmallWork() {
   Work work{5, 100, 3, 32, 1, false, 90, {}, {}};
-  work.counts.strips[1] = work.counts.strips[3] = 40;
+  work.counts.strips[0] = work.counts.strips[1] = 40;
   work.counts.segments[0] = 2;
   work.live_pieces[0] = 7;
   work.live_runs[1] = 3;
-  // A tile has as many rows as there are; what was read already costs nothing; two entries are two
+  // A tile has whole strips of 4 rows; what was read already costs nothing; two entries are two
   // lists at most.
   const pitc::Features tile = pitc::FeaturesOf(Variant::kTile32, work);
-  CHECK(tile.amount[1] == 3 * 40 * 5 && tile.amount[2] == 3 && tile.amount[3] == 0);
+  CHECK(tile.amount[1] == 0 && tile.amount[3] == 1 && tile.amount[kSteps] == 3 * 40 * 8);
   const pitc::Features block = pitc::FeaturesOf(Variant::kBlock16, work);
-  CHECK(block.amount[5] == 3 * 2 * 16 && block.amount[8] == 3 * 2 && block.amount[9] == 3 * 2);
+  CHECK(block.amount[3] == 2 && block.amount[6] == 3 * 2 && block.amount[8] == 3 * 2 * 16);
   for (int v = 0; v < kVariants; ++v) {
     for (double amount :
          pitc::FeaturesOf(static_cast<Variant>(v), Work{0, 1, 1, 32, 1, true, 0, {}, {}}).amount)
       CHECK(amount >= 0 && amount <= 1);
+  }
+}
+
+// The sparse operand is the right one: lists see it as the left one, the dense kernel does not.
+// What is copied besides costs what it costs to read and to list it.
+void TurnedWork() {
+  Work work = SomeWork();
+  work.turned = true;
+  work.dense_rows = 150;
+  work.dense_panels = 11;
+  const double expected[kFeatures] = {1, 0, 0,        0, 11 * 150,       0,
+                                      0, 0, 11 * 100, 0, 11 * 100 * 150, 11 * 25};
+  const pitc::Features dense = pitc::FeaturesOf(Variant::kDense, work);
+  for (int f = 0; f < kFeatures; ++f) CHECK(dense.amount[f] == expected[f]);
+  for (int v = 1; v < kVariants; ++v) {
+    const auto variant = static_cast<Variant>(v);
+    const pitc::Features turned = pitc::FeaturesOf(variant, work),
+                         other = pitc::FeaturesOf(variant, SomeWork());
+    CHECK(!memcmp(&turned, &other, sizeof turned));
+  }
+
+  constexpr int kScanned = static_cast<int>(pitc::Feature::kScanned),
+                kListed = static_cast<int>(pitc::Feature::kListed);
+  CostTable table = Table({Variant::kDense, Variant::kRow, Variant::kTile8}, 0);
+  work.scanned = false;
+  work.counts.elements = 0;
+  table.lines[At(Variant::kRow)].prices[kScanned] = 3;
+  table.lines[At(Variant::kRow)].prices[kListed] = 4;
+  table.lines[At(Variant::kTile8)].prices[kListed] = 1000;  // does not matter
+  work.dense_copied = 4000000;
+  work.sparse_copied = 3000000;
+  const pitc::Choice choice = Select(table, work);
+  CHECK(std::abs(choice.predicted_us[At(Variant::kDense)] - 0.028) < 1e-9);
+  CHECK(std::abs(choice.predicted_us[At(Variant::kRow)] - 0.021) < 1e-9);
+  CHECK(choice.variant == Variant::kRow);
+  work.sparse_copied = 5000000;
+  CHECK(Select(table, work).variant == Variant::kDense);
+}
+
+double Amount(Variant variant, pitc::Feature feature, const Work& work) {
+  return pitc::FeaturesOf(variant, work).amount[static_cast<int>(feature)];
+}
+
+void DenseRowsArePadded() {
+  Work work = SomeWork();
+  const int64_t rows[] = {1, 2, 3, 6, 7, 8, 9, 12}, padded[] = {2, 2, 6, 6, 8, 8, 12, 12};
+  const int64_t tiles[] = {1, 1, 1, 1, 2, 2, 2, 2};
+  for (int i = 0; i < 8; ++i) {
+    work.rows = rows[i];
+    const auto steps = static_cast<double>(3 * 100 * padded[i]);
+    CHECK(Amount(Variant::kDense, pitc::Feature::kSteps, work) == steps);
+    const auto visits = static_cast<double>(3 * tiles[i]);
+    CHECK(Amount(Variant::kDense, pitc::Feature::kVisits, work) == visits);
+  }
+}
+
+// Row lists in one k block read rows of B again from the second-level cache, unless all rows, or 32
+// or 8 neighbours, need no more than 64 of them.
+void RowListsReadAgain() {
+  Work work = SomeWork();
+  const auto read_again = [&] { return Amount(Variant::kRow, pitc::Feature::kReread, work) / 3; };
+  work.live_columns = 65;
+  work.counts.strips[1] = 22 * 64;
+  CHECK(read_again() == 0);
+  work.k_blocks = 1;
+  CHECK(read_again() == 22 * 64);
+  work.live_columns = 64;
+  CHECK(read_again() == 0);
+  work.live_columns = 65;
+  work.counts.strips[1] += 1;
+  work.counts.strips[0] = 88 * 64;
+  CHECK(read_again() == 88 * 64);
+  work.counts.strips[0] += 1;
+  CHECK(read_again() == 6000);
+}
+
+void LargeResultsAreUncached() {
+  Work work = SomeWork();
+  work.panels = 1;
+  for (int v = 0; v < kVariants; ++v) {
+    const auto uncached = [&](int64_t rows) {
+      work.rows = rows;
+      return Amount(static_cast<Variant>(v), pitc::Feature::kUncached, work);
+    };
+    CHECK(uncached(32767) == 0 && uncached(32768) == 32768);
   }
 }
 
@@ -105,7 +194,7 @@ void ChoosesTheCheapest() {
     CostTable table = Table({Variant::kDense, Variant::kRow, Variant::kTile8, Variant::kTile32,
                              Variant::kBlock16, Variant::kBlock32, Variant::kBlock64},
                             1000000);
-    for (auto& prices : table.lines[v].prices) prices[kSteps] = 1;
+    table.lines[v].prices[kSteps] = 1;
     const pitc::Choice choice = Select(table, work);
     CHECK(At(choice.variant) == v);
     for (int other = 0; other < kVariants; ++other)
@@ -120,7 +209,7 @@ void TiesTakeTheFirst() {
   CHECK(Select(Table({Variant::kDense, Variant::kRow, Variant::kBlock64}, 0), SomeWork()).variant ==
         Variant::kDense);
   CostTable table = Table({Variant::kDense, Variant::kTile8, Variant::kBlock32}, 0);
-  for (auto& prices : table.lines[0].prices) prices[0] = 1;
+  table.lines[0].prices[0] = 1;
   CHECK(Select(table, SomeWork()).variant == Variant::kTile8);
 }
 
@@ -131,23 +220,21 @@ void NotOfferedIsNeverChosen() {
   for (int v = 1; v < kVariants; ++v) CHECK(std::isinf(choice.predicted_us[v]));
 }
 
-void PricesDependOnTheReuse() {
-  // Dense has the reuse of its rows, the row lists as many as there are entries per column.
-  for (int c = 0; c < pitc::kReuseClasses; ++c) {
-    CostTable table = Table({Variant::kDense, Variant::kRow}, 0);
-    for (int other = 0; other < pitc::kReuseClasses; ++other)
-      table.lines[At(Variant::kDense)].prices[other][0] = other == c ? 5000 : 7000;
-    table.lines[At(Variant::kRow)].prices[0][0] = 6000;
-    Work work = SomeWork();
-    work.counts.elements = work.live_columns;
-    work.row_block = 1000;
-    const int64_t least[] = {1, 3, 9, 33}, most[] = {2, 8, 32, 700};
-    for (int at = 0; at < pitc::kReuseClasses; ++at) {
-      for (int64_t rows : {least[at], most[at]}) {
-        work.rows = rows;
-        CHECK(Select(table, work).variant == (at == c ? Variant::kDense : Variant::kRow));
-      }
-    }
+// They count together as the root of the sum of their squares, or one behind the other.
+void MemoryAndArithmeticOverlap() {
+  Work work = SomeWork();
+  for (int v = 0; v < kVariants; ++v) {
+    const auto variant = static_cast<Variant>(v);
+    CostTable table = Table({variant}, 0);
+    table.lines[v].prices[static_cast<int>(pitc::Feature::kStreamed)] = 7000;
+    table.lines[v].prices[kSteps] = 11;
+    table.lines[v].prices[static_cast<int>(pitc::Feature::kWritten)] = 13;
+    const double streamed = 7000 * Amount(variant, pitc::Feature::kStreamed, work),
+                 computed = 11 * Amount(variant, pitc::Feature::kSteps, work);
+    const bool overlap = v == 0 || v >= At(Variant::kBlock16);
+    const double both = overlap ? std::hypot(streamed, computed) : streamed + computed;
+    const double us = Select(table, work).predicted_us[v];
+    CHECK(std::abs(us / ((both + 13 * 2100.) * 1e-9) - 1) < 1e-12);
   }
 }
 
@@ -161,9 +248,13 @@ void NamesAreThoseOfPlans() {
 int main() {
   return pitc::test::RunTests({{"features", Features},
                                {"features of small work", FeaturesOfSmallWork},
+                               {"turned work", TurnedWork},
+                               {"dense rows are padded", DenseRowsArePadded},
+                               {"row lists read again", RowListsReadAgain},
+                               {"large results are uncached", LargeResultsAreUncached},
                                {"chooses the cheapest", ChoosesTheCheapest},
                                {"ties take the first", TiesTakeTheFirst},
                                {"what is not offered is never chosen", NotOfferedIsNeverChosen},
-                               {"prices depend on the reuse", PricesDependOnTheReuse},
+                               {"memory and arithmetic overlap", MemoryAndArithmeticOverlap},
                                {"names are those of plans", NamesAreThoseOfPlans}});
 }

@@ -1,0 +1,168 @@
+"""Convolutions that leave out channels which are zero or unread in this run.
+
+    y[n, f, p] = sum over m and the window of x[n, m, ..] * w[f, m, ..]
+
+Channels (m) and filters (f) are PIT axes, places are not. A fill fact whose tests look at images
+and channels only, a gate, says which channels of x are 0; a dead fact of that kind, which filters
+nobody wants. Either choice holds for all images of a run. Live channels are gathered, and where
+there are too many of them the convolution runs as it was (`convolve.py`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import onnx_ir as ir
+
+from pitc.ir.graph import Graph
+from pitc.ir.nodes import node_name
+from pitc.ir.refusal import Code, Refusal
+from pitc.ir.region import Region
+from pitc.passes.facts.dead import dead_facts
+from pitc.passes.lower.channel_cost import paying
+from pitc.passes.lower.channel_search import ChannelSearch
+from pitc.passes.lower.convolve import ChannelSkip
+from pitc.passes.regions.choose import Regions, total_at_zero
+from pitc.passes.regions.form import GatheredOperand, OffsetsOperand, PackedOperand
+
+MIN_OPSET = 13
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSkips:
+    """The convolutions that leave out channels.
+
+    Args:
+        nodes: Each with what it leaves out.
+        refusals: Why others with zero or unread channels run whole.
+    """
+
+    nodes: Mapping[ir.Node, ChannelSkip] = field(default_factory=dict)
+    refusals: Mapping[ir.Node, Refusal] = field(default_factory=dict)
+
+
+def channel_skips(
+    graph: Graph, regions: Regions, given_up: Mapping[str, Sequence[Region]]
+) -> ChannelSkips:
+    """Choose among the convolutions of a graph whose facts are known.
+
+    Args:
+        graph: The analysed graph.
+        regions: What runs packed.
+        given_up: Regions of graph outputs that the user does not want.
+    """
+    search = ChannelSearch(graph, regions, graph.ancestors())
+    found = {n: s for n in graph.nodes if (s := search.known(n, graph.dead)) is not None}
+    if not found:
+        return ChannelSkips()
+    # tests decide what is overwritten, so they must not depend on it: their sources count as read
+    sources = {x for skip in found.values() for x in skip.sources()} | _packed_sources(regions)
+    dead = _dead_beside(graph, given_up, sources)
+    again = {node: search.known(node, dead) for node in found}
+    exits = _bits(graph, regions.demand.exits)
+    written = _bits(graph, (s.end.name or "" for s in again.values() if s and s.unread))
+
+    def kept(r: Region) -> bool:
+        names = {t.src for t in r if t.src}
+        tested = _bits(graph, names)
+        for name in names:
+            tested |= search.above.get(name, 0)
+        return names <= sources and not (r.via & (exits | written) or tested & exits)
+
+    packed = _packed_proofs(regions)
+    nodes: dict[ir.Node, ChannelSkip] = {}
+    refusals: dict[ir.Node, Refusal] = {}
+    for node, first in found.items():
+        skip, name = again[node], node_name(node)
+        if skip is None:
+            refusals[node] = Refusal(Code.JOINT, name, f"what {first} rests on would change")
+            continue
+        zero, idle = tuple(filter(kept, skip.zero)), tuple(filter(kept, skip.idle))
+        if skip.unread and packed & _bits(graph, [skip.end.name or ""]):
+            idle = ()
+        if not zero and not idle:
+            refusals[node] = Refusal(Code.JOINT, name, f"what {skip} rests on would change")
+            continue
+        chosen = _paying(graph, regions, dead, replace(skip, zero=zero, idle=idle))
+        if isinstance(chosen, Refusal):
+            refusals[node] = chosen
+        else:
+            nodes[node] = chosen
+    return ChannelSkips(nodes, refusals)
+
+
+def _bits(graph: Graph, names: Iterable[str]) -> int:
+    bits = 0
+    for name in names:
+        bits |= graph.bits.get(name, 0)
+    return bits
+
+
+def _packed_sources(regions: Regions) -> set[str]:
+    """Values from which live points of packed forms are computed."""
+    forms = [regions.forms[n] for n in regions.demand.forms]
+    domains = [p.domain for form in forms for p in form.outputs if p is not None]
+    for form in forms:
+        named = (PackedOperand, GatheredOperand, OffsetsOperand)
+        domains += [o.domain for o in form.operands if isinstance(o, named)]
+    return {x for domain in domains for x in domain.sources()}
+
+
+def _packed_proofs(regions: Regions) -> int:
+    """Values on whose fill facts packed forms rest."""
+    via = 0
+    for node in regions.demand.forms:
+        form = regions.forms[node]
+        for r in (*form.rests_on, *(p.proof for p in form.outputs if p is not None)):
+            via |= r.via
+    return via
+
+
+def _dead_beside(
+    graph: Graph, given_up: Mapping[str, Sequence[Region]], read: Iterable[str]
+) -> dict[str, list[Region]]:
+    """Dead facts of the graph if some more values were outputs."""
+    before = graph.dead, graph.slack, graph.outputs
+    graph.dead, graph.slack, graph.outputs = {}, {}, [*graph.outputs, *sorted(read)]
+    try:
+        dead_facts(graph, {x: r for x, r in given_up.items() if x not in read})
+        return graph.dead
+    finally:
+        graph.dead, graph.slack, graph.outputs = before
+
+
+def _paying(
+    graph: Graph, regions: Regions, dead: Mapping[str, Sequence[Region]], skip: ChannelSkip
+) -> ChannelSkip | Refusal:
+    """The skip, if it is sound and can pay."""
+    node = skip.steps[0]
+    name = node_name(node)
+    version = graph.model.opset_imports.get("", 0)
+    if version < MIN_OPSET:
+        text = f"operator set {version} is older than {MIN_OPSET}"
+        return Refusal(Code.NO_LOWERING, name, text)
+    unread = skip.unread and skip.idle
+    reader = _not_total(graph, regions, dead, skip.end) if unread else None
+    if reader is not None and skip.zero:
+        skip = replace(skip, idle=(), unread=False)
+    elif reader is not None:
+        text = f"{reader.op_type} reads '{skip.end.name}' and may divide by 0"
+        return Refusal(Code.NOT_TOTAL, name, text)
+    return paying(graph, skip)
+
+
+def _not_total(
+    graph: Graph, regions: Regions, dead: Mapping[str, Sequence[Region]], end: ir.Value
+) -> ir.Node | None:
+    """A node that may turn unread zeros into something that is not finite."""
+    seen, todo = {end.name or ""}, [end.name or ""]
+    running = regions.demand.nodes | regions.demand.forms
+    while todo:
+        for node in graph.uses.get(todo.pop(), ()):
+            if node not in running or node.op_type in ("Shape", "Size"):
+                continue
+            if not total_at_zero(graph, node, seen):
+                return node
+            found = {o.name for o in node.outputs if o.name and dead.get(o.name)} - seen
+            seen |= found
+            todo += sorted(found)
+    return None

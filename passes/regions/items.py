@@ -1,0 +1,134 @@
+"""The packed form of a node whose dimension 0 counts items, one like the other: images of a
+convolution, of pooling, of norms over places. It is the node itself, on fewer items.
+
+Whether a node is one follows from its expression, and from what its rule says of another number of
+items.
+"""
+
+from pitc.ir.expr import Shape, TensorExpr
+from pitc.ir.graph import NodeView, NoRule
+from pitc.ir.index import MAYBE_ZERO, Poly, sym
+from pitc.ir.refusal import Code, Refusal
+from pitc.passes.regions.form import (
+    Form,
+    Operand,
+    PackedOperand,
+    Site,
+    WholeOperand,
+    single,
+)
+from pitc.passes.rules.registry import expr_of
+
+# their CPU kernels fail on an empty batch (all images may be dead), or are told its size in another
+# operand too
+NEEDS_ITEMS = {
+    "AffineGrid",
+    "Attention",
+    "Einsum",
+    "EmbedLayerNormalization",
+    "GroupNormalization",
+    "MatMul",
+    "Reshape",
+}
+
+
+def fewer_items(site: Site) -> Form | Refusal:
+    """7. The packed axis is dimension 0, whole: the node itself on fewer items."""
+    outputs, codes = single(site), site.out.layout.dim_codes()
+    if isinstance(outputs, Refusal):
+        return outputs
+    if codes is None or codes[0] == "r" or any(c != "r" for c in codes[1:]):
+        return site.refuse(Code.NO_LOWERING, f"{site.node.op_type} packs along dimension 0 only")
+    items = item_operands(NodeView(site.context.graph, site.node), site.expr)
+    if isinstance(items, Refusal):
+        return items
+    operands: list[Operand | None] = []
+    for k, value in enumerate(site.node.inputs):
+        if value is None:
+            operands.append(None)
+        elif k in items:  # gathered where it is not packed: others may read its dead items
+            operands.append(PackedOperand(site.input(k), site.context.domain, site.out.coords))
+        else:
+            operands.append(WholeOperand(site.input(k)))
+    return Form(outputs, tuple(operands), site.node.op_type)
+
+
+def item_operands(node: NodeView, expr: TensorExpr) -> set[int] | Refusal:
+    """Operands whose dimension 0 is that of the output, item by item.
+
+    Args:
+        node: The node.
+        expr: How its first output is computed.
+
+    Returns:
+        The operands' places; a refusal where the node could not run on some of the items only, as
+        it looks along them, or is told their number.
+    """
+    items: set[int] = set()
+    if node.op in NEEDS_ITEMS:
+        return Refusal(Code.NO_LOWERING, node.title, f"{node.op} has no packed form")
+    if not expr.shape or expr.axes[0] not in expr.pit_axes():
+        return Refusal(Code.AXIS_NOT_PIT, node.title, f"{node.op} looks along the packed axis")
+    for read in expr.reads:
+        along = [j for j, p in enumerate(read.index) if p is not None and _on(p, 0)]
+        if along not in ([], [0]):
+            return Refusal(Code.LAYOUT, node.title, f"an operand is read at {list(read.index)}")
+        items |= {read.operand} if along else set()
+    if not items:
+        return Refusal(Code.AXIS_NOT_PIT, node.title, "no operand depends on the packed axis")
+    if not _any_number(node, items, expr.shape[0]):
+        return Refusal(Code.NO_LOWERING, node.title, f"{node.op} is told how many items there are")
+    return items
+
+
+def _on(p: Poly, dim: int) -> bool:
+    return any(a.dim == dim for a in p.digits())
+
+
+class _Items(NodeView):
+    """A node as its rule would see it with a certain number of items.
+
+    Args:
+        node: The node, as it is.
+        items: Operands whose dimension 0 counts them.
+        number: How many there are.
+    """
+
+    __slots__ = ("_unknown", "items", "number")
+
+    def __init__(self, node: NodeView, items: set[int], number: Poly) -> None:
+        super().__init__(node.graph, node.node)
+        self.items, self.number = items, number
+        self._unknown = 0
+
+    def shape(self, i: int) -> Shape:
+        """Extents of input i."""
+        shape = super().shape(i)
+        return (self.number, *shape[1:]) if i in self.items else shape
+
+    def fresh(self) -> Poly:
+        """The same symbols in every such view, so that what two of them say can be compared."""
+        self._unknown += 1
+        return sym(f"{MAYBE_ZERO}unknown{self._unknown}")
+
+    def inferred(self, out: int, dim: int) -> Poly:
+        """Size of an output dimension: as known already, but for the items."""
+        shape = self.graph.shapes.get(self.out(out))
+        return shape[dim] if shape and dim else super().inferred(out, dim)
+
+
+def _any_number(node: NodeView, items: set[int], number: Poly) -> bool:
+    """True where the node's own rule, asked about another number of items, gives that many and
+    says the same about the rest.
+    """
+    said = []
+    for n in (number, node.fresh()):
+        try:
+            expr = expr_of(_Items(node, items, n))[0]
+        except NoRule:
+            return False
+        if expr is None or expr.shape[0] != n:
+            return False
+        reads = [(r.operand, r.index[r.operand in items :]) for r in expr.reads]
+        said.append((expr.shape[1:], reads))
+    return said[0] == said[1]

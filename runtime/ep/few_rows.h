@@ -1,0 +1,17 @@
+// Products of few rows by a matrix that is read once, where it lies: memory is the limit.
+#pragma once
+
+#include "micro_tiles.h"
+
+namespace pitc {
+
+// Of more rows than these, a product is faster by panels of A. Dot products, where A is stored by
+// rows, fall behind sooner.
+constexpr int64_t kFewRows = 16;
+inline int64_t MostFewRows(const StoredMatrix& a) { return a.columns ? kFewRows : kFewRows / 2; }
+
+// sums[i * step + r] = sum over k of x[r, k] * A[i, k]; x is [rows, A.k], rows <= kFewRows <= step.
+void MultiplyFew(CpuLevel level, const float* x, int64_t rows, const StoredMatrix& a, float* sums,
+                 int64_t step);
+
+}  // namespace pitc

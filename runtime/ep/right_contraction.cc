@@ -1,0 +1,137 @@
+#include "right_contraction.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "few_rows.h"
+#include "index.h"
+#include "panels.h"
+#include "sparse_operand.h"
+
+namespace pitc {
+namespace {
+
+constexpr int64_t kCallPanels = kTurnedColumns / kPanelWidth;
+constexpr int64_t kPartRows = 256;  // rows of A that are worth making a panel of S again
+constexpr int64_t kFewColumns =
+    512;  // of S at a time: long pieces, and sums in the first-level cache
+constexpr int64_t kWholePanels = 4;  // so many elements of panels are made while one is listed
+constexpr int64_t kTasks = 16;       // enough for the threads that there are
+
+// How much of S is looked at before the decision: one row of S^T costs what one row of A does.
+int64_t SampledRows(const LeftRows& left, const StoredMatrix& right) {
+  return std::max(std::clamp<int64_t>(left.count, 128, 256),
+                  std::min(left.count, right.count / 32));
+}
+
+// A^T in panels, or null where not all of it is finite.
+const float* PackLeft(const RunContext& run, CpuLevel level, const LeftRows& left,
+                      Arena::Scope& scratch) {
+  const StoredMatrix a{left.data, nullptr, left.count, left.k};
+  const int64_t panels = PanelCount(a.count), size = a.k * kPanelWidth;
+  auto* packed = scratch.Array<float>(panels * size);
+  std::atomic<bool> finite{true};
+  run.Each(panels, panels * size > kSerialScan, [&](int64_t p) {
+    PackPanel(level, a, p, packed + p * size);
+    if (!AllFinite(packed + p * size, size)) finite = false;
+  });
+  return finite ? packed : nullptr;
+}
+
+// The address at which `panel` is panel p of a tensor of panels; the others are never read.
+const void* AsPanel(const float* panel, int64_t p, int64_t k) {
+  const auto bytes = static_cast<uintptr_t>(p * k * kPanelWidth) * sizeof *panel;
+  return reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(panel) - bytes);
+}
+
+}  // namespace
+
+void RightContraction::Run(const RunContext& run, const LeftRows& left, const StoredMatrix& right,
+                           const float* bias, const Target& target) const {
+  if (left.count == 0) return;
+  Arena::Scope scratch;
+  SparseOperand operand(run, level_, right, false, nullptr, SampledRows(left, right));
+  Work work = operand.Unseen(PanelCount(left.count));
+  work.turned = true;
+  work.dense_rows = left.count;
+  work.dense_panels = PanelCount(right.count);
+  const bool in_place = left.count <= MostFewRows(right);
+  work.dense_copied = in_place ? 0 : right.count * right.k / kWholePanels;
+  work.sparse_copied = left.count * (left.k + right.count) + right.count * right.k;
+  if (IsWorthALook(costs_, work, options_)) operand.Count(&work, scratch);
+  Decision decision(costs_, work, options_);
+  const float* packed = nullptr;
+  if (decision.variant() != Variant::kDense) {
+    packed = PackLeft(run, level_, left, scratch);
+    if (!packed) decision.ChooseDense();
+  }
+  if (!packed) {
+    RunDense(run, left, right, bias, target);
+    return decision.Done();
+  }
+
+  auto* no_bias = scratch.Array<float>(kTurnedColumns);
+  std::fill_n(no_bias, kTurnedColumns, 0.0f);
+  const int32_t* every = Identity(std::min(work.row_block, right.count), scratch);
+  const auto task = [&](const BlockLists& lists, int64_t first, int64_t begin, int64_t end) {
+    Arena::Scope here;
+    const int64_t rows = lists.Rows();
+    auto* sums = here.Array<float>(rows * kTurnedColumns);
+    for (int64_t p = begin; p < end; p += kCallPanels) {
+      const Panels b{packed + p * left.k * kPanelWidth, kCallPanels, left.k, kPanelWidth, no_bias};
+      lists.Run(kernels_.listed, b, {sums, rows, kTurnedColumns, every, nullptr}, 0,
+                std::min(kCallPanels, end - p));
+      Finish(sums, rows, first, p * kPanelWidth, bias, target);
+    }
+  };
+  operand.Each(decision.variant(), work, kCallPanels, task);
+  decision.Done();
+}
+
+void RightContraction::Finish(const float* sums, int64_t rows, int64_t first_column,
+                              int64_t first_row, const float* bias, const Target& target) const {
+  KernelCall call;
+  call.Floats(sums, {rows, kTurnedColumns}).Floats(bias, {PanelCount(target.n) * kPanelWidth});
+  if (target.residual) call.Floats(target.residual, {target.stored, target.n});
+  call.Floats(target.data, {target.stored, target.n}).Int(first_column).Int(first_row);
+  call.Run(kernels_.swrite);
+}
+
+void RightContraction::RunFew(const RunContext& run, const LeftRows& left,
+                              const StoredMatrix& right, const float* bias,
+                              const Target& target) const {
+  const Blocks parts{right.count, kFewColumns};
+  run.Each(parts.Count(), right.count * right.k > kSerialScan, [&](int64_t p) {
+    Arena::Scope scratch;
+    const int64_t first = parts.Begin(p), n = parts.End(p) - first;
+    auto* sums = scratch.Array<float>(n * kTurnedColumns);
+    MultiplyFew(level_, left.data, left.count, right.Part(first, n), sums, kTurnedColumns);
+    Finish(sums, n, first, 0, bias, target);
+  });
+}
+
+// Each panel of S is made where it is used next, and stays in a cache.
+void RightContraction::RunDense(const RunContext& run, const LeftRows& left,
+                                const StoredMatrix& right, const float* bias,
+                                const Target& target) const {
+  if (left.count <= MostFewRows(right)) return RunFew(run, left, right, bias, target);
+  const int64_t t = left.count, k = left.k, panels = PanelCount(right.count);
+  const int64_t parts = std::clamp<int64_t>(kTasks / panels, 1, (t + kPartRows - 1) / kPartRows);
+  const Blocks rows = EvenBlocks(t, (t + parts - 1) / parts, 1);
+  run.Each(panels * rows.Count(), right.count * k > kSerialScan, [&](int64_t task) {
+    Arena::Scope scratch;
+    const int64_t p = task / rows.Count(), part = task % rows.Count();
+    auto* panel = scratch.Array<float>(k * kPanelWidth);
+    PackPanel(level_, right, p, panel);
+    KernelCall call;
+    call.Floats(left.data, {t, k}).Int32s(left.rows, {t});
+    call.Floats(AsPanel(panel, p, k), {panels, k, kPanelWidth});
+    call.Floats(bias, {panels * kPanelWidth});
+    if (target.residual) call.Floats(target.residual, {t, target.n});
+    call.Int32s(target.rows, {t}).Floats(target.data, {t, target.n});
+    call.Int(rows.Begin(part)).Int(rows.End(part)).Int(p).Int(p + 1);
+    call.Run(kernels_.dense);
+  });
+}
+
+}  // namespace pitc

@@ -1,0 +1,38 @@
+"""Lowering a model for tests, and comparing what it computes then."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+
+from models.graph import GraphBuilder
+from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
+from tests.plan_reference import parse, run_lowered
+from tests.tile_prices import PRICES
+
+
+def weight(g: GraphBuilder, name: str, *shape: int) -> str:
+    rng = np.random.default_rng(len(name) + shape[0])
+    return g.weight(name, rng.normal(0, shape[0] ** -0.5, shape).astype(np.float32))
+
+
+def lower(proto: onnx.ModelProto, padding: str | None = None, *, sparse: bool = True) -> Lowered:
+    options = LowerOptions(padding=padding, tiles=PRICES if sparse else None)
+    return run_passes(ir.serde.deserialize_model(proto), options)
+
+
+def plans(lowered: Lowered) -> list[dict[str, str]]:
+    """The plans of the PIT nodes, in order."""
+    nodes = (n.attributes.get("ep_cache_context") for n in lowered.model.graph)
+    return [parse(text.as_string()) for text in nodes if text is not None]
+
+
+def check(proto: onnx.ModelProto, lowered: Lowered, feeds: dict[str, np.ndarray]) -> list[str]:
+    """The operations of the lowered model's PIT nodes, once its answer has been compared."""
+    found = ir.serde.serialize_model(lowered.model)
+    onnx.checker.check_model(found)
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    want = session.run(None, feeds)
+    for x, y in zip(run_lowered(found, feeds), want, strict=True):
+        np.testing.assert_allclose(x, np.asarray(y), rtol=1e-4, atol=1e-5)
+    return [p["op"] for p in plans(lowered)]

@@ -1,0 +1,694 @@
+"""Convolutions that leave out channels: which do, and that the answer stays the same."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+import pitc
+from models.graph import GraphBuilder
+from pitc.ir.refusal import Code
+from pitc.ir.report import NodeRecord
+from pitc.passes.lower import channel_cost
+from pitc.passes.pipeline import Lowered
+from tests.lower_support import check, lower
+from tests.runtime_support import Array, quiet_options
+
+Feeds = dict[str, Array]
+Make = Callable[[GraphBuilder, str], str]
+C, F, SIZE = 8, 6, 7
+BATCH = ("batch", C, SIZE, SIZE)
+RTOL = 1e-5  # of the largest element, float32
+DENSITIES = (0.0, 0.2, 0.6, 1.0)
+
+
+@pytest.fixture(autouse=True)
+def _everything_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small convolutions count as large."""
+    for name in ("LOOK", "LOOK_UP", "START", "HOLD", "TURN", "FLOPS_PER_BYTE"):
+        monkeypatch.setattr(channel_cost, name, 0)
+
+
+def array(*shape: int, seed: int = 0) -> Array:
+    rng = np.random.default_rng(sum(shape) + seed)
+    return rng.normal(0, np.prod(shape[1:]) ** -0.5, shape).astype(np.float32)
+
+
+def conv(g: GraphBuilder, x: str, filters: int, channels: int, bias: bool = True, **a: Any) -> str:
+    name = f"w{len(g._nodes)}"
+    operands = [g.weight(name, array(filters, channels, 3, 3))]
+    operands += [g.weight(f"{name}.bias", array(filters, 1).reshape(-1))] * bias
+    return g.op("Conv", x, *operands, **{"pads": [1] * 4, **a})
+
+
+def norm(g: GraphBuilder, x: str, channels: int) -> str:
+    parts = [array(channels, 1, seed=k).reshape(-1) ** 2 + 0.5 for k in range(4)]
+    names = [g.weight(f"norm{len(g._nodes)}.{k}", part) for k, part in enumerate(parts)]
+    return g.op("BatchNormalization", x, *names)
+
+
+def built(build: Callable[[GraphBuilder], str], shape: tuple[int | str, ...]) -> onnx.ModelProto:
+    g = GraphBuilder("channels")
+    g.output(g.op("Identity", build(g)), "y", np.float32, shape)
+    return g.model()
+
+
+def gated(gate: Make, filters: int = F) -> onnx.ModelProto:
+    """Conv(gate(x)), with x [batch, 8, 7, 7]."""
+
+    def build(g: GraphBuilder) -> str:
+        return conv(g, gate(g, g.input("x", np.float32, BATCH)), filters, C)
+
+    return built(build, ("batch", filters, "height", "width"))
+
+
+def selected(gate: Make) -> onnx.ModelProto:
+    """gate(Conv(x)) with 8 filters, and a product that reads what is left."""
+
+    def build(g: GraphBuilder) -> str:
+        return gate(g, conv(g, g.input("x", np.float32, ("batch", 5, SIZE, SIZE)), C, 5))
+
+    return built(build, BATCH)
+
+
+def flag(g: GraphBuilder, dtype: type = np.float32, shape: tuple[int | str, ...] = ()) -> str:
+    return g.input("gate", dtype, shape or ("batch", C, 1, 1))
+
+
+def cast(g: GraphBuilder, x: str) -> str:
+    return g.op("Cast", x, to=onnx.TensorProto.FLOAT)
+
+
+def excited(function: str, **attributes: Any) -> Make:
+    """Squeeze and excite, with a gate that is 0 on an interval."""
+
+    def make(g: GraphBuilder, x: str) -> str:
+        pooled = g.op("GlobalAveragePool", g.input("signal", np.float32, BATCH))
+        one = g.op("Conv", pooled, g.weight("squeeze", array(C, C, 1, 1)))
+        g._nodes[-1].name = "squeeze"
+        return g.op("Mul", x, g.op(function, one, **attributes))
+
+    return make
+
+
+def several(g: GraphBuilder, x: str) -> str:
+    """0 where one of two gates is; the other gate knows no images."""
+    other = g.input("gate2", np.float32, (C, 1, 1))
+    return g.op("Mul", g.op("Mul", x, flag(g)), other)
+
+
+def halves(g: GraphBuilder, x: str) -> str:
+    """Two values side by side, each with a gate of its own."""
+    gate2 = g.input("gate2", np.float32, ("batch", 4, 1, 1))
+    first = g.op("Slice", x, g.ints(0), g.ints(4), g.ints(1))
+    last = g.op("Slice", x, g.ints(4), g.ints(C), g.ints(1))
+    parts = [g.op("Mul", first, flag(g, shape=("batch", 4, 1, 1))), g.op("Mul", last, gate2)]
+    return g.op("Concat", *parts, axis=1)
+
+
+GATES: dict[str, Make] = {
+    "float": lambda g, x: g.op("Mul", x, flag(g)),
+    "of every image": lambda g, x: g.op("Mul", x, flag(g, shape=(1, C, 1, 1))),
+    "of channels": lambda g, x: g.op("Mul", flag(g, shape=(C, 1, 1)), x),
+    "a matrix": lambda g, x: g.op(
+        "Mul", x, g.op("Reshape", flag(g, shape=("batch", C)), g.ints(0, C, 1, 1))
+    ),
+    "bool": lambda g, x: g.op("Where", flag(g, np.bool_), x, g.const(0.0)),
+    "filled": lambda g, x: g.op("Where", flag(g, np.bool_), g.const(0.0), x),
+    "cast bool": lambda g, x: g.op("Mul", x, cast(g, flag(g, np.bool_))),
+    "cast integer": lambda g, x: g.op("Mul", x, cast(g, flag(g, np.int32))),
+    "relu": excited("Relu"),
+    "hard sigmoid": excited("HardSigmoid", alpha=2.0),
+    "of two": several,
+    "of halves": halves,
+}
+CARRIED: dict[str, Make] = {
+    "relu": lambda g, x: g.op("Relu", g.op("Mul", x, flag(g))),
+    "largest": lambda g, x: g.op("MaxPool", g.op("Mul", x, flag(g)), kernel_shape=[2, 3]),
+    "mean": lambda g, x: g.op("AveragePool", g.op("Mul", x, flag(g)), kernel_shape=[3, 3]),
+}
+
+
+def feeds_of(proto: onnx.ModelProto, density: float, batch: int = 2, **sizes: int) -> Feeds:
+    """Random inputs; gates are 0 in the other channels."""
+    rng, out = np.random.default_rng(7), {}
+    for value in proto.graph.input:
+        kind = value.type.tensor_type
+        shape = [
+            sizes.get(d.dim_param, batch) if d.dim_param else d.dim_value for d in kind.shape.dim
+        ]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        x = rng.normal(1, 2, shape)
+        if value.name.startswith("gate"):
+            x = (np.abs(x) + 1) * (rng.random(shape) < density)
+        out[value.name] = x.astype(dtype)
+    return out
+
+
+def records(lowered: Lowered) -> list[NodeRecord]:
+    """Those of convolutions, without what computes gates."""
+    return [r for r in lowered.report.nodes if r.op_type == "Conv" and r.node != "squeeze"]
+
+
+def lowerings(lowered: Lowered) -> list[str]:
+    return [r.lowering for r in records(lowered)]
+
+
+def code_of(lowered: Lowered) -> Code | None:
+    """Why the last convolution runs whole; None where it does not."""
+    record = records(lowered)[-1]
+    assert (record.refusal is None) == (record.lowering == "channels")
+    return record.refusal and record.refusal.code
+
+
+def ifs(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    return [n for n in model.graph.node if n.op_type == "If"]
+
+
+def session(proto: onnx.ModelProto) -> Any:
+    options = quiet_options()
+    return ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
+
+
+def same(proto: onnx.ModelProto, lowered: Lowered, feeds: list[Feeds]) -> None:
+    """The lowered model, without nodes of pitc's own, gives what the source model gives."""
+    found = ir.serde.serialize_model(lowered.model)
+    onnx.checker.check_model(found, full_check=True)
+    ours, theirs = session(found), session(proto)
+    for each in feeds:
+        for x, y in zip(ours.run(None, each), theirs.run(None, each), strict=True):
+            largest = np.abs(y[np.isfinite(y)]).max(initial=1)
+            np.testing.assert_allclose(x, y, atol=RTOL * largest, rtol=0)
+
+
+# ---- gates
+
+
+@pytest.mark.parametrize("gate", [*GATES, *CARRIED])
+def test_channels_of_the_image_are_left_out(gate: str) -> None:
+    proto = gated({**GATES, **CARRIED}[gate])
+    lowered = lower(proto)
+    assert lowerings(lowered) == ["channels"]
+    assert records(lowered)[-1].sparse.startswith("operand 0 is 0 where")
+    same(proto, lowered, [feeds_of(proto, d, n) for d in DENSITIES for n in (1, 3)])
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_filters_that_nobody_reads_are_left_out(gate: str) -> None:
+    proto = selected(GATES[gate])
+    lowered = lower(proto)
+    assert lowerings(lowered) == ["channels"]
+    assert ("'y' is 0 where" in records(lowered)[-1].sparse) == (gate != "of halves")
+    same(proto, lowered, [feeds_of(proto, d, n) for d in DENSITIES for n in (1, 3)])
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_a_gate_may_be_farther_away(gate: str) -> None:
+    """What the gate hides passes a step that mixes the places of a channel."""
+
+    def pooled(g: GraphBuilder, y: str) -> str:
+        return GATES[gate](g, g.op("AveragePool", y, kernel_shape=[3, 3], pads=[1] * 4))
+
+    proto = selected(pooled)
+    lowered = lower(proto)
+    assert lowerings(lowered) == ["channels"]
+    assert "is unread where" in records(lowered)[-1].sparse
+    same(proto, lowered, [feeds_of(proto, d, n) for d in DENSITIES for n in (1, 3)])
+
+
+@pytest.mark.parametrize("batch", [0, 1, 4])
+def test_what_lives_for_one_image_lives_for_all(batch: int) -> None:
+    proto = gated(GATES["float"])
+    feeds = feeds_of(proto, 0.0, batch)
+    feeds["gate"][:, 2] = 1.5
+    for image in range(batch):
+        feeds["gate"][image, image] = image
+    same(proto, lower(proto), [feeds])
+
+
+def test_numbers_near_zero_and_nan_are_no_zeros() -> None:
+    proto = gated(GATES["float"])
+    feeds = feeds_of(proto, 0.0)
+    feeds["gate"][0, 1], feeds["gate"][1, 4] = -0.0, 1e-42
+    feeds["x"][1, 4] = 1e38
+    same(proto, lower(proto), [feeds])
+    feeds["gate"][0, 3] = np.nan
+    same(proto, lower(proto), [feeds])
+
+
+# ---- convolutions
+
+
+def blocks(gates: Make, bias: bool = False) -> onnx.ModelProto:
+    """Three blocks of a gated network, and a classifier."""
+
+    def build(g: GraphBuilder) -> str:
+        x = g.input("x", np.float32, BATCH)
+        for _ in range(3):
+            gate = gates(g, x)
+            x = g.op("Relu", g.op("Mul", norm(g, conv(g, x, C, C, bias), C), gate))
+        pooled = g.op("Flatten", g.op("GlobalAveragePool", x))
+        return g.op("MatMul", pooled, g.weight("head", array(C, 4)))
+
+    return built(build, ("batch", 4))
+
+
+def of_input(g: GraphBuilder, x: str) -> str:
+    del x
+    return g.input(f"gate{len(g._nodes)}", np.float32, ("batch", C, 1, 1))
+
+
+def of_image(g: GraphBuilder, x: str) -> str:
+    """Computed from what the convolution reads: from what gates before it have let through."""
+    weight = g.weight(f"squeeze{len(g._nodes)}", array(C, C, 1, 1))
+    return g.op("Relu", g.op("Conv", g.op("GlobalAveragePool", x), weight))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("gates", [of_input, of_image])
+def test_blocks_leave_out_both(gates: Make, bias: bool) -> None:
+    proto = blocks(gates, bias)
+    lowered = lower(proto)
+    found = [r for r in lowered.report.nodes if r.lowering == "channels" and r.op_type == "Conv"]
+    both = [r for r in found if r.sparse.count("is 0 where") == 2]
+    assert len(found) >= 3 and len(both) == 2
+    for density in DENSITIES:
+        check(proto, lowered, feeds_of(proto, density))
+    normalised = [r.lowering for r in lowered.report.nodes if r.op_type == "BatchNormalization"]
+    assert normalised == ["channels"] * 3
+
+
+STEPS: dict[str, Make] = {
+    "norm": lambda g, x: norm(g, x, C),
+    "relu": lambda g, x: g.op("Relu", x),
+    "clip": lambda g, x: g.op("Clip", x, g.const(-0.5), g.const(0.5)),
+    "scaled by channel": lambda g, x: g.op("Mul", x, g.weight("s", array(C, 1, 1))),
+    "shifted by channel": lambda g, x: g.op("Sub", g.weight("s", array(1, C, 1, 1)), x),
+    "slope": lambda g, x: g.op("PRelu", x, g.weight("s", array(C, 1, 1))),
+    "all": lambda g, x: g.op("Relu", g.op("Add", norm(g, x, C), g.const([[[0.1]]]))),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_steps_behind_a_convolution_go_with_it(step: str) -> None:
+    def gate(g: GraphBuilder, y: str) -> str:
+        return g.op("Mul", STEPS[step](g, y), flag(g))
+
+    proto = selected(gate)
+    lowered = lower(proto)
+    inside = [r for r in lowered.report.nodes if r.lowering == "channels"]
+    assert len(inside) > 1 and inside[0].op_type == "Conv"
+    same(proto, lowered, [feeds_of(proto, d) for d in DENSITIES])
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda g, y: g.op("Add", y, g.weight("table", array(C, SIZE, SIZE))),
+        lambda g, y: g.op("Mul", y, g.input("z", np.float32, BATCH)),
+        lambda g, y: g.op("Softmax", y, axis=1),
+        lambda g, y: cast(g, g.op("Greater", y, g.const(0.0))),
+    ],
+)
+def test_other_steps_stay_behind(step: Make) -> None:
+    proto = gated(lambda g, x: g.op("Mul", x, flag(g)), C)
+    g = GraphBuilder("other")
+    y = conv(g, g.op("Mul", g.input("x", np.float32, BATCH), flag(g)), C, C)
+    g.output(g.op("Identity", step(g, y)), "y", np.float32, BATCH)
+    proto = g.model()
+    lowered = lower(proto)
+    assert [r.op_type for r in lowered.report.nodes if r.lowering == "channels"] == ["Conv"]
+    same(proto, lowered, [feeds_of(proto, d) for d in DENSITIES])
+
+
+ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "no pads": {"pads": [0] * 4},
+    "odd pads": {"pads": [0, 2, 1, 0]},
+    "strides": {"strides": [2, 3]},
+    "dilations": {"dilations": [2, 1], "pads": [2, 1, 2, 1]},
+    "same upper": {"auto_pad": "SAME_UPPER", "pads": None},
+    "same lower": {"auto_pad": "SAME_LOWER", "strides": [2, 2], "pads": None},
+    "valid": {"auto_pad": "VALID", "pads": None},
+    "named kernel": {"kernel_shape": [3, 3]},
+}
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_attributes_of_a_convolution(name: str) -> None:
+    attributes = {"pads": [1] * 4, **ATTRIBUTES[name]}
+    attributes = {k: v for k, v in attributes.items() if v is not None}
+
+    def build(g: GraphBuilder) -> str:
+        x = g.op("Mul", g.input("x", np.float32, BATCH), flag(g))
+        y = g.op("Conv", x, g.weight("w", array(F, C, 3, 3)), **attributes)
+        return g.op("Mul", y, g.input("gate2", np.float32, ("batch", F, 1, 1)))
+
+    proto = built(build, ("batch", F, "h", "w"))
+    lowered = lower(proto)
+    assert records(lowered)[-1].sparse.count(" where ") == 2
+    same(proto, lowered, [feeds_of(proto, d) for d in DENSITIES])
+
+
+@pytest.mark.parametrize("window", [(3,), (1,), (3, 2, 1)])
+def test_convolutions_of_one_and_three_dimensions(window: tuple[int, ...]) -> None:
+    ones = (1,) * len(window)
+
+    def build(g: GraphBuilder) -> str:
+        x = g.input("x", np.float32, ("batch", C, *((SIZE,) * len(window))))
+        x = g.op("Mul", x, flag(g, shape=("batch", C, *ones)))
+        y = g.op("Conv", x, g.weight("w", array(F, C, *window)), g.weight("b", array(F, 1)[:, 0]))
+        return g.op("Mul", y, g.input("gate2", np.bool_, (F, *ones)) and _as_float(g, "gate2"))
+
+    def _as_float(g: GraphBuilder, name: str) -> str:
+        return cast(g, name)
+
+    proto = built(build, ("batch", F, *(SIZE - k + 1 for k in window)))
+    lowered = lower(proto)
+    assert lowerings(lowered) == ["channels"]
+    same(proto, lowered, [feeds_of(proto, d) for d in DENSITIES])
+
+
+def test_images_of_any_size() -> None:
+    def build(g: GraphBuilder) -> str:
+        x = g.input("x", np.float32, ("batch", C, "height", "width"))
+        y = conv(g, g.op("Mul", x, flag(g)), F, C, strides=[2, 1])
+        return g.op("Mul", y, g.input("gate2", np.float32, ("batch", F, 1, 1)))
+
+    proto = built(build, ("batch", F, "h", "w"))
+    lowered = lower(proto)
+    assert lowerings(lowered) == ["channels"]
+    sizes = [(1, 1), (5, 9), (17, 4)]
+    same(proto, lowered, [feeds_of(proto, 0.5, height=h, width=w) for h, w in sizes])
+
+
+# ---- the choice
+
+
+def branches(proto: onnx.ModelProto) -> dict[str, onnx.GraphProto]:
+    (node,) = ifs(proto)
+    return {a.name: a.g for a in node.attribute}
+
+
+def poisoned(lowered: Lowered, side: str) -> onnx.ModelProto:
+    """The lowered model, with NaN from one of the branches."""
+    proto = ir.serde.serialize_model(lowered.model)
+    graph = branches(proto)[f"{side}_branch"]
+    nan = onnx.helper.make_tensor("nan", onnx.TensorProto.FLOAT, [], [np.nan])
+    graph.initializer.append(nan)
+    old = graph.output[0].name
+    graph.node.append(onnx.helper.make_node("Mul", [old, "nan"], ["spoilt"]))
+    graph.output[0].name = "spoilt"
+    return proto
+
+
+@pytest.mark.parametrize(("live", "side"), [(0, "then"), (6, "then"), (7, "else"), (8, "else")])
+def test_few_live_channels_run_alone(live: int, side: str) -> None:
+    """6 of 8 are three quarters, what a convolution by constant filters is faster by."""
+    proto = gated(GATES["of channels"])
+    lowered = lower(proto)
+    feeds = feeds_of(proto, 0.0)
+    feeds["gate"][C - live :] = 1.0
+    for name in ("then", "else"):
+        (y,) = session(poisoned(lowered, name)).run(None, feeds)
+        assert np.isnan(y).all() == (name == side)
+
+
+def test_both_branches_hold_only_what_they_need() -> None:
+    proto = selected(lambda g, y: g.op("Mul", norm(g, y, C), flag(g)))
+    found = branches(ir.serde.serialize_model(lower(proto).model))
+    kinds = {side: [n.op_type for n in graph.node] for side, graph in found.items()}
+    assert kinds["else_branch"] == ["Max", "Max", "Conv", "BatchNormalization", "Mul"]
+    assert {"NonZero", "Conv", "Pad"} <= set(kinds["then_branch"])
+    assert "Max" not in [n.op_type for n in proto.graph.node]
+
+
+def test_a_result_keeps_its_name() -> None:
+    """The convolution itself makes an output of the graph, and somebody else reads it too."""
+    g = GraphBuilder("named")
+    y = conv(g, g.op("Mul", g.input("x", np.float32, BATCH), flag(g)), C, C)
+    g.output(y, "y", np.float32, BATCH)
+    g.output(g.op("Neg", "y"), "z", np.float32, BATCH)
+    proto = g.model()
+    lowered = lower(proto)
+    assert lowerings(lowered) == ["channels"]
+    same(proto, lowered, [feeds_of(proto, d) for d in DENSITIES])
+
+
+def test_inside_a_branch() -> None:
+    """A convolution of a branch stays there, with all that it needs."""
+
+    def branch(name: str, weight: Array) -> onnx.GraphProto:
+        node = onnx.helper.make_node
+        gate = node("Mul", ["x", "gate"], [f"{name}.x"])
+        product = node("Conv", [f"{name}.x", f"{name}.w"], [f"{name}.y"], pads=[1] * 4)
+        out = onnx.helper.make_tensor_value_info(f"{name}.y", 1, None)
+        weights = [onnx.numpy_helper.from_array(weight, f"{name}.w")]
+        return onnx.helper.make_graph([gate, product], name, [], [out], weights)
+
+    g = GraphBuilder("branches")
+    g.input("x", np.float32, BATCH)
+    flag(g)
+    g.input("choice", np.bool_, ())
+    sides: dict[str, Any] = {"then_branch": branch("one", array(F, C, 3, 3, seed=1))}
+    sides["else_branch"] = branch("other", array(F, C, 3, 3))
+    g.output(g.op("If", "choice", **sides), "y", np.float32, ("batch", F, SIZE, SIZE))
+    proto = g.model()
+    lowered = lower(proto)
+    assert lowerings(lowered) == ["channels"] * 2
+    outer = ir.serde.serialize_model(lowered.model).graph.node
+    assert "Conv" not in [n.op_type for n in outer]
+    feeds = [feeds_of(proto, d) for d in DENSITIES]
+    for each in feeds:
+        for choice in (False, True):
+            each["choice"] = np.array(choice)
+            same(proto, lowered, [each])
+
+
+# ---- what is left alone
+
+
+def test_zeros_of_single_places_are_no_channels() -> None:
+    proto = gated(lambda g, x: g.op("Relu", x))
+    lowered = lower(proto)
+    assert code_of(lowered) is Code.NO_LOWERING
+    assert "single places" in str(records(lowered)[-1].refusal)
+    assert not ifs(ir.serde.serialize_model(lowered.model))
+
+
+def test_a_mask_of_images_or_places_is_none_of_channels() -> None:
+    for shape in (("batch", 1, 1, 1), ("batch", 1, SIZE, SIZE)):
+        proto = gated(lambda g, x, s=shape: g.op("Mul", x, flag(g, shape=s)))
+        assert lowerings(lower(proto))[-1] != "channels"
+
+
+def grouped(groups: int) -> onnx.ModelProto:
+    def build(g: GraphBuilder) -> str:
+        x = g.op("Mul", g.input("x", np.float32, BATCH), flag(g))
+        return g.op("Conv", x, g.weight("w", array(C, C // groups, 3, 3)), group=groups)
+
+    return built(build, ("batch", C, SIZE - 2, SIZE - 2))
+
+
+@pytest.mark.parametrize("groups", [2, C])
+def test_groups_have_no_axis_of_channels(groups: int) -> None:
+    assert code_of(lower(grouped(groups))) is Code.AXIS_NOT_PIT
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_weights_have_to_be_finite(bad: float) -> None:
+    def build(g: GraphBuilder) -> str:
+        x = g.op("Mul", g.input("x", np.float32, BATCH), flag(g))
+        weight = array(F, C, 3, 3)
+        weight[1, 2, 0, 0] = bad
+        return g.op("Conv", x, g.weight("w", weight))
+
+    proto = built(build, ("batch", F, SIZE - 2, SIZE - 2))
+    lowered = lower(proto)
+    assert code_of(lowered) is Code.NON_FINITE_WEIGHT
+    same(proto, lowered, [feeds_of(proto, 0.2)])
+
+
+def test_computed_weights_are_read_whole() -> None:
+    def build(g: GraphBuilder) -> str:
+        x = g.op("Mul", g.input("x", np.float32, BATCH), flag(g))
+        return g.op("Conv", x, g.input("w", np.float32, (F, C, 3, 3)))
+
+    lowered = lower(built(build, ("batch", F, SIZE - 2, SIZE - 2)))
+    assert code_of(lowered) is Code.NO_LOWERING
+
+
+def test_a_value_that_is_also_wanted_whole_keeps_its_filters() -> None:
+    def build(g: GraphBuilder) -> str:
+        y = conv(g, g.input("x", np.float32, BATCH), C, C)
+        return g.op("Add", g.op("Mul", y, flag(g)), y)
+
+    assert lowerings(lower(built(build, BATCH))) == ["ordinary"]
+
+
+def test_a_test_must_not_depend_on_what_is_overwritten() -> None:
+    """The gate is computed from the filters that it lets nobody read."""
+
+    def build(g: GraphBuilder) -> str:
+        y = conv(g, g.input("x", np.float32, BATCH), C, C)
+        gate = g.op("Relu", g.op("GlobalAveragePool", y))
+        z = g.op("Mul", y, gate)
+        return conv(g, z, F, C)
+
+    proto = built(build, ("batch", F, SIZE, SIZE))
+    lowered = lower(proto)
+    assert lowerings(lowered) == ["ordinary", "channels"]
+    same(proto, lowered, [feeds_of(proto, 0.5)])
+
+
+def test_what_is_overwritten_moves_no_test() -> None:
+    """Only hidden channels of the first result decide about hidden channels of the second one: a
+    dead fact, and yet not one to use where the second convolution asks that gate.
+    """
+
+    def build(g: GraphBuilder) -> str:
+        x = g.input("x", np.float32, BATCH)
+        first = conv(g, x, C, C)
+        inner = g.op("Relu", g.op("GlobalAveragePool", first))
+        second = g.op("Mul", conv(g, x, C, C), inner)
+        return g.op("Mul", g.op("Add", second, g.op("Neg", first)), flag(g))
+
+    proto = built(build, BATCH)
+    lowered = lower(proto)
+    assert lowerings(lowered) == ["ordinary", "channels"]
+    first = records(lowered)[0]
+    assert first.dead and first.refusal is not None and first.refusal.code is Code.JOINT
+    same(proto, lowered, [feeds_of(proto, d) for d in DENSITIES])
+
+
+def test_two_values_that_hide_each_other() -> None:
+    """x * y with a gate on either side: one of them may be overwritten, not both."""
+
+    def build(g: GraphBuilder) -> str:
+        x = g.input("x", np.float32, BATCH)
+        a = g.op("Mul", conv(g, x, C, C), flag(g))
+        b = g.op("Mul", conv(g, x, C, C), "gate")
+        return g.op("Mul", conv(g, a, C, C), b)
+
+    proto = built(build, BATCH)
+    lowered = lower(proto)
+    same(proto, lowered, [feeds_of(proto, d) for d in DENSITIES])
+
+
+def test_a_division_by_what_is_overwritten() -> None:
+    def build(g: GraphBuilder) -> str:
+        y = conv(g, g.input("x", np.float32, BATCH), C, C)
+        ratio = g.op("Div", g.input("z", np.float32, BATCH), y)
+        return g.op("Where", flag(g, np.bool_), ratio, g.const(0.0))
+
+    proto = built(build, BATCH)
+    lowered = lower(proto)
+    assert code_of(lowered) is Code.NOT_TOTAL
+    same(proto, lowered, [feeds_of(proto, 0.5)])
+
+
+def test_of_a_divisor_only_channels_of_the_image_are_left_out() -> None:
+    def build(g: GraphBuilder) -> str:
+        y = conv(g, g.op("Mul", g.input("x", np.float32, BATCH), flag(g)), C, C)
+        ratio = g.op("Div", g.input("z", np.float32, BATCH), y)
+        return g.op("Where", g.input("gate2", np.bool_, (1, C, 1, 1)), ratio, g.const(0.0))
+
+    proto = built(build, BATCH)
+    lowered = lower(proto)
+    assert lowerings(lowered) == ["channels"]
+    assert "unread" not in records(lowered)[0].sparse
+    same(proto, lowered, [feeds_of(proto, d) for d in DENSITIES])
+
+
+def test_old_operator_sets_are_left_alone() -> None:
+    proto = gated(GATES["float"])
+    proto.opset_import[0].version = 12
+    lowered = lower(proto)
+    assert code_of(lowered) is Code.NO_LOWERING
+    assert "operator set 12" in str(records(lowered)[-1].refusal)
+
+
+def test_without_prices_everything_stays_dense() -> None:
+    lowered = lower(gated(GATES["float"]), sparse=False)
+    assert lowerings(lowered) == ["ordinary"]
+
+
+# ---- prices
+
+
+def sized(
+    channels: int, filters: int, size: int, window: int = 3, batch: int | str = "batch"
+) -> onnx.ModelProto:
+    g = GraphBuilder("sized")
+    x = g.input("x", np.float32, (batch, channels, size, size))
+    x = g.op("Mul", x, g.input("gate", np.float32, (batch, channels, 1, 1)))
+    weight = g.weight("w", np.zeros((filters, channels, window, window), np.float32))
+    y = g.op("Conv", x, weight, pads=[window // 2] * 4)
+    y = g.op("Mul", y, g.input("gate2", np.float32, (batch, filters, 1, 1)))
+    g.output(y, "y", np.float32, (batch, filters, size, size))
+    return g.model()
+
+
+@pytest.mark.parametrize(
+    ("model", "pays"),
+    [
+        ((128, 128, 28), True),
+        ((64, 64, 28), False),
+        ((256, 256, 14), True),
+        ((16, 16, 28), False),
+        ((64, 64, 7), False),
+        ((128, 128, 14, 3, 8), True),
+        ((512, 512, 7), False),
+        ((512, 512, 28, 1), False),
+        ((1024, 1024, 14, 1), True),
+        ((256, 4, 28), False),
+    ],
+)
+def test_only_large_convolutions_choose(
+    model: tuple[Any, ...], pays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    lowered = lower(sized(*model))
+    assert code_of(lowered) is (None if pays else Code.NO_GAIN)
+
+
+def test_a_convolution_between_two_others_keeps_their_layout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A choice costs a change of layout where no gate does: only large ones are worth it."""
+    monkeypatch.undo()
+
+    def model(channels: int) -> onnx.ModelProto:
+        g = GraphBuilder("layout")
+        x = g.input("x", np.float32, (1, channels, 28, 28))
+        x = g.op("Mul", x, g.input("gate", np.float32, (1, channels, 1, 1)))
+        for k in range(2):
+            weight = g.weight(f"w{k}", np.zeros((channels, channels, 3, 3), np.float32))
+            x = g.op("Relu", g.op("Conv", x, weight, pads=[1] * 4))
+        g.output(x, "y", np.float32, (1, channels, 28, 28))
+        return g.model()
+
+    assert lowerings(lower(model(128))) == ["ordinary"] * 2
+    assert lowerings(lower(model(160))) == ["channels", "ordinary"]
+
+
+# ---- the whole way
+
+
+def test_a_compiled_model_and_its_report(tmp_path: Any) -> None:
+    """No node is pitc's own, so the graph runs in any ONNX Runtime."""
+    proto, folder = blocks(of_input), tmp_path / "gated.pitc"
+    pitc.compile(proto, output=folder)
+    loaded = pitc.load(folder)
+    assert len(ifs(onnx.load(folder / "model.onnx"))) == 3
+    assert not ifs(onnx.load(folder / "fallback.onnx"))
+    assert [r.lowering for r in loaded.report.nodes].count("channels") == 12
+    feeds = feeds_of(proto, 0.3)
+    (got,), (want,) = (
+        loaded.session(quiet_options()).run(None, feeds),
+        session(proto).run(None, feeds),
+    )
+    np.testing.assert_allclose(got, want, atol=RTOL * np.abs(want).max())
