@@ -121,7 +121,7 @@ def show(outcomes: list[Outcome], worst: int = 10) -> Table:
 
 def command(
     points: Annotated[int, typer.Option(min=1, help="Random contractions.")] = 200,
-    rounds: Annotated[int, typer.Option(min=1, help="Undisturbed runs of each variant.")] = 8,
+    rounds: Annotated[int, typer.Option(min=1, help="Undisturbed runs of each variant.")] = 16,
     level: Annotated[str, typer.Option(help="CPU level of the kernels.")] = "",
     seed: Annotated[int, typer.Option(help="Of the contractions.")] = 1,
     json_file: Annotated[
