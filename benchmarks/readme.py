@@ -40,6 +40,8 @@ SERIES = {
     "masked-mlp-512-1x1": "MLP 768-3072-768, masked weights, 512 rows",
     "masked-mlp-512-32x32": "the same, masked in blocks of 32 x 32",
     "cnn-16x32": "ReLU CNN, 16 images of 32 x 32",
+    "gated-cnn-1x56": "CNN with gates for channels, 1 image of 56 x 56",
+    "gated-cnn-8x56": "the same, 8 images",
 }
 FEW = 0.6  # with at most this share of zeros the ordinary model is to be as fast
 

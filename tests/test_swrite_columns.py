@@ -13,10 +13,9 @@ from pitc.codegen import reference
 from pitc.codegen.call import KernelLibrary
 from pitc.codegen.families import swrite_columns
 from pitc.codegen.families.swrite import STREAM_BYTES
-from pitc.codegen.families.swrite_columns import CALL_ROWS
 from pitc.codegen.targets import TARGETS
 from pitc.ir.kernel import KernelRequest
-from pitc.ir.panels import PANEL_WIDTH, pack_panels, panel_count
+from pitc.ir.panels import PANEL_WIDTH, TURNED_COLUMNS, pack_panels, panel_count
 from tests.codegen_kernels import LEVELS, Array, bits, guarded, library, normal
 from tests.contract_cases import CANARY, LISTS, sparse
 
@@ -54,7 +53,7 @@ def gemm_of(k: int, shape: Shape) -> KernelRequest:
 
 
 def list_of(family: str) -> KernelRequest:
-    return KernelRequest.of(family, k=K, n=CALL_ROWS, activation="none", residual=0)
+    return KernelRequest.of(family, k=K, n=TURNED_COLUMNS, activation="none", residual=0)
 
 
 def built() -> KernelLibrary:
@@ -103,10 +102,10 @@ class Case:
     def write(
         self, kernels: KernelLibrary, level: str, columns: tuple[int, int], first: int
     ) -> None:
-        """Call the kernel for columns n0..n1-1 and up to `CALL_ROWS` rows from `first` on."""
+        """Call the kernel for columns n0..n1-1 and up to `TURNED_COLUMNS` rows from `first` on."""
         n0, n1 = columns
-        sums = np.full((n1 - n0, CALL_ROWS), np.nan, np.float32)
-        here = self.sums[n0:n1, first : first + CALL_ROWS]
+        sums = np.full((n1 - n0, TURNED_COLUMNS), np.nan, np.float32)
+        here = self.sums[n0:n1, first : first + TURNED_COLUMNS]
         sums[:, : here.shape[1]] = here
         memory = guarded(sums)
         added = [] if self.residual is None else [self.residual]
@@ -115,7 +114,7 @@ class Case:
 
     def write_all(self, kernels: KernelLibrary, level: str, step: int) -> Array:
         """The whole of C after calls of `step` columns, in an order of no meaning."""
-        starts = itertools.product(range(0, self.n, step), range(0, self.rows, CALL_ROWS))
+        starts = itertools.product(range(0, self.n, step), range(0, self.rows, TURNED_COLUMNS))
         for n0, first in sorted(starts, key=lambda at: (at[0] * 7 + at[1] * 3) % 11):
             self.write(kernels, level, (n0, min(n0 + step, self.n)), first)
         return self.c
@@ -146,7 +145,7 @@ def test_a_call_leaves_the_rest_of_c_alone(shape: Shape, level: str, data: st.Da
     n1 = min(case.n, n0 + 16 * data.draw(st.integers(0, 24)))
     first = data.draw(st.integers(0, case.rows))
     case.write(built(), level, (n0, n1), first)
-    last = min(first + CALL_ROWS, case.rows)
+    last = min(first + TURNED_COLUMNS, case.rows)
     want = np.full((case.rows, case.n), CANARY, np.float64)
     want[first:last, n0:n1] = case.expected()[first:last, n0:n1]
     case.check(case.c, want)
@@ -189,7 +188,7 @@ def test_a_product_by_a_sparse_right_operand_has_the_bits_of_the_dense_one(
     rng = np.random.default_rng(rows)
     case = Case(CHAIN, rows, seed=rows)
     x, s = normal(rng, rows, K), sparse(rng, K, case.n, 0.1)
-    wide = np.zeros((K, CALL_ROWS), np.float32)
+    wide = np.zeros((K, TURNED_COLUMNS), np.float32)
     wide[:, :rows] = x.T
     panels, parts = guarded(pack_panels(wide), at_end=False), panel_count(rows)
     if parts == 1:
@@ -197,9 +196,9 @@ def test_a_product_by_a_sparse_right_operand_has_the_bits_of_the_dense_one(
     blocks = (SIZES[family],) if family == "contract_row" else ()
     for n0, n1 in ((0, 96), (96, case.n)):
         lists = LISTS[family](np.ascontiguousarray(s.T[n0:n1]), SIZES[family])
-        sums = guarded(np.full((n1 - n0, CALL_ROWS), CANARY))
+        sums = guarded(np.full((n1 - n0, TURNED_COLUMNS), CANARY))
         itself = np.arange(n1 - n0, dtype=np.int32)
-        zero = guarded(np.zeros(CALL_ROWS, np.float32))
+        zero = guarded(np.zeros(TURNED_COLUMNS, np.float32))
         symbol = f"{list_of(family).symbol}_{level}"
         kernels.call(symbol, *map(guarded, lists), panels, zero, itself, sums, *blocks, 0, parts)
         assert (sums[:, parts * PANEL_WIDTH :] == CANARY).all()
@@ -256,7 +255,7 @@ def test_rows_beyond_two_to_the_31_elements(kernels: KernelLibrary, level: str) 
     rows = 2**31 // 16 + 9
     memory = mmap.mmap(-1, rows * 64, flags=mmap.MAP_PRIVATE | 0x4000)  # MAP_NORESERVE
     c = np.frombuffer(memory, np.float32).reshape(rows, 16)
-    sums = normal(np.random.default_rng(1), 16, CALL_ROWS)
+    sums = normal(np.random.default_rng(1), 16, TURNED_COLUMNS)
     bias = np.zeros(PANEL_WIDTH, np.float32)
     kernels.call(f"{request_of((16, 'none', 0)).symbol}_{level}", sums, bias, c, 0, rows - 9)
     assert np.array_equal(c[rows - 9 :], sums[:, :9].T)

@@ -17,10 +17,8 @@ from pitc.codegen import tir
 from pitc.codegen.families.gather_gemm import ACTIVATIONS
 from pitc.codegen.families.swrite import Epilogue
 from pitc.codegen.targets import Target
-from pitc.ir.panels import PANEL_WIDTH, panel_count
+from pitc.ir.panels import PANEL_WIDTH, TURNED_COLUMNS, panel_count
 
-CALL_ROWS = 2 * PANEL_WIDTH
-"""Rows of C in a call, the columns of the sums: what contract_row does at once on AVX-512."""
 WIDE = 128
 """Columns of a piece: 16 and 32 measured slower, 64 and 256 about the same."""
 
@@ -45,7 +43,7 @@ class _Kernel:
         n = params["n"]
         self.last_lanes = n % tir.LANES
         self.columns, self.rows = tir.size(), tir.size()
-        self.sums = tir.tensor("sums", (self.columns, CALL_ROWS))
+        self.sums = tir.tensor("sums", (self.columns, TURNED_COLUMNS))
         self.bias = tir.tensor("bias", (panel_count(n) * PANEL_WIDTH,))
         residual = tir.tensor("residual", (self.rows, n)) if params["residual"] else None
         c = tir.tensor("c", (self.rows, n))
@@ -55,7 +53,7 @@ class _Kernel:
 
     def emit(self) -> None:
         """Strips of rows of C, pieces of these rows."""
-        rows = tir.bind(tir.smaller(tir.int64(CALL_ROWS), self.rows - self.t0))
+        rows = tir.bind(tir.smaller(tir.int64(TURNED_COLUMNS), self.rows - self.t0))
         strips = tir.serial(tir.int64(0), (rows + tir.LANES - 1) // tir.LANES)
         pieces = tir.serial(tir.int64(0), (self.columns + WIDE - 1) // WIDE)
         with self.epilogue.stores(), strips as s, pieces as p:

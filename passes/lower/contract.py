@@ -10,7 +10,7 @@ import onnx_ir as ir
 from pitc.ir.graph import Graph
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.nodes import node_name
-from pitc.ir.panels import PANEL_WIDTH
+from pitc.ir.panels import TURNED_COLUMNS
 from pitc.ir.plan import Field, Plan
 from pitc.ir.tiles import TileTable
 from pitc.passes.lower.activation import relu_operand
@@ -20,7 +20,6 @@ from pitc.passes.lower.rows import ahead, behind, forget_sizes, only_reader, wit
 from pitc.passes.lower.weight import ComputedMatrix, Panels
 
 SPARSE_FAMILIES = ("contract_row", "contract_tile", "contract_block")
-TRANSPOSED_COLUMNS = 2 * PANEL_WIDTH  # rows of A that one call turns into columns of its result
 STEPS_BETWEEN = 8  # nodes between the contractions of one ffn node
 
 
@@ -99,7 +98,7 @@ class _Emitter:
         }
         made = _product(gemm)
         if isinstance(gemm.weight, ComputedMatrix):
-            made |= {"n": TRANSPOSED_COLUMNS, "activation": "none", "residual": 0}
+            made |= {"n": TURNED_COLUMNS, "activation": "none", "residual": 0}
             self._request("swrite_columns", **_epilogue(gemm))
             fields["factor"] = int(gemm.weight.factor is not None)
             fields["stored"] = "nk" if gemm.weight.transposed else "kn"

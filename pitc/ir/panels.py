@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 PANEL_WIDTH = 64
 """Columns per panel (NR): one register tile on AVX-512, four on AVX2."""
+TURNED_COLUMNS = 2 * PANEL_WIDTH
+"""Columns of a turned product in one call: what contract_row computes at once on AVX-512."""
 
 
 def panel_count(n: int) -> int:
