@@ -25,7 +25,7 @@ from pitc.passes.lower.rewrite import rewrite
 from pitc.passes.lower.sparse import SparseContractions, sparse_contractions
 from pitc.passes.lower.weight import Panels
 from pitc.passes.normalise import normalise
-from pitc.passes.records import node_records
+from pitc.passes.records import folded_into, node_records
 from pitc.passes.regions.choose import choose_regions
 
 Progress = Callable[[str], None]
@@ -92,7 +92,7 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
         sparse, channels = SparseContractions(), ChannelSkips()
         if options.tiles:
             sparse, channels = sparse_contractions(graph), channel_skips(graph, regions, given_up)
-        report.nodes = node_records(graph, regions, sparse, channels) + bodies.nodes
+        report.nodes = node_records(graph, regions, sparse, channels)
         report.regions = regions.records + bodies.regions
         report.assumptions = sorted(graph.assumptions)
     with stage("lower"):
@@ -104,6 +104,7 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
             channels=channels.nodes.values(),
             tiles=options.tiles,
         )
+        report.nodes = folded_into(report.nodes, graph.nodes, state.inside) + bodies.nodes
         close_branches(model)
     kernels = tuple(state.kernels | bodies.kernels)
     report.kernels = [k.symbol for k in kernels]

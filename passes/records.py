@@ -1,5 +1,8 @@
 """The report's view of an analysed graph: one record per source node."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
 import onnx_ir as ir
 
 from pitc.ir.branch import is_choice
@@ -22,8 +25,11 @@ def node_records(
     """One record per node: axes, facts, and what became of it."""
     sparse, channels = sparse or SparseContractions(), channels or ChannelSkips()
     absorbed = {
-        n for node in regions.demand.forms for n in regions.forms[node].absorbs
-    } - regions.demand.nodes
+        n: node_name(node)
+        for node in regions.demand.forms
+        for n in regions.forms[node].absorbs
+        if n not in regions.demand.nodes
+    }
     done = dict.fromkeys((n for skip in channels.nodes.values() for n in skip.steps), "channels")
     done |= dict.fromkeys(sparse.nodes, "contract") | dict.fromkeys(absorbed, "folded")
     for node in regions.demand.forms:
@@ -31,14 +37,35 @@ def node_records(
     refusals = {**sparse.refusals, **regions.refusals, **channels.refusals}
     skipped = {n: str(skip) for n, skip in {**sparse.nodes, **channels.nodes}.items()}
     return [
-        _record(graph, node, done.get(node, "ordinary"), refusals.get(node), skipped.get(node, ""))
+        replace(
+            _record(graph, node, done.get(node, "ordinary"), refusals.get(node)),
+            sparse=skipped.get(node, ""),
+            inside=absorbed.get(node, "") if done.get(node) == "folded" else "",
+        )
         for node in graph.nodes
     ]
 
 
-def _record(
-    graph: Graph, node: ir.Node, lowering: str, refusal: Refusal | None, skipped: str
-) -> NodeRecord:
+def folded_into(
+    records: Sequence[NodeRecord], nodes: Sequence[ir.Node], inside: Mapping[ir.Node, ir.Node]
+) -> list[NodeRecord]:
+    """The records, once the rewrite has told what runs inside another node.
+
+    Args:
+        records: One per node.
+        nodes: The source nodes.
+        inside: Of those that a contraction took in, that one.
+    """
+    names = {node: record.node for node, record in zip(nodes, records, strict=True)}
+    return [
+        replace(record, lowering="folded", refusal=None, inside=names[inside[node]])
+        if record.lowering == "ordinary" and node in inside
+        else record
+        for record, node in zip(records, nodes, strict=True)
+    ]
+
+
+def _record(graph: Graph, node: ir.Node, lowering: str, refusal: Refusal | None) -> NodeRecord:
     names = output_names(node)
     expr = graph.exprs.get(names[0]) if names else None
     fills = [
@@ -57,7 +84,6 @@ def _record(
         tuple(dead),
         lowering,
         (refusal or _refusal(graph, node, bool(dead))) if ordinary else None,
-        skipped,
     )
 
 

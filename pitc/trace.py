@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pitc.artifact.folder import new_file
 from pitc.errors import UsageError
 from pitc.ir.plan import EP_NAME
-from pitc.ir.tiles import Work
+from pitc.ir.tile_work import Work
 from pitc.timing import interleave, one_core
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ LIBRARY_NAME = "libpitc_ort_ep.so"
 OLDEST_ONNXRUNTIME = (1, 23, 2)
 NODES_IN_BODIES = (1, 24)
 """Before it, kernels of a subgraph had the names of those outside."""
-OPTIONS = frozenset({"cpu_level", "trace", "variant"})
+OPTIONS = frozenset({"cpu_level", "huge_pages", "trace", "variant"})
 
 # ONNX Runtime hands provider options to the library as session config entries with this prefix. The
 # entry `attached` is ours alone: it marks a SessionOptions object that has the provider already.
@@ -89,7 +89,8 @@ def make_session(
         provider_options: `cpu_level`: `v3` or `v4`, the kernels to use instead of the best that the
             CPU can run. `trace`: a file to which every choice between variants of a contraction is
             appended, one JSON object per line (default: what `PITC_TRACE` names). `variant`: the
-            one to run wherever it is offered.
+            one to run wherever it is offered. `huge_pages`: `0` leaves weights in the mapped file,
+            which processes share, `1` copies them to huge pages (default: where there are any).
 
     Raises:
         UsageError: An unknown provider option.

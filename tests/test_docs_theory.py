@@ -135,6 +135,8 @@ def limits() -> str:
         ["head size of attention", attention.MAX_HEAD_SIZE],
         ["smallest extent of a fused contraction", weight.MIN_EXTENT],
         ["operations that must be saved per byte moved", regions.FLOPS_PER_BYTE],
+        ["times that where images are moved", regions.IMAGE_PRICE],
+        ["bytes moved in the time that moving images takes to start", regions.START_BYTES],
         ["elements that an unknown size counts for", regions.SYMBOL_ESTIMATE],
         ["the weakest score that masks use", f"{VERY_NEGATIVE:g}"],
     ]

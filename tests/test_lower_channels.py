@@ -1,86 +1,47 @@
 """Convolutions that leave out channels: which do, and that the answer stays the same."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 
-import pitc
 from models.graph import GraphBuilder
 from pitc.ir.refusal import Code
-from pitc.ir.report import NodeRecord
-from pitc.passes.lower import channel_cost
-from pitc.passes.pipeline import Lowered
-from tests.lower_support import check, lower
-from tests.runtime_support import Array, quiet_options
-
-Feeds = dict[str, Array]
-Make = Callable[[GraphBuilder, str], str]
-C, F, SIZE = 8, 6, 7
-BATCH = ("batch", C, SIZE, SIZE)
-RTOL = 1e-5  # of the largest element, float32
-DENSITIES = (0.0, 0.2, 0.6, 1.0)
+from tests.channel_support import (
+    BATCH,
+    DENSITIES,
+    SIZE,
+    C,
+    F,
+    Make,
+    array,
+    branches,
+    built,
+    cast,
+    code_of,
+    conv,
+    everything_pays,
+    feeds_of,
+    flag,
+    gated,
+    ifs,
+    lowerings,
+    norm,
+    poisoned,
+    records,
+    same,
+    selected,
+    session,
+)
+from tests.lower_support import lower
+from tests.runtime_support import Array
 
 
 @pytest.fixture(autouse=True)
 def _everything_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small convolutions count as large."""
-    for name in ("LOOK", "LOOK_UP", "START", "HOLD", "TURN", "FLOPS_PER_BYTE"):
-        monkeypatch.setattr(channel_cost, name, 0)
-
-
-def array(*shape: int, seed: int = 0) -> Array:
-    rng = np.random.default_rng(sum(shape) + seed)
-    return rng.normal(0, np.prod(shape[1:]) ** -0.5, shape).astype(np.float32)
-
-
-def conv(g: GraphBuilder, x: str, filters: int, channels: int, bias: bool = True, **a: Any) -> str:
-    name = f"w{len(g._nodes)}"
-    operands = [g.weight(name, array(filters, channels, 3, 3))]
-    operands += [g.weight(f"{name}.bias", array(filters, 1).reshape(-1))] * bias
-    return g.op("Conv", x, *operands, **{"pads": [1] * 4, **a})
-
-
-def norm(g: GraphBuilder, x: str, channels: int) -> str:
-    parts = [array(channels, 1, seed=k).reshape(-1) ** 2 + 0.5 for k in range(4)]
-    names = [g.weight(f"norm{len(g._nodes)}.{k}", part) for k, part in enumerate(parts)]
-    return g.op("BatchNormalization", x, *names)
-
-
-def built(build: Callable[[GraphBuilder], str], shape: tuple[int | str, ...]) -> onnx.ModelProto:
-    g = GraphBuilder("channels")
-    g.output(g.op("Identity", build(g)), "y", np.float32, shape)
-    return g.model()
-
-
-def gated(gate: Make, filters: int = F) -> onnx.ModelProto:
-    """Conv(gate(x)), with x [batch, 8, 7, 7]."""
-
-    def build(g: GraphBuilder) -> str:
-        return conv(g, gate(g, g.input("x", np.float32, BATCH)), filters, C)
-
-    return built(build, ("batch", filters, "height", "width"))
-
-
-def selected(gate: Make) -> onnx.ModelProto:
-    """gate(Conv(x)) with 8 filters, and a product that reads what is left."""
-
-    def build(g: GraphBuilder) -> str:
-        return gate(g, conv(g, g.input("x", np.float32, ("batch", 5, SIZE, SIZE)), C, 5))
-
-    return built(build, BATCH)
-
-
-def flag(g: GraphBuilder, dtype: type = np.float32, shape: tuple[int | str, ...] = ()) -> str:
-    return g.input("gate", dtype, shape or ("batch", C, 1, 1))
-
-
-def cast(g: GraphBuilder, x: str) -> str:
-    return g.op("Cast", x, to=onnx.TensorProto.FLOAT)
+    everything_pays(monkeypatch)
 
 
 def excited(function: str, **attributes: Any) -> Make:
@@ -133,58 +94,6 @@ CARRIED: dict[str, Make] = {
 }
 
 
-def feeds_of(proto: onnx.ModelProto, density: float, batch: int = 2, **sizes: int) -> Feeds:
-    """Random inputs; gates are 0 in the other channels."""
-    rng, out = np.random.default_rng(7), {}
-    for value in proto.graph.input:
-        kind = value.type.tensor_type
-        shape = [
-            sizes.get(d.dim_param, batch) if d.dim_param else d.dim_value for d in kind.shape.dim
-        ]
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
-        x = rng.normal(1, 2, shape)
-        if value.name.startswith("gate"):
-            x = (np.abs(x) + 1) * (rng.random(shape) < density)
-        out[value.name] = x.astype(dtype)
-    return out
-
-
-def records(lowered: Lowered) -> list[NodeRecord]:
-    """Those of convolutions, without what computes gates."""
-    return [r for r in lowered.report.nodes if r.op_type == "Conv" and r.node != "squeeze"]
-
-
-def lowerings(lowered: Lowered) -> list[str]:
-    return [r.lowering for r in records(lowered)]
-
-
-def code_of(lowered: Lowered) -> Code | None:
-    """Why the last convolution runs whole; None where it does not."""
-    record = records(lowered)[-1]
-    assert (record.refusal is None) == (record.lowering == "channels")
-    return record.refusal and record.refusal.code
-
-
-def ifs(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    return [n for n in model.graph.node if n.op_type == "If"]
-
-
-def session(proto: onnx.ModelProto) -> Any:
-    options = quiet_options()
-    return ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
-
-
-def same(proto: onnx.ModelProto, lowered: Lowered, feeds: list[Feeds]) -> None:
-    """The lowered model, without nodes of pitc's own, gives what the source model gives."""
-    found = ir.serde.serialize_model(lowered.model)
-    onnx.checker.check_model(found, full_check=True)
-    ours, theirs = session(found), session(proto)
-    for each in feeds:
-        for x, y in zip(ours.run(None, each), theirs.run(None, each), strict=True):
-            largest = np.abs(y[np.isfinite(y)]).max(initial=1)
-            np.testing.assert_allclose(x, y, atol=RTOL * largest, rtol=0)
-
-
 # ---- gates
 
 
@@ -208,12 +117,12 @@ def test_filters_that_nobody_reads_are_left_out(gate: str) -> None:
 
 @pytest.mark.parametrize("gate", GATES)
 def test_a_gate_may_be_farther_away(gate: str) -> None:
-    """What the gate hides passes a step that mixes the places of a channel."""
+    """What the gate hides passes a step that moves the places of a channel."""
 
-    def pooled(g: GraphBuilder, y: str) -> str:
-        return GATES[gate](g, g.op("AveragePool", y, kernel_shape=[3, 3], pads=[1] * 4))
+    def turned(g: GraphBuilder, y: str) -> str:
+        return GATES[gate](g, g.op("Transpose", y, perm=[0, 1, 3, 2]))
 
-    proto = selected(pooled)
+    proto = selected(turned)
     lowered = lower(proto)
     assert lowerings(lowered) == ["channels"]
     assert "is unread where" in records(lowered)[-1].sparse
@@ -230,6 +139,21 @@ def test_what_lives_for_one_image_lives_for_all(batch: int) -> None:
     same(proto, lower(proto), [feeds])
 
 
+def test_tests_with_numbers_below_zero() -> None:
+    """0 where both gates are, one of which has no images, so that nothing is summed over them."""
+
+    def gate(g: GraphBuilder, x: str) -> str:
+        line = g.op("Reshape", g.input("gate2", np.float32, (C,)), g.ints(1, C, 1, 1))
+        return g.op("Add", g.op("Mul", x, flag(g)), g.op("Mul", x, line))
+
+    proto = gated(gate)
+    lowered = lower(proto)
+    assert records(lowered)[-1].sparse.count("==") == 2
+    feeds = feeds_of(proto, 0.0)
+    feeds["gate"][:, 3], feeds["gate2"][[2, 3]] = 1.0, -1.0
+    same(proto, lowered, [feeds])
+
+
 def test_numbers_near_zero_and_nan_are_no_zeros() -> None:
     proto = gated(GATES["float"])
     feeds = feeds_of(proto, 0.0)
@@ -243,45 +167,6 @@ def test_numbers_near_zero_and_nan_are_no_zeros() -> None:
 # ---- convolutions
 
 
-def blocks(gates: Make, bias: bool = False) -> onnx.ModelProto:
-    """Three blocks of a gated network, and a classifier."""
-
-    def build(g: GraphBuilder) -> str:
-        x = g.input("x", np.float32, BATCH)
-        for _ in range(3):
-            gate = gates(g, x)
-            x = g.op("Relu", g.op("Mul", norm(g, conv(g, x, C, C, bias), C), gate))
-        pooled = g.op("Flatten", g.op("GlobalAveragePool", x))
-        return g.op("MatMul", pooled, g.weight("head", array(C, 4)))
-
-    return built(build, ("batch", 4))
-
-
-def of_input(g: GraphBuilder, x: str) -> str:
-    del x
-    return g.input(f"gate{len(g._nodes)}", np.float32, ("batch", C, 1, 1))
-
-
-def of_image(g: GraphBuilder, x: str) -> str:
-    """Computed from what the convolution reads: from what gates before it have let through."""
-    weight = g.weight(f"squeeze{len(g._nodes)}", array(C, C, 1, 1))
-    return g.op("Relu", g.op("Conv", g.op("GlobalAveragePool", x), weight))
-
-
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("gates", [of_input, of_image])
-def test_blocks_leave_out_both(gates: Make, bias: bool) -> None:
-    proto = blocks(gates, bias)
-    lowered = lower(proto)
-    found = [r for r in lowered.report.nodes if r.lowering == "channels" and r.op_type == "Conv"]
-    both = [r for r in found if r.sparse.count("is 0 where") == 2]
-    assert len(found) >= 3 and len(both) == 2
-    for density in DENSITIES:
-        check(proto, lowered, feeds_of(proto, density))
-    normalised = [r.lowering for r in lowered.report.nodes if r.op_type == "BatchNormalization"]
-    assert normalised == ["channels"] * 3
-
-
 STEPS: dict[str, Make] = {
     "norm": lambda g, x: norm(g, x, C),
     "relu": lambda g, x: g.op("Relu", x),
@@ -289,6 +174,8 @@ STEPS: dict[str, Make] = {
     "scaled by channel": lambda g, x: g.op("Mul", x, g.weight("s", array(C, 1, 1))),
     "shifted by channel": lambda g, x: g.op("Sub", g.weight("s", array(1, C, 1, 1)), x),
     "slope": lambda g, x: g.op("PRelu", x, g.weight("s", array(C, 1, 1))),
+    "largest": lambda g, x: g.op("MaxPool", x, kernel_shape=[3, 3], pads=[1] * 4),
+    "mean": lambda g, x: g.op("AveragePool", x, kernel_shape=[3, 3], pads=[1] * 4),
     "all": lambda g, x: g.op("Relu", g.op("Add", norm(g, x, C), g.const([[[0.1]]]))),
 }
 
@@ -311,6 +198,8 @@ def test_steps_behind_a_convolution_go_with_it(step: str) -> None:
         lambda g, y: g.op("Add", y, g.weight("table", array(C, SIZE, SIZE))),
         lambda g, y: g.op("Mul", y, g.input("z", np.float32, BATCH)),
         lambda g, y: g.op("Softmax", y, axis=1),
+        lambda g, y: g.op("LRN", y, size=3),
+        lambda g, y: g.op("CumSum", y, g.const(1, np.int64)),
         lambda g, y: cast(g, g.op("Greater", y, g.const(0.0))),
     ],
 )
@@ -386,23 +275,6 @@ def test_images_of_any_size() -> None:
 
 
 # ---- the choice
-
-
-def branches(proto: onnx.ModelProto) -> dict[str, onnx.GraphProto]:
-    (node,) = ifs(proto)
-    return {a.name: a.g for a in node.attribute}
-
-
-def poisoned(lowered: Lowered, side: str) -> onnx.ModelProto:
-    """The lowered model, with NaN from one of the branches."""
-    proto = ir.serde.serialize_model(lowered.model)
-    graph = branches(proto)[f"{side}_branch"]
-    nan = onnx.helper.make_tensor("nan", onnx.TensorProto.FLOAT, [], [np.nan])
-    graph.initializer.append(nan)
-    old = graph.output[0].name
-    graph.node.append(onnx.helper.make_node("Mul", [old, "nan"], ["spoilt"]))
-    graph.output[0].name = "spoilt"
-    return proto
 
 
 @pytest.mark.parametrize(("live", "side"), [(0, "then"), (6, "then"), (7, "else"), (8, "else")])
@@ -676,19 +548,3 @@ def test_a_convolution_between_two_others_keeps_their_layout(
 
 
 # ---- the whole way
-
-
-def test_a_compiled_model_and_its_report(tmp_path: Any) -> None:
-    """No node is pitc's own, so the graph runs in any ONNX Runtime."""
-    proto, folder = blocks(of_input), tmp_path / "gated.pitc"
-    pitc.compile(proto, output=folder)
-    loaded = pitc.load(folder)
-    assert len(ifs(onnx.load(folder / "model.onnx"))) == 3
-    assert not ifs(onnx.load(folder / "fallback.onnx"))
-    assert [r.lowering for r in loaded.report.nodes].count("channels") == 12
-    feeds = feeds_of(proto, 0.3)
-    (got,), (want,) = (
-        loaded.session(quiet_options()).run(None, feeds),
-        session(proto).run(None, feeds),
-    )
-    np.testing.assert_allclose(got, want, atol=RTOL * np.abs(want).max())

@@ -110,6 +110,17 @@ BODIES = {
     "Without a size": """sizes = Shape (h)
         few = MaxPool <kernel_shape = [8, 8]> (h)
         found = Expand (few, sizes)""",
+    **{
+        f"{op}, axis from the {end}": f"""top = ReduceMax (h, last)
+        best = {op} <axis = {axis}, keepdims = 0> (top)
+        other = Transpose <perm = [0, 2, 1]> (best)
+        found = Cast <to = 1> (other)"""
+        for op in ("ArgMax", "ArgMin")
+        for end, axis in (("front", 3), ("end", -1))
+    },
+    "ArgMax of several": """best = ArgMax <axis = -1, keepdims = 0> (h)
+        other = Transpose <perm = [0, 2, 1]> (best)
+        found = Cast <to = 1> (other)""",
     "GridSample": """turn = Transpose <perm = [0, 2, 3, 1]> (h)
         half = ReduceMax <keepdims = 1> (turn, last)
         pair = Concat <axis = 3> (half, half)
@@ -313,8 +324,6 @@ def test_images_that_others_read_whole_are_gathered() -> None:
 
 def of_rule(sample: Sample) -> set[int]:
     """Operands that a sample takes fewer items of; none where it has no such form."""
-    if sample.op == "ArgMax":  # has its own; of nothing, ONNX Runtime's keeps the dimension
-        return set()
     graph = analysed(sample)
     expr = graph.exprs.get("y0")
     if expr is None:
@@ -328,6 +337,9 @@ def wrong_on_fewer(sample: Sample) -> list[str]:
     items = of_rule(sample)
     if not items:
         return []
+    graph = analysed(sample)
+    said = items_of.item_attributes(NodeView(graph, graph.nodes[0]))
+    sample = replace(sample, attributes={**sample.attributes, **said})
     fixed = [i for i, x in enumerate(sample.operands) if isinstance(x, Const) and i not in items]
     model = node_model(sample, fixed, symbolic=True)
     for value in model.graph.input:  # another number of items may come for any of them
@@ -424,7 +436,7 @@ def test_zeros_of_dead_images_stay_finite() -> None:
     assert [at_zero(s) for s in NOT_TOTAL[:2]] == [(False, False)] * 2
 
 
-def classifier(images: str | int, head: str, width: tuple[int, ...] = (16, 32)) -> onnx.ModelProto:
+def classifier(images: str | int, head: str, width: tuple[int, ...] = (64, 128)) -> onnx.ModelProto:
     """Residual blocks, pooling and logits that a mask multiplies."""
     g, rng = GraphBuilder("classifier", 17), np.random.default_rng(5)
 
@@ -469,8 +481,11 @@ def classifier(images: str | int, head: str, width: tuple[int, ...] = (16, 32)) 
     ("images", "head"),
     [("b", "pool"), ("b", "mean"), ("b", "copied"), ("b", "left"), (5, "named"), (5, "pool")],
 )
-def test_a_classifier_is_one_region(images: str | int, head: str) -> None:
+def test_a_classifier_is_one_region(
+    images: str | int, head: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One pack in front of the first convolution, one unpack of the logits."""
+    monkeypatch.setattr(regions, "START_BYTES", 0)  # a small one, for its size
     model = classifier(images, head)
     compiled = compile_model(model)
     report = compiled.report
@@ -496,3 +511,58 @@ def test_no_images_at_all() -> None:
     (feed,) = [f for f in feeds(0)][:1]
     (y,) = compile_model(model).run(feed).values()
     assert y.shape == np.asarray(session_of(model).run(None, feed)[0]).shape == (0, 10)
+
+
+def filters(
+    channels: int, layers: int, size: int, images: str | int, *, window: int = 3, rows: bool = False
+) -> onnx.ModelProto:
+    """Convolutions of equal width; images leave them, or rows of a product behind."""
+    g = GraphBuilder("filters", 17)
+    x, mask = g.input("x", np.float32, (images, channels, size, size)), "mask"
+    g.input(mask, np.float32, (images,))
+    for k in range(layers):
+        weight = np.zeros((channels, channels, window, window), np.float32)
+        x = g.op("Conv", x, g.weight(f"w{k}", weight), pads=[window // 2] * 4)
+    if rows:
+        x = g.op("Flatten", g.op("GlobalAveragePool", x))
+        x = g.op("MatMul", x, g.weight("head", np.zeros((channels, 16), np.float32)))
+    live = g.op("Unsqueeze", mask, g.ints(*range(1, 2 if rows else 4)))
+    shape = (images, 16) if rows else (images, channels, size, size)
+    g.output(g.op("Mul", x, live), "y", np.float32, shape)
+    return g.model()
+
+
+@pytest.mark.parametrize(
+    ("model", "pays"),
+    [
+        (filters(64, 3, 28, "b"), False),
+        (filters(64, 4, 28, "b"), True),
+        (filters(64, 2, 28, "b", rows=True), True),  # half as much is copied
+        (filters(32, 3, 28, "b", rows=True), False),
+        (filters(256, 4, 14, 64, window=1), False),
+        (filters(512, 5, 14, 64, window=1), True),
+        (filters(32, 10, 5, 8), False),  # the copies are small, and so is everything
+        (filters(32, 10, 5, 64), True),
+    ],
+)
+def test_images_are_copied_where_that_is_little_of_the_work(
+    model: onnx.ModelProto, pays: bool
+) -> None:
+    report = run_passes(ir.serde.deserialize_model(model), LowerOptions()).report
+    codes = [r.refusal and r.refusal.code for r in report.nodes if r.op_type == "Conv"]
+    assert set(codes) == {None if pays else Code.NO_GAIN}
+    assert len(report.regions) == pays
+
+
+def test_rows_of_products_keep_their_price() -> None:
+    """They are gathered and scattered by the product itself."""
+    g = GraphBuilder("rows", 17)
+    x = g.op(
+        "MatMul", g.input("x", np.float32, ("b", 160)), g.weight("w", np.zeros((160, 160), "f"))
+    )
+    mask = g.op("Unsqueeze", g.input("mask", np.float32, ("b",)), g.ints(1))
+    g.output(g.op("Mul", x, mask), "y", np.float32, ("b", 160))
+    report = run_passes(ir.serde.deserialize_model(g.model()), LowerOptions()).report
+    (region,) = report.regions
+    share = region.flops_per_row / region.bytes_per_row
+    assert regions.FLOPS_PER_BYTE < share < 2 * regions.FLOPS_PER_BYTE

@@ -19,8 +19,8 @@ pytest.importorskip("tvm")
 provider = pytest.fixture(scope="module", autouse=True)(use_built_provider)
 
 K, N = 133, 150
-#: Rows of x as its leading dimensions: none, one, and those around the width of one panel and two.
-LEADS = ((0, 4), (1, 1), (3, 21), (64, 1), (5, 13), (3, 43), (1, 300))
+#: Rows of x as its leading dimensions: none, one, few, and around the width of one panel and two.
+LEADS = ((0, 4), (1, 1), (2, 7), (4, 12), (3, 21), (64, 1), (5, 13), (3, 43), (1, 300))
 DENSITIES = (0.0, 0.01, 0.2, 1.0)
 TOLERANCE: dict[str, Any] = {"rtol": 3e-5, "atol": 3e-5}
 Feeds = dict[str, Array]

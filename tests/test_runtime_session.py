@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 from pitc.errors import MachineError, UsageError
 from pitc.ir.plan import EP_NAME
@@ -187,3 +188,42 @@ def test_eight_threads_on_one_session(tmp_path: Path) -> None:
     expected = answers_on_eight_threads(run, feeds, RUNS)
     c = np.where(feeds[5]["live"][..., None], feeds[5]["x"] @ b, 0)
     np.testing.assert_allclose(expected[5][0], c, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_weights_in_huge_pages(tmp_path: Path, external: bool) -> None:
+    """Two nodes, one of them in a branch, and an ordinary one read the same constant."""
+    rng = np.random.default_rng(0)
+    x, b = (rng.standard_normal(shape, np.float32) for shape in ((5, 64), (64, 130)))
+    plan = gemm_plan(64, 130)
+    inside = helper.make_graph(
+        [pit_node("inner", plan, ["x", "b"], ["inner"])],
+        "then",
+        [],
+        [helper.make_tensor_value_info("inner", FLOAT, None)],
+    )
+    outside = helper.make_graph(
+        [helper.make_node("Identity", ["y"], ["same"])],
+        "else",
+        [],
+        [helper.make_tensor_value_info("same", FLOAT, None)],
+    )
+    nodes = [
+        pit_node("outer", plan, ["x", "b"], ["y"]),
+        helper.make_node("ReduceSum", ["b"], ["sum"], keepdims=0),
+        helper.make_node("If", ["choice"], ["z"], then_branch=inside, else_branch=outside),
+    ]
+    outputs: list[Value] = [(name, FLOAT, None) for name in ("y", "sum", "z")]
+    inputs: list[Value] = [("x", FLOAT, [None, 64]), ("choice", BOOL, [])]
+    model = make_model(nodes, inputs, outputs, constants={"b": panels(b, 64)})
+    path = save(tmp_path, model)
+    if external:
+        onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    for options in ({}, {"huge_pages": "0"}, {"huge_pages": "1"}):
+        run = session(path, **options)
+        for choice in (False, True):
+            y, total, z = run.run(None, {"x": x, "choice": np.array(choice)})
+            np.testing.assert_allclose(y, x @ b, rtol=1e-5, atol=1e-4)
+            np.testing.assert_array_equal(y, z)
+            np.testing.assert_allclose(total, b.sum(), rtol=1e-4)
+    assert "expected huge_pages 0 or 1, got '2'" in creation_error(path, huge_pages="2")

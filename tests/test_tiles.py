@@ -5,6 +5,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ import pytest
 from pitc import api
 from pitc.cli.tiles import duration
 from pitc.errors import ArtifactError, UsageError
+from pitc.ir.tile_shapes import FACTORS, GRID_ENDS, UNIT, Axis, corners, factor_of
+from pitc.ir.tile_work import Work
 from pitc.ir.tiles import (
     FEATURES,
     FEMTOSECONDS,
     VARIANTS,
     TileTable,
     VariantCost,
-    Work,
     features_of,
     predicted_us,
     time_of,
@@ -28,16 +30,17 @@ from pitc.ir.tiles import (
 from pitc.machine import cpu_level
 from pitc.options import LEVELS, Level
 from pitc.tiles import tune as tuning
+from pitc.tiles.factors import factors_at, fit_factors, shape_weights
 from pitc.tiles.file import Point, TilesFile, point_of, read_file
 from pitc.tiles.find import SHIPPED, overlay_path, shipped, tables_in_force
 from pitc.tiles.fit import fit_costs, non_negative
 from pitc.tiles.measure import Contractions, contractions
 from pitc.tiles.patterns import BLOCKS, PATTERNS, live_mask, operand
-from pitc.tiles.tune import Grid, spread_sizes, tune
+from pitc.tiles.tune import FULL, QUICK, Grid, spread_sizes, tune
 
 Run = Callable[..., tuple[int, str, str]]
 HERE = LEVELS.get(cpu_level() or "", "v4")
-TINY = Grid(sizes=((130, 190),), rows=(1, 40), cases=2, most=1 << 30, rounds=1)
+TINY = Grid(sizes=((130, 190),), cases=4, most=1 << 20, rounds=1)
 needs_kernels = pytest.mark.skipif(cpu_level() is None, reason="no kernels for this CPU")
 
 
@@ -82,9 +85,12 @@ def test_the_shipped_table() -> None:
     for measured in found.levels.values():
         assert set(measured.costs) == set(VARIANTS)
     table = found.table()
-    assert len(table.fields()) == 2 * len(VARIANTS)
-    for prices in table.fields().values():
-        assert isinstance(prices, tuple) and len(prices) == len(FEATURES)
+    assert len(table.fields()) == 4 * len(VARIANTS)
+    for name, numbers in table.fields().items():
+        assert isinstance(numbers, tuple)
+        assert len(numbers) == (FACTORS if name.startswith("shape_") else len(FEATURES))
+    plain = TileTable({"v4": {"dense": VariantCost((1,) * len(FEATURES))}})
+    assert set(plain.fields()) == {"cost_dense_v4"}
 
 
 def test_a_file_round_trips(tmp_path: Path) -> None:
@@ -134,6 +140,9 @@ def _dense(body: dict[str, Any]) -> dict[str, Any]:
         lambda body: _dense(body)["prices"].__setitem__(0, -1),
         lambda body: _dense(body)["prices"].__setitem__(3, 1 << 51),
         lambda body: _dense(body)["prices"].__setitem__(3, "1"),
+        lambda body: _dense(body)["factors"].pop(),
+        lambda body: _dense(body)["factors"].__setitem__(0, 0),
+        lambda body: _dense(body)["factors"].__setitem__(3, 10_001),
         lambda body: body["levels"].update(v5=body["levels"]["v4"]),
         lambda body: body["features"].reverse(),
         lambda body: body.update(more=1),
@@ -153,6 +162,9 @@ def test_prices_are_checked() -> None:
     for bad in ((-1, *good[1:]), good[1:], (1 << 51, *good[1:])):
         with pytest.raises(ValueError, match="prices"):
             VariantCost(bad)
+    for bad in ((1,) * (FACTORS - 1), (0,) * FACTORS, (10_001,) * FACTORS):
+        with pytest.raises(ValueError, match="factors"):
+            VariantCost(good, bad)
     with pytest.raises(ValueError, match="no price for the dense"):
         TileTable({"v4": {"row": VariantCost(good)}})
 
@@ -267,6 +279,46 @@ def test_features_follow_the_kernels() -> None:
         assert amount(variant, "uncached", work(rows=6554)) == 5 * 6554
         nothing = replace(work(), rows=0, counts=dict.fromkeys(work().counts, 0))
         assert max(features_of(variant, nothing)) == (1500 if variant == "dense" else 1)
+
+
+def test_ratios_lie_between_knots() -> None:
+    axis = Axis(2, 3)  # 1, 4, 16
+    for ratio, place in ((0.1, 0), (1, 0), (2, 0.5), (3, 0.75), (4, 1), (8, 1.5), (16, 2), (99, 2)):
+        assert axis.place(ratio) == place
+    assert Axis(1, 9).place(48) == 5.5
+
+
+def test_factors_multiply_predictions() -> None:
+    prices = tuple(range(1, 1 + len(FEATURES)))
+    plain = predicted_us(VariantCost(prices), "row", work())
+    for grid, (start, end) in zip(corners(work()), pairwise((0, *GRID_ENDS)), strict=True):
+        assert sum(share for _, share in grid) == pytest.approx(1)
+        assert all(share >= 0 and start <= at < end for at, share in grid)
+        factors = [UNIT] * FACTORS
+        factors[start:end] = [3 * UNIT] * (end - start)
+        told = predicted_us(VariantCost(prices, tuple(factors)), "row", work())
+        assert told == pytest.approx(3 * plain)
+    nothing = replace(work(), rows=0, counts=dict.fromkeys(work().counts, 0))
+    assert all(0 <= share <= 1 for grid in corners(nothing) for _, share in grid)
+
+
+def test_factors_are_found() -> None:
+    """Those of times that follow from factors; what variants share at a point does not count."""
+    rng = np.random.default_rng(0)
+    costs = {v: VariantCost((10**8, *(10**5,) * (len(FEATURES) - 1))) for v in ("dense", "row")}
+    points = [p.counted() for p in points_of(costs, 0)]
+    shapes = shape_weights(points)
+    known = [tuple(int(f) for f in rng.integers(900, 1100, FACTORS)) for _ in range(3)]
+    for factors in known:
+        want = [factor_of(factors, w) for w in points]
+        np.testing.assert_allclose(factors_at(shapes, factors), want)
+    left = np.log(np.stack([factors_at(shapes, f) for f in known], axis=1))
+    slow = rng.standard_normal((len(points), 1))
+    found = fit_factors(shapes, left + slow, np.ones_like(left))
+    told = np.log(np.stack([factors_at(shapes, f) for f in found], axis=1))
+    compared = (told - told[:, :1]) - (left - left[:, :1])
+    assert np.abs(left - left[:, :1]).mean() > 0.05 > 0.01 > np.abs(compared).mean()
+    assert fit_factors(shapes[:1], left[:1, :1], np.ones((1, 1))) == [(UNIT,) * FACTORS]
 
 
 def test_non_negative_least_squares() -> None:
@@ -396,6 +448,21 @@ def test_sizes_of_a_tuning_are_spread() -> None:
     for quarter in np.ndindex(2, 2):
         inside = (sizes > np.log(1280)) == quarter
         assert 11 <= inside.all(axis=1).sum() <= 17
+
+
+def test_operands_of_a_tuning_are_spread() -> None:
+    for grid in (FULL, QUICK):
+        plan = grid.plan()
+        assert plan == grid.plan() and len(plan) > 0.97 * len(grid.sizes) * grid.cases
+        assert [size for size, _ in groupby((c.k, c.n) for c in plan)] == list(grid.sizes)
+        assert all(c.rows * c.k * c.n <= max(grid.most, c.k * c.n) for c in plan)
+        assert {c.pattern for c in plan} == set(PATTERNS)
+        assert all(0.005 <= c.density <= 1 and 1 <= c.rows <= 3000 for c in plan)
+        rows, densities = (
+            np.array([getattr(c, name) for c in plan]) for name in ("rows", "density")
+        )
+        assert 0.03 < np.mean(densities == 1) < 0.07 < 0.15 < np.mean(densities < 0.015) < 0.3
+        assert np.mean(rows < 3) > 0.1 and np.mean(rows > 100) > 0.15
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ from pitc import api, trace
 from pitc.cli import main
 from pitc.errors import UsageError
 from pitc.ir.report import NodeRecord, Report
-from pitc.ir.tiles import FEATURES, TileTable, VariantCost, Work
+from pitc.ir.tile_work import Work
+from pitc.ir.tiles import FEATURES, TileTable, VariantCost
 from pitc.trace import DENSE, contractions, race_dense, read_trace, source_node
 
 Run = Callable[..., tuple[int, str, str]]

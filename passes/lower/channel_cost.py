@@ -1,62 +1,147 @@
-"""When leaving out channels pays: the work that is saved against the bytes that are gathered."""
+"""When leaving out channels pays: the work that is saved against the bytes that are gathered.
 
+Convolutions one behind the other choose together where what the next one need not read is what the
+one before leaves out. There is one look then, no layout is broken and no channel is gathered or put
+back between them.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import prod
+
+import onnx_ir as ir
 
 from pitc.ir.expr import Shape, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import node_name
 from pitc.ir.refusal import Code, Refusal
-from pitc.passes.lower.convolve import ChannelSkip, is_plain
+from pitc.passes.lower.channel_flags import is_plain
+from pitc.passes.lower.convolve import ChannelSkip
 from pitc.passes.regions.choose import FLOPS_PER_BYTE, SYMBOL_ESTIMATE
 
 # what things take, in the operations that ONNX Runtime does in that time
-LOOK = 2_000_000  # which channels live, and the choice
-LOOK_UP = 10_000_000  # the same from a test that is looked up point by point
+LOOK = 1_000_000  # the choice
+LINK = 1_000_000  # which channels live, for each convolution
+LOOK_UP = 9_000_000  # the choice, by tests that are looked up point by point
 START = 6_000_000  # many small steps around a convolution of live channels
 HOLD = 24  # per element of the result, which a choice has in memory of its own
 TURN = 16  # per element that a choice takes out of the layout of the next convolution
 LOSS = 0.02  # of the work: what may be lost when every channel lives
 SPEED = 0.75  # of a convolution whose filters are not constant, to one whose filters are
 LEAST = 0.25  # share of live products that has to pay, at least
+LONGEST = 8  # convolutions that choose together: either all of them leave out channels, or none
+
+Paying = dict[ir.Node, ChannelSkip | Refusal]
 
 
-def paying(graph: Graph, skip: ChannelSkip) -> ChannelSkip | Refusal:
-    """The skip with the most live channels at which it pays, or why it never does.
+def paying(graph: Graph, skips: Iterable[ChannelSkip]) -> Paying:
+    """The skips, each with what its live channels may take, or why it never pays.
 
     Args:
         graph: The analysed graph.
-        skip: A convolution whose channels may be left out.
+        skips: Convolutions whose channels may be left out, in the order of the graph.
     """
-    node = skip.steps[0]
-    name, expr = node_name(node), graph.exprs[node.outputs[0].name or ""]
-    assert expr is not None
-    work = 2 * _size(expr, (*expr.shape, *expr.reduced))
-    lost, moved = _costs(graph, skip, expr)
-    if lost > LOSS * work:
+    found: Paying = {}
+    for chain in _chains(graph, skips):
+        found |= _longest(graph, chain)
+    return found
+
+
+def _chains(graph: Graph, skips: Iterable[ChannelSkip]) -> list[list[ChannelSkip]]:
+    """The skips, those together that may choose together."""
+    chains: dict[ir.Value, list[ChannelSkip]] = {}
+    for skip in skips:
+        before = chains.get(skip.image, [])
+        joins = before and _is_link(graph, before[-1], skip)
+        if joins:
+            del chains[skip.image]
+        chains[skip.end] = [*before, replace(skip, joined=True)] if joins else [skip]
+    return list(chains.values())
+
+
+def _is_link(graph: Graph, before: ChannelSkip, skip: ChannelSkip) -> bool:
+    """True where nobody else reads what is between, and zeros of it are known by the same tests."""
+    x = skip.image
+    name = x.name or ""
+    if len(graph.uses[name]) > 1 or x.is_graph_output() or name in graph.captured:
+        return False
+    return bool(skip.zero) and not before.unread and set(before.idle) == set(skip.zero)
+
+
+def _longest(graph: Graph, chain: Sequence[ChannelSkip]) -> Paying:
+    """The longest part of a chain that pays, and what of the rest does."""
+    found: Paying = {}
+    for count in range(min(len(chain), LONGEST), 0, -1):
+        for start in range(len(chain) - count + 1):
+            part, end = list(chain[start : start + count]), start + count
+            part[0] = replace(part[0], joined=False)
+            priced = _priced(graph, part)
+            if not isinstance(priced, Refusal):
+                found |= {skip.steps[0]: skip for skip in priced}
+                return _longest(graph, chain[:start]) | found | _longest(graph, chain[end:])
+            if count == 1:
+                found[part[0].steps[0]] = priced
+    return found
+
+
+def _priced(graph: Graph, chain: Sequence[ChannelSkip]) -> list[ChannelSkip] | Refusal:
+    """Skips that choose together, or why they never pay."""
+    name = node_name(chain[0].steps[0])
+    works = [2 * _size(e, (*e.shape, *e.reduced)) for e in (_expr(graph, s) for s in chain)]
+    work = sum(works)
+    if _lost(graph, chain) > LOSS * work:
         text = f"to look for live channels takes over {LOSS:.0%} of its work"
         return Refusal(Code.NO_GAIN, name, text)
-    share = SPEED * (1 - (START + FLOPS_PER_BYTE * moved) / work)
+    share = SPEED * (1 - (START * len(chain) + FLOPS_PER_BYTE * _moved(graph, chain)) / work)
     if share < LEAST:
         text = f"it would pay below {max(share, 0):.0%} live channels only"
         return Refusal(Code.NO_GAIN, name, text)
+    return [
+        replace(skip, weight=own // _pairs(graph, skip), budget=int(share * own))
+        for skip, own in zip(chain, works, strict=True)
+    ]
+
+
+def _lost(graph: Graph, chain: Sequence[ChannelSkip]) -> int:
+    """What a choice takes, in operations, when all channels live."""
+    first, last = chain[0], chain[-1]
+    x, expr, shape = first.image, _expr(graph, first), _image(graph, first)
+    image, result = _size(expr, shape), _size(expr, _result(graph, last))
+    turned = bool(not first.zero and not x.is_graph_input()) * image + (not last.idle) * result
+    plain = is_plain(graph, first.zero, shape)
+    plain &= all(is_plain(graph, skip.idle, _result(graph, skip)) for skip in chain)
+    look = (LOOK if plain else LOOK_UP) + LINK * len(chain)
+    return look + HOLD * result + TURN * turned
+
+
+def _moved(graph: Graph, chain: Sequence[ChannelSkip]) -> int:
+    """Bytes that are gathered, or put back, when a choice falls on few channels."""
+    first, last = chain[0], chain[-1]
+    moved = bool(first.zero) * _size(_expr(graph, first), _image(graph, first))
+    moved += bool(last.idle) * _size(_expr(graph, last), _result(graph, last))
+    filters = ((e, (e.shape[1], *e.reduced)) for e in (_expr(graph, skip) for skip in chain))
+    return 4 * (moved + sum(_size(e, extents) for e, extents in filters))
+
+
+def _pairs(graph: Graph, skip: ChannelSkip) -> int:
+    """How many channels, filters, or pairs of them a skip tells apart."""
+    expr = _expr(graph, skip)
     filters, channels = (e.as_int() or 1 for e in (expr.shape[1], expr.reduced[0]))
-    pairs = (channels if skip.zero else 1) * (filters if skip.idle else 1)
-    return replace(skip, most=int(share * pairs))
+    return (channels if skip.zero else 1) * (filters if skip.idle else 1)
 
 
-def _costs(graph: Graph, skip: ChannelSkip, expr: TensorExpr) -> tuple[int, int]:
-    """What a choice takes in operations, and bytes that are gathered when it falls on few."""
-    x = skip.steps[0].inputs[0]
-    assert x is not None
-    shape = graph.shapes.get(x.name or "") or ()
-    image, result = _size(expr, shape), _size(expr, expr.shape)
-    turned = bool(not skip.zero and not x.is_graph_input()) * image + (not skip.idle) * result
-    plain = is_plain(graph, skip.zero, shape) and is_plain(graph, skip.idle, expr.shape)
-    moved = bool(skip.zero) * image + bool(skip.idle) * result
-    filters = _size(expr, (expr.shape[1], *expr.reduced))
-    lost = (LOOK if plain else LOOK_UP) + HOLD * result + TURN * turned
-    return lost, 4 * (moved + filters)
+def _expr(graph: Graph, skip: ChannelSkip) -> TensorExpr:
+    expr = graph.exprs[skip.steps[0].outputs[0].name or ""]
+    assert expr is not None
+    return expr
+
+
+def _image(graph: Graph, skip: ChannelSkip) -> Shape:
+    return graph.shapes.get(skip.image.name or "") or ()
+
+
+def _result(graph: Graph, skip: ChannelSkip) -> Shape:
+    return graph.shapes.get(skip.end.name or "") or ()
 
 
 def _size(expr: TensorExpr, extents: Shape) -> int:

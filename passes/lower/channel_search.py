@@ -6,11 +6,13 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from pitc.ir.constant import is_zero
-from pitc.ir.expr import Combine
+from pitc.ir.expr import Combine, Shape, TensorExpr
 from pitc.ir.graph import Graph
+from pitc.ir.index import dim_index
 from pitc.ir.region import Region
 from pitc.passes.lower.builder import is_float32
-from pitc.passes.lower.convolve import ChannelSkip, can_find, channel_axis
+from pitc.passes.lower.channel_flags import can_find
+from pitc.passes.lower.convolve import ChannelSkip, channel_axis
 from pitc.passes.regions.choose import Regions
 
 MAX_STEPS = 4  # behind a convolution; those that ONNX Runtime makes one node of are fewer
@@ -99,20 +101,32 @@ class ChannelSearch:
         return steps
 
     def _is_step(self, node: ir.Node, value: ir.Value) -> bool:
-        """A function of one element and of numbers of its image and channel."""
+        """A function of one element, or of several of its channel, and of numbers of its image
+        and channel.
+        """
         graph, expr = self.graph, self.graph.exprs.get(node.outputs[0].name or "")
-        if expr is None or expr.combine is not Combine.MAP or len(node.outputs) != 1:
+        if expr is None or len(node.outputs) != 1 or not is_float32(graph, node.outputs[0]):
             return False
-        same = expr.shape == graph.shapes.get(value.name or "")
+        own = graph.shapes.get(value.name or "") or ()
+        same = expr.combine is Combine.MAP and expr.shape == own
+        if not same and not _pools(expr, own):
+            return False
         others = [x for x in node.inputs if x is not None and x is not value]
-        if not same or not is_float32(graph, node.outputs[0]):
-            return False
         if len(others) + 1 != sum(x is not None for x in node.inputs):
             return False
         names = [x.name or "" for x in others]
         if not all(graph.is_constant(x) or self._is_whole(x) for x in names):
             return False
         return all(channel_axis(graph, node, x, expr.shape) is not None for x in others)
+
+
+def _pools(expr: TensorExpr, shape: Shape) -> bool:
+    """True where each channel of an image is reduced by itself."""
+    if expr.combine is not Combine.REDUCE or len(expr.shape) != len(shape):
+        return False
+    bare = tuple(dim_index(d, e) for d, e in enumerate(shape[:2]))
+    alone = expr.shape[:2] == shape[:2] and len(expr.reads) == 1 and not expr.ordered & {0, 1}
+    return alone and expr.reads[0].index[:2] == bare
 
 
 def _groups(node: ir.Node) -> int:

@@ -5,7 +5,8 @@
 Channels (m) and filters (f) are PIT axes, places are not. A fill fact whose tests look at images
 and channels only, a gate, says which channels of x are 0; a dead fact of that kind, which filters
 nobody wants. Either choice holds for all images of a run. Live channels are gathered, and where
-there are too many of them the convolution runs as it was (`convolve.py`).
+there are too many of them the convolution runs as it was (`convolve.py`), with others that choose
+together with it (`channel_cost.py`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -82,12 +83,14 @@ def channel_skips(
         if not zero and not idle:
             refusals[node] = Refusal(Code.JOINT, name, f"what {skip} rests on would change")
             continue
-        chosen = _paying(graph, regions, dead, replace(skip, zero=zero, idle=idle))
+        chosen = _sound(graph, regions, dead, replace(skip, zero=zero, idle=idle))
         if isinstance(chosen, Refusal):
             refusals[node] = chosen
         else:
             nodes[node] = chosen
-    return ChannelSkips(nodes, refusals)
+    priced = paying(graph, nodes.values())
+    refusals |= {n: r for n, r in priced.items() if isinstance(r, Refusal)}
+    return ChannelSkips({n: s for n, s in priced.items() if isinstance(s, ChannelSkip)}, refusals)
 
 
 def _bits(graph: Graph, names: Iterable[str]) -> int:
@@ -130,10 +133,10 @@ def _dead_beside(
         graph.dead, graph.slack, graph.outputs = before
 
 
-def _paying(
+def _sound(
     graph: Graph, regions: Regions, dead: Mapping[str, Sequence[Region]], skip: ChannelSkip
 ) -> ChannelSkip | Refusal:
-    """The skip, if it is sound and can pay."""
+    """The skip as far as it changes nothing that is read."""
     node = skip.steps[0]
     name = node_name(node)
     version = graph.model.opset_imports.get("", 0)
@@ -147,7 +150,7 @@ def _paying(
     elif reader is not None:
         text = f"{reader.op_type} reads '{skip.end.name}' and may divide by 0"
         return Refusal(Code.NOT_TOTAL, name, text)
-    return paying(graph, skip)
+    return skip
 
 
 def _not_total(

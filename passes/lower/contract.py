@@ -2,7 +2,7 @@
 where those zeros come from a contraction in front, contract_right where the right operand may.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -18,6 +18,7 @@ from pitc.passes.lower.builder import Builder, dims_of
 from pitc.passes.lower.gemm import Gemm, match_gemm, take_gathers
 from pitc.passes.lower.rows import ahead, behind, forget_sizes, only_reader, with_shape
 from pitc.passes.lower.weight import ComputedMatrix, Panels
+from pitc.passes.regions.axes import SIZES_ONLY
 
 SPARSE_FAMILIES = ("contract_row", "contract_tile", "contract_block")
 STEPS_BETWEEN = 8  # nodes between the contractions of one ffn node
@@ -37,6 +38,22 @@ class Contractions:
     sparse: dict[ir.Node, ir.Node] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """What PIT nodes for contractions are made of.
+
+    Args:
+        kernels: The kernels they need.
+        panels: Weights as panels.
+        inside: Nodes that one which skips zeros has taken in or made idle, and its contraction in
+            the source graph.
+    """
+
+    kernels: Sequence[KernelRequest]
+    panels: Panels
+    inside: Mapping[ir.Node, ir.Node]
+
+
 @dataclass(slots=True)
 class _Emitter:
     graph: Graph
@@ -46,6 +63,7 @@ class _Emitter:
     panels: Panels = field(default_factory=Panels)
     requests: dict[KernelRequest, None] = field(default_factory=dict)
     replaced: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    inside: dict[ir.Node, ir.Node] = field(default_factory=dict)
 
     def emit(self, gemm: Gemm, inner: Gemm | None, source_node: ir.Node | None) -> None:
         """Replace one contraction, or two, by a node.
@@ -81,6 +99,10 @@ class _Emitter:
         name = (
             f"{gemm.result.name}.gemm" if source_node is None else f"{node_name(source_node)}.{op}"
         )
+        if source_node is not None:
+            read = {self.replaced.get(x, x) for x in inputs if x is not None}
+            between = _between(read, gemm.result)
+            self.inside |= dict.fromkeys(between, source_node)
         self._replace(gemm, Plan(op, tuple(sorted(fields.items()))), inputs, name)
 
     def _fields(self, gemm: Gemm, op: str) -> dict[str, Field]:
@@ -146,6 +168,19 @@ class _Emitter:
         forget_sizes(self.graph, self.build, gemm.inside)
 
 
+def _between(inputs: Collection[ir.Value], result: ir.Value) -> set[ir.Node]:
+    """The nodes that lead from some values to another one, not past what reads sizes only."""
+    found: set[ir.Node] = set()
+    todo = [result]
+    while todo:
+        node = todo.pop().producer()
+        if node is not None and node not in found:
+            found.add(node)
+            if node.op_type not in SIZES_ONLY:
+                todo += [x for x in node.inputs if x is not None and x not in inputs]
+    return found
+
+
 def _operation(gemm: Gemm, inner: Gemm | None, sparse: bool) -> str:
     if gemm.computed:
         return "contract_right"
@@ -167,7 +202,7 @@ def fuse_contractions(
     contractions: Contractions,
     library: str,
     tiles: TileTable | None,
-) -> tuple[list[KernelRequest], Panels]:
+) -> Fused:
     """Replace contractions by PIT nodes.
 
     Args:
@@ -178,7 +213,7 @@ def fuse_contractions(
         tiles: Prices of the sparse variants; None: no node is sparse.
 
     Returns:
-        The kernels needed, and the panels made.
+        What was made.
     """
     emitter = _Emitter(graph, build, library, tiles)
     sparse = contractions.sparse if tiles is not None else {}
@@ -196,7 +231,7 @@ def fuse_contractions(
                 _take_relu(graph, gemm)
             _choose_source(graph, gemm, first)
             emitter.emit(gemm, inner.get(gemm.node), sparse.get(gemm.node))
-    return list(emitter.requests), emitter.panels
+    return Fused(list(emitter.requests), emitter.panels, emitter.inside)
 
 
 def _inner_contractions(

@@ -3,12 +3,14 @@
     live = some image: channel is live          rows = places of live channels
     y = If(few are live) { scatter(conv(x[:, rows], w[kept][:, rows])) } { conv(x, w) }
 
+Several, one behind the other, have one If: what is kept of the one's filters are the rows of the
+next one, so nothing is put back or gathered between them.
+
 Channel 0 always counts as live: so no operand is ever empty, and what is computed for it is right.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -17,14 +19,13 @@ import onnx_ir as ir
 from pitc.ir.branch import BRANCH, CHOOSE, DOMAIN, GROUP, NAME, numbers_in
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, ZERO, dim_index
-from pitc.ir.region import Region, Test, describe
+from pitc.ir.index import ONE
+from pitc.ir.region import Region, describe
 from pitc.passes.control.graft import take_over
-from pitc.passes.lower.builder import Builder
-from pitc.passes.lower.live import can_compute, live_points
-from pitc.passes.regions.domain import Domain
+from pitc.passes.lower.builder import Builder, is_float32
+from pitc.passes.lower.channel_flags import CHANNELS, channel_flags
 
-CHANNELS = 1  # the dimension of images and results
+EPSILON = 1e-5  # of a BatchNormalization that names none
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +38,25 @@ class ChannelSkip:
         zero: Regions of the image, over images and channels, in which it is 0.
         idle: The same of the last step, where it is 0, or where nobody reads it.
         unread: The idle regions are of the latter kind.
-        most: Live channels, filters, or pairs of them, up to which the others are left out.
+        weight: What one live channel, filter, or pair of them takes, in operations.
+        budget: What all live ones may take, so that leaving out the others pays.
+        joined: The image is what the skip before gives; they choose together, once.
     """
 
     steps: tuple[ir.Node, ...]
     zero: tuple[Region, ...]
     idle: tuple[Region, ...]
     unread: bool
-    most: int = 0
+    weight: int = 0
+    budget: int = 0
+    joined: bool = False
+
+    @property
+    def image(self) -> ir.Value:
+        """What the convolution reads."""
+        (x, *_) = self.steps[0].inputs
+        assert x is not None
+        return x
 
     @property
     def end(self) -> ir.Value:
@@ -61,6 +73,9 @@ class ChannelSkip:
         return "; ".join(f"{x} where {' or '.join(map(describe, rs))}" for x, rs in said if rs)
 
 
+Chain = Sequence[ChannelSkip]
+
+
 def skip_channels(graph: Graph, build: Builder, skips: Iterable[ChannelSkip]) -> None:
     """Let convolutions choose, each time they run, between their live channels and all.
 
@@ -69,60 +84,95 @@ def skip_channels(graph: Graph, build: Builder, skips: Iterable[ChannelSkip]) ->
     Args:
         graph: The analysed graph; its model is changed.
         build: Where nodes go.
-        skips: The convolutions.
+        skips: The convolutions, in the order of the graph.
     """
-    todo = list(skips)
-    if not todo:
+    chains: dict[ir.Value, list[ChannelSkip]] = {}
+    for skip in skips:
+        chains[skip.end] = [*(chains.pop(skip.image) if skip.joined else ()), skip]
+    if not chains:
         return
     first = 1 + max((n for node in graph.model.graph for n in numbers_in(node)), default=-1)
     for node in graph.nodes:
         node.metadata_props.setdefault(BRANCH, "")
-    for number, skip in enumerate(todo, first):
-        _skip(graph, build, skip, str(number))
+    for number, chain in enumerate(chains.values(), first):
+        _skip(graph, build, chain, str(number))
 
 
-def _skip(graph: Graph, build: Builder, skip: ChannelSkip, group: str) -> None:
-    node, end = skip.steps[0], skip.end
-    image, weight = node.inputs[0], node.inputs[1]
-    assert image is not None and weight is not None
-    zero = _alive(graph, build, image.name or "", skip.zero) if skip.zero else None
-    idle = _alive(graph, build, end.name or "", skip.idle) if skip.idle else None
-    alive = [x for x in (zero, idle) if x is not None]
-    counts = [build.op("Size", [build.op("NonZero", [x])]) for x in alive]
-    limit = build.constant(np.asarray(skip.most + 1, np.int64))
-    few = build.op("Less", [reduce(lambda a, b: build.op("Mul", [a, b]), counts), limit])
-
+def _skip(graph: Graph, build: Builder, chain: Chain, group: str) -> None:
+    ends = [(chain[0].image, chain[0].zero), *((skip.end, skip.idle) for skip in chain)]
+    flags, places = channel_flags(graph, build, ends)
+    few = _few(build, chain, flags, places)
     inner = _Branch(build)
-    channels = None if zero is None else inner.live(zero, _extent(graph, image))
-    filters = None if idle is None else inner.live(idle, _extent(graph, end))
-    inputs = [image, *(inner.cut(x, filters, 0) for x in node.inputs[1:])]
-    inputs[:2] = [inner.cut(x, channels, CHANNELS) for x in inputs[:2]]
-    result = inner.again(node, inputs)
-    for before, step in zip(skip.steps, skip.steps[1:], strict=False):
-        old = before.outputs[0]
-        shape = graph.shapes[old.name or ""] or ()
-        result = inner.again(
-            step,
-            [
-                result
-                if x is old
-                else x and inner.cut(x, filters, channel_axis(graph, step, x, shape))
-                for x in step.inputs
-            ],
-        )
-    if filters is not None:
-        result = inner.spread(result, filters, len(graph.shapes[end.name or ""] or ()))
+    live = [place and inner.live(flags, place) for place in places]
+    result = inner.cut(chain[0].image, live[0], CHANNELS)
+    for skip, channels, filters in zip(chain, live, live[1:], strict=False):
+        result = _again(graph, inner, skip, result, channels, filters)
+    end = chain[-1].end
+    if live[-1] is not None:
+        result = inner.spread(result, live[-1], len(graph.shapes[end.name or ""] or ()))
     result.type, result.shape = ir.TensorType(ir.DataType.FLOAT), end.shape
     # ONNX Runtime has its fastest layout for constants of the branch itself, not for those outside
-    for place, x in enumerate(node.inputs[1:], 1):
-        if x is not None:
-            node.replace_input_with(place, inner.op("Max", [x]))
-    _choose(build, skip, few, result, group)
+    for node in (skip.steps[0] for skip in chain):
+        for place, x in enumerate(node.inputs[1:], 1):
+            if x is not None:
+                node.replace_input_with(place, inner.op("Max", [x]))
+    _choose(build, chain, few, result, group)
 
 
-def _extent(graph: Graph, value: ir.Value) -> int:
-    shape = graph.shapes[value.name or ""]
-    return 0 if shape is None else shape[CHANNELS].as_int() or 0
+def _few(build: Builder, chain: Chain, flags: ir.Value, places: Sequence[slice | None]) -> ir.Value:
+    """True where what is live takes less than the budget: bool scalar.
+
+    The sum of weight * live channels * live filters over all convolutions: counts, the flags times
+    a constant, times a constant, times the counts. So the nodes are few, however long the chain is.
+    """
+    width = max(place.stop for place in places if place is not None)
+    if None in places:  # what does not choose counts as one that lives
+        flags = build.op("Concat", [flags, build.constant(np.ones(1, np.float32))], axis=0)
+    counted = np.zeros((width + (None in places), len(places)), np.float32)
+    for k, place in enumerate(places):
+        counted[place or width, k] = 1
+    weights = np.diag(np.array([skip.weight for skip in chain], np.float32), 1)
+    counts = build.op("MatMul", [build.op("Sign", [flags]), build.constant(counted)])
+    # between two sums of whole products, so that rounding moves none across
+    limit = sum(skip.budget for skip in chain) + min(skip.weight for skip in chain) / 2
+    taken = build.op("MatMul", [build.op("MatMul", [counts, build.constant(weights)]), counts])
+    return build.op("Less", [taken, build.constant(np.asarray(limit, np.float32))])
+
+
+def _again(
+    graph: Graph,
+    inner: "_Branch",
+    skip: ChannelSkip,
+    image: ir.Value,
+    channels: "_Live | None",
+    filters: "_Live | None",
+) -> ir.Value:
+    """The convolution and its steps on live channels, of which there is an image."""
+    node, *steps = skip.steps
+    operands, old = node.inputs[1:], node.outputs[0]
+    if steps and _is_norm(graph, steps[0]):
+        norm = steps.pop(0)
+        rank = len(graph.shapes[old.name or ""] or ())
+        operands, old = inner.normed(norm, operands, rank), norm.outputs[0]
+    weight, *bias = (x and inner.cut(x, filters, 0) for x in operands)
+    assert weight is not None
+    result = inner.again(node, [image, inner.cut(weight, channels, CHANNELS), *bias])
+    shape = graph.shapes[old.name or ""] or ()
+    for step in steps:
+        others = [
+            result if x is old else x and inner.cut(x, filters, channel_axis(graph, step, x, shape))
+            for x in step.inputs
+        ]
+        result, old = inner.again(step, others), step.outputs[0]
+    return result
+
+
+def _is_norm(graph: Graph, node: ir.Node) -> bool:
+    """True for a BatchNormalization by constants."""
+    if (node.domain, node.op_type) != ("", "BatchNormalization"):
+        return False
+    parts = [x for x in node.inputs[1:] if x is not None]
+    return all(graph.is_constant(x.name or "") and is_float32(graph, x) for x in parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +180,7 @@ class _Live:
     """Live channels at run time.
 
     Args:
-        flags: int64 [channels], 1 for live ones.
+        flags: f32 [channels], not 0 for live ones.
         rows: Their numbers, int64.
     """
 
@@ -152,20 +202,36 @@ class _Branch:
         """An ordinary node with one output."""
         return self.build.node("", op_type, inputs, attributes, [op_type.lower()])[0]
 
-    def live(self, alive: ir.Value, channels: int) -> _Live:
-        """The live channels; the first one always is, so that there are some."""
-        flags = self.op("Cast", [alive], to=ir.DataType.BOOL)
-        flags = self.op("Cast", [flags], to=ir.DataType.INT64)
-        first = (np.arange(channels) == 0).astype(np.int64)
-        flags = self.op("Max", [flags, self.build.constant(first)])
+    def live(self, alive: ir.Value, place: slice) -> _Live:
+        """The live channels at a place; the first one always is, so that there are some."""
+        first = self.build.constant((np.arange(place.stop - place.start) == 0).astype(np.float32))
+        ends = (self.build.constant(np.asarray([n], np.int64)) for n in (place.start, place.stop))
+        flags = self.op("Max", [self.op("Slice", [alive, *ends]), first])
         line = self.build.constant(np.asarray([-1], np.int64))
         return _Live(flags, self.op("Reshape", [self.op("NonZero", [flags]), line]))
 
-    def cut(self, x: ir.Value | None, kept: _Live | None, axis: int | None) -> ir.Value | None:
+    def cut(self, x: ir.Value, kept: _Live | None, axis: int | None) -> ir.Value:
         """The live part along an axis; the value itself where nothing is cut off."""
-        if x is None or kept is None or axis is None or axis < 0:
+        if kept is None or axis is None or axis < 0:
             return x
         return self.op("Gather", [x, kept.rows], axis=axis)
+
+    def normed(
+        self, norm: ir.Node, operands: Sequence[ir.Value | None], rank: int
+    ) -> list[ir.Value | None]:
+        """Weights and bias of a convolution with the norm behind it; ONNX Runtime computes them
+        once, as all of them are constant.
+        """
+        weight, bias = operands[0], operands[1] if len(operands) > 1 else None
+        scale, shift, mean, variance = norm.inputs[1:]
+        epsilon = norm.attributes.get("epsilon")
+        least = np.asarray(EPSILON if epsilon is None else epsilon.as_float(), np.float32)
+        spread = self.op("Sqrt", [self.op("Add", [variance, self.build.constant(least)])])
+        factor = self.op("Div", [scale, spread])
+        line = self.build.constant(np.asarray([-1] + [1] * (rank - 1), np.int64))
+        weight = self.op("Mul", [weight, self.op("Reshape", [factor, line])])
+        centre = mean if bias is None else self.op("Sub", [mean, bias])
+        return [weight, self.op("Sub", [shift, self.op("Mul", [centre, factor])])]
 
     def again(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Value:
         """The same step on other operands."""
@@ -176,23 +242,27 @@ class _Branch:
         """The live channels at their places, zeros at the others."""
         pads = np.zeros(2 * rank, np.int64)
         pads[rank + CHANNELS] = 1  # behind the last channel, where -1 finds it
+        # by bool: an integer has no place for numbers between 0 and 1, nor for NaN
+        flags = self.op("Cast", [kept.flags], to=ir.DataType.BOOL)
+        flags = self.op("Cast", [flags], to=ir.DataType.INT64)
         zero, one = (self.build.constant(np.asarray(n, np.int64)) for n in (0, 1))
-        number = self.op("CumSum", [kept.flags, zero])
-        places = self.op("Sub", [self.op("Mul", [number, kept.flags]), one])
+        number = self.op("CumSum", [flags, zero])
+        places = self.op("Sub", [self.op("Mul", [number, flags]), one])
         return self.op(
             "Gather", [self.op("Pad", [x, self.build.constant(pads)]), places], axis=CHANNELS
         )
 
 
-def _choose(build: Builder, skip: ChannelSkip, few: ir.Value, result: ir.Value, group: str) -> None:
+def _choose(build: Builder, chain: Chain, few: ir.Value, result: ir.Value, group: str) -> None:
     """Put the choice between the result and the old one in its place."""
-    end, name = skip.end, skip.end.name or ""
-    here = skip.steps[-1].metadata_props[BRANCH]
+    last = chain[-1]
+    end, name = last.end, last.end.name or ""
+    here = last.steps[-1].metadata_props[BRANCH]
     (chosen,) = build.node(DOMAIN, CHOOSE, [few, result, result], {}, [f"{name}.channels"])
     choice = chosen.producer()
     assert choice is not None
     choice.metadata_props.update({BRANCH: here, GROUP: group, NAME: choice.name or ""})
-    for step in skip.steps:
+    for step in (step for skip in chain for step in skip.steps):
         step.metadata_props.pop(BRANCH, None)  # its only reader is the choice, on one side
     take_over(end, chosen)
     end.name = build.unique(f"{name}.whole")
@@ -222,56 +292,3 @@ def channel_axis(graph: Graph, node: ir.Node, operand: ir.Value, shape: Shape) -
         return None
     axis = CHANNELS - first
     return axis if axis >= 0 and own[axis] != ONE else -1
-
-
-def _alive(graph: Graph, build: Builder, name: str, regions: Sequence[Region]) -> ir.Value:
-    """Not 0 where a channel lives in some image, outside of every region: f32 [channels]."""
-    shape = graph.shapes[name] or ()
-    found = (_outside(graph, build, shape, r) for r in regions)
-    alive = reduce(lambda a, b: build.op("Min", [a, b]), found)
-    return alive
-
-
-def _outside(graph: Graph, build: Builder, shape: Shape, r: Region) -> ir.Value:
-    """The same for one region; a scalar where none of its tests tells channels apart."""
-    if is_plain(graph, [r], shape):
-        found = [_fails(graph, build, t, shape) for t in r]
-        return reduce(lambda a, b: build.op("Max", [a, b]), found)
-    live = live_points(build, graph, Domain(shape[:2], frozenset(r)))
-    return build.reduce("ReduceMax", build.op("Cast", [live], to=ir.DataType.FLOAT), [0])
-
-
-def _fails(graph: Graph, build: Builder, t: Test, shape: Shape) -> ir.Value:
-    """Not 0 where a test does not hold in some image; NaN is not 0."""
-    value = build.value(t.src)
-    if t.yes or graph.dtypes.get(t.src) != np.float32:
-        value = build.op("Cast", [value], to=ir.DataType.BOOL)
-        value = build.op("Not", [value]) if t.yes else value
-        value = build.op("Cast", [value], to=ir.DataType.FLOAT)
-    channel = dim_index(CHANNELS, shape[CHANNELS])
-    axes = [d for d, p in enumerate(t.idx) if p != channel]
-    return build.reduce("ReduceL1", value, axes) if axes else value
-
-
-def is_plain(graph: Graph, regions: Iterable[Region], shape: Shape) -> bool:
-    """True for tests for zeros of values that have images and channels as their dimensions."""
-    return all(_is_plain(graph, t, shape) for r in regions for t in r)
-
-
-def _is_plain(graph: Graph, t: Test, shape: Shape) -> bool:
-    own = graph.shapes.get(t.src)
-    if t.pred != "nz" or own is None:
-        return False
-    bare = [(dim_index(d, e), e) for d, e in enumerate(shape[:2]) if e != ONE]
-    places = [(p, e) for p, e in zip(t.idx, own, strict=True) if (p, e) != (ZERO, ONE)]
-    return all(p in bare for p in places) and len(set(places)) == len(places)
-
-
-def can_find(graph: Graph, r: Region, name: str) -> bool:
-    """True where live channels of a value can be computed from a region's tests."""
-    shape = graph.shapes.get(name) or ()
-    if len(shape) < 3 or shape[CHANNELS].as_int() is None:
-        return False
-    if is_plain(graph, [r], shape):
-        return True
-    return can_compute(graph, Domain(shape[:2], frozenset(r)))

@@ -2,7 +2,7 @@
 SWrite at exits.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -73,6 +73,7 @@ class Rewriter:
     kernels: dict[KernelRequest, None] = field(default_factory=dict)
     contractions: Contractions = field(default_factory=Contractions)
     panels: Panels = field(default_factory=Panels)
+    inside: Mapping[ir.Node, ir.Node] = field(default_factory=dict)
 
     def detect(self, domain: Domain) -> Detected:
         """The detector of a domain, made at first use."""
@@ -272,7 +273,7 @@ def rewrite(
         prefix: Prefix of all new names.
 
     Returns:
-        The rewriter: detectors made and kernels requested.
+        The rewriter: detectors made, kernels requested, source nodes that run inside another one.
     """
     state = Rewriter(graph, Builder(graph, prefix), sparse)
     for node in graph.nodes:
@@ -299,11 +300,11 @@ def rewrite(
     skip_channels(graph, state.build, channels)
     unpacked = [n for n in sparse if n not in regions.demand.forms and n in regions.demand.nodes]
     state.contractions.sparse |= {n: n for n in unpacked}
-    requests, state.panels = fuse_contractions(
-        graph, state.build, state.contractions, LIBRARY, tiles
-    )
-    state.kernels |= dict.fromkeys(requests)
+    fused = fuse_contractions(graph, state.build, state.contractions, LIBRARY, tiles)
+    state.panels = fused.panels
+    state.kernels |= dict.fromkeys(fused.kernels)
     RemoveUnusedNodesPass()(graph.model)
+    state.inside = {n: into for n, into in fused.inside.items() if n.graph is None}
     restore_fused(graph.model, {*regions.demand.forms, *unpacked})
     graph.model.graph.sort()
     return state

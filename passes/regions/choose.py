@@ -45,6 +45,10 @@ from pitc.passes.rules.elementwise import ELEMENTWISE
 
 SYMBOL_ESTIMATE = 64  # what an unknown size counts for
 FLOPS_PER_BYTE = 32  # work that must be saved for every byte that SRead and SWrite move
+# times that price for images: a convolution neither gathers nor scatters itself; at this price,
+# copies take at most 2 % of its time when all images live
+IMAGE_PRICE = 16
+START_BYTES = 80_000  # what could be moved in the time that detector and copies take to start
 MAX_DOMAINS = 6
 # of operators without a formula, those that give finite numbers for any finite ones
 FINITE = frozenset(
@@ -233,10 +237,8 @@ def _keep_sound_and_paying(
         if dropped:
             continue
         poor = _poor_regions(graph, out)
-        for node in poor:
-            out.refusals[node] = Refusal(
-                Code.NO_GAIN, node_name(node), f"under {FLOPS_PER_BYTE} operations per byte moved"
-            )
+        for node, reason in poor.items():
+            out.refusals[node] = Refusal(Code.NO_GAIN, node_name(node), reason)
             del out.forms[node]
         if not poor:
             return
@@ -379,9 +381,9 @@ def _float(node: ir.Node, name: str, default: float) -> float:
     return default if attribute is None else attribute.as_float()
 
 
-def _poor_regions(graph: Graph, out: Regions) -> list[ir.Node]:
-    """Connected regions whose saved work does not repay the moved data; fills the records of the
-    others.
+def _poor_regions(graph: Graph, out: Regions) -> dict[ir.Node, str]:
+    """Connected regions whose saved work does not repay the moved data, and why; fills the records
+    of the others.
     """
     links: nx.Graph[ir.Node] = nx.Graph()
     links.add_nodes_from(n for n in graph.nodes if n in out.demand.forms)
@@ -396,20 +398,23 @@ def _poor_regions(graph: Graph, out: Regions) -> list[ir.Node]:
         (sorted(c, key=lambda n: order[n]) for c in nx.connected_components(links)),
         key=lambda c: order[c[0]],
     )
-    out.records, poor = [], []
+    out.records = []
+    poor = {n: "nothing needs it packed" for n in out.forms if n not in out.demand.forms}
     for members in regions:
         flops = sum(_row_flops(graph, out.forms[n]) for n in members)
         moved = _moved_bytes(graph, out, set(members))
-        if flops < FLOPS_PER_BYTE * moved or not flops:
-            poor += members
-            continue
         domain = next(p.domain for p in out.forms[members[0]].outputs if p is not None)
+        images = 2 * sum(_image_flops(graph, out.forms[n]) for n in members) > flops
+        price, start = FLOPS_PER_BYTE * (IMAGE_PRICE if images else 1), START_BYTES * images
+        rows = _size(domain.extents)
+        if flops * rows < price * (moved * rows + start) or not flops:
+            poor |= dict.fromkeys(members, f"under {price} operations per byte moved")
+            continue
         dead = " and ".join(sorted(map(str, domain.dead)))
         text = f"rows over {[str(e) for e in domain.extents]}, dead where {dead}"
         count = len(out.records)
         out.records.append(RegionRecord(f"region{count}", text, len(members), flops, moved))
-    dropped = set(poor)
-    return [n for n in out.forms if n in dropped or n not in out.demand.forms]
+    return poor
 
 
 def _row_flops(graph: Graph, form: Form) -> int:
@@ -417,6 +422,12 @@ def _row_flops(graph: Graph, form: Form) -> int:
     out = next(p for p in form.outputs if p is not None)
     expr, points = graph.exprs[out.name], ((d.dim, d.extent) for d in out.layout.rest)
     return 0 if expr is None else (4 if form.plan is not None else 2) * _products(expr, points)
+
+
+def _image_flops(graph: Graph, form: Form) -> int:
+    """Those of them that no product of rows does: such a one is lowered to a kernel of our own."""
+    rows = form.plan is not None or form.op_type in ("MatMul", "Gemm")
+    return 0 if rows else _row_flops(graph, form)
 
 
 def _moved_bytes(graph: Graph, out: Regions, members: set[ir.Node]) -> int:

@@ -30,6 +30,8 @@ NEEDS_ITEMS = {
     "MatMul",
     "Reshape",
 }
+# of no items, their CPU kernels keep the dimension that a negative axis names
+NEEDS_PLACE = {"ArgMax", "ArgMin"}
 
 
 def fewer_items(site: Site) -> Form | Refusal:
@@ -39,7 +41,8 @@ def fewer_items(site: Site) -> Form | Refusal:
         return outputs
     if codes is None or codes[0] == "r" or any(c != "r" for c in codes[1:]):
         return site.refuse(Code.NO_LOWERING, f"{site.node.op_type} packs along dimension 0 only")
-    items = item_operands(NodeView(site.context.graph, site.node), site.expr)
+    view = NodeView(site.context.graph, site.node)
+    items = item_operands(view, site.expr)
     if isinstance(items, Refusal):
         return items
     operands: list[Operand | None] = []
@@ -50,7 +53,12 @@ def fewer_items(site: Site) -> Form | Refusal:
             operands.append(PackedOperand(site.input(k), site.context.domain, site.out.coords))
         else:
             operands.append(WholeOperand(site.input(k)))
-    return Form(outputs, tuple(operands), site.node.op_type)
+    return Form(outputs, tuple(operands), site.node.op_type, item_attributes(view))
+
+
+def item_attributes(node: NodeView) -> dict[str, int]:
+    """Attributes that differ from the node's own, for any number of items."""
+    return {"axis": node.attr("axis", 0) % node.rank(0)} if node.op in NEEDS_PLACE else {}
 
 
 def item_operands(node: NodeView, expr: TensorExpr) -> set[int] | Refusal:

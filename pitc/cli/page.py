@@ -54,7 +54,7 @@ def page(report: Report, traced: Sequence[Contraction] | None = None) -> str:
             n["op_type"],
             " ".join(n["pit_axes"]),
             "\n".join(record.facts),
-            n["lowering"],
+            record.outcome,
             "{code}: {reason} ({hint})".format(**n["refusal"]) if n["refusal"] else "",
         ]
         for n, record in zip(body["nodes"], report.nodes, strict=True)

@@ -87,7 +87,7 @@ def explained(report: Report, records: list[NodeRecord]) -> None:
     table = text_table("node", "op", "PIT axes", "facts", "lowering")
     for r in records:
         axes = " ".join(r.pit_axes) or "-"
-        lowering = Text(r.lowering, style="green" if r.lowering != "ordinary" else "")
+        lowering = Text(r.outcome, style="green" if r.lowering != "ordinary" else "")
         if r.refusal is not None:
             lowering.append(f" {r.refusal.code.id}: {r.refusal.reason}", style="yellow")
         table.add_row(Text(r.node), r.op_type, axes, Text("\n".join(r.facts) or "-"), lowering)

@@ -19,9 +19,10 @@ class NodeRecord:
         fills: Fill facts of its outputs, as text.
         dead: Dead facts of its outputs, as text.
         lowering: What became of it: `ordinary`, `packed`, `attention`, `contract`, `channels`,
-            `folded`.
+            `folded` (it runs inside another one).
         refusal: Why it is ordinary, when it is.
         sparse: Of a contraction that skips zeros or unread channels: what, and where.
+        inside: Of a folded node, the one that it runs inside.
     """
 
     node: str
@@ -32,6 +33,12 @@ class NodeRecord:
     lowering: str = "ordinary"
     refusal: Refusal | None = None
     sparse: str = ""
+    inside: str = ""
+
+    @property
+    def outcome(self) -> str:
+        """What became of the node, and where it went."""
+        return f"{self.lowering} into {self.inside}" if self.inside else self.lowering
 
     @property
     def facts(self) -> tuple[str, ...]:

@@ -19,7 +19,8 @@ A variant's time is made of features, each with a price:
 
 The time is the sum of all. The dense variant and those over blocks of k ask memory for rows of B in
 order, long before they are used: there what is streamed and what is computed (`COMPUTED`) overlap,
-and count together as the root of the sum of their squares.
+and count together as the root of the sum of their squares. Factors that depend on the shape of what
+lives correct the whole (`pitc/ir/tile_shapes.py`).
 
 `features_of` says what the features of a variant are; the run-time selector computes the same from
 the detector's counts (`runtime/ep/selector.cc`) and picks the variant with the smallest time
@@ -31,6 +32,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pitc.ir.plan import Field
+from pitc.ir.tile_shapes import FACTORS, HIGHEST_FACTOR, factor_of
+from pitc.ir.tile_work import Work
 
 VARIANTS = ("dense", "row", "tile8", "tile32", "block16", "block32", "block64")
 TILE_HEIGHTS = {"tile8": 8, "tile32": 32}
@@ -75,15 +78,24 @@ class VariantCost:
 
     Args:
         prices: Femtoseconds per unit of each of `FEATURES`.
+        factors: By the shape of what lives, thousandths (`pitc.ir.tile_shapes`); or none.
     """
 
     prices: Prices
+    factors: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         prices = self.prices
         good = len(prices) == len(FEATURES) and min(prices) >= 0 and max(prices) <= HIGHEST_PRICE
         if not good:
             raise ValueError(f"expected {len(FEATURES)} prices in 0..{HIGHEST_PRICE}, got {prices}")
+        factors = self.factors
+        if factors and (len(factors) != FACTORS or not _in_range(factors)):
+            raise ValueError(f"expected {FACTORS} factors in 1..{HIGHEST_FACTOR}, got {factors}")
+
+
+def _in_range(factors: tuple[int, ...]) -> bool:
+    return min(factors) >= 1 and max(factors) <= HIGHEST_FACTOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,37 +118,14 @@ class TileTable:
                 raise ValueError(f"level {level} has no price for the dense variant")
 
     def fields(self) -> dict[str, Field]:
-        """The plan fields `cost_VARIANT_LEVEL`: the prices."""
-        return {
-            f"cost_{variant}_{level}": cost.prices
-            for level, costs in self.costs.items()
-            for variant, cost in costs.items()
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """One contraction, as far as its time depends on it: what a trace line tells.
-
-    Args:
-        rows: Rows of A.
-        k: Its columns.
-        panels: Panels of B.
-        row_block: Rows that share a pass over B on the sparse paths.
-        k_blocks: Blocks of k of the row lists.
-        scanned: The detector has still to read A.
-        counts: Live micro-tiles: `elements`, and those of every variant but `dense` and `row`;
-            columns with a live element, and pieces of 16, 32 and 64 columns; stretches of such
-            columns (`runs`) and pieces (`runs16`).
-    """
-
-    rows: int
-    k: int
-    panels: int
-    row_block: int
-    k_blocks: int
-    scanned: bool
-    counts: Mapping[str, int]
+        """The plan fields `cost_VARIANT_LEVEL`, the prices, and `shape_VARIANT_LEVEL`, factors."""
+        found: dict[str, Field] = {}
+        for level, costs in self.costs.items():
+            for variant, cost in costs.items():
+                found[f"cost_{variant}_{level}"] = cost.prices
+                if cost.factors:
+                    found[f"shape_{variant}_{level}"] = cost.factors
+        return found
 
 
 def features_of(variant: str, work: Work) -> tuple[float, ...]:
@@ -166,11 +155,11 @@ def _dense(work: Work) -> dict[str, float]:
 
 def _sparse(variant: str, work: Work) -> dict[str, float]:
     rows, panels, counts = work.rows, work.panels, work.counts
-    passes = -(-rows // work.row_block)
+    passes = work.passes
     amounts: dict[str, float] = {"scanned": rows * work.k if work.scanned else 0}
     if variant in BLOCK_WIDTHS:
         width, pieces = BLOCK_WIDTHS[variant], counts[variant]
-        lists = min(pieces, passes * counts[f"columns{width}"])
+        lists = work.block_lists(width)
         # a list ends with half a register tile where that is enough
         register_tiles = pieces / LISTED_ROWS + lists / (2 * LISTED_ROWS)
         return amounts | {
@@ -193,7 +182,7 @@ def _sparse(variant: str, work: Work) -> dict[str, float]:
             "visits": panels * rows * work.k_blocks,
         }
     height, entries = TILE_HEIGHTS[variant], counts[variant]
-    lists = max(1, -(-rows // height))
+    lists = work.groups(height)
     last = max(0, rows - (lists - 1) * height)
     strips = ((lists - 1) * height + -(-last // LISTED_ROWS) * LISTED_ROWS) / LISTED_ROWS
     listed = entries * strips * LISTED_ROWS / lists
@@ -223,7 +212,7 @@ def _far_rows(work: Work) -> int:
 
 
 def time_of(prices: Prices, variant: str, amounts: tuple[float, ...]) -> float:
-    """What a variant is predicted to take, femtoseconds.
+    """What a variant is predicted to take but for its factors, femtoseconds.
 
     Args:
         prices: Of its features.
@@ -239,4 +228,5 @@ def time_of(prices: Prices, variant: str, amounts: tuple[float, ...]) -> float:
 
 def predicted_us(cost: VariantCost, variant: str, work: Work) -> float:
     """What a variant is predicted to take, microseconds."""
-    return time_of(cost.prices, variant, features_of(variant, work)) / FEMTOSECONDS
+    priced = time_of(cost.prices, variant, features_of(variant, work))
+    return factor_of(cost.factors, work) * priced / FEMTOSECONDS

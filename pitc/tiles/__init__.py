@@ -5,5 +5,6 @@ find.py      which table is in force: the shipped one, the user's own, or a file
 patterns.py  operands with live micro-tiles of a shape and density
 measure.py   contractions of one size, each variant timed by force
 fit.py       prices from measured points
+factors.py   factors by the shape of what lives, from what prices leave
 tune.py      `pitc tune`: what is measured, in which order, and how it goes on after a stop
 """

@@ -10,14 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError, model_validator
 
 from pitc.errors import ArtifactError, UsageError
-from pitc.ir.tiles import (
-    FEATURES,
-    HIGHEST_PRICE,
-    VARIANTS,
-    TileTable,
-    VariantCost,
-    Work,
-)
+from pitc.ir.tile_shapes import FACTORS, HIGHEST_FACTOR
+from pitc.ir.tile_work import Work
+from pitc.ir.tiles import FEATURES, HIGHEST_PRICE, VARIANTS, TileTable, VariantCost
 from pitc.options import Level
 
 SCHEMA = 1
@@ -25,6 +20,8 @@ MEND = "pitc tune makes a new one"
 
 Price = Annotated[int, Field(ge=0, le=HIGHEST_PRICE)]
 Prices = Annotated[list[Price], Field(min_length=len(FEATURES), max_length=len(FEATURES))]
+Factor = Annotated[int, Field(ge=1, le=HIGHEST_FACTOR)]
+Factors = Annotated[list[Factor], Field(min_length=FACTORS, max_length=FACTORS)]
 
 
 class _Record(BaseModel):
@@ -50,10 +47,12 @@ class Cost(_Record):
 
     Args:
         prices: Per feature.
+        factors: By the shape of what lives (`pitc.ir.tile_shapes`).
         error: Median and 95th percentile of the relative error over the measured points.
     """
 
     prices: Prices
+    factors: Factors | None = None
     error: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
 
 
@@ -148,7 +147,8 @@ class TilesFile(_Record):
                 "rows": [as_line(row) for row in table["rows"]],
             }
             for cost in each["costs"].values():
-                cost["prices"] = as_line(cost["prices"])
+                for name in ("prices", "factors"):
+                    cost[name] = as_line(cost[name])
         text = json.dumps(body, indent=1)
         return re.sub(r'"@(\d+)@"', lambda found: lines[int(found[1])], text) + "\n"
 
@@ -190,7 +190,10 @@ def _from_table(table: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def table_of(measured: Measured) -> Mapping[str, VariantCost]:
     """The prices of one level as values."""
-    return {variant: VariantCost(tuple(cost.prices)) for variant, cost in measured.costs.items()}
+    return {
+        variant: VariantCost(tuple(cost.prices), tuple(cost.factors or ()))
+        for variant, cost in measured.costs.items()
+    }
 
 
 def point_of(n: int, pattern: str, density: float, work: Work, us: Mapping[str, float]) -> Point:

@@ -1,5 +1,7 @@
 """Prices from measured points: least squares on the logarithms of times, no price below 0.
 
+What the prices leave is made smaller by factors (`pitc/tiles/factors.py`).
+
 What decides is how the times of variants compare at one point. What all of them share there, slow
 memory at that minute or the noise of a neighbour, decides nothing. So errors are taken relative to
 the mean error of their point, which itself counts little.
@@ -22,6 +24,7 @@ from pitc.ir.tiles import (
     VariantCost,
     features_of,
 )
+from pitc.tiles.factors import factors_at, fit_factors, shape_weights
 from pitc.tiles.file import Point
 from pitc.timing import spread
 
@@ -72,9 +75,9 @@ def fit_costs(
     found: dict[str, Fit] = {}
     for variant in VARIANTS:
         if variant in fitted:
-            prices, errors = fitted[variant]
+            cost, errors = fitted[variant]
             told = spread(errors)
-            found[variant] = Fit(VariantCost(prices), told.median, told.p95, len(errors))
+            found[variant] = Fit(cost, told.median, told.p95, len(errors))
         elif variant in known:
             found[variant] = Fit(known[variant], 0.0, 0.0, 0)
     return found
@@ -108,7 +111,7 @@ class _Times:
 
 def _fit(
     points: Sequence[Point], variants: Sequence[str]
-) -> dict[str, tuple[tuple[int, ...], list[float]]]:
+) -> dict[str, tuple[VariantCost, list[float]]]:
     """Prices of variants, and the relative errors of what they predict."""
     work = [p.counted() for p in points]
     us = np.array([[p.us.get(v, np.nan) for v in variants] for p in points])
@@ -132,9 +135,17 @@ def _fit(
         prices = [(p + q) / 2 for p, q in zip(prices, step, strict=True)]
     whole = [np.minimum(np.round(p), HIGHEST_PRICE) for p in prices]
     slopes = [_slopes(v, a, p) for v, a, p in zip(variants, amounts, whole, strict=True)]
-    errors = np.abs(_predicted(slopes, whole) / times.us - 1)
+    priced = _predicted(slopes, whole)
+    left = np.log(times.us / priced)
+    shapes = shape_weights(work)
+    factors = fit_factors(shapes, left, importance * times.wrong(priced) * _trust(left))
+    predicted = priced * np.stack([factors_at(shapes, f) for f in factors], axis=1)
+    errors = np.abs(predicted / times.us - 1)
     return {
-        v: (tuple(int(p) for p in whole[j]), errors[there[:, j], j].tolist())
+        v: (
+            VariantCost(tuple(int(p) for p in whole[j]), factors[j]),
+            errors[there[:, j], j].tolist(),
+        )
         for j, v in enumerate(variants)
     }
 

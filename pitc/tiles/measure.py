@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pitc.ir.tiles import FEATURES, VARIANTS, TileTable, VariantCost, Work
+from pitc.ir.tile_work import Work
+from pitc.ir.tiles import FEATURES, VARIANTS, TileTable, VariantCost
 from pitc.machine import cpu_caches
 from pitc.tiles.patterns import Array
 from pitc.trace import Decision, take_trace, traced_session

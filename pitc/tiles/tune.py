@@ -31,6 +31,12 @@ PROTOCOL = (
 )
 
 
+MOST_ROWS = 3000
+LEAST_DENSITY = 0.005
+ALL_LIVE = 0.05
+"""Share of the operands that have no zeros."""
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One operand by one matrix.
@@ -52,67 +58,51 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What is measured: for each size and number of rows some patterns and densities.
+    """What is measured: for each size some operands, whose rows and densities are evenly spread.
 
     Args:
         sizes: Rows and columns of the matrices.
-        rows: Rows of the operands.
-        cases: Patterns with a density, for each size and number of rows.
-        most: Multiply-adds of a dense product; larger ones are left out.
+        cases: Operands for each size.
+        most: Multiply-adds of the largest dense product.
         rounds: Rounds of each case.
-        densities: Shares of live micro-tiles.
     """
 
     sizes: Sequence[tuple[int, int]]
-    rows: Sequence[int]
     cases: int
     most: int
     rounds: int
-    densities: Sequence[float] = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005)
 
     def plan(self) -> list[Case]:
         """All cases, those of one size together; always the same ones."""
         rng = np.random.default_rng(0)
         found: list[Case] = []
+        places = spread(len(self.sizes) * self.cases)
         for k, n in self.sizes:
-            for rows in self.rows:
-                if rows * k * n > self.most:
-                    continue
-                patterns = list(rng.permutation(PATTERNS))
-                densities = list(rng.permutation(self.densities))
-                for i in range(self.cases):
-                    pattern = str(patterns[i % len(patterns)])
-                    density = float(densities[i % len(densities)])
-                    found.append(Case(k, n, rows, pattern, density))
+            patterns: list[str] = []
+            for _ in range(self.cases):
+                patterns = patterns or [str(p) for p in rng.permutation(PATTERNS)]
+                row, live = next(places)
+                rows = round(max(1, min(MOST_ROWS, self.most // (k * n))) ** row)
+                density = min(1.0, LEAST_DENSITY ** (1 - live / (1 - ALL_LIVE)))
+                found.append(Case(k, n, rows, patterns.pop(), density))
         return list(dict.fromkeys(found))
+
+
+def spread(count: int) -> Iterator[tuple[float, float]]:
+    """Points of the unit square that lie evenly, as do the first ones of them."""
+    steps = 0.7548776662466927, 0.5698402909980532  # their multiples, modulo 1, lie far apart
+    for i in range(1, count + 1):
+        yield i * steps[0] % 1, i * steps[1] % 1
 
 
 def spread_sizes(count: int, low: int = 200, high: int = 8192) -> tuple[tuple[int, int], ...]:
     """Rows and columns of matrices, evenly spread on logarithmic axes; always the same ones."""
-    steps = 0.7548776662466927, 0.5698402909980532  # their multiples, modulo 1, lie far apart
-    return tuple(
-        (
-            round(low * (high / low) ** (i * steps[0] % 1)),
-            round(low * (high / low) ** (i * steps[1] % 1)),
-        )
-        for i in range(1, count + 1)
-    )
+    ratio = high / low
+    return tuple((round(low * ratio**x), round(low * ratio**y)) for x, y in spread(count))
 
 
-FULL = Grid(
-    sizes=spread_sizes(56),
-    rows=(1, 2, 4, 7, 12, 20, 33, 64, 150, 512, 2048),
-    cases=2,
-    most=1 << 32,
-    rounds=12,
-)
-QUICK = Grid(
-    sizes=spread_sizes(12),
-    rows=(1, 4, 7, 20, 64, 512),
-    cases=2,
-    most=1 << 30,
-    rounds=6,
-)
+FULL = Grid(sizes=spread_sizes(64), cases=24, most=1 << 32, rounds=12)
+QUICK = Grid(sizes=spread_sizes(12), cases=12, most=1 << 30, rounds=6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +200,8 @@ def text_of(case: Case) -> str:
 
 def _cost(fit: Fit) -> Cost:
     error = round(fit.median, 4), round(fit.p95, 4)
-    return Cost(prices=list(fit.cost.prices), error=list(error))
+    prices, factors = list(fit.cost.prices), list(fit.cost.factors)
+    return Cost(prices=prices, factors=factors or None, error=list(error))
 
 
 def _versions() -> dict[str, str]:

@@ -38,11 +38,15 @@ class Table:
     slots: tuple[Slot, ...]
 
 
+Pairs = tuple[tuple[str, str], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Abi:
-    """The whole file: enums as (name, ((constant, value), ..)) and tables."""
+    """The whole file: enums as (name, ((constant, value), ..)), structs alike, and tables."""
 
-    enums: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+    enums: tuple[tuple[str, Pairs], ...]
+    structs: tuple[tuple[str, Pairs], ...]
     tables: tuple[Table, ...]
 
 
@@ -52,7 +56,7 @@ def parse(text: str) -> Abi:
     Raises:
         ValueError: A line that is not in the format, or slot numbers that do not ascend.
     """
-    enums, tables = [], []
+    enums, structs, tables = [], [], []
     head, *sections = re.split(r"^\[(.*)\]$", re.sub(r"#.*", "", text), flags=re.MULTILINE)
     if head.strip():
         raise ValueError(f"text before the first section: {head.strip()!r}")
@@ -63,6 +67,12 @@ def parse(text: str) -> Abi:
                 name, *constants = line.split()
                 pairs = [tuple(c.split("=")) for c in constants]
                 enums.append((name, tuple((k, v) for k, v in pairs)))
+            continue
+        if title == "structs":
+            for line in lines:
+                name, *members = line.split()
+                pairs = [tuple(m.split(":")) for m in members]
+                structs.append((name, tuple((k, v) for k, v in pairs)))
             continue
         slots = []
         for line in lines:
@@ -75,7 +85,7 @@ def parse(text: str) -> Abi:
             raise ValueError(f"{title}: slot numbers must ascend")
         name, _, *size = title.split()
         tables.append(Table(name, int(size[0]) if size else 0, tuple(slots)))
-    return Abi(tuple(enums), tuple(tables))
+    return Abi(tuple(enums), tuple(structs), tuple(tables))
 
 
 def header(abi: Abi) -> Iterator[str]:
@@ -88,6 +98,8 @@ def header(abi: Abi) -> Iterator[str]:
     known = {name for name, _ in abi.enums}
     used = " ".join(s.returns + s.parameters for table in abi.tables for s in table.slots)
     yield from (f"struct {name};" for name in sorted(set(re.findall(r"\bOrt\w+", used)) - known))
+    for name, members in abi.structs:
+        yield f"struct {name} {{ {' '.join(f'{kind} {member};' for kind, member in members)} }};"
     for table in abi.tables:
         yield f"struct {table.name} {{"
         at = 0
@@ -115,6 +127,13 @@ def check(abi: Abi) -> Iterator[str]:
         yield f"template <class R, class... A> struct Type<{pointer}> {{ using F = R(A...); }};"
     for name, constants in abi.enums:
         yield from (f'static_assert({k} == {v}, "{name}");' for k, v in constants)
+    for name, members in abi.structs:
+        yield f"struct Own{name} {{ {' '.join(f'{kind} {m};' for kind, m in members)} }};"
+        for kind, member in members:
+            same = f"offsetof({name}, {member}) == offsetof(Own{name}, {member})"
+            yield f'static_assert({same}, "{name}, {member}");'
+            yield f'static_assert(std::is_same_v<decltype({name}::{member}), {kind}>, "{member}");'
+        yield f'static_assert(sizeof({name}) == sizeof(Own{name}), "{name}: size");'
     for table in abi.tables:
         for slot in table.slots:
             field = f"{table.name}, {slot.name}"

@@ -10,6 +10,7 @@ namespace {
 constexpr const char* kLevelOption = "ep.pitexecutionprovider.cpu_level";
 constexpr const char* kTraceOption = "ep.pitexecutionprovider.trace";
 constexpr const char* kVariantOption = "ep.pitexecutionprovider.variant";
+constexpr const char* kHugePagesOption = "ep.pitexecutionprovider.huge_pages";
 constexpr const char* kTraceVariable = "PITC_TRACE";
 
 bool IsOurs(const OrtNode* node) {
@@ -45,6 +46,13 @@ std::optional<Variant> ChooseVariant(const std::string& wanted) {
   Fail("pitc: expected variant as one of ", all, ", got ", Quoted(wanted));
 }
 
+// Whether constants are kept in huge pages: unless told otherwise where there are any.
+bool ChooseHugePages(const std::string& wanted) {
+  if (!wanted.empty() && wanted != "0" && wanted != "1")
+    Fail("pitc: expected huge_pages 0 or 1, got ", Quoted(wanted));
+  return wanted.empty() ? HasHugePages() : wanted == "1";
+}
+
 // The place of each name in `among`: -1 for "" and for names that are not there.
 std::vector<int> PlacesOf(const std::vector<std::string>& names,
                           const std::vector<std::string>& among) {
@@ -61,6 +69,7 @@ std::vector<int> PlacesOf(const std::vector<std::string>& names,
 Ep::Ep(const OrtSessionOptions* options, uint32_t version)
     : OrtEp{},
       level_(ChooseLevel(ConfigEntry(options, kLevelOption))),
+      keeps_constants_(ChooseHugePages(ConfigEntry(options, kHugePagesOption))),
       trace_(ChooseTrace(ConfigEntry(options, kTraceOption))),
       variant_(ChooseVariant(ConfigEntry(options, kVariantOption))),
       context_path_(ConfigEntry(options, "ep.context_file_path")),
@@ -74,10 +83,13 @@ Ep::Ep(const OrtSessionOptions* options, uint32_t version)
   };
 }
 
-OrtStatus* Ep::ClaimNodes(OrtEp*, const OrtGraph* graph, OrtEpGraphSupportInfo* info) {
+OrtStatus* Ep::ClaimNodes(OrtEp* self, const OrtGraph* graph, OrtEpGraphSupportInfo* info) {
   return Guard(ORT_FAIL, [&] {
+    // In a branch ONNX Runtime cannot tell what external initializers of the graph around it hold.
+    const bool keeps = static_cast<const Ep*>(self)->keeps_constants_ && !IsBranch(graph);
+    const OrtNodeFusionOptions options{kOrtApiVersion, keeps};
     for (const OrtNode* node : Nodes(graph)) {
-      if (IsOurs(node)) Check(ort_ep->EpGraphSupportInfo_AddNodesToFuse(info, &node, 1, nullptr));
+      if (IsOurs(node)) Check(ort_ep->EpGraphSupportInfo_AddNodesToFuse(info, &node, 1, &options));
     }
   });
 }
@@ -85,7 +97,7 @@ OrtStatus* Ep::ClaimNodes(OrtEp*, const OrtGraph* graph, OrtEpGraphSupportInfo* 
 OrtStatus* Ep::CompileNodes(OrtEp* self, const OrtGraph** graphs, const OrtNode** fused,
                             size_t count, OrtNodeComputeInfo** infos, OrtNode**) {
   return Guard(ORT_FAIL, [&] {
-    const Ep* ep = static_cast<const Ep*>(self);
+    Ep* ep = static_cast<Ep*>(self);
     if (ep->writes_context_)
       Fail("pitc: the model is compiled already; run it without ep.context_enable");
     std::vector<std::unique_ptr<Node>> nodes;
@@ -94,7 +106,7 @@ OrtStatus* Ep::CompileNodes(OrtEp* self, const OrtGraph** graphs, const OrtNode*
   });
 }
 
-std::unique_ptr<Node> Ep::MakeNode(const OrtGraph* graph, const OrtNode* fused) const {
+std::unique_ptr<Node> Ep::MakeNode(const OrtGraph* graph, const OrtNode* fused) {
   const std::vector<const OrtNode*> inner = Nodes(graph);
   if (inner.size() != 1 || !IsOurs(inner[0]))
     Fail("pitc: expected one EPContext node, got another graph");
@@ -113,7 +125,9 @@ std::unique_ptr<Node> Ep::MakeNode(const OrtGraph* graph, const OrtNode* fused) 
     label = NodeLabel(name, plan.op);
     std::unique_ptr<Operation> operation = MakeOperation(plan, name, graph);
     RunContext::Places places{PlacesOf(InputNames(node), InputNames(fused)),
-                              PlacesOf(OutputNames(node), OutputNames(fused))};
+                              PlacesOf(OutputNames(node), OutputNames(fused)),
+                              {}};
+    places.constants = KeepConstants(graph, node, places.inputs);
     const auto inputs = static_cast<int>(places.inputs.size()),
                outputs = static_cast<int>(places.outputs.size());
     if (inputs != operation->InputCount() || outputs != operation->OutputCount()) {
@@ -125,6 +139,24 @@ std::unique_ptr<Node> Ep::MakeNode(const OrtGraph* graph, const OrtNode* fused) 
   } catch (const Failure& failure) {
     Fail(label, failure.what());
   }
+}
+
+std::vector<std::shared_ptr<const Constant>> Ep::KeepConstants(const OrtGraph* graph,
+                                                               const OrtNode* node,
+                                                               const std::vector<int>& places) {
+  const std::vector<std::string> names = InputNames(node);
+  const std::string folder = ModelFolder(graph);
+  std::vector<std::shared_ptr<const Constant>> found(places.size());
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (places[i] >= 0 || names[i].empty()) continue;
+    Initializer initializer = InitializerOf(node, i);
+    if (!initializer.value) continue;
+    if (folder.empty()) initializer.file.reset();
+    if (initializer.file) initializer.file->path = folder + "/" + initializer.file->path;
+    const Tensor tensor = ReadTensor(initializer.value, names[i].c_str());
+    found[i] = constants_.Keep(names[i], tensor, initializer.file);
+  }
+  return found;
 }
 
 std::unique_ptr<Operation> Ep::MakeOperation(const Plan& plan, const std::string& name,
@@ -175,6 +207,16 @@ ListKernels Ep::LoadListKernels(const std::string& library, const std::string& s
   return {load("contract_row"), load("contract_tile"), load("contract_block")};
 }
 
+std::string Ep::ModelFolder(const OrtGraph* graph) const {
+  std::string model = ModelPath(graph);
+  if (model.empty()) model = context_path_;
+  const size_t slash = model.rfind('/');
+  return model.empty()                ? ""
+         : slash == std::string::npos ? "."
+         : slash == 0                 ? "/"
+                                      : model.substr(0, slash);
+}
+
 Kernel Ep::LoadKernel(const std::string& library, const std::string& symbol,
                       const OrtGraph* graph) const {
   if (level_ == CpuLevel::kBaseline) {
@@ -182,17 +224,12 @@ Kernel Ep::LoadKernel(const std::string& library, const std::string& symbol,
         "expected a CPU with AVX2, FMA and BMI (v3) or AVX-512 (v4), got neither; load "
         "fallback.onnx instead");
   }
-  std::string model = ModelPath(graph);
-  if (model.empty()) model = context_path_;
-  if (model.empty()) {
+  const std::string folder = ModelFolder(graph);
+  if (folder.empty()) {
     Fail("expected the model's folder, where '", library,
          "' lies, got a model from memory; set the session option ep.context_file_path to a file "
          "in that folder");
   }
-  const size_t slash = model.rfind('/');
-  const std::string folder = slash == std::string::npos ? "."
-                             : slash == 0               ? "/"
-                                                        : model.substr(0, slash);
   Kernel kernel{KernelLibrary::Open(folder, library), nullptr, {}};
   for (CpuLevel level : {CpuLevel::kV4, CpuLevel::kV3}) {  // the best one there is
     if (level > level_) continue;

@@ -55,10 +55,37 @@ std::vector<const OrtNode*> Nodes(const OrtGraph* graph) {
   return nodes;
 }
 
+bool IsBranch(const OrtGraph* graph) {
+  const OrtNode* parent = nullptr;
+  Check(ort->Graph_GetParentNode(graph, &parent));
+  return parent != nullptr;
+}
+
 std::vector<std::string> InputNames(const OrtNode* node) {
   size_t count = 0;
   Check(ort->Node_GetNumInputs(node, &count));
   return Names(node, count, ort->Node_GetInputs);
+}
+
+Initializer InitializerOf(const OrtNode* node, size_t input) {
+  size_t count = 0;
+  Check(ort->Node_GetNumInputs(node, &count));
+  std::vector<const OrtValueInfo*> values(count);
+  Check(ort->Node_GetInputs(node, values.data(), count));
+  Initializer found;
+  if (input >= count || !values[input]) return found;
+  Check(ort->ValueInfo_GetInitializerValue(values[input], &found.value));
+  OrtExternalInitializerInfo* info = nullptr;
+  if (found.value) Check(ort->ValueInfo_GetExternalInitializerInfo(values[input], &info));
+  if (!info) return found;
+  struct Release {
+    OrtExternalInitializerInfo* info;
+    ~Release() { ort->ReleaseExternalInitializerInfo(info); }
+  } release{info};
+  const ORTCHAR_T* path = ort->ExternalInitializerInfo_GetFilePath(info);
+  found.file = {path ? path : "", ort->ExternalInitializerInfo_GetFileOffset(info),
+                ort->ExternalInitializerInfo_GetByteSize(info)};
+  return found;
 }
 
 std::vector<std::string> OutputNames(const OrtNode* node) {

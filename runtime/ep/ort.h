@@ -38,8 +38,21 @@ OrtStatus* Guard(OrtErrorCode code, const Body& body) noexcept {
 }
 
 std::vector<const OrtNode*> Nodes(const OrtGraph* graph);
+bool IsBranch(const OrtGraph* graph);                       // of an If, or a body of a loop
 std::vector<std::string> InputNames(const OrtNode* node);   // "" for an absent one
 std::vector<std::string> OutputNames(const OrtNode* node);  // "" for an absent one
+// Where a file has the elements of an initializer.
+struct FilePart {
+  std::string path;  // relative to the model's folder
+  int64_t offset = 0;
+  size_t bytes = 0;
+};
+// An input that is an initializer.
+struct Initializer {
+  const OrtValue* value = nullptr;  // as long as the graph is there; null: it is none
+  std::optional<FilePart> file;
+};
+Initializer InitializerOf(const OrtNode* node, size_t input);
 std::string NodeName(const OrtNode* node);
 std::string OperatorType(const OrtNode* node);  // with the domain: `com.microsoft::EPContext`
 

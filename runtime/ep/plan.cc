@@ -220,7 +220,8 @@ Symbols ReadGatherGemm(Fields& in, Plan* plan) {
   return {"gather_gemm" + suffix};
 }
 
-// The lines `cost_VARIANT_LEVEL`: the price of each feature. Dense is always offered.
+// The lines `cost_VARIANT_LEVEL`: the price of each feature. Dense is always offered. What has
+// prices may have `shape_VARIANT_LEVEL`: factors by the shape of what lives.
 CostTable ReadCosts(Fields& in, std::string_view level) {
   CostTable table;
   for (int v = 0; v < kVariants; ++v) {
@@ -230,6 +231,11 @@ CostTable ReadCosts(Fields& in, std::string_view level) {
     const std::vector<int64_t> prices = in.Ints(key, kFeatures, kHighestPrice);
     std::copy(prices.begin(), prices.end(), line.prices);
     line.offered = true;
+    const std::string shape = Text("shape_", Name(static_cast<Variant>(v)), "_", level);
+    if (!in.Has(shape)) continue;
+    const std::vector<int64_t> factors = in.Ints(shape, kFactors, kHighestFactor);
+    std::copy(factors.begin(), factors.end(), line.factors);
+    line.shaped = true;
   }
   table.lines[static_cast<int>(Variant::kDense)].offered = true;
   return table;

@@ -10,68 +10,20 @@ namespace {
 constexpr int64_t kZeroBlockBytes = int64_t{1} << 18;
 constexpr int64_t kSerialZeroBytes = int64_t{1} << 20;
 
-const struct {
-  ONNXTensorElementDataType type;
-  const char* name;
-  int bytes;
-} kTypes[] = {
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, "float32", 4},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8, "uint8", 1},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8, "int8", 1},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16, "uint16", 2},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16, "int16", 2},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, "int32", 4},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, "int64", 8},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING, "string", 0},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL, "bool", 1},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16, "float16", 2},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE, "float64", 8},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32, "uint32", 4},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64, "uint64", 8},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX64, "complex64", 8},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16, "bfloat16", 2},
-};
-
 }  // namespace
 
-int ElementBytes(ONNXTensorElementDataType type) {
-  for (const auto& entry : kTypes) {
-    if (entry.type == type) return entry.bytes;
-  }
-  return 0;
-}
-
-std::string Describe(ONNXTensorElementDataType type, const Shape& shape) {
-  std::string name = Text("element type ", static_cast<int>(type));
-  for (const auto& entry : kTypes) {
-    if (entry.type == type) name = entry.name;
-  }
-  return name + " " + shape.Text();
-}
-
 Tensor RunContext::Input(int index, const char* role) const {
-  Tensor tensor{role, ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED, {}, nullptr};
+  const auto at = static_cast<size_t>(index);
+  if (const auto& constant = places_.constants[at]) {
+    Tensor tensor = constant->tensor();
+    tensor.role = role;
+    return tensor;
+  }
   const OrtValue* value = nullptr;
-  int place = places_.inputs[static_cast<size_t>(index)];
+  const int place = places_.inputs[at];
   if (place >= 0) Check(ort->KernelContext_GetInput(context_, static_cast<size_t>(place), &value));
   if (!value) Fail("expected input ", role, ", got none");
-  OrtTensorTypeAndShapeInfo* info = nullptr;
-  Check(ort->GetTensorTypeAndShape(value, &info));
-  struct Release {
-    OrtTensorTypeAndShapeInfo* info;
-    ~Release() { ort->ReleaseTensorTypeAndShapeInfo(info); }
-  } release{info};
-  size_t rank = 0;
-  Check(ort->GetTensorElementType(info, &tensor.type));
-  Check(ort->GetDimensionsCount(info, &rank));
-  if (rank > Shape::kMostDims) {
-    Fail("expected ", role, " of rank <= ", Shape::kMostDims, ", got ", rank);
-  }
-  tensor.shape.rank = static_cast<int>(rank);
-  Check(ort->GetDimensions(info, tensor.shape.dims, rank));
-  if (tensor.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING)
-    Check(ort->GetTensorData(value, &tensor.data));
-  return tensor;
+  return ReadTensor(value, role);
 }
 
 Tensor RunContext::FloatInput(int index, const char* role, int least_rank, int most_rank) const {

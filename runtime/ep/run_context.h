@@ -5,50 +5,24 @@
 #include <atomic>
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "arena.h"
-#include "failure.h"
-#include "ort.h"
-#include "shape.h"
+#include "constants.h"
+#include "tensor.h"
 
 namespace pitc {
-
-struct Tensor {
-  const char* role = "";  // the input's name in docs/plans.md
-  ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
-  Shape shape;
-  const void* data = nullptr;
-
-  const float* Floats() const { return static_cast<const float*>(data); }
-  const int32_t* Int32s() const { return static_cast<const int32_t*>(data); }
-  const uint8_t* Bytes() const { return static_cast<const uint8_t*>(data); }
-};
-
-// Bytes per element: 1, 2, 4 or 8; 0 for types that cannot be moved as plain bytes.
-int ElementBytes(ONNXTensorElementDataType type);
-
-// `float32 [3, 4]`
-std::string Describe(ONNXTensorElementDataType type, const Shape& shape);
-
-// Throws Failure `expected ROLE EXPECTED, got TYPE [DIMS]` unless `good`. The parts of EXPECTED
-// become text only then.
-template <class... Parts>
-void Expect(bool good, const Tensor& tensor, const Parts&... expected) {
-  if (!good) {
-    Fail("expected ", tensor.role, " ", Text(expected...), ", got ",
-         Describe(tensor.type, tensor.shape));
-  }
-}
 
 class RunContext {
  public:
   // Places of a node's inputs and outputs among those of the fused node: ONNX Runtime gives a value
   // that a node reads twice once, and leaves out outputs that nobody reads.
   struct Places {
-    std::vector<int> inputs, outputs;  // -1: absent
+    std::vector<int> inputs, outputs;                        // -1: absent
+    std::vector<std::shared_ptr<const Constant>> constants;  // of each input; null: none
   };
 
   RunContext(OrtKernelContext* context, const Places& places)

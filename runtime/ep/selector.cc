@@ -23,6 +23,53 @@ int Place(Variant variant, Variant first) {
 
 int64_t Ceil(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
+// Lists of micro-tiles of 1 x kSegmentWidths[place]: of a pass over B and a k block, at most one
+// per micro-tile.
+double BlockLists(const Work& w, int place) {
+  const auto passes = static_cast<double>(Ceil(w.rows, w.row_block));
+  return std::min(static_cast<double>(w.counts.segments[place]),
+                  passes * static_cast<double>(w.live_pieces[place]));
+}
+
+// Groups of rows, each with a list of micro-tiles of kStripHeights[place] x 1.
+int64_t Groups(const Work& w, int place) {
+  return std::max<int64_t>(1, Ceil(w.rows, kStripHeights[place]));
+}
+
+// Knots of a ratio: 1, 2^doublings, 4^doublings, ...
+struct Axis {
+  int doublings, knots;
+};
+constexpr Axis kWidth{1, 2}, kHeight{2, 3}, kGroup{2, 2}, kList{2, 7};
+constexpr Axis kGrids[Corners::kGrids][2] = {{kWidth, kList}, {kHeight, kList}, {kGroup, kList}};
+static_assert((kWidth.knots + kHeight.knots + kGroup.knots) * kList.knots == kFactors);
+
+// The knot before a ratio, and how far it is to the next; between powers of two it grows evenly.
+struct Cell {
+  Cell(const Axis& axis, double ratio) {
+    int exponent;
+    const double fraction = std::frexp(ratio, &exponent);
+    const double place =
+        std::clamp((exponent - 1 + (2 * fraction - 1)) / axis.doublings, 0.0, axis.knots - 1.0);
+    knot = std::min(static_cast<int>(place), axis.knots - 2);
+    rest = place - knot;
+  }
+  int knot;
+  double rest;
+};
+
+// By what the sum of a variant's prices is multiplied: by one factor of each grid.
+double Factor(const CostTable::Line& line, const Corners& shape) {
+  if (!line.shaped) return 1;
+  double product = 1;
+  for (const auto& grid : shape.corners) {
+    double factor = 0;
+    for (const auto& c : grid) factor += static_cast<double>(line.factors[c.factor]) * c.share;
+    product *= factor / static_cast<double>(kFactorUnit);
+  }
+  return product;
+}
+
 double Uncached(double written) { return written < kLargeRows ? 0 : written; }
 
 Features DenseFeatures(const Work& w) {
@@ -85,7 +132,7 @@ Features FeaturesOf(Variant variant, const Work& w) {
     const int place = Place(variant, Variant::kBlock16);
     const auto width = static_cast<double>(kSegmentWidths[place]);
     const auto pieces = static_cast<double>(w.counts.segments[place]);
-    const double lists = std::min(pieces, passes * static_cast<double>(w.live_pieces[place]));
+    const double lists = BlockLists(w, place);
     const double runs = std::min(lists, passes * static_cast<double>(w.live_runs[place + 1]));
     // A list ends with half a register tile where that is enough.
     const double tiles = pieces / kListedRows + lists / (2 * kListedRows);
@@ -102,7 +149,7 @@ Features FeaturesOf(Variant variant, const Work& w) {
   }
   const int place = Place(variant, Variant::kTile8);
   const int64_t height = kStripHeights[place];
-  const int64_t groups = std::max<int64_t>(1, Ceil(w.rows, height));
+  const int64_t groups = Groups(w, place);
   const int64_t last = std::max<int64_t>(0, w.rows - (groups - 1) * height);
   const auto strips =
       static_cast<double>((groups - 1) * (height / kListedRows) + Ceil(last, kListedRows));
@@ -115,8 +162,33 @@ Features FeaturesOf(Variant variant, const Work& w) {
            panels * listed, visits}};
 }
 
+Corners CornersOf(const Work& w) {
+  const auto live = [](int64_t count) { return static_cast<double>(count) + 1; };
+  const double tile8 = live(w.counts.strips[0]), tile32 = live(w.counts.strips[1]),
+               block32 = live(w.counts.segments[1]),
+               entries = tile32 / static_cast<double>(Groups(w, 1));
+  const double ratios[Corners::kGrids][2] = {
+      {2 * live(w.counts.segments[2]) / block32, block32 / (BlockLists(w, 1) + 1)},
+      {8 * tile8 / live(w.counts.elements), entries},
+      {4 * tile32 / tile8, entries}};
+  Corners found;
+  int start = 0;
+  for (int g = 0; g < Corners::kGrids; ++g) {
+    const Axis &a = kGrids[g][0], &b = kGrids[g][1];
+    const Cell x(a, ratios[g][0]), y(b, ratios[g][1]);
+    const int at = start + x.knot * b.knots + y.knot, next = at + b.knots;
+    const double u = x.rest, v = y.rest;
+    const Corners::Corner corners[] = {
+        {at, (1 - u) * (1 - v)}, {at + 1, (1 - u) * v}, {next, u * (1 - v)}, {next + 1, u * v}};
+    std::copy_n(corners, 4, found.corners[g]);
+    start += a.knots * b.knots;
+  }
+  return found;
+}
+
 Choice Select(const CostTable& table, const Work& work) {
   Choice choice{Variant::kDense, {}};
+  const Corners shape = CornersOf(work);
   for (int v = 0; v < kVariants; ++v) {
     const CostTable::Line& line = table.lines[v];
     double& predicted = choice.predicted_us[v];
@@ -125,7 +197,8 @@ Choice Select(const CostTable& table, const Work& work) {
     const auto variant = static_cast<Variant>(v);
     const double copied = static_cast<double>(v == 0 ? work.dense_copied : work.sparse_copied);
     const double femtoseconds =
-        Femtoseconds(variant, FeaturesOf(variant, work), line.prices) + CopyPrice(table) * copied;
+        Factor(line, shape) * Femtoseconds(variant, FeaturesOf(variant, work), line.prices) +
+        CopyPrice(table) * copied;
     predicted = femtoseconds / kFemtosecondsPerMicrosecond;
     if (predicted < choice.predicted_us[static_cast<int>(choice.variant)]) choice.variant = variant;
   }

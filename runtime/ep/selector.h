@@ -25,14 +25,18 @@ enum class Feature : int {
   kVisits
 };
 constexpr int kFeatures = 12;
+constexpr int kFactors = 49;  // of a variant, by the shape of what lives; `pitc/ir/tile_shapes.py`
+constexpr int64_t kFactorUnit = 1000, kHighestFactor = 10 * kFactorUnit;
 
 const char* Name(Variant variant);
 
-// The tile table of one CPU level: femtoseconds per unit of each feature.
+// The tile table of one CPU level: femtoseconds per unit of each feature, and factors.
 struct CostTable {
   struct Line {
     bool offered = false;
     int64_t prices[kFeatures] = {};
+    bool shaped = false;
+    int64_t factors[kFactors] = {};  // thousandths; all 1 where not shaped
   };
   Line lines[kVariants];
 };
@@ -58,6 +62,17 @@ struct Features {
   double amount[kFeatures];  // in the order of Feature
 };
 Features FeaturesOf(Variant variant, const Work& work);
+
+// Where the shape of what lives lies between the knots of a grid: a factor is interpolated.
+struct Corners {
+  struct Corner {
+    int factor;
+    double share;
+  };
+  static constexpr int kGrids = 3;
+  Corner corners[kGrids][4];
+};
+Corners CornersOf(const Work& work);
 
 struct Choice {
   Variant variant;

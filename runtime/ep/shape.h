@@ -1,6 +1,7 @@
 // The shape of a tensor, without memory of its own.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -21,6 +22,9 @@ struct Shape {
   int64_t Elements(int begin,
                    int end) const;  // product of dims[begin..end); throws Failure when it is huge
   int64_t Elements() const { return Elements(0, rank); }
+  bool operator==(const Shape& other) const {
+    return rank == other.rank && std::equal(dims, dims + rank, other.dims);
+  }
   std::string Text() const;  // `[3, 4]`; a negative extent is `*`
 };
 

@@ -15,6 +15,11 @@ struct OrtTensorTypeAndShapeInfo {
   std::vector<int64_t> dims;
 };
 
+struct OrtExternalInitializerInfo {
+  std::string path;
+  size_t bytes;
+};
+
 struct OrtKernelContext {
   const std::vector<OrtValue>& inputs;
   std::vector<OrtValue> outputs;
@@ -22,6 +27,7 @@ struct OrtKernelContext {
 
 struct OrtEpGraphSupportInfo {
   std::vector<const OrtNode*> nodes;
+  bool drops_initializers = false;
 };
 
 struct OrtHardwareDevice {};
@@ -148,8 +154,9 @@ const OrtEpApi* EpApi() {
     };
     a.EpGraphSupportInfo_AddNodesToFuse = [](OrtEpGraphSupportInfo* info,
                                              const OrtNode* const* nodes, size_t count,
-                                             const OrtNodeFusionOptions*) {
+                                             const OrtNodeFusionOptions* options) {
       if (OrtStatus* status = Injected()) return status;
+      info->drops_initializers = options && options->drop_constant_initializers;
       info->nodes.insert(info->nodes.end(), nodes, nodes + count);
       return static_cast<OrtStatus*>(nullptr);
     };
@@ -181,6 +188,9 @@ OrtApi MakeApi() {
   a.Graph_GetModelPath = [](const OrtGraph* graph, const ORTCHAR_T** path) {
     return Give(path, graph->path.c_str());
   };
+  a.Graph_GetParentNode = [](const OrtGraph* graph, const OrtNode** out) {
+    return Give(out, graph->parent);
+  };
   a.Graph_GetNumNodes = [](const OrtGraph*, size_t* count) { return Give(count, size_t{1}); };
   a.Graph_GetNodes = [](const OrtGraph* graph, const OrtNode** nodes, size_t) {
     return Give(nodes, &graph->node);
@@ -208,6 +218,31 @@ OrtApi MakeApi() {
   };
   a.GetValueInfoName = [](const OrtValueInfo* info, const char** out) {
     return Give(out, info->name.c_str());
+  };
+  a.ValueInfo_GetInitializerValue = [](const OrtValueInfo* info, const OrtValue** out) {
+    return Give(out, info->initializer);
+  };
+  a.ValueInfo_GetExternalInitializerInfo = [](const OrtValueInfo* info,
+                                              OrtExternalInitializerInfo** out) {
+    if (OrtStatus* status = Injected()) return status;
+    const bool external = info->initializer && !info->path.empty();
+    alive += external;
+    *out = external ? new OrtExternalInitializerInfo{info->path, info->initializer->bytes.size()}
+                    : nullptr;
+    return static_cast<OrtStatus*>(nullptr);
+  };
+  a.ReleaseExternalInitializerInfo = [](OrtExternalInitializerInfo* info) {
+    --alive;
+    delete info;
+  };
+  a.ExternalInitializerInfo_GetFilePath = [](const OrtExternalInitializerInfo* info) {
+    return info->path.c_str();
+  };
+  a.ExternalInitializerInfo_GetFileOffset = [](const OrtExternalInitializerInfo*) {
+    return pitc::test::kExternalOffset;
+  };
+  a.ExternalInitializerInfo_GetByteSize = [](const OrtExternalInitializerInfo* info) {
+    return info->bytes;
   };
   a.Node_GetAttributeByName = [](const OrtNode* node, const char* key, const OrtOpAttr** out) {
     const auto at = node->attributes.find(key);
@@ -276,7 +311,7 @@ void Check(OrtStatus* status) {
 
 std::vector<OrtValueInfo> Named(const char* prefix, int count) {
   std::vector<OrtValueInfo> infos;
-  for (int i = 0; i < count; ++i) infos.push_back({prefix + std::to_string(i)});
+  for (int i = 0; i < count; ++i) infos.push_back({prefix + std::to_string(i), nullptr, ""});
   return infos;
 }
 
@@ -299,8 +334,11 @@ Library::~Library() {
 }
 
 Session::Session(const Library& library, const std::string& plan, const std::string& model,
-                 int input_count, int output_count, const Options& options)
-    : factory_(library.Factory()), output_count_(static_cast<size_t>(output_count)) {
+                 int input_count, int output_count, const Options& options,
+                 Initializers initializers, const std::string& external)
+    : initializers_(std::move(initializers)),
+      factory_(library.Factory()),
+      output_count_(static_cast<size_t>(output_count)) {
   graph_.path = model;
   graph_.node = {"n",
                  "EPContext",
@@ -310,6 +348,11 @@ Session::Session(const Library& library, const std::string& plan, const std::str
                  {{"source", {std::string("PitExecutionProvider")}},
                   {"embed_mode", {int64_t{1}}},
                   {"ep_cache_context", {plan}}}};
+  for (const auto& [input, value] : initializers_) {
+    OrtValueInfo& info = graph_.node.inputs.at(static_cast<size_t>(input));
+    info.initializer = &value;
+    info.path = external;
+  }
   const OrtHardwareDevice cpu;
   const OrtHardwareDevice* const devices[] = {&cpu};
   OrtEpDevice* offered = nullptr;
@@ -325,9 +368,16 @@ Session::Session(const Library& library, const std::string& plan, const std::str
     OrtEpGraphSupportInfo claimed;
     Check(ep_->GetCapability(ep_, &graph_, &claimed));
     if (claimed.nodes.size() != 1) throw std::runtime_error("the node was not claimed");
+    fused_ = graph_.node;
+    if (claimed.drops_initializers) {
+      const auto kept = std::remove_if(fused_.inputs.begin(), fused_.inputs.end(),
+                                       [](const OrtValueInfo& info) { return info.initializer; });
+      fused_.inputs.erase(kept, fused_.inputs.end());
+    }
     const OrtGraph* graphs[] = {&graph_};
+    const OrtNode* fused[] = {&fused_};
     OrtNode* context = nullptr;
-    Check(ep_->Compile(ep_, graphs, claimed.nodes.data(), 1, &node_, &context));
+    Check(ep_->Compile(ep_, graphs, fused, 1, &node_, &context));
     Check(node_->CreateState(node_, nullptr, &state_));
   } catch (...) {
     Release();

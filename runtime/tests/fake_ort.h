@@ -32,6 +32,8 @@ struct OrtValue {
 
 struct OrtValueInfo {
   std::string name;
+  const OrtValue* initializer = nullptr;
+  std::string path;  // of the file that has it
 };
 
 struct OrtOpAttr {
@@ -47,6 +49,7 @@ struct OrtNode {
 struct OrtGraph {
   std::string path;
   OrtNode node;
+  const OrtNode* parent = nullptr;
 };
 
 struct OrtSessionOptions {
@@ -77,23 +80,37 @@ class Library {
 
 using Options = std::map<std::string, std::string>;
 
+// Where it begins in that file.
+constexpr int64_t kExternalOffset = 4096;
+
+// Inputs that are initializers, by their number.
+using Initializers = std::map<int, OrtValue>;
+
 // A session of one node.
 class Session {
  public:
   // `model`: path of the model's file, beside which the kernels lie. `options`: the provider's.
+  // `external`: the file beside it that has the initializers.
   Session(const Library& library, const std::string& plan, const std::string& model,
-          int input_count, int output_count, const Options& options = {});
+          int input_count, int output_count, const Options& options = {},
+          Initializers initializers = {}, const std::string& external = "");
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
+  // The provider keeps initializers: they are not among the inputs.
+  bool DropsInitializers() const { return fused_.inputs.size() < graph_.node.inputs.size(); }
+
   // The outputs, made by the provider in memory of exactly their size. Many threads may call it.
+  // `inputs`: all, or all but initializers that the provider keeps.
   std::vector<OrtValue> Run(const std::vector<OrtValue>& inputs) const;
 
  private:
   void Release();
 
+  Initializers initializers_;
   OrtGraph graph_;
+  OrtNode fused_;
   OrtEpFactory* factory_;
   OrtEp* ep_ = nullptr;
   OrtNodeComputeInfo* node_ = nullptr;

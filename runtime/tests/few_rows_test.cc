@@ -14,7 +14,7 @@ using pitc::test::StoredCase;
 
 namespace {
 
-constexpr int64_t kStep = 20;  // more than there are rows
+constexpr int64_t kStep = kFewRows + 4;  // more than there are rows
 
 // Whole numbers: sums are exact in any order.
 DetectorCase WholeNumbers(Random& random, int64_t count, int64_t k) {
@@ -69,10 +69,11 @@ void EveryShape() {
   for (int64_t rows = 1; rows <= kFewRows; ++rows) {
     for (int64_t k : {1, 2, 3, 4, 5, 15, 16, 17, 70})
       Check(WholeNumbers(random, 1 + random.Below(70), k), random, rows, equal);
-    for (int64_t k : {511, 512, 513, 1030})
+    for (int64_t k : {31, 32, 33, 64, 127, 1023, 1024, 1025, 2060})
       Check(WholeNumbers(random, 1 + random.Below(9), k), random, rows, equal);
-    for (int64_t count : {511, 512, 513, 1030})
+    for (int64_t count : {63, 64, 65, 128, 256, 300, 511, 512, 513, 1030})
       Check(WholeNumbers(random, count, 1 + random.Below(9)), random, rows, equal);
+    Check(WholeNumbers(random, 260 + random.Below(80), 90), random, rows, equal);
   }
 }
 

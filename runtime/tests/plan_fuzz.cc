@@ -30,6 +30,11 @@ void CheckCosts(const pitc::ContractPlan& contract, std::string_view text) {
         const int64_t most = line.offered ? int64_t{1} << 50 : 0;
         Demand(line.prices[f] >= 0 && line.prices[f] <= most, "price", text);
       }
+      for (int64_t factor : line.factors) {
+        const int64_t most = line.shaped ? pitc::kHighestFactor : 0;
+        Demand(factor >= 0 && factor <= most, "factor", text);
+      }
+      Demand(line.offered || !line.shaped, "factors without prices", text);
     }
     pitc::Work work{INT32_MAX, 1 << 24, 1 << 24, 32, 1 << 15, true, 1 << 24, {}, {}};
     work.counts.elements = work.counts.strips[0] = work.counts.segments[2] = INT64_MAX;

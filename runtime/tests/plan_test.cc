@@ -181,6 +181,44 @@ void RefusesPrices() {
                  "unknown key 'cost_row_v4' for op 'gather_gemm'"));
 }
 
+// 49 factors.
+std::string Factors(const char* each) {
+  std::string text = each;
+  for (int i = 1; i < pitc::kFactors; ++i) text += std::string(",") + each;
+  return text;
+}
+
+void ReadsFactors() {
+  const std::string prices = "cost_tile8_v3=" + kFalling;
+  const std::string text =
+      With(kContract, prices, prices + "\nshape_tile8_v3=10000," + Factors("1").substr(2));
+  const auto contract = std::get<pitc::ContractPlan>(ParsePlan(text).body);
+  for (const pitc::CostTable* table : {&contract.costs_v3, &contract.costs_v4}) {
+    for (int v = 0; v < pitc::kVariants; ++v) {
+      const auto& line = table->lines[v];
+      const bool tile = table == &contract.costs_v3 && v == static_cast<int>(pitc::Variant::kTile8);
+      CHECK(line.shaped == tile && line.factors[0] == (tile ? 10000 : 0));
+      for (int f = 1; f < pitc::kFactors; ++f) CHECK(line.factors[f] == tile);
+    }
+  }
+}
+
+void RefusesFactors() {
+  const std::string prices = "cost_tile8_v3=" + kFalling, key = "shape_tile8_v3=";
+  const auto error = [&](const std::string& line) {
+    return Error(With(kContract, prices, prices + "\n" + line));
+  };
+  CHECK(error(key + Factors("0")).empty());
+  for (const std::string& bad :
+       {std::string(), std::string("1"), Factors("10001"), Factors("-1"), Factors("1") + ",1"}) {
+    CHECK(Contains(error(key + bad), "expected shape_tile8_v3 as 49 numbers in 0..10000, got '"));
+  }
+  for (const char* bad : {"shape_row_v3", "shape_tile8_v4", "shape_tile8_v5", "shape_tile8"}) {
+    CHECK(Contains(error(std::string(bad) + "=" + Factors("1")),
+                   std::string("unknown key '") + bad + "' for op 'contract'"));
+  }
+}
+
 void RefusesOtherText() {
   CHECK(Contains(Error(""), "expected the line 'pitc-plan 1'"));
   CHECK(Contains(Error("pitc-plan 2\nop=detect\nrank=2\n"), "got 'pitc-plan 2'"));
@@ -263,6 +301,8 @@ int main() {
                                {"reads right operands", ReadsRightOperands},
                                {"refuses right operands", RefusesRightOperands},
                                {"refuses prices", RefusesPrices},
+                               {"reads factors", ReadsFactors},
+                               {"refuses factors", RefusesFactors},
                                {"refuses other text", RefusesOtherText},
                                {"refuses unknown, missing and double keys", RefusesKeys},
                                {"refuses bad values", RefusesValues},

@@ -238,6 +238,64 @@ void MemoryAndArithmeticOverlap() {
   }
 }
 
+// Of each grid the share of the factor at each knot.
+void ShapesLieBetweenKnots() {
+  const auto shares = [](const Work& work) {
+    std::vector<double> found(pitc::kFactors);
+    for (const auto& grid : CornersOf(work).corners) {
+      double sum = 0;
+      for (const auto& corner : grid) {
+        CHECK(corner.share >= 0);
+        found.at(static_cast<size_t>(corner.factor)) += corner.share;
+        sum += corner.share;
+      }
+      CHECK(std::abs(sum - 1) < 1e-12);
+    }
+    return found;
+  };
+  // Groups of 32 rows list 4 micro-tiles of 32x1 each, in them all four of 8x1 live with 4 of their
+  // 8 elements: at a knot of each axis but one.
+  Work work{16 * 32, 4096, 3, 512, 1, true, 0, {}, {}};
+  work.counts.strips[1] = 16 * 4 - 1;
+  work.counts.strips[0] = 4 * 16 * 4 - 1;
+  work.counts.elements = 2 * 4 * 16 * 4 - 1;  // 4 to 1: half of them, the knot after 1
+  work.counts.segments[1] = 16 * 4 - 1;
+  work.counts.segments[2] = 16 * 4 - 1;  // 1x64 with one 1x32 each
+  work.live_pieces[1] = 3;               // three lists of 1x32: 64 to 4
+  std::vector<double> at = shares(work);
+  CHECK(at[7 + 2] == 1 && at[14 + 7 + 1] == 1 && at[35 + 1] == 1);
+  // Three quarters of the way from 4 to 8 is three eighths of that from 4 to 16.
+  work.counts.strips[1] = 16 * 7 - 1;
+  work.counts.strips[0] = 4 * 16 * 7 - 1;
+  work.counts.elements = 8 * 4 * 16 * 7 - 1;
+  work.live_pieces[1] = 0;  // no list: 64 entries of one
+  at = shares(work);
+  CHECK(at[7 + 3] == 1 && at[14 + 1] == 0.625 && at[14 + 2] == 0.375);
+  CHECK(at[35 + 1] == 0.625 && at[35 + 2] == 0.375);
+  // Nothing, and everything.
+  at = shares(Work{0, 1, 1, 32, 1, true, 0, {}, {}});
+  CHECK(at[7] == 1 && at[14 + 7] == 0.5 && at[14 + 14] == 0.5 && at[35 + 7] == 1);
+  work.counts.strips[0] = work.counts.strips[1] = work.counts.elements = INT64_MAX;
+  work.counts.segments[1] = work.counts.segments[2] = INT64_MAX;
+  at = shares(work);
+  CHECK(at[7 + 6] == 1 && at[14 + 7 + 6] > 0 && at[35 + 7 + 6] == 1);
+}
+
+void FactorsMultiplyTimes() {
+  const Work work = SomeWork();
+  CostTable table = Table({Variant::kDense, Variant::kRow}, 1000);
+  const pitc::Choice plain = Select(table, work);
+  CHECK(plain.variant == Variant::kRow);
+  CostTable::Line& line = table.lines[At(Variant::kRow)];
+  line.shaped = true;
+  std::fill_n(line.factors, pitc::kFactors, 2000);
+  std::fill_n(line.factors + 14, 21, 3000);
+  const pitc::Choice shaped = Select(table, work);
+  CHECK(shaped.variant == Variant::kDense);
+  CHECK(shaped.predicted_us[0] == plain.predicted_us[0]);
+  CHECK(std::abs(shaped.predicted_us[1] / plain.predicted_us[1] - 2 * 3 * 2) < 1e-9);
+}
+
 void NamesAreThoseOfPlans() {
   const char* names[] = {"dense", "row", "tile8", "tile32", "block16", "block32", "block64"};
   for (int v = 0; v < kVariants; ++v) CHECK(!strcmp(Name(static_cast<Variant>(v)), names[v]));
@@ -256,5 +314,7 @@ int main() {
                                {"ties take the first", TiesTakeTheFirst},
                                {"what is not offered is never chosen", NotOfferedIsNeverChosen},
                                {"memory and arithmetic overlap", MemoryAndArithmeticOverlap},
+                               {"shapes lie between knots", ShapesLieBetweenKnots},
+                               {"factors multiply times", FactorsMultiplyTimes},
                                {"names are those of plans", NamesAreThoseOfPlans}});
 }

@@ -1,0 +1,129 @@
+"""Which channels live: nodes that evaluate the tests of regions, when a model runs."""
+
+from collections.abc import Iterable, Sequence
+from functools import reduce
+
+import numpy as np
+import onnx_ir as ir
+
+from pitc.ir.expr import Shape
+from pitc.ir.graph import Graph
+from pitc.ir.index import ONE, ZERO, dim_index
+from pitc.ir.region import Region, Test
+from pitc.passes.lower.builder import Builder
+from pitc.passes.lower.live import can_compute, live_points
+from pitc.passes.regions.domain import Domain
+
+CHANNELS = 1  # the dimension of images and results
+
+
+def channel_flags(
+    graph: Graph, build: Builder, ends: Sequence[tuple[ir.Value, Sequence[Region]]]
+) -> tuple[ir.Value, list[slice | None]]:
+    """Channels of several values in one vector, and the place of each; None: all of them live.
+
+    Tests that are alike are made in one piece: each node takes time, however few its numbers are.
+
+    Args:
+        graph: The analysed graph.
+        build: Where nodes go.
+        ends: The values, each with regions over images and channels where it does not live.
+
+    Returns:
+        f32 [all channels], above 0 where a channel lives in some image.
+    """
+    alike: dict[object, list[int]] = {}
+    for k, (x, regions) in enumerate(ends):
+        if regions:
+            alike.setdefault(_likeness(graph, x, regions) or k, []).append(k)
+    parts, at = list[ir.Value](), 0
+    places: list[slice | None] = [None] * len(ends)
+    for members in alike.values():
+        parts.append(_alive(graph, build, [ends[k] for k in members]))
+        for k in members:
+            start, at = at, at + _extent(graph, ends[k][0])
+            places[k] = slice(start, at)
+    flags = parts[0] if len(parts) == 1 else build.op("Concat", parts, axis=0)
+    return flags, places
+
+
+def _extent(graph: Graph, value: ir.Value) -> int:
+    shape = graph.shapes[value.name or ""]
+    return 0 if shape is None else shape[CHANNELS].as_int() or 0
+
+
+def _alive(
+    graph: Graph, build: Builder, ends: Sequence[tuple[ir.Value, Sequence[Region]]]
+) -> ir.Value:
+    """Above 0 where a channel lives in some image, outside of every region: f32 [channels].
+
+    Several values are one behind the other; they have a region each, and a test that is alike.
+    """
+    (value, regions), *others = ends
+    shape = graph.shapes[value.name or ""] or ()
+    if others:
+        return _fails(graph, build, [t for _, (r,) in ends for t in r], shape)
+    found = (_outside(graph, build, shape, r) for r in regions)
+    return reduce(lambda a, b: build.op("Min", [a, b]), found)
+
+
+def _outside(graph: Graph, build: Builder, shape: Shape, r: Region) -> ir.Value:
+    """The same for one region; a scalar where none of its tests tells channels apart."""
+    if is_plain(graph, [r], shape):
+        found = [_fails(graph, build, [t], shape) for t in r]
+        return reduce(lambda a, b: build.op("Max", [a, b]), found)
+    live = live_points(build, graph, Domain(shape[:2], frozenset(r)))
+    return build.reduce("ReduceMax", build.op("Cast", [live], to=ir.DataType.FLOAT), [0])
+
+
+def _fails(graph: Graph, build: Builder, tests: Sequence[Test], shape: Shape) -> ir.Value:
+    """Above 0, or NaN, where a test does not hold in some image; else 0.
+
+    Several tests are one behind the other, and alike but for what they look at.
+    """
+    values = [build.value(t.src) for t in tests]
+    first = tests[0]
+    channel = [d for d, p in enumerate(first.idx) if p == dim_index(CHANNELS, shape[CHANNELS])]
+    value = values[0] if not values[1:] else build.op("Concat", values, axis=channel[0])
+    if first.yes or graph.dtypes.get(first.src) != np.float32:
+        value = build.op("Cast", [value], to=ir.DataType.BOOL)
+        value = build.op("Not", [value]) if first.yes else value
+        value = build.op("Cast", [value], to=ir.DataType.FLOAT)
+    axes = [d for d in range(len(first.idx)) if d not in channel]
+    return build.reduce("ReduceL1", value, axes) if axes else build.op("Abs", [value])
+
+
+def _likeness(graph: Graph, value: ir.Value, regions: Sequence[Region]) -> object:
+    """Equal for values whose live channels one node finds for all; None: it is not known how."""
+    shape = graph.shapes[value.name or ""] or ()
+    first, *others = [t for r in regions for t in r]
+    if others or not is_plain(graph, regions, shape):
+        return None
+    channel = shape and dim_index(CHANNELS, shape[CHANNELS])
+    own = zip(first.idx, graph.shapes[first.src] or (), strict=True)
+    extents = tuple(None if p == channel else e for p, e in own)
+    return first.yes, graph.dtypes.get(first.src), extents
+
+
+def is_plain(graph: Graph, regions: Iterable[Region], shape: Shape) -> bool:
+    """True for tests for zeros of values that have images and channels as their dimensions."""
+    return all(_is_plain(graph, t, shape) for r in regions for t in r)
+
+
+def _is_plain(graph: Graph, t: Test, shape: Shape) -> bool:
+    own = graph.shapes.get(t.src)
+    if t.pred != "nz" or own is None:
+        return False
+    bare = [(dim_index(d, e), e) for d, e in enumerate(shape[:2]) if e != ONE]
+    places = [(p, e) for p, e in zip(t.idx, own, strict=True) if (p, e) != (ZERO, ONE)]
+    return all(p in bare for p in places) and len(set(places)) == len(places)
+
+
+def can_find(graph: Graph, r: Region, name: str) -> bool:
+    """True where live channels of a value can be computed from a region's tests."""
+    shape = graph.shapes.get(name) or ()
+    if len(shape) < 3 or shape[CHANNELS].as_int() is None:
+        return False
+    if is_plain(graph, [r], shape):
+        return True
+    return can_compute(graph, Domain(shape[:2], frozenset(r)))

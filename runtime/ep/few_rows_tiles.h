@@ -1,0 +1,264 @@
+// The inner loops of few_rows.cc. Included once per level of vectors, each time in a namespace of
+// its own, with PITC_TARGET, what functions are compiled for, and PITC_LANES, floats of a vector.
+
+constexpr int64_t kLanes = PITC_LANES;
+constexpr bool kManyRegisters = kLanes == 16;  // 32 of them, else 16
+
+using Vector = float __attribute__((vector_size(4 * PITC_LANES)));
+using InMemory = float __attribute__((vector_size(4 * PITC_LANES), aligned(4), may_alias));
+
+// Sums of a tile fill the registers, but for what is read.
+constexpr int kDotRows = kManyRegisters ? 6 : 4, kDots = kManyRegisters ? 4 : 3;
+constexpr int kTileRows = 6, kTileVectors = kManyRegisters ? 4 : 2;
+constexpr int64_t kTileColumns = kTileVectors * kLanes;
+
+// sums[i * step + r] += the dot product of s[i][0..n) and row r of x, for `count` rows i; n is a
+// multiple of kLanes.
+template <int kRows>
+PITC_TARGET void AddDots(const float* const* s, int64_t count, const float* x, int64_t x_step,
+                         int64_t n, float* sums, int64_t step) {
+  constexpr int kFound = (kDotRows * kRows + 3) / 4 * 4;
+  Vector sum[kDotRows][kRows];
+  for (int i = 0; i < kDotRows; ++i) {
+    for (int r = 0; r < kRows; ++r) sum[i][r] = Vector{};
+  }
+  for (int64_t k = 0; k < n; k += kLanes) {
+    Vector v[kRows];
+    for (int r = 0; r < kRows; ++r) v[r] = *reinterpret_cast<const InMemory*>(x + r * x_step + k);
+    for (int i = 0; i < kDotRows; ++i) {
+      Vector w = *reinterpret_cast<const InMemory*>(s[i] + k);
+      PITC_KEEP(w);
+      for (int r = 0; r < kRows; ++r) sum[i][r] += w * v[r];
+    }
+  }
+  float lanes[kFound * kLanes], found[kFound];
+  for (int i = 0; i < kDotRows; ++i) {
+    for (int r = 0; r < kRows; ++r)
+      *reinterpret_cast<InMemory*>(lanes + (i * kRows + r) * kLanes) = sum[i][r];
+  }
+  for (int i = kDotRows * kRows; i < kFound; ++i)
+    *reinterpret_cast<InMemory*>(lanes + i * kLanes) = Vector{};
+  for (int i = 0; i < kFound; i += 4) {
+    Four quarters[4];
+    for (int j = 0; j < 4; ++j) {
+      const float* const from = lanes + (i + j) * kLanes;
+      quarters[j] = *reinterpret_cast<const FourInMemory*>(from);
+      for (int l = 4; l < kLanes; l += 4)
+        quarters[j] += *reinterpret_cast<const FourInMemory*>(from + l);
+    }
+    Transpose(quarters);
+    *reinterpret_cast<FourInMemory*>(found + i) =
+        (quarters[0] + quarters[1]) + (quarters[2] + quarters[3]);
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    for (int r = 0; r < kRows; ++r) sums[i * step + r] += found[i * kRows + r];
+  }
+}
+
+// Rows of A that lie behind each other: dot products.
+PITC_TARGET void MultiplyRows(const float* x, int64_t rows, const StoredMatrix& a, float* sums,
+                              int64_t step) {
+  const Blocks groups = EvenBlocks(rows, kDots, 1);
+  const int64_t whole = a.k / kLanes * kLanes, rest = a.k - whole;
+  float x_rest[kFewRows * kLanes], s_rest[kDotRows * kLanes] = {}, product[kDotRows * kPiece];
+  for (int64_t r = 0; r < rows && rest; ++r) {
+    std::fill_n(x_rest + r * kLanes, kLanes, 0.0f);
+    std::copy_n(x + r * a.k + whole, rest, x_rest + r * kLanes);
+  }
+  for (int64_t i = 0; i < a.count; i += kDotRows) {
+    const int64_t here = std::min<int64_t>(kDotRows, a.count - i);
+    const float* s[kDotRows];
+    const auto add = [&](const float* y, int64_t y_step, int64_t n) PITC_TARGET {
+      for (int64_t g = 0; g < groups.Count(); ++g) {
+        const int64_t first = groups.Begin(g);
+        const float* const with = y + first * y_step;
+        float* const to = sums + i * step + first;
+        switch (groups.End(g) - first) {
+          case 1:
+            AddDots<1>(s, here, with, y_step, n, to, step);
+            break;
+          case 2:
+            AddDots<2>(s, here, with, y_step, n, to, step);
+            break;
+          case 3:
+            AddDots<3>(s, here, with, y_step, n, to, step);
+            break;
+          default:
+            AddDots<kDots>(s, here, with, y_step, n, to, step);
+        }
+      }
+    };
+    for (int64_t j = 0; j < here; ++j) std::fill_n(sums + (i + j) * step, rows, 0.0f);
+    for (int64_t k = 0, n; k < a.k; k += n) {
+      const bool last = k >= whole;
+      n = last ? rest : std::min(kPiece, whole - k);
+      for (int64_t j = 0; j < kDotRows; ++j) {
+        const int64_t row = i + std::min(j, here - 1);  // the last one again where there are few
+        s[j] = a.Row(a.a, row) + k;
+        if (!a.factor && !last) continue;
+        float* const to = last ? s_rest + j * kLanes : product + j * kPiece;
+        CopyProduct(s[j], a.factor ? a.Row(a.factor, row) + k : nullptr, n, to);
+        s[j] = to;
+      }
+      if (last) {
+        add(x_rest, kLanes, kLanes);
+      } else {
+        add(x + k, a.k, n);
+      }
+    }
+  }
+}
+
+// [ks, columns] at s, times the factor if there is one; where that is copied to, or null; and how
+// many elements behind each one is the next one to ask memory for, or 0 where all is near.
+struct TileSource {
+  const float *s, *factor;
+  int64_t step, ks;
+  float* copy;
+  int64_t ahead;
+};
+
+// total[r][j] += sum over k of x[r, k] * s[k, j], for j in 0..kVectors * kLanes.
+template <int kRows, int kVectors>
+PITC_TARGET void AddTile(const float* x, int64_t x_step, const TileSource& from, float* total) {
+  Vector sum[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v)
+      sum[r][v] = *reinterpret_cast<const InMemory*>(total + r * kColumns + v * kLanes);
+  }
+  const auto add = [&](int64_t k, const Vector* w) PITC_TARGET {
+    for (int r = 0; r < kRows; ++r) {
+      const float y = x[r * x_step + k];
+      for (int v = 0; v < kVectors; ++v) sum[r][v] += w[v] * y;
+    }
+  };
+  if (from.ahead) {
+    for (int64_t k = 0; k < from.ks; ++k) {
+      Vector w[kVectors];
+      for (int v = 0; v < kVectors; ++v) {
+        const int64_t at = k * from.step + v * kLanes;
+        w[v] = *reinterpret_cast<const InMemory*>(from.s + at);
+        if (kRows > 1) Ask(from.s + at, from.ahead);
+        if (from.factor) {
+          w[v] *= *reinterpret_cast<const InMemory*>(from.factor + at);
+          Ask(from.factor + at, from.ahead);
+        }
+        if (from.copy) *reinterpret_cast<InMemory*>(from.copy + (k * kVectors + v) * kLanes) = w[v];
+      }
+      add(k, w);
+    }
+  } else {
+    for (int64_t k = 0; k < from.ks; ++k) {
+      Vector w[kVectors];
+      for (int v = 0; v < kVectors; ++v)
+        w[v] = *reinterpret_cast<const InMemory*>(from.s + k * from.step + v * kLanes);
+      add(k, w);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v)
+      *reinterpret_cast<InMemory*>(total + r * kColumns + v * kLanes) = sum[r][v];
+  }
+}
+
+// The same for all rows of x; only the first group of rows reads far memory.
+PITC_TARGET void AddTiles(const float* x, int64_t x_step, const Blocks& groups, TileSource from,
+                          float* total) {
+  for (int64_t g = 0; g < groups.Count(); ++g) {
+    const int64_t first = groups.Begin(g);
+    const float* const with = x + first * x_step;
+    float* const to = total + first * kColumns;
+    switch (groups.End(g) - first) {
+      case 1:
+        AddTile<1, kTileVectors>(with, x_step, from, to);
+        break;
+      case 2:
+        AddTile<2, kTileVectors>(with, x_step, from, to);
+        break;
+      case 3:
+        AddTile<3, kTileVectors>(with, x_step, from, to);
+        break;
+      case 4:
+        AddTile<4, kTileVectors>(with, x_step, from, to);
+        break;
+      case 5:
+        AddTile<5, kTileVectors>(with, x_step, from, to);
+        break;
+      default:
+        AddTile<kTileRows, kTileVectors>(with, x_step, from, to);
+    }
+    if (from.copy) from = {from.copy, nullptr, kTileColumns, from.ks, nullptr, 0};
+  }
+}
+
+// Columns of A that lie behind each other: each is added to all sums, in ascending k.
+PITC_TARGET void MultiplyColumns(const float* x, int64_t rows, const StoredMatrix& a, float* sums,
+                                 int64_t step) {
+  float total[kFewRows * kColumns], copy[kHeight * kTileColumns];
+  const Blocks groups = EvenBlocks(rows, kTileRows, 1);
+  const bool shared = groups.Count() > 1;
+  // The columns of a tile of very few rows: long pieces come faster.
+  const int64_t wide = (rows == 1 ? 4 : rows <= 3 ? 2 : 0) * kTileColumns;
+  for (int64_t i = 0; i < a.count; i += kColumns) {
+    const int64_t n = std::min(kColumns, a.count - i);
+    std::fill_n(total, rows * kColumns, 0.0f);
+    for (int64_t k = 0; k < a.k; k += kHeight) {
+      const int64_t ks = std::min(kHeight, a.k - k);
+      for (int64_t j = 0; j < n;) {
+        const int64_t at = k * a.columns + i + j, width = std::min(kTileColumns, n - j);
+        const float* const factor = a.factor ? a.factor + at : nullptr;
+        // One group of rows is fast: it asks for the next kHeight rows. Several ask for the columns
+        // beside, or the first ones of those rows.
+        const bool beside = shared && j + kTileColumns < n;
+        const int64_t below = kHeight * a.columns, ahead = below - (shared ? j : 0);
+        TileSource from{a.a + at,
+                        factor,
+                        a.columns,
+                        ks,
+                        shared ? copy : nullptr,
+                        beside ? kTileColumns : ahead};
+        if (wide && n - j >= wide) {
+          if (rows == 1) AddTile<1, 4 * kTileVectors>(x + k, a.k, from, total + j);
+          if (rows == 2) AddTile<2, 2 * kTileVectors>(x + k, a.k, from, total + j);
+          if (rows == 3) AddTile<3, 2 * kTileVectors>(x + k, a.k, from, total + j);
+          j += wide;
+          continue;
+        }
+        if (width < kTileColumns) {
+          for (int64_t c = 0; c < ks; ++c) {
+            float* const to = copy + c * kTileColumns;
+            const int64_t row = c * a.columns;
+            CopyProduct(from.s + row, factor ? factor + row : nullptr, width, to);
+            std::fill(to + width, to + kTileColumns, 0.0f);
+          }
+          from = {copy, nullptr, kTileColumns, ks, nullptr, 0};
+        }
+        AddTiles(x + k, a.k, groups, from, total + j);
+        j += kTileColumns;
+      }
+    }
+    for (int64_t c = 0; c < n; c += 4) {  // turned, in squares
+      for (int64_t r = 0; r < rows; r += 4) {
+        const float* const from = total + r * kColumns + c;
+        float* const to = sums + (i + c) * step + r;
+        const int64_t height = std::min<int64_t>(4, rows - r), width = std::min<int64_t>(4, n - c);
+        if (height == 4 && width == 4) {
+          Four square[4];
+          for (int l = 0; l < 4; ++l)
+            square[l] = *reinterpret_cast<const FourInMemory*>(from + l * kColumns);
+          Transpose(square);
+          for (int l = 0; l < 4; ++l) *reinterpret_cast<FourInMemory*>(to + l * step) = square[l];
+          continue;
+        }
+        for (int64_t y = 0; y < height; ++y)
+          for (int64_t z = 0; z < width; ++z) to[z * step + y] = from[y * kColumns + z];
+      }
+    }
+  }
+}
+
+PITC_TARGET void Multiply(const float* x, int64_t rows, const StoredMatrix& a, float* sums,
+                          int64_t step) {
+  if (a.columns) return MultiplyColumns(x, rows, a, sums, step);
+  MultiplyRows(x, rows, a, sums, step);
+}
