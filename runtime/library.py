@@ -19,6 +19,8 @@ LIBRARY_NAME = "libpitc_ort_ep.so"
 OLDEST_ONNXRUNTIME = (1, 23, 2)
 NODES_IN_BODIES = (1, 24)
 """Before it, kernels of a subgraph had the names of those outside."""
+IN_BODIES = "Conflicting with a registered kernel", "Cannot load unknown initializer"
+"""What it said then; the latter where such a node reads a constant from outside."""
 OPTIONS = frozenset({"cpu_level", "huge_pages", "trace", "variant"})
 
 # ONNX Runtime hands provider options to the library as session config entries with this prefix. The
@@ -115,7 +117,7 @@ def make_session(
     try:
         return onnxruntime.InferenceSession(os.fspath(model_path), options, enable_fallback=0)
     except Exception as error:
-        if _version() < NODES_IN_BODIES and "Conflicting with a registered kernel" in str(error):
+        if _version() < NODES_IN_BODIES and any(text in str(error) for text in IN_BODIES):
             raise MachineError(
                 "compiled nodes inside an If or Loop need onnxruntime 1.24 or newer, "
                 f"got {onnxruntime.__version__}",

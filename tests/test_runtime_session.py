@@ -219,6 +219,10 @@ def test_weights_in_huge_pages(tmp_path: Path, external: bool) -> None:
     path = save(tmp_path, model)
     if external:
         onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    if ort.__version__.startswith("1.23."):  # `make matrix`
+        with pytest.raises(MachineError, match=r"If or Loop need onnxruntime 1\.24 or newer"):
+            session(path)
+        return
     for options in ({}, {"huge_pages": "0"}, {"huge_pages": "1"}):
         run = session(path, **options)
         for choice in (False, True):
