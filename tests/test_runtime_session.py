@@ -194,8 +194,10 @@ def test_eight_threads_on_one_session(tmp_path: Path) -> None:
 def test_weights_in_huge_pages(tmp_path: Path, external: bool) -> None:
     """Two nodes, one of them in a branch, and an ordinary one read the same constant."""
     rng = np.random.default_rng(0)
-    x, b = (rng.standard_normal(shape, np.float32) for shape in ((5, 64), (64, 130)))
-    plan = gemm_plan(64, 130)
+    x, b = (rng.standard_normal(shape, np.float32) for shape in ((5, 70), (70, 5)))
+    kernel = "gather_gemm_k70_n5_none"
+    flags = dict.fromkeys(("bias", "gather", "input_relu", "residual", "scatter"), 0)
+    plan = kernel_plan("contract", kernel, activation="none", k=70, n=5, **flags)
     inside = helper.make_graph(
         [pit_node("inner", plan, ["x", "b"], ["inner"])],
         "then",
@@ -214,7 +216,7 @@ def test_weights_in_huge_pages(tmp_path: Path, external: bool) -> None:
         helper.make_node("If", ["choice"], ["z"], then_branch=inside, else_branch=outside),
     ]
     outputs: list[Value] = [(name, FLOAT, None) for name in ("y", "sum", "z")]
-    inputs: list[Value] = [("x", FLOAT, [None, 64]), ("choice", BOOL, [])]
+    inputs: list[Value] = [("x", FLOAT, [None, 70]), ("choice", BOOL, [])]
     model = make_model(nodes, inputs, outputs, constants={"b": panels(b, 64)})
     path = save(tmp_path, model)
     if external:

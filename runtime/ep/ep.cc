@@ -53,6 +53,16 @@ bool ChooseHugePages(const std::string& wanted) {
   return wanted.empty() ? HasHugePages() : wanted == "1";
 }
 
+// True for a node that reads rows of its weights here and there.
+bool SkipsRows(const OrtNode* node) {
+  try {
+    const std::string op = ParsePlan(StringAttribute(node, "ep_cache_context").value_or("")).op;
+    return op == "contract" || op == "ffn";
+  } catch (const Failure&) {  // is told when the node is made
+    return false;
+  }
+}
+
 // The place of each name in `among`: -1 for "" and for names that are not there.
 std::vector<int> PlacesOf(const std::vector<std::string>& names,
                           const std::vector<std::string>& among) {
@@ -87,9 +97,10 @@ OrtStatus* Ep::ClaimNodes(OrtEp* self, const OrtGraph* graph, OrtEpGraphSupportI
   return Guard(ORT_FAIL, [&] {
     // In a branch ONNX Runtime cannot tell what external initializers of the graph around it hold.
     const bool keeps = static_cast<const Ep*>(self)->keeps_constants_ && !IsBranch(graph);
-    const OrtNodeFusionOptions options{kOrtApiVersion, keeps};
     for (const OrtNode* node : Nodes(graph)) {
-      if (IsOurs(node)) Check(ort_ep->EpGraphSupportInfo_AddNodesToFuse(info, &node, 1, &options));
+      if (!IsOurs(node)) continue;
+      const OrtNodeFusionOptions options{kOrtApiVersion, keeps && SkipsRows(node)};
+      Check(ort_ep->EpGraphSupportInfo_AddNodesToFuse(info, &node, 1, &options));
     }
   });
 }

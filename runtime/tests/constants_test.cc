@@ -96,7 +96,8 @@ void NodesReadThem() {
     const auto check = [&](const Initializers& initializers, const char* huge) {
       const Session session(library, c.text, PITC_TEST_KERNELS, count,
                             pitc::test::OutputCount(c.plan), {{"huge_pages", huge}}, initializers);
-      const bool drops = *huge == '1' && !initializers.empty();
+      const bool skips = c.plan.op == "contract" || c.plan.op == "ffn";
+      const bool drops = skips && *huge == '1' && !initializers.empty();
       CHECK(session.DropsInitializers() == drops);
       std::vector<OrtValue> passed;
       for (int i = 0; i < count; ++i) {
@@ -116,7 +117,7 @@ void NodesReadThem() {
     check(rest, "0");
     check({}, "1");
   }
-  CHECK(kept > 100);
+  CHECK(kept > 30);
   CHECK(alive == 0);
 }
 
