@@ -363,16 +363,22 @@ def test_refusal(name: str) -> None:
     assert reason in last.refusal.reason
 
 
+def live_sum(g: GraphBuilder, h: str, keep: str) -> onnx.ModelProto:
+    """The model that sums the tokens of h that are kept."""
+    live = g.op("Cast", g.op("Unsqueeze", keep, g.ints(2)), to=FLOAT)
+    g.output(
+        g.op("ReduceSum", g.op("Mul", h, live), g.ints(1), keepdims=0), "y", np.float32, ("b", N)
+    )
+    return g.model()
+
+
 def test_packed_rows() -> None:
     """Live rows alone meet the masked matrix."""
     g = GraphBuilder("m")
     x = g.input("x", np.float32, ("b", "s", K))
     keep = g.input("tokens", np.int64, ("b", "s"))
     h = g.op("Relu", affine(g, x))
-    live = g.op("Cast", g.op("Unsqueeze", keep, g.ints(2)), to=FLOAT)
-    y = g.op("ReduceSum", g.op("Mul", h, live), g.ints(1), keepdims=0)
-    g.output(y, "y", np.float32, ("b", N))
-    proto = g.model()
+    proto = live_sum(g, h, keep)
     lowered = lower(proto, "tokens")
     found = {p["op"]: p for p in plans(lowered)}
     assert {"detect", "pack", "contract_right"} <= set(found)
@@ -388,10 +394,7 @@ def test_a_gather_is_not_left_to_others() -> None:
     x = g.input("x", np.float32, ("b", "s", K))
     keep = g.input("tokens", np.int64, ("b", "s"))
     h = g.op("Add", g.op("MatMul", x, weight(g, "w2", K, N)), g.op("Tanh", affine(g, x)))
-    live = g.op("Cast", g.op("Unsqueeze", keep, g.ints(2)), to=FLOAT)
-    y = g.op("ReduceSum", g.op("Mul", h, live), g.ints(1), keepdims=0)
-    g.output(y, "y", np.float32, ("b", N))
-    proto = g.model()
+    proto = live_sum(g, h, keep)
     lowered = lower(proto, "tokens")
     found = {p["op"]: p for p in plans(lowered)}
     assert found["gather_gemm"]["gather"] == "0" and "pack" in found

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.report import RESULTS
 from pitc import api
 from pitc.cli.tiles import duration
 from pitc.errors import ArtifactError, UsageError
@@ -91,6 +92,19 @@ def test_the_shipped_table() -> None:
         assert len(numbers) == (FACTORS if name.startswith("shape_") else len(FEATURES))
     plain = TileTable({"v4": {"dense": VariantCost((1,) * len(FEATURES))}})
     assert set(plain.fields()) == {"cost_dense_v4"}
+
+
+@pytest.mark.parametrize("level", ["v4", "v3"])
+def test_shipped_prices_follow_from_the_measured_points(level: Level) -> None:
+    files = sorted(RESULTS.glob(f"tiles/{level}*.json"), reverse=True)
+    points = [p for file in files for p in read_file(file).levels[level].points]
+    measured = shipped().levels[level]
+    assert not measured.points and measured.point_count == len(points) > 1500
+    table, fits = shipped().table().costs[level], fit_costs(points)
+    for point in points[::100]:
+        for variant, fit in fits.items():
+            told = predicted_us(table[variant], variant, point.counted())
+            assert told == pytest.approx(predicted_us(fit.cost, variant, point.counted()), rel=0.01)
 
 
 def test_a_file_round_trips(tmp_path: Path) -> None:

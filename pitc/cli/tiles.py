@@ -118,8 +118,8 @@ def inspect_tiles(artifact: Path | None, *, json: bool) -> None:
 
 def _body(found: TablesInForce) -> Mapping[str, Any]:
     levels = {
-        level: measured.model_dump(mode="json", exclude={"points"})
-        | {"origin": found.origins[level], "points": len(measured.points)}
+        level: measured.model_dump(mode="json", exclude={"points", "fitted"})
+        | {"origin": found.origins[level], "points": measured.point_count}
         for level, measured in found.levels.items()
     }
     return {"features": FEATURES, "levels": levels, "notes": found.notes}
@@ -134,7 +134,7 @@ def _print_level(level: str, measured: Measured, origin: str) -> None:
     caches = ", ".join(f"{name} {v}" for name, v in machine.caches.items())
     out.print(f"[bold]{level}[/bold]  {origin}")
     for text in (
-        f"{machine.device}; {caches}; {measured.date}; {len(measured.points)} points",
+        f"{machine.device}; {caches}; {measured.date}; {measured.point_count} points",
         versions,
         measured.protocol,
     ):

@@ -87,7 +87,8 @@ class Measured(_Record):
         date: Day, UTC.
         protocol: How.
         costs: Prices by variant.
-        points: What was measured.
+        points: What was measured; the table that comes with pitc is without.
+        fitted: How many points prices were fitted to, where the file has not all of them.
     """
 
     machine: Machine
@@ -96,6 +97,12 @@ class Measured(_Record):
     protocol: str
     costs: dict[str, Cost]
     points: list[Point]
+    fitted: int | None = None
+
+    @property
+    def point_count(self) -> int:
+        """How many points prices were fitted to."""
+        return len(self.points) if self.fitted is None else self.fitted
 
     @model_validator(mode="before")
     @classmethod
