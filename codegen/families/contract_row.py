@@ -6,11 +6,11 @@ row gets its elements in ascending k, as one chain of fused multiply-adds per co
 not depend on the blocks of k or on the call.
 
     for each group of panels of B:
-        scratch = 0
-        for each k block:                           its rows of B stay in the first-level cache
+        for each k block:                           its rows of B stay in a near cache
             for each row, which has a run of entries in this block:
-                accumulators = scratch; multiply-add over the run; scratch = accumulators
-        C = epilogue of scratch
+                accumulators = 0, or the sums of the blocks before
+                multiply-add over the run
+                scratch = accumulators; after the last block C = epilogue
 
 The entries lie in that order, so that they are read in one ascending stream. The sums lie in a
 compact scratch array, because rows of C, a power of two apart, would share few lines of the caches.
@@ -18,7 +18,7 @@ Where all of k is one block a row is finished at once, and its rows of B, which 
 away, are asked for ahead.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pitc.codegen import tir
@@ -60,90 +60,89 @@ class _Kernel:
         (self.blocks,) = self.swrite.scalars
         self.rows = self.swrite.rows
         self.panels = variant(params, target).dense_tile["n"] // PANEL_WIDTH
-        self.plane = tir.bind(self.rows * PANEL_WIDTH)
-        many = tir.choose(self.blocks == 1, tir.int64(1), tir.larger(self.plane, tir.int64(1)))
-        self.sums = tir.workspace(many * self.panels)
-        self.row_sums = tir.workspace(PANEL_WIDTH * self.panels)
+        held = tir.choose(self.blocks == 1, tir.int64(0), self.rows)
+        # the row that is being finished lies in front of those that wait
+        self.sums = tir.workspace((held + 1) * (PANEL_WIDTH * self.panels))
 
     def emit(self) -> None:
-        """Groups of panels."""
+        """Groups of panels, and the panels of a short one."""
         with self.swrite.panels(self.panels) as j:
             here = tir.bind(tir.smaller(tir.int64(self.panels), self.swrite.j1 - j))
-            tir.either(
-                self.blocks == 1,
-                lambda: self.split(here, lambda p, n: self.finish_rows(j + p, n)),
-                lambda: self.in_blocks(j, here),
-            )
 
-    def split(self, here: tir.Expr, emit: Callable[[tir.Expr, int], None]) -> None:
-        """Emit code for a whole group of panels, and for the panels of a short one."""
+            def each() -> None:
+                with tir.serial(tir.int64(0), here) as p:
+                    self.group(tir.bind(j + p), 1)
 
-        def each() -> None:
-            with tir.serial(tir.int64(0), here) as p:
-                emit(p, 1)
+            if self.panels == 1:
+                self.group(j, 1)
+            else:
+                tir.either(here == self.panels, lambda: self.group(j, self.panels), each)
 
-        if self.panels == 1:
-            emit(tir.int64(0), 1)
-        else:
-            whole = here == self.panels
-            tir.either(whole, lambda: emit(tir.int64(0), self.panels), each)
+    def group(self, j: tir.Expr, panels: int) -> None:
+        """All rows of `panels` panels from `j` on."""
 
-    def finish_rows(self, j: tir.Expr, panels: int) -> None:
-        """Rows of `panels` panels from `j` on, one by one."""
-        j = tir.bind(j)
-        with tir.serial(tir.int64(0), self.rows) as r:
-            self.run(j, r, tir.int64(0), panels, whole=True)
-            for p in range(panels):
-                at = tir.int64(p * PANEL_WIDTH)
-                self.swrite.write(tir.bind(j + p), r, tir.int64(1), self.row_sums, at)
+        def whole() -> None:
+            with tir.serial(tir.int64(0), self.rows) as r:
+                self.run(j, r, tir.int64(0), panels, ahead=True)
+                self.finish(j, r, panels)
 
-    def in_blocks(self, j: tir.Expr, here: tir.Expr) -> None:
-        """All rows of `here` panels from `j` on, block after block."""
-        with tir.serial(tir.int64(0), here * (self.plane // tir.LANES)) as i:
-            tir.store(self.sums, tir.splat(0), i * tir.LANES)
-        self.split(here, lambda p, n: self.add(tir.bind(j + p), p, n))
-        with tir.serial(tir.int64(0), here) as p:
-            self.swrite.write(tir.bind(j + p), tir.int64(0), self.rows, self.sums, p * self.plane)
+        def in_blocks() -> None:
+            width, last = panels * PANEL_WIDTH, tir.bind(self.blocks - 1)
+            with tir.serial(tir.int64(0), self.rows) as r:
+                self.run(j, r, tir.bind((r + 1) * width), panels)
+            rows = tir.serial(tir.int64(0), self.rows)
+            with tir.serial(tir.int64(1), last) as q, rows as r:
+                at = tir.bind((r + 1) * width)
+                self.run(j, tir.bind(q * self.rows + r), at, panels, at)
+            with tir.serial(tir.int64(0), self.rows) as r:
+                run, at = tir.bind(last * self.rows + r), tir.bind((r + 1) * width)
+                self.run(j, run, tir.int64(0), panels, at)
+                self.finish(j, r, panels)
 
-    def add(self, j: tir.Expr, plane: tir.Expr, panels: int) -> None:
-        """The products of panels `j`.. at once, whose sums begin with plane `plane`."""
-        rows = tir.serial(tir.int64(0), self.rows)
-        with tir.serial(tir.int64(0), self.blocks) as q, rows as r:
-            at = tir.bind(plane * self.plane + r * PANEL_WIDTH)
-            self.run(j, tir.bind(q * self.rows + r), at, panels, whole=False)
+        tir.either(self.blocks == 1, whole, in_blocks)
 
-    def run(self, j: tir.Expr, run: tir.Expr, at: tir.Expr, panels: int, *, whole: bool) -> None:
+    def finish(self, j: tir.Expr, r: tir.Expr, panels: int) -> None:
+        """Write one row, whose sums are complete."""
+        for p in range(panels):
+            at = tir.int64(p * PANEL_WIDTH)
+            self.swrite.write(tir.bind(j + p), r, tir.int64(1), self.sums, at)
+
+    def run(
+        self,
+        j: tir.Expr,
+        run: tir.Expr,
+        at: tir.Expr,
+        panels: int,
+        before: tir.Expr | None = None,
+        *,
+        ahead: bool = False,
+    ) -> None:
         """Add one run of entries to its row.
 
         Args:
             j: The first panel.
             run: Place of the run in `starts`.
-            at: Where the sums of the row begin, for the first panel.
+            at: Where the sums of the row go.
             panels: How many panels.
-            whole: It is the row's only run: its sums begin with 0, and go to the scratch of one
-                row. The rows of B of later entries are asked for.
+            before: Where the sums of the runs before are; None: there are none.
+            ahead: The rows of B of later entries are asked for.
         """
-        sums, plane = (self.row_sums, PANEL_WIDTH) if whole else (self.sums, self.plane)
-        places = [
-            (tir.Variable(), panel, offset)
-            for panel in range(panels)
-            for offset in range(0, PANEL_WIDTH, tir.LANES)
-        ]
+        offsets = range(0, PANEL_WIDTH, tir.LANES)
+        places = [(tir.Variable(), p, offset) for p in range(panels) for offset in offsets]
+        for variable, p, offset in places:
+            at_p = p * PANEL_WIDTH + offset
+            variable.set(tir.splat(0) if before is None else tir.load(self.sums, before + at_p))
         b = self.swrite.b
-        for variable, panel, offset in places:
-            start_value = tir.splat(0) if whole else tir.load(sums, at + panel * plane + offset)
-            variable.set(start_value)
         start = tir.index_of(self.starts, run)
         stop = tir.index_of(self.starts, run + 1)
         with tir.serial(start, stop) as z:
-            if whole:
+            if ahead:
                 later = tir.index_of(self.ks, tir.smaller(z + AHEAD, self.entries - 1))
-                for _, panel, offset in places:
-                    tir.prefetch(b, j + panel, later, offset)
+                for _, p, offset in places:
+                    tir.prefetch(b, j + p, later, offset)
             a = tir.keep(tir.splat(self.values[z]))
             k = tir.index_of(self.ks, z)
-            for variable, panel, offset in places:
-                vector = tir.load(b, j + panel, k, offset)
-                variable.set(tir.fma(a, vector, variable.value))
-        for variable, panel, offset in places:
-            tir.store(sums, variable.value, at + panel * plane + offset)
+            for variable, p, offset in places:
+                variable.set(tir.fma(a, tir.load(b, j + p, k, offset), variable.value))
+        for variable, p, offset in places:
+            tir.store(self.sums, variable.value, at + p * PANEL_WIDTH + offset)

@@ -83,8 +83,8 @@ struct DetectedRows {
 };
 
 // The lists. `entries` is what was counted, below 2^31; nothing is written behind the last entry,
-// each list of k or rows ascends, and of an A stored by rows no element of a dead micro-tile is
-// read.
+// each list of k or rows ascends, and of an A stored by rows no element of a dead micro-tile wider
+// or higher than 1 is read.
 
 // Entries of k block q, `k_block` (a multiple of 64) elements each, and row r are
 // starts[q * count + r] .. starts[q * count + r + 1]: ks[z] and values[z] = A[r, ks[z]]. starts has

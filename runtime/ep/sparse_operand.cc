@@ -14,6 +14,8 @@ constexpr int64_t kColumnGroup = 64;   // rows of an A stored by columns that sh
 constexpr int64_t kScanColumns = 512;  // of such an A: bits of a line
 constexpr int64_t kListRows = 2048;    // rows that share lists, and a pass over B
 constexpr double kRunEntries = 13;     // of a row in a k block, measured: B stays near, runs long
+constexpr int64_t kNearWords = 3;      // of k: longest block whose rows of B the first cache holds
+constexpr int64_t kFarWords = 16;      // shortest one where they come from the second one anyhow
 constexpr int64_t kListed = 1 << 30;   // elements of A per block of rows: lists count in int32
 constexpr int64_t kWave = 1 << 24;     // elements of A whose lists exist at the same time
 constexpr double kSerialSteps = 3e4;
@@ -24,11 +26,12 @@ int64_t RowsPerBlock(int64_t rows, int64_t k) {
   return EvenBlocks(rows, most, kGroup).size;
 }
 
-// How many k share a list of a row: few where many are live, a multiple of 64.
+// How many k share a list of a row, a multiple of 64: few where many are live.
 int64_t KBlock(const Work& work) {
   const double live = static_cast<double>(std::max<int64_t>(work.counts.elements, 1)) /
                       (static_cast<double>(work.rows) * static_cast<double>(work.k));
-  const auto words = static_cast<int64_t>(std::min(kRunEntries / live / 64 + 0.5, 1e9));
+  auto words = static_cast<int64_t>(std::min(kRunEntries / live / 64 + 0.5, 1e9));
+  if (words > kNearWords) words = std::max(words, kFarWords);
   const int64_t all = BitWords(work.k);
   return (2 * words > all ? all : std::max<int64_t>(words, 1)) * 64;
 }

@@ -132,6 +132,20 @@ void LargeMatrices() {
   for (int64_t live : {2, 50}) Check(RandomCase(random, 1100, 70, live));
 }
 
+// Rows that are read whole: the one that ends where nothing may be read comes first.
+void FullRows() {
+  Random random(8);
+  for (int64_t k : {65, 100, 191, 1000}) {
+    for (int64_t live : {10, 60, 100}) {
+      DetectorCase c = RandomCase(random, 12, k, live);
+      c.first = c.at_begin = 0;
+      for (int32_t r = 0; r < 12; ++r) c.list.push_back(11 - r);
+      Check(c);
+      Check(WithFactor(random, c));
+    }
+  }
+}
+
 void OneLiveElement() {
   DetectorCase c;
   c.rows = 5, c.k = 130;
@@ -284,6 +298,7 @@ int main() {
                                {"every kind of number, denormals as zero", EveryKindOfNumber},
                                {"shapes", Shapes},
                                {"large matrices", LargeMatrices},
+                               {"full rows, the last one first", FullRows},
                                {"one live element", OneLiveElement},
                                {"rows from a list", RowsFromAList},
                                {"stored by columns, with a factor", StoredByColumns},
