@@ -1,105 +1,46 @@
 """What sparse contractions decided when a model ran: traces are read, summed up and made.
 
-A trace is a file of JSON lines, one per decision: the contraction, its live micro-tiles, what each
-variant was predicted to take, which one ran, and what it took (`docs/micro-tiles.md`).
+A trace is a file of JSON lines, one per decision (`pitc.trace_lines`, `docs/micro-tiles.md`); those
+of gated convolutions are summed up by `pitc.trace_channels`.
 """
 
-import re
 import shutil
 import tempfile
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pitc.artifact.folder import new_file
-from pitc.errors import UsageError
 from pitc.ir.plan import EP_NAME
-from pitc.ir.tile_work import Work
 from pitc.timing import interleave, one_core
+from pitc.trace_lines import Decision, Trace, read_lines, read_trace, source_node
 
 if TYPE_CHECKING:
     from pitc.api import CompiledModel
 
+__all__ = [
+    "DENSE",
+    "Contraction",
+    "Decision",
+    "Trace",
+    "contractions",
+    "race_dense",
+    "race_traces",
+    "read_lines",
+    "read_trace",
+    "source_node",
+    "take_trace",
+    "traced_session",
+]
+
 DENSE = "dense"
-
-_NODE = re.compile(r"pitc\.(.+)\.(?:contract(?:_right)?|ffn)(?:\.\d+)?", re.DOTALL)
-_Count = Annotated[int, Field(ge=0)]
-_Size = Annotated[int, Field(ge=1)]
-_Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class _Candidate(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-    predicted_us: _Amount
-    features: tuple[_Amount, ...]
-
-
-class _Line(BaseModel):
-    """A line, as far as it is looked at here; it may tell more."""
-
-    model_config = ConfigDict(strict=True)
-
-    node: str
-    rows: _Size
-    k: _Size
-    panels: _Size
-    row_block: _Size
-    k_blocks: _Size
-    scanned: bool
-    counts: dict[str, _Count]
-    candidates: dict[str, _Candidate]
-    chosen: str
-    measured_us: _Amount
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "_Line":
-        if self.chosen not in self.candidates:
-            raise ValueError(f"{self.chosen!r} is no candidate")
-        if "elements" not in self.counts:
-            raise ValueError("no number of live elements")
-        if self.counts["elements"] > self.rows * self.k:
-            raise ValueError("more live elements than elements")
-        return self
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """One line of a trace.
-
-    Args:
-        node: The contraction, by its name in the source graph.
-        work: What was counted; of a large operand an estimate from a sample.
-        predicted_us: Microseconds by variant, for those on offer.
-        features: Amounts of `pitc.ir.tiles.FEATURES`, by variant.
-        chosen: The variant that ran.
-        measured_us: What it took, microseconds.
-    """
-
-    node: str
-    work: Work
-    predicted_us: Mapping[str, float]
-    features: Mapping[str, tuple[float, ...]]
-    chosen: str
-    measured_us: float
-
-    @property
-    def live(self) -> int:
-        """Elements that are not zero, of the operand that may hold zeros."""
-        return self.work.counts["elements"]
-
-    @property
-    def density(self) -> float:
-        """Share of elements that are not zero."""
-        return self.live / (self.work.rows * self.work.k)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,47 +82,6 @@ class Contraction:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
         return asdict(self)
-
-
-def source_node(name: str) -> str:
-    """The source graph's name of a contraction; a name that is not ours stays as it is."""
-    found = _NODE.fullmatch(name)
-    return found[1] if found else name
-
-
-def read_trace(path: Path) -> list[Decision]:
-    """Read a trace.
-
-    Raises:
-        UsageError: It cannot be read, or a line of it is no decision.
-    """
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise UsageError(f"cannot be read: {error.strerror}", path=path) from error
-    if not lines[-1]:
-        lines.pop()
-    return [_decision(path, number, line) for number, line in enumerate(lines, 1)]
-
-
-def _decision(path: Path, number: int, text: bytes) -> Decision:
-    try:
-        line = _Line.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = "".join(f"{place}: " for place in first["loc"])
-        reason = first["msg"].removeprefix("Value error, ")
-        hint = "a trace is what PITC_TRACE or the option trace made"
-        text_ = f"line {number} is no decision: {where}{reason}"
-        raise UsageError(text_, path=path, hint=hint) from error
-    return Decision(
-        source_node(line.node),
-        Work(**{field.name: getattr(line, field.name) for field in fields(Work)}),
-        {variant: each.predicted_us for variant, each in line.candidates.items()},
-        {variant: each.features for variant, each in line.candidates.items()},
-        line.chosen,
-        line.measured_us,
-    )
 
 
 def contractions(
@@ -274,6 +174,22 @@ def race_dense(
     keep: Path | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Contraction]:
+    """Sum up what the sparse contractions do in `race_traces`; none on a CPU without kernels."""
+    chosen, dense = race_traces(
+        compiled, feeds, rounds=rounds, seconds=seconds, keep=keep, progress=progress
+    )
+    return contractions(chosen.products, dense.products)
+
+
+def race_traces(
+    compiled: "CompiledModel",
+    feeds: Mapping[str, np.ndarray],
+    *,
+    rounds: int,
+    seconds: float = float("inf"),
+    keep: Path | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[Trace, Trace]:
     """Run a model as it is and with every contraction dense, in turns, on one thread.
 
     Args:
@@ -285,7 +201,7 @@ def race_dense(
         progress: Called with the number of rounds done.
 
     Returns:
-        Its sparse contractions; none on a CPU without kernels.
+        What it decided as it is, and when dense.
     """
     from pitc.bench import of_session
 
@@ -304,4 +220,4 @@ def race_dense(
         if keep is not None:
             with new_file(keep) as scratch:
                 shutil.copyfile(paths[""], scratch)
-        return contractions(*map(read_trace, paths.values()))
+        return read_lines(paths[""]), read_lines(paths[DENSE])

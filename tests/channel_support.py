@@ -1,6 +1,8 @@
 """Models with gates for channels, and what became of them."""
 
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from pitc.ir.refusal import Code
 from pitc.ir.report import NodeRecord
 from pitc.passes.lower import channel_cost
 from pitc.passes.pipeline import Lowered
+from pitc.runtime.library import make_session
 from tests.runtime_support import Array, quiet_options
 
 Feeds = dict[str, Array]
@@ -116,16 +119,23 @@ def ifs(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     return [n for n in model.graph.node if n.op_type == "If"]
 
 
-def session(proto: onnx.ModelProto) -> Any:
+def session(proto: onnx.ModelProto, **options: str) -> Any:
+    """With pitc's provider, and options for it."""
+    with TemporaryDirectory() as folder:
+        onnx.save(proto, path := Path(folder, "model.onnx"))
+        return make_session(path, quiet_options(), options)
+
+
+def plain(proto: onnx.ModelProto) -> Any:
     options = quiet_options()
     return ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
 
 
 def same(proto: onnx.ModelProto, lowered: Lowered, feeds: list[Feeds]) -> None:
-    """The lowered model, without nodes of pitc's own, gives what the source model gives."""
+    """The lowered model gives what the source model gives."""
     found = ir.serde.serialize_model(lowered.model)
     onnx.checker.check_model(found, full_check=True)
-    ours, theirs = session(found), session(proto)
+    ours, theirs = session(found), plain(proto)
     for each in feeds:
         for x, y in zip(ours.run(None, each), theirs.run(None, each), strict=True):
             largest = np.abs(y[np.isfinite(y)]).max(initial=1)

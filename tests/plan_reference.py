@@ -1,5 +1,6 @@
 """Runs a lowered model without any kernel: ONNX's reference evaluator, PIT nodes by numpy."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -161,7 +162,24 @@ def ffn(fields: dict[str, str], a: Array, panels: Array, *rest: Array) -> tuple[
     return gather_gemm(second, h, *left)
 
 
+def choose_channels(fields: dict[str, str], flags: Array) -> tuple[Array]:
+    extents, weights = (list(map(int, fields[k].split(","))) for k in ("channels", "weights"))
+    live, used = [], 0
+    for extent, place in zip(extents, fields["places"].split(","), strict=True):
+        if place == "all":
+            live.append(extent)
+            continue
+        part = flags[int(place) : int(place) + extent]
+        assert part.shape == (extent,)
+        live.append(int(np.count_nonzero(~(part <= 0))))
+        used += extent
+    assert flags.dtype == np.float32 and flags.shape == (used,)
+    taken = sum(w * a * b for w, (a, b) in zip(weights, pairwise(live), strict=True))
+    return (np.array(taken <= int(fields["budget"])),)
+
+
 OPERATIONS = {
+    "choose_channels": choose_channels,
     "gather_gemm": gather_gemm,
     "contract": contract,
     "contract_right": contract_right,

@@ -108,13 +108,15 @@ REPORT = Report(
 )
 
 
-def write(folder: Path, *, kernels: bool = False, padding: str | None = None) -> Manifest:
+def write(
+    folder: Path, *, kernels: bool = False, pit: bool = False, padding: str | None = None
+) -> Manifest:
     folder.mkdir()
     if kernels:
         (folder / KERNELS).write_bytes(b"\x7fELF kernels")
     return write_artifact(
         folder,
-        compiled=ir.from_proto(chain(kernels=kernels)),
+        compiled=ir.from_proto(chain(kernels=kernels or pit)),
         fallback=ir.from_proto(chain()),
         source=Source(name="chain.onnx", sha256=hashlib.sha256(b"chain").hexdigest()),
         options=Options(target="auto", padding=padding),
@@ -359,15 +361,18 @@ def test_cpu_levels(
     assert bool(found.mend) == (verdict is Verdict.RECOMPILE)
 
 
-def test_versions(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kernels", [True, False])
+def test_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: bool) -> None:
+    """The same for PIT nodes that need no kernel."""
+    artifact = tmp_path / "a.pitc"
+    write(artifact, kernels=kernels, pit=True)
     manifest = parse_manifest((artifact / MANIFEST).read_bytes())
     rewrite(artifact, versions=manifest.versions | {"pitc": "0.0.9"})
     found = check_artifact(artifact, level="v4")
     assert (found.verdict, found.found) == (Verdict.RECOMPILE, "pitc 0.0.9")
-    assert manifest.kernels is not None
-    rewrite(artifact, kernels=manifest.kernels.model_copy(update={"plan_version": 9}))
+    rewrite(artifact, plan_version=9)
     assert check_artifact(artifact).verdict is Verdict.UNSUPPORTED
-    rewrite(artifact, kernels=manifest.kernels)
+    rewrite(artifact, plan_version=manifest.plan_version)
     monkeypatch.setattr(check_module, "installed", lambda _: "1.23.1")
     found = check_artifact(artifact, level="v4")
     assert found.verdict is Verdict.UNSUPPORTED

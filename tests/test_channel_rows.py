@@ -9,6 +9,7 @@ import pytest
 
 import pitc
 from models.graph import GraphBuilder
+from pitc.placement import pit_nodes
 from tests.channel_support import (
     BATCH,
     DENSITIES,
@@ -30,6 +31,7 @@ from tests.channel_support import (
     lowerings,
     of_image,
     of_input,
+    plain,
     poisoned,
     same,
     session,
@@ -172,16 +174,17 @@ def test_a_norm_becomes_part_of_live_filters(
 
 
 def test_a_compiled_model_and_its_report(tmp_path: Any) -> None:
-    """No node is pitc's own, so the graph runs in any ONNX Runtime."""
+    """The choice is the only node of pitc's own, and needs no kernel."""
     proto, folder = blocks(of_input), tmp_path / "gated.pitc"
     pitc.compile(proto, output=folder)
     loaded = pitc.load(folder)
     assert len(ifs(onnx.load(folder / "model.onnx"))) == 1
+    assert pit_nodes(folder) == {"choose_channels": 1} and loaded.manifest.kernels is None
     assert not ifs(onnx.load(folder / "fallback.onnx"))
     assert [r.lowering for r in loaded.report.nodes].count("channels") == 13
     feeds = feeds_of(proto, 0.3)
     (got,), (want,) = (
         loaded.session(quiet_options()).run(None, feeds),
-        session(proto).run(None, feeds),
+        plain(proto).run(None, feeds),
     )
     np.testing.assert_allclose(got, want, atol=RTOL * np.abs(want).max())

@@ -16,7 +16,7 @@ from pitc.ir.graph import Graph
 from pitc.ir.nodes import node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.lower.channel_flags import is_plain
-from pitc.passes.lower.convolve import ChannelSkip
+from pitc.passes.lower.convolve import ChannelSkip, channels_and_filters
 from pitc.passes.regions.choose import FLOPS_PER_BYTE, SYMBOL_ESTIMATE
 
 # what things take, in the operations that ONNX Runtime does in that time
@@ -96,9 +96,10 @@ def _priced(graph: Graph, chain: Sequence[ChannelSkip]) -> list[ChannelSkip] | R
     if share < LEAST:
         text = f"it would pay below {max(share, 0):.0%} live channels only"
         return Refusal(Code.NO_GAIN, name, text)
+    pairs = [prod(channels_and_filters(graph, skip)) for skip in chain]
     return [
-        replace(skip, weight=own // _pairs(graph, skip), budget=int(share * own))
-        for skip, own in zip(chain, works, strict=True)
+        replace(skip, weight=own // n, budget=int(share * own))
+        for skip, own, n in zip(chain, works, pairs, strict=True)
     ]
 
 
@@ -121,13 +122,6 @@ def _moved(graph: Graph, chain: Sequence[ChannelSkip]) -> int:
     moved += bool(last.idle) * _size(_expr(graph, last), _result(graph, last))
     filters = ((e, (e.shape[1], *e.reduced)) for e in (_expr(graph, skip) for skip in chain))
     return 4 * (moved + sum(_size(e, extents) for e, extents in filters))
-
-
-def _pairs(graph: Graph, skip: ChannelSkip) -> int:
-    """How many channels, filters, or pairs of them a skip tells apart."""
-    expr = _expr(graph, skip)
-    filters, channels = (e.as_int() or 1 for e in (expr.shape[1], expr.reduced[0]))
-    return (channels if skip.zero else 1) * (filters if skip.idle else 1)
 
 
 def _expr(graph: Graph, skip: ChannelSkip) -> TensorExpr:

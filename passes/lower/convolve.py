@@ -20,9 +20,11 @@ from pitc.ir.branch import BRANCH, CHOOSE, DOMAIN, GROUP, NAME, numbers_in
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE
+from pitc.ir.nodes import node_name
 from pitc.ir.region import Region, describe
 from pitc.passes.control.graft import take_over
 from pitc.passes.lower.builder import Builder, is_float32
+from pitc.passes.lower.channel_choice import choose_channels
 from pitc.passes.lower.channel_flags import CHANNELS, channel_flags
 
 EPSILON = 1e-5  # of a BatchNormalization that names none
@@ -38,7 +40,7 @@ class ChannelSkip:
         zero: Regions of the image, over images and channels, in which it is 0.
         idle: The same of the last step, where it is 0, or where nobody reads it.
         unread: The idle regions are of the latter kind.
-        weight: What one live channel, filter, or pair of them takes, in operations.
+        weight: What a channel of a filter takes, in operations.
         budget: What all live ones may take, so that leaving out the others pays.
         joined: The image is what the skip before gives; they choose together, once.
     """
@@ -76,6 +78,15 @@ class ChannelSkip:
 Chain = Sequence[ChannelSkip]
 
 
+def channels_and_filters(graph: Graph, skip: ChannelSkip) -> tuple[int, int]:
+    """How many of each a convolution has."""
+    weight = skip.steps[0].inputs[1]
+    shape = graph.shapes[weight.name or ""] if weight is not None else None
+    assert shape is not None  # it is constant
+    filters, channels = (e.as_int() or 0 for e in shape[:2])
+    return channels, filters
+
+
 def skip_channels(graph: Graph, build: Builder, skips: Iterable[ChannelSkip]) -> None:
     """Let convolutions choose, each time they run, between their live channels and all.
 
@@ -101,7 +112,14 @@ def skip_channels(graph: Graph, build: Builder, skips: Iterable[ChannelSkip]) ->
 def _skip(graph: Graph, build: Builder, chain: Chain, group: str) -> None:
     ends = [(chain[0].image, chain[0].zero), *((skip.end, skip.idle) for skip in chain)]
     flags, places = channel_flags(graph, build, ends)
-    few = _few(build, chain, flags, places)
+    sizes = [channels_and_filters(graph, skip) for skip in chain]
+    few = choose_channels(
+        build,
+        [node_name(skip.steps[0]) for skip in chain],
+        list(zip([sizes[0][0], *(filters for _, filters in sizes)], places, strict=True)),
+        [(skip.weight, skip.budget) for skip in chain],
+        flags,
+    )
     inner = _Branch(build)
     live = [place and inner.live(flags, place) for place in places]
     result = inner.cut(chain[0].image, live[0], CHANNELS)
@@ -117,26 +135,6 @@ def _skip(graph: Graph, build: Builder, chain: Chain, group: str) -> None:
             if x is not None:
                 node.replace_input_with(place, inner.op("Max", [x]))
     _choose(build, chain, few, result, group)
-
-
-def _few(build: Builder, chain: Chain, flags: ir.Value, places: Sequence[slice | None]) -> ir.Value:
-    """True where what is live takes less than the budget: bool scalar.
-
-    The sum of weight * live channels * live filters over all convolutions: counts, the flags times
-    a constant, times a constant, times the counts. So the nodes are few, however long the chain is.
-    """
-    width = max(place.stop for place in places if place is not None)
-    if None in places:  # what does not choose counts as one that lives
-        flags = build.op("Concat", [flags, build.constant(np.ones(1, np.float32))], axis=0)
-    counted = np.zeros((width + (None in places), len(places)), np.float32)
-    for k, place in enumerate(places):
-        counted[place or width, k] = 1
-    weights = np.diag(np.array([skip.weight for skip in chain], np.float32), 1)
-    counts = build.op("MatMul", [build.op("Sign", [flags]), build.constant(counted)])
-    # between two sums of whole products, so that rounding moves none across
-    limit = sum(skip.budget for skip in chain) + min(skip.weight for skip in chain) / 2
-    taken = build.op("MatMul", [build.op("MatMul", [counts, build.constant(weights)]), counts])
-    return build.op("Less", [taken, build.constant(np.asarray(limit, np.float32))])
 
 
 def _again(

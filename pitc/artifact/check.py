@@ -170,13 +170,11 @@ def _check_machine(folder: Path, manifest: Manifest, level: str | None) -> Check
     """What this machine and these versions make of a sound artifact."""
     mend = recompile_command(folder, manifest)
     kernels = manifest.kernels
-    if kernels is None:
+    if not manifest.pit_nodes:
         return _check_version(folder, manifest, MODEL, mend)
-    if kernels.plan_version != PLAN_VERSION:
-        plans = f"plan version {PLAN_VERSION}", f"{kernels.plan_version}"
-        return Check(
-            folder, Verdict.UNSUPPORTED, manifest, MODEL, "other kernel plans", *plans, mend
-        )
+    if manifest.plan_version != PLAN_VERSION:
+        plans = f"plan version {PLAN_VERSION}", f"{manifest.plan_version}"
+        return Check(folder, Verdict.UNSUPPORTED, manifest, MODEL, "other plans", *plans, mend)
     runtime = installed("onnxruntime")
     if runtime is not None and _numbers(runtime) < _numbers(ONNXRUNTIME_MIN):
         return Check(
@@ -189,6 +187,8 @@ def _check_machine(folder: Path, manifest: Manifest, level: str | None) -> Check
             runtime,
             f"pip install 'onnxruntime>={ONNXRUNTIME_MIN}'",
         )
+    if kernels is None:
+        return _check_version(folder, manifest, MODEL, mend)
     if level is None:
         return Check(
             folder,

@@ -20,8 +20,7 @@ FALLBACK = "fallback.onnx"
 WEIGHTS = "weights.bin"
 KERNELS = "kernels.so"
 
-#: Every file that an artifact may have. The compiled graph needs no `kernels.so` when it has no PIT
-#: node.
+#: Every file that an artifact may have; `kernels.so` only where a PIT node needs one.
 FILES = (MANIFEST, MODEL, FALLBACK, WEIGHTS, KERNELS)
 
 Sha256 = str
@@ -58,14 +57,14 @@ class Kernels(_Record):
     system: str
     machine: str
     levels: list[Level]
-    plan_version: int
     symbols: list[str]
 
 
 class Manifest(_Record):
     """Everything that is known about an artifact without opening its other files.
 
-    No field depends on time, place or user: the same inputs and versions give the same bytes.
+    No field depends on time, place or user: the same inputs and versions give the same bytes. The
+    plan version is that of the PIT nodes, None without any.
     """
 
     schema_version: int
@@ -73,6 +72,7 @@ class Manifest(_Record):
     source: Source
     options: Options
     pit_nodes: NonNegativeInt
+    plan_version: NonNegativeInt | None
     kernels: Kernels | None
     files: dict[str, FileRecord]
     report: dict[str, Any]

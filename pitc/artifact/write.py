@@ -42,8 +42,8 @@ def write_artifact(
     """Write both graphs, their weights and the manifest.
 
     Args:
-        folder: An existing folder, empty but for `kernels.so` when the compiled graph has PIT
-            nodes.
+        folder: An existing folder, empty but for `kernels.so` when PIT nodes of the compiled
+            graph need kernels.
         compiled: The lowered graph; its large initializers are moved to `weights.bin`.
         fallback: The source graph, for machines that cannot run the kernels; treated likewise.
         source: Name and checksum of the source model.
@@ -70,15 +70,16 @@ def write_artifact(
             system=platform.system(),
             machine=platform.machine(),
             levels=list(levels),
-            plan_version=PLAN_VERSION,
             symbols=list(symbols),
         )
+    pit_nodes = count_pit_nodes(compiled)
     manifest = Manifest(
         schema_version=SCHEMA,
         versions=builder_versions(),
         source=source,
         options=options,
-        pit_nodes=count_pit_nodes(compiled),
+        pit_nodes=pit_nodes,
+        plan_version=PLAN_VERSION if pit_nodes else None,
         kernels=kernels,
         files=records,
         report=report_to_dict(report),

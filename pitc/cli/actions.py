@@ -35,7 +35,7 @@ from pitc.session import arrays, plain_session, run_session
 if TYPE_CHECKING:
     from pitc.config import Settings
     from pitc.feeds import Case, InputSpec
-    from pitc.trace import Decision
+    from pitc.trace import Trace
 
 #: Version of what `--json` prints.
 JSON_SCHEMA = 1
@@ -405,6 +405,7 @@ def explain_model(
     from pitc.cli.page import body_of, write_report
     from pitc.cli.plot import check_plot, draw_decisions
     from pitc.trace import contractions
+    from pitc.trace_channels import convolutions
 
     if output is not None:
         check_file(output, (".json", ".html"), "report")
@@ -412,7 +413,7 @@ def explain_model(
         if trace is None:
             raise UsageError("--plot shows decisions", hint="name a trace by --trace")
         check_plot(plot)
-    decisions = _traced(trace)
+    lines = _traced(trace)
     report = _report(model, padding)
     records = report.nodes
     if pattern is not None:
@@ -420,26 +421,26 @@ def explain_model(
         if not records:
             raise UsageError(f"no node fits {pattern!r}", path=model)
     kept = {r.node for r in records}
-    if pattern is not None and decisions is not None:
-        decisions = [d for d in decisions if d.node in kept]
-    traced = None if decisions is None else contractions(decisions)
+    decisions = [d for d in lines.products if pattern is None or d.node in kept]
+    gated = convolutions([d for d in lines.channels if pattern is None or d.node in kept])
+    traced = None if trace is None else contractions(decisions)
     if json:
-        body = body_of(report, traced)
+        body = body_of(report, traced, gated)
         print_json(body | {"nodes": [n for n in body["nodes"] if n["node"] in kept]})
     else:
         show.explained(report, records)
         if traced is not None:
-            show.decided(traced, report.sparse)
+            show.decided(traced, gated, report.sparse)
     if output is not None:
-        write_report(output, report, traced)
+        write_report(output, report, traced, gated)
     if plot is not None:
-        draw_decisions(plot, decisions or [], report.model)
+        draw_decisions(plot, decisions, report.model)
 
 
-def _traced(trace: Path | None) -> "list[Decision] | None":
-    from pitc.trace import read_trace
+def _traced(trace: Path | None) -> "Trace":
+    from pitc.trace import Trace, read_lines
 
-    return None if trace is None else read_trace(trace)
+    return Trace([], []) if trace is None else read_lines(trace)
 
 
 def _report(model: Path, padding: str | None) -> Report:

@@ -40,7 +40,8 @@ from pitc.errors import MachineError, UsageError, VerificationError
 from pitc.feeds import Case, parse_shapes
 from pitc.machine import cpu_level, cpu_name, installed
 from pitc.session import plain_session, run_session
-from pitc.trace import Contraction, race_dense
+from pitc.trace import Contraction, contractions, race_traces
+from pitc.trace_channels import Convolution, convolutions
 
 STAGES = ("load", "check", "time")
 
@@ -103,7 +104,7 @@ def bench_model(
         Contender(OURS, "pitc", lambda: of_session(compiled.session(session_options()))),
         *(Contender(name, name, lambda name=name: PEERS[name](source)) for name in peers),  # type: ignore[misc]
     ]
-    traced: list[Contraction] | None = None
+    traced: tuple[list[Contraction], list[Convolution]] | None = None
     try:
         with (
             warnings_as_lines(),
@@ -123,7 +124,7 @@ def bench_model(
             )
             if trace:
                 steps("trace")
-                traced = race_dense(
+                chosen, dense = race_traces(
                     compiled,
                     case.feeds,
                     rounds=rounds,
@@ -131,6 +132,8 @@ def bench_model(
                     keep=trace_file,
                     progress=progress,
                 )
+                products = contractions(chosen.products, dense.products)
+                traced = products, convolutions(chosen.channels)
     except WrongAnswer as error:
         if json:
             print_json(error.comparison.to_dict())
@@ -148,7 +151,7 @@ def bench_model(
 
 def _show(
     found: Race,
-    traced: list[Contraction] | None,
+    traced: tuple[list[Contraction], list[Convolution]] | None,
     model: Path,
     case: Case,
     padding: str | None,
@@ -158,7 +161,7 @@ def _show(
     if not json:
         show.raced(found, _title(model, case, padding))
         if traced is not None:
-            show.decided(traced)
+            show.decided(*traced)
         return
     live = _live(case, padding)
     body: dict[str, Any] = {
@@ -175,7 +178,9 @@ def _show(
         },
     }
     if traced is not None:
-        body["contractions"] = [c.to_dict() for c in traced]
+        products, gated = traced
+        body["contractions"] = [c.to_dict() for c in products]
+        body["convolutions"] = [c.to_dict() for c in gated]
     print_json(body | found.to_dict())
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from pitc.artifact.folder import new_file
-from pitc.cli.show import contraction_table
+from pitc.cli.show import contraction_table, convolution_table
 from pitc.ir.report import Report
 from pitc.trace import Contraction
+from pitc.trace_channels import Convolution
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem }
@@ -19,33 +20,50 @@ align: top } td { font: 13px/1.4 ui-monospace, monospace; overflow-wrap: anywher
 """
 
 
-def write_report(path: Path, report: Report, traced: Sequence[Contraction] | None = None) -> None:
+def write_report(
+    path: Path,
+    report: Report,
+    traced: Sequence[Contraction] | None = None,
+    convolutions: Sequence[Convolution] = (),
+) -> None:
     """Write a report to a `.json` or `.html` file.
 
     Args:
         path: The file.
         report: What was compiled.
         traced: What its sparse contractions decided, where a trace is known.
+        convolutions: What its gated convolutions decided.
 
     Raises:
         UsageError: The file cannot be written.
         MachineError: The disk is full.
     """
     if path.suffix == ".json":
-        text = json.dumps(body_of(report, traced), indent=1) + "\n"
+        text = json.dumps(body_of(report, traced, convolutions), indent=1) + "\n"
     else:
-        text = page(report, traced)
+        text = page(report, traced, convolutions)
     with new_file(path) as scratch:
         scratch.write_text(text, "utf-8")
 
 
-def body_of(report: Report, traced: Sequence[Contraction] | None = None) -> dict[str, Any]:
-    """The JSON form of a report, with `contractions` where a trace is known."""
+def body_of(
+    report: Report,
+    traced: Sequence[Contraction] | None = None,
+    convolutions: Sequence[Convolution] = (),
+) -> dict[str, Any]:
+    """The JSON form of a report, with `contractions` and `convolutions` where a trace is known."""
     body = report.to_dict()
-    return body if traced is None else body | {"contractions": [c.to_dict() for c in traced]}
+    if traced is not None:
+        body["contractions"] = [c.to_dict() for c in traced]
+        body["convolutions"] = [c.to_dict() for c in convolutions]
+    return body
 
 
-def page(report: Report, traced: Sequence[Contraction] | None = None) -> str:
+def page(
+    report: Report,
+    traced: Sequence[Contraction] | None = None,
+    convolutions: Sequence[Convolution] = (),
+) -> str:
     """The HTML page of a report."""
     body = report.to_dict()
     nodes = [
@@ -69,6 +87,9 @@ def page(report: Report, traced: Sequence[Contraction] | None = None) -> str:
     if traced is not None:
         columns, rows = contraction_table(traced, report.sparse)
         decided = ["<h2>Sparse contractions</h2>", _table(list(columns), rows)]
+    if convolutions:
+        columns, rows = convolution_table(convolutions, report.sparse)
+        decided += ["<h2>Gated convolutions</h2>", _table(list(columns), rows)]
     parts = [
         f"<h1>{escape(body['model'] or 'model')}</h1>",
         _table(["option", "value"], facts),

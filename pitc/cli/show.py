@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pitc.passes.audit.engine import AuditResult
     from pitc.placement import Placement
     from pitc.trace import Contraction
+    from pitc.trace_channels import Convolution
 
 #: Width of tables in pipes and files, where there is no window to ask.
 PIPE_COLUMNS = 140
@@ -33,6 +34,13 @@ CONTRACTION_NUMBERS = (
     "predicted/\nmeasured",
     "predicted\ngain",
     "measured\ngain",
+)
+CONVOLUTION_NUMBERS = (
+    "live\nchannels",
+    "live\nfilters",
+    "live\npairs",
+    "live of all\ntogether",
+    "pays\nup to",
 )
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -112,17 +120,33 @@ def explained(report: Report, records: list[NodeRecord]) -> None:
         out.print(f"assumption: {escape(text)}")
 
 
-def decided(found: "Sequence[Contraction]", sparse: Mapping[str, str] | None = None) -> None:
-    """The table of sparse contractions; `sparse` tells of nodes where they may be 0."""
+def decided(
+    found: "Sequence[Contraction]",
+    convolutions: "Sequence[Convolution]" = (),
+    sparse: Mapping[str, str] | None = None,
+) -> None:
+    """The tables of sparse contractions and of gated convolutions, as far as there are any;
+    `sparse` tells of nodes where they may be 0.
+    """
     out = console()
-    out.print()
-    if not found:
+    if not found and not convolutions:
+        out.print()
         out.print("no contraction has skipped zeros")
-        return
-    columns, rows = contraction_table(found, sparse)
-    table = text_table(*columns, right=("rows x k", "density", *CONTRACTION_NUMBERS))
+    if found:
+        columns, rows = contraction_table(found, sparse)
+        _print(out, columns, rows, ("rows x k", "density", *CONTRACTION_NUMBERS))
+    if convolutions:
+        columns, rows = convolution_table(convolutions, sparse)
+        _print(out, columns, rows, CONVOLUTION_NUMBERS)
+
+
+def _print(
+    out: Console, columns: Sequence[str], rows: list[list[str]], right: tuple[str, ...]
+) -> None:
+    table = text_table(*columns, right=right)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
+    out.print()
     out.print(table)
 
 
@@ -144,13 +168,12 @@ def contraction_table(
             "-" if x is None else f"{x:.2f}"
             for x in (c.predicted_over_measured, c.predicted_gain, c.measured_gain)
         )
-        variants = [name if n == c.decisions else f"{name} {n}" for name, n in c.variants.items()]
         rows.append(
             [
                 c.node,
                 f"{'-'.join(map(str, sorted(set(c.rows))))} x {c.k}",
                 f"{c.density:.2%}",
-                ", ".join(variants),
+                _counted(c.variants, c.decisions),
                 f"{c.predicted_us:.4g}",
                 f"{c.measured_us:.4g}",
                 ratio,
@@ -159,6 +182,32 @@ def contraction_table(
             ]
         )
     return columns, rows
+
+
+def convolution_table(
+    found: "Sequence[Convolution]", sparse: Mapping[str, str] | None = None
+) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Columns and cells of the table of gated convolutions; arguments as of `contraction_table`."""
+    columns = ("node", *CONVOLUTION_NUMBERS, "chosen") + ("zeros",) * (sparse is not None)
+    rows = [
+        [
+            c.node,
+            f"{c.live_channels:.2%} of {c.channels}",
+            f"{c.live_filters:.2%} of {c.filters}",
+            f"{c.live_pairs:.2%}",
+            f"{c.live_work:.2%}",
+            f"{c.limit:.2%}",
+            _counted(c.choices, c.decisions),
+            *([] if sparse is None else [sparse.get(c.node, "-")]),
+        ]
+        for c in found
+    ]
+    return columns, rows
+
+
+def _counted(names: Mapping[str, int], decisions: int) -> str:
+    """Names with counts, where there are several."""
+    return ", ".join(name if n == decisions else f"{name} {n}" for name, n in names.items())
 
 
 def outputs(found: Mapping[str, np.ndarray]) -> None:

@@ -173,6 +173,8 @@ std::vector<std::shared_ptr<const Constant>> Ep::KeepConstants(const OrtGraph* g
 std::unique_ptr<Operation> Ep::MakeOperation(const Plan& plan, const std::string& name,
                                              const OrtGraph* graph) const {
   if (auto* detect = std::get_if<DetectPlan>(&plan.body)) return MakeDetect(*detect, level_);
+  if (auto* choose = std::get_if<ChooseChannelsPlan>(&plan.body))
+    return MakeChooseChannels(*choose, trace_, variant_ == Variant::kDense);
   if (auto* contract = std::get_if<ContractPlan>(&plan.body))
     return MakeContract(*contract, MakeContraction(plan, *contract, name, graph));
   if (auto* ffn = std::get_if<FfnPlan>(&plan.body)) {

@@ -31,5 +31,8 @@ std::unique_ptr<Operation> MakeFfn(const FfnPlan& plan, Kernel first, Contractio
 std::unique_ptr<Operation> MakeContractRight(const ContractRightPlan& plan,
                                              RightContraction contraction);
 std::unique_ptr<Operation> MakeAttention(const AttentionPlan& plan, Kernel kernel);
+// `trace` may be null. `dense`: never choose few channels.
+std::unique_ptr<Operation> MakeChooseChannels(const ChooseChannelsPlan& plan,
+                                              std::shared_ptr<Trace> trace, bool dense);
 
 }  // namespace pitc

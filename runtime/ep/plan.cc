@@ -20,6 +20,9 @@ constexpr int kMostCoordinates = 8;
 constexpr int64_t kLargestExtent = 1 << 24;
 constexpr int64_t kLargestHead = 1 << 16;
 constexpr int64_t kHighestPrice = int64_t{1} << 50;  // femtoseconds: 18 minutes
+constexpr int64_t kMostWork = int64_t{1} << 62;
+constexpr size_t kMostConvolutions = 16;
+constexpr size_t kLongestNode = 1000;  // bytes
 
 bool IsLetterOrDigit(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
@@ -114,6 +117,46 @@ class Fields {
     return std::string(text);
   }
 
+  // Names of nodes, with commas between them. Bytes that are no letters, digits or one of "-._~/"
+  // stand as %XX.
+  std::vector<std::string> Nodes(std::string_view key) {
+    std::string_view text = Raw(key), rest = text;
+    std::vector<std::string> names;
+    bool good = true;
+    for (bool more = true; more && good;) {
+      size_t comma = rest.find(',');
+      good = ReadNode(rest.substr(0, comma), &names.emplace_back()) &&
+             names.size() <= kMostConvolutions;
+      more = comma != rest.npos;
+      rest = more ? rest.substr(comma + 1) : std::string_view();
+    }
+    if (!good) {
+      Fail("plan: expected ", key, " as at most ", kMostConvolutions, " names of 1..", kLongestNode,
+           " bytes, other bytes than letters, digits and -._~/ as %XX, got ", Quoted(text));
+    }
+    return names;
+  }
+
+  // `count` numbers in 0..most or `all`, which is -1, with commas between them.
+  std::vector<int64_t> Places(std::string_view key, size_t count, int64_t most) {
+    std::string_view text = Raw(key), rest = text;
+    std::vector<int64_t> places;
+    bool good = true;
+    for (bool more = true; more && good && places.size() < count;) {
+      size_t comma = rest.find(',');
+      std::string_view token = rest.substr(0, comma);
+      int64_t& place = places.emplace_back(-1);
+      good = token == "all" || ReadInt(token, 0, most, &place);
+      more = comma != rest.npos;
+      rest = more ? rest.substr(comma + 1) : std::string_view();
+    }
+    if (!good || !rest.empty() || places.size() != count || text.back() == ',') {
+      Fail("plan: expected ", key, " as ", count, " of all and numbers in 0..", most, ", got ",
+           Quoted(text));
+    }
+    return places;
+  }
+
   std::vector<DimUse> Dims(std::string_view key) {
     std::string_view text = Raw(key), rest = text;
     std::vector<DimUse> dims;
@@ -167,6 +210,32 @@ class Fields {
     auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
     bool whole = error == std::errc() && end == text.data() + text.size() && text[0] != '-';
     return whole && *value >= least && *value <= most && (text.size() == 1 || text[0] != '0');
+  }
+
+  static int HexDigit(char c) {
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+  }
+
+  // Only what has to stands as %XX, so that a name has one text.
+  static bool ReadNode(std::string_view text, std::string* name) {
+    const auto is_plain = [](char c) {
+      return IsLetterOrDigit(c) || std::string_view("-._~/").find(c) != std::string_view::npos;
+    };
+    while (!text.empty() && name->size() < kLongestNode) {
+      char c = text[0];
+      size_t taken = 1;
+      if (!is_plain(c)) {
+        const bool escaped = c == '%' && text.size() >= 3;
+        const int high = escaped ? HexDigit(text[1]) : -1, low = escaped ? HexDigit(text[2]) : -1;
+        if (high < 0 || low < 0) return false;
+        c = static_cast<char>(16 * high + low);
+        if (is_plain(c)) return false;
+        taken = 3;
+      }
+      *name += c;
+      text.remove_prefix(taken);
+    }
+    return text.empty() && !name->empty();
   }
 
   static std::string_view NextLine(std::string_view* text) {
@@ -295,6 +364,31 @@ Symbols ReadAttention(Fields& in, Plan* plan) {
   return {Text("attention_d", p.d, "_v", p.dv, p.bias ? "_bias" : "")};
 }
 
+Symbols ReadChooseChannels(Fields& in, Plan* plan) {
+  ChooseChannelsPlan p{};
+  std::vector<std::string> nodes = in.Nodes("nodes");
+  const size_t count = nodes.size();
+  const std::vector<int64_t> extents = in.Ints("channels", count + 1, kLargestExtent),
+                             places = in.Places("places", count + 1, kLargestExtent),
+                             weights = in.Ints("weights", count, kMostWork);
+  for (size_t k = 0; k <= count; ++k) {
+    p.ends.push_back({extents[k], places[k]});
+    if (places[k] >= 0) p.flags = std::max(p.flags, places[k] + extents[k]);
+  }
+  bool fits = true;
+  for (size_t k = 0; k < count && fits; ++k) {
+    int64_t own;
+    fits = !__builtin_mul_overflow(weights[k], extents[k] * extents[k + 1], &own) &&
+           own <= kMostWork - p.work;
+    if (fits) p.work += own;
+    p.convolutions.push_back({std::move(nodes[k]), weights[k]});
+  }
+  if (!fits) Fail("plan: expected weights for less work than ", kMostWork, ", got more");
+  p.budget = in.Int("budget", 0, p.work);
+  plan->body = std::move(p);
+  return {};
+}
+
 constexpr struct {
   std::string_view op;
   Symbols (*read)(Fields&, Plan*);
@@ -305,7 +399,8 @@ constexpr struct {
             {"contract", ReadContract},
             {"ffn", ReadFfn},
             {"contract_right", ReadContractRight},
-            {"attention", ReadAttention}};
+            {"attention", ReadAttention},
+            {"choose_channels", ReadChooseChannels}};
 
 }  // namespace
 
@@ -313,7 +408,7 @@ Plan ParsePlan(std::string_view text) {
   Fields in(text);
   Plan plan;
   plan.op = in.Word("op", {"detect", "pack", "unpack", "gather_gemm", "contract", "ffn",
-                           "contract_right", "attention"});
+                           "contract_right", "attention", "choose_channels"});
   for (const auto& entry : kOps) {
     if (entry.op != plan.op) continue;
     Symbols symbols = entry.read(in, &plan);

@@ -62,12 +62,29 @@ struct AttentionPlan {
   double scale;
 };
 
+// Convolutions one behind the other: end k is the channels of convolution k, and the filters of the
+// one before.
+struct ChooseChannelsPlan {
+  struct End {
+    int64_t extent;
+    int64_t place;  // of its first flag; -1: all of it lives
+  };
+  struct Convolution {
+    std::string node;  // its name in the source graph
+    int64_t weight;    // work of one channel and one filter
+  };
+  std::vector<Convolution> convolutions;
+  std::vector<End> ends;  // one more
+  int64_t flags;          // how many
+  int64_t budget, work;   // what pays at most, and all there is
+};
+
 struct Plan {
   std::string op;
-  std::string kernel;   // base symbol, without CPU level; empty for detect
-  std::string library;  // bare file name in the model's folder; empty for detect
+  std::string kernel;   // base symbol, without CPU level; empty where there is none
+  std::string library;  // bare file name in the model's folder; empty where there is none
   std::variant<DetectPlan, MovePlan, GatherGemmPlan, ContractPlan, FfnPlan, ContractRightPlan,
-               AttentionPlan>
+               AttentionPlan, ChooseChannelsPlan>
       body;
 };
 

@@ -108,9 +108,25 @@ void Trace::Write(const std::string& node, const Work& work, const Choice& choic
   }
   line += Text("}, \"chosen\": \"", Name(choice.variant),
                "\", \"measured_us\": ", Number(measured_us), "}\n");
-  // One call per line: appended lines of several threads and processes do not mix. A full disk
-  // costs lines, not results.
-  if (write(file_, line.data(), line.size()) < 0) return;
+  Append(line);
+}
+
+void Trace::Write(const ChannelChoice& choice) {
+  std::string lines;
+  for (const LiveChannels& c : choice.convolutions) {
+    lines += Text("{\"node\": \"", Escaped(c.node), "\", \"channels\": ", c.channels,
+                  ", \"live_channels\": ", c.live_channels, ", \"filters\": ", c.filters,
+                  ", \"live_filters\": ", c.live_filters, ", \"work\": ", choice.work,
+                  ", \"live_work\": ", choice.live_work, ", \"budget\": ", choice.budget,
+                  ", \"chosen\": \"", choice.dense ? Name(Variant::kDense) : "channels", "\"}\n");
+  }
+  Append(lines);
+}
+
+// One call for lines of one decision: those of several threads and processes do not mix. A full
+// disk costs lines, not results.
+void Trace::Append(const std::string& lines) {
+  if (write(file_, lines.data(), lines.size()) < 0) return;
 }
 
 }  // namespace pitc

@@ -4,10 +4,23 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "selector.h"
 
 namespace pitc {
+
+// What lives of a convolution, and of all that have chosen together with it.
+struct LiveChannels {
+  std::string node;
+  int64_t channels, live_channels;
+  int64_t filters, live_filters;
+};
+struct ChannelChoice {
+  std::vector<LiveChannels> convolutions;
+  int64_t work, live_work, budget;
+  bool dense;
+};
 
 class Trace {
  public:
@@ -20,9 +33,11 @@ class Trace {
   ~Trace();
 
   void Write(const std::string& node, const Work& work, const Choice& choice, double measured_us);
+  void Write(const ChannelChoice& choice);  // a line for each convolution
 
  private:
   explicit Trace(int file) : file_(file) {}
+  void Append(const std::string& lines);
 
   const int file_;
 };

@@ -338,7 +338,8 @@ Session::Session(const Library& library, const std::string& plan, const std::str
                  Initializers initializers, const std::string& external)
     : initializers_(std::move(initializers)),
       factory_(library.Factory()),
-      output_count_(static_cast<size_t>(output_count)) {
+      output_count_(static_cast<size_t>(output_count)),
+      chooses_(plan.find("\nop=choose_channels\n") != plan.npos) {
   graph_.path = model;
   graph_.node = {"n",
                  "EPContext",
@@ -396,8 +397,9 @@ void Session::Release() {
 std::vector<OrtValue> Session::Run(const std::vector<OrtValue>& inputs) const {
   OrtKernelContext context{inputs, std::vector<OrtValue>(output_count_)};
   for (OrtValue& output : context.outputs) {
-    // Each of a `detect` is int32, a moved tensor keeps its type, all else is float.
+    // Each of a `detect` is int32, a choice bool, a moved tensor keeps its type, all else is float.
     output.type = output_count_ == 3 ? ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32
+                  : chooses_         ? ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL
                   : inputs.empty()   ? ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT
                                      : inputs[0].type;
   }

@@ -116,6 +116,7 @@ class Session {
   OrtNodeComputeInfo* node_ = nullptr;
   void* state_ = nullptr;
   size_t output_count_;
+  bool chooses_;  // its output is a bool
 };
 
 }  // namespace pitc::test

@@ -139,6 +139,9 @@ inline std::vector<OrtValue> MakeRightInputs(const ContractRightPlan& plan, Rand
   return inputs;
 }
 
+// Of a plan with more the inputs do not fit: flags are not worth the memory.
+constexpr int64_t kMostFlags = 1 << 12;
+
 // Inputs of the node that a plan describes, with extents up to `most` (1 or more).
 inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_t most) {
   const auto extent = [&] { return random.Below(most + 1); };
@@ -165,6 +168,8 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
     }
     return {RandomFloats(random, dims), domain.Rows(), domain.Coords(), domain.Live()};
   }
+  if (auto* choose = std::get_if<ChooseChannelsPlan>(&plan.body))
+    return {SparseFloats(random, {std::min<int64_t>(choose->flags, kMostFlags)})};
   const RandomDomain domain(random, {1 + random.Below(3), 1 + random.Below(most)});
   if (auto* right = std::get_if<ContractRightPlan>(&plan.body))
     return MakeRightInputs(*right, random, domain.Count(), random.Below(4) == 0);
@@ -212,7 +217,7 @@ inline int InputCount(const Plan& plan) {
            last->residual + 2 * (last->gather || last->scatter);
   }
   if (auto* attention = std::get_if<AttentionPlan>(&plan.body)) return attention->bias ? 8 : 5;
-  return plan.op == "detect" ? 1 : 4;
+  return plan.op == "detect" || plan.op == "choose_channels" ? 1 : 4;
 }
 
 inline int OutputCount(const Plan& plan) { return plan.op == "detect" ? 3 : 1; }

@@ -49,6 +49,24 @@ void CheckCosts(const pitc::ContractPlan& contract, std::string_view text) {
   }
 }
 
+// What a choice adds up has room, and its flags lie among those that it asks for.
+void CheckChannels(const pitc::ChooseChannelsPlan& choose, std::string_view text) {
+  const size_t count = choose.convolutions.size();
+  Demand(count >= 1 && choose.ends.size() == count + 1, "ends", text);
+  for (const auto& [extent, place] : choose.ends) {
+    Demand(extent >= 0 && place >= -1 && (place < 0 || place + extent <= choose.flags), "end",
+           text);
+  }
+  __int128 work = 0;
+  for (size_t k = 0; k < count; ++k) {
+    const auto& [node, weight] = choose.convolutions[k];
+    Demand(!node.empty() && node.size() <= 1000 && weight >= 0, "convolution", text);
+    work += static_cast<__int128>(weight) * choose.ends[k].extent * choose.ends[k + 1].extent;
+  }
+  Demand(work == choose.work && work <= int64_t{1} << 62, "work", text);
+  Demand(choose.budget >= 0 && choose.budget <= work, "budget", text);
+}
+
 // Slots of a small tensor with extents from the input, each of which must lie in the tensor.
 void TryLayout(const std::vector<DimUse>& dims, uint64_t choice) {
   Random random(choice);
@@ -91,13 +109,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     try {
       const pitc::Plan plan = pitc::ParsePlan(text);
       const bool bare = plan.library.find('/') == plan.library.npos;
+      const bool alone = plan.op == "detect" || plan.op == "choose_channels";
       Demand(bare && plan.library[0] != '.' && plan.library.size() <= 200, "library", text);
-      Demand(plan.library.empty() == (plan.op == "detect"), "library", text);
+      Demand(plan.library.empty() == alone, "library", text);
       const bool multiplies =
           plan.op == "contract" || plan.op == "ffn" || plan.op == "contract_right";
       const std::string_view family = multiplies ? "gather_gemm" : std::string_view(plan.op);
-      Demand(plan.kernel.compare(0, family.size(), family) == 0 || plan.op == "detect", "kernel",
-             text);
+      Demand(alone ? plan.kernel.empty() : plan.kernel.compare(0, family.size(), family) == 0,
+             "kernel", text);
+      if (auto* choose = std::get_if<pitc::ChooseChannelsPlan>(&plan.body))
+        CheckChannels(*choose, text);
       if (auto* ffn = std::get_if<pitc::FfnPlan>(&plan.body)) {
         Demand(ffn->first.n == ffn->second.gemm.k && !ffn->first.residual && !ffn->first.scatter,
                "inner product", text);

@@ -47,6 +47,9 @@ const std::string kRight =
     "pitc-plan 1\nactivation=relu\nbias=1\ncost_row_v4=" + kFalling +
     "\nfactor=1\nk=64\nkernel=gather_gemm_k64_n130_relu_res\nlibrary=kernels.so\nn=130\n"
     "op=contract_right\nresidual=1\nstored=kn\n";
+constexpr const char* kChoose =
+    "pitc-plan 1\nbudget=500\nchannels=3,64,8\nnodes=a%2Cb%0A%C3%A4,/conv-1._~\n"
+    "op=choose_channels\nplaces=all,8,0\nweights=2,1\n";
 constexpr const char* kDetect = "pitc-plan 1\nop=detect\nrank=2\n";
 
 std::string With(const std::string& text, const std::string& old_line,
@@ -219,6 +222,73 @@ void RefusesFactors() {
   }
 }
 
+void ReadsChannels() {
+  const pitc::Plan plan = ParsePlan(kChoose);
+  const auto& choose = std::get<pitc::ChooseChannelsPlan>(plan.body);
+  CHECK(plan.kernel.empty() && plan.library.empty());
+  CHECK(choose.convolutions.size() == 2 && choose.ends.size() == 3);
+  CHECK(choose.convolutions[0].node == "a,b\n\xc3\xa4" && choose.convolutions[0].weight == 2);
+  CHECK(choose.convolutions[1].node == "/conv-1._~" && choose.convolutions[1].weight == 1);
+  const int64_t extents[] = {3, 64, 8}, places[] = {-1, 8, 0};
+  for (size_t k = 0; k < 3; ++k)
+    CHECK(choose.ends[k].extent == extents[k] && choose.ends[k].place == places[k]);
+  CHECK(choose.flags == 72 && choose.budget == 500 && choose.work == 2 * 3 * 64 + 64 * 8);
+
+  const std::string longest = std::string(999, 'n') + "%FF";
+  const auto other = std::get<pitc::ChooseChannelsPlan>(
+      ParsePlan(With(kChoose, "nodes=a%2Cb%0A%C3%A4,/conv-1._~", "nodes=" + longest + ",b")).body);
+  CHECK(other.convolutions[0].node == std::string(999, 'n') + "\xff");
+}
+
+void RefusesChannels() {
+  const auto error = [](const char* old_line, const std::string& line) {
+    return Error(With(kChoose, old_line, line));
+  };
+  const char* nodes = "nodes=a%2Cb%0A%C3%A4,/conv-1._~";
+  for (const char* line : {"budget=500", "channels=3,64,8", nodes, "places=all,8,0", "weights=2,1"})
+    CHECK(
+        Contains(error(line, ""), "key '" + std::string(line, strchr(line, '=')) + "' is missing"));
+  const std::string long_one(1001, 'n');
+  for (const std::string& bad :
+       {std::string(), std::string(","), std::string("a,"), std::string(",a"), std::string("a,,b"),
+        std::string("a b"), std::string("a%2"), std::string("a%"), std::string("%2c,a"),
+        std::string("%gg"), std::string("%41,a"), std::string("%2F,a"), std::string("a,\xc3\xa4"),
+        long_one, long_one + ",a", std::string(1000, 'n') + "%FF"}) {
+    CHECK(Contains(error(nodes, "nodes=" + bad),
+                   "expected nodes as at most 16 names of 1..1000 bytes, other bytes than letters, "
+                   "digits and -._~/ as %XX, got '"));
+  }
+  std::string many = "nodes=n";
+  for (int i = 1; i < 17; ++i) many += ",n";
+  CHECK(Contains(error(nodes, many), "expected nodes as at most 16 names"));
+  CHECK(Contains(error(nodes, many.substr(0, many.size() - 2)), "expected channels as 17 numbers"));
+  for (const char* bad : {"", "all", "all,8", "all,8,0,", "all,8,0,all", "All,8,0", "-1,8,0",
+                          "all,08,0", "all,,0", ",8,0", "all,8,16777217"}) {
+    CHECK(Contains(error("places=all,8,0", std::string("places=") + bad),
+                   "expected places as 3 of all and numbers in 0..16777216, got '"));
+  }
+  for (const char* bad : {"", "3,64", "3,64,8,1", "3,64,-1", "3,64,16777217", "3,64,all"}) {
+    CHECK(Contains(error("channels=3,64,8", std::string("channels=") + bad),
+                   "expected channels as 3 numbers in 0..16777216, got '"));
+  }
+  for (const char* bad : {"", "2", "2,1,1", "2,-1", "2,4611686018427387905"}) {
+    CHECK(Contains(error("weights=2,1", std::string("weights=") + bad),
+                   "expected weights as 2 numbers in 0..4611686018427387904, got '"));
+  }
+  // 2^62, of which the first half and the second; then one more
+  const char* extents = "channels=3,64,8";
+  const std::string text = With(kChoose, extents, "channels=16777216,16777216,16777216");
+  CHECK(Error(With(text, "weights=2,1", "weights=8192,8192")).empty());
+  CHECK(Error(With(text, "weights=2,1", "weights=0,16384")).empty());
+  for (const char* bad : {"weights=8193,8192", "weights=8192,8193", "weights=16385,0",
+                          "weights=0,4611686018427387904"})
+    CHECK(Contains(Error(With(text, "weights=2,1", bad)), "less work than 4611686018427387904"));
+  for (const char* bad : {"", "-1", "897", "5e2"})
+    CHECK(Contains(error("budget=500", std::string("budget=") + bad), "expected budget in 0..896"));
+  CHECK(error("budget=500", "budget=896").empty());
+  CHECK(Contains(error("budget=500", "budget=500\nkernel=k"), "unknown key 'kernel' for op"));
+}
+
 void RefusesOtherText() {
   CHECK(Contains(Error(""), "expected the line 'pitc-plan 1'"));
   CHECK(Contains(Error("pitc-plan 2\nop=detect\nrank=2\n"), "got 'pitc-plan 2'"));
@@ -303,6 +373,8 @@ int main() {
                                {"refuses prices", RefusesPrices},
                                {"reads factors", ReadsFactors},
                                {"refuses factors", RefusesFactors},
+                               {"reads channels", ReadsChannels},
+                               {"refuses channels", RefusesChannels},
                                {"refuses other text", RefusesOtherText},
                                {"refuses unknown, missing and double keys", RefusesKeys},
                                {"refuses bad values", RefusesValues},

@@ -2,6 +2,7 @@
 #include <malloc.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <thread>
 
 #include "node_inputs.h"
@@ -146,6 +147,67 @@ void EveryCallFailsOnce() {
   }
 }
 
+// The choice is by what lives, unless it is told to be dense; lines tell it.
+void ChoosesChannels() {
+  const Library library(PITC_TEST_LIBRARY);
+  const PlanCase c("choose_channels");  // 3, 24, 24, 40 channels; 10, 2 and 3 for each pair
+  const auto path = std::filesystem::path(PITC_TEST_KERNELS).parent_path() /
+                    ("channels." + std::to_string(getpid()));
+  const auto run = [&](const Session& session, int64_t first, int64_t second, int64_t third,
+                       float live) {
+    std::vector<float> flags(104);
+    std::fill_n(&flags[0], first, live);
+    std::fill_n(&flags[40], second, live);
+    std::fill_n(&flags[64], third, live);
+    const auto y = session.Run({OrtValue::Of(pitc::test::kFloatType, {104}, flags)});
+    CHECK(y.size() == 1 && y[0].dims.empty() && y[0].type == pitc::test::kBoolType);
+    return y[0].bytes[0] != 0;
+  };
+  const auto chosen = c.Make(library), other = c.Make(library, {{"variant", "row"}}),
+             dense = c.Make(library, {{"variant", "dense"}, {"trace", path}}),
+             traced = c.Make(library, {{"trace", path}});
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const auto& session : {&chosen, &other, &traced}) {
+    // 30 * 24 + 2 * 24 * 24 + 3 * 24 * 19 = 3240, what pays; 30 * 16 + 2 * 16 * 24 + 3 * 24 * 27
+    CHECK(run(**session, 24, 24, 19, 1) && !run(**session, 24, 24, 20, 1));
+    CHECK(run(**session, 16, 24, 27, 1e-42f) && !run(**session, 16, 24, 28, 1e-42f));
+    CHECK(!run(**session, 24, 24, 20, nan));
+    for (float zero : {0.0f, -0.0f, -1.0f, -std::numeric_limits<float>::infinity()})
+      CHECK(run(**session, 24, 24, 40, zero));
+  }
+  CHECK(!run(*dense, 24, 24, 19, 1) && !run(*dense, 0, 0, 0, 1));
+  std::ifstream stream(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  std::filesystem::remove(path);
+  CHECK(lines.size() == 3 * 11);
+  lines.resize(33);
+  CHECK(lines[1] ==
+        "{\"node\": \"stage.1/conv\", \"channels\": 24, \"live_channels\": 24, \"filters\": 24, "
+        "\"live_filters\": 24, \"work\": 4752, \"live_work\": 3240, \"budget\": 3240, "
+        "\"chosen\": \"channels\"}");
+  CHECK(lines[5] ==
+        "{\"node\": \"\xc3\xa4,\", \"channels\": 24, \"live_channels\": 24, \"filters\": 40, "
+        "\"live_filters\": 20, \"work\": 4752, \"live_work\": 3312, \"budget\": 3240, "
+        "\"chosen\": \"dense\"}");
+  CHECK(lines[32] ==
+        "{\"node\": \"\xc3\xa4,\", \"channels\": 24, \"live_channels\": 0, \"filters\": 40, "
+        "\"live_filters\": 0, \"work\": 4752, \"live_work\": 0, \"budget\": 3240, \"chosen\": "
+        "\"dense\"}");
+
+  const auto error = [&](const OrtValue& flags) { return Thrown([&] { chosen->Run({flags}); }); };
+  const std::vector<float> some(200);
+  for (const char* count : {"103", "105"}) {
+    CHECK(Contains(error(OrtValue::Of(pitc::test::kFloatType, {atoi(count)}, some)),
+                   "(choose_channels): expected flags as float32 [104], got float32 [" +
+                       std::string(count) + "]"));
+  }
+  CHECK(Contains(error(OrtValue::Of(pitc::test::kFloatType, {1, 104}, some)),
+                 "expected flags as float32 of rank 1, got float32 [1, 104]"));
+  CHECK(Contains(error(OrtValue::Of(pitc::test::kInt32Type, {104}, some)),
+                 "expected flags as float32 of rank 1, got int32 [104]"));
+}
+
 void OldAndOddHosts() {
   const Library library(PITC_TEST_LIBRARY);
   const PlanCase& c = Cases()[0];
@@ -161,7 +223,7 @@ void OldAndOddHosts() {
   CHECK(Contains(error(c.text, 1, {{"trace", "/nowhere/t"}}),
                  "cannot write the trace file '/nowhere/t': No such file"));
   CHECK(Contains(Thrown([&] { Session(library, c.text, "", 1, 1); }), "a model from memory") ||
-        c.plan.op == "detect");
+        c.plan.library.empty());
   CHECK(alive == 0);
 }
 
@@ -173,5 +235,6 @@ int main() {
                                {"large runs on the pool", LargeRunsOnThePool},
                                {"sessions come and go", SessionsComeAndGo},
                                {"every call fails once", EveryCallFailsOnce},
+                               {"chooses channels", ChoosesChannels},
                                {"odd hosts", OldAndOddHosts}});
 }

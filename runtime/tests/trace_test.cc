@@ -81,6 +81,33 @@ void OneLinePerDecision() {
   CHECK(IsLine(file.Text().substr(first.size()), "b", "1000000000000000019884624838656.000"));
 }
 
+pitc::ChannelChoice SomeChannels() {
+  return {{{"a", 3, 3, 64, 16}, {"\"b\xff", 64, 16, 0, 0}}, int64_t{1} << 62, 40, 50, false};
+}
+
+// Of one choice in one piece, so that those of others do not come between.
+void OneLinePerConvolution() {
+  const TemporaryFile file;
+  const auto trace = Trace::Open(file.Path());
+  pitc::ChannelChoice choice = SomeChannels();
+  trace->Write(choice);
+  const std::string begin =
+      "{\"node\": \"a\", \"channels\": 3, \"live_channels\": 3, \"filters\": 64, "
+      "\"live_filters\": 16, \"work\": 4611686018427387904, \"live_work\": 40, \"budget\": 50, "
+      "\"chosen\": ";
+  const std::string first = begin + "\"channels\"}\n";
+  CHECK(file.Text() ==
+        first +
+            "{\"node\": \"\\\"b\\ufffd\", \"channels\": 64, \"live_channels\": 16, \"filters\": 0, "
+            "\"live_filters\": 0, \"work\": 4611686018427387904, \"live_work\": 40, \"budget\": "
+            "50, \"chosen\": \"channels\"}\n");
+  const size_t before = file.Text().size();
+  choice.dense = true;
+  choice.convolutions.pop_back();
+  trace->Write(choice);
+  CHECK(file.Text().substr(before) == begin + "\"dense\"}\n");
+}
+
 void AnyNameIsJson() {
   const std::pair<std::string, std::string> names[] = {
       {"", ""},
@@ -142,6 +169,7 @@ void RefusesWhatItCannotWrite() {
 
 int main() {
   return pitc::test::RunTests({{"one line per decision", OneLinePerDecision},
+                               {"one line per convolution", OneLinePerConvolution},
                                {"any name is JSON", AnyNameIsJson},
                                {"sessions share a file", SessionsShareAFile},
                                {"refuses what it cannot write", RefusesWhatItCannotWrite}});

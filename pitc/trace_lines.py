@@ -1,0 +1,167 @@
+"""The lines of a trace: each tells of one decision.
+
+Those of products name live micro-tiles, what each variant was predicted to take, which one ran and
+what it took; those of gated convolutions name live channels (`docs/micro-tiles.md`).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from pitc.errors import UsageError
+from pitc.ir.tile_work import Work
+from pitc.trace_channels import ChannelDecision, ChannelLine
+
+_NODE = re.compile(r"pitc\.(.+)\.(?:contract(?:_right)?|ffn)(?:\.\d+)?", re.DOTALL)
+_Count = Annotated[int, Field(ge=0)]
+_Size = Annotated[int, Field(ge=1)]
+_Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Kind(BaseModel):
+    """Any line: those of convolutions name their channels."""
+
+    channels: Any = None
+
+
+class _Candidate(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    predicted_us: _Amount
+    features: tuple[_Amount, ...]
+
+
+class _Line(BaseModel):
+    """A line, as far as it is looked at here; it may tell more."""
+
+    model_config = ConfigDict(strict=True)
+
+    node: str
+    rows: _Size
+    k: _Size
+    panels: _Size
+    row_block: _Size
+    k_blocks: _Size
+    scanned: bool
+    counts: dict[str, _Count]
+    candidates: dict[str, _Candidate]
+    chosen: str
+    measured_us: _Amount
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "_Line":
+        if self.chosen not in self.candidates:
+            raise ValueError(f"{self.chosen!r} is no candidate")
+        if "elements" not in self.counts:
+            raise ValueError("no number of live elements")
+        if self.counts["elements"] > self.rows * self.k:
+            raise ValueError("more live elements than elements")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One line of a trace.
+
+    Args:
+        node: The contraction, by its name in the source graph.
+        work: What was counted; of a large operand an estimate from a sample.
+        predicted_us: Microseconds by variant, for those on offer.
+        features: Amounts of `pitc.ir.tiles.FEATURES`, by variant.
+        chosen: The variant that ran.
+        measured_us: What it took, microseconds.
+    """
+
+    node: str
+    work: Work
+    predicted_us: Mapping[str, float]
+    features: Mapping[str, tuple[float, ...]]
+    chosen: str
+    measured_us: float
+
+    @property
+    def live(self) -> int:
+        """Elements that are not zero, of the operand that may hold zeros."""
+        return self.work.counts["elements"]
+
+    @property
+    def density(self) -> float:
+        """Share of elements that are not zero."""
+        return self.live / (self.work.rows * self.work.k)
+
+
+def source_node(name: str) -> str:
+    """The source graph's name of a contraction; a name that is not ours stays as it is."""
+    found = _NODE.fullmatch(name)
+    return found[1] if found else name
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The lines of a trace.
+
+    Args:
+        products: Decisions of sparse contractions.
+        channels: Decisions of gated convolutions.
+    """
+
+    products: list[Decision]
+    channels: list[ChannelDecision]
+
+
+def read_lines(path: Path) -> Trace:
+    """Read a trace.
+
+    Raises:
+        UsageError: It cannot be read, or a line of it is no decision.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}", path=path) from error
+    if not lines[-1]:
+        lines.pop()
+    found = Trace([], [])
+    for number, line in enumerate(lines, 1):
+        decision = _decision(path, number, line)
+        if isinstance(decision, Decision):
+            found.products.append(decision)
+        else:
+            found.channels.append(decision)
+    return found
+
+
+def read_trace(path: Path) -> list[Decision]:
+    """Those of sparse contractions in a trace.
+
+    Raises:
+        UsageError: It cannot be read, or a line of it is no decision.
+    """
+    return read_lines(path).products
+
+
+def _decision(path: Path, number: int, text: bytes) -> Decision | ChannelDecision:
+    try:
+        if "channels" in _Kind.model_validate_json(text).model_fields_set:
+            channels = ChannelLine.model_validate_json(text)
+            return ChannelDecision(**channels.model_dump())
+        line = _Line.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = "".join(f"{place}: " for place in first["loc"])
+        reason = first["msg"].removeprefix("Value error, ")
+        hint = "a trace is what PITC_TRACE or the option trace made"
+        text_ = f"line {number} is no decision: {where}{reason}"
+        raise UsageError(text_, path=path, hint=hint) from error
+    return Decision(
+        source_node(line.node),
+        Work(**{field.name: getattr(line, field.name) for field in fields(Work)}),
+        {variant: each.predicted_us for variant, each in line.candidates.items()},
+        {variant: each.features for variant, each in line.candidates.items()},
+        line.chosen,
+        line.measured_us,
+    )
