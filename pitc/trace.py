@@ -32,7 +32,6 @@ __all__ = [
     "Trace",
     "contractions",
     "race_dense",
-    "race_traces",
     "read_lines",
     "read_trace",
     "source_node",
@@ -166,22 +165,6 @@ def take_trace(path: Path) -> list[Decision]:
 
 
 def race_dense(
-    compiled: "CompiledModel",
-    feeds: Mapping[str, np.ndarray],
-    *,
-    rounds: int,
-    seconds: float = float("inf"),
-    keep: Path | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> list[Contraction]:
-    """Sum up what the sparse contractions do in `race_traces`; none on a CPU without kernels."""
-    chosen, dense = race_traces(
-        compiled, feeds, rounds=rounds, seconds=seconds, keep=keep, progress=progress
-    )
-    return contractions(chosen.products, dense.products)
-
-
-def race_traces(
     compiled: "CompiledModel",
     feeds: Mapping[str, np.ndarray],
     *,

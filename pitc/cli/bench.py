@@ -40,7 +40,7 @@ from pitc.errors import MachineError, UsageError, VerificationError
 from pitc.feeds import Case, parse_shapes
 from pitc.machine import cpu_level, cpu_name, installed
 from pitc.session import plain_session, run_session
-from pitc.trace import Contraction, contractions, race_traces
+from pitc.trace import Contraction, contractions, race_dense
 from pitc.trace_channels import Convolution, convolutions
 
 STAGES = ("load", "check", "time")
@@ -124,7 +124,7 @@ def bench_model(
             )
             if trace:
                 steps("trace")
-                chosen, dense = race_traces(
+                chosen, dense = race_dense(
                     compiled,
                     case.feeds,
                     rounds=rounds,
