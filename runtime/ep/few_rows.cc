@@ -12,6 +12,7 @@ namespace {
 constexpr int64_t kPiece = 1024;   // elements of a row of A that are worked on at a time
 constexpr int64_t kColumns = 512;  // columns of A, stored by columns, that have sums, of which
 constexpr int64_t kHeight = 32;    // so many elements are worked on at a time
+constexpr int64_t kAhead = 3072;   // elements that memory is asked for before they are used
 
 using Four = float __attribute__((vector_size(16)));
 using FourInMemory = float __attribute__((vector_size(16), aligned(4), may_alias));

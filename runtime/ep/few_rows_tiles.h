@@ -12,11 +12,26 @@ constexpr int kDotRows = kManyRegisters ? 6 : 4, kDots = kManyRegisters ? 4 : 3;
 constexpr int kTileRows = 6, kTileVectors = kManyRegisters ? 4 : 2;
 constexpr int64_t kTileColumns = kTileVectors * kLanes;
 
-// sums[i * step + r] += the dot product of s[i][0..n) and row r of x, for `count` rows i; n is a
-// multiple of kLanes.
+// The sums of the lanes of four vectors.
+PITC_TARGET inline Four SumLanes(const float* lanes) {
+  Four quarters[4];
+  for (int i = 0; i < 4; ++i) {
+    const float* const from = lanes + i * kLanes;
+    quarters[i] = *reinterpret_cast<const FourInMemory*>(from);
+    for (int l = 4; l < kLanes; l += 4)
+      quarters[i] += *reinterpret_cast<const FourInMemory*>(from + l);
+  }
+  Transpose(quarters);
+  return (quarters[0] + quarters[1]) + (quarters[2] + quarters[3]);
+}
+
+// sums[i * step + r] += the dot product of s[i][0..n) and row r of x, and that of last[i] and row r
+// of x_last, kLanes elements each, unless x_last is null; for `count` rows i, n a multiple of
+// kLanes.
 template <int kRows>
-PITC_TARGET void AddDots(const float* const* s, int64_t count, const float* x, int64_t x_step,
-                         int64_t n, float* sums, int64_t step) {
+PITC_TARGET void AddDots(const float* const* s, const float* x, int64_t x_step, int64_t n,
+                         const float* last, const float* x_last, int64_t count, float* sums,
+                         int64_t step) {
   constexpr int kFound = (kDotRows * kRows + 3) / 4 * 4;
   Vector sum[kDotRows][kRows];
   for (int i = 0; i < kDotRows; ++i) {
@@ -31,6 +46,14 @@ PITC_TARGET void AddDots(const float* const* s, int64_t count, const float* x, i
       for (int r = 0; r < kRows; ++r) sum[i][r] += w * v[r];
     }
   }
+  if (x_last) {
+    for (int i = 0; i < kDotRows; ++i) {
+      Vector w = *reinterpret_cast<const InMemory*>(last + i * kLanes);
+      PITC_KEEP(w);
+      for (int r = 0; r < kRows; ++r)
+        sum[i][r] += w * *reinterpret_cast<const InMemory*>(x_last + r * kLanes);
+    }
+  }
   float lanes[kFound * kLanes], found[kFound];
   for (int i = 0; i < kDotRows; ++i) {
     for (int r = 0; r < kRows; ++r)
@@ -38,21 +61,23 @@ PITC_TARGET void AddDots(const float* const* s, int64_t count, const float* x, i
   }
   for (int i = kDotRows * kRows; i < kFound; ++i)
     *reinterpret_cast<InMemory*>(lanes + i * kLanes) = Vector{};
-  for (int i = 0; i < kFound; i += 4) {
-    Four quarters[4];
-    for (int j = 0; j < 4; ++j) {
-      const float* const from = lanes + (i + j) * kLanes;
-      quarters[j] = *reinterpret_cast<const FourInMemory*>(from);
-      for (int l = 4; l < kLanes; l += 4)
-        quarters[j] += *reinterpret_cast<const FourInMemory*>(from + l);
-    }
-    Transpose(quarters);
-    *reinterpret_cast<FourInMemory*>(found + i) =
-        (quarters[0] + quarters[1]) + (quarters[2] + quarters[3]);
-  }
+  for (int i = 0; i < kFound; i += 4)
+    *reinterpret_cast<FourInMemory*>(found + i) = SumLanes(lanes + i * kLanes);
   for (int64_t i = 0; i < count; ++i) {
     for (int r = 0; r < kRows; ++r) sums[i * step + r] += found[i * kRows + r];
   }
+}
+
+// The last kLanes elements of a row of n, of which only the last `rest` count: 0 in front of them.
+PITC_TARGET void CopyLast(const float* s, const float* factor, int64_t n, int64_t rest, float* to) {
+  if (n < kLanes) {
+    std::fill_n(to, kLanes - rest, 0.0f);
+    return CopyProduct(s, factor, rest, to + kLanes - rest);
+  }
+  Vector last = *reinterpret_cast<const InMemory*>(s + n - kLanes);
+  if (factor) last *= *reinterpret_cast<const InMemory*>(factor + n - kLanes);
+  *reinterpret_cast<InMemory*>(to) = last;
+  std::fill_n(to, kLanes - rest, 0.0f);  // what may be Inf or NaN as well
 }
 
 // Rows of A that lie behind each other: dot products.
@@ -60,52 +85,49 @@ PITC_TARGET void MultiplyRows(const float* x, int64_t rows, const StoredMatrix& 
                               int64_t step) {
   const Blocks groups = EvenBlocks(rows, kDots, 1);
   const int64_t whole = a.k / kLanes * kLanes, rest = a.k - whole;
-  float x_rest[kFewRows * kLanes], s_rest[kDotRows * kLanes] = {}, product[kDotRows * kPiece];
-  for (int64_t r = 0; r < rows && rest; ++r) {
-    std::fill_n(x_rest + r * kLanes, kLanes, 0.0f);
-    std::copy_n(x + r * a.k + whole, rest, x_rest + r * kLanes);
-  }
+  float x_last[kFewRows * kLanes], s_last[kDotRows * kLanes], product[kDotRows * kPiece];
+  for (int64_t r = 0; r < rows && rest; ++r)
+    CopyLast(x + r * a.k, nullptr, a.k, rest, x_last + r * kLanes);
   for (int64_t i = 0; i < a.count; i += kDotRows) {
     const int64_t here = std::min<int64_t>(kDotRows, a.count - i);
-    const float* s[kDotRows];
-    const auto add = [&](const float* y, int64_t y_step, int64_t n) PITC_TARGET {
+    const auto row_of = [&](int64_t j) { return i + std::min(j, here - 1); };  // the last one again
+    for (int64_t j = 0; j < kDotRows && rest; ++j) {
+      const float* const factor = a.factor ? a.Row(a.factor, row_of(j)) : nullptr;
+      CopyLast(a.Row(a.a, row_of(j)), factor, a.k, rest, s_last + j * kLanes);
+    }
+    for (int64_t j = 0; j < here; ++j) std::fill_n(sums + (i + j) * step, rows, 0.0f);
+    int64_t k = 0, n;
+    do {
+      n = std::min(kPiece, whole - k);
+      const float* s[kDotRows];
+      for (int64_t j = 0; j < kDotRows; ++j) {
+        s[j] = a.Row(a.a, row_of(j)) + k;
+        if (!a.factor) continue;
+        CopyProduct(s[j], a.Row(a.factor, row_of(j)) + k, n, product + j * kPiece);
+        s[j] = product + j * kPiece;
+      }
       for (int64_t g = 0; g < groups.Count(); ++g) {
         const int64_t first = groups.Begin(g);
-        const float* const with = y + first * y_step;
+        const float *const with = x + first * a.k + k, *const end = rest && k + n == whole
+                                                                        ? x_last + first * kLanes
+                                                                        : nullptr;
         float* const to = sums + i * step + first;
         switch (groups.End(g) - first) {
           case 1:
-            AddDots<1>(s, here, with, y_step, n, to, step);
+            AddDots<1>(s, with, a.k, n, s_last, end, here, to, step);
             break;
           case 2:
-            AddDots<2>(s, here, with, y_step, n, to, step);
+            AddDots<2>(s, with, a.k, n, s_last, end, here, to, step);
             break;
           case 3:
-            AddDots<3>(s, here, with, y_step, n, to, step);
+            AddDots<3>(s, with, a.k, n, s_last, end, here, to, step);
             break;
           default:
-            AddDots<kDots>(s, here, with, y_step, n, to, step);
+            AddDots<kDots>(s, with, a.k, n, s_last, end, here, to, step);
         }
       }
-    };
-    for (int64_t j = 0; j < here; ++j) std::fill_n(sums + (i + j) * step, rows, 0.0f);
-    for (int64_t k = 0, n; k < a.k; k += n) {
-      const bool last = k >= whole;
-      n = last ? rest : std::min(kPiece, whole - k);
-      for (int64_t j = 0; j < kDotRows; ++j) {
-        const int64_t row = i + std::min(j, here - 1);  // the last one again where there are few
-        s[j] = a.Row(a.a, row) + k;
-        if (!a.factor && !last) continue;
-        float* const to = last ? s_rest + j * kLanes : product + j * kPiece;
-        CopyProduct(s[j], a.factor ? a.Row(a.factor, row) + k : nullptr, n, to);
-        s[j] = to;
-      }
-      if (last) {
-        add(x_rest, kLanes, kLanes);
-      } else {
-        add(x + k, a.k, n);
-      }
-    }
+      k += n;
+    } while (k < whole);
   }
 }
 
@@ -257,8 +279,12 @@ PITC_TARGET void MultiplyColumns(const float* x, int64_t rows, const StoredMatri
   }
 }
 
+#include "few_rows_one.h"
+
 PITC_TARGET void Multiply(const float* x, int64_t rows, const StoredMatrix& a, float* sums,
                           int64_t step) {
+  if (rows == 1)
+    return a.columns ? MultiplyColumnsByOne(x, a, sums, step) : MultiplyRowsByOne(x, a, sums, step);
   if (a.columns) return MultiplyColumns(x, rows, a, sums, step);
   MultiplyRows(x, rows, a, sums, step);
 }

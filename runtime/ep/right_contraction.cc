@@ -5,6 +5,7 @@
 
 #include "few_rows.h"
 #include "index.h"
+#include "micro_tile_sample.h"
 #include "panels.h"
 #include "sparse_operand.h"
 
@@ -15,13 +16,41 @@ constexpr int64_t kCallPanels = kTurnedColumns / kPanelWidth;
 constexpr int64_t kPartRows = 256;  // rows of A that are worth making a panel of S again
 constexpr int64_t kFewColumns =
     512;  // of S at a time: long pieces, and sums in the first-level cache
-constexpr int64_t kWholePanels = 4;  // so many elements of panels are made while one is listed
+constexpr int64_t kFewPerCopy = 96;  // rows in place that take a copy longer than by panels
+constexpr int64_t kGlance = 64;      // a glance at S reads one element in so many
 constexpr int64_t kTasks = 16;       // enough for the threads that there are
 
 // How much of S is looked at before the decision: one row of S^T costs what one row of A does.
 int64_t SampledRows(const LeftRows& left, const StoredMatrix& right) {
   return std::max(std::clamp<int64_t>(left.count, 128, 256),
                   std::min(left.count, right.count / 32));
+}
+
+// What is read and written besides what the kernels do, in elements that are read and listed; as
+// measured. Lists read lines that live again, and by columns copy the squares around them first.
+void SetCopied(const LeftRows& left, const StoredMatrix& right, Work* work) {
+  const int64_t size = right.count * right.k, t = left.count;
+  const int64_t lines = std::min(size, kSegmentWidths[0] * work->counts.segments[0]);
+  const int64_t again = right.columns ? lines + size / 8 : lines / 4;
+  work->dense_copied = t <= MostFewRows(right) ? size * t / kFewPerCopy : size;
+  work->sparse_copied = t * (left.k + right.count) + again;
+  if (!right.factor) return;
+  work->dense_copied += size / 2;
+  work->sparse_copied += size / 4 + again;
+}
+
+// The work if all of S were as what a glance sees: few rows are done before more could be counted.
+Work Guess(CpuLevel level, const LeftRows& left, const StoredMatrix& right, const Work& unseen) {
+  Work work = unseen;
+  work.counts = SampleMicroTiles(level, right, kGlance);
+  work.live_columns = right.k;
+  work.live_runs[0] = 1;
+  for (int i = 0; i < 3; ++i) {
+    work.live_pieces[i] = (right.k + kSegmentWidths[i] - 1) / kSegmentWidths[i];
+    work.live_runs[i + 1] = 1;
+  }
+  SetCopied(left, right, &work);
+  return work;
 }
 
 // A^T in panels, or null where not all of it is finite.
@@ -55,11 +84,14 @@ void RightContraction::Run(const RunContext& run, const LeftRows& left, const St
   work.turned = true;
   work.dense_rows = left.count;
   work.dense_panels = PanelCount(right.count);
-  const bool in_place = left.count <= MostFewRows(right);
-  work.dense_copied = in_place ? 0 : right.count * right.k / kWholePanels;
-  work.sparse_copied = left.count * (left.k + right.count) + right.count * right.k;
-  if (IsWorthALook(costs_, work, options_)) operand.Count(&work, scratch);
+  SetCopied(left, right, &work);
+  const bool dense = IsDense(left, right, work);
+  if (!dense || options_.trace) {
+    operand.Count(&work, scratch);
+    SetCopied(left, right, &work);
+  }
   Decision decision(costs_, work, options_);
+  if (dense) decision.ChooseDense();
   const float* packed = nullptr;
   if (decision.variant() != Variant::kDense) {
     packed = PackLeft(run, level_, left, scratch);
@@ -86,6 +118,15 @@ void RightContraction::Run(const RunContext& run, const LeftRows& left, const St
   };
   operand.Each(decision.variant(), work, kCallPanels, task);
   decision.Done();
+}
+
+bool RightContraction::IsDense(const LeftRows& left, const StoredMatrix& right,
+                               const Work& unseen) const {
+  if (options_.variant) return false;
+  // One row of A is done when the lists would be read for the first time.
+  if (left.count == 1 || Select(costs_, unseen).variant == Variant::kDense) return true;
+  return left.count <= MostFewRows(right) &&
+         Select(costs_, Guess(level_, left, right, unseen)).variant == Variant::kDense;
 }
 
 void RightContraction::Finish(const float* sums, int64_t rows, int64_t first_column,

@@ -28,6 +28,9 @@ class RightContraction {
            const float* bias, const Target& target) const;
 
  private:
+  // True where nothing that lists could skip is worth counting all that lives; `unseen` is the work
+  // if nothing lived.
+  bool IsDense(const LeftRows& left, const StoredMatrix& right, const Work& unseen) const;
   void RunDense(const RunContext& run, const LeftRows& left, const StoredMatrix& right,
                 const float* bias, const Target& target) const;
   void RunFew(const RunContext& run, const LeftRows& left, const StoredMatrix& right,

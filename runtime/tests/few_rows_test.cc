@@ -88,7 +88,7 @@ void OddNumbers() {
     DetectorCase c = WholeNumbers(random, 1 + random.Below(30), 1 + random.Below(40));
     for (int64_t i = random.Below(3); i >= 0; --i)
       c.a[static_cast<size_t>(random.Below(c.rows * c.k))] = odd[random.Below(4)];
-    Check(c, random, 1 + random.Below(kFewRows), equal);
+    Check(c, random, round % 2 ? 1 : 1 + random.Below(kFewRows), equal);
   }
 }
 

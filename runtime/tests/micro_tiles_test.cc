@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "check.h"
+#include "micro_tile_sample.h"
 #include "micro_tiles_check.h"
 
 using pitc::BitWords;
@@ -266,6 +267,56 @@ void DeadRowsAreNotRead() {
   }
 }
 
+// Squares that are all alike tell exactly what lives, whichever are read; no other element of A is.
+void Samples() {
+  Random random(19);
+  for (int round = 0; round < 60; ++round) {
+    DetectorCase c;
+    c.rows = 64 * (1 + random.Below(6)), c.k = 64 * (1 + random.Below(12));
+    c.first = random.Below(2) * 3;
+    c.at_begin = random.Below(2);
+    if (random.Below(2)) c.columns = c.first + c.rows + random.Below(2) * 5;
+    const auto squares = [&](int64_t dead_of_100) {
+      std::vector<float> square(64 * 64), all;
+      for (float& x : square) x = random.Below(100) < dead_of_100 ? 0.0f : 2.0f;
+      for (int64_t at = 0; at < c.rows * c.k; ++at)
+        all.push_back(square[static_cast<size_t>(at / c.k % 64 * 64 + at % c.k % 64)]);
+      return all;
+    };
+    c.a = squares(97);
+    if (random.Below(2)) c.factor = squares(50);
+    const pitc::MicroTileCounts counts = pitc::test::Answers(c).counts;
+    pitc::test::StoredCase stored(c);
+    for (CpuLevel level : Levels()) {
+      for (int64_t share : {1, 7, 1000000}) {
+        const auto sampled = SampleMicroTiles(level, stored.Matrix(), share);
+        const bool same = !memcmp(&sampled, &counts, sizeof counts);
+        if (!same) printf("%s, one of %d: %s\n", Name(level), int(share), Describe(c).c_str());
+        CHECK(same);
+      }
+    }
+  }
+}
+
+// Nothing, all, and what lives in one part alone; squares at the edges are short.
+void SampledParts() {
+  for (CpuLevel level : Levels()) {
+    for (int64_t rows : {1, 63, 65, 640, 700}) {
+      for (int64_t k : {1, 63, 65, 900, 1000}) {
+        Guarded<float> a(rows * k);
+        const pitc::StoredMatrix matrix{a.data(), nullptr, rows, k};
+        std::fill_n(a.data(), rows * k, 0.0f);
+        CHECK(SampleMicroTiles(level, matrix, 8).elements == 0);
+        std::fill_n(a.data(), rows * k / 2, 1.0f);
+        const int64_t half = SampleMicroTiles(level, matrix, 4).elements;
+        CHECK(rows < 640 || k < 900 || (half > rows * k * 2 / 5 && half < rows * k * 3 / 5));
+        std::fill_n(a.data(), rows * k, 1.0f);
+        CHECK(SampleMicroTiles(level, matrix, 8).elements == rows * k);
+      }
+    }
+  }
+}
+
 // Places beyond 2^32 bytes and 2^31 elements, where the system lends so many addresses.
 void FarRows() {
   const int64_t k = 70001, words = BitWords(k);
@@ -305,5 +356,7 @@ int main() {
                                {"counts add up", CountsAddUp},
                                {"many rows", ManyRows},
                                {"dead rows are not read", DeadRowsAreNotRead},
+                               {"samples", Samples},
+                               {"sampled parts", SampledParts},
                                {"far rows", FarRows}});
 }

@@ -258,6 +258,45 @@ void TellsWhatItChose() {
   }
 }
 
+// Few rows: what runs without a trace is what a trace tells. One row is dense, as few zeros are.
+void FewRowsChooseAtAGlance() {
+  const Library library(PITC_TEST_LIBRARY);
+  const TraceFile trace;
+  constexpr int64_t kK = 69, kN = 2100;
+  for (const char* stored : {"kn", "nk"}) {
+    for (const char* factor : {"0", "1"}) {
+      const PlanCase c =
+          PlanCase("contract_right").With(kK, kN, {{"stored", stored}, {"factor", factor}});
+      const auto told = c.Make(library, {{"trace", trace.Path()}}), untold = c.Make(library);
+      const std::vector<int64_t> dims =
+          stored[0] == 'k' ? std::vector<int64_t>{kK, kN} : std::vector<int64_t>{kN, kK};
+      const auto chosen_for = [&](int64_t rows, const OrtValue& matrix) {
+        std::vector<OrtValue> inputs{Floats({rows, kK}, 0.3f), matrix};
+        if (Body(c).factor) inputs.push_back(Floats(dims, 1.1f));
+        const std::vector<OrtValue> got = told->Run(inputs);
+        const std::string variant = Chosen(trace.Take().at(0));
+        CHECK(Same(got[0], Expected(c, inputs)));
+        CHECK(got == untold->Run(inputs) && got == Make(library, c, variant)->Run(inputs));
+        return variant;
+      };
+      const auto chosen = [&](int64_t rows, int64_t each) {
+        return chosen_for(rows, Floats(dims, 0.7f, each));
+      };
+      CHECK(chosen(1, 1) == "dense" && chosen(1, 997) == "dense" && chosen(1, 1 << 20) == "dense");
+      for (int64_t rows : {32, 40, 48, 49}) {
+        CHECK(chosen(rows, 1) == "dense" && chosen(rows, 2) == "dense");
+        CHECK(chosen(rows, 997) != "dense");
+      }
+      // Of so small a matrix the first square is all that is seen.
+      OrtValue misleading = Floats(dims, 0.7f, 997);
+      for (int64_t at = 0; at < 64 * 64; at += 2)
+        Set(&misleading, at / 64 * dims[1] + at % 64, 0.7f);
+      CHECK(chosen_for(40, misleading) == "dense");
+      CHECK(chosen_for(49, misleading) != "dense");
+    }
+  }
+}
+
 // Without prices, dense is all there is.
 void WithoutPrices() {
   const Library library(PITC_TEST_LIBRARY);
@@ -368,6 +407,7 @@ int main() {
                                {"many columns", ManyColumns},
                                {"a large matrix", LargeMatrix},
                                {"tells what it chose", TellsWhatItChose},
+                               {"few rows choose at a glance", FewRowsChooseAtAGlance},
                                {"without prices", WithoutPrices},
                                {"samples", Samples},
                                {"names wrong inputs", NamesWrongInputs},
