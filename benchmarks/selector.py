@@ -17,7 +17,7 @@ from rich.table import Table
 
 from benchmarks.machine import machine_facts
 from benchmarks.report import RESULTS
-from pitc.ir.tiles import VARIANTS
+from pitc.ir.tiles import VARIANTS, TileTable
 from pitc.machine import cpu_level
 from pitc.options import LEVELS
 from pitc.tiles.find import tables_in_force
@@ -28,7 +28,7 @@ from pitc.timing import one_core
 
 SCHEMA = 1
 GOOD, GOAL = 1.05, 0.95  # a regret, and the share of points that are to have none larger
-CASES_PER_SIZE = 10
+CASES_PER_SIZE = 4
 EXTENTS = (200, 6000)
 MOST_STEPS = 1 << 32  # multiply-adds of the dense product
 
@@ -75,10 +75,10 @@ def random_cases(points: int, seed: int) -> list[list[Case]]:
     return found
 
 
-def measure(cases: list[Case], level: str, rounds: int) -> list[Outcome]:
-    """Run cases of one size with every variant, with the prices in force."""
+def measure(cases: list[Case], level: str, rounds: int, table: TileTable) -> list[Outcome]:
+    """Run cases of one size with every variant; the table predicts."""
     found = []
-    with contractions(cases[0].k, cases[0].n, level, tables_in_force().table) as products:
+    with contractions(cases[0].k, cases[0].n, level, table) as products:
         for i, case in enumerate(cases):
             shape = (case.rows, case.k)
             a = operand(np.random.default_rng(i), shape, case.pattern, case.density)
@@ -121,9 +121,12 @@ def show(outcomes: list[Outcome], worst: int = 10) -> Table:
 
 def command(
     points: Annotated[int, typer.Option(min=1, help="Random contractions.")] = 200,
-    rounds: Annotated[int, typer.Option(min=1, help="Undisturbed runs of each variant.")] = 16,
+    rounds: Annotated[int, typer.Option(min=1, help="Undisturbed runs of each variant.")] = 48,
     level: Annotated[str, typer.Option(help="CPU level of the kernels.")] = "",
     seed: Annotated[int, typer.Option(help="Of the contractions.")] = 1,
+    tiles: Annotated[
+        Path | None, typer.Option(help="Tile table.", show_default="the one in force")
+    ] = None,
     json_file: Annotated[
         Path, typer.Option("--json", help="The result.", show_default="benchmarks/results")
     ] = RESULTS / "selector.json",
@@ -131,17 +134,17 @@ def command(
     """Compare the selector's choices with the best ones in hindsight."""
     console = Console()
     chosen = LEVELS[level or cpu_level() or "v3"]
+    tables = tables_in_force(tiles)
     outcomes: list[Outcome] = []
     with one_core():
         for group in random_cases(points, seed):
             console.print(f"  {len(outcomes)}/{points} {group[0].k} x {group[0].n}", style="dim")
-            outcomes += measure(group, chosen, rounds)
+            outcomes += measure(group, chosen, rounds, tables.table)
     told = summary(outcomes)
     console.print(show(outcomes))
     console.print(told)
-    found = tables_in_force()
     body = {"schema": SCHEMA, "case": {"name": "selector", "level": chosen, "seed": seed}}
-    body |= {"machine": machine_facts(), "tiles": found.origins[chosen], "summary": told}
+    body |= {"machine": machine_facts(), "tiles": tables.origins[chosen], "summary": told}
     body |= {"outcomes": [asdict(o) for o in outcomes]}
     json_file.write_text(json.dumps(body, indent=1, sort_keys=True) + "\n")
 

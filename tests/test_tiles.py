@@ -288,6 +288,10 @@ def test_features_follow_the_kernels() -> None:
         w = work(columns=columns, tile32=tile32, tile8=tile8)
         assert amount("row", "reread", w) == 5 * far
         assert amount("row", "reread", replace(w, k_blocks=2)) == 0
+    counts = work().counts | {"columns": 768, "tile32": 9000, "tile8": 9000}
+    for columns, far in ((768, 0), (769, 9000)):
+        w = replace(work(), k=900, k_blocks=2, counts=counts | {"columns": columns})
+        assert amount("row", "reread", w) == 5 * far
     for variant in VARIANTS:
         assert amount(variant, "uncached", work(rows=6553)) == 0
         assert amount(variant, "uncached", work(rows=6554)) == 5 * 6554
@@ -322,14 +326,15 @@ def test_factors_are_found() -> None:
     costs = {v: VariantCost((10**8, *(10**5,) * (len(FEATURES) - 1))) for v in ("dense", "row")}
     points = [p.counted() for p in points_of(costs, 0)]
     shapes = shape_weights(points)
+    many = np.tile(shapes, (20, 1))
     known = [tuple(int(f) for f in rng.integers(900, 1100, FACTORS)) for _ in range(3)]
     for factors in known:
         want = [factor_of(factors, w) for w in points]
         np.testing.assert_allclose(factors_at(shapes, factors), want)
-    left = np.log(np.stack([factors_at(shapes, f) for f in known], axis=1))
-    slow = rng.standard_normal((len(points), 1))
-    found = fit_factors(shapes, left + slow, np.ones_like(left))
-    told = np.log(np.stack([factors_at(shapes, f) for f in found], axis=1))
+    left = np.log(np.stack([factors_at(many, f) for f in known], axis=1))
+    slow = rng.standard_normal((len(many), 1))
+    found = fit_factors(many, left + slow, np.ones_like(left))
+    told = np.log(np.stack([factors_at(many, f) for f in found], axis=1))
     compared = (told - told[:, :1]) - (left - left[:, :1])
     assert np.abs(left - left[:, :1]).mean() > 0.05 > 0.01 > np.abs(compared).mean()
     assert fit_factors(shapes[:1], left[:1, :1], np.ones((1, 1))) == [(UNIT,) * FACTORS]

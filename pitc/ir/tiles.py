@@ -62,6 +62,8 @@ HIGHEST_PRICE = 1 << 50
 TILE_ROWS, PAIR_ROWS, LISTED_ROWS = 6, 2, 4
 NEAR_ROWS = 64
 """Rows of two panels that stay in the first-level cache."""
+NEAR_BLOCK = 384
+"""Most rows of a k block that mostly stay there."""
 CHUNK = 64
 """Entries of a list that a register tile of a group of rows takes at a time."""
 LARGE_ROWS = 1 << 15
@@ -199,11 +201,12 @@ def _sparse(variant: str, work: Work) -> dict[str, float]:
 def _far_rows(work: Work) -> int:
     """How many rows of B the row lists find in the second-level cache, of each panel.
 
-    They find the others in the first-level cache: k blocks are cut so that all stay there; else
-    all of 32 or 8 neighbouring rows of A do, if these need few.
+    They find the others in the first-level cache: short k blocks are cut so that all stay there;
+    else all of 32 or 8 neighbouring rows of A do, if these need few.
     """
     counts = work.counts
-    if work.k_blocks > 1 or counts["columns"] <= NEAR_ROWS:
+    in_near_blocks = work.k_blocks > 1 and counts["columns"] <= NEAR_BLOCK * work.k_blocks
+    if in_near_blocks or counts["columns"] <= NEAR_ROWS:
         return 0
     for name in ("tile32", "tile8"):
         if counts[name] <= NEAR_ROWS * -(-work.rows // TILE_HEIGHTS[name]):

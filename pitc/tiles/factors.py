@@ -14,7 +14,7 @@ from pitc.ir.tile_work import Work
 
 Array = npt.NDArray[np.float64]
 
-RIDGE = 1.0
+RIDGE = 10.0
 """So many points at a knot, and half of what they tell is believed."""
 
 

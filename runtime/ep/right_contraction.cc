@@ -26,7 +26,7 @@ int64_t SampledRows(const LeftRows& left, const StoredMatrix& right) {
                   std::min(left.count, right.count / 32));
 }
 
-// What is read and written besides what the kernels do, in elements that are read and listed; as
+// What is read and written besides what the kernels do, in elements that are copied; as
 // measured. Lists read lines that live again, and by columns copy the squares around them first.
 void SetCopied(const LeftRows& left, const StoredMatrix& right, Work* work) {
   const int64_t size = right.count * right.k, t = left.count;

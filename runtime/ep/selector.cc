@@ -13,6 +13,7 @@ constexpr double kFemtosecondsPerMicrosecond = 1e9;
 constexpr int64_t kTileRows = 6, kPairRows = 2;  // of a register tile on the dense path
 constexpr int64_t kListedRows = 4;               // and of one over listed micro-tiles
 constexpr int64_t kNearRows = 64;       // rows of two panels that stay in the first-level cache
+constexpr int64_t kNearBlock = 384;     // most rows of B of a k block that mostly stay there
 constexpr double kChunk = 64;           // entries that a tile of a group of rows takes at a time
 constexpr double kLargeRows = 1 << 15;  // rows of panels of a C that is larger than caches
 
@@ -85,10 +86,11 @@ Features DenseFeatures(const Work& w) {
 }
 
 // How many rows of B the row lists find in the second-level cache, of each panel. They find the
-// others in the first-level cache: k blocks are cut so that all stay there; else all of 32 or 8
-// neighbouring rows of A do, if these need few.
+// others in the first-level cache: short k blocks are cut so that all stay there; else all of 32 or
+// 8 neighbouring rows of A do, if these need few.
 double FarRows(const Work& w) {
-  if (w.k_blocks > 1 || w.live_columns <= kNearRows) return 0;
+  const bool in_near_blocks = w.k_blocks > 1 && (w.live_columns - 1) / kNearBlock < w.k_blocks;
+  if (in_near_blocks || w.live_columns <= kNearRows) return 0;
   for (int place : {1, 0}) {
     const int64_t strips = w.counts.strips[place];
     if (strips <= kNearRows * Ceil(w.rows, kStripHeights[place]))
@@ -111,11 +113,11 @@ double Femtoseconds(Variant variant, const Features& features, const int64_t* pr
          (overlap ? std::sqrt(streamed * streamed + computed * computed) : streamed + computed);
 }
 
-// Of an element that is copied outside the lists: what it costs to read and to list one.
+// Of an element that is copied outside the lists: it is read, and written to a line that is read
+// before it is written back.
 double CopyPrice(const CostTable& table) {
-  const int64_t* prices = table.lines[static_cast<int>(Variant::kRow)].prices;
-  return static_cast<double>(prices[static_cast<int>(Feature::kScanned)] +
-                             prices[static_cast<int>(Feature::kListed)]);
+  const CostTable::Line& row = table.lines[static_cast<int>(Variant::kRow)];
+  return 3 * static_cast<double>(row.prices[static_cast<int>(Feature::kScanned)]);
 }
 
 }  // namespace

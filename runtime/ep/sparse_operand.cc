@@ -13,9 +13,6 @@ constexpr int64_t kGroup = 32;         // rows of the highest micro-tile
 constexpr int64_t kColumnGroup = 64;   // rows of an A stored by columns that share its lines
 constexpr int64_t kScanColumns = 512;  // of such an A: bits of a line
 constexpr int64_t kListRows = 2048;    // rows that share lists, and a pass over B
-constexpr double kRunEntries = 13;     // of a row in a k block, measured: B stays near, runs long
-constexpr int64_t kNearWords = 3;      // of k: longest block whose rows of B the first cache holds
-constexpr int64_t kFarWords = 16;      // shortest one where they come from the second one anyhow
 constexpr int64_t kListed = 1 << 30;   // elements of A per block of rows: lists count in int32
 constexpr int64_t kWave = 1 << 24;     // elements of A whose lists exist at the same time
 constexpr double kSerialSteps = 3e4;
@@ -26,12 +23,26 @@ int64_t RowsPerBlock(int64_t rows, int64_t k) {
   return EvenBlocks(rows, most, kGroup).size;
 }
 
-// How many k share a list of a row, a multiple of 64: few where many are live.
-int64_t KBlock(const Work& work) {
-  const double live = static_cast<double>(std::max<int64_t>(work.counts.elements, 1)) /
-                      (static_cast<double>(work.rows) * static_cast<double>(work.k));
-  auto words = static_cast<int64_t>(std::min(kRunEntries / live / 64 + 0.5, 1e9));
-  if (words > kNearWords) words = std::max(words, kFarWords);
+// How long k blocks of row lists are, in rows of B that are used and in entries of a row; measured.
+struct NearBlocks {
+  double rows;     // so many stay in the first cache, beside the rest
+  double entries;  // shorter runs are not worth a block
+  double most;     // with more rows they come from the second cache anyhow
+};
+constexpr NearBlocks kNearBlocks[] = {{64, 13, 192}, {192, 20, 384}};  // v4; v3, half as wide
+constexpr double kFarRows = 1024;                                      // half of the second cache
+
+// How many k share a list of a row, a multiple of 64: few where many live.
+int64_t KBlock(CpuLevel level, const Work& work) {
+  const NearBlocks& near = kNearBlocks[level != CpuLevel::kV4];
+  const auto share = [](int64_t live, int64_t all) {
+    return static_cast<double>(std::max<int64_t>(live, 1)) / static_cast<double>(all);
+  };
+  const double used = share(work.live_columns, work.k),
+               live = share(work.counts.elements, work.k) / static_cast<double>(work.rows);
+  double block = std::max(near.rows / used, near.entries / live);
+  if (block * used > near.most) block = std::max(block, kFarRows / used);
+  const auto words = static_cast<int64_t>(std::min(block / 64 + 0.5, 1e9));
   const int64_t all = BitWords(work.k);
   return (2 * words > all ? all : std::max<int64_t>(words, 1)) * 64;
 }
@@ -126,7 +137,7 @@ void SparseOperand::Count(Work* work, Arena::Scope& scratch) {
     work->scanned = false;
     if (!bits_) bits_ = found;
   }
-  const int64_t k_block = KBlock(*work);
+  const int64_t k_block = KBlock(level_, *work);
   work->k_blocks = (k + k_block - 1) / k_block;
 }
 
@@ -152,7 +163,7 @@ void SparseOperand::Each(Variant variant, const Work& work, int64_t task_panels,
       const int64_t begin = blocks.Begin(i);
       const StoredMatrix part = matrix_.Part(begin, blocks.End(i) - begin);
       const DetectedRows rows{part, here + (begin - first) * words};
-      lists.emplace_back(level_, variant, rows, KBlock(work), relu_);
+      lists.emplace_back(level_, variant, rows, KBlock(level_, work), relu_);
     }
     run_.Each(count, true, [&](int64_t i) { lists[i].Count(); });
     for (BlockLists& l : lists) l.Take(scratch);
