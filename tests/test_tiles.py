@@ -288,7 +288,7 @@ def test_features_follow_the_kernels() -> None:
         w = work(columns=columns, tile32=tile32, tile8=tile8)
         assert amount("row", "reread", w) == 5 * far
         assert amount("row", "reread", replace(w, k_blocks=2)) == 0
-    counts = work().counts | {"columns": 768, "tile32": 9000, "tile8": 9000}
+    counts = dict(work().counts) | {"columns": 768, "tile32": 9000, "tile8": 9000}
     for columns, far in ((768, 0), (769, 9000)):
         w = replace(work(), k=900, k_blocks=2, counts=counts | {"columns": columns})
         assert amount("row", "reread", w) == 5 * far
