@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from pitc.ir import region
-from pitc.ir.constant import NEG, NZ, TOP, VERY_NEGATIVE, ZN, Constant
+from pitc.ir.constant import NEG, NZ, TOP, MASKED, ZN, Constant
 from pitc.ir.expr import Combine, Reducer, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
@@ -138,7 +138,7 @@ def limits() -> str:
         ["times that where images are moved", regions.IMAGE_PRICE],
         ["bytes moved in the time that moving images takes to start", regions.START_BYTES],
         ["elements that an unknown size counts for", regions.SYMBOL_ESTIMATE],
-        ["the weakest score that masks use", f"{VERY_NEGATIVE:g}"],
+        ["the weakest score that masks use", f"{MASKED:g}"],
     ]
     return table(["limit", "value"], rows)
 
@@ -190,4 +190,4 @@ def test_the_numbers_of_the_row_guard() -> None:
         return float(np.exp(np.float64(difference)).astype(np.float32))
 
     assert weight(-104) == 0 < weight(-103.9)
-    assert VERY_NEGATIVE + 9896 == -104
+    assert MASKED + 9896 == -104

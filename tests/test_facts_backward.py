@@ -72,7 +72,7 @@ def test_with_the_promise_every_padded_row_is_dead(fill: float, form: str) -> No
 
 def test_without_the_guard_an_all_masked_row_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The audit catches a softmax fact that forgets rows of masked keys only."""
-    monkeypatch.setattr(softmax, "_some_key", lambda expr, masked: [EVERYWHERE])
+    monkeypatch.setattr(softmax, "spared_rows", lambda view, expr: [EVERYWHERE])
     graph, given_up = analysed(_encoder(-1e9, "where"), "mask")
     result = checked(graph, given_up, "mask")
     assert any("fill 0" in text for text in result.failures)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.graph import GraphBuilder
-from pitc.ir.constant import NEG, ZN
+from pitc.ir.constant import SCORE, ZN, is_hidden
 from pitc.ir.graph import Graph
 from tests.fact_check import analysed, built, fills, only, proven, rows
 
@@ -59,7 +59,8 @@ def test_every_mask_dialect_reaches_the_softmax(dialect: str) -> None:
         g.output(p, "p", np.float32, ("batch", "rows", "seq"))
 
     graph = proven(built(make), "mask")
-    assert ("mask[d0, d2] == 0", NEG) in fills(graph, only(graph, "Add"))
+    terms = dict(fills(graph, only(graph, "Add")))
+    assert is_hidden(terms["mask[d0, d2] == 0"]) and terms["mask[d0, d2] != 0"] == SCORE
     # an all-masked row is uniform, so the zero needs a live key
     assert fills(graph, "p") == {("mask[d0, d2] == 0 and some j: mask[d0, j] != 0", 0)}
     assert any("softmax" in text for text in graph.assumptions)
@@ -113,7 +114,7 @@ def test_a_causal_mask_is_a_test_of_positions() -> None:
     assert fills(graph, "p") == {("-d1+d2-1 >= 0", 0)}  # every row keeps its own key
 
 
-def test_a_condition_that_is_partly_known_leaves_no_key_for_live() -> None:
+def test_a_condition_that_is_partly_known_is_tested_itself() -> None:
     """Half of the mask is unknown: a key that the known half spares may be masked all the same."""
 
     def make(g: GraphBuilder) -> None:
@@ -127,10 +128,11 @@ def test_a_condition_that_is_partly_known_leaves_no_key_for_live() -> None:
 
     graph = proven(built(make), "mask")
     assert {("mask[d0, d1] == 0", 0), ("keep[d0, d1] == 0", 0)} <= fills(graph, "keep")
-    assert fills(graph, "p") == set()
+    kept = "some j: keep[d0, j] != 0"
+    assert fills(graph, "p") == {(f"{x}[d0, d1] == 0 and {kept}", 0) for x in ("mask", "keep")}
 
 
-def test_a_mask_that_cannot_be_followed_leaves_no_key_for_live() -> None:
+def test_a_mask_that_cannot_be_followed_is_tested_itself() -> None:
     """A reshape that mixes dimensions loses the mask, not its effect."""
 
     def make(g: GraphBuilder) -> None:
@@ -145,7 +147,11 @@ def test_a_mask_that_cannot_be_followed_leaves_no_key_for_live() -> None:
         g.output(g.op("Softmax", total, axis=-1), "p", np.float32, (2, 6))
 
     graph = proven(built(make), "mask")
-    assert fills(graph, "p") == set() and only(graph, "Add", 1) in graph.lossy
+    second = only(graph, "Cast", 1)
+    assert fills(graph, "p") == {
+        (f"all j: {a}[d0, j] != 0 and {b}[d0, d1] == 0 and some j: {b}[d0, j] != 0", 0)
+        for a, b in (("mask", second), (second, "mask"))
+    }
 
 
 def test_causal_and_padding_guard_by_the_rows_own_key() -> None:
@@ -207,10 +213,13 @@ def test_reductions_quantify_and_keep_what_they_can() -> None:
 
     graph = proven(built(make), "mask")
     where = "all j: mask[d0, j] == 0"
-    for op in ("ReduceSum", "ReduceMax", "ReduceMean", "ReduceL2"):
+    filled = "seq-1 >= 0"  # of nothing, a mean is NaN and a maximum -inf
+    for op in ("ReduceSum", "ReduceL2"):
         assert fills(graph, f"{op}_0") == {(where, 0)}
+    for op in ("ReduceMax", "ReduceMean"):
+        assert fills(graph, f"{op}_0") == {(f"{where} and {filled}", 0)}
     assert fills(graph, "ReduceLogSumExp_0") == set()
-    assert fills(graph, "ReduceMax_c") == {(where, 3.5)}
+    assert fills(graph, "ReduceMax_c") == {(f"{where} and {filled}", 3.5)}
     assert fills(graph, "ReduceSum_c") == fills(graph, "ReduceMean_c") == set()  # a mean rounds
 
 

@@ -14,6 +14,7 @@ from pitc import compile as compile_model
 from pitc.ir.expr import Read
 from pitc.ir.graph import NodeView
 from pitc.ir.refusal import Code, Refusal
+from pitc.passes.facts.total import is_total
 from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
 from pitc.passes.regions import choose as regions
 from pitc.passes.regions import items as items_of
@@ -409,7 +410,7 @@ def at_zero(sample: Sample) -> tuple[bool, bool] | None:
     given = {i: array_of(x) for i, x in enumerate(sample.operands) if x is not None}
     if graph.exprs.get("y0") is None or not given or given[0].dtype.kind != "f" or 0 in fixed:
         return None
-    total = regions.total_at_zero(graph, graph.nodes[0], {"x0"})
+    total = is_total(graph, graph.nodes[0], {"x0"})
     feed = {f"x{i}": x if i else 0 * x for i, x in given.items() if i not in fixed}
     try:
         y = np.asarray(session_of(node_model(sample, fixed, symbolic=False)).run(["y0"], feed)[0])

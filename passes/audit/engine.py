@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.constant import NEG, NZ, ZN, Constant
+from pitc.ir.constant import NZ, ZN, Constant, Range
 from pitc.ir.graph import Array, Graph, output_names
 from pitc.ir.region import Region
 from pitc.passes.audit.points import blocks, sizes_of, where
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 Feed = Mapping[str, Array]
 NOISY = ("bool", "float32", "float64", "int32", "int64", "uint8")
 RTOL, ATOL = 1e-5, 1e-6  # unmoved outputs are recomputed by the same kernels
-NEG_LIMIT = -5e3  # a NEG of -1e4 plus a bounded score
 NOISE_LIMIT = 1e4
 WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 
@@ -111,8 +110,8 @@ def _check_fills(
 
 def agrees(x: Array, c: Constant) -> Array:
     """Elementwise: is the value what the constant says?"""
-    if c is NEG:
-        return np.asarray(x <= NEG_LIMIT)
+    if isinstance(c, Range):
+        return np.asarray((c.lo <= x) & (x <= c.hi))
     if c is ZN:
         return np.asarray((x == 0) | np.isnan(x))
     if c is NZ:

@@ -1,9 +1,10 @@
 """Numeric meaning of tests and regions: at which points of a tensor they hold."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
+from pitc.ir.constant import MASKED, SMALL
 from pitc.ir.graph import Array, Graph
 from pitc.ir.index import Digit
 from pitc.ir.region import Region, Test
@@ -103,6 +104,13 @@ def _range(a: Digit, sizes: Mapping[str, int]) -> int:
     return int((a.stride * a.extent).evaluate(sizes, {}))
 
 
+HOLDS: dict[str, Callable[[Array], Array]] = {
+    "nz": lambda x: x != 0,
+    "neg": lambda x: x <= MASKED,
+    "small": lambda x: np.abs(x) < SMALL,
+}
+
+
 def _truth(t: Test, places: list[Array], values: Mapping[str, Array]) -> Array:
     if t.pred == "pos":
         return np.asarray(places[0] >= 0)
@@ -115,5 +123,5 @@ def _truth(t: Test, places: list[Array], values: Mapping[str, Array]) -> Array:
     if t.pred == "below":
         truth = places[-1] < found
     else:
-        truth = (found != 0) if t.pred == "nz" else (found <= -1e4)
+        truth = HOLDS[t.pred](found)
     return np.asarray(truth == t.yes)

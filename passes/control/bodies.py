@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
-from pitc.ir.index import MAYBE_ZERO, Poly
+from pitc.ir.index import UNDECLARED, Poly
 from pitc.passes.control.graft import STANDARD
 
 BODY = "pitc.body"  # mark of a model that is a body: the loops in it stay as they are
@@ -95,5 +95,5 @@ def _dimension(extent: Poly) -> int | str:
     if number is not None:
         return number
     # in brackets, so that the copy has no symbol of its own by that name
-    plain = extent.terms == {(text,): 1} and not text.startswith(MAYBE_ZERO)
-    return text if plain else f"{MAYBE_ZERO}({text})"
+    plain = extent.terms == {(text,): 1} and not text.startswith(UNDECLARED)
+    return text if plain else f"{UNDECLARED}({text})"

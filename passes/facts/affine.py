@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Combine, Read, TensorExpr
 from pitc.ir.graph import Array, Graph, NodeView, NoRule
-from pitc.ir.index import ONE, Poly, bound, dim_index, nonneg, poly, substitute
+from pitc.ir.index import ONE, Poly, bound, dim_index, fits, nonneg, poly, substitute
 from pitc.ir.region import Region, Test, position, region
 from pitc.passes.facts.values import small_value
 
@@ -34,10 +34,25 @@ def affine_of_array(x: Array) -> Poly | None:
 
 
 def affine_value(view: NodeView, expr: TensorExpr) -> Poly | None:
-    """The first output as an affine function of its index; None when it is not known to be one."""
+    """The first output as an affine function of its index; None when it is not known to be one.
+
+    The function is one of integers; an operator computes with integers of a type. Operands are what
+    is said of them, so a result that fits in the type has not wrapped around.
+    """
     dtype = view.out_dtype(0)
-    if dtype is None or dtype.kind != "i" or dtype.itemsize < 4 or view.domain != "":
+    if dtype is None or dtype.kind not in "iu" or view.domain != "":
         return None
+    value = _computed(view, expr)
+    return value if value is not None and in_type(value, dtype) else None
+
+
+def in_type(p: Poly, dtype: np.dtype) -> bool:
+    """True where every value of a polynomial is a number of an integer type."""
+    info = np.iinfo(dtype)
+    return fits(p, int(info.min), int(info.max))
+
+
+def _computed(view: NodeView, expr: TensorExpr) -> Poly | None:
     try:
         if view.op == "Range":
             start, step = (view.ints(i).reshape(-1)[0] for i in (0, 2))
@@ -170,7 +185,10 @@ def threshold(view: NodeView, expr: TensorExpr) -> list[tuple[Region, int]]:
         index = tuple(p for p in expr.reads[other].index if p is not None)
         dtype = view.graph.dtypes.get(name)
         known = len(index) == len(expr.reads[other].index)
-        if place is None or dtype is None or dtype.kind not in "iu" or not known:
+        # (lengths are compared as 64-bit numbers)
+        if place is None or dtype is None or not np.can_cast(dtype, np.int64) or not known:
+            continue
+        if dtype.kind not in "iu":
             continue
         more, below = BELOW[op]
         name, index = _before_moves(view.graph, name, index)
@@ -230,10 +248,13 @@ def _window(
 
 def _inside_abs(graph: Graph, name: str, read: Read) -> Poly | None:
     """The affine value whose magnitude an operand is, where the iteration points read it."""
-    node = graph.producers.get(name)
+    node, dtype = graph.producers.get(name), graph.dtypes.get(name)
     if node is None or node.op_type != "Abs" or node.domain or node.inputs[0] is None:
         return None
-    return at_read(graph, node.inputs[0].name or "", read)
+    value = at_read(graph, node.inputs[0].name or "", read)
+    if value is None or dtype is None or dtype.kind not in "iu" or not in_type(-value, dtype):
+        return None  # the least number of a type has no magnitude in it
+    return value
 
 
 def learn(view: NodeView, exprs: tuple[TensorExpr | None, ...]) -> None:
@@ -248,7 +269,7 @@ def learn(view: NodeView, exprs: tuple[TensorExpr | None, ...]) -> None:
         return
     affine = affine_value(view, expr)
     if affine is None and value is not None and value.size == 1:
-        affine = poly(value.reshape(-1)[0])
+        affine = poly(value.reshape(-1)[0]) if value.size else None
     if affine is not None:
         graph.affine[out] = affine
     else:
@@ -278,7 +299,7 @@ def learn_constants(graph: Graph) -> None:
     """Affine functions that integer constants are."""
     for name in graph.constants():
         dtype = graph.dtypes.get(name)
-        if dtype is None or dtype.kind != "i" or name not in graph.uses:
+        if dtype is None or dtype.kind not in "iu" or name not in graph.uses:
             continue
         x = graph.array(name)
         if x is not None and (value := affine_of_array(x)) is not None:

@@ -5,17 +5,28 @@ output is dead, or the read does not happen, or the other operands make the resu
 it. A value is dead where all its uses are. Facts are individual: each holds when that value alone
 is overwritten (with values that stay finite and in the domain of their readers).
 
-`slack` is a weaker fact: any other very negative value would do (the input of a softmax under a
-mask). Together with the mask it makes the raw score dead.
+`slack` is a weaker fact: any number up to a limit would do (the input of a softmax where its result
+is 0). Together with the mask it makes the raw score dead:
+
+    z = s + mask     slack up to -5750 where p == 0; s + mask stays below it, whatever score s is
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import product
-from math import prod
+from math import inf, prod
 
 from pitc.ir.branch import is_choice
-from pitc.ir.constant import TOP, annihilates, is_number, is_zero, very_negative
+from pitc.ir.constant import (
+    HIDDEN,
+    MASKED,
+    SCORE,
+    SMALL,
+    TOP,
+    annihilates,
+    is_hidden,
+    is_zero,
+)
 from pitc.ir.expr import Combine, Read, TensorExpr
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import invert
@@ -33,9 +44,11 @@ from pitc.ir.region import (
 )
 from pitc.passes.facts.fill import MAX_COMBINATIONS, UNKNOWN, facts_at, term_guard
 from pitc.passes.facts.finite import SELECTING, finite_if, nan_guarded
-from pitc.passes.rules.constants import ignores
+from pitc.passes.rules.constants import evaluate_constants, ignores
 
 Uses = dict[str, list[list[Region]]]  # per value, for each use the regions in which it is idle
+Slack = tuple[list[Region], float]  # where, and up to which number any would do
+LOWEST_LIMIT = MASKED + 2 * SMALL  # a mask plus a score stays below it
 
 
 def dead_facts(graph: Graph, given_up: Mapping[str, Sequence[Region]] | None = None) -> None:
@@ -46,25 +59,28 @@ def dead_facts(graph: Graph, given_up: Mapping[str, Sequence[Region]] | None = N
         given_up: Regions of graph outputs that the user does not want (padding tokens).
     """
     dead: Uses = {}
-    slack: Uses = {}
+    slack: dict[str, list[Slack]] = {}
     for name in graph.outputs:
         regions = list((given_up or {}).get(name, ()))
         dead.setdefault(name, []).append(regions)
-        slack.setdefault(name, []).append(regions)
+        slack.setdefault(name, []).append((regions, inf))
     below = graph.descendants()
     for node in reversed(graph.nodes):
         view = NodeView(graph, node)
         for name in output_names(node):
             graph.dead[name] = legal(graph, name, meet(dead.get(name, ())), below)
-            graph.slack[name] = legal(graph, name, meet(slack.get(name, ())), below, rests=False)
+            uses = slack.get(name, ())
+            loose = meet(regions for regions, _ in uses)
+            limit = min((limit for _, limit in uses), default=inf)
+            graph.slack[name] = legal(graph, name, loose, below, rests=False), limit
         for place in range(view.n_inputs):
             if view.has(place):
-                idle, loose = _operand(view, place)
+                idle, loosely = _operand(view, place)
                 dead.setdefault(view.name(place), []).append(idle)
-                slack.setdefault(view.name(place), []).append(loose)
+                slack.setdefault(view.name(place), []).append(loosely)
         for name in dict.fromkeys(captures(node)):  # what a body does with a value is not known
             dead.setdefault(name, []).append([])
-            slack.setdefault(name, []).append([])
+            slack.setdefault(name, []).append(([], inf))
     for name in graph.inputs:
         graph.dead[name] = legal(graph, name, meet(dead.get(name, ())), below)
 
@@ -99,13 +115,13 @@ def legal(
     ]
 
 
-def _operand(view: NodeView, place: int) -> tuple[list[Region], list[Region]]:
+def _operand(view: NodeView, place: int) -> tuple[list[Region], Slack]:
     """Where one operand place is idle, and where it is slack, for all outputs of the node."""
     if view.op in ("Shape", "Size") and view.domain == "":
-        return [EVERYWHERE], [EVERYWHERE]
+        return [EVERYWHERE], ([EVERYWHERE], inf)
     shape = view.graph.shapes.get(view.name(place))
     dead: list[list[Region]] = []
-    slack: list[list[Region]] = []
+    slack: list[Slack] = []
     for k in range(view.n_outputs):
         name = view.out(k)
         if not name:
@@ -113,38 +129,38 @@ def _operand(view: NodeView, place: int) -> tuple[list[Region], list[Region]]:
         expr = view.graph.exprs.get(name)
         reads = [] if expr is None else [j for j, r in enumerate(expr.reads) if r.operand == place]
         if expr is None or shape is None or not reads:  # a use that is not described is live
-            return [], []
+            return [], ([], inf)
         for j in reads:
             idle, loose = _read(view, k, expr, j)
             dead.append(idle)
             slack.append(loose)
-    return meet(dead), meet(slack)
+    return meet(dead), (meet(r for r, _ in slack), min((m for _, m in slack), default=inf))
 
 
-def _read(
-    view: NodeView, output: int, expr: TensorExpr, j: int
-) -> tuple[list[Region], list[Region]]:
+def _read(view: NodeView, output: int, expr: TensorExpr, j: int) -> tuple[list[Region], Slack]:
     """Regions of operand j in which one read of it is idle / slack."""
     graph, name, read = view.graph, view.out(output), expr.reads[j]
     unread = [Region({n}) for t in read.within if (n := t.negate()) is not None]
     idle = unread + _annihilated(view, output, expr, j)
-    own_dead, own_slack = graph.dead.get(name, []), graph.slack.get(name, [])
+    own_dead, (own_slack, limit) = graph.dead.get(name, []), graph.slack.get(name, ([], inf))
     if _chooses_infinity(view, read):
         own_dead = []
     dead = carry(view, expr, read, resolve([*own_dead, *idle]))
     if expr.combine is Combine.SOFTMAX:
         zeros = [f.region for f in graph.fills.get(name, ()) if is_zero(f.constant)]
-        return prune(dead), resolve([*dead, *zeros])
+        return prune(dead), (resolve([*dead, *zeros]), HIDDEN)
     if expr.combine is Combine.MOVE:
-        return prune(dead), carry(view, expr, read, resolve([*own_slack, *idle]))
-    low = _masking(view, expr, j)
-    if low is None:
-        return prune(dead), resolve(dead)
-    both = (region(a | b) for a, b in product(own_slack, low))
+        return prune(dead), (carry(view, expr, read, resolve([*own_slack, *idle])), limit)
+    if not _is_sum_of_two(view, expr):
+        return prune(dead), (resolve(dead), inf)
+    both = (region(a | b) for a, b in product(own_slack, _masking(view, expr, j, limit)))
     dead = dead + carry(view, expr, read, [r for r in both if r is not None])
-    if view.op == "Sub" and j == 1:
-        return prune(dead), resolve(dead)
-    return prune(dead), carry(view, expr, read, resolve([*own_slack, *idle]))
+    lower = limit - SMALL
+    if lower < LOWEST_LIMIT or (view.op == "Sub" and j == 1):
+        return prune(dead), (resolve(dead), inf)
+    small = (region(a | b) for a, b in product(own_slack, _small(view, expr, j)))
+    loose = resolve([*(r for r in small if r is not None), *own_dead, *idle])
+    return prune(dead), (carry(view, expr, read, loose), lower)
 
 
 def _chooses_infinity(view: NodeView, read: Read) -> bool:
@@ -159,21 +175,32 @@ def _chooses_infinity(view: NodeView, read: Read) -> bool:
     return any(finite_if(view.graph, view.name(i)) != EVERYWHERE for i in (1, 2))
 
 
-def _masking(view: NodeView, expr: TensorExpr, j: int) -> list[Region] | None:
-    """Where a sum stays very negative whatever bounded value operand j has; None for non-sums."""
-    if view.domain != "" or view.op not in ("Add", "Sub") or expr.combine is not Combine.MAP:
-        return None
-    if len(expr.reads) != 2 or _repeated(view, expr):
-        return None
-    facts = facts_at(view.graph, *_operand_of(view, expr, 1 - j))
+def _is_sum_of_two(view: NodeView, expr: TensorExpr) -> bool:
+    additive = view.domain == "" and view.op in ("Add", "Sub") and expr.combine is Combine.MAP
+    return additive and len(expr.reads) == 2 and not _repeated(view, expr)
+
+
+def _masking(view: NodeView, expr: TensorExpr, j: int, limit: float) -> list[Region]:
+    """Where a sum stays up to a limit, whatever bounded score stands for operand j."""
     guard = term_guard(view, expr.reads[j])
     if guard is None:
         return []
-    if view.op == "Sub" and j == 0:
-        low = [f.region for f in facts if is_number(c := f.constant) and very_negative(-c)]
-    else:
-        low = [f.region for f in facts if very_negative(f.constant)]
-    return [r for r in (region(q | guard) for q in low) if r is not None]
+    low = []
+    for f in facts_at(view.graph, *_operand_of(view, expr, 1 - j)):
+        constants = (SCORE, f.constant) if j == 0 else (f.constant, SCORE)
+        if is_hidden(evaluate_constants(view.op, constants, node=view), limit):
+            low.append(region(f.region | guard))
+    return [r for r in low if r is not None]
+
+
+def _small(view: NodeView, expr: TensorExpr, j: int) -> list[Region]:
+    """Where a sum is at most `SMALL` above operand j."""
+    found = []
+    for f in facts_at(view.graph, *_operand_of(view, expr, 1 - j)):
+        constants = (0, f.constant) if j == 0 else (f.constant, 0)
+        if is_hidden(evaluate_constants(view.op, constants, node=view), SMALL):
+            found.append(f.region)
+    return prune(found)
 
 
 def _annihilated(view: NodeView, output: int, expr: TensorExpr, j: int) -> list[Region]:

@@ -4,6 +4,8 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph, NodeView, NoRule
+from pitc.ir.index import Poly, nonneg
+from pitc.ir.nodes import captures, output_names
 from pitc.passes.control.bodies import FIXED, body_model, is_loop, states_of
 from pitc.passes.control.branches import open_branches
 from pitc.passes.facts.affine import learn, learn_constants
@@ -17,6 +19,45 @@ def derive(graph: Graph) -> None:
         graph: A graph as read; it is changed in place.
     """
     learn_constants(graph)
+    _walk(graph)
+    reached = _reached(graph)
+    if reached:
+        graph.reached |= reached
+        _walk(graph)
+
+
+def _reached(graph: Graph) -> set[tuple[Poly, Poly]]:
+    """Sizes that are never clamped, or the model itself fails.
+
+    table[:s] has n = min(s, 512) rows. Where it is added to something of s rows, n is s: it is not 1
+    unless s is, and other sizes do not broadcast. So no run of the model has s > 512, if it always
+    comes to that node.
+    """
+    found: set[tuple[Poly, Poly]] = set()
+    wanted: set[str] | None = None
+    for node, extents in graph.joins:
+        for n in extents & graph.clamps.keys():
+            last, size = graph.clamps[n]
+            if extents != {n, last} or (size.as_int() or 0) < 2:
+                continue
+            wanted = _wanted(graph) if wanted is None else wanted
+            outputs = output_names(node)
+            if any(o in wanted and not graph.branches.get(o) for o in outputs):
+                found.add((last, size))
+    return found
+
+
+def _wanted(graph: Graph) -> set[str]:
+    """The values that the graph's outputs are computed from."""
+    wanted = set(graph.outputs)
+    for node in reversed(graph.nodes):
+        if wanted.intersection(output_names(node)):
+            wanted.update(x.name or "" for x in node.inputs if x is not None)
+            wanted.update(captures(node))
+    return wanted
+
+
+def _walk(graph: Graph) -> None:
     for node in graph.nodes:
         view = NodeView(graph, node)
         try:
@@ -37,6 +78,10 @@ def derive(graph: Graph) -> None:
             if not name:
                 continue
             graph.exprs[name] = expr
+            if expr is not None and not all(map(nonneg, expr.shape)):
+                expr, exprs = None, (*exprs[:k], None, *exprs[k + 1 :])
+                graph.exprs[name] = None
+                graph.unruled[name] = f"{view.op}: a size of it may be negative, which means 0"
             shape = carried.get(name) if expr is None else expr.shape
             graph.shapes[name] = graph.inferred_shape(name) if shape is None else shape
             if expr is None:

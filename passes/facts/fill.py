@@ -7,32 +7,33 @@ reduced axes. `Region.via` collects the values whose own facts were used.
 
 from collections.abc import Iterable, Sequence
 from itertools import product
-from math import inf, prod
+from math import inf, isfinite, prod
 
 import onnx_ir as ir
 
 from pitc.ir.constant import (
-    NEG,
+    BOUNDED,
     TOP,
     ZN,
     Constant,
     FillFact,
+    Range,
     annihilates,
+    is_assumed,
     is_number,
+    is_score,
     is_zero,
-    very_negative,
 )
 from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
 from pitc.ir.graph import Graph, NodeView
-from pitc.ir.index import ONE, Poly, dim_index, nonneg
+from pitc.ir.index import ONE, Poly, dim_index
 from pitc.ir.nodes import output_names
 from pitc.ir.region import (
     EVERYWHERE,
-    MAX_FACTS,
     MAX_TESTS,
     Region,
     Test,
-    expressible,
+    covered,
     for_all,
     prune,
     pull,
@@ -61,6 +62,8 @@ from pitc.passes.facts.seeds import (
     truth_values,
 )
 from pitc.passes.facts.softmax import softmax_facts
+from pitc.passes.facts.total import filled
+from pitc.passes.facts.terms import add_tests, note_terms, raw_score, scaled_score
 from pitc.passes.facts.zeros import holds_zeros, scattered
 from pitc.passes.normalise import normalise
 from pitc.passes.rules.constants import evaluate_constants
@@ -77,6 +80,7 @@ def fill_facts(graph: Graph, mask: str | None = None) -> None:
         mask: Name of the input that the user gave as padding mask, if any.
     """
     derive(graph)
+    note_terms(graph)
     for name in graph.constants():
         if name in graph.uses or name in graph.outputs:
             graph.fills[name] = seed_constant(graph, name)
@@ -93,11 +97,10 @@ def fill_facts(graph: Graph, mask: str | None = None) -> None:
             if not name:
                 continue
             expr, facts = graph.exprs.get(name), []
-            if graph.shapes.get(name) is not None:
-                facts = tidy(graph, name, _facts(view, k, expr))
-            graph.fills[name] = _resting_on(facts, graph.bits[name])
-            _note_losses(view, k, expr)
             note_outputs(view, k, expr)
+            if graph.shapes.get(name) is not None:
+                facts = simplest(_facts(view, k, expr))
+            graph.fills[name] = _resting_on(facts, graph.bits[name])
 
 
 def _fill_body(graph: Graph, node: ir.Node) -> None:
@@ -125,21 +128,24 @@ def _refuse_body(graph: Graph, node: ir.Node, reason: str) -> None:
 
 
 def _resting_on(facts: Iterable[FillFact], bit: int) -> list[FillFact]:
-    return [FillFact(Region(f.region, f.region.via | bit), f.constant) for f in facts]
+    """The facts as those of one value. That it is a score stays true when it is overwritten."""
+    return [
+        f
+        if is_score(f.constant)
+        else FillFact(Region(f.region, f.region.via | bit), f.constant)
+        for f in facts
+    ]
 
 
-def tidy(graph: Graph, name: str, facts: Iterable[FillFact]) -> list[FillFact]:
-    """The facts pruned per constant; `graph.lossy` notes a value that had too many."""
+def simplest(facts: Iterable[FillFact]) -> list[FillFact]:
+    """The facts pruned per constant."""
     groups: dict[Constant, list[Region]] = {}
     for f in facts:
         if f.constant is not TOP:
             groups.setdefault(f.constant, []).append(f.region)
     out = []
     for c, regions in groups.items():
-        kept = prune(regions)
-        if len(kept) == MAX_FACTS or any(len(r) > MAX_TESTS for r in regions):
-            graph.lossy.add(name)
-        out += [FillFact(r, c) for r in kept]
+        out += [FillFact(r, c) for r in prune(regions)]
     return out
 
 
@@ -156,38 +162,6 @@ def facts_at(graph: Graph, name: str, read: Read) -> list[FillFact]:
     return [*out, UNKNOWN]
 
 
-def _note_losses(view: NodeView, output: int, expr: TensorExpr | None) -> None:
-    """Pass on that an operand's facts are not all there, or cannot be said of the output."""
-    graph = view.graph
-    if expr is None:
-        names = [view.name(i) for i in range(view.n_inputs) if view.has(i)]
-        if any(_may_mask(graph, name) for name in names):
-            graph.lossy.add(view.out(output))
-        return
-    if expr.combine is Combine.MAP:
-        reads: Sequence[Read] = expr.reads
-    elif expr.combine is Combine.MOVE:
-        reads = moving_reads(expr)
-    else:
-        return
-    for read in reads:
-        name = view.name(read.operand)
-        shape = graph.shapes.get(name)
-        lost = shape is None or any(
-            not expressible(f.region, read.index, shape) for f in graph.fills.get(name, ())
-        )
-        if lost or name in graph.lossy:
-            graph.lossy.add(view.out(output))
-
-
-def _may_mask(graph: Graph, name: str) -> bool:
-    """True for a value whose loss of facts may hide a mask."""
-    dtype = graph.dtypes.get(name)
-    if name in graph.lossy or (dtype is not None and dtype.kind == "b"):
-        return True
-    return any(very_negative(f.constant) for f in graph.fills.get(name, ()))
-
-
 def known_at(view: NodeView, read: Read) -> list[FillFact]:
     """The facts of `facts_at` that say something."""
     return facts_at(view.graph, view.name(read.operand), read)[:-1]
@@ -199,7 +173,7 @@ def _facts(view: NodeView, output: int, expr: TensorExpr | None) -> list[FillFac
     if output == 0 and holds_zeros(view, expr, facts):
         facts = [*facts, own(graph, name, "nz", False, 0)]
     dtype = graph.dtypes.get(name)
-    # a softmax takes a key for live that no fact masks, so a bool's facts must leave no point open
+    # that a key is kept must be known, so a bool's facts leave no point open
     if dtype is not None and dtype.kind == "b" and not _complete(facts):
         facts = [*facts, *truth_values(graph, name)]
     return facts
@@ -207,34 +181,11 @@ def _facts(view: NodeView, output: int, expr: TensorExpr | None) -> list[FillFac
 
 def _complete(facts: Sequence[FillFact]) -> bool:
     """True when the facts together cover every point."""
-    return _covered([list(f.region) for f in facts], MAX_TESTS)
-
-
-def _covered(regions: Sequence[Sequence[Test]], splits: int) -> bool:
-    """True when regions, as lists of tests, cover every point: one does, or all of both cases."""
-    if any(not tests for tests in regions):
-        return True
-    if not regions or not splits:
-        return False
-    test = min(regions, key=len)[0]
-    opposite = test.negate()
-    if opposite is None:
-        return False
-    return all(_covered(_given(regions, t), splits - 1) for t in (test, opposite))
-
-
-def _given(regions: Sequence[Sequence[Test]], fact: Test) -> list[list[Test]]:
-    """What is left to test where a test holds."""
-    possible = (tests for tests in regions if not any(_excludes(fact, t) for t in tests))
-    return [[t for t in tests if not fact.implies(t)] for tests in possible]
-
-
-def _excludes(fact: Test, test: Test) -> bool:
-    opposite = test.negate()
-    return opposite is not None and fact.implies(opposite)
+    return covered([list(f.region) for f in facts], MAX_TESTS)
 
 
 def _by_combine(view: NodeView, output: int, expr: TensorExpr) -> list[FillFact]:
+    graph = view.graph
     if expr.combine is Combine.MOVE:
         return _moved(view, expr)
     if output > 0:  # further outputs (masks, statistics) are not what the operator computes
@@ -243,7 +194,9 @@ def _by_combine(view: NodeView, output: int, expr: TensorExpr) -> list[FillFact]
         case Combine.MAP:
             return _mapped(view, expr)
         case Combine.PRODUCT:
-            return _product(view, expr)
+            return _product(view, expr) + raw_score(view, expr, finite_if(graph, view.out()))
+        case Combine.BIASED_PRODUCT:
+            return raw_score(view, expr, finite_if(graph, view.out()))
         case Combine.REDUCE:
             return _reduced(view, expr)
         case Combine.SOFTMAX:
@@ -269,7 +222,16 @@ def _mapped(view: NodeView, expr: TensorExpr) -> list[FillFact]:
     if nan_guarded(view) is not None:  # "0 or NaN" becomes 0
         facts = known_at(view, expr.reads[2])
         return [FillFact(f.region, 0) for f in facts if annihilates(f.constant)]
+    add_tests(view, expr)
     facts = _combinations(view, expr)
+    score = scaled_score(view, expr)
+    if score is not None:
+        guards = [term_guard(view, r) for r in expr.reads]
+        if None not in guards:
+            scaled = region(union((score.region, *(g for g in guards if g is not None))))
+            facts = [f for f in facts if not is_assumed(f.constant)]
+            facts += [FillFact(scaled, score.constant)] if scaled is not None else []
+        return facts
     if _complete(facts):
         return facts
     # of a number about which too little is known, "0 < x" says all of "x > 0"
@@ -280,18 +242,17 @@ def _combinations(view: NodeView, expr: TensorExpr) -> list[FillFact]:
     """Every constant that the operator can be shown to have, over combinations of facts."""
     lists = [facts_at(view.graph, view.name(r.operand), r) for r in expr.reads]
     if prod(map(len, lists)) > MAX_COMBINATIONS:
-        view.graph.lossy.add(view.out())
         return []
     dtype = view.out_dtype(0)
     to_bool = dtype is not None and dtype.kind == "b"
     results: dict[tuple[Constant, ...], tuple[Constant, Region] | None] = {}
+    if lists and view.out() not in view.graph.terms:  # bounds of unknown numbers are of no use
+        results[(TOP,) * len(lists)] = None
     out = []
     for facts in product(*lists):
         constants = tuple(f.constant for f in facts)
         if constants not in results:
-            c = evaluate_constants(view.op, constants, to_bool, view)
-            guard = None if c is TOP else _tame(view, expr, constants)
-            results[constants] = None if guard is None else (c, guard)
+            results[constants] = _result(view, expr, constants, to_bool)
         known = results[constants]
         if known is None:
             continue
@@ -301,15 +262,35 @@ def _combinations(view: NodeView, expr: TensorExpr) -> list[FillFact]:
     return out
 
 
+def _result(
+    view: NodeView, expr: TensorExpr, constants: tuple[Constant, ...], to_bool: bool
+) -> tuple[Constant, Region] | None:
+    """What an elementwise step gives for constants, and on which condition; None for nothing."""
+    c = evaluate_constants(view.op, constants, to_bool, view)
+    guard = None if c is TOP else _tame(view, expr, constants)
+    if guard is None:
+        return None
+    if any(map(is_assumed, constants)) and not is_assumed(c):
+        proven = [TOP if is_assumed(x) else x for x in constants]
+        if evaluate_constants(view.op, proven, to_bool, view) != c:
+            view.assume(BOUNDED)
+    return c, guard
+
+
 def _tame(view: NodeView, expr: TensorExpr, constants: Sequence[Constant]) -> Region | None:
     """Where the operands that count as unknown but finite are; None for nowhere."""
     guard: Region | None = EVERYWHERE
     if view.op in SELECTING:
         return guard
     for read, c in zip(expr.reads, constants, strict=True):
-        if not is_number(c):
+        if not is_number(c) and not _is_tame(c):
             guard = both(guard, term_guard(view, read))
     return guard
+
+
+def _is_tame(c: Constant) -> bool:
+    """True for what is finite by what is known of it."""
+    return isinstance(c, Range) and isfinite(c.lo) and isfinite(c.hi)
 
 
 def term_guard(view: NodeView, read: Read) -> Region | None:
@@ -347,12 +328,11 @@ def _over(view: NodeView, r: Region, axes: range) -> Region | None:
 
 def _reduced(view: NodeView, expr: TensorExpr) -> list[FillFact]:
     axes = range(len(expr.shape), len(expr.extents))
-    filled = all(nonneg(e - 1) for e in expr.reduced)
-    if not filled and expr.reducer not in (Reducer.SUM, Reducer.SQUARE):
-        return []
     out = []
     for f in known_at(view, expr.reads[0]):
-        if _survives(f.constant, expr.reducer) and (r := _over(view, f.region, axes)) is not None:
+        r = _over(view, f.region, axes) if _survives(f.constant, expr.reducer) else None
+        r = None if r is None else region(r | filled(expr))
+        if r is not None:
             out.append(FillFact(r, f.constant))
     return out
 
@@ -363,9 +343,9 @@ def _survives(c: Constant, reducer: Reducer) -> bool:
         return reducer.keeps_zero and reducer not in (Reducer.MAX, Reducer.MIN)
     if is_zero(c):
         return reducer.keeps_zero
-    if c is NEG or (is_number(c) and c == -inf):
+    if is_number(c) and c == -inf:
         return reducer in (Reducer.MAX, Reducer.MIN, Reducer.MEAN)
-    return is_number(c) and reducer.keeps_constant
+    return (is_number(c) or isinstance(c, Range)) and reducer.keeps_constant
 
 
 def _scattered(view: NodeView, expr: TensorExpr) -> list[FillFact]:

@@ -1,21 +1,24 @@
 """Where values are finite by construction.
 
 `0 * x` is 0 and `x - inf` is -inf only for finite x. Run-time inputs are taken to be finite; what
-is not comes from the graph itself: constants with Inf or NaN, logarithms (of a distance 0, in
-relative position biases), and the softmax of a row of only -inf. Two regions per value follow it:
+is not comes from the graph itself: constants with Inf or NaN, divisions, roots and logarithms of
+what may be 0 or negative (a distance, in relative position biases), extremes of nothing, operators
+of which nothing is known, and the softmax of a row of only -inf. Two regions per value follow it:
 `finite_if`, where it is finite, and `clean_if`, where it is neither NaN nor +inf (so -inf, as masks
 have it, is allowed). None means: nowhere for sure.
 """
 
 from collections.abc import Callable, Iterable
+from math import inf
 
 from pitc.ir.branch import CHOOSE
-from pitc.ir.constant import is_zero, very_negative
+from pitc.ir.constant import Range, is_zero
 from pitc.ir.expr import Combine, Read, TensorExpr
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.nodes import bodies
 from pitc.ir.region import EVERYWHERE, Region, Test, for_all, pull, region
 from pitc.passes.facts.softmax import spared_rows
+from pitc.passes.facts.total import filled, is_total
 
 # from operands without NaN and +inf these make none
 KEEPS_CLEAN = frozenset(
@@ -24,9 +27,6 @@ KEEPS_CLEAN = frozenset(
 )
 # the value of an operand that is not chosen does not matter
 SELECTING = frozenset({"Where", "And", "Or", "Xor", "Not", "Equal", CHOOSE})
-
-# zeros are ordinary operands of these, and give an infinity or (0 / 0) NaN
-INFINITE_AT_ZERO = frozenset({"Log", "MeanVarianceNormalization", "ReduceLogSum"})
 
 Guard = Region | None
 Table = Callable[[str], Guard]
@@ -51,7 +51,7 @@ def note_sources(graph: Graph) -> None:
                 graph, name, None if found else EVERYWHERE, None if found - {"-inf"} else EVERYWHERE
             )
     for name in graph.inputs:
-        if any(very_negative(f.constant) for f in graph.fills.get(name, ())):
+        if any(isinstance(f.constant, Range) and f.constant.lo == -inf for f in graph.fills[name]):
             _note(graph, name, Region({Test(name, graph.index_of(name), "neg", False)}), EVERYWHERE)
 
 
@@ -61,24 +61,24 @@ def note_outputs(view: NodeView, output: int, expr: TensorExpr | None) -> None:
     dtype = graph.dtypes.get(name)
     if dtype is not None and dtype.kind in "biu":
         return
-    if (view.op in INFINITE_AT_ZERO and not view.domain) or next(bodies(view.node), None):
+    if next(bodies(view.node), None):
         guard = _of_body(view, output)
         _note(graph, name, guard, guard)
         return
     names = [view.name(i) for i in range(view.n_inputs) if view.has(i)]
-    untouched = all(x not in graph.finite_if and x not in graph.clean_if for x in names)
-    if untouched and (expr is None or expr.combine is not Combine.SOFTMAX):
+    if expr is None or not is_total(graph, view.node, names):
+        _note(graph, name, None, None)
         return
-    if expr is None:
-        known = all(finite_if(graph, x) == EVERYWHERE for x in names)
-        _note(graph, name, EVERYWHERE if known else None, EVERYWHERE if known else None)
+    untouched = all(x not in graph.finite_if and x not in graph.clean_if for x in names)
+    if untouched and expr.combine is not Combine.SOFTMAX:
+        _note(graph, name, filled(expr), filled(expr))
     elif _is_nan_guard(view):
         _note(graph, name, EVERYWHERE, EVERYWHERE)
     elif expr.combine is Combine.SOFTMAX:
         guard = _softmax(view, expr)
         _note(graph, name, guard, guard)
     else:
-        finite = _all_reads(view, expr, lambda x: finite_if(graph, x))
+        finite = both(filled(expr), _all_reads(view, expr, lambda x: finite_if(graph, x)))
         keeps = expr.combine is Combine.MOVE or view.op in KEEPS_CLEAN
         clean = _all_reads(view, expr, lambda x: clean_if(graph, x)) if keeps else finite
         _note(graph, name, finite, clean)

@@ -6,19 +6,14 @@ something: mask inputs and bools here, and what `pitc.passes.facts.zeros` finds 
 
 import numpy as np
 
-from pitc.ir.constant import NEG, NZ, VERY_NEGATIVE, Constant, FillFact
-from pitc.ir.expr import Combine
+from pitc.ir.constant import MASKED, NEG, NZ, Constant, FillFact, Range
 from pitc.ir.graph import Array, Graph
-from pitc.ir.nodes import output_names
 from pitc.ir.region import EVERYWHERE, Predicate, Region, Test
 from pitc.passes.facts.zeros import is_factor
 
 MOSTLY = 0.5  # share of zeros from which a weight counts as masked
 SAMPLE = 4096
 MASK_SIZE = 64  # smaller constants are not masks
-MASKING = frozenset(
-    {"Add", "Sub", "Sum", "Mul", "Div", "Neg", "Where", "Min", "Max", "Cast", "Identity"}
-)
 
 
 def own(graph: Graph, name: str, pred: Predicate, yes: bool, c: Constant) -> FillFact:
@@ -57,7 +52,7 @@ def seed_input(graph: Graph, name: str, is_mask: bool) -> list[FillFact]:
     if dtype.kind != "f":
         return []
     facts = zero_or_not(graph, name) if is_factor(graph, name) else []
-    return facts + [own(graph, name, "neg", True, NEG)] * reaches_softmax(graph, name)
+    return facts + [own(graph, name, "neg", True, NEG)] * (name in graph.terms)
 
 
 def seed_constant(graph: Graph, name: str) -> list[FillFact]:
@@ -74,9 +69,22 @@ def seed_constant(graph: Graph, name: str) -> list[FillFact]:
         return []
     if x.size > MASK_SIZE and _mostly_zero(x):
         return [own(graph, name, "nz", False, 0)]
-    if reaches_softmax(graph, name) and bool((x <= VERY_NEGATIVE).any()):  # weights are not read
-        return [own(graph, name, "neg", True, NEG)]
-    return []
+    return _ends(graph, name, x) if name in graph.terms else []  # other weights are not read
+
+
+def _ends(graph: Graph, name: str, x: Array) -> list[FillFact]:
+    """Between which numbers a table lies: those of masked places, and the others."""
+    masked = x <= MASKED
+    if np.isnan(x).any():
+        return []
+    if not masked.any():
+        return [FillFact(EVERYWHERE, Range(float(x.min()), float(x.max())))]
+    facts = []
+    for yes, part in ((True, x[masked]), (False, x[~masked])):
+        if part.size:
+            ends = Range(float(part.min()), float(part.max()))
+            facts.append(own(graph, name, "neg", yes, ends))
+    return facts
 
 
 def _mostly_zero(x: Array) -> bool:
@@ -84,20 +92,3 @@ def _mostly_zero(x: Array) -> bool:
     if float(np.mean(sample == 0)) <= MOSTLY:
         return False
     return float(np.mean(x == 0)) > MOSTLY
-
-
-def reaches_softmax(graph: Graph, name: str) -> bool:
-    """True when very negative elements of the value can decide a softmax: it is a mask."""
-    seen, todo = {name}, [name]
-    while todo:
-        for node in graph.uses.get(todo.pop(), ()):
-            for output in output_names(node):
-                expr = graph.exprs.get(output)
-                if expr is None or output in seen:
-                    continue
-                if expr.combine is Combine.SOFTMAX:
-                    return True
-                if expr.combine is Combine.MOVE or node.op_type in MASKING:
-                    seen.add(output)
-                    todo.append(output)
-    return False

@@ -9,8 +9,9 @@ from enum import IntEnum
 
 import onnx_ir as ir
 
-from pitc.ir.expr import Combine, Reducer
+from pitc.ir.expr import Combine, Reducer, TensorExpr
 from pitc.ir.graph import Graph
+from pitc.ir.index import Poly
 
 MAX_STEPS = 12  # of producers that are looked at
 
@@ -75,6 +76,9 @@ def sign_of(graph: Graph, name: str, steps: int = MAX_STEPS) -> Sign:
     if x is not None:
         least = x.min() if x.size else -1.0
         return Sign.POSITIVE if least > 0 else Sign.NONNEGATIVE if least >= 0 else Sign.ANY
+    known = next((f.constant for f in graph.fills.get(name, ()) if not f.region), None)
+    if isinstance(known, (int, float)):
+        return Sign.POSITIVE if known > 0 else Sign.NONNEGATIVE if known == 0 else Sign.ANY
     node, expr = graph.producers.get(name), graph.exprs.get(name)
     if node is None or expr is None or not steps:
         return Sign.ANY
@@ -86,11 +90,36 @@ def sign_of(graph: Graph, name: str, steps: int = MAX_STEPS) -> Sign:
     if expr.combine is Combine.REDUCE:
         if expr.reducer is Reducer.SQUARE:
             return Sign.NONNEGATIVE
-        keeps = expr.reducer in (Reducer.SUM, Reducer.MEAN)  # of no elements a maximum is -inf
-        return min(sign_of(graph, names[0], steps - 1), Sign.NONNEGATIVE) if keeps else Sign.ANY
+        if expr.reducer not in (Reducer.SUM, Reducer.MEAN):  # of no elements a maximum is -inf
+            return Sign.ANY
+        lines = [d for d, p in enumerate(expr.reads[0].index) if _is_reduced(p, expr)]
+        if len(lines) == 1 and _has_positive(graph, names[0], lines[0]):
+            return Sign.POSITIVE
+        return min(sign_of(graph, names[0], steps - 1), Sign.NONNEGATIVE)
     if expr.combine is Combine.MOVE and all(r.operand == 0 and not r.within for r in expr.reads):
         return sign_of(graph, names[0], steps - 1)
     return Sign.ANY
+
+
+def _is_reduced(p: Poly | None, expr: TensorExpr) -> bool:
+    return p is not None and any(a.dim >= len(expr.shape) for a in p.digits())
+
+
+def _has_positive(graph: Graph, name: str, axis: int) -> bool:
+    """True where each line of a value holds no negative number, and one that is not 0: the largest
+    of n weights of a softmax is at least 1 / n, and is among the largest k of them.
+    """
+    node, expr = graph.producers.get(name), graph.exprs.get(name)
+    if node is None or expr is None or node.domain:
+        return False
+    if expr.combine is Combine.SOFTMAX:
+        return tuple(expr.normal) == (axis,)
+    largest = node.attributes.get("largest")
+    if node.op_type != "TopK" or (largest is not None and not largest.as_int()):
+        return False
+    x, count = node.inputs[0], expr.shape[axis].as_int()
+    searched = axis in expr.ordered and node.outputs[0].name == name
+    return searched and bool(count) and x is not None and _has_positive(graph, x.name or "", axis)
 
 
 def _elementwise(graph: Graph, node: ir.Node, names: list[str], steps: int) -> Sign:
@@ -106,6 +135,12 @@ def _elementwise(graph: Graph, node: ir.Node, names: list[str], steps: int) -> S
     return rule([sign_of(graph, n, steps - 1) for n in names])
 
 
+def _has_no_zero(graph: Graph, name: str) -> bool:
+    """True for a constant without zeros: a divisor that is known."""
+    x = graph.array(name)
+    return x is not None and x.dtype.kind == "f" and bool((x != 0).all())
+
+
 def finite_at(graph: Graph, node: ir.Node) -> bool:
     """True where a partial elementwise operator is finite for all operands that it can get.
 
@@ -116,7 +151,7 @@ def finite_at(graph: Graph, node: ir.Node) -> bool:
     names = [v.name or "" for v in node.inputs if v is not None]
     match node.op_type:
         case "Div":
-            return sign_of(graph, names[1]) is Sign.POSITIVE
+            return sign_of(graph, names[1]) is Sign.POSITIVE or _has_no_zero(graph, names[1])
         case "Sqrt":
             return sign_of(graph, names[0]) >= Sign.NONNEGATIVE
         case "Reciprocal" | "Log":

@@ -1,25 +1,30 @@
 """Softmax under a mask: where its result is exactly 0.
 
-Minus infinity gives 0, or NaN in a row of nothing else: `ZN`, without a guard. A finite very
-negative score gives 0 only in a row that keeps a key; a row with all keys masked is uniform. So the
-fact carries a guard, as tests:
+Minus infinity gives 0, or NaN in a row of nothing else: `ZN`, without a guard. A finite term gives 0
+beside a term that is far above it. Both are known only by what is known of *all* that is added up
+(`terms.py`): z is *hidden* where it is at most -5750, and *kept* where it is at least -5000, and
+exp(-750) is 0 in every type. So where z is hidden, p is 0 if some key of the row is kept, and that
+is a test like any other:
 
-* one mask only: some key of the row is not masked;
-* several masks (causal and padding): none of them masks the key at the row's own position.
+    z = score + mask    kept where mask[b, k] != 0, hidden where mask[b, k] == 0
+    p == 0              where mask[b, k] == 0 and some j: mask[b, j] != 0
+
+Several tests must hold of one key together, which a region cannot say. It follows from either of
+
+* the key at the row's own position: all of them, looked at there;
+* some key passes one of them, and all keys of the row pass the others.
 """
 
+from collections.abc import Iterable, Iterator
 from math import inf
 
-from pitc.ir.constant import ZN, FillFact, is_number, very_negative
+from pitc.ir.constant import BOUNDED, ZN, FillFact, is_assumed, is_hidden, is_kept
 from pitc.ir.expr import TensorExpr
 from pitc.ir.graph import NodeView
-from pitc.ir.index import Poly, dim_index, substitute
-from pitc.ir.region import EVERYWHERE, Region, Test, for_some, prune, region
+from pitc.ir.index import dim_index
+from pitc.ir.region import Region, Test, cost, for_all, for_some, prune, pull, region
 
-BOUNDED = (
-    "scores and additive terms that are not masks are small against the mask value: "
-    "a masked score's softmax is exactly 0"
-)
+MAX_GUARDS = 4  # the simplest ways to say that a row keeps a key
 
 
 def softmax_facts(view: NodeView, expr: TensorExpr, clean: Region | None) -> list[FillFact]:
@@ -33,80 +38,61 @@ def softmax_facts(view: NodeView, expr: TensorExpr, clean: Region | None) -> lis
     graph, name = view.graph, view.name(0)
     if graph.shapes.get(name) != expr.shape:
         return []
-    out, finite = [], []
-    for f in graph.fills.get(name, ()):
-        if is_number(f.constant) and f.constant == -inf:
-            out.append(FillFact(f.region, ZN))
-        elif very_negative(f.constant):
-            finite.append(f.region)
-    guards = spared_rows(view, expr) if finite and clean is not None else []
-    for guard in guards:
-        for r in finite:
-            found = region(r | guard | (clean or EVERYWHERE))
-            if found is not None:
-                out.append(FillFact(found, 0))
-    if guards:
+    facts = graph.fills.get(name, ())
+    out = [FillFact(f.region, ZN) for f in facts if f.constant == -inf]
+    hidden = [f for f in facts if is_hidden(f.constant) and f.constant != -inf]
+    if not hidden or clean is None:
+        return out
+    found = (region(f.region | g | clean) for f in hidden for g in spared_rows(view, expr))
+    zeros = [FillFact(r, 0) for r in found if r is not None]
+    kept = (f for f in facts if is_kept(f.constant))
+    if zeros and any(is_assumed(f.constant) for f in (*hidden, *kept)):
         view.assume(BOUNDED)
-    return out
+    return out + zeros
 
 
 def spared_rows(view: NodeView, expr: TensorExpr) -> list[Region]:
-    """Regions of rows that keep a key: where some score is not masked."""
-    if view.name(0) in view.graph.lossy:  # a mask may be missing
-        return []
+    """Regions of rows that keep a key: some term of the row is known not to be far below 0."""
     facts = view.graph.fills.get(view.name(0), ())
-    # a guard says where masks fail; it rests on no fact
-    masked = prune(Region(f.region) for f in facts if very_negative(f.constant))
-    return [*_some_key(expr, masked), *_own_position(expr, masked)] if masked else []
+    guards = (g for f in facts if is_kept(f.constant) for g in _keeping(f.region, expr))
+    return sorted(prune(guards), key=cost)[:MAX_GUARDS]
 
 
-def _some_key(expr: TensorExpr, masked: list[Region]) -> list[Region]:
-    """One mask: a key of the row at which one of its tests fails."""
-    if len(masked) != 1:
-        return []
-    out = []
-    for t in masked[0]:
-        spared = t.negate()
-        if spared is None or t.pred == "pos" or not (spared.dims() & set(expr.normal)):
-            continue
-        out.append(Region({for_some(spared, expr.normal)}))
-    return out
+def _keeping(kept: Region, expr: TensorExpr) -> Iterator[Region]:
+    """Regions of rows some key of which lies in a region.
+
+    [mask[d0, d1] != 0], normalised over d1   ->   [some j: mask[d0, j] != 0]
+    """
+    along = [t for t in kept if t.dims() & set(expr.normal)]
+    across = Region((t for t in kept if t not in along), kept.via)
+    if not along:
+        yield across
+    for t in along:
+        others = [u for u in along if u is not t]
+        every = for_all(Region(others), expr.normal)
+        spared = _some(t, expr.normal)
+        if spared is not None and every is not None and all(u.pred != "pos" for u in others):
+            found = region(across | every | Region((spared,)))
+            if found is not None:
+                yield found
+    yield from _own_position(kept, expr)
 
 
-def _own_position(expr: TensorExpr, masked: list[Region]) -> list[Region]:
-    """The key at the row's own position fails one test of every mask."""
+def _some(t: Test, normal: Iterable[int]) -> Test | None:
+    """The test "t for some key"; None where it has a bound dimension already, or is of positions."""
+    return None if t.pred == "pos" or t.alls or t.somes else for_some(t, normal, inhabited=True)
+
+
+def _own_position(kept: Region, expr: TensorExpr) -> Iterator[Region]:
+    """The key at the row's own position lies in the region; there is one, as it exists as a row."""
     if len(expr.normal) != 1:
-        return []
+        return
     (axis,) = expr.normal
-    out = []
     for w, extent in enumerate(expr.shape):
         if w == axis or extent != expr.shape[axis]:
             continue
         maps = [dim_index(d, e) for d, e in enumerate(expr.shape)]
         maps[axis] = dim_index(w, extent)
-        spared: set[Test] = set()
-        for r in masked:
-            test = _failing_test(r, maps, expr)
-            if test is None:
-                break
-            spared |= test
-        else:
-            guard = region(Region(spared))
-            if guard is not None:
-                out.append(guard)
-    return out
-
-
-def _failing_test(r: Region, maps: list[Poly], expr: TensorExpr) -> set[Test] | None:
-    """Tests that make the mask fail there: one, or none when it cannot hold; None if unknown."""
-    tests = []
-    for t in r:
-        idx = [substitute(p, maps, expr.shape) for p in t.idx]
-        if any(p is None for p in idx):
-            return None
-        tests.append(Test(t.src, tuple(p for p in idx if p is not None), t.pred, t.yes))
-    there = region(tests)
-    if there is None:
-        return set()
-    options = [n for n in (t.negate() for t in there) if n is not None]
-    return {min(options, key=lambda t: t.text)} if options else None
+        found = pull(kept, maps, expr.shape)
+        if found is not None:
+            yield found

@@ -9,7 +9,7 @@ import numpy as np
 
 from pitc.ir.expr import TensorExpr
 from pitc.ir.graph import Array, NodeView, NoRule
-from pitc.ir.index import ONE, Poly, nonneg, poly
+from pitc.ir.index import ONE, Poly, fits, nonneg, poly
 
 SMALL_VALUE = 64  # elements
 
@@ -46,14 +46,11 @@ def small_value(view: NodeView, expr: TensorExpr | None) -> Array | None:
 
 
 def _fits(p: Poly, dtype: np.dtype) -> bool:
-    """A size fits in 32 bits; a number must fit in the type."""
-    n = p.as_int()
+    """True where a type can hold the number for all sizes: it has not wrapped around."""
     if dtype.kind == "b":
-        return n in (0, 1)
-    if n is None:
-        return dtype.itemsize >= 4
+        return p.as_int() in (0, 1)
     info = np.iinfo(dtype)
-    return int(info.min) <= n <= int(info.max)
+    return fits(p, int(info.min), int(info.max))
 
 
 def _each(function: Callable[..., Poly]) -> Callable[..., Array]:

@@ -19,10 +19,11 @@ from pitc.ir.nodes import node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region
 from pitc.passes.facts.dead import dead_facts
+from pitc.passes.facts.total import is_total
 from pitc.passes.lower.channel_cost import paying
 from pitc.passes.lower.channel_search import ChannelSearch
 from pitc.passes.lower.convolve import ChannelSkip
-from pitc.passes.regions.choose import Regions, total_at_zero
+from pitc.passes.regions.choose import Regions
 from pitc.passes.regions.form import GatheredOperand, OffsetsOperand, PackedOperand
 
 MIN_OPSET = 13
@@ -163,7 +164,7 @@ def _not_total(
         for node in graph.uses.get(todo.pop(), ()):
             if node not in running or node.op_type in ("Shape", "Size"):
                 continue
-            if not total_at_zero(graph, node, seen):
+            if not is_total(graph, node, seen):
                 return node
             found = {o.name for o in node.outputs if o.name and dead.get(o.name)} - seen
             seen |= found

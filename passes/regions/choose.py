@@ -26,7 +26,7 @@ from pitc.ir.nodes import node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region
 from pitc.ir.report import RegionRecord
-from pitc.passes.facts.signs import finite_at
+from pitc.passes.facts.total import is_total
 from pitc.passes.lower.live import can_compute
 from pitc.passes.regions.attention import attention_form
 from pitc.passes.regions.demand import Demand, demand, packed_by
@@ -41,7 +41,6 @@ from pitc.passes.regions.form import (
 )
 from pitc.passes.regions.layout import layout_of
 from pitc.passes.regions.packed import packed_form
-from pitc.passes.rules.elementwise import ELEMENTWISE
 
 SYMBOL_ESTIMATE = 64  # what an unknown size counts for
 FLOPS_PER_BYTE = 32  # work that must be saved for every byte that SRead and SWrite move
@@ -50,15 +49,6 @@ FLOPS_PER_BYTE = 32  # work that must be saved for every byte that SRead and SWr
 IMAGE_PRICE = 16
 START_BYTES = 80_000  # what could be moved in the time that detector and copies take to start
 MAX_DOMAINS = 6
-# of operators without a formula, those that give finite numbers for any finite ones
-FINITE = frozenset(
-    {"ArgMax", "ArgMin", "CenterCropPad", "Col2Im", "ConvInteger", "ConvTranspose", "CumSum"}
-    | {"GridSample", "OneHot", "Pad", "QLinearConv", "Resize", "TopK", "Trilu", "Upsample"}
-)
-# these divide by a root of a variance (or mean of squares) plus epsilon
-NORMS = frozenset(
-    {"GroupNormalization", "InstanceNormalization", "LayerNormalization", "RMSNormalization"}
-)
 
 
 @dataclass(slots=True)
@@ -340,45 +330,13 @@ def _not_total(graph: Graph, out: Regions, name: str, context: FormContext) -> i
         for node in graph.uses.get(todo.pop(), ()):
             if node not in out.demand.nodes or node.op_type in ("Shape", "Size"):
                 continue
-            if not total_at_zero(graph, node, seen):
+            if not is_total(graph, node, seen):
                 return node
             for value in node.outputs:
                 if value.name and value.name not in seen and context.packings(value.name):
                     seen.add(value.name)
                     todo.append(value.name)
     return None
-
-
-def total_at_zero(graph: Graph, node: ir.Node, changed: set[str]) -> bool:
-    """True where the node stays finite when the changed operands hold any finite numbers, 0
-    included.
-    """
-    expr = graph.exprs.get(node.outputs[0].name or "")
-    if expr is None:
-        return False
-    match expr.combine:
-        case Combine.MAP:
-            divisor = node.inputs[1] if len(node.inputs) > 1 else None
-            if node.op_type == "Div" and divisor is not None and divisor.name not in changed:
-                return True
-            if (node.domain, node.op_type) == ("", "BatchNormalization"):
-                return not any(x is not None and x.name in changed for x in node.inputs[1:])
-            row = ELEMENTWISE.get((node.domain, node.op_type))
-            return row is not None and (row.total or (not node.domain and finite_at(graph, node)))
-        case Combine.NORMALISE:
-            return node.op_type == "LogSoftmax" or (
-                node.op_type in NORMS and _float(node, "epsilon", 1e-5) > 0
-            )
-        case Combine.OPAQUE:
-            if node.op_type == "LRN":
-                return _float(node, "bias", 1.0) > 0 and _float(node, "alpha", 1e-4) >= 0
-            return not node.domain and node.op_type in FINITE
-    return True
-
-
-def _float(node: ir.Node, name: str, default: float) -> float:
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_float()
 
 
 def _poor_regions(graph: Graph, out: Regions) -> dict[ir.Node, str]:

@@ -7,7 +7,7 @@ items.
 
 from pitc.ir.expr import Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
-from pitc.ir.index import MAYBE_ZERO, Poly, sym
+from pitc.ir.index import UNDECLARED, Poly, sym
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.regions.form import (
     Form,
@@ -117,7 +117,7 @@ class _Items(NodeView):
     def fresh(self) -> Poly:
         """The same symbols in every such view, so that what two of them say can be compared."""
         self._unknown += 1
-        return sym(f"{MAYBE_ZERO}unknown{self._unknown}")
+        return sym(f"{UNDECLARED}unknown{self._unknown}")
 
     def inferred(self, out: int, dim: int) -> Poly:
         """Size of an output dimension: as known already, but for the items."""

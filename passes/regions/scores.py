@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.constant import ZN, Constant, is_number, very_negative
+from pitc.ir.constant import MASKED, ZN, Constant, is_hidden, is_number
 from pitc.ir.expr import Combine, Read, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import digit, invert
@@ -178,8 +178,8 @@ def _elementwise(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) ->
         elif is_number(known[0]):
             chosen = 1 if known[0] else 2
         else:
-            low = 1 if very_negative(known[1]) else 2
-            if not scores.softmaxed or not very_negative(known[low]) or scores.scale != 1.0:
+            low = 1 if is_hidden(known[1], MASKED) else 2
+            if not scores.softmaxed or not is_hidden(known[low], MASKED) or scores.scale != 1.0:
                 return site.refuse(Code.NO_FACT, f"'{names[0]}' is not known at live pairs")
             value = -np.inf if known[low] == -np.inf else ABSORBING
             scores.bias.append(BiasTerm(unexpanded(graph, names[0]), float(value), low == 1))

@@ -9,7 +9,7 @@ from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, ZERO, Poly, dim_index, nonneg, poly
 from pitc.ir.region import EVERYWHERE, Region, position, truth
 
-Fresh = Callable[[], Poly]
+Joined = Callable[[Sequence[Poly]], Poly]
 Index = tuple[Poly | None, ...]
 
 
@@ -29,8 +29,8 @@ def joint_extent(extents: Iterable[Poly]) -> Poly:
     return numbers[0] if numbers else min(known, key=lambda e: str(e).count("?"))
 
 
-def broadcast_extent(extents: Iterable[Poly], fresh: Fresh) -> Poly:
-    """The extent of a dimension whose operands broadcast; fresh where they may not agree."""
+def broadcast_extent(extents: Iterable[Poly], joined: Joined) -> Poly:
+    """The extent of a dimension whose operands broadcast; a new one where they may not agree."""
     known = list(dict.fromkeys(e for e in extents if e != ONE))
     if len(known) < 2:
         return known[0] if known else ONE
@@ -38,14 +38,14 @@ def broadcast_extent(extents: Iterable[Poly], fresh: Fresh) -> Poly:
     if len(numbers) > 1:
         raise NoRule(f"extents {numbers[0]} and {numbers[1]} do not broadcast")
     sure = numbers or [e for e in known if nonneg(e - 2)]
-    return sure[0] if sure else fresh()
+    return sure[0] if sure else joined(known)
 
 
-def broadcast_shape(shapes: Sequence[Shape], fresh: Fresh) -> Shape:
+def broadcast_shape(shapes: Sequence[Shape], joined: Joined) -> Shape:
     """Shape of operands that broadcast, aligned at the last dimension."""
     rank = max(map(len, shapes), default=0)
     columns = ([s[len(s) - k] for s in shapes if len(s) >= k] for k in range(rank, 0, -1))
-    return tuple(broadcast_extent(column, fresh) for column in columns)
+    return tuple(broadcast_extent(column, joined) for column in columns)
 
 
 def broadcast_index(shape: Shape, out: Shape) -> Index:

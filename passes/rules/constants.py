@@ -1,22 +1,40 @@
 """Constants through elementwise operators.
 
-A constant is a number, NEG, ZN, NZ, or TOP (`pitc.ir.constant`). `evaluate_constants` maps the
+A constant is a number, a `Range`, ZN, NZ, or TOP (`pitc.ir.constant`). `evaluate_constants` maps the
 constants of the operands to one of the result: first by laws that need no arithmetic (0 * x = 0,
-Where picks a branch), then by numpy in the operands' own types, where the table trusts it.
+Where picks a branch), then by numpy in the operands' own types: on numbers where the table trusts
+it, on the corners of a box of ranges where the operator is monotone in each operand (rounding is
+monotone too, so the corners bound every result).
 
-Two laws need finite run-time values, as documented: 0 * x = 0 and x + -inf = -inf. A very negative
-number plus an unknown one is very negative: scores are bounded (a named assumption of the softmax
-that uses it).
+    score + mask     SCORE + NEG = -1000..1000 + -inf..-10000 = -inf..-9000 (assumed)
+    x + mask         TOP + NEG = TOP
+
+A 0 stands for both zeros: a function that tells them apart (1 / x) has no value there. The laws
+0 * x = 0 and x + -inf = -inf need an x without NaN and infinities; who uses them adds that condition
+(`pitc.passes.facts.fill`).
 """
 
 from collections.abc import Callable, Sequence
-from math import inf
+from itertools import product
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
 
 from pitc.ir.branch import CHOOSE
-from pitc.ir.constant import NEG, NZ, TOP, ZN, Constant, Number, is_number, is_zero, very_negative
+from pitc.ir.constant import (
+    NZ,
+    TOP,
+    ZN,
+    Constant,
+    Number,
+    Range,
+    is_assumed,
+    is_hidden,
+    is_number,
+    is_zero,
+    range_of,
+)
 from pitc.ir.graph import NodeView, NoRule
 from pitc.passes.rules.elementwise import (
     BOOLEAN,
@@ -64,11 +82,9 @@ def evaluate_constants(
     law = LAWS.get(op)
     found = UNSETTLED if law is None else law(constants)
     if not isinstance(found, _Unsettled):
-        # integers wrap around: what is far below 0 may end up above it
-        wraps = found is NEG and node is not None and _is_integer(node)
-        return TOP if wraps else found
+        return found
     if not all(map(is_number, constants)):
-        return TOP
+        return _spanned(op, constants, to_bool, node)
     return _compute(op, [c for c in constants if is_number(c)], to_bool, node)
 
 
@@ -96,25 +112,23 @@ def ignores(op: str, j: int, constants: Constants, node: NodeView | None = None)
 
 def _truth(c: Constant) -> bool | None:
     """The constant as a condition; None where it may be either."""
-    if c is NZ or c is NEG:
+    if c is NZ or (isinstance(c, Range) and not c.lo <= 0 <= c.hi):
         return True
     return bool(c) if is_number(c) else None
 
 
-def _join(a: Constant, b: Constant) -> Constant:
+def _join(a: Constant, b: Constant) -> Constant | _Unsettled:
     """What is known of a value that is one of two."""
-    if is_number(a) and is_number(b) and (a == b or (a != a and b != b)):
+    if is_number(a) and is_number(b) and a == b:
         return a
-    if a is b:
+    if a is b and not isinstance(a, Range):
         return a
     if all(c is ZN or is_zero(c) for c in (a, b)):
         return ZN
-    if all(very_negative(c) and c != -inf for c in (a, b)):
-        return NEG
-    return TOP
+    return UNSETTLED
 
 
-def _where(cs: Constants) -> Constant:
+def _where(cs: Constants) -> Constant | _Unsettled:
     branch = _truth(cs[0])
     if branch is None:
         return _join(cs[1], cs[2])
@@ -143,11 +157,7 @@ def _mul(cs: Constants) -> Constant | _Unsettled:
     if is_zero(a) or is_zero(b):
         other = b if is_zero(a) else a
         return ZN if other is ZN else 0
-    if ZN in cs:
-        return ZN
-    if NEG in cs and any(is_number(c) and 1 <= c < inf for c in cs):
-        return NEG
-    return TOP
+    return ZN if ZN in cs else UNSETTLED
 
 
 def _div(cs: Constants) -> Constant | _Unsettled:
@@ -156,11 +166,9 @@ def _div(cs: Constants) -> Constant | _Unsettled:
         return UNSETTLED
     if is_zero(a):
         return ZN
-    if a is ZN and is_number(b) and b != 0:
-        return ZN
-    if a is NEG and is_number(b) and 0 < b <= 1:
-        return NEG
-    return TOP
+    if not is_number(b) or b == 0:  # of a range of divisors, corners say nothing
+        return TOP
+    return ZN if a is ZN else UNSETTLED
 
 
 def _add(cs: Constants) -> Constant | _Unsettled:
@@ -171,30 +179,20 @@ def _add(cs: Constants) -> Constant | _Unsettled:
     numbers = [c for c in cs if is_number(c)]
     if -inf in numbers or inf in numbers:
         return TOP if inf in numbers else -inf
-    if any(map(very_negative, cs)):
-        return NEG if all(c <= 0 for c in numbers) else TOP
-    return NZ if [c for c in cs if not is_zero(c)] == [NZ] else TOP
+    return NZ if [c for c in cs if not is_zero(c)] == [NZ] else UNSETTLED
 
 
 def _sub(cs: Constants) -> Constant | _Unsettled:
     a, b = cs
     if is_number(a) and is_number(b):
         return UNSETTLED
-    return TOP if b is NEG else _add((a, -b if is_number(b) else b))
+    if isinstance(b, Range):
+        return _add((a, Range(-b.hi, -b.lo, b.assumed)))
+    return _add((a, -b if is_number(b) else b))
 
 
-def _min(cs: Constants) -> Constant | _Unsettled:
-    if all(map(is_number, cs)):
-        return UNSETTLED
-    if ZN in cs:
-        return TOP
-    if any(is_number(c) and c == -inf for c in cs):
-        return -inf
-    return NEG if any(map(very_negative, cs)) else TOP
-
-
-def _relu(cs: Constants) -> Constant | _Unsettled:
-    return 0 if cs[0] is NEG else ZN if cs[0] is ZN else UNSETTLED
+def _least(cs: Constants) -> Constant | _Unsettled:
+    return TOP if ZN in cs else UNSETTLED
 
 
 def _odd(cs: Constants) -> Constant | _Unsettled:
@@ -202,20 +200,13 @@ def _odd(cs: Constants) -> Constant | _Unsettled:
     return ZN if cs[0] is ZN else UNSETTLED
 
 
-def _comparison(op: str) -> Law:
-    """NEG against a number that is not negative, and "not 0" against 0."""
-    swapped = {"Less": "Greater", "LessOrEqual": "GreaterOrEqual"}.get(op, op)
-
-    def law(cs: Constants) -> Constant | _Unsettled:
-        a, b = cs if op == swapped else (cs[1], cs[0])
-        if swapped == "Equal":
-            low = NEG in cs and any(is_number(c) and c >= 0 for c in cs)
-            return 0 if low or (NZ in cs and any(map(is_zero, cs))) else UNSETTLED
-        if a is NEG and is_number(b) and b >= 0:
-            return 0
-        return 1 if b is NEG and is_number(a) and a >= 0 else UNSETTLED
-
-    return law
+def _unequal(cs: Constants) -> Constant | _Unsettled:
+    """Ranges that are apart, and "not 0" against 0."""
+    a, b = map(range_of, cs)
+    apart = a is not None and b is not None and (a.hi < b.lo or b.hi < a.lo)
+    if apart or (NZ in cs and any(map(is_zero, cs))):
+        return 0
+    return UNSETTLED if all(map(is_number, cs)) else TOP
 
 
 LAWS: dict[str, Law] = {
@@ -229,11 +220,64 @@ LAWS: dict[str, Law] = {
     "Add": _add,
     "Sum": _add,
     "Sub": _sub,
-    "Min": _min,
-    "Relu": _relu,
-    **dict.fromkeys(("Neg", "Abs", "Sqrt", "LeakyRelu", "Gelu", "Tanh", "Erf"), _odd),
-    **{op: _comparison(op) for op in COMPARISONS},
+    "Min": _least,
+    "Max": _least,
+    "Equal": _unequal,
+    **dict.fromkeys(("Relu", "Neg", "Abs", "Sqrt", "LeakyRelu", "Gelu", "Tanh", "Erf"), _odd),
 }
+ANYTHING = Range(-inf, inf)
+
+
+def _spanned(op: str, constants: Constants, to_bool: bool, node: NodeView | None) -> Constant:
+    """What ranges of the operands say of the result, in floating-point types.
+
+    An operand of which nothing is known counts as any number: that it is no NaN is a condition that
+    the caller adds. What is bounded on neither side, or from below only, is of no use.
+    """
+    found = _description(op, node)
+    if found is None or ZN in constants or NZ in constants:
+        return TOP
+    if not _all_float(node, len(constants), to_bool):
+        return TOP
+    if op in ("Where", CHOOSE):
+        joint = _useful([x for c in constants[1:] for x in _ends(c)], constants[1:])
+        return joint if is_hidden(joint) else TOP
+    if found.image is not None:
+        return Range(*found.image)
+    if not found.monotone or all(c is TOP for c in constants):
+        return TOP
+    corners = [_compute(op, list(xs), to_bool, node) for xs in product(*map(_ends, constants))]
+    numbers = [c for c in corners if is_number(c)]
+    if len(numbers) < len(corners):
+        return TOP
+    if to_bool or op in COMPARISONS:
+        return numbers[0] if len(set(numbers)) == 1 else TOP
+    return _useful(numbers, constants)
+
+
+def _ends(c: Constant) -> tuple[float, ...]:
+    known = range_of(c) or ANYTHING
+    return (known.lo,) if known.lo == known.hi else (known.lo, known.hi)
+
+
+def _useful(ends: Sequence[Number], operands: Constants) -> Constant:
+    """The range that has these ends inside, as far as it says something."""
+    lo, hi = min(ends), max(ends)
+    if lo == hi:
+        return lo
+    return Range(lo, hi, any(map(is_assumed, operands))) if hi < 0 or isfinite(hi - lo) else TOP
+
+
+def _all_float(node: NodeView | None, count: int, to_bool: bool) -> bool:
+    """True where ranges can be followed: no type among the operands', nor the result's, wraps."""
+    if node is None:
+        return True
+    wanted = node.out_dtype(0)
+    if wanted is None or wanted.kind not in ("b" if to_bool else "f"):
+        return False
+    selects = node.op in ("Where", CHOOSE)
+    types = [_type_of(node, i) for i in data_operands(node)][int(selects) :]
+    return len(types) + selects == count and all(t is not None and t.kind == "f" for t in types)
 
 
 def _cast(c: Constant, to_bool: bool, node: NodeView | None) -> Constant:
@@ -251,15 +295,13 @@ def _cast(c: Constant, to_bool: bool, node: NodeView | None) -> Constant:
         # a nonzero integer stays nonzero when no bit of it is cut off
         wide = target.kind == "f" or target.itemsize >= source.itemsize
         return NZ if wide else TOP
-    if source.kind == "f" and target.kind == "f":
-        keeps = target.itemsize >= source.itemsize
-        return c if keeps or c is ZN else TOP
-    return TOP
-
-
-def _is_integer(node: NodeView) -> bool:
-    dtype = node.out_dtype(0)
-    return dtype is not None and dtype.kind in "iu"
+    if source.kind != "f" or target.kind != "f":
+        return TOP
+    if isinstance(c, Range):
+        with np.errstate(all="ignore"):
+            ends = [_python(np.asarray(x, source).astype(target)) for x in (c.lo, c.hi)]
+        return _useful([x for x in ends if is_number(x)], [c])
+    return c if target.itemsize >= source.itemsize or c is ZN else TOP
 
 
 def _type_of(node: NodeView, i: int) -> np.dtype[Any] | None:
@@ -286,9 +328,7 @@ def _compute(op: str, xs: list[Number], to_bool: bool, node: NodeView | None) ->
         return TOP
     keywords: dict[str, Any] = {}
     if found.parameters is not None or (node is None and op in INTEGER_ARITHMETIC):
-        known = (
-            found.parameters(node) if found.parameters is not None and node is not None else None
-        )
+        known = _parameters(found, node)
         if op == "Cast" and known is None and to_bool:
             known = {"to": np.dtype(bool)}
         if known is None or any(v is None for v in known.values()):
@@ -297,17 +337,34 @@ def _compute(op: str, xs: list[Number], to_bool: bool, node: NodeView | None) ->
     types = _operand_types(node, len(xs))
     if types is None:
         return TOP
-    with np.errstate(all="ignore"):
-        try:
-            operands = [_typed(x, t) for x, t in zip(xs, types, strict=True)]
-            result = found.evaluate(*operands, **keywords)
-        except (ArithmeticError, TypeError, ValueError):
-            return TOP
     wanted = node.out_dtype(0) if node is not None else None
     if wanted is not None and wanted.kind not in "biuf":
         return TOP
+    results = set()
     with np.errstate(all="ignore"):
-        return _python(result if wanted is None else np.asarray(result).astype(wanted))
+        try:
+            operands = [_typed(x, t) for x, t in zip(xs, types, strict=True)]
+            for zeros in product(*map(_zeros, operands)):
+                result = found.evaluate(*zeros, **keywords)
+                results.add(_python(result if wanted is None else np.asarray(result).astype(wanted)))
+        except (ArithmeticError, AttributeError, TypeError, ValueError):
+            return TOP
+    return results.pop() if len(results) == 1 else TOP
+
+
+def _parameters(found: Elementwise, node: NodeView | None) -> dict[str, Any] | None:
+    """Keyword arguments of the function; None where they are not known."""
+    if found.parameters is None or node is None:
+        return None
+    try:
+        return found.parameters(node)
+    except (NoRule, TypeError, ValueError):
+        return None
+
+
+def _zeros(x: Any) -> tuple[Any, ...]:
+    """What an operand may be: a 0 of a floating-point type has either sign."""
+    return (np.abs(x), -np.abs(x)) if x.dtype.kind == "f" and x == 0 else (x,)
 
 
 INTEGER_ARITHMETIC = frozenset({"Div", "Mod", "Pow", "Mean", "BitwiseNot", "BitShift"})

@@ -66,7 +66,7 @@ def contract(
         for label, extent in zip(operand.labels, operand.shape, strict=True):
             found.setdefault(label, []).append(extent)
     extent_of = {
-        label: joint_extent(es) if label in equal else broadcast_extent(es, view.fresh)
+        label: joint_extent(es) if label in equal else broadcast_extent(es, view.joined)
         for label, es in found.items()
     }
     reduced = [label for label in extent_of if label not in out]

@@ -4,10 +4,11 @@ Attention  y[b, q] reads x[b, q], and x[b, k] of every key k that the mask keeps
 MoE        y[row] reads x[row] and the row of the router, which picks the weights
 """
 
+from pitc.ir.constant import BOUNDED, MASKED
 from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, Poly, dim_index
-from pitc.ir.region import EVERYWHERE, Region, Test
+from pitc.ir.region import Region, Test, for_some
 from pitc.passes.rules.build import aligned, bare, line_index, positional
 from pitc.passes.rules.registry import MICROSOFT, rule
 
@@ -32,14 +33,13 @@ def attention(view: NodeView) -> list[TensorExpr]:
     hidden = _value_width(view)
     out = (x[0], x[1], hidden)
     batch, key = dim_index(0, x[0]), dim_index(4, x[1])
-    tests = EVERYWHERE
+    absent: tuple[Region, ...] = ()
     mask: tuple[Read, ...] = ()
     if view.has(3):
-        tests, mask = _mask(view, batch, key, x[1])
-        view.assume("every sequence keeps a key, and scores are bounded against the mask value")
+        absent, mask = _mask(view, batch, key, x[1])
     reads = (
         _row(0, x, 3),
-        Read(0, (batch, key, dim_index(3, x[2])), within=tests),
+        Read(0, (batch, key, dim_index(3, x[2])), absent=absent),
         *mask,
     )
     return [
@@ -64,18 +64,26 @@ def _value_width(view: NodeView) -> Poly:
     return width
 
 
-def _mask(view: NodeView, batch: Poly, key: Poly, keys: Poly) -> tuple[Region, tuple[Read, ...]]:
-    """Tests under which a key is read, and the read of the mask itself."""
-    shape = view.shape(3)
-    if len(shape) == 1:
-        if shape[0] != view.shape(0)[0]:
-            raise NoRule(f"mask index of shape {shape}")
-        test = Test(view.name(3), (batch, key), "below", True)
-        return Region({test}), (Read(3, (batch,)),)
-    if len(shape) == 2 and shape[1] == keys and shape[0] == view.shape(0)[0]:
-        test = Test(view.name(3), (batch, key), "nz", True)
-        return Region({test}), (Read(3, (batch, key)),)
-    raise NoRule(f"mask of shape {shape}")
+def _mask(
+    view: NodeView, batch: Poly, key: Poly, keys: Poly
+) -> tuple[tuple[Region, ...], tuple[Read, ...]]:
+    """Keys whose rows have no influence, by rows of the operand, and the read of the mask itself.
+
+    They are those that the mask leaves out, in a sequence that keeps a key: of a sequence that
+    keeps none, all keys have the same mask, so their scores count.
+    """
+    shape, own = view.shape(3), dim_index(1, keys)
+    if shape == view.shape(0)[:1]:
+        read, kept = Read(3, (batch,)), Test(view.name(3), (batch, own), "below", True)
+    elif shape == (view.shape(0)[0], keys):
+        read, kept = Read(3, (batch, key)), Test(view.name(3), (batch, own), "nz", True)
+    else:
+        raise NoRule(f"mask of shape {shape}")
+    left_out = kept.negate()
+    if left_out is None or float(view.attr("mask_filter_value", MASKED)) > MASKED:
+        return (), (read,)
+    view.assume(BOUNDED)
+    return (Region((left_out, for_some(kept, [1], inhabited=True))),), (read,)
 
 
 @rule("MultiHeadAttention", domain=MICROSOFT)

@@ -10,7 +10,7 @@ from math import prod
 
 from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
-from pitc.ir.index import ONE, ZERO, Poly, digit, dim_index, poly
+from pitc.ir.index import ONE, ZERO, Poly, digit, dim_index, nonneg, poly
 from pitc.ir.region import Region, union
 from pitc.passes.rules.build import bare, inside, over_lines, positional, static
 from pitc.passes.rules.registry import MICROSOFT, rule
@@ -69,7 +69,7 @@ def window_of(view: NodeView, image: Shape, kernel: Shape) -> Window:
             shape.append(view.inferred(0, 2 + d))
         elif room is not None and room >= 0:
             shape.append(poly(room // strides[d] + 1))
-        elif strides[d] == 1:
+        elif strides[d] == 1 and nonneg(image[d] + (pads[d] + pads[n + d]) - span + 1):
             shape.append(image[d] + (pads[d] + pads[n + d]) - span + 1)
         else:
             shape.append(view.inferred(0, 2 + d))

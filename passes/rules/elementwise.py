@@ -56,6 +56,9 @@ class Elementwise:
         trusted: Where `evaluate` is known to give the exact result, by the operands' values.
         parameters: Keyword arguments of `evaluate` from a node's attributes; None when they are not
             known.
+        monotone: In each operand, for any numbers as the others: over a box of operands the results
+            lie between those at its corners.
+        image: Ends between which results lie for all operands but NaN, rounding included.
     """
 
     evaluate: Callable[..., Array] | None
@@ -63,6 +66,8 @@ class Elementwise:
     operands: int | None = None
     trusted: Callable[..., bool] = always
     parameters: Callable[[NodeView], Parameters | None] | None = None
+    monotone: bool = False
+    image: tuple[float, float] | None = None
 
 
 def _attributes(**defaults: float | str) -> Callable[[NodeView], Parameters | None]:
@@ -212,14 +217,14 @@ def _lowest(*xs: Array) -> Array:
 
 _IEEE = {
     "Abs": Elementwise(np.abs),
-    "Neg": Elementwise(np.negative),
-    "Ceil": Elementwise(np.ceil),
-    "Floor": Elementwise(np.floor),
-    "Round": Elementwise(np.round),
+    "Neg": Elementwise(np.negative, monotone=True),
+    "Ceil": Elementwise(np.ceil, monotone=True),
+    "Floor": Elementwise(np.floor, monotone=True),
+    "Round": Elementwise(np.round, monotone=True),
     "Sign": Elementwise(np.sign),
     "Sqrt": Elementwise(np.sqrt, total=False),
     "Reciprocal": Elementwise(lambda x: 1 / x, total=False, trusted=at(0.0, 1.0, -1.0, 2.0, 0.5)),
-    "Relu": Elementwise(lambda x: np.maximum(x, np.zeros_like(x))),
+    "Relu": Elementwise(lambda x: np.maximum(x, np.zeros_like(x)), monotone=True),
     "LeakyRelu": Elementwise(
         lambda x, alpha: np.where(x >= 0, x, x * np.float32(alpha)).astype(np.asarray(x).dtype),
         parameters=_attributes(alpha=0.01),
@@ -231,17 +236,17 @@ _IEEE = {
     "Shrink": Elementwise(
         _shrink, parameters=_attributes(bias=0.0, lambd=0.5), trusted=at(0.0, 1.0, -1.0)
     ),
-    "Clip": Elementwise(_clip, operands=1, parameters=_clip_bounds),
-    "Add": Elementwise(np.add),
-    "Sub": Elementwise(np.subtract),
-    "Mul": Elementwise(np.multiply),
-    "Div": Elementwise(_divide, total=False),
+    "Clip": Elementwise(_clip, operands=1, parameters=_clip_bounds, monotone=True),
+    "Add": Elementwise(np.add, monotone=True),
+    "Sub": Elementwise(np.subtract, monotone=True),
+    "Mul": Elementwise(np.multiply, monotone=True),
+    "Div": Elementwise(_divide, total=False, monotone=True),
     "Mod": Elementwise(_modulo, total=False, parameters=_attributes(fmod=0)),
     "Pow": Elementwise(_power, total=False, trusted=at(0.0, 1.0, 2.0)),
-    "Sum": Elementwise(_total),
+    "Sum": Elementwise(_total, monotone=True),
     "Mean": Elementwise(lambda *xs: _total(*xs) / len(xs), trusted=at_zero),
-    "Max": Elementwise(_highest),
-    "Min": Elementwise(_lowest),
+    "Max": Elementwise(_highest, monotone=True),
+    "Min": Elementwise(_lowest, monotone=True),
     "Where": Elementwise(np.where),
     "Cast": Elementwise(_cast, parameters=_cast_target),
     "CastLike": Elementwise(_cast, operands=1, parameters=_cast_target),
@@ -252,10 +257,10 @@ _IEEE = {
     "Or": Elementwise(np.logical_or),
     "Xor": Elementwise(np.logical_xor),
     "Equal": Elementwise(np.equal),
-    "Greater": Elementwise(np.greater),
-    "GreaterOrEqual": Elementwise(np.greater_equal),
-    "Less": Elementwise(np.less),
-    "LessOrEqual": Elementwise(np.less_equal),
+    "Greater": Elementwise(np.greater, monotone=True),
+    "GreaterOrEqual": Elementwise(np.greater_equal, monotone=True),
+    "Less": Elementwise(np.less, monotone=True),
+    "LessOrEqual": Elementwise(np.less_equal, monotone=True),
     "BitwiseAnd": Elementwise(np.bitwise_and),
     "BitwiseOr": Elementwise(np.bitwise_or),
     "BitwiseXor": Elementwise(np.bitwise_xor),
@@ -268,9 +273,9 @@ _LIBRARY = {
     "BitCast": Elementwise(None, total=False, trusted=never),
     "Exp": Elementwise(np.exp, trusted=at_zero),
     "Log": Elementwise(np.log, total=False, trusted=at(0.0, 1.0)),
-    "Erf": Elementwise(erf, trusted=at_zero),
-    "Tanh": Elementwise(np.tanh, trusted=at_zero),
-    "Sigmoid": Elementwise(_sigmoid, trusted=at_zero),
+    "Erf": Elementwise(erf, trusted=at_zero, image=(-1.001, 1.001)),
+    "Tanh": Elementwise(np.tanh, trusted=at_zero, image=(-1.001, 1.001)),
+    "Sigmoid": Elementwise(_sigmoid, trusted=at_zero, image=(-0.001, 1.001)),
     "HardSigmoid": Elementwise(
         lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1),
         trusted=never,
@@ -278,7 +283,7 @@ _LIBRARY = {
     ),
     "HardSwish": Elementwise(lambda x: x * np.clip(x / 6 + 0.5, 0, 1), trusted=at_zero),
     "Softplus": Elementwise(_softplus, trusted=never),
-    "Softsign": Elementwise(lambda x: x / (1 + np.abs(x)), trusted=at_zero),
+    "Softsign": Elementwise(lambda x: x / (1 + np.abs(x)), trusted=at_zero, image=(-1.001, 1.001)),
     "Mish": Elementwise(lambda x: x * np.tanh(_softplus(x)), trusted=at_zero),
     "Elu": Elementwise(
         lambda x, alpha: np.where(x >= 0, x, alpha * np.expm1(x)),
@@ -295,8 +300,8 @@ _LIBRARY = {
     "Swish": Elementwise(
         lambda x, alpha: x * _sigmoid(alpha * x), trusted=at_zero, parameters=_attributes(alpha=1.0)
     ),
-    "Sin": Elementwise(np.sin, trusted=at_zero),
-    "Cos": Elementwise(np.cos, trusted=at_zero),
+    "Sin": Elementwise(np.sin, trusted=at_zero, image=(-1.001, 1.001)),
+    "Cos": Elementwise(np.cos, trusted=at_zero, image=(-1.001, 1.001)),
     "Tan": Elementwise(np.tan, total=False, trusted=at_zero),
     "Asin": Elementwise(np.arcsin, total=False, trusted=at_zero),
     "Acos": Elementwise(np.arccos, total=False, trusted=never),
@@ -352,7 +357,7 @@ def elementwise(view: NodeView) -> list[TensorExpr]:
     shapes = {view.shape(i) for i in operands}
     if view.opset < NUMPY_BROADCAST and not view.domain and len(shapes) > 1:
         raise NoRule("operands of old operator sets broadcast along a given axis")
-    shape = broadcast_shape([view.shape(i) for i in operands], view.fresh)
+    shape = broadcast_shape([view.shape(i) for i in operands], view.joined)
     reads = tuple(broadcast_read(i, view.shape(i), shape) for i in operands)
     return [TensorExpr(shape, reads, combine=Combine.MAP)]
 

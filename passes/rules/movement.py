@@ -126,7 +126,7 @@ def unsqueeze(view: NodeView) -> list[TensorExpr]:
 def expand(view: NodeView) -> list[TensorExpr]:
     """Broadcast to a shape."""
     shape = view.shape(0)
-    out = broadcast_shape([shape, tuple(view.ints(1).reshape(-1))], view.fresh)
+    out = broadcast_shape([shape, tuple(view.ints(1).reshape(-1))], view.joined)
     return [move(out, broadcast_index(shape, out))]
 
 
@@ -194,10 +194,10 @@ def _range(
     if nonneg(last - size):
         last = size
     elif not nonneg(size - last):
-        if n is None or last.as_int() is not None:
+        # rows of a table up to a size that the graph computes
+        if first != ZERO or n is None or not nonneg(last):
             return first, view.fresh()
-        # rows of a table up to a size that the graph computes: clamped only where the model fails
-        view.assume(f"{last} <= {size}")
+        last = view.clamped(last, size)
     if step != 1 or first is None or not nonneg(last - first):
         return first, view.fresh()
     return first, last - first

@@ -2,7 +2,7 @@
 
 from pitc.ir.expr import Combine, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
-from pitc.ir.index import ONE, Poly, poly
+from pitc.ir.index import ONE, Poly, nonneg, poly
 from pitc.passes.rules.registry import rule
 
 
@@ -42,7 +42,7 @@ def _count(start: Poly, limit: Poly, step: Poly) -> Poly | None:
     span, stride = (limit - start).as_int(), step.as_int()
     if span is not None and stride:
         return poly(max(-(-span // stride), 0))
-    return limit - start if step == ONE else None
+    return limit - start if step == ONE and nonneg(limit - start) else None
 
 
 @rule("NonZero")

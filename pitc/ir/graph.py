@@ -12,7 +12,7 @@ import onnx_ir as ir
 from pitc.ir.branch import GROUP, Path, groups, path_of, within
 from pitc.ir.constant import FillFact
 from pitc.ir.expr import Shape, TensorExpr
-from pitc.ir.index import MAYBE_ZERO, Poly, dim_index, poly, sym
+from pitc.ir.index import UNDECLARED, Poly, dim_index, poly, sym
 from pitc.ir.inference import Inferred, infer
 from pitc.ir.nodes import Array, captures, constant_of, node_name, output_names, poly_array
 from pitc.ir.region import Region
@@ -39,18 +39,22 @@ class Graph:
         dtypes: Element types by name, where numpy knows them.
         exprs: Tensor expression of each node output; None where the node has no rule.
         fills: Fill facts.
-        lossy: Values some of whose fill facts were dropped or cannot be said.
+        terms: For values that reach a softmax element by element: which ones, as bits.
+        scores: Sums of products among them that are assumed to be bounded.
         finite_if: Where a value is finite by construction (None: nowhere for sure); values that
             are finite everywhere are not listed.
         clean_if: The same for "neither NaN nor +inf".
         dead: Dead facts: regions of the value that no graph output depends on.
-        slack: Slack facts: regions in which any other very negative value would do.
+        slack: Slack facts: regions in which any number up to a limit would do, and the limit.
         affine: Value as an affine function of its own index.
         vectors: The same for each component of an index tensor's last axis.
         values: Small integer tensors as arrays of polynomials.
         images: Values that hold the live places of a mask (NonZero), and that mask.
         bits: One bit per value, for provenance.
         branches: The branch that computes a value, for values of branches.
+        joins: Dimensions of operands that broadcast in a way that is not known, and the nodes.
+        clamps: Sizes that are the smaller one of two.
+        reached: Those of which the first is never larger than the second, or the model fails.
         carried: For each loop the shapes that its carried values keep; None where that is not sure.
         bodies: Bodies of loops as graphs of their own, with fill facts.
         producers: The node that computes a value.
@@ -67,15 +71,19 @@ class Graph:
         self.dtypes: dict[str, np.dtype] = {}
         self.exprs: dict[str, TensorExpr | None] = {}
         self.fills: dict[str, list[FillFact]] = {}
-        self.lossy: set[str] = set()
+        self.terms: dict[str, int] = {}
+        self.scores: set[str] = set()
         self.finite_if: dict[str, Region | None] = {}
         self.clean_if: dict[str, Region | None] = {}
         self.dead: dict[str, list[Region]] = {}
-        self.slack: dict[str, list[Region]] = {}
+        self.slack: dict[str, tuple[list[Region], float]] = {}
         self.affine: dict[str, Poly] = {}
         self.vectors: dict[str, tuple[Poly | None, ...]] = {}
         self.values: dict[str, Array] = {}
         self.images: dict[str, str] = {}
+        self.joins: list[tuple[ir.Node, frozenset[Poly]]] = []
+        self.clamps: dict[Poly, tuple[Poly, Poly]] = {}
+        self.reached: set[tuple[Poly, Poly]] = set()
         self.carried: dict[ir.Node, list[Shape | None]] = {}
         self.bodies: dict[ir.Node, Graph] = {}
         self.producers: dict[str, ir.Node] = {}
@@ -205,7 +213,7 @@ class Graph:
     def fresh(self) -> Poly:
         """A new size symbol. The size may be 0."""
         self._count += 1
-        return sym(f"{MAYBE_ZERO}n{self._count}")
+        return sym(f"{UNDECLARED}n{self._count}")
 
     def inferred_shape(self, name: str) -> Shape | None:
         """The shape by ONNX's inference, fresh symbols for unknown sizes; None without a rank."""
@@ -226,7 +234,7 @@ class Graph:
             return poly(d)
         if d is None:
             return self.fresh()
-        return sym(d if d in self._input_symbols else MAYBE_ZERO + d)
+        return sym(d if d in self._input_symbols else UNDECLARED + d)
 
     def index_of(self, name: str) -> tuple[Poly, ...]:
         """The value's own index, one expression per dimension.

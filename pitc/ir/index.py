@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from pitc.ir.poly import (
-    MAYBE_ZERO,
+    UNDECLARED,
     ONE,
     ZERO,
     Atom,
@@ -17,6 +17,7 @@ from pitc.ir.poly import (
     atom,
     bound,
     dim_index,
+    fits,
     nonneg,
     poly,
     sym,
@@ -25,7 +26,7 @@ from pitc.ir.poly import (
 )
 
 __all__ = [
-    "MAYBE_ZERO",
+    "UNDECLARED",
     "ONE",
     "ZERO",
     "Atom",
@@ -36,6 +37,7 @@ __all__ = [
     "bound",
     "digit",
     "dim_index",
+    "fits",
     "invert",
     "nonneg",
     "poly",

@@ -3,8 +3,9 @@
 A point of a tensor has one index per dimension. `Digit(d, stride, extent)` is
 `(index_d // stride) % extent`, so a dimension may be seen as a product of factors.
 
-A size symbol is >= 1, but a symbol whose name starts with `?` (`Graph.fresh`) is >= 0. A negative
-dimension is a bound one: it is quantified (`pitc.ir.predicate`).
+A size symbol is >= 0: nothing says that a dimension has a place. One whose name starts with `?`
+(`Graph.fresh`) is not declared by the model. A negative dimension is a bound one: it is quantified
+(`pitc.ir.predicate`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +13,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, SupportsInt
 
-MAYBE_ZERO = "?"  # first character of the symbols that may be 0
+UNDECLARED = "?"  # first character of symbols that no input of the model declares
+LARGEST_SIZE = 31  # bits: coordinates of rows are 32-bit integers, which the runtime checks
+LARGEST_COUNT = 46  # bits of a product of sizes: it counts elements that lie in memory
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -307,22 +310,35 @@ def bound(p: Poly, upper: bool) -> Poly:
 
 @lru_cache(maxsize=1 << 16)
 def nonneg(p: Poly) -> bool:
-    """True when p, without digits, is proven >= 0 for all sizes.
+    """True when p, without digits, is proven >= 0 for all sizes, 0 included.
 
-    Sufficient: every size is shifted by its least value; then all coefficients must be >= 0.
+    Sufficient: sizes are >= 0, so a sum of products of sizes is, with coefficients >= 0.
     """
-    n = p.as_int()
-    if n is not None:
-        return n >= 0
-    total = ZERO
-    for m, c in p.terms.items():
-        v = poly(c)
-        for a in m:
-            if isinstance(a, Digit):
-                return False
-            v = v * (sym(a) if a.startswith(MAYBE_ZERO) else sym(a) + 1)
-        total = total + v
-    return all(c >= 0 for c in total.terms.values())
+    if any(isinstance(a, Digit) for m in p.terms for a in m):
+        return False
+    return all(c >= 0 for c in p.terms.values())
+
+
+@lru_cache(maxsize=1 << 14)
+def fits(p: Poly, least: int, most: int) -> bool:
+    """True when the value lies between two numbers for all indices and for all sizes that a machine
+    can have: an integer of that type does not wrap around.
+
+    Args:
+        p: Any polynomial.
+        least: Least number of the type.
+        most: Greatest number of the type.
+
+    >>> fits(3 * sym("s"), -(2**31), 2**31 - 1), fits(3 * sym("s"), -(2**63), 2**63 - 1)
+    (False, True)
+    """
+    low = high = 0
+    for m, c in bound(p, False).terms.items():
+        low += min(c, 0) << min(LARGEST_SIZE * len(m), LARGEST_COUNT)
+    for m, c in bound(p, True).terms.items():
+        high += max(c, 0) << min(LARGEST_SIZE * len(m), LARGEST_COUNT)
+    constant = p.terms.get((), 0)
+    return least <= min(low, constant) and max(high, constant) <= most
 
 
 def within(p: Poly, n: Poly) -> bool:

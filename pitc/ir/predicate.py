@@ -14,12 +14,23 @@ from pitc.ir.index import ONE, Atom, Digit, Poly, bound, nonneg, poly, rename, w
 
 SOME = -100  # bound dimensions below it are "for some", the others "for all"
 
-Predicate = Literal["nz", "neg", "pos", "below"]
+Predicate = Literal["nz", "neg", "small", "pos", "below"]
 _SAYS = {
     ("nz", True): "!= 0",
     ("nz", False): "== 0",
     ("neg", True): "<= -1e4",
     ("neg", False): "> -1e4",
+    ("small", True): "within 1e3",
+    ("small", False): "not within 1e3",
+}
+# of one element: what the first says, the second says too (a NaN is neither `neg` nor `small`)
+_FOLLOWS = {
+    (("neg", True), ("small", False)),
+    (("small", True), ("neg", False)),
+    (("neg", True), ("nz", True)),
+    (("nz", False), ("small", True)),
+    (("nz", False), ("neg", False)),
+    (("small", False), ("nz", True)),
 }
 
 
@@ -30,8 +41,8 @@ class Test:
     Args:
         src: Name of the tensor that is looked at; empty for a position test.
         idx: Where it is looked at: an index expression per dimension over the point.
-        pred: `nz`: src[idx] != 0. `neg`: src[idx] <= -1e4. `below`: idx[-1] < src[idx[:-1]]
-            (lengths). `pos`: idx[0] >= 0, without a tensor.
+        pred: `nz`: src[idx] != 0. `neg`: src[idx] <= -1e4. `small`: |src[idx]| < 1e3. `below`:
+            idx[-1] < src[idx[:-1]] (lengths). `pos`: idx[0] >= 0, without a tensor.
         yes: True for the predicate, False for its opposite. Always True for `pos`.
     """
 
@@ -90,8 +101,11 @@ class Test:
         """
         if self == other:
             return True
-        if (self.src, self.pred, self.yes) != (other.src, other.pred, other.yes):
+        if self.src != other.src:
             return False
+        if (self.pred, self.yes) != (other.pred, other.yes):
+            follows = ((self.pred, self.yes), (other.pred, other.yes)) in _FOLLOWS
+            return follows and self.idx == other.idx
         return _implies(self, other)
 
 
@@ -186,23 +200,32 @@ def truth(t: Test) -> bool | None:
     return False if nonneg(-bound(t.idx[0], True) - 1) else None
 
 
-def least_or_last(t: Test, dims: Iterable[int], every: bool) -> Test | None:
+def least_or_last(t: Test, dims: Iterable[int], every: bool, inhabited: bool) -> Test | None:
     """A comparison with a length for every or for some place of its own dimension: the first or the
     last place decides; None for other tests.
+
+    Of no places at all, "every" is true and says no more than is claimed; "some" is false, so there
+    has to be a place (`inhabited`).
     """
     bound_dims = frozenset(dims) & t.dims()
     place = _bare(t.idx[-1], bound_dims) if t.pred == "below" else None
     if place is None or any(a.dim in bound_dims for p in t.idx[:-1] for a in p.digits()):
         return None
-    if place.stride != ONE or not nonneg(place.extent - 1):
+    if place.stride != ONE or not (every or inhabited or nonneg(place.extent - 1)):
         return None
     decides = place.extent - 1 if every == t.yes else poly(0)
     return Test(t.src, (*t.idx[:-1], decides), t.pred, t.yes)
 
 
-def for_some(t: Test, dims: Iterable[int]) -> Test:
-    """The test "t for some value of the dimensions"."""
-    decided = least_or_last(t, dims, every=False)
+def for_some(t: Test, dims: Iterable[int], inhabited: bool = False) -> Test:
+    """The test "t for some value of the dimensions".
+
+    Args:
+        t: A test.
+        dims: The dimensions.
+        inhabited: What is said of is a point along these dimensions, so none of them is empty.
+    """
+    decided = least_or_last(t, dims, every=False, inhabited=inhabited)
     if decided is not None:
         return decided
     first = min(t.somes, default=SOME) - 1

@@ -27,6 +27,7 @@ __all__ = [
     "Region",
     "Test",
     "cost",
+    "covered",
     "describe",
     "expressible",
     "for_all",
@@ -193,7 +194,7 @@ def for_all(r: Region, dims: Iterable[int]) -> Region | None:
     out = []
     for t in r:
         hit = sorted(t.dims() & names)
-        decided = least_or_last(t, hit, every=True)
+        decided = least_or_last(t, hit, every=True, inhabited=False)
         if not hit:
             out.append(t)
         elif decided is not None:
@@ -269,6 +270,39 @@ def resolve(regions: Iterable[Region]) -> list[Region]:
         if before == kept:
             break
     return kept
+
+
+def covered(regions: Sequence[Sequence[Test]], splits: int) -> bool:
+    """True when regions, as lists of tests, cover every point: one does, or all of both cases.
+
+    Args:
+        regions: The regions.
+        splits: How many tests may be looked at one after the other.
+
+    >>> x = Test("x", (), "nz", True)
+    >>> covered([[x]], 1), covered([[x], [Test("x", (), "nz", False)]], 1)
+    (False, True)
+    """
+    if any(not tests for tests in regions):
+        return True
+    if not regions or not splits:
+        return False
+    test = min(regions, key=len)[0]
+    opposite = test.negate()
+    if opposite is None:
+        return False
+    return all(covered(_given(regions, t), splits - 1) for t in (test, opposite))
+
+
+def _given(regions: Sequence[Sequence[Test]], fact: Test) -> list[list[Test]]:
+    """What is left to test where a test holds."""
+    possible = (tests for tests in regions if not any(_excludes(fact, t) for t in tests))
+    return [[t for t in tests if not fact.implies(t)] for tests in possible]
+
+
+def _excludes(fact: Test, test: Test) -> bool:
+    opposite = test.negate()
+    return opposite is not None and fact.implies(opposite)
 
 
 def meet(lists: Iterable[Sequence[Region]]) -> list[Region]:

@@ -1,5 +1,6 @@
 """What a rule sees of one node."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -186,6 +187,19 @@ class NodeView:
     def fresh(self) -> Poly:
         """A new size symbol."""
         return self.graph.fresh()
+
+    def joined(self, extents: Sequence[Poly]) -> Poly:
+        """The size of a dimension whose operands broadcast, of which it is not known how."""
+        self.graph.joins.append((self.node, frozenset(extents)))
+        return self.fresh()
+
+    def clamped(self, last: Poly, size: Poly) -> Poly:
+        """The size of the first places of a dimension: `last` of them, but at most `size`."""
+        if (last, size) in self.graph.reached:
+            return last
+        found = self.fresh()
+        self.graph.clamps[found] = (last, size)
+        return found
 
     def inferred(self, out: int, dim: int) -> Poly:
         """Size of an output dimension by ONNX's inference, else a fresh symbol."""

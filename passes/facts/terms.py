@@ -1,0 +1,177 @@
+"""What a softmax adds up: scores, masks and other terms, and which of them are known to be bounded.
+
+    z[q, k] = s[q, k] + mask[q, k] + bias[q, k]          p = softmax of z over k
+
+p[q, k] is exactly 0 where z[q, k] is far below some other term of its row. To say so, something must
+be known of *every* term: nothing follows from a term of which nothing is known. There are three ways:
+
+* s is a raw score, a sum of products, and named as such in the report (`SCORE`: assumed to be at
+  most 1000 in magnitude, before and after it is scaled by one number);
+* the term is known: a constant, a position, a function with bounded values, what a fact says of it;
+* else it is tested when the model runs, by its own elements: `|bias[q, k]| < 1000` (`TAME`).
+
+The inequality behind the thresholds is in `docs/theory.md`, section 7.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from pitc.ir.constant import (
+    SCORE,
+    TAME,
+    TOP,
+    Constant,
+    FillFact,
+    Range,
+    is_bounded,
+    is_number,
+    is_score,
+)
+from pitc.ir.expr import Combine, Reducer, TensorExpr
+from pitc.ir.graph import Graph, NodeView
+from pitc.ir.index import ONE
+from pitc.ir.nodes import output_names
+from pitc.ir.region import MAX_TESTS, Region, covered
+from pitc.passes.facts.seeds import own
+from pitc.passes.rules.constants import evaluate_constants
+from pitc.passes.rules.elementwise import ELEMENTWISE
+
+ADDITIVE = ("Add", "Sub", "Sum")
+SUMS = (Combine.PRODUCT, Combine.BIASED_PRODUCT)
+
+
+def note_terms(graph: Graph) -> None:
+    """Fill in `graph.terms`: for values that reach a softmax, element by element, which ones.
+
+    Args:
+        graph: The derived graph.
+    """
+    count = 0
+    for node in reversed(graph.nodes):
+        for output in output_names(node):
+            expr, bits = graph.exprs.get(output), graph.terms.get(output, 0)
+            if expr is not None and expr.combine is Combine.SOFTMAX:
+                bits, count = 1 << count, count + 1
+            elif expr is None or not bits or not _passes(NodeView(graph, node), expr):
+                continue
+            for x in node.inputs:
+                if x is not None and x.name and _is_float(graph, x.name):
+                    graph.terms[x.name] = graph.terms.get(x.name, 0) | bits
+    sums = Counter[int]()
+    for name, bits in graph.terms.items():
+        if _is_sum(graph.exprs.get(name)):
+            sums.update(k for k in range(count) if bits >> k & 1)
+    for name, bits in graph.terms.items():
+        expr = graph.exprs.get(name)
+        if expr is not None and _is_sum(expr):
+            alone = all(sums[k] == 1 for k in range(count) if bits >> k & 1)
+            if alone or _run_time_factors(graph, name, expr) > 1:
+                graph.scores.add(name)
+
+
+def _passes(view: NodeView, expr: TensorExpr) -> bool:
+    """True where what is known of operands tells how large results are."""
+    if expr.combine is Combine.MOVE:
+        return True
+    row = ELEMENTWISE.get((view.domain, view.op))
+    return expr.combine is Combine.MAP and (row is None or row.image is None)
+
+
+def _is_float(graph: Graph, name: str) -> bool:
+    dtype = graph.dtypes.get(name)
+    return dtype is not None and dtype.kind == "f"
+
+
+def _is_sum(expr: TensorExpr | None) -> bool:
+    return expr is not None and expr.combine in SUMS and expr.reducer is Reducer.SUM
+
+
+def _run_time_factors(graph: Graph, name: str, expr: TensorExpr) -> int:
+    """How many factors are computed when the model runs: a mask times a constant is no score."""
+    view = NodeView(graph, graph.producers[name])
+    factors = [r for r in expr.reads if expr.combine is Combine.PRODUCT or r.operand < 2]
+    return sum(not _is_constant(graph, view.name(r.operand)) for r in factors)
+
+
+def _is_constant(graph: Graph, name: str) -> bool:
+    """True for a constant, and for what is moved out of one."""
+    while not graph.is_constant(name):
+        expr, node = graph.exprs.get(name), graph.producers.get(name)
+        if expr is None or node is None or expr.combine is not Combine.MOVE or not expr.reads:
+            return False
+        view = NodeView(graph, node)
+        if any(r.within for r in expr.reads):
+            return all(_is_constant(graph, view.name(r.operand)) for r in expr.reads)
+        name = view.name(0)
+    return True
+
+
+def raw_score(view: NodeView, expr: TensorExpr, finite: Region | None) -> list[FillFact]:
+    """A contraction that reaches a softmax is assumed to be bounded, where it is finite.
+
+    Args:
+        view: The node.
+        expr: The expression of its first output.
+        finite: Where that is finite; None for nowhere.
+    """
+    if view.out() not in view.graph.scores or finite is None:
+        return []
+    bias: Constant = 0
+    if expr.combine is Combine.BIASED_PRODUCT:
+        extra = [r for r in expr.reads if r.operand > 1]
+        known = [known_everywhere(view.graph, view.name(r.operand)) for r in extra]
+        if len(known) != 1:  # an activation may follow
+            return []
+        bias = known[0]
+    total = evaluate_constants("Add", (SCORE, bias))
+    return [FillFact(finite, total)] if is_score(total) else []
+
+
+def scaled_score(view: NodeView, expr: TensorExpr) -> FillFact | None:
+    """A score times, or divided by, one number is a score again."""
+    graph = view.graph
+    if view.domain or view.op not in ("Mul", "Div") or len(expr.reads) != 2:
+        return None
+    names = [view.name(r.operand) for r in expr.reads]
+    for name, other in (names, names[::-1]) if view.op == "Mul" else (names,):
+        shape = graph.shapes.get(other)
+        if shape is not None and all(e == ONE for e in shape):
+            found = next((f for f in graph.fills.get(name, ()) if is_score(f.constant)), None)
+            if found is not None and found.constant == SCORE and graph.shapes[name] == expr.shape:
+                return FillFact(found.region, SCORE)
+    return None
+
+
+def known_everywhere(graph: Graph, name: str) -> Constant:
+    """The narrowest thing that is known of all elements of a value; TOP for nothing."""
+    known = [f.constant for f in graph.fills.get(name, ()) if not f.region]
+    return next((c for c in known if not isinstance(c, Range)), known[0] if known else TOP)
+
+
+def add_tests(view: NodeView, expr: TensorExpr) -> None:
+    """Let those operands of a sum towards a softmax be tested when the model runs of which too little
+    is known. Of a score nothing is tested: it need not be computed. Nor of what a number is added to
+    only: that is a step on the way to a term.
+    """
+    graph = view.graph
+    if view.out() not in graph.terms or view.domain or view.op not in ADDITIVE:
+        return
+    names = [view.name(r.operand) for r in expr.reads]
+    if any(is_number(known_everywhere(graph, name)) for name in names):
+        return
+    for name in names:
+        if graph.shapes.get(name) is None or not _is_float(graph, name) or graph.is_constant(name):
+            continue
+        facts = graph.fills.get(name, [])
+        if any(is_score(f.constant) for f in facts) or _leaves_no_gap(facts):
+            continue
+        found = own(graph, name, "small", True, TAME)
+        graph.fills[name] = [*facts, FillFact(Region(found.region, graph.bits[name]), TAME)]
+
+
+def _leaves_no_gap(facts: Iterable[FillFact]) -> bool:
+    """True where every element is bounded, but for those that fail a test of this kind already."""
+    bounded = [f for f in facts if is_bounded(f.constant)]
+    return covered([[t for t in f.region if t.pred != "small"] for f in bounded], MAX_TESTS)
+
+
