@@ -14,6 +14,7 @@ SEQ2SEQ = ("input_ids", "attention_mask", "decoder_input_ids", "decoder_attentio
 
 
 def with_attention(config: Any, attention: str) -> Any:
+    """A config for one attention implementation."""
     config._attn_implementation = attention
     return config
 
@@ -224,7 +225,10 @@ MODELS: dict[str, Export] = {
     "bert-classifier": Export(_classifier, outputs=("logits",)),
     "bert-mean": Export(lambda a: MeanPooled(_bert(a)), ("sdpa",), outputs=("sentence_embedding",)),
     "bert-lengths": Export(
-        lambda a: FromLengths(_bert(a)), ("eager",), ("input_ids", "lengths"), ("sentence_embedding",)
+        lambda a: FromLengths(_bert(a)),
+        ("eager",),
+        ("input_ids", "lengths"),
+        ("sentence_embedding",),
     ),
     "bert-inputs": Export(_bert, ("sdpa",), BERT_INPUTS),
     "bert-bool": Export(_bert, ("sdpa",), exporters=(DYNAMO,), mask_dtype=torch.bool),

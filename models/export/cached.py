@@ -12,7 +12,7 @@ import torch
 import transformers as hf
 
 from models.export.architectures import SMALL, WORDS, with_attention
-from models.export.inputs import BATCH, DYNAMO, PAST, SEQUENCE, TRACED, Export, Free
+from models.export.inputs import BATCH, PAST, SEQUENCE, TRACED, Export, Free
 
 LAYERS, HEADS, WIDTH, ENCODED = 2, 4, 8, 6
 NEW, OLD, ENCODER = "sequence_length", "past_sequence_length", "encoder_sequence_length"
@@ -90,7 +90,7 @@ class WithCache(torch.nn.Module):
 
 
 class DecoderWithCache(torch.nn.Module):
-    """The decoder of an encoder and decoder; it has read the encoder's result in an earlier call."""
+    """The decoder of a pair; it has read the encoder's result in an earlier call."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

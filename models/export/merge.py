@@ -33,7 +33,10 @@ def merge(first: ModelProto, later: ModelProto) -> ModelProto:
     outputs = [o.name for o in later.graph.output]
     if outputs != [o.name for o in first.graph.output]:
         raise ValueError("the two models have different outputs")
-    bodies = {"then_branch": _body(later.graph, "later"), "else_branch": _body(first.graph, "first")}
+    bodies = {
+        "then_branch": _body(later.graph, "later"),
+        "else_branch": _body(first.graph, "first"),
+    }
     switch = helper.make_tensor_value_info(SWITCH, TensorProto.BOOL, [1])
     graph = helper.make_graph(
         [helper.make_node("If", [SWITCH], outputs, name="use_cache", **bodies)],
