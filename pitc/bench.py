@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pitc.errors import MachineError, UsageError
-from pitc.feeds import Case, InputSpec, draw_lengths, random_feeds
+from pitc.feeds import Case, InputSpec, draw_lengths, named_dims, random_feeds, sizes_of
 from pitc.machine import installed
 from pitc.timing import Spread, interleave, one_core, ratios, spread
 from pitc.verify import Comparison, Run, compare
@@ -300,8 +300,7 @@ def make_case(
         for dim, fit in zip(masked[0].shape, (len(lengths), max(lengths)), strict=True):
             if isinstance(dim, str):
                 given.setdefault(dim, fit)
-    names = list(dict.fromkeys(d for spec in specs for d in spec.shape if isinstance(d, str)))
-    sizes = {n: given.get(n, SIZES[min(i, len(SIZES) - 1)]) for i, n in enumerate(names)}
+    sizes = sizes_of(named_dims(specs), given, SIZES)
     rng = np.random.default_rng(seed)
     drawn = list(lengths)
     if masked and mean is not None:

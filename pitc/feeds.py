@@ -48,8 +48,14 @@ class InputSpec:
 
     @property
     def mask_like(self) -> bool:
-        """True for integers and booleans of rank 1 or more that look nothing up."""
-        return bool(self.shape) and self.dtype.kind in "biu" and self.bound is None
+        """True for integers and booleans of rank 1 or more that look nothing up, but no switch."""
+        numbers = self.dtype.kind in "biu" and self.bound is None
+        return bool(self.shape) and numbers and not self.switch
+
+    @property
+    def switch(self) -> bool:
+        """True for a single boolean: it chooses a branch."""
+        return self.dtype.kind == "b" and self.shape in ((), (1,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +174,70 @@ def parse_shapes(texts: Sequence[str], specs: Sequence[InputSpec]) -> dict[str, 
     return dims
 
 
+def named_dims(specs: Sequence[InputSpec]) -> list[str]:
+    """Names of dimensions in order of appearance."""
+    return list(dict.fromkeys(d for spec in specs for d in spec.shape if isinstance(d, str)))
+
+
+def parts_of(name: str) -> list[str]:
+    """The sizes whose sum a size is named as: `past + sequence`; none for a plain name.
+
+    Exporters name the mask of a decoder with a cache so: it covers what is cached and what is new.
+    """
+    parts = [part.strip() for part in name.split("+")]
+    return parts if len(parts) > 1 else []
+
+
+def names_of_past(specs: Sequence[InputSpec]) -> set[str]:
+    """Parts of sums that only floats have: lengths of caches, which start with 0."""
+    names = named_dims(specs)
+    parts = {part for name in names for part in parts_of(name)}
+    counted = {d for spec in specs if spec.dtype.kind in "biu" for d in spec.shape}
+    return parts.intersection(names) - counted
+
+
+def sizes_of(
+    names: Sequence[str], given: Mapping[str, int], sizes: Sequence[int]
+) -> dict[str, int]:
+    """A number for every named dimension.
+
+    Sums and their parts agree: `["batch", "new", "old", "old + new"]` with the sizes 3, 17, 5 are
+    3, 17, 5, 22. Of a sum that is given, the first part which is not takes what is left.
+
+    Args:
+        names: The names in order of appearance.
+        given: Sizes that are fixed.
+        sizes: Sizes for the others in that order; the last one serves all that follow.
+
+    Raises:
+        UsageError: A given sum is not that of its given parts.
+    """
+    known = {*names, *given}
+    sums = {n: parts for n in names if (parts := parts_of(n)) and known.issuperset(parts)}
+    dims = dict(given)
+    for name, parts in sums.items():
+        if name in dims:
+            left = dims[name] - sum(dims.get(part, 0) for part in parts)
+            free = [n for n in names if n in parts and n not in dims]
+            if left < 0 or (left and not free):
+                raise UsageError(f"size {dims[name]} of {name!r} is not the sum of its parts")
+            for part in free:
+                dims[part], left = left, 0
+    plain = [n for n in names if n not in sums]
+    for i, name in enumerate(plain):
+        dims.setdefault(name, sizes[min(i, len(sizes) - 1)])
+    for name, parts in sums.items():
+        dims.setdefault(name, sum(dims[part] for part in parts))
+    return {n: dims[n] for n in names}
+
+
 def cases(
     specs: Sequence[InputSpec],
     given: Mapping[str, int] | None = None,
     padding: str | None = None,
     seed: int = 0,
 ) -> Iterator[Case]:
-    """Random inputs: every padding pattern at several sizes.
+    """Random inputs: every padding pattern at several sizes, a cache's length of 0 among them.
 
     Args:
         specs: The inputs.
@@ -182,12 +245,14 @@ def cases(
         padding: The mask input, if one is known; else every mask-like input gets the pattern.
         seed: Seed of the random numbers.
     """
-    names = list(dict.fromkeys(d for spec in specs for d in spec.shape if isinstance(d, str)))
+    names = named_dims(specs)
     masked = [s for s in specs if (s.name == padding if padding else s.mask_like)]
     given = given or {}
-    done = []
-    for row, sizes in enumerate(SIZES):
-        dims = {n: given.get(n, sizes[min(i, len(sizes) - 1)]) for i, n in enumerate(names)}
+    done: list[dict[str, int]] = []
+    fixed = {*given, *(part for name in given for part in parts_of(name))}
+    empty = {**given, **dict.fromkeys(names_of_past(specs) - fixed, 0)}
+    for row, (sizes, known) in enumerate([*((x, given) for x in SIZES), (SIZES[0], empty)]):
+        dims = sizes_of(names, known, sizes)
         if dims in done:
             continue
         done.append(dims)
@@ -215,13 +280,15 @@ def random_feeds(
 
     Returns:
         Arrays by input name. Floats are standard normal; integers are below the input's bound, or 0
-        and 1.
+        and 1. Switches are on where there is a cache to be read: a decoder's branch without one
+        takes a mask of other sizes.
 
     Raises:
         UsageError: One would have more than `MAX_ELEMENTS` elements.
     """
     feeds: dict[str, np.ndarray] = {}
     masks: dict[tuple[int, ...], np.ndarray] = {}
+    cached = any(dims[name] for name in names_of_past(specs))
     for spec in specs:
         shape = tuple(d if isinstance(d, int) else dims[d] for d in spec.shape)
         if math.prod(shape) > MAX_ELEMENTS:
@@ -233,6 +300,8 @@ def random_feeds(
             if shape not in masks:
                 masks[shape] = _mask(shape, pattern, rng)
             feeds[spec.name] = masks[shape].astype(spec.dtype)
+        elif spec.switch and cached:
+            feeds[spec.name] = np.ones(shape, bool)
         elif spec.dtype.kind in "biu":
             feeds[spec.name] = rng.integers(0, spec.bound or 2, shape).astype(spec.dtype)
         else:

@@ -5,6 +5,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from pitc.feeds import sizes_of
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Array, Graph
 
@@ -77,10 +78,10 @@ def random_feeds(
 
 
 def symbol_sizes(graph: Graph, sizes: Mapping[str, int]) -> dict[str, int]:
-    """A number for every size symbol of the inputs."""
+    """A number for every size symbol of the inputs; sums and their parts agree."""
     shapes: list[Shape] = [s for n in graph.inputs if (s := graph.shapes.get(n)) is not None]
-    symbols = dict.fromkeys(x for s in shapes for p in s for x in sorted(p.symbols()))
-    return {x: sizes.get(x, DEFAULT_SIZES[k % len(DEFAULT_SIZES)]) for k, x in enumerate(symbols)}
+    symbols = list(dict.fromkeys(x for s in shapes for p in s for x in sorted(p.symbols())))
+    return sizes_of(symbols, sizes, DEFAULT_SIZES * len(symbols))
 
 
 def _array(

@@ -1,70 +1,26 @@
 """What is exported: small random models of real architectures, and heads that users put on them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import transformers as hf
 
-BATCH, SEQUENCE, TARGET, IMAGE = 2, 7, 5, 16
-TRACED, DYNAMO = "traced", "dynamo"
+from models.export.inputs import DYNAMO, IMAGE, TRACED, Export
+
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 WORDS = {"vocab_size": 100, "max_position_embeddings": 64}
 SEQ2SEQ = ("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask")
 
 
-@dataclass(frozen=True)
-class Export:
-    """One model to export.
-
-    Args:
-        make: Makes the model, given the attention implementation.
-        attention: Attention implementations: `eager`, `sdpa`.
-        inputs: Names of its inputs.
-        output: The output that is kept.
-        exporters: Those that can write it.
-        mask_dtype: Element type of the masks.
-    """
-
-    make: Callable[[str], Any]
-    attention: tuple[str, ...] = ("eager", "sdpa")
-    inputs: tuple[str, ...] = ("input_ids", "attention_mask")
-    output: str = "last_hidden_state"
-    exporters: tuple[str, ...] = (TRACED, DYNAMO)
-    mask_dtype: torch.dtype = torch.int64
-
-
-def free_dimensions(name: str) -> tuple[str, ...]:
-    """Names of the leading dimensions of an input or output that are free."""
-    if name in ("pixel_values", "lengths", "logits", "sentence_embedding"):
-        return ("batch",)
-    return ("batch", "target" if name.startswith("decoder") else "sequence")
-
-
-def example(name: str, dtype: torch.dtype) -> torch.Tensor:
-    """An example of an input, masks in the given type."""
-    shape = (BATCH, TARGET if name.startswith("decoder") else SEQUENCE)
-    if name == "pixel_values":
-        return torch.randn(BATCH, 3, IMAGE, IMAGE)
-    if name == "lengths":
-        return torch.tensor([SEQUENCE, 4])
-    if "mask" in name:
-        mask = torch.ones(shape, dtype=dtype)
-        mask[1, 4:] = 0
-        return mask
-    if name == "position_ids":
-        return torch.arange(SEQUENCE).expand(shape).contiguous()
-    return torch.randint(0, 2, shape) if "type" in name else torch.randint(2, 90, shape)
-
-
-def _with_attention(config: Any, attention: str) -> Any:
+def with_attention(config: Any, attention: str) -> Any:
+    """A config for one attention implementation."""
     config._attn_implementation = attention
     return config
 
 
 def _bert_config(attention: str) -> Any:
-    return _with_attention(hf.BertConfig(intermediate_size=64, **WORDS, **SMALL), attention)
+    return with_attention(hf.BertConfig(intermediate_size=64, **WORDS, **SMALL), attention)
 
 
 def _bert(attention: str) -> Any:
@@ -77,14 +33,14 @@ def _classifier(attention: str) -> Any:
 
 def _distilbert(attention: str) -> Any:
     config = hf.DistilBertConfig(dim=32, n_layers=2, n_heads=4, hidden_dim=64, **WORDS)
-    return hf.DistilBertModel(_with_attention(config, attention))
+    return hf.DistilBertModel(with_attention(config, attention))
 
 
 def _roberta(attention: str) -> Any:
     config = hf.RobertaConfig(
         vocab_size=100, intermediate_size=64, max_position_embeddings=70, pad_token_id=1, **SMALL
     )
-    return hf.RobertaModel(_with_attention(config, attention), add_pooling_layer=False)
+    return hf.RobertaModel(with_attention(config, attention), add_pooling_layer=False)
 
 
 def _t5_config(kind: Any, **more: Any) -> Any:
@@ -93,12 +49,12 @@ def _t5_config(kind: Any, **more: Any) -> Any:
 
 
 def _t5_encoder(attention: str) -> Any:
-    return hf.T5EncoderModel(_with_attention(_t5_config(hf.T5Config), attention))
+    return hf.T5EncoderModel(with_attention(_t5_config(hf.T5Config), attention))
 
 
 def _t5(attention: str) -> Any:
     config = _t5_config(hf.T5Config, num_decoder_layers=1)
-    return hf.T5Model(_with_attention(config, attention))
+    return hf.T5Model(with_attention(config, attention))
 
 
 def _switch(attention: str) -> Any:
@@ -109,7 +65,7 @@ def _switch(attention: str) -> Any:
         num_sparse_encoder_layers=1,
         initializer_factor=10.0,  # so that every expert is chosen
     )
-    return hf.SwitchTransformersEncoderModel(_with_attention(config, attention))
+    return hf.SwitchTransformersEncoderModel(with_attention(config, attention))
 
 
 def _bart(attention: str) -> Any:
@@ -124,26 +80,26 @@ def _bart(attention: str) -> Any:
         use_cache=False,
         **WORDS,
     )
-    return hf.BartModel(_with_attention(config, attention))
+    return hf.BartModel(with_attention(config, attention))
 
 
 def _opt(attention: str) -> Any:
     config = hf.OPTConfig(ffn_dim=64, word_embed_proj_dim=32, use_cache=False, **WORDS, **SMALL)
-    return hf.OPTModel(_with_attention(config, attention))
+    return hf.OPTModel(with_attention(config, attention))
 
 
 def _gpt2(attention: str) -> Any:
     config = hf.GPT2Config(
         vocab_size=100, n_positions=64, n_embd=32, n_layer=2, n_head=4, use_cache=False
     )
-    return hf.GPT2Model(_with_attention(config, attention))
+    return hf.GPT2Model(with_attention(config, attention))
 
 
 def _llama(attention: str) -> Any:
     config = hf.LlamaConfig(
         intermediate_size=48, num_key_value_heads=2, use_cache=False, **WORDS, **SMALL
     )
-    return hf.LlamaModel(_with_attention(config, attention))
+    return hf.LlamaModel(with_attention(config, attention))
 
 
 def _mistral(attention: str) -> Any:
@@ -155,7 +111,7 @@ def _mistral(attention: str) -> Any:
         **WORDS,
         **SMALL,
     )
-    return hf.MistralModel(_with_attention(config, attention))
+    return hf.MistralModel(with_attention(config, attention))
 
 
 def _modernbert(attention: str) -> Any:
@@ -163,7 +119,7 @@ def _modernbert(attention: str) -> Any:
         intermediate_size=48, local_attention=4, global_attn_every_n_layers=2, **WORDS, **SMALL
     )
     config.pad_token_id = 0
-    return hf.ModernBertModel(_with_attention(config, attention))
+    return hf.ModernBertModel(with_attention(config, attention))
 
 
 def _mixtral(experts: str) -> Callable[[str], Any]:
@@ -178,21 +134,21 @@ def _mixtral(experts: str) -> Callable[[str], Any]:
             **SMALL,
         )
         config._experts_implementation = experts
-        return hf.MixtralModel(_with_attention(config, attention))
+        return hf.MixtralModel(with_attention(config, attention))
 
     return make
 
 
 def _vit(attention: str) -> Any:
     config = hf.ViTConfig(intermediate_size=64, image_size=IMAGE, patch_size=4, **SMALL)
-    return hf.ViTModel(_with_attention(config, attention), add_pooling_layer=False)
+    return hf.ViTModel(with_attention(config, attention), add_pooling_layer=False)
 
 
 def _swin(attention: str) -> Any:
     config = hf.SwinConfig(
         image_size=IMAGE, patch_size=2, window_size=4, embed_dim=16, depths=[2, 1], num_heads=[2, 4]
     )
-    return hf.SwinModel(_with_attention(config, attention), add_pooling_layer=False)
+    return hf.SwinModel(with_attention(config, attention), add_pooling_layer=False)
 
 
 def _resnet(_: str) -> Any:
@@ -266,10 +222,13 @@ class Experts(torch.nn.Module):
 BERT_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 MODELS: dict[str, Export] = {
     "bert": Export(_bert),
-    "bert-classifier": Export(_classifier, output="logits"),
-    "bert-mean": Export(lambda a: MeanPooled(_bert(a)), ("sdpa",), output="sentence_embedding"),
+    "bert-classifier": Export(_classifier, outputs=("logits",)),
+    "bert-mean": Export(lambda a: MeanPooled(_bert(a)), ("sdpa",), outputs=("sentence_embedding",)),
     "bert-lengths": Export(
-        lambda a: FromLengths(_bert(a)), ("eager",), ("input_ids", "lengths"), "sentence_embedding"
+        lambda a: FromLengths(_bert(a)),
+        ("eager",),
+        ("input_ids", "lengths"),
+        ("sentence_embedding",),
     ),
     "bert-inputs": Export(_bert, ("sdpa",), BERT_INPUTS),
     "bert-bool": Export(_bert, ("sdpa",), exporters=(DYNAMO,), mask_dtype=torch.bool),

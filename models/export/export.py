@@ -16,23 +16,26 @@ from typing import Any
 import onnx
 import torch
 
-from models.export.architectures import DYNAMO, MODELS, Export, example, free_dimensions
+from models.export import architectures, cached
+from models.export.inputs import DYNAMO, Export
 
+MODELS = architectures.MODELS | cached.MODELS
 FOLDER = Path(__file__).parent / "fixtures"
 MAX_BYTES = 300_000
 
 
-class OneOutput(torch.nn.Module):
-    """The model with positional inputs and one tensor as its result."""
+class Positional(torch.nn.Module):
+    """The model with positional inputs and outputs."""
 
     def __init__(self, model: Any, export: Export) -> None:
         super().__init__()
         self.model, self.export = model, export
 
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Run the model."""
         named = dict(zip(self.export.inputs, inputs, strict=True))
-        return self.model(**named)[self.export.output]
+        found = self.model(**named)
+        return tuple(found[name] for name in self.export.outputs)
 
 
 def export(name: str, attention: str, exporter: str) -> Path:
@@ -48,23 +51,19 @@ def export(name: str, attention: str, exporter: str) -> Path:
     """
     torch.manual_seed(0)
     row = MODELS[name]
-    model = OneOutput(row.make(attention).eval(), row)
-    arguments = tuple(example(n, row.mask_dtype) for n in row.inputs)
-    free = {n: dict(enumerate(free_dimensions(n))) for n in row.inputs}
-    file = FOLDER / f"{name}-{attention}-{exporter}.onnx"
+    model = Positional(row.make(attention).eval(), row)
+    arguments = tuple(row.example(n) for n in row.inputs)
     FOLDER.mkdir(exist_ok=True)
-    names = {"input_names": list(row.inputs), "output_names": [row.output]}
+    file = FOLDER / f"{name}-{attention}-{exporter}.onnx"
+    names = {"input_names": list(row.inputs), "output_names": list(row.outputs)}
     if exporter == DYNAMO:
-        limits = {"batch": (1, 64), "sequence": (2, 60), "target": (2, 60)}
-        dims = {n: torch.export.Dim(n, min=a, max=b) for n, (a, b) in limits.items()}
-        shapes = tuple({k: dims[d] for k, d in free[n].items()} for n in row.inputs)
+        shapes = [row.dynamic()]
         program = torch.onnx.export(
-            model, arguments, dynamo=True, dynamic_shapes=[shapes], opset_version=20, **names
+            model, arguments, dynamo=True, dynamic_shapes=shapes, opset_version=20, **names
         )
         program.save(str(file), external_data=False)
     else:
-        tokens = row.output == "last_hidden_state"  # as many as the last input has
-        free[row.output] = free[row.inputs[-1]] if tokens else {0: "batch"}
+        free = {n: row.free(n) for n in (*row.inputs, *row.outputs)}
         torch.onnx.export(
             model, arguments, str(file), dynamo=False, opset_version=17, dynamic_axes=free, **names
         )
