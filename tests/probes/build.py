@@ -207,11 +207,14 @@ class Net(GraphBuilder):
 
 
 def _declare(model: onnx.ModelProto) -> None:
-    """Give the outputs the shapes that shape inference finds; unknown sizes stay so."""
+    """Give the outputs the shapes that shape inference finds; unknown ranks are 3."""
     found = {o.name: o for o in onnx.shape_inference.infer_shapes(model).graph.output}
     for output in model.graph.output:
         if not output.type.tensor_type.HasField("shape"):
             output.CopyFrom(found[output.name])
+        if not output.type.tensor_type.HasField("shape"):
+            for _ in range(3):
+                output.type.tensor_type.shape.dim.add()
 
 
 def rng_of(*seed: int) -> np.random.Generator:

@@ -169,7 +169,7 @@ SELF: dict[str, Score] = {
         g, g.Add(g.Add(raw, low(g, m)), g.Mul(g.cast(positions(g, x), np.float32), 5e3))
     ),
     "key_bias_undoes": lambda g, raw, m, x: soft(
-        g, g.Add(g.Add(raw, low(g, m)), g.Mul(g.Sub(1.0, g.cast(outer(g, m), np.float32)), 9.99e3))
+        g, g.Add(g.Add(raw, low(g, m)), g.Mul(g.Sub(1.0, g.cast(outer(g, m), np.float32)), 9.998e3))
     ),
     "doubled_minus": lambda g, raw, m, x: soft(g, g.Sub(g.Add(raw, g.Mul(low(g, m), 2.0)), low(g, m))),
     "twice_undone": lambda g, raw, m, x: soft(g, g.Sub(g.Add(raw, low(g, m)), low(g, m))),
