@@ -152,8 +152,9 @@ class Net(GraphBuilder):
         return self.op("MatMul", x, self.matrix(k, n, seed))
 
     def mlp(self, x: str, seed: int = 0) -> str:
-        """Two dense layers, wide enough that leaving out rows pays."""
-        h = self.op("Gelu" if self.root.opset >= 20 else "Tanh", self.linear(x, D, WIDE, seed))
+        """Three dense layers, so wide that leaving out rows pays, behind a live operand too."""
+        h = self.op("Tanh", self.linear(x, D, WIDE, seed))
+        h = self.op("Tanh", self.linear(h, WIDE, WIDE, seed))
         return self.linear(h, WIDE, D, seed + 1)
 
     def body(

@@ -55,10 +55,10 @@ def check(probe: Probe) -> Verdict:
     runs = list(_source_runs(probe))
     try:
         lowered = lower(probe)
+        found = ir.serde.serialize_model(lowered.model)
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         return Verdict(f"compile: {error!r:.200} at {place.filename.split('/')[-1]}:{place.name}")
-    found = ir.serde.serialize_model(lowered.model)
     pit = count_pit(found.graph)
     failure = next(_failures(probe, found, runs), "")
     named = any(probe.assumes in text for text in lowered.report.assumptions)

@@ -241,8 +241,8 @@ for _name, (_f, _dtype, _choices) in FACTORS.items():
 def _attended(condition: Callable[[Net, str, str], str]) -> Probe:
     """A causal mask [s, s] made from rows [s, 1] and columns [1, s] of positions, under a mask."""
     g = Net(17)
-    x = g.input("x", np.float32, ("b", "q", D))
-    memory, m = g.input("memory", np.float32, ("b", "k", D)), g.input("mask", np.int64, ("b", "k"))
+    x = g.input("x", np.float32, ("b", "s", D))
+    memory, m = g.input("memory", np.float32, ("b", "s", D)), g.input("mask", np.int64, ("b", "s"))
     rows, columns = g.Unsqueeze(positions(g, x), [1]), g.Unsqueeze(positions(g, memory), [0])
     seen = condition(g, rows, columns)
 
@@ -253,7 +253,7 @@ def _attended(condition: Callable[[Net, str, str], str]) -> Probe:
     g.out(attention(g, x, memory, score))
     feeds = [
         {"x": normal(2, q, D), "memory": normal(2, k, D), "mask": (rng_of(q, k).random((2, k)) < 0.5).astype(np.int64)}
-        for q, k in ((5, 7), (7, 7), (9, 4), (1, 1))
+        for q, k in ((5, 5), (7, 7), (13, 13), (1, 1))
     ]
     return Probe(g.model(), feeds)
 

@@ -92,7 +92,7 @@ class _Walk:
         scans: list[list[Array]] = [[] for _ in range(len(body.output) - 1 - len(states))]
         trip = 0
         while going and trip < trips:
-            given = [np.int64(trip), np.asarray(going), *states]
+            given = [np.asarray(trip, np.int64), np.asarray(going), *states]
             names = [i.name for i in body.input]
             found = self._body(body, values, dict(zip(names, given, strict=True)))
             going, states = bool(found[0].reshape(-1)[0]), found[1 : 1 + len(states)]

@@ -247,10 +247,8 @@ FUNCTIONS: dict[str, Callable[[Net, str], str]] = {
 }
 for _name, _function in FUNCTIONS.items():
     ZEROS.add(f"function.{_name}", lambda f=_function: _act(f))
-for _name in ("clip_20", "clip_6", "relu_min", "gelu_clipped", "silu_of_clipped", "cast_half", "cast_int8",
-              "cast_bool", "quantised", "where_far", "gelu", "leaky_tiny", "overflowing_relu", "cast_bf16",
-              "is_nan", "cast_double", "mod", "clip_turned", "attribute_bounds", "dropout"):
-    ZEROS.add(f"masked_function.{_name}", lambda f=FUNCTIONS[_name]: _act(f, masked=True))
+for _name, _function in FUNCTIONS.items():
+    ZEROS.add(f"masked_function.{_name}", lambda f=_function: _act(f, masked=True))
 
 
 def _clip_attributes(low: float, high: float, masked: bool) -> Probe:
