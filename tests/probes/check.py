@@ -52,7 +52,7 @@ def check(probe: Probe) -> Verdict:
     Raises:
         BadProbe: The fault is the probe's own.
     """
-    runs = list(_source_runs(probe))
+    runs = list(source_runs(probe))
     try:
         lowered = lower(probe)
         found = ir.serde.serialize_model(lowered.model)
@@ -67,7 +67,7 @@ def check(probe: Probe) -> Verdict:
     return Verdict(failure, pit)
 
 
-def _source_runs(probe: Probe) -> Iterator[tuple[Feed, Sequence[Array]]]:
+def source_runs(probe: Probe) -> Iterator[tuple[Feed, Sequence[Array]]]:
     """Feeds that ONNX Runtime takes, with the outputs; it refuses some empty ones."""
     problem: Exception | None = None
     try:

@@ -24,7 +24,8 @@ def run_graph(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]
     values = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     constants = {t.name: t for t in model.graph.initializer}
     values |= {name: np.asarray(x) for name, x in feeds.items()}
-    _Walk(model, constants).run(model.graph, values)
+    with np.errstate(all="ignore"):
+        _Walk(model, constants).run(model.graph, values)
     return [values[o.name] for o in model.graph.output]
 
 

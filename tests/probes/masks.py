@@ -16,6 +16,7 @@ from tests.probes.build import HEADS, D, Feed, Net, Probe, Table, normal, tensor
 MASKS = Table("masks")
 FP16, BF16 = onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
 HEAD = D // HEADS
+LEAST = float(np.finfo(np.float32).min)
 Array = Any
 
 KEEP = np.array([[1, 1, 1, 0, 0, 0, 0], [0, 1, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 0]])
@@ -43,15 +44,18 @@ def merge(g: Net, x: str) -> str:
     return g.Reshape(g.Transpose(x, perm=[0, 2, 1, 3]), [0, 0, D])
 
 
+def soft(g: Net, x: str) -> str:
+    """Softmax over the last axis."""
+    return g.Softmax(x, axis=-1)
+
+
 Score = Callable[[Net, str], str]
 
 
 def attention(g: Net, x: str, memory: str, score: Score, seed: int = 0) -> str:
     """Attention of x to memory; `score` makes probabilities of the raw scores [b, h, q, k]."""
     memory = g.mlp(memory, 20 + seed)
-    q, k, v = (
-        g.linear(s, D, D, 30 + n + seed) for n, s in enumerate((x, memory, memory))
-    )
+    q, k, v = (g.linear(s, D, D, 30 + n + seed) for n, s in enumerate((x, memory, memory)))
     q, k, v = split(g, q), split(g, k), split(g, v)
     raw = g.Div(g.MatMul(q, g.Transpose(k, perm=[0, 1, 3, 2])), sqrt(HEAD))
     return g.linear(merge(g, g.MatMul(score(g, raw), v)), D, D, 40 + seed)
@@ -124,7 +128,9 @@ def through(op: Callable[[Net, str], str], **rest: Any) -> Callable[[], Probe]:
 def scattered(g: Net, m: str) -> str:
     """Written into zeros by ScatterElements."""
     zeros = g.Mul(m, 0.0)
-    places = g.Add(g.cast(zeros, np.int64), g.Range(g.const(0, np.int64), g.size(m, 1), g.const(1, np.int64)))
+    places = g.Add(
+        g.cast(zeros, np.int64), g.Range(g.const(0, np.int64), g.size(m, 1), g.const(1, np.int64))
+    )
     return outer(g, g.ScatterElements(zeros, places, m, axis=1))
 
 
@@ -143,6 +149,7 @@ def eye(g: Net, m: str) -> str:
 
 def loop(g: Net, m: str) -> str:
     """Carried twice through a loop whose trip count is data."""
+
     def make(b: Net, i: str, going: str, state: str) -> list[str]:
         del i
         return [b.Identity(going), b.Min(state, m)]
@@ -170,13 +177,17 @@ def branch(g: Net, m: str) -> str:
 def top_values(g: Net, m: str) -> str:
     """All values sorted by position: TopK of the places, then the mask gathered by them."""
     places = g.Range(g.const(0, np.int64), g.size(m, 1), g.const(1, np.int64))
-    first = g.several("TopK", 2, g.Neg(g.cast(places, np.float32)), g.Unsqueeze(g.size(m, 1), [0]))[1]
+    first = g.several("TopK", 2, g.Neg(g.cast(places, np.float32)), g.Unsqueeze(g.size(m, 1), [0]))[
+        1
+    ]
     return outer(g, g.Gather(m, first, axis=1))
 
 
 def sequence(g: Net, m: str) -> str:
     """Through a sequence."""
-    return outer(g, g.ConcatFromSequence(g.SplitToSequence(m, g.const(1, np.int64), axis=0), axis=0))
+    return outer(
+        g, g.ConcatFromSequence(g.SplitToSequence(m, g.const(1, np.int64), axis=0), axis=0)
+    )
 
 
 def no_axes(g: Net, m: str, op: str) -> str:
@@ -203,20 +214,30 @@ THROUGH: dict[str, Callable[[Net, str], str]] = {
     "reduce_lse": lambda g, m: no_axes(g, m, "ReduceLogSumExp"),
     "reduce_l1": lambda g, m: g.Neg(no_axes(g, m, "ReduceL1")),
     "sum_of_parts": lambda g, m: g.ReduceSum(
-        g.Concat(g.Mul(g.Unsqueeze(m, [1, 2, 4]), 0.5), g.Mul(g.Unsqueeze(m, [1, 2, 4]), 0.5), axis=4),
+        g.Concat(
+            g.Mul(g.Unsqueeze(m, [1, 2, 4]), 0.5), g.Mul(g.Unsqueeze(m, [1, 2, 4]), 0.5), axis=4
+        ),
         [4],
         keepdims=0,
     ),
     "einsum": lambda g, m: outer(g, g.Einsum(m, equation="bk->bk")),
     "einsum_ones": lambda g, m: outer(g, g.Einsum(m, g.const([1.0]), equation="bk,h->bk")),
     "einsum_turned": lambda g, m: outer(g, g.Transpose(g.Einsum(m, equation="bk->kb"))),
-    "matmul_one": lambda g, m: g.Squeeze(g.MatMul(g.Unsqueeze(m, [1, 2, 4]), g.const([[1.0]])), [4]),
-    "gemm_one": lambda g, m: outer(g, g.Reshape(g.Gemm(g.Reshape(m, [-1, 1]), g.const([[1.0]])), g.Shape(m))),
+    "matmul_one": lambda g, m: g.Squeeze(
+        g.MatMul(g.Unsqueeze(m, [1, 2, 4]), g.const([[1.0]])), [4]
+    ),
+    "gemm_one": lambda g, m: outer(
+        g, g.Reshape(g.Gemm(g.Reshape(m, [-1, 1]), g.const([[1.0]])), g.Shape(m))
+    ),
     "matmul_eye": eye,
     "conv_one": lambda g, m: g.Unsqueeze(g.Conv(g.Unsqueeze(m, [1]), g.const([[[1.0]]])), [2]),
-    "conv_depth": lambda g, m: g.Unsqueeze(g.Conv(g.Unsqueeze(m, [1]), g.const([[[0.0, 1.0, 0.0]]]), pads=[1, 1]), [2]),
+    "conv_depth": lambda g, m: g.Unsqueeze(
+        g.Conv(g.Unsqueeze(m, [1]), g.const([[[0.0, 1.0, 0.0]]]), pads=[1, 1]), [2]
+    ),
     "max_pool": lambda g, m: g.Unsqueeze(g.MaxPool(g.Unsqueeze(m, [1]), kernel_shape=[1]), [2]),
-    "average_pool": lambda g, m: g.Unsqueeze(g.AveragePool(g.Unsqueeze(m, [1]), kernel_shape=[1]), [2]),
+    "average_pool": lambda g, m: g.Unsqueeze(
+        g.AveragePool(g.Unsqueeze(m, [1]), kernel_shape=[1]), [2]
+    ),
     "scatter_elements": scattered,
     "scatter_nd": scatter_nd,
     "pad": lambda g, m: outer(g, g.Slice(g.Pad(m, [0, 1, 0, 1]), [1], [-1], [1])),
@@ -226,30 +247,48 @@ THROUGH: dict[str, Callable[[Net, str], str]] = {
     ),
     "cumsum": lambda g, m: outer(g, g.CumSum(m, g.const(1, np.int64))),
     "cumsum_reverse": lambda g, m: outer(g, g.CumSum(m, g.const(1, np.int64), reverse=1)),
-    "cumsum_none": lambda g, m: g.Unsqueeze(g.CumSum(g.Unsqueeze(m, [1]), g.const(1, np.int64)), [2]),
-    "trilu": lambda g, m: g.Unsqueeze(g.Trilu(g.Unsqueeze(m, [1]), g.const(-9, np.int64), upper=1), [2]),
-    "gather": lambda g, m: outer(g, g.Gather(m, g.Range(g.const(0, np.int64), g.size(m, 1), g.const(1, np.int64)), axis=1)),
+    "cumsum_none": lambda g, m: g.Unsqueeze(
+        g.CumSum(g.Unsqueeze(m, [1]), g.const(1, np.int64)), [2]
+    ),
+    "trilu": lambda g, m: g.Unsqueeze(
+        g.Trilu(g.Unsqueeze(m, [1]), g.const(-9, np.int64), upper=1), [2]
+    ),
+    "gather": lambda g, m: outer(
+        g, g.Gather(m, g.Range(g.const(0, np.int64), g.size(m, 1), g.const(1, np.int64)), axis=1)
+    ),
     "gather_elements": lambda g, m: outer(
         g,
         g.GatherElements(
-            m, g.Expand(g.Range(g.const(0, np.int64), g.size(m, 1), g.const(1, np.int64)), g.Shape(m)), axis=1
+            m,
+            g.Expand(g.Range(g.const(0, np.int64), g.size(m, 1), g.const(1, np.int64)), g.Shape(m)),
+            axis=1,
         ),
     ),
-    "gather_data": lambda g, m: outer(g, g.GatherElements(m, g.cast(g.Mul(m, -1e-4), np.int64), axis=1)),
+    "gather_data": lambda g, m: outer(
+        g, g.GatherElements(m, g.cast(g.Mul(m, -1e-4), np.int64), axis=1)
+    ),
     "topk": top_values,
-    "topk_values": lambda g, m: outer(g, g.several("TopK", 2, m, g.Unsqueeze(g.size(m, 1), [0]))[0]),
-    "where_chain": lambda g, m: outer(g, g.Where(g.Less(m, -1.0), g.Where(g.Less(m, -2.0), m, 0.0), 0.0)),
+    "topk_values": lambda g, m: outer(
+        g, g.several("TopK", 2, m, g.Unsqueeze(g.size(m, 1), [0]))[0]
+    ),
+    "where_chain": lambda g, m: outer(
+        g, g.Where(g.Less(m, -1.0), g.Where(g.Less(m, -2.0), m, 0.0), 0.0)
+    ),
     "where_equal": lambda g, m: outer(g, g.Where(g.Equal(m, 0.0), 0.0, -1e4)),
     "where_not": lambda g, m: outer(g, g.Where(g.Not(g.cast(m, np.bool_)), 0.0, -1e4)),
-    "concat_slice": lambda g, m: outer(g, g.Slice(g.Concat(m, m, axis=1), [0], g.Unsqueeze(g.size(m, 1), [0]), [1])),
+    "concat_slice": lambda g, m: outer(
+        g, g.Slice(g.Concat(m, m, axis=1), [0], g.Unsqueeze(g.size(m, 1), [0]), [1])
+    ),
     "concat_halves": lambda g, m: outer(
         g, g.Concat(g.Slice(m, [0], [3], [1]), g.Slice(m, [3], [99], [1]), axis=1)
     ),
     "tile": lambda g, m: g.Tile(outer(g, m), [1, HEADS, 1, 1]),
     "expand": lambda g, m: g.Expand(outer(g, m), [1, HEADS, 1, 1]),
     "slice_reversed": lambda g, m: outer(g, g.Slice(m, [-1], [-99], [1], [-1])),
-    "split": lambda g, m: outer(g, g.Concat(*g.several("Split", 2, g.Concat(m, m, axis=0), axis=0), axis=0))
-    and outer(g, g.several("Split", 2, g.Concat(m, m, axis=0), axis=0)[1]),
+    "split": lambda g, m: (
+        outer(g, g.Concat(*g.several("Split", 2, g.Concat(m, m, axis=0), axis=0), axis=0))
+        and outer(g, g.several("Split", 2, g.Concat(m, m, axis=0), axis=0)[1])
+    ),
     "pow": lambda g, m: outer(g, g.Neg(g.Pow(m, 2.0))),
     "pow_one": lambda g, m: outer(g, g.Pow(m, 1.0)),
     "log_exp": lambda g, m: outer(g, g.Log(g.Add(g.Exp(m), 1e-30))),
@@ -272,7 +311,9 @@ THROUGH: dict[str, Callable[[Net, str], str]] = {
     "neg_neg": lambda g, m: outer(g, g.Neg(g.Neg(m))),
     "abs": lambda g, m: outer(g, g.Neg(g.Abs(m))),
     "div": lambda g, m: outer(g, g.Div(m, 0.5)),
-    "mul_outside": lambda g, m: g.Mul(g.Sqrt(g.Abs(outer(g, m))), g.Neg(g.Sqrt(g.Abs(outer(g, m))))),
+    "mul_outside": lambda g, m: g.Mul(
+        g.Sqrt(g.Abs(outer(g, m))), g.Neg(g.Sqrt(g.Abs(outer(g, m))))
+    ),
     "sub": lambda g, m: outer(g, g.Sub(0.0, g.Neg(m))),
     "loop": loop,
     "scan": scan,
@@ -281,7 +322,9 @@ THROUGH: dict[str, Callable[[Net, str], str]] = {
     "dequantise": lambda g, m: outer(
         g,
         g.DequantizeLinear(
-            g.QuantizeLinear(m, g.const(100.0), g.const(0, np.int8)), g.const(100.0), g.const(0, np.int8)
+            g.QuantizeLinear(m, g.const(100.0), g.const(0, np.int8)),
+            g.const(100.0),
+            g.const(0, np.int8),
         ),
     ),
     "hardmax_free": lambda g, m: outer(g, g.Mul(g.HardSigmoid(m, alpha=-1.0, beta=0.0), -1e4)),
@@ -297,14 +340,23 @@ THROUGH: dict[str, Callable[[Net, str], str]] = {
     "reverse_sequence": lambda g, m: outer(
         g,
         g.ReverseSequence(
-            m, g.Expand(g.const([1], np.int64), g.Unsqueeze(g.size(m, 0), [0])), batch_axis=0, time_axis=1
+            m,
+            g.Expand(g.const([1], np.int64), g.Unsqueeze(g.size(m, 0), [0])),
+            batch_axis=0,
+            time_axis=1,
         ),
     ),
-    "space": lambda g, m: g.Reshape(outer(g, m), g.Concat(g.Unsqueeze(g.size(m, 0), [0]), [1, 1, -1], axis=0)),
-    "flatten": lambda g, m: g.Unsqueeze(g.Reshape(g.Reshape(m, [-1]), g.Shape(g.Unsqueeze(m, [1]))), [2]),
+    "space": lambda g, m: g.Reshape(
+        outer(g, m), g.Concat(g.Unsqueeze(g.size(m, 0), [0]), [1, 1, -1], axis=0)
+    ),
+    "flatten": lambda g, m: g.Unsqueeze(
+        g.Reshape(g.Reshape(m, [-1]), g.Shape(g.Unsqueeze(m, [1]))), [2]
+    ),
     "resize": lambda g, m: g.Resize(outer(g, m), "", g.const([1.0, 1.0, 1.0, 1.0]), mode="nearest"),
     "and_bool": lambda g, m: outer(g, g.Where(g.And(g.Less(m, -1.0), g.Less(m, -2.0)), -1e4, 0.0)),
-    "xor_bool": lambda g, m: outer(g, g.Where(g.Xor(g.Less(m, -1.0), g.const(False, np.bool_)), -1e4, 0.0)),
+    "xor_bool": lambda g, m: outer(
+        g, g.Where(g.Xor(g.Less(m, -1.0), g.const(False, np.bool_)), -1e4, 0.0)
+    ),
     "bitwise": lambda g, m: outer(
         g, g.Mul(g.cast(g.cast(g.Less(m, -1.0), np.uint8), np.float32), -1e4)
     ),
@@ -323,112 +375,3 @@ BIT: dict[str, Callable[[Net, str], str]] = {
 }
 for _name, _op in BIT.items():
     MASKS.add(f"through.{_name}", through(_op, opset=18))
-
-
-def values(first: float, low: float, **rest: Any) -> Callable[[], Probe]:
-    """Two masks of chosen numbers, the second one an input."""
-
-    def score(g: Net, raw: str, _: str) -> str:
-        return g.Softmax(g.Add(g.Add(raw, additive(g, "mask", first)), outer(g, "more")), axis=-1)
-
-    lows = [bias_of(m, low) for m in PATTERNS.values()]
-    return lambda: cross(score, seconds=lows, **rest)
-
-
-LEAST = float(np.finfo(np.float32).min)
-NUMBERS = (-1e3, -6e3, -9999.0, -1e4, -10001.0, -65504.0, LEAST, -float("inf"), 1e4)
-for _first in NUMBERS[1:-1]:
-    for _low in NUMBERS:
-        MASKS.add(f"values.{_first:g}_{_low:g}", values(_first, _low))
-
-
-def added(score: Callable[[Net, str, str], str], **rest: Any) -> Callable[[], Probe]:
-    return lambda: cross(score, **rest)
-
-
-def soft(g: Net, x: str) -> str:
-    return g.Softmax(x, axis=-1)
-
-
-ORDERS: dict[str, Callable[[Net, str, str], str]] = {
-    "bias_first": lambda g, raw, m: soft(g, g.Add(g.Add(m, outer(g, "more")), raw)),
-    "score_last": lambda g, raw, m: soft(g, g.Add(g.Add(g.Clip(outer(g, "more"), -1e4, 0.0), m), raw)),
-    "score_middle": lambda g, raw, m: soft(g, g.Add(m, g.Add(raw, g.Clip(outer(g, "more"), -1e4, 0.0)))),
-    "sum_all": lambda g, raw, m: soft(g, g.Sum(raw, m, g.Clip(outer(g, "more"), -1e4, 0.0))),
-    "sum_front": lambda g, raw, m: soft(g, g.Sum(g.Max(outer(g, "more"), -1e4), m, raw)),
-    "sub": lambda g, raw, m: soft(g, g.Sub(g.Add(raw, m), g.Clip(g.Neg(outer(g, "more")), 0.0, 1e4))),
-    "sub_mask": lambda g, raw, m: soft(g, g.Sub(g.Add(raw, g.Clip(outer(g, "more"), -1e4, 0.0)), g.Neg(m))),
-    "clip_joint": lambda g, raw, m: soft(g, g.Add(raw, g.Clip(g.Add(m, outer(g, "more")), -1e4, 0.0))),
-    "clip_scores": lambda g, raw, m: soft(g, g.Clip(g.Add(g.Add(raw, m), outer(g, "more")), -1e4, 1e4)),
-    "max_scores": lambda g, raw, m: soft(g, g.Max(g.Add(g.Add(raw, m), outer(g, "more")), -10005.0)),
-    "min_joint": lambda g, raw, m: soft(g, g.Add(raw, g.Min(m, outer(g, "more")))),
-    "max_joint": lambda g, raw, m: soft(g, g.Add(raw, g.Max(m, outer(g, "more")))),
-    "mul_joint": lambda g, raw, m: soft(g, g.Add(raw, g.Neg(g.Mul(m, outer(g, "more"))))),
-    "where_on_more": lambda g, raw, m: soft(
-        g, g.Where(g.Less(outer(g, "more"), -1.0), -1e4, g.Add(raw, m))
-    ),
-    "where_scores": lambda g, raw, m: soft(
-        g, g.Where(g.Less(m, -1.0), -1e4, g.Add(raw, g.Clip(outer(g, "more"), -1e4, 0.0)))
-    ),
-    "where_least": lambda g, raw, m: soft(
-        g, g.Where(g.Less(m, -1.0), LEAST, g.Where(g.Less(outer(g, "more"), -1.0), LEAST, raw))
-    ),
-    "where_mixed_low": lambda g, raw, m: soft(
-        g, g.Where(g.Less(m, -1.0), -1e4, g.Where(g.Less(outer(g, "more"), -1.0), -1e9, raw))
-    ),
-    "where_small_over_low": lambda g, raw, m: soft(
-        g, g.Where(g.Less(outer(g, "more"), -1.0), -12000.0, g.Add(raw, m))
-    ),
-    "infinite": lambda g, raw, m: soft(
-        g,
-        g.Where(
-            g.Less(m, -1.0), -float("inf"), g.Add(raw, g.Clip(outer(g, "more"), -1e4, 0.0))
-        ),
-    ),
-    "scores_scaled_after": lambda g, raw, m: soft(g, g.Mul(g.Add(g.Add(raw, m), outer(g, "more")), 0.125)),
-    "scores_shrunk": lambda g, raw, m: soft(g, g.Mul(g.Add(raw, m), 1e-4)),
-    "scores_divided": lambda g, raw, m: soft(g, g.Div(g.Add(raw, m), 2e4)),
-    "softcap_inside": lambda g, raw, m: soft(
-        g, g.Add(g.Mul(g.Tanh(g.Div(g.Add(raw, g.Clip(outer(g, "more"), -1e4, 0.0)), 30.0)), 30.0), m)
-    ),
-    "softcap_outside": lambda g, raw, m: soft(
-        g, g.Mul(g.Tanh(g.Div(g.Add(g.Add(raw, m), outer(g, "more")), 30.0)), 30.0)
-    ),
-    "normalised_scores": lambda g, raw, m: soft(
-        g, g.LayerNormalization(g.Add(raw, m), g.const(np.ones(7)), axis=-1)
-    ),
-    "twice": lambda g, raw, m: soft(g, g.Add(g.Add(raw, m), m)),
-    "softmax_twice": lambda g, raw, m: soft(g, g.Add(soft(g, g.Add(raw, m)), outer(g, "more"))),
-    "probabilities_masked": lambda g, raw, m: g.Mul(
-        soft(g, g.Add(raw, m)), g.cast(g.Less(outer(g, "more"), 0.0), np.float32)
-    ),
-    "renormalised": lambda g, raw, m: (
-        lambda p: g.Div(p, g.Add(g.ReduceSum(p, [3]), 1e-9))
-    )(g.Mul(soft(g, g.Add(raw, g.Clip(outer(g, "more"), -1e4, 0.0))), g.cast(outer(g, "mask"), np.float32))),
-    "exp_sum": lambda g, raw, m: (
-        lambda e: g.Div(e, g.ReduceSum(e, [3]))
-    )(g.Exp(g.Sub(g.Add(g.Add(raw, m), outer(g, "more")), g.ReduceMax(g.Add(g.Add(raw, m), outer(g, "more")), axes=[3])))),
-    "exp_of_log": lambda g, raw, m: g.Exp(g.LogSoftmax(g.Add(g.Add(raw, m), outer(g, "more")), axis=-1)),
-    "multiplied_in": lambda g, raw, m: soft(
-        g, g.Sub(g.Mul(raw, g.cast(outer(g, "mask"), np.float32)), g.Mul(g.Sub(1.0, g.cast(outer(g, "mask"), np.float32)), g.Neg(outer(g, "more"))))
-    ),
-    "multiplied_only": lambda g, raw, m: soft(g, g.Mul(raw, g.cast(outer(g, "mask"), np.float32))),
-    "reversed_low": lambda g, raw, m: soft(g, g.Neg(g.Add(g.Add(raw, m), g.Clip(outer(g, "more"), -1e4, 0.0)))),
-    "axis_heads": lambda g, raw, m: g.Softmax(g.Add(g.Add(raw, m), outer(g, "more")), axis=1),
-    "axis_queries": lambda g, raw, m: g.Softmax(g.Add(g.Add(raw, m), outer(g, "more")), axis=2),
-    "axis_turned": lambda g, raw, m: g.Transpose(
-        g.Softmax(g.Transpose(g.Add(g.Add(raw, m), g.Clip(outer(g, "more"), -1e4, 0.0)), perm=[0, 1, 3, 2]), axis=2),
-        perm=[0, 1, 3, 2],
-    ),
-    "rows_shifted": lambda g, raw, m: soft(
-        g, (lambda z: g.Sub(z, g.ReduceMax(z, axes=[3])))(g.Add(g.Add(raw, m), g.Clip(outer(g, "more"), -1e4, 0.0)))
-    ),
-    "row_bias": lambda g, raw, m: soft(g, g.Add(g.Add(raw, m), g.Unsqueeze(g.ReduceMin("more", axes=[1]), [1, 2]))),
-    "ratio": lambda g, raw, m: soft(g, g.Div(g.Add(raw, m), g.Exp(g.Neg(outer(g, "more"))))),
-    "hidden_in_scores": lambda g, raw, m: soft(
-        g, g.Add(g.MatMul(g.Concat(raw, g.Clip(g.Expand(outer(g, "more"), g.Shape(raw)), -1e4, 0.0), axis=3),
-                          g.Concat(*[g.EyeLike(g.ConstantOfShape(g.dims(g.size(raw, 3), g.size(raw, 3))))] * 2, axis=0)), m)
-    ),
-}
-for _name, _score in ORDERS.items():
-    MASKS.add(f"order.{_name}", added(_score))

@@ -103,7 +103,9 @@ CONDITIONS: dict[str, Condition] = {
     "range_by_2": lambda g, x: same(g, g.Mul(to(g, 0, rows(g, x), 2), number(g, 2)), rows(g, x)),
     "range_negative": lambda g, x: same(g, g.Sub(to(g, -3, rows(g, x)), number(g, 3)), rows(g, x)),
     "range_past_end": lambda g, x: same(g, to(g, rows(g, x), g.Sub(rows(g, x), number(g, 2))), -2),
-    "range_double": lambda g, x: g.Greater(to(g, 2, g.Mul(rows(g, x), number(g, 2))), number(g, -1)),
+    "range_double": lambda g, x: g.Greater(
+        to(g, 2, g.Mul(rows(g, x), number(g, 2))), number(g, -1)
+    ),
     "range_empty": lambda g, x: g.Less(to(g, 2, rows(g, x)), number(g, 0)),
     "slice_from_2": lambda g, x: same(g, g.Add(part(g, x, 2, 1 << 40), number(g, 2)), rows(g, x)),
     "slice_to_3": lambda g, x: same(g, part(g, x, 0, 3), 3),
@@ -112,43 +114,73 @@ CONDITIONS: dict[str, Condition] = {
     "slice_but_3": lambda g, x: same(g, g.Add(part(g, x, 0, -3), number(g, 3)), rows(g, x)),
     "slice_by_2": lambda g, x: same(g, g.Mul(part(g, x, 0, 1 << 40, 2), number(g, 2)), rows(g, x)),
     "slice_reversed": lambda g, x: same(g, part(g, x, -1, -(1 << 40), -1), rows(g, x)),
-    "slice_reversed_2": lambda g, x: same(g, g.Add(part(g, x, -2, -(1 << 40), -1), number(g, 1)), rows(g, x)),
+    "slice_reversed_2": lambda g, x: same(
+        g, g.Add(part(g, x, -2, -(1 << 40), -1), number(g, 1)), rows(g, x)
+    ),
     "slice_one": lambda g, x: same(g, part(g, x, 0, 1), 1),
     "slice_last": lambda g, x: same(g, part(g, x, -1, 1 << 40), 1),
     "slice_computed": lambda g, x: same(
-        g, g.Add(rows(g, g.Slice(x, flat(g, g.Sub(rows(g, x), number(g, 2))), [99], [0])), number(g, 0)), 2
+        g,
+        g.Add(
+            rows(g, g.Slice(x, flat(g, g.Sub(rows(g, x), number(g, 2))), [99], [0])), number(g, 0)
+        ),
+        2,
     ),
     "slice_to_size": lambda g, x: same(
         g, rows(g, g.Slice(g.const(np.zeros(3)), [0], flat(g, rows(g, x)), [0])), rows(g, x)
     ),
-    "split": lambda g, x: same(g, rows(g, g.several("Split", 2, g.Concat(x, x, axis=0), axis=0)[0]), rows(g, x)),
-    "shape_part": lambda g, x: g.Greater(g.ReduceProd(g.Shape(x, start=0, end=1), keepdims=0), number(g, 0)),
+    "split": lambda g, x: same(
+        g, rows(g, g.several("Split", 2, g.Concat(x, x, axis=0), axis=0)[0]), rows(g, x)
+    ),
+    "shape_part": lambda g, x: g.Greater(
+        g.ReduceProd(g.Shape(x, start=0, end=1), keepdims=0), number(g, 0)
+    ),
     "shape_beyond": lambda g, x: same(g, count(g, g.Shape(x, start=1, end=9)), 8),
     "shape_crossed": lambda g, x: same(g, count(g, g.Shape(x, start=2, end=1)), -1),
     "shape_prod": lambda g, x: g.Greater(g.ReduceProd(g.Shape(x), keepdims=0), number(g, 3)),
-    "expand_over": lambda g, x: same(g, rows(g, g.Expand(g.const([1.0]), flat(g, rows(g, x)))), rows(g, x)),
-    "expand_one": lambda g, x: g.Greater(rows(g, g.Expand(g.const([1.0]), flat(g, rows(g, x)))), number(g, 0)),
+    "expand_over": lambda g, x: same(
+        g, rows(g, g.Expand(g.const([1.0]), flat(g, rows(g, x)))), rows(g, x)
+    ),
+    "expand_one": lambda g, x: g.Greater(
+        rows(g, g.Expand(g.const([1.0]), flat(g, rows(g, x)))), number(g, 0)
+    ),
     "expand_less": lambda g, x: same(g, rows(g, g.Expand(x, [1, 4])), rows(g, x)),
     "pad": lambda g, x: g.Greater(rows(g, g.Pad(x, [1, 0, 0, 0])), number(g, 1)),
     "pad_back": lambda g, x: same(
-        g, g.Add(rows(g, g.Pad(g.Concat(x, g.const(np.zeros((2, 4))), axis=0), [-2, 0, 0, 0])), number(g, 0)), rows(g, x)
+        g,
+        g.Add(
+            rows(g, g.Pad(g.Concat(x, g.const(np.zeros((2, 4))), axis=0), [-2, 0, 0, 0])),
+            number(g, 0),
+        ),
+        rows(g, x),
     ),
-    "tile": lambda g, x: g.Greater(rows(g, g.Tile(g.const([1.0, 2.0]), flat(g, rows(g, x)))), number(g, 1)),
+    "tile": lambda g, x: g.Greater(
+        rows(g, g.Tile(g.const([1.0, 2.0]), flat(g, rows(g, x)))), number(g, 1)
+    ),
     "constant_of_shape": lambda g, x: g.Greater(
-        rows(g, g.ConstantOfShape(flat(g, rows(g, x)), value=tensor(np.ones(1, np.float32)))), number(g, 0)
+        rows(g, g.ConstantOfShape(flat(g, rows(g, x)), value=tensor(np.ones(1, np.float32)))),
+        number(g, 0),
     ),
     "concat": lambda g, x: g.Greater(rows(g, g.Concat(x, x, axis=0)), rows(g, x)),
-    "concat_one": lambda g, x: g.Greater(rows(g, g.Concat(x, g.const(np.zeros((1, 4))), axis=0)), number(g, 1)),
+    "concat_one": lambda g, x: g.Greater(
+        rows(g, g.Concat(x, g.const(np.zeros((1, 4))), axis=0)), number(g, 1)
+    ),
     "max_1": lambda g, x: same(g, g.Max(rows(g, x), number(g, 1)), rows(g, x)),
     "min_1": lambda g, x: same(g, g.Min(rows(g, x), number(g, 1)), 1),
-    "max_0": lambda g, x: same(g, g.Max(g.Sub(rows(g, x), number(g, 2)), number(g, 0)), g.Sub(rows(g, x), number(g, 2))),
+    "max_0": lambda g, x: same(
+        g, g.Max(g.Sub(rows(g, x), number(g, 2)), number(g, 0)), g.Sub(rows(g, x), number(g, 2))
+    ),
     "double_more": lambda g, x: g.Greater(g.Mul(rows(g, x), number(g, 2)), rows(g, x)),
     "square_more": lambda g, x: g.GreaterOrEqual(g.Mul(rows(g, x), rows(g, x)), number(g, 1)),
     "square_self": lambda g, x: same(g, g.Mul(rows(g, x), rows(g, x)), rows(g, x)),
     "less_one_more": lambda g, x: g.GreaterOrEqual(g.Sub(rows(g, x), number(g, 1)), number(g, 0)),
     "half": lambda g, x: same(g, g.Mul(g.Div(rows(g, x), number(g, 2)), number(g, 2)), rows(g, x)),
-    "half_double": lambda g, x: same(g, g.Div(g.Mul(rows(g, x), number(g, 2)), number(g, 2)), rows(g, x)),
-    "divided_by_self": lambda g, x: same(g, g.Div(g.Add(rows(g, x), number(g, 1)), g.Add(rows(g, x), number(g, 1))), 1),
+    "half_double": lambda g, x: same(
+        g, g.Div(g.Mul(rows(g, x), number(g, 2)), number(g, 2)), rows(g, x)
+    ),
+    "divided_by_self": lambda g, x: same(
+        g, g.Div(g.Add(rows(g, x), number(g, 1)), g.Add(rows(g, x), number(g, 1))), 1
+    ),
     "minus_div": lambda g, x: same(g, g.Div(g.Sub(rows(g, x), number(g, 3)), number(g, 2)), -1),
     "mod": lambda g, x: same(g, g.Mod(rows(g, x), number(g, 2)), 0),
     "mod_minus": lambda g, x: same(g, g.Mod(g.Sub(rows(g, x), number(g, 3)), number(g, 2)), 1),
@@ -156,22 +188,41 @@ CONDITIONS: dict[str, Condition] = {
     "reshape_0": lambda g, x: g.Greater(rows(g, g.Reshape(x, [0, 2, 2])), number(g, 0)),
     "reshape_2": lambda g, x: g.Greater(rows(g, g.Reshape(x, [-1, 2])), number(g, 1)),
     "one_hot": lambda g, x: g.Greater(
-        g.size(g.OneHot(g.const([0], np.int64), flat(g, rows(g, x)), g.const([0.0, 1.0])), 1), number(g, 0)
+        g.size(g.OneHot(g.const([0], np.int64), flat(g, rows(g, x)), g.const([0.0, 1.0])), 1),
+        number(g, 0),
     ),
-    "top_k": lambda g, x: same(g, rows(g, g.several("TopK", 2, g.ReduceSum(x, [1], keepdims=0), flat(g, g.Min(rows(g, x), number(g, 2))))[0]), 2),
+    "top_k": lambda g, x: same(
+        g,
+        rows(
+            g,
+            g.several(
+                "TopK", 2, g.ReduceSum(x, [1], keepdims=0), flat(g, g.Min(rows(g, x), number(g, 2)))
+            )[0],
+        ),
+        2,
+    ),
     "non_zero": lambda g, x: g.Greater(g.size(g.NonZero(x), 1), number(g, 0)),
     "transposed": lambda g, x: g.Greater(g.size(g.Transpose(x), 1), number(g, 0)),
-    "where": lambda g, x: g.Greater(g.Where(g.Greater(rows(g, x), number(g, 0)), rows(g, x), number(g, -1)), number(g, 0)),
-    "gathered": lambda g, x: g.Greater(rows(g, g.Gather(x, g.Range(number(g, 0), rows(g, x), number(g, 1)))), number(g, 0)),
+    "where": lambda g, x: g.Greater(
+        g.Where(g.Greater(rows(g, x), number(g, 0)), rows(g, x), number(g, -1)), number(g, 0)
+    ),
+    "gathered": lambda g, x: g.Greater(
+        rows(g, g.Gather(x, g.Range(number(g, 0), rows(g, x), number(g, 1)))), number(g, 0)
+    ),
     "squeezed_length": lambda g, x: same(g, g.Squeeze(g.Slice(g.Shape(x), [0], [1])), 1),
     "sequence": lambda g, x: g.Greater(
-        g.SequenceLength(g.SplitToSequence(g.Concat(x, g.const(np.zeros((1, 4))), axis=0), number(g, 1), axis=0)), number(g, 1)
+        g.SequenceLength(
+            g.SplitToSequence(g.Concat(x, g.const(np.zeros((1, 4))), axis=0), number(g, 1), axis=0)
+        ),
+        number(g, 1),
     ),
     "broadcast": lambda g, x: g.Greater(rows(g, g.Add(g.ReduceSum(x, [0]), x)), number(g, 0)),
     "wrapped_32": lambda g, x: g.Greater(
         g.Mul(g.cast(rows(g, x), np.int32), g.const(1 << 30, np.int32)), g.const(-1, np.int32)
     ),
-    "narrow_8": lambda g, x: g.Greater(g.cast(g.Mul(rows(g, x), number(g, 100)), np.int8), g.const(-1, np.int8)),
+    "narrow_8": lambda g, x: g.Greater(
+        g.cast(g.Mul(rows(g, x), number(g, 100)), np.int8), g.const(-1, np.int8)
+    ),
     "unsigned": lambda g, x: g.Greater(
         g.Sub(g.cast(rows(g, x), np.uint64), g.const(2, np.uint64)), g.const(2, np.uint64)
     ),
@@ -192,7 +243,9 @@ def _tokens(make: Callable[[Net, str, str], str], **rest: Any) -> Probe:
     x, mask = g.input("x", np.float32, ("b", "s", D)), g.input("mask", np.int64, ("b", "s"))
     g.out(make(g, x, mask), **rest)
     feeds: list[Feed] = [
-        {"x": normal(b, s, D, seed=s), "mask": mask_of(b, s, n)} for b, s in _shapes() for n in range(2)
+        {"x": normal(b, s, D, seed=s), "mask": mask_of(b, s, n)}
+        for b, s in _shapes()
+        for n in range(2)
     ]
     return Probe(g.model(), feeds)
 
@@ -243,9 +296,7 @@ TOKENS: dict[str, Callable[[Net, str, str], str]] = {
     ),
     "none_of_mask": lambda g, x, m: g.Mul(
         g.mlp(x),
-        g.cast(
-            g.Not(g.cast(g.Unsqueeze(g.ReduceSum(m, [1]), [2]), np.bool_)), np.float32
-        ),
+        g.cast(g.Not(g.cast(g.Unsqueeze(g.ReduceSum(m, [1]), [2]), np.bool_)), np.float32),
     ),
     "mean_of_mask": lambda g, x, m: g.Mul(g.mlp(x), g.ReduceMean(gate(g, m), axes=[1])),
     "prod_of_mask": lambda g, x, m: g.Mul(g.mlp(x), g.ReduceProd(gate(g, m), axes=[1])),
@@ -255,11 +306,15 @@ TOKENS: dict[str, Callable[[Net, str, str], str]] = {
     "last_token": lambda g, x, m: g.Slice(packed(g, x, m), [-1], [99], [1]),
     "first_token": lambda g, x, m: g.Slice(again(g, x, x, m), [0], [1], [1]),
     "shifted": lambda g, x, m: g.Mul(
-        g.mlp(x), g.Unsqueeze(g.cast(g.Pad(g.Slice(m, [1], [99], [1]), [0, 0, 0, 1]), np.float32), [2])
+        g.mlp(x),
+        g.Unsqueeze(g.cast(g.Pad(g.Slice(m, [1], [99], [1]), [0, 0, 0, 1]), np.float32), [2]),
     ),
-    "padded_front": lambda g, x, m: g.Slice(g.Pad(packed(g, x, m), [0, 1, 0, 0, 0, 0]), [0], [-1], [1]),
+    "padded_front": lambda g, x, m: g.Slice(
+        g.Pad(packed(g, x, m), [0, 1, 0, 0, 0, 0]), [0], [-1], [1]
+    ),
     "pad_mask": lambda g, x, m: g.Mul(
-        g.Pad(g.mlp(x), [0, 2, 0, 0, 0, 0]), g.Unsqueeze(g.Pad(g.cast(m, np.float32), [0, 2, 0, 0]), [2])
+        g.Pad(g.mlp(x), [0, 2, 0, 0, 0, 0]),
+        g.Unsqueeze(g.Pad(g.cast(m, np.float32), [0, 2, 0, 0]), [2]),
     ),
     "attention": lambda g, x, m: again(g, x, x, m),
     "attention_to_first": lambda g, x, m: again(g, g.Slice(x, [0], [1], [1]), x, m),
@@ -267,7 +322,10 @@ TOKENS: dict[str, Callable[[Net, str, str], str]] = {
         g, x, x, lambda g, raw: soft(g, g.Where(g.cast(outer(g, m), np.bool_), raw, -1e9))
     ),
     "causal": lambda g, x, m: attention(
-        g, x, x, lambda g, raw: soft(g, g.Add(g.Add(raw, g.Where(before(g, x), 0.0, -1e4)), low(g, m)))
+        g,
+        x,
+        x,
+        lambda g, raw: soft(g, g.Add(g.Add(raw, g.Where(before(g, x), 0.0, -1e4)), low(g, m))),
     ),
     "flattened": lambda g, x, m: g.Reshape(
         g.Mul(g.mlp(g.Reshape(x, [-1, D])), g.cast(g.Reshape(m, [-1, 1]), np.float32)), g.Shape(x)
@@ -283,13 +341,13 @@ TOKENS: dict[str, Callable[[Net, str, str], str]] = {
     "scatter_live": lambda g, x, m: g.ScatterND(
         g.Mul(x, 0.0), g.Transpose(g.NonZero(m)), g.GatherND(g.mlp(x), g.Transpose(g.NonZero(m)))
     ),
-    "softmax_tokens": lambda g, x, m: g.Softmax(g.Add(g.mlp(x), g.Mul(g.Sub(1.0, gate(g, m)), -1e4)), axis=1),
+    "softmax_tokens": lambda g, x, m: g.Softmax(
+        g.Add(g.mlp(x), g.Mul(g.Sub(1.0, gate(g, m)), -1e4)), axis=1
+    ),
     "length_mask": lambda g, x, m: g.Mul(
         g.mlp(x),
         g.cast(
-            g.Unsqueeze(
-                g.Less(g.Unsqueeze(positions(g, x), [0]), g.ReduceSum(m, [1])), [2]
-            ),
+            g.Unsqueeze(g.Less(g.Unsqueeze(positions(g, x), [0]), g.ReduceSum(m, [1])), [2]),
             np.float32,
         ),
     ),
@@ -308,7 +366,9 @@ TOKENS: dict[str, Callable[[Net, str, str], str]] = {
     "layer_norm": lambda g, x, m: g.LayerNormalization(
         packed(g, x, m), g.const(np.ones(D)), g.const(np.zeros(D)), axis=-1
     ),
-    "expand_row": lambda g, x, m: g.Mul(g.mlp(g.Expand(g.Slice(x, [0], [1], [0]), g.Shape(x))), gate(g, m)),
+    "expand_row": lambda g, x, m: g.Mul(
+        g.mlp(g.Expand(g.Slice(x, [0], [1], [0]), g.Shape(x))), gate(g, m)
+    ),
 }
 for _name, _make in TOKENS.items():
     SIZES.add(f"tokens.{_name}", lambda f=_make: _tokens(f))
@@ -332,7 +392,11 @@ def _cached(causal: str, low_value: float, keep: str) -> Probe:
             at = g.Add(g.Range(number(g, 0), g.size(x, 1), number(g, 1)), past)
         keys = g.Range(number(g, 0), total, number(g, 1))
         seen = g.LessOrEqual(g.Unsqueeze(keys, [0]), g.Unsqueeze(at, [1]))
-        z = g.Where(seen, z, low_value) if causal == "where" else g.Add(z, g.Where(seen, 0.0, low_value))
+        z = (
+            g.Where(seen, z, low_value)
+            if causal == "where"
+            else g.Add(z, g.Where(seen, 0.0, low_value))
+        )
     z = g.Add(z, g.Mul(g.Sub(1.0, g.cast(outer(g, mask), np.float32)), low_value))
     y = merge(g, g.MatMul(soft(g, z), v))
     if keep == "if":
@@ -348,5 +412,10 @@ def _cached(causal: str, low_value: float, keep: str) -> Probe:
     return Probe(g.model(), feeds)
 
 
-for _causal, _low, _keep in product(("", "range", "added", "where"), (-1e4, -3.4e38), ("", "if", "last")):
-    SIZES.add(f"cached.{_causal or 'none'}_{_low:g}_{_keep or 'all'}", lambda c=_causal, v=_low, k=_keep: _cached(c, v, k))
+for _causal, _low, _keep in product(
+    ("", "range", "added", "where"), (-1e4, -3.4e38), ("", "if", "last")
+):
+    SIZES.add(
+        f"cached.{_causal or 'none'}_{_low:g}_{_keep or 'all'}",
+        lambda c=_causal, v=_low, k=_keep: _cached(c, v, k),
+    )

@@ -8,7 +8,7 @@ import numpy as np
 from tests.probes.build import WIDE, D, Feed, Net, Probe, Table, normal, rng_of
 
 SPARSE = Table("sparse")
-F, I = np.float32, np.int64
+F = np.float32
 Array = Any
 INF, NAN = float("inf"), float("nan")
 
@@ -23,10 +23,19 @@ def zeroed(x: Array, share: float = 0.8, seed: int = 0) -> Array:
     return spoiled(x, 0.0, share, seed)
 
 
-NUMBERS = {"inf": INF, "minus_inf": -INF, "nan": NAN, "huge": 1e30, "tiny": 1e-42, "minus_zero": -0.0}
+NUMBERS = {
+    "inf": INF,
+    "minus_inf": -INF,
+    "nan": NAN,
+    "huge": 1e30,
+    "tiny": 1e-42,
+    "minus_zero": -0.0,
+}
 
 
-def _relu(weight: Array, x_value: float | None, shape: Sequence[Any] = ("b", "s"), function: str = "Relu") -> Probe:
+def _relu(
+    weight: Array, x_value: float | None, shape: Sequence[Any] = ("b", "s"), function: str = "Relu"
+) -> Probe:
     """MatMul -> function -> MatMul with a weight."""
     g = Net(17)
     x = g.input("x", F, (*shape, D))
@@ -44,10 +53,19 @@ def _relu(weight: Array, x_value: float | None, shape: Sequence[Any] = ("b", "s"
 WEIGHT = normal(WIDE, D) * F(0.1)
 for _name, _value in NUMBERS.items():
     for _function in ("Relu", "Clip"):
-        SPARSE.add(f"relu_weight.{_name}_{_function.lower()}", lambda v=_value, f=_function: _relu(spoiled(WEIGHT, v), None, function=f))
+        SPARSE.add(
+            f"relu_weight.{_name}_{_function.lower()}",
+            lambda v=_value, f=_function: _relu(spoiled(WEIGHT, v), None, function=f),
+        )
     SPARSE.add(f"relu_input.{_name}", lambda v=_value: _relu(WEIGHT, v))
-    SPARSE.add(f"relu_column.{_name}", lambda v=_value: _relu(np.where(np.arange(D) == 3, F(v), WEIGHT).astype(F), None))
-    SPARSE.add(f"relu_row.{_name}", lambda v=_value: _relu(np.where(np.arange(WIDE)[:, None] == 3, F(v), WEIGHT).astype(F), v))
+    SPARSE.add(
+        f"relu_column.{_name}",
+        lambda v=_value: _relu(np.where(np.arange(D) == 3, F(v), WEIGHT).astype(F), None),
+    )
+    SPARSE.add(
+        f"relu_row.{_name}",
+        lambda v=_value: _relu(np.where(np.arange(WIDE)[:, None] == 3, F(v), WEIGHT).astype(F), v),
+    )
 SPARSE.add("relu.plain", lambda: _relu(WEIGHT, None))
 SPARSE.add("relu.rows_only", lambda: _relu(WEIGHT, None, ("t",)))
 SPARSE.add("relu.abs", lambda: _relu(WEIGHT, None, function="Abs"))
@@ -56,7 +74,14 @@ SPARSE.add("relu.floor", lambda: _relu(WEIGHT, None, function="Floor"))
 Make = Callable[[Net, str, str], str]
 
 
-def _masked(make: Make, w: Array, mask: Array, x_value: float | None = None, constant: bool = False, assumes: str = "") -> Probe:
+def _masked(
+    make: Make,
+    w: Array,
+    mask: Array,
+    x_value: float | None = None,
+    constant: bool = False,
+    assumes: str = "",
+) -> Probe:
     """A weight with a mask that is an input: make(g, weight [k, n], mask) is the right operand."""
     g = Net(17)
     x = g.input("x", F, ("b", "s", w.shape[0]))
@@ -66,7 +91,9 @@ def _masked(make: Make, w: Array, mask: Array, x_value: float | None = None, con
     for n, (b, s) in enumerate(((2, 7), (1, 1), (0, 3), (4, 16))):
         v = normal(b, s, w.shape[0], seed=n)
         v = v if x_value is None else spoiled(v, x_value, 0.02, n)
-        feeds.append({"x": v} if constant else {"x": v, "m": mask if n != 1 else np.zeros_like(mask)})
+        feeds.append(
+            {"x": v} if constant else {"x": v, "m": mask if n != 1 else np.zeros_like(mask)}
+        )
     return Probe(g.model(), feeds, assumes=assumes)
 
 
@@ -93,12 +120,21 @@ RIGHT: dict[str, tuple[Make, Any]] = {
     "one_minus": (lambda g, w, m: g.Mul(w, g.Sub(1.0, m)), F),
     "columns": (lambda g, w, m: g.Mul(w, g.Slice(m, [0], [1], [0])), F),
     "rows": (lambda g, w, m: g.Mul(w, g.Slice(m, [0], [1], [1])), F),
-    "normed": (lambda g, w, m: (lambda z: g.Div(z, g.Add(g.ReduceSum(g.Abs(z), [0]), 1e-6)))(g.Mul(w, m)), F),
-    "normed_zero": (lambda g, w, m: (lambda z: g.Div(z, g.ReduceSum(g.Abs(z), [0])))(g.Mul(w, m)), F),
+    "normed": (
+        lambda g, w, m: (lambda z: g.Div(z, g.Add(g.ReduceSum(g.Abs(z), [0]), 1e-6)))(g.Mul(w, m)),
+        F,
+    ),
+    "normed_zero": (
+        lambda g, w, m: (lambda z: g.Div(z, g.ReduceSum(g.Abs(z), [0])))(g.Mul(w, m)),
+        F,
+    ),
 }
 for _name, (_make, _dtype) in RIGHT.items():
     SPARSE.add(f"right.{_name}", lambda f=_make, t=_dtype: _masked(f, SQUARE, MASK.astype(t)))
-    SPARSE.add(f"right_constant.{_name}", lambda f=_make, t=_dtype: _masked(f, SQUARE, MASK.astype(t), constant=True))
+    SPARSE.add(
+        f"right_constant.{_name}",
+        lambda f=_make, t=_dtype: _masked(f, SQUARE, MASK.astype(t), constant=True),
+    )
 for _name, _value in NUMBERS.items():
     for _key in ("mul", "where_bool"):
         _make, _dtype = RIGHT[_key]
@@ -108,11 +144,22 @@ for _name, _value in NUMBERS.items():
         )
         SPARSE.add(
             f"right_input.{_name}_{_key}",
-            lambda f=_make, t=_dtype, v=_value: _masked(f, SQUARE, MASK.astype(t), v, assumes="finite"),
+            lambda f=_make, t=_dtype, v=_value: _masked(
+                f, SQUARE, MASK.astype(t), v, assumes="finite"
+            ),
         )
-    SPARSE.add(f"right_mask.{_name}", lambda v=_value: _masked(RIGHT["mul"][0], SQUARE, spoiled(MASK, v, 0.001)))
-    SPARSE.add(f"constant_weight.{_name}", lambda v=_value: _masked(lambda g, w, m: w, spoiled(zeroed(SQUARE), v, 0.001), MASK))
-    SPARSE.add(f"constant_weight_input.{_name}", lambda v=_value: _masked(lambda g, w, m: w, zeroed(SQUARE), MASK, v, assumes="finite"))
+    SPARSE.add(
+        f"right_mask.{_name}",
+        lambda v=_value: _masked(RIGHT["mul"][0], SQUARE, spoiled(MASK, v, 0.001)),
+    )
+    SPARSE.add(
+        f"constant_weight.{_name}",
+        lambda v=_value: _masked(lambda g, w, m: w, spoiled(zeroed(SQUARE), v, 0.001), MASK),
+    )
+    SPARSE.add(
+        f"constant_weight_input.{_name}",
+        lambda v=_value: _masked(lambda g, w, m: w, zeroed(SQUARE), MASK, v, assumes="finite"),
+    )
 
 
 def _gate(value: float, where: str) -> Probe:
@@ -124,7 +171,12 @@ def _gate(value: float, where: str) -> Probe:
     if where == "bias":
         h = g.Add(h, g.weight("bias", np.where(np.arange(WIDE) == 7, F(value), F(0.5))))
     h = g.Relu(h) if where == "relu" else g.Tanh(h)
-    y = g.MatMul(h, g.weight("second", spoiled(WEIGHT, value, 0.001) if where in ("second", "relu") else WEIGHT))
+    y = g.MatMul(
+        h,
+        g.weight(
+            "second", spoiled(WEIGHT, value, 0.001) if where in ("second", "relu") else WEIGHT
+        ),
+    )
     if where == "added":
         y = g.Add(y, g.weight("late", np.where(np.arange(D) == 7, F(value), F(0.5))))
     g.out(g.Mul(y, m))
@@ -146,7 +198,7 @@ for _name, _value in NUMBERS.items():
 def _convolution(kind: str) -> Probe:
     """Channels that a gate switches off."""
     g = Net(17)
-    channels, depth = 64, 64
+    channels, depth = 256, 256
     x = g.input("x", F, ("n", channels, 14, 14))
     m = g.input("gate", F, ("n", channels, 1, 1))
     w = normal(depth, channels, 3, 3) * F(0.05)
@@ -169,13 +221,26 @@ def _convolution(kind: str) -> Probe:
     y = g.Conv(y, g.weight("w2", w2), pads=[1, 1, 1, 1])
     g.out(y)
     feeds: list[Feed] = []
-    for n, images in enumerate((2, 1, 0)):
-        gates = normal(images, channels, 1, 1, seed=n)
+    for n, images in enumerate((2, 0)):
+        gates = normal(images, channels, 1, 1, seed=n) - F(1)
         if kind == "closed":
             gates = -np.abs(gates)
         feeds.append({"x": normal(images, channels, 14, 14, seed=n), "gate": gates})
     return Probe(g.model(), feeds)
 
 
-for _kind in ("plain", "inf", "nan", "minus_inf", "huge", "leaky", "shifted", "relu_clip", "gated_after", "pooled", "images", "closed"):
+for _kind in (
+    "plain",
+    "inf",
+    "nan",
+    "minus_inf",
+    "huge",
+    "leaky",
+    "shifted",
+    "relu_clip",
+    "gated_after",
+    "pooled",
+    "images",
+    "closed",
+):
     SPARSE.add(f"convolution.{_kind}", lambda k=_kind: _convolution(k))

@@ -14,7 +14,9 @@ Array = Any
 Law = Callable[[Net, str, str, str], str]
 
 
-def _gated(law: Law, values: tuple[float, ...] = BOTH, opset: int = 17, dtype: Any = np.float32) -> Probe:
+def _gated(
+    law: Law, values: tuple[float, ...] = BOTH, opset: int = 17, dtype: Any = np.float32
+) -> Probe:
     """law(g, gate [b, s, 1], x, mlp(z)), with a factor of x besides, so that zeros matter."""
     g = Net(opset)
     x, m = g.input("x", np.float32, ("b", "s", D)), g.input("gate", dtype, ("b", "s", 1))
@@ -22,7 +24,11 @@ def _gated(law: Law, values: tuple[float, ...] = BOTH, opset: int = 17, dtype: A
     z = g.input("z", np.float32, ("b", "s", D))
     g.out(law(g, m, x, g.mlp(z)), g.Mul(x, m))
     feeds = [
-        {"x": normal(2, 9, D, seed=n), "z": normal(2, 9, D, seed=n + 9), "gate": rng_of(n).choice(np.asarray(values, dtype), (2, 9, 1))}
+        {
+            "x": normal(2, 9, D, seed=n),
+            "z": normal(2, 9, D, seed=n + 9),
+            "gate": rng_of(n).choice(np.asarray(values, dtype), (2, 9, 1)),
+        }
         for n in range(3)
     ]
     return Probe(g.model(), feeds)
@@ -72,8 +78,12 @@ LAWS: dict[str, Law] = {
     "add_plus": lambda g, m, x, y: below(g, g.Reciprocal(g.Add(m, 0.0)), x, y),
     "sub": lambda g, m, x, y: below(g, g.Reciprocal(g.Sub(-0.0, m)), x, y),
     "sub_self": lambda g, m, x, y: below(g, g.Reciprocal(g.Sub(m, m)), x, y),
-    "cast": lambda g, m, x, y: below(g, g.Reciprocal(g.cast(g.cast(m, np.float16), np.float32)), x, y),
-    "cast_int": lambda g, m, x, y: below(g, g.Reciprocal(g.cast(g.cast(m, np.int32), np.float32)), x, y),
+    "cast": lambda g, m, x, y: below(
+        g, g.Reciprocal(g.cast(g.cast(m, np.float16), np.float32)), x, y
+    ),
+    "cast_int": lambda g, m, x, y: below(
+        g, g.Reciprocal(g.cast(g.cast(m, np.int32), np.float32)), x, y
+    ),
     "cast_bool": lambda g, m, x, y: g.Where(g.cast(m, np.bool_), y, x),
     "not_bool": lambda g, m, x, y: g.Where(g.Not(g.cast(m, np.bool_)), x, y),
     "equal": lambda g, m, x, y: g.Where(g.Equal(m, 0.0), x, y),
@@ -81,11 +91,17 @@ LAWS: dict[str, Law] = {
     "less": lambda g, m, x, y: g.Where(g.Less(m, 0.0), x, y),
     "at_most": lambda g, m, x, y: g.Where(g.LessOrEqual(m, -0.0), x, y),
     "where": lambda g, m, x, y: below(g, g.Reciprocal(g.Where(g.Equal(m, 0.0), m, 1.0)), x, y),
-    "concat": lambda g, m, x, y: below(g, g.Reciprocal(g.Slice(g.Concat(m, m, axis=2), [1], [2], [2])), x, y),
-    "pad": lambda g, m, x, y: below(g, g.Reciprocal(g.Slice(g.Pad(m, [0, 0, 1, 0, 0, 0], -0.0), [0], [1], [2])), x, y),
+    "concat": lambda g, m, x, y: below(
+        g, g.Reciprocal(g.Slice(g.Concat(m, m, axis=2), [1], [2], [2])), x, y
+    ),
+    "pad": lambda g, m, x, y: below(
+        g, g.Reciprocal(g.Slice(g.Pad(m, [0, 0, 1, 0, 0, 0], -0.0), [0], [1], [2])), x, y
+    ),
     "constant_of_shape": lambda g, m, x, y: below(
         g,
-        g.Reciprocal(g.Mul(m, g.ConstantOfShape(g.Shape(m), value=tensor(np.full(1, -0.0, np.float32))))),
+        g.Reciprocal(
+            g.Mul(m, g.ConstantOfShape(g.Shape(m), value=tensor(np.full(1, -0.0, np.float32))))
+        ),
         x,
         y,
     ),
@@ -99,7 +115,9 @@ LAWS: dict[str, Law] = {
     "log": lambda g, m, x, y: below(g, g.Log(g.Abs(m)), x, y),
     "exp_minus_inf": lambda g, m, x, y: g.Mul(y, g.Exp(g.Neg(g.Reciprocal(g.Abs(m))))),
     "reduce_sum": lambda g, m, x, y: below(g, g.Reciprocal(g.ReduceSum(m, [2])), x, y),
-    "reduce_max": lambda g, m, x, y: below(g, g.Reciprocal(g.ReduceMax(g.Concat(m, m, axis=2), axes=[2])), x, y),
+    "reduce_max": lambda g, m, x, y: below(
+        g, g.Reciprocal(g.ReduceMax(g.Concat(m, m, axis=2), axes=[2])), x, y
+    ),
     "matmul": lambda g, m, x, y: below(g, g.Reciprocal(g.MatMul(m, g.const([[1.0]]))), x, y),
     "quotient_of_zeros": lambda g, m, x, y: g.Where(g.IsNaN(g.Div(m, m)), x, y),
     "zero_by": lambda g, m, x, y: g.Where(g.IsNaN(g.Div(0.0, m)), x, y),
@@ -114,7 +132,9 @@ LAWS: dict[str, Law] = {
     "zero_times_reciprocal": lambda g, m, x, y: g.Mul(g.Mul(y, m), g.Reciprocal(m)),
     "product_over": lambda g, m, x, y: g.Div(g.Mul(y, m), m),
     "reciprocal_of_product": lambda g, m, x, y: g.Reciprocal(g.Mul(y, m)),
-    "sign_of_product": lambda g, m, x, y: g.Where(g.Less(g.Reciprocal(g.Mul(y, m)), 0.0), g.Mul(x, 2.0), 3.0),
+    "sign_of_product": lambda g, m, x, y: g.Where(
+        g.Less(g.Reciprocal(g.Mul(y, m)), 0.0), g.Mul(x, 2.0), 3.0
+    ),
     "log_of_product": lambda g, m, x, y: g.Log(g.Abs(g.Mul(y, m))),
     "softmax_of_product": lambda g, m, x, y: g.Softmax(g.Mul(y, m), axis=-1),
     "norm_of_product": lambda g, m, x, y: g.LpNormalization(g.Mul(y, m), axis=-1),
@@ -134,14 +154,18 @@ for _name in ("bitcast",):
         "bits.bitcast",
         lambda: _gated(
             lambda g, m, x, y: g.Where(
-                g.Less(g.op("BitCast", m, to=onnx.TensorProto.INT32), g.const(0, np.int32)), y, g.Mul(x, 2.0)
+                g.Less(g.op("BitCast", m, to=onnx.TensorProto.INT32), g.const(0, np.int32)),
+                y,
+                g.Mul(x, 2.0),
             ),
             opset=26,
         ),
     )
 
 
-def _act(function: Callable[[Net, str], str], scale: float = 1.0, opset: int = 20, masked: bool = False) -> Probe:
+def _act(
+    function: Callable[[Net, str], str], scale: float = 1.0, opset: int = 20, masked: bool = False
+) -> Probe:
     """A function between two products, behind padding or not; it must see large numbers."""
     g = Net(opset)
     x = g.input("x", np.float32, ("b", "s", D))
@@ -205,7 +229,9 @@ FUNCTIONS: dict[str, Callable[[Net, str], str]] = {
     "silu": lambda g, x: g.Mul(x, g.Sigmoid(x)),
     "silu_clipped": lambda g, x: g.Mul(x, g.Sigmoid(g.Clip(x, -13.0, 13.0))),
     "silu_of_clipped": lambda g, x: (lambda z: g.Mul(z, g.Sigmoid(z)))(g.Clip(x, -25.0, 25.0)),
-    "quick_gelu_clipped": lambda g, x: (lambda z: g.Mul(z, g.Sigmoid(g.Mul(z, 1.702))))(g.Clip(x, -20.0, 20.0)),
+    "quick_gelu_clipped": lambda g, x: (lambda z: g.Mul(z, g.Sigmoid(g.Mul(z, 1.702))))(
+        g.Clip(x, -20.0, 20.0)
+    ),
     "quick_gelu_off": lambda g, x: g.Mul(x, g.Sigmoid(g.Mul(x, 1.7))),
     "hard_swish": lambda g, x: g.HardSwish(x),
     "softplus_like": lambda g, x: g.Log(g.Add(g.Exp(x), 1.0)),
@@ -260,7 +286,10 @@ def _clip_attributes(low: float, high: float, masked: bool) -> Probe:
         y = g.Mul(y, g.input("mask", np.float32, ("b", "s", 1)))
     g.out(y)
     feeds = [
-        {"x": normal(2, 5, D, seed=n) * np.float32(20), "mask": (rng_of(n).random((2, 5, 1)) < 0.5).astype(np.float32)}
+        {
+            "x": normal(2, 5, D, seed=n) * np.float32(20),
+            "mask": (rng_of(n).random((2, 5, 1)) < 0.5).astype(np.float32),
+        }
         for n in range(2)
     ]
     return Probe(g.model(), feeds if masked else [{"x": f["x"]} for f in feeds])
@@ -268,5 +297,7 @@ def _clip_attributes(low: float, high: float, masked: bool) -> Probe:
 
 for _low, _high in ((0.0, 6.0), (0.0, 20.0), (-1.0, 1.0), (0.0, 3.4e38)):
     for _masked in (False, True):
-        ZEROS.add(f"clip10.{_low:g}_{_high:g}_{'masked' if _masked else 'plain'}",
-                  lambda a=_low, b=_high, m=_masked: _clip_attributes(a, b, m))
+        ZEROS.add(
+            f"clip10.{_low:g}_{_high:g}_{'masked' if _masked else 'plain'}",
+            lambda a=_low, b=_high, m=_masked: _clip_attributes(a, b, m),
+        )
