@@ -18,6 +18,7 @@ from math import inf, prod
 
 from pitc.ir.branch import is_choice
 from pitc.ir.constant import (
+    FINITE,
     HIDDEN,
     MASKED,
     SCORE,
@@ -44,6 +45,7 @@ from pitc.ir.region import (
 )
 from pitc.passes.facts.fill import MAX_COMBINATIONS, UNKNOWN, facts_at, term_guard
 from pitc.passes.facts.finite import SELECTING, finite_if, nan_guarded
+from pitc.passes.facts.zero_signs import signed_zeros
 from pitc.passes.rules.constants import evaluate_constants, ignores
 
 Uses = dict[str, list[list[Region]]]  # per value, for each use the regions in which it is idle
@@ -65,6 +67,7 @@ def dead_facts(graph: Graph, given_up: Mapping[str, Sequence[Region]] | None = N
         dead.setdefault(name, []).append(regions)
         slack.setdefault(name, []).append((regions, inf))
     below = graph.descendants()
+    graph.signed = signed_zeros(graph)
     for node in reversed(graph.nodes):
         view = NodeView(graph, node)
         for name in output_names(node):
@@ -216,10 +219,17 @@ def _annihilated(view: NodeView, output: int, expr: TensorExpr, j: int) -> list[
     guard = EVERYWHERE if view.op in SELECTING else term_guard(view, expr.reads[j])
     if guard is None:
         return []
+    # 0 * x is 0 or -0.0: where the sign is seen, so is x
+    signed = view.out(output) in graph.signed and view.op not in SELECTING and not expr.reduced
+    if signed:
+        return []
     if expr.combine in (Combine.PRODUCT, Combine.BIASED_PRODUCT):
         facts = (f for k in factors for f in facts_at(graph, *_operand_of(view, expr, k)))
         zeros = (region(f.region | guard) for f in facts if annihilates(f.constant))
-        return prune(r for r in zeros if r is not None)
+        found = prune(r for r in zeros if r is not None)
+        if found:
+            view.assume(FINITE)
+        return found
     if expr.combine is not Combine.MAP or output > 0 or mine in _repeated(view, expr):
         return []
     lists = [
@@ -235,6 +245,8 @@ def _annihilated(view: NodeView, output: int, expr: TensorExpr, j: int) -> list[
             r = region(union((*(f.region for f in chosen), guard)))
             if r is not None:
                 out.append(r)
+    if out and view.op not in SELECTING:
+        view.assume(FINITE)
     return prune(out)
 
 

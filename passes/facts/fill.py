@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from pitc.ir.constant import (
     BOUNDED,
+    FINITE,
     TOP,
     ZN,
     Constant,
@@ -270,6 +271,8 @@ def _result(
     guard = None if c is TOP else _tame(view, expr, constants)
     if guard is None:
         return None
+    if view.op not in SELECTING and not all(is_number(x) or _is_tame(x) for x in constants):
+        view.assume(FINITE)
     if any(map(is_assumed, constants)) and not is_assumed(c):
         proven = [TOP if is_assumed(x) else x for x in constants]
         if evaluate_constants(view.op, proven, to_bool, view) != c:
@@ -316,6 +319,7 @@ def _product(view: NodeView, expr: TensorExpr) -> list[FillFact]:
             at = both(f.region, guard) if annihilates(f.constant) else None
             r = None if at is None else _over(view, at, axes)
             if r is not None:
+                view.assume(FINITE)
                 out.append(FillFact(r, f.constant))
     return out
 

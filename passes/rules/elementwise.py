@@ -271,7 +271,7 @@ _IEEE = {
 _LIBRARY = {
     # a 0 may be stored as -0.0, whose bits are not those of 0
     "BitCast": Elementwise(None, total=False, trusted=never),
-    "Exp": Elementwise(np.exp, trusted=at_zero),
+    "Exp": Elementwise(np.exp, total=False, trusted=at_zero),
     "Log": Elementwise(np.log, total=False, trusted=at(0.0, 1.0)),
     "Erf": Elementwise(erf, trusted=at_zero, image=(-1.001, 1.001)),
     "Tanh": Elementwise(np.tanh, trusted=at_zero, image=(-1.001, 1.001)),
@@ -306,8 +306,8 @@ _LIBRARY = {
     "Asin": Elementwise(np.arcsin, total=False, trusted=at_zero),
     "Acos": Elementwise(np.arccos, total=False, trusted=never),
     "Atan": Elementwise(np.arctan, trusted=at_zero),
-    "Sinh": Elementwise(np.sinh, trusted=at_zero),
-    "Cosh": Elementwise(np.cosh, trusted=at_zero),
+    "Sinh": Elementwise(np.sinh, total=False, trusted=at_zero),
+    "Cosh": Elementwise(np.cosh, total=False, trusted=at_zero),
     "Asinh": Elementwise(np.arcsinh, trusted=at_zero),
     "Acosh": Elementwise(np.arccosh, total=False, trusted=never),
     "Atanh": Elementwise(np.arctanh, total=False, trusted=at_zero),

@@ -14,7 +14,9 @@ SMALL = 1e3
 SCORE_LIMIT = 1e3
 """Raw scores are assumed to be at most this large, before and after scaling."""
 BOUNDED = "attention scores, as the softmax gets them, are at most 1000 in magnitude"
-"""The one assumption, as reports name it."""
+"""An assumption, as reports name it: without it a finite mask proves nothing."""
+FINITE = "run-time values are finite: inputs hold no NaN or infinity, and nothing overflows"
+"""The other one: without it 0 * x is not 0."""
 HIDDEN = -5750.0
 """A term of a softmax at most this large is exactly 0 beside a kept one: exp(-750) is 0 in float64."""
 KEPT = -5000.0

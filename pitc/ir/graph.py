@@ -39,6 +39,7 @@ class Graph:
         dtypes: Element types by name, where numpy knows them.
         exprs: Tensor expression of each node output; None where the node has no rule.
         fills: Fill facts.
+        signed: Values the sign of whose zeros can be seen.
         terms: For values that reach a softmax element by element: which ones, as bits.
         scores: Sums of products among them that are assumed to be bounded.
         finite_if: Where a value is finite by construction (None: nowhere for sure); values that
@@ -71,6 +72,7 @@ class Graph:
         self.dtypes: dict[str, np.dtype] = {}
         self.exprs: dict[str, TensorExpr | None] = {}
         self.fills: dict[str, list[FillFact]] = {}
+        self.signed: set[str] = set()
         self.terms: dict[str, int] = {}
         self.scores: set[str] = set()
         self.finite_if: dict[str, Region | None] = {}
