@@ -11,13 +11,25 @@ import onnx_ir as ir
 import pytest
 
 from pitc.ir import region
-from pitc.ir.constant import NEG, NZ, TOP, MASKED, ZN, Constant
+from pitc.ir.constant import (
+    BOUNDED,
+    FINITE,
+    HIDDEN,
+    KEPT,
+    MASKED,
+    NEG,
+    NZ,
+    SCORE,
+    SMALL,
+    TOP,
+    ZN,
+    Constant,
+)
 from pitc.ir.expr import Combine, Reducer, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
 from pitc.passes.facts import fill
 from pitc.passes.facts.derive import derive
-from pitc.passes.facts.softmax import BOUNDED
 from pitc.passes.lower import weight
 from pitc.passes.regions import attention, domain
 from pitc.passes.regions import choose as regions
@@ -94,13 +106,14 @@ LAWS: dict[str, Callable[[Constant], list[Constant]]] = {
     "c * x": lambda c: [c, TOP],
     "c / x": lambda c: [c, TOP],
     "x + c": lambda c: [TOP, c],
+    "SCORE + c": lambda c: [SCORE, c],
     "c - x": lambda c: [c, TOP],
     "min(c, x)": lambda c: [c, TOP],
     "relu(c)": lambda c: [c],
     "c and x": lambda c: [c, TOP],
     "c or x": lambda c: [c, TOP],
 }
-OPERATORS = ("Mul", "Div", "Add", "Sub", "Min", "Relu", "And", "Or")
+OPERATORS = ("Mul", "Div", "Add", "Add", "Sub", "Min", "Relu", "And", "Or")
 
 
 def laws() -> str:
@@ -109,7 +122,7 @@ def laws() -> str:
     def show(c: Constant) -> str:
         if c is TOP:
             return ""
-        return f"`{c!r}`" if c in (NEG, ZN, NZ) else f"{c:g}"
+        return f"{c:g}" if isinstance(c, (int, float)) else f"`{c!r}`"
 
     rows = [
         [f"`{text}`", *(show(evaluate_constants(op, at(c))) for c in OPERANDS.values())]
@@ -138,7 +151,11 @@ def limits() -> str:
         ["times that where images are moved", regions.IMAGE_PRICE],
         ["bytes moved in the time that moving images takes to start", regions.START_BYTES],
         ["elements that an unknown size counts for", regions.SYMBOL_ESTIMATE],
-        ["the weakest score that masks use", f"{MASKED:g}"],
+        ["a mask, where it is tested: at most", f"{MASKED:g}"],
+        ["no mask, where it is tested: within", f"{SMALL:g}"],
+        ["a raw score is assumed to be within", f"{SCORE.hi:g}"],
+        ["a hidden term of a softmax is at most", f"{HIDDEN:g}"],
+        ["a kept one at least", f"{KEPT:g}"],
     ]
     return table(["limit", "value"], rows)
 
@@ -173,7 +190,8 @@ def test_every_combine_is_explained() -> None:
 
 
 def test_assumptions_are_named_as_the_compiler_prints_them() -> None:
-    assert BOUNDED.split(":")[0] in PAGE.read_text("utf-8")
+    text = PAGE.read_text("utf-8")
+    assert BOUNDED in text and FINITE in text
 
 
 def test_the_examples_run() -> None:
@@ -184,10 +202,11 @@ def test_the_examples_run() -> None:
 
 
 def test_the_numbers_of_the_row_guard() -> None:
-    """A weight is exactly 0 from an exponent of -104 on: up to a difference of 9896 in scores."""
-
-    def weight(difference: float) -> float:
-        return float(np.exp(np.float64(difference)).astype(np.float32))
-
-    assert weight(-104) == 0 < weight(-103.9)
-    assert MASKED + 9896 == -104
+    """A hidden term is exactly 0 beside a kept one, in every type; three tested terms are allowed."""
+    assert np.exp(np.float64(HIDDEN - KEPT)) == 0 < np.exp(np.float64(-745))
+    limit = SCORE.hi
+    assert MASKED + limit + 3 * SMALL <= HIDDEN < MASKED + limit + 4 * SMALL
+    assert -(limit + 4 * SMALL) >= KEPT > -(limit + 5 * SMALL)
+    assert -6750 + limit <= HIDDEN < -6749 + limit
+    text = PAGE.read_text("utf-8")
+    assert f"H = {HIDDEN:g}" in text and f"K = {KEPT:g}" in text and f"S = {limit:g}" in text

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pitc.ir.branch import CHOOSE, DOMAIN
-from pitc.ir.constant import NEG, NZ, TOP, ZN, Constant, is_number
+from pitc.ir.constant import NEG, NZ, SCORE, TAME, TOP, ZN, Constant, Range, is_number
 from pitc.ir.graph import NodeView
 from pitc.passes.rules.constants import evaluate_constants, ignores
 from pitc.passes.rules.elementwise import BOOLEAN, ELEMENTWISE
@@ -18,7 +18,7 @@ N = 8  # elements per operand
 F32_MIN = float(np.finfo(np.float32).min)
 FLOATS = (0.0, 1.0, -1.0, 2.0, 0.5, 0.1, -3.0, -1e4, -1e9, 1e30, F32_MIN, -np.inf, np.inf)
 INTS = (0, 1, -1, 2, 7, -7, 2**31 - 1, -(2**31))
-SPECIALS = (NEG, ZN, NZ, TOP)
+SPECIALS = (NEG, TAME, SCORE, Range(-7e3, -6e3), ZN, NZ, TOP)
 SPACE: dict[str, tuple[Constant, ...]] = {
     "f": (*FLOATS, *SPECIALS),
     "i": (*INTS, NZ, TOP),
@@ -32,8 +32,8 @@ def filled(c: Constant, dtype: Any, rng: np.random.Generator) -> Any:
     """An operand of which the constant is true."""
     if is_number(c):
         return np.full(N, c).astype(dtype)
-    if c is NEG:
-        return rng.uniform(-1e6, -1e4, N).astype(dtype)
+    if isinstance(c, Range):
+        return rng.uniform(max(c.lo, -1e6), min(c.hi, 1e6), N).astype(dtype)
     if c is ZN:
         return np.where(rng.random(N) < 0.5, 0, np.nan).astype(dtype)
     if dtype.kind == "b":
@@ -46,8 +46,8 @@ def filled(c: Constant, dtype: Any, rng: np.random.Generator) -> Any:
 
 def agrees(x: Any, c: Constant) -> bool:
     """Is the claim true of every element?"""
-    if c is NEG:
-        return bool(np.all(x <= -5e3))
+    if isinstance(c, Range):
+        return bool(np.all((c.lo <= x) & (x <= c.hi)))
     if c is ZN:
         return bool(np.all((x == 0) | np.isnan(x)))
     if c is NZ:
@@ -182,25 +182,40 @@ def test_every_elementwise_operator_has_a_case() -> None:
         ("Mul", (ZN, TOP), ZN),
         ("Mul", (0.0, ZN), ZN),
         ("Mul", (0.0, np.inf), TOP),
-        ("Mul", (NEG, 2.0), NEG),
-        ("Mul", (NEG, 0.01), TOP),
+        ("Mul", (NEG, 2.0), Range(-np.inf, -2e4)),
+        ("Mul", (NEG, 0.5), Range(-np.inf, -5e3)),
+        ("Mul", (SCORE, TAME), Range(-1e6, 1e6, True)),
+        ("Mul", (TAME, TOP), TOP),
         ("Div", (0.0, TOP), ZN),
         ("Add", (-np.inf, TOP), -np.inf),
-        ("Add", (-1e9, TOP), NEG),
+        ("Add", (-1e9, TOP), TOP),
+        ("Add", (NEG, TOP), TOP),
+        ("Add", (NEG, NEG), Range(-np.inf, -2e4)),
+        ("Add", (NEG, SCORE), Range(-np.inf, -9e3, True)),
         ("Add", (NEG, 1e9), TOP),
+        ("Add", (-np.inf, NEG), -np.inf),
         ("Add", (-1e9, ZN), TOP),
         ("Add", (F32_MIN, F32_MIN), -np.inf),
-        ("Sub", (TOP, 1e9), NEG),
+        ("Sub", (TOP, 1e9), TOP),
+        ("Sub", (TAME, Range(1e4, np.inf)), Range(-np.inf, -9e3)),
         ("Sub", (1.0, 1.0), 0),
         ("Where", (1, 0.0, TOP), 0),
         ("Where", (TOP, 0.0, ZN), ZN),
         ("Where", (TOP, -1e9, NEG), NEG),
-        ("Where", (TOP, -np.inf, NEG), TOP),
+        ("Where", (TOP, -np.inf, NEG), NEG),
+        ("Where", (TOP, 0.0, NEG), TOP),
         ("And", (0, TOP), 0),
         ("Or", (NZ, TOP), 1),
         ("Not", (NZ,), 0),
         ("Equal", (NZ, 0), 0),
         ("Relu", (NEG,), 0),
+        ("Reciprocal", (0.0,), TOP),
+        ("Div", (1.0, -0.0), TOP),
+        ("Less", (NEG, 0.0), 1),
+        ("Less", (NEG, TOP), TOP),
+        ("Equal", (NEG, TAME), 0),
+        ("Min", (TOP, NEG), NEG),
+        ("Tanh", (TOP,), Range(-1.001, 1.001)),
         ("Exp", (0.0,), 1),
         ("Exp", (0.3,), TOP),
         ("Tanh", (0.0,), 0),

@@ -271,7 +271,7 @@ def _result(
     guard = None if c is TOP else _tame(view, expr, constants)
     if guard is None:
         return None
-    if view.op not in SELECTING and not all(is_number(x) or _is_tame(x) for x in constants):
+    if view.op not in SELECTING and not all(is_number(x) or _is_tame(x, view.op) for x in constants):
         view.assume(FINITE)
     if any(map(is_assumed, constants)) and not is_assumed(c):
         proven = [TOP if is_assumed(x) else x for x in constants]
@@ -286,14 +286,16 @@ def _tame(view: NodeView, expr: TensorExpr, constants: Sequence[Constant]) -> Re
     if view.op in SELECTING:
         return guard
     for read, c in zip(expr.reads, constants, strict=True):
-        if not is_number(c) and not _is_tame(c):
+        if not is_number(c) and not _is_tame(c, view.op):
             guard = both(guard, term_guard(view, read))
     return guard
 
 
-def _is_tame(c: Constant) -> bool:
-    """True for what is finite by what is known of it."""
-    return isinstance(c, Range) and isfinite(c.lo) and isfinite(c.hi)
+def _is_tame(c: Constant, op: str) -> bool:
+    """True for what is finite by what is known of it, or may be -inf where that is a number like
+    any other: it is at a corner of the box, but 0 * -inf is NaN.
+    """
+    return isinstance(c, Range) and isfinite(c.hi) and (isfinite(c.lo) or op != "Mul")
 
 
 def term_guard(view: NodeView, read: Read) -> Region | None:

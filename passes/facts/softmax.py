@@ -18,7 +18,7 @@ Several tests must hold of one key together, which a region cannot say. It follo
 from collections.abc import Iterable, Iterator
 from math import inf
 
-from pitc.ir.constant import BOUNDED, ZN, FillFact, is_assumed, is_hidden, is_kept
+from pitc.ir.constant import BOUNDED, FINITE, ZN, FillFact, is_assumed, is_hidden, is_kept
 from pitc.ir.expr import TensorExpr
 from pitc.ir.graph import NodeView
 from pitc.ir.index import dim_index
@@ -46,6 +46,8 @@ def softmax_facts(view: NodeView, expr: TensorExpr, clean: Region | None) -> lis
     found = (region(f.region | g | clean) for f in hidden for g in spared_rows(view, expr))
     zeros = [FillFact(r, 0) for r in found if r is not None]
     kept = (f for f in facts if is_kept(f.constant))
+    if zeros:
+        view.assume(FINITE)  # a NaN in the row makes NaN of all of it
     if zeros and any(is_assumed(f.constant) for f in (*hidden, *kept)):
         view.assume(BOUNDED)
     return out + zeros
