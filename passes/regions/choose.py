@@ -104,7 +104,8 @@ def _contexts(graph: Graph) -> list[FormContext]:
 
     Domains known by position alone come first (one row per sequence for a classifier's last layer),
     then those in which the most contraction work has dead rows; at equal work the one with fewer
-    tests, in which more is dead.
+    tests, in which more is dead. Where a test must hold for all of a dimension (a sequence without
+    any token), hardly anything is dead: such domains come last.
     """
     work: dict[Domain, int] = {}
     for node in graph.nodes:
@@ -113,11 +114,11 @@ def _contexts(graph: Graph) -> list[FormContext]:
             work[found[0]] = work.get(found[0], 0) + flops
     paying = sorted(
         (d for d in work if work[d] and can_compute(graph, d)),
-        key=lambda d: (-work[d], str(d.dead)),
+        key=lambda d: (d.holds_for_all, -work[d], str(d.dead)),
     )
     valued = [FormContext(graph, d) for d in paying if d.sources()][:MAX_DOMAINS]
     covered = {c.domain: _covered_flops(graph, c) for c in valued}
-    valued.sort(key=lambda c: (-covered[c.domain], len(c.domain.dead)))
+    valued.sort(key=lambda c: (c.domain.holds_for_all, -covered[c.domain], len(c.domain.dead)))
     valued = _not_above(graph, valued)
     positional = [d for d in paying if not d.sources()][:MAX_DOMAINS]
     if valued:
