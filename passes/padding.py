@@ -18,7 +18,6 @@ from pitc.ir.index import ONE, Digit, dim_index
 from pitc.ir.region import Region, Test
 from pitc.passes.lower.given_up import can_be_zeroed
 from pitc.passes.regions.coordinates import follow
-from pitc.passes.regions.units import follow_unit
 
 NUMBERS_ONLY = (
     "output '{name}' is left as it is: its first sizes are those of '{mask}', but as numbers, "
@@ -106,13 +105,10 @@ def _token_shaped(graph: Graph, padding: str, names: Sequence[str]) -> set[str]:
     reached by its axis. A batch of one is any first dimension of one: nothing can be mixed up.
     """
     shape = graph.shapes.get(padding) or ()
+    if ONE in shape[1:]:  # a sequence of one has neither
+        return set()
     numbers = tuple(Digit(d, ONE, e) for d, e in enumerate(shape) if e.as_int() not in (None, 1))
-    ones = [d for d, e in enumerate(shape) if d and e == ONE]
-    found = set(names)
-    if found and numbers:
-        axes = follow(graph, {padding: [numbers]})
-        found = {name for name in found if numbers in axes.get(name, ())}
-    for d in ones if found else ():
-        same = follow_unit(graph, padding, d)
-        found = {name for name in found if d in same.get(name, ())}
-    return found
+    if not numbers:
+        return set(names)
+    axes = follow(graph, {padding: [numbers]})
+    return {name for name in names if numbers in axes.get(name, ())}
