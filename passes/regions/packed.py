@@ -133,13 +133,13 @@ def contraction(site: Site) -> Form | Refusal:
     rows = [space.rest_dim(i) for i in range(len(rest) - 1)]
     left = PackedOperand(packing.name, site.context.domain, packing.coords)
     extents = packing.layout.rest_shape
-    if site.invariant(1):
+    b = site.aligned(1)
+    if site.invariant(1) and (site.context.domain.rank or b is None):
         whole = extents[:-1] == site.out.layout.rest_shape[:-1]
         if not rest or not whole or not read_along(index, extents, [*rows, k_dim]):
             return site.refuse(Code.LAYOUT, f"the left operand is read at {index}")
         right = _matrix(site, len(extents))
         return right if isinstance(right, Refusal) else _with_bias(site, left, right)
-    b = site.aligned(1)
     if b is None or site.node.op_type != "MatMul" or len(rest) < 2:
         return site.refuse(
             Code.AXIS_NOT_PIT, "the packed axis indexes the right operand's columns or reduction"
