@@ -138,8 +138,8 @@ def contraction(site: Site) -> Form | Refusal:
         whole = extents[:-1] == site.out.layout.rest_shape[:-1]
         if not rest or not whole or not read_along(index, extents, [*rows, k_dim]):
             return site.refuse(Code.LAYOUT, f"the left operand is read at {index}")
-        right = _matrix(site, len(extents))
-        return right if isinstance(right, Refusal) else _with_bias(site, left, right)
+        matrix = _matrix(site, len(extents))
+        return matrix if isinstance(matrix, Refusal) else _with_bias(site, left, matrix)
     if b is None or site.node.op_type != "MatMul" or len(rest) < 2:
         return site.refuse(
             Code.AXIS_NOT_PIT, "the packed axis indexes the right operand's columns or reduction"
