@@ -49,7 +49,7 @@ def parsed(text: str) -> onnx.ModelProto:
     arrays: dict[str, Array] = {k: np.asarray(v, np.int64) for k, v in INTEGERS.items()}
     arrays["w"] = rng.normal(size=(4, 6)).astype(np.float32)
     arrays["v"] = rng.normal(size=(6, 4)).astype(np.float32)
-    arrays["tiny"] = np.float32(1e-6)
+    arrays["tiny"] = np.asarray(1e-6, np.float32)
     read = {name for node in model.graph.node for name in node.input}
     for name in sorted(read & set(arrays)):
         model.graph.initializer.append(numpy_helper.from_array(np.asarray(arrays[name]), name))
