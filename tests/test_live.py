@@ -16,7 +16,10 @@ from pitc.ir.index import ONE, Digit, Poly, atom, dim_index, poly, sym
 from pitc.ir.region import SOME, Test
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.live import PREDICATES, can_compute, live_points
+from pitc.passes.pipeline import LowerOptions, run_passes
 from pitc.passes.regions.domain import Domain
+from tests.plan_reference import run_lowered
+from tests.random_check import lowering_everything
 
 Array = np.ndarray
 B, S, Q = sym("b"), sym("s"), sym("q")
@@ -191,3 +194,29 @@ def test_predicates(pred: str, dtype: str) -> None:
         proto.graph.input[0].type.tensor_type.elem_type,
     )
     np.testing.assert_array_equal(session.run_with_ort_values(None, {"m": value})[0].numpy(), said)
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_rows_that_no_reader_takes_are_not_computed(sizes: tuple[int, int, int]) -> None:
+    """A row of y is dead where every row of the gate leaves it out."""
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[b, s, 4] x, bool[b, q, s] gate, float[4, 6] w, float[6, 4] v) => (float[b, q, 4] z)
+    { h = MatMul (x, w) r = Relu (h) y = MatMul (r, v) g = Cast <to = 1> (gate)
+      z = MatMul (g, y) }"""
+    proto, rng = onnx.parser.parse_model(text), np.random.default_rng(3)
+    for name, shape in (("w", (4, 6)), ("v", (6, 4))):
+        array = rng.normal(size=shape).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+        proto.graph.input.remove(next(i for i in proto.graph.input if i.name == name))
+    with lowering_everything():
+        lowered = run_passes(ir.from_proto(proto), LowerOptions())
+    packed = [r for r in lowered.report.nodes if r.lowering == "packed"]
+    assert [r.node for r in packed] == ["h", "r", "y"]
+    assert packed[0].dead == ("all j: gate[d0, j, d1] == 0",)
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    b, s, q = sizes
+    for share in (0.0, 0.3, 1.0):
+        x = rng.normal(size=(b, s, 4)).astype(np.float32)
+        feeds = {"x": x, "gate": rng.random((b, q, s)) < share}
+        (want,), (got,) = session.run(None, feeds), run_lowered(ir.to_proto(lowered.model), feeds)
+        np.testing.assert_allclose(got, np.asarray(want), rtol=1e-4, atol=1e-5)

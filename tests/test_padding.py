@@ -3,6 +3,7 @@ sizes are declared: symbols, 1, other numbers.
 """
 
 from collections.abc import Iterator
+from html import escape
 
 import numpy as np
 import onnx
@@ -11,6 +12,9 @@ import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 
+from pitc.artifact.manifest import report_from_dict, report_to_dict
+from pitc.cli.page import page
+from pitc.cli.show import explained
 from pitc.passes.normalise import normalise
 from pitc.passes.padding import given_up
 from pitc.passes.pipeline import Lowered, LowerOptions, analyse, run_passes
@@ -206,6 +210,16 @@ def test_equal_numbers_prove_nothing(case: str) -> None:
     assert given == set()
     (note,) = lowered.report.notes
     assert "'y'" in note and "dynamic axes" in note
+
+
+def test_notes_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    inputs, outputs, body = BY_NUMBERS["pooled"]
+    report = lower(parsed(f"({inputs}) => ({outputs}) {{ {body} }}"))[0].report
+    (note,) = report.notes
+    explained(report, [])
+    assert f"note: {note}" in " ".join(capsys.readouterr().out.split())
+    assert escape(note) in page(report)
+    assert report_from_dict(report_to_dict(report)).notes == [note]
 
 
 OTHER_TYPES = {
