@@ -19,9 +19,9 @@ from pitc.ir.region import Region, Test
 from pitc.passes.lower.given_up import can_be_zeroed
 from pitc.passes.regions.coordinates import follow
 
-NUMBERS_ONLY = (
-    "output '{name}' is left as it is: its first sizes are those of '{mask}', but as numbers, "
-    "which any value may have; export the model with dynamic axes to tell tokens from others"
+EQUAL_ONLY = (
+    "output '{name}' is left as it is: its first sizes equal those of '{mask}', but nothing shows "
+    "that they are its batch and sequence; export the model with dynamic axes, each of its own name"
 )
 NO_ZERO = (
     "output '{name}' is left as it is: padded tokens of {kind} cannot be made 0; let the model "
@@ -84,7 +84,7 @@ def padding_notes(graph: Graph, padding: str | None, given: Collection[str]) -> 
         elif name in alike and not can_be_zeroed(graph.dtypes.get(name)):
             notes[name] = NO_ZERO.format(name=name, kind=_element_type(value))
         elif name in alike:
-            notes[name] = NUMBERS_ONLY.format(name=name, mask=padding)
+            notes[name] = EQUAL_ONLY.format(name=name, mask=padding)
     return list(notes.values())
 
 
@@ -102,13 +102,17 @@ def _alike(graph: Graph, padding: str) -> Iterator[str]:
 
 def _token_shaped(graph: Graph, padding: str, names: Sequence[str]) -> set[str]:
     """Those of the outputs whose first dimensions are the mask's own: each has its symbol, or is
-    reached by its axis. A batch of one is any first dimension of one: nothing can be mixed up.
+    reached by its axis, where that is a number or both have one symbol. A batch of one is any first
+    dimension of one: nothing can be mixed up.
     """
     shape = graph.shapes.get(padding) or ()
     if ONE in shape[1:]:  # a sequence of one has neither
         return set()
-    numbers = tuple(Digit(d, ONE, e) for d, e in enumerate(shape) if e.as_int() not in (None, 1))
-    if not numbers:
+    same = len(set(shape)) == 1
+    unnamed = tuple(
+        Digit(d, ONE, e) for d, e in enumerate(shape) if same or e.as_int() not in (None, 1)
+    )
+    if not unnamed:
         return set(names)
-    axes = follow(graph, {padding: [numbers]})
-    return {name for name in names if numbers in axes.get(name, ())}
+    axes = follow(graph, {padding: [unnamed]})
+    return {name for name in names if unnamed in axes.get(name, ())}
