@@ -105,7 +105,7 @@ def _contexts(graph: Graph) -> list[FormContext]:
     Domains known by position alone come first (one row per sequence for a classifier's last layer),
     then those in which the most contraction work has dead rows; at equal work the one with fewer
     tests, in which more is dead. Where a test must hold for all of a dimension (a key that no query
-    looks at), less is dead: such domains come last.
+    looks at), or there is one point only, less is dead: such domains come last.
     """
     work: dict[Domain, int] = {}
     for node in graph.nodes:
@@ -114,14 +114,14 @@ def _contexts(graph: Graph) -> list[FormContext]:
             work[found[0]] = work.get(found[0], 0) + flops
     paying = sorted(
         (d for d in work if work[d] and can_compute(graph, d)),
-        key=lambda d: (d.holds_for_all, -work[d], str(d.dead)),
+        key=lambda d: (d.rarely_dead, -work[d], str(d.dead)),
     )
     lines = _whole_lines(paying)
     valued = [FormContext(graph, d) for d in paying if d.sources() and d.dead not in lines][
         :MAX_DOMAINS
     ]
     covered = {c.domain: _covered_flops(graph, c) for c in valued}
-    valued.sort(key=lambda c: (c.domain.holds_for_all, -covered[c.domain], len(c.domain.dead)))
+    valued.sort(key=lambda c: (c.domain.rarely_dead, -covered[c.domain], len(c.domain.dead)))
     valued = _not_above(graph, valued)
     positional = [d for d in paying if not d.sources()][:MAX_DOMAINS]
     if valued:

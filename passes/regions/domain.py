@@ -41,9 +41,11 @@ class Domain:
         return {t.src for t in self.dead if t.src}
 
     @property
-    def holds_for_all(self) -> bool:
-        """True where a point is dead only if some test holds for all of a bound dimension."""
-        return any(t.alls for t in self.dead)
+    def rarely_dead(self) -> bool:
+        """True where a point is dead only if some test holds for all of a bound dimension, or all
+        of the value is.
+        """
+        return not self.extents or any(t.alls for t in self.dead)
 
     def at(self, coords: Coords) -> Region:
         """The dead region in the index space of a value whose coordinates are `coords`."""
@@ -92,8 +94,8 @@ def domain_of(region: Region) -> tuple[Domain, Coords] | None:
 
     Returns:
         None where the region looks at overlapping digits, at more than MAX_RANK of them, or at
-        none: but for a value that is looked at in one place (a mask of extents 1), it is nowhere
-        or everywhere.
+        none: but where a tensor is looked at in its only place (a mask of extents 1, no scalar),
+        all of the value is dead or nothing.
     """
     coords: dict[Digit, None] = {}
     for test in sorted(region, key=_order):
@@ -101,7 +103,7 @@ def domain_of(region: Region) -> tuple[Domain, Coords] | None:
             coords.setdefault(a)
     if len(coords) > MAX_RANK or _overlap(list(coords)):
         return None
-    if not coords and not any(t.src and not t.dims() for t in region):
+    if not coords and not any(t.src and t.idx and not t.dims() for t in region):
         return None
     names = list(coords)
     extents = tuple(a.extent for a in names)
