@@ -6,14 +6,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 
-from pitc.errors import UsageError
 from pitc.ir.graph import Graph
-from pitc.ir.index import dim_index
 from pitc.ir.kernel import KernelRequest
-from pitc.ir.region import Region, Test
+from pitc.ir.region import Region
 from pitc.ir.report import Report
 from pitc.ir.tiles import TileTable
 from pitc.passes.control.branches import close_branches
@@ -25,6 +22,7 @@ from pitc.passes.lower.rewrite import rewrite
 from pitc.passes.lower.sparse import SparseContractions, sparse_contractions
 from pitc.passes.lower.weight import Panels
 from pitc.passes.normalise import normalise
+from pitc.passes.padding import check_padding, given_up, padding_notes
 from pitc.passes.records import folded_into, node_records
 from pitc.passes.regions.choose import choose_regions
 
@@ -85,21 +83,22 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
     with stage("normalise"):
         normalise(model)
     with stage("facts"):
-        graph, given_up = analyse(model, options.padding)
+        graph, outputs = analyse(model, options.padding)
     with stage("regions"):
         bodies = lower_bodies(graph)
         regions = choose_regions(graph)
         sparse, channels = SparseContractions(), ChannelSkips()
         if options.tiles:
-            sparse, channels = sparse_contractions(graph), channel_skips(graph, regions, given_up)
+            sparse, channels = sparse_contractions(graph), channel_skips(graph, regions, outputs)
         report.nodes = node_records(graph, regions, sparse, channels)
         report.regions = regions.records + bodies.regions
         report.assumptions = sorted(graph.assumptions)
+        report.notes = padding_notes(graph, options.padding, outputs)
     with stage("lower"):
         state = rewrite(
             graph,
             regions,
-            given_up,
+            outputs,
             sparse=sparse.nodes,
             channels=channels.nodes.values(),
             tiles=options.tiles,
@@ -128,42 +127,9 @@ def analyse(model: ir.Model, padding: str | None) -> tuple[Graph, dict[str, list
     if padding is not None:
         check_padding(graph, padding)
     fill_facts(graph, padding)
-    given_up = _given_up(graph, padding)
-    dead_facts(graph, given_up)
-    return graph, given_up
-
-
-def check_padding(graph: Graph, padding: str) -> None:
-    """Refuse a padding mask that is not a two-dimensional number or bool input."""
-
-    def fits(name: str) -> bool:
-        shape, dtype = graph.shapes.get(name), graph.dtypes.get(name, np.dtype(object))
-        return shape is not None and len(shape) == 2 and dtype.kind in "biuf"
-
-    candidates = ", ".join(f"'{n}'" for n in graph.inputs if fits(n)) or "none"
-    if padding not in graph.inputs:
-        raise UsageError(
-            f"padding mask '{padding}' is not an input of the model",
-            hint=f"inputs that can be a mask: {candidates}",
-        )
-    if not fits(padding):
-        shape, dtype = graph.shapes.get(padding), graph.dtypes.get(padding)
-        raise UsageError(
-            f"padding mask '{padding}' must be a [batch, sequence] tensor of numbers or bools, "
-            f"found {dtype} of shape {[str(e) for e in shape] if shape is not None else 'unknown'}",
-            hint=f"inputs that can be a mask: {candidates}",
-        )
-
-
-def _given_up(graph: Graph, padding: str | None) -> dict[str, list[Region]]:
-    """Token-shaped outputs are given up where the padding mask is 0."""
-    shape = graph.shapes.get(padding) if padding is not None else None
-    if padding is None or shape is None:
-        return {}
-    index = tuple(dim_index(d, e) for d, e in enumerate(shape))
-    where = Region((Test(padding, index, "nz", False),))
-    token_shaped = [o for o in graph.outputs if (graph.shapes.get(o) or ())[: len(shape)] == shape]
-    return {name: [where] for name in token_shaped if name not in graph.inputs}
+    outputs = given_up(graph, padding)
+    dead_facts(graph, outputs)
+    return graph, outputs
 
 
 def _dump(model: ir.Model, folder: Path | None, name: str) -> None:

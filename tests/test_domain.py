@@ -72,6 +72,35 @@ def test_layouts_keep_the_other_digits(value, rest, codes):
     assert layout.dim_codes() == codes
 
 
+@pytest.mark.parametrize(
+    ("shape", "dim", "rest", "codes"),
+    [
+        ((ONE, S, poly(64)), 1, (64,), ("0", "c0", "r")),
+        ((ONE, H, S, D), 2, (4, 16), ("0", "r", "c0", "r")),
+        ((poly(3), ONE, S, D), 2, (3, 16), ("r", "0", "c0", "r")),
+        ((ONE, ONE, S, ONE), 2, (1, 1), ("0", "r", "c0", "r")),
+        ((S, ONE, D), 0, (1, 16), ("c0", "r", "r")),
+    ],
+)
+def test_a_batch_of_one_is_dropped(shape, dim, rest, codes):
+    layout = layout_of(shape, (Digit(dim, ONE, S),))
+    assert tuple(e.as_int() for e in layout.rest_shape) == rest
+    assert layout.dim_codes() == codes
+    assert [layout.rest_axis(d) for d, c in enumerate(codes) if c != "r"] == [None] * (
+        len(codes) - codes.count("r")
+    )
+
+
+def test_a_mask_of_extents_one_has_one_point():
+    """It is numbered along the dimension that stands for the batch."""
+    domain, coords = domain_of(dead_at(poly(0), poly(0)))
+    assert (domain.extents, coords) == ((), ())
+    layout = layout_of((ONE, ONE, D), coords)
+    assert layout.dim_codes() == ("c0", "r", "r")
+    assert layout_of((H, D), coords).dim_codes() is None
+    assert list(named_coords(domain, [dead_at(poly(0), poly(0))])) == [()]
+
+
 def test_scores_belong_twice():
     shape = (B, H, S, S)
     by_query, by_key = (dead_at(dim_index(0, B), dim_index(d, S)) for d in (2, 3))

@@ -2,12 +2,15 @@
 
 import re
 import threading
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from onnx import helper
 
 import pitc
 from models.bert import BertConfig, bert
@@ -96,6 +99,30 @@ def test_sizes_that_agree_give_the_right_answer(
     one_thread: Any, reference: Any, size: Size
 ) -> None:
     assert_right(one_thread, reference, feeds_of(3, size))
+
+
+@pytest.mark.parametrize("sequence", ["sequence", 8])
+def test_a_batch_of_one(compiled: pitc.CompiledModel, sequence: str | int, tmp_path: Path) -> None:
+    """It runs on the nodes that any batch runs on."""
+    model = bert(BertConfig(batch=1, sequence=sequence), np.random.default_rng(5))
+    onnx.save(model, tmp_path / "model.onnx")
+    one = pitc.compile(tmp_path / "model.onnx", padding="attention_mask")
+    run, reference = (
+        one.session(quiet_options()),
+        ort.InferenceSession(model.SerializeToString(), quiet_options(), ["CPUExecutionProvider"]),
+    )
+    for length in (8,) if sequence == 8 else (8, 1, 0, 33):
+        feeds = feeds_of(6, (1, length))
+        for mask in (feeds[MASK], 0 * feeds[MASK], 0 * feeds[MASK] + 1):
+            assert_right(run, reference, feeds | {MASK: mask})
+    assert pit_nodes(one) == pit_nodes(compiled)
+
+
+def pit_nodes(model: pitc.CompiledModel) -> Counter[str]:
+    """What the plans of the nodes are, without names."""
+    nodes = (n for n in onnx.load(model.graph).graph.node if n.op_type == "EPContext")
+    plans = (helper.get_node_attr_value(n, "ep_cache_context").decode() for n in nodes)
+    return Counter(text.split("op=")[1].split("\n")[0] for text in plans)
 
 
 # ---- the same bits

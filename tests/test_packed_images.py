@@ -215,7 +215,7 @@ def lower(model: onnx.ModelProto) -> Lowered:
 def ordinary(lowered: Lowered) -> list[str]:
     """Operators that are not needed for some images, and run for all."""
     kept = (r for r in lowered.report.nodes if r.lowering == "ordinary")
-    return [r.op_type for r in kept if any(d.startswith("mask[d0]") for d in r.dead)]
+    return [r.op_type for r in kept if any(d.startswith("mask[") for d in r.dead)]
 
 
 def plans(lowered: Lowered) -> list[str]:
@@ -246,14 +246,15 @@ def assert_same(model: onnx.ModelProto, lowered: Lowered, *batches: int) -> None
         assert not got[0][feed["mask"] == 0].any()
 
 
-@pytest.mark.parametrize("images", ["b", 5])
+@pytest.mark.parametrize("images", ["b", 5, 1])
 @pytest.mark.parametrize("case", BODIES)
 def test_an_operator_runs_on_live_images(case: str, images: str | int) -> None:
     model = build(BODIES[case], images)
     lowered = lower(model)
-    assert ordinary(lowered) == []
-    assert sorted(plans(lowered)) == ["detect", "pack", "unpack"]
-    assert_same(model, lowered, *((5,) if images == 5 else (5, 1)))
+    if (case, images) != ("GroupNormalization", 1):  # its scale, [1, c, 1, 1], is an image too
+        assert ordinary(lowered) == []
+        assert sorted(plans(lowered)) == ["detect", "pack", "unpack"]
+    assert_same(model, lowered, *((5, 1) if isinstance(images, str) else (images,)))
 
 
 @pytest.mark.parametrize("case", [c for c in BODIES if "Conv" in c or "Pool" in c or "Norm" in c])

@@ -208,7 +208,7 @@ class Builder:
 
     def reduce(self, op_type: str, x: ir.Value, axes: Sequence[int]) -> ir.Value:
         """Reduce over axes and drop them, in the form of the model's opset."""
-        if self._opset < 18:
+        if self._opset < (13 if op_type == "ReduceSum" else 18):
             return self.op(op_type, [x], axes=list(axes), keepdims=0)
         return self.op(op_type, [x, self.constant(np.asarray(axes, np.int64))], keepdims=0)
 

@@ -2,12 +2,16 @@
 
     dead[c0, c1, ..] = and over tests          live = not dead
 
-A test on a value looks it up at index expressions (GatherND over the coordinate grid), unless the
-expressions are just the value's own dimensions. Bound dimensions ("for some key") become one more
-dimension that is reduced away.
+Where a test looks at whole coordinates only, its predicate is computed on the tested value as it
+is, and bound dimensions ("for some key") are reduced away:
+
+    some j: mask[d0, j] != 0        mask [b, s] -> Cast(bool) -> any over s -> [b, 1]
+
+Any other test looks the value up at index expressions (GatherND over the grid of coordinates and
+bound dimensions).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,8 +22,41 @@ from pitc.ir.index import ONE, Digit, Poly, dim_index, sym, within
 from pitc.ir.region import Test
 from pitc.passes.lower.builder import Builder, sizes_known
 from pitc.passes.regions.domain import Domain
+from pitc.passes.regions.layout import bare_dim
 
 VERY_NEGATIVE = -1e4
+SMALL = 1e3
+
+
+def _nonzero(build: Builder, x: ir.Value, dtype: np.dtype) -> ir.Value:
+    return x if dtype == np.bool_ else build.op("Cast", [x], to=ir.DataType.BOOL)
+
+
+def _very_negative(build: Builder, x: ir.Value, dtype: np.dtype) -> ir.Value:
+    x, limit = _comparable(build, x, dtype, VERY_NEGATIVE)
+    return build.op("LessOrEqual", [x, limit])
+
+
+def _small(build: Builder, x: ir.Value, dtype: np.dtype) -> ir.Value:
+    x, limit = _comparable(build, x, dtype, SMALL)
+    return build.op("Less", [build.op("Abs", [x]), limit])
+
+
+# what a predicate says of elements; each is false for NaN but `nz`
+PREDICATES: Mapping[str, Callable[[Builder, ir.Value, np.dtype], ir.Value]] = {
+    "nz": _nonzero,
+    "neg": _very_negative,
+    "small": _small,
+}
+
+
+def _comparable(
+    build: Builder, x: ir.Value, dtype: np.dtype, limit: float
+) -> tuple[ir.Value, ir.Value]:
+    """A value and a number of one type that ONNX Runtime compares, and that holds the number."""
+    if dtype.name not in ("float16", "float32", "float64"):
+        dtype, x = np.dtype(np.float32), build.op("Cast", [x], to=ir.DataType.FLOAT)
+    return x, build.constant(np.asarray(limit, dtype))
 
 
 @dataclass(slots=True)
@@ -43,14 +80,15 @@ def live_points(build: Builder, graph: Graph, domain: Domain) -> ir.Value:
         bool `[E0, .., E(r-1)]`.
     """
     tests = sorted(domain.dead, key=str)
-    if len(tests) == 1 and _dims_to_drop(graph, domain, tests[0]) is not None:
+    if len(tests) == 1 and _names_all(domain, tests[0]) and _in_place(graph, tests[0]):
         return _test(build, graph, domain, tests[0], alive=True)
     dead: ir.Value | None = None
     for test in tests:
         value = _test(build, graph, domain, test, alive=False)
         dead = value if dead is None else build.op("And", [dead, value])
     assert dead is not None
-    shape = build.concat([build.size(e) for e in domain.extents])
+    sizes = [build.size(e) for e in domain.extents]
+    shape = build.concat(sizes) if sizes else build.constant(np.zeros(0, np.int64))
     return build.op("Expand", [build.op("Not", [dead]), shape])
 
 
@@ -58,72 +96,130 @@ def can_compute(graph: Graph, domain: Domain) -> bool:
     """True where the live points can be computed before the region runs, from sizes that some
     value has.
     """
-    polys = [*domain.extents, *(p for t in domain.dead for p in t.idx)]
+    looked_up = [t for t in domain.dead if _in_place(graph, t) is None]
+    polys = [*domain.extents, *(p for t in looked_up for p in t.idx)]
     polys += [q for p in polys for a in p.digits() for q in (a.stride, a.extent)]
     sizes = [sym(a) for p in polys for m in p.terms for a in m if isinstance(a, str)]
-    return sizes_known(graph, sizes) and not any(
-        t.alls or (t.pred == "pos" and t.somes) for t in domain.dead
-    )
+    return sizes_known(graph, sizes)
 
 
-def _dims_to_drop(graph: Graph, domain: Domain, test: Test) -> list[int] | None:
-    """Dimensions of extent 1 of a tested value whose other ones are the coordinates, in order; None
-    where they are not, and points have to be looked up.
+def _names_all(domain: Domain, test: Test) -> bool:
+    return all(k in test.dims() for k in range(domain.rank))
+
+
+def _in_place(graph: Graph, test: Test) -> list[int | None] | None:
+    """What each dimension of a tested value is: a whole coordinate, a whole bound dimension, or
+    None for the only place of extent 1. None where points have to be looked up.
     """
-    own = tuple(dim_index(k, e) for k, e in enumerate(domain.extents))
-    if test.pred not in ("nz", "neg"):
+    shape = graph.shapes.get(test.src)
+    if test.pred not in PREDICATES or shape is None or len(shape) != len(test.idx):
         return None
-    shape = graph.shapes.get(test.src) or ()
-    if (test.idx, shape) == (own, domain.extents):
-        return []
-    units = [d for d, e in enumerate(shape) if e == ONE]
-    kept = [(p, e) for d, (p, e) in enumerate(zip(test.idx, shape, strict=False)) if d not in units]
-    return units if kept == list(zip(own, domain.extents, strict=True)) else None
+    found: list[int | None] = []
+    for p, extent in zip(test.idx, shape, strict=True):
+        at = bare_dim(p)
+        if at is None and extent != ONE:
+            return None
+        if at is not None and (p != dim_index(at, extent) or at in found):
+            return None
+        found.append(at)
+    return found
 
 
 def _test(build: Builder, graph: Graph, domain: Domain, test: Test, alive: bool) -> ir.Value:
     """One test as bool, shaped to broadcast over the coordinates; its opposite where `alive`."""
-    wanted = test.yes != alive
-    dropped = _dims_to_drop(graph, domain, test)
-    if dropped is not None:
-        return _predicate(build, graph, test, build.squeeze(build.value(test.src), dropped), wanted)
-    bound = sorted(d for d in test.dims() if d < 0)
-    extents = [*domain.extents, *_bound_extents(test, bound)]
-    grid = _Grid([*range(domain.rank), *bound], extents, [build.size(e) for e in extents])
+    dims = _in_place(graph, test)
+    if dims is not None:
+        return _on_the_value(build, graph, domain, test, dims, alive)
+    bound_dims = sorted(d for d in test.dims() if d < 0)
+    extents = [*domain.extents, *_bound_extents(test, bound_dims)]
+    grid = _Grid([*range(domain.rank), *bound_dims], extents, [build.size(e) for e in extents])
+    value = _looked_up(build, graph, grid, test, test.yes != alive)
+    return _quantified(build, value, test, grid.dims, alive)
+
+
+def _on_the_value(
+    build: Builder,
+    graph: Graph,
+    domain: Domain,
+    test: Test,
+    dims: list[int | None],
+    alive: bool,
+) -> ir.Value:
+    """A test of whole dimensions: the predicate on the value, reduced, turned and spread."""
+    ones = [d for d, at in enumerate(dims) if at is None]
+    value = build.squeeze(build.value(test.src), ones)
+    value = _predicate(build, graph, test, value, test.yes != alive)
+    kept = [at for at in dims if at is not None]
+    value = _quantified(build, value, test, kept, alive)
+    places = [at for at in kept if at >= 0]
+    if places != sorted(places):
+        order = sorted(range(len(places)), key=places.__getitem__)
+        value = build.op("Transpose", [value], perm=order)
+    for k in range(domain.rank):
+        if k not in places:
+            value = build.unsqueeze(value, k)
+    return value
+
+
+def _looked_up(build: Builder, graph: Graph, grid: _Grid, test: Test, wanted: bool) -> ir.Value:
+    """A test, or its opposite, at every point of a grid."""
     if test.pred == "pos":
-        value = build.op(
-            "GreaterOrEqual", [_index(build, graph, grid, test.idx[0]), _int(build, 0)]
-        )
-        return build.op("Not", [value]) if alive else value
+        place = _index(build, graph, grid, test.idx[0])
+        if grid.dims[-1:] and grid.dims[-1] < 0:  # bound dimensions may be empty
+            place = build.op("Expand", [place, build.concat(grid.sizes)])
+        value = build.op("GreaterOrEqual", [place, _int(build, 0)])
+        return value if wanted else build.op("Not", [value])
     places = [_index(build, graph, grid, p) for p in test.idx]
     for d, (p, extent) in enumerate(zip(test.idx, graph.shapes.get(test.src) or (), strict=False)):
         if not within(p, extent):
             places[d] = _clipped(build, places[d], build.dimension(test.src, d))
-    if test.pred == "below":
-        looked = _look_up(build, graph, grid, test.src, places[:-1])
-        value = build.op("Less", [places[-1], build.op("Cast", [looked], to=ir.DataType.INT64)])
-        value = value if wanted else build.op("Not", [value])
-    else:
+    if test.pred != "below":
         looked = _look_up(build, graph, grid, test.src, places)
-        value = _predicate(build, graph, test, looked, wanted)
-    if not bound:
-        return value
-    # opposite of "some" is "all": the negated predicate under the other quantifier
-    some = bool(test.somes) != alive
-    number = build.op("Cast", [value], to=ir.DataType.INT32)
-    axes = list(range(domain.rank, domain.rank + len(bound)))
-    reduced = build.reduce("ReduceMax" if some else "ReduceMin", number, axes)
-    return build.op("Cast", [reduced], to=ir.DataType.BOOL)
+        return _predicate(build, graph, test, looked, wanted)
+    looked = _look_up(build, graph, grid, test.src, places[:-1])
+    value = build.op("Less", [places[-1], build.op("Cast", [looked], to=ir.DataType.INT64)])
+    return value if wanted else build.op("Not", [value])
 
 
 def _predicate(build: Builder, graph: Graph, test: Test, x: ir.Value, yes: bool) -> ir.Value:
-    if test.pred == "nz":
-        boolean = graph.dtypes.get(test.src) == np.dtype(bool)
-        value = x if boolean else build.op("Cast", [x], to=ir.DataType.BOOL)
-    else:
-        limit = build.constant(np.asarray(VERY_NEGATIVE, graph.dtypes.get(test.src, np.float32)))
-        value = build.op("LessOrEqual", [x, limit])
+    value = PREDICATES[test.pred](build, x, graph.dtypes.get(test.src, np.dtype(np.float32)))
     return value if yes else build.op("Not", [value])
+
+
+def _quantified(
+    build: Builder, value: ir.Value, test: Test, dims: Sequence[int], alive: bool
+) -> ir.Value:
+    """The bound dimensions of a test reduced away, those "for some" first, as they stand inside.
+
+    Where `alive`, the value is the opposite of the test's statement: of "some" that is "all".
+
+    Args:
+        build: Where nodes go.
+        value: bool, with a dimension for each of `dims`.
+        test: The test.
+        dims: Dimensions of the point; the negative ones are bound.
+        alive: The opposite is wanted.
+    """
+    left = list(dims)
+    for names, some in ((test.somes, not alive), (test.alls, alive)):
+        axes = [k for k, d in enumerate(left) if d in names]
+        if axes:
+            value = _any(build, value, axes) if some else _all(build, value, axes)
+            left = [d for d in left if d not in names]
+    return value
+
+
+def _any(build: Builder, value: ir.Value, axes: Sequence[int]) -> ir.Value:
+    """True where some element along the axes is: they are counted, as a sum of nothing is 0 (a
+    maximum of nothing has no value).
+    """
+    number = build.op("Cast", [value], to=ir.DataType.INT32)
+    return build.op("Cast", [build.reduce("ReduceSum", number, axes)], to=ir.DataType.BOOL)
+
+
+def _all(build: Builder, value: ir.Value, axes: Sequence[int]) -> ir.Value:
+    """True where no element along the axes is false, so also where there is none."""
+    return build.op("Not", [_any(build, build.op("Not", [value]), axes)])
 
 
 def _bound_extents(test: Test, bound: Sequence[int]) -> list[Poly]:

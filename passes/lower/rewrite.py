@@ -20,12 +20,13 @@ from pitc.passes.expand import restore_fused
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.contract import Contractions, fuse_contractions
 from pitc.passes.lower.convolve import ChannelSkip, skip_channels
+from pitc.passes.lower.given_up import zero_given_up
 from pitc.passes.lower.live import live_points
 from pitc.passes.lower.rows import replace_sizes
 from pitc.passes.lower.weight import Panels
 from pitc.passes.regions.choose import Regions
 from pitc.passes.regions.demand import is_shape_of_packed
-from pitc.passes.regions.domain import Coords, Domain, domain_of
+from pitc.passes.regions.domain import Coords, Domain
 from pitc.passes.regions.form import (
     BiasOperand,
     BiasTerm,
@@ -42,12 +43,6 @@ from pitc.passes.regions.heads import unsplit_heads
 from pitc.passes.regions.layout import layout_of
 
 LIBRARY = "kernels.so"
-# types for which some version of ONNX Runtime has no Where, and one that holds the same values
-SELECTED_AS = {
-    **dict.fromkeys(("float16", "bfloat16"), "float32"),
-    **dict.fromkeys(("int8", "int16", "uint16"), "int32"),
-    **dict.fromkeys(("uint32", "uint64"), "int64"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +74,16 @@ class Rewriter:
         """The detector of a domain, made at first use."""
         if domain not in self.detected:
             live = live_points(self.build, self.graph, domain)
+            rank = max(domain.rank, 1)
+            if not domain.rank:  # one point
+                live = self.build.reshape(live, [1])
             symbol = f"live_points_{len(self.detected)}"
             rows, coords, offsets = self.build.kernel(
-                Plan("detect", (("rank", domain.rank),)),
+                Plan("detect", (("rank", rank),)),
                 [live],
                 [
                     ("rows", ir.DataType.INT32, [symbol]),
-                    ("coords", ir.DataType.INT32, [domain.rank, symbol]),
+                    ("coords", ir.DataType.INT32, [rank, symbol]),
                     ("offsets", ir.DataType.INT32, [f"sequences_{len(self.detected)}"]),
                 ],
             )
@@ -111,9 +109,12 @@ class Rewriter:
         """SRead: gather one row of a whole value per live point."""
         source, at, dtype = self.build.value(name), self.detect(domain), self.dtype(name)
         request = KernelRequest.of("pack", word_bytes=self.word_bytes(dtype))
-        plan = Plan("pack", (("dims", codes), *self.kernel_fields(request)))
         shape = self.graph.shapes.get(name) or ()
         kept = [e for e, c in zip(shape, codes, strict=True) if c == "r"] if rest is None else rest
+        if rest is not None:  # rows of a batch of one are rows
+            source = self.build.squeeze(source, [d for d, c in enumerate(codes) if c == "0"])
+            codes = tuple(c for c in codes if c != "0")
+        plan = Plan("pack", (("dims", codes), *self.kernel_fields(request)))
         (out,) = self.build.kernel(
             plan,
             [source, at.rows, at.coords, at.live],
@@ -128,13 +129,19 @@ class Rewriter:
         if codes is None:
             raise ValueError(f"the layout of '{packing.name}' cannot be unpacked")
         request = KernelRequest.of("unpack", word_bytes=self.word_bytes(dtype))
+        dropped = [d for d, c in enumerate(codes) if c == "0"]
+        codes = tuple(c for c in codes if c != "0")
         plan = Plan("unpack", (("dims", codes), *self.kernel_fields(request)))
-        shape = self.graph.shapes.get(packing.name) or ()
+        shape = [_size(e) for e in self.graph.shapes.get(packing.name) or ()]
+        kept = [n for d, n in enumerate(shape) if d not in dropped]
         (out,) = self.build.kernel(
             plan,
             [packed, at.rows, at.coords, at.live],
-            [(f"{packing.name}.whole", dtype, [*map(_size, shape)])],
+            [(f"{packing.name}.whole", dtype, kept)],
         )
+        for d in dropped:
+            out = self.build.unsqueeze(out, d)
+            out.type, out.shape = ir.TensorType(dtype), ir.Shape(shape)
         return out
 
     def operand(self, operand: Operand | None) -> ir.Value | None:
@@ -296,7 +303,7 @@ def rewrite(
         if node in regions.demand.nodes and is_shape_of_packed(graph, regions.forms, node):
             replace_sizes(graph, state.build, node)
     for name, regions_given in given_up.items():
-        _zero_given_up(state, name, regions_given, regions)
+        zero_given_up(graph, state.build, name, regions_given, regions)
     skip_channels(graph, state.build, channels)
     unpacked = [n for n in sparse if n not in regions.demand.forms and n in regions.demand.nodes]
     state.contractions.sparse |= {n: n for n in unpacked}
@@ -308,47 +315,3 @@ def rewrite(
     restore_fused(graph.model, {*regions.demand.forms, *unpacked})
     graph.model.graph.sort()
     return state
-
-
-def _zero_given_up(state: Rewriter, name: str, given: list[Region], regions: Regions) -> None:
-    """Make an output 0 at the points that the user gave up, unless an SWrite has done so."""
-    node = regions.demand.exits.get(name)
-    packings = regions.forms[node].outputs if node is not None else ()
-    done = [p.domain.at(p.coords) for p in packings if p is not None and p.name == name]
-    for where in given:
-        found = domain_of(where)
-        if where in done or found is None:
-            continue
-        domain, coords = found
-        old, build = state.build.value(name), state.build
-        rank = len(state.graph.shapes[name] or ())
-        live = build.reshape(live_points(build, state.graph, domain), _spread(coords, rank))
-        new = _kept_where(state, live, old, state.graph.dtypes[name], f"{name}.live")
-        new.type, new.shape = old.type, old.shape
-        for k, output in enumerate(state.graph.model.graph.outputs):
-            if output is old:
-                state.graph.model.graph.outputs[k] = new
-        old.name, new.name = new.name, name
-        build.rebind(name, new)
-
-
-def _kept_where(
-    state: Rewriter, live: ir.Value, x: ir.Value, dtype: np.dtype, stem: str
-) -> ir.Value:
-    """The value where it is live, else 0, by operators that ONNX Runtime has for its type."""
-    build = state.build
-    if dtype == np.bool_:
-        return build.node("", "And", [live, x], {}, [stem])[0]
-    carrier = SELECTED_AS.get(dtype.name)
-    if carrier is not None:
-        x = build.op("Cast", [x], to=ir.DataType.from_numpy(np.dtype(carrier)))
-    zero = build.constant(np.zeros((), carrier or dtype))
-    if carrier is None:
-        return build.node("", "Where", [live, x, zero], {}, [stem])[0]
-    chosen = build.op("Where", [live, x, zero])
-    return build.node("", "Cast", [chosen], {"to": ir.DataType.from_numpy(dtype)}, [stem])[0]
-
-
-def _spread(coords: Coords, rank: int) -> list[int]:
-    """A Reshape target that puts leading coordinates in place and 1 behind them."""
-    return [0 if d < len(coords) else 1 for d in range(rank)]

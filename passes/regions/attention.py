@@ -39,7 +39,7 @@ from pitc.passes.regions.form import (
     Packing,
     Site,
 )
-from pitc.passes.regions.layout import bare_dim, layout_of
+from pitc.passes.regions.layout import bare_dim, layout_of, wide
 from pitc.passes.regions.scores import Scores, live_pairs, walk, zero_at_dead_keys
 
 MAX_HEAD_SIZE = 256
@@ -52,7 +52,7 @@ class Rows:
     Args:
         packing: The operand's packing.
         coords: Its coordinates as iteration digits.
-        rest: Its other digits as iteration digits.
+        rest: Its other digits of more than one value as iteration digits.
     """
 
     packing: Packing
@@ -91,7 +91,7 @@ def packed_rows(
         return
     for packing in context.packings(value.name):
         coords = _to_iteration(packing.coords, read)
-        rest = _to_iteration(packing.layout.rest, read)
+        rest = _to_iteration(wide(packing.layout.rest), read)
         if coords is not None and rest is not None:
             yield Rows(packing, coords, rest)
 
@@ -125,8 +125,8 @@ def _to_operand(digits: tuple[Digit, ...], read: Read) -> tuple[Digit, ...] | No
 
 def _over_keys(site: Site, keys: FormContext, values: Rows) -> Form | Refusal:
     key_axis, read = len(site.expr.shape), _read(site.expr, 0)
-    last = values.coords[-1]
-    whole = last.dim == key_axis and last.extent == site.expr.extents[key_axis]
+    last = values.coords[-1] if values.coords else None
+    whole = last == Digit(key_axis, ONE, site.expr.extents[key_axis])
     if read is None or not whole or values.coords[:-1] != site.out.coords[:-1]:
         return site.refuse(Code.LAYOUT, "queries and values do not share their sequence axis")
     query_coords, key_coords = _to_operand(site.out.coords, read), _to_operand(values.coords, read)
@@ -141,23 +141,27 @@ def _over_keys(site: Site, keys: FormContext, values: Rows) -> Form | Refusal:
         return site.refuse(Code.NO_FACT, "the left operand is not zero at dead keys")
     scores.rests_on += proofs
     heads = _head_digits(site.context, scores)
-    if heads is None or _to_iteration(heads, read) != site.out.layout.rest[:-1]:
+    rest = wide(site.out.layout.rest)
+    last_is_size = site.out.layout.rest[-1:] == rest[-1:]
+    if heads is None or _to_iteration(heads, read) != (rest[:-1] if last_is_size else rest):
         return site.refuse(
             Code.LAYOUT, "the heads of the probabilities are not those of the output"
         )
-    if values.rest != site.out.layout.rest:
+    if values.rest != rest:
         return site.refuse(Code.LAYOUT, "the heads of the values are not those of the output")
     stop = walk(site, scores)
     return stop if stop is not None else _form(site, keys, scores, values.packing)
 
 
 def _head_digits(context: FormContext, scores: Scores) -> tuple[Digit, ...] | None:
-    """The digits of the scores that are neither query nor key coordinates."""
+    """The digits of the scores that are neither query nor key coordinates, and have more than one
+    value.
+    """
     both = (*scores.query_coords, scores.key_coords[-1])
     if len(set(both)) != len(both):
         return None
     layout = layout_of(context.shape(scores.name), both)
-    return None if layout is None else layout.rest
+    return None if layout is None else wide(layout.rest)
 
 
 def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> Form | Refusal:
@@ -169,7 +173,7 @@ def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> For
     reduced = Digit(len(expr.shape), ONE, expr.reduced[0]) if expr.reduced else None
     if heads is None or reduced is None or len(expr.reduced) != 1:
         return site.refuse(Code.LAYOUT, "the scores are not a sum over one axis")
-    rest = (*heads, reduced)
+    rest = wide((*heads, reduced))
     queries = _side(site.context, expr, node, 0, scores.query_coords, rest)
     key = _side(keys, expr, node, 1, scores.key_coords, rest)
     if queries is None or key is None:
@@ -193,9 +197,11 @@ def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> For
         OffsetsOperand(keys.domain, "offsets"),
     ]
     if scores.bias:
-        plain = [c.dim for c in (*scores.query_coords, scores.key_coords[-1])] == [0, 2, 3]
+        dims = [c.dim for c in (*scores.query_coords, scores.key_coords[-1])]
+        one = expr.shape[:1] == (ONE,)  # a batch of one has no digit
+        plain = dims == ([2, 3] if one else [0, 2, 3])
         ranks = {len(graph.shapes.get(t.name) or ()) for t in scores.bias}
-        if not plain or len(heads) != 1 or len(expr.shape) != 4 or ranks != {4}:
+        if not plain or len(heads) > 1 or len(expr.shape) != 4 or ranks != {4}:
             return site.refuse(Code.LAYOUT, "a bias needs scores [batch, heads, queries, keys]")
         operands += [
             BiasOperand(tuple(scores.bias)),

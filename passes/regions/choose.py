@@ -24,7 +24,7 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
 from pitc.ir.nodes import node_name
 from pitc.ir.refusal import Code, Refusal
-from pitc.ir.region import Region
+from pitc.ir.region import Region, Test, for_all
 from pitc.ir.report import RegionRecord
 from pitc.passes.facts.total import is_total
 from pitc.passes.lower.live import can_compute
@@ -94,7 +94,8 @@ def _contexts(graph: Graph) -> list[FormContext]:
 
     Domains known by position alone come first (one row per sequence for a classifier's last layer),
     then those in which the most contraction work has dead rows; at equal work the one with fewer
-    tests, in which more is dead.
+    tests, in which more is dead. Where a test must hold for all of a dimension (a key that no query
+    looks at), or there is one point only, less is dead: such domains come last.
     """
     work: dict[Domain, int] = {}
     for node in graph.nodes:
@@ -103,11 +104,14 @@ def _contexts(graph: Graph) -> list[FormContext]:
             work[found[0]] = work.get(found[0], 0) + flops
     paying = sorted(
         (d for d in work if work[d] and can_compute(graph, d)),
-        key=lambda d: (-work[d], str(d.dead)),
+        key=lambda d: (d.rarely_dead, -work[d], str(d.dead)),
     )
-    valued = [FormContext(graph, d) for d in paying if d.sources()][:MAX_DOMAINS]
+    lines = _whole_lines(paying)
+    valued = [FormContext(graph, d) for d in paying if d.sources() and d.dead not in lines][
+        :MAX_DOMAINS
+    ]
     covered = {c.domain: _covered_flops(graph, c) for c in valued}
-    valued.sort(key=lambda c: (-covered[c.domain], len(c.domain.dead)))
+    valued.sort(key=lambda c: (c.domain.rarely_dead, -covered[c.domain], len(c.domain.dead)))
     valued = _not_above(graph, valued)
     positional = [d for d in paying if not d.sources()][:MAX_DOMAINS]
     if valued:
@@ -117,6 +121,14 @@ def _contexts(graph: Graph) -> list[FormContext]:
         ]
     first = [FormContext(graph, d) for d in dict.fromkeys(positional)]
     return [*(c for c in first if _covered_flops(graph, c)), *valued]
+
+
+def _whole_lines(domains: Iterable[Domain]) -> set[frozenset[Test]]:
+    """Dead tests of what is dead only where a whole line of another domain is: a sequence without
+    any token, of which there are hardly any.
+    """
+    lines = (for_all(Region(d.dead), [d.rank - 1]) for d in domains if d.rank)
+    return {frozenset(line) for line in lines if line is not None}
 
 
 def _not_above(graph: Graph, contexts: Iterable[FormContext]) -> list[FormContext]:

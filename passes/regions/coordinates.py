@@ -29,6 +29,20 @@ def propagate_coordinates(graph: Graph, domain: Domain) -> Found:
     Returns:
         Per value, lists of coordinates: digits of its dimensions.
     """
+    starts: Found = {}
+    for name, regions in graph.dead.items():
+        if not graph.is_constant(name):
+            starts[name] = list(dict.fromkeys(named_coords(domain, regions)))
+    return follow(graph, starts)
+
+
+def follow(graph: Graph, starts: Found) -> Found:
+    """All values that coordinates reach along PIT axes, and as which of their digits.
+
+    Args:
+        graph: The graph, its expressions known.
+        starts: Coordinates of some values.
+    """
     found: Found = {}
     todo: list[str] = []
 
@@ -38,14 +52,13 @@ def propagate_coordinates(graph: Graph, domain: Domain) -> Found:
             known.append(coords)
             todo.append(name)
 
-    for name, regions in graph.dead.items():
-        if not graph.is_constant(name):
-            for coords in named_coords(domain, regions):
-                add(name, coords)
+    for name, known in starts.items():
+        for coords in known:
+            add(name, coords)
     while todo:
         name = todo.pop()
-        for known in list(found[name]):
-            for neighbour, coords in _carried(graph, name, known):
+        for mine in list(found[name]):
+            for neighbour, coords in _carried(graph, name, mine):
                 if not graph.is_constant(neighbour):
                     add(neighbour, coords)
     return found

@@ -40,6 +40,13 @@ class Domain:
         """Names of the values that the tests look at."""
         return {t.src for t in self.dead if t.src}
 
+    @property
+    def rarely_dead(self) -> bool:
+        """True where a point is dead only if some test holds for all of a bound dimension, or all
+        of the value is.
+        """
+        return not self.extents or any(t.alls for t in self.dead)
+
     def at(self, coords: Coords) -> Region:
         """The dead region in the index space of a value whose coordinates are `coords`."""
         table = {k: atom(c) for k, c in enumerate(coords)}
@@ -86,14 +93,17 @@ def domain_of(region: Region) -> tuple[Domain, Coords] | None:
     """The domain that a dead region speaks of, and the value's digits that are its coordinates.
 
     Returns:
-        None where the region looks at no digit, at overlapping digits, or at more than MAX_RANK of
-        them.
+        None where the region looks at overlapping digits, at more than MAX_RANK of them, or at
+        none: but where a tensor is looked at in its only place (a mask of extents 1, no scalar),
+        all of the value is dead or nothing.
     """
     coords: dict[Digit, None] = {}
     for test in sorted(region, key=_order):
         for a in free_digits(test):
             coords.setdefault(a)
-    if not 0 < len(coords) <= MAX_RANK or _overlap(list(coords)):
+    if len(coords) > MAX_RANK or _overlap(list(coords)):
+        return None
+    if not coords and not any(t.src and t.idx and not t.dims() for t in region):
         return None
     names = list(coords)
     extents = tuple(a.extent for a in names)

@@ -200,6 +200,12 @@ class Site:
         assert value is not None and value.name is not None
         return value.name
 
+    def gives(self, rest: Shape) -> bool:
+        """True where a node that gives these dimensions behind the packed one gives the output's:
+        one of extent 1 may be dropped in an operand and not in the output.
+        """
+        return rest == self.out.layout.rest_shape
+
     def refuse(self, code: Code, reason: str) -> Refusal:
         """A refusal at this node."""
         return Refusal(code, self.label, reason)

@@ -7,7 +7,7 @@ items.
 
 from pitc.ir.expr import Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
-from pitc.ir.index import UNDECLARED, Poly, sym
+from pitc.ir.index import ONE, UNDECLARED, Poly, sym
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.regions.form import (
     Form,
@@ -39,7 +39,7 @@ def fewer_items(site: Site) -> Form | Refusal:
     outputs, codes = single(site), site.out.layout.dim_codes()
     if isinstance(outputs, Refusal):
         return outputs
-    if codes is None or codes[0] == "r" or any(c != "r" for c in codes[1:]):
+    if not codes or codes[0] in ("0", "r") or any(c != "r" for c in codes[1:]):
         return site.refuse(Code.NO_LOWERING, f"{site.node.op_type} packs along dimension 0 only")
     view = NodeView(site.context.graph, site.node)
     items = item_operands(view, site.expr)
@@ -75,6 +75,8 @@ def item_operands(node: NodeView, expr: TensorExpr) -> set[int] | Refusal:
     items: set[int] = set()
     if node.op in NEEDS_ITEMS:
         return Refusal(Code.NO_LOWERING, node.title, f"{node.op} has no packed form")
+    if expr.shape[:1] == (ONE,):
+        expr = _of_more(node, expr)
     if not expr.shape or expr.axes[0] not in expr.pit_axes():
         return Refusal(Code.AXIS_NOT_PIT, node.title, f"{node.op} looks along the packed axis")
     for read in expr.reads:
@@ -87,6 +89,20 @@ def item_operands(node: NodeView, expr: TensorExpr) -> set[int] | Refusal:
     if not _any_number(node, items, expr.shape[0]):
         return Refusal(Code.NO_LOWERING, node.title, f"{node.op} is told how many items there are")
     return items
+
+
+def _of_more(node: NodeView, expr: TensorExpr) -> TensorExpr:
+    """How the output is computed where its one item is any number of them: an extent of 1 has no
+    digit that tells which operands hold the items. The expression as it is where nobody knows.
+    """
+    ones = {k for k in range(node.n_inputs) if node.has(k) and not node.is_constant(k)}
+    ones = {k for k in ones if (node.graph.shapes.get(node.name(k)) or ())[:1] == (ONE,)}
+    number = node.fresh()
+    try:
+        wider = expr_of(_Items(node, ones, number))[0]
+    except NoRule:
+        return expr
+    return expr if wider is None or wider.shape[:1] != (number,) else wider
 
 
 def _on(p: Poly, dim: int) -> bool:

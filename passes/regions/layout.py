@@ -4,9 +4,12 @@ reads its operands then.
 A value whose coordinates are gathered into one packed axis has the packed shape `[t, rest...]`,
 with one dimension for each remaining digit, in order. `[b, h, s, d]` with coordinates (b, s) packs
 to `[t, h, d]`, and so does `[b, s, h, d]`: a Transpose between the two disappears.
+
+The first dimension of extent 1 ahead of the coordinates is dropped: it stands where a batch does,
+but has no digit and so is no coordinate. `[1, h, s, d]` with the coordinate s packs to `[t, h, d]`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -30,7 +33,7 @@ class Layout:
     """How a value's dimensions split.
 
     Args:
-        factors: Per dimension its digits, outermost first.
+        factors: Per dimension its digits, outermost first; none where it is dropped.
         rank: Number of coordinates of the domain.
     """
 
@@ -58,11 +61,16 @@ class Layout:
     def dim_codes(self) -> tuple[str, ...] | None:
         """`dims=` of the pack and unpack plans (`docs/plans.md`); None where a dimension mixes
         coordinates and rest.
+
+        A domain without coordinates is one point: its detector numbers it along the dimension that
+        is dropped, and without one there is no place for it.
         """
         codes = []
         for dim in self.factors:
             numbers = [f.coordinate for f in dim]
-            if numbers == [None]:
+            if not numbers:
+                codes.append("0" if self.rank else "c0")
+            elif numbers == [None]:
                 codes.append("r")
             elif len(numbers) == 1:
                 codes.append(f"c{numbers[0]}")
@@ -70,7 +78,7 @@ class Layout:
                 codes.append("l")
             else:
                 return None
-        return tuple(codes)
+        return tuple(codes) if self.rank or "c0" in codes else None
 
 
 def layout_of(shape: Shape, coords: Coords) -> Layout | None:
@@ -84,9 +92,11 @@ def layout_of(shape: Shape, coords: Coords) -> Layout | None:
         The layout, or None where the digits do not tile the dimensions.
     """
     dims = []
+    ahead = shape[: min((c.dim for c in coords), default=len(shape))]
+    batch_of_one = ahead.index(ONE) if ONE in ahead else None
     for d, extent in enumerate(shape):
         mine = [(k, c) for k, c in enumerate(coords) if c.dim == d]
-        factors = _tile(d, extent, mine)
+        factors = () if d == batch_of_one else _tile(d, extent, mine)
         if factors is None:
             return None
         dims.append(factors)
@@ -251,6 +261,20 @@ def bare_dim(p: Poly) -> int | None:
     if len(digits) != 1 or p != atom(digits[0]) or digits[0].stride != ONE:
         return None
     return digits[0].dim
+
+
+def read_along(index: Sequence[Poly], extents: Shape, dims: Sequence[int | None]) -> bool:
+    """True where dimensions are read along the given ones, in order; one of extent 1 has no digit
+    and one place only, so that it is read along any.
+    """
+    return len(index) == len(dims) and all(
+        e == ONE or bare_dim(p) == d for p, d, e in zip(index, dims, extents, strict=True)
+    )
+
+
+def wide(digits: Iterable[Digit]) -> tuple[Digit, ...]:
+    """The digits that have more than one value."""
+    return tuple(d for d in digits if d.extent != ONE)
 
 
 def increasing(numbers: Iterable[int]) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.branch import CHOOSE, DOMAIN
-from pitc.ir.expr import Combine
+from pitc.ir.expr import Combine, Shape
 from pitc.ir.index import ONE, Poly, poly
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.regions.form import (
@@ -39,7 +39,9 @@ from pitc.passes.regions.layout import (
     aligned_rest,
     bare_dim,
     coordinate_codes,
+    read_along,
     uses_coordinates,
+    wide,
 )
 from pitc.passes.regions.routing import best_places, look_up_vectors, packed_alike
 from pitc.passes.rules.registry import MICROSOFT
@@ -130,48 +132,45 @@ def contraction(site: Site) -> Form | Refusal:
     k_dim = space.reduced_dim(0) if site.expr.reduced else None
     rows = [space.rest_dim(i) for i in range(len(rest) - 1)]
     left = PackedOperand(packing.name, site.context.domain, packing.coords)
-    if site.invariant(1):
-        if not rest or [bare_dim(p) for p in index] != [*rows, k_dim]:
-            return site.refuse(Code.LAYOUT, f"the left operand is read at {index}")
-        column = _column_index(site)
-        if column != space.rest_dim(len(rest) - 1):
-            return site.refuse(Code.LAYOUT, "the right operand's columns are not the last axis")
-        return _with_bias(site, left, WholeOperand(site.input(1)))
+    extents = packing.layout.rest_shape
     b = site.aligned(1)
+    if site.invariant(1) and (site.context.domain.rank or b is None):
+        whole = extents[:-1] == site.out.layout.rest_shape[:-1]
+        if not rest or not whole or not read_along(index, extents, [*rows, k_dim]):
+            return site.refuse(Code.LAYOUT, f"the left operand is read at {index}")
+        matrix = _matrix(site, len(extents))
+        return matrix if isinstance(matrix, Refusal) else _with_bias(site, left, matrix)
     if b is None or site.node.op_type != "MatMul" or len(rest) < 2:
         return site.refuse(
             Code.AXIS_NOT_PIT, "the packed axis indexes the right operand's columns or reduction"
         )
     lead = rows[:-1]
     n_dim = space.rest_dim(len(rest) - 1)
-    if not _read_along(packing, index, [*rows, k_dim]) or not _read_along(
-        b[0], b[1], [*lead, k_dim, n_dim]
+    if not read_along(index, extents, [*rows, k_dim]) or not read_along(
+        b[1], b[0].layout.rest_shape, [*lead, k_dim, n_dim]
     ):
         return site.refuse(Code.LAYOUT, "the operands' packed dimensions are out of order")
     right = PackedOperand(b[0].name, site.context.domain, b[0].coords)
     return Form((site.out,), (left, right), "MatMul")
 
 
-def _read_along(packing: Packing, index: list[Poly], dims: list[int | None]) -> bool:
-    """True where the dimensions that stay are read along those of the packed space, in order."""
-    extents = packing.layout.rest_shape
-    return len(index) == len(dims) and all(
-        e == ONE or bare_dim(p) == d for p, d, e in zip(index, dims, extents, strict=True)
-    )
-
-
-def _column_index(site: Site) -> int | None:
-    """The packed-space dimension that indexes the columns of a whole, at most two-dimensional
-    right operand.
+def _matrix(site: Site, rows_rank: int) -> WholeOperand | Refusal:
+    """A whole right operand whose columns are the last axis of the output: a matrix, with at most
+    as many dimensions as the packed rows (a longer one would widen the product).
     """
-    (index,) = site.reads(1)
-    if any(e != ONE for e in site.context.shape(site.input(1))[:-2]) or len(index) < 2:
-        return None
-    for p in (index[-1], index[-2]):
-        at = None if p is None else bare_dim(p)
-        if at is not None and at < site.space.reduced_dim(0):
-            return at
-    return None
+    (index,), shape = site.reads(1), site.context.shape(site.input(1))
+    last = len(site.out.layout.rest) - 1
+    if any(e != ONE for e in shape[:-2]) or len(index) < 2:
+        return site.refuse(Code.LAYOUT, "the right operand is no matrix")
+    dims = [None if p is None else bare_dim(p) for p in index[-2:]]
+    if site.out.layout.rest[last].extent != ONE and site.space.rest_dim(last) not in dims:
+        return site.refuse(Code.LAYOUT, "the right operand's columns are not the last axis")
+    if len(shape) <= 1 + rows_rank:
+        return WholeOperand(site.input(1))
+    static = [n for e in shape[-2:] if (n := e.as_int()) is not None]
+    if len(static) != 2:
+        return site.refuse(Code.DYNAMIC_DIM, "the right operand must be reshaped to a matrix")
+    return WholeOperand(site.input(1), (static[0], static[1]))
 
 
 def _with_bias(site: Site, left: Operand, right: Operand) -> Form | Refusal:
@@ -216,12 +215,14 @@ def reduction(site: Site) -> Form | Refusal:
     if a is None:
         return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is reduced over")
     packing, index = a
-    first = site.space.reduced_dim(0)
-    axes = [1 + j for j, p in enumerate(index) if (d := bare_dim(p)) is not None and d >= first]
-    if len(axes) != len([e for e in site.expr.reduced if e != ONE]):
+    first, extents = site.space.reduced_dim(0), packing.layout.rest_shape
+    reduced = [j for j, p in enumerate(index) if (d := bare_dim(p)) is not None and d >= first]
+    ones = _reduced_ones(site, packing.layout)
+    if len(reduced) != len([e for e in site.expr.reduced if e != ONE]) or ones is None:
         return site.refuse(Code.LAYOUT, f"the operand is read at {index}")
-    if any(e == ONE for e in site.expr.reduced):
-        return site.refuse(Code.LAYOUT, "a reduced dimension has extent 1")
+    axes = sorted(1 + j for j in (*reduced, *ones))
+    if not axes or not site.gives(_reduced(site, extents, axes)):
+        return site.refuse(Code.LAYOUT, "a dimension of extent 1 in front is reduced")
     operand = PackedOperand(packing.name, site.context.domain, packing.coords)
     if len(site.node.inputs) > 1 or ("axes" not in site.node.attributes and _axes_are_input(site)):
         return Form(
@@ -230,6 +231,35 @@ def reduction(site: Site) -> Form | Refusal:
             site.node.op_type,
         )
     return Form((site.out,), (operand,), site.node.op_type, {"axes": axes})
+
+
+def _reduced(site: Site, extents: Shape, axes: list[int]) -> Shape:
+    """What is left of the dimensions behind the packed one."""
+    if _int_attribute(site.node, "keepdims", 1):
+        return tuple(ONE if 1 + j in axes else e for j, e in enumerate(extents))
+    return tuple(e for j, e in enumerate(extents) if 1 + j not in axes)
+
+
+def _reduced_ones(site: Site, layout: Layout) -> list[int] | None:
+    """Places of the operand's dimensions of extent 1 that are reduced; None where nobody knows."""
+    if ONE not in site.expr.reduced:
+        return []
+    axes = _reduced_axes(site)
+    if axes is None:
+        return None
+    shape = site.context.shape(site.input(0))
+    ones = [d % len(shape) for d in axes or range(len(shape)) if shape[d] == ONE]
+    return [at - 1 for d in ones if (at := layout.rest_axis(d)) is not None]
+
+
+def _reduced_axes(site: Site) -> list[int] | None:
+    """The axes that a reduction names, none where it means all; None where they are not known."""
+    if "axes" in site.node.attributes:
+        return list(site.node.attributes["axes"].as_ints())
+    if len(site.node.inputs) < 2 or site.node.inputs[1] is None:
+        return []
+    array = site.context.graph.array(site.input(1))
+    return None if array is None else [int(x) for x in array.reshape(-1)]
 
 
 def _axes_are_input(site: Site) -> bool:
@@ -250,19 +280,31 @@ def movement(site: Site) -> Form | Refusal:
         return _reshaped(site, operand, packing.layout)
     if site.node.op_type in REPEATING:
         return _repeated(site, packing.layout, index)
-    rank = site.context.domain.rank
+    target = site.out.layout.rest_shape
     order = [bare_dim(p) for p, e in zip(index, packing.layout.rest_shape, strict=True) if e != ONE]
-    if None in order or len(order) != len([e for e in site.out.layout.rest_shape if e != ONE]):
+    places = [d for d in order if d is not None]
+    if len(places) != len(order) or len(order) != len(wide(site.out.layout.rest)):
         return site.refuse(Code.LAYOUT, f"the operand is read at {index}")
-    if packing.layout.rest_shape == site.out.layout.rest_shape and order == sorted(
-        d for d in order if d is not None
+    if places == sorted(places) and (
+        site.node.op_type == "Transpose" or packing.layout.rest_shape == target
     ):
-        return Form((site.out,), (operand,), "Identity")
-    if site.node.op_type != "Transpose" or len(order) != len(index):
+        return _reshaped(site, operand, packing.layout)
+    if site.node.op_type != "Transpose" or len(index) != len(target):
         return site.refuse(Code.NO_LOWERING, f"{site.node.op_type} has no packed form")
-    where = {d: j for j, d in enumerate(order)}
-    perm = [0, *(1 + where[rank + i] for i in range(len(site.out.layout.rest)))]
-    return Form((site.out,), (operand,), "Transpose", {"perm": perm})
+    return Form((site.out,), (operand,), "Transpose", {"perm": _permuted(site, packing, index)})
+
+
+def _permuted(site: Site, packing: Packing, index: list[Poly]) -> list[int]:
+    """`perm` of the packed value; dimensions of extent 1 are alike, so they stay in order."""
+    extents = packing.layout.rest_shape
+    where = {
+        bare_dim(p): j for j, (p, e) in enumerate(zip(index, extents, strict=True)) if e != ONE
+    }
+    ones = iter([j for j, e in enumerate(extents) if e == ONE])
+    return [0] + [
+        1 + (next(ones) if e == ONE else where[site.space.rest_dim(i)])
+        for i, e in enumerate(site.out.layout.rest_shape)
+    ]
 
 
 def _reshaped(site: Site, operand: PackedOperand, layout: Layout) -> Form | Refusal:
@@ -301,16 +343,15 @@ def _spread(site: Site) -> Form | Refusal:
     gathered per packed row.
     """
     name, domain = site.input(0), site.context.domain
-    (index,) = site.reads(0)
-    codes = coordinate_codes(index, site.context.shape(name), domain)
+    (index,), shape = site.reads(0), site.context.shape(name)
+    codes = coordinate_codes(index, shape, domain)
     if codes is None or not any(c not in "r0" for c in codes[0]):
         return site.refuse(Code.AXIS_NOT_PIT, f"the operand is read at {index}")
-    rest = [p for p in codes[1]]
-    if [bare_dim(p) for p in rest] != [
-        site.space.rest_dim(k) for k in range(len(site.out.layout.rest))
-    ]:
+    dims = [k for k, e in enumerate(site.out.layout.rest_shape) if e != ONE]
+    if [bare_dim(p) for p in codes[1]] != [site.space.rest_dim(k) for k in dims]:
         return site.refuse(Code.LAYOUT, f"the operand is read at {index}")
-    return Form((site.out,), (GatheredOperand(name, domain, codes[0]),), "Identity")
+    operand = broadcast_operand(site, 0)
+    return operand if isinstance(operand, Refusal) else Form((site.out,), (operand,), "Identity")
 
 
 def along_axis(site: Site) -> Form | Refusal:
@@ -328,7 +369,7 @@ def along_axis(site: Site) -> Form | Refusal:
             operands.append(WholeOperand(site.input(k)) if site.node.inputs[k] else None)
             continue
         same = [p for p in site.context.packings(site.input(k)) if p.coords == site.out.coords]
-        if not same:
+        if not same or len(same[0].layout.rest) != len(site.out.layout.rest):
             return site.refuse(Code.AXIS_NOT_PIT, f"operand '{site.input(k)}' is not packed alike")
         operands.append(PackedOperand(same[0].name, site.context.domain, same[0].coords))
     if site.node.op_type == "Slice":
@@ -370,7 +411,8 @@ def look_up(site: Site) -> Form | Refusal:
     elsewhere: list[Poly | None] = [poly(0) if d == axis else p for d, p in enumerate(read)]
     found = site.aligned(1)
     if found is not None and not uses_coordinates(elsewhere, domain.rank):
-        if axis != 0:
+        rows = (*found[0].layout.rest_shape, *site.context.shape(data)[1:])
+        if axis != 0 or not site.gives(rows):
             return site.refuse(Code.LAYOUT, "the looked-up axis is not the first of the table")
         operand = PackedOperand(index, domain, found[0].coords)
         return Form((site.out,), (WholeOperand(data), operand), "Gather", {"axis": 0})
@@ -378,6 +420,9 @@ def look_up(site: Site) -> Form | Refusal:
         moved = packing.layout.rest_axis(axis)
         kept = aligned_rest(elsewhere, packing.coords, packing.layout, domain)
         if moved is not None and kept is not None and site.invariant(1):
+            rest = packing.layout.rest_shape
+            if not site.gives((*rest[: moved - 1], *site.context.shape(index), *rest[moved:])):
+                return site.refuse(Code.LAYOUT, "a dimension of extent 1 in front is looked up")
             operand = PackedOperand(data, domain, packing.coords)
             return Form((site.out,), (operand, WholeOperand(index)), "Gather", {"axis": moved})
     return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is looked up by position")

@@ -18,9 +18,10 @@ def packed_alike(site: Site) -> tuple[Packing | None, ...] | Refusal:
     graph, outputs = site.context.graph, []
     for value in site.node.outputs:
         same = [p for p in site.context.packings(value.name or "") if p.coords == site.out.coords]
-        if not same and (value.uses() or value.name in graph.outputs):
+        alike = [p for p in same if len(p.layout.rest) == len(site.out.layout.rest)]
+        if not alike and (value.uses() or value.name in graph.outputs):
             return site.refuse(Code.NO_FACT, f"output '{value.name}' is not dead at the same rows")
-        outputs.append(same[0] if same else None)
+        outputs.append(alike[0] if alike else None)
     return tuple(outputs)
 
 
@@ -35,9 +36,18 @@ def best_places(site: Site) -> Form | Refusal:
     axes = [1 + j for j, p in enumerate(index) if _reduced(site, p)]
     if len(axes) != 1:
         return site.refuse(Code.LAYOUT, f"the operand is read at {index}")
+    keeps = site.node.op_type == "TopK" or _keeps(site)
+    if len(site.out.layout.rest) != len(index) - (not keeps):
+        return site.refuse(Code.LAYOUT, "a dimension of extent 1 in front is searched")
     operand = PackedOperand(packing.name, site.context.domain, packing.coords)
     counts = tuple(WholeOperand(site.input(k)) for k in range(1, len(site.node.inputs)))
     return Form(outputs, (operand, *counts), site.node.op_type, {"axis": axes[0]})
+
+
+def _keeps(site: Site) -> bool:
+    """True where the searched axis stays, with one place."""
+    keepdims = site.node.attributes.get("keepdims")
+    return keepdims is None or bool(keepdims.as_int())
 
 
 def _reduced(site: Site, p: Poly) -> bool:
@@ -58,6 +68,9 @@ def look_up_vectors(site: Site) -> Form | Refusal:
         return site.refuse(Code.LAYOUT, "the index vectors are packed themselves")
     if uses_coordinates(_beyond(data[0], depth), site.context.domain.rank):
         return site.refuse(Code.AXIS_NOT_PIT, "the table depends on the packed axis")
+    table = site.context.shape(site.input(0))
+    if not site.gives((*packing.layout.rest_shape[:-1], *table[depth:])):
+        return site.refuse(Code.LAYOUT, "the index vectors are not packed like the output")
     operand = PackedOperand(packing.name, site.context.domain, packing.coords)
     return Form((site.out,), (WholeOperand(site.input(0)), operand), "GatherND")
 

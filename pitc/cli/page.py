@@ -97,6 +97,8 @@ def page(
         _table(["region", "domain", "nodes", "flop per row", "bytes per row"], regions),
         "<h2>Assumptions</h2>",
         _table(["assumption"], [[a] for a in body["assumptions"]]),
+        "<h2>Notes</h2>",
+        _table(["note"], [[n] for n in body["notes"]]),
         *decided,
         "<h2>Nodes</h2>",
         _table(["node", "op", "PIT axes", "facts", "lowering", "refusal"], nodes),

@@ -87,6 +87,8 @@ def compiled(folder: str, manifest: Manifest, report: Report) -> None:
         out.print("  nothing was found to skip: the model runs as it was (pitc explain tells why)")
     for text in report.assumptions:
         out.print(f"  assumption: {escape(text)}")
+    for text in report.notes:
+        out.print(f"  note: {escape(text)}")
 
 
 def explained(report: Report, records: list[NodeRecord]) -> None:
@@ -118,6 +120,8 @@ def explained(report: Report, records: list[NodeRecord]) -> None:
     out.print(escape(summary(report)))
     for text in report.assumptions:
         out.print(f"assumption: {escape(text)}")
+    for text in report.notes:
+        out.print(f"note: {escape(text)}")
 
 
 def decided(

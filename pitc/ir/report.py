@@ -68,7 +68,11 @@ class RegionRecord:
 
 @dataclass(slots=True)
 class Report:
-    """Everything `pitc explain` can tell about one compilation."""
+    """Everything `pitc explain` can tell about one compilation.
+
+    `assumptions` are what the answer rests on; `notes` are sentences on what was left as it is
+    although the user asked for it.
+    """
 
     model: str = ""
     target: str = "cpu"
@@ -76,6 +80,7 @@ class Report:
     nodes: list[NodeRecord] = field(default_factory=list)
     regions: list[RegionRecord] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     kernels: list[str] = field(default_factory=list)
     stages_ms: dict[str, float] = field(default_factory=dict)
 

@@ -1,0 +1,85 @@
+"""Outputs are 0 at the points that the user gave up, unless an SWrite has left them 0."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from pitc.ir.graph import Graph
+from pitc.ir.region import Region
+from pitc.passes.lower.builder import Builder
+from pitc.passes.lower.live import live_points
+from pitc.passes.regions.choose import Regions
+from pitc.passes.regions.domain import Coords, domain_of
+
+# types for which every version of ONNX Runtime has a Where (bool: an And)
+SELECTED = frozenset({"bool", "float32", "float64", "int32", "int64", "uint8"})
+# types for which some version has none, and one that holds the same values
+SELECTED_AS = {
+    **dict.fromkeys(("float16", "bfloat16"), "float32"),
+    **dict.fromkeys(("int8", "int16", "uint16"), "int32"),
+    **dict.fromkeys(("uint32", "uint64"), "int64"),
+}
+
+
+def can_be_zeroed(dtype: np.dtype | None) -> bool:
+    """True for elements that can be made 0 at some points."""
+    return dtype is not None and (dtype.name in SELECTED or dtype.name in SELECTED_AS)
+
+
+def zero_given_up(
+    graph: Graph, build: Builder, name: str, given: Sequence[Region], regions: Regions
+) -> None:
+    """Make an output 0 at the points that the user gave up, unless an SWrite has done so.
+
+    Args:
+        graph: The analysed graph.
+        build: Where nodes go.
+        name: The output.
+        given: Where it is given up.
+        regions: The chosen forms.
+    """
+    node = regions.demand.exits.get(name)
+    packings = regions.forms[node].outputs if node is not None else ()
+    done = [p.domain.at(p.coords) for p in packings if p is not None and p.name == name]
+    for where in given:
+        found = domain_of(where)
+        if where in done or found is None:
+            continue
+        domain, coords = found
+        old, rank = build.value(name), len(graph.shapes[name] or ())
+        live = build.reshape(live_points(build, graph, domain), _in_place(coords, rank))
+        new = _kept_where(build, live, old, graph.dtypes[name], f"{name}.live")
+        new.type, new.shape = old.type, old.shape
+        for k, output in enumerate(graph.model.graph.outputs):
+            if output is old:
+                graph.model.graph.outputs[k] = new
+        old.name, new.name = new.name, name
+        build.rebind(name, new)
+
+
+def _kept_where(
+    build: Builder, live: ir.Value, x: ir.Value, dtype: np.dtype, stem: str
+) -> ir.Value:
+    """The value where it is live, else 0, by operators that ONNX Runtime has for its type."""
+    if dtype == np.bool_:
+        return build.node("", "And", [live, x], {}, [stem])[0]
+    carrier = SELECTED_AS.get(dtype.name)
+    if carrier is not None:
+        x = build.op("Cast", [x], to=ir.DataType.from_numpy(np.dtype(carrier)))
+    zero = build.constant(np.zeros((), carrier or dtype))
+    if carrier is None:
+        return build.node("", "Where", [live, x, zero], {}, [stem])[0]
+    chosen = build.op("Where", [live, x, zero])
+    return build.node("", "Cast", [chosen], {"to": ir.DataType.from_numpy(dtype)}, [stem])[0]
+
+
+def _in_place(coords: Coords, rank: int) -> list[int]:
+    """A Reshape target for live points: a mask's coordinates at their dimensions of the value, in
+    order, and 1 elsewhere.
+
+    A dimension of extent 1 is no coordinate: those of `[1, s, k]` are (s), and the target is
+    `[1, -1, 1]`. At most one coordinate stands behind such a one.
+    """
+    places = [c.dim for c in coords]
+    return [1 if d not in places else 0 if places[d : d + 1] == [d] else -1 for d in range(rank)]
