@@ -26,7 +26,7 @@ from pitc.passes.lower.sparse import SparseContractions, sparse_contractions
 from pitc.passes.lower.weight import Panels
 from pitc.passes.normalise import normalise
 from pitc.passes.records import folded_into, node_records
-from pitc.passes.regions.choose import choose_regions
+from pitc.passes.regions.choose import choose_regions, is_movable
 
 Progress = Callable[[str], None]
 STAGES = ("normalise", "facts", "regions", "lower")
@@ -156,14 +156,15 @@ def check_padding(graph: Graph, padding: str) -> None:
 
 
 def _given_up(graph: Graph, padding: str | None) -> dict[str, list[Region]]:
-    """Token-shaped outputs are given up where the padding mask is 0."""
+    """Token-shaped outputs are given up where the padding mask is 0, but for types without a 0."""
     shape = graph.shapes.get(padding) if padding is not None else None
     if padding is None or shape is None:
         return {}
     index = tuple(dim_index(d, e) for d, e in enumerate(shape))
     where = Region((Test(padding, index, "nz", False),))
     token_shaped = [o for o in graph.outputs if (graph.shapes.get(o) or ())[: len(shape)] == shape]
-    return {name: [where] for name in token_shaped if name not in graph.inputs}
+    kept = {name for name in token_shaped if name in graph.inputs or not is_movable(graph, name)}
+    return {name: [where] for name in token_shaped if name not in kept}
 
 
 def _dump(model: ir.Model, folder: Path | None, name: str) -> None:
