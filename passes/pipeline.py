@@ -21,6 +21,7 @@ from pitc.passes.control.loops import lower_bodies
 from pitc.passes.facts.dead import dead_facts
 from pitc.passes.facts.fill import fill_facts
 from pitc.passes.lower.channels import ChannelSkips, channel_skips
+from pitc.passes.lower.live import OLDEST
 from pitc.passes.lower.rewrite import rewrite
 from pitc.passes.lower.sparse import SparseContractions, sparse_contractions
 from pitc.passes.lower.weight import Panels
@@ -134,7 +135,15 @@ def analyse(model: ir.Model, padding: str | None) -> tuple[Graph, dict[str, list
 
 
 def check_padding(graph: Graph, padding: str) -> None:
-    """Refuse a padding mask that is not a two-dimensional number or bool input."""
+    """Refuse a padding mask that is not a two-dimensional number or bool input, and models that are
+    too old to have the operators that zero an output.
+    """
+    version = graph.model.opset_imports.get("", OLDEST)
+    if version < OLDEST:
+        raise UsageError(
+            f"padding needs operator set {OLDEST} or newer, the model has {version}",
+            hint="convert it with onnx.version_converter",
+        )
 
     def fits(name: str) -> bool:
         shape, dtype = graph.shapes.get(name), graph.dtypes.get(name, np.dtype(object))

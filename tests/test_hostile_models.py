@@ -104,3 +104,35 @@ def test_labels_of_padded_tokens_are_those_of_the_model():
     live = MASK > 0
     np.testing.assert_allclose(got["h"][live], want[0][live], rtol=1e-4, atol=1e-4)
     assert not got["h"][~live].any()
+
+
+def test_padding_of_an_old_model_is_refused():
+    proto = parser.parse_model("""<ir_version: 4, opset_import: ["" : 6]>
+    g (float[B,S] x, float[B,S] mask) => (float[B,S] y) { h = Relu (x) y = Mul (h, mask) }""")
+    with pytest.raises(UsageError, match="padding needs operator set 11 or newer"):
+        lower(proto, "mask")
+    onnx.checker.check_model(ir.to_proto(lower(proto).model))
+
+
+RANKS = {
+    "standard": """t = InstanceNormalization (h, scale, scale)""",
+    "attention": """t = com.microsoft.Attention <num_heads=4> (h, line)""",
+    "embedding": """t, u = com.microsoft.EmbedLayerNormalization (ids, ids, scale)""",
+}
+
+
+@pytest.mark.parametrize("case", RANKS)
+def test_operands_of_other_ranks_have_no_rule(case):
+    """What the operator does then is its own affair; the compiler says that it does not know."""
+    proto = parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>
+    g (float[B,S,64] x, int64[B,S] mask) => (float[B,S,64] y) {{
+      m = Cast <to=1> (mask) u = Unsqueeze (m, last) h = Mul (x, u) ids = Cast <to=6> (mask)
+      {RANKS[case]} z = ReduceSum <keepdims=0> (t) y = Add (h, z) }}""".replace("t, u", "t, v")
+    )
+    line = np.ones(64, np.float32)
+    made = weights(last=np.array([2]), scale=np.float32(1), line=line)
+    proto.graph.initializer.extend(made)
+    for padding in (None, "mask"):
+        graph = lower(proto, padding).model.graph
+        assert any(n.op_type in RANKS[case] for n in graph)

@@ -20,6 +20,7 @@ from pitc.passes.lower.builder import Builder, sizes_known
 from pitc.passes.regions.domain import Domain
 
 VERY_NEGATIVE = -1e4
+OLDEST = 11  # operator set that has what live points are computed with: GatherND, Range, ..
 
 
 @dataclass(slots=True)
@@ -58,6 +59,8 @@ def can_compute(graph: Graph, domain: Domain) -> bool:
     """True where the live points can be computed before the region runs, from sizes that some
     value has.
     """
+    if graph.model.opset_imports.get("", 0) < OLDEST:
+        return False
     polys = [*domain.extents, *(p for t in domain.dead for p in t.idx)]
     polys += [q for p in polys for a in p.digits() for q in (a.stride, a.extent)]
     sizes = [sym(a) for p in polys for m in p.terms for a in m if isinstance(a, str)]

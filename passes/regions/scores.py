@@ -12,7 +12,7 @@ from pitc.ir.expr import Combine, Read, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import digit, invert
 from pitc.ir.refusal import Code, Refusal
-from pitc.ir.region import EVERYWHERE, Region, pull, region
+from pitc.ir.region import Region, pull, region
 from pitc.passes.facts.finite import clean_if
 from pitc.passes.regions.domain import Coords, Domain
 from pitc.passes.regions.form import BiasTerm, FormContext, Site
@@ -200,7 +200,7 @@ def _elementwise(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) ->
         elif is_number(known[0]):
             chosen = 1 if known[0] else 2
         else:
-            return _selection(site, scores, names, known)
+            return _selection(site, scores, expr, names, known)
         return _continue_at(site, scores, names[chosen])
     if not scores.softmaxed:
         return site.refuse(Code.NO_LOWERING, f"{op} between softmax and contraction")
@@ -208,17 +208,30 @@ def _elementwise(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) ->
 
 
 def _selection(
-    site: Site, scores: Scores, names: list[str], known: list[Constant]
+    site: Site, scores: Scores, expr: TensorExpr, names: list[str], known: list[Constant]
 ) -> Refusal | None:
     """A Where that replaces the scores of some live pairs becomes a term that absorbs them: -inf
     what is neither NaN nor +inf, a finite number what is bounded besides.
+
+    Where such a term is known to replace whole rows, -inf makes them NaN whatever the scores are.
     """
     low = 1 if is_hidden(known[1], MASKED) else 2
     if not scores.softmaxed or not is_hidden(known[low], MASKED) or scores.scale != 1.0:
         return site.refuse(Code.NO_FACT, f"'{names[0]}' is not known at live pairs")
     score, graph = names[3 - low], site.context.graph
-    if clean_if(graph, score) != EVERYWHERE:
-        return site.refuse(Code.NO_FACT, f"'{score}' may be NaN or infinite where it is replaced")
+    clean, key = clean_if(graph, score), scores.key_coords[-1].dim
+    replaced = [
+        where
+        for where, constant in _facts_at(graph, expr, 0, names[0])
+        if known[low] == -inf and constant == (low == 1)
+    ]
+    for pair in scores.pairs:
+        rows = [] if any(key in t.dims() for t in pair) else replaced
+        proofs = [*([] if clean is None else [clean]), *rows]
+        proof = next((where for where in proofs if covers(where, pair)), None)
+        if proof is None:
+            return site.refuse(Code.NO_FACT, f"'{score}' may be NaN or infinite where replaced")
+        scores.rests_on.append(proof)
     value = -inf if known[low] == -inf else ABSORBING
     scores.bias.append(BiasTerm(unexpanded(graph, names[0]), value, low == 1))
     return _continue_at(site, scores, score)
@@ -307,24 +320,28 @@ def _known_at_pairs(
     splat = graph.splat(name)
     if splat is not None:
         return splat
-    shape = graph.shapes.get(name)
-    reads: list[Read] = [r for r in expr.reads if r.operand == operand]
-    if shape is None or len(reads) != 1:
-        return None
-    facts = []
-    for fact in graph.fills.get(name, ()):
-        where = pull(fact.region, reads[0].index, shape)
-        if where is not None and is_number(fact.constant):
-            facts.append((where, fact))
     found: set[float] = set()
     used: list[Region] = []
+    facts = _facts_at(graph, expr, operand, name)
     for pair in scores.pairs:
-        hit = next((f for where, f in facts if covers(where, pair)), None)
-        if hit is None or not isinstance(hit.constant, int | float):
+        hit = next(((w, c) for w, c in facts if covers(w, pair)), None)
+        if hit is None:
             return None
-        found.add(float(hit.constant))
-        used.append(hit.region)
+        found.add(hit[1])
+        used.append(hit[0])
     if len(found) != 1:
         return None
     scores.rests_on += used
     return found.pop()
+
+
+def _facts_at(
+    graph: Graph, expr: TensorExpr, operand: int, name: str
+) -> list[tuple[Region, float]]:
+    """Where an operand is known to be a number, in the coordinates of the result."""
+    shape = graph.shapes.get(name)
+    reads: list[Read] = [r for r in expr.reads if r.operand == operand]
+    if shape is None or len(reads) != 1:
+        return []
+    places = ((pull(f.region, reads[0].index, shape), f) for f in graph.fills.get(name, ()))
+    return [(w, float(f.constant)) for w, f in places if w is not None and is_number(f.constant)]
