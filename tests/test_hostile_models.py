@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnx import TensorProto, helper, numpy_helper, parser
+from onnx import TensorProto, numpy_helper, parser
 
 import pitc
 from pitc.errors import UsageError
@@ -78,7 +78,7 @@ def tokens(kind: str) -> onnx.ModelProto:
     rng = np.random.default_rng(0)
     w, w2 = (rng.normal(size=s).astype(np.float32) for s in ((64, 320), (320, 64)))
     made = weights(w=w, w2=w2, last=np.array([-1]), one=np.float32(1), seven=np.float32(7))
-    labels = helper.make_tensor("labels", TensorProto.STRING, [64], [f"l{i}" for i in range(64)])
+    labels = numpy_helper.from_array(np.array([f"l{i}" for i in range(64)], object), "labels")
     proto.graph.initializer.extend([*made, labels])
     return proto
 
@@ -89,7 +89,8 @@ def test_outputs_without_a_zero_are_not_given_up(kind):
     onnx.checker.check_model(ir.to_proto(lowered.model))
     before = lowered.model.graph.outputs[1].producer()
     while before is not None and before.op_type == "Cast":
-        before = before.inputs[0].producer()
+        (operand,) = before.inputs
+        before = None if operand is None else operand.producer()
     zeroed = before is not None and before.op_type in ("Where", "EPContext")
     assert zeroed == (kind not in NO_ZERO)
 
@@ -109,7 +110,7 @@ def test_labels_of_padded_tokens_are_those_of_the_model():
 def test_padding_of_an_old_model_is_refused():
     proto = parser.parse_model("""<ir_version: 4, opset_import: ["" : 6]>
     g (float[B,S] x, float[B,S] mask) => (float[B,S] y) { h = Relu (x) y = Mul (h, mask) }""")
-    with pytest.raises(UsageError, match="padding needs operator set 11 or newer"):
+    with pytest.raises(UsageError, match="padding needs operator set 9 or newer"):
         lower(proto, "mask")
     onnx.checker.check_model(ir.to_proto(lower(proto).model))
 

@@ -195,8 +195,7 @@ def test_a_body_may_call_its_own_values_like_outer_ones(kind, trips):
 def run(proto: onnx.ModelProto, given: dict[str, np.ndarray]) -> np.ndarray:
     """The first output by ONNX Runtime."""
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    found: np.ndarray = session.run(None, given)[0]
-    return found
+    return np.asarray(session.run(None, given)[0])
 
 
 def test_names_of_bodies_become_their_own():

@@ -20,7 +20,8 @@ from pitc.passes.lower.builder import Builder, sizes_known
 from pitc.passes.regions.domain import Domain
 
 VERY_NEGATIVE = -1e4
-OLDEST = 11  # operator set that has what live points are computed with: GatherND, Range, ..
+OLDEST = 9  # operator set that has what live points are computed with: Where, Expand
+LOOKS_UP = 11  # first one that has Range and GatherND
 
 
 @dataclass(slots=True)
@@ -59,7 +60,9 @@ def can_compute(graph: Graph, domain: Domain) -> bool:
     """True where the live points can be computed before the region runs, from sizes that some
     value has.
     """
-    if graph.model.opset_imports.get("", 0) < OLDEST:
+    version = graph.model.opset_imports.get("", 0)
+    direct = all(_dims_to_drop(graph, domain, t) is not None for t in domain.dead)
+    if version < (OLDEST if direct else LOOKS_UP):
         return False
     polys = [*domain.extents, *(p for t in domain.dead for p in t.idx)]
     polys += [q for p in polys for a in p.digits() for q in (a.stride, a.extent)]
