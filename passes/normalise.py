@@ -14,6 +14,7 @@ from pitc.ir.graph import Graph, NodeView
 from pitc.ir.inference import infer
 from pitc.passes.control.branches import open_branches
 from pitc.passes.control.graft import names_of, substitute
+from pitc.passes.control.scopes import distinct_names
 from pitc.passes.control.unroll import unroll
 from pitc.passes.expand import expand_fused
 from pitc.passes.facts.derive import derive
@@ -133,6 +134,7 @@ def remove_identities(model: ir.Model) -> int:
 
 REWRITES: tuple[Rewrite, ...] = (
     inline_functions,
+    distinct_names,
     open_branches,
     unroll_loops,
     expand_fused,

@@ -17,6 +17,7 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Digit, dim_index
 from pitc.ir.region import Region, Test
 from pitc.passes.lower.given_up import can_be_zeroed
+from pitc.passes.lower.live import OLDEST
 from pitc.passes.regions.coordinates import follow
 
 EQUAL_ONLY = (
@@ -30,7 +31,15 @@ NO_ZERO = (
 
 
 def check_padding(graph: Graph, padding: str) -> None:
-    """Refuse a padding mask that is not a two-dimensional number or bool input."""
+    """Refuse a padding mask that is not a two-dimensional number or bool input, and models that are
+    too old to have the operators that zero an output.
+    """
+    version = graph.model.opset_imports.get("", OLDEST)
+    if version < OLDEST:
+        raise UsageError(
+            f"padding needs operator set {OLDEST} or newer, the model has {version}",
+            hint="convert it with onnx.version_converter",
+        )
 
     def fits(name: str) -> bool:
         shape, dtype = graph.shapes.get(name), graph.dtypes.get(name, np.dtype(object))

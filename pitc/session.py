@@ -95,7 +95,9 @@ def run_session(
     Raises:
         UsageError: The inputs or outputs do not fit the model, or it fails on them.
     """
-    known = {i.name: i for i in session.get_inputs()}
+    required = [i.name for i in session.get_inputs()]
+    # initializers that are inputs too: a caller may give them or leave them out
+    known = {i.name: i for i in (*session.get_inputs(), *session.get_overridable_initializers())}
     names = [o.name for o in session.get_outputs()]
     for what, given, expected in (
         ("input", list(inputs), list(known)),
@@ -105,7 +107,7 @@ def run_session(
             if name not in expected:
                 text = f"{what} {name!r} is not of the model"
                 raise UsageError(text, hint=f"it has {', '.join(expected)}")
-    missing = [name for name in known if name not in inputs]
+    missing = [name for name in required if name not in inputs]
     if missing:
         raise UsageError(f"inputs are missing: {', '.join(missing)}")
     feeds = {name: _fit(name, value, known[name]) for name, value in inputs.items()}

@@ -1,106 +1,16 @@
 """Fusion behind packed contractions: what is taken in, and how weights are shared."""
 
-import math
-
 import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from models.bert import BertConfig, bert
-from pitc.ir.graph import Graph
 from pitc.ir.panels import PANEL_WIDTH, pack_panels, unpack_panels
-from pitc.passes.lower.activation import activation_behind
 from pitc.passes.lower.share import share_panels
 from pitc.passes.pipeline import LowerOptions, run_passes
-
-HALF_ROOT = 1 / math.sqrt(2)
-
-
-def unary(nodes: list[tuple], constants: dict[str, float]) -> Graph:
-    """x -> y by the given (op, inputs, output) steps."""
-    made = helper.make_graph(
-        [
-            helper.make_node(op, list(inputs), [out], **attrs)
-            for op, inputs, out, *rest in nodes
-            for attrs in [rest[0] if rest else {}]
-        ],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])],
-        [numpy_helper.from_array(np.asarray(v, np.float32), k) for k, v in constants.items()],
-    )
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-    return Graph(ir.serde.deserialize_model(model))
-
-
-GELU_STEPS = [
-    ("Div", ("x", "root"), "a"),
-    ("Erf", ("a",), "e"),
-    ("Add", ("e", "one"), "s"),
-    ("Mul", ("x", "s"), "m"),
-    ("Mul", ("m", "half"), "y"),
-]
-NUMBERS = {"root": math.sqrt(2), "one": 1.0, "half": 0.5, "inverse": HALF_ROOT, "zero": 0.0}
-NUMBERS |= {"three": 3.0, "cube": 0.044715, "slope": math.sqrt(2 / math.pi), "quick": 1.702}
-
-SPELLINGS = {
-    "exporter": (GELU_STEPS, "gelu"),
-    "half first": (
-        [
-            ("Mul", ("x", "half"), "h"),
-            ("Mul", ("x", "inverse"), "a"),
-            ("Erf", ("a",), "e"),
-            ("Add", ("one", "e"), "s"),
-            ("Mul", ("s", "h"), "y"),
-        ],
-        "gelu",
-    ),
-    "operator": ([("Gelu", ("x",), "y")], "gelu"),
-    "tanh operator": ([("Gelu", ("x",), "y", {"approximate": "tanh"})], "gelu_tanh"),
-    "exported tanh": (
-        [
-            ("Pow", ("x", "three"), "p"),
-            ("Mul", ("p", "cube"), "c"),
-            ("Add", ("x", "c"), "i"),
-            ("Mul", ("i", "slope"), "u"),
-            ("Tanh", ("u",), "t"),
-            ("Add", ("t", "one"), "s"),
-            ("Mul", ("x", "half"), "h"),
-            ("Mul", ("h", "s"), "y"),
-        ],
-        "gelu_tanh",
-    ),
-    "swish": ([("Sigmoid", ("x",), "s"), ("Mul", ("s", "x"), "y")], "silu"),
-    "clip": (
-        [("Mul", ("x", "quick"), "q"), ("Sigmoid", ("q",), "s"), ("Mul", ("x", "s"), "y")],
-        "gelu_quick",
-    ),
-    "relu": ([("Relu", ("x",), "y")], "relu"),
-    "relu as max": ([("Max", ("x", "zero"), "y")], "relu"),
-    "other tanh": ([("Tanh", ("x",), "t"), ("Mul", ("x", "t"), "y")], None),
-    "other constant": ([("Div", ("x", "one"), "a"), *GELU_STEPS[1:]], None),
-    "negative": ([("Neg", ("x",), "n"), ("Relu", ("n",), "y")], None),
-    "leaky": ([("LeakyRelu", ("x",), "y")], None),
-}
-
-
-@pytest.mark.parametrize("name", SPELLINGS)
-def test_an_activation_is_known_by_its_values(name):
-    steps, want = SPELLINGS[name]
-    graph = unary(steps, NUMBERS)
-    found = activation_behind(graph, graph.model.graph.inputs[0])
-    assert (found.name if found else None) == want
-    assert found is None or found.result.name == "y"
-
-
-def test_a_value_read_elsewhere_ends_the_activation():
-    graph = unary(
-        [*GELU_STEPS[:-1], ("Mul", ("m", "half"), "g"), ("Add", ("g", "e"), "y")], NUMBERS
-    )
-    assert activation_behind(graph, graph.model.graph.inputs[0]) is None
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 64), (5, 65), (128, 200)])

@@ -125,8 +125,9 @@ def close_branches(model: ir.Model) -> int:
     known = groups(main)
     if known:
         order = _placed(_units(main, known))
+        taken = names_of(main)
         main.remove(list(main))
-        main.extend(_closed(order))
+        main.extend(_closed(order, taken))
         main.sort()
     model.functions.pop((DOMAIN, CHOOSE, ""), None)
     main.opset_imports.pop(DOMAIN, None)
@@ -193,7 +194,7 @@ def _placed(units: list[_Unit]) -> list[_Unit]:
     return order[::-1]
 
 
-def _closed(order: Sequence[_Unit]) -> list[ir.Node]:
+def _closed(order: Sequence[_Unit], taken: Names) -> list[ir.Node]:
     """The nodes of the main graph, choices as If nodes with bodies."""
     nodes: dict[Path, list[ir.Node]] = {}
     # a branch is complete before the choice that reads it comes
@@ -203,11 +204,11 @@ def _closed(order: Sequence[_Unit]) -> list[ir.Node]:
             here += unit.nodes
         else:
             inside = [nodes.pop((*(unit.path or ()), (unit.group, side)), []) for side in SIDES]
-            here.append(_if_node(unit.nodes, inside))
+            here.append(_if_node(unit.nodes, inside, taken))
     return nodes[()]
 
 
-def _if_node(choices: Sequence[ir.Node], inside: Sequence[list[ir.Node]]) -> ir.Node:
+def _if_node(choices: Sequence[ir.Node], inside: Sequence[list[ir.Node]], taken: Names) -> ir.Node:
     """One If for all its choices."""
     branches = {}
     for k, (attribute, nodes) in enumerate(zip(BODIES, inside, strict=True), 1):
@@ -218,7 +219,7 @@ def _if_node(choices: Sequence[ir.Node], inside: Sequence[list[ir.Node]]) -> ir.
             assert value is not None
             if id(value) not in own or any(value is x for x in results):
                 same = ir.node("Identity", [value])
-                same.outputs[0].name = f"{choice.outputs[0].name}.{SIDES[k - 1]}"
+                same.outputs[0].name = taken.value(f"{choice.outputs[0].name}.{SIDES[k - 1]}")
                 same.outputs[0].type, same.outputs[0].shape = value.type, value.shape
                 nodes.append(same)
                 value = same.outputs[0]

@@ -1,34 +1,41 @@
-"""Recognises an activation by what it computes, not by how an exporter spelled it.
+"""Recognises an activation by its expression, not by how an exporter spelled it.
 
-Elementwise nodes that together turn one value and some constant numbers into another value are a
-function of one variable. It is evaluated at sample points and compared with the activations that
-kernels know. Every spelling of GELU is found by the one test, and anything that only looks like it
-is not.
+Elementwise nodes that together turn one float32 value and some constant numbers into another value
+are a function of one variable. Multiplied out (`formula.py`), every spelling of GELU is the same
+formula, and what only looks like it, such as GELU of a clamp, is another one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from math import inf, pi, sqrt
 
 import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import Array
-from pitc.ir.view import NodeView
-from pitc.passes.rules.elementwise import ELEMENTWISE, erf
+from pitc.ir.view import NodeView, NoRule
+from pitc.passes.lower.builder import dims_of, is_float32
+from pitc.passes.lower.formula import (
+    Formula,
+    NoFormula,
+    X,
+    alike,
+    applied,
+    number,
+    plus,
+    raised,
+    reciprocal,
+    scaled,
+    times,
+)
+from pitc.passes.lower.rows import is_outside
+from pitc.passes.rules.registry import MICROSOFT
 
 MAX_NODES = 10
-SAMPLES = np.concatenate([np.linspace(-12, 12, 481), np.linspace(-0.01, 0.01, 41)])
-TOLERANCE = 2e-6  # float32 constants such as sqrt(1/2) are rounded in the model
 
-ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
-    "relu": lambda x: np.maximum(x, 0),
-    "gelu": lambda x: 0.5 * x * (1 + erf(x / np.sqrt(2))),
-    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
-    "gelu_quick": lambda x: x / (1 + np.exp(-1.702 * x)),
-    "silu": lambda x: x / (1 + np.exp(-x)),
-}
+Step = Callable[[Sequence[Formula], NodeView], Formula]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,49 +51,136 @@ class Activation:
     result: ir.Value
 
 
+def _each(combine: Callable[[Formula, Formula], Formula]) -> Step:
+    return lambda xs, _: reduce(combine, xs)
+
+
+def _unary(function: Callable[[Formula], Formula]) -> Step:
+    return lambda xs, _: function(xs[0])
+
+
+def _function(name: str) -> Step:
+    return _unary(lambda x: applied(name, x))
+
+
+def _gelu(x: Formula, inner: Formula) -> Formula:
+    """The half of x, by one plus something."""
+    return times(scaled(x, 0.5), plus(number(1), inner))
+
+
+def _gelu_erf(x: Formula) -> Formula:
+    return _gelu(x, applied("erf", scaled(x, sqrt(0.5))))
+
+
+def _gelu_tanh(x: Formula) -> Formula:
+    return _gelu(x, applied("tanh", _slope(x)))
+
+
+def _slope(x: Formula) -> Formula:
+    return scaled(plus(x, scaled(raised(x, 3), 0.044715)), sqrt(2 / pi))
+
+
+def _times_sigmoid(x: Formula, slope: float) -> Formula:
+    return times(x, applied("sigmoid", scaled(x, slope)))
+
+
+def _gelu_operator(xs: Sequence[Formula], view: NodeView) -> Formula:
+    form = view.attr("approximate", "none")
+    if form not in ("none", "tanh"):
+        raise NoFormula
+    return _gelu_tanh(xs[0]) if form == "tanh" else _gelu_erf(xs[0])
+
+
+def _swish(default: float) -> Step:
+    return lambda xs, view: _times_sigmoid(xs[0], view.attr("alpha", default))
+
+
+def _at_least_zero(xs: Sequence[Formula], _: NodeView) -> Formula:
+    """Max with 0."""
+    computed = [x for x in xs if x.number is None]
+    if len(computed) != 1 or [x.number for x in xs if x.number is not None] != [0]:
+        raise NoFormula
+    return applied("relu", computed[0])
+
+
+def _clip(xs: Sequence[Formula], view: NodeView) -> Formula:
+    """A Clip to 0 .. inf; one without an upper bound turns inf into the largest number."""
+    bounds = [scalar_of(x) for x in view.node.inputs[1:]]
+    if view.attr("min") is not None or view.attr("max") is not None or bounds != [0, inf]:
+        raise NoFormula
+    return applied("relu", xs[0])
+
+
+STEPS: Mapping[tuple[str, str], Step] = {
+    ("", "Identity"): _unary(lambda x: x),
+    ("", "Cast"): _unary(lambda x: x),  # operands and results are float32
+    ("", "Add"): _each(plus),
+    ("", "Sum"): _each(plus),
+    ("", "Sub"): _each(lambda a, b: plus(a, scaled(b, -1))),
+    ("", "Neg"): _unary(lambda x: scaled(x, -1)),
+    ("", "Mul"): _each(times),
+    ("", "Div"): _each(lambda a, b: times(a, reciprocal(b))),
+    ("", "Reciprocal"): _unary(reciprocal),
+    ("", "Pow"): _each(lambda a, b: raised(a, b.number)),
+    ("", "Exp"): _function("exp"),
+    ("", "Erf"): _function("erf"),
+    ("", "Tanh"): _function("tanh"),
+    ("", "Sigmoid"): _function("sigmoid"),
+    ("", "Relu"): _function("relu"),
+    ("", "Max"): _at_least_zero,
+    ("", "Clip"): _clip,
+    ("", "Gelu"): _gelu_operator,
+    ("", "Swish"): _swish(1.0),
+    (MICROSOFT, "Gelu"): _unary(_gelu_erf),
+    (MICROSOFT, "FastGelu"): _unary(_gelu_tanh),  # its bias is an Add by now
+    (MICROSOFT, "QuickGelu"): _swish(1.702),
+}
+
+# of every activation the formulas that models write
+ACTIVATIONS: Mapping[str, Sequence[Formula]] = {
+    "relu": [applied("relu", X)],
+    "gelu": [_gelu_erf(X)],
+    "gelu_tanh": [_gelu_tanh(X), times(X, applied("sigmoid", scaled(_slope(X), 2)))],
+    "gelu_quick": [_times_sigmoid(X, 1.702), _gelu(X, applied("tanh", scaled(X, 0.851)))],
+    "silu": [_times_sigmoid(X, 1.0), _gelu(X, applied("tanh", scaled(X, 0.5)))],
+}
+
+
 def scalar_of(value: ir.Value | None) -> float | None:
-    """The number that a one-element constant holds."""
+    """The number that a one-element float32 constant holds."""
     if value is None or value.const_value is None or not value.is_initializer():
         return None
     tensor = value.const_value
-    if tensor.size != 1 or value.is_graph_input():
+    if tensor.size != 1 or tensor.dtype != ir.DataType.FLOAT or value.is_graph_input():
         return None
-    return float(np.asarray(tensor.numpy(), np.float64).reshape(()))
+    array: Array = np.asarray(tensor.numpy(), np.float64)
+    return float(array.reshape(()))
 
 
 def activation_behind(graph: Graph, start: ir.Value) -> Activation | None:
     """The activation that the only readers of a value compute from it.
 
     Args:
-        graph: The analysed graph, for attributes.
+        graph: The analysed graph, for types and attributes.
         start: The value before the activation.
 
     Returns:
         The activation, or None. No value between start and result is read by anybody else.
     """
-    samples: dict[ir.Value, Array] = {start: SAMPLES}
+    formulas: dict[ir.Value, Formula] = {start: X}
     inside: list[ir.Node] = []
     while len(inside) < MAX_NODES:
-        step = next(
-            (
-                n
-                for value in samples
-                for n in dict.fromkeys(value.consumers())
-                if n not in inside and (_evaluate(graph, n, samples) is not None)
-            ),
-            None,
-        )
-        if step is None:
+        readers = dict.fromkeys(n for value in formulas for n in value.consumers())
+        steps = ((n, _formula_of(graph, n, formulas)) for n in readers if n not in inside)
+        step, found = next(((n, f) for n, f in steps if f is not None), (None, None))
+        if step is None or found is None:
             return None
-        result = _evaluate(graph, step, samples)
-        assert result is not None
         inside.append(step)
-        samples[step.outputs[0]] = result
-        end = _only_open(samples, inside)
-        if end is not None:
-            name = _known(samples[end])
-            if name is not None:
-                return Activation(name, end)
+        formulas[step.outputs[0]] = found
+        end = _only_open(formulas, inside)
+        name = None if end is None else _known(formulas[end])
+        if end is not None and name is not None:
+            return Activation(name, end)
     return None
 
 
@@ -97,48 +191,55 @@ def relu_operand(graph: Graph, value: ir.Value) -> ir.Value | None:
     computed = [x for x in operands if scalar_of(x) is None]
     if node is None or len(computed) != 1:
         return None
-    result = _evaluate(graph, node, {computed[0]: SAMPLES})
-    return computed[0] if result is not None and _known(result) == "relu" else None
+    found = _formula_of(graph, node, {computed[0]: X})
+    return computed[0] if found is not None and _known(found) == "relu" else None
 
 
-def _only_open(samples: Mapping[ir.Value, Array], inside: list[ir.Node]) -> ir.Value | None:
-    """The one value that is read outside; None where several are, or an inner one is a graph
-    output.
-    """
+def _only_open(formulas: Mapping[ir.Value, Formula], inside: list[ir.Node]) -> ir.Value | None:
+    """The one value that is read outside; None where several are, or an inner one is an output."""
     still_open = [
-        v for v in samples if v.is_graph_output() or any(n not in inside for n in v.consumers())
+        v for v in formulas if v.is_graph_output() or any(n not in inside for n in v.consumers())
     ]
     return still_open[0] if len(still_open) == 1 else None
 
 
-def _evaluate(graph: Graph, node: ir.Node, samples: Mapping[ir.Value, Array]) -> Array | None:
-    row = ELEMENTWISE.get((node.domain, node.op_type))
-    if row is None or row.evaluate is None or len(node.outputs) != 1:
+def _formula_of(
+    graph: Graph, node: ir.Node, formulas: Mapping[ir.Value, Formula]
+) -> Formula | None:
+    """What a node of the main graph computes of formulas and numbers; None where it is no step."""
+    view = NodeView(graph, node)
+    step = STEPS.get((view.domain, view.op))
+    if step is None or len(node.outputs) != 1 or not is_outside(graph, node):
         return None
-    parameters: dict[str, Any] | None = {}
-    if row.parameters is not None:
-        if any(a for a in node.inputs[1:] if a is not None):
+    computed = [x for x in node.inputs if x is not None and x in formulas]
+    typed = all(is_float32(graph, x) for x in (*computed, node.outputs[0]))
+    rank = max([1, *(len(dims_of(graph, x)) for x in computed)])
+    operands: list[Formula] = []
+    for value in node.inputs[: 1 if view.op == "Clip" else None]:
+        known = None if value is None else formulas.get(value)
+        try:
+            operands.append(known or _number_of(value, rank))
+        except NoFormula:
             return None
-        parameters = row.parameters(NodeView(graph, node))
-    operands: list[Array] = []
-    for value in node.inputs:
-        if value is not None and value in samples:
-            operands.append(samples[value])
-            continue
-        number = scalar_of(value)
-        if number is None:
-            return None
-        operands.append(np.asarray(number))
-    if parameters is None or not any(x.ndim for x in operands):
+    if not typed or all(x.number is not None for x in operands):
         return None
-    with np.errstate(all="ignore"):
-        out = np.asarray(row.evaluate(*operands, **parameters))
-    return out if out.shape == SAMPLES.shape and out.dtype.kind == "f" else None
+    try:
+        return step(operands, view)
+    except (NoFormula, NoRule):
+        return None
 
 
-def _known(y: Array) -> str | None:
-    for name, function in ACTIVATIONS.items():
-        want = function(SAMPLES)
-        if np.all(np.abs(y - want) <= TOLERANCE * np.abs(want) + TOLERANCE * np.abs(SAMPLES) * 0.5):
-            return name
-    return None
+def _number_of(value: ir.Value | None, rank: int) -> Formula:
+    """The number that a constant holds; it adds no dimensions."""
+    found = scalar_of(value)
+    if value is None or value.const_value is None or found is None:
+        raise NoFormula
+    if len(value.const_value.shape) > rank:
+        raise NoFormula
+    return number(found)
+
+
+def _known(found: Formula) -> str | None:
+    return next(
+        (name for name, forms in ACTIVATIONS.items() if any(alike(found, f) for f in forms)), None
+    )

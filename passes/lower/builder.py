@@ -11,6 +11,7 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
 from pitc.ir.nodes import Array
 from pitc.ir.plan import EP_NAME, PLAN_VERSION, Plan
+from pitc.passes.control.graft import names_of
 
 
 def input_dimension(graph: Graph, symbol: str) -> tuple[str, int] | None:
@@ -61,7 +62,8 @@ class Builder:
         self._values |= dict(main.initializers)
         for node in main:
             self._values |= {o.name: o for o in node.outputs if o.name}
-        self._taken = {*self._values, *(n.name or "" for n in main)}
+        names = names_of(main)
+        self._taken = names.values | names.nodes
         self._cache: dict[tuple[Any, ...], ir.Value] = {}
 
     def value(self, name: str) -> ir.Value:

@@ -127,6 +127,10 @@ def _take_split_bias(graph: Graph, gemm: Gemm, split: ir.Value) -> None:
     tensor = other.const_value if other.is_initializer() and not other.is_graph_input() else None
     if tensor is None or tensor.dtype != ir.DataType.FLOAT or tensor.size != gemm.weight.n:
         return
+    rows, *columns = dims_of(graph, split) or (None,)
+    added = [int(d) for d in tensor.shape.numpy()]
+    if rows != dims_of(graph, gemm.result)[0] or added[-len(columns) :] != columns:
+        return  # it is added along other dimensions
     gemm.bias = other
     ir.convenience.replace_all_uses_with(add.outputs[0], split)
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from pitc.ir.constant import MASKED, SMALL
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Digit, Poly, dim_index, sym, within
 from pitc.ir.region import Test
@@ -24,8 +25,8 @@ from pitc.passes.lower.builder import Builder, sizes_known
 from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.layout import bare_dim
 
-VERY_NEGATIVE = -1e4
-SMALL = 1e3
+OLDEST = 9  # operator set that has what live points are computed with: Where, Expand
+LOOKS_UP = 11  # first one that has Range and GatherND
 
 
 def _nonzero(build: Builder, x: ir.Value, dtype: np.dtype) -> ir.Value:
@@ -33,7 +34,7 @@ def _nonzero(build: Builder, x: ir.Value, dtype: np.dtype) -> ir.Value:
 
 
 def _very_negative(build: Builder, x: ir.Value, dtype: np.dtype) -> ir.Value:
-    x, limit = _comparable(build, x, dtype, VERY_NEGATIVE)
+    x, limit = _comparable(build, x, dtype, MASKED)
     return build.op("LessOrEqual", [x, limit])
 
 
@@ -97,6 +98,8 @@ def can_compute(graph: Graph, domain: Domain) -> bool:
     value has.
     """
     looked_up = [t for t in domain.dead if _in_place(graph, t) is None]
+    if graph.model.opset_imports.get("", 0) < (LOOKS_UP if looked_up else OLDEST):
+        return False
     polys = [*domain.extents, *(p for t in looked_up for p in t.idx)]
     polys += [q for p in polys for a in p.digits() for q in (a.stride, a.extent)]
     sizes = [sym(a) for p in polys for m in p.terms for a in m if isinstance(a, str)]

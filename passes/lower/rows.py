@@ -15,15 +15,24 @@ from pitc.passes.lower.builder import Builder, sizes_known
 
 
 def only_reader(graph: Graph, value: ir.Value) -> ir.Node | None:
-    """The one node that reads elements of a value; None where there are none or several."""
+    """The one node that reads elements of a value; None where there are none or several, or where
+    it stands in a body: it may run often, or not at all.
+    """
     readers = [u.node for u in value.uses() if not reads_sizes(graph, value, u.node)]
-    return readers[0] if len(readers) == 1 and not value.is_graph_output() else None
+    if len(readers) != 1 or value.is_graph_output() or not is_outside(graph, readers[0]):
+        return None
+    return readers[0]
+
+
+def is_outside(graph: Graph, node: ir.Node) -> bool:
+    """True for a node of the analysed graph itself, not of a body in it."""
+    return node.graph is graph.model.graph
 
 
 def reads_sizes(graph: Graph, value: ir.Value, node: ir.Node) -> bool:
     """True for a Shape node, when graph inputs have all the sizes of its operand."""
     shape = graph.shapes.get(value.name or "")
-    known = shape is not None and sizes_known(graph, shape)
+    known = shape is not None and sizes_known(graph, shape) and is_outside(graph, node)
     return known and not node.domain and node.op_type == "Shape"
 
 

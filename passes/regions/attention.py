@@ -40,7 +40,7 @@ from pitc.passes.regions.form import (
     Site,
 )
 from pitc.passes.regions.layout import bare_dim, layout_of, wide
-from pitc.passes.regions.scores import Scores, live_pairs, walk, zero_at_dead_keys
+from pitc.passes.regions.scores import Scores, is_factor, live_pairs, walk, zero_at_dead_keys
 
 MAX_HEAD_SIZE = 256
 
@@ -73,6 +73,8 @@ def attention_form(site: Site, key_contexts: Iterable[FormContext]) -> Form | Re
     refusal = site.refuse(Code.AXIS_NOT_PIT, "the packed axis is contracted over")
     if site.expr.combine is not Combine.PRODUCT or len(site.node.inputs) != 2:
         return refusal
+    if not _is_plain(site.node):
+        return site.refuse(Code.NO_LOWERING, "the contraction scales its result")
     for keys in key_contexts:
         for values in packed_rows(keys, site.expr, site.node, 1):
             found = _over_keys(site, keys, values)
@@ -149,7 +151,7 @@ def _over_keys(site: Site, keys: FormContext, values: Rows) -> Form | Refusal:
         )
     if values.rest != rest:
         return site.refuse(Code.LAYOUT, "the heads of the values are not those of the output")
-    stop = walk(site, scores)
+    stop = walk(site, keys.domain, scores)
     return stop if stop is not None else _form(site, keys, scores, values.packing)
 
 
@@ -169,6 +171,8 @@ def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> For
     graph = site.context.graph
     expr, node = graph.exprs[scores.name], graph.producers[scores.name]
     assert expr is not None
+    if not _is_plain(node):
+        return site.refuse(Code.NO_LOWERING, "the scores are scaled by their contraction")
     heads = _head_digits(site.context, scores)
     reduced = Digit(len(expr.shape), ONE, expr.reduced[0]) if expr.reduced else None
     if heads is None or reduced is None or len(expr.reduced) != 1:
@@ -180,6 +184,9 @@ def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> For
         return site.refuse(Code.NO_FACT, "queries or keys are not packed over the same rows")
     queries, q_scale = _unscaled(site.context, queries)
     key, k_scale = _unscaled(keys, key)
+    scale = float(scores.scale * q_scale * k_scale)
+    if not is_factor(scale):
+        return site.refuse(Code.NO_LOWERING, f"scores are multiplied by {scale}")
     sizes = [e.as_int() for e in (*site.out.layout.rest_shape, reduced.extent)]
     static = [n for n in sizes if n is not None]
     if len(static) != len(sizes):
@@ -216,7 +223,7 @@ def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> For
         "k_head": 0,
         "nan_to_zero": int(scores.nan_to_zero),
         "q_head": 0,
-        "scale": float(scores.scale * q_scale * k_scale),
+        "scale": scale,
         "v_head": 0,
     }
     return Form(
@@ -227,6 +234,12 @@ def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> For
         absorbs=(*scores.absorbs, node),
         rests_on=tuple(scores.rests_on),
     )
+
+
+def _is_plain(node: ir.Node) -> bool:
+    """False for a contraction that multiplies its sums by a number."""
+    alpha = node.attributes.get("alpha")
+    return alpha is None or alpha.as_float() == 1.0
 
 
 def _side(
@@ -253,11 +266,11 @@ def _unscaled(context: FormContext, packing: Packing) -> tuple[Packing, float]:
         if node.domain or node.op_type not in ("Mul", "Div") or len(node.inputs) != 2:
             break
         names = [v.name if v is not None and v.name is not None else "" for v in node.inputs]
-        number = [graph.splat(n) for n in names]
-        if number[1] is not None and number[1] != 0:
-            source, factor = names[0], number[1] if node.op_type == "Mul" else 1 / number[1]
-        elif node.op_type == "Mul" and number[0] is not None and number[0] != 0:
-            source, factor = names[1], number[0]
+        left, right = (graph.splat(n) for n in names)
+        if right is not None and is_factor(right):
+            source, factor = names[0], right if node.op_type == "Mul" else 1 / right
+        elif node.op_type == "Mul" and left is not None and is_factor(left):
+            source, factor = names[1], left
         else:
             break
         same = [p for p in context.packings(source) if p.coords == packing.coords]

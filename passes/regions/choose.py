@@ -49,6 +49,12 @@ FLOPS_PER_BYTE = 32  # work that must be saved for every byte that SRead and SWr
 IMAGE_PRICE = 16
 START_BYTES = 80_000  # what could be moved in the time that detector and copies take to start
 MAX_DOMAINS = 6
+# element types: strings have no bytes of their own, some small types share one, ONNX Runtime has
+# hardly an operator for the others
+MOVABLE = frozenset(
+    {"bool", "float16", "bfloat16", "float32", "float64"}
+    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+)
 
 
 @dataclass(slots=True)
@@ -293,7 +299,7 @@ def _unsound_exits(
         if proof is None:
             found[node] = Refusal(Code.NO_FACT, node_name(node), f"'{name}' is wanted whole")
             continue
-        if proof.layout.dim_codes() is None or not _movable(graph, name):
+        if proof.layout.dim_codes() is None or not is_movable(graph, name):
             found[node] = Refusal(
                 Code.LAYOUT,
                 node_name(node),
@@ -322,17 +328,17 @@ def _shared(graph: Graph, proof: Region, bits: int) -> list[str]:
 def _can_enter(graph: Graph, out: Regions, operand: Operand | None) -> bool:
     """True where a packed operand is computed so, or can be gathered."""
     if isinstance(operand, GatheredOperand):
-        return _movable(graph, operand.name)
+        return is_movable(graph, operand.name)
     if not isinstance(operand, PackedOperand) or packed_by(out.forms, graph, operand) is not None:
         return True
     layout = layout_of(graph.shapes[operand.name] or (), operand.coords)
-    return layout is not None and layout.dim_codes() is not None and _movable(graph, operand.name)
+    return layout is not None and layout.dim_codes() is not None and is_movable(graph, operand.name)
 
 
-def _movable(graph: Graph, name: str) -> bool:
-    """True for elements that pack and unpack can move."""
+def is_movable(graph: Graph, name: str) -> bool:
+    """True for elements that pack and unpack can move, and that can be 0."""
     dtype = graph.dtypes.get(name)
-    return dtype is not None and dtype.itemsize in (1, 2, 4, 8)
+    return dtype is not None and dtype.name in MOVABLE
 
 
 def _not_total(graph: Graph, out: Regions, name: str, context: FormContext) -> ir.Node | None:

@@ -3,20 +3,22 @@
 """
 
 from dataclasses import dataclass, field
+from math import inf, isfinite
 
-import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.constant import MASKED, ZN, Constant, is_hidden, is_number
+from pitc.ir.constant import BOUNDED, MASKED, ZN, Constant, is_hidden, is_number
 from pitc.ir.expr import Combine, Read, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import digit, invert
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, pull, region
+from pitc.passes.facts.finite import clean_if
 from pitc.passes.regions.domain import Coords, Domain
 from pitc.passes.regions.form import BiasTerm, FormContext, Site
 
-ABSORBING = -3e38  # any score plus this is this, in float32
+ABSORBING = -3e38  # any bounded score plus this is this, in float32
+LEAST, MOST = 1e-6, 1e6  # of a factor of the scores: beyond, float32 overflows here or there only
 RESHAPING = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"}
 
 
@@ -87,11 +89,15 @@ def covers(fact: Region, where: Region) -> bool:
     return all(any(t.implies(u) for t in where) for u in fact)
 
 
-def walk(site: Site, scores: Scores) -> Refusal | None:
+def walk(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
     """Follow producers from the probabilities to the first contraction.
+
+    The result of the softmax must be zero at dead keys by itself: zeros that are put in later leave
+    the sum of the row as it was, dead keys included.
 
     Args:
         site: The second contraction.
+        keys: The live keys.
         scores: Starts at its left operand, ends at the result of the first contraction.
 
     Returns:
@@ -103,12 +109,16 @@ def walk(site: Site, scores: Scores) -> Refusal | None:
         if node is None or expr is None:
             return site.refuse(Code.NO_LOWERING, f"'{scores.name}' is not computed by a known step")
         if expr.combine is Combine.PRODUCT and scores.softmaxed:
-            return None
+            return _check_bias(site, scores)
         scores.absorbs.append(node)
         if expr.combine is Combine.SOFTMAX and not scores.softmaxed:
             key = scores.key_coords[-1]
             if node.op_type != "Softmax" or tuple(expr.normal) != (key.dim,):
                 return site.refuse(Code.LAYOUT, "the softmax is not over the key axis")
+            proofs = zero_at_dead_keys(site.context, keys, scores)
+            if proofs is None:
+                return site.refuse(Code.NO_FACT, "the softmax is not zero at dead keys")
+            scores.rests_on += proofs
             scores.softmaxed, scores.name = True, _input(node, 0)
             continue
         if expr.combine is Combine.MAP:
@@ -119,6 +129,18 @@ def walk(site: Site, scores: Scores) -> Refusal | None:
             stop = site.refuse(Code.NO_LOWERING, f"{node.op_type} between the contractions")
         if stop is not None:
             return stop
+
+
+def _check_bias(site: Site, scores: Scores) -> Refusal | None:
+    """A row in which one finite number has replaced every score is uniform; with a second term it
+    would be so in one of the two ways to add only.
+    """
+    replaced = any(t.low is not None and t.low != -inf for t in scores.bias)
+    if replaced and len(scores.bias) > 1:
+        return site.refuse(Code.NO_LOWERING, "a finite number replaces scores that have a bias")
+    if replaced or len(scores.bias) > 1:  # of two large terms the order matters
+        site.context.graph.assume(BOUNDED, site.node)
+    return None
 
 
 def _input(node: ir.Node, k: int) -> str:
@@ -178,16 +200,46 @@ def _elementwise(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) ->
         elif is_number(known[0]):
             chosen = 1 if known[0] else 2
         else:
-            low = 1 if is_hidden(known[1], MASKED) else 2
-            if not scores.softmaxed or not is_hidden(known[low], MASKED) or scores.scale != 1.0:
-                return site.refuse(Code.NO_FACT, f"'{names[0]}' is not known at live pairs")
-            value = -np.inf if known[low] == -np.inf else ABSORBING
-            scores.bias.append(BiasTerm(unexpanded(graph, names[0]), float(value), low == 1))
-            chosen = 3 - low
+            return _selection(site, scores, expr, names, known)
         return _continue_at(site, scores, names[chosen])
     if not scores.softmaxed:
         return site.refuse(Code.NO_LOWERING, f"{op} between softmax and contraction")
     return _arithmetic(site, scores, op, names, known)
+
+
+def _selection(
+    site: Site, scores: Scores, expr: TensorExpr, names: list[str], known: list[Constant]
+) -> Refusal | None:
+    """A Where that replaces the scores of some live pairs becomes a term that absorbs them: -inf
+    what is neither NaN nor +inf, a finite number what is bounded besides.
+
+    Where such a term is known to replace whole rows, -inf makes them NaN whatever the scores are.
+    """
+    low = 1 if is_hidden(known[1], MASKED) else 2
+    if not scores.softmaxed or not is_hidden(known[low], MASKED) or scores.scale != 1.0:
+        return site.refuse(Code.NO_FACT, f"'{names[0]}' is not known at live pairs")
+    score, graph = names[3 - low], site.context.graph
+    clean, key = clean_if(graph, score), scores.key_coords[-1].dim
+    replaced = [
+        where
+        for where, constant in _facts_at(graph, expr, 0, names[0])
+        if known[low] == -inf and constant == (low == 1)
+    ]
+    for pair in scores.pairs:
+        rows = [] if any(key in t.dims() for t in pair) else replaced
+        proofs = [*([] if clean is None else [clean]), *rows]
+        proof = next((where for where in proofs if covers(where, pair)), None)
+        if proof is None:
+            return site.refuse(Code.NO_FACT, f"'{score}' may be NaN or infinite where replaced")
+        scores.rests_on.append(proof)
+    value = -inf if known[low] == -inf else ABSORBING
+    scores.bias.append(BiasTerm(unexpanded(graph, names[0]), value, low == 1))
+    return _continue_at(site, scores, score)
+
+
+def is_factor(number: float) -> bool:
+    """True for a number that scores may be multiplied by, before or after the contraction."""
+    return isfinite(number) and LEAST <= abs(number) <= MOST
 
 
 def _continue_at(site: Site, scores: Scores, name: str) -> Refusal | None:
@@ -209,7 +261,9 @@ def _arithmetic(
         return site.refuse(Code.NO_LOWERING, f"{op} on the scores")
     k = next((k for k in wide if _reaches_contraction(site, names[k])), wide[0])
     other, value = names[1 - k], known[1 - k]
-    if op in ("Mul", "Div") and is_number(value) and value and (op == "Mul" or k == 0):
+    if op in ("Mul", "Div") and is_number(value) and (op == "Mul" or k == 0):
+        if not is_factor(value):
+            return site.refuse(Code.NO_LOWERING, f"scores are multiplied or divided by {value}")
         scores.scale *= float(value) if op == "Mul" else 1 / float(value)
         scores.name = names[k]
         return None
@@ -266,24 +320,28 @@ def _known_at_pairs(
     splat = graph.splat(name)
     if splat is not None:
         return splat
-    shape = graph.shapes.get(name)
-    reads: list[Read] = [r for r in expr.reads if r.operand == operand]
-    if shape is None or len(reads) != 1:
-        return None
-    facts = []
-    for fact in graph.fills.get(name, ()):
-        where = pull(fact.region, reads[0].index, shape)
-        if where is not None and is_number(fact.constant):
-            facts.append((where, fact))
     found: set[float] = set()
     used: list[Region] = []
+    facts = _facts_at(graph, expr, operand, name)
     for pair in scores.pairs:
-        hit = next((f for where, f in facts if covers(where, pair)), None)
-        if hit is None or not isinstance(hit.constant, int | float):
+        hit = next(((w, c) for w, c in facts if covers(w, pair)), None)
+        if hit is None:
             return None
-        found.add(float(hit.constant))
-        used.append(hit.region)
+        found.add(hit[1])
+        used.append(hit[0])
     if len(found) != 1:
         return None
     scores.rests_on += used
     return found.pop()
+
+
+def _facts_at(
+    graph: Graph, expr: TensorExpr, operand: int, name: str
+) -> list[tuple[Region, float]]:
+    """Where an operand is known to be a number, in the coordinates of the result."""
+    shape = graph.shapes.get(name)
+    reads: list[Read] = [r for r in expr.reads if r.operand == operand]
+    if shape is None or len(reads) != 1:
+        return []
+    places = ((pull(f.region, reads[0].index, shape), f) for f in graph.fills.get(name, ()))
+    return [(w, float(f.constant)) for w, f in places if w is not None and is_number(f.constant)]
