@@ -53,7 +53,7 @@ void GemmOperands::ReadRows(int* next) {
   Shape domain;  // that rows are numbered in
   if (last_.gather || last_.scatter) {
     const Tensor list = run_.Int32Input((*next)++, "rows", {-1});
-    rows = list.Int32s();
+    rows = CopyOf(list.Int32s(), list.shape.dims[0], scratch_);
     domain = run_.MaskInput((*next)++, "live").shape;
     if (last_.gather) {
       CheckDomain(domain);
