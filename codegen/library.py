@@ -1,8 +1,8 @@
 """Building a kernel library: every requested kernel for every CPU level in one shared object.
 
 The library needs the C library only. It exports the kernels, TVM's workspace pointers (filled by
-whoever loads it), `pitc_kernel_last_error` and `pitc_kernel_identity`. The same requests, levels and
-tool versions give the same bytes.
+whoever loads it), `pitc_kernel_last_error` and `pitc_kernel_identity`. The same requests, levels
+and tool versions give the same bytes.
 """
 
 import hashlib

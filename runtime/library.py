@@ -22,7 +22,9 @@ NODES_IN_BODIES = (1, 24)
 """Before it, kernels of a subgraph had the names of those outside."""
 IN_BODIES = "Conflicting with a registered kernel", "Cannot load unknown initializer"
 """What it said then; the latter where such a node reads a constant from outside."""
-OTHER_KERNELS = re.compile(r"(expected kernels '[^']*' in '[^']*', got .*?); run: (pitc compile .*)")
+OTHER_KERNELS = re.compile(
+    r"pitc: node '(.*?)' \(\w+\): (expected kernels '.*?' in '.*?', got .*?); (run: pitc .*)"
+)
 """What the library says of kernels that the model was not compiled with."""
 OPTIONS = frozenset({"cpu_level", "huge_pages", "trace", "variant"})
 
@@ -129,7 +131,8 @@ def make_session(
                 hint="pip install 'onnxruntime>=1.24'",
             ) from error
         if other := OTHER_KERNELS.search(str(error)):
-            raise ArtifactError(other[1], path=str(model_path), hint=f"run: {other[2]}") from error
+            node, text, hint = other.groups()
+            raise ArtifactError(text, path=str(model_path), node=node, hint=hint) from error
         raise
 
 

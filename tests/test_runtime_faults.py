@@ -101,7 +101,7 @@ def test_kernels_of_another_build_are_refused(
     options = quiet_options()  # as a host without pitc's Python does it
     devices = [d for d in ort.get_ep_devices() if d.ep_name == pitc.get_ep_name()]
     options.add_provider_for_devices(devices[:1], {})
-    with pytest.raises(Exception, match="expected kernels '1/pitc-.*run: pitc compile"):
+    with pytest.raises(Exception, match=r"expected kernels '1/pitc-.*run: pitc compile"):
         ort.InferenceSession(mixed / "model.onnx", options, enable_fallback=0)
     with pytest.raises(ArtifactError, match=r"damaged: kernels\.so"):
         pitc.load(mixed)

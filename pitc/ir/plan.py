@@ -42,7 +42,7 @@ class Plan:
 
 def stamped(text: str, identity: str) -> str:
     """A plan's text that says which kernel library it was made with, if it names one."""
-    first, *lines = text.splitlines()
-    if not any(line.startswith("library=") for line in lines):
+    if "\nlibrary=" not in text:
         return text
+    first, *lines = text.splitlines()
     return "\n".join([first, *sorted([*lines, f"identity={identity}"]), ""])
