@@ -203,6 +203,48 @@ def test_out_of_memory_is_its_own_error(tmp_path: Path) -> None:
     assert second == "MemoryError"
 
 
+LARGE_SCRATCH = """
+import sys, threading
+import numpy as np
+from tests.runtime_support import quiet_options, session
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 >> 20
+
+run = session(sys.argv[1], quiet_options(1), variant="row")
+given = {"a": np.ones((30000, 520), np.float32), "b": np.ones((1, 520, 16), np.float32)}
+end = threading.Event()
+
+def work(done):
+    for _ in range(2):
+        run.run(None, given)
+    done.set()
+    end.wait()  # idle, but still there
+
+found = [resident()]
+for _ in range(6):
+    done = threading.Event()
+    threading.Thread(target=work, args=(done,), daemon=True).start()
+    done.wait()
+    found.append(resident())
+print(found[-1] - found[1], found[1] - found[0])
+"""
+
+
+def test_idle_threads_keep_no_large_scratch_memory(tmp_path: Path) -> None:
+    """A run takes over 64 MiB, which the next one gets, on whatever thread it runs."""
+    flags = dict.fromkeys(("bias", "gather", "input_relu", "residual", "scatter"), 0)
+    costs = {f"cost_row_{level}": ",".join(12 * "1") for level in ("v3", "v4")}
+    fields = {"activation": "none", "k": 520, "n": 2} | flags | costs
+    node = pit_node(
+        "c", kernel_plan("contract", "gather_gemm_k520_n2_none", **fields), ["a", "b"], ["y"]
+    )
+    values = [("a", FLOAT, ["t", 520]), ("b", FLOAT, [1, 520, 16])]
+    path = save(tmp_path, make_model([node], values, [("y", FLOAT, ["t", 2])]))
+    grown, first = map(int, run_python(LARGE_SCRATCH, str(path)).split())
+    assert first > 64 and grown < 64
+
+
 def test_a_run_that_fails_otherwise_is_the_users(artifact: Path) -> None:
     given = feeds() | {"mask": np.ones((B, S - 1), np.int64)}
     with pytest.raises(pitc.errors.UsageError):
