@@ -1,11 +1,16 @@
 /* Linked into every kernel library, so that it needs no TVM library.
  *
+ * `pitc_kernel_identity` says which build of which kernels the library is; the plans made with it
+ * say the same.
+ *
  * Kernels report a wrong argument (type, rank, shape, strides) through one function of the TVM
  * FFI. This one keeps the text for the calling thread; whoever called the kernel asks for it when
  * the kernel returns something other than 0.
  */
 #include <stdint.h>
 #include <string.h>
+
+__attribute__((visibility("default"))) const char pitc_kernel_identity[] = PITC_KERNEL_IDENTITY;
 
 static _Thread_local char last_error[1024];
 

@@ -1,22 +1,26 @@
 """Building a kernel library: every requested kernel for every CPU level in one shared object.
 
 The library needs the C library only. It exports the kernels, TVM's workspace pointers (filled by
-whoever loads it) and `pitc_kernel_last_error`. The same requests, levels and tool versions give the
-same bytes.
+whoever loads it), `pitc_kernel_last_error` and `pitc_kernel_identity`. The same requests, levels
+and tool versions give the same bytes.
 """
 
+import hashlib
 import os
 import shlex
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pitc.codegen.targets import Target, target_of
 from pitc.errors import MachineError
-from pitc.ir.kernel import KernelRequest
+from pitc.ir.kernel import KERNEL_ABI, KernelRequest
+from pitc.machine import installed
+from pitc.version import __version__
 
 Progress = Callable[[int, int, str], None]
 
@@ -26,8 +30,22 @@ _POINTERS = (
     "__TVMBackendFreeWorkspace",
     "__TVMBackendParallelLaunch",
 )
-_EXPORTS = (*_POINTERS, "pitc_kernel_last_error")
+_EXPORTS = (*_POINTERS, "pitc_kernel_identity", "pitc_kernel_last_error")
 _COMPILERS = ("cc", "gcc", "clang")
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A kernel library that was built.
+
+    Args:
+        identity: `ABI/pitc-VERSION/tvm-VERSION/DIGEST`, the digest that of the machine code and the
+            symbols: another build of the same symbols has another one, the same one has this.
+        symbols: The kernels' symbols with level, sorted.
+    """
+
+    identity: str
+    symbols: tuple[str, ...]
 
 
 def kernel_function(request: KernelRequest, target: Target) -> Any:
@@ -82,15 +100,29 @@ def _run(command: Sequence[str]) -> None:
         raise MachineError(f"the C compiler failed: {' '.join(command[:2])}: {told}")
 
 
+def _identity(symbols: Sequence[str], objects: Sequence[Path]) -> str:
+    digest = hashlib.sha256(SHIM.read_bytes())
+    for symbol, path in sorted(zip(symbols, objects, strict=True)):
+        code = path.read_bytes()
+        digest.update(f"{symbol} {len(code)}\n".encode() + code)
+    tvm = installed("apache-tvm") or "unknown"
+    return f"{KERNEL_ABI}/pitc-{__version__}/tvm-{tvm}/{digest.hexdigest()[:32]}"
+
+
 def _link(
-    compiler: Sequence[str], objects: Sequence[Path], symbols: Sequence[str], so: Path
+    compiler: Sequence[str],
+    objects: Sequence[Path],
+    symbols: Sequence[str],
+    identity: str,
+    so: Path,
 ) -> None:
     folder = so.parent
     exports = folder / "exports.lds"
     names = " ".join(f"{name};" for name in (*symbols, *_EXPORTS))
     exports.write_text(f"{{ global: {names} local: *; }};\n")
     shim = folder / "shim.o"
-    _run([*compiler, "-O2", "-fPIC", "-c", str(SHIM), "-o", str(shim)])
+    define = f'-DPITC_KERNEL_IDENTITY="{identity}"'
+    _run([*compiler, "-O2", "-fPIC", define, "-c", str(SHIM), "-o", str(shim)])
     options = ["-shared", "-s", "-Wl,--build-id=none", f"-Wl,--version-script={exports}"]
     options += ["-Wl,-z,noexecstack", "-Wl,-z,defs"]
     _run([*compiler, *options, *map(str, objects), str(shim), "-o", str(so)])
@@ -101,7 +133,7 @@ def build_kernels(
     levels: Sequence[str],
     out: Path,
     progress: Progress | None = None,
-) -> list[str]:
+) -> Built:
     """Write one shared object with every requested kernel for every level.
 
     Args:
@@ -111,7 +143,7 @@ def build_kernels(
         progress: Called with (kernels done, kernels in all, symbol) before each kernel is compiled.
 
     Returns:
-        The kernels' symbols with level, sorted.
+        What was built: the plans of nodes that run these kernels name its identity.
 
     Raises:
         MachineError: There is no C compiler, or it fails.
@@ -138,6 +170,7 @@ def build_kernels(
             compile_function(kernel_function(request, target), target, objects[-1])
             symbols.append(symbol)
         so = Path(folder) / "kernels.so"
-        _link(compiler, objects, [f"__tvm_ffi_{s}" for s in symbols], so)
+        identity = _identity(symbols, objects)
+        _link(compiler, objects, [f"__tvm_ffi_{s}" for s in symbols], identity, so)
         so.replace(out)
-    return sorted(symbols)
+    return Built(identity, tuple(sorted(symbols)))

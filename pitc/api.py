@@ -352,12 +352,14 @@ def _write(
 
     share_panels(fallback, lowered.model, lowered.panels)
     symbols = sorted({request.symbol for request in lowered.kernels})
+    identity = ""
     progress("codegen")
     if symbols:
         from pitc.codegen.library import build_kernels
 
         requests = sorted(set(lowered.kernels), key=lambda request: request.symbol)
-        build_kernels(requests, options.levels, folder / KERNELS, kernel_progress)
+        built = build_kernels(requests, options.levels, folder / KERNELS, kernel_progress)
+        identity = built.identity
     progress("write")
     write_artifact(
         folder,
@@ -367,6 +369,7 @@ def _write(
         options=Options(target=options.target, padding=options.padding),
         levels=options.levels,
         symbols=symbols,
+        identity=identity,
         report=lowered.report,
     )
 

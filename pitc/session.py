@@ -25,6 +25,9 @@ _NODE = re.compile(
     re.DOTALL,
 )
 
+#: Ours, its arena's, and those of the C++ library.
+_NO_MEMORY = re.compile(r"\): out of memory$|Failed to allocate memory|std::bad_alloc")
+
 
 def from_onnxruntime(error: BaseException) -> bool:
     """Whether ONNX Runtime raised it; its classes are not public."""
@@ -77,7 +80,7 @@ def plain_session(graph: str | os.PathLike[str] | bytes, sess_options: Any = Non
     except Exception as error:
         if not from_onnxruntime(error):
             raise
-        if "std::bad_alloc" in str(error):
+        if _NO_MEMORY.search(str(error)):
             raise MemoryError from error
         text, node = told(error)
         path = None if isinstance(graph, bytes) else graph
@@ -94,6 +97,7 @@ def run_session(
 
     Raises:
         UsageError: The inputs or outputs do not fit the model, or it fails on them.
+        MemoryError: There is no memory for them.
     """
     required = [i.name for i in session.get_inputs()]
     # initializers that are inputs too: a caller may give them or leave them out
@@ -117,6 +121,8 @@ def run_session(
     except Exception as error:
         if not from_onnxruntime(error):
             raise
+        if _NO_MEMORY.search(str(error)):
+            raise MemoryError from error
         text, node = told(error)
         text = f"the model fails on these inputs: {text}"
         raise UsageError(text, node=node, hint=_clash(known, feeds)) from error

@@ -1,13 +1,14 @@
 """Find the execution provider's library, register it, and make sessions that use it."""
 
 import os
+import re
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pitc.runtime
-from pitc.errors import MachineError, UsageError
+from pitc.errors import ArtifactError, MachineError, UsageError
 from pitc.ir.plan import EP_NAME
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ NODES_IN_BODIES = (1, 24)
 """Before it, kernels of a subgraph had the names of those outside."""
 IN_BODIES = "Conflicting with a registered kernel", "Cannot load unknown initializer"
 """What it said then; the latter where such a node reads a constant from outside."""
+OTHER_KERNELS = re.compile(
+    r"pitc: node '(.*?)' \(\w+\): (expected kernels '.*?' in '.*?', got .*?); (run: pitc .*)"
+)
+"""What the library says of kernels that the model was not compiled with."""
 OPTIONS = frozenset({"cpu_level", "huge_pages", "trace", "variant"})
 
 # ONNX Runtime hands provider options to the library as session config entries with this prefix. The
@@ -97,6 +102,7 @@ def make_session(
     Raises:
         UsageError: An unknown provider option.
         MachineError: See `register_ep`; or PIT nodes inside a branch, and ONNX Runtime 1.23.
+        ArtifactError: The kernels beside the model are not those that it was compiled with.
     """
     import onnxruntime
 
@@ -124,6 +130,9 @@ def make_session(
                 path=str(model_path),
                 hint="pip install 'onnxruntime>=1.24'",
             ) from error
+        if other := OTHER_KERNELS.search(str(error)):
+            node, text, hint = other.groups()
+            raise ArtifactError(text, path=str(model_path), node=node, hint=hint) from error
         raise
 
 

@@ -12,13 +12,14 @@ from onnx.reference.op_run import OpRun
 
 from pitc.codegen.reference import activate
 from pitc.ir.panels import pack_panels, unpack_panels
+from pitc.ir.plan import PLAN_VERSION
 
 Array = np.ndarray
 
 
 def parse(text: str) -> dict[str, str]:
     first, *lines = text.rstrip("\n").split("\n")
-    assert first == "pitc-plan 1", first
+    assert first == f"pitc-plan {PLAN_VERSION}", first
     assert lines == sorted(lines)
     return dict(line.split("=", 1) for line in lines)
 

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from filelock import FileLock
 from onnx import TensorProto, helper
 
-from pitc.ir.plan import EP_NAME, Plan
+from pitc.ir.plan import EP_NAME, PLAN_VERSION, Plan, stamped
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -94,7 +95,7 @@ def pit_node(
         ep_cache_context=plan.text() if isinstance(plan, Plan) else plan,
         source=source,
         partition_name=name,
-        ep_sdk_version="pitc-plan 1",
+        ep_sdk_version=f"pitc-plan {PLAN_VERSION}",
     )
 
 
@@ -163,12 +164,31 @@ def make_model(
     return helper.make_model(graph, opset_imports=opsets, ir_version=9)
 
 
+def kernel_identity(library: Path) -> str:
+    """The identity of a kernel library, found in the file."""
+    found = re.findall(rb"1/(?:reference|pitc-[^\0]+)(?=\0)", library.read_bytes())
+    assert len(found) == 1, found
+    return str(found[0].decode())
+
+
+def stamp(model: onnx.ModelProto, identity: str) -> onnx.ModelProto:
+    """Write the identity of their kernels into the plans that have none; in place."""
+    graphs = [model.graph]
+    for graph in graphs:
+        for attribute in (a for node in graph.node for a in node.attribute):
+            graphs += [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else []
+            if attribute.name == "ep_cache_context" and b"\nidentity=" not in attribute.s:
+                text = attribute.s.decode("utf-8", "surrogateescape")
+                attribute.s = stamped(text, identity).encode("utf-8", "surrogateescape")
+    return model
+
+
 def save(folder: Path, model: onnx.ModelProto, name: str = "model.onnx") -> Path:
-    """Write a model with the reference kernels beside it."""
+    """Write a model with kernels beside it: those of the folder, else the reference kernels."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "kernels.so").exists():
         shutil.copy(built() / "tests" / "reference_kernels.so", folder / "kernels.so")
-    onnx.save(model, folder / name)
+    onnx.save(stamp(model, kernel_identity(folder / "kernels.so")), folder / name)
     return folder / name
 
 

@@ -122,6 +122,7 @@ def write(
         options=Options(target="auto", padding=padding),
         levels=("v4", "v3"),
         symbols=("pack_b4",) if kernels else (),
+        identity="1/test" if kernels else "",
         report=REPORT,
     )
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,11 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pitc.codegen import vector_math
 from pitc.codegen.call import KernelError, KernelLibrary
 from pitc.codegen.library import build_kernels
 from pitc.errors import MachineError, UsageError
-from pitc.ir.kernel import KernelRequest
+from pitc.ir.kernel import KERNEL_ABI, KernelRequest
+from pitc.ir.plan import PLAN_VERSION
+from pitc.version import __version__
 from tests.codegen_kernels import LEVELS, Array
+from tests.runtime_support import kernel_identity
 
 REQUESTS = (
     KernelRequest.of("pack", word_bytes=4),
@@ -35,8 +40,8 @@ SYMBOLS = [
 def _built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("library") / "new" / "kernels.so"
     seen: list[tuple[int, int, str]] = []
-    symbols = build_kernels(REQUESTS, ("v4", "v3"), path, lambda *step: seen.append(step))
-    assert symbols == SYMBOLS
+    built = build_kernels(REQUESTS, ("v4", "v3"), path, lambda *step: seen.append(step))
+    assert list(built.symbols) == SYMBOLS and built.identity == kernel_identity(path)
     assert [s[:2] for s in seen] == [(i, 6) for i in range(6)]
     assert sorted(s[2] for s in seen) == SYMBOLS
     assert os.listdir(path.parent) == ["kernels.so"]
@@ -70,10 +75,32 @@ def test_dynamic_symbols(built: Path) -> None:
     lines = [line.split() for line in listing.splitlines()]
     undefined = {x[-1].split("@")[0] for x in lines if x[-2] == "U"}
     assert undefined <= {"memcpy", "memset", "strlen", "__tls_get_addr"}
-    defined = {x[-1] for x in lines if x[-2] in "TVDB"}
+    defined = {x[-1] for x in lines if x[-2] in "TVDBR"}
     pointers = {"__TVMBackendAllocWorkspace", "__TVMBackendFreeWorkspace"}
-    assert defined == {f"__tvm_ffi_{s}" for s in SYMBOLS} | pointers | {"pitc_kernel_last_error"}
+    own = {"pitc_kernel_identity", "pitc_kernel_last_error"}
+    assert defined == {f"__tvm_ffi_{s}" for s in SYMBOLS} | pointers | own
     assert b"/tmp" not in built.read_bytes()
+
+
+def test_the_identity_is_that_of_the_code(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same symbols with other code, or fewer of them, are other kernels."""
+    abi, pitc, tvm, digest = kernel_identity(built).split("/")
+    assert abi == f"{KERNEL_ABI}" and pitc == f"pitc-{__version__}" and tvm.startswith("tvm-")
+    assert re.fullmatch("[0-9a-f]{32}", digest)
+    again = build_kernels(REQUESTS, ("v3", "v4"), tmp_path / "same.so")
+    fewer = build_kernels(REQUESTS, ("v3",), tmp_path / "fewer.so")
+    monkeypatch.setattr(vector_math, "EXP_MIN", -80.0)
+    other = build_kernels(REQUESTS, ("v3", "v4"), tmp_path / "other.so")
+    assert again.identity == kernel_identity(built) and other.symbols == again.symbols
+    assert len({again.identity, fewer.identity, other.identity}) == 3
+
+
+def test_the_plug_in_checks_the_same_abi() -> None:
+    header = Path("runtime/ep/plan.h").read_text()
+    assert f"kKernelAbi = {KERNEL_ABI};" in header
+    assert f'kPlanFormat = "pitc-plan {PLAN_VERSION}";' in header
 
 
 def test_wrong_arguments_are_told(built: Path) -> None:

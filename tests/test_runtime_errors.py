@@ -286,8 +286,8 @@ def test_missing_optional_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("attribute", "value", "message"),
     [
-        ("ep_cache_context", b"", "expected the line 'pitc-plan 1', got ''"),
-        ("ep_cache_context", b"\xff\x00junk", r"expected the line 'pitc-plan 1', got '\?\?junk'"),
+        ("ep_cache_context", b"", "expected the line 'pitc-plan 2', got ''"),
+        ("ep_cache_context", b"\xff\x00junk", r"expected the line 'pitc-plan 2', got '\?\?junk'"),
         ("ep_cache_context", None, "expected a plan in ep_cache_context, got none"),
         ("embed_mode", 0, "expected embed_mode 1"),
         ("main_context", 0, "expected main_context 1"),
@@ -370,7 +370,7 @@ for _ in range(int(sys.argv[3])):
         make_session(path.with_name("mutant.onnx"), options)
         loaded += 1
     except Exception as error:
-        assert "pitc: node 'n' (" in str(error), error
+        assert "node 'n'" in str(error), error
 print("loaded", loaded)
 """
 

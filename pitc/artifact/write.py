@@ -22,7 +22,7 @@ from pitc.artifact.manifest import (
     report_to_dict,
 )
 from pitc.artifact.weights import WeightFile
-from pitc.ir.plan import EP_NAME, PLAN_VERSION
+from pitc.ir.plan import EP_NAME, PLAN_VERSION, stamped
 from pitc.ir.report import Report
 from pitc.machine import builder_versions
 from pitc.options import Level
@@ -37,6 +37,7 @@ def write_artifact(
     options: Options,
     levels: Sequence[Level],
     symbols: Sequence[str],
+    identity: str,
     report: Report,
 ) -> Manifest:
     """Write both graphs, their weights and the manifest.
@@ -50,11 +51,13 @@ def write_artifact(
         options: The user's options.
         levels: CPU levels in `kernels.so`.
         symbols: Base symbols in `kernels.so`.
+        identity: That of `kernels.so`, which plans of the compiled graph get; "" without kernels.
         report: What the passes did.
 
     Returns:
         The manifest as written.
     """
+    stamp_plans(compiled, identity)
     records: dict[str, FileRecord] = {}
     with WeightFile(folder) as weights:
         for name, model in ((MODEL, compiled), (FALLBACK, fallback)):
@@ -86,6 +89,17 @@ def write_artifact(
     )
     (folder / MANIFEST).write_text(manifest.text(), "utf-8")
     return manifest
+
+
+def stamp_plans(model: ir.Model, identity: str) -> None:
+    """Write the identity of their kernel library into the plans of a graph.
+
+    Whoever loads the graph refuses a library of another build: its symbols may be the same.
+    """
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        if _is_pit(node):
+            text = stamped(node.attributes["ep_cache_context"].as_string(), identity)
+            node.attributes["ep_cache_context"] = ir.AttrString("ep_cache_context", text)
 
 
 def count_pit_nodes(model: ir.Model) -> int:

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+KERNEL_ABI = 1
+"""What a call of a kernel means: its arguments (`docs/plans.md`). The plug-in checks it."""
+
 
 @dataclass(frozen=True, slots=True)
 class KernelRequest:

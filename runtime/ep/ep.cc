@@ -11,11 +11,13 @@ constexpr const char* kLevelOption = "ep.pitexecutionprovider.cpu_level";
 constexpr const char* kTraceOption = "ep.pitexecutionprovider.trace";
 constexpr const char* kVariantOption = "ep.pitexecutionprovider.variant";
 constexpr const char* kHugePagesOption = "ep.pitexecutionprovider.huge_pages";
+constexpr const char* kDenormalsOption = "session.set_denormal_as_zero";  // ONNX Runtime's own
+constexpr size_t kLongestIdentity = 400;                                  // of it that is told
 constexpr const char* kTraceVariable = "PITC_TRACE";
 
-bool IsOurs(const OrtNode* node) {
-  return OperatorType(node) == "com.microsoft::EPContext" &&
-         StringAttribute(node, "source") == kEpName;
+bool IsOurs(const Host& host, const OrtNode* node) {
+  return OperatorType(host, node) == "com.microsoft::EPContext" &&
+         StringAttribute(host, node, "source") == kEpName;
 }
 
 CpuLevel ChooseLevel(const std::string& wanted) {
@@ -54,9 +56,10 @@ bool ChooseHugePages(const std::string& wanted) {
 }
 
 // True for a node that reads rows of its weights here and there.
-bool SkipsRows(const OrtNode* node) {
+bool SkipsRows(const Host& host, const OrtNode* node) {
   try {
-    const std::string op = ParsePlan(StringAttribute(node, "ep_cache_context").value_or("")).op;
+    const std::string op =
+        ParsePlan(StringAttribute(host, node, "ep_cache_context").value_or("")).op;
     return op == "contract" || op == "ffn";
   } catch (const Failure&) {  // is told when the node is made
     return false;
@@ -76,14 +79,17 @@ std::vector<int> PlacesOf(const std::vector<std::string>& names,
 
 }  // namespace
 
-Ep::Ep(const OrtSessionOptions* options, uint32_t version)
+Ep::Ep(const Host& host, const OrtSessionOptions* options, uint32_t version)
     : OrtEp{},
-      level_(ChooseLevel(ConfigEntry(options, kLevelOption))),
-      keeps_constants_(ChooseHugePages(ConfigEntry(options, kHugePagesOption))),
-      trace_(ChooseTrace(ConfigEntry(options, kTraceOption))),
-      variant_(ChooseVariant(ConfigEntry(options, kVariantOption))),
-      context_path_(ConfigEntry(options, "ep.context_file_path")),
-      writes_context_(ConfigEntry(options, "ep.context_enable") == "1") {
+      host_(host),
+      level_(ChooseLevel(ConfigEntry(host, options, kLevelOption))),
+      denormals_(ConfigEntry(host, options, kDenormalsOption) == "1" ? Denormals::kZero
+                                                                     : Denormals::kKept),
+      keeps_constants_(ChooseHugePages(ConfigEntry(host, options, kHugePagesOption))),
+      trace_(ChooseTrace(ConfigEntry(host, options, kTraceOption))),
+      variant_(ChooseVariant(ConfigEntry(host, options, kVariantOption))),
+      context_path_(ConfigEntry(host, options, "ep.context_file_path")),
+      writes_context_(ConfigEntry(host, options, "ep.context_enable") == "1") {
   ort_version_supported = version;
   OrtEp::GetName = [](const OrtEp*) { return kEpName; };
   OrtEp::GetCapability = ClaimNodes;
@@ -94,21 +100,23 @@ Ep::Ep(const OrtSessionOptions* options, uint32_t version)
 }
 
 OrtStatus* Ep::ClaimNodes(OrtEp* self, const OrtGraph* graph, OrtEpGraphSupportInfo* info) {
-  return Guard(ORT_FAIL, [&] {
+  const auto* ep = static_cast<const Ep*>(self);
+  const Host& host = ep->host_;
+  return Guard(host, ORT_FAIL, [&] {
     // In a branch ONNX Runtime cannot tell what external initializers of the graph around it hold.
-    const bool keeps = static_cast<const Ep*>(self)->keeps_constants_ && !IsBranch(graph);
-    for (const OrtNode* node : Nodes(graph)) {
-      if (!IsOurs(node)) continue;
-      const OrtNodeFusionOptions options{kOrtApiVersion, keeps && SkipsRows(node)};
-      Check(ort_ep->EpGraphSupportInfo_AddNodesToFuse(info, &node, 1, &options));
+    const bool keeps = ep->keeps_constants_ && !IsBranch(host, graph);
+    for (const OrtNode* node : Nodes(host, graph)) {
+      if (!IsOurs(host, node)) continue;
+      const OrtNodeFusionOptions options{kOrtApiVersion, keeps && SkipsRows(host, node)};
+      Check(host, host.ep_api->EpGraphSupportInfo_AddNodesToFuse(info, &node, 1, &options));
     }
   });
 }
 
 OrtStatus* Ep::CompileNodes(OrtEp* self, const OrtGraph** graphs, const OrtNode** fused,
                             size_t count, OrtNodeComputeInfo** infos, OrtNode**) {
-  return Guard(ORT_FAIL, [&] {
-    Ep* ep = static_cast<Ep*>(self);
+  Ep* ep = static_cast<Ep*>(self);
+  return Guard(ep->host_, ORT_FAIL, [&] {
     if (ep->writes_context_)
       Fail("pitc: the model is compiled already; run it without ep.context_enable");
     std::vector<std::unique_ptr<Node>> nodes;
@@ -118,25 +126,25 @@ OrtStatus* Ep::CompileNodes(OrtEp* self, const OrtGraph** graphs, const OrtNode*
 }
 
 std::unique_ptr<Node> Ep::MakeNode(const OrtGraph* graph, const OrtNode* fused) {
-  const std::vector<const OrtNode*> inner = Nodes(graph);
-  if (inner.size() != 1 || !IsOurs(inner[0]))
+  const std::vector<const OrtNode*> inner = Nodes(host_, graph);
+  if (inner.size() != 1 || !IsOurs(host_, inner[0]))
     Fail("pitc: expected one EPContext node, got another graph");
   const OrtNode* node = inner[0];
-  std::string name = NodeName(node);
-  if (name.empty()) name = StringAttribute(node, "partition_name").value_or("");
+  std::string name = NodeName(host_, node);
+  if (name.empty()) name = StringAttribute(host_, node, "partition_name").value_or("");
   std::string label = NodeLabel(name, "EPContext");
   try {
-    if (IntAttribute(node, "embed_mode").value_or(1) != 1)
+    if (IntAttribute(host_, node, "embed_mode").value_or(1) != 1)
       Fail("expected embed_mode 1, got another");
-    if (IntAttribute(node, "main_context").value_or(1) != 1)
+    if (IntAttribute(host_, node, "main_context").value_or(1) != 1)
       Fail("expected main_context 1, got another");
-    std::optional<std::string> text = StringAttribute(node, "ep_cache_context");
+    std::optional<std::string> text = StringAttribute(host_, node, "ep_cache_context");
     if (!text) Fail("expected a plan in ep_cache_context, got none");
     const Plan plan = ParsePlan(*text);
     label = NodeLabel(name, plan.op);
     std::unique_ptr<Operation> operation = MakeOperation(plan, name, graph);
-    RunContext::Places places{PlacesOf(InputNames(node), InputNames(fused)),
-                              PlacesOf(OutputNames(node), OutputNames(fused)),
+    RunContext::Places places{PlacesOf(InputNames(host_, node), InputNames(host_, fused)),
+                              PlacesOf(OutputNames(host_, node), OutputNames(host_, fused)),
                               {}};
     places.constants = KeepConstants(graph, node, places.inputs);
     const auto inputs = static_cast<int>(places.inputs.size()),
@@ -145,7 +153,7 @@ std::unique_ptr<Node> Ep::MakeNode(const OrtGraph* graph, const OrtNode* fused) 
       Fail("expected ", operation->InputCount(), " inputs and ", operation->OutputCount(),
            " outputs, got ", inputs, " and ", outputs);
     }
-    return std::make_unique<Node>(label, std::move(operation), std::move(places),
+    return std::make_unique<Node>(host_, label, std::move(operation), std::move(places), denormals_,
                                   ort_version_supported);
   } catch (const Failure& failure) {
     Fail(label, failure.what());
@@ -155,16 +163,16 @@ std::unique_ptr<Node> Ep::MakeNode(const OrtGraph* graph, const OrtNode* fused) 
 std::vector<std::shared_ptr<const Constant>> Ep::KeepConstants(const OrtGraph* graph,
                                                                const OrtNode* node,
                                                                const std::vector<int>& places) {
-  const std::vector<std::string> names = InputNames(node);
+  const std::vector<std::string> names = InputNames(host_, node);
   const std::string folder = ModelFolder(graph);
   std::vector<std::shared_ptr<const Constant>> found(places.size());
   for (size_t i = 0; i < places.size(); ++i) {
     if (places[i] >= 0 || names[i].empty()) continue;
-    Initializer initializer = InitializerOf(node, i);
+    Initializer initializer = InitializerOf(host_, node, i);
     if (!initializer.value) continue;
     if (folder.empty()) initializer.file.reset();
     if (initializer.file) initializer.file->path = folder + "/" + initializer.file->path;
-    const Tensor tensor = ReadTensor(initializer.value, names[i].c_str());
+    const Tensor tensor = ReadTensor(host_, initializer.value, names[i].c_str());
     found[i] = constants_.Keep(names[i], tensor, initializer.file);
   }
   return found;
@@ -178,12 +186,12 @@ std::unique_ptr<Operation> Ep::MakeOperation(const Plan& plan, const std::string
   if (auto* contract = std::get_if<ContractPlan>(&plan.body))
     return MakeContract(*contract, MakeContraction(plan, *contract, name, graph));
   if (auto* ffn = std::get_if<FfnPlan>(&plan.body)) {
-    return MakeFfn(*ffn, LoadKernel(plan.library, "gather_gemm" + ffn->first_suffix, graph),
+    return MakeFfn(*ffn, LoadKernel(plan, "gather_gemm" + ffn->first_suffix, graph),
                    MakeContraction(plan, ffn->second, name, graph));
   }
   if (auto* right = std::get_if<ContractRightPlan>(&plan.body))
     return MakeContractRight(*right, MakeRightContraction(plan, *right, name, graph));
-  Kernel kernel = LoadKernel(plan.library, plan.kernel, graph);
+  Kernel kernel = LoadKernel(plan, plan.kernel, graph);
   if (auto* gemm = std::get_if<GatherGemmPlan>(&plan.body))
     return MakeGatherGemm(*gemm, std::move(kernel));
   if (auto* attention = std::get_if<AttentionPlan>(&plan.body))
@@ -194,18 +202,17 @@ std::unique_ptr<Operation> Ep::MakeOperation(const Plan& plan, const std::string
 
 Contraction Ep::MakeContraction(const Plan& plan, const ContractPlan& contract,
                                 const std::string& name, const OrtGraph* graph) const {
-  ContractionKernels kernels{LoadKernel(plan.library, plan.kernel, graph),
-                             LoadListKernels(plan.library, contract.suffix, graph)};
+  ContractionKernels kernels{LoadKernel(plan, plan.kernel, graph),
+                             LoadListKernels(plan, contract.suffix, graph)};
   return Contraction(CostsOf(contract), level_, std::move(kernels), {name, trace_, variant_});
 }
 
 RightContraction Ep::MakeRightContraction(const Plan& plan, const ContractRightPlan& right,
                                           const std::string& name, const OrtGraph* graph) const {
-  const std::string& library = plan.library;
   const std::string swrite = "swrite_columns" + right.swrite_suffix;
-  RightKernels kernels{LoadKernel(library, plan.kernel, graph),
-                       LoadListKernels(library, right.listed_suffix, graph),
-                       LoadKernel(library, swrite, graph)};
+  RightKernels kernels{LoadKernel(plan, plan.kernel, graph),
+                       LoadListKernels(plan, right.listed_suffix, graph),
+                       LoadKernel(plan, swrite, graph)};
   return RightContraction(CostsOf(right.contract), level_, std::move(kernels),
                           {name, trace_, variant_});
 }
@@ -214,14 +221,14 @@ const CostTable& Ep::CostsOf(const ContractPlan& contract) const {
   return level_ == CpuLevel::kV4 ? contract.costs_v4 : contract.costs_v3;
 }
 
-ListKernels Ep::LoadListKernels(const std::string& library, const std::string& suffix,
+ListKernels Ep::LoadListKernels(const Plan& plan, const std::string& suffix,
                                 const OrtGraph* graph) const {
-  const auto load = [&](const char* family) { return LoadKernel(library, family + suffix, graph); };
+  const auto load = [&](const char* family) { return LoadKernel(plan, family + suffix, graph); };
   return {load("contract_row"), load("contract_tile"), load("contract_block")};
 }
 
 std::string Ep::ModelFolder(const OrtGraph* graph) const {
-  std::string model = ModelPath(graph);
+  std::string model = ModelPath(host_, graph);
   if (model.empty()) model = context_path_;
   const size_t slash = model.rfind('/');
   return model.empty()                ? ""
@@ -230,8 +237,7 @@ std::string Ep::ModelFolder(const OrtGraph* graph) const {
                                       : model.substr(0, slash);
 }
 
-Kernel Ep::LoadKernel(const std::string& library, const std::string& symbol,
-                      const OrtGraph* graph) const {
+Kernel Ep::LoadKernel(const Plan& plan, const std::string& symbol, const OrtGraph* graph) const {
   if (level_ == CpuLevel::kBaseline) {
     Fail(
         "expected a CPU with AVX2, FMA and BMI (v3) or AVX-512 (v4), got neither; load "
@@ -239,18 +245,24 @@ Kernel Ep::LoadKernel(const std::string& library, const std::string& symbol,
   }
   const std::string folder = ModelFolder(graph);
   if (folder.empty()) {
-    Fail("expected the model's folder, where '", library,
+    Fail("expected the model's folder, where '", plan.library,
          "' lies, got a model from memory; set the session option ep.context_file_path to a file "
          "in that folder");
   }
-  Kernel kernel{KernelLibrary::Open(folder, library), nullptr, {}};
+  Kernel kernel{KernelLibrary::Open(folder, plan.library), nullptr, {}};
+  if (const std::string& found = kernel.library->Identity(); found != plan.identity) {
+    // Symbols of another build may be the same, and mean other arguments.
+    Fail("expected kernels ", Quoted(plan.identity, kLongestIdentity), " in '", plan.library,
+         "', got ", found.empty() ? "some without a name" : Quoted(found, kLongestIdentity),
+         "; run: pitc compile MODEL.onnx -o ", Quoted(folder, kLongestIdentity), " --force");
+  }
   for (CpuLevel level : {CpuLevel::kV4, CpuLevel::kV3}) {  // the best one there is
     if (level > level_) continue;
     kernel.symbol = symbol + "_" + Name(level);
     kernel.function = kernel.library->Find(kernel.symbol);
     if (kernel.function) return kernel;
   }
-  Fail("expected kernel '", symbol, "' for CPU level ", Name(level_), " in '", library,
+  Fail("expected kernel '", symbol, "' for CPU level ", Name(level_), " in '", plan.library,
        "', got none; compile the model again for this CPU");
 }
 

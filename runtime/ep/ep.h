@@ -11,7 +11,7 @@ namespace pitc {
 
 class Ep : public OrtEp {
  public:
-  Ep(const OrtSessionOptions* options, uint32_t version);
+  Ep(const Host& host, const OrtSessionOptions* options, uint32_t version);
 
  private:
   static OrtStatus* ClaimNodes(OrtEp* self, const OrtGraph* graph, OrtEpGraphSupportInfo* info);
@@ -31,12 +31,14 @@ class Ep : public OrtEp {
                                                              const std::vector<int>& places);
   std::string ModelFolder(const OrtGraph* graph) const;  // "" when it is not known
   const CostTable& CostsOf(const ContractPlan& contract) const;
-  ListKernels LoadListKernels(const std::string& library, const std::string& suffix,
+  ListKernels LoadListKernels(const Plan& plan, const std::string& suffix,
                               const OrtGraph* graph) const;
-  Kernel LoadKernel(const std::string& library, const std::string& symbol,
-                    const OrtGraph* graph) const;
+  // The kernel `symbol` of the plan's library, which must be the one that the plan was made with.
+  Kernel LoadKernel(const Plan& plan, const std::string& symbol, const OrtGraph* graph) const;
 
+  const Host host_;
   CpuLevel level_;
+  Denormals denormals_;
   bool keeps_constants_;  // session option huge_pages
   Constants constants_;
   std::shared_ptr<Trace> trace_;    // null: decisions are not told

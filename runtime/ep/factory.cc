@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "ep.h"
+#include "plan.h"
 
 namespace pitc {
 namespace {
@@ -10,7 +11,7 @@ namespace {
 // CPU memory only: no allocator, no data transfer, no streams.
 class Factory : public OrtEpFactory {
  public:
-  Factory() : OrtEpFactory{} {
+  explicit Factory(const Host& host) : OrtEpFactory{}, host_(host) {
     ort_version_supported = kOrtApiVersion;
     OrtEpFactory::GetName = [](const OrtEpFactory*) { return kEpName; };
     OrtEpFactory::GetVendor = [](const OrtEpFactory*) { return "pitc"; };
@@ -44,11 +45,13 @@ class Factory : public OrtEpFactory {
   static OrtStatus* OfferCpu(OrtEpFactory* self, const OrtHardwareDevice* const* devices,
                              size_t count, OrtEpDevice** offered, size_t most,
                              size_t* offered_count) {
-    return Guard(ORT_FAIL, [&] {
+    const Host& host = static_cast<Factory*>(self)->host_;
+    return Guard(host, ORT_FAIL, [&] {
       *offered_count = 0;
       for (size_t i = 0; i < count && *offered_count < most; ++i) {
-        if (ort->HardwareDevice_Type(devices[i]) != OrtHardwareDeviceType_CPU) continue;
-        Check(ort_ep->CreateEpDevice(self, devices[i], nullptr, nullptr, &offered[*offered_count]));
+        if (host.api->HardwareDevice_Type(devices[i]) != OrtHardwareDeviceType_CPU) continue;
+        Check(host, host.ep_api->CreateEpDevice(self, devices[i], nullptr, nullptr,
+                                                &offered[*offered_count]));
         ++*offered_count;
         return;  // one is enough: memory and thread pool are the session's
       }
@@ -58,7 +61,9 @@ class Factory : public OrtEpFactory {
   static OrtStatus* MakeEp(OrtEpFactory* self, const OrtHardwareDevice* const*,
                            const OrtKeyValuePairs* const*, size_t, const OrtSessionOptions* options,
                            const OrtLogger*, OrtEp** ep) {
-    return Guard(ORT_INVALID_ARGUMENT, [&] { *ep = new Ep(options, self->ort_version_supported); });
+    const Host& host = static_cast<Factory*>(self)->host_;
+    return Guard(host, ORT_INVALID_ARGUMENT,
+                 [&] { *ep = new Ep(host, options, self->ort_version_supported); });
   }
 
   static OrtStatus* Validate(OrtEpFactory*, const OrtHardwareDevice* const*, size_t,
@@ -68,6 +73,8 @@ class Factory : public OrtEpFactory {
                    : OrtCompiledModelCompatibility_EP_UNSUPPORTED;
     return nullptr;
   }
+
+  const Host host_;
 };
 
 }  // namespace
@@ -87,11 +94,10 @@ PITC_EXPORT OrtStatus* CreateEpFactories(const char*, const OrtApiBase* base, co
       return base->GetApi(1)->CreateStatus(ORT_FAIL, "pitc: expected ONNX Runtime 1.23.2 or newer");
     }
   }
-  pitc::ort = api;
-  pitc::ort_ep = api->GetEpApi();
-  return pitc::Guard(ORT_FAIL, [&] {
+  const pitc::Host host{api, api->GetEpApi()};
+  return pitc::Guard(host, ORT_FAIL, [&] {
     if (most < 1) pitc::Fail("pitc: no room for a factory");
-    factories[0] = new pitc::Factory();
+    factories[0] = new pitc::Factory(host);
     *count = 1;
   });
 }

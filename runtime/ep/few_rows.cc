@@ -33,17 +33,21 @@ inline void Transpose(Four* rows) { _MM_TRANSPOSE4_PS(rows[0], rows[1], rows[2],
 namespace v4 {
 #define PITC_TARGET PITC_V4
 #define PITC_LANES 16
+#define PITC_MULTIPLY_ADD(x, y, z) _mm512_fmadd_ps(x, y, z)
 #include "few_rows_tiles.h"
 #undef PITC_TARGET
 #undef PITC_LANES
+#undef PITC_MULTIPLY_ADD
 }  // namespace v4
 
 namespace v3 {
 #define PITC_TARGET PITC_V3
 #define PITC_LANES 8
+#define PITC_MULTIPLY_ADD(x, y, z) _mm256_fmadd_ps(x, y, z)
 #include "few_rows_tiles.h"
 #undef PITC_TARGET
 #undef PITC_LANES
+#undef PITC_MULTIPLY_ADD
 }  // namespace v3
 
 #else
@@ -65,6 +69,7 @@ inline void Transpose(Four* rows) {
 namespace baseline {
 #define PITC_TARGET
 #define PITC_LANES 4
+#define PITC_MULTIPLY_ADD(x, y, z) ((x) * (y) + (z))
 #include "few_rows_tiles.h"
 }  // namespace baseline
 

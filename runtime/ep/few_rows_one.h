@@ -21,7 +21,7 @@ PITC_TARGET void AddOne(const float* x, const float* s, const float* factor, int
         w *= *reinterpret_cast<const InMemory*>(factor + at);
         if (ask) Ask(factor + at, ahead);
       }
-      sum[i][l] += w * v;
+      sum[i][l] = PITC_MULTIPLY_ADD(v, w, sum[i][l]);
     }
   };
   int64_t j = 0;
@@ -60,8 +60,9 @@ PITC_TARGET void MultiplyRowsByOne(const float* x, const StoredMatrix& a, float*
       }
       for (int64_t l = 0; l < n && rest; ++l) {
         CopyLast(s + l * k, factor, k, rest, s_last);
-        *reinterpret_cast<InMemory*>(to + l * kLanes) +=
-            *reinterpret_cast<const InMemory*>(s_last) * *reinterpret_cast<const InMemory*>(x_last);
+        auto& sum = *reinterpret_cast<InMemory*>(to + l * kLanes);
+        sum = PITC_MULTIPLY_ADD(*reinterpret_cast<const InMemory*>(s_last),
+                                *reinterpret_cast<const InMemory*>(x_last), sum);
       }
     }
     const Four found = SumLanes(lanes);
@@ -83,7 +84,7 @@ PITC_TARGET void AddColumns(const float* x, const float* s, const float* factor,
         w *= *reinterpret_cast<const InMemory*>(factor + at);
         Ask(factor + at, ahead);
       }
-      sum += w * x[j];
+      sum = PITC_MULTIPLY_ADD(w, All(x[j]), sum);
     }
     *reinterpret_cast<InMemory*>(total + i) = sum;
   }
@@ -110,7 +111,9 @@ PITC_TARGET void MultiplyColumnsByOne(const float* x, const StoredMatrix& a, flo
       for (int64_t c = whole; c < n; ++c) {
         for (int64_t j = 0; j < ks; ++j) {
           const int64_t here = j * a.columns + c;
-          total[c] += (factor ? s[here] * factor[here] : s[here]) * x[k + j];
+          const float w = factor ? s[here] * factor[here] : s[here];
+          // As the lanes of a vector do.
+          total[c] = kLanes > 4 ? __builtin_fmaf(w, x[k + j], total[c]) : w * x[k + j] + total[c];
         }
       }
     }

@@ -1,5 +1,6 @@
 // The inner loops of few_rows.cc. Included once per level of vectors, each time in a namespace of
-// its own, with PITC_TARGET, what functions are compiled for, and PITC_LANES, floats of a vector.
+// its own, with PITC_TARGET, what functions are compiled for, PITC_LANES, floats of a vector, and
+// PITC_MULTIPLY_ADD, x * y + z of vectors, rounded once where the level has an instruction for it.
 
 constexpr int64_t kLanes = PITC_LANES;
 constexpr bool kManyRegisters = kLanes == 16;  // 32 of them, else 16
@@ -11,6 +12,8 @@ using InMemory = float __attribute__((vector_size(4 * PITC_LANES), aligned(4), m
 constexpr int kDotRows = kManyRegisters ? 6 : 4, kDots = kManyRegisters ? 4 : 3;
 constexpr int kTileRows = 6, kTileVectors = kManyRegisters ? 4 : 2;
 constexpr int64_t kTileColumns = kTileVectors * kLanes;
+
+PITC_TARGET inline Vector All(float x) { return x - Vector{}; }
 
 // The sums of the lanes of four vectors.
 PITC_TARGET inline Four SumLanes(const float* lanes) {
@@ -43,15 +46,17 @@ PITC_TARGET void AddDots(const float* const* s, const float* x, int64_t x_step, 
     for (int i = 0; i < kDotRows; ++i) {
       Vector w = *reinterpret_cast<const InMemory*>(s[i] + k);
       PITC_KEEP(w);
-      for (int r = 0; r < kRows; ++r) sum[i][r] += w * v[r];
+      for (int r = 0; r < kRows; ++r) sum[i][r] = PITC_MULTIPLY_ADD(w, v[r], sum[i][r]);
     }
   }
   if (x_last) {
     for (int i = 0; i < kDotRows; ++i) {
       Vector w = *reinterpret_cast<const InMemory*>(last + i * kLanes);
       PITC_KEEP(w);
-      for (int r = 0; r < kRows; ++r)
-        sum[i][r] += w * *reinterpret_cast<const InMemory*>(x_last + r * kLanes);
+      for (int r = 0; r < kRows; ++r) {
+        const Vector v = *reinterpret_cast<const InMemory*>(x_last + r * kLanes);
+        sum[i][r] = PITC_MULTIPLY_ADD(w, v, sum[i][r]);
+      }
     }
   }
   float lanes[kFound * kLanes], found[kFound];
@@ -150,8 +155,8 @@ PITC_TARGET void AddTile(const float* x, int64_t x_step, const TileSource& from,
   }
   const auto add = [&](int64_t k, const Vector* w) PITC_TARGET {
     for (int r = 0; r < kRows; ++r) {
-      const float y = x[r * x_step + k];
-      for (int v = 0; v < kVectors; ++v) sum[r][v] += w[v] * y;
+      const Vector y = All(x[r * x_step + k]);
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = PITC_MULTIPLY_ADD(w[v], y, sum[r][v]);
     }
   };
   if (from.ahead) {

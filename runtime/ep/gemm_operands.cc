@@ -30,7 +30,7 @@ Panels ReadPanels(const RunContext& run, int* next, const char* role, const Gath
   const int64_t panels = b.shape.dims[0], width = b.shape.dims[2];
   Expect(width > 0 && b.shape.dims[1] == plan.k && panels == (plan.n + width - 1) / width, b,
          "as [ceil(", plan.n, " / NR), ", plan.k, ", NR]");
-  Product({panels, plan.k, width}, role);
+  Product({panels, plan.k, width}, role, kMostElements);  // kernels index it in int64
 
   const float* const bias = ReadBias(run, next, plan, panels * width, scratch);
   return {b.Floats(), panels, plan.k, width, bias};
@@ -53,7 +53,7 @@ void GemmOperands::ReadRows(int* next) {
   Shape domain;  // that rows are numbered in
   if (last_.gather || last_.scatter) {
     const Tensor list = run_.Int32Input((*next)++, "rows", {-1});
-    rows = list.Int32s();
+    rows = CopyOf(list.Int32s(), list.shape.dims[0], scratch_);
     domain = run_.MaskInput((*next)++, "live").shape;
     if (last_.gather) {
       CheckDomain(domain);

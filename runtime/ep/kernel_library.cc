@@ -11,9 +11,11 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "arena.h"
 #include "failure.h"
@@ -25,10 +27,14 @@ constexpr size_t kLongestReason = 400;  // of a kernel's own error text
 
 // ---- what a library may ask of its host
 
+// Why this thread's kernel got no workspace: it only knows that there is none.
+thread_local std::exception_ptr no_workspace;
+
 void* AllocWorkspace(int, int, uint64_t bytes, int, int) {
   try {
     return Arena::Local().Take(bytes);
   } catch (...) {  // called from C: null is the kernel's error
+    no_workspace = std::current_exception();
     return nullptr;
   }
 }
@@ -155,6 +161,8 @@ KernelLibrary::KernelLibrary(const std::string& path)
   fill("__TVMBackendAllocWorkspace", tvm::AllocWorkspace{AllocWorkspace});
   fill("__TVMBackendFreeWorkspace", tvm::FreeWorkspace{FreeWorkspace});
   fill("__TVMBackendParallelLaunch", tvm::ParallelLaunch{LaunchInOrder});
+  const auto* identity = static_cast<const char*>(dlsym(handle_, "pitc_kernel_identity"));
+  if (identity) identity_.assign(identity, strnlen(identity, kLongestReason));
   last_error_ = reinterpret_cast<const char* (*)()>(dlsym(handle_, "pitc_kernel_last_error"));
 }
 
@@ -234,6 +242,7 @@ void KernelCall::Run(const Kernel& kernel) {
   Arena::Scope scope;  // also frees what a refusing kernel leaves behind
   tvm::Any result{};
   if (kernel.function(nullptr, args_, arg_count_, &result) != 0) {
+    if (no_workspace) std::rethrow_exception(std::exchange(no_workspace, nullptr));
     Fail("kernel '", kernel.symbol,
          "' refused its arguments: ", Quoted(kernel.library->LastError(), kLongestReason));
   }

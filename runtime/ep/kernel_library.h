@@ -24,6 +24,9 @@ class KernelLibrary {
   // The kernel `symbol`, or null.
   tvm::Function Find(const std::string& symbol) const;
 
+  // Which build of the kernels it is, as the plans made with it say; "" where it does not tell.
+  const std::string& Identity() const { return identity_; }
+
   // Why the last call on this thread failed, in the library's own words.
   std::string LastError() const;
 
@@ -32,6 +35,7 @@ class KernelLibrary {
 
   void* handle_;
   const char* (*last_error_)() = nullptr;
+  std::string identity_;
 };
 
 // A kernel, and what keeps it loaded.

@@ -1,26 +1,34 @@
 #include "mask.h"
 
+#include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "cpu_targets.h"
 
 namespace pitc {
 namespace {
 
-int64_t CountScalar(const uint8_t* live, int64_t n) {
+int64_t ReadScalar(const uint8_t* live, int64_t n, uint64_t* bits) {
   int64_t count = 0;
-  for (int64_t i = 0; i < n; ++i) count += live[i] != 0;
+  for (int64_t i = 0; i < n; i += 64) {
+    uint64_t word = 0;
+    for (int64_t j = 0; j < std::min<int64_t>(64, n - i); ++j)
+      word |= static_cast<uint64_t>(live[i + j] != 0) << j;
+    *bits++ = word;
+    count += __builtin_popcountll(word);
+  }
   return count;
 }
 
-// Branch-free except at the end: every step writes, only the length depends on the data.
-void FillScalar(const uint8_t* live, int64_t begin, int64_t n, int32_t first_row, int64_t at,
-                int64_t count, int32_t* rows, int32_t* positions) {
-  for (int64_t i = begin; i < n && at < count; ++i) {
-    rows[at] = first_row + static_cast<int32_t>(i);
-    positions[at] = static_cast<int32_t>(i);
-    at += live[i] != 0;
+// From word `begin` on, and entry `at`.
+void FillScalar(const uint64_t* bits, int64_t begin, int64_t n, int32_t first_row, int64_t at,
+                int32_t* rows, int32_t* positions) {
+  for (int64_t i = begin * 64; i < n; i += 64) {
+    for (uint64_t word = bits[i / 64]; word; word &= word - 1, ++at) {
+      const auto position = static_cast<int32_t>(i + __builtin_ctzll(word));
+      rows[at] = first_row + position;
+      positions[at] = position;
+    }
   }
 }
 
@@ -44,29 +52,34 @@ PITC_V3 inline uint32_t LiveBits32(const uint8_t* live) {
   return ~static_cast<uint32_t>(_mm256_movemask_epi8(dead));
 }
 
-PITC_V3 int64_t CountV3(const uint8_t* live, int64_t n) {
+PITC_V3 int64_t ReadV3(const uint8_t* live, int64_t n, uint64_t* bits) {
   int64_t count = 0, i = 0;
-  for (; i + 32 <= n; i += 32) count += __builtin_popcount(LiveBits32(live + i));
-  return count + CountScalar(live + i, n - i);
+  for (; i + 64 <= n; i += 64) {
+    const uint64_t low = LiveBits32(live + i), high = LiveBits32(live + i + 32);
+    *bits++ = low | high << 32;
+    count += _mm_popcnt_u64(low | high << 32);
+  }
+  return count + ReadScalar(live + i, n - i, bits);
 }
 
-PITC_V3 void FillV3(const uint8_t* live, int64_t n, int32_t first_row, int64_t count, int32_t* rows,
-                    int32_t* positions) {
+PITC_V3 void FillV3(const uint64_t* bits, int64_t n, int32_t first_row, int64_t count,
+                    int32_t* rows, int32_t* positions) {
   int64_t at = 0, i = 0;
   const __m256i first = _mm256_set1_epi32(first_row);
   // A step stores 8 entries, whatever it keeps: it must not pass the end of the list.
-  for (; i + 32 <= n && at + 32 <= count; i += 32) {
-    for (uint32_t bits = LiveBits32(live + i), base = 0; bits; bits >>= 8, base += 8) {
-      uint32_t group = bits & 0xff;
+  for (; i < n && at + 64 <= count; i += 64) {
+    uint32_t base = static_cast<uint32_t>(i);
+    for (uint64_t word = bits[i / 64]; word; word >>= 8, base += 8) {
+      const auto group = static_cast<uint32_t>(word & 0xff);
       __m128i set = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(kSetBits[group].data()));
-      __m256i where = _mm256_set1_epi32(static_cast<int32_t>(i + base));
+      __m256i where = _mm256_set1_epi32(static_cast<int32_t>(base));
       where = _mm256_add_epi32(where, _mm256_cvtepu8_epi32(set));
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(positions + at), where);
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(rows + at), _mm256_add_epi32(where, first));
       at += __builtin_popcount(group);
     }
   }
-  FillScalar(live, i, n, first_row, at, count, rows, positions);
+  FillScalar(bits, i / 64, n, first_row, at, rows, positions);
 }
 
 PITC_V4 inline uint64_t LiveBits64(const uint8_t* live, int64_t n) {
@@ -75,21 +88,24 @@ PITC_V4 inline uint64_t LiveBits64(const uint8_t* live, int64_t n) {
   return _mm512_test_epi8_mask(bytes, bytes);
 }
 
-PITC_V4 int64_t CountV4(const uint8_t* live, int64_t n) {
+PITC_V4 int64_t ReadV4(const uint8_t* live, int64_t n, uint64_t* bits) {
   int64_t count = 0;
-  for (int64_t i = 0; i < n; i += 64) count += __builtin_popcountll(LiveBits64(live + i, n - i));
+  for (int64_t i = 0; i < n; i += 64) {
+    *bits = LiveBits64(live + i, n - i);
+    count += _mm_popcnt_u64(*bits++);
+  }
   return count;
 }
 
-PITC_V4 void FillV4(const uint8_t* live, int64_t n, int32_t first_row, int32_t* rows,
+PITC_V4 void FillV4(const uint64_t* bits, int64_t n, int32_t first_row, int32_t* rows,
                     int32_t* positions) {
   const __m512i iota = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   const __m512i first = _mm512_set1_epi32(first_row);
   int64_t at = 0;
   for (int64_t i = 0; i < n; i += 64) {
-    uint64_t bits = LiveBits64(live + i, n - i);
-    for (int32_t base = static_cast<int32_t>(i); bits; bits >>= 16, base += 16) {
-      auto group = static_cast<__mmask16>(bits);
+    uint64_t word = bits[i / 64];
+    for (int32_t base = static_cast<int32_t>(i); word; word >>= 16, base += 16) {
+      auto group = static_cast<__mmask16>(word);
       int kept = __builtin_popcount(group);
       // Compress in a register, then store the kept part: a compressing store is slow on some
       // processors.
@@ -107,23 +123,24 @@ PITC_V4 void FillV4(const uint8_t* live, int64_t n, int32_t first_row, int32_t* 
 
 }  // namespace
 
-int64_t CountLive(CpuLevel level, const uint8_t* live, int64_t n) {
+int64_t ReadMask(CpuLevel level, const uint8_t* live, int64_t n, uint64_t* bits) {
 #if defined(__x86_64__)
-  if (level == CpuLevel::kV4) return CountV4(live, n);
-  if (level == CpuLevel::kV3) return CountV3(live, n);
+  if (level == CpuLevel::kV4) return ReadV4(live, n, bits);
+  if (level == CpuLevel::kV3) return ReadV3(live, n, bits);
 #endif
   static_cast<void>(level);
-  return CountScalar(live, n);
+  return ReadScalar(live, n, bits);
 }
 
-void FillLive(CpuLevel level, const uint8_t* live, int64_t n, int32_t first_row, int64_t count,
+void FillLive(CpuLevel level, const uint64_t* bits, int64_t n, int32_t first_row, int64_t count,
               int32_t* rows, int32_t* positions) {
 #if defined(__x86_64__)
-  if (level == CpuLevel::kV4) return FillV4(live, n, first_row, rows, positions);
-  if (level == CpuLevel::kV3) return FillV3(live, n, first_row, count, rows, positions);
+  if (level == CpuLevel::kV4) return FillV4(bits, n, first_row, rows, positions);
+  if (level == CpuLevel::kV3) return FillV3(bits, n, first_row, count, rows, positions);
 #endif
   static_cast<void>(level);
-  FillScalar(live, 0, n, first_row, 0, count, rows, positions);
+  static_cast<void>(count);
+  FillScalar(bits, 0, n, first_row, 0, rows, positions);
 }
 
 }  // namespace pitc

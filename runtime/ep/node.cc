@@ -6,12 +6,15 @@ std::string NodeLabel(const std::string& name, const std::string& op) {
   return "pitc: node " + Quoted(name) + " (" + op + "): ";
 }
 
-Node::Node(std::string label, std::unique_ptr<Operation> operation, RunContext::Places places,
-           uint32_t version)
+Node::Node(const Host& host, std::string label, std::unique_ptr<Operation> operation,
+           RunContext::Places places, Denormals denormals, uint32_t version)
     : OrtNodeComputeInfo{},
+      host_(host),
       label_(std::move(label)),
+      no_memory_(label_ + "out of memory"),
       operation_(std::move(operation)),
-      places_(std::move(places)) {
+      places_(std::move(places)),
+      denormals_(denormals) {
   ort_version_supported = version;
   CreateState = [](OrtNodeComputeInfo* self, OrtNodeComputeContext*, void** state) -> OrtStatus* {
     *state = self;
@@ -20,13 +23,16 @@ Node::Node(std::string label, std::unique_ptr<Operation> operation, RunContext::
   ReleaseState = [](OrtNodeComputeInfo*, void*) {};
   Compute = [](OrtNodeComputeInfo* self, void*, OrtKernelContext* context) -> OrtStatus* {
     const Node* node = static_cast<const Node*>(self);
-    return Guard(ORT_INVALID_ARGUMENT, [&] {
+    const auto compute = [&] {
       try {
-        node->operation_->Run(RunContext(context, node->places_));
+        const RunContext run(node->host_, context, node->places_, node->denormals_);
+        const RunContext::OnThread here(run);
+        node->operation_->Run(run);
       } catch (const Failure& failure) {
         Fail(node->label_, failure.what());
       }
-    });
+    };
+    return Guard(node->host_, ORT_INVALID_ARGUMENT, compute, node->no_memory_.c_str());
   };
 }
 

@@ -10,13 +10,16 @@ namespace pitc {
 
 class Node : public OrtNodeComputeInfo {
  public:
-  Node(std::string label, std::unique_ptr<Operation> operation, RunContext::Places places,
-       uint32_t version);
+  Node(const Host& host, std::string label, std::unique_ptr<Operation> operation,
+       RunContext::Places places, Denormals denormals, uint32_t version);
 
  private:
-  const std::string label_;  // `pitc: node 'NAME' (OP): `
+  const Host host_;
+  const std::string label_;      // `pitc: node 'NAME' (OP): `
+  const std::string no_memory_;  // what is said where there is none
   const std::unique_ptr<Operation> operation_;
   const RunContext::Places places_;
+  const Denormals denormals_;
 };
 
 // How messages about a node begin.

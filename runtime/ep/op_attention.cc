@@ -52,11 +52,12 @@ class Attention final : public Operation {
     const Tensor q_list = run.Int32Input(3, "q_offsets", {-1});
     const int64_t sequences = q_list.shape.dims[0] - 1;
     Expect(sequences >= 0, q_list, "of one element or more");
-    const int32_t* q_offsets = q_list.Int32s();
-    const int32_t* k_offsets = run.Int32Input(4, "k_offsets", {sequences + 1}).Int32s();
+    const int32_t* q_offsets = CopyOf(q_list.Int32s(), sequences + 1, scratch);
+    const Tensor k_list = run.Int32Input(4, "k_offsets", {sequences + 1});
+    const int32_t* k_offsets = CopyOf(k_list.Int32s(), sequences + 1, scratch);
     CheckOffsets(q_offsets, sequences, q.rows, "q_offsets");
     CheckOffsets(k_offsets, sequences, k.rows, "k_offsets");
-    const Bias bias = plan_.bias ? ReadBias(run, sequences, q.rows, k.rows) : Bias{};
+    const Bias bias = plan_.bias ? ReadBias(run, sequences, q.rows, k.rows, scratch) : Bias{};
     Product({q.rows, plan_.heads, plan_.dv}, "the output");
     auto* out =
         static_cast<float*>(run.Output(0, {q.rows, plan_.heads, plan_.dv}, sizeof(float), scratch));
@@ -96,7 +97,8 @@ class Attention final : public Operation {
   }
 
  private:
-  Bias ReadBias(const RunContext& run, int64_t sequences, int64_t queries, int64_t keys) const {
+  Bias ReadBias(const RunContext& run, int64_t sequences, int64_t queries, int64_t keys,
+                Arena::Scope& scratch) const {
     const Tensor t = run.FloatInput(5, "bias", 4, 4);
     const int64_t* dims = t.shape.dims;
     Expect((dims[0] == 1 || dims[0] == sequences) && (dims[1] == 1 || dims[1] == plan_.heads), t,
@@ -108,17 +110,18 @@ class Attention final : public Operation {
     bias.query = dims[2] == 1 ? 0 : dims[3];
     bias.head = dims[1] == 1 ? 0 : dims[2] * dims[3];
     bias.sequence = dims[0] == 1 ? 0 : dims[1] * dims[2] * dims[3];
-    bias.query_positions = ReadPositions(run, 6, "q_coords", queries, dims[2]);
-    bias.key_positions = ReadPositions(run, 7, "k_coords", keys, dims[3]);
+    bias.query_positions = ReadPositions(run, 6, "q_coords", queries, dims[2], scratch);
+    bias.key_positions = ReadPositions(run, 7, "k_coords", keys, dims[3], scratch);
     return bias;
   }
 
   // The last coordinate; an extent of 1 takes any.
   static const int32_t* ReadPositions(const RunContext& run, int index, const char* role, int64_t t,
-                                      int64_t extent) {
+                                      int64_t extent, Arena::Scope& scratch) {
     const Tensor coords = run.Int32Input(index, role, {-1, t});
     Expect(coords.shape.dims[0] >= 1, coords, "of one coordinate or more");
-    const int32_t* positions = coords.Int32s() + (coords.shape.dims[0] - 1) * t;
+    const int32_t* last = coords.Int32s() + (coords.shape.dims[0] - 1) * t;
+    const int32_t* positions = CopyOf(last, t, scratch);
     if (extent != 1) CheckBelow(positions, t, extent, role);
     return positions;
   }

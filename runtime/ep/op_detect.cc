@@ -30,23 +30,28 @@ class Detect final : public Operation {
     const Blocks blocks =
         EvenBlocks(sequences, std::max<int64_t>(1, kBlockPoints / std::max<int64_t>(length, 1)), 1);
 
-    auto* offsets = static_cast<int32_t*>(run.Output(2, {sequences + 1}, sizeof(int32_t), scratch));
-    offsets[0] = 0;
+    // Outputs are only written: like the mask, they may lie in memory that the host writes as well.
+    const int64_t words = (length + 63) / 64;
+    auto* bits = scratch.Array<uint64_t>(sequences * words);
+    auto* starts = scratch.Array<int32_t>(sequences + 1);
+    starts[0] = 0;
     run.Each(blocks.Count(), parallel, [&](int64_t block) {
       for (int64_t s = blocks.Begin(block); s < blocks.End(block); ++s) {
-        offsets[s + 1] = static_cast<int32_t>(CountLive(level_, live.Bytes() + s * length, length));
+        const uint8_t* const sequence = live.Bytes() + s * length;
+        starts[s + 1] = static_cast<int32_t>(ReadMask(level_, sequence, length, bits + s * words));
       }
     });
-    for (int64_t s = 0; s < sequences; ++s) offsets[s + 1] += offsets[s];
-
-    const int64_t t = offsets[sequences];
+    for (int64_t s = 0; s < sequences; ++s) starts[s + 1] += starts[s];
+    const int64_t t = starts[sequences];
+    void* const offsets = run.Output(2, {sequences + 1}, sizeof(int32_t), scratch);
+    std::copy_n(starts, sequences + 1, static_cast<int32_t*>(offsets));
     auto* rows = static_cast<int32_t*>(run.Output(0, {t}, sizeof(int32_t), scratch));
     auto* coords = static_cast<int32_t*>(run.Output(1, {rank_, t}, sizeof(int32_t), scratch));
     if (t == 0) return;
     run.Each(blocks.Count(), parallel, [&](int64_t block) {
       for (int64_t s = blocks.Begin(block); s < blocks.End(block); ++s) {
-        const int64_t at = offsets[s], count = offsets[s + 1] - at;
-        FillLive(level_, live.Bytes() + s * length, length, static_cast<int32_t>(s * length), count,
+        const int64_t at = starts[s], count = starts[s + 1] - at;
+        FillLive(level_, bits + s * words, length, static_cast<int32_t>(s * length), count,
                  rows + at, coords + (rank_ - 1) * t + at);
         int64_t rest = s;  // the sequence's own coordinates, last first
         for (int c = rank_ - 2; c >= 0; --c) {

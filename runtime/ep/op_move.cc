@@ -18,12 +18,12 @@ struct Points {
   int64_t t;
   int coordinates;
   const int32_t* rows;
-  const int32_t* coords;
+  const int32_t* coords;  // null where the plan names none
   Shape domain;
 };
 
 // The inputs after the tensor that is moved. `least` coordinates are named by the plan.
-Points ReadPoints(const RunContext& run, int least) {
+Points ReadPoints(const RunContext& run, int least, Arena::Scope& scratch) {
   const Tensor rows = run.Int32Input(1, "rows", {-1});
   const int64_t t = rows.shape.dims[0];
   const Tensor coords = run.Int32Input(2, "coords", {-1, t});
@@ -35,7 +35,8 @@ Points ReadPoints(const RunContext& run, int least) {
     Fail("expected coords of ", live.shape.rank, " coordinates (the rank of live), got ",
          coordinates);
   }
-  return {t, live.shape.rank, rows.Int32s(), coords.Int32s(), live.shape};
+  const int32_t* named = least ? CopyOf(coords.Int32s(), coordinates * t, scratch) : nullptr;
+  return {t, live.shape.rank, CopyOf(rows.Int32s(), t, scratch), named, live.shape};
 }
 
 // Throws unless every index lies in its dimension.
@@ -113,7 +114,7 @@ class Pack final : public Move {
     const int bytes = ElementBytes(x.type);
     Expect(bytes != 0, x, "with elements of 1, 2, 4 or 8 bytes");
     Expect(x.shape.rank == static_cast<int>(plan_.dims.size()), x, "of rank ", plan_.dims.size());
-    const Points points = ReadPoints(run, coordinates_);
+    const Points points = ReadPoints(run, coordinates_, scratch);
     CheckExtents(x, points.domain);
     const Layout layout = MakeLayout(plan_.dims, x.shape, points.coordinates);
     CheckIndices(layout, points);
@@ -164,7 +165,7 @@ class Unpack final : public Move {
     const Tensor packed = run.Input(0, "packed");
     const int bytes = ElementBytes(packed.type);
     Expect(bytes != 0, packed, "with elements of 1, 2, 4 or 8 bytes");
-    const Points points = ReadPoints(run, coordinates_);
+    const Points points = ReadPoints(run, coordinates_, scratch);
     const Shape shape = UnpackedShape(packed, points.domain, points.t);
     const Layout layout = MakeLayout(plan_.dims, shape, points.coordinates);
     const bool linear = UsesRows(layout);

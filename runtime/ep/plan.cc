@@ -12,7 +12,8 @@
 namespace pitc {
 namespace {
 
-constexpr std::string_view kHeader = "pitc-plan 1";
+using namespace std::string_view_literals;
+
 constexpr size_t kLongestPlan = 1 << 16;
 constexpr size_t kLongestName = 200;
 constexpr size_t kMostDims = 12;
@@ -36,7 +37,10 @@ class Fields {
       Fail("plan: expected at most ", kLongestPlan, " bytes, got ", text.size());
     if (!text.empty() && text.back() == '\n') text.remove_suffix(1);
     std::string_view first = NextLine(&text);
-    if (first != kHeader) Fail("plan: expected the line '", kHeader, "', got ", Quoted(first));
+    if (first != kPlanFormat) {
+      Fail("plan: expected the line '", kPlanFormat, "', got ", Quoted(first),
+           "; compile the model again for this version of pitc");
+    }
     while (!text.empty()) {
       std::string_view line = NextLine(&text);
       size_t equals = line.find('=');
@@ -114,6 +118,21 @@ class Fields {
     bool good = !text.empty() && text.size() <= kLongestName && text[0] != '.';
     for (char c : text) good = good && (IsLetterOrDigit(c) || c == '_' || c == '-' || c == '.');
     if (!good) Fail("plan: expected ", key, " as a bare file name, got ", Quoted(text));
+    return std::string(text);
+  }
+
+  // The identity of a kernel library: `ABI/..`, letters, digits and ".+-_/".
+  std::string Identity(std::string_view key) {
+    std::string_view text = Raw(key);
+    bool good = text.size() <= kLongestName;
+    for (char c : text) good = good && (IsLetterOrDigit(c) || ".+-_/"sv.find(c) != text.npos);
+    const size_t slash = text.find('/');
+    int64_t abi = 0;
+    good = good && slash != text.npos && ReadInt(text.substr(0, slash), 0, kKernelAbi, &abi);
+    if (!good || abi != kKernelAbi) {
+      Fail("plan: expected ", key, " as ", kKernelAbi, "/.., got ", Quoted(text),
+           "; compile the model again for this version of pitc");
+    }
     return std::string(text);
   }
 
@@ -421,6 +440,7 @@ Plan ParsePlan(std::string_view text) {
       Fail("plan: expected kernel=", symbols[0], " for these fields, got ", Quoted(kernel));
     }
     plan.library = in.FileName("library");
+    plan.identity = in.Identity("identity");
   }
   in.ExpectNoOthers(plan.op);
   return plan;

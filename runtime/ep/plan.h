@@ -11,6 +11,9 @@
 
 namespace pitc {
 
+constexpr const char* kPlanFormat = "pitc-plan 2";  // a plan's first line
+constexpr int64_t kKernelAbi = 1;                   // as `pitc/ir/kernel.py`
+
 // What one dimension of an unpacked tensor is.
 struct DimUse {
   enum Kind { kCoordinate, kLinear, kOne, kRest };
@@ -81,8 +84,9 @@ struct ChooseChannelsPlan {
 
 struct Plan {
   std::string op;
-  std::string kernel;   // base symbol, without CPU level; empty where there is none
-  std::string library;  // bare file name in the model's folder; empty where there is none
+  std::string kernel;    // base symbol, without CPU level; empty where there is none
+  std::string library;   // bare file name in the model's folder; empty where there is none
+  std::string identity;  // of that library
   std::variant<DetectPlan, MovePlan, GatherGemmPlan, ContractPlan, FfnPlan, ContractRightPlan,
                AttentionPlan, ChooseChannelsPlan>
       body;

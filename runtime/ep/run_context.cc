@@ -21,9 +21,10 @@ Tensor RunContext::Input(int index, const char* role) const {
   }
   const OrtValue* value = nullptr;
   const int place = places_.inputs[at];
-  if (place >= 0) Check(ort->KernelContext_GetInput(context_, static_cast<size_t>(place), &value));
+  if (place >= 0)
+    Check(host_, host_.api->KernelContext_GetInput(context_, static_cast<size_t>(place), &value));
   if (!value) Fail("expected input ", role, ", got none");
-  return ReadTensor(value, role);
+  return ReadTensor(host_, value, role);
 }
 
 Tensor RunContext::FloatInput(int index, const char* role, int least_rank, int most_rank) const {
@@ -64,11 +65,17 @@ void* RunContext::Output(int index, const Shape& shape, int element_bytes,
   if (place < 0) return scratch.Array<char>(shape.Elements() * element_bytes);
   OrtValue* value = nullptr;
   void* memory = nullptr;
-  Check(ort->KernelContext_GetOutput(context_, static_cast<size_t>(place), shape.dims,
-                                     static_cast<size_t>(shape.rank), &value));
+  Check(host_, host_.api->KernelContext_GetOutput(context_, static_cast<size_t>(place), shape.dims,
+                                                  static_cast<size_t>(shape.rank), &value));
   if (!value) return scratch.Array<char>(shape.Elements() * element_bytes);
-  Check(ort->GetTensorMutableData(value, &memory));
+  Check(host_, host_.api->GetTensorMutableData(value, &memory));
   return memory;
+}
+
+const int32_t* CopyOf(const int32_t* list, int64_t n, Arena::Scope& scratch) {
+  auto* copy = scratch.Array<int32_t>(n);
+  std::copy_n(list, n, copy);
+  return copy;
 }
 
 void ZeroAll(const RunContext& run, void* memory, int64_t bytes) {

@@ -4,14 +4,16 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <initializer_list>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <vector>
 
 #include "arena.h"
 #include "constants.h"
+#include "float_mode.h"
+#include "run_memory.h"
 #include "tensor.h"
 
 namespace pitc {
@@ -25,8 +27,22 @@ class RunContext {
     std::vector<std::shared_ptr<const Constant>> constants;  // of each input; null: none
   };
 
-  RunContext(OrtKernelContext* context, const Places& places)
-      : context_(context), places_(places) {}
+  RunContext(const Host& host, OrtKernelContext* context, const Places& places, Denormals denormals)
+      : host_(host),
+        context_(context),
+        places_(places),
+        denormals_(denormals),
+        memory_(host, context) {}
+
+  // What a thread needs while it works for this run: how it rounds, and where memory comes from.
+  class OnThread {
+   public:
+    explicit OnThread(const RunContext& run) : mode_(run.denormals_), borrowing_(run.memory_) {}
+
+   private:
+    const FloatMode mode_;
+    const Arena::Borrowing borrowing_;
+  };
 
   Tensor Input(int index, const char* role) const;
   // The same, and its type and rank are as told.
@@ -39,8 +55,8 @@ class RunContext {
   // Memory of the output; of `scratch` when nobody reads it. `bytes` is its size.
   void* Output(int index, const Shape& shape, int element_bytes, Arena::Scope& scratch) const;
 
-  // task(0), .., task(count - 1): in order on this thread, or on ONNX Runtime's pool. A failure in
-  // any comes out here; the one with the lowest number if there are several.
+  // task(0), .., task(count - 1): in order on this thread, or on ONNX Runtime's pool. What any
+  // throws comes out here; of the one with the lowest number if there are several.
   template <class Task>
   void Each(int64_t count, bool parallel, const Task& task) const {
     if (!parallel || count <= 1) {
@@ -48,34 +64,44 @@ class RunContext {
       return;
     }
     struct Job {
+      const RunContext& run;
       const Task& task;
       std::atomic<bool> failed{false};
       std::mutex mutex;
       size_t first = SIZE_MAX;
-      std::string text;
-    } job{task, {}, {}, SIZE_MAX, {}};
+      std::exception_ptr thrown;
+    } job{*this, task, {}, {}, SIZE_MAX, {}};
     auto run = [](void* data, size_t i) noexcept {
       auto* j = static_cast<Job*>(data);
       if (j->failed.load(std::memory_order_relaxed)) return;
+      const OnThread here(j->run);
       try {
         j->task(static_cast<int64_t>(i));
-      } catch (const std::exception& e) {
+      } catch (...) {
         std::lock_guard<std::mutex> lock(j->mutex);
         if (i < j->first) {
           j->first = i;
-          j->text = e.what();
+          j->thrown = std::current_exception();
         }
         j->failed = true;
       }
     };
-    Check(ort->KernelContext_ParallelFor(context_, run, static_cast<size_t>(count), 0, &job));
-    if (job.failed) throw Failure(job.text);
+    const auto tasks = static_cast<size_t>(count);
+    Check(host_, host_.api->KernelContext_ParallelFor(context_, run, tasks, 0, &job));
+    if (job.thrown) std::rethrow_exception(job.thrown);
   }
 
  private:
+  const Host& host_;
   OrtKernelContext* context_;
   const Places& places_;
+  const Denormals denormals_;
+  mutable RunMemory memory_;  // it guards itself
 };
+
+// A list of numbers as it is now. Its own memory may be the host's, who may write there at any
+// time: what is checked must be what is used.
+const int32_t* CopyOf(const int32_t* list, int64_t n, Arena::Scope& scratch);
 
 // Sets the bytes of `memory` to 0, in parallel when there are many.
 void ZeroAll(const RunContext& run, void* memory, int64_t bytes);

@@ -4,11 +4,6 @@
 #include "index.h"
 
 namespace pitc {
-namespace {
-
-constexpr int64_t kMostElements = int64_t{1} << 40;
-
-}  // namespace
 
 void Shape::Add(int64_t dim) {
   if (rank == kMostDims) Fail("expected at most ", kMostDims, " dimensions, got more");

@@ -42,24 +42,25 @@ std::string Describe(ONNXTensorElementDataType type, const Shape& shape) {
   return name + " " + shape.Text();
 }
 
-Tensor ReadTensor(const OrtValue* value, const char* role) {
+Tensor ReadTensor(const Host& host, const OrtValue* value, const char* role) {
   Tensor tensor{role, ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED, {}, nullptr};
   OrtTensorTypeAndShapeInfo* info = nullptr;
-  Check(ort->GetTensorTypeAndShape(value, &info));
+  Check(host, host.api->GetTensorTypeAndShape(value, &info));
   struct Release {
+    const Host& host;
     OrtTensorTypeAndShapeInfo* info;
-    ~Release() { ort->ReleaseTensorTypeAndShapeInfo(info); }
-  } release{info};
+    ~Release() { host.api->ReleaseTensorTypeAndShapeInfo(info); }
+  } release{host, info};
   size_t rank = 0;
-  Check(ort->GetTensorElementType(info, &tensor.type));
-  Check(ort->GetDimensionsCount(info, &rank));
+  Check(host, host.api->GetTensorElementType(info, &tensor.type));
+  Check(host, host.api->GetDimensionsCount(info, &rank));
   if (rank > Shape::kMostDims) {
     Fail("expected ", role, " of rank <= ", Shape::kMostDims, ", got ", rank);
   }
   tensor.shape.rank = static_cast<int>(rank);
-  Check(ort->GetDimensions(info, tensor.shape.dims, rank));
+  Check(host, host.api->GetDimensions(info, tensor.shape.dims, rank));
   if (tensor.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING)
-    Check(ort->GetTensorData(value, &tensor.data));
+    Check(host, host.api->GetTensorData(value, &tensor.data));
   return tensor;
 }
 

@@ -38,6 +38,6 @@ void Expect(bool good, const Tensor& tensor, const Parts&... expected) {
 }
 
 // Throws Failure for a rank beyond Shape's. Strings have no data.
-Tensor ReadTensor(const OrtValue* value, const char* role);
+Tensor ReadTensor(const Host& host, const OrtValue* value, const char* role);
 
 }  // namespace pitc

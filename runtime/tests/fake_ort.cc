@@ -3,12 +3,18 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <stdexcept>
 #include <thread>
 
 struct OrtStatus {
   std::string text;
+  OrtErrorCode code = ORT_FAIL;
 };
+
+struct OrtMemoryInfo {};
+
+struct OrtAllocator {};
 
 struct OrtTensorTypeAndShapeInfo {
   ONNXTensorElementDataType type;
@@ -21,7 +27,7 @@ struct OrtExternalInitializerInfo {
 };
 
 struct OrtKernelContext {
-  const std::vector<OrtValue>& inputs;
+  std::vector<OrtValue> inputs;
   std::vector<OrtValue> outputs;
 };
 
@@ -70,15 +76,19 @@ namespace pitc::test {
 
 std::atomic<int64_t> alive{0};
 std::atomic<int64_t> failing_call{0};
+std::function<void(std::vector<OrtValue>&)> meanwhile;
+std::atomic<int64_t> lent{0}, most_lent{0}, lendable{-1};
 
 namespace {
+
+constexpr size_t kPieceHeader = 64;  // keeps how large a lent piece is
 
 constexpr size_t kMostBytes = size_t{1} << 28;  // of an output: more is an error, as without memory
 constexpr int kPoolThreads = 2;
 
-OrtStatus* NewStatus(std::string text) {
+OrtStatus* NewStatus(std::string text, OrtErrorCode code = ORT_FAIL) {
   ++alive;
-  return new OrtStatus{std::move(text)};
+  return new OrtStatus{std::move(text), code};
 }
 
 // Null, unless this call is the one that is to fail.
@@ -115,12 +125,13 @@ OrtStatus* GiveInfos(const std::vector<OrtValueInfo>& infos, const OrtValueInfo*
 OrtStatus* GetOutput(OrtKernelContext* context, size_t index, const int64_t* dims, size_t rank,
                      OrtValue** value) {
   if (OrtStatus* status = Injected()) return status;
+  if (meanwhile) meanwhile(context->inputs);
   OrtValue& output = context->outputs.at(index);
   size_t bytes = ElementBytes(output.type);
   for (size_t d = 0; d < rank; ++d) {
     if (dims[d] < 0) return NewStatus("negative extent");
     bytes *= static_cast<size_t>(dims[d]);
-    if (bytes > kMostBytes) return NewStatus("out of memory");
+    if (bytes > kMostBytes) return NewStatus("Failed to allocate memory for requested buffer");
   }
   output.dims.assign(dims, dims + rank);
   output.bytes = std::vector<char>(bytes, '\x55');
@@ -139,6 +150,31 @@ OrtStatus* ParallelFor(const OrtKernelContext*, void (*task)(void*, size_t), siz
   for (int i = 1; i < kPoolThreads; ++i) pool.emplace_back(work);
   work();
   for (std::thread& thread : pool) thread.join();
+  return nullptr;
+}
+
+OrtStatus* Alloc(OrtAllocator*, size_t bytes, void** out) {
+  if (OrtStatus* status = Injected()) return status;
+  if (lendable == 0) return NewStatus("Failed to allocate memory for requested buffer");
+  if (lendable > 0) --lendable;
+  // At no more than the least alignment that is promised.
+  auto* piece = static_cast<char*>(malloc(kPieceHeader + bytes));
+  memcpy(piece, &bytes, sizeof bytes);
+  const int64_t now = lent += static_cast<int64_t>(bytes);
+  for (int64_t most = most_lent; now > most && !most_lent.compare_exchange_weak(most, now);) {
+  }
+  ++alive;
+  *out = piece + kPieceHeader;
+  return nullptr;
+}
+
+OrtStatus* Free(OrtAllocator*, void* memory) {
+  char* const piece = static_cast<char*>(memory) - kPieceHeader;
+  size_t bytes;
+  memcpy(&bytes, piece, sizeof bytes);
+  lent -= static_cast<int64_t>(bytes);
+  --alive;
+  free(piece);
   return nullptr;
 }
 
@@ -167,7 +203,7 @@ const OrtEpApi* EpApi() {
 
 OrtApi MakeApi() {
   OrtApi a{};
-  a.CreateStatus = [](OrtErrorCode, const char* text) { return NewStatus(text); };
+  a.CreateStatus = [](OrtErrorCode code, const char* text) { return NewStatus(text, code); };
   a.GetErrorMessage = [](const OrtStatus* status) { return status->text.c_str(); };
   a.ReleaseStatus = [](OrtStatus* status) {
     --alive;
@@ -266,6 +302,30 @@ OrtApi MakeApi() {
   };
   a.KernelContext_GetOutput = GetOutput;
   a.KernelContext_ParallelFor = ParallelFor;
+  // scratch memory
+  a.CreateCpuMemoryInfo = [](OrtAllocatorType, OrtMemType, OrtMemoryInfo** out) {
+    if (OrtStatus* status = Injected()) return status;
+    ++alive;
+    *out = new OrtMemoryInfo;
+    return static_cast<OrtStatus*>(nullptr);
+  };
+  a.ReleaseMemoryInfo = [](OrtMemoryInfo* info) {
+    --alive;
+    delete info;
+  };
+  a.KernelContext_GetAllocator = [](const OrtKernelContext*, const OrtMemoryInfo*,
+                                    OrtAllocator** out) {
+    if (OrtStatus* status = Injected()) return status;
+    ++alive;
+    *out = new OrtAllocator;
+    return static_cast<OrtStatus*>(nullptr);
+  };
+  a.ReleaseAllocator = [](OrtAllocator* allocator) {
+    --alive;
+    delete allocator;
+  };
+  a.AllocatorAlloc = Alloc;
+  a.AllocatorFree = Free;
   a.GetTensorTypeAndShape = [](const OrtValue* value, OrtTensorTypeAndShapeInfo** out) {
     if (OrtStatus* status = Injected()) return status;
     ++alive;
@@ -301,9 +361,25 @@ const OrtApiBase* Base() {
   return &base;
 }
 
+// Another ONNX Runtime in the same process. Nothing of the first one may come here.
+const OrtApiBase* OtherBase() {
+  static const OrtApi api = [] {
+    OrtApi a = MakeApi();
+    const auto strange = [](auto...) { return NewStatus("from another ONNX Runtime"); };
+    a.HasSessionConfigEntry = strange;
+    a.Graph_GetModelPath = strange;
+    a.Graph_GetNumNodes = strange;
+    a.KernelContext_GetInput = strange;
+    a.GetTensorTypeAndShape = strange;
+    return a;
+  }();
+  static const OrtApiBase base{[](uint32_t) { return &api; }, [] { return "other"; }};
+  return &base;
+}
+
 void Check(OrtStatus* status) {
   if (!status) return;
-  const std::runtime_error error(status->text);
+  const Error error(status->text, status->code);
   --alive;
   delete status;
   throw error;
@@ -317,13 +393,14 @@ std::vector<OrtValueInfo> Named(const char* prefix, int count) {
 
 }  // namespace
 
-Library::Library(const std::string& path) : handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+Library::Library(const std::string& path, bool other)
+    : handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
   if (!handle_) throw std::runtime_error(dlerror());
   const auto create = reinterpret_cast<OrtStatus* (*)(
       const char*, const OrtApiBase*, const OrtLogger*, OrtEpFactory**, size_t, size_t*)>(
       dlsym(handle_, "CreateEpFactories"));
   size_t count = 0;
-  Check(create("pitc", Base(), nullptr, &factory_, 1, &count));
+  Check(create("pitc", other ? OtherBase() : Base(), nullptr, &factory_, 1, &count));
 }
 
 Library::~Library() {

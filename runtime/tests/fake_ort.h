@@ -4,8 +4,10 @@
 
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <variant>
 #include <vector>
@@ -64,10 +66,25 @@ extern std::atomic<int64_t> alive;
 // The call with this number fails, counted from 1 since this was set; 0: none does.
 extern std::atomic<int64_t> failing_call;
 
+// Called with a run's inputs before an output of it is made: what a host may do to memory of its
+// own at any time.
+extern std::function<void(std::vector<OrtValue>&)> meanwhile;
+
+// Scratch memory: bytes that are lent now, the most that were since it was set, and how many pieces
+// are still to be had (below 0: any number).
+extern std::atomic<int64_t> lent, most_lent, lendable;
+
+// A status of the provider's.
+struct Error : std::runtime_error {
+  Error(const std::string& text, OrtErrorCode code_) : std::runtime_error(text), code(code_) {}
+  OrtErrorCode code;
+};
+
 // The provider's library, loaded and with its factory made. Errors are std::runtime_error.
 class Library {
  public:
-  explicit Library(const std::string& path);
+  // `other`: for a second ONNX Runtime, all of whose functions fail.
+  explicit Library(const std::string& path, bool other = false);
   ~Library();
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;

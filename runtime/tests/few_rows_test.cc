@@ -1,5 +1,7 @@
 #include "few_rows.h"
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "micro_tiles_check.h"
@@ -77,6 +79,41 @@ void EveryShape() {
   }
 }
 
+// Of an A stored by columns each sum is one chain of multiply-adds in ascending k, each rounded
+// once: what the kernels over panels compute for more rows, whatever compiler made this.
+void OneChainPerSum() {
+  Random random(71);
+  const auto number = [&] { return static_cast<float>(random.Below(2000001) - 1000000) / 917513; };
+  for (int64_t rows : {1, 2, 3, 5, 40, 48}) {
+    for (int64_t k : {1, 31, 33, 300}) {
+      DetectorCase c = WholeNumbers(random, 1 + random.Below(600), k);
+      c.columns = c.first + c.rows + random.Below(40);
+      c.factor.resize(random.Below(2) ? c.a.size() : 0);
+      std::generate(c.a.begin(), c.a.end(), number);
+      std::generate(c.factor.begin(), c.factor.end(), number);
+      const Reference reference(c);
+      StoredCase stored(c);
+      std::vector<float> x(static_cast<size_t>(rows * k));
+      std::generate(x.begin(), x.end(), number);
+      for (pitc::CpuLevel level : Levels()) {
+        if (level == pitc::CpuLevel::kBaseline) continue;  // has no such instruction
+        std::vector<float> sums(static_cast<size_t>(c.rows * kStep));
+        MultiplyFew(level, x.data(), rows, stored.Matrix(), sums.data(), kStep);
+        int64_t wrong = 0;
+        for (int64_t i = 0; i < c.rows; ++i) {
+          for (int64_t r = 0; r < rows; ++r) {
+            float sum = 0;
+            for (int64_t j = 0; j < k; ++j)
+              sum = std::fma(reference.At(i, j), x[static_cast<size_t>(r * k + j)], sum);
+            wrong += sums[static_cast<size_t>(i * kStep + r)] != sum;
+          }
+        }
+        CHECK(wrong == 0);
+      }
+    }
+  }
+}
+
 // Inf and NaN reach the sums that they belong to, and no other.
 void OddNumbers() {
   Random random(67);
@@ -95,5 +132,7 @@ void OddNumbers() {
 }  // namespace
 
 int main() {
-  return pitc::test::RunTests({{"every shape", EveryShape}, {"odd numbers", OddNumbers}});
+  return pitc::test::RunTests({{"every shape", EveryShape},
+                               {"one chain per sum", OneChainPerSum},
+                               {"odd numbers", OddNumbers}});
 }

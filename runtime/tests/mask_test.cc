@@ -24,14 +24,18 @@ void CheckOne(CpuLevel level, const uint8_t* live, int64_t n, int32_t first_row)
   for (int64_t i = 0; i < n; ++i) {
     if (live[i]) expected.push_back(static_cast<int32_t>(i));
   }
-  const int64_t count = pitc::CountLive(level, live, n);
+  const auto words = static_cast<size_t>(n + 63) / 64;
+  std::vector<uint64_t> bits(words + 1, ~uint64_t{0});
+  const int64_t count = pitc::ReadMask(level, live, n, bits.data());
+  CHECK(bits[words] == ~uint64_t{0});
+  if (n % 64) CHECK(bits[words - 1] >> n % 64 == 0);
   CHECK(count == static_cast<int64_t>(expected.size()));
   constexpr int32_t kGuard = -77;
   std::vector<int32_t> rows(expected.size() + 1, kGuard), positions(expected.size() + 1, kGuard);
   auto* exact = new int32_t[expected.size()];
-  pitc::FillLive(level, live, n, first_row, count, exact, positions.data());
+  pitc::FillLive(level, bits.data(), n, first_row, count, exact, positions.data());
   delete[] exact;
-  pitc::FillLive(level, live, n, first_row, count, rows.data(), positions.data());
+  pitc::FillLive(level, bits.data(), n, first_row, count, rows.data(), positions.data());
   CHECK(rows.back() == kGuard && positions.back() == kGuard);
   for (size_t i = 0; i < expected.size(); ++i) {
     CHECK(positions[i] == expected[i] && rows[i] == expected[i] + first_row);

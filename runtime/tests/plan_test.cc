@@ -14,43 +14,46 @@ namespace {
 
 constexpr const char* kGemm =
     "pitc-plan "
-    "1\nactivation=relu\nbias=1\ngather=1\nk=64\nkernel=gather_gemm_k64_n130_relu\nlibrary=kernels."
-    "so\nn=130\n"
+    "2\nactivation=relu\nbias=1\ngather=1\nk=64\nkernel=gather_gemm_k64_n130_relu\nidentity=1/"
+    "x\nlibrary=kernels.so\nn=130\n"
     "op=gather_gemm\nresidual=0\nscatter=0\n";
 constexpr const char* kAttention =
     "pitc-plan "
-    "1\nbias=0\nd=8\ndv=3\nheads=2\nk_head=2\nkernel=attention_d8_v3\nlibrary=kernels.so\nnan_to_"
+    "2\nbias=0\nd=8\ndv=3\nheads=2\nk_head=2\nkernel=attention_d8_v3\nidentity=1/"
+    "x\nlibrary=kernels.so\nnan_to_"
     "zero=1\n"
     "op=attention\nq_head=0\nscale=-0x1.8p-3\nv_head=4\n";
 constexpr const char* kPack =
-    "pitc-plan 1\ndims=c0,r,c1,0,r\nkernel=pack_b4\nlibrary=k.so\nop=pack\n";
+    "pitc-plan 2\ndims=c0,r,c1,0,r\nkernel=pack_b4\nidentity=1/x\nlibrary=k.so\nop=pack\n";
 // 11 prices and 12 prices.
 const std::string kRising = "0,1,2,3,4,5,6,7,8,9,10";
 const std::string kFalling = "11,10,9,8,7,6,5,4,3,2,1,0";
 const std::string kContract =
-    "pitc-plan 1\nactivation=none\nbias=0\n"
+    "pitc-plan 2\nactivation=none\nbias=0\n"
     "cost_dense_v3=" +
     kRising +
     ",1125899906842624\n"
     "cost_tile8_v3=" +
     kFalling +
     "\n"
-    "gather=0\ninput_relu=1\nk=64\nkernel=gather_gemm_k64_n130_none_res\nlibrary=kernels.so\nn="
+    "gather=0\ninput_relu=1\nk=64\nkernel=gather_gemm_k64_n130_none_res\nidentity=1/"
+    "x\nlibrary=kernels.so\nn="
     "130\n"
     "op=contract\nresidual=1\nscatter=1\n";
-const std::string kFfn = "pitc-plan 1\nactivation=none\nbias=1\ncost_row_v4=" + kFalling +
-                         "\n"
-                         "gather=1\ninner=7\ninner_activation=relu\ninner_bias=1\nk=64\n"
-                         "kernel=gather_gemm_k64_n130_none\nlibrary=kernels.so\nn=130\n"
-                         "op=ffn\nresidual=0\nscatter=0\n";
-const std::string kRight =
-    "pitc-plan 1\nactivation=relu\nbias=1\ncost_row_v4=" + kFalling +
-    "\nfactor=1\nk=64\nkernel=gather_gemm_k64_n130_relu_res\nlibrary=kernels.so\nn=130\n"
-    "op=contract_right\nresidual=1\nstored=kn\n";
+const std::string kFfn =
+    "pitc-plan 2\nactivation=none\nbias=1\ncost_row_v4=" + kFalling +
+    "\n"
+    "gather=1\ninner=7\ninner_activation=relu\ninner_bias=1\nk=64\n"
+    "kernel=gather_gemm_k64_n130_none\nidentity=1/x\nlibrary=kernels.so\nn=130\n"
+    "op=ffn\nresidual=0\nscatter=0\n";
+const std::string kRight = "pitc-plan 2\nactivation=relu\nbias=1\ncost_row_v4=" + kFalling +
+                           "\nfactor=1\nk=64\nkernel=gather_gemm_k64_n130_relu_res\nidentity=1/"
+                           "x\nlibrary=kernels.so\nn=130\n"
+                           "op=contract_right\nresidual=1\nstored=kn\n";
 constexpr const char* kChoose =
-    "pitc-plan 1\nbudget=500\nchannels=3,64,8\nnodes=a%2Cb%0A%C3%A4,/conv-1._~\n"
+    "pitc-plan 2\nbudget=500\nchannels=3,64,8\nnodes=a%2Cb%0A%C3%A4,/conv-1._~\n"
     "op=choose_channels\nplaces=all,8,0\nweights=2,1\n";
-constexpr const char* kDetect = "pitc-plan 1\nop=detect\nrank=2\n";
+constexpr const char* kDetect = "pitc-plan 2\nop=detect\nrank=2\n";
 
 std::string With(const std::string& text, const std::string& old_line,
                  const std::string& new_line) {
@@ -68,7 +71,7 @@ void ReadsEveryOperation() {
   const pitc::Plan gemm = ParsePlan(kGemm);
   const auto& g = std::get<pitc::GatherGemmPlan>(gemm.body);
   CHECK(gemm.op == "gather_gemm" && gemm.kernel == "gather_gemm_k64_n130_relu" &&
-        gemm.library == "kernels.so");
+        gemm.library == "kernels.so" && gemm.identity == "1/x");
   CHECK(g.k == 64 && g.n == 130 && g.bias && g.gather && !g.residual && !g.scatter);
   const auto a = std::get<pitc::AttentionPlan>(ParsePlan(kAttention).body);
   CHECK(a.d == 8 && a.dv == 3 && a.heads == 2 && a.k_head == 2 && a.v_head == 4 && a.nan_to_zero &&
@@ -78,7 +81,8 @@ void ReadsEveryOperation() {
   CHECK(!p.unpack && p.word_bytes == 4 && p.dims.size() == 5 && p.dims[2].coordinate == 1);
   CHECK(p.dims[3].kind == pitc::DimUse::kOne && p.dims[4].kind == pitc::DimUse::kRest);
   const auto u = std::get<pitc::MovePlan>(
-      ParsePlan("pitc-plan 1\ndims=l,r\nkernel=unpack_b1\nlibrary=k\nop=unpack").body);
+      ParsePlan("pitc-plan 2\ndims=l,r\nkernel=unpack_b1\nidentity=1/x\nlibrary=k\nop=unpack")
+          .body);
   CHECK(u.unpack && u.word_bytes == 1 && u.dims[0].kind == pitc::DimUse::kLinear);
   CHECK(std::get<pitc::DetectPlan>(ParsePlan(kDetect).body).rank == 2);
 }
@@ -290,13 +294,14 @@ void RefusesChannels() {
 }
 
 void RefusesOtherText() {
-  CHECK(Contains(Error(""), "expected the line 'pitc-plan 1'"));
-  CHECK(Contains(Error("pitc-plan 2\nop=detect\nrank=2\n"), "got 'pitc-plan 2'"));
-  CHECK(Contains(Error(std::string("pitc-plan 1\nop=detect\nrank=2\n\0", 31)), "key=value"));
-  CHECK(Contains(Error("pitc-plan 1\r\nop=detect\nrank=2\n"), "got 'pitc-plan 1?'"));
-  CHECK(Contains(Error("pitc-plan 1\n\nop=detect\nrank=2\n"), "key=value"));
-  CHECK(Contains(Error("pitc-plan 1\n=x\nop=detect\nrank=2\n"), "key=value"));
-  CHECK(Contains(Error("pitc-plan 1\nop=dance\n"), "'dance'"));
+  CHECK(Contains(Error(""), "expected the line 'pitc-plan 2'"));
+  CHECK(Contains(Error("pitc-plan 1\nop=detect\nrank=2\n"),
+                 "got 'pitc-plan 1'; compile the model again"));
+  CHECK(Contains(Error(std::string("pitc-plan 2\nop=detect\nrank=2\n\0", 31)), "key=value"));
+  CHECK(Contains(Error("pitc-plan 2\r\nop=detect\nrank=2\n"), "got 'pitc-plan 2?'"));
+  CHECK(Contains(Error("pitc-plan 2\n\nop=detect\nrank=2\n"), "key=value"));
+  CHECK(Contains(Error("pitc-plan 2\n=x\nop=detect\nrank=2\n"), "key=value"));
+  CHECK(Contains(Error("pitc-plan 2\nop=dance\n"), "'dance'"));
   CHECK(Contains(Error(std::string(kDetect) + std::string(70000, 'x')), "at most 65536 bytes"));
 }
 
@@ -334,6 +339,13 @@ void RefusesValues() {
     CHECK(Contains(Error(With(kPack, "library=k.so", std::string("library=") + bad)),
                    "bare file name"));
   }
+  for (const char* bad : {"", "1", "x/1", "/1", "0/x", "2/x", "01/x", "1/x y", "1/x\\y"}) {
+    const std::string error = Error(With(kPack, "identity=1/x", std::string("identity=") + bad));
+    CHECK(Contains(error, "expected identity as 1/.., got '") &&
+          Contains(error, "compile the model again"));
+  }
+  CHECK(Error(With(kPack, "identity=1/x", "identity=1/pitc-0.1.0/tvm-0.2+a_b/00ff")).empty());
+  CHECK(Contains(Error(With(kPack, "identity=1/x", "")), "key 'identity' is missing"));
   CHECK(Contains(Error(With(kGemm, "activation=relu", "activation=swish")),
                  "one of none, relu, gelu, gelu_tanh, gelu_quick, silu, got 'swish'"));
   CHECK(Contains(Error(With(kDetect, "rank=2", "rank=9")), "expected rank in 1..8"));

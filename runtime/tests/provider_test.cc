@@ -1,4 +1,5 @@
 // The whole provider in a fake ONNX Runtime: threads, loading and unloading, failing calls.
+#include <immintrin.h>
 #include <malloc.h>
 #include <unistd.h>
 
@@ -208,6 +209,176 @@ void ChoosesChannels() {
                  "expected flags as float32 of rank 1, got int32 [104]"));
 }
 
+// A host writes into its own tensors while a node reads them: what was checked is what is used.
+void HostWritesMeanwhile() {
+  const Library library(PITC_TEST_LIBRARY);
+  for (const PlanCase& c : Cases()) {
+    const auto session = c.Make(library);
+    Random random(23);
+    for (int64_t most : {3, 40, 150}) {
+      const std::vector<OrtValue> inputs = pitc::test::MakeInputs(c.plan, random, most);
+      const std::vector<OrtValue> expected = session->Run(inputs);
+      for (char byte : {'\x01', '\x7f', '\xff'}) {
+        int calls = 0;
+        const struct Quiet {
+          ~Quiet() { pitc::test::meanwhile = nullptr; }
+        } afterwards;
+        pitc::test::meanwhile = [&](std::vector<OrtValue>& now) {
+          ++calls;
+          for (OrtValue& value : now) {
+            const bool lists = value.type == pitc::test::kInt32Type;
+            if (lists || value.type == pitc::test::kBoolType)
+              std::fill(value.bytes.begin(), value.bytes.end(), byte);
+          }
+        };
+        std::vector<OrtValue> found;
+        const std::string error = Thrown([&] { found = session->Run(inputs); });
+        // The first output of a `detect` is made when all of the mask has been read.
+        if (!(found == expected)) printf("%s: other results %s\n", c.name.c_str(), error.c_str());
+        CHECK(calls > 0 && found == expected);
+      }
+    }
+  }
+}
+
+// A second ONNX Runtime in the process registers the library: sessions of the first one stay there.
+void TwoRuntimes() {
+  const Library library(PITC_TEST_LIBRARY);
+  for (const PlanCase& c : Cases()) {
+    Random random(29);
+    const std::vector<OrtValue> inputs = pitc::test::MakeInputs(c.plan, random, 9);
+    const auto before = c.Make(library);
+    const std::vector<OrtValue> expected = before->Run(inputs);
+    const Library other(PITC_TEST_LIBRARY, true);
+    CHECK(before->Run(inputs) == expected);
+    CHECK(c.Make(library)->Run(inputs) == expected);
+    CHECK(Contains(Thrown([&] { c.Make(other); }), "from another ONNX Runtime"));
+  }
+  CHECK(alive == 0);
+}
+
+// What a run says, and with which code; "" where nothing is wrong.
+std::string Said(const Session& session, const std::vector<OrtValue>& inputs, OrtErrorCode* code) {
+  try {
+    session.Run(inputs);
+  } catch (const pitc::test::Error& error) {
+    *code = error.code;
+    return error.what();
+  }
+  return "";
+}
+
+// Products with more scratch memory than threads keep: in the node's own thread, and in its tasks.
+std::vector<PlanCase> LargeCases() {
+  return {PlanCase("contract"), PlanCase("contract_right_wide").With(69, 2100)};
+}
+
+std::vector<OrtValue> LargeInputs(const PlanCase& c) {
+  constexpr int64_t kRows = 3000, kFewRows = 100;
+  Random random(31);
+  if (const auto* right = std::get_if<pitc::ContractRightPlan>(&c.plan.body))
+    return pitc::test::MakeRightInputs(*right, random, kFewRows, false);
+  const pitc::GatherGemmPlan& gemm = *pitc::test::LastProduct(c.plan);
+  return {pitc::test::RandomFloats(random, {kRows, gemm.k}),
+          pitc::test::RandomPanels(random, gemm.k, gemm.n, 16)};
+}
+
+// No memory has a code of its own, on this thread, on the pool's, and for an output.
+void OutOfMemory() {
+  const Library library(PITC_TEST_LIBRARY);
+  for (const PlanCase& c : LargeCases()) {
+    const auto session = c.Make(library, {{"variant", "tile8"}});
+    const std::vector<OrtValue> inputs = LargeInputs(c);
+    const std::vector<OrtValue> expected = session->Run(inputs);
+    int told = 0;
+    for (int64_t pieces = 0;; ++pieces) {
+      pitc::test::lendable = pieces;
+      OrtErrorCode code = ORT_FAIL;
+      const std::string said = Said(*session, inputs, &code);
+      const bool enough = pitc::test::lendable > 0;
+      pitc::test::lendable = -1;
+      CHECK(pitc::test::lent == 0);
+      if (said.empty()) {
+        if (enough) break;
+        continue;
+      }
+      CHECK(said == "pitc: node 'n' (" + c.plan.op + "): out of memory");
+      CHECK(code == ORT_EP_FAIL);
+      ++told;
+    }
+    CHECK(session->Run(inputs) == expected);
+    CHECK(told > 0);
+  }
+  const PlanCase unpack("unpack");
+  const auto session = unpack.Make(library);
+  OrtErrorCode code = ORT_FAIL;
+  const auto ints = [](std::vector<int64_t> dims) {
+    return OrtValue::Of(pitc::test::kInt32Type, std::move(dims), std::vector<int32_t>());
+  };
+  std::vector<OrtValue> huge = {
+      OrtValue::Of(pitc::test::kFloatType, {0, 30000}, std::vector<float>()), ints({0}),
+      ints({2, 0}), OrtValue::Of(pitc::test::kBoolType, {1, 30000}, std::vector<uint8_t>(30000))};
+  huge.resize(static_cast<size_t>(pitc::test::InputCount(unpack.plan)));
+  CHECK(Contains(Said(*session, huge, &code), "(unpack): out of memory"));
+  CHECK(code == ORT_EP_FAIL);
+  CHECK(alive == 0);
+}
+
+// Large scratch memory is ONNX Runtime's, and is given back before the run ends.
+void ScratchIsLent() {
+  const Library library(PITC_TEST_LIBRARY);
+  for (const PlanCase& c : LargeCases()) {
+    const auto session = c.Make(library, {{"variant", "row"}});
+    pitc::test::most_lent = 0;
+    session->Run(LargeInputs(c));
+    CHECK(pitc::test::most_lent > 256 << 10);  // more than a thread keeps
+    CHECK(pitc::test::lent == 0);
+  }
+  CHECK(alive == 0);
+}
+
+// Results do not depend on how the caller's thread, or those of the pool, round and take denormals;
+// the caller's mode stays.
+void RoundsAsItWants() {
+  const Library library(PITC_TEST_LIBRARY);
+  constexpr unsigned kStatus = 0x3f;
+  for (const PlanCase& c : Cases()) {
+    const auto session = c.Make(library);
+    Random random(41);
+    for (int64_t most : {9, 200}) {
+      const std::vector<OrtValue> inputs = pitc::test::MakeInputs(c.plan, random, most);
+      const std::vector<OrtValue> expected = session->Run(inputs);
+      const unsigned before = _mm_getcsr();
+      for (unsigned mode : {0x1f80u | 1u << 13, 0x1f80u | 2u << 13, 0xffc0u, 0x9fc0u}) {
+        _mm_setcsr(mode);  // threads of the pool begin with it
+        const std::vector<OrtValue> found = session->Run(inputs);
+        const unsigned after = _mm_getcsr();
+        _mm_setcsr(before);
+        CHECK((after & ~kStatus) == mode);
+        if (!(found == expected)) printf("%s: other results\n", c.name.c_str());
+        CHECK(found == expected);
+      }
+    }
+  }
+}
+
+// Kernels of another build may have the same symbols and mean other arguments.
+void OtherKernels() {
+  const Library library(PITC_TEST_LIBRARY);
+  for (const PlanCase& c : Cases()) {
+    if (c.plan.library.empty()) continue;
+    PlanCase other = c;
+    const std::string line = "identity=1/reference";
+    other.text.replace(other.text.find(line), line.size(), "identity=1/pitc-9/0123");
+    const std::string error = Thrown([&] { other.Make(library); });
+    CHECK(Contains(error, "pitc: node 'n' (" + c.plan.op +
+                              "): expected kernels '1/pitc-9/0123' in '" + c.plan.library +
+                              "', got '1/reference'; run: pitc compile "));
+    CHECK(Contains(error, " --force"));
+  }
+  CHECK(alive == 0);
+}
+
 void OldAndOddHosts() {
   const Library library(PITC_TEST_LIBRARY);
   const PlanCase& c = Cases()[0];
@@ -236,5 +407,11 @@ int main() {
                                {"sessions come and go", SessionsComeAndGo},
                                {"every call fails once", EveryCallFailsOnce},
                                {"chooses channels", ChoosesChannels},
+                               {"host writes meanwhile", HostWritesMeanwhile},
+                               {"two runtimes", TwoRuntimes},
+                               {"out of memory", OutOfMemory},
+                               {"scratch is lent", ScratchIsLent},
+                               {"rounds as it wants", RoundsAsItWants},
+                               {"kernels of another build", OtherKernels},
                                {"odd hosts", OldAndOddHosts}});
 }

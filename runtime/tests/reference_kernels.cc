@@ -148,6 +148,11 @@ int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_
 
 }  // namespace
 
+extern "C" {
+extern __attribute__((visibility("default"))) const char pitc_kernel_identity[];
+const char pitc_kernel_identity[] = "1/reference";
+}
+
 EXPORT const char* pitc_kernel_last_error() { return pitc::test::error_text; }
 
 #define GEMM_AT(level, k, n, activation)                                           \
