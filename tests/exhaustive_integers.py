@@ -125,7 +125,9 @@ def arithmetic(dtype: str) -> Program:
     for op, x, n in product(("Div", "Mod"), operands, p.numbers()):
         if n not in (0, -1) and has_kernel(op, dtype, 2):  # ONNX Runtime traps
             found.append(p.g.op(op, x, p.number(n)))
-    found += [p.g.op(op, x) for op, x in product(("Neg", "Abs"), operands) if has_kernel(op, dtype, 1)]
+    found += [
+        p.g.op(op, x) for op, x in product(("Neg", "Abs"), operands) if has_kernel(op, dtype, 1)
+    ]
     for x in (*operands, *found[::3]):
         for to in TYPES if x in operands else ("int64", "int8"):
             p.cast(x, to)
@@ -301,7 +303,11 @@ def failures(program: Program) -> tuple[list[str], int]:
             continue
         values = feeds | dict(zip(names, found, strict=True))
         sizes, clashes = sizes_of(graph, values)
-        lines = [*clashes, *wrong_symbols(graph, values, sizes), *_wrong_fills(graph, values, sizes)]
+        lines = [
+            *clashes,
+            *wrong_symbols(graph, values, sizes),
+            *_wrong_fills(graph, values, sizes),
+        ]
         checked += stated
         for line in lines:
             key = next((w.rstrip(":") for w in line.split() if w.rstrip(":") in values), line)

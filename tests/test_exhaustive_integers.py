@@ -1,4 +1,4 @@
-"""Symbolic integers, affine functions and position facts hold for all sizes 0..4, wrapped or not."""
+"""Symbolic integers, affine functions and position facts hold for all sizes 0..4."""
 
 from collections.abc import Callable
 from typing import Any
