@@ -1,6 +1,7 @@
 """The columns beside the laws, by evaluation: trusted, total, signs, clean, finite at zero."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from pitc.passes.facts.finite import INFINITE_AT_ZERO, KEEPS_CLEAN
 from pitc.passes.facts.signs import SIGNS, Sign
+from pitc.passes.regions import choose
 from pitc.passes.regions.choose import FINITE, NORMS, total_at_zero
 from pitc.passes.rules import elementwise
 from pitc.passes.rules.elementwise import ELEMENTWISE, Elementwise
@@ -249,3 +251,42 @@ def test_the_lists_of_finite_operators_have_samples() -> None:
     tested = {s.op for s in SAMPLES if _is_plain(s)}
     whole_numbers = {"ConvInteger", "QLinearConv", "OneHot", "AffineGrid"}
     assert tested | whole_numbers >= FINITE | NORMS
+
+
+# --- wrong twins ---
+
+
+def _case(op: str, first: str = "float16") -> Case:
+    return next(c for c in CASES if c.op == op and c.types[0] == first)
+
+
+@pytest.mark.parametrize("op", ["Exp", "Sigmoid", "Softplus", "Div", "Log", "Gelu"])
+def test_too_much_trust_is_found(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if op == "Div":
+        twin = replace(ELEMENTWISE["", op], evaluate=np.floor_divide)
+    else:
+        twin = replace(ELEMENTWISE["", op], trusted=elementwise.always)
+    monkeypatch.setitem(ELEMENTWISE, ("", op), twin)
+    assert any(untrusted(_case(op, t))[0] for t in ("float16", "float32"))
+
+
+@pytest.mark.parametrize(("op", "twin"), [("Div", "Mul"), ("Min", "Max"), ("Add", "Max")])
+def test_a_wrong_law_of_signs_is_found(op: str, twin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(wrong_signs(_case(op))) == []
+    monkeypatch.setitem(SIGNS, op, SIGNS[twin])
+    assert list(wrong_signs(_case(op)))
+
+
+def test_a_wrong_list_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = next(s for s in SAMPLES if s.op == "ReduceLogSum")
+    assert list(not_total(sample)) == []
+    monkeypatch.setattr(choose, "FINITE", FINITE | {sample.op})
+    assert list(not_total(sample))
+
+
+def test_a_norm_without_epsilon_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.ones((2, 4), np.float32)
+    sample = Sample("LayerNormalization", (x, x[0], x[0]), {"epsilon": 0.0})
+    assert list(not_total(sample)) == []
+    monkeypatch.setattr(choose, "_float", lambda node, name, default: 1.0)
+    assert list(not_total(sample))
