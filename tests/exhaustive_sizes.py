@@ -15,8 +15,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
+import onnxruntime.capi.onnxruntime_pybind11_state as ort_errors
 from onnx import helper, numpy_helper
-from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from pitc.ir.expr import Combine, TensorExpr
 from pitc.ir.graph import Graph

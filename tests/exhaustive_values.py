@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from pitc.ir.constant import NEG, NZ, TOP, VERY_NEGATIVE, ZN, Constant, is_number
+from pitc.ir.constant import NEG, NZ, SCORE, TAME, TOP, ZN, Constant, Range, is_number
 
 Array = Any
 
@@ -64,8 +64,8 @@ def stands_for(c: Constant, x: Array) -> Array:
             return x.astype(np.float64) == c
         whole = np.isfinite(c) and int(c) == c
         return x == int(c) if whole else np.zeros(x.shape, bool)
-    if c is NEG:
-        return np.isfinite(x) & (x <= VERY_NEGATIVE)
+    if isinstance(c, Range):
+        return (c.lo <= x) & (x <= c.hi)
     if c is ZN:
         return (x == 0) | np.isnan(x)
     if c is NZ:
@@ -73,7 +73,12 @@ def stands_for(c: Constant, x: Array) -> Array:
     raise TypeError(f"the values of {c!r} are not described")
 
 
+RANGES = (
+    *(NEG, TAME, SCORE, Range(-np.inf, -9000.0, assumed=True), Range(0.0, np.inf)),
+    *(Range(-3.0, -0.5), Range(-2.0, 0.0), Range(-1.0, 3.0), Range(0.5, 7.0), Range(9e3, 1e4)),
+)
+
+
 def specials(dtype: Any) -> tuple[Constant, ...]:
     """The constants besides numbers that values of a type may have."""
-    kind = np.dtype(dtype).kind
-    return {"f": (NEG, ZN, NZ, TOP), "i": (NEG, NZ, TOP)}.get(kind, (NZ, TOP))
+    return (*RANGES, ZN, NZ, TOP) if np.dtype(dtype).kind == "f" else (NZ, TOP)

@@ -25,7 +25,7 @@ SIZE = values.VALUES["Size"]
 TWINS: list[tuple[Callable[[], Program], dict[str, Any], str, Any]] = [
     (lambda: arithmetic("int64"), affine.AFFINE, "Sub", lambda xs: xs[1] - xs[0]),
     (lambda: arithmetic("int32"), affine.AFFINE, "Add", _add),
-    (lambda: positions("int32"), affine.NONNEGATIVE, "Less", lambda d: [-d]),
+    (lambda: positions("int64"), affine.NONNEGATIVE, "Less", lambda d: [-d]),
     (lambda: positions("int64"), affine.BELOW, "LessOrEqual", (0, True)),
     (shapes, values.VALUES, "Size", lambda view, shape: SIZE(view, shape) + 1),
     (shapes, values.VALUES, "Sub", values.VALUES["Add"]),

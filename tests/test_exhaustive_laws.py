@@ -1,12 +1,14 @@
 """Every elementwise law holds on all values that its constants stand for, in ONNX Runtime."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pitc.ir.branch import CHOOSE, DOMAIN
-from pitc.ir.constant import TOP, is_number, is_zero
+from pitc.ir.constant import NZ, TOP, is_number, is_zero
 from pitc.passes.rules import constants
 from pitc.passes.rules.constants import Constants
 from pitc.passes.rules.elementwise import ELEMENTWISE
@@ -57,7 +59,7 @@ TWINS: list[tuple[Case, Any]] = [
     (_case("Or", "bool", "bool"), constants.LAWS["And"]),
     (_case("Not", "bool"), lambda cs: cs[0]),
     (_case("Min", F16, F16), lambda cs: min((c for c in cs if is_number(c)), default=TOP)),
-    (_case("Less", F16, F16), _swapped("Less")),
+    (_case("Equal", F16, F16), lambda cs: 0 if NZ in cs else constants.UNSETTLED),
     (_case("Neg", "int8"), lambda cs: cs[0]),
 ]
 
@@ -68,3 +70,21 @@ def test_a_wrong_law_is_found(case: Case, twin: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(constants.LAWS, case.op, twin)
     wrong, _ = failures(case)
     assert set(wrong) - set(right)
+
+
+COLUMNS: list[tuple[str, dict[str, Any]]] = [
+    ("Abs", {"monotone": True}),
+    ("Cos", {"image": (-0.9, 1.0)}),
+    ("Less", {"evaluate": np.less_equal}),
+    ("Max", {"evaluate": np.minimum}),
+]
+
+
+@pytest.mark.parametrize(("op", "column"), COLUMNS)
+def test_a_wrong_column_is_found(
+    op: str, column: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = next(c for c in CASES if c.op == op and F16 in c.types)
+    assert failures(case)[0] == []
+    monkeypatch.setitem(ELEMENTWISE, ("", op), replace(ELEMENTWISE["", op], **column))
+    assert failures(case)[0]
