@@ -49,6 +49,8 @@ def _is_function(p: Poly, x: Array, sizes: Sizes) -> bool:
         return bool(np.all(x == p.evaluate(sizes, index)))
     except KeyError:  # a size inside a digit that no shape tells
         return True
+    except OverflowError:  # no 64 bits hold that
+        return False
 
 
 def not_finite(graph: Graph, names: Iterable[str], values: Values, sizes: Sizes) -> Iterator[str]:

@@ -21,6 +21,8 @@ def affine_of_array(x: Array) -> Poly | None:
     """A constant integer array as an affine function of its index, if it is one."""
     if x.size == 0 or x.ndim > MAX_AFFINE_RANK:
         return None
+    if x.dtype == np.uint64 and x.max() > np.iinfo(np.int64).max:
+        return None
     first = int(x.reshape(-1)[0])
     value, fit = poly(first), np.full(x.shape, first, np.int64)
     for d in range(x.ndim):

@@ -32,6 +32,13 @@ def _product(signs: Signs) -> Sign:
     return Sign.NONNEGATIVE if min(signs) > Sign.ANY else Sign.ANY
 
 
+def _quotient(signs: Signs) -> Sign:
+    """What is not negative may be -0.0, by which a quotient is minus infinity."""
+    dividend, divisor = signs
+    known = dividend > Sign.ANY and divisor is Sign.POSITIVE
+    return Sign.NONNEGATIVE if known else Sign.ANY
+
+
 def _sum(signs: Signs) -> Sign:
     return max(signs) if min(signs) > Sign.ANY else Sign.ANY
 
@@ -53,7 +60,7 @@ SIGNS: dict[str, Callable[[Signs], Sign]] = {
     **dict.fromkeys(("Identity", "Sqrt"), lambda signs: signs[0]),
     "Cast": lambda signs: min(signs[0], Sign.NONNEGATIVE),  # a narrower type may hold 0 instead
     "Mul": _product,
-    "Div": _product,
+    "Div": _quotient,
     "Add": _sum,
     "Sum": _sum,
     "Max": lambda signs: max(signs),

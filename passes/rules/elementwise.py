@@ -195,9 +195,14 @@ def _dequantised(q: Array, scale: Array, zero: Array = 0) -> Array:
 
 
 def _total(*xs: Array) -> Array:
-    out = xs[0]
+    """The sum; of three half floats only where no partial sum is rounded."""
+    out, exact = xs[0], np.asarray(xs[0], np.float64)
     for x in xs[1:]:
-        out = out + x
+        out, exact = out + x, exact + x
+    if len(xs) > 2 and np.asarray(out).dtype == np.float16:
+        same = (out == exact) | np.isnan(exact)
+        if not np.all(same):
+            raise ArithmeticError
     return out
 
 

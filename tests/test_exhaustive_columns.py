@@ -1,0 +1,289 @@
+"""The columns beside the laws, by evaluation: trusted, total, signs, clean, finite at zero."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pitc.passes.facts import total
+from pitc.passes.facts.finite import KEEPS_CLEAN
+from pitc.passes.facts.signs import SIGNS, Sign
+from pitc.passes.facts.total import FINITE, FINITE_FUSED, NORMS, is_total
+from pitc.passes.rules import elementwise
+from pitc.passes.rules.elementwise import ELEMENTWISE, Elementwise
+from tests.exhaustive_laws import FLOATS, Case, Grid, cases, grids, session
+from tests.exhaustive_values import every
+from tests.rule_proof import Const, Proof, Sample
+from tests.rule_samples import SAMPLES
+
+Array = Any
+CASES = [case for case in cases() if session(case) is not None]
+MODEST = 8.0  # overflow aside: between numbers of this size nothing overflows
+LARGE = 1000.0  # the same for sums
+
+
+def numbers(grid: Grid) -> list[Array]:
+    """The operands of a grid, broadcast to its points."""
+    rank = len(grid.values)
+    open_ = [
+        x.reshape([-1 if d == k else 1 for d in range(rank)]) for k, x in enumerate(grid.values)
+    ]
+    return [np.broadcast_to(x, grid.result.shape) for x in open_]
+
+
+def untrusted(case: Case) -> tuple[list[str], int]:
+    """Points at which `evaluate` is trusted and not what ONNX Runtime computes; trusted points."""
+    row, out, points = ELEMENTWISE[case.domain, case.op], [], 0
+    if row.evaluate is None:
+        return out, points
+    for grid, _ in grids(case):
+        known = row.parameters(grid.view) if row.parameters is not None else {}
+        wanted = grid.view.out_dtype(0)
+        if known is None or any(v is None for v in known.values()) or wanted is None:
+            return out, points
+        trusted = [_trusted(row, x) for x in grid.values]
+        operands = [x[np.ix_(*trusted)] for x in numbers(grid)]
+        real = grid.result[np.ix_(*trusted)]
+        said, some = _evaluated(row, operands, known, wanted)
+        points += int(some.sum())
+        bad = some & (said != real)
+        if bad.any():
+            at = tuple(np.argwhere(bad)[0])
+            xs = ", ".join(str(x[at]) for x in operands)
+            out.append(f"{case.title}: f({xs}) = {real[at]}, not {said[at]}")
+    return out, points
+
+
+def _trusted(row: Elementwise, x: Array) -> Array:
+    if row.trusted is elementwise.always:
+        return np.arange(x.size)
+    return np.flatnonzero([row.trusted(v) for v in x.tolist()])
+
+
+def _evaluated(
+    row: Elementwise, operands: list[Array], known: dict[str, Any], wanted: Any
+) -> tuple[Array, Array]:
+    """What the table says, and where it says something: no NaN, nothing out of range."""
+    assert row.evaluate is not None
+    with np.errstate(all="ignore"):
+        try:
+            said = np.asarray(row.evaluate(*operands, **known)).astype(wanted)
+            return said, said == said
+        except (ArithmeticError, ValueError):
+            pass
+        said, some = np.zeros(operands[0].shape, wanted), np.zeros(operands[0].shape, bool)
+        spread = [np.unique(np.r_[0 : n : max(1, n // 60), : min(n, 8)]) for n in said.shape]
+        for at in product(*(s.tolist() for s in spread)):
+            try:
+                said[at] = np.asarray(row.evaluate(*(x[at] for x in operands), **known))
+                some[at] = said[at] == said[at]
+            except (ArithmeticError, ValueError):
+                continue
+    return said, some
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.title)
+def test_trusted_arithmetic_is_exact(case: Case) -> None:
+    found, _ = untrusted(case)
+    assert found == []
+
+
+# --- total ---
+
+POLES = {  # partial operators without a finite float at which they are not finite
+    "BitCast": "the bits of other numbers",
+}
+
+
+def _not_finite(case: Case, limit: float) -> Array:
+    """Operand values, one row per finite point below a limit whose result is not finite."""
+    found = []
+    for grid, _ in grids(case):
+        if grid.result.dtype.kind != "f":
+            continue
+        operands = numbers(grid)
+        ok = ~np.isfinite(grid.result)
+        for x in operands:
+            ok &= np.isfinite(x) & (np.abs(x.astype(np.float64)) <= limit)
+        found += [np.array([x[ok] for x in operands], np.float64).T]
+    return np.concatenate(found) if found else np.zeros((0, 1))
+
+
+FLOAT_CASES = [case for case in CASES if set(case.types) <= {*FLOATS, "bool", "uint8", "int8"}]
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in FLOAT_CASES if ELEMENTWISE[c.domain, c.op].total], ids=lambda c: c.title
+)
+def test_a_total_operator_is_finite(case: Case) -> None:
+    bad = _not_finite(case, MODEST)
+    assert not len(bad), f"{len(bad)} points, such as {bad[0]}"
+
+
+@pytest.mark.parametrize("op", [op for (_, op), row in ELEMENTWISE.items() if not row.total])
+def test_a_partial_operator_has_a_pole(op: str) -> None:
+    bad = [len(_not_finite(case, np.inf)) for case in FLOAT_CASES if case.op == op]
+    assert (max(bad, default=0) > 0) == (op not in POLES)
+
+
+# --- clean: neither NaN nor +inf ---
+
+MOVES = {"Identity", "Dropout", "Choose"}  # which compute nothing
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in FLOAT_CASES if c.op in KEEPS_CLEAN and not c.domain], ids=lambda c: c.title
+)
+def test_clean_operands_give_clean_results(case: Case) -> None:
+    for grid, _ in grids(case):
+        if grid.result.dtype.kind != "f":
+            continue
+        ok = np.ones(grid.result.shape, bool)
+        for x in numbers(grid):
+            if x.dtype.kind == "f":
+                ok &= (np.abs(x) <= LARGE) | np.isneginf(x)
+        assert not (np.isnan(grid.result[ok]) | np.isposinf(grid.result[ok])).any()
+
+
+def test_what_keeps_clean_is_tested() -> None:
+    assert {c.op for c in FLOAT_CASES if c.op in KEEPS_CLEAN} == KEEPS_CLEAN - MOVES
+
+
+# --- signs ---
+
+TESTS = {
+    Sign.ANY: lambda x: np.ones(x.shape, bool),
+    Sign.NONNEGATIVE: lambda x: ~(x < 0),
+    Sign.POSITIVE: lambda x: ~(x <= 0),
+}
+
+
+def wrong_signs(case: Case) -> Iterator[str]:
+    """Points at which a law of signs does not hold."""
+    for grid, _ in grids(case):
+        if grid.result.dtype.kind != "f":
+            continue
+        for signs in product(Sign, repeat=len(grid.values)):
+            places = [np.flatnonzero(TESTS[s](x)) for s, x in zip(signs, grid.values, strict=True)]
+            y, said = grid.result[np.ix_(*places)], SIGNS[case.op](signs)
+            if not TESTS[said](y).all():
+                yield f"{case.title}: {signs} give {y[~TESTS[said](y)][0]}, not {said!r}"
+
+
+SIGNED = [c for c in CASES if c.op in SIGNS and not c.domain and set(c.types) <= set(FLOATS)]
+
+
+@pytest.mark.parametrize("case", [c for c in SIGNED if c.op != "Clip"], ids=lambda c: c.title)
+def test_signs(case: Case) -> None:
+    assert list(wrong_signs(case)) == []
+
+
+def test_the_sign_of_a_clip_is_that_of_its_bounds() -> None:
+    x = every("float16")
+    bounds = np.array([-2, -1, -0.0, 0, 6e-8, 1, 2], np.float16)
+    proof = Proof(Sample("Clip", (x, np.zeros((), np.float16), np.ones((), np.float16))))
+    for low, high in product(bounds, repeat=2):
+        (y,) = proof.run({1: np.asarray(low), 2: np.asarray(high)})
+        for signs in product(Sign, repeat=3):
+            bounded = all(
+                TESTS[s](np.asarray(b)) for s, b in zip(signs[1:], (low, high), strict=True)
+            )
+            said = SIGNS["Clip"](signs)
+            assert not bounded or TESTS[said](y[TESTS[signs[0]](x)]).all(), (low, high, signs)
+
+
+def test_every_sign_is_tested() -> None:
+    moves = {"Identity"}
+    assert {c.op for c in SIGNED} | {"Clip"} == SIGNS.keys() - moves
+
+
+@pytest.mark.parametrize(("op", "exponent"), [("Mul", None), *(("Pow", n) for n in (2, 4, -2, 0))])
+def test_squares_are_not_negative(op: str, exponent: int | None) -> None:
+    x = every("float16").astype(np.float32)
+    second = x if exponent is None else Const(np.array(exponent, np.float32))
+    (y,) = Proof(Sample(op, (x, second))).run({})
+    assert not (y < 0).any()
+
+
+# --- what stays finite behind rows that come back as 0 ---
+
+
+def _is_plain(sample: Sample) -> bool:
+    return any(o.dtype == np.float32 for o in sample.operands if isinstance(o, np.ndarray))
+
+
+def not_total(sample: Sample) -> Iterator[str]:
+    """Operands of which any finite numbers are said to be right, and are not."""
+    proof, rng = Proof(sample), np.random.default_rng(0)
+    node = proof.graph.nodes[0]
+    for i, x in proof.values.items():
+        if isinstance(sample.operands[i], Const) or x.dtype != np.float32:
+            continue
+        if not is_total(proof.graph, node, {f"x{i}"}):
+            continue
+        for case in _finite_values(x, rng):
+            results = [y for y in proof.run({i: case}) if y.dtype.kind == "f"]
+            if not all(np.isfinite(y).all() for y in results):
+                yield f"{sample.title}: operand {i} as {case.reshape(-1)[:4]}"
+                break
+
+
+def _finite_values(x: Array, rng: np.random.Generator) -> Iterator[Array]:
+    yield np.zeros_like(x)
+    yield -np.zeros_like(x)
+    least = np.finfo(np.float32).smallest_subnormal
+    for values in ((0.0, 1.0), (0.0, -3.0, 3.0), (-0.0, 50.0), (least, 0.0), (-1.0,)):
+        yield rng.choice(np.array(values, np.float32), x.shape)
+
+
+@pytest.mark.parametrize("sample", [s for s in SAMPLES if _is_plain(s)], ids=lambda s: s.title)
+def test_what_is_is_total_is(sample: Sample) -> None:
+    assert list(not_total(sample)) == []
+
+
+def test_the_lists_of_finite_operators_have_samples() -> None:
+    tested = {s.op for s in SAMPLES if _is_plain(s)}
+    without = {"ConvInteger", "Range", "QMoE"}  # float operands that run, or any sample at all
+    assert (FINITE | FINITE_FUSED | NORMS) - tested == without
+
+
+# --- wrong twins ---
+
+
+def _case(op: str, first: str = "float16") -> Case:
+    return next(c for c in CASES if c.op == op and c.types[0] == first)
+
+
+@pytest.mark.parametrize("op", ["Exp", "Sigmoid", "Softplus", "Div", "Log", "Gelu"])
+def test_too_much_trust_is_found(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if op == "Div":
+        twin = replace(ELEMENTWISE["", op], evaluate=np.floor_divide)
+    else:
+        twin = replace(ELEMENTWISE["", op], trusted=elementwise.always)
+    monkeypatch.setitem(ELEMENTWISE, ("", op), twin)
+    assert any(untrusted(_case(op, t))[0] for t in ("float16", "float32"))
+
+
+@pytest.mark.parametrize(("op", "twin"), [("Div", "Mul"), ("Min", "Max"), ("Add", "Max")])
+def test_a_wrong_law_of_signs_is_found(op: str, twin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(wrong_signs(_case(op))) == []
+    monkeypatch.setitem(SIGNS, op, SIGNS[twin])
+    assert list(wrong_signs(_case(op)))
+
+
+def test_a_wrong_list_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = next(s for s in SAMPLES if s.op == "ReduceLogSum")
+    assert list(not_total(sample)) == []
+    monkeypatch.setattr(total, "FINITE", FINITE | {sample.op})
+    assert list(not_total(sample))
+
+
+def test_a_norm_without_epsilon_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.ones((2, 4), np.float32)
+    sample = Sample("LayerNormalization", (x, x[0], x[0]), {"epsilon": 0.0})
+    assert list(not_total(sample)) == []
+    monkeypatch.setattr(total, "_float", lambda node, name, default: 1.0)
+    assert list(not_total(sample))
