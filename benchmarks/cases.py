@@ -7,6 +7,7 @@ from benchmarks.sparse_cases import BLOCK_CASES, PRODUCT_CASES, BlocksCase, Spar
 from models.bert import BERT_BASE, BertConfig
 from models.opt import OPT_125M, OptConfig
 from models.t5 import T5_BASE, T5Config
+from models.tall import TALL
 
 ModelConfig = BertConfig | OptConfig | T5Config
 
@@ -79,6 +80,33 @@ class CompileCase:
 
 
 @dataclass(frozen=True, slots=True)
+class TallCase:
+    """How time and memory of the compiler grow with the nodes of a graph.
+
+    Args:
+        kind: What the graph is made of, a key of `models.tall.TALL`.
+        sizes: How many nodes it has.
+        padding: The mask input that pitc is told about, or None.
+    """
+
+    family: ClassVar[str] = "compile-time"
+
+    kind: str
+    sizes: tuple[int, ...] = (1_000, 3_000, 10_000)
+    padding: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Name on the command line and of the result file."""
+        return f"tall-{self.kind}"
+
+    @property
+    def targets(self) -> dict[str, float]:
+        """What the largest graph may take."""
+        return {"cpu_s": 30.0, "peak_bytes": 2e9}
+
+
+@dataclass(frozen=True, slots=True)
 class FootprintCase:
     """What a compiled model costs besides its time: loading, memory, disk; two threads.
 
@@ -98,7 +126,7 @@ class FootprintCase:
 
 PaddedCase = EncoderCase | TextCase
 TimedCase = PaddedCase | SparseCase
-Case = TimedCase | CompileCase | FootprintCase
+Case = TimedCase | CompileCase | TallCase | FootprintCase
 
 BERT_32 = EncoderCase("bert-32x128-m40", BERT_BASE, batch=32, length=128, mean=40)
 
@@ -112,6 +140,8 @@ CASES: tuple[Case, ...] = (
     EncoderCase("t5-8x128-m40", T5_BASE, batch=8, length=128, mean=40),
     CompileCase("compile-bert", BERT_BASE),
     FootprintCase(BERT_32),
+    TallCase("transformer", padding="attention_mask"),
+    *(TallCase(kind) for kind in TALL if kind != "transformer"),
     *PRODUCT_CASES,
     *BLOCK_CASES,
 )
@@ -124,6 +154,8 @@ def source(case: Case) -> object:
 
 def shortened(case: Case, layers: int) -> Case:
     """The case with fewer layers where its model has layers, for development."""
+    if isinstance(case, TallCase):
+        return replace(case, sizes=case.sizes[:1])
     if isinstance(case, TextCase):
         return replace(case, layers=layers)
     if isinstance(case, FootprintCase):

@@ -10,12 +10,21 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from benchmarks.cases import CASES, Case, CompileCase, FootprintCase, shortened, source
+from benchmarks.cases import (
+    CASES,
+    Case,
+    CompileCase,
+    FootprintCase,
+    TallCase,
+    shortened,
+    source,
+)
+from benchmarks.compiling import time_compile, time_tall
 from benchmarks.contenders import CONTENDERS, OURS
 from benchmarks.footprint import measure_footprint
 from benchmarks.machine import machine_facts, measure_limits
 from benchmarks.report import RESULTS, save, table
-from benchmarks.run import SCHEMA, TOLERANCE, Say, describe, time_case, time_compile
+from benchmarks.run import SCHEMA, TOLERANCE, Say, describe, time_case
 from benchmarks.workload import Shared
 from pitc.errors import PitcError, UsageError
 from pitc.timing import allowed_cores, one_core
@@ -51,6 +60,8 @@ def run_case(
     """Measure one case of any kind; `names` are the peers, all of them when empty."""
     if isinstance(case, CompileCase):
         return time_compile(case, min(rounds, COMPILE_ROUNDS), cores, say)
+    if isinstance(case, TallCase):
+        return time_tall(case, min(rounds, COMPILE_ROUNDS), cores, say)
     if isinstance(case, FootprintCase):
         return measure_footprint(case, rounds, cores, say)
     table = CONTENDERS[type(case)]

@@ -9,7 +9,8 @@ from typing import Any
 from rich.table import Table
 
 RESULTS = Path(__file__).with_name("results")
-SWEEPS = ("spmm", "ffn")  # families of many cases: their results have a folder of their own
+SWEEPS = ("spmm", "ffn")  # families of cases with zeros
+FOLDERS = (*SWEEPS, "compile-time")  # families whose results have a folder of their own
 SHARES = {"live_share": "live share", "zeros": "zeros", "live_columns": "live columns"}
 
 
@@ -24,6 +25,26 @@ def compile_table(result: dict[str, Any]) -> Table:
         table.add_column(heading, justify="right")
     row = (_number(result["wall_s"]), _number(result["cpu_s"]), str(len(result["rounds_wall_s"])))
     table.add_row(*row)
+    return table
+
+
+def tall_table(result: dict[str, Any]) -> Table:
+    """The table of a graph of several sizes; the targets are those of the largest."""
+    targets, last = result["case"]["targets"], result["sizes"][-1]
+    met = all(last[key] < most for key, most in targets.items())
+    limits = f"{targets['cpu_s']:.0f} CPU s and {_number(targets['peak_bytes'] / 1e6, 0)} MB"
+    caption = f"all cores, least of all rounds; target: below {limits}, {'met' if met else 'short'}"
+    table = Table(title=result["case"]["name"], caption=caption)
+    for heading in ("nodes", "CPU s", "wall s", "peak MB", "CPU ms per node"):
+        table.add_column(heading, justify="right")
+    for row in result["sizes"]:
+        table.add_row(
+            _number(row["nodes"], 0),
+            _number(row["cpu_s"]),
+            _number(row["wall_s"]),
+            _number(row["peak_bytes"] / 1e6, 0),
+            _number(row["cpu_s"] / row["nodes"] * 1e3, 2),
+        )
     return table
 
 
@@ -119,13 +140,15 @@ def table(result: dict[str, Any]) -> Table:
     """The table of a result."""
     if "footprint" in result:
         return footprint_table(result)
+    if "sizes" in result:
+        return tall_table(result)
     return batch_table(result) if "contenders" in result else compile_table(result)
 
 
 def save(result: dict[str, Any], folder: Path = RESULTS) -> Path:
     """Write a result to `<case>.json` in a folder, or in its family's folder there."""
     family = result["case"].get("family")
-    folder = folder / family if family in SWEEPS else folder
+    folder = folder / family if family in FOLDERS else folder
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result['case']['name']}.json"
     path.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")

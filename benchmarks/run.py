@@ -1,27 +1,19 @@
 """Runs one case: answers are checked, then timed; the result is a plain dictionary."""
 
-import os
-import resource
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
-from benchmarks.cases import Case, CompileCase, TimedCase
+from benchmarks.cases import Case, TallCase, TimedCase
 from benchmarks.contenders import OURS, Contender, Run, live_rows, relative_error
 from benchmarks.sparse_cases import SparseCase
-from benchmarks.workload import Shared, Workload, build, make_workload
-from pitc.errors import MachineError
-from pitc.timing import THREAD_LIMITS, interleave, ratio
+from benchmarks.workload import Shared, Workload, make_workload
+from pitc.timing import interleave, ratio
 
 TOLERANCE = 1e-5  # norm-wise relative error of f32 answers, per entry of the batch
 SCHEMA = 2
@@ -144,56 +136,11 @@ def time_case(
     }
 
 
-_COMPILE = """
-import sys, pitc
-compiled = pitc.compile(sys.argv[1], padding=sys.argv[3] or None)
-compiled.save(sys.argv[2])
-"""
-
-
-def time_compile(
-    case: CompileCase, rounds: int, cores: set[int], say: Say = print
-) -> dict[str, Any]:
-    """Time the compiler in processes of their own, on all cores.
-
-    Returns:
-        Seconds of wall and of CPU time, median and every round.
-    """
-    wall, cpu = [], []
-    unlimited = {name: x for name, x in os.environ.items() if name not in THREAD_LIMITS}
-    with tempfile.TemporaryDirectory() as folder:
-        say(f"{case.name}: build the model")
-        model = Path(folder, "model.onnx")
-        onnx.save(build(case.config, np.random.default_rng(case.seed)), model)
-        for i in range(max(rounds, 1)):
-            say(f"{case.name}: round {i + 1} of {rounds}")
-            out = Path(folder, f"round{i}.pitc")
-            command = [sys.executable, "-c", _COMPILE, str(model), str(out), case.padding or ""]
-            before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-            process = subprocess.Popen(
-                command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=unlimited
-            )
-            if cores:
-                os.sched_setaffinity(process.pid, cores)
-            _, errors = process.communicate()
-            if process.returncode:
-                last = (errors.strip() or f"exit code {process.returncode}").splitlines()[-1]
-                raise MachineError(f"the compiler failed: {last}")
-            wall.append(time.monotonic() - start)
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-            cpu.append(spent)
-    return {
-        "wall_s": median(wall),
-        "cpu_s": median(cpu),
-        "rounds_wall_s": wall,
-        "rounds_cpu_s": cpu,
-    }
-
-
 def describe(case: Case) -> dict[str, Any]:
     """The case as it goes into its result file."""
     head = {"kind": type(case).__name__, "name": case.name, "family": case.family, **asdict(case)}
+    if isinstance(case, TallCase):
+        head |= {"name": case.name, "targets": case.targets}
     if isinstance(case, SparseCase):
         head |= {"series": case.series, "zeros": case.zeros}
     return head

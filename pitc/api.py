@@ -21,6 +21,7 @@ from pitc.artifact.manifest import (
     Source,
     report_from_dict,
 )
+from pitc.collection import rare_collection
 from pitc.errors import ArtifactError, MachineError, ModelError, UsageError
 from pitc.ir.plan import EP_NAME
 from pitc.ir.report import Report
@@ -166,6 +167,7 @@ class CompiledModel:
         return target
 
 
+@rare_collection()
 def compile(
     model: "str | Path | onnx.ModelProto",
     target: str = "auto",
@@ -311,6 +313,7 @@ def tile_table(tiles: "str | Path | TileTable | None" = None) -> "TileTable":
     return tables_in_force(None if tiles is None else Path(tiles)).table
 
 
+@rare_collection()
 def lower(
     model: "ir.Model",
     options: CompileOptions,

@@ -21,9 +21,11 @@ from benchmarks.cases import (
     CompileCase,
     EncoderCase,
     FootprintCase,
+    TallCase,
     TextCase,
     shortened,
 )
+from benchmarks.compiling import time_compile
 from benchmarks.contenders import (
     CONTENDERS,
     OURS,
@@ -38,7 +40,7 @@ from benchmarks.contenders import (
 from benchmarks.cost import flops, weight_bytes
 from benchmarks.machine import machine_facts, measure_limits
 from benchmarks.report import save, table
-from benchmarks.run import time_case, time_compile
+from benchmarks.run import time_case
 from benchmarks.sparse_cases import BlocksCase
 from benchmarks.workload import MASK, Feeds, Shared, bert_batch, draw_lengths, make_workload
 from models import minilm
@@ -253,6 +255,7 @@ def test_text_workload_is_real_text(tmp_path: Path) -> None:
 def tiny_program(monkeypatch: pytest.MonkeyPatch) -> Iterator[Typer]:
     """The program with tiny cases of the same kinds."""
     cases = (TINY_CASE, CompileCase("compile", TINY), FootprintCase(TINY_CASE))
+    cases = (*cases, TallCase("relu", sizes=(4, 8)))
     monkeypatch.setattr(program, "CASES", cases)
     app = Typer()
     app.command()(program.command)
@@ -265,14 +268,18 @@ def test_program_end_to_end(tiny_program: Typer, tmp_path: Path) -> None:
     done = CliRunner().invoke(tiny_program, arguments)
     assert done.exit_code == 0, done.output
     results = {result["case"]["name"]: result for result in json.loads(out.read_text())}
-    assert results.keys() == {"tiny", "compile", "footprint-tiny"}
+    assert results.keys() == {"tiny", "compile", "footprint-tiny", "tall-relu"}
     for name, result in results.items():
-        assert json.loads((tmp_path / "results" / f"{name}.json").read_text()) == result
+        folder = tmp_path / "results" / ("compile-time" if name == "tall-relu" else "")
+        assert json.loads((folder / f"{name}.json").read_text()) == result
     tiny = results["tiny"]
     ours = next(row for row in tiny["contenders"] if row["name"] == OURS)
     assert ours["error"] <= 1e-5 and tiny["speedup"][BASE] > 0
     assert tiny["limit_ms"] > 0
     assert results["compile"]["wall_s"] > 0 and results["compile"]["cpu_s"] > 0
+    tall = results["tall-relu"]["sizes"]
+    assert [row["nodes"] for row in tall] == [4, 8]
+    assert all(row["cpu_s"] > 0 and row["peak_bytes"] > 1e6 for row in tall)
     footprint = results["footprint-tiny"]
     assert footprint["footprint"].keys() == {"onnxruntime", "pitc"}
     assert min(*footprint["ratios"].values(), footprint["help_s"]) > 0

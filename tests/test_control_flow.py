@@ -425,7 +425,9 @@ def test_an_if_runs_as_one_node() -> None:
         g.output(q, "q", np.float32, BSD)
 
     graph = _facts(make)
-    both = graph.bits["p"] | graph.bits["q"]
+    both = graph.note_bit("p") | graph.note_bit("q")
+    for name in ("exp_0", "neg_1", "m2t.relu_0"):
+        graph.note_bit(name)
     below, above = graph.descendants(), graph.ancestors()
     assert all(below[name] & both == both for name in ("x", "c", "exp_0", "neg_1", "m2t.relu_0"))
     read = graph.bits["exp_0"] | graph.bits["neg_1"] | graph.bits["m2t.relu_0"]

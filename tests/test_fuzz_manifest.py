@@ -97,7 +97,7 @@ def test_changed_and_signed_again(
             container.insert(key, value)
     body.pop("sha256", None)
     try:
-        text = manifests._spell({**body, "sha256": manifests._digest(body)})
+        text = manifests._sealed(body)
         data = text.encode()
     except (ValueError, UnicodeEncodeError):  # no JSON at all
         return

@@ -24,6 +24,7 @@ from pitc.ir.constant import (
     SCORE,
     SMALL,
     TOP,
+    Constant,
     annihilates,
     is_hidden,
     is_zero,
@@ -35,15 +36,22 @@ from pitc.ir.nodes import captures, output_names
 from pitc.ir.region import (
     EVERYWHERE,
     Region,
+    all_hold,
     for_all,
     meet,
     prune,
     pull,
     region,
     resolve,
-    union,
 )
-from pitc.passes.facts.fill import MAX_COMBINATIONS, UNKNOWN, facts_at, term_guard
+from pitc.passes.facts.fill import (
+    MAX_COMBINATIONS,
+    UNKNOWN,
+    by_constant,
+    facts_at,
+    term_guard,
+    weaker_than,
+)
 from pitc.passes.facts.finite import SELECTING, finite_if, nan_guarded
 from pitc.passes.facts.zero_signs import signed_zeros
 from pitc.passes.rules.constants import evaluate_constants, ignores
@@ -114,8 +122,16 @@ def legal(
         for r in regions
         if not (rests and r.via & own)
         and all(graph.visible(t.src, name) for t in r if t.src)
-        and not any(t.src and (t.src == name or down & graph.bits.get(t.src, 0)) for t in r)
+        and not any(t.src and (t.src == name or _follows(graph, name, down, t.src)) for t in r)
     ]
+
+
+def _follows(graph: Graph, name: str, down: int, source: str) -> bool:
+    """Whether a tested value is computed from another one, as far as is known."""
+    bit = graph.bits.get(source)
+    if bit is not None:
+        return bool(down & bit)
+    return graph.order.get(source, -1) > graph.order[name]
 
 
 def _operand(view: NodeView, place: int) -> tuple[list[Region], Slack]:
@@ -238,16 +254,20 @@ def _annihilated(view: NodeView, output: int, expr: TensorExpr, j: int) -> list[
     ]
     if prod(map(len, lists)) > MAX_COMBINATIONS:
         return []
+    groups = [by_constant(facts) for facts in lists]
+    enough = [cs for cs in product(*groups) if ignores(view.op, j, _without(cs, j), view)]
     out = []
-    for chosen in product(*lists):
-        constants = [TOP if k == j else f.constant for k, f in enumerate(chosen)]
-        if ignores(view.op, j, constants, view):
-            r = region(union((*(f.region for f in chosen), guard)))
-            if r is not None:
-                out.append(r)
+    for constants in enough:
+        if not any(weaker in enough for weaker in weaker_than(constants)):
+            out += all_hold([[guard], *(g[k] for g, k in zip(groups, constants, strict=True))])
     if out and view.op not in SELECTING:
         view.assume(FINITE)
     return prune(out)
+
+
+def _without(constants: Sequence[Constant], j: int) -> list[Constant]:
+    """The constants, that of operand j unknown."""
+    return [TOP if k == j else c for k, c in enumerate(constants)]
 
 
 def _operand_of(view: NodeView, expr: TensorExpr, k: int) -> tuple[str, Read]:

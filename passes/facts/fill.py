@@ -5,7 +5,7 @@ by their index maps, combined there as the expression combines elements, and qua
 reduced axes. `Region.via` collects the values whose own facts were used.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from math import inf, isfinite, prod
 
@@ -34,6 +34,7 @@ from pitc.ir.region import (
     MAX_TESTS,
     Region,
     Test,
+    all_hold,
     covered,
     for_all,
     prune,
@@ -63,8 +64,9 @@ from pitc.passes.facts.seeds import (
     truth_values,
 )
 from pitc.passes.facts.softmax import softmax_facts
-from pitc.passes.facts.total import filled
 from pitc.passes.facts.terms import add_tests, note_terms, raw_score, scaled_score
+from pitc.passes.facts.total import filled
+from pitc.passes.facts.uses import note_uses
 from pitc.passes.facts.zeros import holds_zeros, scattered
 from pitc.passes.normalise import normalise
 from pitc.passes.rules.constants import evaluate_constants
@@ -82,12 +84,13 @@ def fill_facts(graph: Graph, mask: str | None = None) -> None:
     """
     derive(graph)
     note_terms(graph)
+    note_uses(graph)
     for name in graph.constants():
         if name in graph.uses or name in graph.outputs:
             graph.fills[name] = seed_constant(graph, name)
     for name in graph.inputs:
         facts = seed_input(graph, name, name == mask)
-        graph.fills[name] = _resting_on(facts, graph.bits[name])
+        graph.fills[name] = _resting_on(graph, name, facts)
     note_sources(graph)
     for node in graph.nodes:
         view = NodeView(graph, node)
@@ -101,7 +104,7 @@ def fill_facts(graph: Graph, mask: str | None = None) -> None:
             note_outputs(view, k, expr)
             if graph.shapes.get(name) is not None:
                 facts = simplest(_facts(view, k, expr))
-            graph.fills[name] = _resting_on(facts, graph.bits[name])
+            graph.fills[name] = _resting_on(graph, name, facts)
 
 
 def _fill_body(graph: Graph, node: ir.Node) -> None:
@@ -128,24 +131,26 @@ def _refuse_body(graph: Graph, node: ir.Node, reason: str) -> None:
     graph.unruled.update((name, f"{node.op_type}: {reason}") for name in output_names(node))
 
 
-def _resting_on(facts: Iterable[FillFact], bit: int) -> list[FillFact]:
-    """The facts as those of one value. That it is a score stays true when it is overwritten."""
+def _resting_on(graph: Graph, name: str, facts: Sequence[FillFact]) -> list[FillFact]:
+    """The facts as those of one value; it and what they test get their bits.
+
+    That it is a score stays true when it is overwritten.
+    """
+    if not facts:
+        return []
+    for t in (t for f in facts for t in f.region if t.src in graph.order):
+        graph.note_bit(t.src)
+    bit = graph.note_bit(name)
     return [
-        f
-        if is_score(f.constant)
-        else FillFact(Region(f.region, f.region.via | bit), f.constant)
+        f if is_score(f.constant) else FillFact(Region(f.region, f.region.via | bit), f.constant)
         for f in facts
     ]
 
 
 def simplest(facts: Iterable[FillFact]) -> list[FillFact]:
     """The facts pruned per constant."""
-    groups: dict[Constant, list[Region]] = {}
-    for f in facts:
-        if f.constant is not TOP:
-            groups.setdefault(f.constant, []).append(f.region)
     out = []
-    for c, regions in groups.items():
+    for c, regions in by_constant(f for f in facts if f.constant is not TOP).items():
         out += [FillFact(r, c) for r in prune(regions)]
     return out
 
@@ -233,10 +238,9 @@ def _mapped(view: NodeView, expr: TensorExpr) -> list[FillFact]:
             facts = [f for f in facts if not is_assumed(f.constant)]
             facts += [FillFact(scaled, score.constant)] if scaled is not None else []
         return facts
-    if _complete(facts):
-        return facts
+    lengths = [FillFact(r, c) for r, c in threshold(view, expr)]
     # of a number about which too little is known, "0 < x" says all of "x > 0"
-    return [FillFact(r, c) for r, c in threshold(view, expr)] or facts
+    return lengths if lengths and not _complete(facts) else facts
 
 
 def _combinations(view: NodeView, expr: TensorExpr) -> list[FillFact]:
@@ -246,21 +250,38 @@ def _combinations(view: NodeView, expr: TensorExpr) -> list[FillFact]:
         return []
     dtype = view.out_dtype(0)
     to_bool = dtype is not None and dtype.kind == "b"
-    results: dict[tuple[Constant, ...], tuple[Constant, Region] | None] = {}
-    if lists and view.out() not in view.graph.terms:  # bounds of unknown numbers are of no use
-        results[(TOP,) * len(lists)] = None
-    out = []
-    for facts in product(*lists):
-        constants = tuple(f.constant for f in facts)
-        if constants not in results:
-            results[constants] = _result(view, expr, constants, to_bool)
-        known = results[constants]
-        if known is None:
-            continue
-        r = region(union((*(f.region for f in facts), known[1])))
-        if r is not None:
-            out.append(FillFact(r, known[0]))
-    return out
+    groups = [by_constant(facts) for facts in lists]
+    results: dict[tuple[Constant, ...], tuple[Constant, Region]] = {}
+    for constants in product(*groups):
+        # bounds of unknown numbers are of no use but on the way to a softmax
+        if view.out() in view.graph.terms or any(c is not TOP for c in constants) or not lists:
+            result = _result(view, expr, constants, to_bool)
+            if result is not None:
+                results[constants] = result
+    out: dict[Constant, list[Region]] = {}
+    for constants, (c, guard) in results.items():
+        found = out.setdefault(c, [])
+        if not any(results.get(weaker) == (c, guard) for weaker in weaker_than(constants)):
+            found += all_hold([[guard], *(g[k] for g, k in zip(groups, constants, strict=True))])
+    return [FillFact(r, c) for c, regions in out.items() for r in regions]
+
+
+def by_constant(facts: Iterable[FillFact]) -> dict[Constant, list[Region]]:
+    """The regions of each constant, in order."""
+    groups: dict[Constant, list[Region]] = {}
+    for f in facts:
+        groups.setdefault(f.constant, []).append(f.region)
+    return groups
+
+
+def weaker_than(constants: Sequence[Constant]) -> Iterator[tuple[Constant, ...]]:
+    """The same with one of them unknown.
+
+    What holds of (0, unknown) holds of (0, 1): there is nothing to learn from the second.
+    """
+    for k, c in enumerate(constants):
+        if c is not TOP:
+            yield (*constants[:k], TOP, *constants[k + 1 :])
 
 
 def _result(

@@ -9,7 +9,7 @@ import numpy as np
 from pitc.ir.constant import MASKED, NEG, NZ, Constant, FillFact, Range
 from pitc.ir.graph import Array, Graph
 from pitc.ir.region import EVERYWHERE, Predicate, Region, Test
-from pitc.passes.facts.zeros import is_factor
+from pitc.passes.facts.uses import is_factor
 
 MOSTLY = 0.5  # share of zeros from which a weight counts as masked
 SAMPLE = 4096

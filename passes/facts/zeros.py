@@ -5,23 +5,18 @@
 arrive at an operand of a contraction. Nothing rests on this choice but the cost of the analysis.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from math import prod
 
 import numpy as np
-import onnx_ir as ir
 
-from pitc.ir.constant import Constant, FillFact, Number, is_number, is_zero
-from pitc.ir.expr import Combine, Reducer, TensorExpr
+from pitc.ir.constant import FillFact, Number, is_zero
+from pitc.ir.expr import Combine, TensorExpr
 from pitc.ir.graph import Graph, NodeView, NoRule
-from pitc.ir.nodes import output_names
-from pitc.passes.rules.constants import evaluate_constants
+from pitc.passes.facts.uses import CONTRACTIONS, everywhere, is_factor, is_window
 from pitc.passes.rules.elementwise import ELEMENTWISE
 from pitc.passes.rules.registry import MICROSOFT
 
-CONTRACTIONS = (Combine.PRODUCT, Combine.BIASED_PRODUCT)
-WINDOW = 16  # elements of which the largest may well be 0, when many of them are
 # where functions are looked at: beyond it, others come so near to 0 that they are rounded to it
 SAMPLES = (-4.0, -3.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0, 4.0)
 
@@ -72,9 +67,9 @@ def holds_zeros(view: NodeView, expr: TensorExpr | None, facts: Sequence[FillFac
     elif expr is None or (combine in CONTRACTIONS and expr.reduced):
         source = False
     else:
-        source = _joint(view, facts) or _flat(view, expr) or (_is_window(expr) and _has_zeros(view))
+        source = _joint(view, facts) or _flat(view, expr) or (is_window(expr) and _has_zeros(view))
     graph, name = view.graph, view.out()
-    return source and (reaches_contraction(graph, name) or is_factor(graph, name))
+    return source and (name in graph.contracted or is_factor(graph, name))
 
 
 def scattered(graph: Graph, name: str) -> bool:
@@ -82,7 +77,7 @@ def scattered(graph: Graph, name: str) -> bool:
     node, expr = graph.producers.get(name), graph.exprs.get(name)
     if node is None or (node.domain, node.op_type) in SCATTERED:
         return node is not None
-    return expr is not None and (_flat(NodeView(graph, node), expr) or _is_window(expr))
+    return expr is not None and (_flat(NodeView(graph, node), expr) or is_window(expr))
 
 
 def _joint(view: NodeView, facts: Sequence[FillFact]) -> bool:
@@ -92,14 +87,6 @@ def _joint(view: NodeView, facts: Sequence[FillFact]) -> bool:
     if view.op not in ("Mul", "Einsum") or not all(is_zero(f.constant) for f in facts):
         return False
     return len({t.src for f in facts if len(f.region) == 1 for t in f.region}) > 1
-
-
-def _is_window(expr: TensorExpr) -> bool:
-    """The largest of a few elements."""
-    if expr.combine is not Combine.REDUCE or expr.reducer is not Reducer.MAX:
-        return False
-    extents = [e.as_int() for e in expr.reduced]
-    return None not in extents and prod(n for n in extents if n is not None) <= WINDOW
 
 
 def _flat(view: NodeView, expr: TensorExpr) -> bool:
@@ -141,103 +128,3 @@ def _is_flat(
         except (ArithmeticError, TypeError, ValueError):
             return False
     return int(np.count_nonzero(np.asarray(y) == 0)) > 1
-
-
-def everywhere(graph: Graph, name: str) -> Number | None:
-    """The one number that a value is known to be; None where it is not."""
-    known = (f.constant for f in graph.fills.get(name, ()) if not f.region)
-    return next((c for c in known if is_number(c)), None)
-
-
-def reaches_contraction(graph: Graph, name: str) -> bool:
-    """True when zeros of the value arrive as zeros at an operand of a contraction."""
-    seen, todo = {name}, [name]
-    while todo:
-        x = todo.pop()
-        for node in graph.uses.get(x, ()):
-            for output in output_names(node):
-                expr = graph.exprs.get(output)
-                if expr is None or output in seen:
-                    continue
-                if expr.combine in CONTRACTIONS:
-                    return True
-                if _keeps_zero(NodeView(graph, node), expr, x):
-                    seen.add(output)
-                    todo.append(output)
-    return False
-
-
-def _keeps_zero(view: NodeView, expr: TensorExpr, name: str) -> bool:
-    """Whether an output is 0 where this operand is."""
-    if expr.combine is Combine.MOVE or _is_window(expr):
-        return True
-    if expr.combine is not Combine.MAP:
-        return False
-    operands = [view.name(r.operand) for r in expr.reads]
-    constants: list[Constant] = [0 if x == name else everywhere(view.graph, x) for x in operands]
-    dtype = view.out_dtype()
-    to_bool = dtype is not None and dtype.kind == "b"
-    return is_zero(evaluate_constants(view.op, constants, to_bool, view))
-
-
-def is_factor(graph: Graph, name: str) -> bool:
-    """True when a number given as input acts as a mask: it is a factor of something at least as
-    large that is no function of the same number, as in x * sigmoid(x).
-    """
-    for x, node in readers(graph, name):
-        if node.op_type == "Einsum":
-            return True
-        if node.op_type != "Mul" or node.domain:
-            continue
-        other = next((v.name or "" for v in node.inputs if v is not None and v.name != x), "")
-        if not other or graph.splat(other) is not None:
-            continue
-        product, shape = graph.shapes.get(output_names(node)[0]), graph.shapes.get(other)
-        if product != shape:
-            continue
-        if not _is_function(graph, other, name):
-            return True
-    return False
-
-
-def _is_function(graph: Graph, name: str, of: str) -> bool:
-    """True when a value is computed from another one element by element."""
-    seen, todo = {name}, [name]
-    while todo:
-        x = todo.pop()
-        expr, producer = graph.exprs.get(x), graph.producers.get(x)
-        if x == of:
-            return True
-        if producer is None or expr is None or expr.combine not in (Combine.MAP, Combine.MOVE):
-            continue
-        view = NodeView(graph, producer)
-        found = {view.name(r.operand) for r in expr.reads} - seen
-        seen |= found
-        todo += found
-    return False
-
-
-def readers(graph: Graph, name: str) -> Iterator[tuple[str, ir.Node]]:
-    """Nodes that read the value, or what movement and scaling make of it: the value read, and its
-    reader.
-    """
-    seen, todo = {name}, [name]
-    while todo:
-        x = todo.pop()
-        for node in graph.uses.get(x, ()):
-            yield x, node
-            for output in output_names(node):
-                expr = graph.exprs.get(output)
-                passes = node.op_type in ("Cast", "Identity") or _is_scaled(graph, node, x)
-                if expr is None or output in seen or not (passes or expr.combine is Combine.MOVE):
-                    continue
-                seen.add(output)
-                todo.append(output)
-
-
-def _is_scaled(graph: Graph, node: ir.Node, name: str) -> bool:
-    """A product of the value and a constant number."""
-    if node.op_type != "Mul" or node.domain:
-        return False
-    others = [v.name or "" for v in node.inputs if v is not None and v.name != name]
-    return len(others) == 1 and graph.splat(others[0]) is not None

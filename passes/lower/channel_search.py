@@ -33,9 +33,14 @@ class ChannelSearch:
     above: Mapping[str, int]
 
     def known(self, node: ir.Node, dead: Mapping[str, Sequence[Region]]) -> ChannelSkip | None:
-        """What the facts say of a convolution; None where that is nothing about its channels."""
+        """What the facts say of a convolution; None where that is nothing about its channels.
+
+        Args:
+            node: The convolution; its result has a bit (`Graph.note_bit`).
+            dead: Dead facts.
+        """
         graph = self.graph
-        if node.domain or node.op_type != "Conv" or node not in self.regions.demand.nodes:
+        if node not in self.regions.demand.nodes:
             return None
         x, weights = node.inputs[0], [w for w in node.inputs[1:] if w is not None]
         expr = graph.exprs.get(node.outputs[0].name or "")
@@ -127,6 +132,11 @@ def _pools(expr: TensorExpr, shape: Shape) -> bool:
     bare = tuple(dim_index(d, e) for d, e in enumerate(shape[:2]))
     alone = expr.shape[:2] == shape[:2] and len(expr.reads) == 1 and not expr.ordered & {0, 1}
     return alone and expr.reads[0].index[:2] == bare
+
+
+def is_convolution(node: ir.Node) -> bool:
+    """True for the operator whose channels may be left out."""
+    return not node.domain and node.op_type == "Conv"
 
 
 def _groups(node: ir.Node) -> int:

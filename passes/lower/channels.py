@@ -21,7 +21,7 @@ from pitc.ir.region import Region
 from pitc.passes.facts.dead import dead_facts
 from pitc.passes.facts.total import is_total
 from pitc.passes.lower.channel_cost import paying
-from pitc.passes.lower.channel_search import ChannelSearch
+from pitc.passes.lower.channel_search import ChannelSearch, is_convolution
 from pitc.passes.lower.convolve import ChannelSkip
 from pitc.passes.regions.choose import Regions
 from pitc.passes.regions.form import GatheredOperand, OffsetsOperand, PackedOperand
@@ -52,8 +52,13 @@ def channel_skips(
         regions: What runs packed.
         given_up: Regions of graph outputs that the user does not want.
     """
+    convolutions = [node for node in graph.nodes if is_convolution(node)]
+    for node in convolutions:
+        graph.note_bit(node.outputs[0].name or "")
+    for name in regions.demand.exits if convolutions else ():
+        graph.note_bit(name)
     search = ChannelSearch(graph, regions, graph.ancestors())
-    found = {n: s for n in graph.nodes if (s := search.known(n, graph.dead)) is not None}
+    found = {n: s for n in convolutions if (s := search.known(n, graph.dead)) is not None}
     if not found:
         return ChannelSkips()
     # tests decide what is overwritten, so they must not depend on it: their sources count as read

@@ -106,10 +106,12 @@ def _contexts(graph: Graph) -> list[FormContext]:
     work: dict[Domain, int] = {}
     for node in graph.nodes:
         name, flops = node.outputs[0].name or "", _contraction_flops(graph, node)
+        if not flops:
+            continue
         for found in {d for r in graph.dead.get(name, ()) if r and (d := domain_of(r)) is not None}:
             work[found[0]] = work.get(found[0], 0) + flops
     paying = sorted(
-        (d for d in work if work[d] and can_compute(graph, d)),
+        (d for d in work if can_compute(graph, d)),
         key=lambda d: (d.rarely_dead, -work[d], str(d.dead)),
     )
     lines = _whole_lines(paying)
@@ -193,12 +195,7 @@ def _contracts(expr: TensorExpr) -> bool:
 
 def _sources_and_ancestors(graph: Graph, domains: Iterable[Domain]) -> set[str]:
     """Values from which live points are computed; they never run packed."""
-    above = graph.ancestors()
-    bits = 0
-    for domain in domains:
-        for source in domain.sources():
-            bits |= above.get(source, 0) | graph.bits.get(source, 0)
-    return set(graph.names_of(bits))
+    return graph.sources_of(x for domain in domains for x in domain.sources())
 
 
 def _size(extents: Shape) -> int:
@@ -280,7 +277,7 @@ def _unsound_exits(
     exits = out.demand.exits
     bits = 0
     for name in exits:
-        bits |= graph.bits[name]
+        bits |= graph.bits.get(name, 0)
     found: dict[ir.Node, Refusal] = {}
     for node in out.demand.forms:
         for place, operand in enumerate(out.forms[node].operands):

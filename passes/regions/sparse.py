@@ -23,7 +23,7 @@ from pitc.ir.nodes import Array, node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, Test, describe
 from pitc.passes.facts.fill import moving_reads
-from pitc.passes.facts.zeros import CONTRACTIONS
+from pitc.passes.facts.uses import CONTRACTIONS
 
 
 class Order(Enum):
@@ -191,7 +191,9 @@ def _first(graph: Graph, facts: list[Region]) -> list[Region]:
     sources = _sources(facts)
     if len(sources) < 2:
         return facts
-    above, bits = graph.ancestors(), sum(graph.bits[x] for x in sources)
+    above, bits = graph.ancestors(), 0
+    for x in sources:
+        bits |= graph.bits.get(x, 0)
     return [r for r in facts if not any(above.get(x, 0) & bits for x in _sources([r]))] or facts
 
 

@@ -60,6 +60,9 @@ class Kernels(_Record):
     symbols: list[str]
 
 
+_END = "\n}"
+
+
 class Manifest(_Record):
     """Everything that is known about an artifact without opening its other files.
 
@@ -79,16 +82,17 @@ class Manifest(_Record):
 
     def text(self) -> str:
         """The one spelling of this manifest, with its own checksum as last field."""
-        body = self.model_dump(mode="json")
-        return _spell(body | {"sha256": _digest(body)})
+        return _sealed(self.model_dump(mode="json"))
 
 
-def _spell(body: dict[str, Any]) -> str:
-    return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+def _sealed(body: dict[str, Any]) -> str:
+    """The text of a body with the checksum of that text as one more field.
 
-
-def _digest(body: dict[str, Any]) -> str:
-    return hashlib.sha256(_spell(body).encode()).hexdigest()
+    The field is put in front of the closing brace: a long report is spelled once only.
+    """
+    text = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False)
+    digest = hashlib.sha256(f"{text}\n".encode()).hexdigest()
+    return f'{text.removesuffix(_END)},\n "sha256": "{digest}"{_END}\n'
 
 
 def parse_manifest(data: bytes) -> Manifest:

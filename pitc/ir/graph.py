@@ -4,7 +4,7 @@ Names of values are unique. Everything is keyed by name, so that the graph may b
 analysis.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -51,7 +51,10 @@ class Graph:
         vectors: The same for each component of an index tensor's last axis.
         values: Small integer tensors as arrays of polynomials.
         images: Values that hold the live places of a mask (NonZero), and that mask.
-        bits: One bit per value, for provenance.
+        order: The place of every input and node output in the order of the graph.
+        bits: One bit for each value that has facts or is tested, for provenance (`note_bit`).
+        contracted: Values whose zeros arrive as zeros at an operand of a contraction.
+        multiplied: The first few values that a value, moved or scaled, is multiplied by.
         branches: The branch that computes a value, for values of branches.
         joins: Dimensions of operands that broadcast in a way that is not known, and the nodes.
         clamps: Sizes that are the smaller one of two.
@@ -86,6 +89,9 @@ class Graph:
         self.joins: list[tuple[ir.Node, frozenset[Poly]]] = []
         self.clamps: dict[Poly, tuple[Poly, Poly]] = {}
         self.reached: set[tuple[Poly, Poly]] = set()
+        self.bits: dict[str, int] = {}
+        self.contracted: set[str] = set()
+        self.multiplied: dict[str, tuple[str, ...]] = {}
         self.carried: dict[ir.Node, list[Shape | None]] = {}
         self.bodies: dict[ir.Node, Graph] = {}
         self.producers: dict[str, ir.Node] = {}
@@ -99,6 +105,7 @@ class Graph:
         self._splats: dict[str, float | int | None] = {}
         self._inferred: dict[str, Inferred] = infer(model)
         self._count = 0
+        self._above: tuple[int, dict[str, int]] = 0, {}
         self._input_symbols: set[str] = set()
 
         overridable = [v.name or "" for v in model.graph.inputs if v.is_initializer()]
@@ -121,7 +128,7 @@ class Graph:
             if dtype is not None:
                 self.dtypes[name] = dtype
         self._declare()
-        self.bits = {name: 1 << k for k, name in enumerate(self._computed_names())}
+        self.order = {name: k for k, name in enumerate(self._computed_names())}
 
     def _wire(self) -> None:
         for node in self.nodes:
@@ -268,13 +275,22 @@ class Graph:
         if name not in at:
             at.append(name)
 
+    def note_bit(self, name: str) -> int:
+        """The bit of an input or a node's output, made when it is asked for first.
+
+        Most values of a graph have no facts; bits for all would take space with its square.
+        """
+        return self.bits.setdefault(name, 1 << len(self.bits))
+
     def descendants(self) -> dict[str, int]:
         """For each value the bits (`bits`) of all values computed from it."""
         below: dict[str, int] = {}
         for node in reversed(self.nodes):
             down = 0
             for name in self._made_with(node):
-                down |= below.get(name, 0) | self.bits[name]
+                down |= below.get(name, 0) | self.bits.get(name, 0)
+            if not down:
+                continue
             for x in node.inputs:
                 if x is not None:
                     below[x.name or ""] = below.get(x.name or "", 0) | down
@@ -282,20 +298,37 @@ class Graph:
                 below[name] = below.get(name, 0) | down
         return below
 
-    def ancestors(self) -> dict[str, int]:
+    def ancestors(self) -> Mapping[str, int]:
         """For each value the bits (`bits`) of all values it is computed from."""
-        above: dict[str, int] = {}
-        for node in self.nodes:
-            up = 0
-            for choice in self._choices.get(node.metadata_props.get(GROUP, ""), [node]):
-                for x in choice.inputs:
-                    name = x.name or "" if x is not None else ""
+        count, above = self._above
+        if count != len(self.bits):
+            above = {}
+            for node in self.nodes:
+                up = 0
+                for name in self._made_from(node):
                     up |= above.get(name, 0) | self.bits.get(name, 0)
-            for name in captures(node):
-                up |= above.get(name, 0) | self.bits.get(name, 0)
-            for name in output_names(node):
-                above[name] = up
+                if up:
+                    above.update(dict.fromkeys(output_names(node), up))
+            self._above = len(self.bits), above
         return above
+
+    def sources_of(self, names: Iterable[str]) -> set[str]:
+        """The values, and all that they are computed from."""
+        found = set(names)
+        todo = list(found)
+        while todo:
+            node = self.producers.get(todo.pop())
+            more = () if node is None else self._made_from(node)
+            new = {name for name in more if name in self.order} - found
+            found |= new
+            todo += new
+        return found
+
+    def _made_from(self, node: ir.Node) -> Iterator[str]:
+        """What the node reads; for a choice all that its whole If reads, which runs as one node."""
+        for choice in self._choices.get(node.metadata_props.get(GROUP, ""), [node]):
+            yield from (x.name or "" for x in choice.inputs if x is not None)
+        yield from captures(node)
 
     def _made_with(self, node: ir.Node) -> list[str]:
         """The node's outputs; for a choice those of its whole If, which runs as one node."""
@@ -310,7 +343,13 @@ class Graph:
 
     def names_of(self, via: int) -> list[str]:
         """The values of a provenance bit set, in graph order."""
-        return [name for name, bit in self.bits.items() if via & bit]
+        names = list(self.bits)
+        found = []
+        while via:
+            lowest = via & -via
+            found.append(names[lowest.bit_length() - 1])
+            via ^= lowest
+        return found
 
 
 def _exceptions(x: Array) -> set[str]:

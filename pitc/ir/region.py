@@ -5,10 +5,12 @@ guessing: a region that cannot be said is None.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import product
+from operator import attrgetter
 from typing import Final
 
-from pitc.ir.index import ONE, Digit, Maps, Poly, bound, rename, substitute
+from pitc.ir.index import ONE, Digit, Maps, Poly, bound, dim_index, rename, substitute
 from pitc.ir.predicate import (
     SOME,
     Predicate,
@@ -26,13 +28,14 @@ __all__ = [
     "Predicate",
     "Region",
     "Test",
+    "all_hold",
     "cost",
     "covered",
     "describe",
-    "expressible",
     "for_all",
     "for_some",
     "inside",
+    "intersection",
     "meet",
     "position",
     "prune",
@@ -46,6 +49,8 @@ __all__ = [
 MAX_TESTS = 5  # tests per region
 MAX_FACTS = 10  # regions per value
 RESOLVE_ROUNDS = 2
+TEXT = attrgetter("text")
+CACHED = 1 << 12  # lists of regions: neighbours in a graph often have the same
 
 
 class Region:
@@ -56,17 +61,24 @@ class Region:
     Args:
         tests: The tests.
         via: Bit set of the values whose own fill facts the statement rests on (`Graph.bits`).
+
+    Attributes:
+        sources: What the tests look at. A test implies only tests that look at the same.
+        normal: It is known to be normal (`region`).
     """
 
-    __slots__ = ("_hash", "_text", "tests", "via")
+    __slots__ = ("_hash", "_rank", "_text", "normal", "sources", "tests", "via")
 
     def __init__(self, tests: Iterable[Test] = (), via: int = 0) -> None:
         unique = frozenset(tests)
-        ordered = tuple(sorted(unique, key=_text)) if len(unique) > 1 else tuple(unique)
+        ordered = tuple(sorted(unique, key=TEXT)) if len(unique) > 1 else tuple(unique)
         self.tests: tuple[Test, ...] = ordered
+        self.sources = frozenset([t.src for t in ordered])
         self.via = via
         self._hash = hash((unique, via))
+        self.normal = not self.tests
         self._text = ""
+        self._rank: tuple[tuple[int, int], str, int, int] | None = None
 
     def __hash__(self) -> int:
         return self._hash
@@ -101,14 +113,16 @@ class Region:
             self._text = " and ".join(t.text for t in self.tests) or "everywhere"
         return self._text
 
+    def rank(self) -> tuple[tuple[int, int], str, int, int]:
+        """A total order: what is easy to use comes first."""
+        if self._rank is None:
+            self._rank = cost(self), self.text, self.via.bit_count(), self.via
+        return self._rank
+
     def __str__(self) -> str:
         return self.text
 
     __repr__ = __str__
-
-
-def _text(t: Test) -> str:
-    return t.text
 
 
 EVERYWHERE: Final = Region()
@@ -122,27 +136,25 @@ def union(regions: Iterable[Region]) -> Region:
     return out
 
 
-def region(tests: "Iterable[Test] | Region", via: int | None = None) -> Region | None:
-    """A normal region: decided and implied tests dropped; None where it is empty.
-
-    Args:
-        tests: Tests, or a region.
-        via: Provenance; by default that of the given region.
-    """
-    if via is None:
-        via = tests.via if isinstance(tests, Region) else 0
+def region(tests: "Iterable[Test] | Region") -> Region | None:
+    """A normal region: decided and implied tests dropped; None where it is empty."""
+    given = tests if isinstance(tests, Region) else Region(tests)
+    if given.normal:
+        return given
     kept: list[Test] = []
-    for t in tests:
-        known = truth(t)
+    for t in given.tests:
+        known = truth(t) if t.pred == "pos" else None
         if known is False:
             return None
         if known is None:
             kept.append(t)
-    if len(kept) > 1:
+    if len(kept) > len(given.sources):  # two look at the same
         if any(u.implies(n) for t in kept for n in [t.negate()] if n for u in kept if u is not t):
             return None
         kept = _without_implied(kept)
-    return tests if isinstance(tests, Region) and len(kept) == len(tests) else Region(kept, via)
+    out = given if len(kept) == len(given.tests) else Region(kept, given.via)
+    out.normal = True
+    return out
 
 
 def _without_implied(tests: list[Test]) -> list[Test]:
@@ -165,6 +177,8 @@ def pull(r: Region, maps: Maps, shape: Sequence[Poly] | None = None) -> Region |
     Returns:
         The region over the new dimensions; None where it is empty or cannot be said.
     """
+    if shape is not None and _is_same(maps, shape):
+        return region(r)
     out = []
     for t in r:
         if all(a.dim < 0 for p in t.idx for a in p.digits()):
@@ -180,10 +194,9 @@ def pull(r: Region, maps: Maps, shape: Sequence[Poly] | None = None) -> Region |
     return region(Region(out, r.via))
 
 
-def expressible(r: Region, maps: Maps, shape: Sequence[Poly] | None = None) -> bool:
-    """False when `pull` gives None for want of words, not because the region is empty."""
-    free = (p for t in r for p in t.idx if any(a.dim >= 0 for a in p.digits()))
-    return all(substitute(p, maps, shape) is not None for p in free)
+def _is_same(maps: Maps, shape: Sequence[Poly]) -> bool:
+    """True where the new dimensions are the old ones."""
+    return len(maps) == len(shape) and all(maps[d] == dim_index(d, e) for d, e in enumerate(shape))
 
 
 def for_all(r: Region, dims: Iterable[int]) -> Region | None:
@@ -222,26 +235,34 @@ def cost(r: Region) -> tuple[int, int]:
     return sum(len(t.alls) + len(t.somes) for t in r), len(r)
 
 
-def _rank(r: Region) -> tuple[tuple[int, int], str, int, int]:
-    return cost(r), r.text, r.via.bit_count(), r.via
-
-
 def prune(regions: Iterable[Region]) -> list[Region]:
     """The regions without those inside others; the few simplest of them."""
+    return list(_pruned(tuple(regions)))
+
+
+@lru_cache(maxsize=CACHED)
+def _pruned(regions: tuple[Region, ...]) -> tuple[Region, ...]:
     unique = dict.fromkeys(regions)
     if len(unique) == 1:
-        return [r for r in unique if len(r) <= MAX_TESTS]
-    kept: list[Region] = []
-    for r in sorted(unique, key=_rank):
-        if len(r) <= MAX_TESTS and not any(inside(r, k) for k in kept):
-            kept = [k for k in kept if not inside(k, r)]
-            kept.append(r)
-    return kept[:MAX_FACTS]
+        return tuple(r for r in unique if len(r) <= MAX_TESTS)
+    kept: dict[Region, None] = {}
+    near: dict[str | None, list[Region]] = {}  # those that look at a value; None: at nothing
+    for r in sorted((r for r in unique if len(r) <= MAX_TESTS), key=Region.rank):
+        others = [k for x in (None, *r.sources) for k in near.get(x, ()) if k in kept]
+        if any(inside(r, k) for k in others):
+            continue
+        for k in others:
+            if inside(k, r):
+                kept.pop(k, None)
+        kept[r] = None
+        for x in r.sources or (None,):
+            near.setdefault(x, []).append(r)
+    return tuple(kept)[:MAX_FACTS]
 
 
 def inside(r: Region, k: Region) -> bool:
     """Proven: region r lies in region k, and k rests on no more."""
-    if k.via | r.via != r.via:
+    if not k.sources <= r.sources or k.via | r.via != r.via:
         return False
     return all(any(u.implies(t) for u in r.tests) for t in k.tests)
 
@@ -251,6 +272,11 @@ def resolve(regions: Iterable[Region]) -> list[Region]:
 
     This bridges guards and opt-ins.
     """
+    return list(_resolved(tuple(regions)))
+
+
+@lru_cache(maxsize=CACHED)
+def _resolved(regions: tuple[Region, ...]) -> tuple[Region, ...]:
     kept = prune(regions)
     for _ in range(RESOLVE_ROUNDS):
         if len(kept) < 2:
@@ -258,7 +284,7 @@ def resolve(regions: Iterable[Region]) -> list[Region]:
         new = []
         for a, b in product(kept, kept):
             for t, u in product(a.tests, b.tests):
-                n = t.negate()
+                n = t.negate() if t.src == u.src else None
                 if n is not None and n.implies(u):
                     joined = a.without(t) | b.without(u)
                     r = region(joined) if len(joined) <= MAX_TESTS else None
@@ -269,7 +295,35 @@ def resolve(regions: Iterable[Region]) -> list[Region]:
         before, kept = kept, prune([*kept, *new])
         if before == kept:
             break
-    return kept
+    return tuple(kept)
+
+
+def intersection(first: Sequence[Region], second: Sequence[Region]) -> list[Region]:
+    """Where a region of each of two lists holds.
+
+    That is every pair of them. But a region that lies in one of the other list stands for all of
+    its pairs: of {p, q} and {p, r} only p and q and r are left of four.
+    """
+    if len(first) == 1 and first[0] == EVERYWHERE:
+        return [r for r in map(region, second) if r is not None]
+    inner = [[b.sources <= a.sources and inside(a, b) for b in second] for a in first]
+    outer = [[a.sources <= b.sources and inside(b, a) for b in second] for a in first]
+    rows, columns = list(map(any, inner)), list(map(any, zip(*outer, strict=True)))
+    joined = (
+        region(a | b)
+        for i, a in enumerate(first)
+        for j, b in enumerate(second)
+        if inner[i][j] or outer[i][j] or not (rows[i] or columns[j])
+    )
+    return [r for r in joined if r is not None]
+
+
+def all_hold(lists: Iterable[Sequence[Region]]) -> list[Region]:
+    """Where a region of each list holds."""
+    out: Sequence[Region] = [EVERYWHERE]
+    for regions in lists:
+        out = intersection(out, regions)
+    return list(out)
 
 
 def covered(regions: Sequence[Sequence[Test]], splits: int) -> bool:
@@ -311,9 +365,8 @@ def meet(lists: Iterable[Sequence[Region]]) -> list[Region]:
     for regions in lists:
         if len(out) == 1 and out[0] == EVERYWHERE:
             out = prune(regions)
-        else:
-            joined = (region(a | b) for a, b in product(out, regions))
-            out = prune(r for r in joined if r is not None)
+        elif out != list(regions):
+            out = prune(intersection(out, regions))
         if not out:
             break
     return out

@@ -1,0 +1,106 @@
+"""Times the compiler: each compilation in a process of its own, on all cores."""
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import onnx
+
+from benchmarks.cases import CompileCase, TallCase
+from benchmarks.workload import build
+from models.tall import TALL
+from pitc.errors import MachineError
+from pitc.timing import THREAD_LIMITS
+
+Say = Callable[[str], None]
+
+_COMPILE = """
+import sys, pitc
+compiled = pitc.compile(sys.argv[1], padding=sys.argv[3] or None)
+compiled.save(sys.argv[2])
+print(*(line for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+
+
+def time_compile(
+    case: CompileCase, rounds: int, cores: set[int], say: Say = print
+) -> dict[str, Any]:
+    """Time the compilation of a model.
+
+    Returns:
+        Seconds of wall and of CPU time, median and every round.
+    """
+    say(f"{case.name}: build the model")
+    model = build(case.config, np.random.default_rng(case.seed))
+    found = _rounds(model, case.padding, rounds, cores, lambda k: say(f"{case.name}: {k}"))
+    return {
+        "wall_s": median(found["wall_s"]),
+        "cpu_s": median(found["cpu_s"]),
+        "rounds_wall_s": found["wall_s"],
+        "rounds_cpu_s": found["cpu_s"],
+    }
+
+
+def time_tall(case: TallCase, rounds: int, cores: set[int], say: Say = print) -> dict[str, Any]:
+    """Time the compilation of a graph of several sizes.
+
+    Returns:
+        For each size the nodes, seconds of wall and of CPU time (the least of all rounds: what
+        else runs on the machine only adds to it, and every round), and the most memory.
+    """
+    sizes = []
+    for nodes in case.sizes:
+        say(f"{case.name}: build {nodes} nodes")
+        model = TALL[case.kind](nodes)
+        about = f"{case.name}: {nodes} nodes, "
+        found = _rounds(model, case.padding, rounds, cores, lambda k, about=about: say(about + k))
+        row = {"nodes": nodes, "wall_s": min(found["wall_s"]), "cpu_s": min(found["cpu_s"])}
+        row |= {"rounds_wall_s": found["wall_s"], "rounds_cpu_s": found["cpu_s"]}
+        sizes.append(row | {"peak_bytes": max(found["peak_bytes"])})
+    return {"sizes": sizes}
+
+
+def _rounds(
+    model: onnx.ModelProto, padding: str | None, rounds: int, cores: set[int], say: Say
+) -> dict[str, list[float]]:
+    """Compile a model some times, start of the interpreter included."""
+    found: dict[str, list[float]] = {"wall_s": [], "cpu_s": [], "peak_bytes": []}
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "model.onnx")
+        onnx.save(model, source)
+        for i in range(max(rounds, 1)):
+            say(f"round {i + 1} of {rounds}")
+            out = Path(folder, f"round{i}.pitc")
+            command = [sys.executable, "-c", _COMPILE, str(source), str(out), padding or ""]
+            for name, value in _spent(command, cores).items():
+                found[name].append(value)
+    return found
+
+
+def _spent(command: list[str], cores: set[int]) -> dict[str, float]:
+    """What one compilation takes."""
+    unlimited = {name: x for name, x in os.environ.items() if name not in THREAD_LIMITS}
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=unlimited
+    )
+    if cores:
+        os.sched_setaffinity(process.pid, cores)
+    printed, errors = process.communicate()
+    if process.returncode:
+        last = (errors.strip() or f"exit code {process.returncode}").splitlines()[-1]
+        raise MachineError(f"the compiler failed: {last}")
+    wall, after = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {
+        "wall_s": wall,
+        "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        "peak_bytes": 1024.0 * int(printed.split()[-2]),
+    }

@@ -1,0 +1,74 @@
+"""The work of the compiler grows like the graph: twice the nodes, twice the calls."""
+
+import sys
+from types import FrameType
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from models.tall import TALL
+from pitc.importer import load_model
+from pitc.passes.normalise import normalise
+from pitc.passes.pipeline import LowerOptions, analyse, run_passes
+from tests.tile_prices import PRICES
+
+# sizes from which on every node has as much to do as the one before; a search of the graph for
+# every node would take nearly four times the calls for twice the nodes
+SIZES = {"transformer": 400, "relu": 300, "add": 300, "gate": 240, "residual": 300, "if": 200}
+MOST = 2.3
+# of a node of the gate chain, whose values have as many facts as a value may have
+MOST_PER_GATE_NODE = 20_000
+
+
+def calls(model: onnx.ModelProto) -> int:
+    """Calls of functions while a model is imported and lowered."""
+    count = 0
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        run_passes(load_model(model), LowerOptions(tiles=PRICES))
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("kind", TALL)
+def test_twice_the_nodes_take_twice_the_calls(kind: str) -> None:
+    few, more = TALL[kind](SIZES[kind]), TALL[kind](2 * SIZES[kind])
+    run_passes(load_model(few), LowerOptions(tiles=PRICES))  # caches are full
+    before, after = calls(few), calls(more)
+    assert after < MOST * before
+    if kind == "gate":
+        assert after - before < MOST_PER_GATE_NODE * SIZES[kind]
+
+
+@pytest.mark.parametrize("kind", TALL)
+def test_bits_are_for_values_with_facts(kind: str) -> None:
+    """Provenance takes no space where nothing is known."""
+    model = load_model(TALL[kind](120))
+    normalise(model)
+    graph, _ = analyse(model, None)
+    tested = {t.src for facts in graph.fills.values() for f in facts for t in f.region}
+    known = {name for name, facts in graph.fills.items() if facts and name in graph.order}
+    assert set(graph.bits) == known | (tested & set(graph.order))
+    assert kind not in ("relu", "add", "if") or len(graph.bits) < len(graph.order) / 2
+
+
+@pytest.mark.parametrize("kind", TALL)
+def test_tall_graphs_run(kind: str) -> None:
+    model = TALL[kind](60)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = {}
+    for x in session.get_inputs():
+        shape = [d if isinstance(d, int) else 2 for d in x.shape]
+        feeds[x.name] = np.ones(
+            shape, {"tensor(bool)": bool, "tensor(int64)": np.int64}.get(x.type, np.float32)
+        )
+    assert all(np.isfinite(np.asarray(y)).all() for y in session.run(None, feeds))
+    assert 30 <= sum(1 for _ in load_model(model).graph.all_nodes()) <= 90
