@@ -13,8 +13,9 @@ be known of *every* term: nothing follows from a term of which nothing is known.
 The inequality behind the thresholds is in `docs/theory.md`, section 7.
 """
 
-from collections import Counter
 from collections.abc import Iterable
+
+import onnx_ir as ir
 
 from pitc.ir.constant import (
     SCORE,
@@ -41,32 +42,57 @@ SUMS = (Combine.PRODUCT, Combine.BIASED_PRODUCT)
 
 
 def note_terms(graph: Graph) -> None:
-    """Fill in `graph.terms`: for values that reach a softmax, element by element, which ones.
+    """Fill in `graph.terms`, values that reach a softmax element by element, and `graph.scores`,
+    the sums of products among them that are raw scores.
 
     Args:
         graph: The derived graph.
     """
-    count = 0
     for node in reversed(graph.nodes):
-        for output in output_names(node):
-            expr, bits = graph.exprs.get(output), graph.terms.get(output, 0)
-            if expr is not None and expr.combine is Combine.SOFTMAX:
-                bits, count = 1 << count, count + 1
-            elif expr is None or not bits or not _passes(NodeView(graph, node), expr):
-                continue
-            for x in node.inputs:
-                if x is not None and x.name and _is_float(graph, x.name):
-                    graph.terms[x.name] = graph.terms.get(x.name, 0) | bits
-    sums = Counter[int]()
-    for name, bits in graph.terms.items():
-        if _is_sum(graph.exprs.get(name)):
-            sums.update(k for k in range(count) if bits >> k & 1)
-    for name, bits in graph.terms.items():
+        expr = graph.exprs.get(node.outputs[0].name or "")
+        if expr is None or not _leads_on(graph, node, expr):
+            continue
+        for x in node.inputs:
+            if x is not None and x.name and _is_float(graph, x.name):
+                graph.terms.add(x.name)
+    shared = _shared_softmaxes(graph)
+    for name in graph.terms:
         expr = graph.exprs.get(name)
         if expr is not None and _is_sum(expr):
-            alone = all(sums[k] == 1 for k in range(count) if bits >> k & 1)
-            if alone or _run_time_factors(graph, name, expr) > 1:
+            if name not in shared or _run_time_factors(graph, name, expr) > 1:
                 graph.scores.add(name)
+
+
+def _leads_on(graph: Graph, node: ir.Node, expr: TensorExpr) -> bool:
+    """True for a softmax, and for what reaches one through this node."""
+    if expr.combine is Combine.SOFTMAX:
+        return True
+    reached = any(name in graph.terms for name in output_names(node))
+    return reached and _passes(NodeView(graph, node), expr)
+
+
+def _shared_softmaxes(graph: Graph) -> set[str]:
+    """Values that reach a softmax which another sum of products reaches as well."""
+    sums: dict[str, frozenset[str]] = {}  # that a value consists of: two are enough
+    shared: set[str] = set()
+    for node in graph.nodes:
+        for name in output_names(node):
+            expr = graph.exprs.get(name)
+            if expr is None or name not in graph.terms:
+                continue
+            found = [sums.get(x.name or "", frozenset()) for x in node.inputs if x is not None]
+            passing = frozenset[str]().union(*found) if _passes(NodeView(graph, node), expr) else ()
+            sums[name] = frozenset({name} if _is_sum(expr) else sorted(passing)[:2])
+    for node in reversed(graph.nodes):
+        expr = graph.exprs.get(node.outputs[0].name or "")
+        if expr is None or not _leads_on(graph, node, expr):
+            continue
+        names = [x.name or "" for x in node.inputs if x is not None]
+        if expr.combine is Combine.SOFTMAX:
+            shared.update(n for n in names[:1] if len(sums.get(n, ())) > 1)
+        elif not shared.isdisjoint(output_names(node)):
+            shared.update(n for n in names if n in graph.terms)
+    return shared
 
 
 def _passes(view: NodeView, expr: TensorExpr) -> bool:
@@ -166,7 +192,7 @@ def add_tests(view: NodeView, expr: TensorExpr) -> None:
         if any(is_score(f.constant) for f in facts) or _leaves_no_gap(facts):
             continue
         found = own(graph, name, "small", True, TAME)
-        graph.fills[name] = [*facts, FillFact(Region(found.region, graph.bits[name]), TAME)]
+        graph.fills[name] = [*facts, FillFact(Region(found.region, graph.note_bit(name)), TAME)]
 
 
 def _leaves_no_gap(facts: Iterable[FillFact]) -> bool:

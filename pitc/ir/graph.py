@@ -40,7 +40,7 @@ class Graph:
         exprs: Tensor expression of each node output; None where the node has no rule.
         fills: Fill facts.
         signed: Values the sign of whose zeros can be seen.
-        terms: For values that reach a softmax element by element: which ones, as bits.
+        terms: Values that reach a softmax element by element.
         scores: Sums of products among them that are assumed to be bounded.
         finite_if: Where a value is finite by construction (None: nowhere for sure); values that
             are finite everywhere are not listed.
@@ -76,7 +76,7 @@ class Graph:
         self.exprs: dict[str, TensorExpr | None] = {}
         self.fills: dict[str, list[FillFact]] = {}
         self.signed: set[str] = set()
-        self.terms: dict[str, int] = {}
+        self.terms: set[str] = set()
         self.scores: set[str] = set()
         self.finite_if: dict[str, Region | None] = {}
         self.clean_if: dict[str, Region | None] = {}
