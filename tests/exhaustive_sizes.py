@@ -5,7 +5,7 @@ every assignment of 0..4 (and, for samples, of the sample's own sizes) to the sy
 Runtime accepts; then derived again with some of the sizes as numbers, 1 among them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -21,6 +21,7 @@ from onnx import helper, numpy_helper
 from pitc.ir.expr import Combine, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
+from pitc.ir.region import Test
 from pitc.passes.facts.derive import derive
 from tests.rule_proof import Const, Proof, Sample, array_of, grid, node_model
 
@@ -41,8 +42,6 @@ LEAST = {
     "QLinearConv": (1, "leaves a sum of no terms unwritten"),
 }
 EVEN = {"RotaryEmbedding"}  # of an odd row ONNX Runtime leaves the last element unwritten
-# masks of keys of which the rule assumes, by name, that every sequence keeps one
-KEEPS_A_KEY = {("com.microsoft", "Attention"): "x3"}
 
 
 @dataclass
@@ -160,9 +159,6 @@ class SizedNode:
             for name, dims in self.inputs.items():
                 shape = [sizes.get(d, d) if isinstance(d, str) else d for d in dims]
                 out[name] = self._draw(name, shape, limit, rng)
-            mask = KEEPS_A_KEY.get((self.node.domain, self.node.op_type), "")
-            if mask in out and out[mask].ndim == 2:
-                out[mask][:, :1] = 1
             yield out
 
     def _draw(self, name: str, shape: list[Any], limit: int | None, rng: Any) -> Array:
@@ -221,6 +217,27 @@ class SizedProof(Proof):
                 if extent == Poly({(name,): 1}):
                     known[name] = n
         return known
+
+    def _test(self, test: Test, sizes: dict[str, int], index: dict[int, Any]) -> Array:
+        """With "for some" over the bound dimensions, and "for all" around it."""
+        some, every = (self._bound(test, dims, sizes) for dims in (test.somes, test.alls))
+        found: Array = np.True_
+        for outer in every:
+            inner: Array = np.False_
+            for places in some:
+                inner = inner | super()._test(test, sizes, index | outer | places)
+            found = found & inner
+        return found
+
+    def _bound(self, test: Test, dims: Iterable[int], sizes: Sizes) -> list[dict[int, Any]]:
+        """All places along some dimensions that a test binds."""
+        digits = [a for p in test.idx for a in p.digits()]
+        extents = {
+            d: max(int((a.stride * a.extent).evaluate(sizes, {})) for a in digits if a.dim == d)
+            for d in dims
+        }
+        every = product(*map(range, extents.values()))
+        return [{d: np.array(n) for d, n in zip(extents, e, strict=True)} for e in every]
 
     def _marks(
         self, expr: TensorExpr, point: tuple[int, ...], sizes: dict[str, int]
