@@ -5,7 +5,7 @@ every assignment of 0..4 (and, for samples, of the sample's own sizes) to the sy
 Runtime accepts; then derived again with some of the sizes as numbers, 1 among them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -21,7 +21,6 @@ from onnx import helper, numpy_helper
 from pitc.ir.expr import Combine, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
-from pitc.ir.region import Test
 from pitc.passes.facts.derive import derive
 from tests.rule_proof import Const, Proof, Sample, array_of, grid, node_model
 
@@ -217,27 +216,6 @@ class SizedProof(Proof):
                 if extent == Poly({(name,): 1}):
                     known[name] = n
         return known
-
-    def _test(self, test: Test, sizes: dict[str, int], index: dict[int, Any]) -> Array:
-        """With "for some" over the bound dimensions, and "for all" around it."""
-        some, every = (self._bound(test, dims, sizes) for dims in (test.somes, test.alls))
-        found: Array = np.True_
-        for outer in every:
-            inner: Array = np.False_
-            for places in some:
-                inner = inner | super()._test(test, sizes, index | outer | places)
-            found = found & inner
-        return found
-
-    def _bound(self, test: Test, dims: Iterable[int], sizes: Sizes) -> list[dict[int, Any]]:
-        """All places along some dimensions that a test binds."""
-        digits = [a for p in test.idx for a in p.digits()]
-        extents = {
-            d: max(int((a.stride * a.extent).evaluate(sizes, {})) for a in digits if a.dim == d)
-            for d in dims
-        }
-        every = product(*map(range, extents.values()))
-        return [{d: np.array(n) for d, n in zip(extents, e, strict=True)} for e in every]
 
     def _marks(
         self, expr: TensorExpr, point: tuple[int, ...], sizes: dict[str, int]
