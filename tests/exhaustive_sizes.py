@@ -41,8 +41,6 @@ LEAST = {
     "QLinearConv": (1, "leaves a sum of no terms unwritten"),
 }
 EVEN = {"RotaryEmbedding"}  # of an odd row ONNX Runtime leaves the last element unwritten
-# masks of keys of which the rule assumes, by name, that every sequence keeps one
-KEEPS_A_KEY = {("com.microsoft", "Attention"): "x3"}
 
 
 @dataclass
@@ -160,9 +158,6 @@ class SizedNode:
             for name, dims in self.inputs.items():
                 shape = [sizes.get(d, d) if isinstance(d, str) else d for d in dims]
                 out[name] = self._draw(name, shape, limit, rng)
-            mask = KEEPS_A_KEY.get((self.node.domain, self.node.op_type), "")
-            if mask in out and out[mask].ndim == 2:
-                out[mask][:, :1] = 1
             yield out
 
     def _draw(self, name: str, shape: list[Any], limit: int | None, rng: Any) -> Array:

@@ -9,9 +9,10 @@ For one node, `failures` checks that
     `absent` elements moves nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -314,6 +315,29 @@ class Proof:
         return ok
 
     def _test(self, test: Test, sizes: dict[str, int], index: dict[int, Any]) -> Array:
+        """With "for some" over the bound dimensions, and "for all" around it."""
+        some, every = (self._bound(test, dims, sizes) for dims in (test.somes, test.alls))
+        found: Array = np.True_
+        for outer in every:
+            inner: Array = np.False_
+            for places in some:
+                inner = inner | self._at(test, sizes, index | outer | places)
+            found = found & inner
+        return found
+
+    def _bound(
+        self, test: Test, dims: Iterable[int], sizes: dict[str, int]
+    ) -> list[dict[int, Any]]:
+        """All places along some dimensions that a test binds."""
+        digits = [a for p in test.idx for a in p.digits()]
+        extents = {
+            d: max(int((a.stride * a.extent).evaluate(sizes, {})) for a in digits if a.dim == d)
+            for d in dims
+        }
+        every = product(*map(range, extents.values()))
+        return [{d: np.array(n) for d, n in zip(extents, e, strict=True)} for e in every]
+
+    def _at(self, test: Test, sizes: dict[str, int], index: dict[int, Any]) -> Array:
         at = [np.asarray(p.evaluate(sizes, index)) for p in test.idx]
         if test.pred == "pos":
             return at[0] >= 0

@@ -10,6 +10,7 @@ import pytest
 
 from models.tall import TALL
 from pitc.importer import load_model
+from pitc.ir import region
 from pitc.passes.normalise import normalise
 from pitc.passes.pipeline import LowerOptions, analyse, run_passes
 from tests.tile_prices import PRICES
@@ -17,7 +18,7 @@ from tests.tile_prices import PRICES
 # sizes from which on every node has as much to do as the one before; a search of the graph for
 # every node would take nearly four times the calls for twice the nodes
 SIZES = {"transformer": 400, "relu": 300, "add": 300, "gate": 240, "residual": 300, "if": 200}
-MOST = 2.3
+MOST = 2.2
 # of a node of the gate chain, whose values have as many facts as a value may have
 MOST_PER_GATE_NODE = 20_000
 
@@ -30,6 +31,8 @@ def calls(model: onnx.ModelProto) -> int:
         nonlocal count
         count += event in ("call", "c_call")
 
+    for known in (region._pruned, region._resolved):  # of the same names in an earlier run
+        known.cache_clear()
     sys.setprofile(note)
     try:
         run_passes(load_model(model), LowerOptions(tiles=PRICES))
@@ -41,8 +44,9 @@ def calls(model: onnx.ModelProto) -> int:
 @pytest.mark.parametrize("kind", TALL)
 def test_twice_the_nodes_take_twice_the_calls(kind: str) -> None:
     few, more = TALL[kind](SIZES[kind]), TALL[kind](2 * SIZES[kind])
-    run_passes(load_model(few), LowerOptions(tiles=PRICES))  # caches are full
+    run_passes(load_model(few), LowerOptions(tiles=PRICES))  # what is done once only is done
     before, after = calls(few), calls(more)
+    print(f"{kind}: {before} and {after} calls")
     assert after < MOST * before
     if kind == "gate":
         assert after - before < MOST_PER_GATE_NODE * SIZES[kind]
