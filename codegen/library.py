@@ -19,7 +19,6 @@ from typing import Any
 from pitc.codegen.targets import Target, target_of
 from pitc.errors import MachineError
 from pitc.ir.kernel import KERNEL_ABI, KernelRequest
-from pitc.machine import installed
 from pitc.version import __version__
 
 Progress = Callable[[int, int, str], None]
@@ -101,12 +100,14 @@ def _run(command: Sequence[str]) -> None:
 
 
 def _identity(symbols: Sequence[str], objects: Sequence[Path]) -> str:
+    import tvm
+
     digest = hashlib.sha256(SHIM.read_bytes())
     for symbol, path in sorted(zip(symbols, objects, strict=True)):
         code = path.read_bytes()
         digest.update(f"{symbol} {len(code)}\n".encode() + code)
-    tvm = installed("apache-tvm") or "unknown"
-    return f"{KERNEL_ABI}/pitc-{__version__}/tvm-{tvm}/{digest.hexdigest()[:32]}"
+    versions = f"pitc-{__version__}/tvm-{tvm.__version__}"
+    return f"{KERNEL_ABI}/{versions}/{digest.hexdigest()[:32]}"
 
 
 def _link(

@@ -63,7 +63,7 @@ ALLOWED = {
     "pitc.ir": {"pitc.errors"},
     "pitc.importer": {"pitc.errors", "pitc.ir"},
     "pitc.passes": {"pitc.errors", "pitc.ir", "pitc.codegen.panels"},
-    "pitc.codegen": {"pitc.errors", "pitc.ir"},
+    "pitc.codegen": {"pitc.errors", "pitc.ir", "pitc.version"},
     "pitc.runtime": {"pitc.errors", "pitc.ir.plan"},
     "pitc.machine": {"pitc.version"},
     "pitc.options": {"pitc.errors"},

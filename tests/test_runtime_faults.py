@@ -231,7 +231,9 @@ print(found[-1] - found[1], found[1] - found[0])
 """
 
 
-def test_idle_threads_keep_no_large_scratch_memory(tmp_path: Path) -> None:
+def test_idle_threads_keep_no_large_scratch_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A run takes over 64 MiB, which the next one gets, on whatever thread it runs."""
     flags = dict.fromkeys(("bias", "gather", "input_relu", "residual", "scatter"), 0)
     costs = {f"cost_row_{level}": ",".join(12 * "1") for level in ("v3", "v4")}
@@ -241,8 +243,9 @@ def test_idle_threads_keep_no_large_scratch_memory(tmp_path: Path) -> None:
     )
     values = [("a", FLOAT, ["t", 520]), ("b", FLOAT, [1, 520, 16])]
     path = save(tmp_path, make_model([node], values, [("y", FLOAT, ["t", 2])]))
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "1")  # the reference kernels' own is not of interest
     grown, first = map(int, run_python(LARGE_SCRATCH, str(path)).split())
-    assert first > 64 and grown < 64
+    assert first > 64 and grown < 32
 
 
 def test_a_run_that_fails_otherwise_is_the_users(artifact: Path) -> None:
