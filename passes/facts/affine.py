@@ -15,6 +15,7 @@ from pitc.ir.region import Region, Test, position, region
 from pitc.passes.facts.values import small_value
 
 MAX_AFFINE_RANK = 4
+LONGEST = 1 << 62
 
 
 def affine_of_array(x: Array) -> Poly | None:
@@ -169,6 +170,9 @@ def comparison(view: NodeView, expr: TensorExpr) -> list[tuple[Region, int]]:
 
 def _decided(tests: list[Test], holds: int) -> list[tuple[Region, int]]:
     """`holds` where all tests do, the opposite where one does not."""
+    # positions are computed in 64 bits when the model runs; a difference may be one bit longer
+    if not all(fits(t.idx[0], -LONGEST, LONGEST) for t in tests):
+        return []
     opposites = (t.negate() for t in tests)
     cases = [
         (region(tests), holds),

@@ -5,8 +5,9 @@
 p[q, k] is exactly 0 where z[q, k] is far below some other term of its row. To say so, something must
 be known of *every* term: nothing follows from a term of which nothing is known. There are three ways:
 
-* s is a raw score, a sum of products, and named as such in the report (`SCORE`: assumed to be at
-  most 1000 in magnitude, before and after it is scaled by one number);
+* s is a raw score, and named as such in the report (`SCORE`: assumed to be at most 1000 in
+  magnitude): the only sum of products that reaches the softmax, or one of two run-time values, or
+  of one that is more than an input seen through constants (so no mask turned by a matrix);
 * the term is known: a constant, a position, a function with bounded values, what a fact says of it;
 * else it is tested when the model runs, by its own elements: `|bias[q, k]| < 1000` (`TAME`).
 
@@ -56,11 +57,15 @@ def note_terms(graph: Graph) -> None:
             if x is not None and x.name and _is_float(graph, x.name):
                 graph.terms.add(x.name)
     shared = _shared_softmaxes(graph)
+    data, plain = _sources(graph)
     for name in graph.terms:
         expr = graph.exprs.get(name)
-        if expr is not None and _is_sum(expr):
-            if name not in shared or _run_time_factors(graph, name, expr) > 1:
-                graph.scores.add(name)
+        if expr is None or not _is_sum(expr):
+            continue
+        view = NodeView(graph, graph.producers[name])
+        factors = {view.name(r.operand) for r in expr.reads if r.operand < 2} & data
+        if name not in shared or len(factors) > 1 or not factors <= plain:
+            graph.scores.add(name)
 
 
 def _leads_on(graph: Graph, node: ir.Node, expr: TensorExpr) -> bool:
@@ -112,24 +117,29 @@ def _is_sum(expr: TensorExpr | None) -> bool:
     return expr is not None and expr.combine in SUMS and expr.reducer is Reducer.SUM
 
 
-def _run_time_factors(graph: Graph, name: str, expr: TensorExpr) -> int:
-    """How many factors are computed when the model runs: a mask times a constant is no score."""
-    view = NodeView(graph, graph.producers[name])
-    factors = [r for r in expr.reads if expr.combine is Combine.PRODUCT or r.operand < 2]
-    return sum(not _is_constant(graph, view.name(r.operand)) for r in factors)
+def _sources(graph: Graph) -> tuple[set[str], set[str]]:
+    """Values that depend on elements of inputs, and those of them that are no more than an input
+    seen through linear and elementwise steps by constants: a mask, perhaps.
 
-
-def _is_constant(graph: Graph, name: str) -> bool:
-    """True for a constant, and for what is moved out of one."""
-    while not graph.is_constant(name):
-        expr, node = graph.exprs.get(name), graph.producers.get(name)
-        if expr is None or node is None or expr.combine is not Combine.MOVE or not expr.reads:
-            return False
-        view = NodeView(graph, node)
-        if any(r.within for r in expr.reads):
-            return all(_is_constant(graph, view.name(r.operand)) for r in expr.reads)
-        name = view.name(0)
-    return True
+    An embedding, a normalised row and a product of two such values are more.
+    """
+    data = {name for name in graph.inputs if _is_float(graph, name)}
+    plain = set(data)
+    data.update(graph.inputs)
+    for node in graph.nodes:
+        names = [x.name or "" for x in node.inputs if x is not None]
+        for output in output_names(node):
+            expr = graph.exprs.get(output)
+            if data.isdisjoint(names) or (expr is not None and not expr.reads):
+                continue
+            data.add(output)
+            factors = sum(name in data for name in names)
+            mixes = expr is not None and expr.combine in (Combine.SOFTMAX, Combine.NORMALISE)
+            if expr is not None and _is_sum(expr) and factors > 1:
+                mixes = True
+            if not mixes and not plain.isdisjoint(names):
+                plain.add(output)
+    return data, plain
 
 
 def raw_score(view: NodeView, expr: TensorExpr, finite: Region | None) -> list[FillFact]:
@@ -154,18 +164,26 @@ def raw_score(view: NodeView, expr: TensorExpr, finite: Region | None) -> list[F
 
 
 def scaled_score(view: NodeView, expr: TensorExpr) -> FillFact | None:
-    """A score times, or divided by, one number is a score again."""
+    """A score times, or divided by, one unknown number is a score again: the assumption is about what
+    the softmax gets. So it is by a number that makes it smaller; others are no scale.
+    """
     graph = view.graph
     if view.domain or view.op not in ("Mul", "Div") or len(expr.reads) != 2:
         return None
     names = [view.name(r.operand) for r in expr.reads]
     for name, other in (names, names[::-1]) if view.op == "Mul" else (names,):
-        shape = graph.shapes.get(other)
-        if shape is not None and all(e == ONE for e in shape):
+        shape, number = graph.shapes.get(other), known_everywhere(graph, other)
+        if shape is not None and all(e == ONE for e in shape) and _shrinks(view.op, number):
             found = next((f for f in graph.fills.get(name, ()) if is_score(f.constant)), None)
             if found is not None and found.constant == SCORE and graph.shapes[name] == expr.shape:
                 return FillFact(found.region, SCORE)
     return None
+
+
+def _shrinks(op: str, number: Constant) -> bool:
+    if not is_number(number):
+        return True
+    return abs(number) <= 1 if op == "Mul" else abs(number) >= 1
 
 
 def known_everywhere(graph: Graph, name: str) -> Constant:

@@ -83,8 +83,14 @@ def replace_sizes(graph: Graph, build: Builder, node: ir.Node) -> None:
     ends = [node.attributes[k].as_int() if k in node.attributes else None for k in ("start", "end")]
     sizes = [build.size(e) for e in shape][slice(*ends)]
     whole = build.concat(sizes) if sizes else build.constant(np.zeros(0, np.int64))
-    ir.convenience.replace_all_uses_with(node.outputs[0], whole, replace_graph_outputs=True)
-    build.rebind(node.outputs[0].name or "", whole)
+    old = node.outputs[0]
+    name = old.name or ""
+    if old.is_graph_output():
+        (whole,) = build.node("", "Identity", [whole], {}, [f"{name}.sizes"])
+        whole.type, whole.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([len(sizes)])
+        old.name, whole.name = whole.name, old.name
+    ir.convenience.replace_all_uses_with(old, whole, replace_graph_outputs=True)
+    build.rebind(name, whole)
 
 
 def forget_sizes(graph: Graph, build: Builder, values: Sequence[ir.Value]) -> None:

@@ -193,8 +193,8 @@ MAKES: dict[str, Make] = {
     "softmax_tokens": lambda g, x, m: [(g.Softmax(g.mlp(x), axis=1), F, True)],
     "over_norm": lambda g, x, m: [(g.Div(g.mlp(x), g.ReduceL2(g.mlp(x), axes=[2])), F, True)],
     "reciprocal": lambda g, x, m: [
-        (g.Reciprocal(g.mlp(x)), F, True),
-        (g.ReduceMean(g.Reciprocal(g.mlp(x)), axes=[1], keepdims=0), F, False),
+        (g.Reciprocal(g.Add(g.mlp(x), 20.0)), F, True),  # far from the pole: rounding stays small
+        (g.ReduceMean(g.Reciprocal(g.Add(g.mlp(x), 20.0)), axes=[1], keepdims=0), F, False),
     ],
     "input_too": lambda g, x, m: [(g.mlp(x), F, True), (g.Identity(x), F, True)],
     "same_twice": lambda g, x, m: (lambda h: [(h, F, True), (g.Identity(h), F, True)])(g.mlp(x)),

@@ -262,7 +262,7 @@ FUNCTIONS: dict[str, Callable[[Net, str], str]] = {
     "mish": lambda g, x: g.Mish(x),
     "dropout": lambda g, x: g.Dropout(x),
     "scaled_relu": lambda g, x: g.Div(g.Relu(g.Mul(x, 8.0)), 8.0),
-    "overflowing_relu": lambda g, x: g.Div(g.Relu(g.Mul(x, 1e37)), 1e37),
+    "large_relu": lambda g, x: g.Div(g.Relu(g.Mul(x, 1e30)), 1e30),
     "vanishing_relu": lambda g, x: g.Mul(g.Relu(g.Mul(x, 1e-38)), 1e38),
     "relu_sub": lambda g, x: g.Sub(x, g.Min(x, 0.0)),
     "relu_sub_capped": lambda g, x: g.Sub(x, g.Clip(x, -30.0, 0.0)),
