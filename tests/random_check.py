@@ -126,7 +126,7 @@ def _check_with(
         for text in result.failures:
             # scores beyond the bound that the report names as its assumption
             bounded = any("scores" in assumption for assumption in graph.assumptions)
-            if bounded and "(assumed)" in text or "fill SCORE" in text:
+            if (bounded and "(assumed)" in text) or "fill SCORE" in text:
                 out.count("assumption broken")
             else:
                 out.failures.append(f"padding={padding}: {text}")

@@ -62,10 +62,14 @@ def test_two_weak_masks_hide_a_key_together() -> None:
     proto = scores(lambda g: [mask(g, "a", -6e3), mask(g, "b", -6e3)], rows="keys")
     # where both hide it, and neither hides the row's own key
     together = "a[d0, d2] == 0 and b[d0, d2] == 0"
-    assert zeros_of(proto) == {f"a[d0, d1] != 0 and {together.replace(' and', ' and b[d0, d1] != 0 and')}"}
+    assert zeros_of(proto) == {
+        f"a[d0, d1] != 0 and {together.replace(' and', ' and b[d0, d1] != 0 and')}"
+    }
 
 
-@pytest.mark.parametrize(("dtype", "low"), [(10, -65504.0), (10, -1e4), (11, -1e300), (11, -9999.0)])
+@pytest.mark.parametrize(
+    ("dtype", "low"), [(10, -65504.0), (10, -1e4), (11, -1e300), (11, -9999.0)]
+)
 def test_other_types_have_the_same_numbers(dtype: int, low: float) -> None:
     kind = np.float16 if dtype == 10 else np.float64
     found = zeros_of(scores(lambda g: [mask(g, "m", low, kind)], dtype))

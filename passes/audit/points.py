@@ -120,8 +120,5 @@ def _truth(t: Test, places: list[Array], values: Mapping[str, Array]) -> Array:
         return np.asarray(False)
     clipped = tuple(np.clip(p, 0, e - 1) for p, e in zip(at, x.shape, strict=True))
     found = x[clipped] if clipped else x
-    if t.pred == "below":
-        truth = places[-1] < found
-    else:
-        truth = HOLDS[t.pred](found)
+    truth = places[-1] < found if t.pred == "below" else HOLDS[t.pred](found)
     return np.asarray(truth == t.yes)

@@ -29,9 +29,9 @@ def derive(graph: Graph) -> None:
 def _reached(graph: Graph) -> set[tuple[Poly, Poly]]:
     """Sizes that are never clamped, or the model itself fails.
 
-    table[:s] has n = min(s, 512) rows. Where it is added to something of s rows, n is s: it is not 1
-    unless s is, and other sizes do not broadcast. So no run of the model has s > 512, if it always
-    comes to that node.
+    table[:s] has n = min(s, 512) rows. Where it is added to something of s rows, n is s: it is not
+    1 unless s is, and other sizes do not broadcast. So no run of the model has s > 512, if it
+    always comes to that node.
     """
     found: set[tuple[Poly, Poly]] = set()
     wanted: set[str] | None = None

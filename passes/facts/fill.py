@@ -292,7 +292,9 @@ def _result(
     guard = None if c is TOP else _tame(view, expr, constants)
     if guard is None:
         return None
-    if view.op not in SELECTING and not all(is_number(x) or _is_tame(x, view.op) for x in constants):
+    if view.op not in SELECTING and not all(
+        is_number(x) or _is_tame(x, view.op) for x in constants
+    ):
         view.assume(FINITE)
     if any(map(is_assumed, constants)) and not is_assumed(c):
         proven = [TOP if is_assumed(x) else x for x in constants]

@@ -217,5 +217,3 @@ def _leaves_no_gap(facts: Iterable[FillFact]) -> bool:
     """True where every element is bounded, but for those that fail a test of this kind already."""
     bounded = [f for f in facts if is_bounded(f.constant)]
     return covered([[t for t in f.region if t.pred != "small"] for f in bounded], MAX_TESTS)
-
-

@@ -346,7 +346,9 @@ def _compute(op: str, xs: list[Number], to_bool: bool, node: NodeView | None) ->
             operands = [_typed(x, t) for x, t in zip(xs, types, strict=True)]
             for zeros in product(*map(_zeros, operands)):
                 result = found.evaluate(*zeros, **keywords)
-                results.add(_python(result if wanted is None else np.asarray(result).astype(wanted)))
+                results.add(
+                    _python(result if wanted is None else np.asarray(result).astype(wanted))
+                )
         except (ArithmeticError, AttributeError, TypeError, ValueError):
             return TOP
     return results.pop() if len(results) == 1 else TOP

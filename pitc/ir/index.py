@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from pitc.ir.poly import (
-    UNDECLARED,
     ONE,
+    UNDECLARED,
     ZERO,
     Atom,
     Digit,
@@ -26,8 +26,8 @@ from pitc.ir.poly import (
 )
 
 __all__ = [
-    "UNDECLARED",
     "ONE",
+    "UNDECLARED",
     "ZERO",
     "Atom",
     "Digit",
