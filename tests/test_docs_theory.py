@@ -202,7 +202,7 @@ def test_the_examples_run() -> None:
 
 
 def test_the_numbers_of_the_row_guard() -> None:
-    """A hidden term is exactly 0 beside a kept one, in every type; three tested terms are allowed."""
+    """A hidden term gives 0 beside a kept one, in every type; three tested terms are allowed."""
     assert np.exp(np.float64(HIDDEN - KEPT)) == 0 < np.exp(np.float64(-745))
     limit = SCORE.hi
     assert MASKED + limit + 3 * SMALL <= HIDDEN < MASKED + limit + 4 * SMALL

@@ -1,4 +1,4 @@
-"""The inequality behind the row guard (docs/theory.md, section 7), from both sides of each number."""
+"""The inequality behind the row guard (docs/theory.md, section 7), from both sides of numbers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

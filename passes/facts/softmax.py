@@ -1,7 +1,7 @@
 """Softmax under a mask: where its result is exactly 0.
 
-Minus infinity gives 0, or NaN in a row of nothing else: `ZN`, without a guard. A finite term gives 0
-beside a term that is far above it. Both are known only by what is known of *all* that is added up
+Minus infinity gives 0, or NaN in a row of nothing else: `ZN`, without a guard. A finite term gives
+0 beside a term that is far above it. Both are known only by what is known of *all* that is added up
 (`terms.py`): z is *hidden* where it is at most -5750, and *kept* where it is at least -5000, and
 exp(-750) is 0 in every type. So where z is hidden, p is 0 if some key of the row is kept, and that
 is a test like any other:
@@ -81,7 +81,7 @@ def _keeping(kept: Region, expr: TensorExpr) -> Iterator[Region]:
 
 
 def _some(t: Test, normal: Iterable[int]) -> Test | None:
-    """The test "t for some key"; None where it has a bound dimension already, or is of positions."""
+    """The test "t for some key"; None where it has a bound dimension, or is one of positions."""
     return None if t.pred == "pos" or t.alls or t.somes else for_some(t, normal, inhabited=True)
 
 

@@ -2,8 +2,9 @@
 
     z[q, k] = s[q, k] + mask[q, k] + bias[q, k]          p = softmax of z over k
 
-p[q, k] is exactly 0 where z[q, k] is far below some other term of its row. To say so, something must
-be known of *every* term: nothing follows from a term of which nothing is known. There are three ways:
+p[q, k] is exactly 0 where z[q, k] is far below some other term of its row. To say so, something
+must be known of *every* term: nothing follows from a term of which nothing is known. There are
+three ways:
 
 * s is a raw score, and named as such in the report (`SCORE`: assumed to be at most 1000 in
   magnitude): the only sum of products that reaches the softmax, or one of two run-time values, or
@@ -164,8 +165,8 @@ def raw_score(view: NodeView, expr: TensorExpr, finite: Region | None) -> list[F
 
 
 def scaled_score(view: NodeView, expr: TensorExpr) -> FillFact | None:
-    """A score times, or divided by, one unknown number is a score again: the assumption is about what
-    the softmax gets. So it is by a number that makes it smaller; others are no scale.
+    """A score times, or divided by, one unknown number is a score again: the assumption is about
+    what the softmax gets. So it is by a number that makes it smaller; others are no scale.
     """
     graph = view.graph
     if view.domain or view.op not in ("Mul", "Div") or len(expr.reads) != 2:
@@ -193,9 +194,9 @@ def known_everywhere(graph: Graph, name: str) -> Constant:
 
 
 def add_tests(view: NodeView, expr: TensorExpr) -> None:
-    """Let those operands of a sum towards a softmax be tested when the model runs of which too little
-    is known. Of a score nothing is tested: it need not be computed. Nor of what a number is added to
-    only: that is a step on the way to a term.
+    """Let those operands of a sum towards a softmax be tested when the model runs of which too
+    little is known. Of a score nothing is tested: it need not be computed. Nor of what a number is
+    added to only: that is a step on the way to a term.
     """
     graph = view.graph
     if view.out() not in graph.terms or view.domain or view.op not in ADDITIVE:

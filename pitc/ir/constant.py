@@ -1,4 +1,4 @@
-"""What a value may be known to be: a number, a range, or one of two weaker statements, or nothing."""
+"""What a value may be known to be: a number, a range, one of two weaker statements, or nothing."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -18,7 +18,7 @@ BOUNDED = "attention scores, as the softmax gets them, are at most 1000 in magni
 FINITE = "run-time values are finite: inputs hold no NaN or infinity, and nothing overflows"
 """The other one: without it 0 * x is not 0."""
 HIDDEN = -5750.0
-"""A term of a softmax at most this large is exactly 0 beside a kept one: exp(-750) is 0 in float64."""
+"""A term of a softmax at most this large gives 0 beside a kept one: exp(-750) is 0 in float64."""
 KEPT = -5000.0
 """A term at least this large is kept."""
 
