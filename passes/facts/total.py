@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 
+import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.expr import Combine, Reducer, TensorExpr
@@ -46,7 +47,7 @@ def is_total(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
             if node.op_type == "Div" and divisor is not None and divisor.name not in changed:
                 return True
             if (node.domain, node.op_type) == ("", "BatchNormalization"):
-                return not any(x is not None and x.name in changed for x in node.inputs[1:])
+                return _is_scaling(graph, node, changed)
             row = ELEMENTWISE.get((node.domain, node.op_type))
             if row is None:  # no function of what it reads: a constant, a mask of ones
                 return not expr.reads
@@ -70,6 +71,16 @@ def filled(expr: TensorExpr) -> Region:
         return EVERYWHERE
     tests = (position(e - 1) for e in expr.reduced)
     return Region(t for t in tests if truth(t) is not True)
+
+
+def _is_scaling(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
+    """True for a normalisation by numbers that are as they were, or constants it can divide by."""
+    names = [x.name or "" for x in node.inputs[1:] if x is not None]
+    if not any(name in changed for name in names):
+        return True
+    variance = graph.array(names[-1])
+    fixed = all(map(graph.is_constant, names)) and variance is not None
+    return fixed and bool((np.asarray(variance) + _float(node, "epsilon", 1e-5) > 0).all())
 
 
 def _float(node: ir.Node, name: str, default: float) -> float:

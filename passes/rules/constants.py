@@ -3,8 +3,8 @@
 A constant is a number, a `Range`, ZN, NZ, or TOP (`pitc.ir.constant`). `evaluate_constants` maps
 the constants of the operands to one of the result: first by laws that need no arithmetic (0 * x =
 0, Where picks a branch), then by numpy in the operands' own types: on numbers where the table
-trusts it, on the corners of a box of ranges where the operator is monotone in each operand (rounding is
-monotone too, so the corners bound every result).
+trusts it, on the corners of a box of ranges where the operator is monotone in each operand
+(rounding is monotone too, so the corners bound every result).
 
     score + mask     SCORE + NEG = -1000..1000 + -inf..-10000 = -inf..-9000 (assumed)
     x + mask         TOP + NEG = TOP
