@@ -60,6 +60,14 @@ class Test:
     def __hash__(self) -> int:
         return self._hash
 
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Test) or self._hash != other._hash:
+            return False
+        mine, theirs = (self.src, self.pred, self.yes), (other.src, other.pred, other.yes)
+        return mine == theirs and self.idx == other.idx
+
     @cached_property
     def text(self) -> str:
         """Canonical text, e.g. `all d-1: mask[d0, d-1] == 0`."""
@@ -99,10 +107,10 @@ class Test:
 
         It is the same test, a weaker position, an instance of an "all", or a witness of a "some".
         """
-        if self == other:
-            return True
         if self.src != other.src:
             return False
+        if self == other:
+            return True
         if (self.pred, self.yes) != (other.pred, other.yes):
             follows = ((self.pred, self.yes), (other.pred, other.yes)) in _FOLLOWS
             return follows and self.idx == other.idx
