@@ -89,7 +89,7 @@ def test_nan_of_an_all_masked_row_is_not_multiplied_away() -> None:
         mask = g.input("mask", np.bool_, BS)
         scores = g.op("Tanh", g.input("scores", np.float32, BS))
         p = g.op("Softmax", g.op("Where", mask, scores, g.const(-np.inf)), axis=-1)
-        y = g.op("Mul", g.op("Exp", p), g.op("Cast", mask, to=1))
+        y = g.op("Mul", g.op("Sigmoid", p), g.op("Cast", mask, to=1))
         g.output(y, "y", np.float32, BS)
 
     graph = proven(built(make), "mask")
@@ -332,7 +332,7 @@ def test_an_operator_without_a_rule_says_nothing() -> None:
 
     graph = proven(built(make), "mask")
     assert _opaque(graph) and fills(graph, "o") == set()
-    assert fills(graph, "zero") == {("everywhere", 0)}
+    assert fills(graph, "zero") == set()  # it may as well give NaN
 
 
 def test_sizes_and_positions_are_symbols() -> None:

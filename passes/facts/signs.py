@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Combine, Reducer, TensorExpr
 from pitc.ir.graph import Graph
-from pitc.ir.index import Poly
+from pitc.ir.index import Poly, nonneg
 
 MAX_STEPS = 12  # of producers that are looked at
 
@@ -136,6 +136,9 @@ def _elementwise(graph: Graph, node: ir.Node, names: list[str], steps: int) -> S
         return Sign.NONNEGATIVE
     if node.op_type == "Pow" and (exponent := graph.splat(names[1])) is not None:
         return Sign.NONNEGATIVE if exponent % 2 == 0 else Sign.ANY
+    sizes = graph.ints(names[0]) if node.op_type == "Cast" and names else None
+    if sizes is not None:
+        return Sign.POSITIVE if all(nonneg(n - 1) for n in sizes.reshape(-1)) else Sign.ANY
     rule = SIGNS.get(node.op_type)
     if rule is None or len(names) < len(node.inputs):
         return Sign.ANY
