@@ -18,9 +18,8 @@ import onnxruntime as ort
 from pitc.ir.branch import CHOOSE, DOMAIN
 from pitc.ir.constant import TOP, ZN, Constant, Range, is_assumed, is_number
 from pitc.ir.graph import NodeView
-from pitc.passes.facts.finite import SELECTING
 from pitc.passes.rules.constants import evaluate_constants, ignores
-from pitc.passes.rules.elementwise import ELEMENTWISE
+from pitc.passes.rules.record import OPERATORS
 from tests.exhaustive_values import boundary, every, numbers_of, specials, stands_for
 from tests.rule_proof import OPSET, Const, Sample, analysed, node_model
 
@@ -87,7 +86,8 @@ class Case:
 
 def cases() -> list[Case]:
     """All operators of the table, each in all types that ONNX gives it and both settings."""
-    keys = (key for key in ELEMENTWISE if key != (DOMAIN, CHOOSE))  # which has the law of Where
+    keys = [key for key, row in OPERATORS.items() if row.function]
+    keys.remove((DOMAIN, CHOOSE))  # which has the law of Where
     return [case for domain, op in keys for case in _cases(domain, op)]
 
 
@@ -232,7 +232,7 @@ class Grid:
         if key not in self._where:
             x, op = self.values[k], self.case.op
             ok = stands_for(c, x)
-            if guarded and not (is_number(c) or c is ZN or op in SELECTING):
+            if guarded and not (is_number(c) or c is ZN or OPERATORS[self.case.domain, op].selects):
                 additive = op in ("Add", "Sum") or (op == "Sub" and k == 0)
                 ok &= np.isfinite(x) | ((x < 0) & np.isinf(x) & additive)
             self._where[key] = np.flatnonzero(ok)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from pitc.passes.rules.elementwise import ELEMENTWISE
+from pitc.passes.rules.elementwise import function_of
 from tests.fact_feeds import Pattern
 from tests.fact_random import MAKERS, WIDTH, RandomGraph, attend, scores, softmax
 from tests.random_nodes import NodeFailed, run_node
@@ -336,7 +336,7 @@ class RuleGraph(RandomGraph):
         shape = tuple(n if n == 1 else self._extent(n, bound, extents) for n in x.shape)
         limits = domain(sample, i, x)
         sized = bool({BATCH, SEQ, BATCH * SEQ} & set(shape))
-        free = dtype.kind in "fb" or sample.op in FREE_INTS or ("", sample.op) in ELEMENTWISE
+        free = dtype.kind in "fb" or sample.op in FREE_INTS or function_of("", sample.op)
         wanted = self.rng.random() < (0.85 if sized and not self.static else 0.3)
         if free and not fixed and wanted and len(self.specs) < MAX_INPUTS:
             if dtype.kind in "iu" and x.size:

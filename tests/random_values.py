@@ -10,7 +10,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from models.graph import Dim, GraphBuilder
-from pitc.passes.rules.elementwise import ELEMENTWISE
+from pitc.passes.rules.record import OPERATORS, UNKNOWN, always
 from pitc.passes.rules.registry import MICROSOFT
 from tests.fact_feeds import Pattern, mask_pattern
 from tests.rule_proof import Sample
@@ -32,7 +32,8 @@ DIVISORS = frozenset({("Div", 1), ("Mod", 1)})
 DATA_SHAPED = _words("NonZero Compress")
 FREE_INTS = _words("Gather OneHot EmbedLayerNormalization Cast")
 # operators that ONNX Runtime runs, and runs right, on tensors without elements
-ZERO_SAFE = frozenset(op for domain, op in ELEMENTWISE if not domain) | _words(
+_ELEMENTWISE = (op for (domain, op), row in OPERATORS.items() if row.function and not domain)
+ZERO_SAFE = frozenset(_ELEMENTWISE) | _words(
     "Concat Expand Flatten Identity LayerNormalization MatMul Slice Softmax Transpose Unsqueeze"
 )
 # STFT's own shape inference refuses operands of unknown shape; MoE of ONNX Runtime 1.31 gives zeros
@@ -177,6 +178,6 @@ def domain(sample: Sample, i: int, x: Array) -> tuple[float, float] | None:
         return (0.5, 2.0) if x.min() >= 0.5 else (-2.0, 2.0)
     if x.min() >= 0.5:
         return float(x.min()), float(x.max())
-    row = ELEMENTWISE.get((sample.domain, sample.op))
-    partial = row is not None and not row.total and sample.op != "BitCast"
+    row = OPERATORS.get((sample.domain, sample.op), UNKNOWN)
+    partial = row.function and row.finite is not always and sample.op != "BitCast"
     return (-0.9, 0.9) if partial and np.abs(x).max() < 1 else None

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from models.bert import BertConfig, bert
 from models.graph import GraphBuilder
-from pitc.ir.branch import CHOOSE
+from pitc.ir.branch import CHOOSE, DOMAIN
 from pitc.ir.constant import TOP
 from pitc.ir.graph import Graph
 from pitc.passes.audit.engine import audit
@@ -41,6 +41,7 @@ from tests.branch_models import (
     model,
 )
 from tests.fact_check import dead, fills
+from tests.record_twin import twin
 
 CHOICES = (True, False)
 
@@ -380,7 +381,7 @@ def test_the_audit_finds_a_wrong_merge(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert audited(model(make)) == []
     with monkeypatch.context() as wrong:
-        wrong.setitem(constants.LAWS, CHOOSE, _either)
+        twin(wrong, CHOOSE, DOMAIN, law=_either)
         assert any("fill" in line for line in audited(model(make)))
     with monkeypatch.context() as wrong:
         wrong.setattr(backward, "ignores", _always)

@@ -34,7 +34,8 @@ from pitc.passes.lower import weight
 from pitc.passes.regions import attention, domain
 from pitc.passes.regions import choose as regions
 from pitc.passes.rules.constants import evaluate_constants
-from pitc.passes.rules.elementwise import ELEMENTWISE
+from pitc.passes.rules.record import OPERATORS as RECORDS
+from pitc.passes.rules.record import always
 
 PAGE = Path(__file__).parents[1] / "docs" / "theory.md"
 BLOCK = re.compile(r"<!-- generated (\w+): [^\n]* -->\n(.*?)<!-- /generated \1 -->\n", re.DOTALL)
@@ -133,7 +134,8 @@ def laws() -> str:
 
 def partial() -> str:
     """Elementwise operators that may turn finite numbers into others."""
-    names = sorted(op for (_, op), row in ELEMENTWISE.items() if not row.total)
+    rows = RECORDS.items()
+    names = sorted(op for (_, op), row in rows if row.function and row.finite is not always)
     return ", ".join(names) + ".\n"
 
 

@@ -1,21 +1,20 @@
 """The columns beside the laws, by evaluation: trusted, total, signs, clean, finite at zero."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pitc.passes.facts import total
-from pitc.passes.facts.finite import KEEPS_CLEAN
-from pitc.passes.facts.signs import SIGNS, Sign
-from pitc.passes.facts.total import FINITE, FINITE_FUSED, NORMS, is_total
-from pitc.passes.rules import elementwise
-from pitc.passes.rules.elementwise import ELEMENTWISE, Elementwise
+from pitc.ir.branch import CHOOSE
+from pitc.passes.facts.total import is_total
+from pitc.passes.rules import signs as signs_of
+from pitc.passes.rules.record import OPERATORS, Elementwise, Operator, always, never, trust_all
+from pitc.passes.rules.signs import Sign
 from tests.exhaustive_laws import FLOATS, Case, Grid, cases, grids, session
 from tests.exhaustive_values import every
+from tests.record_twin import twin
 from tests.rule_proof import Const, Proof, Sample
 from tests.rule_samples import SAMPLES
 
@@ -23,6 +22,11 @@ Array = Any
 CASES = [case for case in cases() if session(case) is not None]
 MODEST = 8.0  # overflow aside: between numbers of this size nothing overflows
 LARGE = 1000.0  # the same for sums
+
+
+def record(case: Case) -> Operator:
+    """The record of a case's operator."""
+    return OPERATORS[case.domain, case.op]
 
 
 def numbers(grid: Grid) -> list[Array]:
@@ -36,8 +40,8 @@ def numbers(grid: Grid) -> list[Array]:
 
 def untrusted(case: Case) -> tuple[list[str], int]:
     """Points at which `evaluate` is trusted and not what ONNX Runtime computes; trusted points."""
-    row, out, points = ELEMENTWISE[case.domain, case.op], [], 0
-    if row.evaluate is None:
+    row, out, points = record(case).function, [], 0
+    if row is None or row.evaluate is None:
         return out, points
     for grid, _ in grids(case):
         known = row.parameters(grid.view) if row.parameters is not None else {}
@@ -58,7 +62,7 @@ def untrusted(case: Case) -> tuple[list[str], int]:
 
 
 def _trusted(row: Elementwise, x: Array) -> Array:
-    if row.trusted is elementwise.always:
+    if row.trusted is trust_all:
         return np.arange(x.size)
     return np.flatnonzero([row.trusted(v) for v in x.tolist()])
 
@@ -116,14 +120,17 @@ FLOAT_CASES = [case for case in CASES if set(case.types) <= {*FLOATS, "bool", "u
 
 
 @pytest.mark.parametrize(
-    "case", [c for c in FLOAT_CASES if ELEMENTWISE[c.domain, c.op].total], ids=lambda c: c.title
+    "case", [c for c in FLOAT_CASES if record(c).finite is always], ids=lambda c: c.title
 )
 def test_a_total_operator_is_finite(case: Case) -> None:
     bad = _not_finite(case, MODEST)
     assert not len(bad), f"{len(bad)} points, such as {bad[0]}"
 
 
-@pytest.mark.parametrize("op", [op for (_, op), row in ELEMENTWISE.items() if not row.total])
+PARTIAL = [op for (_, op), row in OPERATORS.items() if row.function and row.finite is not always]
+
+
+@pytest.mark.parametrize("op", PARTIAL)
 def test_a_partial_operator_has_a_pole(op: str) -> None:
     bad = [len(_not_finite(case, np.inf)) for case in FLOAT_CASES if case.op == op]
     assert (max(bad, default=0) > 0) == (op not in POLES)
@@ -131,11 +138,9 @@ def test_a_partial_operator_has_a_pole(op: str) -> None:
 
 # --- clean: neither NaN nor +inf ---
 
-MOVES = {"Identity", "Dropout", "Choose"}  # which compute nothing
-
 
 @pytest.mark.parametrize(
-    "case", [c for c in FLOAT_CASES if c.op in KEEPS_CLEAN and not c.domain], ids=lambda c: c.title
+    "case", [c for c in FLOAT_CASES if record(c).keeps_clean], ids=lambda c: c.title
 )
 def test_clean_operands_give_clean_results(case: Case) -> None:
     for grid, _ in grids(case):
@@ -149,7 +154,8 @@ def test_clean_operands_give_clean_results(case: Case) -> None:
 
 
 def test_what_keeps_clean_is_tested() -> None:
-    assert {c.op for c in FLOAT_CASES if c.op in KEEPS_CLEAN} == KEEPS_CLEAN - MOVES
+    clean = {op for (_, op), row in OPERATORS.items() if row.keeps_clean}
+    assert {c.op for c in FLOAT_CASES if record(c).keeps_clean} == clean - {CHOOSE}
 
 
 # --- signs ---
@@ -163,17 +169,19 @@ TESTS = {
 
 def wrong_signs(case: Case) -> Iterator[str]:
     """Points at which a law of signs does not hold."""
+    law = record(case).sign
+    assert law is not None
     for grid, _ in grids(case):
         if grid.result.dtype.kind != "f":
             continue
         for signs in product(Sign, repeat=len(grid.values)):
             places = [np.flatnonzero(TESTS[s](x)) for s, x in zip(signs, grid.values, strict=True)]
-            y, said = grid.result[np.ix_(*places)], SIGNS[case.op](signs)
+            y, said = grid.result[np.ix_(*places)], law(signs)
             if not TESTS[said](y).all():
                 yield f"{case.title}: {signs} give {y[~TESTS[said](y)][0]}, not {said!r}"
 
 
-SIGNED = [c for c in CASES if c.op in SIGNS and not c.domain and set(c.types) <= set(FLOATS)]
+SIGNED = [c for c in CASES if record(c).sign and set(c.types) <= set(FLOATS)]
 
 
 @pytest.mark.parametrize("case", [c for c in SIGNED if c.op != "Clip"], ids=lambda c: c.title)
@@ -191,13 +199,13 @@ def test_the_sign_of_a_clip_is_that_of_its_bounds() -> None:
             bounded = all(
                 TESTS[s](np.asarray(b)) for s, b in zip(signs[1:], (low, high), strict=True)
             )
-            said = SIGNS["Clip"](signs)
+            said = signs_of.clip(signs)
             assert not bounded or TESTS[said](y[TESTS[signs[0]](x)]).all(), (low, high, signs)
 
 
 def test_every_sign_is_tested() -> None:
-    moves = {"Identity"}
-    assert {c.op for c in SIGNED} | {"Clip"} == SIGNS.keys() - moves
+    signed = {op for (_, op), row in OPERATORS.items() if row.sign is not None}
+    assert {c.op for c in SIGNED} | {"Clip"} == signed
 
 
 @pytest.mark.parametrize(("op", "exponent"), [("Mul", None), *(("Pow", n) for n in (2, 4, -2, 0))])
@@ -246,8 +254,10 @@ def test_what_is_is_total_is(sample: Sample) -> None:
 
 def test_the_lists_of_finite_operators_have_samples() -> None:
     tested = {s.op for s in SAMPLES if _is_plain(s)}
+    listed = {op for (_, op), row in OPERATORS.items() if not row.function}
+    listed -= {op for (_, op), row in OPERATORS.items() if row.finite is never}
     without = {"ConvInteger", "Range", "QMoE"}  # float operands that run, or any sample at all
-    assert (FINITE | FINITE_FUSED | NORMS) - tested == without
+    assert listed - tested == without
 
 
 # --- wrong twins ---
@@ -260,24 +270,25 @@ def _case(op: str, first: str = "float16") -> Case:
 @pytest.mark.parametrize("op", ["Exp", "Sigmoid", "Softplus", "Div", "Log", "Gelu"])
 def test_too_much_trust_is_found(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if op == "Div":
-        twin = replace(ELEMENTWISE["", op], evaluate=np.floor_divide)
+        twin(monkeypatch, op, evaluate=np.floor_divide)
     else:
-        twin = replace(ELEMENTWISE["", op], trusted=elementwise.always)
-    monkeypatch.setitem(ELEMENTWISE, ("", op), twin)
+        twin(monkeypatch, op, trusted=trust_all)
     assert any(untrusted(_case(op, t))[0] for t in ("float16", "float32"))
 
 
-@pytest.mark.parametrize(("op", "twin"), [("Div", "Mul"), ("Min", "Max"), ("Add", "Max")])
-def test_a_wrong_law_of_signs_is_found(op: str, twin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("op", "other"), [("Div", "Mul"), ("Min", "Max"), ("Add", "Max")])
+def test_a_wrong_law_of_signs_is_found(
+    op: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert list(wrong_signs(_case(op))) == []
-    monkeypatch.setitem(SIGNS, op, SIGNS[twin])
+    twin(monkeypatch, op, sign=OPERATORS["", other].sign)
     assert list(wrong_signs(_case(op)))
 
 
 def test_a_wrong_list_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     sample = next(s for s in SAMPLES if s.op == "ReduceLogSum")
     assert list(not_total(sample)) == []
-    monkeypatch.setattr(total, "FINITE", FINITE | {sample.op})
+    twin(monkeypatch, sample.op, finite=always)
     assert list(not_total(sample))
 
 
@@ -285,5 +296,5 @@ def test_a_norm_without_epsilon_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     x = np.ones((2, 4), np.float32)
     sample = Sample("LayerNormalization", (x, x[0], x[0]), {"epsilon": 0.0})
     assert list(not_total(sample)) == []
-    monkeypatch.setattr(total, "_float", lambda node, name, default: 1.0)
+    twin(monkeypatch, sample.op, finite=always)
     assert list(not_total(sample))

@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
-from pitc.passes.facts import affine, values
+from pitc.ir.graph import NodeView
+from pitc.passes.rules import values
+from pitc.passes.rules.affine import Order
 from tests.exhaustive_integers import Program, arithmetic, failures, positions, programs, shapes
+from tests.record_twin import twin
 
 PROGRAMS = list(programs())
 
@@ -21,27 +24,31 @@ def _add(xs: list[Any]) -> Any:
     return xs[0] + xs[1] + xs[1]
 
 
-SIZE = values.VALUES["Size"]
-TWINS: list[tuple[Callable[[], Program], dict[str, Any], str, Any]] = [
-    (lambda: arithmetic("int64"), affine.AFFINE, "Sub", lambda xs: xs[1] - xs[0]),
-    (lambda: arithmetic("int32"), affine.AFFINE, "Add", _add),
-    (lambda: positions("int64"), affine.NONNEGATIVE, "Less", lambda d: [-d]),
-    (lambda: positions("int64"), affine.BELOW, "LessOrEqual", (0, True)),
-    (shapes, values.VALUES, "Size", lambda view, shape: SIZE(view, shape) + 1),
-    (shapes, values.VALUES, "Sub", values.VALUES["Add"]),
-    (shapes, values.VALUES, "Less", values.VALUES["LessOrEqual"]),
+def _size(view: NodeView, shape: tuple[int, ...]) -> Any:
+    return values.element_count(view, shape) + 1
+
+
+TWINS: list[tuple[Callable[[], Program], str, dict[str, Any]]] = [
+    (lambda: arithmetic("int64"), "Sub", {"affine": lambda xs: xs[1] - xs[0]}),
+    (lambda: arithmetic("int32"), "Add", {"affine": _add}),
+    (lambda: positions("int64"), "Less", {"order": Order(less=True, equal=True)}),
+    (lambda: positions("int64"), "LessOrEqual", {"order": Order(less=True, equal=False)}),
+    (lambda: positions("int64"), "Greater", {"order": Order(less=True, equal=False)}),
+    (lambda: positions("int64"), "Equal", {"order": Order(less=False, equal=True)}),
+    (shapes, "Size", {"value": _size}),
+    (shapes, "Sub", {"value": values.add}),
+    (shapes, "Less", {"value": values.less_or_equal}),
 ]
 
 
-@pytest.mark.parametrize(("make", "table", "key", "twin"), TWINS)
+@pytest.mark.parametrize(("make", "op", "columns"), TWINS)
 def test_a_wrong_rule_is_found(
     make: Callable[[], Program],
-    table: dict[str, Any],
-    key: str,
-    twin: Any,
+    op: str,
+    columns: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     right, _ = failures(make())
-    monkeypatch.setitem(table, key, twin)
+    twin(monkeypatch, op, **columns)
     wrong, _ = failures(make())
     assert set(wrong) - set(right)

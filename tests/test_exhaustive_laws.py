@@ -1,7 +1,6 @@
 """Every elementwise law holds on all values that its constants stand for, in ONNX Runtime."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,10 +8,11 @@ import pytest
 
 from pitc.ir.branch import CHOOSE, DOMAIN
 from pitc.ir.constant import NZ, TOP, is_number, is_zero
-from pitc.passes.rules import constants
 from pitc.passes.rules.constants import Constants
-from pitc.passes.rules.elementwise import ELEMENTWISE
+from pitc.passes.rules.laws import UNSETTLED
+from pitc.passes.rules.record import OPERATORS
 from tests.exhaustive_laws import Case, cases, failures, session
+from tests.record_twin import twin as make_twin
 
 CASES = cases()
 LEAST_CASES = 440  # that ONNX Runtime has kernels for
@@ -29,7 +29,8 @@ def test_laws_hold_for_all_values(case: Case) -> None:
 def test_most_cases_run() -> None:
     running = [c for c in CASES if session(c) is not None]
     assert len(running) >= LEAST_CASES
-    assert {(c.domain, c.op) for c in running} == set(ELEMENTWISE) - {(DOMAIN, CHOOSE)}
+    elementwise = {key for key, row in OPERATORS.items() if row.function}
+    assert {(c.domain, c.op) for c in running} == elementwise - {(DOMAIN, CHOOSE)}
 
 
 # --- wrong twins ---
@@ -41,11 +42,17 @@ def _case(op: str, *types: str) -> Case:
 
 def _zero(cs: Constants) -> Any:
     """A law that forgets that the other operand may be infinite."""
-    return 0 if any(map(is_zero, cs)) else constants.UNSETTLED
+    return 0 if any(map(is_zero, cs)) else UNSETTLED
+
+
+def _law(op: str) -> Callable[[Constants], Any]:
+    law = OPERATORS["", op].law
+    assert law is not None
+    return law
 
 
 def _swapped(op: str) -> Callable[[Constants], Any]:
-    law = constants.LAWS[op]
+    law = _law(op)
     return lambda cs: law((*cs[:-2], cs[-1], cs[-2]))
 
 
@@ -54,12 +61,12 @@ TWINS: list[tuple[Case, Any]] = [
     (_case("Where", "bool", F16, F16), _swapped("Where")),
     (_case("Mul", F16, F16), _zero),
     (_case("Sub", F16, F16), _swapped("Sub")),
-    (_case("Div", F16, F16), constants.LAWS["Mul"]),
-    (_case("And", "bool", "bool"), constants.LAWS["Or"]),
-    (_case("Or", "bool", "bool"), constants.LAWS["And"]),
+    (_case("Div", F16, F16), _law("Mul")),
+    (_case("And", "bool", "bool"), _law("Or")),
+    (_case("Or", "bool", "bool"), _law("And")),
     (_case("Not", "bool"), lambda cs: cs[0]),
     (_case("Min", F16, F16), lambda cs: min((c for c in cs if is_number(c)), default=TOP)),
-    (_case("Equal", F16, F16), lambda cs: 0 if NZ in cs else constants.UNSETTLED),
+    (_case("Equal", F16, F16), lambda cs: 0 if NZ in cs else UNSETTLED),
     (_case("Neg", "int8"), lambda cs: cs[0]),
 ]
 
@@ -67,7 +74,7 @@ TWINS: list[tuple[Case, Any]] = [
 @pytest.mark.parametrize(("case", "twin"), TWINS, ids=lambda p: getattr(p, "title", ""))
 def test_a_wrong_law_is_found(case: Case, twin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     right, _ = failures(case)
-    monkeypatch.setitem(constants.LAWS, case.op, twin)
+    make_twin(monkeypatch, case.op, law=twin)
     wrong, _ = failures(case)
     assert set(wrong) - set(right)
 
@@ -86,5 +93,5 @@ def test_a_wrong_column_is_found(
 ) -> None:
     case = next(c for c in CASES if c.op == op and F16 in c.types)
     assert failures(case)[0] == []
-    monkeypatch.setitem(ELEMENTWISE, ("", op), replace(ELEMENTWISE["", op], **column))
+    make_twin(monkeypatch, op, **column)
     assert failures(case)[0]

@@ -16,7 +16,6 @@ from pitc.ir.graph import Graph
 from pitc.ir.region import EVERYWHERE
 from pitc.passes.audit.engine import audit
 from pitc.passes.facts import softmax
-from pitc.passes.rules import constants
 from tests.fact_check import analysed
 from tests.fact_feeds import random_feeds
 from tests.fact_random import RandomGraph
@@ -24,6 +23,7 @@ from tests.random_campaign import summary
 from tests.random_check import MASK, Outcome, check, check_model, check_seed, lowering_everything
 from tests.random_graph import MAX_NODES, RuleGraph
 from tests.random_values import Given
+from tests.record_twin import twin
 
 BATCHES, GRAPHS = 20, 100
 STRUCTURED, STEPS = 16, 24
@@ -75,7 +75,7 @@ def test_graphs_that_hypothesis_draws(graph: RuleGraph, seed: int) -> None:
 
 def test_a_failing_graph_shrinks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A law that calls every product 0 is refuted by a few nodes."""
-    monkeypatch.setitem(constants.LAWS, "Mul", lambda constants: 0)
+    twin(monkeypatch, "Mul", law=lambda constants: 0)
 
     def wrong(graph: RuleGraph) -> bool:
         return bool(check(graph, 0).failures)

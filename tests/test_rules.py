@@ -18,7 +18,8 @@ from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import dim_index
 from pitc.ir.region import Region, position
 from pitc.passes.facts.derive import derive
-from pitc.passes.rules import RULES
+from pitc.passes.rules import OPERATORS
+from tests.record_twin import twin
 from tests.rule_proof import Const, Proof, Sample, analysed
 from tests.rule_samples import SAMPLES
 
@@ -51,7 +52,7 @@ def test_expression_is_proven(sample: Sample, symbolic: bool) -> None:
 
 def test_every_rule_has_two_samples() -> None:
     count = Counter((s.domain, s.op) for s in SAMPLES)
-    assert {key for key in RULES if count[key] < 2} == set(UNPROVEN)
+    assert {key for key in OPERATORS if count[key] < 2} == set(UNPROVEN)
 
 
 def values(*shape: int) -> Any:
@@ -143,13 +144,14 @@ def test_a_wrong_rule_fails(
     text: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    right = RULES[sample.domain, sample.op]
+    right = OPERATORS[sample.domain, sample.op].rule
+    assert right is not None
     assert Proof(sample).failures(0) == []
 
     def wrong(view: NodeView) -> list[TensorExpr | None]:
         return [e and damage(e) for e in right(view)]
 
-    monkeypatch.setitem(RULES, (sample.domain, sample.op), wrong)
+    twin(monkeypatch, sample.op, sample.domain, rule=wrong)
     failures = Proof(sample).failures(0)
     assert any(text in failure for failure in failures), failures
 

@@ -26,6 +26,7 @@ from pitc.passes.expand.rows import (
 )
 from pitc.passes.expand.standard import standard_attention
 from pitc.passes.facts.derive import derive
+from pitc.passes.rules.record import key_of
 from pitc.passes.rules.registry import MICROSOFT
 
 Results = Sequence[ir.Value | None]
@@ -116,11 +117,6 @@ def expand_fused(model: ir.Model) -> int:
         made.append(_take_apart(model, body, results))
     model.meta[META] = [*model.meta.get(META, ()), *made]
     return len(made)
-
-
-def key_of(node: ir.Node) -> tuple[str, str]:
-    """Domain and operator of a node."""
-    return ("" if node.domain == "ai.onnx" else node.domain, node.op_type)
 
 
 def _check_type(body: Body) -> None:

@@ -3,16 +3,16 @@
 They turn gathers by computed indices into index maps, and comparisons into position tests.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.expr import Combine, Read, TensorExpr
 from pitc.ir.graph import Array, Graph, NodeView, NoRule
-from pitc.ir.index import ONE, Poly, bound, dim_index, fits, nonneg, poly, substitute
+from pitc.ir.index import ONE, Poly, dim_index, fits, poly, substitute
 from pitc.ir.region import Region, Test, position, region
 from pitc.passes.facts.values import small_value
+from pitc.passes.rules.affine import Order
+from pitc.passes.rules.record import operator_of
 
 MAX_AFFINE_RANK = 4
 LONGEST = 1 << 62
@@ -56,18 +56,19 @@ def in_type(p: Poly, dtype: np.dtype) -> bool:
 
 
 def _computed(view: NodeView, expr: TensorExpr) -> Poly | None:
+    operator = operator_of(view)
     try:
-        if view.op == "Range":
-            start, step = (view.ints(i).reshape(-1)[0] for i in (0, 2))
+        if operator.positions is not None:
+            start, step = (view.ints(i).reshape(-1)[0] for i in operator.positions)
             return poly(start + dim_index(0, expr.shape[0]) * step)
-        if view.op == "ConstantOfShape":
-            fill = np.asarray(view.attr("value", np.zeros(1, np.float32))).reshape(-1)
-            return poly(fill[0])
+        if operator.fill is not None:
+            fill = operator.fill(view)
+            return None if fill is None else poly(fill)
     except NoRule:
         return None
     if expr.combine is Combine.MOVE:
         return _moved_affine(view, expr)
-    rule = AFFINE.get(view.op)
+    rule = operator.affine
     if rule is None or expr.combine is not Combine.MAP:
         return None
     operands = [at_read(view.graph, view.name(r.operand), r) for r in expr.reads]
@@ -91,37 +92,6 @@ def _moved_affine(view: NodeView, expr: TensorExpr) -> Poly | None:
     return at_read(view.graph, view.name(0), read)
 
 
-def _affine_product(xs: list[Poly]) -> Poly | None:
-    """A product with at most one factor that moves."""
-    return xs[0] * xs[1] if not (xs[0].digits() and xs[1].digits()) else None
-
-
-def _affine_largest(xs: list[Poly]) -> Poly | None:
-    if len(xs) != 2:
-        return xs[0] if len(xs) == 1 else None
-    d = xs[0] - xs[1]
-    if nonneg(bound(d, False)):
-        return xs[0]
-    return xs[1] if nonneg(-bound(d, True)) else None
-
-
-def _affine_smallest(xs: list[Poly]) -> Poly | None:
-    least = _affine_largest([-x for x in xs])
-    return None if least is None else -least
-
-
-AFFINE: dict[str, Callable[[list[Poly]], Poly | None]] = {
-    "Add": lambda xs: xs[0] + xs[1],
-    "Sub": lambda xs: xs[0] - xs[1],
-    "Mul": _affine_product,
-    "Neg": lambda xs: -xs[0],
-    "Cast": lambda xs: xs[0],
-    "Identity": lambda xs: xs[0],
-    "Max": _affine_largest,
-    "Min": _affine_smallest,
-}
-
-
 def vector_value(view: NodeView, expr: TensorExpr) -> tuple[Poly | None, ...] | None:
     """Affine value of each last-axis component of an index tensor: a Concat of coordinates."""
     if view.op != "Concat" or view.domain != "" or not expr.shape:
@@ -137,35 +107,17 @@ def vector_value(view: NodeView, expr: TensorExpr) -> tuple[Poly | None, ...] | 
     return tuple(parts) if any(p is not None for p in parts) else None
 
 
-NONNEGATIVE: dict[str, Callable[[Poly], list[Poly]]] = {
-    "Equal": lambda d: [d, -d],
-    "GreaterOrEqual": lambda d: [d],
-    "Greater": lambda d: [d - 1],
-    "LessOrEqual": lambda d: [-d],
-    "Less": lambda d: [-d - 1],
-}
-
-
-# with a place on the left: what is added to it, and whether it is then below the length
-BELOW = {"Less": (0, True), "LessOrEqual": (-1, True), "Greater": (-1, False)} | {
-    "GreaterOrEqual": (0, False)
-}
-TURNED = {"Less": "Greater", "LessOrEqual": "GreaterOrEqual"} | {
-    "Greater": "Less",
-    "GreaterOrEqual": "LessOrEqual",
-}
-
-
 def comparison(view: NodeView, expr: TensorExpr) -> list[tuple[Region, int]]:
     """A comparison of two affine values, or of the magnitude of one, as facts: where positions make
     it 1, and where 0.
     """
-    if view.op not in NONNEGATIVE or view.domain != "" or len(expr.reads) != 2:
+    order = operator_of(view).order
+    if order is None or len(expr.reads) != 2:
         return []
     x, y = (at_read(view.graph, view.name(r.operand), r) for r in expr.reads)
     if x is None or y is None:
-        return _window(view, expr, x, y)
-    return _decided([position(p) for p in NONNEGATIVE[view.op](x - y)], 1)
+        return _window(view, expr, order, x, y)
+    return _decided([position(p) for p in order.nonnegative(x - y)], 1)
 
 
 def _decided(tests: list[Test], holds: int) -> list[tuple[Region, int]]:
@@ -183,24 +135,25 @@ def _decided(tests: list[Test], holds: int) -> list[tuple[Region, int]]:
 
 def threshold(view: NodeView, expr: TensorExpr) -> list[tuple[Region, int]]:
     """A comparison of an affine value with a run-time integer as facts: `d1 < lengths[d0]`."""
-    if view.op not in BELOW or view.domain != "" or len(expr.reads) != 2:
+    order = operator_of(view).order
+    if order is None or len(expr.reads) != 2:
         return []
-    for k, op in ((0, view.op), (1, TURNED[view.op])):
+    for k, below in ((0, order.below()), (1, order.turned().below())):
         place, other = at_read(view.graph, view.name(expr.reads[k].operand), expr.reads[k]), 1 - k
         name = view.name(expr.reads[other].operand)
         index = tuple(p for p in expr.reads[other].index if p is not None)
         dtype = view.graph.dtypes.get(name)
         known = len(index) == len(expr.reads[other].index)
         # (lengths are compared as 64-bit numbers)
-        if place is None or dtype is None or not np.can_cast(dtype, np.int64) or not known:
+        if place is None or below is None or dtype is None or not known:
             continue
-        if dtype.kind not in "iu":
+        if dtype.kind not in "iu" or not np.can_cast(dtype, np.int64):
             continue
-        more, below = BELOW[op]
+        more, holds = below
         name, index = _before_moves(view.graph, name, index)
         where = (*index, place + more)
         return [
-            (Region({Test(name, where, "below", yes)}), int(yes == below)) for yes in (True, False)
+            (Region({Test(name, where, "below", yes)}), int(yes == holds)) for yes in (True, False)
         ]
     return []
 
@@ -226,7 +179,7 @@ def _before_moves(graph: Graph, name: str, index: tuple[Poly, ...]) -> tuple[str
 
 def _widens(graph: Graph, node: ir.Node) -> bool:
     """True for a Cast of integers to a type that holds them all."""
-    if node.op_type != "Cast" or node.domain or node.inputs[0] is None:
+    if not operator_of(node).converts or node.inputs[0] is None:
         return False
     narrow, wide = (graph.dtypes.get(x.name or "") for x in (node.inputs[0], node.outputs[0]))
     if narrow is None or wide is None or narrow.kind not in "iu" or wide.kind not in "iu":
@@ -235,18 +188,18 @@ def _widens(graph: Graph, node: ir.Node) -> bool:
 
 
 def _window(
-    view: NodeView, expr: TensorExpr, x: Poly | None, y: Poly | None
+    view: NodeView, expr: TensorExpr, order: Order, x: Poly | None, y: Poly | None
 ) -> list[tuple[Region, int]]:
     """|p| against an affine value: p and -p against it, e.g. the distance of a key."""
-    if view.op == "Equal" or (x is None) == (y is None):
+    if order.less is None or (x is None) == (y is None):
         return []
     read = expr.reads[0 if x is None else 1]
     p = _inside_abs(view.graph, view.name(read.operand), read)
     if p is None:
         return []
     pairs = [(q, y) if x is None else (x, q) for q in (p, -p)]
-    slack = [NONNEGATIVE[view.op](a - b)[0] for a, b in pairs if a is not None and b is not None]
-    near = view.op.startswith("Less") == (x is None)  # it holds for small magnitudes: for both
+    slack = [order.nonnegative(a - b)[0] for a, b in pairs if a is not None and b is not None]
+    near = order.less == (x is None)  # it holds for small magnitudes: for both
     if near:
         return _decided([position(d) for d in slack], 1)
     return _decided([position(-d - 1) for d in slack], 0)
@@ -288,14 +241,15 @@ def learn(view: NodeView, exprs: tuple[TensorExpr | None, ...]) -> None:
 def _learn_image(view: NodeView, expr: TensorExpr) -> None:
     """NonZero of a vector holds its live places; so does whatever only moves or converts those."""
     graph, out = view.graph, view.out(0)
-    if view.op == "NonZero" and view.domain == "":
+    if operator_of(view).live_places:
         if view.has(0) and len(graph.shapes.get(view.name(0)) or ()) == 1:
             graph.images[out] = view.name(0)
         return
     if not view.has(0) or not expr.reads or expr.reads[0].operand != 0:
         return
     dtype = view.out_dtype(0)
-    converts = view.op == "Cast" and dtype is not None and dtype.kind == "i" and dtype.itemsize >= 4
+    wide = dtype is not None and dtype.kind == "i" and dtype.itemsize >= 4
+    converts = operator_of(view).converts and wide
     moves = expr.combine is Combine.MOVE and not expr.reads[0].within
     if (converts or moves) and view.domain == "" and (mask := view.image(0)) is not None:
         graph.images[out] = mask

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from math import inf, prod
 
-from pitc.ir.branch import is_choice
 from pitc.ir.constant import (
     FINITE,
     HIDDEN,
@@ -52,9 +51,10 @@ from pitc.passes.facts.fill import (
     term_guard,
     weaker_than,
 )
-from pitc.passes.facts.finite import SELECTING, finite_if, nan_guarded
+from pitc.passes.facts.finite import finite_if
 from pitc.passes.facts.zero_signs import signed_zeros
 from pitc.passes.rules.constants import evaluate_constants, ignores
+from pitc.passes.rules.record import operator_of
 
 Uses = dict[str, list[list[Region]]]  # per value, for each use the regions in which it is idle
 Slack = tuple[list[Region], float]  # where, and up to which number any would do
@@ -136,7 +136,7 @@ def _follows(graph: Graph, name: str, down: int, source: str) -> bool:
 
 def _operand(view: NodeView, place: int) -> tuple[list[Region], Slack]:
     """Where one operand place is idle, and where it is slack, for all outputs of the node."""
-    if view.op in ("Shape", "Size") and view.domain == "":
+    if operator_of(view).reads_no_element:
         return [EVERYWHERE], ([EVERYWHERE], inf)
     shape = view.graph.shapes.get(view.name(place))
     dead: list[list[Region]] = []
@@ -175,7 +175,7 @@ def _read(view: NodeView, output: int, expr: TensorExpr, j: int) -> tuple[list[R
     both = (region(a | b) for a, b in product(own_slack, _masking(view, expr, j, limit)))
     dead = dead + carry(view, expr, read, [r for r in both if r is not None])
     lower = limit - SMALL
-    if lower < LOWEST_LIMIT or (view.op == "Sub" and j == 1):
+    if lower < LOWEST_LIMIT or operator_of(view).weight(j) < 0:
         return prune(dead), (resolve(dead), inf)
     small = (region(a | b) for a, b in product(own_slack, _small(view, expr, j)))
     loose = resolve([*(r for r in small if r is not None), *own_dead, *idle])
@@ -188,14 +188,13 @@ def _chooses_infinity(view: NodeView, read: Read) -> bool:
     A dead value must stay finite, and another condition could make a whole row -inf, hence NaN. The
     flag of a NaN guard is exempt: it follows the guarded value by itself.
     """
-    selects = (view.op == "Where" and view.domain == "") or is_choice(view.node)
-    if not selects or read.operand != 0 or nan_guarded(view):
+    if not operator_of(view).chooses or read.operand != 0 or view.out() in view.graph.guards:
         return False
     return any(finite_if(view.graph, view.name(i)) != EVERYWHERE for i in (1, 2))
 
 
 def _is_sum_of_two(view: NodeView, expr: TensorExpr) -> bool:
-    additive = view.domain == "" and view.op in ("Add", "Sub") and expr.combine is Combine.MAP
+    additive = expr.combine is Combine.MAP and bool(operator_of(view).weights)
     return additive and len(expr.reads) == 2 and not _repeated(view, expr)
 
 
@@ -232,11 +231,12 @@ def _annihilated(view: NodeView, output: int, expr: TensorExpr, j: int) -> list[
         if expr.reads[j].operand >= 2:
             return []
     # what does not matter when finite must be finite as it is
-    guard = EVERYWHERE if view.op in SELECTING else term_guard(view, expr.reads[j])
+    selects = operator_of(view).selects
+    guard = EVERYWHERE if selects else term_guard(view, expr.reads[j])
     if guard is None:
         return []
     # 0 * x is 0 or -0.0: where the sign is seen, so is x
-    signed = view.out(output) in graph.signed and view.op not in SELECTING and not expr.reduced
+    signed = view.out(output) in graph.signed and not selects and not expr.reduced
     if signed:
         return []
     if expr.combine in (Combine.PRODUCT, Combine.BIASED_PRODUCT):
@@ -260,7 +260,7 @@ def _annihilated(view: NodeView, output: int, expr: TensorExpr, j: int) -> list[
     for constants in enough:
         if not any(weaker in enough for weaker in weaker_than(constants)):
             out += all_hold([[guard], *(g[k] for g, k in zip(groups, constants, strict=True))])
-    if out and view.op not in SELECTING:
+    if out and not selects:
         view.assume(FINITE)
     return prune(out)
 

@@ -46,13 +46,11 @@ from pitc.passes.control.bodies import BODY, body_model, captured, states_of
 from pitc.passes.facts.affine import comparison, threshold
 from pitc.passes.facts.derive import derive
 from pitc.passes.facts.finite import (
-    SELECTING,
     all_finite,
     both,
     clean_if,
     finite_if,
     guard_at,
-    nan_guarded,
     note_outputs,
     note_sources,
     row_clean,
@@ -70,6 +68,7 @@ from pitc.passes.facts.uses import note_uses
 from pitc.passes.facts.zeros import holds_zeros, scattered
 from pitc.passes.normalise import normalise
 from pitc.passes.rules.constants import evaluate_constants
+from pitc.passes.rules.record import Operator, operator_of
 
 MAX_COMBINATIONS = 4096  # of operand facts at one node; beyond it nothing is said
 UNKNOWN = FillFact(EVERYWHERE, TOP)
@@ -225,7 +224,7 @@ def _mapped(view: NodeView, expr: TensorExpr) -> list[FillFact]:
     positions = [FillFact(r, c) for r, c in comparison(view, expr)]
     if positions:
         return positions
-    if nan_guarded(view) is not None:  # "0 or NaN" becomes 0
+    if view.out() in view.graph.guards:  # "0 or NaN" becomes 0
         facts = known_at(view, expr.reads[2])
         return [FillFact(f.region, 0) for f in facts if annihilates(f.constant)]
     add_tests(view, expr)
@@ -292,9 +291,8 @@ def _result(
     guard = None if c is TOP else _tame(view, expr, constants)
     if guard is None:
         return None
-    if view.op not in SELECTING and not all(
-        is_number(x) or _is_tame(x, view.op) for x in constants
-    ):
+    operator = operator_of(view)
+    if not operator.selects and not all(is_number(x) or _is_tame(x, operator) for x in constants):
         view.assume(FINITE)
     if any(map(is_assumed, constants)) and not is_assumed(c):
         proven = [TOP if is_assumed(x) else x for x in constants]
@@ -306,26 +304,26 @@ def _result(
 def _tame(view: NodeView, expr: TensorExpr, constants: Sequence[Constant]) -> Region | None:
     """Where the operands that count as unknown but finite are; None for nowhere."""
     guard: Region | None = EVERYWHERE
-    if view.op in SELECTING:
+    operator = operator_of(view)
+    if operator.selects:
         return guard
     for read, c in zip(expr.reads, constants, strict=True):
-        if not is_number(c) and not _is_tame(c, view.op):
+        if not is_number(c) and not _is_tame(c, operator):
             guard = both(guard, term_guard(view, read))
     return guard
 
 
-def _is_tame(c: Constant, op: str) -> bool:
+def _is_tame(c: Constant, operator: Operator) -> bool:
     """True for what is finite by what is known of it, or may be -inf where that is a number like
     any other: it is at a corner of the box, but 0 * -inf is NaN.
     """
-    return isinstance(c, Range) and isfinite(c.hi) and (isfinite(c.lo) or op != "Mul")
+    return isinstance(c, Range) and isfinite(c.hi) and (isfinite(c.lo) or not operator.multiplies)
 
 
 def term_guard(view: NodeView, read: Read) -> Region | None:
     """Where an operand may be taken for finite, in the iteration space."""
     name = view.name(read.operand)
-    additive = view.op in ("Add", "Sum") or (view.op == "Sub" and read.operand == 0)
-    table = clean_if if additive else finite_if
+    table = clean_if if operator_of(view).weight(read.operand) > 0 else finite_if
     return guard_at(view.graph, name, read, table(view.graph, name))
 
 

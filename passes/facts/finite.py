@@ -11,7 +11,6 @@ have it, is allowed). None means: nowhere for sure.
 from collections.abc import Callable, Iterable
 from math import inf
 
-from pitc.ir.branch import CHOOSE
 from pitc.ir.constant import Range, is_zero
 from pitc.ir.expr import Combine, Read, TensorExpr
 from pitc.ir.graph import Graph, NodeView
@@ -19,14 +18,7 @@ from pitc.ir.nodes import bodies
 from pitc.ir.region import EVERYWHERE, Region, Test, for_all, pull, region
 from pitc.passes.facts.softmax import spared_rows
 from pitc.passes.facts.total import filled, is_total
-
-# from operands without NaN and +inf these make none
-KEEPS_CLEAN = frozenset(
-    {"Add", "Sum", "Where", "Max", "Min", "Identity", "Cast", "Relu", "Dropout", "And", "Or", "Not"}
-    | {CHOOSE}
-)
-# the value of an operand that is not chosen does not matter
-SELECTING = frozenset({"Where", "And", "Or", "Xor", "Not", "Equal", CHOOSE})
+from pitc.passes.rules.record import operator_of
 
 Guard = Region | None
 Table = Callable[[str], Guard]
@@ -65,6 +57,7 @@ def note_outputs(view: NodeView, output: int, expr: TensorExpr | None) -> None:
         guard = _of_body(view, output)
         _note(graph, name, guard, guard)
         return
+    guards = note_nan_guard(view)
     names = [view.name(i) for i in range(view.n_inputs) if view.has(i)]
     if expr is None or not is_total(graph, view.node, names):
         _note(graph, name, None, None)
@@ -72,14 +65,14 @@ def note_outputs(view: NodeView, output: int, expr: TensorExpr | None) -> None:
     untouched = all(x not in graph.finite_if and x not in graph.clean_if for x in names)
     if untouched and expr.combine is not Combine.SOFTMAX:
         _note(graph, name, filled(expr), filled(expr))
-    elif _is_nan_guard(view):
+    elif guards:
         _note(graph, name, EVERYWHERE, EVERYWHERE)
     elif expr.combine is Combine.SOFTMAX:
         guard = _softmax(view, expr)
         _note(graph, name, guard, guard)
     else:
         finite = both(filled(expr), _all_reads(view, expr, lambda x: finite_if(graph, x)))
-        keeps = expr.combine is Combine.MOVE or view.op in KEEPS_CLEAN
+        keeps = expr.combine is Combine.MOVE or operator_of(view).keeps_clean
         clean = _all_reads(view, expr, lambda x: clean_if(graph, x)) if keeps else finite
         _note(graph, name, finite, clean)
 
@@ -160,22 +153,18 @@ def row_clean(view: NodeView, expr: TensorExpr) -> Guard:
     return None if guard is None else for_all(guard, expr.normal)
 
 
-def _is_nan_guard(view: NodeView) -> bool:
-    return nan_guarded(view) is not None
-
-
-def nan_guarded(view: NodeView) -> str | None:
-    """The value p of Where(IsNaN(p), 0, p); None for other nodes."""
-    if view.op != "Where" or view.domain != "" or view.n_inputs != 3:
-        return None
+def note_nan_guard(view: NodeView) -> bool:
+    """Note a node that is Where(IsNaN(p), 0, p) in the graph's `guards`; False for others."""
     graph = view.graph
+    if not operator_of(view).chooses or view.n_inputs != 3:
+        return False
     test = graph.producers.get(view.name(0))
-    if test is None or test.op_type != "IsNaN" or test.domain not in ("", "ai.onnx"):
-        return None
-    guarded = test.inputs[0]
-    if guarded is None or guarded.name != view.name(2):
-        return None
-    if graph.shapes.get(view.name(0)) != graph.shapes.get(view.name(2)):
-        return None
-    zero = any(not f.region and is_zero(f.constant) for f in graph.fills.get(view.name(1), ()))
-    return view.name(2) if zero else None
+    if test is None or not operator_of(test).finds_nan or test.inputs[0] is None:
+        return False
+    flag, guarded = view.name(0), view.name(2)
+    if test.inputs[0].name != guarded or graph.shapes.get(flag) != graph.shapes.get(guarded):
+        return False
+    if not any(not f.region and is_zero(f.constant) for f in graph.fills.get(view.name(1), ())):
+        return False
+    graph.guards[view.out()] = flag
+    return True

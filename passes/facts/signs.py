@@ -4,69 +4,47 @@ A mean of squares plus a constant is positive whatever the squares are of. So th
 comes back as 0 is as finite as that of any other row.
 """
 
-from collections.abc import Callable, Sequence
-from enum import IntEnum
+from collections.abc import Collection
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from pitc.ir.constant import Number
 from pitc.ir.expr import Combine, Reducer, TensorExpr
-from pitc.ir.graph import Graph
+from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import Poly, nonneg
+from pitc.passes.rules.record import operator_of
+from pitc.passes.rules.signs import Sign
 
 MAX_STEPS = 12  # of producers that are looked at
 
 
-class Sign(IntEnum):
-    """What is known of every element of a value; a NaN stays what it is."""
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a node's operands, for the conditions of its record.
 
-    ANY = 0
-    NONNEGATIVE = 1
-    POSITIVE = 2
+    Args:
+        view: The node.
+        changed: Names of operands that may hold other numbers.
+        steps: How many producers may be looked at in a row.
+    """
 
+    view: NodeView
+    changed: Collection[str] = ()
+    steps: int = MAX_STEPS
 
-Signs = Sequence[Sign]
+    def sign(self, i: int) -> Sign:
+        """The sign of every element of input i."""
+        return sign_of(self.view.graph, self.view.name(i), self.steps)
 
+    def number(self, i: int) -> Number | None:
+        """The one number that input i is, as a constant."""
+        return self.view.graph.splat(self.view.name(i))
 
-def _product(signs: Signs) -> Sign:
-    """Two small factors may underflow to 0."""
-    return Sign.NONNEGATIVE if min(signs) > Sign.ANY else Sign.ANY
-
-
-def _quotient(signs: Signs) -> Sign:
-    """What is not negative may be -0.0, by which a quotient is minus infinity."""
-    dividend, divisor = signs
-    known = dividend > Sign.ANY and divisor is Sign.POSITIVE
-    return Sign.NONNEGATIVE if known else Sign.ANY
-
-
-def _sum(signs: Signs) -> Sign:
-    return max(signs) if min(signs) > Sign.ANY else Sign.ANY
-
-
-def _never_negative(_: Signs) -> Sign:
-    return Sign.NONNEGATIVE
-
-
-def _clip(signs: Signs) -> Sign:
-    """Bounds that are attributes are not looked at."""
-    if len(signs) < 2:
-        return Sign.ANY
-    low = max(signs[:2])
-    return low if len(signs) == 2 else min(low, signs[2])
-
-
-SIGNS: dict[str, Callable[[Signs], Sign]] = {
-    **dict.fromkeys(("Abs", "Relu", "Exp", "Sigmoid", "Softplus"), _never_negative),
-    **dict.fromkeys(("Identity", "Sqrt"), lambda signs: signs[0]),
-    "Cast": lambda signs: min(signs[0], Sign.NONNEGATIVE),  # a narrower type may hold 0 instead
-    "Mul": _product,
-    "Div": _quotient,
-    "Add": _sum,
-    "Sum": _sum,
-    "Max": lambda signs: max(signs),
-    "Min": lambda signs: min(signs),
-    "Clip": _clip,
-}
+    def has_no_zero(self, i: int) -> bool:
+        """True for a constant without zeros: a divisor that is known."""
+        x = self.view.graph.array(self.view.name(i))
+        return x is not None and x.dtype.kind == "f" and bool((x != 0).all())
 
 
 def sign_of(graph: Graph, name: str, steps: int = MAX_STEPS) -> Sign:
@@ -91,9 +69,9 @@ def sign_of(graph: Graph, name: str, steps: int = MAX_STEPS) -> Sign:
         return Sign.ANY
     names = [v.name for v in node.inputs if v is not None and v.name]
     if expr.combine is Combine.SOFTMAX:
-        return Sign.NONNEGATIVE if node.op_type == "Softmax" else Sign.ANY
+        return Sign.NONNEGATIVE
     if expr.combine is Combine.MAP:
-        return _elementwise(graph, node, names, steps)
+        return _elementwise(graph, node, steps)
     if expr.combine is Combine.REDUCE:
         if expr.reducer is Reducer.SQUARE:
             return Sign.NONNEGATIVE
@@ -129,49 +107,13 @@ def _has_positive(graph: Graph, name: str, axis: int) -> bool:
     return searched and bool(count) and x is not None and _has_positive(graph, x.name or "", axis)
 
 
-def _elementwise(graph: Graph, node: ir.Node, names: list[str], steps: int) -> Sign:
-    if node.domain:
-        return Sign.ANY
-    if node.op_type == "Mul" and len(set(names)) == 1:
+def _elementwise(graph: Graph, node: ir.Node, steps: int) -> Sign:
+    view, operator = NodeView(graph, node), operator_of(node)
+    if operator.square(Known(view)):
         return Sign.NONNEGATIVE
-    if node.op_type == "Pow" and (exponent := graph.splat(names[1])) is not None:
-        return Sign.NONNEGATIVE if exponent % 2 == 0 else Sign.ANY
-    sizes = graph.ints(names[0]) if node.op_type == "Cast" and names else None
+    sizes = graph.ints(view.name(0)) if operator.converts else None
     if sizes is not None:
         return Sign.POSITIVE if all(nonneg(n - 1) for n in sizes.reshape(-1)) else Sign.ANY
-    rule = SIGNS.get(node.op_type)
-    if rule is None or len(names) < len(node.inputs):
+    if operator.sign is None or not all(map(view.has, range(view.n_inputs))):
         return Sign.ANY
-    return rule([sign_of(graph, n, steps - 1) for n in names])
-
-
-def _has_no_zero(graph: Graph, name: str) -> bool:
-    """True for a constant without zeros: a divisor that is known."""
-    x = graph.array(name)
-    return x is not None and x.dtype.kind == "f" and bool((x != 0).all())
-
-
-def finite_at(graph: Graph, node: ir.Node) -> bool:
-    """True where a partial elementwise operator is finite for all operands that it can get.
-
-    Args:
-        graph: The derived graph.
-        node: A Div, Sqrt, Reciprocal, Log or Pow of finite operands.
-    """
-    names = [v.name or "" for v in node.inputs if v is not None]
-    match node.op_type:
-        case "Div":
-            return sign_of(graph, names[1]) is Sign.POSITIVE or _has_no_zero(graph, names[1])
-        case "Sqrt":
-            return sign_of(graph, names[0]) >= Sign.NONNEGATIVE
-        case "Reciprocal" | "Log":
-            return sign_of(graph, names[0]) is Sign.POSITIVE
-        case "Pow":
-            exponent = graph.splat(names[1])
-            if exponent is None:
-                return False
-            if exponent >= 0 and float(exponent).is_integer():
-                return True
-            least = Sign.NONNEGATIVE if exponent >= 0 else Sign.POSITIVE
-            return sign_of(graph, names[0]) >= least
-    return False
+    return operator.sign([sign_of(graph, view.name(i), steps - 1) for i in range(view.n_inputs)])

@@ -37,9 +37,8 @@ from pitc.ir.nodes import output_names
 from pitc.ir.region import MAX_TESTS, Region, covered
 from pitc.passes.facts.seeds import own
 from pitc.passes.rules.constants import evaluate_constants
-from pitc.passes.rules.elementwise import ELEMENTWISE
+from pitc.passes.rules.record import operator_of
 
-ADDITIVE = ("Add", "Sub", "Sum")
 SUMS = (Combine.PRODUCT, Combine.BIASED_PRODUCT)
 
 
@@ -105,7 +104,7 @@ def _passes(view: NodeView, expr: TensorExpr) -> bool:
     """True where what is known of operands tells how large results are."""
     if expr.combine is Combine.MOVE:
         return True
-    row = ELEMENTWISE.get((view.domain, view.op))
+    row = operator_of(view).function
     return expr.combine is Combine.MAP and (row is None or row.image is None)
 
 
@@ -169,22 +168,24 @@ def scaled_score(view: NodeView, expr: TensorExpr) -> FillFact | None:
     what the softmax gets. So it is by a number that makes it smaller; others are no scale.
     """
     graph = view.graph
-    if view.domain or view.op not in ("Mul", "Div") or len(expr.reads) != 2:
+    operator = operator_of(view)
+    if not operator.powers or len(expr.reads) != 2:
         return None
     names = [view.name(r.operand) for r in expr.reads]
-    for name, other in (names, names[::-1]) if view.op == "Mul" else (names,):
+    product = operator.multiplies
+    for name, other in (names, names[::-1]) if product else (names,):
         shape, number = graph.shapes.get(other), known_everywhere(graph, other)
-        if shape is not None and all(e == ONE for e in shape) and _shrinks(view.op, number):
+        if shape is not None and all(e == ONE for e in shape) and _shrinks(product, number):
             found = next((f for f in graph.fills.get(name, ()) if is_score(f.constant)), None)
             if found is not None and found.constant == SCORE and graph.shapes[name] == expr.shape:
                 return FillFact(found.region, SCORE)
     return None
 
 
-def _shrinks(op: str, number: Constant) -> bool:
+def _shrinks(factor: bool, number: Constant) -> bool:
     if not is_number(number):
         return True
-    return abs(number) <= 1 if op == "Mul" else abs(number) >= 1
+    return abs(number) <= 1 if factor else abs(number) >= 1
 
 
 def known_everywhere(graph: Graph, name: str) -> Constant:
@@ -199,7 +200,7 @@ def add_tests(view: NodeView, expr: TensorExpr) -> None:
     added to only: that is a step on the way to a term.
     """
     graph = view.graph
-    if view.out() not in graph.terms or view.domain or view.op not in ADDITIVE:
+    if view.out() not in graph.terms or not operator_of(view).weights:
         return
     names = [view.name(r.operand) for r in expr.reads]
     if any(is_number(known_everywhere(graph, name)) for name in names):

@@ -16,6 +16,7 @@ from pitc.ir.expr import Combine, Reducer, TensorExpr
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.nodes import captures, output_names
 from pitc.passes.rules.constants import evaluate_constants
+from pitc.passes.rules.record import operator_of
 
 CONTRACTIONS = (Combine.PRODUCT, Combine.BIASED_PRODUCT)
 WINDOW = 16  # elements of which the largest may well be 0, when many of them are
@@ -110,7 +111,7 @@ def is_factor(graph: Graph, name: str) -> bool:
 
 def _note_multiplied(graph: Graph, node: ir.Node, outputs: list[str], name: str) -> None:
     found = [*graph.multiplied.get(name, ()), *_other_factor(graph, node, outputs, name)]
-    passes = node.op_type in ("Cast", "Identity") or _is_scaled(graph, node, name)
+    passes = operator_of(node).converts or _is_scaled(graph, node, name)
     for output in outputs:
         expr = graph.exprs.get(output)
         if expr is not None and (passes or expr.combine is Combine.MOVE):
@@ -121,9 +122,11 @@ def _note_multiplied(graph: Graph, node: ir.Node, outputs: list[str], name: str)
 
 def _other_factor(graph: Graph, node: ir.Node, outputs: list[str], name: str) -> Iterator[str]:
     """What a product multiplies an operand by, where that is as large as the product."""
-    if node.op_type == "Einsum":
+    operator = operator_of(node)
+    if not operator.multiplies:
+        return
+    if operator.function is None:  # not element by element
         yield ANYTHING
-    if node.op_type != "Mul" or node.domain:
         return
     others = (x.name or "" for x in node.inputs if x is not None and x.name != name)
     other = next(others, "")
@@ -134,7 +137,7 @@ def _other_factor(graph: Graph, node: ir.Node, outputs: list[str], name: str) ->
 
 def _is_scaled(graph: Graph, node: ir.Node, name: str) -> bool:
     """A product of the value and a constant number."""
-    if node.op_type != "Mul" or node.domain:
+    if not operator_of(node).multiplies:
         return False
     others = [x.name or "" for x in node.inputs if x is not None and x.name != name]
     return len(others) == 1 and graph.splat(others[0]) is not None

@@ -12,7 +12,7 @@ from pitc.ir.expr import Combine
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.nodes import captures, output_names
 from pitc.passes.facts.total import is_total
-from pitc.passes.rules.elementwise import ELEMENTWISE, Elementwise
+from pitc.passes.rules.record import Elementwise, operator_of
 
 SUMMED = (Combine.PRODUCT, Combine.BIASED_PRODUCT)
 
@@ -47,14 +47,14 @@ def _shows_sign(view: NodeView, place: int, below: bool) -> bool:
         return False
     if expr is None:
         return True
-    divides = view.op == "Div" and not view.domain and place == 0
-    if not divides and not is_total(view.graph, view.node, [view.name(place)]):
+    factor = operator_of(view).power(place) > 0  # 0 / y is a 0 for every finite y
+    if not factor and not is_total(view.graph, view.node, [view.name(place)]):
         return True
     if not below or expr.combine is Combine.SOFTMAX:
         return False
     if expr.combine in SUMMED:  # sums start at 0, and 0 + -0 is 0
         return not expr.reduced
-    row = ELEMENTWISE.get((view.domain, view.op))
+    row = operator_of(view).function
     return row is None or view.n_inputs > 1 or _tells_zeros_apart(row)
 
 

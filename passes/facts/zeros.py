@@ -12,41 +12,17 @@ import numpy as np
 
 from pitc.ir.constant import FillFact, Number, is_zero
 from pitc.ir.expr import Combine, TensorExpr
-from pitc.ir.graph import Graph, NodeView, NoRule
+from pitc.ir.graph import Array, Graph, NodeView, NoRule
 from pitc.passes.facts.uses import CONTRACTIONS, everywhere, is_factor, is_window
-from pitc.passes.rules.elementwise import ELEMENTWISE
-from pitc.passes.rules.registry import MICROSOFT
+from pitc.passes.rules.record import operator_of
 
 # where functions are looked at: beyond it, others come so near to 0 that they are rounded to it
 SAMPLES = (-4.0, -3.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0, 4.0)
 
 
-def _one_hot(view: NodeView) -> bool:
-    values = view.array(2)
-    return values is None or (values.size > 0 and is_zero(values.reshape(-1)[0].item()))
-
-
 def _has_zeros(view: NodeView) -> bool:
-    """Operand 0 is known to have some: what a window sees, what a scatter writes to."""
+    """Operand 0, which a window sees, is known to have some."""
     return any(is_zero(f.constant) for f in view.graph.fills.get(view.name(0), ()))
-
-
-def _activated(view: NodeView) -> bool:
-    """A contraction with a function of its own that is 0 on an interval."""
-    low = next(iter(view.attr("activation_params", ())), 0.0)
-    return view.attr("activation") == "Relu" or (view.attr("activation") == "Clip" and low == 0)
-
-
-# operators that are no functions of one element
-SOURCES: dict[tuple[str, str], Callable[[NodeView], bool]] = {
-    ("", "Dropout"): lambda view: True,  # its training form: the other one only moves
-    ("", "OneHot"): _one_hot,
-    ("", "Scatter"): _has_zeros,
-    ("", "ScatterElements"): _has_zeros,
-    ("", "ScatterND"): _has_zeros,
-    (MICROSOFT, "FusedConv"): _activated,
-}
-SCATTERED = {("", "Dropout"), (MICROSOFT, "FusedConv")}
 
 
 def holds_zeros(view: NodeView, expr: TensorExpr | None, facts: Sequence[FillFact]) -> bool:
@@ -61,9 +37,9 @@ def holds_zeros(view: NodeView, expr: TensorExpr | None, facts: Sequence[FillFac
     combine = None if expr is None else expr.combine
     if combine is Combine.MOVE:
         return False
-    key = (view.domain, view.op)
-    if key in SOURCES:
-        source = SOURCES[key](view)
+    own = operator_of(view).zeros
+    if own is not None:
+        source = own.expected(view)
     elif expr is None or (combine in CONTRACTIONS and expr.reduced):
         source = False
     else:
@@ -75,7 +51,8 @@ def holds_zeros(view: NodeView, expr: TensorExpr | None, facts: Sequence[FillFac
 def scattered(graph: Graph, name: str) -> bool:
     """True for zeros of single elements, as ReLU has them: of whole lines nothing is to be said."""
     node, expr = graph.producers.get(name), graph.exprs.get(name)
-    if node is None or (node.domain, node.op_type) in SCATTERED:
+    own = None if node is None else operator_of(node).zeros
+    if node is None or (own is not None and own.scattered):
         return node is not None
     return expr is not None and (_flat(NodeView(graph, node), expr) or is_window(expr))
 
@@ -84,14 +61,14 @@ def _joint(view: NodeView, facts: Sequence[FillFact]) -> bool:
     """A product of several masks: zero where any of them is, which is a union. The product's own
     "!= 0" says it in one test.
     """
-    if view.op not in ("Mul", "Einsum") or not all(is_zero(f.constant) for f in facts):
+    if not operator_of(view).multiplies or not all(is_zero(f.constant) for f in facts):
         return False
     return len({t.src for f in facts if len(f.region) == 1 for t in f.region}) > 1
 
 
 def _flat(view: NodeView, expr: TensorExpr) -> bool:
     """A function of one element, the others being constant numbers, that is 0 on an interval."""
-    row = ELEMENTWISE.get((view.domain, view.op)) if expr.combine is Combine.MAP else None
+    row = operator_of(view).function if expr.combine is Combine.MAP else None
     if row is None or row.evaluate is None or not _is_float(view.graph, view.out()):
         return False
     names = [view.name(r.operand) for r in expr.reads]
@@ -104,7 +81,7 @@ def _flat(view: NodeView, expr: TensorExpr) -> bool:
         return False
     if parameters is None:
         return False
-    return _is_flat(view.domain, view.op, tuple(numbers), tuple(parameters.items()))
+    return _is_flat(row.evaluate, tuple(numbers), tuple(parameters.items()))
 
 
 def _is_float(graph: Graph, name: str) -> bool:
@@ -114,14 +91,11 @@ def _is_float(graph: Graph, name: str) -> bool:
 
 @lru_cache(maxsize=1 << 10)
 def _is_flat(
-    domain: str,
-    op: str,
+    evaluate: Callable[..., Array],
     numbers: tuple[Number | None, ...],
     parameters: tuple[tuple[str, object], ...],
 ) -> bool:
-    evaluate = ELEMENTWISE[domain, op].evaluate
     x = np.array(SAMPLES)
-    assert evaluate is not None
     with np.errstate(all="ignore"):
         try:
             y = evaluate(*(x if n is None else np.asarray(n) for n in numbers), **dict(parameters))

@@ -25,6 +25,7 @@ from pitc.passes.lower.channel_search import ChannelSearch, is_convolution
 from pitc.passes.lower.convolve import ChannelSkip
 from pitc.passes.regions.choose import Regions
 from pitc.passes.regions.form import GatheredOperand, OffsetsOperand, PackedOperand
+from pitc.passes.rules.record import operator_of
 
 MIN_OPSET = 13
 
@@ -167,7 +168,7 @@ def _not_total(
     running = regions.demand.nodes | regions.demand.forms
     while todo:
         for node in graph.uses.get(todo.pop(), ()):
-            if node not in running or node.op_type in ("Shape", "Size"):
+            if node not in running or operator_of(node).reads_no_element:
                 continue
             if not is_total(graph, node, seen):
                 return node

@@ -18,7 +18,7 @@ from pitc.passes.lower.builder import Builder, dims_of
 from pitc.passes.lower.gemm import Gemm, match_gemm, take_gathers
 from pitc.passes.lower.rows import ahead, behind, forget_sizes, only_reader, with_shape
 from pitc.passes.lower.weight import ComputedMatrix, Panels
-from pitc.passes.regions.axes import SIZES_ONLY
+from pitc.passes.rules.record import operator_of
 
 SPARSE_FAMILIES = ("contract_row", "contract_tile", "contract_block")
 STEPS_BETWEEN = 8  # nodes between the contractions of one ffn node
@@ -176,7 +176,7 @@ def _between(inputs: Collection[ir.Value], result: ir.Value) -> set[ir.Node]:
         node = todo.pop().producer()
         if node is not None and node not in found:
             found.add(node)
-            if node.op_type not in SIZES_ONLY:
+            if not operator_of(node).reads_no_element:
                 todo += [x for x in node.inputs if x is not None and x not in inputs]
     return found
 

@@ -16,8 +16,7 @@ from pitc.ir.graph import Graph, output_names
 from pitc.ir.index import Digit, Poly, atom, digit
 from pitc.ir.refusal import Code
 from pitc.ir.region import Test
-
-SIZES_ONLY = frozenset({"Shape", "Size"})  # they read no element
+from pitc.passes.rules.record import operator_of
 
 
 class Stop(Exception):
@@ -32,7 +31,7 @@ def neighbours(graph: Graph, value: str) -> Iterator[ir.Node]:
     """The node that computes a value, and those that read elements of it."""
     if value in graph.producers:
         yield graph.producers[value]
-    yield from (n for n in graph.uses.get(value, ()) if n.op_type not in SIZES_ONLY or n.domain)
+    yield from (n for n in graph.uses.get(value, ()) if not operator_of(n).reads_no_element)
 
 
 def across(graph: Graph, node: ir.Node, value: str, place: Digit) -> list[tuple[str, Digit]]:

@@ -41,6 +41,7 @@ from pitc.passes.regions.form import (
 )
 from pitc.passes.regions.layout import layout_of
 from pitc.passes.regions.packed import packed_form
+from pitc.passes.rules.record import operator_of
 
 SYMBOL_ESTIMATE = 64  # what an unknown size counts for
 FLOPS_PER_BYTE = 32  # work that must be saved for every byte that SRead and SWrite move
@@ -343,7 +344,7 @@ def _not_total(graph: Graph, out: Regions, name: str, context: FormContext) -> i
     seen, todo = {name}, [name]
     while todo:
         for node in graph.uses.get(todo.pop(), ()):
-            if node not in out.demand.nodes or node.op_type in ("Shape", "Size"):
+            if node not in out.demand.nodes or operator_of(node).reads_no_element:
                 continue
             if not is_total(graph, node, seen):
                 return node

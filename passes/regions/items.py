@@ -17,21 +17,8 @@ from pitc.passes.regions.form import (
     WholeOperand,
     single,
 )
+from pitc.passes.rules.record import Items, operator_of
 from pitc.passes.rules.registry import expr_of
-
-# their CPU kernels fail on an empty batch (all images may be dead), or are told its size in another
-# operand too
-NEEDS_ITEMS = {
-    "AffineGrid",
-    "Attention",
-    "Einsum",
-    "EmbedLayerNormalization",
-    "GroupNormalization",
-    "MatMul",
-    "Reshape",
-}
-# of no items, their CPU kernels keep the dimension that a negative axis names
-NEEDS_PLACE = {"ArgMax", "ArgMin"}
 
 
 def fewer_items(site: Site) -> Form | Refusal:
@@ -58,7 +45,8 @@ def fewer_items(site: Site) -> Form | Refusal:
 
 def item_attributes(node: NodeView) -> dict[str, int]:
     """Attributes that differ from the node's own, for any number of items."""
-    return {"axis": node.attr("axis", 0) % node.rank(0)} if node.op in NEEDS_PLACE else {}
+    named = operator_of(node.node).items is Items.NAMED
+    return {"axis": node.attr("axis", 0) % node.rank(0)} if named else {}
 
 
 def item_operands(node: NodeView, expr: TensorExpr) -> set[int] | Refusal:
@@ -73,7 +61,7 @@ def item_operands(node: NodeView, expr: TensorExpr) -> set[int] | Refusal:
         it looks along them, or is told their number.
     """
     items: set[int] = set()
-    if node.op in NEEDS_ITEMS:
+    if operator_of(node.node).items is Items.ALL:
         return Refusal(Code.NO_LOWERING, node.title, f"{node.op} has no packed form")
     if expr.shape[:1] == (ONE,):
         expr = _of_more(node, expr)

@@ -16,7 +16,7 @@ way, whole, or gathered?
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.branch import CHOOSE, DOMAIN
+from pitc.ir.branch import DOMAIN
 from pitc.ir.expr import Combine, Shape
 from pitc.ir.index import ONE, Poly, poly
 from pitc.ir.refusal import Code, Refusal
@@ -44,18 +44,14 @@ from pitc.passes.regions.layout import (
     wide,
 )
 from pitc.passes.regions.routing import best_places, look_up_vectors, packed_alike
+from pitc.passes.rules.record import Packs, operator_of
 from pitc.passes.rules.registry import MICROSOFT
-
-RESHAPING = {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"}
-REPEATING = {"Expand", "Tile"}
-PER_AXIS_SCALE = {"QuantizeLinear", "DequantizeLinear"}
 
 
 def packed_form(site: Site) -> Form | Refusal:
     """The packed form of one node for one packing of its first output."""
-    rule = BY_OPERATOR.get((site.node.domain, site.node.op_type)) or BY_COMBINE.get(
-        site.expr.combine
-    )
+    packs = operator_of(site.node).packs
+    rule = FORMS.get(packs) if packs in FORMS else BY_COMBINE.get(site.expr.combine)
     if rule is None:
         return fewer_items(site)
     form = rule(site)
@@ -70,6 +66,7 @@ def elementwise(site: Site) -> Form | Refusal:
     outputs = single(site)
     if isinstance(outputs, Refusal):
         return outputs
+    per_tensor = operator_of(site.node).packs is Packs.PER_TENSOR
     read = {r.operand for r in site.expr.reads}
     operands: list[Operand | None] = []
     for k, value in enumerate(site.node.inputs):
@@ -77,7 +74,7 @@ def elementwise(site: Site) -> Form | Refusal:
             operands.append(None)
             continue
         shape = site.context.graph.shapes.get(site.input(k))
-        if k and site.node.op_type in PER_AXIS_SCALE and shape not in ((), (ONE,)):
+        if k and per_tensor and shape not in ((), (ONE,)):
             return site.refuse(Code.NO_LOWERING, "the scale differs along an axis")
         if k not in read:
             operands.append(WholeOperand(site.input(k)))
@@ -209,7 +206,7 @@ def normaliser(site: Site) -> Form | Refusal:
 
 def reduction(site: Site) -> Form | Refusal:
     """4. The reduced dimensions stay in the operand."""
-    if not site.node.op_type.startswith("Reduce"):  # pooling has no axes of its own
+    if operator_of(site.node).packs is not Packs.REDUCTION:  # pooling has no axes of its own
         return site.refuse(Code.NO_LOWERING, f"{site.node.op_type} has no packed form")
     a = site.aligned(0)
     if a is None:
@@ -271,14 +268,14 @@ def movement(site: Site) -> Form | Refusal:
     """5. The packed axis stays where it is; the rest moves as it did."""
     if len(site.expr.reads) != 1 or site.expr.reads[0].within or site.expr.reads[0].computed:
         return site.refuse(Code.NO_LOWERING, f"{site.node.op_type} has no packed form")
-    a = site.aligned(0)
+    a, packs = site.aligned(0), operator_of(site.node).packs
     if a is None:
         return _spread(site)
     packing, index = a
     operand = PackedOperand(packing.name, site.context.domain, packing.coords)
-    if site.node.op_type in RESHAPING:
+    if packs is Packs.RESHAPED:
         return _reshaped(site, operand, packing.layout)
-    if site.node.op_type in REPEATING:
+    if packs is Packs.REPEATED:
         return _repeated(site, packing.layout, index)
     target = site.out.layout.rest_shape
     order = [bare_dim(p) for p, e in zip(index, packing.layout.rest_shape, strict=True) if e != ONE]
@@ -286,10 +283,10 @@ def movement(site: Site) -> Form | Refusal:
     if len(places) != len(order) or len(order) != len(wide(site.out.layout.rest)):
         return site.refuse(Code.LAYOUT, f"the operand is read at {index}")
     if places == sorted(places) and (
-        site.node.op_type == "Transpose" or packing.layout.rest_shape == target
+        packs is Packs.TRANSPOSED or packing.layout.rest_shape == target
     ):
         return _reshaped(site, operand, packing.layout)
-    if site.node.op_type != "Transpose" or len(index) != len(target):
+    if packs is not Packs.TRANSPOSED or len(index) != len(target):
         return site.refuse(Code.NO_LOWERING, f"{site.node.op_type} has no packed form")
     return Form((site.out,), (operand,), "Transpose", {"perm": _permuted(site, packing, index)})
 
@@ -438,23 +435,13 @@ BY_COMBINE: dict[Combine, FormRule] = {
     Combine.REDUCE: reduction,
     Combine.MOVE: movement,
 }
-BY_OPERATOR: dict[tuple[str, str], FormRule] = {
-    ("", "BatchNormalization"): per_channel,
-    ("", "MatMul"): contraction,
-    ("", "Gemm"): contraction,
-    ("", "Softmax"): normaliser,
-    ("", "LogSoftmax"): normaliser,
-    ("", "LayerNormalization"): normaliser,
-    ("", "RMSNormalization"): normaliser,
-    ("", "SimplifiedLayerNormalization"): normaliser,
-    ("", "LpNormalization"): normaliser,
-    ("", "Slice"): along_axis,
-    ("", "Split"): along_axis,
-    ("", "Concat"): along_axis,
-    ("", "Gather"): look_up,
-    ("", "GatherND"): look_up_vectors,
-    ("", "TopK"): best_places,
-    ("", "ArgMax"): best_places,
-    ("", "ArgMin"): best_places,
-    (DOMAIN, CHOOSE): choice,
+FORMS: dict[Packs | None, FormRule] = {
+    Packs.PER_CHANNEL: per_channel,
+    Packs.CHOICE: choice,
+    Packs.CONTRACTION: contraction,
+    Packs.NORMALISER: normaliser,
+    Packs.ALONG_AXIS: along_axis,
+    Packs.LOOK_UP: look_up,
+    Packs.LOOK_UP_VECTORS: look_up_vectors,
+    Packs.BEST_PLACES: best_places,
 }

@@ -16,10 +16,10 @@ from pitc.ir.region import Region, pull, region
 from pitc.passes.facts.finite import clean_if
 from pitc.passes.regions.domain import Coords, Domain
 from pitc.passes.regions.form import BiasTerm, FormContext, Site
+from pitc.passes.rules.record import Packs, operator_of
 
 ABSORBING = -3e38  # any bounded score plus this is this, in float32
 LEAST, MOST = 1e-6, 1e6  # of a factor of the scores: beyond, float32 overflows here or there only
-RESHAPING = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"}
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ def walk(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
             continue
         if expr.combine is Combine.MAP:
             stop = _elementwise(site, scores, node, expr)
-        elif expr.combine is Combine.MOVE and node.op_type in RESHAPING:
+        elif expr.combine is Combine.MOVE and operator_of(node).packs is Packs.RESHAPED:
             stop = _reshape(site, scores, node, expr)
         else:
             stop = site.refuse(Code.NO_LOWERING, f"{node.op_type} between the contractions")
@@ -182,20 +182,16 @@ def _elementwise(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) ->
     """One elementwise step: a scale, a mask that is neutral at live pairs, a bias, or a NaN
     guard.
     """
-    op, names = node.op_type, [_input(node, k) for k in range(len(node.inputs))]
-    types = site.context.graph.dtypes
-    same_type = op == "Cast" and types.get(names[0]) == types.get(scores.name)
-    if op in ("Identity", "Dropout") or same_type:
+    operator, names = operator_of(node), [_input(node, k) for k in range(len(node.inputs))]
+    graph = site.context.graph
+    if operator.converts and graph.dtypes.get(names[0]) == graph.dtypes.get(scores.name):
         scores.name = names[0]
         return None
     known = [_known_at_pairs(site, scores, expr, k, n) for k, n in enumerate(names)]
-    graph = site.context.graph
-    if op == "Where":
-        guarded = graph.producers.get(names[0])
-        if not scores.softmaxed and _is_nan_guard(guarded, names[2]) and guarded is not None:
-            if known[1] != 0:
-                return site.refuse(Code.NO_LOWERING, "the NaN guard does not give 0")
-            scores.absorbs.append(guarded)
+    if operator.chooses and not node.domain:
+        flag = graph.producers.get(graph.guards.get(scores.name, ""))
+        if flag is not None and not scores.softmaxed:
+            scores.absorbs.append(flag)
             scores.nan_to_zero, chosen = True, 2
         elif is_number(known[0]):
             chosen = 1 if known[0] else 2
@@ -203,8 +199,8 @@ def _elementwise(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) ->
             return _selection(site, scores, expr, names, known)
         return _continue_at(site, scores, names[chosen])
     if not scores.softmaxed:
-        return site.refuse(Code.NO_LOWERING, f"{op} between softmax and contraction")
-    return _arithmetic(site, scores, op, names, known)
+        return site.refuse(Code.NO_LOWERING, f"{node.op_type} between softmax and contraction")
+    return _arithmetic(site, scores, node, names, known)
 
 
 def _selection(
@@ -251,31 +247,32 @@ def _continue_at(site: Site, scores: Scores, name: str) -> Refusal | None:
 
 
 def _arithmetic(
-    site: Site, scores: Scores, op: str, names: list[str], known: list[Constant]
+    site: Site, scores: Scores, node: ir.Node, names: list[str], known: list[Constant]
 ) -> Refusal | None:
+    operator, refusal = operator_of(node), f"{node.op_type} on the scores"
     graph, shape = site.context.graph, site.context.graph.shapes.get(scores.name)
     wide = [
         k for k, n in enumerate(names) if graph.shapes.get(n) == shape and not is_number(known[k])
     ]
     if len(names) != 2 or not wide:
-        return site.refuse(Code.NO_LOWERING, f"{op} on the scores")
+        return site.refuse(Code.NO_LOWERING, refusal)
     k = next((k for k in wide if _reaches_contraction(site, names[k])), wide[0])
     other, value = names[1 - k], known[1 - k]
-    if op in ("Mul", "Div") and is_number(value) and (op == "Mul" or k == 0):
+    if operator.power(k) > 0 and is_number(value):
         if not is_factor(value):
             return site.refuse(Code.NO_LOWERING, f"scores are multiplied or divided by {value}")
-        scores.scale *= float(value) if op == "Mul" else 1 / float(value)
+        scores.scale *= float(value) if operator.multiplies else 1 / float(value)
         scores.name = names[k]
         return None
-    if op == "Add" or (op == "Sub" and k == 0):
+    if operator.weight(k) > 0:
         if is_number(value) and value == 0:
             scores.name = names[k]
             return None
-        if op == "Add" and scores.scale == 1.0:
+        if operator.weight(1 - k) > 0 and scores.scale == 1.0:
             scores.bias.append(BiasTerm(unexpanded(graph, other)))
             scores.name = names[k]
             return None
-    return site.refuse(Code.NO_LOWERING, f"{op} on the scores")
+    return site.refuse(Code.NO_LOWERING, refusal)
 
 
 def unexpanded(graph: Graph, name: str) -> str:
@@ -306,10 +303,6 @@ def _reaches_contraction(site: Site, name: str) -> bool:
             return False
         name = _input(node, 0)
     return False
-
-
-def _is_nan_guard(flag: ir.Node | None, guarded: str) -> bool:
-    return flag is not None and flag.op_type == "IsNaN" and _input(flag, 0) == guarded
 
 
 def _known_at_pairs(

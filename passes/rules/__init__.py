@@ -17,12 +17,14 @@ from pitc.passes.rules import (
     signal,
     sources,
 )
+from pitc.passes.rules.record import OPERATORS, Operator, Rule, operator_of
 from pitc.passes.rules.refused import REFUSED, Reason
-from pitc.passes.rules.registry import RULES, Rule, expr_of, rule
+from pitc.passes.rules.registry import expr_of, rule
 
 __all__ = [
+    "OPERATORS",
     "REFUSED",
-    "RULES",
+    "Operator",
     "Reason",
     "Rule",
     "attention",
@@ -35,6 +37,7 @@ __all__ = [
     "gather",
     "movement",
     "normalisers",
+    "operator_of",
     "quantise",
     "reductions",
     "resampling",

@@ -14,14 +14,13 @@ A 0 stands for both zeros: a function that tells them apart (1 / x) has no value
 condition (`pitc.passes.facts.fill`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from math import inf, isfinite
 from typing import Any
 
 import numpy as np
 
-from pitc.ir.branch import CHOOSE
 from pitc.ir.constant import (
     NZ,
     TOP,
@@ -32,27 +31,12 @@ from pitc.ir.constant import (
     is_assumed,
     is_hidden,
     is_number,
-    is_zero,
     range_of,
 )
 from pitc.ir.graph import NodeView, NoRule
-from pitc.passes.rules.elementwise import (
-    BOOLEAN,
-    COMPARISONS,
-    ELEMENTWISE,
-    Elementwise,
-    data_operands,
-)
-
-Constants = Sequence[Constant]
-
-
-class _Unsettled:
-    """The answer of a law that does not apply."""
-
-
-UNSETTLED = _Unsettled()
-Law = Callable[[Constants], "Constant | _Unsettled"]
+from pitc.passes.rules.elementwise import data_operands
+from pitc.passes.rules.laws import Constants, Unsettled, truth_of
+from pitc.passes.rules.record import OPERATORS, UNKNOWN, Elementwise, Operator, operator_of
 
 
 def evaluate_constants(
@@ -70,19 +54,16 @@ def evaluate_constants(
     Returns:
         The constant, TOP where nothing is known.
     """
-    if op == "ConstantOfShape" and node is not None:
-        value = np.asarray(node.attr("value", np.zeros(1, np.float32))).reshape(-1)
-        return _python(value[0]) if value.size == 1 else TOP
-    if op in ("Identity", "Dropout") and len(constants) == 1:
-        return constants[0]
+    operator = _record(op, node)
     if not constants:
-        return TOP
-    if op in ("Cast", "CastLike") and not is_number(constants[0]):
+        fill = None if operator.fill is None or node is None else operator.fill(node)
+        return TOP if fill is None else _python(fill)
+    if operator.converts and not is_number(constants[0]):
         return _cast(constants[0], to_bool, node)
-    law = LAWS.get(op)
-    found = UNSETTLED if law is None else law(constants)
-    if not isinstance(found, _Unsettled):
-        return found
+    if operator.law is not None:
+        found = operator.law(constants)
+        if not isinstance(found, Unsettled):
+            return found
     if not all(map(is_number, constants)):
         return _spanned(op, constants, to_bool, node)
     return _compute(op, [c for c in constants if is_number(c)], to_bool, node)
@@ -98,133 +79,20 @@ def ignores(op: str, j: int, constants: Constants, node: NodeView | None = None)
         node: As for `evaluate_constants`.
     """
     cs = [*constants[:j], TOP, *constants[j + 1 :]]
-    if op in ("Where", CHOOSE):
-        branch = _truth(cs[0])
+    operator = _record(op, node)
+    if operator.chooses:
+        branch = truth_of(cs[0])
         return (
             (j == 1 and branch is False)
             or (j == 2 and branch is True)
             or (j == 0 and is_number(cs[1]) and cs[1] == cs[2])
         )
-    result = evaluate_constants(op, cs, op in BOOLEAN, node)
+    boolean = operator.function is not None and operator.function.boolean
+    result = evaluate_constants(op, cs, boolean, node)
     # whether a product with ZN is 0 or NaN is up to the ZN factor alone
-    return is_number(result) or (result is ZN and op == "Mul")
+    return is_number(result) or (result is ZN and operator.multiplies)
 
 
-def _truth(c: Constant) -> bool | None:
-    """The constant as a condition; None where it may be either."""
-    if c is NZ or (isinstance(c, Range) and not c.lo <= 0 <= c.hi):
-        return True
-    return bool(c) if is_number(c) else None
-
-
-def _join(a: Constant, b: Constant) -> Constant | _Unsettled:
-    """What is known of a value that is one of two."""
-    if is_number(a) and is_number(b) and a == b:
-        return a
-    if a is b and not isinstance(a, Range):
-        return a
-    if all(c is ZN or is_zero(c) for c in (a, b)):
-        return ZN
-    return UNSETTLED
-
-
-def _where(cs: Constants) -> Constant | _Unsettled:
-    branch = _truth(cs[0])
-    if branch is None:
-        return _join(cs[1], cs[2])
-    return cs[1] if branch else cs[2]
-
-
-def _and(cs: Constants) -> Constant | _Unsettled:
-    truths = [_truth(c) for c in cs]
-    return 0 if False in truths else TOP if None in truths else 1
-
-
-def _or(cs: Constants) -> Constant | _Unsettled:
-    truths = [_truth(c) for c in cs]
-    return 1 if True in truths else TOP if None in truths else 0
-
-
-def _not(cs: Constants) -> Constant | _Unsettled:
-    truth = _truth(cs[0])
-    return TOP if truth is None else int(not truth)
-
-
-def _mul(cs: Constants) -> Constant | _Unsettled:
-    a, b = cs
-    if is_number(a) and is_number(b):
-        return UNSETTLED
-    if is_zero(a) or is_zero(b):
-        other = b if is_zero(a) else a
-        return ZN if other is ZN else 0
-    return ZN if ZN in cs else UNSETTLED
-
-
-def _div(cs: Constants) -> Constant | _Unsettled:
-    a, b = cs
-    if is_number(a) and is_number(b):
-        return UNSETTLED
-    if is_zero(a):
-        return ZN
-    if not is_number(b) or b == 0:  # of a range of divisors, corners say nothing
-        return TOP
-    return ZN if a is ZN else UNSETTLED
-
-
-def _add(cs: Constants) -> Constant | _Unsettled:
-    if all(map(is_number, cs)):
-        return UNSETTLED
-    if ZN in cs:
-        return ZN if all(c is ZN or is_zero(c) for c in cs) else TOP
-    numbers = [c for c in cs if is_number(c)]
-    if -inf in numbers or inf in numbers:
-        return TOP if inf in numbers else -inf
-    return NZ if [c for c in cs if not is_zero(c)] == [NZ] else UNSETTLED
-
-
-def _sub(cs: Constants) -> Constant | _Unsettled:
-    a, b = cs
-    if is_number(a) and is_number(b):
-        return UNSETTLED
-    if isinstance(b, Range):
-        return _add((a, Range(-b.hi, -b.lo, b.assumed)))
-    return _add((a, -b if is_number(b) else b))
-
-
-def _least(cs: Constants) -> Constant | _Unsettled:
-    return TOP if ZN in cs else UNSETTLED
-
-
-def _odd(cs: Constants) -> Constant | _Unsettled:
-    """Functions with f(0) = 0 and f(NaN) = NaN."""
-    return ZN if cs[0] is ZN else UNSETTLED
-
-
-def _unequal(cs: Constants) -> Constant | _Unsettled:
-    """Ranges that are apart, and "not 0" against 0."""
-    a, b = map(range_of, cs)
-    apart = a is not None and b is not None and (a.hi < b.lo or b.hi < a.lo)
-    if apart or (NZ in cs and any(map(is_zero, cs))):
-        return 0
-    return UNSETTLED if all(map(is_number, cs)) else TOP
-
-
-LAWS: dict[str, Law] = {
-    "Where": _where,
-    CHOOSE: _where,
-    "And": _and,
-    "Or": _or,
-    "Not": _not,
-    "Mul": _mul,
-    "Div": _div,
-    "Add": _add,
-    "Sum": _add,
-    "Sub": _sub,
-    "Min": _least,
-    "Max": _least,
-    "Equal": _unequal,
-    **dict.fromkeys(("Relu", "Neg", "Abs", "Sqrt", "LeakyRelu", "Gelu", "Tanh", "Erf"), _odd),
-}
 ANYTHING = Range(-inf, inf)
 
 
@@ -234,12 +102,13 @@ def _spanned(op: str, constants: Constants, to_bool: bool, node: NodeView | None
     An operand of which nothing is known counts as any number: that it is no NaN is a condition that
     the caller adds. What is bounded on neither side, or from below only, is of no use.
     """
-    found = _description(op, node)
+    operator = _record(op, node)
+    found = operator.function
     if found is None or ZN in constants or NZ in constants:
         return TOP
     if not _all_float(node, len(constants), to_bool):
         return TOP
-    if op in ("Where", CHOOSE):
+    if operator.chooses:
         joint = _useful([x for c in constants[1:] for x in _ends(c)], constants[1:])
         return joint if is_hidden(joint) else TOP
     if found.image is not None:
@@ -250,7 +119,7 @@ def _spanned(op: str, constants: Constants, to_bool: bool, node: NodeView | None
     numbers = [c for c in corners if is_number(c)]
     if len(numbers) < len(corners):
         return TOP
-    if to_bool or op in COMPARISONS:
+    if to_bool or found.boolean:
         return numbers[0] if len(set(numbers)) == 1 else TOP
     return _useful(numbers, constants)
 
@@ -275,22 +144,22 @@ def _all_float(node: NodeView | None, count: int, to_bool: bool) -> bool:
     wanted = node.out_dtype(0)
     if wanted is None or wanted.kind not in ("b" if to_bool else "f"):
         return False
-    selects = node.op in ("Where", CHOOSE)
-    types = [_type_of(node, i) for i in data_operands(node)][int(selects) :]
-    return len(types) + selects == count and all(t is not None and t.kind == "f" for t in types)
+    chooses = operator_of(node).chooses
+    types = [_type_of(node, i) for i in data_operands(node)][int(chooses) :]
+    return len(types) + chooses == count and all(t is not None and t.kind == "f" for t in types)
 
 
 def _cast(c: Constant, to_bool: bool, node: NodeView | None) -> Constant:
     """The weaker statements through a change of type."""
     if to_bool:
-        return 1 if _truth(c) else TOP
+        return 1 if truth_of(c) else TOP
     if node is None:
         return TOP
     source, target = _type_of(node, 0), node.out_dtype(0)
     if source is None or target is None:
         return TOP
     if target.kind == "b":
-        return 1 if _truth(c) else TOP
+        return 1 if truth_of(c) else TOP
     if c is NZ and source.kind in "biu":
         # a nonzero integer stays nonzero when no bit of it is cut off
         wide = target.kind == "f" or target.itemsize >= source.itemsize
@@ -323,13 +192,14 @@ def _python(x: Any) -> Constant:
 
 def _compute(op: str, xs: list[Number], to_bool: bool, node: NodeView | None) -> Constant:
     """The operator on numbers, in the operands' own types."""
-    found = _description(op, node)
+    operator = _record(op, node)
+    found = operator.function
     if found is None or found.evaluate is None or not found.trusted(*xs):
         return TOP
     keywords: dict[str, Any] = {}
-    if found.parameters is not None or (node is None and op in INTEGER_ARITHMETIC):
+    if found.parameters is not None or (node is None and found.typed):
         known = _parameters(found, node)
-        if op == "Cast" and known is None and to_bool:
+        if operator.converts and known is None and to_bool:
             known = {"to": np.dtype(bool)}
         if known is None or any(v is None for v in known.values()):
             return TOP
@@ -369,20 +239,15 @@ def _zeros(x: Any) -> tuple[Any, ...]:
     return (np.abs(x), -np.abs(x)) if x.dtype.kind == "f" and x == 0 else (x,)
 
 
-INTEGER_ARITHMETIC = frozenset({"Div", "Mod", "Pow", "Mean", "BitwiseNot", "BitShift"})
-
-
-def _description(op: str, node: NodeView | None) -> Elementwise | None:
-    if node is not None:
-        return ELEMENTWISE.get((node.domain, op))
-    return ELEMENTWISE.get(("", op))
+def _record(op: str, node: NodeView | None) -> Operator:
+    return OPERATORS.get(("" if node is None else node.domain, op), UNKNOWN)
 
 
 def _operand_types(node: NodeView | None, count: int) -> list[np.dtype[Any]] | None:
     """Element types of the data operands; None when one is unknown or has no numpy arithmetic."""
     if node is None:
         return [np.dtype(np.float32)] * count
-    if (node.domain, node.op) not in ELEMENTWISE:
+    if operator_of(node).function is None:
         return None
     types = [_type_of(node, i) for i in data_operands(node)]
     if len(types) != count:

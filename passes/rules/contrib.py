@@ -9,7 +9,9 @@ from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, Poly, dim_index
 from pitc.ir.region import Region, Test, for_some
+from pitc.passes.rules import conditions
 from pitc.passes.rules.build import aligned, bare, line_index, positional
+from pitc.passes.rules.record import Items, Operator, always
 from pitc.passes.rules.registry import MICROSOFT, rule
 
 
@@ -86,7 +88,7 @@ def _mask(
     return (Region((left_out, for_some(kept, [1], inhabited=True))),), (read,)
 
 
-@rule("MultiHeadAttention", domain=MICROSOFT)
+@rule("MultiHeadAttention", domain=MICROSOFT, has=Operator(items=Items.ANY))
 def multi_head_attention(view: NodeView) -> list[TensorExpr]:
     """Separate query, key and value rows; query rows are independent of each other."""
     if any(view.has(i) for i in range(6, view.n_inputs)) or view.n_outputs > 1:
@@ -141,7 +143,7 @@ def _score_index(shape: Shape, q: Shape, k: Shape) -> tuple[Poly | None, ...]:
     return places
 
 
-@rule("EmbedLayerNormalization", domain=MICROSOFT)
+@rule("EmbedLayerNormalization", domain=MICROSOFT, has=Operator(finite=conditions.norm))
 def embed_layer_norm(view: NodeView) -> list[TensorExpr]:
     """Sum of word, position and segment embeddings, normalised; output 1 is the mask's row sums."""
     ids, width = view.shape(0), view.shape(2)[1]
@@ -180,7 +182,7 @@ def embed_layer_norm(view: NodeView) -> list[TensorExpr]:
     return outputs
 
 
-@rule("MoE", "QMoE", domain=MICROSOFT)
+@rule("MoE", "QMoE", domain=MICROSOFT, has=Operator(finite=always, items=Items.ANY))
 def mixture_of_experts(view: NodeView) -> list[TensorExpr]:
     """Every row goes through the experts that its router row picks.
 

@@ -6,11 +6,21 @@ from pitc.ir.branch import CHOOSE, DOMAIN
 from pitc.ir.expr import Combine, Read, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, ZERO, Poly, dim_index
+from pitc.passes.rules import laws
 from pitc.passes.rules.build import bare
-from pitc.passes.rules.elementwise import ELEMENTWISE, Elementwise
+from pitc.passes.rules.record import Elementwise, Items, Operator, Packs, always, trust_all
 from pitc.passes.rules.registry import rule
 
-ELEMENTWISE[DOMAIN, CHOOSE] = Elementwise(np.where)
+CHOOSING = Operator(
+    function=Elementwise(np.where, trusted=trust_all),
+    finite=always,
+    keeps_clean=True,
+    selects=True,
+    chooses=True,
+    law=laws.where,
+    packs=Packs.CHOICE,
+    items=Items.ANY,
+)
 
 
 def known_condition(view: NodeView) -> bool | None:
@@ -22,7 +32,7 @@ def known_condition(view: NodeView) -> bool | None:
     return bool(constant.reshape(-1)[0]) if constant is not None and constant.size == 1 else None
 
 
-@rule(CHOOSE, domain=DOMAIN)
+@rule(CHOOSE, domain=DOMAIN, has=CHOOSING)
 def choose(view: NodeView) -> list[TensorExpr]:
     """out[i] = then[i] where the condition holds, else else[i]; nothing is broadcast."""
     taken = known_condition(view)

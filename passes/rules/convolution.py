@@ -12,7 +12,9 @@ from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, ZERO, Poly, digit, dim_index, nonneg, poly
 from pitc.ir.region import Region, union
+from pitc.passes.rules import conditions
 from pitc.passes.rules.build import bare, inside, over_lines, positional, static
+from pitc.passes.rules.record import Items, Operator, Zeros, always
 from pitc.passes.rules.registry import MICROSOFT, rule
 
 
@@ -93,8 +95,18 @@ def places(window: Window, image: Shape, first: int) -> tuple[tuple[Poly, ...], 
     return tuple(index), union(tests)
 
 
-@rule("Conv")
-@rule("FusedConv", domain=MICROSOFT)
+def _cuts_off(view: NodeView) -> bool:
+    """A contraction with a function of its own that is 0 on an interval."""
+    low = next(iter(view.attr("activation_params", ())), 0.0)
+    return view.attr("activation") == "Relu" or (view.attr("activation") == "Clip" and low == 0)
+
+
+@rule("Conv", has=Operator(items=Items.ANY))
+@rule(
+    "FusedConv",
+    domain=MICROSOFT,
+    has=Operator(zeros=Zeros(_cuts_off, scattered=True), items=Items.ANY),
+)
 def conv(view: NodeView) -> list[TensorExpr]:
     """Convolution; with groups a filter reads the channels of its group."""
     if view.has(3):
@@ -107,7 +119,7 @@ def _activated(view: NodeView) -> Combine:
     return Combine.BIASED_PRODUCT if fused else Combine.PRODUCT
 
 
-@rule("ConvInteger")
+@rule("ConvInteger", has=Operator(finite=always, items=Items.ANY))
 def conv_integer(view: NodeView) -> list[TensorExpr]:
     """Convolution of integers with zero points; padding counts as the zero point."""
     if view.has(3) and view.rank(3):
@@ -116,7 +128,7 @@ def conv_integer(view: NodeView) -> list[TensorExpr]:
     return [_convolution(view, 1, None, Combine.OPAQUE if points else Combine.PRODUCT)]
 
 
-@rule("QLinearConv")
+@rule("QLinearConv", has=Operator(finite=always, items=Items.ANY))
 def qlinear_conv(view: NodeView) -> list[TensorExpr]:
     """Quantised convolution: x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias."""
     expr = _convolution(view, 3, 8 if view.has(8) else None, Combine.OPAQUE)
@@ -130,7 +142,7 @@ def qlinear_conv(view: NodeView) -> list[TensorExpr]:
     return [replace(expr, reads=tuple(reads))]
 
 
-@rule("LRN")
+@rule("LRN", has=Operator(finite=conditions.local_norm, items=Items.ANY))
 def local_response(view: NodeView) -> list[TensorExpr]:
     """A point is divided by a function of the squares of the channels around its own."""
     shape = view.shape(0)
@@ -171,7 +183,7 @@ def _convolution(view: NodeView, w: int, bias: int | None, combine: Combine) -> 
     return TensorExpr(out, tuple(reads), f[1:], combine, Reducer.SUM)
 
 
-@rule("ConvTranspose")
+@rule("ConvTranspose", has=Operator(finite=always, items=Items.ANY))
 def conv_transpose(view: NodeView) -> list[TensorExpr]:
     """Transposed convolution: every place of an image channel counts as read, with its position."""
     if int(view.attr("group", 1)) != 1:
@@ -202,14 +214,14 @@ POOLS = {
 }
 
 
-@rule("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+@rule("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", has=Operator(items=Items.ANY))
 def global_pool(view: NodeView) -> list[TensorExpr]:
     """One number per image and channel."""
     shape = view.shape(0)
     return [over_lines(shape, list(range(2, len(shape))), *POOLS[view.op])]
 
 
-@rule("AveragePool", "LpPool", "MaxPool")
+@rule("AveragePool", "LpPool", "MaxPool", has=Operator(items=Items.ANY))
 def pool(view: NodeView) -> list[TensorExpr]:
     """A window without weights; MaxPool's second output holds positions in the whole tensor."""
     x = view.shape(0)
@@ -225,7 +237,7 @@ def pool(view: NodeView) -> list[TensorExpr]:
     return [values, positional(out, [read], kernel, range(len(out)))]
 
 
-@rule("Col2Im")
+@rule("Col2Im", has=Operator(finite=always, items=Items.ANY))
 def columns_to_image(view: NodeView) -> list[TensorExpr]:
     """Sums of overlapping blocks: a channel reads the columns of its own channel."""
     x = view.shape(0)

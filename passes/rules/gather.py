@@ -8,11 +8,14 @@ and the index operand is left out: its elements are known, and to permute it too
 
 from collections.abc import Sequence
 
+from pitc.ir.constant import is_zero
 from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import Poly, bound, dim_index, nonneg, substitute
 from pitc.ir.region import Region, Test, position
+from pitc.passes.rules import values
 from pitc.passes.rules.build import Index, bare, dimension, one_axis, positional
+from pitc.passes.rules.record import Items, Operator, Packs, Zeros, always
 from pitc.passes.rules.registry import rule
 
 
@@ -35,7 +38,7 @@ def _masked(mask: str, own: Poly) -> tuple[Region, ...]:
     return (Region({Test(mask, (own,), "nz", False)}),)
 
 
-@rule("Gather")
+@rule("Gather", has=Operator(value=values.gather, packs=Packs.LOOK_UP, items=Items.ANY))
 def gather(view: NodeView) -> list[TensorExpr]:
     """Slices along one axis, chosen by index."""
     shape, places = view.shape(0), view.shape(1)
@@ -58,7 +61,7 @@ def gather(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr(out, reads, combine=Combine.MOVE)]
 
 
-@rule("GatherND")
+@rule("GatherND", has=Operator(packs=Packs.LOOK_UP_VECTORS, items=Items.ANY))
 def gather_nd(view: NodeView) -> list[TensorExpr]:
     """Slices chosen by index vectors; leading batch dimensions go along."""
     shape, places = view.shape(0), view.shape(1)
@@ -99,7 +102,7 @@ def gather_nd(view: NodeView) -> list[TensorExpr]:
     ]
 
 
-@rule("GatherElements")
+@rule("GatherElements", has=Operator(items=Items.ANY))
 def gather_elements(view: NodeView) -> list[TensorExpr]:
     """y[i, j] = x[index[i, j], j] along axis 0."""
     shape, places = view.shape(0), view.shape(1)
@@ -120,7 +123,12 @@ REDUCTIONS = {
 }
 
 
-@rule("ScatterElements", "Scatter")
+def _holds_zeros(view: NodeView) -> bool:
+    """What is written to is known to hold some."""
+    return any(is_zero(f.constant) for f in view.graph.fills.get(view.name(0), ()))
+
+
+@rule("ScatterElements", "Scatter", has=Operator(zeros=Zeros(_holds_zeros), items=Items.ANY))
 def scatter_elements(view: NodeView) -> list[TensorExpr]:
     """A copy of x with y[index[i, j], j] = update[i, j] along axis 0."""
     shape, places = view.shape(0), view.shape(1)
@@ -140,7 +148,7 @@ def scatter_elements(view: NodeView) -> list[TensorExpr]:
     return [_scatter(view, shape, updates, (places[axis],), [axis])]
 
 
-@rule("ScatterND")
+@rule("ScatterND", has=Operator(zeros=Zeros(_holds_zeros), items=Items.ANY))
 def scatter_nd(view: NodeView) -> list[TensorExpr]:
     """A copy of x with y[index[j]] = update[j], where index[j] names a slice."""
     shape, places, parts = view.shape(0), view.shape(1), view.shape(2)
@@ -178,7 +186,16 @@ def _scatter(
     )
 
 
-@rule("OneHot")
+def _off_is_zero(view: NodeView) -> bool:
+    """The number at all other places is 0, as far as is known."""
+    numbers = view.array(2)
+    return numbers is None or (numbers.size > 0 and is_zero(numbers.reshape(-1)[0].item()))
+
+
+@rule(
+    "OneHot",
+    has=Operator(finite=always, value=values.one_hot, zeros=Zeros(_off_is_zero), items=Items.ANY),
+)
 def one_hot(view: NodeView) -> list[TensorExpr]:
     """y[i, d] = on if index[i] == d, else off; index may count from the end."""
     shape = view.shape(0)
@@ -192,7 +209,7 @@ def one_hot(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr(out, reads, combine=Combine.OPAQUE, ordered=frozenset({axis}))]
 
 
-@rule("Compress")
+@rule("Compress", has=Operator(finite=always, items=Items.ANY))
 def compress(view: NodeView) -> list[TensorExpr]:
     """The slices, or elements, whose condition holds: how many there are is data."""
     shape, flags = view.shape(0), view.shape(1)
@@ -211,7 +228,7 @@ def compress(view: NodeView) -> list[TensorExpr]:
     return [positional(out, reads, reduced, [ordered])]
 
 
-@rule("TensorScatter")
+@rule("TensorScatter", has=Operator(finite=always, items=Items.ANY))
 def tensor_scatter(view: NodeView) -> list[TensorExpr]:
     """A cache with new rows written from a place of each sequence on: cache, update, places."""
     shape, parts = view.shape(0), view.shape(1)

@@ -10,6 +10,7 @@ from pitc.ir.expr import Combine, Read, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, ZERO, Poly, digit, dim_index, nonneg, poly, reshape_map, total_of
 from pitc.ir.region import union
+from pitc.passes.rules import values
 from pitc.passes.rules.build import (
     bare,
     broadcast_index,
@@ -22,18 +23,25 @@ from pitc.passes.rules.build import (
     one_axis,
     static,
 )
+from pitc.passes.rules.record import Items, Operator, Packs, Zeros, always
 from pitc.passes.rules.registry import rule
 
 FAR = 1 << 30  # slice ends beyond it mean "to the end"
 
 
-@rule("Identity")
+@rule("Identity", has=Operator(value=values.same, packs=Packs.RESHAPED, items=Items.ANY))
 def identity(view: NodeView) -> list[TensorExpr]:
     """The operand itself."""
     return [move(view.shape(0), bare(view.shape(0)))]
 
 
-@rule("Dropout")
+def _training(view: NodeView) -> bool:
+    """Its training form sets elements to 0; the other one only moves them."""
+    del view
+    return True
+
+
+@rule("Dropout", has=Operator(zeros=Zeros(_training, scattered=True), items=Items.ANY))
 def dropout(view: NodeView) -> list[TensorExpr]:
     """Inference form: the operand itself, and a mask of ones."""
     training = view.has(2) and (
@@ -45,7 +53,7 @@ def dropout(view: NodeView) -> list[TensorExpr]:
     return [move(shape, bare(shape)), TensorExpr(shape, combine=Combine.MAP)]
 
 
-@rule("Transpose")
+@rule("Transpose", has=Operator(value=values.transpose, packs=Packs.TRANSPOSED, items=Items.ANY))
 def transpose(view: NodeView) -> list[TensorExpr]:
     """Dimensions in another order."""
     shape = view.shape(0)
@@ -61,7 +69,7 @@ def _reshaped(view: NodeView, out: Sequence[Poly]) -> list[TensorExpr]:
     return [move(tuple(out), reshape_map(out, shape))]
 
 
-@rule("Reshape")
+@rule("Reshape", has=Operator(value=values.same, packs=Packs.RESHAPED))
 def reshape(view: NodeView) -> list[TensorExpr]:
     """The same elements in row-major order; 0 copies an extent, -1 is what remains."""
     shape = view.shape(0)
@@ -82,7 +90,7 @@ def reshape(view: NodeView) -> list[TensorExpr]:
     return _reshaped(view, target)
 
 
-@rule("Flatten")
+@rule("Flatten", has=Operator(value=values.same, packs=Packs.RESHAPED, items=Items.ANY))
 def flatten(view: NodeView) -> list[TensorExpr]:
     """All dimensions before the axis as one, the others as one."""
     shape = view.shape(0)
@@ -91,7 +99,7 @@ def flatten(view: NodeView) -> list[TensorExpr]:
     return _reshaped(view, [total_of(shape[:axis]), total_of(shape[axis:])])
 
 
-@rule("Squeeze")
+@rule("Squeeze", has=Operator(value=values.same, packs=Packs.RESHAPED, items=Items.ANY))
 def squeeze(view: NodeView) -> list[TensorExpr]:
     """Dimensions of extent 1 dropped."""
     shape = view.shape(0)
@@ -109,7 +117,7 @@ def squeeze(view: NodeView) -> list[TensorExpr]:
     return [move(tuple(shape[d] for d in keep), index)]
 
 
-@rule("Unsqueeze")
+@rule("Unsqueeze", has=Operator(value=values.same, packs=Packs.RESHAPED, items=Items.ANY))
 def unsqueeze(view: NodeView) -> list[TensorExpr]:
     """New dimensions of extent 1."""
     shape = view.shape(0)
@@ -122,7 +130,7 @@ def unsqueeze(view: NodeView) -> list[TensorExpr]:
     return [move(tuple(out), tuple(dim_index(d, e) for d, e in zip(keep, shape, strict=True)))]
 
 
-@rule("Expand")
+@rule("Expand", has=Operator(value=values.expand, packs=Packs.REPEATED, items=Items.ANY))
 def expand(view: NodeView) -> list[TensorExpr]:
     """Broadcast to a shape."""
     shape = view.shape(0)
@@ -130,7 +138,7 @@ def expand(view: NodeView) -> list[TensorExpr]:
     return [move(out, broadcast_index(shape, out))]
 
 
-@rule("Tile")
+@rule("Tile", has=Operator(packs=Packs.REPEATED, items=Items.ANY))
 def tile(view: NodeView) -> list[TensorExpr]:
     """Repetition: y[o] = x[o mod extent]."""
     shape = view.shape(0)
@@ -145,7 +153,7 @@ def tile(view: NodeView) -> list[TensorExpr]:
     return [move(out, tuple(index))]
 
 
-@rule("Slice")
+@rule("Slice", has=Operator(value=values.piece, packs=Packs.ALONG_AXIS, items=Items.ANY))
 def slice_(view: NodeView) -> list[TensorExpr]:
     """A range of each of some dimensions, forwards or backwards."""
     shape = view.shape(0)
@@ -217,7 +225,7 @@ def _from_end(bound: Poly, size: Poly) -> Poly:
     return size + bound if n is not None and n < 0 else bound
 
 
-@rule("Concat")
+@rule("Concat", has=Operator(value=values.concat, packs=Packs.ALONG_AXIS, items=Items.ANY))
 def concat(view: NodeView) -> list[TensorExpr]:
     """Operands one after the other along an axis."""
     operands = [i for i in range(view.n_inputs) if view.has(i)]
@@ -241,7 +249,7 @@ def concat(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr(out, tuple(reads), combine=Combine.MOVE)]
 
 
-@rule("Split")
+@rule("Split", has=Operator(packs=Packs.ALONG_AXIS, items=Items.ANY))
 def split(view: NodeView) -> list[TensorExpr]:
     """Consecutive parts along an axis."""
     shape = view.shape(0)
@@ -272,7 +280,7 @@ def _parts(view: NodeView, size: Poly) -> list[Poly]:
     return [poly(min(chunk, max(n - k * chunk, 0))) for k in range(count)]
 
 
-@rule("Pad")
+@rule("Pad", has=Operator(finite=always, items=Items.ANY))
 def pad(view: NodeView) -> list[TensorExpr]:
     """New elements around the operand: a constant that is no operand element, or copies."""
     shape = view.shape(0)
@@ -297,7 +305,7 @@ def pad(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr(tuple(out), (Read(0, open_),), combine=Combine.OPAQUE)]
 
 
-@rule("CenterCropPad")
+@rule("CenterCropPad", has=Operator(finite=always, items=Items.ANY))
 def center_crop_pad(view: NodeView) -> list[TensorExpr]:
     """The middle of each line, or the line in the middle of zeros."""
     shape = view.shape(0)
@@ -317,7 +325,7 @@ def center_crop_pad(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr(tuple(out), (read,), combine=Combine.OPAQUE)]
 
 
-@rule("DepthToSpace")
+@rule("DepthToSpace", has=Operator(items=Items.ANY))
 def depth_to_space(view: NodeView) -> list[TensorExpr]:
     """Blocks of channels become blocks of places."""
     shape, block = view.shape(0), poly(int(view.attr("blocksize", 1)))
@@ -340,7 +348,7 @@ def depth_to_space(view: NodeView) -> list[TensorExpr]:
     return [move(out, (dim_index(0, shape[0]), channel, h, w))]
 
 
-@rule("SpaceToDepth")
+@rule("SpaceToDepth", has=Operator(items=Items.ANY))
 def space_to_depth(view: NodeView) -> list[TensorExpr]:
     """Blocks of places become blocks of channels."""
     shape, block = view.shape(0), poly(int(view.attr("blocksize", 1)))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, digit, dim_index, poly
+from pitc.passes.rules import conditions
 from pitc.passes.rules.build import (
     bare,
     broadcast_read,
@@ -20,12 +21,15 @@ from pitc.passes.rules.build import (
     over_lines,
     row_normal,
 )
+from pitc.passes.rules.record import Items, Operator, Packs, always
 from pitc.passes.rules.registry import MICROSOFT, rule
 
 SOFTMAX_PER_AXIS = 13  # before, all dimensions from the axis on were one line
 
 
-@rule("Softmax", "LogSoftmax", "Hardmax")
+@rule("Softmax", has=Operator(packs=Packs.NORMALISER, items=Items.ANY, kernels=("attention",)))
+@rule("LogSoftmax", has=Operator(finite=always, packs=Packs.NORMALISER, items=Items.ANY))
+@rule("Hardmax", has=Operator(finite=always, items=Items.ANY))
 def softmax(view: NodeView) -> list[TensorExpr]:
     """Softmax along one axis; in old operator sets over all dimensions from the axis on."""
     shape = view.shape(0)
@@ -43,8 +47,17 @@ def _statistic(shape: Shape, axes: Sequence[int], mean: bool) -> TensorExpr:
     return over_lines(shape, axes, combine, Reducer.MEAN if mean else Reducer.SUM)
 
 
-@rule("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
-@rule("SimplifiedLayerNormalization", domain=MICROSOFT)
+@rule(
+    "LayerNormalization",
+    "RMSNormalization",
+    "SimplifiedLayerNormalization",
+    has=Operator(finite=conditions.norm, packs=Packs.NORMALISER, items=Items.ANY),
+)
+@rule(
+    "SimplifiedLayerNormalization",
+    domain=MICROSOFT,
+    has=Operator(finite=conditions.norm, items=Items.ANY),
+)
 def layer_norm(view: NodeView) -> list[TensorExpr]:
     """Normalisation over all dimensions from the axis on, scaled and shifted."""
     shape = view.shape(0)
@@ -55,7 +68,7 @@ def layer_norm(view: NodeView) -> list[TensorExpr]:
     return outputs + [_statistic(shape, axes, mean) for mean in means[: view.n_outputs - 1]]
 
 
-@rule("InstanceNormalization")
+@rule("InstanceNormalization", has=Operator(finite=conditions.norm, items=Items.ANY))
 def instance_norm(view: NodeView) -> list[TensorExpr]:
     """Normalisation of each channel of each image, scaled and shifted per channel."""
     shape = view.shape(0)
@@ -63,14 +76,14 @@ def instance_norm(view: NodeView) -> list[TensorExpr]:
     return [row_normal(shape, list(range(2, len(shape))), Combine.NORMALISE, channel)]
 
 
-@rule("LpNormalization")
+@rule("LpNormalization", has=Operator(packs=Packs.NORMALISER, items=Items.ANY))
 def lp_norm(view: NodeView) -> list[TensorExpr]:
     """Division by the norm along one axis."""
     shape = view.shape(0)
     return [row_normal(shape, [one_axis(view, len(shape), -1)], Combine.NORMALISE)]
 
 
-@rule("MeanVarianceNormalization")
+@rule("MeanVarianceNormalization", has=Operator(items=Items.ANY))
 def mean_variance_norm(view: NodeView) -> list[TensorExpr]:
     """Normalisation over the given axes."""
     shape = view.shape(0)
@@ -78,7 +91,7 @@ def mean_variance_norm(view: NodeView) -> list[TensorExpr]:
     return [row_normal(shape, axes, Combine.NORMALISE)]
 
 
-@rule("GroupNormalization")
+@rule("GroupNormalization", has=Operator(finite=conditions.norm))
 def group_norm(view: NodeView) -> list[TensorExpr]:
     """Normalisation of groups of channels: a channel reads all channels of its group."""
     shape = view.shape(0)
@@ -103,7 +116,10 @@ def group_norm(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr(shape, tuple(reads), reduced, Combine.NORMALISE, Reducer.NORMALISE, normal)]
 
 
-@rule("BatchNormalization")
+@rule(
+    "BatchNormalization",
+    has=Operator(finite=conditions.scaling, packs=Packs.PER_CHANNEL, items=Items.ANY),
+)
 def batch_norm(view: NodeView) -> list[TensorExpr]:
     """Inference form: an elementwise function of the point and of four numbers per channel."""
     if view.n_outputs != 1 or view.attr("training_mode", 0):
@@ -115,7 +131,12 @@ def batch_norm(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr(shape, (Read(0, bare(shape)), *channel), combine=Combine.MAP)]
 
 
-@rule("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MICROSOFT)
+@rule(
+    "SkipLayerNormalization",
+    "SkipSimplifiedLayerNormalization",
+    domain=MICROSOFT,
+    has=Operator(finite=conditions.norm, items=Items.ANY),
+)
 def skip_layer_norm(view: NodeView) -> list[TensorExpr]:
     """Layer normalisation of input + skip (+ bias) over the last dimension; output 3 is the sum.
 

@@ -16,14 +16,10 @@ from pitc.ir.region import describe
 from pitc.passes.expand.expansion import EXPANSIONS
 from pitc.passes.facts.derive import derive
 from pitc.passes.regions.items import item_operands
-from pitc.passes.regions.packed import BY_COMBINE, BY_OPERATOR, REPEATING, RESHAPING
 from pitc.passes.rules.constants import evaluate_constants, ignores
-from pitc.passes.rules.elementwise import ELEMENTWISE
+from pitc.passes.rules.record import OPERATORS, Key, Operator, operator_of
 from pitc.passes.rules.refused import REFUSED
-from pitc.passes.rules.registry import RULES
 from pitc.passes.rules.specimens import specimen_model
-
-Operator = tuple[str, str]
 
 PAGE = Path("docs", "operators.md")
 HEADER = """\
@@ -49,16 +45,11 @@ why (`PIT001`). A rule, too, refuses those forms of its operator that it cannot 
   the ordinary node.
 """
 COLUMNS = ("operator", "since", "expression", "PIT axes", "fill", "dead", "lowering")
-KERNELS = {
-    ("", "MatMul"): "packed, gather_gemm, attention",
-    ("", "Gemm"): "packed, gather_gemm",
-    ("", "Softmax"): "packed, attention",
-}
 
 
-def schemas() -> dict[Operator, list[onnx.defs.OpSchema]]:
+def schemas() -> dict[Key, list[onnx.defs.OpSchema]]:
     """All versions of every operator of the installed onnx, oldest first."""
-    found: dict[Operator, list[onnx.defs.OpSchema]] = {}
+    found: dict[Key, list[onnx.defs.OpSchema]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
         found.setdefault((schema.domain, schema.name), []).append(schema)
     return {
@@ -67,16 +58,16 @@ def schemas() -> dict[Operator, list[onnx.defs.OpSchema]]:
     }
 
 
-def operators() -> list[Operator]:
+def operators() -> list[Key]:
     """Every operator that is on the page, standard ones first."""
-    return sorted({*schemas(), *RULES, *REFUSED})
+    return sorted({*schemas(), *OPERATORS, *REFUSED})
 
 
 def page() -> str:
     """The page as text."""
     known = schemas()
     keys = operators()
-    ruled = [key for key in keys if key in RULES]
+    ruled = [key for key in keys if key in OPERATORS]
     parts = [HEADER.format(version=onnx.__version__)]
     for domain in dict.fromkeys(domain for domain, _ in ruled):
         parts.append(f"## Rules: {domain or 'ai.onnx'}\n")
@@ -86,7 +77,7 @@ def page() -> str:
     refused = [
         (f"`{op}`", domain or "ai.onnx", _since(known.get((domain, op), [])), _reason((domain, op)))
         for domain, op in keys
-        if (domain, op) not in RULES
+        if (domain, op) not in OPERATORS
     ]
     parts.append(_table(("operator", "domain", "since", "reason"), refused))
     return "\n".join(parts)
@@ -108,12 +99,12 @@ def _since(versions: list[onnx.defs.OpSchema]) -> str:
     return f"{text}, gone in {last.since_version}" if last.deprecated else text
 
 
-def _reason(key: Operator) -> str:
+def _reason(key: Key) -> str:
     reason = REFUSED.get(key)
     return "no rule" if reason is None else reason.value
 
 
-def _row(key: Operator, versions: list[onnx.defs.OpSchema]) -> tuple[str, ...]:
+def _row(key: Key, versions: list[onnx.defs.OpSchema]) -> tuple[str, ...]:
     domain, op = key
     live = [s.since_version for s in versions if not s.deprecated]
     opset = live[-1] if live else onnx.defs.onnx_opset_version()
@@ -173,7 +164,7 @@ def _fills(view: NodeView, expr: TensorExpr) -> Iterator[str]:
     lines = ", ".join(a.name for a in expr.axes if not a.spatial)
     along = f" along {lines}" if lines else ""
     match expr.combine:
-        case Combine.MAP if (view.domain, view.op) in ELEMENTWISE:
+        case Combine.MAP if operator_of(view).function is not None:
             yield from _mapped(view, len(expr.reads))
         case Combine.MOVE:
             yield "every constant moves along"
@@ -227,7 +218,7 @@ def _dead(view: NodeView, expr: TensorExpr) -> str:
             cells.append(f"x{operand}: {' '.join(f'o{d}' for d in sorted(axes))}")
     if expr.combine in (Combine.PRODUCT, Combine.BIASED_PRODUCT):
         cells.append("a factor where the other is 0")
-    elif expr.combine is Combine.MAP and (view.domain, view.op) in ELEMENTWISE:
+    elif expr.combine is Combine.MAP and operator_of(view).function is not None:
         cells += _ignored(view, len(expr.reads))
     return "; ".join(cells) or "none"
 
@@ -241,25 +232,20 @@ def _ignored(view: NodeView, count: int) -> Iterator[str]:
                 yield f"x{j} where x{k} is 0"
 
 
-def _lowering(key: Operator, view: NodeView, expr: TensorExpr) -> str:
-    if key in KERNELS:
-        return KERNELS[key]
+def _lowering(key: Key, view: NodeView, expr: TensorExpr) -> str:
+    operator = OPERATORS[key]
+    if operator.kernels:
+        return ", ".join(("packed", *operator.kernels))
     if key in EXPANSIONS:
         return "in parts"
-    if _packed(key, expr):
+    if _packed(operator, expr):
         return "packed"
     return "ordinary" if isinstance(item_operands(view, expr), Refusal) else "packed, by item"
 
 
-def _packed(key: Operator, expr: TensorExpr) -> bool:
+def _packed(operator: Operator, expr: TensorExpr) -> bool:
     """True where the operator packs along any of its dimensions."""
-    if key in BY_OPERATOR:
-        return True
-    if expr.combine is Combine.MOVE:
-        return key[0] == "" and key[1] in {"Transpose", *RESHAPING, *REPEATING}
-    if expr.combine is Combine.REDUCE:
-        return key[1].startswith("Reduce")
-    return expr.combine in BY_COMBINE and bool(expr.reads)
+    return operator.packs is not None or (expr.combine is Combine.MAP and bool(expr.reads))
 
 
 def main() -> None:

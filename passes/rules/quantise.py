@@ -7,6 +7,8 @@ from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, Poly, digit, dim_index, poly
 from pitc.passes.rules.build import bare, one_axis
+from pitc.passes.rules.elementwise import DEQUANTISING, QUANTISING
+from pitc.passes.rules.record import Items, Operator
 from pitc.passes.rules.registry import MICROSOFT, rule
 
 
@@ -26,8 +28,10 @@ def _parameter(view: NodeView, i: int, shape: Shape) -> Read:
     return Read(i, tuple(index))
 
 
-@rule("QuantizeLinear", "DequantizeLinear")
-@rule("QuantizeLinear", "DequantizeLinear", domain=MICROSOFT)
+@rule("QuantizeLinear", has=QUANTISING)
+@rule("DequantizeLinear", has=DEQUANTISING)
+@rule("QuantizeLinear", domain=MICROSOFT, has=QUANTISING)
+@rule("DequantizeLinear", domain=MICROSOFT, has=DEQUANTISING)
 def quantise(view: NodeView) -> list[TensorExpr]:
     """Per point: its element, scale and zero point."""
     shape = view.shape(0)
@@ -35,7 +39,7 @@ def quantise(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr(shape, (Read(0, bare(shape)), *parameters), combine=Combine.MAP)]
 
 
-@rule("DynamicQuantizeLinear")
+@rule("DynamicQuantizeLinear", has=Operator(items=Items.ANY))
 def dynamic_quantise(view: NodeView) -> list[TensorExpr]:
     """Scale and zero point from the extremes of the whole operand."""
     shape = view.shape(0)

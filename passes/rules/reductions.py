@@ -3,10 +3,13 @@
 ReduceSum  y[o] = sum_r x[o, r]        ArgMax, TopK, CumSum  read lines, and the order matters
 """
 
+from dataclasses import replace
+
 from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, dim_index
 from pitc.ir.region import Region, position
+from pitc.passes.rules import values
 from pitc.passes.rules.build import (
     bare,
     dimension,
@@ -17,6 +20,7 @@ from pitc.passes.rules.build import (
     positional,
     whole_lines,
 )
+from pitc.passes.rules.record import Items, Operator, Packs, always
 from pitc.passes.rules.registry import rule
 
 REDUCERS = {
@@ -32,10 +36,14 @@ REDUCERS = {
     "ReduceLogSum": (Combine.OPAQUE, Reducer.SUM),
     "ReduceLogSumExp": (Combine.OPAQUE, Reducer.SUM),
 }
+REDUCTION = Operator(packs=Packs.REDUCTION, items=Items.ANY)
 PLAIN = frozenset({"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"})
 
 
-@rule(*REDUCERS)
+@rule("ReduceProd", has=replace(REDUCTION, value=values.whole_product))
+@rule("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", has=REDUCTION)
+@rule("ReduceL1", "ReduceL2", "ReduceSumSquare", has=REDUCTION)
+@rule("ReduceLogSum", "ReduceLogSumExp", has=Operator(items=Items.ANY))
 def reduce(view: NodeView) -> list[TensorExpr]:
     """Reduction over axes given as attribute or input; none given means all, or none at all."""
     shape = view.shape(0)
@@ -49,7 +57,7 @@ def reduce(view: NodeView) -> list[TensorExpr]:
     return [over_lines(shape, axes, *REDUCERS[view.op], keep)]
 
 
-@rule("ArgMax", "ArgMin")
+@rule("ArgMax", "ArgMin", has=Operator(finite=always, packs=Packs.BEST_PLACES, items=Items.NAMED))
 def arg_reduce(view: NodeView) -> list[TensorExpr]:
     """Position of the extreme element: depends on the order along the axis."""
     shape = view.shape(0)
@@ -61,7 +69,7 @@ def arg_reduce(view: NodeView) -> list[TensorExpr]:
 TOPK_COUNT_IS_INPUT = 10
 
 
-@rule("TopK")
+@rule("TopK", has=Operator(finite=always, packs=Packs.BEST_PLACES, items=Items.ANY))
 def top_k(view: NodeView) -> list[TensorExpr]:
     """The k extreme elements of each line and their positions, in order."""
     shape = view.shape(0)
@@ -81,7 +89,7 @@ def top_k(view: NodeView) -> list[TensorExpr]:
     ]
 
 
-@rule("CumSum", "CumProd")
+@rule("CumSum", "CumProd", has=Operator(finite=always, items=Items.ANY))
 def cumulate(view: NodeView) -> list[TensorExpr]:
     """y[i] = sum of x[j] for j <= i (exclusive: j < i; reverse: j >= i, j > i)."""
     shape = view.shape(0)
@@ -95,7 +103,7 @@ def cumulate(view: NodeView) -> list[TensorExpr]:
     return [positional(shape, [whole_lines(shape, [axis], tests)], (shape[axis],), [axis])]
 
 
-@rule("Trilu")
+@rule("Trilu", has=Operator(finite=always, items=Items.ANY))
 def trilu(view: NodeView) -> list[TensorExpr]:
     """The elements on one side of a diagonal; the others are 0 and not read."""
     shape = view.shape(0)
@@ -109,7 +117,7 @@ def trilu(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr(shape, (read,), combine=Combine.OPAQUE, ordered=frozenset({row, column}))]
 
 
-@rule("ReverseSequence")
+@rule("ReverseSequence", has=Operator(finite=always, items=Items.ANY))
 def reverse_sequence(view: NodeView) -> list[TensorExpr]:
     """The first elements of each sequence in reverse; their number is data."""
     shape = view.shape(0)
@@ -118,7 +126,7 @@ def reverse_sequence(view: NodeView) -> list[TensorExpr]:
     return [positional(shape, [whole_lines(shape, [time]), lengths], (shape[time],), [time])]
 
 
-@rule("Det")
+@rule("Det", has=Operator(finite=always, items=Items.ANY))
 def determinant(view: NodeView) -> list[TensorExpr]:
     """The determinant of each matrix: changes its sign with the order of rows or columns."""
     shape = view.shape(0)

@@ -1,29 +1,28 @@
-"""The rule table: one function per operator family, keyed by (domain, operator)."""
+"""How rules get into the records, and how a node is asked for its expressions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 
 from pitc.ir.expr import TensorExpr
 from pitc.ir.graph import NodeView, NoRule
+from pitc.passes.rules.record import OPERATORS, UNKNOWN, Operator, Rule
 from pitc.passes.rules.refused import REFUSED
-
-Rule = Callable[[NodeView], Sequence[TensorExpr | None]]
 
 MICROSOFT = "com.microsoft"
 
-RULES: dict[tuple[str, str], Rule] = {}
 
-
-def rule(*names: str, domain: str = "") -> Callable[[Rule], Rule]:
+def rule(*names: str, domain: str = "", has: Operator = UNKNOWN) -> Callable[[Rule], Rule]:
     """Register a function as the rule of some operators.
 
     Args:
         names: Operator types.
         domain: Their domain; empty for the standard one.
+        has: Their properties.
     """
 
     def register(function: Rule) -> Rule:
         for name in names:
-            RULES[domain, name] = function
+            OPERATORS[domain, name] = replace(has, rule=function)
         return function
 
     return register
@@ -41,7 +40,7 @@ def expr_of(view: NodeView) -> tuple[TensorExpr | None, ...]:
     Raises:
         NoRule: No rule describes this node. The reason names what is missing.
     """
-    found = RULES.get((view.domain, view.op))
+    found = OPERATORS.get((view.domain, view.op), UNKNOWN).rule
     if found is None:
         reason = REFUSED.get((view.domain, view.op))
         if reason is not None:

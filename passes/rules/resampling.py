@@ -10,6 +10,7 @@ from pitc.ir.expr import Combine, Read, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import Poly, digit, dim_index, poly
 from pitc.passes.rules.build import dimension, move
+from pitc.passes.rules.record import Items, Operator, always
 from pitc.passes.rules.registry import rule
 
 PLANES = 2  # leading dimensions (image, channel) that no mode mixes when they keep their size
@@ -27,7 +28,7 @@ UPSAMPLE_SCALES_ARE_INPUT = 9
 RESIZE_HAS_COORDINATES = 11  # before, scales only, and places are rounded down
 
 
-@rule("Upsample")
+@rule("Upsample", has=Operator(finite=always, items=Items.ANY))
 def upsample(view: NodeView) -> list[TensorExpr]:
     """Scales as input or, in older operator sets, as attribute; places are rounded down."""
     if view.opset >= UPSAMPLE_SCALES_ARE_INPUT:
@@ -37,7 +38,7 @@ def upsample(view: NodeView) -> list[TensorExpr]:
     return [_resampled(view, _scaled(view, scales), view.attr("mode", "nearest") == "nearest")]
 
 
-@rule("Resize")
+@rule("Resize", has=Operator(finite=always, items=Items.ANY))
 def resize(view: NodeView) -> list[TensorExpr]:
     """Scales or sizes as constant inputs, for all dimensions or for those in `axes`."""
     nearest = view.attr("mode", "nearest") == "nearest"

@@ -8,10 +8,11 @@ from pitc.ir.expr import Read, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import dim_index, poly
 from pitc.passes.rules.build import bare, positional
+from pitc.passes.rules.record import Items, Operator, always
 from pitc.passes.rules.registry import rule
 
 
-@rule("GridSample")
+@rule("GridSample", has=Operator(finite=always, items=Items.ANY))
 def grid_sample(view: NodeView) -> list[TensorExpr]:
     """Each point of the grid samples every channel of its image."""
     x, grid = view.shape(0), view.shape(1)
@@ -37,7 +38,7 @@ def affine_grid(view: NodeView) -> list[TensorExpr]:
     return [positional(out, [read], theta[1:], range(1, len(out)))]
 
 
-@rule("RoiAlign")
+@rule("RoiAlign", has=Operator(items=Items.ANY))
 def roi_align(view: NodeView) -> list[TensorExpr]:
     """Every box samples every channel of the image whose number is given beside it."""
     x, boxes = view.shape(0), view.shape(1)

@@ -7,12 +7,13 @@ from pitc.ir.expr import Read, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import Poly, dim_index, poly
 from pitc.passes.rules.build import bare, dimension, positional
+from pitc.passes.rules.record import Items, Operator, always
 from pitc.passes.rules.registry import rule
 
 DFT_AXIS_IS_INPUT = 20
 
 
-@rule("DFT")
+@rule("DFT", has=Operator(finite=always, items=Items.ANY))
 def dft(view: NodeView) -> list[TensorExpr]:
     """Fourier transform along one axis; the last dimension holds real and imaginary parts."""
     shape = view.shape(0)
@@ -32,7 +33,7 @@ def dft(view: NodeView) -> list[TensorExpr]:
     return [positional(out, [Read(0, index)], reduced, lines)]
 
 
-@rule("STFT")
+@rule("STFT", has=Operator(finite=always, items=Items.ANY))
 def stft(view: NodeView) -> list[TensorExpr]:
     """Fourier transforms of the windowed frames of each signal."""
     shape = view.shape(0)
@@ -62,13 +63,13 @@ def _frames(view: NodeView, length: Poly) -> tuple[Poly, Poly]:
     return poly((total - size) // step + 1), kept
 
 
-@rule("BlackmanWindow", "HammingWindow", "HannWindow")
+@rule("BlackmanWindow", "HammingWindow", "HannWindow", has=Operator(items=Items.ANY))
 def window(view: NodeView) -> list[TensorExpr]:
     """A function of the position and of the number of points."""
     return [TensorExpr((view.ints(0).reshape(-1)[0],), ordered=frozenset({0}))]
 
 
-@rule("MelWeightMatrix")
+@rule("MelWeightMatrix", has=Operator(items=Items.ANY))
 def mel_weights(view: NodeView) -> list[TensorExpr]:
     """A function of two positions and of five numbers."""
     return [TensorExpr((view.inferred(0, 0), view.inferred(0, 1)), ordered=frozenset({0, 1}))]

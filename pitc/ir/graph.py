@@ -45,6 +45,7 @@ class Graph:
         finite_if: Where a value is finite by construction (None: nowhere for sure); values that
             are finite everywhere are not listed.
         clean_if: The same for "neither NaN nor +inf".
+        guards: Results of NaN guards, Where(IsNaN(p), 0, p), and their flags IsNaN(p).
         dead: Dead facts: regions of the value that no graph output depends on.
         slack: Slack facts: regions in which any number up to a limit would do, and the limit.
         affine: Value as an affine function of its own index.
@@ -80,6 +81,7 @@ class Graph:
         self.scores: set[str] = set()
         self.finite_if: dict[str, Region | None] = {}
         self.clean_if: dict[str, Region | None] = {}
+        self.guards: dict[str, str] = {}
         self.dead: dict[str, list[Region]] = {}
         self.slack: dict[str, tuple[list[Region], float]] = {}
         self.affine: dict[str, Poly] = {}

@@ -1,0 +1,75 @@
+"""Conditions on operands: for finite results of finite ones (overflow aside), the column `finite`,
+and for squares.
+"""
+
+import numpy as np
+
+from pitc.passes.rules.record import Condition, Operands
+from pitc.passes.rules.signs import Sign
+
+
+def divisor(of: Operands) -> bool:
+    """X / y: y is positive, or a constant that is never 0; or y stays what it is."""
+    x = of.view.name(1)
+    return x not in of.changed or of.sign(1) is Sign.POSITIVE or of.has_no_zero(1)
+
+
+def root(of: Operands) -> bool:
+    """A square root: of no negative number."""
+    return of.sign(0) >= Sign.NONNEGATIVE
+
+
+def pole(of: Operands) -> bool:
+    """1 / x and log(x): of a positive number."""
+    return of.sign(0) is Sign.POSITIVE
+
+
+def power(of: Operands) -> bool:
+    """A power: by a natural number, or of what has no pole and no root there."""
+    exponent = of.number(1)
+    if exponent is None:
+        return False
+    if exponent >= 0 and float(exponent).is_integer():
+        return True
+    return of.sign(0) >= (Sign.NONNEGATIVE if exponent >= 0 else Sign.POSITIVE)
+
+
+def scaling(of: Operands) -> bool:
+    """A normalisation by numbers that stay as they were, or constants it can divide by."""
+    view = of.view
+    places = [i for i in range(1, view.n_inputs) if view.has(i)]
+    if not any(view.name(i) in of.changed for i in places):
+        return True
+    variance = view.array(places[-1])
+    fixed = all(map(view.is_constant, places)) and variance is not None
+    return fixed and bool((np.asarray(variance) + view.attr("epsilon", 1e-5) > 0).all())
+
+
+def at_least(**least: tuple[float, float]) -> Condition:
+    """While attributes are not too small.
+
+    Args:
+        least: For each attribute its default, and what it must be at least.
+    """
+
+    def holds(of: Operands) -> bool:
+        return all(of.view.attr(n, default) >= low for n, (default, low) in least.items())
+
+    return holds
+
+
+TINY = 5e-324  # the least number above 0
+# they divide by a root of a variance (or mean of squares) plus epsilon
+norm: Condition = at_least(epsilon=(1e-5, TINY))
+local_norm: Condition = at_least(bias=(1.0, TINY), alpha=(1e-4, 0.0))
+
+
+def same_factor(of: Operands) -> bool:
+    """X * x."""
+    return len({of.view.name(i) for i in range(of.view.n_inputs)}) == 1
+
+
+def even(of: Operands) -> bool:
+    """A power by an even number."""
+    exponent = of.number(1)
+    return exponent is not None and exponent % 2 == 0

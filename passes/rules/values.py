@@ -1,0 +1,236 @@
+"""Small integer tensors as symbols: what operators make of them, the column `value`.
+
+They are numpy object arrays of polynomials; bools are 0 and 1.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pitc.ir.graph import Array, NodeView
+from pitc.ir.index import ONE, Poly, nonneg, poly
+
+Value = Callable[[NodeView, tuple[int, ...]], Array]
+
+
+class Unknown(Exception):
+    """The value cannot be said in symbols."""
+
+
+def each(function: Callable[..., Poly]) -> Callable[..., Array]:
+    """A function of single polynomials, on arrays of them."""
+
+    def apply(*arrays: Array) -> Array:
+        joint = np.broadcast(*arrays)
+        out = np.empty(joint.shape, object)
+        for i, xs in zip(np.ndindex(joint.shape), joint, strict=True):
+            out[i] = function(*xs)
+        return out
+
+    return apply
+
+
+def _quotient(x: Poly, y: Poly) -> Poly:
+    """Integer division as ONNX has it, towards zero."""
+    exact = x.divide(y)
+    if exact is not None:
+        return exact
+    a, b = x.as_int(), y.as_int()
+    if a is None or not b:
+        raise Unknown
+    q = abs(a) // abs(b)
+    return poly(q if (a < 0) == (b < 0) else -q)
+
+
+def _remainder(x: Poly, y: Poly) -> Poly:
+    a, b = x.as_int(), y.as_int()
+    if a is None or b is None or a < 0 or b <= 0:
+        raise Unknown
+    return poly(a % b)
+
+
+def _largest(x: Poly, y: Poly) -> Poly:
+    if nonneg(x - y):
+        return x
+    if nonneg(y - x):
+        return y
+    raise Unknown
+
+
+def _smallest(x: Poly, y: Poly) -> Poly:
+    return -_largest(-x, -y)
+
+
+def _known(x: Poly) -> int:
+    n = x.as_int()
+    if n is None:
+        raise Unknown
+    return n
+
+
+def _numbers(view: NodeView, i: int) -> Array:
+    ints = view.ints(i)
+    return np.array([_known(p) for p in ints.reshape(-1)], np.int64).reshape(ints.shape)
+
+
+def _decide(holds: Callable[[Poly], bool], fails: Callable[[Poly], bool]) -> Callable[..., Array]:
+    """A comparison of x and y by the sign of x - y."""
+
+    def compare(x: Poly, y: Poly) -> Poly:
+        d = x - y
+        if holds(d):
+            return ONE
+        if fails(d):
+            return poly(0)
+        raise Unknown
+
+    return each(compare)
+
+
+_EQUAL = _decide(lambda d: not d.terms, lambda d: nonneg(d - 1) or nonneg(-d - 1))
+_LESS = _decide(lambda d: nonneg(-d - 1), nonneg)
+_LESS_EQUAL = _decide(lambda d: nonneg(-d), lambda d: nonneg(d - 1))
+
+
+def sizes(view: NodeView, shape: tuple[int, ...]) -> Array:
+    """The extents of the operand."""
+    del shape
+    operand = view.shape(0)
+    dims = operand[slice(view.attr("start", 0), view.attr("end"))]
+    out = np.empty(len(dims), object)
+    out[:] = dims
+    return out
+
+
+def fold(function: Callable[..., Array]) -> Value:
+    """A function of two operands, applied over all of them."""
+
+    def rule(view: NodeView, shape: tuple[int, ...]) -> Array:
+        del shape
+        out = view.ints(0)
+        for i in range(1, view.n_inputs):
+            out = function(out, view.ints(i))
+        return out
+
+    return rule
+
+
+def same(view: NodeView, shape: tuple[int, ...]) -> Array:
+    """The same elements in the output's shape."""
+    return view.ints(0).reshape(shape)
+
+
+def cast(view: NodeView, shape: tuple[int, ...]) -> Array:
+    """The same numbers; as a bool, whether they are not 0."""
+    value = view.ints(0).reshape(shape)
+    dtype = view.out_dtype(0)
+    if dtype is not None and dtype.kind == "b":
+        return each(lambda p: poly(int(_known(p) != 0)))(value)
+    return value
+
+
+def expand(view: NodeView, shape: tuple[int, ...]) -> Array:
+    """The elements repeated."""
+    return np.broadcast_to(view.ints(0), shape)
+
+
+def gather(view: NodeView, shape: tuple[int, ...]) -> Array:
+    """The elements at known places."""
+    del shape
+    return np.take(view.ints(0), _numbers(view, 1), axis=view.attr("axis", 0))
+
+
+def concat(view: NodeView, shape: tuple[int, ...]) -> Array:
+    """The operands one behind the other."""
+    del shape
+    return np.concatenate([view.ints(i) for i in range(view.n_inputs)], axis=view.attr("axis", 1))
+
+
+def piece(view: NodeView, shape: tuple[int, ...]) -> Array:
+    """A part of each axis."""
+    del shape
+    value = view.ints(0)
+    starts, ends = view.int_list(1, "starts"), view.int_list(2, "ends")
+    if starts is None or ends is None:
+        raise Unknown
+    axes = view.int_list(3, "axes") or list(range(len(starts)))
+    steps = view.int_list(4) or [1] * len(starts)
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        value = value[(slice(None),) * (axis % value.ndim) + (slice(start, end, step),)]
+    return value
+
+
+def transpose(view: NodeView, shape: tuple[int, ...]) -> Array:
+    """The elements with the axes in another order."""
+    del shape
+    value = view.ints(0)
+    order: list[int] = list(view.attr("perm", range(value.ndim)[::-1]))
+    return value.transpose(order)
+
+
+def fill_of(view: NodeView) -> Any:
+    """The number of a ConstantOfShape; None where there is no one number."""
+    fill = np.asarray(view.attr("value", np.zeros(1, np.float32))).reshape(-1)
+    return fill[0] if fill.size == 1 else None
+
+
+def filled(view: NodeView, shape: tuple[int, ...]) -> Array:
+    """One number everywhere."""
+    return np.full(shape, poly(fill_of(view)), object)
+
+
+def where(view: NodeView, shape: tuple[int, ...]) -> Array:
+    """One of two numbers, where it is known which."""
+    del shape
+    return np.where(_numbers(view, 0).astype(bool), view.ints(1), view.ints(2))
+
+
+def one_hot(view: NodeView, shape: tuple[int, ...]) -> Array:
+    """Numbers at known places."""
+    axis = int(view.attr("axis", -1)) % len(shape)
+    off, on = view.ints(2).reshape(-1)
+    given = _numbers(view, 0)
+    places = np.expand_dims(np.where(given < 0, given + shape[axis], given), axis)
+    numbers = np.arange(shape[axis]).reshape([-1 if d == axis else 1 for d in range(len(shape))])
+    return np.asarray(np.where(places == numbers, on, off), object)
+
+
+def whole_product(view: NodeView, shape: tuple[int, ...]) -> Array:
+    """The product of all elements."""
+    if int(np.prod(shape, dtype=np.int64)) != 1:
+        raise Unknown
+    total = ONE
+    for p in view.ints(0).reshape(-1):
+        total = total * p
+    return np.full(shape, total, object)
+
+
+def element_count(view: NodeView, shape: tuple[int, ...]) -> Array:
+    """The product of the extents."""
+    total = ONE
+    for e in view.shape(0):
+        total = total * e
+    return np.full(shape, total, object)
+
+
+add, subtract, multiply = fold(np.add), fold(np.subtract), fold(np.multiply)
+quotient, remainder = fold(each(_quotient)), fold(each(_remainder))
+largest, smallest = fold(each(_largest)), fold(each(_smallest))
+equal, less, less_or_equal = fold(_EQUAL), fold(_LESS), fold(_LESS_EQUAL)
+greater, greater_or_equal = (
+    fold(lambda x, y: _LESS(y, x)),
+    fold(lambda x, y: _LESS_EQUAL(y, x)),
+)
+both = fold(each(lambda x, y: poly(_known(x) & _known(y))))
+either = fold(each(lambda x, y: poly(_known(x) | _known(y))))
+
+
+def negative(view: NodeView, shape: tuple[int, ...]) -> Array:
+    """The numbers with the other sign."""
+    return -view.ints(0).reshape(shape)
+
+
+def opposite(view: NodeView, shape: tuple[int, ...]) -> Array:
+    """The other truth values."""
+    return each(lambda p: poly(1 - _known(p)))(view.ints(0).reshape(shape))
