@@ -4,13 +4,12 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
-from pitc.ir.expr import Combine, Reducer, TensorExpr
+from pitc.ir.expr import Combine, TensorExpr
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.region import EVERYWHERE, Region, position, truth
 from pitc.passes.facts.signs import Known
+from pitc.passes.rules.assumes import SUMS
 from pitc.passes.rules.record import operator_of
-
-SUMS = (Reducer.SUM, Reducer.SQUARE, Reducer.PROD)  # of nothing, others are infinite or NaN
 
 
 def is_total(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:

@@ -10,6 +10,7 @@ Heads are a dimension of their own, [batch, heads, rows, width], or lie in the r
 from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, Poly, digit, dim_index, poly
+from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import Index, aligned, bare, positional
 from pitc.passes.rules.record import Items, Operator, always
 from pitc.passes.rules.registry import MICROSOFT, rule
@@ -19,7 +20,7 @@ def _is_used(view: NodeView, places: tuple[int, ...]) -> bool:
     return any(view.has(i) for i in places)
 
 
-@rule("Attention")
+@rule("Attention", assumes=(Assumes.FITTING_SIZES,))
 def attention(view: NodeView) -> list[TensorExpr]:
     """Softmax over the keys; heads may share keys and values (grouped queries).
 
@@ -90,13 +91,22 @@ def _mask_index(mask: Shape, out: Shape, keys: Poly, heads: bool) -> Index:
     return tuple(places)
 
 
-@rule("RotaryEmbedding", has=Operator(finite=always, items=Items.ANY))
+@rule(
+    "RotaryEmbedding",
+    assumes=(Assumes.FITTING_SIZES, Assumes.INSIDE),
+    has=Operator(finite=always, items=Items.ANY),
+)
 def rotary(view: NodeView) -> list[TensorExpr]:
     """Rotation of pairs of a row by angles of its position: x, cos, sin, positions."""
     return [_rotated(view, 3 if view.has(3) else None, (1, 2))]
 
 
-@rule("RotaryEmbedding", domain=MICROSOFT, has=Operator(finite=always, items=Items.ANY))
+@rule(
+    "RotaryEmbedding",
+    domain=MICROSOFT,
+    assumes=(Assumes.FITTING_SIZES, Assumes.INSIDE),
+    has=Operator(finite=always, items=Items.ANY),
+)
 def fused_rotary(view: NodeView) -> list[TensorExpr]:
     """The same with operands in another order: x, positions, cos, sin."""
     return [_rotated(view, 1, (2, 3))]

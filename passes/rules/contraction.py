@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, Poly, dim_index
+from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import (
     aligned,
     bare,
@@ -124,8 +125,18 @@ def _matrices(view: NodeView) -> tuple[list[str], list[Operand]]:
 ROWS_AND_COLUMNS = frozenset({"m", "k", "n"})
 
 
-@rule("MatMul", has=Operator(packs=Packs.CONTRACTION, kernels=("gather_gemm", "attention")))
-@rule("FusedMatMul", "TransposeMatMul", domain=MICROSOFT, has=Operator(items=Items.ANY))
+@rule(
+    "MatMul",
+    assumes=(Assumes.FITTING_SIZES,),
+    has=Operator(packs=Packs.CONTRACTION, kernels=("gather_gemm", "attention")),
+)
+@rule(
+    "FusedMatMul",
+    "TransposeMatMul",
+    domain=MICROSOFT,
+    assumes=(Assumes.FITTING_SIZES,),
+    has=Operator(items=Items.ANY),
+)
 def matmul(view: NodeView) -> list[TensorExpr]:
     """Matrix product with broadcast batch dimensions; the fused form transposes and scales."""
     check_finite(view, "alpha")
@@ -133,8 +144,14 @@ def matmul(view: NodeView) -> list[TensorExpr]:
     return [contract(view, out, operands, equal=ROWS_AND_COLUMNS)]
 
 
-@rule("Gemm", has=Operator(packs=Packs.CONTRACTION, items=Items.ANY, kernels=("gather_gemm",)))
-@rule("FusedGemm", domain=MICROSOFT, has=Operator(items=Items.ANY))
+@rule(
+    "Gemm",
+    assumes=(Assumes.FITTING_SIZES,),
+    has=Operator(packs=Packs.CONTRACTION, items=Items.ANY, kernels=("gather_gemm",)),
+)
+@rule(
+    "FusedGemm", domain=MICROSOFT, assumes=(Assumes.FITTING_SIZES,), has=Operator(items=Items.ANY)
+)
 def gemm(view: NodeView) -> list[TensorExpr]:
     """Matrix product of matrices plus a broadcast bias; the fused form ends in an activation."""
     check_finite(view, "alpha", "beta")
@@ -162,7 +179,7 @@ def _zero_point(view: NodeView, i: int, labels: Sequence[str], own: str) -> list
     raise NoRule(f"input {i} of rank {len(shape)} is neither per tensor nor per row")
 
 
-@rule("MatMulInteger", has=Operator(items=Items.ANY))
+@rule("MatMulInteger", assumes=(Assumes.FITTING_SIZES,), has=Operator(items=Items.ANY))
 def matmul_integer(view: NodeView) -> list[TensorExpr]:
     """sum_k (a - a_zero) * (b - b_zero): a product of zeros only where the zero points are 0."""
     out, operands = _matrices(view)
@@ -171,7 +188,7 @@ def matmul_integer(view: NodeView) -> list[TensorExpr]:
     return [contract(view, out, [*operands, *points], combine, ROWS_AND_COLUMNS)]
 
 
-@rule("QLinearMatMul", has=Operator(items=Items.ANY))
+@rule("QLinearMatMul", assumes=(Assumes.FITTING_SIZES,), has=Operator(items=Items.ANY))
 def qlinear_matmul(view: NodeView) -> list[TensorExpr]:
     """Quantised product: a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero."""
     ranks = [view.rank(0), view.rank(3)]
@@ -189,7 +206,7 @@ def qlinear_matmul(view: NodeView) -> list[TensorExpr]:
     return [contract(view, out, operands, Combine.OPAQUE, ROWS_AND_COLUMNS)]
 
 
-@rule("Einsum", has=Operator(powers=(1,)))
+@rule("Einsum", assumes=(Assumes.FITTING_SIZES,), has=Operator(powers=(1,)))
 def einsum(view: NodeView) -> list[TensorExpr]:
     """Any product of operands by labels; the output may be implicit, and `...` is broadcast."""
     left, arrow, right = str(view.attr("equation", "")).replace(" ", "").partition("->")
@@ -222,7 +239,12 @@ def _labels(term: str, ellipsis: int) -> tuple[str, ...]:
     return (*before, *spread, *after)
 
 
-@rule("MatMulNBits", domain=MICROSOFT, has=Operator(finite=always, items=Items.ANY))
+@rule(
+    "MatMulNBits",
+    domain=MICROSOFT,
+    assumes=(Assumes.FITTING_SIZES,),
+    has=Operator(finite=always, items=Items.ANY),
+)
 def matmul_nbits(view: NodeView) -> list[TensorExpr]:
     """Product with a block-quantised [n, blocks, bytes] weight: rows read rows, columns columns."""
     if view.has(4):

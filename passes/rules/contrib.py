@@ -10,6 +10,7 @@ from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, Poly, dim_index
 from pitc.ir.region import Region, Test, for_some
 from pitc.passes.rules import conditions
+from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import aligned, bare, line_index, positional
 from pitc.passes.rules.record import Items, Operator, always
 from pitc.passes.rules.registry import MICROSOFT, rule
@@ -20,7 +21,7 @@ def _row(operand: int, shape: Shape, line: int) -> Read:
     return Read(operand, (*bare(shape[:-1]), dim_index(line, shape[-1])))
 
 
-@rule("Attention", domain=MICROSOFT)
+@rule("Attention", domain=MICROSOFT, assumes=(Assumes.FITTING_SIZES,))
 def attention(view: NodeView) -> list[TensorExpr]:
     """Packed query, key and value projections, and softmax over the keys.
 
@@ -88,7 +89,12 @@ def _mask(
     return (Region((left_out, for_some(kept, [1], inhabited=True))),), (read,)
 
 
-@rule("MultiHeadAttention", domain=MICROSOFT, has=Operator(items=Items.ANY))
+@rule(
+    "MultiHeadAttention",
+    domain=MICROSOFT,
+    assumes=(Assumes.FITTING_SIZES,),
+    has=Operator(items=Items.ANY),
+)
 def multi_head_attention(view: NodeView) -> list[TensorExpr]:
     """Separate query, key and value rows; query rows are independent of each other."""
     if any(view.has(i) for i in range(6, view.n_inputs)) or view.n_outputs > 1:
@@ -143,7 +149,12 @@ def _score_index(shape: Shape, q: Shape, k: Shape) -> tuple[Poly | None, ...]:
     return places
 
 
-@rule("EmbedLayerNormalization", domain=MICROSOFT, has=Operator(finite=conditions.norm))
+@rule(
+    "EmbedLayerNormalization",
+    domain=MICROSOFT,
+    assumes=(Assumes.FITTING_SIZES, Assumes.INSIDE),
+    has=Operator(finite=conditions.norm),
+)
 def embed_layer_norm(view: NodeView) -> list[TensorExpr]:
     """Sum of word, position and segment embeddings, normalised; output 1 is the mask's row sums."""
     ids, width = view.shape(0), view.shape(2)[1]
@@ -182,7 +193,13 @@ def embed_layer_norm(view: NodeView) -> list[TensorExpr]:
     return outputs
 
 
-@rule("MoE", "QMoE", domain=MICROSOFT, has=Operator(finite=always, items=Items.ANY))
+@rule(
+    "MoE",
+    "QMoE",
+    domain=MICROSOFT,
+    assumes=(Assumes.FITTING_SIZES,),
+    has=Operator(finite=always, items=Items.ANY),
+)
 def mixture_of_experts(view: NodeView) -> list[TensorExpr]:
     """Every row goes through the experts that its router row picks.
 

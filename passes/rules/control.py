@@ -32,7 +32,7 @@ def known_condition(view: NodeView) -> bool | None:
     return bool(constant.reshape(-1)[0]) if constant is not None and constant.size == 1 else None
 
 
-@rule(CHOOSE, domain=DOMAIN, has=CHOOSING)
+@rule(CHOOSE, domain=DOMAIN, assumes=(), has=CHOOSING)
 def choose(view: NodeView) -> list[TensorExpr]:
     """out[i] = then[i] where the condition holds, else else[i]; nothing is broadcast."""
     taken = known_condition(view)

@@ -13,6 +13,7 @@ from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, ZERO, Poly, digit, dim_index, nonneg, poly
 from pitc.ir.region import Region, union
 from pitc.passes.rules import conditions
+from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import bare, inside, over_lines, positional, static
 from pitc.passes.rules.record import Items, Operator, Zeros, always
 from pitc.passes.rules.registry import MICROSOFT, rule
@@ -101,10 +102,11 @@ def _cuts_off(view: NodeView) -> bool:
     return view.attr("activation") == "Relu" or (view.attr("activation") == "Clip" and low == 0)
 
 
-@rule("Conv", has=Operator(items=Items.ANY))
+@rule("Conv", assumes=(Assumes.FITTING_SIZES, Assumes.STATED_SIZES), has=Operator(items=Items.ANY))
 @rule(
     "FusedConv",
     domain=MICROSOFT,
+    assumes=(Assumes.FITTING_SIZES, Assumes.STATED_SIZES),
     has=Operator(zeros=Zeros(_cuts_off, scattered=True), items=Items.ANY),
 )
 def conv(view: NodeView) -> list[TensorExpr]:
@@ -119,7 +121,11 @@ def _activated(view: NodeView) -> Combine:
     return Combine.BIASED_PRODUCT if fused else Combine.PRODUCT
 
 
-@rule("ConvInteger", has=Operator(finite=always, items=Items.ANY))
+@rule(
+    "ConvInteger",
+    assumes=(Assumes.FITTING_SIZES, Assumes.STATED_SIZES),
+    has=Operator(finite=always, items=Items.ANY),
+)
 def conv_integer(view: NodeView) -> list[TensorExpr]:
     """Convolution of integers with zero points; padding counts as the zero point."""
     if view.has(3) and view.rank(3):
@@ -128,7 +134,11 @@ def conv_integer(view: NodeView) -> list[TensorExpr]:
     return [_convolution(view, 1, None, Combine.OPAQUE if points else Combine.PRODUCT)]
 
 
-@rule("QLinearConv", has=Operator(finite=always, items=Items.ANY))
+@rule(
+    "QLinearConv",
+    assumes=(Assumes.FITTING_SIZES, Assumes.STATED_SIZES),
+    has=Operator(finite=always, items=Items.ANY),
+)
 def qlinear_conv(view: NodeView) -> list[TensorExpr]:
     """Quantised convolution: x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias."""
     expr = _convolution(view, 3, 8 if view.has(8) else None, Combine.OPAQUE)
@@ -142,7 +152,7 @@ def qlinear_conv(view: NodeView) -> list[TensorExpr]:
     return [replace(expr, reads=tuple(reads))]
 
 
-@rule("LRN", has=Operator(finite=conditions.local_norm, items=Items.ANY))
+@rule("LRN", assumes=(), has=Operator(finite=conditions.local_norm, items=Items.ANY))
 def local_response(view: NodeView) -> list[TensorExpr]:
     """A point is divided by a function of the squares of the channels around its own."""
     shape = view.shape(0)
@@ -183,7 +193,11 @@ def _convolution(view: NodeView, w: int, bias: int | None, combine: Combine) -> 
     return TensorExpr(out, tuple(reads), f[1:], combine, Reducer.SUM)
 
 
-@rule("ConvTranspose", has=Operator(finite=always, items=Items.ANY))
+@rule(
+    "ConvTranspose",
+    assumes=(Assumes.FITTING_SIZES, Assumes.STATED_SIZES),
+    has=Operator(finite=always, items=Items.ANY),
+)
 def conv_transpose(view: NodeView) -> list[TensorExpr]:
     """Transposed convolution: every place of an image channel counts as read, with its position."""
     if int(view.attr("group", 1)) != 1:
@@ -214,14 +228,22 @@ POOLS = {
 }
 
 
-@rule("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", has=Operator(items=Items.ANY))
+@rule(
+    "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", assumes=(), has=Operator(items=Items.ANY)
+)
 def global_pool(view: NodeView) -> list[TensorExpr]:
     """One number per image and channel."""
     shape = view.shape(0)
     return [over_lines(shape, list(range(2, len(shape))), *POOLS[view.op])]
 
 
-@rule("AveragePool", "LpPool", "MaxPool", has=Operator(items=Items.ANY))
+@rule(
+    "AveragePool",
+    "LpPool",
+    "MaxPool",
+    assumes=(Assumes.STATED_SIZES,),
+    has=Operator(items=Items.ANY),
+)
 def pool(view: NodeView) -> list[TensorExpr]:
     """A window without weights; MaxPool's second output holds positions in the whole tensor."""
     x = view.shape(0)
@@ -237,7 +259,7 @@ def pool(view: NodeView) -> list[TensorExpr]:
     return [values, positional(out, [read], kernel, range(len(out)))]
 
 
-@rule("Col2Im", has=Operator(finite=always, items=Items.ANY))
+@rule("Col2Im", assumes=(Assumes.KNOWN_ARGUMENTS,), has=Operator(finite=always, items=Items.ANY))
 def columns_to_image(view: NodeView) -> list[TensorExpr]:
     """Sums of overlapping blocks: a channel reads the columns of its own channel."""
     x = view.shape(0)

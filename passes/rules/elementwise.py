@@ -16,6 +16,7 @@ from pitc.ir.expr import Combine, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.passes.rules import affine, arithmetic, conditions, laws, signs, values
 from pitc.passes.rules.affine import Order
+from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import broadcast_read, broadcast_shape, scalar_constant
 from pitc.passes.rules.record import (
     OPERATORS,
@@ -457,10 +458,11 @@ def elementwise(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr(shape, reads, combine=Combine.MAP)]
 
 
-_STANDARD = _ONE_NUMBER | _SEVERAL_NUMBERS | _CONDITIONS | _LIBRARY
-OPERATORS.update(
-    {("", op): replace(row, rule=elementwise, items=Items.ANY) for op, row in _STANDARD.items()}
-)
-OPERATORS.update(
-    {(MICROSOFT, op): replace(row, rule=elementwise, items=Items.ANY) for op, row in _FUSED.items()}
-)
+def _add(domain: str, rows: dict[str, Operator]) -> None:
+    fitting = (Assumes.FITTING_SIZES,)
+    for op, row in rows.items():
+        OPERATORS[domain, op] = replace(row, rule=elementwise, assumes=fitting, items=Items.ANY)
+
+
+_add("", _ONE_NUMBER | _SEVERAL_NUMBERS | _CONDITIONS | _LIBRARY)
+_add(MICROSOFT, _FUSED)

@@ -14,6 +14,7 @@ from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import Poly, bound, dim_index, nonneg, substitute
 from pitc.ir.region import Region, Test, position
 from pitc.passes.rules import values
+from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import Index, bare, dimension, one_axis, positional
 from pitc.passes.rules.record import Items, Operator, Packs, Zeros, always
 from pitc.passes.rules.registry import rule
@@ -38,7 +39,11 @@ def _masked(mask: str, own: Poly) -> tuple[Region, ...]:
     return (Region({Test(mask, (own,), "nz", False)}),)
 
 
-@rule("Gather", has=Operator(value=values.gather, packs=Packs.LOOK_UP, items=Items.ANY))
+@rule(
+    "Gather",
+    assumes=(Assumes.INSIDE,),
+    has=Operator(value=values.gather, packs=Packs.LOOK_UP, items=Items.ANY),
+)
 def gather(view: NodeView) -> list[TensorExpr]:
     """Slices along one axis, chosen by index."""
     shape, places = view.shape(0), view.shape(1)
@@ -61,7 +66,11 @@ def gather(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr(out, reads, combine=Combine.MOVE)]
 
 
-@rule("GatherND", has=Operator(packs=Packs.LOOK_UP_VECTORS, items=Items.ANY))
+@rule(
+    "GatherND",
+    assumes=(Assumes.INSIDE,),
+    has=Operator(packs=Packs.LOOK_UP_VECTORS, items=Items.ANY),
+)
 def gather_nd(view: NodeView) -> list[TensorExpr]:
     """Slices chosen by index vectors; leading batch dimensions go along."""
     shape, places = view.shape(0), view.shape(1)
@@ -102,7 +111,7 @@ def gather_nd(view: NodeView) -> list[TensorExpr]:
     ]
 
 
-@rule("GatherElements", has=Operator(items=Items.ANY))
+@rule("GatherElements", assumes=(Assumes.INSIDE,), has=Operator(items=Items.ANY))
 def gather_elements(view: NodeView) -> list[TensorExpr]:
     """y[i, j] = x[index[i, j], j] along axis 0."""
     shape, places = view.shape(0), view.shape(1)
@@ -128,7 +137,12 @@ def _holds_zeros(view: NodeView) -> bool:
     return any(is_zero(f.constant) for f in view.graph.fills.get(view.name(0), ()))
 
 
-@rule("ScatterElements", "Scatter", has=Operator(zeros=Zeros(_holds_zeros), items=Items.ANY))
+@rule(
+    "ScatterElements",
+    "Scatter",
+    assumes=(Assumes.FITTING_SIZES, Assumes.INSIDE),
+    has=Operator(zeros=Zeros(_holds_zeros), items=Items.ANY),
+)
 def scatter_elements(view: NodeView) -> list[TensorExpr]:
     """A copy of x with y[index[i, j], j] = update[i, j] along axis 0."""
     shape, places = view.shape(0), view.shape(1)
@@ -148,7 +162,11 @@ def scatter_elements(view: NodeView) -> list[TensorExpr]:
     return [_scatter(view, shape, updates, (places[axis],), [axis])]
 
 
-@rule("ScatterND", has=Operator(zeros=Zeros(_holds_zeros), items=Items.ANY))
+@rule(
+    "ScatterND",
+    assumes=(Assumes.FITTING_SIZES, Assumes.INSIDE),
+    has=Operator(zeros=Zeros(_holds_zeros), items=Items.ANY),
+)
 def scatter_nd(view: NodeView) -> list[TensorExpr]:
     """A copy of x with y[index[j]] = update[j], where index[j] names a slice."""
     shape, places, parts = view.shape(0), view.shape(1), view.shape(2)
@@ -194,6 +212,7 @@ def _off_is_zero(view: NodeView) -> bool:
 
 @rule(
     "OneHot",
+    assumes=(Assumes.KNOWN_ARGUMENTS,),
     has=Operator(finite=always, value=values.one_hot, zeros=Zeros(_off_is_zero), items=Items.ANY),
 )
 def one_hot(view: NodeView) -> list[TensorExpr]:
@@ -209,7 +228,7 @@ def one_hot(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr(out, reads, combine=Combine.OPAQUE, ordered=frozenset({axis}))]
 
 
-@rule("Compress", has=Operator(finite=always, items=Items.ANY))
+@rule("Compress", assumes=(), has=Operator(finite=always, items=Items.ANY))
 def compress(view: NodeView) -> list[TensorExpr]:
     """The slices, or elements, whose condition holds: how many there are is data."""
     shape, flags = view.shape(0), view.shape(1)
@@ -228,7 +247,11 @@ def compress(view: NodeView) -> list[TensorExpr]:
     return [positional(out, reads, reduced, [ordered])]
 
 
-@rule("TensorScatter", has=Operator(finite=always, items=Items.ANY))
+@rule(
+    "TensorScatter",
+    assumes=(Assumes.FITTING_SIZES, Assumes.INSIDE),
+    has=Operator(finite=always, items=Items.ANY),
+)
 def tensor_scatter(view: NodeView) -> list[TensorExpr]:
     """A cache with new rows written from a place of each sequence on: cache, update, places."""
     shape, parts = view.shape(0), view.shape(1)

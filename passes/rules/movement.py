@@ -11,6 +11,7 @@ from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, ZERO, Poly, digit, dim_index, nonneg, poly, reshape_map, total_of
 from pitc.ir.region import union
 from pitc.passes.rules import values
+from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import (
     bare,
     broadcast_index,
@@ -29,7 +30,9 @@ from pitc.passes.rules.registry import rule
 FAR = 1 << 30  # slice ends beyond it mean "to the end"
 
 
-@rule("Identity", has=Operator(value=values.same, packs=Packs.RESHAPED, items=Items.ANY))
+@rule(
+    "Identity", assumes=(), has=Operator(value=values.same, packs=Packs.RESHAPED, items=Items.ANY)
+)
 def identity(view: NodeView) -> list[TensorExpr]:
     """The operand itself."""
     return [move(view.shape(0), bare(view.shape(0)))]
@@ -41,7 +44,11 @@ def _training(view: NodeView) -> bool:
     return True
 
 
-@rule("Dropout", has=Operator(zeros=Zeros(_training, scattered=True), items=Items.ANY))
+@rule(
+    "Dropout",
+    assumes=(Assumes.INFERENCE,),
+    has=Operator(zeros=Zeros(_training, scattered=True), items=Items.ANY),
+)
 def dropout(view: NodeView) -> list[TensorExpr]:
     """Inference form: the operand itself, and a mask of ones."""
     training = view.has(2) and (
@@ -53,7 +60,11 @@ def dropout(view: NodeView) -> list[TensorExpr]:
     return [move(shape, bare(shape)), TensorExpr(shape, combine=Combine.MAP)]
 
 
-@rule("Transpose", has=Operator(value=values.transpose, packs=Packs.TRANSPOSED, items=Items.ANY))
+@rule(
+    "Transpose",
+    assumes=(),
+    has=Operator(value=values.transpose, packs=Packs.TRANSPOSED, items=Items.ANY),
+)
 def transpose(view: NodeView) -> list[TensorExpr]:
     """Dimensions in another order."""
     shape = view.shape(0)
@@ -69,7 +80,11 @@ def _reshaped(view: NodeView, out: Sequence[Poly]) -> list[TensorExpr]:
     return [move(tuple(out), reshape_map(out, shape))]
 
 
-@rule("Reshape", has=Operator(value=values.same, packs=Packs.RESHAPED))
+@rule(
+    "Reshape",
+    assumes=(Assumes.FITTING_SIZES, Assumes.KNOWN_ARGUMENTS),
+    has=Operator(value=values.same, packs=Packs.RESHAPED),
+)
 def reshape(view: NodeView) -> list[TensorExpr]:
     """The same elements in row-major order; 0 copies an extent, -1 is what remains."""
     shape = view.shape(0)
@@ -90,7 +105,7 @@ def reshape(view: NodeView) -> list[TensorExpr]:
     return _reshaped(view, target)
 
 
-@rule("Flatten", has=Operator(value=values.same, packs=Packs.RESHAPED, items=Items.ANY))
+@rule("Flatten", assumes=(), has=Operator(value=values.same, packs=Packs.RESHAPED, items=Items.ANY))
 def flatten(view: NodeView) -> list[TensorExpr]:
     """All dimensions before the axis as one, the others as one."""
     shape = view.shape(0)
@@ -99,7 +114,11 @@ def flatten(view: NodeView) -> list[TensorExpr]:
     return _reshaped(view, [total_of(shape[:axis]), total_of(shape[axis:])])
 
 
-@rule("Squeeze", has=Operator(value=values.same, packs=Packs.RESHAPED, items=Items.ANY))
+@rule(
+    "Squeeze",
+    assumes=(Assumes.KNOWN_ARGUMENTS,),
+    has=Operator(value=values.same, packs=Packs.RESHAPED, items=Items.ANY),
+)
 def squeeze(view: NodeView) -> list[TensorExpr]:
     """Dimensions of extent 1 dropped."""
     shape = view.shape(0)
@@ -117,7 +136,11 @@ def squeeze(view: NodeView) -> list[TensorExpr]:
     return [move(tuple(shape[d] for d in keep), index)]
 
 
-@rule("Unsqueeze", has=Operator(value=values.same, packs=Packs.RESHAPED, items=Items.ANY))
+@rule(
+    "Unsqueeze",
+    assumes=(Assumes.KNOWN_ARGUMENTS,),
+    has=Operator(value=values.same, packs=Packs.RESHAPED, items=Items.ANY),
+)
 def unsqueeze(view: NodeView) -> list[TensorExpr]:
     """New dimensions of extent 1."""
     shape = view.shape(0)
@@ -130,7 +153,11 @@ def unsqueeze(view: NodeView) -> list[TensorExpr]:
     return [move(tuple(out), tuple(dim_index(d, e) for d, e in zip(keep, shape, strict=True)))]
 
 
-@rule("Expand", has=Operator(value=values.expand, packs=Packs.REPEATED, items=Items.ANY))
+@rule(
+    "Expand",
+    assumes=(Assumes.FITTING_SIZES, Assumes.KNOWN_ARGUMENTS),
+    has=Operator(value=values.expand, packs=Packs.REPEATED, items=Items.ANY),
+)
 def expand(view: NodeView) -> list[TensorExpr]:
     """Broadcast to a shape."""
     shape = view.shape(0)
@@ -138,7 +165,9 @@ def expand(view: NodeView) -> list[TensorExpr]:
     return [move(out, broadcast_index(shape, out))]
 
 
-@rule("Tile", has=Operator(packs=Packs.REPEATED, items=Items.ANY))
+@rule(
+    "Tile", assumes=(Assumes.KNOWN_ARGUMENTS,), has=Operator(packs=Packs.REPEATED, items=Items.ANY)
+)
 def tile(view: NodeView) -> list[TensorExpr]:
     """Repetition: y[o] = x[o mod extent]."""
     shape = view.shape(0)
@@ -153,7 +182,11 @@ def tile(view: NodeView) -> list[TensorExpr]:
     return [move(out, tuple(index))]
 
 
-@rule("Slice", has=Operator(value=values.piece, packs=Packs.ALONG_AXIS, items=Items.ANY))
+@rule(
+    "Slice",
+    assumes=(Assumes.KNOWN_ARGUMENTS, Assumes.REACHED),
+    has=Operator(value=values.piece, packs=Packs.ALONG_AXIS, items=Items.ANY),
+)
 def slice_(view: NodeView) -> list[TensorExpr]:
     """A range of each of some dimensions, forwards or backwards."""
     shape = view.shape(0)
@@ -225,7 +258,11 @@ def _from_end(bound: Poly, size: Poly) -> Poly:
     return size + bound if n is not None and n < 0 else bound
 
 
-@rule("Concat", has=Operator(value=values.concat, packs=Packs.ALONG_AXIS, items=Items.ANY))
+@rule(
+    "Concat",
+    assumes=(Assumes.FITTING_SIZES,),
+    has=Operator(value=values.concat, packs=Packs.ALONG_AXIS, items=Items.ANY),
+)
 def concat(view: NodeView) -> list[TensorExpr]:
     """Operands one after the other along an axis."""
     operands = [i for i in range(view.n_inputs) if view.has(i)]
@@ -249,7 +286,11 @@ def concat(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr(out, tuple(reads), combine=Combine.MOVE)]
 
 
-@rule("Split", has=Operator(packs=Packs.ALONG_AXIS, items=Items.ANY))
+@rule(
+    "Split",
+    assumes=(Assumes.FITTING_SIZES, Assumes.KNOWN_ARGUMENTS),
+    has=Operator(packs=Packs.ALONG_AXIS, items=Items.ANY),
+)
 def split(view: NodeView) -> list[TensorExpr]:
     """Consecutive parts along an axis."""
     shape = view.shape(0)
@@ -280,7 +321,7 @@ def _parts(view: NodeView, size: Poly) -> list[Poly]:
     return [poly(min(chunk, max(n - k * chunk, 0))) for k in range(count)]
 
 
-@rule("Pad", has=Operator(finite=always, items=Items.ANY))
+@rule("Pad", assumes=(Assumes.KNOWN_ARGUMENTS,), has=Operator(finite=always, items=Items.ANY))
 def pad(view: NodeView) -> list[TensorExpr]:
     """New elements around the operand: a constant that is no operand element, or copies."""
     shape = view.shape(0)
@@ -305,7 +346,11 @@ def pad(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr(tuple(out), (Read(0, open_),), combine=Combine.OPAQUE)]
 
 
-@rule("CenterCropPad", has=Operator(finite=always, items=Items.ANY))
+@rule(
+    "CenterCropPad",
+    assumes=(Assumes.KNOWN_ARGUMENTS,),
+    has=Operator(finite=always, items=Items.ANY),
+)
 def center_crop_pad(view: NodeView) -> list[TensorExpr]:
     """The middle of each line, or the line in the middle of zeros."""
     shape = view.shape(0)
@@ -325,7 +370,7 @@ def center_crop_pad(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr(tuple(out), (read,), combine=Combine.OPAQUE)]
 
 
-@rule("DepthToSpace", has=Operator(items=Items.ANY))
+@rule("DepthToSpace", assumes=(Assumes.FITTING_SIZES,), has=Operator(items=Items.ANY))
 def depth_to_space(view: NodeView) -> list[TensorExpr]:
     """Blocks of channels become blocks of places."""
     shape, block = view.shape(0), poly(int(view.attr("blocksize", 1)))
@@ -348,7 +393,7 @@ def depth_to_space(view: NodeView) -> list[TensorExpr]:
     return [move(out, (dim_index(0, shape[0]), channel, h, w))]
 
 
-@rule("SpaceToDepth", has=Operator(items=Items.ANY))
+@rule("SpaceToDepth", assumes=(Assumes.FITTING_SIZES,), has=Operator(items=Items.ANY))
 def space_to_depth(view: NodeView) -> list[TensorExpr]:
     """Blocks of places become blocks of channels."""
     shape, block = view.shape(0), poly(int(view.attr("blocksize", 1)))

@@ -12,6 +12,7 @@ from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, digit, dim_index, poly
 from pitc.passes.rules import conditions
+from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import (
     bare,
     broadcast_read,
@@ -27,9 +28,15 @@ from pitc.passes.rules.registry import MICROSOFT, rule
 SOFTMAX_PER_AXIS = 13  # before, all dimensions from the axis on were one line
 
 
-@rule("Softmax", has=Operator(packs=Packs.NORMALISER, items=Items.ANY, kernels=("attention",)))
-@rule("LogSoftmax", has=Operator(finite=always, packs=Packs.NORMALISER, items=Items.ANY))
-@rule("Hardmax", has=Operator(finite=always, items=Items.ANY))
+@rule(
+    "Softmax",
+    assumes=(),
+    has=Operator(packs=Packs.NORMALISER, items=Items.ANY, kernels=("attention",)),
+)
+@rule(
+    "LogSoftmax", assumes=(), has=Operator(finite=always, packs=Packs.NORMALISER, items=Items.ANY)
+)
+@rule("Hardmax", assumes=(), has=Operator(finite=always, items=Items.ANY))
 def softmax(view: NodeView) -> list[TensorExpr]:
     """Softmax along one axis; in old operator sets over all dimensions from the axis on."""
     shape = view.shape(0)
@@ -51,11 +58,13 @@ def _statistic(shape: Shape, axes: Sequence[int], mean: bool) -> TensorExpr:
     "LayerNormalization",
     "RMSNormalization",
     "SimplifiedLayerNormalization",
+    assumes=(Assumes.FITTING_SIZES,),
     has=Operator(finite=conditions.norm, packs=Packs.NORMALISER, items=Items.ANY),
 )
 @rule(
     "SimplifiedLayerNormalization",
     domain=MICROSOFT,
+    assumes=(Assumes.FITTING_SIZES,),
     has=Operator(finite=conditions.norm, items=Items.ANY),
 )
 def layer_norm(view: NodeView) -> list[TensorExpr]:
@@ -68,7 +77,11 @@ def layer_norm(view: NodeView) -> list[TensorExpr]:
     return outputs + [_statistic(shape, axes, mean) for mean in means[: view.n_outputs - 1]]
 
 
-@rule("InstanceNormalization", has=Operator(finite=conditions.norm, items=Items.ANY))
+@rule(
+    "InstanceNormalization",
+    assumes=(Assumes.FITTING_SIZES,),
+    has=Operator(finite=conditions.norm, items=Items.ANY),
+)
 def instance_norm(view: NodeView) -> list[TensorExpr]:
     """Normalisation of each channel of each image, scaled and shifted per channel."""
     shape = view.shape(0)
@@ -76,14 +89,14 @@ def instance_norm(view: NodeView) -> list[TensorExpr]:
     return [row_normal(shape, list(range(2, len(shape))), Combine.NORMALISE, channel)]
 
 
-@rule("LpNormalization", has=Operator(packs=Packs.NORMALISER, items=Items.ANY))
+@rule("LpNormalization", assumes=(), has=Operator(packs=Packs.NORMALISER, items=Items.ANY))
 def lp_norm(view: NodeView) -> list[TensorExpr]:
     """Division by the norm along one axis."""
     shape = view.shape(0)
     return [row_normal(shape, [one_axis(view, len(shape), -1)], Combine.NORMALISE)]
 
 
-@rule("MeanVarianceNormalization", has=Operator(items=Items.ANY))
+@rule("MeanVarianceNormalization", assumes=(), has=Operator(items=Items.ANY))
 def mean_variance_norm(view: NodeView) -> list[TensorExpr]:
     """Normalisation over the given axes."""
     shape = view.shape(0)
@@ -91,7 +104,7 @@ def mean_variance_norm(view: NodeView) -> list[TensorExpr]:
     return [row_normal(shape, axes, Combine.NORMALISE)]
 
 
-@rule("GroupNormalization", has=Operator(finite=conditions.norm))
+@rule("GroupNormalization", assumes=(Assumes.FITTING_SIZES,), has=Operator(finite=conditions.norm))
 def group_norm(view: NodeView) -> list[TensorExpr]:
     """Normalisation of groups of channels: a channel reads all channels of its group."""
     shape = view.shape(0)
@@ -118,6 +131,7 @@ def group_norm(view: NodeView) -> list[TensorExpr]:
 
 @rule(
     "BatchNormalization",
+    assumes=(Assumes.FITTING_SIZES, Assumes.INFERENCE),
     has=Operator(finite=conditions.scaling, packs=Packs.PER_CHANNEL, items=Items.ANY),
 )
 def batch_norm(view: NodeView) -> list[TensorExpr]:
@@ -135,6 +149,7 @@ def batch_norm(view: NodeView) -> list[TensorExpr]:
     "SkipLayerNormalization",
     "SkipSimplifiedLayerNormalization",
     domain=MICROSOFT,
+    assumes=(Assumes.FITTING_SIZES,),
     has=Operator(finite=conditions.norm, items=Items.ANY),
 )
 def skip_layer_norm(view: NodeView) -> list[TensorExpr]:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import onnx
@@ -16,8 +17,9 @@ from pitc.ir.region import describe
 from pitc.passes.expand.expansion import EXPANSIONS
 from pitc.passes.facts.derive import derive
 from pitc.passes.regions.items import item_operands
+from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.constants import evaluate_constants, ignores
-from pitc.passes.rules.record import OPERATORS, Key, Operator, operator_of
+from pitc.passes.rules.record import OPERATORS, Key, Operator, always, operator_of, trust_all
 from pitc.passes.rules.refused import REFUSED
 from pitc.passes.rules.specimens import specimen_model
 
@@ -43,8 +45,15 @@ why (`PIT001`). A rule, too, refuses those forms of its operator that it cannot 
   dimension 0 (images) only; *gather_gemm* and *attention*, kernels of pitc's own; *in parts*, as
   the operators that it consists of, which become one node again where none of them is lowered; else
   the ordinary node.
+* **record**: the properties that stand beside the expression (`passes/rules/record.py`); one that
+  depends on the operands ends in `?`.
+* **assumes**: what rules and facts take for granted, and who checks it (below).
 """
-COLUMNS = ("operator", "since", "expression", "PIT axes", "fill", "dead", "lowering")
+COLUMNS = ("operator", "since", "expression", "PIT axes", "fill", "dead", "lowering") + (
+    "record",
+    "assumes",
+)
+ELSEWHERE = {"rule", "assumes", "function", "packs", "items", "kernels"}  # other columns
 
 
 def schemas() -> dict[Key, list[onnx.defs.OpSchema]]:
@@ -73,6 +82,9 @@ def page() -> str:
         parts.append(f"## Rules: {domain or 'ai.onnx'}\n")
         rows = [_row(key, known.get(key, [])) for key in ruled if key[0] == domain]
         parts.append(_table(COLUMNS, rows))
+    parts.append("## Assumptions\n")
+    checks = [(a.label, a.value.text, f"`{a.value.by}`") for a in Assumes]
+    parts.append(_table(("name", "what is assumed", "who checks it"), checks))
     parts.append("## No rule\n")
     refused = [
         (f"`{op}`", domain or "ai.onnx", _since(known.get((domain, op), [])), _reason((domain, op)))
@@ -122,7 +134,30 @@ def _row(key: Key, versions: list[onnx.defs.OpSchema]) -> tuple[str, ...]:
         "; ".join(_fills(view, expr)) or "none",
         _dead(view, expr),
         _lowering(key, view, expr),
+        ", ".join(_properties(OPERATORS[key])) or "none",
+        ", ".join(a.label for a in OPERATORS[key].rests_on(expr)) or "nothing",
     )
+
+
+def _properties(operator: Operator) -> Iterator[str]:
+    """The columns that are not their defaults."""
+    function = operator.function
+    if function is not None:
+        yield "exact" if function.trusted is trust_all else "exact at landmarks"
+        yield from (n for n in ("monotone", "boolean") if getattr(function, n))
+        if function.image is not None:
+            yield "in {} .. {}".format(*function.image)
+    for column in fields(Operator):
+        value = getattr(operator, column.name)
+        if column.name in ELSEWHERE or value == column.default:
+            continue
+        name = column.name.replace("_", " ")
+        if isinstance(value, tuple):
+            yield f"{name} {' '.join(f'{n:+}' for n in value)}"
+        else:
+            yield (
+                f"{name}?" if column.name in ("finite", "square") and value is not always else name
+            )
 
 
 def expression(expr: TensorExpr) -> str:

@@ -6,6 +6,7 @@ DequantizeLinear  y = (x - zero) * scale        QuantizeLinear  y = round(x / sc
 from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, Poly, digit, dim_index, poly
+from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import bare, one_axis
 from pitc.passes.rules.elementwise import DEQUANTISING, QUANTISING
 from pitc.passes.rules.record import Items, Operator
@@ -28,10 +29,10 @@ def _parameter(view: NodeView, i: int, shape: Shape) -> Read:
     return Read(i, tuple(index))
 
 
-@rule("QuantizeLinear", has=QUANTISING)
-@rule("DequantizeLinear", has=DEQUANTISING)
-@rule("QuantizeLinear", domain=MICROSOFT, has=QUANTISING)
-@rule("DequantizeLinear", domain=MICROSOFT, has=DEQUANTISING)
+@rule("QuantizeLinear", assumes=(Assumes.FITTING_SIZES,), has=QUANTISING)
+@rule("DequantizeLinear", assumes=(Assumes.FITTING_SIZES,), has=DEQUANTISING)
+@rule("QuantizeLinear", domain=MICROSOFT, assumes=(Assumes.FITTING_SIZES,), has=QUANTISING)
+@rule("DequantizeLinear", domain=MICROSOFT, assumes=(Assumes.FITTING_SIZES,), has=DEQUANTISING)
 def quantise(view: NodeView) -> list[TensorExpr]:
     """Per point: its element, scale and zero point."""
     shape = view.shape(0)
@@ -39,7 +40,7 @@ def quantise(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr(shape, (Read(0, bare(shape)), *parameters), combine=Combine.MAP)]
 
 
-@rule("DynamicQuantizeLinear", has=Operator(items=Items.ANY))
+@rule("DynamicQuantizeLinear", assumes=(), has=Operator(items=Items.ANY))
 def dynamic_quantise(view: NodeView) -> list[TensorExpr]:
     """Scale and zero point from the extremes of the whole operand."""
     shape = view.shape(0)

@@ -19,6 +19,7 @@ from pitc.ir.constant import Number
 from pitc.ir.expr import TensorExpr
 from pitc.ir.graph import NodeView
 from pitc.passes.rules.affine import Affine, Order
+from pitc.passes.rules.assumes import Assumes, implied_by
 from pitc.passes.rules.laws import Law
 from pitc.passes.rules.signs import Sign, Signs
 from pitc.passes.rules.values import Value
@@ -150,6 +151,7 @@ class Operator:
 
     Args:
         rule: Gives the tensor expressions of a node; None where there is none.
+        assumes: What the rule takes for granted; None where nobody has decided that.
         function: What it computes element by element; None where it is not elementwise.
         finite: Where it gives finite results for finite operands, when its expression does not tell
             (a movement, a sum and a largest one do).
@@ -177,6 +179,7 @@ class Operator:
     """
 
     rule: Rule | None = None
+    assumes: tuple[Assumes, ...] | None = None
     function: Elementwise | None = None
     finite: Condition = never
     keeps_clean: bool = False
@@ -205,6 +208,20 @@ class Operator:
     def multiplies(self) -> bool:
         """It is a product of its operands."""
         return bool(self.powers) and min(self.powers) > 0
+
+    def rests_on(self, expr: TensorExpr) -> list[Assumes]:
+        """Everything that the rule, and facts by the columns and by an expression, assume."""
+        found = [*(self.assumes or ()), *implied_by(expr)]
+        function = self.function
+        if function is not None and (self.law or function.monotone) and not self.selects:
+            found += [Assumes.FINITE_OPERANDS]
+        if self.multiplies:
+            found += [Assumes.SIGN_UNSEEN]
+        if self.finite is not never and not (function is not None and function.boolean):
+            found += [Assumes.NO_OVERFLOW]
+        if self.affine is not None or self.value is not None or self.order is not None:
+            found += [Assumes.NO_WRAP]
+        return list(dict.fromkeys(found))
 
     def weight(self, k: int) -> int:
         """Of operand k in the sum that the operator is; 0 where it is none."""

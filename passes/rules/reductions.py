@@ -10,6 +10,7 @@ from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, dim_index
 from pitc.ir.region import Region, position
 from pitc.passes.rules import values
+from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import (
     bare,
     dimension,
@@ -40,10 +41,26 @@ REDUCTION = Operator(packs=Packs.REDUCTION, items=Items.ANY)
 PLAIN = frozenset({"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"})
 
 
-@rule("ReduceProd", has=replace(REDUCTION, value=values.whole_product))
-@rule("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", has=REDUCTION)
-@rule("ReduceL1", "ReduceL2", "ReduceSumSquare", has=REDUCTION)
-@rule("ReduceLogSum", "ReduceLogSumExp", has=Operator(items=Items.ANY))
+@rule(
+    "ReduceProd",
+    assumes=(Assumes.KNOWN_ARGUMENTS,),
+    has=replace(REDUCTION, value=values.whole_product),
+)
+@rule(
+    "ReduceSum",
+    "ReduceMean",
+    "ReduceMax",
+    "ReduceMin",
+    assumes=(Assumes.KNOWN_ARGUMENTS,),
+    has=REDUCTION,
+)
+@rule("ReduceL1", "ReduceL2", "ReduceSumSquare", assumes=(Assumes.KNOWN_ARGUMENTS,), has=REDUCTION)
+@rule(
+    "ReduceLogSum",
+    "ReduceLogSumExp",
+    assumes=(Assumes.KNOWN_ARGUMENTS,),
+    has=Operator(items=Items.ANY),
+)
 def reduce(view: NodeView) -> list[TensorExpr]:
     """Reduction over axes given as attribute or input; none given means all, or none at all."""
     shape = view.shape(0)
@@ -57,7 +74,12 @@ def reduce(view: NodeView) -> list[TensorExpr]:
     return [over_lines(shape, axes, *REDUCERS[view.op], keep)]
 
 
-@rule("ArgMax", "ArgMin", has=Operator(finite=always, packs=Packs.BEST_PLACES, items=Items.NAMED))
+@rule(
+    "ArgMax",
+    "ArgMin",
+    assumes=(),
+    has=Operator(finite=always, packs=Packs.BEST_PLACES, items=Items.NAMED),
+)
 def arg_reduce(view: NodeView) -> list[TensorExpr]:
     """Position of the extreme element: depends on the order along the axis."""
     shape = view.shape(0)
@@ -69,7 +91,11 @@ def arg_reduce(view: NodeView) -> list[TensorExpr]:
 TOPK_COUNT_IS_INPUT = 10
 
 
-@rule("TopK", has=Operator(finite=always, packs=Packs.BEST_PLACES, items=Items.ANY))
+@rule(
+    "TopK",
+    assumes=(Assumes.KNOWN_ARGUMENTS,),
+    has=Operator(finite=always, packs=Packs.BEST_PLACES, items=Items.ANY),
+)
 def top_k(view: NodeView) -> list[TensorExpr]:
     """The k extreme elements of each line and their positions, in order."""
     shape = view.shape(0)
@@ -89,7 +115,12 @@ def top_k(view: NodeView) -> list[TensorExpr]:
     ]
 
 
-@rule("CumSum", "CumProd", has=Operator(finite=always, items=Items.ANY))
+@rule(
+    "CumSum",
+    "CumProd",
+    assumes=(Assumes.KNOWN_ARGUMENTS,),
+    has=Operator(finite=always, items=Items.ANY),
+)
 def cumulate(view: NodeView) -> list[TensorExpr]:
     """y[i] = sum of x[j] for j <= i (exclusive: j < i; reverse: j >= i, j > i)."""
     shape = view.shape(0)
@@ -103,7 +134,7 @@ def cumulate(view: NodeView) -> list[TensorExpr]:
     return [positional(shape, [whole_lines(shape, [axis], tests)], (shape[axis],), [axis])]
 
 
-@rule("Trilu", has=Operator(finite=always, items=Items.ANY))
+@rule("Trilu", assumes=(Assumes.KNOWN_ARGUMENTS,), has=Operator(finite=always, items=Items.ANY))
 def trilu(view: NodeView) -> list[TensorExpr]:
     """The elements on one side of a diagonal; the others are 0 and not read."""
     shape = view.shape(0)
@@ -117,7 +148,11 @@ def trilu(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr(shape, (read,), combine=Combine.OPAQUE, ordered=frozenset({row, column}))]
 
 
-@rule("ReverseSequence", has=Operator(finite=always, items=Items.ANY))
+@rule(
+    "ReverseSequence",
+    assumes=(Assumes.FITTING_SIZES, Assumes.INSIDE),
+    has=Operator(finite=always, items=Items.ANY),
+)
 def reverse_sequence(view: NodeView) -> list[TensorExpr]:
     """The first elements of each sequence in reverse; their number is data."""
     shape = view.shape(0)
@@ -126,7 +161,7 @@ def reverse_sequence(view: NodeView) -> list[TensorExpr]:
     return [positional(shape, [whole_lines(shape, [time]), lengths], (shape[time],), [time])]
 
 
-@rule("Det", has=Operator(finite=always, items=Items.ANY))
+@rule("Det", assumes=(Assumes.FITTING_SIZES,), has=Operator(finite=always, items=Items.ANY))
 def determinant(view: NodeView) -> list[TensorExpr]:
     """The determinant of each matrix: changes its sign with the order of rows or columns."""
     shape = view.shape(0)

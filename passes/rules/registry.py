@@ -5,24 +5,28 @@ from dataclasses import replace
 
 from pitc.ir.expr import TensorExpr
 from pitc.ir.graph import NodeView, NoRule
+from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.record import OPERATORS, UNKNOWN, Operator, Rule
 from pitc.passes.rules.refused import REFUSED
 
 MICROSOFT = "com.microsoft"
 
 
-def rule(*names: str, domain: str = "", has: Operator = UNKNOWN) -> Callable[[Rule], Rule]:
+def rule(
+    *names: str, assumes: tuple[Assumes, ...], domain: str = "", has: Operator = UNKNOWN
+) -> Callable[[Rule], Rule]:
     """Register a function as the rule of some operators.
 
     Args:
         names: Operator types.
+        assumes: What the function takes for granted.
         domain: Their domain; empty for the standard one.
         has: Their properties.
     """
 
     def register(function: Rule) -> Rule:
         for name in names:
-            OPERATORS[domain, name] = replace(has, rule=function)
+            OPERATORS[domain, name] = replace(has, rule=function, assumes=assumes)
         return function
 
     return register

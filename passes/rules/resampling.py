@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pitc.ir.expr import Combine, Read, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import Poly, digit, dim_index, poly
+from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import dimension, move
 from pitc.passes.rules.record import Items, Operator, always
 from pitc.passes.rules.registry import rule
@@ -28,7 +29,11 @@ UPSAMPLE_SCALES_ARE_INPUT = 9
 RESIZE_HAS_COORDINATES = 11  # before, scales only, and places are rounded down
 
 
-@rule("Upsample", has=Operator(finite=always, items=Items.ANY))
+@rule(
+    "Upsample",
+    assumes=(Assumes.KNOWN_ARGUMENTS, Assumes.STATED_SIZES),
+    has=Operator(finite=always, items=Items.ANY),
+)
 def upsample(view: NodeView) -> list[TensorExpr]:
     """Scales as input or, in older operator sets, as attribute; places are rounded down."""
     if view.opset >= UPSAMPLE_SCALES_ARE_INPUT:
@@ -38,7 +43,11 @@ def upsample(view: NodeView) -> list[TensorExpr]:
     return [_resampled(view, _scaled(view, scales), view.attr("mode", "nearest") == "nearest")]
 
 
-@rule("Resize", has=Operator(finite=always, items=Items.ANY))
+@rule(
+    "Resize",
+    assumes=(Assumes.KNOWN_ARGUMENTS, Assumes.STATED_SIZES),
+    has=Operator(finite=always, items=Items.ANY),
+)
 def resize(view: NodeView) -> list[TensorExpr]:
     """Scales or sizes as constant inputs, for all dimensions or for those in `axes`."""
     nearest = view.attr("mode", "nearest") == "nearest"

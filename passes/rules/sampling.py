@@ -7,12 +7,13 @@ RoiAlign    y[r, c, p] reads x[?, c, ?] in the box roi[r]
 from pitc.ir.expr import Read, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import dim_index, poly
+from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import bare, positional
 from pitc.passes.rules.record import Items, Operator, always
 from pitc.passes.rules.registry import rule
 
 
-@rule("GridSample", has=Operator(finite=always, items=Items.ANY))
+@rule("GridSample", assumes=(Assumes.FITTING_SIZES,), has=Operator(finite=always, items=Items.ANY))
 def grid_sample(view: NodeView) -> list[TensorExpr]:
     """Each point of the grid samples every channel of its image."""
     x, grid = view.shape(0), view.shape(1)
@@ -26,7 +27,7 @@ def grid_sample(view: NodeView) -> list[TensorExpr]:
     return [positional(out, reads, grid[-1:], [])]
 
 
-@rule("AffineGrid")
+@rule("AffineGrid", assumes=(Assumes.FITTING_SIZES, Assumes.KNOWN_ARGUMENTS))
 def affine_grid(view: NodeView) -> list[TensorExpr]:
     """Grid points of each image: its matrix times their own position."""
     theta = view.shape(0)
@@ -38,7 +39,7 @@ def affine_grid(view: NodeView) -> list[TensorExpr]:
     return [positional(out, [read], theta[1:], range(1, len(out)))]
 
 
-@rule("RoiAlign", has=Operator(items=Items.ANY))
+@rule("RoiAlign", assumes=(Assumes.FITTING_SIZES, Assumes.INSIDE), has=Operator(items=Items.ANY))
 def roi_align(view: NodeView) -> list[TensorExpr]:
     """Every box samples every channel of the image whose number is given beside it."""
     x, boxes = view.shape(0), view.shape(1)

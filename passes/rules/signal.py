@@ -6,6 +6,7 @@ DFT   y[a, k, b, :] reads x[a, :, b, :]           STFT  y[a, frame, k, :] reads 
 from pitc.ir.expr import Read, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import Poly, dim_index, poly
+from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import bare, dimension, positional
 from pitc.passes.rules.record import Items, Operator, always
 from pitc.passes.rules.registry import rule
@@ -13,7 +14,11 @@ from pitc.passes.rules.registry import rule
 DFT_AXIS_IS_INPUT = 20
 
 
-@rule("DFT", has=Operator(finite=always, items=Items.ANY))
+@rule(
+    "DFT",
+    assumes=(Assumes.KNOWN_ARGUMENTS, Assumes.STATED_SIZES),
+    has=Operator(finite=always, items=Items.ANY),
+)
 def dft(view: NodeView) -> list[TensorExpr]:
     """Fourier transform along one axis; the last dimension holds real and imaginary parts."""
     shape = view.shape(0)
@@ -33,7 +38,7 @@ def dft(view: NodeView) -> list[TensorExpr]:
     return [positional(out, [Read(0, index)], reduced, lines)]
 
 
-@rule("STFT", has=Operator(finite=always, items=Items.ANY))
+@rule("STFT", assumes=(Assumes.KNOWN_ARGUMENTS,), has=Operator(finite=always, items=Items.ANY))
 def stft(view: NodeView) -> list[TensorExpr]:
     """Fourier transforms of the windowed frames of each signal."""
     shape = view.shape(0)
@@ -63,13 +68,19 @@ def _frames(view: NodeView, length: Poly) -> tuple[Poly, Poly]:
     return poly((total - size) // step + 1), kept
 
 
-@rule("BlackmanWindow", "HammingWindow", "HannWindow", has=Operator(items=Items.ANY))
+@rule(
+    "BlackmanWindow",
+    "HammingWindow",
+    "HannWindow",
+    assumes=(Assumes.KNOWN_ARGUMENTS,),
+    has=Operator(items=Items.ANY),
+)
 def window(view: NodeView) -> list[TensorExpr]:
     """A function of the position and of the number of points."""
     return [TensorExpr((view.ints(0).reshape(-1)[0],), ordered=frozenset({0}))]
 
 
-@rule("MelWeightMatrix", has=Operator(items=Items.ANY))
+@rule("MelWeightMatrix", assumes=(Assumes.STATED_SIZES,), has=Operator(items=Items.ANY))
 def mel_weights(view: NodeView) -> list[TensorExpr]:
     """A function of two positions and of five numbers."""
     return [TensorExpr((view.inferred(0, 0), view.inferred(0, 1)), ordered=frozenset({0, 1}))]

@@ -4,30 +4,43 @@ from pitc.ir.expr import Combine, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, Poly, nonneg, poly
 from pitc.passes.rules import values
+from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.record import Items, Operator, always
 from pitc.passes.rules.registry import rule
 
 
-@rule("Shape", has=Operator(reads_no_element=True, value=values.sizes, items=Items.ANY))
+@rule("Shape", assumes=(), has=Operator(reads_no_element=True, value=values.sizes, items=Items.ANY))
 def shape_of(view: NodeView) -> list[TensorExpr]:
     """The extents of the operand."""
     dims = view.shape(0)[slice(view.attr("start", 0), view.attr("end"))]
     return [TensorExpr((poly(len(dims)),))]
 
 
-@rule("Size", has=Operator(reads_no_element=True, value=values.element_count, items=Items.ANY))
+@rule(
+    "Size",
+    assumes=(),
+    has=Operator(reads_no_element=True, value=values.element_count, items=Items.ANY),
+)
 def size_of(view: NodeView) -> list[TensorExpr]:
     """The number of elements of the operand."""
     return [TensorExpr(())]
 
 
-@rule("ConstantOfShape", has=Operator(value=values.filled, fill=values.fill_of, items=Items.ANY))
+@rule(
+    "ConstantOfShape",
+    assumes=(Assumes.KNOWN_ARGUMENTS,),
+    has=Operator(value=values.filled, fill=values.fill_of, items=Items.ANY),
+)
 def constant_of_shape(view: NodeView) -> list[TensorExpr]:
     """The same value everywhere."""
     return [TensorExpr(tuple(view.ints(0).reshape(-1)), combine=Combine.MAP)]
 
 
-@rule("Range", has=Operator(finite=always, positions=(0, 2), items=Items.ANY))
+@rule(
+    "Range",
+    assumes=(Assumes.KNOWN_ARGUMENTS, Assumes.STATED_SIZES),
+    has=Operator(finite=always, positions=(0, 2), items=Items.ANY),
+)
 def range_of(view: NodeView) -> list[TensorExpr]:
     """start, start + step, ..: the position itself."""
     try:
@@ -47,13 +60,13 @@ def _count(start: Poly, limit: Poly, step: Poly) -> Poly | None:
     return limit - start if step == ONE and nonneg(limit - start) else None
 
 
-@rule("NonZero", has=Operator(live_places=True, items=Items.ANY))
+@rule("NonZero", assumes=(), has=Operator(live_places=True, items=Items.ANY))
 def non_zero(view: NodeView) -> list[TensorExpr]:
     """Places of the nonzero elements: how many there are is data."""
     return [TensorExpr((poly(view.rank(0)), view.fresh()), ordered=frozenset({1}))]
 
 
-@rule("EyeLike", has=Operator(finite=always, items=Items.ANY))
+@rule("EyeLike", assumes=(), has=Operator(finite=always, items=Items.ANY))
 def eye_like(view: NodeView) -> list[TensorExpr]:
     """Ones on a diagonal, in the operand's shape."""
     return [TensorExpr(view.shape(0), ordered=frozenset({0, 1}))]
