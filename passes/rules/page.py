@@ -49,9 +49,9 @@ why (`PIT001`). A rule, too, refuses those forms of its operator that it cannot 
   depends on the operands ends in `?`.
 * **assumes**: what rules and facts take for granted, and who checks it (below).
 """
-COLUMNS = ("operator", "since", "expression", "PIT axes", "fill", "dead", "lowering") + (
-    "record",
-    "assumes",
+COLUMNS = (
+    *("operator", "since", "expression", "PIT axes", "fill", "dead", "lowering"),
+    *("record", "assumes"),
 )
 ELSEWHERE = {"rule", "assumes", "function", "packs", "items", "kernels"}  # other columns
 
@@ -154,10 +154,10 @@ def _properties(operator: Operator) -> Iterator[str]:
         name = column.name.replace("_", " ")
         if isinstance(value, tuple):
             yield f"{name} {' '.join(f'{n:+}' for n in value)}"
+        elif column.name in ("finite", "square") and value is not always:
+            yield f"{name}?"
         else:
-            yield (
-                f"{name}?" if column.name in ("finite", "square") and value is not always else name
-            )
+            yield name
 
 
 def expression(expr: TensorExpr) -> str:
