@@ -36,19 +36,24 @@ class Operands(Protocol):
     @property
     def view(self) -> NodeView:
         """The node."""
+        ...
 
     @property
     def changed(self) -> Collection[str]:
         """Names of operands that may hold other numbers."""
+        ...
 
     def sign(self, i: int) -> Sign:
         """The sign of every element of input i."""
+        ...
 
     def number(self, i: int) -> Number | None:
         """The one number that input i is, as a constant."""
+        ...
 
     def has_no_zero(self, i: int) -> bool:
         """True for a constant without zeros."""
+        ...
 
 
 Condition = Callable[[Operands], bool]
