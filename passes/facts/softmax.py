@@ -83,8 +83,8 @@ def _keeping(kept: Region, expr: TensorExpr) -> Iterator[Region]:
     every = for_all(small, expr.normal) if small else None
     if every is not None:
         own = Region((t for t in kept if t not in small), kept.via)
-        found = (region(r | every) for r in _own_position(own, expr))
-        yield from (r for r in found if r is not None)
+        guards = (region(r | every) for r in _own_position(own, expr))
+        yield from (r for r in guards if r is not None)
 
 
 def _some(t: Test, normal: Iterable[int]) -> Test | None:
