@@ -34,11 +34,12 @@ from pitc.ir.expr import Combine, Reducer, TensorExpr
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import ONE
 from pitc.ir.nodes import output_names
-from pitc.ir.region import MAX_TESTS, Region, covered
+from pitc.ir.region import EVERYWHERE, MAX_TESTS, Region, covered
 from pitc.passes.facts.seeds import own
 from pitc.passes.rules.constants import evaluate_constants
 from pitc.passes.rules.record import operator_of
 
+MOST = 6e4  # of a finite number, in the smallest type
 SUMS = (Combine.PRODUCT, Combine.BIASED_PRODUCT)
 
 
@@ -161,6 +162,20 @@ def raw_score(view: NodeView, expr: TensorExpr, finite: Region | None) -> list[F
         bias = known[0]
     total = evaluate_constants("Add", (SCORE, bias))
     return [FillFact(finite, total)] if is_score(total) else []
+
+
+def bounded_term(view: NodeView) -> list[FillFact]:
+    """A term lies between the ends that its operator gives it, unless that is all of a small type.
+
+    DequantizeLinear of uint8, scale 0.1, zero point 128   ->   -12.85..12.85
+
+    What a dead element of it is replaced by does so too, as for a score.
+    """
+    ends = operator_of(view).ends
+    found = ends(view) if ends is not None and view.out() in view.graph.terms else None
+    if found is None or not all(abs(end) < MOST for end in found):
+        return []
+    return [FillFact(EVERYWHERE, Range(*found, assumed=True))]
 
 
 def scaled_score(view: NodeView, expr: TensorExpr) -> FillFact | None:

@@ -1,5 +1,6 @@
 """Operators that give finite results for all finite operands (overflow aside)."""
 
+import math
 from collections.abc import Collection
 
 import onnx_ir as ir
@@ -9,7 +10,7 @@ from pitc.ir.graph import Graph, NodeView
 from pitc.ir.region import EVERYWHERE, Region, position, truth
 from pitc.passes.facts.signs import Known
 from pitc.passes.rules.assumes import SUMS
-from pitc.passes.rules.record import operator_of
+from pitc.passes.rules.record import always, operator_of
 
 
 def is_total(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
@@ -21,9 +22,11 @@ def is_total(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
         node: A node without bodies.
         changed: Names of operands.
     """
-    expr = graph.exprs.get(node.outputs[0].name or "")
-    if expr is None:
+    if not _has_finite_attributes(node):
         return False
+    expr = graph.exprs.get(node.outputs[0].name or "")
+    if expr is None:  # of unknown shape
+        return operator_of(node).finite is always
     if expr.combine is Combine.MAP and not expr.reads:  # a constant, a mask of ones
         return True
     if expr.combine in (Combine.MAP, Combine.NORMALISE, Combine.OPAQUE):
@@ -37,3 +40,9 @@ def filled(expr: TensorExpr) -> Region:
         return EVERYWHERE
     tests = (position(e - 1) for e in expr.reduced)
     return Region(t for t in tests if truth(t) is not True)
+
+
+def _has_finite_attributes(node: ir.Node) -> bool:
+    """True where no attribute is an infinite factor or filling: `LeakyRelu(alpha=inf)`."""
+    floats = (a for a in node.attributes.values() if a.type is ir.AttributeType.FLOAT)
+    return all(math.isfinite(a.as_float()) for a in floats)

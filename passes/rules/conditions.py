@@ -37,12 +37,11 @@ def power(of: Operands) -> bool:
 def scaling(of: Operands) -> bool:
     """A normalisation by numbers that stay as they were, or constants it can divide by."""
     view = of.view
-    places = [i for i in range(1, view.n_inputs) if view.has(i)]
-    if not any(view.name(i) in of.changed for i in places):
-        return True
-    variance = view.array(places[-1])
-    fixed = all(map(view.is_constant, places)) and variance is not None
-    return fixed and bool((np.asarray(variance) + view.attr("epsilon", 1e-5) > 0).all())
+    last = max(i for i in range(1, view.n_inputs) if view.has(i))
+    variance = view.array(last)
+    if variance is None:
+        return view.name(last) not in of.changed
+    return bool((variance + np.float32(view.attr("epsilon", 1e-5)) > 0).all())
 
 
 def at_least(**least: tuple[float, float]) -> Condition:

@@ -42,7 +42,7 @@ def _masked(mask: str, own: Poly) -> tuple[Region, ...]:
 @rule(
     "Gather",
     assumes=(Assumes.INSIDE,),
-    has=Operator(value=values.gather, packs=Packs.LOOK_UP, items=Items.ANY),
+    has=Operator(finite=always, value=values.gather, packs=Packs.LOOK_UP, items=Items.ANY),
 )
 def gather(view: NodeView) -> list[TensorExpr]:
     """Slices along one axis, chosen by index."""

@@ -31,7 +31,9 @@ FAR = 1 << 30  # slice ends beyond it mean "to the end"
 
 
 @rule(
-    "Identity", assumes=(), has=Operator(value=values.same, packs=Packs.RESHAPED, items=Items.ANY)
+    "Identity",
+    assumes=(),
+    has=Operator(finite=always, value=values.same, packs=Packs.RESHAPED, items=Items.ANY),
 )
 def identity(view: NodeView) -> list[TensorExpr]:
     """The operand itself."""
@@ -63,7 +65,7 @@ def dropout(view: NodeView) -> list[TensorExpr]:
 @rule(
     "Transpose",
     assumes=(),
-    has=Operator(value=values.transpose, packs=Packs.TRANSPOSED, items=Items.ANY),
+    has=Operator(finite=always, value=values.transpose, packs=Packs.TRANSPOSED, items=Items.ANY),
 )
 def transpose(view: NodeView) -> list[TensorExpr]:
     """Dimensions in another order."""
@@ -83,7 +85,7 @@ def _reshaped(view: NodeView, out: Sequence[Poly]) -> list[TensorExpr]:
 @rule(
     "Reshape",
     assumes=(Assumes.FITTING_SIZES, Assumes.KNOWN_ARGUMENTS),
-    has=Operator(value=values.same, packs=Packs.RESHAPED),
+    has=Operator(finite=always, value=values.same, packs=Packs.RESHAPED),
 )
 def reshape(view: NodeView) -> list[TensorExpr]:
     """The same elements in row-major order; 0 copies an extent, -1 is what remains."""
@@ -105,7 +107,11 @@ def reshape(view: NodeView) -> list[TensorExpr]:
     return _reshaped(view, target)
 
 
-@rule("Flatten", assumes=(), has=Operator(value=values.same, packs=Packs.RESHAPED, items=Items.ANY))
+@rule(
+    "Flatten",
+    assumes=(),
+    has=Operator(finite=always, value=values.same, packs=Packs.RESHAPED, items=Items.ANY),
+)
 def flatten(view: NodeView) -> list[TensorExpr]:
     """All dimensions before the axis as one, the others as one."""
     shape = view.shape(0)
@@ -117,7 +123,7 @@ def flatten(view: NodeView) -> list[TensorExpr]:
 @rule(
     "Squeeze",
     assumes=(Assumes.KNOWN_ARGUMENTS,),
-    has=Operator(value=values.same, packs=Packs.RESHAPED, items=Items.ANY),
+    has=Operator(finite=always, value=values.same, packs=Packs.RESHAPED, items=Items.ANY),
 )
 def squeeze(view: NodeView) -> list[TensorExpr]:
     """Dimensions of extent 1 dropped."""
@@ -139,7 +145,7 @@ def squeeze(view: NodeView) -> list[TensorExpr]:
 @rule(
     "Unsqueeze",
     assumes=(Assumes.KNOWN_ARGUMENTS,),
-    has=Operator(value=values.same, packs=Packs.RESHAPED, items=Items.ANY),
+    has=Operator(finite=always, value=values.same, packs=Packs.RESHAPED, items=Items.ANY),
 )
 def unsqueeze(view: NodeView) -> list[TensorExpr]:
     """New dimensions of extent 1."""
@@ -156,7 +162,7 @@ def unsqueeze(view: NodeView) -> list[TensorExpr]:
 @rule(
     "Expand",
     assumes=(Assumes.FITTING_SIZES, Assumes.KNOWN_ARGUMENTS),
-    has=Operator(value=values.expand, packs=Packs.REPEATED, items=Items.ANY),
+    has=Operator(finite=always, value=values.expand, packs=Packs.REPEATED, items=Items.ANY),
 )
 def expand(view: NodeView) -> list[TensorExpr]:
     """Broadcast to a shape."""
@@ -166,7 +172,9 @@ def expand(view: NodeView) -> list[TensorExpr]:
 
 
 @rule(
-    "Tile", assumes=(Assumes.KNOWN_ARGUMENTS,), has=Operator(packs=Packs.REPEATED, items=Items.ANY)
+    "Tile",
+    assumes=(Assumes.KNOWN_ARGUMENTS,),
+    has=Operator(finite=always, packs=Packs.REPEATED, items=Items.ANY),
 )
 def tile(view: NodeView) -> list[TensorExpr]:
     """Repetition: y[o] = x[o mod extent]."""
@@ -185,7 +193,7 @@ def tile(view: NodeView) -> list[TensorExpr]:
 @rule(
     "Slice",
     assumes=(Assumes.KNOWN_ARGUMENTS, Assumes.REACHED),
-    has=Operator(value=values.piece, packs=Packs.ALONG_AXIS, items=Items.ANY),
+    has=Operator(finite=always, value=values.piece, packs=Packs.ALONG_AXIS, items=Items.ANY),
 )
 def slice_(view: NodeView) -> list[TensorExpr]:
     """A range of each of some dimensions, forwards or backwards."""
@@ -261,7 +269,7 @@ def _from_end(bound: Poly, size: Poly) -> Poly:
 @rule(
     "Concat",
     assumes=(Assumes.FITTING_SIZES,),
-    has=Operator(value=values.concat, packs=Packs.ALONG_AXIS, items=Items.ANY),
+    has=Operator(finite=always, value=values.concat, packs=Packs.ALONG_AXIS, items=Items.ANY),
 )
 def concat(view: NodeView) -> list[TensorExpr]:
     """Operands one after the other along an axis."""
@@ -289,7 +297,7 @@ def concat(view: NodeView) -> list[TensorExpr]:
 @rule(
     "Split",
     assumes=(Assumes.FITTING_SIZES, Assumes.KNOWN_ARGUMENTS),
-    has=Operator(packs=Packs.ALONG_AXIS, items=Items.ANY),
+    has=Operator(finite=always, packs=Packs.ALONG_AXIS, items=Items.ANY),
 )
 def split(view: NodeView) -> list[TensorExpr]:
     """Consecutive parts along an axis."""

@@ -3,6 +3,10 @@
 DequantizeLinear  y = (x - zero) * scale        QuantizeLinear  y = round(x / scale) + zero
 """
 
+from dataclasses import replace
+
+import numpy as np
+
 from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, Poly, digit, dim_index, poly
@@ -29,8 +33,29 @@ def _parameter(view: NodeView, i: int, shape: Shape) -> Read:
     return Read(i, tuple(index))
 
 
+def dequantised_ends(view: NodeView) -> tuple[float, float] | None:
+    """What the ends of 8 bits stand for, at a constant scale and zero point.
+
+    uint8, scale 0.1, zero point 128   ->   -12.85, 12.85
+
+    Source: ONNX operator spec, DequantizeLinear.
+    """
+    dtype, scale = view.graph.dtypes.get(view.name(0)), view.array(1)
+    zero = view.array(2) if view.has(2) else np.zeros(1)
+    if dtype not in (np.int8, np.uint8) or scale is None or zero is None or not scale.size:
+        return None
+    ends = np.iinfo(dtype)
+    widest = np.float64(max(ends.max - zero.min().item(), zero.max().item() - ends.min))
+    limit = float(widest * np.abs(scale.astype(np.float64)).max() * (1 + 2**-8))  # rounding
+    return -limit, limit
+
+
 @rule("QuantizeLinear", assumes=(Assumes.FITTING_SIZES,), has=QUANTISING)
-@rule("DequantizeLinear", assumes=(Assumes.FITTING_SIZES,), has=DEQUANTISING)
+@rule(
+    "DequantizeLinear",
+    assumes=(Assumes.FITTING_SIZES,),
+    has=replace(DEQUANTISING, ends=dequantised_ends),
+)
 @rule("QuantizeLinear", domain=MICROSOFT, assumes=(Assumes.FITTING_SIZES,), has=QUANTISING)
 @rule("DequantizeLinear", domain=MICROSOFT, assumes=(Assumes.FITTING_SIZES,), has=DEQUANTISING)
 def quantise(view: NodeView) -> list[TensorExpr]:

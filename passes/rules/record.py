@@ -159,7 +159,7 @@ class Operator:
         assumes: What the rule takes for granted; None where nobody has decided that.
         function: What it computes element by element; None where it is not elementwise.
         finite: Where it gives finite results for finite operands, when its expression does not tell
-            (a movement, a sum and a largest one do).
+            (a movement, a sum and a largest one do) or there is none.
         keeps_clean: Operands without NaN and +inf give results without them, -inf allowed.
         selects: The value of an operand that is not chosen does not matter, NaN or not.
         finds_nan: It tells which elements are NaN.
@@ -171,6 +171,7 @@ class Operator:
         law: What constants of the operands say of the result without arithmetic.
         sign: The sign of the result, from those of the operands.
         square: Where the result is a square.
+        ends: Between which numbers a node's results lie, by its types and constants.
         affine: The result of operands that are affine functions of positions.
         order: The comparison that it is.
         value: The result of small integer operands in symbols.
@@ -198,6 +199,7 @@ class Operator:
     law: Law | None = None
     sign: Callable[[Signs], Sign] | None = None
     square: Condition = never
+    ends: Callable[[NodeView], tuple[float, float] | None] | None = None
     affine: Affine | None = None
     order: Order | None = None
     value: Value | None = None
