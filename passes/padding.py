@@ -17,8 +17,8 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Digit, dim_index
 from pitc.ir.region import Region, Test
 from pitc.passes.lower.given_up import can_be_zeroed
-from pitc.passes.lower.live import OLDEST
 from pitc.passes.regions.coordinates import follow
+from pitc.passes.regions.live_tests import OLDEST
 
 EQUAL_ONLY = (
     "output '{name}' is left as it is: its first sizes equal those of '{mask}', but nothing shows "

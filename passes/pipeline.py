@@ -14,10 +14,10 @@ from pitc.ir.region import Region
 from pitc.ir.report import Report
 from pitc.ir.tiles import TileTable
 from pitc.passes.control.branches import close_branches
-from pitc.passes.control.loops import lower_bodies
 from pitc.passes.facts.dead import dead_facts
 from pitc.passes.facts.fill import fill_facts
-from pitc.passes.lower.channels import ChannelSkips, channel_skips
+from pitc.passes.loops import lower_bodies
+from pitc.passes.lower.channels.skips import ChannelSkips, channel_skips
 from pitc.passes.lower.rewrite import rewrite
 from pitc.passes.lower.sparse import SparseContractions, sparse_contractions
 from pitc.passes.lower.weight import Panels

@@ -11,7 +11,7 @@ from pitc.ir.nodes import captures, node_name, output_names
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import describe
 from pitc.ir.report import NodeRecord
-from pitc.passes.lower.channels import ChannelSkips
+from pitc.passes.lower.channels.skips import ChannelSkips
 from pitc.passes.lower.sparse import SparseContractions
 from pitc.passes.regions.choose import Regions
 

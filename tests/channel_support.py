@@ -14,7 +14,7 @@ import pytest
 from models.graph import GraphBuilder
 from pitc.ir.refusal import Code
 from pitc.ir.report import NodeRecord
-from pitc.passes.lower import channel_cost
+from pitc.passes.lower.channels import cost as channel_cost
 from pitc.passes.pipeline import Lowered
 from pitc.runtime.library import make_session
 from tests.runtime_support import Array, quiet_options

@@ -17,7 +17,7 @@ from pitc.passes import pipeline
 from pitc.passes.audit.engine import audit
 from pitc.passes.lower import sparse, weight
 from pitc.passes.pipeline import analyse
-from pitc.passes.regions import choose as regions
+from pitc.passes.regions import price
 from tests.fact_feeds import PATTERNS
 from tests.random_graph import RuleGraph
 from tests.random_nodes import plan_of, run_nodes, session_of
@@ -33,7 +33,7 @@ TOLERANCE = {"float32": 2e-4, "float64": 2e-4, "float16": 2e-2}  # of the larges
 def lowering_everything() -> Iterator[None]:
     """Regions are lowered whether they pay or not."""
     with (
-        patch.object(regions, "FLOPS_PER_BYTE", 0),
+        patch.object(price, "FLOPS_PER_BYTE", 0),
         patch.object(weight, "MIN_EXTENT", 1),
         patch.object(sparse, "LEAST_WEIGHT", 1),
     ):

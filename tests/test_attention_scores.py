@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 from models.graph import GraphBuilder
 from pitc.ir.constant import BOUNDED
-from pitc.passes.regions import choose
+from pitc.passes.regions import price
 from pitc.passes.regions.scores import is_factor
 from tests.lower_support import check, lower, plans, weight
 
@@ -22,7 +22,7 @@ Step = Callable[[GraphBuilder, str], str]
 @pytest.fixture(autouse=True)
 def everything_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pack wherever it is sound, in small models too."""
-    monkeypatch.setattr(choose, "FLOPS_PER_BYTE", 0)
+    monkeypatch.setattr(price, "FLOPS_PER_BYTE", 0)
 
 
 def heads(g: GraphBuilder, x: str, name: str) -> str:

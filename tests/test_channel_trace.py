@@ -17,7 +17,7 @@ from pitc import api
 from pitc.errors import UsageError
 from pitc.ir.graph import Graph
 from pitc.passes.lower.builder import Builder
-from pitc.passes.lower.channel_choice import LONGEST_NODE, choose_channels
+from pitc.passes.lower.channels.choice import LONGEST_NODE, choose_channels
 from pitc.passes.pipeline import Lowered
 from pitc.trace import race_dense, read_lines, read_trace
 from pitc.trace_channels import ChannelDecision, convolutions

@@ -23,7 +23,7 @@ from pitc.passes.facts import dead as backward
 from pitc.passes.facts import derive
 from pitc.passes.normalise import normalise
 from pitc.passes.pipeline import Lowered, analyse
-from pitc.passes.regions import choose as regions
+from pitc.passes.regions import price
 from pitc.passes.rules import constants
 from tests.branch_models import (
     BSD,
@@ -275,7 +275,7 @@ MODELS = {
 @pytest.fixture(autouse=True)
 def everything_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pack wherever it is sound, in small models too."""
-    monkeypatch.setattr(regions, "FLOPS_PER_BYTE", 0)
+    monkeypatch.setattr(price, "FLOPS_PER_BYTE", 0)
 
 
 @pytest.mark.parametrize("padding", [None, PADDING])

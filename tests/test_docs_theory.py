@@ -31,7 +31,7 @@ from pitc.ir.index import Poly
 from pitc.passes.facts import fill
 from pitc.passes.facts.derive import derive
 from pitc.passes.lower import weight
-from pitc.passes.regions import attention, domain
+from pitc.passes.regions import attention, domain, price
 from pitc.passes.regions import choose as regions
 from pitc.passes.rules.constants import evaluate_constants
 from pitc.passes.rules.record import OPERATORS as RECORDS
@@ -149,10 +149,10 @@ def limits() -> str:
         ["domains that are tried", regions.MAX_DOMAINS],
         ["head size of attention", attention.MAX_HEAD_SIZE],
         ["smallest extent of a fused contraction", weight.MIN_EXTENT],
-        ["operations that must be saved per byte moved", regions.FLOPS_PER_BYTE],
-        ["times that where images are moved", regions.IMAGE_PRICE],
-        ["bytes moved in the time that moving images takes to start", regions.START_BYTES],
-        ["elements that an unknown size counts for", regions.SYMBOL_ESTIMATE],
+        ["operations that must be saved per byte moved", price.FLOPS_PER_BYTE],
+        ["times that where images are moved", price.IMAGE_PRICE],
+        ["bytes moved in the time that moving images takes to start", price.START_BYTES],
+        ["elements that an unknown size counts for", price.SYMBOL_ESTIMATE],
         ["a mask, where it is tested: at most", f"{MASKED:g}"],
         ["no mask, where it is tested: within", f"{SMALL:g}"],
         ["a raw score is assumed to be within", f"{SCORE.hi:g}"],

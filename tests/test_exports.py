@@ -20,7 +20,7 @@ from pitc.ir.refusal import Code
 from pitc.passes.audit.engine import audit
 from pitc.passes.normalise import normalise
 from pitc.passes.pipeline import Lowered, LowerOptions, analyse, run_passes
-from pitc.passes.regions import choose as regions
+from pitc.passes.regions import price
 from tests.plan_reference import run_lowered
 from tests.tile_prices import PRICES
 
@@ -235,7 +235,7 @@ def test_quantised_graphs(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Zeros pass a pair of QuantizeLinear and DequantizeLinear, so padding reaches the first layer;
     attention stays between them. A dynamic scale is taken over every row: padded rows are read.
     """
-    monkeypatch.setattr(regions, "FLOPS_PER_BYTE", 0)
+    monkeypatch.setattr(price, "FLOPS_PER_BYTE", 0)
     lowered = check(file, "attention_mask")
     packed = {"packed": 12, "ordinary": 4} if "static" in file.stem else {"ordinary": 16}
     assert contractions(lowered) == packed

@@ -18,7 +18,7 @@ from pitc.passes.audit.engine import audit
 from pitc.passes.lower.share import share_panels
 from pitc.passes.normalise import normalise
 from pitc.passes.pipeline import Lowered, LowerOptions, analyse, run_passes
-from pitc.passes.regions import choose as regions
+from pitc.passes.regions import price
 from tests.fact_check import fills, proven
 from tests.fused_models import (
     KINDS,
@@ -246,7 +246,7 @@ def test_a_node_that_was_lowered_in_part_stays_apart() -> None:
 def test_a_bias_goes_to_the_product_that_is_normalised(
     order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(regions, "FLOPS_PER_BYTE", 0)
+    monkeypatch.setattr(price, "FLOPS_PER_BYTE", 0)
     width = 32
     rows = {"x": random(B, S, width), "r": random(B, S, width, seed=1), "m": MASK}
     nodes = [
@@ -300,7 +300,7 @@ def test_attention_runs_packed_under_every_mask(
     label: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its mask and the tokens that are given up need not agree, if keys have no order."""
-    monkeypatch.setattr(regions, "FLOPS_PER_BYTE", 0)
+    monkeypatch.setattr(price, "FLOPS_PER_BYTE", 0)
     make = lengths if "length" in label else mask_of
     proto = layer(label)
     padding = "m" if "causal" in label else "tokens"

@@ -15,9 +15,10 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Digit, Poly, atom, dim_index, poly, sym
 from pitc.ir.region import SOME, Test
 from pitc.passes.lower.builder import Builder
-from pitc.passes.lower.live import PREDICATES, can_compute, live_points
+from pitc.passes.lower.live import PREDICATES, live_points
 from pitc.passes.pipeline import LowerOptions, run_passes
 from pitc.passes.regions.domain import Domain
+from pitc.passes.regions.live_tests import can_compute
 from tests.plan_reference import run_lowered
 from tests.random_check import lowering_everything
 

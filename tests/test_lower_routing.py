@@ -9,7 +9,7 @@ import pytest
 
 from pitc.ir.refusal import Code
 from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
-from pitc.passes.regions import choose as regions
+from pitc.passes.regions import price
 from tests.plan_reference import run_lowered
 
 RNG = np.random.default_rng(0)
@@ -135,7 +135,7 @@ def check(model: onnx.ModelProto, lowered: Lowered) -> None:
 
 @pytest.fixture(autouse=True)
 def every_region_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regions, "FLOPS_PER_BYTE", 0)
+    monkeypatch.setattr(price, "FLOPS_PER_BYTE", 0)
 
 
 @pytest.mark.parametrize("name", BODIES)

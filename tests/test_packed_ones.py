@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
-from pitc.passes.regions import choose
+from pitc.passes.regions import price
 from tests.test_padding import LIVE, check, parsed
 
 # steps from h [b, s, 4] to y [b, s, ..], and how many nodes run on live rows at least
@@ -109,7 +109,7 @@ INTEGERS = {
 def test_dimensions_of_one(
     case: str, shape: tuple[str | int, str | int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choose, "FLOPS_PER_BYTE", 0)
+    monkeypatch.setattr(price, "FLOPS_PER_BYTE", 0)
     body, least = STEPS[case]
     first, second = shape
     size = f"{first}, {second}"

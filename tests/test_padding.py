@@ -18,7 +18,7 @@ from pitc.cli.show import explained
 from pitc.passes.normalise import normalise
 from pitc.passes.padding import given_up
 from pitc.passes.pipeline import Lowered, LowerOptions, analyse, run_passes
-from pitc.passes.regions import choose
+from pitc.passes.regions import price
 from tests.plan_reference import run_lowered
 
 Array = np.ndarray
@@ -124,7 +124,7 @@ def test_every_declaration_and_size(
     """Tokens are multiplied by the mask, so its axes reach them where sizes are numbers too."""
     if (isinstance(shape[0], int) and b) or (isinstance(shape[1], int) and s):
         return  # the same model and sizes again
-    monkeypatch.setattr(choose, "FLOPS_PER_BYTE", 0)
+    monkeypatch.setattr(price, "FLOPS_PER_BYTE", 0)
     first, second = shape
     text = f"(float[{first}, {second}, 4] x, int64[{first}, {second}] mask)"
     text += f" => (float[{first}, {second}, 4] y, float[{first}, 4] pooled) {{ {POOLED} }}"

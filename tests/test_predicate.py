@@ -14,8 +14,9 @@ from pitc.ir.region import SOME, Region, Test, position
 from pitc.passes.audit.points import where
 from pitc.passes.facts.fill import fill_facts
 from pitc.passes.lower.builder import Builder
-from pitc.passes.lower.live import can_compute, live_points
+from pitc.passes.lower.live import live_points
 from pitc.passes.regions.domain import Domain
+from pitc.passes.regions.live_tests import can_compute
 
 B, S = sym("b"), sym("s")
 C0, C1 = dim_index(0, B), dim_index(1, S)

@@ -11,7 +11,7 @@ from pitc.ir.graph import Graph, NodeView
 from pitc.passes.facts.derive import derive
 from pitc.passes.facts.signs import Known, sign_of
 from pitc.passes.pipeline import LowerOptions, run_passes
-from pitc.passes.regions import choose as regions
+from pitc.passes.regions import price
 from pitc.passes.rules.record import operator_of
 from pitc.passes.rules.signs import Sign
 from tests.plan_reference import run_lowered
@@ -116,7 +116,7 @@ def test_a_norm_may_read_rows_that_come_back_as_zeros(monkeypatch: pytest.Monkey
     """A slice of every axis has no packed form: what it reads is put back, 0 in rows that nobody
     reads. The norm behind it divides by no 0.
     """
-    monkeypatch.setattr(regions, "FLOPS_PER_BYTE", 0)
+    monkeypatch.setattr(price, "FLOPS_PER_BYTE", 0)
     text = """
     <ir_version: 8, opset_import: ["" : 18]>
     model (float[b, s, 4] x, bool[b, s] mask) => (float[b, s, 3] y)

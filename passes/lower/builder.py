@@ -1,6 +1,6 @@
 """Adds nodes and constants to a graph, with unique names and one copy of equal small values."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,22 +11,8 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
 from pitc.ir.nodes import Array
 from pitc.ir.plan import EP_NAME, PLAN_VERSION, Plan
+from pitc.ir.sizes import input_dimension
 from pitc.passes.control.graft import names_of
-
-
-def input_dimension(graph: Graph, symbol: str) -> tuple[str, int] | None:
-    """A graph input that has a dimension of that size."""
-    for name in graph.inputs:
-        for d, e in enumerate(graph.shapes.get(name) or ()):
-            if e.terms == {(symbol,): 1}:
-                return name, d
-    return None
-
-
-def sizes_known(graph: Graph, extents: Iterable[Poly]) -> bool:
-    """True where every size can be computed from numbers and dimensions of graph inputs."""
-    atoms = {a for e in extents for m in e.terms for a in m}
-    return all(isinstance(a, str) and input_dimension(graph, a) is not None for a in atoms)
 
 
 def dims_of(graph: Graph, value: ir.Value) -> tuple[int | str | None, ...]:

@@ -19,14 +19,11 @@ import onnx_ir as ir
 
 from pitc.ir.constant import MASKED, SMALL
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, Digit, Poly, dim_index, sym, within
+from pitc.ir.index import ONE, Digit, Poly, sym, within
 from pitc.ir.region import Test
-from pitc.passes.lower.builder import Builder, sizes_known
+from pitc.passes.lower.builder import Builder
 from pitc.passes.regions.domain import Domain
-from pitc.passes.regions.layout import bare_dim
-
-OLDEST = 9  # operator set that has what live points are computed with: Where, Expand
-LOOKS_UP = 11  # first one that has Range and GatherND
+from pitc.passes.regions.live_tests import dims_in_place
 
 
 def _nonzero(build: Builder, x: ir.Value, dtype: np.dtype) -> ir.Value:
@@ -43,7 +40,7 @@ def _small(build: Builder, x: ir.Value, dtype: np.dtype) -> ir.Value:
     return build.op("Less", [build.op("Abs", [x]), limit])
 
 
-# what a predicate says of elements; each is false for NaN but `nz`
+# what a predicate says of elements (`OF_ELEMENTS`); each is false for NaN but `nz`
 PREDICATES: Mapping[str, Callable[[Builder, ir.Value, np.dtype], ir.Value]] = {
     "nz": _nonzero,
     "neg": _very_negative,
@@ -81,7 +78,7 @@ def live_points(build: Builder, graph: Graph, domain: Domain) -> ir.Value:
         bool `[E0, .., E(r-1)]`.
     """
     tests = sorted(domain.dead, key=str)
-    if len(tests) == 1 and _names_all(domain, tests[0]) and _in_place(graph, tests[0]):
+    if len(tests) == 1 and _names_all(domain, tests[0]) and dims_in_place(graph, tests[0]):
         return _test(build, graph, domain, tests[0], alive=True)
     dead: ir.Value | None = None
     for test in tests:
@@ -93,44 +90,13 @@ def live_points(build: Builder, graph: Graph, domain: Domain) -> ir.Value:
     return build.op("Expand", [build.op("Not", [dead]), shape])
 
 
-def can_compute(graph: Graph, domain: Domain) -> bool:
-    """True where the live points can be computed before the region runs, from sizes that some
-    value has.
-    """
-    looked_up = [t for t in domain.dead if _in_place(graph, t) is None]
-    if graph.model.opset_imports.get("", 0) < (LOOKS_UP if looked_up else OLDEST):
-        return False
-    polys = [*domain.extents, *(p for t in looked_up for p in t.idx)]
-    polys += [q for p in polys for a in p.digits() for q in (a.stride, a.extent)]
-    sizes = [sym(a) for p in polys for m in p.terms for a in m if isinstance(a, str)]
-    return sizes_known(graph, sizes)
-
-
 def _names_all(domain: Domain, test: Test) -> bool:
     return all(k in test.dims() for k in range(domain.rank))
 
 
-def _in_place(graph: Graph, test: Test) -> list[int | None] | None:
-    """What each dimension of a tested value is: a whole coordinate, a whole bound dimension, or
-    None for the only place of extent 1. None where points have to be looked up.
-    """
-    shape = graph.shapes.get(test.src)
-    if test.pred not in PREDICATES or shape is None or len(shape) != len(test.idx):
-        return None
-    found: list[int | None] = []
-    for p, extent in zip(test.idx, shape, strict=True):
-        at = bare_dim(p)
-        if at is None and extent != ONE:
-            return None
-        if at is not None and (p != dim_index(at, extent) or at in found):
-            return None
-        found.append(at)
-    return found
-
-
 def _test(build: Builder, graph: Graph, domain: Domain, test: Test, alive: bool) -> ir.Value:
     """One test as bool, shaped to broadcast over the coordinates; its opposite where `alive`."""
-    dims = _in_place(graph, test)
+    dims = dims_in_place(graph, test)
     if dims is not None:
         return _on_the_value(build, graph, domain, test, dims, alive)
     bound_dims = sorted(d for d in test.dims() if d < 0)

@@ -18,9 +18,10 @@ from pitc.ir.region import Region
 from pitc.ir.tiles import TileTable
 from pitc.passes.expand import restore_fused
 from pitc.passes.lower.builder import Builder
+from pitc.passes.lower.channels.convolve import ChannelSkip, skip_channels
 from pitc.passes.lower.contract import Contractions, fuse_contractions
-from pitc.passes.lower.convolve import ChannelSkip, skip_channels
 from pitc.passes.lower.given_up import zero_given_up
+from pitc.passes.lower.heads import unsplit_heads
 from pitc.passes.lower.live import live_points
 from pitc.passes.lower.rows import replace_sizes
 from pitc.passes.lower.weight import Panels
@@ -39,7 +40,6 @@ from pitc.passes.regions.form import (
     Packing,
     WholeOperand,
 )
-from pitc.passes.regions.heads import unsplit_heads
 from pitc.passes.regions.layout import layout_of
 
 LIBRARY = "kernels.so"

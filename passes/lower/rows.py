@@ -11,7 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.graph import Graph
-from pitc.passes.lower.builder import Builder, sizes_known
+from pitc.ir.sizes import sizes_known
+from pitc.passes.lower.builder import Builder
 
 
 def only_reader(graph: Graph, value: ir.Value) -> ir.Node | None:

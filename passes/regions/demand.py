@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import captures
-from pitc.passes.lower.builder import sizes_known
+from pitc.ir.sizes import sizes_known
 from pitc.passes.regions.form import (
     BiasOperand,
     Form,

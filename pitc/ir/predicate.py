@@ -23,6 +23,7 @@ _SAYS = {
     ("small", True): "within 1e3",
     ("small", False): "not within 1e3",
 }
+OF_ELEMENTS = frozenset(pred for pred, _ in _SAYS)  # they look at one element of a value
 # of one element: what the first says, the second says too (a NaN is neither `neg` nor `small`)
 _FOLLOWS = {
     (("neg", True), ("small", False)),

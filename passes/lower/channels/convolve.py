@@ -24,8 +24,8 @@ from pitc.ir.nodes import node_name
 from pitc.ir.region import Region, describe
 from pitc.passes.control.graft import take_over
 from pitc.passes.lower.builder import Builder, is_float32
-from pitc.passes.lower.channel_choice import choose_channels
-from pitc.passes.lower.channel_flags import CHANNELS, channel_flags
+from pitc.passes.lower.channels.choice import choose_channels
+from pitc.passes.lower.channels.flags import CHANNELS, channel_flags
 
 EPSILON = 1e-5  # of a BatchNormalization that names none
 

@@ -11,8 +11,9 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, ZERO, dim_index
 from pitc.ir.region import Region, Test
 from pitc.passes.lower.builder import Builder
-from pitc.passes.lower.live import can_compute, live_points
+from pitc.passes.lower.live import live_points
 from pitc.passes.regions.domain import Domain
+from pitc.passes.regions.live_tests import can_compute
 
 CHANNELS = 1  # the dimension of images and results
 

@@ -6,7 +6,7 @@ Channels (m) and filters (f) are PIT axes, places are not. A fill fact whose tes
 and channels only, a gate, says which channels of x are 0; a dead fact of that kind, which filters
 nobody wants. Either choice holds for all images of a run. Live channels are gathered, and where
 there are too many of them the convolution runs as it was (`convolve.py`), with others that choose
-together with it (`channel_cost.py`).
+together with it (`channels/cost.py`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,9 +20,9 @@ from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region
 from pitc.passes.facts.dead import dead_facts
 from pitc.passes.facts.total import is_total
-from pitc.passes.lower.channel_cost import paying
-from pitc.passes.lower.channel_search import ChannelSearch, is_convolution
-from pitc.passes.lower.convolve import ChannelSkip
+from pitc.passes.lower.channels.convolve import ChannelSkip
+from pitc.passes.lower.channels.cost import paying
+from pitc.passes.lower.channels.search import ChannelSearch, is_convolution
 from pitc.passes.regions.choose import Regions
 from pitc.passes.regions.form import GatheredOperand, OffsetsOperand, PackedOperand
 from pitc.passes.rules.record import operator_of

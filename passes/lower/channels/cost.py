@@ -15,9 +15,9 @@ from pitc.ir.expr import Shape, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import node_name
 from pitc.ir.refusal import Code, Refusal
-from pitc.passes.lower.channel_flags import is_plain
-from pitc.passes.lower.convolve import ChannelSkip, channels_and_filters
-from pitc.passes.regions.choose import FLOPS_PER_BYTE, SYMBOL_ESTIMATE
+from pitc.passes.lower.channels.convolve import ChannelSkip, channels_and_filters
+from pitc.passes.lower.channels.flags import is_plain
+from pitc.passes.regions.price import FLOPS_PER_BYTE, SYMBOL_ESTIMATE
 
 # what things take, in the operations that ONNX Runtime does in that time
 LOOK = 1_000_000  # the choice

@@ -1,0 +1,1 @@
+"""Convolutions that leave out channels which are zero or unread in this run."""

@@ -1,0 +1,122 @@
+"""Which packed forms are sound together: what comes back whole holds zeros in its dead rows.
+
+    p = packed(x)      reader: y / p     ->   refused: the reader may divide by 0
+    p = packed(x)      p is dead only because p's own zeros are skipped   ->   refused: joint
+
+Dead facts are individual (`docs/theory.md`); with these conditions the hybrid argument, one exit at
+a time, makes them joint.
+"""
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from pitc.ir.graph import Graph
+from pitc.ir.nodes import node_name
+from pitc.ir.refusal import Code, Refusal
+from pitc.passes.facts.total import is_total
+from pitc.passes.regions.demand import Demand, packed_by
+from pitc.passes.regions.domain import Domain
+from pitc.passes.regions.form import Form, FormContext, GatheredOperand, Operand, PackedOperand
+from pitc.passes.regions.layout import layout_of
+from pitc.passes.rules.record import operator_of
+
+# element types: strings have no bytes of their own, some small types share one, ONNX Runtime has
+# hardly an operator for the others
+MOVABLE = frozenset(
+    {"bool", "float16", "bfloat16", "float32", "float64"}
+    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+)
+
+Forms = Mapping[ir.Node, Form]
+
+
+def unsound_forms(
+    graph: Graph, forms: Forms, demand: Demand, contexts: Mapping[Domain, FormContext]
+) -> dict[ir.Node, Refusal]:
+    """Forms that must not stay beside the others, and why.
+
+    Args:
+        graph: The analysed graph.
+        forms: What runs packed.
+        demand: What the graph outputs need then.
+        contexts: The context of each domain.
+    """
+    bits = 0
+    for name in demand.exits:
+        bits |= graph.bits.get(name, 0)
+    found: dict[ir.Node, Refusal] = {}
+    for node in demand.forms:
+        refusal = _inside(graph, forms, node, bits)
+        if refusal is not None:
+            found[node] = refusal
+    for name, node in demand.exits.items():
+        refusal = _at_exit(graph, forms[node], name, node, bits)
+        if refusal is None:
+            proof = next(p for p in forms[node].outputs if p is not None and p.name == name)
+            reader = _not_total(graph, demand, name, contexts[proof.domain])
+            if reader is not None:
+                text = f"{reader.op_type} reads '{name}' and may divide by 0"
+                refusal = Refusal(Code.NOT_TOTAL, node_name(node), text)
+        if refusal is not None:
+            found[node] = refusal
+    return found
+
+
+def _inside(graph: Graph, forms: Forms, node: ir.Node, bits: int) -> Refusal | None:
+    """Why a form cannot have its operands, or skips a term that an exit overwrites."""
+    refusal = None
+    for place, operand in enumerate(forms[node].operands):
+        if not _can_enter(graph, forms, operand):
+            refusal = Refusal(Code.LAYOUT, node_name(node), f"operand {place} cannot be gathered")
+    if any(r.via & bits for r in forms[node].rests_on):
+        text = "a skipped term is zero only because of an unpacked value"
+        refusal = Refusal(Code.JOINT, node_name(node), text)
+    return refusal
+
+
+def _at_exit(graph: Graph, form: Form, name: str, node: ir.Node, bits: int) -> Refusal | None:
+    """Why a packed value cannot come back whole."""
+    proof = next((p for p in form.outputs if p is not None and p.name == name), None)
+    if proof is None:
+        return Refusal(Code.NO_FACT, node_name(node), f"'{name}' is wanted whole")
+    if proof.layout.dim_codes() is None or not is_movable(graph, name):
+        text = f"'{name}' mixes packed and other digits in a dimension, or has no known type"
+        return Refusal(Code.LAYOUT, node_name(node), text)
+    rests = graph.names_of(proof.proof.via & bits)  # exits whose own fill facts it rests on
+    if rests:
+        text = f"'{name}' is dead only because of '{rests[0]}'"
+        return Refusal(Code.JOINT, node_name(node), text)
+    return None
+
+
+def _can_enter(graph: Graph, forms: Forms, operand: Operand | None) -> bool:
+    """True where a packed operand is computed so, or can be gathered."""
+    if isinstance(operand, GatheredOperand):
+        return is_movable(graph, operand.name)
+    if not isinstance(operand, PackedOperand) or packed_by(forms, graph, operand) is not None:
+        return True
+    layout = layout_of(graph.shapes[operand.name] or (), operand.coords)
+    return layout is not None and layout.dim_codes() is not None and is_movable(graph, operand.name)
+
+
+def is_movable(graph: Graph, name: str) -> bool:
+    """True for elements that pack and unpack can move, and that can be 0."""
+    dtype = graph.dtypes.get(name)
+    return dtype is not None and dtype.name in MOVABLE
+
+
+def _not_total(graph: Graph, demand: Demand, name: str, context: FormContext) -> ir.Node | None:
+    """A node that may turn zeros in the dead rows of a value into something that is not finite."""
+    seen, todo = {name}, [name]
+    while todo:
+        for node in graph.uses.get(todo.pop(), ()):
+            if node not in demand.nodes or operator_of(node).reads_no_element:
+                continue
+            if not is_total(graph, node, seen):
+                return node
+            for value in node.outputs:
+                if value.name and value.name not in seen and context.packings(value.name):
+                    seen.add(value.name)
+                    todo.append(value.name)
+    return None

@@ -1,0 +1,182 @@
+"""What a packed form saves and what it moves: does a region pay?
+
+    saved operations per row * rows  >=  FLOPS_PER_BYTE * moved bytes per row * rows
+
+A product of [rows, 384] by [384, 1536] saves 1.2 million operations a row and moves 7,680 bytes.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import networkx as nx
+import onnx_ir as ir
+
+from pitc.ir.expr import Combine, Reducer, Shape, TensorExpr
+from pitc.ir.graph import Graph
+from pitc.ir.index import Poly
+from pitc.passes.regions.demand import Demand, packed_by
+from pitc.passes.regions.domain import Domain
+from pitc.passes.regions.form import Form, GatheredOperand, PackedOperand
+from pitc.passes.regions.layout import layout_of
+
+SYMBOL_ESTIMATE = 64  # what an unknown size counts for
+FLOPS_PER_BYTE = 32  # work that must be saved for every byte that SRead and SWrite move
+# times that price for images: a convolution neither gathers nor scatters itself; at this price,
+# copies take at most 2 % of its time when all images live
+IMAGE_PRICE = 16
+START_BYTES = 80_000  # what could be moved in the time that detector and copies take to start
+
+Forms = Mapping[ir.Node, Form]
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """One connected region and what it is worth.
+
+    Args:
+        members: Its nodes in graph order.
+        domain: What its rows are.
+        flops: Operations that one dead row saves.
+        moved: Bytes per row that enter and leave it.
+        price: Operations that must be saved for every byte.
+        start: Bytes that could be moved in the time it takes to start.
+    """
+
+    members: list[ir.Node]
+    domain: Domain
+    flops: int
+    moved: int
+    price: int
+    start: int
+
+    @property
+    def pays(self) -> bool:
+        """The saved work repays the moved data."""
+        rows = estimated_size(self.domain.extents)
+        return bool(self.flops) and (
+            self.flops * rows >= self.price * (self.moved * rows + self.start)
+        )
+
+
+def priced_regions(graph: Graph, forms: Forms, demand: Demand) -> Iterator[Priced]:
+    """The connected regions of what runs packed, in graph order, with their prices."""
+    for members in _connected(graph, forms, demand):
+        flops = sum(_row_flops(graph, forms[n]) for n in members)
+        images = 2 * sum(_image_flops(graph, forms[n]) for n in members) > flops
+        yield Priced(
+            members,
+            next(p.domain for p in forms[members[0]].outputs if p is not None),
+            flops,
+            _moved_bytes(graph, forms, demand, members),
+            FLOPS_PER_BYTE * (IMAGE_PRICE if images else 1),
+            START_BYTES * images,
+        )
+
+
+def busy_nodes(graph: Graph, forms: Forms, demand: Demand) -> set[ir.Node]:
+    """Packed nodes that are contractions, or computed from one in packed form."""
+    busy: set[ir.Node] = set()
+    for node in graph.nodes:  # producers first
+        if node in demand.forms and (
+            _row_flops(graph, forms[node])
+            or any(
+                isinstance(x, PackedOperand) and packed_by(forms, graph, x) in busy
+                for x in forms[node].operands
+            )
+        ):
+            busy.add(node)
+    return busy
+
+
+def _connected(graph: Graph, forms: Forms, demand: Demand) -> list[list[ir.Node]]:
+    """Nodes that hand packed values to one another."""
+    links: nx.Graph[ir.Node] = nx.Graph()
+    links.add_nodes_from(n for n in graph.nodes if n in demand.forms)
+    for node in demand.forms:
+        for operand in forms[node].operands:
+            if isinstance(operand, PackedOperand):
+                producer = packed_by(forms, graph, operand)
+                if producer is not None:
+                    links.add_edge(producer, node)
+    order = {n: k for k, n in enumerate(graph.nodes)}
+    members = (sorted(c, key=lambda n: order[n]) for c in nx.connected_components(links))
+    return sorted(members, key=lambda c: order[c[0]])
+
+
+def contraction_flops(graph: Graph, node: ir.Node) -> int:
+    """How many products a node sums up; 0 where it is no contraction."""
+    expr = graph.exprs.get(node.outputs[0].name or "")
+    return 0 if expr is None else _products(expr, enumerate(expr.shape))
+
+
+def _products(expr: TensorExpr, points: Iterable[tuple[int, Poly]]) -> int:
+    """How many products a contraction sums up, 0 for other operators.
+
+    Args:
+        expr: The expression.
+        points: Output dimensions, or digits of them, and their extents. A transposed convolution
+            goes along the places of its operand: those of its output, which are ordered, are free.
+    """
+    if not _contracts(expr):
+        return 0
+    return estimated_size((*(e for d, e in points if d not in expr.ordered), *expr.reduced))
+
+
+def _contracts(expr: TensorExpr) -> bool:
+    """True for a sum over products; quantised ones are no plain products of their operands."""
+    if expr.combine is not Combine.OPAQUE or expr.reducer is not Reducer.SUM:
+        return expr.combine in (Combine.PRODUCT, Combine.BIASED_PRODUCT)
+    first = len(expr.shape)
+    places = [(r.operand, a) for r in expr.reads for p in r.index if p for a in p.digits()]
+    return len({operand for operand, a in places if a.dim >= first}) > 1
+
+
+def estimated_size(extents: Shape) -> int:
+    """A product of sizes, with an estimate for each unknown one."""
+    return prod(n if (n := e.as_int()) is not None else SYMBOL_ESTIMATE for e in extents)
+
+
+def _row_flops(graph: Graph, form: Form) -> int:
+    """Multiply-adds, counted twice, that one dead row saves."""
+    out = next(p for p in form.outputs if p is not None)
+    expr, points = graph.exprs[out.name], ((d.dim, d.extent) for d in out.layout.rest)
+    return 0 if expr is None else (4 if form.plan is not None else 2) * _products(expr, points)
+
+
+def _image_flops(graph: Graph, form: Form) -> int:
+    """Those of them that no product of rows does: such a one is lowered to a kernel of our own."""
+    rows = form.plan is not None or form.op_type in ("MatMul", "Gemm")
+    return 0 if rows else _row_flops(graph, form)
+
+
+def _moved_bytes(graph: Graph, forms: Forms, demand: Demand, members: Collection[ir.Node]) -> int:
+    """Bytes per row that enter and leave a region."""
+    entering: dict[str, int] = {}
+    for node in members:
+        for operand in forms[node].operands:
+            if isinstance(operand, GatheredOperand) or (
+                isinstance(operand, PackedOperand) and packed_by(forms, graph, operand) is None
+            ):
+                entering[operand.name] = _row_bytes(graph, operand.name, _row(graph, operand))
+    leaving = sum(
+        _row_bytes(graph, packing.name, packing.layout.rest_shape)
+        for node in members
+        for packing in forms[node].outputs
+        if packing is not None and packing.name in demand.exits
+    )
+    return sum(entering.values()) + leaving
+
+
+def _row(graph: Graph, operand: PackedOperand | GatheredOperand) -> Shape:
+    """Extents of one row of a value that is gathered."""
+    shape = graph.shapes.get(operand.name) or ()
+    if isinstance(operand, GatheredOperand):
+        return tuple(e for e, c in zip(shape, operand.codes, strict=True) if c == "r")
+    layout = layout_of(shape, operand.coords)
+    return shape if layout is None else layout.rest_shape
+
+
+def _row_bytes(graph: Graph, name: str, row: Shape) -> int:
+    itemsize = graph.dtypes[name].itemsize if name in graph.dtypes else 4
+    return itemsize * estimated_size(row)
