@@ -18,7 +18,7 @@ from benchmarks.cases import CompileCase, TallCase
 from benchmarks.workload import build
 from models.tall import TALL
 from pitc.errors import MachineError
-from pitc.timing import THREAD_LIMITS
+from pitc.measure.timing import THREAD_LIMITS
 
 Say = Callable[[str], None]
 

@@ -18,7 +18,7 @@ from benchmarks import peers
 from benchmarks.cases import EncoderCase, TextCase
 from benchmarks.sparse_cases import BlocksCase, ImageCase, MaskedCase, ProductCase
 from benchmarks.workload import MASK, Feeds, Infer, Workload
-from pitc.bench import compiled_by_openvino, session_options
+from pitc.measure.bench import compiled_by_openvino, session_options
 
 Rows = npt.NDArray[np.intp]
 Part = tuple[Rows, npt.NDArray[Any]]

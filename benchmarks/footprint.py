@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.cases import FootprintCase
 from benchmarks.workload import make_workload
 from pitc.errors import MachineError
-from pitc.timing import THREAD_LIMITS, ratio
+from pitc.measure.timing import THREAD_LIMITS, ratio
 
 Say = Callable[[str], None]
 

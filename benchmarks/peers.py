@@ -15,7 +15,7 @@ from onnx import numpy_helper
 
 from benchmarks.workload import Array, Feeds, Infer, Workload
 from models.graph import GraphBuilder
-from pitc.bench import session_options
+from pitc.measure.bench import session_options
 
 ROWS = 32  # of a block whose live columns are gathered together
 

@@ -27,7 +27,7 @@ from benchmarks.report import RESULTS, save, table
 from benchmarks.run import SCHEMA, TOLERANCE, Say, describe, time_case
 from benchmarks.workload import Shared
 from pitc.errors import PitcError, UsageError
-from pitc.timing import allowed_cores, one_core
+from pitc.measure.timing import allowed_cores, one_core
 
 COMPILE_ROUNDS = 3
 

@@ -13,7 +13,7 @@ from benchmarks.cases import Case, TallCase, TimedCase
 from benchmarks.contenders import OURS, Contender, Run, live_rows, relative_error
 from benchmarks.sparse_cases import SparseCase
 from benchmarks.workload import Shared, Workload, make_workload
-from pitc.timing import interleave, ratio
+from pitc.measure.timing import interleave, ratio
 
 TOLERANCE = 1e-5  # norm-wise relative error of f32 answers, per entry of the batch
 SCHEMA = 2

@@ -17,14 +17,14 @@ from rich.table import Table
 
 from benchmarks.machine import machine_facts
 from benchmarks.report import RESULTS
+from pitc.host.machine import cpu_level
 from pitc.ir.tiles import VARIANTS, TileTable
-from pitc.machine import cpu_level
+from pitc.measure.timing import one_core
 from pitc.options import LEVELS
 from pitc.tiles.find import tables_in_force
 from pitc.tiles.measure import contractions
 from pitc.tiles.patterns import PATTERNS, operand
 from pitc.tiles.tune import Case, text_of
-from pitc.timing import one_core
 
 SCHEMA = 1
 GOOD, GOAL = 1.05, 0.95  # a regret, and the share of points that are to have none larger

@@ -17,8 +17,8 @@ from models.bert import BertConfig, bert
 from models.cnn import cnn, draw_gates
 from models.opt import OptConfig, opt, opt_ffn
 from models.t5 import T5Config, hidden_states, t5_encoder, t5_ffn
-from pitc.bench import session_options
-from pitc.feeds import draw_lengths
+from pitc.check.feeds import draw_lengths
+from pitc.measure.bench import session_options
 
 Array = npt.NDArray[Any]
 Feeds = dict[str, Array]

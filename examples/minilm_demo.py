@@ -26,7 +26,7 @@ from benchmarks.machine import machine_facts
 from models import minilm
 from models.text import Batch, batches
 from pitc.errors import PitcError, VerificationError
-from pitc.timing import interleave, one_core, ratio
+from pitc.measure.timing import interleave, one_core, ratio
 
 TOLERANCE = 1e-5
 

@@ -11,7 +11,7 @@ import numpy as np
 import pitc
 from models.graph import GraphBuilder
 from models.sparsity import Sparsity
-from pitc.trace import contractions, read_trace
+from pitc.measure.trace import contractions, read_trace
 
 HIDDEN, FFN, TOKENS = 256, 1024, 128
 

@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from pitc.feeds import sizes_of
+from pitc.check.feeds import sizes_of
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Array, Graph
 

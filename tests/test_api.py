@@ -17,8 +17,8 @@ import pytest
 import pitc
 from pitc import api
 from pitc.artifact.manifest import FALLBACK, FILES, MODEL
-from pitc.feeds import cases, input_specs
-from pitc.machine import cpu_level
+from pitc.check.feeds import cases, input_specs
+from pitc.host.machine import cpu_level
 from pitc.session import run_session
 
 RTOL = 1e-5

@@ -14,7 +14,7 @@ from onnx.backend.base import Backend, BackendRep
 
 import pitc
 from pitc import api, backend
-from pitc.feeds import cases, input_specs
+from pitc.check.feeds import cases, input_specs
 
 X = np.arange(-3, 3, dtype=np.float32).reshape(2, 3)
 

@@ -16,11 +16,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import pitc
+from pitc.check.verify import audit_facts
 from pitc.errors import NODE_CHARS, ModelError, UsageError, one_line
 from pitc.importer import load_model
 from pitc.passes.audit import points as audit_points
 from pitc.session import plain_session, run_session
-from pitc.verify import audit_facts
 from tests.test_cli import Run
 
 FLOAT, BOOL, INT64 = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64

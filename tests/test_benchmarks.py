@@ -46,7 +46,7 @@ from benchmarks.workload import MASK, Feeds, Shared, bert_batch, draw_lengths, m
 from models import minilm
 from models.bert import BERT_BASE, TINY
 from pitc.errors import UsageError
-from pitc.timing import allowed_cores, interleave, one_core, ratio
+from pitc.measure.timing import allowed_cores, interleave, one_core, ratio
 
 TINY_CASE = EncoderCase("tiny", TINY, batch=6, length=12, mean=5)
 BASE = PADDED[0].name

@@ -9,7 +9,7 @@ import pytest
 
 import pitc
 from models.graph import GraphBuilder
-from pitc.placement import pit_nodes
+from pitc.host.placement import pit_nodes
 from tests.channel_support import (
     BATCH,
     DENSITIES,

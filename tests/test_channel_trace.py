@@ -16,11 +16,11 @@ from models.graph import GraphBuilder
 from pitc import api
 from pitc.errors import UsageError
 from pitc.ir.graph import Graph
+from pitc.measure.trace import race_dense, read_lines, read_trace
+from pitc.measure.trace_channels import ChannelDecision, convolutions
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.channels.choice import LONGEST_NODE, choose_channels
 from pitc.passes.pipeline import Lowered
-from pitc.trace import race_dense, read_lines, read_trace
-from pitc.trace_channels import ChannelDecision, convolutions
 from tests.channel_support import (
     BATCH,
     SIZE,

@@ -17,10 +17,10 @@ import pytest
 import typer
 
 from pitc import api
+from pitc.check.feeds import PATTERNS
 from pitc.cli import main
 from pitc.cli.app import app
 from pitc.cli.steps import Steps
-from pitc.feeds import PATTERNS
 from pitc.version import __version__
 
 Golden = Callable[[str, str], None]
@@ -292,7 +292,7 @@ def test_a_bug_keeps_its_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     def broken() -> None:
         raise ZeroDivisionError("deep inside")
 
-    monkeypatch.setattr("pitc.doctor.examine", broken)
+    monkeypatch.setattr("pitc.host.doctor.examine", broken)
     code, _, err = run("doctor")
     assert code == 1
     assert "ZeroDivisionError: deep inside" in err
@@ -308,7 +308,7 @@ def test_interruptions(
     def stop() -> None:
         raise error
 
-    monkeypatch.setattr("pitc.doctor.examine", stop)
+    monkeypatch.setattr("pitc.host.doctor.examine", stop)
     found, _, err = run("doctor")
     assert found == code
     assert err.strip().count("\n") == 0

@@ -11,11 +11,11 @@ import numpy as np
 import onnx
 import pytest
 
-from pitc import bench
-from pitc.bench import BASE, OURS, PEERS, Contender, WrongAnswer, make_case, race
+from pitc.check.feeds import Case, InputSpec
 from pitc.errors import UsageError
-from pitc.feeds import Case, InputSpec
-from pitc.timing import Spread, ratios, spread
+from pitc.measure import bench
+from pitc.measure.bench import BASE, OURS, PEERS, Contender, WrongAnswer, make_case, race
+from pitc.measure.timing import Spread, ratios, spread
 from tests.wrong_pass import replace_operator
 
 Run = Callable[..., tuple[int, str, str]]

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from pitc.check.feeds import PATTERNS, InputSpec, cases, parse_shapes, sizes_of
 from pitc.errors import UsageError
-from pitc.feeds import PATTERNS, InputSpec, cases, parse_shapes, sizes_of
 
 INT, FLOAT, BOOL = np.dtype(np.int64), np.dtype(np.float32), np.dtype(bool)
 NAMES = ["batch", "new", "old + new", "old"]

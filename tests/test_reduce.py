@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from pitc import api
-from pitc.reduce import DIFFERS, OK, failure, reduce_model
+from pitc.check.reduce import DIFFERS, OK, failure, reduce_model
 from tests.wrong_pass import replace_operator
 
 Run = Callable[..., tuple[int, str, str]]
@@ -86,7 +86,7 @@ def test_padding_is_kept_while_it_matters(bert_path: Path, monkeypatch: pytest.M
     assert reduce_model(bert_path, feeds, padding="attention_mask") is None
     nodes = len(onnx.load(bert_path).graph.node)
     with monkeypatch.context() as patch:
-        patch.setattr("pitc.reduce.failure", _wrong_where_masked)
+        patch.setattr("pitc.check.reduce.failure", _wrong_where_masked)
         found = reduce_model(bert_path, feeds, padding="attention_mask")
     assert found is not None and found.padding == "attention_mask"
     assert found.nodes_before == nodes and found.nodes < nodes / 2
@@ -150,7 +150,7 @@ def test_bodies_take_their_captured_values_along(
         ir_version=9,
     )
     onnx.save(model, tmp_path / "if.onnx")
-    monkeypatch.setattr("pitc.reduce.failure", _has_if)
+    monkeypatch.setattr("pitc.check.reduce.failure", _has_if)
     feeds = {"x": np.ones(3, np.float32), "c": np.array(True)}
     found = reduce_model(tmp_path / "if.onnx", feeds)
     assert found is not None

@@ -14,7 +14,7 @@ from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import pack_panels
 from pitc.ir.plan import Field, Plan
 from pitc.ir.tiles import FEMTOSECONDS, VARIANTS, TileTable, VariantCost, time_of
-from pitc.trace import take_trace
+from pitc.measure.trace import take_trace
 from tests.codegen_kernels import LEVELS
 from tests.runtime_support import (
     FLOAT,

@@ -16,6 +16,7 @@ from benchmarks.report import RESULTS
 from pitc import api
 from pitc.cli.tiles import duration
 from pitc.errors import ArtifactError, UsageError
+from pitc.host.machine import cpu_level
 from pitc.ir.tile_shapes import FACTORS, GRID_ENDS, UNIT, Axis, corners, factor_of
 from pitc.ir.tile_work import Work
 from pitc.ir.tiles import (
@@ -28,7 +29,6 @@ from pitc.ir.tiles import (
     predicted_us,
     time_of,
 )
-from pitc.machine import cpu_level
 from pitc.options import LEVELS, Level
 from pitc.tiles import tune as tuning
 from pitc.tiles.factors import factors_at, fit_factors, shape_weights

@@ -16,7 +16,7 @@ from pitc.errors import UsageError
 from pitc.ir.report import NodeRecord, Report
 from pitc.ir.tile_work import Work
 from pitc.ir.tiles import FEATURES, TileTable, VariantCost
-from pitc.trace import DENSE, contractions, race_dense, read_trace, source_node
+from pitc.measure.trace import DENSE, contractions, race_dense, read_trace, source_node
 
 Run = Callable[..., tuple[int, str, str]]
 PNG = b"\x89PNG\r\n\x1a\n"

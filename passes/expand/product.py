@@ -15,8 +15,8 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Combine
 from pitc.ir.graph import NoRule
+from pitc.ir.index import bare_dim
 from pitc.passes.expand.body import Body
-from pitc.passes.regions.layout import bare_dim
 
 ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
     "LeakyRelu": ("alpha",),

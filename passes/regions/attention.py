@@ -25,7 +25,7 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.expr import Combine, Read, TensorExpr
-from pitc.ir.index import ONE, Digit
+from pitc.ir.index import ONE, Digit, bare_dim
 from pitc.ir.plan import Plan
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.regions.domain import Coords
@@ -39,7 +39,7 @@ from pitc.passes.regions.form import (
     Packing,
     Site,
 )
-from pitc.passes.regions.layout import bare_dim, layout_of, wide
+from pitc.passes.regions.layout import layout_of, wide
 from pitc.passes.regions.scores import Scores, is_factor, live_pairs, walk, zero_at_dead_keys
 
 MAX_HEAD_SIZE = 256

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Shape, TensorExpr
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, Poly
+from pitc.ir.index import ONE, Poly, bare_dim
 from pitc.ir.plan import Plan
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region
@@ -23,7 +23,6 @@ from pitc.passes.regions.layout import (
     Layout,
     PackedSpace,
     aligned_rest,
-    bare_dim,
     coordinate_codes,
     increasing,
     layout_of,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from pitc.ir.expr import Read, Shape, TensorExpr
-from pitc.ir.index import ONE, Digit, Poly, atom, digit, dim_index, poly, substitute
+from pitc.ir.index import ONE, Digit, Poly, bare_dim, digit, dim_index, poly, substitute
 from pitc.passes.regions.domain import Coords, Domain
 
 
@@ -253,14 +253,6 @@ def _linear(domain: Domain) -> tuple[Poly, Poly]:
     for k, e in enumerate(domain.extents):
         number, points = number * e + dim_index(k, e), points * e
     return number, points
-
-
-def bare_dim(p: Poly) -> int | None:
-    """The dimension that an index expression is, whole and alone; None otherwise."""
-    digits = list(p.digits())
-    if len(digits) != 1 or p != atom(digits[0]) or digits[0].stride != ONE:
-        return None
-    return digits[0].dim
 
 
 def read_along(index: Sequence[Poly], extents: Shape, dims: Sequence[int | None]) -> bool:

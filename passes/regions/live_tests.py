@@ -5,11 +5,10 @@ mask[d0, ids[d1]] != 0                        None: looked up at every point
 """
 
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, dim_index, sym
+from pitc.ir.index import ONE, bare_dim, dim_index, sym
 from pitc.ir.predicate import OF_ELEMENTS, Test
 from pitc.ir.sizes import sizes_known
 from pitc.passes.regions.domain import Domain
-from pitc.passes.regions.layout import bare_dim
 
 OLDEST = 9  # operator set that has what live points are computed with: Where, Expand
 LOOKS_UP = 11  # first one that has Range and GatherND

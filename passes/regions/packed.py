@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from pitc.ir.branch import DOMAIN
 from pitc.ir.expr import Combine, Shape
-from pitc.ir.index import ONE, Poly, poly
+from pitc.ir.index import ONE, Poly, bare_dim, poly
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.regions.form import (
     ConstantOperand,
@@ -37,7 +37,6 @@ from pitc.passes.regions.items import fewer_items
 from pitc.passes.regions.layout import (
     Layout,
     aligned_rest,
-    bare_dim,
     coordinate_codes,
     read_along,
     uses_coordinates,

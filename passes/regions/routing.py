@@ -7,10 +7,10 @@ looked up by index vectors.
 
 from collections.abc import Sequence
 
-from pitc.ir.index import Poly, poly
+from pitc.ir.index import Poly, bare_dim, poly
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.regions.form import Form, PackedOperand, Packing, Site, WholeOperand
-from pitc.passes.regions.layout import bare_dim, uses_coordinates
+from pitc.passes.regions.layout import uses_coordinates
 
 
 def packed_alike(site: Site) -> tuple[Packing | None, ...] | Refusal:

@@ -22,8 +22,8 @@ from pitc.artifact.manifest import (
     schema_of,
 )
 from pitc.errors import ArtifactError, UsageError, one_line
+from pitc.host.machine import LEVEL_NAMES, cpu_level, installed
 from pitc.ir.plan import PLAN_VERSION
-from pitc.machine import LEVEL_NAMES, cpu_level, installed
 from pitc.version import __version__
 
 #: The oldest ONNX Runtime whose plug-in interface runs PIT nodes.

@@ -22,9 +22,9 @@ from pitc.artifact.manifest import (
     report_to_dict,
 )
 from pitc.artifact.weights import WeightFile
+from pitc.host.machine import builder_versions
 from pitc.ir.plan import EP_NAME, PLAN_VERSION, stamped
 from pitc.ir.report import Report
-from pitc.machine import builder_versions
 from pitc.options import Level
 
 

@@ -33,9 +33,9 @@ from pitc.options import CompileOptions
 from pitc.session import arrays, plain_session, run_session
 
 if TYPE_CHECKING:
+    from pitc.check.feeds import Case, InputSpec
     from pitc.config import Settings
-    from pitc.feeds import Case, InputSpec
-    from pitc.trace import Trace
+    from pitc.measure.trace import Trace
 
 #: Version of what `--json` prints.
 JSON_SCHEMA = 1
@@ -146,7 +146,7 @@ def run_model(
     json: bool,
 ) -> None:
     """`pitc run`."""
-    from pitc.feeds import cases, parse_shapes
+    from pitc.check.feeds import cases, parse_shapes
 
     if save is not None:
         check_file(save, (".npz",), "outputs file")
@@ -215,7 +215,7 @@ def specs_of(compiled: api.CompiledModel, given: Mapping[str, np.ndarray]) -> "l
     """The inputs of a compiled model; those that are given need no description."""
     import onnx_ir as ir
 
-    from pitc.feeds import input_specs
+    from pitc.check.feeds import input_specs
 
     return input_specs(ir.load(compiled.path / FALLBACK), given)
 
@@ -236,12 +236,12 @@ def verify_model(
     json: bool,
 ) -> None:
     """`pitc verify`."""
-    from pitc.verify import audit_facts, compare
+    from pitc.check.verify import audit_facts, compare
 
     if against is not None and not os.path.isdir(model):
         raise UsageError("--against is for artifacts; a model is compared with itself")
     if reduce is not None:
-        from pitc.reduce import check_output
+        from pitc.check.reduce import check_output
 
         if os.path.isdir(model):
             raise UsageError("--reduce needs the model, not an artifact", path=model)
@@ -302,7 +302,7 @@ def _cases(
     seed: int,
 ) -> "list[Case]":
     """The inputs of `pitc verify`: those of files, and random ones for the rest."""
-    from pitc.feeds import Case
+    from pitc.check.feeds import Case
 
     known = {value.name for value in reference.get_inputs()}
     if given and known <= given.keys():
@@ -322,7 +322,7 @@ def _filled(
     seed: int,
 ) -> "list[Case]":
     """Random inputs for those that are not given."""
-    from pitc.feeds import Case, cases, parse_shapes
+    from pitc.check.feeds import Case, cases, parse_shapes
 
     missing = [s for s in specs if s.name not in given]
     dims = given_dims(specs, given) | parse_shapes(shapes, specs)
@@ -338,14 +338,14 @@ def _crash_cases(
     seed: int,
 ) -> "list[Case]":
     """Inputs of a model that cannot be compiled."""
-    from pitc.feeds import input_specs
+    from pitc.check.feeds import input_specs
 
     return _filled(input_specs(api.import_model(model)[0], given), given, shapes, padding, seed)
 
 
 def token_outputs(reference: Any, padding: str | None) -> frozenset[str]:
     """Outputs of a session whose leading dimensions are those of the padding mask."""
-    from pitc.verify import token_shaped
+    from pitc.check.verify import token_shaped
 
     if not padding:
         return frozenset()
@@ -362,7 +362,7 @@ def _reduce(
     quiet: bool | None,
 ) -> dict[str, Any]:
     """Write the smallest failing part of a model; what is shown of it."""
-    from pitc.reduce import reduce_model, write_reduced
+    from pitc.check.reduce import reduce_model, write_reduced
 
     with Steps(["reduce"], quiet=resolve({"quiet": quiet}).quiet) as steps:
         steps("reduce")
@@ -404,8 +404,8 @@ def explain_model(
     """`pitc explain`."""
     from pitc.cli.page import body_of, write_report
     from pitc.cli.plot import check_plot, draw_decisions
-    from pitc.trace import contractions
-    from pitc.trace_channels import convolutions
+    from pitc.measure.trace import contractions
+    from pitc.measure.trace_channels import convolutions
 
     if output is not None:
         check_file(output, (".json", ".html"), "report")
@@ -438,7 +438,7 @@ def explain_model(
 
 
 def _traced(trace: Path | None) -> "Trace":
-    from pitc.trace import Trace, read_lines
+    from pitc.measure.trace import Trace, read_lines
 
     return Trace([], []) if trace is None else read_lines(trace)
 
@@ -465,7 +465,7 @@ def inspect_artifact(artifact: Path | None, *, ep: bool, json: bool) -> None:
     """`pitc inspect`."""
     if artifact is None:
         raise UsageError("Missing argument 'ARTIFACT'", hint="see pitc inspect --help")
-    from pitc.placement import Placement, pit_nodes, placement
+    from pitc.host.placement import Placement, pit_nodes, placement
 
     check = check_artifact(artifact)
     nodes = pit_nodes(artifact) if check.runs else {}
@@ -491,7 +491,7 @@ def inspect_artifact(artifact: Path | None, *, ep: bool, json: bool) -> None:
 
 def doctor(*, json: bool) -> None:
     """`pitc doctor`."""
-    from pitc.doctor import examine
+    from pitc.host.doctor import examine
 
     found = examine()
     if json:

@@ -10,19 +10,7 @@ import numpy as np
 
 from pitc.artifact.folder import check_file
 from pitc.artifact.manifest import FALLBACK
-from pitc.bench import (
-    BASE,
-    OURS,
-    PEERS,
-    Contender,
-    Race,
-    WrongAnswer,
-    chosen_peers,
-    make_case,
-    of_session,
-    race,
-    session_options,
-)
+from pitc.check.feeds import Case, parse_shapes
 from pitc.cli import show
 from pitc.cli.actions import (
     given_dims,
@@ -37,11 +25,23 @@ from pitc.cli.plot import check_plot, draw
 from pitc.cli.steps import Steps
 from pitc.config import resolve
 from pitc.errors import MachineError, UsageError, VerificationError
-from pitc.feeds import Case, parse_shapes
-from pitc.machine import cpu_level, cpu_name, installed
+from pitc.host.machine import cpu_level, cpu_name, installed
+from pitc.measure.bench import (
+    BASE,
+    OURS,
+    PEERS,
+    Contender,
+    Race,
+    WrongAnswer,
+    chosen_peers,
+    make_case,
+    of_session,
+    race,
+    session_options,
+)
+from pitc.measure.trace import Contraction, contractions, race_dense
+from pitc.measure.trace_channels import Convolution, convolutions
 from pitc.session import plain_session, run_session
-from pitc.trace import Contraction, contractions, race_dense
-from pitc.trace_channels import Convolution, convolutions
 
 STAGES = ("load", "check", "time")
 

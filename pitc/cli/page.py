@@ -9,8 +9,8 @@ from typing import Any
 from pitc.artifact.folder import new_file
 from pitc.cli.show import contraction_table, convolution_table
 from pitc.ir.report import Report
-from pitc.trace import Contraction
-from pitc.trace_channels import Convolution
+from pitc.measure.trace import Contraction
+from pitc.measure.trace_channels import Convolution
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem }

@@ -12,14 +12,14 @@ from pitc.artifact.folder import check_file, new_file
 from pitc.errors import MachineError, UsageError
 from pitc.ir.panels import PANEL_WIDTH
 from pitc.ir.tiles import VARIANTS
-from pitc.trace import DENSE
+from pitc.measure.trace import DENSE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from pitc.bench import Race
-    from pitc.trace import Decision
+    from pitc.measure.bench import Race
+    from pitc.measure.trace import Decision
 
 BLUE, GREY = "#1f5fa8", "#9aa4b0"
 COLOURS = dict(

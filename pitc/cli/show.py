@@ -15,16 +15,16 @@ from rich.text import Text
 
 from pitc.artifact.check import Check
 from pitc.artifact.manifest import Manifest
-from pitc.doctor import Finding
+from pitc.check.verify import Comparison
+from pitc.host.doctor import Finding
 from pitc.ir.report import NodeRecord, Report
-from pitc.verify import Comparison
 
 if TYPE_CHECKING:
-    from pitc.bench import Race
+    from pitc.host.placement import Placement
+    from pitc.measure.bench import Race
+    from pitc.measure.trace import Contraction
+    from pitc.measure.trace_channels import Convolution
     from pitc.passes.audit.engine import AuditResult
-    from pitc.placement import Placement
-    from pitc.trace import Contraction
-    from pitc.trace_channels import Convolution
 
 #: Width of tables in pipes and files, where there is no window to ask.
 PIPE_COLUMNS = 140

@@ -15,8 +15,8 @@ from pitc.cli import show
 from pitc.cli.actions import print_json
 from pitc.config import resolve
 from pitc.errors import MachineError, UsageError
+from pitc.host.machine import cpu_level
 from pitc.ir.tiles import FEATURES
-from pitc.machine import cpu_level
 from pitc.options import LEVELS
 from pitc.tiles import tune as tuning
 from pitc.tiles.file import Measured

@@ -232,3 +232,11 @@ def _invert(
         if at == extent:
             solved[d] = value
     return solved
+
+
+def bare_dim(p: Poly) -> int | None:
+    """The dimension that an index expression is, whole and alone; None otherwise."""
+    digits = list(p.digits())
+    if len(digits) != 1 or p != atom(digits[0]) or digits[0].stride != ONE:
+        return None
+    return digits[0].dim

@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 
 from pitc.errors import PitcError
+from pitc.host.machine import builder_versions, cpu_caches, cpu_features, cpu_name
 from pitc.ir.tiles import TileTable
-from pitc.machine import builder_versions, cpu_caches, cpu_features, cpu_name
 from pitc.options import Level
 from pitc.tiles.file import Machine, Measured, TilesFile, read_file, table_of
 

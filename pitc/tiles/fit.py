@@ -24,9 +24,9 @@ from pitc.ir.tiles import (
     VariantCost,
     features_of,
 )
+from pitc.measure.timing import spread
 from pitc.tiles.factors import factors_at, fit_factors, shape_weights
 from pitc.tiles.file import Point
-from pitc.timing import spread
 
 Array = npt.NDArray[np.float64]
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pitc.host.machine import cpu_caches
 from pitc.ir.tile_work import Work
 from pitc.ir.tiles import FEATURES, VARIANTS, TileTable, VariantCost
-from pitc.machine import cpu_caches
+from pitc.measure.trace import Decision, take_trace, traced_session
 from pitc.tiles.patterns import Array
-from pitc.trace import Decision, take_trace, traced_session
 
 if TYPE_CHECKING:
     import onnx

@@ -12,15 +12,15 @@ from pydantic import ValidationError
 
 from pitc.artifact.folder import new_file
 from pitc.errors import ArtifactError, MachineError, UsageError
+from pitc.host.machine import LEVEL_FLAGS, builder_versions, cpu_features, installed
 from pitc.ir.tiles import VARIANTS
-from pitc.machine import LEVEL_FLAGS, builder_versions, cpu_features, installed
+from pitc.measure.timing import one_core
 from pitc.options import LEVELS, Level
 from pitc.tiles.file import Cost, Measured, Point, TilesFile, point_of, read_file
 from pitc.tiles.find import overlay_path, this_machine
 from pitc.tiles.fit import Fit, fit_costs
 from pitc.tiles.measure import contractions
 from pitc.tiles.patterns import PATTERNS, operand
-from pitc.timing import one_core
 
 #: Called with points done, points in all, and what is measured.
 Progress = Callable[[int, int, str], None]

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from pitc.check.feeds import Case, InputSpec, draw_lengths, named_dims, random_feeds, sizes_of
+from pitc.check.verify import Comparison, Run, compare
 from pitc.errors import MachineError, UsageError
-from pitc.feeds import Case, InputSpec, draw_lengths, named_dims, random_feeds, sizes_of
-from pitc.machine import installed
-from pitc.timing import Spread, interleave, one_core, ratios, spread
-from pitc.verify import Comparison, Run, compare
+from pitc.host.machine import installed
+from pitc.measure.timing import Spread, interleave, one_core, ratios, spread
 
 OURS, BASE = "pitc", "onnxruntime"
 #: Sizes of named dimensions that nobody gave, in order of appearance: batch and length.
@@ -106,9 +106,9 @@ def race(
         case: The inputs.
         rounds: Rounds that count.
         seconds: No round starts after this much wall time.
-        padding: See `pitc.verify.compare`.
-        token_outputs: See `pitc.verify.compare`.
-        tolerance: See `pitc.verify.compare`.
+        padding: See `pitc.check.verify.compare`.
+        token_outputs: See `pitc.check.verify.compare`.
+        tolerance: See `pitc.check.verify.compare`.
         stage: Called with `load`, `check` and `time`.
         progress: Called with the number of rounds done.
 

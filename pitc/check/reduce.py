@@ -17,11 +17,11 @@ from onnx import helper, numpy_helper
 
 from pitc import api
 from pitc.artifact.folder import check_file
+from pitc.check.feeds import Case
+from pitc.check.verify import compare, token_shaped
 from pitc.errors import MachineError, ModelError, PitcError, UsageError
-from pitc.feeds import Case
 from pitc.importer.proto import reads
 from pitc.session import plain_session, run_session
-from pitc.verify import compare, token_shaped
 
 #: What a failure is: "" for none, `differs`, or the type of an exception that is a bug.
 Kind = str
@@ -125,7 +125,7 @@ def reduce_model(
         feeds: Inputs on which it fails.
         padding: The mask input that it is compiled with, if any.
         target: The target that it is compiled for.
-        tolerance: See `pitc.verify.compare`.
+        tolerance: See `pitc.check.verify.compare`.
         progress: Called with models compiled and nodes of the smallest failing part.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The page of operators, made from the rules: `python -m pitc.passes.rules.page`."""
+"""The page of operators, made from the rules: `python -m pitc.passes.operators_page`."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -27,8 +27,8 @@ PAGE = Path("docs", "operators.md")
 HEADER = """\
 # Operators
 
-Made by `python -m pitc.passes.rules.page` from the rules, for the operators of onnx {version} and
-the fused ones of ONNX Runtime. A test fails when it is out of date.
+Made by `python -m pitc.passes.operators_page` from the rules, for the operators of onnx {version}
+and the fused ones of ONNX Runtime. A test fails when it is out of date.
 
 An operator has a *rule*, which gives its tensor expression, or a *reason* why it has none. A node
 without an expression runs as it is and counts as a reader of all its operands; `pitc explain` says

@@ -1,7 +1,7 @@
 """What sparse contractions decided when a model ran: traces are read, summed up and made.
 
-A trace is a file of JSON lines, one per decision (`pitc.trace_lines`, `docs/micro-tiles.md`); those
-of gated convolutions are summed up by `pitc.trace_channels`.
+A trace is a file of JSON lines, one per decision (`pitc.measure.trace_lines`,
+`docs/micro-tiles.md`); those of gated convolutions are summed up by `pitc.measure.trace_channels`.
 """
 
 import shutil
@@ -19,8 +19,8 @@ import numpy as np
 
 from pitc.artifact.folder import new_file
 from pitc.ir.plan import EP_NAME
-from pitc.timing import interleave, one_core
-from pitc.trace_lines import Decision, Trace, read_lines, read_trace, source_node
+from pitc.measure.timing import interleave, one_core
+from pitc.measure.trace_lines import Decision, Trace, read_lines, read_trace, source_node
 
 if TYPE_CHECKING:
     from pitc.api import CompiledModel
@@ -149,7 +149,7 @@ def traced_session(compiled: "CompiledModel", path: Path, **options: str) -> Any
         path: The trace; what is there stays.
         options: Other options of the provider.
     """
-    from pitc.bench import session_options
+    from pitc.measure.bench import session_options
 
     made = session_options()
     for key, value in {**options, "trace": str(path)}.items():
@@ -186,7 +186,7 @@ def race_dense(
     Returns:
         What it decided as it is, and when dense.
     """
-    from pitc.bench import of_session
+    from pitc.measure.bench import of_session
 
     with tempfile.TemporaryDirectory(prefix="pitc-trace-") as folder, one_core():
         paths = {variant: Path(folder, variant or "chosen") for variant in ("", DENSE)}

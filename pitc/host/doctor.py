@@ -11,7 +11,7 @@ from typing import Literal
 
 from pitc.artifact.check import ONNXRUNTIME_MIN
 from pitc.errors import PitcError
-from pitc.machine import LEVEL_NAMES, cpu_level, cpu_name, installed, python_version
+from pitc.host.machine import LEVEL_NAMES, cpu_level, cpu_name, installed, python_version
 from pitc.options import LEVELS
 from pitc.version import __version__
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pitc.feeds import Case
+from pitc.check.feeds import Case
 from pitc.session import arrays
 
 if TYPE_CHECKING:

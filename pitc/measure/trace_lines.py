@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from pitc.errors import UsageError
 from pitc.ir.tile_work import Work
-from pitc.trace_channels import ChannelDecision, ChannelLine
+from pitc.measure.trace_channels import ChannelDecision, ChannelLine
 
 _NODE = re.compile(r"pitc\.(.+)\.(?:contract(?:_right)?|ffn)(?:\.\d+)?", re.DOTALL)
 _Count = Annotated[int, Field(ge=0)]

@@ -1,0 +1,1 @@
+"""Checking: inputs, answers beside ONNX Runtime, the smallest part that fails."""

@@ -1,0 +1,1 @@
+"""The host: this machine, what it lacks, where nodes run on it."""
