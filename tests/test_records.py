@@ -16,7 +16,7 @@ import onnx_ir as ir
 import pytest
 
 from pitc.ir.index import poly
-from pitc.passes.rules import page
+from pitc.passes import operators_page as page
 from pitc.passes.rules.assumes import RULE, RUNTIME, Assumes
 from pitc.passes.rules.record import (
     OPERATORS,

@@ -168,7 +168,10 @@ def covering(domain: Domain, coords: Coords, dead: Iterable[Region]) -> Region |
 
 
 def lift(domain: Domain, onto: Domain) -> Iterator[Domain]:
-    """The domain with more coordinates: those of another domain, of which its own are some."""
+    """The domain with more coordinates: those of another domain, of which its own are some.
+
+    d0 < b, dead where c[d0] == 0, onto [b, s]   ->   [b, s], dead where c[d0] == 0 (any d1)
+    """
     for places in permutations(range(onto.rank), domain.rank):
         if all(onto.extents[p] == e for p, e in zip(places, domain.extents, strict=True)):
             table = {
@@ -181,7 +184,10 @@ def lift(domain: Domain, onto: Domain) -> Iterator[Domain]:
 def _unify(
     tests: list[Test], domain: Domain, table: dict[int, Digit]
 ) -> Iterator[dict[int, Digit]]:
-    """Extend a coordinate -> digit table so that every test is one of the domain's."""
+    """Extend a coordinate -> digit table so that every test is one of the domain's.
+
+    tests mask[x0, x2%s] == 0, domain dead where mask[d0, d1] == 0   ->   {0: x0, 1: x2%s}
+    """
     if not tests:
         yield table
         return

@@ -54,6 +54,9 @@ def _split(p: Poly, unit: Poly) -> tuple[Poly, Poly] | None:
     """Parts (high, low) with p = high * unit + low and 0 <= low < unit; None if unknown.
 
     One digit that straddles the unit is split in two.
+
+        64*d0 + d1 [d1 < 64], unit 64   ->   d0, d1
+        d0 [d0 < 8*c], unit c           ->   d0//c%8, d0%c
     """
     high, low = ZERO, ZERO
     groups = p.by_digits()
@@ -186,6 +189,10 @@ def invert(
         For each solved iteration dimension its index over the operand's dimensions. It is right at
         every point that reads the operand's element; where no point reads it, it may be out of
         range. A dimension that is absent is free.
+
+    Example:
+        x[d1, 64*d0 + d2] over extents (h, s, 64), x of shape [s, 64*h]
+        -> d0 = x1//64%h, d1 = x0, d2 = x1%64
     """
     return dict(_invert(tuple(maps), tuple(extents), tuple(shape)))
 
