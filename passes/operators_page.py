@@ -27,8 +27,8 @@ PAGE = Path("docs", "operators.md")
 HEADER = """\
 # Operators
 
-Made by `python -m pitc.passes.operators_page` from the rules, for the operators of onnx {version}
-and the fused ones of ONNX Runtime. A test fails when it is out of date.
+Made by `python -m pitc.passes.operators_page` from the rules, for the
+operators of onnx {version} and the fused ones of ONNX Runtime. A test fails when it is out of date.
 
 An operator has a *rule*, which gives its tensor expression, or a *reason* why it has none. A node
 without an expression runs as it is and counts as a reader of all its operands; `pitc explain` says

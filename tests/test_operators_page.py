@@ -28,7 +28,7 @@ def test_every_operator_of_onnx_is_on_the_page() -> None:
 
 def test_the_page_is_what_the_rules_say() -> None:
     text = PAGE.read_text("utf-8")
-    if f"operators of onnx {onnx.__version__} " not in text:
+    if f"operators of onnx {onnx.__version__} and" not in text:
         pytest.skip("the page was made with another version of onnx")
     assert text == page(), MADE
 
