@@ -9,7 +9,7 @@ import onnxruntime as ort
 import pytest
 
 from models.graph import GraphBuilder
-from pitc.ir.constant import FINITE
+from pitc.ir.constant import FINITE, SCORE, Range
 from pitc.ir.graph import Graph
 from pitc.passes.audit.engine import audit
 from tests.fact_check import analysed, built, fills
@@ -182,3 +182,29 @@ def test_a_second_mask_may_hide_what_the_first_one_keeps(way: str) -> None:
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     p = np.asarray(session.run(["p"], feed)[0])
     assert (p[~np.broadcast_to(keep[:, None], p.shape)] > 0).any()  # so the test has teeth
+
+
+@pytest.mark.parametrize("point", [0, 3, 255], ids="zero point {}".format)
+@pytest.mark.parametrize(("dtype", "sign"), [("uint8", 1), ("int8", 1), ("uint8", -1)])
+def test_a_dequantised_term_lies_between_its_ends(dtype: str, point: int, sign: int) -> None:
+    ends = np.iinfo(dtype)
+    every = np.arange(ends.min, ends.max + 1).astype(dtype)
+
+    def make(g: GraphBuilder) -> None:
+        z = g.op("MatMul", g.input("q", np.float32, ("r", 4)), g.input("k", np.float32, (4, 256)))
+        zero = g.weight("zero", np.asarray(point + ends.min, dtype))
+        bias = g.input("b", every.dtype, (256,))
+        term = g.op("DequantizeLinear", bias, g.const(sign * 0.3), zero)
+        g.output(g.op("Identity", term), "term", np.float32, (256,))
+        g.output(g.op("Softmax", g.op("Add", z, term), axis=-1), "p", np.float32, ("r", 256))
+
+    proto = built(make)
+    feed = {"q": np.ones((1, 4), np.float32), "k": np.ones((4, 256), np.float32), "b": every}
+    found = np.asarray(ort.InferenceSession(proto.SerializeToString()).run(["term"], feed)[0])
+    graph, _ = analysed(proto)
+    constants = [f.constant for facts in graph.fills.values() for f in facts]
+    limits = {
+        c.hi for c in constants if isinstance(c, Range) and c.assumed and c != SCORE and c.lo < 0
+    }
+    assert any(np.abs(found).max() <= limit <= 1.01 * np.abs(found).max() for limit in limits)
+    assert -min(limits) <= found.min() <= found.max() <= min(limits)
