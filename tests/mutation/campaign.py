@@ -14,7 +14,7 @@ from tests.mutation.judge import Judges, Known, covering, quiet
 from tests.mutation.patching import NoMutant, forget, mark_lines, put_in_force, statements
 from tests.mutation.source import Change
 from tests.mutation.tables import Entry
-from tests.mutation.targets import MODULES
+from tests.mutation.targets import MODULES, RELATED
 
 ENDED = "the process ended"
 CPU_SECONDS = 90
@@ -108,10 +108,11 @@ class Campaign:
             line = self.lines[change.module].get(change.line, change.line)
             names = covering(known, change.module, line)
         names.sort(key=lambda n: known[n].seconds * len(known[n].lines))
-        first, rest = names[:FIRST], names[FIRST:]
+        related = RELATED.get(change.module.removeprefix("pitc.passes.").removeprefix("pitc."), ())
         if isinstance(change, Entry):
-            first = [n for n in names if change.operator.lower() in n.lower()]
-            rest = [n for n in names if n not in set(first)]
+            related = (change.operator,)
+        first = [n for n in names if any(part in n for part in related)] or names[:FIRST]
+        rest = [n for n in names if n not in set(first)]
         random.Random(change.key).shuffle(rest)
         recent = [n for n in dict.fromkeys(self.killers[_function(change)]) if n in set(names)]
         out, left = [], self.budget

@@ -1,4 +1,6 @@
-"""The committed lists: mutants that are explained, and who kills the others."""
+"""The committed lists: mutants that are explained, who kills others, and what is open: it lives on
+under the checks that it was judged by so far, and nobody has said yet why.
+"""
 
 import tomllib
 from collections.abc import Mapping
@@ -6,6 +8,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 KILLERS = HERE / "killers.txt"
+OPEN = HERE / "open.txt"
 EQUIVALENT = HERE / "equivalent.toml"
 
 
@@ -15,6 +18,11 @@ def explained() -> dict[str, str]:
         return {}
     groups = tomllib.loads(EQUIVALENT.read_text("utf-8"))["equivalent"]
     return {key: group["because"] for group in groups for key in group["mutants"]}
+
+
+def still_open() -> list[str]:
+    """Keys of mutants that live on unexplained."""
+    return OPEN.read_text("utf-8").splitlines() if OPEN.exists() else []
 
 
 def killers() -> dict[str, str]:

@@ -40,3 +40,30 @@ TESTS = (
 )
 SEEDS = range(150)  # random graphs that judge
 LONGEST = 2.5  # seconds: slower tests do not judge
+
+# checks that are about a module, by a part of their names: they look first
+_MASKS = ("test_facts_terms", "probe:softmax", "probe:masks")
+_FACTS = ("test_facts_forward", "test_facts_backward", "test_facts_windows", "probe:deadness")
+_SIZES = ("test_exhaustive_integers", "test_symbol_values", "probe:integers", "probe:sizes")
+RELATED = {
+    "facts.softmax": (*_MASKS, "test_mutation_twins"),
+    "facts.terms": (*_MASKS, "test_mutation_twins"),
+    "facts.fill": (*_FACTS, "test_mutation_twins"),
+    "facts.dead": (*_FACTS, "probe:scopes"),
+    "facts.finite": (*_FACTS, "test_mutation_twins"),
+    "facts.total": ("test_exhaustive_columns", *_FACTS),
+    "facts.zero_signs": ("probe:zeros",),
+    "rules.constants": ("test_rules_constants", "test_exhaustive_laws"),
+    "ir.constant": (*_MASKS, "test_exhaustive_laws"),
+    "facts.affine": _SIZES,
+    "facts.values": _SIZES,
+    "ir.poly": ("test_index", "test_exhaustive_integers"),
+    "ir.index": ("test_index", "test_exhaustive_integers"),
+    "ir.region": ("test_region", "test_predicate"),
+    "ir.predicate": ("test_predicate", "test_region"),
+    "ir.expr": ("test_rules", "test_axes"),
+    "facts.signs": ("test_signs", "test_exhaustive_columns"),
+    "regions.scores": ("test_attention_scores", "probe:softmax", "probe:masks"),
+    "regions.domain": ("test_domain", "probe:masks"),
+    "control.branches": ("probe:scopes", "probe:sizes.if"),
+}
