@@ -147,3 +147,20 @@ def test_a_factor_that_may_be_nan_is_read_where_the_other_is_zero(parts: int) ->
     graph = proven(built(make), sizes={"parts": parts})
     (mean,) = (n.outputs[0].name for n in graph.nodes if n.op_type == "ReduceMean")
     assert dead(graph, mean or "") == {"m_mask[d0, d1] == 0 and parts-1 >= 0"}
+
+
+def test_an_old_softmax_normalises_over_several_dimensions() -> None:
+    """A key of the same row is then one of another query, too."""
+
+    def make(g: GraphBuilder) -> None:
+        q = g.input("q", np.float32, ("batch", 3, 4))
+        k = g.input("k", np.float32, ("batch", 4, 3))
+        m = g.input("m_mask", np.bool_, ("batch", 1, 3))
+        hidden = g.op("Where", m, g.const(0.0), g.const(-1e4))
+        z = g.op("Add", g.op("MatMul", q, k), hidden)
+        g.output(g.op("Softmax", z, axis=1), "p", np.float32, ("batch", 3, 3))
+
+    proto = built(make, opset=13)
+    proto.opset_import[0].version = 12
+    graph = proven(proto)
+    assert zeros_of(graph) == {"m_mask[d0, 0, d2] == 0 and some j: m_mask[d0, 0, j] != 0"}
