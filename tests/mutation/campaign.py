@@ -1,0 +1,200 @@
+"""Judges mutants, a forked child for each: the parent has everything imported and collected."""
+
+import os
+import pickle
+import random
+import resource
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tests.mutation.judge import Judges, Known, covering, quiet
+from tests.mutation.patching import NoMutant, forget, mark_lines, put_in_force, statements
+from tests.mutation.source import Change
+from tests.mutation.tables import Entry
+from tests.mutation.targets import MODULES, RELATED
+
+ENDED = "the process ended"
+CPU_SECONDS = 90
+MEMORY = 12 << 30
+Mutant = Change | Entry
+FIRST = 30  # the most focused checks; then all others, in random order
+RECENT = 6  # killers of the same function's other mutants
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What became of one mutant.
+
+    Args:
+        key: Of the mutant.
+        outcome: One of
+
+            * `killed`: a check fails;
+            * `coverage`: fewer facts or other lowerings, and all answers right;
+            * `survived`: new facts, which hold wherever they were audited;
+            * `unseen`: the changed statement runs, and nothing is different;
+            * `unreached`: no check runs the statement;
+            * `none`: it is the same program.
+        by: The check that killed it.
+        why: What that said.
+        checks: How many looked.
+        seconds: How long that took.
+    """
+
+    key: str
+    outcome: str
+    by: str = ""
+    why: str = ""
+    checks: int = 0
+    seconds: float = 0
+
+
+class Campaign:
+    """Judges mutants by the checks that reach them.
+
+    Args:
+        judges: The checks.
+        budget: Seconds of checks for a mutant that lives on.
+        jobs: Children at a time.
+        asked: The only check of a mutant that is asked, by the mutant's key; the others, all.
+    """
+
+    def __init__(
+        self, judges: Judges, budget: float, jobs: int, asked: Mapping[str, str] | None = None
+    ) -> None:
+        self.judges, self.budget, self.jobs, self.asked = judges, budget, jobs, asked or {}
+        self.lines = {module: statements(module) for module in MODULES}
+        self.killers: dict[str, list[str]] = defaultdict(list)
+
+    def run(self, changes: Sequence[Mutant]) -> Iterator[Verdict]:
+        """Verdicts as they come."""
+        running: dict[int, tuple[Mutant, int, float]] = {}
+        waiting = list(reversed(changes))
+        while waiting or running:
+            while waiting and len(running) < self.jobs:
+                change = waiting.pop()
+                order = self._order(change)
+                if not order:
+                    yield Verdict(change.key, "unreached")
+                    continue
+                pid, pipe = forked(lambda c=change, o=order: asdict(self.judge(c, o)))
+                running[pid] = change, pipe, time.perf_counter()
+            if not running:
+                return
+            pid, _ = os.waitpid(next(iter(running)), 0)
+            change, pipe, start = running.pop(pid)
+            found = received(pipe)
+            if found is None:
+                took = time.perf_counter() - start
+                verdict = Verdict(change.key, "killed", ENDED, seconds=took)
+            else:
+                verdict = Verdict(**found)
+            if verdict.by in self.judges.known:
+                recent = self.killers[_function(change)]
+                self.killers[_function(change)] = [verdict.by, *recent][:RECENT]
+            yield verdict
+
+    def _order(self, change: Mutant) -> list[str]:
+        """The checks for a mutant, those most likely to notice first."""
+        known = self.judges.known
+        if change.key in self.asked:
+            return [n for n in (self.asked[change.key],) if n in known]
+        if isinstance(change, Entry) or change.constant:
+            names = list(known)
+        else:
+            line = self.lines[change.module].get(change.line, change.line)
+            names = covering(known, change.module, line)
+        names.sort(key=lambda n: known[n].seconds * len(known[n].lines))
+        related = RELATED.get(change.module.removeprefix("pitc.passes.").removeprefix("pitc."), ())
+        if isinstance(change, Entry):
+            related = (change.operator,)
+        first = [n for n in names if any(part in n for part in related)] or names[:FIRST]
+        rest = [n for n in names if n not in set(first)]
+        random.Random(change.key).shuffle(rest)
+        recent = [n for n in dict.fromkeys(self.killers[_function(change)]) if n in set(names)]
+        out, left = [], self.budget
+        for name in dict.fromkeys([*recent, *first, *rest]):
+            left -= known[name].seconds
+            if left < 0:
+                break
+            out.append(name)
+        return out
+
+    def judge(self, change: Mutant, order: Sequence[str]) -> Verdict:
+        """Put a mutant in force, for good, and look until a check fails."""
+        start = time.perf_counter()
+        try:
+            put_in_force(change)
+        except NoMutant as why:
+            return Verdict(change.key, "none", why=str(why))
+        gained = lost = moved = 0
+        took = 0.0
+        for number, name in enumerate(order, 1):
+            seen = self.judges.look(name)
+            took = round(time.perf_counter() - start, 2)
+            if seen.failure:
+                return Verdict(change.key, "killed", name, seen.failure[:200], number, took)
+            gained, lost, moved = gained + seen.gained, lost + seen.lost, moved + seen.moved
+        outcome = "survived" if gained else "coverage" if lost or moved else "unseen"
+        why = f"{gained} facts more, {lost} fewer, {moved} graphs lowered otherwise"
+        return Verdict(change.key, outcome, "", why, len(order), took)
+
+
+def _function(change: Mutant) -> str:
+    return change.key.split(" | ")[0]
+
+
+def learn(judges: Judges, jobs: int) -> dict[str, Known]:
+    """What every check shows of the right program."""
+    names = list(judges.names())
+
+    def share(k: int) -> dict[str, Known]:
+        lines: set[tuple[str, int]] = set()
+        for module in MODULES:
+            mark_lines(module, lines)
+        out = {}
+        for name in names[k::jobs]:
+            forget()
+            found = judges.learn(name, lines)
+            if found is not None:
+                out[name] = found
+        return out
+
+    parts = [forked(lambda k=k: share(k), limited=False) for k in range(jobs)]
+    found: dict[str, Known] = {}
+    for pid, pipe in parts:
+        found |= received(pipe) or {}
+        os.waitpid(pid, 0)
+    return {name: found[name] for name in names if name in found}
+
+
+def forked(work: Any, limited: bool = True) -> tuple[int, int]:
+    """Start a child that sends what a function returns; its process and the pipe's end."""
+    out, into = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(into)
+        return pid, out
+    try:
+        os.close(out)
+        quiet()
+        if limited:
+            resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        with os.fdopen(into, "wb") as pipe:
+            pickle.dump(work(), pipe)
+    except BaseException:  # whatever it is, the child must not go on as the parent
+        os._exit(1)
+    os._exit(0)
+
+
+def received(pipe: int) -> Any:
+    """What a child sent; None where it ended before."""
+    with os.fdopen(pipe, "rb") as data:
+        try:
+            return pickle.load(data)
+        except (EOFError, pickle.UnpicklingError):
+            return None

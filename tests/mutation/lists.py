@@ -1,0 +1,39 @@
+"""The committed lists: mutants that are explained, who kills others, and what is open: it lives on
+under the checks that it was judged by so far, and nobody has said yet why.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+HERE = Path(__file__).parent
+KILLERS = HERE / "killers.txt"
+OPEN = HERE / "open.txt"
+EQUIVALENT = HERE / "equivalent.toml"
+
+
+def explained() -> dict[str, str]:
+    """Why a mutant that lives on is no gap, by its key."""
+    if not EQUIVALENT.exists():
+        return {}
+    groups = tomllib.loads(EQUIVALENT.read_text("utf-8"))["equivalent"]
+    return {key: group["because"] for group in groups for key in group["mutants"]}
+
+
+def still_open() -> list[str]:
+    """Keys of mutants that live on unexplained."""
+    return OPEN.read_text("utf-8").splitlines() if OPEN.exists() else []
+
+
+def killers() -> dict[str, str]:
+    """Which check killed a mutant, by its key."""
+    if not KILLERS.exists():
+        return {}
+    lines = KILLERS.read_text("utf-8").splitlines()
+    return dict(line.rsplit(" <- ", 1) for line in lines if line)
+
+
+def note_killers(found: Mapping[str, str]) -> None:
+    """Add to the list of killers."""
+    known = killers() | dict(found)
+    KILLERS.write_text("".join(f"{key} <- {by}\n" for key, by in sorted(known.items())), "utf-8")

@@ -1,0 +1,178 @@
+"""Puts a mutant in force in a process that has everything imported.
+
+The code of live functions is exchanged, so that every reference to a function, in whatever module,
+table or cache, runs the mutant. Meant for a forked child: nothing is put back.
+"""
+
+import ast
+import functools
+import gc
+import sys
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+from pitc.ir.region import EVERYWHERE
+from tests.mutation.source import Change, parsed
+from tests.mutation.tables import Entry
+
+HITS = "__mutation_hits__"
+MISSING = object()
+
+
+class NoMutant(Exception):
+    """The change does not make another program."""
+
+
+def codes(code: CodeType) -> Iterator[CodeType]:
+    """The code of a module and of all that is defined in it, in order."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from codes(constant)
+
+
+def exchange(module: str, tree: ast.Module) -> int:
+    """Exchange the code of a module's functions.
+
+    Args:
+        module: Its name.
+        tree: Its changed syntax tree, with the same functions in the same order.
+
+    Returns:
+        How many live functions have other code now.
+    """
+    plain, path = parsed(module)
+    old = codes(compile(plain, path, "exec"))
+    new = codes(compile(tree, path, "exec"))
+    twins = {a: b for a, b in zip(old, new, strict=True) if a != b}
+    done = 0
+    for function in [f for f in gc.get_objects() if isinstance(f, FunctionType)]:
+        twin = twins.get(function.__code__) if function.__module__ == module else None
+        if twin is not None and len(twin.co_freevars) == len(function.__code__.co_freevars):
+            function.__code__ = twin
+            done += 1
+    return done
+
+
+def put_in_force(change: Change | Entry) -> None:
+    """Make the running program the mutant.
+
+    Raises:
+        NoMutant: Nothing that runs is changed.
+    """
+    forget()
+    if isinstance(change, Entry):
+        change.put()
+        return
+    try:
+        if change.constant:
+            _set_constant(change)
+            return
+        vars(sys.modules[change.module]).setdefault("EVERYWHERE", EVERYWHERE)
+        done = exchange(change.module, change.tree())
+    except (SyntaxError, ValueError) as error:
+        raise NoMutant(str(error)) from error
+    if not done:
+        raise NoMutant("no live function has this code")
+
+
+@functools.cache
+def _caches() -> list[Any]:
+    found = [x for x in gc.get_objects() if isinstance(x, functools._lru_cache_wrapper)]
+    return [x for x in found if str(getattr(x, "__module__", "")).startswith("pitc.")]
+
+
+def forget() -> None:
+    """Empty all caches of the program."""
+    for cached in _caches():
+        cached.cache_clear()
+
+
+def _set_constant(change: Change) -> None:
+    names = vars(sys.modules[change.module])
+    found = (_value(s, change.constant) for s in change.tree().body)
+    value = next(v for v in found if v is not None)
+    old = names.get(change.constant, MISSING)
+    try:
+        new = eval(compile(ast.Expression(value), change.module, "eval"), dict(names))
+    except Exception as error:
+        raise NoMutant(f"{error!r}") from error
+    if old is MISSING or (repr(old) == repr(new) and not isinstance(old, dict)):
+        raise NoMutant("the value is the same")
+    replace_everywhere(change.constant, old, new)
+
+
+def replace_everywhere(name: str, old: Any, new: Any) -> None:
+    """Exchange a constant in all modules, in tables in place, and where it is a default."""
+    if isinstance(old, dict):
+        old.clear()
+        old.update(new)
+        return
+    for key, module in list(sys.modules.items()):
+        if key.startswith(("pitc.", "tests.")) and vars(module).get(name, MISSING) is old:
+            setattr(module, name, new)
+    for f in [f for f in gc.get_objects() if isinstance(f, FunctionType) and f.__defaults__]:
+        if f.__module__.startswith("pitc.") and any(x is old for x in f.__defaults__ or ()):
+            f.__defaults__ = tuple(new if x is old else x for x in f.__defaults__ or ())
+
+
+def _value(statement: ast.stmt, name: str) -> ast.expr | None:
+    if isinstance(statement, ast.Assign | ast.AnnAssign):
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+        if isinstance(target, ast.Name) and target.id == name:
+            return statement.value
+    return None
+
+
+class _Marks(ast.NodeTransformer):
+    """A mark before every statement of a function, which notes its line."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        self.generic_visit(node)
+        return node
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        return node
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        if isinstance(node, ast.Module | ast.ClassDef):
+            return node
+        for name in ("body", "orelse"):
+            body = getattr(node, name, None)
+            if isinstance(body, list) and body and isinstance(body[0], ast.stmt):
+                setattr(node, name, [s for x in body for s in (self._mark(x), x)])
+        if isinstance(node, ast.Match):
+            for case in node.cases:
+                case.body = [s for x in case.body for s in (self._mark(x), x)]
+        return node
+
+    def _mark(self, statement: ast.stmt) -> ast.stmt:
+        mark = ast.parse(f"{HITS}.add(({self.module!r}, {statement.lineno}))").body[0]
+        for node in ast.walk(mark):
+            ast.copy_location(node, statement)
+        return mark
+
+
+def mark_lines(module: str, hits: set[tuple[str, int]]) -> None:
+    """Have a module's functions note each statement that they run."""
+    tree, _ = parsed(module)
+    vars(sys.modules[module])[HITS] = hits
+    exchange(module, ast.fix_missing_locations(_Marks(module).visit(tree)))
+
+
+def statements(module: str) -> dict[int, int]:
+    """For each line of a module's functions the line of the statement that it is part of."""
+    tree, _ = parsed(module)
+    out: dict[int, int] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt) and not isinstance(node, ast.FunctionDef | ast.ClassDef):
+            body: list[ast.stmt] = getattr(node, "body", [])
+            end = body[0].lineno - 1 if body else node.end_lineno
+            for line in range(node.lineno, max(end or 0, node.lineno) + 1):
+                out[line] = node.lineno
+    return out

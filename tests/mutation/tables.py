@@ -1,0 +1,124 @@
+"""Mutants of tables: columns of the elementwise operators, and the index maps of all rules."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pitc.ir.expr import Read, Reducer, TensorExpr
+from pitc.ir.graph import NodeView
+from pitc.ir.index import poly
+from pitc.ir.region import EVERYWHERE
+from pitc.passes.rules import RULES
+from pitc.passes.rules.elementwise import ELEMENTWISE, Elementwise, always
+
+Key = tuple[str, str]
+COLUMNS, INDEX_MAPS = "passes.rules.elementwise", "passes.rules"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A wrong entry of a table.
+
+    Args:
+        key: Names the mutant for good.
+        module: What it counts for.
+        operator: Checks that name it look first.
+        put: Puts it in force; returns whether it can be told that anything is changed.
+    """
+
+    key: str
+    module: str
+    operator: str
+    put: Callable[[], None]
+
+
+def entries() -> Iterator[Entry]:
+    """All mutants of tables."""
+    for operator, row in ELEMENTWISE.items():
+        for kind, changed in _columns(operator, row):
+            key = f"{COLUMNS}:{'::'.join(operator)} | {kind}"
+            yield Entry(key, COLUMNS, operator[1], lambda o=operator, c=changed: _row(o, c))
+    for operator in RULES:
+        for kind, damage in DAMAGES.items():
+            key = f"{INDEX_MAPS}:{'::'.join(operator)} | {kind}"
+            yield Entry(key, INDEX_MAPS, operator[1], lambda o=operator, d=damage: _rule(o, d))
+
+
+def _row(operator: Key, changed: dict[str, Any]) -> None:
+    ELEMENTWISE[operator] = replace(ELEMENTWISE[operator], **changed)
+
+
+def _columns(operator: Key, row: Elementwise) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield "total", {"total": not row.total}
+    yield "monotone", {"monotone": not row.monotone}
+    if row.trusted is not always:
+        yield "trusted", {"trusted": always}
+    if row.image is not None:
+        yield "image, lower end", {"image": (row.image[0] * 0.5 + 0.1, row.image[1])}
+        yield "image, upper end", {"image": (row.image[0], row.image[1] * 0.5)}
+    if row.parameters is not None:
+        yield "parameters", {"parameters": None}
+    if row.operands is not None:
+        yield "operands", {"operands": None}
+    others = [k for k in ELEMENTWISE if ELEMENTWISE[k].operands == row.operands]
+    neighbour = ELEMENTWISE[others[others.index(operator) - 1]].evaluate
+    if neighbour is not None and row.evaluate is not None:
+        yield "evaluate", {"evaluate": neighbour}
+
+
+def _rule(operator: Key, damage: Callable[[TensorExpr], TensorExpr]) -> None:
+    right = RULES[operator]
+
+    def wrong(view: NodeView) -> Sequence[TensorExpr | None]:
+        return [e and damage(e) for e in right(view)]
+
+    RULES[operator] = wrong
+
+
+def _first(expr: TensorExpr, change: Callable[[Read], Read]) -> TensorExpr:
+    """The first read with a dimension is changed."""
+    k = next((k for k, r in enumerate(expr.reads) if r.index), None)
+    if k is None:
+        return expr
+    reads = (*expr.reads[:k], change(expr.reads[k]), *expr.reads[k + 1 :])
+    return replace(expr, reads=reads)
+
+
+def _further(read: Read) -> Read:
+    last = read.index[-1]
+    return replace(read, index=(*read.index[:-1], last + 1 if last is not None else poly(0)))
+
+
+def _all_reads(expr: TensorExpr, **changed: Any) -> TensorExpr:
+    return replace(expr, reads=tuple(replace(r, **changed) for r in expr.reads))
+
+
+OTHER = {
+    Reducer.SUM: Reducer.MAX,
+    Reducer.MAX: Reducer.SUM,
+    Reducer.MIN: Reducer.MEAN,
+    Reducer.MEAN: Reducer.SUM,
+    Reducer.PROD: Reducer.SUM,
+    Reducer.SQUARE: Reducer.SUM,
+    Reducer.NORMALISE: Reducer.SUM,
+    Reducer.ORDERED: Reducer.SUM,
+}
+
+DAMAGES: dict[str, Callable[[TensorExpr], TensorExpr]] = {
+    "axes turned": lambda e: _first(e, lambda r: replace(r, index=r.index[::-1])),
+    "one further": lambda e: _first(e, _further),
+    "no within": lambda e: _all_reads(e, within=EVERYWHERE),
+    "all absent": lambda e: _all_reads(e, absent=(EVERYWHERE,)),
+    "known place": lambda e: replace(
+        e,
+        reads=tuple(
+            replace(r, index=tuple(poly(0) if p is None else p for p in r.index)) for r in e.reads
+        ),
+    ),
+    "without first read": lambda e: replace(e, reads=e.reads[1:]),
+    "without last read": lambda e: replace(e, reads=e.reads[:-1]),
+    "not ordered": lambda e: replace(e, ordered=frozenset()),
+    "not normal": lambda e: replace(e, normal=()),
+    "other reducer": lambda e: replace(e, reducer=OTHER.get(e.reducer, e.reducer)),
+    "shape turned": lambda e: replace(e, shape=e.shape[::-1]),
+}

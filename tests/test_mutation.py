@@ -1,0 +1,61 @@
+"""Wrong twins: the generators make them, and a drawn sample is noticed by the tests that should."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pitc.passes.rules import RULES
+from tests.mutation.lists import explained, killers, still_open
+from tests.mutation.source import changes
+from tests.mutation.tables import DAMAGES, entries
+from tests.mutation.targets import MODULES
+
+SAMPLE, SEED = 40, 1
+FRESH = 0.8  # share of the noted mutants that must still be there
+
+# wrong twins that once lived
+ONCE = (
+    "passes.facts.fill:_reduced | left only | r | filled(expr)",
+    "passes.facts.dead:_follows | operator | down & bit",
+)
+
+
+@pytest.fixture(scope="module")
+def keys() -> set[str]:
+    found = [c.key for m, skipped in MODULES.items() for c in changes(m, frozenset(skipped))]
+    found += [e.key for e in entries()]
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+def test_mutants_are_many(keys: set[str]) -> None:
+    assert len(keys) > 5000
+    assert sum(k.startswith("passes.rules:") for k in keys) == len(DAMAGES) * len(RULES)
+
+
+def test_the_lists_are_about_mutants_that_exist(keys: set[str]) -> None:
+    noted = killers()
+    assert sum(k in keys for k in noted) >= FRESH * len(noted)
+    assert set(explained()) <= keys
+    assert not set(explained()) & set(noted)
+    assert not set(still_open()) & (set(explained()) | set(noted))
+
+
+@pytest.mark.parametrize("key", ONCE)
+def test_twins_that_once_lived_have_killers(key: str) -> None:
+    assert key in killers()
+
+
+def test_a_sample_is_killed(tmp_path: Path) -> None:
+    """Each by the check that killed it in the whole campaign."""
+    out = tmp_path / "sample.jsonl"
+    arguments = ["--replay", "--sample", str(SAMPLE), "--seed", str(SEED), "--out", str(out)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.mutation", *arguments], capture_output=True, text=True
+    )
+    lines = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+    assert len(lines) == SAMPLE, done.stdout + done.stderr
+    assert [v["key"] for v in lines if v["outcome"] != "killed"] == []
