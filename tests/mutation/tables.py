@@ -1,4 +1,4 @@
-"""Mutants of tables: columns of the elementwise operators, and the index maps of all rules."""
+"""Mutants of tables: columns of the operators' records, and the index maps of all rules."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -8,11 +8,11 @@ from pitc.ir.expr import Read, Reducer, TensorExpr
 from pitc.ir.graph import NodeView
 from pitc.ir.index import poly
 from pitc.ir.region import EVERYWHERE
-from pitc.passes.rules import RULES
-from pitc.passes.rules.elementwise import ELEMENTWISE, Elementwise, always
+from pitc.passes.rules.record import OPERATORS, Elementwise, Key, always, never, trust_all
 
-Key = tuple[str, str]
-COLUMNS, INDEX_MAPS = "passes.rules.elementwise", "passes.rules"
+COLUMNS, INDEX_MAPS = "passes.rules.record", "passes.rules"
+FLAGS = ("keeps_clean", "selects", "finds_nan", "chooses", "converts", "reads_no_element")
+TAKEN = ("law", "sign", "affine", "order", "value", "ends")  # of another operator that has one
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,25 +34,44 @@ class Entry:
 
 def entries() -> Iterator[Entry]:
     """All mutants of tables."""
-    for operator, row in ELEMENTWISE.items():
-        for kind, changed in _columns(operator, row):
+    for operator in OPERATORS:
+        for kind, changed in _columns(operator):
             key = f"{COLUMNS}:{'::'.join(operator)} | {kind}"
             yield Entry(key, COLUMNS, operator[1], lambda o=operator, c=changed: _row(o, c))
-    for operator in RULES:
+    for operator in OPERATORS:
         for kind, damage in DAMAGES.items():
             key = f"{INDEX_MAPS}:{'::'.join(operator)} | {kind}"
             yield Entry(key, INDEX_MAPS, operator[1], lambda o=operator, d=damage: _rule(o, d))
 
 
 def _row(operator: Key, changed: dict[str, Any]) -> None:
-    ELEMENTWISE[operator] = replace(ELEMENTWISE[operator], **changed)
+    OPERATORS[operator] = replace(OPERATORS[operator], **changed)
 
 
-def _columns(operator: Key, row: Elementwise) -> Iterator[tuple[str, dict[str, Any]]]:
-    yield "total", {"total": not row.total}
+def _columns(operator: Key) -> Iterator[tuple[str, dict[str, Any]]]:
+    row = OPERATORS[operator]
+    yield "finite", {"finite": never if row.finite is always else always}
+    if row.square is not always:
+        yield "square", {"square": always}
+    yield from ((flag, {flag: not getattr(row, flag)}) for flag in FLAGS)
+    for column in ("weights", "powers"):
+        numbers = getattr(row, column)
+        yield column, {column: tuple(-n for n in numbers) if numbers else (1,)}
+    for column in TAKEN:
+        if getattr(row, column) is not None:
+            others = [k for k, r in OPERATORS.items() if getattr(r, column) is not None]
+            neighbour = getattr(OPERATORS[others[others.index(operator) - 1]], column)
+            yield column, {column: neighbour if neighbour != getattr(row, column) else None}
+    if row.function is not None:
+        for kind, changed in _function(operator, row.function):
+            yield kind, {"function": replace(row.function, **changed)}
+
+
+def _function(operator: Key, row: Elementwise) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "monotone", {"monotone": not row.monotone}
-    if row.trusted is not always:
-        yield "trusted", {"trusted": always}
+    yield "boolean", {"boolean": not row.boolean}
+    if row.trusted is not trust_all:
+        yield "trusted", {"trusted": trust_all}
     if row.image is not None:
         yield "image, lower end", {"image": (row.image[0] * 0.5 + 0.1, row.image[1])}
         yield "image, upper end", {"image": (row.image[0], row.image[1] * 0.5)}
@@ -60,19 +79,21 @@ def _columns(operator: Key, row: Elementwise) -> Iterator[tuple[str, dict[str, A
         yield "parameters", {"parameters": None}
     if row.operands is not None:
         yield "operands", {"operands": None}
-    others = [k for k in ELEMENTWISE if ELEMENTWISE[k].operands == row.operands]
-    neighbour = ELEMENTWISE[others[others.index(operator) - 1]].evaluate
+    functions = {k: r.function for k, r in OPERATORS.items() if r.function is not None}
+    others = [k for k, function in functions.items() if function.operands == row.operands]
+    neighbour = functions[others[others.index(operator) - 1]].evaluate
     if neighbour is not None and row.evaluate is not None:
         yield "evaluate", {"evaluate": neighbour}
 
 
 def _rule(operator: Key, damage: Callable[[TensorExpr], TensorExpr]) -> None:
-    right = RULES[operator]
+    right = OPERATORS[operator].rule
+    assert right is not None
 
     def wrong(view: NodeView) -> Sequence[TensorExpr | None]:
         return [e and damage(e) for e in right(view)]
 
-    RULES[operator] = wrong
+    OPERATORS[operator] = replace(OPERATORS[operator], rule=wrong)
 
 
 def _first(expr: TensorExpr, change: Callable[[Read], Read]) -> TensorExpr:
