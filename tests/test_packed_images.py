@@ -428,6 +428,7 @@ X = RNG.normal(size=(2, 8, 4, 4)).astype(np.float32)
 NOT_TOTAL = (
     Sample("InstanceNormalization", (X, X[0, :, 0, 0], X[0, :, 0, 1]), {"epsilon": 0.0}),
     Sample("LRN", (X,), {"size": 3, "bias": 0.0}),
+    Sample("HardSigmoid", (X,), {"alpha": np.inf}),
     Sample("MeanVarianceNormalization", (X,)),
 )
 
@@ -439,7 +440,7 @@ def test_zeros_of_dead_images_stay_finite() -> None:
         *("AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "GroupNormalization"),
         *("InstanceNormalization", "LRN", "LpPool", "Pad", "ReduceL2", "Resize"),
     }
-    assert [at_zero(s) for s in NOT_TOTAL[:2]] == [(False, False)] * 2
+    assert [at_zero(s) for s in NOT_TOTAL[:3]] == [(False, False)] * 3
 
 
 def classifier(images: str | int, head: str, width: tuple[int, ...] = (64, 128)) -> onnx.ModelProto:
