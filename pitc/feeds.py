@@ -28,8 +28,13 @@ _MOVES = {"Cast", "Concat", "Expand", "Flatten", "Gather", "Identity"} | {
     "Unsqueeze",
 }
 #: Operands that say how large a tensor is, or how often something is done, by operator.
-_COUNTS = {"ConstantOfShape": (0,), "Loop": (0,), "OneHot": (1,), "Pad": (1,), "Range": (0, 1, 2)} | {
+_COUNTS = {
+    "ConstantOfShape": (0,),
     "Expand": (1,),
+    "Loop": (0,),
+    "OneHot": (1,),
+    "Pad": (1,),
+    "Range": (0, 1, 2),
     "Reshape": (1,),
     "Resize": (2, 3),
     "Tile": (1,),

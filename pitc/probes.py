@@ -110,9 +110,7 @@ def _boundaries(spec: InputSpec) -> Iterator[tuple[str, Sequence[float]]]:
             yield "lookups", (0, spec.bound - 1)
 
 
-def _thresholds(
-    spec: InputSpec, tests: Iterable[Test]
-) -> Iterator[tuple[str, Sequence[float]]]:
+def _thresholds(spec: InputSpec, tests: Iterable[Test]) -> Iterator[tuple[str, Sequence[float]]]:
     """What the facts compare an input with: values at it, and around it."""
     kinds = sorted({t.pred for t in tests if t.src == spec.name})
     if spec.dtype.kind == "f":
@@ -131,8 +129,8 @@ def _around(dtype: np.dtype[np.generic], numbers: Iterable[float]) -> list[float
     """The numbers of a type, and those next to them."""
     kind, found = dtype.type, []
     for x in numbers:
-        at = kind(x)  # type: ignore[call-arg]
-        found += [float(np.nextafter(at, kind(end))) for end in (-np.inf, np.inf)]  # type: ignore[call-arg]
+        at = kind(x)
+        found += [float(np.nextafter(at, kind(end))) for end in (-np.inf, np.inf)]
         found.append(float(at))
     return found
 

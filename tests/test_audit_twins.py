@@ -1,8 +1,8 @@
-"""Rules that are wrong: each is a twin of one that is right, and the audit of a small model finds it.
+"""Rules that are wrong: each is a twin of a right one, and the audit of a small model finds it.
 
 A twin is the rule's own text with one condition dropped, or a function that says yes too often. The
-models are as small as they get; what shows the fault is the probes: masks that disagree, sizes of 0,
-numbers at the ends of their types, scores as large as they are assumed to be.
+models are as small as they get; what shows the fault is the probes: masks that disagree, sizes of
+0, numbers at the ends of their types, scores as large as they are assumed to be.
 """
 
 import inspect
@@ -200,6 +200,7 @@ TWINS: dict[str, tuple[Patch, Make]] = {
         edit(dead._follows, ("bool(down & bit)", "False")),
         two_gates,
     ),
+    # the first alone changes nothing: x is not read where x is 0, and a fact of x rests on x
     "a value read twice, and its own facts": (
         lambda m: (
             twin(

@@ -1,8 +1,10 @@
 """The auditor: every fact is checked against ONNX Runtime.
 
-Intermediates are exposed and each fill fact is looked up. Then each value with dead facts is
-overwritten with noise where it is dead, one value at a time, and no output may move. Overwriting
-the *other* elements shows that the check has teeth (`tight`).
+* The imported model says which feeds count; what it gives, the normalised graph has to give.
+* Intermediates are exposed and each fill fact is looked up, in values of the imported model too.
+* What rests on bounded scores is looked up once more with scores at the ends of the bound.
+* Each value with dead facts is overwritten with noise where it is dead, one value at a time, and no
+  output may move. Overwriting the *other* elements shows that the check has teeth (`tight`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,7 +41,7 @@ class AuditResult:
 
     Args:
         feeds: Feeds that were looked at.
-        refused: Feeds that the imported model does not take: sizes that it cannot have, for example.
+        refused: Feeds that the imported model does not take, of sizes that it cannot have perhaps.
         assumed: Feeds that break a named assumption; only what does not rest on it was looked at.
         fill_checks: Fill facts looked up, over all feeds.
         dead_checks: Values overwritten where dead, over all feeds.
@@ -199,8 +201,8 @@ class _Audit:
         moved |= {n: np.where(at, x, values[n]) for n, (at, x) in switches.items()}
         if not unbounded(graph, self.scores, moved, sizes):
             resting = [n for n in moved if n in self.resting]
-            found = self.wrong_fills(resting, moved, sizes, True)
-            yield from (f"scores of 1000: {text}" for text in found)
+            wrong = self.wrong_fills(resting, moved, sizes, True)
+            yield from (f"scores of 1000: {text}" for text in wrong)
 
     def wrong_dead(
         self, feed: Feed, values: Values, sizes: Sizes, overwritten: int, teeth: bool
@@ -210,6 +212,7 @@ class _Audit:
         keep = {
             name: ~_any(self.given_up.get(name, ()), values[name].shape, sizes, values)
             for name in graph.outputs
+            if name in values
         }
         first = self.turn
         for k in range(len(run.targets)):

@@ -133,7 +133,9 @@ def same(a: Array, b: Array, keep: Array) -> bool:
     return bool(np.allclose(a[keep], b[keep], rtol=RTOL, atol=ATOL, equal_nan=True))
 
 
-def ran(session: "ort.InferenceSession", names: Sequence[str], feed: Feed) -> dict[str, Array] | None:
+def ran(
+    session: "ort.InferenceSession", names: Sequence[str], feed: Feed
+) -> dict[str, Array] | None:
     """Tensors by name; None when ONNX Runtime stops."""
     try:
         found = session.run(list(names), dict(feed))

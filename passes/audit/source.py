@@ -1,4 +1,4 @@
-"""The imported model beside the normalised one: rewrites are equalities, checked by running both."""
+"""The imported model beside the normalised one: what rewrites must not change."""
 
 from collections.abc import Collection, Mapping
 
@@ -42,9 +42,7 @@ class Source:
         """Its outputs and the inner values that are shown; None when it does not take the feed."""
         return ran(self._session, self.names, feed)
 
-    def unequal(
-        self, feed: Feed, want: Mapping[str, Array], got: Mapping[str, Array]
-    ) -> list[str]:
+    def unequal(self, feed: Feed, want: Mapping[str, Array], got: Mapping[str, Array]) -> list[str]:
         """One line for each output of the normalised model that is another one."""
         found = []
         for name in self.outputs:

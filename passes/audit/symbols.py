@@ -56,7 +56,7 @@ def _is_function(p: Poly, x: Array, sizes: Sizes) -> bool:
 def not_finite(
     graph: Graph, names: Iterable[str], values: Values, sizes: Sizes
 ) -> Iterator[tuple[str, str]]:
-    """Every value, of those named, with Inf or NaN where it is said to have none, and a line about it.
+    """Every value, of those named, with Inf or NaN where it is said to have none, and a line.
 
     A value without an entry is finite everywhere, when the inputs are.
     """
