@@ -213,6 +213,20 @@ def test_a_feed_that_only_the_source_takes_is_a_failure() -> None:
     assert result.failures == ["feed 0: the imported model takes it, the normalised one does not"]
 
 
+def test_what_remains_beside_nothing_is_no_size() -> None:
+    """ONNX Runtime gives [1, 0] for [0, 0]; ONNX calls the model invalid."""
+
+    def make(g: GraphBuilder) -> None:
+        x = g.input("x", np.float32, BS)
+        shape = g.op("Concat", g.ints(-1), g.op("Unsqueeze", g.size(x, 1), g.ints(0)), axis=0)
+        g.output(g.op("Reshape", x, shape, allowzero=1), "y", np.float32, ("n", "seq"))
+
+    graph, given_up = analysed(built(make))
+    feeds = [{"x": np.zeros(shape, np.float32)} for shape in ((0, 0), (0, 3))]
+    result = audit(graph, given_up, feeds, source=ir.from_proto(built(make)))
+    assert (result.feeds, result.refused, result.failures) == (1, 1, [])
+
+
 def test_facts_are_looked_up_in_the_imported_model_too() -> None:
     """A value of the same name that is another one."""
     graph, given_up = _sound()

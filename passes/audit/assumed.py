@@ -84,6 +84,22 @@ def overflows(graph: Graph, name: str, values: Values) -> bool:
     return False
 
 
+def undefined(graph: Graph, values: Values) -> bool:
+    """True where a Reshape is asked for what remains beside a size of 0: ONNX has no answer, ONNX
+    Runtime gives 1.
+    """
+    for node in graph.nodes:
+        if node.op_type != "Reshape" or node.domain or len(node.inputs) < 2:
+            continue
+        x, zero = node.inputs[1], node.attributes.get("allowzero")
+        target = values.get(x.name or "") if x is not None else None
+        if target is None or zero is None or not zero.as_int():
+            continue
+        if np.isin((-1, 0), target).all():
+            return True
+    return False
+
+
 def extreme_scores(
     graph: Graph, name: str, values: Values, sizes: Sizes, rng: np.random.Generator
 ) -> tuple[Array, Array]:

@@ -23,6 +23,7 @@ from pitc.passes.audit.assumed import (
     raw_scores,
     resting,
     unbounded,
+    undefined,
 )
 from pitc.passes.audit.points import blocks, sizes_of, where
 from pitc.passes.audit.runs import Feed, Runs
@@ -41,7 +42,8 @@ class AuditResult:
 
     Args:
         feeds: Feeds that were looked at.
-        refused: Feeds that the imported model does not take, of sizes that it cannot have perhaps.
+        refused: Feeds that the imported model does not take, of sizes that it cannot have perhaps,
+            or for which ONNX does not say what it gives (a Reshape to [-1, 0]).
         assumed: Feeds that break a named assumption; only what does not rest on it was looked at.
         fill_checks: Fill facts looked up, over all feeds.
         dead_checks: Values overwritten where dead, over all feeds.
@@ -139,6 +141,9 @@ class _Audit:
             self.result.faults += imported is None
             if imported is not None:
                 yield "the imported model takes it, the normalised one does not"
+            return
+        if undefined(self.graph, values):
+            self.result.refused += 1
             return
         self.result.feeds += 1
         if self.source is not None and imported is not None:
