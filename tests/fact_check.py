@@ -67,11 +67,12 @@ def probed(
     given_up: Mapping[str, Sequence[Region]],
     mask: str | None = None,
     feeds: Iterable[Mapping[str, Array]] = (),
+    every: int = 1,
 ) -> AuditResult:
-    """Audit beside the model as it was, on feeds and on probes."""
+    """Audit beside the model as it was, on feeds and on every n-th probe: others for other models."""
     source = ir.from_proto(proto)
-    tried = probes(input_specs(source), tests_of(graph), padding=mask)
-    more = (case.feeds for case in tried)
+    tried = list(probes(input_specs(source), tests_of(graph), padding=mask))
+    more = (case.feeds for case in tried[len(graph.nodes) % every :: every])
     return audit(graph, given_up, feeds, source=source, probes=more, teeth=False)
 
 
