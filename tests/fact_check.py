@@ -69,7 +69,7 @@ def probed(
     feeds: Iterable[Mapping[str, Array]] = (),
     every: int = 1,
 ) -> AuditResult:
-    """Audit beside the model as it was, on feeds and on every n-th probe: others for other models."""
+    """Audit beside the model as it was, on feeds and on every n-th probe: which, the model says."""
     source = ir.from_proto(proto)
     tried = list(probes(input_specs(source), tests_of(graph), padding=mask))
     more = (case.feeds for case in tried[len(graph.nodes) % every :: every])

@@ -50,7 +50,7 @@ def _is_product(body: Body, i: int) -> bool:
 
 
 def embed_layer_norm(body: Body) -> list[ir.Value | None]:
-    """Rows of up to three tables, added and normalised; how often a mask row is 1; what was added."""
+    """Rows of up to three tables, added and normalised; the ones in a mask row; what was added."""
     view = body.view
     if len(view.shape(0)) != 2:
         raise NoRule(f"tokens of shape {view.shape(0)}")
