@@ -1,16 +1,18 @@
 """What fact tests share: analyse a small model, audit it, and look at what was proven."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
 from models.graph import GraphBuilder
+from pitc.check.feeds import input_specs
+from pitc.check.probes import probes
 from pitc.ir.constant import Constant
 from pitc.ir.graph import Array, Graph
 from pitc.ir.region import Region, Test, describe
-from pitc.passes.audit.engine import AuditResult, audit
+from pitc.passes.audit.engine import AuditResult, audit, tests_of
 from pitc.passes.facts.dead import dead_facts
 from pitc.passes.facts.fill import fill_facts
 from pitc.passes.normalise import normalise
@@ -49,13 +51,29 @@ def proven(
     sizes: Mapping[str, int] | None = None,
     top_index: int = 4,
 ) -> Graph:
-    """Analyse and audit; every fact must hold."""
+    """Analyse and audit; every fact must hold, of the model as it was too."""
     graph, given_up = analysed(proto, mask, opt_in)
     found = random_feeds(graph, mask, patterns=patterns, sizes=sizes, top_index=top_index)
-    result = audit(graph, given_up, found, teeth=False)
+    result = probed(proto, graph, given_up, mask, found)
     assert result.failures == []
     assert result.faults == 0
+    assert result.feeds
     return graph
+
+
+def probed(
+    proto: onnx.ModelProto,
+    graph: Graph,
+    given_up: Mapping[str, Sequence[Region]],
+    mask: str | None = None,
+    feeds: Iterable[Mapping[str, Array]] = (),
+    every: int = 1,
+) -> AuditResult:
+    """Audit beside the model as it was, on feeds and on every n-th probe: which, the model says."""
+    source = ir.from_proto(proto)
+    tried = list(probes(input_specs(source), tests_of(graph), padding=mask))
+    more = (case.feeds for case in tried[len(graph.nodes) % every :: every])
+    return audit(graph, given_up, feeds, source=source, probes=more, teeth=False)
 
 
 def checked(graph: Graph, given_up: Mapping[str, Sequence[Region]], mask: str) -> AuditResult:

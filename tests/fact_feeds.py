@@ -9,7 +9,7 @@ from pitc.check.feeds import sizes_of
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Array, Graph
 
-Pattern = Literal["right", "left", "holes", "full"]
+Pattern = Literal["right", "left", "holes", "full", "mixed"]
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 DEFAULT_SIZES = (3, 7, 4, 5)  # for the symbols in order of appearance
 SHARE = 0.6  # of live places where there is no order
@@ -22,12 +22,15 @@ def mask_pattern(shape: tuple[int, ...], pattern: Pattern, rng: np.random.Genera
 
     Args:
         shape: Its shape; the last dimension is the sequence.
-        pattern: Padding on the right or left, `holes` anywhere with one quite empty row, or none.
+        pattern: Padding on the right or left, `holes` anywhere with one quite empty row, or none;
+            `mixed` is any of these, so that two masks may have different ones.
         rng: Random source.
 
     Returns:
         int64 array.
     """
+    if pattern == "mixed":
+        pattern = PATTERNS[int(rng.integers(len(PATTERNS) - 1))]
     mask = np.zeros(shape, np.int64)
     if not mask.size or pattern == "full":
         return mask + 1

@@ -8,13 +8,15 @@ import onnx_ir as ir
 import pytest
 
 from models.graph import GraphBuilder
-from pitc.ir.constant import NEG, NZ, ZN, FillFact
+from pitc.cli import show
+from pitc.ir.constant import NEG, NZ, ZN, FillFact, Range
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, dim_index, poly
 from pitc.ir.region import EVERYWHERE, Region, Test
-from pitc.passes.audit.engine import agrees, audit, noise
+from pitc.passes.audit.engine import AuditResult, agrees, audit, noise
 from pitc.passes.facts.dead import dead_facts
 from pitc.passes.facts.fill import fill_facts
+from tests.branch_models import Body, branch
 from tests.fact_check import analysed, built, mask_is_zero, only
 from tests.fact_feeds import PATTERNS, mask_pattern, random_feeds
 
@@ -145,6 +147,146 @@ def test_a_feed_that_the_runtime_refuses_is_counted() -> None:
     assert result.faults == 1 and result.fill_checks == 0
 
 
+def _with_a_branch() -> onnx.ModelProto:
+    """If(long) { the masked sum of x, first half of it } { x }, where the half must divide."""
+
+    def make(g: GraphBuilder) -> None:
+        x, mask = g.input("x", np.float32, BS), g.input("mask", np.bool_, BS)
+        long = g.input("long", np.bool_, ())
+
+        def halves(b: Body) -> str:
+            h = b.op("Where", mask, b.op("Exp", x), b.const(0.0))
+            return b.op("ReduceSum", b.op("Reshape", h, b.ints(-1, 4)), b.ints(1), keepdims=0)
+
+        y = branch(g, long, halves, lambda b: b.op("ReduceSum", x, b.ints(1), keepdims=0))
+        g.output(y, "y", np.float32, ("n",))
+
+    return built(make)
+
+
+@pytest.mark.parametrize("long", [True, False])
+def test_a_branch_that_is_not_taken_need_not_be_defined(long: bool) -> None:
+    proto = _with_a_branch()
+    graph, given_up = analysed(proto)
+    rng = np.random.default_rng(0)
+    feeds = [
+        {
+            "x": rng.normal(size=(3, size)).astype(np.float32),
+            "mask": rng.random((3, size)) < 0.5,
+            "long": np.array(long),
+        }
+        for size in (4, 5, 8)
+    ]
+    result = audit(graph, given_up, feeds, source=ir.from_proto(proto))
+    # 3 x 5 has no rows of 4: the model itself refuses it where it is long
+    assert (result.feeds, result.refused, result.faults) == ((2, 1, 0) if long else (3, 0, 0))
+    assert result.failures == []
+    assert bool(result.dead_checks) is long  # the dead values stand in that branch
+    inner = only(graph, "Exp")
+    graph.dead[inner] = [EVERYWHERE]
+    failures = audit(graph, given_up, feeds, source=ir.from_proto(proto)).failures
+    assert bool(failures) is long
+    graph.dead[inner], graph.fills[inner] = [], [FillFact(EVERYWHERE, 0)]
+    failures = audit(graph, given_up, feeds, source=ir.from_proto(proto)).failures
+    assert bool(failures) is long
+
+
+def test_a_rewrite_that_changes_the_model_is_caught() -> None:
+    graph, given_up = _sound()
+    other = _model()
+    next(n for n in other.graph.node if n.op_type == "Add").op_type = "Mul"
+    feeds = list(random_feeds(graph, "mask"))
+    result = audit(graph, given_up, feeds, source=ir.from_proto(other), teeth=False)
+    assert any("is not that of the imported model" in text for text in result.failures)
+    assert audit(graph, given_up, feeds, source=ir.from_proto(_model())).failures == []
+
+
+def test_a_feed_that_only_the_source_takes_is_a_failure() -> None:
+    def make(g: GraphBuilder, rows: int) -> None:
+        x = g.input("x", np.float32, BS)
+        g.output(g.op("Reshape", x, g.ints(-1, rows)), "y", np.float32, ("n", rows))
+
+    graph, given_up = analysed(built(lambda g: make(g, 4)))
+    source = ir.from_proto(built(lambda g: make(g, 1)))
+    feed = {"x": np.ones((3, 5), np.float32)}
+    result = audit(graph, given_up, [feed], source=source)
+    assert result.failures == ["feed 0: the imported model takes it, the normalised one does not"]
+
+
+def test_what_remains_beside_nothing_is_no_size() -> None:
+    """ONNX Runtime gives [1, 0] for [0, 0]; ONNX calls the model invalid."""
+
+    def make(g: GraphBuilder) -> None:
+        x = g.input("x", np.float32, BS)
+        shape = g.op("Concat", g.ints(-1), g.op("Unsqueeze", g.size(x, 1), g.ints(0)), axis=0)
+        g.output(g.op("Reshape", x, shape, allowzero=1), "y", np.float32, ("n", "seq"))
+
+    graph, given_up = analysed(built(make))
+    feeds = [{"x": np.zeros(shape, np.float32)} for shape in ((0, 0), (0, 3))]
+    result = audit(graph, given_up, feeds, source=ir.from_proto(built(make)))
+    assert (result.feeds, result.refused, result.failures) == (1, 1, [])
+
+
+def test_facts_are_looked_up_in_the_imported_model_too() -> None:
+    """A value of the same name that is another one."""
+    graph, given_up = _sound()
+    other = _model()
+    next(n for n in other.graph.node if n.op_type == "Add").op_type = "Div"  # x / x
+    graph.fills[only(graph, "Add")] = [FillFact(EVERYWHERE, 2)]
+    feed = {"x": np.ones((2, 3), np.float32), "mask": np.ones((2, 3), np.int64)}
+    failures = audit(graph, given_up, [feed], source=ir.from_proto(other)).failures
+    assert any(text.startswith("feed 0: imported model: fill 2") for text in failures)
+
+
+def _scores() -> onnx.ModelProto:
+    """softmax(q @ k + mask)."""
+
+    def make(g: GraphBuilder) -> None:
+        z = g.op("MatMul", g.input("q", np.float32, ("b", 4)), g.input("k", np.float32, (4, "s")))
+        low = g.op("Where", g.input("mask", np.bool_, ("s",)), g.const(0.0), g.const(-1e4))
+        g.output(g.op("Softmax", g.op("Add", z, low), axis=-1), "p", np.float32, ("b", "s"))
+
+    return built(make)
+
+
+def test_a_feed_beyond_an_assumption_is_no_evidence() -> None:
+    graph, given_up = analysed(_scores())
+    mask = np.array([True, False])
+    k = np.array([[-1, 1]] * 4, np.float32)
+    feed = {"q": np.full((1, 4), 2500, np.float32), "k": k, "mask": mask}  # scores of 10,000
+    result = audit(graph, given_up, [feed])
+    assert (result.failures, result.assumed) == ([], 1)
+    graph.fills["p"].append(FillFact(EVERYWHERE, 0))  # rests on the bound as well
+    assert audit(graph, given_up, [feed]).failures == []
+    graph.fills["mask"] = [FillFact(EVERYWHERE, 0)]  # does not
+    assert audit(graph, given_up, [feed]).failures != []
+
+
+def test_what_is_assumed_of_scores_has_to_be_enough() -> None:
+    """No feed has such scores; the audit puts them there."""
+    graph, given_up = analysed(_scores())
+    feed = {"q": np.zeros((2, 4)), "k": np.zeros((4, 5)), "mask": np.ones(5)}
+    feed = {n: x.astype(np.bool_ if n == "mask" else np.float32) for n, x in feed.items()}
+    assert audit(graph, given_up, [feed]).failures == []
+    (name,) = graph.scores
+    assumed = Range(-500, 500, assumed=True)
+    added = only(graph, "Add")
+    graph.fills[added] = [FillFact(EVERYWHERE, assumed)]
+    failures = audit(graph, given_up, [feed]).failures
+    assert len(failures) == 1 and failures[0].startswith("feed 0: scores of 1000: ")
+    assert name != added
+
+
+def test_numbers_too_large_for_their_type_are_no_evidence() -> None:
+    def make(g: GraphBuilder) -> None:
+        x = g.input("x", np.float32, BS)
+        g.output(g.op("Mul", x, x), "y", np.float32, BS)
+
+    graph, given_up = analysed(built(make))
+    assert audit(graph, given_up, [{"x": np.full((1, 1), 1e30, np.float32)}]).assumed == 1
+    assert audit(graph, given_up, [{"x": np.full((1, 1), 1e10, np.float32)}]).assumed == 0
+
+
 def test_values_of_every_constant_kind() -> None:
     x = np.array([0, -1e9, 2, np.nan], np.float32)
     assert agrees(x, 0).tolist() == [True, False, False, False]
@@ -182,3 +324,10 @@ def test_two_graphs_of_one_model_agree() -> None:
         dead_facts(graph)
         texts.append(str([graph.fills, graph.dead, graph.affine]))
     assert texts[0] == texts[1]
+
+
+def test_verify_says_when_nothing_was_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
+    show.audited(AuditResult(refused=3))
+    assert "NOT CHECKED: 0 inputs looked at, 3 refused by the model" in capsys.readouterr().out
+    show.audited(AuditResult(feeds=2, assumed=1, fill_checks=7))
+    assert "PASSED: 2 inputs looked at, 1 beyond an assumption" in capsys.readouterr().out

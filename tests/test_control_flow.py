@@ -78,10 +78,11 @@ def audited(
     proto: onnx.ModelProto, padding: str | None = None, masks: Sequence[str] = tuple(MASKS)
 ) -> list[str]:
     """Facts of a model that do not hold."""
-    opened = ir.from_proto(proto)
+    source = ir.from_proto(proto)
+    opened = source.clone()
     normalise(opened)
     graph, given_up = analyse(opened, padding)
-    result = audit(graph, given_up, every_feed(proto, masks), teeth=False)
+    result = audit(graph, given_up, every_feed(proto, masks), source=source, teeth=False)
     assert result.failures or result.fill_checks + result.dead_checks > 0
     return result.failures
 

@@ -114,6 +114,13 @@ CASES: dict[str, Callable[[], tuple[onnx.ModelProto, dict[str, Array]]]] = {
         TABLES | ROWS,
         ("y", "count", "sum"),
     ),
+    "embed numbers": lambda: case(  # what it counts are ones
+        "EmbedLayerNormalization",
+        ["ids", "kinds", "words", "places", "types", "g", "e", "m"],
+        TOKENS | {"m": np.where(MASK, np.arange(S, dtype=np.int32) - 1, 0).astype(np.int32)},
+        TABLES | ROWS,
+        ("y", "count"),
+    ),
     **{
         f"{label} {kind}": lambda base=base, place=place, kind=kind, uni=uni: masked(
             base, place, mask_of(kind), unidirectional=uni

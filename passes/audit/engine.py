@@ -1,31 +1,39 @@
 """The auditor: every fact is checked against ONNX Runtime.
 
-Intermediates are exposed and each fill fact is looked up. Then each value with dead facts is
-overwritten with noise where it is dead, one value at a time, and no output may move. Overwriting
-the *other* elements shows that the check has teeth (`tight`).
+* The imported model says which feeds count; what it gives, the normalised graph has to give.
+* Intermediates are exposed and each fill fact is looked up, in values of the imported model too.
+* What rests on bounded scores is looked up once more with scores at the ends of the bound.
+* Each value with dead facts is overwritten with noise where it is dead, one value at a time, and no
+  output may move. Overwriting the *other* elements shows that the check has teeth (`tight`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import chain
 
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.constant import NZ, ZN, Constant, Range
-from pitc.ir.graph import Array, Graph, output_names
-from pitc.ir.region import Region
+from pitc.ir.constant import BOUNDED, NZ, ZN, Constant, Range
+from pitc.ir.graph import Array, Graph
+from pitc.ir.region import Region, Test
+from pitc.passes.audit.assumed import (
+    extreme_scores,
+    overflows,
+    raw_scores,
+    resting,
+    unbounded,
+    undefined,
+)
 from pitc.passes.audit.points import blocks, sizes_of, where
+from pitc.passes.audit.runs import Feed, Runs
+from pitc.passes.audit.source import Source
 from pitc.passes.audit.symbols import not_finite, wrong_symbols
 
-if TYPE_CHECKING:
-    import onnxruntime as ort
-
-Feed = Mapping[str, Array]
-NOISY = ("bool", "float32", "float64", "int32", "int64", "uint8")
-RTOL, ATOL = 1e-5, 1e-6  # unmoved outputs are recomputed by the same kernels
+Values = Mapping[str, Array]
+Sizes = Mapping[str, int]
 NOISE_LIMIT = 1e4
-WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
+OVERWRITTEN = 16  # dead values for each probe
 
 
 @dataclass(slots=True)
@@ -33,13 +41,20 @@ class AuditResult:
     """What the audit found.
 
     Args:
+        feeds: Feeds that were looked at.
+        refused: Feeds that the imported model does not take, of sizes that it cannot have perhaps,
+            or for which ONNX does not say what it gives (a Reshape to [-1, 0]).
+        assumed: Feeds that break a named assumption; only what does not rest on it was looked at.
         fill_checks: Fill facts looked up, over all feeds.
         dead_checks: Values overwritten where dead, over all feeds.
         tight: How many of those move an output when the other elements are overwritten.
         faults: Runs that ONNX Runtime stopped (a dead index out of range, for example).
-        failures: Facts that do not hold, one line each.
+        failures: What does not hold, one line each.
     """
 
+    feeds: int = 0
+    refused: int = 0
+    assumed: int = 0
     fill_checks: int = 0
     dead_checks: int = 0
     tight: int = 0
@@ -52,6 +67,8 @@ def audit(
     given_up: Mapping[str, Sequence[Region]],
     feeds: Iterable[Feed],
     *,
+    source: ir.Model | None = None,
+    probes: Iterable[Feed] = (),
     seed: int = 0,
     teeth: bool = True,
 ) -> AuditResult:
@@ -61,51 +78,183 @@ def audit(
         graph: The graph after `fill_facts` and `dead_facts`.
         given_up: The regions of outputs that were given to `dead_facts`.
         feeds: Input arrays by name.
+        source: The model as it was before it was normalised. It says which feeds count, and its
+            outputs have to be the graph's.
+        probes: Further inputs, for each of which only `OVERWRITTEN` dead values are overwritten, in
+            turns: that is what takes time.
         seed: Of the noise.
         teeth: Overwrite the live elements too, to count `tight`; half of the time.
 
     Returns:
-        Counts and failures. A feed that ONNX Runtime itself refuses is left out.
+        Counts and failures. A feed that the source refuses is left out; without a source, one that
+        the graph refuses.
     """
-    result, rng = AuditResult(), np.random.default_rng(seed)
-    run = _Runs(graph)
-    constants_next = True  # what is said of constants is looked at once
+    found = _Audit(graph, given_up, source, seed)
     for number, feed in enumerate(feeds):
-        values = run.expose(feed)
+        found.look(f"feed {number}", feed, len(found.run.targets), teeth)
+    for number, feed in enumerate(probes):
+        found.look(f"probe {number}", feed, OVERWRITTEN, teeth=False)
+    return found.result
+
+
+class _Audit:
+    """One audit: the sessions, and what was found so far."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        given_up: Mapping[str, Sequence[Region]],
+        source: ir.Model | None,
+        seed: int,
+    ) -> None:
+        self.graph, self.given_up = graph, given_up
+        self.result, self.rng = AuditResult(), np.random.default_rng(seed)
+        self.scores, self.resting = raw_scores(graph), resting(graph)
+        self.run = Runs(graph, self.scores)
+        interesting = {n for n, facts in graph.fills.items() if facts}
+        self.source = None if source is None else Source(source, interesting)
+        self.turn = 0  # the target that comes next
+        self.new = True  # what is said of constants is looked at once
+
+    def look(self, title: str, feed: Feed, overwritten: int, teeth: bool) -> None:
+        """Look at everything for one feed.
+
+        Args:
+            title: Of the feed, for failures.
+            feed: The inputs.
+            overwritten: How many dead values are overwritten.
+            teeth: Overwrite what is not dead as well.
+        """
+        found = self.wrong(feed, overwritten, teeth)
+        self.result.failures += [f"{title}: {text}" for text in found]
+
+    def wrong(self, feed: Feed, overwritten: int, teeth: bool) -> Iterator[str]:
+        """What does not hold for one feed."""
+        imported = None
+        if self.source is not None:
+            imported = self.source.run(feed)
+            if imported is None:
+                self.result.refused += 1
+                return
+        values = self.run.expose(feed)
         if values is None:
-            result.faults += 1
-            continue
-        at = f"feed {number}"
-        sizes, clashes = sizes_of(graph, values)
-        result.failures += [f"{at}: {text}" for text in clashes]
-        if not clashes:
-            names = [n for n in values if constants_next or not graph.is_constant(n)]
-            constants_next = False
-            result.failures += [f"{at}: {t}" for t in wrong_symbols(graph, values, sizes)]
-            result.failures += [f"{at}: {t}" for t in not_finite(graph, names, values, sizes)]
-            _check_fills(graph, names, values, sizes, at, result)
-            _check_dead(run, given_up, feed, values, sizes, at, result, rng, teeth)
-    return result
+            self.result.faults += imported is None
+            if imported is not None:
+                yield "the imported model takes it, the normalised one does not"
+            return
+        if undefined(self.graph, values):
+            self.result.refused += 1
+            return
+        self.result.feeds += 1
+        if self.source is not None and imported is not None:
+            yield from self.source.unequal(feed, imported, values)
+        sizes, clashes = sizes_of(self.graph, values)
+        yield from clashes
+        if clashes:
+            return
+        names = [n for n in values if self.new or not self.graph.is_constant(n)]
+        self.new = False
+        yield from wrong_symbols(self.graph, values, sizes)
+        infinite = list(not_finite(self.graph, names, values, sizes))
+        if infinite and overflows(self.graph, infinite[0][0], values):
+            self.result.assumed += 1
+            return
+        yield from (text for _, text in infinite)
+        bounded = not unbounded(self.graph, self.scores, values, sizes)
+        self.result.assumed += not bounded
+        yield from self.wrong_fills(names, values, sizes, bounded)
+        if imported is not None:
+            other = _differing(imported, values)
+            merged = {**values, **{n: imported[n] for n in other}}
+            found = self.wrong_fills(other, merged, sizes, bounded)
+            yield from (f"imported model: {text}" for text in found)
+        if bounded and self.scores:
+            yield from self.with_extreme_scores(feed, values, sizes)
+        if bounded or BOUNDED not in self.graph.assumptions:
+            yield from self.wrong_dead(feed, values, sizes, overwritten, teeth)
 
+    def wrong_fills(
+        self, names: Iterable[str], values: Values, sizes: Sizes, bounded: bool
+    ) -> Iterator[str]:
+        """Fill facts that do not hold."""
+        for name in names:
+            x = values[name]
+            if not bounded and name in self.resting:
+                continue
+            for f in self.graph.fills.get(name, ()):
+                self.result.fill_checks += 1
+                for start, part in blocks(x):
+                    here = where(f.region, part.shape, sizes, values, start)
+                    if not np.all(agrees(part[here], f.constant)):
+                        yield f"fill {f.constant} of {name} where {f.region}"
+                        break
 
-def _check_fills(
-    graph: Graph,
-    names: Iterable[str],
-    values: Mapping[str, Array],
-    sizes: Mapping[str, int],
-    at: str,
-    result: AuditResult,
-) -> None:
-    for name in names:
-        x = values[name]
-        for f in graph.fills.get(name, ()):
-            result.fill_checks += 1
-            for start, part in blocks(x):
-                here = where(f.region, part.shape, sizes, values, start)
-                if np.all(agrees(part[here], f.constant)):
-                    continue
-                result.failures.append(f"{at}: fill {f.constant} of {name} where {f.region}")
+    def with_extreme_scores(self, feed: Feed, values: Values, sizes: Sizes) -> Iterator[str]:
+        """Fill facts that do not hold for scores as large as is assumed.
+
+        What rests on the assumption has to be true of all such scores, whatever made them.
+        """
+        graph = self.graph
+        names = [n for n in self.scores if n in values and n in self.run.switched]
+        found = {n: extreme_scores(graph, n, values, sizes, self.rng) for n in names}
+        switches = {n: s for n, s in found.items() if s[0].any()}
+        if not switches:
+            return
+        moved = self.run.expose(feed, switches)
+        if moved is None:
+            return
+        moved |= {n: np.where(at, x, values[n]) for n, (at, x) in switches.items()}
+        sizes, _ = sizes_of(graph, moved)  # what scores choose may be fewer or more
+        if not unbounded(graph, self.scores, moved, sizes):
+            resting = [n for n in moved if n in self.resting]
+            wrong = self.wrong_fills(resting, moved, sizes, True)
+            yield from (f"scores of 1000: {text}" for text in wrong)
+
+    def wrong_dead(
+        self, feed: Feed, values: Values, sizes: Sizes, overwritten: int, teeth: bool
+    ) -> Iterator[str]:
+        """Dead facts that do not hold: an output moves."""
+        graph, run, result = self.graph, self.run, self.result
+        keep = {
+            name: ~_any(self.given_up.get(name, ()), values[name].shape, sizes, values)
+            for name in graph.outputs
+            if name in values
+        }
+        first = self.turn
+        for k in range(len(run.targets)):
+            name = run.targets[(first + k) % len(run.targets)]
+            x, regions = values.get(name), graph.dead.get(name, [])
+            dead = None if x is None else _any(regions, x.shape, sizes, values)
+            if x is None or dead is None or not dead.any():
+                continue
+            if not overwritten:
+                self.turn = first + k
                 break
+            overwritten -= 1
+            result.dead_checks += 1
+            other = noise(x, self.rng)
+            moved = run.moved(feed, {name: (dead, other)}, values, keep)
+            result.faults += moved is None
+            if moved:
+                yield f"dead {name} where {' or '.join(map(str, regions))}"
+            if not teeth:
+                continue
+            rest = {name: (~dead, other)}
+            if dead.all() or run.moved(feed, rest, values, keep) is not False:
+                result.tight += 1
+
+
+def tests_of(graph: Graph) -> set[Test]:
+    """What the facts of a graph look at when it runs."""
+    fills = (f.region for facts in graph.fills.values() for f in facts)
+    dead = (r for regions in graph.dead.values() for r in regions)
+    return {t for r in chain(fills, dead) for t in r if t.src}
+
+
+def _differing(a: Values, b: Values) -> list[str]:
+    """Names of both whose arrays have the same shape, but other bits."""
+    shared = [n for n in a if n in b and a[n].shape == b[n].shape and a[n].dtype == b[n].dtype]
+    return [n for n in shared if a[n].tobytes() != b[n].tobytes()]
 
 
 def agrees(x: Array, c: Constant) -> Array:
@@ -118,41 +267,6 @@ def agrees(x: Array, c: Constant) -> Array:
         return np.asarray(x != 0)
     with np.errstate(all="ignore"):
         return np.asarray(x == np.array(c).astype(x.dtype))
-
-
-def _check_dead(
-    run: "_Runs",
-    given_up: Mapping[str, Sequence[Region]],
-    feed: Feed,
-    values: Mapping[str, Array],
-    sizes: Mapping[str, int],
-    at: str,
-    result: AuditResult,
-    rng: np.random.Generator,
-    teeth: bool,
-) -> None:
-    graph = run.graph
-    keep = {
-        name: ~_any(given_up.get(name, ()), values[name].shape, sizes, values)
-        for name in graph.outputs
-    }
-    for name in run.targets:
-        x, regions = values.get(name), graph.dead.get(name, [])
-        if x is None or not regions:
-            continue
-        dead = _any(regions, x.shape, sizes, values)
-        if not dead.any():
-            continue
-        result.dead_checks += 1
-        other = noise(x, rng)
-        moved = run.moved(feed, name, dead, other, values, keep)
-        result.faults += moved is None
-        if moved:
-            result.failures.append(f"{at}: dead {name} where {' or '.join(map(str, regions))}")
-        if not teeth:
-            continue
-        if dead.all() or run.moved(feed, name, ~dead, other, values, keep) is not False:
-            result.tight += 1
 
 
 def _any(
@@ -182,154 +296,3 @@ def noise(x: Array, rng: np.random.Generator) -> Array:
     else:
         other = (rng.choice(known, x.shape) * rng.uniform(0.5, 2, x.shape)).clip(low, high)
     return np.asarray(other, x.dtype)
-
-
-def same(a: Array, b: Array, keep: Array) -> bool:
-    """True when two outputs agree at the kept elements."""
-    if a.shape != b.shape:
-        return False
-    if a.dtype.kind != "f":
-        return bool(np.array_equal(a[keep], b[keep]))
-    return bool(np.allclose(a[keep], b[keep], rtol=RTOL, atol=ATOL, equal_nan=True))
-
-
-class _Runs:
-    """A session over one graph with all values exposed, and a switch at every target."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.names = _exposable(graph)
-        self.targets = _targets(graph)
-        self._session = _session(_injected_model(graph, self.targets, self.names))
-        self._quiet: dict[str, Array] = {}
-        for name in self.targets:
-            self._quiet |= self._switch(name, np.array(False), np.zeros((), graph.dtypes[name]))
-
-    def expose(self, feed: Feed) -> dict[str, Array] | None:
-        """Every value of the graph for one feed; None when ONNX Runtime stops."""
-        try:
-            found = self._session.run(self.names, {**feed, **self._quiet})
-        except Exception:  # the runtime's exception classes are not public
-            return None
-        graph = self.graph
-        values = {n: x for n, x in zip(self.names, found, strict=True) if isinstance(x, np.ndarray)}
-        values |= {name: np.asarray(x) for name, x in feed.items()}
-        constants = ((name, graph.array(name)) for name in graph.constants())
-        return values | {name: x for name, x in constants if x is not None}
-
-    def moved(
-        self,
-        feed: Feed,
-        name: str,
-        places: Array,
-        other: Array,
-        values: Mapping[str, Array],
-        keep: Mapping[str, Array],
-    ) -> bool | None:
-        """Whether an output moves when a value is overwritten; None when ONNX Runtime stops."""
-        switched = {**feed, **self._quiet, **self._switch(name, places, other)}
-        try:
-            got = self._session.run(self.graph.outputs, switched)
-        except Exception:  # the runtime's exception classes are not public
-            return None
-        outputs = zip(self.graph.outputs, got, strict=True)
-        return not all(same(np.asarray(x), values[name], keep[name]) for name, x in outputs)
-
-    def _switch(self, name: str, places: Array, other: Array) -> dict[str, Array]:
-        if self.graph.dtypes[name] == np.bool_:
-            return {_select(name): places}
-        return {_select(name): places, _noise(name): other}
-
-
-def _select(name: str) -> str:
-    return f"{name}:select"
-
-
-def _noise(name: str) -> str:
-    return f"{name}:noise"
-
-
-def _session(model: ir.Model) -> "ort.InferenceSession":
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    for tensor in (v.const_value for g in model.graphs() for v in g.initializers.values()):
-        if isinstance(tensor, ir.ExternalTensor):  # stays in its file: a proto ends at 2 GB
-            options.add_session_config_entry(WEIGHTS_FOLDER, str(tensor.base_dir))
-            break
-    payload = ir.to_proto(model).SerializeToString()
-    return ort.InferenceSession(payload, options, providers=["CPUExecutionProvider"])
-
-
-def _exposable(graph: Graph) -> list[str]:
-    computed = [o for n in graph.nodes for o in output_names(n) if graph.shapes.get(o) is not None]
-    return list(dict.fromkeys([*computed, *graph.outputs]))
-
-
-def _targets(graph: Graph) -> list[str]:
-    """Values with dead facts that can be overwritten.
-
-    A NaN guard's own flag is not free: it keeps dead rows finite, and 0 * NaN is not 0.
-    """
-    out = []
-    for name, regions in graph.dead.items():
-        dtype, producer = graph.dtypes.get(name), graph.producers.get(name)
-        if not regions or dtype is None or str(dtype) not in NOISY or name in graph.captured:
-            continue
-        if graph.uses.get(name) and (producer is None or producer.op_type != "IsNaN"):
-            out.append(name)
-    return out
-
-
-def _values(model: ir.Model) -> Iterable[ir.Value]:
-    yield from model.graph.inputs
-    yield from model.graph.initializers.values()
-    for node in model.graph:
-        yield from node.outputs
-
-
-def _injected_model(graph: Graph, targets: Sequence[str], names: Sequence[str]) -> ir.Model:
-    """Every target T becomes Where(T:select, T:noise, T), or Xor(T:select, T) for bools.
-
-    The outputs are the named values.
-    """
-    model = graph.model.clone()
-    values = {v.name: v for v in _values(model)}
-    outputs = {id(v) for v in model.graph.outputs}
-    for name in targets:
-        value = values[name]
-        dtype = graph.dtypes[name]
-        select = ir.val(_select(name), ir.DataType.BOOL)
-        model.graph.inputs.append(select)
-        if dtype == np.bool_:
-            node = ir.node("Xor", [select, value])
-        else:
-            other = ir.val(_noise(name), ir.DataType.from_numpy(dtype))
-            model.graph.inputs.append(other)
-            node = ir.node("Where", [select, other, value])
-        mixed = node.outputs[0]
-        if id(value) in outputs:
-            for k, output in enumerate(model.graph.outputs):
-                if output is value:
-                    model.graph.outputs[k] = mixed
-            value.name, mixed.name = f"{name}:raw", name
-        else:
-            mixed.name = f"{name}:mixed"
-        for user, place in tuple(value.uses()):
-            if user is not node:
-                user.replace_input_with(place, mixed)
-        producer = value.producer()
-        if producer is None:
-            first = next(iter(model.graph))
-            model.graph.insert_before(first, [node])
-        else:
-            model.graph.insert_after(producer, [node])
-    values = {v.name: v for v in _values(model)}
-    model.graph.outputs[:] = [values[name] for name in names]
-    for v in values.values():
-        if v.producer() is not None:
-            v.shape = None
-    return model

@@ -62,8 +62,13 @@ def where(
     values: Mapping[str, Array],
     start: int = 0,
 ) -> Array:
-    """The points of a tensor of that shape, or of a piece that starts at a row, where all hold."""
-    out = np.ones(shape, bool)
+    """The points of a tensor of that shape, or of a piece that starts at a row, where all hold.
+
+    A test of a value that was not computed, as its branch was not taken, holds nowhere.
+    """
+    out = np.full(shape, all(not t.src or t.src in values for t in r))
+    if not out.any():
+        return out
     for t in r:
         out &= holds(t, shape, sizes, values, start)
     return out

@@ -53,8 +53,10 @@ def _is_function(p: Poly, x: Array, sizes: Sizes) -> bool:
         return False
 
 
-def not_finite(graph: Graph, names: Iterable[str], values: Values, sizes: Sizes) -> Iterator[str]:
-    """One line for every value, of those named, with Inf or NaN where it is said to have none.
+def not_finite(
+    graph: Graph, names: Iterable[str], values: Values, sizes: Sizes
+) -> Iterator[tuple[str, str]]:
+    """Every value, of those named, with Inf or NaN where it is said to have none, and a line.
 
     A value without an entry is finite everywhere, when the inputs are.
     """
@@ -69,7 +71,7 @@ def not_finite(graph: Graph, names: Iterable[str], values: Values, sizes: Sizes)
         finite: Region | None = graph.finite_if.get(name, Region())
         clean: Region | None = graph.clean_if.get(name, Region())
         if finite is not None and np.any(~np.isfinite(x) & where(finite, x.shape, sizes, values)):
-            yield f"{name} is not finite where {finite}"
+            yield name, f"{name} is not finite where {finite}"
         bad = np.isnan(x) | np.isposinf(x)
         if clean is not None and np.any(bad & where(clean, x.shape, sizes, values)):
-            yield f"{name} is NaN or +inf where {clean}"
+            yield name, f"{name} is NaN or +inf where {clean}"

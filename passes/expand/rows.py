@@ -50,7 +50,7 @@ def _is_product(body: Body, i: int) -> bool:
 
 
 def embed_layer_norm(body: Body) -> list[ir.Value | None]:
-    """Rows of up to three tables, added and normalised; sums of mask rows; what was added."""
+    """Rows of up to three tables, added and normalised; the ones in a mask row; what was added."""
     view = body.view
     if len(view.shape(0)) != 2:
         raise NoRule(f"tokens of shape {view.shape(0)}")
@@ -64,7 +64,8 @@ def embed_layer_norm(body: Body) -> list[ir.Value | None]:
     if body.wants(1):
         if view.shape(7) != view.shape(0) or view.shape(7)[1] == ONE * 0:
             raise NoRule("the mask is not one number per token")
-        results[1] = body.row_sums(body.input(7))
+        counted = body.op("Equal", body.input(7), body.constant(np.ones((), np.int32)))
+        results[1] = body.row_sums(body.op("Cast", counted, to=ir.DataType.INT32))
     return results
 
 

@@ -27,6 +27,19 @@ _MOVES = {"Cast", "Concat", "Expand", "Flatten", "Gather", "Identity"} | {
     "Transpose",
     "Unsqueeze",
 }
+#: Operands that say how large a tensor is, or how often something is done, by operator.
+_COUNTS = {
+    "ConstantOfShape": (0,),
+    "Expand": (1,),
+    "Loop": (0,),
+    "OneHot": (1,),
+    "Pad": (1,),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "Resize": (2, 3),
+    "Tile": (1,),
+    "Upsample": (1,),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +52,14 @@ class InputSpec:
         shape: Sizes, or names of sizes that are known only when the model runs.
         bound: Integer values must be below this (rows of the table that they look up); None when
             nothing is known.
+        counts: Its values may decide how large tensors are: large ones need much memory.
     """
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int | str, ...]
     bound: int | None = None
+    counts: bool = False
 
     @property
     def mask_like(self) -> bool:
@@ -97,7 +112,8 @@ def input_specs(model: "ir.Model", given: Collection[str] = ()) -> list[InputSpe
         shape = tuple(_dim(value.name or "", i, d) for i, d in enumerate(value.shape))
         dtype = value.dtype.numpy()
         bound = _bound(value) if dtype.kind in "iu" else None
-        specs.append(InputSpec(str(value.name), dtype, shape, bound))
+        counts = dtype.kind in "iuf" and _counts(value)
+        specs.append(InputSpec(str(value.name), dtype, shape, bound, counts))
     return specs
 
 
@@ -139,6 +155,20 @@ def _bound(value: "ir.Value") -> int | None:
                 seen.update(fresh)
                 todo.extend(fresh)
     return min(bounds, default=None)
+
+
+def _counts(value: "ir.Value") -> bool:
+    """Whether anything computed from a value says how large a tensor is."""
+    seen, todo = {value}, [value]
+    while todo:
+        for node, place in todo.pop().uses():
+            if place in _COUNTS.get(node.op_type, ()):
+                return True
+            if node.op_type not in ("Shape", "Size"):
+                fresh = [v for v in node.outputs if v not in seen]
+                seen.update(fresh)
+                todo.extend(fresh)
+    return False
 
 
 def parse_shapes(texts: Sequence[str], specs: Sequence[InputSpec]) -> dict[str, int]:
@@ -239,6 +269,8 @@ def cases(
 ) -> Iterator[Case]:
     """Random inputs: every padding pattern at several sizes, a cache's length of 0 among them.
 
+    All mask-like inputs have the same pattern; where there are several, they also have one each.
+
     Args:
         specs: The inputs.
         given: Sizes of named dimensions; those that are not given vary.
@@ -259,13 +291,17 @@ def cases(
         for i, pattern in enumerate(PATTERNS if masked else PATTERNS[:1]):
             rng = np.random.default_rng((seed, row, i))
             yield Case(pattern, dims, random_feeds(specs, dims, rng, pattern, padding))
+        if sum(s.mask_like or s.name == padding for s in specs) > 1:
+            rng = np.random.default_rng((seed, row, len(PATTERNS)))
+            patterns = {s.name: str(rng.choice(PATTERNS)) for s in specs}
+            yield Case("mixed", dims, random_feeds(specs, dims, rng, patterns, padding))
 
 
 def random_feeds(
     specs: Sequence[InputSpec],
     dims: Mapping[str, int],
     rng: np.random.Generator,
-    pattern: str,
+    pattern: str | Mapping[str, str],
     padding: str | None = None,
 ) -> dict[str, np.ndarray]:
     """One set of random inputs.
@@ -274,9 +310,9 @@ def random_feeds(
         specs: The inputs.
         dims: Size of every named dimension.
         rng: Source of randomness.
-        pattern: One of `PATTERNS`, for masks.
-        padding: The mask input; it gets the pattern even when it is a float. Mask-like inputs of
-            its shape follow it.
+        pattern: One of `PATTERNS`, for masks: those of one shape are the same. Or one for each
+            input: every mask is drawn by itself, token types too.
+        padding: The mask input; it gets the pattern even when it is a float.
 
     Returns:
         Arrays by input name. Floats are standard normal; integers are below the input's bound, or 0
@@ -296,11 +332,13 @@ def random_feeds(
                 f"input {spec.name!r} of shape {list(shape)} is too large to be made",
                 hint="choose sizes by --shape, or give it as a file",
             )
-        if spec.name == padding or (spec.mask_like and not spec.name.endswith("type_ids")):
+        if not isinstance(pattern, str) and (spec.name == padding or spec.mask_like):
+            feeds[spec.name] = _mask(shape, pattern[spec.name], rng).astype(spec.dtype)
+        elif spec.name == padding or (spec.mask_like and not spec.name.endswith("type_ids")):
             if shape not in masks:
-                masks[shape] = _mask(shape, pattern, rng)
+                masks[shape] = _mask(shape, str(pattern), rng)
             feeds[spec.name] = masks[shape].astype(spec.dtype)
-        elif spec.switch and cached:
+        elif spec.switch and cached and isinstance(pattern, str):
             feeds[spec.name] = np.ones(shape, bool)
         elif spec.dtype.kind in "biu":
             feeds[spec.name] = rng.integers(0, spec.bound or 2, shape).astype(spec.dtype)

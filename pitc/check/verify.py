@@ -12,6 +12,7 @@ from pitc.session import arrays
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from pitc.ir.region import Test
     from pitc.passes.audit.engine import AuditResult
 
 #: Largest norm-wise relative error per output type; integers and booleans must be equal.
@@ -168,22 +169,28 @@ def differences(got: np.ndarray, want: np.ndarray) -> tuple[float, float, float]
 
 
 def audit_facts(
-    model: "ir.Model", padding: str | None, feeds: Iterable[Mapping[str, np.ndarray]]
+    model: "ir.Model",
+    padding: str | None,
+    feeds: Iterable[Mapping[str, np.ndarray]],
+    probes: "Callable[[Iterable[Test]], Iterable[Case]] | None" = None,
 ) -> "AuditResult":
-    """Check every fact that the passes prove of a model.
+    """Check every fact that the passes prove of a model, and what they make of it before that.
 
     Args:
         model: The imported model; it is changed in place.
         padding: The mask input that it is compiled with, if any.
         feeds: Inputs by name.
+        probes: Makes further inputs from the tests of the facts.
     """
-    from pitc.passes.audit.engine import audit
+    from pitc.passes.audit.engine import audit, tests_of
     from pitc.passes.normalise import normalise
     from pitc.passes.pipeline import analyse
 
+    source = model.clone()
     normalise(model)
     graph, given_up = analyse(model, padding)
-    return audit(graph, given_up, feeds)
+    more = probes(tests_of(graph)) if probes is not None else ()
+    return audit(graph, given_up, feeds, source=source, probes=(case.feeds for case in more))
 
 
 def token_shaped(mask: list[Any], output: list[Any]) -> bool:

@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -35,6 +35,7 @@ from pitc.session import arrays, plain_session, run_session
 if TYPE_CHECKING:
     from pitc.check.feeds import Case, InputSpec
     from pitc.config import Settings
+    from pitc.ir.region import Test
     from pitc.measure.trace import Trace
 
 #: Version of what `--json` prints.
@@ -275,7 +276,12 @@ def verify_model(
     if not json:
         show.verified(result)
     if facts:
-        audit = audit_facts(api.import_model(source)[0], padding, [case.feeds for case in chosen])
+        audit = audit_facts(
+            api.import_model(source)[0],
+            padding,
+            [case.feeds for case in chosen],
+            lambda tests: _probes(compiled, given, shapes, seed, tests),
+        )
         body["facts"] = asdict(audit)
         if not json:
             show.audited(audit)
@@ -290,8 +296,33 @@ def verify_model(
         print_json(body)
     if not result.ok:
         raise VerificationError("the compiled model differs from ONNX Runtime", path=model)
-    if facts and body["facts"]["failures"]:
+    if facts:
+        _check_facts(body["facts"], model)
+
+
+def _check_facts(found: Mapping[str, Any], model: Path) -> None:
+    if found["failures"]:
         raise VerificationError("a fact does not hold", path=model)
+    if not found["feeds"]:
+        raise VerificationError("no fact was checked: the model takes no input", path=model)
+
+
+def _probes(
+    compiled: api.CompiledModel,
+    given: Mapping[str, np.ndarray],
+    shapes: Sequence[str],
+    seed: int,
+    tests: "Iterable[Test]",
+) -> "Iterator[Case]":
+    """Further inputs of `pitc verify --facts`, for what is not given."""
+    from pitc.check.feeds import Case, parse_shapes
+    from pitc.check.probes import probes
+
+    specs = specs_of(compiled, given)
+    missing = [s for s in specs if s.name not in given]
+    dims = given_dims(specs, given) | parse_shapes(shapes, specs)
+    for case in probes(missing, tests, dims, compiled.manifest.options.padding, seed):
+        yield Case(case.pattern, case.dims, case.feeds | dict(given))
 
 
 def _cases(

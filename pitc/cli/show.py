@@ -251,8 +251,13 @@ def audited(found: "AuditResult") -> None:
     out = console()
     for text in found.failures:
         out.print(Text(f"fact FAILED: {text}", "red"))
+    verdict = "FAILED" if found.failures else "PASSED" if found.feeds else "NOT CHECKED"
+    left = [f"{found.refused} refused by the model"] if found.refused else []
+    left += [f"{found.assumed} beyond an assumption"] if found.assumed else []
+    left += [f"{found.faults} runs stopped"] if found.faults else []
     out.print(
-        f"{'FAILED' if found.failures else 'PASSED'}: {found.fill_checks} fill facts looked at, "
+        f"{verdict}: {found.feeds} inputs looked at{''.join(f', {text}' for text in left)}; "
+        f"{found.fill_checks} fill facts looked at, "
         f"{found.dead_checks} values overwritten where dead ({found.tight} matter elsewhere)"
     )
 
