@@ -241,6 +241,11 @@ class _Runs:
         return {_select(name): places, _noise(name): other}
 
 
+def exposed(graph: Graph, feed: Feed) -> dict[str, Array] | None:
+    """Every value of a graph for one feed; None when ONNX Runtime stops."""
+    return _Runs(graph).expose(feed)
+
+
 def _select(name: str) -> str:
     return f"{name}:select"
 
