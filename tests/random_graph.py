@@ -112,7 +112,8 @@ class RuleGraph(RandomGraph):
                 self._step(self._rule)
         wanted = None
         if masked:
-            wanted = self._masked_images() if self.rng.random() < 0.15 else self._masked_rows()
+            wanted = self._masked_images() if self.rng.random() < 0.15 else None
+            wanted = wanted or self._masked_rows()
         self._choose_outputs(wanted)
 
     def _masked_rows(self) -> str:
@@ -132,10 +133,14 @@ class RuleGraph(RandomGraph):
         self._step(lambda: self.g.op("Mul", rows, self.wide(mask)))
         return self.values["rows"][-1]
 
-    def _masked_images(self) -> str:
+    def _masked_images(self) -> str | None:
         """Lines of images behind convolutions and pooling, one row for each, times a mask."""
+        start = len(self.g.nodes)
+        self._step(self._images)
+        return self.values["pooled"][-1] if len(self.g.nodes) > start else None
+
+    def _images(self) -> None:
         g, rng = self.g, self.rng
-        start = len(g.nodes)
         mask = self._add_input("mask_of_images", np.dtype(np.float32), (BATCH, 1))
         x = g.op("Transpose", self.any("rows"), perm=[0, 2, 1])
         for _ in range(1 + rng.integers(2)):
@@ -145,9 +150,6 @@ class RuleGraph(RandomGraph):
                 op, attributes = IMAGE_STEPS[rng.integers(len(IMAGE_STEPS))]
                 x = g.op(op, x, **attributes)
         g.op("Mul", g.op("Flatten", g.op("GlobalAveragePool", x)), mask)
-        for value in [v for node in g.nodes[start:] for v in self._run(node)]:
-            self._enter(value)
-        return self.values["pooled"][-1]
 
     def weight(self) -> str:
         """A new matrix, now and then masked by an input, transposed or not."""
