@@ -208,8 +208,9 @@ def _wrong_outputs(pit: PitNode) -> Iterator[str]:
     if len(node.outputs) != OUTPUTS.get(pit.op, 1):
         yield f"plan {pit.op} has {len(node.outputs)} outputs"
     for output in node.outputs:
-        # a graph output says of its shape what the source said
-        if output.dtype is None or (output.shape is None and not output.is_graph_output()):
+        # a graph output, now or before it was given up, says of its shape what the source said
+        told = output.shape is not None or pit.op == "unpack" or output.is_graph_output()
+        if output.dtype is None or not told:
             yield f"{output.name} has no type or no shape"
     dims = pit.fields.get("dims", "").split(",")
     if pit.op == "detect":

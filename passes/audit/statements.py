@@ -129,7 +129,7 @@ def _wrong_integers(graph: Graph, declared: set[str]) -> Iterator[str]:
         for p in known.reshape(-1):
             yield from (f"value of {name}: {text}" for text in _wrong_place(p, (), declared))
     for name, p in graph.affine.items():
-        if name in graph.dtypes and graph.dtypes[name].kind not in "iu":
+        if name in graph.dtypes and graph.dtypes[name].kind not in "biu":
             yield f"value of {name}: {p}, of type {graph.dtypes[name]}"
         found = _wrong_place(p, graph.shapes.get(name), declared)
         yield from (f"value of {name}: {text}" for text in found)
