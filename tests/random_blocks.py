@@ -1,4 +1,4 @@
-"""Blocks of random graphs: attention under several masks, experts, branches on sizes, loops, integers.
+"""Blocks of random graphs: attention under several masks, experts, branches, loops, integers.
 
 A mask comes from an input, a position or a table, goes through a few operators of any kind, and is
 added to the scores in some order. Whatever a block makes has to keep its shape: an operator that

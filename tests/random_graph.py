@@ -199,7 +199,7 @@ class RuleGraph(RandomGraph):
         return self._array(name)
 
     def rule_on(self, name: str) -> str:
-        """A value behind an operator of any kind that keeps its shape; itself where none is found."""
+        """A value behind an operator of any kind that keeps its shape; itself without one."""
         x = self.now(name)
         value = Value(name, x, is_low(x))
         groups = samples_by_operator(self.opset)

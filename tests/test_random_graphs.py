@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
+import numpy as np
 import onnx.parser
 import onnx_ir as ir
 import pytest
@@ -25,7 +26,7 @@ from tests.random_check import MASK, Outcome, check, check_model, check_seed, lo
 from tests.random_graph import MAX_NODES, RuleGraph
 from tests.random_values import Given
 
-BATCHES, GRAPHS = 20, 100
+BATCHES, GRAPHS = 10, 100  # what two cores check in 100 s; campaigns check more
 STRUCTURED, STEPS = 16, 24
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -52,6 +53,21 @@ def test_graphs_of_the_rule_tables(batch: int, record_property: Any) -> None:
     record_property("count", ("random graphs that hold", GRAPHS, GRAPHS))
     for what in ("packed", "attention", "refusal"):
         record_property("count", (f"random graphs with: {what}", seen[what], GRAPHS))
+
+
+def test_graphs_hold_what_they_are_made_of() -> None:
+    """Branches, loops, experts and masks of every kind, fed with sizes of 0 and 1, too."""
+    operators: set[str] = set()
+    levels, sizes = 0, set()
+    for seed in range(60):
+        made = RuleGraph(np.random.default_rng(seed))
+        operators |= {node.op_type for node in made.g.nodes}
+        levels += any(spec.levels is not None for spec in made.specs)
+        if not made.static:
+            sizes |= {feed["x"].shape[:2] for feed in made.feeds(seed, ("holes",))}
+    assert operators >= {"If", "Loop", "ArgMax", "Softmax", "IsNaN", "Range", "Where", "Sum"}
+    assert levels >= 20
+    assert any(0 in shape for shape in sizes) and any(1 in shape for shape in sizes)
 
 
 @st.composite

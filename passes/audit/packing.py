@@ -172,8 +172,8 @@ def _wrong_exits(graph: Graph, regions: Regions, forms: Mapping[ir.Node, Form]) 
             if r.via & bits:
                 yield f"{node_name(node)} rests on {graph.names_of(r.via & bits)}, overwritten"
     for name, node in exits.items():
-        form = forms.get(node)
-        packing = next((p for p in form.outputs if p and p.name == name), None) if form else None
+        outputs = forms[node].outputs if node in forms else ()
+        packing = next((p for p in outputs if p is not None and p.name == name), None)
         if packing is None:
             yield f"exit {name} has no proof"
         elif packing.layout.dim_codes() is None or not is_movable(graph, name):

@@ -109,7 +109,10 @@ def wrong_plans(model: ir.Model, symbols: Collection[str]) -> Iterator[str]:
             yield f"{label}: {read}"
             continue
         op = read.pop("op")
-        yield from (f"{label}: {line}" for line in _wrong_fields(op, read, symbols))
+        lines = list(_wrong_fields(op, read, symbols))
+        if lines:
+            yield from (f"{label}: {line}" for line in lines)
+            continue
         found = _operands(node, op, read)
         if isinstance(found, str):
             yield f"{label}: {found}"

@@ -77,12 +77,16 @@ def _wrong_test(graph: Graph, t: Test, shape: Shape | None, declared: set[str]) 
         elif looked_at is not None:
             for p, extent in zip(t.idx, looked_at, strict=False):
                 never = nonneg(bound(p, False) - extent) or nonneg(-bound(p, True) - 1)
-                if never and extent.as_int() != 0:
+                if never and not _empty((*looked_at, *(shape or ()))):
                     yield f"{p} is never a place below {extent}"
     if shape is None and any(d >= 0 for d in t.dims()):
         yield "the value has no known rank"
     for p in t.idx:
         yield from _wrong_place(p, shape, declared)
+
+
+def _empty(shape: Shape) -> bool:
+    return any(e.as_int() == 0 for e in shape)
 
 
 def _wrong_place(p: Poly, shape: Shape | None, declared: set[str]) -> Iterator[str]:
@@ -124,7 +128,7 @@ def _wrong_integers(graph: Graph, declared: set[str]) -> Iterator[str]:
     for name, known in graph.values.items():
         shape = graph.shapes.get(name)
         numbers = None if shape is None else [p.as_int() for p in shape]
-        if numbers is not None and None not in numbers and known.shape != tuple(numbers):  # type: ignore[comparison-overlap]
+        if numbers is not None and None not in numbers and known.shape != tuple(numbers):
             yield f"value of {name}: shape {known.shape} is {numbers}"
         for p in known.reshape(-1):
             yield from (f"value of {name}: {text}" for text in _wrong_place(p, (), declared))

@@ -46,9 +46,11 @@ def _seen(value: ir.Value) -> tuple[str, str, int | None]:
 def wrong_model(model: ir.Model, face: Face) -> Iterator[str]:
     """Violations of a model that had that face before."""
     yield from _wrong_face(face, face_of(model))
-    yield from _wrong_scope(model.graph, {})
-    for function in model.functions.values():
-        yield from _wrong_scope(function.graph, {})
+    graphs = (model.graph, *(function.graph for function in model.functions.values()))
+    broken = [line for graph in graphs for line in _wrong_scope(graph, {})]
+    yield from broken
+    if broken:  # types cannot be followed through such a graph
+        return
     yield from _wrong_operators(model)
     yield from _wrong_types(model)
     yield from _wrong_choices(model)

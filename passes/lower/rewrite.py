@@ -84,7 +84,11 @@ class Rewriter:
                 [
                     ("rows", ir.DataType.INT32, [symbol]),
                     ("coords", ir.DataType.INT32, [rank, symbol]),
-                    ("offsets", ir.DataType.INT32, [self.build.symbol(f"sequences_{len(self.detected)}")]),
+                    (
+                        "offsets",
+                        ir.DataType.INT32,
+                        [self.build.symbol(f"sequences_{len(self.detected)}")],
+                    ),
                 ],
             )
             self.detected[domain] = Detected(live, rows, coords, offsets, symbol)
