@@ -118,6 +118,9 @@ def _check_with(
         excuses = broken(graph, feeds[0]) if result.failures else set()
         for text in result.failures:
             named = excuses & set(graph.assumptions)
+            if _is_half_number(graph, text):
+                out.count("half numbers")
+                continue
             if named or (FINITE in excuses and (" is not finite " in text or " is NaN " in text)):
                 out.count("assumption broken")
             else:
@@ -155,6 +158,13 @@ def _check_with(
             out.count("assumption broken")
         elif text:
             out.failures.append(f"padding={padding}, feed {number}: {text}")
+
+
+def _is_half_number(graph: Graph, text: str) -> bool:
+    """A number as float16 has it: ONNX Runtime may compute it in float32, and round later."""
+    _, _, rest = text.partition(": fill ")
+    number, _, name = rest.partition(" where ")[0].partition(" of ")
+    return graph.dtypes.get(name) == np.float16 and number not in ("0", "0.0", "ZN", "-inf")
 
 
 def _is_exit(fields: Mapping[str, str]) -> bool:

@@ -60,6 +60,8 @@ def _wrong_region(graph: Graph, name: str, r: Region, declared: set[str]) -> Ite
     shape = graph.shapes.get(name)
     for t in r:
         yield from (f"{t}: {text}" for text in _wrong_test(graph, t, shape, declared))
+        if len(r) == 1:  # beside others a test may look beyond the end, where it says nothing
+            yield from (f"{t}: {text}" for text in _never(graph, t, shape))
 
 
 def _wrong_test(graph: Graph, t: Test, shape: Shape | None, declared: set[str]) -> Iterator[str]:
@@ -74,15 +76,20 @@ def _wrong_test(graph: Graph, t: Test, shape: Shape | None, declared: set[str]) 
         rank = -1 if looked_at is None else len(looked_at) + ADDED.get(t.pred, 0)
         if len(t.idx) != rank:
             yield f"{len(t.idx)} places of a value of shape {looked_at}"
-        elif looked_at is not None:
-            for p, extent in zip(t.idx, looked_at, strict=False):
-                never = nonneg(bound(p, False) - extent) or nonneg(-bound(p, True) - 1)
-                if never and not _empty((*looked_at, *(shape or ()))):
-                    yield f"{p} is never a place below {extent}"
     if shape is None and any(d >= 0 for d in t.dims()):
         yield "the value has no known rank"
     for p in t.idx:
         yield from _wrong_place(p, shape, declared)
+
+
+def _never(graph: Graph, t: Test, shape: Shape | None) -> Iterator[str]:
+    """Places that are out of range whatever the point."""
+    looked_at = graph.shapes.get(t.src) or ()
+    if _empty((*looked_at, *(shape or ()))):
+        return
+    for p, extent in zip(t.idx, looked_at, strict=False):
+        if nonneg(bound(p, False) - extent) or nonneg(-bound(p, True) - 1):
+            yield f"{p} is never a place below {extent}"
 
 
 def _empty(shape: Shape) -> bool:
