@@ -10,6 +10,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifndef PITC_KERNEL_IDENTITY
+#define PITC_KERNEL_IDENTITY "" /* of a library that no plan names */
+#endif
+
 __attribute__((visibility("default"))) const char pitc_kernel_identity[] = PITC_KERNEL_IDENTITY;
 
 static _Thread_local char last_error[1024];

@@ -121,10 +121,10 @@ def run_session(
     except Exception as error:
         if not from_onnxruntime(error):
             raise
-        if _NO_MEMORY.search(str(error)):
-            raise MemoryError from error
         text, node = told(error)
         text = f"the model fails on these inputs: {text}"
+        if _NO_MEMORY.search(str(error)):
+            raise MemoryError(f"node {node!r}: {text}" if node else text) from error
         raise UsageError(text, node=node, hint=_clash(known, feeds)) from error
 
 

@@ -290,6 +290,7 @@ def failures(program: Program) -> tuple[list[str], int]:
     fill_facts(graph)
     run = session(model)
     names = [output.name for output in run.get_outputs()]
+    constants = {n: x for n in graph.constants() if (x := graph.array(n)) is not None}
     wrong: dict[str, str] = {}
     checked = 0
     stated = len(graph.affine) + len(graph.values) + sum(map(len, graph.fills.values()))
@@ -302,7 +303,7 @@ def failures(program: Program) -> tuple[list[str], int]:
             found = run.run(None, feeds)
         except (ort_errors.RuntimeException, ort_errors.InvalidArgument, ort_errors.Fail):
             continue
-        values: dict[str, Array] = feeds | dict(zip(names, found, strict=True))
+        values: dict[str, Array] = constants | feeds | dict(zip(names, found, strict=True))
         sizes, clashes = sizes_of(graph, values)
         lines = [
             *clashes,

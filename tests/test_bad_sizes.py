@@ -89,4 +89,4 @@ def test_equal_to_onnx_runtime_or_a_named_error(rows: int) -> None:
             results += 1
             want = run_session(plain, feeds)["y"]  # where it fails, so must the compiled model
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
-    assert results >= 6 and errors >= 8
+    assert results >= 6 and errors >= (2 if rows == 1 else 8)  # one row may be broadcast

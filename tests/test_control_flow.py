@@ -348,7 +348,7 @@ def test_a_result_is_what_both_branches_say() -> None:
         x, mask, c = _start(g)
         wide = g.op("Unsqueeze", g.op("Cast", mask, to=TensorProto.FLOAT), g.ints(2))
         y = branch(
-            g, c, lambda b: b.op("Mul", x, wide), lambda b: b.op("Mul", wide, b.op("Exp", x))
+            g, c, lambda b: b.op("Mul", x, wide), lambda b: b.op("Mul", wide, b.op("Tanh", x))
         )
         z = branch(g, c, lambda b: b.op("Mul", x, wide), lambda b: b.op("Exp", x))
         g.output(g.op("MatMul", y, g.const(np.ones((32, 2)))), "p", np.float32, ("b", "s", 2))
@@ -701,7 +701,7 @@ def _refined(trips: int, mask_of: str = "mask") -> Callable[[GraphBuilder], None
 
     def make(g: GraphBuilder) -> None:
         x, mask, _ = _start(g)
-        scale = g.op("Exp", g.op("Neg", g.op("Abs", x)))
+        scale = g.op("Sigmoid", x)
 
         def body(b: Body, i: str, states: list[str]) -> list[str]:
             h = linear(b, linear(b, states[0], "w", "Tanh"), "v")

@@ -2,6 +2,7 @@
 
 import onnx_ir as ir
 
+from pitc.ir.branch import SIDES, Path
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph, NodeView, NoRule
 from pitc.ir.index import Poly, nonneg
@@ -31,9 +32,9 @@ def _reached(graph: Graph) -> set[tuple[Poly, Poly]]:
 
     table[:s] has n = min(s, 512) rows. Where it is added to something of s rows, n is s: it is not
     1 unless s is, and other sizes do not broadcast. So no run of the model has s > 512, if it
-    always comes to that node.
+    always comes to that node, or to one such node in each branch of an If.
     """
-    found: set[tuple[Poly, Poly]] = set()
+    found: set[tuple[Path, Poly, Poly]] = set()
     wanted: set[str] | None = None
     for node, extents in graph.joins:
         for n in extents & graph.clamps.keys():
@@ -42,9 +43,15 @@ def _reached(graph: Graph) -> set[tuple[Poly, Poly]]:
                 continue
             wanted = _wanted(graph) if wanted is None else wanted
             outputs = output_names(node)
-            if any(o in wanted and not graph.branches.get(o) for o in outputs):
-                found.add((last, size))
-    return found
+            found |= {(graph.branches.get(o, ()), last, size) for o in outputs if o in wanted}
+    for path, last, size in sorted(found, key=lambda one: len(one[0]), reverse=True):
+        for depth in range(len(path), 0, -1):  # the deepest If first
+            *outer, (choice, _) = path[:depth]
+            sides = {((*outer, (choice, side)), last, size) for side in SIDES}
+            if not sides <= found:
+                break
+            found.add((tuple(outer), last, size))
+    return {(last, size) for path, last, size in found if not path}
 
 
 def _wanted(graph: Graph) -> set[str]:

@@ -64,7 +64,7 @@ from pitc.passes.facts.seeds import (
     truth_values,
 )
 from pitc.passes.facts.softmax import softmax_facts
-from pitc.passes.facts.terms import add_tests, note_terms, raw_score, scaled_score
+from pitc.passes.facts.terms import add_tests, dequantised, note_terms, raw_score, scaled_score
 from pitc.passes.facts.total import filled
 from pitc.passes.facts.uses import note_uses
 from pitc.passes.facts.zeros import holds_zeros, scattered
@@ -198,7 +198,7 @@ def _by_combine(view: NodeView, output: int, expr: TensorExpr) -> list[FillFact]
         return []
     match expr.combine:
         case Combine.MAP:
-            return _mapped(view, expr)
+            return _mapped(view, expr) + dequantised(view)
         case Combine.PRODUCT:
             return _product(view, expr) + raw_score(view, expr, finite_if(graph, view.out()))
         case Combine.BIASED_PRODUCT:

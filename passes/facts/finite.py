@@ -66,8 +66,12 @@ def note_outputs(view: NodeView, output: int, expr: TensorExpr | None) -> None:
         _note(graph, name, guard, guard)
         return
     names = [view.name(i) for i in range(view.n_inputs) if view.has(i)]
-    if expr is None or not is_total(graph, view.node, names):
+    if not is_total(graph, view.node, names):
         _note(graph, name, None, None)
+        return
+    if expr is None:
+        guard = EVERYWHERE if all_finite(graph, names) else None
+        _note(graph, name, guard, guard)
         return
     untouched = all(x not in graph.finite_if and x not in graph.clean_if for x in names)
     if untouched and expr.combine is not Combine.SOFTMAX:

@@ -12,7 +12,8 @@ is a test like any other:
 Several tests must hold of one key together, which a region cannot say. It follows from either of
 
 * the key at the row's own position: all of them, looked at there;
-* some key passes one of them, and all keys of the row pass the others.
+* some key passes one of them, and all keys of the row pass the others;
+* the row's own position passes the masks, and biases are small at all keys.
 """
 
 from collections.abc import Iterable, Iterator
@@ -78,6 +79,12 @@ def _keeping(kept: Region, expr: TensorExpr) -> Iterator[Region]:
             if found is not None:
                 yield found
     yield from _own_position(kept, expr)
+    small = Region(t for t in along if t.pred == "small")
+    every = for_all(small, expr.normal) if small else None
+    if every is not None:
+        own = Region((t for t in kept if t not in small), kept.via)
+        guards = (region(r | every) for r in _own_position(own, expr))
+        yield from (r for r in guards if r is not None)
 
 
 def _some(t: Test, normal: Iterable[int]) -> Test | None:

@@ -17,6 +17,7 @@ The inequality behind the thresholds is in `docs/theory.md`, section 7.
 
 from collections.abc import Iterable
 
+import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.constant import (
@@ -34,11 +35,12 @@ from pitc.ir.expr import Combine, Reducer, TensorExpr
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import ONE
 from pitc.ir.nodes import output_names
-from pitc.ir.region import MAX_TESTS, Region, covered
+from pitc.ir.region import EVERYWHERE, MAX_TESTS, Region, covered
 from pitc.passes.facts.seeds import own
 from pitc.passes.rules.constants import evaluate_constants
 from pitc.passes.rules.elementwise import ELEMENTWISE
 
+MOST = 6e4  # of a finite number, in the smallest type
 ADDITIVE = ("Add", "Sub", "Sum")
 SUMS = (Combine.PRODUCT, Combine.BIASED_PRODUCT)
 
@@ -162,6 +164,28 @@ def raw_score(view: NodeView, expr: TensorExpr, finite: Region | None) -> list[F
         bias = known[0]
     total = evaluate_constants("Add", (SCORE, bias))
     return [FillFact(finite, total)] if is_score(total) else []
+
+
+def dequantised(view: NodeView) -> list[FillFact]:
+    """A term made of 8 bits and a constant scale lies between what their ends stand for.
+
+    uint8, scale 0.1, zero point 128   ->   -12.85..12.85
+
+    What a dead element of it is replaced by does so too, as for a score.
+
+    Source: ONNX operator spec, DequantizeLinear.
+    """
+    graph = view.graph
+    if view.op != "DequantizeLinear" or view.domain or view.out() not in graph.terms:
+        return []
+    dtype, scale = graph.dtypes.get(view.name(0)), view.array(1)
+    zero = view.array(2) if view.has(2) else np.zeros(1)
+    if dtype not in (np.int8, np.uint8) or scale is None or zero is None or not scale.size:
+        return []
+    ends = np.iinfo(dtype)
+    widest = np.float64(max(ends.max - zero.min().item(), zero.max().item() - ends.min))
+    limit = float(widest * np.abs(scale.astype(np.float64)).max() * (1 + 2**-8))  # rounding
+    return [FillFact(EVERYWHERE, Range(-limit, limit, assumed=True))] if limit < MOST else []
 
 
 def scaled_score(view: NodeView, expr: TensorExpr) -> FillFact | None:

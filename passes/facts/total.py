@@ -19,6 +19,11 @@ FINITE = frozenset(
     | {"OneHot", "Pad", "QLinearConv", "Range", "Resize", "ReverseSequence", "RotaryEmbedding"}
     | {"STFT", "TensorScatter", "TopK", "Trilu", "Upsample"}
 )
+# these make nothing, whatever the shapes are
+MOVES = frozenset(
+    {"Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze"}
+    | {"Tile", "Transpose", "Unsqueeze"}
+)
 FINITE_FUSED = frozenset({"MatMulNBits", "MoE", "QMoE", "RotaryEmbedding"})
 # these divide by a root of a variance (or mean of squares) plus epsilon
 NORMS = frozenset(
@@ -39,8 +44,9 @@ def is_total(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
         changed: Names of operands.
     """
     expr = graph.exprs.get(node.outputs[0].name or "")
-    if expr is None:
-        return False
+    if expr is None:  # of unknown shape
+        row = ELEMENTWISE.get((node.domain, node.op_type))
+        return row.total if row is not None else not node.domain and node.op_type in MOVES
     match expr.combine:
         case Combine.MAP:
             divisor = node.inputs[1] if len(node.inputs) > 1 else None
@@ -76,11 +82,10 @@ def filled(expr: TensorExpr) -> Region:
 def _is_scaling(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
     """True for a normalisation by numbers that are as they were, or constants it can divide by."""
     names = [x.name or "" for x in node.inputs[1:] if x is not None]
-    if not any(name in changed for name in names):
-        return True
     variance = graph.array(names[-1])
-    fixed = all(map(graph.is_constant, names)) and variance is not None
-    return fixed and bool((np.asarray(variance) + _float(node, "epsilon", 1e-5) > 0).all())
+    if variance is None:
+        return names[-1] not in changed
+    return bool((variance + np.float32(_float(node, "epsilon", 1e-5)) > 0).all())
 
 
 def _float(node: ir.Node, name: str, default: float) -> float:

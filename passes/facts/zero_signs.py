@@ -43,7 +43,7 @@ def _shows_sign(view: NodeView, place: int, below: bool) -> bool:
         below: The sign of a 0 in a result is seen.
     """
     dtype, expr = view.graph.dtypes.get(view.name(place)), view.graph.exprs.get(view.out())
-    if dtype is not None and dtype.kind != "f":
+    if (dtype is not None and dtype.kind != "f") or view.op in ("Shape", "Size"):
         return False
     if expr is None:
         return True

@@ -2,7 +2,9 @@
 (query, key) pairs.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from math import inf, isfinite
 
 import onnx_ir as ir
@@ -12,7 +14,7 @@ from pitc.ir.expr import Combine, Read, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import digit, invert
 from pitc.ir.refusal import Code, Refusal
-from pitc.ir.region import Region, pull, region
+from pitc.ir.region import Region, covered, pull, region
 from pitc.passes.facts.finite import clean_if
 from pitc.passes.regions.domain import Coords, Domain
 from pitc.passes.regions.form import BiasTerm, FormContext, Site
@@ -62,22 +64,30 @@ def zero_at_dead_keys(context: FormContext, keys: Domain, scores: Scores) -> lis
     """
     cases = context.domain.live_cases(scores.query_coords)
     dead, proofs = keys.at(scores.key_coords), []
+    facts = context.graph.fills.get(scores.name, ())
+    zeros = [f.region for f in facts if _is_zero(f.constant)]
     for case in cases or ():
         where = region(Region((*dead, case)))
         if where is None:
             continue
-        proof = next(
-            (
-                f.region
-                for f in context.graph.fills.get(scores.name, ())
-                if _is_zero(f.constant) and covers(f.region, where)
-            ),
-            None,
-        )
+        proof = _proof(zeros, where)
         if proof is None:
             return None
-        proofs.append(proof)
+        proofs += proof
     return None if cases is None else proofs
+
+
+def _proof(facts: Sequence[Region], where: Region) -> list[Region] | None:
+    """A fact that covers a region, or two that do so together; None without.
+
+    {k <= q, mask[k] == 0} and {k > q, mask[k] == 0} cover {mask[k] == 0}
+    """
+    for fact in facts:
+        if covers(fact, where):
+            return [fact]
+    unsaid = [(f, [u for u in f if not any(t.implies(u) for t in where)]) for f in facts]
+    pairs = combinations([(f, tests) for f, tests in unsaid if len(tests) == 1], 2)
+    return next(([a, b] for (a, x), (b, y) in pairs if covered([x, y], 1)), None)
 
 
 def _is_zero(c: Constant) -> bool:

@@ -91,8 +91,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     except (BrokenPipeError, SystemExit):  # the parser turns the first into the second
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0  # the reader of our output has gone; not worth a word
-    except MemoryError:
-        return _fail("out of memory", MACHINE)
+    except MemoryError as error:
+        return _fail(": ".join(["out of memory", *map(str, error.args)]), MACHINE)
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
