@@ -314,6 +314,7 @@ def rewrite(
     fused = fuse_contractions(graph, state.build, state.contractions, LIBRARY, tiles)
     state.panels = fused.panels
     state.kernels |= dict.fromkeys(fused.kernels)
+    graph.model.graph.sort()  # what nobody reads is found from the end
     RemoveUnusedNodesPass()(graph.model)
     state.inside = {n: into for n, into in fused.inside.items() if n.graph is None}
     restore_fused(graph.model, {*regions.demand.forms, *unpacked})
