@@ -122,8 +122,11 @@ def _wrong_expressions(graph: Graph) -> Iterator[str]:
             yield f"{name} has shape {graph.shapes.get(name)}, by its expression {expr.shape}"
         for read in expr.reads:
             value = node.inputs[read.operand] if read.operand < len(node.inputs) else None
-            shape = None if value is None else graph.shapes.get(value.name or "")
-            if shape is None or len(shape) != len(read.index):
+            if value is None:
+                yield f"{name} reads operand {read.operand}, which is absent"
+                continue
+            shape = graph.shapes.get(value.name or "")  # not known: the operator tells its rank
+            if shape is not None and len(shape) != len(read.index):
                 yield f"{name} reads operand {read.operand} at {len(read.index)} places of {shape}"
             dims = {a.dim for p in read.index if p is not None for a in p.digits()}
             if any(not 0 <= d < len(expr.extents) for d in dims):

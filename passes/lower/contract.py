@@ -14,7 +14,7 @@ from pitc.ir.panels import TURNED_COLUMNS
 from pitc.ir.plan import Field, Plan
 from pitc.ir.tiles import TileTable
 from pitc.passes.lower.activation import relu_operand
-from pitc.passes.lower.builder import Builder, dims_of
+from pitc.passes.lower.builder import Builder, dims_of, sizes_known
 from pitc.passes.lower.gemm import Gemm, match_gemm, take_gathers
 from pitc.passes.lower.rows import ahead, behind, forget_sizes, only_reader, with_shape
 from pitc.passes.lower.weight import ComputedMatrix, Panels
@@ -154,7 +154,9 @@ class _Emitter:
         values = [self.replaced.get(x, x) for x in inputs if x is not None]
         dims = dims_of(self.graph, result)
         lead = dims_of(self.graph, inputs[0])[:-1] if inputs[0] is not None else ()
-        reshaped = gemm.points is None and (result.name or "") in self.graph.shapes
+        # without known sizes there is no Reshape on the way, and other dims are other names
+        sizes = self.graph.shapes.get(result.name or "")
+        reshaped = gemm.points is None and sizes is not None and sizes_known(self.graph, sizes)
         reshaped = reshaped and dims[:-1] != lead
         given = (*lead, gemm.weight.n) if reshaped else dims
         shape = [d if isinstance(d, int) or (d and d.isidentifier()) else None for d in given]
