@@ -169,7 +169,8 @@ FOUND = {
     "a bias of unknown rank": (
         """
         <ir_version: 10, opset_import: ["": 21]>
-        g (int64[n, s] mask, float[n, 2, s] x, float[p, q] m, float[2, 2, 1] w) => (float[n, 2, r] y)
+        g (int64[n, s] mask, float[n, 2, s] x, float[p, q] m, float[2, 2, 1] w)
+          => (float[n, 2, r] y)
         {
             bias = Squeeze (m)
             y = Conv (x, w, bias)
