@@ -13,6 +13,7 @@ from pitc.ir.kernel import KernelRequest
 from pitc.ir.region import Region
 from pitc.ir.report import Report
 from pitc.ir.tiles import TileTable
+from pitc.passes.audit.stages import Stages
 from pitc.passes.control.branches import close_branches
 from pitc.passes.facts.dead import dead_facts
 from pitc.passes.facts.fill import fill_facts
@@ -38,11 +39,13 @@ class LowerOptions:
         padding: Name of the mask input whose zeros are tokens that do not exist, or None.
         dump_dir: Folder for one ONNX file per stage, or None.
         tiles: Prices of sparse contractions; None: all contractions stay dense.
+        check: Check the graph's invariants after each stage.
     """
 
     padding: str | None = None
     dump_dir: Path | None = None
     tiles: TileTable | None = None
+    check: bool = False
 
 
 @dataclass(slots=True)
@@ -68,8 +71,10 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
 
     Raises:
         UsageError: The padding mask is not an input that can be one.
+        StageError: An invariant does not hold after a stage; a bug in pitc.
     """
     report = Report(padding=options.padding)
+    stages = Stages(model, options.check)
 
     @contextmanager
     def stage(name: str) -> Iterator[None]:
@@ -82,11 +87,14 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
 
     with stage("normalise"):
         normalise(model)
+        stages.normalised()
     with stage("facts"):
         graph, outputs = analyse(model, options.padding)
+        stages.analysed(graph)
     with stage("regions"):
         bodies = lower_bodies(graph)
         regions = choose_regions(graph)
+        stages.chosen(graph, regions)
         sparse, channels = SparseContractions(), ChannelSkips()
         if options.tiles:
             sparse, channels = sparse_contractions(graph), channel_skips(graph, regions, outputs)
@@ -107,6 +115,7 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
         close_branches(model)
     kernels = tuple(state.kernels | bodies.kernels)
     report.kernels = [k.symbol for k in kernels]
+    stages.lowered(report.kernels)
     return Lowered(model, kernels, report, Panels({**bodies.panels.made, **state.panels.made}))
 
 

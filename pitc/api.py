@@ -176,6 +176,7 @@ def compile(
     output: str | Path | None = None,
     force: bool = False,
     dump_ir: str | Path | None = None,
+    check: bool = False,
     tiles: "str | Path | TileTable | None" = None,
     progress: Progress | None = None,
     kernel_progress: KernelProgress | None = None,
@@ -191,6 +192,7 @@ def compile(
         output: Write the artifact to this folder; None keeps it in a temporary one until `save`.
         force: Replace an artifact that is at `output`.
         dump_ir: Write one file per stage to this folder.
+        check: Check the graph's invariants after each stage; one that does not hold is a bug.
         tiles: Prices of sparse contractions, or a file with them. None: those that `pitc tune` has
             measured on this machine, else those that come with pitc.
         progress: Called with the name of each stage as it starts.
@@ -206,7 +208,8 @@ def compile(
     """
     from pitc.artifact.write import count_pit_nodes
 
-    options = CompileOptions(target, padding, Path(dump_ir) if dump_ir is not None else None)
+    stages = Path(dump_ir) if dump_ir is not None else None
+    options = CompileOptions(target, padding, stages, check)
     source_path = Path(model) if isinstance(model, str | Path) else None
     if output is not None:
         check_output(Path(output), force=force, source=source_path)
@@ -330,8 +333,9 @@ def lower(
     """
     from pitc.passes.pipeline import LowerOptions, run_passes
 
+    wanted = LowerOptions(options.padding, options.dump_ir, tiles, options.check)
     try:
-        return run_passes(model, LowerOptions(options.padding, options.dump_ir, tiles), progress)
+        return run_passes(model, wanted, progress)
     except OSError as error:
         if options.dump_ir is None:
             raise

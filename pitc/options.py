@@ -28,11 +28,13 @@ class CompileOptions:
         target: A key of `TARGETS`.
         padding: Name of the mask input whose zeros are tokens that do not exist, or None.
         dump_ir: Folder for one file per stage, or None. It does not change the result.
+        check: Check the graph's invariants after each stage. It does not change the result.
     """
 
     target: str = "auto"
     padding: str | None = None
     dump_ir: Path | None = None
+    check: bool = False
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:

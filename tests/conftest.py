@@ -14,11 +14,14 @@ from onnx import TensorProto, helper, numpy_helper
 import pitc
 from models.bert import BertConfig, bert
 from pitc.cli import main
+from pitc.passes.audit import stages
 
 # In CI the same examples every time: what fails is the change. `make fuzz` draws new ones.
 settings.register_profile("ci", derandomize=True)
 if "CI" in os.environ and "PITC_FUZZ" not in os.environ:
     settings.load_profile("ci")
+
+stages.ALWAYS = True  # whatever is lowered in a test is checked between its stages
 
 GOLDEN = Path(__file__).parent / "golden"
 

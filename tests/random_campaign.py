@@ -7,9 +7,11 @@ in a child process, so that one which ends the process is a line, too.
 """
 
 import argparse
+import gc
 import json
 import multiprocessing
 import sys
+import time
 import traceback
 import warnings
 from collections import Counter
@@ -20,7 +22,8 @@ from typing import Any
 
 from tests.random_check import check_seed, lowering_everything
 
-CHUNK = 50
+CHUNK = 250  # sessions of single nodes are kept within one
+YOUNG = 20_000  # objects that may be made before a collection: graphs are small and many
 SHOWN = 5  # failures of one graph that are written down
 
 
@@ -45,7 +48,7 @@ def main() -> int:
 def campaign(first: int, last: int) -> Iterator[dict[str, Any]]:
     """Lines for the seeds first..last-1."""
     for start in range(first, last, CHUNK):
-        end = min(start + CHUNK, last)
+        end, began = min(start + CHUNK, last), time.monotonic()
         totals: Counter[str] = Counter()
         at = start
         while at < end:
@@ -58,6 +61,7 @@ def campaign(first: int, last: int) -> Iterator[dict[str, Any]]:
                 yield {"seed": at, "failures": ["the process ended"]}
                 totals.update(graphs=1)
                 at += 1
+        totals["seconds"] = round(time.monotonic() - began)
         yield {"from": start, "to": end, "counts": dict(totals)}
 
 
@@ -77,6 +81,8 @@ def _checked(first: int, last: int) -> Iterator[tuple[int, dict[str, int], list[
 
 def _work(pipe: Connection, first: int, last: int) -> None:
     warnings.simplefilter("ignore", RuntimeWarning)
+    gc.freeze()
+    gc.set_threshold(YOUNG)
     with lowering_everything():
         for seed in range(first, last):
             try:

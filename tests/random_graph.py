@@ -16,32 +16,41 @@ import onnx
 from pitc.passes.rules.elementwise import function_of
 from tests.fact_feeds import Pattern
 from tests.fact_random import MAKERS, WIDTH, RandomGraph, attend, scores, softmax
-from tests.random_nodes import NodeFailed, run_node
+from tests.random_blocks import BLOCKS, attention
+from tests.random_nodes import NodeFailed, is_control, run_control, run_node
 from tests.random_values import (
+    BATCH,
     DATA_SHAPED,
     DIVISORS,
     FREE_INTS,
+    KEYS,
     LOW,
     LOW_READERS,
+    SEQ,
     ZERO_SAFE,
     Array,
     Builder,
     Input,
+    Levels,
     Value,
     bind,
     domain,
     finite,
     is_low,
+    names_read,
     samples_by_operator,
 )
 from tests.rule_proof import Const, Sample, array_of
 
 OPSETS = (21,) * 10 + (20, 20, 24, 26, 18, 13, 11, 9)
 STRUCTURED_SINCE = 20  # the structures are written for these operator sets
-MAX_NODES = 30
-MAX_INPUTS = 7
-BATCH, SEQ = 5, 7
-OTHER_SIZES = ((1, 1), (2, 1), (1, 9), (3, 4), (0, 3), (2, 0), (2, 2))
+MAX_NODES = 64
+MAX_INPUTS = 9
+# of batch, sequence and the keys of cross attention, where the operators take such: 0, 1, odd ones
+OTHER_SIZES = (
+    *((1, 1, 1), (2, 1, 3), (1, 9, 5), (3, 4, 1), (2, 2, 2), (3, 5, 9)),
+    *((0, 3, 2), (2, 0, 3), (2, 3, 0), (1, 0, 0), (0, 0, 1)),
+)
 LARGE, LARGE_INT = 30.0, 1000
 SPECIAL = (0.0, 0.0, 0.0, 1.0, 1.0, -1.0, 0.5, np.nan)
 LOW_SPECIAL = (-1e4, -np.inf)
@@ -94,14 +103,17 @@ class RuleGraph(RandomGraph):
         for _ in range(3 * MAX_NODES):
             if not self.rng.integers(24) or len(g.nodes) >= MAX_NODES - (16 if masked else 1):
                 break
-            if self.opset >= STRUCTURED_SINCE and self.rng.random() < 0.6:
+            if self.opset >= STRUCTURED_SINCE and self.rng.random() < 0.3:
+                self._step(lambda: BLOCKS[self.rng.integers(len(BLOCKS))](self))
+            elif self.opset >= STRUCTURED_SINCE and self.rng.random() < 0.6:
                 make = makers[self.rng.integers(len(makers))]
                 self._step(lambda make=make: make(self))
             else:
                 self._step(self._rule)
         wanted = None
         if masked:
-            wanted = self._masked_images() if self.rng.random() < 0.15 else self._masked_rows()
+            wanted = self._masked_images() if self.rng.random() < 0.15 else None
+            wanted = wanted or self._masked_rows()
         self._choose_outputs(wanted)
 
     def _masked_rows(self) -> str:
@@ -111,6 +123,8 @@ class RuleGraph(RandomGraph):
         if self.rng.random() < 0.6:  # one and the same mask for keys and rows
             self.values["bool"], mask = known["bool"][:1], known["mask"][0]
         if self.rng.random() < 0.5:
+            self._step(lambda: attention(self))
+        elif self.rng.random() < 0.5:
             for kind, make in (("scores", scores), ("weights", softmax), ("rows", attend)):
                 self._step(lambda make=make: make(self))
                 self.values[kind] = self.values[kind][-1:]
@@ -119,10 +133,14 @@ class RuleGraph(RandomGraph):
         self._step(lambda: self.g.op("Mul", rows, self.wide(mask)))
         return self.values["rows"][-1]
 
-    def _masked_images(self) -> str:
+    def _masked_images(self) -> str | None:
         """Lines of images behind convolutions and pooling, one row for each, times a mask."""
+        start = len(self.g.nodes)
+        self._step(self._images)
+        return self.values["pooled"][-1] if len(self.g.nodes) > start else None
+
+    def _images(self) -> None:
         g, rng = self.g, self.rng
-        start = len(g.nodes)
         mask = self._add_input("mask_of_images", np.dtype(np.float32), (BATCH, 1))
         x = g.op("Transpose", self.any("rows"), perm=[0, 2, 1])
         for _ in range(1 + rng.integers(2)):
@@ -132,9 +150,6 @@ class RuleGraph(RandomGraph):
                 op, attributes = IMAGE_STEPS[rng.integers(len(IMAGE_STEPS))]
                 x = g.op(op, x, **attributes)
         g.op("Mul", g.op("Flatten", g.op("GlobalAveragePool", x)), mask)
-        for value in [v for node in g.nodes[start:] for v in self._run(node)]:
-            self._enter(value)
-        return self.values["pooled"][-1]
 
     def weight(self) -> str:
         """A new matrix, now and then masked by an input, transposed or not."""
@@ -157,16 +172,75 @@ class RuleGraph(RandomGraph):
                 raise NodeFailed("too many nodes")
             found = [v for node in self.g.nodes[start:] for v in self._run(node)]
         except NodeFailed:
-            del self.g.nodes[start:]
-            for spec in self.specs[inputs:]:
-                self.arrays.pop(spec.name)
-            self.pool = [v for v in self.pool if v.name in self.arrays]
-            del self.specs[inputs:], self.g._inputs[inputs:]
-            for names in self.values.values():
-                names[:] = [n for n in names if n in self.arrays]
+            self._take_back(start, inputs)
             return
         for value in found:
             self._enter(value)
+
+    def _take_back(self, start: int, inputs: int) -> None:
+        """Remove the nodes and inputs that were added last."""
+        gone = [name for node in self.g.nodes[start:] for name in node.output]
+        for name in (*gone, *(spec.name for spec in self.specs[inputs:])):
+            self.arrays.pop(name, None)
+        del self.g.nodes[start:], self.specs[inputs:], self.g._inputs[inputs:]
+        self.pool = [v for v in self.pool if v.name in self.arrays]
+        for names in self.values.values():
+            names[:] = [n for n in names if n in self.arrays]
+
+    def now(self, name: str) -> Array:
+        """What a value is for the first feed; nodes that did not run yet run now.
+
+        Raises:
+            NodeFailed: One does not.
+        """
+        for node in self.g.nodes if name not in self.arrays else ():
+            if any(o and o not in self.arrays for o in node.output):
+                list(self._run(node))
+        return self._array(name)
+
+    def rule_on(self, name: str) -> str:
+        """A value behind an operator of any kind that keeps its shape; itself without one."""
+        x = self.now(name)
+        value = Value(name, x, is_low(x))
+        groups = samples_by_operator(self.opset)
+        for _ in range(8):
+            group = groups[self.rng.integers(len(groups))]
+            sample = group[self.rng.integers(len(group))]
+            start, inputs = len(self.g.nodes), len(self.specs)
+            try:
+                if self._place(sample, value):
+                    for found in self.g.nodes[-1].output:
+                        y = self.now(found)
+                        if y.shape == x.shape and y.dtype.kind in "biuf":
+                            return found
+            except NodeFailed:
+                pass
+            self._take_back(start, inputs)
+        return name
+
+    def memory(self) -> str:
+        """Rows of another length than the sequence: what cross attention looks at."""
+        known = [s.name for s in self.specs if s.name == "memory"]
+        shape = (BATCH, KEYS, WIDTH)
+        return known[0] if known else self._add_input("memory", np.dtype(np.float32), shape)
+
+    def add_input(
+        self, stem: str, dtype: Any, shape: tuple[int, ...], levels: Levels | None
+    ) -> str:
+        """A new input of an attention block, or one like it again.
+
+        Raises:
+            NodeFailed: There are enough inputs.
+        """
+        like = [
+            s.name for s in self.specs if s.name.rpartition("_")[0] == stem and s.dtype == dtype
+        ]
+        like = [name for name in like if self.arrays[name].shape == shape]
+        if like and self.rng.random() < 0.3:
+            return like[0]
+        if len(self.specs) >= MAX_INPUTS:
+            raise NodeFailed("too many inputs")
+        return self._add_input(f"{stem}_{len(self.specs)}", dtype, shape, levels=levels)
 
     def _run(self, node: onnx.NodeProto) -> Iterator[Value]:
         """Values of a new node.
@@ -175,11 +249,15 @@ class RuleGraph(RandomGraph):
             NodeFailed: It does not run, or leaves the range of numbers.
         """
         operands = [self._array(name) if name else None for name in node.input]
-        baked = [self.g.tensor(name) is not None for name in node.input]
-        try:
-            found = run_node(node, operands, self.opset)
-        except NodeFailed:
-            found = run_node(node, operands, self.opset, baked)
+        if is_control(node):
+            around = {n: self._array(n) for n in names_read([node]) if n and self._is_known(n)}
+            found = run_control(node, around, self.opset)
+        else:
+            baked = [self.g.tensor(name) is not None for name in node.input]
+            try:
+                found = run_node(node, operands, self.opset)
+            except NodeFailed:
+                found = run_node(node, operands, self.opset, baked)
         known = all(finite(x) for x in operands)
         loose = node.op_type in DATA_SHAPED or any(
             v.loose for v in self.pool if v.name in node.input
@@ -193,6 +271,9 @@ class RuleGraph(RandomGraph):
             self.arrays[name] = x
             values.append(Value(name, x, is_low(x), loose))
         return iter(values)
+
+    def _is_known(self, name: str) -> bool:
+        return name in self.arrays or self.g.tensor(name) is not None
 
     def _array(self, name: str) -> Array:
         constant = self.g.tensor(name)
@@ -229,21 +310,22 @@ class RuleGraph(RandomGraph):
         dtype: Any,
         shape: tuple[int, ...],
         limits: tuple[float, float] | None = None,
+        levels: Levels | None = None,
     ) -> str:
-        names = {BATCH: "batch", SEQ: "seq", BATCH * SEQ: "tokens"}
+        names = {BATCH: "batch", SEQ: "seq", KEYS: "keys", BATCH * SEQ: "tokens"}
         dims = tuple(n if self.static else names.get(n, n) for n in shape)
-        spec = Input(name, dtype, dims, limits)
+        spec = Input(name, dtype, dims, limits, levels)
         self.specs.append(spec)
         self.g.input(name, dtype, dims)
         rng = np.random.default_rng(len(self.specs))
-        value = Value(name, spec.draw(self.sizes(BATCH, SEQ), "holes", rng))
+        value = Value(name, spec.draw(self.sizes(BATCH, SEQ, KEYS), "holes", rng))
         self.arrays[name] = value.array
         self._enter(value)
         return name
 
     @staticmethod
-    def sizes(batch: int, seq: int) -> dict[str, int]:
-        return {"batch": batch, "seq": seq, "tokens": batch * seq}
+    def sizes(batch: int, seq: int, keys: int) -> dict[str, int]:
+        return {"batch": batch, "seq": seq, "keys": keys, "tokens": batch * seq}
 
     def _rule(self) -> None:
         """One node from the rule tables.
@@ -258,7 +340,7 @@ class RuleGraph(RandomGraph):
                 return
         raise NodeFailed("no sample fits")
 
-    def _place(self, sample: Sample) -> bool:
+    def _place(self, sample: Sample, given: Value | None = None) -> bool:
         dtypes = {np.dtype(np.float32): np.dtype(np.float32)}
         if not sample.domain and self.rng.random() > 0.92:
             other = (np.float64, np.float16)[self.rng.integers(2)]
@@ -266,7 +348,16 @@ class RuleGraph(RandomGraph):
         bound: dict[int, int] = {}
         names: list[str | None] = []
         taken: list[Value] = []
+        place = -1 if given is None else self._place_of(sample, given)
+        if given is not None:
+            if place < 0:
+                return False
+            taken.append(given)
+            bound = bind(array_of(sample.operands[place]).shape, given.array.shape, {}) or {}
         for i, operand in enumerate(sample.operands):
+            if given is not None and i == place:
+                names.append(self._in_domain(sample, i, array_of(operand), given))
+                continue
             if operand is None:
                 names.append("")
                 continue
@@ -289,6 +380,19 @@ class RuleGraph(RandomGraph):
                 names[i] = self._made(sample, i, bound, dtypes)
         self.g.node(sample, [n or "" for n in names])
         return True
+
+    def _place_of(self, sample: Sample, value: Value) -> int:
+        """Which operand of a sample a value can be; -1: none."""
+        fits = [
+            i
+            for i, operand in enumerate(sample.operands)
+            if operand is not None
+            and not isinstance(operand, Const)
+            and array_of(operand).dtype == value.array.dtype
+            and not (array_of(operand).dtype.kind in "iu" and (sample.op, i) in DIVISORS)
+            and bind(array_of(operand).shape, value.array.shape, {}) is not None
+        ]
+        return fits[self.rng.integers(len(fits))] if fits else -1
 
     def _recent(self, count: int) -> int:
         """The place of a value from the end, late ones more often."""
@@ -386,11 +490,16 @@ class RuleGraph(RandomGraph):
     def feeds(self, seed: int, patterns: Sequence[Pattern]) -> Iterator[dict[str, Array]]:
         """One feed per pattern at the graph's own sizes, then one at other sizes."""
         rng = np.random.default_rng(seed)
-        own = self.sizes(BATCH, SEQ)
+        own = self.sizes(BATCH, SEQ, KEYS)
         for pattern in patterns:
             yield {s.name: s.draw(own, pattern, rng) for s in self.specs}
-        batch, seq = OTHER_SIZES[seed % len(OTHER_SIZES)]
-        empty_too = all(n.op_type in ZERO_SAFE and not n.domain for n in self.g.nodes)
-        if not self.static and (batch * seq or empty_too):
-            sizes = self.sizes(batch, seq)
-            yield {s.name: s.draw(sizes, patterns[-1], rng) for s in self.specs}
+        if self.static:
+            return
+        ordinary = [n for n in OTHER_SIZES if all(n)]
+        empty = [n for n in OTHER_SIZES if not all(n)]
+        chosen = [ordinary[seed % len(ordinary)]]
+        if all(n.op_type in ZERO_SAFE and not n.domain for n in self.g.nodes):
+            chosen += [empty[seed % len(empty)], empty[(seed + 2) % len(empty)]]
+        for sizes in chosen:
+            named = self.sizes(*sizes)
+            yield {s.name: s.draw(named, patterns[-1], rng) for s in self.specs}

@@ -1,6 +1,6 @@
 """Single nodes in ONNX Runtime, sessions kept: values of a growing graph, and lowered models."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -29,6 +29,14 @@ def session_of(model: onnx.ModelProto) -> ort.InferenceSession:
     options.enable_cpu_mem_arena = False
     payload = model.SerializeToString()
     return ort.InferenceSession(payload, options, providers=["CPUExecutionProvider"])
+
+
+def run_whole(session: ort.InferenceSession, feed: Mapping[str, Array]) -> list[Array] | None:
+    """The outputs by ONNX Runtime; None where it stops."""
+    try:
+        return list(session.run(None, dict(feed)))
+    except Exception:  # the runtime's exception classes are not public
+        return None
 
 
 @lru_cache(SESSIONS)
@@ -121,18 +129,65 @@ def run_nodes(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]
         NodeFailed: A node stops.
     """
     opset = {o.domain: o.version for o in model.opset_import}[""]
-    values: dict[str, Array] = {n: np.asarray(x) for n, x in feeds.items()}
-    constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
-    values |= {name: x for name, x in constants.items() if name not in values}
-    for node in model.graph.node:
+    return _run_graph(model.graph, {n: np.asarray(x) for n, x in feeds.items()}, opset)
+
+
+def _run_graph(
+    graph: onnx.GraphProto, around: Mapping[str, Array], opset: int, fixed: Collection[str] = ()
+) -> list[Array]:
+    """Outputs of a graph.
+
+    Args:
+        graph: The graph, or a body.
+        around: Its inputs, and the values around it.
+        opset: Version of the standard operator set.
+        fixed: Values around it that are constants.
+    """
+    constants = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    values = {**constants, **around}
+    known = {*constants, *fixed}
+    for node in graph.node:
         operands = [values[name] if name else None for name in node.input]
         fields = plan_of(node)
+        found: Sequence[Array]
         if fields:
-            found: Sequence[Array] = OPERATIONS[fields["op"]](fields, *operands)
+            found = OPERATIONS[fields["op"]](fields, *operands)
+        elif is_control(node):
+            found = run_control(node, values, opset, known)
         else:
             try:
                 found = run_node(node, operands, opset)
             except NodeFailed:
-                found = run_node(node, operands, opset, [n in constants for n in node.input])
+                found = run_node(node, operands, opset, [n in known for n in node.input])
         values |= {n: x for n, x in zip(node.output, found, strict=False) if n}
-    return [values[o.name] for o in model.graph.output]
+    return [values[o.name] for o in graph.output]
+
+
+def is_control(node: onnx.NodeProto) -> bool:
+    """True for If and Loop, which run node by node."""
+    return node.op_type in ("If", "Loop") and not node.domain
+
+
+def run_control(
+    node: onnx.NodeProto, values: Mapping[str, Array], opset: int, fixed: Collection[str] = ()
+) -> list[Array]:
+    """Outputs of an If, or of a Loop that gives its states only.
+
+    Args:
+        node: The node.
+        values: All values that its bodies may read.
+        opset: Version of the standard operator set.
+        fixed: Those of them that are constants.
+    """
+    bodies = {a.name: a.g for a in node.attribute}
+    if node.op_type == "If":
+        taken = "then_branch" if values[node.input[0]] else "else_branch"
+        return _run_graph(bodies[taken], values, opset, fixed)
+    body, states = bodies["body"], [values[name] for name in node.input[2:]]
+    for trip in range(int(values[node.input[0]])):
+        given = (np.asarray(trip, np.int64), np.asarray(True), *states)
+        inner = dict(zip((i.name for i in body.input), given, strict=True))
+        go, *states = _run_graph(body, {**values, **inner}, opset, fixed)
+        if not go:
+            break
+    return states

@@ -1,6 +1,6 @@
 """What random graphs are made of: sources of numbers, values, inputs, and sample nodes that fit."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,6 +17,8 @@ from tests.rule_proof import Sample
 from tests.rule_samples import SAMPLES
 
 Array = Any
+Levels = tuple[Sequence[float], Sequence[float]]  # of a mask: what keeps, and what hides
+BATCH, SEQ, KEYS = 5, 7, 6  # sizes by which a growing graph tells its dimensions apart
 LOW = -5e3  # masks' numbers: they may only reach a softmax, as scores are bounded elsewhere
 
 
@@ -74,17 +76,27 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """How a graph input is drawn: a mask of 0 and 1, or numbers in a range (normal without)."""
+    """How a graph input is drawn.
+
+    Args:
+        name: Its name; one with `mask` in it is a mask of 0 and 1.
+        dtype: Type of its elements.
+        dims: Its dimensions.
+        limits: The range of its numbers; normally distributed without.
+        levels: What a mask holds instead of 1 and 0.
+    """
 
     name: str
     dtype: Any
     dims: tuple[Dim, ...]
     limits: tuple[float, float] | None = None
+    levels: Levels | None = None
 
     def draw(self, sizes: Mapping[str, int], pattern: Pattern, rng: np.random.Generator) -> Array:
         shape = tuple(sizes[d] if isinstance(d, str) else d for d in self.dims)
         if "mask" in self.name:
-            return mask_pattern(shape, pattern, rng).astype(self.dtype)
+            mask = mask_pattern(shape, pattern, rng)
+            return (_leveled(mask, self.levels, rng) if self.levels else mask).astype(self.dtype)
         if self.dtype == np.bool_:
             return rng.random(shape) < 0.6
         if self.limits is None:
@@ -93,6 +105,22 @@ class Input:
         if self.dtype.kind in "iu":
             return rng.integers(int(low), int(high) + 1, shape).astype(self.dtype)
         return rng.uniform(low, high, shape).astype(self.dtype)
+
+
+def _leveled(mask: Array, levels: Levels, rng: np.random.Generator) -> Array:
+    """A mask of other numbers: those that keep where it is 1, those that hide where it is 0; and
+    every fourth time anything anywhere.
+    """
+    kept, hidden = (_some(part, mask.shape, rng) for part in levels)
+    if rng.random() < 0.25:
+        return _some((*levels[0], *levels[1]), mask.shape, rng)
+    return np.where(mask != 0, kept, hidden)
+
+
+def _some(numbers: Sequence[float], shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """One or two of the numbers at each place."""
+    few = rng.choice(numbers, 1 + int(rng.integers(2)))
+    return np.asarray(rng.choice(few, shape))
 
 
 class Builder(GraphBuilder):
@@ -119,13 +147,23 @@ class Builder(GraphBuilder):
         self._outputs.append(info)
 
     def model(self) -> onnx.ModelProto:
-        used = {name for node in self._nodes for name in node.input}
+        used = set(names_read(self._nodes))
         weights = [t for name, t in self._weights.items() if name in used]
         graph = helper.make_graph(self._nodes, self.name, self._inputs, self._outputs, weights)
         domains = sorted({n.domain for n in self._nodes} - {""})
         imports = [helper.make_opsetid("", self.opset)]
         imports += [helper.make_opsetid(domain, 1) for domain in domains]
         return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+def names_read(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
+    """What nodes read, and what their bodies mention."""
+    for node in nodes:
+        yield from node.input
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from names_read(attribute.g.node)
+                yield from (o.name for o in attribute.g.output)
 
 
 @cache

@@ -7,8 +7,9 @@ import onnx_ir as ir
 import pytest
 
 from pitc.ir.refusal import Code
+from pitc.passes.audit import stages
 from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
-from pitc.passes.regions import choose as regions
+from pitc.passes.regions import legal
 from tests.random_check import lowering_everything
 from tests.random_nodes import run_nodes, session_of
 
@@ -94,7 +95,10 @@ def test_facts_that_rest_on_each_other_are_not_used_together(
         Code.JOINT
     }
     assert deviation(model, lowered) < 1e-4
-    monkeypatch.setattr(regions, "_shared", lambda *_: [])
+    monkeypatch.setattr(legal, "_overwritten", lambda *_: [])
+    with pytest.raises(stages.StageError, match="overwritten"):
+        lower(model)
+    monkeypatch.setattr(stages, "ALWAYS", False)
     assert deviation(model, lower(model)) > 1  # the check is needed
 
 

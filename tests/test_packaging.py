@@ -65,9 +65,9 @@ BELOW = {
     "expand": ("rules", "facts.derive"),
     "normalise": ("rules", "control", "expand", "facts.derive"),
     "facts": ("rules", "control", "normalise"),  # bodies of loops are models of their own
-    "audit": (),
     "regions": ("rules", "facts"),
     "lower": ("rules", "control", "expand", "facts", "regions"),
+    "audit": ("control", "facts", "regions"),
     "padding": ("regions", "lower.given_up"),
     "records": ("regions", "lower"),
     "loops": ("control", "facts", "regions", "lower", "records"),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
+import numpy as np
 import onnx.parser
 import onnx_ir as ir
 import pytest
@@ -25,7 +26,7 @@ from tests.random_graph import MAX_NODES, RuleGraph
 from tests.random_values import Given
 from tests.record_twin import twin
 
-BATCHES, GRAPHS = 20, 100
+BATCHES, GRAPHS = 10, 300  # what two cores check in four minutes; campaigns check more
 STRUCTURED, STEPS = 16, 24
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -52,6 +53,21 @@ def test_graphs_of_the_rule_tables(batch: int, record_property: Any) -> None:
     record_property("count", ("random graphs that hold", GRAPHS, GRAPHS))
     for what in ("packed", "attention", "refusal"):
         record_property("count", (f"random graphs with: {what}", seen[what], GRAPHS))
+
+
+def test_graphs_hold_what_they_are_made_of() -> None:
+    """Branches, loops, experts and masks of every kind, fed with sizes of 0 and 1, too."""
+    operators: set[str] = set()
+    levels, sizes = 0, set()
+    for seed in range(60):
+        made = RuleGraph(np.random.default_rng(seed))
+        operators |= {node.op_type for node in made.g.nodes}
+        levels += any(spec.levels is not None for spec in made.specs)
+        if not made.static:
+            sizes |= {feed["x"].shape[:2] for feed in made.feeds(seed, ("holes",))}
+    assert operators >= {"If", "Loop", "ArgMax", "Softmax", "IsNaN", "Range", "Where", "Sum"}
+    assert levels >= 20
+    assert any(0 in shape for shape in sizes) and any(1 in shape for shape in sizes)
 
 
 @st.composite
@@ -129,6 +145,39 @@ def test_the_random_audit_has_teeth(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # what the campaigns found, as small as it gets: text, sizes of the feeds
 FOUND = {
+    "rows of a size that no input has, unpacked in front of a computed matrix": (
+        """
+        <ir_version: 10, opset_import: ["": 21]>
+        g (bool[n, s] mask, bool[n] item, bool[4, 4] keep, float[n, s, 4] x)
+          => (float[n, m, 4] y, float[n, s, 4] z)
+        <int64[1] one = {1}, int64[2] inner = {1, 2}, int64[1] far = {99},
+         float[4, 4] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 7, 6, 5, 4, 3, 2}>
+        {
+            h = MatMul (x, w)
+            g = MatMul (h, w)
+            part = Slice (g, one, far, one)
+            k = Cast <to = 1> (keep)
+            v = Mul (w, k)
+            y = MatMul (part, v)
+            f = Cast <to = 1> (item)
+            live = Unsqueeze (f, inner)
+            z = Mul (h, live)
+        }
+        """,
+        {},
+    ),
+    "a bias of unknown rank": (
+        """
+        <ir_version: 10, opset_import: ["": 21]>
+        g (int64[n, s] mask, float[n, 2, s] x, float[p, q] m, float[2, 2, 1] w)
+          => (float[n, 2, r] y)
+        {
+            bias = Squeeze (m)
+            y = Conv (x, w, bias)
+        }
+        """,
+        {"p": 1, "q": 2},
+    ),
     "outputs that are given up, of types without a Where": (
         """
         <ir_version: 10, opset_import: ["": 21]>

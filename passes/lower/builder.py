@@ -60,6 +60,10 @@ class Builder:
         """From now on the whole value of that name is another one (an SWrite's result)."""
         self._values[name] = value
 
+    def symbol(self, stem: str) -> str:
+        """A name for a size: bodies are rewritten by themselves, and sizes in them are others."""
+        return f"{self._prefix}_{stem}".replace(".", "_")
+
     def unique(self, stem: str) -> str:
         """A name that nothing in the graph has."""
         name, k = f"{self._prefix}.{stem}", 0

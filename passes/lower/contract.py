@@ -12,6 +12,7 @@ from pitc.ir.kernel import KernelRequest
 from pitc.ir.nodes import node_name
 from pitc.ir.panels import TURNED_COLUMNS
 from pitc.ir.plan import Field, Plan
+from pitc.ir.sizes import sizes_known
 from pitc.ir.tiles import TileTable
 from pitc.passes.lower.activation import relu_operand
 from pitc.passes.lower.builder import Builder, dims_of
@@ -154,7 +155,9 @@ class _Emitter:
         values = [self.replaced.get(x, x) for x in inputs if x is not None]
         dims = dims_of(self.graph, result)
         lead = dims_of(self.graph, inputs[0])[:-1] if inputs[0] is not None else ()
-        reshaped = gemm.points is None and (result.name or "") in self.graph.shapes
+        # without known sizes there is no Reshape on the way, and other dims are other names
+        sizes = self.graph.shapes.get(result.name or "")
+        reshaped = gemm.points is None and sizes is not None and sizes_known(self.graph, sizes)
         reshaped = reshaped and dims[:-1] != lead
         given = (*lead, gemm.weight.n) if reshaped else dims
         shape = [d if isinstance(d, int) or (d and d.isidentifier()) else None for d in given]

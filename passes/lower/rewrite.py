@@ -77,14 +77,18 @@ class Rewriter:
             rank = max(domain.rank, 1)
             if not domain.rank:  # one point
                 live = self.build.reshape(live, [1])
-            symbol = f"live_points_{len(self.detected)}"
+            symbol = self.build.symbol(f"live_points_{len(self.detected)}")
             rows, coords, offsets = self.build.kernel(
                 Plan("detect", (("rank", rank),)),
                 [live],
                 [
                     ("rows", ir.DataType.INT32, [symbol]),
                     ("coords", ir.DataType.INT32, [rank, symbol]),
-                    ("offsets", ir.DataType.INT32, [f"sequences_{len(self.detected)}"]),
+                    (
+                        "offsets",
+                        ir.DataType.INT32,
+                        [self.build.symbol(f"sequences_{len(self.detected)}")],
+                    ),
                 ],
             )
             self.detected[domain] = Detected(live, rows, coords, offsets, symbol)
@@ -310,6 +314,7 @@ def rewrite(
     fused = fuse_contractions(graph, state.build, state.contractions, LIBRARY, tiles)
     state.panels = fused.panels
     state.kernels |= dict.fromkeys(fused.kernels)
+    graph.model.graph.sort()  # what nobody reads is found from the end
     RemoveUnusedNodesPass()(graph.model)
     state.inside = {n: into for n, into in fused.inside.items() if n.graph is None}
     restore_fused(graph.model, {*regions.demand.forms, *unpacked})

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import node_name
 from pitc.ir.refusal import Code, Refusal
+from pitc.ir.region import Region
 from pitc.passes.facts.total import is_total
 from pitc.passes.regions.demand import Demand, packed_by
 from pitc.passes.regions.domain import Domain
@@ -69,7 +70,7 @@ def _inside(graph: Graph, forms: Forms, node: ir.Node, bits: int) -> Refusal | N
     for place, operand in enumerate(forms[node].operands):
         if not _can_enter(graph, forms, operand):
             refusal = Refusal(Code.LAYOUT, node_name(node), f"operand {place} cannot be gathered")
-    if any(r.via & bits for r in forms[node].rests_on):
+    if any(_overwritten(graph, r, bits) for r in forms[node].rests_on):
         text = "a skipped term is zero only because of an unpacked value"
         refusal = Refusal(Code.JOINT, node_name(node), text)
     return refusal
@@ -83,11 +84,16 @@ def _at_exit(graph: Graph, form: Form, name: str, node: ir.Node, bits: int) -> R
     if proof.layout.dim_codes() is None or not is_movable(graph, name):
         text = f"'{name}' mixes packed and other digits in a dimension, or has no known type"
         return Refusal(Code.LAYOUT, node_name(node), text)
-    rests = graph.names_of(proof.proof.via & bits)  # exits whose own fill facts it rests on
+    rests = _overwritten(graph, proof.proof, bits)
     if rests:
         text = f"'{name}' is dead only because of '{rests[0]}'"
         return Refusal(Code.JOINT, node_name(node), text)
     return None
+
+
+def _overwritten(graph: Graph, where: Region, bits: int) -> list[str]:
+    """Exits (as bits) on whose own fill facts a region rests."""
+    return graph.names_of(where.via & bits)
 
 
 def _can_enter(graph: Graph, forms: Forms, operand: Operand | None) -> bool:

@@ -76,7 +76,9 @@ def print_config(settings: "Settings", *, json: bool) -> None:
         print(settings.toml(), end="")
 
 
-def compile_model(model: Path | None, settings: "Settings", *, force: bool, json: bool) -> None:
+def compile_model(
+    model: Path | None, settings: "Settings", *, force: bool, check: bool, json: bool
+) -> None:
     """`pitc compile`."""
     if model is None:
         raise UsageError("Missing argument 'MODEL.onnx'", hint="see pitc compile --help")
@@ -92,6 +94,7 @@ def compile_model(model: Path | None, settings: "Settings", *, force: bool, json
             output=folder,
             force=force,
             dump_ir=settings.path("dump_ir"),
+            check=check,
             tiles=settings.path("tiles"),
             progress=steps,
             kernel_progress=steps.kernels,

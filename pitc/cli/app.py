@@ -102,6 +102,14 @@ def compile(
             metavar="DIR", help="Write the graph after each stage.", rich_help_panel=OUTPUT
         ),
     ] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Check the graph after each stage; a violation is a bug in pitc.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
     report: Annotated[
         Path | None,
         typer.Option(
@@ -141,7 +149,7 @@ def compile(
     if print_config:
         actions.print_config(settings, json=json)
     else:
-        actions.compile_model(model, settings, force=force, json=json)
+        actions.compile_model(model, settings, force=force, check=check, json=json)
 
 
 @app.command(epilog="Example: pitc run model.pitc --input batch.npz --save out.npz")

@@ -1,0 +1,86 @@
+"""An oracle between stages: after each, the graph's invariants are checked.
+
+    normalise -> wiring      facts -> statements      regions -> packing      lower -> wiring, plans
+
+A violation is a bug in pitc, whatever the model: a stage has left behind what the next one would
+build on. Tests check always; users may ask for it (`pitc compile --check`).
+"""
+
+from collections.abc import Collection, Iterator
+from itertools import chain, islice
+
+import onnx_ir as ir
+
+from pitc.ir.graph import Graph
+from pitc.passes.audit.packing import wrong_regions
+from pitc.passes.audit.plans import wrong_plans
+from pitc.passes.audit.statements import wrong_facts
+from pitc.passes.audit.wiring import Face, face_of, wrong_ends, wrong_model
+from pitc.passes.regions.choose import Regions
+
+ALWAYS = False  # check without being asked: tests set it
+SHOWN = 20  # violations of one stage that are reported
+
+
+class StageError(AssertionError):
+    """What a stage has left does not hold together; one line for each violation."""
+
+
+class Stages:
+    """The checks of one compilation; nothing where they are not wanted.
+
+    Args:
+        model: The imported model.
+        wanted: Check.
+    """
+
+    def __init__(self, model: ir.Model, wanted: bool) -> None:
+        self._model = model
+        self._face: Face | None = face_of(model) if wanted or ALWAYS else None
+
+    def normalised(self) -> None:
+        """After `normalise`.
+
+        Raises:
+            StageError: An invariant does not hold.
+        """
+        if self._face is not None:
+            _demand("normalise", wrong_model(self._model, self._face))
+
+    def analysed(self, graph: Graph) -> None:
+        """After the facts, of the graph and of the bodies in it.
+
+        Raises:
+            StageError: An invariant does not hold.
+        """
+        if self._face is not None:
+            _demand("facts", chain(wrong_facts(graph), *map(wrong_facts, graph.bodies.values())))
+
+    def chosen(self, graph: Graph, regions: Regions) -> None:
+        """After the regions.
+
+        Raises:
+            StageError: An invariant does not hold.
+        """
+        if self._face is not None:
+            _demand("regions", wrong_regions(graph, regions))
+
+    def lowered(self, symbols: Collection[str]) -> None:
+        """After everything.
+
+        Args:
+            symbols: Kernels that were asked for.
+
+        Raises:
+            StageError: An invariant does not hold.
+        """
+        if self._face is not None:
+            model = self._model
+            found = wrong_model(model, self._face), wrong_ends(model), wrong_plans(model, symbols)
+            _demand("lower", chain(*found))
+
+
+def _demand(stage: str, violations: Iterator[str]) -> None:
+    lines = list(islice(violations, SHOWN))
+    if lines:
+        raise StageError("\n".join(f"after {stage}: {line}" for line in lines))
