@@ -122,9 +122,9 @@ def _row(key: Key, versions: list[onnx.defs.OpSchema]) -> tuple[str, ...]:
     opset = live[-1] if live else onnx.defs.onnx_opset_version()
     graph = Graph(ir.serde.deserialize_model(specimen_model(domain, op, opset)))
     derive(graph)
-    expr = graph.exprs["y0"]
+    expr = graph["y0"].expr
     if expr is None:
-        raise ValueError(f"the specimen of {domain}::{op} is refused: {graph.unruled['y0']}")
+        raise ValueError(f"the specimen of {domain}::{op} is refused: {graph['y0'].unruled}")
     view = NodeView(graph, graph.nodes[0])
     return (
         f"`{op}`",
@@ -243,7 +243,7 @@ def _dead(view: NodeView, expr: TensorExpr) -> str:
     """Operands that inherit unread regions, with the output axes that such a region may look at."""
     found: dict[int, list[set[int]]] = {}
     for read in expr.reads:
-        shape = view.graph.shapes[view.name(read.operand)]
+        shape = view.graph[view.name(read.operand)].shape
         solved = invert(read.index, expr.extents, shape) if shape is not None else {}
         axes = {d for d, p in solved.items() if d < len(expr.shape) and p != ZERO}
         found.setdefault(read.operand, []).append(axes)

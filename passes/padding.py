@@ -9,7 +9,6 @@ the mask's axes must reach the output, along PIT axes from value to value:
 
 from collections.abc import Collection, Iterator, Sequence
 
-import numpy as np
 import onnx_ir as ir
 
 from pitc.errors import UsageError
@@ -42,8 +41,8 @@ def check_padding(graph: Graph, padding: str) -> None:
         )
 
     def fits(name: str) -> bool:
-        shape, dtype = graph.shapes.get(name), graph.dtypes.get(name, np.dtype(object))
-        return shape is not None and len(shape) == 2 and dtype.kind in "biuf"
+        shape, dtype = graph[name].shape, graph[name].dtype
+        return shape is not None and len(shape) == 2 and dtype is not None and dtype.kind in "biuf"
 
     candidates = ", ".join(f"'{n}'" for n in graph.inputs if fits(n)) or "none"
     if padding not in graph.inputs:
@@ -52,7 +51,7 @@ def check_padding(graph: Graph, padding: str) -> None:
             hint=f"inputs that can be a mask: {candidates}",
         )
     if not fits(padding):
-        shape, dtype = graph.shapes.get(padding), graph.dtypes.get(padding)
+        shape, dtype = graph[padding].shape, graph[padding].dtype
         raise UsageError(
             f"padding mask '{padding}' must be a [batch, sequence] tensor of numbers or bools, "
             f"found {dtype} of shape {[str(e) for e in shape] if shape is not None else 'unknown'}",
@@ -62,12 +61,12 @@ def check_padding(graph: Graph, padding: str) -> None:
 
 def given_up(graph: Graph, padding: str | None) -> dict[str, list[Region]]:
     """The regions of each token-shaped output that have no meaning: where the mask is 0."""
-    shape = graph.shapes.get(padding) if padding is not None else None
+    shape = graph[padding].shape if padding is not None else None
     if padding is None or shape is None:
         return {}
     index = tuple(dim_index(d, e) for d, e in enumerate(shape))
     where = Region((Test(padding, index, "nz", False),))
-    names = [n for n in _alike(graph, padding) if can_be_zeroed(graph.dtypes.get(n))]
+    names = [n for n in _alike(graph, padding) if can_be_zeroed(graph[n].dtype)]
     proven = _token_shaped(graph, padding, names)
     return {name: [where] for name in names if name in proven}
 
@@ -90,7 +89,7 @@ def padding_notes(graph: Graph, padding: str | None, given: Collection[str]) -> 
         if isinstance(value.type, ir.SequenceType | ir.OptionalType):
             kind = "a sequence" if isinstance(value.type, ir.SequenceType) else "an optional"
             notes[name] = NO_ZERO.format(name=name, kind=kind)
-        elif name in alike and not can_be_zeroed(graph.dtypes.get(name)):
+        elif name in alike and not can_be_zeroed(graph[name].dtype):
             notes[name] = NO_ZERO.format(name=name, kind=_element_type(value))
         elif name in alike:
             notes[name] = EQUAL_ONLY.format(name=name, mask=padding)
@@ -103,9 +102,9 @@ def _element_type(value: ir.Value) -> str:
 
 def _alike(graph: Graph, padding: str) -> Iterator[str]:
     """Computed outputs whose first sizes are those of the mask."""
-    shape = graph.shapes.get(padding) or ()
+    shape = graph[padding].shape or ()
     for name in dict.fromkeys(graph.outputs):
-        if (graph.shapes.get(name) or ())[: len(shape)] == shape and name not in graph.inputs:
+        if (graph[name].shape or ())[: len(shape)] == shape and name not in graph.inputs:
             yield name
 
 
@@ -114,7 +113,7 @@ def _token_shaped(graph: Graph, padding: str, names: Sequence[str]) -> set[str]:
     reached by its axis, where that is a number or both have one symbol. A batch of one is any first
     dimension of one: nothing can be mixed up.
     """
-    shape = graph.shapes.get(padding) or ()
+    shape = graph[padding].shape or ()
     if ONE in shape[1:]:  # a sequence of one has neither
         return set()
     same = len(set(shape)) == 1

@@ -67,14 +67,14 @@ def folded_into(
 
 def _record(graph: Graph, node: ir.Node, lowering: str, refusal: Refusal | None) -> NodeRecord:
     names = output_names(node)
-    expr = graph.exprs.get(names[0]) if names else None
+    expr = graph[names[0]].expr if names else None
     fills = [
         f"{f.constant!r} where {describe(f.region)}"
         for name in names
-        for f in graph.fills.get(name, ())
+        for f in graph[name].fills
         if f.region
     ]
-    dead = [describe(r) for name in names for r in graph.dead.get(name, ()) if r]
+    dead = [describe(r) for name in names for r in graph[name].dead if r]
     ordinary = lowering == "ordinary"
     return NodeRecord(
         node_name(node),
@@ -95,10 +95,10 @@ def _operator(node: ir.Node) -> str:
 
 def _refusal(graph: Graph, node: ir.Node, dead: bool) -> Refusal:
     name = node_name(node)
-    reason = next((graph.unruled[o] for o in output_names(node) if o in graph.unruled), None)
+    reason = next(filter(None, (graph[o].unruled for o in output_names(node))), None)
     if reason is not None:
         return Refusal(Code.NO_RULE, name, reason)
-    inside = (n for o in output_names(node) for n in graph.uses.get(o, ()) if o in captures(n))
+    inside = (n for o in output_names(node) for n in graph[o].uses if o in captures(n))
     reader = next(inside, None)
     if reader is not None:
         return Refusal(Code.SUBGRAPH, name, f"the body of '{node_name(reader)}' reads it")

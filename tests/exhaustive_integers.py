@@ -293,7 +293,9 @@ def failures(program: Program) -> tuple[list[str], int]:
     constants = {n: x for n in graph.constants() if (x := graph.array(n)) is not None}
     wrong: dict[str, str] = {}
     checked = 0
-    stated = len(graph.affine) + len(graph.values) + sum(map(len, graph.fills.values()))
+    stated = sum(
+        (x.affine is not None) + (x.ints is not None) + len(x.fills) for x in graph.values.values()
+    )
     for a, b in program.sizes:
         feeds: dict[str, Array] = {"x": np.zeros((a, b), np.float32)}
         if any(v.name == "lengths" for v in run.get_inputs()):
@@ -318,7 +320,7 @@ def failures(program: Program) -> tuple[list[str], int]:
 
 
 def _wrong_fills(graph: Graph, values: dict[str, Array], sizes: dict[str, int]) -> Iterator[str]:
-    for name, facts in graph.fills.items():
+    for name, facts in [(n, x.fills) for n, x in graph.values.items()]:
         x = values.get(name)
         if x is None:
             continue

@@ -118,8 +118,8 @@ class SizedNode:
     @cached_property
     def free(self) -> set[str]:
         """Constants that an expression reads by an index map."""
-        names, exprs = list(self.node.input), self.graph({}).exprs
-        read = {r.operand for e in exprs.values() if e is not None for r in e.reads}
+        names, known = list(self.node.input), self.graph({}).values.values()
+        read = {r.operand for x in known if x.expr is not None for r in x.expr.reads}
         return {name for i, name in enumerate(names) if i in read and name in self.constants}
 
     @property
@@ -191,7 +191,7 @@ class SizedProof(Proof):
         names = list(node.node.input)
         self.node, self.graph, self.given = node, graph, sizes
         self.outputs = list(node.node.output)
-        self.exprs = [graph.exprs.get(name) for name in self.outputs]
+        self.exprs = [graph[name].expr for name in self.outputs]
         every = node.constants | operands
         self.values = {i: every[name] for i, name in enumerate(names) if name}
         self.sample = Sample(

@@ -90,12 +90,12 @@ def built(make: Callable[[GraphBuilder], None], opset: int = 20) -> onnx.ModelPr
 
 def fills(graph: Graph, name: str) -> set[tuple[str, Constant]]:
     """Fill facts of a value as (text, constant)."""
-    return {(describe(f.region), f.constant) for f in graph.fills[name]}
+    return {(describe(f.region), f.constant) for f in graph[name].fills}
 
 
 def dead(graph: Graph, name: str) -> set[str]:
     """Dead facts of a value as text."""
-    return {describe(r) for r in graph.dead[name]}
+    return {describe(r) for r in graph[name].dead}
 
 
 def only(graph: Graph, op_type: str, place: int = 0) -> str:

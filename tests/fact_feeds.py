@@ -72,8 +72,8 @@ def random_feeds(
         rng = np.random.default_rng((seed, number))
         feed = {}
         for name in graph.inputs:
-            shape = graph.shapes.get(name)
-            if shape is not None and name in graph.dtypes:
+            shape = graph[name].shape
+            if shape is not None and graph[name].dtype is not None:
                 dims = tuple(int(p.evaluate(known, {})) for p in shape)
                 is_mask = name == mask or "mask" in name.lower()
                 feed[name] = _array(graph, name, dims, pattern if is_mask else None, top_index, rng)
@@ -82,7 +82,7 @@ def random_feeds(
 
 def symbol_sizes(graph: Graph, sizes: Mapping[str, int]) -> dict[str, int]:
     """A number for every size symbol of the inputs; sums and their parts agree."""
-    shapes: list[Shape] = [s for n in graph.inputs if (s := graph.shapes.get(n)) is not None]
+    shapes: list[Shape] = [s for n in graph.inputs if (s := graph[n].shape) is not None]
     symbols = list(dict.fromkeys(x for s in shapes for p in s for x in sorted(p.symbols())))
     return sizes_of(symbols, sizes, DEFAULT_SIZES * len(symbols))
 
@@ -95,10 +95,10 @@ def _array(
     top_index: int,
     rng: np.random.Generator,
 ) -> Array:
-    dtype = graph.dtypes[name]
+    dtype = graph.dtype(name)
     if pattern is not None:
         mask = mask_pattern(dims, pattern, rng)
-        added = any(n.op_type == "Add" for n in graph.uses.get(name, ()))
+        added = any(n.op_type == "Add" for n in graph[name].uses)
         if dtype.kind == "f" and added:
             return np.where(mask, 0, FILL).astype(dtype)
         return mask.astype(dtype)

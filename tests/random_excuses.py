@@ -47,7 +47,7 @@ def broken(graph: Graph, feed: Feed) -> set[str]:
     if values is None:
         return set()
     found = {FINITE} if any(_bad(x) for x in feed.values()) else set()
-    for name in graph.scores:
+    for name in [n for n, x in graph.values.items() if x.score]:
         x = values.get(name)
         if x is not None and x.size and not np.all(np.abs(x) <= BOUND):
             found.add(BOUNDED)
@@ -75,8 +75,8 @@ def is_rounded_half(graph: Graph, feed: Feed, text: str) -> bool:
     """A failed fill fact of float16, where the value is the number but for rounding: ONNX Runtime
     may compute it in float32 and round later.
     """
-    for name in (n for n in graph.fills if graph.dtypes.get(n) == np.float16):
-        for f in graph.fills[name]:
+    for name in [n for n, x in graph.values.items() if x.dtype == np.float16]:
+        for f in graph[name].fills:
             if text.endswith(f": fill {f.constant} of {name} where {f.region}"):
                 values = Runs(graph).expose(feed) or {}
                 sizes, _ = sizes_of(graph, values)

@@ -151,7 +151,7 @@ class Proof:
     def __init__(self, sample: Sample, symbolic: bool = False) -> None:
         self.sample = sample
         self.graph = analysed(sample, symbolic)
-        self.exprs = [self.graph.exprs.get(f"y{k}") for k in range(sample.outputs)]
+        self.exprs = [self.graph[f"y{k}"].expr for k in range(sample.outputs)]
         self.values = {i: array_of(o) for i, o in enumerate(sample.operands) if o is not None}
         read = {r.operand for e in self.exprs if e is not None for r in e.reads}
         self.constant = tuple(
@@ -187,7 +187,7 @@ class Proof:
         out = []
         for k, expr in enumerate(self.exprs):
             if expr is None:
-                why = self.graph.unruled.get(f"y{k}", "no expression")
+                why = self.graph[f"y{k}"].unruled
                 out.append(f"y{k} has no expression: {why}")
                 continue
             out += [f"y{k}: {text}" for text in self._shape(k, expr)]

@@ -56,45 +56,44 @@ def test_a_sound_analysis_passes_with_teeth(dtype: type) -> None:
 
 
 def _everywhere_dead(graph: Graph) -> None:
-    graph.dead[only(graph, "Add")] = [EVERYWHERE]
+    graph[only(graph, "Add")].dead = [EVERYWHERE]
 
 
 def _dead_elsewhere(graph: Graph) -> None:
     live = Test("mask", graph.index_of("mask"), "nz", True)
-    graph.dead[only(graph, "Add")] = [Region({live})]
+    graph[only(graph, "Add")].dead = [Region({live})]
 
 
 def _dead_input(graph: Graph) -> None:
-    graph.dead["mask"] = [EVERYWHERE]
+    graph["mask"].dead = [EVERYWHERE]
 
 
 def _dead_flag(graph: Graph) -> None:
-    graph.dead[only(graph, "Cast")] = [EVERYWHERE]
+    graph[only(graph, "Cast")].dead = [EVERYWHERE]
 
 
 def _wrong_fill(graph: Graph) -> None:
-    graph.fills["y"] = [FillFact(mask_is_zero(graph, "mask"), 1)]
+    graph["y"].fills = [FillFact(mask_is_zero(graph, "mask"), 1)]
 
 
 def _wrong_region(graph: Graph) -> None:
-    graph.fills["y"] = [FillFact(EVERYWHERE, 0)]
+    graph["y"].fills = [FillFact(EVERYWHERE, 0)]
 
 
 def _wrong_affine(graph: Graph) -> None:
-    shape = graph.shapes["count"]
+    shape = graph["count"].shape
     assert shape is not None
-    graph.affine["count"] = dim_index(0, shape[0]) + 1
+    graph["count"].affine = dim_index(0, shape[0]) + 1
 
 
 def _wrong_value(graph: Graph) -> None:
-    name = next(n for n in graph.values if n not in graph.constants())
-    value = graph.values[name].copy()
-    value.reshape(-1)[0] = value.reshape(-1)[0] + 1
-    graph.values[name] = value
+    computed = (x for n, x in graph.values.items() if not graph.is_constant(n))
+    ints = next(x.ints for x in computed if x.ints is not None)
+    ints.reshape(-1)[0] = ints.reshape(-1)[0] + 1
 
 
 def _wrong_shape(graph: Graph) -> None:
-    graph.shapes["y"] = (ONE, poly(2))
+    graph["y"].shape = (ONE, poly(2))
 
 
 MUTATIONS: list[Callable[[Graph], None]] = [
@@ -124,8 +123,8 @@ def test_values_that_are_not_finite_are_caught() -> None:
 
     graph, given_up = analysed(built(make))
     assert _run(graph, given_up) == []
-    graph.finite_if.clear()
-    graph.clean_if.clear()
+    for value in graph.values.values():
+        value.finite_if = value.clean_if = EVERYWHERE
     assert len(_run(graph, given_up)) >= 2
 
 
@@ -137,7 +136,7 @@ def test_given_up_elements_are_not_compared() -> None:
     proto = built(make)
     graph, given_up = analysed(proto, "mask", ["y"])
     assert _run(graph, given_up) == []
-    assert graph.dead["x"]
+    assert graph["x"].dead
     assert _run(graph, {})  # without the promise the same facts are wrong
 
 
@@ -183,10 +182,10 @@ def test_a_branch_that_is_not_taken_need_not_be_defined(long: bool) -> None:
     assert result.failures == []
     assert bool(result.dead_checks) is long  # the dead values stand in that branch
     inner = only(graph, "Exp")
-    graph.dead[inner] = [EVERYWHERE]
+    graph[inner].dead = [EVERYWHERE]
     failures = audit(graph, given_up, feeds, source=ir.from_proto(proto)).failures
     assert bool(failures) is long
-    graph.dead[inner], graph.fills[inner] = [], [FillFact(EVERYWHERE, 0)]
+    graph[inner].dead, graph[inner].fills = [], [FillFact(EVERYWHERE, 0)]
     failures = audit(graph, given_up, feeds, source=ir.from_proto(proto)).failures
     assert bool(failures) is long
 
@@ -232,7 +231,7 @@ def test_facts_are_looked_up_in_the_imported_model_too() -> None:
     graph, given_up = _sound()
     other = _model()
     next(n for n in other.graph.node if n.op_type == "Add").op_type = "Div"  # x / x
-    graph.fills[only(graph, "Add")] = [FillFact(EVERYWHERE, 2)]
+    graph[only(graph, "Add")].fills = [FillFact(EVERYWHERE, 2)]
     feed = {"x": np.ones((2, 3), np.float32), "mask": np.ones((2, 3), np.int64)}
     failures = audit(graph, given_up, [feed], source=ir.from_proto(other)).failures
     assert any(text.startswith("feed 0: imported model: fill 2") for text in failures)
@@ -256,9 +255,9 @@ def test_a_feed_beyond_an_assumption_is_no_evidence() -> None:
     feed = {"q": np.full((1, 4), 2500, np.float32), "k": k, "mask": mask}  # scores of 10,000
     result = audit(graph, given_up, [feed])
     assert (result.failures, result.assumed) == ([], 1)
-    graph.fills["p"].append(FillFact(EVERYWHERE, 0))  # rests on the bound as well
+    graph["p"].fills.append(FillFact(EVERYWHERE, 0))  # rests on the bound as well
     assert audit(graph, given_up, [feed]).failures == []
-    graph.fills["mask"] = [FillFact(EVERYWHERE, 0)]  # does not
+    graph["mask"].fills = [FillFact(EVERYWHERE, 0)]  # does not
     assert audit(graph, given_up, [feed]).failures != []
 
 
@@ -268,10 +267,10 @@ def test_what_is_assumed_of_scores_has_to_be_enough() -> None:
     feed = {"q": np.zeros((2, 4)), "k": np.zeros((4, 5)), "mask": np.ones(5)}
     feed = {n: x.astype(np.bool_ if n == "mask" else np.float32) for n, x in feed.items()}
     assert audit(graph, given_up, [feed]).failures == []
-    (name,) = graph.scores
+    (name,) = (n for n, x in graph.values.items() if x.score)
     assumed = Range(-500, 500, assumed=True)
     added = only(graph, "Add")
-    graph.fills[added] = [FillFact(EVERYWHERE, assumed)]
+    graph[added].fills = [FillFact(EVERYWHERE, assumed)]
     failures = audit(graph, given_up, [feed]).failures
     assert len(failures) == 1 and failures[0].startswith("feed 0: scores of 1000: ")
     assert name != added
@@ -322,7 +321,7 @@ def test_two_graphs_of_one_model_agree() -> None:
         graph = Graph(ir.from_proto(_model()))
         fill_facts(graph, "mask")
         dead_facts(graph)
-        texts.append(str([graph.fills, graph.dead, graph.affine]))
+        texts.append(str([(n, x.fills, x.dead, x.affine) for n, x in graph.values.items()]))
     assert texts[0] == texts[1]
 
 

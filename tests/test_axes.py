@@ -34,7 +34,7 @@ def derived(parsed: onnx.ModelProto) -> Graph:
 
 def propagate(graph: Graph, name: str, dim: int) -> tuple[dict[str, set[Digit]], list[Stop]]:
     """Every digit that moves when a dimension does, and where the permutation stops."""
-    shape = graph.shapes[name]
+    shape = graph[name].shape
     assert shape is not None
     places: dict[str, set[Digit]] = {}
     stops: list[Stop] = []

@@ -58,10 +58,11 @@ def test_bits_are_for_values_with_facts(kind: str) -> None:
     model = load_model(TALL[kind](120))
     normalise(model)
     graph, _ = analyse(model, None)
-    tested = {t.src for facts in graph.fills.values() for f in facts for t in f.region}
-    known = {name for name, facts in graph.fills.items() if facts and name in graph.order}
-    assert set(graph.bits) == known | (tested & set(graph.order))
-    assert kind not in ("relu", "add", "if") or len(graph.bits) < len(graph.order) / 2
+    tested = {t.src for x in graph.values.values() for f in x.fills for t in f.region}
+    known = {n for n, x in graph.values.items() if x.fills and x.order >= 0}
+    ordered = {n for n, x in graph.values.items() if x.order >= 0}
+    assert set(graph.noted) == known | (tested & ordered)
+    assert kind not in ("relu", "add", "if") or len(graph.noted) < len(ordered) / 2
 
 
 @pytest.mark.parametrize("kind", TALL)

@@ -432,7 +432,7 @@ def test_an_if_runs_as_one_node() -> None:
         graph.note_bit(name)
     below, above = graph.descendants(), graph.ancestors()
     assert all(below[name] & both == both for name in ("x", "c", "exp_0", "neg_1", "m2t.relu_0"))
-    read = graph.bits["exp_0"] | graph.bits["neg_1"] | graph.bits["m2t.relu_0"]
+    read = graph["exp_0"].bit | graph["neg_1"].bit | graph["m2t.relu_0"].bit
     assert all(above[name] & read == read for name in ("p", "q"))
     assert "p" not in below and not above["p"] & both
 
@@ -810,7 +810,7 @@ def test_bodies(make: Callable[[GraphBuilder], None], packed: list[bool]) -> Non
 
 def test_the_audit_finds_a_shape_that_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     def starting(graph: Graph, node: ir.Node) -> list[Any]:
-        return [graph.shapes.get(x.name or "") for x in node.inputs[2:] if x is not None]
+        return [graph[x.name or ""].shape for x in node.inputs[2:] if x is not None]
 
     assert audited(model(_grows)) == []
     monkeypatch.setattr(derive, "carried_shapes", starting)

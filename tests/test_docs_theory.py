@@ -77,7 +77,7 @@ def expression(text: str) -> TensorExpr:
     model = onnx.parser.parse_model(header + text)
     graph = Graph(ir.serde.deserialize_model(model))
     derive(graph)
-    found = graph.exprs["y"]
+    found = graph["y"].expr
     assert found is not None
     return found
 

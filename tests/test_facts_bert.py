@@ -41,7 +41,7 @@ def _rows_dead(graph: Graph, text: str) -> list[bool]:
     out = []
     for node in graph.nodes:
         if node.op_type in OPS:
-            regions = graph.dead[node.outputs[0].name or ""]
+            regions = graph[node.outputs[0].name or ""].dead
             plain = [r for r in regions if not any(t.alls for t in r)]
             out.append(any(text in describe(r) for r in plain))
     return out
@@ -63,7 +63,7 @@ def test_with_the_promise_every_padded_row_is_dead(dialect: str) -> None:
     for node in graph.nodes:
         if node.op_type == "LayerNormalization":
             name = node.outputs[0].name or ""
-            assert f"{MASK}[d0, d1] == 0" in {describe(r) for r in graph.dead[name]}
+            assert f"{MASK}[d0, d1] == 0" in {describe(r) for r in graph[name].dead}
 
 
 @pytest.mark.parametrize("dialect", MASKS)
@@ -79,7 +79,7 @@ def test_without_a_promise_only_keys_and_values_are_dead(dialect: str) -> None:
     found = _rows_dead(graph, f"{MASK}[")
     assert 0 < sum(found) < len(found) / 2
     # a fact about the last hidden state would change what the model returns
-    assert graph.dead["last_hidden_state"] == []
+    assert graph["last_hidden_state"].dead == []
 
 
 @pytest.mark.parametrize("dialect", ["one_minus_1e4", "fill_inf", "torchscript_sdpa", "keep_1e9"])
@@ -88,7 +88,7 @@ def test_a_class_token_head_needs_few_rows(dialect: str, head: str) -> None:
     graph = _audited(_config(dialect, head))
     assert _rows_dead(graph, "").count(False) == (head == "pooler")  # its own dense layer
     last = [n for n in graph.nodes if n.op_type in ("LayerNormalization", "Erf", "Gelu")][-1]
-    assert "d1-1 >= 0" in {describe(r) for r in graph.dead[last.outputs[0].name or ""]}
+    assert "d1-1 >= 0" in {describe(r) for r in graph[last.outputs[0].name or ""].dead}
 
 
 @pytest.mark.parametrize("head", ["tokens", "sequence", "both", "mean"])
@@ -128,7 +128,7 @@ def test_facts_rest_on_named_assumptions() -> None:
 def test_a_fact_names_the_values_that_prove_it() -> None:
     graph, _ = analysed(bert(SMALL, np.random.default_rng(0)), MASK, ("last_hidden_state",))
     name = next(n.outputs[0].name or "" for n in graph.nodes if n.op_type == "Softmax")
-    (fact,) = graph.fills[name]
+    (fact,) = graph[name].fills
     path = graph.names_of(fact.region.via)
     assert path[0] == MASK and path[-1] == name and len(path) > 3
 
@@ -142,4 +142,4 @@ def test_facts_follow_the_graph_as_it_is() -> None:
     graph = Graph(model)
     fill_facts(graph, "m")
     dead_facts(graph)
-    assert any("m[" in describe(r) for regions in graph.dead.values() for r in regions)
+    assert any("m[" in describe(r) for x in graph.values.values() for r in x.dead)

@@ -6,6 +6,7 @@ import pytest
 from models.graph import GraphBuilder
 from pitc.ir.constant import SCORE, ZN, is_hidden
 from pitc.ir.graph import Graph
+from pitc.ir.region import EVERYWHERE
 from tests.fact_check import analysed, built, fills, only, proven, rows
 
 RNG = np.random.default_rng(7)
@@ -79,7 +80,7 @@ def test_minus_infinity_needs_no_guard_but_is_zero_or_nan() -> None:
     graph = proven(built(make), "mask")
     assert fills(graph, "p") == {("mask[d0, d1] == 0", ZN)}
     assert fills(graph, "q") == {("mask[d0, d1] == 0", 0)}
-    assert graph.finite_if["p"] is not None and "q" not in graph.finite_if
+    assert graph["p"].finite_if not in (None, EVERYWHERE) and graph["q"].finite_if == EVERYWHERE
 
 
 def test_nan_of_an_all_masked_row_is_not_multiplied_away() -> None:
@@ -198,7 +199,7 @@ def test_a_weight_that_is_not_finite_annihilates_nothing(bad: float) -> None:
 
     graph = proven(built(make), "mask")
     assert fills(graph, "y") == set() and fills(graph, "z") == set()
-    assert not graph.finite("w") and graph.finite_if["y"] is None
+    assert not graph.finite("w") and graph["y"].finite_if is None
 
 
 def test_reductions_quantify_and_keep_what_they_can() -> None:
@@ -317,7 +318,7 @@ def test_boolean_values_are_masks_of_their_own() -> None:
 
 
 def _opaque(graph: Graph) -> bool:
-    return graph.exprs["o"] is None and "o" in graph.unruled
+    return graph["o"].expr is None and bool(graph["o"].unruled)
 
 
 def test_an_operator_without_a_rule_says_nothing() -> None:
@@ -355,9 +356,9 @@ def test_sizes_and_positions_are_symbols() -> None:
         )
 
     graph = proven(built(make))
-    assert str(graph.affine["back"]) == "-d0+seq"
-    assert [str(e) for e in graph.shapes["y"] or ()] == ["batch*seq", "3", "2"]
-    assert [str(e) for e in graph.shapes["e"] or ()] == ["seq+1"]
+    assert str(graph["back"].affine) == "-d0+seq"
+    assert [str(e) for e in graph["y"].shape or ()] == ["batch*seq", "3", "2"]
+    assert [str(e) for e in graph["e"].shape or ()] == ["seq+1"]
 
 
 def test_missing_optional_operands_and_unknown_ranks_are_legal() -> None:
@@ -377,5 +378,5 @@ def test_missing_optional_operands_and_unknown_ranks_are_legal() -> None:
     del out.type.tensor_type.shape.dim[:]
     out.type.tensor_type.ClearField("shape")
     graph, _ = analysed(proto)
-    assert graph.shapes["free"] is None and graph.shapes["r"] is None
-    assert "r" in graph.unruled
+    assert graph["free"].shape is None and graph["r"].shape is None
+    assert graph["r"].unruled

@@ -202,7 +202,7 @@ def test_a_dequantised_term_lies_between_its_ends(dtype: str, point: int, sign: 
     feed = {"q": np.ones((1, 4), np.float32), "k": np.ones((4, 256), np.float32), "b": every}
     found = np.asarray(ort.InferenceSession(proto.SerializeToString()).run(["term"], feed)[0])
     graph, _ = analysed(proto)
-    constants = [f.constant for facts in graph.fills.values() for f in facts]
+    constants = [f.constant for x in graph.values.values() for f in x.fills]
     limits = {
         c.hi for c in constants if isinstance(c, Range) and c.assumed and c != SCORE and c.lo < 0
     }

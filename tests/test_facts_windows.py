@@ -49,7 +49,7 @@ def facts_of(body: str) -> Graph:
 
 
 def regions(graph: Graph, name: str, constant: int) -> set[frozenset[str]]:
-    found = (f for f in graph.fills[name] if f.constant == constant)
+    found = (f for f in graph[name].fills if f.constant == constant)
     return {frozenset(describe(f.region).split(" and ")) for f in found}
 
 

@@ -70,5 +70,5 @@ X = np.ones((3, 4), np.float32)
 )
 def test_a_node_without_rule_says_its_reason(sample: Sample, reason: Reason) -> None:
     graph = analysed(sample)
-    assert graph.exprs["y0"] is None
-    assert graph.unruled["y0"] == f"{sample.op}: {reason.value}"
+    assert graph["y0"].expr is None
+    assert graph["y0"].unruled == f"{sample.op}: {reason.value}"

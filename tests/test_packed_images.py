@@ -262,7 +262,7 @@ def test_an_operator_runs_on_live_images(case: str, images: str | int) -> None:
 @pytest.mark.parametrize("case", [c for c in BODIES if "Conv" in c or "Pool" in c or "Norm" in c])
 def test_the_facts_hold(case: str) -> None:
     graph = proven(build(BODIES[case]), sizes={"b": 4})
-    assert graph.dead["h"] and graph.dead["x"]
+    assert graph["h"].dead and graph["x"].dead
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -329,7 +329,7 @@ def test_images_that_others_read_whole_are_gathered() -> None:
 def of_rule(sample: Sample) -> set[int]:
     """Operands that a sample takes fewer items of; none where it has no such form."""
     graph = analysed(sample)
-    expr = graph.exprs.get("y0")
+    expr = graph["y0"].expr
     if expr is None:
         return set()
     items = items_of.item_operands(NodeView(graph, graph.nodes[0]), expr)
@@ -388,7 +388,7 @@ def test_operators_that_need_their_items_are_listed(
 
 def test_items_are_counted_by_dimension_0_alone() -> None:
     graph = analysed(Sample("Neg", (RNG.normal(size=(3, 3)).astype(np.float32),)))
-    expr = graph.exprs["y0"]
+    expr = graph["y0"].expr
     assert expr is not None
     (read,) = expr.reads
     node = NodeView(graph, graph.nodes[0])
@@ -413,7 +413,7 @@ def at_zero(sample: Sample) -> tuple[bool, bool] | None:
     graph = analysed(sample)
     fixed = [i for i, x in enumerate(sample.operands) if isinstance(x, Const)]
     given = {i: array_of(x) for i, x in enumerate(sample.operands) if x is not None}
-    if graph.exprs.get("y0") is None or not given or given[0].dtype.kind != "f" or 0 in fixed:
+    if graph["y0"].expr is None or not given or given[0].dtype.kind != "f" or 0 in fixed:
         return None
     total = is_total(graph, graph.nodes[0], {"x0"})
     feed = {f"x{i}": x if i else 0 * x for i, x in given.items() if i not in fixed}

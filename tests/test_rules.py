@@ -186,14 +186,14 @@ REFUSED = [
 @pytest.mark.parametrize(("sample", "reason"), REFUSED, ids=[s.title for s, _ in REFUSED])
 def test_a_node_without_rule_says_why(sample: Sample, reason: str) -> None:
     graph = analysed(sample)
-    assert graph.exprs["y0"] is None
-    assert reason in graph.unruled["y0"]
+    assert graph["y0"].expr is None
+    assert reason in graph["y0"].unruled
 
 
 def test_symbols_that_may_differ_are_not_joined() -> None:
     """Extents n3 and n5 may be equal, or one of them 1: the operands' places stay open."""
     graph = analysed(Sample("Add", (values(3, 4), values(5, 4))), symbolic=True)
-    expr = graph.exprs["y0"]
+    expr = graph["y0"].expr
     assert expr is not None
     assert [r.index[0] for r in expr.reads] == [None, None]
     assert [a.name for a in expr.pit_axes()] == ["o1"]
@@ -213,6 +213,6 @@ sliced (int64[b, s] tokens, float[512, 4] table) => (y)
 def test_a_slice_up_to_a_computed_size_may_be_clamped() -> None:
     graph = Graph(ir.serde.deserialize_model(onnx.parser.parse_model(SLICED_TABLE)))
     derive(graph)
-    expr = graph.exprs["y"]
+    expr = graph["y"].expr
     assert expr is not None
     assert [str(e) for e in expr.shape] == ["?n1", "4"] and not graph.assumptions

@@ -99,7 +99,7 @@ def test_signs(body: str) -> None:
 
 def _finite(graph: Graph) -> bool:
     """Whether the producer of y is finite for finite operands, none of which changes."""
-    view = NodeView(graph, graph.producers["y"])
+    view = NodeView(graph, graph.nodes[-1])
     names = [view.name(i) for i in range(view.n_inputs)]
     return operator_of(view).finite(Known(view, names))
 

@@ -248,7 +248,7 @@ def test_constant_zeros_are_known_before() -> None:
         g.output(y, "y", np.float32, ("rows", 5))
 
     graph, _ = analysed(built(build))
-    assert graph.fills["w"]
+    assert graph["w"].fills
     assert not sparse_operands(graph).found
 
 
@@ -446,7 +446,7 @@ def test_facts_are_said_where_they_are_read() -> None:
         g.output(g.op("Softmax", r, axis=-1), "z", np.float32, ("rows", K))
 
     graph, _ = analysed(built(build))
-    tests = [t for facts in graph.fills.values() for f in facts for t in f.region]
+    tests = [t for x in graph.values.values() for f in x.fills for t in f.region]
     assert not any(t.pred == "nz" for t in tests)
 
 

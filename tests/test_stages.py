@@ -167,7 +167,7 @@ def _says(spoil: Callable[[Graph, str], None]) -> Callable[[Graph], None]:
 
 
 def _dead(graph: Graph, name: str, r: Region) -> None:
-    graph.dead[name] = [r]
+    graph[name].dead = [r]
 
 
 D0, S = dim_index(0, sym("b")), sym("s")
@@ -207,20 +207,20 @@ FACTS: dict[str, tuple[Callable[[Graph], None], str]] = {
         "rests on its own fill facts",
     ),
     "a range of nothing": (
-        _says(lambda g, n: g.fills.update({n: [FillFact(EVERYWHERE, Range(1.0, 0.0))]})),
+        _says(lambda g, n: setattr(g[n], "fills", [FillFact(EVERYWHERE, Range(1.0, 0.0))])),
         "is empty",
     ),
-    "no limit": (_says(lambda g, n: g.slack.update({n: ([], float("nan"))})), "slack of .*nan"),
+    "no limit": (_says(lambda g, n: setattr(g[n], "slack", ([], float("nan")))), "slack of .*nan"),
     "finite where nothing is": (
-        _says(lambda g, n: g.finite_if.update({n: _place(g, D0, 0, name="gone")})),
+        _says(lambda g, n: setattr(g[n], "finite_if", _place(g, D0, 0, name="gone"))),
         "finite_if of .*there is no value gone",
     ),
     "another shape": (
-        _says(lambda g, n: g.shapes.update({n: (sym("b"), sym("s"))})),
+        _says(lambda g, n: setattr(g[n], "shape", (sym("b"), sym("s")))),
         "by its expression",
     ),
     "an integer that is none": (
-        _says(lambda g, n: g.affine.update({n: poly(1)})),
+        _says(lambda g, n: setattr(g[n], "affine", poly(1))),
         "1, of type float32",
     ),
 }
@@ -265,7 +265,7 @@ def _weaker_proof(graph: Graph, regions: Regions) -> None:
     packing = _first(regions, graph)[1].outputs[0]
     assert packing is not None
     proof = _place(graph, 0, 0)
-    graph.dead[packing.name].append(proof)
+    graph[packing.name].dead.append(proof)
     _form(regions, graph, outputs=(replace(packing, proof=proof),))
 
 

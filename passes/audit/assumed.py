@@ -25,17 +25,16 @@ def raw_scores(graph: Graph) -> list[str]:
     and products of a score and a number that is known only when the model runs.
     """
     found = []
-    for name, facts in graph.fills.items():
-        node, expr = graph.producers.get(name), graph.exprs.get(name)
-        if node is None or expr is None or not any(is_score(f.constant) for f in facts):
+    for name, value in graph.values.items():
+        if value.producer is None or not any(is_score(f.constant) for f in value.fills):
             continue
-        if name in graph.scores or _is_scaled(NodeView(graph, node), name):
+        if value.score or _is_scaled(NodeView(graph, value.producer), name):
             found.append(name)
     return found
 
 
 def _is_scaled(view: NodeView, name: str) -> bool:
-    expr = view.graph.exprs.get(name)
+    expr = view.graph[name].expr
     numbers = any(x is not None and view.graph.is_constant(x.name or "") for x in view.node.inputs)
     return expr is not None and not numbers and scaled_score(view, expr) is not None
 
@@ -52,14 +51,14 @@ def unbounded(graph: Graph, names: list[str], values: Values, sizes: Sizes) -> b
 
 
 def _assumed_of(graph: Graph, name: str) -> list[tuple[Region, Range]]:
-    facts = graph.fills.get(name, ())
+    facts = graph[name].fills
     return [(f.region, c) for f in facts if isinstance(c := f.constant, Range) and is_score(c)]
 
 
 def resting(graph: Graph) -> set[str]:
     """Values that have facts which rest on the bound of the scores."""
     at = {*graph.assumptions.get(BOUNDED, ())}
-    found = {n for n, facts in graph.fills.items() if any(is_assumed(f.constant) for f in facts)}
+    found = {n for n, x in graph.values.items() if any(is_assumed(f.constant) for f in x.fills)}
     for node in graph.nodes:
         reads = {x.name for x in node.inputs if x is not None}
         if node_name(node) in at or not found.isdisjoint(reads):
@@ -71,7 +70,7 @@ def overflows(graph: Graph, name: str, values: Values) -> bool:
     """True where a value is infinite or NaN because numbers have become too large for their type,
     rather than by what an operator makes of ordinary ones.
     """
-    node = graph.producers.get(name)
+    node = graph[name].producer
     for x in node.inputs if node is not None else ():
         array = values.get(x.name or "") if x is not None else None
         if array is None or array.dtype.kind != "f":
@@ -114,7 +113,7 @@ def extreme_scores(
         here = where(region, x.shape, sizes, values)
         ends = np.array([known.lo, known.hi], x.dtype)
         free, extreme = free | here, np.where(here, rng.choice(ends, x.shape), extreme)
-    for f in graph.fills[name]:
+    for f in graph[name].fills:
         if not is_assumed(f.constant):
             free &= ~where(f.region, x.shape, sizes, values)
     return free, extreme

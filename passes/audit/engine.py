@@ -111,7 +111,7 @@ class _Audit:
         self.result, self.rng = AuditResult(), np.random.default_rng(seed)
         self.scores, self.resting = raw_scores(graph), resting(graph)
         self.run = Runs(graph, self.scores)
-        interesting = {n for n, facts in graph.fills.items() if facts}
+        interesting = {n for n, value in graph.values.items() if value.fills}
         self.source = None if source is None else Source(source, interesting)
         self.turn = 0  # the target that comes next
         self.new = True  # what is said of constants is looked at once
@@ -181,7 +181,7 @@ class _Audit:
             x = values[name]
             if not bounded and name in self.resting:
                 continue
-            for f in self.graph.fills.get(name, ()):
+            for f in self.graph[name].fills:
                 self.result.fill_checks += 1
                 for start, part in blocks(x):
                     here = where(f.region, part.shape, sizes, values, start)
@@ -223,7 +223,7 @@ class _Audit:
         first = self.turn
         for k in range(len(run.targets)):
             name = run.targets[(first + k) % len(run.targets)]
-            x, regions = values.get(name), graph.dead.get(name, [])
+            x, regions = values.get(name), graph[name].dead
             dead = None if x is None else _any(regions, x.shape, sizes, values)
             if x is None or dead is None or not dead.any():
                 continue
@@ -246,8 +246,8 @@ class _Audit:
 
 def tests_of(graph: Graph) -> set[Test]:
     """What the facts of a graph look at when it runs."""
-    fills = (f.region for facts in graph.fills.values() for f in facts)
-    dead = (r for regions in graph.dead.values() for r in regions)
+    fills = (f.region for value in graph.values.values() for f in value.fills)
+    dead = (r for value in graph.values.values() for r in value.dead)
     return {t for r in chain(fills, dead) for t in r if t.src}
 
 

@@ -59,7 +59,7 @@ def wrong_regions(graph: Graph, regions: Regions) -> Iterator[str]:
 
 def _wrong_domain(graph: Graph, domain: Domain) -> Iterator[str]:
     for t in domain.dead:
-        if t.src and t.src not in graph.order and not graph.is_constant(t.src):
+        if t.src and not graph.has(t.src):
             yield f"a domain looks at {t.src}, which does not exist"
         if any(a.dim >= domain.rank for p in t.idx for a in p.digits()):
             yield f"a domain of rank {domain.rank} has the test {t}"
@@ -69,10 +69,10 @@ def _wrong_packing(graph: Graph, packing: Packing) -> Iterator[str]:
     name, domain = packing.name, packing.domain
     yield from _wrong_domain(graph, domain)
     yield from _wrong_coords(graph, name, domain, packing.coords)
-    shape = graph.shapes.get(name)
+    shape = graph[name].shape
     if shape is None or layout_of(shape, packing.coords) != packing.layout:
         yield f"{name} of shape {shape} has another layout"
-    if packing.proof not in graph.dead.get(name, ()):
+    if packing.proof not in graph[name].dead:
         yield f"{name} is packed where {packing.proof}, which is no dead fact of it"
     elif covering(domain, packing.coords, [packing.proof]) is None:
         yield f"{name} is packed where {packing.proof}, which does not cover its domain"
@@ -82,7 +82,7 @@ def _wrong_packing(graph: Graph, packing: Packing) -> Iterator[str]:
 
 
 def _wrong_coords(graph: Graph, name: str, domain: Domain, coords: Coords) -> Iterator[str]:
-    shape = graph.shapes.get(name) or ()
+    shape = graph[name].shape or ()
     if [c.extent for c in coords] != list(domain.extents):
         yield f"{name} has coordinates of extents {[str(c.extent) for c in coords]}"
     yield from (f"{name} has no dimension {c.dim}" for c in coords if not _is_part(c, len(shape)))
@@ -104,13 +104,13 @@ def _wrong_operand(
             if made is not None and made not in regions.demand.forms:
                 yield f"{name} comes from {node_name(made)}, which does not run packed"
             if made is None:
-                layout = layout_of(graph.shapes.get(name) or (), coords)
+                layout = layout_of(graph[name].shape or (), coords)
                 if layout is None or layout.dim_codes() is None or not is_movable(graph, name):
                     yield f"{name} is neither computed packed nor can it be gathered"
                 yield from _not_whole(graph, name, whole)
         case GatheredOperand(name, domain, codes, _):
             yield from _wrong_domain(graph, domain)
-            shape = graph.shapes.get(name) or ()
+            shape = graph[name].shape or ()
             extents = {f"c{k}": e for k, e in enumerate(domain.extents)} | {"0": ONE}
             if len(codes) != len(shape):
                 yield f"{name} of shape {shape} is gathered by {codes}"
@@ -133,15 +133,15 @@ def _wrong_operand(
 
 def _not_whole(graph: Graph, name: str, whole: set[str]) -> Iterator[str]:
     """A value that is read whole exists, and somebody has asked for it."""
-    if name not in graph.order and not graph.is_constant(name):
+    if not graph.has(name):
         yield f"{name} does not exist"
-    elif name not in whole and name in graph.producers:
+    elif name not in whole and graph[name].producer is not None:
         yield f"{name} is read whole, which nobody has asked for"
 
 
 def _maker(graph: Graph, operand: Operand | None) -> ir.Node | None:
     named = isinstance(operand, PackedOperand | GatheredOperand | WholeOperand)
-    return graph.producers.get(operand.name) if named and operand is not None else None  # type: ignore[union-attr]
+    return graph[operand.name].producer if named and operand is not None else None  # type: ignore[union-attr]
 
 
 def domains_of(form: Form) -> set[Domain]:
@@ -164,7 +164,7 @@ def _tested_inside(graph: Graph, forms: Mapping[ir.Node, Form]) -> Iterator[str]
 def _wrong_exits(graph: Graph, regions: Regions, forms: Mapping[ir.Node, Form]) -> Iterator[str]:
     exits, bits = regions.demand.exits, 0
     for name in exits:
-        bits |= graph.bits.get(name, 0)
+        bits |= graph[name].bit
     for node, form in forms.items():
         for name in output_names(node):
             if (name in regions.demand.whole) != (exits.get(name) is node):

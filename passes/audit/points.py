@@ -20,8 +20,8 @@ def sizes_of(graph: Graph, values: Mapping[str, Array]) -> tuple[dict[str, int],
     """
     sizes: dict[str, int] = {}
     clashes = []
-    for name, shape in graph.shapes.items():
-        x = values.get(name)
+    for name, known in graph.values.items():
+        x, shape = values.get(name), known.shape
         if x is None or shape is None:
             continue
         if len(shape) != x.ndim:
@@ -31,8 +31,8 @@ def sizes_of(graph: Graph, values: Mapping[str, Array]) -> tuple[dict[str, int],
             symbols = p.symbols()
             if len(symbols) == 1 and len(p.terms) == 1 and p.terms.get(tuple(symbols)) == 1:
                 sizes.setdefault(next(iter(symbols)), int(e))
-    for name, shape in graph.shapes.items():
-        x = values.get(name)
+    for name, known in graph.values.items():
+        x, shape = values.get(name), known.shape
         if x is None or shape is None or len(shape) != x.ndim:
             continue
         if all(p.symbols() <= sizes.keys() for p in shape):

@@ -17,6 +17,7 @@ from pitc.ir.branch import BRANCH, GROUP, SIDES, groups, is_choice
 from pitc.ir.graph import Array, Graph, output_names
 from pitc.passes.control.branches import close_branches
 from pitc.passes.control.graft import substitute
+from pitc.passes.rules.record import operator_of
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -44,10 +45,10 @@ class Runs:
         self._sessions: dict[Taken, tuple[list[str], ort.InferenceSession]] = {}
         self._quiet: dict[str, Array] = {}
         for name in self.switched:
-            self._quiet |= self._switch(name, np.array(False), np.zeros((), graph.dtypes[name]))
+            self._quiet |= self._switch(name, np.array(False), np.zeros((), graph[name].dtype))
 
     def _can_switch(self, name: str) -> bool:
-        return _is_noisy(self.graph, name) and bool(self.graph.uses.get(name))
+        return _is_noisy(self.graph, name) and bool(self.graph[name].uses)
 
     def expose(self, feed: Feed, switches: Switches | None = None) -> dict[str, Array] | None:
         """Every value that is computed for one feed; None when ONNX Runtime stops."""
@@ -80,7 +81,7 @@ class Runs:
                 yield group, SIDES[0 if holds.reshape(-1)[0] else 1]
 
     def _path(self, name: str) -> set[tuple[str, str]]:
-        return set(self.graph.branches.get(name, ()))
+        return set(self.graph[name].branch)
 
     def moved(
         self,
@@ -99,7 +100,7 @@ class Runs:
         return not all(same(x, values[name], keep[name]) for name, x in got.items())
 
     def _switch(self, name: str, places: Array, other: Array) -> dict[str, Array]:
-        if self.graph.dtypes[name] == np.bool_:
+        if self.graph[name].dtype == np.bool_:
             return {_select(name): places}
         return {_select(name): places, _noise(name): other}
 
@@ -169,7 +170,7 @@ def _noise(name: str) -> str:
 
 
 def _exposable(graph: Graph) -> list[str]:
-    computed = [o for n in graph.nodes for o in output_names(n) if graph.shapes.get(o) is not None]
+    computed = [o for n in graph.nodes for o in output_names(n) if graph[o].shape is not None]
     conditions = [n.inputs[0] for n in graph.nodes if is_choice(n)]
     chosen = [x.name or "" for x in conditions if x is not None and x.producer() is not None]
     known = [n for n in chosen if not graph.is_constant(n)]
@@ -182,18 +183,17 @@ def _targets(graph: Graph) -> list[str]:
     A NaN guard's own flag is not free: it keeps dead rows finite, and 0 * NaN is not 0.
     """
     out = []
-    for name, regions in graph.dead.items():
-        producer = graph.producers.get(name)
-        if not regions or not _is_noisy(graph, name):
+    for name, x in graph.values.items():
+        if not x.dead or not _is_noisy(graph, name):
             continue
-        if graph.uses.get(name) and (producer is None or producer.op_type != "IsNaN"):
+        if x.uses and (x.producer is None or not operator_of(x.producer).finds_nan):
             out.append(name)
     return out
 
 
 def _is_noisy(graph: Graph, name: str) -> bool:
-    dtype = graph.dtypes.get(name)
-    return dtype is not None and str(dtype) in NOISY and name not in graph.captured
+    dtype = graph[name].dtype
+    return dtype is not None and str(dtype) in NOISY and not graph[name].captured
 
 
 def _values(model: ir.Model) -> Iterable[ir.Value]:
@@ -219,7 +219,7 @@ def _switchable_model(graph: Graph, targets: Sequence[str]) -> ir.Model:
     outputs = {id(v) for v in model.graph.outputs}
     for name in targets:
         value = values[name]
-        dtype = graph.dtypes[name]
+        dtype = graph.dtype(name)
         select = ir.val(_select(name), ir.DataType.BOOL)
         model.graph.inputs.append(select)
         if dtype == np.bool_:

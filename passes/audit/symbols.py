@@ -6,7 +6,6 @@ import numpy as np
 
 from pitc.ir.graph import Array, Graph
 from pitc.ir.index import Poly
-from pitc.ir.region import Region
 from pitc.passes.audit.points import blocks, where
 
 Values = Mapping[str, Array]
@@ -17,23 +16,20 @@ def wrong_symbols(graph: Graph, values: Values, sizes: Sizes) -> Iterator[str]:
     """One line for every symbolic value, affine function or image that a real value contradicts."""
     for name, known in graph.values.items():
         x = values.get(name)
-        if x is not None and _evaluable(known.reshape(-1), sizes):
-            expected = [int(p.evaluate(sizes, {})) for p in known.reshape(-1)]
-            if known.shape != x.shape or expected != [int(v) for v in x.reshape(-1)]:
+        if x is None:
+            continue
+        if known.ints is not None and _evaluable(known.ints.reshape(-1), sizes):
+            expected = [int(p.evaluate(sizes, {})) for p in known.ints.reshape(-1)]
+            if known.ints.shape != x.shape or expected != [int(v) for v in x.reshape(-1)]:
                 yield f"value of {name}: {expected} is {x.tolist()}"
-    for name, p in graph.affine.items():
-        x = values.get(name)
-        if x is not None and not _is_function(p, x, sizes):
-            yield f"value of {name} is not {p}"
-    for name, parts in graph.vectors.items():
-        x = values.get(name)
-        for k, part in enumerate(parts):
-            if x is not None and part is not None and not _is_function(part, x[..., k], sizes):
+        if known.affine is not None and not _is_function(known.affine, x, sizes):
+            yield f"value of {name} is not {known.affine}"
+        for k, part in enumerate(known.vectors or ()):
+            if part is not None and not _is_function(part, x[..., k], sizes):
                 yield f"component {k} of {name} is not {part}"
-    for name, mask in graph.images.items():
-        x, m = values.get(name), values.get(mask)
-        if x is not None and m is not None and not np.all(m[x] != 0):
-            yield f"{name} holds places where {mask} is 0"
+        mask = values.get(known.live_places_of)
+        if mask is not None and not np.all(mask[x] != 0):
+            yield f"{name} holds places where {known.live_places_of} is 0"
 
 
 def _evaluable(ps: Array, sizes: Sizes) -> bool:
@@ -61,15 +57,15 @@ def not_finite(
     A value without an entry is finite everywhere, when the inputs are.
     """
     for name in names:
-        if values[name].dtype.kind != "f" or name not in graph.shapes:
+        if values[name].dtype.kind != "f" or graph[name].shape is None:
             continue
-        if graph.is_constant(name) and name not in graph.uses:  # nothing is said of it
+        if graph.is_constant(name) and not graph[name].uses:  # nothing is said of it
             continue
         x = values[name]
         if all(np.isfinite(part).all() for _, part in blocks(x)):
             continue
-        finite: Region | None = graph.finite_if.get(name, Region())
-        clean: Region | None = graph.clean_if.get(name, Region())
+        finite = graph[name].finite_if
+        clean = graph[name].clean_if
         if finite is not None and np.any(~np.isfinite(x) & where(finite, x.shape, sizes, values)):
             yield name, f"{name} is not finite where {finite}"
         bad = np.isnan(x) | np.isposinf(x)

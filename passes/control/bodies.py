@@ -76,11 +76,11 @@ def _copy(graph: Graph, main: ir.Graph, value: ir.Value) -> ir.Value:
     if graph.is_constant(name) and value.const_value is not None:
         main.register_initializer(copy)
         return copy
-    dtype = graph.dtypes.get(name)
+    dtype = graph[name].dtype
     copy.const_value = None
     if dtype is not None:
         copy.type = ir.TensorType(ir.DataType.from_numpy(dtype))
-    copy.shape = _declared(graph.shapes.get(name))
+    copy.shape = _declared(graph[name].shape)
     main.inputs.append(copy)
     return copy
 

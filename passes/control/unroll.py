@@ -117,7 +117,7 @@ def _lines(node: ir.Node, kind: str, count: int) -> list[_Line]:
 
 
 def _extent(graph: Graph, x: ir.Value, line: _Line) -> int | None:
-    shape = graph.shapes.get(x.name or "")
+    shape = graph[x.name or ""].shape
     known = shape is not None and -len(shape) <= line.axis < len(shape)
     return shape[line.axis].as_int() if known and shape is not None else None
 

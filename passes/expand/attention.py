@@ -165,7 +165,7 @@ def _kept_keys(
     places = {(batch, length): (1, 2), (batch, queries, length): (1,)}.get(shape)
     if places is None:
         raise NoRule(f"a mask of shape {shape}")
-    zero = body.constant(np.zeros((), body.view.graph.dtypes[mask.name or ""]))
+    zero = body.constant(np.zeros((), body.view.graph[mask.name or ""].dtype))
     return body.unsqueeze(body.op("Greater", mask, zero), *places)
 
 

@@ -72,7 +72,7 @@ class Body:
         Raises:
             NoRule: It has none.
         """
-        expr = self.view.graph.exprs.get(self.view.out())
+        expr = self.view.graph[self.view.out()].expr
         if expr is None:
             raise NoRule("it has no tensor expression")
         return expr

@@ -45,7 +45,7 @@ def _normalised(body: Body, kind: str, rows: ir.Value, scales: list[ir.Value]) -
 
 
 def _is_product(body: Body, i: int) -> bool:
-    expr = body.view.graph.exprs.get(body.view.name(i))
+    expr = body.view.graph[body.view.name(i)].expr
     return expr is not None and expr.combine is Combine.PRODUCT
 
 

@@ -78,7 +78,7 @@ def _computed(view: NodeView, expr: TensorExpr) -> Poly | None:
 
 def at_read(graph: Graph, name: str, read: Read) -> Poly | None:
     """The affine value of an operand at the places where the iteration points read it."""
-    value, shape = graph.affine.get(name), graph.shapes.get(name)
+    value, shape = graph[name].affine, graph[name].shape
     if value is None or shape is None:
         return None
     return substitute(value, read.index, shape)
@@ -100,10 +100,10 @@ def vector_value(view: NodeView, expr: TensorExpr) -> tuple[Poly | None, ...] | 
         return None
     parts = []
     for i in range(view.n_inputs):
-        shape = view.graph.shapes.get(view.name(i))
+        shape = view.graph[view.name(i)].shape
         if not shape or shape[-1] != ONE:
             return None
-        parts.append(view.graph.affine.get(view.name(i)))
+        parts.append(view.graph[view.name(i)].affine)
     return tuple(parts) if any(p is not None for p in parts) else None
 
 
@@ -142,7 +142,7 @@ def threshold(view: NodeView, expr: TensorExpr) -> list[tuple[Region, int]]:
         place, other = at_read(view.graph, view.name(expr.reads[k].operand), expr.reads[k]), 1 - k
         name = view.name(expr.reads[other].operand)
         index = tuple(p for p in expr.reads[other].index if p is not None)
-        dtype = view.graph.dtypes.get(name)
+        dtype = view.graph[name].dtype
         known = len(index) == len(expr.reads[other].index)
         # (lengths are compared as 64-bit numbers)
         if place is None or below is None or dtype is None or not known:
@@ -162,10 +162,10 @@ def _before_moves(graph: Graph, name: str, index: tuple[Poly, ...]) -> tuple[str
     """The value, and the place in it, that an element of integers comes from, only moved or put
     into a wider type.
     """
-    while (expr := graph.exprs.get(name)) is not None and len(expr.reads) == 1:
-        read, node = expr.reads[0], graph.producers[name]
-        source = node.inputs[0]
-        if read.operand != 0 or read.within or source is None:
+    while (expr := graph[name].expr) is not None and len(expr.reads) == 1:
+        read, node = expr.reads[0], graph[name].producer
+        source = None if node is None else node.inputs[0]
+        if node is None or read.operand != 0 or read.within or source is None:
             break
         if expr.combine is not Combine.MOVE and not _widens(graph, node):
             break
@@ -181,7 +181,7 @@ def _widens(graph: Graph, node: ir.Node) -> bool:
     """True for a Cast of integers to a type that holds them all."""
     if not operator_of(node).converts or node.inputs[0] is None:
         return False
-    narrow, wide = (graph.dtypes.get(x.name or "") for x in (node.inputs[0], node.outputs[0]))
+    narrow, wide = (graph[x.name or ""].dtype for x in (node.inputs[0], node.outputs[0]))
     if narrow is None or wide is None or narrow.kind not in "iu" or wide.kind not in "iu":
         return False
     return np.can_cast(narrow, wide)
@@ -207,7 +207,7 @@ def _window(
 
 def _inside_abs(graph: Graph, name: str, read: Read) -> Poly | None:
     """The affine value whose magnitude an operand is, where the iteration points read it."""
-    node, dtype = graph.producers.get(name), graph.dtypes.get(name)
+    node, dtype = graph[name].producer, graph[name].dtype
     if node is None or node.op_type != "Abs" or node.domain or node.inputs[0] is None:
         return None
     value = at_read(graph, node.inputs[0].name or "", read)
@@ -223,18 +223,18 @@ def learn(view: NodeView, exprs: tuple[TensorExpr | None, ...]) -> None:
         return
     value = small_value(view, expr)
     if value is not None:
-        graph.values[out] = value
+        graph[out].ints = value
     if expr is None:
         return
     affine = affine_value(view, expr)
     if affine is None and value is not None and value.size == 1:
         affine = poly(value.reshape(-1)[0]) if value.size else None
     if affine is not None:
-        graph.affine[out] = affine
+        graph[out].affine = affine
     else:
         vector = vector_value(view, expr)
         if vector is not None:
-            graph.vectors[out] = vector
+            graph[out].vectors = vector
     _learn_image(view, expr)
 
 
@@ -242,8 +242,8 @@ def _learn_image(view: NodeView, expr: TensorExpr) -> None:
     """NonZero of a vector holds its live places; so does whatever only moves or converts those."""
     graph, out = view.graph, view.out(0)
     if operator_of(view).live_places:
-        if view.has(0) and len(graph.shapes.get(view.name(0)) or ()) == 1:
-            graph.images[out] = view.name(0)
+        if view.has(0) and len(graph[view.name(0)].shape or ()) == 1:
+            graph[out].live_places_of = view.name(0)
         return
     if not view.has(0) or not expr.reads or expr.reads[0].operand != 0:
         return
@@ -252,15 +252,15 @@ def _learn_image(view: NodeView, expr: TensorExpr) -> None:
     converts = operator_of(view).converts and wide
     moves = expr.combine is Combine.MOVE and not expr.reads[0].within
     if (converts or moves) and view.domain == "" and (mask := view.image(0)) is not None:
-        graph.images[out] = mask
+        graph[out].live_places_of = mask
 
 
 def learn_constants(graph: Graph) -> None:
     """Affine functions that integer constants are."""
     for name in graph.constants():
-        dtype = graph.dtypes.get(name)
-        if dtype is None or dtype.kind not in "iu" or name not in graph.uses:
+        dtype = graph[name].dtype
+        if dtype is None or dtype.kind not in "iu" or not graph[name].uses:
             continue
         x = graph.array(name)
         if x is not None and (value := affine_of_array(x)) is not None:
-            graph.affine[name] = value
+            graph[name].affine = value

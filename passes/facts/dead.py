@@ -75,15 +75,17 @@ def dead_facts(graph: Graph, given_up: Mapping[str, Sequence[Region]] | None = N
         dead.setdefault(name, []).append(regions)
         slack.setdefault(name, []).append((regions, inf))
     below = graph.descendants()
-    graph.signed = signed_zeros(graph)
+    seen = signed_zeros(graph)
+    for name, value in graph.values.items():
+        value.sign_unseen = name not in seen
     for node in reversed(graph.nodes):
         view = NodeView(graph, node)
         for name in output_names(node):
-            graph.dead[name] = legal(graph, name, meet(dead.get(name, ())), below)
+            graph[name].dead = legal(graph, name, meet(dead.get(name, ())), below)
             uses = slack.get(name, ())
             loose = meet(regions for regions, _ in uses)
             limit = min((limit for _, limit in uses), default=inf)
-            graph.slack[name] = legal(graph, name, loose, below, rests=False), limit
+            graph[name].slack = legal(graph, name, loose, below, rests=False), limit
         for place in range(view.n_inputs):
             if view.has(place):
                 idle, loosely = _operand(view, place)
@@ -93,7 +95,7 @@ def dead_facts(graph: Graph, given_up: Mapping[str, Sequence[Region]] | None = N
             dead.setdefault(name, []).append([])
             slack.setdefault(name, []).append(([], inf))
     for name in graph.inputs:
-        graph.dead[name] = legal(graph, name, meet(dead.get(name, ())), below)
+        graph[name].dead = legal(graph, name, meet(dead.get(name, ())), below)
 
 
 def legal(
@@ -116,7 +118,7 @@ def legal(
         below: For each value the bits of what is computed from it.
         rests: Look at provenance too; a slack value keeps its fill facts.
     """
-    own, down = graph.bits.get(name, 0), below.get(name, 0)
+    own, down = graph[name].bit, below.get(name, 0)
     return [
         r
         for r in regions
@@ -128,24 +130,24 @@ def legal(
 
 def _follows(graph: Graph, name: str, down: int, source: str) -> bool:
     """Whether a tested value is computed from another one, as far as is known."""
-    bit = graph.bits.get(source)
-    if bit is not None:
+    bit = graph[source].bit
+    if bit:
         return bool(down & bit)
-    return graph.order.get(source, -1) > graph.order[name]
+    return graph[source].order > graph[name].order
 
 
 def _operand(view: NodeView, place: int) -> tuple[list[Region], Slack]:
     """Where one operand place is idle, and where it is slack, for all outputs of the node."""
     if operator_of(view).reads_no_element:
         return [EVERYWHERE], ([EVERYWHERE], inf)
-    shape = view.graph.shapes.get(view.name(place))
+    shape = view.graph[view.name(place)].shape
     dead: list[list[Region]] = []
     slack: list[Slack] = []
     for k in range(view.n_outputs):
         name = view.out(k)
         if not name:
             continue
-        expr = view.graph.exprs.get(name)
+        expr = view.graph[name].expr
         reads = [] if expr is None else [j for j, r in enumerate(expr.reads) if r.operand == place]
         if expr is None or shape is None or not reads:  # a use that is not described is live
             return [], ([], inf)
@@ -161,12 +163,12 @@ def _read(view: NodeView, output: int, expr: TensorExpr, j: int) -> tuple[list[R
     graph, name, read = view.graph, view.out(output), expr.reads[j]
     unread = [Region({n}) for t in read.within if (n := t.negate()) is not None]
     idle = unread + _annihilated(view, output, expr, j)
-    own_dead, (own_slack, limit) = graph.dead.get(name, []), graph.slack.get(name, ([], inf))
+    own_dead, (own_slack, limit) = graph[name].dead, graph[name].slack
     if _chooses_infinity(view, read):
         own_dead = []
     dead = carry(view, expr, read, resolve([*own_dead, *idle]))
     if expr.combine is Combine.SOFTMAX:
-        zeros = [f.region for f in graph.fills.get(name, ()) if is_zero(f.constant)]
+        zeros = [f.region for f in graph[name].fills if is_zero(f.constant)]
         return prune(dead), (resolve([*dead, *zeros]), HIDDEN)
     if expr.combine is Combine.MOVE:
         return prune(dead), (carry(view, expr, read, resolve([*own_slack, *idle])), limit)
@@ -188,7 +190,7 @@ def _chooses_infinity(view: NodeView, read: Read) -> bool:
     A dead value must stay finite, and another condition could make a whole row -inf, hence NaN. The
     flag of a NaN guard is exempt: it follows the guarded value by itself.
     """
-    if not operator_of(view).chooses or read.operand != 0 or view.out() in view.graph.guards:
+    if not operator_of(view).chooses or read.operand != 0 or view.graph[view.out()].guard_flag:
         return False
     return any(finite_if(view.graph, view.name(i)) != EVERYWHERE for i in (1, 2))
 
@@ -236,8 +238,8 @@ def _annihilated(view: NodeView, output: int, expr: TensorExpr, j: int) -> list[
     if guard is None:
         return []
     # 0 * x is 0 or -0.0: where the sign is seen, so is x
-    signed = view.out(output) in graph.signed and not selects and not expr.reduced
-    if signed:
+    unseen = graph[view.out(output)].sign_unseen
+    if not (unseen or selects or expr.reduced):
         return []
     if expr.combine in (Combine.PRODUCT, Combine.BIASED_PRODUCT):
         facts = (f for k in factors for f in facts_at(graph, *_operand_of(view, expr, k)))
@@ -286,7 +288,7 @@ def carry(view: NodeView, expr: TensorExpr, read: Read, regions: Sequence[Region
     An operand's element is idle when every iteration point that reads it is: the dimensions that
     the index does not fix are quantified.
     """
-    shape = view.graph.shapes.get(view.name(read.operand))
+    shape = view.graph[view.name(read.operand)].shape
     if shape is None:
         return []
     solved = invert(read.index, expr.extents, shape)

@@ -43,7 +43,7 @@ def _reached(graph: Graph) -> set[tuple[Poly, Poly]]:
                 continue
             wanted = _wanted(graph) if wanted is None else wanted
             outputs = output_names(node)
-            found |= {(graph.branches.get(o, ()), last, size) for o in outputs if o in wanted}
+            found |= {(graph[o].branch, last, size) for o in outputs if o in wanted}
     for path, last, size in sorted(found, key=lambda one: len(one[0]), reverse=True):
         for depth in range(len(path), 0, -1):  # the deepest If first
             *outer, (choice, _) = path[:depth]
@@ -73,7 +73,7 @@ def _walk(graph: Graph) -> None:
             exprs = (None,) * view.n_outputs
             for k in range(view.n_outputs):
                 if view.out(k):
-                    graph.unruled[view.out(k)] = f"{view.op}: {why}"
+                    graph[view.out(k)].unruled = f"{view.op}: {why}"
         carried: dict[str, Shape | None] = {}
         if is_loop(node):
             graph.carried[node] = carried_shapes(graph, node)
@@ -84,15 +84,16 @@ def _walk(graph: Graph) -> None:
             name = view.out(k)
             if not name:
                 continue
-            graph.exprs[name] = expr
+            graph[name].expr = expr
             if expr is not None and not all(map(nonneg, expr.shape)):
                 expr, exprs = None, (*exprs[:k], None, *exprs[k + 1 :])
-                graph.exprs[name] = None
-                graph.unruled[name] = f"{view.op}: a size of it may be negative, which means 0"
+                graph[name].expr = None
+                graph[name].unruled = f"{view.op}: a size of it may be negative, which means 0"
             shape = carried.get(name) if expr is None else expr.shape
-            graph.shapes[name] = graph.inferred_shape(name) if shape is None else shape
+            graph[name].shape = graph.inferred_shape(name) if shape is None else shape
             if expr is None:
-                graph.unruled.setdefault(name, f"{view.op}: output {k} has no expression")
+                value = graph[name]
+                value.unruled = value.unruled or f"{view.op}: output {k} has no expression"
         learn(view, exprs)
 
 
@@ -106,14 +107,14 @@ def carried_shapes(graph: Graph, node: ir.Node) -> list[Shape | None]:
     Returns:
         A shape for each carried value; None where it is not known to stay as it is at the start.
     """
-    shapes = [graph.shapes.get(x.name or "") for x in states_of(node)]
+    shapes = [graph[x.name or ""].shape for x in states_of(node)]
     while any(s is not None for s in shapes):
         model = body_model(graph, node, shapes)
         open_branches(model)
         inner = Graph(model)
         derive(inner)
         triples = zip(inner.inputs[FIXED:], inner.outputs[1:], shapes, strict=False)
-        kept = [s if inner.shapes.get(y) == inner.shapes[x] else None for x, y, s in triples]
+        kept = [s if inner[y].shape == inner[x].shape else None for x, y, s in triples]
         if kept == shapes:
             break
         shapes = kept

@@ -85,11 +85,11 @@ def fill_facts(graph: Graph, mask: str | None = None) -> None:
     note_terms(graph)
     note_uses(graph)
     for name in graph.constants():
-        if name in graph.uses or name in graph.outputs:
-            graph.fills[name] = seed_constant(graph, name)
+        if graph[name].uses or name in graph.outputs:
+            graph[name].fills = seed_constant(graph, name)
     for name in graph.inputs:
         facts = seed_input(graph, name, name == mask)
-        graph.fills[name] = _resting_on(graph, name, facts)
+        graph[name].fills = _resting_on(graph, name, facts)
     note_sources(graph)
     for node in graph.nodes:
         view = NodeView(graph, node)
@@ -99,11 +99,11 @@ def fill_facts(graph: Graph, mask: str | None = None) -> None:
             name = view.out(k)
             if not name:
                 continue
-            expr, facts = graph.exprs.get(name), []
+            expr, facts = graph[name].expr, []
             note_outputs(view, k, expr)
-            if graph.shapes.get(name) is not None:
+            if graph[name].shape is not None:
                 facts = simplest(_facts(view, k, expr))
-            graph.fills[name] = _resting_on(graph, name, facts)
+            graph[name].fills = _resting_on(graph, name, facts)
 
 
 def _fill_body(graph: Graph, node: ir.Node) -> None:
@@ -127,7 +127,8 @@ def _fill_body(graph: Graph, node: ir.Node) -> None:
 
 
 def _refuse_body(graph: Graph, node: ir.Node, reason: str) -> None:
-    graph.unruled.update((name, f"{node.op_type}: {reason}") for name in output_names(node))
+    for name in output_names(node):
+        graph[name].unruled = f"{node.op_type}: {reason}"
 
 
 def _resting_on(graph: Graph, name: str, facts: Sequence[FillFact]) -> list[FillFact]:
@@ -137,7 +138,7 @@ def _resting_on(graph: Graph, name: str, facts: Sequence[FillFact]) -> list[Fill
     """
     if not facts:
         return []
-    for t in (t for f in facts for t in f.region if t.src in graph.order):
+    for t in (t for f in facts for t in f.region if graph[t.src].order >= 0):
         graph.note_bit(t.src)
     bit = graph.note_bit(name)
     return [
@@ -156,9 +157,9 @@ def simplest(facts: Iterable[FillFact]) -> list[FillFact]:
 
 def facts_at(graph: Graph, name: str, read: Read) -> list[FillFact]:
     """Facts of an operand in the iteration space, with "unknown, everywhere" last."""
-    out, shape = [], graph.shapes.get(name)
+    out, shape = [], graph[name].shape
     if shape is not None:
-        for f in graph.fills.get(name, ()):
+        for f in graph[name].fills:
             at = pull(f.region, read.index, shape)
             if at is not None and read.within:
                 at = region(at | read.within)
@@ -177,7 +178,7 @@ def _facts(view: NodeView, output: int, expr: TensorExpr | None) -> list[FillFac
     facts = [] if expr is None else _by_combine(view, output, expr)
     if output == 0 and holds_zeros(view, expr, facts):
         facts = [*facts, own(graph, name, "nz", False, 0)]
-    dtype = graph.dtypes.get(name)
+    dtype = graph[name].dtype
     # that a key is kept must be known, so a bool's facts leave no point open
     if dtype is not None and dtype.kind == "b" and not _complete(facts):
         facts = [*facts, *truth_values(graph, name)]
@@ -224,7 +225,7 @@ def _mapped(view: NodeView, expr: TensorExpr) -> list[FillFact]:
     positions = [FillFact(r, c) for r, c in comparison(view, expr)]
     if positions:
         return positions
-    if view.out() in view.graph.guards:  # "0 or NaN" becomes 0
+    if view.graph[view.out()].guard_flag:  # "0 or NaN" becomes 0
         facts = known_at(view, expr.reads[2])
         return [FillFact(f.region, 0) for f in facts if annihilates(f.constant)]
     add_tests(view, expr)
@@ -253,7 +254,7 @@ def _combinations(view: NodeView, expr: TensorExpr) -> list[FillFact]:
     results: dict[tuple[Constant, ...], tuple[Constant, Region]] = {}
     for constants in product(*groups):
         # bounds of unknown numbers are of no use but on the way to a softmax
-        if view.out() in view.graph.terms or any(c is not TOP for c in constants) or not lists:
+        if view.graph[view.out()].term or any(c is not TOP for c in constants) or not lists:
             result = _result(view, expr, constants, to_bool)
             if result is not None:
                 results[constants] = result
@@ -397,5 +398,5 @@ def written_axis(view: NodeView, expr: TensorExpr) -> int | None:
     else:
         return None
     mask = view.image(1)
-    extents = view.graph.shapes.get(mask) if mask is not None else None
+    extents = view.graph[mask].shape if mask is not None else None
     return axis if extents is not None and extents == expr.shape[axis : axis + 1] else None

@@ -26,32 +26,34 @@ Table = Callable[[str], Guard]
 
 def finite_if(graph: Graph, name: str) -> Guard:
     """Where the value is finite; None when that is not known anywhere."""
-    return graph.finite_if.get(name, EVERYWHERE)
+    return graph[name].finite_if
 
 
 def clean_if(graph: Graph, name: str) -> Guard:
     """Where the value is neither NaN nor +inf; None when that is not known anywhere."""
-    return graph.clean_if.get(name, EVERYWHERE)
+    return graph[name].clean_if
 
 
 def note_sources(graph: Graph) -> None:
     """Guards of constants, and of inputs that are additive masks and may hold -inf."""
     for name in graph.constants():
-        if name in graph.uses:
+        if graph[name].uses:
             found = graph.exceptional(name)
             _note(
                 graph, name, None if found else EVERYWHERE, None if found - {"-inf"} else EVERYWHERE
             )
     for name in graph.inputs:
-        if any(isinstance(f.constant, Range) and f.constant.lo == -inf for f in graph.fills[name]):
+        _note(graph, name, EVERYWHERE, EVERYWHERE)
+        if any(isinstance(f.constant, Range) and f.constant.lo == -inf for f in graph[name].fills):
             _note(graph, name, Region({Test(name, graph.index_of(name), "neg", False)}), EVERYWHERE)
 
 
 def note_outputs(view: NodeView, output: int, expr: TensorExpr | None) -> None:
     """Guards of one output of a node, from those of its operands."""
     graph, name = view.graph, view.out(output)
-    dtype = graph.dtypes.get(name)
+    dtype = graph[name].dtype
     if dtype is not None and dtype.kind in "biu":
+        _note(graph, name, EVERYWHERE, EVERYWHERE)
         return
     if next(bodies(view.node), None):
         guard = _of_body(view, output)
@@ -66,7 +68,9 @@ def note_outputs(view: NodeView, output: int, expr: TensorExpr | None) -> None:
         guard = EVERYWHERE if all_finite(graph, names) else None
         _note(graph, name, guard, guard)
         return
-    untouched = all(x not in graph.finite_if and x not in graph.clean_if for x in names)
+    untouched = all(
+        finite_if(graph, x) == EVERYWHERE and clean_if(graph, x) == EVERYWHERE for x in names
+    )
     if untouched and expr.combine is not Combine.SOFTMAX:
         _note(graph, name, filled(expr), filled(expr))
     elif guards:
@@ -91,7 +95,7 @@ def _of_body(view: NodeView, output: int) -> Guard:
 
 def all_finite(graph: Graph, names: Iterable[str]) -> bool:
     """True where all of the values are known to be finite numbers, or no floats."""
-    types = ((name, graph.dtypes.get(name)) for name in names)
+    types = ((name, graph[name].dtype) for name in names)
     return all(
         t is not None and (t.kind in "biu" or finite_if(graph, name) == EVERYWHERE)
         for name, t in types
@@ -99,17 +103,14 @@ def all_finite(graph: Graph, names: Iterable[str]) -> bool:
 
 
 def _note(graph: Graph, name: str, finite: Guard, clean: Guard) -> None:
-    if finite != EVERYWHERE:
-        graph.finite_if[name] = finite
-    if clean != EVERYWHERE:
-        graph.clean_if[name] = clean
+    graph[name].finite_if, graph[name].clean_if = finite, clean
 
 
 def guard_at(graph: Graph, name: str, read: Read, guard: Guard) -> Guard:
     """A guard of an operand in the iteration space."""
     if guard is None or guard == EVERYWHERE:
         return guard
-    shape = graph.shapes.get(name)
+    shape = graph[name].shape
     # an empty region and one that cannot be said are both "nowhere"
     return None if shape is None else pull(guard, read.index, shape)
 
@@ -140,7 +141,7 @@ def _softmax(view: NodeView, expr: TensorExpr) -> Guard:
     """A softmax is NaN in a row with NaN or +inf, and in a row of only -inf."""
     name = view.name(0)
     if finite_if(view.graph, name) == EVERYWHERE:
-        low = [f for f in view.graph.fills.get(name, ()) if f.constant == float("-inf")]
+        low = [f for f in view.graph[name].fills if f.constant == float("-inf")]
         if not low:
             return EVERYWHERE
     clean = row_clean(view, expr)
@@ -158,17 +159,17 @@ def row_clean(view: NodeView, expr: TensorExpr) -> Guard:
 
 
 def note_nan_guard(view: NodeView) -> bool:
-    """Note a node that is Where(IsNaN(p), 0, p) in the graph's `guards`; False for others."""
+    """Note a node that is Where(IsNaN(p), 0, p) and its flag; False for others."""
     graph = view.graph
     if not operator_of(view).chooses or view.n_inputs != 3:
         return False
-    test = graph.producers.get(view.name(0))
+    test = graph[view.name(0)].producer
     if test is None or not operator_of(test).finds_nan or test.inputs[0] is None:
         return False
     flag, guarded = view.name(0), view.name(2)
-    if test.inputs[0].name != guarded or graph.shapes.get(flag) != graph.shapes.get(guarded):
+    if test.inputs[0].name != guarded or graph[flag].shape != graph[guarded].shape:
         return False
-    if not any(not f.region and is_zero(f.constant) for f in graph.fills.get(view.name(1), ())):
+    if not any(not f.region and is_zero(f.constant) for f in graph[view.name(1)].fills):
         return False
-    graph.guards[view.out()] = flag
+    graph[view.out()].guard_flag = flag
     return True

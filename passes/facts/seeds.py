@@ -39,8 +39,8 @@ def seed_input(graph: Graph, name: str, is_mask: bool) -> list[FillFact]:
         name: The input.
         is_mask: The user named it as the padding mask.
     """
-    dtype = graph.dtypes.get(name)
-    if dtype is None or graph.shapes.get(name) is None:
+    dtype = graph[name].dtype
+    if dtype is None or graph[name].shape is None:
         return []
     if dtype.kind == "b":
         return truth_values(graph, name)
@@ -52,7 +52,7 @@ def seed_input(graph: Graph, name: str, is_mask: bool) -> list[FillFact]:
     if dtype.kind != "f":
         return []
     facts = zero_or_not(graph, name) if is_factor(graph, name) else []
-    return facts + [own(graph, name, "neg", True, NEG)] * (name in graph.terms)
+    return facts + [own(graph, name, "neg", True, NEG)] * (graph[name].term)
 
 
 def seed_constant(graph: Graph, name: str) -> list[FillFact]:
@@ -69,7 +69,7 @@ def seed_constant(graph: Graph, name: str) -> list[FillFact]:
         return []
     if x.size > MASK_SIZE and _mostly_zero(x):
         return [own(graph, name, "nz", False, 0)]
-    return _ends(graph, name, x) if name in graph.terms else []  # other weights are not read
+    return _ends(graph, name, x) if graph[name].term else []  # other weights are not read
 
 
 def _ends(graph: Graph, name: str, x: Array) -> list[FillFact]:

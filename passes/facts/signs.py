@@ -55,16 +55,16 @@ def sign_of(graph: Graph, name: str, steps: int = MAX_STEPS) -> Sign:
         name: A value.
         steps: How many producers may be looked at in a row.
     """
-    dtype, x = graph.dtypes.get(name), graph.array(name)
+    dtype, x = graph[name].dtype, graph.array(name)
     if dtype is None or dtype.kind != "f":  # integers wrap around
         return Sign.ANY
     if x is not None:
         least = x.min() if x.size else -1.0
         return Sign.POSITIVE if least > 0 else Sign.NONNEGATIVE if least >= 0 else Sign.ANY
-    known = next((f.constant for f in graph.fills.get(name, ()) if not f.region), None)
+    known = next((f.constant for f in graph[name].fills if not f.region), None)
     if isinstance(known, (int, float)):
         return Sign.POSITIVE if known > 0 else Sign.NONNEGATIVE if known == 0 else Sign.ANY
-    node, expr = graph.producers.get(name), graph.exprs.get(name)
+    node, expr = graph[name].producer, graph[name].expr
     if node is None or expr is None or not steps:
         return Sign.ANY
     names = [v.name for v in node.inputs if v is not None and v.name]
@@ -94,7 +94,7 @@ def _has_positive(graph: Graph, name: str, axis: int) -> bool:
     """True where each line of a value holds no negative number, and one that is not 0: the largest
     of n weights of a softmax is at least 1 / n, and is among the largest k of them.
     """
-    node, expr = graph.producers.get(name), graph.exprs.get(name)
+    node, expr = graph[name].producer, graph[name].expr
     if node is None or expr is None or node.domain:
         return False
     if expr.combine is Combine.SOFTMAX:

@@ -37,9 +37,9 @@ def softmax_facts(view: NodeView, expr: TensorExpr, clean: Region | None) -> lis
         clean: Where the row has neither NaN nor +inf; None for nowhere.
     """
     graph, name = view.graph, view.name(0)
-    if graph.shapes.get(name) != expr.shape:
+    if graph[name].shape != expr.shape:
         return []
-    facts = graph.fills.get(name, ())
+    facts = graph[name].fills
     out = [FillFact(f.region, ZN) for f in facts if f.constant == -inf]
     hidden = [f for f in facts if is_hidden(f.constant) and f.constant != -inf]
     if not hidden or clean is None:
@@ -56,7 +56,7 @@ def softmax_facts(view: NodeView, expr: TensorExpr, clean: Region | None) -> lis
 
 def spared_rows(view: NodeView, expr: TensorExpr) -> list[Region]:
     """Regions of rows that keep a key: some term of the row is known not to be far below 0."""
-    facts = view.graph.fills.get(view.name(0), ())
+    facts = view.graph[view.name(0)].fills
     guards = (g for f in facts if is_kept(f.constant) for g in _keeping(f.region, expr))
     return sorted(prune(guards), key=cost)[:MAX_GUARDS]
 

@@ -44,36 +44,36 @@ SUMS = (Combine.PRODUCT, Combine.BIASED_PRODUCT)
 
 
 def note_terms(graph: Graph) -> None:
-    """Fill in `graph.terms`, values that reach a softmax element by element, and `graph.scores`,
-    the sums of products among them that are raw scores.
+    """Note the terms, values that reach a softmax element by element, and the scores, the sums of
+    products among them that are raw scores.
 
     Args:
         graph: The derived graph.
     """
     for node in reversed(graph.nodes):
-        expr = graph.exprs.get(node.outputs[0].name or "")
+        expr = graph[node.outputs[0].name or ""].expr
         if expr is None or not _leads_on(graph, node, expr):
             continue
         for x in node.inputs:
             if x is not None and x.name and _is_float(graph, x.name):
-                graph.terms.add(x.name)
+                graph[x.name].term = True
     shared = _shared_softmaxes(graph)
     data, plain = _sources(graph)
-    for name in graph.terms:
-        expr = graph.exprs.get(name)
-        if expr is None or not _is_sum(expr):
+    for name, value in graph.values.items():
+        if not value.term or value.expr is None or not _is_sum(value.expr):
             continue
-        view = NodeView(graph, graph.producers[name])
+        assert value.producer is not None
+        expr, view = value.expr, NodeView(graph, value.producer)
         factors = {view.name(r.operand) for r in expr.reads if r.operand < 2} & data
         if name not in shared or len(factors) > 1 or not factors <= plain:
-            graph.scores.add(name)
+            value.score = True
 
 
 def _leads_on(graph: Graph, node: ir.Node, expr: TensorExpr) -> bool:
     """True for a softmax, and for what reaches one through this node."""
     if expr.combine is Combine.SOFTMAX:
         return True
-    reached = any(name in graph.terms for name in output_names(node))
+    reached = any(graph[name].term for name in output_names(node))
     return reached and _passes(NodeView(graph, node), expr)
 
 
@@ -83,21 +83,21 @@ def _shared_softmaxes(graph: Graph) -> set[str]:
     shared: set[str] = set()
     for node in graph.nodes:
         for name in output_names(node):
-            expr = graph.exprs.get(name)
-            if expr is None or name not in graph.terms:
+            expr = graph[name].expr
+            if expr is None or not graph[name].term:
                 continue
             found = [sums.get(x.name or "", frozenset()) for x in node.inputs if x is not None]
             passing = frozenset[str]().union(*found) if _passes(NodeView(graph, node), expr) else ()
             sums[name] = frozenset({name} if _is_sum(expr) else sorted(passing)[:2])
     for node in reversed(graph.nodes):
-        expr = graph.exprs.get(node.outputs[0].name or "")
+        expr = graph[node.outputs[0].name or ""].expr
         if expr is None or not _leads_on(graph, node, expr):
             continue
         names = [x.name or "" for x in node.inputs if x is not None]
         if expr.combine is Combine.SOFTMAX:
             shared.update(n for n in names[:1] if len(sums.get(n, ())) > 1)
         elif not shared.isdisjoint(output_names(node)):
-            shared.update(n for n in names if n in graph.terms)
+            shared.update(n for n in names if graph[n].term)
     return shared
 
 
@@ -110,7 +110,7 @@ def _passes(view: NodeView, expr: TensorExpr) -> bool:
 
 
 def _is_float(graph: Graph, name: str) -> bool:
-    dtype = graph.dtypes.get(name)
+    dtype = graph[name].dtype
     return dtype is not None and dtype.kind == "f"
 
 
@@ -130,7 +130,7 @@ def _sources(graph: Graph) -> tuple[set[str], set[str]]:
     for node in graph.nodes:
         names = [x.name or "" for x in node.inputs if x is not None]
         for output in output_names(node):
-            expr = graph.exprs.get(output)
+            expr = graph[output].expr
             if data.isdisjoint(names) or (expr is not None and not expr.reads):
                 continue
             data.add(output)
@@ -151,7 +151,7 @@ def raw_score(view: NodeView, expr: TensorExpr, finite: Region | None) -> list[F
         expr: The expression of its first output.
         finite: Where that is finite; None for nowhere.
     """
-    if view.out() not in view.graph.scores or finite is None:
+    if not view.graph[view.out()].score or finite is None:
         return []
     bias: Constant = 0
     if expr.combine is Combine.BIASED_PRODUCT:
@@ -172,7 +172,7 @@ def bounded_term(view: NodeView) -> list[FillFact]:
     What a dead element of it is replaced by does so too, as for a score.
     """
     ends = operator_of(view).ends
-    found = ends(view) if ends is not None and view.out() in view.graph.terms else None
+    found = ends(view) if ends is not None and view.graph[view.out()].term else None
     if found is None or not all(abs(end) < MOST for end in found):
         return []
     return [FillFact(EVERYWHERE, Range(*found, assumed=True))]
@@ -189,10 +189,10 @@ def scaled_score(view: NodeView, expr: TensorExpr) -> FillFact | None:
     names = [view.name(r.operand) for r in expr.reads]
     product = operator.multiplies
     for name, other in (names, names[::-1]) if product else (names,):
-        shape, number = graph.shapes.get(other), known_everywhere(graph, other)
+        shape, number = graph[other].shape, known_everywhere(graph, other)
         if shape is not None and all(e == ONE for e in shape) and _shrinks(product, number):
-            found = next((f for f in graph.fills.get(name, ()) if is_score(f.constant)), None)
-            if found is not None and found.constant == SCORE and graph.shapes[name] == expr.shape:
+            found = next((f for f in graph[name].fills if is_score(f.constant)), None)
+            if found is not None and found.constant == SCORE and graph[name].shape == expr.shape:
                 return FillFact(found.region, SCORE)
     return None
 
@@ -205,7 +205,7 @@ def _shrinks(factor: bool, number: Constant) -> bool:
 
 def known_everywhere(graph: Graph, name: str) -> Constant:
     """The narrowest thing that is known of all elements of a value; TOP for nothing."""
-    known = [f.constant for f in graph.fills.get(name, ()) if not f.region]
+    known = [f.constant for f in graph[name].fills if not f.region]
     return next((c for c in known if not isinstance(c, Range)), known[0] if known else TOP)
 
 
@@ -215,19 +215,22 @@ def add_tests(view: NodeView, expr: TensorExpr) -> None:
     added to only: that is a step on the way to a term.
     """
     graph = view.graph
-    if view.out() not in graph.terms or not operator_of(view).weights:
+    if not graph[view.out()].term or not operator_of(view).weights:
         return
     names = [view.name(r.operand) for r in expr.reads]
     if any(is_number(known_everywhere(graph, name)) for name in names):
         return
     for name in names:
-        if graph.shapes.get(name) is None or not _is_float(graph, name) or graph.is_constant(name):
+        if graph[name].shape is None or not _is_float(graph, name) or graph.is_constant(name):
             continue
-        facts = graph.fills.get(name, [])
+        facts = graph[name].fills
         if any(is_score(f.constant) for f in facts) or _leaves_no_gap(facts):
             continue
         found = own(graph, name, "small", True, TAME)
-        graph.fills[name] = [*facts, FillFact(Region(found.region, graph.note_bit(name)), TAME)]
+        graph[name].fills = [
+            *facts,
+            FillFact(Region(found.region, graph.note_bit(name)), TAME),
+        ]
 
 
 def _leaves_no_gap(facts: Iterable[FillFact]) -> bool:

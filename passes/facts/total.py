@@ -24,7 +24,7 @@ def is_total(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
     """
     if not _has_finite_attributes(node):
         return False
-    expr = graph.exprs.get(node.outputs[0].name or "")
+    expr = graph[node.outputs[0].name or ""].expr
     if expr is None:  # of unknown shape
         return operator_of(node).finite is always
     if expr.combine is Combine.MAP and not expr.reads:  # a constant, a mask of ones

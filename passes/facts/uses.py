@@ -36,18 +36,18 @@ def note_uses(graph: Graph) -> None:
         view, outputs = NodeView(graph, node), output_names(node)
         for name in dict.fromkeys((*names, *captures(node))):
             if any(_carries_zero(view, output, name, numbers) for output in outputs):
-                graph.contracted.add(name)
+                graph[name].contracted = True
             _note_multiplied(graph, node, outputs, name)
 
 
 def _carries_zero(view: NodeView, output: str, name: str, numbers: dict[str, Number]) -> bool:
     """Whether zeros of an operand arrive at a contraction, which the node is or leads to."""
-    expr = view.graph.exprs.get(output)
+    expr = view.graph[output].expr
     if expr is None:
         return False
     if expr.combine in CONTRACTIONS:
         return True
-    return output in view.graph.contracted and _keeps_zero(view, expr, name, numbers)
+    return view.graph[output].contracted and _keeps_zero(view, expr, name, numbers)
 
 
 def _keeps_zero(view: NodeView, expr: TensorExpr, name: str, numbers: dict[str, Number]) -> bool:
@@ -79,7 +79,7 @@ def _numbers(graph: Graph) -> dict[str, Number]:
     known = {name: x for name in graph.constants() if (x := graph.splat(name)) is not None}
     for node in graph.nodes:
         view = NodeView(graph, node)
-        expr = graph.exprs.get(view.out())
+        expr = graph[view.out()].expr
         if expr is None or expr.combine not in (Combine.MAP, Combine.MOVE):
             continue
         operands = [view.name(r.operand) for r in expr.reads]
@@ -97,7 +97,7 @@ def _numbers(graph: Graph) -> dict[str, Number]:
 
 def everywhere(graph: Graph, name: str) -> Number | None:
     """The one number that a value is known to be; None where it is not."""
-    known = (f.constant for f in graph.fills.get(name, ()) if not f.region)
+    known = (f.constant for f in graph[name].fills if not f.region)
     return next((c for c in known if is_number(c)), None)
 
 
@@ -105,19 +105,19 @@ def is_factor(graph: Graph, name: str) -> bool:
     """True when a number acts as a mask: it is a factor of something at least as large that is no
     function of the same number, as in x * sigmoid(x).
     """
-    others = graph.multiplied.get(name, ())
+    others = graph[name].multiplied
     return any(other == ANYTHING or not _is_function(graph, other, name) for other in others)
 
 
 def _note_multiplied(graph: Graph, node: ir.Node, outputs: list[str], name: str) -> None:
-    found = [*graph.multiplied.get(name, ()), *_other_factor(graph, node, outputs, name)]
+    found = [*graph[name].multiplied, *_other_factor(graph, node, outputs, name)]
     passes = operator_of(node).converts or _is_scaled(graph, node, name)
     for output in outputs:
-        expr = graph.exprs.get(output)
+        expr = graph[output].expr
         if expr is not None and (passes or expr.combine is Combine.MOVE):
-            found += graph.multiplied.get(output, ())
+            found += graph[output].multiplied
     if found:
-        graph.multiplied[name] = tuple(dict.fromkeys(found))[:MAX_MULTIPLIED]
+        graph[name].multiplied = tuple(dict.fromkeys(found))[:MAX_MULTIPLIED]
 
 
 def _other_factor(graph: Graph, node: ir.Node, outputs: list[str], name: str) -> Iterator[str]:
@@ -130,7 +130,7 @@ def _other_factor(graph: Graph, node: ir.Node, outputs: list[str], name: str) ->
         return
     others = (x.name or "" for x in node.inputs if x is not None and x.name != name)
     other = next(others, "")
-    same = graph.shapes.get(outputs[0]) == graph.shapes.get(other)
+    same = graph[outputs[0]].shape == graph[other].shape
     if other and same and graph.splat(other) is None:
         yield other
 
@@ -145,18 +145,18 @@ def _is_scaled(graph: Graph, node: ir.Node, name: str) -> bool:
 
 def _is_function(graph: Graph, name: str, of: str) -> bool:
     """True when a value is computed from another one element by element."""
-    first = graph.order.get(of, 0)
+    first = graph[of].order
     seen, todo = {name}, [name]
     while todo:
         x = todo.pop()
         if x == of:
             return True
-        expr, producer = graph.exprs.get(x), graph.producers.get(x)
+        expr, producer = graph[x].expr, graph[x].producer
         if producer is None or expr is None or expr.combine not in (Combine.MAP, Combine.MOVE):
             continue
         view = NodeView(graph, producer)
         # what stands in front of it cannot be computed from it
-        found = {x for r in expr.reads if graph.order.get(x := view.name(r.operand), -1) >= first}
+        found = {x for r in expr.reads if graph[x := view.name(r.operand)].order >= first}
         todo += found - seen
         seen |= found
     return False

@@ -42,8 +42,8 @@ def _shows_sign(view: NodeView, place: int, below: bool) -> bool:
         place: The operand.
         below: The sign of a 0 in a result is seen.
     """
-    dtype, expr = view.graph.dtypes.get(view.name(place)), view.graph.exprs.get(view.out())
-    if (dtype is not None and dtype.kind != "f") or view.op in ("Shape", "Size"):
+    dtype, expr = view.graph[view.name(place)].dtype, view.graph[view.out()].expr
+    if (dtype is not None and dtype.kind != "f") or operator_of(view).reads_no_element:
         return False
     if expr is None:
         return True

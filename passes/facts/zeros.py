@@ -22,7 +22,7 @@ SAMPLES = (-4.0, -3.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0, 4.0)
 
 def _has_zeros(view: NodeView) -> bool:
     """Operand 0, which a window sees, is known to have some."""
-    return any(is_zero(f.constant) for f in view.graph.fills.get(view.name(0), ()))
+    return any(is_zero(f.constant) for f in view.graph[view.name(0)].fills)
 
 
 def holds_zeros(view: NodeView, expr: TensorExpr | None, facts: Sequence[FillFact]) -> bool:
@@ -45,12 +45,12 @@ def holds_zeros(view: NodeView, expr: TensorExpr | None, facts: Sequence[FillFac
     else:
         source = _joint(view, facts) or _flat(view, expr) or (is_window(expr) and _has_zeros(view))
     graph, name = view.graph, view.out()
-    return source and (name in graph.contracted or is_factor(graph, name))
+    return source and (graph[name].contracted or is_factor(graph, name))
 
 
 def scattered(graph: Graph, name: str) -> bool:
     """True for zeros of single elements, as ReLU has them: of whole lines nothing is to be said."""
-    node, expr = graph.producers.get(name), graph.exprs.get(name)
+    node, expr = graph[name].producer, graph[name].expr
     own = None if node is None else operator_of(node).zeros
     if node is None or (own is not None and own.scattered):
         return node is not None
@@ -85,7 +85,7 @@ def _flat(view: NodeView, expr: TensorExpr) -> bool:
 
 
 def _is_float(graph: Graph, name: str) -> bool:
-    dtype = graph.dtypes.get(name)
+    dtype = graph[name].dtype
     return dtype is not None and dtype.kind == "f"
 
 

@@ -17,7 +17,7 @@ from pitc.passes.control.graft import names_of
 
 def dims_of(graph: Graph, value: ir.Value) -> tuple[int | str | None, ...]:
     """The dimensions of a value: numbers, and text that is equal where sizes are."""
-    known = graph.shapes.get(value.name or "")
+    known = graph[value.name or ""].shape
     if known is not None:
         numbers = ((e, e.as_int()) for e in known)
         return tuple(str(e) if number is None else number for e, number in numbers)
@@ -27,7 +27,7 @@ def dims_of(graph: Graph, value: ir.Value) -> tuple[int | str | None, ...]:
 
 def is_float32(graph: Graph, value: ir.Value) -> bool:
     """True where the elements of a value are known to be float32."""
-    dtype = graph.dtypes.get(value.name or "")
+    dtype = graph[value.name or ""].dtype
     return value.dtype == ir.DataType.FLOAT if dtype is None else dtype == np.float32
 
 

@@ -156,7 +156,7 @@ class _Emitter:
         dims = dims_of(self.graph, result)
         lead = dims_of(self.graph, inputs[0])[:-1] if inputs[0] is not None else ()
         # without known sizes there is no Reshape on the way, and other dims are other names
-        sizes = self.graph.shapes.get(result.name or "")
+        sizes = self.graph[result.name or ""].shape
         reshaped = gemm.points is None and sizes is not None and sizes_known(self.graph, sizes)
         reshaped = reshaped and dims[:-1] != lead
         given = (*lead, gemm.weight.n) if reshaped else dims

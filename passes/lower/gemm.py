@@ -113,7 +113,7 @@ def _take_bias(graph: Graph, gemm: Gemm) -> None:
         gemm.bias = other
         _take(graph, gemm, reader.outputs[0])
         return
-    packed = (gemm.result.name or "") not in graph.shapes
+    packed = graph[gemm.result.name or ""].order < 0
     if packed and reader is not None and reader.op_type == "Reshape" and not reader.domain:
         _take_split_bias(graph, gemm, reader.outputs[0])
 

@@ -47,9 +47,9 @@ def zero_given_up(
         if where in done or found is None:
             continue
         domain, coords = found
-        old, rank = build.value(name), len(graph.shapes[name] or ())
+        old, rank = build.value(name), len(graph[name].shape or ())
         live = build.reshape(live_points(build, graph, domain), _in_place(coords, rank))
-        new = _kept_where(build, live, old, graph.dtypes[name], f"{name}.live")
+        new = _kept_where(build, live, old, graph.dtype(name), f"{name}.live")
         new.type, new.shape = old.type, old.shape
         for k, output in enumerate(graph.model.graph.outputs):
             if output is old:

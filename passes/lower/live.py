@@ -139,7 +139,7 @@ def _looked_up(build: Builder, graph: Graph, grid: _Grid, test: Test, wanted: bo
         value = build.op("GreaterOrEqual", [place, _int(build, 0)])
         return value if wanted else build.op("Not", [value])
     places = [_index(build, graph, grid, p) for p in test.idx]
-    for d, (p, extent) in enumerate(zip(test.idx, graph.shapes.get(test.src) or (), strict=False)):
+    for d, (p, extent) in enumerate(zip(test.idx, graph[test.src].shape or (), strict=False)):
         if not within(p, extent):
             places[d] = _clipped(build, places[d], build.dimension(test.src, d))
     if test.pred != "below":
@@ -151,7 +151,7 @@ def _looked_up(build: Builder, graph: Graph, grid: _Grid, test: Test, wanted: bo
 
 
 def _predicate(build: Builder, graph: Graph, test: Test, x: ir.Value, yes: bool) -> ir.Value:
-    value = PREDICATES[test.pred](build, x, graph.dtypes.get(test.src, np.dtype(np.float32)))
+    value = PREDICATES[test.pred](build, x, graph[test.src].dtype or np.dtype(np.float32))
     return value if yes else build.op("Not", [value])
 
 
@@ -262,12 +262,12 @@ def _with_elements(build: Builder, graph: Graph, grid: _Grid, name: str) -> ir.V
 
     No reader asks for what is looked up then, but a look-up in nothing would fail.
     """
-    value, extents = build.value(name), graph.shapes.get(name) or ()
+    value, extents = build.value(name), graph[name].shape or ()
     sizes = [build.dimension(name, d) for d in range(len(extents))]
     for d, extent in enumerate(extents):
         if (extent.as_int() or 0) > 0 or extent in grid.extents:
             continue
-        zero = build.constant(np.zeros((), graph.dtypes[name]))
+        zero = build.constant(np.zeros((), graph[name].dtype))
         one = build.constant(np.ones(1, np.int64))
         more = build.op("Expand", [zero, build.concat([*sizes[:d], one, *sizes[d + 1 :]])])
         value = build.op("Concat", [value, more], axis=d)

@@ -101,7 +101,7 @@ class Rewriter:
 
     def dtype(self, name: str) -> ir.DataType:
         """Element type of a value."""
-        return ir.DataType.from_numpy(self.graph.dtypes[name])
+        return ir.DataType.from_numpy(self.graph.dtype(name))
 
     def word_bytes(self, dtype: ir.DataType) -> int:
         """Width of the words that pack and unpack move."""
@@ -113,7 +113,7 @@ class Rewriter:
         """SRead: gather one row of a whole value per live point."""
         source, at, dtype = self.build.value(name), self.detect(domain), self.dtype(name)
         request = KernelRequest.of("pack", word_bytes=self.word_bytes(dtype))
-        shape = self.graph.shapes.get(name) or ()
+        shape = self.graph[name].shape or ()
         kept = [e for e, c in zip(shape, codes, strict=True) if c == "r"] if rest is None else rest
         if rest is not None:  # rows of a batch of one are rows
             source = self.build.squeeze(source, [d for d, c in enumerate(codes) if c == "0"])
@@ -136,7 +136,7 @@ class Rewriter:
         dropped = [d for d, c in enumerate(codes) if c == "0"]
         codes = tuple(c for c in codes if c != "0")
         plan = Plan("unpack", (("dims", codes), *self.kernel_fields(request)))
-        shape = [_size(e) for e in self.graph.shapes.get(packing.name) or ()]
+        shape = [_size(e) for e in self.graph[packing.name].shape or ()]
         kept = [n for d, n in enumerate(shape) if d not in dropped]
         (out,) = self.build.kernel(
             plan,
@@ -193,7 +193,7 @@ class Rewriter:
         """A value in packed layout: computed so, or gathered once."""
         key = (name, domain, coords)
         if key not in self.packed:
-            layout = layout_of(self.graph.shapes[name] or (), coords)
+            layout = layout_of(self.graph[name].shape or (), coords)
             codes = None if layout is None else layout.dim_codes()
             if layout is None or codes is None:
                 raise ValueError(f"the layout of '{name}' cannot be packed")

@@ -32,7 +32,7 @@ def is_outside(graph: Graph, node: ir.Node) -> bool:
 
 def reads_sizes(graph: Graph, value: ir.Value, node: ir.Node) -> bool:
     """True for a Shape node, when graph inputs have all the sizes of its operand."""
-    shape = graph.shapes.get(value.name or "")
+    shape = graph[value.name or ""].shape
     known = shape is not None and sizes_known(graph, shape) and is_outside(graph, node)
     return known and not node.domain and node.op_type == "Shape"
 
@@ -62,7 +62,7 @@ def _keeps_rows(graph: Graph, node: ir.Node) -> bool:
     """A Reshape to a known shape that leaves the last dimension, and with it rows, as they are."""
     if node.domain or node.op_type != "Reshape" or node.inputs[0] is None:
         return False
-    before, after = (graph.shapes.get(x.name or "") for x in (node.inputs[0], node.outputs[0]))
+    before, after = (graph[x.name or ""].shape for x in (node.inputs[0], node.outputs[0]))
     if not before or not after or not sizes_known(graph, after):
         return False
     width = after[-1].as_int()
@@ -71,7 +71,7 @@ def _keeps_rows(graph: Graph, node: ir.Node) -> bool:
 
 def with_shape(graph: Graph, build: Builder, rows: ir.Value, like: ir.Value) -> ir.Value:
     """A value in the shape of another one that has the same rows (`ahead`, `behind`)."""
-    shape = graph.shapes.get(like.name or "") or ()
+    shape = graph[like.name or ""].shape or ()
     out = build.op("Reshape", [rows, build.concat([build.size(e) for e in shape])])
     out.type, out.shape = like.type or rows.type, like.shape
     return out
@@ -80,7 +80,7 @@ def with_shape(graph: Graph, build: Builder, rows: ir.Value, like: ir.Value) -> 
 def replace_sizes(graph: Graph, build: Builder, node: ir.Node) -> None:
     """Replace a Shape node by sizes of graph inputs."""
     operand = node.inputs[0]
-    shape = graph.shapes.get(operand.name or "" if operand is not None else "") or ()
+    shape = graph[operand.name or "" if operand is not None else ""].shape or ()
     ends = [node.attributes[k].as_int() if k in node.attributes else None for k in ("start", "end")]
     sizes = [build.size(e) for e in shape][slice(*ends)]
     whole = build.concat(sizes) if sizes else build.constant(np.zeros(0, np.int64))

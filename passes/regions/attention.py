@@ -169,8 +169,8 @@ def _head_digits(context: FormContext, scores: Scores) -> tuple[Digit, ...] | No
 def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> Form | Refusal:
     """The PIT node, once the walk has reached the first contraction."""
     graph = site.context.graph
-    expr, node = graph.exprs[scores.name], graph.producers[scores.name]
-    assert expr is not None
+    expr, node = graph[scores.name].expr, graph[scores.name].producer
+    assert expr is not None and node is not None
     if not _is_plain(node):
         return site.refuse(Code.NO_LOWERING, "the scores are scaled by their contraction")
     heads = _head_digits(site.context, scores)
@@ -192,7 +192,7 @@ def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> For
     if len(static) != len(sizes):
         return site.refuse(Code.DYNAMIC_DIM, "heads or head size are not static")
     *head_sizes, dv, d = static
-    if any(graph.dtypes.get(p.name) != np.float32 for p in (queries, key, values)):
+    if any(graph[p.name].dtype != np.float32 for p in (queries, key, values)):
         return site.refuse(Code.NO_LOWERING, "attention is lowered for float32 only")
     if not 0 < max(d, dv) <= MAX_HEAD_SIZE or min(d, dv) < 1:
         return site.refuse(Code.NO_LOWERING, f"head size {max(d, dv)} is not in 1..{MAX_HEAD_SIZE}")
@@ -207,7 +207,7 @@ def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> For
         dims = [c.dim for c in (*scores.query_coords, scores.key_coords[-1])]
         one = expr.shape[:1] == (ONE,)  # a batch of one has no digit
         plain = dims == ([2, 3] if one else [0, 2, 3])
-        ranks = {len(graph.shapes.get(t.name) or ()) for t in scores.bias}
+        ranks = {len(graph[t.name].shape or ()) for t in scores.bias}
         if not plain or len(heads) > 1 or len(expr.shape) != 4 or ranks != {4}:
             return site.refuse(Code.LAYOUT, "a bias needs scores [batch, heads, queries, keys]")
         operands += [
@@ -262,7 +262,7 @@ def _side(
 def _unscaled(context: FormContext, packing: Packing) -> tuple[Packing, float]:
     """Step over multiplications by one number: a sum of products is linear."""
     graph, scale = context.graph, 1.0
-    while (node := graph.producers.get(packing.name)) is not None:
+    while (node := graph[packing.name].producer) is not None:
         if node.domain or node.op_type not in ("Mul", "Div") or len(node.inputs) != 2:
             break
         names = [v.name if v is not None and v.name is not None else "" for v in node.inputs]
@@ -274,7 +274,7 @@ def _unscaled(context: FormContext, packing: Packing) -> tuple[Packing, float]:
         else:
             break
         same = [p for p in context.packings(source) if p.coords == packing.coords]
-        if not same or graph.shapes.get(source) != graph.shapes.get(packing.name):
+        if not same or graph[source].shape != graph[packing.name].shape:
             break
         packing, scale = same[0], scale * factor
     return packing, scale

@@ -29,9 +29,10 @@ class Stop(Exception):
 
 def neighbours(graph: Graph, value: str) -> Iterator[ir.Node]:
     """The node that computes a value, and those that read elements of it."""
-    if value in graph.producers:
-        yield graph.producers[value]
-    yield from (n for n in graph.uses.get(value, ()) if not operator_of(n).reads_no_element)
+    producer = graph[value].producer
+    if producer is not None:
+        yield producer
+    yield from (n for n in graph[value].uses if not operator_of(n).reads_no_element)
 
 
 def across(graph: Graph, node: ir.Node, value: str, place: Digit) -> list[tuple[str, Digit]]:
@@ -43,9 +44,9 @@ def across(graph: Graph, node: ir.Node, value: str, place: Digit) -> list[tuple[
     reached: list[tuple[str, Digit]] = []
     inputs = [x.name if x is not None else None for x in node.inputs]
     for name in output_names(node):
-        expr = graph.exprs.get(name)
+        expr = graph[name].expr
         if expr is None:
-            raise Stop(Code.NO_RULE, graph.unruled.get(name, f"'{name}' has no expression"))
+            raise Stop(Code.NO_RULE, graph[name].unruled or f"'{name}' has no expression")
         axes = {place} if name == value else set()
         listed = name == value
         for read in expr.reads:
@@ -60,7 +61,7 @@ def across(graph: Graph, node: ir.Node, value: str, place: Digit) -> list[tuple[
                 reached.append((name, axis))
             for read in expr.reads:
                 operand = inputs[read.operand]
-                shape = graph.shapes.get(operand) if operand is not None else None
+                shape = graph[operand].shape if operand is not None else None
                 if operand is None or shape is None:
                     raise Stop(Code.AXIS_NOT_PIT, f"the shape of operand {read.operand} is unknown")
                 reached += [(operand, d) for d in _read_at(read, axis, shape, operand)]

@@ -79,7 +79,7 @@ def _contexts(graph: Graph) -> list[FormContext]:
         name, flops = node.outputs[0].name or "", contraction_flops(graph, node)
         if not flops:
             continue
-        for found in {d for r in graph.dead.get(name, ()) if r and (d := domain_of(r)) is not None}:
+        for found in {d for r in graph[name].dead if r and (d := domain_of(r)) is not None}:
             work[found[0]] = work.get(found[0], 0) + flops
     paying = sorted(
         (d for d in work if can_compute(graph, d)),
@@ -150,8 +150,8 @@ def _try_node(
     fixed: set[str],
 ) -> None:
     name = node.outputs[0].name or ""
-    expr = context.graph.exprs.get(name)
-    if expr is None or name in context.graph.captured or name in fixed:
+    expr = context.graph[name].expr
+    if expr is None or context.graph[name].captured or name in fixed:
         return
     for packing in context.packings(name):
         site = Site(context, node, expr, packing)

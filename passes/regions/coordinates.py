@@ -30,9 +30,9 @@ def propagate_coordinates(graph: Graph, domain: Domain) -> Found:
         Per value, lists of coordinates: digits of its dimensions.
     """
     starts: Found = {}
-    for name, regions in graph.dead.items():
-        if not graph.is_constant(name):
-            starts[name] = list(dict.fromkeys(named_coords(domain, regions)))
+    for name, value in graph.values.items():
+        if value.dead and not graph.is_constant(name):
+            starts[name] = list(dict.fromkeys(named_coords(domain, value.dead)))
     return follow(graph, starts)
 
 

@@ -39,7 +39,7 @@ class Demand:
 
 def packed_by(forms: Forms, graph: Graph, operand: PackedOperand) -> ir.Node | None:
     """The node whose form computes an operand in just that packed layout."""
-    node = graph.producers.get(operand.name)
+    node = graph[operand.name].producer
     form = None if node is None else forms.get(node)
     if node is None or form is None:
         return None
@@ -74,7 +74,7 @@ def demand(graph: Graph, forms: Forms) -> Demand:
         if name in out.whole:
             continue
         out.whole.add(name)
-        node = graph.producers.get(name)
+        node = graph[name].producer
         if node is None:
             continue
         if node in forms:
@@ -94,7 +94,7 @@ def is_shape_of_packed(graph: Graph, forms: Forms, node: ir.Node) -> bool:
     operand = node.inputs[0] if node.inputs else None
     if node.domain or node.op_type != "Shape" or operand is None or operand.name is None:
         return False
-    shape, producer = graph.shapes.get(operand.name), graph.producers.get(operand.name)
+    shape, producer = graph[operand.name].shape, graph[operand.name].producer
     return producer in forms and shape is not None and sizes_known(graph, shape)
 
 

@@ -158,10 +158,10 @@ class FormContext:
         return self._packings[name]
 
     def _packing(self, name: str, coords: Coords) -> Packing | None:
-        shape = self.graph.shapes.get(name)
-        proof = covering(self.domain, coords, self.graph.dead.get(name, ()))
+        shape = self.graph[name].shape
+        proof = covering(self.domain, coords, self.graph[name].dead)
         layout = None if shape is None else layout_of(shape, coords)
-        if proof is None or layout is None or name not in self.graph.dtypes:
+        if proof is None or layout is None or self.graph[name].dtype is None:
             return None
         if not all(self.graph.visible(source, name) for source in self.domain.sources()):
             return None
@@ -169,7 +169,7 @@ class FormContext:
 
     def shape(self, name: str) -> Shape:
         """Extents of a value that some expression reads (so they are known)."""
-        shape = self.graph.shapes[name]
+        shape = self.graph[name].shape
         assert shape is not None
         return shape
 

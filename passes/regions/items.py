@@ -84,7 +84,7 @@ def _of_more(node: NodeView, expr: TensorExpr) -> TensorExpr:
     digit that tells which operands hold the items. The expression as it is where nobody knows.
     """
     ones = {k for k in range(node.n_inputs) if node.has(k) and not node.is_constant(k)}
-    ones = {k for k in ones if (node.graph.shapes.get(node.name(k)) or ())[:1] == (ONE,)}
+    ones = {k for k in ones if (node.graph[node.name(k)].shape or ())[:1] == (ONE,)}
     number = node.fresh()
     try:
         wider = expr_of(_Items(node, ones, number))[0]
@@ -125,7 +125,7 @@ class _Items(NodeView):
 
     def inferred(self, out: int, dim: int) -> Poly:
         """Size of an output dimension: as known already, but for the items."""
-        shape = self.graph.shapes.get(self.out(out))
+        shape = self.graph[self.out(out)].shape
         return shape[dim] if shape and dim else super().inferred(out, dim)
 
 

@@ -45,7 +45,7 @@ def unsound_forms(
     """
     bits = 0
     for name in demand.exits:
-        bits |= graph.bits.get(name, 0)
+        bits |= graph[name].bit
     found: dict[ir.Node, Refusal] = {}
     for node in demand.forms:
         refusal = _inside(graph, forms, node, bits)
@@ -102,13 +102,13 @@ def _can_enter(graph: Graph, forms: Forms, operand: Operand | None) -> bool:
         return is_movable(graph, operand.name)
     if not isinstance(operand, PackedOperand) or packed_by(forms, graph, operand) is not None:
         return True
-    layout = layout_of(graph.shapes[operand.name] or (), operand.coords)
+    layout = layout_of(graph[operand.name].shape or (), operand.coords)
     return layout is not None and layout.dim_codes() is not None and is_movable(graph, operand.name)
 
 
 def is_movable(graph: Graph, name: str) -> bool:
     """True for elements that pack and unpack can move, and that can be 0."""
-    dtype = graph.dtypes.get(name)
+    dtype = graph[name].dtype
     return dtype is not None and dtype.name in MOVABLE
 
 
@@ -116,7 +116,7 @@ def _not_total(graph: Graph, demand: Demand, name: str, context: FormContext) ->
     """A node that may turn zeros in the dead rows of a value into something that is not finite."""
     seen, todo = {name}, [name]
     while todo:
-        for node in graph.uses.get(todo.pop(), ()):
+        for node in graph[todo.pop()].uses:
             if node not in demand.nodes or operator_of(node).reads_no_element:
                 continue
             if not is_total(graph, node, seen):

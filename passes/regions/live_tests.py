@@ -31,7 +31,7 @@ def dims_in_place(graph: Graph, test: Test) -> list[int | None] | None:
     """What each dimension of a tested value is: a whole coordinate, a whole bound dimension, or
     None for the only place of extent 1. None where points have to be looked up.
     """
-    shape = graph.shapes.get(test.src)
+    shape = graph[test.src].shape
     if test.pred not in OF_ELEMENTS or shape is None or len(shape) != len(test.idx):
         return None
     found: list[int | None] = []

@@ -72,7 +72,7 @@ def elementwise(site: Site) -> Form | Refusal:
         if value is None:
             operands.append(None)
             continue
-        shape = site.context.graph.shapes.get(site.input(k))
+        shape = site.context.graph[site.input(k)].shape
         if k and per_tensor and shape not in ((), (ONE,)):
             return site.refuse(Code.NO_LOWERING, "the scale differs along an axis")
         if k not in read:

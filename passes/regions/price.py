@@ -106,7 +106,7 @@ def _connected(graph: Graph, forms: Forms, demand: Demand) -> list[list[ir.Node]
 
 def contraction_flops(graph: Graph, node: ir.Node) -> int:
     """How many products a node sums up; 0 where it is no contraction."""
-    expr = graph.exprs.get(node.outputs[0].name or "")
+    expr = graph[node.outputs[0].name or ""].expr
     return 0 if expr is None else _products(expr, enumerate(expr.shape))
 
 
@@ -140,7 +140,7 @@ def estimated_size(extents: Shape) -> int:
 def _row_flops(graph: Graph, form: Form) -> int:
     """Multiply-adds, counted twice, that one dead row saves."""
     out = next(p for p in form.outputs if p is not None)
-    expr, points = graph.exprs[out.name], ((d.dim, d.extent) for d in out.layout.rest)
+    expr, points = graph[out.name].expr, ((d.dim, d.extent) for d in out.layout.rest)
     return 0 if expr is None else (4 if form.plan is not None else 2) * _products(expr, points)
 
 
@@ -170,7 +170,7 @@ def _moved_bytes(graph: Graph, forms: Forms, demand: Demand, members: Collection
 
 def _row(graph: Graph, operand: PackedOperand | GatheredOperand) -> Shape:
     """Extents of one row of a value that is gathered."""
-    shape = graph.shapes.get(operand.name) or ()
+    shape = graph[operand.name].shape or ()
     if isinstance(operand, GatheredOperand):
         return tuple(e for e, c in zip(shape, operand.codes, strict=True) if c == "r")
     layout = layout_of(shape, operand.coords)
@@ -178,5 +178,5 @@ def _row(graph: Graph, operand: PackedOperand | GatheredOperand) -> Shape:
 
 
 def _row_bytes(graph: Graph, name: str, row: Shape) -> int:
-    itemsize = graph.dtypes[name].itemsize if name in graph.dtypes else 4
-    return itemsize * estimated_size(row)
+    dtype = graph[name].dtype
+    return (4 if dtype is None else dtype.itemsize) * estimated_size(row)

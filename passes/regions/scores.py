@@ -64,7 +64,7 @@ def zero_at_dead_keys(context: FormContext, keys: Domain, scores: Scores) -> lis
     """
     cases = context.domain.live_cases(scores.query_coords)
     dead, proofs = keys.at(scores.key_coords), []
-    facts = context.graph.fills.get(scores.name, ())
+    facts = context.graph[scores.name].fills
     zeros = [f.region for f in facts if _is_zero(f.constant)]
     for case in cases or ():
         where = region(Region((*dead, case)))
@@ -115,7 +115,7 @@ def walk(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
     """
     graph = site.context.graph
     while True:
-        node, expr = graph.producers.get(scores.name), graph.exprs.get(scores.name)
+        node, expr = graph[scores.name].producer, graph[scores.name].expr
         if node is None or expr is None:
             return site.refuse(Code.NO_LOWERING, f"'{scores.name}' is not computed by a known step")
         if expr.combine is Combine.PRODUCT and scores.softmaxed:
@@ -162,7 +162,7 @@ def _input(node: ir.Node, k: int) -> str:
 def _reshape(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) -> Refusal | None:
     """Follow coordinates through a change of dimensions."""
     graph, source = site.context.graph, _input(node, 0)
-    shape = graph.shapes.get(source)
+    shape = graph[source].shape
     if shape is None or None in expr.reads[0].index:
         return site.refuse(Code.LAYOUT, f"the shape of '{source}' is not known")
     solved = invert(expr.reads[0].index, expr.extents, shape)
@@ -194,12 +194,12 @@ def _elementwise(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) ->
     """
     operator, names = operator_of(node), [_input(node, k) for k in range(len(node.inputs))]
     graph = site.context.graph
-    if operator.converts and graph.dtypes.get(names[0]) == graph.dtypes.get(scores.name):
+    if operator.converts and graph[names[0]].dtype == graph[scores.name].dtype:
         scores.name = names[0]
         return None
     known = [_known_at_pairs(site, scores, expr, k, n) for k, n in enumerate(names)]
     if operator.chooses and not node.domain:
-        flag = graph.producers.get(graph.guards.get(scores.name, ""))
+        flag = graph[graph[scores.name].guard_flag].producer
         if flag is not None and not scores.softmaxed:
             scores.absorbs.append(flag)
             scores.nan_to_zero, chosen = True, 2
@@ -250,7 +250,7 @@ def is_factor(number: float) -> bool:
 
 def _continue_at(site: Site, scores: Scores, name: str) -> Refusal | None:
     graph = site.context.graph
-    if graph.shapes.get(name) != graph.shapes.get(scores.name):
+    if graph[name].shape != graph[scores.name].shape:
         return site.refuse(Code.LAYOUT, f"'{name}' is widened to the scores' shape")
     scores.name = name
     return None
@@ -260,10 +260,8 @@ def _arithmetic(
     site: Site, scores: Scores, node: ir.Node, names: list[str], known: list[Constant]
 ) -> Refusal | None:
     operator, refusal = operator_of(node), f"{node.op_type} on the scores"
-    graph, shape = site.context.graph, site.context.graph.shapes.get(scores.name)
-    wide = [
-        k for k, n in enumerate(names) if graph.shapes.get(n) == shape and not is_number(known[k])
-    ]
+    graph, shape = site.context.graph, site.context.graph[scores.name].shape
+    wide = [k for k, n in enumerate(names) if graph[n].shape == shape and not is_number(known[k])]
     if len(names) != 2 or not wide:
         return site.refuse(Code.NO_LOWERING, refusal)
     k = next((k for k in wide if _reaches_contraction(site, names[k])), wide[0])
@@ -289,12 +287,12 @@ def unexpanded(graph: Graph, name: str) -> str:
     """The value before it was repeated along dimensions of extent 1; adding it broadcasts it
     again.
     """
-    node = graph.producers.get(name)
+    node = graph[name].producer
     while node is not None and node.op_type == "Expand" and not node.domain:
         source = _input(node, 0)
-        if len(graph.shapes.get(source) or ()) != len(graph.shapes.get(name) or ()):
+        if len(graph[source].shape or ()) != len(graph[name].shape or ()):
             break
-        name, node = source, graph.producers.get(source)
+        name, node = source, graph[source].producer
     return name
 
 
@@ -304,7 +302,7 @@ def _reaches_contraction(site: Site, name: str) -> bool:
     """
     graph = site.context.graph
     for _ in range(8):
-        node, expr = graph.producers.get(name), graph.exprs.get(name)
+        node, expr = graph[name].producer, graph[name].expr
         if node is None or expr is None or not node.inputs or node.inputs[0] is None:
             return False
         if expr.combine is Combine.PRODUCT:
@@ -342,9 +340,9 @@ def _facts_at(
     graph: Graph, expr: TensorExpr, operand: int, name: str
 ) -> list[tuple[Region, float]]:
     """Where an operand is known to be a number, in the coordinates of the result."""
-    shape = graph.shapes.get(name)
+    shape = graph[name].shape
     reads: list[Read] = [r for r in expr.reads if r.operand == operand]
     if shape is None or len(reads) != 1:
         return []
-    places = ((pull(f.region, reads[0].index, shape), f) for f in graph.fills.get(name, ()))
+    places = ((pull(f.region, reads[0].index, shape), f) for f in graph[name].fills)
     return [(w, float(f.constant)) for w, f in places if w is not None and is_number(f.constant)]

@@ -105,7 +105,7 @@ def sparse_operands(graph: Graph) -> SparseOperands:
     refusals: dict[ir.Node, Refusal] = {}
     for node in graph.nodes:
         view = NodeView(graph, node)
-        expr = graph.exprs.get(view.out())
+        expr = graph[view.out()].expr
         if expr is None or not _is_contraction(expr):
             continue
         each = [r for j in _factors(expr) if (r := _operand(view, expr, j)) is not None]
@@ -133,7 +133,7 @@ def _operand(view: NodeView, expr: TensorExpr, j: int) -> SparseOperand | Refusa
     """What one factor is; None where nothing says that it holds zeros."""
     graph, read = view.graph, expr.reads[j]
     name = view.name(read.operand)
-    facts = [f.region for f in graph.fills.get(name, ()) if is_zero(f.constant)]
+    facts = [f.region for f in graph[name].fills if is_zero(f.constant)]
     facts = [r for r in facts if _looks_at_zeros(graph, r)]
     if not facts:
         return None
@@ -175,7 +175,7 @@ def _looks_at_zeros(graph: Graph, r: Region) -> bool:
 def _is_zero_test(graph: Graph, t: Test) -> bool:
     if t.alls or t.somes or not t.src:
         return not (t.alls or t.somes)
-    dtype = graph.dtypes.get(t.src)
+    dtype = graph[t.src].dtype
     truth = dtype is not None and dtype.kind == "b"  # a bool may as well say where to write 0
     return t.pred == "nz" and (not t.yes or truth) and not graph.is_constant(t.src)
 
@@ -193,7 +193,7 @@ def _first(graph: Graph, facts: list[Region]) -> list[Region]:
         return facts
     above, bits = graph.ancestors(), 0
     for x in sources:
-        bits |= graph.bits.get(x, 0)
+        bits |= graph[x].bit
     return [r for r in facts if not any(above.get(x, 0) & bits for x in _sources([r]))] or facts
 
 
@@ -264,7 +264,7 @@ def _constants(graph: Graph, name: str) -> Iterator[str | None]:
     todo = [name]
     while todo:
         x = todo.pop()
-        expr, producer = graph.exprs.get(x), graph.producers.get(x)
+        expr, producer = graph[x].expr, graph[x].producer
         if graph.is_constant(x):
             yield x
         elif expr is None or producer is None or expr.combine is not Combine.MOVE:

@@ -134,7 +134,7 @@ REDUCTIONS = {
 
 def _holds_zeros(view: NodeView) -> bool:
     """What is written to is known to hold some."""
-    return any(is_zero(f.constant) for f in view.graph.fills.get(view.name(0), ()))
+    return any(is_zero(f.constant) for f in view.graph[view.name(0)].fills)
 
 
 @rule(

@@ -40,7 +40,7 @@ def dequantised_ends(view: NodeView) -> tuple[float, float] | None:
 
     Source: ONNX operator spec, DequantizeLinear.
     """
-    dtype, scale = view.graph.dtypes.get(view.name(0)), view.array(1)
+    dtype, scale = view.graph[view.name(0)].dtype, view.array(1)
     zero = view.array(2) if view.has(2) else np.zeros(1)
     if dtype not in (np.int8, np.uint8) or scale is None or zero is None or not scale.size:
         return None

@@ -4,18 +4,18 @@ Names of values are unique. Everything is keyed by name, so that the graph may b
 analysis.
 """
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.branch import GROUP, Path, groups, path_of, within
-from pitc.ir.constant import FillFact
-from pitc.ir.expr import Shape, TensorExpr
+from pitc.ir.branch import GROUP, groups, path_of, within
+from pitc.ir.expr import Shape
 from pitc.ir.index import UNDECLARED, Poly, dim_index, poly, sym
 from pitc.ir.inference import Inferred, infer
 from pitc.ir.nodes import Array, captures, constant_of, node_name, output_names, poly_array
-from pitc.ir.region import Region
+from pitc.ir.value import Value, Values
 from pitc.ir.view import NodeView, NoRule
 
 __all__ = ["Array", "Graph", "NoRule", "NodeView", "node_name", "output_names"]
@@ -35,72 +35,27 @@ class Graph:
         nodes: Nodes in topological order, without Constant nodes (their values are constants here).
         inputs: Names of the graph inputs. An initializer that a caller may override is an input.
         outputs: Names of the graph outputs.
-        shapes: Extents by name; None where the rank is unknown.
-        dtypes: Element types by name, where numpy knows them.
-        exprs: Tensor expression of each node output; None where the node has no rule.
-        fills: Fill facts.
-        signed: Values the sign of whose zeros can be seen.
-        terms: Values that reach a softmax element by element.
-        scores: Sums of products among them that are assumed to be bounded.
-        finite_if: Where a value is finite by construction (None: nowhere for sure); values that
-            are finite everywhere are not listed.
-        clean_if: The same for "neither NaN nor +inf".
-        guards: Results of NaN guards, Where(IsNaN(p), 0, p), and their flags IsNaN(p).
-        dead: Dead facts: regions of the value that no graph output depends on.
-        slack: Slack facts: regions in which any number up to a limit would do, and the limit.
-        affine: Value as an affine function of its own index.
-        vectors: The same for each component of an index tensor's last axis.
-        values: Small integer tensors as arrays of polynomials.
-        images: Values that hold the live places of a mask (NonZero), and that mask.
-        order: The place of every input and node output in the order of the graph.
-        bits: One bit for each value that has facts or is tested, for provenance (`note_bit`).
-        contracted: Values whose zeros arrive as zeros at an operand of a contraction.
-        multiplied: The first few values that a value, moved or scaled, is multiplied by.
-        branches: The branch that computes a value, for values of branches.
+        values: What is known of each value, by name.
+        noted: Values that have a bit for provenance, in the order of the bits (`note_bit`).
         joins: Dimensions of operands that broadcast in a way that is not known, and the nodes.
         clamps: Sizes that are the smaller one of two.
         reached: Those of which the first is never larger than the second, or the model fails.
         carried: For each loop the shapes that its carried values keep; None where that is not sure.
         bodies: Bodies of loops as graphs of their own, with fill facts.
-        producers: The node that computes a value.
-        uses: The nodes that read a value, subgraph captures included.
-        captured: Values that some control-flow body reads.
         assumptions: Named assumptions, and the nodes that need them.
-        unruled: Values without a tensor expression, and why.
     """
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         self.nodes: list[ir.Node] = []
-        self.shapes: dict[str, Shape | None] = {}
-        self.dtypes: dict[str, np.dtype] = {}
-        self.exprs: dict[str, TensorExpr | None] = {}
-        self.fills: dict[str, list[FillFact]] = {}
-        self.signed: set[str] = set()
-        self.terms: set[str] = set()
-        self.scores: set[str] = set()
-        self.finite_if: dict[str, Region | None] = {}
-        self.clean_if: dict[str, Region | None] = {}
-        self.guards: dict[str, str] = {}
-        self.dead: dict[str, list[Region]] = {}
-        self.slack: dict[str, tuple[list[Region], float]] = {}
-        self.affine: dict[str, Poly] = {}
-        self.vectors: dict[str, tuple[Poly | None, ...]] = {}
-        self.values: dict[str, Array] = {}
-        self.images: dict[str, str] = {}
+        self.values = Values()
+        self.noted: list[str] = []
         self.joins: list[tuple[ir.Node, frozenset[Poly]]] = []
         self.clamps: dict[Poly, tuple[Poly, Poly]] = {}
         self.reached: set[tuple[Poly, Poly]] = set()
-        self.bits: dict[str, int] = {}
-        self.contracted: set[str] = set()
-        self.multiplied: dict[str, tuple[str, ...]] = {}
         self.carried: dict[ir.Node, list[Shape | None]] = {}
         self.bodies: dict[ir.Node, Graph] = {}
-        self.producers: dict[str, ir.Node] = {}
-        self.uses: dict[str, list[ir.Node]] = {}
-        self.captured: set[str] = set()
         self.assumptions: dict[str, list[str]] = {}
-        self.unruled: dict[str, str] = {}
         self._tensors: dict[str, ir.TensorProtocol] = {}
         self._arrays: dict[str, Array] = {}
         self._exceptional: dict[str, frozenset[str]] = {}
@@ -123,52 +78,49 @@ class Graph:
             else:
                 self.nodes.append(node)
         self._choices = groups(self.nodes)
-        self.branches: dict[str, Path] = {}
         self._wire()
         for name, inferred in self._inferred.items():
-            dtype = inferred.numpy_dtype
-            if dtype is not None:
-                self.dtypes[name] = dtype
+            self.values[name].dtype = inferred.numpy_dtype
         self._declare()
-        self.order = {name: k for k, name in enumerate(self._computed_names())}
+        for k, name in enumerate(self._computed_names()):
+            self.values[name].order = k
 
     def _wire(self) -> None:
         for node in self.nodes:
             path = path_of(node, self._choices)
             if path is None:  # added to the flat graph: it is where its operands are
-                found = (self.branches.get(x.name or "", ()) for x in node.inputs if x is not None)
+                found = (self.values[x.name or ""].branch for x in node.inputs if x is not None)
                 path = max(found, key=len, default=())
             for output in output_names(node):
-                self.producers[output] = node
-                if path:
-                    self.branches[output] = path
+                self.values[output].producer, self.values[output].branch = node, path
             for name in dict.fromkeys(x.name or "" for x in node.inputs if x is not None):
-                self.uses.setdefault(name, []).append(node)
+                self.values[name].uses.append(node)
             for name in dict.fromkeys(captures(node)):
-                self.captured.add(name)
-                users = self.uses.setdefault(name, [])
-                if not any(u is node for u in users):
-                    users.append(node)
+                value = self.values[name]
+                value.captured = True
+                if not any(u is node for u in value.uses):
+                    value.uses.append(node)
 
     def _declare(self) -> None:
         """Shapes, types and small values of inputs and constants."""
-        for value in self.model.graph.inputs:
-            name = value.name or ""
-            if value.dtype is not None and name not in self.dtypes:
-                self.dtypes[name] = np.dtype(value.dtype.numpy())
-            self.shapes[name] = None
-            if value.shape is not None and isinstance(value.type, ir.TensorType):
-                dims = [_declared(d, f"{name}.shape[{k}]") for k, d in enumerate(value.shape)]
-                self.shapes[name] = tuple(dims)
+        for declared in self.model.graph.inputs:
+            name = declared.name or ""
+            value = self.values[name]
+            if declared.dtype is not None and value.dtype is None:
+                value.dtype = np.dtype(declared.dtype.numpy())
+            if declared.shape is not None and isinstance(declared.type, ir.TensorType):
+                dims = [_declared(d, f"{name}.shape[{k}]") for k, d in enumerate(declared.shape)]
+                value.shape = tuple(dims)
                 self._input_symbols.update(*(d.symbols() for d in dims))
         for name, tensor in self._tensors.items():
-            self.shapes[name] = tuple(poly(int(d)) for d in tensor.shape)  # type: ignore[arg-type]
+            value = self.values[name]
+            value.shape = tuple(poly(int(d)) for d in tensor.shape)  # type: ignore[arg-type]
             try:
-                self.dtypes[name] = np.dtype(tensor.dtype.numpy())
+                value.dtype = np.dtype(tensor.dtype.numpy())
             except (TypeError, ValueError):
                 continue
-            if self.dtypes[name].kind in "iu" and tensor.size <= SMALL:
-                self.values[name] = poly_array(self._load(name))
+            if value.dtype.kind in "iu" and tensor.size <= SMALL:
+                value.ints = poly_array(self._load(name))
 
     def _computed_names(self) -> Iterator[str]:
         yield from self.inputs
@@ -179,6 +131,32 @@ class Graph:
         if name not in self._arrays:
             self._arrays[name] = np.asarray(self._tensors[name].numpy())
         return self._arrays[name]
+
+    def __getitem__(self, name: str) -> Value:
+        """What is known of the value of that name."""
+        return self.values[name]
+
+    def dtype(self, name: str) -> np.dtype:
+        """The element type of a value that has a known one.
+
+        Raises:
+            KeyError: It is unknown.
+        """
+        dtype = self.values[name].dtype
+        if dtype is None:
+            raise KeyError(name)
+        return dtype
+
+    def with_outputs(self, more: Iterable[str]) -> "Graph":
+        """The same graph with more outputs, without what is known from behind: dead and slack."""
+        twin = copy.copy(self)
+        twin.outputs, twin.noted = [*self.outputs, *more], list(self.noted)
+        twin.values = Values({name: value.from_before() for name, value in self.values.items()})
+        return twin
+
+    def has(self, name: str) -> bool:
+        """True for inputs, constants and outputs of nodes."""
+        return self.values[name].order >= 0 or name in self._tensors
 
     def is_constant(self, name: str) -> bool:
         """True for an initializer or Constant that no caller can override."""
@@ -253,21 +231,18 @@ class Graph:
         Raises:
             KeyError: Its shape is unknown.
         """
-        shape = self.shapes[name]
+        shape = self.values[name].shape
         if shape is None:
             raise KeyError(name)
         return tuple(dim_index(d, e) for d, e in enumerate(shape))
 
     def ints(self, name: str) -> Array | None:
         """A small integer tensor as an object array of polynomials, else None."""
-        known = self.values.get(name)
-        if known is not None:
-            return known
-        shape, value = self.shapes.get(name), self.affine.get(name)
-        if value is None or shape is None or len(shape) != 0:
-            return None
+        value = self.values[name]
+        if value.ints is not None or value.affine is None or value.shape != ():
+            return value.ints
         out = np.empty((), object)
-        out[()] = value
+        out[()] = value.affine
         return out
 
     def assume(self, text: str, node: ir.Node) -> None:
@@ -282,15 +257,19 @@ class Graph:
 
         Most values of a graph have no facts; bits for all would take space with its square.
         """
-        return self.bits.setdefault(name, 1 << len(self.bits))
+        value = self.values[name]
+        if not value.bit:
+            value.bit = 1 << len(self.noted)
+            self.noted.append(name)
+        return value.bit
 
     def descendants(self) -> dict[str, int]:
-        """For each value the bits (`bits`) of all values computed from it."""
+        """For each value the bits (`Value.bit`) of all values computed from it."""
         below: dict[str, int] = {}
         for node in reversed(self.nodes):
             down = 0
             for name in self._made_with(node):
-                down |= below.get(name, 0) | self.bits.get(name, 0)
+                down |= below.get(name, 0) | self.values[name].bit
             if not down:
                 continue
             for x in node.inputs:
@@ -301,17 +280,17 @@ class Graph:
         return below
 
     def ancestors(self) -> Mapping[str, int]:
-        """For each value the bits (`bits`) of all values it is computed from."""
+        """For each value the bits (`Value.bit`) of all values it is computed from."""
         count, above = self._above
-        if count != len(self.bits):
+        if count != len(self.noted):
             above = {}
             for node in self.nodes:
                 up = 0
                 for name in self._made_from(node):
-                    up |= above.get(name, 0) | self.bits.get(name, 0)
+                    up |= above.get(name, 0) | self.values[name].bit
                 if up:
                     above.update(dict.fromkeys(output_names(node), up))
-            self._above = len(self.bits), above
+            self._above = len(self.noted), above
         return above
 
     def sources_of(self, names: Iterable[str]) -> set[str]:
@@ -319,9 +298,9 @@ class Graph:
         found = set(names)
         todo = list(found)
         while todo:
-            node = self.producers.get(todo.pop())
+            node = self.values[todo.pop()].producer
             more = () if node is None else self._made_from(node)
-            new = {name for name in more if name in self.order} - found
+            new = {name for name in more if self.values[name].order >= 0} - found
             found |= new
             todo += new
         return found
@@ -341,15 +320,14 @@ class Graph:
         """True when the value exists wherever another one does: it is not of a branch that may not
         run.
         """
-        return within(self.branches.get(at, ()), self.branches.get(name, ()))
+        return within(self.values[at].branch, self.values[name].branch)
 
     def names_of(self, via: int) -> list[str]:
         """The values of a provenance bit set, in graph order."""
-        names = list(self.bits)
         found = []
         while via:
             lowest = via & -via
-            found.append(names[lowest.bit_length() - 1])
+            found.append(self.noted[lowest.bit_length() - 1])
             via ^= lowest
         return found
 

@@ -9,7 +9,7 @@ from pitc.ir.index import Poly
 def input_dimension(graph: Graph, symbol: str) -> tuple[str, int] | None:
     """A graph input that has a dimension of that size."""
     for name in graph.inputs:
-        for d, e in enumerate(graph.shapes.get(name) or ()):
+        for d, e in enumerate(graph.values[name].shape or ()):
             if e.terms == {(symbol,): 1}:
                 return name, d
     return None

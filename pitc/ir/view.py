@@ -84,7 +84,7 @@ class NodeView:
         Raises:
             NoRule: The input is absent or its rank unknown.
         """
-        shape = self.graph.shapes.get(self.name(i))
+        shape = self.graph[self.name(i)].shape
         if shape is None:
             raise NoRule(f"the shape of input {i} ({self.name(i)}) is unknown")
         return shape
@@ -103,14 +103,14 @@ class NodeView:
         Raises:
             NoRule: The input is absent or its type unknown.
         """
-        dtype = self.graph.dtypes.get(self.name(i))
+        dtype = self.graph[self.name(i)].dtype
         if dtype is None:
             raise NoRule(f"the type of input {i} ({self.name(i)}) is unknown")
         return dtype
 
     def out_dtype(self, i: int = 0) -> np.dtype | None:
         """Element type of output i, when known."""
-        return self.graph.dtypes.get(self.out(i))
+        return self.graph[self.out(i)].dtype
 
     def ints(self, i: int) -> Array:
         """Input i as an object array of polynomials (shapes, axes, indices).
@@ -166,15 +166,15 @@ class NodeView:
 
     def affine(self, i: int) -> Poly | None:
         """Input i as an affine function of its own index, when it is one."""
-        return self.graph.affine.get(self.name(i))
+        return self.graph[self.name(i)].affine
 
     def vector(self, i: int) -> tuple[Poly | None, ...] | None:
         """Input i's last-axis components as affine functions of the index, when known."""
-        return self.graph.vectors.get(self.name(i))
+        return self.graph[self.name(i)].vectors
 
     def image(self, i: int) -> str | None:
         """The mask whose live places input i holds (NonZero), when it does."""
-        return self.graph.images.get(self.name(i))
+        return self.graph[self.name(i)].live_places_of
 
     def array(self, i: int) -> Array | None:
         """The constant value of input i, else None."""

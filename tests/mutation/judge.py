@@ -189,10 +189,9 @@ def make(probe: Probe) -> Made:
 
 def facts_of(graph: Graph) -> Iterator[Fact]:
     """Every claim about a graph's values, as text."""
-    for name, fills in graph.fills.items():
-        yield from ((name, f.region.text, repr(f.constant)) for f in fills)
-    for name, regions in graph.dead.items():
-        yield from ((name, r.text, "dead") for r in regions)
+    for name, value in graph.values.items():
+        yield from ((name, f.region.text, repr(f.constant)) for f in value.fills)
+        yield from ((name, r.text, "dead") for r in value.dead)
 
 
 def _wrong(probe: Probe, made: Made, runs: Sequence[Any]) -> str:
@@ -219,10 +218,9 @@ def _false(made: Made, gained: frozenset[Fact], feeds: Sequence[Mapping[str, Any
     graph = made.graph
     assert graph is not None
     new = set(gained)
-    for name, fills in graph.fills.items():
-        graph.fills[name] = [f for f in fills if (name, f.region.text, repr(f.constant)) in new]
-    for name, regions in graph.dead.items():
-        graph.dead[name] = [r for r in regions if (name, r.text, "dead") in new]
+    for name, value in graph.values.items():
+        value.fills = [f for f in value.fills if (name, f.region.text, repr(f.constant)) in new]
+        value.dead = [r for r in value.dead if (name, r.text, "dead") in new]
     found = audit(graph, made.given_up, feeds, teeth=False).failures
     return next((t for t in found if "(assumed)" not in t and "fill SCORE" not in t), "")
 

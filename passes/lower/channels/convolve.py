@@ -81,7 +81,7 @@ Chain = Sequence[ChannelSkip]
 def channels_and_filters(graph: Graph, skip: ChannelSkip) -> tuple[int, int]:
     """How many of each a convolution has."""
     weight = skip.steps[0].inputs[1]
-    shape = graph.shapes[weight.name or ""] if weight is not None else None
+    shape = graph[weight.name or ""].shape if weight is not None else None
     assert shape is not None  # it is constant
     filters, channels = (e.as_int() or 0 for e in shape[:2])
     return channels, filters
@@ -127,7 +127,7 @@ def _skip(graph: Graph, build: Builder, chain: Chain, group: str) -> None:
         result = _again(graph, inner, skip, result, channels, filters)
     end = chain[-1].end
     if live[-1] is not None:
-        result = inner.spread(result, live[-1], len(graph.shapes[end.name or ""] or ()))
+        result = inner.spread(result, live[-1], len(graph[end.name or ""].shape or ()))
     result.type, result.shape = ir.TensorType(ir.DataType.FLOAT), end.shape
     # ONNX Runtime has its fastest layout for constants of the branch itself, not for those outside
     for node in (skip.steps[0] for skip in chain):
@@ -150,12 +150,12 @@ def _again(
     operands, old = node.inputs[1:], node.outputs[0]
     if steps and _is_norm(graph, steps[0]):
         norm = steps.pop(0)
-        rank = len(graph.shapes[old.name or ""] or ())
+        rank = len(graph[old.name or ""].shape or ())
         operands, old = inner.normed(norm, operands, rank), norm.outputs[0]
     weight, *bias = (x and inner.cut(x, filters, 0) for x in operands)
     assert weight is not None
     result = inner.again(node, [image, inner.cut(weight, channels, CHANNELS), *bias])
-    shape = graph.shapes[old.name or ""] or ()
+    shape = graph[old.name or ""].shape or ()
     for step in steps:
         others = [
             result if x is old else x and inner.cut(x, filters, channel_axis(graph, step, x, shape))
@@ -280,7 +280,7 @@ def channel_axis(graph: Graph, node: ir.Node, operand: ir.Value, shape: Shape) -
     Returns:
         -1 where it is the same for all channels; None where it tells places apart.
     """
-    own = graph.shapes.get(operand.name or "")
+    own = graph[operand.name or ""].shape
     if own is None or len(own) > len(shape):
         return None
     if (node.domain, node.op_type) == ("", "BatchNormalization"):

@@ -63,7 +63,7 @@ def _is_link(graph: Graph, before: ChannelSkip, skip: ChannelSkip) -> bool:
     """True where nobody else reads what is between, and zeros of it are known by the same tests."""
     x = skip.image
     name = x.name or ""
-    if len(graph.uses[name]) > 1 or x.is_graph_output() or name in graph.captured:
+    if len(graph[name].uses) > 1 or x.is_graph_output() or graph[name].captured:
         return False
     return bool(skip.zero) and not before.unread and set(before.idle) == set(skip.zero)
 
@@ -125,17 +125,17 @@ def _moved(graph: Graph, chain: Sequence[ChannelSkip]) -> int:
 
 
 def _expr(graph: Graph, skip: ChannelSkip) -> TensorExpr:
-    expr = graph.exprs[skip.steps[0].outputs[0].name or ""]
+    expr = graph[skip.steps[0].outputs[0].name or ""].expr
     assert expr is not None
     return expr
 
 
 def _image(graph: Graph, skip: ChannelSkip) -> Shape:
-    return graph.shapes.get(skip.image.name or "") or ()
+    return graph[skip.image.name or ""].shape or ()
 
 
 def _result(graph: Graph, skip: ChannelSkip) -> Shape:
-    return graph.shapes.get(skip.end.name or "") or ()
+    return graph[skip.end.name or ""].shape or ()
 
 
 def _size(expr: TensorExpr, extents: Shape) -> int:

@@ -49,7 +49,7 @@ def channel_flags(
 
 
 def _extent(graph: Graph, value: ir.Value) -> int:
-    shape = graph.shapes[value.name or ""]
+    shape = graph[value.name or ""].shape
     return 0 if shape is None else shape[CHANNELS].as_int() or 0
 
 
@@ -61,7 +61,7 @@ def _alive(
     Several values are one behind the other; they have a region each, and a test that is alike.
     """
     (value, regions), *others = ends
-    shape = graph.shapes[value.name or ""] or ()
+    shape = graph[value.name or ""].shape or ()
     if others:
         return _fails(graph, build, [t for _, (r,) in ends for t in r], shape)
     found = (_outside(graph, build, shape, r) for r in regions)
@@ -86,7 +86,7 @@ def _fails(graph: Graph, build: Builder, tests: Sequence[Test], shape: Shape) ->
     first = tests[0]
     channel = [d for d, p in enumerate(first.idx) if p == dim_index(CHANNELS, shape[CHANNELS])]
     value = values[0] if not values[1:] else build.op("Concat", values, axis=channel[0])
-    if first.yes or graph.dtypes.get(first.src) != np.float32:
+    if first.yes or graph[first.src].dtype != np.float32:
         value = build.op("Cast", [value], to=ir.DataType.BOOL)
         value = build.op("Not", [value]) if first.yes else value
         value = build.op("Cast", [value], to=ir.DataType.FLOAT)
@@ -96,14 +96,14 @@ def _fails(graph: Graph, build: Builder, tests: Sequence[Test], shape: Shape) ->
 
 def _likeness(graph: Graph, value: ir.Value, regions: Sequence[Region]) -> object:
     """Equal for values whose live channels one node finds for all; None: it is not known how."""
-    shape = graph.shapes[value.name or ""] or ()
+    shape = graph[value.name or ""].shape or ()
     first, *others = [t for r in regions for t in r]
     if others or not is_plain(graph, regions, shape):
         return None
     channel = shape and dim_index(CHANNELS, shape[CHANNELS])
-    own = zip(first.idx, graph.shapes[first.src] or (), strict=True)
+    own = zip(first.idx, graph[first.src].shape or (), strict=True)
     extents = tuple(None if p == channel else e for p, e in own)
-    return first.yes, graph.dtypes.get(first.src), extents
+    return first.yes, graph[first.src].dtype, extents
 
 
 def is_plain(graph: Graph, regions: Iterable[Region], shape: Shape) -> bool:
@@ -112,7 +112,7 @@ def is_plain(graph: Graph, regions: Iterable[Region], shape: Shape) -> bool:
 
 
 def _is_plain(graph: Graph, t: Test, shape: Shape) -> bool:
-    own = graph.shapes.get(t.src)
+    own = graph[t.src].shape
     if t.pred != "nz" or own is None:
         return False
     bare = [(dim_index(d, e), e) for d, e in enumerate(shape[:2]) if e != ONE]
@@ -122,7 +122,7 @@ def _is_plain(graph: Graph, t: Test, shape: Shape) -> bool:
 
 def can_find(graph: Graph, r: Region, name: str) -> bool:
     """True where live channels of a value can be computed from a region's tests."""
-    shape = graph.shapes.get(name) or ()
+    shape = graph[name].shape or ()
     if len(shape) < 3 or shape[CHANNELS].as_int() is None:
         return False
     if is_plain(graph, [r], shape):

@@ -1,6 +1,6 @@
 """Convolutions of which facts say that channels are zero, or that nobody reads them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -32,35 +32,35 @@ class ChannelSearch:
     regions: Regions
     above: Mapping[str, int]
 
-    def known(self, node: ir.Node, dead: Mapping[str, Sequence[Region]]) -> ChannelSkip | None:
+    def known(self, node: ir.Node, beside: Graph) -> ChannelSkip | None:
         """What the facts say of a convolution; None where that is nothing about its channels.
 
         Args:
             node: The convolution; its result has a bit (`Graph.note_bit`).
-            dead: Dead facts.
+            beside: The graph whose dead facts count: perhaps one with more outputs.
         """
         graph = self.graph
         if node not in self.regions.demand.nodes:
             return None
         x, weights = node.inputs[0], [w for w in node.inputs[1:] if w is not None]
-        expr = graph.exprs.get(node.outputs[0].name or "")
+        expr = graph[node.outputs[0].name or ""].expr
         if x is None or expr is None or _groups(node) != 1 or not is_float32(graph, weights[0]):
             return None
         if not all(graph.is_constant(w.name or "") for w in weights):
             return None
         steps, zero = self._steps(node), tuple[Region, ...]()
         names = [step.outputs[0].name or "" for step in steps]
-        result = graph.bits[names[0]]
+        result = graph[names[0]].bit
         if graph.finite(weights[0].name or "") and expr.reduced[0].as_int() is not None:
             zero = self._regions(x.name or "", _zeros(graph, x.name or ""), result)
         for unread in (False, True):
             for count in range(len(steps), 0, -1):
                 name = names[count - 1]
-                facts = dead.get(name, ()) if unread else _zeros(graph, name)
+                facts = beside[name].dead if unread else _zeros(graph, name)
                 idle = self._regions(name, facts, result)
-                if idle and name not in graph.captured:
+                if idle and not graph[name].captured:
                     return ChannelSkip(tuple(steps[:count]), zero, idle, unread)
-        if not zero or names[-1] in graph.captured:
+        if not zero or graph[names[-1]].captured:
             return None
         return ChannelSkip(tuple(steps), zero, (), False)
 
@@ -79,7 +79,7 @@ class ChannelSearch:
         looked = {d for t in r for d in t.dims() if d >= 0}
         if not sources or 1 not in looked or not looked <= {0, 1}:
             return False
-        if any((self.above.get(x, 0) | self.graph.bits.get(x, 0)) & result for x in sources):
+        if any((self.above.get(x, 0) | self.graph[x].bit) & result for x in sources):
             return False
         seen = all(self._is_whole(x) and self.graph.visible(x, name) for x in sources)
         return seen and can_find(self.graph, r, name)
@@ -88,7 +88,7 @@ class ChannelSearch:
         """True for values that the compiled graph computes when it runs, unpacked."""
         if self.graph.is_constant(name):
             return False
-        producer = self.graph.producers.get(name)
+        producer = self.graph[name].producer
         return name in self.graph.inputs or producer in self.regions.demand.nodes
 
     def _steps(self, node: ir.Node) -> list[ir.Node]:
@@ -96,10 +96,10 @@ class ChannelSearch:
         steps = [node]
         while len(steps) <= MAX_STEPS:
             value = steps[-1].outputs[0]
-            readers = self.graph.uses.get(value.name or "", [])
-            if len(readers) != 1 or value.is_graph_output() or value.name in self.graph.captured:
+            known = self.graph[value.name or ""]
+            if len(known.uses) != 1 or value.is_graph_output() or known.captured:
                 break
-            (step,) = readers
+            (step,) = known.uses
             if step not in self.regions.demand.nodes or not self._is_step(step, value):
                 break
             steps.append(step)
@@ -109,10 +109,10 @@ class ChannelSearch:
         """A function of one element, or of several of its channel, and of numbers of its image
         and channel.
         """
-        graph, expr = self.graph, self.graph.exprs.get(node.outputs[0].name or "")
+        graph, expr = self.graph, self.graph[node.outputs[0].name or ""].expr
         if expr is None or len(node.outputs) != 1 or not is_float32(graph, node.outputs[0]):
             return False
-        own = graph.shapes.get(value.name or "") or ()
+        own = graph[value.name or ""].shape or ()
         same = expr.combine is Combine.MAP and expr.shape == own
         if not same and not _pools(expr, own):
             return False
@@ -145,4 +145,4 @@ def _groups(node: ir.Node) -> int:
 
 
 def _zeros(graph: Graph, name: str) -> list[Region]:
-    return [f.region for f in graph.fills.get(name, ()) if is_zero(f.constant)]
+    return [f.region for f in graph[name].fills if is_zero(f.constant)]

@@ -59,13 +59,14 @@ def channel_skips(
     for name in regions.demand.exits if convolutions else ():
         graph.note_bit(name)
     search = ChannelSearch(graph, regions, graph.ancestors())
-    found = {n: s for n in convolutions if (s := search.known(n, graph.dead)) is not None}
+    found = {n: s for n in convolutions if (s := search.known(n, graph)) is not None}
     if not found:
         return ChannelSkips()
     # tests decide what is overwritten, so they must not depend on it: their sources count as read
     sources = {x for skip in found.values() for x in skip.sources()} | _packed_sources(regions)
-    dead = _dead_beside(graph, given_up, sources)
-    again = {node: search.known(node, dead) for node in found}
+    beside = graph.with_outputs(sorted(sources))
+    dead_facts(beside, {x: r for x, r in given_up.items() if x not in sources})
+    again = {node: search.known(node, beside) for node in found}
     exits = _bits(graph, regions.demand.exits)
     written = _bits(graph, (s.end.name or "" for s in again.values() if s and s.unread))
 
@@ -90,7 +91,7 @@ def channel_skips(
         if not zero and not idle:
             refusals[node] = Refusal(Code.JOINT, name, f"what {skip} rests on would change")
             continue
-        chosen = _sound(graph, regions, dead, replace(skip, zero=zero, idle=idle))
+        chosen = _sound(beside, regions, replace(skip, zero=zero, idle=idle))
         if isinstance(chosen, Refusal):
             refusals[node] = chosen
         else:
@@ -103,7 +104,7 @@ def channel_skips(
 def _bits(graph: Graph, names: Iterable[str]) -> int:
     bits = 0
     for name in names:
-        bits |= graph.bits.get(name, 0)
+        bits |= graph[name].bit
     return bits
 
 
@@ -127,22 +128,7 @@ def _packed_proofs(regions: Regions) -> int:
     return via
 
 
-def _dead_beside(
-    graph: Graph, given_up: Mapping[str, Sequence[Region]], read: Iterable[str]
-) -> dict[str, list[Region]]:
-    """Dead facts of the graph if some more values were outputs."""
-    before = graph.dead, graph.slack, graph.outputs
-    graph.dead, graph.slack, graph.outputs = {}, {}, [*graph.outputs, *sorted(read)]
-    try:
-        dead_facts(graph, {x: r for x, r in given_up.items() if x not in read})
-        return graph.dead
-    finally:
-        graph.dead, graph.slack, graph.outputs = before
-
-
-def _sound(
-    graph: Graph, regions: Regions, dead: Mapping[str, Sequence[Region]], skip: ChannelSkip
-) -> ChannelSkip | Refusal:
+def _sound(graph: Graph, regions: Regions, skip: ChannelSkip) -> ChannelSkip | Refusal:
     """The skip as far as it changes nothing that is read."""
     node = skip.steps[0]
     name = node_name(node)
@@ -151,7 +137,7 @@ def _sound(
         text = f"operator set {version} is older than {MIN_OPSET}"
         return Refusal(Code.NO_LOWERING, name, text)
     unread = skip.unread and skip.idle
-    reader = _not_total(graph, regions, dead, skip.end) if unread else None
+    reader = _not_total(graph, regions, skip.end) if unread else None
     if reader is not None and skip.zero:
         skip = replace(skip, idle=(), unread=False)
     elif reader is not None:
@@ -160,19 +146,17 @@ def _sound(
     return skip
 
 
-def _not_total(
-    graph: Graph, regions: Regions, dead: Mapping[str, Sequence[Region]], end: ir.Value
-) -> ir.Node | None:
+def _not_total(graph: Graph, regions: Regions, end: ir.Value) -> ir.Node | None:
     """A node that may turn unread zeros into something that is not finite."""
     seen, todo = {end.name or ""}, [end.name or ""]
     running = regions.demand.nodes | regions.demand.forms
     while todo:
-        for node in graph.uses.get(todo.pop(), ()):
+        for node in graph[todo.pop()].uses:
             if node not in running or operator_of(node).reads_no_element:
                 continue
             if not is_total(graph, node, seen):
                 return node
-            found = {o.name for o in node.outputs if o.name and dead.get(o.name)} - seen
+            found = {o.name for o in node.outputs if o.name and graph[o.name].dead} - seen
             seen |= found
             todo += sorted(found)
     return None
