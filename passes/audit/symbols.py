@@ -27,7 +27,7 @@ def wrong_symbols(graph: Graph, values: Values, sizes: Sizes) -> Iterator[str]:
         for k, part in enumerate(known.vectors or ()):
             if part is not None and not _is_function(part, x[..., k], sizes):
                 yield f"component {k} of {name} is not {part}"
-        mask = values.get(known.live_places_of)
+        mask = values.get(known.live_places_of or "")
         if mask is not None and not np.all(mask[x] != 0):
             yield f"{name} holds places where {known.live_places_of} is 0"
 

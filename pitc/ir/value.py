@@ -62,7 +62,7 @@ class Value:
     affine: Poly | None = None
     vectors: tuple[Poly | None, ...] | None = None
     ints: Array | None = None
-    live_places_of: str = ""
+    live_places_of: str | None = None
     fills: list[FillFact] = field(default_factory=list)
     finite_if: Region | None = None
     clean_if: Region | None = None
