@@ -113,9 +113,8 @@ def test_dimensions_of_one(
     body, least = STEPS[case]
     first, second = shape
     size = f"{first}, {second}"
-    width = "" if case == "best" else ", n"
     model = parsed(
-        f"(float[{size}, 4] x, int64[{size}] mask) => (float[{size}{width}] y) {{ {LIVE}"
+        f"(float[{size}, 4] x, int64[{size}] mask) => (float[{size}, n] y) {{ {LIVE}"
         f" m4 = Unsqueeze (m, one_two) x0 = Mul (x, m3) h = MatMul (x0, whole) {body} }}"
     )
     rng = np.random.default_rng(2)

@@ -63,10 +63,16 @@ def test_users_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A violation is a bug, not an error of the user's; without the option nothing is checked."""
     assert not issubclass(StageError, PitcError)
     monkeypatch.setattr(stages, "ALWAYS", False)
-    monkeypatch.setattr(stages, "wrong_model", lambda model, face: iter(["x is wrong"]))
+    monkeypatch.setattr(stages, "wrong_facts", lambda graph: iter(["x is wrong"]))
     run_passes(model(), LowerOptions())
-    with pytest.raises(StageError, match="after normalise: x is wrong"):
+    with pytest.raises(StageError, match="after facts: x is wrong"):
         lower()
+
+
+def test_a_fault_of_the_source_is_none_of_a_stage() -> None:
+    faulty = model()
+    main_node(faulty, "Relu").attributes["to"] = ir.AttrInt64("to", 1)
+    run_passes(faulty, LowerOptions(check=True))
 
 
 def test_the_command_has_the_option(
@@ -74,9 +80,9 @@ def test_the_command_has_the_option(
 ) -> None:
     folder = mlp_path.with_name("out.pitc")
     assert run("compile", mlp_path, "-o", folder, "--check")[0] == 0
-    monkeypatch.setattr(stages, "wrong_model", lambda model, face: iter(["x is wrong"]))
+    monkeypatch.setattr(stages, "wrong_facts", lambda graph: iter(["x is wrong"]))
     code, _, err = run("compile", mlp_path, "-o", folder, "--check", "--force")
-    assert code == 1 and "after normalise: x is wrong" in err
+    assert code == 1 and "after facts: x is wrong" in err
 
 
 def _two_names(m: ir.Model) -> None:

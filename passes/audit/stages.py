@@ -3,7 +3,9 @@
     normalise -> wiring      facts -> statements      regions -> packing      lower -> wiring, plans
 
 A violation is a bug in pitc, whatever the model: a stage has left behind what the next one would
-build on. Tests check always; users may ask for it (`pitc compile --check`).
+build on. Only where the imported model itself breaks a rule of wiring (an attribute that an
+operator lacks) is wiring not judged. Tests check always; users may ask for it (`pitc compile
+--check`).
 """
 
 from collections.abc import Collection, Iterator
@@ -37,6 +39,7 @@ class Stages:
     def __init__(self, model: ir.Model, wanted: bool) -> None:
         self._model = model
         self._face: Face | None = face_of(model) if wanted or ALWAYS else None
+        self._faulty = self._face is not None and any(wrong_model(model, self._face))
 
     def normalised(self) -> None:
         """After `normalise`.
@@ -45,7 +48,7 @@ class Stages:
             StageError: An invariant does not hold.
         """
         if self._face is not None:
-            _demand("normalise", wrong_model(self._model, self._face))
+            _demand("normalise", self._wiring(self._face))
 
     def analysed(self, graph: Graph) -> None:
         """After the facts, of the graph and of the bodies in it.
@@ -76,8 +79,11 @@ class Stages:
         """
         if self._face is not None:
             model = self._model
-            found = wrong_model(model, self._face), wrong_ends(model), wrong_plans(model, symbols)
+            found = self._wiring(self._face), wrong_ends(model), wrong_plans(model, symbols)
             _demand("lower", chain(*found))
+
+    def _wiring(self, face: Face) -> Iterator[str]:
+        return iter(()) if self._faulty else wrong_model(self._model, face)
 
 
 def _demand(stage: str, violations: Iterator[str]) -> None:

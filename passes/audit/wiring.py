@@ -82,7 +82,7 @@ def _wrong_scope(graph: ir.Graph, outer: Mapping[str, ir.Value]) -> Iterator[str
             yield f"initializer {name} is called {value.name}"
         if value.const_value is None:
             yield f"initializer {name} has no data"
-        elif value.shape is not None and list(value.shape) != list(value.const_value.shape):
+        elif value.shape is not None and not _may_hold(value.shape, value.const_value.shape):
             yield f"initializer {name} is declared {value.shape}, holds {value.const_value.shape}"
         if not any(value is known for known in graph.inputs):  # one that may be overridden
             yield from _defined(value, seen, "an initializer")
@@ -98,6 +98,16 @@ def _wrong_scope(graph: ir.Graph, outer: Mapping[str, ir.Value]) -> Iterator[str
     for output in graph.outputs:
         if seen.get(output.name or "") is not output:
             yield f"output {output.name} of {graph.name} is not defined"
+
+
+def _may_hold(declared: ir.Shape, held: Iterable[object]) -> bool:
+    """True where each size that is declared as a number is that of the data; a default for an input
+    may have others than the next one.
+    """
+    sizes = list(held)
+    return len(declared) == len(sizes) and all(
+        d == size for d, size in zip(declared, sizes, strict=True) if isinstance(d, int)
+    )
 
 
 def _defined(value: ir.Value, seen: dict[str, ir.Value], by: str) -> Iterator[str]:
