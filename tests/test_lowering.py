@@ -10,7 +10,7 @@ import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from models.bert import BertConfig, bert
 from models.heads import HEADS
@@ -211,6 +211,27 @@ def test_a_reader_that_is_not_total_keeps_the_region_whole(monkeypatch: pytest.M
     monkeypatch.setattr(legal, "_not_total", lambda *_: None)
     with pytest.raises(AssertionError):  # the check is needed
         agrees(model, lower(model), rows_and_mask())
+
+
+def test_zeros_are_no_new_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place computed from a row that comes back as 0 may lie outside of the table."""
+    make = helper.make_node
+    model = masked_rows(
+        [
+            make("Einsum", ["h"], ["e"], equation="bsh->bsh"),
+            make("ReduceL1", ["e"], ["size"], axes=[-1], keepdims=0),
+            make("Cast", ["size"], ["some"], to=TensorProto.BOOL),
+            make("Not", ["some"], ["nothing"]),
+            make("Cast", ["nothing"], ["flag"], to=TensorProto.INT64),
+            make("Mul", ["flag", "end"], ["place"]),
+            make("Gather", ["w", "place"], ["z"]),
+        ]
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray(256), "end"))
+    lowered = lower(model)
+    (record,) = [r for r in lowered.report.nodes if r.op_type == "MatMul"]
+    assert record.refusal is not None and record.refusal.code is Code.NOT_TOTAL
+    agrees(model, lowered, rows_and_mask())
 
 
 def test_masked_values_do_not_mask_the_softmax():

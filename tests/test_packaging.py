@@ -67,7 +67,7 @@ BELOW = {
     "facts": ("rules", "control", "normalise"),  # bodies of loops are models of their own
     "regions": ("rules", "facts"),
     "lower": ("rules", "control", "expand", "facts", "regions"),
-    "audit": ("control", "facts", "regions"),
+    "audit": ("rules", "control", "facts", "regions"),
     "padding": ("regions", "lower.given_up"),
     "records": ("regions", "lower"),
     "loops": ("control", "facts", "regions", "lower", "records"),

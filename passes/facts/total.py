@@ -9,7 +9,7 @@ from pitc.ir.expr import Combine, TensorExpr
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.region import EVERYWHERE, Region, position, truth
 from pitc.passes.facts.signs import Known
-from pitc.passes.rules.assumes import SUMS
+from pitc.passes.rules.assumes import SUMS, Assumes
 from pitc.passes.rules.record import always, operator_of
 
 
@@ -32,6 +32,22 @@ def is_total(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
     if expr.combine in (Combine.MAP, Combine.NORMALISE, Combine.OPAQUE):
         return operator_of(node).finite(Known(NodeView(graph, node), changed))
     return True
+
+
+def may_fail(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
+    """True where a node may look outside of what it indexes when operands hold other numbers.
+
+    Gather(table[256], places), of places 0..255   ->   with 256 in a row that nobody reads, it stops
+
+    Args:
+        graph: The derived graph.
+        node: A node.
+        changed: Names of operands.
+    """
+    if Assumes.INSIDE not in (operator_of(node).assumes or ()):
+        return False
+    types = (graph[x.name or ""].dtype for x in node.inputs if x is not None and x.name in changed)
+    return any(dtype is None or dtype.kind != "f" for dtype in types)
 
 
 def filled(expr: TensorExpr) -> Region:

@@ -15,7 +15,7 @@ from pitc.ir.graph import Graph
 from pitc.ir.nodes import node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region
-from pitc.passes.facts.total import is_total
+from pitc.passes.facts.total import is_total, may_fail
 from pitc.passes.regions.demand import Demand, packed_by
 from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import Form, FormContext, GatheredOperand, Operand, PackedOperand
@@ -57,7 +57,7 @@ def unsound_forms(
             proof = next(p for p in forms[node].outputs if p is not None and p.name == name)
             reader = _not_total(graph, demand, name, contexts[proof.domain])
             if reader is not None:
-                text = f"{reader.op_type} reads '{name}' and may divide by 0"
+                text = f"{reader.op_type} reads '{name}' and may divide by 0, or look elsewhere"
                 refusal = Refusal(Code.NOT_TOTAL, node_name(node), text)
         if refusal is not None:
             found[node] = refusal
@@ -113,13 +113,13 @@ def is_movable(graph: Graph, name: str) -> bool:
 
 
 def _not_total(graph: Graph, demand: Demand, name: str, context: FormContext) -> ir.Node | None:
-    """A node that may turn zeros in the dead rows of a value into something that is not finite."""
+    """A node that may stop at zeros in the dead rows of a value, or make Inf or NaN of them."""
     seen, todo = {name}, [name]
     while todo:
         for node in graph[todo.pop()].uses:
             if node not in demand.nodes or operator_of(node).reads_no_element:
                 continue
-            if not is_total(graph, node, seen):
+            if not is_total(graph, node, seen) or may_fail(graph, node, seen):
                 return node
             for value in node.outputs:
                 if value.name and value.name not in seen and context.packings(value.name):
