@@ -37,7 +37,7 @@ def is_total(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
 def may_fail(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
     """True where a node may look outside of what it indexes when operands hold other numbers.
 
-    Gather(table[256], places), of places 0..255   ->   with 256 in a row that nobody reads, it stops
+    Gather(table[256], places): a 256 in a row that nobody reads stops it
 
     Args:
         graph: The derived graph.
