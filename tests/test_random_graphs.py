@@ -17,6 +17,7 @@ from pitc.ir.graph import Graph
 from pitc.ir.region import EVERYWHERE
 from pitc.passes.audit.engine import audit
 from pitc.passes.facts import softmax
+from pitc.passes.lower import live
 from tests.fact_check import analysed
 from tests.fact_feeds import random_feeds
 from tests.fact_random import RandomGraph
@@ -303,34 +304,36 @@ def test_models_that_once_were_wrong(what: str) -> None:
     assert outcome.counts["valid"] and "refused feeds" not in outcome.counts
 
 
-def test_live_points_that_look_into_empty_sequences() -> None:
+LOOKED_UP = """
+<ir_version: 10, opset_import: ["": 21]>
+g (bool[n, s] mask, float[n, s, 4] x, float[n, 1, 4] begin) => (float[n, t, 4] y)
+<int64[1] last = {-1}, int64[1] zeroth = {0}, int64[1] first = {1}, float zero = {0},
+ float[4,4] square = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7}>
+{
+    told = Slice (begin, zeroth, first, last)
+    dims = Shape (told)
+    always = ConstantOfShape <value = bool[1] {1}> (dims)
+    wide = Unsqueeze (mask, last)
+    flags = Concat <axis = 1> (always, wide)
+    longer = Concat <axis = 1> (begin, x)
+    h = MatMul (longer, square)
+    y = Where (flags, h, zero)
+}
+"""
+
+
+def test_live_points_that_look_into_empty_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is a sequence, and no place of it that a mask could be looked up at."""
-    proto = onnx.parser.parse_model("""
-        <ir_version: 10, opset_import: ["": 21]>
-        g (int64[n, s] mask, float[n, s, 4] x) => (float[n, s, s] y)
-        <int64[1] zero = {0}, int64[1] one = {1}, int64[1] last = {-1}, float half = {0.5}>
-        {
-            f = Cast <to = 1> (mask)
-            wide = Unsqueeze (f, last)
-            rows = Mul (x, wide)
-            first = Slice (rows, zero, one, one)
-            others = Slice (rows, zero, last, one)
-            later = Concat <axis = 1> (first, others)
-            twice = Add (x, x)
-            columns = Transpose <perm = [0, 2, 1]> (twice)
-            scores = MatMul (twice, columns)
-            scaled = Mul (scores, half)
-            h = MatMul (scaled, x)
-            turned = Transpose <perm = [0, 2, 1]> (h)
-            y = MatMul (later, turned)
-        }
-        """)
+    proto = onnx.parser.parse_model(LOOKED_UP)
     graph = Graph(ir.from_proto(proto))
     sizes = [{"n": 2, "s": s} for s in (3, 3, 1, 0)]
     feeds = [f for n in sizes for f in random_feeds(graph, MASK, patterns=("holes",), sizes=n)]
-    outcome = check_model(proto, feeds)
-    assert outcome.failures == []
-    assert "refused feeds" not in outcome.counts
+    with lowering_everything():
+        outcome = check_model(proto, feeds)
+        assert outcome.failures == []
+        assert outcome.counts["packed"] and "refused feeds" not in outcome.counts
+        monkeypatch.setattr(live, "_with_elements", lambda build, _, __, name: build.value(name))
+        assert check_model(proto, feeds).failures  # the element is needed
 
 
 def test_a_campaign_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
