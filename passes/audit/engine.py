@@ -203,7 +203,7 @@ class _Audit:
         moved = self.run.expose(feed, switches)
         if moved is None:
             return
-        moved |= {n: np.where(at, x, values[n]) for n, (at, x) in switches.items()}
+        moved |= {n: np.where(at, x, moved[n]) for n, (at, x) in switches.items()}
         sizes, _ = sizes_of(graph, moved)  # what scores choose may be fewer or more
         if not unbounded(graph, self.scores, moved, sizes):
             resting = [n for n in moved if n in self.resting]
