@@ -1,12 +1,13 @@
 """Operators that give finite results for all finite operands (overflow aside)."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import onnx_ir as ir
 
 from pitc.ir.expr import Combine, TensorExpr
 from pitc.ir.graph import Graph, NodeView
+from pitc.ir.nodes import output_names
 from pitc.ir.region import EVERYWHERE, Region, position, truth
 from pitc.passes.facts.signs import Known
 from pitc.passes.rules.assumes import SUMS, Assumes
@@ -48,6 +49,35 @@ def may_fail(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
         return False
     types = (graph[x.name or ""].dtype for x in node.inputs if x is not None and x.name in changed)
     return any(dtype is None or dtype.kind != "f" for dtype in types)
+
+
+def reader_upset_by_zeros(
+    graph: Graph,
+    name: str,
+    running: Collection[ir.Node],
+    carries: Callable[[str], Collection[object]],
+) -> ir.Node | None:
+    """A node that may stop at zeros in the dead part of a value, or make Inf or NaN of them.
+
+    p = packed(x), q = tanh(p), s = y + q, t = y / q   ->   t
+
+    Args:
+        graph: The derived graph.
+        name: The value.
+        running: Nodes that read it as a whole.
+        carries: What is dead of a value that is computed from it, and so may hold other numbers.
+    """
+    seen, todo = {name}, [name]
+    while todo:
+        for node in graph[todo.pop()].uses:
+            if node not in running or operator_of(node).reads_no_element:
+                continue
+            if not is_total(graph, node, seen) or may_fail(graph, node, seen):
+                return node
+            found = [o for o in output_names(node) if o not in seen and carries(o)]
+            seen.update(found)
+            todo += found
+    return None
 
 
 def filled(expr: TensorExpr) -> Region:

@@ -15,12 +15,11 @@ from pitc.ir.graph import Graph
 from pitc.ir.nodes import node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region
-from pitc.passes.facts.total import is_total, may_fail
+from pitc.passes.facts.total import reader_upset_by_zeros
 from pitc.passes.regions.demand import Demand, packed_by
 from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import Form, FormContext, GatheredOperand, Operand, PackedOperand
 from pitc.passes.regions.layout import layout_of
-from pitc.passes.rules.record import operator_of
 
 # element types: strings have no bytes of their own, some small types share one, ONNX Runtime has
 # hardly an operator for the others
@@ -55,7 +54,8 @@ def unsound_forms(
         refusal = _at_exit(graph, forms[node], name, node, bits)
         if refusal is None:
             proof = next(p for p in forms[node].outputs if p is not None and p.name == name)
-            reader = _not_total(graph, demand, name, contexts[proof.domain])
+            packings = contexts[proof.domain].packings
+            reader = reader_upset_by_zeros(graph, name, demand.nodes, packings)
             if reader is not None:
                 text = f"{reader.op_type} reads '{name}' and may divide by 0, or look elsewhere"
                 refusal = Refusal(Code.NOT_TOTAL, node_name(node), text)
@@ -110,19 +110,3 @@ def is_movable(graph: Graph, name: str) -> bool:
     """True for elements that pack and unpack can move, and that can be 0."""
     dtype = graph[name].dtype
     return dtype is not None and dtype.name in MOVABLE
-
-
-def _not_total(graph: Graph, demand: Demand, name: str, context: FormContext) -> ir.Node | None:
-    """A node that may stop at zeros in the dead rows of a value, or make Inf or NaN of them."""
-    seen, todo = {name}, [name]
-    while todo:
-        for node in graph[todo.pop()].uses:
-            if node not in demand.nodes or operator_of(node).reads_no_element:
-                continue
-            if not is_total(graph, node, seen) or may_fail(graph, node, seen):
-                return node
-            for value in node.outputs:
-                if value.name and value.name not in seen and context.packings(value.name):
-                    seen.add(value.name)
-                    todo.append(value.name)
-    return None

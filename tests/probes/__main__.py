@@ -11,7 +11,7 @@ from pathlib import Path
 
 import onnx
 
-from tests.probes.all import MAKERS, suspect_of
+from tests.probes.all import MAKERS
 from tests.probes.check import BadProbe, check
 
 
@@ -35,9 +35,8 @@ def main() -> int:
         bites += found.pit > 0
         if found.failure or options.all:
             what = found.failure or ("excused" if found.excused else "ok")
-            suspect = suspect_of(name) if found.failure else ""
             what = " ".join(what.split())
-            lines.append(f"{name} | {found.pit} PIT nodes | {what} | {suspect}")
+            lines.append(f"{name} | {found.pit} PIT nodes | {what}")
             print(lines[-1], flush=True)
     text = f"{total} probes, {bites} with PIT nodes, {time.perf_counter() - start:.0f} s"
     print(text)

@@ -19,13 +19,12 @@ from pitc.ir.nodes import node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region
 from pitc.passes.facts.dead import dead_facts
-from pitc.passes.facts.total import is_total, may_fail
+from pitc.passes.facts.total import reader_upset_by_zeros
 from pitc.passes.lower.channels.convolve import ChannelSkip
 from pitc.passes.lower.channels.cost import paying
 from pitc.passes.lower.channels.search import ChannelSearch, is_convolution
 from pitc.passes.regions.choose import Regions
 from pitc.passes.regions.form import GatheredOperand, OffsetsOperand, PackedOperand
-from pitc.passes.rules.record import operator_of
 
 MIN_OPSET = 13
 
@@ -137,26 +136,13 @@ def _sound(graph: Graph, regions: Regions, skip: ChannelSkip) -> ChannelSkip | R
         text = f"operator set {version} is older than {MIN_OPSET}"
         return Refusal(Code.NO_LOWERING, name, text)
     unread = skip.unread and skip.idle
-    reader = _not_total(graph, regions, skip.end) if unread else None
+    running, end = regions.demand.nodes | regions.demand.forms, skip.end.name or ""
+    reader = None
+    if unread:
+        reader = reader_upset_by_zeros(graph, end, running, lambda x: graph[x].dead)
     if reader is not None and skip.zero:
         skip = replace(skip, idle=(), unread=False)
     elif reader is not None:
-        text = f"{reader.op_type} reads '{skip.end.name}' and may divide by 0, or look elsewhere"
+        text = f"{reader.op_type} reads '{end}' and may divide by 0, or look elsewhere"
         return Refusal(Code.NOT_TOTAL, name, text)
     return skip
-
-
-def _not_total(graph: Graph, regions: Regions, end: ir.Value) -> ir.Node | None:
-    """A node that may stop at unread zeros, or make Inf or NaN of them."""
-    seen, todo = {end.name or ""}, [end.name or ""]
-    running = regions.demand.nodes | regions.demand.forms
-    while todo:
-        for node in graph[todo.pop()].uses:
-            if node not in running or operator_of(node).reads_no_element:
-                continue
-            if not is_total(graph, node, seen) or may_fail(graph, node, seen):
-                return node
-            found = {o.name for o in node.outputs if o.name and graph[o.name].dead} - seen
-            seen |= found
-            todo += sorted(found)
-    return None
