@@ -208,3 +208,68 @@ def test_a_dequantised_term_lies_between_its_ends(dtype: str, point: int, sign: 
     }
     assert any(np.abs(found).max() <= limit <= 1.01 * np.abs(found).max() for limit in limits)
     assert -min(limits) <= found.min() <= found.max() <= min(limits)
+
+
+SUMS_AT_A_SOFTMAX: dict[str, tuple[str, set[str]]] = {
+    "the only one": ("s = MatMul (x, w) p = Softmax (s)", {"s"}),
+    "of two run-time values": (
+        "t = Transpose <perm = [0, 2, 1]> (x) a = MatMul (x, t) m = MatMul (mask, square)"
+        " s = Add (a, m) p = Softmax (s)",
+        {"a"},
+    ),
+    "a mask of itself": (
+        "t = Transpose <perm = [0, 2, 1]> (x) a = MatMul (x, t) u = Transpose <perm = [0, 2, 1]>"
+        " (mask) m = MatMul (mask, u) s = Add (a, m) p = Softmax (s)",
+        {"a", "m"},
+    ),
+    "both by weights": (
+        "a = MatMul (x, w) m = MatMul (mask, square) s = Add (a, m) p = Softmax (s)",
+        set(),
+    ),
+    "of a normalised row": (
+        "n = Softmax (x) a = MatMul (n, w) m = MatMul (mask, square) s = Add (a, m)"
+        " p = Softmax (s)",
+        {"a"},
+    ),
+    "of a product of two": (
+        "n = Mul (x, x) y = MatMul (n, v) t = Transpose <perm = [0, 2, 1]> (y) z = MatMul (y, t)"
+        " a = MatMul (z, square) m = MatMul (mask, square) s = Add (a, m) p = Softmax (s)",
+        {"a"},
+    ),
+    "behind steps": (
+        "a = MatMul (x, w) b = Mul (a, half) m = MatMul (mask, square) c = Relu (m)"
+        " d = Reshape (c, same) s = Add (b, d) p = Softmax (s)",
+        set(),
+    ),
+    "in two softmaxes": (
+        "a = MatMul (x, w) b = MatMul (mask, square) p = Softmax (a) o = Softmax (b)",
+        {"a", "b"},
+    ),
+    "in two softmaxes, one shared": (
+        "a = MatMul (x, w) b = MatMul (mask, square) s = Add (a, b) p = Softmax (s)"
+        " o = Softmax (a)",
+        set(),
+    ),
+    "cut off by a bounded step": (
+        "a = MatMul (x, w) b = Tanh (a) m = MatMul (mask, square) s = Add (b, m) p = Softmax (s)",
+        {"m"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SUMS_AT_A_SOFTMAX)
+def test_which_sums_are_raw_scores(case: str) -> None:
+    body, scores = SUMS_AT_A_SOFTMAX[case]
+    proto = onnx.parser.parse_model(f"""
+        <ir_version: 10, opset_import: ["": 21]>
+        g (float[n, 4, 8] x, float[n, 4, 4] mask) => (float[n, 4, 4] p)
+        <float half = {{0.5}},
+         int64[3] same = {{0, 4, 4}}>
+        {{ {body} }}""")
+    for k, (name, shape) in enumerate((("w", (8, 4)), ("v", (8, 8)), ("square", (4, 4)))):
+        numbers = np.random.default_rng(k).normal(size=shape).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(numbers, name))
+    if " o = " in body:
+        proto.graph.output.append(onnx.helper.make_tensor_value_info("o", 1, None))
+    graph, _ = analysed(proto)
+    assert {n for n, value in graph.values.items() if value.score} == scores
