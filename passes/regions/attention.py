@@ -126,6 +126,8 @@ def _to_operand(digits: tuple[Digit, ...], read: Read) -> tuple[Digit, ...] | No
 
 
 def _over_keys(site: Site, keys: FormContext, values: Rows) -> Form | Refusal:
+    if not site.expr.reduced:
+        return site.refuse(Code.LAYOUT, "a product without a sum is over no keys")
     key_axis, read = len(site.expr.shape), _read(site.expr, 0)
     last = values.coords[-1] if values.coords else None
     whole = last == Digit(key_axis, ONE, site.expr.extents[key_axis])
