@@ -3,6 +3,7 @@
 from tests.probes import orders, typed
 from tests.probes.build import Maker
 from tests.probes.deadness import DEADNESS
+from tests.probes.forms import FORMS
 from tests.probes.integers import INTEGERS
 from tests.probes.masks import MASKS
 from tests.probes.padding import PADDING
@@ -13,7 +14,7 @@ from tests.probes.sparse import SPARSE
 from tests.probes.zeros import ZEROS
 
 MORE = (orders, typed)  # they add to tables of others
-TABLES = (MASKS, SOFTMAX, SIZES, INTEGERS, ZEROS, PADDING, SCOPES, DEADNESS, SPARSE)
+TABLES = (MASKS, SOFTMAX, SIZES, INTEGERS, ZEROS, PADDING, SCOPES, DEADNESS, SPARSE, FORMS)
 MAKERS: dict[str, Maker] = {name: make for table in TABLES for name, make in table.makers.items()}
 
 # the longest prefix of a probe's name says what is suspected first when it fails
@@ -51,6 +52,10 @@ SUSPECTS: dict[str, str] = {
     "deadness.masked.sqrt": "rules/laws.py:product (0 times NaN made by the graph)",
     "deadness.masked.exp_over": "rules/laws.py:product (0 times an overflow)",
     "sparse": "facts/finite.py (inputs count as finite)",
+    "forms": "facts/softmax.py, facts/affine.py",
+    "forms.guard": "facts/finite.py:_no_infinity (a NaN guard leaves infinities)",
+    "forms.product": "regions/attention.py",
+    "forms.padded_product": "regions/attention.py",
 }
 
 
