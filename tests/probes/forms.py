@@ -126,6 +126,9 @@ PRODUCTS: dict[str, Make] = {
     "keys_of_heads": lambda g, x, m: g.ReduceSum(
         g.Einsum(weights(g, x, m), g.mlp(x, 1), equation="bqk,bkd->bqkd"), [2], keepdims=0
     ),
+    "keys_of_numbers": lambda g, x, m: g.Einsum(
+        weights(g, x, m), numbers(g, m), equation="bqk,bk->bq"
+    ),
     "linear_attention": lambda g, x, m: g.Einsum(
         g.Einsum(g.Mul(g.Relu(g.linear(x)), column(g, m)), g.mlp(x), equation="bkd,bke->bde"),
         g.linear(x, D, D, 3),
