@@ -53,6 +53,7 @@ SUSPECTS: dict[str, str] = {
     "deadness.masked.exp_over": "rules/laws.py:product (0 times an overflow)",
     "sparse": "facts/finite.py (inputs count as finite)",
     "forms": "facts/softmax.py, facts/affine.py",
+    "forms.sum_of_no_weights": "facts/signs.py:_has_positive (no elements)",
     "forms.guard": "facts/finite.py:_no_infinity (a NaN guard leaves infinities)",
     "forms.product": "regions/attention.py",
     "forms.padded_product": "regions/attention.py",
