@@ -9,7 +9,7 @@ import pytest
 
 from models.graph import GraphBuilder
 from pitc.cli import show
-from pitc.ir.constant import NEG, NZ, ZN, FillFact, Range
+from pitc.ir.constant import NEG, NZ, SMALL, ZN, FillFact, Range
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, dim_index, poly
 from pitc.ir.region import EVERYWHERE, Region, Test
@@ -303,6 +303,13 @@ def test_noise_stays_in_the_domain(dtype: str) -> None:
     if x.dtype.kind in "iu":
         assert set(y.reshape(-1)) <= set(x.reshape(-1))
     assert noise(x[:0], rng).shape == (0, 7)
+
+
+def test_noise_is_no_larger_than_a_score() -> None:
+    """A score under a mask of -1e4 is dead as long as the sum stays far below 0."""
+    x = np.array([[-1e4, 0.0, 3.0, 1e6]], np.float32)
+    assert np.abs(noise(x, np.random.default_rng(0))).max() <= SMALL
+    assert np.abs(noise(x[:, 3:], np.random.default_rng(0))).max() <= SMALL
 
 
 def test_masks_have_every_form_of_padding() -> None:

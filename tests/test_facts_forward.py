@@ -83,6 +83,22 @@ def test_minus_infinity_needs_no_guard_but_is_zero_or_nan() -> None:
     assert graph["p"].finite_if not in (None, EVERYWHERE) and graph["q"].finite_if == EVERYWHERE
 
 
+def test_a_nan_guard_leaves_infinities() -> None:
+    """1 / 0 is no NaN, and 0 times it is."""
+
+    def make(g: GraphBuilder) -> None:
+        mask = g.input("mask", np.bool_, BS)
+        p = g.op("Reciprocal", g.op("Relu", g.input("x", np.float32, BS)))
+        guarded = g.op("Where", g.op("IsNaN", p), g.const(0.0), p)
+        y = g.op("Mul", guarded, g.op("Cast", mask, to=1))
+        g.output(guarded, "q", np.float32, BS)
+        g.output(y, "y", np.float32, BS)
+
+    graph = proven(built(make), "mask")
+    assert graph["q"].finite_if is None
+    assert fills(graph, "y") == set()
+
+
 def test_nan_of_an_all_masked_row_is_not_multiplied_away() -> None:
     """0 * NaN is NaN: the zero needs a live key, although the mask itself is 0."""
 

@@ -21,7 +21,7 @@ HEAD = """
 <ir_version: 8, opset_import: ["" : 18]>
 model (float[b, s, 4] x, float[b, s, 4] z) => (float[b, s, n] y)
 <float two = {2}, float three = {3}, float half = {0.5}, float minus = {-1}, float zero = {0},
- float eps = {0.000001}, int64[1] last = {-1}>
+ float eps = {0.000001}, int64[1] last = {-1}, int64[1] one = {1}>
 {
 """
 SIGNS = {
@@ -44,6 +44,8 @@ SIGNS = {
     "y = Clip (x, eps, two)": POSITIVE,
     "y = Clip (x, eps, minus)": ANY,
     "y = Softmax (x)": NONNEGATIVE,
+    "a = Softmax (x) y = ReduceSum (a, last)": POSITIVE,
+    "a = Softmax <axis = 1> (x) y = ReduceSum (a, one)": NONNEGATIVE,  # 0 of no elements
     "y = ReduceSumSquare (x, last)": NONNEGATIVE,
     "a = Pow (x, two) b = ReduceMean (a, last) y = Add (b, eps)": POSITIVE,
     "a = Exp (x) y = ReduceMax (a, last)": ANY,  # of no elements it is minus infinity

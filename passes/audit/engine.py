@@ -14,7 +14,7 @@ from itertools import chain
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.constant import BOUNDED, NZ, ZN, Constant, Range
+from pitc.ir.constant import BOUNDED, NZ, SMALL, ZN, Constant, Range
 from pitc.ir.graph import Array, Graph
 from pitc.ir.region import Region, Test
 from pitc.passes.audit.assumed import (
@@ -32,7 +32,6 @@ from pitc.passes.audit.symbols import not_finite, wrong_symbols
 
 Values = Mapping[str, Array]
 Sizes = Mapping[str, int]
-NOISE_LIMIT = 1e4
 OVERWRITTEN = 16  # dead values for each probe
 
 
@@ -282,12 +281,15 @@ def _any(
 
 
 def noise(x: Array, rng: np.random.Generator) -> Array:
-    """Other values of the tensor's own kind: they must stay in the domain of what reads them."""
+    """Other values of the tensor's own kind: they must stay in the domain of what reads them.
+
+    They are no larger than scores are assumed to be: a masked score is any number up to that.
+    """
     if x.dtype == np.bool_ or not x.size:
         return ~x if x.dtype == np.bool_ else x
     if x.dtype.kind != "f":
         return rng.choice(x.reshape(-1), x.shape)
-    known = x[np.isfinite(x)].clip(-NOISE_LIMIT, NOISE_LIMIT)
+    known = x[np.isfinite(x)].clip(-SMALL, SMALL)
     if not known.size:
         known = np.ones(1, x.dtype)
     low, high = known.min(), known.max()

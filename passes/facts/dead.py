@@ -3,7 +3,7 @@
 An element of an operand is dead for one use when, at every iteration point that reads it, the
 output is dead, or the read does not happen, or the other operands make the result independent of
 it. A value is dead where all its uses are. Facts are individual: each holds when that value alone
-is overwritten (with values that stay finite and in the domain of their readers).
+is overwritten (with values up to 1000 that are in the domain of their readers).
 
 `slack` is a weaker fact: any number up to a limit would do (the input of a softmax where its result
 is 0). Together with the mask it makes the raw score dead:

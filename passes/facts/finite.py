@@ -61,8 +61,10 @@ def note_outputs(view: NodeView, output: int, expr: TensorExpr | None) -> None:
         return
     guards = note_nan_guard(view)
     names = [view.name(i) for i in range(view.n_inputs) if view.has(i)]
-    if not is_total(graph, view.node, names):
-        _note(graph, name, None, None)
+    total = is_total(graph, view.node, names)
+    free = expr is not None and _no_infinity(view, expr, names, total)
+    if not total:
+        _note(graph, name, None, None, free)
         return
     if expr is None:
         guard = EVERYWHERE if all_finite(graph, names) else None
@@ -73,16 +75,27 @@ def note_outputs(view: NodeView, output: int, expr: TensorExpr | None) -> None:
     )
     if untouched and expr.combine is not Combine.SOFTMAX:
         _note(graph, name, filled(expr), filled(expr))
-    elif guards:
+    elif guards and graph[view.name(2)].no_infinity:
         _note(graph, name, EVERYWHERE, EVERYWHERE)
     elif expr.combine is Combine.SOFTMAX:
         guard = _softmax(view, expr)
-        _note(graph, name, guard, guard)
+        _note(graph, name, guard, guard, free)
     else:
         finite = both(filled(expr), _all_reads(view, expr, lambda x: finite_if(graph, x)))
         keeps = expr.combine is Combine.MOVE or operator_of(view).keeps_clean
         clean = _all_reads(view, expr, lambda x: clean_if(graph, x)) if keeps else finite
-        _note(graph, name, finite, clean)
+        _note(graph, name, finite, clean, free)
+
+
+def _no_infinity(view: NodeView, expr: TensorExpr, names: Iterable[str], total: bool) -> bool:
+    """True where results are finite or NaN: weights of a softmax, values of a bounded function, and
+    what a total operator makes of such. A NaN guard makes those finite, but no others.
+    """
+    row = operator_of(view).function
+    if expr.combine is Combine.SOFTMAX or (row is not None and row.image is not None):
+        return True
+    each = expr.combine in (Combine.MAP, Combine.MOVE)
+    return total and each and all(view.graph[x].no_infinity for x in names)
 
 
 def _of_body(view: NodeView, output: int) -> Guard:
@@ -102,8 +115,9 @@ def all_finite(graph: Graph, names: Iterable[str]) -> bool:
     )
 
 
-def _note(graph: Graph, name: str, finite: Guard, clean: Guard) -> None:
+def _note(graph: Graph, name: str, finite: Guard, clean: Guard, free: bool = False) -> None:
     graph[name].finite_if, graph[name].clean_if = finite, clean
+    graph[name].no_infinity = free or finite == EVERYWHERE
 
 
 def guard_at(graph: Graph, name: str, read: Read, guard: Guard) -> Guard:

@@ -97,8 +97,8 @@ def _has_positive(graph: Graph, name: str, axis: int) -> bool:
     node, expr = graph[name].producer, graph[name].expr
     if node is None or expr is None or node.domain:
         return False
-    if expr.combine is Combine.SOFTMAX:
-        return tuple(expr.normal) == (axis,)
+    if expr.combine is Combine.SOFTMAX:  # of no elements the sum is 0
+        return tuple(expr.normal) == (axis,) and nonneg(expr.shape[axis] - 1)
     largest = node.attributes.get("largest")
     if node.op_type != "TopK" or (largest is not None and not largest.as_int()):
         return False

@@ -126,6 +126,8 @@ def _to_operand(digits: tuple[Digit, ...], read: Read) -> tuple[Digit, ...] | No
 
 
 def _over_keys(site: Site, keys: FormContext, values: Rows) -> Form | Refusal:
+    if not site.expr.reduced:
+        return site.refuse(Code.LAYOUT, "a product without a sum is over no keys")
     key_axis, read = len(site.expr.shape), _read(site.expr, 0)
     last = values.coords[-1] if values.coords else None
     whole = last == Digit(key_axis, ONE, site.expr.extents[key_axis])
@@ -191,6 +193,8 @@ def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> For
     static = [n for n in sizes if n is not None]
     if len(static) != len(sizes):
         return site.refuse(Code.DYNAMIC_DIM, "heads or head size are not static")
+    if len(static) < 2:
+        return site.refuse(Code.LAYOUT, "the values are single numbers")
     *head_sizes, dv, d = static
     if any(graph[p.name].dtype != np.float32 for p in (queries, key, values)):
         return site.refuse(Code.NO_LOWERING, "attention is lowered for float32 only")

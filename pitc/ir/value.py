@@ -39,6 +39,7 @@ class Value:
         fills: Fill facts.
         finite_if: Where it is finite by construction; None: nowhere for sure.
         clean_if: The same for "neither NaN nor +inf".
+        no_infinity: Every element is finite or NaN.
         guard_flag: The flag IsNaN(p), where it is the result of a guard Where(IsNaN(p), 0, p).
         bit: Its bit in provenance, once it has facts or is tested (`Graph.note_bit`).
         term: It reaches a softmax element by element.
@@ -66,6 +67,7 @@ class Value:
     fills: list[FillFact] = field(default_factory=list)
     finite_if: Region | None = None
     clean_if: Region | None = None
+    no_infinity: bool = False
     guard_flag: str = ""
     bit: int = 0
     term: bool = False

@@ -3,6 +3,7 @@
 from tests.probes import orders, typed
 from tests.probes.build import Maker
 from tests.probes.deadness import DEADNESS
+from tests.probes.forms import FORMS
 from tests.probes.integers import INTEGERS
 from tests.probes.masks import MASKS
 from tests.probes.padding import PADDING
@@ -13,5 +14,5 @@ from tests.probes.sparse import SPARSE
 from tests.probes.zeros import ZEROS
 
 MORE = (orders, typed)  # they add to tables of others
-TABLES = (MASKS, SOFTMAX, SIZES, INTEGERS, ZEROS, PADDING, SCOPES, DEADNESS, SPARSE)
+TABLES = (MASKS, SOFTMAX, SIZES, INTEGERS, ZEROS, PADDING, SCOPES, DEADNESS, SPARSE, FORMS)
 MAKERS: dict[str, Maker] = {name: make for table in TABLES for name, make in table.makers.items()}
