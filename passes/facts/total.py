@@ -35,7 +35,8 @@ def is_total(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
 
 
 def may_fail(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
-    """True where a node may look outside of what it indexes when operands hold other numbers.
+    """True where a node may stop when operands hold other numbers: it looks outside of what it
+    indexes, or finds a text that is no number.
 
     Gather(table[256], places): a 256 in a row that nobody reads stops it
 
@@ -44,10 +45,12 @@ def may_fail(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
         node: A node.
         changed: Names of operands.
     """
-    if Assumes.INSIDE not in (operator_of(node).assumes or ()):
-        return False
-    types = (graph[x.name or ""].dtype for x in node.inputs if x is not None and x.name in changed)
-    return any(dtype is None or dtype.kind != "f" for dtype in types)
+    operator = operator_of(node)
+    types = [graph[x.name or ""].dtype for x in node.inputs if x is not None and x.name in changed]
+    if operator.converts and any(dtype is None or dtype.kind in "OSU" for dtype in types):
+        return True
+    looks = Assumes.INSIDE in (operator.assumes or ())
+    return looks and any(dtype is None or dtype.kind != "f" for dtype in types)
 
 
 def filled(expr: TensorExpr) -> Region:

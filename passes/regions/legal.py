@@ -17,8 +17,14 @@ from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region
 from pitc.passes.facts.total import is_total, may_fail
 from pitc.passes.regions.demand import Demand, packed_by
-from pitc.passes.regions.domain import Domain
-from pitc.passes.regions.form import Form, FormContext, GatheredOperand, Operand, PackedOperand
+from pitc.passes.regions.form import (
+    Form,
+    GatheredOperand,
+    Operand,
+    PackedOperand,
+    Packing,
+    operand_names,
+)
 from pitc.passes.regions.layout import layout_of
 from pitc.passes.rules.record import operator_of
 
@@ -32,16 +38,13 @@ MOVABLE = frozenset(
 Forms = Mapping[ir.Node, Form]
 
 
-def unsound_forms(
-    graph: Graph, forms: Forms, demand: Demand, contexts: Mapping[Domain, FormContext]
-) -> dict[ir.Node, Refusal]:
+def unsound_forms(graph: Graph, forms: Forms, demand: Demand) -> dict[ir.Node, Refusal]:
     """Forms that must not stay beside the others, and why.
 
     Args:
         graph: The analysed graph.
         forms: What runs packed.
         demand: What the graph outputs need then.
-        contexts: The context of each domain.
     """
     bits = 0
     for name in demand.exits:
@@ -55,7 +58,7 @@ def unsound_forms(
         refusal = _at_exit(graph, forms[node], name, node, bits)
         if refusal is None:
             proof = next(p for p in forms[node].outputs if p is not None and p.name == name)
-            reader = _not_total(graph, demand, name, contexts[proof.domain])
+            reader = _not_total(graph, forms, demand, proof)
             if reader is not None:
                 text = f"{reader.op_type} reads '{name}' and may divide by 0, or look elsewhere"
                 refusal = Refusal(Code.NOT_TOTAL, node_name(node), text)
@@ -112,17 +115,42 @@ def is_movable(graph: Graph, name: str) -> bool:
     return dtype is not None and dtype.name in MOVABLE
 
 
-def _not_total(graph: Graph, demand: Demand, name: str, context: FormContext) -> ir.Node | None:
-    """A node that may stop at zeros in the dead rows of a value, or make Inf or NaN of them."""
-    seen, todo = {name}, [name]
+def _not_total(graph: Graph, forms: Forms, demand: Demand, exit_: Packing) -> ir.Node | None:
+    """A node that may stop at zeros in the dead rows of a value, or make Inf or NaN of them.
+
+    They go wherever a dead fact was needed for what is computed from them, in whatever domain.
+    """
+    packed = _packed_readers(forms, demand)
+    seen, todo = {exit_.name}, [exit_.name]
     while todo:
-        for node in graph[todo.pop()].uses:
-            if node not in demand.nodes or operator_of(node).reads_no_element:
+        name = todo.pop()
+        readers = [n for n in graph[name].uses if n in demand.nodes]
+        # packed rows of the exit itself are live ones
+        readers += [n for n, o in packed.get(name, ()) if not _is_packed_by(o, exit_)]
+        for node in readers:
+            if operator_of(node).reads_no_element:
                 continue
             if not is_total(graph, node, seen) or may_fail(graph, node, seen):
                 return node
-            for value in node.outputs:
-                if value.name and value.name not in seen and context.packings(value.name):
-                    seen.add(value.name)
-                    todo.append(value.name)
+            changed = {o.name for o in node.outputs if o.name and graph[o.name].is_loose} - seen
+            seen |= changed
+            todo += sorted(changed)
     return None
+
+
+def _packed_readers(forms: Forms, demand: Demand) -> dict[str, list[tuple[ir.Node, Operand]]]:
+    """Forms by the values that they read."""
+    found: dict[str, list[tuple[ir.Node, Operand]]] = {}
+    for node in demand.forms:
+        for operand in forms[node].operands:
+            for name in operand_names(operand):
+                found.setdefault(name, []).append((node, operand))
+    return found
+
+
+def _is_packed_by(operand: Operand, exit_: Packing) -> bool:
+    """True for the rows of a value in the form in which they are computed."""
+    return isinstance(operand, PackedOperand) and (operand.domain, operand.coords) == (
+        exit_.domain,
+        exit_.coords,
+    )

@@ -156,7 +156,7 @@ def _not_total(graph: Graph, regions: Regions, end: ir.Value) -> ir.Node | None:
                 continue
             if not is_total(graph, node, seen) or may_fail(graph, node, seen):
                 return node
-            found = {o.name for o in node.outputs if o.name and graph[o.name].dead} - seen
+            found = {o.name for o in node.outputs if o.name and graph[o.name].is_loose} - seen
             seen |= found
             todo += sorted(found)
     return None
