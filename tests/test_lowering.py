@@ -253,6 +253,35 @@ def test_zeros_are_no_new_index_where_they_went() -> None:
     is_left_whole(model)
 
 
+def test_a_product_without_a_sum_is_no_attention() -> None:
+    model = masked_rows([helper.make_node("Einsum", ["h", "h"], ["z"], equation="bsh,bsh->bsh")])
+    agrees(model, lower(model), rows_and_mask())
+
+
+def test_gemm_over_sequences_takes_a_matrix() -> None:
+    """A whole sequence for each packed row has a dimension more than Gemm takes."""
+    make = helper.make_node
+    model = one_node(
+        make("MatMul", ["x", "w"], ["h"]),
+        make("Reshape", ["h", "rows"], ["r"]),
+        make("Gemm", ["r", "w"], ["g"]),
+        make("Shape", ["h"], ["size"]),
+        make("Reshape", ["g", "size"], ["z"]),
+        make("Cast", ["m"], ["f"], to=TensorProto.FLOAT),
+        make("Unsqueeze", ["f", "last"], ["u"]),
+        make("Mul", ["z", "u"], ["y"]),
+        inputs=[("x", ["b", "s", 256]), ("m", ["b"], TensorProto.INT64)],
+        outputs=[("y", ["b", "s", 256])],
+        weights=[
+            ("w", np.random.default_rng(0).normal(size=(256, 256)).astype(np.float32)),
+            ("rows", np.asarray([-1, 256])),
+            ("last", np.asarray([1, 2])),
+        ],
+    )
+    feeds = {**rows_and_mask(), "m": np.asarray([0, 1])}
+    agrees(model, lower(model), feeds)
+
+
 def test_masked_values_do_not_mask_the_softmax():
     """Dead rows of v may be left out of a sum, not out of the softmax's denominator."""
     rng, make = np.random.default_rng(0), helper.make_node

@@ -71,7 +71,8 @@ def attention_form(site: Site, key_contexts: Iterable[FormContext]) -> Form | Re
         The form, or the last condition that failed.
     """
     refusal = site.refuse(Code.AXIS_NOT_PIT, "the packed axis is contracted over")
-    if site.expr.combine is not Combine.PRODUCT or len(site.node.inputs) != 2:
+    sums = site.expr.combine is Combine.PRODUCT and site.expr.reduced
+    if not sums or len(site.node.inputs) != 2:
         return refusal
     if not _is_plain(site.node):
         return site.refuse(Code.NO_LOWERING, "the contraction scales its result")
