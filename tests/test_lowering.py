@@ -264,7 +264,7 @@ def test_gemm_over_sequences_takes_a_matrix() -> None:
     model = one_node(
         make("MatMul", ["x", "w"], ["h"]),
         make("Reshape", ["h", "rows"], ["r"]),
-        make("Gemm", ["r", "w"], ["g"]),
+        make("Gemm", ["r", "w", "shift"], ["g"], alpha=0.5),
         make("Shape", ["h"], ["size"]),
         make("Reshape", ["g", "size"], ["z"]),
         make("Cast", ["m"], ["f"], to=TensorProto.FLOAT),
@@ -275,6 +275,7 @@ def test_gemm_over_sequences_takes_a_matrix() -> None:
         weights=[
             ("w", np.random.default_rng(0).normal(size=(256, 256)).astype(np.float32)),
             ("rows", np.asarray([-1, 256])),
+            ("shift", np.ones(256, np.float32)),
             ("last", np.asarray([1, 2])),
         ],
     )
