@@ -1,6 +1,6 @@
 """All probes by name."""
 
-from tests.probes import orders, typed
+from tests.probes import orders, readers, typed
 from tests.probes.build import Maker
 from tests.probes.deadness import DEADNESS
 from tests.probes.integers import INTEGERS
@@ -12,7 +12,7 @@ from tests.probes.softmax import SOFTMAX
 from tests.probes.sparse import SPARSE
 from tests.probes.zeros import ZEROS
 
-MORE = (orders, typed)  # they add to tables of others
+MORE = (orders, readers, typed)  # they add to tables of others
 TABLES = (MASKS, SOFTMAX, SIZES, INTEGERS, ZEROS, PADDING, SCOPES, DEADNESS, SPARSE)
 MAKERS: dict[str, Maker] = {name: make for table in TABLES for name, make in table.makers.items()}
 
@@ -50,6 +50,7 @@ SUSPECTS: dict[str, str] = {
     "deadness": "rules/laws.py:total, odd, unequal, truth_of",
     "deadness.masked.sqrt": "rules/laws.py:product (0 times NaN made by the graph)",
     "deadness.masked.exp_over": "rules/laws.py:product (0 times an overflow)",
+    "deadness.readers": "regions/legal.py:_not_total; facts/total.py:may_fail",
     "sparse": "facts/finite.py (inputs count as finite)",
 }
 
