@@ -109,9 +109,7 @@ def _masked(way: Step, stop: Step, select: bool, padding: bool, opset: int = 18)
     return Probe(g.model(), rows_and_mask(), "mask" if padding else None)
 
 
-def rows_and_mask(
-    sizes: Sequence[tuple[int, int]] = ((2, 6), (3, 1), (2, 5), (2, 4)),
-) -> list[Feed]:
+def rows_and_mask() -> list[Feed]:
     """Tokens: many, one, none, and all of them."""
     feeds: list[Feed] = []
     for n, (b, s) in enumerate(((2, 6), (3, 1), (2, 5), (2, 4))):
