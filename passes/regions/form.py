@@ -109,8 +109,9 @@ def operand_names(operand: Operand | None) -> list[str]:
     """The values that an operand is made of, what tests of its domain look at aside."""
     if isinstance(operand, BiasOperand):
         return [term.name for term in operand.terms]
-    named = isinstance(operand, PackedOperand | WholeOperand | GatheredOperand)
-    return [operand.name] if named else []
+    if isinstance(operand, PackedOperand | WholeOperand | GatheredOperand):
+        return [operand.name]
+    return []
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,9 +138,11 @@ def _not_total(graph: Graph, forms: Forms, demand: Demand, exit_: Packing) -> ir
     return None
 
 
-def _packed_readers(forms: Forms, demand: Demand) -> dict[str, list[tuple[ir.Node, Operand]]]:
+def _packed_readers(
+    forms: Forms, demand: Demand
+) -> dict[str, list[tuple[ir.Node, Operand | None]]]:
     """Forms by the values that they read."""
-    found: dict[str, list[tuple[ir.Node, Operand]]] = {}
+    found: dict[str, list[tuple[ir.Node, Operand | None]]] = {}
     for node in demand.forms:
         for operand in forms[node].operands:
             for name in operand_names(operand):
@@ -148,7 +150,7 @@ def _packed_readers(forms: Forms, demand: Demand) -> dict[str, list[tuple[ir.Nod
     return found
 
 
-def _is_packed_by(operand: Operand, exit_: Packing) -> bool:
+def _is_packed_by(operand: Operand | None, exit_: Packing) -> bool:
     """True for the rows of a value in the form in which they are computed."""
     return isinstance(operand, PackedOperand) and (operand.domain, operand.coords) == (
         exit_.domain,
