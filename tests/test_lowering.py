@@ -213,25 +213,74 @@ def test_a_reader_that_is_not_total_keeps_the_region_whole(monkeypatch: pytest.M
         agrees(model, lower(model), rows_and_mask())
 
 
-def test_zeros_are_no_new_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A place computed from a row that comes back as 0 may lie outside of the table."""
+def place_of_zeros(rows: str) -> list[onnx.NodeProto]:
+    """A place 256 in a table of as many lines for each row of zeros, else 0."""
     make = helper.make_node
-    model = masked_rows(
-        [
-            make("Einsum", ["h"], ["e"], equation="bsh->bsh"),
-            make("ReduceL1", ["e"], ["size"], axes=[-1], keepdims=0),
-            make("Cast", ["size"], ["some"], to=TensorProto.BOOL),
-            make("Not", ["some"], ["nothing"]),
-            make("Cast", ["nothing"], ["flag"], to=TensorProto.INT64),
-            make("Mul", ["flag", "end"], ["place"]),
-            make("Gather", ["w", "place"], ["z"]),
-        ]
-    )
+    return [
+        make("ReduceL1", [rows], ["size"], axes=[-1], keepdims=0),
+        make("Cast", ["size"], ["some"], to=TensorProto.BOOL),
+        make("Not", ["some"], ["nothing"]),
+        make("Cast", ["nothing"], ["flag"], to=TensorProto.INT64),
+        make("Mul", ["flag", "end"], ["place"]),
+        make("Gather", ["w", "place"], ["z"]),
+    ]
+
+
+def is_left_whole(model: onnx.ModelProto) -> None:
     model.graph.initializer.append(numpy_helper.from_array(np.asarray(256), "end"))
     lowered = lower(model)
     (record,) = [r for r in lowered.report.nodes if r.op_type == "MatMul"]
     assert record.refusal is not None and record.refusal.code is Code.NOT_TOTAL
     agrees(model, lowered, rows_and_mask())
+
+
+def test_zeros_are_no_new_index() -> None:
+    """A place computed from a row that comes back as 0 may lie outside of the table."""
+    exit_ = helper.make_node("Einsum", ["h"], ["e"], equation="bsh->bsh")
+    is_left_whole(masked_rows([exit_, *place_of_zeros("e")]))
+
+
+def test_zeros_are_no_new_index_where_they_went() -> None:
+    """Behind a step that no row of the domain goes through, they are zeros still."""
+    turn = ["last", "lowest", "one", "last"]  # tokens from the last to the first
+    model = masked_rows([helper.make_node("Slice", ["h", *turn], ["e"]), *place_of_zeros("e")])
+    (gate,) = [n for n in model.graph.node if "u" in n.output]
+    gate.output[0] = "straight"
+    at = list(model.graph.node).index(gate) + 1
+    model.graph.node.insert(at, helper.make_node("Slice", ["straight", *turn], ["u"]))
+    for name, number in (("lowest", np.iinfo(np.int64).min), ("one", 1)):
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray([number]), name))
+    is_left_whole(model)
+
+
+def test_a_product_without_a_sum_is_no_attention() -> None:
+    model = masked_rows([helper.make_node("Einsum", ["h", "h"], ["z"], equation="bsh,bsh->bsh")])
+    agrees(model, lower(model), rows_and_mask())
+
+
+def test_gemm_over_sequences_takes_a_matrix() -> None:
+    """A whole sequence for each packed row has a dimension more than Gemm takes."""
+    make = helper.make_node
+    model = one_node(
+        make("MatMul", ["x", "w"], ["h"]),
+        make("Reshape", ["h", "rows"], ["r"]),
+        make("Gemm", ["r", "w", "shift"], ["g"], alpha=0.5),
+        make("Shape", ["h"], ["size"]),
+        make("Reshape", ["g", "size"], ["z"]),
+        make("Cast", ["m"], ["f"], to=TensorProto.FLOAT),
+        make("Unsqueeze", ["f", "last"], ["u"]),
+        make("Mul", ["z", "u"], ["y"]),
+        inputs=[("x", ["b", "s", 256]), ("m", ["b"], TensorProto.INT64)],
+        outputs=[("y", ["b", "s", 256])],
+        weights=[
+            ("w", np.random.default_rng(0).normal(size=(256, 256)).astype(np.float32)),
+            ("rows", np.asarray([-1, 256])),
+            ("shift", np.ones(256, np.float32)),
+            ("last", np.asarray([1, 2])),
+        ],
+    )
+    feeds = {**rows_and_mask(), "m": np.asarray([0, 1])}
+    agrees(model, lower(model), feeds)
 
 
 def test_masked_values_do_not_mask_the_softmax():

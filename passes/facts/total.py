@@ -1,7 +1,7 @@
 """Operators that give finite results for all finite operands (overflow aside)."""
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 import onnx_ir as ir
 
@@ -36,7 +36,8 @@ def is_total(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
 
 
 def may_fail(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
-    """True where a node may look outside of what it indexes when operands hold other numbers.
+    """True where a node may stop when operands hold other numbers: it looks outside of what it
+    indexes, or finds a text that is no number.
 
     Gather(table[256], places): a 256 in a row that nobody reads stops it
 
@@ -45,37 +46,37 @@ def may_fail(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
         node: A node.
         changed: Names of operands.
     """
-    if Assumes.INSIDE not in (operator_of(node).assumes or ()):
-        return False
-    types = (graph[x.name or ""].dtype for x in node.inputs if x is not None and x.name in changed)
-    return any(dtype is None or dtype.kind != "f" for dtype in types)
+    operator = operator_of(node)
+    types = [graph[x.name or ""].dtype for x in node.inputs if x is not None and x.name in changed]
+    if operator.converts and any(dtype is None or dtype.kind in "OSU" for dtype in types):
+        return True
+    looks = Assumes.INSIDE in (operator.assumes or ())
+    return looks and any(dtype is None or dtype.kind != "f" for dtype in types)
 
 
 def reader_upset_by_zeros(
-    graph: Graph,
-    name: str,
-    running: Collection[ir.Node],
-    carries: Callable[[str], Collection[object]],
+    graph: Graph, name: str, readers: Callable[[str], Iterable[ir.Node]]
 ) -> ir.Node | None:
     """A node that may stop at zeros in the dead part of a value, or make Inf or NaN of them.
 
     p = packed(x), q = tanh(p), s = y + q, t = y / q   ->   t
 
+    They go wherever a dead fact was needed for what is computed from them, along whatever axes.
+
     Args:
-        graph: The derived graph.
+        graph: The graph with dead facts.
         name: The value.
-        running: Nodes that read it as a whole.
-        carries: What is dead of a value that is computed from it, and so may hold other numbers.
+        readers: The nodes that see the zeros of a value.
     """
-    seen, todo = {name}, [name]
+    changed, todo = {name}, [name]
     while todo:
-        for node in graph[todo.pop()].uses:
-            if node not in running or operator_of(node).reads_no_element:
+        for node in readers(todo.pop()):
+            if operator_of(node).reads_no_element:
                 continue
-            if not is_total(graph, node, seen) or may_fail(graph, node, seen):
+            if not is_total(graph, node, changed) or may_fail(graph, node, changed):
                 return node
-            found = [o for o in output_names(node) if o not in seen and carries(o)]
-            seen.update(found)
+            found = [o for o in output_names(node) if o not in changed and graph[o].is_loose]
+            changed.update(found)
             todo += found
     return None
 

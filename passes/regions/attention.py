@@ -71,7 +71,8 @@ def attention_form(site: Site, key_contexts: Iterable[FormContext]) -> Form | Re
         The form, or the last condition that failed.
     """
     refusal = site.refuse(Code.AXIS_NOT_PIT, "the packed axis is contracted over")
-    if site.expr.combine is not Combine.PRODUCT or len(site.node.inputs) != 2:
+    sums = site.expr.combine is Combine.PRODUCT and site.expr.reduced
+    if not sums or len(site.node.inputs) != 2:
         return refusal
     if not _is_plain(site.node):
         return site.refuse(Code.NO_LOWERING, "the contraction scales its result")
@@ -126,8 +127,6 @@ def _to_operand(digits: tuple[Digit, ...], read: Read) -> tuple[Digit, ...] | No
 
 
 def _over_keys(site: Site, keys: FormContext, values: Rows) -> Form | Refusal:
-    if not site.expr.reduced:
-        return site.refuse(Code.LAYOUT, "a product without a sum is over no keys")
     key_axis, read = len(site.expr.shape), _read(site.expr, 0)
     last = values.coords[-1] if values.coords else None
     whole = last == Digit(key_axis, ONE, site.expr.extents[key_axis])

@@ -5,7 +5,7 @@ tried for every node, then dropped until all that are left are sound together (`
 connected region pays (`price.py`); what is left is told in the report.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -62,7 +62,7 @@ def choose_regions(graph: Graph) -> Regions:
         for node in graph.nodes:
             if node not in out.forms:
                 _try_node(out, context, contexts, node, fixed)
-    _keep_sound_and_paying(graph, out, {c.domain: c for c in contexts})
+    _keep_sound_and_paying(graph, out)
     return out
 
 
@@ -169,15 +169,13 @@ def _try_node(
         out.refusals.setdefault(node, form)
 
 
-def _keep_sound_and_paying(
-    graph: Graph, out: Regions, contexts: Mapping[Domain, FormContext]
-) -> None:
+def _keep_sound_and_paying(graph: Graph, out: Regions) -> None:
     """Drop forms until every exit is sound and every region pays; each round drops at least one."""
     while True:
         out.demand = demand(graph, out.forms)
         dropped = (
             _idle_exits(graph, out)
-            or unsound_forms(graph, out.forms, out.demand, contexts)
+            or unsound_forms(graph, out.forms, out.demand)
             or _poor_forms(graph, out)
         )
         if not dropped:

@@ -105,6 +105,15 @@ Operand = (
 )
 
 
+def operand_names(operand: Operand | None) -> list[str]:
+    """The values that an operand is made of, what tests of its domain look at aside."""
+    if isinstance(operand, BiasOperand):
+        return [term.name for term in operand.terms]
+    if isinstance(operand, PackedOperand | WholeOperand | GatheredOperand):
+        return [operand.name]
+    return []
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """A node's packed form.

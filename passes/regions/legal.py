@@ -7,7 +7,7 @@ Dead facts are individual (`docs/theory.md`); with these conditions the hybrid a
 a time, makes them joint.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
@@ -17,8 +17,14 @@ from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region
 from pitc.passes.facts.total import reader_upset_by_zeros
 from pitc.passes.regions.demand import Demand, packed_by
-from pitc.passes.regions.domain import Domain
-from pitc.passes.regions.form import Form, FormContext, GatheredOperand, Operand, PackedOperand
+from pitc.passes.regions.form import (
+    Form,
+    GatheredOperand,
+    Operand,
+    PackedOperand,
+    Packing,
+    operand_names,
+)
 from pitc.passes.regions.layout import layout_of
 
 # element types: strings have no bytes of their own, some small types share one, ONNX Runtime has
@@ -29,23 +35,22 @@ MOVABLE = frozenset(
 )
 
 Forms = Mapping[ir.Node, Form]
+PackedReaders = dict[str, list[tuple[ir.Node, Operand | None]]]
 
 
-def unsound_forms(
-    graph: Graph, forms: Forms, demand: Demand, contexts: Mapping[Domain, FormContext]
-) -> dict[ir.Node, Refusal]:
+def unsound_forms(graph: Graph, forms: Forms, demand: Demand) -> dict[ir.Node, Refusal]:
     """Forms that must not stay beside the others, and why.
 
     Args:
         graph: The analysed graph.
         forms: What runs packed.
         demand: What the graph outputs need then.
-        contexts: The context of each domain.
     """
     bits = 0
     for name in demand.exits:
         bits |= graph[name].bit
     found: dict[ir.Node, Refusal] = {}
+    packed = _packed_readers(forms, demand)
     for node in demand.forms:
         refusal = _inside(graph, forms, node, bits)
         if refusal is not None:
@@ -54,8 +59,7 @@ def unsound_forms(
         refusal = _at_exit(graph, forms[node], name, node, bits)
         if refusal is None:
             proof = next(p for p in forms[node].outputs if p is not None and p.name == name)
-            packings = contexts[proof.domain].packings
-            reader = reader_upset_by_zeros(graph, name, demand.nodes, packings)
+            reader = reader_upset_by_zeros(graph, name, _readers_of(graph, demand, packed, proof))
             if reader is not None:
                 text = f"{reader.op_type} reads '{name}' and may divide by 0, or look elsewhere"
                 refusal = Refusal(Code.NOT_TOTAL, node_name(node), text)
@@ -110,3 +114,33 @@ def is_movable(graph: Graph, name: str) -> bool:
     """True for elements that pack and unpack can move, and that can be 0."""
     dtype = graph[name].dtype
     return dtype is not None and dtype.name in MOVABLE
+
+
+def _readers_of(
+    graph: Graph, demand: Demand, packed: PackedReaders, exit_: Packing
+) -> Callable[[str], list[ir.Node]]:
+    """Who sees the zeros of an exit; packed rows of the exit itself are live ones."""
+
+    def readers(name: str) -> list[ir.Node]:
+        whole = [n for n in graph[name].uses if n in demand.nodes]
+        return whole + [n for n, o in packed.get(name, ()) if not _is_packed_by(o, exit_)]
+
+    return readers
+
+
+def _packed_readers(forms: Forms, demand: Demand) -> PackedReaders:
+    """Forms by the values that they read."""
+    found: PackedReaders = {}
+    for node in demand.forms:
+        for operand in forms[node].operands:
+            for name in operand_names(operand):
+                found.setdefault(name, []).append((node, operand))
+    return found
+
+
+def _is_packed_by(operand: Operand | None, exit_: Packing) -> bool:
+    """True for the rows of a value in the form in which they are computed."""
+    return isinstance(operand, PackedOperand) and (operand.domain, operand.coords) == (
+        exit_.domain,
+        exit_.coords,
+    )

@@ -174,6 +174,8 @@ def _with_bias(site: Site, left: Operand, right: Operand) -> Form | Refusal:
         return Form((site.out,), (left, right), "MatMul")
     if _int_attribute(site.node, "transA", 0):
         return site.refuse(Code.LAYOUT, "the left operand is transposed")
+    if len(site.out.layout.rest) != 1:  # several tokens of a sequence in each packed row
+        return site.refuse(Code.LAYOUT, "Gemm takes rows of one dimension")
     if len(site.node.inputs) < 3 or site.node.inputs[2] is None:
         return Form((site.out,), (left, right), "Gemm")
     bias = broadcast_operand(site, 2)

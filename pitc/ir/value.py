@@ -78,6 +78,11 @@ class Value:
     dead: list[Region] = field(default_factory=list)
     slack: Slack = field(default_factory=lambda: ([], inf))
 
+    @property
+    def is_loose(self) -> bool:
+        """Other numbers would do somewhere: it may change where what it is computed from does."""
+        return bool(self.dead or self.slack[0])
+
     def from_before(self) -> Value:
         """The record without what is known from behind the value."""
         return replace(self, dead=[], slack=([], inf), sign_unseen=False)

@@ -1,6 +1,6 @@
 """All probes by name."""
 
-from tests.probes import orders, typed
+from tests.probes import orders, readers, typed
 from tests.probes.build import Maker
 from tests.probes.deadness import DEADNESS
 from tests.probes.forms import FORMS
@@ -13,6 +13,6 @@ from tests.probes.softmax import SOFTMAX
 from tests.probes.sparse import SPARSE
 from tests.probes.zeros import ZEROS
 
-MORE = (orders, typed)  # they add to tables of others
+MORE = (orders, readers, typed)  # they add to tables of others
 TABLES = (MASKS, SOFTMAX, SIZES, INTEGERS, ZEROS, PADDING, SCOPES, DEADNESS, SPARSE, FORMS)
 MAKERS: dict[str, Maker] = {name: make for table in TABLES for name, make in table.makers.items()}

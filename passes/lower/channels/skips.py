@@ -137,9 +137,11 @@ def _sound(graph: Graph, regions: Regions, skip: ChannelSkip) -> ChannelSkip | R
         return Refusal(Code.NO_LOWERING, name, text)
     unread = skip.unread and skip.idle
     running, end = regions.demand.nodes | regions.demand.forms, skip.end.name or ""
-    reader = None
-    if unread:
-        reader = reader_upset_by_zeros(graph, end, running, lambda x: graph[x].dead)
+
+    def readers(name: str) -> list[ir.Node]:
+        return [n for n in graph[name].uses if n in running]
+
+    reader = reader_upset_by_zeros(graph, end, readers) if unread else None
     if reader is not None and skip.zero:
         skip = replace(skip, idle=(), unread=False)
     elif reader is not None:
