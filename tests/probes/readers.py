@@ -125,3 +125,46 @@ for _way_name in ("as_is", "reversed", "doubled", "padded", "split", "picked"):
                 f"readers.{_stop_name}.{_way_name}.{'where' if _select else 'mul'}",
                 lambda a=WAYS[_way_name], b=STOPS[_stop_name], s=_select: _masked(a, b, s, False),
             )
+
+
+def _two_domains(stop: Step) -> Probe:
+    """An exit is packed by one mask; what is looked up with it, by another."""
+    g = Net(18)
+    x, z, w = (g.input(name, F, ("b", "s", D)) for name in "xzw")
+    first, second = (g.input(name, INT, ("b", "s")) for name in ("mask", "mask2"))
+    live, wanted = (g.cast(g.Unsqueeze(m, [2]), F) for m in (first, second))
+    h = g.mlp(x)
+    g.out(g.Mul(h, live))
+    factor = g.Unsqueeze(stop(g, g.Einsum(h, equation="bsd->bsd")), [2])
+    y = g.linear(g.Mul(g.mlp(z, 3), factor), seed=8)
+    g.out(g.Mul(g.Mul(y, live), wanted))
+    g.out(g.Mul(g.mlp(g.mlp(w, 5), 7), wanted))
+    feeds: list[Feed] = []
+    for n, (b, s) in enumerate(((2, 6), (3, 4), (2, 7))):
+        rng = rng_of(n, 5)
+        feed: Feed = {name: normal(b, s, D, seed=n + k) for k, name in enumerate("xzw")}
+        masks = {name: (rng.random((b, s)) < 0.5).astype(INT) for name in ("mask", "mask2")}
+        feeds.append(feed | masks)
+    return Probe(g.model(), feeds)
+
+
+for _stop_name in ("gather", "gather_nd", "divide", "remainder", "reciprocal"):
+    DEADNESS.add(
+        f"readers.{_stop_name}.two_domains", lambda stop=STOPS[_stop_name]: _two_domains(stop)
+    )
+
+
+def _flat_gemm() -> Probe:
+    """Whole sequences are live or dead, and a product sees their tokens as rows of one matrix."""
+    g = Net(18)
+    x, m = g.input("x", F, ("b", "s", D)), g.input("mask", INT, ("b",))
+    h = g.mlp(x)
+    rows = g.Gemm(g.Reshape(h, [-1, D]), g.matrix(D, D), g.const(np.ones(D)), alpha=0.5, beta=2.0)
+    y = g.Reshape(rows, g.Shape(h))
+    g.out(g.Mul(y, g.cast(g.Unsqueeze(m, [1, 2]), F)))
+    sizes = ((3, 4), (2, 1), (1, 5))
+    feeds: list[Feed] = [{"x": normal(b, s, D, seed=b), "mask": np.arange(b) % 2} for b, s in sizes]
+    return Probe(g.model(), feeds)
+
+
+DEADNESS.add("readers.flat_gemm", _flat_gemm)
