@@ -286,6 +286,23 @@ def test_numbers_too_large_for_their_type_are_no_evidence() -> None:
     assert audit(graph, given_up, [{"x": np.full((1, 1), 1e10, np.float32)}]).assumed == 0
 
 
+def test_values_that_numpy_has_not_are_left_out() -> None:
+    proto = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["": 21]>
+        g (float[b, s, 4] x, int64[b, s] mask) => (float[b, s, 4] y) <int64[1] last = {-1}>
+        {
+            h = Cast <to = 16> (x)
+            r = Cast <to = 1> (h)
+            f = Cast <to = 1> (mask)
+            u = Unsqueeze (f, last)
+            y = Mul (r, u)
+        }""")
+    graph, given_up = analysed(proto)
+    feed = {"x": np.ones((2, 3, 4), np.float32), "mask": np.asarray([[1, 0, 1], [0, 0, 1]])}
+    found = audit(graph, given_up, [feed], source=ir.from_proto(proto))
+    assert found.failures == [] and found.dead_checks and found.fill_checks
+
+
 def test_values_of_every_constant_kind() -> None:
     x = np.array([0, -1e9, 2, np.nan], np.float32)
     assert agrees(x, 0).tolist() == [True, False, False, False]

@@ -170,11 +170,18 @@ def _noise(name: str) -> str:
 
 
 def _exposable(graph: Graph) -> list[str]:
-    computed = [o for n in graph.nodes for o in output_names(n) if graph[o].shape is not None]
+    named = (o for n in graph.nodes for o in output_names(n))
+    computed = [o for o in named if graph[o].shape is not None and _is_shown(graph, o)]
     conditions = [n.inputs[0] for n in graph.nodes if is_choice(n)]
     chosen = [x.name or "" for x in conditions if x is not None and x.producer() is not None]
     known = [n for n in chosen if not graph.is_constant(n)]
     return list(dict.fromkeys([*computed, *known, *graph.outputs]))
+
+
+def _is_shown(graph: Graph, name: str) -> bool:
+    """ONNX Runtime hands values to numpy, which has no bfloat16 and no number below 8 bits."""
+    dtype = graph[name].dtype
+    return dtype is None or dtype.kind in "biufcSUO"
 
 
 def _targets(graph: Graph) -> list[str]:
