@@ -5,15 +5,22 @@ import pickle
 import random
 import resource
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tests.mutation.judge import Judges, Known, covering, quiet
-from tests.mutation.patching import NoMutant, forget, mark_lines, put_in_force, statements
+from tests.mutation.judge import Judges, Known, quiet
+from tests.mutation.patching import (
+    NoMutant,
+    forget,
+    mark_lines,
+    mark_operators,
+    put_in_force,
+    statements,
+)
 from tests.mutation.source import Change
-from tests.mutation.tables import Entry
+from tests.mutation.tables import COLUMNS, Entry, Mark
 from tests.mutation.targets import MODULES, RELATED
 
 ENDED = "the process ended"
@@ -67,7 +74,12 @@ class Campaign:
     ) -> None:
         self.judges, self.budget, self.jobs, self.asked = judges, budget, jobs, asked or {}
         self.lines = {module: statements(module) for module in MODULES}
-        self.killers: dict[str, list[str]] = defaultdict(list)
+        self.reach: dict[Mark, list[str]] = defaultdict(list)
+        for name, known in judges.known.items():
+            for mark in known.lines:
+                self.reach[mark].append(name)
+        self.killers: dict[str, list[str]] = defaultdict(list)  # of a function's mutants, by key
+        self.kills: Counter[str] = Counter()
 
     def run(self, changes: Sequence[Mutant]) -> Iterator[Verdict]:
         """Verdicts as they come."""
@@ -78,13 +90,15 @@ class Campaign:
                 change = waiting.pop()
                 order = self._order(change)
                 if not order:
-                    yield Verdict(change.key, "unreached")
+                    yield self._unreached(change)
                     continue
                 pid, pipe = forked(lambda c=change, o=order: asdict(self.judge(c, o)))
                 running[pid] = change, pipe, time.perf_counter()
             if not running:
                 return
-            pid, _ = os.waitpid(next(iter(running)), 0)
+            pid = os.waitpid(-1, 0)[0]
+            if pid not in running:
+                continue
             change, pipe, start = running.pop(pid)
             found = received(pipe)
             if found is None:
@@ -92,6 +106,7 @@ class Campaign:
                 verdict = Verdict(change.key, "killed", ENDED, seconds=took)
             else:
                 verdict = Verdict(**found)
+            self.kills[verdict.by] += 1
             if verdict.by in self.judges.known:
                 recent = self.killers[_function(change)]
                 self.killers[_function(change)] = [verdict.by, *recent][:RECENT]
@@ -102,19 +117,16 @@ class Campaign:
         known = self.judges.known
         if change.key in self.asked:
             return [n for n in (self.asked[change.key],) if n in known]
-        if isinstance(change, Entry) or change.constant:
-            names = list(known)
-        else:
-            line = self.lines[change.module].get(change.line, change.line)
-            names = covering(known, change.module, line)
+        names = self._reaching(change)
         names.sort(key=lambda n: known[n].seconds * len(known[n].lines))
         related = RELATED.get(change.module.removeprefix("pitc.passes.").removeprefix("pitc."), ())
         if isinstance(change, Entry):
             related = (change.operator,)
         first = [n for n in names if any(part in n for part in related)] or names[:FIRST]
-        rest = [n for n in names if n not in set(first)]
-        random.Random(change.key).shuffle(rest)
-        recent = [n for n in dict.fromkeys(self.killers[_function(change)]) if n in set(names)]
+        drawn = random.Random(change.key)
+        worth = {n: (1 + self.kills[n]) / known[n].seconds * drawn.random() for n in names}
+        rest = sorted(set(names) - set(first), key=lambda n: (-worth[n], n))
+        recent = [n for n in dict.fromkeys(self.killers[_function(change)]) if n in worth]
         out, left = [], self.budget
         for name in dict.fromkeys([*recent, *first, *rest]):
             left -= known[name].seconds
@@ -122,6 +134,21 @@ class Campaign:
                 break
             out.append(name)
         return out
+
+    def _reaching(self, change: Mutant) -> list[str]:
+        """The checks that run what is changed."""
+        if isinstance(change, Entry):
+            return list(self.reach[change.mark])
+        if change.constant:
+            return list(self.judges.known)
+        line = self.lines[change.module].get(change.line, change.line)
+        return list(self.reach[change.module, line])
+
+    def _unreached(self, change: Mutant) -> Verdict:
+        operator = change.key.split(":", 1)[1].split(" | ")[0]
+        if isinstance(change, Entry) and self.reach[COLUMNS, operator]:
+            return Verdict(change.key, "none", why="it changes no expression that any check makes")
+        return Verdict(change.key, "unreached")
 
     def judge(self, change: Mutant, order: Sequence[str]) -> Verdict:
         """Put a mutant in force, for good, and look until a check fails."""
@@ -152,9 +179,10 @@ def learn(judges: Judges, jobs: int) -> dict[str, Known]:
     names = list(judges.names())
 
     def share(k: int) -> dict[str, Known]:
-        lines: set[tuple[str, int]] = set()
+        lines: set[Mark] = set()
         for module in MODULES:
             mark_lines(module, lines)
+        mark_operators(lines)
         out = {}
         for name in names[k::jobs]:
             forget()

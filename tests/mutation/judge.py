@@ -22,7 +22,8 @@ from pitc.ir.graph import Graph
 from pitc.ir.region import Region
 from pitc.passes import pipeline
 from pitc.passes.audit.engine import audit
-from tests.mutation.targets import LONGEST, MODULES, SEEDS
+from tests.mutation.tables import Mark
+from tests.mutation.targets import LONGEST, SEEDS
 from tests.probes.all import MAKERS
 from tests.probes.build import Probe
 from tests.probes.check import differences, lower, source_runs
@@ -57,13 +58,13 @@ class Known:
 
     Args:
         seconds: How long it takes.
-        lines: Statements that it runs, as (module, line).
+        lines: Statements that it runs, as (module, line), and tables' entries that it looks at.
         made: What it makes of a probe.
         runs: Feeds and right outputs of a probe.
     """
 
     seconds: float
-    lines: frozenset[tuple[str, int]]
+    lines: frozenset[Mark]
     made: Made | None = None
     runs: Sequence[Any] = ()
 
@@ -116,7 +117,7 @@ class Judges:
             drawn = random.Random(family).sample(names, most) if most < len(names) else names
             yield from drawn
 
-    def learn(self, name: str, lines: set[tuple[str, int]]) -> Known | None:
+    def learn(self, name: str, lines: set[Mark]) -> Known | None:
         """Run a check on the right program; None where it does not hold or takes too long."""
         lines.clear()
         start = time.process_time()
@@ -235,10 +236,3 @@ def quiet() -> None:
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
     os.dup2(nothing, 2)
-
-
-def covering(known: Mapping[str, Known], module: str, line: int) -> list[str]:
-    """Checks that run a statement; all for a line outside of functions."""
-    inside = any((module, line) in k.lines for k in known.values())
-    reach = [name for name, k in known.items() if (module, line) in k.lines]
-    return reach if inside or module in MODULES else list(known)

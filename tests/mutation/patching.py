@@ -8,13 +8,18 @@ import ast
 import functools
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
 
+from pitc.ir.expr import TensorExpr
+from pitc.ir.graph import NodeView
 from pitc.ir.region import EVERYWHERE
+from pitc.passes.rules.record import OPERATORS, Key, Operator, Rule
 from tests.mutation.source import Change, parsed
-from tests.mutation.tables import Entry
+from tests.mutation.tables import COLUMNS, DAMAGES, INDEX_MAPS, Entry, Mark
 
 HITS = "__mutation_hits__"
 MISSING = object()
@@ -109,12 +114,16 @@ def replace_everywhere(name: str, old: Any, new: Any) -> None:
         old.clear()
         old.update(new)
         return
-    for key, module in list(sys.modules.items()):
-        if key.startswith(("pitc.", "tests.")) and vars(module).get(name, MISSING) is old:
-            setattr(module, name, new)
+    _rebind(name, old, new)
     for f in [f for f in gc.get_objects() if isinstance(f, FunctionType) and f.__defaults__]:
         if f.__module__.startswith("pitc.") and any(x is old for x in f.__defaults__ or ()):
             f.__defaults__ = tuple(new if x is old else x for x in f.__defaults__ or ())
+
+
+def _rebind(name: str, old: Any, new: Any) -> None:
+    for key, module in list(sys.modules.items()):
+        if key.startswith(("pitc.", "tests.")) and vars(module).get(name, MISSING) is old:
+            setattr(module, name, new)
 
 
 def _value(statement: ast.stmt, name: str) -> ast.expr | None:
@@ -158,11 +167,46 @@ class _Marks(ast.NodeTransformer):
         return mark
 
 
-def mark_lines(module: str, hits: set[tuple[str, int]]) -> None:
+def mark_lines(module: str, hits: set[Mark]) -> None:
     """Have a module's functions note each statement that they run."""
     tree, _ = parsed(module)
     vars(sys.modules[module])[HITS] = hits
     exchange(module, ast.fix_missing_locations(_Marks(module).visit(tree)))
+
+
+def mark_operators(hits: set[Mark]) -> None:
+    """Have the records note who is asked, and which damages change what a rule gives."""
+    for operator, row in list(OPERATORS.items()):
+        if row.rule is not None:
+            OPERATORS[operator] = replace(row, rule=partial(_noting, operator, row.rule, hits))
+    _rebind("OPERATORS", OPERATORS, _Noting(OPERATORS, hits))
+
+
+class _Noting(dict[Key, Operator]):
+    """The records; who asks for one is noted."""
+
+    def __init__(self, records: Mapping[Key, Operator], hits: set[Mark]) -> None:
+        super().__init__(records)
+        self.hits = hits
+
+    def __getitem__(self, key: Key) -> Operator:
+        self.hits.add((COLUMNS, "::".join(key)))
+        return super().__getitem__(key)
+
+    def get(self, key: Key, default: Any = None) -> Any:
+        self.hits.add((COLUMNS, "::".join(key)))
+        return super().get(key, default)
+
+
+def _noting(
+    operator: Key, rule: Rule, hits: set[Mark], view: NodeView
+) -> Sequence[TensorExpr | None]:
+    found = rule(view)
+    for kind, damage in DAMAGES.items():
+        mark = INDEX_MAPS, f"{INDEX_MAPS}:{'::'.join(operator)} | {kind}"
+        if mark not in hits and any(e is not None and damage(e) != e for e in found):
+            hits.add(mark)
+    return found
 
 
 def statements(module: str) -> dict[int, int]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pitc.ir.expr import Read, Reducer, TensorExpr
@@ -11,6 +12,7 @@ from pitc.ir.region import EVERYWHERE
 from pitc.passes.rules.record import OPERATORS, Elementwise, Key, always, never, trust_all
 
 COLUMNS, INDEX_MAPS = "passes.rules.record", "passes.rules"
+Mark = tuple[str, int | str]
 FLAGS = ("keeps_clean", "selects", "finds_nan", "chooses", "converts", "reads_no_element")
 TAKEN = ("law", "sign", "affine", "order", "value", "ends")  # of another operator that has one
 
@@ -23,12 +25,14 @@ class Entry:
         key: Names the mutant for good.
         module: What it counts for.
         operator: Checks that name it look first.
-        put: Puts it in force; returns whether it can be told that anything is changed.
+        mark: What a check notes that can tell the difference.
+        put: Puts it in force.
     """
 
     key: str
     module: str
     operator: str
+    mark: Mark
     put: Callable[[], None]
 
 
@@ -37,11 +41,14 @@ def entries() -> Iterator[Entry]:
     for operator in OPERATORS:
         for kind, changed in _columns(operator):
             key = f"{COLUMNS}:{'::'.join(operator)} | {kind}"
-            yield Entry(key, COLUMNS, operator[1], lambda o=operator, c=changed: _row(o, c))
-    for operator in OPERATORS:
+            mark = (COLUMNS, "::".join(operator))
+            yield Entry(key, COLUMNS, operator[1], mark, lambda o=operator, c=changed: _row(o, c))
+    for operator, row in OPERATORS.items():
         for kind, damage in DAMAGES.items():
-            key = f"{INDEX_MAPS}:{'::'.join(operator)} | {kind}"
-            yield Entry(key, INDEX_MAPS, operator[1], lambda o=operator, d=damage: _rule(o, d))
+            if row.rule is not None:
+                key = f"{INDEX_MAPS}:{'::'.join(operator)} | {kind}"
+                put = partial(_rule, operator, damage)
+                yield Entry(key, INDEX_MAPS, operator[1], (INDEX_MAPS, key), put)
 
 
 def _row(operator: Key, changed: dict[str, Any]) -> None:
