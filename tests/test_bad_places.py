@@ -217,6 +217,7 @@ def test_signals_leave_nothing(
         timeout=120,
         check=False,
         env=os.environ | {"TMPDIR": str(scratch)},
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # `nohup` ignores the hangup
     )
     assert (done.returncode, done.stderr) == (128 + number, f"error: {text}\n")
     assert entries(tmp_path) == {"scratch"} and not entries(scratch)

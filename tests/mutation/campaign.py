@@ -20,7 +20,7 @@ from tests.mutation.patching import (
     statements,
 )
 from tests.mutation.source import Change
-from tests.mutation.tables import COLUMNS, Entry, Mark
+from tests.mutation.tables import ALL, COLUMNS, Entry, Mark
 from tests.mutation.targets import MODULES, RELATED
 
 ENDED = "the process ended"
@@ -138,7 +138,8 @@ class Campaign:
     def _reaching(self, change: Mutant) -> list[str]:
         """The checks that run what is changed."""
         if isinstance(change, Entry):
-            return list(self.reach[change.mark])
+            every = self.reach[COLUMNS, ALL] if change.module == COLUMNS else ()
+            return list({*self.reach[change.mark], *every})
         if change.constant:
             return list(self.judges.known)
         line = self.lines[change.module].get(change.line, change.line)

@@ -8,7 +8,7 @@ import ast
 import functools
 import gc
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import replace
 from functools import partial
 from types import CodeType, FunctionType
@@ -19,7 +19,7 @@ from pitc.ir.graph import NodeView
 from pitc.ir.region import EVERYWHERE
 from pitc.passes.rules.record import OPERATORS, Key, Operator, Rule
 from tests.mutation.source import Change, parsed
-from tests.mutation.tables import COLUMNS, DAMAGES, INDEX_MAPS, Entry, Mark
+from tests.mutation.tables import ALL, COLUMNS, DAMAGES, INDEX_MAPS, Entry, Mark
 
 HITS = "__mutation_hits__"
 MISSING = object()
@@ -196,6 +196,18 @@ class _Noting(dict[Key, Operator]):
     def get(self, key: Key, default: Any = None) -> Any:
         self.hits.add((COLUMNS, "::".join(key)))
         return super().get(key, default)
+
+    def __iter__(self) -> Iterator[Key]:
+        self.hits.add((COLUMNS, ALL))
+        return super().__iter__()
+
+    def items(self) -> ItemsView[Key, Operator]:
+        self.hits.add((COLUMNS, ALL))
+        return super().items()
+
+    def values(self) -> ValuesView[Operator]:
+        self.hits.add((COLUMNS, ALL))
+        return super().values()
 
 
 def _noting(

@@ -12,6 +12,7 @@ from pitc.ir.region import EVERYWHERE
 from pitc.passes.rules.record import OPERATORS, Elementwise, Key, always, never, trust_all
 
 COLUMNS, INDEX_MAPS = "passes.rules.record", "passes.rules"
+ALL = "all operators"  # a check that goes through all of them
 Mark = tuple[str, int | str]
 FLAGS = ("keeps_clean", "selects", "finds_nan", "chooses", "converts", "reads_no_element")
 TAKEN = ("law", "sign", "affine", "order", "value", "ends")  # of another operator that has one
