@@ -1,4 +1,4 @@
-"""Small models with If nodes, and how tests run and compare them."""
+"""Small models with If and Loop nodes, and how tests run and compare them."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
-from onnx import helper
+from onnx import TensorProto, helper
 
 from models.graph import Array, GraphBuilder, element_type
 from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
@@ -78,6 +78,42 @@ def branch(
     first = node.output[0]
     node.output[:] = [f"{first}.{k}" for k in range(len(graphs["then_branch"].output))]
     return node.output[0] if single else list(node.output)
+
+
+def loop(
+    g: GraphBuilder,
+    trips: str,
+    states: Sequence[str],
+    make: Callable[[Body, str, list[str]], Sequence[str]],
+    go_on: Callable[[Body], str] | None = None,
+    condition: str = "",
+) -> list[str]:
+    """Add a Loop whose body makes the next states, then what it writes slice by slice.
+
+    Args:
+        g: The graph.
+        trips: The trip count; empty for none.
+        states: The initial states, float32.
+        make: The body's steps, given the trip's number and the states.
+        go_on: The condition that the body gives; by default the one that it takes.
+        condition: The condition at the start; empty for none.
+    """
+    body = Body(g, f"{g.name}{len(g._nodes)}l")
+    carried = [f"{body.name}.s{k}" for k in range(len(states))]
+    number, flag = f"{body.name}.i", f"{body.name}.go"
+    results = list(make(body, number, carried))
+    again = body.op("Identity", flag) if go_on is None else go_on(body)
+    graph = body.graph(results)
+    graph.output.insert(0, helper.make_tensor_value_info(again, TensorProto.BOOL, ()))
+    graph.input.append(helper.make_tensor_value_info(number, TensorProto.INT64, ()))
+    graph.input.append(helper.make_tensor_value_info(flag, TensorProto.BOOL, ()))
+    for name in carried:
+        graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
+    g.op("Loop", trips, condition, *states, body=graph)
+    node = g._nodes[-1]
+    first = node.output[0]
+    node.output[:] = [f"{first}.{k}" for k in range(len(results))]
+    return list(node.output)
 
 
 def model(make: Callable[[GraphBuilder], None], opset: int = 17) -> onnx.ModelProto:

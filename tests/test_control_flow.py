@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,90 +17,32 @@ from models.graph import GraphBuilder
 from pitc.ir.branch import CHOOSE, DOMAIN
 from pitc.ir.constant import TOP
 from pitc.ir.graph import Graph
-from pitc.passes.audit.engine import audit
 from pitc.passes.facts import dead as backward
-from pitc.passes.facts import derive
 from pitc.passes.normalise import normalise
-from pitc.passes.pipeline import Lowered, analyse
+from pitc.passes.pipeline import analyse
 from pitc.passes.regions import price
 from pitc.passes.rules import constants
 from tests.branch_models import (
     BSD,
-    MASKS,
     PADDING,
     Body,
     Make,
     branch,
-    differences,
-    feeds_of,
     inside,
     linear,
+    loop,
     lower,
     masked,
     model,
 )
+from tests.control_check import audited, compiled, lowerings, start
 from tests.fact_check import dead, fills
 from tests.record_twin import twin
-
-CHOICES = (True, False)
-
-
-def every_feed(proto: onnx.ModelProto, masks: Sequence[str] = tuple(MASKS)) -> list[dict[str, Any]]:
-    """All of the masks, with every bool input both ways."""
-    flags = [i.name for i in proto.graph.input if i.type.tensor_type.elem_type == TensorProto.BOOL]
-    out = []
-    for seed, mask in enumerate(map(MASKS.__getitem__, masks)):
-        for values in product(CHOICES, repeat=len(flags)):
-            shapes = {
-                i.name: [d.dim_value for d in i.type.tensor_type.shape.dim]
-                for i in proto.graph.input
-            }
-            known = {n: np.full(shapes[n], v) for n, v in zip(flags, values, strict=True)}
-            out.append(feeds_of(proto, mask, seed, known))
-    return out
-
-
-def compiled(
-    proto: onnx.ModelProto, padding: str | None = None, masks: Sequence[str] = tuple(MASKS)
-) -> Lowered:
-    """Lower a model; it must compute what it did."""
-    onnx.checker.check_model(proto)
-    lowered = lower(proto, padding)
-    got = ir.to_proto(lowered.model)
-    assert not got.functions and all(o.domain != "pitc" for o in got.opset_import)
-    assert not any(p.key.startswith("pitc.") for n in got.graph.node for p in n.metadata_props)
-    assert differences(proto, got, every_feed(proto, masks), padding) == []
-    return lowered
-
-
-def audited(
-    proto: onnx.ModelProto, padding: str | None = None, masks: Sequence[str] = tuple(MASKS)
-) -> list[str]:
-    """Facts of a model that do not hold."""
-    source = ir.from_proto(proto)
-    opened = source.clone()
-    normalise(opened)
-    graph, given_up = analyse(opened, padding)
-    result = audit(graph, given_up, every_feed(proto, masks), source=source, teeth=False)
-    assert result.failures or result.fill_checks + result.dead_checks > 0
-    return result.failures
-
-
-def lowerings(lowered: Lowered, *operators: str) -> list[str]:
-    return [r.lowering for r in lowered.report.nodes if r.op_type in operators]
-
-
-# ---- models
-
-
-def _start(g: GraphBuilder) -> tuple[str, str, str]:
-    mask = g.input(PADDING, np.int64, ("b", "s"))
-    return g.input("x", np.float32, BSD), mask, g.input("c", np.bool_, ())
 
 
 def same_mask(g: GraphBuilder) -> None:
     """Both branches read live tokens only."""
-    x, mask, c = _start(g)
+    x, mask, c = start(g)
     h = linear(g, x, "h", "Relu")
     y = branch(
         g,
@@ -114,7 +55,7 @@ def same_mask(g: GraphBuilder) -> None:
 
 def one_branch_reads_all(g: GraphBuilder) -> None:
     """Only the first branch looks at the mask."""
-    x, mask, c = _start(g)
+    x, mask, c = start(g)
     h = linear(g, x, "h", "Relu")
     y = branch(
         g,
@@ -127,7 +68,7 @@ def one_branch_reads_all(g: GraphBuilder) -> None:
 
 def two_masks(g: GraphBuilder) -> None:
     """Each branch has a mask of its own."""
-    x, mask, c = _start(g)
+    x, mask, c = start(g)
     other = g.input("other_mask", np.int64, ("b", "s"))
     h = linear(g, x, "h", "Relu")
     y = branch(
@@ -141,7 +82,7 @@ def two_masks(g: GraphBuilder) -> None:
 
 def optional_projection(g: GraphBuilder) -> None:
     """One branch computes, the other hands its operand on."""
-    x, mask, c = _start(g)
+    x, mask, c = start(g)
     h = linear(g, x, "h", "Relu")
     p = branch(g, c, lambda b: linear(b, h, "then"), lambda b: b.op("Identity", h))
     g.output(masked(g, linear(g, p, "out"), mask), "y", np.float32, ("b", 32))
@@ -149,7 +90,7 @@ def optional_projection(g: GraphBuilder) -> None:
 
 def nested(g: GraphBuilder) -> None:
     """An If in a branch, results of different kinds, one of them used twice."""
-    x, mask, c = _start(g)
+    x, mask, c = start(g)
     d = g.input("d", np.bool_, (1,))
     h = linear(g, x, "h", "Relu")
 
@@ -169,7 +110,7 @@ def nested(g: GraphBuilder) -> None:
 
 def mask_in_a_branch(g: GraphBuilder) -> None:
     """The mask that makes tokens dead is computed in the branch."""
-    x, mask, c = _start(g)
+    x, mask, c = start(g)
     h = linear(g, x, "h", "Relu")
 
     def own_mask(b: Body) -> str:
@@ -181,7 +122,7 @@ def mask_in_a_branch(g: GraphBuilder) -> None:
 
 def mask_out_of_an_if(g: GraphBuilder) -> None:
     """One output of the If is the mask of what another one is computed from."""
-    x, mask, c = _start(g)
+    x, mask, c = start(g)
     h = linear(g, x, "h", "Relu")
     wide = g.op("Cast", mask, to=TensorProto.FLOAT)
     chosen, summed = branch(
@@ -195,7 +136,7 @@ def mask_out_of_an_if(g: GraphBuilder) -> None:
 
 def fails_if_taken(g: GraphBuilder) -> None:
     """A branch that cannot run, for any of the inputs: it must not be run when it is not taken."""
-    x, mask, c = _start(g)
+    x, mask, c = start(g)
     impossible = g.op("And", c, g.op("Not", c))
 
     def broken(b: Body) -> str:
@@ -209,7 +150,7 @@ def fails_if_taken(g: GraphBuilder) -> None:
 
 def sizes_differ(g: GraphBuilder) -> None:
     """The branches give tensors of different sizes, and of different ranks."""
-    x, mask, c = _start(g)
+    x, mask, c = start(g)
     p = branch(g, c, lambda b: linear(b, x, "then"), lambda b: b.op("Concat", x, x, axis=1))
     q = branch(g, c, lambda b: b.op("Identity", x), lambda b: b.op("ReduceSum", x, keepdims=0))
     g.output(
@@ -223,7 +164,7 @@ def sizes_differ(g: GraphBuilder) -> None:
 
 def shared_condition(g: GraphBuilder) -> None:
     """Two Ifs on one condition, one behind the other, and a node that both branches mention."""
-    x, mask, c = _start(g)
+    x, mask, c = start(g)
     h = linear(g, x, "h", "Relu")
     p = branch(g, c, lambda b: linear(b, h, "p"), lambda b: b.op("Mul", h, h))
     q = branch(g, c, lambda b: b.op("Add", p, h), lambda b: linear(b, p, "q", "Tanh"))
@@ -232,7 +173,7 @@ def shared_condition(g: GraphBuilder) -> None:
 
 def cached_keys(g: GraphBuilder) -> None:
     """Keys and values of another sequence, computed now or given as they were computed before."""
-    x, mask, c = _start(g)
+    x, mask, c = start(g)
     other = g.input("other", np.float32, BSD)
     keys = g.input("past_keys", np.float32, BSD), g.input("past_values", np.float32, BSD)
     k, v = branch(
@@ -246,7 +187,7 @@ def cached_keys(g: GraphBuilder) -> None:
 
 def from_data(g: GraphBuilder) -> None:
     """The condition is computed from the hidden states."""
-    x, mask, _ = _start(g)
+    x, mask, _ = start(g)
     h = linear(g, x, "h", "Relu")
     total = g.op("ReduceSum", masked(g, h, mask), keepdims=0)
     c = g.op("Greater", total, g.const(20.0))
@@ -315,7 +256,7 @@ def test_keys_are_projected_where_they_are_needed() -> None:
 
 def test_without_sparsity_a_model_stays_as_it_was() -> None:
     def make(g: GraphBuilder) -> None:
-        x, _, c = _start(g)
+        x, _, c = start(g)
         y = branch(g, c, lambda b: linear(b, x, "then"), lambda b: linear(b, x, "else", "Relu"))
         g.output(y, "y", np.float32, BSD)
 
@@ -347,7 +288,7 @@ def test_a_captured_value_is_dead_where_it_is_in_both_branches() -> None:
 
 def test_a_result_is_what_both_branches_say() -> None:
     def make(g: GraphBuilder) -> None:
-        x, mask, c = _start(g)
+        x, mask, c = start(g)
         wide = g.op("Unsqueeze", g.op("Cast", mask, to=TensorProto.FLOAT), g.ints(2))
         y = branch(
             g, c, lambda b: b.op("Mul", x, wide), lambda b: b.op("Mul", wide, b.op("Tanh", x))
@@ -375,7 +316,7 @@ def _always(op: str, j: int, cs: Sequence[Any], node: Any = None) -> bool:
 
 def test_the_audit_finds_a_wrong_merge(monkeypatch: pytest.MonkeyPatch) -> None:
     def make(g: GraphBuilder) -> None:
-        x, mask, c = _start(g)
+        x, mask, c = start(g)
         wide = g.op("Unsqueeze", g.op("Cast", mask, to=TensorProto.FLOAT), g.ints(2))
         z = branch(g, c, lambda b: b.op("Mul", x, wide), lambda b: b.op("Exp", x))
         g.output(g.op("MatMul", z, g.const(np.ones((32, 2)))), "q", np.float32, ("b", "s", 2))
@@ -394,7 +335,7 @@ def test_the_audit_finds_a_wrong_merge(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def scores_in_a_branch(g: GraphBuilder) -> None:
     """Each branch finds out by itself which tokens live; what it sums up is computed outside."""
-    x, _, c = _start(g)
+    x, _, c = start(g)
     score = g.input("score", np.float32, ("b", "s"))
     h = linear(g, x, "h", "Relu")
 
@@ -420,7 +361,7 @@ def test_an_if_runs_as_one_node() -> None:
     """A result of it cannot be the mask of what another one is made of."""
 
     def make(g: GraphBuilder) -> None:
-        x, mask, c = _start(g)
+        x, mask, c = start(g)
         h, k = g.op("Exp", x), g.op("Neg", mask)
         p, q = branch(g, c, lambda b: [b.op("Relu", h), h], lambda b: [x, b.op("Cast", k, to=1)])
         g.output(p, "p", np.float32, BSD)
@@ -527,7 +468,7 @@ def _extend(g: GraphBuilder, block: Any, values: list[str], mask: str) -> None:
             return [b.op("Tanh", inner[0])]
 
         begin = g.const(True, np.bool_)
-        values[:0] = _loop(g, g.const(trips, np.int64), [values[0]], body, None, begin)
+        values[:0] = loop(g, g.const(trips, np.int64), [values[0]], body, None, begin)
         return
     condition, then, other = block
 
@@ -545,7 +486,7 @@ def _extend(g: GraphBuilder, block: Any, values: list[str], mask: str) -> None:
 
 def _random(blocks: Any, float_mask: bool) -> Callable[[GraphBuilder], None]:
     def make(g: GraphBuilder) -> None:
-        x, mask, _ = _start(g)
+        x, mask, _ = start(g)
         g.input("d", np.bool_, (1,))
         values = [x]
         wide = g.op("Cast", mask, to=TensorProto.FLOAT)
@@ -564,254 +505,3 @@ def test_random_branches(blocks: Any, padding: str | None) -> None:
     proto = model(_random(blocks, padding is None))
     compiled(proto, padding, ["holes"])
     assert audited(proto, padding, ["left"]) == []
-
-
-# ---- loops
-
-
-def _loop(
-    g: GraphBuilder,
-    trips: str,
-    states: Sequence[str],
-    make: Callable[[Body, str, list[str]], Sequence[str]],
-    go_on: Callable[[Body], str] | None = None,
-    condition: str = "",
-) -> list[str]:
-    """Add a Loop whose body makes the next states, then what it writes slice by slice.
-
-    Args:
-        g: The graph.
-        trips: The trip count; empty for none.
-        states: The initial states, float32.
-        make: The body's steps, given the trip's number and the states.
-        go_on: The condition that the body gives; by default the one that it takes.
-        condition: The condition at the start; empty for none.
-    """
-    body = Body(g, f"{g.name}{len(g._nodes)}l")
-    carried = [f"{body.name}.s{k}" for k in range(len(states))]
-    number, flag = f"{body.name}.i", f"{body.name}.go"
-    results = list(make(body, number, carried))
-    again = body.op("Identity", flag) if go_on is None else go_on(body)
-    graph = body.graph(results)
-    graph.output.insert(0, helper.make_tensor_value_info(again, TensorProto.BOOL, ()))
-    graph.input.append(helper.make_tensor_value_info(number, TensorProto.INT64, ()))
-    graph.input.append(helper.make_tensor_value_info(flag, TensorProto.BOOL, ()))
-    for name in carried:
-        graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
-    g.op("Loop", trips, condition, *states, body=graph)
-    node = g._nodes[-1]
-    first = node.output[0]
-    node.output[:] = [f"{first}.{k}" for k in range(len(results))]
-    return list(node.output)
-
-
-def _layers(
-    trips: int, go_on: Any = None, condition: Any = None, lines: bool = True, last: str = "last"
-) -> Callable[[GraphBuilder], None]:
-    """The same layer a few times, and what it gave each time."""
-
-    def make(g: GraphBuilder) -> None:
-        x, mask, _ = _start(g)
-
-        def body(b: Body, i: str, states: list[str]) -> list[str]:
-            y = linear(b, states[0], "w", "Tanh")
-            scaled = b.op("Mul", y, b.op("Cast", i, to=TensorProto.FLOAT))
-            return [b.op("Add", y, x), *[scaled] * lines]
-
-        flag = "" if condition is None else g.const(condition, np.bool_)
-        y, *written = _loop(g, g.const(trips, np.int64), [x], body, go_on, flag)
-        g.output(masked(g, linear(g, y, last), mask), "y", np.float32, ("b", 32))
-        for slices in written if trips else ():
-            first = g.op("Gather", slices, g.const(-1, np.int64), axis=0)
-            g.output(masked(g, first, mask), "z", np.float32, ("b", 32))
-
-    return make
-
-
-def _in_a_row(g: GraphBuilder) -> None:
-    """A loop that reads what a loop gives."""
-    x, mask, _ = _start(g)
-    for trips in (0, 0, 1, 2):
-        (x,) = _loop(
-            g, g.const(trips, np.int64), [x], lambda b, i, s: [b.op("Tanh", linear(b, s[0], "w"))]
-        )
-    g.output(masked(g, linear(g, x, "last"), mask), "y", np.float32, ("b", 32))
-
-
-def _scanned(**attributes: Any) -> Callable[[GraphBuilder], None]:
-    """Scan over three slices, with a state."""
-
-    def make(g: GraphBuilder) -> None:
-        x, mask, _ = _start(g)
-        parts = g.weight("parts", np.arange(96, dtype=np.float32).reshape(3, 32) / 96)
-        axis = attributes.get("scan_input_axes", [0])[0]
-        written = attributes.get("scan_output_axes", [0])[0]
-        body = Body(g, "scan")
-        y = linear(body, body.op("Add", "scan.state", "scan.part"), "w", "Tanh")
-        graph = body.graph([y, body.op("Neg", y)])
-        for name in ("scan.state", "scan.part"):
-            graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
-        read = g.op("Transpose", parts, perm=[1, 0]) if axis in (1, -1) else parts
-        g.op("Scan", x, read, body=graph, num_scan_inputs=1, **attributes)
-        node = g._nodes[-1]
-        node.output[:] = ["scanned", "lines"]
-        g.output(masked(g, linear(g, "scanned", "last"), mask), "y", np.float32, ("b", 32))
-        first = g.op("Gather", "lines", g.const(0, np.int64), axis=written)
-        g.output(masked(g, first, mask), "z", np.float32, ("b", 32))
-
-    return make
-
-
-LOOPS: dict[str, tuple[Callable[[GraphBuilder], None], int]] = {
-    "no trip": (_layers(0), 0),
-    "one trip": (_layers(1), 1),
-    "three trips": (_layers(3), 3),
-    "stopped": (_layers(3, condition=False, lines=False), 0),
-    "started": (_layers(2, condition=True), 2),
-    "one trip, whatever follows": (_layers(1, go_on=lambda b: b.op("Not", "c")), 1),
-    "two trips, perhaps": (_layers(2, lambda b: b.op("Not", "c"), True, False), -1),
-    "two trips, a constant": (
-        _layers(2, go_on=lambda b: b.op("Identity", b.const(1, np.bool_))),
-        2,
-    ),
-    "one trip, stopped by a constant": (
-        _layers(2, lambda b: b.op("Identity", b.const(0, np.bool_)), True, False),
-        -1,
-    ),
-    "in a row": (_in_a_row, 3),
-    "too many": (_layers(9, condition=True, lines=False), -1),
-    "scan": (_scanned(), 3),
-    "scan backwards": (_scanned(scan_input_directions=[1], scan_output_directions=[1]), 3),
-    "scan axes": (_scanned(scan_input_axes=[-1], scan_output_axes=[2]), 3),
-}
-
-
-@pytest.mark.parametrize("case", LOOPS)
-def test_a_loop_becomes_its_trips(case: str) -> None:
-    make, trips = LOOPS[case]
-    proto = model(make)
-    lowered = compiled(proto)
-    kinds = {n.op_type for n in lowered.model.graph}
-    assert bool(kinds & {"Loop", "Scan"}) == (trips < 0)
-    packed = lowerings(lowered, "MatMul").count("packed")
-    assert packed == (1 if trips < 0 else trips + 1)
-    assert audited(proto) == []
-
-
-def _refined(trips: int, mask_of: str = "mask") -> Callable[[GraphBuilder], None]:
-    """A loop that keeps its state's shape and mixes in a sum over live tokens."""
-
-    def make(g: GraphBuilder) -> None:
-        x, mask, _ = _start(g)
-        scale = g.op("Sigmoid", x)
-
-        def body(b: Body, i: str, states: list[str]) -> list[str]:
-            h = linear(b, linear(b, states[0], "w", "Tanh"), "v")
-            total = b.op("Unsqueeze", masked(b, b.op("Mul", h, scale), mask_of), b.ints(1))
-            return [b.op("Tanh", b.op("Add", states[0], total))]
-
-        (y,) = _loop(g, g.const(trips, np.int64), [x], body, None, g.const(True, np.bool_))
-        g.output(masked(g, linear(g, y, "last"), mask), "y", np.float32, ("b", 32))
-
-    return make
-
-
-def test_a_body_runs_packed() -> None:
-    proto = model(_refined(9))
-    lowered = compiled(proto)
-    assert [n.op_type for n in lowered.model.graph if n.op_type == "Loop"]
-    # the first contraction of the body reads the state, which is read whole
-    assert lowerings(lowered, "MatMul") == ["packed", "ordinary", "packed"]
-    assert inside(ir.to_proto(lowered.model))["MatMul"] == 1
-    assert audited(proto) == []
-    assert {k.symbol.split("_k")[0] for k in lowered.kernels} == {
-        "gather_gemm",
-        "pack_b4",
-        "unpack_b4",
-    }
-
-
-def _infinite(g: GraphBuilder) -> None:
-    """A body that captures -inf: 0 times it is not 0."""
-    x, mask, _ = _start(g)
-    bias = g.op("Log", g.op("Cast", mask, to=TensorProto.FLOAT))
-
-    def body(b: Body, i: str, states: list[str]) -> list[str]:
-        h = linear(b, linear(b, states[0], "w", "Tanh"), "v")
-        h = b.op("Tanh", b.op("Add", h, b.op("Unsqueeze", bias, b.ints(2))))
-        return [b.op("Add", states[0], b.op("Unsqueeze", masked(b, h, mask), b.ints(1)))]
-
-    (y,) = _loop(g, g.const(9, np.int64), [x], body, None, g.const(True, np.bool_))
-    g.output(y, "y", np.float32, BSD)
-
-
-def _unbounded(g: GraphBuilder) -> None:
-    """A state that is finite at the start only."""
-    x, mask, _ = _start(g)
-
-    def body(b: Body, i: str, states: list[str]) -> list[str]:
-        h = linear(b, linear(b, states[0], "w", "Tanh"), "v")
-        return [b.op("Log", b.op("Abs", b.op("Unsqueeze", masked(b, h, mask), b.ints(1))))]
-
-    first = g.op("ReduceMax", x, axes=[1])
-    (y,) = _loop(g, g.const(9, np.int64), [first], body, None, g.const(True, np.bool_))
-    g.output(y, "y", np.float32, ("b", 1, 32))
-
-
-def _grows(g: GraphBuilder) -> None:
-    """A state that gets longer in every trip, and one that does not."""
-    x, mask, _ = _start(g)
-
-    def body(b: Body, i: str, states: list[str]) -> list[str]:
-        total = masked(b, linear(b, states[0], "w", "Tanh"), mask)
-        row = b.op("Mul", b.op("Unsqueeze", total, b.ints(1)), b.const(0.01))
-        return [b.op("Tanh", b.op("Add", states[0], row)), b.op("Concat", states[1], row, axis=1)]
-
-    y, z = _loop(g, g.const(9, np.int64), [x, x], body, None, g.const(True, np.bool_))
-    g.output(masked(g, linear(g, y, "last"), mask), "y", np.float32, ("b", 32))
-    g.output(g.op("ReduceMax", linear(g, z, "z"), axes=[1], keepdims=0), "z", np.float32, ("b", 32))
-
-
-def _looped_branch(g: GraphBuilder) -> None:
-    """An If in a body, and a loop in the If."""
-    x, mask, c = _start(g)
-
-    def inner(b: Body) -> str:
-        def step(i: Body, trip: str, states: list[str]) -> list[str]:
-            return [i.op("Tanh", linear(i, states[0], "deep"))]
-
-        return _loop(b, b.const(2, np.int64), [x], step, None, b.const(True, np.bool_))[0]
-
-    def body(b: Body, i: str, states: list[str]) -> list[str]:
-        h = branch(b, c, inner, lambda e: linear(e, linear(e, x, "flat", "Relu"), "more"))
-        total = b.op("Unsqueeze", masked(b, h, mask), b.ints(1))
-        return [b.op("Tanh", b.op("Mul", b.op("Add", x, total), b.const(0.01)))]
-
-    (y,) = _loop(g, g.const(9, np.int64), [x], body, None, g.const(True, np.bool_))
-    g.output(masked(g, linear(g, y, "last"), mask), "y", np.float32, ("b", 32))
-
-
-@pytest.mark.filterwarnings("ignore:divide by zero")
-@pytest.mark.parametrize(
-    ("make", "packed"),
-    [
-        (_infinite, []),
-        (_unbounded, []),
-        (_grows, [True, False]),
-        (_looped_branch, [True, False, True, False, True]),
-    ],
-)
-def test_bodies(make: Callable[[GraphBuilder], None], packed: list[bool]) -> None:
-    proto = model(make)
-    lowered = compiled(proto)
-    assert [r == "packed" for r in lowerings(lowered, "MatMul")] == packed
-    assert audited(proto) == []
-
-
-def test_the_audit_finds_a_shape_that_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    def starting(graph: Graph, node: ir.Node) -> list[Any]:
-        return [graph[x.name or ""].shape for x in node.inputs[2:] if x is not None]
-
-    assert audited(model(_grows)) == []
-    monkeypatch.setattr(derive, "carried_shapes", starting)
-    assert any("shape" in line for line in audited(model(_grows)))
