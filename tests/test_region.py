@@ -1,18 +1,15 @@
 """Tests and regions against brute force on small random tensors."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pitc.ir.index import ONE, ZERO, Digit, Poly, atom, dim_index, poly, reshape_map, sym
+from pitc.ir.index import ZERO, Poly, dim_index, poly, reshape_map
 from pitc.ir.nodes import Array
 from pitc.ir.region import (
     EVERYWHERE,
     SOME,
-    Predicate,
     Region,
     Test,
     describe,
@@ -28,67 +25,21 @@ from pitc.ir.region import (
     truth,
 )
 from pitc.passes.audit.points import holds, where
+from tests.region_worlds import (
+    SPACE,
+    X,
+    Y,
+    Z,
+    b,
+    bound_digit,
+    regions,
+    s,
+    shape_of,
+    some_tests,
+    worlds,
+)
 
-b, s = sym("b"), sym("s")
-SPACE = (b, s, s)
-X, Y, Z = (dim_index(d, e) for d, e in enumerate(SPACE))
-SIZES = ({"b": 2, "s": 3}, {"b": 1, "s": 2}, {"b": 3, "s": 1})
 MANY = settings(max_examples=150, deadline=None)
-SOURCES = {"P": (b, s), "Q": (s,), "M": (s, s), "F": (b * s,), "C": ()}
-
-
-def _shape(sizes: dict[str, int], space: tuple[Poly, ...] = SPACE) -> tuple[int, ...]:
-    return tuple(int(e.evaluate(sizes, {})) for e in space)
-
-
-def _worlds(seed: int) -> Iterator[tuple[dict[str, int], dict[str, Array]]]:
-    """Random values of the sources for several sizes."""
-    rng = np.random.default_rng(seed)
-    for sizes in SIZES:
-        for share in (0.3, 0.8):
-            values = {
-                name: np.where(rng.random(_shape(sizes, shape)) < share, 1.0, 0.0)
-                for name, shape in SOURCES.items()
-            }
-            values["P"] = values["P"] * rng.choice([1, -2e4], values["P"].shape)
-            values["L"] = rng.integers(0, 4, sizes["b"])
-            yield sizes, values
-
-
-def _bound(d: int, extent: Poly) -> Poly:
-    return atom(Digit(d, ONE, extent))
-
-
-@st.composite
-def some_tests(draw: st.DrawFn, quantified: bool = True) -> Test:
-    """One test over SPACE, with at most one kind of quantifier."""
-    if draw(st.integers(0, 4)) == 0:
-        p = draw(st.sampled_from([X, Y, Z, Y - Z, Z - Y - 1, Y * s + Z]))
-        return position(p + draw(st.integers(-2, 1)))
-    kind = draw(st.sampled_from([0, -1, SOME - 1])) if quantified else 0
-    if draw(st.integers(0, 6)) == 0:
-        place = draw(st.sampled_from([Y, Z, ONE]))
-        return Test("L", (X, place), "below", draw(st.booleans()))
-    name = draw(st.sampled_from(sorted(SOURCES)))
-    idx = []
-    for k, e in enumerate(SOURCES[name]):
-        options = [ZERO]
-        options += {b: [X], s: [Y, Z], b * s: [X * s + Y, X * s + Z]}[e]
-        if kind:
-            options += [_bound(kind - k, e), _bound(kind, e)]
-            if e == b * s:
-                options += [X * s + _bound(kind, s)]
-        idx.append(draw(st.sampled_from(options)))
-    pred: Predicate = draw(st.sampled_from(["nz", "neg"])) if name == "P" else "nz"
-    return Test(name, tuple(idx), pred, draw(st.booleans()))
-
-
-@st.composite
-def regions(draw: st.DrawFn, quantified: bool = False) -> Region:
-    """Up to three tests."""
-    return Region(draw(st.lists(some_tests(quantified), min_size=0, max_size=3)))
-
-
 seeds = st.integers(0, 99)
 
 
@@ -97,13 +48,13 @@ seeds = st.integers(0, 99)
 def test_implication_is_never_wrong(t: Test, u: Test, seed: int) -> None:
     if not t.implies(u):
         return
-    for sizes, values in _worlds(seed):
-        here, there = (holds(x, _shape(sizes), sizes, values) for x in (t, u))
+    for sizes, values in worlds(seed):
+        here, there = (holds(x, shape_of(sizes), sizes, values) for x in (t, u))
         assert not np.any(here & ~there)
 
 
 def test_implication_finds_instances_and_witnesses() -> None:
-    key, every, some = Z, _bound(-1, s), _bound(SOME - 1, s)
+    key, every, some = Z, bound_digit(-1, s), bound_digit(SOME - 1, s)
     live = Test("P", (X, key), "nz", True)
     assert Test("P", (X, every), "nz", True).implies(live)
     assert live.implies(Test("P", (X, some), "nz", True))
@@ -113,9 +64,9 @@ def test_implication_finds_instances_and_witnesses() -> None:
     # the same bound index twice says less than two
     diagonal = Test("M", (every, every), "nz", True)
     assert not diagonal.implies(Test("M", (Y, Z), "nz", True))
-    assert Test("M", (every, _bound(-2, s)), "nz", True).implies(Test("M", (Y, Z), "nz", True))
+    assert Test("M", (every, bound_digit(-2, s)), "nz", True).implies(Test("M", (Y, Z), "nz", True))
     # a digit that does not cover the dimension has no instance beyond it
-    part = Test("Q", (_bound(-1, poly(2)),), "nz", True)
+    part = Test("Q", (bound_digit(-1, poly(2)),), "nz", True)
     assert not part.implies(Test("Q", (Y,), "nz", True))
 
 
@@ -125,8 +76,8 @@ def test_negation_is_the_complement(t: Test, seed: int) -> None:
     n = t.negate()
     assert n is not None  # one kind of quantifier only
     assert n.negate() == t
-    for sizes, values in _worlds(seed):
-        here, there = (holds(x, _shape(sizes), sizes, values) for x in (t, n))
+    for sizes, values in worlds(seed):
+        here, there = (holds(x, shape_of(sizes), sizes, values) for x in (t, n))
         assert np.array_equal(here, ~there)
 
 
@@ -134,27 +85,27 @@ def test_negation_is_the_complement(t: Test, seed: int) -> None:
 @given(some_tests(), seeds)
 def test_truth_is_never_wrong(t: Test, seed: int) -> None:
     known = truth(t)
-    for sizes, values in _worlds(seed):
+    for sizes, values in worlds(seed):
         if known is not None:
-            assert np.all(holds(t, _shape(sizes), sizes, values) == known)
+            assert np.all(holds(t, shape_of(sizes), sizes, values) == known)
 
 
 @MANY
 @given(regions(quantified=True), seeds)
 def test_a_normal_region_is_the_same_or_empty(r: Region, seed: int) -> None:
     normal = region(r)
-    for sizes, values in _worlds(seed):
-        here = where(r, _shape(sizes), sizes, values)
+    for sizes, values in worlds(seed):
+        here = where(r, shape_of(sizes), sizes, values)
         if normal is None:
             assert not here.any()
         else:
-            assert np.array_equal(here, where(normal, _shape(sizes), sizes, values))
+            assert np.array_equal(here, where(normal, shape_of(sizes), sizes, values))
 
 
 def test_contradictions_are_empty() -> None:
     live = Test("P", (X, Y), "nz", True)
     dead = Test("P", (X, Y), "nz", False)
-    every = Test("P", (X, _bound(-1, s)), "nz", False)
+    every = Test("P", (X, bound_digit(-1, s)), "nz", False)
     assert region([live, dead]) is None
     assert region([live, every]) is None
     assert region([position(Y - 3), position(1 - Y)]) is None
@@ -166,13 +117,13 @@ def test_contradictions_are_empty() -> None:
 def test_for_all_is_a_conjunction_over_the_dimensions(r: Region, dims: set[int], seed: int) -> None:
     every = for_all(r, dims)
     exact = not any(t.pred == "pos" and t.dims() & dims for t in r)
-    for sizes, values in _worlds(seed):
-        here = where(r, _shape(sizes), sizes, values)
+    for sizes, values in worlds(seed):
+        here = where(r, shape_of(sizes), sizes, values)
         expected = np.broadcast_to(here.all(axis=tuple(dims), keepdims=True), here.shape)
         if every is None:
             assert not expected.any() or not exact
             continue
-        found = where(every, _shape(sizes), sizes, values)
+        found = where(every, shape_of(sizes), sizes, values)
         assert not np.any(found & ~expected)
         if exact:
             assert np.array_equal(found, expected)
@@ -184,10 +135,10 @@ def test_for_some_is_a_disjunction_over_the_dimensions(t: Test, dims: set[int], 
     if t.pred == "pos" or t.alls:
         return
     some = for_some(t, dims)
-    for sizes, values in _worlds(seed):
-        here = holds(t, _shape(sizes), sizes, values)
+    for sizes, values in worlds(seed):
+        here = holds(t, shape_of(sizes), sizes, values)
         expected = np.broadcast_to(here.any(axis=tuple(dims), keepdims=True), here.shape)
-        assert np.array_equal(holds(some, _shape(sizes), sizes, values), expected)
+        assert np.array_equal(holds(some, shape_of(sizes), sizes, values), expected)
 
 
 NEW_SPACES: list[tuple[tuple[Poly, ...], tuple[Poly, ...]]] = [
@@ -207,9 +158,9 @@ def test_pull_is_indexing(
     space, maps = case
     full = maps or reshape_map(space, SPACE)
     new = pull(r, full, SPACE)
-    for sizes, values in _worlds(seed):
-        old = where(r, _shape(sizes), sizes, values)
-        shape = _shape(sizes, space)
+    for sizes, values in worlds(seed):
+        old = where(r, shape_of(sizes), sizes, values)
+        shape = shape_of(sizes, space)
         at = dict(enumerate(np.indices(shape)))
         places = tuple(np.broadcast_to(p.evaluate(sizes, at), shape) for p in full if p is not None)
         assert len(places) == len(SPACE)
@@ -225,16 +176,16 @@ def _mixes(t: Test) -> bool:
 
 
 def _cover(rs: list[Region], sizes: dict[str, int], values: dict[str, Array]) -> Array:
-    out = np.zeros(_shape(sizes), bool)
+    out = np.zeros(shape_of(sizes), bool)
     for r in rs:
-        out |= where(r, _shape(sizes), sizes, values)
+        out |= where(r, shape_of(sizes), sizes, values)
     return out
 
 
 @MANY
 @given(st.lists(regions(quantified=True), max_size=4), seeds)
 def test_prune_and_resolve_cover_the_same(rs: list[Region], seed: int) -> None:
-    for sizes, values in _worlds(seed):
+    for sizes, values in worlds(seed):
         expected = _cover(rs, sizes, values)
         assert np.array_equal(_cover(prune(rs), sizes, values), expected)
         assert np.array_equal(_cover(resolve(rs), sizes, values), expected)
@@ -244,8 +195,8 @@ def test_prune_and_resolve_cover_the_same(rs: list[Region], seed: int) -> None:
 @given(st.lists(st.lists(regions(), max_size=3), max_size=3), seeds)
 def test_meet_is_an_intersection(lists: list[list[Region]], seed: int) -> None:
     found = meet(lists)
-    for sizes, values in _worlds(seed):
-        expected = np.ones(_shape(sizes), bool)
+    for sizes, values in worlds(seed):
+        expected = np.ones(shape_of(sizes), bool)
         for rs in lists:
             expected &= _cover(rs, sizes, values)
         assert not np.any(_cover(found, sizes, values) & ~expected)
@@ -255,15 +206,15 @@ def test_meet_is_an_intersection(lists: list[list[Region]], seed: int) -> None:
 @given(regions(quantified=True), regions(quantified=True), seeds)
 def test_inside_is_never_wrong(r: Region, k: Region, seed: int) -> None:
     if inside(r, k):
-        for sizes, values in _worlds(seed):
-            here, there = (where(q, _shape(sizes), sizes, values) for q in (r, k))
+        for sizes, values in worlds(seed):
+            here, there = (where(q, shape_of(sizes), sizes, values) for q in (r, k))
             assert not np.any(here & ~there)
 
 
 def test_resolve_bridges_a_guard() -> None:
     dead = Test("P", (X, Z), "nz", False)
-    some = Test("P", (X, _bound(SOME - 1, s)), "nz", True)
-    every = Test("P", (X, _bound(-1, s)), "nz", False)
+    some = Test("P", (X, bound_digit(SOME - 1, s)), "nz", True)
+    every = Test("P", (X, bound_digit(-1, s)), "nz", False)
     bridged = resolve([Region({dead, some}), Region({every})])
     assert Region({dead}) in bridged
 
@@ -289,11 +240,11 @@ def test_order_does_not_depend_on_construction() -> None:
         (EVERYWHERE, "everywhere"),
         (Region({Test("attention_mask", (X, Y), "nz", False)}), "attention_mask[d0, d1] == 0"),
         (
-            Region({Test("mask", (X, _bound(-1, s)), "nz", False)}),
+            Region({Test("mask", (X, bound_digit(-1, s)), "nz", False)}),
             "all j: mask[d0, j] == 0",
         ),
         (
-            Region({Test("m: x", (_bound(SOME - 1, s),), "neg", False)}),
+            Region({Test("m: x", (bound_digit(SOME - 1, s),), "neg", False)}),
             "some j: m: x[j] > -1e4",
         ),
         (Region({position(Y - Z - 1)}), "d1-d2-1 >= 0"),

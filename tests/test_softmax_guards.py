@@ -1,0 +1,104 @@
+"""Which rows of a softmax keep a key: guards against brute force, and the guards that are found."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pitc.ir.expr import TensorExpr
+from pitc.ir.index import ONE
+from pitc.ir.region import SOME, Region, Test, describe, position
+from pitc.passes.audit.points import where
+from pitc.passes.facts.softmax import _keeping
+from tests.region_worlds import SPACE, X, Y, Z, bound_digit, regions, s, shape_of, worlds
+from tests.rule_proof import Sample, analysed
+
+NAMES = {0: "b", 1: "q", 2: "k"}
+NORMAL = [(2,), (1,), (1, 2), (0,)]
+ROW = analysed(Sample("Softmax", (np.zeros((2, 3, 3), np.float32),), {"axis": 2}))["y0"].expr
+assert ROW is not None
+
+
+def softmax_over(normal: tuple[int, ...]) -> TensorExpr:
+    """The expression of a softmax over some dimensions of SPACE."""
+    assert ROW is not None
+    return replace(ROW, shape=SPACE, normal=normal)
+
+
+@settings(max_examples=400, deadline=None)
+@given(regions(quantified=True), st.sampled_from(NORMAL), st.integers(0, 99))
+def test_a_row_where_a_guard_holds_keeps_a_key(
+    kept: Region, normal: tuple[int, ...], seed: int
+) -> None:
+    guards = list(_keeping(kept, softmax_over(normal)))
+    for sizes, values in worlds(seed) if guards else ():
+        shape = shape_of(sizes)
+        some = where(kept, shape, sizes, values).any(axis=normal, keepdims=True)
+        for guard in guards:
+            assert not np.any(where(guard, shape, sizes, values) & ~some), guard
+
+
+def nz(name: str, *idx: object, yes: bool = True) -> Test:
+    return Test(name, idx, "nz", yes)  # type: ignore[arg-type]
+
+
+MASK, ROWS, PAIRS = nz("P", X, Z), nz("Q", Y), nz("M", Y, Z)
+SMALL = Test("P", (X, Z), "small", True)
+ANY, EVERY = bound_digit(SOME - 1, s), bound_digit(-1, s)
+
+
+@pytest.mark.parametrize(
+    ("kept", "guards"),
+    [
+        ([], ["everywhere"]),
+        ([ROWS], ["Q[q] != 0"]),
+        ([MASK], ["some j: P[b, j] != 0", "P[b, q] != 0"]),
+        # of several tests the row of queries counts as well
+        ([MASK, ROWS], ["Q[q] != 0 and some j: P[b, j] != 0", "P[b, q] != 0 and Q[q] != 0"]),
+        (
+            [MASK, PAIRS],
+            [
+                "all j: P[b, j] != 0 and some j: M[q, j] != 0",
+                "all j: M[q, j] != 0 and some j: P[b, j] != 0",
+                "M[q, q] != 0 and P[b, q] != 0",
+            ],
+        ),
+        # a position: the key at the row's own one
+        ([position(Y - Z)], ["everywhere"]),
+        ([position(Y - Z), MASK], ["P[b, q] != 0"]),
+        ([position(Z - Y - 1)], []),
+        # biases small at all keys
+        (
+            [SMALL, PAIRS],
+            [
+                "all j: P[b, j] within 1e3 and some j: M[q, j] != 0",
+                "all j: M[q, j] != 0 and some j: P[b, j] within 1e3",
+                "M[q, q] != 0 and P[b, q] within 1e3",
+                "M[q, q] != 0 and all j: P[b, j] within 1e3",
+            ],
+        ),
+        ([position(Z - 1), MASK], ["P[b, q] != 0 and q-1 >= 0"]),
+        (
+            [SMALL, Test("P", (X, Y), "small", False)],
+            ["P[b, q] not within 1e3 and some j: P[b, j] within 1e3"],
+        ),
+        # the row exists, so there is a first key
+        ([Test("L", (X, Z), "below", True)], ["0 < L[b]", "q < L[b]"]),
+        # what is bound already is no test of this row's keys
+        ([nz("M", Y, ANY)], ["some j: M[q, j] != 0"]),
+        ([nz("M", EVERY, Z)], ["all j: M[j, q] != 0"]),
+        ([nz("M", ANY, Z)], ["some j: M[j, q] != 0"]),
+    ],
+    ids=str,
+)
+def test_guards_that_are_found(kept: list[Test], guards: list[str]) -> None:
+    found = {describe(g, NAMES) for g in _keeping(Region(kept), softmax_over((2,)))}
+    assert found == set(guards)
+
+
+def test_without_keys_there_is_no_place_of_a_row_among_them() -> None:
+    expr = softmax_over((2,))
+    assert list(_keeping(Region([MASK]), replace(expr, shape=(*SPACE[:2], ONE + 1)))) != []
+    assert [describe(g) for g in _keeping(Region([position(Y - Z)]), softmax_over((1, 2)))] == []
