@@ -3,9 +3,12 @@
 The audit compares every symbolic value with ONNX Runtime's, for several sizes.
 """
 
+import re
+
 import onnx.parser
 import pytest
 
+from pitc.passes.rules import OPERATORS
 from tests.fact_check import proven
 
 MODEL = """
@@ -36,6 +39,33 @@ VALUES = {  # table: [[a, b], [a+1, b]]
     "y = OneHot (places, depth, size)": ["b", "a", "a", "b", "a", "a"],
     "y = OneHot <axis = 0> (places, depth, size)": ["b", "a", "a", "a", "b", "a"],
     "y = OneHot <axis = -2> (place, depth, size)": ["a", "b"],
+    "y = Identity (table)": ["a", "b", "a+1", "b"],
+    "y = Cast <to = 7> (table)": ["a", "b", "a+1", "b"],
+    "y = Neg (size)": ["-a", "-b"],
+    "y = Add (size, more)": ["2*a+1", "2*b"],
+    "y = Sub (more, size)": ["1", "0"],
+    "y = Mul (more, size)": ["a*a+a", "b*b"],
+    "k = Mul (size, two) y = Div (k, two)": ["a", "b"],
+    "y = Mod (both, two)": ["1", "0"],
+    "y = Max (size, more)": ["a+1", "b"],
+    "y = Min (size, more)": ["a", "b"],
+    "k = Greater (more, size) y = Cast <to = 7> (k)": ["1", "0"],
+    "k = GreaterOrEqual (size, more) y = Cast <to = 7> (k)": ["0", "1"],
+    "k = Less (size, more) y = Cast <to = 7> (k)": ["1", "0"],
+    "k = LessOrEqual (more, size) y = Cast <to = 7> (k)": ["0", "1"],
+    "k = Equal (more, size) y = Cast <to = 7> (k)": ["0", "1"],
+    "k = Equal (more, size) n = Not (k) y = Cast <to = 7> (n)": ["1", "0"],
+    "k = Cast <to = 9> (both) y = Where (k, two, size)": ["2", "b"],
+    "k = Cast <to = 9> (both) n = Not (k) m = And (k, n) y = Cast <to = 7> (m)": ["0", "0"],
+    "k = Cast <to = 9> (both) n = Not (k) m = Or (k, n) y = Cast <to = 7> (m)": ["1", "1"],
+    "y = Gather (size, place)": ["b"],
+    "y = Gather <axis = 1> (table, place)": ["b", "b"],
+    "y = Flatten <axis = 0> (table)": ["a", "b", "a+1", "b"],
+    "k = Unsqueeze (size, row) y = Squeeze (k, row)": ["a", "b"],
+    "y = Expand (size, two)": ["a", "b", "a", "b"],
+    "y = ReduceProd (size)": ["a*b"],
+    "y = Size (x)": ["a*b"],
+    "y = ConstantOfShape <value = int64[1] {7}> (two)": ["7", "7", "7", "7"],
 }
 
 
@@ -46,6 +76,12 @@ def test_tables_of_sizes(body: str) -> None:
     value = graph["y"].ints
     assert value is not None
     assert [str(p) for p in value.reshape(-1)] == VALUES[body]
+
+
+def test_every_operator_that_computes_with_sizes_is_tested() -> None:
+    text = MODEL + " ".join(VALUES)
+    named = {op for _, op in OPERATORS if re.search(rf"\b{op}\b", text)}
+    assert {op for (_, op), row in OPERATORS.items() if row.value is not None} <= named
 
 
 def test_an_unknown_place_is_no_symbol() -> None:

@@ -28,6 +28,7 @@ CPU_SECONDS = 90
 MEMORY = 12 << 30
 Mutant = Change | Entry
 FIRST = 30  # the most focused checks; then all others, in random order
+CLAIMS = ("test_record_claims", "test_records", "test_operators_page")  # of all operators
 RECENT = 6  # killers of the same function's other mutants
 
 
@@ -121,7 +122,7 @@ class Campaign:
         names.sort(key=lambda n: known[n].seconds * len(known[n].lines))
         related = RELATED.get(change.module.removeprefix("pitc.passes.").removeprefix("pitc."), ())
         if isinstance(change, Entry):
-            related = (change.operator,)
+            related = (*CLAIMS, change.operator) if change.module == COLUMNS else (change.operator,)
         first = [n for n in names if any(part in n for part in related)] or names[:FIRST]
         drawn = random.Random(change.key)
         worth = {n: (1 + self.kills[n]) / known[n].seconds * drawn.random() for n in names}
