@@ -33,7 +33,7 @@ from pitc.ir.constant import (
 from pitc.ir.expr import Combine, Reducer, TensorExpr
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import ONE
-from pitc.ir.nodes import output_names
+from pitc.ir.nodes import input_names, output_names
 from pitc.ir.region import EVERYWHERE, MAX_TESTS, Region, covered
 from pitc.passes.facts.seeds import own
 from pitc.passes.rules.constants import evaluate_constants
@@ -54,9 +54,9 @@ def note_terms(graph: Graph) -> None:
         expr = graph[node.outputs[0].name or ""].expr
         if expr is None or not _leads_on(graph, node, expr):
             continue
-        for x in node.inputs:
-            if x is not None and x.name and _is_float(graph, x.name):
-                graph[x.name].term = True
+        for name in input_names(node):
+            if _is_float(graph, name):
+                graph[name].term = True
     shared = _shared_softmaxes(graph)
     data, plain = _sources(graph)
     for name, value in graph.values.items():
@@ -84,16 +84,16 @@ def _shared_softmaxes(graph: Graph) -> set[str]:
     for node in graph.nodes:
         for name in output_names(node):
             expr = graph[name].expr
-            if expr is None or not graph[name].term:
+            if expr is None:
                 continue
-            found = [sums.get(x.name or "", frozenset()) for x in node.inputs if x is not None]
+            found = [sums.get(x, frozenset()) for x in input_names(node)]
             passing = frozenset[str]().union(*found) if _passes(NodeView(graph, node), expr) else ()
             sums[name] = frozenset({name} if _is_sum(expr) else sorted(passing)[:2])
     for node in reversed(graph.nodes):
         expr = graph[node.outputs[0].name or ""].expr
         if expr is None or not _leads_on(graph, node, expr):
             continue
-        names = [x.name or "" for x in node.inputs if x is not None]
+        names = input_names(node)
         if expr.combine is Combine.SOFTMAX:
             shared.update(n for n in names[:1] if len(sums.get(n, ())) > 1)
         elif not shared.isdisjoint(output_names(node)):
@@ -128,7 +128,7 @@ def _sources(graph: Graph) -> tuple[set[str], set[str]]:
     plain = set(data)
     data.update(graph.inputs)
     for node in graph.nodes:
-        names = [x.name or "" for x in node.inputs if x is not None]
+        names = input_names(node)
         for output in output_names(node):
             expr = graph[output].expr
             if data.isdisjoint(names) or (expr is not None and not expr.reads):
