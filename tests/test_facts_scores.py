@@ -106,6 +106,72 @@ SUMS: dict[str, tuple[str, str, str]] = {
         "a m n b s",
         "",
     ),
+    "one with a bias, both by weights": (
+        "f = Reshape (mask, flat) e = Tanh (f) g = Gemm (f, square, e) m = MatMul (f, square)"
+        " s = Add (g, m) p = Softmax (s)",
+        "g m s",
+        "",
+    ),
+    "of rows of a table": (
+        "e = Gather (table, ids) a = MatMul (e, w) m = MatMul (mask, square) s = Add (a, m)"
+        " p = Softmax (s)",
+        "a m s",
+        "a",
+    ),
+    "of rows of the mask": (
+        "e = Gather <axis = 1> (mask, some) a = MatMul (e, square) m = MatMul (mask, square)"
+        " s = Add (a, m) p = Softmax (s)",
+        "a m s",
+        "",
+    ),
+    "of integers, and of what is no number": (
+        "c = Cast <to = 1> (ids) u = Unsqueeze (c, one) a = MatMul (u, square) t = Cast <to = 1>"
+        " (flag) b = Mul (t, square) s = Add (a, b) p = Softmax (s)",
+        "a t square b s",
+        "a",
+    ),
+    "both of integers": (
+        "c = Cast <to = 1> (ids) u = Unsqueeze (c, one) a = MatMul (u, square)"
+        " m = MatMul (mask, square) s = Add (a, m) p = Softmax (s)",
+        "a m s",
+        "",
+    ),
+    "both of bools": (
+        "c = Cast <to = 1> (flag) a = MatMul (c, square) m = MatMul (mask, square)"
+        " s = Add (a, m) p = Softmax (s)",
+        "a m s",
+        "",
+    ),
+    "of sizes": (
+        "z = Shape (mask) c = Cast <to = 1> (z) u = MatMul (c, sizes) m = MatMul (mask, square)"
+        " s = Add (u, m) p = Softmax (s)",
+        "u m s",
+        "",
+    ),
+    "of a value of which nothing is known": (
+        "r = RandomNormalLike (mask) a = MatMul (r, square) m = MatMul (mask, square) s = Add (a, m)"
+        " p = Softmax (s)",
+        "a m s",
+        "",
+    ),
+    "of products without a sum": (
+        'm = MatMul (mask, square) s = Einsum <equation = "abc,abc->abc"> (mask, m)'
+        " p = Softmax (s)",
+        "s",
+        "",
+    ),
+    "of what is no product": ("s = ReduceSum (mask, one) p = Softmax (s)", "s", ""),
+    "the largest ones": (
+        "a = MatMul (x, w) s, i = TopK (a, two) p = Softmax (s)",
+        "s",
+        "",
+    ),
+    "a sum behind a softmax, beside another": (
+        "a = MatMul (x, w) o = Softmax (a) b = MatMul (a, square) m = MatMul (mask, square)"
+        " s = Add (b, m) p = Softmax (s)",
+        "a b m s",
+        "a",
+    ),
     "far from the softmax": (
         "a = MatMul (x, w) s = Softmax (a) p = MatMul (s, square)",
         "a",
@@ -119,11 +185,14 @@ def test_which_sums_are_raw_scores(case: str) -> None:
     body, terms, scores = SUMS[case]
     proto = onnx.parser.parse_model(f"""
         <ir_version: 10, opset_import: ["": 21]>
-        g (float[n, 4, 8] x, float[n, 4, 4] mask) => (float p)
+        g (float[n, 4, 8] x, float[n, 4, 4] mask, int64[n, 4] ids, bool[n, 4, 4] flag) => (float p)
         <float half = {{0.5}}, int64[2] flat = {{-1, 4}}, float[4] row = {{1, 2, 3, 4}},
+         int64[1] one = {{1}}, int64[1] two = {{2}}, int64[4] some = {{3, 0, 1, 1}},
+         float[3, 1] sizes = {{1, 1, 1}},
          int64[3] same = {{0, 4, 4}}>
         {{ {body} }}""")
-    for k, (name, shape) in enumerate((("w", (8, 4)), ("v", (8, 8)), ("square", (4, 4)))):
+    shapes = {"w": (8, 4), "v": (8, 8), "square": (4, 4), "table": (9, 8)}
+    for k, (name, shape) in enumerate(shapes.items()):
         numbers = np.random.default_rng(k).normal(size=shape).astype(np.float32)
         proto.graph.initializer.append(onnx.numpy_helper.from_array(numbers, name))
     for name in ("p", *(["o"] if " o = " in body else [])):

@@ -60,10 +60,10 @@ def note_terms(graph: Graph) -> None:
     shared = _shared_softmaxes(graph)
     data, plain = _sources(graph)
     for name, value in graph.values.items():
-        if not value.term or value.expr is None or not _is_sum(value.expr):
+        expr, node = value.expr, value.producer
+        if not value.term or expr is None or node is None or not _is_sum(expr):
             continue
-        assert value.producer is not None
-        expr, view = value.expr, NodeView(graph, value.producer)
+        view = NodeView(graph, node)
         factors = {view.name(r.operand) for r in expr.reads if r.operand < 2} & data
         if name not in shared or len(factors) > 1 or not factors <= plain:
             value.score = True
@@ -95,9 +95,9 @@ def _shared_softmaxes(graph: Graph) -> set[str]:
             continue
         names = input_names(node)
         if expr.combine is Combine.SOFTMAX:
-            shared.update(n for n in names[:1] if len(sums.get(n, ())) > 1)
+            shared.update(n for n in names if len(sums.get(n, ())) > 1)
         elif not shared.isdisjoint(output_names(node)):
-            shared.update(n for n in names if graph[n].term)
+            shared.update(names)
     return shared
 
 
@@ -114,19 +114,18 @@ def _is_float(graph: Graph, name: str) -> bool:
     return dtype is not None and dtype.kind == "f"
 
 
-def _is_sum(expr: TensorExpr | None) -> bool:
-    return expr is not None and expr.combine in SUMS and expr.reducer is Reducer.SUM
+def _is_sum(expr: TensorExpr) -> bool:
+    return expr.combine in SUMS and expr.reducer is Reducer.SUM
 
 
 def _sources(graph: Graph) -> tuple[set[str], set[str]]:
-    """Values that depend on elements of inputs, and those of them that are no more than an input
+    """Values that depend on elements of inputs, and those of them that may be no more than an input
     seen through linear and elementwise steps by constants: a mask, perhaps.
 
     An embedding, a normalised row and a product of two such values are more.
     """
-    data = {name for name in graph.inputs if _is_float(graph, name)}
-    plain = set(data)
-    data.update(graph.inputs)
+    data = set(graph.inputs)
+    plain = set(graph.inputs)
     for node in graph.nodes:
         names = input_names(node)
         for output in output_names(node):
@@ -134,13 +133,21 @@ def _sources(graph: Graph) -> tuple[set[str], set[str]]:
             if data.isdisjoint(names) or (expr is not None and not expr.reads):
                 continue
             data.add(output)
-            factors = sum(name in data for name in names)
-            mixes = expr is not None and expr.combine in (Combine.SOFTMAX, Combine.NORMALISE)
-            if expr is not None and _is_sum(expr) and factors > 1:
-                mixes = True
-            if not mixes and not plain.isdisjoint(names):
+            if expr is None or not _is_more(NodeView(graph, node), expr, data, plain):
                 plain.add(output)
     return data, plain
+
+
+def _is_more(view: NodeView, expr: TensorExpr, data: set[str], plain: set[str]) -> bool:
+    """A node's result is more than an input seen through linear and elementwise steps."""
+    if expr.combine in (Combine.SOFTMAX, Combine.NORMALISE):
+        return True
+    names = input_names(view.node)
+    if _is_sum(expr) and sum(name in data for name in names) > 1:
+        return True
+    # of rows of a table the places are no part
+    found = [view.name(r.operand) for r in expr.reads if r.computed]
+    return plain.isdisjoint(found or names)
 
 
 def raw_score(view: NodeView, expr: TensorExpr, finite: Region | None) -> list[FillFact]:
