@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
+from pitc.ir.graph import Graph
 from tests.fact_check import analysed
 
 # what a model computes from rows x and a mask; its terms; which of them are raw scores
@@ -125,13 +126,13 @@ SUMS: dict[str, tuple[str, str, str]] = {
         "",
     ),
     "of integers, and of what is no number": (
-        "c = Cast <to = 1> (ids) u = Unsqueeze (c, one) a = MatMul (u, square) t = Cast <to = 1>"
+        "c = Cast <to = 1> (ids) u = Unsqueeze (c, axis) a = MatMul (u, square) t = Cast <to = 1>"
         " (flag) b = Mul (t, square) s = Add (a, b) p = Softmax (s)",
         "a t square b s",
         "a",
     ),
     "both of integers": (
-        "c = Cast <to = 1> (ids) u = Unsqueeze (c, one) a = MatMul (u, square)"
+        "c = Cast <to = 1> (ids) u = Unsqueeze (c, axis) a = MatMul (u, square)"
         " m = MatMul (mask, square) s = Add (a, m) p = Softmax (s)",
         "a m s",
         "",
@@ -142,6 +143,29 @@ SUMS: dict[str, tuple[str, str, str]] = {
         "a m s",
         "",
     ),
+    "by weights that a node makes": (
+        "t = Transpose <perm = [1, 0]> (square) a = MatMul (x, w) m = MatMul (mask, t)"
+        " s = Add (a, m) p = Softmax (s)",
+        "a m s",
+        "",
+    ),
+    "by sizes": (
+        "u = Unsqueeze (mask, axis) z = Shape (u) c = Cast <to = 1> (z) e = Unsqueeze (c, axis)"
+        " a = MatMul (x, w) m = MatMul (mask, e) s = Add (a, m) p = Softmax (s)",
+        "a m s",
+        "",
+    ),
+    "of a sum of masks": (
+        "b = Add (mask, other) a = MatMul (x, w) m = MatMul (b, square) s = Add (a, m)"
+        " p = Softmax (s)",
+        "a m s",
+        "",
+    ),
+    "before a step that no function says": (
+        "a = MatMul (x, w) s = BatchNormalization (a, row, row, row, row) p = Softmax (s)",
+        "a row s",
+        "a",
+    ),
     "of sizes": (
         "z = Shape (mask) c = Cast <to = 1> (z) u = MatMul (c, sizes) m = MatMul (mask, square)"
         " s = Add (u, m) p = Softmax (s)",
@@ -149,8 +173,8 @@ SUMS: dict[str, tuple[str, str, str]] = {
         "",
     ),
     "of a value of which nothing is known": (
-        "r = RandomNormalLike (mask) a = MatMul (r, square) m = MatMul (mask, square) s = Add (a, m)"
-        " p = Softmax (s)",
+        "r = RandomNormalLike (mask) a = MatMul (r, square) m = MatMul (mask, square)"
+        " s = Add (a, m) p = Softmax (s)",
         "a m s",
         "",
     ),
@@ -160,9 +184,9 @@ SUMS: dict[str, tuple[str, str, str]] = {
         "s",
         "",
     ),
-    "of what is no product": ("s = ReduceSum (mask, one) p = Softmax (s)", "s", ""),
+    "of what is no product": ("s = ReduceSum (mask, axis) p = Softmax (s)", "s", ""),
     "the largest ones": (
-        "a = MatMul (x, w) s, i = TopK (a, two) p = Softmax (s)",
+        "a = MatMul (x, w) s, i = TopK (a, most) p = Softmax (s)",
         "s",
         "",
     ),
@@ -180,24 +204,170 @@ SUMS: dict[str, tuple[str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", SUMS)
-def test_which_sums_are_raw_scores(case: str) -> None:
-    body, terms, scores = SUMS[case]
+SMALL, LOW = "within 1e3", "<= -1e4"
+MASK, OTHER, B = "mask[d0, d1, d2]", "other[d0, d1, d2]", "b[d0, d1, d2]"
+# what is known of terms: of a, which is x @ w, that it is a score
+KNOWN: dict[str, dict[str, list[str]]] = {
+    "s = Add (a, mask) p = Softmax (s)": {
+        "a": ["SCORE where everywhere"],
+        "mask": [f"NEG where {MASK} {LOW}", f"TAME where {MASK} {SMALL}"],
+        "s": [
+            f"-inf..-9000 (assumed) where {MASK} {LOW}",
+            f"-2000..2000 (assumed) where {MASK} {SMALL}",
+        ],
+    },
+    # nothing is added on the way to a softmax, so nothing is tested
+    "s = Add (a, mask) p = Tanh (s)": {},
+    "b = Add (mask, other) s = Add (a, b) p = Softmax (s)": {
+        "other": [f"NEG where {OTHER} {LOW}", f"TAME where {OTHER} {SMALL}"],
+        "b": [
+            f"-inf..-20000 where {MASK} {LOW} and {OTHER} {LOW}",
+            f"-inf..-9000 where {MASK} {LOW} and {OTHER} {SMALL}",
+            f"-inf..-9000 where {MASK} {SMALL} and {OTHER} {LOW}",
+            f"-2000..2000 where {MASK} {SMALL} and {OTHER} {SMALL}",
+        ],
+    },
+    # a number is added on the way: the result is tested
+    "b = Add (mask, half) s = Add (a, b) p = Softmax (s)": {
+        "mask": [f"NEG where {MASK} {LOW}"],
+        "half": ["0.5 where everywhere"],
+        "b": [f"-inf..-9999.5 where {MASK} {LOW}", f"TAME where {B} {SMALL}"],
+    },
+    "b = Tanh (mask) s = Add (a, b) p = Softmax (s)": {
+        "b": ["-1.001..1.001 where everywhere"],
+    },
+    # a constant needs no test, nor does what holds everywhere or hides where it is not small
+    "s = Add (a, row) p = Softmax (s)": {
+        "row": ["1..4 where everywhere"],
+        "s": ["-999..1004 (assumed) where everywhere"],
+    },
+    "s = Add (a, infinite) p = Softmax (s)": {
+        "infinite": [
+            "-inf..-inf where infinite[d0] <= -1e4",
+            "0..1 where infinite[d0] > -1e4",
+        ],
+    },
+    "s = Add (a, plus) p = Softmax (s)": {"plus": ["0..inf where everywhere"]},
+    "q = Mul (other, mask) b = Add (a, mask) s = Add (b, q) p = Softmax (s)": {
+        "mask": [
+            f"0 where {MASK} == 0",
+            f"Special.NZ where {MASK} != 0",
+            f"NEG where {MASK} {LOW}",
+            f"TAME where {MASK} {SMALL}",
+        ],
+    },
+    "b = Abs (mask) s = Add (a, b) p = Softmax (s)": {"b": [f"TAME where {B} {SMALL}"]},
+    "b = Relu (mask) s = Add (a, b) p = Softmax (s)": {
+        "b": [f"0.0 where {MASK} {LOW}", f"TAME where {B} {SMALL}"],
+    },
+    "l = Log (x) b = MatMul (l, w) s = Add (b, mask) p = Softmax (s)": {
+        "b": [f"TAME where {B} {SMALL}"],
+    },
+    "b = Where (flag, half, low) s = Add (a, b) p = Softmax (s)": {
+        "b": [
+            "-10000.0 where flag[d0, d1, d2] == 0",
+            "0.5 where flag[d0, d1, d2] != 0",
+        ],
+    },
+    "b = Where (flag, half, mask) s = Add (a, b) p = Softmax (s)": {
+        "b": [
+            f"NEG where flag[d0, d1, d2] == 0 and {MASK} {LOW}",
+            "0.5 where flag[d0, d1, d2] != 0",
+            f"TAME where {B} {SMALL}",
+        ],
+    },
+    # scores times a number
+    "s = Mul (a, k) p = Softmax (s)": {"s": ["0 where k[] == 0", "SCORE where k[] > -1e4"]},
+    "s = Mul (k1, a) p = Softmax (s)": {"s": ["0 where k1[0] == 0", "SCORE where k1[0] > -1e4"]},
+    "s = Div (a, k) p = Softmax (s)": {"s": ["SCORE where k[] > -1e4"]},
+    "s = Div (k, a) p = Softmax (s)": {"s": []},
+    "s = Add (a, k) p = Softmax (s)": {
+        "k": ["NEG where k[] <= -1e4", "TAME where k[] within 1e3"],
+        "s": [
+            "-inf..-9000 (assumed) where k[] <= -1e4",
+            "-2000..2000 (assumed) where k[] within 1e3",
+        ],
+    },
+    # the scores lie elsewhere in the result
+    "s = Mul (a, k4) p = Softmax (s)": {"s": []},
+    "b = Where (flag, a, nought) s = Mul (b, k) p = Softmax (s)": {
+        "b": ["0.0 where flag[d0, d1, d2] == 0", "SCORE where flag[d0, d1, d2] != 0"],
+        "s": [
+            "0.0 where k[] == 0",
+            "0.0 where flag[d0, d1, d2] == 0 and k[] > -1e4",
+            "SCORE where flag[d0, d1, d2] != 0 and k[] > -1e4",
+        ],
+    },
+    "s = Mul (a, mask) p = Softmax (s)": {"s": [f"0 where {MASK} == 0"]},
+    "s = Mul (a, half) p = Softmax (s)": {"s": ["SCORE where everywhere"]},
+    "s = Mul (a, minus) p = Softmax (s)": {"s": ["SCORE where everywhere"]},
+    "s = Mul (a, two) p = Softmax (s)": {"s": ["-2000..2000 (assumed) where everywhere"]},
+    "s = Div (a, two) p = Softmax (s)": {"s": ["SCORE where everywhere"]},
+    "s = Div (a, half) p = Softmax (s)": {"s": ["-2000..2000 (assumed) where everywhere"]},
+    "b = Mul (a, two) s = Mul (b, k) p = Softmax (s)": {"s": ["0 where k[] == 0"]},
+    "b = Gather <axis = 1> (a, first) s = Mul (b, one) p = Softmax (s)": {
+        "b": ["SCORE where everywhere"],
+    },
+    # what a third operand adds is no score
+    "f = Reshape (mask, flat) s = Gemm (f, square) p = Softmax (s)": {
+        "s": ["SCORE where everywhere"],
+    },
+    "f = Reshape (mask, flat) s = Gemm (f, square, row) p = Softmax (s)": {"s": []},
+    # ends of small types, below the largest number of float16
+    "b = DequantizeLinear (bytes, scale, zero) s = Add (a, b) p = Softmax (s)": {
+        "b": ["0.0 where bytes[d0, d1, d2] == 0", "-25.5996..25.5996 (assumed) where everywhere"],
+    },
+    "b = DequantizeLinear (bytes, wide, zero) s = Add (a, b) p = Softmax (s)": {
+        "b": ["0.0 where bytes[d0, d1, d2] == 0", "-58879.1..58879.1 (assumed) where everywhere"],
+    },
+    "b = DequantizeLinear (bytes, wider, zero) s = Add (a, b) p = Softmax (s)": {
+        "b": ["0.0 where bytes[d0, d1, d2] == 0", f"TAME where {B} {SMALL}"],
+    },
+    "b = DequantizeLinear (bytes, scale, zero) p = Tanh (b)": {
+        "b": ["0.0 where bytes[d0, d1, d2] == 0"],
+    },
+}
+
+
+def analysed_text(body: str) -> Graph:
+    """The facts of a model that is written down."""
     proto = onnx.parser.parse_model(f"""
         <ir_version: 10, opset_import: ["": 21]>
-        g (float[n, 4, 8] x, float[n, 4, 4] mask, int64[n, 4] ids, bool[n, 4, 4] flag) => (float p)
+        g (float[n, 4, 8] x, float[n, 4, 4] mask, float[n, 4, 4] other, int64[n, 4] ids,
+           bool[n, 4, 4] flag, uint8[n, 4, 4] bytes, float k, float[1] k1,
+           float[1, 1, 1, 1] k4) => (float p)
         <float half = {{0.5}}, int64[2] flat = {{-1, 4}}, float[4] row = {{1, 2, 3, 4}},
-         int64[1] one = {{1}}, int64[1] two = {{2}}, int64[4] some = {{3, 0, 1, 1}},
-         float[3, 1] sizes = {{1, 1, 1}},
-         int64[3] same = {{0, 4, 4}}>
+         float one = {{1}}, float two = {{2}}, float minus = {{-0.5}}, float low = {{-10000}},
+         float nought = {{0}}, int64[4] first = {{0, 0, 0, 0}},
+         float scale = {{0.1}}, float wide = {{230}}, float wider = {{240}}, uint8 zero = {{0}},
+         int64[1] axis = {{1}}, int64[1] most = {{2}}, int64[4] some = {{3, 0, 1, 1}},
+         float[3, 1] sizes = {{1, 1, 1}}, int64[3] same = {{0, 4, 4}}>
         {{ {body} }}""")
     shapes = {"w": (8, 4), "v": (8, 8), "square": (4, 4), "table": (9, 8)}
     for k, (name, shape) in enumerate(shapes.items()):
         numbers = np.random.default_rng(k).normal(size=shape).astype(np.float32)
         proto.graph.initializer.append(onnx.numpy_helper.from_array(numbers, name))
+    for name, values in {"infinite": [0, -np.inf, 0, 1], "plus": [0, np.inf, 0, 1]}.items():
+        numbers = np.array(values, np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(numbers, name))
     for name in ("p", *(["o"] if " o = " in body else [])):
         proto.graph.output.append(onnx.helper.make_tensor_value_info(name, 1, None))
     del proto.graph.output[0]
-    graph, _ = analysed(proto)
+    return analysed(proto)[0]
+
+
+@pytest.mark.parametrize("case", SUMS)
+def test_which_sums_are_raw_scores(case: str) -> None:
+    body, terms, scores = SUMS[case]
+    graph = analysed_text(body)
     assert {n for n, value in graph.values.items() if value.term} == set(terms.split())
     assert {n for n, value in graph.values.items() if value.score} == set(scores.split())
+
+
+@pytest.mark.parametrize("body", KNOWN)
+def test_what_is_known_of_terms(body: str) -> None:
+    graph = analysed_text(f"a = MatMul (x, w) {body}")
+    for name, facts in KNOWN[body].items():
+        assert [f"{f.constant} where {f.region}" for f in graph[name].fills] == facts, name
+    if not KNOWN[body]:
+        assert not any(v.fills for v in graph.values.values() if v.producer is not None)

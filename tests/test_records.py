@@ -37,7 +37,7 @@ SAFE: dict[str, Any] = {
     "rule": None,
     "assumes": None,  # undecided, which no operator of the registry may be
     "function": None,
-    "ends": None,
+    "magnitude": None,
     "finite": never,
     "keeps_clean": False,
     "selects": False,

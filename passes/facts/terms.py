@@ -22,9 +22,8 @@ import onnx_ir as ir
 from pitc.ir.constant import (
     SCORE,
     TAME,
-    TOP,
-    Constant,
     FillFact,
+    Number,
     Range,
     is_bounded,
     is_number,
@@ -36,7 +35,6 @@ from pitc.ir.index import ONE
 from pitc.ir.nodes import input_names, output_names
 from pitc.ir.region import EVERYWHERE, MAX_TESTS, Region, covered
 from pitc.passes.facts.seeds import own
-from pitc.passes.rules.constants import evaluate_constants
 from pitc.passes.rules.record import operator_of
 
 MOST = 6e4  # of a finite number, in the smallest type
@@ -59,14 +57,14 @@ def note_terms(graph: Graph) -> None:
                 graph[name].term = True
     shared = _shared_softmaxes(graph)
     data, plain = _sources(graph)
-    for name, value in graph.values.items():
-        expr, node = value.expr, value.producer
-        if not value.term or expr is None or node is None or not _is_sum(expr):
-            continue
-        view = NodeView(graph, node)
-        factors = {view.name(r.operand) for r in expr.reads if r.operand < 2} & data
-        if name not in shared or len(factors) > 1 or not factors <= plain:
-            value.score = True
+    for node in graph.nodes:
+        for name in output_names(node):
+            value, expr = graph[name], graph[name].expr
+            if not value.term or expr is None or not _is_sum(expr):
+                continue
+            view = NodeView(graph, node)
+            factors = {view.name(r.operand) for r in expr.reads if r.operand < 2} & data
+            value.score = name not in shared or len(factors) > 1 or not factors <= plain
 
 
 def _leads_on(graph: Graph, node: ir.Node, expr: TensorExpr) -> bool:
@@ -153,36 +151,31 @@ def _is_more(view: NodeView, expr: TensorExpr, data: set[str], plain: set[str]) 
 def raw_score(view: NodeView, expr: TensorExpr, finite: Region | None) -> list[FillFact]:
     """A contraction that reaches a softmax is assumed to be bounded, where it is finite.
 
+    What a third operand adds is no part of the assumption.
+
     Args:
         view: The node.
         expr: The expression of its first output.
         finite: Where that is finite; None for nowhere.
     """
-    if not view.graph[view.out()].score or finite is None:
+    biased = any(r.operand > 1 for r in expr.reads)
+    if not view.graph[view.out()].score or finite is None or biased:
         return []
-    bias: Constant = 0
-    if expr.combine is Combine.BIASED_PRODUCT:
-        extra = [r for r in expr.reads if r.operand > 1]
-        known = [known_everywhere(view.graph, view.name(r.operand)) for r in extra]
-        if len(known) != 1:  # an activation may follow
-            return []
-        bias = known[0]
-    total = evaluate_constants("Add", (SCORE, bias))
-    return [FillFact(finite, total)] if is_score(total) else []
+    return [FillFact(finite, SCORE)]
 
 
 def bounded_term(view: NodeView) -> list[FillFact]:
-    """A term lies between the ends that its operator gives it, unless that is all of a small type.
+    """A term is no larger than its operator lets it be, unless that is all of a small type.
 
     DequantizeLinear of uint8, scale 0.1, zero point 128   ->   -12.85..12.85
 
-    What a dead element of it is replaced by does so too, as for a score.
+    What a dead element of it is replaced by is no larger either, as for a score.
     """
-    ends = operator_of(view).ends
-    found = ends(view) if ends is not None and view.graph[view.out()].term else None
-    if found is None or not all(abs(end) < MOST for end in found):
+    known = operator_of(view).magnitude
+    most = known(view) if known is not None and view.graph[view.out()].term else None
+    if most is None or not most < MOST:
         return []
-    return [FillFact(EVERYWHERE, Range(*found, assumed=True))]
+    return [FillFact(EVERYWHERE, Range(-most, most, assumed=True))]
 
 
 def scaled_score(view: NodeView, expr: TensorExpr) -> FillFact | None:
@@ -191,29 +184,34 @@ def scaled_score(view: NodeView, expr: TensorExpr) -> FillFact | None:
     """
     graph = view.graph
     operator = operator_of(view)
-    if not operator.powers or len(expr.reads) != 2:
+    if not operator.powers:
         return None
     names = [view.name(r.operand) for r in expr.reads]
     product = operator.multiplies
     for name, other in (names, names[::-1]) if product else (names,):
-        shape, number = graph[other].shape, known_everywhere(graph, other)
-        if shape is not None and all(e == ONE for e in shape) and _shrinks(product, number):
-            found = next((f for f in graph[name].fills if is_score(f.constant)), None)
-            if found is not None and found.constant == SCORE and graph[name].shape == expr.shape:
-                return FillFact(found.region, SCORE)
+        if not _is_one_number(graph, other) or not _shrinks(product, known_number(graph, other)):
+            continue
+        scores = [f for f in graph[name].fills if f.constant == SCORE]
+        if scores and graph[name].shape == expr.shape:
+            return FillFact(scores[0].region, SCORE)
     return None
 
 
-def _shrinks(factor: bool, number: Constant) -> bool:
-    if not is_number(number):
+def _is_one_number(graph: Graph, name: str) -> bool:
+    shape = graph[name].shape
+    return shape is not None and all(e == ONE for e in shape)
+
+
+def _shrinks(factor: bool, number: Number | None) -> bool:
+    if number is None:
         return True
     return abs(number) <= 1 if factor else abs(number) >= 1
 
 
-def known_everywhere(graph: Graph, name: str) -> Constant:
-    """The narrowest thing that is known of all elements of a value; TOP for nothing."""
-    known = [f.constant for f in graph[name].fills if not f.region]
-    return next((c for c in known if not isinstance(c, Range)), known[0] if known else TOP)
+def known_number(graph: Graph, name: str) -> Number | None:
+    """The number that all elements of a value are; None where that is not known."""
+    found = (f.constant for f in graph[name].fills if not f.region)
+    return next((c for c in found if is_number(c)), None)
 
 
 def add_tests(view: NodeView, expr: TensorExpr) -> None:
@@ -225,10 +223,10 @@ def add_tests(view: NodeView, expr: TensorExpr) -> None:
     if not graph[view.out()].term or not operator_of(view).weights:
         return
     names = [view.name(r.operand) for r in expr.reads]
-    if any(is_number(known_everywhere(graph, name)) for name in names):
+    if any(known_number(graph, name) is not None for name in names):
         return
     for name in names:
-        if graph[name].shape is None or not _is_float(graph, name) or graph.is_constant(name):
+        if graph.is_constant(name):
             continue
         facts = graph[name].fills
         if any(is_score(f.constant) for f in facts) or _leaves_no_gap(facts):

@@ -33,10 +33,10 @@ def _parameter(view: NodeView, i: int, shape: Shape) -> Read:
     return Read(i, tuple(index))
 
 
-def dequantised_ends(view: NodeView) -> tuple[float, float] | None:
-    """What the ends of 8 bits stand for, at a constant scale and zero point.
+def dequantised_magnitude(view: NodeView) -> float | None:
+    """The most that 8 bits stand for, at a constant scale and zero point.
 
-    uint8, scale 0.1, zero point 128   ->   -12.85, 12.85
+    uint8, scale 0.1, zero point 128   ->   12.85
 
     Source: ONNX operator spec, DequantizeLinear.
     """
@@ -46,15 +46,14 @@ def dequantised_ends(view: NodeView) -> tuple[float, float] | None:
         return None
     ends = np.iinfo(dtype)
     widest = np.float64(max(ends.max - zero.min().item(), zero.max().item() - ends.min))
-    limit = float(widest * np.abs(scale.astype(np.float64)).max() * (1 + 2**-8))  # rounding
-    return -limit, limit
+    return float(widest * np.abs(scale.astype(np.float64)).max() * (1 + 2**-8))  # rounding
 
 
 @rule("QuantizeLinear", assumes=(Assumes.FITTING_SIZES,), has=QUANTISING)
 @rule(
     "DequantizeLinear",
     assumes=(Assumes.FITTING_SIZES,),
-    has=replace(DEQUANTISING, ends=dequantised_ends),
+    has=replace(DEQUANTISING, magnitude=dequantised_magnitude),
 )
 @rule("QuantizeLinear", domain=MICROSOFT, assumes=(Assumes.FITTING_SIZES,), has=QUANTISING)
 @rule("DequantizeLinear", domain=MICROSOFT, assumes=(Assumes.FITTING_SIZES,), has=DEQUANTISING)

@@ -171,7 +171,7 @@ class Operator:
         law: What constants of the operands say of the result without arithmetic.
         sign: The sign of the result, from those of the operands.
         square: Where the result is a square.
-        ends: Between which numbers a node's results lie, by its types and constants.
+        magnitude: The largest one of a node's results, by its types and constants; or more.
         affine: The result of operands that are affine functions of positions.
         order: The comparison that it is.
         value: The result of small integer operands in symbols.
@@ -199,7 +199,7 @@ class Operator:
     law: Law | None = None
     sign: Callable[[Signs], Sign] | None = None
     square: Condition = never
-    ends: Callable[[NodeView], tuple[float, float] | None] | None = None
+    magnitude: Callable[[NodeView], float | None] | None = None
     affine: Affine | None = None
     order: Order | None = None
     value: Value | None = None

@@ -17,6 +17,7 @@ import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -58,7 +59,8 @@ def main() -> int:
     if options.replay:
         options.out.unlink(missing_ok=True)
     if options.note:
-        note_killers({v.key: v.by for v in read(options.out) if v.outcome == "killed"})
+        found = {v.key: v.by for v in read(options.out) if v.outcome == "killed"}
+        note_killers(found, {c.key for c in mutants(["*"])})
     if not options.summary and not options.note:
         files = [f"tests/{name}.py" for name in TESTS if Path(f"tests/{name}.py").exists()]
         quiet = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:randomly"]
@@ -115,15 +117,7 @@ class InPlaceOfTests:
         return found
 
     def _chosen(self) -> list[Mutant]:
-        patterns = self.options.module
-        found: list[Mutant] = [
-            c
-            for module, skipped in MODULES.items()
-            if any(fnmatch.fnmatch(module, f"*{p}") for p in patterns)
-            for c in changes(module, frozenset(skipped))
-            if self.options.key in c.key
-        ]
-        found += [e for e in entries() if any(fnmatch.fnmatch(e.module, f"*{p}") for p in patterns)]
+        found = [c for c in mutants(self.options.module) if self.options.key in c.key]
         if self.options.replay:
             known = killers()
             print(f"{sum(c.key in known for c in found)} of {len(found)} have killers", flush=True)
@@ -135,6 +129,17 @@ class InPlaceOfTests:
             count = min(self.options.sample, len(found))
             found = random.Random(self.options.seed).sample(found, count)
         return found
+
+
+def mutants(patterns: Sequence[str]) -> list[Mutant]:
+    """All mutants of modules whose names end in one of the patterns."""
+
+    def wanted(module: str) -> bool:
+        return any(fnmatch.fnmatch(module, f"*{p}") for p in patterns)
+
+    modules = [(m, skipped) for m, skipped in MODULES.items() if wanted(m)]
+    found: list[Mutant] = [c for m, skipped in modules for c in changes(m, frozenset(skipped))]
+    return [*found, *(e for e in entries() if wanted(e.module))]
 
 
 def read(path: Path) -> list[Verdict]:

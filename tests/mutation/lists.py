@@ -3,7 +3,7 @@ under the checks that it was judged by so far, and nobody has said yet why.
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -33,7 +33,7 @@ def killers() -> dict[str, str]:
     return dict(line.rsplit(" <- ", 1) for line in lines if line)
 
 
-def note_killers(found: Mapping[str, str]) -> None:
-    """Add to the list of killers."""
-    known = killers() | dict(found)
+def note_killers(found: Mapping[str, str], keys: Collection[str]) -> None:
+    """Add to the list of killers, and take out mutants that are no more."""
+    known = {key: by for key, by in (killers() | dict(found)).items() if key in keys}
     KILLERS.write_text("".join(f"{key} <- {by}\n" for key, by in sorted(known.items())), "utf-8")

@@ -15,7 +15,7 @@ COLUMNS, INDEX_MAPS = "passes.rules.record", "passes.rules"
 ALL = "all operators"  # a check that goes through all of them
 Mark = tuple[str, int | str]
 FLAGS = ("keeps_clean", "selects", "finds_nan", "chooses", "converts", "reads_no_element")
-TAKEN = ("law", "sign", "affine", "order", "value", "ends")  # of another operator that has one
+TAKEN = ("law", "sign", "affine", "order", "value", "magnitude")  # of another operator that has one
 
 
 @dataclass(frozen=True, slots=True)
