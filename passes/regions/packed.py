@@ -200,8 +200,11 @@ def normaliser(site: Site) -> Form | Refusal:
         return site.refuse(Code.LAYOUT, "scale or bias depends on the packed axis")
     operands: list[Operand | None] = [PackedOperand(a[0].name, site.context.domain, a[0].coords)]
     for k in range(1, len(site.node.inputs)):
-        present = site.node.inputs[k] is not None
-        operands.append(WholeOperand(site.input(k)) if present else None)
+        # a scale may have as many dimensions as the value had, more than its packed form has
+        operand = broadcast_operand(site, k) if site.node.inputs[k] is not None else None
+        if isinstance(operand, Refusal):
+            return operand
+        operands.append(operand)
     return Form(outputs, tuple(operands), site.node.op_type, {"axis": whole[0]})
 
 

@@ -1,0 +1,62 @@
+"""Operators on packed rows, whose further operands have as many dimensions as the whole value."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.probes.build import D, Feed, Net, Probe, Table, normal, rng_of
+from tests.probes.sizes import mask_of
+
+ROWS = Table("rows")
+F, INT = np.float32, np.int64
+SIZES = ((2, 5), (1, 1), (2, 4), (1, 6), (4, 4))
+V = rng_of(3).normal(size=D).astype(F)
+Array = Any
+Step = Callable[[Net, str], str]
+
+
+def masked(step: Step, padding: bool = False, opset: int = 17) -> Probe:
+    """Rows [b, s, D] that are computed, changed by a step, and counted where the mask is 1."""
+    g = Net(opset)
+    x, m = g.input("x", F, ("b", "s", D)), g.input("mask", INT, ("b", "s"))
+    y = g.linear(step(g, g.mlp(x)))
+    g.out(y if padding else g.Mul(y, g.cast(g.Unsqueeze(m, [2]), F)))
+    feeds: list[Feed] = [
+        {"x": normal(b, s, D, seed=n), "mask": mask_of(b, s, n)} for n, (b, s) in enumerate(SIZES)
+    ]
+    model = g.model()
+    if not padding:
+        return Probe(model, feeds)
+    return Probe(model, feeds, "mask", (model.graph.output[0].name,))
+
+
+def _norm(*shape: int, parts: Sequence[int] = (D,)) -> Step:
+    """A norm over the last dimensions, its scale and shift of the given shape."""
+    split, axis = [0, 0, *parts], 2
+
+    def step(g: Net, h: str) -> str:
+        scale = g.const(V[: int(np.prod(shape))].reshape(shape))
+        out = g.LayerNormalization(g.Reshape(h, split), scale, scale, axis=axis)
+        return g.Reshape(out, [0, 0, D])
+
+    return step
+
+
+STEPS: dict[str, Step] = {
+    "norm": _norm(D),
+    "norm_2d": _norm(1, D),
+    "norm_3d": _norm(1, 1, D),
+    "norm_of_parts": _norm(4, 16, parts=(4, 16)),
+    "norm_of_parts_4d": _norm(1, 1, 4, 16, parts=(4, 16)),
+    "slope_3d": lambda g, h: g.PRelu(h, g.const(V.reshape(1, 1, D))),
+    "choice_3d": lambda g, h: g.Where(g.Greater(h, 0.0), h, g.const(V.reshape(1, 1, D))),
+    "largest_3d": lambda g, h: g.Max(h, g.const(V.reshape(1, 1, D)), 0.0),
+    "matrix_3d": lambda g, h: g.MatMul(h, g.const(rng_of(4).normal(size=(1, D, D)) / 8)),
+}
+for _name, _step in STEPS.items():
+    ROWS.add(_name, lambda f=_step: masked(f))
+    ROWS.add(f"padded.{_name}", lambda f=_step: masked(f, padding=True))
+ROWS.add(
+    "root_norm_3d", lambda: masked(lambda g, h: g.RMSNormalization(h, V.reshape(1, 1, D)), opset=23)
+)
