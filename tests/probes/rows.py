@@ -57,6 +57,37 @@ STEPS: dict[str, Step] = {
 for _name, _step in STEPS.items():
     ROWS.add(_name, lambda f=_step: masked(f))
     ROWS.add(f"padded.{_name}", lambda f=_step: masked(f, padding=True))
+# what makes rows of a value that others read too: its rows are gathered, not computed packed
+WAYS: dict[str, Step] = {
+    "tiled": lambda g, x: g.MatMul(g.Tile(x, [1, 1, 2]), g.matrix(2 * D, D, 9)),
+    "tiled_inner": lambda g, x: g.Slice(g.Tanh(g.Tile(x, [1, 1, 3])), [32], [96], [2]),
+    "tiled_parts": lambda g, x: g.MatMul(
+        g.Reshape(g.Tile(g.Reshape(x, [0, 0, 4, 16]), [1, 1, 2, 1]), [0, 0, 2 * D]),
+        g.matrix(2 * D, D, 9),
+    ),
+    "repeated": lambda g, x: g.MatMul(
+        g.Reshape(g.Expand(g.Unsqueeze(x, [2]), [1, 1, 2, 1]), [0, 0, 2 * D]),
+        g.matrix(2 * D, D, 9),
+    ),
+    "resized": lambda g, x: g.MatMul(
+        g.Resize(x, "", g.const([1.0, 1.0, 2.0])), g.matrix(2 * D, D, 9)
+    ),
+    "doubled": lambda g, x: g.MatMul(g.Concat(x, x, axis=2), g.matrix(2 * D, D, 9)),
+}
+
+
+def shared(step: Step) -> Probe:
+    """Masked rows of what a step makes of a value that is also read whole."""
+    g = Net(17)
+    x, m = g.input("x", F, ("b", "s", D)), g.input("mask", INT, ("b", "s"))
+    t = g.Tanh(x)
+    g.out(g.Mul(g.mlp(step(g, t)), g.cast(g.Unsqueeze(m, [2]), F)), g.ReduceSum(t))
+    feeds = ({"x": normal(b, s, D, seed=b), "mask": mask_of(b, s, b)} for b, s in SIZES)
+    return Probe(g.model(), list(feeds))
+
+
+for _name, _step in WAYS.items():
+    ROWS.add(f"shared.{_name}", lambda f=_step: shared(f))
 ROWS.add(
     "root_norm_3d", lambda: masked(lambda g, h: g.RMSNormalization(h, V.reshape(1, 1, D)), opset=23)
 )
