@@ -1,9 +1,11 @@
-"""Operators on packed rows, whose further operands have as many dimensions as the whole value."""
+"""Operators on packed rows: operands of more dimensions than those, shared and overridable ones."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from onnx import helper, numpy_helper
 
 from tests.probes.build import D, Feed, Net, Probe, Table, normal, rng_of
 from tests.probes.sizes import mask_of
@@ -91,3 +93,16 @@ for _name, _step in WAYS.items():
 ROWS.add(
     "root_norm_3d", lambda: masked(lambda g, h: g.RMSNormalization(h, V.reshape(1, 1, D)), opset=23)
 )
+
+
+@ROWS.probe()
+def overridden() -> Probe:
+    """Weights that a caller may give: they are no constants, whatever the file holds."""
+    probe = masked(lambda g, h: h)
+    weights = [t for t in probe.model.graph.initializer if len(t.dims) == 2]
+    given = {}
+    for t in weights:
+        info = helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
+        probe.model.graph.input.append(info)
+        given[t.name] = -numpy_helper.to_array(t) / 2
+    return replace(probe, feeds=[*probe.feeds, *({**feed, **given} for feed in probe.feeds)])
