@@ -6,9 +6,11 @@ it some models prove less, and nothing else changes.
 
 from collections.abc import Callable
 
+import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 
+from pitc.errors import ModelError
 from pitc.ir.branch import is_choice
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.inference import infer
@@ -40,9 +42,42 @@ def normalise(model: ir.Model) -> dict[str, int]:
 def inline_functions(model: ir.Model) -> int:
     """Calls of the model's own functions become the functions' nodes."""
     count = len(model.functions)
+    for function in model.functions.values():
+        _align_versions(model, function)
     if count:
         common.InlinePass()(model)
     return count
+
+
+def _align_versions(model: ir.Model, function: ir.Function) -> None:
+    """Let a function import the operator sets of the model, in which its operators are the same.
+
+    Raises:
+        ModelError: One of them is another operator there.
+    """
+    imports = function.opset_imports
+    for domain, version in imports.items():
+        wanted = model.opset_imports.get(domain, version)
+        if wanted == version:
+            continue
+        for node in function.all_nodes():
+            if node.domain != domain or node.op_identifier() in model.functions:
+                continue
+            if _since(node, version) != _since(node, wanted):
+                raise ModelError(
+                    f"function '{function.name}' means {node.op_type} of operator set {version}, "
+                    f"which operator set {wanted} of the model changed",
+                    hint="export it with one operator set",
+                )
+        imports[domain] = wanted
+
+
+def _since(node: ir.Node, version: int) -> int:
+    """The version of an operator that an operator set holds; of an unknown one, each is its own."""
+    try:
+        return onnx.defs.get_schema(node.op_type, version, node.domain).since_version
+    except onnx.defs.SchemaError:
+        return version
 
 
 def unroll_loops(model: ir.Model) -> int:

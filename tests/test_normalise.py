@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto
 from onnx import helper as h
 
+from pitc.errors import ModelError
 from pitc.passes import normalise as rewrites
 from pitc.passes.control.branches import close_branches
 from pitc.passes.normalise import normalise
@@ -75,9 +76,9 @@ def _traced_squeeze() -> onnx.ModelProto:
     return _model(nodes, {"x": ["b", 1, 4]}, {"y0": ["b", 4], "y1": ["p", "q"]}, weights)
 
 
-def _local_function() -> onnx.ModelProto:
+def _local_function(opset: int = 23) -> onnx.ModelProto:
     body = [h.make_node("Mul", ["a", "a"], ["s"]), h.make_node("Add", ["s", "a"], ["r"])]
-    function = h.make_function("local", "Poly", ["a"], ["r"], body, [h.make_opsetid("", 23)])
+    function = h.make_function("local", "Poly", ["a"], ["r"], body, [h.make_opsetid("", opset)])
     nodes = [
         h.make_node("Poly", ["x"], ["m"], domain="local"),
         h.make_node("Poly", ["m"], ["y"], domain="local"),
@@ -145,6 +146,7 @@ def _feed(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
 CASES: dict[str, tuple[Callable[[], onnx.ModelProto], str, set[str]]] = {
     "traced squeeze": (_traced_squeeze, "fold_known_if", {"If"}),
     "local function": (_local_function, "inline_functions", {"Poly"}),
+    "older function": (lambda: _local_function(14), "inline_functions", {"Poly"}),
     "identities": (_identities, "remove_identities", set()),
     "constants": (_identities, "lift_constants", {"Constant"}),
     "attention": (_attention, "expand_fused", {"Attention"}),
@@ -192,6 +194,16 @@ def test_attention_whose_body_is_not_exact_or_not_made_stays(dtype: int, past: b
     model = ir.from_proto(proto)
     assert not normalise(model)
     assert [n.op_type for n in model.graph] == ["Attention"]
+
+
+def test_a_function_of_other_operators_is_refused() -> None:
+    """Softmax of operator set 12 has lines of several dimensions."""
+    body = [h.make_node("Softmax", ["a"], ["r"], axis=1)]
+    function = h.make_function("local", "Old", ["a"], ["r"], body, [h.make_opsetid("", 12)])
+    nodes = [h.make_node("Old", ["x"], ["y"], domain="local")]
+    proto = _model(nodes, {"x": ["b", 3, 2]}, {"y": ["b", 3, 2]}, functions=[function])
+    with pytest.raises(ModelError, match="means Softmax of operator set 12"):
+        normalise(ir.from_proto(proto))
 
 
 def test_an_if_that_depends_on_data_stays() -> None:

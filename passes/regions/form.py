@@ -319,6 +319,8 @@ def _places(site: Site, index: list[Poly], extents: Shape) -> Shape | Refusal:
         at = bare_dim(p)
         if at is None or not 0 <= at - rank < len(shape):
             return site.refuse(Code.LAYOUT, f"a dimension of an operand is read at {p}")
+        if extent != site.out.layout.rest_shape[at - rank]:
+            return site.refuse(Code.LAYOUT, f"{extent} elements are repeated in turn")
         places.append(at - rank)
         shape[at - rank] = extent
     if not increasing(places):

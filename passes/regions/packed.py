@@ -200,8 +200,11 @@ def normaliser(site: Site) -> Form | Refusal:
         return site.refuse(Code.LAYOUT, "scale or bias depends on the packed axis")
     operands: list[Operand | None] = [PackedOperand(a[0].name, site.context.domain, a[0].coords)]
     for k in range(1, len(site.node.inputs)):
-        present = site.node.inputs[k] is not None
-        operands.append(WholeOperand(site.input(k)) if present else None)
+        # a scale may have as many dimensions as the value had, more than its packed form has
+        operand = broadcast_operand(site, k) if site.node.inputs[k] is not None else None
+        if isinstance(operand, Refusal):
+            return operand
+        operands.append(operand)
     return Form(outputs, tuple(operands), site.node.op_type, {"axis": whole[0]})
 
 
@@ -277,7 +280,7 @@ def movement(site: Site) -> Form | Refusal:
     if packs is Packs.RESHAPED:
         return _reshaped(site, operand, packing.layout)
     if packs is Packs.REPEATED:
-        return _repeated(site, packing.layout, index)
+        return _repeated(site)
     target = site.out.layout.rest_shape
     order = [bare_dim(p) for p, e in zip(index, packing.layout.rest_shape, strict=True) if e != ONE]
     places = [d for d in order if d is not None]
@@ -317,15 +320,11 @@ def _reshaped(site: Site, operand: PackedOperand, layout: Layout) -> Form | Refu
     return Form((site.out,), (moved,), "Identity")
 
 
-def _repeated(site: Site, layout: Layout, index: list[Poly]) -> Form | Refusal:
+def _repeated(site: Site) -> Form | Refusal:
     """Dimensions of extent 1 that stay are repeated: keys for heads that share them, a token for
     each of its experts.
     """
-    rank, target = site.context.domain.rank, site.out.layout.rest_shape
-    for p, extent in zip(index, layout.rest_shape, strict=True):
-        at = bare_dim(p)
-        if extent != ONE and (at is None or target[at - rank] != extent):
-            return site.refuse(Code.LAYOUT, f"{extent} elements are repeated in turn")
+    target = site.out.layout.rest_shape
     operand = broadcast_operand(site, 0)
     if isinstance(operand, Refusal):
         return operand

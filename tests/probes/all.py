@@ -7,6 +7,7 @@ from tests.probes.forms import FORMS
 from tests.probes.integers import INTEGERS
 from tests.probes.masks import MASKS
 from tests.probes.padding import PADDING
+from tests.probes.rows import ROWS
 from tests.probes.scopes import SCOPES
 from tests.probes.sizes import SIZES
 from tests.probes.softmax import SOFTMAX
@@ -14,5 +15,5 @@ from tests.probes.sparse import SPARSE
 from tests.probes.zeros import ZEROS
 
 MORE = (orders, readers, typed)  # they add to tables of others
-TABLES = (MASKS, SOFTMAX, SIZES, INTEGERS, ZEROS, PADDING, SCOPES, DEADNESS, SPARSE, FORMS)
+TABLES = (MASKS, SOFTMAX, SIZES, INTEGERS, ZEROS, PADDING, SCOPES, DEADNESS, SPARSE, FORMS, ROWS)
 MAKERS: dict[str, Maker] = {name: make for table in TABLES for name, make in table.makers.items()}

@@ -22,7 +22,7 @@ Values = dict[str, Array]
 def run_graph(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
     """Outputs of a lowered model."""
     values = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
-    constants = {t.name: t for t in model.graph.initializer}
+    constants = {t.name: t for t in model.graph.initializer if t.name not in feeds}
     values |= {name: np.asarray(x) for name, x in feeds.items()}
     with np.errstate(all="ignore"):
         _Walk(model, constants).run(model.graph, values)
