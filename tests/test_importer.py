@@ -196,6 +196,22 @@ def test_a_single_flipped_byte_never_crashes(tmp_path: Path) -> None:
     assert refused > len(payload) // 3
 
 
+@pytest.mark.parametrize("imports", [["ai.onnx"], ["", "ai.onnx"]])
+@pytest.mark.parametrize("domains", [["ai.onnx", "ai.onnx"], ["ai.onnx", ""]])
+def test_the_standard_domain_has_a_long_name(
+    imports: list[str], domains: list[str], model: Path
+) -> None:
+    proto = onnx.load(model, load_external_data=False)
+    for node, domain in zip(proto.graph.node, domains, strict=True):
+        node.domain = domain
+    del proto.opset_import[:]
+    proto.opset_import.extend(helper.make_opsetid(domain, 17) for domain in imports)
+    onnx.save(proto, model)
+    loaded = load_model(model)
+    assert [n.domain for n in loaded.graph] == ["", ""]
+    assert dict(loaded.opset_imports) == {"": 17}
+
+
 def test_initializers_of_old_files_are_not_inputs() -> None:
     proto = _proto()
     proto.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, SHAPE))

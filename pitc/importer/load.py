@@ -17,9 +17,11 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from pitc.errors import ModelError
 from pitc.importer.external_data import check_external, contained, external_files
 from pitc.importer.proto import (
+    STANDARD,
     check_data,
     densify,
     for_checker,
+    name_standard_domain,
     runtime_nodes,
     sort_nodes,
     undecodable,
@@ -27,7 +29,6 @@ from pitc.importer.proto import (
 
 CHUNK = 1 << 20  # bytes hashed in one go
 OVERRIDABLE_SINCE = 4  # IR version from which a caller may override initializers listed as inputs
-STANDARD = ("", "ai.onnx")  # names of the domain whose opset has a newest version
 _NODE = re.compile(r"Name: (.*?) OpType|node name: ([^\s)]+)|\(node[: ]+'?([^\s')]+)", re.DOTALL)
 
 
@@ -102,9 +103,9 @@ def _checked(proto: onnx.ModelProto, path: Path | None) -> ir.Model:
     _check_text(proto, path)
     _check_versions(proto)
     _check_outside(proto.graph)
-    sorted_here = sort_nodes(proto.graph)
+    changed = name_standard_domain(proto) | sort_nodes(proto.graph)
     check_external(proto, path)
-    wider = sorted_here or not proto.graph.name or not _ranked(proto.graph)
+    wider = changed or not proto.graph.name or not _ranked(proto.graph)
     wider = wider or bool(runtime_nodes(proto))
     try:
         onnx.checker.check_model(

@@ -16,6 +16,8 @@ from pitc.errors import ModelError
 PROTO_BYTES = (1 << 31) - 1
 MOST_OPSET = (1 << 31) - 1
 UNCHECKED = "pitc.unchecked"
+#: Names of the standard domain, whose operator set has a newest version.
+STANDARD = ("", "ai.onnx")
 #: ONNX Runtime has these in the standard set, at every version.
 RUNTIME_STANDARD = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
 
@@ -150,6 +152,28 @@ def _stored(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 
 
 # --- repairs -------------------------------------------------------------------------------------
+
+
+def name_standard_domain(model: onnx.ModelProto) -> bool:
+    """Give the standard domain its short name, the only one that ONNX's checker knows.
+
+    Returns:
+        Whether anything changed.
+    """
+    named = [
+        *nodes(model),
+        *model.opset_import,
+        *(o for f in model.functions for o in f.opset_import),
+    ]
+    long = [x for x in named if x.domain == STANDARD[1]]
+    for x in long:
+        x.domain = STANDARD[0]
+    for owner in (model, *model.functions) if long else ():
+        imports = {(o.domain, o.version): o for o in owner.opset_import}
+        kept = list(imports.values())
+        del owner.opset_import[:]
+        owner.opset_import.extend(kept)
+    return bool(long)
 
 
 def sort_nodes(graph: onnx.GraphProto) -> bool:
