@@ -1,11 +1,8 @@
 """Which values are terms of a softmax, and which sums of products among them are raw scores."""
 
-import numpy as np
-import onnx
 import pytest
 
-from pitc.ir.graph import Graph
-from tests.fact_check import analysed
+from tests.fact_texts import analysed_text, fills_of
 
 # what a model computes from rows x and a mask; its terms; which of them are raw scores
 SUMS: dict[str, tuple[str, str, str]] = {
@@ -329,33 +326,6 @@ KNOWN: dict[str, dict[str, list[str]]] = {
 }
 
 
-def analysed_text(body: str) -> Graph:
-    """The facts of a model that is written down."""
-    proto = onnx.parser.parse_model(f"""
-        <ir_version: 10, opset_import: ["": 21]>
-        g (float[n, 4, 8] x, float[n, 4, 4] mask, float[n, 4, 4] other, int64[n, 4] ids,
-           bool[n, 4, 4] flag, uint8[n, 4, 4] bytes, float k, float[1] k1,
-           float[1, 1, 1, 1] k4) => (float p)
-        <float half = {{0.5}}, int64[2] flat = {{-1, 4}}, float[4] row = {{1, 2, 3, 4}},
-         float one = {{1}}, float two = {{2}}, float minus = {{-0.5}}, float low = {{-10000}},
-         float nought = {{0}}, int64[4] first = {{0, 0, 0, 0}},
-         float scale = {{0.1}}, float wide = {{230}}, float wider = {{240}}, uint8 zero = {{0}},
-         int64[1] axis = {{1}}, int64[1] most = {{2}}, int64[4] some = {{3, 0, 1, 1}},
-         float[3, 1] sizes = {{1, 1, 1}}, int64[3] same = {{0, 4, 4}}>
-        {{ {body} }}""")
-    shapes = {"w": (8, 4), "v": (8, 8), "square": (4, 4), "table": (9, 8)}
-    for k, (name, shape) in enumerate(shapes.items()):
-        numbers = np.random.default_rng(k).normal(size=shape).astype(np.float32)
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(numbers, name))
-    for name, values in {"infinite": [0, -np.inf, 0, 1], "plus": [0, np.inf, 0, 1]}.items():
-        numbers = np.array(values, np.float32)
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(numbers, name))
-    for name in ("p", *(["o"] if " o = " in body else [])):
-        proto.graph.output.append(onnx.helper.make_tensor_value_info(name, 1, None))
-    del proto.graph.output[0]
-    return analysed(proto)[0]
-
-
 @pytest.mark.parametrize("case", SUMS)
 def test_which_sums_are_raw_scores(case: str) -> None:
     body, terms, scores = SUMS[case]
@@ -368,6 +338,6 @@ def test_which_sums_are_raw_scores(case: str) -> None:
 def test_what_is_known_of_terms(body: str) -> None:
     graph = analysed_text(f"a = MatMul (x, w) {body}")
     for name, facts in KNOWN[body].items():
-        assert [f"{f.constant} where {f.region}" for f in graph[name].fills] == facts, name
+        assert fills_of(graph, name) == facts, name
     if not KNOWN[body]:
         assert not any(v.fills for v in graph.values.values() if v.producer is not None)

@@ -45,7 +45,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("build/mutation.jsonl"))
     parser.add_argument("--baseline", type=Path, help="keep what the right program does here")
     parser.add_argument("--again", type=Path, help="only mutants that live on in this file")
-    parser.add_argument("--judges", default="", help="only checks with this in their name")
+    parser.add_argument("--judges", nargs="*", default=[""], help="only checks with these names")
     parser.add_argument("--most", type=int, help="checks of each family, the others left out")
     parser.add_argument("--replay", action="store_true", help="ask known killers only")
     parser.add_argument("--note", action="store_true", help="add what OUT holds to killers.txt")

@@ -92,11 +92,11 @@ class Judges:
     Args:
         items: Collected tests.
         most: Checks that are drawn of each family: a file of tests, the probes; None for all.
-        wanted: Part of their names.
+        wanted: Parts of their names.
     """
 
     def __init__(
-        self, items: Sequence[pytest.Item], most: int | None = None, wanted: str = ""
+        self, items: Sequence[pytest.Item], most: int | None = None, wanted: Sequence[str] = ("",)
     ) -> None:
         self.most, self.wanted = most, wanted
         self.items = {f"test:{i.nodeid.split('tests/')[-1]}": i for i in items}
@@ -111,7 +111,7 @@ class Judges:
         families["probe"] = [f"probe:{name}" for name in MAKERS]
         families["random"] = [f"random:{seed}" for seed in SEEDS]
         for family, found in families.items():
-            names = [name for name in found if self.wanted in name]
+            names = [name for name in found if any(part in name for part in self.wanted)]
             most = len(names) if self.most is None else self.most
             most *= PROBES_FOR_EACH_TEST if family == "probe" else 1
             drawn = random.Random(family).sample(names, most) if most < len(names) else names

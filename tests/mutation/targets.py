@@ -41,7 +41,8 @@ TESTS = (
     *("test_signs", "test_rules_constants", "test_rules_shapes", "test_axes", "test_normalise"),
     *("test_exhaustive_laws", "test_exhaustive_columns", "test_exhaustive_integers"),
     *("test_exhaustive_sizes", "test_rules", "test_attention_scores", "test_exit_checks"),
-    *("test_mutation_twins", "test_softmax_guards", "test_facts_scores"),
+    *("test_mutation_twins", "test_softmax_guards", "test_facts_scores", "test_facts_tables"),
+    *("test_control_flow", "test_control_loops"),
     *("test_records", "test_record_claims", "test_operators_page"),
 )
 SEEDS = range(150)  # random graphs that judge
@@ -55,7 +56,13 @@ _MASKS = (
     "probe:softmax",
     "probe:masks",
 )
-_FACTS = ("test_facts_forward", "test_facts_backward", "test_facts_windows", "probe:deadness")
+_FACTS = (
+    "test_facts_tables",
+    "test_facts_forward",
+    "test_facts_backward",
+    "test_facts_windows",
+    "probe:deadness",
+)
 _SIZES = ("test_exhaustive_integers", "test_symbol_values", "probe:integers", "probe:sizes")
 RELATED = {
     "facts.softmax": (*_MASKS, "test_mutation_twins"),

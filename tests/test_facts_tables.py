@@ -1,0 +1,148 @@
+"""What is proven of small models that are written down: fill facts and dead regions, exactly.
+
+Each is audited in ONNX Runtime as well.
+"""
+
+import pytest
+
+from pitc.ir.constant import FINITE
+from tests.fact_check import proven
+from tests.fact_texts import dead_of, fills_of, text_model
+
+OFF, ON = "flag[d0, d1, d2] == 0", "flag[d0, d1, d2] != 0"
+COLUMN, NO_COLUMN = "all d-1: flag[d0, d-1, d1] == 0", "all d-1: flag[d0, d-1, d1] != 0"
+HIDE = "t = Tanh (mask) s = Where (flag, t, nought)"  # s is 0 where the flag is off
+ONES = "c = Cast <to = 1> (flag)"
+
+FILLS: dict[str, dict[str, list[str]]] = {
+    # products: of inputs nothing is known but what is tested
+    "p = MatMul (mask, other)": {"p": []},
+    f"{ONES} t = Tanh (mask) p = MatMul (c, t)": {
+        "p": ["0.0 where all d-1: flag[d0, d1, d-1] == 0"]
+    },
+    f"{ONES} t = Tanh (mask) p = MatMul (t, c)": {
+        "p": ["0.0 where all d-1: flag[d0, d-1, d2] == 0"]
+    },
+    f"{ONES} t = Tanh (mask) l = Log (t) p = MatMul (c, l)": {"p": []},
+    f"{ONES} p = MatMul (c, c)": {
+        "p": [
+            "0.0 where all d-1: flag[d0, d-1, d2] == 0",
+            "0.0 where all d-1: flag[d0, d1, d-1] == 0",
+        ]
+    },
+    f'{ONES} t = Tanh (mask) p = Einsum <equation = "abc,abc->abc"> (c, t)': {
+        "p": [f"0.0 where {OFF}"]
+    },
+    f"{ONES} t = Tanh (mask) p = Mul (c, t)": {"p": [f"0 where {OFF}"]},
+    f"{ONES} l = Log (mask) p = Mul (c, l)": {"p": []},
+    # sums, extremes and means over an axis that has elements
+    f"{ONES} p = ReduceSum <keepdims = 0> (c, axis)": {"p": [f"0.0 where {COLUMN}"]},
+    f"{ONES} p = ReduceMax <keepdims = 0> (c, axis)": {
+        "p": [f"0.0 where {COLUMN}", f"1.0 where {NO_COLUMN}"]
+    },
+    f"{ONES} p = ReduceMean <keepdims = 0> (c, axis)": {"p": [f"0.0 where {COLUMN}"]},
+    f"{ONES} p = ReduceProd <keepdims = 0> (c, axis)": {"p": []},
+    "c = Where (flag, low, mask) p = ReduceMin <keepdims = 0> (c, axis)": {
+        "p": [f"-10000.0 where {NO_COLUMN}"]
+    },
+    f"{ONES} p = ReduceSum <keepdims = 0> (c, nothing)": {
+        "p": ["0.0 where all d-1: all d-2: all d-3: flag[d-1, d-2, d-3] == 0"]
+    },
+    # of zeros that come one by one nothing is said of whole lines
+    "t = Tanh (mask) r = Relu (t) c = Mul (r, other) p = ReduceSum (r, axis)": {"p": []},
+    # bools are 0 or 1, tested themselves where nothing else tells
+    "p = Not (flag)": {"p": [f"1 where {OFF}", f"0 where {ON}"]},
+    "c = Cast <to = 9> (mask) p = And (c, flag)": {
+        "c": ["0 where c[d0, d1, d2] == 0", "1 where c[d0, d1, d2] != 0"],
+        "p": [
+            "0 where c[d0, d1, d2] == 0",
+            f"0 where {OFF}",
+            f"1 where c[d0, d1, d2] != 0 and {ON}",
+        ],
+    },
+    "c = Cast <to = 9> (mask) p = Or (c, flag)": {
+        "p": [
+            f"0 where c[d0, d1, d2] == 0 and {OFF}",
+            "1 where c[d0, d1, d2] != 0",
+            f"1 where {ON}",
+        ],
+    },
+    "p = IsNaN (mask)": {"p": ["0 where p[d0, d1, d2] == 0", "1 where p[d0, d1, d2] != 0"]},
+    # choices: what is not chosen does not matter, infinite or not
+    HIDE + " p = Neg (s)": {"s": [f"0.0 where {OFF}"], "p": [f"-0.0 where {OFF}"]},
+    "l = Log (mask) p = Where (flag, l, nought)": {"p": [f"0.0 where {OFF}"]},
+    # movement
+    HIDE + " a, b = Split <axis = 1, num_outputs = 2> (s) p = Neg (b)": {
+        "a": [f"0.0 where {OFF}"],
+        "b": ["0.0 where flag[d0, d1+2, d2] == 0"],
+    },
+    HIDE + " p = Transpose <perm = [2, 0, 1]> (s)": {"p": ["0.0 where flag[d1, d2, d0] == 0"]},
+    HIDE + " p = Concat <axis = 1> (s, t)": {"p": [f"0.0 where -d1+3 >= 0 and {OFF}"]},
+    HIDE + " p = Concat <axis = 1> (t, s)": {
+        "p": ["0.0 where d1-4 >= 0 and flag[d0, d1-4, d2] == 0"]
+    },
+    HIDE + " p = Gather <axis = 1> (s, some)": {"p": []},
+    HIDE + " p = Gather <axis = 1> (s, axis)": {"p": ["0.0 where flag[d0, 1, d2] == 0"]},
+    # further results are others
+    HIDE + " p, o = MaxPool <kernel_shape = [2]> (s)": {"o": []},
+}
+
+DEAD: dict[str, dict[str, list[str]]] = {
+    "p = Neg (mask)": {"mask": [], "other": ["everywhere"]},
+    HIDE + " p = Neg (s)": {"t": [OFF], "mask": [OFF], "flag": []},
+    "p = Where (flag, mask, other)": {"mask": [OFF], "other": [ON]},
+    # a second reader needs it
+    HIDE + " p = Add (s, t)": {"t": []},
+    HIDE + " l = Shape (t) o = Cast <to = 1> (l) p = Neg (s)": {"t": [OFF]},
+    # a factor where the other one is 0, unless it may be infinite, or the sign of the 0 is seen
+    f"{ONES} t = Tanh (mask) p = MatMul (c, t)": {"t": ["all d-1: flag[d0, d-1, d1] == 0"]},
+    f"{ONES} t = Tanh (mask) p = MatMul (t, c)": {"t": ["all d-1: flag[d0, d2, d-1] == 0"]},
+    f"{ONES} l = Log (mask) p = MatMul (c, l)": {"l": []},
+    f"{ONES} t = Tanh (mask) m = Mul (c, t) p = ReduceSum (m, axis)": {"t": [OFF], "c": []},
+    f"{ONES} t = Tanh (mask) p = Mul (c, t)": {"t": [OFF]},
+    f"{ONES} t = Tanh (mask) m = Mul (c, t) p = Reciprocal (m)": {"t": []},
+    f"{ONES} p = MatMul (c, c)": {"c": []},
+    # of two that annihilate each other each is read where the other is 0: one may be left out
+    "c = Cast <to = 9> (mask) p = And (c, flag)": {
+        "c": [OFF],
+        "flag": ["c[d0, d1, d2] == 0"],
+        "mask": [OFF],
+    },
+    # movement, pieces
+    HIDE + " a, b = Split <axis = 1, num_outputs = 2> (s) p = Neg (b)": {
+        "a": ["everywhere"],
+        "b": [],
+        "t": [OFF],
+    },
+    "p = Transpose <perm = [2, 0, 1]> (mask)": {"mask": []},
+    "t = Tanh (mask) p = Gather <axis = 1> (t, axis)": {"t": ["-d1 >= 0", "d1-2 >= 0"]},
+    "t = Tanh (mask) p = Gather <axis = 1> (t, ids)": {"t": []},
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("body", FILLS)
+def test_fill_facts(body: str) -> None:
+    graph = proven(text_model(body))
+    assert {name: fills_of(graph, name) for name in FILLS[body]} == FILLS[body]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("body", DEAD)
+def test_dead_regions(body: str) -> None:
+    graph = proven(text_model(body))
+    assert {name: dead_of(graph, name) for name in DEAD[body]} == DEAD[body]
+
+
+@pytest.mark.parametrize(
+    ("body", "assumed"),
+    [
+        (f"{ONES} t = Tanh (mask) p = MatMul (c, t)", True),
+        (f"{ONES} t = Tanh (mask) m = Mul (c, t) p = ReduceSum (m, axis)", True),
+        (HIDE + " p = Neg (s)", False),
+        ("p = Not (flag)", False),
+        ("p = MatMul (mask, other)", False),
+    ],
+)
+def test_zero_times_a_value_assumes_that_it_is_finite(body: str, assumed: bool) -> None:
+    assert (FINITE in proven(text_model(body)).assumptions) == assumed
