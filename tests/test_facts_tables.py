@@ -7,7 +7,7 @@ import pytest
 
 from pitc.ir.constant import FINITE
 from tests.fact_check import proven
-from tests.fact_texts import dead_of, fills_of, text_model
+from tests.fact_texts import analysed_text, dead_of, fills_of, text_model
 
 OFF, ON = "flag[d0, d1, d2] == 0", "flag[d0, d1, d2] != 0"
 COLUMN, NO_COLUMN = "all d-1: flag[d0, d-1, d1] == 0", "all d-1: flag[d0, d-1, d1] != 0"
@@ -132,6 +132,31 @@ def test_fill_facts(body: str) -> None:
 def test_dead_regions(body: str) -> None:
     graph = proven(text_model(body))
     assert {name: dead_of(graph, name) for name in DEAD[body]} == DEAD[body]
+
+
+# whose own facts a fact rests on: those of s, where it is 0, are no reason to overwrite s
+RESTS: dict[str, dict[str, list[str]]] = {
+    HIDE + " p = Neg (s)": {"s": ["flag s"], "p": ["flag p s"]},
+    f"{ONES} t = Tanh (mask) m = Mul (c, t) p = ReduceSum (m, axis)": {
+        "m": ["c flag m"],
+        "p": ["c flag m p"],
+    },
+    # a bounded score is one when it is overwritten, too
+    "a = MatMul (x, w) s = Add (a, mask) p = Softmax (s)": {
+        "a": [""],
+        "s": ["mask s", "mask"],
+        "p": ["mask p s"],
+    },
+}
+
+
+@pytest.mark.parametrize("body", RESTS)
+def test_what_facts_rest_on(body: str) -> None:
+    graph = analysed_text(body)
+    for name, rests in RESTS[body].items():
+        vias = [f.region.via for f in graph[name].fills]
+        found = [" ".join(sorted(n for n, v in graph.values.items() if v.bit & x)) for x in vias]
+        assert found == rests
 
 
 @pytest.mark.parametrize(
