@@ -3,9 +3,17 @@
 Each is audited in ONNX Runtime as well.
 """
 
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
 import pytest
 
-from pitc.ir.constant import FINITE
+from pitc.ir.constant import FINITE, NEG, NZ, TOP, ZN, Constant, Range
+from pitc.ir.expr import Reducer
+from pitc.passes.facts.fill import _survives
+from tests.exhaustive_values import stands_for
 from tests.fact_check import proven
 from tests.fact_texts import analysed_text, dead_of, fills_of, text_model
 
@@ -157,6 +165,45 @@ def test_what_facts_rest_on(body: str) -> None:
         vias = [f.region.via for f in graph[name].fills]
         found = [" ".join(sorted(n for n, v in graph.values.items() if v.bit & x)) for x in vias]
         assert found == rests
+
+
+REDUCE: dict[Reducer, Callable[[Any], Any]] = {
+    Reducer.SUM: np.sum,
+    Reducer.MAX: np.max,
+    Reducer.MIN: np.min,
+    Reducer.PROD: np.prod,
+    Reducer.MEAN: np.mean,
+    Reducer.SQUARE: lambda x: np.sum(x * x),
+}
+STANDS_FOR: dict[Constant, list[float]] = {
+    0: [0.0, -0.0],
+    1: [1.0],
+    -2.5: [-2.5],
+    -np.inf: [-np.inf],
+    ZN: [0.0, np.nan],
+    Range(-1, 3): [-1.0, 0.0, 3.0],
+    NEG: [-1e4, -2e4, -np.inf],
+    NZ: [1.0, -2.0, np.nan],
+    TOP: [1.0, np.nan, 0.0],
+}
+SURVIVES: dict[Reducer, list[Constant]] = {
+    Reducer.SUM: [0, ZN],
+    Reducer.MAX: [0, 1, -2.5, -np.inf, Range(-1, 3), NEG],
+    Reducer.MIN: [0, 1, -2.5, -np.inf, Range(-1, 3), NEG],
+    Reducer.PROD: [],
+    Reducer.MEAN: [0, -np.inf, ZN],
+    Reducer.SQUARE: [0, ZN],
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("reducer", REDUCE)
+def test_what_reducing_copies_keeps(reducer: Reducer) -> None:
+    assert [c for c in STANDS_FOR if _survives(c, reducer)] == SURVIVES[reducer]
+    for c in SURVIVES[reducer]:
+        for count in (1, 2, 3):
+            for copies in product(STANDS_FOR[c], repeat=count):
+                assert stands_for(c, np.array([REDUCE[reducer](np.array(copies))])).all()
 
 
 @pytest.mark.parametrize(
