@@ -79,6 +79,11 @@ FILLS: dict[str, dict[str, list[str]]] = {
     # choices: what is not chosen does not matter, infinite or not
     HIDE + " p = Neg (s)": {"s": [f"0.0 where {OFF}"], "p": [f"-0.0 where {OFF}"]},
     "l = Log (mask) p = Where (flag, l, nought)": {"p": [f"0.0 where {OFF}"]},
+    # a NaN guard leaves what is 0, or 0 or NaN, and says nothing of other numbers
+    "u = Where (flag, two, mask) i = IsNaN (u) p = Where (i, nought, u)": {"p": []},
+    "u = Where (flag, nought, mask) i = IsNaN (u) p = Where (i, nought, u)": {
+        "p": [f"0 where {ON}"]
+    },
     # movement
     HIDE + " a, b = Split <axis = 1, num_outputs = 2> (s) p = Neg (b)": {
         "a": [f"0.0 where {OFF}"],

@@ -40,7 +40,6 @@ from pitc.ir.region import (
     prune,
     pull,
     region,
-    union,
 )
 from pitc.passes.control.bodies import BODY, body_model, captured, states_of
 from pitc.passes.facts.affine import comparison, threshold
@@ -85,7 +84,7 @@ def fill_facts(graph: Graph, mask: str | None = None) -> None:
     note_terms(graph)
     note_uses(graph)
     for name in graph.constants():
-        if graph[name].uses or name in graph.outputs:
+        if graph[name].uses:
             graph[name].fills = seed_constant(graph, name)
     for name in graph.inputs:
         facts = seed_input(graph, name, name == mask)
@@ -150,7 +149,7 @@ def _resting_on(graph: Graph, name: str, facts: Sequence[FillFact]) -> list[Fill
 def simplest(facts: Iterable[FillFact]) -> list[FillFact]:
     """The facts pruned per constant."""
     out = []
-    for c, regions in by_constant(f for f in facts if f.constant is not TOP).items():
+    for c, regions in by_constant(facts).items():
         out += [FillFact(r, c) for r in prune(regions)]
     return out
 
@@ -160,9 +159,8 @@ def facts_at(graph: Graph, name: str, read: Read) -> list[FillFact]:
     out, shape = [], graph[name].shape
     if shape is not None:
         for f in graph[name].fills:
-            at = pull(f.region, read.index, shape)
-            if at is not None and read.within:
-                at = region(at | read.within)
+            found = pull(f.region, read.index, shape)
+            at = None if found is None else region(found | read.within)
             if at is not None:
                 out.append(FillFact(at, f.constant))
     return [*out, UNKNOWN]
@@ -232,11 +230,12 @@ def _mapped(view: NodeView, expr: TensorExpr) -> list[FillFact]:
     facts = _combinations(view, expr)
     score = scaled_score(view, expr)
     if score is not None:
-        guards = [term_guard(view, r) for r in expr.reads]
-        if None not in guards:
-            scaled = region(union((score.region, *(g for g in guards if g is not None))))
-            facts = [f for f in facts if not is_assumed(f.constant)]
-            facts += [FillFact(scaled, score.constant)] if scaled is not None else []
+        scaled: Region | None = score.region
+        for read in expr.reads:
+            scaled = both(scaled, term_guard(view, read))
+        if scaled is not None:
+            proven = (f for f in facts if not is_assumed(f.constant))
+            facts = [*proven, FillFact(scaled, score.constant)]
         return facts
     lengths = [FillFact(r, c) for r, c in threshold(view, expr)]
     # of a number about which too little is known, "0 < x" says all of "x > 0"
