@@ -95,9 +95,11 @@ def total(cs: Constants) -> Constant | Unsettled:
         return UNSETTLED
     if ZN in cs:
         return ZN if all(c is ZN or is_zero(c) for c in cs) else TOP
-    numbers = [c for c in cs if is_number(c)]
-    if -inf in numbers or inf in numbers:
-        return TOP if inf in numbers else -inf
+    known = [r for r in map(range_of, cs) if r is not None]
+    if any(r.hi == inf for r in known):
+        return TOP
+    if any(r.hi == -inf for r in known):
+        return -inf
     return NZ if [c for c in cs if not is_zero(c)] == [NZ] else UNSETTLED
 
 

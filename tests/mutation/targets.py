@@ -42,6 +42,9 @@ TESTS = (
     *("test_exhaustive_laws", "test_exhaustive_columns", "test_exhaustive_integers"),
     *("test_exhaustive_sizes", "test_rules", "test_attention_scores", "test_exit_checks"),
     *(
+        "test_rules_constants_ranges",
+        "test_rules_constants_numbers",
+        "test_ir_constant",
         "test_mutation_twins",
         "test_softmax_guards",
         "test_records",
@@ -65,7 +68,7 @@ RELATED = {
     "facts.total": ("test_exhaustive_columns", *_FACTS),
     "facts.zero_signs": ("probe:zeros",),
     "rules.constants": ("test_rules_constants", "test_exhaustive_laws"),
-    "ir.constant": (*_MASKS, "test_exhaustive_laws"),
+    "ir.constant": ("test_ir_constant", *_MASKS, "test_exhaustive_laws"),
     "facts.affine": _SIZES,
     "facts.values": _SIZES,
     "ir.poly": ("test_index", "test_exhaustive_integers"),
