@@ -21,7 +21,8 @@ HIDDEN, BELOW = Range(-np.inf, -9e3, True), Range(-2e4, -1e4)
 def view(op: str, *types: str, bounds: tuple[float, ...] = (), **attributes: Any) -> NodeView:
     """A node of an operator on operands of some types."""
     extra = tuple(Const(np.array(b, types[0])) for b in bounds)
-    operands = (*(np.ones(2, t) for t in types), *extra)
+    like = [np.ones(2, t) for t in (attributes.pop("like", None),) if t is not None]
+    operands = (*(np.ones(2, t) for t in types), *extra, *like)
     domain, opset = attributes.pop("domain", ""), attributes.pop("opset", 21)
     graph = analysed(Sample(op, operands, attributes, domain, opset))
     return NodeView(graph, graph.nodes[0])
@@ -55,10 +56,9 @@ def filled(value: Any) -> NodeView:
     return NodeView(graph, graph.nodes[0])
 
 
-def untyped(op: str, *types: str, places: tuple[str, ...], **attributes: Any) -> NodeView:
-    """A node some of whose values have no known type."""
+def retyped(op: str, *types: str, place: str, dtype: Any, **attributes: Any) -> NodeView:
+    """A node one of whose values has an unknown type, or another one."""
     operands = tuple(np.ones(2, t) for t in types)
     graph = analysed(Sample(op, operands, attributes))
-    for name in places:
-        graph[name].dtype = None
+    graph[place].dtype = dtype
     return NodeView(graph, graph.nodes[0])

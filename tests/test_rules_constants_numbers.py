@@ -35,6 +35,8 @@ NUMBERS: list[tuple[NodeView | str, tuple[Constant, ...], Constant]] = [
     (view("Mul", F4, F4), (0.0, -1.0), 0),
     (view("Mul", F4, F4), (inf, 0.0), TOP),
     (view("BitwiseNot", U1), (0,), 255),
+    (view("Xor", B, B), (0, 1), 1),
+    (view("Xor", B, B), (0, 0), 0),
     (view("IsInf", F4, detect_positive=0), (inf,), 0),
     (view("IsInf", F4, detect_positive=0), (-inf,), 1),
     (view("Mod", I8, I8, fmod=1), (-7, 3), -1),
@@ -50,6 +52,7 @@ NUMBERS: list[tuple[NodeView | str, tuple[Constant, ...], Constant]] = [
     ("Add", (3e38, 3e38), inf),
     ("IsInf", (inf,), TOP),
     ("LeakyRelu", (-2.0,), TOP),
+    ("Gelu", (0.0,), 0),  # by either formula
     ("BitwiseNot", (0,), TOP),
     ("Div", (7.0, 2.0), TOP),
     ("Mod", (7.0, 2.0), TOP),

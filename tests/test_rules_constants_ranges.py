@@ -21,9 +21,9 @@ from tests.constant_views import (
     INT4,
     U1,
     B,
+    retyped,
     same,
     to,
-    untyped,
     view,
 )
 
@@ -43,6 +43,7 @@ RANGES: list[tuple[NodeView, tuple[Constant, ...], Constant]] = [
     (view("Clip", F4, bounds=(-2.0, 0.75)), (TAME,), Range(-2.0, 0.75)),
     (view("Clip", F4, bounds=(-2.0, 0.75)), (NEG,), -2.0),
     (view("Clip", F4, bounds=(-2.0, 0.75)), (TOP,), TOP),  # as of all that is quite unknown
+    (view("Clip", F4, bounds=(-2.0, 0.75)), (NZ,), TOP),
     (view("Ceil", F4), (Range(-0.5, 2.5),), Range(0, 3.0)),
     (view("Abs", F4), (TAME,), TOP),
     # integers wrap around
@@ -101,6 +102,8 @@ CASTS: list[tuple[NodeView, Constant, Constant]] = [
     (to(F4, I4), TAME, TOP),
     (to(I4, F4), Range(0, 1), TOP),
     (to(F4, BRAIN), TAME, TOP),
+    (view("CastLike", F4, like=I8), NZ, TOP),
+    (view("CastLike", I4, like=F4), NZ, NZ),
     (to(F4, F2), ZN, ZN),
     (to(F4, I4), ZN, TOP),
     (to(F4, F2), NZ, TOP),
@@ -137,32 +140,33 @@ CASTS: list[tuple[NodeView, Constant, Constant]] = [
 
 @pytest.mark.parametrize(("node", "constant", "known"), CASTS)
 def test_casts(node: NodeView, constant: Constant, known: Constant) -> None:
-    found = evaluate_constants("Cast", (constant,), node=node)
+    found = evaluate_constants(node.op, (constant,), node=node)
     assert same(found, known)
     dtype = node.out_dtype()
     assert dtype is not None
-    assert same(evaluate_constants("Cast", (constant,), dtype.kind == "b", node), known)
+    assert same(evaluate_constants(node.op, (constant,), dtype.kind == "b", node), known)
 
 
 def test_a_cast_without_a_node_is_known_to_bool_only() -> None:
     assert evaluate_constants("Cast", (NZ,), True) == 1
     assert evaluate_constants("Cast", (TAME,), True) is TOP
     assert evaluate_constants("Cast", (0.5,), True) == 1
+    assert evaluate_constants("Less", (0.5, 1.0), True) == 1
     for c in (NZ, TAME, ZN, 0.0, 1.0):
         assert evaluate_constants("Cast", (c,)) is TOP
 
 
-def test_without_types_nothing_is_computed() -> None:
+@pytest.mark.parametrize("other", [None, np.dtype("V2")])  # as numpy has bfloat16
+def test_without_types_nothing_is_computed(other: np.dtype | None) -> None:
     for place in ("x0", "y0"):
-        node = untyped("Cast", F4, places=(place,), to=10)
-        assert [evaluate_constants("Cast", (c,), node=node) for c in (TAME, NZ, ZN, 1.0)] == [
-            TOP
-        ] * 4
+        node = retyped("Cast", F4, place=place, dtype=other, to=10)
+        for c in (TAME, NZ, ZN, 1.0):
+            assert evaluate_constants("Cast", (c,), node=node) is TOP
     for place in ("x0", "x1"):
-        node = untyped("Add", F4, F4, places=(place,))
+        node = retyped("Add", F4, F4, place=place, dtype=other)
         assert evaluate_constants("Add", (1.0, 2.0), node=node) is TOP
         assert evaluate_constants("Add", (TAME, 2.0), node=node) is TOP
-    node = untyped("Where", B, F4, F4, places=("x0",))
+    node = retyped("Sin", F4, place="x0", dtype=other)
+    assert evaluate_constants("Sin", (TAME,), node=node) is TOP
+    node = retyped("Where", B, F4, F4, place="x0", dtype=other)
     assert evaluate_constants("Where", (TOP, NEG, HIDDEN), node=node) == HIDDEN
-    node = untyped("Add", F4, F4, places=("y0",))
-    assert evaluate_constants("Add", (1.0, 2.0), node=node) == 3.0

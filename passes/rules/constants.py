@@ -42,7 +42,6 @@ from pitc.passes.rules.record import (
     Elementwise,
     Operator,
     Parameters,
-    operator_of,
 )
 
 
@@ -65,16 +64,17 @@ def evaluate_constants(
     if not constants:
         fill = None if operator.fill is None or node is None else operator.fill(node)
         return _python(fill)
-    if operator.converts and not is_number(constants[0]):
-        return _cast(constants[0], to_bool, node)
     if operator.law is not None:
         found = operator.law(constants)
         if not isinstance(found, Unsettled):
             return found
     numbers = [c for c in constants if is_number(c)]
-    if len(numbers) < len(constants):
-        return _spanned(op, constants, node)
-    return _compute(op, numbers, to_bool, node)
+    if len(numbers) == len(constants):
+        return _compute(op, numbers, node, to_bool)
+    if operator.converts:
+        (only,) = constants
+        return _cast(op, only, to_bool, node)
+    return _spanned(op, constants, node)
 
 
 def ignores(op: str, j: int, constants: Constants, node: NodeView | None = None) -> bool:
@@ -113,10 +113,11 @@ def _spanned(op: str, constants: Constants, node: NodeView | None) -> Constant:
         joint = _useful([x for c in branches for x in _ends(c)], branches)
         return joint if is_hidden(joint) else TOP
     if found.image is not None:  # which is of finite numbers: sin(-inf) is NaN
-        return Range(*found.image) if all(c is TOP or _is_finite(c) for c in constants) else TOP
+        (only,) = constants
+        return Range(*found.image) if only is TOP or _is_finite(only) else TOP
     if not found.monotone or all(c is TOP for c in constants):
         return TOP
-    corners = [_compute(op, list(xs), False, node) for xs in product(*map(_ends, constants))]
+    corners = [_compute(op, xs, node) for xs in product(*map(_ends, constants))]
     numbers = [c for c in corners if is_number(c)]
     if len(numbers) < len(corners):
         return TOP
@@ -143,19 +144,19 @@ def _useful(ends: Sequence[Number], operands: Constants) -> Constant:
 
 
 def _all_float(node: NodeView | None) -> bool:
-    """True where ranges can be followed: no operand's type, but a condition's, wraps."""
+    """True where ranges can be followed: the type does not wrap; a condition's is another one."""
     if node is None:
         return True
-    types = [_type_of(node, i) for i in data_operands(node)][int(operator_of(node).chooses) :]
-    return all(t is not None and t.kind == "f" for t in types)
+    dtype = _type_of(node, data_operands(node)[-1])
+    return dtype is not None and dtype.kind == "f"
 
 
-def _cast(c: Constant, to_bool: bool, node: NodeView | None) -> Constant:
+def _cast(op: str, c: Constant, to_bool: bool, node: NodeView | None) -> Constant:
     """The weaker statements through a change of type."""
-    source, target = (None, None) if node is None else (_type_of(node, 0), node.out_dtype(0))
+    source, target = (None, None) if node is None else (_type_of(node, 0), node.out_dtype())
     if to_bool or (target is not None and target.kind == "b"):
         return 1 if truth_of(c) else TOP
-    if source is None or target is None or node is None:
+    if source is None or target is None:
         return TOP
     if c is NZ and source.kind in "biu":
         # a nonzero integer stays nonzero when no bit of it is cut off (numpy counts 4 bits as 8)
@@ -164,7 +165,7 @@ def _cast(c: Constant, to_bool: bool, node: NodeView | None) -> Constant:
     if source.kind != "f" or target.kind != "f":
         return TOP
     if isinstance(c, Range):
-        ends = [_compute(node.op, [x], False, node) for x in (c.lo, c.hi)]
+        ends = [_compute(op, [x], node) for x in (c.lo, c.hi)]
         numbers = [x for x in ends if is_number(x)]
         return _useful(numbers, [c]) if len(numbers) == len(ends) else TOP
     return c if target.itemsize >= source.itemsize or c is ZN else TOP
@@ -187,44 +188,43 @@ def _python(x: Any) -> Constant:
     return value
 
 
-def _compute(op: str, xs: list[Number], to_bool: bool, node: NodeView | None) -> Constant:
+def _compute(
+    op: str, xs: Sequence[Number], node: NodeView | None, to_bool: bool = False
+) -> Constant:
     """The operator on numbers, in the operands' own types."""
     operator = _record(op, node)
     found = operator.function
     if found is None or found.evaluate is None or not found.trusted(*xs):
         return TOP
-    if node is None and operator.converts and to_bool:
-        keywords: Parameters | None = {"to": np.dtype(bool)}
-    else:
-        keywords = _parameters(found, node)
-    types = _operand_types(node, len(xs))
-    if keywords is None or types is None:
-        return TOP
-    wanted = node.out_dtype(0) if node is not None else None
     results = set()
     with np.errstate(all="ignore"):
         try:
+            keywords = _parameters(found, node)
+            if operator.converts and to_bool:
+                keywords = {"to": np.dtype(bool)}
+            types = _operand_types(node, len(xs))
             operands = [_typed(x, t) for x, t in zip(xs, types, strict=True)]
             for zeros in product(*map(_zeros, operands)):
-                result = found.evaluate(*zeros, **keywords)
-                results.add(
-                    _python(result if wanted is None else np.asarray(result).astype(wanted))
-                )
-        except (ArithmeticError, AttributeError, TypeError, ValueError):
+                results.add(_python(found.evaluate(*zeros, **keywords)))
+        except (ArithmeticError, NoRule, TypeError, ValueError):
             return TOP
     return results.pop() if len(results) == 1 else TOP
 
 
-def _parameters(found: Elementwise, node: NodeView | None) -> Parameters | None:
-    """Keyword arguments of the function; None where they are not known."""
+def _parameters(found: Elementwise, node: NodeView | None) -> Parameters:
+    """Keyword arguments of the function; without a node none (which it may miss: a TypeError).
+
+    Raises:
+        NoRule: They are not known.
+    """
     if node is None:
-        return None if found.typed or found.parameters is not None else {}
-    if found.parameters is None:
+        if found.typed:
+            raise NoRule("the types decide")
         return {}
-    try:
-        return found.parameters(node)
-    except (NoRule, TypeError, ValueError):
-        return None
+    known = {} if found.parameters is None else found.parameters(node)
+    if known is None:
+        raise NoRule("an attribute or a bound is not known")
+    return known
 
 
 def _zeros(x: Any) -> tuple[Any, ...]:
@@ -236,13 +236,18 @@ def _record(op: str, node: NodeView | None) -> Operator:
     return OPERATORS.get(("" if node is None else node.domain, op), UNKNOWN)
 
 
-def _operand_types(node: NodeView | None, count: int) -> list[np.dtype[Any]] | None:
-    """Element types of the data operands; None when one is unknown or has no numpy arithmetic."""
+def _operand_types(node: NodeView | None, count: int) -> list[np.dtype[Any]]:
+    """Element types of the data operands.
+
+    Raises:
+        NoRule: One is unknown or has no numpy arithmetic.
+    """
     if node is None:
         return [np.dtype(np.float32)] * count
-    types = [_type_of(node, i) for i in data_operands(node)]
-    known = [t for t in types if t is not None and t.kind in "biuf"]
-    return known if len(known) == len(types) else None
+    types = [node.dtype(i) for i in data_operands(node)]
+    if any(t.kind not in "biuf" for t in types):
+        raise NoRule("numpy computes in another way")
+    return types
 
 
 def _typed(x: Number, t: np.dtype[Any]) -> Any:
