@@ -4,6 +4,7 @@ from itertools import product
 from math import inf, nan
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -11,7 +12,7 @@ from pitc.ir.constant import NEG, NZ, SCORE, TAME, TOP, ZN, Constant, Range, is_
 from pitc.ir.graph import NodeView
 from pitc.passes.rules.constants import evaluate_constants, ignores
 from pitc.passes.rules.record import OPERATORS
-from tests.constant_views import BELOW, F4, I1, I4, I8, U1, B, filled, same, view
+from tests.constant_views import BELOW, F2, F4, I1, I4, I8, U1, B, filled, retyped, same, view
 from tests.exhaustive_laws import allowed
 from tests.exhaustive_values import stands_for
 from tests.rule_proof import Sample, analysed
@@ -69,6 +70,14 @@ def test_numbers(at: NodeView | str, constants: tuple[Constant, ...], known: Con
         assert found == pytest.approx(known, rel=1e-7)
     else:
         assert same(found, known)
+
+
+def test_a_scale_that_numpy_does_not_know_has_no_number() -> None:
+    brain = np.dtype(ml_dtypes.bfloat16)
+    node = retyped("DequantizeLinear", I1, F4, place="x1", dtype=brain, axis=0)
+    assert evaluate_constants("DequantizeLinear", (3, 2.0), node=node) is TOP
+    node = retyped("DequantizeLinear", I1, F4, place="x1", dtype=np.dtype(F2), axis=0)
+    assert evaluate_constants("DequantizeLinear", (3, 2.0), node=node) == 6.0
 
 
 def test_a_clip_by_a_bound_that_is_not_known_has_no_number() -> None:

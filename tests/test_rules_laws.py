@@ -134,6 +134,18 @@ def test_sums_of_three(terms: Constants, known: Any) -> None:
 TRUTHS: dict[Any, set[bool]] = {0: {False}, 1: {True}, NZ: {True}, TOP: {True, False}}
 
 
+@pytest.mark.parametrize(
+    ("c", "truth"),
+    [
+        *((c, True) for c in (Range(0.5, 2.0), Range(-2.0, -0.5), NEG, NZ, 2, -inf)),
+        *((c, None) for c in (TAME, Range(0.0, 1.0), Range(-1.0, 0.0), ZN, TOP)),
+        *((c, False) for c in (0, -0.0)),
+    ],
+)
+def test_ranges_beside_0_are_true(c: Constant, truth: bool | None) -> None:
+    assert laws.truth_of(c) is truth
+
+
 def decided(possible: set[bool]) -> Constant:
     return int(*possible) if len(possible) == 1 else TOP
 

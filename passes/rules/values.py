@@ -4,6 +4,8 @@ They are numpy object arrays of polynomials; bools are 0 and 1.
 """
 
 from collections.abc import Callable
+from fractions import Fraction
+from math import trunc
 from typing import Any
 
 import numpy as np
@@ -39,8 +41,7 @@ def _quotient(x: Poly, y: Poly) -> Poly:
     a, b = x.as_int(), y.as_int()
     if a is None or not b:
         raise Unknown
-    q = abs(a) // abs(b)
-    return poly(q if (a < 0) == (b < 0) else -q)
+    return poly(trunc(Fraction(a, b)))
 
 
 def _remainder(x: Poly, y: Poly) -> Poly:
@@ -71,7 +72,7 @@ def _known(x: Poly) -> int:
 
 def _numbers(view: NodeView, i: int) -> Array:
     ints = view.ints(i)
-    return np.array([_known(p) for p in ints.reshape(-1)], np.int64).reshape(ints.shape)
+    return np.array([_known(p) for p in ints.flat], np.int64).reshape(ints.shape)
 
 
 def _decide(holds: Callable[[Poly], bool], fails: Callable[[Poly], bool]) -> Callable[..., Array]:
@@ -171,13 +172,16 @@ def transpose(view: NodeView, shape: tuple[int, ...]) -> Array:
 
 def fill_of(view: NodeView) -> Any:
     """The number of a ConstantOfShape; None where there is no one number."""
-    fill = np.asarray(view.attr("value", np.zeros(1, np.float32))).reshape(-1)
-    return fill[0] if fill.size == 1 else None
+    fill = np.asarray(view.attr("value", np.float32(0)))
+    return fill.item() if fill.size == 1 else None
 
 
 def filled(view: NodeView, shape: tuple[int, ...]) -> Array:
     """One number everywhere."""
-    return np.full(shape, poly(fill_of(view)), object)
+    fill = fill_of(view)
+    if fill is None:
+        raise Unknown
+    return np.full(shape, poly(fill), object)
 
 
 def where(view: NodeView, shape: tuple[int, ...]) -> Array:
@@ -189,7 +193,7 @@ def where(view: NodeView, shape: tuple[int, ...]) -> Array:
 def one_hot(view: NodeView, shape: tuple[int, ...]) -> Array:
     """Numbers at known places."""
     axis = int(view.attr("axis", -1)) % len(shape)
-    off, on = view.ints(2).reshape(-1)
+    off, on = view.ints(2)
     given = _numbers(view, 0)
     places = np.expand_dims(np.where(given < 0, given + shape[axis], given), axis)
     numbers = np.arange(shape[axis]).reshape([-1 if d == axis else 1 for d in range(len(shape))])
@@ -201,7 +205,7 @@ def whole_product(view: NodeView, shape: tuple[int, ...]) -> Array:
     if int(np.prod(shape, dtype=np.int64)) != 1:
         raise Unknown
     total = ONE
-    for p in view.ints(0).reshape(-1):
+    for p in view.ints(0).flat:
         total = total * p
     return np.full(shape, total, object)
 
