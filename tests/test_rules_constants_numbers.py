@@ -28,6 +28,7 @@ def test_a_fill_is_its_number() -> None:
 
 NUMBERS: list[tuple[NodeView | str, tuple[Constant, ...], Constant]] = [
     (view("Add", F4, F4), (0.1, 0.2), float(np.float32(0.1) + np.float32(0.2))),
+    (view("Add", F4, F4), (1.0, 2.0, 3.0), TOP),  # which has no third operand
     (view("Add", I1, I1), (100, 100), -56),
     (view("Add", I1, I1), (100, 200), TOP),  # which is no number of the type
     (view("Add", I4, I4), (1, 0.5), TOP),

@@ -173,6 +173,7 @@ X = table(TABLE)
         (node("Where", [[1], [0]], TABLE, b), (), [TABLE[0], [b, b, b]]),
         (node("ReduceProd", TABLE), (1, 1), [[2 * a * a * b * b * (a + b)]]),
         (node("ReduceProd", [a]), (), a),
+        (node("ReduceProd", TABLE[0], Const(np.array([0]))), (1,), [a * b]),
         (node("ReduceProd", np.ones((0,), object)), (1,), [1]),
         (node("ReduceProd", TABLE), (2, 1), "?"),
         (node("ReduceProd", TABLE), (0,), "?"),
@@ -227,6 +228,12 @@ def test_pieces_of_several_axes() -> None:
     assert value(node("Slice", TABLE, *given)) == shown(X[0:1, 1:3])
     given += [Const(np.array(n)) for n in ([1, 0], [2, -1])]
     assert value(node("Slice", TABLE, *given)) == shown(X[1:3:-1, 0:1:2])
+
+
+def test_ends_without_starts_are_refused() -> None:
+    given = [Const(np.array(n)) for n in ([0, 1], [1])]
+    with pytest.raises(ValueError, match="zip"):
+        value(node("Slice", TABLE, *given))
 
 
 def test_without_ends_there_is_no_piece() -> None:

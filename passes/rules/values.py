@@ -25,10 +25,7 @@ def each(function: Callable[..., Poly]) -> Callable[..., Array]:
 
     def apply(*arrays: Array) -> Array:
         joint = np.broadcast(*arrays)
-        out = np.empty(joint.shape, object)
-        for i, xs in zip(np.ndindex(joint.shape), joint, strict=True):
-            out[i] = function(*xs)
-        return out
+        return np.array([function(*xs) for xs in joint], object).reshape(joint.shape)
 
     return apply
 
@@ -75,30 +72,33 @@ def _numbers(view: NodeView, i: int) -> Array:
     return np.array([_known(p) for p in ints.flat], np.int64).reshape(ints.shape)
 
 
-def _decide(holds: Callable[[Poly], bool], fails: Callable[[Poly], bool]) -> Callable[..., Array]:
-    """A comparison of x and y by the sign of x - y."""
-
-    def compare(x: Poly, y: Poly) -> Poly:
-        d = x - y
-        if holds(d):
-            return ONE
-        if fails(d):
-            return poly(0)
+def _decided(holds: bool, fails: bool) -> Poly:
+    if not (holds or fails):
         raise Unknown
+    return poly(holds)
 
-    return each(compare)
+
+def _equal(x: Poly, y: Poly) -> Poly:
+    return _decided(x == y, nonneg(x - y - 1) or nonneg(y - x - 1))
 
 
-_EQUAL = _decide(lambda d: not d.terms, lambda d: nonneg(d - 1) or nonneg(-d - 1))
-_LESS = _decide(lambda d: nonneg(-d - 1), nonneg)
-_LESS_EQUAL = _decide(lambda d: nonneg(-d), lambda d: nonneg(d - 1))
+def _less(x: Poly, y: Poly) -> Poly:
+    return _decided(nonneg(y - x - 1), nonneg(x - y))
+
+
+def _less_or_equal(x: Poly, y: Poly) -> Poly:
+    return ONE - _less(y, x)
+
+
+def _operand(view: NodeView) -> Array:
+    """The values of the first operand."""
+    return view.ints(0)
 
 
 def sizes(view: NodeView, shape: tuple[int, ...]) -> Array:
     """The extents of the operand."""
     del shape
-    operand = view.shape(0)
-    dims = operand[slice(view.attr("start", 0), view.attr("end"))]
+    dims = view.shape(0)[slice(view.attr("start", 0), view.attr("end"))]
     out = np.empty(len(dims), object)
     out[:] = dims
     return out
@@ -119,13 +119,13 @@ def fold(function: Callable[..., Array]) -> Value:
 
 def same(view: NodeView, shape: tuple[int, ...]) -> Array:
     """The same elements in the output's shape."""
-    return view.ints(0).reshape(shape)
+    return _operand(view).reshape(shape)
 
 
 def cast(view: NodeView, shape: tuple[int, ...]) -> Array:
     """The same numbers; as a bool, whether they are not 0."""
-    value = view.ints(0).reshape(shape)
-    dtype = view.out_dtype(0)
+    value = _operand(view).reshape(shape)
+    dtype = view.out_dtype()
     if dtype is not None and dtype.kind == "b":
         return each(lambda p: poly(int(_known(p) != 0)))(value)
     return value
@@ -133,13 +133,13 @@ def cast(view: NodeView, shape: tuple[int, ...]) -> Array:
 
 def expand(view: NodeView, shape: tuple[int, ...]) -> Array:
     """The elements repeated."""
-    return np.broadcast_to(view.ints(0), shape)
+    return np.broadcast_to(_operand(view), shape)
 
 
 def gather(view: NodeView, shape: tuple[int, ...]) -> Array:
     """The elements at known places."""
     del shape
-    return np.take(view.ints(0), _numbers(view, 1), axis=view.attr("axis", 0))
+    return np.take(_operand(view), _numbers(view, 1), axis=view.attr("axis", 0))
 
 
 def concat(view: NodeView, shape: tuple[int, ...]) -> Array:
@@ -151,7 +151,7 @@ def concat(view: NodeView, shape: tuple[int, ...]) -> Array:
 def piece(view: NodeView, shape: tuple[int, ...]) -> Array:
     """A part of each axis."""
     del shape
-    value = view.ints(0)
+    value = _operand(view)
     starts, ends = view.int_list(1, "starts"), view.int_list(2, "ends")
     if starts is None or ends is None:
         raise Unknown
@@ -165,7 +165,7 @@ def piece(view: NodeView, shape: tuple[int, ...]) -> Array:
 def transpose(view: NodeView, shape: tuple[int, ...]) -> Array:
     """The elements with the axes in another order."""
     del shape
-    value = view.ints(0)
+    value = _operand(view)
     order: list[int] = list(view.attr("perm", range(value.ndim)[::-1]))
     return value.transpose(order)
 
@@ -196,7 +196,7 @@ def one_hot(view: NodeView, shape: tuple[int, ...]) -> Array:
     off, on = view.ints(2)
     given = _numbers(view, 0)
     places = np.expand_dims(np.where(given < 0, given + shape[axis], given), axis)
-    numbers = np.arange(shape[axis]).reshape([-1 if d == axis else 1 for d in range(len(shape))])
+    numbers = np.expand_dims(np.arange(shape[axis]), [d for d in range(len(shape)) if d != axis])
     return np.asarray(np.where(places == numbers, on, off), object)
 
 
@@ -205,7 +205,7 @@ def whole_product(view: NodeView, shape: tuple[int, ...]) -> Array:
     if int(np.prod(shape, dtype=np.int64)) != 1:
         raise Unknown
     total = ONE
-    for p in view.ints(0).flat:
+    for p in _operand(view).flat:
         total = total * p
     return np.full(shape, total, object)
 
@@ -221,20 +221,18 @@ def element_count(view: NodeView, shape: tuple[int, ...]) -> Array:
 add, subtract, multiply = fold(np.add), fold(np.subtract), fold(np.multiply)
 quotient, remainder = fold(each(_quotient)), fold(each(_remainder))
 largest, smallest = fold(each(_largest)), fold(each(_smallest))
-equal, less, less_or_equal = fold(_EQUAL), fold(_LESS), fold(_LESS_EQUAL)
-greater, greater_or_equal = (
-    fold(lambda x, y: _LESS(y, x)),
-    fold(lambda x, y: _LESS_EQUAL(y, x)),
-)
+equal, less, less_or_equal = fold(each(_equal)), fold(each(_less)), fold(each(_less_or_equal))
+greater = fold(each(lambda x, y: _less(y, x)))
+greater_or_equal = fold(each(lambda x, y: _less_or_equal(y, x)))
 both = fold(each(lambda x, y: poly(_known(x) & _known(y))))
 either = fold(each(lambda x, y: poly(_known(x) | _known(y))))
 
 
 def negative(view: NodeView, shape: tuple[int, ...]) -> Array:
     """The numbers with the other sign."""
-    return -view.ints(0).reshape(shape)
+    return -_operand(view).reshape(shape)
 
 
 def opposite(view: NodeView, shape: tuple[int, ...]) -> Array:
     """The other truth values."""
-    return each(lambda p: poly(1 - _known(p)))(view.ints(0).reshape(shape))
+    return each(lambda p: poly(1 - _known(p)))(_operand(view).reshape(shape))
