@@ -1,11 +1,11 @@
 """Affine functions of positions through operators, and comparisons of them, at small numbers."""
 
 from collections.abc import Callable
-from itertools import product
+from itertools import permutations, product
 
 import pytest
 
-from pitc.ir.index import ONE, Poly, dim_index, poly, sym
+from pitc.ir.index import Poly, dim_index, poly, sym
 from pitc.passes.rules import affine
 from pitc.passes.rules.affine import Order
 from pitc.passes.rules.record import OPERATORS
@@ -116,5 +116,8 @@ def test_the_extreme_one_is_known_where_it_always_is(
 @pytest.mark.parametrize("rule", [affine.largest, affine.smallest])
 def test_the_extreme_one_of_other_than_two(rule: affine.Affine) -> None:
     assert rule([D]) == D
-    assert rule([ONE, ONE, ONE]) is None
     assert rule([]) is None
+    xs = [D, D + 1, D - 1]
+    for three in permutations(xs):
+        assert rule(list(three)) == xs[1 if rule is affine.largest else 2]
+    assert rule([D, D + 1, E]) is None

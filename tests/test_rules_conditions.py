@@ -109,6 +109,8 @@ def norm(variance: Any, **attributes: Any) -> NodeView:
     [
         ([1, 0.5, 2], None, True),
         ([1, 0, 2], None, True),  # beside the default of 1e-5
+        ([1, -9e-6, 2], None, True),
+        ([1, -1.1e-5, 2], None, False),
         ([1, 0, 2], 0.0, False),
         ([1, -1, 2], None, False),
         ([1, -0.5, 2], 0.5, False),

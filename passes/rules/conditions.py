@@ -31,9 +31,9 @@ def power(of: Operands) -> bool:
     exponent = of.number(1)
     if exponent is None or not isfinite(exponent):
         return False
-    if exponent >= 0 and float(exponent).is_integer():
-        return True
-    return of.sign(0) >= (Sign.NONNEGATIVE if exponent >= 0 else Sign.POSITIVE)
+    if exponent < 0:
+        return of.sign(0) is Sign.POSITIVE
+    return float(exponent).is_integer() or of.sign(0) >= Sign.NONNEGATIVE
 
 
 def scaling(of: Operands) -> bool:

@@ -193,7 +193,7 @@ def where(view: NodeView, shape: tuple[int, ...]) -> Array:
 def one_hot(view: NodeView, shape: tuple[int, ...]) -> Array:
     """Numbers at known places."""
     axis = int(view.attr("axis", -1)) % len(shape)
-    off, on = view.ints(2)
+    off, on = view.ints(2).flat
     given = _numbers(view, 0)
     places = np.expand_dims(np.where(given < 0, given + shape[axis], given), axis)
     numbers = np.expand_dims(np.arange(shape[axis]), [d for d in range(len(shape)) if d != axis])
