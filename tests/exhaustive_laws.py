@@ -19,7 +19,7 @@ from pitc.ir.branch import CHOOSE, DOMAIN
 from pitc.ir.constant import TOP, ZN, Constant, Range, is_assumed, is_number
 from pitc.ir.graph import NodeView
 from pitc.passes.rules.constants import evaluate_constants, ignores
-from pitc.passes.rules.record import OPERATORS
+from pitc.passes.rules.record import OPERATORS, Operator
 from tests.exhaustive_values import boundary, every, numbers_of, specials, stands_for
 from tests.rule_proof import OPSET, Const, Sample, analysed, node_model
 
@@ -190,6 +190,19 @@ def session(case: Case) -> ort.InferenceSession | None:
         raise
 
 
+def allowed(row: Operator, k: int, c: Constant, x: Array) -> Array:
+    """Which values of operand k, known to be c, an operator's laws must hold for.
+
+    The rules ask a law only where an operand of which too little is known is finite; it may be
+    minus infinity where it is bounded from above, and in sums (`_tame` in `passes/facts/fill.py`).
+    Operators that select take what comes. What is "0 or NaN" is taken as it is.
+    """
+    if is_number(c) or c is ZN or row.selects:
+        return np.ones(x.shape, bool)
+    tame = isinstance(c, Range) and np.isfinite(c.hi) and not row.multiplies
+    return np.isfinite(x) | ((x < 0) & np.isinf(x) & (tame or row.weight(k) > 0))
+
+
 class Grid:
     """All combinations of some operand values, and the operator's results.
 
@@ -224,17 +237,14 @@ class Grid:
     def points(self, k: int, c: Constant, guarded: bool) -> Array:
         """Places of the values of operand k that a constant stands for.
 
-        The rules ask a law only where an operand that is no number is finite; only in sums may it
-        be minus infinity, and operators that select take what comes (`passes/facts/fill.py`). What
-        is "0 or NaN" is taken as it is.
+        Guarded, it is what the rules let a law be asked about (`allowed`).
         """
         key = (k, repr(c), guarded)
         if key not in self._where:
-            x, op = self.values[k], self.case.op
+            x = self.values[k]
             ok = stands_for(c, x)
-            if guarded and not (is_number(c) or c is ZN or OPERATORS[self.case.domain, op].selects):
-                additive = op in ("Add", "Sum") or (op == "Sub" and k == 0)
-                ok &= np.isfinite(x) | ((x < 0) & np.isinf(x) & additive)
+            if guarded:
+                ok &= allowed(OPERATORS[self.case.domain, self.case.op], k, c, x)
             self._where[key] = np.flatnonzero(ok)
         return self._where[key]
 

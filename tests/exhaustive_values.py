@@ -8,8 +8,8 @@ from pitc.ir.constant import NEG, NZ, SCORE, TAME, TOP, ZN, Constant, Range, is_
 
 Array = Any
 
-# each with both neighbours and both signs
-LANDMARKS = (0.5, 1.0, 1e3, 1e4)
+# each with both neighbours and both signs; one is a tie of half precision
+LANDMARKS = (0.5, 1.0, 1 + 2**-11, 1e3, 1e4)
 NUMBERS = (0.0, 0.1, 2.0, 3.0, 7.0)
 INTEGERS = (0, 1, 2, 3, 7, 127, 128, 255, 256, 9999, 10_000, 10_001, 2**15, 2**24 - 1, 2**24)
 WIDE_INTEGERS = (2**24 + 1, 2**30, 2**31 - 1, 2**31, 2**53 + 1, 2**62, 2**63 - 1)

@@ -1,14 +1,20 @@
 """Wrong twins: the generators make them, and a drawn sample is noticed by the tests that should."""
 
 import json
+import os
 import subprocess
 import sys
+from math import inf
 from pathlib import Path
 
 import pytest
 
+from pitc.ir.constant import TOP
+from pitc.passes.rules import laws
 from pitc.passes.rules.record import OPERATORS
+from tests.mutation.campaign import forked, received
 from tests.mutation.lists import explained, killers, still_open
+from tests.mutation.patching import put_in_force
 from tests.mutation.source import changes
 from tests.mutation.tables import DAMAGES, entries
 from tests.mutation.targets import MODULES
@@ -43,6 +49,21 @@ def test_the_lists_are_about_mutants_that_exist(keys: set[str]) -> None:
     assert set(explained()) <= keys
     assert not set(explained()) & set(noted)
     assert not set(still_open()) & (set(explained()) | set(noted))
+
+
+def test_a_mutant_that_drops_a_generator_is_put_in_force() -> None:
+    """It has less code: what stands behind a guard that never holds is not compiled."""
+    key = "passes.rules.laws:total | drop guard | if any((r.hi == inf for r in known)): return TOP"
+    change = next(c for c in changes("pitc.passes.rules.laws") if c.key == key)
+
+    def mutant() -> object:
+        put_in_force(change)
+        return laws.total((inf, -inf, TOP))
+
+    pid, pipe = forked(mutant)
+    found = received(pipe)
+    os.waitpid(pid, 0)
+    assert (found, laws.total((inf, -inf, TOP))) == (-inf, TOP)
 
 
 @pytest.mark.parametrize("key", ONCE)

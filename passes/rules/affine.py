@@ -68,16 +68,11 @@ def product(xs: list[Poly]) -> Poly | None:
 
 
 def largest(xs: list[Poly]) -> Poly | None:
-    """The one of two that is never smaller."""
-    if len(xs) != 2:
-        return xs[0] if len(xs) == 1 else None
-    d = xs[0] - xs[1]
-    if nonneg(bound(d, False)):
-        return xs[0]
-    return xs[1] if nonneg(-bound(d, True)) else None
+    """The one that is never smaller than another."""
+    return next((x for x in xs if all(nonneg(bound(x - y, False)) for y in xs)), None)
 
 
 def smallest(xs: list[Poly]) -> Poly | None:
-    """The one of two that is never larger."""
+    """The one that is never larger than another."""
     least = largest([-x for x in xs])
     return None if least is None else -least

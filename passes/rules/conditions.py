@@ -2,6 +2,8 @@
 and for squares.
 """
 
+from math import isfinite
+
 import numpy as np
 
 from pitc.passes.rules.record import Condition, Operands
@@ -27,21 +29,19 @@ def pole(of: Operands) -> bool:
 def power(of: Operands) -> bool:
     """A power: by a natural number, or of what has no pole and no root there."""
     exponent = of.number(1)
-    if exponent is None:
+    if exponent is None or not isfinite(exponent):
         return False
-    if exponent >= 0 and float(exponent).is_integer():
-        return True
-    return of.sign(0) >= (Sign.NONNEGATIVE if exponent >= 0 else Sign.POSITIVE)
+    if exponent < 0:
+        return of.sign(0) is Sign.POSITIVE
+    return float(exponent).is_integer() or of.sign(0) >= Sign.NONNEGATIVE
 
 
 def scaling(of: Operands) -> bool:
-    """A normalisation by numbers that stay as they were, or constants it can divide by."""
-    view = of.view
-    last = max(i for i in range(1, view.n_inputs) if view.has(i))
-    variance = view.array(last)
+    """A normalisation by a variance, input 4: it stays as it was, or is one it can divide by."""
+    variance = of.view.array(4)
     if variance is None:
-        return view.name(last) not in of.changed
-    return bool((variance + np.float32(view.attr("epsilon", 1e-5)) > 0).all())
+        return of.view.name(4) not in of.changed
+    return bool((variance + np.float32(of.view.attr("epsilon", 1e-5)) > 0).all())
 
 
 def at_least(**least: tuple[float, float]) -> Condition:

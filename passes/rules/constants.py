@@ -36,7 +36,13 @@ from pitc.ir.constant import (
 from pitc.ir.graph import NodeView, NoRule
 from pitc.passes.rules.elementwise import data_operands
 from pitc.passes.rules.laws import Constants, Unsettled, truth_of
-from pitc.passes.rules.record import OPERATORS, UNKNOWN, Elementwise, Operator, operator_of
+from pitc.passes.rules.record import (
+    OPERATORS,
+    UNKNOWN,
+    Elementwise,
+    Operator,
+    Parameters,
+)
 
 
 def evaluate_constants(
@@ -57,16 +63,18 @@ def evaluate_constants(
     operator = _record(op, node)
     if not constants:
         fill = None if operator.fill is None or node is None else operator.fill(node)
-        return TOP if fill is None else _python(fill)
-    if operator.converts and not is_number(constants[0]):
-        return _cast(constants[0], to_bool, node)
+        return _python(fill)
     if operator.law is not None:
         found = operator.law(constants)
         if not isinstance(found, Unsettled):
             return found
-    if not all(map(is_number, constants)):
-        return _spanned(op, constants, to_bool, node)
-    return _compute(op, [c for c in constants if is_number(c)], to_bool, node)
+    numbers = [c for c in constants if is_number(c)]
+    if len(numbers) == len(constants):
+        return _compute(op, numbers, node, to_bool)
+    if operator.converts:
+        (only,) = constants
+        return _cast(op, only, to_bool, node)
+    return _spanned(op, constants, node)
 
 
 def ignores(op: str, j: int, constants: Constants, node: NodeView | None = None) -> bool:
@@ -80,15 +88,9 @@ def ignores(op: str, j: int, constants: Constants, node: NodeView | None = None)
     """
     cs = [*constants[:j], TOP, *constants[j + 1 :]]
     operator = _record(op, node)
-    if operator.chooses:
-        branch = truth_of(cs[0])
-        return (
-            (j == 1 and branch is False)
-            or (j == 2 and branch is True)
-            or (j == 0 and is_number(cs[1]) and cs[1] == cs[2])
-        )
-    boolean = operator.function is not None and operator.function.boolean
-    result = evaluate_constants(op, cs, boolean, node)
+    if operator.chooses and j > 0:
+        return truth_of(cs[0]) is (j == 2)
+    result = evaluate_constants(op, cs, node=node)
     # whether a product with ZN is 0 or NaN is up to the ZN factor alone
     return is_number(result) or (result is ZN and operator.multiplies)
 
@@ -96,7 +98,7 @@ def ignores(op: str, j: int, constants: Constants, node: NodeView | None = None)
 ANYTHING = Range(-inf, inf)
 
 
-def _spanned(op: str, constants: Constants, to_bool: bool, node: NodeView | None) -> Constant:
+def _spanned(op: str, constants: Constants, node: NodeView | None) -> Constant:
     """What ranges of the operands say of the result, in floating-point types.
 
     An operand of which nothing is known counts as any number: that it is no NaN is a condition that
@@ -104,24 +106,23 @@ def _spanned(op: str, constants: Constants, to_bool: bool, node: NodeView | None
     """
     operator = _record(op, node)
     found = operator.function
-    if found is None or ZN in constants or NZ in constants:
-        return TOP
-    if not _all_float(node, len(constants), to_bool):
+    if found is None or ZN in constants or NZ in constants or not _all_float(node):
         return TOP
     if operator.chooses:
-        joint = _useful([x for c in constants[1:] for x in _ends(c)], constants[1:])
+        branches = constants[1:]
+        joint = _useful([x for c in branches for x in _ends(c)], branches)
         return joint if is_hidden(joint) else TOP
-    if found.image is not None:
-        return Range(*found.image)
+    if found.image is not None:  # which is of finite numbers: sin(-inf) is NaN
+        (only,) = constants
+        return Range(*found.image) if only is TOP or _is_finite(only) else TOP
     if not found.monotone or all(c is TOP for c in constants):
         return TOP
-    corners = [_compute(op, list(xs), to_bool, node) for xs in product(*map(_ends, constants))]
+    corners = [_compute(op, xs, node) for xs in product(*map(_ends, constants))]
     numbers = [c for c in corners if is_number(c)]
     if len(numbers) < len(corners):
         return TOP
-    if to_bool or found.boolean:
-        return numbers[0] if len(set(numbers)) == 1 else TOP
-    return _useful(numbers, constants)
+    joint = _useful(numbers, constants)
+    return joint if is_number(joint) or not found.boolean else TOP
 
 
 def _ends(c: Constant) -> tuple[float, ...]:
@@ -129,47 +130,44 @@ def _ends(c: Constant) -> tuple[float, ...]:
     return (known.lo,) if known.lo == known.hi else (known.lo, known.hi)
 
 
+def _is_finite(c: Constant) -> bool:
+    return all(map(isfinite, _ends(c)))
+
+
 def _useful(ends: Sequence[Number], operands: Constants) -> Constant:
     """The range that has these ends inside, as far as it says something."""
     lo, hi = min(ends), max(ends)
     if lo == hi:
         return lo
-    return Range(lo, hi, any(map(is_assumed, operands))) if hi < 0 or isfinite(hi - lo) else TOP
+    joint = Range(lo, hi, any(map(is_assumed, operands)))
+    return joint if hi < 0 or _is_finite(joint) else TOP
 
 
-def _all_float(node: NodeView | None, count: int, to_bool: bool) -> bool:
-    """True where ranges can be followed: no type among the operands', nor the result's, wraps."""
+def _all_float(node: NodeView | None) -> bool:
+    """True where ranges can be followed: the type does not wrap; a condition's is another one."""
     if node is None:
         return True
-    wanted = node.out_dtype(0)
-    if wanted is None or wanted.kind not in ("b" if to_bool else "f"):
-        return False
-    chooses = operator_of(node).chooses
-    types = [_type_of(node, i) for i in data_operands(node)][int(chooses) :]
-    return len(types) + chooses == count and all(t is not None and t.kind == "f" for t in types)
+    dtype = _type_of(node, data_operands(node)[-1])
+    return dtype is not None and dtype.kind == "f"
 
 
-def _cast(c: Constant, to_bool: bool, node: NodeView | None) -> Constant:
+def _cast(op: str, c: Constant, to_bool: bool, node: NodeView | None) -> Constant:
     """The weaker statements through a change of type."""
-    if to_bool:
+    source, target = (None, None) if node is None else (_type_of(node, 0), node.out_dtype())
+    if to_bool or (target is not None and target.kind == "b"):
         return 1 if truth_of(c) else TOP
-    if node is None:
-        return TOP
-    source, target = _type_of(node, 0), node.out_dtype(0)
     if source is None or target is None:
         return TOP
-    if target.kind == "b":
-        return 1 if truth_of(c) else TOP
     if c is NZ and source.kind in "biu":
-        # a nonzero integer stays nonzero when no bit of it is cut off
-        wide = target.kind == "f" or target.itemsize >= source.itemsize
-        return NZ if wide else TOP
+        # a nonzero integer stays nonzero when no bit of it is cut off (numpy counts 4 bits as 8)
+        wide = target.kind in "iu" and target.itemsize >= source.itemsize
+        return NZ if wide or target.kind == "f" else TOP
     if source.kind != "f" or target.kind != "f":
         return TOP
     if isinstance(c, Range):
-        with np.errstate(all="ignore"):
-            ends = [_python(np.asarray(x, source).astype(target)) for x in (c.lo, c.hi)]
-        return _useful([x for x in ends if is_number(x)], [c])
+        ends = [_compute(op, [x], node) for x in (c.lo, c.hi)]
+        numbers = [x for x in ends if is_number(x)]
+        return _useful(numbers, [c]) if len(numbers) == len(ends) else TOP
     return c if target.itemsize >= source.itemsize or c is ZN else TOP
 
 
@@ -190,48 +188,43 @@ def _python(x: Any) -> Constant:
     return value
 
 
-def _compute(op: str, xs: list[Number], to_bool: bool, node: NodeView | None) -> Constant:
+def _compute(
+    op: str, xs: Sequence[Number], node: NodeView | None, to_bool: bool = False
+) -> Constant:
     """The operator on numbers, in the operands' own types."""
     operator = _record(op, node)
     found = operator.function
     if found is None or found.evaluate is None or not found.trusted(*xs):
         return TOP
-    keywords: dict[str, Any] = {}
-    if found.parameters is not None or (node is None and found.typed):
-        known = _parameters(found, node)
-        if operator.converts and known is None and to_bool:
-            known = {"to": np.dtype(bool)}
-        if known is None or any(v is None for v in known.values()):
-            return TOP
-        keywords = known
-    types = _operand_types(node, len(xs))
-    if types is None:
-        return TOP
-    wanted = node.out_dtype(0) if node is not None else None
-    if wanted is not None and wanted.kind not in "biuf":
-        return TOP
     results = set()
     with np.errstate(all="ignore"):
         try:
+            keywords = _parameters(found, node)
+            if operator.converts and to_bool:
+                keywords = {"to": np.dtype(bool)}
+            types = _operand_types(node, len(xs))
             operands = [_typed(x, t) for x, t in zip(xs, types, strict=True)]
             for zeros in product(*map(_zeros, operands)):
-                result = found.evaluate(*zeros, **keywords)
-                results.add(
-                    _python(result if wanted is None else np.asarray(result).astype(wanted))
-                )
-        except (ArithmeticError, AttributeError, TypeError, ValueError):
+                results.add(_python(found.evaluate(*zeros, **keywords)))
+        except (ArithmeticError, NoRule, TypeError, ValueError):
             return TOP
     return results.pop() if len(results) == 1 else TOP
 
 
-def _parameters(found: Elementwise, node: NodeView | None) -> dict[str, Any] | None:
-    """Keyword arguments of the function; None where they are not known."""
-    if found.parameters is None or node is None:
-        return None
-    try:
-        return found.parameters(node)
-    except (NoRule, TypeError, ValueError):
-        return None
+def _parameters(found: Elementwise, node: NodeView | None) -> Parameters:
+    """Keyword arguments of the function; without a node none (which it may miss: a TypeError).
+
+    Raises:
+        NoRule: They are not known.
+    """
+    if node is None:
+        if found.typed:
+            raise NoRule("the types decide")
+        return {}
+    known = {} if found.parameters is None else found.parameters(node)
+    if known is None:
+        raise NoRule("an attribute or a bound is not known")
+    return known
 
 
 def _zeros(x: Any) -> tuple[Any, ...]:
@@ -243,17 +236,18 @@ def _record(op: str, node: NodeView | None) -> Operator:
     return OPERATORS.get(("" if node is None else node.domain, op), UNKNOWN)
 
 
-def _operand_types(node: NodeView | None, count: int) -> list[np.dtype[Any]] | None:
-    """Element types of the data operands; None when one is unknown or has no numpy arithmetic."""
+def _operand_types(node: NodeView | None, count: int) -> list[np.dtype[Any]]:
+    """Element types of the data operands.
+
+    Raises:
+        NoRule: One is unknown or has no numpy arithmetic.
+    """
     if node is None:
         return [np.dtype(np.float32)] * count
-    if operator_of(node).function is None:
-        return None
-    types = [_type_of(node, i) for i in data_operands(node)]
-    if len(types) != count:
-        return None
-    known = [t for t in types if t is not None and t.kind in "biuf"]
-    return known if len(known) == count else None
+    types = [node.dtype(i) for i in data_operands(node)]
+    if any(t.kind not in "biuf" for t in types):
+        raise NoRule("numpy computes in another way")
+    return types
 
 
 def _typed(x: Number, t: np.dtype[Any]) -> Any:
@@ -263,6 +257,6 @@ def _typed(x: Number, t: np.dtype[Any]) -> Any:
         ValueError: The type cannot hold it.
     """
     value = np.asarray(x).astype(t)
-    if t.kind in "iub" and (x != x or value.item() != x):
+    if t.kind in "iub" and value.item() != x:
         raise ValueError(f"{x} is not a {t}")
     return value

@@ -60,7 +60,8 @@ def _clip_bounds(view: NodeView) -> Parameters | None:
 
 
 def _cast_target(view: NodeView) -> Parameters | None:
-    return {"to": view.out_dtype(0)}
+    dtype = view.out_dtype(0)
+    return None if dtype is None else {"to": dtype}
 
 
 def _exact(

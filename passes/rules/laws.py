@@ -31,7 +31,7 @@ def truth_of(c: Constant) -> bool | None:
 
 def _join(a: Constant, b: Constant) -> Constant | Unsettled:
     """What is known of a value that is one of two."""
-    if is_number(a) and is_number(b) and a == b:
+    if is_number(a) and a == b:
         return a
     if a is b and not isinstance(a, Range):
         return a
@@ -62,7 +62,8 @@ def either(cs: Constants) -> Constant | Unsettled:
 
 def opposite(cs: Constants) -> Constant | Unsettled:
     """The other truth value."""
-    truth = truth_of(cs[0])
+    (c,) = cs
+    truth = truth_of(c)
     return TOP if truth is None else int(not truth)
 
 
@@ -95,19 +96,19 @@ def total(cs: Constants) -> Constant | Unsettled:
         return UNSETTLED
     if ZN in cs:
         return ZN if all(c is ZN or is_zero(c) for c in cs) else TOP
-    numbers = [c for c in cs if is_number(c)]
-    if -inf in numbers or inf in numbers:
-        return TOP if inf in numbers else -inf
+    known = [r for r in map(range_of, cs) if r is not None]
+    if any(r.hi == inf for r in known):
+        return TOP
+    if any(r.hi == -inf for r in known):
+        return -inf
     return NZ if [c for c in cs if not is_zero(c)] == [NZ] else UNSETTLED
 
 
 def difference(cs: Constants) -> Constant | Unsettled:
     """The sum with the second operand turned."""
     a, b = cs
-    if is_number(a) and is_number(b):
-        return UNSETTLED
-    if isinstance(b, Range):
-        return total((a, Range(-b.hi, -b.lo, b.assumed)))
+    if isinstance(b, Range):  # of a term, a sum asks for the upper end only
+        return total((a, Range(-inf, -b.lo)))
     return total((a, -b if is_number(b) else b))
 
 
@@ -118,7 +119,7 @@ def extreme(cs: Constants) -> Constant | Unsettled:
 
 def odd(cs: Constants) -> Constant | Unsettled:
     """Functions with f(0) = 0 and f(NaN) = NaN."""
-    return ZN if cs[0] is ZN else UNSETTLED
+    return ZN if list(cs) == [ZN] else UNSETTLED
 
 
 def unequal(cs: Constants) -> Constant | Unsettled:

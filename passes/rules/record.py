@@ -92,7 +92,7 @@ class Elementwise:
             known.
         monotone: In each operand, for any numbers as the others: over a box of operands the results
             lie between those at its corners.
-        image: Ends between which results lie for all operands but NaN, rounding included.
+        image: Ends between which results lie for all finite operands, rounding included.
         boolean: Results are bools.
         typed: Integers are computed in a way of their own, so without types nothing is said.
     """

@@ -55,7 +55,7 @@ def same(signs: Signs) -> Sign:
 
 def narrowed(signs: Signs) -> Sign:
     """A narrower type may hold 0 instead."""
-    return min(signs[0], Sign.NONNEGATIVE)
+    return min(*signs, Sign.NONNEGATIVE)
 
 
 def largest(signs: Signs) -> Sign:

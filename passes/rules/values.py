@@ -4,6 +4,8 @@ They are numpy object arrays of polynomials; bools are 0 and 1.
 """
 
 from collections.abc import Callable
+from fractions import Fraction
+from math import trunc
 from typing import Any
 
 import numpy as np
@@ -23,10 +25,7 @@ def each(function: Callable[..., Poly]) -> Callable[..., Array]:
 
     def apply(*arrays: Array) -> Array:
         joint = np.broadcast(*arrays)
-        out = np.empty(joint.shape, object)
-        for i, xs in zip(np.ndindex(joint.shape), joint, strict=True):
-            out[i] = function(*xs)
-        return out
+        return np.array([function(*xs) for xs in joint], object).reshape(joint.shape)
 
     return apply
 
@@ -39,8 +38,7 @@ def _quotient(x: Poly, y: Poly) -> Poly:
     a, b = x.as_int(), y.as_int()
     if a is None or not b:
         raise Unknown
-    q = abs(a) // abs(b)
-    return poly(q if (a < 0) == (b < 0) else -q)
+    return poly(trunc(Fraction(a, b)))
 
 
 def _remainder(x: Poly, y: Poly) -> Poly:
@@ -71,33 +69,36 @@ def _known(x: Poly) -> int:
 
 def _numbers(view: NodeView, i: int) -> Array:
     ints = view.ints(i)
-    return np.array([_known(p) for p in ints.reshape(-1)], np.int64).reshape(ints.shape)
+    return np.array([_known(p) for p in ints.flat], np.int64).reshape(ints.shape)
 
 
-def _decide(holds: Callable[[Poly], bool], fails: Callable[[Poly], bool]) -> Callable[..., Array]:
-    """A comparison of x and y by the sign of x - y."""
-
-    def compare(x: Poly, y: Poly) -> Poly:
-        d = x - y
-        if holds(d):
-            return ONE
-        if fails(d):
-            return poly(0)
+def _decided(holds: bool, fails: bool) -> Poly:
+    if not (holds or fails):
         raise Unknown
+    return poly(holds)
 
-    return each(compare)
+
+def _equal(x: Poly, y: Poly) -> Poly:
+    return _decided(x == y, nonneg(x - y - 1) or nonneg(y - x - 1))
 
 
-_EQUAL = _decide(lambda d: not d.terms, lambda d: nonneg(d - 1) or nonneg(-d - 1))
-_LESS = _decide(lambda d: nonneg(-d - 1), nonneg)
-_LESS_EQUAL = _decide(lambda d: nonneg(-d), lambda d: nonneg(d - 1))
+def _less(x: Poly, y: Poly) -> Poly:
+    return _decided(nonneg(y - x - 1), nonneg(x - y))
+
+
+def _less_or_equal(x: Poly, y: Poly) -> Poly:
+    return ONE - _less(y, x)
+
+
+def _operand(view: NodeView) -> Array:
+    """The values of the first operand."""
+    return view.ints(0)
 
 
 def sizes(view: NodeView, shape: tuple[int, ...]) -> Array:
     """The extents of the operand."""
     del shape
-    operand = view.shape(0)
-    dims = operand[slice(view.attr("start", 0), view.attr("end"))]
+    dims = view.shape(0)[slice(view.attr("start", 0), view.attr("end"))]
     out = np.empty(len(dims), object)
     out[:] = dims
     return out
@@ -118,13 +119,13 @@ def fold(function: Callable[..., Array]) -> Value:
 
 def same(view: NodeView, shape: tuple[int, ...]) -> Array:
     """The same elements in the output's shape."""
-    return view.ints(0).reshape(shape)
+    return _operand(view).reshape(shape)
 
 
 def cast(view: NodeView, shape: tuple[int, ...]) -> Array:
     """The same numbers; as a bool, whether they are not 0."""
-    value = view.ints(0).reshape(shape)
-    dtype = view.out_dtype(0)
+    value = _operand(view).reshape(shape)
+    dtype = view.out_dtype()
     if dtype is not None and dtype.kind == "b":
         return each(lambda p: poly(int(_known(p) != 0)))(value)
     return value
@@ -132,13 +133,13 @@ def cast(view: NodeView, shape: tuple[int, ...]) -> Array:
 
 def expand(view: NodeView, shape: tuple[int, ...]) -> Array:
     """The elements repeated."""
-    return np.broadcast_to(view.ints(0), shape)
+    return np.broadcast_to(_operand(view), shape)
 
 
 def gather(view: NodeView, shape: tuple[int, ...]) -> Array:
     """The elements at known places."""
     del shape
-    return np.take(view.ints(0), _numbers(view, 1), axis=view.attr("axis", 0))
+    return np.take(_operand(view), _numbers(view, 1), axis=view.attr("axis", 0))
 
 
 def concat(view: NodeView, shape: tuple[int, ...]) -> Array:
@@ -150,7 +151,7 @@ def concat(view: NodeView, shape: tuple[int, ...]) -> Array:
 def piece(view: NodeView, shape: tuple[int, ...]) -> Array:
     """A part of each axis."""
     del shape
-    value = view.ints(0)
+    value = _operand(view)
     starts, ends = view.int_list(1, "starts"), view.int_list(2, "ends")
     if starts is None or ends is None:
         raise Unknown
@@ -164,20 +165,23 @@ def piece(view: NodeView, shape: tuple[int, ...]) -> Array:
 def transpose(view: NodeView, shape: tuple[int, ...]) -> Array:
     """The elements with the axes in another order."""
     del shape
-    value = view.ints(0)
+    value = _operand(view)
     order: list[int] = list(view.attr("perm", range(value.ndim)[::-1]))
     return value.transpose(order)
 
 
 def fill_of(view: NodeView) -> Any:
     """The number of a ConstantOfShape; None where there is no one number."""
-    fill = np.asarray(view.attr("value", np.zeros(1, np.float32))).reshape(-1)
-    return fill[0] if fill.size == 1 else None
+    fill = np.asarray(view.attr("value", np.float32(0)))
+    return fill.item() if fill.size == 1 else None
 
 
 def filled(view: NodeView, shape: tuple[int, ...]) -> Array:
     """One number everywhere."""
-    return np.full(shape, poly(fill_of(view)), object)
+    fill = fill_of(view)
+    if fill is None:
+        raise Unknown
+    return np.full(shape, poly(fill), object)
 
 
 def where(view: NodeView, shape: tuple[int, ...]) -> Array:
@@ -189,10 +193,10 @@ def where(view: NodeView, shape: tuple[int, ...]) -> Array:
 def one_hot(view: NodeView, shape: tuple[int, ...]) -> Array:
     """Numbers at known places."""
     axis = int(view.attr("axis", -1)) % len(shape)
-    off, on = view.ints(2).reshape(-1)
+    off, on = view.ints(2).flat
     given = _numbers(view, 0)
     places = np.expand_dims(np.where(given < 0, given + shape[axis], given), axis)
-    numbers = np.arange(shape[axis]).reshape([-1 if d == axis else 1 for d in range(len(shape))])
+    numbers = np.expand_dims(np.arange(shape[axis]), [d for d in range(len(shape)) if d != axis])
     return np.asarray(np.where(places == numbers, on, off), object)
 
 
@@ -201,7 +205,7 @@ def whole_product(view: NodeView, shape: tuple[int, ...]) -> Array:
     if int(np.prod(shape, dtype=np.int64)) != 1:
         raise Unknown
     total = ONE
-    for p in view.ints(0).reshape(-1):
+    for p in _operand(view).flat:
         total = total * p
     return np.full(shape, total, object)
 
@@ -217,20 +221,18 @@ def element_count(view: NodeView, shape: tuple[int, ...]) -> Array:
 add, subtract, multiply = fold(np.add), fold(np.subtract), fold(np.multiply)
 quotient, remainder = fold(each(_quotient)), fold(each(_remainder))
 largest, smallest = fold(each(_largest)), fold(each(_smallest))
-equal, less, less_or_equal = fold(_EQUAL), fold(_LESS), fold(_LESS_EQUAL)
-greater, greater_or_equal = (
-    fold(lambda x, y: _LESS(y, x)),
-    fold(lambda x, y: _LESS_EQUAL(y, x)),
-)
+equal, less, less_or_equal = fold(each(_equal)), fold(each(_less)), fold(each(_less_or_equal))
+greater = fold(each(lambda x, y: _less(y, x)))
+greater_or_equal = fold(each(lambda x, y: _less_or_equal(y, x)))
 both = fold(each(lambda x, y: poly(_known(x) & _known(y))))
 either = fold(each(lambda x, y: poly(_known(x) | _known(y))))
 
 
 def negative(view: NodeView, shape: tuple[int, ...]) -> Array:
     """The numbers with the other sign."""
-    return -view.ints(0).reshape(shape)
+    return -_operand(view).reshape(shape)
 
 
 def opposite(view: NodeView, shape: tuple[int, ...]) -> Array:
     """The other truth values."""
-    return each(lambda p: poly(1 - _known(p)))(view.ints(0).reshape(shape))
+    return each(lambda p: poly(1 - _known(p)))(_operand(view).reshape(shape))

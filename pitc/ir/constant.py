@@ -71,7 +71,7 @@ def is_number(c: Constant) -> TypeGuard[Number]:
 
 def is_zero(c: Constant) -> bool:
     """True when the value is exactly 0, or -0.0."""
-    return is_number(c) and c == 0
+    return c == 0
 
 
 def annihilates(c: Constant) -> bool:

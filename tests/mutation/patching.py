@@ -29,12 +29,25 @@ class NoMutant(Exception):
     """The change does not make another program."""
 
 
-def codes(code: CodeType) -> Iterator[CodeType]:
-    """The code of a module and of all that is defined in it, in order."""
-    yield code
+def codes(code: CodeType) -> dict[tuple[str, int], list[CodeType]]:
+    """The code of a module and of all that is defined in it, by qualified name and line."""
+    found = {(code.co_qualname, code.co_firstlineno): [code]}
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from codes(constant)
+            for place, inner in codes(constant).items():
+                found.setdefault(place, []).extend(inner)
+    return found
+
+
+def paired(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
+    """Code of a module and of its mutant that stands at the same place.
+
+    The mutant may lack some: nothing is compiled behind a guard that never holds.
+    """
+    twins = codes(new)
+    for place, found in codes(old).items():
+        if len(twins.get(place, ())) == len(found):
+            yield from zip(found, twins[place], strict=True)
 
 
 def exchange(module: str, tree: ast.Module) -> int:
@@ -42,15 +55,14 @@ def exchange(module: str, tree: ast.Module) -> int:
 
     Args:
         module: Its name.
-        tree: Its changed syntax tree, with the same functions in the same order.
+        tree: Its changed syntax tree, with the same functions at the same places.
 
     Returns:
         How many live functions have other code now.
     """
     plain, path = parsed(module)
-    old = codes(compile(plain, path, "exec"))
-    new = codes(compile(tree, path, "exec"))
-    twins = {a: b for a, b in zip(old, new, strict=True) if a != b}
+    pairs = paired(compile(plain, path, "exec"), compile(tree, path, "exec"))
+    twins = {a: b for a, b in pairs if a != b}
     done = 0
     for function in [f for f in gc.get_objects() if isinstance(f, FunctionType)]:
         twin = twins.get(function.__code__) if function.__module__ == module else None

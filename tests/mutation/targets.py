@@ -36,52 +36,57 @@ MODULES = {  # the most important first; with what no answer rests on
 }
 
 TESTS = (
+    # regions, indexes, rules
     *("test_region", "test_index", "test_predicate", "test_domain", "test_symbol_values"),
-    *("test_facts_forward", "test_facts_backward", "test_facts_terms", "test_facts_windows"),
-    *("test_signs", "test_rules_constants", "test_rules_shapes", "test_axes", "test_normalise"),
+    *("test_exact_regions", "test_exact_predicates", "test_exact_index", "test_exact_poly"),
+    *("test_exact_exprs", "test_ir_constant", "test_axes", "test_rules", "test_rules_shapes"),
+    *("test_rules_constants", "test_rules_constants_ranges", "test_rules_constants_numbers"),
+    *("test_rules_laws", "test_rules_values", "test_rules_affine", "test_rules_signs"),
+    *("test_rules_conditions", "test_records", "test_record_claims", "test_operators_page"),
     *("test_exhaustive_laws", "test_exhaustive_columns", "test_exhaustive_integers"),
-    *("test_exhaustive_sizes", "test_rules", "test_attention_scores", "test_exit_checks"),
-    *("test_mutation_twins", "test_softmax_guards", "test_facts_scores", "test_facts_tables"),
+    "test_exhaustive_sizes",
+    # facts
+    *("test_facts_forward", "test_facts_backward", "test_facts_terms", "test_facts_windows"),
+    *("test_facts_scores", "test_facts_tables", "test_softmax_guards", "test_mutation_twins"),
+    *("test_finite_guards", "test_zero_signs", "test_total_nodes", "test_affine_places"),
+    *("test_affine_constants", "test_value_tables", "test_derived_shapes", "test_sign_steps"),
+    "test_signs",
+    # the way to regions
+    *("test_attention_scores", "test_exit_checks", "test_normalise"),
     *("test_control_flow", "test_control_loops"),
-    *("test_records", "test_record_claims", "test_operators_page"),
 )
 SEEDS = range(150)  # random graphs that judge
 LONGEST = 2.5  # seconds: slower tests do not judge
 
 # checks that are about a module, by a part of their names: they look first
-_MASKS = (
-    "test_facts_terms",
-    "test_facts_scores",
-    "test_softmax_guards",
-    "probe:softmax",
-    "probe:masks",
-)
-_FACTS = (
-    "test_facts_tables",
-    "test_facts_forward",
-    "test_facts_backward",
-    "test_facts_windows",
-    "probe:deadness",
-)
+_MASKS = ("test_facts_terms", "test_facts_scores", "test_softmax_guards")
+_MASKED = (*_MASKS, "probe:softmax", "probe:masks")
+_FACTS = ("test_facts_tables", "test_facts_forward", "test_facts_backward", "test_facts_windows")
 _SIZES = ("test_exhaustive_integers", "test_symbol_values", "probe:integers", "probe:sizes")
 RELATED = {
-    "facts.softmax": (*_MASKS, "test_mutation_twins"),
-    "facts.terms": (*_MASKS, "test_mutation_twins"),
-    "facts.fill": (*_FACTS, "test_mutation_twins"),
-    "facts.dead": (*_FACTS, "probe:scopes"),
-    "facts.finite": (*_FACTS, "test_mutation_twins"),
-    "facts.total": ("test_exhaustive_columns", *_FACTS),
-    "facts.zero_signs": ("probe:zeros",),
+    "facts.softmax": (*_MASKED, "test_mutation_twins"),
+    "facts.terms": (*_MASKED, "test_mutation_twins"),
+    "facts.fill": (*_FACTS, "test_control_loops", "test_mutation_twins"),
+    "facts.dead": (*_FACTS, "probe:deadness", "probe:scopes"),
+    "facts.finite": ("test_finite_guards", *_FACTS, "test_mutation_twins"),
+    "facts.total": ("test_total_nodes", "test_exhaustive_columns", *_FACTS),
+    "facts.zero_signs": ("test_zero_signs", "probe:zeros"),
+    "facts.affine": ("test_affine", *_SIZES),
+    "facts.values": ("test_value_tables", *_SIZES),
+    "facts.derive": ("test_derived_shapes",),
+    "facts.signs": ("test_sign", "test_exhaustive_columns"),
     "rules.constants": ("test_rules_constants", "test_exhaustive_laws"),
-    "ir.constant": (*_MASKS, "test_exhaustive_laws"),
-    "facts.affine": _SIZES,
-    "facts.values": _SIZES,
-    "ir.poly": ("test_index", "test_exhaustive_integers"),
-    "ir.index": ("test_index", "test_exhaustive_integers"),
-    "ir.region": ("test_region", "test_predicate"),
-    "ir.predicate": ("test_predicate", "test_region"),
-    "ir.expr": ("test_rules", "test_axes"),
-    "facts.signs": ("test_signs", "test_exhaustive_columns"),
+    "rules.laws": ("test_rules_laws", "test_exhaustive_laws"),
+    "rules.values": ("test_rules_values", "test_symbol_values"),
+    "rules.affine": ("test_rules_affine",),
+    "rules.signs": ("test_rules_signs", "test_exhaustive_columns"),
+    "rules.conditions": ("test_rules_conditions", "test_exhaustive_columns"),
+    "ir.constant": ("test_ir_constant", *_MASKS, "test_exhaustive_laws"),
+    "ir.poly": ("test_exact_poly", "test_index", "test_exhaustive_integers"),
+    "ir.index": ("test_exact_index", "test_index", "test_exhaustive_integers"),
+    "ir.region": ("test_exact_regions", "test_region", "test_predicate"),
+    "ir.predicate": ("test_exact_predicates", "test_predicate", "test_region"),
+    "ir.expr": ("test_exact_exprs", "test_rules", "test_axes"),
     "regions.scores": ("test_attention_scores", "probe:softmax", "probe:masks"),
     "regions.domain": ("test_domain", "probe:masks"),
     "control.branches": ("probe:scopes", "probe:sizes.if"),
