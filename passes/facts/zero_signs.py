@@ -52,7 +52,7 @@ def _shows_sign(view: NodeView, place: int, below: bool) -> bool:
         return True
     if not below or expr.combine is Combine.SOFTMAX:
         return False
-    if expr.combine in SUMMED:  # sums start at 0, and 0 + -0 is 0
+    if expr.combine in SUMMED and place < 2:  # sums start at 0, and 0 + -0 is 0
         return not expr.reduced
     row = operator_of(view).function
     return row is None or view.n_inputs > 1 or _tells_zeros_apart(row)

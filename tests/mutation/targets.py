@@ -48,6 +48,8 @@ TESTS = (
         "test_record_claims",
         "test_operators_page",
     ),
+    *("test_finite_guards", "test_zero_signs", "test_total_nodes", "test_affine_places"),
+    *("test_derived_shapes",),
 )
 SEEDS = range(150)  # random graphs that judge
 LONGEST = 2.5  # seconds: slower tests do not judge
@@ -61,9 +63,9 @@ RELATED = {
     "facts.terms": (*_MASKS, "test_mutation_twins"),
     "facts.fill": (*_FACTS, "test_mutation_twins"),
     "facts.dead": (*_FACTS, "probe:scopes"),
-    "facts.finite": (*_FACTS, "test_mutation_twins"),
-    "facts.total": ("test_exhaustive_columns", *_FACTS),
-    "facts.zero_signs": ("probe:zeros",),
+    "facts.finite": ("test_finite_guards", *_FACTS, "test_mutation_twins"),
+    "facts.total": ("test_total_nodes", "test_exhaustive_columns", *_FACTS),
+    "facts.zero_signs": ("test_zero_signs", "probe:zeros"),
     "rules.constants": ("test_rules_constants", "test_exhaustive_laws"),
     "ir.constant": (*_MASKS, "test_exhaustive_laws"),
     "facts.affine": _SIZES,
