@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Combine, TensorExpr
 from pitc.ir.graph import Array, Graph, NodeView
-from pitc.ir.nodes import output_names
+from pitc.ir.nodes import input_names, output_names
 from pitc.ir.region import EVERYWHERE, Region, position, truth
 from pitc.passes.facts.signs import Known
 from pitc.passes.rules.assumes import SUMS, Assumes
@@ -100,8 +100,8 @@ def _floats(attribute: ir.Attr) -> Array:
             return np.asarray(attribute.value, np.float64)
         case ir.AttributeType.TENSOR:
             x = attribute.as_tensor().numpy()
-            return np.zeros(0) if x.dtype.kind in "biuOSU" else x.astype(np.complex128)
-    return np.zeros(0)
+            return np.array(()) if x.dtype.kind in "biuOSU" else x.astype(np.complex128)
+    return np.array(())
 
 
 def _reads_text(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
@@ -112,5 +112,4 @@ def _reads_text(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
 
 def _types(graph: Graph, node: ir.Node, names: Collection[str]) -> list[np.dtype | None]:
     """The types of those operands that are named."""
-    found = (x.name for x in node.inputs if x is not None and x.name in names)
-    return [graph[name].dtype for name in found if name]
+    return [graph[name].dtype for name in input_names(node) if name in names]

@@ -17,6 +17,11 @@ def output_names(node: ir.Node) -> list[str]:
     return [o.name for o in node.outputs if o.name]
 
 
+def input_names(node: ir.Node) -> list[str]:
+    """Names of the operands that are given."""
+    return [x.name for x in node.inputs if x is not None and x.name]
+
+
 def node_name(node: ir.Node) -> str:
     """The node's name, or that of its first output."""
     return node.name or next(iter(output_names(node)), node.op_type)

@@ -49,7 +49,7 @@ TESTS = (
         "test_operators_page",
     ),
     *("test_finite_guards", "test_zero_signs", "test_total_nodes", "test_affine_places"),
-    *("test_derived_shapes",),
+    *("test_derived_shapes", "test_sign_steps"),
 )
 SEEDS = range(150)  # random graphs that judge
 LONGEST = 2.5  # seconds: slower tests do not judge
@@ -75,7 +75,7 @@ RELATED = {
     "ir.region": ("test_region", "test_predicate"),
     "ir.predicate": ("test_predicate", "test_region"),
     "ir.expr": ("test_rules", "test_axes"),
-    "facts.signs": ("test_signs", "test_exhaustive_columns"),
+    "facts.signs": ("test_sign", "test_exhaustive_columns"),
     "regions.scores": ("test_attention_scores", "probe:softmax", "probe:masks"),
     "regions.domain": ("test_domain", "probe:masks"),
     "control.branches": ("probe:scopes", "probe:sizes.if"),
