@@ -22,7 +22,7 @@ model (float[b, s] x, float[b, s] z, float[b, s] bias, bool[b, s] mask, int64[b,
  float[1] line = {0}, float[2] pair = {0, 1},
  float big = {-300000000000000000000000000000000000000}, int64[1] front = {0}, int64[1] last = {1},
  int64[1] two = {2}, string[1] written = {"inf"}, int64[4] four_places = {0, 0, -1, 0},
- float minus_zero = {-0.0}, float[0] none = {}>
+ float minus_zero = {-0.0}, float[0] none = {}, int64[4] around = {0, 1, 0, 1}>
 {
     p = Softmax (bias)
     BODY

@@ -9,13 +9,14 @@ from tests.guard_worlds import graph_of, model_of, values_of
 
 ANY, NONNEGATIVE, POSITIVE = Sign
 SOFT = "four = Gather <axis = 1> (x, four_places) p4 = Softmax (four) "  # 4 weights in a line
+SQUARE = SOFT + "t4 = Transpose (four) g4 = Gather <axis = 1> (t4, four_places) "
 CUBE = SOFT + "u4 = Unsqueeze (four, last) q4 = Softmax (u4) "
 ABOVE = "e = Exp (x) a = Add (e, half) "
 
 CONSTANTS = {
     **{"half": POSITIVE, "high": POSITIVE, "zero": NONNEGATIVE, "pair": NONNEGATIVE},
     **{"line": NONNEGATIVE, "minus_zero": NONNEGATIVE, "low": ANY, "lows": ANY, "nan": ANY},
-    **{"ends": ANY, "none": ANY, "two": ANY, "x": ANY, "places": ANY, "any": ANY},
+    **{"ends": ANY, "none": POSITIVE, "two": ANY, "x": ANY, "places": ANY, "any": ANY},
 }
 SIGNS = {
     # known numbers
@@ -46,6 +47,7 @@ SIGNS = {
     "k = Shape (x) y = Cast <to = 1> (k)": ANY,
     "k = Shape (x) l = Add (k, last) y = Cast <to = 1> (l)": POSITIVE,
     "k = Shape (x) l = Concat <axis = 0> (k, two) y = Cast <to = 1> (l)": ANY,
+    "k = Shape (four_places) y = CastLike (k, half)": POSITIVE,
     "y = Cast <to = 1> (last)": POSITIVE,
     "y = Cast <to = 1> (front)": NONNEGATIVE,
     "y = Cast <to = 1> (places)": ANY,
@@ -56,6 +58,7 @@ SIGNS = {
     f"{ABOVE} y = Slice (a, front, last, last)": POSITIVE,
     f"{ABOVE} y = Gather <axis = 1> (a, places)": ANY,
     f"{ABOVE} y = Concat <axis = 1> (a, x)": ANY,
+    f"{ABOVE} y = Pad (a, around)": ANY,
     f"{ABOVE} y = Concat <axis = 1> (a, a)": ANY,
     # lines
     "y = Softmax (x)": NONNEGATIVE,
@@ -73,6 +76,12 @@ SIGNS = {
     f"{SOFT} y = ReduceMax (p4, last)": ANY,
     f"{SOFT} y = ReduceSum (p4, front)": NONNEGATIVE,
     f"{SOFT} y = ReduceSum (p4)": NONNEGATIVE,
+    "u = Unsqueeze (x, last) p1 = Softmax <axis = 1> (u) y = ReduceSum (p1, last)": NONNEGATIVE,
+    f"{SQUARE} s4 = Softmax (g4) y = ReduceSum (s4, last)": POSITIVE,
+    f"{SQUARE} s4 = Softmax (g4) y = ReduceSum (s4, front)": NONNEGATIVE,
+    f"{SQUARE} s4 = Softmax <axis = 0> (t4) y = ReduceSum (s4)": NONNEGATIVE,
+    """c = ReduceSum (x, last) d = Concat <axis = 1> (x, c) p1 = Softmax (d)
+       y = ReduceSum (p1, last)""": POSITIVE,
     f"{SOFT} r4 = Relu (p4) y = ReduceSum (r4, last)": NONNEGATIVE,
     # a window of a line is not all of it
     f"{CUBE} y = AveragePool <kernel_shape = [2]> (q4)": NONNEGATIVE,

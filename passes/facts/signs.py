@@ -57,8 +57,8 @@ def sign_of(graph: Graph, name: str, steps: int = MAX_STEPS) -> Sign:
     if dtype is None or dtype.kind != "f":  # integers wrap around
         return Sign.ANY
     if x is not None:
-        least = x.min() if x.size else -1.0
-        return Sign.POSITIVE if least > 0 else Sign.NONNEGATIVE if least >= 0 else Sign.ANY
+        positive, negative = bool((x > 0).all()), not (x >= 0).all()
+        return Sign.ANY if negative else Sign.POSITIVE if positive else Sign.NONNEGATIVE
     known = next((f.constant for f in graph[name].fills if not f.region), None)
     if isinstance(known, (int, float)):
         return Sign.POSITIVE if known > 0 else Sign.NONNEGATIVE if known == 0 else Sign.ANY
@@ -88,13 +88,13 @@ def _has_positive_lines(view: NodeView, expr: TensorExpr) -> bool:
     """True where whole lines are reduced, of which each has a positive element: a window of a line
     may hold zeros only.
     """
-    index, rank = expr.reads[0].index, len(expr.shape)
-    moving = [d for d, p in enumerate(index) if p is None or any(a.dim >= rank for a in p.digits())]
-    if len(moving) != 1:
+    (read,), rank = expr.reads, len(expr.shape)
+    moves = [p is None or any(a.dim >= rank for a in p.digits()) for p in read.index]
+    if sum(moves) != 1:
         return False
-    size = view.shape(0)[moving[0]]
-    wholes = [dim_index(r, size) for r in range(rank, len(expr.extents))]
-    return index[moving[0]] in wholes and _has_positive(view.graph, view.name(0), moving[0])
+    line = moves.index(True)
+    wholes = [dim_index(r, view.shape(0)[line]) for r in range(rank, len(expr.extents))]
+    return read.index[line] in wholes and _has_positive(view.graph, view.name(0), line)
 
 
 def _has_positive(graph: Graph, name: str, axis: int) -> bool:
@@ -108,7 +108,7 @@ def _has_positive(graph: Graph, name: str, axis: int) -> bool:
     view = NodeView(graph, node)
     if expr.combine is Combine.SOFTMAX:  # of no elements the sum is 0
         return expr.normal == (axis,) and nonneg(expr.shape[axis] - 1)
-    if (view.domain, view.op) != ("", "TopK") or not view.attr("largest", 1):
+    if (view.domain, view.op) != ("", "TopK") or not view.attr("largest", True):
         return False
     searched = axis in expr.ordered and bool(expr.shape[axis].as_int())
     return searched and _has_positive(graph, view.name(0), axis)
@@ -120,7 +120,7 @@ def _elementwise(view: NodeView, steps: int) -> Sign:
         return Sign.NONNEGATIVE
     sizes = graph.ints(view.name(0)) if operator.converts else None
     if sizes is not None:
-        return Sign.POSITIVE if all(nonneg(n - 1) for n in sizes.reshape(-1)) else Sign.ANY
+        return Sign.POSITIVE if all(nonneg(n - 1) for n in sizes.flat) else Sign.ANY
     if operator.sign is None or not all(map(view.has, range(view.n_inputs))):
         return Sign.ANY
     return operator.sign([sign_of(graph, view.name(i), steps - 1) for i in range(view.n_inputs)])
