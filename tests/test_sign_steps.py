@@ -59,6 +59,7 @@ SIGNS = {
     f"{ABOVE} y = Gather <axis = 1> (a, places)": ANY,
     f"{ABOVE} y = Concat <axis = 1> (a, x)": ANY,
     f"{ABOVE} y = Pad (a, around)": ANY,
+    f"{ABOVE} y = Trilu (a)": ANY,
     f"{ABOVE} y = Concat <axis = 1> (a, a)": ANY,
     # lines
     "y = Softmax (x)": NONNEGATIVE,

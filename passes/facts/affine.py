@@ -90,16 +90,13 @@ def _moved_affine(view: NodeView, expr: TensorExpr) -> Poly | None:
 
 def vector_value(view: NodeView, expr: TensorExpr) -> tuple[Poly | None, ...] | None:
     """Affine value of each last-axis component of an index tensor: a Concat of coordinates."""
-    if view.op != "Concat" or view.domain != "" or not expr.shape:
+    if (view.domain, view.op) != ("", "Concat"):
         return None
     if int(view.attr("axis", 1)) not in (-1, len(expr.shape) - 1):
         return None
-    parts = []
-    for i in range(view.n_inputs):
-        shape = view.graph[view.name(i)].shape
-        if not shape or shape[-1] != ONE:
-            return None
-        parts.append(view.graph[view.name(i)].affine)
+    if any(view.shape(i)[-1] != ONE for i in range(view.n_inputs)):
+        return None
+    parts = [view.affine(i) for i in range(view.n_inputs)]
     return tuple(parts) if any(p is not None for p in parts) else None
 
 
@@ -209,23 +206,14 @@ def _inside_abs(graph: Graph, name: str, read: Read) -> Poly | None:
 
 def learn(view: NodeView, exprs: tuple[TensorExpr | None, ...]) -> None:
     """Note what is known of the node's first output as symbols."""
-    graph, out, expr = view.graph, view.out(0), exprs[0] if exprs else None
-    if not out:
+    graph, out, expr = view.graph, view.out(0), exprs[0]
+    if not out or expr is None:
         return
-    value = small_value(view, expr)
-    if value is not None:
-        graph[out].ints = value
-    if expr is None:
-        return
-    affine = affine_value(view, expr)
-    if affine is None and value is not None and value.size == 1:
-        affine = poly(value.item())
-    if affine is not None:
-        graph[out].affine = affine
-    else:
-        vector = vector_value(view, expr)
-        if vector is not None:
-            graph[out].vectors = vector
+    ints, affine = small_value(view, expr), affine_value(view, expr)
+    if affine is None and ints is not None and ints.size == 1:
+        affine = poly(ints.item())
+    graph[out].ints, graph[out].affine = ints, affine
+    graph[out].vectors = vector_value(view, expr)
     _learn_image(view, expr)
 
 
