@@ -16,8 +16,11 @@ model (float[a, b] x, int64[a] lengths, int32[a] short, uint64[a] long, bool[a] 
 <int64 zero = {0}, int64 one = {1}, int64 two = {2}, int64 minus = {-1}, int64 seven = {7},
  int64[1] front = {0}, int64[1] last = {1}, int64[2] both = {0, 1}, int64[1] top = {100},
  int64 least = {-9223372036854775808}, int64 huge = {4611686018427387905},
+ int64 edge = {4611686018427387904}, float[2] some = {0, 1},
  int8 tiny = {-128}, uint8 byte = {3}, int64[3] line = {5, 7, 9}, int64[3] bent = {5, 7, 8},
- int64[2, 3] grid = {0, 1, 2, 10, 11, 12}, int64[1] seventh = {7}, int64[4] four = {0, 1, 2, 3},
+ int64[2, 3] grid = {0, 1, 2, 10, 11, 12}, int64[1] seventh = {7}, int64[1] many = {64},
+ int64[1] more = {65},
+ int64[2] square = {8, 8}, int64[4] four = {0, 1, 2, 3},
  int64[3, 1] column = {4, 5, 6},
  uint64[2] large = {9223372036854775808, 9223372036854775809}, int32[3] falling = {3, 1, -1},
  int64[2, 1, 2, 1] deep = {0, 3, 1, 4}>
@@ -37,10 +40,9 @@ model (float[a, b] x, int64[a] lengths, int32[a] short, uint64[a] long, bool[a] 
 SIZES = (0, 1, 2, 3)
 
 
-def model_of(body: str, opset: int = 18) -> onnx.ModelProto:
-    """The model of some lines that compute v."""
-    text = HEAD.replace("BODY", body).replace('"" : 18', f'"" : {opset}')
-    return onnx.parser.parse_model(text)
+def model_of(body: str, outputs: str = "") -> onnx.ModelProto:
+    """The model of some lines that compute v, and perhaps further outputs."""
+    return onnx.parser.parse_model(HEAD.replace("BODY", body).replace("b] z)", f"b] z{outputs})"))
 
 
 def runs_of(model: onnx.ModelProto) -> Iterator[dict[str, Array]]:

@@ -22,17 +22,17 @@ def affine_of_array(x: Array) -> Poly | None:
     """A constant integer array as an affine function of its index, if it is one."""
     if x.size == 0 or x.ndim > MAX_AFFINE_RANK:
         return None
-    first = int(x.reshape(-1)[0])
+    first = int(x.flat[0])
     spread = poly(0)
     for d, size in enumerate(x.shape):
         if size > 1:
-            step = int(np.take(x, 1, d).reshape(-1)[0]) - first
+            step = int(np.take(x, 1, d).flat[0]) - first
             spread = spread + dim_index(d, poly(size)) * step
     value = spread + first
     # numbers of a type would wrap around
     if not (in_type(value, x.dtype) and in_type(value, LONG) and in_type(spread, LONG)):
         return None
-    fit = value.evaluate({}, dict(enumerate(np.indices(x.shape, sparse=True))))
+    fit = value.evaluate({}, dict(enumerate(np.ix_(*map(np.arange, x.shape)))))
     return value if (np.asarray(fit).astype(x.dtype) == x).all() else None
 
 
@@ -42,7 +42,7 @@ def affine_value(view: NodeView, expr: TensorExpr) -> Poly | None:
     The function is one of integers; an operator computes with integers of a type. Operands are what
     is said of them, so a result that fits in the type has not wrapped around.
     """
-    dtype = view.out_dtype(0)
+    dtype = view.out_dtype()
     if dtype is None or dtype.kind not in "iu":
         return None
     value = _computed(view, expr)
@@ -60,7 +60,8 @@ def _computed(view: NodeView, expr: TensorExpr) -> Poly | None:
     try:
         if operator.positions is not None:
             start, step = (view.ints(i).item() for i in operator.positions)
-            return poly(start + dim_index(0, expr.shape[0]) * step)
+            (size,) = expr.shape
+            return poly(start + dim_index(0, size) * step)
         if operator.fill is not None:
             fill = operator.fill(view)
             return None if fill is None else poly(fill)
@@ -110,18 +111,17 @@ def comparison(view: NodeView, expr: TensorExpr) -> list[tuple[Region, int]]:
     x, y = (at_read(view.graph, view.name(r.operand), r) for r in expr.reads)
     if x is None or y is None:
         return _window(view, expr, order, x, y)
-    return _decided([position(p) for p in order.nonnegative(x - y)], 1)
+    return _decided(order.nonnegative(x - y), 1)
 
 
-def _decided(tests: list[Test], holds: int) -> list[tuple[Region, int]]:
-    """`holds` where all tests do, the opposite where one does not."""
+def _decided(differences: list[Poly], holds: int) -> list[tuple[Region, int]]:
+    """`holds` where none of them is negative, the opposite where one is."""
     # positions are computed in 64 bits when the model runs; a difference may be one bit longer
-    if not all(fits(t.idx[0], -LONGEST, LONGEST) for t in tests):
+    if not all(fits(d, -LONGEST, LONGEST) for d in differences):
         return []
-    opposites = (t.negate() for t in tests)
     cases = [
-        (region(tests), holds),
-        *((region([t]), 1 - holds) for t in opposites if t is not None),
+        (region(map(position, differences)), holds),
+        *((region([position(-d - 1)]), 1 - holds) for d in differences),
     ]
     return [(r, c) for r, c in cases if r is not None]
 
@@ -190,45 +190,42 @@ def _window(
     slack = [d for side in sides for d in order.nonnegative(side)]
     near = order.less == (x is None)  # it holds for small magnitudes: for both
     if near:
-        return _decided([position(d) for d in slack], 1)
-    return _decided([position(-d - 1) for d in slack], 0)
+        return _decided(slack, 1)
+    return _decided([-d - 1 for d in slack], 0)
 
 
 def _inside_abs(graph: Graph, name: str, read: Read) -> Poly | None:
     """The affine value whose magnitude an operand is, where the iteration points read it."""
     node = graph[name].producer
-    if node is None or node.op_type != "Abs" or node.domain:
+    view = None if node is None else NodeView(graph, node)
+    if view is None or (view.domain, view.op) != ("", "Abs"):
         return None
-    value = at_read(graph, NodeView(graph, node).name(0), read)
+    value = at_read(graph, view.name(0), read)
     # the least number of a type has no magnitude in it
     return value if value is not None and in_type(-value, graph.dtype(name)) else None
 
 
-def learn(view: NodeView, exprs: tuple[TensorExpr | None, ...]) -> None:
+def learn(view: NodeView) -> None:
     """Note what is known of the node's first output as symbols."""
-    graph, out, expr = view.graph, view.out(0), exprs[0]
-    if not out or expr is None:
+    graph, out = view.graph, view.out()
+    expr = graph[out].expr
+    if expr is None:
         return
     ints, affine = small_value(view, expr), affine_value(view, expr)
-    if affine is None and ints is not None and ints.size == 1:
+    if ints is not None and ints.size == 1:
         affine = poly(ints.item())
     graph[out].ints, graph[out].affine = ints, affine
     graph[out].vectors = vector_value(view, expr)
-    _learn_image(view, expr)
+    graph[out].live_places_of = _image(view, expr)
 
 
-def _learn_image(view: NodeView, expr: TensorExpr) -> None:
+def _image(view: NodeView, expr: TensorExpr) -> str | None:
     """NonZero of a vector holds its live places; so does whatever only moves or converts those."""
-    graph, out = view.graph, view.out(0)
     if operator_of(view).live_places:
-        if len(graph[view.name(0)].shape or ()) == 1:
-            graph[out].live_places_of = view.name(0)
-        return
-    dtype = view.out_dtype(0)
-    wide = dtype is not None and dtype.kind == "i" and dtype.itemsize >= 4
-    moves = expr.combine is Combine.MOVE and not expr.reads[0].within
-    if (operator_of(view).converts and wide) or moves:
-        graph[out].live_places_of = view.image(0)
+        return view.name(0) if view.rank(0) == 1 else None
+    moves = expr.combine is Combine.MOVE and not any(r.within for r in expr.reads)
+    converts = operator_of(view).converts and view.out_dtype() in (np.int32, np.int64)
+    return view.image(0) if moves or converts else None
 
 
 def learn_constants(graph: Graph) -> None:

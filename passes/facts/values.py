@@ -25,7 +25,7 @@ def small_value(view: NodeView, expr: TensorExpr) -> Array | None:
         An object array of polynomials (0 and 1 for bools), or None.
     """
     rule = operator_of(view).value
-    dtype = view.out_dtype(0)
+    dtype = view.out_dtype()
     if rule is None or dtype is None or dtype.kind not in "iub":
         return None
     sizes = [e.as_int() for e in expr.shape]
