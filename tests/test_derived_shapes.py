@@ -90,11 +90,15 @@ def test_what_a_body_captures_is_wanted() -> None:
 
 
 LOOP = """t = Less (two, seven) v, w = Loop <body = g (int64 i, bool c, float[m, n] p,
-    float[o, r] q) => (bool d, float[e, f] p1, float[h, l] q1) { d = Identity (c) p1 = FIRST q1 = SECOND }>
+    float[o, r] q) => (bool d, float[e, f] p1, float[h, l] q1) {
+    d = Identity (c) p1 = FIRST q1 = SECOND }>
     (two, t, START)"""
+INSIDE = """If (c) <then_branch = e () => (float[g1, g2] z1) { z1 = Neg (p) },
+    else_branch = f () => (float[h1, h2] z2) { z2 = Tanh (p) }>"""
 CARRIED = {
     ("Tanh (p)", "Neg (q)", "x, x"): ("a b", "a b"),
     ("Neg (q)", "Tanh (p)", "x, x"): ("a b", "a b"),
+    (INSIDE, "Neg (q)", "x, x"): ("a b", "a b"),
     ("Concat <axis = 0> (p, p)", "Neg (q)", "x, x"): (NO_RANK, "a b"),
     ("Neg (p)", "Concat <axis = 0> (q, q)", "x, x"): ("a b", NO_RANK),
     # another has its shape in the first trip only
@@ -142,3 +146,14 @@ def test_a_size_that_may_be_negative_is_no_size() -> None:
     for values in runs_of(model):
         _, clashes = sizes_of(derived(model), values)
         assert clashes == []
+
+
+def test_constants_are_functions_of_positions() -> None:
+    assert str(derived(model_of("v = Identity (line)"))["v"].affine) == "2*d0+5"
+
+
+def test_an_output_that_is_not_wanted_has_no_expression() -> None:
+    model = model_of("w, v = Split <num_outputs = 2> (four)")
+    model.graph.node[-1].output[0] = ""
+    graph = derived(model)
+    assert graph[""].expr is None and graph["v"].expr is not None

@@ -22,6 +22,7 @@ VALUES = {
     "v = Add (weights, weights)": None,
     "v = NonZero (flags)": None,
     "v = Identity (lengths)": None,
+    "v = Sign (line)": None,
     "k = Shape (flags) v = ConstantOfShape (k)": None,
     # types
     "v = Cast <to = 9> (both)": "0 1",

@@ -39,7 +39,7 @@ def _reached(graph: Graph) -> set[tuple[Poly, Poly]]:
     for node, extents in graph.joins:
         for n in extents & graph.clamps.keys():
             last, size = graph.clamps[n]
-            if extents == {n, last} and (size.as_int() or 0) > 1:
+            if extents == {n, last} and nonneg(size - 2):
                 outputs = wanted.intersection(output_names(node))
                 found |= {(graph[o].branch, last, size) for o in outputs}
     for path, last, size in list(found):

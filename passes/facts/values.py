@@ -36,7 +36,7 @@ def small_value(view: NodeView, expr: TensorExpr) -> Array | None:
         value = np.asarray(rule(view, tuple(known)), object)
     except (NoRule, Unknown, ValueError, IndexError):
         return None
-    if value.shape != tuple(known) or not all(_fits(p, dtype) for p in value.reshape(-1)):
+    if value.shape != tuple(known) or not all(_fits(p, dtype) for p in value.flat):
         return None
     return value
 
