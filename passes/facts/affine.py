@@ -139,7 +139,9 @@ def threshold(view: NodeView, expr: TensorExpr) -> list[tuple[Region, int]]:
             continue
         more, holds = below
         # lengths, and what they are compared with, are 64-bit numbers
-        if not (np.can_cast(view.graph[name].dtype, LONG) and in_type(place + more, LONG)):
+        if not (
+            np.can_cast(np.dtype(view.graph[name].dtype), LONG) and in_type(place + more, LONG)
+        ):
             continue
         name, index = _before_moves(view.graph, name, index)
         where = (*index, place + more)
@@ -172,7 +174,11 @@ def _widens(view: NodeView) -> bool:
     if not operator_of(view).converts:
         return False
     narrow = view.graph[view.name(0)].dtype
-    return narrow is not None and narrow.kind in "iu" and np.can_cast(narrow, view.out_dtype())
+    return (
+        narrow is not None
+        and narrow.kind in "iu"
+        and np.can_cast(narrow, np.dtype(view.out_dtype()))
+    )
 
 
 def _window(
