@@ -9,6 +9,7 @@ from pitc.passes.audit.points import sizes_of
 from pitc.passes.control.branches import open_branches
 from pitc.passes.facts.derive import derive
 from tests.place_worlds import model_of, runs_of
+from tests.record_twin import twin
 
 UNKNOWN, NO_RANK = "?", "no rank"
 PIECE = "k = Shape <start = 0, end = 1> (x) t = Less (rows, two) v = Slice (four, front, k) "
@@ -157,3 +158,10 @@ def test_an_output_that_is_not_wanted_has_no_expression() -> None:
     model.graph.node[-1].output[0] = ""
     graph = derived(model)
     assert graph[""].expr is None and graph["v"].expr is not None
+
+
+def test_an_output_that_a_rule_leaves_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    twin(monkeypatch, "Identity", rule=lambda _: [])
+    assert derived(model_of("v = Identity (line)"))["v"].unruled == (
+        "Identity: output 0 has no expression"
+    )
