@@ -310,7 +310,7 @@ def failures(program: Program) -> tuple[list[str], int]:
         lines = [
             *clashes,
             *wrong_symbols(graph, values, sizes),
-            *_wrong_fills(graph, values, sizes),
+            *wrong_fills(graph, values, sizes),
         ]
         checked += stated
         for line in lines:
@@ -319,7 +319,7 @@ def failures(program: Program) -> tuple[list[str], int]:
     return [f"{line}: {text_of(model, key)}" for key, line in wrong.items()], checked
 
 
-def _wrong_fills(graph: Graph, values: dict[str, Array], sizes: dict[str, int]) -> Iterator[str]:
+def wrong_fills(graph: Graph, values: dict[str, Array], sizes: dict[str, int]) -> Iterator[str]:
     for name, facts in [(n, x.fills) for n, x in graph.values.items()]:
         x = values.get(name)
         if x is None:

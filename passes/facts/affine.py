@@ -4,7 +4,6 @@ They turn gathers by computed indices into index maps, and comparisons into posi
 """
 
 import numpy as np
-import onnx_ir as ir
 
 from pitc.ir.expr import Combine, Read, TensorExpr
 from pitc.ir.graph import Array, Graph, NodeView, NoRule
@@ -16,24 +15,25 @@ from pitc.passes.rules.record import operator_of
 
 MAX_AFFINE_RANK = 4
 LONGEST = 1 << 62
+LONG = np.dtype(np.int64)
 
 
 def affine_of_array(x: Array) -> Poly | None:
     """A constant integer array as an affine function of its index, if it is one."""
     if x.size == 0 or x.ndim > MAX_AFFINE_RANK:
         return None
-    if x.dtype == np.uint64 and x.max() > np.iinfo(np.int64).max:
+    first = int(x.flat[0])
+    spread = poly(0)
+    for d, size in enumerate(x.shape):
+        if size > 1:
+            step = int(np.take(x, 1, d).flat[0]) - first
+            spread = spread + dim_index(d, poly(size)) * step
+    value = spread + first
+    # numbers of a type would wrap around
+    if not (in_type(value, x.dtype) and in_type(value, LONG) and in_type(spread, LONG)):
         return None
-    first = int(x.reshape(-1)[0])
-    value, fit = poly(first), np.full(x.shape, first, np.int64)
-    for d in range(x.ndim):
-        if x.shape[d] < 2:
-            continue
-        step = int(np.take(x, 1, d).reshape(-1)[0]) - first
-        value = value + dim_index(d, poly(x.shape[d])) * step
-        places = [-1 if k == d else 1 for k in range(x.ndim)]
-        fit = fit + step * np.arange(x.shape[d]).reshape(places)
-    return value if np.array_equal(fit, x) else None
+    fit = value.evaluate({}, dict(enumerate(np.ix_(*map(np.arange, x.shape)))))
+    return value if (np.asarray(fit).astype(x.dtype) == x).all() else None
 
 
 def affine_value(view: NodeView, expr: TensorExpr) -> Poly | None:
@@ -42,8 +42,8 @@ def affine_value(view: NodeView, expr: TensorExpr) -> Poly | None:
     The function is one of integers; an operator computes with integers of a type. Operands are what
     is said of them, so a result that fits in the type has not wrapped around.
     """
-    dtype = view.out_dtype(0)
-    if dtype is None or dtype.kind not in "iu" or view.domain != "":
+    dtype = view.out_dtype()
+    if dtype is None or dtype.kind not in "iu":
         return None
     value = _computed(view, expr)
     return value if value is not None and in_type(value, dtype) else None
@@ -59,8 +59,9 @@ def _computed(view: NodeView, expr: TensorExpr) -> Poly | None:
     operator = operator_of(view)
     try:
         if operator.positions is not None:
-            start, step = (view.ints(i).reshape(-1)[0] for i in operator.positions)
-            return poly(start + dim_index(0, expr.shape[0]) * step)
+            start, step = (view.ints(i).item() for i in operator.positions)
+            (size,) = expr.shape
+            return poly(start + dim_index(0, size) * step)
         if operator.fill is not None:
             fill = operator.fill(view)
             return None if fill is None else poly(fill)
@@ -69,41 +70,34 @@ def _computed(view: NodeView, expr: TensorExpr) -> Poly | None:
     if expr.combine is Combine.MOVE:
         return _moved_affine(view, expr)
     rule = operator.affine
-    if rule is None or expr.combine is not Combine.MAP:
+    if rule is None:
         return None
     operands = [at_read(view.graph, view.name(r.operand), r) for r in expr.reads]
     known = [p for p in operands if p is not None]
-    return rule(known) if known and len(known) == len(operands) else None
+    return rule(known) if len(known) == len(operands) else None
 
 
 def at_read(graph: Graph, name: str, read: Read) -> Poly | None:
     """The affine value of an operand at the places where the iteration points read it."""
-    value, shape = graph[name].affine, graph[name].shape
-    if value is None or shape is None:
-        return None
-    return substitute(value, read.index, shape)
+    value = graph[name].affine
+    return None if value is None else substitute(value, read.index, graph[name].shape)
 
 
 def _moved_affine(view: NodeView, expr: TensorExpr) -> Poly | None:
     """Through an operand that every output element comes from (not Concat, Pad)."""
-    read = expr.reads[0] if expr.reads else None
-    if read is None or read.operand != 0 or read.within:
-        return None
-    return at_read(view.graph, view.name(0), read)
+    read = expr.reads[0]
+    return None if read.within else at_read(view.graph, view.name(read.operand), read)
 
 
 def vector_value(view: NodeView, expr: TensorExpr) -> tuple[Poly | None, ...] | None:
     """Affine value of each last-axis component of an index tensor: a Concat of coordinates."""
-    if view.op != "Concat" or view.domain != "" or not expr.shape:
+    if (view.domain, view.op) != ("", "Concat"):
         return None
     if int(view.attr("axis", 1)) not in (-1, len(expr.shape) - 1):
         return None
-    parts = []
-    for i in range(view.n_inputs):
-        shape = view.graph[view.name(i)].shape
-        if not shape or shape[-1] != ONE:
-            return None
-        parts.append(view.graph[view.name(i)].affine)
+    if any(view.shape(i)[-1] != ONE for i in range(view.n_inputs)):
+        return None
+    parts = [view.affine(i) for i in range(view.n_inputs)]
     return tuple(parts) if any(p is not None for p in parts) else None
 
 
@@ -112,23 +106,22 @@ def comparison(view: NodeView, expr: TensorExpr) -> list[tuple[Region, int]]:
     it 1, and where 0.
     """
     order = operator_of(view).order
-    if order is None or len(expr.reads) != 2:
+    if order is None:
         return []
     x, y = (at_read(view.graph, view.name(r.operand), r) for r in expr.reads)
     if x is None or y is None:
         return _window(view, expr, order, x, y)
-    return _decided([position(p) for p in order.nonnegative(x - y)], 1)
+    return _decided(order.nonnegative(x - y), 1)
 
 
-def _decided(tests: list[Test], holds: int) -> list[tuple[Region, int]]:
-    """`holds` where all tests do, the opposite where one does not."""
+def _decided(differences: list[Poly], holds: int) -> list[tuple[Region, int]]:
+    """`holds` where none of them is negative, the opposite where one is."""
     # positions are computed in 64 bits when the model runs; a difference may be one bit longer
-    if not all(fits(t.idx[0], -LONGEST, LONGEST) for t in tests):
+    if not all(fits(d, -LONGEST, LONGEST) for d in differences):
         return []
-    opposites = (t.negate() for t in tests)
     cases = [
-        (region(tests), holds),
-        *((region([t]), 1 - holds) for t in opposites if t is not None),
+        (region(map(position, differences)), holds),
+        *((region([position(-d - 1)]), 1 - holds) for d in differences),
     ]
     return [(r, c) for r, c in cases if r is not None]
 
@@ -136,20 +129,20 @@ def _decided(tests: list[Test], holds: int) -> list[tuple[Region, int]]:
 def threshold(view: NodeView, expr: TensorExpr) -> list[tuple[Region, int]]:
     """A comparison of an affine value with a run-time integer as facts: `d1 < lengths[d0]`."""
     order = operator_of(view).order
-    if order is None or len(expr.reads) != 2:
+    if order is None:
         return []
     for k, below in ((0, order.below()), (1, order.turned().below())):
         place, other = at_read(view.graph, view.name(expr.reads[k].operand), expr.reads[k]), 1 - k
         name = view.name(expr.reads[other].operand)
         index = tuple(p for p in expr.reads[other].index if p is not None)
-        dtype = view.graph[name].dtype
-        known = len(index) == len(expr.reads[other].index)
-        # (lengths are compared as 64-bit numbers)
-        if place is None or below is None or dtype is None or not known:
-            continue
-        if dtype.kind not in "iu" or not np.can_cast(dtype, np.int64):
+        if place is None or below is None or len(index) < len(expr.reads[other].index):
             continue
         more, holds = below
+        # lengths, and what they are compared with, are 64-bit numbers
+        if not (
+            np.can_cast(np.dtype(view.graph[name].dtype), LONG) and in_type(place + more, LONG)
+        ):
+            continue
         name, index = _before_moves(view.graph, name, index)
         where = (*index, place + more)
         return [
@@ -163,104 +156,88 @@ def _before_moves(graph: Graph, name: str, index: tuple[Poly, ...]) -> tuple[str
     into a wider type.
     """
     while (expr := graph[name].expr) is not None and len(expr.reads) == 1:
-        read, node = expr.reads[0], graph[name].producer
-        source = None if node is None else node.inputs[0]
-        if node is None or read.operand != 0 or read.within or source is None:
-            break
-        if expr.combine is not Combine.MOVE and not _widens(graph, node):
+        (read,), node = expr.reads, graph[name].producer
+        assert node is not None
+        view = NodeView(graph, node)
+        if read.within or not (expr.combine is Combine.MOVE or _widens(view)):
             break
         places = [None if p is None else substitute(p, index, expr.extents) for p in read.index]
         known = tuple(p for p in places if p is not None)
-        if len(known) != len(places) or not source.name:
+        if len(known) != len(places):
             break
-        name, index = source.name, known
+        name, index = view.name(read.operand), known
     return name, index
 
 
-def _widens(graph: Graph, node: ir.Node) -> bool:
+def _widens(view: NodeView) -> bool:
     """True for a Cast of integers to a type that holds them all."""
-    if not operator_of(node).converts or node.inputs[0] is None:
+    if not operator_of(view).converts:
         return False
-    narrow, wide = (graph[x.name or ""].dtype for x in (node.inputs[0], node.outputs[0]))
-    if narrow is None or wide is None or narrow.kind not in "iu" or wide.kind not in "iu":
-        return False
-    return np.can_cast(narrow, wide)
+    narrow = view.graph[view.name(0)].dtype
+    return (
+        narrow is not None
+        and narrow.kind in "iu"
+        and np.can_cast(narrow, np.dtype(view.out_dtype()))
+    )
 
 
 def _window(
     view: NodeView, expr: TensorExpr, order: Order, x: Poly | None, y: Poly | None
 ) -> list[tuple[Region, int]]:
     """|p| against an affine value: p and -p against it, e.g. the distance of a key."""
-    if order.less is None or (x is None) == (y is None):
+    known = y if x is None else x
+    if order.less is None or known is None:
         return []
     read = expr.reads[0 if x is None else 1]
     p = _inside_abs(view.graph, view.name(read.operand), read)
     if p is None:
         return []
-    pairs = [(q, y) if x is None else (x, q) for q in (p, -p)]
-    slack = [order.nonnegative(a - b)[0] for a, b in pairs if a is not None and b is not None]
+    sides = [q - known if x is None else known - q for q in (p, -p)]
+    slack = [d for side in sides for d in order.nonnegative(side)]
     near = order.less == (x is None)  # it holds for small magnitudes: for both
     if near:
-        return _decided([position(d) for d in slack], 1)
-    return _decided([position(-d - 1) for d in slack], 0)
+        return _decided(slack, 1)
+    return _decided([-d - 1 for d in slack], 0)
 
 
 def _inside_abs(graph: Graph, name: str, read: Read) -> Poly | None:
     """The affine value whose magnitude an operand is, where the iteration points read it."""
-    node, dtype = graph[name].producer, graph[name].dtype
-    if node is None or node.op_type != "Abs" or node.domain or node.inputs[0] is None:
+    node = graph[name].producer
+    view = None if node is None else NodeView(graph, node)
+    if view is None or (view.domain, view.op) != ("", "Abs"):
         return None
-    value = at_read(graph, node.inputs[0].name or "", read)
-    if value is None or dtype is None or dtype.kind not in "iu" or not in_type(-value, dtype):
-        return None  # the least number of a type has no magnitude in it
-    return value
+    value = at_read(graph, view.name(0), read)
+    # the least number of a type has no magnitude in it
+    return value if value is not None and in_type(-value, graph.dtype(name)) else None
 
 
-def learn(view: NodeView, exprs: tuple[TensorExpr | None, ...]) -> None:
+def learn(view: NodeView) -> None:
     """Note what is known of the node's first output as symbols."""
-    graph, out, expr = view.graph, view.out(0), exprs[0] if exprs else None
-    if not out:
-        return
-    value = small_value(view, expr)
-    if value is not None:
-        graph[out].ints = value
+    graph, out = view.graph, view.out()
+    expr = graph[out].expr
     if expr is None:
         return
-    affine = affine_value(view, expr)
-    if affine is None and value is not None and value.size == 1:
-        affine = poly(value.reshape(-1)[0]) if value.size else None
-    if affine is not None:
-        graph[out].affine = affine
-    else:
-        vector = vector_value(view, expr)
-        if vector is not None:
-            graph[out].vectors = vector
-    _learn_image(view, expr)
+    ints, affine = small_value(view, expr), affine_value(view, expr)
+    if ints is not None and ints.size == 1:
+        affine = poly(ints.item())
+    graph[out].ints, graph[out].affine = ints, affine
+    graph[out].vectors = vector_value(view, expr)
+    graph[out].live_places_of = _image(view, expr)
 
 
-def _learn_image(view: NodeView, expr: TensorExpr) -> None:
+def _image(view: NodeView, expr: TensorExpr) -> str | None:
     """NonZero of a vector holds its live places; so does whatever only moves or converts those."""
-    graph, out = view.graph, view.out(0)
     if operator_of(view).live_places:
-        if view.has(0) and len(graph[view.name(0)].shape or ()) == 1:
-            graph[out].live_places_of = view.name(0)
-        return
-    if not view.has(0) or not expr.reads or expr.reads[0].operand != 0:
-        return
-    dtype = view.out_dtype(0)
-    wide = dtype is not None and dtype.kind == "i" and dtype.itemsize >= 4
-    converts = operator_of(view).converts and wide
-    moves = expr.combine is Combine.MOVE and not expr.reads[0].within
-    if (converts or moves) and view.domain == "" and (mask := view.image(0)) is not None:
-        graph[out].live_places_of = mask
+        return view.name(0) if view.rank(0) == 1 else None
+    moves = expr.combine is Combine.MOVE and not any(r.within for r in expr.reads)
+    converts = operator_of(view).converts and view.out_dtype() in (np.int32, np.int64)
+    return view.image(0) if moves or converts else None
 
 
 def learn_constants(graph: Graph) -> None:
     """Affine functions that integer constants are."""
     for name in graph.constants():
         dtype = graph[name].dtype
-        if dtype is None or dtype.kind not in "iu" or not graph[name].uses:
-            continue
-        x = graph.array(name)
-        if x is not None and (value := affine_of_array(x)) is not None:
-            graph[name].affine = value
+        x = graph.array(name) if dtype is not None and dtype.kind in "iu" else None
+        if x is not None:
+            graph[name].affine = affine_of_array(x)

@@ -6,8 +6,8 @@ from pitc.ir.branch import SIDES, Path
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph, NodeView, NoRule
 from pitc.ir.index import Poly, nonneg
-from pitc.ir.nodes import captures, output_names
-from pitc.passes.control.bodies import FIXED, body_model, is_loop, states_of
+from pitc.ir.nodes import captures, input_names, output_names
+from pitc.passes.control.bodies import FIXED, body_model, is_loop
 from pitc.passes.control.branches import open_branches
 from pitc.passes.facts.affine import learn, learn_constants
 from pitc.passes.rules import expr_of
@@ -35,22 +35,17 @@ def _reached(graph: Graph) -> set[tuple[Poly, Poly]]:
     always comes to that node, or to one such node in each branch of an If.
     """
     found: set[tuple[Path, Poly, Poly]] = set()
-    wanted: set[str] | None = None
+    wanted = _wanted(graph)
     for node, extents in graph.joins:
         for n in extents & graph.clamps.keys():
             last, size = graph.clamps[n]
-            if extents != {n, last} or (size.as_int() or 0) < 2:
-                continue
-            wanted = _wanted(graph) if wanted is None else wanted
-            outputs = output_names(node)
-            found |= {(graph[o].branch, last, size) for o in outputs if o in wanted}
-    for path, last, size in sorted(found, key=lambda one: len(one[0]), reverse=True):
-        for depth in range(len(path), 0, -1):  # the deepest If first
-            *outer, (choice, _) = path[:depth]
-            sides = {((*outer, (choice, side)), last, size) for side in SIDES}
-            if not sides <= found:
-                break
-            found.add((tuple(outer), last, size))
+            if extents == {n, last} and nonneg(size - 2):
+                outputs = wanted.intersection(output_names(node))
+                found |= {(graph[o].branch, last, size) for o in outputs}
+    for path, last, size in list(found):
+        while path and all(((*path[:-1], (path[-1][0], s)), last, size) in found for s in SIDES):
+            path = path[:-1]
+            found.add((path, last, size))
     return {(last, size) for path, last, size in found if not path}
 
 
@@ -59,42 +54,33 @@ def _wanted(graph: Graph) -> set[str]:
     wanted = set(graph.outputs)
     for node in reversed(graph.nodes):
         if wanted.intersection(output_names(node)):
-            wanted.update(x.name or "" for x in node.inputs if x is not None)
-            wanted.update(captures(node))
+            wanted.update(input_names(node), captures(node))
     return wanted
 
 
 def _walk(graph: Graph) -> None:
     for node in graph.nodes:
-        view = NodeView(graph, node)
+        view, why = NodeView(graph, node), ""
         try:
             exprs = expr_of(view)
-        except NoRule as why:
-            exprs = (None,) * view.n_outputs
-            for k in range(view.n_outputs):
-                if view.out(k):
-                    graph[view.out(k)].unruled = f"{view.op}: {why}"
-        carried: dict[str, Shape | None] = {}
+        except NoRule as error:
+            exprs, why = (None,) * view.n_outputs, str(error)
+        carried: dict[int, Shape | None] = {}
         if is_loop(node):
             graph.carried[node] = carried_shapes(graph, node)
-            carried = dict(
-                zip((o.name or "" for o in node.outputs), graph.carried[node], strict=False)
-            )
+            carried = dict(enumerate(graph.carried[node]))
         for k, expr in enumerate(exprs):
             name = view.out(k)
             if not name:
                 continue
-            graph[name].expr = expr
+            value, reason = graph[name], why or f"output {k} has no expression"
             if expr is not None and not all(map(nonneg, expr.shape)):
-                expr, exprs = None, (*exprs[:k], None, *exprs[k + 1 :])
-                graph[name].expr = None
-                graph[name].unruled = f"{view.op}: a size of it may be negative, which means 0"
-            shape = carried.get(name) if expr is None else expr.shape
-            graph[name].shape = graph.inferred_shape(name) if shape is None else shape
-            if expr is None:
-                value = graph[name]
-                value.unruled = value.unruled or f"{view.op}: output {k} has no expression"
-        learn(view, exprs)
+                expr, reason = None, "a size of it may be negative, which means 0"
+            value.expr = expr
+            shape = carried.get(k) if expr is None else expr.shape
+            value.shape = graph.inferred_shape(name) if shape is None else shape
+            value.unruled = "" if expr is not None else f"{view.op}: {reason}"
+        learn(view)
 
 
 def carried_shapes(graph: Graph, node: ir.Node) -> list[Shape | None]:
@@ -107,7 +93,8 @@ def carried_shapes(graph: Graph, node: ir.Node) -> list[Shape | None]:
     Returns:
         A shape for each carried value; None where it is not known to stay as it is at the start.
     """
-    shapes = [graph[x.name or ""].shape for x in states_of(node)]
+    view = NodeView(graph, node)
+    shapes = [graph[view.name(k)].shape for k in range(FIXED, view.n_inputs)]
     while any(s is not None for s in shapes):
         model = body_model(graph, node, shapes)
         open_branches(model)

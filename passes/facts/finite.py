@@ -9,9 +9,8 @@ have it, is allowed). None means: nowhere for sure.
 """
 
 from collections.abc import Callable, Iterable
-from math import inf
 
-from pitc.ir.constant import Range, is_zero
+from pitc.ir.constant import NEG, is_zero
 from pitc.ir.expr import Combine, Read, TensorExpr
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.nodes import bodies
@@ -44,7 +43,7 @@ def note_sources(graph: Graph) -> None:
             )
     for name in graph.inputs:
         _note(graph, name, EVERYWHERE, EVERYWHERE)
-        if any(isinstance(f.constant, Range) and f.constant.lo == -inf for f in graph[name].fills):
+        if any(f.constant == NEG for f in graph[name].fills):
             _note(graph, name, Region({Test(name, graph.index_of(name), "neg", False)}), EVERYWHERE)
 
 
@@ -61,21 +60,14 @@ def note_outputs(view: NodeView, output: int, expr: TensorExpr | None) -> None:
         return
     guards = note_nan_guard(view)
     names = [view.name(i) for i in range(view.n_inputs) if view.has(i)]
-    total = is_total(graph, view.node, names)
-    free = expr is not None and _no_infinity(view, expr, names, total)
-    if not total:
-        _note(graph, name, None, None, free)
+    if not is_total(graph, view.node, names):
         return
     if expr is None:
         guard = EVERYWHERE if all_finite(graph, names) else None
         _note(graph, name, guard, guard)
         return
-    untouched = all(
-        finite_if(graph, x) == EVERYWHERE and clean_if(graph, x) == EVERYWHERE for x in names
-    )
-    if untouched and expr.combine is not Combine.SOFTMAX:
-        _note(graph, name, filled(expr), filled(expr))
-    elif guards and graph[view.name(2)].no_infinity:
+    free = _no_infinity(view, expr, names)
+    if guards and graph[view.name(2)].no_infinity:
         _note(graph, name, EVERYWHERE, EVERYWHERE)
     elif expr.combine is Combine.SOFTMAX:
         guard = _softmax(view, expr)
@@ -87,15 +79,15 @@ def note_outputs(view: NodeView, output: int, expr: TensorExpr | None) -> None:
         _note(graph, name, finite, clean, free)
 
 
-def _no_infinity(view: NodeView, expr: TensorExpr, names: Iterable[str], total: bool) -> bool:
-    """True where results are finite or NaN: weights of a softmax, values of a bounded function, and
-    what a total operator makes of such. A NaN guard makes those finite, but no others.
+def _no_infinity(view: NodeView, expr: TensorExpr, names: Iterable[str]) -> bool:
+    """True where results of a total operator are finite or NaN: weights of a softmax, values of a
+    bounded function, and what is made of such. A NaN guard makes those finite, but no others.
     """
     row = operator_of(view).function
     if expr.combine is Combine.SOFTMAX or (row is not None and row.image is not None):
         return True
     each = expr.combine in (Combine.MAP, Combine.MOVE)
-    return total and each and all(view.graph[x].no_infinity for x in names)
+    return each and all(view.graph[x].no_infinity for x in names)
 
 
 def _of_body(view: NodeView, output: int) -> Guard:
@@ -122,11 +114,8 @@ def _note(graph: Graph, name: str, finite: Guard, clean: Guard, free: bool = Fal
 
 def guard_at(graph: Graph, name: str, read: Read, guard: Guard) -> Guard:
     """A guard of an operand in the iteration space."""
-    if guard is None or guard == EVERYWHERE:
-        return guard
-    shape = graph[name].shape
     # an empty region and one that cannot be said are both "nowhere"
-    return None if shape is None else pull(guard, read.index, shape)
+    return None if guard is None else pull(guard, read.index, graph[name].shape)
 
 
 def both(a: Guard, b: Guard) -> Guard:
@@ -144,8 +133,6 @@ def _all_reads(view: NodeView, expr: TensorExpr, table: Table) -> Guard:
             return None
     for read in expr.reads:
         name = view.name(read.operand)
-        if expr.combine is Combine.MOVE and read.operand != 0 and not read.within:
-            continue  # an index operand
         at = guard_at(view.graph, name, read, table(name))
         out = both(out, None if at is None else for_all(at, axes))
     return out
@@ -175,13 +162,11 @@ def row_clean(view: NodeView, expr: TensorExpr) -> Guard:
 def note_nan_guard(view: NodeView) -> bool:
     """Note a node that is Where(IsNaN(p), 0, p) and its flag; False for others."""
     graph = view.graph
-    if not operator_of(view).chooses or view.n_inputs != 3:
-        return False
-    test = graph[view.name(0)].producer
-    if test is None or not operator_of(test).finds_nan or test.inputs[0] is None:
+    if not operator_of(view).chooses:
         return False
     flag, guarded = view.name(0), view.name(2)
-    if test.inputs[0].name != guarded or graph[flag].shape != graph[guarded].shape:
+    test = graph[flag].producer
+    if test is None or not operator_of(test).finds_nan or NodeView(graph, test).name(0) != guarded:
         return False
     if not any(not f.region and is_zero(f.constant) for f in graph[view.name(1)].fills):
         return False

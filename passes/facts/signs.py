@@ -7,12 +7,10 @@ comes back as 0 is as finite as that of any other row.
 from collections.abc import Collection
 from dataclasses import dataclass
 
-import onnx_ir as ir
-
 from pitc.ir.constant import Number
 from pitc.ir.expr import Combine, Reducer, TensorExpr
 from pitc.ir.graph import Graph, NodeView
-from pitc.ir.index import Poly, nonneg
+from pitc.ir.index import dim_index, nonneg
 from pitc.passes.rules.record import operator_of
 from pitc.passes.rules.signs import Sign
 
@@ -59,35 +57,44 @@ def sign_of(graph: Graph, name: str, steps: int = MAX_STEPS) -> Sign:
     if dtype is None or dtype.kind != "f":  # integers wrap around
         return Sign.ANY
     if x is not None:
-        least = x.min() if x.size else -1.0
-        return Sign.POSITIVE if least > 0 else Sign.NONNEGATIVE if least >= 0 else Sign.ANY
+        positive, negative = bool((x > 0).all()), not (x >= 0).all()
+        return Sign.ANY if negative else Sign.POSITIVE if positive else Sign.NONNEGATIVE
     known = next((f.constant for f in graph[name].fills if not f.region), None)
     if isinstance(known, (int, float)):
         return Sign.POSITIVE if known > 0 else Sign.NONNEGATIVE if known == 0 else Sign.ANY
     node, expr = graph[name].producer, graph[name].expr
-    if node is None or expr is None or not steps:
+    if expr is None or not steps:
         return Sign.ANY
-    names = [v.name for v in node.inputs if v is not None and v.name]
+    assert node is not None
+    view = NodeView(graph, node)
     if expr.combine is Combine.SOFTMAX:
         return Sign.NONNEGATIVE
     if expr.combine is Combine.MAP:
-        return _elementwise(graph, node, steps)
+        return _elementwise(view, steps)
     if expr.combine is Combine.REDUCE:
         if expr.reducer is Reducer.SQUARE:
             return Sign.NONNEGATIVE
         if expr.reducer not in (Reducer.SUM, Reducer.MEAN):  # of no elements a maximum is -inf
             return Sign.ANY
-        lines = [d for d, p in enumerate(expr.reads[0].index) if _is_reduced(p, expr)]
-        if len(lines) == 1 and _has_positive(graph, names[0], lines[0]):
+        if _has_positive_lines(view, expr):
             return Sign.POSITIVE
-        return min(sign_of(graph, names[0], steps - 1), Sign.NONNEGATIVE)
+        return min(sign_of(graph, view.name(0), steps - 1), Sign.NONNEGATIVE)
     if expr.combine is Combine.MOVE and all(r.operand == 0 and not r.within for r in expr.reads):
-        return sign_of(graph, names[0], steps - 1)
+        return sign_of(graph, view.name(0), steps - 1)
     return Sign.ANY
 
 
-def _is_reduced(p: Poly | None, expr: TensorExpr) -> bool:
-    return p is not None and any(a.dim >= len(expr.shape) for a in p.digits())
+def _has_positive_lines(view: NodeView, expr: TensorExpr) -> bool:
+    """True where whole lines are reduced, of which each has a positive element: a window of a line
+    may hold zeros only.
+    """
+    (read,), rank = expr.reads, len(expr.shape)
+    moves = [p is None or any(a.dim >= rank for a in p.digits()) for p in read.index]
+    if sum(moves) != 1:
+        return False
+    line = moves.index(True)
+    wholes = [dim_index(r, view.shape(0)[line]) for r in range(rank, len(expr.extents))]
+    return read.index[line] in wholes and _has_positive(view.graph, view.name(0), line)
 
 
 def _has_positive(graph: Graph, name: str, axis: int) -> bool:
@@ -95,25 +102,25 @@ def _has_positive(graph: Graph, name: str, axis: int) -> bool:
     of n weights of a softmax is at least 1 / n, and is among the largest k of them.
     """
     node, expr = graph[name].producer, graph[name].expr
-    if node is None or expr is None or node.domain:
+    if expr is None:
         return False
+    assert node is not None
+    view = NodeView(graph, node)
     if expr.combine is Combine.SOFTMAX:  # of no elements the sum is 0
-        return tuple(expr.normal) == (axis,) and nonneg(expr.shape[axis] - 1)
-    largest = node.attributes.get("largest")
-    if node.op_type != "TopK" or (largest is not None and not largest.as_int()):
+        return expr.normal == (axis,) and nonneg(expr.shape[axis] - 1)
+    if (view.domain, view.op) != ("", "TopK") or not view.attr("largest", True):
         return False
-    x, count = node.inputs[0], expr.shape[axis].as_int()
-    searched = axis in expr.ordered and node.outputs[0].name == name
-    return searched and bool(count) and x is not None and _has_positive(graph, x.name or "", axis)
+    searched = axis in expr.ordered and bool(expr.shape[axis].as_int())
+    return searched and _has_positive(graph, view.name(0), axis)
 
 
-def _elementwise(graph: Graph, node: ir.Node, steps: int) -> Sign:
-    view, operator = NodeView(graph, node), operator_of(node)
+def _elementwise(view: NodeView, steps: int) -> Sign:
+    graph, operator = view.graph, operator_of(view)
     if operator.square(Known(view)):
         return Sign.NONNEGATIVE
     sizes = graph.ints(view.name(0)) if operator.converts else None
     if sizes is not None:
-        return Sign.POSITIVE if all(nonneg(n - 1) for n in sizes.reshape(-1)) else Sign.ANY
+        return Sign.POSITIVE if all(nonneg(n - 1) for n in sizes.flat) else Sign.ANY
     if operator.sign is None or not all(map(view.has, range(view.n_inputs))):
         return Sign.ANY
     return operator.sign([sign_of(graph, view.name(i), steps - 1) for i in range(view.n_inputs)])

@@ -1,13 +1,13 @@
 """Operators that give finite results for all finite operands (overflow aside)."""
 
-import math
 from collections.abc import Callable, Collection, Iterable
 
+import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.expr import Combine, TensorExpr
-from pitc.ir.graph import Graph, NodeView
-from pitc.ir.nodes import output_names
+from pitc.ir.graph import Array, Graph, NodeView
+from pitc.ir.nodes import input_names, output_names
 from pitc.ir.region import EVERYWHERE, Region, position, truth
 from pitc.passes.facts.signs import Known
 from pitc.passes.rules.assumes import SUMS, Assumes
@@ -23,15 +23,16 @@ def is_total(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
         node: A node without bodies.
         changed: Names of operands.
     """
-    if not _has_finite_attributes(node):
+    if not _has_finite_attributes(node) or _reads_text(graph, node, changed):
         return False
-    expr = graph[node.outputs[0].name or ""].expr
+    view = NodeView(graph, node)
+    expr = graph[view.out()].expr
     if expr is None:  # of unknown shape
         return operator_of(node).finite is always
     if expr.combine is Combine.MAP and not expr.reads:  # a constant, a mask of ones
         return True
     if expr.combine in (Combine.MAP, Combine.NORMALISE, Combine.OPAQUE):
-        return operator_of(node).finite(Known(NodeView(graph, node), changed))
+        return operator_of(node).finite(Known(view, changed))
     return True
 
 
@@ -46,12 +47,10 @@ def may_fail(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
         node: A node.
         changed: Names of operands.
     """
-    operator = operator_of(node)
-    types = [graph[x.name or ""].dtype for x in node.inputs if x is not None and x.name in changed]
-    if operator.converts and any(dtype is None or dtype.kind in "OSU" for dtype in types):
+    if _reads_text(graph, node, changed):
         return True
-    looks = Assumes.INSIDE in (operator.assumes or ())
-    return looks and any(dtype is None or dtype.kind != "f" for dtype in types)
+    looks = Assumes.INSIDE in (operator_of(node).assumes or ())
+    return looks and any(t is None or t.kind != "f" for t in _types(graph, node, changed))
 
 
 def reader_upset_by_zeros(
@@ -91,5 +90,26 @@ def filled(expr: TensorExpr) -> Region:
 
 def _has_finite_attributes(node: ir.Node) -> bool:
     """True where no attribute is an infinite factor or filling: `LeakyRelu(alpha=inf)`."""
-    floats = (a for a in node.attributes.values() if a.type is ir.AttributeType.FLOAT)
-    return all(math.isfinite(a.as_float()) for a in floats)
+    return all(np.isfinite(_floats(a)).all() for a in node.attributes.values())
+
+
+def _floats(attribute: ir.Attr) -> Array:
+    """The floats that an attribute holds."""
+    match attribute.type:
+        case ir.AttributeType.FLOAT | ir.AttributeType.FLOATS:
+            return np.asarray(attribute.value, np.float64)
+        case ir.AttributeType.TENSOR:
+            x = attribute.as_tensor().numpy()
+            return np.array(()) if x.dtype.kind in "biuOSU" else x.astype(np.complex128)
+    return np.array(())
+
+
+def _reads_text(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
+    """True for a conversion of what may be text: it may say "inf", or nothing that is a number."""
+    types = _types(graph, node, changed) if operator_of(node).converts else ()
+    return any(t is None or t.kind in "OSU" for t in types)
+
+
+def _types(graph: Graph, node: ir.Node, names: Collection[str]) -> list[np.dtype | None]:
+    """The types of those operands that are named."""
+    return [graph[name].dtype for name in input_names(node) if name in names]

@@ -14,19 +14,19 @@ from pitc.passes.rules.values import Unknown
 SMALL_VALUE = 64  # elements
 
 
-def small_value(view: NodeView, expr: TensorExpr | None) -> Array | None:
+def small_value(view: NodeView, expr: TensorExpr) -> Array | None:
     """The symbolic value of the node's first output, computed on arrays of polynomials.
 
     Args:
         view: A node whose operands' values are known or not.
-        expr: The output's expression, when it has one: its shape is needed by some operators.
+        expr: The output's expression: its shape is needed by some operators.
 
     Returns:
         An object array of polynomials (0 and 1 for bools), or None.
     """
     rule = operator_of(view).value
-    dtype = view.out_dtype(0)
-    if rule is None or expr is None or dtype is None or dtype.kind not in "iub":
+    dtype = view.out_dtype()
+    if rule is None or dtype is None or dtype.kind not in "iub":
         return None
     sizes = [e.as_int() for e in expr.shape]
     known = [n for n in sizes if n is not None]
@@ -36,7 +36,7 @@ def small_value(view: NodeView, expr: TensorExpr | None) -> Array | None:
         value = np.asarray(rule(view, tuple(known)), object)
     except (NoRule, Unknown, ValueError, IndexError):
         return None
-    if value.shape != tuple(known) or not all(_fits(p, dtype) for p in value.reshape(-1)):
+    if value.shape != tuple(known) or not all(_fits(p, dtype) for p in value.flat):
         return None
     return value
 

@@ -47,12 +47,11 @@ def _shows_sign(view: NodeView, place: int, below: bool) -> bool:
         return False
     if expr is None:
         return True
-    factor = operator_of(view).power(place) > 0  # 0 / y is a 0 for every finite y
-    if not factor and not is_total(view.graph, view.node, [view.name(place)]):
+    if not is_total(view.graph, view.node, [view.name(place)]):
         return True
     if not below or expr.combine is Combine.SOFTMAX:
         return False
-    if expr.combine in SUMMED:  # sums start at 0, and 0 + -0 is 0
+    if expr.combine in SUMMED and place < 2:  # sums start at 0, and 0 + -0 is 0
         return not expr.reduced
     row = operator_of(view).function
     return row is None or view.n_inputs > 1 or _tells_zeros_apart(row)
@@ -63,6 +62,6 @@ def _tells_zeros_apart(row: Elementwise) -> bool:
     if row.evaluate is None or row.parameters is not None:
         return True
     with np.errstate(all="ignore"):
-        results = [np.asarray(row.evaluate(np.float32(x))) for x in (0.0, -0.0)]
+        plus, minus = (float(row.evaluate(np.float32(x))) for x in (0.0, -0.0))
     # of a largest one of 0 and -0, the sign is up to the kernel
-    return bool(np.signbit(results[0]) != np.signbit(results[1])) or not results[0].any()
+    return plus != minus or not plus

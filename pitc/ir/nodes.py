@@ -18,8 +18,8 @@ def output_names(node: ir.Node) -> list[str]:
 
 
 def input_names(node: ir.Node) -> list[str]:
-    """Names of the inputs that are present."""
-    return [x.name or "" for x in node.inputs if x is not None]
+    """Names of the operands that are given."""
+    return [x.name for x in node.inputs if x is not None and x.name]
 
 
 def node_name(node: ir.Node) -> str:

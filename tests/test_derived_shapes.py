@@ -1,0 +1,167 @@
+"""Shapes of a graph's values, and why there is no expression (passes/facts/derive.py)."""
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from pitc.ir.graph import Graph
+from pitc.passes.audit.points import sizes_of
+from pitc.passes.control.branches import open_branches
+from pitc.passes.facts.derive import derive
+from tests.place_worlds import model_of, runs_of
+from tests.record_twin import twin
+
+UNKNOWN, NO_RANK = "?", "no rank"
+PIECE = "k = Shape <start = 0, end = 1> (x) t = Less (rows, two) v = Slice (four, front, k) "
+
+
+def if_of(then: str, other: str) -> str:
+    """An If; each branch is an expression, or an If between brackets."""
+    names = iter(range(99))
+
+    def branch(text: str) -> str:
+        return f"() => (int64[m{next(names)}] p) {{ p = {text} }}"
+
+    return f"If (t) <then_branch = e {branch(then)}, else_branch = f {branch(other)}>"
+
+
+ADD, SUB, KEEP = "Add (v, lengths)", "Sub (lengths, v)", "Neg (v)"
+NESTED = if_of(ADD, SUB)
+PIECES = {  # what w is; whether v, the first places of four, is known to be as long as a
+    "Add (v, lengths)": True,
+    "Add (lengths, v)": True,
+    "Add (v, far)": False,
+    "Neg (v)": False,
+    if_of(ADD, SUB): True,
+    if_of(ADD, KEEP): False,
+    if_of(KEEP, SUB): False,
+    if_of(NESTED, ADD): True,
+    if_of(SUB, NESTED): True,
+    if_of(NESTED, NESTED): True,
+    if_of(NESTED, KEEP): False,
+    if_of(KEEP, NESTED): False,
+    if_of(if_of(ADD, KEEP), SUB): False,
+    if_of(if_of(KEEP, ADD), SUB): False,
+    if_of(if_of(NESTED, SUB), if_of(ADD, NESTED)): True,
+    if_of(if_of(NESTED, SUB), if_of(ADD, if_of(ADD, KEEP))): False,
+    f"{if_of(ADD, KEEP)} u = {if_of(KEEP, SUB)}": False,
+    "Neg (v) u = Add (v, lengths)": False,
+    "Neg (q) q = Add (v, lengths)": True,
+}
+
+
+def derived(model: onnx.ModelProto) -> Graph:
+    opened = ir.from_proto(model)
+    open_branches(opened)
+    graph = Graph(opened)
+    derive(graph)
+    return graph
+
+
+def shape_of(graph: Graph, name: str = "v") -> str:
+    shape = graph[name].shape
+    return NO_RANK if shape is None else " ".join(map(str, shape))
+
+
+def ordered(text: str) -> str:
+    first, _, second = text.partition(" q = ")
+    return f"q = {second} w = {first}" if second else f"w = {first}"
+
+
+@pytest.mark.parametrize("text", PIECES)
+def test_the_first_places_of_a_table(text: str) -> None:
+    graph = derived(model_of(PIECE + ordered(text), ", int64[q] w"))
+    assert (shape_of(graph) == "a") is PIECES[text]
+    assert PIECES[text] or shape_of(graph).startswith(UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("table", "known"), [("four", True), ("both", True), ("front", False), ("far", False)]
+)
+def test_a_table_that_is_long_enough_to_tell(table: str, known: bool) -> None:
+    """One place broadcasts to any number of them."""
+    text = PIECE.replace("four", table) + "w = Add (v, lengths)"
+    assert (shape_of(derived(model_of(text, ", int64[q] w"))) == "a") is known
+
+
+def test_what_a_body_captures_is_wanted() -> None:
+    loop = """u = Add (v, lengths) w = Loop <body = g (int64 i, bool c, int64[a] s) =>
+        (bool d, int64[a] r) { d = Identity (c) r = Add (s, u) }> (two, t, lengths)"""
+    assert shape_of(derived(model_of(PIECE + loop, ", int64[a] w"))) == "a"
+
+
+LOOP = """t = Less (two, seven) v, w = Loop <body = g (int64 i, bool c, float[m, n] p,
+    float[o, r] q) => (bool d, float[e, f] p1, float[h, l] q1) {
+    d = Identity (c) p1 = FIRST q1 = SECOND }>
+    (two, t, START)"""
+INSIDE = """If (c) <then_branch = e () => (float[g1, g2] z1) { z1 = Neg (p) },
+    else_branch = f () => (float[h1, h2] z2) { z2 = Tanh (p) }>"""
+CARRIED = {
+    ("Tanh (p)", "Neg (q)", "x, x"): ("a b", "a b"),
+    ("Neg (q)", "Tanh (p)", "x, x"): ("a b", "a b"),
+    (INSIDE, "Neg (q)", "x, x"): ("a b", "a b"),
+    ("Concat <axis = 0> (p, p)", "Neg (q)", "x, x"): (NO_RANK, "a b"),
+    ("Neg (p)", "Concat <axis = 0> (q, q)", "x, x"): ("a b", NO_RANK),
+    # another has its shape in the first trip only
+    ("Concat <axis = 0> (p, p)", "Neg (p)", "x, x"): (NO_RANK, NO_RANK),
+    ("Concat <axis = 0> (p, p)", "Neg (q)", "o, x"): (NO_RANK, "a b"),
+    ("Neg (p)", "Concat <axis = 0> (q, q)", "o, x"): (NO_RANK, NO_RANK),
+    ("Neg (p)", "Neg (q)", "o, o"): (NO_RANK, NO_RANK),
+}
+
+
+@pytest.mark.parametrize("case", CARRIED, ids=str)
+def test_carried_values(case: tuple[str, str, str]) -> None:
+    text = "o = other.Op (x) " + LOOP
+    for mark, part in zip(("FIRST", "SECOND", "START"), case, strict=True):
+        text = text.replace(mark, part)
+    graph = derived(model_of(text))
+    for name, wanted in zip("vw", CARRIED[case], strict=True):
+        found = shape_of(graph, name)
+        assert found == wanted, name
+
+
+SHAPES = {  # shape, and why there is no expression
+    "v = Identity (x)": ("a b", ""),
+    "v = other.Op (x)": (NO_RANK, "Op: no rule for operator other::Op"),
+    "k = Sub (size, both) v = ConstantOfShape (k)": (
+        None,
+        "ConstantOfShape: a size of it may be negative, which means 0",
+    ),
+    "k = Add (size, both) v = ConstantOfShape (k)": ("a b+1", ""),
+    "v = Bernoulli (weights)": ("a", None),
+}
+
+
+@pytest.mark.parametrize("body", SHAPES)
+def test_shapes(body: str) -> None:
+    graph = derived(model_of(body))
+    shape, why = SHAPES[body]
+    assert shape is None or shape_of(graph) == shape
+    assert why is None or graph["v"].unruled == why
+    assert (graph["v"].expr is None) is (why != "")
+
+
+def test_a_size_that_may_be_negative_is_no_size() -> None:
+    model = model_of("k = Max (both, size) l = Sub (k, both) v = ConstantOfShape (l)")
+    for values in runs_of(model):
+        _, clashes = sizes_of(derived(model), values)
+        assert clashes == []
+
+
+def test_constants_are_functions_of_positions() -> None:
+    assert str(derived(model_of("v = Identity (line)"))["v"].affine) == "2*d0+5"
+
+
+def test_an_output_that_is_not_wanted_has_no_expression() -> None:
+    model = model_of("w, v = Split <num_outputs = 2> (four)")
+    model.graph.node[-1].output[0] = ""
+    graph = derived(model)
+    assert graph[""].expr is None and graph["v"].expr is not None
+
+
+def test_an_output_that_a_rule_leaves_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    twin(monkeypatch, "Identity", rule=lambda _: [])
+    assert derived(model_of("v = Identity (line)"))["v"].unruled == (
+        "Identity: output 0 has no expression"
+    )
