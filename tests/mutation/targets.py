@@ -48,6 +48,8 @@ TESTS = (
         "test_record_claims",
         "test_operators_page",
     ),
+    *("test_exact_regions", "test_exact_predicates", "test_exact_index", "test_exact_poly"),
+    "test_exact_exprs",
 )
 SEEDS = range(150)  # random graphs that judge
 LONGEST = 2.5  # seconds: slower tests do not judge
@@ -68,11 +70,11 @@ RELATED = {
     "ir.constant": (*_MASKS, "test_exhaustive_laws"),
     "facts.affine": _SIZES,
     "facts.values": _SIZES,
-    "ir.poly": ("test_index", "test_exhaustive_integers"),
-    "ir.index": ("test_index", "test_exhaustive_integers"),
-    "ir.region": ("test_region", "test_predicate"),
-    "ir.predicate": ("test_predicate", "test_region"),
-    "ir.expr": ("test_rules", "test_axes"),
+    "ir.poly": ("test_exact_poly", "test_index", "test_exhaustive_integers"),
+    "ir.index": ("test_exact_index", "test_index", "test_exhaustive_integers"),
+    "ir.region": ("test_exact_regions", "test_region", "test_predicate"),
+    "ir.predicate": ("test_exact_predicates", "test_predicate", "test_region"),
+    "ir.expr": ("test_exact_exprs", "test_rules", "test_axes"),
     "facts.signs": ("test_signs", "test_exhaustive_columns"),
     "regions.scores": ("test_attention_scores", "probe:softmax", "probe:masks"),
     "regions.domain": ("test_domain", "probe:masks"),
