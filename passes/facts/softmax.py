@@ -89,7 +89,7 @@ def _keeping(kept: Region, expr: TensorExpr) -> Iterator[Region]:
 
 def _some(t: Test, normal: Iterable[int]) -> Test | None:
     """The test "t for some key"; None where it has a bound dimension, or is one of positions."""
-    return None if t.pred == "pos" or t.alls or t.somes else for_some(t, normal, inhabited=True)
+    return None if t.pred == "pos" or t.alls or t.somes else for_some(t, normal)
 
 
 def _own_position(kept: Region, expr: TensorExpr) -> Iterator[Region]:

@@ -86,7 +86,7 @@ def _mask(
     if left_out is None or float(view.attr("mask_filter_value", MASKED)) > MASKED:
         return (), (read,)
     view.assume(BOUNDED)
-    return (Region((left_out, for_some(kept, [1], inhabited=True))),), (read,)
+    return (Region((left_out, for_some(kept, [1]))),), (read,)
 
 
 @rule(

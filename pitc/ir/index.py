@@ -96,15 +96,9 @@ def digit(p: Poly, stride: Poly, extent: Poly) -> Poly | None:
     """`(p // stride) % extent` as a polynomial, or None when it is not one that can be found."""
     if extent == ONE:
         return ZERO
-    if stride != ONE:
-        parts = _split(p, stride)
-        if parts is None:
-            return None
-        p = parts[0]
-    if within(p, extent):
-        return p
-    parts = _split(p, extent)
-    return None if parts is None else parts[1]
+    slow = _split(p, stride)
+    parts = slow and _split(slow[0], extent)
+    return parts[1] if parts else None
 
 
 Maps = Sequence[Poly | None] | Mapping[int, Poly | None]
@@ -122,8 +116,6 @@ def substitute(p: Poly, maps: Maps, shape: Sequence[Poly] | None = None) -> Poly
     Returns:
         The index expression over the new dimensions, or None when some part is unknown.
     """
-    if not p.digits():
-        return p
     total = ZERO
     for m, c in p.terms.items():
         v = poly(c)
@@ -209,7 +201,7 @@ def _invert(
         offset = groups.pop((), ZERO)
         whole = dim_index(j, shape[j])
         for digits, coef in groups.items():
-            if len(digits) != 1 or not nonneg(coef):
+            if len(digits) != 1:
                 continue
             (a,) = digits
             if len(groups) == 1 and coef == ONE:
@@ -233,7 +225,7 @@ def _invert(
             solved[d] = ZERO
             continue
         at, value, parts = ONE, ZERO, found.get(d, {})
-        while at != extent and at in parts:
+        while at in parts:
             size, part = parts[at]
             value, at = value + part * at, at * size
         if at == extent:
@@ -243,7 +235,7 @@ def _invert(
 
 def bare_dim(p: Poly) -> int | None:
     """The dimension that an index expression is, whole and alone; None otherwise."""
-    digits = list(p.digits())
-    if len(digits) != 1 or p != atom(digits[0]) or digits[0].stride != ONE:
-        return None
-    return digits[0].dim
+    match list(p.terms.items()):
+        case [((Digit() as a,), 1)] if a.stride == ONE:
+            return a.dim
+    return None

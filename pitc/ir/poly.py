@@ -261,8 +261,6 @@ def _leading(p: Poly) -> Monomial:
 def _divide(p: Poly, q: Poly) -> Poly | None:
     if not q.terms:
         return None
-    if p == q:
-        return ONE
     lead = _leading(q)
     quotient: dict[Monomial, int] = {}
     rest = p
@@ -294,17 +292,9 @@ def bound(p: Poly, upper: bool) -> Poly:
     """
     total = ZERO
     for digits, coef in p.by_digits().items():
-        if not digits:
-            total = total + coef
-            continue
         top = total_of(a.extent - 1 for a in digits)
-        if nonneg(coef):
-            total = total + coef * top if upper else total
-        elif nonneg(-coef):
-            total = total if upper else total + coef * top
-        else:
-            for m, c in coef.terms.items():
-                total = total + Poly({m: c}) * top if (c > 0) == upper else total
+        terms = coef.terms.items()
+        total = total + Poly({m: c for m, c in terms if not digits or (c > 0) == upper}) * top
     return total
 
 
@@ -337,8 +327,7 @@ def fits(p: Poly, least: int, most: int) -> bool:
         low += min(c, 0) << min(LARGEST_SIZE * len(m), LARGEST_COUNT)
     for m, c in bound(p, True).terms.items():
         high += max(c, 0) << min(LARGEST_SIZE * len(m), LARGEST_COUNT)
-    constant = p.terms.get((), 0)
-    return least <= min(low, constant) and max(high, constant) <= most
+    return least <= low and high <= most
 
 
 def within(p: Poly, n: Poly) -> bool:

@@ -61,14 +61,6 @@ class Test:
     def __hash__(self) -> int:
         return self._hash
 
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if not isinstance(other, Test) or self._hash != other._hash:
-            return False
-        mine, theirs = (self.src, self.pred, self.yes), (other.src, other.pred, other.yes)
-        return mine == theirs and self.idx == other.idx
-
     @cached_property
     def text(self) -> str:
         """Canonical text, e.g. `all d-1: mask[d0, d-1] == 0`."""
@@ -97,7 +89,7 @@ class Test:
     @cached_property
     def somes(self) -> frozenset[int]:
         """Dimensions bound by "for some"."""
-        return frozenset(d for d in self._dims if d <= SOME)
+        return frozenset(d for d in self._dims if d < SOME)
 
     def negate(self) -> "Test | None":
         """The opposite test ("all" becomes "some" and back); None where it cannot be said."""
@@ -140,48 +132,43 @@ def _negate(t: Test) -> Test | None:
 
 @lru_cache(maxsize=1 << 17)
 def _implies(t: Test, u: Test) -> bool:
+    blank = t.alls or u.somes  # of no values, "all" is true and "some" is false
     if t.pred == "pos":
-        if t.alls or t.somes or u.alls or u.somes:
-            return False
-        return nonneg(bound(u.idx[0] - t.idx[0], False))
+        return not blank and nonneg(bound(u.idx[0] - t.idx[0], False))
     if t.somes and t.alls:
         return False
-    if (
-        t.pred == "below"
-        and t.idx[:-1] == u.idx[:-1]
-        and not (t.alls or t.somes or u.alls or u.somes)
-    ):
+    if t.pred == "below" and t.idx[:-1] == u.idx[:-1] and not blank:
         nearer, farther = (u, t) if t.yes else (t, u)
         return nonneg(bound(farther.idx[-1] - nearer.idx[-1], False))
     # the "some" of t and the "all" of u are fixed but arbitrary; only these two kinds may be chosen
     given, wanted = t.alls, u.somes
-    if not given and not wanted:
-        return False
     if not (_independent(t, given) and _independent(u, wanted)):
         return False
+    chosen: set[Digit] = set()  # at will, so there has to be a value
     for p, q in zip(t.idx, u.idx, strict=True):
         if p == q and all(a.dim >= 0 for a in p.digits()):
             continue
         a, b = _bare(p, given), _bare(q, wanted)
-        if not ((a and within(q, a.extent)) or (b and within(p, b.extent))):
+        if a and within(q, a.extent):
+            chosen |= {c for c in q.digits() if c.dim in wanted}
+        elif b and within(p, b.extent):
+            chosen |= {c for c in p.digits() if c.dim in given}
+        else:
             return False
-    return True
+    return all(nonneg(c.extent - 1) for c in chosen)
 
 
 def _bare(p: Poly, dims: frozenset[int]) -> Digit | None:
     """The digit that p is, when it belongs to one of the given bound dimensions."""
-    if len(p.terms) != 1:
-        return None
-    (m,) = p.terms
-    if len(m) != 1 or p.terms[m] != 1:
-        return None
-    a = m[0]
-    return a if isinstance(a, Digit) and a.dim in dims else None
+    match list(p.terms.items()):
+        case [((Digit() as a,), 1)] if a.dim in dims:
+            return a
+    return None
 
 
 def _independent(t: Test, dims: frozenset[int]) -> bool:
     """True when the digits of the bound dimensions take all values independently, none twice."""
-    used = [a for p in t.idx for m in p.terms for a in m if isinstance(a, Digit) and a.dim in dims]
+    used = [a for p in t.idx for a in p.digits() if a.dim in dims]
     for k, a in enumerate(used):
         for b in used[:k]:
             if a.dim == b.dim and not (_above(a, b) or _above(b, a)):
@@ -209,32 +196,31 @@ def truth(t: Test) -> bool | None:
     return False if nonneg(-bound(t.idx[0], True) - 1) else None
 
 
-def least_or_last(t: Test, dims: Iterable[int], every: bool, inhabited: bool) -> Test | None:
+def least_or_last(t: Test, dims: Iterable[int], every: bool) -> Test | None:
     """A comparison with a length for every or for some place of its own dimension: the first or the
     last place decides; None for other tests.
 
     Of no places at all, "every" is true and says no more than is claimed; "some" is false, so there
-    has to be a place (`inhabited`).
+    has to be a place.
     """
     bound_dims = frozenset(dims) & t.dims()
     place = _bare(t.idx[-1], bound_dims) if t.pred == "below" else None
     if place is None or any(a.dim in bound_dims for p in t.idx[:-1] for a in p.digits()):
         return None
-    if place.stride != ONE or not (every or inhabited or nonneg(place.extent - 1)):
+    if place.stride != ONE:
         return None
     decides = place.extent - 1 if every == t.yes else poly(0)
     return Test(t.src, (*t.idx[:-1], decides), t.pred, t.yes)
 
 
-def for_some(t: Test, dims: Iterable[int], inhabited: bool = False) -> Test:
+def for_some(t: Test, dims: Iterable[int]) -> Test:
     """The test "t for some value of the dimensions".
 
     Args:
         t: A test.
-        dims: The dimensions.
-        inhabited: What is said of is a point along these dimensions, so none of them is empty.
+        dims: The dimensions. What is said is said of a point along them, so none of them is empty.
     """
-    decided = least_or_last(t, dims, every=False, inhabited=inhabited)
+    decided = least_or_last(t, dims, every=False)
     if decided is not None:
         return decided
     first = min(t.somes, default=SOME) - 1

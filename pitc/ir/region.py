@@ -92,9 +92,6 @@ class Region:
     def __len__(self) -> int:
         return len(self.tests)
 
-    def __contains__(self, t: object) -> bool:
-        return t in self.tests
-
     def __or__(self, other: "Region") -> "Region":
         if not other.tests and not other.via:
             return self
@@ -143,13 +140,13 @@ def region(tests: "Iterable[Test] | Region") -> Region | None:
         return given
     kept: list[Test] = []
     for t in given.tests:
-        known = truth(t) if t.pred == "pos" else None
+        known = truth(t)
         if known is False:
             return None
         if known is None:
             kept.append(t)
-    if len(kept) > len(given.sources):  # two look at the same
-        if any(u.implies(n) for t in kept for n in [t.negate()] if n for u in kept if u is not t):
+    if len(kept) > len({t.src for t in kept}):  # two look at the same
+        if any(u.implies(n) for t in kept for n in [t.negate()] if n for u in kept):
             return None
         kept = _without_implied(kept)
     out = given if len(kept) == len(given.tests) else Region(kept, given.via)
@@ -181,9 +178,6 @@ def pull(r: Region, maps: Maps, shape: Sequence[Poly] | None = None) -> Region |
         return region(r)
     out = []
     for t in r:
-        if all(a.dim < 0 for p in t.idx for a in p.digits()):
-            out.append(t)
-            continue
         idx = []
         for p in t.idx:
             q = substitute(p, maps, shape)
@@ -202,15 +196,12 @@ def _is_same(maps: Maps, shape: Sequence[Poly]) -> bool:
 def for_all(r: Region, dims: Iterable[int]) -> Region | None:
     """The region in which r holds for every value of the dimensions; None where it is empty."""
     names = frozenset(dims)
-    if not names:
-        return r
     out = []
     for t in r:
         hit = sorted(t.dims() & names)
-        decided = least_or_last(t, hit, every=True, inhabited=False)
         if not hit:
             out.append(t)
-        elif decided is not None:
+        elif decided := least_or_last(t, hit, every=True):
             out.append(decided)
         elif t.pred == "pos":  # the least value over those dimensions decides
             moving = {m: c for m, c in t.idx[0].terms.items() if _looks_at(m, hit)}
@@ -219,7 +210,7 @@ def for_all(r: Region, dims: Iterable[int]) -> Region | None:
             out.append(position(bound(Poly(moving), False) + Poly(rest)))
         else:
             first = min(t.alls, default=0) - 1
-            if first - len(hit) < SOME + 1:
+            if first - len(hit) < SOME:  # no names are left
                 return None
             swap = {d: first - n for n, d in enumerate(hit)}
             out.append(Test(t.src, tuple(rename(p, swap) for p in t.idx), t.pred, t.yes))
@@ -243,8 +234,6 @@ def prune(regions: Iterable[Region]) -> list[Region]:
 @lru_cache(maxsize=CACHED)
 def _pruned(regions: tuple[Region, ...]) -> tuple[Region, ...]:
     unique = dict.fromkeys(regions)
-    if len(unique) == 1:
-        return tuple(r for r in unique if len(r) <= MAX_TESTS)
     kept: dict[Region, None] = {}
     near: dict[str | None, list[Region]] = {}  # those that look at a value; None: at nothing
     for r in sorted((r for r in unique if len(r) <= MAX_TESTS), key=Region.rank):
@@ -262,7 +251,7 @@ def _pruned(regions: tuple[Region, ...]) -> tuple[Region, ...]:
 
 def inside(r: Region, k: Region) -> bool:
     """Proven: region r lies in region k, and k rests on no more."""
-    if not k.sources <= r.sources or k.via | r.via != r.via:
+    if not k.sources <= r.sources or k.via & ~r.via:
         return False
     return all(any(u.implies(t) for u in r.tests) for t in k.tests)
 
@@ -279,22 +268,17 @@ def resolve(regions: Iterable[Region]) -> list[Region]:
 def _resolved(regions: tuple[Region, ...]) -> tuple[Region, ...]:
     kept = prune(regions)
     for _ in range(RESOLVE_ROUNDS):
-        if len(kept) < 2:
-            break
         new = []
         for a, b in product(kept, kept):
             for t, u in product(a.tests, b.tests):
-                n = t.negate() if t.src == u.src else None
+                n = t.negate()
                 if n is not None and n.implies(u):
-                    joined = a.without(t) | b.without(u)
-                    r = region(joined) if len(joined) <= MAX_TESTS else None
+                    r = region(a.without(t) | b.without(u))
                     if r is not None:
                         new.append(r)
         if not new:
             break
-        before, kept = kept, prune([*kept, *new])
-        if before == kept:
-            break
+        kept = prune([*kept, *new])
     return tuple(kept)
 
 
@@ -304,26 +288,24 @@ def intersection(first: Sequence[Region], second: Sequence[Region]) -> list[Regi
     That is every pair of them. But a region that lies in one of the other list stands for all of
     its pairs: of {p, q} and {p, r} only p and q and r are left of four.
     """
-    if len(first) == 1 and first[0] == EVERYWHERE:
-        return [r for r in map(region, second) if r is not None]
-    inner = [[b.sources <= a.sources and inside(a, b) for b in second] for a in first]
-    outer = [[a.sources <= b.sources and inside(b, a) for b in second] for a in first]
-    rows, columns = list(map(any, inner)), list(map(any, zip(*outer, strict=True)))
+    inner = [[inside(a, b) for b in second] for a in first]
+    outer = [[inside(b, a) for a in first] for b in second]
+    rows, columns = list(map(any, inner)), list(map(any, outer))
     joined = (
         region(a | b)
         for i, a in enumerate(first)
         for j, b in enumerate(second)
-        if inner[i][j] or outer[i][j] or not (rows[i] or columns[j])
+        if inner[i][j] or outer[j][i] or not (rows[i] or columns[j])
     )
     return [r for r in joined if r is not None]
 
 
 def all_hold(lists: Iterable[Sequence[Region]]) -> list[Region]:
     """Where a region of each list holds."""
-    out: Sequence[Region] = [EVERYWHERE]
+    out = [EVERYWHERE]
     for regions in lists:
         out = intersection(out, regions)
-    return list(out)
+    return out
 
 
 def covered(regions: Sequence[Sequence[Test]], splits: int) -> bool:
@@ -363,12 +345,7 @@ def meet(lists: Iterable[Sequence[Region]]) -> list[Region]:
     """Regions that every list covers (intersection over consumers)."""
     out = [EVERYWHERE]
     for regions in lists:
-        if len(out) == 1 and out[0] == EVERYWHERE:
-            out = prune(regions)
-        elif out != list(regions):
-            out = prune(intersection(out, regions))
-        if not out:
-            break
+        out = prune(intersection(out, regions))
     return out
 
 
