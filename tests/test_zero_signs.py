@@ -83,10 +83,11 @@ def given(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     twin = onnx.ModelProto()
     twin.CopyFrom(model)
     graph = twin.graph
-    for made, names in ((graph.node, lambda n: n.output), (graph.initializer, lambda t: [t.name])):
-        kept = [x for x in made if name not in names(x)]
-        del made[:]
-        made.extend(kept)
+    nodes = [n for n in graph.node if name not in n.output]
+    tensors = [t for t in graph.initializer if t.name != name]
+    del graph.node[:], graph.initializer[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(tensors)
     if name not in [x.name for x in graph.input]:
         graph.input.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
     return twin

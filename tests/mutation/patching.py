@@ -8,7 +8,7 @@ import ast
 import functools
 import gc
 import sys
-from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import CodeType, FunctionType
@@ -213,11 +213,11 @@ class _Noting(dict[Key, Operator]):
         self.hits.add((COLUMNS, ALL))
         return super().__iter__()
 
-    def items(self) -> ItemsView[Key, Operator]:
+    def items(self) -> Any:
         self.hits.add((COLUMNS, ALL))
         return super().items()
 
-    def values(self) -> ValuesView[Operator]:
+    def values(self) -> Any:
         self.hits.add((COLUMNS, ALL))
         return super().values()
 
