@@ -49,6 +49,7 @@ def length(*idx: Poly) -> Test:
         ([read(B, S, at=nz(B, S * 2))], "o0 r0"),
         ([read(B, S, at=position(S - 1))], "o0 r0"),
         ([read(B, S, at=position(S))], "o0 r0"),
+        ([read(B, S, at=position(S - B - 1))], "r0"),
         ([read(B, S, at=length(B, S))], "o0 r0"),
         ([read(B, S, at=length(B, S + 1))], "o0 r0"),
         ([read(B, S, at=length(S, B))], "o1 r0"),

@@ -204,6 +204,7 @@ def test_texts(p: Poly, text: str) -> None:
 
 def test_texts_of_atoms_may_be_others() -> None:
     assert (D0 * s - D1).format(star) == "<0>**-<1>"
+    assert str(sym("#n") * D0) == "d0*#n"  # digits come first, whatever the symbol is called
     digits = [Digit(1, ONE, s), Digit(1, s, b * 2 + 1)]
     assert [x.format("row") for x in digits] == ["(row%s)", "(row//s%(2*b+1))"]
 

@@ -157,7 +157,7 @@ class TensorExpr:
                 return False
             if None in read.index and not read.computed and not used:
                 return False
-            if used and not self._agree(read, bare):
+            if not self._agree(read, bare):
                 return False
         return bool(self.reads) or self.combine is Combine.MAP
 
