@@ -6,7 +6,6 @@ guessing: a region that cannot be said is None.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import product
 from operator import attrgetter
 from typing import Final
 
@@ -196,6 +195,8 @@ def _is_same(maps: Maps, shape: Sequence[Poly]) -> bool:
 def for_all(r: Region, dims: Iterable[int]) -> Region | None:
     """The region in which r holds for every value of the dimensions; None where it is empty."""
     names = frozenset(dims)
+    if not names:
+        return region(r)
     out = []
     for t in r:
         hit = sorted(t.dims() & names)
@@ -268,17 +269,19 @@ def resolve(regions: Iterable[Region]) -> list[Region]:
 def _resolved(regions: tuple[Region, ...]) -> tuple[Region, ...]:
     kept = prune(regions)
     for _ in range(RESOLVE_ROUNDS):
+        looks: dict[str, list[tuple[Region, Test]]] = {}
+        for r in kept:
+            for t in r.tests:
+                looks.setdefault(t.src, []).append((r, t))
         new = []
-        for a, b in product(kept, kept):
-            for t, u in product(a.tests, b.tests):
-                n = t.negate()
-                if n is not None and n.implies(u):
-                    r = region(a.without(t) | b.without(u))
-                    if r is not None:
-                        new.append(r)
-        if not new:
+        for a in kept:
+            for t, n in [(t, t.negate()) for t in a.tests]:
+                for b, u in looks[t.src] if n is not None else ():
+                    if n.implies(u):
+                        new.append(region(a.without(t) | b.without(u)))
+        before, kept = kept, prune([*kept, *(r for r in new if r is not None)])
+        if before == kept:
             break
-        kept = prune([*kept, *new])
     return tuple(kept)
 
 
@@ -288,6 +291,8 @@ def intersection(first: Sequence[Region], second: Sequence[Region]) -> list[Regi
     That is every pair of them. But a region that lies in one of the other list stands for all of
     its pairs: of {p, q} and {p, r} only p and q and r are left of four.
     """
+    if len(first) == 1 and first[0] == EVERYWHERE:
+        return [r for r in map(region, second) if r is not None]
     inner = [[inside(a, b) for b in second] for a in first]
     outer = [[inside(b, a) for a in first] for b in second]
     rows, columns = list(map(any, inner)), list(map(any, outer))
