@@ -276,6 +276,47 @@ def test_what_is_assumed_of_scores_has_to_be_enough() -> None:
     assert name != added
 
 
+def test_scores_that_choose_where_another_is_known_are_moved_alone() -> None:
+    """The larger score says which rows are routed; a row that is not has scores of 0."""
+
+    def make(g: GraphBuilder) -> None:
+        x, wide = (
+            g.input("x", np.float32, ("batch", "seq", 4)),
+            g.const(np.eye(4, dtype=np.float32)),
+        )
+        first = g.op("MatMul", x, g.op("Transpose", x, perm=[0, 2, 1]))
+        p = g.op("Softmax", first, axis=-1)
+        routed = g.op("ArgMax", g.op("MatMul", p, x), axis=-1, keepdims=1)
+        chosen = g.op("Equal", routed, g.const(0, np.int64))
+        rows = g.op("Where", chosen, g.op("MatMul", x, wide), g.const(0.0))
+        z = g.op("MatMul", rows, g.op("Transpose", rows, perm=[0, 2, 1]))
+        g.output(
+            g.op("MatMul", g.op("Softmax", z, axis=-1), rows), "y", np.float32, ("batch", "seq", 4)
+        )
+
+    graph, given_up = analysed(built(make))
+    assert sum(x.score for x in graph.values.values()) == 2
+    for seed in range(8):
+        x = np.random.default_rng(seed).normal(size=(2, 7, 4)).astype(np.float32)
+        result = audit(graph, given_up, [{"x": x}], seed=seed)
+        assert (result.failures, result.feeds) == ([], 1)
+
+
+def test_numbers_that_only_noise_makes_too_large_are_no_evidence() -> None:
+    """1e38 * x + high is not read where the gate is 0: with x = 3 it is infinite, 0 * it NaN."""
+
+    def make(g: GraphBuilder) -> None:
+        x, gate, high = (g.input(name, np.float32, BS) for name in ("x", "gate", "high"))
+        large = g.op("Add", g.op("Mul", x, g.const(1e38)), high)
+        g.output(g.op("Mul", large, gate), "y", np.float32, BS)
+
+    graph, given_up = analysed(built(make))
+    feed = {"x": [[3, 0, 3]], "high": [[0, 2e38, 0]], "gate": [[1, 0, 0]]}
+    feed = {n: np.array(x, np.float32) for n, x in feed.items()}
+    results = [audit(graph, given_up, [feed], seed=seed) for seed in range(8)]
+    assert not any(r.failures for r in results) and any(r.assumed for r in results)
+
+
 def test_numbers_too_large_for_their_type_are_no_evidence() -> None:
     def make(g: GraphBuilder) -> None:
         x = g.input("x", np.float32, BS)

@@ -127,6 +127,7 @@ def test_a_sign_that_is_flipped_elsewhere_is_not_noticed(body: str) -> None:
         (np.sin, True),
         (np.reciprocal, True),
         (lambda x: np.copysign(np.float32(2), x), True),
+        (np.bitwise_not, True),
         (None, True),
     ],
 )

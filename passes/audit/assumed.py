@@ -107,13 +107,21 @@ def extreme_scores(
     Returns:
         Where, and the scores.
     """
-    x = values[name]
-    free, extreme = np.zeros(x.shape, bool), x
+    extreme = values[name]
     for region, known in _assumed_of(graph, name):
-        here = where(region, x.shape, sizes, values)
-        ends = np.array([known.lo, known.hi], x.dtype)
-        free, extreme = free | here, np.where(here, rng.choice(ends, x.shape), extreme)
+        here = where(region, extreme.shape, sizes, values)
+        ends = np.array([known.lo, known.hi], extreme.dtype)
+        extreme = np.where(here, rng.choice(ends, extreme.shape), extreme)
+    return free_scores(graph, name, values, sizes), extreme
+
+
+def free_scores(graph: Graph, name: str, values: Values, sizes: Sizes) -> Array:
+    """Where nothing but the assumed bound of scores is known of a value."""
+    shape = values[name].shape
+    free = np.zeros(shape, bool)
+    for region, _ in _assumed_of(graph, name):
+        free |= where(region, shape, sizes, values)
     for f in graph[name].fills:
         if not is_assumed(f.constant):
-            free &= ~where(f.region, x.shape, sizes, values)
-    return free, extreme
+            free &= ~where(f.region, shape, sizes, values)
+    return free

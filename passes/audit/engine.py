@@ -19,6 +19,7 @@ from pitc.ir.graph import Array, Graph
 from pitc.ir.region import Region, Test
 from pitc.passes.audit.assumed import (
     extreme_scores,
+    free_scores,
     overflows,
     raw_scores,
     resting,
@@ -26,7 +27,7 @@ from pitc.passes.audit.assumed import (
     undefined,
 )
 from pitc.passes.audit.points import blocks, sizes_of, where
-from pitc.passes.audit.runs import Feed, Runs
+from pitc.passes.audit.runs import Feed, Runs, Switches
 from pitc.passes.audit.source import Source
 from pitc.passes.audit.symbols import not_finite, wrong_symbols
 
@@ -196,15 +197,19 @@ class _Audit:
         graph = self.graph
         names = [n for n in self.scores if n in values and n in self.run.switched]
         found = {n: extreme_scores(graph, n, values, sizes, self.rng) for n in names}
-        switches = {n: s for n, s in found.items() if s[0].any()}
-        if not switches:
-            return
-        moved = self.run.expose(feed, switches)
-        if moved is None:
-            return
-        moved |= {n: np.where(at, x, moved[n]) for n, (at, x) in switches.items()}
-        sizes, _ = sizes_of(graph, moved)  # what scores choose may be fewer or more
-        if not unbounded(graph, self.scores, moved, sizes):
+        moved, switches = values, {n: s for n, s in found.items() if s[0].any()}
+        while switches:
+            run = self.run.expose(feed, switches)
+            if run is None:
+                return
+            moved = run | {n: np.where(at, x, run[n]) for n, (at, x) in switches.items()}
+            sizes, _ = sizes_of(graph, moved)  # what scores choose may be fewer or more
+            free = {n: free_scores(graph, n, moved, sizes) for n in switches}
+            if all(np.all(free[n] | ~at) for n, (at, _) in switches.items()):
+                break
+            # one score decides where another is known
+            switches = {n: (at & free[n], x) for n, (at, x) in switches.items()}
+        if switches and not unbounded(graph, self.scores, moved, sizes):
             resting = [n for n in moved if n in self.resting]
             wrong = self.wrong_fills(resting, moved, sizes, True)
             yield from (f"scores of 1000: {text}" for text in wrong)
@@ -234,13 +239,24 @@ class _Audit:
             other = noise(x, self.rng)
             moved = run.moved(feed, {name: (dead, other)}, values, keep)
             result.faults += moved is None
-            if moved:
+            if moved and self.overflown(feed, {name: (dead, other)}):
+                result.assumed += 1
+            elif moved:
                 yield f"dead {name} where {' or '.join(map(str, regions))}"
             if not teeth:
                 continue
             rest = {name: (~dead, other)}
             if dead.all() or run.moved(feed, rest, values, keep) is not False:
                 result.tight += 1
+
+    def overflown(self, feed: Feed, switches: Switches) -> bool:
+        """Whether numbers become too large for their type when values are overwritten."""
+        values = self.run.expose(feed, switches)
+        if values is None:
+            return False
+        sizes, _ = sizes_of(self.graph, values)
+        infinite = [name for name, _ in not_finite(self.graph, values, values, sizes)]
+        return bool(infinite) and overflows(self.graph, infinite[0], values)
 
 
 def tests_of(graph: Graph) -> set[Test]:

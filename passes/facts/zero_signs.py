@@ -62,6 +62,9 @@ def _tells_zeros_apart(row: Elementwise) -> bool:
     if row.evaluate is None or row.parameters is not None:
         return True
     with np.errstate(all="ignore"):
-        plus, minus = (float(row.evaluate(np.float32(x))) for x in (0.0, -0.0))
+        try:
+            plus, minus = (float(row.evaluate(np.float32(x))) for x in (0.0, -0.0))
+        except TypeError:  # it takes no such numbers
+            return True
     # of a largest one of 0 and -0, the sign is up to the kernel
     return plus != minus or not plus
