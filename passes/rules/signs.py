@@ -35,9 +35,9 @@ def total(signs: Signs) -> Sign:
     return max(signs) if min(signs) > Sign.ANY else Sign.ANY
 
 
-def never_negative(_: Signs) -> Sign:
-    """Whatever the operands are."""
-    return Sign.NONNEGATIVE
+def never_negative(signs: Signs) -> Sign:
+    """Whatever the operand is, and a positive number for a positive one."""
+    return max(signs[0], Sign.NONNEGATIVE)
 
 
 def clip(signs: Signs) -> Sign:
@@ -46,11 +46,6 @@ def clip(signs: Signs) -> Sign:
         return Sign.ANY
     low = max(signs[:2])
     return low if len(signs) == 2 else min(low, signs[2])
-
-
-def same(signs: Signs) -> Sign:
-    """That of the first operand."""
-    return signs[0]
 
 
 def narrowed(signs: Signs) -> Sign:

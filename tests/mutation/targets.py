@@ -42,7 +42,13 @@ TESTS = (
     *("test_exact_exprs", "test_ir_constant", "test_axes", "test_rules", "test_rules_shapes"),
     *("test_rules_constants", "test_rules_constants_ranges", "test_rules_constants_numbers"),
     *("test_rules_laws", "test_rules_values", "test_rules_affine", "test_rules_signs"),
-    *("test_rules_conditions", "test_records", "test_record_claims", "test_operators_page"),
+    *(
+        "test_rules_conditions",
+        "test_records",
+        "test_record_claims",
+        "test_record_values",
+        "test_operators_page",
+    ),
     *("test_exhaustive_laws", "test_exhaustive_columns", "test_exhaustive_integers"),
     "test_exhaustive_sizes",
     # facts

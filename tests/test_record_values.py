@@ -1,0 +1,104 @@
+"""What records say of values: functions are the real ones, signs the strongest that are true."""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pitc.ir.graph import NodeView
+from pitc.passes.rules import signs as signs_of
+from pitc.passes.rules.record import OPERATORS, Elementwise, Key
+from pitc.passes.rules.signs import Sign
+from tests.record_twin import twin
+from tests.rule_proof import Proof
+from tests.rule_samples import SAMPLES
+
+Array = Any
+TOLERANCE = 2e-3  # of the largest number: erf and tanh are approximations
+OPERANDS = {1, 2, 3}
+UNKNOWN = Elementwise(None)
+NUMBERS = {
+    Sign.ANY: [-np.inf, -3, -1e-45, -0.0, 0, 0.5, 2, np.inf],
+    Sign.NONNEGATIVE: [-0.0, 0, 1e-45, 0.5, 2, np.inf],
+    Sign.POSITIVE: [1e-45, 0.5, 2, np.inf],
+}
+AT_ZERO = {"Exp", "Sigmoid", "Softplus"}  # positive at 0 as well: nothing is said of it
+
+
+def wrong_functions(key: Key, function: Elementwise) -> Iterator[str]:
+    """Samples of an operator for which ONNX Runtime computes something else."""
+    for sample in (s for s in SAMPLES if (s.domain, s.op) == key and "block_size" not in s.title):
+        proof = Proof(sample)
+        view = NodeView(proof.graph, proof.graph.nodes[0])
+        known = {} if function.parameters is None else function.parameters(view)
+        operands = list(proof.values.values())[: function.operands]
+        assert known is not None and function.evaluate is not None
+        found, want = np.asarray(function.evaluate(*operands, **known)), proof.run({})[0]
+        limit = TOLERANCE * max(1.0, float(np.nanmax(np.abs(want.astype(np.float64)))))
+        if not np.allclose(found, want, rtol=0, atol=limit, equal_nan=True):
+            yield sample.title
+
+
+FUNCTIONS = [
+    k
+    for k, row in OPERATORS.items()
+    if row.function is not None and row.function.evaluate and "QuantizeLinear" not in k[1]
+]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("key", FUNCTIONS, ids="::".join)
+def test_functions_are_those_of_the_runtime(key: Key) -> None:
+    function = OPERATORS[key].function
+    assert function is not None
+    assert list(wrong_functions(key, function)) == []
+
+
+def strongest(key: Key, signs: Sequence[Sign]) -> Sign:
+    """What holds of the results for all numbers of given signs."""
+    function = OPERATORS[key].function
+    assert function is not None and function.evaluate is not None
+    x, *others = np.meshgrid(*(np.array(NUMBERS[s], np.float32) for s in signs), indexing="ij")
+    if key[1] == "Clip":
+        if not others:  # bounds that are attributes may be any
+            return Sign.ANY
+        y = np.minimum(np.maximum(x, others[0]), others[1] if len(others) > 1 else np.inf)
+    elif key[1] == "Cast":
+        y = function.evaluate(x, to=np.dtype(np.float16))
+    else:
+        y = function.evaluate(x, *others)
+    return Sign(2 - bool((y <= 0).any()) - bool((y < 0).any()))
+
+
+def wrong_signs(key: Key) -> Iterator[str]:
+    """Signs of operands for which a record says more or less than is true."""
+    law = OPERATORS[key].sign
+    assert law is not None
+    for count in {len(s.operands) for s in SAMPLES if (s.domain, s.op) == key} & OPERANDS:
+        for signs in product(Sign, repeat=count):
+            want = strongest(key, signs)
+            if key[1] in AT_ZERO and signs == (Sign.NONNEGATIVE,):
+                want = Sign.NONNEGATIVE
+            if law(signs) is not want:
+                yield f"{key[1]}{signs}: {law(signs)!r}, not {want!r}"
+
+
+SIGNED = [k for k, row in OPERATORS.items() if row.sign is not None]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("key", SIGNED, ids="::".join)
+def test_signs_are_the_strongest_true_ones(key: Key) -> None:
+    assert list(wrong_signs(key)) == []
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_wrong_record_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    twin(monkeypatch, "Tanh", evaluate=np.sin)
+    assert list(wrong_functions(("", "Tanh"), OPERATORS["", "Tanh"].function or UNKNOWN))
+    twin(monkeypatch, "Exp", sign=signs_of.narrowed)
+    assert list(wrong_signs(("", "Exp")))
+    twin(monkeypatch, "Mul", sign=signs_of.total)
+    assert list(wrong_signs(("", "Mul")))
