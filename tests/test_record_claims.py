@@ -26,11 +26,13 @@ Claim = Callable[[Operator, Proof], bool]
 
 
 def runs(proof: Proof, values: Array) -> Iterator[tuple[list[Array], Array]]:
-    """Operands of given values where they are floats and not constant, and the first result."""
+    """Operands of given values where they are floats and not constant, and the first result: one
+    value everywhere, then all of them.
+    """
     rng = np.random.default_rng(3)
-    for _ in range(ROUNDS):
+    for chosen in (*values.reshape(-1, 1), *[values] * ROUNDS):
         changed = {
-            i: rng.choice(values, x.shape).astype(x.dtype)
+            i: rng.choice(chosen, x.shape).astype(x.dtype)
             for i, x in proof.values.items()
             if x.dtype.kind == "f" and not isinstance(proof.sample.operands[i], Const)
         }

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pitc.ir.constant import Range
 from pitc.ir.graph import NodeView
 from pitc.passes.rules import signs as signs_of
+from pitc.passes.rules.laws import Unsettled
 from pitc.passes.rules.record import OPERATORS, Elementwise, Key
 from pitc.passes.rules.signs import Sign
 from tests.record_twin import twin
@@ -18,6 +20,7 @@ from tests.rule_samples import SAMPLES
 Array = Any
 TOLERANCE = 2e-3  # of the largest number: erf and tanh are approximations
 OPERANDS = {1, 2, 3}
+ENDS = (-7.0, -1.0, -0.5, 0.0, 0.25, 1.0, 3.0)
 UNKNOWN = Elementwise(None)
 NUMBERS = {
     Sign.ANY: [-np.inf, -3, -1e-45, -0.0, 0, 0.5, 2, np.inf],
@@ -94,6 +97,43 @@ def test_signs_are_the_strongest_true_ones(key: Key) -> None:
     assert list(wrong_signs(key)) == []
 
 
+def wrong_boxes(key: Key) -> Iterator[str]:
+    """Boxes of operands, of those that the law leaves open, with results that do not lie between
+    those at the corners.
+    """
+    function, law = OPERATORS[key].function, OPERATORS[key].law
+    assert function is not None and function.evaluate is not None
+    ends = np.array(ENDS, np.float32)
+    for sample in (s for s in SAMPLES if (s.domain, s.op) == key):
+        proof = Proof(sample)
+        operands = list(proof.values.values())[: function.operands]
+        view = NodeView(proof.graph, proof.graph.nodes[0])
+        known = {} if function.parameters is None else function.parameters(view)
+        if known is None or any(x.dtype.kind != "f" for x in operands):
+            continue
+        for lows in product(range(len(ends) - 3), repeat=len(operands)):
+            box = [ends[low : low + 4 : 3] for low in lows]  # two ends, and what lies between them
+            if law is not None and not isinstance(
+                law([Range(*map(float, b)) for b in box]), Unsettled
+            ):
+                continue
+            grid = np.meshgrid(*(ends[low : low + 4] for low in lows), indexing="ij")
+            corners = function.evaluate(*np.meshgrid(*box, indexing="ij"), **known)
+            y = function.evaluate(*grid, **known)
+            if np.isfinite(corners).all() and not (
+                (corners.min() <= y).all() and (y <= corners.max()).all()
+            ):
+                yield f"{sample.title}: {[list(b) for b in box]}"
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("key", FUNCTIONS, ids="::".join)
+def test_what_is_monotone_is(key: Key) -> None:
+    function = OPERATORS[key].function
+    assert function is not None
+    assert not function.monotone or list(wrong_boxes(key)) == []
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_wrong_record_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     twin(monkeypatch, "Tanh", evaluate=np.sin)
@@ -102,3 +142,4 @@ def test_a_wrong_record_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(wrong_signs(("", "Exp")))
     twin(monkeypatch, "Mul", sign=signs_of.total)
     assert list(wrong_signs(("", "Mul")))
+    assert not list(wrong_boxes(("", "Add"))) and list(wrong_boxes(("", "Abs")))
