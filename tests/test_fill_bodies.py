@@ -74,6 +74,15 @@ def test_loops_in_bodies_stay_as_they_are() -> None:
     assert len(body.carried) == 1 and body.bodies == {} and body["inner"].finite_if is None
 
 
+def test_branches_in_bodies_are_opened() -> None:
+    choice = """q = Sin (w) p = If (c) <
+        then_branch = t () => (float[b, s] n) { n = Tanh (v) },
+        else_branch = e () => (float[b, s] m) { m = Sin (v) }>"""
+    (body,) = graph_of(choice).bodies.values()
+    kinds = {n.op_type for n in body.nodes}
+    assert {"Tanh", "Sin"} <= kinds and "If" not in kinds
+
+
 @pytest.mark.parametrize("wanted", [True, False])
 def test_an_output_that_is_not_wanted_has_no_record(wanted: bool) -> None:
     def make(g: GraphBuilder) -> None:

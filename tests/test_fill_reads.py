@@ -98,9 +98,10 @@ def test_of_whole_lines_of_scattered_zeros_nothing_is_said() -> None:
 SCATTER = """<ir_version: 8, opset_import: ["" : 18]>
 g (bool[t] hit, bool[t] other, float[t, 4] x, float[4, t] wide, bool[t, 4] off, float[u, 4] long)
   => (float[] y)
-<float zero = {0}, int64[1] four = {4}, int64[1] couple = {2}, int64[1] one = {1}, int64[1] front = {0}>
+<float zero = {0}, int64[1] four = {4}, int64[1] couple = {2}, int64[1] one = {1}>
 {
-    n = NonZero (hit) h = Shape (hit) at = Transpose (n) pairs = NonZero (off) all = Transpose (pairs)
+    n = NonZero (hit) h = Shape (hit) at = Transpose (n)
+    pairs = NonZero (off) all = Transpose (pairs)
     k = Shape <start = 1> (n) rows = Concat <axis = 0> (k, four) lines = Concat <axis = 0> (four, k)
     new = GatherND (x, at) base = Where (off, zero, x) r = Unsqueeze (hit, one)
     each = Expand (at, rows) along = Expand (n, lines) turned = Transpose (base)
