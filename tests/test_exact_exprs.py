@@ -103,3 +103,10 @@ def test_what_reducers_keep(reducer: Reducer) -> None:
     assert found == KEEPS[reducer]
     expr = TensorExpr((b,), (read(B, dim_index(1, k)),), (k,), Combine.REDUCE, reducer)
     assert [a.name for a in expr.pit_axes()] == ["o0", *["r0"] * reducer.commutes]
+
+
+def test_of_a_place_nothing_is_said_unless_it_is_stated() -> None:
+    for said, axes in ((Read(0, (B, None)), ["o0"]), (Read(0, (B, None), True), ["o0", "o1"])):
+        expr = TensorExpr((b, s), (said,), combine=Combine.MOVE)
+        assert [axis.name for axis in expr.pit_axes()] == axes
+    assert (Read(0, ()).within, Read(0, ()).absent) == (Region(), ())

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from pitc.ir.constant import TOP
+from pitc.ir.expr import Read
 from pitc.passes.rules import laws
 from pitc.passes.rules.record import OPERATORS
-from tests.mutation.campaign import forked, received
+from tests.mutation.campaign import TooSlow, forked, limited, received
 from tests.mutation.lists import explained, killers, still_open
 from tests.mutation.patching import put_in_force
 from tests.mutation.source import changes
@@ -64,6 +65,34 @@ def test_a_mutant_that_drops_a_generator_is_put_in_force() -> None:
     found = received(pipe)
     os.waitpid(pid, 0)
     assert (found, laws.total((inf, -inf, TOP))) == (-inf, TOP)
+
+
+def test_another_default_of_a_field_is_put_in_force() -> None:
+    (change,) = (c for c in changes("pitc.ir.expr") if ":Read | " in c.key)
+
+    def mutant() -> object:
+        put_in_force(change)
+        return Read(0, ()), Read(1, (None,), computed=False)
+
+    pid, pipe = forked(mutant)
+    found = received(pipe)
+    os.waitpid(pid, 0)
+    assert found == (Read(0, (), computed=True), Read(1, (None,)))
+
+
+def test_what_does_not_end_is_interrupted_more_than_once() -> None:
+    def forever() -> None:
+        while True:
+            sum(range(1000))
+
+    with pytest.raises(TooSlow), limited(0.05):
+        try:
+            forever()
+        except TooSlow:
+            forever()
+    with limited(0.05):
+        pass
+    sum(range(10**7))
 
 
 @pytest.mark.parametrize("key", ONCE)

@@ -27,7 +27,7 @@ from pitc.ir.constant import (
 )
 from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
 from pitc.ir.graph import Graph, NodeView
-from pitc.ir.index import ONE, Poly, dim_index
+from pitc.ir.index import dim_index
 from pitc.ir.nodes import output_names
 from pitc.ir.region import (
     EVERYWHERE,
@@ -119,7 +119,7 @@ def _fill_body(graph: Graph, node: ir.Node) -> None:
     normalise(model)
     inner = Graph(model)
     fill_facts(inner)
-    if all_finite(inner, inner.outputs[1 : 1 + len(states)]):
+    if all_finite(inner, inner.outputs[: 1 + len(states)]):  # the condition, a bool, is first
         graph.bodies[node] = inner
     else:
         _refuse_body(graph, node, "what its body carries on may become infinite")
@@ -247,14 +247,12 @@ def _combinations(view: NodeView, expr: TensorExpr) -> list[FillFact]:
     lists = [facts_at(view.graph, view.name(r.operand), r) for r in expr.reads]
     if prod(map(len, lists)) > MAX_COMBINATIONS:
         return []
-    dtype = view.out_dtype(0)
-    to_bool = dtype is not None and dtype.kind == "b"
     groups = [by_constant(facts) for facts in lists]
     results: dict[tuple[Constant, ...], tuple[Constant, Region]] = {}
     for constants in product(*groups):
         # bounds of unknown numbers are of no use but on the way to a softmax
         if view.graph[view.out()].term or any(c is not TOP for c in constants) or not lists:
-            result = _result(view, expr, constants, to_bool)
+            result = _result(view, expr, constants)
             if result is not None:
                 results[constants] = result
     out: dict[Constant, list[Region]] = {}
@@ -284,10 +282,10 @@ def weaker_than(constants: Sequence[Constant]) -> Iterator[tuple[Constant, ...]]
 
 
 def _result(
-    view: NodeView, expr: TensorExpr, constants: tuple[Constant, ...], to_bool: bool
+    view: NodeView, expr: TensorExpr, constants: tuple[Constant, ...]
 ) -> tuple[Constant, Region] | None:
     """What an elementwise step gives for constants, and on which condition; None for nothing."""
-    c = evaluate_constants(view.op, constants, to_bool, view)
+    c = evaluate_constants(view.op, constants, node=view)
     guard = None if c is TOP else _tame(view, expr, constants)
     if guard is None:
         return None
@@ -296,17 +294,17 @@ def _result(
         view.assume(FINITE)
     if any(map(is_assumed, constants)) and not is_assumed(c):
         proven = [TOP if is_assumed(x) else x for x in constants]
-        if evaluate_constants(view.op, proven, to_bool, view) != c:
+        if evaluate_constants(view.op, proven, node=view) != c:
             view.assume(BOUNDED)
     return c, guard
 
 
 def _tame(view: NodeView, expr: TensorExpr, constants: Sequence[Constant]) -> Region | None:
     """Where the operands that count as unknown but finite are; None for nowhere."""
-    guard: Region | None = EVERYWHERE
     operator = operator_of(view)
     if operator.selects:
-        return guard
+        return EVERYWHERE
+    guard: Region | None = EVERYWHERE
     for read, c in zip(expr.reads, constants, strict=True):
         if not is_number(c) and not _is_tame(c, operator):
             guard = both(guard, term_guard(view, read))
@@ -336,7 +334,8 @@ def _product(view: NodeView, expr: TensorExpr) -> list[FillFact]:
     for read in expr.reads:
         guard: Region | None = EVERYWHERE
         for other in expr.reads:
-            if view.name(other.operand) != view.name(read.operand):
+            # the same value at another place is another factor
+            if (view.name(other.operand), other.index) != (view.name(read.operand), read.index):
                 guard = both(guard, term_guard(view, other))
         for f in known_at(view, read) if guard is not None else ():
             at = both(f.region, guard) if annihilates(f.constant) else None
@@ -349,7 +348,7 @@ def _product(view: NodeView, expr: TensorExpr) -> list[FillFact]:
 
 def _over(view: NodeView, r: Region, axes: range) -> Region | None:
     """The region in which r holds along all of the reduced axes, where that is worth a fact."""
-    bound = {t.src for t in r if t.src and any(d in axes for d in t.dims())}
+    bound = {t.src for t in r if any(d in axes for d in t.dims())}
     return None if any(scattered(view.graph, x) for x in bound) else for_all(r, axes)
 
 
@@ -370,32 +369,21 @@ def _survives(c: Constant, reducer: Reducer) -> bool:
         return reducer.keeps_zero and reducer not in (Reducer.MAX, Reducer.MIN)
     if is_zero(c):
         return reducer.keeps_zero
-    if is_number(c) and c == -inf:
+    if c == -inf:
         return reducer in (Reducer.MAX, Reducer.MIN, Reducer.MEAN)
     return (is_number(c) or isinstance(c, Range)) and reducer.keeps_constant
 
 
 def _scattered(view: NodeView, expr: TensorExpr) -> list[FillFact]:
     """Operand 0's own facts where the mask whose live places are written is 0."""
-    axis = written_axis(view, expr)
     mask = view.image(1)
-    if axis is None or mask is None:
+    if mask is None or len(expr.ordered) != 1:  # the dimensions that the indices address
         return []
-    at: tuple[Poly, ...] = (dim_index(axis, expr.shape[axis]),)
-    missed = Region({Test(mask, at, "nz", False)})
+    (axis,) = expr.ordered
+    length = expr.shape[axis]
+    if view.graph[mask].shape != (length,):
+        return []
+    missed = Region({Test(mask, (dim_index(axis, length),), "nz", False)})
     facts = known_at(view, expr.reads[0])
     found = ((region(f.region | missed), f.constant) for f in facts)
     return [FillFact(r, c) for r, c in found if r is not None]
-
-
-def written_axis(view: NodeView, expr: TensorExpr) -> int | None:
-    """The dimension that the indices of a scatter address, when it is only one."""
-    if view.op == "ScatterElements":
-        axis = int(view.attr("axis", 0)) % max(len(expr.shape), 1)
-    elif view.op == "ScatterND" and view.shape(1)[-1:] == (ONE,):
-        axis = 0
-    else:
-        return None
-    mask = view.image(1)
-    extents = view.graph[mask].shape if mask is not None else None
-    return axis if extents is not None and extents == expr.shape[axis : axis + 1] else None

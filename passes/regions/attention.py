@@ -18,7 +18,7 @@ The skipped terms are exact zeros of the second contraction, for finite v.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -112,7 +112,7 @@ def _to_iteration(digits: tuple[Digit, ...], read: Read) -> tuple[Digit, ...] | 
         axis = None if p is None else bare_dim(p)
         if axis is None:
             return None
-        out.append(replace(c, dim=axis))
+        out.append(Digit(axis, c.stride, c.extent))
     return tuple(out)
 
 
@@ -123,7 +123,7 @@ def _to_operand(digits: tuple[Digit, ...], read: Read) -> tuple[Digit, ...] | No
     }
     if any(c.dim not in where for c in digits):
         return None
-    return tuple(replace(c, dim=where[c.dim]) for c in digits)
+    return tuple(Digit(where[c.dim], c.stride, c.extent) for c in digits)
 
 
 def _over_keys(site: Site, keys: FormContext, values: Rows) -> Form | Refusal:

@@ -9,7 +9,6 @@ A size symbol is >= 0: nothing says that a dimension has a place. One whose name
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, SupportsInt
 
@@ -18,9 +17,8 @@ LARGEST_SIZE = 31  # bits: coordinates of rows are 32-bit integers, which the ru
 LARGEST_COUNT = 46  # bits of a product of sizes: it counts elements that lie in memory
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Digit:
-    """One factor of an index: `(index_dim // stride) % extent`.
+    """One factor of an index, immutable: `(index_dim // stride) % extent`.
 
     Args:
         dim: The dimension whose index it belongs to; negative when quantified.
@@ -28,13 +26,11 @@ class Digit:
         extent: Number of values of the digit.
     """
 
-    dim: int
-    stride: "Poly"
-    extent: "Poly"
-    _hash: int = field(init=False, repr=False)
+    __slots__ = ("_hash", "dim", "extent", "stride")
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.dim, self.stride, self.extent)))
+    def __init__(self, dim: int, stride: "Poly", extent: "Poly") -> None:
+        self.dim, self.stride, self.extent = dim, stride, extent
+        self._hash = hash((dim, stride, extent))
 
     def __hash__(self) -> int:
         return self._hash
@@ -51,6 +47,8 @@ class Digit:
 
     def __str__(self) -> str:
         return f"d{self.dim}" if self.stride == ONE else self.format(f"d{self.dim}")
+
+    __repr__ = __str__
 
     def format(self, name: str) -> str:
         """The digit's formula.

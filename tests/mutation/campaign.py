@@ -4,9 +4,11 @@ import os
 import pickle
 import random
 import resource
+import signal
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,6 +27,9 @@ from tests.mutation.targets import MODULES, RELATED
 
 ENDED = "the process ended"
 CPU_SECONDS = 90
+SLOWER = 20  # times as slow as it was, and SLACK seconds: a check of a mutant goes on no longer
+SLACK = 2.0
+AGAIN = 0.2  # seconds until what caught the interruption is interrupted once more
 MEMORY = 12 << 30
 Mutant = Change | Entry
 FIRST = 30  # the most focused checks; then all others, in random order
@@ -162,7 +167,8 @@ class Campaign:
         gained = lost = moved = 0
         took = 0.0
         for number, name in enumerate(order, 1):
-            seen = self.judges.look(name)
+            with limited(SLOWER * self.judges.known[name].seconds + SLACK):
+                seen = self.judges.look(name)
             took = round(time.perf_counter() - start, 2)
             if seen.failure:
                 return Verdict(change.key, "killed", name, seen.failure[:200], number, took)
@@ -170,6 +176,25 @@ class Campaign:
         outcome = "survived" if gained else "coverage" if lost or moved else "unseen"
         why = f"{gained} facts more, {lost} fewer, {moved} graphs lowered otherwise"
         return Verdict(change.key, outcome, "", why, len(order), took)
+
+
+class TooSlow(Exception):
+    """A check goes on and on: the mutant does not end."""
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Interrupt what takes more CPU time than that."""
+
+    def interrupt(*_: object) -> None:
+        raise TooSlow(f"more than {seconds:.1f} s")
+
+    signal.signal(signal.SIGVTALRM, interrupt)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds, AGAIN)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
 def _function(change: Mutant) -> str:

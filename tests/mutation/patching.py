@@ -108,6 +108,9 @@ def forget() -> None:
 
 def _set_constant(change: Change) -> None:
     names = vars(sys.modules[change.module])
+    if isinstance(names.get(change.constant), type):
+        _set_defaults(names[change.constant], change.tree())
+        return
     found = (_value(s, change.constant) for s in change.tree().body)
     value = next(v for v in found if v is not None)
     old = names.get(change.constant, MISSING)
@@ -118,6 +121,25 @@ def _set_constant(change: Change) -> None:
     if old is MISSING or (repr(old) == repr(new) and not isinstance(old, dict)):
         raise NoMutant("the value is the same")
     replace_everywhere(change.constant, old, new)
+
+
+def _set_defaults(holder: type, tree: ast.Module) -> None:
+    """Exchange the defaults of a dataclass's fields."""
+    body = next(s.body for s in tree.body if getattr(s, "name", "") == holder.__name__)  # type: ignore[attr-defined]
+    new = {
+        ast.unparse(s.target): s.value.value
+        for s in body
+        if isinstance(s, ast.AnnAssign) and isinstance(s.value, ast.Constant)
+    }
+    made = vars(holder).get("__init__")
+    old = (made.__defaults__ or ()) if isinstance(made, FunctionType) else ()
+    if not isinstance(made, FunctionType) or not old:
+        raise NoMutant("no field has a default")
+    names = made.__code__.co_varnames[: made.__code__.co_argcount][-len(old) :]
+    found = tuple(new.get(name, x) for name, x in zip(names, old, strict=True))
+    if repr(found) == repr(old):
+        raise NoMutant("no default is changed")
+    made.__defaults__ = found
 
 
 def replace_everywhere(name: str, old: Any, new: Any) -> None:

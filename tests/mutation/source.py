@@ -45,7 +45,8 @@ class Change:
         line: Where in the file.
         place: The node's number in the walk through the tree.
         edit: What is done to it.
-        constant: Name of the module's constant that is changed; empty for code of functions.
+        constant: Name of the module's constant that is changed, or of the class whose fields have
+            other defaults; empty for code of functions.
     """
 
     key: str
@@ -78,6 +79,7 @@ def changes(module: str, skipped: frozenset[str] = frozenset()) -> Iterator[Chan
     """
     tree, _ = parsed(module)
     counts: Counter[str] = Counter()
+    classes = {s.name for s in tree.body if isinstance(s, ast.ClassDef)}
     for place, (node, function) in enumerate(_walk(tree)):
         name = function or _constant(tree, node)
         if not name or name.split(".")[0] in skipped:
@@ -89,7 +91,9 @@ def changes(module: str, skipped: frozenset[str] = frozenset()) -> Iterator[Chan
             key = f"{label} | {counts[label]}" if counts[label] > 1 else label
             start = node.target if isinstance(node, ast.comprehension) else node
             line = getattr(start, "lineno", 0)
-            yield Change(key, module, line, place, edit, "" if function else name)
+            yield Change(
+                key, module, line, place, edit, name if name in classes or not function else ""
+            )
 
 
 def _walk(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
