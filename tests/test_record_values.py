@@ -143,3 +143,10 @@ def test_a_wrong_record_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     twin(monkeypatch, "Mul", sign=signs_of.total)
     assert list(wrong_signs(("", "Mul")))
     assert not list(wrong_boxes(("", "Add"))) and list(wrong_boxes(("", "Abs")))
+
+
+def test_a_function_is_of_the_only_result() -> None:
+    """Engines ask it for every result that is a map."""
+    for sample in SAMPLES:
+        function = OPERATORS[sample.domain, sample.op].function
+        assert sample.outputs == 1 or function is None, sample.title
