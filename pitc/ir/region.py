@@ -275,9 +275,10 @@ def _resolved(regions: tuple[Region, ...]) -> tuple[Region, ...]:
                 looks.setdefault(t.src, []).append((r, t))
         new = []
         for a in kept:
-            for t, n in [(t, t.negate()) for t in a.tests]:
-                for b, u in looks[t.src] if n is not None else ():
-                    if n.implies(u):
+            for t in a.tests:
+                n = t.negate()
+                for b, u in looks[t.src]:
+                    if n is not None and n.implies(u):
                         new.append(region(a.without(t) | b.without(u)))
         before, kept = kept, prune([*kept, *(r for r in new if r is not None)])
         if before == kept:
