@@ -113,9 +113,8 @@ def wrong_boxes(key: Key) -> Iterator[str]:
             continue
         for lows in product(range(len(ends) - 3), repeat=len(operands)):
             box = [ends[low : low + 4 : 3] for low in lows]  # two ends, and what lies between them
-            if law is not None and not isinstance(
-                law([Range(*map(float, b)) for b in box]), Unsettled
-            ):
+            ranges = [Range(float(b[0]), float(b[1])) for b in box]
+            if law is not None and not isinstance(law(ranges), Unsettled):
                 continue
             grid = np.meshgrid(*(ends[low : low + 4] for low in lows), indexing="ij")
             corners = function.evaluate(*np.meshgrid(*box, indexing="ij"), **known)
