@@ -50,7 +50,7 @@ TESTS = (
     *("test_facts_scores", "test_facts_tables", "test_softmax_guards", "test_mutation_twins"),
     *("test_finite_guards", "test_zero_signs", "test_total_nodes", "test_affine_places"),
     *("test_affine_constants", "test_value_tables", "test_derived_shapes", "test_sign_steps"),
-    "test_signs",
+    *("test_signs", "test_dead_regions", "test_dead_slack"),
     # the way to regions
     *("test_attention_scores", "test_exit_checks", "test_normalise"),
     *("test_control_flow", "test_control_loops"),
@@ -67,7 +67,7 @@ RELATED = {
     "facts.softmax": (*_MASKED, "test_mutation_twins"),
     "facts.terms": (*_MASKED, "test_mutation_twins"),
     "facts.fill": (*_FACTS, "test_control_loops", "test_mutation_twins"),
-    "facts.dead": (*_FACTS, "probe:deadness", "probe:scopes"),
+    "facts.dead": ("test_dead_", *_FACTS, "probe:deadness", "probe:scopes"),
     "facts.finite": ("test_finite_guards", *_FACTS, "test_mutation_twins"),
     "facts.total": ("test_total_nodes", "test_exhaustive_columns", *_FACTS),
     "facts.zero_signs": ("test_zero_signs", "probe:zeros"),
