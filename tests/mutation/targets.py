@@ -50,7 +50,7 @@ TESTS = (
     *("test_facts_scores", "test_facts_tables", "test_softmax_guards", "test_mutation_twins"),
     *("test_finite_guards", "test_zero_signs", "test_total_nodes", "test_affine_places"),
     *("test_affine_constants", "test_value_tables", "test_derived_shapes", "test_sign_steps"),
-    *("test_signs", "test_dead_regions", "test_dead_slack"),
+    *("test_signs", "test_dead_regions", "test_dead_slack", "test_fact_seeds"),
     # the way to regions
     *("test_attention_scores", "test_exit_checks", "test_normalise"),
     *("test_control_flow", "test_control_loops"),
@@ -75,6 +75,7 @@ RELATED = {
     "facts.values": ("test_value_tables", *_SIZES),
     "facts.derive": ("test_derived_shapes",),
     "facts.signs": ("test_sign", "test_exhaustive_columns"),
+    "facts.seeds": ("test_fact_seeds",),
     "rules.constants": ("test_rules_constants", "test_exhaustive_laws"),
     "rules.laws": ("test_rules_laws", "test_exhaustive_laws"),
     "rules.values": ("test_rules_values", "test_symbol_values"),
