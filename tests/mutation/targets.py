@@ -53,7 +53,7 @@ TESTS = (
     *("test_signs", "test_dead_regions", "test_dead_slack", "test_fact_seeds"),
     # the way to regions
     *("test_attention_scores", "test_exit_checks", "test_normalise"),
-    *("test_control_flow", "test_control_loops"),
+    *("test_control_flow", "test_control_loops", "test_branch_moves", "test_branch_places"),
 )
 SEEDS = range(150)  # random graphs that judge
 LONGEST = 2.5  # seconds: slower tests do not judge
@@ -90,5 +90,5 @@ RELATED = {
     "ir.expr": ("test_exact_exprs", "test_rules", "test_axes"),
     "regions.scores": ("test_attention_scores", "probe:softmax", "probe:masks"),
     "regions.domain": ("test_domain", "probe:masks"),
-    "control.branches": ("probe:scopes", "probe:sizes.if"),
+    "control.branches": ("test_branch_", "probe:scopes", "probe:sizes.if"),
 }
