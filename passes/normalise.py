@@ -147,10 +147,8 @@ def remove_identities(model: ir.Model) -> int:
     """Identity nodes of the main graph whose two names need not both stay."""
     count = 0
     for node in list(model.graph):
-        if node.op_identifier() != ("", "Identity", ""):
-            continue
-        x, y = node.inputs[0], node.outputs[0]
-        if x is None or x.graph is not model.graph:
+        x, y = next(iter(node.inputs), None), node.outputs[0]
+        if node.op_identifier() != ("", "Identity", "") or x is None:
             continue
         if y.is_graph_output():
             if x.producer() is None or x.is_graph_output():

@@ -47,6 +47,11 @@ def lines(graph: ir.Graph | ir.Function, depth: int = 0) -> Iterator[str]:
             yield from lines(body, depth + 2)
 
 
+def texts(model: ir.Model) -> list[str]:
+    """The same, without names and branches."""
+    return [line.split(" '")[0].split(" in ")[0] for line in lines(model.graph)]
+
+
 def answers(model: ir.Model) -> list[list[float]]:
     """Results for all conditions."""
     proto = ir.to_proto(model)
@@ -105,3 +110,13 @@ def opened(body: str) -> ir.Model:
     model = model_of(body, RESULTS[body])
     open_branches(model)
     return model
+
+
+def loop(result: str, start: str, body: str, trips: int) -> str:
+    """A loop over vectors; each value of its body ends with the result's name."""
+    y = result
+    return (
+        f"n{y} = Constant <value_int = {trips}> () {y} = Loop <body = b{y} (int64 i{y}, bool g{y},"
+        f" float[m] s{y}) => (bool o{y}, float[m] p{y}) {{ o{y} = Identity (g{y}) {body} }}>"
+        f" (n{y}, , {start})"
+    )

@@ -54,6 +54,7 @@ TESTS = (
     # the way to regions
     *("test_attention_scores", "test_exit_checks", "test_normalise"),
     *("test_control_flow", "test_control_loops", "test_branch_moves", "test_branch_places"),
+    *("test_normalise_rewrites", "test_normalise_functions"),
 )
 SEEDS = range(150)  # random graphs that judge
 LONGEST = 2.5  # seconds: slower tests do not judge
@@ -76,6 +77,7 @@ RELATED = {
     "facts.derive": ("test_derived_shapes",),
     "facts.signs": ("test_sign", "test_exhaustive_columns"),
     "facts.seeds": ("test_fact_seeds",),
+    "normalise": ("test_normalise",),
     "rules.constants": ("test_rules_constants", "test_exhaustive_laws"),
     "rules.laws": ("test_rules_laws", "test_exhaustive_laws"),
     "rules.values": ("test_rules_values", "test_symbol_values"),
