@@ -140,13 +140,20 @@ def _operand(view: NodeView, place: int) -> tuple[list[Region], Slack]:
     slack: list[Slack] = []
     for k in range(view.n_outputs):
         expr = view.graph[view.out(k)].expr
-        reads = () if expr is None else expr.reads
-        found = [_read(view, k, expr, j) for j, r in enumerate(reads) if r.operand == place]
+        found = [] if expr is None else _reads(view, k, expr, place)
         if view.out(k) and not found:  # a use that is not described is live
             return [], ([], inf)
         dead += [idle for idle, _ in found]
         slack += [loose for _, loose in found]
     return meet(dead), (meet(r for r, _ in slack), min((m for _, m in slack), default=inf))
+
+
+def _reads(
+    view: NodeView, output: int, expr: TensorExpr, place: int
+) -> list[tuple[list[Region], Slack]]:
+    """Where each read of one operand place is idle / slack."""
+    found = [j for j, r in enumerate(expr.reads) if r.operand == place]
+    return [_read(view, output, expr, j) for j in found]
 
 
 def _read(view: NodeView, output: int, expr: TensorExpr, j: int) -> tuple[list[Region], Slack]:
