@@ -11,7 +11,8 @@ ROW = f"{OFF} and some d-101: flag[d0, d1, d-101] != 0"  # hidden, and the row k
 EMPTY = "all d-1: flag[d0, d1, d-1] == 0"
 A, T = "a = MatMul (x, w)", "t = Tanh (mask)"
 M = f"{A} m = Where (flag, nought, low)"  # a score, and a mask to add
-NONE, PADDED = ([], inf), ["mask[d0, d1, d2] == 0"]
+PADDED = ["mask[d0, d1, d2] == 0"]
+NONE: tuple[list[str], float] = ([], inf)
 
 SLACK: dict[str, dict[str, tuple[list[str], float]]] = {
     # a limit sinks by what is added, and a mask still lies below it

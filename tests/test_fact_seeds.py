@@ -28,7 +28,7 @@ NAN, INF = np.nan, np.inf
 
 def texts(facts: list[FillFact]) -> list[str]:
     named = {NZ: "NZ", NEG: "NEG"}
-    return [f"{named.get(f.constant, f.constant)} where {f.region}" for f in facts]  # type: ignore[call-overload]
+    return [f"{named.get(f.constant, f.constant)} where {f.region}" for f in facts]
 
 
 @pytest.fixture
