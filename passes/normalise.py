@@ -5,6 +5,7 @@ it some models prove less, and nothing else changes.
 """
 
 from collections.abc import Callable
+from itertools import product
 
 import onnx
 import onnx_ir as ir
@@ -129,14 +130,13 @@ def _scalar_range_operands(model: ir.Model) -> None:
     ONNX Runtime takes them when it runs, but not when it loads a graph that shows their shape, as
     one does whose If is gone.
     """
-    found = [n for n in model.graph if n.op_type == "Range" and n.domain in ("", "ai.onnx")]
+    found = [n for n in model.graph if n.op_identifier() == ("", "Range", "")]
     types = infer(model) if found else {}
+    single = {name for name, known in types.items() if known.dims == (1,)}
     taken = names_of(model.graph)
-    for node in found:
-        for i, x in enumerate(node.inputs):
-            known = types.get(x.name) if x is not None and x.name else None
-            if x is None or known is None or known.dims != (1,):
-                continue
+    for node, i in product(found, range(3)):
+        x = node.inputs[i]
+        if x is not None and x.name in single:
             scalar = ir.node("Squeeze", [x])
             scalar.outputs[0].name = taken.value(f"{x.name}.scalar")
             model.graph.insert_before(node, scalar)
@@ -147,10 +147,8 @@ def remove_identities(model: ir.Model) -> int:
     """Identity nodes of the main graph whose two names need not both stay."""
     count = 0
     for node in list(model.graph):
-        if node.op_type != "Identity" or node.domain not in ("", "ai.onnx"):
-            continue
-        x, y = node.inputs[0], node.outputs[0]
-        if x is None or x.graph is not model.graph:
+        x, y = next(iter(node.inputs), None), node.outputs[0]
+        if node.op_identifier() != ("", "Identity", "") or x is None:
             continue
         if y.is_graph_output():
             if x.producer() is None or x.is_graph_output():

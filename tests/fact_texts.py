@@ -50,3 +50,9 @@ def fills_of(graph: Graph, name: str) -> list[str]:
 def dead_of(graph: Graph, name: str) -> list[str]:
     """Where a value is not read, as text."""
     return [str(r) for r in graph[name].dead]
+
+
+def slack_of(graph: Graph, name: str) -> tuple[list[str], float]:
+    """Where any number up to a limit would do, as text, and the limit."""
+    regions, limit = graph[name].slack
+    return [str(r) for r in regions], limit

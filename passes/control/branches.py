@@ -32,7 +32,7 @@ from pitc.ir.branch import (
     path_of,
     within,
 )
-from pitc.ir.nodes import captures
+from pitc.ir.nodes import captures, output_names
 from pitc.passes.control.graft import Names, graft, is_if, names_of, take_over
 
 
@@ -100,7 +100,7 @@ class _Unit:
         own: The branch that its nodes came from; None for nodes that were added.
         path: The innermost branch that holds all readers seen so far; None before the first.
         readers: How many edges to readers are left.
-        operands: What it reads, and for a choice on which side.
+        operands: What it reads, and for a choice the side that reads it.
     """
 
     place: int
@@ -109,7 +109,7 @@ class _Unit:
     own: Path | None = None
     path: Path | None = None
     readers: int = 0
-    operands: list[tuple["_Unit", str | None]] = field(default_factory=list)
+    operands: list[tuple["_Unit", Path]] = field(default_factory=list)
 
     def read_from(self, path: Path) -> None:
         self.path = path if self.path is None else common(self.path, path)
@@ -128,7 +128,6 @@ def close_branches(model: ir.Model) -> int:
         taken = names_of(main)
         main.remove(list(main))
         main.extend(_closed(order, taken))
-        main.sort()
     model.functions.pop((DOMAIN, CHOOSE, ""), None)
     main.opset_imports.pop(DOMAIN, None)
     _forget(main)
@@ -148,12 +147,12 @@ def _units(main: ir.Graph, known: dict[str, list[ir.Node]]) -> list[_Unit]:
             unit.group, unit.own = group, path_of(node, known)
         unit.nodes.append(node)
         unit.place = place
-        made_by |= {o.name: unit for o in node.outputs if o.name}
+        made_by |= dict.fromkeys(output_names(node), unit)
     for unit in units:
-        for name, side in _reads(unit):
+        for name, step in _reads(unit):
             producer = made_by.get(name)
             if producer is not None:
-                unit.operands.append((producer, side))
+                unit.operands.append((producer, step))
                 producer.readers += 1
     for output in main.outputs:
         if output.name in made_by:
@@ -161,30 +160,28 @@ def _units(main: ir.Graph, known: dict[str, list[ir.Node]]) -> list[_Unit]:
     return units
 
 
-def _reads(unit: _Unit) -> Iterator[tuple[str, str | None]]:
+def _reads(unit: _Unit) -> Iterator[tuple[str, Path]]:
+    """Values that are read, and how far inside of the unit's own branch."""
+    group = unit.group
     for node in unit.nodes:
         for k, x in enumerate(node.inputs):
-            if x is not None and x.name:
-                yield x.name, SIDES[k - 1] if unit.group is not None and k else None
-        yield from ((name, None) for name in captures(node))
+            if x is not None:
+                yield x.name or "", () if group is None or k == 0 else ((group, SIDES[k - 1]),)
+        yield from ((name, ()) for name in captures(node))
 
 
-def _placed(units: list[_Unit]) -> list[_Unit]:
+def _placed(units: list[_Unit]) -> list[tuple[Path, _Unit]]:
     """Find every unit's branch, readers first; the units in topological order."""
     ready = [(-u.place, u) for u in units if not u.readers]
     heapq.heapify(ready)
-    order: list[_Unit] = []
+    order: list[tuple[Path, _Unit]] = []
     while ready:
         _, unit = heapq.heappop(ready)
-        order.append(unit)
-        path = unit.path or ()
-        if unit.own is not None:
-            if unit.path is not None and not within(unit.path, unit.own):
-                raise ValueError(f"{unit.nodes[0].name} is read outside of its branch")
-            path = unit.own
-        unit.path = path
-        for producer, side in unit.operands:
-            step = () if side is None or unit.group is None else ((unit.group, side),)
+        path = unit.path or () if unit.own is None else unit.own
+        if unit.path is not None and not within(unit.path, path):
+            raise ValueError(f"{unit.nodes[0].name} is read outside of its branch")
+        order.append((path, unit))
+        for producer, step in unit.operands:
             producer.read_from((*path, *step))
             producer.readers -= 1
             if not producer.readers:
@@ -194,16 +191,16 @@ def _placed(units: list[_Unit]) -> list[_Unit]:
     return order[::-1]
 
 
-def _closed(order: Sequence[_Unit], taken: Names) -> list[ir.Node]:
+def _closed(order: Sequence[tuple[Path, _Unit]], taken: Names) -> list[ir.Node]:
     """The nodes of the main graph, choices as If nodes with bodies."""
     nodes: dict[Path, list[ir.Node]] = {}
     # a branch is complete before the choice that reads it comes
-    for unit in order:
-        here = nodes.setdefault(unit.path or (), [])
+    for path, unit in order:
+        here = nodes.setdefault(path, [])
         if unit.group is None:
             here += unit.nodes
         else:
-            inside = [nodes.pop((*(unit.path or ()), (unit.group, side)), []) for side in SIDES]
+            inside = [nodes.pop((*path, (unit.group, side)), []) for side in SIDES]
             here.append(_if_node(unit.nodes, inside, taken))
     return nodes[()]
 

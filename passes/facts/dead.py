@@ -22,8 +22,6 @@ from pitc.ir.constant import (
     MASKED,
     SCORE,
     SMALL,
-    TOP,
-    Constant,
     annihilates,
     is_hidden,
     is_zero,
@@ -118,44 +116,44 @@ def legal(
         below: For each value the bits of what is computed from it.
         rests: Look at provenance too; a slack value keeps its fill facts.
     """
-    own, down = graph[name].bit, below.get(name, 0)
+    own = graph[name].bit
+    changed = own | below.get(name, 0)
     return [
         r
         for r in regions
         if not (rests and r.via & own)
-        and all(graph.visible(t.src, name) for t in r if t.src)
-        and not any(t.src and (t.src == name or _follows(graph, name, down, t.src)) for t in r)
+        and all(graph.visible(s, name) and not _changes(graph, s, name, changed) for s in r.sources)
     ]
 
 
-def _follows(graph: Graph, name: str, down: int, source: str) -> bool:
-    """Whether a tested value is computed from another one, as far as is known."""
+def _changes(graph: Graph, source: str, name: str, changed: int) -> bool:
+    """Whether a tested value is another one or is computed from it, as far as is known."""
     bit = graph[source].bit
-    if bit:
-        return bool(down & bit)
-    return graph[source].order > graph[name].order
+    return bool(changed & bit) if bit else graph[source].order >= graph[name].order
 
 
 def _operand(view: NodeView, place: int) -> tuple[list[Region], Slack]:
     """Where one operand place is idle, and where it is slack, for all outputs of the node."""
     if operator_of(view).reads_no_element:
         return [EVERYWHERE], ([EVERYWHERE], inf)
-    shape = view.graph[view.name(place)].shape
     dead: list[list[Region]] = []
     slack: list[Slack] = []
     for k in range(view.n_outputs):
-        name = view.out(k)
-        if not name:
-            continue
-        expr = view.graph[name].expr
-        reads = [] if expr is None else [j for j, r in enumerate(expr.reads) if r.operand == place]
-        if expr is None or shape is None or not reads:  # a use that is not described is live
+        expr = view.graph[view.out(k)].expr
+        found = [] if expr is None else _reads(view, k, expr, place)
+        if view.out(k) and not found:  # a use that is not described is live
             return [], ([], inf)
-        for j in reads:
-            idle, loose = _read(view, k, expr, j)
-            dead.append(idle)
-            slack.append(loose)
+        dead += [idle for idle, _ in found]
+        slack += [loose for _, loose in found]
     return meet(dead), (meet(r for r, _ in slack), min((m for _, m in slack), default=inf))
+
+
+def _reads(
+    view: NodeView, output: int, expr: TensorExpr, place: int
+) -> list[tuple[list[Region], Slack]]:
+    """Where each read of one operand place is idle / slack."""
+    found = [j for j, r in enumerate(expr.reads) if r.operand == place]
+    return [_read(view, output, expr, j) for j in found]
 
 
 def _read(view: NodeView, output: int, expr: TensorExpr, j: int) -> tuple[list[Region], Slack]:
@@ -171,7 +169,7 @@ def _read(view: NodeView, output: int, expr: TensorExpr, j: int) -> tuple[list[R
         zeros = [f.region for f in graph[name].fills if is_zero(f.constant)]
         return prune(dead), (resolve([*dead, *zeros]), HIDDEN)
     if expr.combine is Combine.MOVE:
-        return prune(dead), (carry(view, expr, read, resolve([*own_slack, *idle])), limit)
+        return prune(dead), (carry(view, expr, read, own_slack), limit)
     if not _is_sum_of_two(view, expr):
         return prune(dead), (resolve(dead), inf)
     both = (region(a | b) for a, b in product(own_slack, _masking(view, expr, j, limit)))
@@ -196,7 +194,7 @@ def _chooses_infinity(view: NodeView, read: Read) -> bool:
 
 
 def _is_sum_of_two(view: NodeView, expr: TensorExpr) -> bool:
-    additive = expr.combine is Combine.MAP and bool(operator_of(view).weights)
+    additive = bool(operator_of(view).weights)
     return additive and len(expr.reads) == 2 and not _repeated(view, expr)
 
 
@@ -209,16 +207,16 @@ def _masking(view: NodeView, expr: TensorExpr, j: int, limit: float) -> list[Reg
     for f in facts_at(view.graph, *_operand_of(view, expr, 1 - j)):
         constants = (SCORE, f.constant) if j == 0 else (f.constant, SCORE)
         if is_hidden(evaluate_constants(view.op, constants, node=view), limit):
-            low.append(region(f.region | guard))
-    return [r for r in low if r is not None]
+            low.append(f.region | guard)
+    return low
 
 
 def _small(view: NodeView, expr: TensorExpr, j: int) -> list[Region]:
     """Where a sum is at most `SMALL` above operand j."""
     found = []
     for f in facts_at(view.graph, *_operand_of(view, expr, 1 - j)):
-        constants = (0, f.constant) if j == 0 else (f.constant, 0)
-        if is_hidden(evaluate_constants(view.op, constants, node=view), SMALL):
+        # operand 1 is added too, or it is not asked for
+        if is_hidden(evaluate_constants(view.op, (0, f.constant), node=view), SMALL):
             found.append(f.region)
     return prune(found)
 
@@ -248,7 +246,7 @@ def _annihilated(view: NodeView, output: int, expr: TensorExpr, j: int) -> list[
         if found:
             view.assume(FINITE)
         return found
-    if expr.combine is not Combine.MAP or output > 0 or mine in _repeated(view, expr):
+    if expr.combine is not Combine.MAP:
         return []
     lists = [
         facts_at(graph, *_operand_of(view, expr, k)) if k in others else [UNKNOWN]
@@ -257,7 +255,7 @@ def _annihilated(view: NodeView, output: int, expr: TensorExpr, j: int) -> list[
     if prod(map(len, lists)) > MAX_COMBINATIONS:
         return []
     groups = [by_constant(facts) for facts in lists]
-    enough = [cs for cs in product(*groups) if ignores(view.op, j, _without(cs, j), view)]
+    enough = [cs for cs in product(*groups) if ignores(view.op, j, cs, view)]
     out = []
     for constants in enough:
         if not any(weaker in enough for weaker in weaker_than(constants)):
@@ -265,11 +263,6 @@ def _annihilated(view: NodeView, output: int, expr: TensorExpr, j: int) -> list[
     if out and not selects:
         view.assume(FINITE)
     return prune(out)
-
-
-def _without(constants: Sequence[Constant], j: int) -> list[Constant]:
-    """The constants, that of operand j unknown."""
-    return [TOP if k == j else c for k, c in enumerate(constants)]
 
 
 def _operand_of(view: NodeView, expr: TensorExpr, k: int) -> tuple[str, Read]:

@@ -58,7 +58,7 @@ def seed_input(graph: Graph, name: str, is_mask: bool) -> list[FillFact]:
 def seed_constant(graph: Graph, name: str) -> list[FillFact]:
     """What is worth knowing of a constant."""
     x = graph.array(name)
-    if x is None or not x.size or x.dtype.kind not in "biuf":
+    if x is None or not x.size:
         return []
     splat = graph.splat(name)
     if splat is not None:
@@ -88,7 +88,7 @@ def _ends(graph: Graph, name: str, x: Array) -> list[FillFact]:
 
 
 def _mostly_zero(x: Array) -> bool:
-    sample = x.reshape(-1)[:: max(1, x.size // SAMPLE)]
+    sample = x.ravel()[:: max(1, x.size // SAMPLE)]
     if float(np.mean(sample == 0)) <= MOSTLY:
         return False
     return float(np.mean(x == 0)) > MOSTLY

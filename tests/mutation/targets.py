@@ -57,9 +57,11 @@ TESTS = (
     *("test_finite_guards", "test_zero_signs", "test_total_nodes", "test_affine_places"),
     *("test_affine_constants", "test_value_tables", "test_derived_shapes", "test_sign_steps"),
     *("test_fill_bodies", "test_fill_steps", "test_fill_reads", "test_signs"),
+    *("test_dead_regions", "test_dead_slack", "test_fact_seeds"),
     # the way to regions
     *("test_attention_scores", "test_exit_checks", "test_normalise"),
-    *("test_control_flow", "test_control_loops"),
+    *("test_control_flow", "test_control_loops", "test_branch_moves", "test_branch_places"),
+    *("test_normalise_rewrites", "test_normalise_functions"),
 )
 SEEDS = range(150)  # random graphs that judge
 LONGEST = 2.5  # seconds: slower tests do not judge
@@ -73,7 +75,7 @@ RELATED = {
     "facts.softmax": (*_MASKED, "test_mutation_twins"),
     "facts.terms": (*_MASKED, "test_mutation_twins"),
     "facts.fill": ("test_fill_", *_FACTS, "test_control_loops", "test_mutation_twins"),
-    "facts.dead": (*_FACTS, "probe:deadness", "probe:scopes"),
+    "facts.dead": ("test_dead_", *_FACTS, "probe:deadness", "probe:scopes"),
     "facts.finite": ("test_finite_guards", *_FACTS, "test_mutation_twins"),
     "facts.total": ("test_total_nodes", "test_exhaustive_columns", *_FACTS),
     "facts.zero_signs": ("test_zero_signs", "probe:zeros"),
@@ -81,6 +83,8 @@ RELATED = {
     "facts.values": ("test_value_tables", *_SIZES),
     "facts.derive": ("test_derived_shapes",),
     "facts.signs": ("test_sign", "test_exhaustive_columns"),
+    "facts.seeds": ("test_fact_seeds",),
+    "normalise": ("test_normalise",),
     "rules.constants": ("test_rules_constants", "test_exhaustive_laws"),
     "rules.laws": ("test_rules_laws", "test_exhaustive_laws"),
     "rules.values": ("test_rules_values", "test_symbol_values"),
@@ -95,5 +99,5 @@ RELATED = {
     "ir.expr": ("test_exact_exprs", "test_rules", "test_axes"),
     "regions.scores": ("test_attention_scores", "probe:softmax", "probe:masks"),
     "regions.domain": ("test_domain", "probe:masks"),
-    "control.branches": ("probe:scopes", "probe:sizes.if"),
+    "control.branches": ("test_branch_", "probe:scopes", "probe:sizes.if"),
 }

@@ -1,0 +1,84 @@
+"""Functions of a model become their nodes, and all rewrites together."""
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from pitc.errors import ModelError
+from pitc.passes import normalise as rewrites
+from pitc.passes.normalise import inline_functions, normalise
+from tests.branch_texts import answers, either, loop, texts
+
+
+def calling(functions: list[str], version: int = 13) -> ir.Model:
+    """A model that calls the function F of its own domain."""
+    text = f"""<ir_version: 8, opset_import: ["": 18, "local": {version}]>
+        g (float[n] x, bool c, bool d) => (float[n] y) {{ y = local.F (x) }}"""
+    return ir.from_proto(onnx.parser.parse_model("\n".join([text, *functions])))
+
+
+def function(body: str, name: str = "F", standard: int = 18, own: int = 13) -> str:
+    imports = f'"": {standard}, "local": {own}'
+    return f'<domain: "local", opset_import: [{imports}]> {name} (a) => (b) {{ {body} }}'
+
+
+TWICE = "h = Neg (a) b = Abs (h)"
+OTHER = function("b = Neg (a)", "G")
+
+
+@pytest.mark.parametrize(
+    ("functions", "after"),
+    [
+        ([function(TWICE)], ["h = Neg(x)", "y = Abs(h)"]),
+        # operators that are the same in both operator sets
+        ([function(TWICE, standard=14)], ["h = Neg(x)", "y = Abs(h)"]),
+        # functions of the model have no operator set to be looked up in
+        ([function("b = local.G (a)", own=1), OTHER], ["y = Neg(x)"]),
+        ([function("h = local.G (a) b = Neg (h)", own=1), OTHER], ["h = Neg(x)", "y = Neg(h)"]),
+    ],
+)
+def test_functions_are_inlined(functions: list[str], after: list[str]) -> None:
+    model = calling(functions)
+    assert inline_functions(model) == len(functions)
+    assert texts(model) == after
+    assert not model.functions
+    assert inline_functions(model) == 0
+
+
+@pytest.mark.parametrize(
+    "body", [function("b = Softmax (a)", standard=12), function("b = local.Unknown (a)", own=1)]
+)
+def test_operators_that_are_others_in_the_model_are_refused(body: str) -> None:
+    with pytest.raises(ModelError, match=r"means (Softmax|Unknown) of operator set 1"):
+        inline_functions(calling([body]))
+
+
+def test_rewrites_that_apply_are_counted_in_order() -> None:
+    names = [r.__name__ for r in rewrites.REWRITES]
+    assert names == [
+        "inline_functions",
+        "distinct_names",
+        "open_branches",
+        "unroll_loops",
+        "expand_fused",
+        "lift_constants",
+        "fold_known_if",
+        "remove_identities",
+    ]
+    body = (
+        "s = Shape (a) r = Size (s) t = Equal (r, r)"
+        f" f = If (t) {either('p = Neg (a)', 'p = Abs (a)')}"
+        f" h = Mish (f) i = Identity (h) {loop('l', 'i', 'pl = Neg (sl)', 2)} b = Abs (l)"
+    )
+    model = calling([function(body)])
+    wanted = answers(model)
+    counts = {
+        "inline_functions": 1,
+        "open_branches": 1,
+        "unroll_loops": 1,
+        "lift_constants": 1,
+        "fold_known_if": 1,
+        "remove_identities": 3,
+    }
+    assert list(normalise(model).items()) == list(counts.items())
+    assert answers(model) == wanted
