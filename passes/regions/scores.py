@@ -12,7 +12,8 @@ import onnx_ir as ir
 from pitc.ir.constant import BOUNDED, MASKED, ZN, Constant, is_hidden, is_number
 from pitc.ir.expr import Combine, Read, TensorExpr
 from pitc.ir.graph import Graph
-from pitc.ir.index import digit, invert
+from pitc.ir.index import ONE, Digit, digit, invert
+from pitc.ir.nodes import first_input, input_names
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, covered, pull, region
 from pitc.passes.facts.finite import clean_if
@@ -63,10 +64,12 @@ def zero_at_dead_keys(context: FormContext, keys: Domain, scores: Scores) -> lis
     None if they do not.
     """
     cases = context.domain.live_cases(scores.query_coords)
+    if cases is None:
+        return None
     dead, proofs = keys.at(scores.key_coords), []
     facts = context.graph[scores.name].fills
     zeros = [f.region for f in facts if _is_zero(f.constant)]
-    for case in cases or ():
+    for case in cases:
         where = region(Region((*dead, case)))
         if where is None:
             continue
@@ -74,7 +77,7 @@ def zero_at_dead_keys(context: FormContext, keys: Domain, scores: Scores) -> lis
         if proof is None:
             return None
         proofs += proof
-    return None if cases is None else proofs
+    return proofs
 
 
 def _proof(facts: Sequence[Region], where: Region) -> list[Region] | None:
@@ -122,14 +125,14 @@ def walk(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
             return _check_bias(site, scores)
         scores.absorbs.append(node)
         if expr.combine is Combine.SOFTMAX and not scores.softmaxed:
-            key = scores.key_coords[-1]
-            if node.op_type != "Softmax" or tuple(expr.normal) != (key.dim,):
+            lines = tuple(Digit(d, ONE, expr.shape[d]) for d in expr.normal)
+            if node.op_type != "Softmax" or lines != scores.key_coords[-1:]:
                 return site.refuse(Code.LAYOUT, "the softmax is not over the key axis")
             proofs = zero_at_dead_keys(site.context, keys, scores)
             if proofs is None:
                 return site.refuse(Code.NO_FACT, "the softmax is not zero at dead keys")
             scores.rests_on += proofs
-            scores.softmaxed, scores.name = True, _input(node, 0)
+            scores.softmaxed, scores.name = True, first_input(node)
             continue
         if expr.combine is Combine.MAP:
             stop = _elementwise(site, scores, node, expr)
@@ -153,38 +156,34 @@ def _check_bias(site: Site, scores: Scores) -> Refusal | None:
     return None
 
 
-def _input(node: ir.Node, k: int) -> str:
-    value = node.inputs[k]
-    assert value is not None and value.name is not None
-    return value.name
-
-
 def _reshape(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) -> Refusal | None:
     """Follow coordinates through a change of dimensions."""
-    graph, source = site.context.graph, _input(node, 0)
+    graph, source, (read,) = site.context.graph, first_input(node), expr.reads
     shape = graph[source].shape
-    if shape is None or None in expr.reads[0].index:
+    if shape is None:
         return site.refuse(Code.LAYOUT, f"the shape of '{source}' is not known")
-    solved = invert(expr.reads[0].index, expr.extents, shape)
+    solved = invert(read.index, expr.extents, shape)
 
     def follow(coords: Coords) -> Coords | None:
         out = []
         for c in coords:
             p = solved.get(c.dim)
             q = None if p is None else digit(p, c.stride, c.extent)
-            found = [] if q is None else list(q.digits())
-            if len(found) != 1 or q is None or found[0].extent != c.extent:
-                return None
-            out.append(found[0])
+            match () if q is None else tuple(q.terms):
+                case [[Digit(extent=c.extent) as place]]:
+                    out.append(place)
+                case _:
+                    return None
         return tuple(out)
 
     queries, keys = follow(scores.query_coords), follow(scores.key_coords)
     maps = [solved.get(d) for d in range(len(expr.extents))]
-    pairs = [pull(r, maps, expr.extents) for r in scores.pairs]
-    if queries is None or keys is None or any(p is None for p in pairs):
+    pulled = (pull(r, maps, expr.extents) for r in scores.pairs)
+    pairs = [p for p in pulled if p is not None]
+    if queries is None or keys is None or len(pairs) != len(scores.pairs):
         return site.refuse(Code.LAYOUT, f"{node.op_type} mixes queries and keys")
-    scores.pairs = [p for p in pairs if p is not None]
-    scores.query_coords, scores.key_coords, scores.name = queries, keys, source
+    scores.pairs, scores.query_coords, scores.key_coords = pairs, queries, keys
+    scores.name = source
     return None
 
 
@@ -192,8 +191,9 @@ def _elementwise(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) ->
     """One elementwise step: a scale, a mask that is neutral at live pairs, a bias, or a NaN
     guard.
     """
-    operator, names = operator_of(node), [_input(node, k) for k in range(len(node.inputs))]
-    graph = site.context.graph
+    graph, operator, names = site.context.graph, operator_of(node), input_names(node)
+    if len(names) != len(node.inputs):
+        return site.refuse(Code.NO_LOWERING, f"{node.op_type} without one of its operands")
     if operator.converts and graph[names[0]].dtype == graph[scores.name].dtype:
         scores.name = names[0]
         return None
@@ -289,7 +289,7 @@ def unexpanded(graph: Graph, name: str) -> str:
     """
     node = graph[name].producer
     while node is not None and node.op_type == "Expand" and not node.domain:
-        source = _input(node, 0)
+        source = first_input(node)
         if len(graph[source].shape or ()) != len(graph[name].shape or ()):
             break
         name, node = source, graph[source].producer
@@ -303,13 +303,13 @@ def _reaches_contraction(site: Site, name: str) -> bool:
     graph = site.context.graph
     for _ in range(8):
         node, expr = graph[name].producer, graph[name].expr
-        if node is None or expr is None or not node.inputs or node.inputs[0] is None:
+        if node is None or expr is None:
             return False
         if expr.combine is Combine.PRODUCT:
             return True
         if expr.combine not in (Combine.MAP, Combine.MOVE):
             return False
-        name = _input(node, 0)
+        name = first_input(node)
     return False
 
 
