@@ -52,6 +52,8 @@ TESTS = (
     *("test_affine_constants", "test_value_tables", "test_derived_shapes", "test_sign_steps"),
     "test_signs",
     # the way to regions
+    *("test_exact_domains", "test_exact_layouts", "test_exact_legal", "test_exact_choice"),
+    *("test_exact_scores", "test_exact_live_tests"),
     *("test_attention_scores", "test_exit_checks", "test_normalise"),
     *("test_control_flow", "test_control_loops"),
 )
@@ -87,7 +89,11 @@ RELATED = {
     "ir.region": ("test_exact_regions", "test_region", "test_predicate"),
     "ir.predicate": ("test_exact_predicates", "test_predicate", "test_region"),
     "ir.expr": ("test_exact_exprs", "test_rules", "test_axes"),
-    "regions.scores": ("test_attention_scores", "probe:softmax", "probe:masks"),
-    "regions.domain": ("test_domain", "probe:masks"),
+    "regions.scores": ("test_exact_scores", "test_attention_scores", "probe:softmax"),
+    "regions.domain": ("test_exact_domains", "test_domain", "probe:masks"),
+    "regions.layout": ("test_exact_layouts", "test_domain"),
+    "regions.live_tests": ("test_exact_live_tests",),
+    "regions.legal": ("test_exact_legal", "test_exit_checks"),
+    "regions.choose": ("test_exact_choice",),
     "control.branches": ("probe:scopes", "probe:sizes.if"),
 }
