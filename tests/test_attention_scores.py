@@ -203,6 +203,34 @@ def test_a_softmax_over_pairs_is_no_attention():
     assert live_rows_agree(attention(hidden, live_queries), feeds())
 
 
+@pytest.mark.parametrize("bias", ["merged", "turned", "own"])
+def test_a_bias_is_read_where_it_is_added(bias: str) -> None:
+    """Of fixed sizes, rows of a head may be added to as others of as many dimensions."""
+
+    def reshaped(g: GraphBuilder, s: str) -> str:
+        g.input("merged", np.float32, (1, 8, 6, 6))
+        g.input("own", np.float32, (2, 4, 6, 6))
+        turned = g.op("Reshape", "merged", g.ints(2, 4, 6, 6))
+        if bias == "merged":
+            s = g.op("Add", g.op("Reshape", s, g.ints(1, 8, 6, 6)), "merged")
+            return g.op("Reshape", s, g.ints(2, 4, 6, 6))
+        doubled = g.op("Mul", g.op("Reshape", s, g.ints(1, 8, 6, 6)), number(g, 2))
+        s = g.op("Reshape", doubled, g.ints(2, 4, 6, 6))
+        return g.op("Add", s, turned if bias == "turned" else "own")
+
+    proto = attention(reshaped, hidden)
+    for value in (*proto.graph.input, *proto.graph.output):
+        for dim, n in zip(value.type.tensor_type.shape.dim, (2, 6), strict=False):
+            if dim.dim_param:
+                dim.dim_value = n
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.dim_value = 6
+    numbers = np.random.default_rng(1).normal(0, 3, (2, 4, 6, 6)).astype(np.float32)
+    given = {**feeds(), "own": numbers, "merged": numbers.reshape(1, 8, 6, 6)}
+    assert live_rows_agree(proto, given) == (bias != "merged")
+
+
 def test_an_operand_that_is_absent_is_no_score():
     def clipped(g: GraphBuilder, s: str) -> str:
         return g.op("Clip", s, "", number(g, 5))

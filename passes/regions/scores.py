@@ -10,7 +10,7 @@ from math import inf, isfinite
 import onnx_ir as ir
 
 from pitc.ir.constant import BOUNDED, MASKED, ZN, Constant, is_hidden, is_number
-from pitc.ir.expr import Combine, Read, TensorExpr
+from pitc.ir.expr import Combine, Read, Shape, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Digit, digit, invert
 from pitc.ir.nodes import first_input, input_names
@@ -34,6 +34,7 @@ class Scores:
         query_coords: Coordinates of the queries, as digits of that value.
         key_coords: Coordinates of the keys, as digits of that value.
         pairs: Regions of that value which together hold every live pair.
+        bias_shapes: Extents of the scores where the terms of the bias are added.
     """
 
     name: str
@@ -42,10 +43,16 @@ class Scores:
     pairs: list[Region]
     scale: float = 1.0
     bias: list[BiasTerm] = field(default_factory=list)
+    bias_shapes: set[Shape | None] = field(default_factory=set)
     nan_to_zero: bool = False
     softmaxed: bool = False
     absorbs: list[ir.Node] = field(default_factory=list)
     rests_on: list[Region] = field(default_factory=list)
+
+    def add(self, graph: Graph, term: BiasTerm) -> None:
+        """Gather a term that is added where the walk stands."""
+        self.bias.append(term)
+        self.bias_shapes.add(graph[self.name].shape)
 
 
 def live_pairs(queries: Domain, keys: Domain, at_q: Coords, at_k: Coords) -> list[Region] | None:
@@ -145,9 +152,13 @@ def walk(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
 
 
 def _check_bias(site: Site, scores: Scores) -> Refusal | None:
-    """A row in which one finite number has replaced every score is uniform; with a second term it
+    """The bias is read where the scores are, so between the two nothing may be reshaped.
+
+    A row in which one finite number has replaced every score is uniform; with a second term it
     would be so in one of the two ways to add only.
     """
+    if not scores.bias_shapes <= {site.context.graph[scores.name].shape}:
+        return site.refuse(Code.LAYOUT, "a bias is added to scores of other dimensions")
     replaced = any(t.low is not None and t.low != -inf for t in scores.bias)
     if replaced and len(scores.bias) > 1:
         return site.refuse(Code.NO_LOWERING, "a finite number replaces scores that have a bias")
@@ -239,7 +250,7 @@ def _selection(
             return site.refuse(Code.NO_FACT, f"'{score}' may be NaN or infinite where replaced")
         scores.rests_on.append(proof)
     value = -inf if known[low] == -inf else ABSORBING
-    scores.bias.append(BiasTerm(unexpanded(graph, names[0]), value, low == 1))
+    scores.add(graph, BiasTerm(unexpanded(graph, names[0]), value, low == 1))
     return _continue_at(site, scores, score)
 
 
@@ -277,7 +288,7 @@ def _arithmetic(
             scores.name = names[k]
             return None
         if operator.weight(1 - k) > 0 and scores.scale == 1.0:
-            scores.bias.append(BiasTerm(unexpanded(graph, other)))
+            scores.add(graph, BiasTerm(unexpanded(graph, other)))
             scores.name = names[k]
             return None
     return site.refuse(Code.NO_LOWERING, refusal)
