@@ -53,7 +53,7 @@ TESTS = (
     "test_signs",
     # the way to regions
     *("test_exact_domains", "test_exact_layouts", "test_exact_legal", "test_exact_choice"),
-    *("test_exact_scores", "test_exact_live_tests"),
+    *("test_exact_scores", "test_exact_scores_parts", "test_exact_live_tests"),
     *("test_attention_scores", "test_exit_checks", "test_normalise"),
     *("test_control_flow", "test_control_loops"),
 )
