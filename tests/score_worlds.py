@@ -21,7 +21,7 @@ TEXT = """
 <ir_version: 10, opset_import: ["": 20, "other": 1]>
 g (float[b, 3, s, 4] q, float[b, 3, 4, s] k, float[b, 3, s, 4] v, bool[b, 1, 1, s] live,
    bool[b, 1, s, s] keep, float[b, 3, s, s] bias, float[b, 1, 1, s] small, float number,
-   bool flag, float[b, 3, s, s] other)
+   bool flag, float[b, 3, s, s] other, float[b, 3, s, 1] tall)
 => (float[b, 3, s, 4] o)
 <float zero = {0}, float one = {1}, float two = {2}, float half = {0.5}, float tiny = {1e-7},
  float low = {-1e9}, float five = {5}, bool yes = {1}, bool no = {0}, int64[1] top = {1},
@@ -96,7 +96,8 @@ def end_of(graph: Graph) -> str:
     if refusal is not None:
         return f"{refusal.code.name} at {found.name}"
     terms = [f"{t.name}{'' if t.low is None else f'[{t.low_when}]={t.low}'}" for t in found.bias]
-    flags = ["nan to zero"] * found.nan_to_zero + ["bounded"] * (BOUNDED in graph.assumptions)
+    bounded = "o" in graph.assumptions.get(BOUNDED, ())
+    flags = ["nan to zero"] * found.nan_to_zero + ["bounded"] * bounded
     parts = [found.name, " ".join(n.outputs[0].name or "" for n in found.absorbs)]
     parts += [f"{found.scale:g}", " ".join(terms), " ".join(flags)]
     parts += [", ".join(map(short, found.rests_on))]

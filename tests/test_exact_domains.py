@@ -15,7 +15,6 @@ from pitc.passes.regions.domain import (
     Domain,
     covering,
     domain_of,
-    lift,
     named_coords,
 )
 from tests.region_worlds import regions, shape_of, worlds
@@ -181,27 +180,6 @@ def test_a_dead_region_covers_the_dead_points_of_a_domain() -> None:
     assert covering(GUARDED, at, [instance]) == instance
     never = Domain((b, s), MASK.dead | {position(dim_index(1, s) * -1 - 1)})
     assert covering(never, at, [wide]) is None  # it has no dead point
-
-
-@pytest.mark.parametrize(
-    ("domain", "onto", "found"),
-    [
-        (LATE, (b, s), ["d1-1 >= 0"]),
-        (LATE, (s, b, s), ["d0-1 >= 0", "d2-1 >= 0"]),
-        (LATE, (b, h), []),
-        (MASK, (b, s, s), ["m[d0, d1] == 0", "m[d0, d2] == 0"]),
-        (MASK, (s, b), ["m[d1, d0] == 0"]),
-        (MASK, (b, b), []),
-        (MASK, (s,), []),
-    ],
-    ids=str,
-)
-def test_a_domain_is_lifted_onto_more_coordinates(
-    domain: Domain, onto: tuple[Poly, ...], found: list[str]
-) -> None:
-    lifted = list(lift(domain, Domain(onto, frozenset())))
-    assert [d.extents for d in lifted] == [onto] * len(found)
-    assert sorted(str(t) for d in lifted for t in d.dead) == found
 
 
 def test_what_a_domain_looks_at() -> None:

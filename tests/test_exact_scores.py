@@ -35,9 +35,9 @@ w = Where (keep, two, half)  x = Mul (raw, w)
 w = Expand (two, size)  x = Mul (w, raw)
 > raw | p m x | 2 | | | DEAD, LIVE, ALL
 x = Add (raw, bias)
-> raw | p m x | 1 | bias | bounded | DEAD, LIVE
+> raw | p m x | 1 | bias | | DEAD, LIVE
 x = Add (bias, raw)
-> raw | p m x | 1 | bias | bounded | DEAD, LIVE
+> raw | p m x | 1 | bias | | DEAD, LIVE
 c = Neg (bias)  x = Add (c, raw)
 > raw | p m x | 1 | c | | DEAD, LIVE
 c = MatMul (bias, other)  x = Add (c, raw)
@@ -45,11 +45,11 @@ c = MatMul (bias, other)  x = Add (c, raw)
 c = MatMul (bias, other)  x = Add (raw, c)
 > raw | p m x | 1 | c | | DEAD, LIVE
 x = Add (raw, small)
-> raw | p m x | 1 | small | bounded | DEAD, LIVE
+> raw | p m x | 1 | small | | DEAD, LIVE
 x = Add (small, raw)
-> raw | p m x | 1 | small | bounded | DEAD, LIVE
+> raw | p m x | 1 | small | | DEAD, LIVE
 x = Sum (raw, bias)
-> raw | p m x | 1 | bias | bounded | DEAD, LIVE
+> raw | p m x | 1 | bias | | DEAD, LIVE
 x = Add (raw, zero)
 > raw | p m x | 1 | | | DEAD, LIVE
 x = Sub (raw, zero)
@@ -79,7 +79,7 @@ x = Clip (raw)
 y = Add (raw, bias)  x = Mul (y, two)
 > NO_LOWERING at y
 y = Mul (raw, two)  x = Add (y, bias)
-> raw | p m x y | 2 | bias | bounded | DEAD, LIVE
+> raw | p m x y | 2 | bias | | DEAD, LIVE
 y = Add (raw, bias)  x = Add (y, other)
 > raw | p m x y | 1 | other bias | bounded | DEAD, LIVE
 y = Add (raw, bias)  z = Add (y, other)  x = Add (z, small)
@@ -107,7 +107,7 @@ x = Where (yes, raw, ninf)
 x = Where (no, ninf, raw)
 > raw | p m x | 1 | | | DEAD, LIVE
 x = Where (live, raw, bias)
-> raw | p m x | 1 | | bounded | DEAD, LIVE, LIVE
+> raw | p m x | 1 | | | DEAD, LIVE, LIVE
 x = Where (live, bias, raw)
 > NO_LOWERING at bias
 x = Where (keep, small, ninf)
@@ -133,9 +133,9 @@ y = Add (raw, bias)  x = Where (keep, y, ninf)
 e = Expand (keep, size)  x = Where (e, raw, ninf)
 > raw | p m x | 1 | keep[False]=-inf | | DEAD, LIVE, ALL
 e = Expand (small, size)  x = Add (raw, e)
-> raw | p m x | 1 | small | bounded | DEAD, LIVE
+> raw | p m x | 1 | small | | DEAD, LIVE
 e = Expand (number, size)  x = Add (raw, e)
-> raw | p m x | 1 | e | bounded | DEAD, LIVE
+> raw | p m x | 1 | e | | DEAD, LIVE
 n = IsNaN (raw)  x = Where (n, zero, raw)
 > NO_FACT at x
 u = Unsqueeze (raw, top)  x = Squeeze (u, top)
@@ -152,11 +152,28 @@ x = Squeeze (w, top)
 u = Unsqueeze (raw, top)  y = Unsqueeze (bias, top)  w = Add (y, u)  x = Squeeze (w, top)
 > LAYOUT at raw
 f = Reshape (raw, merged)  y = Mul (f, two)  z = Reshape (y, size)  x = Add (z, bias)
-> raw | p m x z y f | 2 | bias | bounded | DEAD, LIVE
+> raw | p m x z y f | 2 | bias | | DEAD, LIVE
 f = Reshape (raw, pairs)  y = Reshape (bias, pairs)  w = Add (f, y)  x = Reshape (w, size)
 > LAYOUT at raw
 y = Where (keep, raw, ninf)  x = Mul (y, two)
 > NO_FACT at y
+x = Add (small, tall)
+> NO_LOWERING at x
+x = CastLike (raw, bias)
+> raw | p m x | 1 | | | DEAD, LIVE
+h = Cast <to = 10> (raw)  x = CastLike (h, raw)
+> NO_LOWERING at x
+f = Expand (ninf, size)  x = If (flag) <then_branch = t () => (float[b, 3, s, s] y) { y = Identity
+(raw) }, else_branch = e () => (float[b, 3, s, s] z) { z = Identity (f) }>
+> NO_LOWERING at x
+a1 = Mul (raw, two)  a2 = Mul (a1, two)  a3 = Mul (a2, two)  a4 = Mul (a3, two)  a5 = Mul (a4, two)
+a6 = Mul (a5, two)  a7 = Mul (a6, two)  a8 = Mul (a7, two)  a9 = Mul (a8, two)
+w = Expand (two, size)  x = Mul (w, a9)
+> raw | p m x a9 a8 a7 a6 a5 a4 a3 a2 a1 | 1024 | | | DEAD, LIVE, ALL
+a1 = Mul (raw, two)  a2 = Mul (a1, two)  a3 = Mul (a2, two)  a4 = Mul (a3, two)  a5 = Mul (a4, two)
+a6 = Mul (a5, two)  a7 = Mul (a6, two)  a8 = Mul (a7, two)  a9 = Mul (a8, two)
+x = Add (small, a9)
+> raw | p m x a9 a8 a7 a6 a5 a4 a3 a2 a1 | 512 | small | | DEAD, LIVE
 y = Where (keep, raw, ninf)  x = Where (flag, y, ninf)
 > raw | p m x y | 1 | flag[False]=-inf keep[False]=-inf | bounded | DEAD, LIVE, ALL, ALL
 c = Neg (bias)  y = Add (raw, c)  x = Add (y, c)
@@ -213,7 +230,9 @@ a = Where (live, zero, ninf)  m = Add (raw, a)  END
 a = Where (live, one, ninf)  m = Add (a, raw)  END
 > raw | p m | 1 | a | | DEAD, LIVE
 f = Cast <to = 1> (live)  n = Sub (one, f)  a = Mul (n, low)  m = Add (raw, a)  END
-> raw | p m | 1 | | bounded | DEAD and ANY, LIVE
+> raw | p m | 1 | | | DEAD and ANY, LIVE
+MASKED  t = Softmax <axis = -1> (m)  m2 = Where (live, t, ninf)  p = Softmax <axis = -1> (m2)
+> NO_LOWERING at t
 MASKED  f = Reshape (m, pairs)  t = Softmax <axis = -1> (f)  p = Reshape (t, size)
 > LAYOUT at t
 MASKED  f = Reshape (m, merged)  t = Softmax <axis = -1> (f)  p = Reshape (t, size)

@@ -1,19 +1,23 @@
 """Parts of the walk between two contractions, each alone, and brute force of what covers what."""
 
+from math import inf
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pitc.ir.constant import NEG, ZN, Constant, FillFact, Range
-from pitc.ir.index import ONE, ZERO, Digit, atom, dim_index, sym
+from pitc.ir.index import ONE, ZERO, Digit, atom, dim_index, poly, sym
 from pitc.ir.region import SOME, Region, Test, position
 from pitc.passes.audit.points import where
 from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.scores import (
+    _elementwise,
     _is_zero,
     _known_at_pairs,
     _proof,
+    _reshape,
     covers,
     live_pairs,
     unexpanded,
@@ -35,6 +39,7 @@ from tests.score_worlds import (
 )
 
 B, S = sym("b"), sym("s")
+TWO, THREE, FOUR = poly(2), poly(3), poly(4)
 ROWS, X, Y = dim_index(0, B), dim_index(2, S), dim_index(3, S)
 EVERY, ANY = atom(Digit(-1, ONE, S)), atom(Digit(SOME - 1, ONE, S))
 
@@ -206,6 +211,7 @@ def test_the_value_before_it_was_repeated() -> None:
         h = Expand (g2, size)  i = other.Expand (small, size)  t = Neg (small)
         j = Expand (flag, nothing)"""
     graph = graph_of(f"nothing = Shape (flag)  {steps}  {MASKED}  {END}")
+    graph["i"].shape = graph["e"].shape  # of an operator of that name that is another one
     found = {name: unexpanded(graph, name) for name in ("e", "f", "g2", "h", "i", "t", "j", "bias")}
     assert found == {
         **{"e": "small", "f": "small", "g2": "g2", "h": "g2", "i": "i", "t": "t", "j": "flag"},
@@ -230,9 +236,99 @@ def test_steps_that_are_not_described() -> None:
         assert end_of(graph) == f"NO_LOWERING at {name}"
 
 
-def test_coordinates_through_reshapes_of_unknown_shape() -> None:
+def follow(body: str, *coords: Digit, pairs: list[Region]) -> tuple[str, list[str]]:
+    """Coordinates of `p` as those of what it is reshaped from, and its pairs."""
+    graph, scores = graph_of(f"p = Identity (bias)  {body}"), scores_at("x")
+    node, expr = graph["x"].producer, graph["x"].expr
+    assert node is not None and expr is not None
+    scores.query_coords, scores.key_coords, scores.pairs = coords[:1], coords[1:], pairs
+    refusal = _reshape(site_of(graph), scores, node, expr)
+    if refusal is not None:
+        assert scores.name == "x" and scores.pairs == pairs and scores.query_coords == coords[:1]
+        return refusal.code.name, []
+    places = (*scores.query_coords, *scores.key_coords)
+    return " ".join([scores.name, *map(str, places)]), list(map(str, scores.pairs))
+
+
+@pytest.mark.parametrize(
+    ("target", "coords", "pairs", "found"),
+    [
+        # 4 = 2 * 2 rows of v: [b, 3, s, 4]
+        ("0, 0, 0, 2, 2", (Digit(0, ONE, B), Digit(2, ONE, S)), 2, "v d0 d2"),
+        ("0, 0, 0, 2, 2", (Digit(2, ONE, S), Digit(4, ONE, TWO)), 4, "v d2 d3"),
+        ("0, 0, 0, 2, 2", (Digit(3, ONE, TWO), Digit(2, ONE, S)), 4, "v (d3//2%2) d2"),
+        ("0, 3, -1", (Digit(0, ONE, B), Digit(2, FOUR, S)), 2, "v d0 d2"),
+        ("0, 3, -1", (Digit(2, FOUR, S), Digit(2, ONE, FOUR)), 2, "v d2 d3"),
+        # two digits at once, or parts of one
+        ("0, 3, -1", (Digit(0, ONE, B), Digit(2, ONE, S * 4)), 2, "LAYOUT"),
+        ("0, 3, -1", (Digit(2, ONE, S * 4), Digit(0, ONE, B)), 2, "LAYOUT"),
+        ("0, 3, -1", (Digit(2, ONE, S), Digit(0, ONE, B)), 2, "LAYOUT"),
+        ("0, 3, -1", (Digit(0, ONE, B), Digit(7, ONE, B)), 2, "LAYOUT"),
+    ],
+    ids=str,
+)
+def test_coordinates_through_reshapes(
+    target: str, coords: tuple[Digit, ...], pairs: int, found: str
+) -> None:
+    steps = f"t = Constant <value_ints = [{target}]> ()  x = Reshape (v, t)"
+    shape = (B, THREE, S, TWO, TWO) if pairs == 4 or "2, 2" in target else (B, THREE, S * 4)
+    seen = Region([nz("m", dim_index(0, shape[0])), nz("n", dim_index(2, shape[2]))])
+    end, regions_ = follow(steps, *coords, pairs=[seen])
+    assert end == found
+    if found != "LAYOUT":
+        whole = "m[d0] != 0 and n[d2] != 0"
+        assert regions_ == [whole if "2, 2" in target else "m[d0] != 0 and n[4*d2+d3] != 0"]
+        none = Region([position(dim_index(0, B) - B)])  # a pair that there is not
+        assert follow(steps, *coords, pairs=[seen, none])[0] == "LAYOUT"
+
+
+def test_a_reshape_of_a_value_of_unknown_shape() -> None:
     graph = graph_of(
         f"u = Unsqueeze (raw, top)  x = Squeeze (u, top)  m = Where (live, x, ninf) {END}"
     )
     graph["u"].shape = None
     assert end_of(graph) == "LAYOUT at x"
+
+
+KEPT = Region([nz("r", X)])  # tests of queries only: whole rows
+
+
+KEY = Region([nz("q", Y)])
+
+
+@pytest.mark.parametrize(
+    ("low", "value", "facts", "pair", "stays"),
+    [
+        (False, "ninf", [(KEPT, 0)], KEPT, True),
+        (True, "ninf", [(KEPT, 1)], KEPT, True),
+        (False, "ninf", [(KEY, 0), (KEPT, 0)], KEPT, True),
+        # kept, not replaced; elsewhere; by a finite number; parts of a row
+        (False, "ninf", [(KEPT, 1)], KEPT, False),
+        (True, "ninf", [(KEPT, 0)], KEPT, False),
+        (False, "ninf", [(Region([nz("q", X)]), 0)], KEPT, False),
+        (False, "low", [(KEPT, 0)], KEPT, False),
+        (True, "low", [(KEPT, 1)], KEPT, False),
+        (False, "ninf", [(KEPT, 0)], KEPT | KEY, False),
+        (False, "ninf", [(KEY, 0)], KEY, False),
+        (False, "ninf", [], KEPT, False),
+    ],
+    ids=str,
+)
+def test_whole_rows_that_are_replaced_may_be_anything_before(
+    low: bool, value: str, facts: list[tuple[Region, int]], pair: Region, stays: bool
+) -> None:
+    """-inf makes such a row NaN; a second pair keeps the condition from being known at all."""
+    step = f"x = Where (keep, {value if low else 'c'}, {'c' if low else value})"
+    graph = graph_of(f"c = Log (raw)  {step}  m = Where (live, x, ninf)  {END}")
+    other = Region([nz("w", X)])
+    graph["keep"].fills = [FillFact(r, n) for r, n in facts]
+    graph["c"].clean_if = other
+    node, expr, scores = graph["x"].producer, graph["x"].expr, scores_at("x")
+    assert node is not None and expr is not None
+    scores.softmaxed, scores.pairs = True, [pair, other]
+    stop = _elementwise(site_of(graph), scores, node, expr)
+    assert (stop is None) == stays
+    if stays:
+        assert scores.rests_on == [KEPT, other]
+        assert [(t.name, t.low, t.low_when) for t in scores.bias] == [("keep", -inf, low)]
+        assert scores.name == "c"

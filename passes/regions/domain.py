@@ -148,17 +148,6 @@ def covering(domain: Domain, coords: Coords, dead: Iterable[Region]) -> Region |
     return next((k for k in dead if all(any(t.implies(u) for t in where) for u in k)), None)
 
 
-def lift(domain: Domain, onto: Domain) -> Iterator[Domain]:
-    """The domain with more coordinates: those of another domain, of which its own are some.
-
-    d0 < b, dead where c[d0] == 0, onto [b, s]   ->   [b, s], dead where c[d0] == 0 (any d1)
-    """
-    for places in permutations(range(onto.rank), domain.rank):
-        digits = [Digit(p, ONE, onto.extents[p]) for p in places]
-        if tuple(d.extent for d in digits) == domain.extents:
-            yield Domain(onto.extents, frozenset(domain.at(tuple(digits))))
-
-
 def _unify(
     tests: list[Test], domain: Domain, table: dict[Digit, Digit]
 ) -> Iterator[dict[Digit, Digit]]:

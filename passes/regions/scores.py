@@ -5,7 +5,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from math import inf, isfinite
+from math import inf
 
 import onnx_ir as ir
 
@@ -133,7 +133,7 @@ def walk(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
         scores.absorbs.append(node)
         if expr.combine is Combine.SOFTMAX and not scores.softmaxed:
             lines = tuple(Digit(d, ONE, expr.shape[d]) for d in expr.normal)
-            if node.op_type != "Softmax" or lines != scores.key_coords[-1:]:
+            if lines != scores.key_coords[-1:]:
                 return site.refuse(Code.LAYOUT, "the softmax is not over the key axis")
             proofs = zero_at_dead_keys(site.context, keys, scores)
             if proofs is None:
@@ -143,7 +143,7 @@ def walk(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
             continue
         if expr.combine is Combine.MAP:
             stop = _elementwise(site, scores, node, expr)
-        elif expr.combine is Combine.MOVE and operator_of(node).packs is Packs.RESHAPED:
+        elif operator_of(node).packs is Packs.RESHAPED:
             stop = _reshape(site, scores, node, expr)
         else:
             stop = site.refuse(Code.NO_LOWERING, f"{node.op_type} between the contractions")
@@ -203,8 +203,6 @@ def _elementwise(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) ->
     guard.
     """
     graph, operator, names = site.context.graph, operator_of(node), input_names(node)
-    if len(names) != len(node.inputs):
-        return site.refuse(Code.NO_LOWERING, f"{node.op_type} without one of its operands")
     if operator.converts and graph[names[0]].dtype == graph[scores.name].dtype:
         scores.name = names[0]
         return None
@@ -256,7 +254,7 @@ def _selection(
 
 def is_factor(number: float) -> bool:
     """True for a number that scores may be multiplied by, before or after the contraction."""
-    return isfinite(number) and LEAST <= abs(number) <= MOST
+    return LEAST <= abs(number) <= MOST
 
 
 def _continue_at(site: Site, scores: Scores, name: str) -> Refusal | None:
@@ -284,10 +282,10 @@ def _arithmetic(
         scores.name = names[k]
         return None
     if operator.weight(k) > 0:
-        if is_number(value) and value == 0:
+        if value == 0:
             scores.name = names[k]
             return None
-        if operator.weight(1 - k) > 0 and scores.scale == 1.0:
+        if min(operator.weights) > 0 and scores.scale == 1.0:
             scores.add(graph, BiasTerm(unexpanded(graph, other)))
             scores.name = names[k]
             return None
@@ -355,5 +353,6 @@ def _facts_at(
     reads: list[Read] = [r for r in expr.reads if r.operand == operand]
     if shape is None or len(reads) != 1:
         return []
-    places = ((pull(f.region, reads[0].index, shape), f) for f in graph[name].fills)
+    facts = ((read, f) for read in reads for f in graph[name].fills)
+    places = ((pull(f.region, read.index, shape), f) for read, f in facts)
     return [(w, float(f.constant)) for w, f in places if w is not None and is_number(f.constant)]

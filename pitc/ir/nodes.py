@@ -27,6 +27,11 @@ def first_input(node: ir.Node) -> str:
     return next(iter(input_names(node)), "")
 
 
+def first_output(node: ir.Node) -> str:
+    """Name of the first output; empty where it is left out."""
+    return node.outputs[0].name or ""
+
+
 def node_name(node: ir.Node) -> str:
     """The node's name, or that of its first output."""
     return node.name or next(iter(output_names(node)), node.op_type)
