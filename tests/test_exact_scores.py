@@ -157,6 +157,8 @@ f = Reshape (raw, pairs)  y = Reshape (bias, pairs)  w = Add (f, y)  x = Reshape
 > LAYOUT at raw
 y = Where (keep, raw, ninf)  x = Mul (y, two)
 > NO_FACT at y
+d = MatMul (bias, other)  c = Softmax <axis = -1> (d)  x = Add (c, raw)
+> raw | p m x | 1 | c | | DEAD, LIVE
 x = Add (small, tall)
 > NO_LOWERING at x
 x = CastLike (raw, bias)

@@ -48,7 +48,7 @@ def nz(name: str, *idx: object, yes: bool = True) -> Test:
     return Test(name, idx, "nz", yes)  # type: ignore[arg-type]
 
 
-LIVE = nz("m", X)
+LIVE, LIVE_KEY = nz("m", X), nz("m", Y, yes=False)
 LATE, EARLY = position(X - Y), position(Y - X - 1)
 
 
@@ -68,6 +68,9 @@ LATE, EARLY = position(X - Y), position(Y - X - 1)
         ([[nz("n", Y)], [nz("n", Y, yes=False)]], [LIVE], [0, 1]),
         ([[LATE], [nz("n", Y)]], [LIVE], None),
         ([[LATE], [LATE]], [LIVE], None),
+        ([[LATE, LIVE], [EARLY, LIVE]], [LIVE, nz("n", Y)], [0, 1]),
+        ([[nz("m", X), LIVE_KEY], [nz("m", EVERY, yes=False)]], [nz("n", Y)], None),
+        ([[nz("m", X, yes=False), LIVE_KEY], [nz("m", ANY)]], [nz("n", Y)], [0, 1]),
         # more than one test is left of a case
         ([[LATE, nz("n", Y)], [EARLY]], [LIVE], None),
         ([[LATE, nz("n", Y)], [EARLY, nz("n", Y)]], [LIVE], None),
@@ -189,7 +192,8 @@ def test_numbers_at_live_pairs() -> None:
     assert known("live", [at_keys, FillFact(other, 4)], [keys, other]) == (None, start)
     assert known("live", [FillFact(keys, True)], [keys]) == (1, [*start, str(keys)])
     assert known("live", [FillFact(keys, ZN), at_keys], [keys]) == (3, [*start, str(keys)])
-    assert known("live", [FillFact(Region([nz("k", Y + 9)]), 5), at_keys], [keys])[0] == 3
+    nowhere = FillFact(Region([position(poly(-1))]), 5)
+    assert known("live", [nowhere, at_keys], [keys]) == (3, [*start, str(keys)])
     assert known("live", [at_keys], []) == (None, start)
     assert known("two", [], [keys]) == (2, start)
 
@@ -234,6 +238,9 @@ def test_steps_that_are_not_described() -> None:
         graph = graph_of(f"{MASKED}  {END}")
         graph[name].expr = None
         assert end_of(graph) == f"NO_LOWERING at {name}"
+    graph = graph_of(f"c = Neg (bias)  x = Add (c, raw)  m = Where (live, x, ninf)  {END}")
+    graph["c"].expr = None
+    assert end_of(graph) == "raw | p m x | 1 | c | | DEAD, LIVE"
 
 
 def follow(body: str, *coords: Digit, pairs: list[Region]) -> tuple[str, list[str]]:

@@ -9,7 +9,7 @@ from math import inf
 
 import onnx_ir as ir
 
-from pitc.ir.constant import BOUNDED, MASKED, ZN, Constant, is_hidden, is_number
+from pitc.ir.constant import BOUNDED, MASKED, ZN, Constant, is_hidden, is_number, is_zero
 from pitc.ir.expr import Combine, Read, Shape, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Digit, digit, invert
@@ -96,12 +96,12 @@ def _proof(facts: Sequence[Region], where: Region) -> list[Region] | None:
         if covers(fact, where):
             return [fact]
     unsaid = [(f, [u for u in f if not any(t.implies(u) for t in where)]) for f in facts]
-    pairs = combinations([(f, tests) for f, tests in unsaid if len(tests) == 1], 2)
+    pairs = combinations(unsaid, 2)
     return next(([a, b] for (a, x), (b, y) in pairs if covered([x, y], 1)), None)
 
 
 def _is_zero(c: Constant) -> bool:
-    return c == ZN or (is_number(c) and c == 0)
+    return c == ZN or is_zero(c)
 
 
 def covers(fact: Region, where: Region) -> bool:
