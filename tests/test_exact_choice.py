@@ -13,7 +13,8 @@ from tests.random_check import lowering_everything
 TEXT = """
 <ir_version: 10, opset_import: ["": OPSET]>
 g (float[b, s, 64] x, float[b, s, 64] u, bool[b, s] mask, bool[b, s] other, bool[s] line,
-   bool[b, s, s] pairs, float[b, s] score, float[s, 64] alone) => (float[b, s, 64] y)
+   bool[s] keys, bool[1] only, bool[b, s, s] pairs, float[b, s] score, float[s, 64] alone,
+   float[s, 64] more) => (float[b, s, 64] y)
 <int64[1] last = {-1}, int64[1] one = {1}, float zero = {0}, float low = {-1e9}, float five = {5},
  int64[3] split = {0, 4, 16},
  int64 first = {0}, int64 second = {1}>
@@ -99,6 +100,8 @@ FOUND = """n = Squeeze (k, last)  f = Greater (n, zero)  found = Unsqueeze (f, l
             "  i = Where (live, e, zero)  r = Add (q, i)  y = Where (live, r, zero)",
             [MASK],
         ),
+        # one point
+        ("p = MatMul (x, w)  y = Where (only, p, zero)", ["only[0] == 0"]),
         # live points that a covered contraction computes, and one that is not covered
         (f"k = MatMul (x, col)  {FOUND}  y = Identity (q)", ["f[d0, d1] == 0"]),
         (f"k = MatMul (x, col)  {FOUND}  y = Where (live, q, zero)", [MASK]),
@@ -190,6 +193,13 @@ CIRCULAR = """dead = Not (live)  q = MatMul (x, w)  positive = Greater (q, zero)
             "t = Transpose <perm = [0, 2, 1]> (x)  p = MatMul (x, t)  q = MatMul (p, u)"
             "  y = Where (live, q, zero)",
             " |  | p:AXIS_NOT_PIT q:AXIS_NOT_PIT | ",
+        ),
+        # no form over one domain, and one over another
+        (
+            "a = MatMul (more, w)  t = Transpose <perm = [1, 0]> (a)  s0 = MatMul (alone, t)"
+            "  m = Where (keys, s0, zero)  h = Where (lines, m, zero)"
+            "  j = ReduceSum <keepdims = 0> (h)  y = Add (x, j)",
+            "a t s0 m | m t |  | 2*8192 2*8192",
         ),
         # facts that rest on each other
         (CIRCULAR, "q positive | positive q | a:JOINT b0:JOINT dead:NO_GAIN | 2*8192"),

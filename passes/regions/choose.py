@@ -94,8 +94,7 @@ def _contexts(graph: Graph) -> list[FormContext]:
     valued = _not_above(graph, valued)
     rank = next((c.domain.rank for c in valued), None)
     positional = [d for d in paying if not d.sources() and (rank is None or d.rank == rank)]
-    first = [FormContext(graph, d) for d in positional[:MAX_DOMAINS]]
-    return [*(c for c in first if _covered_flops(graph, c)), *valued]
+    return [*(FormContext(graph, d) for d in positional[:MAX_DOMAINS]), *valued]
 
 
 def _whole_lines(domains: Iterable[Domain]) -> set[frozenset[Test]]:
