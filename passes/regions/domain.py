@@ -15,6 +15,7 @@ from pitc.ir.index import ONE, ZERO, Atom, Digit, Poly, atom, total_of
 from pitc.ir.region import Region, Test, region
 
 Coords = tuple[Digit, ...]
+Table = Mapping[Atom, Poly]  # digits, and what stands in their place
 MAX_RANK = 3
 
 
@@ -49,7 +50,7 @@ class Domain:
 
     def at(self, coords: Coords) -> Region:
         """The dead region in the index space of a value whose coordinates are `coords`."""
-        table = {Digit(k, ONE, self.extents[k]): atom(c) for k, c in enumerate(coords)}
+        table: Table = {Digit(k, ONE, self.extents[k]): atom(c) for k, c in enumerate(coords)}
         return Region(exchange(t, table) for t in self.dead)
 
     def live_cases(self, coords: Coords) -> list[Test] | None:
@@ -59,12 +60,12 @@ class Domain:
         return cases if len(cases) == len(dead) else None
 
 
-def exchange(test: Test, table: Mapping[Atom, Poly]) -> Test:
+def exchange(test: Test, table: Table) -> Test:
     """The test with other index expressions in the place of some digits."""
     return Test(test.src, tuple(_exchange(p, table) for p in test.idx), test.pred, test.yes)
 
 
-def _exchange(p: Poly, table: Mapping[Atom, Poly]) -> Poly:
+def _exchange(p: Poly, table: Table) -> Poly:
     terms = (factor * total_of(table.get(a, atom(a)) for a in m) for m, factor in p.terms.items())
     return sum(terms, ZERO)
 
@@ -100,7 +101,7 @@ def domain_of(region: Region) -> tuple[Domain, Coords] | None:
         return None
     if not coords and not any(t.src and t.idx and not t.dims() for t in region):
         return None
-    table = {a: atom(Digit(k, ONE, a.extent)) for k, a in enumerate(coords)}
+    table: Table = {a: atom(Digit(k, ONE, a.extent)) for k, a in enumerate(coords)}
     dead = frozenset(exchange(t, table) for t in region)
     return Domain(tuple(a.extent for a in coords), dead), tuple(coords)
 

@@ -55,10 +55,10 @@ def unsound_forms(graph: Graph, forms: Forms, demand: Demand) -> dict[ir.Node, R
     for name, node in demand.exits.items():
         proof = next((p for p in forms[node].outputs if p is not None and p.name == name), None)
         if proof is None:
-            refusal = Refusal(Code.NO_FACT, node_name(node), f"'{name}' is wanted whole")
-        else:
-            readers = _readers_of(graph, demand, packed, proof)
-            refusal = _at_exit(graph, proof, node, bits) or _upset(graph, proof, node, readers)
+            found[node] = Refusal(Code.NO_FACT, node_name(node), f"'{name}' is wanted whole")
+            continue
+        readers = _readers_of(graph, demand, packed, proof)
+        refusal = _at_exit(graph, proof, node, bits) or _upset(graph, proof, node, readers)
         if refusal is not None:
             found[node] = refusal
     return found
