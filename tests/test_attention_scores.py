@@ -30,7 +30,11 @@ def heads(g: GraphBuilder, x: str, name: str) -> str:
     return g.op("Transpose", split, perm=[0, 2, 1, 3])
 
 
-def attention(*steps: Step, after: Step | None = None) -> onnx.ModelProto:
+def by_keys(g: GraphBuilder, s: str) -> str:
+    return g.op("Softmax", s, axis=-1)
+
+
+def attention(*steps: Step, after: Step | None = None, softmax: Step = by_keys) -> onnx.ModelProto:
     """Attention whose scores go through some steps; `bias`, `keep` and `keep2` are inputs."""
     g = GraphBuilder("attention", 17)
     x, mask = g.input("x", np.float32, ("b", "s", HIDDEN)), g.input("mask", np.int64, ("b", "s"))
@@ -42,7 +46,7 @@ def attention(*steps: Step, after: Step | None = None) -> onnx.ModelProto:
     s = g.op("MatMul", q, g.op("Transpose", k, perm=[0, 1, 3, 2]))
     for step in steps:
         s = step(g, s)
-    p = g.op("Softmax", s, axis=-1)
+    p = softmax(g, s)
     rows = g.op("MatMul", after(g, p) if after else p, v)
     rows = g.op("Reshape", g.op("Transpose", rows, perm=[0, 2, 1, 3]), g.ints(0, 0, HIDDEN))
     g.output(
@@ -179,6 +183,59 @@ def test_what_rests_on_bounded_scores_says_so():
         found = lower(attention(*steps), "mask")
         assert "attention" in [p["op"] for p in plans(found)]
         assert (BOUNDED in found.report.assumptions) == noted
+
+
+def jointly(g: GraphBuilder, s: str) -> str:
+    """A softmax over all pairs of a head, not over its keys."""
+    lines = g.op("Reshape", s, g.ints(0, 0, -1))
+    return g.op("Reshape", g.op("Softmax", lines, axis=-1), g.op("Shape", s))
+
+
+def test_a_softmax_over_pairs_is_no_attention():
+    """Its lines are the keys of all queries, so that a row alone does not add up to 1."""
+
+    def live_queries(g: GraphBuilder, s: str) -> str:
+        queries = g.op("Transpose", "live", perm=[0, 1, 3, 2])
+        return g.op("Where", queries, s, number(g, -np.inf))
+
+    proto = attention(hidden, live_queries, softmax=jointly)
+    assert not live_rows_agree(proto, feeds())
+    assert live_rows_agree(attention(hidden, live_queries), feeds())
+
+
+@pytest.mark.parametrize("bias", ["merged", "turned", "own"])
+def test_a_bias_is_read_where_it_is_added(bias: str) -> None:
+    """Of fixed sizes, rows of a head may be added to as others of as many dimensions."""
+
+    def reshaped(g: GraphBuilder, s: str) -> str:
+        g.input("merged", np.float32, (1, 8, 6, 6))
+        g.input("own", np.float32, (2, 4, 6, 6))
+        turned = g.op("Reshape", "merged", g.ints(2, 4, 6, 6))
+        if bias == "merged":
+            s = g.op("Add", g.op("Reshape", s, g.ints(1, 8, 6, 6)), "merged")
+            return g.op("Reshape", s, g.ints(2, 4, 6, 6))
+        doubled = g.op("Mul", g.op("Reshape", s, g.ints(1, 8, 6, 6)), number(g, 2))
+        s = g.op("Reshape", doubled, g.ints(2, 4, 6, 6))
+        return g.op("Add", s, turned if bias == "turned" else "own")
+
+    proto = attention(reshaped, hidden)
+    for value in (*proto.graph.input, *proto.graph.output):
+        for dim, n in zip(value.type.tensor_type.shape.dim, (2, 6), strict=False):
+            if dim.dim_param:
+                dim.dim_value = n
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.dim_value = 6
+    numbers = np.random.default_rng(1).normal(0, 3, (2, 4, 6, 6)).astype(np.float32)
+    given = {**feeds(), "own": numbers, "merged": numbers.reshape(1, 8, 6, 6)}
+    assert live_rows_agree(proto, given) == (bias != "merged")
+
+
+def test_an_operand_that_is_absent_is_no_score():
+    def clipped(g: GraphBuilder, s: str) -> str:
+        return g.op("Clip", s, "", number(g, 5))
+
+    assert not live_rows_agree(attention(clipped, hidden), feeds())
 
 
 def flat(alpha: float, second: float = 1.0) -> onnx.ModelProto:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pitc.ir.index import ONE, Digit, atom, dim_index, poly, sym
 from pitc.ir.region import SOME, Region, Test, position
 from pitc.passes.regions import domain as domains
-from pitc.passes.regions.domain import Coords, Domain, covering, lift, named_coords
+from pitc.passes.regions.domain import Coords, Domain, covering, named_coords
 from pitc.passes.regions.layout import Layout
 from pitc.passes.regions.layout import layout_of as find_layout
 
@@ -122,17 +122,6 @@ def test_a_wider_dead_fact_belongs_to_a_narrower_domain():
     assert covering(narrow, coords, [HIDDEN[1]]) == HIDDEN[1]
     wide, _ = domain_of(HIDDEN[1])
     assert covering(wide, coords, [HIDDEN[1] | Region((guard,))]) is None
-
-
-def test_a_domain_by_position_is_lifted_onto_batch_and_sequence():
-    late, coords = domain_of(Region((position(dim_index(1, S) - 1),)))
-    assert late.rank == 1 and coords == (Digit(1, ONE, S),)
-    batch, _ = domain_of(HIDDEN[1])
-    (lifted,) = lift(late, batch)
-    assert lifted.extents == (B, S)
-    assert lifted.at((Digit(0, ONE, B), Digit(2, ONE, S))) == Region(
-        (position(dim_index(2, S) - 1),)
-    )
 
 
 def test_facts_without_coordinates_give_no_domain():

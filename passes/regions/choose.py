@@ -5,6 +5,7 @@ tried for every node, then dropped until all that are left are sound together (`
 connected region pays (`price.py`); what is left is told in the report.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -12,13 +13,13 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Combine
 from pitc.ir.graph import Graph
-from pitc.ir.nodes import node_name
+from pitc.ir.nodes import first_output, node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, Test, for_all
 from pitc.ir.report import RegionRecord
 from pitc.passes.regions.attention import attention_form
 from pitc.passes.regions.demand import Demand, demand
-from pitc.passes.regions.domain import Domain, domain_of, lift
+from pitc.passes.regions.domain import Domain, domain_of
 from pitc.passes.regions.form import Form, FormContext, Site
 from pitc.passes.regions.legal import unsound_forms
 from pitc.passes.regions.live_tests import can_compute
@@ -74,16 +75,15 @@ def _contexts(graph: Graph) -> list[FormContext]:
     tests, in which more is dead. Where a test must hold for all of a dimension (a key that no query
     looks at), or there is one point only, less is dead: such domains come last.
     """
-    work: dict[Domain, int] = {}
+    work: Counter[Domain] = Counter()
     for node in graph.nodes:
-        name, flops = node.outputs[0].name or "", contraction_flops(graph, node)
-        if not flops:
-            continue
-        for found in {d for r in graph[name].dead if r and (d := domain_of(r)) is not None}:
-            work[found[0]] = work.get(found[0], 0) + flops
+        flops = contraction_flops(graph, node)
+        dead = graph[first_output(node)].dead if flops else ()
+        for domain, _ in {found for r in dead if (found := domain_of(r)) is not None}:
+            work[domain] += flops
     paying = sorted(
         (d for d in work if can_compute(graph, d)),
-        key=lambda d: (d.rarely_dead, -work[d], str(d.dead)),
+        key=lambda d: (d.rarely_dead, -work[d], sorted(map(str, d.dead))),
     )
     lines = _whole_lines(paying)
     valued = [FormContext(graph, d) for d in paying if d.sources() and d.dead not in lines][
@@ -92,14 +92,9 @@ def _contexts(graph: Graph) -> list[FormContext]:
     covered = {c.domain: _covered_flops(graph, c) for c in valued}
     valued.sort(key=lambda c: (c.domain.rarely_dead, -covered[c.domain], len(c.domain.dead)))
     valued = _not_above(graph, valued)
-    positional = [d for d in paying if not d.sources()][:MAX_DOMAINS]
-    if valued:
-        onto = valued[0].domain
-        positional = [
-            e for d in positional for e in ([d] if d.rank == onto.rank else lift(d, onto))
-        ]
-    first = [FormContext(graph, d) for d in dict.fromkeys(positional)]
-    return [*(c for c in first if _covered_flops(graph, c)), *valued]
+    rank = next((c.domain.rank for c in valued), None)
+    positional = [d for d in paying if not d.sources() and (rank is None or d.rank == rank)]
+    return [*(FormContext(graph, d) for d in positional[:MAX_DOMAINS]), *valued]
 
 
 def _whole_lines(domains: Iterable[Domain]) -> set[frozenset[Test]]:
@@ -119,16 +114,14 @@ def _not_above(graph: Graph, contexts: Iterable[FormContext]) -> list[FormContex
     for context in contexts:
         if covered.isdisjoint(_sources_and_ancestors(graph, [context.domain])):
             kept.append(context)
-            covered |= {n.outputs[0].name or "" for n in _covered(graph, context)}
+            covered |= set(map(first_output, _covered(graph, context)))
     return kept
 
 
 def _covered(graph: Graph, context: FormContext) -> list[ir.Node]:
     """Contractions whose results belong to the domain."""
     return [
-        n
-        for n in graph.nodes
-        if contraction_flops(graph, n) and context.packings(n.outputs[0].name or "")
+        n for n in graph.nodes if contraction_flops(graph, n) and context.packings(first_output(n))
     ]
 
 
@@ -149,7 +142,7 @@ def _try_node(
     node: ir.Node,
     fixed: set[str],
 ) -> None:
-    name = node.outputs[0].name or ""
+    name = first_output(node)
     expr = context.graph[name].expr
     if expr is None or context.graph[name].captured or name in fixed:
         return

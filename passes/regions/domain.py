@@ -6,15 +6,16 @@ order, the fact becomes a `Domain` that no longer speaks of T. Values of one dom
 packed axis, however their dimensions are arranged.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import permutations
 
 from pitc.ir.expr import Shape
-from pitc.ir.index import ONE, Digit, Poly, atom, poly
+from pitc.ir.index import ONE, ZERO, Atom, Digit, Poly, atom, total_of
 from pitc.ir.region import Region, Test, region
 
 Coords = tuple[Digit, ...]
+Table = Mapping[Atom, Poly]  # digits, and what stands in their place
 MAX_RANK = 3
 
 
@@ -49,29 +50,24 @@ class Domain:
 
     def at(self, coords: Coords) -> Region:
         """The dead region in the index space of a value whose coordinates are `coords`."""
-        table = {k: atom(c) for k, c in enumerate(coords)}
-        return Region(rename(t, table) for t in self.dead)
+        table: Table = {Digit(k, ONE, self.extents[k]): atom(c) for k, c in enumerate(coords)}
+        return Region(exchange(t, table) for t in self.dead)
 
     def live_cases(self, coords: Coords) -> list[Test] | None:
         """Tests of which at least one holds at every live point; None where one has no opposite."""
-        cases = [t.negate() for t in self.at(coords)]
-        return None if any(c is None for c in cases) else [c for c in cases if c is not None]
+        dead = self.at(coords)
+        cases = [c for t in dead if (c := t.negate()) is not None]
+        return cases if len(cases) == len(dead) else None
 
 
-def rename(test: Test, table: dict[int, Poly]) -> Test:
-    """The test with the whole digits of some dimensions replaced by other index expressions."""
-    return Test(test.src, tuple(_rename_poly(p, table) for p in test.idx), test.pred, test.yes)
+def exchange(test: Test, table: Table) -> Test:
+    """The test with other index expressions in the place of some digits."""
+    return Test(test.src, tuple(_exchange(p, table) for p in test.idx), test.pred, test.yes)
 
 
-def _rename_poly(p: Poly, table: dict[int, Poly]) -> Poly:
-    total = poly(0)
-    for monomial, factor in p.terms.items():
-        value = poly(factor)
-        for a in monomial:
-            known = isinstance(a, Digit) and a.dim in table
-            value = value * (table[a.dim] if known and isinstance(a, Digit) else atom(a))
-        total = total + value
-    return total
+def _exchange(p: Poly, table: Table) -> Poly:
+    terms = (factor * total_of(table.get(a, atom(a)) for a in m) for m, factor in p.terms.items())
+    return sum(terms, ZERO)
 
 
 def free_digits(test: Test) -> list[Digit]:
@@ -105,24 +101,9 @@ def domain_of(region: Region) -> tuple[Domain, Coords] | None:
         return None
     if not coords and not any(t.src and t.idx and not t.dims() for t in region):
         return None
-    names = list(coords)
-    extents = tuple(a.extent for a in names)
-    dead = frozenset(_to_coordinates(t, names, extents) for t in region)
-    return Domain(extents, dead), tuple(names)
-
-
-def _to_coordinates(test: Test, names: list[Digit], extents: Shape) -> Test:
-    number = {a: Digit(k, poly(1), e) for k, (a, e) in enumerate(zip(names, extents, strict=True))}
-    idx = []
-    for p in test.idx:
-        total = poly(0)
-        for monomial, factor in p.terms.items():
-            value = poly(factor)
-            for a in monomial:
-                value = value * atom(number.get(a, a) if isinstance(a, Digit) else a)
-            total = total + value
-        idx.append(total)
-    return Test(test.src, tuple(idx), test.pred, test.yes)
+    table: Table = {a: atom(Digit(k, ONE, a.extent)) for k, a in enumerate(coords)}
+    dead = frozenset(exchange(t, table) for t in region)
+    return Domain(tuple(a.extent for a in coords), dead), tuple(coords)
 
 
 def _overlap(digits: list[Digit]) -> bool:
@@ -150,9 +131,10 @@ def named_coords(domain: Domain, dead: Iterable[Region]) -> Iterator[Coords]:
     Yields:
         Full sets of coordinates: digits of the value's dimensions.
     """
+    axes = [Digit(k, ONE, e) for k, e in enumerate(domain.extents)]
     for proof in dead:
         for table in _unify(sorted(proof, key=_order), domain, {}):
-            coords = tuple(table[k] for k in range(domain.rank) if k in table)
+            coords = tuple(table[a] for a in axes if a in table)
             if len(coords) == domain.rank == len(set(coords)):
                 yield coords
 
@@ -167,26 +149,12 @@ def covering(domain: Domain, coords: Coords, dead: Iterable[Region]) -> Region |
     return next((k for k in dead if all(any(t.implies(u) for t in where) for u in k)), None)
 
 
-def lift(domain: Domain, onto: Domain) -> Iterator[Domain]:
-    """The domain with more coordinates: those of another domain, of which its own are some.
-
-    d0 < b, dead where c[d0] == 0, onto [b, s]   ->   [b, s], dead where c[d0] == 0 (any d1)
-    """
-    for places in permutations(range(onto.rank), domain.rank):
-        if all(onto.extents[p] == e for p, e in zip(places, domain.extents, strict=True)):
-            table = {
-                k: atom(Digit(p, ONE, e))
-                for k, (p, e) in enumerate(zip(places, domain.extents, strict=True))
-            }
-            yield Domain(onto.extents, frozenset(rename(t, table) for t in domain.dead))
-
-
 def _unify(
-    tests: list[Test], domain: Domain, table: dict[int, Digit]
-) -> Iterator[dict[int, Digit]]:
-    """Extend a coordinate -> digit table so that every test is one of the domain's.
+    tests: list[Test], domain: Domain, table: dict[Digit, Digit]
+) -> Iterator[dict[Digit, Digit]]:
+    """Extend a table of digits by coordinates so that every test is one of the domain's.
 
-    tests mask[x0, x2%s] == 0, domain dead where mask[d0, d1] == 0   ->   {0: x0, 1: x2%s}
+    tests mask[x0, x2%s] == 0, domain dead where mask[d0, d1] == 0   ->   {d0: x0, d1: x2%s}
     """
     if not tests:
         yield table
@@ -206,9 +174,9 @@ def _unify(
         for order in permutations(ours):
             extended = dict(table)
             if any(
-                extended.setdefault(m.dim, a) != a or m.extent != a.extent
+                extended.setdefault(m, a) != a or m.extent != a.extent
                 for m, a in zip(theirs, order, strict=True)
             ):
                 continue
-            if rename(model, {k: atom(a) for k, a in extended.items()}) == first:
+            if exchange(model, {k: atom(a) for k, a in extended.items()}) == first:
                 yield from _unify(rest, domain, extended)

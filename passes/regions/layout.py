@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from pitc.ir.expr import Read, Shape, TensorExpr
-from pitc.ir.index import ONE, Digit, Poly, bare_dim, digit, dim_index, poly, substitute
+from pitc.ir.index import ONE, ZERO, Digit, Poly, bare_dim, digit, dim_index, substitute
 from pitc.passes.regions.domain import Coords, Domain
 
 
@@ -54,9 +54,10 @@ class Layout:
         """The packed dimension that a whole unpacked dimension became, or None where it is a
         coordinate or split.
         """
-        if len(self.factors[dim]) != 1 or self.factors[dim][0].coordinate is not None:
-            return None
-        return 1 + self.rest.index(self.factors[dim][0].digit)
+        match self.factors[dim]:
+            case [Factor(d, None)]:
+                return 1 + self.rest.index(d)
+        return None
 
     def dim_codes(self) -> tuple[str, ...] | None:
         """`dims=` of the pack and unpack plans (`docs/plans.md`); None where a dimension mixes
@@ -116,10 +117,9 @@ def _tile(d: int, extent: Poly, mine: list[tuple[int, Digit]]) -> tuple[Factor, 
             left.remove(here)
             at = at * here[1].extent
             continue
-        gaps = [q for _, c in left if (q := c.stride.divide(at)) is not None]
-        if not gaps:
+        gap = _common([c.stride.divide(at) for _, c in left])
+        if gap is None:
             return None
-        gap = min(gaps, key=lambda q: len(q.terms) + len(repr(q)))
         inner_first.append(Factor(Digit(d, at, gap)))
         at = at * gap
     if at != extent:
@@ -128,6 +128,14 @@ def _tile(d: int, extent: Poly, mine: list[tuple[int, Digit]]) -> tuple[Factor, 
             return None
         inner_first.append(Factor(Digit(d, at, outer)))
     return tuple(reversed(inner_first))
+
+
+def _common(sizes: Sequence[Poly | None]) -> Poly | None:
+    """The one of the sizes that divides them all."""
+    for q in sizes:
+        if q is not None and all(p is not None and p.divide(q) is not None for p in sizes):
+            return q
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +160,7 @@ class PackedSpace:
         rest = {d: k for k, d in enumerate(self.layout.rest)}
         out: list[Poly] = []
         for dim in self.layout.factors:
-            total = poly(0)
+            total = ZERO
             for f in dim:
                 at = f.coordinate if f.coordinate is not None else self.domain.rank + rest[f.digit]
                 total = total + dim_index(at, f.digit.extent) * f.digit.stride
@@ -179,7 +187,7 @@ def read_in_packed(space: PackedSpace, expr: TensorExpr, read: Read) -> list[Pol
 
 def uses_coordinates(index: Iterable[Poly | None], rank: int) -> bool:
     """True where some index expression depends on a coordinate, or is not known."""
-    return any(p is None or any(0 <= a.dim < rank for a in p.digits()) for p in index)
+    return any(p is None or any(a.dim < rank for a in p.digits()) for p in index)
 
 
 def aligned_rest(
@@ -198,18 +206,21 @@ def aligned_rest(
         None where the operand is not read at the same coordinates, or a rest digit depends on them.
     """
     for k, c in enumerate(coords):
-        p = index[c.dim]
-        value = None if p is None else digit(p, c.stride, c.extent)
-        if value is None or value != dim_index(k, domain.extents[k]):
+        if _part(index, c) != dim_index(k, domain.extents[k]):
             return None
     out: list[Poly] = []
     for d in layout.rest:
-        p = index[d.dim]
-        value = None if p is None else digit(p, d.stride, d.extent)
+        value = _part(index, d)
         if value is None or uses_coordinates([value], domain.rank):
             return None
         out.append(value)
     return out
+
+
+def _part(index: list[Poly | None], d: Digit) -> Poly | None:
+    """A digit of an operand's index where it is read; None where that is not known."""
+    p = index[d.dim]
+    return None if p is None else digit(p, d.stride, d.extent)
 
 
 def coordinate_codes(
@@ -227,29 +238,28 @@ def coordinate_codes(
         `dims=` of the pack plan, and the index expressions of the dimensions that stay; None where
         a dimension is neither one bare coordinate, nor free of coordinates.
     """
+    number, points = _linear(domain)
+    known = {(number, points): "l"}
+    known |= {(dim_index(k, e), e): f"c{k}" for k, e in enumerate(domain.extents)}
     codes, rest = [], []
-    linear, points = _linear(domain)
     for p, extent in zip(index, shape, strict=True):
         if p is None:
             return None
-        numbers = [k for k, e in enumerate(domain.extents) if p == dim_index(k, e) and e != ONE]
-        if numbers:
-            if domain.extents[numbers[0]] != extent:
+        if uses_coordinates([p], domain.rank):
+            if (p, extent) not in known:
                 return None
-            codes.append(f"c{numbers[0]}")
-        elif not uses_coordinates([p], domain.rank):
-            codes.append("0" if extent == ONE else "r")
-            rest += [p] * (extent != ONE)
-        elif p == linear and extent == points:
-            codes.append("l")
+            codes.append(known[p, extent])
+        elif extent == ONE:
+            codes.append("0")
         else:
-            return None
+            codes.append("r")
+            rest.append(p)
     return tuple(codes), rest
 
 
 def _linear(domain: Domain) -> tuple[Poly, Poly]:
     """The number of a point, row by row, and how many points there are."""
-    number, points = poly(0), ONE
+    number, points = ZERO, ONE
     for k, e in enumerate(domain.extents):
         number, points = number * e + dim_index(k, e), points * e
     return number, points

@@ -35,6 +35,7 @@ MOVABLE = frozenset(
 )
 
 Forms = Mapping[ir.Node, Form]
+Readers = Callable[[str], list[ir.Node]]  # who sees the zeros of a value
 PackedReaders = dict[str, list[tuple[ir.Node, Operand | None]]]
 
 
@@ -49,20 +50,15 @@ def unsound_forms(graph: Graph, forms: Forms, demand: Demand) -> dict[ir.Node, R
     bits = 0
     for name in demand.exits:
         bits |= graph[name].bit
-    found: dict[ir.Node, Refusal] = {}
+    found = {n: r for n in demand.forms if (r := _inside(graph, forms, n, bits)) is not None}
     packed = _packed_readers(forms, demand)
-    for node in demand.forms:
-        refusal = _inside(graph, forms, node, bits)
-        if refusal is not None:
-            found[node] = refusal
     for name, node in demand.exits.items():
-        refusal = _at_exit(graph, forms[node], name, node, bits)
-        if refusal is None:
-            proof = next(p for p in forms[node].outputs if p is not None and p.name == name)
-            reader = reader_upset_by_zeros(graph, name, _readers_of(graph, demand, packed, proof))
-            if reader is not None:
-                text = f"{reader.op_type} reads '{name}' and may divide by 0, or look elsewhere"
-                refusal = Refusal(Code.NOT_TOTAL, node_name(node), text)
+        proof = next((p for p in forms[node].outputs if p is not None and p.name == name), None)
+        if proof is None:
+            found[node] = Refusal(Code.NO_FACT, node_name(node), f"'{name}' is wanted whole")
+            continue
+        readers = _readers_of(graph, demand, packed, proof)
+        refusal = _at_exit(graph, proof, node, bits) or _upset(graph, proof, node, readers)
         if refusal is not None:
             found[node] = refusal
     return found
@@ -80,11 +76,9 @@ def _inside(graph: Graph, forms: Forms, node: ir.Node, bits: int) -> Refusal | N
     return refusal
 
 
-def _at_exit(graph: Graph, form: Form, name: str, node: ir.Node, bits: int) -> Refusal | None:
+def _at_exit(graph: Graph, proof: Packing, node: ir.Node, bits: int) -> Refusal | None:
     """Why a packed value cannot come back whole."""
-    proof = next((p for p in form.outputs if p is not None and p.name == name), None)
-    if proof is None:
-        return Refusal(Code.NO_FACT, node_name(node), f"'{name}' is wanted whole")
+    name = proof.name
     if proof.layout.dim_codes() is None or not is_movable(graph, name):
         text = f"'{name}' mixes packed and other digits in a dimension, or has no known type"
         return Refusal(Code.LAYOUT, node_name(node), text)
@@ -93,6 +87,15 @@ def _at_exit(graph: Graph, form: Form, name: str, node: ir.Node, bits: int) -> R
         text = f"'{name}' is dead only because of '{rests[0]}'"
         return Refusal(Code.JOINT, node_name(node), text)
     return None
+
+
+def _upset(graph: Graph, proof: Packing, node: ir.Node, readers: Readers) -> Refusal | None:
+    """Why nobody may see the zeros of a packed value that comes back whole."""
+    reader = reader_upset_by_zeros(graph, proof.name, readers)
+    if reader is None:
+        return None
+    text = f"{reader.op_type} reads '{proof.name}' and may divide by 0, or look elsewhere"
+    return Refusal(Code.NOT_TOTAL, node_name(node), text)
 
 
 def _overwritten(graph: Graph, where: Region, bits: int) -> list[str]:
@@ -116,9 +119,7 @@ def is_movable(graph: Graph, name: str) -> bool:
     return dtype is not None and dtype.name in MOVABLE
 
 
-def _readers_of(
-    graph: Graph, demand: Demand, packed: PackedReaders, exit_: Packing
-) -> Callable[[str], list[ir.Node]]:
+def _readers_of(graph: Graph, demand: Demand, packed: PackedReaders, exit_: Packing) -> Readers:
     """Who sees the zeros of an exit; packed rows of the exit itself are live ones."""
 
     def readers(name: str) -> list[ir.Node]:

@@ -23,8 +23,7 @@ def can_compute(graph: Graph, domain: Domain) -> bool:
         return False
     polys = [*domain.extents, *(p for t in looked_up for p in t.idx)]
     polys += [q for p in polys for a in p.digits() for q in (a.stride, a.extent)]
-    sizes = [sym(a) for p in polys for m in p.terms for a in m if isinstance(a, str)]
-    return sizes_known(graph, sizes)
+    return sizes_known(graph, (sym(a) for p in polys for a in p.symbols()))
 
 
 def dims_in_place(graph: Graph, test: Test) -> list[int | None] | None:

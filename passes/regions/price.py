@@ -15,6 +15,7 @@ import onnx_ir as ir
 from pitc.ir.expr import Combine, Reducer, Shape, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
+from pitc.ir.nodes import first_output
 from pitc.passes.regions.demand import Demand, packed_by
 from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import Form, GatheredOperand, PackedOperand
@@ -106,7 +107,7 @@ def _connected(graph: Graph, forms: Forms, demand: Demand) -> list[list[ir.Node]
 
 def contraction_flops(graph: Graph, node: ir.Node) -> int:
     """How many products a node sums up; 0 where it is no contraction."""
-    expr = graph[node.outputs[0].name or ""].expr
+    expr = graph[first_output(node)].expr
     return 0 if expr is None else _products(expr, enumerate(expr.shape))
 
 

@@ -5,14 +5,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from math import inf, isfinite
+from math import inf
 
 import onnx_ir as ir
 
-from pitc.ir.constant import BOUNDED, MASKED, ZN, Constant, is_hidden, is_number
-from pitc.ir.expr import Combine, Read, TensorExpr
+from pitc.ir.constant import BOUNDED, MASKED, ZN, Constant, is_hidden, is_number, is_zero
+from pitc.ir.expr import Combine, Read, Shape, TensorExpr
 from pitc.ir.graph import Graph
-from pitc.ir.index import digit, invert
+from pitc.ir.index import ONE, Digit, digit, invert
+from pitc.ir.nodes import first_input, input_names
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, covered, pull, region
 from pitc.passes.facts.finite import clean_if
@@ -33,6 +34,7 @@ class Scores:
         query_coords: Coordinates of the queries, as digits of that value.
         key_coords: Coordinates of the keys, as digits of that value.
         pairs: Regions of that value which together hold every live pair.
+        bias_shapes: Extents of the scores where the terms of the bias are added.
     """
 
     name: str
@@ -41,10 +43,16 @@ class Scores:
     pairs: list[Region]
     scale: float = 1.0
     bias: list[BiasTerm] = field(default_factory=list)
+    bias_shapes: set[Shape | None] = field(default_factory=set)
     nan_to_zero: bool = False
     softmaxed: bool = False
     absorbs: list[ir.Node] = field(default_factory=list)
     rests_on: list[Region] = field(default_factory=list)
+
+    def add(self, graph: Graph, term: BiasTerm) -> None:
+        """Gather a term that is added where the walk stands."""
+        self.bias.append(term)
+        self.bias_shapes.add(graph[self.name].shape)
 
 
 def live_pairs(queries: Domain, keys: Domain, at_q: Coords, at_k: Coords) -> list[Region] | None:
@@ -63,10 +71,12 @@ def zero_at_dead_keys(context: FormContext, keys: Domain, scores: Scores) -> lis
     None if they do not.
     """
     cases = context.domain.live_cases(scores.query_coords)
+    if cases is None:
+        return None
     dead, proofs = keys.at(scores.key_coords), []
     facts = context.graph[scores.name].fills
     zeros = [f.region for f in facts if _is_zero(f.constant)]
-    for case in cases or ():
+    for case in cases:
         where = region(Region((*dead, case)))
         if where is None:
             continue
@@ -74,7 +84,7 @@ def zero_at_dead_keys(context: FormContext, keys: Domain, scores: Scores) -> lis
         if proof is None:
             return None
         proofs += proof
-    return None if cases is None else proofs
+    return proofs
 
 
 def _proof(facts: Sequence[Region], where: Region) -> list[Region] | None:
@@ -86,12 +96,12 @@ def _proof(facts: Sequence[Region], where: Region) -> list[Region] | None:
         if covers(fact, where):
             return [fact]
     unsaid = [(f, [u for u in f if not any(t.implies(u) for t in where)]) for f in facts]
-    pairs = combinations([(f, tests) for f, tests in unsaid if len(tests) == 1], 2)
+    pairs = combinations(unsaid, 2)
     return next(([a, b] for (a, x), (b, y) in pairs if covered([x, y], 1)), None)
 
 
 def _is_zero(c: Constant) -> bool:
-    return c == ZN or (is_number(c) and c == 0)
+    return c == ZN or is_zero(c)
 
 
 def covers(fact: Region, where: Region) -> bool:
@@ -122,18 +132,18 @@ def walk(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
             return _check_bias(site, scores)
         scores.absorbs.append(node)
         if expr.combine is Combine.SOFTMAX and not scores.softmaxed:
-            key = scores.key_coords[-1]
-            if node.op_type != "Softmax" or tuple(expr.normal) != (key.dim,):
+            lines = tuple(Digit(d, ONE, expr.shape[d]) for d in expr.normal)
+            if lines != scores.key_coords[-1:]:
                 return site.refuse(Code.LAYOUT, "the softmax is not over the key axis")
             proofs = zero_at_dead_keys(site.context, keys, scores)
             if proofs is None:
                 return site.refuse(Code.NO_FACT, "the softmax is not zero at dead keys")
             scores.rests_on += proofs
-            scores.softmaxed, scores.name = True, _input(node, 0)
+            scores.softmaxed, scores.name = True, first_input(node)
             continue
         if expr.combine is Combine.MAP:
             stop = _elementwise(site, scores, node, expr)
-        elif expr.combine is Combine.MOVE and operator_of(node).packs is Packs.RESHAPED:
+        elif operator_of(node).packs is Packs.RESHAPED:
             stop = _reshape(site, scores, node, expr)
         else:
             stop = site.refuse(Code.NO_LOWERING, f"{node.op_type} between the contractions")
@@ -142,9 +152,13 @@ def walk(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
 
 
 def _check_bias(site: Site, scores: Scores) -> Refusal | None:
-    """A row in which one finite number has replaced every score is uniform; with a second term it
+    """The bias is read where the scores are, so between the two nothing may be reshaped.
+
+    A row in which one finite number has replaced every score is uniform; with a second term it
     would be so in one of the two ways to add only.
     """
+    if not scores.bias_shapes <= {site.context.graph[scores.name].shape}:
+        return site.refuse(Code.LAYOUT, "a bias is added to scores of other dimensions")
     replaced = any(t.low is not None and t.low != -inf for t in scores.bias)
     if replaced and len(scores.bias) > 1:
         return site.refuse(Code.NO_LOWERING, "a finite number replaces scores that have a bias")
@@ -153,38 +167,34 @@ def _check_bias(site: Site, scores: Scores) -> Refusal | None:
     return None
 
 
-def _input(node: ir.Node, k: int) -> str:
-    value = node.inputs[k]
-    assert value is not None and value.name is not None
-    return value.name
-
-
 def _reshape(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) -> Refusal | None:
     """Follow coordinates through a change of dimensions."""
-    graph, source = site.context.graph, _input(node, 0)
+    graph, source, (read,) = site.context.graph, first_input(node), expr.reads
     shape = graph[source].shape
-    if shape is None or None in expr.reads[0].index:
+    if shape is None:
         return site.refuse(Code.LAYOUT, f"the shape of '{source}' is not known")
-    solved = invert(expr.reads[0].index, expr.extents, shape)
+    solved = invert(read.index, expr.extents, shape)
 
     def follow(coords: Coords) -> Coords | None:
         out = []
         for c in coords:
             p = solved.get(c.dim)
             q = None if p is None else digit(p, c.stride, c.extent)
-            found = [] if q is None else list(q.digits())
-            if len(found) != 1 or q is None or found[0].extent != c.extent:
-                return None
-            out.append(found[0])
+            match () if q is None else tuple(q.terms):
+                case [[Digit(extent=c.extent) as place]]:
+                    out.append(place)
+                case _:
+                    return None
         return tuple(out)
 
     queries, keys = follow(scores.query_coords), follow(scores.key_coords)
     maps = [solved.get(d) for d in range(len(expr.extents))]
-    pairs = [pull(r, maps, expr.extents) for r in scores.pairs]
-    if queries is None or keys is None or any(p is None for p in pairs):
+    pulled = (pull(r, maps, expr.extents) for r in scores.pairs)
+    pairs = [p for p in pulled if p is not None]
+    if queries is None or keys is None or len(pairs) != len(scores.pairs):
         return site.refuse(Code.LAYOUT, f"{node.op_type} mixes queries and keys")
-    scores.pairs = [p for p in pairs if p is not None]
-    scores.query_coords, scores.key_coords, scores.name = queries, keys, source
+    scores.pairs, scores.query_coords, scores.key_coords = pairs, queries, keys
+    scores.name = source
     return None
 
 
@@ -192,8 +202,7 @@ def _elementwise(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) ->
     """One elementwise step: a scale, a mask that is neutral at live pairs, a bias, or a NaN
     guard.
     """
-    operator, names = operator_of(node), [_input(node, k) for k in range(len(node.inputs))]
-    graph = site.context.graph
+    graph, operator, names = site.context.graph, operator_of(node), input_names(node)
     if operator.converts and graph[names[0]].dtype == graph[scores.name].dtype:
         scores.name = names[0]
         return None
@@ -239,13 +248,13 @@ def _selection(
             return site.refuse(Code.NO_FACT, f"'{score}' may be NaN or infinite where replaced")
         scores.rests_on.append(proof)
     value = -inf if known[low] == -inf else ABSORBING
-    scores.bias.append(BiasTerm(unexpanded(graph, names[0]), value, low == 1))
+    scores.add(graph, BiasTerm(unexpanded(graph, names[0]), value, low == 1))
     return _continue_at(site, scores, score)
 
 
 def is_factor(number: float) -> bool:
     """True for a number that scores may be multiplied by, before or after the contraction."""
-    return isfinite(number) and LEAST <= abs(number) <= MOST
+    return LEAST <= abs(number) <= MOST
 
 
 def _continue_at(site: Site, scores: Scores, name: str) -> Refusal | None:
@@ -273,11 +282,11 @@ def _arithmetic(
         scores.name = names[k]
         return None
     if operator.weight(k) > 0:
-        if is_number(value) and value == 0:
+        if value == 0:
             scores.name = names[k]
             return None
-        if operator.weight(1 - k) > 0 and scores.scale == 1.0:
-            scores.bias.append(BiasTerm(unexpanded(graph, other)))
+        if min(operator.weights) > 0 and scores.scale == 1.0:
+            scores.add(graph, BiasTerm(unexpanded(graph, other)))
             scores.name = names[k]
             return None
     return site.refuse(Code.NO_LOWERING, refusal)
@@ -289,7 +298,7 @@ def unexpanded(graph: Graph, name: str) -> str:
     """
     node = graph[name].producer
     while node is not None and node.op_type == "Expand" and not node.domain:
-        source = _input(node, 0)
+        source = first_input(node)
         if len(graph[source].shape or ()) != len(graph[name].shape or ()):
             break
         name, node = source, graph[source].producer
@@ -303,13 +312,13 @@ def _reaches_contraction(site: Site, name: str) -> bool:
     graph = site.context.graph
     for _ in range(8):
         node, expr = graph[name].producer, graph[name].expr
-        if node is None or expr is None or not node.inputs or node.inputs[0] is None:
+        if node is None or expr is None:
             return False
         if expr.combine is Combine.PRODUCT:
             return True
         if expr.combine not in (Combine.MAP, Combine.MOVE):
             return False
-        name = _input(node, 0)
+        name = first_input(node)
     return False
 
 
@@ -344,5 +353,6 @@ def _facts_at(
     reads: list[Read] = [r for r in expr.reads if r.operand == operand]
     if shape is None or len(reads) != 1:
         return []
-    places = ((pull(f.region, reads[0].index, shape), f) for f in graph[name].fills)
+    facts = ((read, f) for read in reads for f in graph[name].fills)
+    places = ((pull(f.region, read.index, shape), f) for read, f in facts)
     return [(w, float(f.constant)) for w, f in places if w is not None and is_number(f.constant)]

@@ -22,6 +22,16 @@ def input_names(node: ir.Node) -> list[str]:
     return [x.name for x in node.inputs if x is not None and x.name]
 
 
+def first_input(node: ir.Node) -> str:
+    """Name of the first operand that is given; empty where there is none."""
+    return next(iter(input_names(node)), "")
+
+
+def first_output(node: ir.Node) -> str:
+    """Name of the first output; empty where it is left out."""
+    return node.outputs[0].name or ""
+
+
 def node_name(node: ir.Node) -> str:
     """The node's name, or that of its first output."""
     return node.name or next(iter(output_names(node)), node.op_type)

@@ -42,13 +42,8 @@ TESTS = (
     *("test_exact_exprs", "test_ir_constant", "test_axes", "test_rules", "test_rules_shapes"),
     *("test_rules_constants", "test_rules_constants_ranges", "test_rules_constants_numbers"),
     *("test_rules_laws", "test_rules_values", "test_rules_affine", "test_rules_signs"),
-    *(
-        "test_rules_conditions",
-        "test_records",
-        "test_record_claims",
-        "test_record_values",
-        "test_operators_page",
-    ),
+    *("test_rules_conditions", "test_records", "test_record_claims", "test_record_values"),
+    "test_operators_page",
     *("test_exhaustive_laws", "test_exhaustive_columns", "test_exhaustive_integers"),
     "test_exhaustive_sizes",
     # facts
@@ -59,6 +54,8 @@ TESTS = (
     *("test_fill_bodies", "test_fill_steps", "test_fill_reads", "test_signs"),
     *("test_dead_regions", "test_dead_slack", "test_fact_seeds"),
     # the way to regions
+    *("test_exact_domains", "test_exact_layouts", "test_exact_legal", "test_exact_choice"),
+    *("test_exact_scores", "test_exact_scores_parts", "test_exact_live_tests"),
     *("test_attention_scores", "test_exit_checks", "test_normalise"),
     *("test_control_flow", "test_control_loops", "test_branch_moves", "test_branch_places"),
     *("test_normalise_rewrites", "test_normalise_functions"),
@@ -97,7 +94,11 @@ RELATED = {
     "ir.region": ("test_exact_regions", "test_region", "test_predicate"),
     "ir.predicate": ("test_exact_predicates", "test_predicate", "test_region"),
     "ir.expr": ("test_exact_exprs", "test_rules", "test_axes"),
-    "regions.scores": ("test_attention_scores", "probe:softmax", "probe:masks"),
-    "regions.domain": ("test_domain", "probe:masks"),
+    "regions.scores": ("test_exact_scores", "test_attention_scores", "probe:softmax"),
+    "regions.domain": ("test_exact_domains", "test_domain", "probe:masks"),
+    "regions.layout": ("test_exact_layouts", "test_domain"),
+    "regions.live_tests": ("test_exact_live_tests",),
+    "regions.legal": ("test_exact_legal", "test_exit_checks"),
+    "regions.choose": ("test_exact_choice",),
     "control.branches": ("test_branch_", "probe:scopes", "probe:sizes.if"),
 }

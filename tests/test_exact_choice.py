@@ -1,0 +1,234 @@
+"""Which domains are tried, and which nodes run packed: worked examples of small graphs."""
+
+import numpy as np
+import onnx.numpy_helper
+import onnx.parser
+import pytest
+
+from pitc.ir.graph import Graph
+from pitc.passes.regions.choose import _contexts, choose_regions
+from tests.fact_check import analysed
+from tests.random_check import lowering_everything
+
+TEXT = """
+<ir_version: 10, opset_import: ["": OPSET]>
+g (float[b, s, 64] x, float[b, s, 64] u, bool[b, s] mask, bool[b, s] other, bool[s] line,
+   bool[s] keys, bool[1] only, bool[b, s, s] pairs, float[b, s] score, float[s, 64] alone,
+   float[s, 64] more) => (float[b, s, 64] y)
+<int64[1] last = {-1}, int64[1] one = {1}, float zero = {0}, float low = {-1e9}, float five = {5},
+ int64[3] split = {0, 4, 16},
+ int64 first = {0}, int64 second = {1}>
+{
+    BODY
+}
+"""
+ROWS = """live = Unsqueeze (mask, last)  shown = Unsqueeze (other, last)
+    lines = Unsqueeze (line, last)"""
+MASK, OTHER, LINE = "mask[d0, d1] == 0", "other[d0, d1] == 0", "line[d0] == 0"
+FIRST, BEFORE, AFTER = "d0-1 >= 0", "-d0 >= 0", "d0-2 >= 0"
+KEYS, SEEN = "all d-1: pairs[d0, d-1, d1] == 0", "all d-1: some d-101: pairs[d0, d-1, d-101] != 0"
+
+
+def graph_of(body: str, opset: int = 20, rows: str = ROWS) -> Graph:
+    """A graph with weights of 64 by 64, and one column."""
+    text = TEXT.replace("OPSET", str(opset)).replace("BODY", f"{rows}  {body}")
+    model = onnx.parser.parse_model(text)
+    shapes = {"w": (64, 64), "w2": (64, 64), "w3": (64, 64), "col": (64, 1), "stack": (3, 64, 64)}
+    for name, shape in shapes.items():
+        array = np.random.default_rng(len(name)).normal(size=shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    ninf = np.array(-np.inf, np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(ninf, "ninf"))
+    return analysed(model)[0]
+
+
+def domains_of(graph: Graph) -> list[str]:
+    """Where each domain is dead, in the order in which they are tried."""
+    return [" and ".join(sorted(map(str, c.domain.dead))) for c in _contexts(graph)]
+
+
+MASKED = "d = Where (live, c, zero)  c2 = MatMul (u, w2)"
+KEPT_FIRST = "p = MatMul (x, w)  q = Gather <axis = 1> (p, first)  z = Unsqueeze (q, one)"
+SCORES = """t2 = MatMul (u, w)  t = Transpose <perm = [0, 2, 1]> (t2)  s0 = MatMul (x, t)
+    m = Where (pairs, s0, low)  p = Softmax <axis = -1> (m)  v = MatMul (u, w3)
+    o = MatMul (p, v)"""
+FOUND = """n = Squeeze (k, last)  f = Greater (n, zero)  found = Unsqueeze (f, last)
+    p = MatMul (x, w)  q = Where (found, p, zero)"""
+
+
+@pytest.mark.parametrize(
+    ("body", "domains"),
+    [
+        ("p = MatMul (x, w)  y = Where (live, p, zero)", [MASK]),
+        ("p = MatMul (x, w)  y = Identity (p)", []),
+        ("p = Tanh (x)  y = Where (live, p, zero)", []),  # no contraction
+        # more work first, whatever the names
+        (
+            f"c = MatMul (x, w)  {MASKED}  e = Where (shown, c2, zero)  y = Add (d, e)",
+            [MASK, OTHER],
+        ),
+        (
+            f"c = MatMul (x, w)  {MASKED}  c3 = MatMul (c2, w3)  e = Where (shown, c3, zero)"
+            "  y = Add (d, e)",
+            [OTHER, MASK],
+        ),
+        # of a sum of products that is dead twice, either
+        ("p = MatMul (x, w)  q = Where (live, p, zero)  y = Where (shown, q, zero)", [MASK, OTHER]),
+        # by position
+        (f"{KEPT_FIRST}  y = Identity (z)", [FIRST]),
+        (
+            f"{KEPT_FIRST}  e = MatMul (u, w2)  e2 = MatMul (e, w3)"
+            "  h = Gather <axis = 1> (e2, second)  i = Unsqueeze (h, one)  y = Add (z, i)",
+            [BEFORE, AFTER, FIRST],
+        ),
+        # beside values: first, where there are as many coordinates
+        (
+            f"{KEPT_FIRST}  e = MatMul (u, w2)  h = Where (shown, e, zero)  y = Add (z, h)",
+            [OTHER],
+        ),
+        (
+            f"{KEPT_FIRST}  e = MatMul (u, w2)  h = Where (lines, e, zero)  y = Add (z, h)",
+            [FIRST, LINE],
+        ),
+        # what holds for all of a dimension last; a whole line of a mask is none
+        (
+            f"{SCORES}  y = Where (live, o, zero)",
+            [MASK, "pairs[d0, d1, d2] == 0", f"{KEYS} and {SEEN}", KEYS],
+        ),
+        (
+            "p = MatMul (x, w)  q = ReduceSum <keepdims = 1> (p, one)  e = MatMul (p, w2)"
+            "  i = Where (live, e, zero)  r = Add (q, i)  y = Where (live, r, zero)",
+            [MASK],
+        ),
+        # one point
+        ("p = MatMul (x, w)  y = Where (only, p, zero)", ["only[0] == 0"]),
+        # live points that a covered contraction computes, and one that is not covered
+        (f"k = MatMul (x, col)  {FOUND}  y = Identity (q)", ["f[d0, d1] == 0"]),
+        (f"k = MatMul (x, col)  {FOUND}  y = Where (live, q, zero)", [MASK]),
+        (
+            f"u2 = Unsqueeze (score, last)  k = Sin (u2)  {FOUND}  y = Where (live, q, zero)",
+            ["f[d0, d1] == 0", MASK],
+        ),
+    ],
+)
+def test_domains_in_order(body: str, domains: list[str]) -> None:
+    assert domains_of(graph_of(body)) == domains
+
+
+def chosen(body: str, everything: bool = True) -> str:
+    """Nodes that run packed, what comes back whole, and the refusals."""
+    graph = graph_of(body)
+    if everything:
+        with lowering_everything():
+            found = choose_regions(graph)
+    else:
+        found = choose_regions(graph)
+    forms = " ".join(n.outputs[0].name or "" for n in graph.nodes if n in found.forms)
+    refusals = [(n.outputs[0].name, r.code.name) for n, r in found.refusals.items()]
+    no = " ".join(sorted(f"{name}:{code}" for name, code in refusals))
+    records = " ".join(f"{r.nodes}*{r.flops_per_row}" for r in found.records)
+    return f"{forms} | {' '.join(sorted(found.demand.exits))} | {no} | {records}"
+
+
+ATTENTION = """t2 = MatMul (u, w)  t = Transpose <perm = [0, 2, 1]> (t2)  s0 = MatMul (x, t)
+    row = Unsqueeze (KEYS, one)  m = Where (row, s0, ninf)  p = Softmax <axis = -1> (m)
+    v = MatMul (u, w3)  o = MatMul (p, v)  y = Where (live, o, zero)"""
+HEADS = """q0 = MatMul (alone, w)  k0 = MatMul (alone, w2)  v0 = MatMul (alone, w3)
+    q1 = Reshape (q0, split)  k1 = Reshape (k0, split)  v1 = Reshape (v0, split)
+    q = Transpose <perm = [1, 0, 2]> (q1)  k = Transpose <perm = [1, 2, 0]> (k1)
+    v = Transpose <perm = [1, 0, 2]> (v1)  s0 = MatMul (q, k)  m = Where (line, s0, low)
+    p = Softmax <axis = -1> (m)  o = MatMul (p, v)  h = Where (lines, o, zero)
+    r = Transpose <perm = [1, 0, 2]> (h)  i = ReduceSum <keepdims = 0> (r, one)
+    j = ReduceSum <keepdims = 0> (i)  y = Add (x, j)"""
+CIRCULAR = """dead = Not (live)  q = MatMul (x, w)  positive = Greater (q, zero)
+    a = Or (dead, positive)  b0 = Where (live, q, five)  c = Where (live, x, five)
+    y = Where (a, c, b0)"""
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("p = MatMul (x, w)  q = Tanh (p)  y = Where (live, q, zero)", "p q | q |  | 2*8192"),
+        (
+            "p = MatMul (x, w)  t = Tanh (u)  h = Where (live, t, zero)"
+            "  d = Where (live, p, zero)  y = Add (h, d)",
+            "p | p | t:NO_GAIN | 1*8192",
+        ),
+        ("t = Tanh (x)  y = Where (live, t, zero)", " |  |  | "),
+        # values from which live points are computed stay whole
+        (
+            "f = Greater (score, zero)  found = Unsqueeze (f, last)  p = MatMul (x, w)"
+            "  q = Where (found, p, zero)  r = MatMul (q, w2)  y = Where (live, r, zero)",
+            "found p q r | r | live:NO_GAIN | 4*16384",
+        ),
+        # two domains, by position and by values
+        (
+            f"{KEPT_FIRST}  e = MatMul (u, w2)  h = Where (lines, e, zero)  y = Add (z, h)",
+            "p e | e p |  | 1*524288 1*524288",
+        ),
+        (
+            f"c = MatMul (x, w)  {MASKED}  e = Where (shown, c2, zero)  y = Add (d, e)",
+            "c c2 | c c2 |  | 1*8192 1*8192",
+        ),
+        # attention, and why there is none
+        (
+            ATTENTION.replace("KEYS", "mask"),
+            "t2 t v o | o | m:NO_GAIN p:NO_GAIN s0:LAYOUT | 4*32768",
+        ),
+        (
+            ATTENTION.replace("KEYS", "other"),
+            "t2 t v o | o | m:NO_GAIN p:NO_GAIN s0:LAYOUT shown:NO_GAIN | 4*32768",
+        ),
+        (HEADS, "q0 k0 v0 q1 k1 v1 q k v o | o | m:NO_GAIN p:NO_GAIN s0:LAYOUT | 10*40960"),
+        (
+            f"{SCORES}  y = Where (live, o, zero)",
+            "t2 t v | t v | m:NO_GAIN o:NO_FACT p:NO_GAIN s0:LAYOUT | 2*8192 1*8192",
+        ),
+        (
+            "xx = Unsqueeze (x, one)  p = MatMul (xx, stack)"
+            "  q = ReduceSum <keepdims = 0> (p, one)  y = Where (live, q, zero)",
+            " |  | p:LAYOUT q:NO_GAIN xx:NO_GAIN | ",
+        ),
+        (
+            "t = Transpose <perm = [0, 2, 1]> (x)  p = MatMul (x, t)  q = MatMul (p, u)"
+            "  y = Where (live, q, zero)",
+            " |  | p:AXIS_NOT_PIT q:AXIS_NOT_PIT | ",
+        ),
+        # no form over one domain, and one over another
+        (
+            "a = MatMul (more, w)  t = Transpose <perm = [1, 0]> (a)  s0 = MatMul (alone, t)"
+            "  m = Where (keys, s0, zero)  h = Where (lines, m, zero)"
+            "  j = ReduceSum <keepdims = 0> (h)  y = Add (x, j)",
+            "a t s0 m | m t |  | 2*8192 2*8192",
+        ),
+        # facts that rest on each other
+        (CIRCULAR, "q positive | positive q | a:JOINT b0:JOINT dead:NO_GAIN | 2*8192"),
+    ],
+)
+def test_nodes_that_run_packed(body: str, found: str) -> None:
+    assert chosen(body) == found
+
+
+def test_regions_that_do_not_pay_are_given_up() -> None:
+    two = "p = MatMul (x, w)  q = MatMul (p, w2)  d = Where (live, q, zero)"
+    one = "c = MatMul (u, w3)  e = Where (shown, c, zero)"
+    assert chosen(f"{two}  {one}  y = Add (d, e)", everything=False) == (
+        "p q | q | c:NO_GAIN | 2*16384"
+    )
+
+
+def test_what_is_not_described_or_captured_stays_whole() -> None:
+    body = "p = MatMul (x, w)  q = Tanh (p)  y = Where (live, q, zero)"
+    for name, forms in (("p", []), ("q", ["p"])):
+        for damage in ("captured", "expr"):
+            graph = graph_of(body)
+            setattr(graph[name], damage, True if damage == "captured" else None)
+            with lowering_everything():
+                found = choose_regions(graph)
+            assert [n.outputs[0].name for n in found.forms] == forms
+
+
+def test_domains_need_operators_that_compute_their_points() -> None:
+    body = "p = MatMul (x, w)  q = Gather <axis = 1> (p, first)  y = Add (q, q)"
+    assert domains_of(graph_of(body, 11, "")) == [FIRST]
+    assert domains_of(graph_of(body, 10, "")) == []

@@ -1,0 +1,107 @@
+"""Which tests can be computed before a region runs, and where they look."""
+
+import onnx.parser
+import onnx_ir as ir
+import pytest
+
+from pitc.ir.graph import Graph
+from pitc.ir.index import ONE, ZERO, Digit, Poly, atom, dim_index, poly, sym
+from pitc.ir.region import SOME, Test, position
+from pitc.passes.regions.domain import Domain
+from pitc.passes.regions.live_tests import LOOKS_UP, OLDEST, can_compute, dims_in_place
+
+b, s, z = sym("b"), sym("s"), sym("z")
+B, S = dim_index(0, b), dim_index(1, s)
+EVERY, ANY = (atom(Digit(d, ONE, s)) for d in (-1, SOME - 1))
+
+
+def graph_of(opset: int, domain: str = "") -> Graph:
+    """Masks of several shapes; z is a size of none of them."""
+    text = f"""
+        <ir_version: 8, opset_import: ["{domain}" : {opset}]>
+        g (bool[b, s] m, bool[b, 1] column, bool[1, s] row, bool[1] one, bool[1, 1] corner,
+           bool flag, int64[b] n)
+        => (bool y) {{ y = {domain + "." if domain else ""}Identity (flag) }}"""
+    return Graph(ir.serde.deserialize_model(onnx.parser.parse_model(text)))
+
+
+GRAPH = graph_of(20)
+
+
+def nz(name: str, *idx: Poly) -> Test:
+    return Test(name, idx, "nz", False)
+
+
+@pytest.mark.parametrize(
+    ("test", "dims"),
+    [
+        (nz("m", B, S), [0, 1]),
+        (nz("m", dim_index(1, b), dim_index(0, s)), [1, 0]),
+        (nz("m", B, EVERY), [0, -1]),
+        (nz("m", B, ANY), [0, SOME - 1]),
+        (Test("m", (B, S), "small", True), [0, 1]),
+        (nz("column", B, ZERO), [0, None]),
+        (nz("row", ZERO, S), [None, 1]),
+        (nz("one", ZERO), [None]),
+        (nz("corner", ZERO, ZERO), [None, None]),
+        (nz("flag"), []),
+        # not one place of each, or not as it stands
+        (nz("m", B, ZERO), None),
+        (nz("m", ZERO, S), None),
+        (nz("m", B, S + 1), None),
+        (nz("m", B, dim_index(1, s - 1)), None),
+        (nz("m", B, dim_index(0, s)), None),
+        (nz("m", dim_index(0, z), S), None),
+        (nz("m", B, atom(Digit(1, poly(2), s))), None),
+        (nz("column", B, dim_index(1, poly(2))), None),
+        (nz("m", B), None),
+        (nz("unknown", B), None),
+        (Test("n", (B, S), "below", True), None),
+        (Test("m", (B, S), "below", True), None),
+        (position(S - 1), None),
+    ],
+    ids=str,
+)
+def test_where_a_test_looks(test: Test, dims: list[int | None] | None) -> None:
+    assert dims_in_place(GRAPH, test) == dims
+
+
+LENGTH = Test("n", (B, S), "below", False)
+
+
+@pytest.mark.parametrize(
+    ("extents", "tests", "possible"),
+    [
+        ((b, s), [nz("m", B, S)], True),
+        ((b, s), [LENGTH], True),
+        ((), [nz("one", ZERO)], True),
+        ((b, poly(5)), [nz("m", B, dim_index(1, poly(5)))], True),
+        # sizes of no input: of the points, of places that are looked up, of digits in them
+        ((z,), [nz("m", dim_index(0, z), EVERY)], False),
+        ((b, s * z), [LENGTH], False),
+        ((b, s), [nz("m", B, S + z)], False),
+        ((b, s), [nz("m", B, atom(Digit(1, z, s)))], False),
+        ((b, s), [nz("m", B, atom(Digit(1, s, z)))], False),
+        ((b, s), [nz("m", B, atom(Digit(1, s, b)))], True),
+        ((b, s), [position(S * z - 1)], False),
+        ((b, s), [nz("m", B, S), position(S - s + 1)], True),
+        ((b, s), [nz("m", B, S), position(S - z)], False),
+    ],
+    ids=str,
+)
+def test_live_points_are_computed_from_sizes_of_inputs(
+    extents: tuple[Poly, ...], tests: list[Test], possible: bool
+) -> None:
+    assert can_compute(GRAPH, Domain(extents, frozenset(tests))) == possible
+
+
+@pytest.mark.parametrize(
+    ("test", "oldest"), [(nz("m", B, S), OLDEST), (LENGTH, LOOKS_UP), (position(S - 1), LOOKS_UP)]
+)
+def test_operators_that_live_points_need(test: Test, oldest: int) -> None:
+    assert (OLDEST, LOOKS_UP) == (9, 11)
+    domain = Domain((b, s), frozenset([test]))
+    assert [can_compute(graph_of(n), domain) for n in range(7, 14)] == [
+        n >= oldest for n in range(7, 14)
+    ]
+    assert not can_compute(graph_of(20, "other"), domain)
