@@ -27,7 +27,7 @@ FRESH = 0.8  # share of the noted mutants that must still be there
 # wrong twins that once lived
 ONCE = (
     "passes.facts.fill:_reduced | left only | r | filled(expr)",
-    "passes.facts.dead:_follows | operator | down & bit",
+    "passes.facts.dead:_changes | operator | changed & bit",
 )
 
 
