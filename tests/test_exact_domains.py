@@ -67,7 +67,6 @@ def dead_of(domain: Domain) -> set[str]:
         ([nz("m", ZERO), position(poly(3))], [], (), {"m[0] == 0", "3 >= 0"}),
         ([nz("m", ZERO), nz("c")], [], (), {"m[0] == 0", "c[] == 0"}),
     ],
-    ids=str,
 )
 def test_coordinates_are_the_digits_in_order(
     tests: list[Test],
@@ -96,7 +95,6 @@ def test_coordinates_are_the_digits_in_order(
         [nz("m", atom(Digit(0, ONE, b * s)), atom(Digit(0, s, b)))],
         [nz("m", X0, atom(Digit(0, TWO, TWO)))],
     ],
-    ids=str,
 )
 def test_no_domain(tests: list[Test]) -> None:
     assert domain_of(Region(tests)) is None
@@ -158,7 +156,6 @@ LATE = Domain((s,), frozenset([position(dim_index(0, s) - 1)]))
         (LATE, [[position(X2 - 2)]], []),
         (LATE, [[position(X0 - 1)]], []),
     ],
-    ids=str,
 )
 def test_coordinates_that_dead_regions_name(
     domain: Domain, dead: list[list[Test]], found: list[Coords]
