@@ -3,7 +3,7 @@
     python -m tests.mutation [--module M ..] [--sample N --seed S] [--out FILE.jsonl]
     python -m tests.mutation --replay --sample 40
 
-OUT gets a line for each mutant; `--note` adds it to `killers.txt`, which keeps who killed which.
+OUT gets a line for each mutant; `--note` adds part of it to `killers.txt`: who killed which.
 What lives on is explained in `equivalent.toml`, or it is a gap in the tests. `--replay` asks for
 each mutant only the check that killed it before: that is quick.
 """
