@@ -19,6 +19,7 @@ from tests.mutation.patching import (
     mark_lines,
     mark_operators,
     put_in_force,
+    ready_to_fork,
     statements,
 )
 from tests.mutation.source import Change
@@ -89,6 +90,10 @@ class Campaign:
 
     def run(self, changes: Sequence[Mutant]) -> Iterator[Verdict]:
         """Verdicts as they come."""
+        with ready_to_fork():
+            yield from self._verdicts(changes)
+
+    def _verdicts(self, changes: Sequence[Mutant]) -> Iterator[Verdict]:
         running: dict[int, tuple[Mutant, int, float]] = {}
         waiting = list(reversed(changes))
         while waiting or running:

@@ -9,6 +9,7 @@ import functools
 import gc
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import CodeType, FunctionType
@@ -64,7 +65,7 @@ def exchange(module: str, tree: ast.Module) -> int:
     pairs = paired(compile(plain, path, "exec"), compile(tree, path, "exec"))
     twins = {a: b for a, b in pairs if a != b}
     done = 0
-    for function in [f for f in gc.get_objects() if isinstance(f, FunctionType)]:
+    for function in _functions():
         twin = twins.get(function.__code__) if function.__module__ == module else None
         if twin is not None and len(twin.co_freevars) == len(function.__code__.co_freevars):
             function.__code__ = twin
@@ -92,6 +93,25 @@ def put_in_force(change: Change | Entry) -> None:
         raise NoMutant(str(error)) from error
     if not done:
         raise NoMutant("no live function has this code")
+
+
+@contextmanager
+def ready_to_fork() -> Iterator[None]:
+    """Children copy no pages to look for garbage, or for what they exchange, in old objects."""
+    _functions()
+    _caches()
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@functools.cache
+def _functions() -> list[FunctionType]:
+    found = [x for x in gc.get_objects() if isinstance(x, FunctionType)]
+    return [f for f in found if str(f.__module__).startswith("pitc.")]
 
 
 @functools.cache
@@ -149,8 +169,8 @@ def replace_everywhere(name: str, old: Any, new: Any) -> None:
         old.update(new)
         return
     _rebind(name, old, new)
-    for f in [f for f in gc.get_objects() if isinstance(f, FunctionType) and f.__defaults__]:
-        if f.__module__.startswith("pitc.") and any(x is old for x in f.__defaults__ or ()):
+    for f in _functions():
+        if any(x is old for x in f.__defaults__ or ()):
             f.__defaults__ = tuple(new if x is old else x for x in f.__defaults__ or ())
 
 
