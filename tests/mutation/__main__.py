@@ -45,6 +45,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("build/mutation.jsonl"))
     parser.add_argument("--baseline", type=Path, help="keep what the right program does here")
     parser.add_argument("--again", type=Path, help="only mutants that live on in this file")
+    parser.add_argument("--before", type=Path, nargs="*", default=[], help="files of earlier runs")
     parser.add_argument("--judges", nargs="*", default=[""], help="only checks with these names")
     parser.add_argument("--most", type=int, help="checks of each family, the others left out")
     parser.add_argument("--replay", action="store_true", help="ask known killers only")
@@ -85,8 +86,9 @@ class InPlaceOfTests:
         else:
             judges.known = self._known(judges)
         print(f"{len(judges.known)} checks, {len(chosen)} mutants", flush=True)
-        asked = killers() if self.options.replay else {}
-        campaign = Campaign(judges, self.options.budget, self.options.jobs, asked)
+        noticed = killers() | {v.key: v.by for f in self.options.before for v in read(f)}
+        options = self.options
+        campaign = Campaign(judges, options.budget, options.jobs, noticed, options.replay)
         with self.options.out.open("a", encoding="utf-8") as out:
             for number, verdict in enumerate(campaign.run(chosen), 1):
                 out.write(json.dumps(asdict(verdict)) + "\n")
@@ -122,6 +124,8 @@ class InPlaceOfTests:
             known = killers()
             print(f"{sum(c.key in known for c in found)} of {len(found)} have killers", flush=True)
             found = [c for c in found if c.key in known and known[c.key] != ENDED]
+        if not self.options.key:  # what is explained takes all checks, and says nothing new
+            found = [c for c in found if c.key not in explained()]
         if self.options.again is not None:
             alive = {v.key for v in read(self.options.again) if v.outcome in LIVES}
             found = [c for c in found if c.key in alive]

@@ -73,13 +73,20 @@ class Campaign:
         judges: The checks.
         budget: Seconds of checks for a mutant that lives on.
         jobs: Children at a time.
-        asked: The only check of a mutant that is asked, by the mutant's key; the others, all.
+        noticed: The check that killed a mutant before, by the mutant's key: it looks first.
+        replay: Of a mutant that was killed before, no other check is asked.
     """
 
     def __init__(
-        self, judges: Judges, budget: float, jobs: int, asked: Mapping[str, str] | None = None
+        self,
+        judges: Judges,
+        budget: float,
+        jobs: int,
+        noticed: Mapping[str, str],
+        replay: bool = False,
     ) -> None:
-        self.judges, self.budget, self.jobs, self.asked = judges, budget, jobs, asked or {}
+        self.judges, self.budget, self.jobs = judges, budget, jobs
+        self.noticed, self.replay = noticed, replay
         self.lines = {module: statements(module) for module in MODULES}
         self.reach: dict[Mark, list[str]] = defaultdict(list)
         for name, known in judges.known.items():
@@ -126,8 +133,9 @@ class Campaign:
     def _order(self, change: Mutant) -> list[str]:
         """The checks for a mutant, those most likely to notice first."""
         known = self.judges.known
-        if change.key in self.asked:
-            return [n for n in (self.asked[change.key],) if n in known]
+        before = [n for n in (self.noticed.get(change.key, ""),) if n in known]
+        if self.replay and change.key in self.noticed:
+            return before
         names = self._reaching(change)
         names.sort(key=lambda n: known[n].seconds * len(known[n].lines))
         related = RELATED.get(change.module.removeprefix("pitc.passes.").removeprefix("pitc."), ())
@@ -139,7 +147,7 @@ class Campaign:
         rest = sorted(set(names) - set(first), key=lambda n: (-worth[n], n))
         recent = [n for n in dict.fromkeys(self.killers[_function(change)]) if n in worth]
         out, left = [], self.budget
-        for name in dict.fromkeys([*recent, *first, *rest]):
+        for name in dict.fromkeys([*before, *recent, *first, *rest]):
             left -= known[name].seconds
             if left < 0:
                 break
