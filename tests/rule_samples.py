@@ -374,6 +374,7 @@ for _how in ("add", "mul", "max", "min"):
 add("ScatterElements", f(4, 3), arr([1, 1], [1, 3], [1, 3]), f(3, 2))
 add("Scatter", f(3, 4), _twice, f(3, 3), axis=1, opset=9)
 add("Scatter", f(3, 4), arr([1, 1, 1, 2], [1, 2, 2, 2]), f(2, 4), opset=9)
+add("Scatter", f(4, 3), arr([1, 1], [1, 3], [1, 3]), f(3, 2), opset=9)
 add("ScatterND", f(5, 3), arr([1], [1], [4]), f(3, 3))
 add("ScatterND", f(5, 3), arr([1], [1], [4]), f(3, 3), reduction="add")
 add("ScatterND", f(3, 4, 2), arr(*([[[0, 1], [0, 1]]] * 2)), f(2, 2, 2), symbolic=False)
