@@ -73,8 +73,7 @@ class Attention final : public Operation {
       for (int64_t task = groups.Begin(group); task < groups.End(group); ++task) {
         const AttentionSplit::Part part = split.At(task);
         const int32_t first_key = k_offsets[part.sequence], last_key = k_offsets[part.sequence + 1];
-        const bool to_zero =
-            plan_.nan_to_zero || (plan_.no_keys_to_zero && first_key == last_key);
+        const bool to_zero = plan_.nan_to_zero || (plan_.no_keys_to_zero && first_key == last_key);
         KernelCall call;
         call.Floats(q.data, {q.rows, q.heads, q.size}).Floats(k.data, {k.rows, k.heads, k.size});
         call.Floats(v.data, {v.rows, v.heads, v.size});
