@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -141,14 +142,17 @@ class SizedNode:
 
     def assignments(self, most: int) -> tuple[list[dict[str, int]], int]:
         """All sizes of the symbols, or a spread of them; and how many were left out."""
-        every = list(product(*self.symbols.values()))
-        count = len(every)
-        if count > most:
-            own = tuple(self.own.values())
-            first = [e for e in every if len(set(e)) == 1 or e == own]
-            rest = [e for e in every if e not in first]
-            picked = np.random.default_rng(count).permutation(len(rest))[: most - len(first)]
-            every = [*first, *(rest[k] for k in sorted(picked.tolist()))]
+        sizes = list(self.symbols.values())
+        count = prod(map(len, sizes))
+        if count <= most:
+            every = list(product(*sizes))
+        else:
+            equal = [(n,) * len(sizes) for n in SIZES if all(n in found for found in sizes)]
+            first = dict.fromkeys([*equal, tuple(self.own.values())])
+            rng = np.random.default_rng(count)
+            while len(first) < most:
+                first[tuple(int(rng.choice(found)) for found in sizes)] = None
+            every = list(first)
         return [dict(zip(self.symbols, e, strict=True)) for e in every], count - len(every)
 
     def operands(self, sizes: Sizes, rng: np.random.Generator) -> Iterator[dict[str, Array]]:

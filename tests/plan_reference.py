@@ -103,6 +103,8 @@ def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
                 e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True, initial=-np.inf))
                 p = e / e.sum(1, keepdims=True)
                 y = p @ v[ks, h] if k[ks].shape[0] else np.full((x.shape[0], dv), np.nan)
+                if fields["no_keys_to_zero"] == "1" and not p.shape[1]:
+                    y = np.zeros_like(y)
                 if fields["nan_to_zero"] == "1":
                     y = np.where(np.isnan(p.sum(1, keepdims=True)) | (p.shape[1] == 0), 0, y)
                 out[qs, h] = y

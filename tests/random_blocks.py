@@ -48,7 +48,13 @@ def attention(r: "RuleGraph") -> str:
             *pick(r, (("Mul", scores, g.const(0.5, dtype)), ("Div", scores, g.const(2.0, dtype))))
         )
     terms = [_term(r, KEYS if cross else SEQ, dtype, heads) for _ in range(1 + r.rng.integers(3))]
-    p = g.op("Softmax", joined(r, [scores, *terms]), axis=-1)
+    kept = g.op("Less", g.const(-5e3, dtype), pick(r, terms))
+    scores = joined(r, [scores, *terms])
+    if r.rng.random() < 0.3:
+        scores = g.op("Where", kept, scores, g.const(pick(r, (-1e4, -np.inf)), dtype))
+    p = g.op("Softmax", scores, axis=-1)
+    if r.rng.random() < 0.2:
+        p = g.op("Where", kept, p, g.const(0.0, dtype))
     if r.rng.random() < 0.4:
         p = g.op("Where", g.op("IsNaN", p), g.const(0.0, dtype), p)
     y = g.op("MatMul", p, v)

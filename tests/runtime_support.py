@@ -128,6 +128,7 @@ def attention_plan(
     scale: float = 0.5,
     bias: int = 0,
     nan_to_zero: int = 0,
+    no_keys_to_zero: int = 0,
 ) -> Plan:
     fields = dict(zip(("q_head", "k_head", "v_head"), first, strict=True))
     return kernel_plan(
@@ -139,6 +140,7 @@ def attention_plan(
         dv=dv,
         heads=heads,
         nan_to_zero=nan_to_zero,
+        no_keys_to_zero=no_keys_to_zero,
         scale=float(scale),
     )
 

@@ -14,7 +14,7 @@ from pitc.ir.region import Test
 from pitc.passes.regions.domain import Coords, Domain
 from pitc.passes.regions.form import FormContext, Packing, Site
 from pitc.passes.regions.layout import layout_of
-from pitc.passes.regions.scores import Scores, live_pairs, walk
+from pitc.passes.regions.scores import Scores, live_pairs, rest_on_zeros, walk
 from tests.fact_check import analysed
 
 TEXT = """
@@ -78,8 +78,10 @@ def scores_at(name: str) -> Scores:
 
 def walked(graph: Graph) -> tuple[Refusal | None, Scores]:
     """Where the walk from p ends."""
-    found = scores_at("p")
-    return walk(site_of(graph), DOMAIN, found), found
+    found, site = scores_at("p"), site_of(graph)
+    found.zero = rest_on_zeros(site.context, DOMAIN, found) is True
+    found.rests_on.clear()
+    return walk(site, DOMAIN, found), found
 
 
 def short(text: object) -> str:
@@ -97,7 +99,8 @@ def end_of(graph: Graph) -> str:
         return f"{refusal.code.name} at {found.name}"
     terms = [f"{t.name}{'' if t.low is None else f'[{t.low_when}]={t.low}'}" for t in found.bias]
     bounded = "o" in graph.assumptions.get(BOUNDED, ())
-    flags = ["nan to zero"] * found.nan_to_zero + ["bounded"] * bounded
+    flags = ["nan to zero"] * found.nan_to_zero + ["no keys to zero"] * found.no_keys_to_zero
+    flags += ["bounded"] * bounded
     parts = [found.name, " ".join(n.outputs[0].name or "" for n in found.absorbs)]
     parts += [f"{found.scale:g}", " ".join(terms), " ".join(flags)]
     parts += [", ".join(map(short, found.rests_on))]

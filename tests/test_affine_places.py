@@ -3,10 +3,11 @@
 import pytest
 
 from pitc.ir.constant import Constant
-from pitc.ir.graph import Graph
+from pitc.ir.graph import Graph, NodeView
 from pitc.ir.region import describe
 from pitc.passes.audit.points import sizes_of
 from pitc.passes.audit.symbols import wrong_symbols
+from pitc.passes.facts.affine import _widens
 from tests.exhaustive_integers import wrong_fills
 from tests.guard_worlds import graph_of
 from tests.place_worlds import model_of, runs_of
@@ -258,6 +259,14 @@ def test_no_run_refutes_what_is_said(body: str) -> None:
         sizes, _ = sizes_of(graph, values)
         assert [*wrong_symbols(graph, values, sizes), *wrong_fills(graph, values, sizes)] == []
     assert runs
+
+
+def test_a_cast_of_who_knows_what_widens_nothing() -> None:
+    graph = graph_of(model_of("v = Cast <to = 7> (short)"))
+    view = NodeView(graph, graph.nodes[-1])
+    assert _widens(view)
+    graph["short"].dtype = None
+    assert not _widens(view)
 
 
 def test_an_output_that_is_not_wanted_is_not_noted() -> None:

@@ -21,6 +21,7 @@ SIZES = {"transformer": 400, "relu": 300, "add": 300, "gate": 240, "residual": 3
 MOST = 2.2
 # of a node of the gate chain, whose values have as many facts as a value may have
 MOST_PER_GATE_NODE = 20_000
+MOST_OF_A_SUM = 2 * 10**6  # calls for one node of many operands
 
 
 def calls(model: onnx.ModelProto) -> int:
@@ -50,6 +51,28 @@ def test_twice_the_nodes_take_twice_the_calls(kind: str) -> None:
     assert after < MOST * before
     if kind == "gate":
         assert after - before < MOST_PER_GATE_NODE * SIZES[kind]
+
+
+@pytest.mark.parametrize("op", ["Sum", "Mean", "Max", "Min"])
+@pytest.mark.parametrize("gated", ["one", "all"])
+def test_many_operands_take_no_combinations_of_them(op: str, gated: str) -> None:
+    """Of some that are 0 somewhere: neither their ends nor their facts are all combined."""
+    assert max(calls(joined(op, n, gated)) for n in (8, 9, 20)) < MOST_OF_A_SUM
+
+
+def joined(op: str, count: int, gated: str) -> onnx.ModelProto:
+    """Several values under masks of their own, joined by one operator."""
+    masks = [f"m{k}" for k in range(count if gated == "all" else 1)]
+    inputs = ", ".join(["float[n, 8] x", *(f"bool[n, 1] {m}" for m in masks)])
+    lines = [f"v{k} = Mul (x, c{k})" for k in range(count)]
+    lines += [f"v{k} = Where ({m}, x, nought)" for k, m in enumerate(masks)]
+    lines = [line for k, line in enumerate(lines) if k >= count or k >= len(masks)]
+    numbers = ", ".join(f"float c{k} = {{{k + 2}}}" for k in range(count))
+    operands = ", ".join(f"v{k}" for k in range(count))
+    return onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17]>
+        g ({inputs}) => (float[n, 8] y) <float nought = {{0}}, {numbers}>
+        {{ {" ".join(lines)} s = {op} ({operands}) r = Relu (s) y = Mul (r, r) }}""")
 
 
 @pytest.mark.parametrize("kind", TALL)

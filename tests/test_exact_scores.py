@@ -200,9 +200,9 @@ MASKED  p = Softmax <axis = -2> (m)
 p = MatMul (raw, other)
 > NO_LOWERING at p
 MASKED  t = Softmax <axis = -1> (m)  p = Where (live, t, zero)
-> raw | p t m | 1 | | | LIVE, DEAD, LIVE
+> raw | p t m | 1 | | no keys to zero | LIVE, DEAD, LIVE
 MASKED  d = Not (live)  t = Softmax <axis = -1> (m)  p = Where (d, zero, t)
-> raw | p t m | 1 | | | LIVE, DEAD, LIVE
+> raw | p t m | 1 | | no keys to zero | LIVE, DEAD, LIVE
 MASKED  t = Softmax <axis = -1> (m)  p = Where (keep, t, zero)
 > NO_FACT at p
 MASKED  t = Softmax <axis = -1> (m)  p = Where (keep, t, ninf)
@@ -226,7 +226,7 @@ p = Where (live, u, zero)
 > NO_FACT at u
 MASKED  t = Softmax <axis = -1> (m)  d = Softmax <axis = -1> (bias)
 p = Where (live, t, d)
-> raw | p t m | 1 | | | LIVE, DEAD, LIVE
+> NO_FACT at t
 a = Where (live, zero, ninf)  m = Add (raw, a)  END
 > raw | p m | 1 | | | DEAD, LIVE
 a = Where (live, one, ninf)  m = Add (a, raw)  END

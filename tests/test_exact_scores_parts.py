@@ -14,14 +14,13 @@ from pitc.passes.audit.points import where
 from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.scores import (
     _elementwise,
-    _is_zero,
     _known_at_pairs,
     _proof,
     _reshape,
     covers,
     live_pairs,
+    rest_on_zeros,
     unexpanded,
-    zero_at_dead_keys,
 )
 from tests.region_worlds import regions, shape_of, worlds
 from tests.score_worlds import (
@@ -102,10 +101,17 @@ def test_a_proof_holds_wherever_it_is_used(facts: list[Region], place: Region, s
 
 
 def test_what_counts_as_zero() -> None:
-    zeros: list[Constant] = [ZN, 0, 0.0, -0.0, False]
+    dead = Region([nz("live", ROWS, ZERO, ZERO, Y, yes=False)])
+    zeros: list[Constant] = [0, 0.0, -0.0, False]
     others: list[Constant] = [1, True, -1, 1e-30, NEG, Range(0, 0), Range(0, 1), None]
-    assert [_is_zero(c) for c in zeros] == [True] * len(zeros)
-    assert [_is_zero(c) for c in others] == [False] * len(others)
+    for constants, found in ((zeros, (["DEAD"], True)), ([ZN], (["DEAD"], False))):
+        for constant in constants:
+            assert proofs_of([FillFact(dead, constant)], DOMAIN, DOMAIN) == found
+    for constant in others:
+        assert proofs_of([FillFact(dead, constant)], DOMAIN, DOMAIN) == ([], None)
+    # zeros are taken where there are some, though the first fact says less
+    both = [FillFact(dead, ZN), FillFact(dead, 0)]
+    assert proofs_of(both, DOMAIN, DOMAIN) == (["DEAD"], True)
 
 
 def domain(*tests: Test, extents: tuple[object, ...] = (B, S)) -> Domain:
@@ -133,13 +139,16 @@ def test_pairs_of_live_rows() -> None:
     assert live_pairs(domain(first), domain(never), QUERIES, QUERIES) == []
 
 
-def proofs_of(facts: list[FillFact], queries: Domain, keys: Domain) -> list[str] | None:
+def proofs_of(
+    facts: list[FillFact], queries: Domain, keys: Domain
+) -> tuple[list[str], bool | None]:
+    """Facts that are rested on, and whether they say 0 and not NaN."""
     graph = graph_of(f"{MASKED}  {END}")
     graph["p"].fills = facts
     site, scores = site_of(graph), scores_at("p")
     site.context.domain = queries
-    found = zero_at_dead_keys(site.context, keys, scores)
-    return None if found is None else list(map(short, found))
+    found = rest_on_zeros(site.context, keys, scores)
+    return list(map(short, scores.rests_on)), found
 
 
 def test_zeros_at_dead_keys_of_live_queries() -> None:
@@ -148,25 +157,24 @@ def test_zeros_at_dead_keys_of_live_queries() -> None:
         nz("live", ROWS, ZERO, ZERO, X),
     )
     narrow = Region([*dead, live])
-    for constant in (ZN, 0):
-        assert proofs_of([FillFact(dead, constant)], DOMAIN, DOMAIN) == ["DEAD"]
-    assert proofs_of([FillFact(narrow, ZN)], DOMAIN, DOMAIN) == [short(narrow)]
-    for constant in (1, NEG, Range(0, 1)):
-        assert proofs_of([FillFact(dead, constant)], DOMAIN, DOMAIN) is None
-    assert proofs_of([], DOMAIN, DOMAIN) is None
-    assert proofs_of([FillFact(dead, ZN)], domain(MIXED), DOMAIN) is None
+    assert proofs_of([FillFact(narrow, ZN)], DOMAIN, DOMAIN) == ([short(narrow)], False)
+    assert proofs_of([], DOMAIN, DOMAIN) == ([], None)
+    assert proofs_of([FillFact(dead, ZN)], domain(MIXED), DOMAIN) == ([], None)
     # two cases of live queries: each needs its own
     queries = domain(nz("x", D1, yes=False), nz("y", D1, yes=False))
     by_x, by_y = (Region([*dead, nz(name, X)]) for name in "xy")
     both = [FillFact(by_x, ZN), FillFact(by_y, ZN)]
-    assert sorted(proofs_of(both, queries, DOMAIN) or ()) == sorted(map(short, (by_x, by_y)))
-    assert proofs_of(both[:1], queries, DOMAIN) is None
-    assert proofs_of(both[1:], queries, DOMAIN) is None
+    assert sorted(proofs_of(both, queries, DOMAIN)[0]) == sorted(map(short, (by_x, by_y)))
+    assert proofs_of(both[:1], queries, DOMAIN) == ([], None)
+    assert proofs_of(both[1:], queries, DOMAIN) == ([], None)
+    # 0 in one case only: in the other NaN
+    half = [FillFact(by_x, 0), FillFact(by_y, ZN)]
+    assert proofs_of(half, queries, DOMAIN)[1] is False
     # a case that there is not needs none
     keys = domain(*DOMAIN.dead, nz("z", D0, yes=False))
     queries = domain(nz("x", D1, yes=False), nz("z", D0, yes=False))
     alone = FillFact(Region([nz("x", X), *keys.at(KEYS)]), ZN)
-    assert len(proofs_of([alone], queries, keys) or ()) == 1
+    assert len(proofs_of([alone], queries, keys)[0]) == 1
 
 
 def known(name: str, facts: list[FillFact], pairs: list[Region]) -> tuple[Constant, list[str]]:

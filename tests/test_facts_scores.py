@@ -295,6 +295,13 @@ KNOWN: dict[str, dict[str, list[str]]] = {
             "SCORE where flag[d0, d1, d2] != 0 and k[] > -1e4",
         ],
     },
+    # of a score, though one in places only, nothing is tested
+    "b = Where (flag, a, other) s = Add (b, mask) p = Softmax (s)": {
+        "b": [
+            f"NEG where flag[d0, d1, d2] == 0 and other[d0, d1, d2] {LOW}",
+            "SCORE where flag[d0, d1, d2] != 0",
+        ],
+    },
     "s = Mul (a, mask) p = Softmax (s)": {"s": [f"0 where {MASK} == 0"]},
     "s = Mul (a, half) p = Softmax (s)": {"s": ["SCORE where everywhere"]},
     "s = Mul (a, minus) p = Softmax (s)": {"s": ["SCORE where everywhere"]},

@@ -475,6 +475,20 @@ def test_of_a_divisor_only_channels_of_the_image_are_left_out() -> None:
     same(proto, lowered, [feeds_of(proto, d) for d in DENSITIES])
 
 
+def test_the_sign_of_a_zero_is_computed_where_it_is_seen() -> None:
+    """0 would be written where the product gives -0.0."""
+
+    def build(g: GraphBuilder) -> str:
+        hidden = g.op("Mul", conv(g, g.input("x", np.float32, BATCH), C, C), flag(g))
+        negative = g.op("Less", g.op("Reciprocal", hidden), g.const(0.0))
+        return g.op("Where", negative, g.const(1.0), g.input("z", np.float32, BATCH))
+
+    proto = built(build, BATCH)
+    lowered = lower(proto)
+    assert lowerings(lowered) != ["channels"]
+    same(proto, lowered, [feeds_of(proto, d) for d in DENSITIES])
+
+
 def test_old_operator_sets_are_left_alone() -> None:
     proto = gated(GATES["float"])
     proto.opset_import[0].version = 12

@@ -10,6 +10,7 @@ import pytest
 from pitc.ir.constant import Range
 from pitc.ir.graph import NodeView
 from pitc.passes.rules import signs as signs_of
+from pitc.passes.rules.constants import corners
 from pitc.passes.rules.laws import Unsettled
 from pitc.passes.rules.record import OPERATORS, Elementwise, Key
 from pitc.passes.rules.signs import Sign
@@ -117,10 +118,10 @@ def wrong_boxes(key: Key) -> Iterator[str]:
             if law is not None and not isinstance(law(ranges), Unsettled):
                 continue
             grid = np.meshgrid(*(ends[low : low + 4] for low in lows), indexing="ij")
-            corners = function.evaluate(*np.meshgrid(*box, indexing="ij"), **known)
-            y = function.evaluate(*grid, **known)
-            if np.isfinite(corners).all() and not (
-                (corners.min() <= y).all() and (y <= corners.max()).all()
+            at = np.array(list(corners([tuple(b) for b in box])), np.float32)
+            found, y = (function.evaluate(*xs, **known) for xs in (at.T, grid))
+            if np.isfinite(found).all() and not (
+                (found.min() <= y).all() and (y <= found.max()).all()
             ):
                 yield f"{sample.title}: {[list(b) for b in box]}"
 

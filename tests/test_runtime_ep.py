@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -368,9 +369,11 @@ VARIANTS = [(1, 1, 1), (4, 4, 3), (8, 3, 2), (16, 16, 4)]
 
 
 @pytest.mark.parametrize(("d", "dv", "heads"), VARIANTS)
-@pytest.mark.parametrize("nan_to_zero", [0, 1])
-def test_attention(load: Callable[..., Run], d: int, dv: int, heads: int, nan_to_zero: int) -> None:
-    plan = attention_plan(d, dv, heads, scale=0.3, nan_to_zero=nan_to_zero)
+@pytest.mark.parametrize("to_zero", [[], ["nan_to_zero"], ["no_keys_to_zero"]])
+def test_attention(
+    load: Callable[..., Run], d: int, dv: int, heads: int, to_zero: list[str]
+) -> None:
+    plan = attention_plan(d, dv, heads, scale=0.3, **dict.fromkeys(to_zero, 1))
     names = ["q", "k", "v", "qo", "ko"]
     kinds = [FLOAT, FLOAT, FLOAT, INT32, INT32]
     ranks = [3, 3, 3, 1, 1]
@@ -387,7 +390,7 @@ def test_attention(load: Callable[..., Run], d: int, dv: int, heads: int, nan_to
             q, k = (rng.standard_normal((t[-1], heads, d), np.float32) for t in (qo, ko))
             v = rng.standard_normal((ko[-1], heads, dv), np.float32)
             expected = reference_attention(q, k, v, qo, ko, 0.3)
-            if nan_to_zero:
+            if to_zero:
                 expected = np.nan_to_num(expected)
             (y,) = run(q=q, k=k, v=v, qo=qo, ko=ko)
             assert y.shape == expected.shape
@@ -449,8 +452,8 @@ def test_attention_rows_without_a_live_key(load: Callable[..., Run]) -> None:
     coords = np.array([[0, 0, 1, 2], [0, 1, 0, 0]], np.int32)
     bias = np.zeros((3, 1, 2, 1), np.float32)
     bias[0, 0, 1] = -np.inf
-    for zero in (0, 1):
-        plan = attention_plan(1, 1, 1, bias=1, nan_to_zero=zero)
+    for zero, empty in product((0, 1), (0, 1)):
+        plan = attention_plan(1, 1, 1, bias=1, nan_to_zero=zero, no_keys_to_zero=empty)
         model = make_model([pit_node("a", plan, names, ["y"])], inputs, [("y", FLOAT, [None] * 3)])
         y = load(model)(x=x, o=o, bias=bias, coords=coords)[0].ravel()
         assert y[0] > 1 and y[3] == 4

@@ -102,3 +102,10 @@ def test_without_keys_there_is_no_place_of_a_row_among_them() -> None:
     expr = softmax_over((2,))
     assert list(_keeping(Region([MASK]), replace(expr, shape=(*SPACE[:2], ONE + 1)))) != []
     assert [describe(g) for g in _keeping(Region([position(Y - Z)]), softmax_over((1, 2)))] == []
+
+
+def test_without_names_nothing_is_said_of_all_keys() -> None:
+    """A test has a bound dimension for each name; the one of the keys would be a further one."""
+    many = nz("M", *(bound_digit(n, s) for n in range(-1, SOME, -1)), Z)
+    found = [describe(g, NAMES) for g in _keeping(Region([MASK, many]), softmax_over((2,)))]
+    assert [g.count("P[b, q] != 0") for g in found] == [1]

@@ -30,7 +30,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
     "attention": {
         **_KERNEL,
         **dict.fromkeys(("d", "dv", "heads", "q_head", "k_head", "v_head"), NUMBER),
-        **{"bias": FLAG, "nan_to_zero": FLAG, "scale": REAL},
+        **{"bias": FLAG, "nan_to_zero": FLAG, "no_keys_to_zero": FLAG, "scale": REAL},
     },
     "choose_channels": {
         **{"budget": NUMBER, "channels": NUMBERS, "weights": NUMBERS},

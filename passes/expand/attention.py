@@ -125,6 +125,10 @@ def _terms(body: Body, keys: int, mask: int, bias: int) -> list[ir.Value]:
     low = float(view.attr("mask_filter_value", MASKED_SCORE))
     batch, length, _ = view.shape(0)
     sizes = batch, length, view.shape(keys)[1]
+    if view.has(bias):  # the first, as in ONNX Runtime: beside a large term the order matters
+        if len(view.shape(bias)) != 4:
+            raise NoRule(f"a bias of shape {view.shape(bias)}")
+        terms.append(body.input(bias))
     if view.has(mask):
         value, shape = body.input(mask), view.shape(mask)
         terms.append(
@@ -142,10 +146,6 @@ def _terms(body: Body, keys: int, mask: int, bias: int) -> list[ir.Value]:
                 lambda: _lowered(body, _kept_pairs(body, keys), BEHIND_SCORE),
             )
         )
-    if view.has(bias):
-        if len(view.shape(bias)) != 4:
-            raise NoRule(f"a bias of shape {view.shape(bias)}")
-        terms.append(body.input(bias))
     return terms
 
 

@@ -69,7 +69,7 @@ from pitc.passes.normalise import normalise
 from pitc.passes.rules.constants import evaluate_constants
 from pitc.passes.rules.record import Operator, operator_of
 
-MAX_COMBINATIONS = 4096  # of operand facts at one node; beyond it nothing is said
+MAX_COMBINATIONS = 256  # of operand facts at one node; beyond it nothing is said
 UNKNOWN = FillFact(EVERYWHERE, TOP)
 
 

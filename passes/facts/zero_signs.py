@@ -14,6 +14,7 @@ from pitc.ir.nodes import captures, output_names
 from pitc.passes.facts.total import is_total
 from pitc.passes.rules.record import Elementwise, operator_of
 
+SIGNLESS, TEXT = "biuOSU", "OSU"  # kinds of types without a -0; those that spell it out
 SUMMED = (Combine.PRODUCT, Combine.BIASED_PRODUCT)
 
 
@@ -43,9 +44,10 @@ def _shows_sign(view: NodeView, place: int, below: bool) -> bool:
         below: The sign of a 0 in a result is seen.
     """
     dtype, expr = view.graph[view.name(place)].dtype, view.graph[view.out()].expr
-    if (dtype is not None and dtype.kind != "f") or operator_of(view).reads_no_element:
+    if (dtype is not None and dtype.kind in SIGNLESS) or operator_of(view).reads_no_element:
         return False
-    if expr is None:
+    results = [view.graph[name].dtype for name in output_names(view.node)]
+    if expr is None or any(t is None or t.kind in TEXT for t in results):
         return True
     if not is_total(view.graph, view.node, [view.name(place)]):
         return True

@@ -163,6 +163,8 @@ class Builder:
 
     def concat(self, parts: Sequence[ir.Value]) -> ir.Value:
         """Join int64 vectors."""
+        if not parts:
+            return self.constant(np.zeros(0, np.int64))
         return parts[0] if len(parts) == 1 else self.op("Concat", parts, axis=0)
 
     def dimension(self, name: str, d: int) -> ir.Value:

@@ -20,6 +20,7 @@ import onnx_ir as ir
 from pitc.ir.constant import MASKED, SMALL
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Digit, Poly, sym, within
+from pitc.ir.nodes import Array
 from pitc.ir.region import Test
 from pitc.passes.lower.builder import Builder
 from pitc.passes.regions.domain import Domain
@@ -31,13 +32,14 @@ def _nonzero(build: Builder, x: ir.Value, dtype: np.dtype) -> ir.Value:
 
 
 def _very_negative(build: Builder, x: ir.Value, dtype: np.dtype) -> ir.Value:
+    """At most MASKED: below the next number of the type, as old operator sets have no other way."""
     x, limit = _comparable(build, x, dtype, MASKED)
-    return build.op("LessOrEqual", [x, limit])
+    return build.op("Less", [x, build.constant(np.nextafter(limit, limit.dtype.type(0)))])
 
 
 def _small(build: Builder, x: ir.Value, dtype: np.dtype) -> ir.Value:
     x, limit = _comparable(build, x, dtype, SMALL)
-    return build.op("Less", [build.op("Abs", [x]), limit])
+    return build.op("Less", [build.op("Abs", [x]), build.constant(limit)])
 
 
 # what a predicate says of elements (`OF_ELEMENTS`); each is false for NaN but `nz`
@@ -50,11 +52,11 @@ PREDICATES: Mapping[str, Callable[[Builder, ir.Value, np.dtype], ir.Value]] = {
 
 def _comparable(
     build: Builder, x: ir.Value, dtype: np.dtype, limit: float
-) -> tuple[ir.Value, ir.Value]:
+) -> tuple[ir.Value, Array]:
     """A value and a number of one type that ONNX Runtime compares, and that holds the number."""
     if dtype.name not in ("float16", "float32", "float64"):
         dtype, x = np.dtype(np.float32), build.op("Cast", [x], to=ir.DataType.FLOAT)
-    return x, build.constant(np.asarray(limit, dtype))
+    return x, np.asarray(limit, dtype)
 
 
 @dataclass(slots=True)
@@ -86,8 +88,7 @@ def live_points(build: Builder, graph: Graph, domain: Domain) -> ir.Value:
         dead = value if dead is None else build.op("And", [dead, value])
     assert dead is not None
     sizes = [build.size(e) for e in domain.extents]
-    shape = build.concat(sizes) if sizes else build.constant(np.zeros(0, np.int64))
-    return build.op("Expand", [build.op("Not", [dead]), shape])
+    return build.op("Expand", [build.op("Not", [dead]), build.concat(sizes)])
 
 
 def _names_all(domain: Domain, test: Test) -> bool:
@@ -136,7 +137,7 @@ def _looked_up(build: Builder, graph: Graph, grid: _Grid, test: Test, wanted: bo
         place = _index(build, graph, grid, test.idx[0])
         if grid.dims[-1:] and grid.dims[-1] < 0:  # bound dimensions may be empty
             place = build.op("Expand", [place, build.concat(grid.sizes)])
-        value = build.op("GreaterOrEqual", [place, _int(build, 0)])
+        value = build.op("Less", [_int(build, -1), place])
         return value if wanted else build.op("Not", [value])
     places = [_index(build, graph, grid, p) for p in test.idx]
     for d, (p, extent) in enumerate(zip(test.idx, graph[test.src].shape or (), strict=False)):

@@ -12,7 +12,7 @@ that the kernel can follow (`scores.py`):
 * an elementwise step whose other operand is known at live pairs (a mask adds 0, a Where keeps the
   score) disappears;
 * any other added operand becomes the kernel's bias, read at the original positions;
-* a NaN guard behind the softmax becomes `nan_to_zero`.
+* a NaN guard behind the softmax becomes `nan_to_zero`, a mask behind it `no_keys_to_zero`.
 
 The skipped terms are exact zeros of the second contraction, for finite v.
 """
@@ -28,6 +28,8 @@ from pitc.ir.expr import Combine, Read, TensorExpr
 from pitc.ir.index import ONE, Digit, bare_dim
 from pitc.ir.plan import Plan
 from pitc.ir.refusal import Code, Refusal
+from pitc.ir.region import Region
+from pitc.passes.facts.finite import finite_if
 from pitc.passes.regions.domain import Coords
 from pitc.passes.regions.form import (
     BiasOperand,
@@ -40,7 +42,14 @@ from pitc.passes.regions.form import (
     Site,
 )
 from pitc.passes.regions.layout import layout_of, wide
-from pitc.passes.regions.scores import Scores, is_factor, live_pairs, walk, zero_at_dead_keys
+from pitc.passes.regions.scores import (
+    Scores,
+    covers,
+    is_factor,
+    live_pairs,
+    rest_on_zeros,
+    walk,
+)
 
 MAX_HEAD_SIZE = 256
 
@@ -139,10 +148,10 @@ def _over_keys(site: Site, keys: FormContext, values: Rows) -> Form | Refusal:
     if pairs is None:
         return site.refuse(Code.NO_FACT, "the live rows cannot be described")
     scores = Scores(site.input(0), query_coords, key_coords, pairs)
-    proofs = zero_at_dead_keys(site.context, keys.domain, scores)
-    if proofs is None:
+    zero = rest_on_zeros(site.context, keys.domain, scores)
+    if zero is None:
         return site.refuse(Code.NO_FACT, "the left operand is not zero at dead keys")
-    scores.rests_on += proofs
+    scores.zero = zero
     heads = _head_digits(site.context, scores)
     rest = wide(site.out.layout.rest)
     last_is_size = site.out.layout.rest[-1:] == rest[-1:]
@@ -153,7 +162,22 @@ def _over_keys(site: Site, keys: FormContext, values: Rows) -> Form | Refusal:
     if values.rest != rest:
         return site.refuse(Code.LAYOUT, "the heads of the values are not those of the output")
     stop = walk(site, keys.domain, scores)
+    if stop is None and scores.nan_to_zero and not _finite_at_live_rows(keys, values.packing):
+        stop = site.refuse(Code.NO_FACT, "0 times a value that may be infinite is no 0")
     return stop if stop is not None else _form(site, keys, scores, values.packing)
+
+
+def _finite_at_live_rows(context: FormContext, packing: Packing) -> bool:
+    """A row of weights that are all 0 gives 0, as the kernel does, for finite values only; those of
+    dead keys are finite by their own dead facts.
+    """
+    finite = finite_if(context.graph, packing.name)
+    cases = context.domain.live_cases(packing.coords)
+    return (
+        finite is not None
+        and cases is not None
+        and all(covers(finite, Region((c,))) for c in cases)
+    )
 
 
 def _head_digits(context: FormContext, scores: Scores) -> tuple[Digit, ...] | None:
@@ -225,6 +249,7 @@ def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> For
         "heads": prod(head_sizes),
         "k_head": 0,
         "nan_to_zero": int(scores.nan_to_zero),
+        "no_keys_to_zero": int(scores.no_keys_to_zero),
         "q_head": 0,
         "scale": scale,
         "v_head": 0,

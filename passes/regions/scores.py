@@ -35,6 +35,10 @@ class Scores:
         key_coords: Coordinates of the keys, as digits of that value.
         pairs: Regions of that value which together hold every live pair.
         bias_shapes: Extents of the scores where the terms of the bias are added.
+        zero: The weights that the values get are 0 at dead keys, never NaN.
+        chosen: A step behind the softmax was left out for what it does at live pairs.
+        nan_to_zero: A row whose softmax is NaN has weights of 0.
+        no_keys_to_zero: Only a row without live keys has, though its softmax is NaN.
     """
 
     name: str
@@ -44,7 +48,10 @@ class Scores:
     scale: float = 1.0
     bias: list[BiasTerm] = field(default_factory=list)
     bias_shapes: set[Shape | None] = field(default_factory=set)
+    zero: bool = False
+    chosen: bool = False
     nan_to_zero: bool = False
+    no_keys_to_zero: bool = False
     softmaxed: bool = False
     absorbs: list[ir.Node] = field(default_factory=list)
     rests_on: list[Region] = field(default_factory=list)
@@ -66,16 +73,29 @@ def live_pairs(queries: Domain, keys: Domain, at_q: Coords, at_k: Coords) -> lis
     return [p for p in pairs if p is not None]
 
 
-def zero_at_dead_keys(context: FormContext, keys: Domain, scores: Scores) -> list[Region] | None:
-    """Fill facts which say that the probabilities of live queries are zero (or NaN) at dead keys;
-    None if they do not.
+def rest_on_zeros(context: FormContext, keys: Domain, scores: Scores) -> bool | None:
+    """Rest on fill facts which say that the probabilities of live queries are zero at dead keys.
+
+    Returns:
+        True; False where they may be NaN as well; None without such facts.
     """
+    for or_nan in (False, True):
+        proofs = _zero_at_dead_keys(context, keys, scores, or_nan)
+        if proofs is not None:
+            scores.rests_on += proofs
+            return not or_nan
+    return None
+
+
+def _zero_at_dead_keys(
+    context: FormContext, keys: Domain, scores: Scores, or_nan: bool
+) -> list[Region] | None:
     cases = context.domain.live_cases(scores.query_coords)
     if cases is None:
         return None
     dead, proofs = keys.at(scores.key_coords), []
     facts = context.graph[scores.name].fills
-    zeros = [f.region for f in facts if _is_zero(f.constant)]
+    zeros = [f.region for f in facts if is_zero(f.constant) or (or_nan and f.constant == ZN)]
     for case in cases:
         where = region(Region((*dead, case)))
         if where is None:
@@ -98,10 +118,6 @@ def _proof(facts: Sequence[Region], where: Region) -> list[Region] | None:
     unsaid = [(f, [u for u in f if not any(t.implies(u) for t in where)]) for f in facts]
     pairs = combinations(unsaid, 2)
     return next(([a, b] for (a, x), (b, y) in pairs if covered([x, y], 1)), None)
-
-
-def _is_zero(c: Constant) -> bool:
-    return c == ZN or is_zero(c)
 
 
 def covers(fact: Region, where: Region) -> bool:
@@ -135,10 +151,9 @@ def walk(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
             lines = tuple(Digit(d, ONE, expr.shape[d]) for d in expr.normal)
             if lines != scores.key_coords[-1:]:
                 return site.refuse(Code.LAYOUT, "the softmax is not over the key axis")
-            proofs = zero_at_dead_keys(site.context, keys, scores)
-            if proofs is None:
-                return site.refuse(Code.NO_FACT, "the softmax is not zero at dead keys")
-            scores.rests_on += proofs
+            stop = _at_softmax(site, keys, scores)
+            if stop is not None:
+                return stop
             scores.softmaxed, scores.name = True, first_input(node)
             continue
         if expr.combine is Combine.MAP:
@@ -149,6 +164,19 @@ def walk(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
             stop = site.refuse(Code.NO_LOWERING, f"{node.op_type} between the contractions")
         if stop is not None:
             return stop
+
+
+def _at_softmax(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
+    """Its result must be zero at dead keys. Then each row has a live key, as its sum is 1; or it is
+    NaN in a row without one: there the steps behind the softmax decide, at dead keys alone.
+    """
+    zero = rest_on_zeros(site.context, keys, scores)
+    if zero is None:
+        return site.refuse(Code.NO_FACT, "the softmax is not zero at dead keys")
+    if not zero and scores.chosen and not scores.zero:
+        return site.refuse(Code.NO_FACT, "a row without live keys may be zero or NaN")
+    scores.no_keys_to_zero = scores.zero and not zero and not scores.nan_to_zero
+    return None
 
 
 def _check_bias(site: Site, scores: Scores) -> Refusal | None:
@@ -214,6 +242,7 @@ def _elementwise(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) ->
             scores.nan_to_zero, chosen = True, 2
         elif is_number(known[0]):
             chosen = 1 if known[0] else 2
+            scores.chosen = scores.chosen or not scores.softmaxed
         else:
             return _selection(site, scores, expr, names, known)
         return _continue_at(site, scores, names[chosen])

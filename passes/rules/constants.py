@@ -14,7 +14,7 @@ A 0 stands for both zeros: a function that tells them apart (1 / x) has no value
 condition (`pitc.passes.facts.fill`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 from math import inf, isfinite
 from typing import Any
@@ -96,6 +96,7 @@ def ignores(op: str, j: int, constants: Constants, node: NodeView | None = None)
 
 
 ANYTHING = Range(-inf, inf)
+MOST_APART = 3  # operands of an operator that does not treat all alike
 
 
 def _spanned(op: str, constants: Constants, node: NodeView | None) -> Constant:
@@ -117,12 +118,22 @@ def _spanned(op: str, constants: Constants, node: NodeView | None) -> Constant:
         return Range(*found.image) if only is TOP or _is_finite(only) else TOP
     if not found.monotone or all(c is TOP for c in constants):
         return TOP
-    corners = [_compute(op, xs, node) for xs in product(*map(_ends, constants))]
-    numbers = [c for c in corners if is_number(c)]
-    if len(numbers) < len(corners):
+    computed = [_compute(op, xs, node) for xs in corners([_ends(c) for c in constants])]
+    numbers = [c for c in computed if is_number(c)]
+    if len(numbers) < len(computed):
         return TOP
     joint = _useful(numbers, constants)
     return joint if is_number(joint) or not found.boolean else TOP
+
+
+def corners(ends: Sequence[tuple[Any, ...]]) -> Iterable[tuple[Any, ...]]:
+    """The corners of a box at which a monotone function is least and most.
+
+    An operator of many operands treats all alike: it is so where all are least, or all most.
+    """
+    if len(ends) <= MOST_APART:
+        return product(*ends)
+    return [tuple(e[0] for e in ends), tuple(e[-1] for e in ends)]
 
 
 def _ends(c: Constant) -> tuple[float, ...]:
@@ -204,7 +215,7 @@ def _compute(
                 keywords = {"to": np.dtype(bool)}
             types = _operand_types(node, len(xs))
             operands = [_typed(x, t) for x, t in zip(xs, types, strict=True)]
-            for zeros in product(*map(_zeros, operands)):
+            for zeros in corners([_zeros(x) for x in operands]):
                 results.add(_python(found.evaluate(*zeros, **keywords)))
         except (ArithmeticError, NoRule, TypeError, ValueError):
             return TOP

@@ -72,16 +72,16 @@ def _mask(
 ) -> tuple[tuple[Region, ...], tuple[Read, ...]]:
     """Keys whose rows have no influence, by rows of the operand, and the read of the mask itself.
 
-    They are those that the mask leaves out, in a sequence that keeps a key: of a sequence that
-    keeps none, all keys have the same mask, so their scores count.
+    They are those behind a sequence's length, where it has a key: of a sequence that keeps none,
+    all keys have the same mask, so their scores count. Keys with flags of their own are kept where
+    they are above 0; no test says so.
     """
     shape, own = view.shape(3), dim_index(1, keys)
-    if shape == view.shape(0)[:1]:
-        read, kept = Read(3, (batch,)), Test(view.name(3), (batch, own), "below", True)
-    elif shape == (view.shape(0)[0], keys):
-        read, kept = Read(3, (batch, key)), Test(view.name(3), (batch, own), "nz", True)
-    else:
+    if shape == (view.shape(0)[0], keys):
+        return (), (Read(3, (batch, key)),)
+    if shape != view.shape(0)[:1]:
         raise NoRule(f"mask of shape {shape}")
+    read, kept = Read(3, (batch,)), Test(view.name(3), (batch, own), "below", True)
     left_out = kept.negate()
     if left_out is None or float(view.attr("mask_filter_value", MASKED)) > MASKED:
         return (), (read,)

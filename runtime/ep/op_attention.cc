@@ -72,6 +72,8 @@ class Attention final : public Operation {
     run.Each(groups.Count(), flops > kSerialFlops, [&](int64_t group) {
       for (int64_t task = groups.Begin(group); task < groups.End(group); ++task) {
         const AttentionSplit::Part part = split.At(task);
+        const int32_t first_key = k_offsets[part.sequence], last_key = k_offsets[part.sequence + 1];
+        const bool to_zero = plan_.nan_to_zero || (plan_.no_keys_to_zero && first_key == last_key);
         KernelCall call;
         call.Floats(q.data, {q.rows, q.heads, q.size}).Floats(k.data, {k.rows, k.heads, k.size});
         call.Floats(v.data, {v.rows, v.heads, v.size});
@@ -79,13 +81,13 @@ class Attention final : public Operation {
           call.Floats(bias.data, {bias.elements}).Int32s(bias.query_positions, {q.rows});
           call.Int32s(bias.key_positions, {k.rows});
         }
-        call.Floats(out, {q.rows, plan_.heads, plan_.dv}).Float(plan_.scale).Int(plan_.nan_to_zero);
+        call.Floats(out, {q.rows, plan_.heads, plan_.dv}).Float(plan_.scale).Int(to_zero);
         call.Int(plan_.q_head + part.head)
             .Int(plan_.k_head + part.head)
             .Int(plan_.v_head + part.head)
             .Int(part.head);
         call.Int(part.query_begin).Int(part.query_end);
-        call.Int(k_offsets[part.sequence]).Int(k_offsets[part.sequence + 1]);
+        call.Int(first_key).Int(last_key);
         if (plan_.bias) {
           call.Int(part.sequence * bias.sequence + part.head * bias.head)
               .Int(bias.query)

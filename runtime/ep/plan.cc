@@ -378,6 +378,7 @@ Symbols ReadAttention(Fields& in, Plan* plan) {
   p.v_head = in.Int("v_head", 0, kLargestHead);
   p.bias = in.Flag("bias");
   p.nan_to_zero = in.Flag("nan_to_zero");
+  p.no_keys_to_zero = in.Flag("no_keys_to_zero");
   p.scale = in.Hex("scale");
   plan->body = p;
   return {Text("attention_d", p.d, "_v", p.dv, p.bias ? "_bias" : "")};

@@ -61,7 +61,7 @@ struct ContractRightPlan {
 
 struct AttentionPlan {
   int64_t d, dv, heads, q_head, k_head, v_head;
-  bool bias, nan_to_zero;
+  bool bias, nan_to_zero, no_keys_to_zero;
   double scale;
 };
 

@@ -21,7 +21,7 @@ constexpr const char* kAttention =
     "pitc-plan "
     "2\nbias=0\nd=8\ndv=3\nheads=2\nk_head=2\nkernel=attention_d8_v3\nidentity=1/"
     "x\nlibrary=kernels.so\nnan_to_"
-    "zero=1\n"
+    "zero=1\nno_keys_to_zero=0\n"
     "op=attention\nq_head=0\nscale=-0x1.8p-3\nv_head=4\n";
 constexpr const char* kPack =
     "pitc-plan 2\ndims=c0,r,c1,0,r\nkernel=pack_b4\nidentity=1/x\nlibrary=k.so\nop=pack\n";
@@ -75,7 +75,7 @@ void ReadsEveryOperation() {
   CHECK(g.k == 64 && g.n == 130 && g.bias && g.gather && !g.residual && !g.scatter);
   const auto a = std::get<pitc::AttentionPlan>(ParsePlan(kAttention).body);
   CHECK(a.d == 8 && a.dv == 3 && a.heads == 2 && a.k_head == 2 && a.v_head == 4 && a.nan_to_zero &&
-        !a.bias);
+        !a.no_keys_to_zero && !a.bias);
   CHECK(a.scale == -0.1875);
   const auto p = std::get<pitc::MovePlan>(ParsePlan(kPack).body);
   CHECK(!p.unpack && p.word_bytes == 4 && p.dims.size() == 5 && p.dims[2].coordinate == 1);

@@ -5,6 +5,7 @@ from tests.probes.build import Maker
 from tests.probes.deadness import DEADNESS
 from tests.probes.forms import FORMS
 from tests.probes.integers import INTEGERS
+from tests.probes.keyless import KEYLESS
 from tests.probes.masks import MASKS
 from tests.probes.padding import PADDING
 from tests.probes.rows import ROWS
@@ -15,5 +16,18 @@ from tests.probes.sparse import SPARSE
 from tests.probes.zeros import ZEROS
 
 MORE = (orders, readers, typed)  # they add to tables of others
-TABLES = (MASKS, SOFTMAX, SIZES, INTEGERS, ZEROS, PADDING, SCOPES, DEADNESS, SPARSE, FORMS, ROWS)
+TABLES = (
+    MASKS,
+    SOFTMAX,
+    SIZES,
+    INTEGERS,
+    ZEROS,
+    PADDING,
+    SCOPES,
+    DEADNESS,
+    SPARSE,
+    FORMS,
+    ROWS,
+    KEYLESS,
+)
 MAKERS: dict[str, Maker] = {name: make for table in TABLES for name, make in table.makers.items()}

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 from onnx import helper, numpy_helper
 
 from tests.probes.build import D, Feed, Net, Probe, Table, normal, rng_of
+from tests.probes.masks import merge, split
 from tests.probes.sizes import mask_of
 
 ROWS = Table("rows")
@@ -106,3 +108,31 @@ def overridden() -> Probe:
         probe.model.graph.input.append(info)
         given[t.name] = -numpy_helper.to_array(t) / 2
     return replace(probe, feeds=[*probe.feeds, *({**feed, **given} for feed in probe.feeds)])
+
+
+def old_opset(kind: str, opset: int) -> Probe:
+    """Live rows that are computed with the operators of an old set."""
+    g = Net(opset)
+    x = g.input("x", F, (1 if kind == "length" else "b", "s", D))
+    if kind == "first":
+        g.out(g.Gather(g.mlp(x), g.const(0, INT), axis=1))
+        return Probe(g.model(), [{"x": normal(2, 3, D)}])
+    if kind == "length":  # of a batch of one: no dimension is left to look along
+        length = g.input("length", INT, (1,))
+        flag = g.Reshape(g.Greater(length, g.const(0, INT)), g.const([1, 1, 1], INT))
+        g.out(g.Where(flag, g.mlp(x), 0.0))
+        return Probe(g.model(), [{"x": normal(1, 4, D), "length": np.array([n])} for n in (0, 3)])
+    memory = g.mlp(g.input("memory", F, ("b", "k", D)))
+    bias = g.input("bias", F, ("b", 1, 1, "k"))
+    q, k, v = (split(g, g.linear(s, D, D, 30 + n)) for n, s in enumerate((x, memory, memory)))
+    scores = g.Add(g.MatMul(q, g.Transpose(k, perm=[0, 1, 3, 2])), bias)
+    g.out(merge(g, g.MatMul(g.Softmax(scores, axis=3), v)))
+    rest = {"x": normal(2, 3, D), "memory": normal(2, 4, D)}
+    numbers = (-1e4, -np.nextafter(F(1e4), F(0)), -1.5e4, -np.inf)
+    kept = np.array([[1, 0, 1, 1], [0, 1, 0, 1]])
+    hidden = [np.where(kept, 0, n).astype(F)[:, None, None] for n in numbers]
+    return Probe(g.model(), [{**rest, "bias": b} for b in hidden])
+
+
+for _kind, _opset in product(("first", "length", "bias"), (9, 10, 11, 12, 17)):
+    ROWS.add(f"opset.{_opset}.{_kind}", lambda k=_kind, o=_opset: old_opset(k, o))

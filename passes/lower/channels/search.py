@@ -57,6 +57,8 @@ class ChannelSearch:
             for count in range(len(steps), 0, -1):
                 name = names[count - 1]
                 facts = beside[name].dead if unread else _zeros(graph, name)
+                if not unread and not graph[name].sign_unseen:  # 0 is written where -0.0 was
+                    continue
                 idle = self._regions(name, facts, result)
                 if idle and not graph[name].captured:
                     return ChannelSkip(tuple(steps[:count]), zero, idle, unread)
