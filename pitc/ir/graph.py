@@ -40,7 +40,8 @@ class Graph:
         joins: Dimensions of operands that broadcast in a way that is not known, and the nodes.
         clamps: Sizes that are the smaller one of two.
         reached: Those of which the first is never larger than the second, or the model fails.
-        carried: For each loop the shapes that its carried values keep; None where that is not sure.
+        carried: For each loop the shapes that its condition and its carried values keep; None where
+            that is not sure.
         bodies: Bodies of loops as graphs of their own, with fill facts.
         assumptions: Named assumptions, and the nodes that need them.
     """
