@@ -12,8 +12,22 @@ from tests.probes.scopes import SCOPES
 from tests.probes.sizes import SIZES
 from tests.probes.softmax import SOFTMAX
 from tests.probes.sparse import SPARSE
+from tests.probes.trips import TRIPS
 from tests.probes.zeros import ZEROS
 
 MORE = (orders, readers, typed)  # they add to tables of others
-TABLES = (MASKS, SOFTMAX, SIZES, INTEGERS, ZEROS, PADDING, SCOPES, DEADNESS, SPARSE, FORMS, ROWS)
+TABLES = (
+    MASKS,
+    SOFTMAX,
+    SIZES,
+    INTEGERS,
+    ZEROS,
+    PADDING,
+    SCOPES,
+    TRIPS,
+    DEADNESS,
+    SPARSE,
+    FORMS,
+    ROWS,
+)
 MAKERS: dict[str, Maker] = {name: make for table in TABLES for name, make in table.makers.items()}
