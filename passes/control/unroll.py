@@ -40,8 +40,8 @@ class _Plan:
 
     Args:
         trips: How often.
-        counted: Ranks of the number of the iteration and of the condition that its body takes, if it
-            does; it gives a condition, too.
+        counted: Ranks of the number of the iteration and of the condition that its body takes, if
+            it does; it gives a condition, too.
         states: How many values one iteration hands to the next.
         read: The inputs behind them, which are read slice by slice.
         written: The outputs that are written so.

@@ -21,6 +21,7 @@ from pitc.importer.proto import (
     check_data,
     densify,
     for_checker,
+    name_results,
     name_standard_domain,
     runtime_nodes,
     sort_nodes,
@@ -115,6 +116,7 @@ def _checked(proto: onnx.ModelProto, path: Path | None) -> ir.Model:
         raise _invalid(str(why)) from None
     check_data(proto)
     densify(proto)
+    name_results(proto)
     try:
         model = ir.from_proto(proto)
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as why:
