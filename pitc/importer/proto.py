@@ -16,6 +16,7 @@ from pitc.errors import ModelError
 #: A dense tensor above this cannot be part of a model file.
 PROTO_BYTES = (1 << 31) - 1
 MOST_OPSET = (1 << 31) - 1
+OVERRIDABLE_SINCE = 4  # IR version from which a caller may override initializers listed as inputs
 UNCHECKED = "pitc.unchecked"
 #: Names of the standard domain, whose operator set has a newest version.
 STANDARD = ("", "ai.onnx")
@@ -241,6 +242,21 @@ def name_results(model: onnx.ModelProto) -> None:
             if not name:
                 names = (f"{node.op_type}.unwanted{n}" for n in numbers)
                 node.output[k] = next(name for name in names if name not in taken)
+
+
+def list_inputs(model: onnx.ModelProto) -> None:
+    """Let the inputs of each graph be what it is handed, without constants that are listed too.
+
+    Only a caller of the main graph may override those, and only since IR version 4; older models
+    have to list them, so the model becomes one of that version.
+    """
+    for number, graph in enumerate(graphs(model)):
+        if number or model.ir_version < OVERRIDABLE_SINCE:
+            constants = {tensor.name for tensor in graph.initializer}
+            for k in reversed(range(len(graph.input))):
+                if graph.input[k].name in constants:
+                    del graph.input[k]
+    model.ir_version = max(model.ir_version, OVERRIDABLE_SINCE)
 
 
 def densify(model: onnx.ModelProto) -> None:
