@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, UNDECLARED, Poly
+from pitc.ir.index import ONE, Poly
 from pitc.passes.control.graft import STANDARD
 
 BODY = "pitc.body"  # mark of a model that is a body: the loops in it stay as they are
@@ -106,14 +106,10 @@ def _copy(graph: Graph, main: ir.Graph, value: ir.Value) -> ir.Value:
 
 
 def _declared(shape: Shape | None) -> ir.Shape | None:
-    """Extents as numbers and names: equal ones have the same name, a plain symbol its own."""
+    """Extents as numbers and names: their formulas."""
     return None if shape is None else ir.Shape([_dimension(e) for e in shape])
 
 
 def _dimension(extent: Poly) -> int | str:
-    number, text = extent.as_int(), str(extent)
-    if number is not None:
-        return number
-    # in brackets, so that the copy has no symbol of its own by that name
-    plain = extent.terms == {(text,): 1} and not text.startswith(UNDECLARED)
-    return text if plain else f"{UNDECLARED}({text})"
+    number = extent.as_int()
+    return str(extent) if number is None else number

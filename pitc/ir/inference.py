@@ -4,6 +4,7 @@ What a file says about inner values is not read: exporters and hand-edited files
 themselves there. Only the declared inputs and the weights count.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ import onnx
 import onnx_ir as ir
 
 Dim = int | str | None
+_PLAIN = re.compile(r"(?!pitc|d\d+$)[A-Za-z_]\w*", re.ASCII)
 UNKNOWN_SHAPE = "pitc.unknown_shape"
 SMALL_BYTES = 8192  # initializers up to this size take part: shapes, axes, index vectors
 
@@ -30,13 +32,21 @@ TYPED_LIKE: Mapping[str, tuple[int | None, ...]] = {
 }
 
 
+def symbol_text(name: str) -> str:
+    """A name of a size as part of formulas: in quotes where it could be read as anything else, as a
+    formula, a dimension's index or a name that pitc makes.
+    """
+    return name if _PLAIN.fullmatch(name) else "'" + name.replace("'", "''") + "'"
+
+
 @dataclass(frozen=True, slots=True)
 class Inferred:
     """Type of one value.
 
     Args:
         dtype: Element type.
-        dims: Each dimension's size, its symbol, or None; None as a whole when the rank is unknown.
+        dims: Each dimension's size, its symbol (`symbol_text`), or None; None as a whole when the
+            rank is unknown.
     """
 
     dtype: ir.DataType
@@ -78,8 +88,10 @@ def infer(model: ir.Model) -> dict[str, Inferred]:
     del proto.graph.value_info[:]
     for value in proto.graph.input:  # a size without a name gets one, so that it can be followed
         for k, d in enumerate(value.type.tensor_type.shape.dim):
-            if not d.dim_param and (not d.HasField("dim_value") or d.dim_value < 0):
-                d.dim_param = f"{value.name}.shape[{k}]"
+            if d.dim_param:
+                d.dim_param = symbol_text(d.dim_param)
+            elif not d.HasField("dim_value") or d.dim_value < 0:
+                d.dim_param = f"{symbol_text(value.name)}.shape[{k}]"
     for output in proto.graph.output:
         output.type.tensor_type.ClearField("shape")
     _stand_in(proto)
