@@ -12,10 +12,10 @@ import onnx_ir as ir
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Poly
+from pitc.ir.nodes import FIXED
 from pitc.passes.control.graft import STANDARD
 
 BODY = "pitc.body"  # mark of a model that is a body: the loops in it stay as they are
-FIXED = 2  # a body first takes the number of the trip and a condition; it gives a condition first
 
 
 def is_loop(graph: Graph, node: ir.Node) -> bool:

@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from pitc.ir.branch import BRANCH
 from pitc.ir.graph import Graph
-from pitc.ir.nodes import bodies, constant_of
-from pitc.passes.control.bodies import FIXED, first_shapes
+from pitc.ir.nodes import FIXED, bodies, constant_of
+from pitc.passes.control.bodies import first_shapes
 from pitc.passes.control.graft import STANDARD, detach, graft, names_of, substitute
 from pitc.passes.facts.derive import derive
 

@@ -6,8 +6,8 @@ from pitc.ir.branch import SIDES, Path
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph, NodeView, NoRule
 from pitc.ir.index import Poly, nonneg
-from pitc.ir.nodes import captures, input_names, output_names
-from pitc.passes.control.bodies import FIXED, body_model, first_shapes, is_loop
+from pitc.ir.nodes import FIXED, captures, input_names, output_names
+from pitc.passes.control.bodies import body_model, first_shapes, is_loop
 from pitc.passes.control.branches import open_branches
 from pitc.passes.facts.affine import learn, learn_constants
 from pitc.passes.rules import expr_of

@@ -1,7 +1,8 @@
 """Element types and shapes by ONNX's own shape inference, on a copy without the big weights.
 
 What a file says about inner values is not read: exporters and hand-edited files disagree with
-themselves there. Only the declared inputs and the weights count.
+themselves there. Only the declared inputs and the weights count, and in what shape a body takes the
+number of a trip and a condition.
 """
 
 import re
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 import onnx_ir as ir
+
+from pitc.ir.nodes import FIXED
 
 Dim = int | str | None
 _PLAIN = re.compile(r"(?!pitc|d\d+$)[A-Za-z_]\w*", re.ASCII)
@@ -85,15 +88,13 @@ def slim_proto(model: ir.Model) -> onnx.ModelProto:
 def infer(model: ir.Model) -> dict[str, Inferred]:
     """Types of the values of the main graph, by name. Empty when inference itself fails."""
     proto = slim_proto(model)
-    del proto.graph.value_info[:]
+    _forget(proto.graph)
     for value in proto.graph.input:  # a size without a name gets one, so that it can be followed
         for k, d in enumerate(value.type.tensor_type.shape.dim):
             if d.dim_param:
                 d.dim_param = symbol_text(d.dim_param)
             elif not d.HasField("dim_value") or d.dim_value < 0:
                 d.dim_param = f"{symbol_text(value.name)}.shape[{k}]"
-    for output in proto.graph.output:
-        output.type.tensor_type.ClearField("shape")
     _stand_in(proto)
     try:
         small = not _counts_far(proto.graph)
@@ -108,6 +109,23 @@ def infer(model: ir.Model) -> dict[str, Inferred]:
             out[info.name] = Inferred(ir.DataType(tensor.elem_type), dims)
     out.pop(UNKNOWN_SHAPE, None)
     return out
+
+
+def _forget(graph: onnx.GraphProto) -> None:
+    """Drop the shapes that a graph and its bodies declare of what they compute, and carry."""
+    del graph.value_info[:]
+    for output in graph.output:
+        _forget_shape(output.type)
+    for node in graph.node:
+        for body in (a.g for a in node.attribute if a.HasField("g")):
+            for carried in body.input[FIXED if node.op_type == "Loop" else 0 :]:
+                _forget_shape(carried.type)
+            _forget(body)
+
+
+def _forget_shape(declared: onnx.TypeProto) -> None:
+    if declared.HasField("tensor_type"):
+        declared.tensor_type.ClearField("shape")
 
 
 def _stand_in(proto: onnx.ModelProto) -> None:

@@ -94,3 +94,34 @@ for _trips, (_declared, _given) in product(
             f"{_made.__name__[1:]}.condition_{_trips}_{_declared}_{_given}",
             lambda m=_made, t=_trips, d=_declared, g=_given: _probe(m, t, (), d, g),
         )
+
+
+def _named(name: str) -> Probe:
+    """Two loops write slices of other lengths, and call both by one name; a branch tells."""
+    g = Net(17)
+    x, m = g.input("x", F, STATE), g.input("mask", INT, ("b", "s"))
+    y, parts = g.Mul(g.mlp(x), gate(g, m)), []
+    for rows in (2, 3):
+        body = g.body(
+            lambda b, i, going, s, r=rows: [going, s, b.Slice(y, [0], [r], [1])],
+            [(f"i{rows}", INT, ()), (f"going{rows}", B, ()), (f"state{rows}", F, STATE)],
+            [B, F, F],
+        )
+        shape = body.output[2].type.tensor_type.shape
+        shape.dim.add(dim_param="b")
+        shape.dim.add(dim_param=name)
+        shape.dim.add(dim_value=D)
+        trips = g.Gather(g.Shape(x), number(g, 0))
+        slices = g.several("Loop", 2, trips, "", x, body=body)[1]
+        parts.append(g.ReduceSum(slices, g.const([0], INT), keepdims=0))
+    lengths = [g.Gather(g.Shape(part), number(g, 1)) for part in parts]
+    either = [g.body(lambda b, v=v: [b.Mul(g.value(v), 2.0)]) for v in parts]
+    chosen = g.If(g.Equal(*lengths), then_branch=either[0], else_branch=either[1])
+    g.out(g.linear(chosen), shape=(None, None, D))
+    return Probe(
+        g.model(), [{"x": normal(2, 5, D, seed=k), "mask": mask_of(2, 5, k)} for k in (0, 1)]
+    )
+
+
+for _name in ("n", "s", "?1"):
+    TRIPS.add(f"named.{_name}", lambda n=_name: _named(n))
