@@ -10,8 +10,9 @@ import onnx_ir as ir
 
 from pitc.ir.graph import Graph
 from pitc.ir.kernel import KernelRequest
+from pitc.ir.nodes import FIXED
 from pitc.ir.report import NodeRecord, RegionRecord
-from pitc.passes.control.bodies import FIXED, captured, states_of
+from pitc.passes.control.bodies import captured, states_of
 from pitc.passes.control.branches import close_branches
 from pitc.passes.control.graft import detach, names_of
 from pitc.passes.facts.dead import dead_facts
@@ -66,7 +67,8 @@ def _put_back(model: ir.Model, node: ir.Node, body: ir.Graph) -> None:
     """Make a lowered copy the body of its loop: inputs and weights are the graph's again."""
     states = len(states_of(node))
     outer = {x.name: x for _, _, x in captured(node.attributes["body"].as_graph())}
-    detach(node.attributes.pop("body").as_graph())
+    original = node.attributes.pop("body").as_graph()
+    detach(original)
     names, main = names_of(model.graph), model.graph
     for value in body.inputs[FIXED + states :]:
         value.replace_all_uses_with(outer[value.name])
@@ -78,8 +80,9 @@ def _put_back(model: ir.Model, node: ir.Node, body: ir.Graph) -> None:
         else:
             value.name = names.value(name)
             main.register_initializer(value)
-    for value in body.inputs:
+    for value, declared in zip(body.inputs, original.inputs, strict=True):
         value.name = names.value(value.name or "")
+        value.shape = declared.shape  # it decides what ONNX Runtime hands over
     for n in ir.traversal.RecursiveGraphIterator(body):
         n.name = names.node(n.name) if n.name else None
         for value in n.outputs:

@@ -18,7 +18,7 @@ from pitc.ir.inference import infer
 from pitc.passes.control.branches import open_branches
 from pitc.passes.control.graft import names_of, substitute
 from pitc.passes.control.scopes import distinct_names
-from pitc.passes.control.unroll import unroll
+from pitc.passes.control.unroll import MAX_NODES, MAX_TRIPS, number_of_nodes, unroll
 from pitc.passes.expand import expand_fused
 from pitc.passes.facts.derive import derive
 from pitc.passes.rules.control import known_condition
@@ -84,8 +84,10 @@ def _since(node: ir.Node, version: int) -> int:
 def unroll_loops(model: ir.Model) -> int:
     """A loop that is known to run a few times only becomes its body, as often."""
     count = 0
+    # of all rounds: loops in loops would else multiply
+    most = MAX_NODES + MAX_TRIPS * number_of_nodes(model.graph)
     for _ in range(MAX_ROUNDS):
-        unrolled = unroll(model)
+        unrolled = unroll(model, most)
         if not unrolled:
             break
         count += unrolled

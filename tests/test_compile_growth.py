@@ -8,11 +8,15 @@ import onnx
 import onnxruntime as ort
 import pytest
 
+from models.graph import GraphBuilder
 from models.tall import TALL
 from pitc.importer import load_model
 from pitc.ir import region
+from pitc.passes.control.unroll import MAX_NODES, MAX_TRIPS, number_of_nodes
 from pitc.passes.normalise import normalise
 from pitc.passes.pipeline import LowerOptions, analyse, run_passes
+from tests.branch_models import loop
+from tests.branch_models import model as build
 from tests.tile_prices import PRICES
 
 # sizes from which on every node has as much to do as the one before; a search of the graph for
@@ -100,3 +104,34 @@ def test_tall_graphs_run(kind: str) -> None:
         )
     assert all(np.isfinite(np.asarray(y)).all() for y in session.run(None, feeds))
     assert 30 <= sum(1 for _ in load_model(model).graph.all_nodes()) <= 90
+
+
+def nested(depth: int, hidden: bool) -> onnx.ModelProto:
+    """Loops in each other that run 8 times; hidden: what tells so is computed in the bodies."""
+
+    def inside(g: GraphBuilder, x: str, left: int) -> str:
+        y = g.op("Neg", x)
+        if not left:
+            return y
+        eight = g.op("Size", g.weight("w", np.zeros(8, np.float32)))
+        trips = eight if hidden else g.const(MAX_TRIPS, np.int64)
+        return loop(g, trips, [y], lambda b, i, states: [inside(b, states[0], left - 1)])[0]
+
+    def make(g: GraphBuilder) -> None:
+        x = g.input("x", np.float32, (8,))
+        g.output(inside(g, x, depth), "y", np.float32, (8,))
+
+    return build(make)
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize("depth", [1, 2, 3, 4, 6])
+def test_loops_in_loops_do_not_multiply(depth: int, hidden: bool) -> None:
+    model = load_model(nested(depth, hidden))
+    before = number_of_nodes(model.graph)
+    normalise(model)
+    kinds = {n.op_type for n in model.graph}
+    assert ("Loop" in kinds) == (depth > 2)
+    assert number_of_nodes(model.graph) <= before + MAX_NODES + MAX_TRIPS * before
+    if not hidden and depth > 2:  # it is known at first that there are too many
+        assert number_of_nodes(model.graph) <= before

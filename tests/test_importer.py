@@ -14,6 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from pitc.errors import ModelError
 from pitc.importer import load_model, source_sha256
 from pitc.ir.graph import Graph
+from pitc.passes.pipeline import LowerOptions, run_passes
+from tests.guard_worlds import session
 
 SHAPE = (64, 32)
 
@@ -218,7 +220,27 @@ def test_initializers_of_old_files_are_not_inputs() -> None:
     for version, names in ((3, ["x"]), (8, ["x", "w"])):
         proto.ir_version = version
         proto.opset_import[0].version = 8
-        assert [v.name for v in load_model(proto).graph.inputs] == names
+        loaded = load_model(proto)
+        assert [v.name for v in loaded.graph.inputs] == names
+        assert loaded.ir_version == max(version, 4)
+        onnx.checker.check_model(ir.to_proto(loaded))
+
+
+@pytest.mark.parametrize("version", [3, 8])
+def test_constants_that_bodies_list_are_not_handed_over(version: int) -> None:
+    """ONNX Runtime hands over the other inputs."""
+    loops = "r = Loop <body = b (int64 i, bool g, float[n] s, float k) => (bool o, float[n] p)"
+    proto = onnx.parser.parse_model(f"""<ir_version: {version}, opset_import: ["": 11]>
+        g (float[n] x, bool c, int64 n) => (float[n] y) {{
+            {loops} <float k = {{2}}> {{ o = Identity (g) p = Mul (s, k) }}> (n, , x)
+            y = If (c) <then_branch = t (float k) => (float[n] p) <float k = {{3}}>
+                {{ p = Mul (r, k) }}, else_branch = e () => (float[n] q) {{ q = Neg (r) }}> }}""")
+    lowered = run_passes(load_model(proto), LowerOptions()).model
+    onnx.checker.check_model(ir.to_proto(lowered))
+    for feed in ({"c": np.array(c), "n": np.array(n)} for c in (True, False) for n in (0, 3)):
+        feed["x"] = np.array([1, -2], np.float32)
+        want, got = (session(p).run(["y"], feed)[0] for p in (proto, ir.to_proto(lowered)))
+        assert np.array_equal(np.asarray(want), np.asarray(got))
 
 
 def test_sparse_weights_become_dense() -> None:

@@ -5,7 +5,10 @@ import onnx_ir as ir
 import pytest
 
 from pitc.errors import ModelError
+from pitc.importer import load_model
+from pitc.ir.graph import Graph
 from pitc.passes import normalise as rewrites
+from pitc.passes.facts.fill import fill_facts
 from pitc.passes.normalise import inline_functions, normalise
 from tests.branch_texts import answers, either, loop, texts
 
@@ -43,6 +46,44 @@ def test_functions_are_inlined(functions: list[str], after: list[str]) -> None:
     assert texts(model) == after
     assert not model.functions
     assert inline_functions(model) == 0
+
+
+NESTED = "q, u = local.G (a) b, e = local.G (q)"
+
+
+@pytest.mark.parametrize("wanted", ["y, u", "u, y"])
+@pytest.mark.parametrize("body", ["b = Tanh (a) e = Mul (b, a)", "b = Abs (a) e = Neg (b)", NESTED])
+def test_results_that_nobody_wants_may_be_used_inside(body: str, wanted: str) -> None:
+    functions = [
+        f'<domain: "local", opset_import: ["": 18, "local": 1]> {name} (a) => (b, e) {{ {text} }}'
+        for name, text in (("F", body), ("G", "b = Neg (a) e = Exp (b)"))
+    ]
+    branch = either(wanted.replace("y", "p").replace("u", "v") + " = local.F (x)", "p = Neg (x)")
+    text = f"""<ir_version: 8, opset_import: ["": 18, "local": 1]> g (float[n] x, bool c, bool d)
+        => (float[n] y, float[n] z) {{ {wanted} = local.F (x) z = If (c) {branch} }}"""
+    proto = onnx.parser.parse_model("\n".join([text, *functions]))
+    whole = answers(load_model(proto))
+    nodes = [*proto.graph.node, *proto.graph.node[1].attribute[0].g.node, *proto.functions[0].node]
+    for node in nodes:
+        for k, name in enumerate(node.output):
+            node.output[k] = "" if name in ("u", "v") else name
+    named = load_model(proto)
+    assert answers(named) == whole
+    for node in nodes:
+        while not node.output[-1]:
+            node.output.pop()
+    for model in (named, load_model(proto)):
+        assert normalise(model)["inline_functions"] == 2
+        assert answers(model) == whole
+
+
+def test_a_product_without_a_result_is_passed_over() -> None:
+    proto = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 18]>
+        g (float[n] x, float[n] w) => (float[n] y) { y = Neg (x) u = Mul (x, w) }""")
+    proto.graph.node[1].output[0] = ""
+    graph = Graph(ir.from_proto(proto))
+    fill_facts(graph)
+    assert graph["w"].multiplied == ()
 
 
 @pytest.mark.parametrize(

@@ -215,4 +215,4 @@ def test_a_slice_up_to_a_computed_size_may_be_clamped() -> None:
     derive(graph)
     expr = graph["y"].expr
     assert expr is not None
-    assert [str(e) for e in expr.shape] == ["?n1", "4"] and not graph.assumptions
+    assert [str(e) for e in expr.shape] == ["?1", "4"] and not graph.assumptions

@@ -15,6 +15,7 @@ import onnx_ir.passes.common as common
 
 from pitc.ir.branch import BRANCH, GROUP, SIDES, groups, is_choice
 from pitc.ir.graph import Array, Graph, output_names
+from pitc.passes.audit.versions import raise_version
 from pitc.passes.control.branches import close_branches
 from pitc.passes.control.graft import substitute
 from pitc.passes.rules.record import operator_of
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 Feed = Mapping[str, Array]
 Taken = tuple[tuple[str, str], ...]  # (If, side), outer ones first
 Switches = Mapping[str, tuple[Array, Array]]  # per value: where, and what stands there instead
+SELECTS_SINCE = 9  # first operator set with Where
 NOISY = ("bool", "float32", "float64", "int32", "int64", "uint8")
 WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 
@@ -222,6 +224,8 @@ def _take(model: ir.Model, sides: Mapping[str, str]) -> None:
 def _switchable_model(graph: Graph, targets: Sequence[str]) -> ir.Model:
     """Every target T becomes Where(T:select, T:noise, T), or Xor(T:select, T) for bools."""
     model = graph.model.clone()
+    if targets:
+        raise_version(model, SELECTS_SINCE)
     values = {v.name: v for v in _values(model)}
     outputs = {id(v) for v in model.graph.outputs}
     for name in targets:

@@ -1,7 +1,8 @@
 """Bodies of loops as models of their own: what they capture and carry become inputs.
 
-A carried value is taken to have, in every trip, the shape that it has at the start. Where the body
-gives one of that shape again, that is so by induction; else nothing is said of its shape.
+A carried value, the condition too, is taken to have, in every trip, the shape that it has at the
+start. Where the body gives one of that shape again, that is so by induction; else nothing is said
+of its shape.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,20 +11,40 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
-from pitc.ir.index import UNDECLARED, Poly
+from pitc.ir.index import ONE, Poly
+from pitc.ir.nodes import FIXED
 from pitc.passes.control.graft import STANDARD
 
 BODY = "pitc.body"  # mark of a model that is a body: the loops in it stay as they are
-FIXED = 2  # a body first takes the number of the trip and a condition; it gives a condition first
 
 
-def is_loop(node: ir.Node) -> bool:
+def is_loop(graph: Graph, node: ir.Node) -> bool:
     """True for a Loop node all of whose values are given, and whose body computes its results."""
     if node.op_type != "Loop" or node.domain not in STANDARD:
         return False
     body = node.attributes["body"].as_graph()
     own = all(x.graph is body and x.producer() is not None for x in body.outputs)
-    return own and None not in node.inputs[FIXED:]
+    return own and None not in (*node.inputs[FIXED:], *first_shapes(graph, node))
+
+
+def first_shapes(graph: Graph, node: ir.Node) -> list[Shape | None]:
+    """Shapes in which the first trip of a loop gets its number and condition.
+
+    ONNX Runtime makes both scalars or of shape [1], as the body declares them; a condition that is
+    not declared is as the loop gets it. It takes other declarations too, but not consistently:
+    those are None.
+    """
+    number, condition = node.attributes["body"].as_graph().inputs[:FIXED]
+    given = node.inputs[1] if len(node.inputs) > 1 else None
+    shapes = [number.shape, condition.shape]
+    if condition.shape is None and given is not None:
+        shapes[1] = _declared(graph[given.name or ""].shape)
+    return [(ONE,) * len(s) if s is not None and _small(s) else None for s in shapes]
+
+
+def _small(shape: ir.Shape) -> bool:
+    """True for no dimension, or one that is not known to be anything but 1."""
+    return len(shape) < 2 and all(d == 1 or not isinstance(d, int) for d in shape)
 
 
 def states_of(node: ir.Node) -> list[ir.Value]:
@@ -37,17 +58,16 @@ def body_model(graph: Graph, node: ir.Node, shapes: Sequence[Shape | None]) -> i
     Args:
         graph: The graph around it; what the loop reads has its shape there.
         node: The loop.
-        shapes: Shapes of its carried values.
+        shapes: Shapes of its condition and of its carried values.
 
     Returns:
         A model whose inputs are those of the body, then what it captures, by the same names.
         Captured constants are initializers.
     """
     main = node.attributes["body"].as_graph().clone(allow_outer_scope_values=True)
-    for value, shape in zip(main.inputs[FIXED:], shapes, strict=True):
+    number, _ = first_shapes(graph, node)
+    for value, shape in zip(main.inputs, (number, *shapes), strict=True):
         value.shape = _declared(shape)
-    for value in main.inputs[:FIXED]:
-        value.shape = ir.Shape([])
     copies: dict[ir.Value, ir.Value] = {}
     for inner, place, value in list(captured(main)):
         if value not in copies:
@@ -86,14 +106,10 @@ def _copy(graph: Graph, main: ir.Graph, value: ir.Value) -> ir.Value:
 
 
 def _declared(shape: Shape | None) -> ir.Shape | None:
-    """Extents as numbers and names: equal ones have the same name, a plain symbol its own."""
+    """Extents as numbers and names: their formulas."""
     return None if shape is None else ir.Shape([_dimension(e) for e in shape])
 
 
 def _dimension(extent: Poly) -> int | str:
-    number, text = extent.as_int(), str(extent)
-    if number is not None:
-        return number
-    # in brackets, so that the copy has no symbol of its own by that name
-    plain = extent.terms == {(text,): 1} and not text.startswith(UNDECLARED)
-    return text if plain else f"{UNDECLARED}({text})"
+    number = extent.as_int()
+    return str(extent) if number is None else number

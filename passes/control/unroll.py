@@ -10,12 +10,13 @@ import onnx_ir as ir
 
 from pitc.ir.branch import BRANCH
 from pitc.ir.graph import Graph
-from pitc.ir.nodes import constant_of
+from pitc.ir.nodes import FIXED, bodies, constant_of
+from pitc.passes.control.bodies import first_shapes
 from pitc.passes.control.graft import STANDARD, detach, graft, names_of, substitute
 from pitc.passes.facts.derive import derive
 
 MAX_TRIPS = 8
-MAX_NODES = 1000  # of one unrolled loop
+MAX_NODES = 1000  # of one unrolled loop, with the loops in it
 SCAN_SINCE = 9  # before, Scan had a batch axis
 AXES_AS_INPUT = 13  # first operator set in which Unsqueeze takes its axes as an input
 
@@ -39,34 +40,64 @@ class _Plan:
 
     Args:
         trips: How often.
-        counted: Its body takes the number of the iteration and a condition, and gives a condition.
+        counted: Ranks of the number of the iteration and of the condition that its body takes, if
+            it does; it gives a condition, too.
         states: How many values one iteration hands to the next.
         read: The inputs behind them, which are read slice by slice.
         written: The outputs that are written so.
     """
 
     trips: int
-    counted: bool
+    counted: tuple[int, ...]
     states: int
     read: tuple[_Line, ...]
     written: tuple[_Line, ...]
 
 
-def unroll(model: ir.Model) -> int:
+def unroll(model: ir.Model, most: int) -> int:
     """Replace the loops of the main graph that are known to run at most `MAX_TRIPS` times.
+
+    Args:
+        model: The model; it is changed in place.
+        most: How many nodes it may have at most when their bodies' loops are unrolled, too.
 
     Returns:
         How many there were. Their bodies may hold more.
     """
-    loops = [n for n in model.graph if n.op_type in PLANS and n.domain in STANDARD]
+    loops = [n for n in model.graph if _is_loop(n)]
     if not loops:
         return 0
     graph = Graph(model)
     derive(graph)
     plans = [(n, plan) for n in loops if (plan := PLANS[n.op_type](graph, n)) is not None]
+    count, nodes = 0, number_of_nodes(model.graph)
     for node, plan in plans:
-        _unroll(model, node, plan)
-    return len(plans)
+        added = plan.trips * _size(graph, node.attributes["body"].as_graph())
+        if added <= MAX_NODES and nodes + added <= most:
+            _unroll(model, node, plan)
+            nodes += added
+            count += 1
+    return count
+
+
+def number_of_nodes(graph: ir.Graph) -> int:
+    """Nodes of a graph, those of bodies counted."""
+    return sum(1 for _ in ir.traversal.RecursiveGraphIterator(graph))
+
+
+def _size(graph: Graph, body: ir.Graph) -> int:
+    """Nodes of a body whose loops are unrolled, as far as constants tell how often they run."""
+    return sum(
+        1 + _times(graph, node) * sum(_size(graph, inner) for inner in bodies(node))
+        for node in body
+    )
+
+
+def _times(graph: Graph, node: ir.Node) -> int:
+    """How often the body of a node would be copied."""
+    limit = node.inputs[0] if node.op_type == "Loop" and _is_loop(node) else None
+    trips = None if limit is None else _constant(graph, limit)
+    return 1 if trips is None or trips > MAX_TRIPS else max(int(trips), 1)
 
 
 def _loop(graph: Graph, node: ir.Node) -> _Plan | None:
@@ -80,11 +111,12 @@ def _loop(graph: Graph, node: ir.Node) -> _Plan | None:
     trips = max(int(trips or 0), 0) if runs else 0
     kept = len(states)
     written = tuple(_Line() for _ in body.outputs[1 + kept :])
-    if any(x is None for x in states) or not _small(trips, body):
+    shapes = [s for s in first_shapes(graph, node) if s is not None]
+    if any(x is None for x in states) or trips > MAX_TRIPS or len(shapes) < FIXED:
         return None
     if (trips > 1 and not _goes_on(graph, body)) or (not trips and _wanted(node, kept)):
         return None
-    return _Plan(trips, True, kept, (), written)
+    return _Plan(trips, tuple(map(len, shapes)), kept, (), written)
 
 
 def _scan(graph: Graph, node: ir.Node) -> _Plan | None:
@@ -98,13 +130,17 @@ def _scan(graph: Graph, node: ir.Node) -> _Plan | None:
     read = _lines(node, "input", slices)
     extents = {_extent(graph, x, line) for x, line in zip(operands[kept:], read, strict=True)}
     trips = extents.pop()
-    if extents or not trips or not _small(trips, body):
+    if extents or not trips or trips > MAX_TRIPS:
         return None
     written = _lines(node, "output", len(body.outputs) - kept)
-    return _Plan(trips, False, kept, tuple(read), tuple(written))
+    return _Plan(trips, (), kept, tuple(read), tuple(written))
 
 
 PLANS: dict[str, Callable[[Graph, ir.Node], _Plan | None]] = {"Loop": _loop, "Scan": _scan}
+
+
+def _is_loop(node: ir.Node) -> bool:
+    return node.op_type in PLANS and node.domain in STANDARD
 
 
 def _lines(node: ir.Node, kind: str, count: int) -> list[_Line]:
@@ -123,15 +159,15 @@ def _extent(graph: Graph, x: ir.Value, line: _Line) -> int | None:
 
 
 def _constant(graph: Graph, x: ir.Value) -> Any:
-    """The one element of a value, when constants or sizes decide it."""
-    symbolic, constant = graph.ints(x.name or ""), graph.array(x.name or "")
-    if symbolic is not None and symbolic.size == 1:
-        return symbolic.reshape(-1)[0].as_int()
-    return constant.reshape(-1)[0].item() if constant is not None and constant.size == 1 else None
-
-
-def _small(trips: int, body: ir.Graph) -> bool:
-    return trips <= MAX_TRIPS and trips * len(body) <= MAX_NODES
+    """The one element of a value, when constants (of a body, too) or sizes decide it."""
+    made = x.producer()
+    own = x.const_value if x.is_initializer() and not x.is_graph_input() else None
+    tensor = own if made is None else constant_of(made)
+    if tensor is not None:
+        return tensor.numpy().reshape(-1)[0].item() if tensor.size == 1 else None
+    symbolic = graph.ints(x.name or "")
+    known = symbolic is not None and symbolic.size == 1
+    return symbolic.reshape(-1)[0].as_int() if known and symbolic is not None else None
 
 
 def _wanted(node: ir.Node, first: int) -> bool:
@@ -141,21 +177,17 @@ def _wanted(node: ir.Node, first: int) -> bool:
 
 def _goes_on(graph: Graph, body: ir.Graph) -> bool:
     """True when the condition that a body gives is always true where the one it takes is."""
-    value = body.outputs[0]
-    while (made := value.producer()) is not None and made.op_type == "Identity":
-        if made.graph is not body or made.inputs[0] is None:
+    value = _source(body.outputs[0])
+    return value is body.inputs[1] or bool(_constant(graph, value))
+
+
+def _source(value: ir.Value) -> ir.Value:
+    """What a value is the Identity of."""
+    while (made := value.producer()) is not None and made.op_identifier() == ("", "Identity", ""):
+        if made.inputs[0] is None:
             break
         value = made.inputs[0]
-    if value is body.inputs[1]:
-        return True
-    if made is not None and made.graph is body:
-        tensor = constant_of(made)
-    else:
-        known = body.initializers.get(value.name or "") is value
-        tensor = value.const_value if known else None
-        if not known:
-            return bool(_constant(graph, value))
-    return tensor is not None and bool(tensor.numpy().reshape(-1)[0])
+    return value
 
 
 class _Writer:
@@ -200,11 +232,11 @@ def _unroll(model: ir.Model, node: ir.Node, plan: _Plan) -> None:
     given = [x for x in node.inputs[2 if plan.counted else 0 :] if x is not None]
     states = given[: plan.states]
     slices: list[list[ir.Value]] = [[] for _ in plan.written]
+    going = [write.constant("go_on", np.full((1,) * rank, True)) for rank in plan.counted[1:]]
     for trip in range(plan.trips):
-        operands = list(states)
-        if plan.counted:
-            number = write.constant("trip", np.array(trip, np.int64))
-            operands = [number, write.constant("go_on", np.array(True)), *states]
+        shapes = [(1,) * rank for rank in plan.counted[:1]]
+        number = [write.constant("trip", np.full(shape, trip, np.int64)) for shape in shapes]
+        operands = [*number, *going, *states]
         for x, line in zip(given[plan.states :], plan.read, strict=True):
             at = plan.trips - 1 - trip if line.backwards else trip
             place = write.constant("place", np.array(at, np.int64))
@@ -212,7 +244,7 @@ def _unroll(model: ir.Model, node: ir.Node, plan: _Plan) -> None:
         body = node.attributes["body"].as_graph().clone(allow_outer_scope_values=True)
         moved, results = graft(model, node, body, operands, write.taken)
         write.mark(moved)
-        results = results[1:] if plan.counted else results
+        going, results = list(map(_source, results[: len(going)])), results[len(going) :]
         states = results[: len(states)]
         for found, result in zip(slices, results[len(states) :], strict=True):
             found.append(result)

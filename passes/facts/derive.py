@@ -6,8 +6,8 @@ from pitc.ir.branch import SIDES, Path
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph, NodeView, NoRule
 from pitc.ir.index import Poly, nonneg
-from pitc.ir.nodes import captures, input_names, output_names
-from pitc.passes.control.bodies import FIXED, body_model, is_loop
+from pitc.ir.nodes import FIXED, captures, input_names, output_names
+from pitc.passes.control.bodies import body_model, first_shapes, is_loop
 from pitc.passes.control.branches import open_branches
 from pitc.passes.facts.affine import learn, learn_constants
 from pitc.passes.rules import expr_of
@@ -66,9 +66,9 @@ def _walk(graph: Graph) -> None:
         except NoRule as error:
             exprs, why = (None,) * view.n_outputs, str(error)
         carried: dict[int, Shape | None] = {}
-        if is_loop(node):
+        if is_loop(graph, node):
             graph.carried[node] = carried_shapes(graph, node)
-            carried = dict(enumerate(graph.carried[node]))
+            carried = dict(enumerate(graph.carried[node][1:]))
         for k, expr in enumerate(exprs):
             name = view.out(k)
             if not name:
@@ -84,23 +84,25 @@ def _walk(graph: Graph) -> None:
 
 
 def carried_shapes(graph: Graph, node: ir.Node) -> list[Shape | None]:
-    """Shapes that the carried values of a loop have in every trip.
+    """Shapes that the condition and the carried values of a loop have in every trip.
 
     Args:
         graph: The graph, derived up to the node.
         node: A loop.
 
     Returns:
-        A shape for each carried value; None where it is not known to stay as it is at the start.
+        A shape for each, the condition first; None where it is not known to stay as it is at the
+        start.
     """
     view = NodeView(graph, node)
     shapes = [graph[view.name(k)].shape for k in range(FIXED, view.n_inputs)]
+    shapes = [first_shapes(graph, node)[1], *shapes]
     while any(s is not None for s in shapes):
         model = body_model(graph, node, shapes)
         open_branches(model)
         inner = Graph(model)
         derive(inner)
-        triples = zip(inner.inputs[FIXED:], inner.outputs[1:], shapes, strict=False)
+        triples = zip(inner.inputs[1:], inner.outputs, shapes, strict=False)
         kept = [s if inner[y].shape == inner[x].shape else None for x, y, s in triples]
         if kept == shapes:
             break

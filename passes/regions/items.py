@@ -121,7 +121,7 @@ class _Items(NodeView):
     def fresh(self) -> Poly:
         """The same symbols in every such view, so that what two of them say can be compared."""
         self._unknown += 1
-        return sym(f"{UNDECLARED}unknown{self._unknown}")
+        return sym(f"{UNDECLARED}:{self._unknown}")
 
     def inferred(self, out: int, dim: int) -> Poly:
         """Size of an output dimension: as known already, but for the items."""

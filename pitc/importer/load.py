@@ -21,6 +21,8 @@ from pitc.importer.proto import (
     check_data,
     densify,
     for_checker,
+    list_inputs,
+    name_results,
     name_standard_domain,
     runtime_nodes,
     sort_nodes,
@@ -28,7 +30,6 @@ from pitc.importer.proto import (
 )
 
 CHUNK = 1 << 20  # bytes hashed in one go
-OVERRIDABLE_SINCE = 4  # IR version from which a caller may override initializers listed as inputs
 _NODE = re.compile(r"Name: (.*?) OpType|node name: ([^\s)]+)|\(node[: ]+'?([^\s')]+)", re.DOTALL)
 
 
@@ -115,15 +116,14 @@ def _checked(proto: onnx.ModelProto, path: Path | None) -> ir.Model:
         raise _invalid(str(why)) from None
     check_data(proto)
     densify(proto)
+    name_results(proto)
+    list_inputs(proto)
     try:
         model = ir.from_proto(proto)
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as why:
         raise ModelError(f"cannot be represented: {_first_line(_innermost(why))}") from None
     if path is not None:
         ir.external_data.set_base_dir(model.graph, path.resolve().parent)
-    if model.ir_version < OVERRIDABLE_SINCE:  # there, being listed as an input means nothing
-        kept = [v for v in model.graph.inputs if not v.is_initializer()]
-        model.graph.inputs[:] = kept
     return model
 
 

@@ -1,6 +1,7 @@
 """Questions about ONNX protos, and the few repairs that the importer makes on its own copy."""
 
 import heapq
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from pitc.errors import ModelError
 #: A dense tensor above this cannot be part of a model file.
 PROTO_BYTES = (1 << 31) - 1
 MOST_OPSET = (1 << 31) - 1
+OVERRIDABLE_SINCE = 4  # IR version from which a caller may override initializers listed as inputs
 UNCHECKED = "pitc.unchecked"
 #: Names of the standard domain, whose operator set has a newest version.
 STANDARD = ("", "ai.onnx")
@@ -219,6 +221,42 @@ def _cycle(graph: onnx.GraphProto, needs: Sequence[set[int]], rest: set[int]) ->
     names = [label(graph.node[i]) for i in reversed(path[path.index(before) :])]
     around = " -> ".join(f"'{name}'" for name in (*names[:8], names[0]))
     return ModelError(f"the graph has a cycle: {around}", node=names[0])
+
+
+def name_results(model: onnx.ModelProto) -> None:
+    """Give a name to every result of a call of a function of the model: the function may compute
+    with one that its caller does not want.
+    """
+    functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+    if not functions:
+        return
+    taken = {name for node in nodes(model) for name in (*node.input, *node.output)}
+    taken |= {v.name for g in graphs(model) for v in (*g.input, *g.initializer)}
+    numbers = itertools.count()
+    for node in nodes(model):
+        function = functions.get((node.domain, node.op_type, node.overload))
+        if function is None:
+            continue
+        node.output.extend([""] * (len(function.output) - len(node.output)))
+        for k, name in enumerate(node.output):
+            if not name:
+                names = (f"{node.op_type}.unwanted{n}" for n in numbers)
+                node.output[k] = next(name for name in names if name not in taken)
+
+
+def list_inputs(model: onnx.ModelProto) -> None:
+    """Let the inputs of each graph be what it is handed, without constants that are listed too.
+
+    Only a caller of the main graph may override those, and only since IR version 4; older models
+    have to list them, so the model becomes one of that version.
+    """
+    for number, graph in enumerate(graphs(model)):
+        if number or model.ir_version < OVERRIDABLE_SINCE:
+            constants = {tensor.name for tensor in graph.initializer}
+            for k in reversed(range(len(graph.input))):
+                if graph.input[k].name in constants:
+                    del graph.input[k]
+    model.ir_version = max(model.ir_version, OVERRIDABLE_SINCE)
 
 
 def densify(model: onnx.ModelProto) -> None:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from pitc.ir.branch import GROUP, groups, path_of, within
 from pitc.ir.expr import Shape
 from pitc.ir.index import UNDECLARED, Poly, dim_index, poly, sym
-from pitc.ir.inference import Inferred, infer
+from pitc.ir.inference import Inferred, infer, symbol_text
 from pitc.ir.nodes import Array, captures, constant_of, node_name, output_names, poly_array
 from pitc.ir.value import Value, Values
 from pitc.ir.view import NodeView, NoRule
@@ -40,7 +40,8 @@ class Graph:
         joins: Dimensions of operands that broadcast in a way that is not known, and the nodes.
         clamps: Sizes that are the smaller one of two.
         reached: Those of which the first is never larger than the second, or the model fails.
-        carried: For each loop the shapes that its carried values keep; None where that is not sure.
+        carried: For each loop the shapes that its condition and its carried values keep; None where
+            that is not sure.
         bodies: Bodies of loops as graphs of their own, with fill facts.
         assumptions: Named assumptions, and the nodes that need them.
     """
@@ -108,10 +109,10 @@ class Graph:
             value = self.values[name]
             if declared.dtype is not None and value.dtype is None:
                 value.dtype = np.dtype(declared.dtype.numpy())
-            if declared.shape is not None and isinstance(declared.type, ir.TensorType):
-                dims = [_declared(d, f"{name}.shape[{k}]") for k, d in enumerate(declared.shape)]
-                value.shape = tuple(dims)
-                self._input_symbols.update(*(d.symbols() for d in dims))
+            inferred = self._inferred.get(name)
+            if inferred is not None and inferred.dims is not None:
+                self._input_symbols.update(d for d in inferred.dims if isinstance(d, str))
+                value.shape = self.inferred_shape(name)
         for name, tensor in self._tensors.items():
             value = self.values[name]
             value.shape = tuple(poly(int(d)) for d in tensor.shape)  # type: ignore[arg-type]
@@ -202,7 +203,7 @@ class Graph:
     def fresh(self) -> Poly:
         """A new size symbol. The size may be 0."""
         self._count += 1
-        return sym(f"{UNDECLARED}n{self._count}")
+        return sym(f"{UNDECLARED}{self._count}")
 
     def inferred_shape(self, name: str) -> Shape | None:
         """The shape by ONNX's inference, fresh symbols for unknown sizes; None without a rank."""
@@ -223,7 +224,7 @@ class Graph:
             return poly(d)
         if d is None:
             return self.fresh()
-        return sym(d if d in self._input_symbols else UNDECLARED + d)
+        return sym(d if d in self._input_symbols else UNDECLARED + symbol_text(d))
 
     def index_of(self, name: str) -> tuple[Poly, ...]:
         """The value's own index, one expression per dimension.
@@ -341,10 +342,3 @@ def _exceptions(x: Array) -> set[str]:
     out = {"nan"} if np.isnan(rest).any() else set()
     out |= {"+inf"} if (rest.real == np.inf).any() else set()
     return out | ({"-inf"} if (rest.real == -np.inf).any() else set())
-
-
-def _declared(d: int | ir.SymbolicDim, name: str) -> Poly:
-    """A declared size; negative numbers, which old exporters write, mean an unnamed one."""
-    if isinstance(d, int):
-        return poly(d) if d >= 0 else sym(name)
-    return sym(d.value or name)

@@ -1,9 +1,11 @@
 """Element types and shapes by ONNX's own shape inference, on a copy without the big weights.
 
 What a file says about inner values is not read: exporters and hand-edited files disagree with
-themselves there. Only the declared inputs and the weights count.
+themselves there. Only the declared inputs and the weights count, and in what shape a body takes the
+number of a trip and a condition.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,7 +13,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from pitc.ir.nodes import FIXED
+
 Dim = int | str | None
+_PLAIN = re.compile(r"(?!pitc|d\d+$)[A-Za-z_]\w*", re.ASCII)
 UNKNOWN_SHAPE = "pitc.unknown_shape"
 SMALL_BYTES = 8192  # initializers up to this size take part: shapes, axes, index vectors
 
@@ -30,13 +35,21 @@ TYPED_LIKE: Mapping[str, tuple[int | None, ...]] = {
 }
 
 
+def symbol_text(name: str) -> str:
+    """A name of a size as part of formulas: in quotes where it could be read as anything else, as a
+    formula, a dimension's index or a name that pitc makes.
+    """
+    return name if _PLAIN.fullmatch(name) else "'" + name.replace("'", "''") + "'"
+
+
 @dataclass(frozen=True, slots=True)
 class Inferred:
     """Type of one value.
 
     Args:
         dtype: Element type.
-        dims: Each dimension's size, its symbol, or None; None as a whole when the rank is unknown.
+        dims: Each dimension's size, its symbol (`symbol_text`), or None; None as a whole when the
+            rank is unknown.
     """
 
     dtype: ir.DataType
@@ -75,13 +88,13 @@ def slim_proto(model: ir.Model) -> onnx.ModelProto:
 def infer(model: ir.Model) -> dict[str, Inferred]:
     """Types of the values of the main graph, by name. Empty when inference itself fails."""
     proto = slim_proto(model)
-    del proto.graph.value_info[:]
+    _forget(proto.graph)
     for value in proto.graph.input:  # a size without a name gets one, so that it can be followed
         for k, d in enumerate(value.type.tensor_type.shape.dim):
-            if not d.dim_param and (not d.HasField("dim_value") or d.dim_value < 0):
-                d.dim_param = f"{value.name}.shape[{k}]"
-    for output in proto.graph.output:
-        output.type.tensor_type.ClearField("shape")
+            if d.dim_param:
+                d.dim_param = symbol_text(d.dim_param)
+            elif not d.HasField("dim_value") or d.dim_value < 0:
+                d.dim_param = f"{symbol_text(value.name)}.shape[{k}]"
     _stand_in(proto)
     try:
         small = not _counts_far(proto.graph)
@@ -96,6 +109,23 @@ def infer(model: ir.Model) -> dict[str, Inferred]:
             out[info.name] = Inferred(ir.DataType(tensor.elem_type), dims)
     out.pop(UNKNOWN_SHAPE, None)
     return out
+
+
+def _forget(graph: onnx.GraphProto) -> None:
+    """Drop the shapes that a graph and its bodies declare of what they compute, and carry."""
+    del graph.value_info[:]
+    for output in graph.output:
+        _forget_shape(output.type)
+    for node in graph.node:
+        for body in (a.g for a in node.attribute if a.HasField("g")):
+            for carried in body.input[FIXED if node.op_type == "Loop" else 0 :]:
+                _forget_shape(carried.type)
+            _forget(body)
+
+
+def _forget_shape(declared: onnx.TypeProto) -> None:
+    if declared.HasField("tensor_type"):
+        declared.tensor_type.ClearField("shape")
 
 
 def _stand_in(proto: onnx.ModelProto) -> None:

@@ -11,6 +11,9 @@ from pitc.ir.index import poly
 
 Array = npt.NDArray[Any]
 
+#: A loop's body first takes the number of the trip and a condition; it gives a condition first.
+FIXED = 2
+
 
 def output_names(node: ir.Node) -> list[str]:
     """Names of the outputs that exist."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, SupportsInt
 
-UNDECLARED = "?"  # first character of symbols that no input of the model declares
+UNDECLARED = "?"  # first character of symbols that no input declares: a number or a name follows
 LARGEST_SIZE = 31  # bits: coordinates of rows are 32-bit integers, which the runtime checks
 LARGEST_COUNT = 46  # bits of a product of sizes: it counts elements that lie in memory
 

@@ -13,6 +13,7 @@ from tests.probes.scopes import SCOPES
 from tests.probes.sizes import SIZES
 from tests.probes.softmax import SOFTMAX
 from tests.probes.sparse import SPARSE
+from tests.probes.trips import TRIPS
 from tests.probes.zeros import ZEROS
 
 MORE = (orders, readers, typed)  # they add to tables of others
@@ -24,6 +25,7 @@ TABLES = (
     ZEROS,
     PADDING,
     SCOPES,
+    TRIPS,
     DEADNESS,
     SPARSE,
     FORMS,

@@ -88,15 +88,17 @@ class _Walk:
     def _loop(self, node: onnx.NodeProto, values: Values) -> list[Array]:
         body = _body(node, "body")
         trips = int(values[node.input[0]].reshape(-1)[0]) if node.input[0] else 1 << 62
-        going = bool(values[node.input[1]].reshape(-1)[0]) if node.input[1] else True
+        going = values[node.input[1]] if node.input[1] else np.asarray(True)
+        if _ranked(body.input[1]):
+            going = going.reshape(_one(body.input[1]))
         states = [values[x] for x in node.input[2:]]
         scans: list[list[Array]] = [[] for _ in range(len(body.output) - 1 - len(states))]
         trip = 0
-        while going and trip < trips:
-            given = [np.asarray(trip, np.int64), np.asarray(going), *states]
+        while going.reshape(-1)[0] and trip < trips:
+            given = [np.full(_one(body.input[0]), trip, np.int64), going, *states]
             names = [i.name for i in body.input]
             found = self._body(body, values, dict(zip(names, given, strict=True)))
-            going, states = bool(found[0].reshape(-1)[0]), found[1 : 1 + len(states)]
+            going, states = found[0], found[1 : 1 + len(states)]
             for kept, x in zip(scans, found[1 + len(states) :], strict=True):
                 kept.append(x)
             trip += 1
@@ -107,6 +109,15 @@ class _Walk:
         inner = {**values, **constants, **own}
         self.run(body, inner)
         return [inner[o.name] for o in body.output]
+
+
+def _ranked(value: onnx.ValueInfoProto) -> bool:
+    return value.type.tensor_type.HasField("shape")
+
+
+def _one(value: onnx.ValueInfoProto) -> tuple[int, ...]:
+    """The shape of one element that a body's input is declared to have."""
+    return (1,) * len(value.type.tensor_type.shape.dim)
 
 
 def _body(node: onnx.NodeProto, name: str) -> onnx.GraphProto:
