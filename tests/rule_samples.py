@@ -233,7 +233,15 @@ for _op in ("AveragePool", "MaxPool", "LpPool"):
     add(_op, f(2, 3, 6), kernel_shape=[3])
     add(_op, f(2, 3, 6, 5), kernel_shape=[2, 3], strides=[2, 1], pads=[0, 1, 0, 1])
 add("MaxPool", f(2, 3, 6), kernel_shape=[2], strides=[2], outputs=2)
-add("MaxPool", f(2, 3, 7), kernel_shape=[2], strides=[2], ceil_mode=1)
+for _op in ("AveragePool", "LpPool", "MaxPool"):
+    for _n in (1, 2, 3, 7):  # the last window may lie behind the image
+        for _k, _step in ((2, 2), (3, 2), (1, 4), (3, 3)):
+            add(_op, f(1, 2, _n), kernel_shape=[_k], strides=[_step], ceil_mode=1)
+        _same = {"auto_pad": "SAME_UPPER" if _n % 2 else "SAME_LOWER", "symbolic": False}
+        add(_op, f(1, 2, _n), kernel_shape=[2], strides=[2], dilations=[2], opset=22, **_same)
+        add(_op, f(1, 2, _n), kernel_shape=[3], strides=[3], dilations=[2], opset=22, **_same)
+for _op in ("AveragePool", "MaxPool"):
+    add(_op, f(1, 2, 4), kernel_shape=[2], strides=[3], pads=[1, 1], ceil_mode=1, opset=12)
 add("AveragePool", f(2, 3, 5), kernel_shape=[3], pads=[1, 1], count_include_pad=1)
 
 # normalisers
@@ -346,6 +354,9 @@ add("Pad", f(2, 3), c(1, 0), scalar(7.0, np.float32), c(1))
 add("Pad", f(3, 4), c(1, -1, 0, 2))
 add("Pad", f(3, 4), c(0, 2, 0, 1), mode="reflect")
 add("Pad", f(3, 4), c(1, 0, 1, 0), mode="edge")
+for _mode in ("constant", "edge", "reflect", "wrap"):  # as long as before, and yet moved
+    add("Pad", f(3, 4), c(0, 1, 0, -1), mode=_mode)
+    add("Pad", f(4, 5), c(-1, 1, 1, -1), mode=_mode)
 add("Pad", f(3, 4), opset=10, pads=[0, 1, 0, 0], value=2.0)
 add("CenterCropPad", f(4, 5), c(2, 8), opset=18, symbolic=False)
 add("CenterCropPad", f(3, 7, 2), c(4, 4), opset=18, axes=[1, -1], symbolic=False)
@@ -394,6 +405,8 @@ add("ConstantOfShape", c())
 add("Range", scalar(0), scalar(7), scalar(2))
 add("Range", scalar(5), scalar(0), scalar(-2))
 add("NonZero", f(3, 2))
+add("NonZero", np.array(2.0, np.float32))
+add("NonZero", np.array(0.0, np.float32))
 add("NonZero", arr(0, 1, 1, 0))
 add("EyeLike", f(3, 4))
 add("EyeLike", f(3, 3), k=1)
@@ -471,6 +484,13 @@ _twice = Const(np.array([1, 1, 2, 3], np.float32))
 add("Upsample", f(2, 3, 2, 2), _twice, opset=9)
 add("Upsample", f(1, 2, 3, 2), opset=7, scales=[1.0, 1.0, 2.0, 2.0])
 add("Upsample", f(2, 3, 3, 2), Const(np.array([1, 1, 2, 2], np.float32)), opset=9, mode="linear")
+for _scales in ([1, 1, 2.1, 1], [1, 1.1, 2, 1], [1, 1, 1.1, 0.7], [1.3, 1, 1, 3]):
+    _by = Const(np.array(_scales, np.float32))
+    if min(_scales) == _scales[0] == 1:
+        add("Upsample", f(2, 3, 3, 2), _by, opset=9)
+        add("Resize", f(2, 3, 3, 2), _by, opset=10)
+    add("Resize", f(2, 3, 3, 2), None, _by, mode="linear" if _scales[0] == 1 else "nearest")
+    add("Resize", f(2, 3, 3, 2), None, _by, coordinate_transformation_mode="align_corners")
 add("Resize", f(2, 3, 2, 2), _twice, opset=10)
 add("Resize", f(2, 3, 2, 2), None, _twice)
 add("Resize", f(2, 3, 2, 2), None, _twice, nearest_mode="round_prefer_ceil")

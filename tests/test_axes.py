@@ -128,7 +128,8 @@ rows (float[b, s, 8] x, float[8, 8] w) => (float[b, s, 8] y)
     r = Reshape (x, flat)
     m = MatMul (r, w)
     size = Shape (x)
-    y = Reshape (m, size)
+    h = Reshape (m, size)
+    y = Add (h, x)
 }
 """
 EMBED = """
@@ -172,6 +173,7 @@ def test_digits_follow_merged_dimensions() -> None:
         "x": ["d1"],
         "r": ["d0"],
         "m": ["d0"],
+        "h": ["d1"],
         "y": ["d1"],
     }
     (outer,) = propagate(graph, "x", 0)[0]["m"]

@@ -129,8 +129,50 @@ SHAPES = {  # shape, and why there is no expression
         "ConstantOfShape: a size of it may be negative, which means 0",
     ),
     "k = Add (size, both) v = ConstantOfShape (k)": ("a b+1", ""),
-    "v = Bernoulli (weights)": ("a", None),
+    "v = Bernoulli (weights)": (None, None),
 }
+
+
+# Reshapes of lengths [a], of a row [a, 1] and of x [a, b] to sizes that may be 0, which copies
+COPIED = [
+    "v = Reshape (lengths, k)",
+    "m = Concat <axis = 0> (k, last) v = Reshape (lengths, m)",
+    "m = Concat <axis = 0> (k, rest) v = Reshape (lengths, m)",
+    "m = Concat <axis = 0> (last, k) v = Reshape (lengths, m)",
+    "m = Concat <axis = 0> (k, rest) v = Reshape (x, m)",
+    "m = Concat <axis = 0> (k, h) v = Reshape (x, m)",
+    "m = Concat <axis = 0> (h, k) v = Reshape (x, m)",
+    "m = Concat <axis = 0> (h, rest) v = Reshape (x, m)",
+    "m = Concat <axis = 0> (rest, k) v = Reshape (x, m)",
+    "m = Concat <axis = 0> (h, k, last) u = Reshape (x, rest) v = Reshape (u, m)",
+    "m = Concat <axis = 0> (h, k, last) u = Flatten <axis = 2> (x) v = Reshape (u, m)",
+    "m = Concat <axis = 0> (last, h, k) v = Reshape (x, m)",
+    "m = Concat <axis = 0> (last, rest, k) v = Reshape (x, m)",
+    "m = Concat <axis = 0> (k, last, rest) v = Reshape (x, m)",
+    "m = Concat <axis = 0> (h, k) v = Reshape <allowzero = 1> (x, m)",
+    "m = Concat <axis = 0> (k, h) v = Reshape <allowzero = 1> (x, m)",
+    "m = Concat <axis = 0> (h, rest, last) v = Reshape <allowzero = 1> (x, m)",
+    "m = Concat <axis = 0> (k, rest) v = Reshape <allowzero = 1> (lengths, m)",
+    # what is asked for where there is nothing to copy, or meets the same size, is not 0 in any run
+    "u = Expand (n, seventh) m = Concat <axis = 0> (h, k, last) v = Reshape (x, m)",
+    "t = Tile (n, pair) y = Reshape (t, one2) m = Concat <axis = 0> (k, rest) v = Reshape (y, m) "
+    "o = Unsqueeze (far, last) w = Add (v, o)",
+    "t = Tile (n, pair) m = Concat <axis = 0> (h, k) v = Reshape (t, m) w = Add (v, far)",
+    # of an operator without a rule inference would take the asked size for granted
+    "u = Reshape (lengths, k) s = Cast <to = 1> (u) v = Bernoulli (s)",
+]
+
+
+@pytest.mark.parametrize("body", COPIED)
+def test_a_size_of_0_copies(body: str) -> None:
+    """The derived shapes are the real ones in every run that there is."""
+    start = "k = Shape (far) h = Shape (lengths) rest = Neg (last) pair = Add (both, last) "
+    model = model_of(start + "one2 = Concat <axis = 0> (last, rest) " + body)
+    graph, runs = derived(model), list(runs_of(model))
+    assert runs
+    for values in runs:
+        undefined = b"allowzero" in body.encode() and -1 in values["m"] and 0 in values["m"]
+        assert undefined or sizes_of(graph, values)[1] == []
 
 
 @pytest.mark.parametrize("body", SHAPES)

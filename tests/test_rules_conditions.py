@@ -11,9 +11,10 @@ import pytest
 
 from pitc.ir.constant import Number
 from pitc.ir.graph import NodeView
+from pitc.passes.facts.total import is_total
 from pitc.passes.rules import conditions
 from pitc.passes.rules.signs import Sign
-from tests.rule_proof import Const, Sample, analysed
+from tests.rule_proof import Const, Proof, Sample, analysed
 
 X = np.ones((2, 3), np.float32)
 
@@ -41,6 +42,28 @@ class Given:
 def view_of(op: str, *operands: Any, **attributes: Any) -> NodeView:
     graph = analysed(Sample(op, operands, attributes))
     return NodeView(graph, graph.nodes[0])
+
+
+# float attributes of elementwise operators, and numbers that break some functions of them
+ATTRIBUTES = {
+    **dict.fromkeys(("LeakyRelu", "ThresholdedRelu", "Elu", "Celu"), ("alpha",)),
+    "Shrink": ("bias", "lambd"),
+    "HardSigmoid": ("alpha", "beta"),
+    "Selu": ("alpha", "gamma"),
+}
+EXTREMES = (0.0, -1.0, 1.0, 1e-45, -1e-45, 1e-30, inf, -inf, nan)
+
+
+@pytest.mark.parametrize("op", ATTRIBUTES)
+def test_attributes_that_make_infinities_are_seen(op: str) -> None:
+    x = np.array([0, -0.0, 1e-30, -1e-30, 0.5, -0.5, 3, -3, 1000, -1000], np.float32)
+    told = 0
+    for values in product(EXTREMES, repeat=len(ATTRIBUTES[op])):
+        proof = Proof(Sample(op, (x,), dict(zip(ATTRIBUTES[op], values, strict=True))))
+        if is_total(proof.graph, proof.graph.nodes[0], ["x0"]):
+            assert np.isfinite(proof.result[0]).all(), values
+            told += 1
+    assert told
 
 
 DIV, POW = view_of("Div", X, X), view_of("Pow", X, X)

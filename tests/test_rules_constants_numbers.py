@@ -10,6 +10,7 @@ import pytest
 
 from pitc.ir.constant import NEG, NZ, SCORE, TAME, TOP, ZN, Constant, Range, is_number
 from pitc.ir.graph import NodeView
+from pitc.passes.rules import arithmetic
 from pitc.passes.rules.constants import evaluate_constants, ignores
 from pitc.passes.rules.record import OPERATORS
 from tests.constant_views import BELOW, F2, F4, I1, I4, I8, U1, B, filled, retyped, same, view
@@ -180,3 +181,16 @@ def values(c: Constant, op: str, k: int) -> Any:
     """What an operand may be."""
     x = np.append(SAMPLES, np.float32(nan))
     return x[stands_for(c, x) & allowed(OPERATORS["", op], k, c, x)]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.uint64])
+@pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
+def test_nothing_is_shifted_by_all_its_bits(dtype: Any, direction: str) -> None:
+    """What comes of it differs between machines."""
+    x, bits = np.array([1, 200], dtype), 8 * np.dtype(dtype).itemsize
+    last = arithmetic.shift(x, np.array(bits - 1, dtype), direction)
+    shifted = (int(n) << bits - 1 if direction == "LEFT" else int(n) >> bits - 1 for n in x)
+    assert last.tolist() == [n % (1 << bits) for n in shifted]
+    for n in (bits, bits + 1):
+        with pytest.raises(ArithmeticError):
+            arithmetic.shift(x, np.array(n, dtype), direction)

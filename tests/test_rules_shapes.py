@@ -3,10 +3,11 @@
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.rule_proof import Const, Proof, Sample
+from tests.rule_proof import Const, Proof, Sample, analysed
 
 SETTINGS = settings(max_examples=15, deadline=None, derandomize=True, database=None)
 EXTENTS = st.sampled_from([0, 1, 2, 3, 5])
@@ -166,3 +167,27 @@ def test_conv(
     }
     operands = values([2, 4, *sizes]), values([6, 4 // group, *[kernel] * n], 1)
     proven(Sample("Conv", operands, attributes), seed)
+
+
+MOST = (1 << 31) - 1  # the longest extent
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "step", "extent"),
+    [
+        (0, MOST, 1, "n3"),
+        (0, MOST - 1, 1, ""),
+        (-MOST, MOST, 1, "n3"),
+        (1 - MOST, MOST, 1, ""),
+        (MOST, -MOST - 1, -1, "n3"),
+        (MOST - 1, -MOST - 1, -1, ""),
+        (MOST, -MOST, -1, ""),
+    ],
+)
+def test_a_slice_to_the_end_of_the_longest_line(
+    start: int, end: int, step: int, extent: str
+) -> None:
+    sample = Sample("Slice", (values([3]), ints(start), ints(end), ints(0), ints(step)))
+    expr = analysed(sample, symbolic=True)["y0"].expr
+    assert expr is not None
+    assert str(expr.shape[0]) == extent or (not extent and "?" in str(expr.shape[0]))

@@ -21,7 +21,7 @@ HEAD = """
 <ir_version: 8, opset_import: ["" : 18]>
 model (float[b, s, 4] x, float[b, s, 4] z) => (float[b, s, n] y)
 <float two = {2}, float three = {3}, float half = {0.5}, float minus = {-1}, float zero = {0},
- float eps = {0.000001}, int64[1] last = {-1}, int64[1] one = {1}>
+ float eps = {0.000001}, float tiny = {1e-40}, int64[1] last = {-1}, int64[1] one = {1}>
 {
 """
 SIGNS = {
@@ -33,6 +33,7 @@ SIGNS = {
     "y = Pow (x, half)": ANY,
     "a = Abs (x) y = Add (a, eps)": POSITIVE,
     "a = Abs (x) y = Add (a, minus)": ANY,
+    "a = Abs (x) y = Add (a, tiny)": NONNEGATIVE,
     "a = Abs (x) y = Add (x, a)": ANY,
     "a = Exp (x) y = Mul (a, eps)": NONNEGATIVE,
     "a = Relu (x) b = Sigmoid (z) y = Sum (a, b, eps)": POSITIVE,
@@ -62,6 +63,10 @@ FINITE = {
     "a = Max (z, eps) y = Div (x, a)": True,
     "a = Max (z, zero) y = Div (x, a)": False,
     "y = Pow (x, three)": True,
+    # 1 divided by so small a number is infinite
+    "a = Mul (x, x) b = Add (a, tiny) y = Reciprocal (b)": False,
+    "a = Mul (x, x) b = Add (a, tiny) y = Div (x, b)": False,
+    "y = Div (x, tiny)": False,
     "y = Pow (x, half)": False,
     "y = Pow (x, minus)": False,
     "a = Abs (x) y = Pow (a, half)": True,

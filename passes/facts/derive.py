@@ -5,7 +5,7 @@ import onnx_ir as ir
 from pitc.ir.branch import SIDES, Path
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph, NodeView, NoRule
-from pitc.ir.index import Poly, nonneg
+from pitc.ir.index import ONE, UNDECLARED, Poly, nonneg
 from pitc.ir.nodes import FIXED, captures, input_names, output_names
 from pitc.passes.control.bodies import body_model, first_shapes, is_loop
 from pitc.passes.control.branches import open_branches
@@ -21,32 +21,48 @@ def derive(graph: Graph) -> None:
     """
     learn_constants(graph)
     _walk(graph)
-    reached = _reached(graph)
-    if reached:
-        graph.reached |= reached
+    while found := _reached(graph) - graph.reached:
+        graph.reached |= found
         _walk(graph)
 
 
 def _reached(graph: Graph) -> set[tuple[Poly, Poly]]:
-    """Sizes that are never clamped, or the model itself fails.
+    """Sizes that are never clamped and never 0, or the model itself fails.
 
     table[:s] has n = min(s, 512) rows. Where it is added to something of s rows, n is s: it is not
     1 unless s is, and other sizes do not broadcast. So no run of the model has s > 512, if it
-    always comes to that node, or to one such node in each branch of an If.
+    always comes to that node, or to one such node in each branch of an If. The same of a Reshape
+    that asks for s places: where s is 0 it keeps its operand's, and n is not s.
     """
-    found: set[tuple[Path, Poly, Poly]] = set()
-    wanted = _wanted(graph)
+    pairs = [(node, ONE, size) for node, size in graph.demands]
     for node, extents in graph.joins:
         for n in extents & graph.clamps.keys():
             last, size = graph.clamps[n]
             if extents == {n, last} and nonneg(size - 2):
-                outputs = wanted.intersection(output_names(node))
-                found |= {(graph[o].branch, last, size) for o in outputs}
+                pairs.append((node, last, size))
+        for n in extents & graph.copies.keys():
+            size = graph.copies[n][0]
+            if extents == {n, size} and nonneg(_where_zero(graph, n, size) - 2):
+                pairs.append((node, ONE, size))
+    found: set[tuple[Path, Poly, Poly]] = set()
+    wanted = _wanted(graph)
+    for node, last, size in pairs:
+        outputs = wanted.intersection(output_names(node))
+        found |= {(graph[o].branch, last, size) for o in outputs}
     for path, last, size in list(found):
         while path and all(((*path[:-1], (path[-1][0], s)), last, size) in found for s in SIDES):
             path = path[:-1]
             found.add((path, last, size))
-    return {(last, size) for path, last, size in found if not path}
+    everywhere = {(last, size) for path, last, size in found if not path}
+    # what a walk calls a size that it does not know, the next one calls otherwise
+    return {p for p in everywhere if not any(UNDECLARED in str(size) for size in p)}
+
+
+def _where_zero(graph: Graph, n: Poly, size: Poly) -> Poly:
+    """What a size of Reshapes is where they ask for a size that is 0."""
+    while n in graph.copies and graph.copies[n][0] == size:
+        n = graph.copies[n][1]
+    return n
 
 
 def _wanted(graph: Graph) -> set[str]:

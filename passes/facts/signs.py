@@ -7,9 +7,11 @@ comes back as 0 is as finite as that of any other row.
 from collections.abc import Collection
 from dataclasses import dataclass
 
+import numpy as np
+
 from pitc.ir.constant import Number
 from pitc.ir.expr import Combine, Reducer, TensorExpr
-from pitc.ir.graph import Graph, NodeView
+from pitc.ir.graph import Array, Graph, NodeView
 from pitc.ir.index import dim_index, nonneg
 from pitc.passes.rules.record import operator_of
 from pitc.passes.rules.signs import Sign
@@ -42,7 +44,7 @@ class Known:
     def has_no_zero(self, i: int) -> bool:
         """True for a constant without zeros: a divisor that is known."""
         x = self.view.graph.array(self.view.name(i))
-        return x is not None and x.dtype.kind == "f" and bool((x != 0).all())
+        return x is not None and x.dtype.kind == "f" and _has_reciprocals(x)
 
 
 def sign_of(graph: Graph, name: str, steps: int = MAX_STEPS) -> Sign:
@@ -57,11 +59,12 @@ def sign_of(graph: Graph, name: str, steps: int = MAX_STEPS) -> Sign:
     if dtype is None or dtype.kind != "f":  # integers wrap around
         return Sign.ANY
     if x is not None:
-        positive, negative = bool((x > 0).all()), not (x >= 0).all()
-        return Sign.ANY if negative else Sign.POSITIVE if positive else Sign.NONNEGATIVE
+        negative = not (x >= 0).all()
+        return Sign.ANY if negative else Sign.POSITIVE if _has_reciprocals(x) else Sign.NONNEGATIVE
     known = next((f.constant for f in graph[name].fills if not f.region), None)
     if isinstance(known, (int, float)):
-        return Sign.POSITIVE if known > 0 else Sign.NONNEGATIVE if known == 0 else Sign.ANY
+        positive = _has_reciprocals(np.array(known, dtype))
+        return Sign.ANY if not known >= 0 else Sign.POSITIVE if positive else Sign.NONNEGATIVE
     node, expr = graph[name].producer, graph[name].expr
     if expr is None or not steps:
         return Sign.ANY
@@ -82,6 +85,12 @@ def sign_of(graph: Graph, name: str, steps: int = MAX_STEPS) -> Sign:
     if expr.combine is Combine.MOVE and all(r.operand == 0 and not r.within for r in expr.reads):
         return sign_of(graph, view.name(0), steps - 1)
     return Sign.ANY
+
+
+def _has_reciprocals(x: Array) -> bool:
+    """True where no element is 0, or so small that 1 divided by it is infinite."""
+    with np.errstate(divide="ignore", over="ignore"):
+        return not np.isinf(1 / x).any()
 
 
 def _has_positive_lines(view: NodeView, expr: TensorExpr) -> bool:

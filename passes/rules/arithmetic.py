@@ -78,7 +78,9 @@ def power(x: Array, y: Array) -> Array:
 
 
 def shift(x: Array, y: Array, direction: str) -> Array:
-    """Bits shifted."""
+    """Bits shifted: not by all of them or more, which C does not define."""
+    if np.any(np.asarray(y) >= 8 * np.asarray(x).dtype.itemsize):
+        raise ArithmeticError
     return np.left_shift(x, y) if direction == "LEFT" else np.right_shift(x, y)
 
 

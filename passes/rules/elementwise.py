@@ -373,7 +373,8 @@ _LIBRARY = {
         finite=always,
     ),
     "Celu": Operator(
-        function=_library(arithmetic.celu, parameters=_attributes(alpha=1.0)), finite=always
+        function=_library(arithmetic.celu, parameters=_attributes(alpha=1.0)),
+        finite=conditions.at_least(alpha=(1.0, conditions.TINY)),
     ),
     "Selu": Operator(
         function=_library(

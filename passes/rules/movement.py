@@ -4,15 +4,19 @@ Transpose  y[o] = x[o permuted]            Reshape  y[o] = x[digits of the row-m
 Slice      y[o] = x[o * step + start]      Concat   y[o] = x_i[o - offset_i] within x_i's range
 """
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import zip_longest
 
-from pitc.ir.expr import Combine, Read, TensorExpr
+from pitc.ir.expr import Combine, Read, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, ZERO, Poly, digit, dim_index, nonneg, poly, reshape_map, total_of
+from pitc.ir.poly import LARGEST_SIZE
 from pitc.ir.region import union
 from pitc.passes.rules import values
 from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import (
+    aligned,
     bare,
     broadcast_index,
     broadcast_shape,
@@ -27,7 +31,7 @@ from pitc.passes.rules.build import (
 from pitc.passes.rules.record import Items, Operator, Packs, Zeros, always
 from pitc.passes.rules.registry import rule
 
-FAR = 1 << 30  # slice ends beyond it mean "to the end"
+FAR = (1 << LARGEST_SIZE) - 1  # no extent is longer: slice ends from there on mean "to the end"
 
 
 @rule(
@@ -94,17 +98,36 @@ def reshape(view: NodeView) -> list[TensorExpr]:
         target: list[Poly] = list(view.ints(1).reshape(-1))
     else:
         target = [poly(n) for n in view.attr("shape") or []]
-    if not view.attr("allowzero", 0):
+    copies = not view.attr("allowzero", 0)
+    if copies:
         if any(d == ZERO and k >= len(shape) for k, d in enumerate(target)):
             raise NoRule(f"0 in {target} has no extent to copy")
-        target = [shape[k] if d == ZERO else d for k, d in enumerate(target)]
+        target = [_asked(view, *sizes) for sizes in zip_longest(target, shape[: len(target)])]
     rest = poly(-1)
     if rest in target:
-        known = total_of(d for d in target if d != rest)
-        left = total_of(shape).divide(known)
+        known = [d for d in target if d != rest]
+        left = total_of(shape).divide(total_of(known)) if copies or _cancels(shape, known) else None
         left = view.fresh() if left is None else left
         target = [left if d == rest else d for d in target]
     return _reshaped(view, target)
+
+
+def _cancels(shape: Sequence[Poly], known: Sequence[Poly]) -> bool:
+    """Beside a 0 that it is told to allow, which ONNX does not define, ONNX Runtime divides what is
+    not 0 by what is not 0: the quotient, where the same extents are 0 on both sides.
+    """
+    return all(nonneg(e - 1) for e in Counter(known) - Counter(shape))
+
+
+def _asked(view: NodeView, size: Poly, own: Poly | None) -> Poly:
+    """An extent that a Reshape asks for, where 0 copies the operand's own: a size that may be 0 is
+    the extent only where the copy is 0 then, too, or there is nothing to copy.
+    """
+    if size == ZERO and own is not None:
+        return own
+    if size == poly(-1) or nonneg(size - 1) or (own and own.divide(size) is not None):
+        return size
+    return view.copied(size, own)
 
 
 @rule(
@@ -232,7 +255,7 @@ def _range(
         found = _places(n, lo, hi, step)
         return poly(found.start), poly(len(found))
     if step < 0:
-        whole = lo is not None and (lo == -1 or lo >= FAR) and hi is not None and hi <= -FAR
+        whole = lo is not None and (lo == -1 or lo >= FAR) and hi is not None and hi < -FAR
         if not whole:
             return None, view.fresh()
         return size - 1, size if step == -1 else view.fresh()
@@ -280,18 +303,28 @@ def concat(view: NodeView) -> list[TensorExpr]:
         raise NoRule("operands differ in rank")
     axis = dimension(int(view.attr("axis", 1)), rank)
     total = sum((s[axis] for s in shapes), ZERO)
-    out = tuple(total if d == axis else joint_extent([s[d] for s in shapes]) for d in range(rank))
+    out = tuple(total if d == axis else _beside(view, shapes, d) for d in range(rank))
     reads, offset = [], ZERO
     for i, shape in zip(operands, shapes, strict=True):
         if shape[axis] == ZERO:
             continue
-        index: list[Poly | None] = list(bare(out))
+        index = [aligned(d, e, out[d]) for d, e in enumerate(shape)]
         if total != ONE:
             index[axis] = dim_index(axis, total) - offset
         tests = inside(dim_index(axis, total) - offset, shape[axis])
         reads.append(Read(i, tuple(index), within=tests))
         offset = offset + shape[axis]
     return [TensorExpr(out, tuple(reads), combine=Combine.MOVE)]
+
+
+def _beside(view: NodeView, shapes: Sequence[Shape], d: int) -> Poly:
+    """An extent of joined operands: that of those with elements, which ONNX Runtime compares; what
+    the others have it does not look at.
+    """
+    full = [s[d] for s in shapes if all(nonneg(e - 1) for e in s)]
+    if full:
+        return joint_extent(full)
+    return shapes[0][d] if len({s[d] for s in shapes}) == 1 else view.fresh()
 
 
 @rule(
@@ -338,6 +371,8 @@ def pad(view: NodeView) -> list[TensorExpr]:
     places = list(range(len(shape))) if axes is None else [dimension(a, len(shape)) for a in axes]
     if amounts is None or len(amounts) != 2 * len(places):
         raise NoRule(f"{amounts} pads for {len(places)} dimensions")
+    if len(set(places)) < len(places):
+        raise NoRule(f"an axis occurs twice in {places}")
     out, index, tests = list(shape), list[Poly | None](bare(shape)), []
     for k, d in enumerate(places):
         before, after = amounts[k], amounts[k + len(places)]
@@ -350,8 +385,9 @@ def pad(view: NodeView) -> list[TensorExpr]:
     if view.attr("mode", "constant") == "constant":
         read = Read(0, tuple(index), within=union(tests))
         return [TensorExpr(tuple(out), (read,), combine=Combine.OPAQUE)]
-    open_ = tuple(p if out[d] == shape[d] else None for d, p in enumerate(index))
-    return [TensorExpr(tuple(out), (Read(0, open_),), combine=Combine.OPAQUE)]
+    # also where it grows before and shrinks after by as much, a copy stands at another place
+    copies = tuple(p if p == own else None for p, own in zip(index, bare(shape), strict=True))
+    return [TensorExpr(tuple(out), (Read(0, copies),), combine=Combine.OPAQUE)]
 
 
 @rule(

@@ -5,8 +5,11 @@ otherwise                       y[n, c, i] = some function of the line x[n, c, :
 """
 
 from collections.abc import Sequence
+from math import isfinite
 
-from pitc.ir.expr import Combine, Read, TensorExpr
+import numpy as np
+
+from pitc.ir.expr import Combine, Read, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import Poly, digit, dim_index, poly
 from pitc.passes.rules.assumes import Assumes
@@ -31,7 +34,7 @@ RESIZE_HAS_COORDINATES = 11  # before, scales only, and places are rounded down
 
 @rule(
     "Upsample",
-    assumes=(Assumes.KNOWN_ARGUMENTS, Assumes.STATED_SIZES),
+    assumes=(Assumes.KNOWN_ARGUMENTS,),
     has=Operator(finite=always, items=Items.ANY),
 )
 def upsample(view: NodeView) -> list[TensorExpr]:
@@ -40,19 +43,21 @@ def upsample(view: NodeView) -> list[TensorExpr]:
         scales = _constant_scales(view, 1)
     else:
         scales = [float(s) for s in view.attr("scales") or []]
-    return [_resampled(view, _scaled(view, scales), view.attr("mode", "nearest") == "nearest")]
+    lines = _all_scaled(view, scales)
+    return [_resampled(view.shape(0), lines, view.attr("mode", "nearest") == "nearest")]
 
 
 @rule(
     "Resize",
-    assumes=(Assumes.KNOWN_ARGUMENTS, Assumes.STATED_SIZES),
+    assumes=(Assumes.KNOWN_ARGUMENTS,),
     has=Operator(finite=always, items=Items.ANY),
 )
 def resize(view: NodeView) -> list[TensorExpr]:
     """Scales or sizes as constant inputs, for all dimensions or for those in `axes`."""
     nearest = view.attr("mode", "nearest") == "nearest"
     if view.opset < RESIZE_HAS_COORDINATES:
-        return [_resampled(view, _scaled(view, _constant_scales(view, 1)), nearest)]
+        lines = _all_scaled(view, _constant_scales(view, 1))
+        return [_resampled(view.shape(0), lines, nearest)]
     coordinates = view.attr("coordinate_transformation_mode", "half_pixel")
     if coordinates in ("tf_crop_and_resize", "tf_half_pixel_for_nn"):
         raise NoRule(f"coordinates {coordinates}")
@@ -60,17 +65,18 @@ def resize(view: NodeView) -> list[TensorExpr]:
         raise NoRule("sizes that keep the aspect ratio")
     shape = view.shape(0)
     axes = [dimension(a, len(shape)) for a in view.attr("axes") or range(len(shape))]
+    rounding = view.attr("nearest_mode", "round_prefer_floor")
     sizes = view.int_list(3)
     if sizes:
-        target = list(shape)
-        for d, n in zip(axes, sizes, strict=len(axes) == len(sizes)):
-            target[d] = poly(n)
+        found = [_sized(shape[d], n) for d, n in zip(axes, sizes, strict=False)]
     else:
-        given = dict(zip(axes, _constant_scales(view, 2), strict=False))
-        target = _scaled(view, [given.get(d, 1.0) for d in range(len(shape))])
-    rounding = view.attr("nearest_mode", "round_prefer_floor")
-    whole = nearest and (coordinates, rounding) in WHOLE_FACTORS
-    return [_resampled(view, target, whole)]
+        scales = _constant_scales(view, 2)
+        found = [_scaled(view, shape[d], s) for d, s in zip(axes, scales, strict=False)]
+    if len(found) < len(axes):
+        raise NoRule(f"sizes of {len(found)} of {len(axes)} dimensions")
+    named = dict(zip(axes, found, strict=True))
+    lines = [named.get(d, (e, 1)) for d, e in enumerate(shape)]
+    return [_resampled(shape, lines, nearest and (coordinates, rounding) in WHOLE_FACTORS)]
 
 
 def _constant_scales(view: NodeView, i: int) -> list[float]:
@@ -80,39 +86,47 @@ def _constant_scales(view: NodeView, i: int) -> list[float]:
     return [float(s) for s in x.reshape(-1)]
 
 
-def _scaled(view: NodeView, scales: Sequence[float]) -> list[Poly]:
-    """Output extents."""
+Line = tuple[Poly, int | None]  # output extent, and the whole factor by which it grows
+
+
+def _all_scaled(view: NodeView, scales: Sequence[float]) -> list[Line]:
     shape = view.shape(0)
     if len(scales) != len(shape):
         raise NoRule(f"{len(scales)} scales for rank {len(shape)}")
-    return [
-        e * int(s) if s >= 1 and s == int(s) else view.inferred(0, d)
-        for d, (e, s) in enumerate(zip(shape, scales, strict=True))
-    ]
+    return [_scaled(view, e, s) for e, s in zip(shape, scales, strict=True)]
 
 
-def _resampled(view: NodeView, target: Sequence[Poly], nearest: bool) -> TensorExpr:
+def _scaled(view: NodeView, extent: Poly, scale: float) -> Line:
+    """A line that grows by a scale: to as many places as the product of two floats is at least."""
+    if not isfinite(scale):
+        raise NoRule(f"a scale of {scale}")
+    if scale >= 1 and scale == int(scale):
+        return extent * int(scale), int(scale)
+    n = extent.as_int()
+    return view.fresh() if n is None else poly(int(np.float32(n) * np.float32(scale))), None
+
+
+def _sized(extent: Poly, size: int) -> Line:
+    """A line that grows to a size."""
+    factor = poly(size).divide(extent)
+    return poly(size), None if factor is None else factor.as_int()
+
+
+def _resampled(shape: Shape, lines: Sequence[Line], nearest: bool) -> TensorExpr:
     """A move where every line grows by a whole factor, else a function of lines.
 
     Args:
-        view: The node.
-        target: Output extents.
+        shape: The operand's extents.
+        lines: Output extents and factors.
         nearest: Place i of a k-fold larger line comes from place i // k.
     """
-    shape = view.shape(0)
     index: list[Poly | None] = []
-    for d, (e, n) in enumerate(zip(shape, target, strict=True)):
-        factor = n.divide(e)
-        if e == n:
-            index.append(dim_index(d, e))
-        elif factor is None or factor.as_int() is None:
-            index.append(None)
-        else:
-            index.append(digit(dim_index(d, n), factor, e))
+    for d, (e, (n, factor)) in enumerate(zip(shape, lines, strict=True)):
+        index.append(digit(dim_index(d, n), poly(factor), e) if factor else None)
+    target = tuple(n for n, _ in lines)
     if nearest and None not in index:
-        return move(tuple(target), tuple(index))
+        return move(target, tuple(index))
     planes = min(PLANES, len(shape) - 1)
-    read = Read(
-        0, tuple(p if d < planes and shape[d] == target[d] else None for d, p in enumerate(index))
-    )
-    return TensorExpr(tuple(target), (read,), combine=Combine.OPAQUE)
+    kept = [d < planes and factor == 1 for d, (_, factor) in enumerate(lines)]
+    read = Read(0, tuple(p if keep else None for p, keep in zip(index, kept, strict=True)))
+    return TensorExpr(target, (read,), combine=Combine.OPAQUE)

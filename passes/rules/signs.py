@@ -12,7 +12,7 @@ class Sign(IntEnum):
 
     ANY = 0
     NONNEGATIVE = 1
-    POSITIVE = 2
+    POSITIVE = 2  # and no constant so small that 1 divided by it is infinite
 
 
 Signs = Sequence[Sign]

@@ -63,7 +63,8 @@ def _count(start: Poly, limit: Poly, step: Poly) -> Poly | None:
 @rule("NonZero", assumes=(), has=Operator(live_places=True, items=Items.ANY))
 def non_zero(view: NodeView) -> list[TensorExpr]:
     """Places of the nonzero elements: how many there are is data."""
-    return [TensorExpr((poly(view.rank(0)), view.fresh()), ordered=frozenset({1}))]
+    rank = max(view.rank(0), 1)  # of a scalar as of a vector of one element
+    return [TensorExpr((poly(rank), view.fresh()), ordered=frozenset({1}))]
 
 
 @rule("EyeLike", assumes=(), has=Operator(finite=always, items=Items.ANY))

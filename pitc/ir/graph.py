@@ -39,7 +39,9 @@ class Graph:
         noted: Values that have a bit for provenance, in the order of the bits (`note_bit`).
         joins: Dimensions of operands that broadcast in a way that is not known, and the nodes.
         clamps: Sizes that are the smaller one of two.
-        reached: Those of which the first is never larger than the second, or the model fails.
+        copies: Sizes that are the first one of two, or the second where the first is 0.
+        demands: Sizes of which nodes refuse 0, and the nodes.
+        reached: Sizes of which the first is never larger than the second, or the model fails.
         carried: For each loop the shapes that its condition and its carried values keep; None where
             that is not sure.
         bodies: Bodies of loops as graphs of their own, with fill facts.
@@ -53,6 +55,8 @@ class Graph:
         self.noted: list[str] = []
         self.joins: list[tuple[ir.Node, frozenset[Poly]]] = []
         self.clamps: dict[Poly, tuple[Poly, Poly]] = {}
+        self.copies: dict[Poly, tuple[Poly, Poly]] = {}
+        self.demands: list[tuple[ir.Node, Poly]] = []
         self.reached: set[tuple[Poly, Poly]] = set()
         self.carried: dict[ir.Node, list[Shape | None]] = {}
         self.bodies: dict[ir.Node, Graph] = {}
@@ -64,7 +68,6 @@ class Graph:
         self._inferred: dict[str, Inferred] = infer(model)
         self._count = 0
         self._above: tuple[int, dict[str, int]] = 0, {}
-        self._input_symbols: set[str] = set()
 
         overridable = [v.name or "" for v in model.graph.inputs if v.is_initializer()]
         self.inputs = [v.name or "" for v in model.graph.inputs]
@@ -109,10 +112,10 @@ class Graph:
             value = self.values[name]
             if declared.dtype is not None and value.dtype is None:
                 value.dtype = np.dtype(declared.dtype.numpy())
-            inferred = self._inferred.get(name)
-            if inferred is not None and inferred.dims is not None:
-                self._input_symbols.update(d for d in inferred.dims if isinstance(d, str))
-                value.shape = self.inferred_shape(name)
+            if declared.shape is not None and isinstance(declared.type, ir.TensorType):
+                text = symbol_text(name)
+                dims = [_declared(d, f"{text}.shape[{k}]") for k, d in enumerate(declared.shape)]
+                value.shape = tuple(dims)
         for name, tensor in self._tensors.items():
             value = self.values[name]
             value.shape = tuple(poly(int(d)) for d in tensor.shape)  # type: ignore[arg-type]
@@ -206,7 +209,9 @@ class Graph:
         return sym(f"{UNDECLARED}{self._count}")
 
     def inferred_shape(self, name: str) -> Shape | None:
-        """The shape by ONNX's inference, fresh symbols for unknown sizes; None without a rank."""
+        """The shape by ONNX's inference, fresh symbols for sizes without a number; None without a
+        rank.
+        """
         inferred = self._inferred.get(name)
         if inferred is None or inferred.dims is None:
             return None
@@ -220,11 +225,8 @@ class Graph:
         return self._size(inferred.dims[dim])
 
     def _size(self, d: int | str | None) -> Poly:
-        if isinstance(d, int):
-            return poly(d)
-        if d is None:
-            return self.fresh()
-        return sym(d if d in self._input_symbols else UNDECLARED + symbol_text(d))
+        # that two sizes have one name is not true of a Reshape to a size that turns out as 0
+        return poly(d) if isinstance(d, int) else self.fresh()
 
     def index_of(self, name: str) -> tuple[Poly, ...]:
         """The value's own index, one expression per dimension.
@@ -342,3 +344,10 @@ def _exceptions(x: Array) -> set[str]:
     out = {"nan"} if np.isnan(rest).any() else set()
     out |= {"+inf"} if (rest.real == np.inf).any() else set()
     return out | ({"-inf"} if (rest.real == -np.inf).any() else set())
+
+
+def _declared(d: int | ir.SymbolicDim, name: str) -> Poly:
+    """A declared size; negative numbers, which old exporters write, mean an unnamed one."""
+    if isinstance(d, int):
+        return poly(d) if d >= 0 else sym(name)
+    return sym(symbol_text(d.value)) if d.value else sym(name)

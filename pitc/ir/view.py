@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.expr import Shape
-from pitc.ir.index import Poly
+from pitc.ir.index import ONE, Poly
 from pitc.ir.nodes import Array, node_name
 
 if TYPE_CHECKING:
@@ -199,6 +199,16 @@ class NodeView:
             return last
         found = self.fresh()
         self.graph.clamps[found] = (last, size)
+        return found
+
+    def copied(self, size: Poly, own: Poly | None) -> Poly:
+        """A size that is asked for, where 0 asks for the dimension's own, if it has one."""
+        if own is None:
+            self.graph.demands.append((self.node, size))
+        if own is None or (ONE, size) in self.graph.reached:
+            return size
+        found = self.fresh()
+        self.graph.copies[found] = (size, own)
         return found
 
     def inferred(self, out: int, dim: int) -> Poly:
