@@ -232,7 +232,7 @@ a = Where (live, zero, ninf)  m = Add (raw, a)  END
 a = Where (live, one, ninf)  m = Add (a, raw)  END
 > raw | p m | 1 | a | | DEAD, LIVE
 f = Cast <to = 1> (live)  n = Sub (one, f)  a = Mul (n, low)  m = Add (raw, a)  END
-> raw | p m | 1 | | | DEAD and ANY, LIVE
+> raw | p m | 1 | | no keys to zero | DEAD and ANY, LIVE
 MASKED  t = Softmax <axis = -1> (m)  m2 = Where (live, t, ninf)  p = Softmax <axis = -1> (m2)
 > NO_LOWERING at t
 MASKED  f = Reshape (m, pairs)  t = Softmax <axis = -1> (f)  p = Reshape (t, size)

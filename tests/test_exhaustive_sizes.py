@@ -88,7 +88,7 @@ def test_sizes_that_nobody_says_are_equal(key: tuple[str, str]) -> None:
     for k, value in enumerate(model.graph.input):
         for d in value.type.tensor_type.shape.dim:
             if d.dim_param:
-                d.dim_param += str(k)
+                d.dim_param += f"_{k}"
     node = SizedNode(model)
     known = node.graph({})
     exprs = [known[name].expr for name in node.node.output]

@@ -166,8 +166,9 @@ def _constant(graph: Graph, x: ir.Value) -> Any:
     if tensor is not None:
         return tensor.numpy().reshape(-1)[0].item() if tensor.size == 1 else None
     symbolic = graph.ints(x.name or "")
-    known = symbolic is not None and symbolic.size == 1
-    return symbolic.reshape(-1)[0].as_int() if known and symbolic is not None else None
+    if symbolic is None or symbolic.size != 1:
+        return None
+    return symbolic.reshape(-1)[0].as_int()
 
 
 def _wanted(node: ir.Node, first: int) -> bool:

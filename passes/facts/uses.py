@@ -130,7 +130,7 @@ def _other_factor(graph: Graph, node: ir.Node, outputs: list[str], name: str) ->
         return
     others = (x.name or "" for x in node.inputs if x is not None and x.name != name)
     other = next(others, "")
-    same = any(graph[name].shape == graph[other].shape for name in outputs[:1])
+    same = any(graph[result].shape == graph[other].shape for result in outputs[:1])
     if other and same and graph.splat(other) is None:
         yield other
 

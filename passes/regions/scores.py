@@ -12,7 +12,7 @@ import onnx_ir as ir
 from pitc.ir.constant import BOUNDED, MASKED, ZN, Constant, is_hidden, is_number, is_zero
 from pitc.ir.expr import Combine, Read, Shape, TensorExpr
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, Digit, digit, invert
+from pitc.ir.index import ONE, Digit, digit, invert, nonneg
 from pitc.ir.nodes import first_input, input_names
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, covered, pull, region
@@ -38,7 +38,7 @@ class Scores:
         zero: The weights that the values get are 0 at dead keys, never NaN.
         chosen: A step behind the softmax was left out for what it does at live pairs.
         nan_to_zero: A row whose softmax is NaN has weights of 0.
-        no_keys_to_zero: Only a row without live keys has, though its softmax is NaN.
+        no_keys_to_zero: Only a row without live keys has.
     """
 
     name: str
@@ -167,15 +167,20 @@ def walk(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
 
 
 def _at_softmax(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
-    """Its result must be zero at dead keys. Then each row has a live key, as its sum is 1; or it is
-    NaN in a row without one: there the steps behind the softmax decide, at dead keys alone.
+    """Its result must be zero at dead keys. Then each row has a live key, as its sum is 1, unless
+    there are no keys at all: a sum of nothing is 0. Or it is NaN in a row without one: there the
+    steps behind the softmax decide, at dead keys alone.
     """
     zero = rest_on_zeros(site.context, keys, scores)
     if zero is None:
         return site.refuse(Code.NO_FACT, "the softmax is not zero at dead keys")
-    if not zero and scores.chosen and not scores.zero:
-        return site.refuse(Code.NO_FACT, "a row without live keys may be zero or NaN")
-    scores.no_keys_to_zero = scores.zero and not zero and not scores.nan_to_zero
+    if not (zero or scores.zero):
+        if scores.chosen:
+            return site.refuse(Code.NO_FACT, "a row without live keys may be zero or NaN")
+        extent = scores.key_coords[-1].extent
+        if not nonneg(extent - 1) and extent not in site.context.domain.extents:
+            return site.refuse(Code.NO_FACT, "a row is NaN without live keys, zero without any")
+    scores.no_keys_to_zero = (zero or scores.zero) and not scores.nan_to_zero
     return None
 
 

@@ -86,7 +86,7 @@ def slim_proto(model: ir.Model) -> onnx.ModelProto:
 
 
 def infer(model: ir.Model) -> dict[str, Inferred]:
-    """Types of the values of the main graph, by name. Empty when inference itself fails."""
+    """Types of the main graph's values by name; only of inputs where inference itself fails."""
     proto = slim_proto(model)
     _forget(proto.graph)
     for value in proto.graph.input:  # a size without a name gets one, so that it can be followed

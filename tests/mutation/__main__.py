@@ -86,8 +86,9 @@ class InPlaceOfTests:
         else:
             judges.known = self._known(judges)
         print(f"{len(judges.known)} checks, {len(chosen)} mutants", flush=True)
-        noticed = killers() | {v.key: v.by for f in self.options.before for v in read(f)}
         options = self.options
+        earlier = (v for path in options.before for v in read(path) if v.outcome == "killed")
+        noticed = killers() | {v.key: v.by for v in earlier}
         campaign = Campaign(judges, options.budget, options.jobs, noticed, options.replay)
         with self.options.out.open("a", encoding="utf-8") as out:
             for number, verdict in enumerate(campaign.run(chosen), 1):

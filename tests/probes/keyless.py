@@ -72,3 +72,32 @@ for _hidden, _behind, _first in product(
         f"{_hidden}.{_behind}.after_{_first}",
         lambda h=_hidden, b=_behind, f=_first: keyless(h, b, "gated", f),
     )
+
+
+def no_keys(hidden: str, behind: str) -> Probe:
+    """Attention to a memory that may be empty: a sum of nothing is 0, of hidden keys NaN."""
+    g = Net(17)
+    x = g.input("x", np.float32, ("b", "q", D))
+    memory = g.input("memory", np.float32, ("b", "k", D))
+    keys = outer(g, g.cast(g.input("mask", np.int64, ("b", "k")), np.bool_))
+
+    def score(g: Net, raw: str) -> str:
+        return BEHIND[behind](g, soft(g, HIDDEN[hidden](g, raw, keys)), keys)
+
+    y = attention(g, x, g.mlp(memory), score)
+    g.out(g.Mul(y, g.cast(g.Unsqueeze(g.input("read", np.int64, ("b", "q")), [2]), np.float32)))
+    masks = (np.zeros((2, 0), int), *MASKS_OF)
+    feeds = [
+        {
+            "x": normal(m.shape[0], 3, D, seed=n),
+            "memory": normal(*m.shape, D, seed=n),
+            "mask": m,
+            "read": np.array([[1, 0, 1]] * m.shape[0]),
+        }
+        for n, m in enumerate(masks)
+    ]
+    return Probe(g.model(), feeds)
+
+
+for _hidden, _behind in product(HIDDEN, ("nothing", "where", "guard")):
+    KEYLESS.add(f"{_hidden}.{_behind}.of_none", lambda h=_hidden, b=_behind: no_keys(h, b))
