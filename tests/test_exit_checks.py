@@ -10,7 +10,7 @@ from pitc.ir.refusal import Code
 from pitc.passes.audit import stages
 from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
 from pitc.passes.regions import legal
-from tests.random_check import lowering_everything
+from tests.random_check import check_model, lowering_everything
 from tests.random_nodes import run_nodes, session_of
 
 # Where the mask is 0, `a` is true, so `b` is not read; and `b` and `c` are both 5, so `a` is not
@@ -108,3 +108,33 @@ def test_no_query_is_left_without_keys() -> None:
     (record,) = [r for r in lowered.report.nodes if r.node == "o"]
     assert record.lowering == "attention"
     assert deviation(model, lowered) < 1e-4
+
+
+# y is given up where the mask is 0, and read as packed images; its declaration has no rank.
+READ_ON = """
+<ir_version: 10, opset_import: ["": 21]>
+read_on (int64[n, s] mask, float[n, s, 4] x, float[n, 1] images) => (float[] z, float[] y)
+{
+    y = MatMul (x, w)
+    c = Conv <pads = [1, 1]> (y, f)
+    flat = Flatten (c)
+    z = Mul (flat, images)
+}
+"""
+
+
+def test_an_output_that_is_given_up_and_read_keeps_its_shape() -> None:
+    rng = np.random.default_rng(5)
+    proto = onnx.parser.parse_model(READ_ON)
+    for name, shape in (("w", (4, 4)), ("f", (4, 4, 3))):
+        weight = rng.standard_normal(shape).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
+    for output in proto.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    feed = {
+        "mask": rng.integers(0, 2, (3, 4)),
+        "x": rng.standard_normal((3, 4, 4)).astype(np.float32),
+        "images": np.array([[1], [0], [1]], np.float32),
+    }
+    with lowering_everything():
+        assert check_model(proto, [feed], ways=["mask"]).failures == []

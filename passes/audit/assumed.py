@@ -1,16 +1,17 @@
 """Runs in which a named assumption of the facts does not hold, and facts that rest on one.
 
-Two assumptions are about the values of a run: raw scores are at most 1000 in magnitude, and nothing
-overflows. A feed that breaks one is no evidence against what rests on it.
+Three are about a run: raw scores are at most 1000 in magnitude, nothing overflows, and no two sizes
+are 0. A feed that breaks one is no evidence against what rests on it.
 """
 
 from collections.abc import Mapping
 
 import numpy as np
 
-from pitc.ir.constant import BOUNDED, Range, is_assumed, is_score
+from pitc.ir.constant import BOUNDED, FILLED, Range, is_assumed, is_score
 from pitc.ir.graph import Array, Graph, NodeView
 from pitc.ir.nodes import node_name, output_names
+from pitc.ir.poly import UNDECLARED
 from pitc.ir.region import Region
 from pitc.passes.audit.points import blocks, where
 from pitc.passes.facts.terms import scaled_score
@@ -81,6 +82,12 @@ def overflows(graph: Graph, name: str, values: Values) -> bool:
             if large.size and max(float(large.max()), -float(large.min())) >= limit:
                 return True
     return False
+
+
+def both_empty(graph: Graph, sizes: Sizes) -> bool:
+    """True where two sizes of inputs are 0 of which it is assumed that they are not."""
+    empty = [s for s, n in sizes.items() if n == 0 and not s.startswith(UNDECLARED)]
+    return FILLED in graph.assumptions and len(empty) > 1
 
 
 def undefined(graph: Graph, values: Values) -> bool:

@@ -18,6 +18,7 @@ from pitc.ir.constant import BOUNDED, NZ, SMALL, ZN, Constant, Range
 from pitc.ir.graph import Array, Graph
 from pitc.ir.region import Region, Test
 from pitc.passes.audit.assumed import (
+    both_empty,
     extreme_scores,
     free_scores,
     overflows,
@@ -149,6 +150,9 @@ class _Audit:
         if self.source is not None and imported is not None:
             yield from self.source.unequal(feed, imported, values)
         sizes, clashes = sizes_of(self.graph, values)
+        if both_empty(self.graph, sizes):
+            self.result.assumed += 1
+            return
         yield from clashes
         if clashes:
             return

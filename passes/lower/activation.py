@@ -213,7 +213,7 @@ def _formula_of(
         return None
     computed = [x for x in node.inputs if x is not None and x in formulas]
     typed = all(is_float32(graph, x) for x in (*computed, node.outputs[0]))
-    rank = max([1, *(len(dims_of(graph, x)) for x in computed)])
+    rank = max([1, *(len(dims_of(graph, x) or ()) for x in computed)])
     operands: list[Formula] = []
     for value in node.inputs[: 1 if view.op == "Clip" else None]:
         known = None if value is None else formulas.get(value)

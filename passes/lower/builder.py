@@ -14,15 +14,37 @@ from pitc.ir.plan import EP_NAME, PLAN_VERSION, Plan
 from pitc.ir.sizes import input_dimension
 from pitc.passes.control.graft import names_of
 
+Dims = Sequence[int | str | None]
 
-def dims_of(graph: Graph, value: ir.Value) -> tuple[int | str | None, ...]:
-    """The dimensions of a value: numbers, and text that is equal where sizes are."""
+
+def dims_of(graph: Graph, value: ir.Value) -> Dims | None:
+    """The dimensions of a value: numbers, text that is equal where sizes are, None for sizes that
+    are not known; None without a rank.
+    """
     known = graph[value.name or ""].shape
     if known is not None:
         numbers = ((e, e.as_int()) for e in known)
         return tuple(str(e) if number is None else number for e, number in numbers)
-    shape = () if value.shape is None else value.shape
-    return tuple(d if isinstance(d, int) else d.value for d in shape)
+    if value.shape is None:
+        return None
+    return tuple(d if isinstance(d, int) else d.value for d in value.shape)
+
+
+def declared(dims: Dims) -> ir.Shape:
+    """Dimensions as a value declares them: without a name where a size is none, such as b*s."""
+    plain = (d if isinstance(d, int) or (d and d.isidentifier()) else None for d in dims)
+    return ir.Shape(list(plain))
+
+
+def lead_of(graph: Graph, value: ir.Value) -> Dims | None:
+    """The dimensions of a value's rows: all but the last."""
+    dims = dims_of(graph, value)
+    return None if dims is None else dims[:-1]
+
+
+def same_dims(x: Dims | None, y: Dims | None) -> bool:
+    """True for dimensions that are known to be the same."""
+    return x is not None and y is not None and None not in x and tuple(x) == tuple(y)
 
 
 def is_float32(graph: Graph, value: ir.Value) -> bool:
@@ -116,7 +138,7 @@ class Builder:
         self,
         plan: Plan,
         inputs: Sequence[ir.Value],
-        outputs: Sequence[tuple[str, ir.DataType, Sequence[int | str | None]]],
+        outputs: Sequence[tuple[str, ir.DataType, Dims | None]],
     ) -> tuple[ir.Value, ...]:
         """Append a PIT node; its outputs need a type, and get a shape (`docs/plans.md`)."""
         name = self.unique(outputs[0][0])
@@ -133,7 +155,7 @@ class Builder:
         )
         for value, (_, dtype, shape) in zip(made, outputs, strict=True):
             value.type = ir.TensorType(dtype)
-            value.shape = ir.Shape(list(shape))
+            value.shape = None if shape is None else declared(shape)
         self._graph.model.graph.opset_imports.setdefault("com.microsoft", 1)
         return made
 

@@ -15,7 +15,7 @@ from pitc.ir.plan import Field, Plan
 from pitc.ir.sizes import sizes_known
 from pitc.ir.tiles import TileTable
 from pitc.passes.lower.activation import relu_operand
-from pitc.passes.lower.builder import Builder, dims_of
+from pitc.passes.lower.builder import Builder, dims_of, lead_of, same_dims
 from pitc.passes.lower.gemm import Gemm, match_gemm, take_gathers
 from pitc.passes.lower.rows import ahead, behind, forget_sizes, only_reader, with_shape
 from pitc.passes.lower.weight import ComputedMatrix, Panels
@@ -154,14 +154,14 @@ class _Emitter:
         result = gemm.result if gemm.scatter is None else gemm.scatter.outputs[0]
         values = [self.replaced.get(x, x) for x in inputs if x is not None]
         dims = dims_of(self.graph, result)
-        lead = dims_of(self.graph, inputs[0])[:-1] if inputs[0] is not None else ()
+        lead = None if inputs[0] is None else lead_of(self.graph, inputs[0])
         # without known sizes there is no Reshape on the way, and other dims are other names
         sizes = self.graph[result.name or ""].shape
         reshaped = gemm.points is None and sizes is not None and sizes_known(self.graph, sizes)
-        reshaped = reshaped and dims[:-1] != lead
-        given = (*lead, gemm.weight.n) if reshaped else dims
-        shape = [d if isinstance(d, int) or (d and d.isidentifier()) else None for d in given]
-        (out,) = self.build.kernel(plan, values, [(name, ir.DataType.FLOAT, shape)])
+        reshaped = reshaped and dims is not None and dims[:-1] != lead
+        if reshaped:
+            dims = None if lead is None else (*lead, gemm.weight.n)
+        (out,) = self.build.kernel(plan, values, [(name, ir.DataType.FLOAT, dims)])
         if reshaped:
             out = with_shape(self.graph, self.build, out, result)
         self.replaced[result] = out
@@ -274,9 +274,9 @@ def _take_relu(graph: Graph, gemm: Gemm) -> None:
 
 def _choose_source(graph: Graph, gemm: Gemm, first: Gemm) -> None:
     """Read rows in the shape in which they are written, where some value has them so."""
-    lead = dims_of(graph, gemm.result)[:-1]
+    lead = lead_of(graph, gemm.result)
     for source in behind(graph, first.source):
-        if dims_of(graph, source)[:-1] == lead:
+        if same_dims(lead_of(graph, source), lead):
             first.source = source
             return
 

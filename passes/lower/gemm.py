@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from pitc.ir.graph import Graph
 from pitc.passes.lower.activation import activation_behind
-from pitc.passes.lower.builder import dims_of, is_float32
+from pitc.passes.lower.builder import dims_of, is_float32, same_dims
 from pitc.passes.lower.rows import ahead, only_reader
 from pitc.passes.lower.weight import (
     ComputedMatrix,
@@ -128,8 +128,8 @@ def _take_split_bias(graph: Graph, gemm: Gemm, split: ir.Value) -> None:
     if tensor is None or tensor.dtype != ir.DataType.FLOAT or tensor.size != gemm.weight.n:
         return
     rows, *columns = dims_of(graph, split) or (None,)
-    added = [int(d) for d in tensor.shape.numpy()]
-    if rows != dims_of(graph, gemm.result)[0] or added[-len(columns) :] != columns:
+    made, added = dims_of(graph, gemm.result) or (), [int(d) for d in tensor.shape.numpy()]
+    if not same_dims([rows], made[:1]) or added[-len(columns) :] != columns:
         return  # it is added along other dimensions
     gemm.bias = other
     ir.convenience.replace_all_uses_with(add.outputs[0], split)
@@ -142,7 +142,7 @@ def _take_residual(graph: Graph, gemm: Gemm, taken: set[ir.Node]) -> None:
     if reader is None or reader in taken or other is None or other is start:
         return
     dims = dims_of(graph, start)
-    if dims and None not in dims and dims_of(graph, other) == dims and is_float32(graph, other):
+    if dims and same_dims(dims, dims_of(graph, other)) and is_float32(graph, other):
         gemm.residual = other
         taken.add(reader)
         _take(graph, gemm, reader.outputs[0])

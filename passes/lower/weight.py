@@ -11,7 +11,7 @@ import onnx_ir as ir
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import Array
 from pitc.ir.panels import PANEL_WIDTH, pack_panels, panel_count
-from pitc.passes.lower.builder import Builder, dims_of, is_float32
+from pitc.passes.lower.builder import Builder, dims_of, is_float32, same_dims
 
 MIN_EXTENT = 16  # smaller contractions stay with ONNX Runtime
 
@@ -137,7 +137,7 @@ def computed_matrix(graph: Graph, node: ir.Node, source_node: ir.Node) -> Comput
         return None
     chain, transposed = _stored(node)
     dims = dims_of(graph, chain[-1])
-    if len(dims) != 2 or not is_float32(graph, chain[-1]):
+    if dims is None or len(dims) != 2 or not is_float32(graph, chain[-1]):
         return None
     rows, columns = dims
     if not isinstance(rows, int) or not isinstance(columns, int):
@@ -184,7 +184,7 @@ def _factors(
         return stored, None
     x, y = product.inputs
     assert x is not None and y is not None
-    whole = dims_of(graph, x) == dims_of(graph, y) == dims_of(graph, stored)
+    whole = all(same_dims(dims_of(graph, v), dims_of(graph, stored)) for v in (x, y))
     return (x, y) if whole else (stored, None)
 
 

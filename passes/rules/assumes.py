@@ -43,6 +43,7 @@ class Assumes(Enum):
     NO_WRAP = Check("integers stay inside their type", "pitc.passes.facts.affine:in_type")
     NOT_EMPTY = Check("there is something to reduce", "pitc.passes.facts.total:filled")
     BOUNDED_SCORES = Check("scores are bounded (named in the report)", "pitc.ir.constant:BOUNDED")
+    FILLED_SIZES = Check("no two sizes are 0 (named in the report)", "pitc.ir.constant:FILLED")
     KEPT_KEY = Check("a row keeps a key", "pitc.passes.facts.softmax:spared_rows")
 
     @property

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import zip_longest
 
+from pitc.ir.constant import FILLED
 from pitc.ir.expr import Combine, Read, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, ZERO, Poly, digit, dim_index, nonneg, poly, reshape_map, total_of
-from pitc.ir.poly import LARGEST_SIZE
+from pitc.ir.poly import LARGEST_SIZE, UNDECLARED
 from pitc.ir.region import union
 from pitc.passes.rules import values
 from pitc.passes.rules.assumes import Assumes
@@ -88,7 +89,7 @@ def _reshaped(view: NodeView, out: Sequence[Poly]) -> list[TensorExpr]:
 
 @rule(
     "Reshape",
-    assumes=(Assumes.FITTING_SIZES, Assumes.KNOWN_ARGUMENTS),
+    assumes=(Assumes.FITTING_SIZES, Assumes.KNOWN_ARGUMENTS, Assumes.FILLED_SIZES),
     has=Operator(finite=always, value=values.same, packs=Packs.RESHAPED),
 )
 def reshape(view: NodeView) -> list[TensorExpr]:
@@ -102,7 +103,7 @@ def reshape(view: NodeView) -> list[TensorExpr]:
     if copies:
         if any(d == ZERO and k >= len(shape) for k, d in enumerate(target)):
             raise NoRule(f"0 in {target} has no extent to copy")
-        target = [_asked(view, *sizes) for sizes in zip_longest(target, shape[: len(target)])]
+        target = _with_copies(view, target, shape)
     rest = poly(-1)
     if rest in target:
         known = [d for d in target if d != rest]
@@ -119,15 +120,45 @@ def _cancels(shape: Sequence[Poly], known: Sequence[Poly]) -> bool:
     return all(nonneg(e - 1) for e in Counter(known) - Counter(shape))
 
 
-def _asked(view: NodeView, size: Poly, own: Poly | None) -> Poly:
-    """An extent that a Reshape asks for, where 0 copies the operand's own: a size that may be 0 is
-    the extent only where the copy is 0 then, too, or there is nothing to copy.
+def _with_copies(view: NodeView, target: Sequence[Poly], shape: Shape) -> list[Poly]:
+    """Extents that a Reshape asks for, where 0 copies the operand's own.
+
+    A size that may be 0 is the extent where the copy is 0 then, too. It also is where as many
+    elements are asked for as there are, and no other extent is 0 then: the operand has none, and a
+    copy that is not 0 makes some of it.
+
+    (b, s, 768) to (b*s, 768)      s = 0: the copy b has b*768 elements; refused, or b is 0
+    (b*s, 768) to (b, s, 768)      s = 0: the copy 768 is refused, unless b is 0: assumed
+    (b, 12, s, s) to (12*b, s, s)  s = 0: (12*b, 12, 0); a new size
+    (12*b, s, s) to (b, 12, s, s)  s = 0: nothing to copy, refused
     """
-    if size == ZERO and own is not None:
-        return own
-    if size == poly(-1) or nonneg(size - 1) or (own and own.divide(size) is not None):
-        return size
-    return view.copied(size, own)
+    owns = shape[: len(target)]
+    asked = [own if own and t == ZERO else t for t, own in zip_longest(target, owns)]
+    whole = total_of(asked) == total_of(shape)
+    out = list(asked)
+    for k, (size, own) in enumerate(zip_longest(asked, owns)):
+        if size == poly(-1) or nonneg(size - 1) or (own and _zero_with(own, size)):
+            continue
+        others = [t for j, t in enumerate(asked) if j != k and not nonneg(t - 1)]
+        others = [t for t in others if not own or not _zero_with(own, t)]  # there own is 0
+        if not own or not whole or not all(_independent(size, t) for t in others):
+            out[k] = view.copied(size, own)
+        elif others:
+            view.assume(FILLED)
+    return out
+
+
+def _zero_with(own: Poly, size: Poly) -> bool:
+    """True where an extent is 0 whenever the size is."""
+    factor = size.divide(own)
+    return own.divide(size) is not None or (factor is not None and nonneg(factor - 1))
+
+
+def _independent(x: Poly, y: Poly) -> bool:
+    """True for products of sizes that are declared, of which no two are the same."""
+    factors = [a for size in (x, y) for m in size.terms for a in m]
+    declared = all(isinstance(a, str) and not a.startswith(UNDECLARED) for a in factors)
+    return declared and len(x.terms) == len(y.terms) == 1 and not x.symbols() & y.symbols()
 
 
 @rule(
@@ -230,6 +261,9 @@ def slice_(view: NodeView) -> list[TensorExpr]:
     places = [dimension(a, len(shape)) for a in axes]
     if len(set(places)) < len(places):
         raise NoRule(f"an axis occurs twice in {places}")
+    mode = view.attr("mode", "constant")
+    if mode == "wrap" and not all(nonneg(e - 1) for e in shape):
+        raise NoRule("ONNX Runtime does not wrap what has no elements")
     out, index = list(shape), list[Poly | None](bare(shape))
     for start, end, d, step in zip(starts, ends, places, steps, strict=True):
         first, extent = _range(view, shape[d], start, end, step)
@@ -373,6 +407,9 @@ def pad(view: NodeView) -> list[TensorExpr]:
         raise NoRule(f"{amounts} pads for {len(places)} dimensions")
     if len(set(places)) < len(places):
         raise NoRule(f"an axis occurs twice in {places}")
+    mode = view.attr("mode", "constant")
+    if mode == "wrap" and not all(nonneg(e - 1) for e in shape):
+        raise NoRule("ONNX Runtime does not wrap what has no elements")
     out, index, tests = list(shape), list[Poly | None](bare(shape)), []
     for k, d in enumerate(places):
         before, after = amounts[k], amounts[k + len(places)]
@@ -382,7 +419,7 @@ def pad(view: NodeView) -> list[TensorExpr]:
         at = dim_index(d, out[d]) - before
         tests.append(inside(at, shape[d]))
         index[d] = at
-    if view.attr("mode", "constant") == "constant":
+    if mode == "constant":
         read = Read(0, tuple(index), within=union(tests))
         return [TensorExpr(tuple(out), (read,), combine=Combine.OPAQUE)]
     # also where it grows before and shrinks after by as much, a copy stands at another place

@@ -17,6 +17,8 @@ BOUNDED = "attention scores, as the softmax gets them, are at most 1000 in magni
 """An assumption, as reports name it: without it a finite mask proves nothing."""
 FINITE = "run-time values are finite: inputs hold no NaN or infinity, and nothing overflows"
 """The other one: without it 0 * x is not 0."""
+FILLED = "no two sizes that do not depend on each other are 0 in one run"
+"""And of shapes: there Reshape, which copies what it is told is 0, gives another empty shape."""
 HIDDEN = -5750.0
 """A term of a softmax at most this large gives 0 beside a kept one: exp(-750) is 0 in float64."""
 KEPT = -5000.0

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from pitc.ir.branch import GROUP, groups, path_of, within
 from pitc.ir.expr import Shape
 from pitc.ir.index import UNDECLARED, Poly, dim_index, poly, sym
-from pitc.ir.inference import Inferred, infer, symbol_text
+from pitc.ir.inference import Dim, Inferred, infer, symbol_text
 from pitc.ir.nodes import Array, captures, constant_of, node_name, output_names, poly_array
 from pitc.ir.value import Value, Values
 from pitc.ir.view import NodeView, NoRule
@@ -21,6 +21,7 @@ from pitc.ir.view import NodeView, NoRule
 __all__ = ["Array", "Graph", "NoRule", "NodeView", "node_name", "output_names"]
 
 SMALL = 64  # integer constants up to this many elements are kept as symbolic values
+SIZES = (ir.DataType.INT32, ir.DataType.INT64)  # types of what may be a shape
 CHUNK = 1 << 22  # elements of a weight looked at in one go
 
 
@@ -212,21 +213,41 @@ class Graph:
         """The shape by ONNX's inference, fresh symbols for sizes without a number; None without a
         rank.
         """
-        inferred = self._inferred.get(name)
-        if inferred is None or inferred.dims is None:
-            return None
-        return tuple(self._size(d) for d in inferred.dims)
+        stated = self._stated(name)
+        return None if stated is None else tuple(map(self._size, stated))
 
     def inferred_dim(self, name: str, dim: int) -> Poly:
         """One size by ONNX's inference, else a fresh symbol."""
-        inferred = self._inferred.get(name)
-        if inferred is None or inferred.dims is None or not 0 <= dim < len(inferred.dims):
-            return self.fresh()
-        return self._size(inferred.dims[dim])
+        stated = self._stated(name) or ()
+        return self._size(stated[dim]) if 0 <= dim < len(stated) else self.fresh()
 
-    def _size(self, d: int | str | None) -> Poly:
+    def _size(self, d: Dim) -> Poly:
         # that two sizes have one name is not true of a Reshape to a size that turns out as 0
         return poly(d) if isinstance(d, int) else self.fresh()
+
+    def _stated(self, name: str) -> tuple[Dim, ...] | None:
+        """Sizes by ONNX's inference, without numbers where it takes an operand for another than it
+        is: of some windows it counts another number of places than ONNX Runtime.
+        """
+        inferred, node = self._inferred.get(name), self.values[name].producer
+        if inferred is None or inferred.dims is None:
+            return None
+        operands = [x.name or "" for x in node.inputs if x is not None] if node is not None else []
+        return (
+            inferred.dims if all(map(self._as_stated, operands)) else (None,) * len(inferred.dims)
+        )
+
+    def _as_stated(self, name: str) -> bool:
+        """True where inference knows what is known here. It takes elements of a shape for numbers,
+        too.
+        """
+        inferred, shape = self._inferred.get(name), self.values[name].shape
+        if self.is_constant(name) or inferred is None or inferred.dims is None:
+            return True
+        if inferred.dtype in SIZES and not inferred.dims[1:]:
+            return False
+        numbers = [(k, d) for k, d in enumerate(inferred.dims) if isinstance(d, int)]
+        return shape is not None and all(shape[k : k + 1] == (poly(d),) for k, d in numbers)
 
     def index_of(self, name: str) -> tuple[Poly, ...]:
         """The value's own index, one expression per dimension.
