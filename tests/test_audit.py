@@ -226,6 +226,20 @@ def test_what_remains_beside_nothing_is_no_size() -> None:
     assert (result.feeds, result.refused, result.failures) == (1, 1, [])
 
 
+def test_two_empty_sizes_are_no_evidence() -> None:
+    """Told 0 and 0, the second Reshape copies 0 and 4; one empty size it is asked for alone."""
+    g = GraphBuilder("m")
+    x = g.input("x", np.float32, ("b", "s", 4))
+    rows = g.op("Tanh", g.op("Reshape", x, g.ints(-1, 4)))
+    g.output(g.op("Reshape", rows, g.op("Shape", x)), "y", np.float32, ("d0", "d1", "d2"))
+    graph, given_up = analysed(g.model())
+    for b, s, assumed in ((0, 0, 1), (2, 0, 0), (0, 2, 0)):
+        result = audit(graph, given_up, [{"x": np.zeros((b, s, 4), np.float32)}])
+        assert (result.failures, result.assumed) == ([], assumed)
+    graph.assumptions.clear()
+    assert audit(graph, given_up, [{"x": np.zeros((0, 0, 4), np.float32)}]).failures
+
+
 def test_facts_are_looked_up_in_the_imported_model_too() -> None:
     """A value of the same name that is another one."""
     graph, given_up = _sound()
