@@ -1,5 +1,6 @@
 """Shapes of a graph's values, and why there is no expression (passes/facts/derive.py)."""
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -10,6 +11,7 @@ from pitc.passes.audit.points import sizes_of
 from pitc.passes.control.branches import open_branches
 from pitc.passes.facts.derive import derive
 from tests.place_worlds import model_of, runs_of
+from tests.random_nodes import session_of
 from tests.record_twin import twin
 
 UNKNOWN, NO_RANK = "?", "no rank"
@@ -216,3 +218,31 @@ def test_an_output_that_a_rule_leaves_out_is_named(monkeypatch: pytest.MonkeyPat
     assert derived(model_of("v = Identity (line)"))["v"].unruled == (
         "Identity: output 0 has no expression"
     )
+
+
+# ONNX counts a last window of a pool that ONNX Runtime leaves out: what stands behind it
+BEHIND_A_POOL = [
+    "v = ConvTranspose (p, f)",
+    "v = Bernoulli (p)",
+    "b = Bernoulli (p) v = ConvTranspose (b, f)",
+    "k = Shape (p) e = ConstantOfShape (k) v = Bernoulli (e)",
+    "k = Shape (p) q = Sub (k, k) m = Add (q, k) e = Expand (one, m) v = ConvTranspose (e, f)",
+]
+
+
+@pytest.mark.parametrize("body", BEHIND_A_POOL)
+@pytest.mark.parametrize("size", range(1, 7))
+def test_sizes_that_inference_takes_for_others(body: str, size: int) -> None:
+    text = f"""<ir_version: 10, opset_import: ["": 21]>
+    pooled (float[1, 4, {size}] x, float[4, 1, 2] f) => (v) <float[1] one = {{1}}> {{
+        p = AveragePool <ceil_mode = 1, kernel_shape = [2], pads = [1, 1], strides = [3]> (x)
+        {body}
+    }}"""
+    model = onnx.parser.parse_model(text)
+    graph = derived(model)
+    inner = [name for node in model.graph.node for name in node.output]
+    del model.graph.output[:]
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in inner)
+    feed = {"x": np.zeros((1, 4, size), np.float32), "f": np.ones((4, 1, 2), np.float32)}
+    values = dict(zip(inner, session_of(model).run(inner, feed), strict=True))
+    assert sizes_of(graph, {**feed, **values})[1] == []
