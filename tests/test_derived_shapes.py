@@ -226,6 +226,7 @@ BEHIND_A_POOL = [
     "v = Bernoulli (p)",
     "b = Bernoulli (p) v = ConvTranspose (b, f)",
     "k = Shape (p) e = ConstantOfShape (k) v = Bernoulli (e)",
+    "k = Shape (p) v = Resize (x, , , k)",
     "k = Shape (p) q = Sub (k, k) m = Add (q, k) e = Expand (one, m) v = ConvTranspose (e, f)",
 ]
 
