@@ -47,6 +47,7 @@ def inline_functions(model: ir.Model) -> int:
         _align_versions(model, function)
     if count:
         common.InlinePass()(model)
+        model.functions.clear()  # those that nobody calls
     return count
 
 

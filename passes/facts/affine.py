@@ -143,18 +143,22 @@ def threshold(view: NodeView, expr: TensorExpr) -> list[tuple[Region, int]]:
             np.can_cast(np.dtype(view.graph[name].dtype), LONG) and in_type(place + more, LONG)
         ):
             continue
-        name, index = _before_moves(view.graph, name, index)
+        name, index, moved = _before_moves(view.graph, name, index)
         where = (*index, place + more)
         return [
-            (Region({Test(name, where, "below", yes)}), int(yes == holds)) for yes in (True, False)
+            (Region({Test(name, where, "below", yes)}, moved), int(yes == holds))
+            for yes in (True, False)
         ]
     return []
 
 
-def _before_moves(graph: Graph, name: str, index: tuple[Poly, ...]) -> tuple[str, tuple[Poly, ...]]:
+def _before_moves(
+    graph: Graph, name: str, index: tuple[Poly, ...]
+) -> tuple[str, tuple[Poly, ...], int]:
     """The value, and the place in it, that an element of integers comes from, only moved or put
-    into a wider type.
+    into a wider type; and the bits of the values on the way, which a test of it rests on.
     """
+    moved = 0
     while (expr := graph[name].expr) is not None and len(expr.reads) == 1:
         (read,), node = expr.reads, graph[name].producer
         assert node is not None
@@ -165,8 +169,9 @@ def _before_moves(graph: Graph, name: str, index: tuple[Poly, ...]) -> tuple[str
         known = tuple(p for p in places if p is not None)
         if len(known) != len(places):
             break
+        moved |= graph.note_bit(name)
         name, index = view.name(read.operand), known
-    return name, index
+    return name, index, moved
 
 
 def _widens(view: NodeView) -> bool:
@@ -195,9 +200,9 @@ def _window(
     sides = [q - known if x is None else known - q for q in (p, -p)]
     slack = [d for side in sides for d in order.nonnegative(side)]
     near = order.less == (x is None)  # it holds for small magnitudes: for both
-    if near:
-        return _decided(slack, 1)
-    return _decided([-d - 1 for d in slack], 0)
+    found = _decided(slack, 1) if near else _decided([-d - 1 for d in slack], 0)
+    magnitude = view.graph.note_bit(view.name(read.operand))
+    return [(Region(r, r.via | magnitude), holds) for r, holds in found]
 
 
 def _inside_abs(graph: Graph, name: str, read: Read) -> Poly | None:

@@ -106,8 +106,9 @@ def legal(
     """The regions that do not justify themselves.
 
     A dead region of a value may neither test what is computed from it nor rest on its own fill
-    facts: overwriting the value would change them. Nor may it test a value of a branch that need
-    not run where the value is computed.
+    facts: overwriting the value would change them. Facts of what is computed from positions, and
+    from other numbers that are followed, rest on those without saying so. Nor may it test a value
+    of a branch that need not run where the value is computed.
 
     Args:
         graph: The graph.
@@ -116,12 +117,14 @@ def legal(
         below: For each value the bits of what is computed from it.
         rests: Look at provenance too; a slack value keeps its fill facts.
     """
-    own = graph[name].bit
-    changed = own | below.get(name, 0)
+    value = graph[name]
+    own, changed = value.bit, value.bit | below.get(name, 0)
+    followed = (value.affine, value.ints, value.vectors, value.live_places_of)
+    resting = own if all(x is None for x in followed) else changed
     return [
         r
         for r in regions
-        if not (rests and r.via & own)
+        if not (rests and r.via & resting)
         and all(graph.visible(s, name) and not _changes(graph, s, name, changed) for s in r.sources)
     ]
 
@@ -159,6 +162,8 @@ def _reads(
 def _read(view: NodeView, output: int, expr: TensorExpr, j: int) -> tuple[list[Region], Slack]:
     """Regions of operand j in which one read of it is idle / slack."""
     graph, name, read = view.graph, view.out(output), expr.reads[j]
+    if read.sizing:
+        return [], ([], inf)
     unread = [Region({n}) for t in read.within if (n := t.negate()) is not None]
     idle = unread + _annihilated(view, output, expr, j)
     own_dead, (own_slack, limit) = graph[name].dead, graph[name].slack

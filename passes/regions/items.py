@@ -7,7 +7,7 @@ items.
 
 from pitc.ir.expr import Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
-from pitc.ir.index import ONE, UNDECLARED, Poly, sym
+from pitc.ir.index import ONE, UNDECLARED, Poly, dim_index, sym
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.regions.form import (
     Form,
@@ -141,6 +141,8 @@ def _any_number(node: NodeView, items: set[int], number: Poly) -> bool:
             return False
         if expr is None or expr.shape[0] != n:
             return False
+        if any(r.operand in items and r.index[0] != dim_index(0, n) for r in expr.reads):
+            return False  # where there may be none, it looks at all of them
         reads = [(r.operand, r.index[r.operand in items :]) for r in expr.reads]
         said.append((expr.shape[1:], reads))
     return said[0] == said[1]

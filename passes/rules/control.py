@@ -46,7 +46,7 @@ def choose(view: NodeView) -> list[TensorExpr]:
     if len(a) != len(b):
         raise NoRule(f"the branches give rank {len(a)} and rank {len(b)}")
     shape = tuple(x if x == y else view.fresh() for x, y in zip(a, b, strict=True))
-    reads = [Read(0, (ZERO,) * view.rank(0))]
+    reads = [Read(0, (ZERO,) * view.rank(0), sizing=a != b)]
     reads += [Read(k, _index(shape, extents)) for k, extents in ((1, a), (2, b))]
     return [TensorExpr(shape, tuple(reads), combine=Combine.MAP)]
 

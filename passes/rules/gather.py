@@ -235,14 +235,14 @@ def compress(view: NodeView) -> list[TensorExpr]:
     if view.attr("axis") is None:
         whole = bare(shape, 1)
         out: Shape = (view.fresh(),)
-        reads = (Read(0, whole), Read(1, bare(flags, 1 + len(shape))))
+        reads = (Read(0, whole), Read(1, bare(flags, 1 + len(shape)), sizing=True))
         ordered, reduced = 0, (*shape, *flags)
     else:
         ordered = one_axis(view, len(shape), 0)
         out = tuple(view.fresh() if d == ordered else e for d, e in enumerate(shape))
         line = dim_index(len(shape), shape[ordered])
         index = tuple(line if d == ordered else p for d, p in enumerate(bare(shape)))
-        reads = (Read(0, index), Read(1, bare(flags, len(shape) + 1)))
+        reads = (Read(0, index), Read(1, bare(flags, len(shape) + 1), sizing=True))
         reduced = (shape[ordered], *flags)
     return [positional(out, reads, reduced, [ordered])]
 

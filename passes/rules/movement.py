@@ -183,7 +183,7 @@ def squeeze(view: NodeView) -> list[TensorExpr]:
     """Dimensions of extent 1 dropped."""
     shape = view.shape(0)
     given = view.int_list(1, "axes")
-    if given is None:
+    if not given:  # ONNX Runtime takes no axes for all that have one place
         if any(e.as_int() is None for e in shape):
             raise NoRule(f"which extents of {shape} are 1 is not known")
         axes = [d for d, e in enumerate(shape) if e == ONE]
@@ -261,9 +261,6 @@ def slice_(view: NodeView) -> list[TensorExpr]:
     places = [dimension(a, len(shape)) for a in axes]
     if len(set(places)) < len(places):
         raise NoRule(f"an axis occurs twice in {places}")
-    mode = view.attr("mode", "constant")
-    if mode == "wrap" and not all(nonneg(e - 1) for e in shape):
-        raise NoRule("ONNX Runtime does not wrap what has no elements")
     out, index = list(shape), list[Poly | None](bare(shape))
     for start, end, d, step in zip(starts, ends, places, steps, strict=True):
         first, extent = _range(view, shape[d], start, end, step)
@@ -408,8 +405,6 @@ def pad(view: NodeView) -> list[TensorExpr]:
     if len(set(places)) < len(places):
         raise NoRule(f"an axis occurs twice in {places}")
     mode = view.attr("mode", "constant")
-    if mode == "wrap" and not all(nonneg(e - 1) for e in shape):
-        raise NoRule("ONNX Runtime does not wrap what has no elements")
     out, index, tests = list(shape), list[Poly | None](bare(shape)), []
     for k, d in enumerate(places):
         before, after = amounts[k], amounts[k + len(places)]
@@ -422,8 +417,11 @@ def pad(view: NodeView) -> list[TensorExpr]:
     if mode == "constant":
         read = Read(0, tuple(index), within=union(tests))
         return [TensorExpr(tuple(out), (read,), combine=Combine.OPAQUE)]
-    # also where it grows before and shrinks after by as much, a copy stands at another place
-    copies = tuple(p if p == own else None for p, own in zip(index, bare(shape), strict=True))
+    # also where it grows before and shrinks after by as much, a copy stands at another place;
+    # ONNX Runtime does not wrap what has no elements, so that fewer items may be none
+    whole = mode != "wrap" or all(nonneg(e - 1) for e in shape)
+    same = [whole and p == own for p, own in zip(index, bare(shape), strict=True)]
+    copies = tuple(p if kept else None for p, kept in zip(index, same, strict=True))
     return [TensorExpr(tuple(out), (Read(0, copies),), combine=Combine.OPAQUE)]
 
 

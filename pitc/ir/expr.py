@@ -87,6 +87,8 @@ class Read:
         within: Tests that hold at the iteration points which read this operand at all (Concat). A
             test of a value looks at an operand, where the expression reads that operand as well.
         absent: Regions of the operand that no iteration point reads (Gather by a constant).
+        sizing: Its elements decide how many points there are (Compress): they are read, whatever is
+            read of the result.
     """
 
     operand: int
@@ -94,6 +96,7 @@ class Read:
     computed: bool = False
     within: Region = field(default_factory=Region)
     absent: tuple[Region, ...] = ()
+    sizing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
