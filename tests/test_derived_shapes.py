@@ -133,6 +133,15 @@ SHAPES = {  # shape, and why there is no expression
     ),
     "k = Add (size, both) v = ConstantOfShape (k)": ("a b+1", ""),
     "v = Bernoulli (weights)": (None, None),
+    # 3 steps in ONNX Runtime, 4 by ONNX's inference
+    "p = Constant <value_float = 0.1> () q = Constant <value_float = 0.4> () v = Range (p, q, p)": (
+        "?1",
+        "",
+    ),
+    "p = Constant <value_float = 0.5> () q = Constant <value_float = 1.6> () v = Range (p, q, p)": (
+        "3",
+        "",
+    ),
 }
 
 

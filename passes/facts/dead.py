@@ -240,9 +240,10 @@ def _annihilated(view: NodeView, output: int, expr: TensorExpr, j: int) -> list[
     guard = EVERYWHERE if selects else term_guard(view, expr.reads[j])
     if guard is None:
         return []
-    # 0 * x is 0 or -0.0: where the sign is seen, so is x
+    # 0 * x is 0 or -0.0: where the sign is seen, so is x, and what chooses between 0 and -0.0
     unseen = graph[view.out(output)].sign_unseen
-    if not (unseen or selects or expr.reduced):
+    not_taken = selects and not (operator_of(view).chooses and expr.reads[j].operand == 0)
+    if not (unseen or not_taken or expr.reduced):
         return []
     if expr.combine in (Combine.PRODUCT, Combine.BIASED_PRODUCT):
         facts = (f for k in factors for f in facts_at(graph, *_operand_of(view, expr, k)))

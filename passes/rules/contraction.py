@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
-from pitc.ir.index import ONE, Poly, dim_index
+from pitc.ir.index import ONE, Poly, dim_index, nonneg
 from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import (
     aligned,
@@ -167,23 +167,28 @@ def gemm(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr(expr.shape, (*expr.reads, bias), expr.reduced, combine, expr.reducer)]
 
 
-def _zero_point(view: NodeView, i: int, labels: Sequence[str], own: str) -> list[Operand]:
-    """A zero point or scale: one for all, or one per row or column."""
+def _zero_point(view: NodeView, i: int, of: Operand | None, own: str) -> list[Operand]:
+    """A zero point or scale: one for all, or one per row or column.
+
+    A row of one element counts for all, however many rows there are.
+    """
     if not view.has(i):
         return []
     shape = view.shape(i)
     if not shape or shape == (ONE,):
         return [Operand(i, tuple(f"one{i}" for _ in shape), shape)]
-    if len(shape) == 1 and own in labels:
+    size = of.shape[of.labels.index(own)] if of is not None and own in of.labels else None
+    if len(shape) == 1 and size is not None and (shape[0] == size or nonneg(shape[0] - 2)):
         return [Operand(i, (own,), shape)]
-    raise NoRule(f"input {i} of rank {len(shape)} is neither per tensor nor per row")
+    raise NoRule(f"input {i} is not known to be per tensor or per row: its shape is {shape}")
 
 
 @rule("MatMulInteger", assumes=(Assumes.FITTING_SIZES,), has=Operator(items=Items.ANY))
 def matmul_integer(view: NodeView) -> list[TensorExpr]:
     """sum_k (a - a_zero) * (b - b_zero): a product of zeros only where the zero points are 0."""
     out, operands = _matrices(view)
-    points = [*_zero_point(view, 2, out, "m"), *_zero_point(view, 3, out, "n")]
+    a, b = operands
+    points = [*_zero_point(view, 2, a, "m"), *_zero_point(view, 3, b, "n")]
     combine = Combine.OPAQUE if points else Combine.PRODUCT
     return [contract(view, out, [*operands, *points], combine, ROWS_AND_COLUMNS)]
 
@@ -196,14 +201,11 @@ def qlinear_matmul(view: NodeView) -> list[TensorExpr]:
     a = _matrix_labels(ranks[0], "m", True, batch)
     b = _matrix_labels(ranks[1], "n", False, batch)
     out = [*batch, *(["m"] if "m" in a else []), *(["n"] if "n" in b else [])]
-    operands = [Operand(0, a, view.shape(0)), Operand(3, b, view.shape(3))]
-    for i in (1, 2):
-        operands += _zero_point(view, i, out, "m")
-    for i in (4, 5):
-        operands += _zero_point(view, i, out, "n")
-    for i in (6, 7):
-        operands += _zero_point(view, i, (), "")
-    return [contract(view, out, operands, Combine.OPAQUE, ROWS_AND_COLUMNS)]
+    left, right = Operand(0, a, view.shape(0)), Operand(3, b, view.shape(3))
+    points = [p for i in (1, 2) for p in _zero_point(view, i, left, "m")]
+    points += [p for i in (4, 5) for p in _zero_point(view, i, right, "n")]
+    points += [p for i in (6, 7) for p in _zero_point(view, i, None, "")]
+    return [contract(view, out, [left, right, *points], Combine.OPAQUE, ROWS_AND_COLUMNS)]
 
 
 @rule("Einsum", assumes=(Assumes.FITTING_SIZES,), has=Operator(powers=(1,)))

@@ -32,6 +32,7 @@ from pitc.passes.rules.build import (
 from pitc.passes.rules.record import Items, Operator, Packs, Zeros, always
 from pitc.passes.rules.registry import rule
 
+LARGEST = ((1 << 31) - 1, (1 << 63) - 1)  # ends that ONNX Runtime takes for "to the end"
 FAR = (1 << LARGEST_SIZE) - 1  # no extent is longer: slice ends from there on mean "to the end"
 
 
@@ -307,7 +308,10 @@ def _range(
 
 
 def _places(n: int, start: int, end: int, step: int) -> range:
-    """The places that a slice of n takes; backwards, a start below the first place is the first."""
+    """The places that a slice of n takes; backwards, a start below the first place is the first,
+    and the largest end means past the first, too.
+    """
+    end = -n - 1 if step < 0 and end in LARGEST else end
     lo, hi = (b + n if b < 0 else b for b in (start, end))
     if step > 0:
         return range(min(max(lo, 0), n), min(max(hi, 0), n), step)

@@ -9,7 +9,7 @@ import numpy as np
 
 from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
-from pitc.ir.index import ONE, Poly, digit, dim_index, poly
+from pitc.ir.index import ONE, Poly, digit, dim_index, nonneg, poly
 from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import bare, one_axis
 from pitc.passes.rules.elementwise import DEQUANTISING, QUANTISING
@@ -22,12 +22,12 @@ def _parameter(view: NodeView, i: int, shape: Shape) -> Read:
     own = view.shape(i)
     if not own or own == (ONE,):
         return Read(i, tuple(poly(0) for _ in own))
-    axis = one_axis(view, len(shape), 1)
-    if len(own) == 1:
-        return Read(i, (dim_index(axis, shape[axis]),))
+    axis, block = one_axis(view, len(shape), 1), poly(int(view.attr("block_size", 0)))
+    if len(own) == 1 and not block.terms:  # a row of one element counts for all channels
+        several = own[0] == shape[axis] or nonneg(own[0] - 2)
+        return Read(i, (dim_index(axis, shape[axis]) if several else None,))
     if len(own) != len(shape):
         raise NoRule(f"input {i} of rank {len(own)} is not per tensor, channel or block")
-    block = poly(int(view.attr("block_size", 0)))
     index: list[Poly | None] = list(bare(shape))
     index[axis] = digit(dim_index(axis, shape[axis]), block, own[axis]) if block.terms else None
     return Read(i, tuple(index))

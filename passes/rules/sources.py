@@ -1,5 +1,7 @@
 """Operators whose output is made of sizes and positions, not of operand elements."""
 
+import numpy as np
+
 from pitc.ir.expr import Combine, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, Poly, nonneg, poly
@@ -38,7 +40,7 @@ def constant_of_shape(view: NodeView) -> list[TensorExpr]:
 
 @rule(
     "Range",
-    assumes=(Assumes.KNOWN_ARGUMENTS, Assumes.STATED_SIZES),
+    assumes=(Assumes.KNOWN_ARGUMENTS,),
     has=Operator(finite=always, positions=(0, 2), items=Items.ANY),
 )
 def range_of(view: NodeView) -> list[TensorExpr]:
@@ -47,9 +49,8 @@ def range_of(view: NodeView) -> list[TensorExpr]:
         start, limit, step = (view.ints(i).reshape(-1)[0] for i in range(3))
         count = _count(start, limit, step)
     except NoRule:
-        count = None
-    extent = view.inferred(0, 0) if count is None else count
-    return [TensorExpr((extent,), ordered=frozenset({0}))]
+        count = _count_of_floats(view)
+    return [TensorExpr((view.fresh() if count is None else count,), ordered=frozenset({0}))]
 
 
 def _count(start: Poly, limit: Poly, step: Poly) -> Poly | None:
@@ -58,6 +59,25 @@ def _count(start: Poly, limit: Poly, step: Poly) -> Poly | None:
     if span is not None and stride:
         return poly(max(-(-span // stride), 0))
     return limit - start if step == ONE and nonneg(limit - start) else None
+
+
+def _count_of_floats(view: NodeView) -> Poly | None:
+    """Number of steps between constants, where it is the same in whatever type it is computed: from
+    0.1 to 0.4 by 0.1 ONNX Runtime goes 3 steps, and 4 would be next to right.
+    """
+    ends = [view.array(i) for i in range(3)]
+    numbers = [x.reshape(-1)[0] for x in ends if x is not None and x.dtype.kind == "f"]
+    if len(numbers) < len(ends):
+        return None
+    counts = set()
+    with np.errstate(all="ignore"):
+        for kind in (np.float64, numbers[0].dtype.type):
+            start, limit, step = (kind(x) for x in numbers)
+            counts |= {(limit - start) / step, np.float64(limit - start) / np.float64(step)}
+    if not all(map(np.isfinite, counts)):
+        return None
+    steps = {max(int(np.ceil(n)), 0) for n in counts}
+    return poly(steps.pop()) if len(steps) == 1 else None
 
 
 @rule("NonZero", assumes=(), has=Operator(live_places=True, items=Items.ANY))

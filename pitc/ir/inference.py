@@ -129,12 +129,21 @@ def _forget_shape(declared: onnx.TypeProto) -> None:
 
 
 def _stand_in(proto: onnx.ModelProto) -> None:
-    """Operators of ONNX Runtime become Reshapes to unknown shapes, which have the same types."""
+    """Operators of ONNX Runtime become Reshapes to unknown shapes, which have the same types; so
+    does a Squeeze of no axes, by which ONNX Runtime means all of one place.
+    """
     standard = {i.domain: i.version for i in proto.opset_import}.get("", 1)
+    empty = {t.name for t in proto.graph.initializer if 0 in t.dims}
+
+    def squeezes_all(node: onnx.NodeProto) -> bool:
+        none = [a.name for a in node.attribute if a.name == "axes" and not a.ints]
+        return node.op_type == "Squeeze" and bool(none or empty.intersection(node.input[1:]))
 
     def places(node: onnx.NodeProto) -> tuple[int | None, ...]:
         known = node.domain in ("", "ai.onnx") and onnx.defs.has(node.op_type, standard)
-        return () if known else TYPED_LIKE.get(node.op_type, ())
+        if known:
+            return (0,) if squeezes_all(node) else ()
+        return TYPED_LIKE.get(node.op_type, ())
 
     nodes = list(proto.graph.node)
     if not any(map(places, nodes)):
