@@ -185,7 +185,7 @@ def always(function: Any, answer: Any) -> Patch:
 
 
 OTHERS = (" and view.name(r.operand) != mine", "")
-OWN_FACTS = ("if not (rests and r.via & own)", "if True")
+OWN_FACTS = ("if not (rests and r.via & resting)", "if True")
 TWINS: dict[str, tuple[Patch, Make]] = {
     "every row keeps a key": (always(softmax.spared_rows, [EVERYWHERE]), two_masks),
     "every term is kept": (always(softmax.is_kept, True), two_masks),

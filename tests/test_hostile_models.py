@@ -9,8 +9,8 @@ import pytest
 from tests.random_check import check_model, lowering_everything
 
 HEAD = """<ir_version: 10, opset_import: ["": 13]> hostile (float[b, s, 4] x, int64[b, s] mask"""
-START = """<int64[1] last = {-1}, int64[0] none = {}, float zero = {0}, int64 n0 = {0},
-int64 n1 = {1}, int64 n2 = {2}, int64 n3 = {3}, int64[1] third = {3},
+START = """<int64[1] last = {-1}, int64[1] one_axis = {1}, int64[0] none = {}, float zero = {0},
+int64 n0 = {0}, int64 n1 = {1}, int64 n2 = {2}, int64 n3 = {3}, int64[1] third = {3},
 int64[1] far = {9223372036854775807},
 int64[1] two = {2}> {
     live = Cast <to = 1> (mask)
@@ -75,6 +75,25 @@ MODELS: dict[str, tuple[str, str, str]] = {
         """flag = Greater (h, zero) a = Mul (t, wide) b2 = Neg (a) v = Where (flag, a, b2)
         r = Reciprocal (v) z = Atan (r)""",
     ),
+    "places, all of them none": (
+        "",
+        "float[o] z",
+        """r = Range (n1, n0, n2) c = Concat <axis = 0> (r, r)
+        t = ReduceMax <keepdims = 0, axes = [0, 2]> (h) z = Gather (t, c)""",
+    ),
+    "live places of a mask, none of them, and others": (
+        ", int64[s] kept, int64[k] others",
+        "float[b, o, 4] z",
+        """nz = NonZero (kept) p = Reshape (nz, last) start = Reshape (n0, one_axis)
+        e = Slice (p, start, start) q = Concat <axis = 0> (e, others) r = Relu (h)
+        z = Gather <axis = 1> (r, q)""",
+    ),
+    "a slice of nothing": (
+        ", int64[2, 3] m8, float[2, 3] pair",
+        "float z",
+        """flag = Cast <to = 9> (m8) k = Where (flag, pair, zero)
+        t = Slice (k, third, far, one_axis) z = ReduceSum <keepdims = 0> (t)""",
+    ),
     "positions": (
         "",
         "float[b, s] z",
@@ -107,6 +126,10 @@ def _feed(inputs: str, b: int, s: int, k: int) -> dict[str, Any]:
         "a8": rng.integers(0, 9, (b, 3), np.uint8),
         "b8": rng.integers(0, 9, (3, 5), np.uint8),
         "a_zero": np.array(3, np.uint8),
+        "m8": np.array([[1, 0, 1], [0, 1, 1]]),
+        "pair": np.ones((2, 3), np.float32),
+        "kept": np.arange(s) % 2,
+        "others": np.arange(s)[::-1][:3],
         "lengths": np.resize(np.array([0, 2, 3, 4, 9], np.int32), b),
     }
     return {name: x for name, x in made.items() if name in ("x", "mask") or f" {name}" in inputs}

@@ -1,6 +1,6 @@
 """What is said of values, between stages: every fact speaks of what exists, in its own terms."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isnan
 
 from pitc.ir.constant import Range
@@ -79,15 +79,16 @@ def _wrong_test(graph: Graph, t: Test, shape: Shape | None, declared: set[str]) 
 def _never(graph: Graph, t: Test, shape: Shape | None) -> Iterator[str]:
     """Places that are out of range whatever the point."""
     looked_at = graph[t.src].shape or ()
-    if _empty((*looked_at, *(shape or ()))):
+    bound_over = (a.extent for p in t.idx for a in p.digits() if a.dim < 0)
+    if _empty((*looked_at, *(shape or ()), *bound_over)):
         return
     for p, extent in zip(t.idx, looked_at, strict=False):
         if nonneg(bound(p, False) - extent) or nonneg(-bound(p, True) - 1):
             yield f"{p} is never a place below {extent}"
 
 
-def _empty(shape: Shape) -> bool:
-    return any(e.as_int() == 0 for e in shape)
+def _empty(extents: Sequence[Poly]) -> bool:
+    return any(e.as_int() == 0 for e in extents)
 
 
 def _wrong_place(p: Poly, shape: Shape | None, declared: set[str]) -> Iterator[str]:

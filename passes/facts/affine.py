@@ -85,8 +85,16 @@ def at_read(graph: Graph, name: str, read: Read) -> Poly | None:
 
 def _moved_affine(view: NodeView, expr: TensorExpr) -> Poly | None:
     """Through an operand that every output element comes from (not Concat, Pad)."""
-    read = expr.reads[0]
-    return None if read.within else at_read(view.graph, view.name(read.operand), read)
+    read = _moved_read(expr)
+    return None if read is None else at_read(view.graph, view.name(read.operand), read)
+
+
+def _moved_read(expr: TensorExpr) -> Read | None:
+    """The read of a MOVE that every element comes from: not always of operand 0, as Concat leaves
+    out empty operands, all of them perhaps.
+    """
+    read = expr.reads[0] if expr.combine is Combine.MOVE and expr.reads else None
+    return None if read is None or read.within else read
 
 
 def vector_value(view: NodeView, expr: TensorExpr) -> tuple[Poly | None, ...] | None:
@@ -234,9 +242,11 @@ def _image(view: NodeView, expr: TensorExpr) -> str | None:
     """NonZero of a vector holds its live places; so does whatever only moves or converts those."""
     if operator_of(view).live_places:
         return view.name(0) if view.rank(0) == 1 else None
-    moves = expr.combine is Combine.MOVE and not any(r.within for r in expr.reads)
+    moved = _moved_read(expr)
+    if moved is not None:
+        return view.image(moved.operand)
     converts = operator_of(view).converts and view.out_dtype() in (np.int32, np.int64)
-    return view.image(0) if moves or converts else None
+    return view.image(0) if converts else None
 
 
 def learn_constants(graph: Graph) -> None:

@@ -78,6 +78,8 @@ def gather_nd(view: NodeView) -> list[TensorExpr]:
     depth = places[-1].as_int() if places else None
     if depth is None or batch + depth > len(shape) or batch >= len(places):
         raise NoRule(f"index vectors of shape {places} into rank {len(shape)}")
+    if shape[:batch] != places[:batch]:  # ONNX Runtime does not look
+        raise NoRule(f"the batches of {shape} and {places} are not known to be the same")
     rest = shape[batch + depth :]
     out = (*places[:-1], *rest)
     lead = bare(places[:-1])
