@@ -226,6 +226,22 @@ add("ConvInteger", u8(2, 3, 5, 5), u8(4, 3, 2, 2))
 add("ConvInteger", u8(2, 3, 5, 5), u8(4, 3, 2, 2), scalar(3, np.uint8), pads=[1, 1, 1, 1])
 add("ConvTranspose", f(2, 3, 5), f(3, 4, 3), f(4))
 add("ConvTranspose", f(2, 3, 4, 4), f(3, 2, 2, 2), strides=[2, 2])
+add(
+    "ConvTranspose",
+    f(2, 4, 5),
+    f(4, 3, 3),
+    f(6),
+    group=2,
+    dilations=[2],
+    pads=[1, 0],
+    symbolic=False,
+)
+add("ConvTranspose", f(2, 3, 4, 5), f(3, 2, 2, 3), strides=[3, 2], output_padding=[2, 1])
+add("ConvTranspose", f(2, 3, 4, 5), f(3, 2, 2, 3), strides=[3, 2], auto_pad="SAME_LOWER")
+add("ConvTranspose", f(2, 4, 4, 5), f(4, 2, 2, 3), group=2, output_shape=[4, 7], symbolic=False)
+add("Squeeze", f(1, 3, 1), c(), symbolic=False)
+add("Slice", f(4, 5), c(3), c((1 << 63) - 1), c(1), c(-2))
+add("Slice", f(4, 5), c(3), c((1 << 31) - 1), c(1), c(-1))
 for _op in ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"):
     add(_op, f(2, 3, 4, 5))
     add(_op, f(2, 3, 5))

@@ -8,11 +8,13 @@ import pytest
 
 from tests.random_check import check_model, lowering_everything
 
-HEAD = """<ir_version: 10, opset_import: ["": 13]> hostile (float[b, s, 4] x, int64[b, s] mask"""
+NEWER = {"windows that leave out places": 22}  # operator sets
+HEAD = """<ir_version: 10, opset_import: ["": %d]> hostile (float[b, s, 4] x, int64[b, s] mask"""
 START = """<int64[1] last = {-1}, int64[1] one_axis = {1}, int64[0] none = {}, float zero = {0},
 int64 n0 = {0}, int64 n1 = {1}, int64 n2 = {2}, int64 n3 = {3}, int64[1] third = {3},
 int64[1] far = {9223372036854775807},
-int64[1] two = {2}> {
+int64[1] two = {2}, float one = {1}, int64[2] to_rows = {0, -1}, bool yes = {1}, float six = {6},
+int64[2] columns4 = {-1, 4}, int64[1] minus_one = {-1}> {
     live = Cast <to = 1> (mask)
     wide = Unsqueeze (live, last)
     h = MatMul (x, w)
@@ -94,6 +96,36 @@ MODELS: dict[str, tuple[str, str, str]] = {
         """flag = Cast <to = 9> (m8) k = Where (flag, pair, zero)
         t = Slice (k, third, far, one_axis) z = ReduceSum <keepdims = 0> (t)""",
     ),
+    "an exit that is positive as it is made, and its reciprocal": (
+        "",
+        "float[b] z",
+        """a = Abs (h) above = Add (a, one) v = Reshape (above, to_rows) r = Reciprocal (v)
+        shape = Shape (above) all = Expand (wide, shape) kept = Reshape (all, to_rows)
+        p = Mul (r, kept) z = ReduceSum <keepdims = 0> (p, one_axis)""",
+    ),
+    "a flag that is always set, and a reciprocal": (
+        "",
+        "float[b] z, float[b, s, 4] y",
+        """flag = Greater (h, zero) always = Or (flag, yes) c = Cast <to = 1> (always)
+        five = Mul (c, one) v = Reshape (five, to_rows) r = Reciprocal (v)
+        shape = Shape (h) all = Expand (wide, shape) kept = Reshape (all, to_rows)
+        p = Mul (r, kept) z = ReduceSum <keepdims = 0> (p, one_axis)""",
+    ),
+    "rows that are flattened, given up and read": (
+        "",
+        "float[b1, s1, 4] hidden, float[b, 4] pooled",
+        """c = Clip (x, zero, six) rows = Reshape (c, columns4) made = MatMul (rows, w)
+        turned = Reshape (made, sizes) hidden = Add (turned, x)
+        pooled = ReduceMean <axes = [1], keepdims = 0> (hidden)""",
+    ),
+    "windows that leave out places": (
+        ", float[1, 1, 6] line, int64[6] m6, float[2, 4] two_rows",
+        "float[2, 4] z",
+        """m6f = Cast <to = 1> (m6) k = Mul (line, m6f)
+        p = AveragePool <kernel_shape = [1], strides = [3], auto_pad = "SAME_UPPER"> (k)
+        column = Reshape (p, minus_one) wide2 = Unsqueeze (column, last) q = MatMul (two_rows, w)
+        z = Mul (q, wide2)""",
+    ),
     "positions": (
         "",
         "float[b, s] z",
@@ -123,22 +155,27 @@ def _feed(inputs: str, b: int, s: int, k: int) -> dict[str, Any]:
         "sx": rng.random((k, 4), np.float32) + 1,
         "columns": np.array([0, 1, 0, 1, 1]),
         "t": rng.standard_normal((b, s, 4) if "s, 4] t" in inputs else (b, 5), np.float32),
+        "two_rows": rng.random((2, 4), np.float32),
         "a8": rng.integers(0, 9, (b, 3), np.uint8),
         "b8": rng.integers(0, 9, (3, 5), np.uint8),
         "a_zero": np.array(3, np.uint8),
         "m8": np.array([[1, 0, 1], [0, 1, 1]]),
+        "line": rng.random((1, 1, 6), np.float32) + 1,
+        "m6": np.array([0, 1, 1, 0, 1, 0]),
         "pair": np.ones((2, 3), np.float32),
         "kept": np.arange(s) % 2,
         "others": np.arange(s)[::-1][:3],
         "lengths": np.resize(np.array([0, 2, 3, 4, 9], np.int32), b),
     }
-    return {name: x for name, x in made.items() if name in ("x", "mask") or f" {name}" in inputs}
+    named = {"x", "mask", *inputs.replace(",", " ").split()}
+    return {name: x for name, x in made.items() if name in named}
 
 
 @pytest.mark.parametrize("title", MODELS)
 def test_it_holds(title: str) -> None:
     inputs, outputs, body = MODELS[title]
-    model = onnx.parser.parse_model(f"{HEAD}{inputs}) => ({outputs}) {START % body}")
+    head = HEAD % NEWER.get(title, 13)
+    model = onnx.parser.parse_model(f"{head}{inputs}) => ({outputs}) {START % body}")
     weight = np.arange(1, 17, dtype=np.float32).reshape(4, 4)
     model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
     feeds = [_feed(inputs, *sizes) for sizes in ((2, 5, 1), (1, 3, 5), (5, 1, 1))]

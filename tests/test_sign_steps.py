@@ -44,9 +44,9 @@ SIGNS = {
     "e = Exp (x) y = Sum (e, half, z)": ANY,
     # sizes
     "k = Shape (four_places) y = Cast <to = 1> (k)": POSITIVE,
-    "k = Shape (x) y = Cast <to = 1> (k)": ANY,
+    "k = Shape (x) y = Cast <to = 1> (k)": NONNEGATIVE,
     "k = Shape (x) l = Add (k, last) y = Cast <to = 1> (l)": POSITIVE,
-    "k = Shape (x) l = Concat <axis = 0> (k, two) y = Cast <to = 1> (l)": ANY,
+    "k = Shape (x) l = Concat <axis = 0> (k, two) y = Cast <to = 1> (l)": NONNEGATIVE,
     "k = Shape (four_places) y = CastLike (k, half)": POSITIVE,
     "y = Cast <to = 1> (last)": POSITIVE,
     "y = Cast <to = 1> (front)": NONNEGATIVE,
@@ -146,9 +146,26 @@ def test_steps_are_counted(name: str) -> None:
     body, sign, least = STEPS[name]
     graph = graph_of(model_of(body + f" y = Identity ({name})"))
     for steps in range(5):
-        assert sign_of(graph, name, steps) is (sign if steps >= least else ANY)
-        view = NodeView(graph, graph.nodes[-1])
-        assert Known(view, steps=steps).sign(0) is (sign if steps >= least else ANY)
+        assert sign_of(graph, name, steps=steps) is (sign if steps >= least else ANY)
+
+
+ZEROED = {  # a value that comes back with zeros, and the sign that is left
+    f"{ABOVE} v = Identity (a)": ("a", NONNEGATIVE),
+    f"{ABOVE} v = Transpose (a)": ("v", NONNEGATIVE),
+    f"{ABOVE} o = Relu (a) v = Add (a, o)": ("a", NONNEGATIVE),
+    f"{ABOVE} q = Mul (a, a) v = Add (q, a)": ("q", POSITIVE),
+    f"{SOFT} v = ReduceSum (p4, last)": ("p4", NONNEGATIVE),
+    f"{SOFT} t, i = TopK (p4, two) v = ReduceSum (t, last)": ("t", ANY),
+    "v = Neg (x)": ("v", ANY),
+}
+
+
+@pytest.mark.parametrize("body", ZEROED)
+def test_what_comes_back_with_zeros_is_not_positive(body: str) -> None:
+    name, left = ZEROED[body]
+    graph = graph_of(model_of(body + " y = Identity (v)"))
+    assert sign_of(graph, "v", {name}) is left
+    assert Known(NodeView(graph, graph.nodes[-1]), zeroed={name}).sign(0) is left
 
 
 @pytest.mark.parametrize("more", [0, 1])

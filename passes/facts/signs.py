@@ -26,16 +26,16 @@ class Known:
     Args:
         view: The node.
         changed: Names of operands that may hold other numbers.
-        steps: How many producers may be looked at in a row.
+        zeroed: Names of values that may hold 0 where nobody reads them, however they are made.
     """
 
     view: NodeView
     changed: Collection[str] = ()
-    steps: int = MAX_STEPS
+    zeroed: Collection[str] = ()
 
     def sign(self, i: int) -> Sign:
         """The sign of every element of input i."""
-        return sign_of(self.view.graph, self.view.name(i), self.steps)
+        return sign_of(self.view.graph, self.view.name(i), self.zeroed)
 
     def number(self, i: int) -> Number | None:
         """The one number that input i is, as a constant."""
@@ -47,24 +47,27 @@ class Known:
         return x is not None and x.dtype.kind == "f" and _has_reciprocals(x)
 
 
-def sign_of(graph: Graph, name: str, steps: int = MAX_STEPS) -> Sign:
+def sign_of(graph: Graph, name: str, zeroed: Collection[str] = (), steps: int = MAX_STEPS) -> Sign:
     """The sign of every element of a value, whatever the graph's inputs are.
+
+    |x| + 1 is positive, and so is its root; where |x| + 1 comes back with zeros, neither is.
 
     Args:
         graph: The derived graph.
         name: A value.
+        zeroed: Values that may hold 0 instead of what is made.
         steps: How many producers may be looked at in a row.
     """
+    sign = _sign_as_made(graph, name, zeroed, steps)
+    return min(sign, Sign.NONNEGATIVE) if name in zeroed else sign
+
+
+def _sign_as_made(graph: Graph, name: str, zeroed: Collection[str], steps: int) -> Sign:
     dtype, x = graph[name].dtype, graph.array(name)
     if dtype is None or dtype.kind != "f":  # integers wrap around
         return Sign.ANY
     if x is not None:
-        negative = not (x >= 0).all()
-        return Sign.ANY if negative else Sign.POSITIVE if _has_reciprocals(x) else Sign.NONNEGATIVE
-    known = next((f.constant for f in graph[name].fills if not f.region), None)
-    if isinstance(known, (int, float)):
-        positive = _has_reciprocals(np.array(known, dtype))
-        return Sign.ANY if not known >= 0 else Sign.POSITIVE if positive else Sign.NONNEGATIVE
+        return _sign_of_numbers(x)
     node, expr = graph[name].producer, graph[name].expr
     if expr is None or not steps:
         return Sign.ANY
@@ -73,18 +76,23 @@ def sign_of(graph: Graph, name: str, steps: int = MAX_STEPS) -> Sign:
     if expr.combine is Combine.SOFTMAX:
         return Sign.NONNEGATIVE
     if expr.combine is Combine.MAP:
-        return _elementwise(view, steps)
+        return _elementwise(view, zeroed, steps)
     if expr.combine is Combine.REDUCE:
         if expr.reducer is Reducer.SQUARE:
             return Sign.NONNEGATIVE
         if expr.reducer not in (Reducer.SUM, Reducer.MEAN):  # of no elements a maximum is -inf
             return Sign.ANY
-        if _has_positive_lines(view, expr):
+        if _has_positive_lines(view, expr, zeroed):
             return Sign.POSITIVE
-        return min(sign_of(graph, view.name(0), steps - 1), Sign.NONNEGATIVE)
+        return min(sign_of(graph, view.name(0), zeroed, steps - 1), Sign.NONNEGATIVE)
     if expr.combine is Combine.MOVE and all(r.operand == 0 and not r.within for r in expr.reads):
-        return sign_of(graph, view.name(0), steps - 1)
+        return sign_of(graph, view.name(0), zeroed, steps - 1)
     return Sign.ANY
+
+
+def _sign_of_numbers(x: Array) -> Sign:
+    negative = not (x >= 0).all()
+    return Sign.ANY if negative else Sign.POSITIVE if _has_reciprocals(x) else Sign.NONNEGATIVE
 
 
 def _has_reciprocals(x: Array) -> bool:
@@ -93,7 +101,7 @@ def _has_reciprocals(x: Array) -> bool:
         return not np.isinf(1 / x).any()
 
 
-def _has_positive_lines(view: NodeView, expr: TensorExpr) -> bool:
+def _has_positive_lines(view: NodeView, expr: TensorExpr, zeroed: Collection[str]) -> bool:
     """True where whole lines are reduced, of which each has a positive element: a window of a line
     may hold zeros only.
     """
@@ -103,15 +111,15 @@ def _has_positive_lines(view: NodeView, expr: TensorExpr) -> bool:
         return False
     line = moves.index(True)
     wholes = [dim_index(r, view.shape(0)[line]) for r in range(rank, len(expr.extents))]
-    return read.index[line] in wholes and _has_positive(view.graph, view.name(0), line)
+    return read.index[line] in wholes and _has_positive(view.graph, view.name(0), line, zeroed)
 
 
-def _has_positive(graph: Graph, name: str, axis: int) -> bool:
+def _has_positive(graph: Graph, name: str, axis: int, zeroed: Collection[str]) -> bool:
     """True where each line of a value holds no negative number, and one that is not 0: the largest
     of n weights of a softmax is at least 1 / n, and is among the largest k of them.
     """
     node, expr = graph[name].producer, graph[name].expr
-    if expr is None:
+    if expr is None or name in zeroed:
         return False
     assert node is not None
     view = NodeView(graph, node)
@@ -120,16 +128,20 @@ def _has_positive(graph: Graph, name: str, axis: int) -> bool:
     if (view.domain, view.op) != ("", "TopK") or not view.attr("largest", True):
         return False
     searched = axis in expr.ordered and bool(expr.shape[axis].as_int())
-    return searched and _has_positive(graph, view.name(0), axis)
+    return searched and _has_positive(graph, view.name(0), axis, zeroed)
 
 
-def _elementwise(view: NodeView, steps: int) -> Sign:
+def _elementwise(view: NodeView, zeroed: Collection[str], steps: int) -> Sign:
     graph, operator = view.graph, operator_of(view)
+    known = operator.fill(view) if operator.fill is not None else None
+    if known is not None:
+        return _sign_of_numbers(np.array(known, view.out_dtype()))
     if operator.square(Known(view)):
         return Sign.NONNEGATIVE
     sizes = graph.ints(view.name(0)) if operator.converts else None
-    if sizes is not None:
-        return Sign.POSITIVE if all(nonneg(n - 1) for n in sizes.flat) else Sign.ANY
+    if sizes is not None and all(map(nonneg, sizes.flat)):
+        return Sign.POSITIVE if all(nonneg(n - 1) for n in sizes.flat) else Sign.NONNEGATIVE
     if operator.sign is None or not all(map(view.has, range(view.n_inputs))):
         return Sign.ANY
-    return operator.sign([sign_of(graph, view.name(i), steps - 1) for i in range(view.n_inputs)])
+    names = map(view.name, range(view.n_inputs))
+    return operator.sign([sign_of(graph, name, zeroed, steps - 1) for name in names])

@@ -14,7 +14,9 @@ from pitc.passes.rules.assumes import SUMS, Assumes
 from pitc.passes.rules.record import always, operator_of
 
 
-def is_total(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
+def is_total(
+    graph: Graph, node: ir.Node, changed: Collection[str], zeroed: Collection[str] = ()
+) -> bool:
     """True where a node's results are finite when the changed operands hold any finite numbers, 0
     included, and the others what they hold.
 
@@ -22,6 +24,7 @@ def is_total(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
         graph: The derived graph.
         node: A node without bodies.
         changed: Names of operands.
+        zeroed: Names of values that may hold 0 in their dead part, however they are made.
     """
     if not _has_finite_attributes(node) or _reads_text(graph, node, changed):
         return False
@@ -32,7 +35,7 @@ def is_total(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
     if expr.combine is Combine.MAP and not expr.reads:  # a constant, a mask of ones
         return True
     if expr.combine in (Combine.MAP, Combine.NORMALISE, Combine.OPAQUE):
-        return operator_of(node).finite(Known(view, changed))
+        return operator_of(node).finite(Known(view, changed, zeroed))
     return True
 
 
@@ -54,7 +57,10 @@ def may_fail(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
 
 
 def reader_upset_by_zeros(
-    graph: Graph, name: str, readers: Callable[[str], Iterable[ir.Node]]
+    graph: Graph,
+    name: str,
+    readers: Callable[[str], Iterable[ir.Node]],
+    zeroed: Collection[str] = (),
 ) -> ir.Node | None:
     """A node that may stop at zeros in the dead part of a value, or make Inf or NaN of them.
 
@@ -66,13 +72,14 @@ def reader_upset_by_zeros(
         graph: The graph with dead facts.
         name: The value.
         readers: The nodes that see the zeros of a value.
+        zeroed: Other values that have such zeros.
     """
-    changed, todo = {name}, [name]
+    changed, todo, zeroed = {name}, [name], {name, *zeroed}
     while todo:
         for node in readers(todo.pop()):
             if operator_of(node).reads_no_element:
                 continue
-            if not is_total(graph, node, changed) or may_fail(graph, node, changed):
+            if not is_total(graph, node, changed, zeroed) or may_fail(graph, node, changed):
                 return node
             found = [o for o in output_names(node) if o not in changed and graph[o].is_loose]
             changed.update(found)

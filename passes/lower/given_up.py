@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from pitc.ir.graph import Graph
 from pitc.ir.region import Region
-from pitc.passes.lower.builder import Builder, declared, dims_of
+from pitc.passes.lower.builder import Builder, dims_of
 from pitc.passes.lower.live import live_points
 from pitc.passes.regions.choose import Regions
 from pitc.passes.regions.domain import Coords, domain_of
@@ -52,11 +52,11 @@ def zero_given_up(
         live = build.reshape(live_points(build, graph, domain), _in_place(coords, len(dims)))
         new = _kept_where(build, live, old, graph.dtype(name), f"{name}.live")
         new.type, new.shape = old.type, old.shape
-        old.shape = declared(dims) if old.shape is None else old.shape
         for k, output in enumerate(graph.model.graph.outputs):
             if output is old:
                 graph.model.graph.outputs[k] = new
         old.name, new.name = new.name, name
+        graph.values[old.name or ""] = graph[name]  # it is what the analysis calls so
         build.rebind(name, new)
 
 

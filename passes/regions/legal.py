@@ -7,7 +7,7 @@ Dead facts are individual (`docs/theory.md`); with these conditions the hybrid a
 a time, makes them joint.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import onnx_ir as ir
 
@@ -58,7 +58,9 @@ def unsound_forms(graph: Graph, forms: Forms, demand: Demand) -> dict[ir.Node, R
             found[node] = Refusal(Code.NO_FACT, node_name(node), f"'{name}' is wanted whole")
             continue
         readers = _readers_of(graph, demand, packed, proof)
-        refusal = _at_exit(graph, proof, node, bits) or _upset(graph, proof, node, readers)
+        refusal = _at_exit(graph, proof, node, bits) or _upset(
+            graph, proof, node, readers, demand.exits
+        )
         if refusal is not None:
             found[node] = refusal
     return found
@@ -89,9 +91,11 @@ def _at_exit(graph: Graph, proof: Packing, node: ir.Node, bits: int) -> Refusal 
     return None
 
 
-def _upset(graph: Graph, proof: Packing, node: ir.Node, readers: Readers) -> Refusal | None:
+def _upset(
+    graph: Graph, proof: Packing, node: ir.Node, readers: Readers, exits: Collection[str]
+) -> Refusal | None:
     """Why nobody may see the zeros of a packed value that comes back whole."""
-    reader = reader_upset_by_zeros(graph, proof.name, readers)
+    reader = reader_upset_by_zeros(graph, proof.name, readers, exits)
     if reader is None:
         return None
     text = f"{reader.op_type} reads '{proof.name}' and may divide by 0, or look elsewhere"

@@ -61,7 +61,9 @@ def window_of(view: NodeView, image: Shape, kernel: Shape) -> Window:
         sizes = static((*image, *kernel), "a window with auto_pad")
         for d, (size, k) in enumerate(zip(sizes[:n], sizes[n:], strict=True)):
             last = (-(-size // strides[d]) - 1) * strides[d]
-            both = max(last + k - size, 0)  # with dilations only pools run, and pad as without
+            both = last + k - size  # with dilations only pools run, and pad as without
+            if both < 0:  # operators and versions differ in what they leave out
+                raise NoRule(f"windows of {k} at every {strides[d]}th place, padded by {both}")
             pads[d] = both // 2 if mode == "SAME_UPPER" else both - both // 2
             pads[n + d] = both - pads[d]
     elif mode != "NOTSET":
@@ -215,27 +217,50 @@ def _convolution(view: NodeView, w: int, bias: int | None, combine: Combine) -> 
 
 @rule(
     "ConvTranspose",
-    assumes=(Assumes.FITTING_SIZES, Assumes.STATED_SIZES),
+    assumes=(Assumes.FITTING_SIZES,),
     has=Operator(finite=always, items=Items.ANY),
 )
 def conv_transpose(view: NodeView) -> list[TensorExpr]:
     """Transposed convolution: every place of an image channel counts as read, with its position."""
-    if int(view.attr("group", 1)) != 1:
-        raise NoRule("a transposed convolution with groups")
-    x, f = view.shape(0), view.shape(1)
+    x, f, groups = view.shape(0), view.shape(1), poly(int(view.attr("group", 1)))
     n = len(x) - 2
-    out = (x[0], f[1], *(view.inferred(0, 2 + d) for d in range(n)))
+    out = (x[0], f[1] * groups, *_spread(view, x[2:], f[2:]))
+    size, group = f[0].divide(groups), digit(dim_index(1, out[1]), f[1], groups)
+    if size is None or group is None:
+        raise NoRule(f"{f[0]} channels in {groups} groups")
     first = len(out) + 1
     kernel = bare(f[2:], first)
+    channel = group * size + dim_index(len(out), size)  # one of the group's
     reads = [
-        Read(0, (dim_index(0, x[0]), dim_index(len(out), f[0]), *bare(x[2:], first + n))),
-        Read(1, (dim_index(len(out), f[0]), dim_index(1, f[1]), *kernel)),
+        Read(0, (dim_index(0, x[0]), channel, *bare(x[2:], first + n))),
+        Read(1, (channel, digit(dim_index(1, out[1]), ONE, f[1]), *kernel)),
     ]
     if view.has(2):
-        reads.append(Read(2, (dim_index(1, f[1]),)))
+        reads.append(Read(2, (dim_index(1, out[1]),)))
     places = frozenset((*range(2, len(out)), *range(first, first + 2 * n)))
-    reduced = (f[0], *f[2:], *x[2:])
+    reduced = (size, *f[2:], *x[2:])
     return [TensorExpr(out, tuple(reads), reduced, Combine.OPAQUE, Reducer.SUM, ordered=places)]
+
+
+def _spread(view: NodeView, image: Shape, kernel: Shape) -> Shape:
+    """Extents of a transposed convolution.
+
+    5 places, kernel 3, stride 2   ->   4 * 2 + 3 = 11
+
+    Source: ONNX operator spec, ConvTranspose, where pads are given.
+    """
+    n = len(image)
+    given = view.attr("auto_pad", "NOTSET") == "NOTSET" and not view.attr("output_shape")
+    pads = list(view.attr("pads") or [0] * 2 * n)
+    more = list(view.attr("output_padding") or [0] * n)
+    strides, dilations = (list(view.attr(a) or [1] * n) for a in ("strides", "dilations"))
+    out = []
+    for d, (size, k) in enumerate(zip(image, kernel, strict=True)):
+        whole = (size - 1) * strides[d] + (k - 1) * dilations[d] + 1 + more[d]
+        extent = whole - (pads[d] + pads[n + d])
+        known = given and nonneg(size - 1) and nonneg(k - 1) and nonneg(extent)
+        out.append(extent if known else view.fresh())
+    return tuple(out)
 
 
 POOLS = {

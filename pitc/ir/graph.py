@@ -13,7 +13,7 @@ import onnx_ir as ir
 from pitc.ir.branch import GROUP, groups, path_of, within
 from pitc.ir.expr import Shape
 from pitc.ir.index import UNDECLARED, Poly, dim_index, poly, sym
-from pitc.ir.inference import Dim, Inferred, infer, symbol_text
+from pitc.ir.inference import COUNTED_OTHERWISE, Dim, Inferred, infer, symbol_text
 from pitc.ir.nodes import Array, captures, constant_of, node_name, output_names, poly_array
 from pitc.ir.value import Value, Values
 from pitc.ir.view import NodeView, NoRule
@@ -233,9 +233,9 @@ class Graph:
         if inferred is None or inferred.dims is None:
             return None
         operands = [x.name or "" for x in node.inputs if x is not None] if node is not None else []
-        return (
-            inferred.dims if all(map(self._as_stated, operands)) else (None,) * len(inferred.dims)
-        )
+        taken = node is None or node.op_type not in COUNTED_OTHERWISE
+        taken = taken and all(map(self._as_stated, operands))
+        return inferred.dims if taken else (None,) * len(inferred.dims)
 
     def _as_stated(self, name: str) -> bool:
         """True where inference knows what is known here. It takes elements of a shape for numbers,

@@ -9,7 +9,7 @@ there are too many of them the convolution runs as it was (`convolve.py`), with 
 together with it (`channels/cost.py`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
@@ -67,7 +67,8 @@ def channel_skips(
     dead_facts(beside, {x: r for x, r in given_up.items() if x not in sources})
     again = {node: search.known(node, beside) for node in found}
     exits = _bits(graph, regions.demand.exits)
-    written = _bits(graph, (s.end.name or "" for s in again.values() if s and s.unread))
+    unread = {s.end.name or "" for s in again.values() if s and s.unread}
+    written = _bits(graph, unread)
 
     def kept(r: Region) -> bool:
         names = {t.src for t in r if t.src}
@@ -90,7 +91,8 @@ def channel_skips(
         if not zero and not idle:
             refusals[node] = Refusal(Code.JOINT, name, f"what {skip} rests on would change")
             continue
-        chosen = _sound(beside, regions, replace(skip, zero=zero, idle=idle))
+        skip = replace(skip, zero=zero, idle=idle)
+        chosen = _sound(beside, regions, skip, {*unread, *regions.demand.exits})
         if isinstance(chosen, Refusal):
             refusals[node] = chosen
         else:
@@ -127,7 +129,9 @@ def _packed_proofs(regions: Regions) -> int:
     return via
 
 
-def _sound(graph: Graph, regions: Regions, skip: ChannelSkip) -> ChannelSkip | Refusal:
+def _sound(
+    graph: Graph, regions: Regions, skip: ChannelSkip, zeroed: Collection[str]
+) -> ChannelSkip | Refusal:
     """The skip as far as it changes nothing that is read."""
     node = skip.steps[0]
     name = node_name(node)
@@ -141,7 +145,7 @@ def _sound(graph: Graph, regions: Regions, skip: ChannelSkip) -> ChannelSkip | R
     def readers(name: str) -> list[ir.Node]:
         return [n for n in graph[name].uses if n in running]
 
-    reader = reader_upset_by_zeros(graph, end, readers) if unread else None
+    reader = reader_upset_by_zeros(graph, end, readers, zeroed) if unread else None
     if reader is not None and skip.zero:
         skip = replace(skip, idle=(), unread=False)
     elif reader is not None:
