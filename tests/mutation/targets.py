@@ -58,7 +58,7 @@ TESTS = (
     *("test_exact_scores", "test_exact_scores_parts", "test_exact_live_tests"),
     *("test_attention_scores", "test_exit_checks", "test_normalise"),
     *("test_control_flow", "test_control_loops", "test_branch_moves", "test_branch_places"),
-    *("test_normalise_rewrites", "test_normalise_functions"),
+    *("test_normalise_rewrites", "test_normalise_functions", "test_hostile_models"),
 )
 SEEDS = range(150)  # random graphs that judge
 LONGEST = 2.5  # seconds: slower tests do not judge
