@@ -60,11 +60,16 @@ def _session(node: bytes, kinds: tuple[Any, ...], opset: int) -> ort.InferenceSe
         return None
 
 
-def _has_empty_heads(node: onnx.NodeProto, operands: Sequence[Array | None]) -> bool:
-    """Whether a fused attention has more heads than columns: ONNX Runtime divides by zero there."""
+def _is_undefined(node: onnx.NodeProto, operands: Sequence[Array | None]) -> bool:
+    """Whether ONNX Runtime divides by zero (a fused attention with more heads than columns), or
+    leaves elements unwritten (the last one of each odd row of RotaryEmbedding).
+    """
     heads = next((a.i for a in node.attribute if a.name == "num_heads"), 0)
     first = operands[0] if operands else None
-    return first is not None and first.ndim > 0 and first.shape[-1] < heads
+    if first is None or not first.ndim:
+        return False
+    row = first.shape[-1] // max(heads, 1)
+    return first.shape[-1] < heads or (node.op_type == "RotaryEmbedding" and row % 2 == 1)
 
 
 def run_node(
@@ -84,7 +89,7 @@ def run_node(
     Raises:
         NodeFailed: ONNX Runtime does not run it.
     """
-    if _has_empty_heads(node, operands):
+    if _is_undefined(node, operands):
         raise NodeFailed(node.op_type)
     plain = onnx.NodeProto()
     plain.CopyFrom(node)

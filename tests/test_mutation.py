@@ -68,7 +68,8 @@ def test_a_mutant_that_drops_a_generator_is_put_in_force() -> None:
 
 
 def test_another_default_of_a_field_is_put_in_force() -> None:
-    (change,) = (c for c in changes("pitc.ir.expr") if ":Read | " in c.key)
+    key = "ir.expr:Read | flip | False"
+    change = next(c for c in changes("pitc.ir.expr") if c.key == key)
 
     def mutant() -> object:
         put_in_force(change)
