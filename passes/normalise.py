@@ -15,6 +15,7 @@ from pitc.errors import ModelError
 from pitc.ir.branch import is_choice
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.inference import infer
+from pitc.ir.unused import remove_unused
 from pitc.passes.control.branches import open_branches
 from pitc.passes.control.graft import names_of, substitute
 from pitc.passes.control.scopes import distinct_names
@@ -22,8 +23,14 @@ from pitc.passes.control.unroll import MAX_NODES, MAX_TRIPS, number_of_nodes, un
 from pitc.passes.expand import expand_fused
 from pitc.passes.facts.derive import derive
 from pitc.passes.rules.control import known_condition
+from pitc.passes.rules.registry import MICROSOFT
+from pitc.schemas import schema_of
 
 Rewrite = Callable[[ir.Model], int]
+FLAGS = {  # by domain
+    "": frozenset(("allowzero", "ceil_mode", "keepdims", "noop_with_empty_axes")),
+    MICROSOFT: frozenset(("unidirectional",)),
+}
 MAX_ROUNDS = 8  # a folded branch may decide the next condition, an unrolled loop hold another
 
 
@@ -41,8 +48,14 @@ def normalise(model: ir.Model) -> dict[str, int]:
 
 
 def inline_functions(model: ir.Model) -> int:
-    """Calls of the model's own functions become the functions' nodes."""
+    """Calls of the model's own functions become the functions' nodes; where ONNX Runtime has an
+    operator of that name, it runs its own.
+    """
     count = len(model.functions)
+    for identifier in [*model.functions]:
+        domain, name, _ = identifier
+        if schema_of(domain, name, model.opset_imports.get(domain, 1)) is not None:
+            del model.functions[identifier]
     for function in model.functions.values():
         _align_versions(model, function)
     if count:
@@ -96,6 +109,17 @@ def unroll_loops(model: ir.Model) -> int:
     return count
 
 
+def plain_flags(model: ir.Model) -> int:
+    """Flags that ONNX Runtime takes for set where they are 1, and only there: keepdims = 2 is 0."""
+    count = 0
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        for name in FLAGS.get(node.domain, frozenset()).intersection(node.attributes):
+            if node.attributes[name].value not in (0, 1):
+                node.attributes[name] = ir.AttrInt64(name, 0)
+                count += 1
+    return count
+
+
 def lift_constants(model: ir.Model) -> int:
     """Constant nodes become initializers."""
     before = model.graph.num_nodes()
@@ -123,7 +147,7 @@ def fold_known_if(model: ir.Model) -> int:
             break
     if count:
         _scalar_range_operands(model)
-        common.RemoveUnusedNodesPass()(model)
+        remove_unused(model)
     return count
 
 
@@ -170,6 +194,7 @@ def remove_identities(model: ir.Model) -> int:
 
 REWRITES: tuple[Rewrite, ...] = (
     inline_functions,
+    plain_flags,
     distinct_names,
     open_branches,
     unroll_loops,

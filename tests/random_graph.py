@@ -137,7 +137,8 @@ class RuleGraph(RandomGraph):
         """Lines of images behind convolutions and pooling, one row for each, times a mask."""
         start = len(self.g.nodes)
         self._step(self._images)
-        return self.values["pooled"][-1] if len(self.g.nodes) > start else None
+        pooled = self.values["pooled"]  # a large value is scaled down, and may not get in
+        return pooled[-1] if len(self.g.nodes) > start and pooled else None
 
     def _images(self) -> None:
         g, rng = self.g, self.rng

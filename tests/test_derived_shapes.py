@@ -257,3 +257,25 @@ def test_sizes_that_inference_takes_for_others(body: str, size: int) -> None:
     found = session_of(model).run(inner, feed)
     values = {name: np.asarray(x) for name, x in zip(inner, found, strict=True)}
     assert sizes_of(graph, {**feed, **values})[1] == []
+
+
+@pytest.mark.parametrize("kind", ["seq(float[2, 4])", "optional(seq(float[2, 4]))"])
+def test_elements_of_a_sequence_are_of_any_shape(kind: str) -> None:
+    """ONNX Runtime does not compare them with what is declared."""
+    get = "Identity" if kind.startswith("seq") else "OptionalGetElement"
+    text = f"""<ir_version: 8, opset_import: ["": 18]> g ({kind} several) => (float[n, m] y)
+        <int64 n0 = {{0}}> {{ all = {get} (several) e = SequenceAt (all, n0) y = Neg (e) }}"""
+    graph = derived(onnx.parser.parse_model(text))
+    assert graph["e"].shape is None
+
+
+@pytest.mark.parametrize(
+    "body", ["Reshape (x, over)", "Unsqueeze (x, over)", "Expand (x, over)", "ReduceSum (x, over)"]
+)
+def test_numbers_that_a_caller_may_change(body: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["": 18]>
+        g (float[1, n] x, int64[r] over) => (float[] y) {{ y = {body} }}"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0]), "over"))
+    known = derived(model)["y"].shape
+    assert known is None or (body.startswith("ReduceSum") and len(known) == 2)

@@ -176,10 +176,12 @@ REDUCE: dict[Reducer, Callable[[Any], Any]] = {
     Reducer.SUM: np.sum,
     Reducer.MAX: np.max,
     Reducer.MIN: np.min,
+    Reducer.POOLED: lambda x: np.max(x, initial=np.finfo(np.float32).min),
     Reducer.PROD: np.prod,
     Reducer.MEAN: np.mean,
     Reducer.SQUARE: lambda x: np.sum(x * x),
 }
+FAR = Range(-np.inf, -1e39)
 STANDS_FOR: dict[Constant, list[float]] = {
     0: [0.0, -0.0],
     1: [1.0],
@@ -188,13 +190,15 @@ STANDS_FOR: dict[Constant, list[float]] = {
     ZN: [0.0, np.nan],
     Range(-1, 3): [-1.0, 0.0, 3.0],
     NEG: [-1e4, -2e4, -np.inf],
+    FAR: [-1e39, -np.inf],
     NZ: [1.0, -2.0, np.nan],
     TOP: [1.0, np.nan, 0.0],
 }
 SURVIVES: dict[Reducer, list[Constant]] = {
     Reducer.SUM: [0, ZN],
-    Reducer.MAX: [0, 1, -2.5, -np.inf, Range(-1, 3), NEG],
-    Reducer.MIN: [0, 1, -2.5, -np.inf, Range(-1, 3), NEG],
+    Reducer.MAX: [0, 1, -2.5, -np.inf, Range(-1, 3), NEG, FAR],
+    Reducer.MIN: [0, 1, -2.5, -np.inf, Range(-1, 3), NEG, FAR],
+    Reducer.POOLED: [0, 1, -2.5, Range(-1, 3), NEG],
     Reducer.PROD: [],
     Reducer.MEAN: [0, -np.inf, ZN],
     Reducer.SQUARE: [0, ZN],

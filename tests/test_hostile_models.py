@@ -8,8 +8,13 @@ import pytest
 
 from tests.random_check import check_model, lowering_everything
 
-NEWER = {"windows that leave out places": 22}  # operator sets
-HEAD = """<ir_version: 10, opset_import: ["": %d]> hostile (float[b, s, 4] x, int64[b, s] mask"""
+NEWER = {  # operator sets
+    "windows that leave out places": 22,
+    "past keys that nobody reads on": 23,
+    "scores behind past keys": 23,
+}
+HEAD = """<ir_version: 10, opset_import: ["": %d, "com.microsoft": 1]>
+hostile (float[b, s, 4] x, int64[b, s] mask"""
 START = """<int64[1] last = {-1}, int64[1] one_axis = {1}, int64[0] none = {}, float zero = {0},
 int64 n0 = {0}, int64 n1 = {1}, int64 n2 = {2}, int64 n3 = {3}, int64[1] third = {3},
 int64[1] far = {9223372036854775807},
@@ -46,6 +51,13 @@ MODELS: dict[str, tuple[str, str, str]] = {
             then_branch = t () => (float[b, s, 4] p) { p = Identity (h) },
             else_branch = e () => (float[b, u, 4] q) { q = Concat <axis = 1> (h, h) }>
         n = Shape (chosen)""",
+    ),
+    "pools of nothing but -inf": (
+        "",
+        "bool[b, s, p] z, bool[b, s, q] z2, float[b, s, 4] y",
+        """wide_flag = Cast <to = 9> (wide) minus = Log (zero) hidden = Where (wide_flag, h, minus)
+        pooled = GlobalMaxPool (hidden) z = IsInf (pooled)
+        pooled2 = MaxPool <kernel_shape = [2]> (hidden) z2 = IsInf (pooled2)""",
     ),
     "no axes are all of one place": (
         "",
@@ -126,6 +138,46 @@ MODELS: dict[str, tuple[str, str, str]] = {
         column = Reshape (p, minus_one) wide2 = Unsqueeze (column, last) q = MatMul (two_rows, w)
         z = Mul (q, wide2)""",
     ),
+    "past keys that nobody reads on": (
+        ", float[b, 2, s, 4] q, float[b, 2, p, 4] past",
+        "float[b, s, 4] y, float[b, 2, s, 4] z",
+        "z, keys, values = Attention (q, q, q, , past, past)",
+    ),
+    "scores behind past keys": (
+        ", float[b, 2, s, 4] q, float[b, 2, p, 4] past",
+        "float[b, s, 4] z, float[b, 2, u, 4] keys, float[b, 2, v, 4] values",
+        """a, keys, values, scores = Attention <qk_matmul_output_mode = 0> (q, q, q, , past, past)
+        n = Size (scores) empty = Equal (n, n0) z = If (empty) <
+            then_branch = t () => (float[b, s, 4] p1) { p1 = Neg (y) },
+            else_branch = e () => (float[b, s, 4] p2) { p2 = Identity (y) }>""",
+    ),
+    "tokens of no segment": (
+        ", int32[b, s] ids, float[9, 4] words, float[64, 4] table, float[2, 4] kinds, float[4] row",
+        "float[b, s, 4] z",
+        """e, n = com.microsoft.EmbedLayerNormalization (ids, , words, table, kinds, row, row)
+        k = MatMul (e, w) z = Mul (k, wide)""",
+    ),
+    "a rank that the caller may change": (
+        ", int64[r] shape",
+        "float[b, s, 4] z",
+        """turned = Reshape (x, shape) sizes2 = Shape (turned) n = Size (sizes2)
+        flat = Equal (n, n2) z = If (flat) <
+            then_branch = t () => (float[b, s, 4] p1) { p1 = Neg (y) },
+            else_branch = e () => (float[b, s, 4] p2) { p2 = Identity (y) }>""",
+    ),
+    "a flag of 2": (
+        "",
+        "float[b, s, 4] z",
+        """r = ReduceSum <keepdims = 2> (x, one_axis) sizes2 = Shape (r) n = Size (sizes2)
+        flat = Equal (n, n2) z = If (flat) <
+            then_branch = t () => (float[b, s, 4] p1) { p1 = Neg (y) },
+            else_branch = e () => (float[b, s, 4] p2) { p2 = Identity (y) }>""",
+    ),
+    "an output without a shape that is read on": (
+        ", float[4, 4] flags",
+        "float[] r, float[] z",
+        "masked = Mul (w, flags) made = MatMul (x, masked) r = Relu (made) z = MatMul (r, w)",
+    ),
     "positions": (
         "",
         "float[b, s] z",
@@ -165,6 +217,15 @@ def _feed(inputs: str, b: int, s: int, k: int) -> dict[str, Any]:
         "pair": np.ones((2, 3), np.float32),
         "kept": np.arange(s) % 2,
         "others": np.arange(s)[::-1][:3],
+        "q": rng.standard_normal((b, 2, s, 4), np.float32),
+        "past": rng.standard_normal((b, 2, k, 4), np.float32),
+        "ids": rng.integers(0, 9, (b, s), np.int32),
+        "words": rng.standard_normal((9, 4), np.float32),
+        "table": rng.standard_normal((64, 4), np.float32),
+        "kinds": rng.standard_normal((2, 4), np.float32),
+        "row": np.ones(4, np.float32),
+        "shape": np.array([b, s, 4]),
+        "flags": rng.integers(0, 2, (4, 4)).astype(np.float32),
         "lengths": np.resize(np.array([0, 2, 3, 4, 9], np.int32), b),
     }
     named = {"x", "mask", *inputs.replace(",", " ").split()}
@@ -178,6 +239,9 @@ def test_it_holds(title: str) -> None:
     model = onnx.parser.parse_model(f"{head}{inputs}) => ({outputs}) {START % body}")
     weight = np.arange(1, 17, dtype=np.float32).reshape(4, 4)
     model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    if "shape" in inputs:
+        fallback = np.array([-1, 4])
+        model.graph.initializer.append(onnx.numpy_helper.from_array(fallback, "shape"))
     feeds = [_feed(inputs, *sizes) for sizes in ((2, 5, 1), (1, 3, 5), (5, 1, 1))]
     with lowering_everything():
         for seed in range(6):  # the audit's noise, and which feed it takes

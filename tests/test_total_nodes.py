@@ -36,6 +36,8 @@ NODES = {  # the last node: (operands that change, total, may fail)
     # attributes
     "y = LeakyRelu <alpha = 2.0> (x)": [("x", True, False)],
     "y = LeakyRelu <alpha = inf> (x)": [("x", False, False)],
+    "y = LeakyRelu <alpha = 1e20> (x)": [("x", True, False)],
+    "h = Cast <to = 10> (x) y = LeakyRelu <alpha = 1e20> (h)": [("h", False, False)],
     "a = Shape (x) y = ConstantOfShape (a)": [("", True, False)],
     "a = Shape (x) y = ConstantOfShape <value = float[1] {2}> (a)": [("", True, False)],
     "a = Shape (x) y = ConstantOfShape <value = float[1] {nan}> (a)": [("", False, False)],

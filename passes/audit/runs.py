@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
-import onnx_ir.passes.common as common
 
 from pitc.ir.branch import BRANCH, GROUP, SIDES, groups, is_choice
 from pitc.ir.graph import Array, Graph, output_names
+from pitc.ir.unused import remove_unused
 from pitc.passes.audit.versions import raise_version
 from pitc.passes.control.branches import close_branches
 from pitc.passes.control.graft import substitute
@@ -118,7 +118,7 @@ class Runs:
                 if v.producer() is not None:
                     v.shape = None
             if self._choices:
-                common.RemoveUnusedNodesPass()(model)
+                remove_unused(model)
                 close_branches(model)
             self._sessions[taken] = names, session_of(model)
         return self._sessions[taken]

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from pitc.ir.graph import Graph, NodeView, NoRule
+from pitc.ir.unused import remove_unused
 from pitc.passes.expand.attention import fused_attention, multi_head_attention
 from pitc.passes.expand.body import Body, Names, Shared
 from pitc.passes.expand.product import einsum, fused_gemm, fused_matmul
@@ -176,7 +176,7 @@ def restore_fused(model: ir.Model, lowered: Collection[ir.Node]) -> int:
         if not any(n in lowered for n in expansion.members):
             done += _put_together(model, expansion)
     if done:
-        RemoveUnusedNodesPass()(model)
+        remove_unused(model)
     return done
 
 

@@ -57,8 +57,9 @@ def embed_layer_norm(body: Body) -> list[ir.Value | None]:
     places = body.input(8) if view.has(8) else body.unsqueeze(body.positions(0, 1), 0)
     total = body.op("Gather", body.input(2), body.input(0), axis=0)
     total = body.op("Add", total, body.op("Gather", body.input(3), places, axis=0))
-    if view.has(1) and view.has(4):
-        total = body.op("Add", total, body.op("Gather", body.input(4), body.input(1), axis=0))
+    if view.has(4):  # without segments everything is of the first one
+        kinds = body.input(1) if view.has(1) else body.constant(np.zeros((1, 1), np.int64))
+        total = body.op("Add", total, body.op("Gather", body.input(4), kinds, axis=0))
     scales = [body.input(i) for i in (5, 6)]
     results = [_normalised(body, "LayerNormalization", total, scales), None, total]
     if body.wants(1):

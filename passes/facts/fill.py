@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from math import inf, isfinite, prod
 
+import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.constant import (
@@ -71,6 +72,7 @@ from pitc.passes.rules.record import Operator, operator_of
 
 MAX_COMBINATIONS = 256  # of operand facts at one node; beyond it nothing is said
 UNKNOWN = FillFact(EVERYWHERE, TOP)
+LEAST = float(np.finfo(np.float32).min)
 
 
 def fill_facts(graph: Graph, mask: str | None = None) -> None:
@@ -292,11 +294,19 @@ def _result(
     operator = operator_of(view)
     if not operator.selects and not all(is_number(x) or _is_tame(x, operator) for x in constants):
         view.assume(FINITE)
+    halves = view.out_dtype() == np.float16  # ONNX Runtime may leave out the rounding between nodes
+    if halves and _is_infinite(c) and not any(map(_is_infinite, constants)):
+        view.assume(FINITE)
     if any(map(is_assumed, constants)) and not is_assumed(c):
         proven = [TOP if is_assumed(x) else x for x in constants]
         if evaluate_constants(view.op, proven, node=view) != c:
             view.assume(BOUNDED)
     return c, guard
+
+
+def _is_infinite(c: Constant) -> bool:
+    low, high = (c.lo, c.hi) if isinstance(c, Range) else (c, c)
+    return is_number(low) and is_number(high) and inf in (low, -high)
 
 
 def _tame(view: NodeView, expr: TensorExpr, constants: Sequence[Constant]) -> Region | None:
@@ -365,12 +375,14 @@ def _reduced(view: NodeView, expr: TensorExpr) -> list[FillFact]:
 
 def _survives(c: Constant, reducer: Reducer) -> bool:
     """True when reducing copies of c gives c exactly."""
-    if c is ZN:  # the extreme of NaNs is up to the kernel: MaxPool gives the least float
-        return reducer.keeps_zero and reducer not in (Reducer.MAX, Reducer.MIN)
+    if c is ZN:  # the extreme of NaNs is up to the kernel
+        return reducer.keeps_zero and not reducer.keeps_constant
     if is_zero(c):
         return reducer.keeps_zero
     if c == -inf:
         return reducer in (Reducer.MAX, Reducer.MIN, Reducer.MEAN)
+    if isinstance(c, Range) and reducer is Reducer.POOLED and c.hi < LEAST:
+        return False
     return (is_number(c) or isinstance(c, Range)) and reducer.keeps_constant
 
 

@@ -26,7 +26,7 @@ def is_total(
         changed: Names of operands.
         zeroed: Names of values that may hold 0 in their dead part, however they are made.
     """
-    if not _has_finite_attributes(node) or _reads_text(graph, node, changed):
+    if not _has_finite_attributes(graph, node) or _reads_text(graph, node, changed):
         return False
     view = NodeView(graph, node)
     expr = graph[view.out()].expr
@@ -95,16 +95,21 @@ def filled(expr: TensorExpr) -> Region:
     return Region(t for t in tests if truth(t) is not True)
 
 
-def _has_finite_attributes(node: ir.Node) -> bool:
-    """True where no attribute is an infinite factor or filling: `LeakyRelu(alpha=inf)`."""
-    return all(np.isfinite(_floats(a)).all() for a in node.attributes.values())
+def _has_finite_attributes(graph: Graph, node: ir.Node) -> bool:
+    """True where no attribute is an infinite factor or filling: `LeakyRelu(alpha=inf)`, or one of
+    1e20 for float16.
+    """
+    types = [t for t in _types(graph, node, input_names(node)) if t is not None and t.kind == "f"]
+    narrow = min(types, key=lambda t: t.itemsize, default=np.dtype(np.float64))
+    return all(np.isfinite(_floats(a, narrow)).all() for a in node.attributes.values())
 
 
-def _floats(attribute: ir.Attr) -> Array:
-    """The floats that an attribute holds."""
+def _floats(attribute: ir.Attr, dtype: np.dtype) -> Array:
+    """The floats that an attribute holds, plain numbers in a certain type."""
     match attribute.type:
         case ir.AttributeType.FLOAT | ir.AttributeType.FLOATS:
-            return np.asarray(attribute.value, np.float64)
+            with np.errstate(over="ignore"):
+                return np.asarray(attribute.value, np.float64).astype(dtype)
         case ir.AttributeType.TENSOR:
             x = attribute.as_tensor().numpy()
             return np.array(()) if x.dtype.kind in "biuOSU" else x.astype(np.complex128)

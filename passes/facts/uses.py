@@ -68,7 +68,7 @@ def _evaluate(view: NodeView, constants: Iterable[Constant]) -> Constant:
 
 def is_window(expr: TensorExpr) -> bool:
     """The largest of a few elements."""
-    if expr.combine is not Combine.REDUCE or expr.reducer is not Reducer.MAX:
+    if expr.combine is not Combine.REDUCE or expr.reducer not in (Reducer.MAX, Reducer.POOLED):
         return False
     extents = [e.as_int() for e in expr.reduced]
     return None not in extents and prod(n for n in extents if n is not None) <= WINDOW

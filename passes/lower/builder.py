@@ -121,8 +121,8 @@ class Builder:
         stems: Sequence[str],
         name: str | None = None,
     ) -> tuple[ir.Value, ...]:
-        """Append a node with the given outputs."""
-        outputs = [ir.Value(name=self.unique(stem)) for stem in stems]
+        """Append a node with the given outputs; those without a stem are left out."""
+        outputs = [ir.Value(name=stem and self.unique(stem)) for stem in stems]
         node = ir.node(
             op_type,
             list(inputs),

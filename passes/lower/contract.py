@@ -154,7 +154,7 @@ class _Emitter:
         result = gemm.result if gemm.scatter is None else gemm.scatter.outputs[0]
         values = [self.replaced.get(x, x) for x in inputs if x is not None]
         dims = dims_of(self.graph, result)
-        lead = None if inputs[0] is None else lead_of(self.graph, inputs[0])
+        lead = lead_of(self.graph, values[0])  # an earlier node may have taken over a name
         # without known sizes there is no Reshape on the way, and other dims are other names
         sizes = self.graph[result.name or ""].shape
         reshaped = gemm.points is None and sizes is not None and sizes_known(self.graph, sizes)

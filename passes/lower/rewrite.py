@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
@@ -16,6 +15,7 @@ from pitc.ir.kernel import KernelRequest
 from pitc.ir.plan import Plan
 from pitc.ir.region import Region
 from pitc.ir.tiles import TileTable
+from pitc.ir.unused import remove_unused
 from pitc.passes.expand import restore_fused
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.channels.convolve import ChannelSkip, skip_channels
@@ -214,7 +214,7 @@ class Rewriter:
             outputs = (inputs[0],)
         else:
             attributes = {k: a for k, a in node.attributes.items() if k not in form.attributes}
-            stems = [f"{o.name or 'unused'}.packed" for o in node.outputs]
+            stems = [f"{o.name}.packed" if o.name else "" for o in node.outputs]
             outputs = self.build.node(
                 node.domain, form.op_type, inputs, {**attributes, **form.attributes}, stems
             )
@@ -315,7 +315,7 @@ def rewrite(
     state.panels = fused.panels
     state.kernels |= dict.fromkeys(fused.kernels)
     graph.model.graph.sort()  # what nobody reads is found from the end
-    RemoveUnusedNodesPass()(graph.model)
+    remove_unused(graph.model)
     state.inside = {n: into for n, into in fused.inside.items() if n.graph is None}
     restore_fused(graph.model, {*regions.demand.forms, *unpacked})
     graph.model.graph.sort()

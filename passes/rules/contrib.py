@@ -7,7 +7,7 @@ MoE        y[row] reads x[row] and the row of the router, which picks the weight
 from pitc.ir.constant import BOUNDED, MASKED
 from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
-from pitc.ir.index import ONE, Poly, dim_index
+from pitc.ir.index import ONE, Poly, dim_index, poly
 from pitc.ir.region import Region, Test, for_some
 from pitc.passes.rules import conditions
 from pitc.passes.rules.assumes import Assumes
@@ -167,8 +167,10 @@ def embed_layer_norm(view: NodeView) -> list[TensorExpr]:
         reads += [Read(8, spread), Read(3, (None, line), computed=True)]
     else:
         reads.append(Read(3, (dim_index(1, ids[1]), line)))
-    if view.has(1) and view.has(4):
+    if view.has(4) and view.has(1):
         reads += [Read(1, row), Read(4, (None, line), computed=True)]
+    elif view.has(4):
+        reads.append(Read(4, (poly(0), line)))
     affine = [Read(i, (dim_index(2, width),)) for i in (5, 6)]
     kind = Combine.NORMALISE, Reducer.NORMALISE
     normal = TensorExpr(out, (*reads, *affine), (width,), *kind, normal=(2,))

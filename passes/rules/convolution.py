@@ -265,11 +265,11 @@ def _spread(view: NodeView, image: Shape, kernel: Shape) -> Shape:
 
 POOLS = {
     "GlobalAveragePool": (Combine.REDUCE, Reducer.MEAN),
-    "GlobalMaxPool": (Combine.REDUCE, Reducer.MAX),
+    "GlobalMaxPool": (Combine.REDUCE, Reducer.POOLED),
     "GlobalLpPool": (Combine.REDUCE, Reducer.SQUARE),
     "AveragePool": (Combine.REDUCE, Reducer.SUM),
     "LpPool": (Combine.REDUCE, Reducer.SQUARE),
-    "MaxPool": (Combine.REDUCE, Reducer.MAX),
+    "MaxPool": (Combine.REDUCE, Reducer.POOLED),
 }
 
 

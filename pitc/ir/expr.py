@@ -30,6 +30,7 @@ class Reducer(Enum):
     SUM = "sum"
     MAX = "max"
     MIN = "min"
+    POOLED = "pooled"  # max, but never less than the least finite number, and of NaN anything
     PROD = "prod"
     MEAN = "mean"
     SQUARE = "square"  # norms: sum of squares or of absolute values, then a map
@@ -44,12 +45,12 @@ class Reducer(Enum):
     @property
     def keeps_zero(self) -> bool:
         """True when reducing only zeros gives zero."""
-        return self in (Reducer.SUM, Reducer.MAX, Reducer.MIN, Reducer.MEAN, Reducer.SQUARE)
+        return self in (Reducer.SUM, Reducer.MEAN, Reducer.SQUARE) or self.keeps_constant
 
     @property
     def keeps_constant(self) -> bool:
-        """True when reducing copies of any constant gives exactly that constant (a mean rounds)."""
-        return self in (Reducer.MAX, Reducer.MIN)
+        """True when reducing copies of a finite constant gives exactly that (a mean rounds)."""
+        return self in (Reducer.MAX, Reducer.MIN, Reducer.POOLED)
 
 
 class Combine(Enum):

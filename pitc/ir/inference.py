@@ -21,11 +21,12 @@ UNKNOWN_SHAPE = "pitc.unknown_shape"
 SMALL_BYTES = 8192  # initializers up to this size take part: shapes, axes, index vectors
 
 # Of how many places their results have ONNX Runtime says something else in some forms: windows that
-# are rounded up, padded by less than nothing or dilated, aspect ratios, quotients of floats.
+# are rounded up, padded by less than nothing or dilated, aspect ratios, quotients of floats, keys
+# behind past ones of which inference does not know how many there are.
 COUNTED_OTHERWISE = frozenset(
     {
-        *("AveragePool", "Conv", "ConvInteger", "ConvTranspose", "LpPool", "MaxPool"),
-        *("QLinearConv", "Range", "Resize", "Upsample"),
+        *("Attention", "AveragePool", "Conv", "ConvInteger", "ConvTranspose", "LpPool"),
+        *("MaxPool", "QLinearConv", "Range", "Resize", "Upsample"),
     }
 )
 
@@ -97,7 +98,11 @@ def slim_proto(model: ir.Model) -> onnx.ModelProto:
 def infer(model: ir.Model) -> dict[str, Inferred]:
     """Types of the main graph's values by name; only of inputs where inference itself fails."""
     proto = slim_proto(model)
+    _forget_numbers(proto.graph)
     _forget(proto.graph)
+    for value in proto.graph.input:  # of a sequence's elements ONNX Runtime asks the types only
+        if not value.type.HasField("tensor_type"):
+            _forget_shape(value.type)
     for value in proto.graph.input:  # a size without a name gets one, so that it can be followed
         for k, d in enumerate(value.type.tensor_type.shape.dim):
             if d.dim_param:
@@ -120,6 +125,15 @@ def infer(model: ir.Model) -> dict[str, Inferred]:
     return out
 
 
+def _forget_numbers(graph: onnx.GraphProto) -> None:
+    """Drop the weights that a caller may override: inference reads shapes off their numbers."""
+    inputs = {value.name for value in graph.input}
+    fixed = [tensor for tensor in graph.initializer if tensor.name not in inputs]
+    if len(fixed) < len(graph.initializer):
+        del graph.initializer[:]
+        graph.initializer.extend(fixed)
+
+
 def _forget(graph: onnx.GraphProto) -> None:
     """Drop the shapes that a graph and its bodies declare of what they compute, and carry."""
     del graph.value_info[:]
@@ -133,8 +147,13 @@ def _forget(graph: onnx.GraphProto) -> None:
 
 
 def _forget_shape(declared: onnx.TypeProto) -> None:
-    if declared.HasField("tensor_type"):
-        declared.tensor_type.ClearField("shape")
+    match declared.WhichOneof("value"):
+        case "tensor_type":
+            declared.tensor_type.ClearField("shape")
+        case "sequence_type":
+            _forget_shape(declared.sequence_type.elem_type)
+        case "optional_type":
+            _forget_shape(declared.optional_type.elem_type)
 
 
 def _stand_in(proto: onnx.ModelProto) -> None:

@@ -126,6 +126,7 @@ OTHER = {
     Reducer.SUM: Reducer.MAX,
     Reducer.MAX: Reducer.SUM,
     Reducer.MIN: Reducer.MEAN,
+    Reducer.POOLED: Reducer.MAX,
     Reducer.MEAN: Reducer.SUM,
     Reducer.PROD: Reducer.SUM,
     Reducer.SQUARE: Reducer.SUM,
