@@ -10,9 +10,13 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
+from pitc.ir.index import nonneg
 from pitc.ir.sizes import sizes_known
 from pitc.passes.lower.builder import Builder
+
+ZERO_SIZES = 14  # first operator set whose Reshape has `allowzero`
 
 
 def only_reader(graph: Graph, value: ir.Value) -> ir.Node | None:
@@ -66,13 +70,32 @@ def _keeps_rows(graph: Graph, node: ir.Node) -> bool:
     if not before or not after or not sizes_known(graph, after):
         return False
     width = after[-1].as_int()
-    return before[-1] == after[-1] and width is not None and width > 0
+    keeps = before[-1] == after[-1] and width is not None and width > 0
+    return keeps and (_has_zeros(graph) or len(_perhaps_empty(after)) < 2)
+
+
+def _has_zeros(graph: Graph) -> bool:
+    """True for operator sets in which a Reshape may be asked for a size of 0."""
+    return graph.model.opset_imports.get("", 0) >= ZERO_SIZES
+
+
+def _perhaps_empty(shape: Shape) -> list[int]:
+    """Dimensions whose size may be 0."""
+    return [d for d, e in enumerate(shape) if not nonneg(e - 1)]
 
 
 def with_shape(graph: Graph, build: Builder, rows: ir.Value, like: ir.Value) -> ir.Value:
-    """A value in the shape of another one that has the same rows (`ahead`, `behind`)."""
+    """A value in the shape of another one that has the same rows (`ahead`, `behind`), which may be
+    none: to older Reshapes a size of 0 is that of the operand.
+    """
     shape = graph[like.name or ""].shape or ()
-    out = build.op("Reshape", [rows, build.concat([build.size(e) for e in shape])])
+    if _has_zeros(graph):
+        sizes = build.concat([build.size(e) for e in shape])
+        out = build.op("Reshape", [rows, sizes], allowzero=1)
+    else:
+        found = build.constant(np.array([-1], np.int64))
+        parts = [build.size(e) if nonneg(e - 1) else found for e in shape]
+        out = build.op("Reshape", [rows, build.concat(parts)])
     out.type, out.shape = like.type or rows.type, like.shape
     return out
 
