@@ -15,6 +15,7 @@ from pitc.errors import ModelError
 from pitc.ir.branch import is_choice
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.inference import infer
+from pitc.ir.schemas import schema_of
 from pitc.ir.unused import remove_unused
 from pitc.passes.control.branches import open_branches
 from pitc.passes.control.graft import names_of, substitute
@@ -24,7 +25,6 @@ from pitc.passes.expand import expand_fused
 from pitc.passes.facts.derive import derive
 from pitc.passes.rules.control import known_condition
 from pitc.passes.rules.registry import MICROSOFT
-from pitc.schemas import schema_of
 
 Rewrite = Callable[[ir.Model], int]
 FLAGS = {  # by domain

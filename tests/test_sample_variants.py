@@ -10,9 +10,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from pitc.ir.schemas import schema_of
 from pitc.passes.normalise import normalise, plain_flags
 from pitc.passes.rules.registry import MICROSOFT
-from pitc.schemas import schema_of
 from tests.random_nodes import session_of
 from tests.rule_proof import Const, Proof, Sample, array_of, node_model, same
 from tests.rule_samples import SAMPLES
