@@ -88,6 +88,7 @@ KEEPS = {  # commutes, keeps zero, keeps any constant
     Reducer.NONE: (False, False, False),
     Reducer.SUM: (True, True, False),
     Reducer.MAX: (True, True, True),
+    Reducer.POOLED: (True, True, True),
     Reducer.MIN: (True, True, True),
     Reducer.PROD: (True, False, False),
     Reducer.MEAN: (True, True, False),
