@@ -97,6 +97,14 @@ DEAD: dict[str, dict[str, list[str]]] = {
     f"{TEST} y = And (c, flag) p = Not (y)": {"c": [OFF], "flag": [NOT_C]},
     f"{TEST} y = Or (c, flag) p = Not (y)": {"c": [ON], "flag": [IS_C]},
     f"{TEST} y = Xor (c, flag) p = Not (y)": {"c": [], "flag": []},
+    # a body reads what two flags say together: of what, nobody knows
+    f"{TEST} go = Cast <to = 9> (k) n = Constant <value_int = 20> () y = And (c, flag)"
+    " p = Loop <body = body (int64 i, bool on, float[q, r, s] h) => (bool off, float[q, r, s] b)"
+    " { off = Identity (on) z = Cast <to = 1> (y) b = Add (h, z) }> (n, go, other)": {
+        "c": [OFF],
+        "flag": [NOT_C],
+        "y": [],
+    },
     # elements that are not read at all
     f"{T} p = Trilu <upper = 1> (t)": {"t": ["d1-d2-1 >= 0"]},
     f"{T} p = Trilu <upper = 0> (t)": {"t": ["-d1+d2-1 >= 0"]},

@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pitc.ir.constant import NEG, ZN, Constant, FillFact, Range
-from pitc.ir.index import ONE, ZERO, Digit, atom, dim_index, poly, sym
+from pitc.ir.index import ONE, ZERO, Digit, Poly, atom, dim_index, poly, sym
 from pitc.ir.region import SOME, Region, Test, position
 from pitc.passes.audit.points import where
 from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.scores import (
+    _at_softmax,
     _elementwise,
     _known_at_pairs,
     _proof,
@@ -37,7 +38,7 @@ from tests.score_worlds import (
     walked,
 )
 
-B, S = sym("b"), sym("s")
+B, S, T = sym("b"), sym("s"), sym("t")
 TWO, THREE, FOUR = poly(2), poly(3), poly(4)
 ROWS, X, Y = dim_index(0, B), dim_index(2, S), dim_index(3, S)
 EVERY, ANY = atom(Digit(-1, ONE, S)), atom(Digit(SOME - 1, ONE, S))
@@ -347,3 +348,44 @@ def test_whole_rows_that_are_replaced_may_be_anything_before(
         assert scores.rests_on == [KEPT, other]
         assert [(t.name, t.low, t.low_when) for t in scores.bias] == [("keep", -inf, low)]
         assert scores.name == "c"
+
+
+NO_ZERO, EITHER, EMPTY = (
+    "the softmax is not zero at dead keys",
+    "a row without live keys may be zero or NaN",
+    "a row is NaN without live keys, zero without any",
+)
+NUMBERS = {"zero": 0.0, "zero or NaN": ZN, "other": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("fact", "behind", "chosen", "guarded", "keys", "reason"),
+    [
+        ("other", True, False, False, S, NO_ZERO),
+        ("zero", False, False, False, T, None),
+        ("zero", False, True, False, T, None),
+        ("zero", True, False, True, T, None),
+        ("zero or NaN", True, False, False, T, None),
+        ("zero or NaN", True, True, True, T, None),
+        ("zero or NaN", False, True, False, S, EITHER),
+        ("zero or NaN", False, False, False, S, None),  # no keys: no queries either
+        ("zero or NaN", False, False, True, S, None),
+        ("zero or NaN", False, False, False, T, EMPTY),
+        ("zero or NaN", False, False, False, ONE, None),
+        ("zero or NaN", False, False, False, T + 1, None),
+    ],
+)
+def test_rows_without_live_keys(
+    fact: str, behind: bool, chosen: bool, guarded: bool, keys: Poly, reason: str | None
+) -> None:
+    """The probabilities are 0 at dead keys, or NaN too, and behind the softmax perhaps made 0."""
+    graph = graph_of(f"{MASKED} {END}")
+    scores = scores_at("p")
+    scores.key_coords = (QUERIES[0], Digit(3, ONE, keys))
+    dead = DOMAIN.at(scores.key_coords)
+    graph["p"].fills = [FillFact(dead, NUMBERS[fact])]
+    scores.zero, scores.chosen, scores.nan_to_zero = behind, chosen, guarded
+    refusal = _at_softmax(site_of(graph), DOMAIN, scores)
+    assert (refusal.reason if refusal else None) == reason
+    at_zero = fact == "zero" or (behind and reason is None)
+    assert scores.no_keys_to_zero is (reason is None and at_zero and not guarded)

@@ -182,6 +182,8 @@ REDUCE: dict[Reducer, Callable[[Any], Any]] = {
     Reducer.SQUARE: lambda x: np.sum(x * x),
 }
 FAR = Range(-np.inf, -1e39)
+LEAST = float(np.finfo(np.float32).min)
+BELOW = Range(-np.inf, LEAST)
 STANDS_FOR: dict[Constant, list[float]] = {
     0: [0.0, -0.0],
     1: [1.0],
@@ -191,14 +193,15 @@ STANDS_FOR: dict[Constant, list[float]] = {
     Range(-1, 3): [-1.0, 0.0, 3.0],
     NEG: [-1e4, -2e4, -np.inf],
     FAR: [-1e39, -np.inf],
+    BELOW: [LEAST, -np.inf],
     NZ: [1.0, -2.0, np.nan],
     TOP: [1.0, np.nan, 0.0],
 }
 SURVIVES: dict[Reducer, list[Constant]] = {
     Reducer.SUM: [0, ZN],
-    Reducer.MAX: [0, 1, -2.5, -np.inf, Range(-1, 3), NEG, FAR],
-    Reducer.MIN: [0, 1, -2.5, -np.inf, Range(-1, 3), NEG, FAR],
-    Reducer.POOLED: [0, 1, -2.5, Range(-1, 3), NEG],
+    Reducer.MAX: [0, 1, -2.5, -np.inf, Range(-1, 3), NEG, FAR, BELOW],
+    Reducer.MIN: [0, 1, -2.5, -np.inf, Range(-1, 3), NEG, FAR, BELOW],
+    Reducer.POOLED: [0, 1, -2.5, Range(-1, 3), NEG, BELOW],
     Reducer.PROD: [],
     Reducer.MEAN: [0, -np.inf, ZN],
     Reducer.SQUARE: [0, ZN],

@@ -4,6 +4,7 @@ from dataclasses import replace
 from math import inf
 
 import numpy as np
+import onnx
 import pytest
 
 from pitc.ir.constant import BOUNDED, FINITE, NEG, SCORE, TOP, ZN, Constant, FillFact, Range
@@ -22,6 +23,7 @@ from pitc.passes.facts.fill import (
     weaker_than,
 )
 from pitc.passes.rules.record import operator_of
+from tests.fact_check import proven
 from tests.rule_proof import Sample, analysed
 
 F = np.ones((2, 2), np.float32)
@@ -155,3 +157,33 @@ def test_only_sums_of_products_are_looked_at() -> None:
     assert list(view.graph.assumptions) == [FINITE]
     assert _product(view, replace(expr, reducer=Reducer.MAX)) == []
     assert _product(view, replace(expr, reduced=(), reducer=Reducer.NONE)) != []
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "assumed"),
+    [
+        ("float16", "c = Where (flag, large, x) p = Add (c, large)", True),
+        ("float16", "c = Where (flag, negative, x) p = Sub (c, large)", True),
+        ("float16", "c = Where (flag, one, x) p = Add (c, one)", False),
+        ("float16", "c = Where (flag, infinite, x) p = Add (c, one)", False),
+        ("float16", "c = Where (flag, infinite, x) p = Add (one, c)", False),
+        ("float", "c = Where (flag, large, x) p = Add (c, large)", False),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_infinite_sums_of_numbers(kind: str, body: str, assumed: bool) -> None:
+    """ONNX Runtime may add float16 in float32, where 60000 + 60000 is finite."""
+    proto = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": 21]>
+        g (bool[n, 4] flag, {kind}[n, 4] x) => ({kind} p) {{ {body} }}""")
+    dtype = np.dtype(np.float16 if kind == "float16" else np.float32)
+    large = 6e4 if kind == "float16" else 3e38
+    numbers = {"large": large, "negative": -large, "one": 1, "infinite": np.inf}
+    for name, number in numbers.items():
+        weight = onnx.numpy_helper.from_array(np.array(number, dtype), name)
+        proto.graph.initializer.append(weight)
+    graph = proven(proto)
+    sign = -1 if "Sub" in body else 1
+    assert [fact.constant for fact in graph["p"].fills] == [
+        2 if "one, x" in body else sign * np.inf
+    ]
+    assert (FINITE in graph.assumptions) == assumed

@@ -42,6 +42,7 @@ OTHER = function("b = Neg (a)", "G")
         # functions of the model have no operator set to be looked up in
         ([function("b = local.G (a)", own=1), OTHER], ["y = Neg(x)"]),
         ([function("h = local.G (a) b = Neg (h)", own=1), OTHER], ["h = Neg(x)", "y = Neg(h)"]),
+        ([function(TWICE), OTHER], ["h = Neg(x)", "y = Abs(h)"]),  # one that nobody calls
     ],
 )
 def test_functions_are_inlined(functions: list[str], after: list[str]) -> None:
@@ -52,10 +53,11 @@ def test_functions_are_inlined(functions: list[str], after: list[str]) -> None:
     assert inline_functions(model) == 0
 
 
+@pytest.mark.parametrize("imports", [', "com.microsoft": 1', ""])
 @pytest.mark.parametrize("name", ["com.microsoft.Gelu", "Relu", "com.microsoft.Own"])
-def test_operators_of_onnx_runtime_are_its_own(name: str) -> None:
+def test_operators_of_onnx_runtime_are_its_own(name: str, imports: str) -> None:
     domain, _, short = name.rpartition(".")
-    text = f"""<ir_version: 8, opset_import: ["": 18, "com.microsoft": 1]>
+    text = f"""<ir_version: 8, opset_import: ["": 18{imports}]>
         g (float[n] x) => (float[n] y) {{ y = {name} (x) }}
         <domain: "{domain}", opset_import: ["": 18]> {short} (a) => (b) {{ b = Neg (a) }}"""
     proto = onnx.parser.parse_model(text)
@@ -116,6 +118,41 @@ def test_a_product_without_a_result_is_passed_over() -> None:
 def test_operators_that_are_others_in_the_model_are_refused(body: str) -> None:
     with pytest.raises(ModelError, match=r"means (Softmax|Unknown) of operator set 1"):
         inline_functions(calling([body]))
+
+
+@pytest.mark.parametrize(
+    ("domain", "flag", "read"),
+    [
+        ("", "allowzero", True),
+        ("", "ceil_mode", True),
+        ("", "keepdims", True),
+        ("", "noop_with_empty_axes", True),
+        ("com.microsoft", "unidirectional", True),
+        ("com.microsoft", "keepdims", False),
+        ("", "unidirectional", False),
+        ("", "axis", False),
+        ("local", "keepdims", False),
+    ],
+)
+def test_flags_are_set_where_they_are_1(domain: str, flag: str, read: bool) -> None:
+    inputs, numbers = [ir.val("x")], (-1, 0, 1, 2)
+    nodes = [ir.node("Op", inputs, {flag: n}, domain=domain, name=f"{n}") for n in numbers]
+    graph = ir.Graph(inputs, [nodes[0].outputs[0]], nodes=nodes, opset_imports={"": 18})
+    assert rewrites.plain_flags(ir.Model(graph, ir_version=10)) == 2 * read
+    found = [node.attributes[flag].value for node in nodes]
+    assert found == ([0, 0, 1, 0] if read else [*numbers])
+
+
+def test_large_bodies_of_few_trips_are_unrolled() -> None:
+    """How many nodes there may be grows with the model."""
+    steps = [f"q{k} = Neg ({'sy' if not k else f'q{k - 1}'})" for k in range(100)]
+    body = " ".join([*steps, "py = Abs (q99)"])
+    model = ir.from_proto(
+        onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 18]>
+            g (float[n] x) => (float[n] y) {{ {loop("y", "x", body, 8)} }}""")
+    )
+    assert rewrites.unroll_loops(model) == 1
+    assert [node.op_type for node in model.graph].count("Neg") == 800
 
 
 def test_rewrites_that_apply_are_counted_in_order() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from pitc.ir.constant import NEG, NZ, SCORE, TAME, TOP, ZN, Constant, Range
 from pitc.ir.graph import NodeView
-from pitc.passes.rules.constants import evaluate_constants
+from pitc.passes.rules.constants import corners, evaluate_constants
 from tests.constant_views import (
     BELOW,
     BRAIN,
@@ -171,3 +171,11 @@ def test_without_types_nothing_is_computed(other: np.dtype | None) -> None:
     assert evaluate_constants("Sin", (TAME,), node=node) is TOP
     node = retyped("Where", B, F4, F4, place="x0", dtype=other)
     assert evaluate_constants("Where", (TOP, NEG, HIDDEN), node=node) == HIDDEN
+
+
+@pytest.mark.parametrize(("operands", "count"), [(1, 2), (2, 4), (3, 8), (4, 2), (64, 2)])
+def test_corners_of_a_box(operands: int, count: int) -> None:
+    """Of many operands two corners are enough, and all of them too many."""
+    found = [*corners([(0.0, 1.0)] * operands)]
+    assert len(set(found)) == len(found) == count
+    assert {(0.0,) * operands, (1.0,) * operands} <= set(found)

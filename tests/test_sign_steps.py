@@ -1,9 +1,10 @@
 """What a sign follows from (passes/facts/signs.py): each kind of step exactly, and in every run."""
 
+import numpy as np
 import pytest
 
 from pitc.ir.graph import NodeView
-from pitc.passes.facts.signs import MAX_STEPS, Known, sign_of
+from pitc.passes.facts.signs import MAX_STEPS, Known, _has_reciprocals, sign_of
 from pitc.passes.rules.signs import Sign
 from tests.guard_worlds import graph_of, model_of, values_of
 
@@ -47,6 +48,8 @@ SIGNS = {
     "k = Shape (x) y = Cast <to = 1> (k)": NONNEGATIVE,
     "k = Shape (x) l = Add (k, last) y = Cast <to = 1> (l)": POSITIVE,
     "k = Shape (x) l = Concat <axis = 0> (k, two) y = Cast <to = 1> (l)": NONNEGATIVE,
+    "k = Shape (x) l = Sub (k, last) y = Cast <to = 1> (l)": ANY,
+    "k = Shape (x) m = Neg (k) l = Concat <axis = 0> (k, m) y = Cast <to = 1> (l)": ANY,
     "k = Shape (four_places) y = CastLike (k, half)": POSITIVE,
     "y = Cast <to = 1> (last)": POSITIVE,
     "y = Cast <to = 1> (front)": NONNEGATIVE,
@@ -189,3 +192,11 @@ def test_what_is_known_of_an_operand(name: str) -> None:
     known = Known(NodeView(graph, graph.nodes[-1]))
     assert (known.number(1), known.has_no_zero(1)) == NUMBERS[name]
     assert not known.has_no_zero(0)
+
+
+@pytest.mark.parametrize(
+    ("number", "found"), [(4e-39, True), (2e-39, False), (0.0, False), (-0.0, False), (3e38, True)]
+)
+def test_numbers_with_reciprocals(number: float, found: bool) -> None:
+    """The reciprocal of 4e-39 is 2.5e38, that of 2e-39 no float32."""
+    assert _has_reciprocals(np.array([1, number], np.float32)) is found

@@ -99,6 +99,26 @@ def test_attributes(make: Any, bad: float | None) -> None:
         assert is_total(graph, node, {"any"}) is (bad is None)
 
 
+@pytest.mark.parametrize(
+    ("types", "bad", "total"),
+    [
+        (("float32", "float16"), 1e20, False),
+        (("float16", "float32"), 1e20, False),
+        (("float32", "float64"), 1e20, True),
+        (("float32", "bool"), 0.5, True),
+        (("float32", "bool"), np.inf, False),
+    ],
+)
+def test_attributes_are_numbers_of_the_narrowest_floats(
+    types: tuple[str, str], bad: float, total: bool
+) -> None:
+    graph = graph_of(model_of("y = Tanh (any)"))
+    for name, dtype in zip(("x", "z"), types, strict=True):
+        graph[name].dtype = np.dtype(dtype)
+    node = ir.node("Tanh", [ir.val("x"), ir.val("z")], {"alpha": bad}, outputs=[ir.val("y")])
+    assert is_total(graph, node, {"x"}) is total
+
+
 def test_attributes_that_are_no_floats() -> None:
     graph = graph_of(model_of("y = Tanh (any)"))
     tensors = [np.array([2**62]), np.array([True]), np.array([3], np.uint8)]
@@ -134,6 +154,20 @@ def test_readers_of_zeros(body: str, loose: str, upset: str) -> None:
     for name in loose.split():
         graph[name].dead = [EVERYWHERE]
     node = reader_upset_by_zeros(graph, "x", lambda name: graph[name].uses)
+    assert (output_names(node) if node else [""]) == [upset]
+
+
+@pytest.mark.parametrize(
+    ("name", "zeroed", "upset"),
+    [("x", (), ""), ("x", ("a",), "y"), ("x", ("z",), ""), ("a", (), "y"), ("a", ("x",), "y")],
+)
+def test_what_is_positive_as_it_is_made_may_have_zeros(
+    name: str, zeroed: tuple[str, ...], upset: str
+) -> None:
+    graph = graph_of(model_of("b = Abs (x) a = Add (b, one) y = Div (z, a)"))
+    for loose in ("b", "a"):
+        graph[loose].dead = [EVERYWHERE]
+    node = reader_upset_by_zeros(graph, name, lambda name: graph[name].uses, zeroed)
     assert (output_names(node) if node else [""]) == [upset]
 
 

@@ -80,6 +80,14 @@ def test_what_is_seen(body: str) -> None:
     assert sorted(signed_zeros(graph_of(model_of(body))) - {"again", "trips"}) == SEEN[body].split()
 
 
+@pytest.mark.parametrize(("untyped", "seen"), [("", ""), ("q", "x"), ("r", "x"), ("q r", "x")])
+def test_a_result_of_an_unknown_type_may_be_text(untyped: str, seen: str) -> None:
+    graph = graph_of(model_of("q, r = Dropout (x) y = Tanh (q)"))
+    for name in untyped.split():
+        graph[name].dtype = None
+    assert signed_zeros(graph) == set(seen.split())
+
+
 def given(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     """The model with one of its values as a further input."""
     twin = onnx.ModelProto()

@@ -210,7 +210,7 @@ def _window(
     near = order.less == (x is None)  # it holds for small magnitudes: for both
     found = _decided(slack, 1) if near else _decided([-d - 1 for d in slack], 0)
     magnitude = view.graph.note_bit(view.name(read.operand))
-    return [(Region(r, r.via | magnitude), holds) for r, holds in found]
+    return [(Region(r, magnitude), holds) for r, holds in found]
 
 
 def _inside_abs(graph: Graph, name: str, read: Read) -> Poly | None:

@@ -73,6 +73,7 @@ from pitc.passes.rules.record import Operator, operator_of
 MAX_COMBINATIONS = 256  # of operand facts at one node; beyond it nothing is said
 UNKNOWN = FillFact(EVERYWHERE, TOP)
 LEAST = float(np.finfo(np.float32).min)
+INFINITE = (inf, -inf)
 
 
 def fill_facts(graph: Graph, mask: str | None = None) -> None:
@@ -295,18 +296,13 @@ def _result(
     if not operator.selects and not all(is_number(x) or _is_tame(x, operator) for x in constants):
         view.assume(FINITE)
     halves = view.out_dtype() == np.float16  # ONNX Runtime may leave out the rounding between nodes
-    if halves and _is_infinite(c) and not any(map(_is_infinite, constants)):
+    if halves and c in INFINITE and not any(x in INFINITE for x in constants):
         view.assume(FINITE)
     if any(map(is_assumed, constants)) and not is_assumed(c):
         proven = [TOP if is_assumed(x) else x for x in constants]
         if evaluate_constants(view.op, proven, node=view) != c:
             view.assume(BOUNDED)
     return c, guard
-
-
-def _is_infinite(c: Constant) -> bool:
-    low, high = (c.lo, c.hi) if isinstance(c, Range) else (c, c)
-    return is_number(low) and is_number(high) and inf in (low, -high)
 
 
 def _tame(view: NodeView, expr: TensorExpr, constants: Sequence[Constant]) -> Region | None:

@@ -36,7 +36,8 @@ class Scores:
         pairs: Regions of that value which together hold every live pair.
         bias_shapes: Extents of the scores where the terms of the bias are added.
         zero: The weights that the values get are 0 at dead keys, never NaN.
-        chosen: A step behind the softmax was left out for what it does at live pairs.
+        chosen: A step was left out for what it does at live pairs; asked at the softmax, of those
+            behind it.
         nan_to_zero: A row whose softmax is NaN has weights of 0.
         no_keys_to_zero: Only a row without live keys has.
     """
@@ -247,7 +248,7 @@ def _elementwise(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) ->
             scores.nan_to_zero, chosen = True, 2
         elif is_number(known[0]):
             chosen = 1 if known[0] else 2
-            scores.chosen = scores.chosen or not scores.softmaxed
+            scores.chosen = True
         else:
             return _selection(site, scores, expr, names, known)
         return _continue_at(site, scores, names[chosen])
