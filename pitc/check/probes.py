@@ -97,7 +97,7 @@ def _boundaries(spec: InputSpec) -> Iterator[tuple[str, Sequence[float]]]:
         if spec.counts:
             return
         large = (SCORE_LIMIT, SMALL, 2.0**24 + 1, -(2.0**24) - 1, 1e4, -65504.0)
-        yield "large", [x for x in large if abs(x) <= info.max]
+        yield "large", [x for x in large if abs(x) <= float(info.max)]
     elif spec.dtype.kind in "iu":
         if spec.counts:
             yield "counts", (0, 1, 2, 5)
