@@ -84,6 +84,7 @@ VECTORS = {
     "v = Concat <axis = 0> (column, column)": None,
 }
 LIVE_PLACES = {
+    "r = Range (two, one, one) v = Concat <axis = 0> (r, r)": None,  # of nothing
     "v = NonZero (weights)": "weights",
     "v = NonZero (flags)": "flags",
     "v = NonZero (table)": None,

@@ -93,6 +93,11 @@ DEAD: dict[str, dict[str, list[str]]] = {
     f"{GATE} {T} y = Mul (c, t) p = Reciprocal (y)": {"t": []},
     f"{GATE} {T} y = MatMul (c, t) p = Reciprocal (y)": {"t": ["all d-1: flag[d0, d-1, d1] == 0"]},
     f"{T} {E} y = Where (flag, e, t) p = Reciprocal (y)": {"e": [OFF], "t": [ON]},
+    # what chooses between 0 and -0.0 does so too
+    f"{GATE} {T} {TEST.replace('c', 'd', 1)} a = Mul (t, c) b = Neg (a) y = Where (d, a, b)"
+    " p = Reciprocal (y)": {"d": []},
+    f"{GATE} {T} {TEST.replace('c', 'd', 1)} a = Mul (t, c) b = Neg (a) y = Where (d, a, b)"
+    " p = Tanh (y)": {"d": [OFF]},
     # logic
     f"{TEST} y = And (c, flag) p = Not (y)": {"c": [OFF], "flag": [NOT_C]},
     f"{TEST} y = Or (c, flag) p = Not (y)": {"c": [ON], "flag": [IS_C]},

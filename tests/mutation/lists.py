@@ -1,6 +1,4 @@
-"""The committed lists: mutants that are explained, who kills others, and what is open: it lives on
-under the checks that it was judged by so far, and nobody has said yet why.
-"""
+"""The committed lists: mutants that are explained, and who kills others."""
 
 import tomllib
 from collections.abc import Collection, Mapping
@@ -10,7 +8,6 @@ from zlib import crc32
 PART = 8
 HERE = Path(__file__).parent
 KILLERS = HERE / "killers.txt"
-OPEN = HERE / "open.txt"
 EQUIVALENT = HERE / "equivalent.toml"
 
 
@@ -20,11 +17,6 @@ def explained() -> dict[str, str]:
         return {}
     groups = tomllib.loads(EQUIVALENT.read_text("utf-8"))["equivalent"]
     return {key: group["because"] for group in groups for key in group["mutants"]}
-
-
-def still_open() -> list[str]:
-    """Keys of mutants that live on unexplained."""
-    return OPEN.read_text("utf-8").splitlines() if OPEN.exists() else []
 
 
 def killers() -> dict[str, str]:
