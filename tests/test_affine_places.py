@@ -4,10 +4,11 @@ import pytest
 
 from pitc.ir.constant import Constant
 from pitc.ir.graph import Graph, NodeView
+from pitc.ir.index import ZERO, dim_index, sym
 from pitc.ir.region import describe
 from pitc.passes.audit.points import sizes_of
 from pitc.passes.audit.symbols import wrong_symbols
-from pitc.passes.facts.affine import _widens
+from pitc.passes.facts.affine import _before_moves, _widens
 from tests.exhaustive_integers import wrong_fills
 from tests.guard_worlds import graph_of
 from tests.place_worlds import model_of, runs_of
@@ -275,3 +276,22 @@ def test_an_output_that_is_not_wanted_is_not_noted() -> None:
     model.graph.node[-1].output[0] = ""
     graph = graph_of(model)
     assert graph[""].affine is None and graph[""].ints is None
+
+
+@pytest.mark.parametrize(
+    ("body", "name", "steps"),
+    [
+        ("v = Neg (lengths)", "v", ""),
+        ("v = Identity (lengths)", "lengths", "v"),
+        ("t = Cast <to = 7> (short) v = Unsqueeze (t, last)", "short", "t v"),
+    ],
+)
+def test_values_on_the_way_of_a_moved_element(body: str, name: str, steps: str) -> None:
+    graph = graph_of(model_of(body))
+    row = dim_index(0, sym("a"))
+    shape = graph["v"].shape
+    assert shape is not None
+    found, place, moved = _before_moves(graph, "v", (row, ZERO)[: len(shape)])
+    assert (found, place) == (name, (row,))
+    assert {n for n in graph.noted if moved & graph[n].bit} == set(steps.split())
+    assert moved.bit_count() == len(steps.split())
