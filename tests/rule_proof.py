@@ -31,6 +31,7 @@ from pitc.passes.facts.derive import derive
 Array = Any
 OPSET = 21
 RTOL, ATOL = 2e-5, 2e-6  # float32 sums in another order
+RTOL_HALF, ATOL_HALF = 1e-2, 2e-3  # float16 ones
 COUNTER_EXAMPLES = 6  # permutations tried before an axis counts as invariant
 POINTS = 3  # output points whose reads are checked
 
@@ -376,4 +377,5 @@ def same(a: Array, b: Array) -> bool:
         return False
     if a.dtype.kind != "f":
         return bool(np.array_equal(a, b))
-    return bool(np.allclose(a, b, rtol=RTOL, atol=ATOL, equal_nan=True))
+    rtol, atol = (RTOL_HALF, ATOL_HALF) if a.dtype == np.float16 else (RTOL, ATOL)
+    return bool(np.allclose(a, b, rtol=rtol, atol=atol, equal_nan=True))

@@ -29,6 +29,9 @@ int64[2] columns4 = {-1, 4}, int64[1] minus_one = {-1}> {
     places = Range (n0, count, n1)
     %s
 }"""
+ONE_OR_OTHER = """ <
+    then_branch = t () => (float[b, s, 4] p1) { p1 = Neg (y) },
+    else_branch = e () => (float[b, s, 4] p2) { p2 = Identity (y) }>"""
 # what a model gets beside x and mask, and gives; its nodes
 MODELS: dict[str, tuple[str, str, str]] = {
     "flags say how many slices there are": (
@@ -138,6 +141,13 @@ MODELS: dict[str, tuple[str, str, str]] = {
         column = Reshape (p, minus_one) wide2 = Unsqueeze (column, last) q = MatMul (two_rows, w)
         z = Mul (q, wide2)""",
     ),
+    "parts behind windows that ONNX counts otherwise": (
+        ", float[1, 1, 6] line, int64[6] m6, float[2] pair_of",
+        "float[1, 1, p] z",
+        """m6f = Cast <to = 1> (m6) k = Mul (line, m6f)
+        p = MaxPool <kernel_shape = [2], strides = [3], ceil_mode = 1> (k)
+        z = com.microsoft.BiasGelu (p, pair_of)""",
+    ),
     "past keys that nobody reads on": (
         ", float[b, 2, s, 4] q, float[b, 2, p, 4] past",
         "float[b, s, 4] y, float[b, 2, s, 4] z",
@@ -147,9 +157,8 @@ MODELS: dict[str, tuple[str, str, str]] = {
         ", float[b, 2, s, 4] q, float[b, 2, p, 4] past",
         "float[b, s, 4] z, float[b, 2, u, 4] keys, float[b, 2, v, 4] values",
         """a, keys, values, scores = Attention <qk_matmul_output_mode = 0> (q, q, q, , past, past)
-        n = Size (scores) empty = Equal (n, n0) z = If (empty) <
-            then_branch = t () => (float[b, s, 4] p1) { p1 = Neg (y) },
-            else_branch = e () => (float[b, s, 4] p2) { p2 = Identity (y) }>""",
+        n = Size (scores) empty = Equal (n, n0) z = If (empty)"""
+        + ONE_OR_OTHER,
     ),
     "tokens of no segment": (
         ", int32[b, s] ids, float[9, 4] words, float[64, 4] table, float[2, 4] kinds, float[4] row",
@@ -161,17 +170,15 @@ MODELS: dict[str, tuple[str, str, str]] = {
         ", int64[r] shape",
         "float[b, s, 4] z",
         """turned = Reshape (x, shape) sizes2 = Shape (turned) n = Size (sizes2)
-        flat = Equal (n, n2) z = If (flat) <
-            then_branch = t () => (float[b, s, 4] p1) { p1 = Neg (y) },
-            else_branch = e () => (float[b, s, 4] p2) { p2 = Identity (y) }>""",
+        flat = Equal (n, n2) z = If (flat)"""
+        + ONE_OR_OTHER,
     ),
     "a flag of 2": (
         "",
         "float[b, s, 4] z",
         """r = ReduceSum <keepdims = 2> (x, one_axis) sizes2 = Shape (r) n = Size (sizes2)
-        flat = Equal (n, n2) z = If (flat) <
-            then_branch = t () => (float[b, s, 4] p1) { p1 = Neg (y) },
-            else_branch = e () => (float[b, s, 4] p2) { p2 = Identity (y) }>""",
+        flat = Equal (n, n2) z = If (flat)"""
+        + ONE_OR_OTHER,
     ),
     "an output without a shape that is read on": (
         ", float[4, 4] flags",
@@ -214,6 +221,7 @@ def _feed(inputs: str, b: int, s: int, k: int) -> dict[str, Any]:
         "m8": np.array([[1, 0, 1], [0, 1, 1]]),
         "line": rng.random((1, 1, 6), np.float32) + 1,
         "m6": np.array([0, 1, 1, 0, 1, 0]),
+        "pair_of": np.array([1, 2], np.float32),
         "pair": np.ones((2, 3), np.float32),
         "kept": np.arange(s) % 2,
         "others": np.arange(s)[::-1][:3],

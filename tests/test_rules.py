@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pitc.ir.expr import Reducer, TensorExpr
 from pitc.ir.graph import Graph, NodeView
-from pitc.ir.index import dim_index
+from pitc.ir.index import dim_index, poly
 from pitc.ir.region import Region, position
 from pitc.passes.facts.derive import derive
 from pitc.passes.rules import OPERATORS
@@ -188,6 +188,12 @@ def test_a_node_without_rule_says_why(sample: Sample, reason: str) -> None:
     graph = analysed(sample)
     assert graph["y0"].expr is None
     assert reason in graph["y0"].unruled
+
+
+def test_grids_are_as_many_as_images() -> None:
+    """Older versions of ONNX Runtime do not ask for as many matrices."""
+    graph = analysed(Sample("AffineGrid", (values(3, 2, 3), Const(np.array([2, 1, 3, 4])))))
+    assert graph["y0"].shape == (poly(2), poly(3), poly(4), poly(2))
 
 
 def test_symbols_that_may_differ_are_not_joined() -> None:

@@ -87,11 +87,14 @@ class Body:
         """Input i of the node.
 
         Raises:
-            NoRule: It is absent.
+            NoRule: It is absent, or has other sizes than ONNX's inference says: ONNX Runtime may
+                refuse to load parts that it computes for a fused operator.
         """
         value = self.view.node.inputs[i] if self.view.has(i) else None
         if value is None:
             raise NoRule(f"input {i} is absent")
+        if not self.view.graph.is_as_inferred(value.name or ""):
+            raise NoRule(f"the sizes of input {i} are not those that ONNX's inference states")
         return value
 
     def wants(self, output: int) -> bool:

@@ -34,8 +34,8 @@ def affine_grid(view: NodeView) -> list[TensorExpr]:
     size = tuple(view.ints(1).reshape(-1))
     if len(theta) != 3 or len(size) not in (4, 5):
         raise NoRule(f"matrices of rank {len(theta)} for an image of rank {len(size)}")
-    out = (theta[0], *size[2:], poly(len(size) - 2))
-    read = Read(0, (dim_index(0, theta[0]), *bare(theta[1:], len(out))))
+    out = (size[0], *size[2:], poly(len(size) - 2))
+    read = Read(0, (dim_index(0, size[0]), *bare(theta[1:], len(out))))
     return [positional(out, [read], theta[1:], range(1, len(out)))]
 
 

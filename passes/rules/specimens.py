@@ -93,7 +93,7 @@ STANDARD: dict[str, Specimen] = {
     "Resize": _node("n,c,h,w - =f1,1,2,2"),
     "Col2Im": _node("n,12,l =8,8 =2,2"),
     "GridSample": _node("n,c,h,w n,p,q,2"),
-    "AffineGrid": _node("n,2,3 =1,1,8,8"),
+    "AffineGrid": _node("2,2,3 =2,1,8,8"),
     "RoiAlign": _node("n,c,h,w r,4 i:r", output_height=7, output_width=7),
     # signals
     "DFT": _node("a,s,1"),

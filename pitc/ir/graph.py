@@ -241,11 +241,18 @@ class Graph:
         """True where inference knows what is known here. It takes elements of a shape for numbers,
         too.
         """
-        inferred, shape = self._inferred.get(name), self.values[name].shape
+        inferred = self._inferred.get(name)
         if self.is_constant(name) or inferred is None or inferred.dims is None:
             return True
         if inferred.dtype in SIZES and not inferred.dims[1:]:
             return False
+        return self.is_as_inferred(name)
+
+    def is_as_inferred(self, name: str) -> bool:
+        """True where every size that ONNX's inference has a number for is that number here."""
+        inferred, shape = self._inferred.get(name), self.values[name].shape
+        if self.is_constant(name) or inferred is None or inferred.dims is None:
+            return True
         numbers = [(k, d) for k, d in enumerate(inferred.dims) if isinstance(d, int)]
         return shape is not None and all(shape[k : k + 1] == (poly(d),) for k, d in numbers)
 
