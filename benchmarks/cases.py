@@ -126,24 +126,57 @@ class FootprintCase:
 
 PaddedCase = EncoderCase | TextCase
 TimedCase = PaddedCase | SparseCase
-Case = TimedCase | CompileCase | TallCase | FootprintCase
 
+
+@dataclass(frozen=True, slots=True)
+class ThreadsCase:
+    """What a second thread gains.
+
+    Args:
+        batch: One batch of this case is run.
+        target: Gain in wall time that is to be reached.
+    """
+
+    family: ClassVar[str] = "threads"
+
+    batch: TimedCase
+    target: float = 1.9
+
+    @property
+    def name(self) -> str:
+        """Name on the command line and of the result file."""
+        return f"threads-{self.batch.name}"
+
+
+Case = TimedCase | CompileCase | TallCase | FootprintCase | ThreadsCase
+
+SECOND_THREAD = frozenset(
+    {
+        *("bert-32x128-m40", "opt-8x128-m40", "opt-125m-ffn-512-95", "masked-mlp-512-1x1-95"),
+        *("spmm-2048-1x1-95", "spmm-2048-32x32-95"),
+    }
+)
 BERT_32 = EncoderCase("bert-32x128-m40", BERT_BASE, batch=32, length=128, mean=40)
 
-CASES: tuple[Case, ...] = (
+TIMED_CASES: tuple[TimedCase, ...] = (
     TextCase("minilm-64", batch=64, batches=3),
     BERT_32,
     EncoderCase("bert-16x256-m100", BERT_BASE, batch=16, length=256, mean=100),
     EncoderCase("bert-8x384-m150", BERT_BASE, batch=8, length=384, mean=150),
+    EncoderCase("bert-8x384-m150-whole", BERT_BASE, batch=8, length=384, mean=150, padding=None),
     EncoderCase("bert-4x128-full", BERT_BASE, batch=4, length=128, mean=128),
     EncoderCase("opt-8x128-m40", OPT_125M, batch=8, length=128, mean=40, side="left"),
     EncoderCase("t5-8x128-m40", T5_BASE, batch=8, length=128, mean=40),
-    CompileCase("compile-bert", BERT_BASE),
-    FootprintCase(BERT_32),
-    TallCase("transformer", padding="attention_mask"),
-    *(TallCase(kind) for kind in TALL if kind != "transformer"),
     *PRODUCT_CASES,
     *BLOCK_CASES,
+)
+CASES: tuple[Case, ...] = (
+    *TIMED_CASES,
+    CompileCase("compile-bert", BERT_BASE),
+    FootprintCase(BERT_32),
+    *(ThreadsCase(case) for case in TIMED_CASES if case.name in SECOND_THREAD),
+    TallCase("transformer", padding="attention_mask"),
+    *(TallCase(kind) for kind in TALL if kind != "transformer"),
 )
 
 
@@ -158,9 +191,8 @@ def shortened(case: Case, layers: int) -> Case:
         return replace(case, sizes=case.sizes[:1])
     if isinstance(case, TextCase):
         return replace(case, layers=layers)
-    if isinstance(case, FootprintCase):
-        batch = case.batch
-        return FootprintCase(replace(batch, config=replace(batch.config, layers=layers)))
+    if isinstance(case, FootprintCase | ThreadsCase):
+        return replace(case, batch=shortened(case.batch, layers))
     if isinstance(case, EncoderCase | CompileCase | BlocksCase):
         return replace(case, config=replace(case.config, layers=layers))
     return case

@@ -3,9 +3,6 @@
 Every figure is taken in processes of their own, of the source and the compiled model in turn.
 """
 
-import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -17,69 +14,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cases import FootprintCase
+from benchmarks.sessions import COMPILED, SOURCE, measure_sessions, process
 from benchmarks.workload import make_workload
-from pitc.errors import MachineError
-from pitc.measure.timing import THREAD_LIMITS, ratio
+from pitc.measure.timing import ratio
 
 Say = Callable[[str], None]
-
-# Arguments: model file or folder, inputs (.npz), threads of each session, rounds.
-_MEASURE = """
-import json, sys, time
-import numpy as np
-import onnxruntime
-import pitc
-
-path, feeds, threads = sys.argv[1], dict(np.load(sys.argv[2])), json.loads(sys.argv[3])
-
-def status(field):
-    (line,) = [x for x in open("/proc/self/status") if x.startswith(field)]
-    return int(line.split()[1]) * 1024
-
-def session(count):
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = count, 3
-    if path.endswith(".pitc"):
-        return pitc.load(path).session(options)
-    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-
-empty, start = status("VmRSS"), time.perf_counter()
-sessions = [session(threads[0])]
-load_s = time.perf_counter() - start
-sessions[0].run(None, feeds)
-used = status("VmHWM") - empty
-sessions += [session(count) for count in threads[1:]]
-rounds = []
-for turn in range(int(sys.argv[4])):
-    rounds.append([])
-    for one in sessions:
-        start = time.perf_counter()
-        one.run(None, feeds)
-        rounds[-1].append(time.perf_counter() - start)
-print(json.dumps({"load_s": load_s, "peak_bytes": used, "rounds_s": rounds[1:]}))
-"""
-SOURCE, COMPILED = "onnxruntime", "pitc"
-
-
-def _process(command: list[str], cores: set[int]) -> str:
-    """What a command prints; it runs on these cores, without the limits on threads."""
-    unlimited = {name: x for name, x in os.environ.items() if name not in THREAD_LIMITS}
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        env=unlimited,
-        preexec_fn=lambda: os.sched_setaffinity(0, cores) if cores else None,
-    )
-    if done.returncode:
-        last = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
-        raise MachineError(f"{' '.join(command[:3])[:60]} failed: {last}")
-    return done.stdout
-
-
-def _measure(path: Path, feeds: Path, threads: list[int], turns: int, cores: set[int]) -> Any:
-    arguments = [str(path), str(feeds), json.dumps(threads), str(turns)]
-    return json.loads(_process([sys.executable, "-c", _MEASURE, *arguments], cores))
 
 
 def _size(path: Path) -> int:
@@ -88,7 +27,7 @@ def _size(path: Path) -> int:
 
 def _help_s(cores: set[int]) -> float:
     start = time.perf_counter()
-    _process([sys.executable, "-m", "pitc", "--help"], cores)
+    process([sys.executable, "-m", "pitc", "--help"], cores)
     return time.perf_counter() - start
 
 
@@ -123,15 +62,15 @@ def measure_footprint(
         for turn in range(rounds + 1):  # the first fills the file cache
             say(f"{case.name}: loading, round {turn} of {rounds}")
             for who, path in paths.items():
-                found = _measure(path, feeds, [1], 0, one)
+                found = measure_sessions(path, feeds, [1], 0, one)
                 if turn:
                     taken[who].append(found)
         results: dict[str, dict[str, Any]] = {}
         for who, path in paths.items():
             say(f"{case.name}: {who}, one and two threads")
-            runs = (
-                _measure(path, feeds, [1, 2], rounds + 1, two)["rounds_s"] if len(two) > 1 else []
-            )
+            runs = []
+            if len(two) > 1:
+                runs = measure_sessions(path, feeds, [1, 2], rounds + 1, two)["rounds_s"]
             results[who] = {
                 "load_s": median(x["load_s"] for x in taken[who]),
                 "peak_bytes": median(x["peak_bytes"] for x in taken[who]),

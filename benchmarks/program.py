@@ -16,6 +16,7 @@ from benchmarks.cases import (
     CompileCase,
     FootprintCase,
     TallCase,
+    ThreadsCase,
     shortened,
     source,
 )
@@ -25,6 +26,7 @@ from benchmarks.footprint import measure_footprint
 from benchmarks.machine import machine_facts, measure_limits
 from benchmarks.report import RESULTS, save, table
 from benchmarks.run import SCHEMA, TOLERANCE, Say, describe, time_case
+from benchmarks.threads import measure_threads
 from benchmarks.workload import Shared
 from pitc.errors import PitcError, UsageError
 from pitc.measure.timing import allowed_cores, one_core
@@ -64,6 +66,8 @@ def run_case(
         return time_tall(case, min(rounds, COMPILE_ROUNDS), cores, say)
     if isinstance(case, FootprintCase):
         return measure_footprint(case, rounds, cores, say)
+    if isinstance(case, ThreadsCase):
+        return measure_threads(case, rounds, cores, say)
     table = CONTENDERS[type(case)]
     contenders = [c for c in table if not names or c is table[0] or c.name in (OURS, *names)]
     return time_case(case, rounds, limits, contenders, say, shared)

@@ -10,7 +10,7 @@ from rich.table import Table
 
 RESULTS = Path(__file__).with_name("results")
 SWEEPS = ("spmm", "ffn")  # families of cases with zeros
-FOLDERS = (*SWEEPS, "compile-time")  # families whose results have a folder of their own
+FOLDERS = (*SWEEPS, "compile-time", "threads")  # families whose results have a folder of their own
 SHARES = {"live_share": "live share", "zeros": "zeros", "live_columns": "live columns"}
 
 
@@ -136,10 +136,27 @@ def footprint_table(result: dict[str, Any]) -> Table:
     return table
 
 
+def threads_table(result: dict[str, Any]) -> Table:
+    """The table of a case of two threads."""
+    target, rows = result["case"]["target"], result["threads"]
+    word = "met" if rows["pitc"]["gain"] >= target else "short"
+    caption = f"wall time, medians of turns; target: {target:.2f}x, {word}"
+    table = Table(title=result["case"]["name"], caption=caption)
+    for heading in ("", "one thread ms", "two threads ms", "gain"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, row in rows.items():
+        table.add_row(
+            name, _number(row["one_ms"], 2), _number(row["two_ms"], 2), f"{row['gain']:.2f}x"
+        )
+    return table
+
+
 def table(result: dict[str, Any]) -> Table:
     """The table of a result."""
     if "footprint" in result:
         return footprint_table(result)
+    if "threads" in result:
+        return threads_table(result)
     if "sizes" in result:
         return tall_table(result)
     return batch_table(result) if "contenders" in result else compile_table(result)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.cases import Case, TallCase, TimedCase
+from benchmarks.cases import Case, TallCase, ThreadsCase, TimedCase
 from benchmarks.contenders import OURS, Contender, Run, live_rows, relative_error
 from benchmarks.sparse_cases import SparseCase
 from benchmarks.workload import Shared, Workload, make_workload
@@ -141,6 +141,8 @@ def describe(case: Case) -> dict[str, Any]:
     head = {"kind": type(case).__name__, "name": case.name, "family": case.family, **asdict(case)}
     if isinstance(case, TallCase):
         head |= {"name": case.name, "targets": case.targets}
+    if isinstance(case, ThreadsCase):
+        head |= {"name": case.name}
     if isinstance(case, SparseCase):
         head |= {"series": case.series, "zeros": case.zeros}
     return head

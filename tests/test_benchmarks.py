@@ -23,6 +23,7 @@ from benchmarks.cases import (
     FootprintCase,
     TallCase,
     TextCase,
+    ThreadsCase,
     shortened,
 )
 from benchmarks.compiling import time_compile
@@ -219,7 +220,7 @@ def test_shortened_cases() -> None:
     for case in CASES:
         short = shortened(case, 1)
         assert short.name == case.name
-        batch = short.batch if isinstance(short, FootprintCase) else short
+        batch = short.batch if isinstance(short, FootprintCase | ThreadsCase) else short
         if isinstance(batch, TextCase):
             assert batch.layers == 1
         elif isinstance(batch, EncoderCase | CompileCase | BlocksCase):
@@ -255,7 +256,7 @@ def test_text_workload_is_real_text(tmp_path: Path) -> None:
 def tiny_program(monkeypatch: pytest.MonkeyPatch) -> Iterator[Typer]:
     """The program with tiny cases of the same kinds."""
     cases = (TINY_CASE, CompileCase("compile", TINY), FootprintCase(TINY_CASE))
-    cases = (*cases, TallCase("relu", sizes=(4, 8)))
+    cases = (*cases, TallCase("relu", sizes=(4, 8)), ThreadsCase(TINY_CASE))
     monkeypatch.setattr(program, "CASES", cases)
     app = Typer()
     app.command()(program.command)
@@ -268,9 +269,10 @@ def test_program_end_to_end(tiny_program: Typer, tmp_path: Path) -> None:
     done = CliRunner().invoke(tiny_program, arguments)
     assert done.exit_code == 0, done.output
     results = {result["case"]["name"]: result for result in json.loads(out.read_text())}
-    assert results.keys() == {"tiny", "compile", "footprint-tiny", "tall-relu"}
+    folders = {"tall-relu": "compile-time", "threads-tiny": "threads"}
+    assert results.keys() == {"tiny", "compile", "footprint-tiny", *folders}
     for name, result in results.items():
-        folder = tmp_path / "results" / ("compile-time" if name == "tall-relu" else "")
+        folder = tmp_path / "results" / folders.get(name, "")
         assert json.loads((folder / f"{name}.json").read_text()) == result
     tiny = results["tiny"]
     ours = next(row for row in tiny["contenders"] if row["name"] == OURS)
@@ -283,6 +285,8 @@ def test_program_end_to_end(tiny_program: Typer, tmp_path: Path) -> None:
     footprint = results["footprint-tiny"]
     assert footprint["footprint"].keys() == {"onnxruntime", "pitc"}
     assert min(*footprint["ratios"].values(), footprint["help_s"]) > 0
+    for row in results["threads-tiny"]["threads"].values():
+        assert min(row.values()) > 0
 
 
 def test_program_short_runs_leave_no_result_files(

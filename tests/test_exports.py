@@ -211,22 +211,25 @@ def routed(file: Path) -> tuple[dict[str, np.ndarray], np.ndarray]:
     raise AssertionError("no seed reaches the experts of the export")
 
 
+ATTENDS = {"experts-loop": 2, "mixtral": 0, "switch": 1}  # attention over live keys
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("file", EXPERTS, ids=name)
 def test_loops_over_experts_stay_as_they_are(file: Path) -> None:
     """Which rows an expert takes is a list (NonZero) that holds padded tokens too: every row of
     what is routed is read, and so is all before it. Switch also counts them for its capacity.
+    Keys and values of padding are dead all the same, where they are worth a gathered row.
     """
     lowered = lower(file, "attention_mask")
-    assert set(contractions(lowered)) == {"ordinary"}
-    codes = {Code.NO_FACT, Code.NO_GAIN, Code.AXIS_NOT_PIT, Code.LAYOUT}
-    assert set(refusals(lowered)) - {Code.NO_LOWERING} == codes
-    assert refusals(lowered)[Code.NO_FACT] >= 8
+    attends = next(n for stem, n in ATTENDS.items() if file.stem.startswith(stem))
+    made = {"attention": attends, "folded": attends, "packed": 2 * attends}
+    assert contractions(lowered) - Counter(made) == Counter(ordinary=refusals(lowered).total())
+    assert refusals(lowered)[Code.NO_FACT] >= 6
     feeds, want = routed(file)
-    proto = ir.serde.serialize_model(lowered.model)
-    again = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     mask = feeds["attention_mask"].astype(bool)
-    got = np.asarray(again.run(None, feeds)[0])
-    np.testing.assert_array_equal(got[mask], want[mask])
+    got = np.asarray(run_lowered(ir.serde.serialize_model(lowered.model), feeds)[0])
+    np.testing.assert_allclose(got[mask], want[mask], 1e-4, 1e-5)
     np.testing.assert_array_equal(got[~mask], 0)
 
 

@@ -19,6 +19,7 @@ from pitc.passes.audit import stages
 from pitc.passes.audit.stages import StageError
 from pitc.passes.pipeline import LowerOptions, run_passes
 from pitc.passes.regions.choose import Regions
+from pitc.passes.regions.domain import all_live
 from pitc.passes.regions.form import Form, PackedOperand, WholeOperand
 from tests.branch_models import branch
 from tests.lower_support import weight
@@ -267,6 +268,19 @@ def _other_proof(graph: Graph, regions: Regions) -> None:
     _form(regions, graph, outputs=(replace(packing, proof=_place(graph, 0, 0)),))
 
 
+def _no_proof(graph: Graph, regions: Regions) -> None:
+    packing = _first(regions, graph)[1].outputs[0]
+    assert packing is not None
+    _form(regions, graph, outputs=(replace(packing, proof=None),))
+
+
+def _nothing_dead(graph: Graph, regions: Regions) -> None:
+    packing = _first(regions, graph)[1].outputs[0]
+    assert packing is not None
+    domain = all_live(packing.domain.extents)
+    _form(regions, graph, outputs=(replace(packing, domain=domain),))
+
+
 def _weaker_proof(graph: Graph, regions: Regions) -> None:
     packing = _first(regions, graph)[1].outputs[0]
     assert packing is not None
@@ -304,6 +318,8 @@ def _rests_on_exit(graph: Graph, regions: Regions) -> None:
 REGIONS: dict[str, tuple[Callable[[Graph, Regions], None], str]] = {
     "a node without a form": (_no_form, "has no form"),
     "a proof that is no fact": (_other_proof, "which is no dead fact of it"),
+    "no proof": (_no_proof, "is packed where None, which is no dead fact of it"),
+    "a proof where nothing is dead": (_nothing_dead, "in a domain without dead points"),
     "a proof of less": (_weaker_proof, "does not cover its domain"),
     "coordinates in another order": (_turned, "coordinates of extents"),
     "an operand that is not there": (_no_operand, "gone does not exist"),

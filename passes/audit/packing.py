@@ -7,6 +7,7 @@ import onnx_ir as ir
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Digit
 from pitc.ir.nodes import node_name, output_names
+from pitc.ir.region import EVERYWHERE
 from pitc.passes.regions.choose import Regions
 from pitc.passes.regions.demand import packed_by
 from pitc.passes.regions.domain import Coords, Domain, covering
@@ -72,7 +73,10 @@ def _wrong_packing(graph: Graph, packing: Packing) -> Iterator[str]:
     shape = graph[name].shape
     if shape is None or layout_of(shape, packing.coords) != packing.layout:
         yield f"{name} of shape {shape} has another layout"
-    if packing.proof not in graph[name].dead:
+    if domain.lives_everywhere:
+        if packing.proof != EVERYWHERE:
+            yield f"{name} is packed where {packing.proof}, in a domain without dead points"
+    elif packing.proof is None or packing.proof not in graph[name].dead:
         yield f"{name} is packed where {packing.proof}, which is no dead fact of it"
     elif covering(domain, packing.coords, [packing.proof]) is None:
         yield f"{name} is packed where {packing.proof}, which does not cover its domain"
@@ -179,6 +183,6 @@ def _wrong_exits(graph: Graph, regions: Regions, forms: Mapping[ir.Node, Form]) 
             yield f"exit {name} has no proof"
         elif packing.layout.dim_codes() is None or not is_movable(graph, name):
             yield f"exit {name} cannot be scattered"
-        elif packing.proof.via & bits:
+        elif packing.proof is not None and packing.proof.via & bits:
             rests = graph.names_of(packing.proof.via & bits)
             yield f"exit {name} is dead only because of {rests}, which are overwritten"

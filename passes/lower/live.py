@@ -79,6 +79,9 @@ def live_points(build: Builder, graph: Graph, domain: Domain) -> ir.Value:
     Returns:
         bool `[E0, .., E(r-1)]`.
     """
+    if domain.lives_everywhere:
+        shape = build.concat([build.size(e) for e in domain.extents])
+        return build.op("ConstantOfShape", [shape], value=ir.tensor([True]))
     tests = sorted(domain.dead, key=str)
     if len(tests) == 1 and _names_all(domain, tests[0]) and dims_in_place(graph, tests[0]):
         return _test(build, graph, domain, tests[0], alive=True)

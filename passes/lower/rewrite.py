@@ -23,7 +23,7 @@ from pitc.passes.lower.contract import Contractions, fuse_contractions
 from pitc.passes.lower.given_up import zero_given_up
 from pitc.passes.lower.heads import unsplit_heads
 from pitc.passes.lower.live import live_points
-from pitc.passes.lower.rows import replace_sizes
+from pitc.passes.lower.rows import all_rows, from_all_rows, replace_sizes
 from pitc.passes.lower.weight import Panels
 from pitc.passes.regions.choose import Regions
 from pitc.passes.regions.demand import is_shape_of_packed
@@ -112,6 +112,8 @@ class Rewriter:
     ) -> ir.Value:
         """SRead: gather one row of a whole value per live point."""
         source, at, dtype = self.build.value(name), self.detect(domain), self.dtype(name)
+        if domain.lives_everywhere:
+            return all_rows(self.graph, self.build, name, codes, at.symbol)
         request = KernelRequest.of("pack", word_bytes=self.word_bytes(dtype))
         shape = self.graph[name].shape or ()
         kept = [e for e, c in zip(shape, codes, strict=True) if c == "r"] if rest is None else rest
@@ -132,6 +134,8 @@ class Rewriter:
         codes = packing.layout.dim_codes()
         if codes is None:
             raise ValueError(f"the layout of '{packing.name}' cannot be unpacked")
+        if packing.domain.lives_everywhere:
+            return from_all_rows(self.graph, self.build, packing.name, codes, packed)
         request = KernelRequest.of("unpack", word_bytes=self.word_bytes(dtype))
         dropped = [d for d, c in enumerate(codes) if c == "0"]
         codes = tuple(c for c in codes if c != "0")

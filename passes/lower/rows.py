@@ -1,4 +1,5 @@
-"""The way of a product's rows through Reshapes that leave rows as they are.
+"""Rows of values: the way of a product's rows through Reshapes that leave rows as they are, and all
+rows of a value as one axis.
 
 Exporters flatten [batch, sequence, k] to rows in front of a contraction and turn the result back
 behind it. Row-wise steps do not see the difference. Values in between may be read by Shape as well:
@@ -13,10 +14,8 @@ import onnx_ir as ir
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
 from pitc.ir.index import nonneg
-from pitc.ir.sizes import sizes_known
-from pitc.passes.lower.builder import Builder
-
-ZERO_SIZES = 14  # first operator set whose Reshape has `allowzero`
+from pitc.ir.sizes import ZERO_SIZES, sizes_known
+from pitc.passes.lower.builder import Builder, declared, dims_of
 
 
 def only_reader(graph: Graph, value: ir.Value) -> ir.Node | None:
@@ -98,6 +97,41 @@ def with_shape(graph: Graph, build: Builder, rows: ir.Value, like: ir.Value) -> 
         out = build.op("Reshape", [rows, build.concat(parts)])
     out.type, out.shape = like.type or rows.type, like.shape
     return out
+
+
+def all_rows(
+    graph: Graph, build: Builder, name: str, codes: Sequence[str], symbol: str
+) -> ir.Value:
+    """A value as rows of one packed axis, none of them left out (`dims=` of a pack plan).
+
+    [b, h, s, d], codes c0, r, c1, r   ->   Transpose to [b, s, h, d]   ->   Reshape to [t, h, d]
+    """
+    x, shape, order = build.value(name), graph[name].shape or (), rows_first(codes)
+    rest = [shape[d].as_int() for d in order if codes[d] == "r"]
+    out = x if order == sorted(order) else build.op("Transpose", [x], perm=order)
+    out = build.op("Reshape", [out, build.constant(np.asarray([-1, *rest], np.int64))])
+    out.type = ir.TensorType(ir.DataType.from_numpy(graph.dtype(name)))
+    out.shape = ir.Shape([symbol, *rest])
+    return out
+
+
+def from_all_rows(
+    graph: Graph, build: Builder, name: str, codes: Sequence[str], rows: ir.Value
+) -> ir.Value:
+    """The value of that name from its rows: `all_rows`, backwards."""
+    shape, order = graph[name].shape or (), rows_first(codes)
+    sizes = build.concat([build.size(shape[d]) for d in order])
+    out = build.op("Reshape", [rows, sizes], allowzero=1)
+    if order != sorted(order):
+        out = build.op("Transpose", [out], perm=[order.index(d) for d in range(len(order))])
+    out.type = ir.TensorType(ir.DataType.from_numpy(graph.dtype(name)))
+    out.shape = declared(dims_of(graph, build.value(name)) or ())
+    return out
+
+
+def rows_first(codes: Sequence[str]) -> list[int]:
+    """Dimensions of one place first, then coordinates in order, then what a row is made of."""
+    return sorted(range(len(codes)), key=lambda d: (codes[d] == "r", codes[d], d))
 
 
 def replace_sizes(graph: Graph, build: Builder, node: ir.Node) -> None:

@@ -94,6 +94,23 @@ def attention_form(site: Site, key_contexts: Iterable[FormContext]) -> Form | Re
     return refusal
 
 
+def row_coords(expr: TensorExpr, values: Rows) -> Coords | None:
+    """The coordinates of a contraction's rows beside its right operand's, whose last one is reduced
+    over; None where there is not one row axis.
+
+    out[b, h, q, d] = sum_k p[b, h, q, k] * v[b, h, k, d], v at (b, k)   ->   (b, q)
+    """
+    read, other = _read(expr, 0), _read(expr, 1)
+    if read is None or other is None:
+        return None
+    left, right = ({bare_dim(p) for p in r.index if p is not None} - {None} for r in (read, other))
+    rows = [a for a in range(len(expr.shape)) if a in left - right]
+    lead = values.coords[:-1]
+    if len(rows) != 1 or any(c.dim >= len(expr.shape) for c in lead):
+        return None
+    return (*lead, Digit(rows[0], ONE, expr.shape[rows[0]]))
+
+
 def packed_rows(
     context: FormContext, expr: TensorExpr, node: ir.Node, operand: int
 ) -> Iterable[Rows]:

@@ -17,6 +17,7 @@ from pitc.ir.nodes import first_output, node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, Test, for_all
 from pitc.ir.report import RegionRecord
+from pitc.passes.regions.all_rows import forms_of_all_rows
 from pitc.passes.regions.attention import attention_form
 from pitc.passes.regions.demand import Demand, demand
 from pitc.passes.regions.domain import Domain, domain_of
@@ -63,7 +64,10 @@ def choose_regions(graph: Graph) -> Regions:
         for node in graph.nodes:
             if node not in out.forms:
                 _try_node(out, context, contexts, node, fixed)
+    for node, form in forms_of_all_rows(graph, out.forms, contexts, fixed):
+        out.forms.setdefault(node, form)
     _keep_sound_and_paying(graph, out)
+    out.refusals = {n: r for n, r in out.refusals.items() if n not in out.forms}
     return out
 
 
@@ -157,7 +161,6 @@ def _try_node(
             )
         if isinstance(form, Form):
             out.forms[node] = form
-            out.refusals.pop(node, None)
             return
         out.refusals.setdefault(node, form)
 
@@ -174,8 +177,11 @@ def _keep_sound_and_paying(graph: Graph, out: Regions) -> None:
         if not dropped:
             break
         for node, refusal in dropped.items():
-            out.refusals[node] = refusal
-            del out.forms[node]
+            form = out.forms.pop(node)
+            if not form.leaves_out_nothing:
+                out.refusals[node] = refusal
+            elif form.plan is not None:
+                out.refusals.setdefault(node, refusal)
     out.records = _records(graph, out)
 
 

@@ -6,7 +6,7 @@ the next one, through every index map. So coordinates start at the values whose 
 and travel along the tensor expressions in both directions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
 
 from pitc.ir.graph import Graph
@@ -19,29 +19,24 @@ MAX_PER_VALUE = 4  # scores carry queries and keys; more than a few are of no us
 Found = dict[str, list[Coords]]
 
 
-def propagate_coordinates(graph: Graph, domain: Domain) -> Found:
-    """All ways in which values of a graph carry a domain's coordinates.
-
-    Args:
-        graph: The analysed graph.
-        domain: The domain.
-
-    Returns:
-        Per value, lists of coordinates: digits of its dimensions.
-    """
+def named_starts(graph: Graph, domain: Domain) -> Found:
+    """The values whose dead facts name all coordinates of a domain, and those coordinates."""
     starts: Found = {}
     for name, value in graph.values.items():
         if value.dead and not graph.is_constant(name):
             starts[name] = list(dict.fromkeys(named_coords(domain, value.dead)))
-    return follow(graph, starts)
+    return starts
 
 
-def follow(graph: Graph, starts: Found) -> Found:
+def follow(graph: Graph, starts: Mapping[str, list[Coords]]) -> Found:
     """All values that coordinates reach along PIT axes, and as which of their digits.
 
     Args:
         graph: The graph, its expressions known.
         starts: Coordinates of some values.
+
+    Returns:
+        Per value, lists of coordinates: digits of its dimensions.
     """
     found: Found = {}
     todo: list[str] = []

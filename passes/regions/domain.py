@@ -9,14 +9,16 @@ packed axis, however their dimensions are arranged.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import permutations
+from typing import Final
 
 from pitc.ir.expr import Shape
-from pitc.ir.index import ONE, ZERO, Atom, Digit, Poly, atom, total_of
-from pitc.ir.region import Region, Test, region
+from pitc.ir.index import ONE, ZERO, Atom, Digit, Poly, atom, poly, total_of
+from pitc.ir.region import Region, Test, position, region
 
 Coords = tuple[Digit, ...]
 Table = Mapping[Atom, Poly]  # digits, and what stands in their place
 MAX_RANK = 3
+NEVER: Final = position(poly(-1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,11 @@ class Domain:
         """
         return not self.extents or any(t.alls for t in self.dead)
 
+    @property
+    def lives_everywhere(self) -> bool:
+        """True for a domain without dead points (`all_live`)."""
+        return NEVER in self.dead
+
     def at(self, coords: Coords) -> Region:
         """The dead region in the index space of a value whose coordinates are `coords`."""
         table: Table = {Digit(k, ONE, self.extents[k]): atom(c) for k, c in enumerate(coords)}
@@ -58,6 +65,11 @@ class Domain:
         dead = self.at(coords)
         cases = [c for t in dead if (c := t.negate()) is not None]
         return cases if len(cases) == len(dead) else None
+
+
+def all_live(extents: Shape) -> Domain:
+    """The domain of all points: rows in their own order, of which none is left out."""
+    return Domain(extents, frozenset({NEVER}))
 
 
 def exchange(test: Test, table: Table) -> Test:

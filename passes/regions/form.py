@@ -16,8 +16,8 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Poly, bare_dim
 from pitc.ir.plan import Plan
 from pitc.ir.refusal import Code, Refusal
-from pitc.ir.region import Region
-from pitc.passes.regions.coordinates import propagate_coordinates
+from pitc.ir.region import EVERYWHERE, Region
+from pitc.passes.regions.coordinates import follow, named_starts
 from pitc.passes.regions.domain import Coords, Domain, covering
 from pitc.passes.regions.layout import (
     Layout,
@@ -136,41 +136,70 @@ class Form:
     absorbs: tuple[ir.Node, ...] = ()
     rests_on: tuple[Region, ...] = ()
 
+    @property
+    def leaves_out_nothing(self) -> bool:
+        """True over a domain without dead points."""
+        return all(p is None or p.domain.lives_everywhere for p in self.outputs)
+
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """One way in which a value belongs to a domain."""
+    """One way in which a value carries the coordinates of a domain.
+
+    Args:
+        name: The value.
+        domain: The domain.
+        coords: The coordinates, as digits of the value's dimensions.
+        layout: How its dimensions split then.
+        proof: Its dead fact that covers the domain's (of no dead points, `EVERYWHERE`); None where
+            it may be live elsewhere: then its rows can be gathered, and none of them be left out.
+    """
 
     name: str
     domain: Domain
     coords: Coords
     layout: Layout
-    proof: Region
+    proof: Region | None
 
 
 @dataclass(slots=True)
 class FormContext:
-    """What form builders look at: the analysed graph and one domain."""
+    """What form builders look at: the analysed graph and one domain.
+
+    Args:
+        graph: The graph.
+        domain: The domain.
+        starts: Values that carry its coordinates; None: those whose dead facts name them.
+    """
 
     graph: Graph
     domain: Domain
+    starts: Mapping[str, list[Coords]] | None = None
     _found: dict[str, list[Coords]] | None = None
-    _packings: dict[str, list[Packing]] = field(default_factory=dict)
+    _rows: dict[str, list[Packing]] = field(default_factory=dict)
 
     def packings(self, name: str) -> list[Packing]:
         """All ways in which a value belongs to the domain: dead wherever the domain is."""
+        return [p for p in self.rows(name) if p.proof is not None]
+
+    def rows(self, name: str) -> list[Packing]:
+        """All ways in which a value has a row for each point of the domain, dead or not."""
         if self._found is None:
-            self._found = propagate_coordinates(self.graph, self.domain)
-        if name not in self._packings:
+            starts = self.starts
+            if starts is None:
+                starts = named_starts(self.graph, self.domain)
+            self._found = follow(self.graph, starts)
+        if name not in self._rows:
             made = (self._packing(name, coords) for coords in self._found.get(name, ()))
-            self._packings[name] = [p for p in made if p is not None]
-        return self._packings[name]
+            self._rows[name] = [p for p in made if p is not None]
+        return self._rows[name]
 
     def _packing(self, name: str, coords: Coords) -> Packing | None:
         shape = self.graph[name].shape
-        proof = covering(self.domain, coords, self.graph[name].dead)
+        dead = self.graph[name].dead
+        proof = EVERYWHERE if self.domain.lives_everywhere else covering(self.domain, coords, dead)
         layout = None if shape is None else layout_of(shape, coords)
-        if proof is None or layout is None or self.graph[name].dtype is None:
+        if layout is None or self.graph[name].dtype is None:
             return None
         if not all(self.graph.visible(source, name) for source in self.domain.sources()):
             return None
@@ -228,12 +257,12 @@ class Site:
 
     def aligned(self, operand: int) -> tuple[Packing, list[Poly]] | None:
         """The operand's packing that is read at the same packed row, and how its rest digits are
-        read.
+        read. Rows of an operand that is live elsewhere are gathered: that is exact, too.
         """
         index = self.reads(operand)
         if len(index) != 1:
             return None
-        for packing in self.context.packings(self.input(operand)):
+        for packing in self.context.rows(self.input(operand)):
             rest = aligned_rest(index[0], packing.coords, packing.layout, self.context.domain)
             if rest is not None:
                 return packing, rest

@@ -54,7 +54,7 @@ def unsound_forms(graph: Graph, forms: Forms, demand: Demand) -> dict[ir.Node, R
     packed = _packed_readers(forms, demand)
     for name, node in demand.exits.items():
         proof = next((p for p in forms[node].outputs if p is not None and p.name == name), None)
-        if proof is None:
+        if proof is None or proof.proof is None:
             found[node] = Refusal(Code.NO_FACT, node_name(node), f"'{name}' is wanted whole")
             continue
         readers = _readers_of(graph, demand, packed, proof)
@@ -81,6 +81,7 @@ def _inside(graph: Graph, forms: Forms, node: ir.Node, bits: int) -> Refusal | N
 def _at_exit(graph: Graph, proof: Packing, node: ir.Node, bits: int) -> Refusal | None:
     """Why a packed value cannot come back whole."""
     name = proof.name
+    assert proof.proof is not None
     if proof.layout.dim_codes() is None or not is_movable(graph, name):
         text = f"'{name}' mixes packed and other digits in a dimension, or has no known type"
         return Refusal(Code.LAYOUT, node_name(node), text)
@@ -95,6 +96,8 @@ def _upset(
     graph: Graph, proof: Packing, node: ir.Node, readers: Readers, exits: Collection[str]
 ) -> Refusal | None:
     """Why nobody may see the zeros of a packed value that comes back whole."""
+    if proof.domain.lives_everywhere:
+        return None
     reader = reader_upset_by_zeros(graph, proof.name, readers, exits)
     if reader is None:
         return None

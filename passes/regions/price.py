@@ -65,9 +65,10 @@ def priced_regions(graph: Graph, forms: Forms, demand: Demand) -> Iterator[Price
     for members in _connected(graph, forms, demand):
         flops = sum(_row_flops(graph, forms[n]) for n in members)
         images = 2 * sum(_image_flops(graph, forms[n]) for n in members) > flops
+        domains = [p.domain for n in members for p in forms[n].outputs if p is not None]
         yield Priced(
             members,
-            next(p.domain for p in forms[members[0]].outputs if p is not None),
+            next((d for d in domains if not d.lives_everywhere), domains[0]),
             flops,
             _moved_bytes(graph, forms, demand, members),
             FLOPS_PER_BYTE * (IMAGE_PRICE if images else 1),
@@ -139,8 +140,12 @@ def estimated_size(extents: Shape) -> int:
 
 
 def _row_flops(graph: Graph, form: Form) -> int:
-    """Multiply-adds, counted twice, that one dead row saves."""
+    """Multiply-adds, counted twice, that one dead row saves: of attention from all rows none, as
+    what a dead key saves grows with the number of rows, which may be one.
+    """
     out = next(p for p in form.outputs if p is not None)
+    if out.domain.lives_everywhere:
+        return 0
     expr, points = graph[out.name].expr, ((d.dim, d.extent) for d in out.layout.rest)
     return 0 if expr is None else (4 if form.plan is not None else 2) * _products(expr, points)
 
@@ -152,19 +157,23 @@ def _image_flops(graph: Graph, form: Form) -> int:
 
 
 def _moved_bytes(graph: Graph, forms: Forms, demand: Demand, members: Collection[ir.Node]) -> int:
-    """Bytes per row that enter and leave a region."""
+    """Bytes per row that enter and leave a region; rows in their own order need no copy."""
     entering: dict[str, int] = {}
     for node in members:
         for operand in forms[node].operands:
             if isinstance(operand, GatheredOperand) or (
-                isinstance(operand, PackedOperand) and packed_by(forms, graph, operand) is None
+                isinstance(operand, PackedOperand)
+                and packed_by(forms, graph, operand) is None
+                and not operand.domain.lives_everywhere
             ):
                 entering[operand.name] = _row_bytes(graph, operand.name, _row(graph, operand))
     leaving = sum(
         _row_bytes(graph, packing.name, packing.layout.rest_shape)
         for node in members
         for packing in forms[node].outputs
-        if packing is not None and packing.name in demand.exits
+        if packing is not None
+        and packing.name in demand.exits
+        and not packing.domain.lives_everywhere
     )
     return sum(entering.values()) + leaving
 

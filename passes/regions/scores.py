@@ -9,7 +9,17 @@ from math import inf
 
 import onnx_ir as ir
 
-from pitc.ir.constant import BOUNDED, MASKED, ZN, Constant, is_hidden, is_number, is_zero
+from pitc.ir.constant import (
+    BOUNDED,
+    MASKED,
+    SMALL,
+    ZN,
+    Constant,
+    is_hidden,
+    is_number,
+    is_zero,
+    range_of,
+)
 from pitc.ir.expr import Combine, Read, Shape, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Digit, digit, invert, nonneg
@@ -22,6 +32,8 @@ from pitc.passes.regions.form import BiasTerm, FormContext, Site
 from pitc.passes.rules.record import Packs, operator_of
 
 ABSORBING = -3e38  # any bounded score plus this is this, in float32
+FINE = 2 * SMALL  # a small term and what is added to it: beside it scores keep their digits
+DROWNING = -1e9  # beside it scores are rounded to multiples of 64
 LEAST, MOST = 1e-6, 1e6  # of a factor of the scores: beyond, float32 overflows here or there only
 
 
@@ -196,9 +208,35 @@ def _check_bias(site: Site, scores: Scores) -> Refusal | None:
     replaced = any(t.low is not None and t.low != -inf for t in scores.bias)
     if replaced and len(scores.bias) > 1:
         return site.refuse(Code.NO_LOWERING, "a finite number replaces scores that have a bias")
+    if site.context.domain.lives_everywhere and _shows_rounding(site.context.graph, scores.bias):
+        return site.refuse(Code.NO_LOWERING, "rows of hidden keys alone show how scores round")
     if replaced or len(scores.bias) > 1:  # of two large terms the order matters
         site.context.graph.assume(BOUNDED, site.node)
     return None
+
+
+def _shows_rounding(graph: Graph, terms: Sequence[BiasTerm]) -> bool:
+    """True where the weights of a row without live keys may hang on the last bits of its scores.
+
+    Beside -1e4 a score is rounded to 1e-3, this way or that as its last bits are: where a row has
+    other keys that does not show, as their weights are 0. A second term is added before or behind,
+    so that the first has to absorb both.
+    """
+    large = [t for t in terms if not _is_small(graph, t)]
+    highest = DROWNING if len(terms) == 1 else ABSORBING
+    return len(large) > 1 or any(
+        r is not None and not (r.lo >= -FINE and r.hi <= FINE) and not r.hi <= highest
+        for t in large
+        if t.low is None
+        for r in (range_of(f.constant) for f in graph[t.name].fills)
+    )
+
+
+def _is_small(graph: Graph, term: BiasTerm) -> bool:
+    return term.low is None and any(
+        r is not None and r.lo >= -SMALL and r.hi <= SMALL
+        for r in (range_of(f.constant) for f in graph[term.name].fills if not f.region.tests)
+    )
 
 
 def _reshape(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) -> Refusal | None:

@@ -124,7 +124,8 @@ def _packed_proofs(regions: Regions) -> int:
     via = 0
     for node in regions.demand.forms:
         form = regions.forms[node]
-        for r in (*form.rests_on, *(p.proof for p in form.outputs if p is not None)):
+        proofs = (p.proof for p in form.outputs if p is not None and p.proof is not None)
+        for r in (*form.rests_on, *proofs):
             via |= r.via
     return via
 
