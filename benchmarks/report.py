@@ -140,7 +140,8 @@ def threads_table(result: dict[str, Any]) -> Table:
     """The table of a case of two threads."""
     target, rows = result["case"]["target"], result["threads"]
     word = "met" if rows["pitc"]["gain"] >= target else "short"
-    caption = f"wall time, medians of turns; target: {target:.2f}x, {word}"
+    many = ", ".join(f"{n} threads {x['gain']:.1f}x" for n, x in result["replayed"].items())
+    caption = f"wall time, medians of turns; target: {target:.2f}x, {word}; replayed: {many}"
     table = Table(title=result["case"]["name"], caption=caption)
     for heading in ("", "one thread ms", "two threads ms", "gain"):
         table.add_column(heading, justify="right" if heading else "left")

@@ -1,4 +1,7 @@
-"""What a second thread gains: wall time of a session with one thread, and of one with two."""
+"""What a second thread gains: wall time of a session with one thread, and of one with two.
+
+What more would gain is replayed from the tasks of one core (`benchmarks/replay.py`).
+"""
 
 import tempfile
 from collections.abc import Callable
@@ -9,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cases import ThreadsCase
+from benchmarks.replay import replay
 from benchmarks.sessions import COMPILED, SOURCE, measure_sessions
 from benchmarks.workload import make_workload
 from pitc.errors import MachineError
 
+MANY = (16, 64)
 TURNS = 6  # in each process and round: of short runs one turn says little
 
 Say = Callable[[str], None]
@@ -30,8 +35,8 @@ def measure_threads(
         say: Called with one line per step.
 
     Returns:
-        Per contender `one_ms` and `two_ms`, medians of the wall time of a batch, and `gain`, the
-        median of the turns' ratios.
+        `threads`: per contender `one_ms` and `two_ms`, medians of the wall time of a batch, and
+        `gain`, the median of the turns' ratios. `replayed`: see `replay`.
 
     Raises:
         MachineError: There is one core only.
@@ -55,7 +60,10 @@ def measure_threads(
             for who, path in paths.items():
                 found = measure_sessions(path, feeds, [1, 2], TURNS + 1, two)
                 taken[who] += map(tuple, found["rounds_s"])
-        return {"threads": {who: _row(runs) for who, runs in taken.items()}}
+        return {
+            "threads": {who: _row(runs) for who, runs in taken.items()},
+            "replayed": replay(artifact, feeds, MANY, cores),
+        }
 
 
 def _row(runs: list[tuple[float, float]]) -> dict[str, float]:

@@ -26,7 +26,7 @@ OTHER_KERNELS = re.compile(
     r"pitc: node '(.*?)' \(\w+\): (expected kernels '.*?' in '.*?', got .*?); (run: pitc .*)"
 )
 """What the library says of kernels that the model was not compiled with."""
-OPTIONS = frozenset({"cpu_level", "huge_pages", "trace", "variant"})
+OPTIONS = frozenset({"cpu_level", "huge_pages", "task_trace", "threads", "trace", "variant"})
 
 # ONNX Runtime hands provider options to the library as session config entries with this prefix. The
 # entry `attached` is ours alone: it marks a SessionOptions object that has the provider already.
@@ -98,6 +98,9 @@ def make_session(
             appended, one JSON object per line (default: what `PITC_TRACE` names). `variant`: the
             one to run wherever it is offered. `huge_pages`: `0` leaves weights in the mapped file,
             which processes share, `1` copies them to huge pages (default: where there are any).
+            `threads`: for how many threads work is cut (default: as many as ONNX Runtime's pool is
+            seen to have). `task_trace`: a file to which every run of a node is appended, with what
+            each of its tasks took.
 
     Raises:
         UsageError: An unknown provider option.

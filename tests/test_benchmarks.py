@@ -40,6 +40,7 @@ from benchmarks.contenders import (
 )
 from benchmarks.cost import flops, weight_bytes
 from benchmarks.machine import machine_facts, measure_limits
+from benchmarks.replay import NodeTasks, makespan_us, node_tasks
 from benchmarks.report import save, table
 from benchmarks.run import time_case
 from benchmarks.sparse_cases import BlocksCase
@@ -287,6 +288,30 @@ def test_program_end_to_end(tiny_program: Typer, tmp_path: Path) -> None:
     assert min(*footprint["ratios"].values(), footprint["help_s"]) > 0
     for row in results["threads-tiny"]["threads"].values():
         assert min(row.values()) > 0
+    replayed = results["threads-tiny"]["replayed"]
+    assert replayed.keys() == {"16", "64"} and all(row["gain"] > 0 for row in replayed.values())
+
+
+@pytest.mark.parametrize(
+    ("tasks", "threads", "ends"),
+    [([], 3, 0), ([2, 2, 2], 1, 6), ([5, 3, 3, 3], 2, 8), ([1, 1, 9], 2, 10), ([4, 1], 8, 4)],
+)
+def test_tasks_on_many_threads(tasks: list[float], threads: int, ends: float) -> None:
+    assert makespan_us(tasks, threads) == ends
+
+
+def test_replayed_nodes() -> None:
+    """Medians of the runs that are cut alike; what is in no loop is done alone."""
+
+    def run(node: str, took: float, *loops: list[float]) -> str:
+        told = [{"loop_us": sum(tasks) + 1, "tasks_us": tasks} for tasks in loops]
+        return json.dumps({"node": node, "run_us": took, "loops": told})
+
+    lines = [run("a", 20, [4, 4], [6]), run("a", 22, [4, 5], [7]), run("a", 90, [80])]
+    (a, b) = node_tasks([*lines, run("b", 3)])
+    assert a == NodeTasks(21, 4, ((4, 4.5), (6.5,)))
+    assert b == NodeTasks(3, 3, ())
+    assert a.critical_us(2) == 4 + 4.5 + 6.5 and b.critical_us(64) == 3
 
 
 def test_program_short_runs_leave_no_result_files(

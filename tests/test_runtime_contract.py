@@ -1,5 +1,7 @@
 """Nodes of sparse contractions with generated kernels: every variant, threads, traces."""
 
+import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,11 +181,12 @@ def test_every_variant_is_the_product(folder: Path, name: str, level: str) -> No
     for variant in (*VARIANTS, None):
         options = {"cpu_level": level} | ({} if variant is None else {"variant": variant})
         one, two = (session(path, quiet_options(threads), **options) for threads in (1, 2))
+        cut = [session(path, quiet_options(2), **options, threads=n) for n in ("3", "64")]
         for given in feeds:
             (got,) = one.run(None, given)
             want = node.expected(given)
             np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5, err_msg=str(variant))
-            for again in (one, two):
+            for again in (one, two, *cut):
                 np.testing.assert_array_equal(again.run(None, given)[0], got)
 
 
@@ -214,6 +217,41 @@ def test_eight_threads_on_one_session(folder: Path, name: str) -> None:
     path = save(folder, node.model(), f"threads {name}.onnx")
     feeds = [node.feeds(7 + 60 * i, i, density=(i % 4) / 3) for i in range(8)]
     answers_on_eight_threads(session(path, quiet_options(threads=2)), feeds, rounds=60)
+
+
+def test_threads_are_counted(folder: Path, tmp_path: Path) -> None:
+    """As many as the pool has; some may come late, so that they are counted again."""
+    node, trace = NODES["all"], tmp_path / "trace"
+    path = save(folder, node.model(), "counted.onnx")
+    given = node.feeds(2000, 1)
+    for threads, option in ((1, None), (2, None), (2, "1"), (1, "7")):
+        options = {"trace": str(trace)} | ({"threads": option} if option else {})
+        run = session(path, quiet_options(threads), **options)
+        for _ in range(16):
+            run.run(None, given)
+        seen = [decision.threads for decision in take_trace(trace)]
+        most = int(option) if option else min(threads, os.cpu_count() or 1)
+        assert seen == sorted(seen) and seen[-1] == most
+
+
+def test_what_tasks_took(folder: Path, tmp_path: Path) -> None:
+    node, trace = NODES["all"], tmp_path / "tasks"
+    path = save(folder, node.model(), "tasks.onnx")
+    run = session(path, quiet_options(1), threads="4", task_trace=str(trace), variant="row")
+    run.run(None, node.feeds(2000, 1))
+    (line,) = map(json.loads, trace.read_text().splitlines())
+    assert "(contract)" in line["node"]
+    assert len(line["loops"]) >= 3 and all(len(loop["tasks_us"]) >= 4 for loop in line["loops"])
+    for loop in line["loops"]:
+        assert 0 < sum(loop["tasks_us"]) <= loop["loop_us"] * 1.01
+    assert sum(loop["loop_us"] for loop in line["loops"]) <= line["run_us"]
+
+
+@pytest.mark.parametrize("threads", ["0", "-1", "2.5", "1025", "many"])
+def test_threads_are_a_number(folder: Path, threads: str) -> None:
+    path = save(folder, NODES["all"].model(), "refused.onnx")
+    with pytest.raises(Exception, match=f"expected threads from 1 to 1024, got '{threads}'"):
+        session(path, threads=threads)
 
 
 def test_trace(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,7 @@ LINE: dict[str, Any] = {
     "panels": 2,
     "row_block": 512,
     "k_blocks": 1,
+    "threads": 1,
     "scanned": True,
     "counts": {"elements": 20, "columns": 9},
     "candidates": offer(dense=9.0, row=3),

@@ -46,6 +46,7 @@ class _Line(BaseModel):
     panels: _Size
     row_block: _Size
     k_blocks: _Size
+    threads: _Size
     scanned: bool
     counts: dict[str, _Count]
     candidates: dict[str, _Candidate]
@@ -74,6 +75,7 @@ class Decision:
         features: Amounts of `pitc.ir.tiles.FEATURES`, by variant.
         chosen: The variant that ran.
         measured_us: What it took, microseconds.
+        threads: For how many its work was cut.
     """
 
     node: str
@@ -82,6 +84,7 @@ class Decision:
     features: Mapping[str, tuple[float, ...]]
     chosen: str
     measured_us: float
+    threads: int
 
     @property
     def live(self) -> int:
@@ -164,4 +167,5 @@ def _decision(path: Path, number: int, text: bytes) -> Decision | ChannelDecisio
         {variant: each.features for variant, each in line.candidates.items()},
         line.chosen,
         line.measured_us,
+        line.threads,
     )

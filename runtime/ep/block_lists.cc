@@ -2,25 +2,31 @@
 
 namespace pitc {
 
-void BlockLists::Count() {
-  switch (variant_) {
-    case Variant::kRow:
-      entries_ = CountBits(level_, rows_.bits, rows_.Count() * BitWords(rows_.K()));
-      lists_ = rows_.Count() * KBlocks();
-      break;
-    case Variant::kTile8:
-    case Variant::kTile32:
-      width_ = kStripHeights[variant_ == Variant::kTile32];
-      entries_ = CountStrips(level_, rows_.bits, rows_.Count(), rows_.K(), width_);
-      lists_ = (rows_.Count() + width_ - 1) / width_;
-      break;
-    default: {
-      const int place = static_cast<int>(variant_) - static_cast<int>(Variant::kBlock16);
-      width_ = kSegmentWidths[place];
-      entries_ = CountSegments(level_, rows_.bits, rows_.Count(), rows_.K(), width_);
-      lists_ = (rows_.K() + width_ - 1) / width_;
-    }
+BlockLists::BlockLists(CpuLevel level, Variant variant, const DetectedRows& rows, int64_t k_block,
+                       bool relu)
+    : level_(level), variant_(variant), rows_(rows), k_block_(k_block), relu_(relu) {
+  if (IsRow()) {
+    lists_ = rows.Count() * KBlocks();
+  } else if (IsTile()) {
+    place_ = variant == Variant::kTile32;
+    width_ = kStripHeights[place_];
+    lists_ = (rows.Count() + width_ - 1) / width_;
+  } else {
+    place_ = static_cast<int>(variant) - static_cast<int>(Variant::kBlock16);
+    width_ = kSegmentWidths[place_];
+    lists_ = (rows.K() + width_ - 1) / width_;
   }
+}
+
+void BlockLists::Count() {
+  const int64_t rows = rows_.Count(), k = rows_.K();
+  entries_ = IsRow()    ? CountBits(level_, rows_.bits, rows * BitWords(k))
+             : IsTile() ? CountStrips(level_, rows_.bits, rows, k, width_)
+                        : CountSegments(level_, rows_.bits, rows, k, width_);
+}
+
+void BlockLists::Count(const MicroTileCounts& live) {
+  entries_ = IsRow() ? live.elements : IsTile() ? live.strips[place_] : live.segments[place_];
 }
 
 void BlockLists::Take(Arena::Scope& scratch) {
@@ -30,25 +36,19 @@ void BlockLists::Take(Arena::Scope& scratch) {
 }
 
 void BlockLists::Fill() const {
-  switch (variant_) {
-    case Variant::kRow:
-      return FillRowLists(level_, rows_, k_block_, entries_, values_, index_, starts_);
-    case Variant::kTile8:
-    case Variant::kTile32:
-      FillTileLists(level_, rows_, width_, entries_, values_, index_, starts_);
-      break;
-    default:
-      FillBlockLists(rows_, width_, values_, index_, starts_);
+  if (IsRow()) return FillRowLists(level_, rows_, k_block_, entries_, values_, index_, starts_);
+  if (IsTile()) {
+    FillTileLists(level_, rows_, width_, entries_, values_, index_, starts_);
+  } else {
+    FillBlockLists(rows_, width_, values_, index_, starts_);
   }
   if (relu_) Relu(values_, entries_ * width_, values_);  // dead elements came along
 }
 
 void BlockLists::Run(const ListKernels& kernels, const Panels& b, const Target& target,
                      int64_t panel_begin, int64_t panel_end) const {
-  const bool row = variant_ == Variant::kRow;
-  const bool tile = variant_ == Variant::kTile8 || variant_ == Variant::kTile32;
   KernelCall call;
-  if (row) {
+  if (IsRow()) {
     call.Floats(values_, {entries_});
   } else {
     call.Floats(values_, {entries_, width_});
@@ -58,9 +58,9 @@ void BlockLists::Run(const ListKernels& kernels, const Panels& b, const Target& 
   if (target.residual) call.Floats(target.residual, {rows_.Count(), target.n});
   call.Int32s(target.rows, {rows_.Count()});
   call.Floats(target.data, {target.stored, target.n});
-  if (row) call.Int(KBlocks());
+  if (IsRow()) call.Int(KBlocks());
   call.Int(panel_begin).Int(panel_end);
-  call.Run(row ? kernels.row : tile ? kernels.tile : kernels.block);
+  call.Run(IsRow() ? kernels.row : IsTile() ? kernels.tile : kernels.block);
 }
 
 void Relu(const float* x, int64_t n, float* y) {

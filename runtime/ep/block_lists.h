@@ -14,11 +14,11 @@ struct ListKernels {
 class BlockLists {
  public:
   // `k_block`: how many k share a list of a row. `relu`: elements below 0 stand for 0.
-  BlockLists(CpuLevel level, Variant variant, const DetectedRows& rows, int64_t k_block, bool relu)
-      : level_(level), variant_(variant), rows_(rows), k_block_(k_block), relu_(relu) {}
+  BlockLists(CpuLevel level, Variant variant, const DetectedRows& rows, int64_t k_block, bool relu);
 
-  // In this order: counts entries, takes memory for them, makes them.
+  // In this order: counts entries, or is told what lives; takes memory for them, makes them.
   void Count();
+  void Count(const MicroTileCounts& live);
   void Take(Arena::Scope& scratch);
   void Fill() const;
 
@@ -30,13 +30,16 @@ class BlockLists {
 
  private:
   int64_t KBlocks() const { return (rows_.K() + k_block_ - 1) / k_block_; }
+  bool IsRow() const { return variant_ == Variant::kRow; }
+  bool IsTile() const { return variant_ == Variant::kTile8 || variant_ == Variant::kTile32; }
 
   CpuLevel level_;
   Variant variant_;
   DetectedRows rows_;
   int64_t k_block_;
   bool relu_;
-  int64_t entries_ = 0, width_ = 1, lists_ = 0;
+  int place_ = 0;  // of its height among kStripHeights, or of its width among kSegmentWidths
+  int64_t width_ = 1, lists_ = 0, entries_ = 0;
   float* values_ = nullptr;
   int32_t *index_ = nullptr, *starts_ = nullptr;
 };

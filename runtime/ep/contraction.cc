@@ -32,13 +32,14 @@ void Contraction::Run(const RunContext& run, const LeftRows& left, const uint64_
   Arena::Scope scratch;
   SparseOperand operand(run, level_, {left.data, left.rows, left.count, left.k}, left.relu, bits,
                         std::max(kSampledRows, left.count / kSampledShare));
-  Work work = operand.Unseen(b.count);
+  Work work = operand.Unseen(b.count, kTaskPanels);
+  work.dense_tasks = SplitGemm(left.count, left.k, b.count, b.width, work.threads).Count();
   if (IsWorthALook(costs_, work, options_)) operand.Count(&work, scratch);
   Decision decision(costs_, work, options_);
   if (decision.variant() == Variant::kDense) {
     RunGatherGemm(run, kernels_.dense, left.relu ? Clipped(run, left, scratch) : left, b, target);
   } else {
-    operand.Each(decision.variant(), work, kTaskPanels,
+    operand.Each(decision.variant(), work,
                  [&](const BlockLists& lists, int64_t first, int64_t begin, int64_t end) {
                    Target here = target;
                    here.rows += first;

@@ -1,6 +1,7 @@
 #include "ep.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 
 namespace pitc {
@@ -9,10 +10,13 @@ namespace {
 // Options of a session.
 constexpr const char* kLevelOption = "ep.pitexecutionprovider.cpu_level";
 constexpr const char* kTraceOption = "ep.pitexecutionprovider.trace";
+constexpr const char* kTaskTraceOption = "ep.pitexecutionprovider.task_trace";
 constexpr const char* kVariantOption = "ep.pitexecutionprovider.variant";
+constexpr const char* kThreadsOption = "ep.pitexecutionprovider.threads";
 constexpr const char* kHugePagesOption = "ep.pitexecutionprovider.huge_pages";
 constexpr const char* kDenormalsOption = "session.set_denormal_as_zero";  // ONNX Runtime's own
-constexpr size_t kLongestIdentity = 400;                                  // of it that is told
+constexpr int kMostThreads = 1024;
+constexpr size_t kLongestIdentity = 400;  // of it that is told
 constexpr const char* kTraceVariable = "PITC_TRACE";
 
 bool IsOurs(const Host& host, const OrtNode* node) {
@@ -46,6 +50,17 @@ std::optional<Variant> ChooseVariant(const std::string& wanted) {
     all += Text(v ? ", " : "", Name(variant));
   }
   Fail("pitc: expected variant as one of ", all, ", got ", Quoted(wanted));
+}
+
+// 0: as many as there are.
+int ChooseThreads(const std::string& wanted) {
+  if (wanted.empty()) return 0;
+  int threads = 0;
+  const char* const end = wanted.data() + wanted.size();
+  const auto read = std::from_chars(wanted.data(), end, threads);
+  if (read.ec != std::errc() || read.ptr != end || threads < 1 || threads > kMostThreads)
+    Fail("pitc: expected threads from 1 to ", kMostThreads, ", got ", Quoted(wanted));
+  return threads;
 }
 
 // Whether constants are kept in huge pages: unless told otherwise where there are any.
@@ -83,8 +98,10 @@ Ep::Ep(const Host& host, const OrtSessionOptions* options, uint32_t version)
     : OrtEp{},
       host_(host),
       level_(ChooseLevel(ConfigEntry(host, options, kLevelOption))),
-      denormals_(ConfigEntry(host, options, kDenormalsOption) == "1" ? Denormals::kZero
-                                                                     : Denormals::kKept),
+      mode_{
+          ConfigEntry(host, options, kDenormalsOption) == "1" ? Denormals::kZero : Denormals::kKept,
+          std::make_shared<Workers>(ChooseThreads(ConfigEntry(host, options, kThreadsOption))),
+          Trace::Open(ConfigEntry(host, options, kTaskTraceOption))},
       keeps_constants_(ChooseHugePages(ConfigEntry(host, options, kHugePagesOption))),
       trace_(ChooseTrace(ConfigEntry(host, options, kTraceOption))),
       variant_(ChooseVariant(ConfigEntry(host, options, kVariantOption))),
@@ -153,7 +170,7 @@ std::unique_ptr<Node> Ep::MakeNode(const OrtGraph* graph, const OrtNode* fused) 
       Fail("expected ", operation->InputCount(), " inputs and ", operation->OutputCount(),
            " outputs, got ", inputs, " and ", outputs);
     }
-    return std::make_unique<Node>(host_, label, std::move(operation), std::move(places), denormals_,
+    return std::make_unique<Node>(host_, label, std::move(operation), std::move(places), mode_,
                                   ort_version_supported);
   } catch (const Failure& failure) {
     Fail(label, failure.what());

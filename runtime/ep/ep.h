@@ -38,7 +38,7 @@ class Ep : public OrtEp {
 
   const Host host_;
   CpuLevel level_;
-  Denormals denormals_;
+  SessionMode mode_;
   bool keeps_constants_;  // session option huge_pages
   Constants constants_;
   std::shared_ptr<Trace> trace_;    // null: decisions are not told

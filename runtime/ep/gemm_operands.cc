@@ -120,7 +120,8 @@ void RunGatherGemm(const RunContext& run, const Kernel& kernel, const LeftRows& 
                    const Panels& b, const Target& target, uint64_t* bits) {
   const int64_t t = left.count;
   if (t == 0) return;
-  const GemmSplit split = SplitGemm(t, left.k, b.count, b.width);
+  const GemmSplit split = SplitGemm(t, left.k, b.count, b.width,
+                                    run.ThreadsFor(GemmFlops(t, left.k, b.count * b.width)));
   run.Each(split.Count(), split.parallel, [&](int64_t task) {
     const GemmSplit::Part part = split.At(task);
     KernelCall call;

@@ -11,7 +11,7 @@ namespace pitc {
 class Node : public OrtNodeComputeInfo {
  public:
   Node(const Host& host, std::string label, std::unique_ptr<Operation> operation,
-       RunContext::Places places, Denormals denormals, uint32_t version);
+       RunContext::Places places, SessionMode mode, uint32_t version);
 
  private:
   const Host host_;
@@ -19,7 +19,7 @@ class Node : public OrtNodeComputeInfo {
   const std::string no_memory_;  // what is said where there is none
   const std::unique_ptr<Operation> operation_;
   const RunContext::Places places_;
-  const Denormals denormals_;
+  const SessionMode mode_;
 };
 
 // How messages about a node begin.

@@ -9,8 +9,9 @@ namespace pitc {
 namespace {
 
 constexpr int64_t kRowUnit = 96;          // row blocks of the first product
-constexpr int64_t kMostRows = 512;        // of H at a time
+constexpr int64_t kMostRows = 512;        // of H at a time, for each thread
 constexpr int64_t kMostHidden = 1 << 22;  // elements of H at a time, 16 MiB
+constexpr int64_t kMostThreads = 8;       // that H grows with
 constexpr int64_t kWordBits = 64;
 
 class Ffn final : public Operation {
@@ -37,7 +38,9 @@ class Ffn final : public Operation {
 
     const LeftRows& left = operands.left();
     const int64_t hidden = plan_.first.n;
-    const int64_t fitting = std::min(kMostRows, kMostHidden / hidden);
+    const int64_t threads = std::min<int64_t>(
+        run.ThreadsFor(GemmFlops(left.count, plan_.first.k, hidden)), kMostThreads);
+    const int64_t fitting = threads * std::min(kMostRows, kMostHidden / hidden);
     const Blocks blocks = EvenBlocks(left.count, std::max(fitting, kRowUnit), kRowUnit);
     const int64_t most = std::min(blocks.size, left.count);
     Product({most, hidden}, "the inner product");

@@ -96,10 +96,11 @@ void TransposeSse(const Rows& rows, int64_t begin, int64_t end, float* panel) {
 #endif  // __x86_64__
 
 // Few rows at a time, which memory can follow.
-void PackRows(CpuLevel level, const StoredMatrix& a, int64_t first, int64_t height, float* panel) {
+void PackRows(CpuLevel level, const StoredMatrix& a, int64_t first, int64_t height, const Range& ks,
+              float* panel) {
   constexpr int64_t kPiece = 256;
-  const int64_t whole_rows = height / kSide * kSide, whole_k = a.k / kSide * kSide;
-  for (int64_t k = 0; k < whole_k; k += kPiece) {
+  const int64_t whole_rows = height / kSide * kSide, whole_k = ks.end / kSide * kSide;
+  for (int64_t k = ks.begin; k < whole_k; k += kPiece) {
     const int64_t end = std::min(k + kPiece, whole_k);
     for (int64_t i = 0; i < whole_rows; i += kSide) {
       const int64_t at = (first + i) * a.k;
@@ -116,17 +117,19 @@ void PackRows(CpuLevel level, const StoredMatrix& a, int64_t first, int64_t heig
   }
   for (int64_t i = 0; i < height; ++i) {
     const int64_t row = (first + i) * a.k;
-    for (int64_t k = i < whole_rows ? whole_k : 0; k < a.k; ++k) {
+    for (int64_t k = i < whole_rows ? whole_k : ks.begin; k < ks.end; ++k) {
       const float x = a.a[row + k];
       panel[k * kPanelWidth + i] = a.factor ? x * a.factor[row + k] : x;
     }
   }
-  for (int64_t k = 0; height < kPanelWidth && k < a.k; ++k)
+  for (int64_t k = ks.begin; height < kPanelWidth && k < ks.end; ++k)
     std::fill(panel + k * kPanelWidth + height, panel + (k + 1) * kPanelWidth, 0.0f);
 }
 
-void PackColumns(const StoredMatrix& a, int64_t first, int64_t height, float* panel) {
-  for (int64_t k = 0; k < a.k; ++k, panel += kPanelWidth) {
+void PackColumns(const StoredMatrix& a, int64_t first, int64_t height, const Range& ks,
+                 float* panel) {
+  panel += ks.begin * kPanelWidth;
+  for (int64_t k = ks.begin; k < ks.end; ++k, panel += kPanelWidth) {
     const int64_t at = k * a.columns + first,
                   later = std::min(k + kAhead, a.k - 1) * a.columns + first;
     for (int64_t i = 0; i < height; i += 16) {
@@ -140,10 +143,10 @@ void PackColumns(const StoredMatrix& a, int64_t first, int64_t height, float* pa
 
 }  // namespace
 
-void PackPanel(CpuLevel level, const StoredMatrix& a, int64_t p, float* panel) {
+void PackPanel(CpuLevel level, const StoredMatrix& a, int64_t p, const Range& ks, float* panel) {
   const int64_t first = p * kPanelWidth, height = std::min(kPanelWidth, a.count - first);
-  if (a.columns) return PackColumns(a, first, height, panel);
-  PackRows(level, a, first, height, panel);
+  if (a.columns) return PackColumns(a, first, height, ks, panel);
+  PackRows(level, a, first, height, ks, panel);
 }
 
 bool AllFinite(const float* x, int64_t n) {

@@ -10,8 +10,8 @@ constexpr int64_t kPanelWidth = 64;
 inline int64_t PanelCount(int64_t columns) { return (columns + kPanelWidth - 1) / kPanelWidth; }
 
 // Panel `p` of the transposed matrix, which has no list of rows: panel[k, i] = A[64 p + i, k], 0
-// beyond the last row; [k, 64].
-void PackPanel(CpuLevel level, const StoredMatrix& a, int64_t p, float* panel);
+// beyond the last row; [k, 64]. Of it rows `ks`, which begin at a multiple of 64.
+void PackPanel(CpuLevel level, const StoredMatrix& a, int64_t p, const Range& ks, float* panel);
 
 bool AllFinite(const float* x, int64_t n);
 

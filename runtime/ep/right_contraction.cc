@@ -18,7 +18,7 @@ constexpr int64_t kFewColumns =
     512;  // of S at a time: long pieces, and sums in the first-level cache
 constexpr int64_t kFewPerCopy = 96;  // rows in place that take a copy longer than by panels
 constexpr int64_t kGlance = 64;      // a glance at S reads one element in so many
-constexpr int64_t kTasks = 16;       // enough for the threads that there are
+constexpr int64_t kThreadTasks = 4;  // of each thread
 
 // How much of S is looked at before the decision: one row of S^T costs what one row of A does.
 int64_t SampledRows(const LeftRows& left, const StoredMatrix& right) {
@@ -54,17 +54,29 @@ Work Guess(CpuLevel level, const LeftRows& left, const StoredMatrix& right, cons
 }
 
 // A^T in panels, or null where not all of it is finite.
-const float* PackLeft(const RunContext& run, CpuLevel level, const LeftRows& left,
+const float* PackLeft(const RunContext& run, CpuLevel level, const LeftRows& left, int threads,
                       Arena::Scope& scratch) {
   const StoredMatrix a{left.data, nullptr, left.count, left.k};
   const int64_t panels = PanelCount(a.count), size = a.k * kPanelWidth;
   auto* packed = scratch.Array<float>(panels * size);
   std::atomic<bool> finite{true};
-  run.Each(panels, panels * size > kSerialScan, [&](int64_t p) {
-    PackPanel(level, a, p, packed + p * size);
-    if (!AllFinite(packed + p * size, size)) finite = false;
+  const Blocks ks =
+      EvenBlocks(a.k, std::max<int64_t>(64, a.k * panels / (kThreadTasks * threads)), 64);
+  run.Each(panels * ks.Count(), threads > 1 && panels * size > kSerialScan, [&](int64_t task) {
+    const int64_t p = task / ks.Count(), part = task % ks.Count();
+    const Range here{ks.Begin(part), ks.End(part)};
+    PackPanel(level, a, p, here, packed + p * size);
+    const float* const made = packed + p * size + here.begin * kPanelWidth;
+    if (!AllFinite(made, (here.end - here.begin) * kPanelWidth)) finite = false;
   });
   return finite ? packed : nullptr;
+}
+
+// Rows of A that share a panel of S, which each part makes again.
+Blocks DenseParts(const LeftRows& left, const StoredMatrix& right, int threads) {
+  const int64_t wanted = kThreadTasks * threads / PanelCount(right.count);
+  const int64_t parts = std::clamp<int64_t>(wanted, 1, (left.count + kPartRows - 1) / kPartRows);
+  return EvenBlocks(left.count, (left.count + parts - 1) / parts, 1);
 }
 
 // The address at which `panel` is panel p of a tensor of panels; the others are never read.
@@ -80,10 +92,11 @@ void RightContraction::Run(const RunContext& run, const LeftRows& left, const St
   if (left.count == 0) return;
   Arena::Scope scratch;
   SparseOperand operand(run, level_, right, false, nullptr, SampledRows(left, right));
-  Work work = operand.Unseen(PanelCount(left.count));
+  Work work = operand.Unseen(PanelCount(left.count), kCallPanels);
   work.turned = true;
   work.dense_rows = left.count;
   work.dense_panels = PanelCount(right.count);
+  work.dense_tasks = DenseParts(left, right, work.threads).Count() * work.dense_panels;
   SetCopied(left, right, &work);
   const bool dense = IsDense(left, right, work);
   if (!dense || options_.trace) {
@@ -94,7 +107,7 @@ void RightContraction::Run(const RunContext& run, const LeftRows& left, const St
   if (dense) decision.ChooseDense();
   const float* packed = nullptr;
   if (decision.variant() != Variant::kDense) {
-    packed = PackLeft(run, level_, left, scratch);
+    packed = PackLeft(run, level_, left, work.threads, scratch);
     if (!packed) decision.ChooseDense();
   }
   if (!packed) {
@@ -116,7 +129,7 @@ void RightContraction::Run(const RunContext& run, const LeftRows& left, const St
       Finish(sums, rows, first, p * kPanelWidth, bias, target);
     }
   };
-  operand.Each(decision.variant(), work, kCallPanels, task);
+  operand.Each(decision.variant(), work, task);
   decision.Done();
 }
 
@@ -157,13 +170,12 @@ void RightContraction::RunDense(const RunContext& run, const LeftRows& left,
                                 const Target& target) const {
   if (left.count <= MostFewRows(right)) return RunFew(run, left, right, bias, target);
   const int64_t t = left.count, k = left.k, panels = PanelCount(right.count);
-  const int64_t parts = std::clamp<int64_t>(kTasks / panels, 1, (t + kPartRows - 1) / kPartRows);
-  const Blocks rows = EvenBlocks(t, (t + parts - 1) / parts, 1);
+  const Blocks rows = DenseParts(left, right, run.ThreadsFor(GemmFlops(t, k, right.count)));
   run.Each(panels * rows.Count(), right.count * k > kSerialScan, [&](int64_t task) {
     Arena::Scope scratch;
     const int64_t p = task / rows.Count(), part = task % rows.Count();
     auto* panel = scratch.Array<float>(k * kPanelWidth);
-    PackPanel(level_, right, p, panel);
+    PackPanel(level_, right, p, {0, k}, panel);
     KernelCall call;
     call.Floats(left.data, {t, k}).Int32s(left.rows, {t});
     call.Floats(AsPanel(panel, p, k), {panels, k, kPanelWidth});

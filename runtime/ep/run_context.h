@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <initializer_list>
@@ -14,9 +15,19 @@
 #include "constants.h"
 #include "float_mode.h"
 #include "run_memory.h"
+#include "split.h"
 #include "tensor.h"
+#include "trace.h"
+#include "workers.h"
 
 namespace pitc {
+
+// What all runs of a session have in common.
+struct SessionMode {
+  Denormals denormals = Denormals::kKept;
+  std::shared_ptr<Workers> workers;
+  std::shared_ptr<Trace> tasks;  // told what each task took; null: nobody asks
+};
 
 class RunContext {
  public:
@@ -27,20 +38,18 @@ class RunContext {
     std::vector<std::shared_ptr<const Constant>> constants;  // of each input; null: none
   };
 
-  RunContext(const Host& host, OrtKernelContext* context, const Places& places, Denormals denormals)
-      : host_(host),
-        context_(context),
-        places_(places),
-        denormals_(denormals),
-        memory_(host, context) {}
+  RunContext(const Host& host, OrtKernelContext* context, const Places& places,
+             const SessionMode& mode)
+      : host_(host), context_(context), places_(places), mode_(mode), memory_(host, context) {}
 
   // What a thread needs while it works for this run: how it rounds, and where memory comes from.
   class OnThread {
    public:
-    explicit OnThread(const RunContext& run) : mode_(run.denormals_), borrowing_(run.memory_) {}
+    explicit OnThread(const RunContext& run)
+        : float_mode_(run.mode_.denormals), borrowing_(run.memory_) {}
 
    private:
-    const FloatMode mode_;
+    const FloatMode float_mode_;
     const Arena::Borrowing borrowing_;
   };
 
@@ -55,14 +64,27 @@ class RunContext {
   // Memory of the output; of `scratch` when nobody reads it. `bytes` is its size.
   void* Output(int index, const Shape& shape, int element_bytes, Arena::Scope& scratch) const;
 
+  // How many threads work for it, as far as is known: for a cut, never for a result. Not for tasks.
+  int Threads() const { return mode_.workers->Count(*this); }
+  int ThreadsFor(double flops) const { return flops < kSerialFlops ? 1 : Threads(); }
+
+  const std::vector<Trace::Loop>& loops() const { return loops_; }
+
   // task(0), .., task(count - 1): in order on this thread, or on ONNX Runtime's pool. What any
   // throws comes out here; of the one with the lowest number if there are several.
   template <class Task>
   void Each(int64_t count, bool parallel, const Task& task) const {
+    if (mode_.tasks) return Timed(count, parallel, task);
     if (!parallel || count <= 1) {
       for (int64_t i = 0; i < count; ++i) task(i);
       return;
     }
+    Share(count, task);
+  }
+
+ private:
+  template <class Task>
+  void Share(int64_t count, const Task& task) const {
     struct Job {
       const RunContext& run;
       const Task& task;
@@ -91,12 +113,30 @@ class RunContext {
     if (job.thrown) std::rethrow_exception(job.thrown);
   }
 
- private:
+  template <class Task>
+  void Timed(int64_t count, bool parallel, const Task& task) const {
+    using Clock = std::chrono::steady_clock;
+    using Microseconds = std::chrono::duration<double, std::micro>;
+    if (!parallel || count <= 1) {
+      for (int64_t i = 0; i < count; ++i) task(i);
+      return;
+    }
+    std::vector<double> took(static_cast<size_t>(count));
+    const Clock::time_point begin = Clock::now();
+    Share(count, [&](int64_t i) {
+      const Clock::time_point start = Clock::now();
+      task(i);
+      took[static_cast<size_t>(i)] = Microseconds(Clock::now() - start).count();
+    });
+    loops_.push_back({std::move(took), Microseconds(Clock::now() - begin).count()});
+  }
+
   const Host& host_;
   OrtKernelContext* context_;
   const Places& places_;
-  const Denormals denormals_;
+  const SessionMode& mode_;
   mutable RunMemory memory_;  // it guards itself
+  mutable std::vector<Trace::Loop> loops_;
 };
 
 // A list of numbers as it is now. Its own memory may be the host's, who may write there at any

@@ -9,6 +9,7 @@ namespace {
 
 constexpr const char* kNames[kVariants] = {"dense",   "row",     "tile8",  "tile32",
                                            "block16", "block32", "block64"};
+constexpr double kSerialSteps = 3e4;  // about 20 us of one thread
 constexpr double kFemtosecondsPerMicrosecond = 1e9;
 constexpr int64_t kTileRows = 6, kPairRows = 2;  // of a register tile on the dense path
 constexpr int64_t kListedRows = 4;               // and of one over listed micro-tiles
@@ -99,18 +100,42 @@ double FarRows(const Work& w) {
   return static_cast<double>(w.counts.elements);
 }
 
+// How much of its work the busiest thread has: of making lists, and of the rest.
+struct Shares {
+  double lists = 1, tasks = 1;
+};
+
+double Share(int64_t tasks, int threads) {
+  return static_cast<double>(Ceil(tasks, threads)) / static_cast<double>(tasks);
+}
+
+Shares SharesOf(Variant variant, const Work& w) {
+  if (w.threads == 1) return {};
+  if (variant == Variant::kDense) return {1, Share(w.dense_tasks, w.threads)};
+  const int64_t blocks = Ceil(w.rows, w.row_block);
+  const bool unseen = w.counts.elements == 0;  // what lived would be worth them
+  const int64_t tasks =
+      unseen || IsWorthTasks(variant, w) ? blocks * Ceil(w.panels, w.task_panels) : 1;
+  return {Share(blocks, w.threads), Share(tasks, w.threads)};
+}
+
 // What a variant is predicted to take: the sum of all features; where B is asked for in order and
 // long before it is used, what is streamed and what is computed overlap.
-double Femtoseconds(Variant variant, const Features& features, const int64_t* prices) {
-  constexpr int kStreamed = static_cast<int>(Feature::kStreamed);
+double Femtoseconds(Variant variant, const Work& work, const int64_t* prices) {
+  constexpr int kScanned = static_cast<int>(Feature::kScanned),
+                kWritten = static_cast<int>(Feature::kWritten),
+                kStreamed = static_cast<int>(Feature::kStreamed);
+  const Features features = FeaturesOf(variant, work);
   const auto cost = [&](int f) { return features.amount[f] * static_cast<double>(prices[f]); };
-  double sum = 0, computed = 0;
-  for (int f = 0; f < kStreamed; ++f) sum += cost(f);
+  double listed = 0, sum = 0, computed = 0;
+  for (int f = kScanned; f < kWritten; ++f) listed += cost(f);
+  for (int f = kWritten; f < kStreamed; ++f) sum += cost(f);
   for (int f = kStreamed + 1; f < kFeatures; ++f) computed += cost(f);
   const double streamed = cost(kStreamed);
   const bool overlap = variant == Variant::kDense || variant >= Variant::kBlock16;
-  return sum +
-         (overlap ? std::sqrt(streamed * streamed + computed * computed) : streamed + computed);
+  sum += overlap ? std::sqrt(streamed * streamed + computed * computed) : streamed + computed;
+  const Shares shares = SharesOf(variant, work);
+  return cost(static_cast<int>(Feature::kLaunch)) + shares.lists * listed + shares.tasks * sum;
 }
 
 // Of an element that is copied outside the lists: it is read, and written to a line that is read
@@ -188,6 +213,10 @@ Corners CornersOf(const Work& w) {
   return found;
 }
 
+bool IsWorthTasks(Variant variant, const Work& work) {
+  return FeaturesOf(variant, work).amount[static_cast<int>(Feature::kSteps)] > kSerialSteps;
+}
+
 Choice Select(const CostTable& table, const Work& work) {
   Choice choice{Variant::kDense, {}};
   const Corners shape = CornersOf(work);
@@ -198,9 +227,8 @@ Choice Select(const CostTable& table, const Work& work) {
     if (!line.offered) continue;
     const auto variant = static_cast<Variant>(v);
     const double copied = static_cast<double>(v == 0 ? work.dense_copied : work.sparse_copied);
-    const double femtoseconds =
-        Factor(line, shape) * Femtoseconds(variant, FeaturesOf(variant, work), line.prices) +
-        CopyPrice(table) * copied;
+    const double femtoseconds = Factor(line, shape) * Femtoseconds(variant, work, line.prices) +
+                                CopyPrice(table) * copied / work.threads;
     predicted = femtoseconds / kFemtosecondsPerMicrosecond;
     if (predicted < choice.predicted_us[static_cast<int>(choice.variant)]) choice.variant = variant;
   }

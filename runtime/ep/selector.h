@@ -56,6 +56,10 @@ struct Work {
   bool turned = false;
   int64_t dense_rows = 0, dense_panels = 0;
   int64_t dense_copied = 0, sparse_copied = 0;
+  // How both are cut for the threads there are.
+  int threads = 1;
+  int64_t dense_tasks = 1;
+  int64_t task_panels = 0;  // of a task over lists; 0: all
 };
 
 struct Features {
@@ -81,5 +85,8 @@ struct Choice {
 
 // The first of the fastest.
 Choice Select(const CostTable& table, const Work& work);
+
+// False where a product over lists is done sooner than other threads wake up.
+bool IsWorthTasks(Variant variant, const Work& work);
 
 }  // namespace pitc

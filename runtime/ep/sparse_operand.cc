@@ -2,26 +2,20 @@
 
 #include <algorithm>
 #include <bitset>
-#include <vector>
+#include <new>
+#include <type_traits>
 
 #include "index.h"
+#include "panels.h"
 
 namespace pitc {
 namespace {
 
-constexpr int64_t kGroup = 32;         // rows of the highest micro-tile
-constexpr int64_t kColumnGroup = 64;   // rows of an A stored by columns that share its lines
-constexpr int64_t kScanColumns = 512;  // of such an A: bits of a line
-constexpr int64_t kListRows = 2048;    // rows that share lists, and a pass over B
-constexpr int64_t kListed = 1 << 30;   // elements of A per block of rows: lists count in int32
-constexpr int64_t kWave = 1 << 24;     // elements of A whose lists exist at the same time
-constexpr double kSerialSteps = 3e4;
+constexpr int64_t kScanColumns = 128;      // of an A stored by columns, at least
+constexpr int64_t kScanRows = 512;         // of it: shorter pieces of columns come slowly
+constexpr int64_t kScans = 2;              // of each thread
+constexpr int64_t kWave = 1 << 24;         // elements of A whose lists exist at the same time
 constexpr int64_t kSerialCount = 1 << 22;  // bits
-
-int64_t RowsPerBlock(int64_t rows, int64_t k) {
-  const int64_t most = std::max(kGroup, std::min(kListRows, kListed / k / kGroup * kGroup));
-  return EvenBlocks(rows, most, kGroup).size;
-}
 
 // How long k blocks of row lists are, in rows of B that are used and in entries of a row; measured.
 struct NearBlocks {
@@ -83,42 +77,55 @@ void SparseOperand::Scan(const Range& rows, const Range& ks, uint64_t* bits) con
   MatrixBits(level_, relu_ ? Live::kPositive : Live::kNotZero, matrix_, rows, ks, bits);
 }
 
-void SparseOperand::ScanAll(const Range& rows, uint64_t* bits) const {
-  const int64_t count = rows.end - rows.begin, k = matrix_.k;
-  const bool parallel = count * k > kSerialScan;
-  if (matrix_.columns) {
-    const Blocks parts{k, kScanColumns};
-    return run_.Each(parts.Count(), parallel,
-                     [&](int64_t p) { Scan(rows, {parts.Begin(p), parts.End(p)}, bits); });
-  }
-  const Blocks groups{count, kGroup};
-  run_.Each(groups.Count(), parallel, [&](int64_t g) {
-    const Range here{rows.begin + groups.Begin(g), rows.begin + groups.End(g)};
-    Scan(here, {0, k}, bits + groups.Begin(g) * BitWords(k));
+void SparseOperand::ScanColumns(const Range& all, int threads, uint64_t* bits) const {
+  const int64_t count = all.end - all.begin, wanted = kScans * threads;
+  const Blocks ks = EvenBlocks(matrix_.k, std::max(kScanColumns, matrix_.k / wanted), 64);
+  const int64_t parts = (wanted + ks.Count() - 1) / ks.Count();
+  const Blocks rows = EvenBlocks(count, std::max(kScanRows, count / parts), 64);
+  run_.Each(ks.Count() * rows.Count(), threads > 1, [&](int64_t task) {
+    const int64_t q = task / rows.Count(), r = task % rows.Count();
+    const Range here{all.begin + rows.Begin(r), all.begin + rows.End(r)};
+    Scan(here, {ks.Begin(q), ks.End(q)}, bits + rows.Begin(r) * BitWords(matrix_.k));
   });
 }
 
-Work SparseOperand::Unseen(int64_t panels) const {
-  const int64_t block = RowsPerBlock(matrix_.count, matrix_.k);
-  return {matrix_.count, matrix_.k, panels, block, 1, bits_ == nullptr, 0, {}};
+Work SparseOperand::Unseen(int64_t panels, int64_t task_panels) const {
+  const int64_t rows = matrix_.count, k = matrix_.k;
+  const int threads = run_.ThreadsFor(GemmFlops(rows, k, panels * kPanelWidth));
+  const ListSplit split = SplitLists(rows, k, panels, Group(), task_panels, threads);
+  Work work{rows, k, panels, split.rows.size, 1, bits_ == nullptr, 0, {}};
+  work.threads = threads;
+  work.task_panels = split.panels.size;
+  return work;
 }
 
 void SparseOperand::Count(Work* work, Arena::Scope& scratch) {
   const int64_t count = matrix_.count, k = matrix_.k, words = BitWords(k);
-  const int64_t group = matrix_.columns ? kColumnGroup : kGroup;
+  const int64_t group = Group();
   const int64_t groups = (count + group - 1) / group;
   const int64_t sampled = bits_ ? groups : std::min(groups, (sampled_rows_ + group - 1) / group);
   auto* counts = scratch.Array<MicroTileCounts>(sampled);
   uint64_t* found = bits_ ? nullptr : scratch.Array<uint64_t>(sampled * group * words);
   auto* live = scratch.Array<uint64_t>(sampled * words);  // columns of each group
   std::fill_n(live, sampled * words, 0);
-  const bool parallel = sampled * group * k > (bits_ ? kSerialCount : kSerialScan);
+  const bool parallel =
+      work->threads > 1 && sampled * group * k > (bits_ ? kSerialCount : kSerialScan);
   const auto first_of = [=](int64_t s) { return s * groups / sampled * group; };
   const auto rows_of = [=](int64_t s) { return std::min(group, count - first_of(s)); };
+  const auto scan = [&](int64_t s, const Range& ks) {
+    Scan({first_of(s), first_of(s) + rows_of(s)}, ks, found + s * group * words);
+  };
+  const bool apart = found && matrix_.columns && parallel;
+  if (apart) {
+    const Blocks ks{k, kScanColumns};
+    run_.Each(sampled * ks.Count(), true, [&](int64_t task) {
+      const int64_t part = task % ks.Count();
+      scan(task / ks.Count(), {ks.Begin(part), ks.End(part)});
+    });
+  }
   run_.Each(sampled, parallel, [&](int64_t s) {
     const uint64_t* here = bits_ ? bits_ + first_of(s) * words : found + s * group * words;
-    const Range here_rows{first_of(s), first_of(s) + rows_of(s)};
-    if (!bits_) Scan(here_rows, {0, k}, found + s * group * words);
+    if (found && !apart) scan(s, {0, k});
     counts[s] = CountMicroTiles(level_, here, rows_of(s), k, live + s * words);
   });
   int64_t rows = 0;
@@ -136,45 +143,49 @@ void SparseOperand::Count(Work* work, Arena::Scope& scratch) {
   } else {
     work->scanned = false;
     if (!bits_) bits_ = found;
+    counts_ = counts;
   }
   const int64_t k_block = KBlock(level_, *work);
   work->k_blocks = (k + k_block - 1) / k_block;
 }
 
-void SparseOperand::Each(Variant variant, const Work& work, int64_t task_panels,
-                         const Task& task) const {
-  const int64_t words = BitWords(matrix_.k);
-  const Blocks blocks{matrix_.count, work.row_block};
-  const int64_t per_wave = std::max<int64_t>(1, kWave / (blocks.size * matrix_.k));
-  const double steps = FeaturesOf(variant, work).amount[static_cast<int>(Feature::kSteps)];
-  const bool parallel = steps > kSerialSteps;
-  for (int64_t wave = 0; wave < blocks.Count(); wave += per_wave) {
-    Arena::Scope scratch;
-    const int64_t count = std::min(per_wave, blocks.Count() - wave);
-    const int64_t first = blocks.Begin(wave), last = blocks.End(wave + count - 1);
-    const uint64_t* here = bits_ ? bits_ + first * words : nullptr;
-    if (!bits_) {
-      auto* found = scratch.Array<uint64_t>((last - first) * words);
-      ScanAll({first, last}, found);
-      here = found;
-    }
-    std::vector<BlockLists> lists;
-    for (int64_t i = wave; i < wave + count; ++i) {
-      const int64_t begin = blocks.Begin(i);
-      const StoredMatrix part = matrix_.Part(begin, blocks.End(i) - begin);
-      const DetectedRows rows{part, here + (begin - first) * words};
-      lists.emplace_back(level_, variant, rows, KBlock(level_, work), relu_);
-    }
-    run_.Each(count, true, [&](int64_t i) { lists[i].Count(); });
-    for (BlockLists& l : lists) l.Take(scratch);
-    run_.Each(count, true, [&](int64_t i) { lists[i].Fill(); });
+int64_t SparseOperand::PerWave(const Work& work) {
+  return std::max<int64_t>(1, kWave / (work.row_block * work.k));
+}
 
-    const Blocks panels{work.panels, parallel ? task_panels : work.panels};
-    run_.Each(count * panels.Count(), parallel, [&](int64_t t) {
-      const int64_t i = t % count, p = t / count;
-      task(lists[i], blocks.Begin(wave + i), panels.Begin(p), panels.End(p));
+const BlockLists* SparseOperand::MakeLists(Variant variant, const Work& work, int64_t first_block,
+                                           int64_t count, Arena::Scope& scratch) const {
+  static_assert(std::is_trivially_destructible_v<BlockLists>, "they lie in scratch memory");
+  const int64_t words = BitWords(matrix_.k), k_block = KBlock(level_, work);
+  const Blocks blocks{matrix_.count, work.row_block};
+  const int64_t first = blocks.Begin(first_block), last = blocks.End(first_block + count - 1);
+  const bool parallel = work.threads > 1 && (last - first) * matrix_.k > kSerialScan;
+  const uint64_t* bits = bits_ ? bits_ + first * words : nullptr;
+  uint64_t* const found = bits_ ? nullptr : scratch.Array<uint64_t>((last - first) * words);
+  if (found && matrix_.columns) ScanColumns({first, last}, parallel ? work.threads : 1, found);
+  const bool told = counts_ && work.row_block % Group() == 0;
+  auto* const lists = scratch.Array<BlockLists>(count);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t begin = blocks.Begin(first_block + i), end = blocks.End(first_block + i);
+    const DetectedRows rows{matrix_.Part(begin, end - begin),
+                            (bits ? bits : found) + (begin - first) * words};
+    new (lists + i) BlockLists(level_, variant, rows, k_block, relu_);
+    if (!told) continue;
+    MicroTileCounts live;
+    for (int64_t g = begin / Group(); g * Group() < end; ++g) live += counts_[g];
+    lists[i].Count(live);
+  }
+  if (!told) {
+    run_.Each(count, parallel, [&](int64_t i) {
+      const Range rows{blocks.Begin(first_block + i), blocks.End(first_block + i)};
+      if (found && !matrix_.columns)
+        Scan(rows, {0, matrix_.k}, found + (rows.begin - first) * words);
+      lists[i].Count();
     });
   }
+  for (int64_t i = 0; i < count; ++i) lists[i].Take(scratch);
+  run_.Each(count, parallel, [&](int64_t i) { lists[i].Fill(); });
+  return lists;
 }
 
 }  // namespace pitc

@@ -11,19 +11,47 @@ constexpr int64_t kRowBlock = 96;                   // 16 register tiles of 6 ro
 constexpr int64_t kRowUnit = 12;                    // only the last block has a partial tile
 constexpr int64_t kPanelFloats = int64_t{1} << 18;  // 1 MiB of B
 constexpr int64_t kLeastColumns = 256;              // but so many columns at least
-constexpr double kSerialFlops = 4e6;                // about 20 us on one thread
+constexpr int64_t kThreadTasks = 4;  // of each thread: the last one to end is not far behind
+constexpr int64_t kLeastRows = 24;   // of a task, where threads are many
+
+// The same for lists. One thread gains nothing from short blocks, and reads B once per block.
+constexpr int64_t kListRows = 2048;
+constexpr int64_t kListed = int64_t{1} << 30;  // elements of A in a block: lists count in int32
+constexpr int64_t kLeastListed = int64_t{1} << 15;  // that are worth a block
+constexpr int64_t kThreadBlocks = 2;                // of each thread, as making lists takes long
+constexpr int64_t kLeastTaskPanels = 2;             // that a kernel does at once
 
 }  // namespace
 
-GemmSplit SplitGemm(int64_t rows, int64_t k, int64_t panels, int64_t width) {
-  const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(k) *
-                       static_cast<double>(panels * width);
-  if (flops < kSerialFlops)
+GemmSplit SplitGemm(int64_t rows, int64_t k, int64_t panels, int64_t width, int threads) {
+  if (GemmFlops(rows, k, panels * width) < kSerialFlops)
     return {{rows, std::max<int64_t>(rows, 1)}, {panels, std::max<int64_t>(panels, 1)}, false};
   const int64_t by_columns = (kLeastColumns + width - 1) / width;
   const int64_t by_cache = kPanelFloats / std::max<int64_t>(k * width, 1);
-  return {EvenBlocks(rows, kRowBlock, kRowUnit),
-          EvenBlocks(panels, std::max(by_columns, by_cache), 1), true};
+  int64_t most_rows = kRowBlock, most_panels = std::max(by_columns, by_cache);
+  const auto split = [&] {
+    return GemmSplit{EvenBlocks(rows, most_rows, kRowUnit), EvenBlocks(panels, most_panels, 1),
+                     threads > 1};
+  };
+  const auto few = [&] { return threads > 1 && split().Count() < kThreadTasks * threads; };
+  while (few() && most_panels > 1) most_panels = (most_panels + 1) / 2;
+  while (few() && most_rows > kLeastRows) most_rows /= 2;
+  return split();
+}
+
+ListSplit SplitLists(int64_t rows, int64_t k, int64_t panels, int64_t unit, int64_t task_panels,
+                     int threads) {
+  int64_t most = std::max(unit, std::min(kListRows, kListed / k / unit * unit));
+  if (threads > 1) {
+    const int64_t wanted = kThreadTasks * threads;
+    const auto groups = [&] { return (panels + task_panels - 1) / task_panels; };
+    if (EvenBlocks(rows, most, unit).Count() * groups() < wanted) task_panels = kLeastTaskPanels;
+    const int64_t blocks = std::max(kThreadBlocks * threads, (wanted + groups() - 1) / groups());
+    if (rows / blocks < unit) unit = kListUnit;
+    const int64_t worth = (kLeastListed / k + unit - 1) / unit * unit;
+    most = std::min(most, std::max({unit, worth, rows / blocks / unit * unit}));
+  }
+  return {EvenBlocks(rows, most, unit), {panels, task_panels}};
 }
 
 GemmSplit::Part GemmSplit::At(int64_t task) const {

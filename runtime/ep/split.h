@@ -1,4 +1,5 @@
-// How work is cut into tasks. A cut depends on sizes alone, never on the number of threads.
+// How work is cut into tasks: by its sizes, and by how many threads there are to take them.
+// Elements of a result are sums of their own, so that no bit of them depends on a cut.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +20,25 @@ struct GemmSplit {
   Part At(int64_t task) const;
 };
 
-// `rows` x `k` times `panels` panels of `k` x `width`.
-GemmSplit SplitGemm(int64_t rows, int64_t k, int64_t panels, int64_t width);
+// Work of so many multiplications or additions is worth a second thread: about 20 us of one.
+constexpr double kSerialFlops = 4e6;
+inline double GemmFlops(int64_t rows, int64_t k, int64_t columns) {
+  return 2.0 * static_cast<double>(rows) * static_cast<double>(k) * static_cast<double>(columns);
+}
+
+// `rows` x `k` times `panels` panels of `k` x `width`, for so many threads.
+GemmSplit SplitGemm(int64_t rows, int64_t k, int64_t panels, int64_t width, int threads);
+
+// A product over lists: rows that share lists and a pass over B, and panels that a task takes.
+struct ListSplit {
+  Blocks rows, panels;
+};
+
+// `unit`: rows of a block are a multiple of it, or of kListUnit where these are needed.
+// `task_panels`: as many, if tasks are enough.
+constexpr int64_t kListUnit = 32;  // rows of the highest micro-tile
+ListSplit SplitLists(int64_t rows, int64_t k, int64_t panels, int64_t unit, int64_t task_panels,
+                     int threads);
 
 // The query blocks of packed attention: for each sequence, head and at most `kQueryBlock` queries
 // one task, whole register tiles of `kQueryUnit` queries but for the last. Tasks of one sequence

@@ -87,7 +87,8 @@ void Trace::Write(const std::string& node, const Work& work, const Choice& choic
   std::string line = Text(
       "{\"node\": \"", Escaped(node), "\", \"rows\": ", work.rows, ", \"k\": ", work.k,
       ", \"panels\": ", work.panels, ", \"row_block\": ", work.row_block,
-      ", \"k_blocks\": ", work.k_blocks, ", \"scanned\": ", work.scanned ? "true" : "false",
+      ", \"k_blocks\": ", work.k_blocks, ", \"threads\": ", work.threads,
+      ", \"scanned\": ", work.scanned ? "true" : "false",
       ", \"counts\": {\"elements\": ", c.elements, ", \"columns\": ", work.live_columns,
       ", \"columns16\": ", work.live_pieces[0], ", \"columns32\": ", work.live_pieces[1],
       ", \"columns64\": ", work.live_pieces[2], ", \"runs\": ", work.live_runs[0],
@@ -121,6 +122,18 @@ void Trace::Write(const ChannelChoice& choice) {
                   ", \"chosen\": \"", choice.dense ? Name(Variant::kDense) : "channels", "\"}\n");
   }
   Append(lines);
+}
+
+void Trace::Write(const std::string& node, const std::vector<Loop>& loops, double run_us) {
+  std::string line =
+      Text("{\"node\": \"", Escaped(node), "\", \"run_us\": ", Number(run_us), ", \"loops\": [");
+  for (size_t l = 0; l < loops.size(); ++l) {
+    line += Text(l ? ", " : "", "{\"loop_us\": ", Number(loops[l].loop_us), ", \"tasks_us\": [");
+    for (size_t i = 0; i < loops[l].tasks_us.size(); ++i)
+      line += (i ? ", " : "") + Number(loops[l].tasks_us[i]);
+    line += "]}";
+  }
+  Append(line + "]}\n");
 }
 
 // One call for lines of one decision: those of several threads and processes do not mix. A full

@@ -34,6 +34,12 @@ class Trace {
 
   void Write(const std::string& node, const Work& work, const Choice& choice, double measured_us);
   void Write(const ChannelChoice& choice);  // a line for each convolution
+  // What a run took, and of it each loop that many threads may share, with its tasks.
+  struct Loop {
+    std::vector<double> tasks_us;
+    double loop_us;
+  };
+  void Write(const std::string& node, const std::vector<Loop>& loops, double run_us);
 
  private:
   explicit Trace(int file) : file_(file) {}

@@ -100,20 +100,52 @@ void GemmSplitCovers() {
   for (int64_t rows : {1, 5, 95, 96, 97, 500}) {
     for (int64_t k : {1, 768, 3072}) {
       for (int64_t panels : {1, 3, 48}) {
-        const pitc::GemmSplit split = pitc::SplitGemm(rows, k, panels, 64);
-        std::vector<int> seen(static_cast<size_t>(rows * panels));
-        for (int64_t task = 0; task < split.Count(); ++task) {
-          const auto part = split.At(task);
-          CHECK(part.row_begin < part.row_end && part.panel_begin < part.panel_end);
-          for (int64_t i = part.row_begin; i < part.row_end; ++i) {
-            for (int64_t j = part.panel_begin; j < part.panel_end; ++j)
-              ++seen.at(static_cast<size_t>(i * panels + j));
+        for (int threads : {1, 2, 16, 1024}) {
+          const pitc::GemmSplit split = pitc::SplitGemm(rows, k, panels, 64, threads);
+          std::vector<int> seen(static_cast<size_t>(rows * panels));
+          for (int64_t task = 0; task < split.Count(); ++task) {
+            const auto part = split.At(task);
+            CHECK(part.row_begin < part.row_end && part.panel_begin < part.panel_end);
+            for (int64_t i = part.row_begin; i < part.row_end; ++i) {
+              for (int64_t j = part.panel_begin; j < part.panel_end; ++j)
+                ++seen.at(static_cast<size_t>(i * panels + j));
+            }
           }
+          CHECK(seen == std::vector<int>(seen.size(), 1));
+          CHECK(!split.parallel || threads > 1);
         }
-        CHECK(seen == std::vector<int>(seen.size(), 1));
       }
     }
   }
+  // Work that is worth it has tasks for all.
+  CHECK(pitc::SplitGemm(512, 3072, 12, 64, 2).Count() >= 8);
+  CHECK(pitc::SplitGemm(512, 3072, 12, 64, 64).Count() >= 256);
+  CHECK(pitc::SplitGemm(8, 64, 1, 64, 64).Count() == 1);
+}
+
+void ListSplitCovers() {
+  for (int64_t rows : {1, 31, 500, 2048, 5000}) {
+    for (int64_t k : {1, 3072, 1 << 20}) {
+      for (int64_t panels : {1, 3, 12}) {
+        for (int threads : {1, 2, 64}) {
+          for (int64_t unit : {32, 64}) {
+            const pitc::ListSplit split = pitc::SplitLists(rows, k, panels, unit, 4, threads);
+            CHECK(split.rows.size % pitc::kListUnit == 0 && split.rows.size > 0);
+            CHECK(split.rows.size <= 64 || split.rows.size * k <= int64_t{1} << 31);
+            CHECK(split.rows.total == rows && split.panels.total == panels);
+            CHECK(split.panels.size == 4 || (threads > 1 && split.panels.size == 2));
+          }
+        }
+      }
+    }
+  }
+  const auto count = [](int64_t rows, int64_t k, int threads) {
+    const pitc::ListSplit split = pitc::SplitLists(rows, k, 12, 32, 4, threads);
+    return split.rows.Count() * split.panels.Count();
+  };
+  CHECK(count(512, 3072, 1) == 3 && count(512, 3072, 2) >= 8 && count(512, 3072, 64) >= 96);
+  CHECK(count(5000, 3072, 1) == 9);
+  CHECK(pitc::SplitLists(512, 16, 12, 32, 4, 64).rows.Count() == 1);  // hardly any work
 }
 
 void AttentionSplitCovers() {

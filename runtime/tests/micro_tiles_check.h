@@ -348,7 +348,9 @@ inline std::string WrongPanel(CpuLevel level, const DetectorCase& c) {
       finite &= std::isfinite(x);
     }
     Guarded<float> panel(c.k * kPanelWidth, c.at_begin);
-    PackPanel(level, stored.Matrix(), p, panel.data());
+    const int64_t middle = c.k / 2 / 64 * 64;
+    PackPanel(level, stored.Matrix(), p, {middle, c.k}, panel.data());
+    PackPanel(level, stored.Matrix(), p, {0, middle}, panel.data());
     if (!Same(panel, expected)) return "panel";
     if (AllFinite(panel.data(), c.k * kPanelWidth) != finite) return "whether all is finite";
   }

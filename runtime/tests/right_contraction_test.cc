@@ -201,6 +201,8 @@ void ManyColumns() {
       const std::vector<OrtValue> got = session->Run(inputs);
       thread.join();
       CHECK(Same(got[0], expected) && got == other);
+      for (const char* threads : {"1", "64"})
+        CHECK(got == Make(library, c, variant, {{"threads", threads}})->Run(inputs));
     }
   }
   CHECK(alive == 0);

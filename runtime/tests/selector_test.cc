@@ -306,12 +306,34 @@ void NamesAreThoseOfPlans() {
   for (int v = 0; v < kVariants; ++v) CHECK(!strcmp(Name(static_cast<Variant>(v)), names[v]));
 }
 
+// The busiest thread counts: 33 tasks are three turns of 16 threads, and lists are made block by
+// block of rows. Little work is done by one.
+void Threads() {
+  CostTable table = Table({Variant::kDense, Variant::kRow}, 1000);
+  CostTable::Line& row = table.lines[At(Variant::kRow)];
+  row.prices[static_cast<int>(pitc::Feature::kListed)] = 5000;
+  Work work = SomeWork();
+  work.counts.elements = 60000;
+  const pitc::Choice one = Select(table, work);
+  CHECK(std::abs(one.predicted_us[0] - 3 * 100 * 702 * 1e-6) < 1e-9);
+  CHECK(std::abs(one.predicted_us[1] - (3 + 5) * 0.06) < 1e-9);
+  work.threads = 16;
+  work.dense_tasks = 33;
+  work.task_panels = 1;  // 6 tasks, of 2 blocks of rows
+  const pitc::Choice many = Select(table, work);
+  CHECK(std::abs(many.predicted_us[0] - 3 * 100 * 702 * 1e-6 * 3 / 33) < 1e-9);
+  CHECK(std::abs(many.predicted_us[1] - (3 * 0.06 / 6 + 5 * 0.06 / 2)) < 1e-9);
+  work.counts.elements = 6000;
+  CHECK(std::abs(Select(table, work).predicted_us[1] - (3 * 0.006 + 5 * 0.006 / 2)) < 1e-9);
+}
+
 }  // namespace
 
 int main() {
   return pitc::test::RunTests({{"features", Features},
                                {"features of small work", FeaturesOfSmallWork},
                                {"turned work", TurnedWork},
+                               {"threads", Threads},
                                {"dense rows are padded", DenseRowsArePadded},
                                {"row lists read again", RowListsReadAgain},
                                {"large results are uncached", LargeResultsAreUncached},

@@ -108,6 +108,17 @@ void OneLinePerConvolution() {
   CHECK(file.Text().substr(before) == begin + "\"dense\"}\n");
 }
 
+void OneLinePerRun() {
+  const TemporaryFile file;
+  const auto trace = Trace::Open(file.Path());
+  trace->Write("a\"", {}, 1.5);
+  trace->Write("b", {{{0.25}, 0.5}, {{1, 2}, 3.75}}, 8);
+  CHECK(file.Text() ==
+        "{\"node\": \"a\\\"\", \"run_us\": 1.500, \"loops\": []}\n"
+        "{\"node\": \"b\", \"run_us\": 8.000, \"loops\": [{\"loop_us\": 0.500, \"tasks_us\": "
+        "[0.250]}, {\"loop_us\": 3.750, \"tasks_us\": [1.000, 2.000]}]}\n");
+}
+
 void AnyNameIsJson() {
   const std::pair<std::string, std::string> names[] = {
       {"", ""},
@@ -170,6 +181,7 @@ void RefusesWhatItCannotWrite() {
 int main() {
   return pitc::test::RunTests({{"one line per decision", OneLinePerDecision},
                                {"one line per convolution", OneLinePerConvolution},
+                               {"one line per run", OneLinePerRun},
                                {"any name is JSON", AnyNameIsJson},
                                {"sessions share a file", SessionsShareAFile},
                                {"refuses what it cannot write", RefusesWhatItCannotWrite}});
