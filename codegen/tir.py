@@ -122,8 +122,8 @@ class Variable:
     TVM keeps only buffers of scope "global" below 1 KiB off the heap, hence one small buffer each.
     """
 
-    def __init__(self) -> None:
-        self._buffer = stack(1)
+    def __init__(self, lanes: int = LANES) -> None:
+        self._buffer = stack(1, lanes)
 
     @property
     def value(self) -> Expr:
@@ -158,9 +158,9 @@ def hold(index: Expr) -> Expr:
     return variable[0]
 
 
-def stack(vectors: int) -> Buffer:
+def stack(vectors: int, lanes: int = LANES) -> Buffer:
     """A scratch array of vectors on the stack, at most 15 of them; elements are vectors."""
-    return T.alloc_buffer((vectors,), VECTOR, scope="global")
+    return T.alloc_buffer((vectors,), f"float32x{lanes}", scope="global")
 
 
 def workspace(*shape: int | Expr) -> Buffer:
@@ -171,27 +171,33 @@ def workspace(*shape: int | Expr) -> Buffer:
     return T.alloc_buffer(shape, "float32", scope="global")
 
 
-def _lanes(index: Sequence[Expr]) -> list[Expr]:
-    return [*index[:-1], T.ramp(index[-1], 1, LANES)]
+def _lanes(index: Sequence[Expr], width: int) -> list[Expr]:
+    return [*index[:-1], T.ramp(index[-1], 1, width)]
 
 
-def _first(count: int) -> Expr:
-    return T.ramp(T.int32(0), 1, LANES) < T.broadcast(T.int32(count), LANES)
+def _first(count: int, width: int) -> Expr:
+    return T.ramp(T.int32(0), 1, width) < T.broadcast(T.int32(count), width)
 
 
-def load(buffer: Buffer, *index: Expr, lanes: int = LANES) -> Expr:
-    """Load a vector that starts at an element; memory of lanes from `lanes` on is not touched."""
-    if lanes == LANES:
-        return buffer[tuple(_lanes(index))]
-    return T.masked_load(VECTOR, buffer, *_lanes(index), _first(lanes))
+def load(buffer: Buffer, *index: Expr, lanes: int = LANES, width: int = LANES) -> Expr:
+    """Load a vector of `width` floats that starts at an element; memory of lanes from `lanes` on is
+    not touched.
+    """
+    if lanes >= width:
+        return buffer[tuple(_lanes(index, width))]
+    return T.masked_load(f"float32x{width}", buffer, *_lanes(index, width), _first(lanes, width))
 
 
-def store(buffer: Buffer, value: Expr, *index: Expr, lanes: int = LANES) -> None:
-    """Store a vector that starts at an element; memory of lanes from `lanes` on is not touched."""
-    if lanes == LANES:
-        T.buffer_store(buffer, value, _lanes(index))
+def store(
+    buffer: Buffer, value: Expr, *index: Expr, lanes: int = LANES, width: int = LANES
+) -> None:
+    """Store a vector of `width` floats that starts at an element; memory of lanes from `lanes` on
+    is not touched.
+    """
+    if lanes >= width:
+        T.buffer_store(buffer, value, _lanes(index, width))
     else:
-        T.evaluate(T.masked_store(buffer, value, *_lanes(index), _first(lanes)))
+        T.evaluate(T.masked_store(buffer, value, *_lanes(index, width), _first(lanes, width)))
 
 
 @contextmanager
@@ -230,9 +236,9 @@ def assign(buffer: Buffer, value: Expr, *index: Expr) -> None:
     T.buffer_store(buffer, value, list(index))
 
 
-def splat(value: Expr) -> Expr:
+def splat(value: Expr, lanes: int = LANES) -> Expr:
     """A vector of equal lanes, from a number or a float32 expression."""
-    return T.broadcast(T.float32(value) if isinstance(value, int | float) else value, LANES)
+    return T.broadcast(T.float32(value) if isinstance(value, int | float) else value, lanes)
 
 
 def splat_bits(value: int) -> Expr:
@@ -288,23 +294,24 @@ def maximum(a: Expr, b: Expr) -> Expr:
 
 
 def shuffle(a: Expr, b: Expr, lanes: Sequence[int]) -> Expr:
-    """The vector of the named lanes of `a` (0..15) and `b` (16..31)."""
+    """The vector of the named lanes of `a` (from 0 on) and of `b` (behind those of `a`)."""
     return T.Shuffle([a, b], [T.int32(i) for i in lanes])
 
 
 def transpose(rows: Sequence[Expr]) -> list[Expr]:
-    """Transpose 16 vectors of 16 lanes by four rounds of pairwise interleaving.
+    """Transpose 16 vectors of 16 lanes, or 8 of 8, by rounds of pairwise interleaving.
 
     The round of bit b exchanges, between vectors i and i + b, the lanes whose bit b differs from
     that of the vector's own number.
     """
-    before, after = grid(2, LANES)
+    side = len(rows)
+    before, after = ([Variable(side) for _ in rows] for _ in range(2))
     for variable, row in zip(before, rows, strict=True):
         variable.set(row)
-    for bit in (1, 2, 4, 8):
-        low = [lane if not lane & bit else LANES + lane - bit for lane in range(LANES)]
-        high = [lane + bit if not lane & bit else LANES + lane for lane in range(LANES)]
-        for i in (i for i in range(LANES) if not i & bit):
+    for bit in (b for b in (1, 2, 4, 8) if b < side):
+        low = [lane if not lane & bit else side + lane - bit for lane in range(side)]
+        high = [lane + bit if not lane & bit else side + lane for lane in range(side)]
+        for i in (i for i in range(side) if not i & bit):
             a, b = before[i].value, before[i + bit].value
             after[i].set(shuffle(a, b, low))
             after[i + bit].set(shuffle(a, b, high))

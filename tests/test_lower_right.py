@@ -131,13 +131,14 @@ def test_plan_and_kernels() -> None:
     prices = {f"cost_{variant}_{level}" for variant in VARIANTS for level in ("v3", "v4")}
     fields = {"activation", "bias", "factor", "k", "kernel", "library", "n", "op", "residual"}
     assert set(plan) == fields | {"stored"} | prices
-    assert (plan["k"], plan["n"], plan["kernel"]) == (str(K), str(N), f"gather_gemm_k{K}_n{N}_none")
+    kernel = f"gather_gemm_k{K}_n{N}_none_kn_factor"
+    assert (plan["k"], plan["n"], plan["kernel"]) == (str(K), str(N), kernel)
     (node,) = [n for n in lowered.model.graph if n.op_type == "EPContext"]
     product = next(n.name for n in proto.graph.node if n.op_type == "MatMul")
     assert node.name == f"pitc.{product}.contract_right"
     families = ("contract_row", "contract_tile", "contract_block")
     want = [f"{family}_k{K}_n{2 * PANEL_WIDTH}_none" for family in families]
-    want += [f"gather_gemm_k{K}_n{N}_none", f"swrite_columns_n{N}_none"]
+    want += [kernel, f"swrite_columns_n{N}_none"]
     assert sorted(k.symbol for k in lowered.kernels) == sorted(want)
     assert not lowered.panels.made
 

@@ -16,6 +16,9 @@ A stretch is a k block of a panel. For few rows it is much shorter: B comes from
 tiles after the first one read it from the first-level cache, and all of them share the prefetching,
 so that memory never rests. A short row tile repeats its last row and drops the copies.
 
+A matrix that is computed when the model runs is read as it is stored (`right.py`): a stretch is a
+piece of it then.
+
 With `bits`, the kernel also says which stored values are not zero: words of 64 columns, taken from
 the registers of the epilogue.
 """
@@ -25,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pitc.codegen import tir
+from pitc.codegen.families.right import Right, Turned, right_operand
 from pitc.codegen.targets import Target
 from pitc.codegen.variant import Tile, Variant, derive_micro_tile
 from pitc.codegen.vector_math import gelu, gelu_quick, gelu_tanh, relu, silu
@@ -32,6 +36,8 @@ from pitc.ir.panels import PANEL_WIDTH, panel_count
 
 BLOCK_TILES = 16
 """Row tiles that share one pass over B."""
+STORED_TILES = 64
+"""Those that share a copy of a piece of B."""
 SPLIT_K = 1536
 """Longest k block: longer ones lose the rows of A or the panel of B from the second-level cache."""
 UNROLL_K = 4
@@ -76,7 +82,8 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: Target) -> Any:
 
     Args:
         symbol: Name of the kernel.
-        params: `k`, `n`, `activation`, `residual`, and `bits`, 0 if not there.
+        params: `k`, `n`, `activation`, `residual`; `bits`, 0 if not there; `stored` and `factor`,
+            where B is not in panels.
         target: CPU level.
     """
     if params["k"] < 1 or params["n"] < 1 or params["activation"] not in ACTIVATIONS:
@@ -112,6 +119,7 @@ class _RowTiles:
 class _Stretch:
     """Rows `start`.. of panel `j`; `ahead` of them starts what the row tiles share to prefetch."""
 
+    right: Right
     j: tir.Expr
     start: tir.Expr
     length: tir.Expr
@@ -132,38 +140,83 @@ class _Kernel:
         rows_of_a, listed, rows_of_c = (tir.size() for _ in range(3))
         self.a = tir.tensor("a", (rows_of_a, k))
         self.rows_a = tir.tensor("rows_a", (listed,), "int32")
-        self.b = tir.tensor("b", (panels, k, PANEL_WIDTH))
+        self.right = right_operand(params, chosen.target)
         self.bias = tir.tensor("bias", (panels * PANEL_WIDTH,))
         self.residual = tir.tensor("residual", (listed, self.n)) if params["residual"] else None
         self.rows_c = tir.tensor("rows_c", (listed,), "int32")
         self.c = tir.tensor("c", (rows_of_c, self.n))
         self.bits = tir.tensor("bits", (listed, panels), "int64") if params.get("bits") else None
         self.i0, self.i1, self.j0, self.j1 = tir.scalars("i0", "i1", "j0", "j1")
+        self.sums: tir.Buffer = None
 
     def emit(self) -> None:
-        """Blocks of rows, blocks of k, panels, stretches."""
+        """Blocks of rows."""
         if self.bits is not None:
             self.bits = tir.bit_pieces(self.bits)
-        block = BLOCK_TILES * self.tile_rows
+        block = self.tile_rows * (BLOCK_TILES if self.right[0].longest is None else STORED_TILES)
         with tir.serial(0, (self.i1 - self.i0 + block - 1) // block) as ib:
             first = tir.bind(self.i0 + ib * block)
             tiles = self.cut_rows(first, tir.smaller(tir.int64(block), self.i1 - first))
-            whole, near = tir.int64(self.k), tir.int64(NEAR_K)
-            lone = tiles.count == 1
-            block_k = tir.choose(tiles.count <= STREAM_TILES, whole, tir.int64(self.k_block))
-            block_k = tir.hold(block_k)
+            many, few = self.right
+            if many.finishes_panels:
+                self.sums = tir.workspace(block * PANEL_WIDTH)
+            if many is few:
+                self.stretches(tiles, many)
+            else:
+                tir.either(
+                    tiles.count <= few.few_tiles,
+                    lambda: self.few(tiles, few),
+                    lambda: self.stretches(tiles, many),
+                )
+
+    def few(self, tiles: _RowTiles, right: Right) -> None:
+        """Few row tiles."""
+        if not isinstance(right, Turned):
+            self.stretches(tiles, right)
+            return
+        zero, height = tir.int64(0), self.tile_rows
+
+        def add(j: tir.Expr, number: tir.Expr, first: tir.Expr, rows: int) -> None:
+            listed = [tir.smaller(first + r, self.i1 - 1) for r in range(rows)]
+            rows_a = [tir.hold(tir.index_of(self.rows_a, i)) for i in listed]
+            right.add(self.a, rows_a, j, self.sums, tir.hold(number * (height * PANEL_WIDTH)))
+
+        with tir.serial(self.j0, self.j1) as j:
+            with tir.serial(zero, tiles.full) as p:
+                add(j, p, tir.bind(tiles.first + p * height), height)
+            with tir.serial(zero, tiles.pair) as p:
+                first = tiles.first + tiles.full * height + p * PAIR
+                add(j, tir.bind(tiles.full + p), tir.bind(first), PAIR)
+            self.panel(_Stretch(right, j, zero, tir.int64(self.k), zero, zero), tiles)
+
+    def stretches(self, tiles: _RowTiles, right: Right) -> None:
+        """Blocks of k, groups of panels, stretches, panels."""
+        whole, near = tir.int64(self.k), tir.int64(NEAR_K)
+        lone = tiles.count == 1
+        block_k = tir.choose(tiles.count <= STREAM_TILES, whole, tir.int64(self.k_block))
+        block_k = tir.hold(block_k)
+        if right.longest is None:
             short = tir.both(tiles.count > 1, tiles.count <= STREAM_TILES)
             longest = tir.hold(tir.choose(short, tir.int64(STREAM_K), block_k))
             ahead = tir.hold(tir.choose(lone, near, tir.choose(short, longest, whole)))
-            share = tir.hold((65535 + tiles.count) // tiles.count)
-            blocks = tir.serial(0, (self.k + block_k - 1) // block_k)
-            with blocks as kb, tir.serial(self.j0, self.j1) as j:
-                begin = tir.hold(kb * block_k)
-                here = tir.hold(tir.smaller(block_k, self.k - begin))
-                with tir.serial(0, (here + longest - 1) // longest) as s:
-                    start = tir.hold(begin + s * longest)
-                    length = tir.hold(tir.smaller(longest, begin + here - start))
-                    self.panel(_Stretch(j, start, length, ahead, share), tiles)
+        else:
+            block_k = whole
+            longest = ahead = tir.int64(right.longest)
+        share = tir.hold((65535 + tiles.count) // tiles.count)
+        blocks = tir.serial(0, (self.k + block_k - 1) // block_k)
+        groups = tir.serial(0, (self.j1 - self.j0 + right.group - 1) // right.group)
+        with blocks as kb, groups as g:
+            j = tir.hold(self.j0 + g * right.group)
+            count = tir.hold(tir.smaller(tir.int64(right.group), self.j1 - j))
+            begin = tir.hold(kb * block_k)
+            here = tir.hold(tir.smaller(block_k, self.k - begin))
+            with tir.serial(0, (here + longest - 1) // longest) as s:
+                start = tir.hold(begin + s * longest)
+                length = tir.hold(tir.smaller(longest, begin + here - start))
+                right.bring(j, count, start, length)
+                with tir.serial(tir.int64(0), count) as p:
+                    panel = tir.bind(j + p)
+                    self.panel(_Stretch(right, panel, start, length, ahead, share), tiles)
 
     def cut_rows(self, first: tir.Expr, count: tir.Expr) -> _RowTiles:
         """Full row tiles; one or two rows that are left make a pair, more of them a padded tile."""
@@ -217,7 +270,12 @@ class _RegisterTile:
     def emit(self, number: tir.Expr) -> None:
         """One stretch of the tile, the `number`-th of its row tiles."""
         kernel, stretch = self.kernel, self.stretch
-        if kernel.k <= STREAM_K:
+        if isinstance(stretch.right, Turned):
+            self.fetch()
+            self.take(number)
+            self.write(self.epilogue, self.bits)
+            return
+        if kernel.k <= (stretch.right.longest or STREAM_K):
             self.fetch()
             self.clear()
             self.multiply(number)
@@ -227,11 +285,35 @@ class _RegisterTile:
         if kernel.residual is not None:
             with tir.when(last):
                 self.fetch()
-        tir.either(stretch.start == 0, self.clear, self.resume)
+        apart = stretch.right.finishes_panels
+        tir.either(
+            stretch.start == 0,
+            self.clear,
+            lambda: self.take(number) if apart else self.resume(),
+        )
         self.multiply(number)
         tir.either(
-            last, lambda: self.write(self.epilogue, self.bits), lambda: self.write(self.partial)
+            last,
+            lambda: self.write(self.epilogue, self.bits),
+            lambda: self.put(number) if apart else self.write(self.partial),
         )
+
+    def kept(self, number: tir.Expr) -> list[tuple[tir.Variable, tir.Expr]]:
+        """The sums, each with its place in a scratch array: rows of C, a power of two apart, share
+        few lines of the caches.
+        """
+        first = tir.hold(number * (self.kernel.tile_rows * PANEL_WIDTH) + self.columns.start)
+        return [(self.acc[r][v], first + (r * PANEL_WIDTH + v * tir.LANES)) for r, v in self.places]
+
+    def take(self, number: tir.Expr) -> None:
+        """Start from the sums of the stretch before."""
+        for sums, at in self.kept(number):
+            sums.set(tir.load(self.kernel.sums, at))
+
+    def put(self, number: tir.Expr) -> None:
+        """Keep the sums for the next stretch."""
+        for sums, at in self.kept(number):
+            tir.store(self.kernel.sums, sums.value, at)
 
     def clear(self) -> None:
         """Start the sums at 0."""
@@ -266,8 +348,11 @@ class _RegisterTile:
             part = tir.hold(next_start + ((before + i) * stretch.share >> 16))
             at = [columns.start + v * tir.LANES for v in range(columns.vectors)]
             for start in at:
-                tir.prefetch(kernel.b, stretch.j, part, start)
-            b = [tir.keep(tir.load(kernel.b, stretch.j, k, start)) for start in at]
+                stretch.right.ask(stretch.j, part, start)
+            b = [
+                tir.keep(stretch.right.load(stretch.j, k, start, columns.lanes(v)))
+                for v, start in enumerate(at)
+            ]
             for r in range(self.rows):
                 a = tir.keep(tir.splat(kernel.a[rows_a[r], k]))
                 for v in range(columns.vectors):

@@ -110,11 +110,16 @@ class _Emitter:
         """The fields of every contraction's plan, and those that say how a computed matrix is
         stored; requests the kernels.
         """
+        stored: dict[str, int | str] = {}
+        if isinstance(gemm.weight, ComputedMatrix):
+            stored["factor"] = int(gemm.weight.factor is not None)
+            stored["stored"] = "nk" if gemm.weight.transposed else "kn"
         fields: dict[str, Field] = {
+            **stored,
             "activation": gemm.activation,
             "bias": int(gemm.bias is not None),
             "k": gemm.weight.k,
-            "kernel": self._request("gather_gemm", **_product(gemm)),
+            "kernel": self._request("gather_gemm", **_product(gemm), **stored),
             "library": self.library,
             "n": gemm.weight.n,
             "residual": int(gemm.residual is not None),
@@ -123,8 +128,6 @@ class _Emitter:
         if isinstance(gemm.weight, ComputedMatrix):
             made |= {"n": TURNED_COLUMNS, "activation": "none", "residual": 0}
             self._request("swrite_columns", **_epilogue(gemm))
-            fields["factor"] = int(gemm.weight.factor is not None)
-            fields["stored"] = "nk" if gemm.weight.transposed else "kn"
         for family in SPARSE_FAMILIES if op != "gather_gemm" else ():
             self._request(family, **made)
         return fields

@@ -14,9 +14,9 @@ class KernelRequest:
         family: `pack`, `unpack`, `gather_gemm`, `contract_row`, `contract_tile`, `contract_block`,
             `swrite_columns` or `attention`.
         params: Static parameters, sorted by name: `word_bytes` (pack, unpack); `k`, `n`,
-            `activation`, `residual` (gather_gemm, contract_*), perhaps `bits`
-            (gather_gemm); `n`, `activation`, `residual` (swrite_columns); `d`, `dv`, `bias`
-            (attention).
+            `activation`, `residual` (gather_gemm, contract_*), perhaps `bits`, `stored` and
+            `factor` (gather_gemm); `n`, `activation`, `residual` (swrite_columns); `d`, `dv`,
+            `bias` (attention).
     """
 
     family: str
@@ -36,6 +36,8 @@ class KernelRequest:
                 return f"{self.family}_b{p['word_bytes']}"
             case "gather_gemm" | "contract_row" | "contract_tile" | "contract_block":
                 suffix = ("_res" if p["residual"] else "") + ("_bits" if p.get("bits") else "")
+                if p.get("stored"):
+                    suffix += f"_{p['stored']}" + ("_factor" if p["factor"] else "")
                 return f"{self.family}_k{p['k']}_n{p['n']}_{p['activation']}{suffix}"
             case "swrite_columns":
                 suffix = "_res" if p["residual"] else ""

@@ -363,7 +363,8 @@ Symbols ReadContractRight(Fields& in, Plan* plan) {
   const std::string& suffix = right.contract.suffix;
   right.swrite_suffix = suffix.substr(suffix.find("_n"));
   right.listed_suffix = Text("_k", right.contract.gemm.k, "_n", kTurnedColumns, "_none");
-  Symbols symbols{"gather_gemm" + right.contract.suffix};
+  Symbols symbols{
+      Text("gather_gemm", suffix, right.by_rows ? "_nk" : "_kn", right.factor ? "_factor" : "")};
   plan->body = std::move(right);
   return symbols;
 }

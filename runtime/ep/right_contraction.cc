@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 
-#include "few_rows.h"
 #include "index.h"
 #include "micro_tile_sample.h"
 #include "panels.h"
@@ -13,10 +12,8 @@ namespace pitc {
 namespace {
 
 constexpr int64_t kCallPanels = kTurnedColumns / kPanelWidth;
-constexpr int64_t kPartRows = 256;  // rows of A that are worth making a panel of S again
-constexpr int64_t kFewColumns =
-    512;  // of S at a time: long pieces, and sums in the first-level cache
-constexpr int64_t kFewPerCopy = 96;  // rows in place that take a copy longer than by panels
+constexpr int64_t kPartRows = 256;   // rows of A that are worth making a panel of S again
+constexpr int64_t kFewRows = 48;     // of A: counting all of S takes as long as multiplying by it
 constexpr int64_t kGlance = 64;      // a glance at S reads one element in so many
 constexpr int64_t kThreadTasks = 4;  // of each thread
 
@@ -32,10 +29,10 @@ void SetCopied(const LeftRows& left, const StoredMatrix& right, Work* work) {
   const int64_t size = right.count * right.k, t = left.count;
   const int64_t lines = std::min(size, kSegmentWidths[0] * work->counts.segments[0]);
   const int64_t again = right.columns ? lines + size / 8 : lines / 4;
-  work->dense_copied = t <= MostFewRows(right) ? size * t / kFewPerCopy : size;
+  work->dense_copied = t <= kFewRows ? size / 8 : size / 2;
   work->sparse_copied = t * (left.k + right.count) + again;
   if (!right.factor) return;
-  work->dense_copied += size / 2;
+  work->dense_copied += size / 8;
   work->sparse_copied += size / 4 + again;
 }
 
@@ -79,10 +76,10 @@ Blocks DenseParts(const LeftRows& left, const StoredMatrix& right, int threads) 
   return EvenBlocks(left.count, (left.count + parts - 1) / parts, 1);
 }
 
-// The address at which `panel` is panel p of a tensor of panels; the others are never read.
-const void* AsPanel(const float* panel, int64_t p, int64_t k) {
-  const auto bytes = static_cast<uintptr_t>(p * k * kPanelWidth) * sizeof *panel;
-  return reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(panel) - bytes);
+Blocks DensePanels(const LeftRows& left, const StoredMatrix& right, int threads) {
+  const int64_t panels = PanelCount(right.count);
+  const int64_t tasks = kThreadTasks * threads / DenseParts(left, right, threads).Count();
+  return EvenBlocks(panels, threads > 1 ? std::max<int64_t>(1, panels / tasks) : panels, 1);
 }
 
 }  // namespace
@@ -138,7 +135,7 @@ bool RightContraction::IsDense(const LeftRows& left, const StoredMatrix& right,
   if (options_.variant) return false;
   // One row of A is done when the lists would be read for the first time.
   if (left.count == 1 || Select(costs_, unseen).variant == Variant::kDense) return true;
-  return left.count <= MostFewRows(right) &&
+  return left.count <= kFewRows &&
          Select(costs_, Guess(level_, left, right, unseen)).variant == Variant::kDense;
 }
 
@@ -151,38 +148,22 @@ void RightContraction::Finish(const float* sums, int64_t rows, int64_t first_col
   call.Run(kernels_.swrite);
 }
 
-void RightContraction::RunFew(const RunContext& run, const LeftRows& left,
-                              const StoredMatrix& right, const float* bias,
-                              const Target& target) const {
-  const Blocks parts{right.count, kFewColumns};
-  run.Each(parts.Count(), right.count * right.k > kSerialScan, [&](int64_t p) {
-    Arena::Scope scratch;
-    const int64_t first = parts.Begin(p), n = parts.End(p) - first;
-    auto* sums = scratch.Array<float>(n * kTurnedColumns);
-    MultiplyFew(level_, left.data, left.count, right.Part(first, n), sums, kTurnedColumns);
-    Finish(sums, n, first, 0, bias, target);
-  });
-}
-
-// Each panel of S is made where it is used next, and stays in a cache.
 void RightContraction::RunDense(const RunContext& run, const LeftRows& left,
                                 const StoredMatrix& right, const float* bias,
                                 const Target& target) const {
-  if (left.count <= MostFewRows(right)) return RunFew(run, left, right, bias, target);
-  const int64_t t = left.count, k = left.k, panels = PanelCount(right.count);
-  const Blocks rows = DenseParts(left, right, run.ThreadsFor(GemmFlops(t, k, right.count)));
-  run.Each(panels * rows.Count(), right.count * k > kSerialScan, [&](int64_t task) {
-    Arena::Scope scratch;
+  const int64_t t = left.count, k = left.k, n = right.count, panels = PanelCount(n);
+  const int64_t lines = right.columns ? k : n, length = right.columns ? n : k;  // as S is stored
+  const int threads = run.ThreadsFor(GemmFlops(t, k, n));
+  const Blocks rows = DenseParts(left, right, threads), columns = DensePanels(left, right, threads);
+  run.Each(columns.Count() * rows.Count(), threads > 1, [&](int64_t task) {
     const int64_t p = task / rows.Count(), part = task % rows.Count();
-    auto* panel = scratch.Array<float>(k * kPanelWidth);
-    PackPanel(level_, right, p, {0, k}, panel);
     KernelCall call;
-    call.Floats(left.data, {t, k}).Int32s(left.rows, {t});
-    call.Floats(AsPanel(panel, p, k), {panels, k, kPanelWidth});
+    call.Floats(left.data, {t, k}).Int32s(left.rows, {t}).Floats(right.a, {lines, length});
+    if (right.factor) call.Floats(right.factor, {lines, length});
     call.Floats(bias, {panels * kPanelWidth});
     if (target.residual) call.Floats(target.residual, {t, target.n});
     call.Int32s(target.rows, {t}).Floats(target.data, {t, target.n});
-    call.Int(rows.Begin(part)).Int(rows.End(part)).Int(p).Int(p + 1);
+    call.Int(rows.Begin(part)).Int(rows.End(part)).Int(columns.Begin(p)).Int(columns.End(p));
     call.Run(kernels_.dense);
   });
 }

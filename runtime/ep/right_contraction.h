@@ -33,8 +33,6 @@ class RightContraction {
   bool IsDense(const LeftRows& left, const StoredMatrix& right, const Work& unseen) const;
   void RunDense(const RunContext& run, const LeftRows& left, const StoredMatrix& right,
                 const float* bias, const Target& target) const;
-  void RunFew(const RunContext& run, const LeftRows& left, const StoredMatrix& right,
-              const float* bias, const Target& target) const;
   void Finish(const float* sums, int64_t rows, int64_t first_column, int64_t first_row,
               const float* bias, const Target& target) const;
 

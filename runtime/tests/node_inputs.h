@@ -239,15 +239,21 @@ struct PlanCase {
       const size_t at = other.text.find("\n" + key + "=") + key.size() + 2;
       other.text.replace(at, other.text.find('\n', at) - at, value);
     };
-    const size_t activation = plan.kernel.find('_', plan.kernel.find("_n") + 1);
-    set("kernel", "gather_gemm_k" + std::to_string(k) + "_n" + std::to_string(n) +
-                      plan.kernel.substr(activation));
+    const auto get = [&](const std::string& key) {
+      const size_t at = other.text.find("\n" + key + "=") + key.size() + 2;
+      return other.text.substr(at, other.text.find('\n', at) - at);
+    };
     set("k", std::to_string(k));
     set("n", std::to_string(n));
     for (const auto& [key, value] : fields) {
       set(key, value);
       other.name += " " + key + "=" + value;
     }
+    std::string kernel = "gather_gemm_k" + get("k") + "_n" + get("n") + "_" + get("activation");
+    if (get("residual") == "1") kernel += "_res";
+    if (plan.op == "contract_right") kernel += "_" + get("stored");
+    if (plan.op == "contract_right" && get("factor") == "1") kernel += "_factor";
+    set("kernel", kernel);
     other.plan = ParsePlan(other.text);
     return other;
   }

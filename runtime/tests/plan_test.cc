@@ -46,10 +46,11 @@ const std::string kFfn =
     "gather=1\ninner=7\ninner_activation=relu\ninner_bias=1\nk=64\n"
     "kernel=gather_gemm_k64_n130_none\nidentity=1/x\nlibrary=kernels.so\nn=130\n"
     "op=ffn\nresidual=0\nscatter=0\n";
-const std::string kRight = "pitc-plan 2\nactivation=relu\nbias=1\ncost_row_v4=" + kFalling +
-                           "\nfactor=1\nk=64\nkernel=gather_gemm_k64_n130_relu_res\nidentity=1/"
-                           "x\nlibrary=kernels.so\nn=130\n"
-                           "op=contract_right\nresidual=1\nstored=kn\n";
+const std::string kRight =
+    "pitc-plan 2\nactivation=relu\nbias=1\ncost_row_v4=" + kFalling +
+    "\nfactor=1\nk=64\nkernel=gather_gemm_k64_n130_relu_res_kn_factor\nidentity=1/"
+    "x\nlibrary=kernels.so\nn=130\n"
+    "op=contract_right\nresidual=1\nstored=kn\n";
 constexpr const char* kChoose =
     "pitc-plan 2\nbudget=500\nchannels=3,64,8\nnodes=a%2Cb%0A%C3%A4,/conv-1._~\n"
     "op=choose_channels\nplaces=all,8,0\nweights=2,1\n";
@@ -117,7 +118,7 @@ void ReadsPrices() {
 void ReadsRightOperands() {
   const pitc::Plan plan = ParsePlan(kRight);
   const auto& right = std::get<pitc::ContractRightPlan>(plan.body);
-  CHECK(plan.kernel == "gather_gemm_k64_n130_relu_res" && right.factor && !right.by_rows);
+  CHECK(plan.kernel == "gather_gemm_k64_n130_relu_res_kn_factor" && right.factor && !right.by_rows);
   CHECK(right.contract.suffix == "_k64_n130_relu_res" && !right.contract.input_relu);
   CHECK(right.listed_suffix == "_k64_n128_none" && right.swrite_suffix == "_n130_relu_res");
   const pitc::GatherGemmPlan& gemm = right.contract.gemm;
@@ -130,8 +131,8 @@ void ReadsRightOperands() {
   std::string text = With(kRight, "factor=1", "factor=0");
   text = With(text, "stored=kn", "stored=nk");
   text = With(With(text, "residual=1", "residual=0"), "activation=relu", "activation=gelu_tanh");
-  text =
-      With(text, "kernel=gather_gemm_k64_n130_relu_res", "kernel=gather_gemm_k64_n130_gelu_tanh");
+  text = With(text, "kernel=gather_gemm_k64_n130_relu_res_kn_factor",
+              "kernel=gather_gemm_k64_n130_gelu_tanh_nk");
   const auto other = std::get<pitc::ContractRightPlan>(ParsePlan(text).body);
   CHECK(!other.factor && other.by_rows && other.swrite_suffix == "_n130_gelu_tanh");
 }
@@ -139,7 +140,7 @@ void ReadsRightOperands() {
 void RefusesRightOperands() {
   for (const char* line :
        {"activation=relu", "bias=1", "factor=1", "k=64", "library=kernels.so", "n=130",
-        "residual=1", "stored=kn", "kernel=gather_gemm_k64_n130_relu_res"}) {
+        "residual=1", "stored=kn", "kernel=gather_gemm_k64_n130_relu_res_kn_factor"}) {
     const std::string key(line, strchr(line, '='));
     CHECK(Contains(Error(With(kRight, line, "")), "key '" + key + "' is missing"));
   }
@@ -154,10 +155,13 @@ void RefusesRightOperands() {
   CHECK(Contains(Error(With(kRight, "factor=1", "factor=2")), "expected factor in 0..1"));
   for (const char* kernel :
        {"contract_row_k64_n128_none", "swrite_columns_n130_relu_res", "gather_gemm_k64_n130_relu",
-        "gather_gemm_k64_n128_relu_res", "gather_gemm_k64_n130_relu_res_bits"}) {
-    CHECK(Contains(Error(With(kRight, "kernel=gather_gemm_k64_n130_relu_res",
-                              std::string("kernel=") + kernel)),
-                   "expected kernel=gather_gemm_k64_n130_relu_res for these fields, got '"));
+        "gather_gemm_k64_n130_relu_res", "gather_gemm_k64_n128_relu_res_kn_factor",
+        "gather_gemm_k64_n130_relu_res_nk_factor", "gather_gemm_k64_n130_relu_res_kn",
+        "gather_gemm_k64_n130_relu_res_kn_factor_bits"}) {
+    CHECK(Contains(
+        Error(With(kRight, "kernel=gather_gemm_k64_n130_relu_res_kn_factor",
+                   std::string("kernel=") + kernel)),
+        "expected kernel=gather_gemm_k64_n130_relu_res_kn_factor for these fields, got '"));
   }
   for (const char* of_right : {"factor=1", "stored=kn"}) {
     CHECK(Contains(Error(With(kContract, "k=64", std::string("k=64\n") + of_right)),

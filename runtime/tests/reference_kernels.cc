@@ -43,20 +43,34 @@ int Move(const Any* raw, int32_t count, int bits, bool unpack) {
   return 0;
 }
 
+// How a right operand stands in memory.
+enum class Stored { kPanels, kn, nk };
+
 // `level` is what a kernel of Activation::level writes.
 int GatherGemm(const Any* raw, int32_t count, int k, int n, Activation activation,
-               bool has_residual, int level, bool has_bits = false) {
+               bool has_residual, int level, bool has_bits = false, Stored stored = Stored::kPanels,
+               bool has_factor = false) {
   if (activation == Activation::fails) return Refuse("as the test wants\n\xff", 0);
   Args args(raw, count);
-  const Tensor *a = args.Floats(2), *rows_a = args.Int32s(1), *b = args.Floats(3),
-               *bias = args.Floats(1);
+  const bool in_panels = stored == Stored::kPanels;
+  const Tensor *a = args.Floats(2), *rows_a = args.Int32s(1), *b = args.Floats(in_panels ? 3 : 2);
+  const Tensor* factor = has_factor ? args.Floats(2) : nullptr;
+  const Tensor* bias = args.Floats(1);
   const Tensor* residual = has_residual ? args.Floats(2) : nullptr;
   const Tensor *rows_c = args.Int32s(1), *c = args.Floats(2);
   const Tensor* bits = has_bits ? args.Int64s(2) : nullptr;
   const int64_t i0 = args.Int(), i1 = args.Int(), j0 = args.Int(), j1 = args.Int();
   if (!args.Good()) return -1;
-  const int64_t t = rows_a->shape[0], panels = b->shape[0], width = b->shape[2];
-  args.Demand(a->shape[1] == k && b->shape[1] == k && c->shape[1] == n, "k or n");
+  const int64_t t = rows_a->shape[0], width = in_panels ? b->shape[2] : 64,
+                panels = in_panels ? b->shape[0] : (n + width - 1) / width;
+  args.Demand(a->shape[1] == k && c->shape[1] == n, "k or n");
+  for (const Tensor* s : {b, factor}) {
+    if (!s) continue;
+    const bool good = in_panels              ? s->shape[1] == k
+                      : stored == Stored::kn ? s->shape[0] == k && s->shape[1] == n
+                                             : s->shape[0] == n && s->shape[1] == k;
+    args.Demand(good, "the right operand");
+  }
   args.Demand(rows_c->shape[0] == t && bias->shape[0] == panels * width && panels * width >= n,
               "shapes do not agree");
   args.Demand(!residual || (residual->shape[0] == t && residual->shape[1] == n), "residual");
@@ -74,9 +88,14 @@ int GatherGemm(const Any* raw, int32_t count, int k, int n, Activation activatio
     float* y = Data<float>(c) + int64_t{Data<int32_t>(rows_c)[i]} * n;
     if (bits) std::fill_n(Data<uint64_t>(bits) + i * panels + j0, j1 - j0, 0);
     for (int64_t j = j0 * width; j < std::min<int64_t>(j1 * width, n); ++j) {
-      const float* w = Data<float>(b) + (j / width) * k * width + j % width;
       double sum = Data<float>(bias)[j];
-      for (int64_t l = 0; l < k; ++l) sum += static_cast<double>(x[l]) * w[l * width];
+      for (int64_t l = 0; l < k; ++l) {
+        const int64_t at = in_panels              ? (j / width * k + l) * width + j % width
+                           : stored == Stored::kn ? l * n + j
+                                                  : j * k + l;
+        const float w = Data<float>(b)[at] * (factor ? Data<float>(factor)[at] : 1);
+        sum += static_cast<double>(x[l]) * w;
+      }
       sum = Activate(activation, sum);
       if (residual) sum += Data<float>(residual)[i * n + j];
       y[j] = activation == Activation::level ? static_cast<float>(level) : static_cast<float>(sum);
@@ -161,6 +180,16 @@ EXPORT const char* pitc_kernel_last_error() { return pitc::test::error_text; }
   KERNEL_AT(gather_gemm_k##k##_n##n##_##activation##_res, level, GatherGemm, k, n, \
             Activation::activation, true, level)
 #define GEMM(k, n, activation) GEMM_AT(3, k, n, activation) GEMM_AT(4, k, n, activation)
+#define STORED_AT(k, n, activation, residual, suffix, order)                                  \
+  KERNEL(gather_gemm_k##k##_n##n##_##activation##suffix##_##order, GatherGemm, k, n,          \
+         Activation::activation, residual, 0, false, Stored::order)                           \
+  KERNEL(gather_gemm_k##k##_n##n##_##activation##suffix##_##order##_factor, GatherGemm, k, n, \
+         Activation::activation, residual, 0, false, Stored::order, true)
+#define STORED(k, n, activation)              \
+  STORED_AT(k, n, activation, false, , kn)    \
+  STORED_AT(k, n, activation, false, , nk)    \
+  STORED_AT(k, n, activation, true, _res, kn) \
+  STORED_AT(k, n, activation, true, _res, nk)
 #define ATTENTION(d, dv)                                  \
   KERNEL(attention_d##d##_v##dv, Attention, d, dv, false) \
   KERNEL(attention_d##d##_v##dv##_bias, Attention, d, dv, true)
@@ -176,13 +205,17 @@ GEMM(3, 130, none)
 GEMM(16, 70, gelu)
 GEMM(64, 130, none)
 GEMM(64, 130, relu)
-GEMM(69, 75, none)
-GEMM(69, 75, relu)
-GEMM(69, 2100, none)
 GEMM(70, 5, none)
 GEMM(70, 5, relu)
 GEMM(520, 2, none)
-GEMM(8000, 2100, none)
+STORED(3, 130, none)
+STORED(9, 9, none)
+STORED(69, 75, none)
+STORED(69, 75, relu)
+STORED(69, 2100, none)
+STORED(70, 5, none)
+STORED(70, 5, relu)
+STORED(8000, 2100, none)
 KERNEL(gather_gemm_k3_n70_relu_bits, GatherGemm, 3, 70, Activation::relu, false, 0, true)
 ATTENTION(1, 1)
 ATTENTION(4, 4)

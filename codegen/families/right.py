@@ -1,0 +1,281 @@
+"""The right operand of a dense contraction: where a register tile finds rows of a panel.
+
+In panels it is read in place. As it is stored, `[K, N]` (`kn`) or `[N, K]` (`nk`), perhaps times a
+factor, a piece of a panel at a time is copied to scratch memory, of which all row tiles make use:
+squares of `nk` are transposed in registers on the way. Few row tiles read `kn` in place, and
+multiply squares of `nk` where they are transposed.
+
+    nk, columns i..i + 16 of panel j, a square of rows k..k + 16:
+        16 vectors S[64 j + i + r, k..k + 16]  ->  16 vectors panel[k + l, i..i + 16]
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from pitc.codegen import tir
+from pitc.codegen.targets import Target
+from pitc.ir.panels import PANEL_WIDTH, panel_count
+
+PIECE_K = 512
+"""Rows of a piece."""
+NEAR_K = 128
+"""Rows of it that are copied at a time: more would share few places of the first-level cache."""
+AHEAD = 24
+"""Rows between the one that is asked for and the one that is copied."""
+STREAMS = 16
+"""Lines of memory that are read side by side, which is foreseen."""
+
+
+class Right(Protocol):
+    """A right operand."""
+
+    @property
+    def longest(self) -> int | None:
+        """Rows that are there at the same time; None: all."""
+        ...
+
+    @property
+    def group(self) -> int:
+        """Panels that are."""
+        ...
+
+    @property
+    def finishes_panels(self) -> bool:
+        """All rows of a panel come before those of the next one."""
+        ...
+
+    @property
+    def few_tiles(self) -> int:
+        """Up to so many row tiles are few for it."""
+        ...
+
+    def bring(self, j: tir.Expr, count: tir.Expr, start: tir.Expr, length: tir.Expr) -> None:
+        """Have rows start..start + length of panels j..j + count there."""
+        ...
+
+    def load(self, j: tir.Expr, k: tir.Expr, at: tir.Expr, lanes: int) -> tir.Expr:
+        """A vector of row `k` of panel `j` from column `at` on, whose first `lanes` are columns."""
+        ...
+
+    def ask(self, j: tir.Expr, k: tir.Expr, at: tir.Expr) -> None:
+        """Ask memory for it; it may lie beyond the end."""
+        ...
+
+
+class Panels:
+    """`b`, in panels."""
+
+    longest = None
+    group = 1
+    finishes_panels = False  # but by blocks of k
+    few_tiles = 0
+
+    def __init__(self, k: int, n: int) -> None:
+        self.b = tir.tensor("b", (panel_count(n), k, PANEL_WIDTH))
+
+    def bring(self, j: tir.Expr, count: tir.Expr, start: tir.Expr, length: tir.Expr) -> None:
+        """All of it is there."""
+
+    def load(self, j: tir.Expr, k: tir.Expr, at: tir.Expr, lanes: int) -> tir.Expr:
+        """A vector; behind the last column it is padded."""
+        return tir.load(self.b, j, k, at)
+
+    def ask(self, j: tir.Expr, k: tir.Expr, at: tir.Expr) -> None:
+        """Ask for a line."""
+        tir.prefetch(self.b, j, k, at)
+
+
+class Stored:
+    """`s`, or `s` times `factor`: what the matrix is made of."""
+
+    def __init__(self, k: int, n: int, order: str, *, factor: bool) -> None:
+        self.k, self.n, self.order = k, n, order
+        shape = (k, n) if order == "kn" else (n, k)
+        self.sources = [tir.tensor(name, shape) for name in ("s", "factor")[: 1 + factor]]
+
+    def product(self, *index: tir.Expr, lanes: int = tir.LANES, width: int = tir.LANES) -> tir.Expr:
+        """A vector of the matrix, as it is stored."""
+        vectors = (tir.load(s, *index, lanes=lanes, width=width) for s in self.sources)
+        first, *rest = vectors
+        return first * rest[0] if rest else first
+
+    def rows(self, first: tir.Expr, side: int) -> list[tir.Expr]:
+        """Rows of `nk`; behind the last one it is repeated, as nobody stores what that gives."""
+        last = tir.int64(self.n - 1)
+        return [tir.hold(tir.smaller(first + i, last)) for i in range(side)]
+
+    def square(self, rows: Sequence[tir.Expr], k: tir.Expr, lanes: int) -> list[tir.Expr]:
+        """Columns k.. of some rows of `nk`, each a vector; the first `lanes` are there."""
+        side = len(rows)
+        return tir.transpose([self.product(row, k, lanes=lanes, width=side) for row in rows])
+
+    def prefetch(self, *index: tir.Expr) -> None:
+        """Ask for a line of each."""
+        for source in self.sources:
+            tir.prefetch(source, *index)
+
+
+class InPlace:
+    """A matrix that is stored as `kn`, read where it is: some whole rows at a time."""
+
+    finishes_panels = False
+    few_tiles = 3
+
+    def __init__(self, stored: Stored) -> None:
+        self.stored = stored
+        self.longest = STREAMS // len(stored.sources)
+        self.group = panel_count(stored.n)
+
+    def bring(self, j: tir.Expr, count: tir.Expr, start: tir.Expr, length: tir.Expr) -> None:
+        """All of it is there."""
+
+    def load(self, j: tir.Expr, k: tir.Expr, at: tir.Expr, lanes: int) -> tir.Expr:
+        """A vector."""
+        return self.stored.product(k, j * PANEL_WIDTH + at, lanes=lanes)
+
+    def ask(self, j: tir.Expr, k: tir.Expr, at: tir.Expr) -> None:
+        """Rows in one line are foreseen."""
+
+
+class Turned:
+    """A matrix that is stored as `nk`: squares are multiplied where they are transposed."""
+
+    longest = None
+    group = 1
+    finishes_panels = True
+    few_tiles = 1
+
+    def __init__(self, stored: Stored, side: int) -> None:
+        self.stored, self.side = stored, side
+
+    def bring(self, j: tir.Expr, count: tir.Expr, start: tir.Expr, length: tir.Expr) -> None:
+        """Nothing is read but by `add`."""
+
+    def load(self, j: tir.Expr, k: tir.Expr, at: tir.Expr, lanes: int) -> tir.Expr:
+        """Nothing is read but by `add`."""
+        raise NotImplementedError
+
+    def ask(self, j: tir.Expr, k: tir.Expr, at: tir.Expr) -> None:
+        """Lines are foreseen."""
+
+    def add(
+        self, a: tir.Buffer, rows_a: Sequence[tir.Expr], j: tir.Expr, sums: tir.Buffer, at: tir.Expr
+    ) -> None:
+        """Multiply some rows of A by panel `j`; row r has its sums in `sums` from at + 64 r on."""
+        side, n, k_end = self.side, self.stored.n, self.stored.k
+        with tir.serial(tir.int64(0), tir.int64(PANEL_WIDTH // side)) as v:
+            column = tir.hold(v * side)
+            first = tir.hold(j * PANEL_WIDTH + column)
+            with tir.when(first < n):
+                rows = self.stored.rows(first, side)
+                acc = [tir.Variable(side) for _ in rows_a]
+                for total in acc:
+                    total.set(tir.splat(0, side))
+
+                def square(k: tir.Expr, lanes: int) -> None:
+                    for i, b in enumerate(self.stored.square(rows, k, lanes)[:lanes]):
+                        for row, total in zip(rows_a, acc, strict=True):
+                            x = tir.splat(a[row, k + i], side)
+                            total.set(tir.fma(x, b, total.value))
+
+                with tir.serial(0, tir.int64(k_end // side)) as q:
+                    square(tir.hold(q * side), side)
+                if k_end % side:
+                    square(tir.int64(k_end // side * side), k_end % side)
+                for r, total in enumerate(acc):
+                    tir.store(sums, total.value, at + column + r * PANEL_WIDTH, width=side)
+
+
+class Pieces:
+    """A matrix of which one piece of a panel at a time is copied to scratch memory.
+
+    Args:
+        stored: The matrix.
+        side: Of a square that is transposed in registers.
+    """
+
+    longest = PIECE_K
+    group = 1
+    finishes_panels = True
+    few_tiles = 0
+
+    def __init__(self, stored: Stored, side: int) -> None:
+        self.stored, self.side = stored, side
+        self.start: tir.Expr = None
+        self.piece: tir.Buffer = None
+
+    def bring(self, j: tir.Expr, count: tir.Expr, start: tir.Expr, length: tir.Expr) -> None:
+        """Copy a piece."""
+        self.start = start
+        if self.piece is None:
+            self.piece = tir.workspace(PIECE_K, PANEL_WIDTH)
+        copy = self.copied if self.stored.order == "kn" else self.transposed
+        copy(j, length)
+
+    def load(self, j: tir.Expr, k: tir.Expr, at: tir.Expr, lanes: int) -> tir.Expr:
+        """A vector of the copy."""
+        return tir.load(self.piece, k - self.start, at)
+
+    def ask(self, j: tir.Expr, k: tir.Expr, at: tir.Expr) -> None:
+        """It is near."""
+
+    def copied(self, j: tir.Expr, length: tir.Expr) -> None:
+        """Pieces of rows of `kn`; of the last panel only vectors that hold columns are there."""
+        n, last = self.stored.n, panel_count(self.stored.n) - 1
+
+        def rows(columns: int) -> None:
+            with tir.serial(0, length) as i:
+                for at in range(0, columns, tir.LANES):
+                    lanes = min(tir.LANES, columns - at)
+                    column = tir.bind(j * PANEL_WIDTH + at)
+                    self.stored.prefetch(self.start + i + AHEAD, column)
+                    value = self.stored.product(self.start + i, column, lanes=lanes)
+                    tir.store(self.piece, value, i, tir.int64(at))
+
+        rest = n - last * PANEL_WIDTH
+        if last == 0:
+            rows(rest)
+        elif rest == PANEL_WIDTH:
+            rows(PANEL_WIDTH)
+        else:
+            tir.either(j == last, lambda: rows(rest), lambda: rows(PANEL_WIDTH))
+
+    def transposed(self, j: tir.Expr, length: tir.Expr) -> None:
+        """Squares of `nk`."""
+        k_end, side = self.stored.k, self.side
+        parts = tir.serial(0, (length + NEAR_K - 1) // NEAR_K)
+        with parts as part, tir.serial(tir.int64(0), tir.int64(PANEL_WIDTH // side)) as v:
+            rows = self.stored.rows(tir.bind(j * PANEL_WIDTH + v * side), side)
+            begin = tir.hold(part * NEAR_K)
+            here = tir.hold(tir.smaller(tir.int64(NEAR_K), length - begin))
+
+            def square(at: tir.Expr, lanes: int) -> None:
+                vectors = self.stored.square(rows, tir.bind(self.start + at), lanes)
+                for i, vector in enumerate(vectors[:lanes]):
+                    tir.store(self.piece, vector, at + i, tir.bind(v * side), width=side)
+
+            with tir.serial(0, here // side) as q:
+                square(tir.hold(begin + q * side), side)
+            if k_end % side:
+                with tir.when(self.start + begin + here == k_end):
+                    square(tir.hold(begin + here // side * side), k_end % side)
+
+
+def right_operand(params: Mapping[str, Any], target: Target) -> tuple[Right, Right]:
+    """Declare the arguments of a right operand: `b`, or `s` and perhaps `factor`.
+
+    Args:
+        params: `k`, `n`; `stored`: `kn` or `nk`, absent for panels; `factor`: 0 or 1.
+        target: CPU level.
+
+    Returns:
+        What many row tiles read, and what few do.
+    """
+    k, n, order = params["k"], params["n"], params.get("stored")
+    if not order:
+        panels = Panels(k, n)
+        return panels, panels
+    stored = Stored(k, n, order, factor=bool(params["factor"]))
+    side = target.vector_lanes
+    few: Right = InPlace(stored) if order == "kn" else Turned(stored, side)
+    return Pieces(stored, side), few
