@@ -56,6 +56,7 @@ def kernel_function(request: KernelRequest, target: Target) -> Any:
         contract_tile,
         gather_gemm,
         pack,
+        panels,
         swrite_columns,
     )
 
@@ -66,6 +67,7 @@ def kernel_function(request: KernelRequest, target: Target) -> Any:
         "contract_row": contract_row.prim_func,
         "contract_tile": contract_tile.prim_func,
         "contract_block": contract_block.prim_func,
+        "panels": panels.prim_func,
         "swrite_columns": swrite_columns.prim_func,
         "attention": attention.prim_func,
     }

@@ -102,7 +102,7 @@ def smaller(a: Expr, b: Expr) -> Expr:
 
 
 def larger(a: Expr, b: Expr) -> Expr:
-    """The larger of two indices."""
+    """The larger of two indices, or of lanes of two int32 vectors."""
     return T.max(a, b)
 
 
@@ -133,6 +133,30 @@ class Variable:
     def set(self, value: Expr) -> None:
         """Store a vector."""
         assign(self._buffer, value, 0)
+
+
+class IntVariable:
+    """An int32 vector variable."""
+
+    def __init__(self, lanes: int) -> None:
+        self._lanes = lanes
+        self._buffer = T.alloc_buffer((lanes,), "int32", scope="global")
+
+    @property
+    def value(self) -> Expr:
+        """The vector stored last."""
+        return self._buffer[T.ramp(T.int64(0), 1, self._lanes)]
+
+    def set(self, value: Expr) -> None:
+        """Store a vector."""
+        T.buffer_store(self._buffer, value, [T.ramp(T.int64(0), 1, self._lanes)])
+
+    def reach(self, least: int) -> Expr:
+        """1 where a lane is at least so large, else 0: an int32."""
+        highest = self._buffer[0]
+        for lane in range(1, self._lanes):
+            highest = T.max(highest, self._buffer[lane])
+        return T.Select(highest >= T.int32(least), T.int32(1), T.int32(0))
 
 
 def grid(rows: int, columns: int) -> list[list[Variable]]:
@@ -241,9 +265,9 @@ def splat(value: Expr, lanes: int = LANES) -> Expr:
     return T.broadcast(T.float32(value) if isinstance(value, int | float) else value, lanes)
 
 
-def splat_bits(value: int) -> Expr:
+def splat_bits(value: int, lanes: int = LANES) -> Expr:
     """A vector of equal int32 lanes."""
-    return T.broadcast(T.int32(value), LANES)
+    return T.broadcast(T.int32(value), lanes)
 
 
 def splat_condition(condition: Expr) -> Expr:
@@ -251,9 +275,9 @@ def splat_condition(condition: Expr) -> Expr:
     return T.broadcast(condition, LANES)
 
 
-def as_bits(value: Expr) -> Expr:
+def as_bits(value: Expr, lanes: int = LANES) -> Expr:
     """The int32 bit patterns of a float vector."""
-    return T.reinterpret(f"int32x{LANES}", value)
+    return T.reinterpret(f"int32x{lanes}", value)
 
 
 def from_bits(value: Expr) -> Expr:

@@ -138,7 +138,7 @@ def test_plan_and_kernels() -> None:
     assert node.name == f"pitc.{product}.contract_right"
     families = ("contract_row", "contract_tile", "contract_block")
     want = [f"{family}_k{K}_n{2 * PANEL_WIDTH}_none" for family in families]
-    want += [kernel, f"swrite_columns_n{N}_none"]
+    want += [kernel, f"panels_k{K}", f"swrite_columns_n{N}_none"]
     assert sorted(k.symbol for k in lowered.kernels) == sorted(want)
     assert not lowered.panels.made
 

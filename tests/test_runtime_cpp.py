@@ -28,7 +28,7 @@ def output(*command: str | Path, **environment: str) -> str:
 
 # flavour -> tests; the fuzzers use one thread, in which there is no race to be found
 TESTS = (
-    *("plan", "mask", "index", "kernel", "micro_tiles", "panels", "selector", "trace"),
+    *("plan", "mask", "index", "kernel", "micro_tiles", "selector", "trace"),
     *("contraction", "right_contraction", "provider"),  # in a fake ONNX Runtime
 )
 FUZZERS = ("plan_fuzz", "node_fuzz", "micro_tiles_fuzz")
@@ -130,12 +130,12 @@ def test_the_library_exports_two_functions_and_needs_little() -> None:
 
 
 def test_the_library_runs_on_any_x86_64() -> None:
-    """No AVX outside functions that are chosen at run time: detectors, panels."""
+    """No AVX outside functions that are chosen at run time: detectors."""
     sources = sorted((RUNTIME / "ep").iterdir())
     assert [p.name for p in sources if 'target("' in p.read_text()] == ["cpu_targets.h"]
     users = {p.name for p in sources if "PITC_V4" in p.read_text()} - {"cpu_targets.h"}
     detectors = {"mask.cc", *(f"micro_tile_{part}.cc" for part in ("bits", "counts", "lists"))}
-    assert users == {*detectors, "panels.cc"}
+    assert users == detectors
     assert "-march" not in (RUNTIME / "CMakeLists.txt").read_text()
 
 

@@ -86,12 +86,10 @@ class Panels:
 
 
 class Stored:
-    """`s`, or `s` times `factor`: what the matrix is made of."""
+    """A matrix as it lies in memory, or a product of two, element by element."""
 
-    def __init__(self, k: int, n: int, order: str, *, factor: bool) -> None:
-        self.k, self.n, self.order = k, n, order
-        shape = (k, n) if order == "kn" else (n, k)
-        self.sources = [tir.tensor(name, shape) for name in ("s", "factor")[: 1 + factor]]
+    def __init__(self, *sources: tir.Buffer) -> None:
+        self.sources = sources
 
     def product(self, *index: tir.Expr, lanes: int = tir.LANES, width: int = tir.LANES) -> tir.Expr:
         """A vector of the matrix, as it is stored."""
@@ -100,12 +98,12 @@ class Stored:
         return first * rest[0] if rest else first
 
     def rows(self, first: tir.Expr, side: int) -> list[tir.Expr]:
-        """Rows of `nk`; behind the last one it is repeated, as nobody stores what that gives."""
-        last = tir.int64(self.n - 1)
+        """Rows from one on; behind the last one it is repeated, as nobody reads what that gives."""
+        last = self.sources[0].shape[0] - 1
         return [tir.hold(tir.smaller(first + i, last)) for i in range(side)]
 
     def square(self, rows: Sequence[tir.Expr], k: tir.Expr, lanes: int) -> list[tir.Expr]:
-        """Columns k.. of some rows of `nk`, each a vector; the first `lanes` are there."""
+        """Columns k.. of some rows, each a vector; the first `lanes` are there."""
         side = len(rows)
         return tir.transpose([self.product(row, k, lanes=lanes, width=side) for row in rows])
 
@@ -115,13 +113,22 @@ class Stored:
             tir.prefetch(source, *index)
 
 
+class StoredRight(Stored):
+    """A right operand as it lies in memory: the next arguments, `s` and perhaps `factor`."""
+
+    def __init__(self, k: int, n: int, order: str, *, factor: bool) -> None:
+        self.k, self.n, self.order = k, n, order
+        shape = (k, n) if order == "kn" else (n, k)
+        super().__init__(*(tir.tensor(name, shape) for name in ("s", "factor")[: 1 + factor]))
+
+
 class InPlace:
     """A matrix that is stored as `kn`, read where it is: some whole rows at a time."""
 
     finishes_panels = False
     few_tiles = 3
 
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: StoredRight) -> None:
         self.stored = stored
         self.longest = STREAMS // len(stored.sources)
         self.group = panel_count(stored.n)
@@ -145,7 +152,7 @@ class Turned:
     finishes_panels = True
     few_tiles = 1
 
-    def __init__(self, stored: Stored, side: int) -> None:
+    def __init__(self, stored: StoredRight, side: int) -> None:
         self.stored, self.side = stored, side
 
     def bring(self, j: tir.Expr, count: tir.Expr, start: tir.Expr, length: tir.Expr) -> None:
@@ -199,7 +206,7 @@ class Pieces:
     finishes_panels = True
     few_tiles = 0
 
-    def __init__(self, stored: Stored, side: int) -> None:
+    def __init__(self, stored: StoredRight, side: int) -> None:
         self.stored, self.side = stored, side
         self.start: tir.Expr = None
         self.piece: tir.Buffer = None
@@ -275,7 +282,7 @@ def right_operand(params: Mapping[str, Any], target: Target) -> tuple[Right, Rig
     if not order:
         panels = Panels(k, n)
         return panels, panels
-    stored = Stored(k, n, order, factor=bool(params["factor"]))
+    stored = StoredRight(k, n, order, factor=bool(params["factor"]))
     side = target.vector_lanes
     few: Right = InPlace(stored) if order == "kn" else Turned(stored, side)
     return Pieces(stored, side), few

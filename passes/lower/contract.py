@@ -127,6 +127,7 @@ class _Emitter:
         made = _product(gemm)
         if isinstance(gemm.weight, ComputedMatrix):
             made |= {"n": TURNED_COLUMNS, "activation": "none", "residual": 0}
+            self._request("panels", k=gemm.weight.k)
             self._request("swrite_columns", **_epilogue(gemm))
         for family in SPARSE_FAMILIES if op != "gather_gemm" else ():
             self._request(family, **made)

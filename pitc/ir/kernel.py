@@ -12,11 +12,11 @@ class KernelRequest:
 
     Args:
         family: `pack`, `unpack`, `gather_gemm`, `contract_row`, `contract_tile`, `contract_block`,
-            `swrite_columns` or `attention`.
+            `panels`, `swrite_columns` or `attention`.
         params: Static parameters, sorted by name: `word_bytes` (pack, unpack); `k`, `n`,
             `activation`, `residual` (gather_gemm, contract_*), perhaps `bits`, `stored` and
-            `factor` (gather_gemm); `n`, `activation`, `residual` (swrite_columns); `d`, `dv`,
-            `bias` (attention).
+            `factor` (gather_gemm); `k` (panels); `n`, `activation`, `residual`
+            (swrite_columns); `d`, `dv`, `bias` (attention).
     """
 
     family: str
@@ -39,6 +39,8 @@ class KernelRequest:
                 if p.get("stored"):
                     suffix += f"_{p['stored']}" + ("_factor" if p["factor"] else "")
                 return f"{self.family}_k{p['k']}_n{p['n']}_{p['activation']}{suffix}"
+            case "panels":
+                return f"panels_k{p['k']}"
             case "swrite_columns":
                 suffix = "_res" if p["residual"] else ""
                 return f"swrite_columns_n{p['n']}_{p['activation']}{suffix}"

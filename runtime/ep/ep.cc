@@ -229,6 +229,7 @@ RightContraction Ep::MakeRightContraction(const Plan& plan, const ContractRightP
   const std::string swrite = "swrite_columns" + right.swrite_suffix;
   RightKernels kernels{LoadKernel(plan, plan.kernel, graph),
                        LoadListKernels(plan, right.listed_suffix, graph),
+                       LoadKernel(plan, Text("panels_k", right.contract.gemm.k), graph),
                        LoadKernel(plan, swrite, graph)};
   return RightContraction(CostsOf(right.contract), level_, std::move(kernels),
                           {name, trace_, variant_});

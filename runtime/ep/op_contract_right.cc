@@ -2,7 +2,6 @@
 #include "gemm_operands.h"
 #include "index.h"
 #include "operation.h"
-#include "panels.h"
 
 namespace pitc {
 namespace {

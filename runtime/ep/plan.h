@@ -49,6 +49,10 @@ struct FfnPlan {
   ContractPlan second;  // `residual` and `scatter` are the node's
 };
 
+// Columns of a panel, as the compiler makes them (`pitc/ir/panels.py`).
+constexpr int64_t kPanelWidth = 64;
+inline int64_t PanelCount(int64_t columns) { return (columns + kPanelWidth - 1) / kPanelWidth; }
+
 // Columns of the turned product that one call of a kernel over lists computes.
 constexpr int64_t kTurnedColumns = 128;
 

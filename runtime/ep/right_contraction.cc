@@ -1,11 +1,9 @@
 #include "right_contraction.h"
 
 #include <algorithm>
-#include <atomic>
 
 #include "index.h"
 #include "micro_tile_sample.h"
-#include "panels.h"
 #include "sparse_operand.h"
 
 namespace pitc {
@@ -51,22 +49,22 @@ Work Guess(CpuLevel level, const LeftRows& left, const StoredMatrix& right, cons
 }
 
 // A^T in panels, or null where not all of it is finite.
-const float* PackLeft(const RunContext& run, CpuLevel level, const LeftRows& left, int threads,
-                      Arena::Scope& scratch) {
-  const StoredMatrix a{left.data, nullptr, left.count, left.k};
-  const int64_t panels = PanelCount(a.count), size = a.k * kPanelWidth;
-  auto* packed = scratch.Array<float>(panels * size);
-  std::atomic<bool> finite{true};
+const float* PackLeft(const RunContext& run, const Kernel& kernel, const LeftRows& left,
+                      int threads, Arena::Scope& scratch) {
+  const int64_t k = left.k, panels = PanelCount(left.count), size = k * kPanelWidth;
   const Blocks ks =
-      EvenBlocks(a.k, std::max<int64_t>(64, a.k * panels / (kThreadTasks * threads)), 64);
-  run.Each(panels * ks.Count(), threads > 1 && panels * size > kSerialScan, [&](int64_t task) {
+      EvenBlocks(k, std::max(kPanelWidth, k * panels / (kThreadTasks * threads)), kPanelWidth);
+  const int64_t tasks = panels * ks.Count();
+  auto* packed = scratch.Array<float>(panels * size);
+  auto* odd = scratch.Array<int32_t>(tasks);
+  run.Each(tasks, threads > 1 && panels * size > kSerialScan, [&](int64_t task) {
     const int64_t p = task / ks.Count(), part = task % ks.Count();
-    const Range here{ks.Begin(part), ks.End(part)};
-    PackPanel(level, a, p, here, packed + p * size);
-    const float* const made = packed + p * size + here.begin * kPanelWidth;
-    if (!AllFinite(made, (here.end - here.begin) * kPanelWidth)) finite = false;
+    KernelCall call;
+    call.Floats(left.data, {left.count, k}).Floats(packed, {panels, k, kPanelWidth});
+    call.Int32s(odd, {tasks}).Int(task).Int(p).Int(ks.Begin(part)).Int(ks.End(part));
+    call.Run(kernel);
   });
-  return finite ? packed : nullptr;
+  return std::any_of(odd, odd + tasks, [](int32_t x) { return x != 0; }) ? nullptr : packed;
 }
 
 // Rows of A that share a panel of S, which each part makes again.
@@ -104,7 +102,7 @@ void RightContraction::Run(const RunContext& run, const LeftRows& left, const St
   if (dense) decision.ChooseDense();
   const float* packed = nullptr;
   if (decision.variant() != Variant::kDense) {
-    packed = PackLeft(run, level_, left, work.threads, scratch);
+    packed = PackLeft(run, kernels_.panels, left, work.threads, scratch);
     if (!packed) decision.ChooseDense();
   }
   if (!packed) {

@@ -1,7 +1,7 @@
 // A contraction whose right operand may hold zeros: detect, select, run.
 //
 // It is turned: C^T = S^T A^T, so that rows of S^T list their live micro-tiles, and A^T stands in
-// panels. A skipped product is 0 only if A is finite, which is seen while the panels are made.
+// panels. A skipped product is 0 only if A is finite, which the kernel `panels` sees.
 #pragma once
 
 #include "block_lists.h"
@@ -14,7 +14,7 @@ namespace pitc {
 struct RightKernels {
   Kernel dense;
   ListKernels listed;
-  Kernel swrite;
+  Kernel panels, swrite;
 };
 
 class RightContraction {

@@ -6,7 +6,6 @@
 #include <type_traits>
 
 #include "index.h"
-#include "panels.h"
 
 namespace pitc {
 namespace {

@@ -14,7 +14,6 @@
 
 #include "check.h"
 #include "micro_tiles.h"
-#include "panels.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -335,35 +334,12 @@ inline std::string WrongAnswer(CpuLevel level, const DetectorCase& c, const Answ
   return "";
 }
 
-// The same for the panels of the transposed matrix, where its rows stand in order.
-inline std::string WrongPanel(CpuLevel level, const DetectorCase& c) {
-  const Reference reference(c);
-  StoredCase stored(c);
-  std::vector<float> expected(static_cast<size_t>(c.k * kPanelWidth));
-  for (int64_t p = 0; c.list.empty() && p < PanelCount(c.rows); ++p) {
-    bool finite = true;
-    for (int64_t i = 0; i < c.k * kPanelWidth; ++i) {
-      const float x = reference.At(p * kPanelWidth + i % kPanelWidth, i / kPanelWidth);
-      expected[static_cast<size_t>(i)] = x;
-      finite &= std::isfinite(x);
-    }
-    Guarded<float> panel(c.k * kPanelWidth, c.at_begin);
-    const int64_t middle = c.k / 2 / 64 * 64;
-    PackPanel(level, stored.Matrix(), p, {middle, c.k}, panel.data());
-    PackPanel(level, stored.Matrix(), p, {0, middle}, panel.data());
-    if (!Same(panel, expected)) return "panel";
-    if (AllFinite(panel.data(), c.k * kPanelWidth) != finite) return "whether all is finite";
-  }
-  return "";
-}
-
 // What is wrong first at any level, and of which case; or "".
 inline std::string WrongAnswer(const DetectorCase& c) {
   const Answers expected(c);
   for (CpuLevel level : Levels()) {
-    for (const std::string& wrong : {WrongAnswer(level, c, expected), WrongPanel(level, c)}) {
-      if (!wrong.empty()) return wrong + " on " + Name(level) + ": " + Describe(c);
-    }
+    const std::string wrong = WrongAnswer(level, c, expected);
+    if (!wrong.empty()) return wrong + " on " + Name(level) + ": " + Describe(c);
   }
   return "";
 }

@@ -130,8 +130,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         Demand(!gemm.gather && !gemm.scatter && !right->contract.input_relu, "moved rows", text);
         const std::string k = "_k" + std::to_string(gemm.k);
         Demand(right->listed_suffix == k + "_n128_none", "kernels of lists", text);
-        Demand(plan.kernel == std::string(family) + k + right->swrite_suffix, "swrite_columns",
-               text);
+        const std::string stored =
+            std::string(right->by_rows ? "_nk" : "_kn") + (right->factor ? "_factor" : "");
+        Demand(plan.kernel == std::string(family) + k + right->swrite_suffix + stored,
+               "swrite_columns", text);
         CheckCosts(right->contract, text);
       }
       if (auto* attention = std::get_if<pitc::AttentionPlan>(&plan.body))

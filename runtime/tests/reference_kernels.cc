@@ -105,6 +105,28 @@ int GatherGemm(const Any* raw, int32_t count, int k, int n, Activation activatio
   return 0;
 }
 
+int Panels(const Any* raw, int32_t count, int k) {
+  Args args(raw, count);
+  const Tensor *a = args.Floats(2), *b = args.Floats(3), *odd = args.Int32s(1);
+  const int64_t task = args.Int(), j = args.Int(), k0 = args.Int(), k1 = args.Int();
+  if (!args.Good()) return -1;
+  const int64_t rows = a->shape[0], panels = b->shape[0];
+  args.Demand(a->shape[1] == k && b->shape[1] == k && b->shape[2] == 64, "k or width");
+  args.Demand(rows > 0 && panels == (rows + 63) / 64, "panels");
+  args.Demand(0 <= task && task < odd->shape[0] && 0 <= j && j < panels, "task or panel");
+  args.Demand(0 <= k0 && k0 < k1 && k1 <= k && k0 % 64 == 0 && (k1 % 64 == 0 || k1 == k), "range");
+  if (!args.Good()) return -1;
+  Data<int32_t>(odd)[task] = 0;
+  for (int64_t l = k0; l < k1; ++l) {
+    for (int64_t i = 0; i < 64; ++i) {
+      const float x = Data<float>(a)[std::min(64 * j + i, rows - 1) * k + l];
+      Data<float>(b)[(j * k + l) * 64 + i] = x;
+      if (!std::isfinite(x)) Data<int32_t>(odd)[task] = 1;
+    }
+  }
+  return 0;
+}
+
 int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_bias) {
   Args args(raw, count);
   const Tensor *q = args.Floats(3), *k = args.Floats(3), *v = args.Floats(3);
@@ -198,6 +220,11 @@ KERNEL(pack_b4, Move, 32, false)
 KERNEL(pack_b1, Move, 8, false)
 KERNEL(unpack_b4, Move, 32, true)
 KERNEL(unpack_b1, Move, 8, true)
+KERNEL(panels_k3, Panels, 3)
+KERNEL(panels_k9, Panels, 9)
+KERNEL(panels_k69, Panels, 69)
+KERNEL(panels_k70, Panels, 70)
+KERNEL(panels_k8000, Panels, 8000)
 GEMM(1, 1, none)
 GEMM(3, 5, none)
 GEMM(3, 5, relu)
