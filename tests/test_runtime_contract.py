@@ -220,18 +220,26 @@ def test_eight_threads_on_one_session(folder: Path, name: str) -> None:
 
 
 def test_threads_are_counted(folder: Path, tmp_path: Path) -> None:
-    """As many as the pool has; some may come late, so that they are counted again."""
+    """As many as the pool has come, or fewer on a busy machine: they are counted again then."""
     node, trace = NODES["all"], tmp_path / "trace"
     path = save(folder, node.model(), "counted.onnx")
     given = node.feeds(2000, 1)
-    for threads, option in ((1, None), (2, None), (2, "1"), (1, "7")):
-        options = {"trace": str(trace)} | ({"threads": option} if option else {})
-        run = session(path, quiet_options(threads), **options)
+
+    def seen(pool: int, **options: str) -> list[int]:
+        run = session(path, quiet_options(pool), trace=str(trace), **options)
         for _ in range(16):
             run.run(None, given)
-        seen = [decision.threads for decision in take_trace(trace)]
-        most = int(option) if option else min(threads, os.cpu_count() or 1)
-        assert seen == sorted(seen) and seen[-1] == most
+        return [decision.threads for decision in take_trace(trace)]
+
+    assert set(seen(1)) == {1}
+    assert set(seen(2, threads="1")) == {1} and set(seen(1, threads="7")) == {7}
+    most = min(2, os.cpu_count() or 1)
+    for _ in range(50):
+        found = seen(2)
+        assert found == sorted(found) and set(found) <= {1, 2}
+        if found[-1] == most:
+            return
+    raise AssertionError("the second thread of the pool was never seen")
 
 
 def test_what_tasks_took(folder: Path, tmp_path: Path) -> None:
