@@ -11,10 +11,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from benchmarks.cases import FootprintCase
-from benchmarks.sessions import COMPILED, SOURCE, measure_sessions, process
+from benchmarks.sessions import (
+    COMPILED,
+    SOURCE,
+    measure_sessions,
+    process,
+    source_and_compiled,
+)
 from benchmarks.workload import make_workload
 from pitc.measure.timing import ratio
 
@@ -47,16 +51,10 @@ def measure_footprint(
         loading to after one batch), `disk_bytes`, and `two_threads`, the gain in wall time; the
         ratios of the compiled model's to the source's; `help_s`.
     """
-    import pitc
-
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         say(f"{case.name}: build and compile the model")
-        workload = make_workload(case.batch, folder)
-        artifact, feeds = folder / "model.pitc", folder / "feeds.npz"
-        pitc.compile(workload.model, padding=workload.padding).save(artifact)
-        np.savez(feeds, allow_pickle=False, **workload.batches[0])
-        paths = {SOURCE: workload.model, COMPILED: artifact}
+        paths, feeds = source_and_compiled(make_workload(case.batch, folder), folder)
         one, two = set(sorted(cores)[:1]), set(sorted(cores)[:2])
         taken: dict[str, list[dict[str, Any]]] = {name: [] for name in paths}
         for turn in range(rounds + 1):  # the first fills the file cache

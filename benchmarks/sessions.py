@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from benchmarks.workload import Workload
 from pitc.errors import MachineError
 from pitc.measure.timing import THREAD_LIMITS
 
@@ -63,6 +66,16 @@ def process(command: list[str], cores: set[int]) -> str:
         last = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
         raise MachineError(f"{' '.join(command[:3])[:60]} failed: {last}")
     return done.stdout
+
+
+def source_and_compiled(workload: Workload, folder: Path) -> tuple[dict[str, Path], Path]:
+    """The source and the compiled model of a workload, and the file of its first batch."""
+    import pitc
+
+    artifact, feeds = folder / "model.pitc", folder / "feeds.npz"
+    pitc.compile(workload.model, padding=workload.padding).save(artifact)
+    np.savez(feeds, allow_pickle=False, **workload.batches[0])
+    return {SOURCE: workload.model, COMPILED: artifact}, feeds
 
 
 def measure_sessions(

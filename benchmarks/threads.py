@@ -9,11 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from benchmarks.cases import ThreadsCase
 from benchmarks.replay import replay
-from benchmarks.sessions import COMPILED, SOURCE, measure_sessions
+from benchmarks.sessions import COMPILED, measure_sessions, source_and_compiled
 from benchmarks.workload import make_workload
 from pitc.errors import MachineError
 
@@ -41,19 +39,13 @@ def measure_threads(
     Raises:
         MachineError: There is one core only.
     """
-    import pitc
-
     two = set(sorted(cores)[:2])
     if len(two) < 2:
         raise MachineError("there is one core only", hint="run it where there are two")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         say(f"{case.name}: build and compile the model")
-        workload = make_workload(case.batch, folder)
-        artifact, feeds = folder / "model.pitc", folder / "feeds.npz"
-        pitc.compile(workload.model, padding=workload.padding).save(artifact)
-        np.savez(feeds, allow_pickle=False, **workload.batches[0])
-        paths = {SOURCE: workload.model, COMPILED: artifact}
+        paths, feeds = source_and_compiled(make_workload(case.batch, folder), folder)
         taken: dict[str, list[tuple[float, float]]] = {who: [] for who in paths}
         for turn in range(rounds):
             say(f"{case.name}: round {turn + 1} of {rounds}")
@@ -62,7 +54,7 @@ def measure_threads(
                 taken[who] += map(tuple, found["rounds_s"])
         return {
             "threads": {who: _row(runs) for who, runs in taken.items()},
-            "replayed": replay(artifact, feeds, MANY, cores),
+            "replayed": replay(paths[COMPILED], feeds, MANY, cores),
         }
 
 
