@@ -18,7 +18,8 @@ from rich.table import Table
 from benchmarks.machine import machine_facts
 from benchmarks.report import RESULTS
 from pitc.host.machine import cpu_level
-from pitc.ir.tiles import VARIANTS, TileTable
+from pitc.ir.tiles import TileTable
+from pitc.ir.variants import VARIANTS
 from pitc.measure.timing import one_core
 from pitc.options import LEVELS
 from pitc.tiles.find import tables_in_force

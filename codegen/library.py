@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pitc.codegen.targets import Target, target_of
 from pitc.errors import MachineError
 from pitc.ir.kernel import KERNEL_ABI, KernelRequest
+from pitc.ir.target import CpuLevel, cpu_level_of
 from pitc.version import __version__
 
 Progress = Callable[[int, int, str], None]
@@ -47,7 +47,7 @@ class Built:
     symbols: tuple[str, ...]
 
 
-def kernel_function(request: KernelRequest, target: Target) -> Any:
+def kernel_function(request: KernelRequest, target: CpuLevel) -> Any:
     """The TIR function that answers a request; its symbol is `request.symbol` and the level."""
     from pitc.codegen.families import (
         attention,
@@ -156,7 +156,7 @@ def build_kernels(
     if not requests or not levels:
         raise ValueError("a kernel library needs at least one request and one level")
     compiler = find_compiler()
-    targets = [target_of(level) for level in sorted(set(levels))]
+    targets = [cpu_level_of(level) for level in sorted(set(levels))]
     work = [(r, t) for r in sorted(set(requests), key=lambda r: r.symbol) for t in targets]
 
     from pitc.codegen.lower import compile_function

@@ -12,7 +12,7 @@ import tvm
 from tvm.tirx import compilation_pipeline
 from tvm.tirx import transform as passes
 
-from pitc.codegen.targets import Target
+from pitc.ir.target import CpuLevel
 
 _PIPELINE = "pitc-kernels"
 
@@ -33,7 +33,7 @@ def _pipeline() -> tuple[Any, Any, Any]:
 compilation_pipeline.register_tir_pipeline(_PIPELINE, _pipeline)
 
 
-def compile_function(function: Any, target: Target, path: Path) -> None:
+def compile_function(function: Any, target: CpuLevel, path: Path) -> None:
     """Compile one TIR function for a CPU level and write its object file.
 
     Raises:
@@ -42,7 +42,7 @@ def compile_function(function: Any, target: Target, path: Path) -> None:
     path.write_bytes(object_code(function, target))
 
 
-def object_code(function: Any, target: Target) -> bytes:
+def object_code(function: Any, target: CpuLevel) -> bytes:
     """The bytes of an object file. LLVM ends the process when its disk is full: so none is used."""
     machine = tvm.target.Target({"kind": "llvm", "mcpu": target.mcpu})
     module = tvm.IRModule.from_expr(function)

@@ -12,6 +12,7 @@ from pitc.ir.graph import Graph
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.region import Region
 from pitc.ir.report import Report
+from pitc.ir.target import Target
 from pitc.ir.tiles import TileTable
 from pitc.passes.audit.stages import Stages
 from pitc.passes.control.branches import close_branches
@@ -40,12 +41,14 @@ class LowerOptions:
         dump_dir: Folder for one ONNX file per stage, or None.
         tiles: Prices of sparse contractions; None: all contractions stay dense.
         check: Check the graph's invariants after each stage.
+        target: What it is lowered for; None: CPUs.
     """
 
     padding: str | None = None
     dump_dir: Path | None = None
     tiles: TileTable | None = None
     check: bool = False
+    target: Target | None = None
 
 
 @dataclass(slots=True)
@@ -89,7 +92,7 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
         normalise(model)
         stages.normalised()
     with stage("facts"):
-        graph, outputs = analyse(model, options.padding)
+        graph, outputs = analyse(model, options.padding, options.target)
         stages.analysed(graph)
     with stage("regions"):
         bodies = lower_bodies(graph)
@@ -119,12 +122,15 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
     return Lowered(model, kernels, report, Panels({**bodies.panels.made, **state.panels.made}))
 
 
-def analyse(model: ir.Model, padding: str | None) -> tuple[Graph, dict[str, list[Region]]]:
+def analyse(
+    model: ir.Model, padding: str | None, target: Target | None = None
+) -> tuple[Graph, dict[str, list[Region]]]:
     """Compute every fact of a normalised model.
 
     Args:
         model: The model.
         padding: The padding mask input, or None.
+        target: What it is lowered for; None: CPUs.
 
     Returns:
         The analysed graph, and the regions of each output that the padding contract gives up.
@@ -132,7 +138,7 @@ def analyse(model: ir.Model, padding: str | None) -> tuple[Graph, dict[str, list
     Raises:
         UsageError: The padding mask is not an input that can be one.
     """
-    graph = Graph(model)
+    graph = Graph(model, target)
     if padding is not None:
         check_padding(graph, padding)
     fill_facts(graph, padding)

@@ -1,6 +1,7 @@
 """Models with gates for channels, and what became of them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,9 +13,9 @@ import onnxruntime as ort
 import pytest
 
 from models.graph import GraphBuilder
+from pitc.ir import target as targets
 from pitc.ir.refusal import Code
 from pitc.ir.report import NodeRecord
-from pitc.passes.lower.channels import cost as channel_cost
 from pitc.passes.pipeline import Lowered
 from pitc.runtime.library import make_session
 from tests.runtime_support import Array, quiet_options
@@ -29,8 +30,8 @@ DENSITIES = (0.0, 0.2, 0.6, 1.0)
 
 def everything_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small convolutions count as large."""
-    for name in ("LOOK", "LOOK_UP", "LINK", "START", "HOLD", "TURN", "FLOPS_PER_BYTE"):
-        monkeypatch.setattr(channel_cost, name, 0)
+    free = replace(targets.CPU.channels, look=0, look_up=0, link=0, start=0, hold=0, turn=0)
+    monkeypatch.setattr(targets, "CPU", replace(targets.CPU, channels=free, flops_per_byte=0))
 
 
 def array(*shape: int, seed: int = 0) -> Array:

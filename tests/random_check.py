@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
 
@@ -10,14 +10,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from pitc.ir import target as targets
 from pitc.ir.constant import BOUNDED, FINITE, SCORE
 from pitc.ir.graph import Graph
 from pitc.ir.region import Region
 from pitc.passes import pipeline
 from pitc.passes.audit.engine import audit
-from pitc.passes.lower import sparse, weight
 from pitc.passes.pipeline import analyse
-from pitc.passes.regions import price
 from tests.fact_feeds import PATTERNS
 from tests.random_excuses import broken, broken_by, close, is_rounded_half, unsteady
 from tests.random_graph import RuleGraph
@@ -33,11 +32,8 @@ WAYS = (None, MASK)  # without padding, and with a mask of it
 @contextmanager
 def lowering_everything() -> Iterator[None]:
     """Regions are lowered whether they pay or not."""
-    with (
-        patch.object(price, "FLOPS_PER_BYTE", 0),
-        patch.object(weight, "MIN_EXTENT", 1),
-        patch.object(sparse, "LEAST_WEIGHT", 1),
-    ):
+    eager = replace(targets.CPU, flops_per_byte=0, least_extent=1, least_weight=1)
+    with patch.object(targets, "CPU", eager):
         yield
 
 

@@ -1,6 +1,7 @@
 """What may stand between the two contractions of an attention node, and what may not."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -8,8 +9,8 @@ import pytest
 from onnx import TensorProto
 
 from models.graph import GraphBuilder
+from pitc.ir import target as targets
 from pitc.ir.constant import BOUNDED
-from pitc.passes.regions import price
 from pitc.passes.regions.scores import is_factor
 from tests.lower_support import check, lower, plans, weight
 
@@ -22,7 +23,7 @@ Step = Callable[[GraphBuilder, str], str]
 @pytest.fixture(autouse=True)
 def everything_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pack wherever it is sound, in small models too."""
-    monkeypatch.setattr(price, "FLOPS_PER_BYTE", 0)
+    monkeypatch.setattr(targets, "CPU", replace(targets.CPU, flops_per_byte=0))
 
 
 def heads(g: GraphBuilder, x: str, name: str) -> str:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pitc.codegen.call import KernelLibrary
 from pitc.codegen.families import contract_block, contract_row, contract_tile
 from pitc.codegen.families.swrite import STREAM_BYTES
-from pitc.codegen.targets import TARGETS, target_of
 from pitc.ir.panels import PANEL_WIDTH, panel_count
+from pitc.ir.target import CPU_LEVELS, cpu_level_of
 from tests.codegen_kernels import LEVELS, bits, library
 from tests.contract_cases import CANARY, LISTS, ContractCase, sparse
 
@@ -163,14 +163,12 @@ def test_random_lists(kernels: KernelLibrary, family: str, level: str, data: st.
     assert np.array_equal(bits(c), bits(case.dense(kernels, level)))
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.level)
+@pytest.mark.parametrize("target", CPU_LEVELS, ids=lambda t: t.level)
 def test_register_tile_fits_and_is_no_wider_than_c(target) -> None:
     for n in (1, 64, 65, 300):
-        tile = contract_row.variant({"n": n}, target).dense_tile
-        accumulators = tile["n"] // target.vector_lanes
-        assert tile["n"] % PANEL_WIDTH == 0
-        assert tile["n"] <= panel_count(n) * PANEL_WIDTH
-        assert accumulators + 2 <= target.vector_registers
+        panels = contract_row.panels_at_once(n, target)
+        assert 1 <= panels <= panel_count(n)
+        assert panels * PANEL_WIDTH // target.vector_lanes + 2 <= target.vector_registers
 
 
 @pytest.mark.parametrize("family", [contract_row, contract_tile, contract_block])
@@ -178,4 +176,4 @@ def test_register_tile_fits_and_is_no_wider_than_c(target) -> None:
 def test_impossible_kernels_are_refused(family, params: dict) -> None:
     good = {"k": 4, "n": 4, "activation": "none", "residual": 0}
     with pytest.raises(ValueError, match="no contraction kernel"):
-        family.prim_func("f", good | params, target_of("v4"))
+        family.prim_func("f", good | params, cpu_level_of("v4"))

@@ -14,7 +14,7 @@ from pitc.codegen.call import KernelLibrary
 from pitc.codegen.library import SHIM, find_compiler
 from pitc.codegen.lower import compile_function
 from pitc.codegen.reference import activate
-from pitc.codegen.targets import target_of
+from pitc.ir.target import cpu_level_of
 from tests.codegen_kernels import LEVELS, Array
 
 erf = np.vectorize(math.erf, otypes=[np.float64])
@@ -53,7 +53,7 @@ def _apply(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Array], A
                     tir.store(y, function(value), i * tir.LANES)
 
             objects.append(folder / f"{name}_{level}.o")
-            target = target_of(level)
+            target = cpu_level_of(level)
             compile_function(tir.prim_func(f"{name}_{level}", body), target, objects[-1])
     so = folder / "functions.so"
     subprocess.run(

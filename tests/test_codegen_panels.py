@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from pitc.codegen.families import panels
-from pitc.codegen.targets import TARGETS
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, panel_count
+from pitc.ir.target import CPU_LEVELS
 from tests.codegen_kernels import LEVELS, Array, bits, guarded, library, normal
 
 K = (1, 5, 16, 31, 64, 70, 128, 300)
@@ -58,4 +58,4 @@ def test_a_number_that_is_not_finite(value: float, level: str) -> None:
 
 def test_no_columns() -> None:
     with pytest.raises(ValueError, match="no panels kernel"):
-        panels.prim_func("symbol", {"k": 0}, TARGETS[0])
+        panels.prim_func("symbol", {"k": 0}, CPU_LEVELS[0])

@@ -1,4 +1,4 @@
-"""Variants, micro-tiles, targets: pure values, no TVM."""
+"""Targets and references: pure values, no TVM."""
 
 import itertools
 import subprocess
@@ -8,62 +8,12 @@ import numpy as np
 import pytest
 
 from pitc.codegen import reference
-from pitc.codegen.targets import LINE_BYTES, TARGETS, target_of
-from pitc.codegen.variant import Tile, Variant, derive_micro_tile
 from pitc.errors import UsageError
-
-DENSE = Tile.of(m=6, k=768, n=64)
-
-
-@pytest.mark.parametrize(
-    ("operand", "axis", "want"),
-    [
-        (("m", "k"), "m", {"m": 1, "k": 768}),  # a row of A
-        (("m", "k"), "k", {"m": 6, "k": 16}),  # a column would be 4 bytes: one line of 16
-        (("k", "m"), "k", {"k": 1, "m": 16}),  # A transposed: 6 rows are less than a line
-        (("k", "n"), "k", {"k": 1, "n": 64}),
-        (("k", "n"), "n", {"k": 768, "n": 16}),
-    ],
-)
-def test_micro_tile_follows_from_dense_tile(
-    operand: tuple[str, ...], axis: str, want: dict[str, int]
-) -> None:
-    micro = derive_micro_tile(DENSE, operand, axis)
-    assert micro == Tile(tuple(want.items()))
-    assert micro[operand[-1]] * 4 >= LINE_BYTES
-
-
-def test_micro_tile_of_bytes_is_a_line_of_bytes() -> None:
-    micro = derive_micro_tile(Tile.of(row=1, word=8), ("row", "word"), "row", "int8")
-    assert micro["word"] == LINE_BYTES
-
-
-def test_bad_tiles_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        Tile.of(m=0)
-    with pytest.raises(ValueError, match="named twice"):
-        Tile((("m", 1), ("m", 2)))
-    with pytest.raises(ValueError, match="PIT axis 'n'"):
-        derive_micro_tile(DENSE, ("m", "k"), "n")
-    with pytest.raises(ValueError, match="'x'"):
-        derive_micro_tile(DENSE, ("x", "k"), "k")
-    with pytest.raises(ValueError, match="not in the dense tile"):
-        Variant("f", Tile.of(m=1), Tile.of(k=1), "float32", TARGETS[0])
-    with pytest.raises(ValueError, match="element type"):
-        Variant("f", Tile.of(m=1), Tile.of(m=1), "float33", TARGETS[0])
-    with pytest.raises(KeyError):
-        _ = DENSE["q"]
-
-
-def test_variants_are_values() -> None:
-    a, b = (Variant("f", DENSE, Tile.of(m=1), "float32", target_of("v4")) for _ in range(2))
-    assert a == b
-    assert hash(a) == hash(b)
-    assert {a, b} == {a}
+from pitc.ir.target import CPU_LEVELS, cpu_level_of
 
 
 def test_register_tiles_fit_the_registers() -> None:
-    for target in TARGETS:
+    for target in CPU_LEVELS:
         registers = 16 // target.vector_lanes  # per lane group
         rows, columns = target.gemm_tile
         tiles = [(rows, columns), *zip(target.attention_rows, target.attention_lanes, strict=True)]
@@ -76,7 +26,7 @@ def test_register_tiles_fit_the_registers() -> None:
 
 def test_unknown_level_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="known levels: v4, v3"):
-        target_of("v2")
+        cpu_level_of("v2")
 
 
 def test_reference_attention_is_softmax() -> None:
@@ -100,6 +50,6 @@ def test_reference_activations() -> None:
 
 
 def test_importing_codegen_does_not_import_tvm() -> None:
-    modules = "call, library, reference, targets, variant"
+    modules = "call, library, reference"
     code = f"import sys; from pitc.codegen import {modules}; assert 'tvm' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

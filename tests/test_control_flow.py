@@ -14,13 +14,13 @@ from onnx import TensorProto, helper
 
 from models.bert import BertConfig, bert
 from models.graph import GraphBuilder
+from pitc.ir import target as targets
 from pitc.ir.branch import CHOOSE, DOMAIN
 from pitc.ir.constant import TOP
 from pitc.ir.graph import Graph
 from pitc.passes.facts import dead as backward
 from pitc.passes.normalise import normalise
 from pitc.passes.pipeline import analyse
-from pitc.passes.regions import price
 from pitc.passes.rules import constants
 from tests.branch_models import (
     BSD,
@@ -217,7 +217,7 @@ MODELS = {
 @pytest.fixture(autouse=True)
 def everything_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pack wherever it is sound, in small models too."""
-    monkeypatch.setattr(price, "FLOPS_PER_BYTE", 0)
+    monkeypatch.setattr(targets, "CPU", replace(targets.CPU, flops_per_byte=0))
 
 
 @pytest.mark.parametrize("padding", [None, PADDING])

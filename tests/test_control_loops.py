@@ -1,6 +1,7 @@
 """Loops and scans: unrolled where their trips are few, bodies with packed nodes where not."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from models.graph import GraphBuilder
+from pitc.ir import target as targets
 from pitc.ir.graph import Graph
 from pitc.passes.facts import derive
-from pitc.passes.regions import price
 from tests.branch_models import (
     BSD,
     Body,
@@ -28,7 +29,7 @@ from tests.control_check import audited, compiled, lowerings, start
 @pytest.fixture(autouse=True)
 def everything_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pack wherever it is sound, in small models too."""
-    monkeypatch.setattr(price, "FLOPS_PER_BYTE", 0)
+    monkeypatch.setattr(targets, "CPU", replace(targets.CPU, flops_per_byte=0))
 
 
 def _layers(

@@ -28,11 +28,11 @@ from pitc.ir.constant import (
 from pitc.ir.expr import Combine, Reducer, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
+from pitc.ir.target import CPU
 from pitc.passes.facts import fill
 from pitc.passes.facts.derive import derive
-from pitc.passes.lower import weight
-from pitc.passes.regions import attention, domain, price
 from pitc.passes.regions import choose as regions
+from pitc.passes.regions import domain, price
 from pitc.passes.rules.constants import evaluate_constants
 from pitc.passes.rules.record import OPERATORS as RECORDS
 from pitc.passes.rules.record import always
@@ -147,11 +147,11 @@ def limits() -> str:
         ["combinations of operand facts at a node", fill.MAX_COMBINATIONS],
         ["coordinates of a domain", domain.MAX_RANK],
         ["domains that are tried", regions.MAX_DOMAINS],
-        ["head size of attention", attention.MAX_HEAD_SIZE],
-        ["smallest extent of a fused contraction", weight.MIN_EXTENT],
-        ["operations that must be saved per byte moved", price.FLOPS_PER_BYTE],
-        ["times that where images are moved", price.IMAGE_PRICE],
-        ["bytes moved in the time that moving images takes to start", price.START_BYTES],
+        ["head size of attention", CPU.longest_head],
+        ["smallest extent of a fused contraction", CPU.least_extent],
+        ["operations that must be saved per byte moved", CPU.flops_per_byte],
+        ["times that where images are moved", CPU.image_price],
+        ["bytes moved in the time that moving images takes to start", CPU.image_start_bytes],
         ["elements that an unknown size counts for", price.SYMBOL_ESTIMATE],
         ["a mask, where it is tested: at most", f"{MASKED:g}"],
         ["no mask, where it is tested: within", f"{SMALL:g}"],

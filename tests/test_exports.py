@@ -5,6 +5,7 @@ cache of keys and values are tested in test_cached_exports.py.
 """
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,10 @@ from onnx import helper
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument
 
 from pitc.importer import load_model
+from pitc.ir import target as targets
 from pitc.ir.refusal import Code
 from pitc.passes.normalise import normalise
 from pitc.passes.pipeline import Lowered, LowerOptions, analyse, run_passes
-from pitc.passes.regions import price
 from tests.fact_check import probed
 from tests.plan_reference import run_lowered
 from tests.tile_prices import PRICES
@@ -239,7 +240,7 @@ def test_quantised_graphs(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Zeros pass a pair of QuantizeLinear and DequantizeLinear, so padding reaches the first layer;
     attention stays between them. A dynamic scale is taken over every row: padded rows are read.
     """
-    monkeypatch.setattr(price, "FLOPS_PER_BYTE", 0)
+    monkeypatch.setattr(targets, "CPU", replace(targets.CPU, flops_per_byte=0))
     lowered = check(file, "attention_mask")
     packed = {"packed": 12, "ordinary": 4} if "static" in file.stem else {"ordinary": 16}
     assert contractions(lowered) == packed

@@ -3,6 +3,7 @@
 The models in `models/export/fused` are what its optimizers made of the exports beside them.
 """
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,10 @@ import pytest
 from onnx import helper as h
 
 from pitc.importer import load_model
+from pitc.ir import target as targets
 from pitc.passes.lower.share import share_panels
 from pitc.passes.normalise import normalise
 from pitc.passes.pipeline import Lowered, LowerOptions, analyse, run_passes
-from pitc.passes.regions import price
 from tests.fact_check import fills, probed, proven
 from tests.fused_models import (
     KINDS,
@@ -247,7 +248,7 @@ def test_a_node_that_was_lowered_in_part_stays_apart() -> None:
 def test_a_bias_goes_to_the_product_that_is_normalised(
     order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(price, "FLOPS_PER_BYTE", 0)
+    monkeypatch.setattr(targets, "CPU", replace(targets.CPU, flops_per_byte=0))
     width = 32
     rows = {"x": random(B, S, width), "r": random(B, S, width, seed=1), "m": MASK}
     nodes = [
@@ -301,7 +302,7 @@ def test_attention_runs_packed_under_every_mask(
     label: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its mask and the tokens that are given up need not agree, if keys have no order."""
-    monkeypatch.setattr(price, "FLOPS_PER_BYTE", 0)
+    monkeypatch.setattr(targets, "CPU", replace(targets.CPU, flops_per_byte=0))
     make = lengths if "length" in label else mask_of
     proto = layer(label)
     padding = "m" if "causal" in label else "tokens"

@@ -12,7 +12,7 @@ from models.graph import GraphBuilder
 from models.masked import MlpConfig, masked_mlp, masks
 from pitc.ir.panels import PANEL_WIDTH
 from pitc.ir.refusal import Code
-from pitc.ir.tiles import VARIANTS
+from pitc.ir.variants import VARIANTS
 from pitc.passes.pipeline import Lowered
 from tests.lower_support import check, lower, plans, weight
 

@@ -1,5 +1,7 @@
 """Packed forms of what routes tokens to experts, and of repetition, against ONNX Runtime."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import onnx.parser
@@ -7,9 +9,9 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from pitc.ir import target as targets
 from pitc.ir.refusal import Code
 from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
-from pitc.passes.regions import price
 from tests.plan_reference import run_lowered
 
 RNG = np.random.default_rng(0)
@@ -135,7 +137,7 @@ def check(model: onnx.ModelProto, lowered: Lowered) -> None:
 
 @pytest.fixture(autouse=True)
 def every_region_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(price, "FLOPS_PER_BYTE", 0)
+    monkeypatch.setattr(targets, "CPU", replace(targets.CPU, flops_per_byte=0))
 
 
 @pytest.mark.parametrize("name", BODIES)

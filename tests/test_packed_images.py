@@ -11,13 +11,13 @@ import pytest
 
 from models.graph import GraphBuilder
 from pitc import compile as compile_model
+from pitc.ir import target as targets
 from pitc.ir.expr import Read
 from pitc.ir.graph import NodeView
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.facts.total import is_total
 from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
 from pitc.passes.regions import items as items_of
-from pitc.passes.regions import price
 from pitc.passes.rules.record import OPERATORS, Items
 from tests.fact_check import proven
 from tests.plan_reference import parse
@@ -490,7 +490,8 @@ def test_a_classifier_is_one_region(
     images: str | int, head: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One pack in front of the first convolution, one unpack of the logits."""
-    monkeypatch.setattr(price, "START_BYTES", 0)  # a small one, for its size
+    small = replace(targets.CPU, image_start_bytes=0)
+    monkeypatch.setattr(targets, "CPU", small)
     model = classifier(images, head)
     compiled = compile_model(model)
     report = compiled.report
@@ -570,4 +571,4 @@ def test_rows_of_products_keep_their_price() -> None:
     report = run_passes(ir.serde.deserialize_model(g.model()), LowerOptions()).report
     (region,) = report.regions
     share = region.flops_per_row / region.bytes_per_row
-    assert price.FLOPS_PER_BYTE < share < 2 * price.FLOPS_PER_BYTE
+    assert targets.CPU.flops_per_byte < share < 2 * targets.CPU.flops_per_byte

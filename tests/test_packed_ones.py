@@ -2,11 +2,13 @@
 its readers take, whether the batch is a symbol, 1 or another number.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from onnx import numpy_helper
 
-from pitc.passes.regions import price
+from pitc.ir import target as targets
 from tests.test_padding import LIVE, check, parsed
 
 # steps from h [b, s, 4] to y [b, s, ..], and how many nodes run on live rows at least
@@ -109,7 +111,7 @@ INTEGERS = {
 def test_dimensions_of_one(
     case: str, shape: tuple[str | int, str | int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(price, "FLOPS_PER_BYTE", 0)
+    monkeypatch.setattr(targets, "CPU", replace(targets.CPU, flops_per_byte=0))
     body, least = STEPS[case]
     first, second = shape
     size = f"{first}, {second}"

@@ -3,6 +3,7 @@ sizes are declared: symbols, 1, other numbers.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from html import escape
 
 import numpy as np
@@ -15,10 +16,10 @@ from onnx import helper, numpy_helper
 from pitc.artifact.manifest import report_from_dict, report_to_dict
 from pitc.cli.page import page
 from pitc.cli.show import explained
+from pitc.ir import target as targets
 from pitc.passes.normalise import normalise
 from pitc.passes.padding import given_up
 from pitc.passes.pipeline import Lowered, LowerOptions, analyse, run_passes
-from pitc.passes.regions import price
 from tests.plan_reference import run_lowered
 
 Array = np.ndarray
@@ -124,7 +125,7 @@ def test_every_declaration_and_size(
     """Tokens are multiplied by the mask, so its axes reach them where sizes are numbers too."""
     if (isinstance(shape[0], int) and b) or (isinstance(shape[1], int) and s):
         return  # the same model and sizes again
-    monkeypatch.setattr(price, "FLOPS_PER_BYTE", 0)
+    monkeypatch.setattr(targets, "CPU", replace(targets.CPU, flops_per_byte=0))
     first, second = shape
     text = f"(float[{first}, {second}, 4] x, int64[{first}, {second}] mask)"
     text += f" => (float[{first}, {second}, 4] y, float[{first}, 4] pooled) {{ {POOLED} }}"

@@ -10,7 +10,7 @@ import pytest
 
 from models.graph import GraphBuilder
 from pitc.codegen.library import build_kernels
-from pitc.ir.tiles import VARIANTS
+from pitc.ir.variants import VARIANTS
 from tests.codegen_kernels import LEVELS
 from tests.lower_support import lower, plans, weight
 from tests.runtime_support import Array, quiet_options, save, session, use_built_provider

@@ -1,5 +1,7 @@
 """Signs by construction, on values that try to break them; and what they let run packed."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import onnx.parser
@@ -7,11 +9,11 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from pitc.ir import target as targets
 from pitc.ir.graph import Graph, NodeView
 from pitc.passes.facts.derive import derive
 from pitc.passes.facts.signs import Known, sign_of
 from pitc.passes.pipeline import LowerOptions, run_passes
-from pitc.passes.regions import price
 from pitc.passes.rules.record import operator_of
 from pitc.passes.rules.signs import Sign
 from tests.plan_reference import run_lowered
@@ -123,7 +125,7 @@ def test_a_norm_may_read_rows_that_come_back_as_zeros(monkeypatch: pytest.Monkey
     """A slice of every axis has no packed form: what it reads is put back, 0 in rows that nobody
     reads. The norm behind it divides by no 0.
     """
-    monkeypatch.setattr(price, "FLOPS_PER_BYTE", 0)
+    monkeypatch.setattr(targets, "CPU", replace(targets.CPU, flops_per_byte=0))
     text = """
     <ir_version: 8, opset_import: ["" : 18]>
     model (float[b, s, 4] x, bool[b, s] mask) => (float[b, s, 3] y)

@@ -13,9 +13,9 @@ from pitc.codegen import reference
 from pitc.codegen.call import KernelLibrary
 from pitc.codegen.families import swrite_columns
 from pitc.codegen.families.swrite import STREAM_BYTES
-from pitc.codegen.targets import TARGETS
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, TURNED_COLUMNS, pack_panels, panel_count
+from pitc.ir.target import CPU_LEVELS
 from tests.codegen_kernels import LEVELS, Array, bits, guarded, library, normal
 from tests.contract_cases import CANARY, LISTS, sparse
 
@@ -265,4 +265,4 @@ def test_rows_beyond_two_to_the_31_elements(kernels: KernelLibrary, level: str) 
 def test_what_no_kernel_computes_is_refused(n: int, activation: str) -> None:
     params = {"n": n, "activation": activation, "residual": 0}
     with pytest.raises(ValueError, match="no swrite_columns kernel"):
-        swrite_columns.prim_func("symbol", params, TARGETS[0])
+        swrite_columns.prim_func("symbol", params, CPU_LEVELS[0])

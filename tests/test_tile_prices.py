@@ -10,15 +10,8 @@ import pytest
 from pitc.host.machine import cpu_level
 from pitc.ir.tile_shapes import FACTORS, GRID_ENDS, UNIT, Axis, corners, factor_of
 from pitc.ir.tile_work import Work
-from pitc.ir.tiles import (
-    FEATURES,
-    FEMTOSECONDS,
-    VARIANTS,
-    VariantCost,
-    features_of,
-    predicted_us,
-    time_of,
-)
+from pitc.ir.tiles import FEMTOSECONDS, VariantCost, features_of, predicted_us, time_of
+from pitc.ir.variants import FEATURES, VARIANTS
 from pitc.options import LEVELS
 from pitc.tiles.factors import factors_at, fit_factors, shape_weights
 from pitc.tiles.file import Point, point_of

@@ -17,14 +17,8 @@ from pitc.cli.tiles import duration
 from pitc.errors import ArtifactError, UsageError
 from pitc.host.machine import cpu_level
 from pitc.ir.tile_shapes import FACTORS
-from pitc.ir.tiles import (
-    FEATURES,
-    VARIANTS,
-    TileTable,
-    VariantCost,
-    features_of,
-    predicted_us,
-)
+from pitc.ir.tiles import TileTable, VariantCost, features_of, predicted_us
+from pitc.ir.variants import FEATURES, VARIANTS
 from pitc.options import LEVELS, Level
 from pitc.tiles import tune as tuning
 from pitc.tiles.file import TilesFile, point_of, read_file

@@ -15,7 +15,8 @@ from pitc.cli import main
 from pitc.errors import UsageError
 from pitc.ir.report import NodeRecord, Report
 from pitc.ir.tile_work import Work
-from pitc.ir.tiles import FEATURES, TileTable, VariantCost
+from pitc.ir.tiles import TileTable, VariantCost
+from pitc.ir.variants import FEATURES
 from pitc.measure.trace import DENSE, contractions, race_dense, read_trace, source_node
 
 Run = Callable[..., tuple[int, str, str]]

@@ -1,7 +1,8 @@
 """Prices and work for tests of what contractions cost."""
 
 from pitc.ir.tile_work import Work
-from pitc.ir.tiles import FEATURES, VARIANTS, TileTable, VariantCost
+from pitc.ir.tiles import TileTable, VariantCost
+from pitc.ir.variants import FEATURES, VARIANTS
 
 EQUAL = VariantCost((1,) * len(FEATURES))
 PRICES = TileTable({level: dict.fromkeys(VARIANTS, EQUAL) for level in ("v3", "v4")})

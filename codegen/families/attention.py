@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pitc.codegen import tir
-from pitc.codegen.targets import Target
 from pitc.codegen.vector_math import exp
+from pitc.ir.target import CpuLevel
 
 KEY_BLOCK = 192
 """Keys per online step, a multiple of 16 and of all tile heights; 96 to 384 measured equal."""
@@ -30,7 +30,7 @@ MAX_WIDTH = 256
 """Largest head width: it bounds the workspace, (d + dv + KEY_BLOCK) * lanes floats."""
 
 
-def prim_func(symbol: str, params: Mapping[str, Any], target: Target) -> Any:
+def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
     """The TIR function of one kernel (arguments: `docs/plans.md`).
 
     Args:
@@ -46,7 +46,7 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: Target) -> Any:
 class _Kernel:
     """Emits one kernel: its arguments, scratch arrays and query blocks."""
 
-    def __init__(self, params: Mapping[str, Any], target: Target) -> None:
+    def __init__(self, params: Mapping[str, Any], target: CpuLevel) -> None:
         self.d, self.dv, self.bias = params["d"], params["dv"], None
         self.shapes = list(zip(target.attention_lanes, target.attention_rows, strict=True))
         tq, tk, xq, xk, xv, heads = (tir.size() for _ in range(6))

@@ -23,21 +23,19 @@ from typing import Any
 
 from pitc.codegen import tir
 from pitc.codegen.families.swrite import SWrite
-from pitc.codegen.targets import Target
-from pitc.codegen.variant import Tile, Variant
 from pitc.ir.panels import PANEL_WIDTH, panel_count
+from pitc.ir.target import CpuLevel
 
 AHEAD = 8
 """Entries between the row of B that is asked for and the one that is read."""
 
 
-def variant(params: Mapping[str, Any], target: Target) -> Variant:
-    """The family at the target's register tile; elements of A come packed: no line is too short."""
-    dense = Tile.of(m=1, k=1, n=min(target.row_columns, panel_count(params["n"]) * PANEL_WIDTH))
-    return Variant("contract_row", dense, Tile.of(m=1, k=1), "float32", target)
+def panels_at_once(n: int, target: CpuLevel) -> int:
+    """Panels of B that one step over a list computes with."""
+    return min(target.row_columns // PANEL_WIDTH, panel_count(n))
 
 
-def prim_func(symbol: str, params: Mapping[str, Any], target: Target) -> Any:
+def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
     """The TIR function of one variant (arguments: `docs/plans.md`).
 
     Args:
@@ -51,7 +49,7 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: Target) -> Any:
 class _Kernel:
     """Emits one kernel: its arguments, and the loops around the register tile."""
 
-    def __init__(self, params: Mapping[str, Any], target: Target) -> None:
+    def __init__(self, params: Mapping[str, Any], target: CpuLevel) -> None:
         self.entries, boundaries = tir.size(), tir.size()
         self.values = tir.tensor("values", (self.entries,))
         self.ks = tir.tensor("ks", (self.entries,), "int32")
@@ -59,7 +57,7 @@ class _Kernel:
         self.swrite = SWrite(params, "nb")
         (self.blocks,) = self.swrite.scalars
         self.rows = self.swrite.rows
-        self.panels = variant(params, target).dense_tile["n"] // PANEL_WIDTH
+        self.panels = panels_at_once(params["n"], target)
         held = tir.choose(self.blocks == 1, tir.int64(0), self.rows)
         # the row that is being finished lies in front of those that wait
         self.sums = tir.workspace((held + 1) * (PANEL_WIDTH * self.panels))

@@ -19,8 +19,8 @@ from typing import Any
 
 from pitc.codegen import tir
 from pitc.codegen.families.swrite import SWrite
-from pitc.codegen.targets import Target
 from pitc.ir.panels import PANEL_WIDTH
+from pitc.ir.target import CpuLevel
 
 CHUNK = 64
 """Entries of a list whose rows of B are read by all strips before the next are."""
@@ -29,7 +29,7 @@ AHEAD = 32
 UNROLL = 4
 
 
-def prim_func(symbol: str, params: Mapping[str, Any], target: Target) -> Any:
+def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
     """The TIR function of one variant (arguments: `docs/plans.md`).
 
     Args:

@@ -29,10 +29,9 @@ from typing import Any
 
 from pitc.codegen import tir
 from pitc.codegen.families.right import Right, Turned, right_operand
-from pitc.codegen.targets import Target
-from pitc.codegen.variant import Tile, Variant, derive_micro_tile
 from pitc.codegen.vector_math import gelu, gelu_quick, gelu_tanh, relu, silu
 from pitc.ir.panels import PANEL_WIDTH, panel_count
+from pitc.ir.target import CpuLevel
 
 BLOCK_TILES = 16
 """Row tiles that share one pass over B."""
@@ -68,16 +67,7 @@ def k_block(k: int) -> int:
     return -(-k // (tir.LANES * blocks)) * tir.LANES
 
 
-def variant(params: Mapping[str, Any], target: Target) -> Variant:
-    """The family at the target's register tile."""
-    rows, columns = target.gemm_tile
-    dense = Tile.of(m=rows, k=k_block(params["k"]), n=columns)
-    return Variant(
-        "gather_gemm", dense, derive_micro_tile(dense, ("m", "k"), "m"), "float32", target
-    )
-
-
-def prim_func(symbol: str, params: Mapping[str, Any], target: Target) -> Any:
+def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
     """The TIR function of one variant (arguments: `docs/plans.md`).
 
     Args:
@@ -88,8 +78,7 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: Target) -> Any:
     """
     if params["k"] < 1 or params["n"] < 1 or params["activation"] not in ACTIVATIONS:
         raise ValueError(f"no gather_gemm kernel for {dict(params)}")
-    chosen = variant(params, target)
-    return tir.prim_func(symbol, lambda: _Kernel(params, chosen).emit())
+    return tir.prim_func(symbol, lambda: _Kernel(params, target).emit())
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,16 +120,16 @@ class _Stretch:
 class _Kernel:
     """Emits one kernel: its arguments, and the loops around the register tile."""
 
-    def __init__(self, params: Mapping[str, Any], chosen: Variant) -> None:
+    def __init__(self, params: Mapping[str, Any], target: CpuLevel) -> None:
         k, self.n = params["k"], params["n"]
-        self.k, self.k_block = k, chosen.dense_tile["k"]
-        self.tile_rows, self.group = chosen.dense_tile["m"], chosen.dense_tile["n"]
+        self.k, self.k_block = k, k_block(k)
+        self.tile_rows, self.group = target.gemm_tile
         self.activation = ACTIVATIONS[params["activation"]]
         panels = panel_count(self.n)
         rows_of_a, listed, rows_of_c = (tir.size() for _ in range(3))
         self.a = tir.tensor("a", (rows_of_a, k))
         self.rows_a = tir.tensor("rows_a", (listed,), "int32")
-        self.right = right_operand(params, chosen.target)
+        self.right = right_operand(params, target)
         self.bias = tir.tensor("bias", (panels * PANEL_WIDTH,))
         self.residual = tir.tensor("residual", (listed, self.n)) if params["residual"] else None
         self.rows_c = tir.tensor("rows_c", (listed,), "int32")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pitc.codegen import tir
-from pitc.codegen.targets import Target
+from pitc.ir.target import CpuLevel
 
 WORDS = {1: "int8", 4: "int32"}
 
@@ -27,11 +27,11 @@ def _copy_rows(params: Mapping[str, Any], gather: bool) -> None:
             tir.assign(out, source[read, w], written, w)
 
 
-def pack_func(symbol: str, params: Mapping[str, Any], target: Target) -> Any:
+def pack_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
     """The TIR function of `pack` (arguments: `docs/plans.md`); `params`: `word_bytes`."""
     return tir.prim_func(symbol, lambda: _copy_rows(params, gather=True))
 
 
-def unpack_func(symbol: str, params: Mapping[str, Any], target: Target) -> Any:
+def unpack_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
     """The TIR function of `unpack` (arguments: `docs/plans.md`); `params`: `word_bytes`."""
     return tir.prim_func(symbol, lambda: _copy_rows(params, gather=False))

@@ -10,14 +10,14 @@ from typing import Any
 
 from pitc.codegen import tir
 from pitc.codegen.families.right import NEAR_K, Stored
-from pitc.codegen.targets import Target
 from pitc.ir.panels import PANEL_WIDTH
+from pitc.ir.target import CpuLevel
 
 INFINITE = 0x7F800000
 """The bits of infinity; those of NaN, without the sign, are larger."""
 
 
-def prim_func(symbol: str, params: Mapping[str, Any], target: Target) -> Any:
+def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
     """The TIR function of one variant (arguments: `docs/plans.md`).
 
     Args:

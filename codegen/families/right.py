@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from pitc.codegen import tir
-from pitc.codegen.targets import Target
 from pitc.ir.panels import PANEL_WIDTH, panel_count
+from pitc.ir.target import CpuLevel
 
 PIECE_K = 512
 """Rows of a piece."""
@@ -268,7 +268,7 @@ class Pieces:
                     square(tir.hold(begin + here // side * side), k_end % side)
 
 
-def right_operand(params: Mapping[str, Any], target: Target) -> tuple[Right, Right]:
+def right_operand(params: Mapping[str, Any], target: CpuLevel) -> tuple[Right, Right]:
     """Declare the arguments of a right operand: `b`, or `s` and perhaps `factor`.
 
     Args:

@@ -16,14 +16,14 @@ from typing import Any
 from pitc.codegen import tir
 from pitc.codegen.families.gather_gemm import ACTIVATIONS
 from pitc.codegen.families.swrite import Epilogue
-from pitc.codegen.targets import Target
 from pitc.ir.panels import PANEL_WIDTH, TURNED_COLUMNS, panel_count
+from pitc.ir.target import CpuLevel
 
 WIDE = 128
 """Columns of a piece: 16 and 32 measured slower, 64 and 256 about the same."""
 
 
-def prim_func(symbol: str, params: Mapping[str, Any], target: Target) -> Any:
+def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
     """The TIR function of one variant (arguments: `docs/plans.md`).
 
     Args:

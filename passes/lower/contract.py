@@ -10,10 +10,10 @@ import onnx_ir as ir
 from pitc.ir.graph import Graph
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.nodes import node_name
-from pitc.ir.panels import TURNED_COLUMNS
 from pitc.ir.plan import Field, Plan
 from pitc.ir.sizes import sizes_known
 from pitc.ir.tiles import TileTable
+from pitc.ir.variants import SPARSE_FAMILIES
 from pitc.passes.lower.activation import relu_operand
 from pitc.passes.lower.builder import Builder, dims_of, lead_of, same_dims
 from pitc.passes.lower.gemm import Gemm, match_gemm, take_gathers
@@ -21,7 +21,6 @@ from pitc.passes.lower.rows import ahead, behind, forget_sizes, only_reader, wit
 from pitc.passes.lower.weight import ComputedMatrix, Panels
 from pitc.passes.rules.record import operator_of
 
-SPARSE_FAMILIES = ("contract_row", "contract_tile", "contract_block")
 STEPS_BETWEEN = 8  # nodes between the contractions of one ffn node
 
 
@@ -59,7 +58,6 @@ class Fused:
 class _Emitter:
     graph: Graph
     build: Builder
-    library: str
     tiles: TileTable | None
     panels: Panels = field(default_factory=Panels)
     requests: dict[KernelRequest, None] = field(default_factory=dict)
@@ -120,13 +118,13 @@ class _Emitter:
             "bias": int(gemm.bias is not None),
             "k": gemm.weight.k,
             "kernel": self._request("gather_gemm", **_product(gemm), **stored),
-            "library": self.library,
+            "library": self.graph.target.library,
             "n": gemm.weight.n,
             "residual": int(gemm.residual is not None),
         }
         made = _product(gemm)
         if isinstance(gemm.weight, ComputedMatrix):
-            made |= {"n": TURNED_COLUMNS, "activation": "none", "residual": 0}
+            made |= {"n": self.graph.target.turned_columns, "activation": "none", "residual": 0}
             self._request("panels", k=gemm.weight.k)
             self._request("swrite_columns", **_epilogue(gemm))
         for family in SPARSE_FAMILIES if op != "gather_gemm" else ():
@@ -207,7 +205,6 @@ def fuse_contractions(
     graph: Graph,
     build: Builder,
     contractions: Contractions,
-    library: str,
     tiles: TileTable | None,
 ) -> Fused:
     """Replace contractions by PIT nodes.
@@ -216,13 +213,12 @@ def fuse_contractions(
         graph: The analysed graph.
         build: Adds nodes.
         contractions: MatMul and Gemm nodes.
-        library: File name of the kernel library.
         tiles: Prices of the sparse variants; None: no node is sparse.
 
     Returns:
         What was made.
     """
-    emitter = _Emitter(graph, build, library, tiles)
+    emitter = _Emitter(graph, build, tiles)
     sparse = contractions.sparse if tiles is not None else {}
     wanted = dict.fromkeys([*contractions.packed, *sparse])
     adds: set[ir.Node] = set()

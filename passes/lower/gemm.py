@@ -72,7 +72,12 @@ def match_gemm(
     weight: Weight | ComputedMatrix | None = constant_matrix(node)
     if weight is None and source_node is not None:
         weight = computed_matrix(graph, node, source_node)
-    if source is None or weight is None or not is_large(weight) or not is_float32(graph, source):
+    if (
+        source is None
+        or weight is None
+        or not is_large(graph, weight)
+        or not is_float32(graph, source)
+    ):
         return None
     gemm = Gemm(node, source, weight, node.outputs[0])
     if has_bias(node):

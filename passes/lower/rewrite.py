@@ -42,8 +42,6 @@ from pitc.passes.regions.form import (
 )
 from pitc.passes.regions.layout import layout_of
 
-LIBRARY = "kernels.so"
-
 
 @dataclass(frozen=True, slots=True)
 class Detected:
@@ -97,7 +95,7 @@ class Rewriter:
     def kernel_fields(self, request: KernelRequest) -> tuple[tuple[str, str], ...]:
         """Note that a kernel is needed; the plan fields that name it."""
         self.kernels.setdefault(request)
-        return (("kernel", request.symbol), ("library", LIBRARY))
+        return (("kernel", request.symbol), ("library", self.graph.target.library))
 
     def dtype(self, name: str) -> ir.DataType:
         """Element type of a value."""
@@ -315,7 +313,7 @@ def rewrite(
     skip_channels(graph, state.build, channels)
     unpacked = [n for n in sparse if n not in regions.demand.forms and n in regions.demand.nodes]
     state.contractions.sparse |= {n: n for n in unpacked}
-    fused = fuse_contractions(graph, state.build, state.contractions, LIBRARY, tiles)
+    fused = fuse_contractions(graph, state.build, state.contractions, tiles)
     state.panels = fused.panels
     state.kernels |= dict.fromkeys(fused.kernels)
     graph.model.graph.sort()  # what nobody reads is found from the end

@@ -22,8 +22,6 @@ from pitc.passes.lower.weight import (
 )
 from pitc.passes.regions.sparse import Order, SparseOperand, sparse_operands
 
-LEAST_WEIGHT = 1 << 14  # elements; of smaller matrices ONNX Runtime's product is as fast as a look
-
 
 @dataclass(frozen=True, slots=True)
 class SparseContractions:
@@ -69,7 +67,7 @@ def _choose(
         return Refusal(Code.NO_LOWERING, name, matrix)
     if has_bias(node) and bias_row(node, matrix.n) is None:
         return Refusal(Code.NO_LOWERING, name, f"its bias is no constant row of {matrix.n}")
-    if not is_large(matrix) or matrix.k * matrix.n < LEAST_WEIGHT:
+    if not is_large(graph, matrix) or matrix.k * matrix.n < graph.target.least_weight:
         return Refusal(Code.NO_GAIN, name, f"the matrix has only {matrix.k} x {matrix.n} elements")
     return operand
 

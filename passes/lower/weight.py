@@ -13,8 +13,6 @@ from pitc.ir.nodes import Array
 from pitc.ir.panels import PANEL_WIDTH, pack_panels, panel_count
 from pitc.passes.lower.builder import Builder, dims_of, is_float32, same_dims
 
-MIN_EXTENT = 16  # smaller contractions stay with ONNX Runtime
-
 
 @dataclass(frozen=True, slots=True)
 class Weight:
@@ -118,9 +116,9 @@ def constant_matrix(node: ir.Node) -> Weight | None:
     return Weight(value, transposed, k, n)
 
 
-def is_large(matrix: Weight | ComputedMatrix) -> bool:
+def is_large(graph: Graph, matrix: Weight | ComputedMatrix) -> bool:
     """True where a product by the matrix is worth a node."""
-    return min(matrix.k, matrix.n) >= MIN_EXTENT
+    return min(matrix.k, matrix.n) >= graph.target.least_extent
 
 
 def computed_matrix(graph: Graph, node: ir.Node, source_node: ir.Node) -> ComputedMatrix | None:

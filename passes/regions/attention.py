@@ -51,8 +51,6 @@ from pitc.passes.regions.scores import (
     walk,
 )
 
-MAX_HEAD_SIZE = 256
-
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -238,8 +236,9 @@ def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> For
     *head_sizes, dv, d = static
     if any(graph[p.name].dtype != np.float32 for p in (queries, key, values)):
         return site.refuse(Code.NO_LOWERING, "attention is lowered for float32 only")
-    if not 0 < max(d, dv) <= MAX_HEAD_SIZE or min(d, dv) < 1:
-        return site.refuse(Code.NO_LOWERING, f"head size {max(d, dv)} is not in 1..{MAX_HEAD_SIZE}")
+    longest = graph.target.longest_head
+    if not 0 < max(d, dv) <= longest or min(d, dv) < 1:
+        return site.refuse(Code.NO_LOWERING, f"head size {max(d, dv)} is not in 1..{longest}")
     operands: list[Operand | None] = [
         PackedOperand(queries.name, queries.domain, queries.coords),
         PackedOperand(key.name, key.domain, key.coords),

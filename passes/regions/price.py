@@ -1,6 +1,6 @@
 """What a packed form saves and what it moves: does a region pay?
 
-    saved operations per row * rows  >=  FLOPS_PER_BYTE * moved bytes per row * rows
+    saved operations per row * rows  >=  flops_per_byte * moved bytes per row * rows
 
 A product of [rows, 384] by [384, 1536] saves 1.2 million operations a row and moves 7,680 bytes.
 """
@@ -22,11 +22,6 @@ from pitc.passes.regions.form import Form, GatheredOperand, PackedOperand
 from pitc.passes.regions.layout import layout_of
 
 SYMBOL_ESTIMATE = 64  # what an unknown size counts for
-FLOPS_PER_BYTE = 32  # work that must be saved for every byte that SRead and SWrite move
-# times that price for images: a convolution neither gathers nor scatters itself; at this price,
-# copies take at most 2 % of its time when all images live
-IMAGE_PRICE = 16
-START_BYTES = 80_000  # what could be moved in the time that detector and copies take to start
 
 Forms = Mapping[ir.Node, Form]
 
@@ -62,6 +57,7 @@ class Priced:
 
 def priced_regions(graph: Graph, forms: Forms, demand: Demand) -> Iterator[Priced]:
     """The connected regions of what runs packed, in graph order, with their prices."""
+    target = graph.target
     for members in _connected(graph, forms, demand):
         flops = sum(_row_flops(graph, forms[n]) for n in members)
         images = 2 * sum(_image_flops(graph, forms[n]) for n in members) > flops
@@ -71,8 +67,8 @@ def priced_regions(graph: Graph, forms: Forms, demand: Demand) -> Iterator[Price
             next((d for d in domains if not d.lives_everywhere), domains[0]),
             flops,
             _moved_bytes(graph, forms, demand, members),
-            FLOPS_PER_BYTE * (IMAGE_PRICE if images else 1),
-            START_BYTES * images,
+            target.flops_per_byte * (target.image_price if images else 1),
+            target.image_start_bytes * images,
         )
 
 

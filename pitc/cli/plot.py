@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pitc.artifact.folder import check_file, new_file
 from pitc.errors import MachineError, UsageError
 from pitc.ir.panels import PANEL_WIDTH
-from pitc.ir.tiles import VARIANTS
+from pitc.ir.variants import VARIANTS
 from pitc.measure.trace import DENSE
 
 if TYPE_CHECKING:

@@ -16,23 +16,13 @@ from pitc.cli.actions import print_json
 from pitc.config import resolve
 from pitc.errors import MachineError, UsageError
 from pitc.host.machine import cpu_level
-from pitc.ir.tiles import FEATURES
+from pitc.ir.variants import FEATURES, VARIANTS
 from pitc.options import LEVELS
 from pitc.tiles import tune as tuning
 from pitc.tiles.file import Measured
 from pitc.tiles.find import TablesInForce, outdated, overlay_path, tables_in_force
 
 SECONDS_BETWEEN_LINES = 10.0
-#: Variant -> micro-tile and the axis along which micro-tiles are gathered.
-MICRO_TILES = {
-    "dense": ("-", "-"),
-    "row": ("1 x 1", "k"),
-    "tile8": ("8 x 1", "k"),
-    "tile32": ("32 x 1", "k"),
-    "block16": ("1 x 16", "m"),
-    "block32": ("1 x 32", "m"),
-    "block64": ("1 x 64", "m"),
-}
 
 
 def tune_machine(
@@ -126,9 +116,9 @@ def _body(found: TablesInForce) -> Mapping[str, Any]:
 
 
 def _print_level(level: str, measured: Measured, origin: str) -> None:
-    from pitc.codegen.targets import target_of
+    from pitc.ir.target import cpu_level_of
 
-    out, target = show.console(), target_of(level)
+    out, target = show.console(), cpu_level_of(level)
     machine = measured.machine
     versions = ", ".join(f"{name} {v}" for name, v in measured.versions.items())
     caches = ", ".join(f"{name} {v}" for name, v in machine.caches.items())
@@ -146,9 +136,11 @@ def _print_level(level: str, measured: Measured, origin: str) -> None:
     variants = show.text_table(*heads, right=errors)
     prices = show.text_table("variant", *FEATURES, right=FEATURES)
     for name, cost in measured.costs.items():
-        tile = target.gemm_tile if name == "dense" else target.listed_tile
+        variant = VARIANTS[name]
+        tile = target.listed_tile if variant.pit_axis else target.gemm_tile
         told = [f"{e:.1%}" for e in cost.error] if cost.error else ["-", "-"]
-        variants.add_row(name, *MICRO_TILES[name], f"{tile[0]} x {tile[1]}", *told)
+        micro_tile = (str(variant.micro_tile), variant.pit_axis) if variant.pit_axis else ("-", "-")
+        variants.add_row(name, *micro_tile, f"{tile[0]} x {tile[1]}", *told)
         prices.add_row(name, *map(duration, cost.prices))
     out.print(variants)
     out.print()

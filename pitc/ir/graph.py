@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 import onnx_ir as ir
 
+from pitc.ir import target as targets
 from pitc.ir.branch import GROUP, groups, path_of, within
 from pitc.ir.expr import Shape
 from pitc.ir.index import UNDECLARED, Poly, dim_index, poly, sym
@@ -49,8 +50,8 @@ class Graph:
         assumptions: Named assumptions, and the nodes that need them.
     """
 
-    def __init__(self, model: ir.Model) -> None:
-        self.model = model
+    def __init__(self, model: ir.Model, target: targets.Target | None = None) -> None:
+        self.model, self.target = model, target or targets.CPU
         self.nodes: list[ir.Node] = []
         self.values = Values()
         self.noted: list[str] = []

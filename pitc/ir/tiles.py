@@ -34,40 +34,23 @@ from dataclasses import dataclass, field
 from pitc.ir.plan import Field
 from pitc.ir.tile_shapes import FACTORS, HIGHEST_FACTOR, factor_of
 from pitc.ir.tile_work import Work
-
-VARIANTS = ("dense", "row", "tile8", "tile32", "block16", "block32", "block64")
-TILE_HEIGHTS = {"tile8": 8, "tile32": 32}
-BLOCK_WIDTHS = {"block16": 16, "block32": 32, "block64": 64}
-OVERLAPPING = ("dense", *BLOCK_WIDTHS)
-"""Variants that compute while they wait for memory."""
-FEATURES = (
-    "launch",
-    "scanned",
-    "listed",
-    "lists",
-    "written",
-    "uncached",
-    "runs",
-    "pages",
-    "streamed",
-    "reread",
-    "steps",
-    "visits",
+from pitc.ir.variants import (
+    CHUNK,
+    FEATURES,
+    LARGE_ROWS,
+    LISTED_ROWS,
+    NEAR_BLOCK,
+    NEAR_ROWS,
+    PAIR_ROWS,
+    TILE_ROWS,
+    VARIANTS,
 )
+
 STREAMED = FEATURES.index("streamed")
 COMPUTED = slice(STREAMED + 1, len(FEATURES))
 HIGHEST_PRICE = 1 << 50
 """Of the runtime's plan reader."""
 
-TILE_ROWS, PAIR_ROWS, LISTED_ROWS = 6, 2, 4
-NEAR_ROWS = 64
-"""Rows of two panels that stay in the first-level cache."""
-NEAR_BLOCK = 384
-"""Most rows of a k block that mostly stay there."""
-CHUNK = 64
-"""Entries of a list that a register tile of a group of rows takes at a time."""
-LARGE_ROWS = 1 << 15
-"""Rows of panels of a C that is larger than caches: 8 MiB."""
 FEMTOSECONDS = 1e9
 """Per microsecond."""
 
@@ -159,13 +142,14 @@ def _sparse(variant: str, work: Work) -> dict[str, float]:
     rows, panels, counts = work.rows, work.panels, work.counts
     passes = work.passes
     amounts: dict[str, float] = {"scanned": rows * work.k if work.scanned else 0}
-    if variant in BLOCK_WIDTHS:
-        width, pieces = BLOCK_WIDTHS[variant], counts[variant]
+    height, width = VARIANTS[variant].height, VARIANTS[variant].width
+    entries = counts["elements" if variant == "row" else variant]
+    if width:
         lists = work.block_lists(width)
         # a list ends with half a register tile where that is enough
-        register_tiles = pieces / LISTED_ROWS + lists / (2 * LISTED_ROWS)
+        register_tiles = entries / LISTED_ROWS + lists / (2 * LISTED_ROWS)
         return amounts | {
-            "listed": pieces * width,
+            "listed": entries * width,
             "lists": lists,
             "runs": panels * min(lists, passes * counts[f"runs{width}"]),
             "streamed": panels * lists * width,
@@ -174,8 +158,7 @@ def _sparse(variant: str, work: Work) -> dict[str, float]:
         }
     amounts["streamed"] = panels * passes * counts["columns"]
     amounts["runs"] = panels * passes * counts["runs"]
-    if variant == "row":
-        entries = counts["elements"]
+    if not height:
         return amounts | {
             "listed": entries,
             "lists": rows * work.k_blocks,
@@ -183,7 +166,6 @@ def _sparse(variant: str, work: Work) -> dict[str, float]:
             "steps": panels * entries,
             "visits": panels * rows * work.k_blocks,
         }
-    height, entries = TILE_HEIGHTS[variant], counts[variant]
     lists = work.groups(height)
     last = max(0, rows - (lists - 1) * height)
     strips = ((lists - 1) * height + -(-last // LISTED_ROWS) * LISTED_ROWS) / LISTED_ROWS
@@ -208,9 +190,9 @@ def _far_rows(work: Work) -> int:
     in_near_blocks = work.k_blocks > 1 and counts["columns"] <= NEAR_BLOCK * work.k_blocks
     if in_near_blocks or counts["columns"] <= NEAR_ROWS:
         return 0
-    for name in ("tile32", "tile8"):
-        if counts[name] <= NEAR_ROWS * -(-work.rows // TILE_HEIGHTS[name]):
-            return counts[name]
+    for v in reversed(VARIANTS.values()):
+        if v.height and counts[v.name] <= NEAR_ROWS * -(-work.rows // v.height):
+            return counts[v.name]
     return counts["elements"]
 
 
@@ -224,7 +206,7 @@ def time_of(prices: Prices, variant: str, amounts: tuple[float, ...]) -> float:
     """
     each = [amount * price for amount, price in zip(amounts, prices, strict=True)]
     streamed, computed = each[STREAMED], sum(each[COMPUTED])
-    if variant not in OVERLAPPING:
+    if VARIANTS[variant].waits:
         return sum(each)
     return sum(each[:STREAMED]) + math.sqrt(streamed * streamed + computed * computed)
 

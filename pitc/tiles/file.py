@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationErro
 from pitc.errors import ArtifactError, UsageError
 from pitc.ir.tile_shapes import FACTORS, HIGHEST_FACTOR
 from pitc.ir.tile_work import Work
-from pitc.ir.tiles import FEATURES, HIGHEST_PRICE, VARIANTS, TileTable, VariantCost
+from pitc.ir.tiles import HIGHEST_PRICE, TileTable, VariantCost
+from pitc.ir.variants import FEATURES, VARIANTS
 from pitc.options import Level
 
 SCHEMA = 1

@@ -13,17 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pitc.ir.tiles import (
-    COMPUTED,
-    FEATURES,
-    FEMTOSECONDS,
-    HIGHEST_PRICE,
-    OVERLAPPING,
-    STREAMED,
-    VARIANTS,
-    VariantCost,
-    features_of,
-)
+from pitc.ir.tiles import COMPUTED, FEMTOSECONDS, HIGHEST_PRICE, STREAMED, VariantCost, features_of
+from pitc.ir.variants import FEATURES, VARIANTS
 from pitc.measure.timing import spread
 from pitc.tiles.factors import factors_at, fit_factors, shape_weights
 from pitc.tiles.file import Point
@@ -165,7 +156,7 @@ def _slopes(variant: str, amounts: Array, prices: Array | None) -> Array:
     Their sum, times the prices, is the time itself, which is homogeneous in the prices. Without
     prices half of each square is taken for what is streamed, half for what is computed.
     """
-    if variant not in OVERLAPPING:
+    if VARIANTS[variant].waits:
         return amounts
     slopes = amounts.copy()
     if prices is None:

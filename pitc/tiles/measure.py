@@ -7,7 +7,7 @@ come from memory, as those of the next layer of a real model do.
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,8 @@ import numpy as np
 
 from pitc.host.machine import cpu_caches
 from pitc.ir.tile_work import Work
-from pitc.ir.tiles import FEATURES, VARIANTS, TileTable, VariantCost
+from pitc.ir.tiles import TileTable, VariantCost
+from pitc.ir.variants import FEATURES, VARIANTS
 from pitc.measure.trace import Decision, take_trace, traced_session
 from pitc.tiles.patterns import Array
 
@@ -65,7 +66,7 @@ class Contractions:
     def time(
         self,
         a: Array,
-        variants: Sequence[str] = VARIANTS,
+        variants: Iterable[str] = VARIANTS,
         rounds: int = 5,
     ) -> Timed:
         """Time variants on an operand, interleaved; hopeless ones only once or twice.
@@ -82,7 +83,7 @@ class Contractions:
         for _ in range(MOST_TRIES * rounds):
             best = min((min(t).us for t in taken.values() if t), default=float("inf"))
             hopeless = Sample(False, HOPELESS * best)
-            for variant in self._order.permutation(variants):  # neighbours share code in caches
+            for variant in self._order.permutation(list(taken)):  # neighbours share code in caches
                 samples = taken[variant]
                 good = [s for s in samples if not s.disturbed]
                 if len(good) >= (2 if good and min(good) > hopeless else rounds):

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pitc.artifact.folder import new_file
 from pitc.errors import ArtifactError, MachineError, UsageError
 from pitc.host.machine import LEVEL_FLAGS, builder_versions, cpu_features, installed
-from pitc.ir.tiles import VARIANTS
+from pitc.ir.variants import VARIANTS
 from pitc.measure.timing import one_core
 from pitc.options import LEVELS, Level
 from pitc.tiles.file import Cost, Measured, Point, TilesFile, point_of, read_file

@@ -4,18 +4,15 @@ namespace pitc {
 
 BlockLists::BlockLists(CpuLevel level, Variant variant, const DetectedRows& rows, int64_t k_block,
                        bool relu)
-    : level_(level), variant_(variant), rows_(rows), k_block_(k_block), relu_(relu) {
-  if (IsRow()) {
-    lists_ = rows.Count() * KBlocks();
-  } else if (IsTile()) {
-    place_ = variant == Variant::kTile32;
-    width_ = kStripHeights[place_];
-    lists_ = (rows.Count() + width_ - 1) / width_;
-  } else {
-    place_ = static_cast<int>(variant) - static_cast<int>(Variant::kBlock16);
-    width_ = kSegmentWidths[place_];
-    lists_ = (rows.K() + width_ - 1) / width_;
-  }
+    : level_(level),
+      record_(RecordOf(variant)),
+      rows_(rows),
+      k_block_(k_block),
+      relu_(relu),
+      width_(record_.size) {
+  lists_ = IsRow()    ? rows.Count() * KBlocks()
+           : IsTile() ? (rows.Count() + width_ - 1) / width_
+                      : (rows.K() + width_ - 1) / width_;
 }
 
 void BlockLists::Count() {
@@ -26,7 +23,8 @@ void BlockLists::Count() {
 }
 
 void BlockLists::Count(const MicroTileCounts& live) {
-  entries_ = IsRow() ? live.elements : IsTile() ? live.strips[place_] : live.segments[place_];
+  const int place = record_.place;
+  entries_ = IsRow() ? live.elements : IsTile() ? live.strips[place] : live.segments[place];
 }
 
 void BlockLists::Take(Arena::Scope& scratch) {

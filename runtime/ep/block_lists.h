@@ -30,16 +30,15 @@ class BlockLists {
 
  private:
   int64_t KBlocks() const { return (rows_.K() + k_block_ - 1) / k_block_; }
-  bool IsRow() const { return variant_ == Variant::kRow; }
-  bool IsTile() const { return variant_ == Variant::kTile8 || variant_ == Variant::kTile32; }
+  bool IsRow() const { return record_.cut == Cut::kRow; }
+  bool IsTile() const { return record_.cut == Cut::kTile; }
 
   CpuLevel level_;
-  Variant variant_;
+  const VariantRecord& record_;
   DetectedRows rows_;
   int64_t k_block_;
   bool relu_;
-  int place_ = 0;  // of its height among kStripHeights, or of its width among kSegmentWidths
-  int64_t width_ = 1, lists_ = 0, entries_ = 0;
+  int64_t width_, lists_ = 0, entries_ = 0;
   float* values_ = nullptr;
   int32_t *index_ = nullptr, *starts_ = nullptr;
 };

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "cpu_level.h"
+#include "variants.h"
 
 namespace pitc {
 
@@ -19,10 +20,6 @@ enum class Live { kNotZero, kPositive };
 
 // The bits of row[0..n), which needs no more than a float's alignment and is not read beyond n.
 void LiveBits(CpuLevel level, Live live, const float* row, int64_t n, uint64_t* bits);
-
-// Heights of micro-tiles Gx1 and widths of micro-tiles 1xW that are counted, one per variant.
-constexpr int64_t kStripHeights[] = {8, 32};
-constexpr int64_t kSegmentWidths[] = {16, 32, 64};
 
 // Live micro-tiles. Groups of rows start at row 0 of a call, and the last one may be short.
 struct MicroTileCounts {

@@ -40,7 +40,7 @@ Work Guess(CpuLevel level, const LeftRows& left, const StoredMatrix& right, cons
   work.counts = SampleMicroTiles(level, right, kGlance);
   work.live_columns = right.k;
   work.live_runs[0] = 1;
-  for (int i = 0; i < 3; ++i) {
+  for (size_t i = 0; i < std::size(kSegmentWidths); ++i) {
     work.live_pieces[i] = (right.k + kSegmentWidths[i] - 1) / kSegmentWidths[i];
     work.live_runs[i + 1] = 1;
   }

@@ -2,26 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 namespace pitc {
 namespace {
 
-constexpr const char* kNames[kVariants] = {"dense",   "row",     "tile8",  "tile32",
-                                           "block16", "block32", "block64"};
 constexpr double kSerialSteps = 3e4;  // about 20 us of one thread
 constexpr double kFemtosecondsPerMicrosecond = 1e9;
-constexpr int64_t kTileRows = 6, kPairRows = 2;  // of a register tile on the dense path
-constexpr int64_t kListedRows = 4;               // and of one over listed micro-tiles
-constexpr int64_t kNearRows = 64;       // rows of two panels that stay in the first-level cache
-constexpr int64_t kNearBlock = 384;     // most rows of B of a k block that mostly stay there
-constexpr double kChunk = 64;           // entries that a tile of a group of rows takes at a time
-constexpr double kLargeRows = 1 << 15;  // rows of panels of a C that is larger than caches
-
-// Which one of its kind a variant is: of kStripHeights, or of kSegmentWidths.
-int Place(Variant variant, Variant first) {
-  return static_cast<int>(variant) - static_cast<int>(first);
-}
 
 int64_t Ceil(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
@@ -33,10 +21,8 @@ double BlockLists(const Work& w, int place) {
                   passes * static_cast<double>(w.live_pieces[place]));
 }
 
-// Groups of rows, each with a list of micro-tiles of kStripHeights[place] x 1.
-int64_t Groups(const Work& w, int place) {
-  return std::max<int64_t>(1, Ceil(w.rows, kStripHeights[place]));
-}
+// Groups of rows, each with a list of micro-tiles of `height` x 1.
+int64_t Groups(const Work& w, int64_t height) { return std::max<int64_t>(1, Ceil(w.rows, height)); }
 
 // Knots of a ratio: 1, 2^doublings, 4^doublings, ...
 struct Axis {
@@ -72,7 +58,7 @@ double Factor(const CostTable::Line& line, const Corners& shape) {
   return product;
 }
 
-double Uncached(double written) { return written < kLargeRows ? 0 : written; }
+double Uncached(double written) { return written < static_cast<double>(kLargeRows) ? 0 : written; }
 
 Features DenseFeatures(const Work& w) {
   const int64_t rows = w.turned ? w.dense_rows : w.rows;
@@ -92,7 +78,7 @@ Features DenseFeatures(const Work& w) {
 double FarRows(const Work& w) {
   const bool in_near_blocks = w.k_blocks > 1 && (w.live_columns - 1) / kNearBlock < w.k_blocks;
   if (in_near_blocks || w.live_columns <= kNearRows) return 0;
-  for (int place : {1, 0}) {
+  for (size_t place = std::size(kStripHeights); place-- > 0;) {
     const int64_t strips = w.counts.strips[place];
     if (strips <= kNearRows * Ceil(w.rows, kStripHeights[place]))
       return static_cast<double>(strips);
@@ -132,8 +118,8 @@ double Femtoseconds(Variant variant, const Work& work, const int64_t* prices) {
   for (int f = kWritten; f < kStreamed; ++f) sum += cost(f);
   for (int f = kStreamed + 1; f < kFeatures; ++f) computed += cost(f);
   const double streamed = cost(kStreamed);
-  const bool overlap = variant == Variant::kDense || variant >= Variant::kBlock16;
-  sum += overlap ? std::sqrt(streamed * streamed + computed * computed) : streamed + computed;
+  sum += RecordOf(variant).waits ? streamed + computed
+                                 : std::sqrt(streamed * streamed + computed * computed);
   const Shares shares = SharesOf(variant, work);
   return cost(static_cast<int>(Feature::kLaunch)) + shares.lists * listed + shares.tasks * sum;
 }
@@ -147,17 +133,16 @@ double CopyPrice(const CostTable& table) {
 
 }  // namespace
 
-const char* Name(Variant variant) { return kNames[static_cast<int>(variant)]; }
-
 Features FeaturesOf(Variant variant, const Work& w) {
   if (variant == Variant::kDense) return DenseFeatures(w);
   const auto panels = static_cast<double>(w.panels), rows = static_cast<double>(w.rows);
   const double scanned = w.scanned ? rows * static_cast<double>(w.k) : 0, written = panels * rows,
                uncached = Uncached(written);
   const auto passes = static_cast<double>(Ceil(w.rows, w.row_block));
-  if (variant >= Variant::kBlock16) {
-    const int place = Place(variant, Variant::kBlock16);
-    const auto width = static_cast<double>(kSegmentWidths[place]);
+  const VariantRecord& record = RecordOf(variant);
+  const int place = record.place;
+  if (record.cut == Cut::kBlock) {
+    const auto width = static_cast<double>(record.size);
     const auto pieces = static_cast<double>(w.counts.segments[place]);
     const double lists = BlockLists(w, place);
     const double runs = std::min(lists, passes * static_cast<double>(w.live_runs[place + 1]));
@@ -168,34 +153,37 @@ Features FeaturesOf(Variant variant, const Work& w) {
   }
   const double columns = panels * passes * static_cast<double>(w.live_columns),
                runs = panels * passes * static_cast<double>(w.live_runs[0]);
-  if (variant == Variant::kRow) {
+  if (record.cut == Cut::kRow) {
     const auto entries = static_cast<double>(w.counts.elements);
     const double lists = rows * static_cast<double>(w.k_blocks);
     return {{1, scanned, entries, lists, written, uncached, runs, 0, columns, panels * FarRows(w),
              panels * entries, panels * lists}};
   }
-  const int place = Place(variant, Variant::kTile8);
-  const int64_t height = kStripHeights[place];
-  const int64_t groups = Groups(w, place);
+  constexpr int kBlock16 = RecordOf(Variant::kBlock16).place;
+  const int64_t height = record.size;
+  const int64_t groups = Groups(w, height);
   const int64_t last = std::max<int64_t>(0, w.rows - (groups - 1) * height);
   const auto strips =
       static_cast<double>((groups - 1) * (height / kListedRows) + Ceil(last, kListedRows));
   const auto lists = static_cast<double>(groups);
   const auto entries = static_cast<double>(w.counts.strips[place]);
   const double listed = entries * strips * kListedRows / lists,
-               pages = panels * passes * static_cast<double>(w.live_pieces[0]),
-               visits = panels * strips * (1 + entries / lists / kChunk);
+               pages = panels * passes * static_cast<double>(w.live_pieces[kBlock16]),
+               visits = panels * strips * (1 + entries / lists / static_cast<double>(kChunk));
   return {{1, scanned, listed, lists, written, uncached, runs, pages, columns, panels * entries,
            panels * listed, visits}};
 }
 
 Corners CornersOf(const Work& w) {
   const auto live = [](int64_t count) { return static_cast<double>(count) + 1; };
-  const double tile8 = live(w.counts.strips[0]), tile32 = live(w.counts.strips[1]),
-               block32 = live(w.counts.segments[1]),
-               entries = tile32 / static_cast<double>(Groups(w, 1));
+  constexpr int kBlock32 = RecordOf(Variant::kBlock32).place;
+  const double tile8 = live(w.counts.strips[RecordOf(Variant::kTile8).place]),
+               tile32 = live(w.counts.strips[RecordOf(Variant::kTile32).place]),
+               block32 = live(w.counts.segments[kBlock32]),
+               block64 = live(w.counts.segments[RecordOf(Variant::kBlock64).place]),
+               entries = tile32 / static_cast<double>(Groups(w, 32));
   const double ratios[Corners::kGrids][2] = {
-      {2 * live(w.counts.segments[2]) / block32, block32 / (BlockLists(w, 1) + 1)},
+      {2 * block64 / block32, block32 / (BlockLists(w, kBlock32) + 1)},
       {8 * tile8 / live(w.counts.elements), entries},
       {4 * tile32 / tile8, entries}};
   Corners found;

@@ -2,33 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 
 #include "micro_tiles.h"
 
 namespace pitc {
 
-// In the order of `pitc/ir/tiles.py`.
-enum class Variant : int { kDense, kRow, kTile8, kTile32, kBlock16, kBlock32, kBlock64 };
-constexpr int kVariants = 7;
-enum class Feature : int {
-  kLaunch,
-  kScanned,
-  kListed,
-  kLists,
-  kWritten,
-  kUncached,
-  kRuns,
-  kPages,
-  kStreamed,
-  kReread,
-  kSteps,
-  kVisits
-};
-constexpr int kFeatures = 12;
 constexpr int kFactors = 49;  // of a variant, by the shape of what lives; `pitc/ir/tile_shapes.py`
 constexpr int64_t kFactorUnit = 1000, kHighestFactor = 10 * kFactorUnit;
 
-const char* Name(Variant variant);
+inline const char* Name(Variant variant) { return RecordOf(variant).name; }
 
 // The tile table of one CPU level: femtoseconds per unit of each feature, and factors.
 struct CostTable {
@@ -49,8 +32,8 @@ struct Work {
   bool scanned;       // the detector has still to read A
   int64_t live_columns;
   MicroTileCounts counts;
-  int64_t live_pieces[3] = {};  // of 16, 32 and 64 columns, as kSegmentWidths
-  int64_t live_runs[4] = {};    // stretches of live columns, and of live pieces of them
+  int64_t live_pieces[std::size(kSegmentWidths)] = {};    // of so many columns each
+  int64_t live_runs[1 + std::size(kSegmentWidths)] = {};  // stretches of live columns, and of those
   // Where the sparse operand is the right one, the dense kernel sees the product the other way
   // round, and some elements are copied first or last.
   bool turned = false;

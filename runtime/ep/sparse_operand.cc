@@ -52,22 +52,19 @@ void Scale(MicroTileCounts* counts, int64_t rows, int64_t all) {
   for (int64_t& n : counts->segments) n = Scaled(n, rows, all);
 }
 
-// Stretches of bits of words[0..n) that are set, and of pieces of 16, 32 and 64 bits with one.
-void CountRuns(const uint64_t* words, int64_t n, int64_t* runs) {
-  constexpr uint64_t kFirst16 = 0x0001000100010001, kFirst32 = 0x0000000100000001;
-  uint64_t before[4] = {};  // the last piece of the word in front
+// How many stretches of pieces of `width` bits of words[0..n) have a bit that is set.
+int64_t CountRuns(const uint64_t* words, int64_t n, int64_t width) {
+  uint64_t firsts = 0, before = 0;  // before: the last piece of the word in front
+  for (int64_t i = 0; i < 64; i += width) firsts |= uint64_t{1} << i;
+  int64_t runs = 0;
   for (int64_t w = 0; w < n; ++w) {
     uint64_t any = words[w];
-    for (int shift = 1; shift < 16; shift *= 2) any |= any >> shift;
-    const uint64_t live16 = any & kFirst16, live32 = (live16 | live16 >> 16) & kFirst32;
-    const uint64_t live[] = {words[w], live16, live32, words[w] != 0};
-    for (int i = 0; i < 4; ++i) {
-      const int width = i == 0 ? 1 : 8 << i;
-      const uint64_t behind = width < 64 ? live[i] << width | before[i] : before[i];
-      runs[i] += static_cast<int64_t>(std::bitset<64>(live[i] & ~behind).count());
-      before[i] = width < 64 ? live[i] >> (64 - width) : live[i];
-    }
+    for (int64_t shift = 1; shift < width; shift *= 2) any |= any >> shift;
+    const uint64_t live = any & firsts, behind = width < 64 ? live << width | before : before;
+    runs += static_cast<int64_t>(std::bitset<64>(live & ~behind).count());
+    before = live >> (64 - width);
   }
+  return runs;
 }
 
 }  // namespace
@@ -135,8 +132,10 @@ void SparseOperand::Count(Work* work, Arena::Scope& scratch) {
   }
   work->live_columns = CountBits(level_, live, words);
   const MicroTileCounts columns = CountMicroTiles(level_, live, 1, k);
-  std::copy_n(columns.segments, 3, work->live_pieces);
-  CountRuns(live, words, work->live_runs);
+  std::copy(std::begin(columns.segments), std::end(columns.segments), work->live_pieces);
+  work->live_runs[0] = CountRuns(live, words, 1);
+  for (size_t i = 0; i < std::size(kSegmentWidths); ++i)
+    work->live_runs[i + 1] = CountRuns(live, words, kSegmentWidths[i]);
   if (rows < count) {
     Scale(&work->counts, rows, count);
   } else {

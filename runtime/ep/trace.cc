@@ -84,18 +84,21 @@ Trace::~Trace() { close(file_); }
 void Trace::Write(const std::string& node, const Work& work, const Choice& choice,
                   double measured_us) {
   const MicroTileCounts& c = work.counts;
-  std::string line = Text(
-      "{\"node\": \"", Escaped(node), "\", \"rows\": ", work.rows, ", \"k\": ", work.k,
-      ", \"panels\": ", work.panels, ", \"row_block\": ", work.row_block,
-      ", \"k_blocks\": ", work.k_blocks, ", \"threads\": ", work.threads,
-      ", \"scanned\": ", work.scanned ? "true" : "false",
-      ", \"counts\": {\"elements\": ", c.elements, ", \"columns\": ", work.live_columns,
-      ", \"columns16\": ", work.live_pieces[0], ", \"columns32\": ", work.live_pieces[1],
-      ", \"columns64\": ", work.live_pieces[2], ", \"runs\": ", work.live_runs[0],
-      ", \"runs16\": ", work.live_runs[1], ", \"runs32\": ", work.live_runs[2],
-      ", \"runs64\": ", work.live_runs[3], ", \"tile8\": ", c.strips[0],
-      ", \"tile32\": ", c.strips[1], ", \"block16\": ", c.segments[0],
-      ", \"block32\": ", c.segments[1], ", \"block64\": ", c.segments[2], "}, \"candidates\": {");
+  std::string line =
+      Text("{\"node\": \"", Escaped(node), "\", \"rows\": ", work.rows, ", \"k\": ", work.k,
+           ", \"panels\": ", work.panels, ", \"row_block\": ", work.row_block,
+           ", \"k_blocks\": ", work.k_blocks, ", \"threads\": ", work.threads,
+           ", \"scanned\": ", work.scanned ? "true" : "false",
+           ", \"counts\": {\"elements\": ", c.elements, ", \"columns\": ", work.live_columns,
+           ", \"runs\": ", work.live_runs[0]);
+  for (const VariantRecord& v : kTable) {
+    if (v.cut == Cut::kTile) line += Text(", \"", v.name, "\": ", c.strips[v.place]);
+    if (v.cut != Cut::kBlock) continue;
+    line += Text(", \"", v.name, "\": ", c.segments[v.place], ", \"columns", v.size,
+                 "\": ", work.live_pieces[v.place], ", \"runs", v.size,
+                 "\": ", work.live_runs[v.place + 1]);
+  }
+  line += "}, \"candidates\": {";
   const char* comma = "";
   for (int v = 0; v < kVariants; ++v) {
     if (!std::isfinite(choice.predicted_us[v])) continue;

@@ -17,18 +17,8 @@ from pitc.ir.nodes import node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.lower.channels.convolve import ChannelSkip, channels_and_filters
 from pitc.passes.lower.channels.flags import is_plain
-from pitc.passes.regions.price import FLOPS_PER_BYTE, SYMBOL_ESTIMATE
+from pitc.passes.regions.price import SYMBOL_ESTIMATE
 
-# what things take, in the operations that ONNX Runtime does in that time
-LOOK = 1_000_000  # the choice
-LINK = 1_000_000  # which channels live, for each convolution
-LOOK_UP = 9_000_000  # the choice, by tests that are looked up point by point
-START = 6_000_000  # many small steps around a convolution of live channels
-HOLD = 24  # per element of the result, which a choice has in memory of its own
-TURN = 16  # per element that a choice takes out of the layout of the next convolution
-LOSS = 0.02  # of the work: what may be lost when every channel lives
-SPEED = 0.75  # of a convolution whose filters are not constant, to one whose filters are
-LEAST = 0.25  # share of live products that has to pay, at least
 LONGEST = 8  # convolutions that choose together: either all of them leave out channels, or none
 
 Paying = dict[ir.Node, ChannelSkip | Refusal]
@@ -89,11 +79,14 @@ def _priced(graph: Graph, chain: Sequence[ChannelSkip]) -> list[ChannelSkip] | R
     name = node_name(chain[0].steps[0])
     works = [2 * _size(e, (*e.shape, *e.reduced)) for e in (_expr(graph, s) for s in chain)]
     work = sum(works)
-    if _lost(graph, chain) > LOSS * work:
-        text = f"to look for live channels takes over {LOSS:.0%} of its work"
+    target = graph.target
+    prices = target.channels
+    if _lost(graph, chain) > prices.loss * work:
+        text = f"to look for live channels takes over {prices.loss:.0%} of its work"
         return Refusal(Code.NO_GAIN, name, text)
-    share = SPEED * (1 - (START * len(chain) + FLOPS_PER_BYTE * _moved(graph, chain)) / work)
-    if share < LEAST:
+    steps = prices.start * len(chain) + target.flops_per_byte * _moved(graph, chain)
+    share = prices.speed * (1 - steps / work)
+    if share < prices.least:
         text = f"it would pay below {max(share, 0):.0%} live channels only"
         return Refusal(Code.NO_GAIN, name, text)
     pairs = [prod(channels_and_filters(graph, skip)) for skip in chain]
@@ -111,8 +104,9 @@ def _lost(graph: Graph, chain: Sequence[ChannelSkip]) -> int:
     turned = bool(not first.zero and not x.is_graph_input()) * image + (not last.idle) * result
     plain = is_plain(graph, first.zero, shape)
     plain &= all(is_plain(graph, skip.idle, _result(graph, skip)) for skip in chain)
-    look = (LOOK if plain else LOOK_UP) + LINK * len(chain)
-    return look + HOLD * result + TURN * turned
+    prices = graph.target.channels
+    look = (prices.look if plain else prices.look_up) + prices.link * len(chain)
+    return look + prices.hold * result + prices.turn * turned
 
 
 def _moved(graph: Graph, chain: Sequence[ChannelSkip]) -> int:

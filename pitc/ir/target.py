@@ -1,0 +1,123 @@
+"""Targets as data: what compiled code may use on a machine, what tiles measured fastest there, and
+what the passes have to know of it.
+"""
+
+from dataclasses import dataclass
+
+from pitc.errors import UsageError
+from pitc.ir.panels import PANEL_WIDTH, TURNED_COLUMNS
+
+
+@dataclass(frozen=True, slots=True)
+class CpuLevel:
+    """A CPU level that kernels are built for.
+
+    A *lane group* is 16 floats: one AVX-512 register, or two AVX2 registers.
+
+    Args:
+        level: Suffix of the kernel symbols (`docs/plans.md`).
+        mcpu: LLVM's name of the level.
+        vector_lanes: Floats per hardware register.
+        vector_registers: Hardware vector registers.
+        gemm_tile: Register tile of a dense contraction, rows x columns.
+        listed_tile: Register tile of a contraction over listed micro-tiles, rows x columns; the
+            rows divide a group of rows, the columns a panel.
+        row_columns: Columns that a contraction over listed elements of one row computes at once, a
+            multiple of a panel.
+        attention_lanes: Queries per register tile, widest first; each must divide the one before.
+        attention_rows: Keys (scores) or value columns (output) per register tile, for each entry
+            of `attention_lanes`; each must divide the key block.
+    """
+
+    level: str
+    mcpu: str
+    vector_lanes: int
+    vector_registers: int
+    gemm_tile: tuple[int, int]
+    listed_tile: tuple[int, int]
+    row_columns: int
+    attention_lanes: tuple[int, ...]
+    attention_rows: tuple[int, ...]
+
+
+CPU_LEVELS = (
+    CpuLevel("v4", "x86-64-v4", 16, 32, (6, 64), (4, 64), 128, (32, 16), (8, 12)),
+    CpuLevel("v3", "x86-64-v3", 8, 16, (6, 16), (4, 16), 64, (16,), (6,)),
+)
+
+
+def cpu_level_of(name: str) -> CpuLevel:
+    """The CPU level of that name.
+
+    Raises:
+        UsageError: No such level.
+    """
+    for level in CPU_LEVELS:
+        if level.level == name:
+            return level
+    known = ", ".join(x.level for x in CPU_LEVELS)
+    raise UsageError(f"unknown CPU level {name!r}", hint=f"known levels: {known}")
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelPrices:
+    """What leaving out channels takes, in the operations that ONNX Runtime does in that time.
+
+    Args:
+        look: The choice.
+        look_up: The choice, by tests that are looked up point by point.
+        link: Which channels live, for each convolution.
+        start: Many small steps around a convolution of live channels.
+        hold: Per element of the result, which a choice has in memory of its own.
+        turn: Per element that a choice takes out of the layout of the next convolution.
+        loss: Of the work: what may be lost when every channel lives.
+        speed: Of a convolution whose filters are not constant, to one whose filters are.
+        least: Share of live products that has to pay, at least.
+    """
+
+    look: int = 1_000_000
+    look_up: int = 9_000_000
+    link: int = 1_000_000
+    start: int = 6_000_000
+    hold: int = 24
+    turn: int = 16
+    loss: float = 0.02
+    speed: float = 0.75
+    least: float = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A kind of machine, as the passes see it.
+
+    Args:
+        kind: Its name.
+        library: File name of the kernel library in an artifact.
+        panel_width: Columns of a panel of a stored weight.
+        turned_columns: Columns that a kernel over a sparse right operand computes in one call.
+        least_extent: Extents of a contraction below it stay with ONNX Runtime.
+        least_weight: Elements of a matrix; of smaller ones ONNX Runtime's product is as fast as a
+            look at the operand.
+        longest_head: Head size of attention, at most.
+        flops_per_byte: Work that must be saved for every byte that SRead and SWrite move.
+        image_price: Times that for images: a convolution neither gathers nor scatters itself; at
+            this price, copies take at most 2 % of its time when all images live.
+        image_start_bytes: What could be moved in the time that detector and copies of images take
+            to start.
+        channels: Prices of leaving out channels.
+    """
+
+    kind: str
+    library: str = "kernels.so"
+    panel_width: int = PANEL_WIDTH
+    turned_columns: int = TURNED_COLUMNS
+    least_extent: int = 16
+    least_weight: int = 1 << 14
+    longest_head: int = 256
+    flops_per_byte: int = 32
+    image_price: int = 16
+    image_start_bytes: int = 80_000
+    channels: ChannelPrices = ChannelPrices()
+
+
+CPU = Target("cpu")
