@@ -71,9 +71,8 @@ def kernel_function(request: KernelRequest, target: CpuLevel) -> Any:
         "swrite_columns": swrite_columns.prim_func,
         "attention": attention.prim_func,
     }
-    return emitters[request.family](
-        f"{request.symbol}_{target.level}", dict(request.params), target
-    )
+    params = dict(request.params) | {"dtype": request.dtype}
+    return emitters[request.family](f"{request.symbol}_{target.level}", params, target)
 
 
 def find_compiler() -> list[str]:

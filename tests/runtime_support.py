@@ -101,6 +101,8 @@ def pit_node(
 
 def kernel_plan(op: str, kernel: str, **fields: int | float | str) -> Plan:
     """A plan of an operation that runs a kernel of the reference library."""
+    words = {"pack_b4": "int32", "unpack_b4": "int32", "pack_b1": "int8", "unpack_b1": "int8"}
+    fields = {"dtype": words.get(kernel, "float32"), **fields}
     return Plan(op, tuple({**fields, "kernel": kernel, "library": "kernels.so"}.items()))
 
 

@@ -22,7 +22,7 @@ from tests.codegen_kernels import LEVELS, Array
 from tests.runtime_support import kernel_identity
 
 REQUESTS = (
-    KernelRequest.of("pack", word_bytes=4),
+    KernelRequest.of("pack", "int32"),
     KernelRequest.of("gather_gemm", k=8, n=70, activation="gelu", residual=1),
     KernelRequest.of("attention", d=4, dv=4, bias=0),
 )
@@ -160,7 +160,6 @@ def test_requests_that_cannot_be_answered(tmp_path: Path) -> None:
         KernelRequest.of("gather_gemm", k=0, n=1, activation="none", residual=0),
         KernelRequest.of("gather_gemm", k=1, n=1, activation="swish", residual=0),
         KernelRequest.of("attention", d=257, dv=1, bias=0),
-        KernelRequest.of("pack", word_bytes=2),
     ):
         with pytest.raises(ValueError, match=r"no .* kernel"):
             build_kernels((bad,), ("v3",), out)

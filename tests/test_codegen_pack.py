@@ -12,7 +12,7 @@ from tests.codegen_kernels import LEVELS, guarded, library
 
 DTYPES = {1: np.int8, 4: np.int32}
 REQUESTS = tuple(
-    KernelRequest.of(family, word_bytes=word) for family in ("pack", "unpack") for word in DTYPES
+    KernelRequest.of(family, word) for family in ("pack", "unpack") for word in ("int8", "int32")
 )
 
 pytestmark = pytest.mark.parametrize("level", LEVELS)

@@ -129,7 +129,18 @@ def test_plan_and_kernels() -> None:
     lowered = lower(proto)
     plan = the_plan(lowered)
     prices = {f"cost_{variant}_{level}" for variant in VARIANTS for level in ("v3", "v4")}
-    fields = {"activation", "bias", "factor", "k", "kernel", "library", "n", "op", "residual"}
+    fields = {
+        "activation",
+        "bias",
+        "dtype",
+        "factor",
+        "k",
+        "kernel",
+        "library",
+        "n",
+        "op",
+        "residual",
+    }
     assert set(plan) == fields | {"stored"} | prices
     kernel = f"gather_gemm_k{K}_n{N}_none_kn_factor"
     assert (plan["k"], plan["n"], plan["kernel"]) == (str(K), str(N), kernel)

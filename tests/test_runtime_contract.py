@@ -83,7 +83,7 @@ class Node:
         flags = dict.fromkeys(("bias", "gather", "residual", "scatter"), self.extras)
         fields: dict[str, Field] = {"activation": self.activation, "k": self.k, "n": self.n}
         fields |= flags | TILES.fields()
-        fields |= {"kernel": self.requests()[0].symbol, "library": "kernels.so"}
+        fields |= {"dtype": "float32", "kernel": self.requests()[0].symbol, "library": "kernels.so"}
         if not self.inner:
             fields["input_relu"] = self.extras
         else:

@@ -238,8 +238,8 @@ def test_wrong_facts(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spoil, text = FACTS[what]
     right = pipeline.analyse
 
-    def wrong(m: ir.Model, padding: str | None) -> Any:
-        graph, given_up = right(m, padding)
+    def wrong(m: ir.Model, *options: Any) -> Any:
+        graph, given_up = right(m, *options)
         spoil(graph)
         return graph, given_up
 
@@ -413,7 +413,7 @@ def _no_symbol(m: ir.Model) -> None:
 
 
 LOWERED: dict[str, tuple[Callable[[ir.Model], None], str]] = {
-    "a plan of another version": (_edited("detect", "pitc-plan 2", "pitc-plan 1"), "is no plan"),
+    "a plan of another version": (_edited("detect", "pitc-plan 3", "pitc-plan 2"), "is no plan"),
     "a field that is no number": (_edited("detect", "rank=2", "rank=two"), "rank=two"),
     "a field too many": (_edited("detect", "rank=2\n", "rank=2\nrows=1\n"), "has the fields"),
     "an unknown operation": (_edited("detect", "op=detect", "op=guess"), "operation guess"),

@@ -9,13 +9,9 @@ from typing import Any
 from pitc.codegen import tir
 from pitc.ir.target import CpuLevel
 
-WORDS = {1: "int8", 4: "int32"}
-
 
 def _copy_rows(params: Mapping[str, Any], gather: bool) -> None:
-    if params["word_bytes"] not in WORDS:
-        raise ValueError(f"no pack kernel for {dict(params)}")
-    dtype = WORDS[params["word_bytes"]]
+    dtype = params["dtype"]
     many, few, words = tir.size(), tir.size(), tir.size()
     source = tir.tensor("x" if gather else "packed", (many if gather else few, words), dtype)
     index = tir.tensor("index", (few,), "int32")
@@ -28,10 +24,10 @@ def _copy_rows(params: Mapping[str, Any], gather: bool) -> None:
 
 
 def pack_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
-    """The TIR function of `pack` (arguments: `docs/plans.md`); `params`: `word_bytes`."""
+    """The TIR function of `pack` (arguments: `docs/plans.md`); `params`: `dtype`."""
     return tir.prim_func(symbol, lambda: _copy_rows(params, gather=True))
 
 
 def unpack_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
-    """The TIR function of `unpack` (arguments: `docs/plans.md`); `params`: `word_bytes`."""
+    """The TIR function of `unpack` (arguments: `docs/plans.md`); `params`: `dtype`."""
     return tir.prim_func(symbol, lambda: _copy_rows(params, gather=False))

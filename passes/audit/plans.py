@@ -15,14 +15,16 @@ LIVE_POINTS = "live_points_"  # symbols of packed axes have it in their names
 COSTS = re.compile(r"(cost|shape)_\w+_v\d")
 FLAG, NUMBER, REAL, NUMBERS = r"[01]", r"\d+", r"-?\d+|-?0x[0-9a-f.]+p[+-]?\d+", r"\d+(,\d+)*"
 WORD, WORDS, CODES = r"[\w.:-]+", r"[^,\s]+(,[^,\s]+)*", r"(c\d|l|0|r)(,(c\d|l|0|r))*"
-_KERNEL = {"kernel": WORD, "library": WORD}
+_LIBRARY = {"kernel": WORD, "library": WORD}
+_MOVE = {**_LIBRARY, "dims": CODES, "dtype": "int32|int8"}
+_KERNEL = {**_LIBRARY, "dtype": "float32"}
 _PRODUCT = {**_KERNEL, "activation": WORD, "bias": FLAG, "k": NUMBER, "n": NUMBER, "residual": FLAG}
 _ROWS = {**_PRODUCT, "gather": FLAG, "scatter": FLAG}
 #: The fields of each plan, and how they are written (docs/plans.md).
 FIELDS: Mapping[str, Mapping[str, str]] = {
     "detect": {"rank": NUMBER},
-    "pack": {**_KERNEL, "dims": CODES},
-    "unpack": {**_KERNEL, "dims": CODES},
+    "pack": _MOVE,
+    "unpack": _MOVE,
     "gather_gemm": _ROWS,
     "contract": {**_ROWS, "input_relu": FLAG},
     "ffn": {**_ROWS, "inner": NUMBER, "inner_activation": WORD, "inner_bias": FLAG},

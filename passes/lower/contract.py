@@ -116,6 +116,7 @@ class _Emitter:
             **stored,
             "activation": gemm.activation,
             "bias": int(gemm.bias is not None),
+            "dtype": "float32",
             "k": gemm.weight.k,
             "kernel": self._request("gather_gemm", **_product(gemm), **stored),
             "library": self.graph.target.library,

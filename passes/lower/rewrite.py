@@ -95,15 +95,16 @@ class Rewriter:
     def kernel_fields(self, request: KernelRequest) -> tuple[tuple[str, str], ...]:
         """Note that a kernel is needed; the plan fields that name it."""
         self.kernels.setdefault(request)
-        return (("kernel", request.symbol), ("library", self.graph.target.library))
+        library = self.graph.target.library
+        return (("dtype", request.dtype), ("kernel", request.symbol), ("library", library))
 
     def dtype(self, name: str) -> ir.DataType:
         """Element type of a value."""
         return ir.DataType.from_numpy(self.graph.dtype(name))
 
-    def word_bytes(self, dtype: ir.DataType) -> int:
-        """Width of the words that pack and unpack move."""
-        return 4 if dtype.itemsize in (4, 8) else 1
+    def moved_by(self, family: str, dtype: ir.DataType) -> KernelRequest:
+        """The kernel that moves rows of such elements, in words of 4 bytes or of 1."""
+        return KernelRequest.of(family, "int32" if dtype.itemsize in (4, 8) else "int8")
 
     def pack(
         self, name: str, domain: Domain, codes: tuple[str, ...], rest: Shape | None = None
@@ -112,7 +113,7 @@ class Rewriter:
         source, at, dtype = self.build.value(name), self.detect(domain), self.dtype(name)
         if domain.lives_everywhere:
             return all_rows(self.graph, self.build, name, codes, at.symbol)
-        request = KernelRequest.of("pack", word_bytes=self.word_bytes(dtype))
+        request = self.moved_by("pack", dtype)
         shape = self.graph[name].shape or ()
         kept = [e for e, c in zip(shape, codes, strict=True) if c == "r"] if rest is None else rest
         if rest is not None:  # rows of a batch of one are rows
@@ -134,7 +135,7 @@ class Rewriter:
             raise ValueError(f"the layout of '{packing.name}' cannot be unpacked")
         if packing.domain.lives_everywhere:
             return from_all_rows(self.graph, self.build, packing.name, codes, packed)
-        request = KernelRequest.of("unpack", word_bytes=self.word_bytes(dtype))
+        request = self.moved_by("unpack", dtype)
         dropped = [d for d, c in enumerate(codes) if c == "0"]
         codes = tuple(c for c in codes if c != "0")
         plan = Plan("unpack", (("dims", codes), *self.kernel_fields(request)))

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from pitc.ir.variants import ITEM_BYTES
+
 KERNEL_ABI = 1
 """What a call of a kernel means: its arguments (`docs/plans.md`). The plug-in checks it."""
 
@@ -13,19 +15,21 @@ class KernelRequest:
     Args:
         family: `pack`, `unpack`, `gather_gemm`, `contract_row`, `contract_tile`, `contract_block`,
             `panels`, `swrite_columns` or `attention`.
-        params: Static parameters, sorted by name: `word_bytes` (pack, unpack); `k`, `n`,
-            `activation`, `residual` (gather_gemm, contract_*), perhaps `bits`, `stored` and
-            `factor` (gather_gemm); `k` (panels); `n`, `activation`, `residual`
-            (swrite_columns); `d`, `dv`, `bias` (attention).
+        params: Static parameters, sorted by name: none (pack, unpack); `k`, `n`, `activation`,
+            `residual` (gather_gemm, contract_*), perhaps `bits`, `stored` and `factor`
+            (gather_gemm); `k` (panels); `n`, `activation`, `residual` (swrite_columns); `d`, `dv`,
+            `bias` (attention).
+        dtype: Type of the elements, or of the words that are moved (`int32`, `int8`).
     """
 
     family: str
     params: tuple[tuple[str, int | str], ...]
+    dtype: str = "float32"
 
     @classmethod
-    def of(cls, family: str, **params: int | str) -> "KernelRequest":
+    def of(cls, family: str, dtype: str = "float32", /, **params: int | str) -> "KernelRequest":
         """Make a request from keyword parameters."""
-        return cls(family, tuple(sorted(params.items())))
+        return cls(family, tuple(sorted(params.items())), dtype)
 
     @property
     def symbol(self) -> str:
@@ -33,7 +37,7 @@ class KernelRequest:
         p = dict(self.params)
         match self.family:
             case "pack" | "unpack":
-                return f"{self.family}_b{p['word_bytes']}"
+                return f"{self.family}_b{ITEM_BYTES[self.dtype]}"
             case "gather_gemm" | "contract_row" | "contract_tile" | "contract_block":
                 suffix = ("_res" if p["residual"] else "") + ("_bits" if p.get("bits") else "")
                 if p.get("stored"):

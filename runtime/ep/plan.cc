@@ -277,10 +277,9 @@ Symbols ReadDetect(Fields& in, Plan* plan) {
 }
 
 Symbols ReadMove(Fields& in, Plan* plan) {
-  Symbols symbols{plan->op + "_b4", plan->op + "_b1"};
-  int word_bytes = in.Raw("kernel") == symbols[0] ? 4 : 1;
+  const int word_bytes = in.Word("dtype", {"int32", "int8"}) == "int32" ? 4 : 1;
   plan->body = MovePlan{plan->op == "unpack", in.Dims("dims"), word_bytes};
-  return symbols;
+  return {Text(plan->op, "_b", word_bytes)};
 }
 
 std::string GemmSuffix(const GatherGemmPlan& p, std::string_view activation) {
@@ -291,6 +290,7 @@ std::string GemmSuffix(const GatherGemmPlan& p, std::string_view activation) {
 // gathered and scattered.
 std::pair<GatherGemmPlan, std::string> ReadGemm(Fields& in, bool moves = true) {
   GatherGemmPlan p{};
+  in.Word("dtype", {"float32"});
   std::string activation =
       in.Word("activation", {"none", "relu", "gelu", "gelu_tanh", "gelu_quick", "silu"});
   p.k = in.Int("k", 1, kLargestExtent);
@@ -371,6 +371,7 @@ Symbols ReadContractRight(Fields& in, Plan* plan) {
 
 Symbols ReadAttention(Fields& in, Plan* plan) {
   AttentionPlan p{};
+  in.Word("dtype", {"float32"});
   p.d = in.Int("d", 1, kLargestExtent);
   p.dv = in.Int("dv", 1, kLargestExtent);
   p.heads = in.Int("heads", 1, kLargestHead);

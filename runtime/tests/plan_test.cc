@@ -14,47 +14,49 @@ namespace {
 
 constexpr const char* kGemm =
     "pitc-plan "
-    "2\nactivation=relu\nbias=1\ngather=1\nk=64\nkernel=gather_gemm_k64_n130_relu\nidentity=1/"
+    "3\nactivation=relu\nbias=1\ngather=1\nk=64\ndtype=float32\nkernel=gather_gemm_k64_n130_"
+    "relu\nidentity=1/"
     "x\nlibrary=kernels.so\nn=130\n"
     "op=gather_gemm\nresidual=0\nscatter=0\n";
 constexpr const char* kAttention =
     "pitc-plan "
-    "2\nbias=0\nd=8\ndv=3\nheads=2\nk_head=2\nkernel=attention_d8_v3\nidentity=1/"
+    "3\nbias=0\nd=8\ndv=3\nheads=2\nk_head=2\ndtype=float32\nkernel=attention_d8_v3\nidentity=1/"
     "x\nlibrary=kernels.so\nnan_to_"
     "zero=1\nno_keys_to_zero=0\n"
     "op=attention\nq_head=0\nscale=-0x1.8p-3\nv_head=4\n";
 constexpr const char* kPack =
-    "pitc-plan 2\ndims=c0,r,c1,0,r\nkernel=pack_b4\nidentity=1/x\nlibrary=k.so\nop=pack\n";
+    "pitc-plan "
+    "3\ndims=c0,r,c1,0,r\ndtype=int32\nkernel=pack_b4\nidentity=1/x\nlibrary=k.so\nop=pack\n";
 // 11 prices and 12 prices.
 const std::string kRising = "0,1,2,3,4,5,6,7,8,9,10";
 const std::string kFalling = "11,10,9,8,7,6,5,4,3,2,1,0";
 const std::string kContract =
-    "pitc-plan 2\nactivation=none\nbias=0\n"
+    "pitc-plan 3\nactivation=none\nbias=0\n"
     "cost_dense_v3=" +
     kRising +
     ",1125899906842624\n"
     "cost_tile8_v3=" +
     kFalling +
     "\n"
-    "gather=0\ninput_relu=1\nk=64\nkernel=gather_gemm_k64_n130_none_res\nidentity=1/"
+    "gather=0\ninput_relu=1\nk=64\ndtype=float32\nkernel=gather_gemm_k64_n130_none_res\nidentity=1/"
     "x\nlibrary=kernels.so\nn="
     "130\n"
     "op=contract\nresidual=1\nscatter=1\n";
 const std::string kFfn =
-    "pitc-plan 2\nactivation=none\nbias=1\ncost_row_v4=" + kFalling +
+    "pitc-plan 3\nactivation=none\nbias=1\ncost_row_v4=" + kFalling +
     "\n"
     "gather=1\ninner=7\ninner_activation=relu\ninner_bias=1\nk=64\n"
-    "kernel=gather_gemm_k64_n130_none\nidentity=1/x\nlibrary=kernels.so\nn=130\n"
+    "dtype=float32\nkernel=gather_gemm_k64_n130_none\nidentity=1/x\nlibrary=kernels.so\nn=130\n"
     "op=ffn\nresidual=0\nscatter=0\n";
 const std::string kRight =
-    "pitc-plan 2\nactivation=relu\nbias=1\ncost_row_v4=" + kFalling +
-    "\nfactor=1\nk=64\nkernel=gather_gemm_k64_n130_relu_res_kn_factor\nidentity=1/"
+    "pitc-plan 3\nactivation=relu\nbias=1\ncost_row_v4=" + kFalling +
+    "\nfactor=1\nk=64\ndtype=float32\nkernel=gather_gemm_k64_n130_relu_res_kn_factor\nidentity=1/"
     "x\nlibrary=kernels.so\nn=130\n"
     "op=contract_right\nresidual=1\nstored=kn\n";
 constexpr const char* kChoose =
-    "pitc-plan 2\nbudget=500\nchannels=3,64,8\nnodes=a%2Cb%0A%C3%A4,/conv-1._~\n"
+    "pitc-plan 3\nbudget=500\nchannels=3,64,8\nnodes=a%2Cb%0A%C3%A4,/conv-1._~\n"
     "op=choose_channels\nplaces=all,8,0\nweights=2,1\n";
-constexpr const char* kDetect = "pitc-plan 2\nop=detect\nrank=2\n";
+constexpr const char* kDetect = "pitc-plan 3\nop=detect\nrank=2\n";
 
 std::string With(const std::string& text, const std::string& old_line,
                  const std::string& new_line) {
@@ -82,7 +84,8 @@ void ReadsEveryOperation() {
   CHECK(!p.unpack && p.word_bytes == 4 && p.dims.size() == 5 && p.dims[2].coordinate == 1);
   CHECK(p.dims[3].kind == pitc::DimUse::kOne && p.dims[4].kind == pitc::DimUse::kRest);
   const auto u = std::get<pitc::MovePlan>(
-      ParsePlan("pitc-plan 2\ndims=l,r\nkernel=unpack_b1\nidentity=1/x\nlibrary=k\nop=unpack")
+      ParsePlan(
+          "pitc-plan 3\ndims=l,r\ndtype=int8\nkernel=unpack_b1\nidentity=1/x\nlibrary=k\nop=unpack")
           .body);
   CHECK(u.unpack && u.word_bytes == 1 && u.dims[0].kind == pitc::DimUse::kLinear);
   CHECK(std::get<pitc::DetectPlan>(ParsePlan(kDetect).body).rank == 2);
@@ -298,14 +301,14 @@ void RefusesChannels() {
 }
 
 void RefusesOtherText() {
-  CHECK(Contains(Error(""), "expected the line 'pitc-plan 2'"));
-  CHECK(Contains(Error("pitc-plan 1\nop=detect\nrank=2\n"),
-                 "got 'pitc-plan 1'; compile the model again"));
-  CHECK(Contains(Error(std::string("pitc-plan 2\nop=detect\nrank=2\n\0", 31)), "key=value"));
-  CHECK(Contains(Error("pitc-plan 2\r\nop=detect\nrank=2\n"), "got 'pitc-plan 2?'"));
-  CHECK(Contains(Error("pitc-plan 2\n\nop=detect\nrank=2\n"), "key=value"));
-  CHECK(Contains(Error("pitc-plan 2\n=x\nop=detect\nrank=2\n"), "key=value"));
-  CHECK(Contains(Error("pitc-plan 2\nop=dance\n"), "'dance'"));
+  CHECK(Contains(Error(""), "expected the line 'pitc-plan 3'"));
+  CHECK(Contains(Error("pitc-plan 2\nop=detect\nrank=2\n"),
+                 "got 'pitc-plan 2'; compile the model again"));
+  CHECK(Contains(Error(std::string("pitc-plan 3\nop=detect\nrank=2\n\0", 31)), "key=value"));
+  CHECK(Contains(Error("pitc-plan 3\r\nop=detect\nrank=2\n"), "got 'pitc-plan 3?'"));
+  CHECK(Contains(Error("pitc-plan 3\n\nop=detect\nrank=2\n"), "key=value"));
+  CHECK(Contains(Error("pitc-plan 3\n=x\nop=detect\nrank=2\n"), "key=value"));
+  CHECK(Contains(Error("pitc-plan 3\nop=dance\n"), "'dance'"));
   CHECK(Contains(Error(std::string(kDetect) + std::string(70000, 'x')), "at most 65536 bytes"));
 }
 
