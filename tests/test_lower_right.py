@@ -360,7 +360,7 @@ REFUSED: dict[str, tuple[Build, Code, str]] = {
     "few": (few, Code.NO_GAIN, f"the matrix has only {K} x 64 elements"),
     "narrow": (narrow, Code.NO_GAIN, "the matrix has only 2048 x 8 elements"),
     "infinite": (infinite, Code.NON_FINITE_WEIGHT, "'table' holds inf at [3, 5]"),
-    "whole rows": (by_vectors, Code.NO_FACT, ""),
+    "whole rows": (by_vectors, Code.NO_GAIN, "under 512 operations per byte moved"),
 }
 
 

@@ -490,7 +490,7 @@ def test_a_classifier_is_one_region(
     images: str | int, head: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One pack in front of the first convolution, one unpack of the logits."""
-    small = replace(targets.CPU, image_start_bytes=0)
+    small = replace(targets.CPU, copied_start_bytes=0)
     monkeypatch.setattr(targets, "CPU", small)
     model = classifier(images, head)
     compiled = compile_model(model)

@@ -269,9 +269,11 @@ def _other_proof(graph: Graph, regions: Regions) -> None:
 
 
 def _no_proof(graph: Graph, regions: Regions) -> None:
-    packing = _first(regions, graph)[1].outputs[0]
-    assert packing is not None
-    _form(regions, graph, outputs=(replace(packing, proof=None),))
+    """Of a value that is wanted whole; others may live elsewhere."""
+    node = next(iter(regions.demand.exits.values()))
+    form = regions.forms[node]
+    proofless = (None if p is None else replace(p, proof=None) for p in form.outputs)
+    regions.forms[node] = replace(form, outputs=tuple(proofless))
 
 
 def _nothing_dead(graph: Graph, regions: Regions) -> None:
@@ -318,7 +320,7 @@ def _rests_on_exit(graph: Graph, regions: Regions) -> None:
 REGIONS: dict[str, tuple[Callable[[Graph, Regions], None], str]] = {
     "a node without a form": (_no_form, "has no form"),
     "a proof that is no fact": (_other_proof, "which is no dead fact of it"),
-    "no proof": (_no_proof, "is packed where None, which is no dead fact of it"),
+    "no proof": (_no_proof, "has no proof"),
     "a proof where nothing is dead": (_nothing_dead, "in a domain without dead points"),
     "a proof of less": (_weaker_proof, "does not cover its domain"),
     "coordinates in another order": (_turned, "coordinates of extents"),

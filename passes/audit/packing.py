@@ -76,7 +76,11 @@ def _wrong_packing(graph: Graph, packing: Packing) -> Iterator[str]:
     if domain.lives_everywhere:
         if packing.proof != EVERYWHERE:
             yield f"{name} is packed where {packing.proof}, in a domain without dead points"
-    elif packing.proof is None or packing.proof not in graph[name].dead:
+    elif (
+        packing.proof is None
+    ):  # it may live elsewhere: then nobody reads it whole (`_wrong_exits`)
+        pass
+    elif packing.proof not in graph[name].dead:
         yield f"{name} is packed where {packing.proof}, which is no dead fact of it"
     elif covering(domain, packing.coords, [packing.proof]) is None:
         yield f"{name} is packed where {packing.proof}, which does not cover its domain"
@@ -179,7 +183,7 @@ def _wrong_exits(graph: Graph, regions: Regions, forms: Mapping[ir.Node, Form]) 
     for name, node in exits.items():
         outputs = forms[node].outputs if node in forms else ()
         packing = next((p for p in outputs if p is not None and p.name == name), None)
-        if packing is None:
+        if packing is None or packing.proof is None:
             yield f"exit {name} has no proof"
         elif packing.layout.dim_codes() is None or not is_movable(graph, name):
             yield f"exit {name} cannot be scattered"

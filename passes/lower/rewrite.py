@@ -216,7 +216,9 @@ class Rewriter:
         elif form.op_type == "Identity" and inputs[0] is not None:
             outputs = (inputs[0],)
         else:
-            attributes = {k: a for k, a in node.attributes.items() if k not in form.attributes}
+            same = form.op_type == node.op_type
+            own = node.attributes.items() if same else ()
+            attributes = {k: a for k, a in own if k not in form.attributes}
             stems = [f"{o.name}.packed" if o.name else "" for o in node.outputs]
             outputs = self.build.node(
                 node.domain, form.op_type, inputs, {**attributes, **form.attributes}, stems
@@ -239,7 +241,8 @@ class Rewriter:
             if packing is not None:
                 value.type = ir.TensorType(self.dtype(packing.name))
                 rest = [_size(e) for e in packing.layout.rest_shape]
-                value.shape = ir.Shape([self.detect(packing.domain).symbol, *rest])
+                rows = self.detect(packing.domain).symbol if form.terms is None else None
+                value.shape = ir.Shape([rows, *rest])
 
     def _kernel(self, node: ir.Node, form: Form, inputs: list[ir.Value]) -> ir.Value:
         assert form.plan is not None and form.outputs[0] is not None

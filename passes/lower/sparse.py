@@ -20,6 +20,7 @@ from pitc.passes.lower.weight import (
     is_large,
     is_plain_product,
 )
+from pitc.passes.regions.contraction import Kind
 from pitc.passes.regions.sparse import Order, SparseOperand, sparse_operands
 
 
@@ -74,7 +75,7 @@ def _choose(
 
 def _constant(node: ir.Node, left: SparseOperand) -> Weight | str:
     """What the left operand is multiplied by, or why its zeros cannot be skipped."""
-    if left.order is not Order.ROWS or left.axes.batch:
+    if left.order is not Order.ROWS or Kind.E in left.kinds.values():
         return f"'{left.name}' is not stored in rows along k"
     weight = constant_matrix(node) if left.weights else None
     return weight or f"'{left.name}' is multiplied by no constant float32 matrix"

@@ -15,7 +15,8 @@ from pitc.ir.expr import Combine, Shape
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import first_output
 from pitc.ir.sizes import ZERO_SIZES, sizes_known
-from pitc.passes.regions.attention import attention_form, packed_rows, row_coords
+from pitc.passes.regions.attention import attention_form, row_coords
+from pitc.passes.regions.contraction import packed_rows
 from pitc.passes.regions.domain import Coords, all_live
 from pitc.passes.regions.form import (
     Form,
@@ -64,7 +65,7 @@ def _contexts(
         expr = graph[name].expr
         if expr is None or expr.combine is not Combine.PRODUCT or len(node.inputs) != 2:
             continue
-        values = (v for keys in contexts for v in packed_rows(keys, expr, node, 1))
+        values = (v for keys in contexts for v in packed_rows(keys.packings, expr, node, 1))
         for coords in filter(None, (row_coords(expr, v) for v in values)):
             extents = tuple(c.extent for c in coords)
             if sizes_known(graph, extents):

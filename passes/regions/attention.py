@@ -18,18 +18,18 @@ The skipped terms are exact zeros of the second contraction, for finite v.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.expr import Combine, Read, TensorExpr
+from pitc.ir.expr import Combine, TensorExpr
 from pitc.ir.index import ONE, Digit, bare_dim
 from pitc.ir.plan import Plan
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region
 from pitc.passes.facts.finite import finite_if
+from pitc.passes.regions.contraction import Rows, packed_rows, read_of, to_iteration, to_operand
 from pitc.passes.regions.domain import Coords
 from pitc.passes.regions.form import (
     BiasOperand,
@@ -52,21 +52,6 @@ from pitc.passes.regions.scores import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A packed operand of one contraction, in that contraction's iteration space.
-
-    Args:
-        packing: The operand's packing.
-        coords: Its coordinates as iteration digits.
-        rest: Its other digits of more than one value as iteration digits.
-    """
-
-    packing: Packing
-    coords: Coords
-    rest: tuple[Digit, ...]
-
-
 def attention_form(site: Site, key_contexts: Iterable[FormContext]) -> Form | Refusal:
     """The attention node that computes a contraction of softmaxed scores with packed values.
 
@@ -84,7 +69,7 @@ def attention_form(site: Site, key_contexts: Iterable[FormContext]) -> Form | Re
     if not _is_plain(site.node):
         return site.refuse(Code.NO_LOWERING, "the contraction scales its result")
     for keys in key_contexts:
-        for values in packed_rows(keys, site.expr, site.node, 1):
+        for values in packed_rows(keys.packings, site.expr, site.node, 1):
             found = _over_keys(site, keys, values)
             if isinstance(found, Form):
                 return found
@@ -98,7 +83,7 @@ def row_coords(expr: TensorExpr, values: Rows) -> Coords | None:
 
     out[b, h, q, d] = sum_k p[b, h, q, k] * v[b, h, k, d], v at (b, k)   ->   (b, q)
     """
-    read, other = _read(expr, 0), _read(expr, 1)
+    read, other = read_of(expr, 0), read_of(expr, 1)
     if read is None or other is None:
         return None
     left, right = ({bare_dim(p) for p in r.index if p is not None} - {None} for r in (read, other))
@@ -109,54 +94,13 @@ def row_coords(expr: TensorExpr, values: Rows) -> Coords | None:
     return (*lead, Digit(rows[0], ONE, expr.shape[rows[0]]))
 
 
-def packed_rows(
-    context: FormContext, expr: TensorExpr, node: ir.Node, operand: int
-) -> Iterable[Rows]:
-    """The packings of one operand of a contraction whose dimensions are bare iteration axes."""
-    read, value = _read(expr, operand), node.inputs[operand]
-    if read is None or value is None or value.name is None:
-        return
-    for packing in context.packings(value.name):
-        coords = _to_iteration(packing.coords, read)
-        rest = _to_iteration(wide(packing.layout.rest), read)
-        if coords is not None and rest is not None:
-            yield Rows(packing, coords, rest)
-
-
-def _read(expr: TensorExpr, operand: int) -> Read | None:
-    reads = [r for r in expr.reads if r.operand == operand]
-    return reads[0] if len(reads) == 1 else None
-
-
-def _to_iteration(digits: tuple[Digit, ...], read: Read) -> tuple[Digit, ...] | None:
-    """Digits of an operand as digits of iteration axes."""
-    out = []
-    for c in digits:
-        p = read.index[c.dim]
-        axis = None if p is None else bare_dim(p)
-        if axis is None:
-            return None
-        out.append(Digit(axis, c.stride, c.extent))
-    return tuple(out)
-
-
-def _to_operand(digits: tuple[Digit, ...], read: Read) -> tuple[Digit, ...] | None:
-    """Digits of iteration axes as digits of an operand."""
-    where = {
-        a: d for d, p in enumerate(read.index) if p is not None and (a := bare_dim(p)) is not None
-    }
-    if any(c.dim not in where for c in digits):
-        return None
-    return tuple(Digit(where[c.dim], c.stride, c.extent) for c in digits)
-
-
 def _over_keys(site: Site, keys: FormContext, values: Rows) -> Form | Refusal:
-    key_axis, read = len(site.expr.shape), _read(site.expr, 0)
+    key_axis, read = len(site.expr.shape), read_of(site.expr, 0)
     last = values.coords[-1] if values.coords else None
     whole = last == Digit(key_axis, ONE, site.expr.extents[key_axis])
     if read is None or not whole or values.coords[:-1] != site.out.coords[:-1]:
         return site.refuse(Code.LAYOUT, "queries and values do not share their sequence axis")
-    query_coords, key_coords = _to_operand(site.out.coords, read), _to_operand(values.coords, read)
+    query_coords, key_coords = to_operand(site.out.coords, read), to_operand(values.coords, read)
     if query_coords is None or key_coords is None:
         return site.refuse(Code.LAYOUT, "the probabilities lack the query or the key axis")
     pairs = live_pairs(site.context.domain, keys.domain, query_coords, key_coords)
@@ -170,7 +114,7 @@ def _over_keys(site: Site, keys: FormContext, values: Rows) -> Form | Refusal:
     heads = _head_digits(site.context, scores)
     rest = wide(site.out.layout.rest)
     last_is_size = site.out.layout.rest[-1:] == rest[-1:]
-    if heads is None or _to_iteration(heads, read) != (rest[:-1] if last_is_size else rest):
+    if heads is None or to_iteration(heads, read) != (rest[:-1] if last_is_size else rest):
         return site.refuse(
             Code.LAYOUT, "the heads of the probabilities are not those of the output"
         )
@@ -297,7 +241,7 @@ def _side(
     """The packing of one operand of the first contraction with the given coordinates, heads first
     and head size last.
     """
-    for rows in packed_rows(context, expr, node, operand):
+    for rows in packed_rows(context.packings, expr, node, operand):
         if rows.coords == coords and rows.rest == rest:
             return rows.packing
     return None

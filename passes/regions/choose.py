@@ -20,12 +20,13 @@ from pitc.ir.report import RegionRecord
 from pitc.passes.regions.all_rows import forms_of_all_rows
 from pitc.passes.regions.attention import attention_form
 from pitc.passes.regions.demand import Demand, demand
-from pitc.passes.regions.domain import Domain, domain_of
-from pitc.passes.regions.form import Form, FormContext, Site
+from pitc.passes.regions.domain import Coords, Domain, domain_of
+from pitc.passes.regions.form import Form, FormContext, PackedOperand, Site, operand_names
 from pitc.passes.regions.legal import unsound_forms
 from pitc.passes.regions.live_tests import can_compute
 from pitc.passes.regions.packed import packed_form
 from pitc.passes.regions.price import busy_nodes, contraction_flops, priced_regions
+from pitc.passes.regions.terms import forms_of_terms, term_domains
 
 MAX_DOMAINS = 6
 
@@ -66,6 +67,12 @@ def choose_regions(graph: Graph) -> Regions:
                 _try_node(out, context, contexts, node, fixed)
     for node, form in forms_of_all_rows(graph, out.forms, contexts, fixed):
         out.forms.setdefault(node, form)
+    for node, found in forms_of_terms(graph, out.forms, contexts, fixed):
+        if isinstance(found, Form):
+            out.forms.setdefault(node, found)
+        elif found.code is not Code.AXIS_NOT_PIT:
+            out.refusals.setdefault(node, found)
+    _add_wanted_rows(graph, out, contexts, fixed)
     _keep_sound_and_paying(graph, out)
     out.refusals = {n: r for n, r in out.refusals.items() if n not in out.forms}
     return out
@@ -83,7 +90,8 @@ def _contexts(graph: Graph) -> list[FormContext]:
     for node in graph.nodes:
         flops = contraction_flops(graph, node)
         dead = graph[first_output(node)].dead if flops else ()
-        for domain, _ in {found for r in dead if (found := domain_of(r)) is not None}:
+        found = {found[0] for r in dead if (found := domain_of(r)) is not None}
+        for domain in found | (set(term_domains(graph, node)) if flops else set()):
             work[domain] += flops
     paying = sorted(
         (d for d in work if can_compute(graph, d)),
@@ -163,6 +171,37 @@ def _try_node(
             out.forms[node] = form
             return
         out.refusals.setdefault(node, form)
+
+
+def _add_wanted_rows(
+    graph: Graph, out: Regions, contexts: Iterable[FormContext], fixed: set[str]
+) -> None:
+    """Forms of values that nothing reads but forms of live rows: it need not be dead elsewhere.
+
+    g = h * mask      y[m, n] = sum over live t of g[t, m] * w[t, n]      g: live rows, no SWrite
+    """
+    by_domain = {c.domain: c for c in contexts}
+    for node in reversed(graph.nodes):
+        name = first_output(node)
+        if node in out.forms or name in fixed or name in graph.outputs or graph[name].captured:
+            continue
+        wanted = {_rows_read(out.forms.get(n), name) for n in graph[name].uses}
+        rows = next(iter(wanted)) if len(wanted) == 1 else None
+        expr = graph[name].expr
+        context = None if rows is None else by_domain.get(rows[0])
+        packing = None if context is None or rows is None else context.packing_at(name, rows[1])
+        if context is None or expr is None or packing is None:
+            continue
+        form = packed_form(Site(context, node, expr, packing))
+        if isinstance(form, Form):
+            out.forms[node] = form
+
+
+def _rows_read(form: Form | None, name: str) -> tuple[Domain, Coords] | None:
+    """The only rows of a value that a form reads; None where it reads others, or the value."""
+    read = [o for o in (() if form is None else form.operands) if name in operand_names(o)]
+    rows = {(o.domain, o.coords) if isinstance(o, PackedOperand) else None for o in read}
+    return next(iter(rows)) if len(rows) == 1 else None
 
 
 def _keep_sound_and_paying(graph: Graph, out: Regions) -> None:

@@ -126,6 +126,8 @@ class Form:
         plan: Plan of the new node when it is a PIT node.
         absorbs: Nodes that this form computes too; they go when nobody else reads them.
         rests_on: Fill facts and dead facts that make the form exact.
+        terms: What the terms range over that a sum of live ones is made of; None for other forms.
+        copies: A product whose operands ONNX Runtime reads gathered: copies, that is.
     """
 
     outputs: tuple["Packing | None", ...]
@@ -135,11 +137,14 @@ class Form:
     plan: Plan | None = None
     absorbs: tuple[ir.Node, ...] = ()
     rests_on: tuple[Region, ...] = ()
+    terms: Domain | None = None
+    copies: bool = False
 
     @property
     def leaves_out_nothing(self) -> bool:
-        """True over a domain without dead points."""
-        return all(p is None or p.domain.lives_everywhere for p in self.outputs)
+        """True over a domain without dead points, where no term is left out either."""
+        everywhere = all(p is None or p.domain.lives_everywhere for p in self.outputs)
+        return everywhere and self.terms is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +195,12 @@ class FormContext:
                 starts = named_starts(self.graph, self.domain)
             self._found = follow(self.graph, starts)
         if name not in self._rows:
-            made = (self._packing(name, coords) for coords in self._found.get(name, ()))
+            made = (self.packing_at(name, coords) for coords in self._found.get(name, ()))
             self._rows[name] = [p for p in made if p is not None]
         return self._rows[name]
 
-    def _packing(self, name: str, coords: Coords) -> Packing | None:
+    def packing_at(self, name: str, coords: Coords) -> Packing | None:
+        """A value's rows at some coordinates; None where these are no digits of its dimensions."""
         shape = self.graph[name].shape
         dead = self.graph[name].dead
         proof = EVERYWHERE if self.domain.lives_everywhere else covering(self.domain, coords, dead)

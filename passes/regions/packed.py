@@ -5,7 +5,7 @@ gathered into dimension 0, which ordinary node computes it from operands that ar
 way, whole, or gathered?
 
 1. elementwise:   out[t, r] = f(x[t, r], w[r])
-2. contraction:   out[t, r, n] = sum_k x[t, r, k] * w[k, n]
+2. contraction:   out[t, r, n] = sum_k x[t, r, k] * w[k, n], and others (`contraction.py`)
 3. normaliser:    out[t, r] = norm over r of x[t, r]
 4. reduction:     out[t, r] = reduce_k x[t, r, k]
 5. movement:      out[t, r] = x[t, map(r)]
@@ -20,6 +20,7 @@ from pitc.ir.branch import DOMAIN
 from pitc.ir.expr import Combine, Shape
 from pitc.ir.index import ONE, Poly, bare_dim, poly
 from pitc.ir.refusal import Code, Refusal
+from pitc.passes.regions.contraction import packed_contraction
 from pitc.passes.regions.form import (
     ConstantOperand,
     Form,
@@ -38,7 +39,6 @@ from pitc.passes.regions.layout import (
     Layout,
     aligned_rest,
     coordinate_codes,
-    read_along,
     uses_coordinates,
     wide,
 )
@@ -112,74 +112,6 @@ def per_channel(site: Site) -> Form | Refusal:
     operand = PackedOperand(a[0].name, site.context.domain, a[0].coords)
     numbers = (WholeOperand(site.input(k)) for k in range(1, len(site.node.inputs)))
     return Form(outputs, (operand, *numbers), site.node.op_type)
-
-
-def contraction(site: Site) -> Form | Refusal:
-    """2. The packed axis is a row (or batch) axis of operand 0 and the output; it never indexes
-    the reduction.
-    """
-    a = site.aligned(0)
-    if a is None:
-        return site.refuse(
-            Code.AXIS_NOT_PIT, "the packed axis is not a row axis of the left operand"
-        )
-    packing, index = a
-    rest, space = site.out.layout.rest, site.space
-    k_dim = space.reduced_dim(0) if site.expr.reduced else None
-    rows = [space.rest_dim(i) for i in range(len(rest) - 1)]
-    left = PackedOperand(packing.name, site.context.domain, packing.coords)
-    extents = packing.layout.rest_shape
-    b = site.aligned(1)
-    if site.invariant(1) and (site.context.domain.rank or b is None):
-        whole = extents[:-1] == site.out.layout.rest_shape[:-1]
-        if not rest or not whole or not read_along(index, extents, [*rows, k_dim]):
-            return site.refuse(Code.LAYOUT, f"the left operand is read at {index}")
-        matrix = _matrix(site, len(extents))
-        return matrix if isinstance(matrix, Refusal) else _with_bias(site, left, matrix)
-    if b is None or site.node.op_type != "MatMul" or len(rest) < 2:
-        return site.refuse(
-            Code.AXIS_NOT_PIT, "the packed axis indexes the right operand's columns or reduction"
-        )
-    lead = rows[:-1]
-    n_dim = space.rest_dim(len(rest) - 1)
-    if not read_along(index, extents, [*rows, k_dim]) or not read_along(
-        b[1], b[0].layout.rest_shape, [*lead, k_dim, n_dim]
-    ):
-        return site.refuse(Code.LAYOUT, "the operands' packed dimensions are out of order")
-    right = PackedOperand(b[0].name, site.context.domain, b[0].coords)
-    return Form((site.out,), (left, right), "MatMul")
-
-
-def _matrix(site: Site, rows_rank: int) -> WholeOperand | Refusal:
-    """A whole right operand whose columns are the last axis of the output: a matrix, with at most
-    as many dimensions as the packed rows (a longer one would widen the product).
-    """
-    (index,), shape = site.reads(1), site.context.shape(site.input(1))
-    last = len(site.out.layout.rest) - 1
-    if any(e != ONE for e in shape[:-2]) or len(index) < 2:
-        return site.refuse(Code.LAYOUT, "the right operand is no matrix")
-    dims = [None if p is None else bare_dim(p) for p in index[-2:]]
-    if site.out.layout.rest[last].extent != ONE and site.space.rest_dim(last) not in dims:
-        return site.refuse(Code.LAYOUT, "the right operand's columns are not the last axis")
-    if len(shape) <= 1 + rows_rank:
-        return WholeOperand(site.input(1))
-    static = [n for e in shape[-2:] if (n := e.as_int()) is not None]
-    if len(static) != 2:
-        return site.refuse(Code.DYNAMIC_DIM, "the right operand must be reshaped to a matrix")
-    return WholeOperand(site.input(1), (static[0], static[1]))
-
-
-def _with_bias(site: Site, left: Operand, right: Operand) -> Form | Refusal:
-    if site.node.op_type == "MatMul":
-        return Form((site.out,), (left, right), "MatMul")
-    if _int_attribute(site.node, "transA", 0):
-        return site.refuse(Code.LAYOUT, "the left operand is transposed")
-    if len(site.out.layout.rest) != 1:  # several tokens of a sequence in each packed row
-        return site.refuse(Code.LAYOUT, "Gemm takes rows of one dimension")
-    if len(site.node.inputs) < 3 or site.node.inputs[2] is None:
-        return Form((site.out,), (left, right), "Gemm")
-    bias = broadcast_operand(site, 2)
-    return bias if isinstance(bias, Refusal) else Form((site.out,), (left, right, bias), "Gemm")
 
 
 def normaliser(site: Site) -> Form | Refusal:
@@ -438,7 +370,7 @@ BY_COMBINE: dict[Combine, FormRule] = {
 FORMS: dict[Packs | None, FormRule] = {
     Packs.PER_CHANNEL: per_channel,
     Packs.CHOICE: choice,
-    Packs.CONTRACTION: contraction,
+    Packs.CONTRACTION: packed_contraction,
     Packs.NORMALISER: normaliser,
     Packs.ALONG_AXIS: along_axis,
     Packs.LOOK_UP: look_up,

@@ -60,15 +60,15 @@ def priced_regions(graph: Graph, forms: Forms, demand: Demand) -> Iterator[Price
     target = graph.target
     for members in _connected(graph, forms, demand):
         flops = sum(_row_flops(graph, forms[n]) for n in members)
-        images = 2 * sum(_image_flops(graph, forms[n]) for n in members) > flops
-        domains = [p.domain for n in members for p in forms[n].outputs if p is not None]
+        copied = 2 * sum(_copied_flops(graph, forms[n]) for n in members) > flops
+        domains = [d for n in members for d in _domains(forms[n])]
         yield Priced(
             members,
             next((d for d in domains if not d.lives_everywhere), domains[0]),
             flops,
             _moved_bytes(graph, forms, demand, members),
-            target.flops_per_byte * (target.image_price if images else 1),
-            target.image_start_bytes * images,
+            target.flops_per_byte * (target.copied_price if copied else 1),
+            target.copied_start_bytes * copied,
         )
 
 
@@ -140,21 +140,29 @@ def _row_flops(graph: Graph, form: Form) -> int:
     what a dead key saves grows with the number of rows, which may be one.
     """
     out = next(p for p in form.outputs if p is not None)
+    if form.terms is not None:  # each is a product of a row by a row
+        return 2 * estimated_size(graph[out.name].shape or ())
     if out.domain.lives_everywhere:
         return 0
     expr, points = graph[out.name].expr, ((d.dim, d.extent) for d in out.layout.rest)
     return 0 if expr is None else (4 if form.plan is not None else 2) * _products(expr, points)
 
 
-def _image_flops(graph: Graph, form: Form) -> int:
-    """Those of them that no product of rows does: such a one is lowered to a kernel of our own."""
-    rows = form.plan is not None or form.op_type in ("MatMul", "Gemm")
+def _domains(form: Form) -> list[Domain]:
+    """What its rows are, or the terms that it sums."""
+    rows = [p.domain for p in form.outputs if p is not None]
+    return rows if form.terms is None else [form.terms]
+
+
+def _copied_flops(graph: Graph, form: Form) -> int:
+    """Those of them that ONNX Runtime does: products of rows are lowered to kernels of our own."""
+    rows = form.plan is not None or (form.op_type in ("MatMul", "Gemm") and not form.copies)
     return 0 if rows else _row_flops(graph, form)
 
 
 def _moved_bytes(graph: Graph, forms: Forms, demand: Demand, members: Collection[ir.Node]) -> int:
     """Bytes per row that enter and leave a region; rows in their own order need no copy."""
-    entering: dict[str, int] = {}
+    entering, price = dict[str, int](), graph.target.apart_price
     for node in members:
         for operand in forms[node].operands:
             if isinstance(operand, GatheredOperand) or (
@@ -162,7 +170,8 @@ def _moved_bytes(graph: Graph, forms: Forms, demand: Demand, members: Collection
                 and packed_by(forms, graph, operand) is None
                 and not operand.domain.lives_everywhere
             ):
-                entering[operand.name] = _row_bytes(graph, operand.name, _row(graph, operand))
+                row = _row_bytes(graph, operand.name, _row(graph, operand))
+                entering[operand.name] = row * (price if _lies_apart(graph, operand) else 1)
     leaving = sum(
         _row_bytes(graph, packing.name, packing.layout.rest_shape)
         for node in members
@@ -181,6 +190,14 @@ def _row(graph: Graph, operand: PackedOperand | GatheredOperand) -> Shape:
         return tuple(e for e, c in zip(shape, operand.codes, strict=True) if c == "r")
     layout = layout_of(shape, operand.coords)
     return shape if layout is None else layout.rest_shape
+
+
+def _lies_apart(graph: Graph, operand: PackedOperand | GatheredOperand) -> bool:
+    """True where the elements of a row do not lie side by side: its last dimension is another's."""
+    if isinstance(operand, GatheredOperand):
+        return operand.codes[-1] != "r" and "r" in operand.codes
+    rank = len(graph[operand.name].shape or ())
+    return operand.domain.rank < rank and any(c.dim == rank - 1 for c in operand.coords)
 
 
 def _row_bytes(graph: Graph, name: str, row: Shape) -> int:

@@ -16,14 +16,14 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.constant import is_zero
-from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
+from pitc.ir.expr import Combine, Read, TensorExpr
 from pitc.ir.graph import CHUNK, Graph, NodeView
-from pitc.ir.index import ONE, dim_index
+from pitc.ir.index import dim_index
 from pitc.ir.nodes import Array, node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, Test, describe
 from pitc.passes.facts.fill import moving_reads
-from pitc.passes.facts.uses import CONTRACTIONS
+from pitc.passes.regions.contraction import Kind, axis_kinds, factor_reads, is_contraction
 
 
 class Order(Enum):
@@ -32,23 +32,6 @@ class Order(Enum):
     ROWS = "[batch.., m.., k..]"
     COLUMNS = "[batch.., k.., m..]"
     OTHER = "other"
-
-
-@dataclass(frozen=True, slots=True)
-class Axes:
-    """PIT axes of a contraction as one operand sees them, by name (`TensorExpr.axes`).
-
-    Args:
-        m: Axes of the output that only this operand has.
-        k: Reduced axes, in the order of the operand's dimensions.
-        n: Axes of the output that only the others have.
-        batch: Axes of the output that all have.
-    """
-
-    m: tuple[str, ...] = ()
-    k: tuple[str, ...] = ()
-    n: tuple[str, ...] = ()
-    batch: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +44,7 @@ class SparseOperand:
         sources: The run-time values whose zeros they are.
         where: The fill facts that say so, as text in the coordinates of the operand.
         chain: The values on whose facts this rests, from the sources to the operand.
-        axes: The axes of the contraction; the micro-tile lies along k.
+        kinds: What each axis of the contraction is to it; the micro-tile lies along k.
         order: How the operand lies in memory.
         others: The inputs that it is multiplied by.
         weights: Constants among those, all finite; empty where one is computed when the model runs:
@@ -73,7 +56,7 @@ class SparseOperand:
     sources: tuple[str, ...]
     where: tuple[str, ...]
     chain: tuple[str, ...]
-    axes: Axes
+    kinds: Mapping[str, Kind]
     order: Order
     others: tuple[int, ...]
     weights: tuple[str, ...]
@@ -106,9 +89,9 @@ def sparse_operands(graph: Graph) -> SparseOperands:
     for node in graph.nodes:
         view = NodeView(graph, node)
         expr = graph[view.out()].expr
-        if expr is None or not _is_contraction(expr):
+        if expr is None or not is_contraction(expr):
             continue
-        each = [r for j in _factors(expr) if (r := _operand(view, expr, j)) is not None]
+        each = [r for read in factor_reads(expr) if (r := _operand(view, expr, read)) is not None]
         operands = tuple(r for r in each if isinstance(r, SparseOperand))
         if operands:
             found[node] = operands
@@ -117,33 +100,20 @@ def sparse_operands(graph: Graph) -> SparseOperands:
     return SparseOperands(found, refusals)
 
 
-def _is_contraction(expr: TensorExpr) -> bool:
-    """A sum of products over more than one term."""
-    sums = expr.combine in CONTRACTIONS and expr.reducer is Reducer.SUM
-    return sums and any(e != ONE for e in expr.reduced)
-
-
-def _factors(expr: TensorExpr) -> list[int]:
-    """Numbers of the reads that are multiplied; the others are added."""
-    biased = expr.combine is Combine.BIASED_PRODUCT
-    return [j for j, r in enumerate(expr.reads) if not biased or r.operand < 2]
-
-
-def _operand(view: NodeView, expr: TensorExpr, j: int) -> SparseOperand | Refusal | None:
+def _operand(view: NodeView, expr: TensorExpr, read: Read) -> SparseOperand | Refusal | None:
     """What one factor is; None where nothing says that it holds zeros."""
-    graph, read = view.graph, expr.reads[j]
-    name = view.name(read.operand)
+    graph, name = view.graph, view.name(read.operand)
     facts = [f.region for f in graph[name].fills if is_zero(f.constant)]
     facts = [r for r in facts if _looks_at_zeros(graph, r)]
     if not facts:
         return None
-    others = [expr.reads[i] for i in _factors(expr) if i != j]
-    axes = _axes(expr, read, others)
-    if not axes.k:
+    others = [r for r in factor_reads(expr) if r is not read]
+    kinds = axis_kinds(expr, read, others)
+    if Kind.K not in kinds.values():
         text = f"'{name}' may hold zeros, but no axis that is summed over can be permuted"
         return Refusal(Code.AXIS_NOT_PIT, node_name(view.node), text)
-    kinds = _kinds(expr, read, axes)
-    facts = [r for r in facts if _is_own(r, kinds)]
+    dims = _dim_kinds(expr, read, kinds)
+    facts = [r for r in facts if _is_own(r, dims)]
     if not facts:
         return None
     weights = _weights(view, others)
@@ -160,8 +130,8 @@ def _operand(view: NodeView, expr: TensorExpr, j: int) -> SparseOperand | Refusa
         sources=tuple(_sources(facts)),
         where=tuple(dict.fromkeys(map(describe, facts))),
         chain=tuple(graph.names_of(via)),
-        axes=axes,
-        order=_order(kinds),
+        kinds={expr.axes[a].name: kind for a, kind in kinds.items()},
+        order=_order(dims),
         others=tuple(r.operand for r in others),
         weights=weights,
     )
@@ -197,55 +167,30 @@ def _first(graph: Graph, facts: list[Region]) -> list[Region]:
     return [r for r in facts if not any(above.get(x, 0) & bits for x in _sources([r]))] or facts
 
 
-def _axes(expr: TensorExpr, read: Read, others: Iterable[Read]) -> Axes:
-    mine, theirs = _bare_axes(expr, read), [_bare_axes(expr, r) for r in others]
-    names = [axis.name for axis in expr.axes]
-    pit = {axis.name for axis in expr.pit_axes()}
-    common = [a for a in mine if all(a in x for x in theirs)]
-    spatial = range(len(expr.shape))
-
-    def named(numbers: Iterable[int]) -> tuple[str, ...]:
-        return tuple(names[a] for a in numbers if names[a] in pit)
-
-    return Axes(
-        m=named(a for a in mine if a in spatial and not any(a in x for x in theirs)),
-        k=named(a for a in common if a not in spatial),
-        n=named(a for a in spatial if a not in mine),
-        batch=named(a for a in common if a in spatial),
-    )
+def _dim_kinds(expr: TensorExpr, read: Read, kinds: Mapping[int, Kind]) -> dict[int, Kind | None]:
+    """What each dimension of the operand is, those of extent 1 left out; None where it is no axis
+    that may be permuted.
+    """
+    by_index = {dim_index(a, expr.extents[a]): kind for a, kind in kinds.items()}
+    places = ((d, p) for d, p in enumerate(read.index) if p is None or p.digits())
+    return {d: None if p is None else by_index.get(p) for d, p in places}
 
 
-def _bare_axes(expr: TensorExpr, read: Read) -> list[int]:
-    """Numbers of the axes that the operand has as a dimension, in its order."""
-    return [a for p in read.index for a, e in enumerate(expr.extents) if p == dim_index(a, e)]
-
-
-def _kinds(expr: TensorExpr, read: Read, axes: Axes) -> dict[int, str]:
-    """For each dimension of the operand, those of extent 1 left out: `k`, `m`, `batch`, or `?`."""
-    kinds = {a: "m" for a in axes.m} | {a: "k" for a in axes.k} | {a: "batch" for a in axes.batch}
-    names = {dim_index(a, axis.extent): axis.name for a, axis in enumerate(expr.axes)}
-    found = {}
-    for d, p in enumerate(read.index):
-        if p is None or p.digits():
-            found[d] = "?" if p is None else kinds.get(names.get(p, ""), "?")
-    return found
-
-
-def _is_own(r: Region, kinds: Mapping[int, str]) -> bool:
+def _is_own(r: Region, kinds: Mapping[int, Kind | None]) -> bool:
     """True where the tests tell elements of the operand apart: along k, and along what else it does
     not share with the other operands.
     """
     tested = {kinds[d] for t in r if t.src for d in t.dims() if d in kinds}
-    own = {kind for kind in kinds.values() if kind in ("m", "?")}
-    return "k" in tested and (not own or bool(tested & own))
+    own = {kind for kind in kinds.values() if kind in (Kind.M, None)}
+    return Kind.K in tested and (not own or bool(tested & own))
 
 
-def _order(kinds: Mapping[int, str]) -> Order:
+def _order(kinds: Mapping[int, Kind | None]) -> Order:
     places = list(dict.fromkeys(kinds.values()))
     runs = sum(a != b for a, b in zip(kinds.values(), list(kinds.values())[1:], strict=False)) + 1
-    if "?" in places or runs > len(places) or "batch" in places[1:]:
+    if None in places or runs > len(places) or Kind.E in places[1:]:
         return Order.OTHER
-    return Order.ROWS if places[-1] == "k" else Order.COLUMNS
+    return Order.ROWS if places[-1] is Kind.K else Order.COLUMNS
 
 
 def _weights(view: NodeView, others: Iterable[Read]) -> tuple[str, ...]:

@@ -100,10 +100,12 @@ class Target:
             look at the operand.
         longest_head: Head size of attention, at most.
         flops_per_byte: Work that must be saved for every byte that SRead and SWrite move.
-        image_price: Times that for images: a convolution neither gathers nor scatters itself; at
-            this price, copies take at most 2 % of its time when all images live.
-        image_start_bytes: What could be moved in the time that detector and copies of images take
-            to start.
+        copied_price: Times that where ONNX Runtime computes, convolutions above all: it neither
+            gathers nor scatters itself; at this price, copies take at most 2 % of its time when all
+            points live.
+        copied_start_bytes: What could be moved in the time that detector and copies take to start
+            then.
+        apart_price: What a byte counts for whose neighbours belong to other points.
         channels: Prices of leaving out channels.
     """
 
@@ -115,8 +117,9 @@ class Target:
     least_weight: int = 1 << 14
     longest_head: int = 256
     flops_per_byte: int = 32
-    image_price: int = 16
-    image_start_bytes: int = 80_000
+    copied_price: int = 16
+    copied_start_bytes: int = 80_000
+    apart_price: int = 16
     channels: ChannelPrices = ChannelPrices()
 
 

@@ -309,6 +309,9 @@ void RefusesOtherText() {
   CHECK(Contains(Error("pitc-plan 3\n\nop=detect\nrank=2\n"), "key=value"));
   CHECK(Contains(Error("pitc-plan 3\n=x\nop=detect\nrank=2\n"), "key=value"));
   CHECK(Contains(Error("pitc-plan 3\nop=dance\n"), "'dance'"));
+  CHECK(Contains(Error(With(kGemm, "dtype=float32", "dtype=float16")),
+                 "expected dtype as one of float32, got 'float16'"));
+  CHECK(Contains(Error(With(kPack, "dtype=int32", "dtype=int8")), "expected kernel=pack_b1"));
   CHECK(Contains(Error(std::string(kDetect) + std::string(70000, 'x')), "at most 65536 bytes"));
 }
 
