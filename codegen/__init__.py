@@ -1,4 +1,4 @@
-"""Kernel families in TIR, CPU targets as data, the library builder: the only room that uses TVM.
+"""Kernel families in TIR, the library builder: the only room that uses TVM.
 
 Importing this package does not import TVM; building a library does.
 """

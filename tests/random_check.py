@@ -122,8 +122,10 @@ def _check_with(
     feeds = [feed for feed, _ in runs[:2]][:: -1 if padding else 1][:1]
     given_up: dict[str, list[Region]] = {}
 
-    def audited(model: ir.Model, mask: str | None) -> tuple[Graph, dict[str, list[Region]]]:
-        graph, found = analyse(model, mask)
+    def audited(
+        model: ir.Model, mask: str | None, *target: Any
+    ) -> tuple[Graph, dict[str, list[Region]]]:
+        graph, found = analyse(model, mask, *target)
         given_up.update(found)
         result = audit(graph, found, feeds, seed=seed, teeth=False)
         excuses = broken(graph, feeds[0]) if result.failures else set()

@@ -98,7 +98,7 @@ def test_the_identity_is_that_of_the_code(
 
 
 def test_the_plug_in_checks_the_same_abi() -> None:
-    header = Path("runtime/ep/plan.h").read_text()
+    header = Path("runtime/ep/plan/plan.h").read_text()
     assert f"kKernelAbi = {KERNEL_ABI};" in header
     assert f'kPlanFormat = "pitc-plan {PLAN_VERSION}";' in header
 

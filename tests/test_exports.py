@@ -245,7 +245,7 @@ def test_quantised_graphs(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = {"packed": 12, "ordinary": 4} if "static" in file.stem else {"ordinary": 16}
     assert contractions(lowered) == packed
     if "static" in file.stem:
-        assert refusals(lowered) == {Code.LAYOUT: 2, Code.NO_LOWERING: 2}
+        assert refusals(lowered) == {Code.NO_KERNEL: 4}
     check(file, None)
 
 

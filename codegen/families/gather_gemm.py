@@ -108,7 +108,8 @@ class _RowTiles:
 class _Stretch:
     """Rows `start`.. of panel `j`; `ahead` of them starts what the row tiles share to prefetch."""
 
-    right: Right
+    right: Right | None
+    """None: the sums of the panel are made already."""
     j: tir.Expr
     start: tir.Expr
     length: tir.Expr
@@ -158,7 +159,7 @@ class _Kernel:
                     lambda: self.stretches(tiles, many),
                 )
 
-    def few(self, tiles: _RowTiles, right: Right) -> None:
+    def few(self, tiles: _RowTiles, right: Right | Turned) -> None:
         """Few row tiles."""
         if not isinstance(right, Turned):
             self.stretches(tiles, right)
@@ -176,7 +177,7 @@ class _Kernel:
             with tir.serial(zero, tiles.pair) as p:
                 first = tiles.first + tiles.full * height + p * PAIR
                 add(j, tir.bind(tiles.full + p), tir.bind(first), PAIR)
-            self.panel(_Stretch(right, j, zero, tir.int64(self.k), zero, zero), tiles)
+            self.panel(_Stretch(None, j, zero, tir.int64(self.k), zero, zero), tiles)
 
     def stretches(self, tiles: _RowTiles, right: Right) -> None:
         """Blocks of k, groups of panels, stretches, panels."""
@@ -259,7 +260,7 @@ class _RegisterTile:
     def emit(self, number: tir.Expr) -> None:
         """One stretch of the tile, the `number`-th of its row tiles."""
         kernel, stretch = self.kernel, self.stretch
-        if isinstance(stretch.right, Turned):
+        if stretch.right is None:
             self.fetch()
             self.take(number)
             self.write(self.epilogue, self.bits)
@@ -327,6 +328,8 @@ class _RegisterTile:
     def multiply(self, number: tir.Expr) -> None:
         """Add the products of the stretch, and ask for this tile's part of the next one."""
         kernel, columns, stretch = self.kernel, self.columns, self.stretch
+        right = stretch.right
+        assert right is not None
         rows_a = [tir.index_of(kernel.rows_a, i) for i in self.listed]
         before = tir.hold(number * stretch.length)
         next_start = tir.hold(stretch.start + stretch.ahead)
@@ -337,9 +340,9 @@ class _RegisterTile:
             part = tir.hold(next_start + ((before + i) * stretch.share >> 16))
             at = [columns.start + v * tir.LANES for v in range(columns.vectors)]
             for start in at:
-                stretch.right.ask(stretch.j, part, start)
+                right.ask(stretch.j, part, start)
             b = [
-                tir.keep(stretch.right.load(stretch.j, k, start, columns.lanes(v)))
+                tir.keep(right.load(stretch.j, k, start, columns.lanes(v)))
                 for v, start in enumerate(at)
             ]
             for r in range(self.rows):

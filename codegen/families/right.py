@@ -145,25 +145,14 @@ class InPlace:
 
 
 class Turned:
-    """A matrix that is stored as `nk`: squares are multiplied where they are transposed."""
+    """A matrix that is stored as `nk`, no rows of which are made: squares are multiplied where they
+    are transposed, for all of a panel.
+    """
 
-    longest = None
-    group = 1
-    finishes_panels = True
     few_tiles = 1
 
     def __init__(self, stored: StoredRight, side: int) -> None:
         self.stored, self.side = stored, side
-
-    def bring(self, j: tir.Expr, count: tir.Expr, start: tir.Expr, length: tir.Expr) -> None:
-        """Nothing is read but by `add`."""
-
-    def load(self, j: tir.Expr, k: tir.Expr, at: tir.Expr, lanes: int) -> tir.Expr:
-        """Nothing is read but by `add`."""
-        raise NotImplementedError
-
-    def ask(self, j: tir.Expr, k: tir.Expr, at: tir.Expr) -> None:
-        """Lines are foreseen."""
 
     def add(
         self, a: tir.Buffer, rows_a: Sequence[tir.Expr], j: tir.Expr, sums: tir.Buffer, at: tir.Expr
@@ -268,7 +257,7 @@ class Pieces:
                     square(tir.hold(begin + here // side * side), k_end % side)
 
 
-def right_operand(params: Mapping[str, Any], target: CpuLevel) -> tuple[Right, Right]:
+def right_operand(params: Mapping[str, Any], target: CpuLevel) -> tuple[Right, Right | Turned]:
     """Declare the arguments of a right operand: `b`, or `s` and perhaps `factor`.
 
     Args:
@@ -284,5 +273,5 @@ def right_operand(params: Mapping[str, Any], target: CpuLevel) -> tuple[Right, R
         return panels, panels
     stored = StoredRight(k, n, order, factor=bool(params["factor"]))
     side = target.vector_lanes
-    few: Right = InPlace(stored) if order == "kn" else Turned(stored, side)
+    few = InPlace(stored) if order == "kn" else Turned(stored, side)
     return Pieces(stored, side), few

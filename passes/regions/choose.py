@@ -164,9 +164,12 @@ def _try_node(
         if isinstance(form, Refusal) and expr.combine is Combine.PRODUCT:
             keys = [context, *(c for c in contexts if c is not context)]
             attention = attention_form(site, keys)
-            form = (
-                attention if isinstance(attention, Form) or form.code is Code.AXIS_NOT_PIT else form
+            vague = form.code is Code.AXIS_NOT_PIT or (
+                form.code is Code.NO_KERNEL
+                and isinstance(attention, Refusal)
+                and attention.code is Code.NO_FACT
             )
+            form = attention if isinstance(attention, Form) or vague else form
         if isinstance(form, Form):
             out.forms[node] = form
             return

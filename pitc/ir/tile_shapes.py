@@ -13,7 +13,7 @@ kernels take some per cent more or less than their features tell. That follows f
 
 `GRIDS` are pairs of ratios. A variant has a factor at every knot of every grid, in thousandths;
 between knots factors are interpolated, beyond the last knot they stay. Its time is multiplied by
-one factor of each grid. The run-time selector computes the same (`runtime/ep/selector.cc`).
+one factor of each grid. The run-time selector computes the same (`runtime/ep/select/selector.cc`).
 """
 
 import math

@@ -23,7 +23,7 @@ and count together as the root of the sum of their squares. Factors that depend 
 lives correct the whole (`pitc/ir/tile_shapes.py`).
 
 `features_of` says what the features of a variant are; the run-time selector computes the same from
-the detector's counts (`runtime/ep/selector.cc`) and picks the variant with the smallest time
+the detector's counts (`runtime/ep/select/selector.cc`) and picks the variant with the smallest time
 (`docs/plans.md`, `docs/tiles.md`).
 """
 

@@ -1,11 +1,11 @@
-// Does not compile when ep/tvm_abi.h and the headers of apache-tvm-ffi disagree. Never linked or
-// run.
+// Does not compile when ep/kernels/tvm_abi.h and the headers of apache-tvm-ffi disagree. Never
+// linked or run.
 #include <tvm/ffi/c_api.h>
 
 #include <cstddef>
 #include <type_traits>
 
-#include "../ep/tvm_abi.h"
+#include "../ep/kernels/tvm_abi.h"
 
 #define SAME(own, field, theirs, their_field)                                       \
   static_assert(offsetof(pitc::tvm::own, field) == offsetof(theirs, their_field) && \

@@ -1,5 +1,5 @@
 // Constants that the provider keeps: copies, shared ones, and nodes that read them.
-#include "constants.h"
+#include "ort/constants.h"
 
 #include <unistd.h>
 

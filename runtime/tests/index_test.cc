@@ -1,4 +1,4 @@
-#include "index.h"
+#include "base/index.h"
 
 #include <array>
 #include <map>
@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "check.h"
-#include "layout.h"
-#include "split.h"
+#include "base/split.h"
+#include "plan/layout.h"
 
 using pitc::test::Contains;
 using pitc::test::Random;

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "tvm_abi.h"
+#include "kernels/tvm_abi.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 

@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "arena.h"
+#include "base/arena.h"
 #include "check.h"
-#include "kernel_library.h"
+#include "kernels/kernel_library.h"
 
 using pitc::Arena;
 using pitc::Kernel;

@@ -1,4 +1,4 @@
-#include "mask.h"
+#include "detect/mask.h"
 
 #include <vector>
 

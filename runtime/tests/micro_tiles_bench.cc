@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "check.h"
-#include "cpu_targets.h"
-#include "micro_tiles.h"
+#include "detect/cpu_targets.h"
+#include "detect/micro_tiles.h"
 
 namespace {
 

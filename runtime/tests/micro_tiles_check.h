@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "check.h"
-#include "micro_tiles.h"
+#include "detect/micro_tiles.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -265,8 +265,10 @@ struct Answers {
   explicit Answers(const DetectorCase& c) {
     const Reference reference(c);
     counts.elements = reference.Count(1, 1);
-    for (int i = 0; i < 2; ++i) counts.strips[i] = reference.Count(kStripHeights[i], 1);
-    for (int i = 0; i < 3; ++i) counts.segments[i] = reference.Count(1, kSegmentWidths[i]);
+    for (size_t i = 0; i < std::size(kStripHeights); ++i)
+      counts.strips[i] = reference.Count(kStripHeights[i], 1);
+    for (size_t i = 0; i < std::size(kSegmentWidths); ++i)
+      counts.segments[i] = reference.Count(1, kSegmentWidths[i]);
     strips = reference.Count(c.group, 1);
     segments = reference.Count(1, c.width);
     columns = reference.Count(std::max<int64_t>(c.rows, 1), 1);

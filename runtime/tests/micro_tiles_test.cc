@@ -1,10 +1,10 @@
-#include "micro_tiles.h"
+#include "detect/micro_tiles.h"
 
 #include <cmath>
 #include <limits>
 
 #include "check.h"
-#include "micro_tile_sample.h"
+#include "detect/micro_tile_sample.h"
 #include "micro_tiles_check.h"
 
 using pitc::BitWords;
@@ -219,13 +219,13 @@ void ManyRows() {
     for (CpuLevel level : Levels()) {
       const auto counts = pitc::CountMicroTiles(level, bits.data(), rows, 64);
       CHECK(counts.elements == elements && pitc::CountBits(level, bits.data(), rows) == elements);
-      for (int i = 0; i < 2; ++i) {
+      for (size_t i = 0; i < std::size(pitc::kStripHeights); ++i) {
         const int64_t height = pitc::kStripHeights[i];
         const int64_t strips = (live_rows + height - 1) / height * columns;
         CHECK(counts.strips[i] == strips);
         CHECK(pitc::CountStrips(level, bits.data(), rows, 64, height) == strips);
       }
-      for (int i = 0; i < 3; ++i) {
+      for (size_t i = 0; i < std::size(pitc::kSegmentWidths); ++i) {
         const int64_t width = pitc::kSegmentWidths[i];
         const int64_t segments = (columns + width - 1) / width * live_rows;
         CHECK(counts.segments[i] == segments);

@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "failure.h"
+#include "base/failure.h"
 #include "node_inputs.h"
 
 namespace {

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "base/shape.h"
 #include "check.h"
 #include "fake_ort.h"
-#include "plan.h"
-#include "shape.h"
+#include "plan/plan.h"
 
 namespace pitc::test {
 

@@ -5,10 +5,10 @@
 #include <string>
 #include <string_view>
 
+#include "base/failure.h"
 #include "check.h"
-#include "failure.h"
-#include "layout.h"
-#include "plan.h"
+#include "plan/layout.h"
+#include "plan/plan.h"
 
 namespace {
 

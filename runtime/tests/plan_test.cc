@@ -1,10 +1,10 @@
-#include "plan.h"
+#include "plan/plan.h"
 
 #include <cmath>
 #include <cstring>
 
+#include "base/failure.h"
 #include "check.h"
-#include "failure.h"
 
 using pitc::ParsePlan;
 using pitc::test::Contains;

@@ -1,4 +1,4 @@
-#include "selector.h"
+#include "select/selector.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "trace.h"
+#include "select/trace.h"
 
 #include <unistd.h>
 

@@ -1,0 +1,71 @@
+#include "base/cpu_level.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+#include <cstdint>
+#include <initializer_list>
+#endif
+
+namespace pitc {
+
+#if defined(__x86_64__)
+namespace {
+
+struct Registers {
+  uint32_t a = 0, b = 0, c = 0, d = 0;
+};
+
+Registers Cpuid(uint32_t leaf) {
+  Registers r;
+  __get_cpuid_count(leaf, 0, &r.a, &r.b, &r.c, &r.d);  // the zeros stay if there is no such leaf
+  return r;
+}
+
+// The register files that the operating system saves on a context switch.
+uint32_t SavedState() {
+  uint32_t low, high;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return low;
+}
+
+constexpr uint32_t Bits(std::initializer_list<int> numbers) {
+  uint32_t mask = 0;
+  for (int n : numbers) mask |= 1u << n;
+  return mask;
+}
+
+bool Has(uint32_t value, uint32_t mask) { return (value & mask) == mask; }
+
+}  // namespace
+
+CpuLevel MachineCpuLevel() {
+  // SSE3, SSSE3, FMA, CX16, SSE4.1, SSE4.2, MOVBE, POPCNT, OSXSAVE, AVX, F16C
+  constexpr uint32_t kLeaf1c = Bits({0, 9, 12, 13, 19, 20, 22, 23, 27, 28, 29});
+  // BMI1, AVX2, BMI2; AVX-512 F, DQ, CD, BW, VL
+  constexpr uint32_t kLeaf7bV3 = Bits({3, 5, 8}), kLeaf7bV4 = Bits({16, 17, 28, 30, 31});
+  constexpr uint32_t kLzcnt = Bits({5});
+  constexpr uint32_t kYmmSaved = Bits({1, 2}), kZmmSaved = Bits({1, 2, 5, 6, 7});
+  if (!Has(Cpuid(1).c, kLeaf1c)) return CpuLevel::kBaseline;
+  uint32_t saved = SavedState(), leaf7 = Cpuid(7).b;
+  if (!Has(saved, kYmmSaved) || !Has(leaf7, kLeaf7bV3) || !Has(Cpuid(0x80000001).c, kLzcnt)) {
+    return CpuLevel::kBaseline;
+  }
+  return Has(saved, kZmmSaved) && Has(leaf7, kLeaf7bV4) ? CpuLevel::kV4 : CpuLevel::kV3;
+}
+#else
+CpuLevel MachineCpuLevel() { return CpuLevel::kBaseline; }
+#endif
+
+const char* Name(CpuLevel level) {
+  switch (level) {
+    case CpuLevel::kV4:
+      return "v4";
+    case CpuLevel::kV3:
+      return "v3";
+    default:
+      return "baseline";
+  }
+}
+
+}  // namespace pitc

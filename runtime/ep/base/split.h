@@ -1,0 +1,66 @@
+// How work is cut into tasks: by its sizes, and by how many threads there are to take them.
+// Elements of a result are sums of their own, so that no bit of them depends on a cut.
+#pragma once
+
+#include <cstdint>
+
+#include "base/index.h"
+
+namespace pitc {
+
+// A matrix product cut into row blocks x panel blocks.
+struct GemmSplit {
+  Blocks rows, panels;
+  bool parallel;
+
+  struct Part {
+    int64_t row_begin, row_end, panel_begin, panel_end;
+  };
+  int64_t Count() const { return rows.Count() * panels.Count(); }
+  Part At(int64_t task) const;
+};
+
+// Work of so many multiplications or additions is worth a second thread: about 20 us of one.
+constexpr double kSerialFlops = 4e6;
+inline double GemmFlops(int64_t rows, int64_t k, int64_t columns) {
+  return 2.0 * static_cast<double>(rows) * static_cast<double>(k) * static_cast<double>(columns);
+}
+
+// `rows` x `k` times `panels` panels of `k` x `width`, for so many threads.
+GemmSplit SplitGemm(int64_t rows, int64_t k, int64_t panels, int64_t width, int threads);
+
+// A product over lists: rows that share lists and a pass over B, and panels that a task takes.
+struct ListSplit {
+  Blocks rows, panels;
+};
+
+// `unit`: rows of a block are a multiple of it, or of kListUnit where these are needed.
+// `task_panels`: as many, if tasks are enough.
+constexpr int64_t kListUnit = 32;  // rows of the highest micro-tile
+ListSplit SplitLists(int64_t rows, int64_t k, int64_t panels, int64_t unit, int64_t task_panels,
+                     int threads);
+
+// The query blocks of packed attention: for each sequence, head and at most `kQueryBlock` queries
+// one task, whole register tiles of `kQueryUnit` queries but for the last. Tasks of one sequence
+// and head follow each other, as they share keys.
+class AttentionSplit {
+ public:
+  static constexpr int64_t kQueryBlock = 128, kQueryUnit = 32;
+
+  // first_task: room for sequences + 1 numbers, which must outlive the object. q_offsets: int32
+  // [sequences + 1], ascending.
+  AttentionSplit(const int32_t* q_offsets, int64_t sequences, int64_t heads, int64_t* first_task);
+
+  struct Part {
+    int64_t sequence, head, query_begin, query_end;
+  };
+  int64_t Count() const { return first_task_[sequences_]; }
+  Part At(int64_t task) const;
+
+ private:
+  const int32_t* q_offsets_;
+  int64_t sequences_;
+  const int64_t* first_task_;
+};
+
+}  // namespace pitc

@@ -1,0 +1,333 @@
+// Lists of live micro-tiles from bits.
+#include <algorithm>
+#include <cstring>
+
+#include "detect/cpu_targets.h"
+#include "detect/micro_tile_columns.h"
+#include "detect/micro_tiles.h"
+
+namespace pitc {
+namespace {
+
+constexpr int64_t kSparse = 32;  // fewer live elements than one in so many are seldom neighbours
+constexpr int64_t kAhead = 64;   // entries of a list, of which there are too many to be foreseen
+constexpr double kPackedPerWord = 1.5;  // live elements; with more, all are read, in order
+
+// See Positions.
+int64_t PositionsScalar(const uint64_t* words, int64_t n, uint32_t k, int32_t* ks) {
+  int64_t at = 0;
+  for (int64_t w = 0; w < n; ++w, k += 64) {
+    for (uint64_t word = words[w]; word; word &= word - 1) {
+      ks[at++] = static_cast<int32_t>(k + static_cast<uint32_t>(__builtin_ctzll(word)));
+    }
+  }
+  return at;
+}
+
+#if defined(__x86_64__)
+
+PITC_V3 int64_t PopulationV3(const uint64_t* words, int64_t n) {
+  int64_t count = 0;
+  for (int64_t w = 0; w < n; ++w) count += static_cast<int64_t>(_mm_popcnt_u64(words[w]));
+  return count;
+}
+
+// Four at a time, wanted or not: the next word overwrites what is too much, and few branches depend
+// on the data. For some bits per word.
+PITC_V3 int64_t PositionsV3(const uint64_t* words, int64_t n, uint32_t k, int32_t* ks,
+                            int64_t room) {
+  int64_t at = 0, w = 0;
+  for (; w < n && at + 64 <= room; ++w, k += 64) {
+    uint64_t word = words[w];
+    int32_t* to = ks + at;
+    at += static_cast<int64_t>(_mm_popcnt_u64(word));
+    do {
+      for (int i = 0; i < 4; ++i, word = _blsr_u64(word)) {
+        to[i] = static_cast<int32_t>(k + static_cast<uint32_t>(_tzcnt_u64(word)));
+      }
+      to += 4;
+    } while (word);
+  }
+  return at + PositionsScalar(words + w, n - w, k, ks + at);
+}
+
+// No branch depends on the data. For many bits per word.
+PITC_V4 int64_t PositionsV4(const uint64_t* words, int64_t n, uint32_t k, int32_t* ks,
+                            int64_t room) {
+  const __m512i iota = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  int64_t at = 0, w = 0;
+  for (; w < n && at + 64 <= room; ++w) {
+    uint64_t word = words[w];
+    for (int part = 0; part < 4; ++part, word >>= 16, k += 16) {
+      const auto group = static_cast<__mmask16>(word);
+      const __m512i all = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int32_t>(k)), iota);
+      _mm512_storeu_si512(ks + at, _mm512_maskz_compress_epi32(group, all));
+      at += _mm_popcnt_u32(group);
+    }
+  }
+  return at + PositionsScalar(words + w, n - w, k, ks + at);
+}
+
+// See PackV3.
+int64_t PackScalar(const uint64_t* words, int64_t n, uint32_t k, const float* row,
+                   const float* factor, int32_t* ks, float* values) {
+  const int64_t count = PositionsScalar(words, n, k, ks);
+  for (int64_t z = 0; z < count; ++z) values[z] = row[ks[z]];
+  for (int64_t z = 0; factor && z < count; ++z) values[z] *= factor[ks[z]];
+  return count;
+}
+
+// For each byte, which of its bits are set, a byte each; zeros behind them.
+struct BitTable {
+  uint64_t places[256] = {};
+
+  constexpr BitTable() {
+    for (unsigned byte = 0; byte < 256; ++byte) {
+      int at = 0;
+      for (uint64_t bit = 0; bit < 8; ++bit) {
+        if (byte >> bit & 1) places[byte] |= bit << 8 * at++;
+      }
+    }
+  }
+};
+constexpr BitTable kBitTable;
+
+// Positions as above, and the elements there. `row` and `factor` have 64 elements for each word,
+// all of which are read. No branch depends on the data.
+PITC_V3 int64_t PackV3(const uint64_t* words, int64_t n, uint32_t k, const float* row,
+                       const float* factor, int32_t* ks, float* values, int64_t room) {
+  int64_t at = 0, w = 0;
+  for (; w < n && at + 64 <= room; ++w) {
+    uint64_t word = words[w];
+    for (int part = 0; part < 8; ++part, word >>= 8, k += 8) {
+      const unsigned byte = word & 0xff;
+      const auto* packed = reinterpret_cast<const __m128i*>(kBitTable.places + byte);
+      const __m256i places = _mm256_cvtepu8_epi32(_mm_loadl_epi64(packed));
+      const __m256i all = _mm256_add_epi32(places, _mm256_set1_epi32(static_cast<int32_t>(k)));
+      __m256 x = _mm256_loadu_ps(row + k);
+      if (factor) x = _mm256_mul_ps(x, _mm256_loadu_ps(factor + k));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(ks + at), all);
+      _mm256_storeu_ps(values + at, _mm256_permutevar8x32_ps(x, places));
+      at += _mm_popcnt_u32(byte);
+    }
+  }
+  return at + PackScalar(words + w, n - w, k, row, factor, ks + at, values + at);
+}
+
+#endif  // __x86_64__
+
+// Finds positions, in the form that is the fastest for `entries` in `words` words.
+class Positions {
+ public:
+  Positions(CpuLevel level, int64_t entries, int64_t words)
+      : level_(level == CpuLevel::kV4 && entries <= 4 * words ? CpuLevel::kV3 : level) {}
+
+  // Of the set bits of words[0..n), the first of which is `k`, into ks[0..room); how many.
+  int64_t operator()(const uint64_t* words, int64_t n, int64_t k, int32_t* ks, int64_t room) const {
+    const auto first = static_cast<uint32_t>(k);
+#if defined(__x86_64__)
+    if (level_ == CpuLevel::kV4) return PositionsV4(words, n, first, ks, room);
+    if (level_ == CpuLevel::kV3) return PositionsV3(words, n, first, ks, room);
+#endif
+    static_cast<void>(room);
+    return PositionsScalar(words, n, first, ks);
+  }
+
+  // How many set bits, for so few words that a call of CountBits takes longer.
+  int64_t Count(const uint64_t* words, int64_t n) const {
+#if defined(__x86_64__)
+    if (level_ != CpuLevel::kBaseline) return PopulationV3(words, n);
+#endif
+    int64_t count = 0;
+    for (int64_t w = 0; w < n; ++w) count += __builtin_popcountll(words[w]);
+    return count;
+  }
+
+ private:
+  CpuLevel level_;
+};
+
+// Copies A[r, ks[z]] to values[z], of an A that is stored by rows. Without __restrict it takes a
+// quarter longer.
+void Gather(const StoredMatrix& a, int64_t r, const int32_t* ks, int64_t n,
+            float* __restrict values) {
+  const float* const row = a.Row(a.a, r);
+  for (int64_t z = 0; z < n; ++z) memcpy(values + z, row + ks[z], sizeof *row);
+  const float* const scale = a.factor ? a.Row(a.factor, r) : nullptr;
+  for (int64_t z = 0; scale && z < n; ++z) values[z] *= scale[ks[z]];
+}
+
+// Asks for the lines of A[r, ks[z]], of an A that is stored by rows.
+void Ask(const StoredMatrix& a, int64_t r, const int32_t* ks, int64_t n) {
+  const float* const row = a.Row(a.a, r);
+  for (int64_t z = 0; z < n; ++z) __builtin_prefetch(row + ks[z]);
+  const float* const scale = a.factor ? a.Row(a.factor, r) : row;
+  for (int64_t z = 0; scale != row && z < n; ++z) __builtin_prefetch(scale + ks[z]);
+}
+
+// Four rows of `stride` elements each become columns of values[n, group].
+inline void Transpose4(const float* rows, int64_t stride, int64_t n, float* values, int64_t group) {
+  int64_t z = 0;
+#if defined(__x86_64__)
+  for (; z + 4 <= n; z += 4) {
+    __m128 a = _mm_loadu_ps(rows + z), b = _mm_loadu_ps(rows + stride + z);
+    __m128 c = _mm_loadu_ps(rows + 2 * stride + z), d = _mm_loadu_ps(rows + 3 * stride + z);
+    _MM_TRANSPOSE4_PS(a, b, c, d);
+    float* const to = values + z * group;
+    _mm_storeu_ps(to, a);
+    _mm_storeu_ps(to + group, b);
+    _mm_storeu_ps(to + 2 * group, c);
+    _mm_storeu_ps(to + 3 * group, d);
+  }
+#endif
+  for (; z < n; ++z) {
+    for (int64_t i = 0; i < 4; ++i) memcpy(values + z * group + i, rows + i * stride + z, 4);
+  }
+}
+
+#if defined(__x86_64__)
+
+// Row by row; many elements are live, so that all are read.
+void PackFromRows(const DetectedRows& rows, int64_t step, const int32_t* starts, float* values,
+                  int32_t* ks) {
+  const StoredMatrix& a = rows.matrix;
+  const int64_t t = rows.Count(), words = BitWords(a.k), whole = a.k / 64;
+  for (int64_t r = 0; r < t; ++r) {
+    const float *const row = a.Row(a.a, r), *const factor = a.factor ? a.Row(a.factor, r) : nullptr;
+    const int32_t* list = starts;  // those of a block
+    for (int64_t w = 0; w < words; w += step, list += t) {
+      const auto k = static_cast<uint32_t>(w * 64);
+      const int64_t at = list[r], n = std::min(step, words - w), full = std::min(n, whole - w);
+      __builtin_prefetch(ks + at + kAhead, 1);
+      __builtin_prefetch(values + at + kAhead, 1);
+      const uint64_t* const bits = rows.Bits(r) + w;
+      const int64_t found =
+          at + PackV3(bits, full, k, row, factor, ks + at, values + at, list[t] - at);
+      if (full < n) {
+        PackScalar(bits + full, n - full, k + static_cast<uint32_t>(full * 64), row, factor,
+                   ks + found, values + found);
+      }
+    }
+  }
+}
+
+#endif  // __x86_64__
+
+// Row by row; few elements stand far apart: their lines are asked for one row ahead.
+void FillFromRows(const Positions& positions, const DetectedRows& rows, int64_t step,
+                  int64_t entries, const int32_t* starts, float* values, int32_t* ks) {
+  const int64_t words = BitWords(rows.K()), t = rows.Count();
+  const bool ask = entries < t * words * 64 / kSparse;
+  for (int64_t r = 0; r <= t; ++r) {
+    const int32_t* list = starts;  // those of a block
+    for (int64_t w = 0; w < words && r < t; w += step, list += t) {
+      const int64_t n = std::min(step, words - w), at = list[r];
+      // Behind a list that of the next row is still to be made, but not behind the last one.
+      const int64_t found = positions(rows.Bits(r) + w, n, w * 64, ks + at, list[t] - at);
+      if (ask) Ask(rows.matrix, r, ks + at, found);
+    }
+    list = starts;
+    for (int64_t w = 0; w < words && r > 0; w += step, list += t) {
+      const int64_t at = list[r - 1];
+      Gather(rows.matrix, r - 1, ks + at, list[r] - at, values + at);
+    }
+  }
+}
+
+// values[n, group] = columns ks[0..n) of rows first..first + height, 0 below these.
+void GatherTiles(const StoredMatrix& a, int64_t first, int64_t height, const int32_t* ks, int64_t n,
+                 int64_t group, float* values) {
+  constexpr int64_t kEntries = 128;  // at a time
+  if (a.columns) return CopyTilesFromColumns(a, first, height, ks, n, group, values);
+  for (int64_t z = 0; z < n; z += kEntries) {
+    const int64_t here = std::min(kEntries, n - z);
+    for (int64_t i = 0; i < group; i += 4) {
+      float packed[4 * kEntries];
+      for (int64_t j = 0; j < 4; ++j) {
+        float* const to = packed + j * kEntries;
+        if (i + j < height) {
+          Gather(a, first + i + j, ks + z, here, to);
+        } else {
+          std::fill(to, to + here, 0.0f);
+        }
+      }
+      Transpose4(packed, kEntries, here, values + z * group + i, group);
+    }
+  }
+}
+
+}  // namespace
+
+void FillRowLists(CpuLevel level, const DetectedRows& rows, int64_t k_block, int64_t entries,
+                  float* values, int32_t* ks, int32_t* starts) {
+  const int64_t words = BitWords(rows.K()), step = k_block / 64, t = rows.Count();
+  const Positions positions(level, entries, t * words);
+  // Lists stand block by block, but A may be read row by row: so they are counted first.
+  int32_t* end = starts;
+  *end++ = 0;
+  for (int64_t w = 0; w < words; w += step) {
+    for (int64_t r = 0; r < t; ++r, ++end) {
+      const int64_t n = std::min(step, words - w);
+      *end = end[-1] + static_cast<int32_t>(positions.Count(rows.Bits(r) + w, n));
+    }
+  }
+  if (rows.matrix.columns) return FillRowsFromColumns(rows, k_block, starts, values, ks);
+#if defined(__x86_64__)
+  const bool packed =
+      static_cast<double>(entries) > kPackedPerWord * static_cast<double>(t * words);
+  if (packed && level != CpuLevel::kBaseline) return PackFromRows(rows, step, starts, values, ks);
+#endif
+  FillFromRows(positions, rows, step, entries, starts, values, ks);
+}
+
+void FillTileLists(CpuLevel level, const DetectedRows& rows, int64_t group, int64_t entries,
+                   float* values, int32_t* ks, int32_t* starts) {
+  constexpr int64_t kWords = 64;  // at a time
+  const int64_t words = BitWords(rows.K()), t = rows.Count();
+  const Positions positions(level, entries, (t + group - 1) / group * words);
+  int64_t at = 0;
+  *starts++ = 0;
+  for (int64_t first = 0; first < t; first += group) {
+    const int64_t height = std::min(group, t - first), begin = at;
+    for (int64_t w = 0; w < words; w += kWords) {
+      const int64_t n = std::min(kWords, words - w);
+      uint64_t any[kWords] = {};
+      for (int64_t r = first; r < first + height; ++r) {
+        for (int64_t i = 0; i < n; ++i) any[i] |= rows.Bits(r)[w + i];
+      }
+      at += positions(any, n, w * 64, ks + at, entries - at);
+    }
+    GatherTiles(rows.matrix, first, height, ks + begin, at - begin, group, values + begin * group);
+    *starts++ = static_cast<int32_t>(at);
+  }
+}
+
+void FillBlockLists(const DetectedRows& rows, int64_t width, float* values, int32_t* live,
+                    int32_t* starts) {
+  const int64_t words = BitWords(rows.K()), blocks = (rows.K() + width - 1) / width;
+  std::fill(starts, starts + blocks + 1, 0);
+  for (int64_t r = 0; r < rows.Count(); ++r) {
+    ForSegments(rows.Bits(r), words, width, [&](int64_t q) { ++starts[q + 1]; });
+  }
+  // starts[q + 1] becomes the begin of block q, and moves on to its end while the block is filled.
+  int32_t begin = 0;
+  for (int64_t q = 0; q < blocks; ++q) {
+    const int32_t count = starts[q + 1];
+    starts[q + 1] = begin;
+    begin += count;
+  }
+  const StoredMatrix& a = rows.matrix;
+  if (a.columns) return FillBlocksFromColumns(rows, width, starts + 1, values, live);
+  for (int64_t r = 0; r < rows.Count(); ++r) {
+    const float* const row = a.Row(a.a, r);
+    const float* const factor = a.factor ? a.Row(a.factor, r) : nullptr;
+    ForSegments(rows.Bits(r), words, width, [&](int64_t q) {
+      const int64_t z = starts[q + 1]++, k = q * width, n = std::min(width, a.k - k);
+      live[z] = static_cast<int32_t>(r);
+      CopyProduct(row + k, factor ? factor + k : nullptr, n, values + z * width);
+      std::fill(values + z * width + n, values + (z + 1) * width, 0.0f);
+    });
+  }
+}
+
+}  // namespace pitc

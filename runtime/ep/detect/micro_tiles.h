@@ -1,0 +1,105 @@
+// The detector of contractions: one bit per element says where A is not zero; from the bits alone
+// come the counts that a selector needs, and then the lists of live micro-tiles that a kernel
+// reads.
+//
+// "Zero" is x == 0: so is -0.0; NaN, infinities and denormals are not. A row of k elements has
+// BitWords(k) words of bits: bit i of word w belongs to element 64 w + i, bits beyond k are 0.
+#pragma once
+
+#include <cstdint>
+#include <iterator>
+
+#include "base/cpu_level.h"
+#include "variants.h"
+
+namespace pitc {
+
+inline int64_t BitWords(int64_t k) { return (k + 63) / 64; }
+
+// What counts as live: what is not zero, or what ReLU would leave (NaN among it).
+enum class Live { kNotZero, kPositive };
+
+// The bits of row[0..n), which needs no more than a float's alignment and is not read beyond n.
+void LiveBits(CpuLevel level, Live live, const float* row, int64_t n, uint64_t* bits);
+
+// Live micro-tiles. Groups of rows start at row 0 of a call, and the last one may be short.
+struct MicroTileCounts {
+  int64_t elements = 0;                              // 1x1
+  int64_t strips[std::size(kStripHeights)] = {};     // Gx1
+  int64_t segments[std::size(kSegmentWidths)] = {};  // 1xW
+
+  MicroTileCounts& operator+=(const MicroTileCounts& other);
+};
+
+// Counts [rows, BitWords(k)] bits. Counts of parts of a matrix may be added up where each part but
+// the last has a multiple of 32 rows. Live columns are or-ed into `columns`, BitWords(k) words,
+// unless it is null.
+MicroTileCounts CountMicroTiles(CpuLevel level, const uint64_t* bits, int64_t rows, int64_t k,
+                                uint64_t* columns = nullptr);
+
+// One count alone, as many as there are entries in the lists of a kind.
+
+// How many of words[0..n)'s bits are set: live columns, or the entries of row lists.
+int64_t CountBits(CpuLevel level, const uint64_t* words, int64_t n);
+
+// Live micro-tiles of `group` x 1 for any height: the entries of tile lists.
+int64_t CountStrips(CpuLevel level, const uint64_t* bits, int64_t rows, int64_t k, int64_t group);
+
+// Live micro-tiles of 1 x `width` (16, 32 or 64): the entries of block lists.
+int64_t CountSegments(CpuLevel level, const uint64_t* bits, int64_t rows, int64_t k, int64_t width);
+
+// A matrix A, [count, k], as it lies in memory.
+struct StoredMatrix {
+  const float* a;
+  const int32_t* rows;  // row r stands at a + rows[r] * k, or at a + r * k where this is null
+  int64_t count, k;
+  const float* factor = nullptr;  // stored as A; the matrix is the product, element by element
+  int64_t columns = 0;            // not 0: A[r, k] stands at a + k * columns + r; no `rows` then
+
+  const float* Row(const float* of, int64_t r) const { return of + (rows ? rows[r] : r) * k; }
+  // Rows first.. of it.
+  StoredMatrix Part(int64_t first, int64_t n) const;
+};
+
+struct Range {
+  int64_t begin, end;
+};
+
+// The bits of some rows of A, [rows, BitWords(k)]; of them, the words of columns `ks`, which begin
+// at a multiple of 64, and end at one or with A.
+void MatrixBits(CpuLevel level, Live live, const StoredMatrix& a, const Range& rows,
+                const Range& ks, uint64_t* bits);
+
+// A matrix and its bits, [count, BitWords(k)].
+struct DetectedRows {
+  StoredMatrix matrix;
+  const uint64_t* bits;
+
+  int64_t Count() const { return matrix.count; }
+  int64_t K() const { return matrix.k; }
+  const uint64_t* Bits(int64_t r) const { return bits + r * BitWords(matrix.k); }
+};
+
+// The lists. `entries` is what was counted, below 2^31; nothing is written behind the last entry,
+// each list of k or rows ascends, and of an A stored by rows no element of a dead micro-tile wider
+// or higher than 1 is read.
+
+// Entries of k block q, `k_block` (a multiple of 64) elements each, and row r are
+// starts[q * count + r] .. starts[q * count + r + 1]: ks[z] and values[z] = A[r, ks[z]]. starts has
+// ceil(k / k_block) * count + 1 elements, entries = MicroTileCounts::elements.
+void FillRowLists(CpuLevel level, const DetectedRows& rows, int64_t k_block, int64_t entries,
+                  float* values, int32_t* ks, int32_t* starts);
+
+// Entries of group g, `group` (a multiple of 4) rows each, are starts[g] .. starts[g + 1]: ks[z]
+// and values[z, i] = A[g * group + i, ks[z]], 0 beyond the last row. starts has one element more
+// than there are groups, entries = CountStrips(.., group).
+void FillTileLists(CpuLevel level, const DetectedRows& rows, int64_t group, int64_t entries,
+                   float* values, int32_t* ks, int32_t* starts);
+
+// Entries of k block q, `width` (16, 32 or 64) elements each, are starts[q] .. starts[q + 1]:
+// live[z], a row of the block, and values[z, i] = A[live[z], q * width + i], 0 beyond k. starts has
+// ceil(k / width) + 1 elements, entries = CountSegments(.., width).
+void FillBlockLists(const DetectedRows& rows, int64_t width, float* values, int32_t* live,
+                    int32_t* starts);
+
+}  // namespace pitc

@@ -1,0 +1,49 @@
+// The lists of one block of rows of a sparse operand, and the kernels that read them.
+#pragma once
+
+#include "ops/gemm_operands.h"
+#include "select/selector.h"
+
+namespace pitc {
+
+// One kernel per family of micro-tiles.
+struct ListKernels {
+  Kernel row, tile, block;
+};
+
+class BlockLists {
+ public:
+  // `k_block`: how many k share a list of a row. `relu`: elements below 0 stand for 0.
+  BlockLists(CpuLevel level, Variant variant, const DetectedRows& rows, int64_t k_block, bool relu);
+
+  // In this order: counts entries, or is told what lives; takes memory for them, makes them.
+  void Count();
+  void Count(const MicroTileCounts& live);
+  void Take(Arena::Scope& scratch);
+  void Fill() const;
+
+  int64_t Rows() const { return rows_.Count(); }
+
+  // Panels panel_begin..panel_end of the rows' product, whose target rows and residual are given.
+  void Run(const ListKernels& kernels, const Panels& b, const Target& target, int64_t panel_begin,
+           int64_t panel_end) const;
+
+ private:
+  int64_t KBlocks() const { return (rows_.K() + k_block_ - 1) / k_block_; }
+  bool IsRow() const { return record_.cut == Cut::kRow; }
+  bool IsTile() const { return record_.cut == Cut::kTile; }
+
+  CpuLevel level_;
+  const VariantRecord& record_;
+  DetectedRows rows_;
+  int64_t k_block_;
+  bool relu_;
+  int64_t width_, lists_ = 0, entries_ = 0;
+  float* values_ = nullptr;
+  int32_t *index_ = nullptr, *starts_ = nullptr;
+};
+
+// max(x, 0); NaN stays NaN.
+void Relu(const float* x, int64_t n, float* y);
+
+}  // namespace pitc

@@ -1,0 +1,53 @@
+#include "ops/contraction.h"
+
+#include <algorithm>
+
+#include "base/index.h"
+#include "ops/sparse_operand.h"
+
+namespace pitc {
+namespace {
+
+constexpr int64_t kTaskPanels = 4;
+constexpr int64_t kSampledRows = 512;  // at least, and one in so many
+constexpr int64_t kSampledShare = 16;
+constexpr int64_t kReluRows = 32;  // at a time
+
+// The rows in a place of their own, without what is below 0.
+LeftRows Clipped(const RunContext& run, const LeftRows& left, Arena::Scope& scratch) {
+  auto* data = scratch.Array<float>(left.count * left.k);
+  const Blocks groups{left.count, kReluRows};
+  run.Each(groups.Count(), left.count * left.k > kSerialScan, [&](int64_t g) {
+    for (int64_t r = groups.Begin(g); r < groups.End(g); ++r)
+      Relu(left.data + left.rows[r] * left.k, left.k, data + r * left.k);
+  });
+  return {data, left.count, left.k, Identity(left.count, scratch), left.count};
+}
+
+}  // namespace
+
+void Contraction::Run(const RunContext& run, const LeftRows& left, const uint64_t* bits,
+                      const Panels& b, const Target& target) const {
+  if (left.count == 0) return;
+  Arena::Scope scratch;
+  SparseOperand operand(run, level_, {left.data, left.rows, left.count, left.k}, left.relu, bits,
+                        std::max(kSampledRows, left.count / kSampledShare));
+  Work work = operand.Unseen(b.count, kTaskPanels);
+  work.dense_tasks = SplitGemm(left.count, left.k, b.count, b.width, work.threads).Count();
+  if (IsWorthALook(costs_, work, options_)) operand.Count(&work, scratch);
+  Decision decision(costs_, work, options_);
+  if (decision.variant() == Variant::kDense) {
+    RunGatherGemm(run, kernels_.dense, left.relu ? Clipped(run, left, scratch) : left, b, target);
+  } else {
+    operand.Each(decision.variant(), work,
+                 [&](const BlockLists& lists, int64_t first, int64_t begin, int64_t end) {
+                   Target here = target;
+                   here.rows += first;
+                   if (here.residual) here.residual += first * target.n;
+                   lists.Run(kernels_.listed, b, here, begin, end);
+                 });
+  }
+  decision.Done();
+}
+
+}  // namespace pitc

@@ -1,0 +1,76 @@
+// detect: live mask -> rows, coords, offsets.
+#include <algorithm>
+
+#include "base/index.h"
+#include "detect/mask.h"
+#include "ops/operation.h"
+
+namespace pitc {
+namespace {
+
+constexpr int64_t kSerialPoints = int64_t{1}
+                                  << 18;  // below it, one thread is done sooner than others wake up
+constexpr int64_t kBlockPoints = int64_t{1} << 16;
+
+class Detect final : public Operation {
+ public:
+  Detect(const DetectPlan& plan, CpuLevel level) : rank_(plan.rank), level_(level) {}
+  int InputCount() const override { return 1; }
+  int OutputCount() const override { return 3; }
+
+  void Run(const RunContext& run) const override {
+    Arena::Scope scratch;
+    const Tensor live = run.MaskInput(0, "live");
+    Expect(live.shape.rank == rank_, live, "of rank ", rank_);
+    const int64_t length = live.shape.dims[rank_ - 1];
+    const int64_t sequences = live.shape.Elements(0, rank_ - 1);
+    const int64_t points = Product({sequences, length}, "live");
+    Product({sequences, 1}, "offsets", kInt32Max - 1);
+    const bool parallel = points >= kSerialPoints;
+    const Blocks blocks =
+        EvenBlocks(sequences, std::max<int64_t>(1, kBlockPoints / std::max<int64_t>(length, 1)), 1);
+
+    // Outputs are only written: like the mask, they may lie in memory that the host writes as well.
+    const int64_t words = (length + 63) / 64;
+    auto* bits = scratch.Array<uint64_t>(sequences * words);
+    auto* starts = scratch.Array<int32_t>(sequences + 1);
+    starts[0] = 0;
+    run.Each(blocks.Count(), parallel, [&](int64_t block) {
+      for (int64_t s = blocks.Begin(block); s < blocks.End(block); ++s) {
+        const uint8_t* const sequence = live.Bytes() + s * length;
+        starts[s + 1] = static_cast<int32_t>(ReadMask(level_, sequence, length, bits + s * words));
+      }
+    });
+    for (int64_t s = 0; s < sequences; ++s) starts[s + 1] += starts[s];
+    const int64_t t = starts[sequences];
+    void* const offsets = run.Output(2, {sequences + 1}, sizeof(int32_t), scratch);
+    std::copy_n(starts, sequences + 1, static_cast<int32_t*>(offsets));
+    auto* rows = static_cast<int32_t*>(run.Output(0, {t}, sizeof(int32_t), scratch));
+    auto* coords = static_cast<int32_t*>(run.Output(1, {rank_, t}, sizeof(int32_t), scratch));
+    if (t == 0) return;
+    run.Each(blocks.Count(), parallel, [&](int64_t block) {
+      for (int64_t s = blocks.Begin(block); s < blocks.End(block); ++s) {
+        const int64_t at = starts[s], count = starts[s + 1] - at;
+        FillLive(level_, bits + s * words, length, static_cast<int32_t>(s * length), count,
+                 rows + at, coords + (rank_ - 1) * t + at);
+        int64_t rest = s;  // the sequence's own coordinates, last first
+        for (int c = rank_ - 2; c >= 0; --c) {
+          std::fill_n(coords + c * t + at, count, static_cast<int32_t>(rest % live.shape.dims[c]));
+          rest /= live.shape.dims[c];
+        }
+      }
+    });
+  }
+
+ private:
+  const int rank_;
+  const CpuLevel level_;
+};
+
+}  // namespace
+
+std::unique_ptr<Operation> MakeDetect(const DetectPlan& plan, CpuLevel level) {
+  return std::make_unique<Detect>(plan, level);
+}
+
+}  // namespace pitc

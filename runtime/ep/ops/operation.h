@@ -1,0 +1,38 @@
+// The operations of docs/plans.md. An operation holds only what its plan says, so that many
+// threads may run it at once.
+#pragma once
+
+#include <memory>
+
+#include "base/cpu_level.h"
+#include "kernels/kernel_library.h"
+#include "ops/contraction.h"
+#include "ops/right_contraction.h"
+#include "ort/run_context.h"
+#include "plan/plan.h"
+
+namespace pitc {
+
+class Operation {
+ public:
+  virtual ~Operation() = default;
+  virtual int InputCount() const = 0;
+  virtual int OutputCount() const = 0;
+  virtual void Run(const RunContext& run) const = 0;  // throws Failure
+};
+
+std::unique_ptr<Operation> MakeDetect(const DetectPlan& plan, CpuLevel level);
+std::unique_ptr<Operation> MakePack(const MovePlan& plan, Kernel kernel);
+std::unique_ptr<Operation> MakeUnpack(const MovePlan& plan, Kernel kernel);
+std::unique_ptr<Operation> MakeGatherGemm(const GatherGemmPlan& plan, Kernel kernel);
+// The contraction holds kernels and prices for the plan's last product.
+std::unique_ptr<Operation> MakeContract(const ContractPlan& plan, Contraction contraction);
+std::unique_ptr<Operation> MakeFfn(const FfnPlan& plan, Kernel first, Contraction contraction);
+std::unique_ptr<Operation> MakeContractRight(const ContractRightPlan& plan,
+                                             RightContraction contraction);
+std::unique_ptr<Operation> MakeAttention(const AttentionPlan& plan, Kernel kernel);
+// `trace` may be null. `dense`: never choose few channels.
+std::unique_ptr<Operation> MakeChooseChannels(const ChooseChannelsPlan& plan,
+                                              std::shared_ptr<Trace> trace, bool dense);
+
+}  // namespace pitc

@@ -1,0 +1,169 @@
+#include "ops/right_contraction.h"
+
+#include <algorithm>
+
+#include "base/index.h"
+#include "detect/micro_tile_sample.h"
+#include "ops/sparse_operand.h"
+
+namespace pitc {
+namespace {
+
+constexpr int64_t kCallPanels = kTurnedColumns / kPanelWidth;
+constexpr int64_t kPartRows = 256;   // rows of A that are worth making a panel of S again
+constexpr int64_t kFewRows = 48;     // of A: counting all of S takes as long as multiplying by it
+constexpr int64_t kGlance = 64;      // a glance at S reads one element in so many
+constexpr int64_t kThreadTasks = 4;  // of each thread
+
+// How much of S is looked at before the decision: one row of S^T costs what one row of A does.
+int64_t SampledRows(const LeftRows& left, const StoredMatrix& right) {
+  return std::max(std::clamp<int64_t>(left.count, 128, 256),
+                  std::min(left.count, right.count / 32));
+}
+
+// What is read and written besides what the kernels do, in elements that are copied; as
+// measured. Lists read lines that live again, and by columns copy the squares around them first.
+void SetCopied(const LeftRows& left, const StoredMatrix& right, Work* work) {
+  const int64_t size = right.count * right.k, t = left.count;
+  const int64_t lines = std::min(size, kSegmentWidths[0] * work->counts.segments[0]);
+  const int64_t again = right.columns ? lines + size / 8 : lines / 4;
+  work->dense_copied = t <= kFewRows ? size / 8 : size / 2;
+  work->sparse_copied = t * (left.k + right.count) + again;
+  if (!right.factor) return;
+  work->dense_copied += size / 8;
+  work->sparse_copied += size / 4 + again;
+}
+
+// The work if all of S were as what a glance sees: few rows are done before more could be counted.
+Work Guess(CpuLevel level, const LeftRows& left, const StoredMatrix& right, const Work& unseen) {
+  Work work = unseen;
+  work.counts = SampleMicroTiles(level, right, kGlance);
+  work.live_columns = right.k;
+  work.live_runs[0] = 1;
+  for (size_t i = 0; i < std::size(kSegmentWidths); ++i) {
+    work.live_pieces[i] = (right.k + kSegmentWidths[i] - 1) / kSegmentWidths[i];
+    work.live_runs[i + 1] = 1;
+  }
+  SetCopied(left, right, &work);
+  return work;
+}
+
+// A^T in panels, or null where not all of it is finite.
+const float* PackLeft(const RunContext& run, const Kernel& kernel, const LeftRows& left,
+                      int threads, Arena::Scope& scratch) {
+  const int64_t k = left.k, panels = PanelCount(left.count), size = k * kPanelWidth;
+  const Blocks ks =
+      EvenBlocks(k, std::max(kPanelWidth, k * panels / (kThreadTasks * threads)), kPanelWidth);
+  const int64_t tasks = panels * ks.Count();
+  auto* packed = scratch.Array<float>(panels * size);
+  auto* odd = scratch.Array<int32_t>(tasks);
+  run.Each(tasks, threads > 1 && panels * size > kSerialScan, [&](int64_t task) {
+    const int64_t p = task / ks.Count(), part = task % ks.Count();
+    KernelCall call;
+    call.Floats(left.data, {left.count, k}).Floats(packed, {panels, k, kPanelWidth});
+    call.Int32s(odd, {tasks}).Int(task).Int(p).Int(ks.Begin(part)).Int(ks.End(part));
+    call.Run(kernel);
+  });
+  return std::any_of(odd, odd + tasks, [](int32_t x) { return x != 0; }) ? nullptr : packed;
+}
+
+// Rows of A that share a panel of S, which each part makes again.
+Blocks DenseParts(const LeftRows& left, const StoredMatrix& right, int threads) {
+  const int64_t wanted = kThreadTasks * threads / PanelCount(right.count);
+  const int64_t parts = std::clamp<int64_t>(wanted, 1, (left.count + kPartRows - 1) / kPartRows);
+  return EvenBlocks(left.count, (left.count + parts - 1) / parts, 1);
+}
+
+Blocks DensePanels(const LeftRows& left, const StoredMatrix& right, int threads) {
+  const int64_t panels = PanelCount(right.count);
+  const int64_t tasks = kThreadTasks * threads / DenseParts(left, right, threads).Count();
+  return EvenBlocks(panels, threads > 1 ? std::max<int64_t>(1, panels / tasks) : panels, 1);
+}
+
+}  // namespace
+
+void RightContraction::Run(const RunContext& run, const LeftRows& left, const StoredMatrix& right,
+                           const float* bias, const Target& target) const {
+  if (left.count == 0) return;
+  Arena::Scope scratch;
+  SparseOperand operand(run, level_, right, false, nullptr, SampledRows(left, right));
+  Work work = operand.Unseen(PanelCount(left.count), kCallPanels);
+  work.turned = true;
+  work.dense_rows = left.count;
+  work.dense_panels = PanelCount(right.count);
+  work.dense_tasks = DenseParts(left, right, work.threads).Count() * work.dense_panels;
+  SetCopied(left, right, &work);
+  const bool dense = IsDense(left, right, work);
+  if (!dense || options_.trace) {
+    operand.Count(&work, scratch);
+    SetCopied(left, right, &work);
+  }
+  Decision decision(costs_, work, options_);
+  if (dense) decision.ChooseDense();
+  const float* packed = nullptr;
+  if (decision.variant() != Variant::kDense) {
+    packed = PackLeft(run, kernels_.panels, left, work.threads, scratch);
+    if (!packed) decision.ChooseDense();
+  }
+  if (!packed) {
+    RunDense(run, left, right, bias, target);
+    return decision.Done();
+  }
+
+  auto* no_bias = scratch.Array<float>(kTurnedColumns);
+  std::fill_n(no_bias, kTurnedColumns, 0.0f);
+  const int32_t* every = Identity(std::min(work.row_block, right.count), scratch);
+  const auto task = [&](const BlockLists& lists, int64_t first, int64_t begin, int64_t end) {
+    Arena::Scope here;
+    const int64_t rows = lists.Rows();
+    auto* sums = here.Array<float>(rows * kTurnedColumns);
+    for (int64_t p = begin; p < end; p += kCallPanels) {
+      const Panels b{packed + p * left.k * kPanelWidth, kCallPanels, left.k, kPanelWidth, no_bias};
+      lists.Run(kernels_.listed, b, {sums, rows, kTurnedColumns, every, nullptr}, 0,
+                std::min(kCallPanels, end - p));
+      Finish(sums, rows, first, p * kPanelWidth, bias, target);
+    }
+  };
+  operand.Each(decision.variant(), work, task);
+  decision.Done();
+}
+
+bool RightContraction::IsDense(const LeftRows& left, const StoredMatrix& right,
+                               const Work& unseen) const {
+  if (options_.variant) return false;
+  // One row of A is done when the lists would be read for the first time.
+  if (left.count == 1 || Select(costs_, unseen).variant == Variant::kDense) return true;
+  return left.count <= kFewRows &&
+         Select(costs_, Guess(level_, left, right, unseen)).variant == Variant::kDense;
+}
+
+void RightContraction::Finish(const float* sums, int64_t rows, int64_t first_column,
+                              int64_t first_row, const float* bias, const Target& target) const {
+  KernelCall call;
+  call.Floats(sums, {rows, kTurnedColumns}).Floats(bias, {PanelCount(target.n) * kPanelWidth});
+  if (target.residual) call.Floats(target.residual, {target.stored, target.n});
+  call.Floats(target.data, {target.stored, target.n}).Int(first_column).Int(first_row);
+  call.Run(kernels_.swrite);
+}
+
+void RightContraction::RunDense(const RunContext& run, const LeftRows& left,
+                                const StoredMatrix& right, const float* bias,
+                                const Target& target) const {
+  const int64_t t = left.count, k = left.k, n = right.count, panels = PanelCount(n);
+  const int64_t lines = right.columns ? k : n, length = right.columns ? n : k;  // as S is stored
+  const int threads = run.ThreadsFor(GemmFlops(t, k, n));
+  const Blocks rows = DenseParts(left, right, threads), columns = DensePanels(left, right, threads);
+  run.Each(columns.Count() * rows.Count(), threads > 1, [&](int64_t task) {
+    const int64_t p = task / rows.Count(), part = task % rows.Count();
+    KernelCall call;
+    call.Floats(left.data, {t, k}).Int32s(left.rows, {t}).Floats(right.a, {lines, length});
+    if (right.factor) call.Floats(right.factor, {lines, length});
+    call.Floats(bias, {panels * kPanelWidth});
+    if (target.residual) call.Floats(target.residual, {t, target.n});
+    call.Int32s(target.rows, {t}).Floats(target.data, {t, target.n});
+    call.Int(rows.Begin(part)).Int(rows.End(part)).Int(columns.Begin(p)).Int(columns.End(p));
+    call.Run(kernels_.dense);
+  });
+}
+
+}  // namespace pitc

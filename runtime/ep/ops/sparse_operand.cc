@@ -1,0 +1,189 @@
+#include "ops/sparse_operand.h"
+
+#include <algorithm>
+#include <bitset>
+#include <new>
+#include <type_traits>
+
+#include "base/index.h"
+
+namespace pitc {
+namespace {
+
+constexpr int64_t kScanColumns = 128;      // of an A stored by columns, at least
+constexpr int64_t kScanRows = 512;         // of it: shorter pieces of columns come slowly
+constexpr int64_t kScans = 2;              // of each thread
+constexpr int64_t kWave = 1 << 24;         // elements of A whose lists exist at the same time
+constexpr int64_t kSerialCount = 1 << 22;  // bits
+
+// How long k blocks of row lists are, in rows of B that are used and in entries of a row; measured.
+struct NearBlocks {
+  double rows;     // so many stay in the first cache, beside the rest
+  double entries;  // shorter runs are not worth a block
+  double most;     // with more rows they come from the second cache anyhow
+};
+constexpr NearBlocks kNearBlocks[] = {{64, 13, 192}, {192, 20, 384}};  // v4; v3, half as wide
+constexpr double kFarRows = 1024;                                      // half of the second cache
+
+// How many k share a list of a row, a multiple of 64: few where many live.
+int64_t KBlock(CpuLevel level, const Work& work) {
+  const NearBlocks& near = kNearBlocks[level != CpuLevel::kV4];
+  const auto share = [](int64_t live, int64_t all) {
+    return static_cast<double>(std::max<int64_t>(live, 1)) / static_cast<double>(all);
+  };
+  const double used = share(work.live_columns, work.k),
+               live = share(work.counts.elements, work.k) / static_cast<double>(work.rows);
+  double block = std::max(near.rows / used, near.entries / live);
+  if (block * used > near.most) block = std::max(block, kFarRows / used);
+  const auto words = static_cast<int64_t>(std::min(block / 64 + 0.5, 1e9));
+  const int64_t all = BitWords(work.k);
+  return (2 * words > all ? all : std::max<int64_t>(words, 1)) * 64;
+}
+
+// What `found` of `rows` rows would be of `all`.
+int64_t Scaled(int64_t found, int64_t rows, int64_t all) {
+  return static_cast<int64_t>(static_cast<double>(found) * static_cast<double>(all) /
+                              static_cast<double>(rows));
+}
+
+void Scale(MicroTileCounts* counts, int64_t rows, int64_t all) {
+  counts->elements = Scaled(counts->elements, rows, all);
+  for (int64_t& n : counts->strips) n = Scaled(n, rows, all);
+  for (int64_t& n : counts->segments) n = Scaled(n, rows, all);
+}
+
+// How many stretches of pieces of `width` bits of words[0..n) have a bit that is set.
+int64_t CountRuns(const uint64_t* words, int64_t n, int64_t width) {
+  uint64_t firsts = 0, before = 0;  // before: the last piece of the word in front
+  for (int64_t i = 0; i < 64; i += width) firsts |= uint64_t{1} << i;
+  int64_t runs = 0;
+  for (int64_t w = 0; w < n; ++w) {
+    uint64_t any = words[w];
+    for (int64_t shift = 1; shift < width; shift *= 2) any |= any >> shift;
+    const uint64_t live = any & firsts, behind = width < 64 ? live << width | before : before;
+    runs += static_cast<int64_t>(std::bitset<64>(live & ~behind).count());
+    before = live >> (64 - width);
+  }
+  return runs;
+}
+
+}  // namespace
+
+void SparseOperand::Scan(const Range& rows, const Range& ks, uint64_t* bits) const {
+  MatrixBits(level_, relu_ ? Live::kPositive : Live::kNotZero, matrix_, rows, ks, bits);
+}
+
+void SparseOperand::ScanColumns(const Range& all, int threads, uint64_t* bits) const {
+  const int64_t count = all.end - all.begin, wanted = kScans * threads;
+  const Blocks ks = EvenBlocks(matrix_.k, std::max(kScanColumns, matrix_.k / wanted), 64);
+  const int64_t parts = (wanted + ks.Count() - 1) / ks.Count();
+  const Blocks rows = EvenBlocks(count, std::max(kScanRows, count / parts), 64);
+  run_.Each(ks.Count() * rows.Count(), threads > 1, [&](int64_t task) {
+    const int64_t q = task / rows.Count(), r = task % rows.Count();
+    const Range here{all.begin + rows.Begin(r), all.begin + rows.End(r)};
+    Scan(here, {ks.Begin(q), ks.End(q)}, bits + rows.Begin(r) * BitWords(matrix_.k));
+  });
+}
+
+Work SparseOperand::Unseen(int64_t panels, int64_t task_panels) const {
+  const int64_t rows = matrix_.count, k = matrix_.k;
+  const int threads = run_.ThreadsFor(GemmFlops(rows, k, panels * kPanelWidth));
+  const ListSplit split = SplitLists(rows, k, panels, Group(), task_panels, threads);
+  Work work{rows, k, panels, split.rows.size, 1, bits_ == nullptr, 0, {}};
+  work.threads = threads;
+  work.task_panels = split.panels.size;
+  return work;
+}
+
+void SparseOperand::Count(Work* work, Arena::Scope& scratch) {
+  const int64_t count = matrix_.count, k = matrix_.k, words = BitWords(k);
+  const int64_t group = Group();
+  const int64_t groups = (count + group - 1) / group;
+  const int64_t sampled = bits_ ? groups : std::min(groups, (sampled_rows_ + group - 1) / group);
+  auto* counts = scratch.Array<MicroTileCounts>(sampled);
+  uint64_t* found = bits_ ? nullptr : scratch.Array<uint64_t>(sampled * group * words);
+  auto* live = scratch.Array<uint64_t>(sampled * words);  // columns of each group
+  std::fill_n(live, sampled * words, 0);
+  const bool parallel =
+      work->threads > 1 && sampled * group * k > (bits_ ? kSerialCount : kSerialScan);
+  const auto first_of = [=](int64_t s) { return s * groups / sampled * group; };
+  const auto rows_of = [=](int64_t s) { return std::min(group, count - first_of(s)); };
+  const auto scan = [&](int64_t s, const Range& ks) {
+    Scan({first_of(s), first_of(s) + rows_of(s)}, ks, found + s * group * words);
+  };
+  const bool apart = found && matrix_.columns && parallel;
+  if (apart) {
+    const Blocks ks{k, kScanColumns};
+    run_.Each(sampled * ks.Count(), true, [&](int64_t task) {
+      const int64_t part = task % ks.Count();
+      scan(task / ks.Count(), {ks.Begin(part), ks.End(part)});
+    });
+  }
+  run_.Each(sampled, parallel, [&](int64_t s) {
+    const uint64_t* here = bits_ ? bits_ + first_of(s) * words : found + s * group * words;
+    if (found && !apart) scan(s, {0, k});
+    counts[s] = CountMicroTiles(level_, here, rows_of(s), k, live + s * words);
+  });
+  int64_t rows = 0;
+  for (int64_t s = 0; s < sampled; ++s) {
+    work->counts += counts[s];
+    rows += rows_of(s);
+    for (int64_t w = 0; s > 0 && w < words; ++w) live[w] |= live[s * words + w];
+  }
+  work->live_columns = CountBits(level_, live, words);
+  const MicroTileCounts columns = CountMicroTiles(level_, live, 1, k);
+  std::copy(std::begin(columns.segments), std::end(columns.segments), work->live_pieces);
+  work->live_runs[0] = CountRuns(live, words, 1);
+  for (size_t i = 0; i < std::size(kSegmentWidths); ++i)
+    work->live_runs[i + 1] = CountRuns(live, words, kSegmentWidths[i]);
+  if (rows < count) {
+    Scale(&work->counts, rows, count);
+  } else {
+    work->scanned = false;
+    if (!bits_) bits_ = found;
+    counts_ = counts;
+  }
+  const int64_t k_block = KBlock(level_, *work);
+  work->k_blocks = (k + k_block - 1) / k_block;
+}
+
+int64_t SparseOperand::PerWave(const Work& work) {
+  return std::max<int64_t>(1, kWave / (work.row_block * work.k));
+}
+
+const BlockLists* SparseOperand::MakeLists(Variant variant, const Work& work, int64_t first_block,
+                                           int64_t count, Arena::Scope& scratch) const {
+  static_assert(std::is_trivially_destructible_v<BlockLists>, "they lie in scratch memory");
+  const int64_t words = BitWords(matrix_.k), k_block = KBlock(level_, work);
+  const Blocks blocks{matrix_.count, work.row_block};
+  const int64_t first = blocks.Begin(first_block), last = blocks.End(first_block + count - 1);
+  const bool parallel = work.threads > 1 && (last - first) * matrix_.k > kSerialScan;
+  const uint64_t* bits = bits_ ? bits_ + first * words : nullptr;
+  uint64_t* const found = bits_ ? nullptr : scratch.Array<uint64_t>((last - first) * words);
+  if (found && matrix_.columns) ScanColumns({first, last}, parallel ? work.threads : 1, found);
+  const bool told = counts_ && work.row_block % Group() == 0;
+  auto* const lists = scratch.Array<BlockLists>(count);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t begin = blocks.Begin(first_block + i), end = blocks.End(first_block + i);
+    const DetectedRows rows{matrix_.Part(begin, end - begin),
+                            (bits ? bits : found) + (begin - first) * words};
+    new (lists + i) BlockLists(level_, variant, rows, k_block, relu_);
+    if (!told) continue;
+    MicroTileCounts live;
+    for (int64_t g = begin / Group(); g * Group() < end; ++g) live += counts_[g];
+    lists[i].Count(live);
+  }
+  if (!told) {
+    run_.Each(count, parallel, [&](int64_t i) {
+      const Range rows{blocks.Begin(first_block + i), blocks.End(first_block + i)};
+      if (found && !matrix_.columns)
+        Scan(rows, {0, matrix_.k}, found + (rows.begin - first) * words);
+      lists[i].Count();
+    });
+  }
+  for (int64_t i = 0; i < count; ++i) lists[i].Take(scratch);
+  run_.Each(count, parallel, [&](int64_t i) { lists[i].Fill(); });
+  return lists;
+}
+
+}  // namespace pitc

@@ -1,0 +1,101 @@
+#include "ort/constants.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <new>
+
+namespace pitc {
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kLarge = size_t{1} << 20;  // smaller ones are found in few page tables anyway
+constexpr std::align_val_t kAlignment{64};
+
+// Null where the system has no room. Begins with a huge page; the last piece of less is in small
+// ones.
+void* MapLarge(size_t bytes) {
+  const size_t reserved = bytes + kHugePage;
+  void* const at = mmap(nullptr, reserved, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) return nullptr;
+  auto* const first = static_cast<char*>(at);
+  const size_t before = (kHugePage - reinterpret_cast<size_t>(first) % kHugePage) % kHugePage;
+  char* const begin = first + before;
+  if (before) munmap(first, before);
+  constexpr size_t kPage = 4096;
+  char* const end = begin + (bytes + kPage - 1) / kPage * kPage;
+  if (end < first + reserved) munmap(end, static_cast<size_t>(first + reserved - end));
+  madvise(begin, bytes, MADV_HUGEPAGE);
+  return begin;
+}
+
+size_t BytesOf(const Tensor& tensor) {
+  return static_cast<size_t>(tensor.shape.Elements()) *
+         static_cast<size_t>(ElementBytes(tensor.type));
+}
+
+// False where the file is not what it was when ONNX Runtime looked.
+bool ReadPart(const FilePart& part, void* memory, size_t bytes) {
+  if (part.bytes != bytes) return false;
+  const int file = open(part.path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  size_t done = 0;
+  while (done < bytes) {
+    const ssize_t got = pread(file, static_cast<char*>(memory) + done, bytes - done,
+                              part.offset + static_cast<off_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    done += static_cast<size_t>(got);
+  }
+  close(file);
+  return done == bytes;
+}
+
+}  // namespace
+
+bool HasHugePages() {
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
+  std::string text;
+  return std::getline(file, text) && text.find("[never]") == text.npos;
+}
+
+Constant::Constant(const Tensor& source, const std::optional<FilePart>& file)
+    : tensor_(source), bytes_(BytesOf(source)) {
+  memory_ = bytes_ < kLarge ? ::operator new(bytes_ + 1, kAlignment) : MapLarge(bytes_);
+  if (!memory_) throw std::bad_alloc();
+  const bool read = file && ReadPart(*file, memory_, bytes_);
+  if (!read && bytes_) memcpy(memory_, source.data, bytes_);
+  tensor_.data = memory_;
+}
+
+Constant::~Constant() {
+  if (bytes_ < kLarge)
+    ::operator delete(memory_, kAlignment);
+  else
+    munmap(memory_, bytes_);
+}
+
+bool Constant::IsCopyOf(const Tensor& other) const {
+  const Shape& shape = tensor_.shape;
+  return other.type == tensor_.type && other.shape == shape &&
+         (bytes_ == 0 || memcmp(memory_, other.data, bytes_) == 0);
+}
+
+std::shared_ptr<const Constant> Constants::Keep(const std::string& name, const Tensor& tensor,
+                                                const std::optional<FilePart>& file) {
+  const auto [begin, end] = kept_.equal_range(name);
+  for (auto at = begin; at != end; ++at) {
+    std::shared_ptr<const Constant> known = at->second.lock();
+    if (known && known->IsCopyOf(tensor)) return known;
+  }
+  auto made = std::make_shared<const Constant>(tensor, file);
+  kept_.emplace(name, made);
+  return made;
+}
+
+}  // namespace pitc

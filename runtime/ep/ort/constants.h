@@ -1,0 +1,51 @@
+// Constant inputs of nodes, in memory of our own: ONNX Runtime lets go of its copy. Weights are in
+// huge pages, where the system has them: rows of panels that lie far apart cost a page walk each in
+// small ones.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "ort/tensor.h"
+
+namespace pitc {
+
+// Whether the system gives huge pages to those who ask.
+bool HasHugePages();
+
+// A tensor that never changes.
+class Constant {
+ public:
+  // Copies the elements of `source`, from the file if there is one: what ONNX Runtime has mapped
+  // need not be touched. Throws std::bad_alloc.
+  explicit Constant(const Tensor& source, const std::optional<FilePart>& file = std::nullopt);
+  ~Constant();
+  Constant(const Constant&) = delete;
+  Constant& operator=(const Constant&) = delete;
+
+  const Tensor& tensor() const { return tensor_; }
+  bool IsCopyOf(const Tensor& other) const;
+
+ private:
+  Tensor tensor_;
+  size_t bytes_;
+  void* memory_ = nullptr;  // tensor_.data
+};
+
+// The constants of a session: nodes that read the same one share it. For one thread.
+class Constants {
+ public:
+  // `name`: of the value; it need not be the only one of that name. `file`: where its elements are
+  // as well.
+  std::shared_ptr<const Constant> Keep(const std::string& name, const Tensor& tensor,
+                                       const std::optional<FilePart>& file = std::nullopt);
+
+ private:
+  std::multimap<std::string, std::weak_ptr<const Constant>> kept_;
+};
+
+}  // namespace pitc

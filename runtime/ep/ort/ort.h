@@ -1,0 +1,78 @@
+// ONNX Runtime's API as seen from here: status handling, names, attributes, options.
+#pragma once
+
+#include <new>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/failure.h"
+#include "ort_abi.h"
+
+namespace pitc {
+
+constexpr const char* kEpName =
+    "PitExecutionProvider";  // stands in compiled models as `source`: never change it
+constexpr const char* kEpVersion = PITC_VERSION;
+
+// No other failure has it.
+constexpr OrtErrorCode kOutOfMemory = ORT_EP_FAIL;
+
+// The ONNX Runtime that something was made for. A process may hold several, each with tables and
+// objects of its own.
+struct Host {
+  const OrtApi* api;
+  const OrtEpApi* ep_api;
+};
+
+// Throws Failure with the status's message, std::bad_alloc where that tells of no memory.
+void Check(const Host& host, OrtStatus* status);
+
+// Runs `body` at the C boundary: a failure becomes a status. `no_memory`: what is said then, when
+// no text can be made.
+template <class Body>
+OrtStatus* Guard(const Host& host, OrtErrorCode code, const Body& body,
+                 const char* no_memory = "pitc: out of memory") noexcept {
+  try {
+    body();
+    return nullptr;
+  } catch (const std::bad_alloc&) {
+    return host.api->CreateStatus(kOutOfMemory, no_memory);
+  } catch (const std::exception& e) {
+    return host.api->CreateStatus(code, e.what());
+  } catch (...) {
+    return host.api->CreateStatus(ORT_FAIL, "pitc: unknown failure");
+  }
+}
+
+std::vector<const OrtNode*> Nodes(const Host& host, const OrtGraph* graph);
+bool IsBranch(const Host& host, const OrtGraph* graph);  // of an If, or a body of a loop
+// "" for an absent one.
+std::vector<std::string> InputNames(const Host& host, const OrtNode* node);
+std::vector<std::string> OutputNames(const Host& host, const OrtNode* node);
+// Where a file has the elements of an initializer.
+struct FilePart {
+  std::string path;  // relative to the model's folder
+  int64_t offset = 0;
+  size_t bytes = 0;
+};
+// An input that is an initializer.
+struct Initializer {
+  const OrtValue* value = nullptr;  // as long as the graph is there; null: it is none
+  std::optional<FilePart> file;
+};
+Initializer InitializerOf(const Host& host, const OrtNode* node, size_t input);
+std::string NodeName(const Host& host, const OrtNode* node);
+// With the domain: `com.microsoft::EPContext`.
+std::string OperatorType(const Host& host, const OrtNode* node);
+
+std::optional<std::string> StringAttribute(const Host& host, const OrtNode* node, const char* key);
+std::optional<int64_t> IntAttribute(const Host& host, const OrtNode* node, const char* key);
+
+// The model's own file, or "" when it came from memory.
+std::string ModelPath(const Host& host, const OrtGraph* graph);
+
+// A session's config entry, or "".
+std::string ConfigEntry(const Host& host, const OrtSessionOptions* options, const std::string& key);
+
+}  // namespace pitc

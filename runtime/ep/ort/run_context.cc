@@ -1,0 +1,102 @@
+#include "ort/run_context.h"
+
+#include <cstring>
+
+#include "base/index.h"
+
+namespace pitc {
+namespace {
+
+constexpr int64_t kZeroBlockBytes = int64_t{1} << 18;
+constexpr int64_t kSerialZeroBytes = int64_t{1} << 20;
+
+}  // namespace
+
+Tensor RunContext::Input(int index, const char* role) const {
+  const auto at = static_cast<size_t>(index);
+  if (const auto& constant = places_.constants[at]) {
+    Tensor tensor = constant->tensor();
+    tensor.role = role;
+    return tensor;
+  }
+  const OrtValue* value = nullptr;
+  const int place = places_.inputs[at];
+  if (place >= 0)
+    Check(host_, host_.api->KernelContext_GetInput(context_, static_cast<size_t>(place), &value));
+  if (!value) Fail("expected input ", role, ", got none");
+  return ReadTensor(host_, value, role);
+}
+
+Tensor RunContext::FloatInput(int index, const char* role, int least_rank, int most_rank) const {
+  Tensor t = Input(index, role);
+  bool good = t.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+  if (least_rank == most_rank) {
+    Expect(good && t.shape.rank == least_rank, t, "as float32 of rank ", least_rank);
+  }
+  Expect(good && t.shape.rank >= least_rank, t, "as float32 of rank >= ", least_rank);
+  return t;
+}
+
+Tensor RunContext::Int32Input(int index, const char* role,
+                              std::initializer_list<int64_t> shape) const {
+  Tensor t = Input(index, role);
+  bool good = t.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32 &&
+              t.shape.rank == static_cast<int>(shape.size());
+  int at = 0;
+  for (int64_t extent : shape) {
+    good = good && (extent < 0 || extent == t.shape.dims[at]);
+    ++at;
+  }
+  if (!good) Expect(false, t, "as ", Describe(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, Shape(shape)));
+  return t;
+}
+
+Tensor RunContext::MaskInput(int index, const char* role) const {
+  Tensor t = Input(index, role);
+  Expect(
+      t.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL || t.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8,
+      t, "as bool or uint8");
+  return t;
+}
+
+void* RunContext::Output(int index, const Shape& shape, int element_bytes,
+                         Arena::Scope& scratch) const {
+  int place = places_.outputs[static_cast<size_t>(index)];
+  if (place < 0) return scratch.Array<char>(shape.Elements() * element_bytes);
+  OrtValue* value = nullptr;
+  void* memory = nullptr;
+  Check(host_, host_.api->KernelContext_GetOutput(context_, static_cast<size_t>(place), shape.dims,
+                                                  static_cast<size_t>(shape.rank), &value));
+  if (!value) return scratch.Array<char>(shape.Elements() * element_bytes);
+  Check(host_, host_.api->GetTensorMutableData(value, &memory));
+  return memory;
+}
+
+const int32_t* CopyOf(const int32_t* list, int64_t n, Arena::Scope& scratch) {
+  auto* copy = scratch.Array<int32_t>(n);
+  std::copy_n(list, n, copy);
+  return copy;
+}
+
+void ZeroAll(const RunContext& run, void* memory, int64_t bytes) {
+  ZeroOtherRows(run, memory, 1, bytes, nullptr, 0);
+}
+
+void ZeroOtherRows(const RunContext& run, void* memory, int64_t row_bytes, int64_t row_count,
+                   const int32_t* rows, int64_t t) {
+  if (row_bytes == 0 || row_count == 0) return;
+  char* base = static_cast<char*>(memory);
+  const int32_t* end = rows + t;
+  Blocks blocks = EvenBlocks(row_count, std::max<int64_t>(1, kZeroBlockBytes / row_bytes), 1);
+  run.Each(blocks.Count(), row_bytes * row_count > kSerialZeroBytes, [&](int64_t block) {
+    int64_t at = blocks.Begin(block), stop = blocks.End(block);
+    for (const int32_t* row = std::lower_bound(rows, end, at); at < stop; ++row) {
+      int64_t next = row == end ? stop : std::min<int64_t>(*row, stop);
+      memset(base + at * row_bytes, 0, static_cast<size_t>((next - at) * row_bytes));
+      if (row == end) break;
+      at = next + 1;
+    }
+  });
+}
+
+}  // namespace pitc

@@ -1,0 +1,67 @@
+#include "ort/tensor.h"
+
+namespace pitc {
+namespace {
+
+const struct {
+  ONNXTensorElementDataType type;
+  const char* name;
+  int bytes;
+} kTypes[] = {
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, "float32", 4},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8, "uint8", 1},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8, "int8", 1},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16, "uint16", 2},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16, "int16", 2},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, "int32", 4},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, "int64", 8},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING, "string", 0},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL, "bool", 1},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16, "float16", 2},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE, "float64", 8},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32, "uint32", 4},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64, "uint64", 8},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX64, "complex64", 8},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16, "bfloat16", 2},
+};
+
+}  // namespace
+
+int ElementBytes(ONNXTensorElementDataType type) {
+  for (const auto& entry : kTypes) {
+    if (entry.type == type) return entry.bytes;
+  }
+  return 0;
+}
+
+std::string Describe(ONNXTensorElementDataType type, const Shape& shape) {
+  std::string name = Text("element type ", static_cast<int>(type));
+  for (const auto& entry : kTypes) {
+    if (entry.type == type) name = entry.name;
+  }
+  return name + " " + shape.Text();
+}
+
+Tensor ReadTensor(const Host& host, const OrtValue* value, const char* role) {
+  Tensor tensor{role, ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED, {}, nullptr};
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  Check(host, host.api->GetTensorTypeAndShape(value, &info));
+  struct Release {
+    const Host& host;
+    OrtTensorTypeAndShapeInfo* info;
+    ~Release() { host.api->ReleaseTensorTypeAndShapeInfo(info); }
+  } release{host, info};
+  size_t rank = 0;
+  Check(host, host.api->GetTensorElementType(info, &tensor.type));
+  Check(host, host.api->GetDimensionsCount(info, &rank));
+  if (rank > Shape::kMostDims) {
+    Fail("expected ", role, " of rank <= ", Shape::kMostDims, ", got ", rank);
+  }
+  tensor.shape.rank = static_cast<int>(rank);
+  Check(host, host.api->GetDimensions(info, tensor.shape.dims, rank));
+  if (tensor.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING)
+    Check(host, host.api->GetTensorData(value, &tensor.data));
+  return tensor;
+}
+
+}  // namespace pitc

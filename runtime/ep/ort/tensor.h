@@ -1,0 +1,43 @@
+// A tensor as ONNX Runtime gives it, and what messages say of it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/failure.h"
+#include "base/shape.h"
+#include "ort/ort.h"
+
+namespace pitc {
+
+struct Tensor {
+  const char* role = "";  // the input's name in docs/plans.md
+  ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  Shape shape;
+  const void* data = nullptr;
+
+  const float* Floats() const { return static_cast<const float*>(data); }
+  const int32_t* Int32s() const { return static_cast<const int32_t*>(data); }
+  const uint8_t* Bytes() const { return static_cast<const uint8_t*>(data); }
+};
+
+// Bytes per element: 1, 2, 4 or 8; 0 for types that cannot be moved as plain bytes.
+int ElementBytes(ONNXTensorElementDataType type);
+
+// `float32 [3, 4]`
+std::string Describe(ONNXTensorElementDataType type, const Shape& shape);
+
+// Throws Failure `expected ROLE EXPECTED, got TYPE [DIMS]` unless `good`. The parts of EXPECTED
+// become text only then.
+template <class... Parts>
+void Expect(bool good, const Tensor& tensor, const Parts&... expected) {
+  if (!good) {
+    Fail("expected ", tensor.role, " ", Text(expected...), ", got ",
+         Describe(tensor.type, tensor.shape));
+  }
+}
+
+// Throws Failure for a rank beyond Shape's. Strings have no data.
+Tensor ReadTensor(const Host& host, const OrtValue* value, const char* role);
+
+}  // namespace pitc

@@ -1,0 +1,452 @@
+#include "plan/plan.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <initializer_list>
+#include <map>
+#include <utility>
+
+#include "base/failure.h"
+
+namespace pitc {
+namespace {
+
+using namespace std::string_view_literals;
+
+constexpr size_t kLongestPlan = 1 << 16;
+constexpr size_t kLongestName = 200;
+constexpr size_t kMostDims = 12;
+constexpr int kMostCoordinates = 8;
+constexpr int64_t kLargestExtent = 1 << 24;
+constexpr int64_t kLargestHead = 1 << 16;
+constexpr int64_t kHighestPrice = int64_t{1} << 50;  // femtoseconds: 18 minutes
+constexpr int64_t kMostWork = int64_t{1} << 62;
+constexpr size_t kMostConvolutions = 16;
+constexpr size_t kLongestNode = 1000;  // bytes
+
+bool IsLetterOrDigit(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+// The fields of one plan. Every read marks its key as known, so that what is left over is unknown.
+class Fields {
+ public:
+  explicit Fields(std::string_view text) {
+    if (text.size() > kLongestPlan)
+      Fail("plan: expected at most ", kLongestPlan, " bytes, got ", text.size());
+    if (!text.empty() && text.back() == '\n') text.remove_suffix(1);
+    std::string_view first = NextLine(&text);
+    if (first != kPlanFormat) {
+      Fail("plan: expected the line '", kPlanFormat, "', got ", Quoted(first),
+           "; compile the model again for this version of pitc");
+    }
+    while (!text.empty()) {
+      std::string_view line = NextLine(&text);
+      size_t equals = line.find('=');
+      if (equals == 0 || equals == line.npos) Fail("plan: expected key=value, got ", Quoted(line));
+      auto [at, fresh] = fields_.emplace(line.substr(0, equals), Field{line.substr(equals + 1)});
+      if (!fresh) Fail("plan: key ", Quoted(at->first), " stands twice");
+    }
+  }
+
+  std::string_view Raw(std::string_view key) {
+    auto at = fields_.find(key);
+    if (at == fields_.end()) Fail("plan: key '", key, "' is missing");
+    at->second.known = true;
+    return at->second.value;
+  }
+
+  bool Has(std::string_view key) const { return fields_.count(key) != 0; }
+
+  int64_t Int(std::string_view key, int64_t least, int64_t most) {
+    std::string_view text = Raw(key);
+    int64_t value = 0;
+    if (!ReadInt(text, least, most, &value))
+      Fail("plan: expected ", key, " in ", least, "..", most, ", got ", Quoted(text));
+    return value;
+  }
+
+  // `count` numbers in 0..most, with commas between them.
+  std::vector<int64_t> Ints(std::string_view key, size_t count, int64_t most) {
+    std::string_view text = Raw(key), rest = text;
+    std::vector<int64_t> values;
+    bool good = true;
+    for (bool more = true; more && good && values.size() < count;) {
+      size_t comma = rest.find(',');
+      good = ReadInt(rest.substr(0, comma), 0, most, &values.emplace_back());
+      more = comma != rest.npos;
+      rest = more ? rest.substr(comma + 1) : std::string_view();
+    }
+    if (!good || !rest.empty() || values.size() != count || text.back() == ',') {
+      Fail("plan: expected ", key, " as ", count, " numbers in 0..", most, ", got ", Quoted(text));
+    }
+    return values;
+  }
+
+  bool Flag(std::string_view key) { return Int(key, 0, 1) != 0; }
+
+  // C hexadecimal form with a sign, `0x` and an exponent, as Python's float.hex() writes it.
+  double Hex(std::string_view key) {
+    std::string_view text = Raw(key), digits = text;
+    bool negative = !digits.empty() && digits[0] == '-';
+    if (negative) digits.remove_prefix(1);
+    double value = 0;
+    bool whole = digits.size() > 2 && digits[0] == '0' && digits[1] == 'x' && digits[2] != '-';
+    if (whole) {
+      const char* last = digits.data() + digits.size();
+      auto [end, error] = std::from_chars(digits.data() + 2, last, value, std::chars_format::hex);
+      whole = error == std::errc() && end == last && std::isfinite(value);
+    }
+    if (!whole) Fail("plan: expected ", key, " as a hexadecimal float, got ", Quoted(text));
+    return negative ? -value : value;
+  }
+
+  std::string Word(std::string_view key, std::initializer_list<std::string_view> choices) {
+    std::string_view text = Raw(key);
+    std::string all;
+    for (std::string_view choice : choices) {
+      if (text == choice) return std::string(text);
+      all += (all.empty() ? "" : ", ") + std::string(choice);
+    }
+    Fail("plan: expected ", key, " as one of ", all, ", got ", Quoted(text));
+  }
+
+  // A bare file name: letters, digits, '_', '-' and '.', not hidden.
+  std::string FileName(std::string_view key) {
+    std::string_view text = Raw(key);
+    bool good = !text.empty() && text.size() <= kLongestName && text[0] != '.';
+    for (char c : text) good = good && (IsLetterOrDigit(c) || c == '_' || c == '-' || c == '.');
+    if (!good) Fail("plan: expected ", key, " as a bare file name, got ", Quoted(text));
+    return std::string(text);
+  }
+
+  // The identity of a kernel library: `ABI/..`, letters, digits and ".+-_/".
+  std::string Identity(std::string_view key) {
+    std::string_view text = Raw(key);
+    bool good = text.size() <= kLongestName;
+    for (char c : text) good = good && (IsLetterOrDigit(c) || ".+-_/"sv.find(c) != text.npos);
+    const size_t slash = text.find('/');
+    int64_t abi = 0;
+    good = good && slash != text.npos && ReadInt(text.substr(0, slash), 0, kKernelAbi, &abi);
+    if (!good || abi != kKernelAbi) {
+      Fail("plan: expected ", key, " as ", kKernelAbi, "/.., got ", Quoted(text),
+           "; compile the model again for this version of pitc");
+    }
+    return std::string(text);
+  }
+
+  // Names of nodes, with commas between them. Bytes that are no letters, digits or one of "-._~/"
+  // stand as %XX.
+  std::vector<std::string> Nodes(std::string_view key) {
+    std::string_view text = Raw(key), rest = text;
+    std::vector<std::string> names;
+    bool good = true;
+    for (bool more = true; more && good;) {
+      size_t comma = rest.find(',');
+      good = ReadNode(rest.substr(0, comma), &names.emplace_back()) &&
+             names.size() <= kMostConvolutions;
+      more = comma != rest.npos;
+      rest = more ? rest.substr(comma + 1) : std::string_view();
+    }
+    if (!good) {
+      Fail("plan: expected ", key, " as at most ", kMostConvolutions, " names of 1..", kLongestNode,
+           " bytes, other bytes than letters, digits and -._~/ as %XX, got ", Quoted(text));
+    }
+    return names;
+  }
+
+  // `count` numbers in 0..most or `all`, which is -1, with commas between them.
+  std::vector<int64_t> Places(std::string_view key, size_t count, int64_t most) {
+    std::string_view text = Raw(key), rest = text;
+    std::vector<int64_t> places;
+    bool good = true;
+    for (bool more = true; more && good && places.size() < count;) {
+      size_t comma = rest.find(',');
+      std::string_view token = rest.substr(0, comma);
+      int64_t& place = places.emplace_back(-1);
+      good = token == "all" || ReadInt(token, 0, most, &place);
+      more = comma != rest.npos;
+      rest = more ? rest.substr(comma + 1) : std::string_view();
+    }
+    if (!good || !rest.empty() || places.size() != count || text.back() == ',') {
+      Fail("plan: expected ", key, " as ", count, " of all and numbers in 0..", most, ", got ",
+           Quoted(text));
+    }
+    return places;
+  }
+
+  std::vector<DimUse> Dims(std::string_view key) {
+    std::string_view text = Raw(key), rest = text;
+    std::vector<DimUse> dims;
+    unsigned seen = 0;  // bit per coordinate, and one for the linear number
+    bool good = true;
+    for (bool more = true; more && good;) {
+      size_t comma = rest.find(',');
+      std::string_view token = rest.substr(0, comma);
+      more = comma != rest.npos;
+      rest = more ? rest.substr(comma + 1) : std::string_view();
+      if (token == "r") {
+        dims.push_back({DimUse::kRest});
+      } else if (token == "0") {
+        dims.push_back({DimUse::kOne});
+      } else if (token == "l") {
+        dims.push_back({DimUse::kLinear});
+        good = !(seen & 1u << kMostCoordinates);
+        seen |= 1u << kMostCoordinates;
+      } else {
+        good = token.size() == 2 && token[0] == 'c' && token[1] >= '0' &&
+               token[1] < '0' + kMostCoordinates;
+        if (!good) break;
+        int coordinate = token[1] - '0';
+        dims.push_back({DimUse::kCoordinate, coordinate});
+        good = !(seen & 1u << coordinate);
+        seen |= 1u << coordinate;
+      }
+      good = good && dims.size() <= kMostDims;
+    }
+    if (!good || !seen) {
+      Fail("plan: expected ", key, " as at most ", kMostDims, " of c0..c", kMostCoordinates - 1,
+           ", l (each at most once, one at least), 0 and r, got ", Quoted(text));
+    }
+    return dims;
+  }
+
+  void ExpectNoOthers(std::string_view op) const {
+    for (const auto& [key, field] : fields_) {
+      if (!field.known) Fail("plan: unknown key ", Quoted(key), " for op '", op, "'");
+    }
+  }
+
+ private:
+  struct Field {
+    std::string_view value;
+    bool known = false;
+  };
+
+  // Decimal digits and nothing else, no leading 0.
+  static bool ReadInt(std::string_view text, int64_t least, int64_t most, int64_t* value) {
+    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
+    bool whole = error == std::errc() && end == text.data() + text.size() && text[0] != '-';
+    return whole && *value >= least && *value <= most && (text.size() == 1 || text[0] != '0');
+  }
+
+  static int HexDigit(char c) {
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+  }
+
+  // Only what has to stands as %XX, so that a name has one text.
+  static bool ReadNode(std::string_view text, std::string* name) {
+    const auto is_plain = [](char c) {
+      return IsLetterOrDigit(c) || std::string_view("-._~/").find(c) != std::string_view::npos;
+    };
+    while (!text.empty() && name->size() < kLongestNode) {
+      char c = text[0];
+      size_t taken = 1;
+      if (!is_plain(c)) {
+        const bool escaped = c == '%' && text.size() >= 3;
+        const int high = escaped ? HexDigit(text[1]) : -1, low = escaped ? HexDigit(text[2]) : -1;
+        if (high < 0 || low < 0) return false;
+        c = static_cast<char>(16 * high + low);
+        if (is_plain(c)) return false;
+        taken = 3;
+      }
+      *name += c;
+      text.remove_prefix(taken);
+    }
+    return text.empty() && !name->empty();
+  }
+
+  static std::string_view NextLine(std::string_view* text) {
+    size_t end = text->find('\n');
+    std::string_view line = text->substr(0, end);
+    text->remove_prefix(end == text->npos ? text->size() : end + 1);
+    return line;
+  }
+
+  std::map<std::string_view, Field> fields_;
+};
+
+// One reader per operation: it sets the body and returns the symbols that a kernel of these fields
+// may have.
+using Symbols = std::vector<std::string>;
+
+Symbols ReadDetect(Fields& in, Plan* plan) {
+  plan->body = DetectPlan{static_cast<int>(in.Int("rank", 1, kMostCoordinates))};
+  return {};
+}
+
+Symbols ReadMove(Fields& in, Plan* plan) {
+  const int word_bytes = in.Word("dtype", {"int32", "int8"}) == "int32" ? 4 : 1;
+  plan->body = MovePlan{plan->op == "unpack", in.Dims("dims"), word_bytes};
+  return {Text(plan->op, "_b", word_bytes)};
+}
+
+std::string GemmSuffix(const GatherGemmPlan& p, std::string_view activation) {
+  return Text("_k", p.k, "_n", p.n, "_", activation, p.residual ? "_res" : "");
+}
+
+// The fields of a contraction, and the suffix of its kernels' symbols. `moves`: its rows may be
+// gathered and scattered.
+std::pair<GatherGemmPlan, std::string> ReadGemm(Fields& in, bool moves = true) {
+  GatherGemmPlan p{};
+  in.Word("dtype", {"float32"});
+  std::string activation =
+      in.Word("activation", {"none", "relu", "gelu", "gelu_tanh", "gelu_quick", "silu"});
+  p.k = in.Int("k", 1, kLargestExtent);
+  p.n = in.Int("n", 1, kLargestExtent);
+  p.bias = in.Flag("bias");
+  p.gather = moves && in.Flag("gather");
+  p.residual = in.Flag("residual");
+  p.scatter = moves && in.Flag("scatter");
+  return {p, GemmSuffix(p, activation)};
+}
+
+Symbols ReadGatherGemm(Fields& in, Plan* plan) {
+  auto [gemm, suffix] = ReadGemm(in);
+  plan->body = gemm;
+  return {"gather_gemm" + suffix};
+}
+
+// The lines `cost_VARIANT_LEVEL`: the price of each feature. Dense is always offered. What has
+// prices may have `shape_VARIANT_LEVEL`: factors by the shape of what lives.
+CostTable ReadCosts(Fields& in, std::string_view level) {
+  CostTable table;
+  for (int v = 0; v < kVariants; ++v) {
+    const std::string key = Text("cost_", Name(static_cast<Variant>(v)), "_", level);
+    if (!in.Has(key)) continue;
+    CostTable::Line& line = table.lines[v];
+    const std::vector<int64_t> prices = in.Ints(key, kFeatures, kHighestPrice);
+    std::copy(prices.begin(), prices.end(), line.prices);
+    line.offered = true;
+    const std::string shape = Text("shape_", Name(static_cast<Variant>(v)), "_", level);
+    if (!in.Has(shape)) continue;
+    const std::vector<int64_t> factors = in.Ints(shape, kFactors, kHighestFactor);
+    std::copy(factors.begin(), factors.end(), line.factors);
+    line.shaped = true;
+  }
+  table.lines[static_cast<int>(Variant::kDense)].offered = true;
+  return table;
+}
+
+ContractPlan ReadContraction(Fields& in, bool moves = true) {
+  auto [gemm, suffix] = ReadGemm(in, moves);
+  return {gemm, std::move(suffix), false, ReadCosts(in, "v3"), ReadCosts(in, "v4")};
+}
+
+Symbols ReadContract(Fields& in, Plan* plan) {
+  ContractPlan contract = ReadContraction(in);
+  contract.input_relu = in.Flag("input_relu");
+  Symbols symbols{"gather_gemm" + contract.suffix};
+  plan->body = std::move(contract);
+  return symbols;
+}
+
+Symbols ReadFfn(Fields& in, Plan* plan) {
+  FfnPlan ffn{{}, {}, ReadContraction(in)};
+  ffn.first.k = in.Int("inner", 1, kLargestExtent);
+  ffn.first.n = ffn.second.gemm.k;
+  ffn.first.bias = in.Flag("inner_bias");
+  ffn.first.gather = ffn.second.gemm.gather;
+  ffn.first_suffix = GemmSuffix(ffn.first, in.Word("inner_activation", {"relu"})) + "_bits";
+  Symbols symbols{"gather_gemm" + ffn.second.suffix};
+  plan->body = std::move(ffn);
+  return symbols;
+}
+
+Symbols ReadContractRight(Fields& in, Plan* plan) {
+  ContractRightPlan right{ReadContraction(in, false),
+                          {},
+                          {},
+                          in.Flag("factor"),
+                          in.Word("stored", {"kn", "nk"}) == "nk"};
+  const std::string& suffix = right.contract.suffix;
+  right.swrite_suffix = suffix.substr(suffix.find("_n"));
+  right.listed_suffix = Text("_k", right.contract.gemm.k, "_n", kTurnedColumns, "_none");
+  Symbols symbols{
+      Text("gather_gemm", suffix, right.by_rows ? "_nk" : "_kn", right.factor ? "_factor" : "")};
+  plan->body = std::move(right);
+  return symbols;
+}
+
+Symbols ReadAttention(Fields& in, Plan* plan) {
+  AttentionPlan p{};
+  in.Word("dtype", {"float32"});
+  p.d = in.Int("d", 1, kLargestExtent);
+  p.dv = in.Int("dv", 1, kLargestExtent);
+  p.heads = in.Int("heads", 1, kLargestHead);
+  p.q_head = in.Int("q_head", 0, kLargestHead);
+  p.k_head = in.Int("k_head", 0, kLargestHead);
+  p.v_head = in.Int("v_head", 0, kLargestHead);
+  p.bias = in.Flag("bias");
+  p.nan_to_zero = in.Flag("nan_to_zero");
+  p.no_keys_to_zero = in.Flag("no_keys_to_zero");
+  p.scale = in.Hex("scale");
+  plan->body = p;
+  return {Text("attention_d", p.d, "_v", p.dv, p.bias ? "_bias" : "")};
+}
+
+Symbols ReadChooseChannels(Fields& in, Plan* plan) {
+  ChooseChannelsPlan p{};
+  std::vector<std::string> nodes = in.Nodes("nodes");
+  const size_t count = nodes.size();
+  const std::vector<int64_t> extents = in.Ints("channels", count + 1, kLargestExtent),
+                             places = in.Places("places", count + 1, kLargestExtent),
+                             weights = in.Ints("weights", count, kMostWork);
+  for (size_t k = 0; k <= count; ++k) {
+    p.ends.push_back({extents[k], places[k]});
+    if (places[k] >= 0) p.flags = std::max(p.flags, places[k] + extents[k]);
+  }
+  bool fits = true;
+  for (size_t k = 0; k < count && fits; ++k) {
+    int64_t own;
+    fits = !__builtin_mul_overflow(weights[k], extents[k] * extents[k + 1], &own) &&
+           own <= kMostWork - p.work;
+    if (fits) p.work += own;
+    p.convolutions.push_back({std::move(nodes[k]), weights[k]});
+  }
+  if (!fits) Fail("plan: expected weights for less work than ", kMostWork, ", got more");
+  p.budget = in.Int("budget", 0, p.work);
+  plan->body = std::move(p);
+  return {};
+}
+
+constexpr struct {
+  std::string_view op;
+  Symbols (*read)(Fields&, Plan*);
+} kOps[] = {{"detect", ReadDetect},
+            {"pack", ReadMove},
+            {"unpack", ReadMove},
+            {"gather_gemm", ReadGatherGemm},
+            {"contract", ReadContract},
+            {"ffn", ReadFfn},
+            {"contract_right", ReadContractRight},
+            {"attention", ReadAttention},
+            {"choose_channels", ReadChooseChannels}};
+
+}  // namespace
+
+Plan ParsePlan(std::string_view text) {
+  Fields in(text);
+  Plan plan;
+  plan.op = in.Word("op", {"detect", "pack", "unpack", "gather_gemm", "contract", "ffn",
+                           "contract_right", "attention", "choose_channels"});
+  for (const auto& entry : kOps) {
+    if (entry.op != plan.op) continue;
+    Symbols symbols = entry.read(in, &plan);
+    if (symbols.empty()) break;
+    std::string_view kernel = in.Raw("kernel");
+    for (const std::string& symbol : symbols) {
+      if (kernel == symbol) plan.kernel = symbol;
+    }
+    if (plan.kernel.empty()) {
+      Fail("plan: expected kernel=", symbols[0], " for these fields, got ", Quoted(kernel));
+    }
+    plan.library = in.FileName("library");
+    plan.identity = in.Identity("identity");
+  }
+  in.ExpectNoOthers(plan.op);
+  return plan;
+}
+
+}  // namespace pitc

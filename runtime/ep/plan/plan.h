@@ -1,0 +1,103 @@
+// Kernel plans (docs/plans.md): the text in a node's `ep_cache_context`, read strictly.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "select/selector.h"
+
+namespace pitc {
+
+constexpr const char* kPlanFormat = "pitc-plan 3";  // a plan's first line
+constexpr int64_t kKernelAbi = 1;                   // as `pitc/ir/kernel.py`
+
+// What one dimension of an unpacked tensor is.
+struct DimUse {
+  enum Kind { kCoordinate, kLinear, kOne, kRest };
+  Kind kind;
+  int coordinate = 0;  // which one, for kCoordinate
+};
+
+struct DetectPlan {
+  int rank;
+};
+
+struct MovePlan {  // pack and unpack
+  bool unpack;
+  std::vector<DimUse> dims;
+  int word_bytes;
+};
+
+struct GatherGemmPlan {
+  int64_t k, n;
+  bool bias, gather, residual, scatter;
+};
+
+struct ContractPlan {
+  GatherGemmPlan gemm;
+  std::string suffix;  // of its kernels' symbols, behind the family
+  bool input_relu = false;
+  CostTable costs_v3, costs_v4;
+};
+
+struct FfnPlan {
+  GatherGemmPlan first;  // `gather` is the node's; its product stays inside
+  std::string first_suffix;
+  ContractPlan second;  // `residual` and `scatter` are the node's
+};
+
+// Columns of a panel, as the compiler makes them (`pitc/ir/panels.py`).
+constexpr int64_t kPanelWidth = 64;
+inline int64_t PanelCount(int64_t columns) { return (columns + kPanelWidth - 1) / kPanelWidth; }
+
+// Columns of the turned product that one call of a kernel over lists computes.
+constexpr int64_t kTurnedColumns = 128;
+
+struct ContractRightPlan {
+  ContractPlan contract;  // its suffix is that of the dense kernel
+  std::string listed_suffix, swrite_suffix;
+  bool factor;   // the right operand is the product of two inputs
+  bool by_rows;  // they are stored [n, k], else [k, n]
+};
+
+struct AttentionPlan {
+  int64_t d, dv, heads, q_head, k_head, v_head;
+  bool bias, nan_to_zero, no_keys_to_zero;
+  double scale;
+};
+
+// Convolutions one behind the other: end k is the channels of convolution k, and the filters of the
+// one before.
+struct ChooseChannelsPlan {
+  struct End {
+    int64_t extent;
+    int64_t place;  // of its first flag; -1: all of it lives
+  };
+  struct Convolution {
+    std::string node;  // its name in the source graph
+    int64_t weight;    // work of one channel and one filter
+  };
+  std::vector<Convolution> convolutions;
+  std::vector<End> ends;  // one more
+  int64_t flags;          // how many
+  int64_t budget, work;   // what pays at most, and all there is
+};
+
+struct Plan {
+  std::string op;
+  std::string kernel;    // base symbol, without CPU level; empty where there is none
+  std::string library;   // bare file name in the model's folder; empty where there is none
+  std::string identity;  // of that library
+  std::variant<DetectPlan, MovePlan, GatherGemmPlan, ContractPlan, FfnPlan, ContractRightPlan,
+               AttentionPlan, ChooseChannelsPlan>
+      body;
+};
+
+// Throws Failure when the text is not exactly a plan: version, keys and values are all checked, and
+// the kernel's symbol must be the one that the other fields demand.
+Plan ParsePlan(std::string_view text);
+
+}  // namespace pitc

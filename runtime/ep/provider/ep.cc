@@ -1,0 +1,287 @@
+#include "provider/ep.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+
+namespace pitc {
+namespace {
+
+// Options of a session.
+constexpr const char* kLevelOption = "ep.pitexecutionprovider.cpu_level";
+constexpr const char* kTraceOption = "ep.pitexecutionprovider.trace";
+constexpr const char* kTaskTraceOption = "ep.pitexecutionprovider.task_trace";
+constexpr const char* kVariantOption = "ep.pitexecutionprovider.variant";
+constexpr const char* kThreadsOption = "ep.pitexecutionprovider.threads";
+constexpr const char* kHugePagesOption = "ep.pitexecutionprovider.huge_pages";
+constexpr const char* kDenormalsOption = "session.set_denormal_as_zero";  // ONNX Runtime's own
+constexpr int kMostThreads = 1024;
+constexpr size_t kLongestIdentity = 400;  // of it that is told
+constexpr const char* kTraceVariable = "PITC_TRACE";
+
+bool IsOurs(const Host& host, const OrtNode* node) {
+  return OperatorType(host, node) == "com.microsoft::EPContext" &&
+         StringAttribute(host, node, "source") == kEpName;
+}
+
+CpuLevel ChooseLevel(const std::string& wanted) {
+  const CpuLevel machine = MachineCpuLevel();
+  if (wanted.empty()) return machine;
+  for (CpuLevel level : {CpuLevel::kV3, CpuLevel::kV4}) {
+    if (wanted != Name(level)) continue;
+    if (level > machine)
+      Fail("pitc: expected cpu_level up to ", Name(machine), " on this CPU, got ", wanted);
+    return level;
+  }
+  Fail("pitc: expected cpu_level v3 or v4, got ", Quoted(wanted));
+}
+
+std::shared_ptr<Trace> ChooseTrace(const std::string& wanted) {
+  const char* everywhere = std::getenv(kTraceVariable);
+  return Trace::Open(wanted.empty() && everywhere ? everywhere : wanted);
+}
+
+std::optional<Variant> ChooseVariant(const std::string& wanted) {
+  if (wanted.empty()) return std::nullopt;
+  std::string all;
+  for (int v = 0; v < kVariants; ++v) {
+    const auto variant = static_cast<Variant>(v);
+    if (wanted == Name(variant)) return variant;
+    all += Text(v ? ", " : "", Name(variant));
+  }
+  Fail("pitc: expected variant as one of ", all, ", got ", Quoted(wanted));
+}
+
+// 0: as many as there are.
+int ChooseThreads(const std::string& wanted) {
+  if (wanted.empty()) return 0;
+  int threads = 0;
+  const char* const end = wanted.data() + wanted.size();
+  const auto read = std::from_chars(wanted.data(), end, threads);
+  if (read.ec != std::errc() || read.ptr != end || threads < 1 || threads > kMostThreads)
+    Fail("pitc: expected threads from 1 to ", kMostThreads, ", got ", Quoted(wanted));
+  return threads;
+}
+
+// Whether constants are kept in huge pages: unless told otherwise where there are any.
+bool ChooseHugePages(const std::string& wanted) {
+  if (!wanted.empty() && wanted != "0" && wanted != "1")
+    Fail("pitc: expected huge_pages 0 or 1, got ", Quoted(wanted));
+  return wanted.empty() ? HasHugePages() : wanted == "1";
+}
+
+// True for a node that reads rows of its weights here and there.
+bool SkipsRows(const Host& host, const OrtNode* node) {
+  try {
+    const std::string op =
+        ParsePlan(StringAttribute(host, node, "ep_cache_context").value_or("")).op;
+    return op == "contract" || op == "ffn";
+  } catch (const Failure&) {  // is told when the node is made
+    return false;
+  }
+}
+
+// The place of each name in `among`: -1 for "" and for names that are not there.
+std::vector<int> PlacesOf(const std::vector<std::string>& names,
+                          const std::vector<std::string>& among) {
+  std::vector<int> places;
+  for (const std::string& name : names) {
+    auto at = std::find(among.begin(), among.end(), name);
+    places.push_back(name.empty() || at == among.end() ? -1 : static_cast<int>(at - among.begin()));
+  }
+  return places;
+}
+
+}  // namespace
+
+Ep::Ep(const Host& host, const OrtSessionOptions* options, uint32_t version)
+    : OrtEp{},
+      host_(host),
+      level_(ChooseLevel(ConfigEntry(host, options, kLevelOption))),
+      mode_{
+          ConfigEntry(host, options, kDenormalsOption) == "1" ? Denormals::kZero : Denormals::kKept,
+          std::make_shared<Workers>(ChooseThreads(ConfigEntry(host, options, kThreadsOption))),
+          Trace::Open(ConfigEntry(host, options, kTaskTraceOption))},
+      keeps_constants_(ChooseHugePages(ConfigEntry(host, options, kHugePagesOption))),
+      trace_(ChooseTrace(ConfigEntry(host, options, kTraceOption))),
+      variant_(ChooseVariant(ConfigEntry(host, options, kVariantOption))),
+      context_path_(ConfigEntry(host, options, "ep.context_file_path")),
+      writes_context_(ConfigEntry(host, options, "ep.context_enable") == "1") {
+  ort_version_supported = version;
+  OrtEp::GetName = [](const OrtEp*) { return kEpName; };
+  OrtEp::GetCapability = ClaimNodes;
+  OrtEp::Compile = CompileNodes;
+  OrtEp::ReleaseNodeComputeInfos = [](OrtEp*, OrtNodeComputeInfo** infos, size_t count) {
+    for (size_t i = 0; i < count; ++i) delete static_cast<Node*>(infos[i]);
+  };
+}
+
+OrtStatus* Ep::ClaimNodes(OrtEp* self, const OrtGraph* graph, OrtEpGraphSupportInfo* info) {
+  const auto* ep = static_cast<const Ep*>(self);
+  const Host& host = ep->host_;
+  return Guard(host, ORT_FAIL, [&] {
+    // In a branch ONNX Runtime cannot tell what external initializers of the graph around it hold.
+    const bool keeps = ep->keeps_constants_ && !IsBranch(host, graph);
+    for (const OrtNode* node : Nodes(host, graph)) {
+      if (!IsOurs(host, node)) continue;
+      const OrtNodeFusionOptions options{kOrtApiVersion, keeps && SkipsRows(host, node)};
+      Check(host, host.ep_api->EpGraphSupportInfo_AddNodesToFuse(info, &node, 1, &options));
+    }
+  });
+}
+
+OrtStatus* Ep::CompileNodes(OrtEp* self, const OrtGraph** graphs, const OrtNode** fused,
+                            size_t count, OrtNodeComputeInfo** infos, OrtNode**) {
+  Ep* ep = static_cast<Ep*>(self);
+  return Guard(ep->host_, ORT_FAIL, [&] {
+    if (ep->writes_context_)
+      Fail("pitc: the model is compiled already; run it without ep.context_enable");
+    std::vector<std::unique_ptr<Node>> nodes;
+    for (size_t i = 0; i < count; ++i) nodes.push_back(ep->MakeNode(graphs[i], fused[i]));
+    for (size_t i = 0; i < count; ++i) infos[i] = nodes[i].release();
+  });
+}
+
+std::unique_ptr<Node> Ep::MakeNode(const OrtGraph* graph, const OrtNode* fused) {
+  const std::vector<const OrtNode*> inner = Nodes(host_, graph);
+  if (inner.size() != 1 || !IsOurs(host_, inner[0]))
+    Fail("pitc: expected one EPContext node, got another graph");
+  const OrtNode* node = inner[0];
+  std::string name = NodeName(host_, node);
+  if (name.empty()) name = StringAttribute(host_, node, "partition_name").value_or("");
+  std::string label = NodeLabel(name, "EPContext");
+  try {
+    if (IntAttribute(host_, node, "embed_mode").value_or(1) != 1)
+      Fail("expected embed_mode 1, got another");
+    if (IntAttribute(host_, node, "main_context").value_or(1) != 1)
+      Fail("expected main_context 1, got another");
+    std::optional<std::string> text = StringAttribute(host_, node, "ep_cache_context");
+    if (!text) Fail("expected a plan in ep_cache_context, got none");
+    const Plan plan = ParsePlan(*text);
+    label = NodeLabel(name, plan.op);
+    std::unique_ptr<Operation> operation = MakeOperation(plan, name, graph);
+    RunContext::Places places{PlacesOf(InputNames(host_, node), InputNames(host_, fused)),
+                              PlacesOf(OutputNames(host_, node), OutputNames(host_, fused)),
+                              {}};
+    places.constants = KeepConstants(graph, node, places.inputs);
+    const auto inputs = static_cast<int>(places.inputs.size()),
+               outputs = static_cast<int>(places.outputs.size());
+    if (inputs != operation->InputCount() || outputs != operation->OutputCount()) {
+      Fail("expected ", operation->InputCount(), " inputs and ", operation->OutputCount(),
+           " outputs, got ", inputs, " and ", outputs);
+    }
+    return std::make_unique<Node>(host_, label, std::move(operation), std::move(places), mode_,
+                                  ort_version_supported);
+  } catch (const Failure& failure) {
+    Fail(label, failure.what());
+  }
+}
+
+std::vector<std::shared_ptr<const Constant>> Ep::KeepConstants(const OrtGraph* graph,
+                                                               const OrtNode* node,
+                                                               const std::vector<int>& places) {
+  const std::vector<std::string> names = InputNames(host_, node);
+  const std::string folder = ModelFolder(graph);
+  std::vector<std::shared_ptr<const Constant>> found(places.size());
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (places[i] >= 0 || names[i].empty()) continue;
+    Initializer initializer = InitializerOf(host_, node, i);
+    if (!initializer.value) continue;
+    if (folder.empty()) initializer.file.reset();
+    if (initializer.file) initializer.file->path = folder + "/" + initializer.file->path;
+    const Tensor tensor = ReadTensor(host_, initializer.value, names[i].c_str());
+    found[i] = constants_.Keep(names[i], tensor, initializer.file);
+  }
+  return found;
+}
+
+std::unique_ptr<Operation> Ep::MakeOperation(const Plan& plan, const std::string& name,
+                                             const OrtGraph* graph) const {
+  if (auto* detect = std::get_if<DetectPlan>(&plan.body)) return MakeDetect(*detect, level_);
+  if (auto* choose = std::get_if<ChooseChannelsPlan>(&plan.body))
+    return MakeChooseChannels(*choose, trace_, variant_ == Variant::kDense);
+  if (auto* contract = std::get_if<ContractPlan>(&plan.body))
+    return MakeContract(*contract, MakeContraction(plan, *contract, name, graph));
+  if (auto* ffn = std::get_if<FfnPlan>(&plan.body)) {
+    return MakeFfn(*ffn, LoadKernel(plan, "gather_gemm" + ffn->first_suffix, graph),
+                   MakeContraction(plan, ffn->second, name, graph));
+  }
+  if (auto* right = std::get_if<ContractRightPlan>(&plan.body))
+    return MakeContractRight(*right, MakeRightContraction(plan, *right, name, graph));
+  Kernel kernel = LoadKernel(plan, plan.kernel, graph);
+  if (auto* gemm = std::get_if<GatherGemmPlan>(&plan.body))
+    return MakeGatherGemm(*gemm, std::move(kernel));
+  if (auto* attention = std::get_if<AttentionPlan>(&plan.body))
+    return MakeAttention(*attention, std::move(kernel));
+  const auto& move = std::get<MovePlan>(plan.body);
+  return move.unpack ? MakeUnpack(move, std::move(kernel)) : MakePack(move, std::move(kernel));
+}
+
+Contraction Ep::MakeContraction(const Plan& plan, const ContractPlan& contract,
+                                const std::string& name, const OrtGraph* graph) const {
+  ContractionKernels kernels{LoadKernel(plan, plan.kernel, graph),
+                             LoadListKernels(plan, contract.suffix, graph)};
+  return Contraction(CostsOf(contract), level_, std::move(kernels), {name, trace_, variant_});
+}
+
+RightContraction Ep::MakeRightContraction(const Plan& plan, const ContractRightPlan& right,
+                                          const std::string& name, const OrtGraph* graph) const {
+  const std::string swrite = "swrite_columns" + right.swrite_suffix;
+  RightKernels kernels{LoadKernel(plan, plan.kernel, graph),
+                       LoadListKernels(plan, right.listed_suffix, graph),
+                       LoadKernel(plan, Text("panels_k", right.contract.gemm.k), graph),
+                       LoadKernel(plan, swrite, graph)};
+  return RightContraction(CostsOf(right.contract), level_, std::move(kernels),
+                          {name, trace_, variant_});
+}
+
+const CostTable& Ep::CostsOf(const ContractPlan& contract) const {
+  return level_ == CpuLevel::kV4 ? contract.costs_v4 : contract.costs_v3;
+}
+
+ListKernels Ep::LoadListKernels(const Plan& plan, const std::string& suffix,
+                                const OrtGraph* graph) const {
+  const auto load = [&](const char* family) { return LoadKernel(plan, family + suffix, graph); };
+  return {load("contract_row"), load("contract_tile"), load("contract_block")};
+}
+
+std::string Ep::ModelFolder(const OrtGraph* graph) const {
+  std::string model = ModelPath(host_, graph);
+  if (model.empty()) model = context_path_;
+  const size_t slash = model.rfind('/');
+  return model.empty()                ? ""
+         : slash == std::string::npos ? "."
+         : slash == 0                 ? "/"
+                                      : model.substr(0, slash);
+}
+
+Kernel Ep::LoadKernel(const Plan& plan, const std::string& symbol, const OrtGraph* graph) const {
+  if (level_ == CpuLevel::kBaseline) {
+    Fail(
+        "expected a CPU with AVX2, FMA and BMI (v3) or AVX-512 (v4), got neither; load "
+        "fallback.onnx instead");
+  }
+  const std::string folder = ModelFolder(graph);
+  if (folder.empty()) {
+    Fail("expected the model's folder, where '", plan.library,
+         "' lies, got a model from memory; set the session option ep.context_file_path to a file "
+         "in that folder");
+  }
+  Kernel kernel{KernelLibrary::Open(folder, plan.library), nullptr, {}};
+  if (const std::string& found = kernel.library->Identity(); found != plan.identity) {
+    // Symbols of another build may be the same, and mean other arguments.
+    Fail("expected kernels ", Quoted(plan.identity, kLongestIdentity), " in '", plan.library,
+         "', got ", found.empty() ? "some without a name" : Quoted(found, kLongestIdentity),
+         "; run: pitc compile MODEL.onnx -o ", Quoted(folder, kLongestIdentity), " --force");
+  }
+  for (CpuLevel level : {CpuLevel::kV4, CpuLevel::kV3}) {  // the best one there is
+    if (level > level_) continue;
+    kernel.symbol = symbol + "_" + Name(level);
+    kernel.function = kernel.library->Find(kernel.symbol);
+    if (kernel.function) return kernel;
+  }
+  Fail("expected kernel '", symbol, "' for CPU level ", Name(level_), " in '", plan.library,
+       "', got none; compile the model again for this CPU");
+}
+
+}  // namespace pitc

@@ -1,0 +1,50 @@
+// The execution provider of one session: claims PIT nodes and makes them ready to run.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/cpu_level.h"
+#include "provider/node.h"
+
+namespace pitc {
+
+class Ep : public OrtEp {
+ public:
+  Ep(const Host& host, const OrtSessionOptions* options, uint32_t version);
+
+ private:
+  static OrtStatus* ClaimNodes(OrtEp* self, const OrtGraph* graph, OrtEpGraphSupportInfo* info);
+  static OrtStatus* CompileNodes(OrtEp* self, const OrtGraph** graphs, const OrtNode** fused,
+                                 size_t count, OrtNodeComputeInfo** infos, OrtNode** context_nodes);
+
+  std::unique_ptr<Node> MakeNode(const OrtGraph* graph, const OrtNode* fused);
+  std::unique_ptr<Operation> MakeOperation(const Plan& plan, const std::string& name,
+                                           const OrtGraph* graph) const;
+  Contraction MakeContraction(const Plan& plan, const ContractPlan& contract,
+                              const std::string& name, const OrtGraph* graph) const;
+  RightContraction MakeRightContraction(const Plan& plan, const ContractRightPlan& right,
+                                        const std::string& name, const OrtGraph* graph) const;
+  // The constants among a node's inputs that ONNX Runtime does not pass when it runs.
+  std::vector<std::shared_ptr<const Constant>> KeepConstants(const OrtGraph* graph,
+                                                             const OrtNode* node,
+                                                             const std::vector<int>& places);
+  std::string ModelFolder(const OrtGraph* graph) const;  // "" when it is not known
+  const CostTable& CostsOf(const ContractPlan& contract) const;
+  ListKernels LoadListKernels(const Plan& plan, const std::string& suffix,
+                              const OrtGraph* graph) const;
+  // The kernel `symbol` of the plan's library, which must be the one that the plan was made with.
+  Kernel LoadKernel(const Plan& plan, const std::string& symbol, const OrtGraph* graph) const;
+
+  const Host host_;
+  CpuLevel level_;
+  SessionMode mode_;
+  bool keeps_constants_;  // session option huge_pages
+  Constants constants_;
+  std::shared_ptr<Trace> trace_;    // null: decisions are not told
+  std::optional<Variant> variant_;  // for every contraction that offers it
+  std::string context_path_;        // session option ep.context_file_path
+  bool writes_context_;             // session option ep.context_enable
+};
+
+}  // namespace pitc

@@ -1,0 +1,226 @@
+#include "select/selector.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+
+namespace pitc {
+namespace {
+
+constexpr double kSerialSteps = 3e4;  // about 20 us of one thread
+constexpr double kFemtosecondsPerMicrosecond = 1e9;
+
+int64_t Ceil(int64_t n, int64_t d) { return (n + d - 1) / d; }
+
+// Lists of micro-tiles of 1 x kSegmentWidths[place]: of a pass over B and a k block, at most one
+// per micro-tile.
+double BlockLists(const Work& w, int place) {
+  const auto passes = static_cast<double>(Ceil(w.rows, w.row_block));
+  return std::min(static_cast<double>(w.counts.segments[place]),
+                  passes * static_cast<double>(w.live_pieces[place]));
+}
+
+// Groups of rows, each with a list of micro-tiles of `height` x 1.
+int64_t Groups(const Work& w, int64_t height) { return std::max<int64_t>(1, Ceil(w.rows, height)); }
+
+// Knots of a ratio: 1, 2^doublings, 4^doublings, ...
+struct Axis {
+  int doublings, knots;
+};
+constexpr Axis kWidth{1, 2}, kHeight{2, 3}, kGroup{2, 2}, kList{2, 7};
+constexpr Axis kGrids[Corners::kGrids][2] = {{kWidth, kList}, {kHeight, kList}, {kGroup, kList}};
+static_assert((kWidth.knots + kHeight.knots + kGroup.knots) * kList.knots == kFactors);
+
+// The knot before a ratio, and how far it is to the next; between powers of two it grows evenly.
+struct Cell {
+  Cell(const Axis& axis, double ratio) {
+    int exponent;
+    const double fraction = std::frexp(ratio, &exponent);
+    const double place =
+        std::clamp((exponent - 1 + (2 * fraction - 1)) / axis.doublings, 0.0, axis.knots - 1.0);
+    knot = std::min(static_cast<int>(place), axis.knots - 2);
+    rest = place - knot;
+  }
+  int knot;
+  double rest;
+};
+
+// By what the sum of a variant's prices is multiplied: by one factor of each grid.
+double Factor(const CostTable::Line& line, const Corners& shape) {
+  if (!line.shaped) return 1;
+  double product = 1;
+  for (const auto& grid : shape.corners) {
+    double factor = 0;
+    for (const auto& c : grid) factor += static_cast<double>(line.factors[c.factor]) * c.share;
+    product *= factor / static_cast<double>(kFactorUnit);
+  }
+  return product;
+}
+
+double Uncached(double written) { return written < static_cast<double>(kLargeRows) ? 0 : written; }
+
+Features DenseFeatures(const Work& w) {
+  const int64_t rows = w.turned ? w.dense_rows : w.rows;
+  const auto panels = static_cast<double>(w.turned ? w.dense_panels : w.panels);
+  const double streamed = panels * static_cast<double>(w.k),
+               written = panels * static_cast<double>(rows);
+  const int64_t full = rows / kTileRows, rest = rows % kTileRows;
+  const int64_t padded = rest > kPairRows ? kTileRows : rest > 0 ? kPairRows : 0;
+  const double steps = streamed * static_cast<double>(full * kTileRows + padded),
+               visits = panels * static_cast<double>(full + (rest > 0));
+  return {{1, 0, 0, 0, written, Uncached(written), 0, 0, streamed, 0, steps, visits}};
+}
+
+// How many rows of B the row lists find in the second-level cache, of each panel. They find the
+// others in the first-level cache: short k blocks are cut so that all stay there; else all of 32 or
+// 8 neighbouring rows of A do, if these need few.
+double FarRows(const Work& w) {
+  const bool in_near_blocks = w.k_blocks > 1 && (w.live_columns - 1) / kNearBlock < w.k_blocks;
+  if (in_near_blocks || w.live_columns <= kNearRows) return 0;
+  for (size_t place = std::size(kStripHeights); place-- > 0;) {
+    const int64_t strips = w.counts.strips[place];
+    if (strips <= kNearRows * Ceil(w.rows, kStripHeights[place]))
+      return static_cast<double>(strips);
+  }
+  return static_cast<double>(w.counts.elements);
+}
+
+// How much of its work the busiest thread has: of making lists, and of the rest.
+struct Shares {
+  double lists = 1, tasks = 1;
+};
+
+double Share(int64_t tasks, int threads) {
+  return static_cast<double>(Ceil(tasks, threads)) / static_cast<double>(tasks);
+}
+
+Shares SharesOf(Variant variant, const Work& w) {
+  if (w.threads == 1) return {};
+  if (variant == Variant::kDense) return {1, Share(w.dense_tasks, w.threads)};
+  const int64_t blocks = Ceil(w.rows, w.row_block);
+  const bool unseen = w.counts.elements == 0;  // what lived would be worth them
+  const int64_t tasks =
+      unseen || IsWorthTasks(variant, w) ? blocks * Ceil(w.panels, w.task_panels) : 1;
+  return {Share(blocks, w.threads), Share(tasks, w.threads)};
+}
+
+// What a variant is predicted to take: the sum of all features; where B is asked for in order and
+// long before it is used, what is streamed and what is computed overlap.
+double Femtoseconds(Variant variant, const Work& work, const int64_t* prices) {
+  constexpr int kScanned = static_cast<int>(Feature::kScanned),
+                kWritten = static_cast<int>(Feature::kWritten),
+                kStreamed = static_cast<int>(Feature::kStreamed);
+  const Features features = FeaturesOf(variant, work);
+  const auto cost = [&](int f) { return features.amount[f] * static_cast<double>(prices[f]); };
+  double listed = 0, sum = 0, computed = 0;
+  for (int f = kScanned; f < kWritten; ++f) listed += cost(f);
+  for (int f = kWritten; f < kStreamed; ++f) sum += cost(f);
+  for (int f = kStreamed + 1; f < kFeatures; ++f) computed += cost(f);
+  const double streamed = cost(kStreamed);
+  sum += RecordOf(variant).waits ? streamed + computed
+                                 : std::sqrt(streamed * streamed + computed * computed);
+  const Shares shares = SharesOf(variant, work);
+  return cost(static_cast<int>(Feature::kLaunch)) + shares.lists * listed + shares.tasks * sum;
+}
+
+// Of an element that is copied outside the lists: it is read, and written to a line that is read
+// before it is written back.
+double CopyPrice(const CostTable& table) {
+  const CostTable::Line& row = table.lines[static_cast<int>(Variant::kRow)];
+  return 3 * static_cast<double>(row.prices[static_cast<int>(Feature::kScanned)]);
+}
+
+}  // namespace
+
+Features FeaturesOf(Variant variant, const Work& w) {
+  if (variant == Variant::kDense) return DenseFeatures(w);
+  const auto panels = static_cast<double>(w.panels), rows = static_cast<double>(w.rows);
+  const double scanned = w.scanned ? rows * static_cast<double>(w.k) : 0, written = panels * rows,
+               uncached = Uncached(written);
+  const auto passes = static_cast<double>(Ceil(w.rows, w.row_block));
+  const VariantRecord& record = RecordOf(variant);
+  const int place = record.place;
+  if (record.cut == Cut::kBlock) {
+    const auto width = static_cast<double>(record.size);
+    const auto pieces = static_cast<double>(w.counts.segments[place]);
+    const double lists = BlockLists(w, place);
+    const double runs = std::min(lists, passes * static_cast<double>(w.live_runs[place + 1]));
+    // A list ends with half a register tile where that is enough.
+    const double tiles = pieces / kListedRows + lists / (2 * kListedRows);
+    return {{1, scanned, pieces * width, lists, written, uncached, panels * runs, 0,
+             panels * lists * width, 0, panels * tiles * kListedRows * width, panels * tiles}};
+  }
+  const double columns = panels * passes * static_cast<double>(w.live_columns),
+               runs = panels * passes * static_cast<double>(w.live_runs[0]);
+  if (record.cut == Cut::kRow) {
+    const auto entries = static_cast<double>(w.counts.elements);
+    const double lists = rows * static_cast<double>(w.k_blocks);
+    return {{1, scanned, entries, lists, written, uncached, runs, 0, columns, panels * FarRows(w),
+             panels * entries, panels * lists}};
+  }
+  constexpr int kBlock16 = RecordOf(Variant::kBlock16).place;
+  const int64_t height = record.size;
+  const int64_t groups = Groups(w, height);
+  const int64_t last = std::max<int64_t>(0, w.rows - (groups - 1) * height);
+  const auto strips =
+      static_cast<double>((groups - 1) * (height / kListedRows) + Ceil(last, kListedRows));
+  const auto lists = static_cast<double>(groups);
+  const auto entries = static_cast<double>(w.counts.strips[place]);
+  const double listed = entries * strips * kListedRows / lists,
+               pages = panels * passes * static_cast<double>(w.live_pieces[kBlock16]),
+               visits = panels * strips * (1 + entries / lists / static_cast<double>(kChunk));
+  return {{1, scanned, listed, lists, written, uncached, runs, pages, columns, panels * entries,
+           panels * listed, visits}};
+}
+
+Corners CornersOf(const Work& w) {
+  const auto live = [](int64_t count) { return static_cast<double>(count) + 1; };
+  constexpr int kBlock32 = RecordOf(Variant::kBlock32).place;
+  const double tile8 = live(w.counts.strips[RecordOf(Variant::kTile8).place]),
+               tile32 = live(w.counts.strips[RecordOf(Variant::kTile32).place]),
+               block32 = live(w.counts.segments[kBlock32]),
+               block64 = live(w.counts.segments[RecordOf(Variant::kBlock64).place]),
+               entries = tile32 / static_cast<double>(Groups(w, 32));
+  const double ratios[Corners::kGrids][2] = {
+      {2 * block64 / block32, block32 / (BlockLists(w, kBlock32) + 1)},
+      {8 * tile8 / live(w.counts.elements), entries},
+      {4 * tile32 / tile8, entries}};
+  Corners found;
+  int start = 0;
+  for (int g = 0; g < Corners::kGrids; ++g) {
+    const Axis &a = kGrids[g][0], &b = kGrids[g][1];
+    const Cell x(a, ratios[g][0]), y(b, ratios[g][1]);
+    const int at = start + x.knot * b.knots + y.knot, next = at + b.knots;
+    const double u = x.rest, v = y.rest;
+    const Corners::Corner corners[] = {
+        {at, (1 - u) * (1 - v)}, {at + 1, (1 - u) * v}, {next, u * (1 - v)}, {next + 1, u * v}};
+    std::copy_n(corners, 4, found.corners[g]);
+    start += a.knots * b.knots;
+  }
+  return found;
+}
+
+bool IsWorthTasks(Variant variant, const Work& work) {
+  return FeaturesOf(variant, work).amount[static_cast<int>(Feature::kSteps)] > kSerialSteps;
+}
+
+Choice Select(const CostTable& table, const Work& work) {
+  Choice choice{Variant::kDense, {}};
+  const Corners shape = CornersOf(work);
+  for (int v = 0; v < kVariants; ++v) {
+    const CostTable::Line& line = table.lines[v];
+    double& predicted = choice.predicted_us[v];
+    predicted = std::numeric_limits<double>::infinity();
+    if (!line.offered) continue;
+    const auto variant = static_cast<Variant>(v);
+    const double copied = static_cast<double>(v == 0 ? work.dense_copied : work.sparse_copied);
+    const double femtoseconds = Factor(line, shape) * Femtoseconds(variant, work, line.prices) +
+                                CopyPrice(table) * copied / work.threads;
+    predicted = femtoseconds / kFemtosecondsPerMicrosecond;
+    if (predicted < choice.predicted_us[static_cast<int>(choice.variant)]) choice.variant = variant;
+  }
+  return choice;
+}
+
+}  // namespace pitc

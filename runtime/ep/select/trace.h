@@ -1,0 +1,51 @@
+// What selectors decided, one line of JSON per decision, in a file that a user names.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "select/selector.h"
+
+namespace pitc {
+
+// What lives of a convolution, and of all that have chosen together with it.
+struct LiveChannels {
+  std::string node;
+  int64_t channels, live_channels;
+  int64_t filters, live_filters;
+};
+struct ChannelChoice {
+  std::vector<LiveChannels> convolutions;
+  int64_t work, live_work, budget;
+  bool dense;
+};
+
+class Trace {
+ public:
+  // The trace with that file name, shared by all sessions that name it; null for "". Lines are
+  // appended. Throws Failure when the file cannot be written.
+  static std::shared_ptr<Trace> Open(const std::string& path);
+
+  Trace(const Trace&) = delete;
+  Trace& operator=(const Trace&) = delete;
+  ~Trace();
+
+  void Write(const std::string& node, const Work& work, const Choice& choice, double measured_us);
+  void Write(const ChannelChoice& choice);  // a line for each convolution
+  // What a run took, and of it each loop that many threads may share, with its tasks.
+  struct Loop {
+    std::vector<double> tasks_us;
+    double loop_us;
+  };
+  void Write(const std::string& node, const std::vector<Loop>& loops, double run_us);
+
+ private:
+  explicit Trace(int file) : file_(file) {}
+  void Append(const std::string& lines);
+
+  const int file_;
+};
+
+}  // namespace pitc
