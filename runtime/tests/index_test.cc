@@ -5,8 +5,8 @@
 #include <set>
 #include <vector>
 
-#include "check.h"
 #include "base/split.h"
+#include "check.h"
 #include "plan/layout.h"
 
 using pitc::test::Contains;

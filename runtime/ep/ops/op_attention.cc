@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "base/index.h"
-#include "ops/operation.h"
 #include "base/split.h"
+#include "ops/operation.h"
 
 namespace pitc {
 namespace {

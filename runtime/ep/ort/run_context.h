@@ -13,9 +13,9 @@
 
 #include "base/arena.h"
 #include "base/float_mode.h"
+#include "base/split.h"
 #include "ort/constants.h"
 #include "ort/run_memory.h"
-#include "base/split.h"
 #include "ort/tensor.h"
 #include "ort/workers.h"
 #include "select/trace.h"
