@@ -265,6 +265,10 @@ EINSUMS = {
     "bid,d->bi": (),
     "bihd,hjd->bhij": (),
     "ij,jk": (),
+    "abi,abj->ij": (),
+    "mabi,abj->mij": (),
+    "abd,bdj->aj": (),
+    "lij,lab->ijab": (),
 }
 STATIC = {"c": 4, "d": 6, "e": 5, "h": 2, "k": 7}
 NOT_MATRICES = ("bi,bi->b", "i,j->ij", "bii->b", "bld,dk,km->blm", "bid,bj->bij", "bi->ib")
@@ -294,6 +298,19 @@ def test_an_einsum_of_matrices_is_one_matmul(equation: str) -> None:
     assert [n.op_type for n in parts.graph].count("MatMul") == 1
     assert "Einsum" not in {n.op_type for n in parts.graph}
     assert_close(run(proto, feeds), run(ir.to_proto(parts), feeds))
+
+
+@pytest.mark.parametrize("zero", "abij")
+def test_sizes_that_are_joined_may_be_zero(zero: str) -> None:
+    proto, feeds = einsum("abi,abj->ij")
+    parts = ir.from_proto(proto)
+    normalise(parts)
+    assert [n.op_type for n in parts.graph].count("MatMul") == 1
+    empty = dict(feeds)
+    for name, labels in zip(feeds, ("abi", "abj"), strict=True):
+        at = [slice(0 if label == zero else None) for label in labels]
+        empty[name] = feeds[name][tuple(at)]
+    assert_close(run(proto, empty), run(ir.to_proto(parts), empty))
 
 
 @pytest.mark.parametrize("equation", NOT_MATRICES)

@@ -27,6 +27,25 @@ def plain(g: GraphBuilder, x: str) -> str:
     return g.op("Add", second(g, g.op("Relu", first(g, x))), weight(g, "b2", N))
 
 
+def turned(g: GraphBuilder, x: str) -> str:
+    """Transposed there and back."""
+    h = g.op("Transpose", g.op("Relu", first(g, g.op("Reshape", x, g.ints(-1, K)))), perm=[1, 0])
+    return back(g, g.op("Gemm", h, weight(g, "w2", H, N), transA=1), x)
+
+
+def back(g: GraphBuilder, y: str, like: str) -> str:
+    """The rows with the leading dimensions of another value."""
+    sizes = g.op("Slice", g.op("Shape", like), g.ints(0), g.ints(2))
+    return g.op("Reshape", y, g.op("Concat", sizes, g.ints(N), axis=0))
+
+
+def scaled(g: GraphBuilder, x: str) -> str:
+    """The numbers go into the constants."""
+    h = g.op("Relu", first(g, g.op("Reshape", x, g.ints(-1, K))))
+    y = g.op("Gemm", h, weight(g, "w2", N, H), weight(g, "b2", N), transB=1, alpha=0.5, beta=-3.0)
+    return back(g, y, x)
+
+
 def clip(g: GraphBuilder, x: str) -> str:
     return second(g, g.op("Max", first(g, x), g.const(0, np.float32)))
 
@@ -81,6 +100,8 @@ FORMS: dict[str, tuple[Build, list[str]]] = {
     "clip": (clip, ["ffn"]),
     "residual": (residual, ["ffn"]),
     "flattened": (flattened, ["ffn"]),
+    "scaled": (scaled, ["ffn"]),
+    "turned": (turned, ["contract"]),
     "squared": (squared, ["contract"]),
     "activated": (activated, ["contract"]),
     "gated": (gated, ["contract"]),
@@ -143,17 +164,16 @@ def narrow(g: GraphBuilder, x: str) -> str:
     return second(g, g.op("Relu", first(g, x)), 16)
 
 
-def turned(g: GraphBuilder, x: str) -> str:
-    """The operand lies along k first."""
-    h = g.op("Transpose", g.op("Relu", first(g, x)), perm=[1, 0])
-    return g.op("Gemm", h, weight(g, "w2", H, N), transA=1)
+def nothing(g: GraphBuilder, x: str) -> str:
+    """Scaled to zeros: no product at all."""
+    return g.op("Gemm", g.op("Relu", first(g, x)), weight(g, "w2", H, N), alpha=0.0)
 
 
 REFUSED: dict[str, tuple[Build, Code]] = {
     "smooth": (smooth, Code.NO_FACT),
     "infinite": (infinite, Code.NON_FINITE_WEIGHT),
     "narrow": (narrow, Code.NO_GAIN),
-    "turned": (turned, Code.NO_LOWERING),
+    "nothing": (nothing, Code.NO_LOWERING),
 }
 
 

@@ -175,6 +175,12 @@ def gemm_of_a_transpose(g: GraphBuilder, x: str) -> str:
     return g.op("Gemm", g.op("Reshape", x, g.ints(-1, K)), turned(g, masked(g)), transB=1)
 
 
+def scaled_gemm(g: GraphBuilder, x: str) -> str:
+    """What is computed is scaled behind, what is constant before."""
+    columns = g.op("Reshape", x, g.ints(K, -1))
+    return g.op("Gemm", columns, masked(g), weight(g, "b", N), transA=1, alpha=2.0, beta=0.25)
+
+
 def fused(g: GraphBuilder, x: str) -> str:
     """An operator of ONNX Runtime's own that consists of a product and a transpose."""
     return g.op("FusedMatMul", x, masked(g, N, K), transB=1, domain="com.microsoft")
@@ -186,6 +192,7 @@ AROUND: dict[str, tuple[Build, dict[str, str], int]] = {
     "everything": (behind, {"bias": "1", "activation": "relu", "residual": "1"}, 2),
     "flattened": (flattened, {"bias": "1", "activation": "gelu", "stored": "nk"}, 1),
     "gemm of a transpose": (gemm_of_a_transpose, {"stored": "kn", "bias": "0"}, 0),
+    "scaled": (scaled_gemm, {"stored": "kn", "bias": "0"}, 0),
     "fused": (fused, {"stored": "nk"}, 0),
 }
 
@@ -194,7 +201,7 @@ AROUND: dict[str, tuple[Build, dict[str, str], int]] = {
 def test_what_the_node_takes_in(name: str) -> None:
     build, fields, more = AROUND[name]
     g = GraphBuilder("m", 20)
-    rank = 2 if name == "gemm of a transpose" else 3
+    rank = 2 if name in ("gemm of a transpose", "scaled") else 3
     y = build(g, g.input("x", np.float32, ("b", "s", K)))
     g.output(y, "y", np.float32, tuple(f"d{d}" for d in range(rank)))
     proto = g.model()
@@ -311,16 +318,8 @@ def of_any_size(g: GraphBuilder, x: str) -> str:
     return g.op("MatMul", x, g.op("Mul", scale, flags(g, K, "n")))
 
 
-def doubled(g: GraphBuilder, x: str) -> str:
-    return g.op("Gemm", x, masked(g), alpha=2.0)
-
-
 def with_a_matrix(g: GraphBuilder, x: str) -> str:
     return g.op("Gemm", x, masked(g), g.input("c", np.float32, ("s", N)))
-
-
-def columns_of_the_left(g: GraphBuilder, x: str) -> str:
-    return g.op("Gemm", g.op("Reshape", x, g.ints(K, -1)), masked(g), transA=1)
 
 
 def few(g: GraphBuilder, x: str) -> str:
@@ -353,8 +352,6 @@ REFUSED: dict[str, tuple[Build, Code, str]] = {
     "batches": (batches, Code.NO_LOWERING, "is no float32 matrix of known extents"),
     "float64": (wide, Code.NO_LOWERING, "is no float32 matrix of known extents"),
     "any size": (of_any_size, Code.NO_LOWERING, "is no float32 matrix of known extents"),
-    "alpha": (doubled, Code.NO_LOWERING, "Gemm without transA, alpha and beta"),
-    "transA": (columns_of_the_left, Code.NO_LOWERING, "Gemm without transA, alpha and beta"),
     "bias": (with_a_matrix, Code.NO_LOWERING, f"its bias is no constant row of {N}"),
     "left only": (left_only, Code.NO_LOWERING, "is multiplied by no constant float32 matrix"),
     "few": (few, Code.NO_GAIN, f"the matrix has only {K} x 64 elements"),

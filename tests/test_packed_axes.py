@@ -30,6 +30,7 @@ SUMS = {
     "MatMul": f"{MASKED} {FLAT} t = Transpose <perm = [1, 0]> (x2) y = MatMul (t, d2)",
     "Gemm": f"{MASKED} {FLAT} y = Gemm <transA = 1> (x2, d2)",
     "scaled": f"{MASKED} {FLAT} y = Gemm <transA = 1, alpha = 0.5> (x2, d2)",
+    "Einsum": f'{MASKED} y = Einsum <equation = "bsk,bsn->kn"> (x, d)',
     "the other operand is 0": """m3 = Unsqueeze (m, last) z = Mul (x, m3)
         d2 = Reshape (dy, columns) z2 = Reshape (z, rows) y = Gemm <transA = 1> (z2, d2)""",
 }

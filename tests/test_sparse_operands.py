@@ -17,7 +17,7 @@ from pitc.ir.graph import Graph
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.facts.fill import fill_facts
 from pitc.passes.normalise import normalise
-from pitc.passes.regions.sparse import Order, SparseOperand, SparseOperands, sparse_operands
+from pitc.passes.regions.sparse import SparseOperand, SparseOperands, sparse_operands
 from tests.fact_check import analysed, built, proven, rows
 
 FLOAT, BOOL, INT = 1, 9, 7
@@ -138,7 +138,6 @@ def test_every_source_of_zeros_is_found(source: str) -> None:
     found = the_one(proven(contraction(SOURCES[source]), sizes={"batch": 2, "seq": 3}))
     assert (found.operand, found.others, found.weights) == (0, (1,), ("w",))
     assert kinds(found) == {"m": "o0 o1", "k": "r0", "n": "o2"}
-    assert found.order is Order.ROWS
     assert found.sources and found.where and found.chain[-1] == found.name
     assert str(found).startswith("operand 0 is 0 where")
 
@@ -186,7 +185,7 @@ def test_zeros_pass_what_keeps_them(way: str) -> None:
     found = the_one(proven(contraction(lambda g, h: WAYS[way](g, g.op("Relu", h)))))
     assert all(name.startswith("relu") for name in found.sources)
     assert found.sources[0] in found.chain and found.name in found.chain
-    assert found.order is Order.ROWS and found.weights == ("w",)
+    assert found.weights == ("w",)
 
 
 def gelu_in_parts(g: GraphBuilder, h: str) -> str:
@@ -285,12 +284,12 @@ def masked_weight(shape: tuple[int, int], mask: tuple[int, int], transposed: int
     return proven(built(build))
 
 
-@pytest.mark.parametrize(("transposed", "order"), [(0, Order.COLUMNS), (1, Order.ROWS)])
-def test_a_masked_weight_is_the_other_operand(transposed: int, order: Order) -> None:
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_a_masked_weight_is_the_other_operand(transposed: int) -> None:
     shape = (N, K) if transposed else (K, N)
     found = the_one(masked_weight(shape, shape, transposed))
     assert (found.operand, found.others, found.sources) == (1, (0,), ("mask",))
-    assert (kinds(found), found.order) == ({"m": "o1", "n": "o0", "k": "r0"}, order)
+    assert kinds(found) == {"m": "o1", "n": "o0", "k": "r0"}
     assert found.weights == ()  # x is computed when the model runs
 
 
@@ -361,7 +360,6 @@ def test_a_convolution_by_its_channels() -> None:
     found = the_one(convolution(4, rows(RNG, 5, 4, 3, 3), 1))
     assert found.operand == 0
     assert kinds(found) == {"k": "r0", "n": "o1", "m": "o0"}  # places are read through a window
-    assert found.order is Order.OTHER
 
 
 def test_a_convolution_in_groups_has_no_axis_of_channels() -> None:
@@ -421,7 +419,7 @@ def test_einsum_and_batches() -> None:
     fill_facts(graph)
     found = the_one(graph)
     assert kinds(found) == {"e": "o0", "m": "o1", "k": "r0", "n": "o2"}
-    assert found.order is Order.COLUMNS and found.weights == ()
+    assert found.weights == ()
 
 
 def test_a_row_vector_has_no_rows_of_its_own() -> None:
@@ -431,7 +429,7 @@ def test_a_row_vector_has_no_rows_of_its_own() -> None:
         g.output(y, "y", np.float32, (1, N))
 
     found = the_one(proven(built(build)))
-    assert "m" not in kinds(found) and found.order is Order.ROWS
+    assert "m" not in kinds(found)
 
 
 def test_a_sum_of_one_term_is_no_contraction() -> None:

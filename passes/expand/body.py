@@ -12,6 +12,7 @@ from pitc.ir.expr import TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.nodes import Array, node_name
 
+ZERO_IS_A_SIZE = 14  # since this operator set for Reshape
 LISTS_AS_INPUTS = 13  # since this operator set for Unsqueeze, ReduceSum and Split
 
 
@@ -183,6 +184,23 @@ class Body:
     def reshape(self, x: ir.Value, *sizes: int) -> ir.Value:
         """Reshape; 0 keeps the dimension at that place."""
         return self.op("Reshape", x, self.ints(*sizes))
+
+    def joined(self, x: ir.Value, kept: int, sizes: Sequence[int | ir.Value]) -> ir.Value:
+        """Reshape to the first dimensions as they are, then numbers or computed sizes, `[1]`.
+
+        Raises:
+            NoRule: A computed size may be 0, which older operator sets take for a dimension kept.
+        """
+        numbers = [n for n in sizes if isinstance(n, int)]
+        if len(numbers) == len(sizes):
+            return self.reshape(x, *[0] * kept, *numbers)
+        if self.opset < ZERO_IS_A_SIZE:
+            raise NoRule("sizes that are joined to one dimension are not numbers")
+        parts = [self.ints(n) if isinstance(n, int) else n for n in sizes]
+        if kept:
+            shape = self.op("Shape", x)
+            parts.insert(0, self.op("Slice", shape, self.ints(0), self.ints(kept)))
+        return self.op("Reshape", x, self.op("Concat", *parts, axis=0), allowzero=1)
 
     def transpose(self, x: ir.Value, order: Sequence[int]) -> ir.Value:
         """Transpose, if that changes anything."""

@@ -14,10 +14,16 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.graph import Graph, NodeView, NoRule
+from pitc.ir.nodes import is_plain_product
 from pitc.ir.unused import remove_unused
 from pitc.passes.expand.attention import fused_attention, multi_head_attention
 from pitc.passes.expand.body import Body, Names, Shared
-from pitc.passes.expand.product import einsum, fused_gemm, fused_matmul
+from pitc.passes.expand.product import (
+    einsum,
+    fused_gemm,
+    fused_matmul,
+    gemm,
+)
 from pitc.passes.expand.rows import (
     bias_activation,
     embed_layer_norm,
@@ -35,6 +41,7 @@ Expand = Callable[[Body], Results]
 EXPANSIONS: Mapping[tuple[str, str], Expand] = {
     ("", "Attention"): standard_attention,
     ("", "Einsum"): einsum,
+    ("", "Gemm"): gemm,
     ("", "GroupNormalization"): group_norm,
     (MICROSOFT, "Attention"): fused_attention,
     (MICROSOFT, "BiasGelu"): bias_activation,
@@ -97,7 +104,7 @@ def expand_fused(model: ir.Model) -> int:
     Returns:
         How many nodes.
     """
-    found = [n for n in model.graph if key_of(n) in EXPANSIONS]
+    found = [n for n in model.graph if key_of(n) in EXPANSIONS and not is_plain_product(n)]
     if not found or model.opset_imports.get("", 0) < OLDEST:
         return 0
     graph = Graph(model)

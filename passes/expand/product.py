@@ -1,6 +1,6 @@
 """Sums of products as one MatMul between changes of shape, whatever their operator calls them.
 
-    Einsum "bihd,bjhd->bhij", FusedMatMul with transB, ..  ->  MatMul(Transpose(a), Transpose(b))
+    Einsum "bihd,bjhd->bhij", Gemm with transA, ..  ->  MatMul(Transpose(a), Transpose(b))
 
 The axes of the tensor expression say what each dimension is: *batch*, in both operands and the
 output; *row* and *column*, in one operand and the output; *summed*, in both operands only.
@@ -8,14 +8,17 @@ output; *row* and *column*, in one operand and the output; *summed*, in both ope
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from math import prod
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.expr import Combine
 from pitc.ir.graph import NoRule
 from pitc.ir.index import bare_dim
+from pitc.ir.nodes import is_plain_product
 from pitc.passes.expand.body import Body
 
 ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
@@ -25,6 +28,9 @@ ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
     "Tanh": (),
 }
 GEMM = ("alpha", "beta", "transA", "transB")
+LARGE = 2.0**20
+"""Constants are multiplied by smaller factors than that, and stay as far inside their type."""
+TINY, HUGE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,24 +46,60 @@ def einsum(body: Body) -> list[ir.Value | None]:
     return [_product(body)]
 
 
+def gemm(body: Body) -> list[ir.Value | None]:
+    """A scaled or transposed one; a plain one stays, as kernels know it.
+
+        alpha * A' @ B' + beta * C  ->  Add(MatMul(Transpose(A), alpha * B'), beta * C)
+
+    A number goes into a constant operand; behind the product where B is none.
+    """
+    view = body.view
+    alpha, beta = (float(view.attr(name, 1.0)) for name in ("alpha", "beta"))
+    if is_plain_product(view.node) or alpha == 0:
+        raise NoRule("it is plain, or no product")
+    left = _turned(body, body.input(0), 0, "transA")
+    scaled = _scaled(body, 1, alpha)
+    right = _turned(body, scaled or body.input(1), 1, "transB")
+    result = _times(body, body.op("MatMul", left, right), 1.0 if scaled else alpha)
+    if view.has(2) and beta != 0:  # otherwise it is not read
+        result = body.op("Add", result, _scaled(body, 2, beta) or _times(body, body.input(2), beta))
+    return [result]
+
+
 def fused_matmul(body: Body) -> list[ir.Value | None]:
     """Matrix product of transposed operands, times a number."""
     view = body.view
     if view.attr("transBatchA", 0) or view.attr("transBatchB", 0):
         result = _product(body)
     else:
-        sides = [_turned(body, 0, "transA"), _turned(body, 1, "transB")]
+        sides = [_turned(body, body.input(i), i, f"trans{'AB'[i]}") for i in (0, 1)]
         result = body.op("MatMul", *sides)
-    alpha = float(view.attr("alpha", 1.0))
-    return [result if alpha == 1.0 else body.op("Mul", result, body.number(alpha))]
+    return [_times(body, result, float(view.attr("alpha", 1.0)))]
 
 
-def _turned(body: Body, i: int, attribute: str) -> ir.Value:
-    """An operand with its last two dimensions swapped where an attribute says so."""
+def _times(body: Body, x: ir.Value, factor: float) -> ir.Value:
+    return x if factor == 1.0 else body.op("Mul", x, body.number(factor))
+
+
+def _scaled(body: Body, i: int, factor: float) -> ir.Value | None:
+    """A constant operand times a number; None where it is none, or leaves the range of its type."""
+    x = body.view.array(i)
+    if x is None or not 1 / LARGE < abs(factor) < LARGE:
+        return None
+    if factor == 1.0:
+        return body.input(i)
+    size = np.abs(x[x != 0])
+    if not ((size > TINY * LARGE) & (size < HUGE / LARGE)).all():
+        return None
+    return body.constant(x * np.float32(factor))
+
+
+def _turned(body: Body, x: ir.Value, i: int, attribute: str) -> ir.Value:
+    """Operand i with its last two dimensions swapped where an attribute says so."""
     rank = body.view.rank(i)
     if not body.view.attr(attribute, 0) or rank < 2:  # a vector stays
-        return body.input(i)
-    return body.transpose(body.input(i), (*range(rank - 2), rank - 1, rank - 2))
+        return x
+    return body.transpose(x, (*range(rank - 2), rank - 1, rank - 2))
 
 
 def _product(body: Body) -> ir.Value:
@@ -132,33 +174,33 @@ def _ordered(left: Factor, right: Factor, rank: int) -> Ordered | None:
 
 
 def _matmul(body: Body, it: Ordered) -> ir.Value:
-    sizes = [e.as_int() for e in body.expr.extents]
-
-    def merged(axes: Sequence[int]) -> list[int]:
-        """Several axes as one dimension of known size."""
-        static = [n for x in axes if (n := sizes[x]) is not None and n > 0]
-        if len(static) < len(axes):
-            raise NoRule("sizes that are joined to one dimension are not numbers")
-        return [prod(static)] if static else []
-
     def arranged(x: Factor, *groups: Sequence[int]) -> ir.Value:
-        """The operand with its axes in that order, those of each group as one dimension."""
+        """The operand with its axes in that order, those of each group but the first joined."""
         order = [a for group in groups for a in group]
         value = body.transpose(x.value, [x.axes.index(a) for a in order])
         if all(len(group) < 2 for group in groups[1:]):
             return value
-        return body.reshape(
-            value, *[0] * len(groups[0]), *(n for group in groups[1:] for n in merged(group))
-        )
+        sizes = [_joined(body, x, group) for group in groups[1:] if group]
+        return body.joined(value, len(groups[0]), sizes)
 
     left = arranged(it.left, (*it.lead, *it.batch, *it.row), it.summed)
     right = arranged(it.right, it.batch, it.summed, it.columns)
     result = body.op("MatMul", left, right)
     if len(it.columns) > 1:
-        merged(it.columns)
-        kept = [0] * (len(it.made) - len(it.columns))
-        result = body.reshape(result, *kept, *(sizes[x] or 0 for x in it.columns))
+        split = [_joined(body, it.right, [axis]) for axis in it.columns]
+        result = body.joined(result, len(it.made) - len(it.columns), split)
     return body.transpose(result, [it.made.index(x) for x in range(len(it.made))])
+
+
+def _joined(body: Body, x: Factor, axes: Sequence[int]) -> int | ir.Value:
+    """The size of several axes as one: a number, or computed from the operand that has them."""
+    static = [e.as_int() for a in axes for e in (body.expr.extents[a],)]
+    known = [n for n in static if n is not None]
+    if len(known) == len(static) and 0 not in known:
+        return prod(known)
+    shape = body.share(("shape", x.value), lambda: body.op("Shape", x.value))
+    sizes = [body.op("Gather", shape, body.ints(x.axes.index(a)), axis=0) for a in axes]
+    return reduce(partial(body.op, "Mul"), sizes)
 
 
 def fused_gemm(body: Body) -> list[ir.Value | None]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from pitc.ir.graph import Graph
-from pitc.ir.nodes import node_name
+from pitc.ir.nodes import is_plain_product, node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.lower.weight import (
     ComputedMatrix,
@@ -18,10 +18,8 @@ from pitc.passes.lower.weight import (
     constant_matrix,
     has_bias,
     is_large,
-    is_plain_product,
 )
-from pitc.passes.regions.contraction import Kind
-from pitc.passes.regions.sparse import Order, SparseOperand, sparse_operands
+from pitc.passes.regions.sparse import SparseOperand, sparse_operands
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +58,10 @@ def _choose(
         text = "zeros of single places are not skipped by a convolution, only those of channels"
         return Refusal(Code.NO_LOWERING, name, text)
     if not is_plain_product(node):
-        text = "kernels skip zeros of MatMul, and of Gemm without transA, alpha and beta"
+        text = "kernels skip zeros of MatMul, and of Gemm of float32"
         return Refusal(Code.NO_LOWERING, name, text)
     operand = found.get(1) or found[0]
-    matrix = _computed(graph, node, operand) if operand.operand else _constant(node, operand)
+    matrix = _right_matrix(graph, node, operand)
     if isinstance(matrix, str):
         return Refusal(Code.NO_LOWERING, name, matrix)
     if has_bias(node) and bias_row(node, matrix.n) is None:
@@ -73,15 +71,12 @@ def _choose(
     return operand
 
 
-def _constant(node: ir.Node, left: SparseOperand) -> Weight | str:
-    """What the left operand is multiplied by, or why its zeros cannot be skipped."""
-    if left.order is not Order.ROWS or Kind.E in left.kinds.values():
-        return f"'{left.name}' is not stored in rows along k"
-    weight = constant_matrix(node) if left.weights else None
-    return weight or f"'{left.name}' is multiplied by no constant float32 matrix"
-
-
-def _computed(graph: Graph, node: ir.Node, right: SparseOperand) -> ComputedMatrix | str:
-    """The right operand, or why its zeros cannot be skipped."""
-    matrix = computed_matrix(graph, node, node)
-    return matrix or f"'{right.name}' is no float32 matrix of known extents"
+def _right_matrix(
+    graph: Graph, node: ir.Node, operand: SparseOperand
+) -> Weight | ComputedMatrix | str:
+    """The right operand, or why zeros of an operand cannot be skipped."""
+    if operand.operand:
+        matrix: Weight | ComputedMatrix | None = computed_matrix(graph, node, node)
+        return matrix or f"'{operand.name}' is no float32 matrix of known extents"
+    matrix = constant_matrix(node) if operand.weights else None
+    return matrix or f"'{operand.name}' is multiplied by no constant float32 matrix"

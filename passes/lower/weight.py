@@ -9,7 +9,7 @@ from math import prod
 import onnx_ir as ir
 
 from pitc.ir.graph import Graph
-from pitc.ir.nodes import Array
+from pitc.ir.nodes import Array, is_plain_product
 from pitc.ir.panels import PANEL_WIDTH, pack_panels, panel_count
 from pitc.passes.lower.builder import Builder, dims_of, is_float32, same_dims
 
@@ -79,14 +79,6 @@ class Panels:
             shape = (panel_count(weight.n), weight.k, PANEL_WIDTH)
             self.made[key] = build.lazy_constant(f"{key[0]}.panels", make, shape)
         return self.made[key]
-
-
-def is_plain_product(node: ir.Node) -> bool:
-    """True for MatMul, and for a Gemm that neither scales nor transposes its left operand."""
-    if node.domain or node.op_type not in ("MatMul", "Gemm"):
-        return False
-    plain = {"alpha": 1.0, "beta": 1.0, "transA": 0}
-    return all(node.attributes[k].value == v for k, v in plain.items() if k in node.attributes)
 
 
 def constant_matrix(node: ir.Node) -> Weight | None:

@@ -10,7 +10,6 @@ over whole rows, or over the keys of a batch, is what packed regions are for.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 import onnx_ir as ir
@@ -26,14 +25,6 @@ from pitc.passes.facts.fill import moving_reads
 from pitc.passes.regions.contraction import Kind, axis_kinds, factor_reads, is_contraction
 
 
-class Order(Enum):
-    """How the axes of an operand lie in memory, dimensions of extent 1 left out."""
-
-    ROWS = "[batch.., m.., k..]"
-    COLUMNS = "[batch.., k.., m..]"
-    OTHER = "other"
-
-
 @dataclass(frozen=True, slots=True)
 class SparseOperand:
     """An operand of a contraction with zeros that are known only when the model runs.
@@ -45,7 +36,6 @@ class SparseOperand:
         where: The fill facts that say so, as text in the coordinates of the operand.
         chain: The values on whose facts this rests, from the sources to the operand.
         kinds: What each axis of the contraction is to it; the micro-tile lies along k.
-        order: How the operand lies in memory.
         others: The inputs that it is multiplied by.
         weights: Constants among those, all finite; empty where one is computed when the model runs:
             then what is packed of it has to be checked for Inf and NaN.
@@ -57,7 +47,6 @@ class SparseOperand:
     where: tuple[str, ...]
     chain: tuple[str, ...]
     kinds: Mapping[str, Kind]
-    order: Order
     others: tuple[int, ...]
     weights: tuple[str, ...]
 
@@ -131,7 +120,6 @@ def _operand(view: NodeView, expr: TensorExpr, read: Read) -> SparseOperand | Re
         where=tuple(dict.fromkeys(map(describe, facts))),
         chain=tuple(graph.names_of(via)),
         kinds={expr.axes[a].name: kind for a, kind in kinds.items()},
-        order=_order(dims),
         others=tuple(r.operand for r in others),
         weights=weights,
     )
@@ -183,14 +171,6 @@ def _is_own(r: Region, kinds: Mapping[int, Kind | None]) -> bool:
     tested = {kinds[d] for t in r if t.src for d in t.dims() if d in kinds}
     own = {kind for kind in kinds.values() if kind in (Kind.M, None)}
     return Kind.K in tested and (not own or bool(tested & own))
-
-
-def _order(kinds: Mapping[int, Kind | None]) -> Order:
-    places = list(dict.fromkeys(kinds.values()))
-    runs = sum(a != b for a, b in zip(kinds.values(), list(kinds.values())[1:], strict=False)) + 1
-    if None in places or runs > len(places) or Kind.E in places[1:]:
-        return Order.OTHER
-    return Order.ROWS if places[-1] is Kind.K else Order.COLUMNS
 
 
 def _weights(view: NodeView, others: Iterable[Read]) -> tuple[str, ...]:

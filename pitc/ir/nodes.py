@@ -40,6 +40,14 @@ def node_name(node: ir.Node) -> str:
     return node.name or next(iter(output_names(node)), node.op_type)
 
 
+def is_plain_product(node: ir.Node) -> bool:
+    """True for MatMul, and for a Gemm that neither scales nor transposes its left operand."""
+    if node.domain or node.op_type not in ("MatMul", "Gemm"):
+        return False
+    plain = {"alpha": 1.0, "beta": 1.0, "transA": 0}
+    return all(node.attributes[k].value == v for k, v in plain.items() if k in node.attributes)
+
+
 def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
     """The tensor of a Constant node; None for other nodes, sparse values and strings."""
     if node.op_type != "Constant" or node.domain != "" or len(node.attributes) != 1:
