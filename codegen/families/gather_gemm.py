@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pitc.codegen import tir
+from pitc.codegen.families.epilogue import ACTIVATIONS, Epilogue
 from pitc.codegen.families.right import Right, Turned, right_operand
-from pitc.codegen.vector_math import gelu, gelu_quick, gelu_tanh, relu, silu
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 from pitc.ir.target import CpuLevel
 
@@ -48,15 +48,6 @@ STREAM_K = 64
 """Length of a short stretch: two of them fit into the first-level cache."""
 NEAR_K = 32
 """How far ahead a lone row tile asks for B: 8 KiB, the best of 1 to 32 KiB."""
-
-ACTIVATIONS: Mapping[str, Callable[[tir.Expr], tir.Expr]] = {
-    "none": lambda x: x,
-    "relu": relu,
-    "gelu": gelu,
-    "gelu_tanh": gelu_tanh,
-    "gelu_quick": gelu_quick,
-    "silu": silu,
-}
 
 
 def k_block(k: int) -> int:
@@ -125,24 +116,23 @@ class _Kernel:
         k, self.n = params["k"], params["n"]
         self.k, self.k_block = k, k_block(k)
         self.tile_rows, self.group = target.gemm_tile
-        self.activation = ACTIVATIONS[params["activation"]]
         panels = panel_count(self.n)
         rows_of_a, listed, rows_of_c = (tir.size() for _ in range(3))
         self.a = tir.tensor("a", (rows_of_a, k))
         self.rows_a = tir.tensor("rows_a", (listed,), "int32")
         self.right = right_operand(params, target)
-        self.bias = tir.tensor("bias", (panels * PANEL_WIDTH,))
-        self.residual = tir.tensor("residual", (listed, self.n)) if params["residual"] else None
+        bias = tir.tensor("bias", (panels * PANEL_WIDTH,))
+        residual = tir.tensor("residual", (listed, self.n)) if params["residual"] else None
         self.rows_c = tir.tensor("rows_c", (listed,), "int32")
         self.c = tir.tensor("c", (rows_of_c, self.n))
-        self.bits = tir.tensor("bits", (listed, panels), "int64") if params.get("bits") else None
+        bits = tir.tensor("bits", (listed, panels), "int64") if params.get("bits") else None
         self.i0, self.i1, self.j0, self.j1 = tir.scalars("i0", "i1", "j0", "j1")
+        pieces = None if bits is None else tir.bit_pieces(bits)
+        self.epilogue = Epilogue(params["activation"], self.n, bias, residual, pieces)
         self.sums: tir.Buffer = None
 
     def emit(self) -> None:
         """Blocks of rows."""
-        if self.bits is not None:
-            self.bits = tir.bit_pieces(self.bits)
         block = self.tile_rows * (BLOCK_TILES if self.right[0].longest is None else STORED_TILES)
         with tir.serial(0, (self.i1 - self.i0 + block - 1) // block) as ib:
             first = tir.bind(self.i0 + ib * block)
@@ -263,16 +253,16 @@ class _RegisterTile:
         if stretch.right is None:
             self.fetch()
             self.take(number)
-            self.write(self.epilogue, self.bits)
+            self.write(self.kernel.epilogue)
             return
         if kernel.k <= (stretch.right.longest or STREAM_K):
             self.fetch()
             self.clear()
             self.multiply(number)
-            self.write(self.epilogue, self.bits)
+            self.write(self.kernel.epilogue)
             return
         last = tir.bind(stretch.start + stretch.length == kernel.k)
-        if kernel.residual is not None:
+        if kernel.epilogue.residual is not None:
             with tir.when(last):
                 self.fetch()
         apart = stretch.right.finishes_panels
@@ -284,8 +274,8 @@ class _RegisterTile:
         self.multiply(number)
         tir.either(
             last,
-            lambda: self.write(self.epilogue, self.bits),
-            lambda: self.put(number) if apart else self.write(self.partial),
+            lambda: self.write(self.kernel.epilogue),
+            lambda: self.put(number) if apart else self.write(None),
         )
 
     def kept(self, number: tir.Expr) -> list[tuple[tir.Variable, tir.Expr]]:
@@ -320,10 +310,10 @@ class _RegisterTile:
 
     def fetch(self) -> None:
         """Ask for the residual: it arrives while the products are added."""
-        if self.kernel.residual is not None:
+        if self.kernel.epilogue.residual is not None:
             for r, v in self.places:
                 at = self.column + v * tir.LANES
-                tir.prefetch(self.kernel.residual, self.listed[r], at)
+                tir.prefetch(self.kernel.epilogue.residual, self.listed[r], at)
 
     def multiply(self, number: tir.Expr) -> None:
         """Add the products of the stretch, and ask for this tile's part of the next one."""
@@ -352,38 +342,29 @@ class _RegisterTile:
 
         tir.unrolled(stretch.length, UNROLL_K, step, rest=kernel.k % UNROLL_K > 0)
 
-    def write(
-        self,
-        finish: Callable[[int, tir.Expr, tir.Expr, int], tir.Expr],
-        note: Callable[[int, tir.Expr, tir.Expr, int], None] | None = None,
-    ) -> None:
-        """Store `finish(row, sums, column, lanes)` of every vector, but not of repeated rows.
-
-        What was stored goes to `note(row, values, column, lanes)`.
+    def write(self, epilogue: Epilogue | None) -> None:
+        """Store every vector, but not of repeated rows; without an epilogue the sums as they are,
+        before the last k block.
         """
         for r in range(self.rows):
             with tir.when(self.first + r < self.kernel.i1):
-                self.write_row(r, finish, note)
+                self.write_row(r, epilogue)
 
-    def write_row(
-        self,
-        r: int,
-        finish: Callable[[int, tir.Expr, tir.Expr, int], tir.Expr],
-        note: Callable[[int, tir.Expr, tir.Expr, int], None] | None,
-    ) -> None:
+    def write_row(self, r: int, epilogue: Epilogue | None) -> None:
         """Store one row; a run-time loop over its vectors keeps the code of an activation short."""
-        columns, kernel = self.columns, self.kernel
+        columns, kernel, row = self.columns, self.kernel, self.listed[r]
         sums = tir.stack(columns.vectors)
         for v in range(columns.vectors):
             tir.assign(sums, self.acc[r][v].value, v)
-        row_c = tir.index_of(kernel.rows_c, self.listed[r])
+        row_c = tir.index_of(kernel.rows_c, row)
 
         def put(v: tir.Expr, lanes: int) -> None:
             at = tir.bind(self.column + v * tir.LANES)
-            value = tir.keep(finish(r, tir.keep(sums[v]), at, lanes))
+            x = tir.keep(sums[v])
+            value = tir.keep(epilogue.finish(x, row, at, lanes) if epilogue else x)
             tir.store(kernel.c, value, row_c, at, lanes=lanes)
-            if note:
-                note(r, value, at, lanes)
+            if epilogue:
+                epilogue.note(value, row, at, lanes)
 
         full = columns.vectors - (columns.last_lanes < tir.LANES)
         if full:
@@ -391,28 +372,3 @@ class _RegisterTile:
                 put(v, tir.LANES)
         if full < columns.vectors:
             put(tir.int64(full), columns.last_lanes)
-
-    def bits(self, row: int, x: tir.Expr, at: tir.Expr, lanes: int) -> None:
-        """Note which values are not zero; the vector that ends C also clears the rest of a word."""
-        kernel = self.kernel
-        if kernel.bits is None:
-            return
-        tir.assign(kernel.bits, tir.nonzero_mask(x, lanes), self.listed[row], at // tir.LANES)
-        ends = -(-kernel.n // tir.LANES)
-        rest = -ends % (PANEL_WIDTH // tir.LANES)
-        if rest:
-            with tir.when(at // tir.LANES == ends - 1):
-                for i in range(rest):
-                    tir.assign(kernel.bits, tir.int16(0), self.listed[row], tir.int64(ends + i))
-
-    def partial(self, _row: int, x: tir.Expr, _at: tir.Expr, _lanes: int) -> tir.Expr:
-        """Before the last k block: the sums as they are."""
-        return x
-
-    def epilogue(self, row: int, x: tir.Expr, at: tir.Expr, lanes: int) -> tir.Expr:
-        """After the last k block: bias, activation, residual."""
-        kernel = self.kernel
-        x = kernel.activation(tir.keep(x + tir.load(kernel.bias, at)))
-        if kernel.residual is None:
-            return x
-        return x + tir.load(kernel.residual, self.listed[row], at, lanes=lanes)

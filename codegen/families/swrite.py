@@ -12,33 +12,30 @@ from contextlib import contextmanager
 from typing import Any
 
 from pitc.codegen import tir
-from pitc.codegen.families.gather_gemm import ACTIVATIONS
+from pitc.codegen.families.epilogue import ACTIVATIONS, Epilogue
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 
 STREAM_BYTES = 8 << 20
 _ITEM_BYTES = 4
 
 
-class Epilogue:
-    """Activation, residual, and the store to C; made after the last argument is declared.
+class Stores:
+    """The way of finished vectors into C; made after the last argument is declared.
 
     Args:
-        activation: A key of `ACTIVATIONS`.
-        residual: f32, as wide as C, or None.
+        epilogue: What finishes them.
         c: f32 `[M, n]`.
-        n: Columns of C.
     """
 
-    def __init__(self, activation: str, residual: tir.Buffer | None, c: tir.Buffer, n: int) -> None:
-        self.activation = ACTIVATIONS[activation]
-        self.residual, self.c = residual, c
+    def __init__(self, epilogue: Epilogue, c: tir.Buffer) -> None:
+        self.epilogue, self.c = epilogue, c
         self.streamed = None
-        if n % tir.LANES == 0:
-            large = c.shape[0] * (n * _ITEM_BYTES) >= STREAM_BYTES
+        if epilogue.n % tir.LANES == 0:
+            large = c.shape[0] * (epilogue.n * _ITEM_BYTES) >= STREAM_BYTES
             self.streamed = tir.bind(tir.both(large, tir.aligned(c)))
 
     @contextmanager
-    def stores(self) -> Iterator[None]:
+    def used(self) -> Iterator[None]:
         """Statements that may use `put`."""
         if self.streamed is None:
             yield
@@ -54,16 +51,13 @@ class Epilogue:
         """Finish and store a vector.
 
         Args:
-            x: Sums with bias.
-            row: Row of the residual.
+            x: Sums.
+            row: Place of the row in the row list.
             row_c: Row of C.
             column: Column of both, a multiple of `LANES`.
             lanes: How many lanes lie in C.
         """
-        x = self.activation(tir.keep(x))
-        if self.residual is not None:
-            x = x + tir.load(self.residual, row, column, lanes=lanes)
-        x = tir.keep(x)
+        x = tir.keep(self.epilogue.finish(x, row, column, lanes))
         if self.streamed is None:
             tir.store(self.c, x, row_c, column, lanes=lanes)
         else:
@@ -84,18 +78,18 @@ class SWrite:
         panels = panel_count(self.n)
         self.rows, rows_of_c = tir.size(), tir.size()
         self.b = tir.tensor("b", (panels, k, PANEL_WIDTH))
-        self.bias = tir.tensor("bias", (panels * PANEL_WIDTH,))
+        bias = tir.tensor("bias", (panels * PANEL_WIDTH,))
         residual = tir.tensor("residual", (self.rows, self.n)) if params["residual"] else None
         self.rows_c = tir.tensor("rows_c", (self.rows,), "int32")
         c = tir.tensor("c", (rows_of_c, self.n))
         *self.scalars, self.j0, self.j1 = tir.scalars(*scalars, "j0", "j1")
-        self.epilogue = Epilogue(params["activation"], residual, c, self.n)
+        self.stores = Stores(Epilogue(params["activation"], self.n, bias, residual), c)
 
     @contextmanager
     def panels(self, step: int = 1) -> Iterator[tir.Expr]:
         """Open the loop over every `step`-th panel of the call, which is the context value."""
         groups = (self.j1 - self.j0 + step - 1) // step
-        with self.epilogue.stores(), tir.serial(tir.int64(0), groups) as g:
+        with self.stores.used(), tir.serial(tir.int64(0), groups) as g:
             yield tir.bind(self.j0 + g * step)
 
     def write(
@@ -117,8 +111,8 @@ class SWrite:
 
             def put(start: tir.Expr, lanes: int) -> None:
                 column = tir.bind(j * PANEL_WIDTH + start)
-                x = tir.load(sums, at + r * PANEL_WIDTH + start) + tir.load(self.bias, column)
-                self.epilogue.put(x, row, row_c, column, lanes)
+                x = tir.load(sums, at + r * PANEL_WIDTH + start)
+                self.stores.put(x, row, row_c, column, lanes)
 
             if rest == 0:
                 tir.chunks(PANEL_WIDTH, put)

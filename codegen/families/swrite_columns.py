@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pitc.codegen import tir
-from pitc.codegen.families.gather_gemm import ACTIVATIONS
-from pitc.codegen.families.swrite import Epilogue
+from pitc.codegen.families.epilogue import ACTIVATIONS, Epilogue
+from pitc.codegen.families.swrite import Stores
 from pitc.ir.panels import PANEL_WIDTH, TURNED_COLUMNS, panel_count
 from pitc.ir.target import CpuLevel
 
@@ -48,7 +48,7 @@ class _Kernel:
         residual = tir.tensor("residual", (self.rows, n)) if params["residual"] else None
         c = tir.tensor("c", (self.rows, n))
         self.n0, self.t0 = tir.scalars("n0", "t0")
-        self.epilogue = Epilogue(params["activation"], residual, c, n)
+        self.stores = Stores(Epilogue(params["activation"], n, residual=residual), c)
         self.scratch = tir.workspace(tir.LANES * WIDE)
 
     def emit(self) -> None:
@@ -56,7 +56,7 @@ class _Kernel:
         rows = tir.bind(tir.smaller(tir.int64(TURNED_COLUMNS), self.rows - self.t0))
         strips = tir.serial(tir.int64(0), (rows + tir.LANES - 1) // tir.LANES)
         pieces = tir.serial(tir.int64(0), (self.columns + WIDE - 1) // WIDE)
-        with self.epilogue.stores(), strips as s, pieces as p:
+        with self.stores.used(), strips as s, pieces as p:
             self.piece(tir.bind(s * tir.LANES), rows, tir.bind(p * WIDE))
 
     def piece(self, first: tir.Expr, rows: tir.Expr, column: tir.Expr) -> None:
@@ -79,7 +79,7 @@ class _Kernel:
 
             def put(start: tir.Expr, lanes: int) -> None:
                 sums = tir.load(self.scratch, r * WIDE + start)
-                self.epilogue.put(sums, row, row, tir.bind(self.n0 + column + start), lanes)
+                self.stores.put(sums, row, row, tir.bind(self.n0 + column + start), lanes)
 
             self.blocks(width, put)
 
