@@ -23,7 +23,7 @@ With `bits`, the kernel also says which stored values are not zero: words of 64 
 the registers of the epilogue.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
