@@ -248,11 +248,18 @@ def aligned(buffer: Buffer) -> Expr:
     return T.reinterpret("uint64", first) % T.uint64(64) == T.uint64(0)
 
 
-def prefetch(buffer: Buffer, *index: Expr) -> None:
-    """Ask for the cache line of an element that is read soon."""
+def prefetch(buffer: Buffer, *index: Expr, far: bool = False) -> None:
+    """Ask for the cache line of an element that is read soon.
+
+    Args:
+        buffer: Where it is.
+        index: Its place.
+        far: Into the second-level cache only: of lines from memory many more may be on their way
+            there than to the first-level one.
+    """
     pointer = T.address_of(buffer[tuple(index)])
-    read, all_levels, data = 0, 3, 1
-    T.evaluate(T.call_intrin("void", "tirx.prefetch", pointer, read, all_levels, data))
+    read, locality, data = 0, 2 if far else 3, 1
+    T.evaluate(T.call_intrin("void", "tirx.prefetch", pointer, read, locality, data))
 
 
 def assign(buffer: Buffer, value: Expr, *index: Expr) -> None:

@@ -13,8 +13,8 @@ ascending k, so the bits of a row do not depend on the tile that it falls into.
                 C = partial sums, or the epilogue after the last k
 
 A stretch is a k block of a panel. For few rows it is much shorter: B comes from memory then, row
-tiles after the first one read it from the first-level cache, and all of them share the prefetching,
-so that memory never rests. A short row tile repeats its last row and drops the copies.
+tiles after the first one read it from the first-level cache, and all of them ask for a share of the
+next one, so that memory never rests. A short row tile repeats its last row and drops the copies.
 
 A matrix that is computed when the model runs is read as it is stored (`right.py`): a stretch is a
 piece of it then.
@@ -23,7 +23,7 @@ With `bits`, the kernel also says which stored values are not zero: words of 64 
 the registers of the epilogue.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,7 +106,7 @@ class _Stretch:
     length: tir.Expr
     ahead: tir.Expr
     share: tir.Expr
-    """65536 / number of row tiles, rounded up."""
+    """Elements of a row that each of the row tiles asks for, rounded up."""
 
 
 class _Kernel:
@@ -116,6 +116,7 @@ class _Kernel:
         k, self.n = params["k"], params["n"]
         self.k, self.k_block = k, k_block(k)
         self.tile_rows, self.group = target.gemm_tile
+        self.pair = target.pair_columns
         panels = panel_count(self.n)
         rows_of_a, listed, rows_of_c = (tir.size() for _ in range(3))
         self.a = tir.tensor("a", (rows_of_a, k))
@@ -182,7 +183,7 @@ class _Kernel:
         else:
             block_k = whole
             longest = ahead = tir.int64(right.longest)
-        share = tir.hold((65535 + tiles.count) // tiles.count)
+        share = tir.hold((PANEL_WIDTH - 1 + tiles.count) // tiles.count)
         blocks = tir.serial(0, (self.k + block_k - 1) // block_k)
         groups = tir.serial(0, (self.j1 - self.j0 + right.group - 1) // right.group)
         with blocks as kb, groups as g:
@@ -209,29 +210,29 @@ class _Kernel:
         return _RowTiles(first, full, pair, tir.hold(full + pair))
 
     def panel(self, stretch: _Stretch, tiles: _RowTiles) -> None:
-        """All row tiles of a block of rows against the column groups of one panel."""
-        per_panel = PANEL_WIDTH // self.group
-        full, rest = divmod(self.n, self.group)
+        """All row tiles of a block of rows against one panel: the pair comes last."""
+        height = self.tile_rows
+        last = tir.bind(tiles.first + tiles.full * height)
+        each = ((height, self.group, tiles.first, tiles.full), (PAIR, self.pair, last, tiles.pair))
+        for rows, group, start, count in each:
+            for columns in self.column_groups(stretch, group):
+                with tir.serial(0, count) as p:
+                    number = p if rows == height else tir.bind(tiles.full + p)
+                    first = tir.bind(start + p * rows)
+                    _RegisterTile(self, stretch, columns, first, rows).emit(number)
+
+    def column_groups(self, stretch: _Stretch, group: int) -> Iterator[_Columns]:
+        """Statements for whole column groups of a panel, and for the last one of all."""
+        per_panel = PANEL_WIDTH // group
+        full, rest = divmod(self.n, group)
         if full:
             here = tir.smaller(tir.int64(per_panel), full - stretch.j * per_panel)
             with tir.serial(0, here) as g:
-                columns = _Columns(tir.bind(g * self.group), self.group // tir.LANES, tir.LANES)
-                self.row_tiles(stretch, columns, tiles)
+                yield _Columns(tir.bind(g * group), group // tir.LANES, tir.LANES)
         if rest:
-            start = tir.int64(full % per_panel * self.group)
-            columns = _Columns(start, -(-rest // tir.LANES), (rest - 1) % tir.LANES + 1)
+            start = tir.int64(full % per_panel * group)
             with tir.when(stretch.j == full // per_panel):
-                self.row_tiles(stretch, columns, tiles)
-
-    def row_tiles(self, stretch: _Stretch, columns: _Columns, tiles: _RowTiles) -> None:
-        """Full and padded row tiles, then the pair."""
-        height = self.tile_rows
-        with tir.serial(0, tiles.full) as p:
-            first = tir.bind(tiles.first + p * height)
-            _RegisterTile(self, stretch, columns, first, height).emit(p)
-        with tir.serial(0, tiles.pair) as p:
-            first = tir.bind(tiles.first + tiles.full * height + p * PAIR)
-            _RegisterTile(self, stretch, columns, first, PAIR).emit(tir.bind(tiles.full + p))
+                yield _Columns(start, -(-rest // tir.LANES), (rest - 1) % tir.LANES + 1)
 
 
 class _RegisterTile:
@@ -326,11 +327,11 @@ class _RegisterTile:
 
         def step(i: tir.Expr) -> None:
             k = stretch.start + i
-            # The part is shorter than the stretch, so lines are named several times: that is free.
-            part = tir.hold(next_start + ((before + i) * stretch.share >> 16))
             at = [columns.start + v * tir.LANES for v in range(columns.vectors)]
+            # A share is shorter than a row, so lines are named several times: that is free.
+            part = tir.hold((before + i) * stretch.share)
             for start in at:
-                right.ask(stretch.j, part, start)
+                right.ask(stretch.j, next_start, part + start)
             b = [
                 tir.keep(right.load(stretch.j, k, start, columns.lanes(v)))
                 for v, start in enumerate(at)

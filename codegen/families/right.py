@@ -81,8 +81,8 @@ class Panels:
         return tir.load(self.b, j, k, at)
 
     def ask(self, j: tir.Expr, k: tir.Expr, at: tir.Expr) -> None:
-        """Ask for a line."""
-        tir.prefetch(self.b, j, k, at)
+        """Ask for a line; `at` may be beyond the row, as rows lie one behind the other."""
+        tir.prefetch(self.b, j, k, at, far=True)
 
 
 class Stored:

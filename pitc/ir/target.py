@@ -20,6 +20,7 @@ class CpuLevel:
         vector_lanes: Floats per hardware register.
         vector_registers: Hardware vector registers.
         gemm_tile: Register tile of a dense contraction, rows x columns.
+        pair_columns: Columns of the register tile of two rows, which divide a panel.
         listed_tile: Register tile of a contraction over listed micro-tiles, rows x columns; the
             rows divide a group of rows, the columns a panel.
         row_columns: Columns that a contraction over listed elements of one row computes at once, a
@@ -34,6 +35,7 @@ class CpuLevel:
     vector_lanes: int
     vector_registers: int
     gemm_tile: tuple[int, int]
+    pair_columns: int
     listed_tile: tuple[int, int]
     row_columns: int
     attention_lanes: tuple[int, ...]
@@ -41,8 +43,8 @@ class CpuLevel:
 
 
 CPU_LEVELS = (
-    CpuLevel("v4", "x86-64-v4", 16, 32, (6, 64), (4, 64), 128, (32, 16), (8, 12)),
-    CpuLevel("v3", "x86-64-v3", 8, 16, (6, 16), (4, 16), 64, (16,), (6,)),
+    CpuLevel("v4", "x86-64-v4", 16, 32, (6, 64), 64, (4, 64), 128, (32, 16), (8, 12)),
+    CpuLevel("v3", "x86-64-v3", 8, 16, (6, 16), 32, (4, 16), 64, (16,), (6,)),
 )
 
 
