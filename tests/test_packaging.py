@@ -226,8 +226,8 @@ def test_the_wheel_holds_pitc_and_nothing_else(distributions: tuple[Path, Path])
     }
     assert python == expected
     others = {n for n in files - python if not n.startswith("pitc/codegen/")}
-    library, table = "pitc/runtime/libpitc_ort_ep.so", "pitc/tiles/default.json"
-    assert others == {"pitc/py.typed", library, table}
+    tables = {f"pitc/tiles/shipped/{name}.json" for name in ("epyc", "xeon")}
+    assert others == {"pitc/py.typed", "pitc/runtime/libpitc_ort_ep.so", *tables}
     assert wheel.name.startswith(f"pitc-{__version__}-py3-none-")
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from pitc.ir.tiles import TileTable, VariantCost, features_of, predicted_us
 from pitc.ir.variants import FEATURES, VARIANTS
 from pitc.options import LEVELS, Level
 from pitc.tiles import tune as tuning
-from pitc.tiles.file import TilesFile, point_of, read_file
+from pitc.tiles.file import Point, TilesFile, point_of, read_file
 from pitc.tiles.find import SHIPPED, overlay_path, shipped, tables_in_force
 from pitc.tiles.fit import fit_costs
 from pitc.tiles.measure import Contractions, contractions
@@ -30,6 +30,7 @@ from pitc.tiles.tune import FULL, QUICK, Grid, spread_sizes, tune
 from tests.tile_prices import work
 
 Run = Callable[..., tuple[int, str, str]]
+TABLES = sorted(SHIPPED.glob("*.json"))
 HERE = LEVELS.get(cpu_level() or "", "v4")
 TINY = Grid(sizes=((130, 190),), cases=4, most=1 << 20, rounds=1)
 needs_kernels = pytest.mark.skipif(cpu_level() is None, reason="no kernels for this CPU")
@@ -55,6 +56,11 @@ def store(path: Path, **changes: Any) -> Path:
     return path
 
 
+def own_shipped() -> Path:
+    """The file of the shipped table for this machine."""
+    return next(path for path in TABLES if read_file(path) == shipped())
+
+
 def own(**changes: Any) -> Path:
     """A table that was measured here."""
     here = find_machine()
@@ -70,8 +76,9 @@ def find_machine() -> dict[str, Any]:
 # --- files ---------------------------------------------------------------------------------------
 
 
-def test_the_shipped_table() -> None:
-    found = read_file(SHIPPED)
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_the_shipped_tables(path: Path) -> None:
+    found = read_file(path)
     assert set(found.levels) == {"v4", "v3"}
     for measured in found.levels.values():
         assert set(measured.costs) == set(VARIANTS)
@@ -85,16 +92,52 @@ def test_the_shipped_table() -> None:
 
 
 @pytest.mark.parametrize("level", ["v4", "v3"])
-def test_shipped_prices_follow_from_the_measured_points(level: Level) -> None:
-    files = sorted(RESULTS.glob(f"tiles/{level}*.json"), reverse=True)
-    points = [p for file in files for p in read_file(file).levels[level].points]
-    measured = shipped().levels[level]
-    assert not measured.points and measured.point_count == len(points) > 1500
-    table, fits = shipped().table().costs[level], fit_costs(points)
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_shipped_prices_follow_from_the_measured_points(path: Path, level: Level) -> None:
+    measured, table = read_file(path).levels[level], read_file(path).table().costs[level]
+    points = measured_points(path.stem, level)
+    fits = fit_costs(points)
+    assert not measured.points and measured.point_count == len(points) > 100
     for point in points[::100]:
         for variant, fit in fits.items():
             told = predicted_us(table[variant], variant, point.counted())
             assert told == pytest.approx(predicted_us(fit.cost, variant, point.counted()), rel=0.01)
+
+
+def measured_points(machine: str, level: Level) -> list[Point]:
+    return read_file(RESULTS / "tiles" / f"{machine}-{level}.json").levels[level].points
+
+
+def regret(table: Mapping[str, VariantCost], points: Sequence[Point]) -> float:
+    """Time of what a table chooses over that of the best variants."""
+    taken = best = 0.0
+    for point in points:
+        work = point.counted()
+        taken += point.us[min(point.us, key=lambda v: predicted_us(table[v], v, work))]
+        best += min(point.us.values())
+    return taken / best
+
+
+@pytest.mark.parametrize("level", ["v4", "v3"])
+def test_shipped_prices_choose_well_where_they_were_measured_and_fairly_elsewhere(
+    level: Level,
+) -> None:
+    """Measured times of one machine, replayed under the prices of each."""
+    for path in TABLES:
+        table = read_file(path).table().costs[level]
+        for other in TABLES:
+            lost = regret(table, measured_points(other.stem, level)[::3])
+            assert lost < (1.015 if other == path else 1.08), (path, other, lost)
+
+
+@pytest.mark.parametrize(
+    ("name", "table"), [("AMD Ryzen", "epyc"), ("Intel(R) Core", "xeon"), ("Other", "epyc")]
+)
+def test_the_shipped_table_of_a_like_machine_counts(
+    name: str, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pitc.tiles.find.cpu_name", lambda: name)
+    assert shipped() == read_file(SHIPPED / f"{table}.json")
 
 
 def test_a_file_round_trips(tmp_path: Path) -> None:
@@ -402,7 +445,7 @@ def test_the_prices_in_a_plan(tmp_path: Path, run: Run) -> None:
     body = json.loads(path.read_text())
     body["levels"]["v4"]["costs"]["row"]["prices"][0] = 424_242
     path.write_text(json.dumps(body))
-    for words in ((), ("--tiles", SHIPPED)):
+    for words in ((), ("--tiles", own_shipped())):
         assert run("compile", model, "-o", out, "--force", "--quiet", *words)[0] == 0
         plans = [
             a.s.decode()
@@ -418,7 +461,7 @@ def test_the_prices_in_a_plan(tmp_path: Path, run: Run) -> None:
 def test_api_takes_a_table_or_a_file() -> None:
     table = shipped().table()
     assert api.tile_table(table) is table
-    assert api.tile_table() == table and api.tile_table(str(SHIPPED)) == table
+    assert api.tile_table() == table and api.tile_table(str(own_shipped())) == table
 
 
 def test_prices_for_people() -> None:

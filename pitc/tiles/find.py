@@ -12,7 +12,8 @@ from pitc.ir.tiles import TileTable
 from pitc.options import Level
 from pitc.tiles.file import Machine, Measured, TilesFile, read_file, table_of
 
-SHIPPED = Path(__file__).with_name("default.json")
+SHIPPED = Path(__file__).with_name("shipped")
+"""A table for each machine that was measured; the first one is for those that no other one fits."""
 OVERLAY = "tiles.json"
 
 
@@ -52,10 +53,21 @@ def this_machine() -> Machine:
     return Machine(device=cpu_name(), features=list(cpu_features()), caches=dict(cpu_caches()))
 
 
-@cache
 def shipped() -> TilesFile:
-    """The tables that come with pitc."""
-    return read_file(SHIPPED)
+    """The tables that come with pitc, of a machine like this one."""
+    tables = _shipped()
+    return next((each for each in tables if _maker(each) == cpu_name().split()[0]), tables[0])
+
+
+@cache
+def _shipped() -> tuple[TilesFile, ...]:
+    return tuple(read_file(path) for path in sorted(SHIPPED.glob("*.json")))
+
+
+def _maker(tables: TilesFile) -> str:
+    """Who makes the CPU, as its name begins: kernels of one maker's CPUs compare alike."""
+    first = next(iter(tables.levels.values()))
+    return first.machine.device.split()[0]
 
 
 def tables_in_force(file: Path | None = None) -> TablesInForce:
