@@ -121,6 +121,32 @@ void NodesReadThem() {
   CHECK(alive == 0);
 }
 
+// Where a constant lies that ONNX Runtime passes is read in the first run only.
+void PassedOnesAreFoundOnce() {
+  const Library library(PITC_TEST_LIBRARY);
+  const PlanCase c("gather_gemm_all");
+  Random random(29);
+  const std::vector<OrtValue> inputs = pitc::test::MakeInputs(c.plan, random, 9);
+  const auto other = pitc::test::RandomFloats(random, inputs[2].dims);
+  const auto make = [&](bool overridable) {
+    return std::make_unique<Session>(library, c.text, PITC_TEST_KERNELS,
+                                     static_cast<int>(inputs.size()), 1, pitc::test::Options{},
+                                     Initializers{{1, inputs[1]}, {2, inputs[2]}}, "", overridable);
+  };
+  const std::vector<OrtValue> expected = c.Make(library)->Run(inputs);
+  for (const bool overridable : {false, true}) {
+    const auto session = make(overridable);
+    const auto run = [&] { CHECK(session->Run(inputs) == expected); };
+    const int64_t cold = pitc::test::Calls(run), warm = pitc::test::Calls(run);
+    CHECK(warm > 0 && cold - warm == (overridable ? 0 : 2 * 3));  // value, shape and data of each
+  }
+  std::vector<OrtValue> changed = inputs;
+  changed[2] = other;
+  const auto session = make(true);
+  CHECK(session->Run(inputs) == expected);
+  CHECK(session->Run(changed) == c.Make(library)->Run(changed));
+}
+
 // A file that has not all of the bytes is no source; a whole one is the only one.
 void FilesAreRead() {
   const auto path =
@@ -209,6 +235,7 @@ int main() {
   return pitc::test::RunTests({{"copies are equal and apart", CopiesAreEqualAndApart},
                                {"equal ones are shared", EqualOnesAreShared},
                                {"nodes read them", NodesReadThem},
+                               {"passed ones are found once", PassedOnesAreFoundOnce},
                                {"files are read", FilesAreRead},
                                {"nodes read files", NodesReadFiles},
                                {"wrong ones are named", WrongOnesAreNamed}});

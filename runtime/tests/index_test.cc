@@ -236,6 +236,7 @@ int main() {
                                {"products", Products},
                                {"even blocks cover", EvenBlocksCover},
                                {"gemm split covers", GemmSplitCovers},
+                               {"list split covers", ListSplitCovers},
                                {"attention split covers", AttentionSplitCovers},
                                {"layout slots", LayoutSlots}});
 }

@@ -86,6 +86,13 @@ bool Constant::IsCopyOf(const Tensor& other) const {
          (bytes_ == 0 || memcmp(memory_, other.data, bytes_) == 0);
 }
 
+void PassedConstant::Find(const Tensor& tensor) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (found_) return;
+  tensor_ = tensor;
+  found_.store(&tensor_, std::memory_order_release);
+}
+
 std::shared_ptr<const Constant> Constants::Keep(const std::string& name, const Tensor& tensor,
                                                 const std::optional<FilePart>& file) {
   const auto [begin, end] = kept_.equal_range(name);

@@ -3,9 +3,11 @@
 // small ones.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -34,6 +36,19 @@ class Constant {
   Tensor tensor_;
   size_t bytes_;
   void* memory_ = nullptr;  // tensor_.data
+};
+
+// A constant that ONNX Runtime keeps, and passes in every run: it stays where the first run has
+// found it.
+class PassedConstant {
+ public:
+  const Tensor* Found() const { return found_.load(std::memory_order_acquire); }  // or null
+  void Find(const Tensor& tensor);  // many threads may
+
+ private:
+  std::mutex mutex_;
+  Tensor tensor_;
+  std::atomic<const Tensor*> found_{nullptr};
 };
 
 // The constants of a session: nodes that read the same one share it. For one thread.
