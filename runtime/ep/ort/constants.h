@@ -1,6 +1,6 @@
-// Constant inputs of nodes, in memory of our own: ONNX Runtime lets go of its copy. Weights are in
-// huge pages, where the system has them: rows of panels that lie far apart cost a page walk each in
-// small ones.
+// Constant inputs of nodes, in memory of our own: ONNX Runtime lets go of its copy. Large
+// ones are in huge pages, where the system has them: rows of panels that lie far apart cost a page
+// walk each in small ones.
 #pragma once
 
 #include <atomic>
@@ -15,9 +15,6 @@
 #include "ort/tensor.h"
 
 namespace pitc {
-
-// Whether the system gives huge pages to those who ask.
-bool HasHugePages();
 
 // A tensor that never changes.
 class Constant {

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cstdlib>
 
+#include "ort/large_memory.h"
+
 namespace pitc {
 namespace {
 
