@@ -83,7 +83,7 @@ def parse(text: str) -> Abi:
             match = re.fullmatch(r"(\d+) (\w+) ([^(]+)(\(.*\))(?: since (\d+))?", line)
             if not match:
                 raise ValueError(f"not a slot: {line!r}")
-            slots.append(Slot(int(match[1]), *match.group(2, 3, 4), int(match[5] or 0)))
+            slots.append(Slot(int(match[1]), match[2], match[3], match[4], int(match[5] or 0)))
         numbers = [slot.number for slot in slots]
         if numbers != sorted(set(numbers)):
             raise ValueError(f"{title}: slot numbers must ascend")

@@ -173,7 +173,8 @@ class Unpack final : public Move {
       Fail("expected dims to name all ", points.coordinates,
            " coordinates or l, so that points do not meet");
     }
-    CheckAscending(points.rows, points.t, Product({points.domain.Elements(), 1}, "live"), "rows");
+    CheckAscending(points.rows, points.t, Numbered(points.domain.Elements(), "points of live"),
+                   "rows");
     void* out = run.Output(0, shape, bytes, scratch);
     if (layout.in_order) {
       ZeroOtherRows(run, out, layout.width * bytes, layout.slots, points.rows, points.t);

@@ -14,7 +14,7 @@ Layout MakeLayout(const std::vector<DimUse>& dims, const Shape& unpacked, int co
     if (use.kind == DimUse::kRest) layout.rest.Add(unpacked.dims[d]);
   }
   layout.width = unpacked.Elements(last + 1, rank);
-  layout.slots = Product({unpacked.Elements(0, last + 1), 1}, "the unpacked tensor");
+  layout.slots = Numbered(unpacked.Elements(0, last + 1), "rows of the unpacked tensor");
   int next = 0;
   for (int d = 0; d <= last; ++d) {
     const DimUse& use = dims[static_cast<size_t>(d)];
