@@ -3,12 +3,15 @@
 import atexit
 import ctypes
 import functools
+import math
 import mmap
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from pitc.codegen.call import KernelLibrary
@@ -60,6 +63,18 @@ def guarded(content: Array, *, at_end: bool = True) -> Array:
     out = flat.view(content.dtype).reshape(content.shape)
     out[...] = content
     return out
+
+
+def untouched(*shape: int, dtype: Any = np.float32) -> Array:
+    """Zeros that take memory only where they are written, however many they are."""
+    no_reserve = 0x4000  # of Linux; the module does not name it everywhere
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    try:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve
+        memory = mmap.mmap(-1, size, flags=flags)
+    except OSError as error:
+        pytest.skip(f"the system lends no addresses: {os.strerror(error.errno or 0)}")
+    return np.frombuffer(memory, dtype).reshape(shape)
 
 
 def normal(rng: np.random.Generator, *shape: int) -> Array:

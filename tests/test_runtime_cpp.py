@@ -29,10 +29,10 @@ def output(*command: str | Path, **environment: str) -> str:
 # flavour -> tests; the fuzzers use one thread, in which there is no race to be found
 TESTS = (
     *("plan", "mask", "index", "kernel", "micro_tiles", "selector", "trace"),
-    *("contraction", "right_contraction", "provider"),  # in a fake ONNX Runtime
+    *("contraction", "right_contraction", "provider", "constants"),  # in a fake ONNX Runtime
 )
 FUZZERS = ("plan_fuzz", "node_fuzz", "micro_tiles_fuzz")
-UNIT_TESTS = {"plain": TESTS, "asan": (*TESTS, *FUZZERS), "tsan": TESTS}
+UNIT_TESTS = {"plain": (*TESTS, "allocation"), "asan": (*TESTS, *FUZZERS), "tsan": TESTS}
 
 
 @pytest.mark.parametrize("flavour", SANITIZERS)

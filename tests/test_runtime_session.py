@@ -233,3 +233,27 @@ def test_weights_in_huge_pages(tmp_path: Path, external: bool) -> None:
             np.testing.assert_array_equal(y, z)
             np.testing.assert_allclose(total, b.sum(), rtol=1e-4)
     assert "expected huge_pages 0 or 1, got '2'" in creation_error(path, huge_pages="2")
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_initializers_that_are_inputs_may_change(tmp_path: Path, inside: bool) -> None:
+    """Where a constant lies is read once; what a caller may give otherwise is none."""
+    rng = np.random.default_rng(0)
+    x, *weights = (rng.standard_normal(s, np.float32) for s in ((4, 3), (3, 5), (3, 5), (3, 5)))
+    node = pit_node("g", gemm_plan(3, 5), ["x", "b"], ["y"])
+    if inside:
+        body = helper.make_graph(
+            [node], "then", [], [helper.make_tensor_value_info("y", FLOAT, None)]
+        )
+        node = helper.make_node("If", ["choice"], ["z"], then_branch=body, else_branch=body)
+        if ort.__version__.startswith("1.23."):  # `make matrix`
+            pytest.skip("no nodes in branches")
+    inputs: list[Value] = [("x", FLOAT, [None, 3]), ("choice", BOOL, []), ("b", FLOAT, [1, 3, 5])]
+    constants = {"b": panels(weights[0], 5)}
+    model = make_model([node], inputs, [(node.output[0], FLOAT, None)], constants=constants)
+    run = session(save(tmp_path, model))
+    given = {"x": x, "choice": np.array(True)}
+    for b in (None, weights[1], weights[2], None):
+        feeds = given if b is None else {**given, "b": panels(b, 5)}
+        (y,) = run.run(None, feeds)
+        np.testing.assert_allclose(y, x @ (weights[0] if b is None else b), rtol=1e-5, atol=1e-5)

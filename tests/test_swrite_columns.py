@@ -16,7 +16,7 @@ from pitc.codegen.families.swrite import STREAM_BYTES
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, TURNED_COLUMNS, pack_panels, panel_count
 from pitc.ir.target import CPU_LEVELS
-from tests.codegen_kernels import LEVELS, Array, bits, guarded, library, normal
+from tests.codegen_kernels import LEVELS, Array, bits, guarded, library, normal, untouched
 from tests.contract_cases import CANARY, LISTS, sparse
 
 # (n, activation, residual): below, at and above a vector and a piece, tails of every kind
@@ -253,8 +253,7 @@ def test_large_results_are_stored_past_the_caches(kernels: KernelLibrary, level:
 @in_both
 def test_rows_beyond_two_to_the_31_elements(kernels: KernelLibrary, level: str) -> None:
     rows = 2**31 // 16 + 9
-    memory = mmap.mmap(-1, rows * 64, flags=mmap.MAP_PRIVATE | 0x4000)  # MAP_NORESERVE
-    c = np.frombuffer(memory, np.float32).reshape(rows, 16)
+    c = untouched(rows, 16)
     sums = normal(np.random.default_rng(1), 16, TURNED_COLUMNS)
     bias = np.zeros(PANEL_WIDTH, np.float32)
     kernels.call(f"{request_of((16, 'none', 0)).symbol}_{level}", sums, bias, c, 0, rows - 9)

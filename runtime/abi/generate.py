@@ -15,12 +15,16 @@ OLDEST_API = 23
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One function pointer of a table: its place, name, return type and `(parameter types)`."""
+    """One function pointer of a table: its place, name, return type and `(parameter types)`.
+
+    `since`: the API that brought it, 0 for one that every supported release has.
+    """
 
     number: int
     name: str
     returns: str
     parameters: str
+    since: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +80,10 @@ def parse(text: str) -> Abi:
             continue
         slots = []
         for line in lines:
-            match = re.fullmatch(r"(\d+) (\w+) ([^(]+)(\(.*\))", line)
+            match = re.fullmatch(r"(\d+) (\w+) ([^(]+)(\(.*\))(?: since (\d+))?", line)
             if not match:
                 raise ValueError(f"not a slot: {line!r}")
-            slots.append(Slot(int(match[1]), match[2], match[3], match[4]))
+            slots.append(Slot(int(match[1]), match[2], match[3], match[4], int(match[5] or 0)))
         numbers = [slot.number for slot in slots]
         if numbers != sorted(set(numbers)):
             raise ValueError(f"{title}: slot numbers must ascend")
@@ -139,8 +143,10 @@ def check(abi: Abi) -> Iterator[str]:
             field = f"{table.name}, {slot.name}"
             signature = f"{slot.returns}{slot.parameters}"
             actual = f"Type<decltype({table.name}::{slot.name})>::F"
+            yield f"#if ORT_API_VERSION >= {slot.since}"
             yield f'static_assert(offsetof({field}) == {slot.number} * sizeof(void*), "{field}");'
             yield f'static_assert(std::is_same_v<{actual}, {signature}>, "{field}: type");'
+            yield "#endif"
         if table.size:
             size, want = f"sizeof({table.name})", f"{table.size} * sizeof(void*)"
             yield f'static_assert(offsetof({table.name}, ort_version_supported) == 0, "version");'

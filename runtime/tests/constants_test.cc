@@ -1,17 +1,21 @@
 // Constants that the provider keeps: copies, shared ones, and nodes that read them.
 #include "ort/constants.h"
 
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <bitset>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 
 #include "check.h"
 #include "node_inputs.h"
+#include "ort/large_memory.h"
 
 using pitc::Constant;
 using pitc::Constants;
+using pitc::MemoryNodes;
 using pitc::Shape;
 using pitc::Tensor;
 using pitc::test::alive;
@@ -54,6 +58,50 @@ void CopiesAreEqualAndApart() {
     bytes.back() ^= 1;
     CHECK(!constant.IsCopyOf(Bytes(bytes)));
     CHECK(memcmp(tensor.data, before.data(), size) == 0);
+  }
+}
+
+// The kernel's policy for a page, and the nodes that it names; -1 where it does not tell.
+int PolicyOf(const void* memory, MemoryNodes* nodes) {
+  int policy = -1;
+  constexpr int kOfAddress = 2;
+  syscall(SYS_get_mempolicy, &policy, nodes->data(), 8 * sizeof *nodes, memory, kOfAddress);
+  return policy;
+}
+
+// Where there are several memory nodes, pages come from each of them. A mask with bits of nodes
+// that are not there stands for several on a machine that has one.
+void NodesTakeTurns() {
+  constexpr size_t kBytes = (size_t{5} << 20) + 3;
+  constexpr int kDefault = 0, kInterleave = 3;
+  const MemoryNodes usable = pitc::UsableNodes();
+  size_t count = 0;
+  for (unsigned long word : usable) count += std::bitset<64>(word).count();
+  MemoryNodes first{}, two{}, strange{}, got{};
+  for (size_t i = 0; i < usable.size() && !first[i]; ++i) first[i] = usable[i] & -usable[i];
+  two = usable;
+  if (count == 1) two[15] |= 1ul << 63;
+  strange[15] = 3ul << 62;
+  const struct {
+    MemoryNodes nodes;
+    int policy;
+  } cases[] = {{usable, count > 1 ? kInterleave : kDefault},
+               {first, kDefault},  // nothing is asked for
+               {two, kInterleave},
+               {strange, kDefault},  // refused
+               {{}, kDefault}};
+  const bool told = PolicyOf(&got, &got) >= 0 && count > 0;
+  if (!told) printf("the system tells no policy of memory\n");
+  for (const auto& [nodes, policy] : cases) {
+    auto* const memory = static_cast<char*>(pitc::MapLarge(kBytes, nodes));
+    for (size_t at : {size_t{0}, kBytes / 2, kBytes - 1}) {
+      got = {};
+      if (told) CHECK(PolicyOf(memory + at, &got) == policy);
+      if (told && policy == kInterleave) CHECK(got == usable);
+      CHECK(memory[at] == 0);
+      memory[at] = 1;
+    }
+    pitc::UnmapLarge(memory, kBytes);
   }
 }
 
@@ -119,6 +167,32 @@ void NodesReadThem() {
   }
   CHECK(kept > 30);
   CHECK(alive == 0);
+}
+
+// Where a constant lies that ONNX Runtime passes is read in the first run only.
+void PassedOnesAreFoundOnce() {
+  const Library library(PITC_TEST_LIBRARY);
+  const PlanCase c("gather_gemm_all");
+  Random random(29);
+  const std::vector<OrtValue> inputs = pitc::test::MakeInputs(c.plan, random, 9);
+  const auto other = pitc::test::RandomFloats(random, inputs[2].dims);
+  const auto make = [&](bool overridable) {
+    return std::make_unique<Session>(library, c.text, PITC_TEST_KERNELS,
+                                     static_cast<int>(inputs.size()), 1, pitc::test::Options{},
+                                     Initializers{{1, inputs[1]}, {2, inputs[2]}}, "", overridable);
+  };
+  const std::vector<OrtValue> expected = c.Make(library)->Run(inputs);
+  for (const bool overridable : {false, true}) {
+    const auto session = make(overridable);
+    const auto run = [&] { CHECK(session->Run(inputs) == expected); };
+    const int64_t cold = pitc::test::Calls(run), warm = pitc::test::Calls(run);
+    CHECK(warm > 0 && cold - warm == (overridable ? 0 : 2 * 3));  // value, shape and data of each
+  }
+  std::vector<OrtValue> changed = inputs;
+  changed[2] = other;
+  const auto session = make(true);
+  CHECK(session->Run(inputs) == expected);
+  CHECK(session->Run(changed) == c.Make(library)->Run(changed));
 }
 
 // A file that has not all of the bytes is no source; a whole one is the only one.
@@ -207,8 +281,10 @@ void WrongOnesAreNamed() {
 
 int main() {
   return pitc::test::RunTests({{"copies are equal and apart", CopiesAreEqualAndApart},
+                               {"nodes take turns", NodesTakeTurns},
                                {"equal ones are shared", EqualOnesAreShared},
                                {"nodes read them", NodesReadThem},
+                               {"passed ones are found once", PassedOnesAreFoundOnce},
                                {"files are read", FilesAreRead},
                                {"nodes read files", NodesReadFiles},
                                {"wrong ones are named", WrongOnesAreNamed}});

@@ -27,6 +27,7 @@ struct OrtExternalInitializerInfo {
 };
 
 struct OrtKernelContext {
+  const OrtNode& node;
   std::vector<OrtValue> inputs;
   std::vector<OrtValue> outputs;
 };
@@ -76,7 +77,9 @@ namespace pitc::test {
 
 std::atomic<int64_t> alive{0};
 std::atomic<int64_t> failing_call{0};
+const char* version = "1.24.0";
 std::function<void(std::vector<OrtValue>&)> meanwhile;
+std::function<void(void (*)(void*, size_t), size_t, void*)> share;
 std::atomic<int64_t> lent{0}, most_lent{0}, lendable{-1};
 
 namespace {
@@ -142,6 +145,10 @@ OrtStatus* GetOutput(OrtKernelContext* context, size_t index, const int64_t* dim
 OrtStatus* ParallelFor(const OrtKernelContext*, void (*task)(void*, size_t), size_t total, size_t,
                        void* data) {
   if (OrtStatus* status = Injected()) return status;
+  if (share) {
+    share(task, total, data);
+    return nullptr;
+  }
   std::atomic<size_t> next{0};
   const auto work = [&] {
     for (size_t i = next++; i < total; i = next++) task(data, i);
@@ -255,6 +262,9 @@ OrtApi MakeApi() {
   a.GetValueInfoName = [](const OrtValueInfo* info, const char** out) {
     return Give(out, info->name.c_str());
   };
+  a.ValueInfo_IsConstantInitializer = [](const OrtValueInfo* info, bool* out) {
+    return Give(out, bool{info->constant});
+  };
   a.ValueInfo_GetInitializerValue = [](const OrtValueInfo* info, const OrtValue** out) {
     return Give(out, info->initializer);
   };
@@ -298,7 +308,8 @@ OrtApi MakeApi() {
   // values
   a.KernelContext_GetInput = [](const OrtKernelContext* context, size_t index,
                                 const OrtValue** out) {
-    return Give(out, &context->inputs.at(index));
+    const OrtValueInfo& info = context->node.inputs.at(index);
+    return Give(out, info.constant ? info.initializer : &context->inputs.at(index));
   };
   a.KernelContext_GetOutput = GetOutput;
   a.KernelContext_ParallelFor = ParallelFor;
@@ -326,6 +337,16 @@ OrtApi MakeApi() {
   };
   a.AllocatorAlloc = Alloc;
   a.AllocatorFree = Free;
+  a.GetTensorElementTypeAndShapeDataReference =
+      [](const OrtValue* value, ONNXTensorElementDataType* type, const int64_t** dims,
+         size_t* rank) -> OrtStatus* {
+    if (OrtStatus* status = Injected()) return status;
+    if (strcmp(version, "1.24.0") < 0) return NewStatus("there is no such function yet");
+    *type = value->type;
+    *dims = value->dims.data();
+    *rank = value->dims.size();
+    return nullptr;
+  };
   a.GetTensorTypeAndShape = [](const OrtValue* value, OrtTensorTypeAndShapeInfo** out) {
     if (OrtStatus* status = Injected()) return status;
     ++alive;
@@ -357,7 +378,7 @@ OrtApi MakeApi() {
 
 const OrtApiBase* Base() {
   static const OrtApi api = MakeApi();
-  static const OrtApiBase base{[](uint32_t) { return &api; }, [] { return "fake"; }};
+  static const OrtApiBase base{[](uint32_t) { return &api; }, [] { return version; }};
   return &base;
 }
 
@@ -371,9 +392,10 @@ const OrtApiBase* OtherBase() {
     a.Graph_GetNumNodes = strange;
     a.KernelContext_GetInput = strange;
     a.GetTensorTypeAndShape = strange;
+    a.GetTensorElementTypeAndShapeDataReference = strange;
     return a;
   }();
-  static const OrtApiBase base{[](uint32_t) { return &api; }, [] { return "other"; }};
+  static const OrtApiBase base{[](uint32_t) { return &api; }, [] { return version; }};
   return &base;
 }
 
@@ -387,11 +409,18 @@ void Check(OrtStatus* status) {
 
 std::vector<OrtValueInfo> Named(const char* prefix, int count) {
   std::vector<OrtValueInfo> infos;
-  for (int i = 0; i < count; ++i) infos.push_back({prefix + std::to_string(i), nullptr, ""});
+  for (int i = 0; i < count; ++i) infos.push_back({prefix + std::to_string(i), nullptr, false, ""});
   return infos;
 }
 
 }  // namespace
+
+int64_t Calls(const std::function<void()>& body) {
+  constexpr int64_t kMany = int64_t{1} << 40;
+  failing_call = kMany;
+  body();
+  return kMany - failing_call.exchange(0);
+}
 
 Library::Library(const std::string& path, bool other)
     : handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
@@ -412,7 +441,7 @@ Library::~Library() {
 
 Session::Session(const Library& library, const std::string& plan, const std::string& model,
                  int input_count, int output_count, const Options& options,
-                 Initializers initializers, const std::string& external)
+                 Initializers initializers, const std::string& external, bool overridable)
     : initializers_(std::move(initializers)),
       factory_(library.Factory()),
       output_count_(static_cast<size_t>(output_count)),
@@ -429,6 +458,7 @@ Session::Session(const Library& library, const std::string& plan, const std::str
   for (const auto& [input, value] : initializers_) {
     OrtValueInfo& info = graph_.node.inputs.at(static_cast<size_t>(input));
     info.initializer = &value;
+    info.constant = !overridable;
     info.path = external;
   }
   const OrtHardwareDevice cpu;
@@ -472,7 +502,7 @@ void Session::Release() {
 }
 
 std::vector<OrtValue> Session::Run(const std::vector<OrtValue>& inputs) const {
-  OrtKernelContext context{inputs, std::vector<OrtValue>(output_count_)};
+  OrtKernelContext context{fused_, inputs, std::vector<OrtValue>(output_count_)};
   for (OrtValue& output : context.outputs) {
     // Each of a `detect` is int32, a choice bool, a moved tensor keeps its type, all else is float.
     output.type = output_count_ == 3 ? ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32

@@ -35,7 +35,8 @@ struct OrtValue {
 struct OrtValueInfo {
   std::string name;
   const OrtValue* initializer = nullptr;
-  std::string path;  // of the file that has it
+  bool constant = false;  // nobody may give another
+  std::string path;       // of the file that has it
 };
 
 struct OrtOpAttr {
@@ -66,9 +67,16 @@ extern std::atomic<int64_t> alive;
 // The call with this number fails, counted from 1 since this was set; 0: none does.
 extern std::atomic<int64_t> failing_call;
 
+// Which ONNX Runtime it says to be; the functions are those of the newest. Set it before a library
+// is loaded.
+extern const char* version;
+
 // Called with a run's inputs before an output of it is made: what a host may do to memory of its
 // own at any time.
 extern std::function<void(std::vector<OrtValue>&)> meanwhile;
+
+// Who runs the tasks of a loop, all of them before it returns; null: threads of that loop only.
+extern std::function<void(void (*task)(void*, size_t), size_t total, void* data)> share;
 
 // Scratch memory: bytes that are lent now, the most that were since it was set, and how many pieces
 // are still to be had (below 0: any number).
@@ -103,14 +111,18 @@ constexpr int64_t kExternalOffset = 4096;
 // Inputs that are initializers, by their number.
 using Initializers = std::map<int, OrtValue>;
 
+// How many calls of its functions something makes.
+int64_t Calls(const std::function<void()>& body);
+
 // A session of one node.
 class Session {
  public:
   // `model`: path of the model's file, beside which the kernels lie. `options`: the provider's.
-  // `external`: the file beside it that has the initializers.
+  // `external`: the file beside it that has the initializers. `overridable`: a run may give others.
   Session(const Library& library, const std::string& plan, const std::string& model,
           int input_count, int output_count, const Options& options = {},
-          Initializers initializers = {}, const std::string& external = "");
+          Initializers initializers = {}, const std::string& external = "",
+          bool overridable = false);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;

@@ -74,7 +74,12 @@ void Products() {
   CHECK(pitc::Product({3, 5}, "x") == 15 && pitc::Product({0, kMost, kMost}, "x") == 0);
   CHECK(pitc::Product({kMost, kMost, kMost, 0}, "x") == 0);
   CHECK(pitc::Product({kMost, 1}, "x") == kMost);
-  CHECK(Contains(Thrown([] { pitc::Product({65536, 32768}, "x"); }), "elements in x"));
+  CHECK(pitc::Product({65536, 32768}, "x") == int64_t{1} << 31);
+  CHECK(Contains(Thrown([] { pitc::Product({1 << 20, 1 << 20, 2}, "x"); }), "elements in x"));
+  CHECK(Contains(Thrown([] { pitc::Product({65536, 32768}, "x", kMost); }), "elements in x"));
+  CHECK(pitc::Numbered(kMost, "x") == kMost);
+  CHECK(Contains(Thrown([] { pitc::Numbered(int64_t{1} << 31, "x"); }),
+                 "expected at most 2147483647 x, got 2147483648"));
   CHECK(!Thrown([] { pitc::Product({INT64_MAX, INT64_MAX}, "x"); }).empty());
 }
 
@@ -139,6 +144,13 @@ void ListSplitCovers() {
       }
     }
   }
+  // Lists count in int32. Plans have k up to 2^24, far from where there is no block small enough.
+  const auto error = [](int64_t rows, int64_t k) {
+    return Thrown([&] { pitc::SplitLists(rows, k, 12, 64, 4, 2); });
+  };
+  CHECK(error(5000, 1 << 24).empty() && error(5000, (1 << 25) - 1).empty());
+  CHECK(Contains(error(5000, 1 << 25), "at most 2147483647 elements in a block of lists"));
+  CHECK(error(63, 1 << 25).empty());
   const auto count = [](int64_t rows, int64_t k, int threads) {
     const pitc::ListSplit split = pitc::SplitLists(rows, k, 12, 32, 4, threads);
     return split.rows.Count() * split.panels.Count();
@@ -236,6 +248,7 @@ int main() {
                                {"products", Products},
                                {"even blocks cover", EvenBlocksCover},
                                {"gemm split covers", GemmSplitCovers},
+                               {"list split covers", ListSplitCovers},
                                {"attention split covers", AttentionSplitCovers},
                                {"layout slots", LayoutSlots}});
 }

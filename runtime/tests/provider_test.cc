@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <thread>
+#include <utility>
 
 #include "node_inputs.h"
 
@@ -125,7 +126,7 @@ void LoadAndUnload() {
 
 // Every call of ONNX Runtime's functions fails once: the provider says so, or does without, and
 // gives everything back.
-void EveryCallFailsOnce() {
+void FailOnce() {
   for (const PlanCase& c : Cases()) {
     int64_t failed = 0;
     for (int64_t call = 1;; ++call) {
@@ -146,6 +147,23 @@ void EveryCallFailsOnce() {
     }
     CHECK(failed > 20);
   }
+}
+
+void EveryCallFailsOnce() { FailOnce(); }
+
+// The oldest one has no function that shows a shape where it is.
+void OldestRuntime() {
+  const auto run = [](const PlanCase& c) {
+    Random random(29);
+    const Library library(PITC_TEST_LIBRARY);
+    return c.Make(library)->Run(pitc::test::MakeInputs(c.plan, random, 9));
+  };
+  std::vector<std::vector<OrtValue>> expected;
+  for (const PlanCase& c : Cases()) expected.push_back(run(c));
+  const char* const newest = std::exchange(pitc::test::version, "1.23.2");
+  for (size_t i = 0; i < Cases().size(); ++i) CHECK(run(Cases()[i]) == expected[i]);
+  FailOnce();
+  pitc::test::version = newest;
 }
 
 // The choice is by what lives, unless it is told to be dense; lines tell it.
@@ -406,6 +424,7 @@ int main() {
                                {"large runs on the pool", LargeRunsOnThePool},
                                {"sessions come and go", SessionsComeAndGo},
                                {"every call fails once", EveryCallFailsOnce},
+                               {"oldest runtime", OldestRuntime},
                                {"chooses channels", ChoosesChannels},
                                {"host writes meanwhile", HostWritesMeanwhile},
                                {"two runtimes", TwoRuntimes},

@@ -17,6 +17,11 @@ int64_t Product(std::initializer_list<int64_t> factors, const char* what, int64_
   return product;
 }
 
+int64_t Numbered(int64_t count, const char* what) {
+  if (count > kInt32Max) Fail("expected at most ", kInt32Max, " ", what, ", got ", count);
+  return count;
+}
+
 void CheckBelow(const int32_t* v, int64_t n, int64_t limit, const char* role) {
   // The sign bit of v | (limit - 1 - v) is set exactly when v is out of range: one pass that
   // compilers vectorise.

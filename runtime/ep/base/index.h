@@ -9,9 +9,14 @@
 namespace pitc {
 
 constexpr int64_t kInt32Max = INT32_MAX;
+constexpr int64_t kMostElements = int64_t{1} << 40;  // of a tensor
 
 // The product of non-negative numbers; throws Failure when it does not fit in `most`.
-int64_t Product(std::initializer_list<int64_t> factors, const char* what, int64_t most = kInt32Max);
+int64_t Product(std::initializer_list<int64_t> factors, const char* what,
+                int64_t most = kMostElements);
+
+// How many things lists number in int32; throws Failure where they are too many for that.
+int64_t Numbered(int64_t count, const char* what);
 
 // Throws Failure, naming `role`, the element and its value, unless 0 <= v[i] < limit for all i.
 void CheckBelow(const int32_t* v, int64_t n, int64_t limit, const char* role);

@@ -16,8 +16,7 @@ void Shape::Append(const Shape& other, int begin, int end) {
 
 int64_t Shape::Elements(int begin, int end) const {
   int64_t product = 1;
-  for (int i = begin; i < end; ++i)
-    product = Product({product, dims[i]}, "a tensor", kMostElements);
+  for (int i = begin; i < end; ++i) product = Product({product, dims[i]}, "a tensor");
   return product;
 }
 

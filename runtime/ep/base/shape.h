@@ -8,8 +8,6 @@
 
 namespace pitc {
 
-constexpr int64_t kMostElements = int64_t{1} << 40;  // of a tensor
-
 struct Shape {
   static constexpr int kMostDims = 16;
   int rank = 0;

@@ -16,7 +16,7 @@ constexpr int64_t kLeastRows = 24;   // of a task, where threads are many
 
 // The same for lists. One thread gains nothing from short blocks, and reads B once per block.
 constexpr int64_t kListRows = 2048;
-constexpr int64_t kListed = int64_t{1} << 30;  // elements of A in a block: lists count in int32
+constexpr int64_t kListed = int64_t{1} << 30;       // elements of A in a block
 constexpr int64_t kLeastListed = int64_t{1} << 15;  // that are worth a block
 constexpr int64_t kThreadBlocks = 2;                // of each thread, as making lists takes long
 constexpr int64_t kLeastTaskPanels = 2;             // that a kernel does at once
@@ -51,7 +51,9 @@ ListSplit SplitLists(int64_t rows, int64_t k, int64_t panels, int64_t unit, int6
     const int64_t worth = (kLeastListed / k + unit - 1) / unit * unit;
     most = std::min(most, std::max({unit, worth, rows / blocks / unit * unit}));
   }
-  return {EvenBlocks(rows, most, unit), {panels, task_panels}};
+  const Blocks blocks = EvenBlocks(rows, most, unit);
+  Numbered(std::min(rows, blocks.size) * k, "elements in a block of lists");
+  return {blocks, {panels, task_panels}};
 }
 
 GemmSplit::Part GemmSplit::At(int64_t task) const {

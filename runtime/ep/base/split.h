@@ -34,6 +34,7 @@ struct ListSplit {
   Blocks rows, panels;
 };
 
+// Throws Failure where a block of `unit` rows may have more entries than lists count in int32.
 // `unit`: rows of a block are a multiple of it, or of kListUnit where these are needed.
 // `task_panels`: as many, if tasks are enough.
 constexpr int64_t kListUnit = 32;  // rows of the highest micro-tile

@@ -34,10 +34,14 @@ void Contraction::Run(const RunContext& run, const LeftRows& left, const uint64_
                         std::max(kSampledRows, left.count / kSampledShare));
   Work work = operand.Unseen(b.count, kTaskPanels);
   work.dense_tasks = SplitGemm(left.count, left.k, b.count, b.width, work.threads).Count();
-  if (IsWorthALook(costs_, work, options_)) operand.Count(&work, scratch);
+  const auto run_dense = [&] {
+    RunGatherGemm(run, kernels_.dense, left.relu ? Clipped(run, left, scratch) : left, b, target);
+  };
+  if (!IsWorthALook(costs_, work, options_)) return run_dense();
+  operand.Count(&work, scratch);
   Decision decision(costs_, work, options_);
   if (decision.variant() == Variant::kDense) {
-    RunGatherGemm(run, kernels_.dense, left.relu ? Clipped(run, left, scratch) : left, b, target);
+    run_dense();
   } else {
     operand.Each(decision.variant(), work,
                  [&](const BlockLists& lists, int64_t first, int64_t begin, int64_t end) {

@@ -10,7 +10,7 @@ Decision::Decision(const CostTable& costs, const Work& work, const SelectorOptio
     : work_(work), options_(options), choice_(Select(costs, work)) {
   const bool told = options.variant && costs.lines[static_cast<int>(*options.variant)].offered;
   if (told) choice_.variant = *options.variant;
-  start_ = std::chrono::steady_clock::now();
+  if (options.trace) start_ = std::chrono::steady_clock::now();
 }
 
 void Decision::Done() const {

@@ -30,7 +30,7 @@ Panels ReadPanels(const RunContext& run, int* next, const char* role, const Gath
   const int64_t panels = b.shape.dims[0], width = b.shape.dims[2];
   Expect(width > 0 && b.shape.dims[1] == plan.k && panels == (plan.n + width - 1) / width, b,
          "as [ceil(", plan.n, " / NR), ", plan.k, ", NR]");
-  Product({panels, plan.k, width}, role, kMostElements);  // kernels index it in int64
+  Product({panels, plan.k, width}, role);
 
   const float* const bias = ReadBias(run, next, plan, panels * width, scratch);
   return {b.Floats(), panels, plan.k, width, bias};
@@ -42,7 +42,7 @@ void GemmOperands::ReadLeft(int* next) {
   Expect(a_.shape.dims[lead] == first_.k, a_, "of last dimension ", first_.k);
   left_.data = a_.Floats();
   left_.k = first_.k;
-  left_.stored = left_.count = Product({a_.shape.Elements(0, lead), 1}, "a");
+  left_.stored = left_.count = Numbered(a_.shape.Elements(0, lead), "rows of a");
   Product({left_.stored, left_.k}, "a");
 }
 
@@ -53,7 +53,7 @@ void GemmOperands::ReadRows(int* next) {
   Shape domain;  // that rows are numbered in
   if (last_.gather || last_.scatter) {
     const Tensor list = run_.Int32Input((*next)++, "rows", {-1});
-    rows = CopyOf(list.Int32s(), list.shape.dims[0], scratch_);
+    rows = CopyOf(list.Int32s(), Numbered(list.shape.dims[0], "rows"), scratch_);
     domain = run_.MaskInput((*next)++, "live").shape;
     if (last_.gather) {
       CheckDomain(domain);
@@ -77,7 +77,7 @@ void GemmOperands::ReadRows(int* next) {
   target_.stored = t;
   target_.n = n;
   if (last_.scatter) {
-    target_.stored = Product({domain.Elements(), 1}, "live");
+    target_.stored = Numbered(domain.Elements(), "points of live");
     Product({target_.stored, n}, "the output");
     CheckAscending(rows, t, target_.stored, "rows");
     shape.Append(domain, 0, domain.rank);

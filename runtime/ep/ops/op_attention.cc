@@ -107,7 +107,8 @@ class Attention final : public Operation {
            "as [", sequences, " or 1, ", plan_.heads, " or 1, queries or 1, keys or 1]");
     Bias bias;
     bias.data = t.Floats();
-    bias.elements = Product({t.shape.Elements(), 1}, "bias");
+    bias.elements =
+        Numbered(t.shape.Elements(), "elements of bias");  // kernels take strides in int32
     bias.key = dims[3] == 1 ? 0 : 1;
     bias.query = dims[2] == 1 ? 0 : dims[3];
     bias.head = dims[1] == 1 ? 0 : dims[2] * dims[3];

@@ -24,8 +24,8 @@ class Detect final : public Operation {
     Expect(live.shape.rank == rank_, live, "of rank ", rank_);
     const int64_t length = live.shape.dims[rank_ - 1];
     const int64_t sequences = live.shape.Elements(0, rank_ - 1);
-    const int64_t points = Product({sequences, length}, "live");
-    Product({sequences, 1}, "offsets", kInt32Max - 1);
+    const int64_t points = Numbered(live.shape.Elements(), "points of live");
+    Product({sequences}, "offsets", kInt32Max - 1);
     const bool parallel = points >= kSerialPoints;
     const Blocks blocks =
         EvenBlocks(sequences, std::max<int64_t>(1, kBlockPoints / std::max<int64_t>(length, 1)), 1);

@@ -123,7 +123,7 @@ class Pack final : public Move {
     void* out = run.Output(0, shape, bytes, scratch);
     // With `l` leading, rows address x themselves; else coords do, which nobody has compared with
     // rows.
-    const bool slots_are_rows = layout.in_order && layout.indexed[0].source == Layout::kRows;
+    const bool slots_are_rows = layout.in_order && layout.indexed.items[0].source == Layout::kRows;
     MoveAll(run, layout, points, bytes, out, const_cast<void*>(x.data), slots_are_rows);
   }
 
@@ -169,11 +169,12 @@ class Unpack final : public Move {
     const Shape shape = UnpackedShape(packed, points.domain, points.t);
     const Layout layout = MakeLayout(plan_.dims, shape, points.coordinates);
     const bool linear = UsesRows(layout);
-    if (!linear && static_cast<int>(layout.indexed.size()) != points.coordinates) {
+    if (!linear && layout.indexed.count != points.coordinates) {
       Fail("expected dims to name all ", points.coordinates,
            " coordinates or l, so that points do not meet");
     }
-    CheckAscending(points.rows, points.t, Product({points.domain.Elements(), 1}, "live"), "rows");
+    CheckAscending(points.rows, points.t, Numbered(points.domain.Elements(), "points of live"),
+                   "rows");
     void* out = run.Output(0, shape, bytes, scratch);
     if (layout.in_order) {
       ZeroOtherRows(run, out, layout.width * bytes, layout.slots, points.rows, points.t);

@@ -94,10 +94,9 @@ void RightContraction::Run(const RunContext& run, const LeftRows& left, const St
   work.dense_tasks = DenseParts(left, right, work.threads).Count() * work.dense_panels;
   SetCopied(left, right, &work);
   const bool dense = IsDense(left, right, work);
-  if (!dense || options_.trace) {
-    operand.Count(&work, scratch);
-    SetCopied(left, right, &work);
-  }
+  if (dense && !options_.trace) return RunDense(run, left, right, bias, target);
+  operand.Count(&work, scratch);
+  SetCopied(left, right, &work);
   Decision decision(costs_, work, options_);
   if (dense) decision.ChooseDense();
   const float* packed = nullptr;

@@ -1,38 +1,19 @@
 #include "ort/constants.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <new>
+
+#include "ort/large_memory.h"
 
 namespace pitc {
 namespace {
 
-constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kLarge = size_t{1} << 20;  // smaller ones are found in few page tables anyway
 constexpr std::align_val_t kAlignment{64};
-
-// Null where the system has no room. Begins with a huge page; the last piece of less is in small
-// ones.
-void* MapLarge(size_t bytes) {
-  const size_t reserved = bytes + kHugePage;
-  void* const at = mmap(nullptr, reserved, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (at == MAP_FAILED) return nullptr;
-  auto* const first = static_cast<char*>(at);
-  const size_t before = (kHugePage - reinterpret_cast<size_t>(first) % kHugePage) % kHugePage;
-  char* const begin = first + before;
-  if (before) munmap(first, before);
-  constexpr size_t kPage = 4096;
-  char* const end = begin + (bytes + kPage - 1) / kPage * kPage;
-  if (end < first + reserved) munmap(end, static_cast<size_t>(first + reserved - end));
-  madvise(begin, bytes, MADV_HUGEPAGE);
-  return begin;
-}
 
 size_t BytesOf(const Tensor& tensor) {
   return static_cast<size_t>(tensor.shape.Elements()) *
@@ -58,12 +39,6 @@ bool ReadPart(const FilePart& part, void* memory, size_t bytes) {
 
 }  // namespace
 
-bool HasHugePages() {
-  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
-  std::string text;
-  return std::getline(file, text) && text.find("[never]") == text.npos;
-}
-
 Constant::Constant(const Tensor& source, const std::optional<FilePart>& file)
     : tensor_(source), bytes_(BytesOf(source)) {
   memory_ = bytes_ < kLarge ? ::operator new(bytes_ + 1, kAlignment) : MapLarge(bytes_);
@@ -77,13 +52,20 @@ Constant::~Constant() {
   if (bytes_ < kLarge)
     ::operator delete(memory_, kAlignment);
   else
-    munmap(memory_, bytes_);
+    UnmapLarge(memory_, bytes_);
 }
 
 bool Constant::IsCopyOf(const Tensor& other) const {
   const Shape& shape = tensor_.shape;
   return other.type == tensor_.type && other.shape == shape &&
          (bytes_ == 0 || memcmp(memory_, other.data, bytes_) == 0);
+}
+
+void PassedConstant::Find(const Tensor& tensor) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (found_) return;
+  tensor_ = tensor;
+  found_.store(&tensor_, std::memory_order_release);
 }
 
 std::shared_ptr<const Constant> Constants::Keep(const std::string& name, const Tensor& tensor,

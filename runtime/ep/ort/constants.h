@@ -1,11 +1,13 @@
-// Constant inputs of nodes, in memory of our own: ONNX Runtime lets go of its copy. Weights are in
-// huge pages, where the system has them: rows of panels that lie far apart cost a page walk each in
-// small ones.
+// Constant inputs of nodes, in memory of our own: ONNX Runtime lets go of its copy. Large
+// ones are in huge pages, where the system has them: rows of panels that lie far apart cost a page
+// walk each in small ones.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,9 +15,6 @@
 #include "ort/tensor.h"
 
 namespace pitc {
-
-// Whether the system gives huge pages to those who ask.
-bool HasHugePages();
 
 // A tensor that never changes.
 class Constant {
@@ -34,6 +33,19 @@ class Constant {
   Tensor tensor_;
   size_t bytes_;
   void* memory_ = nullptr;  // tensor_.data
+};
+
+// A constant that ONNX Runtime keeps, and passes in every run: it stays where the first run has
+// found it.
+class PassedConstant {
+ public:
+  const Tensor* Found() const { return found_.load(std::memory_order_acquire); }  // or null
+  void Find(const Tensor& tensor);  // many threads may
+
+ private:
+  std::mutex mutex_;
+  Tensor tensor_;
+  std::atomic<const Tensor*> found_{nullptr};
 };
 
 // The constants of a session: nodes that read the same one share it. For one thread.

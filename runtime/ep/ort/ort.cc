@@ -15,12 +15,15 @@ std::string Name(const Host& host, OrtStatus* (*read)(const Handle*, const char*
   return text ? text : "";
 }
 
-using ListValues = OrtStatus* (*)(const OrtNode*, const OrtValueInfo**, size_t);
-
-std::vector<std::string> Names(const Host& host, const OrtNode* node, size_t count,
-                               ListValues list) {
+std::vector<const OrtValueInfo*> Inputs(const Host& host, const OrtNode* node) {
+  size_t count = 0;
+  Check(host, host.api->Node_GetNumInputs(node, &count));
   std::vector<const OrtValueInfo*> values(count);
-  Check(host, list(node, values.data(), count));
+  Check(host, host.api->Node_GetInputs(node, values.data(), count));
+  return values;
+}
+
+std::vector<std::string> Names(const Host& host, const std::vector<const OrtValueInfo*>& values) {
   std::vector<std::string> names;
   for (const OrtValueInfo* value : values)
     names.push_back(value ? Name(host, host.api->GetValueInfoName, value) : "");
@@ -66,18 +69,20 @@ bool IsBranch(const Host& host, const OrtGraph* graph) {
 }
 
 std::vector<std::string> InputNames(const Host& host, const OrtNode* node) {
-  size_t count = 0;
-  Check(host, host.api->Node_GetNumInputs(node, &count));
-  return Names(host, node, count, host.api->Node_GetInputs);
+  return Names(host, Inputs(host, node));
+}
+
+bool IsConstant(const Host& host, const OrtNode* node, size_t input) {
+  const OrtValueInfo* const value = Inputs(host, node)[input];
+  bool constant = false;
+  if (value) Check(host, host.api->ValueInfo_IsConstantInitializer(value, &constant));
+  return constant;
 }
 
 Initializer InitializerOf(const Host& host, const OrtNode* node, size_t input) {
-  size_t count = 0;
-  Check(host, host.api->Node_GetNumInputs(node, &count));
-  std::vector<const OrtValueInfo*> values(count);
-  Check(host, host.api->Node_GetInputs(node, values.data(), count));
+  const std::vector<const OrtValueInfo*> values = Inputs(host, node);
   Initializer found;
-  if (input >= count || !values[input]) return found;
+  if (!values[input]) return found;
   Check(host, host.api->ValueInfo_GetInitializerValue(values[input], &found.value));
   OrtExternalInitializerInfo* info = nullptr;
   if (found.value)
@@ -97,7 +102,9 @@ Initializer InitializerOf(const Host& host, const OrtNode* node, size_t input) {
 std::vector<std::string> OutputNames(const Host& host, const OrtNode* node) {
   size_t count = 0;
   Check(host, host.api->Node_GetNumOutputs(node, &count));
-  return Names(host, node, count, host.api->Node_GetOutputs);
+  std::vector<const OrtValueInfo*> values(count);
+  Check(host, host.api->Node_GetOutputs(node, values.data(), count));
+  return Names(host, values);
 }
 
 std::string NodeName(const Host& host, const OrtNode* node) {

@@ -23,6 +23,7 @@ constexpr OrtErrorCode kOutOfMemory = ORT_EP_FAIL;
 struct Host {
   const OrtApi* api;
   const OrtEpApi* ep_api;
+  int version;  // N of ONNX Runtime 1.N, which is the newest API that its tables have
 };
 
 // Throws Failure with the status's message, std::bad_alloc where that tells of no memory.
@@ -61,6 +62,8 @@ struct Initializer {
   const OrtValue* value = nullptr;  // as long as the graph is there; null: it is none
   std::optional<FilePart> file;
 };
+// False for initializers that a caller may give otherwise.
+bool IsConstant(const Host& host, const OrtNode* node, size_t input);
 Initializer InitializerOf(const Host& host, const OrtNode* node, size_t input);
 std::string NodeName(const Host& host, const OrtNode* node);
 // With the domain: `com.microsoft::EPContext`.

@@ -14,17 +14,17 @@ constexpr int64_t kSerialZeroBytes = int64_t{1} << 20;
 
 Tensor RunContext::Input(int index, const char* role) const {
   const auto at = static_cast<size_t>(index);
-  if (const auto& constant = places_.constants[at]) {
-    Tensor tensor = constant->tensor();
-    tensor.role = role;
-    return tensor;
-  }
+  if (const auto& constant = places_.constants[at]) return constant->tensor().As(role);
+  PassedConstant* const passed = places_.passed[at].get();
+  if (const Tensor* found = passed ? passed->Found() : nullptr) return found->As(role);
   const OrtValue* value = nullptr;
   const int place = places_.inputs[at];
   if (place >= 0)
     Check(host_, host_.api->KernelContext_GetInput(context_, static_cast<size_t>(place), &value));
   if (!value) Fail("expected input ", role, ", got none");
-  return ReadTensor(host_, value, role);
+  const Tensor tensor = ReadTensor(host_, value, role);
+  if (passed) passed->Find(tensor);
+  return tensor;
 }
 
 Tensor RunContext::FloatInput(int index, const char* role, int least_rank, int most_rank) const {

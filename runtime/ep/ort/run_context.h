@@ -34,8 +34,10 @@ class RunContext {
   // Places of a node's inputs and outputs among those of the fused node: ONNX Runtime gives a value
   // that a node reads twice once, and leaves out outputs that nobody reads.
   struct Places {
-    std::vector<int> inputs, outputs;                        // -1: absent
-    std::vector<std::shared_ptr<const Constant>> constants;  // of each input; null: none
+    std::vector<int> inputs, outputs;  // -1: absent
+    // Of each input; null: it is none.
+    std::vector<std::shared_ptr<const Constant>> constants;
+    std::vector<std::unique_ptr<PassedConstant>> passed;
   };
 
   RunContext(const Host& host, OrtKernelContext* context, const Places& places,

@@ -1,5 +1,7 @@
 #include "ort/tensor.h"
 
+#include <algorithm>
+
 namespace pitc {
 namespace {
 
@@ -25,6 +27,38 @@ const struct {
     {ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16, "bfloat16", 2},
 };
 
+void SetRank(size_t rank, Tensor* tensor) {
+  if (rank > Shape::kMostDims)
+    Fail("expected ", tensor->role, " of rank <= ", Shape::kMostDims, ", got ", rank);
+  tensor->shape.rank = static_cast<int>(rank);
+}
+
+// Type and shape, where they lie in the value.
+void ReadShape(const Host& host, const OrtValue* value, Tensor* tensor) {
+  const int64_t* dims = nullptr;
+  size_t rank = 0;
+  Check(host,
+        host.api->GetTensorElementTypeAndShapeDataReference(value, &tensor->type, &dims, &rank));
+  SetRank(rank, tensor);
+  std::copy_n(dims, rank, tensor->shape.dims);
+}
+
+// The same in ONNX Runtime 1.23, which allocates a copy of them.
+void CopyShape(const Host& host, const OrtValue* value, Tensor* tensor) {
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  Check(host, host.api->GetTensorTypeAndShape(value, &info));
+  struct Release {
+    const Host& host;
+    OrtTensorTypeAndShapeInfo* info;
+    ~Release() { host.api->ReleaseTensorTypeAndShapeInfo(info); }
+  } release{host, info};
+  size_t rank = 0;
+  Check(host, host.api->GetTensorElementType(info, &tensor->type));
+  Check(host, host.api->GetDimensionsCount(info, &rank));
+  SetRank(rank, tensor);
+  Check(host, host.api->GetDimensions(info, tensor->shape.dims, rank));
+}
+
 }  // namespace
 
 int ElementBytes(ONNXTensorElementDataType type) {
@@ -44,21 +78,11 @@ std::string Describe(ONNXTensorElementDataType type, const Shape& shape) {
 
 Tensor ReadTensor(const Host& host, const OrtValue* value, const char* role) {
   Tensor tensor{role, ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED, {}, nullptr};
-  OrtTensorTypeAndShapeInfo* info = nullptr;
-  Check(host, host.api->GetTensorTypeAndShape(value, &info));
-  struct Release {
-    const Host& host;
-    OrtTensorTypeAndShapeInfo* info;
-    ~Release() { host.api->ReleaseTensorTypeAndShapeInfo(info); }
-  } release{host, info};
-  size_t rank = 0;
-  Check(host, host.api->GetTensorElementType(info, &tensor.type));
-  Check(host, host.api->GetDimensionsCount(info, &rank));
-  if (rank > Shape::kMostDims) {
-    Fail("expected ", role, " of rank <= ", Shape::kMostDims, ", got ", rank);
+  if (host.version >= 24) {
+    ReadShape(host, value, &tensor);
+  } else {
+    CopyShape(host, value, &tensor);
   }
-  tensor.shape.rank = static_cast<int>(rank);
-  Check(host, host.api->GetDimensions(info, tensor.shape.dims, rank));
   if (tensor.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING)
     Check(host, host.api->GetTensorData(value, &tensor.data));
   return tensor;

@@ -16,6 +16,11 @@ struct Tensor {
   Shape shape;
   const void* data = nullptr;
 
+  Tensor As(const char* other_role) const {
+    Tensor same = *this;
+    same.role = other_role;
+    return same;
+  }
   const float* Floats() const { return static_cast<const float*>(data); }
   const int32_t* Int32s() const { return static_cast<const int32_t*>(data); }
   const uint8_t* Bytes() const { return static_cast<const uint8_t*>(data); }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "base/shape.h"
@@ -25,9 +24,21 @@ struct Layout {
     int64_t stride;  // in slots
   };
   static constexpr int kRows = -1;
-  std::vector<Indexed> indexed;
-  std::vector<std::pair<int64_t, int64_t>>
-      kept;  // (extent, stride in slots) of the kept dimensions before, outermost first
+  // Of dimensions; a run makes a layout, and allocates nothing.
+  template <class T>
+  struct List {
+    T items[Shape::kMostDims];
+    int count = 0;
+
+    void Add(const T& item) { items[count++] = item; }
+    const T* begin() const { return items; }
+    const T* end() const { return items + count; }
+  };
+  List<Indexed> indexed;
+  struct Kept {
+    int64_t extent, stride;
+  };
+  List<Kept> kept;  // of the kept dimensions before, outermost first
 
   // Writes the slots of rows [begin, end): (end - begin) * outer numbers.
   void Slots(const int32_t* rows, const int32_t* coords, int64_t t, int64_t begin, int64_t end,

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cstdlib>
 
+#include "ort/large_memory.h"
+
 namespace pitc {
 namespace {
 
@@ -162,8 +164,13 @@ std::unique_ptr<Node> Ep::MakeNode(const OrtGraph* graph, const OrtNode* fused) 
     std::unique_ptr<Operation> operation = MakeOperation(plan, name, graph);
     RunContext::Places places{PlacesOf(InputNames(host_, node), InputNames(host_, fused)),
                               PlacesOf(OutputNames(host_, node), OutputNames(host_, fused)),
+                              {},
                               {}};
     places.constants = KeepConstants(graph, node, places.inputs);
+    for (size_t i = 0; i < places.inputs.size(); ++i) {
+      const bool passed = places.inputs[i] >= 0 && IsConstant(host_, node, i);
+      places.passed.push_back(passed ? std::make_unique<PassedConstant>() : nullptr);
+    }
     const auto inputs = static_cast<int>(places.inputs.size()),
                outputs = static_cast<int>(places.outputs.size());
     if (inputs != operation->InputCount() || outputs != operation->OutputCount()) {

@@ -1,4 +1,5 @@
 // The library's two exported functions, and the factory that ONNX Runtime gets from them.
+#include <cstdio>
 #include <cstring>
 #include <memory>
 
@@ -94,7 +95,9 @@ PITC_EXPORT OrtStatus* CreateEpFactories(const char*, const OrtApiBase* base, co
       return base->GetApi(1)->CreateStatus(ORT_FAIL, "pitc: expected ONNX Runtime 1.23.2 or newer");
     }
   }
-  const pitc::Host host{api, api->GetEpApi()};
+  int version = 0;
+  sscanf(base->GetVersionString(), "1.%d", &version);
+  const pitc::Host host{api, api->GetEpApi(), version};
   return pitc::Guard(host, ORT_FAIL, [&] {
     if (most < 1) pitc::Fail("pitc: no room for a factory");
     factories[0] = new pitc::Factory(host);

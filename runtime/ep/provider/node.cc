@@ -27,9 +27,9 @@ Node::Node(const Host& host, std::string label, std::unique_ptr<Operation> opera
       try {
         const RunContext run(node->host_, context, node->places_, node->mode_);
         const RunContext::OnThread here(run);
+        if (!node->mode_.tasks) return node->operation_->Run(run);
         const auto start = std::chrono::steady_clock::now();
         node->operation_->Run(run);
-        if (!node->mode_.tasks) return;
         const std::chrono::duration<double, std::micro> took =
             std::chrono::steady_clock::now() - start;
         node->mode_.tasks->Write(node->label_, run.loops(), took.count());
