@@ -5,6 +5,7 @@
 #include "detect/cpu_targets.h"
 #include "detect/micro_tile_columns.h"
 #include "detect/micro_tiles.h"
+#include "detect/positions.h"
 
 namespace pitc {
 namespace {
@@ -13,69 +14,16 @@ constexpr int64_t kSparse = 32;  // fewer live elements than one in so many are 
 constexpr int64_t kAhead = 64;   // entries of a list, of which there are too many to be foreseen
 constexpr double kPackedPerWord = 1.5;  // live elements; with more, all are read, in order
 
-// See Positions.
-int64_t PositionsScalar(const uint64_t* words, int64_t n, uint32_t k, int32_t* ks) {
-  int64_t at = 0;
-  for (int64_t w = 0; w < n; ++w, k += 64) {
-    for (uint64_t word = words[w]; word; word &= word - 1) {
-      ks[at++] = static_cast<int32_t>(k + static_cast<uint32_t>(__builtin_ctzll(word)));
-    }
-  }
-  return at;
-}
-
-#if defined(__x86_64__)
-
-PITC_V3 int64_t PopulationV3(const uint64_t* words, int64_t n) {
-  int64_t count = 0;
-  for (int64_t w = 0; w < n; ++w) count += static_cast<int64_t>(_mm_popcnt_u64(words[w]));
-  return count;
-}
-
-// Four at a time, wanted or not: the next word overwrites what is too much, and few branches depend
-// on the data. For some bits per word.
-PITC_V3 int64_t PositionsV3(const uint64_t* words, int64_t n, uint32_t k, int32_t* ks,
-                            int64_t room) {
-  int64_t at = 0, w = 0;
-  for (; w < n && at + 64 <= room; ++w, k += 64) {
-    uint64_t word = words[w];
-    int32_t* to = ks + at;
-    at += static_cast<int64_t>(_mm_popcnt_u64(word));
-    do {
-      for (int i = 0; i < 4; ++i, word = _blsr_u64(word)) {
-        to[i] = static_cast<int32_t>(k + static_cast<uint32_t>(_tzcnt_u64(word)));
-      }
-      to += 4;
-    } while (word);
-  }
-  return at + PositionsScalar(words + w, n - w, k, ks + at);
-}
-
-// No branch depends on the data. For many bits per word.
-PITC_V4 int64_t PositionsV4(const uint64_t* words, int64_t n, uint32_t k, int32_t* ks,
-                            int64_t room) {
-  const __m512i iota = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  int64_t at = 0, w = 0;
-  for (; w < n && at + 64 <= room; ++w) {
-    uint64_t word = words[w];
-    for (int part = 0; part < 4; ++part, word >>= 16, k += 16) {
-      const auto group = static_cast<__mmask16>(word);
-      const __m512i all = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int32_t>(k)), iota);
-      _mm512_storeu_si512(ks + at, _mm512_maskz_compress_epi32(group, all));
-      at += _mm_popcnt_u32(group);
-    }
-  }
-  return at + PositionsScalar(words + w, n - w, k, ks + at);
-}
-
 // See PackV3.
 int64_t PackScalar(const uint64_t* words, int64_t n, uint32_t k, const float* row,
                    const float* factor, int32_t* ks, float* values) {
-  const int64_t count = PositionsScalar(words, n, k, ks);
+  const int64_t count = Positions(CpuLevel::kBaseline, 0, n)(words, n, k, ks, 64 * n);
   for (int64_t z = 0; z < count; ++z) values[z] = row[ks[z]];
   for (int64_t z = 0; factor && z < count; ++z) values[z] *= factor[ks[z]];
   return count;
 }
+
+#if defined(__x86_64__)
 
 // For each byte, which of its bits are set, a byte each; zeros behind them.
 struct BitTable {
@@ -115,37 +63,6 @@ PITC_V3 int64_t PackV3(const uint64_t* words, int64_t n, uint32_t k, const float
 }
 
 #endif  // __x86_64__
-
-// Finds positions, in the form that is the fastest for `entries` in `words` words.
-class Positions {
- public:
-  Positions(CpuLevel level, int64_t entries, int64_t words)
-      : level_(level == CpuLevel::kV4 && entries <= 4 * words ? CpuLevel::kV3 : level) {}
-
-  // Of the set bits of words[0..n), the first of which is `k`, into ks[0..room); how many.
-  int64_t operator()(const uint64_t* words, int64_t n, int64_t k, int32_t* ks, int64_t room) const {
-    const auto first = static_cast<uint32_t>(k);
-#if defined(__x86_64__)
-    if (level_ == CpuLevel::kV4) return PositionsV4(words, n, first, ks, room);
-    if (level_ == CpuLevel::kV3) return PositionsV3(words, n, first, ks, room);
-#endif
-    static_cast<void>(room);
-    return PositionsScalar(words, n, first, ks);
-  }
-
-  // How many set bits, for so few words that a call of CountBits takes longer.
-  int64_t Count(const uint64_t* words, int64_t n) const {
-#if defined(__x86_64__)
-    if (level_ != CpuLevel::kBaseline) return PopulationV3(words, n);
-#endif
-    int64_t count = 0;
-    for (int64_t w = 0; w < n; ++w) count += __builtin_popcountll(words[w]);
-    return count;
-  }
-
- private:
-  CpuLevel level_;
-};
 
 // Copies A[r, ks[z]] to values[z], of an A that is stored by rows. Without __restrict it takes a
 // quarter longer.
