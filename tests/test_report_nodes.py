@@ -31,7 +31,7 @@ MODELS = {
 
 
 ALONE = {  # nothing but the product itself is in the node
-    *("left, squared", "left, gated", "left, read twice"),
+    *("left, squared", "left, gated", "left, read twice", "left, turned"),
     *("right, where", "right, a mask", "right, scaled", "right, scaled by rows", "right, positive"),
     *(name for name in MODELS if name.startswith("read by others")),
 }
