@@ -249,6 +249,43 @@ def test_standard_attention_comes_back(rest: dict[str, Any]) -> None:
     assert ir.to_proto(lowered.model).graph.node == proto.graph.node
 
 
+GEMMS: dict[str, dict[str, Any]] = {
+    "turned": {"transA": 1},
+    "both turned": {"transA": 1, "transB": 1},
+    "scaled": {"alpha": 0.5, "beta": -3.0, "transB": 1},
+    "without C": {"alpha": -2.0, "beta": 0.0},
+    "beyond a constant's range": {"alpha": 2.0**30, "beta": 2.0**-30},
+}
+
+
+@pytest.mark.parametrize("constant", [(), ("b", "c")], ids=["computed", "constant"])
+@pytest.mark.parametrize("name", GEMMS)
+def test_a_scaled_or_turned_gemm_is_one_matmul(name: str, constant: tuple[str, ...]) -> None:
+    rest = GEMMS[name]
+    arrays = {
+        "a": random(*((6, 4) if rest.get("transA") else (4, 6)), seed=1),
+        "b": random(*((5, 6) if rest.get("transB") else (6, 5)), seed=2),
+        "c": random(5, seed=3) * np.float32(np.nan if rest.get("beta") == 0 else 1),
+    }
+    inits = {k: x for k, x in arrays.items() if k in constant}
+    fed = {k: x for k, x in arrays.items() if k not in inits}
+    proto = model([h.make_node("Gemm", list(arrays), ["y"], **rest)], fed, inits)
+    parts = ir.from_proto(proto)
+    assert normalise(parts)["expand_fused"] == 1
+    kinds = [n.op_type for n in parts.graph]
+    assert "Gemm" not in kinds and kinds.count("MatMul") == 1
+    in_constants = bool(constant) and name != "beyond a constant's range"
+    assert ("Mul" in kinds) == (not in_constants and name not in ("turned", "both turned"))
+    assert_close(run(proto, fed), run(ir.to_proto(parts), fed))
+
+
+@pytest.mark.parametrize("rest", [{"transB": 1}, {"alpha": 0.0}], ids=str)
+def test_a_plain_gemm_and_none_at_all_stay(rest: dict[str, Any]) -> None:
+    fed = {"a": random(4, 6), "b": random(*((5, 6) if "transB" in rest else (6, 5)))}
+    parts = ir.from_proto(model([h.make_node("Gemm", ["a", "b"], ["y"], **rest)], fed, {}))
+    assert "expand_fused" not in normalise(parts)
+
+
 EINSUMS = {
     "bhid,bhjd->bhij": (),
     "bihd,bjhd->bhij": (),

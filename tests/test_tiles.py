@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.report import RESULTS
+from benchmarks.transfer import replay
 from pitc import api
 from pitc.cli.tiles import duration
 from pitc.errors import ArtifactError, UsageError
@@ -129,6 +130,16 @@ def test_shipped_prices_choose_well_where_they_were_measured_and_fairly_elsewher
             points = measured_points(other.stem, level)
             lost = regret(table, points[:: 1 + len(points) // 500])
             assert lost < (1.02 if other == path else 1.08), (path, other, lost)
+
+
+@pytest.mark.parametrize("level", ["v4", "v3"])
+def test_a_replay_tells_the_regret_of_a_table(level: Level) -> None:
+    """With prices as they are; constants of each variant that fit its own points lose nothing."""
+    points, table = measured_points("xeon", level)[:60], read_file(TABLES[0]).table().costs[level]
+    found, as_they_are = replay(points, dict(table)), np.ones((len(VARIANTS), len(FEATURES)))
+    assert found.regret(as_they_are) == pytest.approx(regret(table, points))
+    fitted = found.fitted(True, np.arange(len(points)))
+    assert found.regret(fitted) < found.regret(as_they_are)
 
 
 @pytest.mark.parametrize(

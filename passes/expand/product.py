@@ -61,7 +61,7 @@ def gemm(body: Body) -> list[ir.Value | None]:
     scaled = _scaled(body, 1, alpha)
     right = _turned(body, scaled or body.input(1), 1, "transB")
     result = _times(body, body.op("MatMul", left, right), 1.0 if scaled else alpha)
-    if view.has(2) and beta != 0:  # otherwise it is not read
+    if view.has(2) and beta != 0:  # ONNX Runtime does not read C otherwise, NaN or not
         result = body.op("Add", result, _scaled(body, 2, beta) or _times(body, body.input(2), beta))
     return [result]
 
@@ -194,7 +194,7 @@ def _matmul(body: Body, it: Ordered) -> ir.Value:
 
 def _joined(body: Body, x: Factor, axes: Sequence[int]) -> int | ir.Value:
     """The size of several axes as one: a number, or computed from the operand that has them."""
-    static = [e.as_int() for a in axes for e in (body.expr.extents[a],)]
+    static = [body.expr.extents[a].as_int() for a in axes]
     known = [n for n in static if n is not None]
     if len(known) == len(static) and 0 not in known:
         return prod(known)
