@@ -3,8 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from benchmarks.sparse_cases import BLOCK_CASES, PRODUCT_CASES, BlocksCase, SparseCase
+from benchmarks.sparse_cases import BLOCK_CASES, PRODUCT_CASES, BlocksCase, MaskedCase, SparseCase
 from models.bert import BERT_BASE, BertConfig
+from models.masked import MlpConfig
 from models.opt import OPT_125M, OptConfig
 from models.t5 import T5_BASE, T5Config
 from models.tall import TALL
@@ -156,6 +157,7 @@ SECOND_THREAD = frozenset(
         *("spmm-2048-1x1-95", "spmm-2048-32x32-95"),
     }
 )
+MASKED_128 = MaskedCase(MlpConfig((768, 3072, 768), (1, 1), 0.95), 128)
 BERT_32 = EncoderCase("bert-32x128-m40", BERT_BASE, batch=32, length=128, mean=40)
 
 TIMED_CASES: tuple[TimedCase, ...] = (
@@ -175,6 +177,7 @@ CASES: tuple[Case, ...] = (
     CompileCase("compile-bert", BERT_BASE),
     FootprintCase(BERT_32),
     *(ThreadsCase(case) for case in TIMED_CASES if case.name in SECOND_THREAD),
+    ThreadsCase(MASKED_128),
     TallCase("transformer", padding="attention_mask"),
     *(TallCase(kind) for kind in TALL if kind != "transformer"),
 )

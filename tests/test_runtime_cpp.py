@@ -1,7 +1,9 @@
 """The C++ side of the runtime: unit tests, sanitizers, the two ABIs, the library's exports."""
 
 import importlib.util
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -130,14 +132,27 @@ def test_the_library_exports_two_functions_and_needs_little() -> None:
 
 
 def test_the_library_runs_on_any_x86_64() -> None:
-    """No AVX outside functions that are chosen at run time: detectors."""
-    sources = sorted(path for path in (RUNTIME / "ep").rglob("*") if path.is_file())
-    assert len(sources) > 60
-    assert [p.name for p in sources if 'target("' in p.read_text()] == ["cpu_targets.h"]
-    users = {p.name for p in sources if "PITC_V4" in p.read_text()} - {"cpu_targets.h"}
-    detectors = {"mask.cc", "micro_tile_bits.cc", "micro_tile_counts.cc", "positions.cc"}
-    assert users == detectors
+    """AVX stands in the objects of its level alone, which share no function with any other."""
+    sources = [path for path in (RUNTIME / "ep").rglob("*") if path.is_file()]
+    assert len(sources) > 60 and not [p for p in sources if 'target("' in p.read_text()]
     assert "-march" not in (RUNTIME / "CMakeLists.txt").read_text()
+    if not shutil.which("nm") or not shutil.which("objdump"):
+        pytest.skip("no binutils")
+    commands = json.loads((build("plain") / "compile_commands.json").read_text())
+    objects = [Path(command["directory"]) / command["output"] for command in commands]
+    levels = {"v3": "ymm", "v4": "zmm"}
+    for level, registers in levels.items():
+        own = [path for path in objects if f"pitc_simd_{level}.dir" in path.parts]
+        assert len(own) == 4
+        symbols = output("nm", "-C", "--defined-only", *own).splitlines()
+        seen_elsewhere = [line for line in symbols if re.search(r" [A-ZVWuvw] ", line)]
+        assert len(seen_elsewhere) == 8
+        assert all(f" pitc::{level}::" in line for line in seen_elsewhere), seen_elsewhere
+        assert f"%{registers}" in output("objdump", "-d", *own)
+    others = [p for p in objects if not {f"pitc_simd_{level}.dir" for level in levels} & {*p.parts}]
+    library = [path for path in others if "tests" not in path.parts]
+    assert len(library) > 30
+    assert not re.search(r"%[yz]mm", output("objdump", "-d", *library))
 
 
 def test_cpp_is_formatted() -> None:

@@ -7,13 +7,14 @@ EP = Path(__file__).parents[1] / "runtime/ep"
 #: Each room, and the rooms whose headers it may include; its own besides.
 ROOMS = {
     "base": "",
-    "detect": "base",
+    "simd": "base",
+    "detect": "base simd",
     "kernels": "base",
-    "select": "base detect",
-    "plan": "base detect select",
-    "ort": "base detect select",
-    "ops": "base detect kernels select plan ort",
-    "provider": "base detect kernels select plan ort ops",
+    "select": "base simd",
+    "plan": "base select",
+    "ort": "base select",
+    "ops": "base simd detect kernels select plan ort",
+    "provider": "base simd kernels select plan ort ops",
 }
 
 

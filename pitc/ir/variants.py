@@ -181,8 +181,10 @@ constexpr int kVariants = {len(VARIANTS)};
 
 // Into what A is cut: nothing, elements, kStripHeights x 1, or 1 x kSegmentWidths.
 enum class Cut {{ kDense, kRow, kTile, kBlock }};
-constexpr int64_t kStripHeights[] = {{{", ".join(map(str, heights))}}};
-constexpr int64_t kSegmentWidths[] = {{{", ".join(map(str, widths))}}};
+constexpr int kStripKinds = {len(heights)};
+constexpr int kSegmentKinds = {len(widths)};
+constexpr int64_t kStripHeights[kStripKinds] = {{{", ".join(map(str, heights))}}};
+constexpr int64_t kSegmentWidths[kSegmentKinds] = {{{", ".join(map(str, widths))}}};
 
 struct VariantRecord {{
   const char* name;

@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "check.h"
-#include "detect/cpu_targets.h"
 #include "detect/micro_tiles.h"
 
 namespace {
 
 using pitc::CpuLevel;
+using pitc::Primitives;
 using pitc::test::Random;
 
 double Now() {
@@ -60,8 +60,12 @@ __attribute__((always_inline)) inline void ReadAll(const float* data, int64_t n)
   for (const Vector& v : all) sink = v[0] | v[3];
 }
 
-PITC_V3 void ReadV3(const float* data, int64_t n) { ReadAll<Vector32>(data, n); }
-PITC_V4 void ReadV4(const float* data, int64_t n) { ReadAll<Vector64>(data, n); }
+__attribute__((target("avx2"))) void ReadV3(const float* data, int64_t n) {
+  ReadAll<Vector32>(data, n);
+}
+__attribute__((target("avx512f"))) void ReadV4(const float* data, int64_t n) {
+  ReadAll<Vector64>(data, n);
+}
 #endif
 
 void Read(CpuLevel level, const float* data, int64_t n) {
@@ -93,24 +97,24 @@ struct Matrix {
     bits.resize(static_cast<size_t>(rows * pitc::BitWords(k)));
   }
 
-  void Detect(CpuLevel level) {
+  void Detect(const Primitives& simd) {
     const int64_t words = pitc::BitWords(k);
     for (int64_t r = 0; r < rows; ++r) {
-      pitc::LiveBits(level, pitc::Live::kNotZero, a.data() + r * k, k, bits.data() + r * words);
+      simd.live_bits(pitc::Live::kNotZero, a.data() + r * k, nullptr, k, bits.data() + r * words);
     }
   }
 };
 
-void Bandwidth(CpuLevel level, const char* name, int64_t rows, int64_t k, int64_t repeat) {
+void Bandwidth(const Primitives& simd, const char* name, int64_t rows, int64_t k, int64_t repeat) {
   Matrix m(rows, k, 1, 1, 100);
   const double bytes = static_cast<double>(rows * k * repeat) * 4;
   double read = 1e30, detect = 1e30;
   for (int round = 0; round < 5; ++round) {
     read = std::min(read, Best([&] {
-                      for (int64_t i = 0; i < repeat; ++i) Read(level, m.a.data(), rows * k);
+                      for (int64_t i = 0; i < repeat; ++i) Read(simd.level, m.a.data(), rows * k);
                     }));
     detect = std::min(detect, Best([&] {
-                        for (int64_t i = 0; i < repeat; ++i) m.Detect(level);
+                        for (int64_t i = 0; i < repeat; ++i) m.Detect(simd);
                       }));
   }
   printf("  \"%s\": {\"read_gbytes_per_s\": %.1f, \"bits_gbytes_per_s\": %.1f, \"share\": %.3f},\n",
@@ -118,18 +122,18 @@ void Bandwidth(CpuLevel level, const char* name, int64_t rows, int64_t k, int64_
 }
 
 // Everything for blocks of 512 rows, as a node does it.
-void Lists(CpuLevel level, int64_t rows, int64_t k, int64_t height, int64_t width, int64_t live,
-           bool last) {
+void Lists(const Primitives& simd, int64_t rows, int64_t k, int64_t height, int64_t width,
+           int64_t live, bool last) {
   Matrix m(rows, k, height, width, live);
   const int64_t words = pitc::BitWords(k);
-  const double bits = Best([&] { m.Detect(level); });
+  const double bits = Best([&] { m.Detect(simd); });
   pitc::MicroTileCounts counts;
   std::vector<uint64_t> columns(static_cast<size_t>(words));
   const double count = Best([&] {
     counts = {};
     for (int64_t r = 0; r < rows; r += 32) {
-      counts += pitc::CountMicroTiles(level, m.bits.data() + r * words,
-                                      std::min<int64_t>(32, rows - r), k, columns.data());
+      simd.count_micro_tiles(m.bits.data() + r * words, std::min<int64_t>(32, rows - r), k,
+                             columns.data(), &counts);
     }
   });
   constexpr int64_t kBlock = 512;
@@ -154,24 +158,29 @@ void Lists(CpuLevel level, int64_t rows, int64_t k, int64_t height, int64_t widt
   room(counts.elements, 1);
   for (int64_t k_block : {int64_t{512}, words * 64}) {
     printf(", \"rows k%d\": %.0f", static_cast<int>(k_block), blocks([&](const auto& block) {
-             pitc::FillRowLists(level, block, k_block,
-                                pitc::CountBits(level, block.bits, block.Count() * words),
-                                values.data(), ks.data(), starts.data());
+             pitc::FillRowLists(simd, block, k_block,
+                                simd.count_bits(block.bits, block.Count() * words), values.data(),
+                                ks.data(), starts.data());
            }));
   }
-  for (int64_t group : pitc::kStripHeights) {
-    room(pitc::CountStrips(level, m.bits.data(), rows, k, group), group);
+  const auto counted = [&](const auto& block) {
+    pitc::MicroTileCounts found;
+    simd.count_micro_tiles(block.bits, block.Count(), k, nullptr, &found);
+    return found;
+  };
+  for (int i = 0; i < pitc::kStripKinds; ++i) {
+    const int64_t group = pitc::kStripHeights[i];
+    room(counts.strips[i], group);
     printf(", \"tiles %dx1\": %.0f", static_cast<int>(group), blocks([&](const auto& block) {
-             const int64_t entries = pitc::CountStrips(level, block.bits, block.Count(), k, group);
-             pitc::FillTileLists(level, block, group, entries, values.data(), ks.data(),
-                                 starts.data());
+             pitc::FillTileLists(simd, block, group, counted(block).strips[i], values.data(),
+                                 ks.data(), starts.data());
            }));
   }
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < pitc::kSegmentKinds; ++i) {
     const int64_t w = pitc::kSegmentWidths[i];
     room(counts.segments[i], w);
     printf(", \"blocks 1x%d\": %.0f", static_cast<int>(w), blocks([&](const auto& block) {
-             room(pitc::CountSegments(level, block.bits, block.Count(), k, w), w);
+             counted(block);
              pitc::FillBlockLists(block, w, values.data(), ks.data(), starts.data());
            }));
   }
@@ -185,18 +194,19 @@ int main(int argc, char** argv) {
   for (CpuLevel other : {CpuLevel::kBaseline, CpuLevel::kV3}) {
     if (argc > 1 && std::string(argv[1]) == pitc::Name(other)) level = other;
   }
+  const Primitives& simd = pitc::PrimitivesOf(level);
   const int64_t rows = argc > 3 ? atoll(argv[2]) : 2048, k = argc > 3 ? atoll(argv[3]) : 2048;
   printf("{\n  \"level\": \"%s\", \"rows\": %d, \"k\": %d,\n", pitc::Name(level),
          static_cast<int>(rows), static_cast<int>(k));
-  Bandwidth(level, "L2, 512 KB", 64, 2048, 50);
-  Bandwidth(level, "L3, 8 MB", 1024, 2048, 1);
-  Bandwidth(level, "memory, 256 MB", 32768, 2048, 1);
+  Bandwidth(simd, "L2, 512 KB", 64, 2048, 50);
+  Bandwidth(simd, "L3, 8 MB", 1024, 2048, 1);
+  Bandwidth(simd, "memory, 256 MB", 32768, 2048, 1);
   printf("  \"us\": {\n");
   constexpr int64_t kPatterns[][2] = {{1, 1}, {32, 1}, {1, 32}, {1, 64}, {32, 32}};
   constexpr int64_t kLive[] = {500, 200, 100, 50, 10};
   for (const auto& pattern : kPatterns) {
     for (int64_t live : kLive) {
-      Lists(level, rows, k, pattern[0], pattern[1], live,
+      Lists(simd, rows, k, pattern[0], pattern[1], live,
             pattern[1] == 32 && pattern[0] == 32 && live == 10);
     }
   }

@@ -49,10 +49,11 @@ class Guarded {
   T* data_;
 };
 
-inline std::vector<CpuLevel> Levels() {
-  std::vector<CpuLevel> levels;
+// Of every level that this machine has.
+inline std::vector<const Primitives*> Levels() {
+  std::vector<const Primitives*> levels;
   for (CpuLevel level : {CpuLevel::kBaseline, CpuLevel::kV3, CpuLevel::kV4}) {
-    if (level <= MachineCpuLevel()) levels.push_back(level);
+    if (level <= MachineCpuLevel()) levels.push_back(&PrimitivesOf(level));
   }
   return levels;
 }
@@ -286,33 +287,33 @@ struct Answers {
 };
 
 // What the detector of one level answers wrongly first, or "".
-inline std::string WrongAnswer(CpuLevel level, const DetectorCase& c, const Answers& expected) {
+inline std::string WrongAnswer(const Primitives& simd, const DetectorCase& c,
+                               const Answers& expected) {
   const int64_t words = BitWords(c.k);
   StoredCase stored(c);
   Guarded<uint64_t> bits(c.rows * words, c.at_begin), columns(words, c.at_begin);
   std::fill_n(columns.data(), words, 0);
   const DetectedRows rows{stored.Matrix(), bits.data()};
   const DenormalsAreZero mode(c.denormals_are_zero);
-  MatrixBits(level, Live::kPositive, rows.matrix, {0, c.rows}, {0, c.k}, bits.data());
+  MatrixBits(simd, Live::kPositive, rows.matrix, {0, c.rows}, {0, c.k}, bits.data());
   if (!Same(bits, expected.positive)) return "bits of what is above 0";
   std::fill_n(bits.data(), bits.size(), ~0ull);
   for (const Range& k : {Range{c.k_cut, c.k}, Range{0, c.k_cut}}) {
     for (const Range& r : {Range{c.row_cut, c.rows}, Range{0, c.row_cut}})
-      MatrixBits(level, Live::kNotZero, rows.matrix, r, k, bits.data() + r.begin * words);
+      MatrixBits(simd, Live::kNotZero, rows.matrix, r, k, bits.data() + r.begin * words);
   }
   if (!Same(bits, expected.not_zero)) return "bits in parts";
   std::fill_n(bits.data(), bits.size(), ~0ull);
-  MatrixBits(level, Live::kNotZero, rows.matrix, {0, c.rows}, {0, c.k}, bits.data());
+  MatrixBits(simd, Live::kNotZero, rows.matrix, {0, c.rows}, {0, c.k}, bits.data());
   if (!Same(bits, expected.not_zero)) return "bits";
-  const MicroTileCounts counts = CountMicroTiles(level, bits.data(), c.rows, c.k, columns.data());
+  MicroTileCounts counts, again;
+  simd.count_micro_tiles(bits.data(), c.rows, c.k, columns.data(), &counts);
   if (memcmp(&counts, &expected.counts, sizeof counts)) return "counts";
-  const MicroTileCounts again = CountMicroTiles(level, bits.data(), c.rows, c.k);
+  simd.count_micro_tiles(bits.data(), c.rows, c.k, nullptr, &again);
   if (memcmp(&again, &counts, sizeof counts)) return "counts without columns";
   const int64_t elements = counts.elements, strips = expected.strips, segments = expected.segments;
-  if (CountBits(level, columns.data(), words) != expected.columns) return "live columns";
-  if (CountBits(level, bits.data(), c.rows * words) != elements) return "CountBits";
-  if (CountStrips(level, bits.data(), c.rows, c.k, c.group) != strips) return "CountStrips";
-  if (CountSegments(level, bits.data(), c.rows, c.k, c.width) != segments) return "CountSegments";
+  if (simd.count_bits(columns.data(), words) != expected.columns) return "live columns";
+  if (simd.count_bits(bits.data(), c.rows * words) != elements) return "set bits";
 
   const auto wrong = [&](const NaiveLists& naive, int64_t entries, int64_t size, const auto& fill) {
     Guarded<int32_t> starts(static_cast<int64_t>(naive.starts.size()), c.at_begin);
@@ -322,11 +323,11 @@ inline std::string WrongAnswer(CpuLevel level, const DetectorCase& c, const Answ
     return !Same(starts, naive.starts) || !Same(index, naive.index) || !Same(values, naive.values);
   };
   if (wrong(expected.rows, elements, 1, [&](float* values, int32_t* ks, int32_t* starts) {
-        FillRowLists(level, rows, c.k_block, elements, values, ks, starts);
+        FillRowLists(simd, rows, c.k_block, elements, values, ks, starts);
       }))
     return "row lists";
   if (wrong(expected.tiles, strips, c.group, [&](float* values, int32_t* ks, int32_t* starts) {
-        FillTileLists(level, rows, c.group, strips, values, ks, starts);
+        FillTileLists(simd, rows, c.group, strips, values, ks, starts);
       }))
     return "tile lists";
   if (wrong(expected.blocks, segments, c.width, [&](float* values, int32_t* live, int32_t* starts) {
@@ -339,9 +340,9 @@ inline std::string WrongAnswer(CpuLevel level, const DetectorCase& c, const Answ
 // What is wrong first at any level, and of which case; or "".
 inline std::string WrongAnswer(const DetectorCase& c) {
   const Answers expected(c);
-  for (CpuLevel level : Levels()) {
-    const std::string wrong = WrongAnswer(level, c, expected);
-    if (!wrong.empty()) return wrong + " on " + Name(level) + ": " + Describe(c);
+  for (const Primitives* simd : Levels()) {
+    const std::string wrong = WrongAnswer(*simd, c, expected);
+    if (!wrong.empty()) return wrong + " on " + Name(simd->level) + ": " + Describe(c);
   }
   return "";
 }

@@ -8,7 +8,7 @@
 #include "micro_tiles_check.h"
 
 using pitc::BitWords;
-using pitc::CpuLevel;
+using pitc::Primitives;
 using pitc::test::DetectorCase;
 using pitc::test::Guarded;
 using pitc::test::Levels;
@@ -84,9 +84,9 @@ void AllLengths() {
         Guarded<float> row(n + shift);  // ends at a page, so that `shift` moves what is behind it
         for (int64_t i = 0; i < n; ++i)
           row[i] = random.Below(100) < live ? Pick(random, kLive) : Pick(random, kDead);
-        for (CpuLevel level : Levels()) {
+        for (const Primitives* simd : Levels()) {
           Guarded<uint64_t> bits(BitWords(n));
-          pitc::LiveBits(level, pitc::Live::kNotZero, row.data(), n, bits.data());
+          simd->live_bits(pitc::Live::kNotZero, row.data(), nullptr, n, bits.data());
           bool good = true;
           for (int64_t i = 0; i < BitWords(n) * 64; ++i)
             good &= (bits[i / 64] >> i % 64 & 1) == (i < n && !(row[i] == 0));
@@ -194,17 +194,17 @@ void CountsAddUp() {
   Random random(8);
   const DetectorCase c = RandomCase(random, 150, 200, 20);
   const int64_t words = BitWords(c.k);
-  for (CpuLevel level : Levels()) {
+  for (const Primitives* simd : Levels()) {
     std::vector<uint64_t> bits(static_cast<size_t>(c.rows * words));
     for (int64_t r = 0; r < c.rows; ++r)
-      pitc::LiveBits(level, pitc::Live::kNotZero, c.a.data() + r * c.k, c.k,
-                     bits.data() + r * words);
+      simd->live_bits(pitc::Live::kNotZero, c.a.data() + r * c.k, nullptr, c.k,
+                      bits.data() + r * words);
     std::vector<uint64_t> columns(static_cast<size_t>(words)), part_columns(columns);
-    const auto whole = pitc::CountMicroTiles(level, bits.data(), c.rows, c.k, columns.data());
-    pitc::MicroTileCounts sum;
+    pitc::MicroTileCounts whole, sum;
+    simd->count_micro_tiles(bits.data(), c.rows, c.k, columns.data(), &whole);
     for (int64_t r = 0; r < c.rows; r += 32) {
-      sum += pitc::CountMicroTiles(level, bits.data() + r * words,
-                                   std::min<int64_t>(32, c.rows - r), c.k, part_columns.data());
+      simd->count_micro_tiles(bits.data() + r * words, std::min<int64_t>(32, c.rows - r), c.k,
+                              part_columns.data(), &sum);
     }
     CHECK(!memcmp(&sum, &whole, sizeof sum) && sum.elements > 0);
     CHECK(columns == part_columns);
@@ -216,20 +216,19 @@ void ManyRows() {
   const int64_t rows = 600000;
   std::vector<uint64_t> bits(static_cast<size_t>(rows));
   const auto right = [&](int64_t elements, int64_t columns, int64_t live_rows) {
-    for (CpuLevel level : Levels()) {
-      const auto counts = pitc::CountMicroTiles(level, bits.data(), rows, 64);
-      CHECK(counts.elements == elements && pitc::CountBits(level, bits.data(), rows) == elements);
+    for (const Primitives* simd : Levels()) {
+      pitc::MicroTileCounts counts;
+      simd->count_micro_tiles(bits.data(), rows, 64, nullptr, &counts);
+      CHECK(counts.elements == elements && simd->count_bits(bits.data(), rows) == elements);
       for (size_t i = 0; i < std::size(pitc::kStripHeights); ++i) {
         const int64_t height = pitc::kStripHeights[i];
         const int64_t strips = (live_rows + height - 1) / height * columns;
         CHECK(counts.strips[i] == strips);
-        CHECK(pitc::CountStrips(level, bits.data(), rows, 64, height) == strips);
       }
       for (size_t i = 0; i < std::size(pitc::kSegmentWidths); ++i) {
         const int64_t width = pitc::kSegmentWidths[i];
         const int64_t segments = (columns + width - 1) / width * live_rows;
         CHECK(counts.segments[i] == segments);
-        CHECK(pitc::CountSegments(level, bits.data(), rows, 64, width) == segments);
       }
     }
   };
@@ -244,20 +243,20 @@ void ManyRows() {
 void DeadRowsAreNotRead() {
   const auto page = sysconf(_SC_PAGESIZE);
   const int64_t rows = 24, k = page / 4, words = BitWords(k);
-  for (CpuLevel level : Levels()) {
+  for (const Primitives* simd : Levels()) {
     Guarded<float> a(rows * k);
     std::fill_n(a.data(), rows * k, 0.0f);
     for (int64_t r : {0, 1, 2, 3, 20, 21, 22, 23}) a[r * k + 7 * r] = 1;
     std::vector<uint64_t> bits(static_cast<size_t>(rows * words));
     for (int64_t r = 0; r < rows; ++r)
-      pitc::LiveBits(level, pitc::Live::kNotZero, a.data() + r * k, k, bits.data() + r * words);
+      simd->live_bits(pitc::Live::kNotZero, a.data() + r * k, nullptr, k, bits.data() + r * words);
     CHECK(!mprotect(a.data() + 4 * k, static_cast<size_t>(16 * page), PROT_NONE));
     const pitc::DetectedRows detected{{a.data(), nullptr, rows, k}, bits.data()};
     std::vector<int32_t> starts(static_cast<size_t>(rows * words + 1)), index(8);
     std::vector<float> values(8 * 64);
-    pitc::FillRowLists(level, detected, 512, 8, values.data(), index.data(), starts.data());
+    pitc::FillRowLists(*simd, detected, 512, 8, values.data(), index.data(), starts.data());
     CHECK(values[7] == 1 && index[7] == 7 * 23);
-    pitc::FillTileLists(level, detected, 4, 8, values.data(), index.data(), starts.data());
+    pitc::FillTileLists(*simd, detected, 4, 8, values.data(), index.data(), starts.data());
     CHECK(values[7 * 4 + 3] == 1 && index[7] == 7 * 23 && starts[6] == 8);
     for (int64_t width : pitc::kSegmentWidths) {
       pitc::FillBlockLists(detected, width, values.data(), index.data(), starts.data());
@@ -287,11 +286,12 @@ void Samples() {
     if (random.Below(2)) c.factor = squares(50);
     const pitc::MicroTileCounts counts = pitc::test::Answers(c).counts;
     pitc::test::StoredCase stored(c);
-    for (CpuLevel level : Levels()) {
+    for (const Primitives* simd : Levels()) {
       for (int64_t share : {1, 7, 1000000}) {
-        const auto sampled = SampleMicroTiles(level, stored.Matrix(), share);
+        const auto sampled = SampleMicroTiles(*simd, stored.Matrix(), share);
         const bool same = !memcmp(&sampled, &counts, sizeof counts);
-        if (!same) printf("%s, one of %d: %s\n", Name(level), int(share), Describe(c).c_str());
+        if (!same)
+          printf("%s, one of %d: %s\n", Name(simd->level), int(share), Describe(c).c_str());
         CHECK(same);
       }
     }
@@ -300,18 +300,18 @@ void Samples() {
 
 // Nothing, all, and what lives in one part alone; squares at the edges are short.
 void SampledParts() {
-  for (CpuLevel level : Levels()) {
+  for (const Primitives* simd : Levels()) {
     for (int64_t rows : {1, 63, 65, 640, 700}) {
       for (int64_t k : {1, 63, 65, 900, 1000}) {
         Guarded<float> a(rows * k);
         const pitc::StoredMatrix matrix{a.data(), nullptr, rows, k};
         std::fill_n(a.data(), rows * k, 0.0f);
-        CHECK(SampleMicroTiles(level, matrix, 8).elements == 0);
+        CHECK(SampleMicroTiles(*simd, matrix, 8).elements == 0);
         std::fill_n(a.data(), rows * k / 2, 1.0f);
-        const int64_t half = SampleMicroTiles(level, matrix, 4).elements;
+        const int64_t half = SampleMicroTiles(*simd, matrix, 4).elements;
         CHECK(rows < 640 || k < 900 || (half > rows * k * 2 / 5 && half < rows * k * 3 / 5));
         std::fill_n(a.data(), rows * k, 1.0f);
-        CHECK(SampleMicroTiles(level, matrix, 8).elements == rows * k);
+        CHECK(SampleMicroTiles(*simd, matrix, 8).elements == rows * k);
       }
     }
   }
@@ -328,14 +328,14 @@ void FarRows() {
   auto* const a = static_cast<float*>(memory);
   a[2 * k] = 3;
   a[40000 * k + k - 1] = 4;
-  for (CpuLevel level : Levels()) {
+  for (const Primitives* simd : Levels()) {
     std::vector<uint64_t> bits(static_cast<size_t>(2 * words));
     const pitc::DetectedRows rows{{a, list, 2, k}, bits.data()};
-    pitc::MatrixBits(level, pitc::Live::kNotZero, rows.matrix, {0, 2}, {0, k}, bits.data());
-    CHECK(pitc::CountMicroTiles(level, bits.data(), 2, k).elements == 2);
+    pitc::MatrixBits(*simd, pitc::Live::kNotZero, rows.matrix, {0, 2}, {0, k}, bits.data());
+    CHECK(simd->count_bits(bits.data(), 2 * words) == 2);
     int32_t ks[2], starts[3];
     float values[2];
-    pitc::FillRowLists(level, rows, words * 64, 2, values, ks, starts);
+    pitc::FillRowLists(*simd, rows, words * 64, 2, values, ks, starts);
     CHECK(ks[0] == 0 && ks[1] == k - 1 && values[0] == 3 && values[1] == 4 && starts[1] == 1);
   }
   munmap(memory, size);

@@ -1,11 +1,12 @@
 // Lists of live micro-tiles from bits.
 #include <algorithm>
 #include <cstring>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
-#include "detect/cpu_targets.h"
 #include "detect/micro_tile_columns.h"
 #include "detect/micro_tiles.h"
-#include "detect/positions.h"
 
 namespace pitc {
 namespace {
@@ -13,56 +14,6 @@ namespace {
 constexpr int64_t kSparse = 32;  // fewer live elements than one in so many are seldom neighbours
 constexpr int64_t kAhead = 64;   // entries of a list, of which there are too many to be foreseen
 constexpr double kPackedPerWord = 1.5;  // live elements; with more, all are read, in order
-
-// See PackV3.
-int64_t PackScalar(const uint64_t* words, int64_t n, uint32_t k, const float* row,
-                   const float* factor, int32_t* ks, float* values) {
-  const int64_t count = Positions(CpuLevel::kBaseline, 0, n)(words, n, k, ks, 64 * n);
-  for (int64_t z = 0; z < count; ++z) values[z] = row[ks[z]];
-  for (int64_t z = 0; factor && z < count; ++z) values[z] *= factor[ks[z]];
-  return count;
-}
-
-#if defined(__x86_64__)
-
-// For each byte, which of its bits are set, a byte each; zeros behind them.
-struct BitTable {
-  uint64_t places[256] = {};
-
-  constexpr BitTable() {
-    for (unsigned byte = 0; byte < 256; ++byte) {
-      int at = 0;
-      for (uint64_t bit = 0; bit < 8; ++bit) {
-        if (byte >> bit & 1) places[byte] |= bit << 8 * at++;
-      }
-    }
-  }
-};
-constexpr BitTable kBitTable;
-
-// Positions as above, and the elements there. `row` and `factor` have 64 elements for each word,
-// all of which are read. No branch depends on the data.
-PITC_V3 int64_t PackV3(const uint64_t* words, int64_t n, uint32_t k, const float* row,
-                       const float* factor, int32_t* ks, float* values, int64_t room) {
-  int64_t at = 0, w = 0;
-  for (; w < n && at + 64 <= room; ++w) {
-    uint64_t word = words[w];
-    for (int part = 0; part < 8; ++part, word >>= 8, k += 8) {
-      const unsigned byte = word & 0xff;
-      const auto* packed = reinterpret_cast<const __m128i*>(kBitTable.places + byte);
-      const __m256i places = _mm256_cvtepu8_epi32(_mm_loadl_epi64(packed));
-      const __m256i all = _mm256_add_epi32(places, _mm256_set1_epi32(static_cast<int32_t>(k)));
-      __m256 x = _mm256_loadu_ps(row + k);
-      if (factor) x = _mm256_mul_ps(x, _mm256_loadu_ps(factor + k));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(ks + at), all);
-      _mm256_storeu_ps(values + at, _mm256_permutevar8x32_ps(x, places));
-      at += _mm_popcnt_u32(byte);
-    }
-  }
-  return at + PackScalar(words + w, n - w, k, row, factor, ks + at, values + at);
-}
-
-#endif  // __x86_64__
 
 // Copies A[r, ks[z]] to values[z], of an A that is stored by rows. Without __restrict it takes a
 // quarter longer.
@@ -102,37 +53,26 @@ inline void Transpose4(const float* rows, int64_t stride, int64_t n, float* valu
   }
 }
 
-#if defined(__x86_64__)
-
 // Row by row; many elements are live, so that all are read.
-void PackFromRows(const DetectedRows& rows, int64_t step, const int32_t* starts, float* values,
-                  int32_t* ks) {
+void PackFromRows(const Primitives& simd, const DetectedRows& rows, int64_t step,
+                  const int32_t* starts, float* values, int32_t* ks) {
   const StoredMatrix& a = rows.matrix;
-  const int64_t t = rows.Count(), words = BitWords(a.k), whole = a.k / 64;
+  const int64_t t = rows.Count(), words = BitWords(a.k);
   for (int64_t r = 0; r < t; ++r) {
     const float *const row = a.Row(a.a, r), *const factor = a.factor ? a.Row(a.factor, r) : nullptr;
     const int32_t* list = starts;  // those of a block
     for (int64_t w = 0; w < words; w += step, list += t) {
-      const auto k = static_cast<uint32_t>(w * 64);
-      const int64_t at = list[r], n = std::min(step, words - w), full = std::min(n, whole - w);
+      const int64_t at = list[r], n = std::min(step, words - w);
       __builtin_prefetch(ks + at + kAhead, 1);
       __builtin_prefetch(values + at + kAhead, 1);
-      const uint64_t* const bits = rows.Bits(r) + w;
-      const int64_t found =
-          at + PackV3(bits, full, k, row, factor, ks + at, values + at, list[t] - at);
-      if (full < n) {
-        PackScalar(bits + full, n - full, k + static_cast<uint32_t>(full * 64), row, factor,
-                   ks + found, values + found);
-      }
+      simd.pack(rows.Bits(r) + w, n, w * 64, row, factor, a.k, ks + at, values + at, list[t] - at);
     }
   }
 }
 
-#endif  // __x86_64__
-
 // Row by row; few elements stand far apart: their lines are asked for one row ahead.
-void FillFromRows(const Positions& positions, const DetectedRows& rows, int64_t step,
-                  int64_t entries, const int32_t* starts, float* values, int32_t* ks) {
+void FillFromRows(Positions* positions, const DetectedRows& rows, int64_t step, int64_t entries,
+                  const int32_t* starts, float* values, int32_t* ks) {
   const int64_t words = BitWords(rows.K()), t = rows.Count();
   const bool ask = entries < t * words * 64 / kSparse;
   for (int64_t r = 0; r <= t; ++r) {
@@ -175,33 +115,29 @@ void GatherTiles(const StoredMatrix& a, int64_t first, int64_t height, const int
 
 }  // namespace
 
-void FillRowLists(CpuLevel level, const DetectedRows& rows, int64_t k_block, int64_t entries,
-                  float* values, int32_t* ks, int32_t* starts) {
+void FillRowLists(const Primitives& simd, const DetectedRows& rows, int64_t k_block,
+                  int64_t entries, float* values, int32_t* ks, int32_t* starts) {
   const int64_t words = BitWords(rows.K()), step = k_block / 64, t = rows.Count();
-  const Positions positions(level, entries, t * words);
   // Lists stand block by block, but A may be read row by row: so they are counted first.
   int32_t* end = starts;
   *end++ = 0;
   for (int64_t w = 0; w < words; w += step) {
     for (int64_t r = 0; r < t; ++r, ++end) {
       const int64_t n = std::min(step, words - w);
-      *end = end[-1] + static_cast<int32_t>(positions.Count(rows.Bits(r) + w, n));
+      *end = end[-1] + static_cast<int32_t>(simd.count_bits(rows.Bits(r) + w, n));
     }
   }
   if (rows.matrix.columns) return FillRowsFromColumns(rows, k_block, starts, values, ks);
-#if defined(__x86_64__)
-  const bool packed =
-      static_cast<double>(entries) > kPackedPerWord * static_cast<double>(t * words);
-  if (packed && level != CpuLevel::kBaseline) return PackFromRows(rows, step, starts, values, ks);
-#endif
-  FillFromRows(positions, rows, step, entries, starts, values, ks);
+  if (static_cast<double>(entries) > kPackedPerWord * static_cast<double>(t * words))
+    return PackFromRows(simd, rows, step, starts, values, ks);
+  FillFromRows(simd.PositionsFor(entries, t * words), rows, step, entries, starts, values, ks);
 }
 
-void FillTileLists(CpuLevel level, const DetectedRows& rows, int64_t group, int64_t entries,
+void FillTileLists(const Primitives& simd, const DetectedRows& rows, int64_t group, int64_t entries,
                    float* values, int32_t* ks, int32_t* starts) {
   constexpr int64_t kWords = 64;  // at a time
   const int64_t words = BitWords(rows.K()), t = rows.Count();
-  const Positions positions(level, entries, (t + group - 1) / group * words);
+  Positions* const positions = simd.PositionsFor(entries, (t + group - 1) / group * words);
   int64_t at = 0;
   *starts++ = 0;
   for (int64_t first = 0; first < t; first += group) {

@@ -7,6 +7,6 @@ namespace pitc {
 
 // What lives in squares of 64 x 64 elements, scaled to all of A, [count, k]. About one element in
 // `share` is read, at least one square, and the same ones for every A of that size.
-MicroTileCounts SampleMicroTiles(CpuLevel level, const StoredMatrix& a, int64_t share);
+MicroTileCounts SampleMicroTiles(const Primitives& simd, const StoredMatrix& a, int64_t share);
 
 }  // namespace pitc

@@ -1,52 +1,11 @@
 // The detector of contractions: one bit per element says where A is not zero; from the bits alone
 // come the counts that a selector needs, and then the lists of live micro-tiles that a kernel
-// reads.
-//
-// "Zero" is x == 0: so is -0.0; NaN, infinities and denormals are not. A row of k elements has
-// BitWords(k) words of bits: bit i of word w belongs to element 64 w + i, bits beyond k are 0.
+// reads. What bits and counts are: simd/primitives.h.
 #pragma once
 
-#include <cstdint>
-#include <iterator>
-
-#include "base/cpu_level.h"
-#include "variants.h"
+#include "simd/primitives.h"
 
 namespace pitc {
-
-inline int64_t BitWords(int64_t k) { return (k + 63) / 64; }
-
-// What counts as live: what is not zero, or what ReLU would leave (NaN among it).
-enum class Live { kNotZero, kPositive };
-
-// The bits of row[0..n), which needs no more than a float's alignment and is not read beyond n.
-void LiveBits(CpuLevel level, Live live, const float* row, int64_t n, uint64_t* bits);
-
-// Live micro-tiles. Groups of rows start at row 0 of a call, and the last one may be short.
-struct MicroTileCounts {
-  int64_t elements = 0;                              // 1x1
-  int64_t strips[std::size(kStripHeights)] = {};     // Gx1
-  int64_t segments[std::size(kSegmentWidths)] = {};  // 1xW
-
-  MicroTileCounts& operator+=(const MicroTileCounts& other);
-};
-
-// Counts [rows, BitWords(k)] bits. Counts of parts of a matrix may be added up where each part but
-// the last has a multiple of 32 rows. Live columns are or-ed into `columns`, BitWords(k) words,
-// unless it is null.
-MicroTileCounts CountMicroTiles(CpuLevel level, const uint64_t* bits, int64_t rows, int64_t k,
-                                uint64_t* columns = nullptr);
-
-// One count alone, as many as there are entries in the lists of a kind.
-
-// How many of words[0..n)'s bits are set: live columns, or the entries of row lists.
-int64_t CountBits(CpuLevel level, const uint64_t* words, int64_t n);
-
-// Live micro-tiles of `group` x 1 for any height: the entries of tile lists.
-int64_t CountStrips(CpuLevel level, const uint64_t* bits, int64_t rows, int64_t k, int64_t group);
-
-// Live micro-tiles of 1 x `width` (16, 32 or 64): the entries of block lists.
-int64_t CountSegments(CpuLevel level, const uint64_t* bits, int64_t rows, int64_t k, int64_t width);
 
 // A matrix A, [count, k], as it lies in memory.
 struct StoredMatrix {
@@ -67,8 +26,11 @@ struct Range {
 
 // The bits of some rows of A, [rows, BitWords(k)]; of them, the words of columns `ks`, which begin
 // at a multiple of 64, and end at one or with A.
-void MatrixBits(CpuLevel level, Live live, const StoredMatrix& a, const Range& rows,
+void MatrixBits(const Primitives& simd, Live live, const StoredMatrix& a, const Range& rows,
                 const Range& ks, uint64_t* bits);
+
+// Bit j of word i of 64 becomes bit i of word j.
+void TransposeBits(uint64_t* words);
 
 // A matrix and its bits, [count, BitWords(k)].
 struct DetectedRows {
@@ -87,18 +49,18 @@ struct DetectedRows {
 // Entries of k block q, `k_block` (a multiple of 64) elements each, and row r are
 // starts[q * count + r] .. starts[q * count + r + 1]: ks[z] and values[z] = A[r, ks[z]]. starts has
 // ceil(k / k_block) * count + 1 elements, entries = MicroTileCounts::elements.
-void FillRowLists(CpuLevel level, const DetectedRows& rows, int64_t k_block, int64_t entries,
-                  float* values, int32_t* ks, int32_t* starts);
+void FillRowLists(const Primitives& simd, const DetectedRows& rows, int64_t k_block,
+                  int64_t entries, float* values, int32_t* ks, int32_t* starts);
 
 // Entries of group g, `group` (a multiple of 4) rows each, are starts[g] .. starts[g + 1]: ks[z]
 // and values[z, i] = A[g * group + i, ks[z]], 0 beyond the last row. starts has one element more
-// than there are groups, entries = CountStrips(.., group).
-void FillTileLists(CpuLevel level, const DetectedRows& rows, int64_t group, int64_t entries,
+// than there are groups, entries = MicroTileCounts::strips.
+void FillTileLists(const Primitives& simd, const DetectedRows& rows, int64_t group, int64_t entries,
                    float* values, int32_t* ks, int32_t* starts);
 
 // Entries of k block q, `width` (16, 32 or 64) elements each, are starts[q] .. starts[q + 1]:
 // live[z], a row of the block, and values[z, i] = A[live[z], q * width + i], 0 beyond k. starts has
-// ceil(k / width) + 1 elements, entries = CountSegments(.., width).
+// ceil(k / width) + 1 elements, entries = MicroTileCounts::segments.
 void FillBlockLists(const DetectedRows& rows, int64_t width, float* values, int32_t* live,
                     int32_t* starts);
 

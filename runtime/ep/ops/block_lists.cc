@@ -2,9 +2,9 @@
 
 namespace pitc {
 
-BlockLists::BlockLists(CpuLevel level, Variant variant, const DetectedRows& rows, int64_t k_block,
-                       bool relu)
-    : level_(level),
+BlockLists::BlockLists(const Primitives& simd, Variant variant, const DetectedRows& rows,
+                       int64_t k_block, bool relu)
+    : simd_(simd),
       record_(RecordOf(variant)),
       rows_(rows),
       k_block_(k_block),
@@ -16,10 +16,9 @@ BlockLists::BlockLists(CpuLevel level, Variant variant, const DetectedRows& rows
 }
 
 void BlockLists::Count() {
-  const int64_t rows = rows_.Count(), k = rows_.K();
-  entries_ = IsRow()    ? CountBits(level_, rows_.bits, rows * BitWords(k))
-             : IsTile() ? CountStrips(level_, rows_.bits, rows, k, width_)
-                        : CountSegments(level_, rows_.bits, rows, k, width_);
+  MicroTileCounts live;
+  simd_.count_micro_tiles(rows_.bits, rows_.Count(), rows_.K(), nullptr, &live);
+  Count(live);
 }
 
 void BlockLists::Count(const MicroTileCounts& live) {
@@ -34,9 +33,9 @@ void BlockLists::Take(Arena::Scope& scratch) {
 }
 
 void BlockLists::Fill() const {
-  if (IsRow()) return FillRowLists(level_, rows_, k_block_, entries_, values_, index_, starts_);
+  if (IsRow()) return FillRowLists(simd_, rows_, k_block_, entries_, values_, index_, starts_);
   if (IsTile()) {
-    FillTileLists(level_, rows_, width_, entries_, values_, index_, starts_);
+    FillTileLists(simd_, rows_, width_, entries_, values_, index_, starts_);
   } else {
     FillBlockLists(rows_, width_, values_, index_, starts_);
   }

@@ -1,6 +1,7 @@
 // The lists of one block of rows of a sparse operand, and the kernels that read them.
 #pragma once
 
+#include "detect/micro_tiles.h"
 #include "ops/gemm_operands.h"
 #include "select/selector.h"
 
@@ -14,7 +15,8 @@ struct ListKernels {
 class BlockLists {
  public:
   // `k_block`: how many k share a list of a row. `relu`: elements below 0 stand for 0.
-  BlockLists(CpuLevel level, Variant variant, const DetectedRows& rows, int64_t k_block, bool relu);
+  BlockLists(const Primitives& simd, Variant variant, const DetectedRows& rows, int64_t k_block,
+             bool relu);
 
   // In this order: counts entries, or is told what lives; takes memory for them, makes them.
   void Count();
@@ -33,7 +35,7 @@ class BlockLists {
   bool IsRow() const { return record_.cut == Cut::kRow; }
   bool IsTile() const { return record_.cut == Cut::kTile; }
 
-  CpuLevel level_;
+  const Primitives& simd_;
   const VariantRecord& record_;
   DetectedRows rows_;
   int64_t k_block_;

@@ -30,7 +30,7 @@ void Contraction::Run(const RunContext& run, const LeftRows& left, const uint64_
                       const Panels& b, const Target& target) const {
   if (left.count == 0) return;
   Arena::Scope scratch;
-  SparseOperand operand(run, level_, {left.data, left.rows, left.count, left.k}, left.relu, bits,
+  SparseOperand operand(run, simd_, {left.data, left.rows, left.count, left.k}, left.relu, bits,
                         std::max(kSampledRows, left.count / kSampledShare));
   Work work = operand.Unseen(b.count, kTaskPanels);
   work.dense_tasks = SplitGemm(left.count, left.k, b.count, b.width, work.threads).Count();

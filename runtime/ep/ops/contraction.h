@@ -14,9 +14,9 @@ struct ContractionKernels {
 
 class Contraction {
  public:
-  Contraction(const CostTable& costs, CpuLevel level, ContractionKernels kernels,
+  Contraction(const CostTable& costs, const Primitives& simd, ContractionKernels kernels,
               SelectorOptions options)
-      : costs_(costs), level_(level), kernels_(std::move(kernels)), options_(std::move(options)) {}
+      : costs_(costs), simd_(simd), kernels_(std::move(kernels)), options_(std::move(options)) {}
 
   // C = act(A @ B + bias) + residual. `bits`: [rows, BitWords(k)] of the left rows where a kernel
   // has made them, or null.
@@ -25,7 +25,7 @@ class Contraction {
 
  private:
   const CostTable costs_;
-  const CpuLevel level_;
+  const Primitives& simd_;
   const ContractionKernels kernels_;
   const SelectorOptions options_;
 };

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "base/index.h"
-#include "detect/mask.h"
 #include "ops/operation.h"
 
 namespace pitc {
@@ -14,7 +13,7 @@ constexpr int64_t kBlockPoints = int64_t{1} << 16;
 
 class Detect final : public Operation {
  public:
-  Detect(const DetectPlan& plan, CpuLevel level) : rank_(plan.rank), level_(level) {}
+  Detect(const DetectPlan& plan, const Primitives& simd) : rank_(plan.rank), simd_(simd) {}
   int InputCount() const override { return 1; }
   int OutputCount() const override { return 3; }
 
@@ -31,14 +30,14 @@ class Detect final : public Operation {
         EvenBlocks(sequences, std::max<int64_t>(1, kBlockPoints / std::max<int64_t>(length, 1)), 1);
 
     // Outputs are only written: like the mask, they may lie in memory that the host writes as well.
-    const int64_t words = (length + 63) / 64;
+    const int64_t words = BitWords(length);
     auto* bits = scratch.Array<uint64_t>(sequences * words);
     auto* starts = scratch.Array<int32_t>(sequences + 1);
     starts[0] = 0;
     run.Each(blocks.Count(), parallel, [&](int64_t block) {
       for (int64_t s = blocks.Begin(block); s < blocks.End(block); ++s) {
         const uint8_t* const sequence = live.Bytes() + s * length;
-        starts[s + 1] = static_cast<int32_t>(ReadMask(level_, sequence, length, bits + s * words));
+        starts[s + 1] = static_cast<int32_t>(simd_.mask_bits(sequence, length, bits + s * words));
       }
     });
     for (int64_t s = 0; s < sequences; ++s) starts[s + 1] += starts[s];
@@ -51,8 +50,10 @@ class Detect final : public Operation {
     run.Each(blocks.Count(), parallel, [&](int64_t block) {
       for (int64_t s = blocks.Begin(block); s < blocks.End(block); ++s) {
         const int64_t at = starts[s], count = starts[s + 1] - at;
-        FillLive(level_, bits + s * words, length, static_cast<int32_t>(s * length), count,
-                 rows + at, coords + (rank_ - 1) * t + at);
+        int32_t* const positions = coords + (rank_ - 1) * t + at;
+        simd_.PositionsFor(count, words)(bits + s * words, words, 0, positions, count);
+        const auto row = static_cast<int32_t>(s * length);
+        for (int64_t j = 0; j < count; ++j) rows[at + j] = row + positions[j];
         int64_t rest = s;  // the sequence's own coordinates, last first
         for (int c = rank_ - 2; c >= 0; --c) {
           std::fill_n(coords + c * t + at, count, static_cast<int32_t>(rest % live.shape.dims[c]));
@@ -64,13 +65,13 @@ class Detect final : public Operation {
 
  private:
   const int rank_;
-  const CpuLevel level_;
+  const Primitives& simd_;
 };
 
 }  // namespace
 
-std::unique_ptr<Operation> MakeDetect(const DetectPlan& plan, CpuLevel level) {
-  return std::make_unique<Detect>(plan, level);
+std::unique_ptr<Operation> MakeDetect(const DetectPlan& plan, const Primitives& simd) {
+  return std::make_unique<Detect>(plan, simd);
 }
 
 }  // namespace pitc

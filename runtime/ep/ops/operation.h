@@ -4,12 +4,12 @@
 
 #include <memory>
 
-#include "base/cpu_level.h"
 #include "kernels/kernel_library.h"
 #include "ops/contraction.h"
 #include "ops/right_contraction.h"
 #include "ort/run_context.h"
 #include "plan/plan.h"
+#include "simd/primitives.h"
 
 namespace pitc {
 
@@ -21,7 +21,7 @@ class Operation {
   virtual void Run(const RunContext& run) const = 0;  // throws Failure
 };
 
-std::unique_ptr<Operation> MakeDetect(const DetectPlan& plan, CpuLevel level);
+std::unique_ptr<Operation> MakeDetect(const DetectPlan& plan, const Primitives& simd);
 std::unique_ptr<Operation> MakePack(const MovePlan& plan, Kernel kernel);
 std::unique_ptr<Operation> MakeUnpack(const MovePlan& plan, Kernel kernel);
 std::unique_ptr<Operation> MakeGatherGemm(const GatherGemmPlan& plan, Kernel kernel);

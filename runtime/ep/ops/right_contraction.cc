@@ -35,9 +35,10 @@ void SetCopied(const LeftRows& left, const StoredMatrix& right, Work* work) {
 }
 
 // The work if all of S were as what a glance sees: few rows are done before more could be counted.
-Work Guess(CpuLevel level, const LeftRows& left, const StoredMatrix& right, const Work& unseen) {
+Work Guess(const Primitives& simd, const LeftRows& left, const StoredMatrix& right,
+           const Work& unseen) {
   Work work = unseen;
-  work.counts = SampleMicroTiles(level, right, kGlance);
+  work.counts = SampleMicroTiles(simd, right, kGlance);
   work.live_columns = right.k;
   work.live_runs[0] = 1;
   for (size_t i = 0; i < std::size(kSegmentWidths); ++i) {
@@ -86,7 +87,7 @@ void RightContraction::Run(const RunContext& run, const LeftRows& left, const St
                            const float* bias, const Target& target) const {
   if (left.count == 0) return;
   Arena::Scope scratch;
-  SparseOperand operand(run, level_, right, false, nullptr, SampledRows(left, right));
+  SparseOperand operand(run, simd_, right, false, nullptr, SampledRows(left, right));
   Work work = operand.Unseen(PanelCount(left.count), kCallPanels);
   work.turned = true;
   work.dense_rows = left.count;
@@ -133,7 +134,7 @@ bool RightContraction::IsDense(const LeftRows& left, const StoredMatrix& right,
   // One row of A is done when the lists would be read for the first time.
   if (left.count == 1 || Select(costs_, unseen).variant == Variant::kDense) return true;
   return left.count <= kFewRows &&
-         Select(costs_, Guess(level_, left, right, unseen)).variant == Variant::kDense;
+         Select(costs_, Guess(simd_, left, right, unseen)).variant == Variant::kDense;
 }
 
 void RightContraction::Finish(const float* sums, int64_t rows, int64_t first_column,

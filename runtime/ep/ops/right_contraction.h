@@ -19,9 +19,9 @@ struct RightKernels {
 
 class RightContraction {
  public:
-  RightContraction(const CostTable& costs, CpuLevel level, RightKernels kernels,
+  RightContraction(const CostTable& costs, const Primitives& simd, RightKernels kernels,
                    SelectorOptions options)
-      : costs_(costs), level_(level), kernels_(std::move(kernels)), options_(std::move(options)) {}
+      : costs_(costs), simd_(simd), kernels_(std::move(kernels)), options_(std::move(options)) {}
 
   // C = act(A @ S + bias) + residual, where `right` is S^T and every row of A and of C is taken.
   void Run(const RunContext& run, const LeftRows& left, const StoredMatrix& right,
@@ -37,7 +37,7 @@ class RightContraction {
               const float* bias, const Target& target) const;
 
   const CostTable costs_;
-  const CpuLevel level_;
+  const Primitives& simd_;
   const RightKernels kernels_;
   const SelectorOptions options_;
 };

@@ -40,18 +40,6 @@ int64_t KBlock(CpuLevel level, const Work& work) {
   return (2 * words > all ? all : std::max<int64_t>(words, 1)) * 64;
 }
 
-// What `found` of `rows` rows would be of `all`.
-int64_t Scaled(int64_t found, int64_t rows, int64_t all) {
-  return static_cast<int64_t>(static_cast<double>(found) * static_cast<double>(all) /
-                              static_cast<double>(rows));
-}
-
-void Scale(MicroTileCounts* counts, int64_t rows, int64_t all) {
-  counts->elements = Scaled(counts->elements, rows, all);
-  for (int64_t& n : counts->strips) n = Scaled(n, rows, all);
-  for (int64_t& n : counts->segments) n = Scaled(n, rows, all);
-}
-
 // How many stretches of pieces of `width` bits of words[0..n) have a bit that is set.
 int64_t CountRuns(const uint64_t* words, int64_t n, int64_t width) {
   uint64_t firsts = 0, before = 0;  // before: the last piece of the word in front
@@ -70,7 +58,7 @@ int64_t CountRuns(const uint64_t* words, int64_t n, int64_t width) {
 }  // namespace
 
 void SparseOperand::Scan(const Range& rows, const Range& ks, uint64_t* bits) const {
-  MatrixBits(level_, relu_ ? Live::kPositive : Live::kNotZero, matrix_, rows, ks, bits);
+  MatrixBits(simd_, relu_ ? Live::kPositive : Live::kNotZero, matrix_, rows, ks, bits);
 }
 
 void SparseOperand::ScanColumns(const Range& all, int threads, uint64_t* bits) const {
@@ -122,7 +110,8 @@ void SparseOperand::Count(Work* work, Arena::Scope& scratch) {
   run_.Each(sampled, parallel, [&](int64_t s) {
     const uint64_t* here = bits_ ? bits_ + first_of(s) * words : found + s * group * words;
     if (found && !apart) scan(s, {0, k});
-    counts[s] = CountMicroTiles(level_, here, rows_of(s), k, live + s * words);
+    counts[s] = {};
+    simd_.count_micro_tiles(here, rows_of(s), k, live + s * words, counts + s);
   });
   int64_t rows = 0;
   for (int64_t s = 0; s < sampled; ++s) {
@@ -130,20 +119,21 @@ void SparseOperand::Count(Work* work, Arena::Scope& scratch) {
     rows += rows_of(s);
     for (int64_t w = 0; s > 0 && w < words; ++w) live[w] |= live[s * words + w];
   }
-  work->live_columns = CountBits(level_, live, words);
-  const MicroTileCounts columns = CountMicroTiles(level_, live, 1, k);
+  MicroTileCounts columns;
+  simd_.count_micro_tiles(live, 1, k, nullptr, &columns);
+  work->live_columns = columns.elements;
   std::copy(std::begin(columns.segments), std::end(columns.segments), work->live_pieces);
   work->live_runs[0] = CountRuns(live, words, 1);
   for (size_t i = 0; i < std::size(kSegmentWidths); ++i)
     work->live_runs[i + 1] = CountRuns(live, words, kSegmentWidths[i]);
   if (rows < count) {
-    Scale(&work->counts, rows, count);
+    work->counts.Scale(static_cast<double>(count), static_cast<double>(rows));
   } else {
     work->scanned = false;
     if (!bits_) bits_ = found;
     counts_ = counts;
   }
-  const int64_t k_block = KBlock(level_, *work);
+  const int64_t k_block = KBlock(simd_.level, *work);
   work->k_blocks = (k + k_block - 1) / k_block;
 }
 
@@ -154,7 +144,7 @@ int64_t SparseOperand::PerWave(const Work& work) {
 const BlockLists* SparseOperand::MakeLists(Variant variant, const Work& work, int64_t first_block,
                                            int64_t count, Arena::Scope& scratch) const {
   static_assert(std::is_trivially_destructible_v<BlockLists>, "they lie in scratch memory");
-  const int64_t words = BitWords(matrix_.k), k_block = KBlock(level_, work);
+  const int64_t words = BitWords(matrix_.k), k_block = KBlock(simd_.level, work);
   const Blocks blocks{matrix_.count, work.row_block};
   const int64_t first = blocks.Begin(first_block), last = blocks.End(first_block + count - 1);
   const bool parallel = work.threads > 1 && (last - first) * matrix_.k > kSerialScan;
@@ -167,7 +157,7 @@ const BlockLists* SparseOperand::MakeLists(Variant variant, const Work& work, in
     const int64_t begin = blocks.Begin(first_block + i), end = blocks.End(first_block + i);
     const DetectedRows rows{matrix_.Part(begin, end - begin),
                             (bits ? bits : found) + (begin - first) * words};
-    new (lists + i) BlockLists(level_, variant, rows, k_block, relu_);
+    new (lists + i) BlockLists(simd_, variant, rows, k_block, relu_);
     if (!told) continue;
     MicroTileCounts live;
     for (int64_t g = begin / Group(); g * Group() < end; ++g) live += counts_[g];

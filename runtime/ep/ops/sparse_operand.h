@@ -10,10 +10,10 @@ class SparseOperand {
  public:
   // `bits`: [count, BitWords(k)] where a kernel has made them, or null. Else about
   // `sampled_rows` of A are counted.
-  SparseOperand(const RunContext& run, CpuLevel level, const StoredMatrix& matrix, bool relu,
-                const uint64_t* bits, int64_t sampled_rows)
+  SparseOperand(const RunContext& run, const Primitives& simd, const StoredMatrix& matrix,
+                bool relu, const uint64_t* bits, int64_t sampled_rows)
       : run_(run),
-        level_(level),
+        simd_(simd),
         matrix_(matrix),
         relu_(relu),
         bits_(bits),
@@ -55,7 +55,7 @@ class SparseOperand {
   void ScanColumns(const Range& rows, int threads, uint64_t* bits) const;
 
   const RunContext& run_;
-  const CpuLevel level_;
+  const Primitives& simd_;
   const StoredMatrix matrix_;
   const bool relu_;
   const uint64_t* bits_;

@@ -100,6 +100,7 @@ Ep::Ep(const Host& host, const OrtSessionOptions* options, uint32_t version)
     : OrtEp{},
       host_(host),
       level_(ChooseLevel(ConfigEntry(host, options, kLevelOption))),
+      simd_(PrimitivesOf(level_)),
       mode_{
           ConfigEntry(host, options, kDenormalsOption) == "1" ? Denormals::kZero : Denormals::kKept,
           std::make_shared<Workers>(ChooseThreads(ConfigEntry(host, options, kThreadsOption))),
@@ -204,7 +205,7 @@ std::vector<std::shared_ptr<const Constant>> Ep::KeepConstants(const OrtGraph* g
 
 std::unique_ptr<Operation> Ep::MakeOperation(const Plan& plan, const std::string& name,
                                              const OrtGraph* graph) const {
-  if (auto* detect = std::get_if<DetectPlan>(&plan.body)) return MakeDetect(*detect, level_);
+  if (auto* detect = std::get_if<DetectPlan>(&plan.body)) return MakeDetect(*detect, simd_);
   if (auto* choose = std::get_if<ChooseChannelsPlan>(&plan.body))
     return MakeChooseChannels(*choose, trace_, variant_ == Variant::kDense);
   if (auto* contract = std::get_if<ContractPlan>(&plan.body))
@@ -228,7 +229,7 @@ Contraction Ep::MakeContraction(const Plan& plan, const ContractPlan& contract,
                                 const std::string& name, const OrtGraph* graph) const {
   ContractionKernels kernels{LoadKernel(plan, plan.kernel, graph),
                              LoadListKernels(plan, contract.suffix, graph)};
-  return Contraction(CostsOf(contract), level_, std::move(kernels), {name, trace_, variant_});
+  return Contraction(CostsOf(contract), simd_, std::move(kernels), {name, trace_, variant_});
 }
 
 RightContraction Ep::MakeRightContraction(const Plan& plan, const ContractRightPlan& right,
@@ -238,7 +239,7 @@ RightContraction Ep::MakeRightContraction(const Plan& plan, const ContractRightP
                        LoadListKernels(plan, right.listed_suffix, graph),
                        LoadKernel(plan, Text("panels_k", right.contract.gemm.k), graph),
                        LoadKernel(plan, swrite, graph)};
-  return RightContraction(CostsOf(right.contract), level_, std::move(kernels),
+  return RightContraction(CostsOf(right.contract), simd_, std::move(kernels),
                           {name, trace_, variant_});
 }
 

@@ -38,6 +38,7 @@ class Ep : public OrtEp {
 
   const Host host_;
   CpuLevel level_;
+  const Primitives& simd_;
   SessionMode mode_;
   bool keeps_constants_;  // session option huge_pages
   Constants constants_;

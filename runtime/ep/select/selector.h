@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <iterator>
 
-#include "detect/micro_tiles.h"
+#include "simd/primitives.h"
 
 namespace pitc {
 
