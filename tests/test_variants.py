@@ -81,7 +81,7 @@ def test_a_new_line_is_a_new_variant(monkeypatch: pytest.MonkeyPatch) -> None:
     table = sorted([*VARIANTS.values(), new], key=lambda v: (v.width, v.height))
     monkeypatch.setattr(variants, "VARIANTS", {v.name: v for v in table})
     text = variants.header()
-    assert "kStripHeights[] = {8, 16, 32}" in text and "kVariants = 8" in text
+    assert "kStripHeights[kStripKinds] = {8, 16, 32}" in text and "kVariants = 8" in text
     places = dict(re.findall(r'\{"(tile\d+)", Cut::kTile, \d+, (\d+),', text))
     assert places == {"tile8": "0", "tile16": "1", "tile32": "2"}
     assert str(new.micro_tile) == "16 x 1"
