@@ -159,18 +159,13 @@ class IntVariable:
         return T.Select(highest >= T.int32(least), T.int32(1), T.int32(0))
 
 
-def grid(rows: int, columns: int) -> list[list[Variable]]:
-    """Make the vector variables of a register tile, [row][column]."""
-    return [[Variable() for _ in range(columns)] for _ in range(rows)]
-
-
-def keep(value: Expr) -> Expr:
+def keep(value: Expr, lanes: int = LANES) -> Expr:
     """Name a vector, so that it is computed once.
 
     It becomes a variable and not a binding, because TVM's index analysis looks through bindings, in
     exponential time.
     """
-    variable = Variable()
+    variable = Variable(lanes)
     variable.set(value)
     return variable.value
 

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pitc.codegen import tir
+from pitc.codegen.engines.cpu import DenseTile, Read
 from pitc.codegen.vector_math import exp
 from pitc.ir.target import CpuLevel
 
@@ -91,7 +92,7 @@ class _QueryBlock:
         self.kernel, self.q0, self.count, self.rows = kernel, q0, count, rows
         self.groups = range(lanes // tir.LANES)
         self.last = tir.bind(q0 + count - 1)
-        self.top, self.total = tir.grid(2, len(self.groups))
+        self.top, self.total = ([tir.Variable() for _ in self.groups] for _ in range(2))
 
     def emit(self) -> None:
         """The loop over key blocks."""
@@ -143,20 +144,18 @@ class _QueryBlock:
         with tir.serial(0, (keys + rows - 1) // rows) as t:
             first = tir.bind(t * rows)
             key = [tir.bind(k0 + tir.smaller(first + r, keys - 1)) for r in range(rows)]
-            acc = tir.grid(rows, len(self.groups))
+            tile = DenseTile(rows, len(self.groups))
 
-            def step(d: tir.Expr) -> None:
-                q = [tir.keep(tir.load(kernel.qt, d, g * tir.LANES)) for g in self.groups]
-                for r in range(rows):
-                    k = tir.keep(tir.splat(kernel.k[key[r], kernel.at["hk"], d]))
-                    for g in self.groups:
-                        acc[r][g].set(tir.fma(k, q[g], acc[r][g].value))
+            def read(d: tir.Expr) -> Read:
+                return (
+                    lambda r: kernel.k[key[r], kernel.at["hk"], d],
+                    lambda g: tir.load(kernel.qt, d, g * tir.LANES),
+                )
 
-            clear(acc)
-            tir.unrolled(tir.int64(kernel.d), UNROLL, step, rest=kernel.d % UNROLL > 0)
+            tile.clear()
+            tile.multiply(tir.int64(kernel.d), UNROLL, read, rest=kernel.d % UNROLL > 0)
             for r in range(rows):
-                for g in self.groups:
-                    s = acc[r][g].value
+                for g, s in enumerate(tile.row(r)):
                     if kernel.bias is not None:
                         s = tir.keep(s + tir.load(kernel.p, first + r, g * tir.LANES))
                     tir.store(kernel.p, s, first + r, g * tir.LANES)
@@ -185,32 +184,30 @@ class _QueryBlock:
         """
         kernel = self.kernel
 
-        def tile(dv: tir.Expr, height: int) -> None:
-            acc = tir.grid(height, len(self.groups))
-            places = [(r, g) for r in range(height) for g in self.groups]
+        def columns(dv: tir.Expr, height: int) -> None:
+            tile = DenseTile(height, len(self.groups))
 
-            def resume() -> None:
-                for r, g in places:
-                    acc[r][g].set(tir.load(kernel.o, dv + r, g * tir.LANES) * decay[g])
+            def before(r: int, g: int) -> tir.Expr:
+                return tir.load(kernel.o, dv + r, g * tir.LANES) * decay[g]
 
-            def step(key: tir.Expr) -> None:
-                p = [tir.keep(tir.load(kernel.p, key, g * tir.LANES)) for g in self.groups]
-                for r in range(height):
-                    v = tir.keep(tir.splat(kernel.v[k0 + key, kernel.at["hv"], dv + r]))
-                    for g in self.groups:
-                        acc[r][g].set(tir.fma(v, p[g], acc[r][g].value))
+            def read(key: tir.Expr) -> Read:
+                return (
+                    lambda r: kernel.v[k0 + key, kernel.at["hv"], dv + r],
+                    lambda g: tir.load(kernel.p, key, g * tir.LANES),
+                )
 
-            tir.either(first, lambda: clear(acc), resume)
-            tir.unrolled(keys, UNROLL, step, rest=True)
-            for r, g in places:
-                tir.store(kernel.o, acc[r][g].value, dv + r, g * tir.LANES)
+            tir.either(first, tile.clear, lambda: tile.start(before))
+            tile.multiply(keys, UNROLL, read)
+            for r in range(height):
+                for g, total in enumerate(tile.row(r)):
+                    tir.store(kernel.o, total, dv + r, g * tir.LANES)
 
         full, rest = divmod(kernel.dv, self.rows)
         if full:
             with tir.serial(0, tir.int64(full)) as t:
-                tile(tir.bind(t * self.rows), self.rows)
+                columns(tir.bind(t * self.rows), self.rows)
         if rest:
-            tile(tir.int64(full * self.rows), rest)
+            columns(tir.int64(full * self.rows), rest)
 
     def store_out(self) -> None:
         """out[q0 + lane, ho, dv] = o[dv, lane] / total, or the fill where total is not above 0."""
@@ -273,10 +270,3 @@ class _QueryBlock:
             ascending = tir.both(first + tir.LANES <= keys, tail - head == tir.LANES - 1)
             dense = tir.both(ascending, at["bias_sk"] == 1)
             tir.either(dense, square, single)
-
-
-def clear(acc: Sequence[Sequence[tir.Variable]]) -> None:
-    """Set every accumulator to 0."""
-    for row in acc:
-        for variable in row:
-            variable.set(tir.splat(0))

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pitc.codegen import tir
+from pitc.codegen.engines.cpu import DenseTile, Read
 from pitc.codegen.families.swrite import SWrite
 from pitc.ir.panels import PANEL_WIDTH
 from pitc.ir.target import CpuLevel
@@ -95,30 +96,19 @@ class _Kernel:
             entries: Packed values of the rows of the tile.
             rows: Where their sums begin.
         """
-        b = self.swrite.b
+        b, tile = self.swrite.b, DenseTile(len(rows), self.columns // tir.LANES)
         start = tir.bind(q * self.width)
         length = tir.bind(tir.smaller(self.width, self.k - start))
-        offsets = range(0, self.columns, tir.LANES)
-        acc = tir.grid(len(rows), len(offsets))
-        places = [
-            (acc[r][v], row + column + offset)
-            for r, row in enumerate(rows)
-            for v, offset in enumerate(offsets)
-        ]
+        sums = [row + column for row in rows]
+        offsets = [column + v * tir.LANES for v in range(tile.vectors)]
 
-        def step(i: tir.Expr) -> None:
+        def read(i: tir.Expr) -> Read:
             k = start + i
             later = tir.smaller(k + self.width, tir.int64(self.k - 1))
             for offset in offsets:
-                tir.prefetch(b, j, later, column + offset)
-            vectors = [tir.keep(tir.load(b, j, k, column + offset)) for offset in offsets]
-            for z, sums in zip(entries, acc, strict=True):
-                a = tir.keep(tir.splat(self.values[z, i]))
-                for variable, vector in zip(sums, vectors, strict=True):
-                    variable.set(tir.fma(a, vector, variable.value))
+                tir.prefetch(b, j, later, offset)
+            return lambda r: self.values[entries[r], i], lambda v: tir.load(b, j, k, offsets[v])
 
-        for variable, at in places:
-            variable.set(tir.load(self.sums, at))
-        tir.unrolled(length, UNROLL, step, rest=self.k % UNROLL > 0)
-        for variable, at in places:
-            tir.store(self.sums, variable.value, at)
+        tile.take(self.sums, sums)
+        tile.multiply(length, UNROLL, read, rest=self.k % UNROLL > 0)
+        tile.put(self.sums, sums)

@@ -22,7 +22,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pitc.codegen import tir
-from pitc.codegen.families.swrite import SWrite
+from pitc.codegen.engines.cpu import DenseTile, Read
+from pitc.codegen.families.swrite import PANEL_VECTORS, SWrite
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 from pitc.ir.target import CpuLevel
 
@@ -125,22 +126,31 @@ class _Kernel:
             before: Where the sums of the runs before are; None: there are none.
             ahead: The rows of B of later entries are asked for.
         """
-        offsets = range(0, PANEL_WIDTH, tir.LANES)
-        places = [(tir.Variable(), p, offset) for p in range(panels) for offset in offsets]
-        for variable, p, offset in places:
-            at_p = p * PANEL_WIDTH + offset
-            variable.set(tir.splat(0) if before is None else tir.load(self.sums, before + at_p))
+        tile = DenseTile(1, panels * PANEL_VECTORS)
+        if before is None:
+            tile.clear()
+        else:
+            tile.take(self.sums, [before])
         b = self.swrite.b
-        start = tir.index_of(self.starts, run)
-        stop = tir.index_of(self.starts, run + 1)
-        with tir.serial(start, stop) as z:
+
+        def at_panel(v: int) -> tuple[tir.Expr, int]:
+            return j + v // PANEL_VECTORS, v % PANEL_VECTORS * tir.LANES
+
+        def read(z: tir.Expr) -> Read:
             if ahead:
                 later = tir.index_of(self.ks, tir.smaller(z + AHEAD, self.entries - 1))
-                for _, p, offset in places:
-                    tir.prefetch(b, j + p, later, offset)
-            a = tir.keep(tir.splat(self.values[z]))
+                for v in range(tile.vectors):
+                    panel, offset = at_panel(v)
+                    tir.prefetch(b, panel, later, offset)
             k = tir.index_of(self.ks, z)
-            for variable, p, offset in places:
-                variable.set(tir.fma(a, tir.load(b, j + p, k, offset), variable.value))
-        for variable, p, offset in places:
-            tir.store(self.sums, variable.value, at + p * PANEL_WIDTH + offset)
+
+            def vector(v: int) -> tir.Expr:
+                panel, offset = at_panel(v)
+                return tir.load(b, panel, k, offset)
+
+            return lambda _: self.values[z], vector
+
+        start, stop = tir.index_of(self.starts, run), tir.index_of(self.starts, run + 1)
+        with tir.serial(start, stop) as z:
+            tile.step(read(z))
+        tile.put(self.sums, [at])

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pitc.codegen import tir
+from pitc.codegen.engines.cpu import DenseTile, Read
 from pitc.codegen.families.swrite import SWrite
 from pitc.ir.panels import PANEL_WIDTH
 from pitc.ir.target import CpuLevel
@@ -91,36 +92,18 @@ class _Kernel:
             count: Entries.
             is_first: These are the first entries of the group.
         """
-        offsets = range(0, self.columns, tir.LANES)
-        acc = tir.grid(self.height, len(offsets))
-        places = [
-            (acc[r][v], (row + r) * PANEL_WIDTH + column + offset)
-            for r in range(self.height)
-            for v, offset in enumerate(offsets)
-        ]
+        b, tile = self.swrite.b, DenseTile(self.height, self.columns // tir.LANES)
+        rows = [(row + r) * PANEL_WIDTH + column for r in range(self.height)]
+        offsets = [column + v * tir.LANES for v in range(tile.vectors)]
 
-        def clear() -> None:
-            for variable, _ in places:
-                variable.set(tir.splat(0))
-
-        def resume() -> None:
-            for variable, at in places:
-                variable.set(tir.load(self.sums, at))
-
-        def step(i: tir.Expr) -> None:
+        def read(i: tir.Expr) -> Read:
             z = begin + i
-            b = self.swrite.b
             later = tir.index_of(self.ks, tir.smaller(z + AHEAD, self.entries - 1))
             for offset in offsets:
-                tir.prefetch(b, j, later, column + offset)
+                tir.prefetch(b, j, later, offset)
             k = tir.index_of(self.ks, z)
-            live = [tir.keep(tir.load(b, j, k, column + offset)) for offset in offsets]
-            for r, sums in enumerate(acc):
-                a = tir.keep(tir.splat(self.values[z, row + r]))
-                for variable, vector in zip(sums, live, strict=True):
-                    variable.set(tir.fma(a, vector, variable.value))
+            return lambda r: self.values[z, row + r], lambda v: tir.load(b, j, k, offsets[v])
 
-        tir.either(is_first, clear, resume)
-        tir.unrolled(count, UNROLL, step, rest=True)
-        for variable, at in places:
-            tir.store(self.sums, variable.value, at)
+        tir.either(is_first, tile.clear, lambda: tile.take(self.sums, rows))
+        tile.multiply(count, UNROLL, read)
+        tile.put(self.sums, rows)

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pitc.codegen import tir
+from pitc.codegen.engines.cpu import DenseTile, Read
 from pitc.codegen.families.epilogue import ACTIVATIONS, Epilogue
 from pitc.codegen.families.right import Right, Turned, right_operand
 from pitc.ir.panels import PANEL_WIDTH, panel_count
@@ -242,11 +243,10 @@ class _RegisterTile:
         self, kernel: _Kernel, stretch: _Stretch, columns: _Columns, first: tir.Expr, rows: int
     ) -> None:
         self.kernel, self.stretch, self.columns = kernel, stretch, columns
-        self.first, self.rows = first, rows
+        self.first = first
         self.listed = [tir.bind(tir.smaller(first + r, kernel.i1 - 1)) for r in range(rows)]
         self.column = tir.bind(stretch.j * PANEL_WIDTH + columns.start)
-        self.acc = tir.grid(rows, columns.vectors)
-        self.places = [(r, v) for r in range(rows) for v in range(columns.vectors)]
+        self.tile = DenseTile(rows, columns.vectors)
 
     def emit(self, number: tir.Expr) -> None:
         """One stretch of the tile, the `number`-th of its row tiles."""
@@ -254,13 +254,13 @@ class _RegisterTile:
         if stretch.right is None:
             self.fetch()
             self.take(number)
-            self.write(self.kernel.epilogue)
+            self.write(kernel.epilogue)
             return
         if kernel.k <= (stretch.right.longest or STREAM_K):
             self.fetch()
-            self.clear()
+            self.tile.clear()
             self.multiply(number)
-            self.write(self.kernel.epilogue)
+            self.write(kernel.epilogue)
             return
         last = tir.bind(stretch.start + stretch.length == kernel.k)
         if kernel.epilogue.residual is not None:
@@ -269,52 +269,46 @@ class _RegisterTile:
         apart = stretch.right.finishes_panels
         tir.either(
             stretch.start == 0,
-            self.clear,
+            self.tile.clear,
             lambda: self.take(number) if apart else self.resume(),
         )
         self.multiply(number)
         tir.either(
             last,
-            lambda: self.write(self.kernel.epilogue),
+            lambda: self.write(kernel.epilogue),
             lambda: self.put(number) if apart else self.write(None),
         )
 
-    def kept(self, number: tir.Expr) -> list[tuple[tir.Variable, tir.Expr]]:
-        """The sums, each with its place in a scratch array: rows of C, a power of two apart, share
-        few lines of the caches.
-        """
-        first = tir.hold(number * (self.kernel.tile_rows * PANEL_WIDTH) + self.columns.start)
-        return [(self.acc[r][v], first + (r * PANEL_WIDTH + v * tir.LANES)) for r, v in self.places]
-
     def take(self, number: tir.Expr) -> None:
         """Start from the sums of the stretch before."""
-        for sums, at in self.kept(number):
-            sums.set(tir.load(self.kernel.sums, at))
+        self.tile.take(self.kernel.sums, self.kept(number))
 
     def put(self, number: tir.Expr) -> None:
         """Keep the sums for the next stretch."""
-        for sums, at in self.kept(number):
-            tir.store(self.kernel.sums, sums.value, at)
+        self.tile.put(self.kernel.sums, self.kept(number))
 
-    def clear(self) -> None:
-        """Start the sums at 0."""
-        for r, v in self.places:
-            self.acc[r][v].set(tir.splat(0))
+    def kept(self, number: tir.Expr) -> list[tir.Expr]:
+        """Where the rows' sums of a stretch stand until the next one."""
+        first = tir.hold(number * (self.kernel.tile_rows * PANEL_WIDTH) + self.columns.start)
+        return [first + r * PANEL_WIDTH for r in range(self.tile.rows)]
 
     def resume(self) -> None:
         """Start from the partial sums of the k block before."""
         rows_c = [tir.index_of(self.kernel.rows_c, i) for i in self.listed]
-        for r, v in self.places:
-            lanes = self.columns.lanes(v)
+
+        def partial(r: int, v: int) -> tir.Expr:
             at = self.column + v * tir.LANES
-            self.acc[r][v].set(tir.load(self.kernel.c, rows_c[r], at, lanes=lanes))
+            return tir.load(self.kernel.c, rows_c[r], at, lanes=self.columns.lanes(v))
+
+        self.tile.start(partial)
 
     def fetch(self) -> None:
         """Ask for the residual: it arrives while the products are added."""
         if self.kernel.epilogue.residual is not None:
-            for r, v in self.places:
-                at = self.column + v * tir.LANES
-                tir.prefetch(self.kernel.epilogue.residual, self.listed[r], at)
+            for row in self.listed:
+                for v in range(self.tile.vectors):
+                    at = self.column + v * tir.LANES
+                    tir.prefetch(self.kernel.epilogue.residual, row, at)
 
     def multiply(self, number: tir.Expr) -> None:
         """Add the products of the stretch, and ask for this tile's part of the next one."""
@@ -324,30 +318,26 @@ class _RegisterTile:
         rows_a = [tir.index_of(kernel.rows_a, i) for i in self.listed]
         before = tir.hold(number * stretch.length)
         next_start = tir.hold(stretch.start + stretch.ahead)
+        starts = [columns.start + v * tir.LANES for v in range(columns.vectors)]
 
-        def step(i: tir.Expr) -> None:
+        def read(i: tir.Expr) -> Read:
             k = stretch.start + i
-            at = [columns.start + v * tir.LANES for v in range(columns.vectors)]
             # A share is shorter than a row, so lines are named several times: that is free.
             part = tir.hold((before + i) * stretch.share)
-            for start in at:
+            for start in starts:
                 right.ask(stretch.j, next_start, part + start)
-            b = [
-                tir.keep(right.load(stretch.j, k, start, columns.lanes(v)))
-                for v, start in enumerate(at)
-            ]
-            for r in range(self.rows):
-                a = tir.keep(tir.splat(kernel.a[rows_a[r], k]))
-                for v in range(columns.vectors):
-                    self.acc[r][v].set(tir.fma(a, b[v], self.acc[r][v].value))
+            return (
+                lambda r: kernel.a[rows_a[r], k],
+                lambda v: right.load(stretch.j, k, starts[v], columns.lanes(v)),
+            )
 
-        tir.unrolled(stretch.length, UNROLL_K, step, rest=kernel.k % UNROLL_K > 0)
+        self.tile.multiply(stretch.length, UNROLL_K, read, rest=kernel.k % UNROLL_K > 0)
 
     def write(self, epilogue: Epilogue | None) -> None:
         """Store every vector, but not of repeated rows; without an epilogue the sums as they are,
         before the last k block.
         """
-        for r in range(self.rows):
+        for r in range(self.tile.rows):
             with tir.when(self.first + r < self.kernel.i1):
                 self.write_row(r, epilogue)
 
@@ -355,8 +345,8 @@ class _RegisterTile:
         """Store one row; a run-time loop over its vectors keeps the code of an activation short."""
         columns, kernel, row = self.columns, self.kernel, self.listed[r]
         sums = tir.stack(columns.vectors)
-        for v in range(columns.vectors):
-            tir.assign(sums, self.acc[r][v].value, v)
+        for v, total in enumerate(self.tile.row(r)):
+            tir.assign(sums, total, v)
         row_c = tir.index_of(kernel.rows_c, row)
 
         def put(v: tir.Expr, lanes: int) -> None:

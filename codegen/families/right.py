@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from pitc.codegen import tir
+from pitc.codegen.engines.cpu import DenseTile
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 from pitc.ir.target import CpuLevel
 
@@ -164,22 +165,21 @@ class Turned:
             first = tir.hold(j * PANEL_WIDTH + column)
             with tir.when(first < n):
                 rows = self.stored.rows(first, side)
-                acc = [tir.Variable(side) for _ in rows_a]
-                for total in acc:
-                    total.set(tir.splat(0, side))
+                tile = DenseTile(len(rows_a), 1, side)
+                tile.clear()
+
+                def add(k: tir.Expr, vector: tir.Expr) -> None:
+                    tile.step((lambda r: a[rows_a[r], k], lambda _: vector))
 
                 def square(k: tir.Expr, lanes: int) -> None:
-                    for i, b in enumerate(self.stored.square(rows, k, lanes)[:lanes]):
-                        for row, total in zip(rows_a, acc, strict=True):
-                            x = tir.splat(a[row, k + i], side)
-                            total.set(tir.fma(x, b, total.value))
+                    for i, vector in enumerate(self.stored.square(rows, k, lanes)[:lanes]):
+                        add(k + i, vector)
 
                 with tir.serial(0, tir.int64(k_end // side)) as q:
                     square(tir.hold(q * side), side)
                 if k_end % side:
                     square(tir.int64(k_end // side * side), k_end % side)
-                for r, total in enumerate(acc):
-                    tir.store(sums, total.value, at + column + r * PANEL_WIDTH, width=side)
+                tile.put(sums, [at + column + r * PANEL_WIDTH for r in range(tile.rows)])
 
 
 class Pieces:

@@ -16,6 +16,7 @@ from pitc.codegen.families.epilogue import ACTIVATIONS, Epilogue
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 
 STREAM_BYTES = 8 << 20
+PANEL_VECTORS = PANEL_WIDTH // tir.LANES
 _ITEM_BYTES = 4
 
 
