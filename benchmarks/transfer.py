@@ -1,8 +1,8 @@
 """How well prices of one machine choose on another: `python -m benchmarks.transfer`.
 
 Measured points of each machine (`results/tiles`) are replayed under the tile table of the other
-one: as it is; with six constants of the machine (call, core, latency, memory, near cache,
-multiply-adds) that fit best; with those of each variant; each fitted to all points, and to a few,
+one: as it is; with five constants of the machine (call, core, latency, memory, multiply-adds)
+that fit best; with those of each variant; each fitted to all points, and to a few,
 when the others are judged. The regret of a choice is its time over that of the best variant.
 """
 
@@ -29,10 +29,9 @@ Places = npt.NDArray[np.intp]
 
 CONSTANTS: tuple[tuple[str, ...], ...] = (
     ("launch",),
-    ("listed", "lists", "written", "visits"),
-    ("runs", "pages"),
-    ("scanned", "uncached", "streamed"),
-    ("reread",),
+    ("listed", "written", "visits"),
+    ("runs",),
+    ("scanned", "streamed"),
     ("steps",),
 )
 """Features whose prices a constant of the machine multiplies."""
@@ -130,9 +129,9 @@ def main() -> None:
             "prices of",
             "points of",
             "as they are",
-            "6 constants",
+            "5 constants",
             f"of {FEW} points",
-            "6 of each variant",
+            "5 of each variant",
             f"of {FEW} points",
         ):
             table.add_column(heading)

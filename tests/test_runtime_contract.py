@@ -43,13 +43,12 @@ provider = pytest.fixture(scope="module", autouse=True)(use_built_provider)
 FAMILIES = ("gather_gemm", "contract_row", "contract_tile", "contract_block")
 #: Prices with which each variant is the fastest somewhere; what they mean does not matter here.
 PRICES = {
-    "dense": (1000, 0, 0, 0, 0, 0, 0, 0, 10, 0, 100, 50),
-    "row": (2000, 5, 20, 0, 0, 0, 0, 0, 20, 0, 180, 90),
-    "tile8": (2000, 5, 12, 0, 0, 0, 0, 0, 20, 0, 130, 90),
-    "tile32": (2000, 5, 8, 0, 0, 0, 0, 0, 20, 0, 120, 90),
-    "block16": (2000, 5, 8, 0, 0, 0, 0, 0, 20, 0, 140, 80),
-    "block32": (2000, 5, 8, 0, 0, 0, 0, 0, 20, 0, 125, 80),
-    "block64": (2000, 5, 8, 0, 0, 0, 0, 0, 20, 0, 115, 80),
+    "dense": (1000, 0, 0, 0, 0, 10, 100, 50),
+    "row": (2000, 5, 20, 0, 0, 20, 180, 90),
+    "tile8": (2000, 5, 12, 0, 0, 20, 130, 90),
+    "block16": (2000, 5, 8, 0, 0, 20, 140, 80),
+    "block32": (2000, 5, 8, 0, 0, 20, 125, 80),
+    "block64": (2000, 5, 8, 0, 0, 20, 115, 80),
 }
 TILES = TileTable({x: {name: VariantCost(p) for name, p in PRICES.items()} for x in ("v3", "v4")})
 
@@ -274,7 +273,7 @@ def test_trace(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (decision,) = take_trace(trace)
     work, predicted = decision.work, decision.predicted_us
     assert (decision.node, work.rows, work.k, work.panels) == (name, 64, node.k, 1)
-    counts = {"elements": 80, "columns": 17, "tile8": 24, "tile32": 18}
+    counts = {"elements": 80, "columns": 17, "tile8": 24}
     counts |= {"block16": 66, "block32": 65, "block64": 65}
     assert work.counts.items() >= counts.items()
     assert list(predicted) == list(VARIANTS)
@@ -299,7 +298,7 @@ def test_trace(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_bad_options(folder: Path, tmp_path: Path) -> None:
     path = save(folder, NODES["one column"].model(), "options.onnx")
     error = creation_error(path, variant="tile9")
-    assert "expected variant as one of dense, row, tile8, tile32," in error and "'tile9'" in error
+    assert "expected variant as one of dense, row, tile8, block16," in error and "'tile9'" in error
     error = creation_error(path, trace=str(tmp_path))
     assert f"cannot write the trace file '{tmp_path}'" in error and "Is a directory" in error
 

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 import pitc
 from pitc.codegen import vector_math
 from pitc.errors import ArtifactError
+from pitc.ir.variants import FEATURES
 from pitc.runtime.library import make_session
 from pitc.session import run_session
 from tests.runtime_support import (
@@ -110,7 +111,7 @@ def test_kernels_of_another_build_are_refused(
 def test_plans_of_another_version_say_what_mends(tmp_path: Path) -> None:
     plan = kernel_plan("pack", "pack_b4", dims="l,r").text()
     for text, said in (
-        (plan.replace("pitc-plan 3", "pitc-plan 2"), "expected the line 'pitc-plan 3'"),
+        (plan.replace("pitc-plan 4", "pitc-plan 2"), "expected the line 'pitc-plan 4'"),
         (plan + "identity=2/later\n", "expected identity as 1/"),
     ):
         node = pit_node("p", text, ["x", "rows", "coords", "live"], ["y"])
@@ -236,7 +237,7 @@ def test_idle_threads_keep_no_large_scratch_memory(
 ) -> None:
     """A run takes over 64 MiB, which the next one gets, on whatever thread it runs."""
     flags = dict.fromkeys(("bias", "gather", "input_relu", "residual", "scatter"), 0)
-    costs = {f"cost_row_{level}": ",".join(12 * "1") for level in ("v3", "v4")}
+    costs = {f"cost_row_{level}": ",".join(len(FEATURES) * "1") for level in ("v3", "v4")}
     fields = {"activation": "none", "k": 520, "n": 2} | flags | costs
     node = pit_node(
         "c", kernel_plan("contract", "gather_gemm_k520_n2_none", **fields), ["a", "b"], ["y"]

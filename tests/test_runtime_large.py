@@ -10,6 +10,7 @@ from pitc.codegen.library import build_kernels
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, TURNED_COLUMNS, panel_count
 from pitc.ir.plan import Plan
+from pitc.ir.variants import FEATURES
 from tests.codegen_kernels import LEVELS, Array, untouched
 from tests.runtime_support import (
     BOOL,
@@ -40,7 +41,8 @@ def _provider() -> Iterator[None]:
     yield from use_built_provider()
 
 
-COSTS = {f"cost_{v}_{level}": ",".join(12 * "1") for v in VARIANTS[1:] for level in ("v3", "v4")}
+ONES = ",".join(len(FEATURES) * "1")
+COSTS = {f"cost_{v}_{level}": ONES for v in VARIANTS[1:] for level in ("v3", "v4")}
 FAMILIES = ("gather_gemm", "contract_row", "contract_tile", "contract_block")
 
 

@@ -395,7 +395,7 @@ def test_tune_keeps_other_levels(run: Run, tmp_path: Path, monkeypatch: pytest.M
     path = store(tmp_path / "t.json", date="2001-02-03")
     code, out, err = run("tune", "--quick", "--tiles", path, "--level", HERE)
     assert code == 0, err
-    assert "4 points" in out and "tile32" in out and "[0/4]" in err
+    assert "4 points" in out and "block32" in out and "[0/4]" in err
     other: Level = "v3" if HERE == "v4" else "v4"
     found = read_file(path)
     assert found.levels[other].date == "2001-02-03" and found.levels[HERE].date != "2001-02-03"
@@ -430,7 +430,7 @@ def test_a_folder_that_cannot_be_written(run: Run, tmp_path: Path) -> None:
 
 def test_inspect_tiles(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, _ = run("inspect", "--tiles")
-    assert code == 0 and "v4  shipped" in out and "32 x 1" in out
+    assert code == 0 and "v4  shipped" in out and "8 x 1" in out
     path = own()
     body = json.loads(run("inspect", "--tiles", "--json")[1])
     assert body["levels"]["v3"]["origin"] == str(path) and body["features"] == list(FEATURES)

@@ -4,6 +4,7 @@ decision of a sparse contraction; one PNG.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
@@ -22,13 +23,8 @@ if TYPE_CHECKING:
     from pitc.measure.trace import Decision
 
 BLUE, GREY = "#1f5fa8", "#9aa4b0"
-COLOURS = dict(
-    zip(
-        VARIANTS,
-        ("#555555", "#d1495b", "#edae49", "#b8860b", "#66a182", "#00798c", "#30638e"),
-        strict=True,
-    )
-)
+_PALETTE = ("#555555", "#d1495b", "#edae49", "#66a182", "#00798c", "#30638e", "#b8860b", "#7b4b94")
+COLOURS = dict(zip(VARIANTS, cycle(_PALETTE), strict=False))
 """Of the dots of each variant."""
 FEW_ROWS = 8
 """Up to here the weights' way from memory counts, as in the steps of a decoder; else arithmetic."""

@@ -1,15 +1,14 @@
 """Factors on predicted times, by the shape of what lives: what a sum of prices leaves.
 
 The last register tile of a list is rarely full, the next micro-tile is in a cache or is not:
-kernels take some per cent more or less than their features tell. That follows from five ratios:
+kernels take some per cent more or less than their features tell. That follows from four ratios:
 
 | ratio | of | from |
 |---|---|---|
 | width | twice the 1x64 micro-tiles to those of 1x32 | 1, pairs of them, to 2, single ones |
 | block list | 1x32 micro-tiles to lists of them | 1 |
 | height | eight times the 8x1 micro-tiles to elements | 1, columns of them, to 8, single ones |
-| group | four times the 32x1 micro-tiles to those of 8x1 | 1 to 4 |
-| group list | 32x1 micro-tiles to lists of them | 1 |
+| group list | 8x1 micro-tiles to lists of them | 1 |
 
 `GRIDS` are pairs of ratios. A variant has a factor at every knot of every grid, in thousandths;
 between knots factors are interpolated, beyond the last knot they stay. Its time is multiplied by
@@ -46,9 +45,9 @@ class Axis:
         return min(max(place, 0.0), float(self.knots - 1))
 
 
-WIDTH, HEIGHT, GROUP, LIST = Axis(1, 2), Axis(2, 3), Axis(2, 2), Axis(2, 7)
-GRIDS = ((WIDTH, LIST), (HEIGHT, LIST), (GROUP, LIST))
-"""Of (width, block list), (height, group list), (group, group list)."""
+WIDTH, HEIGHT, LIST = Axis(1, 2), Axis(2, 3), Axis(2, 7)
+GRIDS = ((WIDTH, LIST), (HEIGHT, LIST))
+"""Of (width, block list), (height, group list)."""
 GRID_ENDS = tuple(accumulate(a.knots * b.knots for a, b in GRIDS))
 FACTORS = GRID_ENDS[-1]
 """How many a variant has: those of a grid are together, the second ratio's next to each other."""
@@ -59,13 +58,10 @@ Corner = tuple[int, float]
 def _ratios(work: Work) -> tuple[tuple[float, float], ...]:
     """Of each of `GRIDS`; never 0, whatever lives."""
     counts = work.counts
-    elements, tile8, tile32 = (counts[name] + 1 for name in ("elements", "tile8", "tile32"))
-    block32 = counts["block32"] + 1
-    entries = tile32 / work.groups(32)
+    elements, tile8, block32 = (counts[name] + 1 for name in ("elements", "tile8", "block32"))
     return (
         (2 * (counts["block64"] + 1) / block32, block32 / (work.block_lists(32) + 1)),
-        (8 * tile8 / elements, entries),
-        (4 * tile32 / tile8, entries),
+        (8 * tile8 / elements, tile8 / work.groups(8)),
     )
 
 

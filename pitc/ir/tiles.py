@@ -7,13 +7,9 @@ A variant's time is made of features, each with a price:
 | launch | one call |
 | scanned | one element of A that the detector reads |
 | listed | one element of A that is copied into lists |
-| lists | one list: of a row and a k block, of a group of rows, of a k block |
 | written | one row of a panel of C (256 bytes) |
-| uncached | the same, of a C that is larger than caches |
 | runs | one stretch of rows of a panel that are read one after the other |
-| pages | one page of a panel (16 rows) that is read from |
 | streamed | one row of a panel (256 bytes) that is read from memory |
-| reread | one row of a panel that is read again from a cache |
 | steps | one k of one row times one panel (64 columns) of fused multiply-adds |
 | visits | one register tile of C brought in and out |
 
@@ -37,10 +33,7 @@ from pitc.ir.tile_work import Work
 from pitc.ir.variants import (
     CHUNK,
     FEATURES,
-    LARGE_ROWS,
     LISTED_ROWS,
-    NEAR_BLOCK,
-    NEAR_ROWS,
     PAIR_ROWS,
     TILE_ROWS,
     VARIANTS,
@@ -121,9 +114,7 @@ def features_of(variant: str, work: Work) -> tuple[float, ...]:
         work: The contraction.
     """
     amounts = _dense(work) if variant == "dense" else _sparse(variant, work)
-    written = work.panels * work.rows
-    amounts |= {"launch": 1, "written": written}
-    amounts["uncached"] = written if written >= LARGE_ROWS else 0
+    amounts |= {"launch": 1, "written": work.panels * work.rows}
     return tuple(amounts.get(name, 0) for name in FEATURES)
 
 
@@ -150,7 +141,6 @@ def _sparse(variant: str, work: Work) -> dict[str, float]:
         register_tiles = entries / LISTED_ROWS + lists / (2 * LISTED_ROWS)
         return amounts | {
             "listed": entries * width,
-            "lists": lists,
             "runs": panels * min(lists, passes * counts[f"runs{width}"]),
             "streamed": panels * lists * width,
             "steps": panels * register_tiles * LISTED_ROWS * width,
@@ -161,8 +151,6 @@ def _sparse(variant: str, work: Work) -> dict[str, float]:
     if not height:
         return amounts | {
             "listed": entries,
-            "lists": rows * work.k_blocks,
-            "reread": panels * _far_rows(work),
             "steps": panels * entries,
             "visits": panels * rows * work.k_blocks,
         }
@@ -172,28 +160,9 @@ def _sparse(variant: str, work: Work) -> dict[str, float]:
     listed = entries * strips * LISTED_ROWS / lists
     return amounts | {
         "listed": listed,
-        "lists": lists,
-        "pages": panels * passes * counts["columns16"],
-        "reread": panels * entries,
         "steps": panels * listed,
         "visits": panels * strips * (1 + entries / lists / CHUNK),
     }
-
-
-def _far_rows(work: Work) -> int:
-    """How many rows of B the row lists find in the second-level cache, of each panel.
-
-    They find the others in the first-level cache: short k blocks are cut so that all stay there;
-    else all of 32 or 8 neighbouring rows of A do, if these need few.
-    """
-    counts = work.counts
-    in_near_blocks = work.k_blocks > 1 and counts["columns"] <= NEAR_BLOCK * work.k_blocks
-    if in_near_blocks or counts["columns"] <= NEAR_ROWS:
-        return 0
-    for v in reversed(VARIANTS.values()):
-        if v.height and counts[v.name] <= NEAR_ROWS * -(-work.rows // v.height):
-            return counts[v.name]
-    return counts["elements"]
 
 
 def time_of(prices: Prices, variant: str, amounts: tuple[float, ...]) -> float:

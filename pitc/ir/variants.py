@@ -21,36 +21,9 @@ TILE_ROWS, PAIR_ROWS, LISTED_ROWS = 6, 2, 4
 """Rows of a register tile: of whole rows, of few of them, of listed micro-tiles."""
 CHUNK = 64
 """Entries of a list that a register tile of a group of rows takes at a time."""
-NEAR_ROWS = 64
-"""Rows of two panels that stay in the first-level cache."""
-NEAR_BLOCK = 384
-"""Most rows of a k block that mostly stay there."""
-LARGE_ROWS = 1 << 15
-"""Rows of panels of a C that is larger than caches: 8 MiB."""
-_SHARED = (
-    "TILE_ROWS",
-    "PAIR_ROWS",
-    "LISTED_ROWS",
-    "CHUNK",
-    "NEAR_ROWS",
-    "NEAR_BLOCK",
-    "LARGE_ROWS",
-)
+_SHARED = ("TILE_ROWS", "PAIR_ROWS", "LISTED_ROWS", "CHUNK")
 
-FEATURES = (
-    "launch",
-    "scanned",
-    "listed",
-    "lists",
-    "written",
-    "uncached",
-    "runs",
-    "pages",
-    "streamed",
-    "reread",
-    "steps",
-    "visits",
-)
+FEATURES = ("launch", "scanned", "listed", "written", "runs", "streamed", "steps", "visits")
 """What a variant's time is made of (`pitc/ir/tiles.py`)."""
 
 
@@ -142,7 +115,6 @@ VARIANTS: dict[str, Variant] = {
         Variant("dense", "gather_gemm", "", Tile(TILE_ROWS, 1)),
         Variant("row", "contract_row", "k", Tile(1, 1)),
         Variant("tile8", "contract_tile", "k", Tile(8, CHUNK)),
-        Variant("tile32", "contract_tile", "k", Tile(32, CHUNK)),
         Variant("block16", "contract_block", "m", Tile(LISTED_ROWS, 16)),
         Variant("block32", "contract_block", "m", Tile(LISTED_ROWS, 32)),
         Variant("block64", "contract_block", "m", Tile(LISTED_ROWS, 64)),

@@ -14,24 +14,24 @@ namespace {
 
 constexpr const char* kGemm =
     "pitc-plan "
-    "3\nactivation=relu\nbias=1\ngather=1\nk=64\ndtype=float32\nkernel=gather_gemm_k64_n130_"
+    "4\nactivation=relu\nbias=1\ngather=1\nk=64\ndtype=float32\nkernel=gather_gemm_k64_n130_"
     "relu\nidentity=1/"
     "x\nlibrary=kernels.so\nn=130\n"
     "op=gather_gemm\nresidual=0\nscatter=0\n";
 constexpr const char* kAttention =
     "pitc-plan "
-    "3\nbias=0\nd=8\ndv=3\nheads=2\nk_head=2\ndtype=float32\nkernel=attention_d8_v3\nidentity=1/"
+    "4\nbias=0\nd=8\ndv=3\nheads=2\nk_head=2\ndtype=float32\nkernel=attention_d8_v3\nidentity=1/"
     "x\nlibrary=kernels.so\nnan_to_"
     "zero=1\nno_keys_to_zero=0\n"
     "op=attention\nq_head=0\nscale=-0x1.8p-3\nv_head=4\n";
 constexpr const char* kPack =
     "pitc-plan "
-    "3\ndims=c0,r,c1,0,r\ndtype=int32\nkernel=pack_b4\nidentity=1/x\nlibrary=k.so\nop=pack\n";
-// 11 prices and 12 prices.
-const std::string kRising = "0,1,2,3,4,5,6,7,8,9,10";
-const std::string kFalling = "11,10,9,8,7,6,5,4,3,2,1,0";
+    "4\ndims=c0,r,c1,0,r\ndtype=int32\nkernel=pack_b4\nidentity=1/x\nlibrary=k.so\nop=pack\n";
+// 7 prices and 8 prices.
+const std::string kRising = "0,1,2,3,4,5,6";
+const std::string kFalling = "7,6,5,4,3,2,1,0";
 const std::string kContract =
-    "pitc-plan 3\nactivation=none\nbias=0\n"
+    "pitc-plan 4\nactivation=none\nbias=0\n"
     "cost_dense_v3=" +
     kRising +
     ",1125899906842624\n"
@@ -43,20 +43,20 @@ const std::string kContract =
     "130\n"
     "op=contract\nresidual=1\nscatter=1\n";
 const std::string kFfn =
-    "pitc-plan 3\nactivation=none\nbias=1\ncost_row_v4=" + kFalling +
+    "pitc-plan 4\nactivation=none\nbias=1\ncost_row_v4=" + kFalling +
     "\n"
     "gather=1\ninner=7\ninner_activation=relu\ninner_bias=1\nk=64\n"
     "dtype=float32\nkernel=gather_gemm_k64_n130_none\nidentity=1/x\nlibrary=kernels.so\nn=130\n"
     "op=ffn\nresidual=0\nscatter=0\n";
 const std::string kRight =
-    "pitc-plan 3\nactivation=relu\nbias=1\ncost_row_v4=" + kFalling +
+    "pitc-plan 4\nactivation=relu\nbias=1\ncost_row_v4=" + kFalling +
     "\nfactor=1\nk=64\ndtype=float32\nkernel=gather_gemm_k64_n130_relu_res_kn_factor\nidentity=1/"
     "x\nlibrary=kernels.so\nn=130\n"
     "op=contract_right\nresidual=1\nstored=kn\n";
 constexpr const char* kChoose =
-    "pitc-plan 3\nbudget=500\nchannels=3,64,8\nnodes=a%2Cb%0A%C3%A4,/conv-1._~\n"
+    "pitc-plan 4\nbudget=500\nchannels=3,64,8\nnodes=a%2Cb%0A%C3%A4,/conv-1._~\n"
     "op=choose_channels\nplaces=all,8,0\nweights=2,1\n";
-constexpr const char* kDetect = "pitc-plan 3\nop=detect\nrank=2\n";
+constexpr const char* kDetect = "pitc-plan 4\nop=detect\nrank=2\n";
 
 std::string With(const std::string& text, const std::string& old_line,
                  const std::string& new_line) {
@@ -85,7 +85,7 @@ void ReadsEveryOperation() {
   CHECK(p.dims[3].kind == pitc::DimUse::kOne && p.dims[4].kind == pitc::DimUse::kRest);
   const auto u = std::get<pitc::MovePlan>(
       ParsePlan(
-          "pitc-plan 3\ndims=l,r\ndtype=int8\nkernel=unpack_b1\nidentity=1/x\nlibrary=k\nop=unpack")
+          "pitc-plan 4\ndims=l,r\ndtype=int8\nkernel=unpack_b1\nidentity=1/x\nlibrary=k\nop=unpack")
           .body);
   CHECK(u.unpack && u.word_bytes == 1 && u.dims[0].kind == pitc::DimUse::kLinear);
   CHECK(std::get<pitc::DetectPlan>(ParsePlan(kDetect).body).rank == 2);
@@ -105,8 +105,8 @@ void ReadsPrices() {
   const auto& dense = c.costs_v3.lines[0];
   const auto& tile = c.costs_v3.lines[static_cast<int>(pitc::Variant::kTile8)];
   for (int f = 0; f < pitc::kFeatures; ++f) {
-    CHECK(dense.prices[f] == (f == 11 ? int64_t{1} << 50 : f));
-    CHECK(tile.prices[f] == 11 - f);
+    CHECK(dense.prices[f] == (f == 7 ? int64_t{1} << 50 : f));
+    CHECK(tile.prices[f] == 7 - f);
     CHECK(c.costs_v4.lines[0].prices[f] == 0);
   }
 
@@ -115,7 +115,7 @@ void ReadsPrices() {
   CHECK(!ffn.first.residual && !ffn.first.scatter);
   CHECK(ffn.first_suffix == "_k7_n64_relu_bits" && ffn.second.suffix == "_k64_n130_none");
   CHECK(ffn.second.gemm.k == 64 && ffn.second.gemm.n == 130 && ffn.second.gemm.bias);
-  CHECK(ffn.second.costs_v4.lines[static_cast<int>(pitc::Variant::kRow)].prices[1] == 10);
+  CHECK(ffn.second.costs_v4.lines[static_cast<int>(pitc::Variant::kRow)].prices[1] == 6);
 }
 
 void ReadsRightOperands() {
@@ -128,7 +128,7 @@ void ReadsRightOperands() {
   CHECK(gemm.k == 64 && gemm.n == 130 && gemm.bias && gemm.residual);
   CHECK(!gemm.gather && !gemm.scatter);
   const auto& lines = right.contract.costs_v4.lines;
-  CHECK(lines[static_cast<int>(pitc::Variant::kRow)].prices[1] == 10);
+  CHECK(lines[static_cast<int>(pitc::Variant::kRow)].prices[1] == 6);
   CHECK(lines[0].offered && !lines[static_cast<int>(pitc::Variant::kTile8)].offered);
 
   std::string text = With(kRight, "factor=1", "factor=0");
@@ -176,13 +176,13 @@ void RefusesPrices() {
   const std::string key = "cost_tile8_v3=", line = key + kFalling;
   const auto refuses = [&](const std::string& bad) {
     CHECK(Contains(Error(With(kContract, line, key + bad)),
-                   "expected cost_tile8_v3 as 12 numbers in 0..1125899906842624, got '"));
+                   "expected cost_tile8_v3 as 8 numbers in 0..1125899906842624, got '"));
   };
   for (const char* bad : {"", ",", "1"}) refuses(bad);
   refuses(kRising);
   refuses(kRising + ",");
   refuses("," + kRising);
-  refuses(kRising + ",11,12");
+  refuses(kRising + ",7,8");
   for (const char* last : {"", "-6", "6.0", " 6", "06", "1125899906842625", "99999999999999999999"})
     refuses(kRising + "," + last);
   const std::string good = "=" + kFalling;
@@ -195,7 +195,7 @@ void RefusesPrices() {
                  "unknown key 'cost_row_v4' for op 'gather_gemm'"));
 }
 
-// 49 factors.
+// 35 factors.
 std::string Factors(const char* each) {
   std::string text = each;
   for (int i = 1; i < pitc::kFactors; ++i) text += std::string(",") + each;
@@ -225,7 +225,7 @@ void RefusesFactors() {
   CHECK(error(key + Factors("0")).empty());
   for (const std::string& bad :
        {std::string(), std::string("1"), Factors("10001"), Factors("-1"), Factors("1") + ",1"}) {
-    CHECK(Contains(error(key + bad), "expected shape_tile8_v3 as 49 numbers in 0..10000, got '"));
+    CHECK(Contains(error(key + bad), "expected shape_tile8_v3 as 35 numbers in 0..10000, got '"));
   }
   for (const char* bad : {"shape_row_v3", "shape_tile8_v4", "shape_tile8_v5", "shape_tile8"}) {
     CHECK(Contains(error(std::string(bad) + "=" + Factors("1")),
@@ -301,14 +301,14 @@ void RefusesChannels() {
 }
 
 void RefusesOtherText() {
-  CHECK(Contains(Error(""), "expected the line 'pitc-plan 3'"));
+  CHECK(Contains(Error(""), "expected the line 'pitc-plan 4'"));
   CHECK(Contains(Error("pitc-plan 2\nop=detect\nrank=2\n"),
                  "got 'pitc-plan 2'; compile the model again"));
-  CHECK(Contains(Error(std::string("pitc-plan 3\nop=detect\nrank=2\n\0", 31)), "key=value"));
-  CHECK(Contains(Error("pitc-plan 3\r\nop=detect\nrank=2\n"), "got 'pitc-plan 3?'"));
-  CHECK(Contains(Error("pitc-plan 3\n\nop=detect\nrank=2\n"), "key=value"));
-  CHECK(Contains(Error("pitc-plan 3\n=x\nop=detect\nrank=2\n"), "key=value"));
-  CHECK(Contains(Error("pitc-plan 3\nop=dance\n"), "'dance'"));
+  CHECK(Contains(Error(std::string("pitc-plan 4\nop=detect\nrank=2\n\0", 31)), "key=value"));
+  CHECK(Contains(Error("pitc-plan 4\r\nop=detect\nrank=2\n"), "got 'pitc-plan 4?'"));
+  CHECK(Contains(Error("pitc-plan 4\n\nop=detect\nrank=2\n"), "key=value"));
+  CHECK(Contains(Error("pitc-plan 4\n=x\nop=detect\nrank=2\n"), "key=value"));
+  CHECK(Contains(Error("pitc-plan 4\nop=dance\n"), "'dance'"));
   CHECK(Contains(Error(With(kGemm, "dtype=float32", "dtype=float16")),
                  "expected dtype as one of float32, got 'float16'"));
   CHECK(Contains(Error(With(kPack, "dtype=int32", "dtype=int8")), "expected kernel=pack_b1"));

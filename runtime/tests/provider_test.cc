@@ -407,7 +407,7 @@ void OldAndOddHosts() {
   CHECK(Contains(error("", 1), "expected the line"));
   CHECK(Contains(error(c.text, 1, {{"cpu_level", "v5"}}), "expected cpu_level v3 or v4, got 'v5'"));
   CHECK(Contains(error(c.text, 1, {{"variant", "tile9"}}),
-                 "expected variant as one of dense, row, tile8, tile32, block16, block32, block64, "
+                 "expected variant as one of dense, row, tile8, block16, block32, block64, "
                  "got 'tile9'"));
   CHECK(Contains(error(c.text, 1, {{"trace", "/nowhere/t"}}),
                  "cannot write the trace file '/nowhere/t': No such file"));

@@ -8,6 +8,7 @@
 #include "check.h"
 
 using pitc::CostTable;
+using pitc::Feature;
 using pitc::kFeatures;
 using pitc::kVariants;
 using pitc::Variant;
@@ -15,7 +16,7 @@ using pitc::Work;
 
 namespace {
 
-constexpr int kSteps = static_cast<int>(pitc::Feature::kSteps);
+constexpr int kSteps = static_cast<int>(Feature::kSteps);
 
 constexpr int At(Variant v) { return static_cast<int>(v); }
 
@@ -24,7 +25,6 @@ Work SomeWork() {
   Work work{700, 100, 3, 352, 2, true, 90, {}, {}};
   work.counts.elements = 6000;
   work.counts.strips[0] = 5000;    // 8x1
-  work.counts.strips[1] = 1900;    // 32x1
   work.counts.segments[0] = 3000;  // 1x16
   work.counts.segments[1] = 2000;  // 1x32
   work.counts.segments[2] = 1200;  // 1x64
@@ -45,33 +45,27 @@ CostTable Table(const std::vector<Variant>& offered, int64_t price_of_steps) {
 }
 
 void Features() {
-  // launch, scanned, listed, lists, written, uncached, runs, pages, streamed, reread, steps, visits
+  // launch, scanned, listed, written, runs, streamed, steps, visits
   const struct {
     Variant variant;
     double amount[kFeatures];
   } expected[] = {
       // 116 tiles of 6 rows, and one for the other 4
-      {Variant::kDense, {1, 0, 0, 0, 2100, 0, 0, 0, 3 * 100, 0, 3 * 100 * 702., 3 * 117}},
-      // 2 k blocks: what they read again is near
-      {Variant::kRow,
-       {1, 70000, 6000, 700 * 2, 2100, 0, 3 * 2 * 10, 0, 3 * 2 * 90, 0, 3 * 6000, 3 * 700 * 2}},
+      {Variant::kDense, {1, 0, 0, 2100, 0, 3 * 100, 3 * 100 * 702., 3 * 117}},
+      {Variant::kRow, {1, 70000, 6000, 2100, 3 * 2 * 10, 3 * 2 * 90, 3 * 6000, 3 * 700 * 2}},
       // 88 groups, the last one with 4 rows: 175 strips of 4
       {Variant::kTile8,
-       {1, 70000, 5000 * 700 / 88., 88, 2100, 0, 3 * 2 * 10, 3 * 2 * 7, 3 * 2 * 90, 3 * 5000,
-        3 * 5000 * 700 / 88., 3 * 175 * (1 + 5000 / 88. / 64)}},
-      // 22 groups, the last one with 28 rows
-      {Variant::kTile32,
-       {1, 70000, 1900 * 700 / 22., 22, 2100, 0, 3 * 2 * 10, 3 * 2 * 7, 3 * 2 * 90, 3 * 1900,
-        3 * 1900 * 700 / 22., 3 * 175 * (1 + 1900 / 22. / 64)}},
+       {1, 70000, 5000 * 700 / 88., 2100, 3 * 2 * 10, 3 * 2 * 90, 3 * 5000 * 700 / 88.,
+        3 * 175 * (1 + 5000 / 88. / 64)}},
       // lists: 2 blocks of rows times 7, 3, 2 blocks of k; half of 4 rows, for one in four of them
       {Variant::kBlock16,
-       {1, 70000, 48000, 14, 2100, 0, 3 * 2 * 1, 0, 3 * 14 * 16, 0, 3 * 16 * (3000 + 14 / 2.),
+       {1, 70000, 48000, 2100, 3 * 2 * 1, 3 * 14 * 16, 3 * 16 * (3000 + 14 / 2.),
         3 * (3000 / 4. + 14 / 8.)}},
       {Variant::kBlock32,
-       {1, 70000, 64000, 6, 2100, 0, 3 * 2 * 2, 0, 3 * 6 * 32, 0, 3 * 32 * (2000 + 6 / 2.),
+       {1, 70000, 64000, 2100, 3 * 2 * 2, 3 * 6 * 32, 3 * 32 * (2000 + 6 / 2.),
         3 * (2000 / 4. + 6 / 8.)}},
       {Variant::kBlock64,
-       {1, 70000, 76800, 4, 2100, 0, 3 * 2 * 1, 0, 3 * 4 * 64, 0, 3 * 64 * (1200 + 4 / 2.),
+       {1, 70000, 76800, 2100, 3 * 2 * 1, 3 * 4 * 64, 3 * 64 * (1200 + 4 / 2.),
         3 * (1200 / 4. + 4 / 8.)}},
   };
   for (const auto& e : expected) {
@@ -84,18 +78,23 @@ void Features() {
   }
 }
 
+double Amount(Variant variant, Feature feature, const Work& work) {
+  return pitc::FeaturesOf(variant, work).amount[static_cast<int>(feature)];
+}
+
 void FeaturesOfSmallWork() {
   Work work{5, 100, 3, 32, 1, false, 90, {}, {}};
-  work.counts.strips[0] = work.counts.strips[1] = 40;
+  work.counts.strips[0] = 40;
   work.counts.segments[0] = 2;
   work.live_pieces[0] = 7;
   work.live_runs[1] = 3;
   // A tile has whole strips of 4 rows; what was read already costs nothing; two entries are two
   // lists at most.
-  const pitc::Features tile = pitc::FeaturesOf(Variant::kTile32, work);
-  CHECK(tile.amount[1] == 0 && tile.amount[3] == 1 && tile.amount[kSteps] == 3 * 40 * 8);
-  const pitc::Features block = pitc::FeaturesOf(Variant::kBlock16, work);
-  CHECK(block.amount[3] == 2 && block.amount[6] == 3 * 2 && block.amount[8] == 3 * 2 * 16);
+  CHECK(Amount(Variant::kTile8, Feature::kScanned, work) == 0);
+  CHECK(Amount(Variant::kTile8, Feature::kListed, work) == 40 * 8);
+  CHECK(Amount(Variant::kTile8, Feature::kSteps, work) == 3 * 40 * 8);
+  CHECK(Amount(Variant::kBlock16, Feature::kRuns, work) == 3 * 2);
+  CHECK(Amount(Variant::kBlock16, Feature::kStreamed, work) == 3 * 2 * 16);
   for (int v = 0; v < kVariants; ++v) {
     for (double amount :
          pitc::FeaturesOf(static_cast<Variant>(v), Work{0, 1, 1, 32, 1, true, 0, {}, {}}).amount)
@@ -110,8 +109,7 @@ void TurnedWork() {
   work.turned = true;
   work.dense_rows = 150;
   work.dense_panels = 11;
-  const double expected[kFeatures] = {1, 0, 0,        0, 11 * 150,       0,
-                                      0, 0, 11 * 100, 0, 11 * 100 * 150, 11 * 25};
+  const double expected[kFeatures] = {1, 0, 0, 11 * 150, 0, 11 * 100, 11 * 100 * 150, 11 * 25};
   const pitc::Features dense = pitc::FeaturesOf(Variant::kDense, work);
   for (int f = 0; f < kFeatures; ++f) CHECK(dense.amount[f] == expected[f]);
   for (int v = 1; v < kVariants; ++v) {
@@ -121,8 +119,8 @@ void TurnedWork() {
     CHECK(!memcmp(&turned, &other, sizeof turned));
   }
 
-  constexpr int kScanned = static_cast<int>(pitc::Feature::kScanned),
-                kListed = static_cast<int>(pitc::Feature::kListed);
+  constexpr int kScanned = static_cast<int>(Feature::kScanned),
+                kListed = static_cast<int>(Feature::kListed);
   CostTable table = Table({Variant::kDense, Variant::kRow, Variant::kTile8}, 0);
   work.scanned = false;
   work.counts.elements = 0;
@@ -139,10 +137,6 @@ void TurnedWork() {
   CHECK(Select(table, work).variant == Variant::kDense);
 }
 
-double Amount(Variant variant, pitc::Feature feature, const Work& work) {
-  return pitc::FeaturesOf(variant, work).amount[static_cast<int>(feature)];
-}
-
 void DenseRowsArePadded() {
   Work work = SomeWork();
   const int64_t rows[] = {1, 2, 3, 6, 7, 8, 9, 12}, padded[] = {2, 2, 6, 6, 8, 8, 12, 12};
@@ -150,54 +144,17 @@ void DenseRowsArePadded() {
   for (int i = 0; i < 8; ++i) {
     work.rows = rows[i];
     const auto steps = static_cast<double>(3 * 100 * padded[i]);
-    CHECK(Amount(Variant::kDense, pitc::Feature::kSteps, work) == steps);
+    CHECK(Amount(Variant::kDense, Feature::kSteps, work) == steps);
     const auto visits = static_cast<double>(3 * tiles[i]);
-    CHECK(Amount(Variant::kDense, pitc::Feature::kVisits, work) == visits);
-  }
-}
-
-// Row lists in one k block read rows of B again from the second-level cache, unless all rows, or 32
-// or 8 neighbours, need no more than 64 of them.
-void RowListsReadAgain() {
-  Work work = SomeWork();
-  const auto read_again = [&] { return Amount(Variant::kRow, pitc::Feature::kReread, work) / 3; };
-  work.live_columns = 65;
-  work.counts.strips[1] = 22 * 64;
-  CHECK(read_again() == 0);
-  work.live_columns = 384 * work.k_blocks + 1;  // too many for a short block
-  CHECK(read_again() == 22 * 64);
-  work.live_columns -= 1;
-  CHECK(read_again() == 0);
-  work.live_columns = 65;
-  work.k_blocks = 1;
-  CHECK(read_again() == 22 * 64);
-  work.live_columns = 64;
-  CHECK(read_again() == 0);
-  work.live_columns = 65;
-  work.counts.strips[1] += 1;
-  work.counts.strips[0] = 88 * 64;
-  CHECK(read_again() == 88 * 64);
-  work.counts.strips[0] += 1;
-  CHECK(read_again() == 6000);
-}
-
-void LargeResultsAreUncached() {
-  Work work = SomeWork();
-  work.panels = 1;
-  for (int v = 0; v < kVariants; ++v) {
-    const auto uncached = [&](int64_t rows) {
-      work.rows = rows;
-      return Amount(static_cast<Variant>(v), pitc::Feature::kUncached, work);
-    };
-    CHECK(uncached(32767) == 0 && uncached(32768) == 32768);
+    CHECK(Amount(Variant::kDense, Feature::kVisits, work) == visits);
   }
 }
 
 void ChoosesTheCheapest() {
   const Work work = SomeWork();
   for (int v = 0; v < kVariants; ++v) {
-    CostTable table = Table({Variant::kDense, Variant::kRow, Variant::kTile8, Variant::kTile32,
-                             Variant::kBlock16, Variant::kBlock32, Variant::kBlock64},
+    CostTable table = Table({Variant::kDense, Variant::kRow, Variant::kTile8, Variant::kBlock16,
+                             Variant::kBlock32, Variant::kBlock64},
                             1000000);
     table.lines[v].prices[kSteps] = 1;
     const pitc::Choice choice = Select(table, work);
@@ -231,11 +188,11 @@ void MemoryAndArithmeticOverlap() {
   for (int v = 0; v < kVariants; ++v) {
     const auto variant = static_cast<Variant>(v);
     CostTable table = Table({variant}, 0);
-    table.lines[v].prices[static_cast<int>(pitc::Feature::kStreamed)] = 7000;
+    table.lines[v].prices[static_cast<int>(Feature::kStreamed)] = 7000;
     table.lines[v].prices[kSteps] = 11;
-    table.lines[v].prices[static_cast<int>(pitc::Feature::kWritten)] = 13;
-    const double streamed = 7000 * Amount(variant, pitc::Feature::kStreamed, work),
-                 computed = 11 * Amount(variant, pitc::Feature::kSteps, work);
+    table.lines[v].prices[static_cast<int>(Feature::kWritten)] = 13;
+    const double streamed = 7000 * Amount(variant, Feature::kStreamed, work),
+                 computed = 11 * Amount(variant, Feature::kSteps, work);
     const bool overlap = v == 0 || v >= At(Variant::kBlock16);
     const double both = overlap ? std::hypot(streamed, computed) : streamed + computed;
     const double us = Select(table, work).predicted_us[v];
@@ -258,32 +215,29 @@ void ShapesLieBetweenKnots() {
     }
     return found;
   };
-  // Groups of 32 rows list 4 micro-tiles of 32x1 each, in them all four of 8x1 live with 4 of their
-  // 8 elements: at a knot of each axis but one.
-  Work work{16 * 32, 4096, 3, 512, 1, true, 0, {}, {}};
-  work.counts.strips[1] = 16 * 4 - 1;
-  work.counts.strips[0] = 4 * 16 * 4 - 1;
-  work.counts.elements = 2 * 4 * 16 * 4 - 1;  // 4 to 1: half of them, the knot after 1
+  // Groups of 8 rows list 4 micro-tiles of 8x1 each, in which 2 of 8 elements live: at a knot of
+  // each axis but one.
+  Work work{16 * 8, 4096, 3, 512, 1, true, 0, {}, {}};
+  work.counts.strips[0] = 16 * 4 - 1;
+  work.counts.elements = 2 * 16 * 4 - 1;  // 4 to 1: half of them, the knot after 1
   work.counts.segments[1] = 16 * 4 - 1;
   work.counts.segments[2] = 16 * 4 - 1;  // 1x64 with one 1x32 each
   work.live_pieces[1] = 3;               // three lists of 1x32: 64 to 4
   std::vector<double> at = shares(work);
-  CHECK(at[7 + 2] == 1 && at[14 + 7 + 1] == 1 && at[35 + 1] == 1);
+  CHECK(at[7 + 2] == 1 && at[14 + 7 + 1] == 1);
   // Three quarters of the way from 4 to 8 is three eighths of that from 4 to 16.
-  work.counts.strips[1] = 16 * 7 - 1;
-  work.counts.strips[0] = 4 * 16 * 7 - 1;
-  work.counts.elements = 8 * 4 * 16 * 7 - 1;
+  work.counts.strips[0] = 16 * 7 - 1;
+  work.counts.elements = 8 * 16 * 7 - 1;
   work.live_pieces[1] = 0;  // no list: 64 entries of one
   at = shares(work);
   CHECK(at[7 + 3] == 1 && at[14 + 1] == 0.625 && at[14 + 2] == 0.375);
-  CHECK(at[35 + 1] == 0.625 && at[35 + 2] == 0.375);
   // Nothing, and everything.
   at = shares(Work{0, 1, 1, 32, 1, true, 0, {}, {}});
-  CHECK(at[7] == 1 && at[14 + 7] == 0.5 && at[14 + 14] == 0.5 && at[35 + 7] == 1);
-  work.counts.strips[0] = work.counts.strips[1] = work.counts.elements = INT64_MAX;
+  CHECK(at[7] == 1 && at[14 + 7] == 0.5 && at[14 + 14] == 0.5);
+  work.counts.strips[0] = work.counts.elements = INT64_MAX;
   work.counts.segments[1] = work.counts.segments[2] = INT64_MAX;
   at = shares(work);
-  CHECK(at[7 + 6] == 1 && at[14 + 7 + 6] > 0 && at[35 + 7 + 6] == 1);
+  CHECK(at[7 + 6] == 1 && at[14 + 7 + 6] > 0);
 }
 
 void FactorsMultiplyTimes() {
@@ -294,15 +248,15 @@ void FactorsMultiplyTimes() {
   CostTable::Line& line = table.lines[At(Variant::kRow)];
   line.shaped = true;
   std::fill_n(line.factors, pitc::kFactors, 2000);
-  std::fill_n(line.factors + 14, 21, 3000);
+  std::fill_n(line.factors + 14, 21, 7000);
   const pitc::Choice shaped = Select(table, work);
   CHECK(shaped.variant == Variant::kDense);
   CHECK(shaped.predicted_us[0] == plain.predicted_us[0]);
-  CHECK(std::abs(shaped.predicted_us[1] / plain.predicted_us[1] - 2 * 3 * 2) < 1e-9);
+  CHECK(std::abs(shaped.predicted_us[1] / plain.predicted_us[1] - 2 * 7) < 1e-9);
 }
 
 void NamesAreThoseOfPlans() {
-  const char* names[] = {"dense", "row", "tile8", "tile32", "block16", "block32", "block64"};
+  const char* names[] = {"dense", "row", "tile8", "block16", "block32", "block64"};
   for (int v = 0; v < kVariants; ++v) CHECK(!strcmp(Name(static_cast<Variant>(v)), names[v]));
 }
 
@@ -311,7 +265,7 @@ void NamesAreThoseOfPlans() {
 void Threads() {
   CostTable table = Table({Variant::kDense, Variant::kRow}, 1000);
   CostTable::Line& row = table.lines[At(Variant::kRow)];
-  row.prices[static_cast<int>(pitc::Feature::kListed)] = 5000;
+  row.prices[static_cast<int>(Feature::kListed)] = 5000;
   Work work = SomeWork();
   work.counts.elements = 60000;
   const pitc::Choice one = Select(table, work);
@@ -335,8 +289,6 @@ int main() {
                                {"turned work", TurnedWork},
                                {"threads", Threads},
                                {"dense rows are padded", DenseRowsArePadded},
-                               {"row lists read again", RowListsReadAgain},
-                               {"large results are uncached", LargeResultsAreUncached},
                                {"chooses the cheapest", ChoosesTheCheapest},
                                {"ties take the first", TiesTakeTheFirst},
                                {"what is not offered is never chosen", NotOfferedIsNeverChosen},

@@ -11,7 +11,7 @@
 
 namespace pitc {
 
-constexpr const char* kPlanFormat = "pitc-plan 3";  // a plan's first line
+constexpr const char* kPlanFormat = "pitc-plan 4";  // a plan's first line
 constexpr int64_t kKernelAbi = 1;                   // as `pitc/ir/kernel.py`
 
 // What one dimension of an unpacked tensor is.

@@ -28,9 +28,9 @@ int64_t Groups(const Work& w, int64_t height) { return std::max<int64_t>(1, Ceil
 struct Axis {
   int doublings, knots;
 };
-constexpr Axis kWidth{1, 2}, kHeight{2, 3}, kGroup{2, 2}, kList{2, 7};
-constexpr Axis kGrids[Corners::kGrids][2] = {{kWidth, kList}, {kHeight, kList}, {kGroup, kList}};
-static_assert((kWidth.knots + kHeight.knots + kGroup.knots) * kList.knots == kFactors);
+constexpr Axis kWidth{1, 2}, kHeight{2, 3}, kList{2, 7};
+constexpr Axis kGrids[Corners::kGrids][2] = {{kWidth, kList}, {kHeight, kList}};
+static_assert((kWidth.knots + kHeight.knots) * kList.knots == kFactors);
 
 // The knot before a ratio, and how far it is to the next; between powers of two it grows evenly.
 struct Cell {
@@ -58,8 +58,6 @@ double Factor(const CostTable::Line& line, const Corners& shape) {
   return product;
 }
 
-double Uncached(double written) { return written < static_cast<double>(kLargeRows) ? 0 : written; }
-
 Features DenseFeatures(const Work& w) {
   const int64_t rows = w.turned ? w.dense_rows : w.rows;
   const auto panels = static_cast<double>(w.turned ? w.dense_panels : w.panels);
@@ -69,21 +67,7 @@ Features DenseFeatures(const Work& w) {
   const int64_t padded = rest > kPairRows ? kTileRows : rest > 0 ? kPairRows : 0;
   const double steps = streamed * static_cast<double>(full * kTileRows + padded),
                visits = panels * static_cast<double>(full + (rest > 0));
-  return {{1, 0, 0, 0, written, Uncached(written), 0, 0, streamed, 0, steps, visits}};
-}
-
-// How many rows of B the row lists find in the second-level cache, of each panel. They find the
-// others in the first-level cache: short k blocks are cut so that all stay there; else all of 32 or
-// 8 neighbouring rows of A do, if these need few.
-double FarRows(const Work& w) {
-  const bool in_near_blocks = w.k_blocks > 1 && (w.live_columns - 1) / kNearBlock < w.k_blocks;
-  if (in_near_blocks || w.live_columns <= kNearRows) return 0;
-  for (size_t place = std::size(kStripHeights); place-- > 0;) {
-    const int64_t strips = w.counts.strips[place];
-    if (strips <= kNearRows * Ceil(w.rows, kStripHeights[place]))
-      return static_cast<double>(strips);
-  }
-  return static_cast<double>(w.counts.elements);
+  return {{1, 0, 0, written, 0, streamed, steps, visits}};
 }
 
 // How much of its work the busiest thread has: of making lists, and of the rest.
@@ -136,8 +120,7 @@ double CopyPrice(const CostTable& table) {
 Features FeaturesOf(Variant variant, const Work& w) {
   if (variant == Variant::kDense) return DenseFeatures(w);
   const auto panels = static_cast<double>(w.panels), rows = static_cast<double>(w.rows);
-  const double scanned = w.scanned ? rows * static_cast<double>(w.k) : 0, written = panels * rows,
-               uncached = Uncached(written);
+  const double scanned = w.scanned ? rows * static_cast<double>(w.k) : 0, written = panels * rows;
   const auto passes = static_cast<double>(Ceil(w.rows, w.row_block));
   const VariantRecord& record = RecordOf(variant);
   const int place = record.place;
@@ -148,18 +131,16 @@ Features FeaturesOf(Variant variant, const Work& w) {
     const double runs = std::min(lists, passes * static_cast<double>(w.live_runs[place + 1]));
     // A list ends with half a register tile where that is enough.
     const double tiles = pieces / kListedRows + lists / (2 * kListedRows);
-    return {{1, scanned, pieces * width, lists, written, uncached, panels * runs, 0,
-             panels * lists * width, 0, panels * tiles * kListedRows * width, panels * tiles}};
+    return {{1, scanned, pieces * width, written, panels * runs, panels * lists * width,
+             panels * tiles * kListedRows * width, panels * tiles}};
   }
   const double columns = panels * passes * static_cast<double>(w.live_columns),
                runs = panels * passes * static_cast<double>(w.live_runs[0]);
   if (record.cut == Cut::kRow) {
     const auto entries = static_cast<double>(w.counts.elements);
     const double lists = rows * static_cast<double>(w.k_blocks);
-    return {{1, scanned, entries, lists, written, uncached, runs, 0, columns, panels * FarRows(w),
-             panels * entries, panels * lists}};
+    return {{1, scanned, entries, written, runs, columns, panels * entries, panels * lists}};
   }
-  constexpr int kBlock16 = RecordOf(Variant::kBlock16).place;
   const int64_t height = record.size;
   const int64_t groups = Groups(w, height);
   const int64_t last = std::max<int64_t>(0, w.rows - (groups - 1) * height);
@@ -168,24 +149,19 @@ Features FeaturesOf(Variant variant, const Work& w) {
   const auto lists = static_cast<double>(groups);
   const auto entries = static_cast<double>(w.counts.strips[place]);
   const double listed = entries * strips * kListedRows / lists,
-               pages = panels * passes * static_cast<double>(w.live_pieces[kBlock16]),
                visits = panels * strips * (1 + entries / lists / static_cast<double>(kChunk));
-  return {{1, scanned, listed, lists, written, uncached, runs, pages, columns, panels * entries,
-           panels * listed, visits}};
+  return {{1, scanned, listed, written, runs, columns, panels * listed, visits}};
 }
 
 Corners CornersOf(const Work& w) {
   const auto live = [](int64_t count) { return static_cast<double>(count) + 1; };
   constexpr int kBlock32 = RecordOf(Variant::kBlock32).place;
   const double tile8 = live(w.counts.strips[RecordOf(Variant::kTile8).place]),
-               tile32 = live(w.counts.strips[RecordOf(Variant::kTile32).place]),
                block32 = live(w.counts.segments[kBlock32]),
-               block64 = live(w.counts.segments[RecordOf(Variant::kBlock64).place]),
-               entries = tile32 / static_cast<double>(Groups(w, 32));
+               block64 = live(w.counts.segments[RecordOf(Variant::kBlock64).place]);
   const double ratios[Corners::kGrids][2] = {
       {2 * block64 / block32, block32 / (BlockLists(w, kBlock32) + 1)},
-      {8 * tile8 / live(w.counts.elements), entries},
-      {4 * tile32 / tile8, entries}};
+      {8 * tile8 / live(w.counts.elements), tile8 / static_cast<double>(Groups(w, 8))}};
   Corners found;
   int start = 0;
   for (int g = 0; g < Corners::kGrids; ++g) {
