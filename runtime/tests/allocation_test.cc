@@ -139,7 +139,7 @@ void WarmRunsAllocateNothing() {
     // Work for both threads; rows of few elements must be many.
     const std::string& op = c.plan.op;
     const int64_t large = op == "gather_gemm" ? 200000 : op == "contract_right" ? 30000 : 4000;
-    const int variants = pitc::test::LastProduct(c.plan) ? kVariants : 1;
+    const int variants = pitc::test::ContractOf(c.plan) ? kVariants : 1;
     const int before = pair.Shared();
     for (const int64_t most : {int64_t{1}, int64_t{9}, int64_t{200}, large}) {
       Random random(43);

@@ -2,7 +2,6 @@
 #include "contraction_check.h"
 
 using pitc::CpuLevel;
-using pitc::GatherGemmPlan;
 using pitc::kVariants;
 using pitc::Plan;
 using pitc::Variant;
@@ -48,15 +47,15 @@ std::vector<double> Multiply(const std::vector<double>& x, const OrtValue& panel
 
 // The output, from docs/plans.md and in the simplest way.
 std::vector<double> Expected(const Plan& plan, const std::vector<OrtValue>& inputs) {
-  const auto* ffn = std::get_if<pitc::FfnPlan>(&plan.body);
-  const GatherGemmPlan& last = *pitc::test::LastProduct(plan);
+  const pitc::ContractPlan& last = *pitc::test::ContractOf(plan);
+  const int64_t n = last.product.n;
   size_t next = 1;
   const auto input = [&](bool there) { return there ? &inputs[next++] : nullptr; };
   const OrtValue& a = inputs[0];
-  const OrtValue* b1 = input(ffn);
-  const OrtValue* bias1 = input(ffn && ffn->first.bias);
+  const OrtValue* b1 = input(last.inner.has_value());
+  const OrtValue* bias1 = input(last.inner && last.inner->bias);
   const OrtValue& b = *input(true);
-  const OrtValue* bias = input(last.bias);
+  const OrtValue* bias = input(last.product.bias);
   const OrtValue* residual = input(last.residual);
   const OrtValue* rows = input(last.gather || last.scatter);
   const OrtValue* live = input(last.gather || last.scatter);
@@ -65,25 +64,23 @@ std::vector<double> Expected(const Plan& plan, const std::vector<OrtValue>& inpu
   for (size_t d = 0; d + 1 < a.dims.size(); ++d) stored *= a.dims[d];
   const int64_t t = rows ? rows->dims[0] : stored;
   const auto outputs =
-      static_cast<size_t>((last.scatter ? static_cast<int64_t>(live->bytes.size()) : t) * last.n);
+      static_cast<size_t>((last.scatter ? static_cast<int64_t>(live->bytes.size()) : t) * n);
   std::vector<double> c(outputs);
   for (int64_t r = 0; r < t; ++r) {
     const int64_t from = last.gather ? Data<int32_t>(*rows)[r] : r;
     const int64_t to = last.scatter ? Data<int32_t>(*rows)[r] : r;
     std::vector<double> x(Data<float>(a) + from * k, Data<float>(a) + (from + 1) * k);
-    const auto* contract = std::get_if<pitc::ContractPlan>(&plan.body);
-    if (contract && contract->input_relu) {
+    if (last.relu) {
       for (double& v : x) v = v < 0 ? 0 : v;
     }
     if (b1) {
-      x = Multiply(x, *b1, ffn->first.n, bias1);
+      x = Multiply(x, *b1, last.inner->n, bias1);
       for (double& h : x) h = static_cast<float>(h < 0 ? 0 : h);
     }
-    x = Multiply(x, b, last.n, bias);
-    for (int64_t j = 0; j < last.n; ++j) {
+    x = Multiply(x, b, n, bias);
+    for (int64_t j = 0; j < n; ++j) {
       const double sum = Activate(plan.kernel, x[static_cast<size_t>(j)]);
-      c[static_cast<size_t>(to * last.n + j)] =
-          sum + (residual ? Data<float>(*residual)[r * last.n + j] : 0);
+      c[static_cast<size_t>(to * n + j)] = sum + (residual ? Data<float>(*residual)[r * n + j] : 0);
     }
   }
   return c;

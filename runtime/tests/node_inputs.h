@@ -59,23 +59,15 @@ struct RandomDomain {
   }
 };
 
-// The product that makes the output of a contraction node, or null.
-inline const GatherGemmPlan* LastProduct(const Plan& plan) {
-  if (auto* gemm = std::get_if<GatherGemmPlan>(&plan.body)) return gemm;
-  if (auto* contract = std::get_if<ContractPlan>(&plan.body)) return &contract->gemm;
-  if (auto* ffn = std::get_if<FfnPlan>(&plan.body)) return &ffn->second.gemm;
-  if (auto* right = std::get_if<ContractRightPlan>(&plan.body)) return &right->contract.gemm;
-  return nullptr;
+// The plan of a product, or null.
+inline const ContractPlan* ContractOf(const Plan& plan) {
+  return std::get_if<ContractPlan>(&plan.body);
 }
 
 // Prices of a node that has variants, or null.
 inline const CostTable* Costs(const Plan& plan, CpuLevel level) {
-  const auto* ffn = std::get_if<FfnPlan>(&plan.body);
-  const auto* right = std::get_if<ContractRightPlan>(&plan.body);
-  const auto* contract = ffn     ? &ffn->second
-                         : right ? &right->contract
-                                 : std::get_if<ContractPlan>(&plan.body);
-  if (!contract) return nullptr;
+  const ContractPlan* contract = ContractOf(plan);
+  if (!contract || !contract->skips) return nullptr;
   return level == CpuLevel::kV4 ? &contract->costs_v4 : &contract->costs_v3;
 }
 
@@ -121,21 +113,20 @@ inline OrtValue RandomPanels(Random& random, int64_t k, int64_t n, int64_t width
 
 // Inputs of a product of `t` rows whose right operand holds many zeros, and NaN and infinities
 // among the others; where `odd`, the left one does, too.
-inline std::vector<OrtValue> MakeRightInputs(const ContractRightPlan& plan, Random& random,
-                                             int64_t t, bool odd) {
-  const GatherGemmPlan& gemm = plan.contract.gemm;
-  const int64_t k = gemm.k, n = gemm.n;
+inline std::vector<OrtValue> MakeRightInputs(const ContractPlan& plan, Random& random, int64_t t,
+                                             bool odd) {
+  const auto [k, n, bias] = plan.product;
   std::vector<int64_t> dims{t, k};
   if (t % 2) dims.insert(dims.begin(), 1);
+  const bool turned = plan.order == Order::kNK;
   const auto sparse = [&] {
-    return SparseFloats(random,
-                        plan.by_rows ? std::vector<int64_t>{n, k} : std::vector<int64_t>{k, n});
+    return SparseFloats(random, turned ? std::vector<int64_t>{n, k} : std::vector<int64_t>{k, n});
   };
   std::vector<OrtValue> inputs{odd ? SparseFloats(random, dims) : RandomFloats(random, dims)};
   inputs.push_back(sparse());
   if (plan.factor) inputs.push_back(sparse());
-  if (gemm.bias) inputs.push_back(RandomFloats(random, {n}));
-  if (gemm.residual) inputs.push_back(RandomFloats(random, {t, n}));
+  if (bias) inputs.push_back(RandomFloats(random, {n}));
+  if (plan.residual) inputs.push_back(RandomFloats(random, {t, n}));
   return inputs;
 }
 
@@ -171,22 +162,21 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
   if (auto* choose = std::get_if<ChooseChannelsPlan>(&plan.body))
     return {SparseFloats(random, {std::min<int64_t>(choose->flags, kMostFlags)})};
   const RandomDomain domain(random, {1 + random.Below(3), 1 + random.Below(most)});
-  if (auto* right = std::get_if<ContractRightPlan>(&plan.body))
-    return MakeRightInputs(*right, random, domain.Count(), random.Below(4) == 0);
-  if (const GatherGemmPlan* last = LastProduct(plan)) {
-    const auto* ffn = std::get_if<FfnPlan>(&plan.body);
+  if (const ContractPlan* p = ContractOf(plan)) {
+    if (p->order != Order::kPanels)
+      return MakeRightInputs(*p, random, domain.Count(), random.Below(4) == 0);
+    const auto [k, n, bias] = p->product;
     const int64_t width = int64_t{1} << random.Below(5), t = domain.Count();
-    std::vector<int64_t> dims = last->gather ? domain.extents : std::vector<int64_t>{t};
-    dims.push_back(ffn ? ffn->first.k : last->k);
+    std::vector<int64_t> dims = p->gather ? domain.extents : std::vector<int64_t>{t};
+    dims.push_back(p->inner ? p->inner->k : k);
     std::vector<OrtValue> inputs;
-    inputs.push_back(plan.op == "gather_gemm" ? RandomFloats(random, dims)
-                                              : SparseFloats(random, dims));
-    if (ffn) inputs.push_back(RandomPanels(random, ffn->first.k, ffn->first.n, 64));
-    if (ffn && ffn->first.bias) inputs.push_back(RandomFloats(random, {ffn->first.n}));
-    inputs.push_back(RandomPanels(random, last->k, last->n, width));
-    if (last->bias) inputs.push_back(RandomFloats(random, {last->n}));
-    if (last->residual) inputs.push_back(RandomFloats(random, {t, last->n}));
-    if (last->gather || last->scatter) {
+    inputs.push_back(p->skips ? SparseFloats(random, dims) : RandomFloats(random, dims));
+    if (p->inner) inputs.push_back(RandomPanels(random, p->inner->k, p->inner->n, 64));
+    if (p->inner && p->inner->bias) inputs.push_back(RandomFloats(random, {p->inner->n}));
+    inputs.push_back(RandomPanels(random, k, n, width));
+    if (bias) inputs.push_back(RandomFloats(random, {n}));
+    if (p->residual) inputs.push_back(RandomFloats(random, {t, n}));
+    if (p->gather || p->scatter) {
       inputs.push_back(domain.Rows());
       inputs.push_back(domain.Live());
     }
@@ -210,11 +200,9 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
 
 // How many inputs and outputs the node of a plan has.
 inline int InputCount(const Plan& plan) {
-  if (const GatherGemmPlan* last = LastProduct(plan)) {
-    const auto* ffn = std::get_if<FfnPlan>(&plan.body);
-    const auto* right = std::get_if<ContractRightPlan>(&plan.body);
-    return 2 + (ffn ? 1 + ffn->first.bias : 0) + (right && right->factor) + last->bias +
-           last->residual + 2 * (last->gather || last->scatter);
+  if (const ContractPlan* p = ContractOf(plan)) {
+    return 2 + (p->inner ? 1 + p->inner->bias : 0) + p->factor + p->product.bias + p->residual +
+           2 * (p->gather || p->scatter);
   }
   if (auto* attention = std::get_if<AttentionPlan>(&plan.body)) return attention->bias ? 8 : 5;
   return plan.op == "detect" || plan.op == "choose_channels" ? 1 : 4;

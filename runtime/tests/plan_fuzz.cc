@@ -112,29 +112,28 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       const bool alone = plan.op == "detect" || plan.op == "choose_channels";
       Demand(bare && plan.library[0] != '.' && plan.library.size() <= 200, "library", text);
       Demand(plan.library.empty() == alone, "library", text);
-      const bool multiplies =
-          plan.op == "contract" || plan.op == "ffn" || plan.op == "contract_right";
-      const std::string_view family = multiplies ? "gather_gemm" : std::string_view(plan.op);
+      const auto* contract = std::get_if<pitc::ContractPlan>(&plan.body);
+      const std::string family = contract ? "gather_gemm" : plan.op;
       Demand(alone ? plan.kernel.empty() : plan.kernel.compare(0, family.size(), family) == 0,
              "kernel", text);
       if (auto* choose = std::get_if<pitc::ChooseChannelsPlan>(&plan.body))
         CheckChannels(*choose, text);
-      if (auto* ffn = std::get_if<pitc::FfnPlan>(&plan.body)) {
-        Demand(ffn->first.n == ffn->second.gemm.k && !ffn->first.residual && !ffn->first.scatter,
-               "inner product", text);
-        CheckCosts(ffn->second, text);
-      }
-      if (auto* contract = std::get_if<pitc::ContractPlan>(&plan.body)) CheckCosts(*contract, text);
-      if (auto* right = std::get_if<pitc::ContractRightPlan>(&plan.body)) {
-        const pitc::GatherGemmPlan& gemm = right->contract.gemm;
-        Demand(!gemm.gather && !gemm.scatter && !right->contract.input_relu, "moved rows", text);
-        const std::string k = "_k" + std::to_string(gemm.k);
-        Demand(right->listed_suffix == k + "_n128_none", "kernels of lists", text);
+      if (contract) {
+        const bool right = contract->order != pitc::Order::kPanels;
+        const std::string k = "_k" + std::to_string(contract->product.k);
         const std::string stored =
-            std::string(right->by_rows ? "_nk" : "_kn") + (right->factor ? "_factor" : "");
-        Demand(plan.kernel == std::string(family) + k + right->swrite_suffix + stored,
-               "swrite_columns", text);
-        CheckCosts(right->contract, text);
+            right ? std::string(contract->order == pitc::Order::kNK ? "_nk" : "_kn") +
+                        (contract->factor ? "_factor" : "")
+                  : "";
+        Demand(plan.kernel == family + k + contract->swrite_suffix + stored, "symbol", text);
+        Demand(contract->listed_suffix == k + (right ? "_n128_none" : contract->swrite_suffix),
+               "kernels of lists", text);
+        Demand(!right || (!contract->gather && !contract->scatter && !contract->relu &&
+                          !contract->inner && contract->skips),
+               "a right operand", text);
+        Demand(!contract->inner || contract->inner->n == contract->product.k, "inner product",
+               text);
+        if (contract->skips) CheckCosts(*contract, text);
       }
       if (auto* attention = std::get_if<pitc::AttentionPlan>(&plan.body))
         Demand(std::isfinite(attention->scale) && attention->heads > 0, "attention", text);

@@ -72,10 +72,11 @@ std::string Error(const std::string& text) {
 
 void ReadsEveryOperation() {
   const pitc::Plan gemm = ParsePlan(kGemm);
-  const auto& g = std::get<pitc::GatherGemmPlan>(gemm.body);
+  const auto& g = std::get<pitc::ContractPlan>(gemm.body);
   CHECK(gemm.op == "gather_gemm" && gemm.kernel == "gather_gemm_k64_n130_relu" &&
         gemm.library == "kernels.so" && gemm.identity == "1/x");
-  CHECK(g.k == 64 && g.n == 130 && g.bias && g.gather && !g.residual && !g.scatter);
+  CHECK(g.product.k == 64 && g.product.n == 130 && g.product.bias);
+  CHECK(g.gather && !g.residual && !g.scatter && !g.relu && !g.inner && !g.skips);
   const auto a = std::get<pitc::AttentionPlan>(ParsePlan(kAttention).body);
   CHECK(a.d == 8 && a.dv == 3 && a.heads == 2 && a.k_head == 2 && a.v_head == 4 && a.nan_to_zero &&
         !a.no_keys_to_zero && !a.bias);
@@ -94,8 +95,8 @@ void ReadsEveryOperation() {
 void ReadsPrices() {
   const auto c = std::get<pitc::ContractPlan>(ParsePlan(kContract).body);
   CHECK(ParsePlan(kContract).kernel == "gather_gemm_k64_n130_none_res");
-  CHECK(c.gemm.k == 64 && c.gemm.n == 130 && c.gemm.residual && c.gemm.scatter && !c.gemm.gather);
-  CHECK(c.suffix == "_k64_n130_none_res" && c.input_relu);
+  CHECK(c.product.k == 64 && c.product.n == 130 && c.residual && c.scatter && !c.gather);
+  CHECK(c.listed_suffix == "_k64_n130_none_res" && c.relu && c.skips && !c.inner);
   for (int v = 0; v < pitc::kVariants; ++v) {
     const auto variant = static_cast<pitc::Variant>(v);
     CHECK(c.costs_v3.lines[v].offered ==
@@ -110,24 +111,23 @@ void ReadsPrices() {
     CHECK(c.costs_v4.lines[0].prices[f] == 0);
   }
 
-  const auto ffn = std::get<pitc::FfnPlan>(ParsePlan(kFfn).body);
-  CHECK(ffn.first.k == 7 && ffn.first.n == 64 && ffn.first.bias && ffn.first.gather);
-  CHECK(!ffn.first.residual && !ffn.first.scatter);
-  CHECK(ffn.first_suffix == "_k7_n64_relu_bits" && ffn.second.suffix == "_k64_n130_none");
-  CHECK(ffn.second.gemm.k == 64 && ffn.second.gemm.n == 130 && ffn.second.gemm.bias);
-  CHECK(ffn.second.costs_v4.lines[static_cast<int>(pitc::Variant::kRow)].prices[1] == 6);
+  const auto ffn = std::get<pitc::ContractPlan>(ParsePlan(kFfn).body);
+  CHECK(ffn.inner && ffn.inner->k == 7 && ffn.inner->n == 64 && ffn.inner->bias && ffn.gather);
+  CHECK(ffn.inner_kernel == "gather_gemm_k7_n64_relu_bits" && !ffn.relu && ffn.skips);
+  CHECK(ffn.listed_suffix == "_k64_n130_none");
+  CHECK(ffn.product.k == 64 && ffn.product.n == 130 && ffn.product.bias && !ffn.residual);
+  CHECK(ffn.costs_v4.lines[static_cast<int>(pitc::Variant::kRow)].prices[1] == 6);
 }
 
 void ReadsRightOperands() {
   const pitc::Plan plan = ParsePlan(kRight);
-  const auto& right = std::get<pitc::ContractRightPlan>(plan.body);
-  CHECK(plan.kernel == "gather_gemm_k64_n130_relu_res_kn_factor" && right.factor && !right.by_rows);
-  CHECK(right.contract.suffix == "_k64_n130_relu_res" && !right.contract.input_relu);
+  const auto& right = std::get<pitc::ContractPlan>(plan.body);
+  CHECK(plan.kernel == "gather_gemm_k64_n130_relu_res_kn_factor" && right.factor);
+  CHECK(right.order == pitc::Order::kKN && !right.relu && !right.inner && right.skips);
   CHECK(right.listed_suffix == "_k64_n128_none" && right.swrite_suffix == "_n130_relu_res");
-  const pitc::GatherGemmPlan& gemm = right.contract.gemm;
-  CHECK(gemm.k == 64 && gemm.n == 130 && gemm.bias && gemm.residual);
-  CHECK(!gemm.gather && !gemm.scatter);
-  const auto& lines = right.contract.costs_v4.lines;
+  CHECK(right.product.k == 64 && right.product.n == 130 && right.product.bias);
+  CHECK(right.residual && !right.gather && !right.scatter);
+  const auto& lines = right.costs_v4.lines;
   CHECK(lines[static_cast<int>(pitc::Variant::kRow)].prices[1] == 6);
   CHECK(lines[0].offered && !lines[static_cast<int>(pitc::Variant::kTile8)].offered);
 
@@ -136,8 +136,9 @@ void ReadsRightOperands() {
   text = With(With(text, "residual=1", "residual=0"), "activation=relu", "activation=gelu_tanh");
   text = With(text, "kernel=gather_gemm_k64_n130_relu_res_kn_factor",
               "kernel=gather_gemm_k64_n130_gelu_tanh_nk");
-  const auto other = std::get<pitc::ContractRightPlan>(ParsePlan(text).body);
-  CHECK(!other.factor && other.by_rows && other.swrite_suffix == "_n130_gelu_tanh");
+  const auto other = std::get<pitc::ContractPlan>(ParsePlan(text).body);
+  CHECK(!other.factor && other.order == pitc::Order::kNK &&
+        other.swrite_suffix == "_n130_gelu_tanh");
 }
 
 void RefusesRightOperands() {

@@ -69,7 +69,7 @@ void LargeRunsOnThePool() {
   for (const PlanCase& c : Cases()) {
     const auto session = c.Make(library);
     Random random(13);
-    const bool moves = !pitc::test::LastProduct(c.plan) && c.plan.op != "attention";
+    const bool moves = !pitc::test::ContractOf(c.plan) && c.plan.op != "attention";
     const std::vector<OrtValue> inputs = pitc::test::MakeInputs(c.plan, random, moves ? 900 : 300);
     const std::vector<OrtValue> expected = session->Run(inputs);
     std::thread other([&] { CHECK(session->Run(inputs) == expected); });
@@ -294,11 +294,11 @@ std::vector<PlanCase> LargeCases() {
 std::vector<OrtValue> LargeInputs(const PlanCase& c) {
   constexpr int64_t kRows = 3000, kFewRows = 100;
   Random random(31);
-  if (const auto* right = std::get_if<pitc::ContractRightPlan>(&c.plan.body))
-    return pitc::test::MakeRightInputs(*right, random, kFewRows, false);
-  const pitc::GatherGemmPlan& gemm = *pitc::test::LastProduct(c.plan);
-  return {pitc::test::RandomFloats(random, {kRows, gemm.k}),
-          pitc::test::RandomPanels(random, gemm.k, gemm.n, 16)};
+  const pitc::ContractPlan& plan = *pitc::test::ContractOf(c.plan);
+  if (plan.order != pitc::Order::kPanels)
+    return pitc::test::MakeRightInputs(plan, random, kFewRows, false);
+  return {pitc::test::RandomFloats(random, {kRows, plan.product.k}),
+          pitc::test::RandomPanels(random, plan.product.k, plan.product.n, 16)};
 }
 
 // No memory has a code of its own, on this thread, on the pool's, and for an output.

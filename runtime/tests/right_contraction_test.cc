@@ -4,7 +4,7 @@
 
 #include "contraction_check.h"
 
-using pitc::ContractRightPlan;
+using pitc::ContractPlan;
 using pitc::kVariants;
 using pitc::Variant;
 using pitc::test::Activate;
@@ -45,9 +45,7 @@ const std::vector<PlanCase>& Cases() {
   return cases;
 }
 
-const ContractRightPlan& Body(const PlanCase& c) {
-  return std::get<ContractRightPlan>(c.plan.body);
-}
+const ContractPlan& Body(const PlanCase& c) { return std::get<ContractPlan>(c.plan.body); }
 
 // The output, from docs/plans.md and in the simplest way, and the size of what is added up:
 // rounding errors are in proportion to that.
@@ -56,20 +54,20 @@ struct Product {
 };
 
 Product Expected(const PlanCase& c, const std::vector<OrtValue>& inputs) {
-  const ContractRightPlan& plan = Body(c);
-  const int64_t k = plan.contract.gemm.k, n = plan.contract.gemm.n;
+  const ContractPlan& plan = Body(c);
+  const int64_t k = plan.product.k, n = plan.product.n;
   size_t next = 2;
   const auto input = [&](bool there) { return there ? Data<float>(inputs[next++]) : nullptr; };
   const float *a = Data<float>(inputs[0]), *s = Data<float>(inputs[1]),
-              *factor = input(plan.factor), *bias = input(plan.contract.gemm.bias),
-              *residual = input(plan.contract.gemm.residual);
+              *factor = input(plan.factor), *bias = input(plan.product.bias),
+              *residual = input(plan.residual);
   const auto t = static_cast<int64_t>(inputs[0].bytes.size() / sizeof(float)) / k;
   Product product{std::vector<double>(static_cast<size_t>(t * n)), {}};
   product.sizes = product.sums;
   std::vector<double> column(static_cast<size_t>(k));
   for (int64_t j = 0; j < n; ++j) {
     for (int64_t i = 0; i < k; ++i) {
-      const int64_t at = plan.by_rows ? j * k + i : i * n + j;
+      const int64_t at = plan.order == pitc::Order::kNK ? j * k + i : i * n + j;
       column[static_cast<size_t>(i)] = factor ? s[at] * factor[at] : s[at];
     }
     for (int64_t r = 0; r < t; ++r) {
@@ -128,7 +126,7 @@ void EveryVariantIsTheProduct() {
         const auto inputs = MakeRightInputs(Body(c), random, t, t % 3 == 2);
         const Product expected = Expected(c, inputs);
         std::vector<int64_t> dims = inputs[0].dims;
-        dims.back() = Body(c).contract.gemm.n;
+        dims.back() = Body(c).product.n;
         for (size_t v = 0; v < sessions.size(); ++v) {
           const std::vector<OrtValue> got = sessions[v]->Run(inputs);
           const bool same = got[0].dims == dims && Same(got[0], expected) &&
@@ -215,7 +213,7 @@ void LargeMatrix() {
   for (const char* stored : {"kn", "nk"}) {
     const PlanCase c =
         PlanCase("contract_right_wide").With(kK, kN, {{"stored", stored}, {"bias", "0"}});
-    const bool by_rows = Body(c).by_rows;
+    const bool by_rows = Body(c).order == pitc::Order::kNK;
     Random random(47);
     const OrtValue a = pitc::test::RandomFloats(random, {1, kK});
     std::vector<float> s(static_cast<size_t>(kK * kN));

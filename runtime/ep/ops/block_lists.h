@@ -7,9 +7,11 @@
 
 namespace pitc {
 
-// One kernel per family of micro-tiles.
+// One kernel per family of micro-tiles; none where no zeros are skipped.
 struct ListKernels {
   Kernel row, tile, block;
+
+  explicit operator bool() const { return row.function != nullptr; }
 };
 
 class BlockLists {

@@ -26,8 +26,9 @@ LeftRows Clipped(const RunContext& run, const LeftRows& left, Arena::Scope& scra
 
 }  // namespace
 
-void Contraction::Run(const RunContext& run, const LeftRows& left, const uint64_t* bits,
-                      const Panels& b, const Target& target) const {
+void Contraction::RunLeft(const RunContext& run, const LeftRows& left, const uint64_t* bits,
+                          const Panels& b, const Target& target) const {
+  if (!kernels_.listed) return RunGatherGemm(run, kernels_.dense, left, b, target);
   if (left.count == 0) return;
   Arena::Scope scratch;
   SparseOperand operand(run, simd_, {left.data, left.rows, left.count, left.k}, left.relu, bits,
@@ -45,10 +46,7 @@ void Contraction::Run(const RunContext& run, const LeftRows& left, const uint64_
   } else {
     operand.Each(decision.variant(), work,
                  [&](const BlockLists& lists, int64_t first, int64_t begin, int64_t end) {
-                   Target here = target;
-                   here.rows += first;
-                   if (here.residual) here.residual += first * target.n;
-                   lists.Run(kernels_.listed, b, here, begin, end);
+                   lists.Run(kernels_.listed, b, target.Part(first), begin, end);
                  });
   }
   decision.Done();

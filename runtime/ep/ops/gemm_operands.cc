@@ -8,7 +8,7 @@
 
 namespace pitc {
 
-const float* ReadBias(const RunContext& run, int* next, const GatherGemmPlan& plan, int64_t columns,
+const float* ReadBias(const RunContext& run, int* next, const ProductPlan& plan, int64_t columns,
                       Arena::Scope& scratch) {
   const float* bias = nullptr;
   if (plan.bias) {
@@ -24,7 +24,7 @@ const float* ReadBias(const RunContext& run, int* next, const GatherGemmPlan& pl
   return padded;
 }
 
-Panels ReadPanels(const RunContext& run, int* next, const char* role, const GatherGemmPlan& plan,
+Panels ReadPanels(const RunContext& run, int* next, const char* role, const ProductPlan& plan,
                   Arena::Scope& scratch) {
   const Tensor b = run.FloatInput((*next)++, role, 3, 3);
   const int64_t panels = b.shape.dims[0], width = b.shape.dims[2];
@@ -36,26 +36,44 @@ Panels ReadPanels(const RunContext& run, int* next, const char* role, const Gath
   return {b.Floats(), panels, plan.k, width, bias};
 }
 
+StoredMatrix ReadStored(const RunContext& run, int* next, const ContractPlan& plan) {
+  const bool turned = plan.order == Order::kNK;
+  const auto [k, n, bias] = plan.product;
+  const int64_t rows = turned ? n : k, columns = turned ? k : n;
+  const auto read = [&, next](const char* role) {
+    const Tensor s = run.FloatInput((*next)++, role, 2, 2);
+    Expect(s.shape.dims[0] == rows && s.shape.dims[1] == columns, s, "as float32 [", rows, ", ",
+           columns, "]");
+    Product({rows, columns}, role);
+    return s.Floats();
+  };
+  StoredMatrix right{read("s"), nullptr, n, k};
+  if (plan.factor) right.factor = read("factor");
+  if (!turned) right.columns = n;
+  return right;
+}
+
 void GemmOperands::ReadLeft(int* next) {
-  a_ = run_.FloatInput((*next)++, "a", first_.gather ? 2 : 1);
+  a_ = run_.FloatInput((*next)++, "a", plan_.gather ? 2 : 1);
   const int lead = a_.shape.rank - 1;
-  Expect(a_.shape.dims[lead] == first_.k, a_, "of last dimension ", first_.k);
+  left_.k = plan_.inner ? plan_.inner->k : plan_.product.k;
+  Expect(a_.shape.dims[lead] == left_.k, a_, "of last dimension ", left_.k);
   left_.data = a_.Floats();
-  left_.k = first_.k;
+  left_.relu = plan_.relu;
   left_.stored = left_.count = Numbered(a_.shape.Elements(0, lead), "rows of a");
   Product({left_.stored, left_.k}, "a");
 }
 
 void GemmOperands::ReadRows(int* next) {
   Tensor residual;
-  if (last_.residual) residual = run_.FloatInput((*next)++, "residual", 1);
+  if (plan_.residual) residual = run_.FloatInput((*next)++, "residual", 1);
   const int32_t* rows = nullptr;
   Shape domain;  // that rows are numbered in
-  if (last_.gather || last_.scatter) {
+  if (plan_.gather || plan_.scatter) {
     const Tensor list = run_.Int32Input((*next)++, "rows", {-1});
     rows = CopyOf(list.Int32s(), Numbered(list.shape.dims[0], "rows"), scratch_);
     domain = run_.MaskInput((*next)++, "live").shape;
-    if (last_.gather) {
+    if (plan_.gather) {
       CheckDomain(domain);
       left_.count = list.shape.dims[0];
       CheckBelow(rows, left_.count, left_.stored, "rows");
@@ -64,8 +82,8 @@ void GemmOperands::ReadRows(int* next) {
              "], one per row of a");
     }
   }
-  const int64_t t = left_.count, n = last_.n;
-  if (last_.residual) {
+  const int64_t t = left_.count, n = plan_.product.n;
+  if (plan_.residual) {
     const int last = residual.shape.rank - 1;
     Expect(residual.shape.dims[last] == n && residual.shape.Elements(0, last) == t, residual, "of ",
            t, " rows of ", n);
@@ -76,25 +94,25 @@ void GemmOperands::ReadRows(int* next) {
   Shape shape;
   target_.stored = t;
   target_.n = n;
-  if (last_.scatter) {
+  if (plan_.scatter) {
     target_.stored = Numbered(domain.Elements(), "points of live");
     Product({target_.stored, n}, "the output");
     CheckAscending(rows, t, target_.stored, "rows");
     shape.Append(domain, 0, domain.rank);
-  } else if (last_.gather) {
+  } else if (plan_.gather) {
     shape.Add(t);
   } else {
     shape.Append(a_.shape, 0, a_.shape.rank - 1);
   }
   shape.Add(n);
   target_.data = static_cast<float*>(run_.Output(0, shape, sizeof(float), scratch_));
-  if (last_.scatter) {
+  if (plan_.scatter) {
     const int64_t row_bytes = n * static_cast<int64_t>(sizeof(float));
     ZeroOtherRows(run_, target_.data, row_bytes, target_.stored, rows, t);
   }
-  const int32_t* every = last_.gather && last_.scatter ? nullptr : Identity(t, scratch_);
-  left_.rows = last_.gather ? rows : every;
-  target_.rows = last_.scatter ? rows : every;
+  const int32_t* every = plan_.gather && plan_.scatter ? nullptr : Identity(t, scratch_);
+  left_.rows = plan_.gather ? rows : every;
+  target_.rows = plan_.scatter ? rows : every;
 }
 
 // Rows are numbered in the domain: in an `a` of other extents they would be other points.
@@ -102,18 +120,8 @@ void GemmOperands::CheckDomain(const Shape& domain) const {
   const int lead = a_.shape.rank - 1;
   if (lead == domain.rank && std::equal(domain.dims, domain.dims + lead, a_.shape.dims)) return;
   Shape expected = domain;
-  expected.Add(first_.k);
+  expected.Add(left_.k);
   Expect(false, a_, "as ", Describe(a_.type, expected), " (one row per point of the mask)");
-}
-
-ProductOperands ReadProduct(const RunContext& run, const GatherGemmPlan& plan,
-                            Arena::Scope& scratch) {
-  int next = 0;
-  GemmOperands operands(run, plan, plan, scratch);
-  operands.ReadLeft(&next);
-  const Panels b = ReadPanels(run, &next, "b", plan, scratch);
-  operands.ReadRows(&next);
-  return {operands.left(), b, operands.target()};
 }
 
 void RunGatherGemm(const RunContext& run, const Kernel& kernel, const LeftRows& left,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "detect/micro_tiles.h"
 #include "kernels/kernel_library.h"
 #include "ort/run_context.h"
 #include "plan/plan.h"
@@ -18,11 +19,14 @@ struct Panels {
 
 // One number per column of `columns` / 64 panels: the next input, or zeros where the plan has no
 // bias.
-const float* ReadBias(const RunContext& run, int* next, const GatherGemmPlan& plan, int64_t columns,
+const float* ReadBias(const RunContext& run, int* next, const ProductPlan& plan, int64_t columns,
                       Arena::Scope& scratch);
 // Inputs `*next` and, if there is one, the bias behind it.
-Panels ReadPanels(const RunContext& run, int* next, const char* role, const GatherGemmPlan& plan,
+Panels ReadPanels(const RunContext& run, int* next, const char* role, const ProductPlan& plan,
                   Arena::Scope& scratch);
+// The transpose of a right operand that is not in panels: the next input, and the one behind it
+// where that is a factor.
+StoredMatrix ReadStored(const RunContext& run, int* next, const ContractPlan& plan);
 
 // The left operand: row i of the product is made of row rows[i] of `data`.
 struct LeftRows {
@@ -39,24 +43,23 @@ struct Target {
   int64_t stored = 0, n = 0;  // rows and columns of `data`
   const int32_t* rows = nullptr;
   const float* residual = nullptr;  // [count, n], or null
+
+  // Where the rows of the product from `first` on go.
+  Target Part(int64_t first) const {
+    return {data, stored, n, rows + first, residual ? residual + first * n : nullptr};
+  }
 };
 
-// A node that multiplies rows by panels: `a` comes first, then what `ReadPanels` reads, then the
-// residual, rows and live.
+// What stands around the right operands: `a` comes first, then those, then the residual, rows and
+// live.
 class GemmOperands {
  public:
-  // `gather` and `k` as the first product of the node has them, the rest as the last one.
-  GemmOperands(const RunContext& run, const GatherGemmPlan& first, const GatherGemmPlan& last,
-               Arena::Scope& scratch)
-      : run_(run), first_(first), last_(last), scratch_(scratch) {}
-
-  static int RowInputCount(const GatherGemmPlan& last) {
-    return last.residual + 2 * (last.gather || last.scatter);
-  }
+  GemmOperands(const RunContext& run, const ContractPlan& plan, Arena::Scope& scratch)
+      : run_(run), plan_(plan), scratch_(scratch) {}
 
   // Reads `a`, which must be the next input.
   void ReadLeft(int* next);
-  // Reads the inputs behind the panels and makes the output; dead rows of it are 0.
+  // Reads the inputs behind the right operands and makes the output; dead rows of it are 0.
   void ReadRows(int* next);
 
   const LeftRows& left() const { return left_; }
@@ -66,25 +69,12 @@ class GemmOperands {
   void CheckDomain(const Shape& domain) const;
 
   const RunContext& run_;
-  const GatherGemmPlan &first_, &last_;
+  const ContractPlan& plan_;
   Arena::Scope& scratch_;
   Tensor a_;
   LeftRows left_;
   Target target_;
 };
-
-// The operands of a node of one product.
-struct ProductOperands {
-  LeftRows left;
-  Panels b;
-  Target target;
-};
-ProductOperands ReadProduct(const RunContext& run, const GatherGemmPlan& plan,
-                            Arena::Scope& scratch);
-// How many inputs such a node has.
-inline int ProductInputCount(const GatherGemmPlan& plan) {
-  return 2 + plan.bias + GemmOperands::RowInputCount(plan);
-}
 
 // C = act(A @ B + bias) + residual by the gather_gemm kernel. `bits`: one word per row and panel
 // for the elements that are not 0 (kernels `_bits`), or null.

@@ -1,34 +1,87 @@
-// contract: C[i] = act(A[rows[i]] @ B + bias) + residual[i], where A, or max(A, 0), may hold zeros.
+// gather_gemm, contract, contract_right and ffn: C[i] = act(A[rows[i]] @ B + bias) + residual[i],
+// rows taken from and written to unpacked tensors as the plan says.
+//
+// Zeros of A are skipped, or of B where that is computed when the model runs. Of ffn A is the ReLU
+// of a product, which stays inside.
+#include <algorithm>
+
+#include "base/index.h"
 #include "ops/gemm_operands.h"
 #include "ops/operation.h"
 
 namespace pitc {
 namespace {
 
+constexpr int64_t kRowUnit = 96;          // row blocks of the product in front
+constexpr int64_t kMostRows = 512;        // of A at a time, for each thread
+constexpr int64_t kMostHidden = 1 << 22;  // elements of A at a time, 16 MiB
+constexpr int64_t kMostThreads = 8;       // that A grows with
+
 class Contract final : public Operation {
  public:
-  Contract(const ContractPlan& plan, Contraction contraction)
-      : plan_(plan.gemm), input_relu_(plan.input_relu), contraction_(std::move(contraction)) {}
-  int InputCount() const override { return ProductInputCount(plan_); }
+  Contract(const ContractPlan& plan, Kernel inner, Contraction contraction)
+      : plan_(plan), inner_(std::move(inner)), contraction_(std::move(contraction)) {}
+  int InputCount() const override {
+    return 2 + plan_.factor + plan_.product.bias + plan_.residual +
+           (plan_.inner ? 1 + plan_.inner->bias : 0) + 2 * (plan_.gather || plan_.scatter);
+  }
   int OutputCount() const override { return 1; }
 
   void Run(const RunContext& run) const override {
     Arena::Scope scratch;
-    ProductOperands product = ReadProduct(run, plan_, scratch);
-    product.left.relu = input_relu_;
-    contraction_.Run(run, product.left, nullptr, product.b, product.target);
+    int next = 0;
+    GemmOperands operands(run, plan_, scratch);
+    operands.ReadLeft(&next);
+    if (plan_.order != Order::kPanels) {
+      const StoredMatrix right = ReadStored(run, &next, plan_);
+      const int64_t columns = PanelCount(right.count) * kPanelWidth;
+      const float* bias = ReadBias(run, &next, plan_.product, columns, scratch);
+      operands.ReadRows(&next);
+      return contraction_.RunRight(run, operands.left(), right, bias, operands.target());
+    }
+    const Panels b1 = plan_.inner ? ReadPanels(run, &next, "b1", *plan_.inner, scratch) : Panels{};
+    const Panels b = ReadPanels(run, &next, plan_.inner ? "b2" : "b", plan_.product, scratch);
+    operands.ReadRows(&next);
+    if (plan_.inner) return RunInner(run, operands.left(), b1, b, operands.target(), scratch);
+    contraction_.RunLeft(run, operands.left(), nullptr, b, operands.target());
   }
 
  private:
-  const GatherGemmPlan plan_;
-  const bool input_relu_;
+  // Some rows at a time: the product in front also tells where its ReLU is 0.
+  void RunInner(const RunContext& run, const LeftRows& left, const Panels& b1, const Panels& b,
+                const Target& all, Arena::Scope& scratch) const {
+    if (b1.width != kPanelWidth)  // one word of bits per panel
+      Fail("expected b1 as panels of ", kPanelWidth, " columns, got ", b1.width);
+    const int64_t hidden = plan_.inner->n;
+    const int64_t threads =
+        std::min<int64_t>(run.ThreadsFor(GemmFlops(left.count, left.k, hidden)), kMostThreads);
+    const int64_t fitting = threads * std::min(kMostRows, kMostHidden / hidden);
+    const Blocks blocks = EvenBlocks(left.count, std::max(fitting, kRowUnit), kRowUnit);
+    const int64_t most = std::min(blocks.size, left.count);
+    Product({most, hidden}, "the inner product");
+    auto* h = scratch.Array<float>(most * hidden);
+    auto* bits = scratch.Array<uint64_t>(most * b1.count);
+    const int32_t* every = Identity(most, scratch);
+    for (int64_t i = 0; i < blocks.Count(); ++i) {
+      const int64_t first = blocks.Begin(i), rows = blocks.End(i) - first;
+      LeftRows part = left;
+      part.rows += first;
+      part.count = rows;
+      RunGatherGemm(run, inner_, part, b1, {h, rows, hidden, every, nullptr}, bits);
+      contraction_.RunLeft(run, {h, rows, hidden, every, rows}, bits, b, all.Part(first));
+    }
+  }
+
+  const ContractPlan plan_;
+  const Kernel inner_;
   const Contraction contraction_;
 };
 
 }  // namespace
 
-std::unique_ptr<Operation> MakeContract(const ContractPlan& plan, Contraction contraction) {
-  return std::make_unique<Contract>(plan, std::move(contraction));
+std::unique_ptr<Operation> MakeContract(const ContractPlan& plan, Kernel inner,
+                                        Contraction contraction) {
+  return std::make_unique<Contract>(plan, std::move(inner), std::move(contraction));
 }
 
 }  // namespace pitc

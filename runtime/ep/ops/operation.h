@@ -6,7 +6,6 @@
 
 #include "kernels/kernel_library.h"
 #include "ops/contraction.h"
-#include "ops/right_contraction.h"
 #include "ort/run_context.h"
 #include "plan/plan.h"
 #include "simd/primitives.h"
@@ -24,12 +23,9 @@ class Operation {
 std::unique_ptr<Operation> MakeDetect(const DetectPlan& plan, const Primitives& simd);
 std::unique_ptr<Operation> MakePack(const MovePlan& plan, Kernel kernel);
 std::unique_ptr<Operation> MakeUnpack(const MovePlan& plan, Kernel kernel);
-std::unique_ptr<Operation> MakeGatherGemm(const GatherGemmPlan& plan, Kernel kernel);
-// The contraction holds kernels and prices for the plan's last product.
-std::unique_ptr<Operation> MakeContract(const ContractPlan& plan, Contraction contraction);
-std::unique_ptr<Operation> MakeFfn(const FfnPlan& plan, Kernel first, Contraction contraction);
-std::unique_ptr<Operation> MakeContractRight(const ContractRightPlan& plan,
-                                             RightContraction contraction);
+// `inner`: the kernel of the product in front, if the plan has one.
+std::unique_ptr<Operation> MakeContract(const ContractPlan& plan, Kernel inner,
+                                        Contraction contraction);
 std::unique_ptr<Operation> MakeAttention(const AttentionPlan& plan, Kernel kernel);
 // `trace` may be null. `dense`: never choose few channels.
 std::unique_ptr<Operation> MakeChooseChannels(const ChooseChannelsPlan& plan,

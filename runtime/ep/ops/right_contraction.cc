@@ -1,9 +1,9 @@
-#include "ops/right_contraction.h"
-
+// Contractions whose right operand may hold zeros.
 #include <algorithm>
 
 #include "base/index.h"
 #include "detect/micro_tile_sample.h"
+#include "ops/contraction.h"
 #include "ops/sparse_operand.h"
 
 namespace pitc {
@@ -83,7 +83,7 @@ Blocks DensePanels(const LeftRows& left, const StoredMatrix& right, int threads)
 
 }  // namespace
 
-void RightContraction::Run(const RunContext& run, const LeftRows& left, const StoredMatrix& right,
+void Contraction::RunRight(const RunContext& run, const LeftRows& left, const StoredMatrix& right,
                            const float* bias, const Target& target) const {
   if (left.count == 0) return;
   Arena::Scope scratch;
@@ -94,8 +94,8 @@ void RightContraction::Run(const RunContext& run, const LeftRows& left, const St
   work.dense_panels = PanelCount(right.count);
   work.dense_tasks = DenseParts(left, right, work.threads).Count() * work.dense_panels;
   SetCopied(left, right, &work);
-  const bool dense = IsDense(left, right, work);
-  if (dense && !options_.trace) return RunDense(run, left, right, bias, target);
+  const bool dense = IsRightDense(left, right, work);
+  if (dense && !options_.trace) return RunRightDense(run, left, right, bias, target);
   operand.Count(&work, scratch);
   SetCopied(left, right, &work);
   Decision decision(costs_, work, options_);
@@ -106,7 +106,7 @@ void RightContraction::Run(const RunContext& run, const LeftRows& left, const St
     if (!packed) decision.ChooseDense();
   }
   if (!packed) {
-    RunDense(run, left, right, bias, target);
+    RunRightDense(run, left, right, bias, target);
     return decision.Done();
   }
 
@@ -121,14 +121,14 @@ void RightContraction::Run(const RunContext& run, const LeftRows& left, const St
       const Panels b{packed + p * left.k * kPanelWidth, kCallPanels, left.k, kPanelWidth, no_bias};
       lists.Run(kernels_.listed, b, {sums, rows, kTurnedColumns, every, nullptr}, 0,
                 std::min(kCallPanels, end - p));
-      Finish(sums, rows, first, p * kPanelWidth, bias, target);
+      TurnBack(sums, rows, first, p * kPanelWidth, bias, target);
     }
   };
   operand.Each(decision.variant(), work, task);
   decision.Done();
 }
 
-bool RightContraction::IsDense(const LeftRows& left, const StoredMatrix& right,
+bool Contraction::IsRightDense(const LeftRows& left, const StoredMatrix& right,
                                const Work& unseen) const {
   if (options_.variant) return false;
   // One row of A is done when the lists would be read for the first time.
@@ -137,8 +137,8 @@ bool RightContraction::IsDense(const LeftRows& left, const StoredMatrix& right,
          Select(costs_, Guess(simd_, left, right, unseen)).variant == Variant::kDense;
 }
 
-void RightContraction::Finish(const float* sums, int64_t rows, int64_t first_column,
-                              int64_t first_row, const float* bias, const Target& target) const {
+void Contraction::TurnBack(const float* sums, int64_t rows, int64_t first_column, int64_t first_row,
+                           const float* bias, const Target& target) const {
   KernelCall call;
   call.Floats(sums, {rows, kTurnedColumns}).Floats(bias, {PanelCount(target.n) * kPanelWidth});
   if (target.residual) call.Floats(target.residual, {target.stored, target.n});
@@ -146,7 +146,7 @@ void RightContraction::Finish(const float* sums, int64_t rows, int64_t first_col
   call.Run(kernels_.swrite);
 }
 
-void RightContraction::RunDense(const RunContext& run, const LeftRows& left,
+void Contraction::RunRightDense(const RunContext& run, const LeftRows& left,
                                 const StoredMatrix& right, const float* bias,
                                 const Target& target) const {
   const int64_t t = left.count, k = left.k, n = right.count, panels = PanelCount(n);

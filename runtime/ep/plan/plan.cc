@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <initializer_list>
 #include <map>
 #include <utility>
 
@@ -69,19 +68,11 @@ class Fields {
 
   // `count` numbers in 0..most, with commas between them.
   std::vector<int64_t> Ints(std::string_view key, size_t count, int64_t most) {
-    std::string_view text = Raw(key), rest = text;
-    std::vector<int64_t> values;
-    bool good = true;
-    for (bool more = true; more && good && values.size() < count;) {
-      size_t comma = rest.find(',');
-      good = ReadInt(rest.substr(0, comma), 0, most, &values.emplace_back());
-      more = comma != rest.npos;
-      rest = more ? rest.substr(comma + 1) : std::string_view();
-    }
-    if (!good || !rest.empty() || values.size() != count || text.back() == ',') {
-      Fail("plan: expected ", key, " as ", count, " numbers in 0..", most, ", got ", Quoted(text));
-    }
-    return values;
+    return Numbers(key, count, most, false);
+  }
+  // The same, or `all`, which is -1.
+  std::vector<int64_t> Places(std::string_view key, size_t count, int64_t most) {
+    return Numbers(key, count, most, true);
   }
 
   bool Flag(std::string_view key) { return Int(key, 0, 1) != 0; }
@@ -102,7 +93,7 @@ class Fields {
     return negative ? -value : value;
   }
 
-  std::string Word(std::string_view key, std::initializer_list<std::string_view> choices) {
+  std::string Word(std::string_view key, const std::vector<std::string_view>& choices) {
     std::string_view text = Raw(key);
     std::string all;
     for (std::string_view choice : choices) {
@@ -139,16 +130,11 @@ class Fields {
   // Names of nodes, with commas between them. Bytes that are no letters, digits or one of "-._~/"
   // stand as %XX.
   std::vector<std::string> Nodes(std::string_view key) {
-    std::string_view text = Raw(key), rest = text;
+    const std::string_view text = Raw(key);
     std::vector<std::string> names;
-    bool good = true;
-    for (bool more = true; more && good;) {
-      size_t comma = rest.find(',');
-      good = ReadNode(rest.substr(0, comma), &names.emplace_back()) &&
-             names.size() <= kMostConvolutions;
-      more = comma != rest.npos;
-      rest = more ? rest.substr(comma + 1) : std::string_view();
-    }
+    const bool good = ReadList(text, [&](std::string_view part) {
+      return names.size() < kMostConvolutions && ReadNode(part, &names.emplace_back());
+    });
     if (!good) {
       Fail("plan: expected ", key, " as at most ", kMostConvolutions, " names of 1..", kLongestNode,
            " bytes, other bytes than letters, digits and -._~/ as %XX, got ", Quoted(text));
@@ -156,55 +142,27 @@ class Fields {
     return names;
   }
 
-  // `count` numbers in 0..most or `all`, which is -1, with commas between them.
-  std::vector<int64_t> Places(std::string_view key, size_t count, int64_t most) {
-    std::string_view text = Raw(key), rest = text;
-    std::vector<int64_t> places;
-    bool good = true;
-    for (bool more = true; more && good && places.size() < count;) {
-      size_t comma = rest.find(',');
-      std::string_view token = rest.substr(0, comma);
-      int64_t& place = places.emplace_back(-1);
-      good = token == "all" || ReadInt(token, 0, most, &place);
-      more = comma != rest.npos;
-      rest = more ? rest.substr(comma + 1) : std::string_view();
-    }
-    if (!good || !rest.empty() || places.size() != count || text.back() == ',') {
-      Fail("plan: expected ", key, " as ", count, " of all and numbers in 0..", most, ", got ",
-           Quoted(text));
-    }
-    return places;
-  }
-
   std::vector<DimUse> Dims(std::string_view key) {
-    std::string_view text = Raw(key), rest = text;
+    const std::string_view text = Raw(key);
     std::vector<DimUse> dims;
     unsigned seen = 0;  // bit per coordinate, and one for the linear number
-    bool good = true;
-    for (bool more = true; more && good;) {
-      size_t comma = rest.find(',');
-      std::string_view token = rest.substr(0, comma);
-      more = comma != rest.npos;
-      rest = more ? rest.substr(comma + 1) : std::string_view();
-      if (token == "r") {
-        dims.push_back({DimUse::kRest});
-      } else if (token == "0") {
-        dims.push_back({DimUse::kOne});
-      } else if (token == "l") {
+    const bool good = ReadList(text, [&](std::string_view part) {
+      unsigned bit = 0;
+      if (part == "r" || part == "0") {
+        dims.push_back({part == "r" ? DimUse::kRest : DimUse::kOne});
+      } else if (part == "l") {
         dims.push_back({DimUse::kLinear});
-        good = !(seen & 1u << kMostCoordinates);
-        seen |= 1u << kMostCoordinates;
+        bit = 1u << kMostCoordinates;
       } else {
-        good = token.size() == 2 && token[0] == 'c' && token[1] >= '0' &&
-               token[1] < '0' + kMostCoordinates;
-        if (!good) break;
-        int coordinate = token[1] - '0';
-        dims.push_back({DimUse::kCoordinate, coordinate});
-        good = !(seen & 1u << coordinate);
-        seen |= 1u << coordinate;
+        const int c = part.size() == 2 && part[0] == 'c' ? part[1] - '0' : -1;
+        if (c < 0 || c >= kMostCoordinates) return false;
+        dims.push_back({DimUse::kCoordinate, c});
+        bit = 1u << c;
       }
-      good = good && dims.size() <= kMostDims;
-    }
+      const bool fresh = !(seen & bit);
+      seen |= bit;
+      return fresh && dims.size() <= kMostDims;
+    });
     if (!good || !seen) {
       Fail("plan: expected ", key, " as at most ", kMostDims, " of c0..c", kMostCoordinates - 1,
            ", l (each at most once, one at least), 0 and r, got ", Quoted(text));
@@ -223,6 +181,32 @@ class Fields {
     std::string_view value;
     bool known = false;
   };
+
+  // Calls read(part) for each part of a text with commas between them, until it says no; whether it
+  // never did.
+  template <class Read>
+  static bool ReadList(std::string_view text, const Read& read) {
+    for (size_t comma = 0; comma != text.npos;) {
+      comma = text.find(',');
+      if (!read(text.substr(0, comma))) return false;
+      if (comma != text.npos) text.remove_prefix(comma + 1);
+    }
+    return true;
+  }
+
+  std::vector<int64_t> Numbers(std::string_view key, size_t count, int64_t most, bool all) {
+    const std::string_view text = Raw(key);
+    std::vector<int64_t> numbers;
+    const bool good = ReadList(text, [&](std::string_view part) {
+      int64_t& number = numbers.emplace_back(-1);
+      return numbers.size() <= count && ((all && part == "all") || ReadInt(part, 0, most, &number));
+    });
+    if (!good || numbers.size() != count) {
+      Fail("plan: expected ", key, " as ", count, all ? " of all and" : "", " numbers in 0..", most,
+           ", got ", Quoted(text));
+    }
+    return numbers;
+  }
 
   // Decimal digits and nothing else, no leading 0.
   static bool ReadInt(std::string_view text, int64_t least, int64_t most, int64_t* value) {
@@ -267,45 +251,17 @@ class Fields {
   std::map<std::string_view, Field> fields_;
 };
 
-// One reader per operation: it sets the body and returns the symbols that a kernel of these fields
-// may have.
-using Symbols = std::vector<std::string>;
+// One reader per operation: it sets the body and returns the symbol of its kernel, "" without one.
 
-Symbols ReadDetect(Fields& in, Plan* plan) {
+std::string ReadDetect(Fields& in, Plan* plan) {
   plan->body = DetectPlan{static_cast<int>(in.Int("rank", 1, kMostCoordinates))};
   return {};
 }
 
-Symbols ReadMove(Fields& in, Plan* plan) {
+std::string ReadMove(Fields& in, Plan* plan) {
   const int word_bytes = in.Word("dtype", {"int32", "int8"}) == "int32" ? 4 : 1;
   plan->body = MovePlan{plan->op == "unpack", in.Dims("dims"), word_bytes};
-  return {Text(plan->op, "_b", word_bytes)};
-}
-
-std::string GemmSuffix(const GatherGemmPlan& p, std::string_view activation) {
-  return Text("_k", p.k, "_n", p.n, "_", activation, p.residual ? "_res" : "");
-}
-
-// The fields of a contraction, and the suffix of its kernels' symbols. `moves`: its rows may be
-// gathered and scattered.
-std::pair<GatherGemmPlan, std::string> ReadGemm(Fields& in, bool moves = true) {
-  GatherGemmPlan p{};
-  in.Word("dtype", {"float32"});
-  std::string activation =
-      in.Word("activation", {"none", "relu", "gelu", "gelu_tanh", "gelu_quick", "silu"});
-  p.k = in.Int("k", 1, kLargestExtent);
-  p.n = in.Int("n", 1, kLargestExtent);
-  p.bias = in.Flag("bias");
-  p.gather = moves && in.Flag("gather");
-  p.residual = in.Flag("residual");
-  p.scatter = moves && in.Flag("scatter");
-  return {p, GemmSuffix(p, activation)};
-}
-
-Symbols ReadGatherGemm(Fields& in, Plan* plan) {
-  auto [gemm, suffix] = ReadGemm(in);
-  plan->body = gemm;
-  return {"gather_gemm" + suffix};
+  return Text(plan->op, "_b", word_bytes);
 }
 
 // The lines `cost_VARIANT_LEVEL`: the price of each feature. Dense is always offered. What has
@@ -329,47 +285,49 @@ CostTable ReadCosts(Fields& in, std::string_view level) {
   return table;
 }
 
-ContractPlan ReadContraction(Fields& in, bool moves = true) {
-  auto [gemm, suffix] = ReadGemm(in, moves);
-  return {gemm, std::move(suffix), false, ReadCosts(in, "v3"), ReadCosts(in, "v4")};
+std::string ProductSuffix(const ProductPlan& product, std::string_view epilogue) {
+  return Text("_k", product.k, "_n", product.n, "_", epilogue);
 }
 
-Symbols ReadContract(Fields& in, Plan* plan) {
-  ContractPlan contract = ReadContraction(in);
-  contract.input_relu = in.Flag("input_relu");
-  Symbols symbols{"gather_gemm" + contract.suffix};
-  plan->body = std::move(contract);
-  return symbols;
+void ReadInner(Fields& in, ContractPlan* p) {
+  p->inner = ProductPlan{in.Int("inner", 1, kLargestExtent), p->product.k, in.Flag("inner_bias")};
+  const std::string activation = in.Word("inner_activation", {"relu"});
+  p->inner_kernel = "gather_gemm" + ProductSuffix(*p->inner, activation) + "_bits";
 }
 
-Symbols ReadFfn(Fields& in, Plan* plan) {
-  FfnPlan ffn{{}, {}, ReadContraction(in)};
-  ffn.first.k = in.Int("inner", 1, kLargestExtent);
-  ffn.first.n = ffn.second.gemm.k;
-  ffn.first.bias = in.Flag("inner_bias");
-  ffn.first.gather = ffn.second.gemm.gather;
-  ffn.first_suffix = GemmSuffix(ffn.first, in.Word("inner_activation", {"relu"})) + "_bits";
-  Symbols symbols{"gather_gemm" + ffn.second.suffix};
-  plan->body = std::move(ffn);
-  return symbols;
+std::string ReadContract(Fields& in, Plan* plan) {
+  ContractPlan p{};
+  const bool right = plan->op == "contract_right";
+  in.Word("dtype", {"float32"});
+  std::string epilogue =
+      in.Word("activation", {"none", "relu", "gelu", "gelu_tanh", "gelu_quick", "silu"});
+  p.product = {in.Int("k", 1, kLargestExtent), in.Int("n", 1, kLargestExtent), in.Flag("bias")};
+  p.residual = in.Flag("residual");
+  if (p.residual) epilogue += "_res";
+  p.swrite_suffix = Text("_n", p.product.n, "_", epilogue);
+  p.listed_suffix = ProductSuffix(p.product, epilogue);
+  std::string kernel = "gather_gemm" + p.listed_suffix;
+  if (right) {
+    p.order = in.Word("stored", {"kn", "nk"}) == "nk" ? Order::kNK : Order::kKN;
+    p.factor = in.Flag("factor");
+    p.listed_suffix = ProductSuffix({p.product.k, kTurnedColumns, false}, "none");
+    kernel += Text(p.order == Order::kNK ? "_nk" : "_kn", p.factor ? "_factor" : "");
+  } else {
+    p.gather = in.Flag("gather");
+    p.scatter = in.Flag("scatter");
+  }
+  if (plan->op == "contract") p.relu = in.Flag("input_relu");
+  if (plan->op == "ffn") ReadInner(in, &p);
+  p.skips = plan->op != "gather_gemm";
+  if (p.skips) {
+    p.costs_v3 = ReadCosts(in, "v3");
+    p.costs_v4 = ReadCosts(in, "v4");
+  }
+  plan->body = std::move(p);
+  return kernel;
 }
 
-Symbols ReadContractRight(Fields& in, Plan* plan) {
-  ContractRightPlan right{ReadContraction(in, false),
-                          {},
-                          {},
-                          in.Flag("factor"),
-                          in.Word("stored", {"kn", "nk"}) == "nk"};
-  const std::string& suffix = right.contract.suffix;
-  right.swrite_suffix = suffix.substr(suffix.find("_n"));
-  right.listed_suffix = Text("_k", right.contract.gemm.k, "_n", kTurnedColumns, "_none");
-  Symbols symbols{
-      Text("gather_gemm", suffix, right.by_rows ? "_nk" : "_kn", right.factor ? "_factor" : "")};
-  plan->body = std::move(right);
-  return symbols;
-}
-
-Symbols ReadAttention(Fields& in, Plan* plan) {
+std::string ReadAttention(Fields& in, Plan* plan) {
   AttentionPlan p{};
   in.Word("dtype", {"float32"});
   p.d = in.Int("d", 1, kLargestExtent);
@@ -383,10 +341,10 @@ Symbols ReadAttention(Fields& in, Plan* plan) {
   p.no_keys_to_zero = in.Flag("no_keys_to_zero");
   p.scale = in.Hex("scale");
   plan->body = p;
-  return {Text("attention_d", p.d, "_v", p.dv, p.bias ? "_bias" : "")};
+  return Text("attention_d", p.d, "_v", p.dv, p.bias ? "_bias" : "");
 }
 
-Symbols ReadChooseChannels(Fields& in, Plan* plan) {
+std::string ReadChooseChannels(Fields& in, Plan* plan) {
   ChooseChannelsPlan p{};
   std::vector<std::string> nodes = in.Nodes("nodes");
   const size_t count = nodes.size();
@@ -413,14 +371,14 @@ Symbols ReadChooseChannels(Fields& in, Plan* plan) {
 
 constexpr struct {
   std::string_view op;
-  Symbols (*read)(Fields&, Plan*);
+  std::string (*read)(Fields&, Plan*);
 } kOps[] = {{"detect", ReadDetect},
             {"pack", ReadMove},
             {"unpack", ReadMove},
-            {"gather_gemm", ReadGatherGemm},
+            {"gather_gemm", ReadContract},
             {"contract", ReadContract},
-            {"ffn", ReadFfn},
-            {"contract_right", ReadContractRight},
+            {"ffn", ReadContract},
+            {"contract_right", ReadContract},
             {"attention", ReadAttention},
             {"choose_channels", ReadChooseChannels}};
 
@@ -429,19 +387,15 @@ constexpr struct {
 Plan ParsePlan(std::string_view text) {
   Fields in(text);
   Plan plan;
-  plan.op = in.Word("op", {"detect", "pack", "unpack", "gather_gemm", "contract", "ffn",
-                           "contract_right", "attention", "choose_channels"});
-  for (const auto& entry : kOps) {
-    if (entry.op != plan.op) continue;
-    Symbols symbols = entry.read(in, &plan);
-    if (symbols.empty()) break;
-    std::string_view kernel = in.Raw("kernel");
-    for (const std::string& symbol : symbols) {
-      if (kernel == symbol) plan.kernel = symbol;
-    }
-    if (plan.kernel.empty()) {
-      Fail("plan: expected kernel=", symbols[0], " for these fields, got ", Quoted(kernel));
-    }
+  std::vector<std::string_view> names;
+  for (const auto& entry : kOps) names.push_back(entry.op);
+  plan.op = in.Word("op", names);
+  const auto entry = std::find(names.begin(), names.end(), plan.op) - names.begin();
+  plan.kernel = kOps[entry].read(in, &plan);
+  if (!plan.kernel.empty()) {
+    const std::string_view kernel = in.Raw("kernel");
+    if (kernel != plan.kernel)
+      Fail("plan: expected kernel=", plan.kernel, " for these fields, got ", Quoted(kernel));
     plan.library = in.FileName("library");
     plan.identity = in.Identity("identity");
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -31,22 +32,10 @@ struct MovePlan {  // pack and unpack
   int word_bytes;
 };
 
-struct GatherGemmPlan {
+// One product: columns of its operands, and whether a bias is added.
+struct ProductPlan {
   int64_t k, n;
-  bool bias, gather, residual, scatter;
-};
-
-struct ContractPlan {
-  GatherGemmPlan gemm;
-  std::string suffix;  // of its kernels' symbols, behind the family
-  bool input_relu = false;
-  CostTable costs_v3, costs_v4;
-};
-
-struct FfnPlan {
-  GatherGemmPlan first;  // `gather` is the node's; its product stays inside
-  std::string first_suffix;
-  ContractPlan second;  // `residual` and `scatter` are the node's
+  bool bias;
 };
 
 // Columns of a panel, as the compiler makes them (`pitc/ir/panels.py`).
@@ -56,11 +45,23 @@ inline int64_t PanelCount(int64_t columns) { return (columns + kPanelWidth - 1) 
 // Columns of the turned product that one call of a kernel over lists computes.
 constexpr int64_t kTurnedColumns = 128;
 
-struct ContractRightPlan {
-  ContractPlan contract;  // its suffix is that of the dense kernel
-  std::string listed_suffix, swrite_suffix;
-  bool factor;   // the right operand is the product of two inputs
-  bool by_rows;  // they are stored [n, k], else [k, n]
+// How a right operand lies in memory: in panels, or as [k, n] or [n, k] where it is computed when
+// the model runs.
+enum class Order { kPanels, kKN, kNK };
+
+// gather_gemm, contract, contract_right and ffn: act(A @ B + bias) + residual.
+struct ContractPlan {
+  ProductPlan product;
+  bool gather, residual, scatter;
+  Order order = Order::kPanels;
+  bool factor = false;               // B is the product of two inputs; not in panels
+  bool relu = false;                 // A stands for max(A, 0)
+  std::optional<ProductPlan> inner;  // A is the ReLU of this product, which stays inside
+  bool skips = false;                // zeros of A are skipped; of B where it is not in panels
+  CostTable costs_v3, costs_v4;
+  // Symbols without the level: of the product in front, and, behind the family, of kernels over
+  // lists and of swrite_columns.
+  std::string inner_kernel, listed_suffix, swrite_suffix;
 };
 
 struct AttentionPlan {
@@ -91,9 +92,7 @@ struct Plan {
   std::string kernel;    // base symbol, without CPU level; empty where there is none
   std::string library;   // bare file name in the model's folder; empty where there is none
   std::string identity;  // of that library
-  std::variant<DetectPlan, MovePlan, GatherGemmPlan, ContractPlan, FfnPlan, ContractRightPlan,
-               AttentionPlan, ChooseChannelsPlan>
-      body;
+  std::variant<DetectPlan, MovePlan, ContractPlan, AttentionPlan, ChooseChannelsPlan> body;
 };
 
 // Throws Failure when the text is not exactly a plan: version, keys and values are all checked, and

@@ -75,9 +75,9 @@ bool ChooseHugePages(const std::string& wanted) {
 // True for a node that reads rows of its weights here and there.
 bool SkipsRows(const Host& host, const OrtNode* node) {
   try {
-    const std::string op =
-        ParsePlan(StringAttribute(host, node, "ep_cache_context").value_or("")).op;
-    return op == "contract" || op == "ffn";
+    const Plan plan = ParsePlan(StringAttribute(host, node, "ep_cache_context").value_or(""));
+    const auto* contract = std::get_if<ContractPlan>(&plan.body);
+    return contract && contract->skips && contract->order == Order::kPanels;
   } catch (const Failure&) {  // is told when the node is made
     return false;
   }
@@ -208,49 +208,27 @@ std::unique_ptr<Operation> Ep::MakeOperation(const Plan& plan, const std::string
   if (auto* detect = std::get_if<DetectPlan>(&plan.body)) return MakeDetect(*detect, simd_);
   if (auto* choose = std::get_if<ChooseChannelsPlan>(&plan.body))
     return MakeChooseChannels(*choose, trace_, variant_ == Variant::kDense);
-  if (auto* contract = std::get_if<ContractPlan>(&plan.body))
-    return MakeContract(*contract, MakeContraction(plan, *contract, name, graph));
-  if (auto* ffn = std::get_if<FfnPlan>(&plan.body)) {
-    return MakeFfn(*ffn, LoadKernel(plan, "gather_gemm" + ffn->first_suffix, graph),
-                   MakeContraction(plan, ffn->second, name, graph));
-  }
-  if (auto* right = std::get_if<ContractRightPlan>(&plan.body))
-    return MakeContractRight(*right, MakeRightContraction(plan, *right, name, graph));
-  Kernel kernel = LoadKernel(plan, plan.kernel, graph);
-  if (auto* gemm = std::get_if<GatherGemmPlan>(&plan.body))
-    return MakeGatherGemm(*gemm, std::move(kernel));
+  const auto load = [&](const std::string& symbol) { return LoadKernel(plan, symbol, graph); };
+  Kernel kernel = load(plan.kernel);
   if (auto* attention = std::get_if<AttentionPlan>(&plan.body))
     return MakeAttention(*attention, std::move(kernel));
-  const auto& move = std::get<MovePlan>(plan.body);
-  return move.unpack ? MakeUnpack(move, std::move(kernel)) : MakePack(move, std::move(kernel));
-}
+  if (auto* move = std::get_if<MovePlan>(&plan.body))
+    return move->unpack ? MakeUnpack(*move, std::move(kernel)) : MakePack(*move, std::move(kernel));
 
-Contraction Ep::MakeContraction(const Plan& plan, const ContractPlan& contract,
-                                const std::string& name, const OrtGraph* graph) const {
-  ContractionKernels kernels{LoadKernel(plan, plan.kernel, graph),
-                             LoadListKernels(plan, contract.suffix, graph)};
-  return Contraction(CostsOf(contract), simd_, std::move(kernels), {name, trace_, variant_});
-}
-
-RightContraction Ep::MakeRightContraction(const Plan& plan, const ContractRightPlan& right,
-                                          const std::string& name, const OrtGraph* graph) const {
-  const std::string swrite = "swrite_columns" + right.swrite_suffix;
-  RightKernels kernels{LoadKernel(plan, plan.kernel, graph),
-                       LoadListKernels(plan, right.listed_suffix, graph),
-                       LoadKernel(plan, Text("panels_k", right.contract.gemm.k), graph),
-                       LoadKernel(plan, swrite, graph)};
-  return RightContraction(CostsOf(right.contract), simd_, std::move(kernels),
-                          {name, trace_, variant_});
-}
-
-const CostTable& Ep::CostsOf(const ContractPlan& contract) const {
-  return level_ == CpuLevel::kV4 ? contract.costs_v4 : contract.costs_v3;
-}
-
-ListKernels Ep::LoadListKernels(const Plan& plan, const std::string& suffix,
-                                const OrtGraph* graph) const {
-  const auto load = [&](const char* family) { return LoadKernel(plan, family + suffix, graph); };
-  return {load("contract_row"), load("contract_tile"), load("contract_block")};
+  const auto& contract = std::get<ContractPlan>(plan.body);
+  ContractionKernels kernels{std::move(kernel), {}, {}, {}};
+  if (contract.skips) {
+    const std::string& suffix = contract.listed_suffix;
+    kernels.listed = {load("contract_row" + suffix), load("contract_tile" + suffix),
+                      load("contract_block" + suffix)};
+  }
+  if (contract.order != Order::kPanels) {
+    kernels.panels = load(Text("panels_k", contract.product.k));
+    kernels.swrite = load("swrite_columns" + contract.swrite_suffix);
+  }
+  const CostTable& costs = level_ == CpuLevel::kV4 ? contract.costs_v4 : contract.costs_v3;
+  return MakeContract(contract, contract.inner ? load(contract.inner_kernel) : Kernel{},
+                      Contraction(costs, simd_, std::move(kernels), {name, trace_, variant_}));
 }
 
 std::string Ep::ModelFolder(const OrtGraph* graph) const {

@@ -21,18 +21,11 @@ class Ep : public OrtEp {
   std::unique_ptr<Node> MakeNode(const OrtGraph* graph, const OrtNode* fused);
   std::unique_ptr<Operation> MakeOperation(const Plan& plan, const std::string& name,
                                            const OrtGraph* graph) const;
-  Contraction MakeContraction(const Plan& plan, const ContractPlan& contract,
-                              const std::string& name, const OrtGraph* graph) const;
-  RightContraction MakeRightContraction(const Plan& plan, const ContractRightPlan& right,
-                                        const std::string& name, const OrtGraph* graph) const;
   // The constants among a node's inputs that ONNX Runtime does not pass when it runs.
   std::vector<std::shared_ptr<const Constant>> KeepConstants(const OrtGraph* graph,
                                                              const OrtNode* node,
                                                              const std::vector<int>& places);
   std::string ModelFolder(const OrtGraph* graph) const;  // "" when it is not known
-  const CostTable& CostsOf(const ContractPlan& contract) const;
-  ListKernels LoadListKernels(const Plan& plan, const std::string& suffix,
-                              const OrtGraph* graph) const;
   // The kernel `symbol` of the plan's library, which must be the one that the plan was made with.
   Kernel LoadKernel(const Plan& plan, const std::string& symbol, const OrtGraph* graph) const;
 
