@@ -5,6 +5,7 @@ The regret of a choice is the time of the chosen variant over that of the best o
 """
 
 import json
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -76,10 +77,12 @@ def random_cases(points: int, seed: int) -> list[list[Case]]:
     return found
 
 
-def measure(cases: list[Case], level: str, rounds: int, table: TileTable) -> list[Outcome]:
+def measure(
+    cases: list[Case], level: str, rounds: int, table: TileTable, threads: int
+) -> list[Outcome]:
     """Run cases of one size with every variant; the table predicts."""
     found = []
-    with contractions(cases[0].k, cases[0].n, level, table) as products:
+    with contractions(cases[0].k, cases[0].n, level, table, threads=threads) as products:
         for i, case in enumerate(cases):
             shape = (case.rows, case.k)
             a = operand(np.random.default_rng(i), shape, case.pattern, case.density)
@@ -95,12 +98,14 @@ def measure(cases: list[Case], level: str, rounds: int, table: TileTable) -> lis
 def summary(outcomes: list[Outcome]) -> dict[str, Any]:
     """Shares of good choices, and what is lost in the mean over all points."""
     regrets = sorted(o.regret for o in outcomes)
+    best, chosen = (sum(o.us[getattr(o, which)] for o in outcomes) for which in ("best", "chosen"))
     return {
         "points": len(regrets),
         "share": sum(r <= GOOD for r in regrets) / len(regrets),
         "share_within_10_percent": sum(r <= 1.1 for r in regrets) / len(regrets),
         "goal": GOAL,
         "median_regret": median(regrets),
+        "time_weighted_regret": chosen / best,
         "mean_regret": float(np.exp(np.mean(np.log(regrets)))),
         "worst_regret": regrets[-1],
         "share_of_always_dense": sum(o.us["dense"] <= GOOD * o.us[o.best] for o in outcomes)
@@ -128,26 +133,29 @@ def command(
     tiles: Annotated[
         Path | None, typer.Option(help="Tile table.", show_default="the one in force")
     ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="That share each product.")] = 1,
     json_file: Annotated[
-        Path, typer.Option("--json", help="The result.", show_default="benchmarks/results")
-    ] = RESULTS / "selector.json",
+        Path | None, typer.Option("--json", help="The result.", show_default="benchmarks/results")
+    ] = None,
 ) -> None:
     """Compare the selector's choices with the best ones in hindsight."""
     console = Console()
     chosen = LEVELS[level or cpu_level() or "v3"]
     tables = tables_in_force(tiles)
     outcomes: list[Outcome] = []
-    with one_core():
+    with one_core() if threads == 1 else nullcontext():
         for group in random_cases(points, seed):
             console.print(f"  {len(outcomes)}/{points} {group[0].k} x {group[0].n}", style="dim")
-            outcomes += measure(group, chosen, rounds, tables.table)
+            outcomes += measure(group, chosen, rounds, tables.table, threads)
     told = summary(outcomes)
     console.print(show(outcomes))
     console.print(told)
-    body = {"schema": SCHEMA, "case": {"name": "selector", "level": chosen, "seed": seed}}
+    case = {"name": "selector", "level": chosen, "seed": seed, "threads": threads}
+    body = {"schema": SCHEMA, "case": case}
     body |= {"machine": machine_facts(), "tiles": tables.origins[chosen], "summary": told}
     body |= {"outcomes": [asdict(o) for o in outcomes]}
-    json_file.write_text(json.dumps(body, indent=1, sort_keys=True) + "\n")
+    name = "selector.json" if threads == 1 else f"selector-threads-{threads}.json"
+    (json_file or RESULTS / name).write_text(json.dumps(body, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

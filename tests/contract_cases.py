@@ -58,10 +58,14 @@ class ContractCase:
         a: `[T, k]`, with zeros.
         seed: Of everything else.
         spare: Rows of C that are not listed.
+        flags: Other parameters of its kernels.
     """
 
-    def __init__(self, shape: tuple[int, int, str, int], a: Array, seed: int, spare: int = 5):
+    def __init__(
+        self, shape: tuple[int, int, str, int], a: Array, seed: int, spare: int = 5, **flags: int
+    ):
         self.k, self.n, self.activation, self.residual = shape
+        self.flags = flags
         rng = np.random.default_rng(seed)
         self.a, self.rows = a, len(a)
         self.w = normal(rng, self.k, self.n) / np.float32(np.sqrt(self.k))
@@ -84,7 +88,7 @@ class ContractCase:
     def request(self, family: str) -> KernelRequest:
         """The kernel of this case in a family."""
         params = {"k": self.k, "n": self.n, "activation": self.activation}
-        return KernelRequest.of(family, **params, residual=self.residual)
+        return KernelRequest.of(family, **params, residual=self.residual, **self.flags)
 
     def operands(self, lists: tuple[Array, ...]) -> list[Array]:
         """The arrays that a kernel takes: its lists, and what is common to all kernels."""

@@ -72,7 +72,8 @@ class Node:
     def requests(self) -> list[KernelRequest]:
         of = KernelRequest.of
         params: dict[str, Any] = {"k": self.k, "n": self.n, "activation": self.activation}
-        found = [of(family, **params, residual=self.extras) for family in FAMILIES]
+        relu = {"input_relu": 1} if self.extras and not self.inner else {}
+        found = [of(family, **params, **relu, residual=self.extras) for family in FAMILIES]
         if self.inner:
             inner: dict[str, Any] = {"k": self.inner, "n": self.k, "activation": "relu"}
             found.append(of("gather_gemm", **inner, residual=0, bits=1))

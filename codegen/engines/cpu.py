@@ -10,16 +10,27 @@ order of the steps, so its bits do not depend on the tile that it falls into.
 from collections.abc import Callable, Sequence
 
 from pitc.codegen import tir
+from pitc.codegen.vector_math import relu
 
 Read = tuple[Callable[[int], tir.Expr], Callable[[int], tir.Expr]]
 """Of one step: row -> number of the left operand, vector -> vector of the right one."""
 
 
 class DenseTile:
-    """Sums of rows x vectors; each vector is `lanes` floats."""
+    """Sums of rows x vectors.
 
-    def __init__(self, rows: int, vectors: int, lanes: int = tir.LANES) -> None:
+    Args:
+        rows: How many.
+        vectors: How many in a row.
+        lanes: Floats of a vector.
+        input_relu: Numbers of the left operand that are below 0 stand for 0.
+    """
+
+    def __init__(
+        self, rows: int, vectors: int, lanes: int = tir.LANES, *, input_relu: bool = False
+    ) -> None:
         self.rows, self.vectors, self.lanes = rows, vectors, lanes
+        self._input_relu = input_relu
         self._sums = [[tir.Variable(lanes) for _ in range(vectors)] for _ in range(rows)]
 
     def start(self, vector: Callable[[int, int], tir.Expr]) -> None:
@@ -56,6 +67,8 @@ class DenseTile:
         vectors = [tir.keep(b(v), self.lanes) for v in range(self.vectors)]
         for r, row in enumerate(self._sums):
             number = tir.keep(tir.splat(a(r), self.lanes), self.lanes)
+            if self._input_relu:
+                number = relu(number)
             for total, vector in zip(row, vectors, strict=True):
                 total.set(tir.fma(number, vector, total.value))
 

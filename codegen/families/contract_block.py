@@ -34,7 +34,7 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
 
     Args:
         symbol: Name of the kernel.
-        params: `k`, `n`, `activation`, `residual`.
+        params: Of `SWrite`.
         target: CPU level.
     """
     return tir.prim_func(symbol, lambda: _Kernel(params, target.listed_tile).emit())
@@ -96,7 +96,8 @@ class _Kernel:
             entries: Packed values of the rows of the tile.
             rows: Where their sums begin.
         """
-        b, tile = self.swrite.b, DenseTile(len(rows), self.columns // tir.LANES)
+        b, relu = self.swrite.b, self.swrite.input_relu
+        tile = DenseTile(len(rows), self.columns // tir.LANES, input_relu=relu)
         start = tir.bind(q * self.width)
         length = tir.bind(tir.smaller(self.width, self.k - start))
         sums = [row + column for row in rows]

@@ -41,7 +41,7 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
 
     Args:
         symbol: Name of the kernel.
-        params: `k`, `n`, `activation`, `residual`.
+        params: Of `SWrite`; no listed element is below 0 where `input_relu` is set.
         target: CPU level.
     """
     return tir.prim_func(symbol, lambda: _Kernel(params, target).emit())

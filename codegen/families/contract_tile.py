@@ -35,7 +35,7 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
 
     Args:
         symbol: Name of the kernel.
-        params: `k`, `n`, `activation`, `residual`.
+        params: Of `SWrite`.
         target: CPU level; G must be a multiple of the rows of its `listed_tile`.
     """
     return tir.prim_func(symbol, lambda: _Kernel(params, target.listed_tile).emit())
@@ -92,7 +92,8 @@ class _Kernel:
             count: Entries.
             is_first: These are the first entries of the group.
         """
-        b, tile = self.swrite.b, DenseTile(self.height, self.columns // tir.LANES)
+        b, relu = self.swrite.b, self.swrite.input_relu
+        tile = DenseTile(self.height, self.columns // tir.LANES, input_relu=relu)
         rows = [(row + r) * PANEL_WIDTH + column for r in range(self.height)]
         offsets = [column + v * tir.LANES for v in range(tile.vectors)]
 

@@ -64,8 +64,8 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
 
     Args:
         symbol: Name of the kernel.
-        params: `k`, `n`, `activation`, `residual`; `bits`, 0 if not there; `stored` and `factor`,
-            where B is not in panels.
+        params: `k`, `n`, `activation`, `residual`; `bits` and `input_relu`, 0 if not there;
+            `stored` and `factor`, where B is not in panels.
         target: CPU level.
     """
     if params["k"] < 1 or params["n"] < 1 or params["activation"] not in ACTIVATIONS:
@@ -115,6 +115,7 @@ class _Kernel:
 
     def __init__(self, params: Mapping[str, Any], target: CpuLevel) -> None:
         k, self.n = params["k"], params["n"]
+        self.input_relu = bool(params.get("input_relu"))
         self.k, self.k_block = k, k_block(k)
         self.tile_rows, self.group = target.gemm_tile
         self.pair = target.pair_columns
@@ -246,7 +247,7 @@ class _RegisterTile:
         self.first = first
         self.listed = [tir.bind(tir.smaller(first + r, kernel.i1 - 1)) for r in range(rows)]
         self.column = tir.bind(stretch.j * PANEL_WIDTH + columns.start)
-        self.tile = DenseTile(rows, columns.vectors)
+        self.tile = DenseTile(rows, columns.vectors, input_relu=kernel.input_relu)
 
     def emit(self, number: tir.Expr) -> None:
         """One stretch of the tile, the `number`-th of its row tiles."""

@@ -70,10 +70,16 @@ class Stores:
 
 
 class SWrite:
-    """Declares b, bias, (residual), rows_c, c, `scalars`, j0 and j1; emits loop and stores."""
+    """Declares b, bias, (residual), rows_c, c, `scalars`, j0 and j1; emits loop and stores.
+
+    Args:
+        params: `k`, `n`, `activation`, `residual`; `input_relu`, 0 if not there.
+        scalars: Names of numbers.
+    """
 
     def __init__(self, params: Mapping[str, Any], *scalars: str) -> None:
         k, self.n = params["k"], params["n"]
+        self.input_relu = bool(params.get("input_relu"))
         if k < 1 or self.n < 1 or params["activation"] not in ACTIVATIONS:
             raise ValueError(f"no contraction kernel for {dict(params)}")
         panels = panel_count(self.n)

@@ -199,7 +199,8 @@ def _epilogue(gemm: Gemm) -> dict[str, int | str]:
 
 
 def _product(gemm: Gemm) -> dict[str, int | str]:
-    return {"k": gemm.weight.k, **_epilogue(gemm)}
+    relu = {"input_relu": 1} if gemm.input_relu else {}
+    return {"k": gemm.weight.k, **relu, **_epilogue(gemm)}
 
 
 def fuse_contractions(

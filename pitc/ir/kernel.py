@@ -16,9 +16,9 @@ class KernelRequest:
         family: `pack`, `unpack`, `gather_gemm`, `contract_row`, `contract_tile`, `contract_block`,
             `panels`, `swrite_columns` or `attention`.
         params: Static parameters, sorted by name: none (pack, unpack); `k`, `n`, `activation`,
-            `residual` (gather_gemm, contract_*), perhaps `bits`, `stored` and `factor`
-            (gather_gemm); `k` (panels); `n`, `activation`, `residual` (swrite_columns); `d`, `dv`,
-            `bias` (attention).
+            `residual` (gather_gemm, contract_*), perhaps `input_relu`, and of gather_gemm `bits`,
+            `stored` and `factor`; `k` (panels); `n`, `activation`, `residual` (swrite_columns);
+            `d`, `dv`, `bias` (attention).
         dtype: Type of the elements, or of the words that are moved (`int32`, `int8`).
     """
 
@@ -39,7 +39,9 @@ class KernelRequest:
             case "pack" | "unpack":
                 return f"{self.family}_b{ITEM_BYTES[self.dtype]}"
             case "gather_gemm" | "contract_row" | "contract_tile" | "contract_block":
-                suffix = ("_res" if p["residual"] else "") + ("_bits" if p.get("bits") else "")
+                flags = {"_res": p["residual"], "_bits": p.get("bits")}
+                flags["_input_relu"] = p.get("input_relu")
+                suffix = "".join(text for text, flag in flags.items() if flag)
                 if p.get("stored"):
                     suffix += f"_{p['stored']}" + ("_factor" if p["factor"] else "")
                 return f"{self.family}_k{p['k']}_n{p['n']}_{p['activation']}{suffix}"

@@ -141,18 +141,23 @@ def _ratio(tops: Sequence[float | None], bottoms: Sequence[float]) -> float | No
     return median(found) if found else None
 
 
-def traced_session(compiled: "CompiledModel", path: Path, **options: str) -> Any:
-    """A session on the calling thread alone, whose decisions go to a file.
+def traced_session(
+    compiled: "CompiledModel", path: Path, *, threads: int = 1, **options: str
+) -> Any:
+    """A session whose decisions go to a file.
 
     Args:
         compiled: The model.
         path: The trace; what is there stays.
-        options: Other options of the provider.
+        threads: How many work, the calling one among them.
+        options: Other options of the provider, where they are not empty.
     """
     from pitc.measure.bench import session_options
 
     made = session_options()
-    for key, value in {**options, "trace": str(path)}.items():
+    made.intra_op_num_threads = threads
+    given = {key: value for key, value in options.items() if value}
+    for key, value in {**given, "trace": str(path)}.items():
         made.add_session_config_entry(f"ep.{EP_NAME.lower()}.{key}", value)
     return compiled.session(made)
 
@@ -192,10 +197,9 @@ def race_dense(
         paths = {variant: Path(folder, variant or "chosen") for variant in ("", DENSE)}
         runs: dict[str, Callable[[], object]] = {}
         for variant, path in paths.items():
-            options = {"variant": variant} if variant else {}
             with warnings.catch_warnings():  # whoever compiled or timed it has seen them
                 warnings.simplefilter("ignore")
-                session = traced_session(compiled, path, **options)
+                session = traced_session(compiled, path, variant=variant)
             runs[variant] = partial(of_session(session), feeds)
             runs[variant]()
             path.write_bytes(b"")  # the first run maps pages

@@ -149,7 +149,7 @@ def product_model(k: int, n: int) -> "onnx.ModelProto":
 
 @contextmanager
 def contractions(
-    k: int, n: int, level: str, table: TileTable = OFFER_ALL
+    k: int, n: int, level: str, table: TileTable = OFFER_ALL, *, threads: int = 1
 ) -> Iterator[Contractions]:
     """Compile a product of one size, and make a session for every variant.
 
@@ -158,6 +158,7 @@ def contractions(
         n: Its columns.
         level: CPU level of the kernels.
         table: The prices in the model.
+        threads: How many work.
     """
     from pitc import api
 
@@ -167,7 +168,7 @@ def contractions(
         with warnings.catch_warnings():  # a level below that of the CPU is what was asked for
             warnings.simplefilter("ignore", api.PitcWarning)
             sessions = {
-                v: traced_session(compiled, traces / v, variant=v, cpu_level=level)
+                v: traced_session(compiled, traces / v, threads=threads, variant=v, cpu_level=level)
                 for v in VARIANTS
             }
         yield Contractions(sessions, traces)

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "check.h"
-#include "detect/micro_tile_sample.h"
+#include "detect/micro_tiles.h"
 #include "micro_tiles_check.h"
 
 using pitc::BitWords;

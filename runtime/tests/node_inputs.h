@@ -239,6 +239,7 @@ struct PlanCase {
     }
     std::string kernel = "gather_gemm_k" + get("k") + "_n" + get("n") + "_" + get("activation");
     if (get("residual") == "1") kernel += "_res";
+    if (plan.op == "contract" && get("input_relu") == "1") kernel += "_input_relu";
     if (plan.op == "contract_right") kernel += "_" + get("stored");
     if (plan.op == "contract_right" && get("factor") == "1") kernel += "_factor";
     set("kernel", kernel);

@@ -125,9 +125,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             right ? std::string(contract->order == pitc::Order::kNK ? "_nk" : "_kn") +
                         (contract->factor ? "_factor" : "")
                   : "";
-        Demand(plan.kernel == family + k + contract->swrite_suffix + stored, "symbol", text);
-        Demand(contract->listed_suffix == k + (right ? "_n128_none" : contract->swrite_suffix),
-               "kernels of lists", text);
+        const std::string relu = contract->relu ? "_input_relu" : "";
+        const std::string own = k + contract->swrite_suffix + relu;
+        Demand(plan.kernel == family + own + stored, "symbol", text);
+        Demand(contract->listed_suffix == (right ? k + "_n128_none" : own), "kernels of lists",
+               text);
         Demand(!right || (!contract->gather && !contract->scatter && !contract->relu &&
                           !contract->inner && contract->skips),
                "a right operand", text);

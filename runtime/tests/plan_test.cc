@@ -38,8 +38,8 @@ const std::string kContract =
     "cost_tile8_v3=" +
     kFalling +
     "\n"
-    "gather=0\ninput_relu=1\nk=64\ndtype=float32\nkernel=gather_gemm_k64_n130_none_res\nidentity=1/"
-    "x\nlibrary=kernels.so\nn="
+    "gather=0\ninput_relu=1\nk=64\ndtype=float32\nkernel=gather_gemm_k64_n130_none_res_input_relu\n"
+    "identity=1/x\nlibrary=kernels.so\nn="
     "130\n"
     "op=contract\nresidual=1\nscatter=1\n";
 const std::string kFfn =
@@ -94,9 +94,9 @@ void ReadsEveryOperation() {
 
 void ReadsPrices() {
   const auto c = std::get<pitc::ContractPlan>(ParsePlan(kContract).body);
-  CHECK(ParsePlan(kContract).kernel == "gather_gemm_k64_n130_none_res");
+  CHECK(ParsePlan(kContract).kernel == "gather_gemm_k64_n130_none_res_input_relu");
   CHECK(c.product.k == 64 && c.product.n == 130 && c.residual && c.scatter && !c.gather);
-  CHECK(c.listed_suffix == "_k64_n130_none_res" && c.relu && c.skips && !c.inner);
+  CHECK(c.listed_suffix == "_k64_n130_none_res_input_relu" && c.relu && c.skips && !c.inner);
   for (int v = 0; v < pitc::kVariants; ++v) {
     const auto variant = static_cast<pitc::Variant>(v);
     CHECK(c.costs_v3.lines[v].offered ==
@@ -367,12 +367,14 @@ void RefusesAnotherKernel() {
       Error(With(kGemm, "kernel=gather_gemm_k64_n130_relu", "kernel=gather_gemm_k64_n130_none")),
       "expected kernel=gather_gemm_k64_n130_relu"));
   // The kernels of lists have the same suffix; it is the dense one that a plan names.
-  CHECK(Contains(Error(With(kContract, "kernel=gather_gemm_k64_n130_none_res",
-                            "kernel=contract_row_k64_n130_none_res")),
-                 "expected kernel=gather_gemm_k64_n130_none_res"));
+  CHECK(Contains(Error(With(kContract, "kernel=gather_gemm_k64_n130_none_res_input_relu",
+                            "kernel=contract_row_k64_n130_none_res_input_relu")),
+                 "expected kernel=gather_gemm_k64_n130_none_res_input_relu"));
   CHECK(Contains(Error(With(kFfn, "inner_activation=relu", "inner_activation=gelu")),
                  "expected inner_activation as one of relu, got 'gelu'"));
   CHECK(Contains(Error(With(kContract, "input_relu=1", "")), "key 'input_relu' is missing"));
+  CHECK(Contains(Error(With(kContract, "input_relu=1", "input_relu=0")),
+                 "expected kernel=gather_gemm_k64_n130_none_res for"));
   CHECK(Contains(Error(With(kFfn, "inner=7", "inner=7\ninput_relu=0")),
                  "unknown key 'input_relu' for op 'ffn'"));
   CHECK(Contains(Error(With(kFfn, "inner=7", "")), "key 'inner' is missing"));

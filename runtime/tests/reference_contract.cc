@@ -20,8 +20,8 @@ struct Entry {
   int64_t row, k;
 };
 
-bool AnyLives(const float* values, int64_t n) {
-  return std::any_of(values, values + n, [](float x) { return !(x == 0); });
+bool AnyLives(const float* values, int64_t n, bool relu = false) {
+  return std::any_of(values, values + n, [&](float x) { return !(relu ? x <= 0 : x == 0); });
 }
 
 bool Ascends(const int32_t* v, int64_t begin, int64_t end) {
@@ -61,8 +61,8 @@ struct Operands {
   }
 
   // Sums `size` products of each entry, in order.
-  void Compute(const std::vector<Entry>& entries, int64_t size, bool across,
-               Activation activation) const {
+  void Compute(const std::vector<Entry>& entries, int64_t size, bool across, Activation activation,
+               bool relu) const {
     const int64_t width = b->shape[2], t = Rows();
     std::vector<double> sums(static_cast<size_t>(t));
     for (int64_t j = j0 * width; j < std::min<int64_t>(j1 * width, n_count); ++j) {
@@ -72,7 +72,9 @@ struct Operands {
         for (int64_t i = 0; i < size; ++i) {
           const int64_t row = entry.row + (across ? i : 0), k = entry.k + (across ? 0 : i);
           if (row < t && k < k_count)
-            sums[static_cast<size_t>(row)] += static_cast<double>(entry.values[i]) * w[k * width];
+            sums[static_cast<size_t>(row)] +=
+                static_cast<double>(relu && entry.values[i] < 0 ? 0 : entry.values[i]) *
+                w[k * width];
         }
       }
       for (int64_t r = 0; r < t; ++r) {
@@ -91,7 +93,7 @@ struct Operands {
 enum class Family { row, tile, block };
 
 int Contract(const Any* raw, int32_t count, Family family, int k, int n, Activation activation,
-             bool has_residual) {
+             bool has_residual, bool relu = false) {
   const bool is_row = family == Family::row, is_block = family == Family::block;
   Args args(raw, count);
   const Tensor *values = args.Floats(is_row ? 1 : 2), *index = args.Int32s(1),
@@ -130,7 +132,7 @@ int Contract(const Any* raw, int32_t count, Family family, int k, int n, Activat
       const int64_t there = is_row     ? 1
                             : is_block ? std::min(size, k - list * size)
                                        : std::min(size, t - list * size);
-      args.Demand(AnyLives(v, there), "a dead micro-tile");
+      args.Demand(AnyLives(v, there, relu), "a dead micro-tile");
       args.Demand(!AnyLives(v + there, size - there), "not padded with 0");
       entries.push_back(is_row     ? Entry{v, list % t, at}
                         : is_block ? Entry{v, at, list * size}
@@ -138,7 +140,7 @@ int Contract(const Any* raw, int32_t count, Family family, int k, int n, Activat
     }
   }
   if (!args.Good()) return -1;
-  operands.Compute(entries, size, family == Family::tile, activation);
+  operands.Compute(entries, size, family == Family::tile, activation, relu);
   return 0;
 }
 
@@ -176,11 +178,15 @@ int WriteColumns(const Any* raw, int32_t count, int n, Activation activation, bo
 
 }  // namespace
 
-#define FAMILY(family, k, n, activation)                                                       \
-  KERNEL(contract_##family##_k##k##_n##n##_##activation, Contract, Family::family, k, n,       \
-         Activation::activation, false)                                                        \
-  KERNEL(contract_##family##_k##k##_n##n##_##activation##_res, Contract, Family::family, k, n, \
-         Activation::activation, true)
+#define FAMILY(family, k, n, activation)                                                           \
+  KERNEL(contract_##family##_k##k##_n##n##_##activation, Contract, Family::family, k, n,           \
+         Activation::activation, false)                                                            \
+  KERNEL(contract_##family##_k##k##_n##n##_##activation##_res, Contract, Family::family, k, n,     \
+         Activation::activation, true)                                                             \
+  KERNEL(contract_##family##_k##k##_n##n##_##activation##_res_input_relu, Contract,                \
+         Family::family, k, n, Activation::activation, true, true)                                 \
+  KERNEL(contract_##family##_k##k##_n##n##_##activation##_input_relu, Contract, Family::family, k, \
+         n, Activation::activation, false, true)
 #define CONTRACT(k, n, activation) \
   FAMILY(row, k, n, activation)    \
   FAMILY(tile, k, n, activation)   \

@@ -49,7 +49,7 @@ enum class Stored { kPanels, kn, nk };
 // `level` is what a kernel of Activation::level writes.
 int GatherGemm(const Any* raw, int32_t count, int k, int n, Activation activation,
                bool has_residual, int level, bool has_bits = false, Stored stored = Stored::kPanels,
-               bool has_factor = false) {
+               bool has_factor = false, bool relu = false) {
   if (activation == Activation::fails) return Refuse("as the test wants\n\xff", 0);
   Args args(raw, count);
   const bool in_panels = stored == Stored::kPanels;
@@ -94,7 +94,7 @@ int GatherGemm(const Any* raw, int32_t count, int k, int n, Activation activatio
                            : stored == Stored::kn ? l * n + j
                                                   : j * k + l;
         const float w = Data<float>(b)[at] * (factor ? Data<float>(factor)[at] : 1);
-        sum += static_cast<double>(x[l]) * w;
+        sum += static_cast<double>(relu && x[l] < 0 ? 0 : x[l]) * w;
       }
       sum = Activate(activation, sum);
       if (residual) sum += Data<float>(residual)[i * n + j];
@@ -196,11 +196,15 @@ const char pitc_kernel_identity[] = "1/reference";
 
 EXPORT const char* pitc_kernel_last_error() { return pitc::test::error_text; }
 
-#define GEMM_AT(level, k, n, activation)                                           \
-  KERNEL_AT(gather_gemm_k##k##_n##n##_##activation, level, GatherGemm, k, n,       \
-            Activation::activation, false, level)                                  \
-  KERNEL_AT(gather_gemm_k##k##_n##n##_##activation##_res, level, GatherGemm, k, n, \
-            Activation::activation, true, level)
+#define GEMM_AT(level, k, n, activation)                                                      \
+  KERNEL_AT(gather_gemm_k##k##_n##n##_##activation, level, GatherGemm, k, n,                  \
+            Activation::activation, false, level)                                             \
+  KERNEL_AT(gather_gemm_k##k##_n##n##_##activation##_res, level, GatherGemm, k, n,            \
+            Activation::activation, true, level)                                              \
+  KERNEL_AT(gather_gemm_k##k##_n##n##_##activation##_res_input_relu, level, GatherGemm, k, n, \
+            Activation::activation, true, level, false, Stored::kPanels, false, true)         \
+  KERNEL_AT(gather_gemm_k##k##_n##n##_##activation##_input_relu, level, GatherGemm, k, n,     \
+            Activation::activation, false, level, false, Stored::kPanels, false, true)
 #define GEMM(k, n, activation) GEMM_AT(3, k, n, activation) GEMM_AT(4, k, n, activation)
 #define STORED_AT(k, n, activation, residual, suffix, order)                                  \
   KERNEL(gather_gemm_k##k##_n##n##_##activation##suffix##_##order, GatherGemm, k, n,          \

@@ -17,7 +17,7 @@ constexpr int64_t kLeastRows = 24;   // of a task, where threads are many
 // The same for lists. One thread gains nothing from short blocks, and reads B once per block.
 constexpr int64_t kListRows = 2048;
 constexpr int64_t kListed = int64_t{1} << 30;       // elements of A in a block
-constexpr int64_t kLeastListed = int64_t{1} << 15;  // that are worth a block
+constexpr int64_t kLeastListed = int64_t{1} << 14;  // that are worth a block
 constexpr int64_t kThreadBlocks = 2;                // of each thread, as making lists takes long
 constexpr int64_t kLeastTaskPanels = 2;             // that a kernel does at once
 

@@ -1,9 +1,6 @@
 // Lists of live micro-tiles from bits.
 #include <algorithm>
 #include <cstring>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 #include "detect/micro_tile_columns.h"
 #include "detect/micro_tiles.h"
@@ -15,14 +12,14 @@ constexpr int64_t kSparse = 32;  // fewer live elements than one in so many are 
 constexpr int64_t kAhead = 64;   // entries of a list, of which there are too many to be foreseen
 constexpr double kPackedPerWord = 1.5;  // live elements; with more, all are read, in order
 
-// Copies A[r, ks[z]] to values[z], of an A that is stored by rows. Without __restrict it takes a
-// quarter longer.
-void Gather(const StoredMatrix& a, int64_t r, const int32_t* ks, int64_t n,
-            float* __restrict values) {
+// Copies A[r, ks[z]] to values[z * stride], of an A that is stored by rows. Without __restrict it
+// takes a quarter longer.
+inline void Gather(const StoredMatrix& a, int64_t r, const int32_t* ks, int64_t n, int64_t stride,
+                   float* __restrict values) {
   const float* const row = a.Row(a.a, r);
-  for (int64_t z = 0; z < n; ++z) memcpy(values + z, row + ks[z], sizeof *row);
+  for (int64_t z = 0; z < n; ++z) memcpy(values + z * stride, row + ks[z], sizeof *row);
   const float* const scale = a.factor ? a.Row(a.factor, r) : nullptr;
-  for (int64_t z = 0; scale && z < n; ++z) values[z] *= scale[ks[z]];
+  for (int64_t z = 0; scale && z < n; ++z) values[z * stride] *= scale[ks[z]];
 }
 
 // Asks for the lines of A[r, ks[z]], of an A that is stored by rows.
@@ -31,26 +28,6 @@ void Ask(const StoredMatrix& a, int64_t r, const int32_t* ks, int64_t n) {
   for (int64_t z = 0; z < n; ++z) __builtin_prefetch(row + ks[z]);
   const float* const scale = a.factor ? a.Row(a.factor, r) : row;
   for (int64_t z = 0; scale != row && z < n; ++z) __builtin_prefetch(scale + ks[z]);
-}
-
-// Four rows of `stride` elements each become columns of values[n, group].
-inline void Transpose4(const float* rows, int64_t stride, int64_t n, float* values, int64_t group) {
-  int64_t z = 0;
-#if defined(__x86_64__)
-  for (; z + 4 <= n; z += 4) {
-    __m128 a = _mm_loadu_ps(rows + z), b = _mm_loadu_ps(rows + stride + z);
-    __m128 c = _mm_loadu_ps(rows + 2 * stride + z), d = _mm_loadu_ps(rows + 3 * stride + z);
-    _MM_TRANSPOSE4_PS(a, b, c, d);
-    float* const to = values + z * group;
-    _mm_storeu_ps(to, a);
-    _mm_storeu_ps(to + group, b);
-    _mm_storeu_ps(to + 2 * group, c);
-    _mm_storeu_ps(to + 3 * group, d);
-  }
-#endif
-  for (; z < n; ++z) {
-    for (int64_t i = 0; i < 4; ++i) memcpy(values + z * group + i, rows + i * stride + z, 4);
-  }
 }
 
 // Row by row; many elements are live, so that all are read.
@@ -86,7 +63,7 @@ void FillFromRows(Positions* positions, const DetectedRows& rows, int64_t step, 
     list = starts;
     for (int64_t w = 0; w < words && r > 0; w += step, list += t) {
       const int64_t at = list[r - 1];
-      Gather(rows.matrix, r - 1, ks + at, list[r] - at, values + at);
+      Gather(rows.matrix, r - 1, ks + at, list[r] - at, 1, values + at);
     }
   }
 }
@@ -94,22 +71,14 @@ void FillFromRows(Positions* positions, const DetectedRows& rows, int64_t step, 
 // values[n, group] = columns ks[0..n) of rows first..first + height, 0 below these.
 void GatherTiles(const StoredMatrix& a, int64_t first, int64_t height, const int32_t* ks, int64_t n,
                  int64_t group, float* values) {
-  constexpr int64_t kEntries = 128;  // at a time
+  constexpr int64_t kEntries = 128;  // at a time: they stay in the first-level cache
   if (a.columns) return CopyTilesFromColumns(a, first, height, ks, n, group, values);
   for (int64_t z = 0; z < n; z += kEntries) {
     const int64_t here = std::min(kEntries, n - z);
-    for (int64_t i = 0; i < group; i += 4) {
-      float packed[4 * kEntries];
-      for (int64_t j = 0; j < 4; ++j) {
-        float* const to = packed + j * kEntries;
-        if (i + j < height) {
-          Gather(a, first + i + j, ks + z, here, to);
-        } else {
-          std::fill(to, to + here, 0.0f);
-        }
-      }
-      Transpose4(packed, kEntries, here, values + z * group + i, group);
-    }
+    float* const to = values + z * group;
+    for (int64_t i = 0; i < height; ++i) Gather(a, first + i, ks + z, here, group, to + i);
+    for (int64_t y = 0; y < here && height < group; ++y)
+      std::fill(to + y * group + height, to + (y + 1) * group, 0.0f);
   }
 }
 

@@ -1,6 +1,6 @@
-#include "detect/micro_tile_sample.h"
-
 #include <algorithm>
+
+#include "detect/micro_tiles.h"
 
 namespace pitc {
 namespace {

@@ -29,6 +29,11 @@ struct Range {
 void MatrixBits(const Primitives& simd, Live live, const StoredMatrix& a, const Range& rows,
                 const Range& ks, uint64_t* bits);
 
+// A glance at A, where even the counts of some of its rows would cost too much: what lives in
+// squares of 64 x 64 elements, scaled to all of it. About one element in `share` is read, at least
+// one square, and the same ones for every A of that size.
+MicroTileCounts SampleMicroTiles(const Primitives& simd, const StoredMatrix& a, int64_t share);
+
 // Bit j of word i of 64 becomes bit i of word j.
 void TransposeBits(uint64_t* words);
 

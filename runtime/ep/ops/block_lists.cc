@@ -1,14 +1,19 @@
 #include "ops/block_lists.h"
 
 namespace pitc {
+namespace {
+
+// Bytes of the cache lines that hold so many numbers.
+int64_t Lines(int64_t numbers) { return (numbers + 15) / 16 * 64; }
+
+}  // namespace
 
 BlockLists::BlockLists(const Primitives& simd, Variant variant, const DetectedRows& rows,
-                       int64_t k_block, bool relu)
+                       int64_t k_block)
     : simd_(simd),
       record_(RecordOf(variant)),
       rows_(rows),
       k_block_(k_block),
-      relu_(relu),
       width_(record_.size) {
   lists_ = IsRow()    ? rows.Count() * KBlocks()
            : IsTile() ? (rows.Count() + width_ - 1) / width_
@@ -26,10 +31,14 @@ void BlockLists::Count(const MicroTileCounts& live) {
   entries_ = IsRow() ? live.elements : IsTile() ? live.strips[place] : live.segments[place];
 }
 
-void BlockLists::Take(Arena::Scope& scratch) {
-  values_ = scratch.Array<float>(entries_ * width_);
-  index_ = scratch.Array<int32_t>(entries_);
-  starts_ = scratch.Array<int32_t>(lists_ + 1);
+int64_t BlockLists::Bytes() const {
+  return Lines(entries_ * width_) + Lines(entries_) + Lines(lists_ + 1);
+}
+
+void BlockLists::Take(char* memory) {
+  values_ = reinterpret_cast<float*>(memory);
+  index_ = reinterpret_cast<int32_t*>(memory += Lines(entries_ * width_));
+  starts_ = reinterpret_cast<int32_t*>(memory + Lines(entries_));
 }
 
 void BlockLists::Fill() const {
@@ -39,7 +48,6 @@ void BlockLists::Fill() const {
   } else {
     FillBlockLists(rows_, width_, values_, index_, starts_);
   }
-  if (relu_) Relu(values_, entries_ * width_, values_);  // dead elements came along
 }
 
 void BlockLists::Run(const ListKernels& kernels, const Panels& b, const Target& target,
@@ -58,10 +66,6 @@ void BlockLists::Run(const ListKernels& kernels, const Panels& b, const Target& 
   if (IsRow()) call.Int(KBlocks());
   call.Int(panel_begin).Int(panel_end);
   call.Run(IsRow() ? kernels.row : IsTile() ? kernels.tile : kernels.block);
-}
-
-void Relu(const float* x, int64_t n, float* y) {
-  for (int64_t i = 0; i < n; ++i) y[i] = x[i] < 0 ? 0 : x[i];
 }
 
 }  // namespace pitc

@@ -16,14 +16,15 @@ struct ListKernels {
 
 class BlockLists {
  public:
-  // `k_block`: how many k share a list of a row. `relu`: elements below 0 stand for 0.
-  BlockLists(const Primitives& simd, Variant variant, const DetectedRows& rows, int64_t k_block,
-             bool relu);
+  // `k_block`: how many k share a list of a row.
+  BlockLists(const Primitives& simd, Variant variant, const DetectedRows& rows, int64_t k_block);
 
-  // In this order: counts entries, or is told what lives; takes memory for them, makes them.
+  // In this order: counts entries, or is told what lives; is given so many bytes of memory for
+  // them, 64-byte aligned, and makes them there.
   void Count();
   void Count(const MicroTileCounts& live);
-  void Take(Arena::Scope& scratch);
+  int64_t Bytes() const;
+  void Take(char* memory);
   void Fill() const;
 
   int64_t Rows() const { return rows_.Count(); }
@@ -41,13 +42,9 @@ class BlockLists {
   const VariantRecord& record_;
   DetectedRows rows_;
   int64_t k_block_;
-  bool relu_;
   int64_t width_, lists_ = 0, entries_ = 0;
   float* values_ = nullptr;
   int32_t *index_ = nullptr, *starts_ = nullptr;
 };
-
-// max(x, 0); NaN stays NaN.
-void Relu(const float* x, int64_t n, float* y);
 
 }  // namespace pitc

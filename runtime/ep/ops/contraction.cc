@@ -11,18 +11,6 @@ namespace {
 constexpr int64_t kTaskPanels = 4;
 constexpr int64_t kSampledRows = 512;  // at least, and one in so many
 constexpr int64_t kSampledShare = 16;
-constexpr int64_t kReluRows = 32;  // at a time
-
-// The rows in a place of their own, without what is below 0.
-LeftRows Clipped(const RunContext& run, const LeftRows& left, Arena::Scope& scratch) {
-  auto* data = scratch.Array<float>(left.count * left.k);
-  const Blocks groups{left.count, kReluRows};
-  run.Each(groups.Count(), left.count * left.k > kSerialScan, [&](int64_t g) {
-    for (int64_t r = groups.Begin(g); r < groups.End(g); ++r)
-      Relu(left.data + left.rows[r] * left.k, left.k, data + r * left.k);
-  });
-  return {data, left.count, left.k, Identity(left.count, scratch), left.count};
-}
 
 }  // namespace
 
@@ -31,13 +19,11 @@ void Contraction::RunLeft(const RunContext& run, const LeftRows& left, const uin
   if (!kernels_.listed) return RunGatherGemm(run, kernels_.dense, left, b, target);
   if (left.count == 0) return;
   Arena::Scope scratch;
-  SparseOperand operand(run, simd_, {left.data, left.rows, left.count, left.k}, left.relu, bits,
+  SparseOperand operand(run, simd_, {left.data, left.rows, left.count, left.k}, left.live, bits,
                         std::max(kSampledRows, left.count / kSampledShare));
   Work work = operand.Unseen(b.count, kTaskPanels);
   work.dense_tasks = SplitGemm(left.count, left.k, b.count, b.width, work.threads).Count();
-  const auto run_dense = [&] {
-    RunGatherGemm(run, kernels_.dense, left.relu ? Clipped(run, left, scratch) : left, b, target);
-  };
+  const auto run_dense = [&] { RunGatherGemm(run, kernels_.dense, left, b, target); };
   if (!IsWorthALook(costs_, work, options_)) return run_dense();
   operand.Count(&work, scratch);
   Decision decision(costs_, work, options_);

@@ -59,7 +59,7 @@ void GemmOperands::ReadLeft(int* next) {
   left_.k = plan_.inner ? plan_.inner->k : plan_.product.k;
   Expect(a_.shape.dims[lead] == left_.k, a_, "of last dimension ", left_.k);
   left_.data = a_.Floats();
-  left_.relu = plan_.relu;
+  if (plan_.relu) left_.live = Live::kPositive;
   left_.stored = left_.count = Numbered(a_.shape.Elements(0, lead), "rows of a");
   Product({left_.stored, left_.k}, "a");
 }

@@ -33,8 +33,8 @@ struct LeftRows {
   const float* data = nullptr;
   int64_t stored = 0, k = 0;  // rows and columns of `data`
   const int32_t* rows = nullptr;
-  int64_t count = 0;  // rows of the product
-  bool relu = false;  // elements below 0 stand for 0; gather_gemm kernels do not know
+  int64_t count = 0;           // rows of the product
+  Live live = Live::kNotZero;  // what kernels read of it: they know of a ReLU
 };
 
 // Where the product goes: row i to row rows[i] of `data`, after row i of the residual was added.

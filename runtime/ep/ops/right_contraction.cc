@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "base/index.h"
-#include "detect/micro_tile_sample.h"
 #include "ops/contraction.h"
 #include "ops/sparse_operand.h"
 
@@ -87,7 +86,7 @@ void Contraction::RunRight(const RunContext& run, const LeftRows& left, const St
                            const float* bias, const Target& target) const {
   if (left.count == 0) return;
   Arena::Scope scratch;
-  SparseOperand operand(run, simd_, right, false, nullptr, SampledRows(left, right));
+  SparseOperand operand(run, simd_, right, Live::kNotZero, nullptr, SampledRows(left, right));
   Work work = operand.Unseen(PanelCount(left.count), kCallPanels);
   work.turned = true;
   work.dense_rows = left.count;

@@ -11,8 +11,8 @@ namespace pitc {
 namespace {
 
 constexpr int64_t kScanColumns = 128;      // of an A stored by columns, at least
-constexpr int64_t kScanRows = 512;         // of it: shorter pieces of columns come slowly
-constexpr int64_t kScans = 2;              // of each thread
+constexpr int64_t kScanRows = 256;         // of it: shorter pieces of columns come slowly
+constexpr int64_t kScans = 4;              // of each thread
 constexpr int64_t kWave = 1 << 24;         // elements of A whose lists exist at the same time
 constexpr int64_t kSerialCount = 1 << 22;  // bits
 
@@ -58,12 +58,13 @@ int64_t CountRuns(const uint64_t* words, int64_t n, int64_t width) {
 }  // namespace
 
 void SparseOperand::Scan(const Range& rows, const Range& ks, uint64_t* bits) const {
-  MatrixBits(simd_, relu_ ? Live::kPositive : Live::kNotZero, matrix_, rows, ks, bits);
+  MatrixBits(simd_, live_, matrix_, rows, ks, bits);
 }
 
 void SparseOperand::ScanColumns(const Range& all, int threads, uint64_t* bits) const {
   const int64_t count = all.end - all.begin, wanted = kScans * threads;
-  const Blocks ks = EvenBlocks(matrix_.k, std::max(kScanColumns, matrix_.k / wanted), 64);
+  const int64_t least = std::max<int64_t>(64, kScanColumns / threads);
+  const Blocks ks = EvenBlocks(matrix_.k, std::max(least, matrix_.k / wanted), 64);
   const int64_t parts = (wanted + ks.Count() - 1) / ks.Count();
   const Blocks rows = EvenBlocks(count, std::max(kScanRows, count / parts), 64);
   run_.Each(ks.Count() * rows.Count(), threads > 1, [&](int64_t task) {
@@ -157,7 +158,7 @@ const BlockLists* SparseOperand::MakeLists(Variant variant, const Work& work, in
     const int64_t begin = blocks.Begin(first_block + i), end = blocks.End(first_block + i);
     const DetectedRows rows{matrix_.Part(begin, end - begin),
                             (bits ? bits : found) + (begin - first) * words};
-    new (lists + i) BlockLists(simd_, variant, rows, k_block, relu_);
+    new (lists + i) BlockLists(simd_, variant, rows, k_block);
     if (!told) continue;
     MicroTileCounts live;
     for (int64_t g = begin / Group(); g * Group() < end; ++g) live += counts_[g];
@@ -171,7 +172,11 @@ const BlockLists* SparseOperand::MakeLists(Variant variant, const Work& work, in
       lists[i].Count();
     });
   }
-  for (int64_t i = 0; i < count; ++i) lists[i].Take(scratch);
+  // One piece for all: the session's allocator takes its time for each.
+  int64_t bytes = 0;
+  for (int64_t i = 0; i < count; ++i) bytes += lists[i].Bytes();
+  auto* memory = scratch.Array<char>(bytes);
+  for (int64_t i = 0; i < count; memory += lists[i++].Bytes()) lists[i].Take(memory);
   run_.Each(count, parallel, [&](int64_t i) { lists[i].Fill(); });
   return lists;
 }

@@ -11,11 +11,11 @@ class SparseOperand {
   // `bits`: [count, BitWords(k)] where a kernel has made them, or null. Else about
   // `sampled_rows` of A are counted.
   SparseOperand(const RunContext& run, const Primitives& simd, const StoredMatrix& matrix,
-                bool relu, const uint64_t* bits, int64_t sampled_rows)
+                Live live, const uint64_t* bits, int64_t sampled_rows)
       : run_(run),
         simd_(simd),
         matrix_(matrix),
-        relu_(relu),
+        live_(live),
         bits_(bits),
         sampled_rows_(sampled_rows) {}
 
@@ -57,12 +57,12 @@ class SparseOperand {
   const RunContext& run_;
   const Primitives& simd_;
   const StoredMatrix matrix_;
-  const bool relu_;
+  const Live live_;
   const uint64_t* bits_;
   const MicroTileCounts* counts_ = nullptr;  // of each group of rows, where all are counted
   const int64_t sampled_rows_;
 
-  static constexpr int64_t kGroup = 32;        // rows of the highest micro-tile
+  static constexpr int64_t kGroup = 32;        // rows that are counted together
   static constexpr int64_t kColumnGroup = 64;  // of an A stored by columns that share its lines
 };
 

@@ -305,6 +305,8 @@ std::string ReadContract(Fields& in, Plan* plan) {
   p.residual = in.Flag("residual");
   if (p.residual) epilogue += "_res";
   p.swrite_suffix = Text("_n", p.product.n, "_", epilogue);
+  p.relu = plan->op == "contract" && in.Flag("input_relu");
+  if (p.relu) epilogue += "_input_relu";
   p.listed_suffix = ProductSuffix(p.product, epilogue);
   std::string kernel = "gather_gemm" + p.listed_suffix;
   if (right) {
@@ -316,7 +318,6 @@ std::string ReadContract(Fields& in, Plan* plan) {
     p.gather = in.Flag("gather");
     p.scatter = in.Flag("scatter");
   }
-  if (plan->op == "contract") p.relu = in.Flag("input_relu");
   if (plan->op == "ffn") ReadInner(in, &p);
   p.skips = plan->op != "gather_gemm";
   if (p.skips) {
