@@ -142,7 +142,7 @@ def beside_what_is_positive(a: Array, family: str, size: int) -> Array:
 def test_numbers_below_zero_count_as_zero(
     relu_kernels: KernelLibrary, shape: tuple, family: str, size: int, level: str
 ) -> None:
-    """The bits of the product of A's ReLU, from lists that hold what stands beside live elements."""
+    """The bits of the product of A's ReLU, from lists with what stands beside live elements."""
     a = sparse(np.random.default_rng(size), 37, shape[0], 0.6)
     a[4, 3], a[5, 3], a[9, 9] = np.nan, -np.inf, -0.0
     relu = np.where(a < 0, np.float32(0), a)

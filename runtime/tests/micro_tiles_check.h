@@ -295,16 +295,17 @@ inline std::string WrongAnswer(const Primitives& simd, const DetectorCase& c,
   std::fill_n(columns.data(), words, 0);
   const DetectedRows rows{stored.Matrix(), bits.data()};
   const DenormalsAreZero mode(c.denormals_are_zero);
-  MatrixBits(simd, Live::kPositive, rows.matrix, {0, c.rows}, {0, c.k}, bits.data());
+  MatrixBits(simd, Live::kPositive, rows.matrix, {0, c.rows}, {0, c.k}, bits.data(), words);
   if (!Same(bits, expected.positive)) return "bits of what is above 0";
   std::fill_n(bits.data(), bits.size(), ~0ull);
   for (const Range& k : {Range{c.k_cut, c.k}, Range{0, c.k_cut}}) {
     for (const Range& r : {Range{c.row_cut, c.rows}, Range{0, c.row_cut}})
-      MatrixBits(simd, Live::kNotZero, rows.matrix, r, k, bits.data() + r.begin * words);
+      MatrixBits(simd, Live::kNotZero, rows.matrix, r, k,
+                 bits.data() + r.begin * words + k.begin / 64, words);
   }
   if (!Same(bits, expected.not_zero)) return "bits in parts";
   std::fill_n(bits.data(), bits.size(), ~0ull);
-  MatrixBits(simd, Live::kNotZero, rows.matrix, {0, c.rows}, {0, c.k}, bits.data());
+  MatrixBits(simd, Live::kNotZero, rows.matrix, {0, c.rows}, {0, c.k}, bits.data(), words);
   if (!Same(bits, expected.not_zero)) return "bits";
   MicroTileCounts counts, again;
   simd.count_micro_tiles(bits.data(), c.rows, c.k, columns.data(), &counts);

@@ -331,7 +331,7 @@ void FarRows() {
   for (const Primitives* simd : Levels()) {
     std::vector<uint64_t> bits(static_cast<size_t>(2 * words));
     const pitc::DetectedRows rows{{a, list, 2, k}, bits.data()};
-    pitc::MatrixBits(*simd, pitc::Live::kNotZero, rows.matrix, {0, 2}, {0, k}, bits.data());
+    pitc::MatrixBits(*simd, pitc::Live::kNotZero, rows.matrix, {0, 2}, {0, k}, bits.data(), words);
     CHECK(simd->count_bits(bits.data(), 2 * words) == 2);
     int32_t ks[2], starts[3];
     float values[2];

@@ -8,9 +8,8 @@ namespace {
 
 // A stored by columns: long pieces of its columns are read, and their bits transposed in squares.
 void ColumnBits(const Primitives& simd, Live live, const StoredMatrix& a, const Range& rows,
-                const Range& ks, uint64_t* bits) {
+                const Range& ks, uint64_t* bits, int64_t words) {
   constexpr int64_t kPiece = 2048, kPieceWords = kPiece / 64;
-  const int64_t words = BitWords(a.k);
   for (int64_t k = ks.begin; k < ks.end; k += 64) {
     const int64_t height = std::min<int64_t>(64, ks.end - k);
     for (int64_t r = rows.begin; r < rows.end; r += kPiece) {
@@ -25,7 +24,7 @@ void ColumnBits(const Primitives& simd, Live live, const StoredMatrix& a, const 
         uint64_t square[64] = {};
         for (int64_t i = 0; i < height; ++i) square[i] = found[i * kPieceWords + p];
         TransposeBits(square);
-        uint64_t* const to = bits + (r - rows.begin + 64 * p) * words + k / 64;
+        uint64_t* const to = bits + (r - rows.begin + 64 * p) * words + (k - ks.begin) / 64;
         for (int64_t i = 0; i < std::min<int64_t>(64, width - 64 * p); ++i)
           to[i * words] = square[i];
       }
@@ -63,10 +62,9 @@ StoredMatrix StoredMatrix::Part(int64_t first, int64_t n) const {
 }
 
 void MatrixBits(const Primitives& simd, Live live, const StoredMatrix& a, const Range& rows,
-                const Range& ks, uint64_t* bits) {
-  if (a.columns) return ColumnBits(simd, live, a, rows, ks, bits);
-  bits += ks.begin / 64;
-  for (int64_t r = rows.begin; r < rows.end; ++r, bits += BitWords(a.k)) {
+                const Range& ks, uint64_t* bits, int64_t words) {
+  if (a.columns) return ColumnBits(simd, live, a, rows, ks, bits, words);
+  for (int64_t r = rows.begin; r < rows.end; ++r, bits += words) {
     const float* const factor = a.factor ? a.Row(a.factor, r) + ks.begin : nullptr;
     simd.live_bits(live, a.Row(a.a, r) + ks.begin, factor, ks.end - ks.begin, bits);
   }

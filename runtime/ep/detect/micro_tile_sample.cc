@@ -12,21 +12,17 @@ constexpr uint64_t kGoldenShare = 0x9e3779b9;  // of 2^32: its multiples spread 
 int64_t CountSquare(const Primitives& simd, const StoredMatrix& a, int64_t first, int64_t begin,
                     MicroTileCounts* counts) {
   const int64_t height = std::min(kSide, a.count - first), width = std::min(kSide, a.k - begin);
-  const int64_t pieces = a.columns ? width : height, length = a.columns ? height : width;
-  const auto piece = [&](const float* of, int64_t i) {
-    return a.columns ? of + (begin + i) * a.columns + first : a.Row(of, first + i) + begin;
-  };
+  const bool turned = a.columns > 0;
   for (const float* of : {a.a, a.factor}) {  // nothing else asks for them, they are short
-    for (int64_t i = 0; of && i < pieces; ++i) {
-      for (int64_t j = 0; j < length; j += 16) __builtin_prefetch(piece(of, i) + j);
+    for (int64_t i = 0; of && i < (turned ? width : height); ++i) {
+      const float* const at =
+          turned ? of + (begin + i) * a.columns + first : a.Row(of, first + i) + begin;
+      for (int64_t j = 0; j < (turned ? height : width); j += 16) __builtin_prefetch(at + j);
     }
   }
   uint64_t bits[kSide] = {};
-  for (int64_t i = 0; i < pieces; ++i) {
-    const float* const factor = a.factor ? piece(a.factor, i) : nullptr;
-    simd.live_bits(Live::kNotZero, piece(a.a, i), factor, length, bits + i);
-  }
-  if (a.columns) TransposeBits(bits);
+  const Range rows{first, first + height}, ks{begin, begin + width};
+  MatrixBits(simd, Live::kNotZero, a, rows, ks, bits, 1);
   simd.count_micro_tiles(bits, height, width, nullptr, counts);
   return height * width;
 }

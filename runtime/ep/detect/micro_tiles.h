@@ -24,10 +24,10 @@ struct Range {
   int64_t begin, end;
 };
 
-// The bits of some rows of A, [rows, BitWords(k)]; of them, the words of columns `ks`, which begin
-// at a multiple of 64, and end at one or with A.
+// The bits of some rows of A, `words` apart; of them, those of columns `ks`, which begin at a
+// multiple of 64, and end at one or with A.
 void MatrixBits(const Primitives& simd, Live live, const StoredMatrix& a, const Range& rows,
-                const Range& ks, uint64_t* bits);
+                const Range& ks, uint64_t* bits, int64_t words);
 
 // A glance at A, where even the counts of some of its rows would cost too much: what lives in
 // squares of 64 x 64 elements, scaled to all of it. About one element in `share` is read, at least

@@ -58,7 +58,8 @@ int64_t CountRuns(const uint64_t* words, int64_t n, int64_t width) {
 }  // namespace
 
 void SparseOperand::Scan(const Range& rows, const Range& ks, uint64_t* bits) const {
-  MatrixBits(simd_, live_, matrix_, rows, ks, bits);
+  const int64_t words = BitWords(matrix_.k);
+  MatrixBits(simd_, live_, matrix_, rows, ks, bits + ks.begin / 64, words);
 }
 
 void SparseOperand::ScanColumns(const Range& all, int threads, uint64_t* bits) const {

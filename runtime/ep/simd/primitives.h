@@ -45,8 +45,8 @@ struct Primitives {
   int64_t (*mask_bits)(const uint8_t* bytes, int64_t n, uint64_t* bits);
 
   // Adds what [rows, BitWords(k)] bits count. Parts of a matrix may be counted apart where each but
-  // the last has a multiple of the highest of kStripHeights. Live columns are or-ed into `columns`, BitWords(k) words,
-  // unless it is null.
+  // the last has a multiple of the highest of kStripHeights. Live columns are or-ed into `columns`,
+  // BitWords(k) words, unless it is null.
   void (*count_micro_tiles)(const uint64_t* bits, int64_t rows, int64_t k, uint64_t* columns,
                             MicroTileCounts* counts);
 
