@@ -57,6 +57,7 @@ def kernel_function(request: KernelRequest, target: CpuLevel) -> Any:
         gather_gemm,
         pack,
         panels,
+        stored_rows,
         swrite_columns,
     )
 
@@ -68,6 +69,7 @@ def kernel_function(request: KernelRequest, target: CpuLevel) -> Any:
         "contract_tile": contract_tile.prim_func,
         "contract_block": contract_block.prim_func,
         "panels": panels.prim_func,
+        "stored_rows": stored_rows.prim_func,
         "swrite_columns": swrite_columns.prim_func,
         "attention": attention.prim_func,
     }

@@ -8,6 +8,8 @@ Buffers are declared with 4-byte alignment: TVM's default promises 64 bytes, che
 crashes on other data. Multiply-adds are written as `fma`, so that no compiler chooses a rounding.
 """
 
+import functools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -56,13 +58,14 @@ def tensor(name: str, shape: Sequence[Expr], dtype: str = "float32") -> Buffer:
     return buffer
 
 
-def bit_pieces(words: Buffer) -> Buffer:
+def bit_pieces(words: Buffer, lanes: int = LANES) -> Buffer:
     """See int64 words `[rows, words]` as int16 `[rows, 4 * words]`; after the last argument.
 
     Bit i of word w is bit i % 16 of piece 4 w + i // 16: a target's bytes are in ascending order.
+    With 8 `lanes` pieces have 8 bits.
     """
     rows, count = words.shape
-    return T.decl_buffer((rows, count * (64 // LANES)), f"int{LANES}", data=words.data)
+    return T.decl_buffer((rows, count * (64 // lanes)), f"int{lanes}", data=words.data)
 
 
 def scalars(*names: str) -> list[Expr]:
@@ -81,9 +84,9 @@ def int64(value: int) -> Expr:
     return T.int64(value)
 
 
-def int16(value: int) -> Expr:
-    """A constant piece of a bit word."""
-    return T.int16(value)
+def no_bits(lanes: int = LANES) -> Expr:
+    """A piece of a bit word without bits."""
+    return T.IntImm(f"int{lanes}", 0)
 
 
 def bind(value: Expr) -> Expr:
@@ -182,12 +185,12 @@ def stack(vectors: int, lanes: int = LANES) -> Buffer:
     return T.alloc_buffer((vectors,), f"float32x{lanes}", scope="global")
 
 
-def workspace(*shape: int | Expr) -> Buffer:
-    """A float32 scratch array, not initialised; from 1 KiB on it is the caller's workspace.
+def workspace(*shape: int | Expr, dtype: str = "float32") -> Buffer:
+    """A scratch array, not initialised; from 1 KiB on it is the caller's workspace.
 
     So is one of a size that is known when the kernel is called; that size must not be 0.
     """
-    return T.alloc_buffer(shape, "float32", scope="global")
+    return T.alloc_buffer(shape, dtype, scope="global")
 
 
 def _lanes(index: Sequence[Expr], width: int) -> list[Expr]:
@@ -287,16 +290,21 @@ def from_bits(value: Expr) -> Expr:
     return T.reinterpret(VECTOR, value)
 
 
-def nonzero_mask(value: Expr, lanes: int) -> Expr:
+def nonzero_mask(value: Expr, lanes: int, width: int = LANES) -> Expr:
     """The int16 whose bit i says that lane i of a float vector is not zero; NaN is not.
 
-    Only the first `lanes` count. The comparison is one of integers, because the ordered one that
-    TVM has for floats takes NaN for zero.
+    Of a vector of 8 lanes, `width`, it is an int8. Only the first `lanes` count. The comparison is
+    one of integers, because the ordered one that TVM has for floats takes NaN for zero.
     """
-    mask = as_bits(value) & splat_bits(0x7FFFFFFF)
+    mask = as_bits(value, width) & splat_bits(0x7FFFFFFF, width)
     # TVM counts 8 bits for a truth value, the vector type of LLVM has 1.
-    bits = T.call_intrin("int16", "tirx.reinterpret", mask != splat_bits(0))
-    return bits if lanes == LANES else bits & T.int16((1 << lanes) - 1)
+    bits = T.call_intrin(f"int{width}", "tirx.reinterpret", mask != splat_bits(0, width))
+    return bits if lanes == width else bits & T.IntImm(f"int{width}", (1 << lanes) - 1)
+
+
+def all_bits(vectors: Sequence[Expr]) -> Expr:
+    """The vector that has every bit of some: a lane is zero where that of all of them is."""
+    return from_bits(functools.reduce(operator.or_, map(as_bits, vectors)))
 
 
 def shift_left(value: Expr, bits: int) -> Expr:

@@ -150,6 +150,7 @@ def test_plan_and_kernels() -> None:
     families = ("contract_row", "contract_tile", "contract_block")
     want = [f"{family}_k{K}_n{2 * PANEL_WIDTH}_none" for family in families]
     want += [kernel, f"panels_k{K}", f"swrite_columns_n{N}_none"]
+    want.append(f"stored_rows_k{K}_n{N}_kn_factor")
     assert sorted(k.symbol for k in lowered.kernels) == sorted(want)
     assert not lowered.panels.made
 

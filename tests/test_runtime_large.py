@@ -111,6 +111,8 @@ def test_large_right_operand(tmp_path: Path, stored: str) -> None:
     listed = [KernelRequest.of(family, n=TURNED_COLUMNS, **fields) for family in FAMILIES[1:]]
     finish = KernelRequest.of("swrite_columns", n=n, activation="none", residual=0)
     requests = [dense, *listed, KernelRequest.of("panels", k=K), finish]
+    if stored == "kn":
+        requests.append(KernelRequest.of("stored_rows", k=K, n=n, stored=stored, factor=0))
     build_kernels(requests, LEVELS, tmp_path / "kernels.so")
     plan = kernel_plan(
         "contract_right", dense.symbol, **fields, **COSTS, n=n, bias=0, factor=0, stored=stored

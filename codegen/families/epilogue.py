@@ -63,4 +63,4 @@ class Epilogue:
         if rest:
             with tir.when(piece == ends - 1):
                 for i in range(rest):
-                    tir.assign(self.bits, tir.int16(0), row, tir.int64(ends + i))
+                    tir.assign(self.bits, tir.no_bits(), row, tir.int64(ends + i))

@@ -108,10 +108,10 @@ class Stored:
         side = len(rows)
         return tir.transpose([self.product(row, k, lanes=lanes, width=side) for row in rows])
 
-    def prefetch(self, *index: tir.Expr) -> None:
+    def prefetch(self, *index: tir.Expr, far: bool = False) -> None:
         """Ask for a line of each."""
         for source in self.sources:
-            tir.prefetch(source, *index)
+            tir.prefetch(source, *index, far=far)
 
 
 class StoredRight(Stored):

@@ -127,6 +127,8 @@ class _Emitter:
         if isinstance(gemm.weight, ComputedMatrix):
             made |= {"n": self.graph.target.turned_columns, "activation": "none", "residual": 0}
             self._request("panels", k=gemm.weight.k)
+            if stored["stored"] == "kn" or stored["factor"]:
+                self._request("stored_rows", k=gemm.weight.k, n=gemm.weight.n, **stored)
             self._request("swrite_columns", **_epilogue(gemm))
         for family in SPARSE_FAMILIES if op != "gather_gemm" else ():
             self._request(family, **made)

@@ -14,11 +14,11 @@ class KernelRequest:
 
     Args:
         family: `pack`, `unpack`, `gather_gemm`, `contract_row`, `contract_tile`, `contract_block`,
-            `panels`, `swrite_columns` or `attention`.
+            `panels`, `stored_rows`, `swrite_columns` or `attention`.
         params: Static parameters, sorted by name: none (pack, unpack); `k`, `n`, `activation`,
             `residual` (gather_gemm, contract_*), perhaps `input_relu`, and of gather_gemm `bits`,
-            `stored` and `factor`; `k` (panels); `n`, `activation`, `residual` (swrite_columns);
-            `d`, `dv`, `bias` (attention).
+            `stored` and `factor`; `k` (panels); `k`, `n`, `stored`, `factor` (stored_rows); `n`,
+            `activation`, `residual` (swrite_columns); `d`, `dv`, `bias` (attention).
         dtype: Type of the elements, or of the words that are moved (`int32`, `int8`).
     """
 
@@ -47,6 +47,9 @@ class KernelRequest:
                 return f"{self.family}_k{p['k']}_n{p['n']}_{p['activation']}{suffix}"
             case "panels":
                 return f"panels_k{p['k']}"
+            case "stored_rows":
+                suffix = f"_{p['stored']}" + ("_factor" if p["factor"] else "")
+                return f"stored_rows_k{p['k']}_n{p['n']}{suffix}"
             case "swrite_columns":
                 suffix = "_res" if p["residual"] else ""
                 return f"swrite_columns_n{p['n']}_{p['activation']}{suffix}"

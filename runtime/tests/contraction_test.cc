@@ -147,7 +147,7 @@ void TellsWhatItChose() {
   const TraceFile trace;
   const PlanCase& c = Cases()[0];
   for (const std::string& level : Levels(library, Cases()[0])) {
-    const Options options{{"cpu_level", level}, {"trace", trace.Path()}};
+    const Options options{{"cpu_level", level}, {"trace", trace.Path()}, {"threads", "1"}};
     const auto session = c.Make(library, options);
     session->Run(Rows(64, 1, 1));
     session->Run(Rows(64, 1, 39));

@@ -100,7 +100,7 @@ struct Matrix {
   void Detect(const Primitives& simd) {
     const int64_t words = pitc::BitWords(k);
     for (int64_t r = 0; r < rows; ++r) {
-      simd.live_bits(pitc::Live::kNotZero, a.data() + r * k, nullptr, k, bits.data() + r * words);
+      simd.live_bits(pitc::Live::kNotZero, a.data() + r * k, k, bits.data() + r * words);
     }
   }
 };
@@ -140,7 +140,7 @@ void Lists(const Primitives& simd, int64_t rows, int64_t k, int64_t height, int6
   const auto blocks = [&](const auto& fill) {
     return Best([&] {
       for (int64_t r = 0; r < rows; r += kBlock) {
-        fill(pitc::DetectedRows{{m.a.data() + r * k, nullptr, std::min(kBlock, rows - r), k},
+        fill(pitc::DetectedRows{{m.a.data() + r * k, nullptr, std::min(kBlock, rows - r), k, k},
                                 m.bits.data() + r * words});
       }
     });

@@ -80,24 +80,13 @@ class DenormalsAreZero {
 struct DetectorCase {
   int64_t rows = 0, k = 0;
   std::vector<float> a;            // [as many rows as `list` needs, k]
-  std::vector<float> factor;       // the same shape, or empty
   std::vector<int32_t> list;       // empty: all rows in order
-  int64_t columns = 0;             // not 0: stored by columns, this far apart; no `list` then
+  int64_t gap = 0;                 // elements between rows
   int64_t first = 0;               // it is the rows from here on of a larger matrix
   int64_t row_cut = 0, k_cut = 0;  // its bits are found in parts, too; k_cut is a multiple of 64
   int64_t k_block = 64, group = 4, width = 16;
   bool at_begin = false, denormals_are_zero = false;
 };
-
-// The case with a factor, which may be 0 as well. Whether a product with a denormal is 0 depends on
-// the mode, so there is none.
-inline DetectorCase WithFactor(Random& random, DetectorCase c) {
-  constexpr float kFactors[] = {0.0f, -0.0f, 1.0f, -2.0f, 0.5f};
-  c.factor.resize(c.a.size());
-  for (float& value : c.factor) value = kFactors[random.Below(5)];
-  c.denormals_are_zero = false;
-  return c;
-}
 
 inline std::string Describe(const DetectorCase& c) {
   std::string text;
@@ -105,9 +94,9 @@ inline std::string Describe(const DetectorCase& c) {
     text += (text.empty() ? "" : ", ") + std::string(name) + " " + std::to_string(value);
   };
   add("rows", c.rows), add("k", c.k), add("k_block", c.k_block), add("group", c.group);
-  add("width", c.width), add("columns", c.columns), add("first", c.first);
+  add("width", c.width), add("gap", c.gap), add("first", c.first);
   add("row_cut", c.row_cut), add("k_cut", c.k_cut);
-  return text + (c.list.empty() ? "" : ", a list") + (c.factor.empty() ? "" : ", a factor");
+  return text + (c.list.empty() ? "" : ", a list");
 }
 
 // Lists made by plain loops.
@@ -127,8 +116,7 @@ class Reference {
   float At(int64_t r, int64_t i) const {
     if (r >= c_.rows || i >= c_.k) return 0;
     const int64_t row = c_.list.empty() ? r : c_.list[static_cast<size_t>(r)];
-    const auto at = static_cast<size_t>(row * c_.k + i);
-    return c_.factor.empty() ? c_.a[at] : c_.a[at] * c_.factor[at];
+    return c_.a[static_cast<size_t>(row * c_.k + i)];
   }
 
   std::vector<uint64_t> Bits(pitc::Live live) const {
@@ -212,46 +200,32 @@ class Reference {
   std::vector<char> live_;
 };
 
-// Values as they lie in memory: up to the last element of the last row, or of the last column. What
-// is there besides lives: 0xa5a5a5a5 is not 0.
-class Stored {
- public:
-  Stored(const DetectorCase& c, const std::vector<float>& values)
-      : memory_(values.empty()
-                    ? 0
-                    : Place(c, static_cast<int64_t>(values.size()) / c.k - 1, c.k - 1) + 1,
-                c.at_begin) {
-    for (int64_t at = 0; at < static_cast<int64_t>(values.size()); ++at)
-      memory_[Place(c, at / c.k, at % c.k)] = values[static_cast<size_t>(at)];
-  }
-  const float* data() { return memory_.data(); }
-
- private:
-  static int64_t Place(const DetectorCase& c, int64_t r, int64_t i) {
-    const int64_t row = c.list.empty() ? c.first + r : r;
-    return c.columns ? i * c.columns + row : row * c.k + i;
-  }
-
-  Guarded<float> memory_;
-};
-
-// The matrix of a case.
+// The matrix of a case as it lies in memory: up to the last element of the last row. What is there
+// besides lives: 0xa5a5a5a5 is not 0.
 class StoredCase {
  public:
   explicit StoredCase(const DetectorCase& c)
-      : c_(c), a_(c, c.a), factor_(c, c.factor), list_(static_cast<size_t>(c.first), -1) {
+      : c_(c),
+        memory_(c.a.empty() ? 0 : Place(static_cast<int64_t>(c.a.size()) / c.k - 1, c.k - 1) + 1,
+                c.at_begin),
+        list_(static_cast<size_t>(c.first), -1) {
+    for (int64_t at = 0; at < static_cast<int64_t>(c.a.size()); ++at)
+      memory_[Place(at / c.k, at % c.k)] = c.a[static_cast<size_t>(at)];
     list_.insert(list_.end(), c.list.begin(), c.list.end());
   }
   StoredMatrix Matrix() {
     const int32_t* const list = c_.list.empty() ? nullptr : list_.data();
-    const float* const factor = c_.factor.empty() ? nullptr : factor_.data();
-    const StoredMatrix whole{a_.data(), list, c_.first + c_.rows, c_.k, factor, c_.columns};
-    return whole.Part(c_.first, c_.rows);
+    const StoredMatrix whole{memory_.data(), list, c_.first + c_.rows, c_.k, c_.k + c_.gap};
+    return whole.Part({c_.first, c_.first + c_.rows}, {0, c_.k});
   }
 
  private:
+  int64_t Place(int64_t r, int64_t i) const {
+    return ((c_.list.empty() ? c_.first : 0) + r) * (c_.k + c_.gap) + i;
+  }
+
   const DetectorCase& c_;
-  Stored a_, factor_;
+  Guarded<float> memory_;
   std::vector<int32_t> list_;
 };
 
@@ -295,17 +269,17 @@ inline std::string WrongAnswer(const Primitives& simd, const DetectorCase& c,
   std::fill_n(columns.data(), words, 0);
   const DetectedRows rows{stored.Matrix(), bits.data()};
   const DenormalsAreZero mode(c.denormals_are_zero);
-  MatrixBits(simd, Live::kPositive, rows.matrix, {0, c.rows}, {0, c.k}, bits.data(), words);
+  MatrixBits(simd, Live::kPositive, rows.matrix, bits.data(), words);
   if (!Same(bits, expected.positive)) return "bits of what is above 0";
   std::fill_n(bits.data(), bits.size(), ~0ull);
   for (const Range& k : {Range{c.k_cut, c.k}, Range{0, c.k_cut}}) {
     for (const Range& r : {Range{c.row_cut, c.rows}, Range{0, c.row_cut}})
-      MatrixBits(simd, Live::kNotZero, rows.matrix, r, k,
+      MatrixBits(simd, Live::kNotZero, rows.matrix.Part(r, k),
                  bits.data() + r.begin * words + k.begin / 64, words);
   }
   if (!Same(bits, expected.not_zero)) return "bits in parts";
   std::fill_n(bits.data(), bits.size(), ~0ull);
-  MatrixBits(simd, Live::kNotZero, rows.matrix, {0, c.rows}, {0, c.k}, bits.data(), words);
+  MatrixBits(simd, Live::kNotZero, rows.matrix, bits.data(), words);
   if (!Same(bits, expected.not_zero)) return "bits";
   MicroTileCounts counts, again;
   simd.count_micro_tiles(bits.data(), c.rows, c.k, columns.data(), &counts);

@@ -44,9 +44,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   c.first = input.Below(3) ? 0 : input.Below(70);
   c.row_cut = input.Below(c.rows + 1);
   c.k_cut = input.Below(c.k / 64 + 1) * 64;
-  if (!listed && input.Below(2))
-    c.columns = c.first + std::max<int64_t>(c.rows, 1) + input.Below(4);
-  const bool factor = input.Below(2);
+  c.gap = input.Below(2) ? input.Below(70) : 0;
   for (int64_t r = 0; listed && r < c.rows; ++r)
     c.list.push_back(static_cast<int32_t>(2 * r + input.Below(2)));
   // Runs of zeros of random lengths, and between them one of the elements that the input names.
@@ -59,7 +57,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto kinds = static_cast<int64_t>(patterns.size());
   for (size_t i = 0; i < c.a.size(); i += 1 + static_cast<size_t>(random.Below(longest)))
     memcpy(&c.a[i], &patterns[static_cast<size_t>(random.Below(kinds))], sizeof c.a[i]);
-  if (factor) c = pitc::test::WithFactor(random, c);
   const std::string wrong = WrongAnswer(c);
   if (wrong.empty()) return 0;
   fprintf(stderr, "%s\n", wrong.c_str());

@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "check.h"
-#include "detect/micro_tiles.h"
 #include "micro_tiles_check.h"
 
 using pitc::BitWords;
@@ -13,7 +12,6 @@ using pitc::test::DetectorCase;
 using pitc::test::Guarded;
 using pitc::test::Levels;
 using pitc::test::Random;
-using pitc::test::WithFactor;
 
 namespace {
 
@@ -54,6 +52,7 @@ DetectorCase RandomCase(Random& random, int64_t rows, int64_t k, int64_t live_of
   c.k_block = One(random, {64, 128, 192, 512, 1 << 20});
   c.group = One(random, {4, 8, 12, 16, 32, 36, 64, 512});
   c.width = One(random, {16, 32, 64});
+  c.gap = One(random, {0, 0, 1, 16, 70});
   c.first = One(random, {0, 0, 1, 64, 70});
   c.row_cut = random.Below(rows + 1);
   c.k_cut = random.Below(k / 64 + 1) * 64;
@@ -86,7 +85,7 @@ void AllLengths() {
           row[i] = random.Below(100) < live ? Pick(random, kLive) : Pick(random, kDead);
         for (const Primitives* simd : Levels()) {
           Guarded<uint64_t> bits(BitWords(n));
-          simd->live_bits(pitc::Live::kNotZero, row.data(), nullptr, n, bits.data());
+          simd->live_bits(pitc::Live::kNotZero, row.data(), n, bits.data());
           bool good = true;
           for (int64_t i = 0; i < BitWords(n) * 64; ++i)
             good &= (bits[i / 64] >> i % 64 & 1) == (i < n && !(row[i] == 0));
@@ -106,12 +105,8 @@ void EveryKindOfNumber() {
       c.a.assign(static_cast<size_t>(c.rows * c.k), FromBits(bits));
       c.a[70] = -0.0f;
       Check(c);
-      c.columns = 5;
-      Check(c);
       c.a.assign(c.a.size(), -0.0f);
       c.a[80] = FromBits(bits);
-      Check(c);
-      c.columns = 0;
       Check(c);
     }
   }
@@ -139,10 +134,9 @@ void FullRows() {
   for (int64_t k : {65, 100, 191, 1000}) {
     for (int64_t live : {10, 60, 100}) {
       DetectorCase c = RandomCase(random, 12, k, live);
-      c.first = c.at_begin = 0;
+      c.first = c.gap = c.at_begin = 0;
       for (int32_t r = 0; r < 12; ++r) c.list.push_back(11 - r);
       Check(c);
-      Check(WithFactor(random, c));
     }
   }
 }
@@ -153,7 +147,7 @@ void OneLiveElement() {
   c.a.resize(static_cast<size_t>(c.rows * c.k));
   for (size_t i = 0; i < c.a.size(); ++i) {
     c.a[i] = 2;
-    c.columns = i % 3 ? 0 : 5;
+    c.gap = i % 3 ? 0 : 5;
     Check(c);
     c.a[i] = 0;
   }
@@ -169,24 +163,8 @@ void RowsFromAList() {
       for (int64_t r = 0; r < rows; ++r)
         c.list.push_back(static_cast<int32_t>(3 * r + random.Below(3)));
       Check(c);
-      Check(WithFactor(random, c));
     }
   }
-}
-
-void StoredByColumns() {
-  Random random(9);
-  const auto check = [&](int64_t rows, int64_t k) {
-    DetectorCase c = RandomCase(random, rows, k, kDensities[random.Below(7)]);
-    Check(WithFactor(random, c));
-    c.columns = c.first + std::max<int64_t>(rows, 1) + One(random, {0, 1, 60});
-    Check(c);
-    Check(WithFactor(random, c));
-  };
-  for (int64_t k : {1, 63, 64, 65, 200}) {
-    for (int64_t rows : {0, 1, 8, 63, 64, 65, 127, 129}) check(rows, k);
-  }
-  for (int64_t rows : {2047, 2048, 2049, 2100}) check(rows, rows == 2100 ? 3 : 65);
 }
 
 // Counts of parts, and columns collected over parts.
@@ -197,8 +175,7 @@ void CountsAddUp() {
   for (const Primitives* simd : Levels()) {
     std::vector<uint64_t> bits(static_cast<size_t>(c.rows * words));
     for (int64_t r = 0; r < c.rows; ++r)
-      simd->live_bits(pitc::Live::kNotZero, c.a.data() + r * c.k, nullptr, c.k,
-                      bits.data() + r * words);
+      simd->live_bits(pitc::Live::kNotZero, c.a.data() + r * c.k, c.k, bits.data() + r * words);
     std::vector<uint64_t> columns(static_cast<size_t>(words)), part_columns(columns);
     pitc::MicroTileCounts whole, sum;
     simd->count_micro_tiles(bits.data(), c.rows, c.k, columns.data(), &whole);
@@ -249,9 +226,9 @@ void DeadRowsAreNotRead() {
     for (int64_t r : {0, 1, 2, 3, 20, 21, 22, 23}) a[r * k + 7 * r] = 1;
     std::vector<uint64_t> bits(static_cast<size_t>(rows * words));
     for (int64_t r = 0; r < rows; ++r)
-      simd->live_bits(pitc::Live::kNotZero, a.data() + r * k, nullptr, k, bits.data() + r * words);
+      simd->live_bits(pitc::Live::kNotZero, a.data() + r * k, k, bits.data() + r * words);
     CHECK(!mprotect(a.data() + 4 * k, static_cast<size_t>(16 * page), PROT_NONE));
-    const pitc::DetectedRows detected{{a.data(), nullptr, rows, k}, bits.data()};
+    const pitc::DetectedRows detected{{a.data(), nullptr, rows, k, k}, bits.data()};
     std::vector<int32_t> starts(static_cast<size_t>(rows * words + 1)), index(8);
     std::vector<float> values(8 * 64);
     pitc::FillRowLists(*simd, detected, 512, 8, values.data(), index.data(), starts.data());
@@ -263,57 +240,6 @@ void DeadRowsAreNotRead() {
       CHECK(starts[k / width] == 8);
     }
     CHECK(!mprotect(a.data() + 4 * k, static_cast<size_t>(16 * page), PROT_READ | PROT_WRITE));
-  }
-}
-
-// Squares that are all alike tell exactly what lives, whichever are read; no other element of A is.
-void Samples() {
-  Random random(19);
-  for (int round = 0; round < 60; ++round) {
-    DetectorCase c;
-    c.rows = 64 * (1 + random.Below(6)), c.k = 64 * (1 + random.Below(12));
-    c.first = random.Below(2) * 3;
-    c.at_begin = random.Below(2);
-    if (random.Below(2)) c.columns = c.first + c.rows + random.Below(2) * 5;
-    const auto squares = [&](int64_t dead_of_100) {
-      std::vector<float> square(64 * 64), all;
-      for (float& x : square) x = random.Below(100) < dead_of_100 ? 0.0f : 2.0f;
-      for (int64_t at = 0; at < c.rows * c.k; ++at)
-        all.push_back(square[static_cast<size_t>(at / c.k % 64 * 64 + at % c.k % 64)]);
-      return all;
-    };
-    c.a = squares(97);
-    if (random.Below(2)) c.factor = squares(50);
-    const pitc::MicroTileCounts counts = pitc::test::Answers(c).counts;
-    pitc::test::StoredCase stored(c);
-    for (const Primitives* simd : Levels()) {
-      for (int64_t share : {1, 7, 1000000}) {
-        const auto sampled = SampleMicroTiles(*simd, stored.Matrix(), share);
-        const bool same = !memcmp(&sampled, &counts, sizeof counts);
-        if (!same)
-          printf("%s, one of %d: %s\n", Name(simd->level), int(share), Describe(c).c_str());
-        CHECK(same);
-      }
-    }
-  }
-}
-
-// Nothing, all, and what lives in one part alone; squares at the edges are short.
-void SampledParts() {
-  for (const Primitives* simd : Levels()) {
-    for (int64_t rows : {1, 63, 65, 640, 700}) {
-      for (int64_t k : {1, 63, 65, 900, 1000}) {
-        Guarded<float> a(rows * k);
-        const pitc::StoredMatrix matrix{a.data(), nullptr, rows, k};
-        std::fill_n(a.data(), rows * k, 0.0f);
-        CHECK(SampleMicroTiles(*simd, matrix, 8).elements == 0);
-        std::fill_n(a.data(), rows * k / 2, 1.0f);
-        const int64_t half = SampleMicroTiles(*simd, matrix, 4).elements;
-        CHECK(rows < 640 || k < 900 || (half > rows * k * 2 / 5 && half < rows * k * 3 / 5));
-        std::fill_n(a.data(), rows * k, 1.0f);
-        CHECK(SampleMicroTiles(*simd, matrix, 8).elements == rows * k);
-      }
-    }
   }
 }
 
@@ -330,8 +256,8 @@ void FarRows() {
   a[40000 * k + k - 1] = 4;
   for (const Primitives* simd : Levels()) {
     std::vector<uint64_t> bits(static_cast<size_t>(2 * words));
-    const pitc::DetectedRows rows{{a, list, 2, k}, bits.data()};
-    pitc::MatrixBits(*simd, pitc::Live::kNotZero, rows.matrix, {0, 2}, {0, k}, bits.data(), words);
+    const pitc::DetectedRows rows{{a, list, 2, k, k}, bits.data()};
+    pitc::MatrixBits(*simd, pitc::Live::kNotZero, rows.matrix, bits.data(), words);
     CHECK(simd->count_bits(bits.data(), 2 * words) == 2);
     int32_t ks[2], starts[3];
     float values[2];
@@ -352,11 +278,8 @@ int main() {
                                {"full rows, the last one first", FullRows},
                                {"one live element", OneLiveElement},
                                {"rows from a list", RowsFromAList},
-                               {"stored by columns, with a factor", StoredByColumns},
                                {"counts add up", CountsAddUp},
                                {"many rows", ManyRows},
                                {"dead rows are not read", DeadRowsAreNotRead},
-                               {"samples", Samples},
-                               {"sampled parts", SampledParts},
                                {"far rows", FarRows}});
 }

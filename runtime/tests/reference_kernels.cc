@@ -127,6 +127,53 @@ int Panels(const Any* raw, int32_t count, int k) {
   return 0;
 }
 
+int StoredRows(const Any* raw, int32_t count, int k, int n, Stored stored, bool has_factor) {
+  constexpr int64_t kUnit = 16;
+  Args args(raw, count);
+  const Tensor* s = args.Floats(2);
+  const Tensor* factor = has_factor ? args.Floats(2) : nullptr;
+  const Tensor* out = args.Floats(2);
+  const Tensor* bits = args.Int64s(2);
+  const int64_t r0 = args.Int(), rows = args.Int(), k0 = args.Int(), k1 = args.Int();
+  if (!args.Good()) return -1;
+  const bool turned = stored == Stored::nk;
+  for (const Tensor* x : {s, factor}) {
+    if (x) args.Demand(x->shape[turned] == k && x->shape[!turned] == n, "k or n");
+  }
+  const int64_t wide = out->shape[1], words = bits->shape[1];
+  args.Demand(out->shape[0] == rows && bits->shape[0] == rows, "rows of out or bits");
+  args.Demand(wide >= k1 - k0 && words * 64 >= k1 - k0, "columns of out or bits");
+  args.Demand(0 <= r0 && r0 % kUnit == 0 && rows > 0 && r0 + rows <= n, "rows");
+  args.Demand(rows % kUnit == 0 || r0 + rows == n, "the last row");
+  args.Demand(0 <= k0 && k0 % 64 == 0 && k0 < k1 && k1 <= k && (k1 % 64 == 0 || k1 == k),
+              "columns");
+  if (!args.Good()) return -1;
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t l = k0; l < k1; ++l) {
+      const int64_t at = turned ? (r0 + i) * k + l : l * n + r0 + i;
+      const float x = Data<float>(s)[at] * (factor ? Data<float>(factor)[at] : 1);
+      Data<float>(out)[i * wide + l - k0] = x;
+    }
+  }
+  // Where nothing lives in 16 rows of a word, nobody may read.
+  for (int64_t i = 0; i < rows; i += kUnit) {
+    for (int64_t l = k0; l < k1; l += 64) {
+      const int64_t height = std::min(kUnit, rows - i), width = std::min<int64_t>(64, k1 - l);
+      bool lives = false;
+      for (int64_t y = i; y < i + height; ++y) {
+        uint64_t word = 0;
+        for (int64_t x = 0; x < width; ++x)
+          word |= uint64_t{Data<float>(out)[y * wide + l - k0 + x] != 0} << x;
+        Data<uint64_t>(bits)[y * words + (l - k0) / 64] = word;
+        lives |= word != 0;
+      }
+      for (int64_t y = i; !lives && y < i + height; ++y)
+        std::fill_n(Data<float>(out) + y * wide + l - k0, width, NAN);
+    }
+  }
+  return 0;
+}
+
 int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_bias) {
   Args args(raw, count);
   const Tensor *q = args.Floats(3), *k = args.Floats(3), *v = args.Floats(3);
@@ -211,6 +258,10 @@ EXPORT const char* pitc_kernel_last_error() { return pitc::test::error_text; }
          Activation::activation, residual, 0, false, Stored::order)                           \
   KERNEL(gather_gemm_k##k##_n##n##_##activation##suffix##_##order##_factor, GatherGemm, k, n, \
          Activation::activation, residual, 0, false, Stored::order, true)
+#define STORED_ROWS(k, n)                                                         \
+  KERNEL(stored_rows_k##k##_n##n##_kn, StoredRows, k, n, Stored::kn, false)       \
+  KERNEL(stored_rows_k##k##_n##n##_kn_factor, StoredRows, k, n, Stored::kn, true) \
+  KERNEL(stored_rows_k##k##_n##n##_nk_factor, StoredRows, k, n, Stored::nk, true)
 #define STORED(k, n, activation)              \
   STORED_AT(k, n, activation, false, , kn)    \
   STORED_AT(k, n, activation, false, , nk)    \
@@ -239,6 +290,12 @@ GEMM(64, 130, relu)
 GEMM(70, 5, none)
 GEMM(70, 5, relu)
 GEMM(520, 2, none)
+STORED_ROWS(3, 130)
+STORED_ROWS(9, 9)
+STORED_ROWS(69, 75)
+STORED_ROWS(69, 2100)
+STORED_ROWS(70, 5)
+STORED_ROWS(8000, 2100)
 STORED(3, 130, none)
 STORED(9, 9, none)
 STORED(69, 75, none)

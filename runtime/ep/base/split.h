@@ -37,7 +37,7 @@ struct ListSplit {
 // Throws Failure where a block of `unit` rows may have more entries than lists count in int32.
 // `unit`: rows of a block are a multiple of it, or of kListUnit where these are needed.
 // `task_panels`: as many, if tasks are enough.
-constexpr int64_t kListUnit = 8;  // rows of the highest micro-tile
+constexpr int64_t kListUnit = 16;  // whole micro-tiles, of rows that are made as well
 ListSplit SplitLists(int64_t rows, int64_t k, int64_t panels, int64_t unit, int64_t task_panels,
                      int threads);
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "detect/micro_tile_columns.h"
 #include "detect/micro_tiles.h"
 
 namespace pitc {
@@ -12,22 +11,30 @@ constexpr int64_t kSparse = 32;  // fewer live elements than one in so many are 
 constexpr int64_t kAhead = 64;   // entries of a list, of which there are too many to be foreseen
 constexpr double kPackedPerWord = 1.5;  // live elements; with more, all are read, in order
 
-// Copies A[r, ks[z]] to values[z * stride], of an A that is stored by rows. Without __restrict it
-// takes a quarter longer.
+// Copies A[r, ks[z]] to values[z * stride]. Without __restrict it takes a quarter longer.
 inline void Gather(const StoredMatrix& a, int64_t r, const int32_t* ks, int64_t n, int64_t stride,
                    float* __restrict values) {
-  const float* const row = a.Row(a.a, r);
+  const float* const row = a.Row(r);
   for (int64_t z = 0; z < n; ++z) memcpy(values + z * stride, row + ks[z], sizeof *row);
-  const float* const scale = a.factor ? a.Row(a.factor, r) : nullptr;
-  for (int64_t z = 0; scale && z < n; ++z) values[z * stride] *= scale[ks[z]];
 }
 
-// Asks for the lines of A[r, ks[z]], of an A that is stored by rows.
+// Asks for the lines of A[r, ks[z]].
 void Ask(const StoredMatrix& a, int64_t r, const int32_t* ks, int64_t n) {
-  const float* const row = a.Row(a.a, r);
+  const float* const row = a.Row(r);
   for (int64_t z = 0; z < n; ++z) __builtin_prefetch(row + ks[z]);
-  const float* const scale = a.factor ? a.Row(a.factor, r) : row;
-  for (int64_t z = 0; scale != row && z < n; ++z) __builtin_prefetch(scale + ks[z]);
+}
+
+// Calls visit(q) for each segment q of `width` bits that has a set bit, in order.
+template <class Visit>
+void ForSegments(const uint64_t* words, int64_t n, int64_t width, const Visit& visit) {
+  const uint64_t segment = ~0ull >> (64 - width);
+  for (int64_t w = 0; w < n; ++w) {
+    for (uint64_t word = words[w]; word;) {
+      const int64_t in_word = __builtin_ctzll(word) / width;
+      visit(w * (64 / width) + in_word);
+      word &= ~(segment << in_word * width);
+    }
+  }
 }
 
 // Row by row; many elements are live, so that all are read.
@@ -36,13 +43,12 @@ void PackFromRows(const Primitives& simd, const DetectedRows& rows, int64_t step
   const StoredMatrix& a = rows.matrix;
   const int64_t t = rows.Count(), words = BitWords(a.k);
   for (int64_t r = 0; r < t; ++r) {
-    const float *const row = a.Row(a.a, r), *const factor = a.factor ? a.Row(a.factor, r) : nullptr;
     const int32_t* list = starts;  // those of a block
     for (int64_t w = 0; w < words; w += step, list += t) {
       const int64_t at = list[r], n = std::min(step, words - w);
       __builtin_prefetch(ks + at + kAhead, 1);
       __builtin_prefetch(values + at + kAhead, 1);
-      simd.pack(rows.Bits(r) + w, n, w * 64, row, factor, a.k, ks + at, values + at, list[t] - at);
+      simd.pack(rows.Bits(r) + w, n, w * 64, a.Row(r), a.k, ks + at, values + at, list[t] - at);
     }
   }
 }
@@ -72,7 +78,6 @@ void FillFromRows(Positions* positions, const DetectedRows& rows, int64_t step, 
 void GatherTiles(const StoredMatrix& a, int64_t first, int64_t height, const int32_t* ks, int64_t n,
                  int64_t group, float* values) {
   constexpr int64_t kEntries = 128;  // at a time: they stay in the first-level cache
-  if (a.columns) return CopyTilesFromColumns(a, first, height, ks, n, group, values);
   for (int64_t z = 0; z < n; z += kEntries) {
     const int64_t here = std::min(kEntries, n - z);
     float* const to = values + z * group;
@@ -96,7 +101,6 @@ void FillRowLists(const Primitives& simd, const DetectedRows& rows, int64_t k_bl
       *end = end[-1] + static_cast<int32_t>(simd.count_bits(rows.Bits(r) + w, n));
     }
   }
-  if (rows.matrix.columns) return FillRowsFromColumns(rows, k_block, starts, values, ks);
   if (static_cast<double>(entries) > kPackedPerWord * static_cast<double>(t * words))
     return PackFromRows(simd, rows, step, starts, values, ks);
   FillFromRows(simd.PositionsFor(entries, t * words), rows, step, entries, starts, values, ks);
@@ -139,14 +143,12 @@ void FillBlockLists(const DetectedRows& rows, int64_t width, float* values, int3
     begin += count;
   }
   const StoredMatrix& a = rows.matrix;
-  if (a.columns) return FillBlocksFromColumns(rows, width, starts + 1, values, live);
   for (int64_t r = 0; r < rows.Count(); ++r) {
-    const float* const row = a.Row(a.a, r);
-    const float* const factor = a.factor ? a.Row(a.factor, r) : nullptr;
+    const float* const row = a.Row(r);
     ForSegments(rows.Bits(r), words, width, [&](int64_t q) {
       const int64_t z = starts[q + 1]++, k = q * width, n = std::min(width, a.k - k);
       live[z] = static_cast<int32_t>(r);
-      CopyProduct(row + k, factor ? factor + k : nullptr, n, values + z * width);
+      std::copy_n(row + k, n, values + z * width);
       std::fill(values + z * width + n, values + (z + 1) * width, 0.0f);
     });
   }

@@ -7,35 +7,24 @@
 
 namespace pitc {
 
-// A matrix A, [count, k], as it lies in memory.
-struct StoredMatrix {
-  const float* a;
-  const int32_t* rows;  // row r stands at a + rows[r] * k, or at a + r * k where this is null
-  int64_t count, k;
-  const float* factor = nullptr;  // stored as A; the matrix is the product, element by element
-  int64_t columns = 0;            // not 0: A[r, k] stands at a + k * columns + r; no `rows` then
-
-  const float* Row(const float* of, int64_t r) const { return of + (rows ? rows[r] : r) * k; }
-  // Rows first.. of it.
-  StoredMatrix Part(int64_t first, int64_t n) const;
-};
-
 struct Range {
   int64_t begin, end;
 };
 
-// The bits of some rows of A, `words` apart; of them, those of columns `ks`, which begin at a
-// multiple of 64, and end at one or with A.
-void MatrixBits(const Primitives& simd, Live live, const StoredMatrix& a, const Range& rows,
-                const Range& ks, uint64_t* bits, int64_t words);
+// A matrix A, [count, k], as it lies in memory.
+struct StoredMatrix {
+  const float* a;
+  const int32_t* rows;  // row r stands at a + rows[r] * stride, or a + r * stride without these
+  int64_t count, k;
+  int64_t stride;  // k or more
 
-// A glance at A, where even the counts of some of its rows would cost too much: what lives in
-// squares of 64 x 64 elements, scaled to all of it. About one element in `share` is read, at least
-// one square, and the same ones for every A of that size.
-MicroTileCounts SampleMicroTiles(const Primitives& simd, const StoredMatrix& a, int64_t share);
+  const float* Row(int64_t r) const { return a + (rows ? rows[r] : r) * stride; }
+  StoredMatrix Part(const Range& part_rows, const Range& ks) const;
+};
 
-// Bit j of word i of 64 becomes bit i of word j.
-void TransposeBits(uint64_t* words);
+// The bits of A, of which rows are `words` apart.
+void MatrixBits(const Primitives& simd, Live live, const StoredMatrix& a, uint64_t* bits,
+                int64_t words);
 
 // A matrix and its bits, [count, BitWords(k)].
 struct DetectedRows {
@@ -48,8 +37,8 @@ struct DetectedRows {
 };
 
 // The lists. `entries` is what was counted, below 2^31; nothing is written behind the last entry,
-// each list of k or rows ascends, and of an A stored by rows no element of a dead micro-tile wider
-// or higher than 1 is read.
+// each list of k or rows ascends, and no element of a dead micro-tile wider or higher than 1 is
+// read.
 
 // Entries of k block q, `k_block` (a multiple of 64) elements each, and row r are
 // starts[q * count + r] .. starts[q * count + r + 1]: ks[z] and values[z] = A[r, ks[z]]. starts has

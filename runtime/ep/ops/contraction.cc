@@ -19,7 +19,8 @@ void Contraction::RunLeft(const RunContext& run, const LeftRows& left, const uin
   if (!kernels_.listed) return RunGatherGemm(run, kernels_.dense, left, b, target);
   if (left.count == 0) return;
   Arena::Scope scratch;
-  SparseOperand operand(run, simd_, {left.data, left.rows, left.count, left.k}, left.live, bits,
+  const StoredMatrix a{left.data, left.rows, left.count, left.k, left.k};
+  SparseOperand operand(run, simd_, OperandRows(simd_, a, left.live), bits,
                         std::max(kSampledRows, left.count / kSampledShare));
   Work work = operand.Unseen(b.count, kTaskPanels);
   work.dense_tasks = SplitGemm(left.count, left.k, b.count, b.width, work.threads).Count();

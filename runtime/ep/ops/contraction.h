@@ -7,11 +7,12 @@
 namespace pitc {
 
 // The kernels of one contraction: the dense one; those over lists, if zeros are skipped; and of a
-// right operand with zeros what makes panels and what turns the result.
+// right operand with zeros what makes panels of the left one, what turns the result, and what makes
+// rows of its transpose, unless it lies so.
 struct ContractionKernels {
   Kernel dense;
   ListKernels listed;
-  Kernel panels, swrite;
+  Kernel panels, swrite, rows;
 };
 
 class Contraction {
@@ -25,21 +26,20 @@ class Contraction {
   void RunLeft(const RunContext& run, const LeftRows& left, const uint64_t* bits, const Panels& b,
                const Target& target) const;
 
-  // C = act(A @ S + bias) + residual, where S may hold zeros, `right` is S^T, and every row of A
-  // and of C is taken.
+  // C = act(A @ S + bias) + residual, where S may hold zeros, and every row of A and of C is taken.
   //
   // It is turned: C^T = S^T A^T, so that rows of S^T list their live micro-tiles, and A^T stands in
   // panels. A skipped product is 0 only if A is finite, which the kernel `panels` sees. The kernels
   // over lists make kTurnedColumns columns of C^T without an epilogue, `swrite` turns them back and
   // has the epilogue.
-  void RunRight(const RunContext& run, const LeftRows& left, const StoredMatrix& right,
+  void RunRight(const RunContext& run, const LeftRows& left, const StoredRight& right,
                 const float* bias, const Target& target) const;
 
  private:
   // True where nothing that lists could skip of S is worth counting all that lives; `unseen` is the
   // work if nothing lived.
-  bool IsRightDense(const LeftRows& left, const StoredMatrix& right, const Work& unseen) const;
-  void RunRightDense(const RunContext& run, const LeftRows& left, const StoredMatrix& right,
+  bool IsRightDense(const LeftRows& left, const StoredRight& right, const Work& unseen) const;
+  void RunRightDense(const RunContext& run, const LeftRows& left, const StoredRight& right,
                      const float* bias, const Target& target) const;
   void TurnBack(const float* sums, int64_t rows, int64_t first_column, int64_t first_row,
                 const float* bias, const Target& target) const;

@@ -36,10 +36,15 @@ Panels ReadPanels(const RunContext& run, int* next, const char* role, const Prod
   return {b.Floats(), panels, plan.k, width, bias};
 }
 
-StoredMatrix ReadStored(const RunContext& run, int* next, const ContractPlan& plan) {
-  const bool turned = plan.order == Order::kNK;
+void StoredRight::AddTo(KernelCall* call) const {
+  const int64_t rows = order == Order::kNK ? n : k, columns = order == Order::kNK ? k : n;
+  call->Floats(s, {rows, columns});
+  if (factor) call->Floats(factor, {rows, columns});
+}
+
+StoredRight ReadStored(const RunContext& run, int* next, const ContractPlan& plan) {
   const auto [k, n, bias] = plan.product;
-  const int64_t rows = turned ? n : k, columns = turned ? k : n;
+  const int64_t rows = plan.order == Order::kNK ? n : k, columns = plan.order == Order::kNK ? k : n;
   const auto read = [&, next](const char* role) {
     const Tensor s = run.FloatInput((*next)++, role, 2, 2);
     Expect(s.shape.dims[0] == rows && s.shape.dims[1] == columns, s, "as float32 [", rows, ", ",
@@ -47,9 +52,8 @@ StoredMatrix ReadStored(const RunContext& run, int* next, const ContractPlan& pl
     Product({rows, columns}, role);
     return s.Floats();
   };
-  StoredMatrix right{read("s"), nullptr, n, k};
+  StoredRight right{read("s"), nullptr, k, n, plan.order};
   if (plan.factor) right.factor = read("factor");
-  if (!turned) right.columns = n;
   return right;
 }
 

@@ -24,9 +24,18 @@ const float* ReadBias(const RunContext& run, int* next, const ProductPlan& plan,
 // Inputs `*next` and, if there is one, the bias behind it.
 Panels ReadPanels(const RunContext& run, int* next, const char* role, const ProductPlan& plan,
                   Arena::Scope& scratch);
-// The transpose of a right operand that is not in panels: the next input, and the one behind it
-// where that is a factor.
-StoredMatrix ReadStored(const RunContext& run, int* next, const ContractPlan& plan);
+// A right operand S that is computed when the model runs, perhaps times a factor, element by
+// element.
+struct StoredRight {
+  const float *s, *factor;  // [k, n] or [n, k]; no factor is null
+  int64_t k, n;
+  Order order;
+
+  // The next arguments of a kernel.
+  void AddTo(KernelCall* call) const;
+};
+// The next input, and the one behind it where that is a factor.
+StoredRight ReadStored(const RunContext& run, int* next, const ContractPlan& plan);
 
 // The left operand: row i of the product is made of row rows[i] of `data`.
 struct LeftRows {

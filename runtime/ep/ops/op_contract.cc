@@ -33,8 +33,8 @@ class Contract final : public Operation {
     GemmOperands operands(run, plan_, scratch);
     operands.ReadLeft(&next);
     if (plan_.order != Order::kPanels) {
-      const StoredMatrix right = ReadStored(run, &next, plan_);
-      const int64_t columns = PanelCount(right.count) * kPanelWidth;
+      const StoredRight right = ReadStored(run, &next, plan_);
+      const int64_t columns = PanelCount(right.n) * kPanelWidth;
       const float* bias = ReadBias(run, &next, plan_.product, columns, scratch);
       operands.ReadRows(&next);
       return contraction_.RunRight(run, operands.left(), right, bias, operands.target());

@@ -15,37 +15,50 @@ constexpr int64_t kGlance = 64;      // a glance at S reads one element in so ma
 constexpr int64_t kThreadTasks = 4;  // of each thread
 
 // How much of S is looked at before the decision: one row of S^T costs what one row of A does.
-int64_t SampledRows(const LeftRows& left, const StoredMatrix& right) {
-  return std::max(std::clamp<int64_t>(left.count, 128, 256),
-                  std::min(left.count, right.count / 32));
+int64_t SampledRows(const LeftRows& left, const StoredRight& right) {
+  return std::max(std::clamp<int64_t>(left.count, 128, 256), std::min(left.count, right.n / 32));
 }
 
 // What is read and written besides what the kernels do, in elements that are copied; as
 // measured. Lists read lines that live again, and by columns copy the squares around them first.
-void SetCopied(const LeftRows& left, const StoredMatrix& right, Work* work) {
-  const int64_t size = right.count * right.k, t = left.count;
+void SetCopied(const LeftRows& left, const StoredRight& right, Work* work) {
+  const int64_t size = right.n * right.k, t = left.count;
   const int64_t lines = std::min(size, kSegmentWidths[0] * work->counts.segments[0]);
-  const int64_t again = right.columns ? lines + size / 8 : lines / 4;
+  const bool made = right.order == Order::kKN || right.factor;
   work->dense_copied = t <= kFewRows ? size / 8 : size / 2;
-  work->sparse_copied = t * (left.k + right.count) + again;
+  work->sparse_copied = t * (left.k + right.n) + (made ? size / 2 : lines / 4);
   if (!right.factor) return;
   work->dense_copied += size / 8;
-  work->sparse_copied += size / 4 + again;
+  work->sparse_copied += size / 4;
 }
 
-// The work if all of S were as what a glance sees: few rows are done before more could be counted.
-Work Guess(const Primitives& simd, const LeftRows& left, const StoredMatrix& right,
-           const Work& unseen) {
-  Work work = unseen;
-  work.counts = SampleMicroTiles(simd, right, kGlance);
-  work.live_columns = right.k;
-  work.live_runs[0] = 1;
-  for (size_t i = 0; i < std::size(kSegmentWidths); ++i) {
-    work.live_pieces[i] = (right.k + kSegmentWidths[i] - 1) / kSegmentWidths[i];
-    work.live_runs[i + 1] = 1;
+// A glance at S, where even the counts of some of its rows would cost too much: what lives in
+// squares of 64 x 64 elements, scaled to all of it. About one element in kGlance is read, at least
+// one square, and the same ones for every S of that size.
+MicroTileCounts Glance(const Primitives& simd, const OperandRows& operand, Arena::Scope& scratch) {
+  constexpr int64_t kSide = 64;
+  constexpr uint64_t kGoldenShare = 0x9e3779b9;  // of 2^32: its multiples spread evenly
+  const StoredMatrix& matrix = operand.Matrix();
+  const int64_t words = BitWords(matrix.k), groups = (matrix.count + kSide - 1) / kSide;
+  const int64_t squares = std::max<int64_t>(1, groups * words / kGlance);
+  float* room = operand.AreMade() ? scratch.Array<float>(kSide * matrix.stride) : nullptr;
+  MicroTileCounts counts;
+  int64_t seen = 0;
+  for (int64_t s = 0; s < squares; ++s) {
+    const int64_t first = s * groups / squares * kSide;
+    const auto place = static_cast<uint32_t>(static_cast<uint64_t>(s) * kGoldenShare);
+    const int64_t begin = static_cast<int64_t>(place * static_cast<uint64_t>(words) >> 32) * kSide;
+    const Range rows{first, std::min(first + kSide, matrix.count)};
+    const Range ks{begin, std::min(begin + kSide, matrix.k)};
+    const int64_t height = rows.end - rows.begin, width = ks.end - ks.begin;
+    uint64_t bits[kSide];
+    operand.Read(rows, ks, room, bits, 1);
+    simd.count_micro_tiles(bits, height, width, nullptr, &counts);
+    seen += height * width;
   }
-  SetCopied(left, right, &work);
-  return work;
+  const auto all = static_cast<double>(matrix.count) * static_cast<double>(matrix.k);
+  counts.Scale(all, static_cast<double>(seen));
+  return counts;
 }
 
 // A^T in panels, or null where not all of it is finite.
@@ -68,29 +81,30 @@ const float* PackLeft(const RunContext& run, const Kernel& kernel, const LeftRow
 }
 
 // Rows of A that share a panel of S, which each part makes again.
-Blocks DenseParts(const LeftRows& left, const StoredMatrix& right, int threads) {
-  const int64_t wanted = kThreadTasks * threads / PanelCount(right.count);
+Blocks DenseParts(const LeftRows& left, const StoredRight& right, int threads) {
+  const int64_t wanted = kThreadTasks * threads / PanelCount(right.n);
   const int64_t parts = std::clamp<int64_t>(wanted, 1, (left.count + kPartRows - 1) / kPartRows);
   return EvenBlocks(left.count, (left.count + parts - 1) / parts, 1);
 }
 
-Blocks DensePanels(const LeftRows& left, const StoredMatrix& right, int threads) {
-  const int64_t panels = PanelCount(right.count);
+Blocks DensePanels(const LeftRows& left, const StoredRight& right, int threads) {
+  const int64_t panels = PanelCount(right.n);
   const int64_t tasks = kThreadTasks * threads / DenseParts(left, right, threads).Count();
   return EvenBlocks(panels, threads > 1 ? std::max<int64_t>(1, panels / tasks) : panels, 1);
 }
 
 }  // namespace
 
-void Contraction::RunRight(const RunContext& run, const LeftRows& left, const StoredMatrix& right,
+void Contraction::RunRight(const RunContext& run, const LeftRows& left, const StoredRight& right,
                            const float* bias, const Target& target) const {
   if (left.count == 0) return;
   Arena::Scope scratch;
-  SparseOperand operand(run, simd_, right, Live::kNotZero, nullptr, SampledRows(left, right));
+  SparseOperand operand(run, simd_, OperandRows(simd_, right, kernels_.rows), nullptr,
+                        SampledRows(left, right));
   Work work = operand.Unseen(PanelCount(left.count), kCallPanels);
   work.turned = true;
   work.dense_rows = left.count;
-  work.dense_panels = PanelCount(right.count);
+  work.dense_panels = PanelCount(right.n);
   work.dense_tasks = DenseParts(left, right, work.threads).Count() * work.dense_panels;
   SetCopied(left, right, &work);
   const bool dense = IsRightDense(left, right, work);
@@ -111,7 +125,7 @@ void Contraction::RunRight(const RunContext& run, const LeftRows& left, const St
 
   auto* no_bias = scratch.Array<float>(kTurnedColumns);
   std::fill_n(no_bias, kTurnedColumns, 0.0f);
-  const int32_t* every = Identity(std::min(work.row_block, right.count), scratch);
+  const int32_t* every = Identity(std::min(work.row_block, right.n), scratch);
   const auto task = [&](const BlockLists& lists, int64_t first, int64_t begin, int64_t end) {
     Arena::Scope here;
     const int64_t rows = lists.Rows();
@@ -127,13 +141,24 @@ void Contraction::RunRight(const RunContext& run, const LeftRows& left, const St
   decision.Done();
 }
 
-bool Contraction::IsRightDense(const LeftRows& left, const StoredMatrix& right,
+bool Contraction::IsRightDense(const LeftRows& left, const StoredRight& right,
                                const Work& unseen) const {
   if (options_.variant) return false;
   // One row of A is done when the lists would be read for the first time.
   if (left.count == 1 || Select(costs_, unseen).variant == Variant::kDense) return true;
-  return left.count <= kFewRows &&
-         Select(costs_, Guess(simd_, left, right, unseen)).variant == Variant::kDense;
+  if (left.count > kFewRows) return false;
+  // Few rows are done before more could be counted than a glance sees.
+  Arena::Scope scratch;
+  Work work = unseen;
+  work.counts = Glance(simd_, OperandRows(simd_, right, kernels_.rows), scratch);
+  work.live_columns = right.k;
+  work.live_runs[0] = 1;
+  for (size_t i = 0; i < std::size(kSegmentWidths); ++i) {
+    work.live_pieces[i] = (right.k + kSegmentWidths[i] - 1) / kSegmentWidths[i];
+    work.live_runs[i + 1] = 1;
+  }
+  SetCopied(left, right, &work);
+  return Select(costs_, work).variant == Variant::kDense;
 }
 
 void Contraction::TurnBack(const float* sums, int64_t rows, int64_t first_column, int64_t first_row,
@@ -146,17 +171,16 @@ void Contraction::TurnBack(const float* sums, int64_t rows, int64_t first_column
 }
 
 void Contraction::RunRightDense(const RunContext& run, const LeftRows& left,
-                                const StoredMatrix& right, const float* bias,
+                                const StoredRight& right, const float* bias,
                                 const Target& target) const {
-  const int64_t t = left.count, k = left.k, n = right.count, panels = PanelCount(n);
-  const int64_t lines = right.columns ? k : n, length = right.columns ? n : k;  // as S is stored
-  const int threads = run.ThreadsFor(GemmFlops(t, k, n));
+  const int64_t t = left.count, k = left.k, panels = PanelCount(right.n);
+  const int threads = run.ThreadsFor(GemmFlops(t, k, right.n));
   const Blocks rows = DenseParts(left, right, threads), columns = DensePanels(left, right, threads);
   run.Each(columns.Count() * rows.Count(), threads > 1, [&](int64_t task) {
     const int64_t p = task / rows.Count(), part = task % rows.Count();
     KernelCall call;
-    call.Floats(left.data, {t, k}).Int32s(left.rows, {t}).Floats(right.a, {lines, length});
-    if (right.factor) call.Floats(right.factor, {lines, length});
+    call.Floats(left.data, {t, k}).Int32s(left.rows, {t});
+    right.AddTo(&call);
     call.Floats(bias, {panels * kPanelWidth});
     if (target.residual) call.Floats(target.residual, {t, target.n});
     call.Int32s(target.rows, {t}).Floats(target.data, {t, target.n});

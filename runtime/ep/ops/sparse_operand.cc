@@ -10,11 +10,23 @@
 namespace pitc {
 namespace {
 
-constexpr int64_t kScanColumns = 128;      // of an A stored by columns, at least
-constexpr int64_t kScanRows = 256;         // of it: shorter pieces of columns come slowly
-constexpr int64_t kScans = 4;              // of each thread
-constexpr int64_t kWave = 1 << 24;         // elements of A whose lists exist at the same time
+constexpr int64_t kLeastMade = 128;  // columns of rows that are made, at a time
+constexpr int64_t kMadeRows = 512;   // rows
+constexpr int64_t kMakes = 4;        // of each thread
+constexpr int64_t kWave = 1 << 24;   // elements of A whose lists exist at the same time
+constexpr int64_t kMadeWave =
+    1 << 18;  // of one that is made, for each thread: they are to stay in a cache
 constexpr int64_t kSerialCount = 1 << 22;  // bits
+
+// A strip reads all its rows of a column in which one lives, and a made row may lack what lies in a
+// dead piece of kListUnit rows.
+constexpr bool StripsLieInPieces() {
+  for (int64_t height : kStripHeights) {
+    if (kListUnit % height) return false;
+  }
+  return true;
+}
+static_assert(StripsLieInPieces());
 
 // How long k blocks of row lists are, in rows of B that are used and in entries of a row; measured.
 struct NearBlocks {
@@ -57,26 +69,40 @@ int64_t CountRuns(const uint64_t* words, int64_t n, int64_t width) {
 
 }  // namespace
 
-void SparseOperand::Scan(const Range& rows, const Range& ks, uint64_t* bits) const {
-  const int64_t words = BitWords(matrix_.k);
-  MatrixBits(simd_, live_, matrix_, rows, ks, bits + ks.begin / 64, words);
+OperandRows::OperandRows(const Primitives& simd, const StoredRight& right, const Kernel& kernel)
+    : simd_(simd), matrix_{right.s, nullptr, right.n, right.k, right.k}, right_(right) {
+  if (right.order == Order::kNK && !right.factor) return;
+  kernel_ = &kernel;
+  matrix_.stride = (right.k + 15) / 16 * 16 + 16;  // no power of two
 }
 
-void SparseOperand::ScanColumns(const Range& all, int threads, uint64_t* bits) const {
-  const int64_t count = all.end - all.begin, wanted = kScans * threads;
-  const int64_t least = std::max<int64_t>(64, kScanColumns / threads);
-  const Blocks ks = EvenBlocks(matrix_.k, std::max(least, matrix_.k / wanted), 64);
-  const int64_t parts = (wanted + ks.Count() - 1) / ks.Count();
-  const Blocks rows = EvenBlocks(count, std::max(kScanRows, count / parts), 64);
-  run_.Each(ks.Count() * rows.Count(), threads > 1, [&](int64_t task) {
-    const int64_t q = task / rows.Count(), r = task % rows.Count();
-    const Range here{all.begin + rows.Begin(r), all.begin + rows.End(r)};
-    Scan(here, {ks.Begin(q), ks.End(q)}, bits + rows.Begin(r) * BitWords(matrix_.k));
+void OperandRows::Read(const Range& rows, const Range& ks, float* room, uint64_t* bits,
+                       int64_t words) const {
+  if (!kernel_) return MatrixBits(simd_, live_, matrix_.Part(rows, ks), bits, words);
+  const int64_t count = rows.end - rows.begin;
+  KernelCall call;
+  right_.AddTo(&call);
+  call.Floats(room, {count, matrix_.stride}).Int64s(bits, {count, words});
+  call.Int(rows.begin).Int(count).Int(ks.begin).Int(ks.end);
+  call.Run(*kernel_);
+}
+
+void SparseOperand::Make(const Range& all, int threads, float* room, uint64_t* bits) const {
+  const int64_t k = rows_.Matrix().k, stride = rows_.Matrix().stride, words = BitWords(k);
+  const Blocks strips{all.end - all.begin, kMadeRows};
+  const int64_t parts = std::max<int64_t>(1, kMakes * threads / strips.Count());
+  const Blocks ks = EvenBlocks(k, std::max(kLeastMade, k / parts), 64);
+  run_.Each(strips.Count() * ks.Count(), threads > 1, [&](int64_t task) {
+    const int64_t s = task / ks.Count(), part = task % ks.Count(), begin = strips.Begin(s);
+    const Range rows{all.begin + begin, all.begin + strips.End(s)};
+    const Range here{ks.Begin(part), ks.End(part)};
+    rows_.Read(rows, here, room + begin * stride + here.begin,
+               bits + begin * words + here.begin / 64, words);
   });
 }
 
 Work SparseOperand::Unseen(int64_t panels, int64_t task_panels) const {
-  const int64_t rows = matrix_.count, k = matrix_.k;
+  const int64_t rows = rows_.Matrix().count, k = rows_.Matrix().k;
   const int threads = run_.ThreadsFor(GemmFlops(rows, k, panels * kPanelWidth));
   const ListSplit split = SplitLists(rows, k, panels, Group(), task_panels, threads);
   Work work{rows, k, panels, split.rows.size, 1, bits_ == nullptr, 0, {}};
@@ -86,8 +112,8 @@ Work SparseOperand::Unseen(int64_t panels, int64_t task_panels) const {
 }
 
 void SparseOperand::Count(Work* work, Arena::Scope& scratch) {
-  const int64_t count = matrix_.count, k = matrix_.k, words = BitWords(k);
-  const int64_t group = Group();
+  const auto& [memory, listed, count, k, stride] = rows_.Matrix();
+  const int64_t words = BitWords(k), group = Group();
   const int64_t groups = (count + group - 1) / group;
   const int64_t sampled = bits_ ? groups : std::min(groups, (sampled_rows_ + group - 1) / group);
   auto* counts = scratch.Array<MicroTileCounts>(sampled);
@@ -98,20 +124,20 @@ void SparseOperand::Count(Work* work, Arena::Scope& scratch) {
       work->threads > 1 && sampled * group * k > (bits_ ? kSerialCount : kSerialScan);
   const auto first_of = [=](int64_t s) { return s * groups / sampled * group; };
   const auto rows_of = [=](int64_t s) { return std::min(group, count - first_of(s)); };
-  const auto scan = [&](int64_t s, const Range& ks) {
-    Scan({first_of(s), first_of(s) + rows_of(s)}, ks, found + s * group * words);
-  };
-  const bool apart = found && matrix_.columns && parallel;
-  if (apart) {
-    const Blocks ks{k, kScanColumns};
-    run_.Each(sampled * ks.Count(), true, [&](int64_t task) {
-      const int64_t part = task % ks.Count();
-      scan(task / ks.Count(), {ks.Begin(part), ks.End(part)});
+  float* const room =
+      found && rows_.AreMade() ? scratch.Array<float>(sampled * group * stride) : nullptr;
+  const Blocks ks{k, room && parallel ? kLeastMade : k};
+  if (found) {
+    run_.Each(sampled * ks.Count(), parallel, [&](int64_t task) {
+      const int64_t s = task / ks.Count(), part = task % ks.Count(), first = first_of(s);
+      const Range here{ks.Begin(part), ks.End(part)};
+      float* const made = room ? room + s * group * stride + here.begin : nullptr;
+      rows_.Read({first, first + rows_of(s)}, here, made,
+                 found + s * group * words + here.begin / 64, words);
     });
   }
   run_.Each(sampled, parallel, [&](int64_t s) {
     const uint64_t* here = bits_ ? bits_ + first_of(s) * words : found + s * group * words;
-    if (found && !apart) scan(s, {0, k});
     counts[s] = {};
     simd_.count_micro_tiles(here, rows_of(s), k, live + s * words, counts + s);
   });
@@ -134,32 +160,43 @@ void SparseOperand::Count(Work* work, Arena::Scope& scratch) {
     work->scanned = false;
     if (!bits_) bits_ = found;
     counts_ = counts;
+    made_ = room;
   }
   const int64_t k_block = KBlock(simd_.level, *work);
   work->k_blocks = (k + k_block - 1) / k_block;
 }
 
-int64_t SparseOperand::PerWave(const Work& work) {
-  return std::max<int64_t>(1, kWave / (work.row_block * work.k));
+int64_t SparseOperand::PerWave(const Work& work) const {
+  const int64_t most = rows_.AreMade() ? kMadeWave * work.threads : kWave;
+  return std::max<int64_t>(1, most / (work.row_block * work.k));
 }
 
 const BlockLists* SparseOperand::MakeLists(Variant variant, const Work& work, int64_t first_block,
                                            int64_t count, Arena::Scope& scratch) const {
   static_assert(std::is_trivially_destructible_v<BlockLists>, "they lie in scratch memory");
-  const int64_t words = BitWords(matrix_.k), k_block = KBlock(simd_.level, work);
-  const Blocks blocks{matrix_.count, work.row_block};
-  const int64_t first = blocks.Begin(first_block), last = blocks.End(first_block + count - 1);
-  const bool parallel = work.threads > 1 && (last - first) * matrix_.k > kSerialScan;
-  const uint64_t* bits = bits_ ? bits_ + first * words : nullptr;
-  uint64_t* const found = bits_ ? nullptr : scratch.Array<uint64_t>((last - first) * words);
-  if (found && matrix_.columns) ScanColumns({first, last}, parallel ? work.threads : 1, found);
+  const int64_t k = rows_.Matrix().k, stride = rows_.Matrix().stride, words = BitWords(k);
+  const int64_t k_block = KBlock(simd_.level, work);
+  const Blocks blocks{rows_.Matrix().count, work.row_block};
+  const Range all{blocks.Begin(first_block), blocks.End(first_block + count - 1)};
+  const int64_t all_rows = all.end - all.begin;
+  const bool parallel = work.threads > 1 && all_rows * k > kSerialScan;
+  uint64_t* const found = bits_ ? nullptr : scratch.Array<uint64_t>(all_rows * words);
+  const uint64_t* const bits = bits_ ? bits_ + all.begin * words : found;
+  const float* made = made_ ? made_ + all.begin * stride : nullptr;
+  if (found && rows_.AreMade()) {
+    auto* const room = scratch.Array<float>(all_rows * stride);
+    Make(all, parallel ? work.threads : 1, room, found);
+    made = room;
+  }
+  const StoredMatrix matrix =
+      made ? StoredMatrix{made, nullptr, all_rows, k, stride} : rows_.Matrix().Part(all, {0, k});
   const bool told = counts_ && work.row_block % Group() == 0;
   auto* const lists = scratch.Array<BlockLists>(count);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t begin = blocks.Begin(first_block + i), end = blocks.End(first_block + i);
-    const DetectedRows rows{matrix_.Part(begin, end - begin),
-                            (bits ? bits : found) + (begin - first) * words};
-    new (lists + i) BlockLists(simd_, variant, rows, k_block);
+    const Range rows{begin - all.begin, end - all.begin};
+    const DetectedRows detected{matrix.Part(rows, {0, k}), bits + rows.begin * words};
+    new (lists + i) BlockLists(simd_, variant, detected, k_block);
     if (!told) continue;
     MicroTileCounts live;
     for (int64_t g = begin / Group(); g * Group() < end; ++g) live += counts_[g];
@@ -167,9 +204,11 @@ const BlockLists* SparseOperand::MakeLists(Variant variant, const Work& work, in
   }
   if (!told) {
     run_.Each(count, parallel, [&](int64_t i) {
-      const Range rows{blocks.Begin(first_block + i), blocks.End(first_block + i)};
-      if (found && !matrix_.columns)
-        Scan(rows, {0, matrix_.k}, found + (rows.begin - first) * words);
+      const int64_t begin = blocks.Begin(first_block + i) - all.begin,
+                    end = blocks.End(first_block + i) - all.begin;
+      if (!made && found)
+        rows_.Read({all.begin + begin, all.begin + end}, {0, k}, nullptr, found + begin * words,
+                   words);
       lists[i].Count();
     });
   }

@@ -6,18 +6,38 @@
 
 namespace pitc {
 
+// The rows of a sparse operand: of a matrix, or of the transpose of a right operand that a kernel
+// makes.
+class OperandRows {
+ public:
+  OperandRows(const Primitives& simd, const StoredMatrix& matrix, Live live)
+      : simd_(simd), matrix_(matrix), live_(live) {}
+  // Needs no kernel where the transpose lies by rows.
+  OperandRows(const Primitives& simd, const StoredRight& right, const Kernel& kernel);
+
+  // Where they are; only its shape counts where they are made.
+  const StoredMatrix& Matrix() const { return matrix_; }
+  bool AreMade() const { return kernel_ != nullptr; }
+  // The bits of columns `ks` of some rows, [rows, words]; where rows are made also these, at
+  // `room`, [rows, Matrix().stride], but for kListUnit rows of a word in which nothing lives. They
+  // begin at multiples of kListUnit and of 64, and end at such ones or with the matrix.
+  void Read(const Range& rows, const Range& ks, float* room, uint64_t* bits, int64_t words) const;
+
+ private:
+  const Primitives& simd_;
+  StoredMatrix matrix_;
+  Live live_ = Live::kNotZero;
+  StoredRight right_{};
+  const Kernel* kernel_ = nullptr;
+};
+
 class SparseOperand {
  public:
   // `bits`: [count, BitWords(k)] where a kernel has made them, or null. Else about
   // `sampled_rows` of A are counted.
-  SparseOperand(const RunContext& run, const Primitives& simd, const StoredMatrix& matrix,
-                Live live, const uint64_t* bits, int64_t sampled_rows)
-      : run_(run),
-        simd_(simd),
-        matrix_(matrix),
-        live_(live),
-        bits_(bits),
-        sampled_rows_(sampled_rows) {}
+  SparseOperand(const RunContext& run, const Primitives& simd, const OperandRows& rows,
+                const uint64_t* bits, int64_t sampled_rows)
+      : run_(run), simd_(simd), rows_(rows), bits_(bits), sampled_rows_(sampled_rows) {}
 
   // The work of a product with `panels` panels, as if nothing lived, cut for the threads there are;
   // `task_panels` are a task if tasks are enough.
@@ -30,7 +50,7 @@ class SparseOperand {
   // begin..end of the product of the rows from `first` on, in parallel where it pays.
   template <class Task>
   void Each(Variant variant, const Work& work, const Task& task) const {
-    const Blocks blocks{matrix_.count, work.row_block};
+    const Blocks blocks{rows_.Matrix().count, work.row_block};
     const bool parallel = IsWorthTasks(variant, work);
     const Blocks panels{work.panels, parallel && work.task_panels ? work.task_panels : work.panels};
     const int64_t per_wave = PerWave(work);
@@ -47,23 +67,23 @@ class SparseOperand {
 
  private:
   // Blocks of rows whose lists exist at the same time.
-  static int64_t PerWave(const Work& work);
+  int64_t PerWave(const Work& work) const;
   const BlockLists* MakeLists(Variant variant, const Work& work, int64_t first_block, int64_t count,
                               Arena::Scope& scratch) const;
-  int64_t Group() const { return matrix_.columns ? kColumnGroup : kGroup; }
-  void Scan(const Range& rows, const Range& ks, uint64_t* bits) const;
-  void ScanColumns(const Range& rows, int threads, uint64_t* bits) const;
+  // All of these rows in parallel, as OperandRows::Read.
+  void Make(const Range& rows, int threads, float* room, uint64_t* bits) const;
+  int64_t Group() const { return rows_.AreMade() ? kMadeGroup : kGroup; }
 
   const RunContext& run_;
   const Primitives& simd_;
-  const StoredMatrix matrix_;
-  const Live live_;
+  const OperandRows rows_;
   const uint64_t* bits_;
   const MicroTileCounts* counts_ = nullptr;  // of each group of rows, where all are counted
+  const float* made_ = nullptr;              // all rows, where they were made to be counted
   const int64_t sampled_rows_;
 
-  static constexpr int64_t kGroup = 32;        // rows that are counted together
-  static constexpr int64_t kColumnGroup = 64;  // of an A stored by columns that share its lines
+  static constexpr int64_t kGroup = 32;      // rows that are counted together
+  static constexpr int64_t kMadeGroup = 64;  // that are made together: they share lines of S
 };
 
 // Below so many elements, one thread is done sooner than others wake up.

@@ -313,7 +313,11 @@ std::string ReadContract(Fields& in, Plan* plan) {
     p.order = in.Word("stored", {"kn", "nk"}) == "nk" ? Order::kNK : Order::kKN;
     p.factor = in.Flag("factor");
     p.listed_suffix = ProductSuffix({p.product.k, kTurnedColumns, false}, "none");
-    kernel += Text(p.order == Order::kNK ? "_nk" : "_kn", p.factor ? "_factor" : "");
+    const std::string stored =
+        Text(p.order == Order::kNK ? "_nk" : "_kn", p.factor ? "_factor" : "");
+    kernel += stored;
+    if (p.order == Order::kKN || p.factor)
+      p.rows_kernel = Text("stored_rows_k", p.product.k, "_n", p.product.n, stored);
   } else {
     p.gather = in.Flag("gather");
     p.scatter = in.Flag("scatter");

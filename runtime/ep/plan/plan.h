@@ -62,6 +62,7 @@ struct ContractPlan {
   // Symbols without the level: of the product in front, and, behind the family, of kernels over
   // lists and of swrite_columns.
   std::string inner_kernel, listed_suffix, swrite_suffix;
+  std::string rows_kernel;  // of rows of a right operand's transpose; "" where it lies so
 };
 
 struct AttentionPlan {

@@ -216,7 +216,7 @@ std::unique_ptr<Operation> Ep::MakeOperation(const Plan& plan, const std::string
     return move->unpack ? MakeUnpack(*move, std::move(kernel)) : MakePack(*move, std::move(kernel));
 
   const auto& contract = std::get<ContractPlan>(plan.body);
-  ContractionKernels kernels{std::move(kernel), {}, {}, {}};
+  ContractionKernels kernels{std::move(kernel), {}, {}, {}, {}};
   if (contract.skips) {
     const std::string& suffix = contract.listed_suffix;
     kernels.listed = {load("contract_row" + suffix), load("contract_tile" + suffix),
@@ -225,6 +225,7 @@ std::unique_ptr<Operation> Ep::MakeOperation(const Plan& plan, const std::string
   if (contract.order != Order::kPanels) {
     kernels.panels = load(Text("panels_k", contract.product.k));
     kernels.swrite = load("swrite_columns" + contract.swrite_suffix);
+    if (!contract.rows_kernel.empty()) kernels.rows = load(contract.rows_kernel);
   }
   const CostTable& costs = level_ == CpuLevel::kV4 ? contract.costs_v4 : contract.costs_v3;
   return MakeContract(contract, contract.inner ? load(contract.inner_kernel) : Kernel{},

@@ -19,16 +19,12 @@ Ints Mark(const Words32& v) {
 }
 
 template <Live kLive>
-uint64_t Bits64(const float* values, const float* factor) {
+uint64_t Bits64(const float* values) {
   // What is read next comes from memory; harmless behind the last row.
   for (uintptr_t i = 0; i < 256; i += 64)
     __builtin_prefetch(
         reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(values) + 1024 + i));
-  const auto mark = [=](int i) {
-    Floats x = Load<Floats>(values + i);
-    if (factor) x *= Load<Floats>(factor + i);
-    return Mark<kLive>(reinterpret_cast<Words32>(x));
-  };
+  const auto mark = [=](int i) { return Mark<kLive>(Load<Words32>(values + i)); };
   uint64_t word = 0;
   for (int i = 0; i < 64; i += kBytes) {
     word |= NotZero(Narrowed(mark(i), mark(i + kLanes), mark(i + 2 * kLanes), mark(i + 3 * kLanes)))
@@ -38,23 +34,22 @@ uint64_t Bits64(const float* values, const float* factor) {
 }
 
 template <Live kLive>
-void AllBits(const float* row, const float* factor, int64_t n, uint64_t* bits) {
+void AllBits(const float* row, int64_t n, uint64_t* bits) {
   int64_t i = 0;
-  for (; i + 64 <= n; i += 64) *bits++ = Bits64<kLive>(row + i, factor ? factor + i : nullptr);
+  for (; i + 64 <= n; i += 64) *bits++ = Bits64<kLive>(row + i);
   if (i == n) return;
-  float values[64] = {}, factors[64] = {};
+  float values[64] = {};
   for (int64_t j = 0; i + j < n; ++j) values[j] = row[i + j];
-  for (int64_t j = 0; factor && i + j < n; ++j) factors[j] = factor[i + j];
-  *bits = Bits64<kLive>(values, factor ? factors : nullptr);
+  *bits = Bits64<kLive>(values);
 }
 
 }  // namespace
 
-void LiveBits(Live live, const float* row, const float* factor, int64_t n, uint64_t* bits) {
+void LiveBits(Live live, const float* row, int64_t n, uint64_t* bits) {
   if (live == Live::kNotZero) {
-    AllBits<Live::kNotZero>(row, factor, n, bits);
+    AllBits<Live::kNotZero>(row, n, bits);
   } else {
-    AllBits<Live::kPositive>(row, factor, n, bits);
+    AllBits<Live::kPositive>(row, n, bits);
   }
 }
 

@@ -13,14 +13,14 @@
 
 namespace pitc::PITC_LEVEL {
 
-void LiveBits(Live live, const float* row, const float* factor, int64_t n, uint64_t* bits);
+void LiveBits(Live live, const float* row, int64_t n, uint64_t* bits);
 int64_t MaskBits(const uint8_t* bytes, int64_t n, uint64_t* bits);
 void CountMicroTiles(const uint64_t* bits, int64_t rows, int64_t k, uint64_t* columns,
                      MicroTileCounts* counts);
 int64_t CountBits(const uint64_t* words, int64_t n);
 Positions FewPositions, ManyPositions;
-int64_t Pack(const uint64_t* words, int64_t n, int64_t first, const float* row, const float* factor,
-             int64_t k, int32_t* ks, float* values, int64_t room);
+int64_t Pack(const uint64_t* words, int64_t n, int64_t first, const float* row, int64_t k,
+             int32_t* ks, float* values, int64_t room);
 
 namespace {
 
@@ -38,7 +38,6 @@ constexpr int kBytes = 16;
 typedef int8_t Bytes __attribute__((vector_size(kBytes)));
 typedef int32_t Ints __attribute__((vector_size(kBytes)));
 typedef uint32_t Words32 __attribute__((vector_size(kBytes)));
-typedef float Floats __attribute__((vector_size(kBytes)));
 
 template <class To, class From>
 inline To Load(const From* from) {

@@ -84,8 +84,8 @@ constexpr BitTable kBitTable;
 
 #endif
 
-int64_t Pack(const uint64_t* words, int64_t n, int64_t first, const float* row, const float* factor,
-             int64_t k, int32_t* ks, float* values, int64_t room) {
+int64_t Pack(const uint64_t* words, int64_t n, int64_t first, const float* row, int64_t k,
+             int32_t* ks, float* values, int64_t room) {
   int64_t at = 0, w = 0;
 #if defined(__AVX2__)
   // No branch depends on the data.
@@ -96,8 +96,7 @@ int64_t Pack(const uint64_t* words, int64_t n, int64_t first, const float* row, 
       const auto* packed = reinterpret_cast<const __m128i*>(kBitTable.places + byte);
       const __m256i places = _mm256_cvtepu8_epi32(_mm_loadl_epi64(packed));
       const __m256i all = _mm256_add_epi32(places, _mm256_set1_epi32(static_cast<int32_t>(first)));
-      __m256 x = _mm256_loadu_ps(row + first);
-      if (factor) x = _mm256_mul_ps(x, _mm256_loadu_ps(factor + first));
+      const __m256 x = _mm256_loadu_ps(row + first);
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(ks + at), all);
       _mm256_storeu_ps(values + at, _mm256_permutevar8x32_ps(x, places));
       at += __builtin_popcount(byte);
@@ -107,7 +106,6 @@ int64_t Pack(const uint64_t* words, int64_t n, int64_t first, const float* row, 
   static_cast<void>(k), static_cast<void>(room);
   const int64_t count = AddPositions(words + w, n - w, first, ks + at) - ks;
   for (int64_t z = at; z < count; ++z) __builtin_memcpy(values + z, row + ks[z], sizeof *row);
-  for (int64_t z = at; factor && z < count; ++z) values[z] *= factor[ks[z]];
   return count;
 }
 

@@ -37,9 +37,8 @@ using Positions = int64_t(const uint64_t* words, int64_t n, int64_t first, int32
 struct Primitives {
   CpuLevel level;
 
-  // The bits of row[0..n), which needs no more than a float's alignment and is not read beyond n;
-  // unless `factor` is null, those of the product.
-  void (*live_bits)(Live live, const float* row, const float* factor, int64_t n, uint64_t* bits);
+  // The bits of row[0..n), which needs no more than a float's alignment and is not read beyond n.
+  void (*live_bits)(Live live, const float* row, int64_t n, uint64_t* bits);
 
   // The bits of bytes that are not 0; how many.
   int64_t (*mask_bits)(const uint8_t* bytes, int64_t n, uint64_t* bits);
@@ -59,10 +58,10 @@ struct Primitives {
     return entries <= 4 * words ? few_positions : many_positions;
   }
 
-  // The same positions, and values[z] = row[ks[z]], times factor[ks[z]] unless that is null. Row
-  // and factor have k elements, any of which may be read.
-  int64_t (*pack)(const uint64_t* words, int64_t n, int64_t first, const float* row,
-                  const float* factor, int64_t k, int32_t* ks, float* values, int64_t room);
+  // The same positions, and values[z] = row[ks[z]]. The row has k elements, any of which may be
+  // read.
+  int64_t (*pack)(const uint64_t* words, int64_t n, int64_t first, const float* row, int64_t k,
+                  int32_t* ks, float* values, int64_t room);
 };
 
 const Primitives& PrimitivesOf(CpuLevel level);
