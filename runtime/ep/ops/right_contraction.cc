@@ -19,17 +19,24 @@ int64_t SampledRows(const LeftRows& left, const StoredRight& right) {
   return std::max(std::clamp<int64_t>(left.count, 128, 256), std::min(left.count, right.n / 32));
 }
 
-// What is read and written besides what the kernels do, in elements that are copied; as
-// measured. Lists read lines that live again, and by columns copy the squares around them first.
+// What is read and written besides what the kernels do, in elements that are copied; as measured.
+// Lists read lines that live again; where rows are made, S is read, and written around what lives.
 void SetCopied(const LeftRows& left, const StoredRight& right, Work* work) {
   const int64_t size = right.n * right.k, t = left.count;
-  const int64_t lines = std::min(size, kSegmentWidths[0] * work->counts.segments[0]);
-  const bool made = right.order == Order::kKN || right.factor;
-  work->dense_copied = t <= kFewRows ? size / 8 : size / 2;
-  work->sparse_copied = t * (left.k + right.n) + (made ? size / 2 : lines / 4);
+  const auto live = [&](int kind, int64_t times) {
+    return std::min(size, times * kSegmentWidths[kind] * work->counts.segments[kind]);
+  };
+  const bool made = right.order == Order::kKN || right.factor, few = t <= kFewRows;
+  work->dense_copied = few ? size / 8 : size / 2;
+  work->sparse_copied = t * (left.k + right.n);
+  if (made) {
+    work->sparse_copied += size / 8 + live(kSegmentKinds - 1, 2) * 5 / 8;
+  } else {
+    work->sparse_copied += live(0, 1) / 4;
+  }
   if (!right.factor) return;
-  work->dense_copied += size / 8;
-  work->sparse_copied += size / 4;
+  work->dense_copied += few ? size * 3 / 8 : size / 4;
+  work->sparse_copied += size / 8;
 }
 
 // A glance at S, where even the counts of some of its rows would cost too much: what lives in
