@@ -22,7 +22,7 @@ from pitc.ir.target import CpuLevel
 
 STRIP = 512
 """Rows of `out` that are made together: so much of a row of S is read at a time."""
-AHEAD = 32
+AHEAD = 16
 """Rows of S between those that are asked for and those that are read."""
 WORD = 64
 """Bits of one."""
