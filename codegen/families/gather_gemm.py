@@ -43,10 +43,8 @@ SPLIT_K = 1536
 UNROLL_K = 4
 PAIR = 2
 """Rows of the low row tile: as fast as a single row, which waits for its own sums."""
-STREAM_TILES = 6
-"""Up to so many row tiles run by short stretches."""
-STREAM_K = 64
-"""Length of a short stretch: two of them fit into the first-level cache."""
+STREAM_K = 48
+"""Length of a short stretch: two of them are three quarters of a first-level cache of 32 KiB."""
 NEAR_K = 32
 """How far ahead a lone row tile asks for B: 8 KiB, the best of 1 to 32 KiB."""
 
@@ -143,14 +141,11 @@ class _Kernel:
             many, few = self.right
             if many.finishes_panels:
                 self.sums = tir.workspace(block * PANEL_WIDTH)
-            if many is few:
-                self.stretches(tiles, many)
-            else:
-                tir.either(
-                    tiles.count <= few.few_tiles,
-                    lambda: self.few(tiles, few),
-                    lambda: self.stretches(tiles, many),
-                )
+            tir.either(
+                tiles.count <= few.few_tiles,
+                lambda: self.few(tiles, few),
+                lambda: self.stretches(tiles, many),
+            )
 
     def few(self, tiles: _RowTiles, right: Right | Turned) -> None:
         """Few row tiles."""
@@ -174,17 +169,16 @@ class _Kernel:
 
     def stretches(self, tiles: _RowTiles, right: Right) -> None:
         """Blocks of k, groups of panels, stretches, panels."""
-        whole, near = tir.int64(self.k), tir.int64(NEAR_K)
-        lone = tiles.count == 1
-        block_k = tir.choose(tiles.count <= STREAM_TILES, whole, tir.int64(self.k_block))
-        block_k = tir.hold(block_k)
-        if right.longest is None:
-            short = tir.both(tiles.count > 1, tiles.count <= STREAM_TILES)
-            longest = tir.hold(tir.choose(short, tir.int64(STREAM_K), block_k))
-            ahead = tir.hold(tir.choose(lone, near, tir.choose(short, longest, whole)))
-        else:
-            block_k = whole
+        block_k = whole = tir.int64(self.k)
+        if right.longest is not None:
             longest = ahead = tir.int64(right.longest)
+        elif right is self.right[0]:
+            longest = block_k = tir.int64(self.k_block)
+            ahead = whole
+        else:
+            lone, short = tiles.count == 1, tir.int64(STREAM_K)
+            longest = tir.hold(tir.choose(lone, whole, short))
+            ahead = tir.hold(tir.choose(lone, tir.int64(NEAR_K), short))
         share = tir.hold((PANEL_WIDTH - 1 + tiles.count) // tiles.count)
         blocks = tir.serial(0, (self.k + block_k - 1) // block_k)
         groups = tir.serial(0, (self.j1 - self.j0 + right.group - 1) // right.group)

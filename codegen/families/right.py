@@ -64,15 +64,21 @@ class Right(Protocol):
 
 
 class Panels:
-    """`b`, in panels."""
+    """`b`, in panels.
+
+    Args:
+        b: The argument.
+        far: Lines are asked for into the second-level cache, where many may be on their way; else
+            into the first-level one, for few row tiles, which soon read them.
+    """
 
     longest = None
     group = 1
     finishes_panels = False  # but by blocks of k
-    few_tiles = 0
+    few_tiles = 6
 
-    def __init__(self, k: int, n: int) -> None:
-        self.b = tir.tensor("b", (panel_count(n), k, PANEL_WIDTH))
+    def __init__(self, b: tir.Buffer, *, far: bool) -> None:
+        self.b, self.far = b, far
 
     def bring(self, j: tir.Expr, count: tir.Expr, start: tir.Expr, length: tir.Expr) -> None:
         """All of it is there."""
@@ -83,7 +89,7 @@ class Panels:
 
     def ask(self, j: tir.Expr, k: tir.Expr, at: tir.Expr) -> None:
         """Ask for a line; `at` may be beyond the row, as rows lie one behind the other."""
-        tir.prefetch(self.b, j, k, at, far=True)
+        tir.prefetch(self.b, j, k, at, far=self.far)
 
 
 class Stored:
@@ -269,8 +275,8 @@ def right_operand(params: Mapping[str, Any], target: CpuLevel) -> tuple[Right, R
     """
     k, n, order = params["k"], params["n"], params.get("stored")
     if not order:
-        panels = Panels(k, n)
-        return panels, panels
+        b = tir.tensor("b", (panel_count(n), k, PANEL_WIDTH))
+        return Panels(b, far=True), Panels(b, far=False)
     stored = StoredRight(k, n, order, factor=bool(params["factor"]))
     side = target.vector_lanes
     few = InPlace(stored) if order == "kn" else Turned(stored, side)
