@@ -5,9 +5,8 @@ factor. Of `kn` squares are transposed in registers:
 
     16 vectors S[k + i, r..r + 16]   ->   16 vectors out[r + l, k..k + 16], 16 bits of each row
 
-No list reads more of a row than a word of bits that are all 0, nor less than 16 rows at a time: a
-piece of 16 rows and 64 k in which nothing lives is not written, so that S with large blocks of
-zeros costs hardly more than to read it.
+A piece of 16 rows and 64 k in which nothing lives is not written, as no live micro-tile reaches into
+it: these are at most 64 wide, or a divisor of 16 high, and stand at multiples of their size.
 
 Rows of `out` are a little more than K apart: a power of two apart they would share few lines of the
 caches.
