@@ -5,8 +5,8 @@ factor. Of `kn` squares are transposed in registers:
 
     16 vectors S[k + i, r..r + 16]   ->   16 vectors out[r + l, k..k + 16], 16 bits of each row
 
-A piece of 16 rows and 64 k in which nothing lives is not written, as no live micro-tile reaches into
-it: these are at most 64 wide, or a divisor of 16 high, and stand at multiples of their size.
+A piece of 16 rows and 64 k in which nothing lives is not written, as no live micro-tile reaches
+into it: these are at most 64 wide, or a divisor of 16 high, and stand at multiples of their size.
 
 Rows of `out` are a little more than K apart: a power of two apart they would share few lines of the
 caches.
