@@ -9,7 +9,7 @@ A variant's time is made of features, each with a price:
 | listed | one element of A that is copied into lists |
 | written | one row of a panel of C (256 bytes) |
 | runs | one stretch of rows of a panel that are read one after the other |
-| streamed | one row of a panel (256 bytes) that is read from memory |
+| streamed | one row of a panel (256 bytes) that is read from memory; later passes over B count `LATER_PASS` |
 | steps | one k of one row times one panel (64 columns) of fused multiply-adds |
 | visits | one register tile of C brought in and out |
 
@@ -46,6 +46,9 @@ HIGHEST_PRICE = 1 << 50
 
 FEMTOSECONDS = 1e9
 """Per microsecond."""
+
+LATER_PASS = 0.25
+"""Of what the first pass over B costs, which then is in a cache; measured on two threads."""
 
 Prices = tuple[int, ...]
 
@@ -131,7 +134,7 @@ def _dense(work: Work) -> dict[str, float]:
 
 def _sparse(variant: str, work: Work) -> dict[str, float]:
     rows, panels, counts = work.rows, work.panels, work.counts
-    passes = work.passes
+    passes = 1 + LATER_PASS * (work.passes - 1)
     amounts: dict[str, float] = {"scanned": rows * work.k if work.scanned else 0}
     height, width = VARIANTS[variant].height, VARIANTS[variant].width
     entries = counts["elements" if variant == "row" else variant]
@@ -142,7 +145,7 @@ def _sparse(variant: str, work: Work) -> dict[str, float]:
         return amounts | {
             "listed": entries * width,
             "runs": panels * min(lists, passes * counts[f"runs{width}"]),
-            "streamed": panels * lists * width,
+            "streamed": panels * min(lists, passes * counts[f"columns{width}"]) * width,
             "steps": panels * register_tiles * LISTED_ROWS * width,
             "visits": panels * register_tiles,
         }

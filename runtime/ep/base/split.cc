@@ -46,6 +46,7 @@ ListSplit SplitLists(int64_t rows, int64_t k, int64_t panels, int64_t unit, int6
     const int64_t wanted = kThreadTasks * threads;
     const auto groups = [&] { return (panels + task_panels - 1) / task_panels; };
     if (EvenBlocks(rows, most, unit).Count() * groups() < wanted) task_panels = kLeastTaskPanels;
+    if ((rows + kListUnit - 1) / kListUnit * groups() < wanted) task_panels = 1;
     const int64_t blocks = std::max(kThreadBlocks * threads, (wanted + groups() - 1) / groups());
     if (rows / blocks < unit) unit = kListUnit;
     const int64_t worth = (kLeastListed / k + unit - 1) / unit * unit;

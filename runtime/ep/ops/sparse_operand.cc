@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kLeastMade = 128;  // columns of rows that are made, at a time
 constexpr int64_t kMadeRows = 512;   // rows
+constexpr int64_t kLeastStrip = 64;
 constexpr int64_t kMakes = 4;        // of each thread
 constexpr int64_t kWave = 1 << 24;   // elements of A whose lists exist at the same time
 constexpr int64_t kMadeWave =
@@ -89,8 +90,11 @@ void OperandRows::Read(const Range& rows, const Range& ks, float* room, uint64_t
 
 void SparseOperand::Make(const Range& all, int threads, float* room, uint64_t* bits) const {
   const int64_t k = rows_.Matrix().k, stride = rows_.Matrix().stride, words = BitWords(k);
-  const Blocks strips{all.end - all.begin, kMadeRows};
-  const int64_t parts = std::max<int64_t>(1, kMakes * threads / strips.Count());
+  const int64_t made = all.end - all.begin, wanted = kMakes * threads;
+  const int64_t by_columns = std::max<int64_t>(1, k / kLeastMade);
+  const Blocks strips = EvenBlocks(
+      made, std::clamp(made * by_columns / wanted, kLeastStrip, kMadeRows), kLeastStrip);
+  const int64_t parts = std::max<int64_t>(1, wanted / strips.Count());
   const Blocks ks = EvenBlocks(k, std::max(kLeastMade, k / parts), 64);
   run_.Each(strips.Count() * ks.Count(), threads > 1, [&](int64_t task) {
     const int64_t s = task / ks.Count(), part = task % ks.Count(), begin = strips.Begin(s);
@@ -126,7 +130,8 @@ void SparseOperand::Count(Work* work, Arena::Scope& scratch) {
   const auto rows_of = [=](int64_t s) { return std::min(group, count - first_of(s)); };
   float* const room =
       found && rows_.AreMade() ? scratch.Array<float>(sampled * group * stride) : nullptr;
-  const Blocks ks{k, room && parallel ? kLeastMade : k};
+  const int64_t part_k = room && parallel ? k * sampled / (kMakes * work->threads) : k;
+  const Blocks ks = EvenBlocks(k, std::max<int64_t>(part_k, 1), 64);
   if (found) {
     run_.Each(sampled * ks.Count(), parallel, [&](int64_t task) {
       const int64_t s = task / ks.Count(), part = task % ks.Count(), first = first_of(s);
