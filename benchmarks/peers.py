@@ -62,7 +62,7 @@ def mkl_product(workload: Workload) -> Infer:
     from sparse_dot_mkl import dot_product_mkl  # pyright: ignore[reportMissingImports]
 
     weight = np.array(weights(workload)["weight"])
-    return lambda feeds: dot_product_mkl(csr_matrix(feeds["x"]), weight)
+    return lambda feeds: np.asarray(dot_product_mkl(csr_matrix(feeds["x"]), weight))
 
 
 def gather_product(workload: Workload) -> Infer:

@@ -9,7 +9,7 @@ A variant's time is made of features, each with a price:
 | listed | one element of A that is copied into lists |
 | written | one row of a panel of C (256 bytes) |
 | runs | one stretch of rows of a panel that are read one after the other |
-| streamed | one row of a panel (256 bytes) that is read from memory; later passes over B count `LATER_PASS` |
+| streamed | one row of a panel (256 bytes) from memory; in a later pass `LATER_PASS` of one |
 | steps | one k of one row times one panel (64 columns) of fused multiply-adds |
 | visits | one register tile of C brought in and out |
 

@@ -1,5 +1,6 @@
 #include "base/index.h"
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <set>
@@ -138,7 +139,7 @@ void ListSplitCovers() {
             CHECK(split.rows.size % pitc::kListUnit == 0 && split.rows.size > 0);
             CHECK(split.rows.size <= 64 || split.rows.size * k <= int64_t{1} << 31);
             CHECK(split.rows.total == rows && split.panels.total == panels);
-            CHECK(split.panels.size == 4 || (threads > 1 && split.panels.size == 2));
+            CHECK(split.panels.size == 4 || (threads > 1 && split.panels.size <= 2));
           }
         }
       }
@@ -158,6 +159,30 @@ void ListSplitCovers() {
   CHECK(count(512, 3072, 1) == 3 && count(512, 3072, 2) >= 8 && count(512, 3072, 64) >= 96);
   CHECK(count(5000, 3072, 1) == 9);
   CHECK(pitc::SplitLists(512, 16, 12, 32, 4, 64).rows.Count() == 1);  // hardly any work
+}
+
+// Where rows are made: a block of them stays in a cache, and is one task where blocks are enough.
+void MadeListSplitCovers() {
+  for (int64_t rows : {1, 63, 768, 3072, 5000}) {
+    for (int64_t k : {1, 768, 1 << 20}) {
+      for (int64_t panels : {1, 8}) {
+        for (int threads : {1, 2, 16, 64}) {
+          const pitc::ListSplit split = pitc::SplitMadeLists(rows, k, panels, 64, 32, 4, threads);
+          CHECK(split.rows.size % pitc::kListUnit == 0 && split.rows.size > 0);
+          CHECK(split.rows.total == rows && split.panels.total == panels);
+          CHECK(threads > 1 || split.rows.size * k <= std::max<int64_t>(1 << 18, 64 * k));
+          CHECK(split.panels.size == panels || split.panels.size <= 4);
+          CHECK(threads == 1 || split.panels.size < panels || panels == 1 ||
+                split.rows.Count() >= 4 * threads);
+        }
+      }
+    }
+  }
+  const auto tasks = [](int threads) {
+    const pitc::ListSplit split = pitc::SplitMadeLists(768, 3072, 8, 64, 32, 4, threads);
+    return split.rows.Count() * split.panels.Count();
+  };
+  CHECK(tasks(1) == 12 && tasks(2) == 12 && tasks(16) >= 64 && tasks(64) >= 256);
 }
 
 void AttentionSplitCovers() {
@@ -249,6 +274,7 @@ int main() {
                                {"even blocks cover", EvenBlocksCover},
                                {"gemm split covers", GemmSplitCovers},
                                {"list split covers", ListSplitCovers},
+                               {"made list split covers", MadeListSplitCovers},
                                {"attention split covers", AttentionSplitCovers},
                                {"layout slots", LayoutSlots}});
 }

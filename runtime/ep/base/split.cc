@@ -21,6 +21,11 @@ constexpr int64_t kLeastListed = int64_t{1} << 14;  // that are worth a block
 constexpr int64_t kThreadBlocks = 2;                // of each thread, as making lists takes long
 constexpr int64_t kLeastTaskPanels = 2;             // that a kernel does at once
 
+// Where rows are made: those of a block stay in the second-level cache, or the panels of a task.
+constexpr int64_t kMadeListed = int64_t{1} << 18;
+constexpr int64_t kLeastMadeRows = 64;  // fewer share too little of B
+constexpr int64_t kNearPanelFloats = int64_t{1} << 17;
+
 }  // namespace
 
 GemmSplit SplitGemm(int64_t rows, int64_t k, int64_t panels, int64_t width, int threads) {
@@ -45,7 +50,8 @@ ListSplit SplitLists(int64_t rows, int64_t k, int64_t panels, int64_t unit, int6
   if (threads > 1) {
     const int64_t wanted = kThreadTasks * threads;
     const auto groups = [&] { return (panels + task_panels - 1) / task_panels; };
-    if (EvenBlocks(rows, most, unit).Count() * groups() < wanted) task_panels = kLeastTaskPanels;
+    if (EvenBlocks(rows, most, unit).Count() * groups() < wanted)
+      task_panels = std::min(task_panels, kLeastTaskPanels);
     if ((rows + kListUnit - 1) / kListUnit * groups() < wanted) task_panels = 1;
     const int64_t blocks = std::max(kThreadBlocks * threads, (wanted + groups() - 1) / groups());
     if (rows / blocks < unit) unit = kListUnit;
@@ -55,6 +61,19 @@ ListSplit SplitLists(int64_t rows, int64_t k, int64_t panels, int64_t unit, int6
   const Blocks blocks = EvenBlocks(rows, most, unit);
   Numbered(std::min(rows, blocks.size) * k, "elements in a block of lists");
   return {blocks, {panels, task_panels}};
+}
+
+ListSplit SplitMadeLists(int64_t rows, int64_t k, int64_t panels, int64_t width, int64_t unit,
+                         int64_t task_panels, int threads) {
+  int64_t most = kMadeListed / k;
+  if (threads > 1) most = std::min(most, rows / (kThreadTasks * threads));
+  const Blocks blocks = EvenBlocks(rows, std::max(kLeastMadeRows, most / unit * unit), unit);
+  if (threads > 1 && blocks.Count() < kThreadTasks * threads) {
+    task_panels = std::clamp<int64_t>(kNearPanelFloats / (k * width), 1, task_panels);
+    return SplitLists(rows, k, panels, unit, task_panels, threads);
+  }
+  Numbered(std::min(rows, blocks.size) * k, "elements in a block of lists");
+  return {blocks, {panels, panels}};
 }
 
 GemmSplit::Part GemmSplit::At(int64_t task) const {

@@ -16,7 +16,7 @@ constexpr int64_t kThreadTasks = 4;  // of each thread
 
 // How much of S is looked at before the decision: one row of S^T costs what one row of A does.
 int64_t SampledRows(const LeftRows& left, const StoredRight& right) {
-  return std::max(std::clamp<int64_t>(left.count, 128, 256), std::min(left.count, right.n / 32));
+  return std::max<int64_t>(128, std::min(left.count, right.n / 32));
 }
 
 // What is read and written besides what the kernels do, in elements that are copied; as measured.
@@ -30,12 +30,12 @@ void SetCopied(const LeftRows& left, const StoredRight& right, Work* work) {
   work->dense_copied = few ? size / 8 : size / 2;
   work->sparse_copied = t * (left.k + right.n);
   if (made) {
-    work->sparse_copied += size / 8 + live(kSegmentKinds - 1, 2) * 5 / 8;
+    work->sparse_copied += size / 8 + live(kSegmentKinds - 1, 2) * 5 / 16;
   } else {
     work->sparse_copied += live(0, 1) / 4;
   }
   if (!right.factor) return;
-  work->dense_copied += few ? size * 3 / 8 : size / 4;
+  work->dense_copied += few ? size * 7 / 16 : size / 4;
   work->sparse_copied += size / 8;
 }
 

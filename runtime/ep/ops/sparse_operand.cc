@@ -108,7 +108,10 @@ void SparseOperand::Make(const Range& all, int threads, float* room, uint64_t* b
 Work SparseOperand::Unseen(int64_t panels, int64_t task_panels) const {
   const int64_t rows = rows_.Matrix().count, k = rows_.Matrix().k;
   const int threads = run_.ThreadsFor(GemmFlops(rows, k, panels * kPanelWidth));
-  const ListSplit split = SplitLists(rows, k, panels, Group(), task_panels, threads);
+  const ListSplit split =
+      rows_.AreMade()
+          ? SplitMadeLists(rows, k, panels, kPanelWidth, kGroup, task_panels, threads)
+          : SplitLists(rows, k, panels, kGroup, task_panels, threads);
   Work work{rows, k, panels, split.rows.size, 1, bits_ == nullptr, 0, {}};
   work.threads = threads;
   work.task_panels = split.panels.size;
@@ -117,15 +120,14 @@ Work SparseOperand::Unseen(int64_t panels, int64_t task_panels) const {
 
 void SparseOperand::Count(Work* work, Arena::Scope& scratch) {
   const auto& [memory, listed, count, k, stride] = rows_.Matrix();
-  const int64_t words = BitWords(k), group = Group();
-  const int64_t groups = (count + group - 1) / group;
+  const int64_t words = BitWords(k), group = kGroup, groups = (count + group - 1) / group;
   const int64_t sampled = bits_ ? groups : std::min(groups, (sampled_rows_ + group - 1) / group);
   auto* counts = scratch.Array<MicroTileCounts>(sampled);
   uint64_t* found = bits_ ? nullptr : scratch.Array<uint64_t>(sampled * group * words);
   auto* live = scratch.Array<uint64_t>(sampled * words);  // columns of each group
   std::fill_n(live, sampled * words, 0);
   const bool parallel =
-      work->threads > 1 && sampled * group * k > (bits_ ? kSerialCount : kSerialScan);
+      work->threads > 1 && sampled * group * k > (bits_ ? kSerialCount : SerialElements());
   const auto first_of = [=](int64_t s) { return s * groups / sampled * group; };
   const auto rows_of = [=](int64_t s) { return std::min(group, count - first_of(s)); };
   float* const room =
@@ -177,25 +179,25 @@ int64_t SparseOperand::PerWave(const Work& work) const {
 }
 
 const BlockLists* SparseOperand::MakeLists(Variant variant, const Work& work, int64_t first_block,
-                                           int64_t count, Arena::Scope& scratch) const {
+                                           int64_t count, int threads, Arena::Scope& scratch) const {
   static_assert(std::is_trivially_destructible_v<BlockLists>, "they lie in scratch memory");
   const int64_t k = rows_.Matrix().k, stride = rows_.Matrix().stride, words = BitWords(k);
   const int64_t k_block = KBlock(simd_.level, work);
   const Blocks blocks{rows_.Matrix().count, work.row_block};
   const Range all{blocks.Begin(first_block), blocks.End(first_block + count - 1)};
   const int64_t all_rows = all.end - all.begin;
-  const bool parallel = work.threads > 1 && all_rows * k > kSerialScan;
+  const bool parallel = threads > 1 && all_rows * k > SerialElements();
   uint64_t* const found = bits_ ? nullptr : scratch.Array<uint64_t>(all_rows * words);
   const uint64_t* const bits = bits_ ? bits_ + all.begin * words : found;
   const float* made = made_ ? made_ + all.begin * stride : nullptr;
   if (found && rows_.AreMade()) {
     auto* const room = scratch.Array<float>(all_rows * stride);
-    Make(all, parallel ? work.threads : 1, room, found);
+    Make(all, parallel ? threads : 1, room, found);
     made = room;
   }
   const StoredMatrix matrix =
       made ? StoredMatrix{made, nullptr, all_rows, k, stride} : rows_.Matrix().Part(all, {0, k});
-  const bool told = counts_ && work.row_block % Group() == 0;
+  const bool told = counts_ && work.row_block % kGroup == 0;
   auto* const lists = scratch.Array<BlockLists>(count);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t begin = blocks.Begin(first_block + i), end = blocks.End(first_block + i);
@@ -204,7 +206,7 @@ const BlockLists* SparseOperand::MakeLists(Variant variant, const Work& work, in
     new (lists + i) BlockLists(simd_, variant, detected, k_block);
     if (!told) continue;
     MicroTileCounts live;
-    for (int64_t g = begin / Group(); g * Group() < end; ++g) live += counts_[g];
+    for (int64_t g = begin / kGroup; g * kGroup < end; ++g) live += counts_[g];
     lists[i].Count(live);
   }
   if (!told) {

@@ -6,6 +6,9 @@
 
 namespace pitc {
 
+// Below so many elements, one thread is done sooner than others wake up.
+constexpr int64_t kSerialScan = 1 << 17;
+
 // The rows of a sparse operand: of a matrix, or of the transpose of a right operand that a kernel
 // makes.
 class OperandRows {
@@ -53,11 +56,17 @@ class SparseOperand {
     const Blocks blocks{rows_.Matrix().count, work.row_block};
     const bool parallel = IsWorthTasks(variant, work);
     const Blocks panels{work.panels, parallel && work.task_panels ? work.task_panels : work.panels};
+    if (IsOneTask(work)) {
+      return run_.Each(blocks.Count(), parallel && work.threads > 1, [&](int64_t i) {
+        Arena::Scope scratch;
+        task(*MakeLists(variant, work, i, 1, 1, scratch), blocks.Begin(i), 0, work.panels);
+      });
+    }
     const int64_t per_wave = PerWave(work);
     for (int64_t wave = 0; wave < blocks.Count(); wave += per_wave) {
       Arena::Scope scratch;
       const int64_t count = std::min(per_wave, blocks.Count() - wave);
-      const BlockLists* const lists = MakeLists(variant, work, wave, count, scratch);
+      const BlockLists* const lists = MakeLists(variant, work, wave, count, work.threads, scratch);
       run_.Each(count * panels.Count(), parallel && work.threads > 1, [&](int64_t t) {
         const int64_t i = t % count, p = t / count;
         task(lists[i], blocks.Begin(wave + i), panels.Begin(p), panels.End(p));
@@ -69,10 +78,14 @@ class SparseOperand {
   // Blocks of rows whose lists exist at the same time.
   int64_t PerWave(const Work& work) const;
   const BlockLists* MakeLists(Variant variant, const Work& work, int64_t first_block, int64_t count,
-                              Arena::Scope& scratch) const;
+                              int threads, Arena::Scope& scratch) const;
+  // A thread makes a block of rows, its lists and all panels: they are in its cache.
+  bool IsOneTask(const Work& work) const {
+    return rows_.AreMade() && !made_ && work.task_panels >= work.panels;
+  }
   // All of these rows in parallel, as OperandRows::Read.
   void Make(const Range& rows, int threads, float* room, uint64_t* bits) const;
-  int64_t Group() const { return rows_.AreMade() ? kMadeGroup : kGroup; }
+  int64_t SerialElements() const { return rows_.AreMade() ? kSerialScan / 4 : kSerialScan; }
 
   const RunContext& run_;
   const Primitives& simd_;
@@ -82,11 +95,7 @@ class SparseOperand {
   const float* made_ = nullptr;              // all rows, where they were made to be counted
   const int64_t sampled_rows_;
 
-  static constexpr int64_t kGroup = 32;      // rows that are counted together
-  static constexpr int64_t kMadeGroup = 64;  // that are made together: they share lines of S
+  static constexpr int64_t kGroup = 32;  // rows that are counted together
 };
-
-// Below so many elements, one thread is done sooner than others wake up.
-constexpr int64_t kSerialScan = 1 << 17;
 
 }  // namespace pitc
