@@ -45,8 +45,8 @@ CostTable Table(const std::vector<Variant>& offered, int64_t price_of_steps) {
 }
 
 void Features() {
-  // launch, scanned, listed, written, runs, streamed, steps, visits; the second of two passes over B
-  // costs a quarter of the first
+  // launch, scanned, listed, written, runs, streamed, steps, visits; the second of two passes over
+  // B costs a quarter of the first
   const struct {
     Variant variant;
     double amount[kFeatures];

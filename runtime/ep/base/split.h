@@ -40,8 +40,8 @@ struct ListSplit {
 constexpr int64_t kListUnit = 16;  // whole micro-tiles, of rows that are made as well
 ListSplit SplitLists(int64_t rows, int64_t k, int64_t panels, int64_t unit, int64_t task_panels,
                      int threads);
-// The same where rows are made first: a thread makes a block, its lists and all its panels, if there
-// are blocks enough.
+// The same where rows are made first: a thread makes a block, its lists and all its panels, if
+// there are blocks enough.
 ListSplit SplitMadeLists(int64_t rows, int64_t k, int64_t panels, int64_t width, int64_t unit,
                          int64_t task_panels, int threads);
 

@@ -13,8 +13,8 @@ namespace {
 constexpr int64_t kLeastMade = 128;  // columns of rows that are made, at a time
 constexpr int64_t kMadeRows = 512;   // rows
 constexpr int64_t kLeastStrip = 64;
-constexpr int64_t kMakes = 4;        // of each thread
-constexpr int64_t kWave = 1 << 24;   // elements of A whose lists exist at the same time
+constexpr int64_t kMakes = 4;       // of each thread
+constexpr int64_t kWave = 1 << 24;  // elements of A whose lists exist at the same time
 constexpr int64_t kMadeWave =
     1 << 18;  // of one that is made, for each thread: they are to stay in a cache
 constexpr int64_t kSerialCount = 1 << 22;  // bits
@@ -92,8 +92,8 @@ void SparseOperand::Make(const Range& all, int threads, float* room, uint64_t* b
   const int64_t k = rows_.Matrix().k, stride = rows_.Matrix().stride, words = BitWords(k);
   const int64_t made = all.end - all.begin, wanted = kMakes * threads;
   const int64_t by_columns = std::max<int64_t>(1, k / kLeastMade);
-  const Blocks strips = EvenBlocks(
-      made, std::clamp(made * by_columns / wanted, kLeastStrip, kMadeRows), kLeastStrip);
+  const Blocks strips =
+      EvenBlocks(made, std::clamp(made * by_columns / wanted, kLeastStrip, kMadeRows), kLeastStrip);
   const int64_t parts = std::max<int64_t>(1, wanted / strips.Count());
   const Blocks ks = EvenBlocks(k, std::max(kLeastMade, k / parts), 64);
   run_.Each(strips.Count() * ks.Count(), threads > 1, [&](int64_t task) {
@@ -109,9 +109,8 @@ Work SparseOperand::Unseen(int64_t panels, int64_t task_panels) const {
   const int64_t rows = rows_.Matrix().count, k = rows_.Matrix().k;
   const int threads = run_.ThreadsFor(GemmFlops(rows, k, panels * kPanelWidth));
   const ListSplit split =
-      rows_.AreMade()
-          ? SplitMadeLists(rows, k, panels, kPanelWidth, kGroup, task_panels, threads)
-          : SplitLists(rows, k, panels, kGroup, task_panels, threads);
+      rows_.AreMade() ? SplitMadeLists(rows, k, panels, kPanelWidth, kGroup, task_panels, threads)
+                      : SplitLists(rows, k, panels, kGroup, task_panels, threads);
   Work work{rows, k, panels, split.rows.size, 1, bits_ == nullptr, 0, {}};
   work.threads = threads;
   work.task_panels = split.panels.size;
@@ -179,7 +178,8 @@ int64_t SparseOperand::PerWave(const Work& work) const {
 }
 
 const BlockLists* SparseOperand::MakeLists(Variant variant, const Work& work, int64_t first_block,
-                                           int64_t count, int threads, Arena::Scope& scratch) const {
+                                           int64_t count, int threads,
+                                           Arena::Scope& scratch) const {
   static_assert(std::is_trivially_destructible_v<BlockLists>, "they lie in scratch memory");
   const int64_t k = rows_.Matrix().k, stride = rows_.Matrix().stride, words = BitWords(k);
   const int64_t k_block = KBlock(simd_.level, work);
