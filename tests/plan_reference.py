@@ -141,7 +141,7 @@ def contract(fields: dict[str, str], a: Array, *rest: Array) -> tuple[Array]:
 def contract_right(fields: dict[str, str], a: Array, s: Array, *rest: Array) -> tuple[Array]:
     left, k, n = list(rest), int(fields["k"]), int(fields["n"])
     assert s.dtype == np.float32 and s.shape == {"kn": (k, n), "nk": (n, k)}[fields["stored"]]
-    if fields["factor"] == "1":
+    if fields["factor"] != "0":
         factor = left.pop(0)
         assert factor.dtype == s.dtype and factor.shape == s.shape
         s = s * factor

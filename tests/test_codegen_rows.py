@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from pitc.codegen.families import stored_rows
-from pitc.ir.kernel import KernelRequest
+from pitc.ir.kernel import MASK, KernelRequest
 from pitc.ir.target import CPU_LEVELS
 from tests.codegen_kernels import LEVELS, Array, bits, guarded, library, normal
 
 #: Below, at and above a square and a strip.
 SHAPES = ((1, 1), (5, 17), (16, 16), (31, 64), (64, 65), (70, 130), (128, 48), (300, 200))
 UNIT = 16
-STORED = tuple(itertools.product(("kn", "nk"), (0, 1)))
+STORED = (*itertools.product(("kn", "nk"), (0, 1)), ("kn", MASK))
 ODD = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-45], np.float32)
 CANARY = np.float32(7.25)
 
@@ -71,12 +71,12 @@ def check(
 def test_rows(shape: tuple[int, int], how: tuple[str, int], level: str) -> None:
     (k, n), (stored, factor) = shape, how
     rng = np.random.default_rng(k)
-    matrices = [(k, n) if stored == "kn" else (n, k)] * (1 + factor)
+    matrices = [(k, n) if stored == "kn" else (n, k)] * (1 + bool(factor))
     for live in (0.0, 0.001, 0.05, 1.0):
         s = [normal(rng, *shape) * (rng.random(shape) < live) for shape in matrices]
         s = [x.astype(np.float32) for x in s]
         if live:
-            s[0].flat[rng.integers(0, s[0].size, len(ODD))] = ODD
+            s[-1 if factor == MASK else 0].flat[rng.integers(0, s[0].size, len(ODD))] = ODD
         cuts = [0, *(r for r in (UNIT, 80) if r < n), n]
         parts = [(k0, min(k0 + 64, k)) for k0 in range(0, k, 64)]
         for rows in itertools.combinations(dict.fromkeys(cuts), 2):
@@ -90,9 +90,11 @@ def test_one_live_element(at: tuple[int, int], level: str) -> None:
     """All that stands around it is there, also what was passed over before it was found."""
     s = np.zeros((300, 200), np.float32)
     s[at] = ODD[-1]
-    for factor in (0, 1):
+    for factor in (0, 1, MASK):
         request = request_of(300, 200, "kn", factor)
-        check(level, request, [s, np.full_like(s, -1)][: 1 + factor], (0, 200), (0, 300))
+        other = np.full_like(s, -1)
+        given = [other, s] if factor == MASK else [s, other][: 1 + factor]
+        check(level, request, given, (0, 200), (0, 300))
 
 
 @pytest.mark.parametrize("level", LEVELS)

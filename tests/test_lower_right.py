@@ -58,10 +58,10 @@ def by_rows(g: GraphBuilder) -> str:
 
 #: The right operand of a MatMul -> how the node reads it: stored, factor.
 RIGHTS: dict[str, tuple[Callable[[GraphBuilder], str], str, str]] = {
-    "weight by mask": (masked, "kn", "1"),
-    "mask by weight": (lambda g: g.op("Mul", flags(g, K, N), weight(g, "w", K, N)), "kn", "1"),
+    "weight by mask": (masked, "kn", "2"),
+    "mask by weight": (lambda g: g.op("Mul", flags(g, K, N), weight(g, "w", K, N)), "kn", "2"),
     "transposed": (lambda g: turned(g, masked(g, N, K)), "nk", "1"),
-    "twice transposed": (lambda g: turned(g, turned(g, masked(g))), "kn", "1"),
+    "twice transposed": (lambda g: turned(g, turned(g, masked(g))), "kn", "2"),
     "transposed weight": (lambda g: g.op("Mul", turned(g, g.input("w", np.float32, (N, K))),
                                          flags(g, K, N)), "kn", "1"),
     "two masks": (two_masks, "kn", "1"),
@@ -117,7 +117,7 @@ def test_right_operand(name: str, lead: tuple[int, int]) -> None:
     assert (plan["stored"], plan["factor"]) == (stored, factor)
     products = sum(n.op_type == "Mul" for n in lowered.model.graph)
     before = sum(n.op_type == "Mul" for n in proto.graph.node)
-    assert products == before - int(factor)  # what the node multiplies is written by nobody
+    assert products == before - (factor != "0")  # what the node multiplies is written by nobody
     (record,) = [r for r in lowered.report.nodes if r.sparse]
     assert (record.op_type, record.lowering, record.refusal) == ("MatMul", "contract", None)
     assert record.sparse.startswith("operand 1 is 0 where ")
@@ -150,9 +150,30 @@ def test_plan_and_kernels() -> None:
     families = ("contract_row", "contract_tile", "contract_block")
     want = [f"{family}_k{K}_n{2 * PANEL_WIDTH}_none" for family in families]
     want += [kernel, f"panels_k{K}", f"swrite_columns_n{N}_none"]
-    want.append(f"stored_rows_k{K}_n{N}_kn_factor")
+    want.append(f"stored_rows_k{K}_n{N}_kn_mask")
     assert sorted(k.symbol for k in lowered.kernels) == sorted(want)
     assert not lowered.panels.made
+
+
+@pytest.mark.parametrize("odd", [None, np.inf, np.nan], ids=str)
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_mask_tells_beside_a_constant(odd: float | None, replaced: bool) -> None:
+    """0 times Inf or NaN is NaN; a caller may replace a constant by such numbers."""
+    proto = model(lambda g, x: g.op("MatMul", x, masked(g)))
+    (w,) = [t for t in proto.graph.initializer if t.name == "w"]
+    numbers = onnx.numpy_helper.to_array(w).copy()
+    if odd is not None:
+        numbers[3, 4] = odd
+    w.CopyFrom(onnx.numpy_helper.from_array(numbers, "w"))
+    if replaced:
+        proto.graph.input.append(onnx.helper.make_tensor_value_info("w", FLOAT, (K, N)))
+    lowered = lower(proto)
+    factors = ["1"] if replaced else ["2"] if odd is None else []
+    assert [p["factor"] for p in plans(lowered)] == factors
+    given = feeds(proto, 2, 3) | ({"w": numbers} if replaced else {})
+    given["mask"][3, 4] = False
+    with np.errstate(invalid="ignore"):
+        assert check(proto, lowered, given) == ["contract_right"] * len(factors)
 
 
 def affine(g: GraphBuilder, x: str) -> str:
@@ -208,7 +229,8 @@ def test_what_the_node_takes_in(name: str) -> None:
     proto = g.model()
     lowered = lower(proto)
     assert check(proto, lowered, feeds(proto, 3, 5)) == ["contract_right"]
-    assert the_plan(lowered).items() >= (fields | {"factor": "1"}).items()
+    factor = {"kn": "2", "nk": "1"}[the_plan(lowered)["stored"]]
+    assert the_plan(lowered).items() >= (fields | {"factor": factor}).items()
     assert len(inputs(lowered)) == 3 + more
 
 
@@ -392,7 +414,7 @@ def test_packed_rows() -> None:
     lowered = lower(proto, "tokens")
     found = {p["op"]: p for p in plans(lowered)}
     assert {"detect", "pack", "contract_right"} <= set(found)
-    assert found["contract_right"].items() >= {"factor": "1", "activation": "relu"}.items()
+    assert found["contract_right"].items() >= {"factor": "2", "activation": "relu"}.items()
     given = feeds(proto, 2, 4)
     for live_rows in ([[1, 1, 0, 0], [1, 0, 1, 1]], [[0] * 4] * 2, [[1] * 4] * 2):
         check(proto, lowered, given | {"tokens": np.array(live_rows)})

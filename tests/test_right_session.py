@@ -42,6 +42,8 @@ def model() -> Any:
     made["transposed"] = g.op("MatMul", x, turned)
     keep = g.input("chosen", np.bool_, (K, N))
     chosen = g.op("Where", keep, weight(g, "constant", K, N), g.const(0.0))
+    keep = g.op("Cast", g.input("kept", np.bool_, (K, N)), to=1)
+    made["finite"] = g.op("MatMul", x, g.op("Mul", keep, weight(g, "fixed", K, N)))
     made["one matrix"] = g.op("Gelu", g.op("MatMul", x, chosen))
     rows = g.op("Reshape", x, g.ints(-1, K))
     positive = g.op("Relu", g.input("numbers", np.float32, (N, K)))
@@ -51,7 +53,7 @@ def model() -> Any:
     return g.model()
 
 
-WANTED = {("kn", "1"), ("nk", "1"), ("kn", "0"), ("nk", "0")}
+WANTED = {("kn", "2"), ("kn", "1"), ("nk", "1"), ("kn", "0"), ("nk", "0")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ def feeds(lead: tuple[int, int], density: float, seed: int = 1) -> Feeds:
     given = {"x": normal(*lead, K), "residual": normal(*lead, N), "numbers": numbers}
     given |= {"kn": normal(K, N), "nk": normal(N, K)}
     given |= {"kn_mask": live(K, N), "nk_mask": live(N, K), "chosen": live(K, N)}
+    given["kept"] = live(K, N)
     return given
 
 

@@ -121,12 +121,23 @@ class Stored:
 
 
 class StoredRight(Stored):
-    """A right operand as it lies in memory: the next arguments, `s` and perhaps `factor`."""
+    """A right operand as it lies in memory: the next arguments, `s` and perhaps `factor`.
 
-    def __init__(self, k: int, n: int, order: str, *, factor: bool) -> None:
+    Args:
+        k: Rows of the matrix.
+        n: Its columns.
+        order: `kn` or `nk`.
+        factor: There is one.
+        finite: `s` is finite, so that the product is 0 where the factor is.
+    """
+
+    def __init__(self, k: int, n: int, order: str, *, factor: bool, finite: bool = False) -> None:
         self.k, self.n, self.order = k, n, order
         shape = (k, n) if order == "kn" else (n, k)
         super().__init__(*(tir.tensor(name, shape) for name in ("s", "factor")[: 1 + factor]))
+        told = len(self.sources) - 1 if finite else 0
+        #: What says where the product may live, and what need be read only there.
+        self.telling, self.told = Stored(*self.sources[told:]), Stored(*self.sources[:told])
 
 
 class InPlace:

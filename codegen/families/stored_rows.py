@@ -1,7 +1,8 @@
 """stored_rows: out[i, k - k0] = S[k, r0 + i], rows of a right operand's transpose, and their bits.
 
 S is computed when the model runs, and lies as `kn` ([K, N]) or `nk` ([N, K]), perhaps times a
-factor. Of `kn` squares are transposed in registers:
+factor. Where all of S is finite (`MASK`), the factor alone tells what may live, and S is read there
+only. Of `kn` squares are transposed in registers:
 
     16 vectors S[k + i, r..r + 16]   ->   16 vectors out[r + l, k..k + 16], 16 bits of each row
 
@@ -16,7 +17,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pitc.codegen import tir
-from pitc.codegen.families.right import StoredRight
+from pitc.codegen.families.right import Stored, StoredRight
+from pitc.ir.kernel import MASK
 from pitc.ir.target import CpuLevel
 
 STRIP = 512
@@ -55,7 +57,9 @@ class _StoredRows:
         """Declare the arguments, make the rows."""
         p = self.params
         turned = p["stored"] == "kn"
-        self.stored = StoredRight(p["k"], p["n"], p["stored"], factor=bool(p["factor"]))
+        finite = p["factor"] == MASK
+        order, factor = p["stored"], bool(p["factor"])
+        self.stored = StoredRight(p["k"], p["n"], order, factor=factor, finite=finite)
         rows, stride, words = tir.size(), tir.size(), tir.size()
         self.out = tir.tensor("out", (rows, stride))
         bits = tir.tensor("bits", (rows, words), "int64")
@@ -132,17 +136,22 @@ class _StoredRows:
         zero, side, dead = tir.int64(0), self.side, tir.no_bits()
         read = self.stored.rows(k, side)
 
-        def vectors(column: tir.Expr, columns: int, width: int) -> list[tir.Expr]:
-            return [self.stored.product(r, column, lanes=columns, width=width) for r in read]
+        def vectors(stored: Stored, column: tir.Expr, columns: int, width: int) -> list[tir.Expr]:
+            return [stored.product(r, column, lanes=columns, width=width) for r in read]
 
         def piece(v: tir.Expr, columns: int) -> None:
             at = tir.hold(start + v * tir.LANES)
             column = tir.hold(self.first + at)
-            for i in range(side):
-                later = tir.smaller(k + (AHEAD + i), tir.int64(self.stored.k - 1))
-                self.stored.prefetch(later, column, far=True)
+
+            def ask(stored: Stored) -> None:
+                for i in range(side):
+                    later = tir.smaller(k + (AHEAD + i), tir.int64(self.stored.k - 1))
+                    stored.prefetch(later, column, far=True)
+
+            ask(self.stored.telling)
 
             def write() -> None:
+                ask(self.stored.told)
                 with tir.when(lives[v] == dead), tir.serial(zero, (k - word) // side) as q:
                     for i in range(columns):
                         place = tir.bind(word - self.begin + q * side)
@@ -150,7 +159,7 @@ class _StoredRows:
                 tir.assign(lives, live, v)
                 for part in range(0, columns, side):
                     there = min(side, columns - part)
-                    square = tir.transpose(vectors(column + part, there, side))
+                    square = tir.transpose(vectors(self.stored, column + part, there, side))
                     for i, vector in enumerate(square[:there]):
                         self.store(vector, at + (part + i), k, ks)
 
@@ -158,7 +167,7 @@ class _StoredRows:
                 for i in range(columns):
                     tir.assign(self.pieces, tir.no_bits(side), at + i, (k - self.begin) // side)
 
-            seen = tir.all_bits(vectors(column, columns, tir.LANES))
+            seen = tir.all_bits(vectors(self.stored.telling, column, columns, tir.LANES))
             live = tir.nonzero_mask(seen, columns) | lives[v]
             tir.either(live != dead, write, skip)
 

@@ -28,7 +28,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
     "gather_gemm": _ROWS,
     "contract": {**_ROWS, "input_relu": FLAG},
     "ffn": {**_ROWS, "inner": NUMBER, "inner_activation": WORD, "inner_bias": FLAG},
-    "contract_right": {**_PRODUCT, "factor": FLAG, "stored": "kn|nk"},
+    "contract_right": {**_PRODUCT, "factor": "0|1|2", "stored": "kn|nk"},
     "attention": {
         **_KERNEL,
         **dict.fromkeys(("d", "dv", "heads", "q_head", "k_head", "v_head"), NUMBER),
@@ -164,7 +164,7 @@ def _wrong_fields(op: str, fields: Mapping[str, str], symbols: Collection[str]) 
 def _operands(node: ir.Node, op: str, fields: Mapping[str, str]) -> dict[str, ir.Value] | str:
     """Operands by name; a line of text where they are not those of the plan."""
     wanted = OPERANDS[SAME_OPERANDS.get(op, op)]
-    names = [n for n, _, by in wanted if not by or any(fields.get(f) == "1" for f in by)]
+    names = [n for n, _, by in wanted if not by or any(fields.get(f, "0") != "0" for f in by)]
     given = [x for x in node.inputs if x is not None]
     if len(given) != len(names) or len(node.inputs) != len(names):
         return f"plan {op} has {len(node.inputs)} operands, not {names}"

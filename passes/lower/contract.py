@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from pitc.ir.graph import Graph
-from pitc.ir.kernel import KernelRequest
+from pitc.ir.kernel import MASK, KernelRequest
 from pitc.ir.nodes import node_name
 from pitc.ir.plan import Field, Plan
 from pitc.ir.sizes import sizes_known
@@ -127,6 +127,8 @@ class _Emitter:
         if isinstance(gemm.weight, ComputedMatrix):
             made |= {"n": self.graph.target.turned_columns, "activation": "none", "residual": 0}
             self._request("panels", k=gemm.weight.k)
+            if gemm.weight.finite and not gemm.weight.transposed:
+                fields["factor"] = stored["factor"] = MASK
             if stored["stored"] == "kn" or stored["factor"]:
                 self._request("stored_rows", k=gemm.weight.k, n=gemm.weight.n, **stored)
             self._request("swrite_columns", **_epilogue(gemm))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 
+import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.graph import Graph
@@ -49,6 +50,7 @@ class ComputedMatrix:
     Args:
         value: float32 `[K, N]`.
         factor: A value of the same shape that it is multiplied by, elementwise; None: no such.
+        finite: `value` is, beside a factor: 0 there is 0 in the product.
         transposed: Both are stored `[N, K]`.
         k: Rows of the matrix.
         n: Its columns.
@@ -56,6 +58,7 @@ class ComputedMatrix:
 
     value: ir.Value
     factor: ir.Value | None
+    finite: bool
     transposed: bool
     k: int
     n: int
@@ -134,7 +137,10 @@ def computed_matrix(graph: Graph, node: ir.Node, source_node: ir.Node) -> Comput
         return None
     value, factor = _factors(graph, chain, {node, source_node})
     k, n = (columns, rows) if transposed else (rows, columns)
-    return ComputedMatrix(value, factor, transposed, k, n)
+    if factor is not None and is_finite(factor) and not is_finite(value):
+        value, factor = factor, value
+    finite = factor is not None and is_finite(value)
+    return ComputedMatrix(value, factor, finite, transposed, k, n)
 
 
 def _stored(node: ir.Node) -> tuple[list[ir.Value], bool]:
@@ -176,6 +182,13 @@ def _factors(
     assert x is not None and y is not None
     whole = all(same_dims(dims_of(graph, v), dims_of(graph, stored)) for v in (x, y))
     return (x, y) if whole else (stored, None)
+
+
+def is_finite(value: ir.Value) -> bool:
+    """True for a constant of finite numbers that no caller replaces."""
+    if not value.is_initializer() or value.is_graph_input() or value.const_value is None:
+        return False
+    return bool(np.isfinite(value.const_value.numpy()).all())
 
 
 def has_bias(node: ir.Node) -> bool:

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from pitc.ir.variants import ITEM_BYTES
 
+MASK = 2
+"""A `factor` of stored_rows beside a matrix of finite numbers: their product is 0 where it is."""
+
 KERNEL_ABI = 1
 """What a call of a kernel means: its arguments (`docs/plans.md`). The plug-in checks it."""
 
@@ -48,7 +51,7 @@ class KernelRequest:
             case "panels":
                 return f"panels_k{p['k']}"
             case "stored_rows":
-                suffix = f"_{p['stored']}" + ("_factor" if p["factor"] else "")
+                suffix = f"_{p['stored']}" + ("", "_factor", "_mask")[int(p["factor"])]
                 return f"stored_rows_k{p['k']}_n{p['n']}{suffix}"
             case "swrite_columns":
                 suffix = "_res" if p["residual"] else ""

@@ -241,7 +241,7 @@ struct PlanCase {
     if (get("residual") == "1") kernel += "_res";
     if (plan.op == "contract" && get("input_relu") == "1") kernel += "_input_relu";
     if (plan.op == "contract_right") kernel += "_" + get("stored");
-    if (plan.op == "contract_right" && get("factor") == "1") kernel += "_factor";
+    if (plan.op == "contract_right" && get("factor") != "0") kernel += "_factor";
     set("kernel", kernel);
     other.plan = ParsePlan(other.text);
     return other;

@@ -131,6 +131,11 @@ void ReadsRightOperands() {
   CHECK(lines[static_cast<int>(pitc::Variant::kRow)].prices[1] == 6);
   CHECK(lines[0].offered && !lines[static_cast<int>(pitc::Variant::kTile8)].offered);
 
+  CHECK(right.rows_kernel == "stored_rows_k64_n130_kn_factor" && !right.mask);
+  const auto mask =
+      std::get<pitc::ContractPlan>(ParsePlan(With(kRight, "factor=1", "factor=2")).body);
+  CHECK(mask.rows_kernel == "stored_rows_k64_n130_kn_mask" && mask.factor && mask.mask);
+
   std::string text = With(kRight, "factor=1", "factor=0");
   text = With(text, "stored=kn", "stored=nk");
   text = With(With(text, "residual=1", "residual=0"), "activation=relu", "activation=gelu_tanh");
@@ -156,7 +161,7 @@ void RefusesRightOperands() {
     CHECK(Contains(Error(With(kRight, "stored=kn", std::string("stored=") + bad)),
                    std::string("expected stored as one of kn, nk, got '") + bad + "'"));
   }
-  CHECK(Contains(Error(With(kRight, "factor=1", "factor=2")), "expected factor in 0..1"));
+  CHECK(Contains(Error(With(kRight, "factor=1", "factor=3")), "expected factor in 0..2"));
   for (const char* kernel :
        {"contract_row_k64_n128_none", "swrite_columns_n130_relu_res", "gather_gemm_k64_n130_relu",
         "gather_gemm_k64_n130_relu_res", "gather_gemm_k64_n128_relu_res_kn_factor",

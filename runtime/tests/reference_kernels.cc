@@ -261,6 +261,7 @@ EXPORT const char* pitc_kernel_last_error() { return pitc::test::error_text; }
 #define STORED_ROWS(k, n)                                                         \
   KERNEL(stored_rows_k##k##_n##n##_kn, StoredRows, k, n, Stored::kn, false)       \
   KERNEL(stored_rows_k##k##_n##n##_kn_factor, StoredRows, k, n, Stored::kn, true) \
+  KERNEL(stored_rows_k##k##_n##n##_kn_mask, StoredRows, k, n, Stored::kn, true)   \
   KERNEL(stored_rows_k##k##_n##n##_nk_factor, StoredRows, k, n, Stored::nk, true)
 #define STORED(k, n, activation)              \
   STORED_AT(k, n, activation, false, , kn)    \

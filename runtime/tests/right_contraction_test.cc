@@ -38,6 +38,7 @@ const std::vector<PlanCase>& Cases() {
                                  plain.With(69, 75, {{"stored", "nk"}}),
                                  all.With(69, 75),
                                  all.With(69, 75, {{"stored", "kn"}, {"factor", "1"}}),
+                                 all.With(69, 75, {{"stored", "kn"}, {"factor", "2"}}),
                                  wide,
                                  plain,
                                  all};

@@ -52,7 +52,7 @@ StoredRight ReadStored(const RunContext& run, int* next, const ContractPlan& pla
     Product({rows, columns}, role);
     return s.Floats();
   };
-  StoredRight right{read("s"), nullptr, k, n, plan.order};
+  StoredRight right{read("s"), nullptr, k, n, plan.order, plan.mask};
   if (plan.factor) right.factor = read("factor");
   return right;
 }

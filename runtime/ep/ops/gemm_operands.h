@@ -30,6 +30,7 @@ struct StoredRight {
   const float *s, *factor;  // [k, n] or [n, k]; no factor is null
   int64_t k, n;
   Order order;
+  bool mask = false;  // the product is 0 where the factor is
 
   // The next arguments of a kernel.
   void AddTo(KernelCall* call) const;

@@ -12,6 +12,7 @@ constexpr int64_t kCallPanels = kTurnedColumns / kPanelWidth;
 constexpr int64_t kPartRows = 256;   // rows of A that are worth making a panel of S again
 constexpr int64_t kFewRows = 48;     // of A: counting all of S takes as long as multiplying by it
 constexpr int64_t kGlance = 64;      // a glance at S reads one element in so many
+constexpr double kClear = 1.4;       // times as long by a glance: more need not be counted
 constexpr int64_t kThreadTasks = 4;  // of each thread
 
 // How much of S is looked at before the decision: one row of S^T costs what one row of A does.
@@ -30,13 +31,13 @@ void SetCopied(const LeftRows& left, const StoredRight& right, Work* work) {
   work->dense_copied = few ? size / 8 : size / 2;
   work->sparse_copied = t * (left.k + right.n);
   if (made) {
-    work->sparse_copied += size / 8 + live(kSegmentKinds - 1, 2) * 5 / 16;
+    work->sparse_copied += (right.mask ? 0 : size / 8) + live(kSegmentKinds - 1, 2) * 5 / 16;
   } else {
     work->sparse_copied += live(0, 1) / 4;
   }
   if (!right.factor) return;
   work->dense_copied += few ? size * 7 / 16 : size / 4;
-  work->sparse_copied += size / 8;
+  work->sparse_copied += right.mask ? live(0, 1) / 8 : size / 8;
 }
 
 // A glance at S, where even the counts of some of its rows would cost too much: what lives in
@@ -153,7 +154,6 @@ bool Contraction::IsRightDense(const LeftRows& left, const StoredRight& right,
   if (options_.variant) return false;
   // One row of A is done when the lists would be read for the first time.
   if (left.count == 1 || Select(costs_, unseen).variant == Variant::kDense) return true;
-  if (left.count > kFewRows) return false;
   // Few rows are done before more could be counted than a glance sees.
   Arena::Scope scratch;
   Work work = unseen;
@@ -165,7 +165,11 @@ bool Contraction::IsRightDense(const LeftRows& left, const StoredRight& right,
     work.live_runs[i + 1] = 1;
   }
   SetCopied(left, right, &work);
-  return Select(costs_, work).variant == Variant::kDense;
+  const Choice choice = Select(costs_, work);
+  const double dense = choice.predicted_us[static_cast<int>(Variant::kDense)];
+  const auto slower = [&](double other) { return other == dense || other > kClear * dense; };
+  if (left.count <= kFewRows) return choice.variant == Variant::kDense;
+  return std::all_of(std::begin(choice.predicted_us), std::end(choice.predicted_us), slower);
 }
 
 void Contraction::TurnBack(const float* sums, int64_t rows, int64_t first_column, int64_t first_row,

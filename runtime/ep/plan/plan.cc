@@ -311,13 +311,17 @@ std::string ReadContract(Fields& in, Plan* plan) {
   std::string kernel = "gather_gemm" + p.listed_suffix;
   if (right) {
     p.order = in.Word("stored", {"kn", "nk"}) == "nk" ? Order::kNK : Order::kKN;
-    p.factor = in.Flag("factor");
+    const int64_t factor = in.Int("factor", 0, 2);
+    p.factor = factor > 0;
+    p.mask = factor == 2;
     p.listed_suffix = ProductSuffix({p.product.k, kTurnedColumns, false}, "none");
-    const std::string stored =
-        Text(p.order == Order::kNK ? "_nk" : "_kn", p.factor ? "_factor" : "");
-    kernel += stored;
+    const std::string order = p.order == Order::kNK ? "_nk" : "_kn";
+    kernel += order + (p.factor ? "_factor" : "");
     if (p.order == Order::kKN || p.factor)
-      p.rows_kernel = Text("stored_rows_k", p.product.k, "_n", p.product.n, stored);
+      p.rows_kernel = Text("stored_rows_k", p.product.k, "_n", p.product.n, order,
+                           p.mask     ? "_mask"
+                           : p.factor ? "_factor"
+                                      : "");
   } else {
     p.gather = in.Flag("gather");
     p.scatter = in.Flag("scatter");

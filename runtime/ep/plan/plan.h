@@ -55,6 +55,7 @@ struct ContractPlan {
   bool gather, residual, scatter;
   Order order = Order::kPanels;
   bool factor = false;               // B is the product of two inputs; not in panels
+  bool mask = false;                 // it is 0 where the factor is
   bool relu = false;                 // A stands for max(A, 0), as the kernels know
   std::optional<ProductPlan> inner;  // A is the ReLU of this product, which stays inside
   bool skips = false;                // zeros of A are skipped; of B where it is not in panels
