@@ -170,7 +170,7 @@ void MadeListSplitCovers() {
           const pitc::ListSplit split = pitc::SplitMadeLists(rows, k, panels, 64, 32, 4, threads);
           CHECK(split.rows.size % pitc::kListUnit == 0 && split.rows.size > 0);
           CHECK(split.rows.total == rows && split.panels.total == panels);
-          CHECK(threads > 1 || split.rows.size * k <= std::max<int64_t>(1 << 18, 64 * k));
+          CHECK(threads > 1 || split.rows.size * k <= std::max<int64_t>(3 << 17, 64 * k));
           CHECK(split.panels.size == panels || split.panels.size <= 4);
           CHECK(threads == 1 || split.panels.size < panels || panels == 1 ||
                 split.rows.Count() >= 4 * threads);
@@ -182,7 +182,7 @@ void MadeListSplitCovers() {
     const pitc::ListSplit split = pitc::SplitMadeLists(768, 3072, 8, 64, 32, 4, threads);
     return split.rows.Count() * split.panels.Count();
   };
-  CHECK(tasks(1) == 12 && tasks(2) == 12 && tasks(16) >= 64 && tasks(64) >= 256);
+  CHECK(tasks(1) == 6 && tasks(2) == 8 && tasks(16) >= 64 && tasks(64) >= 256);
 }
 
 void AttentionSplitCovers() {

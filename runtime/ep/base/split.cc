@@ -22,7 +22,7 @@ constexpr int64_t kThreadBlocks = 2;                // of each thread, as making
 constexpr int64_t kLeastTaskPanels = 2;             // that a kernel does at once
 
 // Where rows are made: those of a block stay in the second-level cache, or the panels of a task.
-constexpr int64_t kMadeListed = int64_t{1} << 18;
+constexpr int64_t kMadeListed = int64_t{3} << 17;
 constexpr int64_t kLeastMadeRows = 64;  // fewer share too little of B
 constexpr int64_t kNearPanelFloats = int64_t{1} << 17;
 

@@ -38,7 +38,8 @@ class Contraction {
  private:
   // True where nothing that lists could skip of S is worth counting all that lives; `unseen` is the
   // work if nothing lived.
-  bool IsRightDense(const LeftRows& left, const StoredRight& right, const Work& unseen) const;
+  bool IsRightDense(const RunContext& run, const LeftRows& left, const StoredRight& right,
+                    const Work& unseen) const;
   void RunRightDense(const RunContext& run, const LeftRows& left, const StoredRight& right,
                      const float* bias, const Target& target) const;
   void TurnBack(const float* sums, int64_t rows, int64_t first_column, int64_t first_row,

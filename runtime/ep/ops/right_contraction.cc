@@ -1,5 +1,6 @@
 // Contractions whose right operand may hold zeros.
 #include <algorithm>
+#include <numeric>
 
 #include "base/index.h"
 #include "ops/contraction.h"
@@ -43,16 +44,19 @@ void SetCopied(const LeftRows& left, const StoredRight& right, Work* work) {
 // A glance at S, where even the counts of some of its rows would cost too much: what lives in
 // squares of 64 x 64 elements, scaled to all of it. About one element in kGlance is read, at least
 // one square, and the same ones for every S of that size.
-MicroTileCounts Glance(const Primitives& simd, const OperandRows& operand, Arena::Scope& scratch) {
+MicroTileCounts Glance(const RunContext& run, const Primitives& simd, const OperandRows& operand,
+                       bool parallel) {
   constexpr int64_t kSide = 64;
   constexpr uint64_t kGoldenShare = 0x9e3779b9;  // of 2^32: its multiples spread evenly
   const StoredMatrix& matrix = operand.Matrix();
   const int64_t words = BitWords(matrix.k), groups = (matrix.count + kSide - 1) / kSide;
   const int64_t squares = std::max<int64_t>(1, groups * words / kGlance);
-  float* room = operand.AreMade() ? scratch.Array<float>(kSide * matrix.stride) : nullptr;
-  MicroTileCounts counts;
-  int64_t seen = 0;
-  for (int64_t s = 0; s < squares; ++s) {
+  Arena::Scope scratch;
+  auto* found = scratch.Array<MicroTileCounts>(squares);
+  auto* sizes = scratch.Array<int64_t>(squares);
+  run.Each(squares, parallel, [&](int64_t s) {
+    Arena::Scope here;
+    float* room = operand.AreMade() ? here.Array<float>(kSide * matrix.stride) : nullptr;
     const int64_t first = s * groups / squares * kSide;
     const auto place = static_cast<uint32_t>(static_cast<uint64_t>(s) * kGoldenShare);
     const int64_t begin = static_cast<int64_t>(place * static_cast<uint64_t>(words) >> 32) * kSide;
@@ -61,9 +65,13 @@ MicroTileCounts Glance(const Primitives& simd, const OperandRows& operand, Arena
     const int64_t height = rows.end - rows.begin, width = ks.end - ks.begin;
     uint64_t bits[kSide];
     operand.Read(rows, ks, room, bits, 1);
-    simd.count_micro_tiles(bits, height, width, nullptr, &counts);
-    seen += height * width;
-  }
+    found[s] = {};
+    simd.count_micro_tiles(bits, height, width, nullptr, found + s);
+    sizes[s] = height * width;
+  });
+  MicroTileCounts counts;
+  for (int64_t s = 0; s < squares; ++s) counts += found[s];
+  const int64_t seen = std::accumulate(sizes, sizes + squares, int64_t{0});
   const auto all = static_cast<double>(matrix.count) * static_cast<double>(matrix.k);
   counts.Scale(all, static_cast<double>(seen));
   return counts;
@@ -115,7 +123,7 @@ void Contraction::RunRight(const RunContext& run, const LeftRows& left, const St
   work.dense_panels = PanelCount(right.n);
   work.dense_tasks = DenseParts(left, right, work.threads).Count() * work.dense_panels;
   SetCopied(left, right, &work);
-  const bool dense = IsRightDense(left, right, work);
+  const bool dense = IsRightDense(run, left, right, work);
   if (dense && !options_.trace) return RunRightDense(run, left, right, bias, target);
   operand.Count(&work, scratch);
   SetCopied(left, right, &work);
@@ -149,15 +157,15 @@ void Contraction::RunRight(const RunContext& run, const LeftRows& left, const St
   decision.Done();
 }
 
-bool Contraction::IsRightDense(const LeftRows& left, const StoredRight& right,
-                               const Work& unseen) const {
+bool Contraction::IsRightDense(const RunContext& run, const LeftRows& left,
+                               const StoredRight& right, const Work& unseen) const {
   if (options_.variant) return false;
   // One row of A is done when the lists would be read for the first time.
   if (left.count == 1 || Select(costs_, unseen).variant == Variant::kDense) return true;
   // Few rows are done before more could be counted than a glance sees.
-  Arena::Scope scratch;
   Work work = unseen;
-  work.counts = Glance(simd_, OperandRows(simd_, right, kernels_.rows), scratch);
+  const OperandRows operand(simd_, right, kernels_.rows);
+  work.counts = Glance(run, simd_, operand, work.threads > 1 && left.count > kFewRows);
   work.live_columns = right.k;
   work.live_runs[0] = 1;
   for (size_t i = 0; i < std::size(kSegmentWidths); ++i) {
