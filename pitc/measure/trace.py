@@ -157,7 +157,7 @@ def traced_session(
     made = session_options()
     made.intra_op_num_threads = threads
     given = {key: value for key, value in options.items() if value}
-    for key, value in {**given, "trace": str(path)}.items():
+    for key, value in {**given, "threads": str(threads), "trace": str(path)}.items():
         made.add_session_config_entry(f"ep.{EP_NAME.lower()}.{key}", value)
     return compiled.session(made)
 
