@@ -325,7 +325,8 @@ def pitc_process(*words: object, **options: Any) -> "subprocess.Popen[str]":
 def test_ctrl_c_leaves_nothing(bert_path: Path, tmp_path: Path, stage: str) -> None:
     """The signal comes in the middle of a stage that waits for it."""
     code = f"""
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job may ignore it
 from pitc import api
 from pitc.cli import main
 real = api._Steps.__call__
