@@ -119,6 +119,11 @@ def both(a: Expr, b: Expr) -> Expr:
     return T.And(a, b)
 
 
+def negated(a: Expr) -> Expr:
+    """Logical not of a condition."""
+    return T.Not(a)
+
+
 class Variable:
     """A vector variable; it lives in a register.
 

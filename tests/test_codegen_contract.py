@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pitc.codegen.call import KernelLibrary
 from pitc.codegen.families import contract_block, contract_row, contract_tile
-from pitc.codegen.families.swrite import STREAM_BYTES
+from pitc.codegen.families.swrite import FAR_BYTES, STREAM_BYTES
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 from pitc.ir.target import CPU_LEVELS, cpu_level_of
 from tests.codegen_kernels import LEVELS, Array, bits, library
@@ -185,6 +185,19 @@ def test_large_results_are_stored_past_the_caches(
         kernels.call(case.symbol(family, level), *operands, *part)
         assert (np.abs(case.c[case.rows_c] - want) <= tolerance).all()
         assert (memory != CANARY).sum() == (case.c[case.rows_c] != CANARY).sum()
+
+
+@in_both
+@pytest.mark.parametrize("shape", [(66, 65, "none", 1), (31, 256, "gelu_tanh", 1)], ids=str)
+def test_results_whose_lines_are_asked_for(
+    kernels: KernelLibrary, shape: tuple, level: str
+) -> None:
+    spare = FAR_BYTES // (shape[1] * 4) + 1
+    for rows in (0, 1, contract_tile.ASKED_ROWS, contract_tile.ASKED_ROWS + 37):
+        a = sparse(np.random.default_rng(rows), rows, shape[0], 0.2)
+        case = ContractCase(shape, a, seed=7, spare=spare)
+        c = case.run(kernels, level, "contract_tile", 8)
+        assert np.array_equal(bits(c), bits(case.dense(kernels, level)))
 
 
 @in_both

@@ -16,6 +16,8 @@ from pitc.codegen.families.epilogue import ACTIVATIONS, Epilogue
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 
 STREAM_BYTES = 8 << 20
+FAR_BYTES = 256 << 10
+"""A smaller C stays in a near cache."""
 PANEL_VECTORS = PANEL_WIDTH // tir.LANES
 _ITEM_BYTES = 4
 
@@ -30,10 +32,28 @@ class Stores:
 
     def __init__(self, epilogue: Epilogue, c: tir.Buffer) -> None:
         self.epilogue, self.c = epilogue, c
+        self.bytes = c.shape[0] * (epilogue.n * _ITEM_BYTES)
         self.streamed = None
         if epilogue.n % tir.LANES == 0:
-            large = c.shape[0] * (epilogue.n * _ITEM_BYTES) >= STREAM_BYTES
-            self.streamed = tir.bind(tir.both(large, tir.aligned(c)))
+            self.streamed = tir.bind(tir.both(self.bytes >= STREAM_BYTES, tir.aligned(c)))
+
+    def are_far(self) -> tir.Expr:
+        """Whether a store waits for its line, which comes from a far cache or from memory."""
+        large = self.bytes >= FAR_BYTES
+        return large if self.streamed is None else tir.both(large, tir.negated(self.streamed))
+
+    def ask(self, row_c: tir.Expr, column: tir.Expr) -> None:
+        """Ask for the lines of one row of a panel.
+
+        Args:
+            row_c: Row of C.
+            column: Where the panel begins in C; it may be its end.
+        """
+        starts = [v * tir.LANES for v in range(PANEL_VECTORS)]
+        ends = [PANEL_WIDTH - 1] if self.epilogue.n % tir.LANES else []
+        for at in [*starts, *ends]:
+            place = tir.smaller(column + at, tir.int64(self.epilogue.n - 1))
+            tir.prefetch(self.c, row_c, place, far=True)
 
     @contextmanager
     def used(self) -> Iterator[None]:
