@@ -159,6 +159,12 @@ void ListSplitCovers() {
   CHECK(count(512, 3072, 1) == 3 && count(512, 3072, 2) >= 8 && count(512, 3072, 64) >= 96);
   CHECK(count(5000, 3072, 1) == 9);
   CHECK(pitc::SplitLists(512, 16, 12, 32, 4, 64).rows.Count() == 1);  // hardly any work
+  // Short blocks have short lists, and read B again: only threads that had none get some.
+  const auto blocks = [](int64_t rows, int threads) {
+    return pitc::SplitLists(rows, 3072, 12, 32, 4, threads).rows.Count();
+  };
+  CHECK(blocks(128, 2) == 2 && blocks(512, 2) == 4 && blocks(2048, 2) == 4);
+  CHECK(blocks(256, 4) == 4 && blocks(512, 16) == 16);
 }
 
 // Where rows are made: a block of them stays in a cache, and is one task where blocks are enough.

@@ -19,6 +19,7 @@ constexpr int64_t kListRows = 2048;
 constexpr int64_t kListed = int64_t{1} << 30;       // elements of A in a block
 constexpr int64_t kLeastListed = int64_t{1} << 14;  // that are worth a block
 constexpr int64_t kThreadBlocks = 2;                // of each thread, as making lists takes long
+constexpr int64_t kSharedRows = 128;                // of a block; less where threads have none
 constexpr int64_t kLeastTaskPanels = 2;             // that a kernel does at once
 
 // Where rows are made: those of a block stay in the second-level cache, or the panels of a task.
@@ -53,7 +54,9 @@ ListSplit SplitLists(int64_t rows, int64_t k, int64_t panels, int64_t unit, int6
     if (EvenBlocks(rows, most, unit).Count() * groups() < wanted)
       task_panels = std::min(task_panels, kLeastTaskPanels);
     if ((rows + kListUnit - 1) / kListUnit * groups() < wanted) task_panels = 1;
-    const int64_t blocks = std::max(kThreadBlocks * threads, (wanted + groups() - 1) / groups());
+    const int64_t fitting = std::max<int64_t>(threads, rows / kSharedRows);
+    const int64_t blocks =
+        std::max(std::min(kThreadBlocks * threads, fitting), (wanted + groups() - 1) / groups());
     if (rows / blocks < unit) unit = kListUnit;
     const int64_t worth = (kLeastListed / k + unit - 1) / unit * unit;
     most = std::min(most, std::max({unit, worth, rows / blocks / unit * unit}));
