@@ -84,16 +84,18 @@ class _Kernel:
     def ask(self, j: tir.Expr, later: tir.Expr) -> None:
         """Ask for a strip of C from row `later` on; behind the last row, for the call's next panel.
 
-        A line of another call's panel is not asked for: it may be written by another thread.
+        A line that another call's panel begins with is not asked for: it may be another thread's.
         """
-        rows = self.swrite.rows
+        rows, panels = self.swrite.rows, self.swrite.j1
         wraps = tir.bind(later >= rows)
-        panel = tir.choose(wraps, tir.smaller(j + 1, self.swrite.j1 - 1), j)
+        panel = tir.choose(wraps, tir.smaller(j + 1, panels - 1), j)
         column = tir.bind(panel * PANEL_WIDTH)
+        own = panels * PANEL_WIDTH - tir.LANES
+        last = tir.bind(tir.smaller(own, tir.int64(self.swrite.n - 1)))
         start = tir.bind(tir.choose(wraps, later - rows, later))
         for r in range(self.height):
             row = tir.bind(tir.smaller(start + r, rows - 1))
-            self.swrite.stores.ask(tir.index_of(self.swrite.rows_c, row), column)
+            self.swrite.stores.ask(tir.index_of(self.swrite.rows_c, row), column, last)
 
     def tile(
         self,

@@ -42,18 +42,18 @@ class Stores:
         large = self.bytes >= FAR_BYTES
         return large if self.streamed is None else tir.both(large, tir.negated(self.streamed))
 
-    def ask(self, row_c: tir.Expr, column: tir.Expr) -> None:
+    def ask(self, row_c: tir.Expr, column: tir.Expr, last: tir.Expr) -> None:
         """Ask for the lines of one row of a panel.
 
         Args:
             row_c: Row of C.
-            column: Where the panel begins in C; it may be its end.
+            column: Where the panel begins in C.
+            last: The last column that is asked for.
         """
         starts = [v * tir.LANES for v in range(PANEL_VECTORS)]
         ends = [PANEL_WIDTH - 1] if self.epilogue.n % tir.LANES else []
         for at in [*starts, *ends]:
-            place = tir.smaller(column + at, tir.int64(self.epilogue.n - 1))
-            tir.prefetch(self.c, row_c, place, far=True)
+            tir.prefetch(self.c, row_c, tir.smaller(column + at, last), far=True)
 
     @contextmanager
     def used(self) -> Iterator[None]:
