@@ -200,6 +200,14 @@ def test_results_whose_lines_are_asked_for(
         assert np.array_equal(bits(c), bits(case.dense(kernels, level)))
 
 
+@pytest.mark.parametrize("target", CPU_LEVELS, ids=lambda t: t.level)
+@pytest.mark.parametrize(("n", "lines"), [(256, 4), (260, 5)])
+def test_lines_of_a_strip_are_asked_for(target, n: int, lines: int) -> None:
+    params = {"k": 31, "n": n, "activation": "none", "residual": 0}
+    kernel = contract_tile.prim_func("kernel", params, target).script()
+    assert kernel.count("prefetch(T.address_of(c[") == lines * target.listed_tile[0]
+
+
 @in_both
 @pytest.mark.parametrize("family", SIZES)
 @given(data=st.data())

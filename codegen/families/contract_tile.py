@@ -13,8 +13,8 @@ do not depend on G or on the call.
                 multiply-add over the chunk
                 scratch = sums; after the last chunk C = epilogue
 
-Where lists are short, C is what takes time: its lines are asked for ahead, as strips of rows are
-not foreseen (1.2 to 2.6 times as fast over 6 to 20 entries, Zen 5).
+Where lists are short, C is what takes time: its lines are asked for ahead, as no prefetcher
+foresees strips of rows.
 """
 
 from collections.abc import Mapping

@@ -19,7 +19,7 @@ constexpr int64_t kListRows = 2048;
 constexpr int64_t kListed = int64_t{1} << 30;       // elements of A in a block
 constexpr int64_t kLeastListed = int64_t{1} << 14;  // that are worth a block
 constexpr int64_t kThreadBlocks = 2;                // of each thread, as making lists takes long
-constexpr int64_t kSharedRows = 128;                // of a block; less where threads have none
+constexpr int64_t kSharedRows = 128;                // of a block, but where a thread had none
 constexpr int64_t kLeastTaskPanels = 2;             // that a kernel does at once
 
 // Where rows are made: those of a block stay in the second-level cache, or the panels of a task.
