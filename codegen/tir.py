@@ -23,8 +23,6 @@ T: Any = builder
 LANES = 16
 """Floats in a vector; narrower targets get them as several registers."""
 
-VECTOR = f"float32x{LANES}"
-
 _STREAM = f"""
 define internal void @pitc_stream(ptr %place, <{LANES} x float> %value) alwaysinline {{
   store <{LANES} x float> %value, ptr %place, align 64, !nontemporal !0
@@ -37,6 +35,11 @@ Expr = Any
 Buffer = Any
 
 
+def item_bytes(dtype: str) -> int:
+    """Bytes of an element."""
+    return int(tvm.DataType(dtype).itemsize)
+
+
 def prim_func(symbol: str, body: Callable[[], None]) -> Any:
     """Make the TIR function that `body` emits; its buffers must not overlap."""
     with IRBuilder() as ir, T.prim_func():
@@ -46,9 +49,12 @@ def prim_func(symbol: str, body: Callable[[], None]) -> Any:
     return ir.get()
 
 
-def size() -> Expr:
-    """A dimension that is known when the kernel is called."""
-    return T.int64()
+def size(name: str = "") -> Expr:
+    """A dimension that is known when the kernel is called; the name is for those who read it."""
+    variable = T.int64()
+    if name:
+        IRBuilder.name(name, variable)
+    return variable
 
 
 def tensor(name: str, shape: Sequence[Expr], dtype: str = "float32") -> Buffer:
@@ -56,6 +62,19 @@ def tensor(name: str, shape: Sequence[Expr], dtype: str = "float32") -> Buffer:
     buffer = T.match_buffer(T.arg(name, T.handle()), tuple(shape), dtype, align=4)
     IRBuilder.name(name, buffer)
     return buffer
+
+
+def device_tensor(name: str, shape: Sequence[Expr], dtype: str) -> Buffer:
+    """Declare the next argument, a compact tensor of a device: at a multiple of 16 bytes."""
+    buffer = T.match_buffer(T.arg(name, T.handle()), tuple(shape), dtype, align=16)
+    IRBuilder.name(name, buffer)
+    return buffer
+
+
+def flat(buffer: Buffer) -> Buffer:
+    """A tensor as a vector; after the last argument."""
+    count = functools.reduce(operator.mul, buffer.shape)
+    return T.decl_buffer((count,), buffer.dtype, data=buffer.data)
 
 
 def bit_pieces(words: Buffer, lanes: int = LANES) -> Buffer:
@@ -167,13 +186,22 @@ class IntVariable:
         return T.Select(highest >= T.int32(least), T.int32(1), T.int32(0))
 
 
-def keep(value: Expr, lanes: int = LANES) -> Expr:
-    """Name a vector, so that it is computed once.
+def _vector(dtype: str, lanes: int) -> str:
+    return f"{dtype}x{lanes}" if lanes > 1 else dtype
+
+
+def lanes_of(value: Expr) -> int:
+    """How many lanes a value has."""
+    return int(tvm.DataType(str(value.ty)).lanes)
+
+
+def keep(value: Expr) -> Expr:
+    """Name a vector or a number, so that it is computed once.
 
     It becomes a variable and not a binding, because TVM's index analysis looks through bindings, in
     exponential time.
     """
-    variable = Variable(lanes)
+    variable = Variable(lanes_of(value))
     variable.set(value)
     return variable.value
 
@@ -187,7 +215,8 @@ def hold(index: Expr) -> Expr:
 
 def stack(vectors: int, lanes: int = LANES) -> Buffer:
     """A scratch array of vectors on the stack, at most 15 of them; elements are vectors."""
-    return T.alloc_buffer((vectors,), f"float32x{lanes}", scope="global")
+    scope = "global" if lanes > 1 else "local"  # one lane: a thread of a GPU has registers
+    return T.alloc_buffer((vectors,), _vector("float32", lanes), scope=scope)
 
 
 def workspace(*shape: int | Expr, dtype: str = "float32") -> Buffer:
@@ -271,13 +300,14 @@ def assign(buffer: Buffer, value: Expr, *index: Expr) -> None:
 
 
 def splat(value: Expr, lanes: int = LANES) -> Expr:
-    """A vector of equal lanes, from a number or a float32 expression."""
-    return T.broadcast(T.float32(value) if isinstance(value, int | float) else value, lanes)
+    """A vector of equal lanes, from a number or a float32 expression; a number if it has one."""
+    number = T.float32(value) if isinstance(value, int | float) else value
+    return T.broadcast(number, lanes) if lanes > 1 else number
 
 
 def splat_bits(value: int, lanes: int = LANES) -> Expr:
-    """A vector of equal int32 lanes."""
-    return T.broadcast(T.int32(value), lanes)
+    """A vector of equal int32 lanes; a number if it has one."""
+    return T.broadcast(T.int32(value), lanes) if lanes > 1 else T.int32(value)
 
 
 def splat_condition(condition: Expr) -> Expr:
@@ -285,14 +315,14 @@ def splat_condition(condition: Expr) -> Expr:
     return T.broadcast(condition, LANES)
 
 
-def as_bits(value: Expr, lanes: int = LANES) -> Expr:
+def as_bits(value: Expr) -> Expr:
     """The int32 bit patterns of a float vector."""
-    return T.reinterpret(f"int32x{lanes}", value)
+    return T.reinterpret(_vector("int32", lanes_of(value)), value)
 
 
 def from_bits(value: Expr) -> Expr:
     """The float vector with these int32 bit patterns."""
-    return T.reinterpret(VECTOR, value)
+    return T.reinterpret(_vector("float32", lanes_of(value)), value)
 
 
 def nonzero_mask(value: Expr, lanes: int, width: int = LANES) -> Expr:
@@ -301,7 +331,7 @@ def nonzero_mask(value: Expr, lanes: int, width: int = LANES) -> Expr:
     Of a vector of 8 lanes, `width`, it is an int8. Only the first `lanes` count. The comparison is
     one of integers, because the ordered one that TVM has for floats takes NaN for zero.
     """
-    mask = as_bits(value, width) & splat_bits(0x7FFFFFFF, width)
+    mask = as_bits(value) & splat_bits(0x7FFFFFFF, width)
     # TVM counts 8 bits for a truth value, the vector type of LLVM has 1.
     bits = T.call_intrin(f"int{width}", "tirx.reinterpret", mask != splat_bits(0, width))
     return bits if lanes == width else bits & T.IntImm(f"int{width}", (1 << lanes) - 1)
@@ -314,11 +344,13 @@ def all_bits(vectors: Sequence[Expr]) -> Expr:
 
 def shift_left(value: Expr, bits: int) -> Expr:
     """Shift int32 lanes left."""
-    return value << splat_bits(bits)
+    return value << splat_bits(bits, lanes_of(value))
 
 
 def fma(x: Expr, y: Expr, z: Expr) -> Expr:
     """Compute `x * y + z`, rounded once."""
+    if lanes_of(x) == 1:  # on a GPU
+        return T.call_extern("float32", "fmaf", x, y, z)
     return T.fma(x, y, z)
 
 

@@ -1,5 +1,7 @@
 """Elementary functions of float vectors: LLVM would call the C library once per lane.
 
+A GPU's thread computes the same with one lane.
+
 Coefficients are own minimax fits (iteratively reweighted least squares on Chebyshev nodes, in
 float64), rounded to float32. Largest relative errors against float64, over every float32 in range:
 
@@ -14,17 +16,8 @@ Every function maps NaN to NaN and infinities to their limits.
 
 from collections.abc import Sequence
 
-from pitc.codegen.tir import (
-    Expr,
-    as_bits,
-    fma,
-    from_bits,
-    keep,
-    select,
-    shift_left,
-    splat,
-    splat_bits,
-)
+from pitc.codegen import tir
+from pitc.codegen.tir import Expr, as_bits, fma, from_bits, keep, lanes_of, select, shift_left
 
 EXP_MIN, EXP_MAX = -87.33654, 88.72283
 
@@ -76,59 +69,68 @@ _TANH = (
 )
 
 
+def _like(x: Expr, value: float) -> Expr:
+    """A number in as many lanes as `x` has."""
+    return tir.splat(value, lanes_of(x))
+
+
+def _bits_like(x: Expr, value: int) -> Expr:
+    return tir.splat_bits(value, lanes_of(x))
+
+
 def _horner(coefficients: Sequence[float], x: Expr) -> Expr:
-    value = splat(coefficients[-1])
+    value = _like(x, coefficients[-1])
     for c in reversed(coefficients[:-1]):
-        value = fma(value, x, splat(c))
+        value = fma(value, x, _like(x, c))
     return keep(value)
 
 
 def exp(x: Expr, *, nonpositive: bool = False) -> Expr:
     """Compute e^x; cheaper if no lane is above 0 (`nonpositive`)."""
-    shifted = keep(fma(x, splat(_LOG2_E), splat(_ROUND)))
-    n = keep(shifted - splat(_ROUND))
-    r = keep(fma(n, splat(-_LN2_LOW), keep(fma(n, splat(-_LN2_HIGH), x))))
-    p = keep(fma(keep(r * r), _horner(_EXP, r), keep(r + splat(1))))
+    shifted = keep(fma(x, _like(x, _LOG2_E), _like(x, _ROUND)))
+    n = keep(shifted - _like(x, _ROUND))
+    r = keep(fma(n, _like(x, -_LN2_LOW), keep(fma(n, _like(x, -_LN2_HIGH), x))))
+    p = keep(fma(keep(r * r), _horner(_EXP, r), keep(r + _like(x, 1))))
     exponent = shift_left(as_bits(shifted), 23)
     if nonpositive:
-        power = from_bits(exponent + splat_bits(_ONE_BITS))
-        return keep(select(x < splat(EXP_MIN), splat(0), keep(p * power)))
+        power = from_bits(exponent + _bits_like(x, _ONE_BITS))
+        return keep(select(x < _like(x, EXP_MIN), _like(x, 0), keep(p * power)))
     # 2^128 is no float32, so the exponent is added to p, which is below 1 in that last interval.
     scaled = keep(from_bits(as_bits(p) + exponent))
-    low = keep(select(x < splat(EXP_MIN), splat(0), scaled))
-    return keep(select(x <= splat(EXP_MAX), low, keep(x * splat(float("inf")))))
+    low = keep(select(x < _like(x, EXP_MIN), _like(x, 0), scaled))
+    return keep(select(x <= _like(x, EXP_MAX), low, keep(x * _like(x, float("inf")))))
 
 
 def erf(x: Expr) -> Expr:
     """The error function."""
-    limit = splat(_ERF_MAX**2)
+    limit = _like(x, _ERF_MAX**2)
     square = keep(x * x)
     y = keep(select(square > limit, limit, square))
     # Only the square is limited: for larger |x| the value grows past 1, where it is cut.
     value = keep(x * keep(_horner(_ERF_P, y) / _horner(_ERF_Q, y)))
-    value = keep(select(value > splat(1), splat(1), value))
-    return keep(select(value < splat(-1), splat(-1), value))
+    value = keep(select(value > _like(x, 1), _like(x, 1), value))
+    return keep(select(value < _like(x, -1), _like(x, -1), value))
 
 
 def tanh(x: Expr) -> Expr:
     """The hyperbolic tangent: (1 - e^-2|x|) / (1 + e^-2|x|) with the sign of x, or a series."""
     square = keep(x * x)
     near = keep(fma(keep(square * x), _horner(_TANH, square), x))
-    a = keep(from_bits(as_bits(x) & splat_bits(_MAGNITUDE_BITS)))
-    e = exp(keep(a * splat(-2)), nonpositive=True)
-    far = keep((splat(1) - e) / (splat(1) + e))
-    signed = keep(from_bits(as_bits(far) | (as_bits(x) & splat_bits(_SIGN_BIT))))
-    return keep(select(a < splat(_TANH_SPLIT), near, signed))
+    a = keep(from_bits(as_bits(x) & _bits_like(x, _MAGNITUDE_BITS)))
+    e = exp(keep(a * _like(x, -2)), nonpositive=True)
+    far = keep((_like(x, 1) - e) / (_like(x, 1) + e))
+    signed = keep(from_bits(as_bits(far) | (as_bits(x) & _bits_like(x, _SIGN_BIT))))
+    return keep(select(a < _like(x, _TANH_SPLIT), near, signed))
 
 
 def relu(x: Expr) -> Expr:
     """The larger of x and 0; NaN stays NaN."""
-    return keep(select(x < splat(0), splat(0), x))
+    return keep(select(x < _like(x, 0), _like(x, 0), x))
 
 
 def _times_sigmoid(x: Expr, t: Expr) -> Expr:
     """Compute x / (1 + e^-t), for t of the sign of x."""
-    return keep(x / keep(exp(keep(splat(0) - t)) + splat(1)))
+    return keep(x / keep(exp(keep(_like(x, 0) - t)) + _like(x, 1)))
 
 
 def silu(x: Expr) -> Expr:
@@ -138,16 +140,16 @@ def silu(x: Expr) -> Expr:
 
 def gelu_quick(x: Expr) -> Expr:
     """The sigmoid form of GELU: x * sigmoid(1.702 x)."""
-    return _times_sigmoid(x, keep(x * splat(_QUICK)))
+    return _times_sigmoid(x, keep(x * _like(x, _QUICK)))
 
 
 def gelu_tanh(x: Expr) -> Expr:
     """The tanh form of GELU, x * (1 + tanh(u)) / 2, which is x * sigmoid(2 u)."""
-    inner = keep(fma(keep(x * x), splat(_GELU_CUBE), splat(_GELU_SLOPE)))
+    inner = keep(fma(keep(x * x), _like(x, _GELU_CUBE), _like(x, _GELU_SLOPE)))
     return _times_sigmoid(x, keep(x * inner))
 
 
 def gelu(x: Expr) -> Expr:
     """The exact form of GELU: x * (1 + erf(x / sqrt 2)) / 2."""
-    tail = keep(erf(keep(x * splat(0.7071067811865476))) + splat(1))
-    return keep(keep(x * splat(0.5)) * tail)
+    tail = keep(erf(keep(x * _like(x, 0.7071067811865476))) + _like(x, 1))
+    return keep(keep(x * _like(x, 0.5)) * tail)

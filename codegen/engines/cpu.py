@@ -64,9 +64,9 @@ class DenseTile:
     def step(self, read: Read) -> None:
         """Add one product to each sum."""
         a, b = read
-        vectors = [tir.keep(b(v), self.lanes) for v in range(self.vectors)]
+        vectors = [tir.keep(b(v)) for v in range(self.vectors)]
         for r, row in enumerate(self._sums):
-            number = tir.keep(tir.splat(a(r), self.lanes), self.lanes)
+            number = tir.keep(tir.splat(a(r), self.lanes))
             if self._input_relu:
                 number = relu(number)
             for total, vector in zip(row, vectors, strict=True):

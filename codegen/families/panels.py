@@ -46,7 +46,7 @@ def _emit(k: int, side: int) -> None:
 
         def square(at: tir.Expr, lanes: int) -> None:
             for i, vector in enumerate(a.square(listed, at, lanes)[:lanes]):
-                magnitude = tir.as_bits(vector, side) & tir.splat_bits(0x7FFFFFFF, side)
+                magnitude = tir.as_bits(vector) & tir.splat_bits(0x7FFFFFFF, side)
                 highest.set(tir.larger(highest.value, magnitude))
                 tir.store(b, vector, j, at + i, tir.bind(v * side), width=side)
 

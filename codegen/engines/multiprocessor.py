@@ -1,0 +1,79 @@
+"""What an engine of a multiprocessor is: sums of a dense tile, by the threads of a block."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from pitc.codegen.engines.ring import Block, Piece
+from pitc.codegen.tir import Expr
+from pitc.ir.target import CudaTile
+
+Load = Callable[..., None]
+"""Loads an operand of a slot into registers; what it takes is the engine's own affair."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Sums of a thread that lie side by side.
+
+    Args:
+        column: Of the first one, in the dense tile, int32; a multiple of how many they are.
+        sums: Two, or four.
+        word: Which of the thread's words of bits they belong to.
+        bit: Place of the first one's bit there, int32.
+    """
+
+    column: Expr
+    sums: tuple[Expr, ...]
+    word: int
+    bit: Expr
+
+
+class Engine(Protocol):
+    """Sums of a dense tile.
+
+    Attributes:
+        step_k: k of a step.
+        words: Words of 32 columns that a thread has elements of.
+        column: First column of the thread's part of the tile, int32.
+        leads: Whether this thread writes for those that share its rows.
+    """
+
+    step_k: int
+    words: int
+    column: Expr
+    leads: Expr
+
+    def __init__(self, tile: CudaTile, dtype: str, block: Block) -> None: ...
+
+    def rows_of_a(self) -> tuple[Piece, Load]:
+        """A piece with a row of a in each row."""
+        ...
+
+    def columns_of_a(self) -> tuple[Piece, Load]:
+        """A piece with a k of a in each row."""
+        ...
+
+    def rows_of_b(self) -> tuple[Piece, Load]:
+        """A piece with a k of a panel of b in each row, one panel below the other."""
+        ...
+
+    def columns_of_b(self) -> tuple[Piece, Load]:
+        """A piece with a column of b in each row."""
+        ...
+
+    def clear(self) -> None:
+        """Start at 0."""
+        ...
+
+    def step(self, slot: Expr, load_a: Load, load_b: Load) -> None:
+        """Add the products of a slot, which starts at byte `slot`."""
+        ...
+
+    def rows(self, visit: Callable[[Expr, list[Run]], None]) -> None:
+        """Visit this thread's rows: place in the tile, and its sums there."""
+        ...
+
+    def joined(self, word: Expr) -> Expr:
+        """The bits of all threads that share a row."""
+        ...

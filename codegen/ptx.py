@@ -1,0 +1,217 @@
+"""Instructions of NVIDIA's multiprocessors, as statements: copies, matrices, lanes.
+
+Addresses of shared memory are 32 bits wide and count bytes (`Window`). The instructions are those of
+the PTX manual, sections "Asynchronous copy", "Warp-level matrix instructions" and "Parallel
+synchronization".
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from pitc.codegen import tir
+from pitc.codegen.tir import Buffer, Expr, T
+
+CHUNK_BYTES = 16
+"""What one copy moves, and one row of an 8 x 8 matrix of 16-bit numbers holds."""
+
+
+def uint32(value: Expr | int) -> Expr:
+    """A 32-bit number without sign."""
+    return T.uint32(value) if isinstance(value, int) else T.Cast("uint32", value)
+
+
+def int32(value: Expr) -> Expr:
+    """A size that fits in 32 bits."""
+    return T.Cast("int32", value)
+
+
+def steps(count: Expr, by: int) -> Expr:
+    """How many steps of `by` a count takes, int32."""
+    return T.truncdiv(count + (by - 1), T.int32(by))
+
+
+@contextmanager
+def launch(blocks: Expr, threads: int) -> Iterator[tuple[Expr, Expr]]:
+    """Launch thread blocks; the context value is (number of the block, of the thread), int32."""
+    with T.launch_thread("blockIdx.x", blocks) as block:
+        with T.launch_thread("threadIdx.x", threads) as thread:
+            yield block, thread
+
+
+@contextmanager
+def turns(number: Expr, blocks: Expr, count: Expr) -> Iterator[Expr]:
+    """Open a loop over 0..count-1 in which blocks take turns; the context value is int32."""
+    with tir.serial(T.int32(0), T.truncdiv(count - number + blocks - 1, blocks)) as turn:
+        yield held(number + turn * blocks, "int32")
+
+
+def registers(count: int, dtype: str) -> Buffer:
+    """Variables that each thread has for itself; indices are constants."""
+    return T.alloc_buffer((count,), dtype, scope="local")
+
+
+def held(value: Expr, dtype: str) -> Expr:
+    """Name a value, so that it is computed once."""
+    register = registers(1, dtype)
+    tir.assign(register, value, 0)
+    return register[0]
+
+
+class Window:
+    """The shared memory of a thread block, counted in bytes.
+
+    Args:
+        size: Bytes; the launch asks for them.
+    """
+
+    def __init__(self, size: int) -> None:
+        memory = T.alloc_buffer((size,), "uint8", scope="shared.dyn")
+        self._base = held(
+            T.cuda.cvta_generic_to_shared(memory.access_ptr("rw", offset=0)), "uint32"
+        )
+        self._memory, self._size = memory, size
+
+    def view(self, dtype: str) -> Buffer:
+        """All of it as a vector of numbers."""
+        count = self._size // tir.item_bytes(dtype)
+        return T.decl_buffer((count,), dtype, data=self._memory.data, scope="shared.dyn")
+
+    def address(self, byte: Expr | int) -> Expr:
+        """The 32-bit address of a byte."""
+        return self._base + uint32(byte)
+
+
+def copy_chunk(to: Expr, operand: Buffer, element: Expr, size: Expr) -> None:
+    """Start a copy of 16 bytes to shared memory.
+
+    Args:
+        to: Shared address.
+        operand: A vector.
+        element: The first element.
+        size: Bytes that are read, uint32; the others are 0.
+    """
+    source = operand.access_ptr("r", offset=element, extent=1)
+    T.evaluate(T.ptx.cp.async_.cg.shared.global_(to, source, CHUNK_BYTES, size))
+
+
+def move_elements(window: Window, to: Expr, operand: Buffer, element: Expr, valid: Expr) -> None:
+    """Move the elements of a chunk to shared memory one by one.
+
+    Args:
+        window: Shared memory.
+        to: First byte there.
+        operand: A vector.
+        element: The first one.
+        valid: How many are read, int32; the others are 0.
+    """
+    item = tir.item_bytes(operand.dtype)
+    view = window.view(operand.dtype)
+    for e in range(CHUNK_BYTES // item):
+        zero = T.Cast(operand.dtype, T.float32(0))
+        value = T.if_then_else(valid > e, operand[element + e], zero)
+        tir.assign(view, value, to // item + e)
+
+
+def commit() -> None:
+    """Close a group of copies."""
+    T.evaluate(T.ptx.cp.async_.commit_group())
+
+
+def wait(pending: int) -> None:
+    """Wait until at most so many of this thread's groups of copies have not landed."""
+    T.evaluate(T.ptx.cp.async_.wait_group(pending))
+
+
+def barrier() -> None:
+    """All threads of the block come here before any goes on."""
+    T.evaluate(T.tvm_storage_sync("shared"))
+
+
+def load_matrices(to: Buffer, first: int, address: Expr, *, transposed: bool = False) -> None:
+    """Load four 8 x 8 matrices of 16-bit numbers into registers first .. first + 3.
+
+    Args:
+        to: uint32 registers.
+        first: The first one.
+        address: Of a row of a matrix: lane 8 i + r says where row r of matrix i lies.
+        transposed: Lanes get columns for rows.
+    """
+    load = T.ptx.ldmatrix.sync.aligned.m8n8.x4
+    load = load.trans.shared.b16 if transposed else load.shared.b16
+    T.evaluate(load(*(to[first + i] for i in range(4)), address))
+
+
+_MMA = {
+    "float16": lambda: T.ptx.mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32,
+    "bfloat16": lambda: T.ptx.mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32,
+    "float32": lambda: T.ptx.mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32,
+}
+
+
+def multiply(dtype: str, sums: Sequence[Expr], a: Sequence[Expr], b: Sequence[Expr]) -> None:
+    """sums [16, 8] += a [16, k] b [k, 8]; k takes 32 bytes: 16 numbers, or 8 of float32 (tf32).
+
+    Args:
+        dtype: Of a and b.
+        sums: Four float32 registers.
+        a: Four uint32 registers.
+        b: Two uint32 registers.
+    """
+    T.evaluate(_MMA[dtype]()(*sums, *a, *b, *sums))
+
+
+def round_to_tf32(register: Buffer, index: int) -> None:
+    """Round the float32 number in a uint32 register to the nearest that tensor cores read."""
+    number = T.reinterpret("float32", register[index])
+    T.evaluate(T.ptx.cvt.rna.tf32.f32(register[index], number))
+
+
+def shuffle_xor(value: Expr, lanes: int, dtype: str) -> Expr:
+    """The value of the lane whose number differs in the bits of `lanes`."""
+    call: Any = T.call_extern(dtype, "__shfl_xor_sync", T.uint32(0xFFFFFFFF), value, T.int32(lanes))
+    return held(call, dtype)
+
+
+def load_run(buffer: Buffer, element: Expr, count: int, there: Expr | None = None) -> list[Expr]:
+    """Some neighbours.
+
+    Args:
+        buffer: Where they lie.
+        element: Number of the first one in the whole buffer; a multiple of `count` if `there` is
+            not given.
+        count: How many, a power of two.
+        there: How many of them there are, int32, at least one: the others count as 0.
+    """
+    if there is None:
+        run = registers(1, f"{buffer.dtype}x{count}")
+        tir.assign(run, _runs(buffer, count)[_number(element, count)], 0)
+        return [T.Shuffle([run[0]], [T.int32(i)]) for i in range(count)]
+    vector, none = tir.flat(buffer), T.Cast(buffer.dtype, T.float32(0))
+    return [T.if_then_else(there > i, vector[element + i], none) for i in range(count)]
+
+
+def store_run(
+    buffer: Buffer, values: Sequence[Expr], element: Expr, there: Expr | None = None
+) -> None:
+    """Store some neighbours; arguments as in `load_run`."""
+    count = len(values)
+    if there is None:
+        run = T.Shuffle(list(values), [T.int32(i) for i in range(count)])
+        tir.assign(_runs(buffer, count), run, _number(element, count))
+        return
+    vector = tir.flat(buffer)
+    for i, value in enumerate(values):
+        with tir.when(there > i):
+            tir.assign(vector, value, element + i)
+
+
+def _number(element: Expr, count: int) -> Expr:
+    """Which run of `count` begins there."""
+    return element >> T.int64(count.bit_length() - 1)
+
+
+def _runs(buffer: Buffer, count: int) -> Buffer:
+    """A tensor as a vector of runs."""
+    runs = _number(tir.flat(buffer).shape[0], count)
+    return T.decl_buffer((runs,), f"{buffer.dtype}x{count}", data=buffer.data)
