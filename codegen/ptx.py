@@ -150,7 +150,7 @@ _MMA = {
 
 
 def multiply(dtype: str, sums: Sequence[Expr], a: Sequence[Expr], b: Sequence[Expr]) -> None:
-    """sums [16, 8] += a [16, k] b [k, 8]; k takes 32 bytes: 16 numbers, or 8 of float32 (tf32).
+    """Add a product to sums [16, 8]: += a [16, k] b [k, 8]; k takes 32 bytes: 16 numbers, or 8 of float32 (tf32).
 
     Args:
         dtype: Of a and b.

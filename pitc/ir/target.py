@@ -105,7 +105,7 @@ CUDA_TILES = (
     CudaTile(32, 128, 128, 1, 4, 4),
     CudaTile(16, 128, 128, 1, 4, 4),
     CudaTile(128, 128, 64, 4, 2, 3, "simt"),
-    CudaTile(32, 128, 128, 1, 2, 3, "simt"),
+    CudaTile(32, 128, 64, 1, 2, 4, "simt"),
 )
 
 
