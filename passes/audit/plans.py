@@ -6,10 +6,11 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.nodes import node_name
-from pitc.ir.plan import EP_NAME, PLAN_VERSION
+from pitc.ir.nodes import is_pit_node, node_name
+from pitc.ir.plan import PLAN_VERSION
 
 LIVE_POINTS = "live_points_"  # symbols of packed axes have it in their names
 COSTS = re.compile(r"(cost|shape)_\w+_v\d")
@@ -17,7 +18,7 @@ FLAG, NUMBER, REAL, NUMBERS = r"[01]", r"\d+", r"-?\d+|-?0x[0-9a-f.]+p[+-]?\d+",
 WORD, WORDS, CODES = r"[\w.:-]+", r"[^,\s]+(,[^,\s]+)*", r"(c\d|l|0|r)(,(c\d|l|0|r))*"
 _LIBRARY = {"kernel": WORD, "library": WORD}
 _MOVE = {**_LIBRARY, "dims": CODES, "dtype": "int32|int8"}
-_KERNEL = {**_LIBRARY, "dtype": "float32"}
+_KERNEL = {**_LIBRARY, "dtype": "float32|float16|bfloat16"}
 _PRODUCT = {**_KERNEL, "activation": WORD, "bias": FLAG, "k": NUMBER, "n": NUMBER, "residual": FLAG}
 _ROWS = {**_PRODUCT, "gather": FLAG, "scatter": FLAG}
 #: The fields of each plan, and how they are written (docs/plans.md).
@@ -40,27 +41,28 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
     },
 }
 F32, BOOL, I32 = ir.DataType.FLOAT, ir.DataType.BOOL, ir.DataType.INT32
+OWN = ir.DataType.UNDEFINED  # what the plan computes with
 DETECTED = {"rows": 0, "coords": 1, "offsets": 2}  # outputs of a detector
 #: Operands of each plan: name, type (None: any that can be moved), and the fields that ask for it.
 OPERANDS: Mapping[str, tuple[tuple[str, ir.DataType | None, tuple[str, ...]], ...]] = {
     "detect": (("live", BOOL, ()),),
     "pack": (("x", None, ()), ("rows", I32, ()), ("coords", I32, ()), ("live", BOOL, ())),
     "contract_right": (
-        *(("a", F32, ()), ("s", F32, ()), ("factor", F32, ("factor",))),
-        *(("bias", F32, ("bias",)), ("residual", F32, ("residual",))),
+        *(("a", OWN, ()), ("s", OWN, ()), ("factor", OWN, ("factor",))),
+        *(("bias", F32, ("bias",)), ("residual", OWN, ("residual",))),
     ),
     "gather_gemm": (
-        *(("a", F32, ()), ("b", F32, ()), ("bias", F32, ("bias",))),
-        ("residual", F32, ("residual",)),
+        *(("a", OWN, ()), ("b", OWN, ()), ("bias", F32, ("bias",))),
+        ("residual", OWN, ("residual",)),
         *(("rows", I32, ("gather", "scatter")), ("live", BOOL, ("gather", "scatter"))),
     ),
     "ffn": (
-        *(("a", F32, ()), ("b1", F32, ()), ("bias1", F32, ("inner_bias",))),
-        *(("b2", F32, ()), ("bias", F32, ("bias",)), ("residual", F32, ("residual",))),
+        *(("a", OWN, ()), ("b1", OWN, ()), ("bias1", F32, ("inner_bias",))),
+        *(("b2", OWN, ()), ("bias", F32, ("bias",)), ("residual", OWN, ("residual",))),
         *(("rows", I32, ("gather", "scatter")), ("live", BOOL, ("gather", "scatter"))),
     ),
     "attention": (
-        *(("q", F32, ()), ("k", F32, ()), ("v", F32, ())),
+        *(("q", OWN, ()), ("k", OWN, ()), ("v", OWN, ())),
         *(("q_offsets", I32, ()), ("k_offsets", I32, ()), ("bias", F32, ("bias",))),
         *(("q_coords", I32, ("bias",)), ("k_coords", I32, ("bias",))),
     ),
@@ -102,7 +104,7 @@ def wrong_plans(model: ir.Model, symbols: Collection[str]) -> Iterator[str]:
     detectors: dict[str, str] = {}
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
         label = node_name(node)
-        if not _is_pit(node):
+        if not is_pit_node(node):
             yield from _mixed(node)
             continue
         text = node.attributes["ep_cache_context"].as_string()
@@ -126,11 +128,6 @@ def wrong_plans(model: ir.Model, symbols: Collection[str]) -> Iterator[str]:
             first = detectors.setdefault(_symbol(node.outputs[0]), label)
             if first != label:
                 yield f"{label}: its live points are called like those of {first}"
-
-
-def _is_pit(node: ir.Node) -> bool:
-    source = node.attributes.get("source")
-    return node.op_type == "EPContext" and source is not None and source.as_string() == EP_NAME
 
 
 def _parsed(text: str) -> dict[str, str] | str:
@@ -176,6 +173,8 @@ def _wrong_operands(pit: PitNode) -> Iterator[str]:
     sources: dict[str, ir.Node] = {}
     for name, x in pit.operands.items():
         kind, known = kinds[name], x.dtype
+        if kind == OWN:
+            kind = ir.DataType.from_numpy(np.dtype(pit.fields["dtype"]))
         if kind is not None and known is not None and known != kind:
             yield f"operand {name}, {x.name}, has type {known}"
         what = name.rpartition("_")[2]
@@ -199,7 +198,7 @@ def _wrong_operands(pit: PitNode) -> Iterator[str]:
 
 def _is_detector(node: ir.Node) -> bool:
     plan = node.attributes.get("ep_cache_context")
-    return _is_pit(node) and plan is not None and "\nop=detect\n" in plan.as_string()
+    return is_pit_node(node) and plan is not None and "\nop=detect\n" in plan.as_string()
 
 
 def _symbol(value: ir.Value) -> str:

@@ -14,8 +14,7 @@ import onnx_ir as ir
 
 from pitc.ir.branch import CHOOSE, DOMAIN, GROUP, SIDES, Path, groups, is_choice, path_of, within
 from pitc.ir.inference import infer
-from pitc.ir.nodes import bodies, node_name
-from pitc.ir.plan import EP_NAME
+from pitc.ir.nodes import bodies, is_pit_node, node_name
 
 ANY_VALUE = "tensor({})"
 
@@ -230,12 +229,7 @@ def wrong_ends(model: ir.Model) -> Iterator[str]:
             yield f"{node_name(node)} is still a choice"
         if not any(o.uses() or o.is_graph_output() for o in node.outputs):
             yield f"{node_name(node)} gives what nobody reads"
-    yield from _twice(node.name for node in _nodes(model) if node.name and _is_pit(node))
-
-
-def _is_pit(node: ir.Node) -> bool:
-    source = node.attributes.get("source")
-    return node.op_type == "EPContext" and source is not None and source.as_string() == EP_NAME
+    yield from _twice(node.name for node in _nodes(model) if node.name and is_pit_node(node))
 
 
 def _twice(names: Iterable[str]) -> Iterator[str]:

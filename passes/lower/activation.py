@@ -1,6 +1,6 @@
 """Recognises an activation by its expression, not by how an exporter spelled it.
 
-Elementwise nodes that together turn one float32 value and some constant numbers into another value
+Elementwise nodes that together turn one value and some constant numbers of its type into another
 are a function of one variable. Multiplied out (`formula.py`), every spelling of GELU is the same
 formula, and what only looks like it, such as GELU of a clamp, is another one.
 """
@@ -16,8 +16,9 @@ import onnx_ir as ir
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import Array
 from pitc.ir.view import NodeView, NoRule
-from pitc.passes.lower.builder import dims_of, is_float32
+from pitc.passes.lower.builder import dims_of, type_of
 from pitc.passes.lower.formula import (
+    TOLERANCE,
     Formula,
     NoFormula,
     X,
@@ -34,6 +35,13 @@ from pitc.passes.lower.rows import is_outside
 from pitc.passes.rules.registry import MICROSOFT
 
 MAX_NODES = 10
+
+# how far constants may be off by type: a formula multiplies up to four that were rounded
+ROUNDED: Mapping[ir.DataType, float] = {
+    ir.DataType.FLOAT: TOLERANCE,
+    ir.DataType.FLOAT16: 4 * 2.0**-11,
+    ir.DataType.BFLOAT16: 4 * 2.0**-8,
+}
 
 Step = Callable[[Sequence[Formula], NodeView], Formula]
 
@@ -113,7 +121,7 @@ def _clip(xs: Sequence[Formula], view: NodeView) -> Formula:
 
 STEPS: Mapping[tuple[str, str], Step] = {
     ("", "Identity"): _unary(lambda x: x),
-    ("", "Cast"): _unary(lambda x: x),  # operands and results are float32
+    ("", "Cast"): _unary(lambda x: x),  # operands and results are of one type
     ("", "Add"): _each(plus),
     ("", "Sum"): _each(plus),
     ("", "Sub"): _each(lambda a, b: plus(a, scaled(b, -1))),
@@ -147,11 +155,11 @@ ACTIVATIONS: Mapping[str, Sequence[Formula]] = {
 
 
 def scalar_of(value: ir.Value | None) -> float | None:
-    """The number that a one-element float32 constant holds."""
+    """The number that a one-element constant holds; None for types without activations."""
     if value is None or value.const_value is None or not value.is_initializer():
         return None
     tensor = value.const_value
-    if tensor.size != 1 or tensor.dtype != ir.DataType.FLOAT or value.is_graph_input():
+    if tensor.size != 1 or tensor.dtype not in ROUNDED or value.is_graph_input():
         return None
     array: Array = np.asarray(tensor.numpy(), np.float64)
     return float(array.reshape(()))
@@ -167,6 +175,9 @@ def activation_behind(graph: Graph, start: ir.Value) -> Activation | None:
     Returns:
         The activation, or None. No value between start and result is read by anybody else.
     """
+    tolerance = ROUNDED.get(type_of(graph, start) or ir.DataType.UNDEFINED)
+    if tolerance is None:
+        return None
     formulas: dict[ir.Value, Formula] = {start: X}
     inside: list[ir.Node] = []
     while len(inside) < MAX_NODES:
@@ -178,7 +189,7 @@ def activation_behind(graph: Graph, start: ir.Value) -> Activation | None:
         inside.append(step)
         formulas[step.outputs[0]] = found
         end = _only_open(formulas, inside)
-        name = None if end is None else _known(formulas[end])
+        name = None if end is None else _known(formulas[end], tolerance)
         if end is not None and name is not None:
             return Activation(name, end)
     return None
@@ -192,7 +203,7 @@ def relu_operand(graph: Graph, value: ir.Value) -> ir.Value | None:
     if node is None or len(computed) != 1:
         return None
     found = _formula_of(graph, node, {computed[0]: X})
-    return computed[0] if found is not None and _known(found) == "relu" else None
+    return computed[0] if found is not None and _known(found, TOLERANCE) == "relu" else None
 
 
 def _only_open(formulas: Mapping[ir.Value, Formula], inside: list[ir.Node]) -> ir.Value | None:
@@ -212,7 +223,8 @@ def _formula_of(
     if step is None or len(node.outputs) != 1 or not is_outside(graph, node):
         return None
     computed = [x for x in node.inputs if x is not None and x in formulas]
-    typed = all(is_float32(graph, x) for x in (*computed, node.outputs[0]))
+    types = {type_of(graph, x) for x in (*computed, node.outputs[0])}
+    typed = len(types) == 1 and types <= ROUNDED.keys()
     rank = max([1, *(len(dims_of(graph, x) or ()) for x in computed)])
     operands: list[Formula] = []
     for value in node.inputs[: 1 if view.op == "Clip" else None]:
@@ -239,7 +251,6 @@ def _number_of(value: ir.Value | None, rank: int) -> Formula:
     return number(found)
 
 
-def _known(found: Formula) -> str | None:
-    return next(
-        (name for name, forms in ACTIVATIONS.items() if any(alike(found, f) for f in forms)), None
-    )
+def _known(found: Formula, tolerance: float) -> str | None:
+    fits = (n for n, forms in ACTIVATIONS.items() if any(alike(found, f, tolerance) for f in forms))
+    return next(fits, None)

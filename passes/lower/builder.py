@@ -47,10 +47,21 @@ def same_dims(x: Dims | None, y: Dims | None) -> bool:
     return x is not None and y is not None and None not in x and tuple(x) == tuple(y)
 
 
+def type_of(graph: Graph, value: ir.Value) -> ir.DataType | None:
+    """The type of a value's elements, if it is known."""
+    dtype = graph[value.name or ""].dtype
+    return value.dtype if dtype is None else ir.DataType.from_numpy(dtype)
+
+
 def is_float32(graph: Graph, value: ir.Value) -> bool:
     """True where the elements of a value are known to be float32."""
-    dtype = graph[value.name or ""].dtype
-    return value.dtype == ir.DataType.FLOAT if dtype is None else dtype == np.float32
+    return type_of(graph, value) == ir.DataType.FLOAT
+
+
+def has_kernels(graph: Graph, value: ir.Value) -> bool:
+    """True where kernels of the target compute with the elements of a value."""
+    dtype = type_of(graph, value)
+    return dtype is not None and dtype in graph.target.types
 
 
 class Builder:
@@ -146,7 +157,7 @@ class Builder:
             "main_context": 1,
             "embed_mode": 1,
             "ep_cache_context": plan.text(),
-            "source": EP_NAME,
+            "source": self._graph.target.provider if plan.names_kernel else EP_NAME,
             "partition_name": name,
             "ep_sdk_version": f"pitc-plan {PLAN_VERSION}",
         }
@@ -172,14 +183,18 @@ class Builder:
             self._cache[key] = value
         return self._cache[key]
 
-    def lazy_constant(self, stem: str, make: Callable[[], Array], shape: Sequence[int]) -> ir.Value:
-        """A float32 initializer that is computed when it is written."""
+    def lazy_constant(
+        self,
+        stem: str,
+        make: Callable[[], Array],
+        shape: Sequence[int],
+        dtype: ir.DataType = ir.DataType.FLOAT,
+    ) -> ir.Value:
+        """An initializer that is computed when it is written."""
         name = self.unique(stem)
-        tensor = ir.LazyTensor(
-            lambda: ir.tensor(make()), ir.DataType.FLOAT, ir.Shape(list(shape)), name=name
-        )
+        tensor = ir.LazyTensor(lambda: ir.tensor(make()), dtype, ir.Shape(list(shape)), name=name)
         value = ir.Value(name=name, const_value=tensor)
-        value.type, value.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(list(shape))
+        value.type, value.shape = ir.TensorType(dtype), ir.Shape(list(shape))
         self._graph.model.graph.register_initializer(value)
         return value
 

@@ -15,10 +15,10 @@ from pitc.ir.sizes import sizes_known
 from pitc.ir.tiles import TileTable
 from pitc.ir.variants import SPARSE_FAMILIES
 from pitc.passes.lower.activation import relu_operand
-from pitc.passes.lower.builder import Builder, dims_of, lead_of, same_dims
+from pitc.passes.lower.builder import Builder, dims_of, lead_of, same_dims, type_of
 from pitc.passes.lower.gemm import Gemm, match_gemm, take_gathers
 from pitc.passes.lower.rows import ahead, behind, forget_sizes, only_reader, with_shape
-from pitc.passes.lower.weight import ComputedMatrix, Panels
+from pitc.passes.lower.weight import ComputedMatrix, Panels, padded_bias
 from pitc.passes.rules.record import operator_of
 
 STEPS_BETWEEN = 8  # nodes between the contractions of one ffn node
@@ -82,9 +82,9 @@ class _Emitter:
         if op == "contract":
             fields["input_relu"] = int(gemm.input_relu)
         if inner is not None:
-            self._request("gather_gemm", **_product(inner), bits=1)
+            self._request("gather_gemm", inner, **_product(inner), bits=1)
             fields |= {"inner": inner.weight.k, "inner_activation": inner.activation}
-            fields |= {"inner_bias": int(inner.bias is not None)}
+            fields |= {"inner_bias": int(self._has_bias(inner))}
         if sparse and self.tiles is not None:
             fields |= self.tiles.fields()
         inputs = [first.source if first.gather is None else first.gather.inputs[0]]
@@ -115,10 +115,10 @@ class _Emitter:
         fields: dict[str, Field] = {
             **stored,
             "activation": gemm.activation,
-            "bias": int(gemm.bias is not None),
-            "dtype": "float32",
+            "bias": int(self._has_bias(gemm)),
+            "dtype": self._dtype(gemm),
             "k": gemm.weight.k,
-            "kernel": self._request("gather_gemm", **_product(gemm), **stored),
+            "kernel": self._request("gather_gemm", gemm, **_product(gemm), **stored),
             "library": self.graph.target.library,
             "n": gemm.weight.n,
             "residual": int(gemm.residual is not None),
@@ -126,19 +126,28 @@ class _Emitter:
         made = _product(gemm)
         if isinstance(gemm.weight, ComputedMatrix):
             made |= {"n": self.graph.target.turned_columns, "activation": "none", "residual": 0}
-            self._request("panels", k=gemm.weight.k)
+            self._request("panels", gemm, k=gemm.weight.k)
             if gemm.weight.finite and not gemm.weight.transposed:
                 fields["factor"] = stored["factor"] = MASK
             if stored["stored"] == "kn" or stored["factor"]:
-                self._request("stored_rows", k=gemm.weight.k, n=gemm.weight.n, **stored)
-            self._request("swrite_columns", **_epilogue(gemm))
+                self._request("stored_rows", gemm, k=gemm.weight.k, n=gemm.weight.n, **stored)
+            self._request("swrite_columns", gemm, **_epilogue(gemm))
         for family in SPARSE_FAMILIES if op != "gather_gemm" else ():
-            self._request(family, **made)
+            self._request(family, gemm, **made)
         return fields
 
-    def _request(self, family: str, **params: int | str) -> str:
+    def _dtype(self, gemm: Gemm) -> str:
+        """Type of the elements of a contraction, as plans say it."""
+        dtype = type_of(self.graph, gemm.weight.value)
+        assert dtype is not None
+        return str(dtype.numpy())
+
+    def _request(self, family: str, gemm: Gemm, **params: int | str) -> str:
         """Note that a kernel is needed; its symbol."""
-        request = KernelRequest.of(family, **params)
+        dtype = self._dtype(gemm)
+        is_gpu = self.graph.target.kind == "cuda"
+        make = KernelRequest.of_cuda if is_gpu else KernelRequest.of
+        request = make(family, dtype, **params)
         self.requests.setdefault(request)
         return request.symbol
 
@@ -149,7 +158,13 @@ class _Emitter:
         factor = gemm.weight.factor
         return [gemm.weight.value] if factor is None else [gemm.weight.value, factor]
 
+    def _has_bias(self, gemm: Gemm) -> bool:
+        """Whether its node has a bias; a GPU's always has."""
+        return gemm.bias is not None or self.graph.target.pads_bias
+
     def _bias(self, gemm: Gemm) -> list[ir.Value]:
+        if self.graph.target.pads_bias:
+            return [padded_bias(self.build, gemm.bias, gemm.weight.n)]
         if gemm.bias is None:
             return []
         whole = dims_of(self.graph, gemm.bias) == (gemm.weight.n,)
@@ -168,7 +183,8 @@ class _Emitter:
         reshaped = reshaped and dims is not None and dims[:-1] != lead
         if reshaped:
             dims = None if lead is None else (*lead, gemm.weight.n)
-        (out,) = self.build.kernel(plan, values, [(name, ir.DataType.FLOAT, dims)])
+        dtype = type_of(self.graph, gemm.weight.value) or ir.DataType.FLOAT
+        (out,) = self.build.kernel(plan, values, [(name, dtype, dims)])
         if reshaped:
             out = with_shape(self.graph, self.build, out, result)
         self.replaced[result] = out

@@ -131,21 +131,22 @@ def applied(name: str, a: Formula) -> Formula:
     return Formula((((0, (Function(name, of),)), sign),))
 
 
-def alike(a: Formula, b: Formula) -> bool:
+def alike(a: Formula, b: Formula, tolerance: float = TOLERANCE) -> bool:
     """True for the same formula up to the rounding of its constants.
 
     Args:
         a: A formula.
         b: A formula no two terms of which are alike.
+        tolerance: How far a factor may be off, relative to it.
     """
-    pairs = [[_alike_terms(x, y) for y in b.terms] for x in a.terms]
+    pairs = [[_alike_terms(x, y, tolerance) for y in b.terms] for x in a.terms]
     onto = all(any(row) for row in pairs) and all(any(c) for c in zip(*pairs, strict=True))
     return len(a.terms) == len(b.terms) and onto
 
 
-def _alike_terms(a: tuple[Factors, float], b: tuple[Factors, float]) -> bool:
+def _alike_terms(a: tuple[Factors, float], b: tuple[Factors, float], tolerance: float) -> bool:
     ((power, functions), x), ((more, others), y) = a, b
-    if power != more or len(functions) != len(others) or abs(x - y) > TOLERANCE * abs(y):
+    if power != more or len(functions) != len(others) or abs(x - y) > tolerance * abs(y):
         return False
     pairs = zip(functions, others, strict=True)
-    return all(f.name == g.name and alike(f.of, g.of) for f, g in pairs)
+    return all(f.name == g.name and alike(f.of, g.of, tolerance) for f, g in pairs)

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from pitc.ir.graph import Graph
 from pitc.passes.lower.activation import activation_behind
-from pitc.passes.lower.builder import dims_of, is_float32, same_dims
+from pitc.passes.lower.builder import dims_of, has_kernels, same_dims, type_of
 from pitc.passes.lower.rows import ahead, only_reader
 from pitc.passes.lower.weight import (
     ComputedMatrix,
@@ -76,7 +76,8 @@ def match_gemm(
         source is None
         or weight is None
         or not is_large(graph, weight)
-        or not is_float32(graph, source)
+        or not has_kernels(graph, source)
+        or not _same_type(graph, source, weight.value)
     ):
         return None
     gemm = Gemm(node, source, weight, node.outputs[0])
@@ -130,7 +131,7 @@ def _take_split_bias(graph: Graph, gemm: Gemm, split: ir.Value) -> None:
     if add is None or other is None or add.outputs[0].is_graph_output():
         return
     tensor = other.const_value if other.is_initializer() and not other.is_graph_input() else None
-    if tensor is None or tensor.dtype != ir.DataType.FLOAT or tensor.size != gemm.weight.n:
+    if tensor is None or tensor.dtype != type_of(graph, split) or tensor.size != gemm.weight.n:
         return
     rows, *columns = dims_of(graph, split) or (None,)
     made, added = dims_of(graph, gemm.result) or (), [int(d) for d in tensor.shape.numpy()]
@@ -147,10 +148,18 @@ def _take_residual(graph: Graph, gemm: Gemm, taken: set[ir.Node]) -> None:
     if reader is None or reader in taken or other is None or other is start:
         return
     dims = dims_of(graph, start)
-    if dims and same_dims(dims, dims_of(graph, other)) and is_float32(graph, other):
+    if (
+        dims
+        and same_dims(dims, dims_of(graph, other))
+        and type_of(graph, other) == type_of(graph, start)
+    ):
         gemm.residual = other
         taken.add(reader)
         _take(graph, gemm, reader.outputs[0])
+
+
+def _same_type(graph: Graph, x: ir.Value, y: ir.Value) -> bool:
+    return type_of(graph, x) == type_of(graph, y)
 
 
 def _is_plan(node: ir.Node, op: str) -> bool:

@@ -104,7 +104,14 @@ class Rewriter:
 
     def moved_by(self, family: str, dtype: ir.DataType) -> KernelRequest:
         """The kernel that moves rows of such elements, in words of 4 bytes or of 1."""
-        return KernelRequest.of(family, "int32" if dtype.itemsize in (4, 8) else "int8")
+        words = "int32" if dtype.itemsize in (4, 8) else "int8"
+        return KernelRequest.of(family, words, self.graph.target.kind)
+
+    def request(self, family: str, dtype: ir.DataType, **params: int) -> KernelRequest:
+        """The kernel of a family for elements of a type."""
+        is_gpu = self.graph.target.kind == "cuda"
+        make = KernelRequest.of_cuda if is_gpu else KernelRequest.of
+        return make(family, str(dtype.numpy()), **params)
 
     def pack(
         self, name: str, domain: Domain, codes: tuple[str, ...], rest: Shape | None = None
@@ -177,6 +184,8 @@ class Rewriter:
         total: ir.Value | None = None
         for term in terms:
             value = self.build.value(term.name)
+            if term.low is None and self.dtype(term.name) != ir.DataType.FLOAT:
+                value = self.build.op("Cast", [value], to=ir.DataType.FLOAT)
             if term.low is not None:
                 zero, low = (self.build.constant(np.float32(x)) for x in (0, term.low))
                 chosen = [low, zero] if term.low_when else [zero, low]
@@ -250,13 +259,14 @@ class Rewriter:
         d, dv = int(str(fields["d"])), int(str(fields["dv"]))
         for k, (side, size) in enumerate((("q", d), ("k", d), ("v", dv))):
             inputs[k], fields[f"{side}_head"] = unsplit_heads(self.build, inputs[k], size)
-        request = KernelRequest.of("attention", d=d, dv=dv, bias=int(str(fields["bias"])))
+        dtype = self.dtype(packing.name)
+        request = self.request("attention", dtype, d=d, dv=dv, bias=int(str(fields["bias"])))
         plan = replace(form.plan, fields=(*fields.items(), *self.kernel_fields(request)))
         at, heads = self.detect(packing.domain), int(str(fields["heads"]))
         (out,) = self.build.kernel(
             plan,
             inputs,
-            [(f"{packing.name}.packed", ir.DataType.FLOAT, [at.symbol, heads, dv])],
+            [(f"{packing.name}.packed", dtype, [at.symbol, heads, dv])],
         )
         rest = [n for e in packing.layout.rest_shape if (n := e.as_int()) is not None]
         return out if rest == [heads, dv] else self.build.reshape(out, [0, *rest])

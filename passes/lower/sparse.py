@@ -10,6 +10,7 @@ import onnx_ir as ir
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import is_plain_product, node_name
 from pitc.ir.refusal import Code, Refusal
+from pitc.passes.lower.builder import has_kernels
 from pitc.passes.lower.weight import (
     ComputedMatrix,
     Weight,
@@ -58,7 +59,7 @@ def _choose(
         text = "zeros of single places are not skipped by a convolution, only those of channels"
         return Refusal(Code.NO_LOWERING, name, text)
     if not is_plain_product(node):
-        text = "kernels skip zeros of MatMul, and of Gemm of float32"
+        text = "kernels skip zeros of MatMul and of Gemm"
         return Refusal(Code.NO_LOWERING, name, text)
     operand = found.get(1) or found[0]
     matrix = _right_matrix(graph, node, operand)
@@ -76,7 +77,12 @@ def _right_matrix(
 ) -> Weight | ComputedMatrix | str:
     """The right operand, or why zeros of an operand cannot be skipped."""
     if operand.operand:
-        matrix: Weight | ComputedMatrix | None = computed_matrix(graph, node, node)
+        if not graph.target.skips_right:
+            return f"zeros of the right operand '{operand.name}' are skipped on CPUs only"
+        matrix = computed_matrix(graph, node, node)
         return matrix or f"'{operand.name}' is no float32 matrix of known extents"
-    matrix = constant_matrix(node) if operand.weights else None
-    return matrix or f"'{operand.name}' is multiplied by no constant float32 matrix"
+    constant = constant_matrix(node) if operand.weights else None
+    if constant is None or not has_kernels(graph, constant.value):
+        types = ", ".join(str(t.numpy()) for t in graph.target.types)
+        return f"'{operand.name}' is multiplied by no constant matrix of {types}"
+    return constant

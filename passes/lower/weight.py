@@ -39,8 +39,8 @@ class Weight:
         """
         w = tensor.numpy()
         if self.transposed:
-            return pack_panels(w.reshape(self.n, self.k).T)
-        return pack_panels(w.reshape(self.k, self.n))
+            return pack_panels(w.reshape(self.n, self.k).T, w.dtype)
+        return pack_panels(w.reshape(self.k, self.n), w.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,28 @@ class Panels:
             assert tensor is not None
             make = partial(weight.panels, tensor)
             shape = (panel_count(weight.n), weight.k, PANEL_WIDTH)
-            self.made[key] = build.lazy_constant(f"{key[0]}.panels", make, shape)
+            self.made[key] = build.lazy_constant(f"{key[0]}.panels", make, shape, tensor.dtype)
         return self.made[key]
 
 
+def padded_bias(build: Builder, bias: ir.Value | None, n: int) -> ir.Value:
+    """A constant bias of n numbers, or none, as float32 and as long as all panels of n columns."""
+    count = panel_count(n) * PANEL_WIDTH
+    tensor = None if bias is None else bias.const_value
+
+    def make() -> Array:
+        padded = np.zeros(count, np.float32)
+        if tensor is not None:
+            padded[:n] = tensor.numpy().reshape(-1)
+        return padded
+
+    if bias is None:
+        return build.constant(make())
+    return build.lazy_constant(f"{bias.name}.padded", make, (count,))
+
+
 def constant_matrix(node: ir.Node) -> Weight | None:
-    """The constant float32 matrix on the right of a contraction, with the transposes on its way."""
+    """The constant matrix on the right of a contraction, with the transposes on its way."""
     if not is_plain_product(node):
         return None
     (*_, value), transposed = _stored(node)
@@ -101,7 +117,7 @@ def constant_matrix(node: ir.Node) -> Weight | None:
     if not value.is_initializer() or value.is_graph_input():
         return None
     tensor = value.const_value
-    if tensor is None or tensor.dtype != ir.DataType.FLOAT:
+    if tensor is None:
         return None
     sizes = sizes or [int(d) for d in tensor.shape.numpy()]
     if len(sizes) != 2 or min(sizes) < 1 or prod(sizes) != tensor.size:
@@ -202,10 +218,10 @@ def bias_row(node: ir.Node, n: int) -> ir.Value | None:
 
 
 def is_vector(value: ir.Value | None, n: int) -> bool:
-    """True for a constant float32 row of n numbers."""
+    """True for a constant row of n numbers."""
     if value is None or value.const_value is None or not value.is_initializer():
         return False
     tensor = value.const_value
     dims = [int(d) for d in tensor.shape.numpy()]
     row = bool(dims) and dims[-1] == n and all(d == 1 for d in dims[:-1])
-    return row and tensor.dtype == ir.DataType.FLOAT and not value.is_graph_input()
+    return row and not value.is_graph_input()

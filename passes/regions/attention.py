@@ -178,8 +178,10 @@ def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> For
     if len(static) < 2:
         return site.refuse(Code.LAYOUT, "the values are single numbers")
     *head_sizes, dv, d = static
-    if any(graph[p.name].dtype != np.float32 for p in (queries, key, values)):
-        return site.refuse(Code.NO_LOWERING, "attention is lowered for float32 only")
+    dtypes = {graph.dtype(p.name) for p in (queries, key, values)}
+    taken = [t for t in graph.target.types if {t.numpy()} == dtypes]
+    if not taken:
+        return site.refuse(Code.NO_LOWERING, f"attention is not lowered for {_listed(dtypes)}")
     longest = graph.target.longest_head
     if not 0 < max(d, dv) <= longest or min(d, dv) < 1:
         return site.refuse(Code.NO_LOWERING, f"head size {max(d, dv)} is not in 1..{longest}")
@@ -222,6 +224,10 @@ def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> For
         absorbs=(*scores.absorbs, node),
         rests_on=tuple(scores.rests_on),
     )
+
+
+def _listed(dtypes: set[np.dtype]) -> str:
+    return " and ".join(sorted(d.name for d in dtypes))
 
 
 def _is_plain(node: ir.Node) -> bool:

@@ -23,7 +23,8 @@ from pitc.artifact.manifest import (
 )
 from pitc.artifact.weights import WeightFile
 from pitc.host.machine import builder_versions
-from pitc.ir.plan import EP_NAME, PLAN_VERSION, stamped
+from pitc.ir.nodes import is_pit_node
+from pitc.ir.plan import PLAN_VERSION, stamped
 from pitc.ir.report import Report
 from pitc.options import Level
 
@@ -97,16 +98,11 @@ def stamp_plans(model: ir.Model, identity: str) -> None:
     Whoever loads the graph refuses a library of another build: its symbols may be the same.
     """
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        if _is_pit(node):
+        if is_pit_node(node):
             text = stamped(node.attributes["ep_cache_context"].as_string(), identity)
             node.attributes["ep_cache_context"] = ir.AttrString("ep_cache_context", text)
 
 
 def count_pit_nodes(model: ir.Model) -> int:
     """How many nodes of a graph run in pitc's execution provider."""
-    return sum(_is_pit(node) for node in ir.traversal.RecursiveGraphIterator(model.graph))
-
-
-def _is_pit(node: ir.Node) -> bool:
-    source = node.attributes.get("source")
-    return node.op_type == "EPContext" and source is not None and source.value == EP_NAME
+    return sum(is_pit_node(node) for node in ir.traversal.RecursiveGraphIterator(model.graph))

@@ -7,7 +7,7 @@ from pathlib import Path
 from pitc.api import CompiledModel
 from pitc.artifact.manifest import MODEL
 from pitc.errors import MachineError
-from pitc.ir.plan import EP_NAME
+from pitc.ir.plan import PROVIDERS
 
 RECORD = "session.record_ep_graph_assignment_info"
 #: An ONNX Runtime that tells.
@@ -37,7 +37,7 @@ def pit_nodes(artifact: Path) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for node in proto.graph.node:
         texts = {a.name: a.s.decode("utf-8", "replace") for a in node.attribute if a.s}
-        if node.op_type != "EPContext" or texts.get("source") != EP_NAME:
+        if node.op_type != "EPContext" or texts.get("source") not in PROVIDERS:
             continue
         fields = (line.partition("=") for line in texts.get("ep_cache_context", "").splitlines())
         counts[next((value for key, _, value in fields if key == "op"), "unknown")] += 1

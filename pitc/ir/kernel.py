@@ -1,8 +1,13 @@
 """A request for one kernel variant, made by the lowering and answered by codegen."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pitc.ir.variants import ITEM_BYTES
+
+CHUNK_BYTES = 16
+"""What a GPU's thread copies at a time."""
+_TAGS = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 MASK = 2
 """A `factor` of stored_rows beside a matrix of finite numbers: their product is 0 where it is."""
@@ -21,23 +26,38 @@ class KernelRequest:
         params: Static parameters, sorted by name: none (pack, unpack); `k`, `n`, `activation`,
             `residual` (gather_gemm, contract_*), perhaps `input_relu`, and of gather_gemm `bits`,
             `stored` and `factor`; `k` (panels); `k`, `n`, `stored`, `factor` (stored_rows); `n`,
-            `activation`, `residual` (swrite_columns); `d`, `dv`, `bias` (attention).
+            `activation`, `residual` (swrite_columns); `d`, `dv`, `bias` (attention). A GPU's
+            kernels have no `k` and `n`, but `loose`: rows may start anywhere.
         dtype: Type of the elements, or of the words that are moved (`int32`, `int8`).
+        kind: Of target: `cpu`, or `cuda`.
     """
 
     family: str
     params: tuple[tuple[str, int | str], ...]
     dtype: str = "float32"
+    kind: str = "cpu"
 
     @classmethod
-    def of(cls, family: str, dtype: str = "float32", /, **params: int | str) -> "KernelRequest":
+    def of(
+        cls, family: str, dtype: str = "float32", kind: str = "cpu", /, **params: int | str
+    ) -> "KernelRequest":
         """Make a request from keyword parameters."""
-        return cls(family, tuple(sorted(params.items())), dtype)
+        return cls(family, tuple(sorted(params.items())), dtype, kind)
+
+    @classmethod
+    def of_cuda(cls, family: str, dtype: str, /, **params: int | str) -> "KernelRequest":
+        """Make a request for a GPU from parameters of CPUs: sizes only tell where rows start."""
+        item, k, n = ITEM_BYTES[dtype], int(params.pop("k", 0)), int(params.pop("n", 0))
+        widths = (k, n, *(int(params.get(name, 0)) for name in ("d", "dv")))
+        loose = int(any(width * item % CHUNK_BYTES for width in widths))
+        return cls.of(family, dtype, "cuda", **params, loose=loose)
 
     @property
     def symbol(self) -> str:
         """The kernel's base symbol (`docs/plans.md`), without CPU level."""
         p = dict(self.params)
+        if self.kind == "cuda":
+            return self._cuda_symbol(p)
         match self.family:
             case "pack" | "unpack":
                 return f"{self.family}_b{ITEM_BYTES[self.dtype]}"
@@ -59,3 +79,14 @@ class KernelRequest:
             case "attention":
                 return f"attention_d{p['d']}_v{p['dv']}" + ("_bias" if p["bias"] else "")
         raise ValueError(f"unknown kernel family {self.family!r}")
+
+    def _cuda_symbol(self, p: Mapping[str, int | str]) -> str:
+        if self.family in ("pack", "unpack"):
+            return f"{self.family}_b{ITEM_BYTES[self.dtype]}"
+        name = [self.family]
+        if self.family == "attention":
+            name += [f"d{p['d']}", f"v{p['dv']}", *(["bias"] if p["bias"] else [])]
+        else:
+            flags = {"res": p["residual"], "bits": p.get("bits"), p.get("stored"): p.get("stored")}
+            name += [str(p["activation"]), *(str(text) for text, flag in flags.items() if flag)]
+        return "_".join([*name, *(["loose"] if p["loose"] else []), _TAGS[self.dtype]])

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from pitc.ir.index import poly
+from pitc.ir.plan import PROVIDERS
 
 Array = npt.NDArray[Any]
 
@@ -46,6 +47,12 @@ def is_plain_product(node: ir.Node) -> bool:
         return False
     plain = {"alpha": 1.0, "beta": 1.0, "transA": 0}
     return all(node.attributes[k].value == v for k, v in plain.items() if k in node.attributes)
+
+
+def is_pit_node(node: ir.Node) -> bool:
+    """True for a node that one of pitc's execution providers runs."""
+    source = node.attributes.get("source")
+    return node.op_type == "EPContext" and source is not None and source.value in PROVIDERS
 
 
 def constant_of(node: ir.Node) -> ir.TensorProtocol | None:

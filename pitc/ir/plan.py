@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 PLAN_VERSION = 4
 EP_NAME = "PitExecutionProvider"
+CUDA_EP_NAME = "PitCudaExecutionProvider"
+PROVIDERS = (EP_NAME, CUDA_EP_NAME)
 
 Field = int | float | str | tuple[int, ...] | tuple[str, ...]
 
@@ -32,6 +34,11 @@ class Plan:
 
     op: str
     fields: tuple[tuple[str, Field], ...] = ()
+
+    @property
+    def names_kernel(self) -> bool:
+        """False for what runs on the host, whatever the target."""
+        return any(key == "kernel" for key, _ in self.fields)
 
     def text(self) -> str:
         """The plan as the runtime reads it."""

@@ -4,8 +4,11 @@ what the passes have to know of it.
 
 from dataclasses import dataclass
 
+import onnx_ir as ir
+
 from pitc.errors import UsageError
 from pitc.ir.panels import PANEL_WIDTH, TURNED_COLUMNS
+from pitc.ir.plan import CUDA_EP_NAME, EP_NAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,10 @@ class Target:
     Args:
         kind: Its name.
         library: File name of the kernel library in an artifact.
+        provider: Execution provider that runs its nodes.
+        types: What its kernels compute with.
+        pads_bias: Kernels always add a bias, of float32 and as long as all panels.
+        skips_right: Zeros of a right operand that is computed when the model runs are skipped.
         panel_width: Columns of a panel of a stored weight.
         turned_columns: Columns that a kernel over a sparse right operand computes in one call.
         least_extent: Extents of a contraction below it stay with ONNX Runtime.
@@ -161,6 +168,10 @@ class Target:
 
     kind: str
     library: str = "kernels.so"
+    provider: str = EP_NAME
+    types: tuple[ir.DataType, ...] = (ir.DataType.FLOAT,)
+    skips_right: bool = True
+    pads_bias: bool = False
     panel_width: int = PANEL_WIDTH
     turned_columns: int = TURNED_COLUMNS
     least_extent: int = 16
@@ -174,3 +185,10 @@ class Target:
 
 
 CPU = Target("cpu")
+CUDA = Target(
+    "cuda",
+    provider=CUDA_EP_NAME,
+    types=(ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16),
+    skips_right=False,
+    pads_bias=True,
+)
