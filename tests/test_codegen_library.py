@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from pitc.codegen import vector_math
+from pitc.codegen.build.library import build_kernels
 from pitc.codegen.call import KernelError, KernelLibrary
-from pitc.codegen.library import build_kernels
 from pitc.errors import MachineError, UsageError
 from pitc.ir.kernel import KERNEL_ABI, KernelRequest
 from pitc.ir.plan import PLAN_VERSION
@@ -52,7 +52,7 @@ def test_same_bytes_for_same_requests(built: Path, tmp_path: Path) -> None:
     other = tmp_path / "elsewhere.so"
     code = f"""
 from pathlib import Path
-from pitc.codegen.library import build_kernels
+from pitc.codegen.build.library import build_kernels
 from pitc.ir.kernel import KernelRequest
 requests = {REQUESTS!r}
 build_kernels([*reversed(requests), requests[0]], ("v3", "v4", "v3"), Path({str(other)!r}))

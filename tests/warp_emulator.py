@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from pitc.codegen import call, cuda
-from pitc.codegen.library import SHIM
+from pitc.codegen.build.link import SHIM
 from tests.runtime_support import tool
 
 CXX = os.environ.get("CXX") or tool("c++")
