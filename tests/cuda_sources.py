@@ -6,12 +6,14 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pitc.codegen import cuda
+from pitc.codegen import cuda, tir
 from pitc.codegen.build.cuda_compiler import OPTIONS
 from pitc.codegen.families import detect_cuda
+from pitc.codegen.tir import T
 
 ARCHS = (80, 86, 89, 90, 100, 120)
 NVCC = shutil.which("nvcc")
@@ -90,3 +92,32 @@ def nvcc_report(source: str, arch: int, folder: Path) -> tuple[bytes, dict[str, 
         words = ("registers", "bytes smem", "bytes stack frame", "bytes spill st", "bytes spill l")
         reports[text.split()[0]] = Report(*map(number, words))
     return (folder / "report.cubin").read_bytes(), reports
+
+
+def reverse_rows() -> Any:
+    """A function whose kernel has dynamic shared memory and another order of launch numbers."""
+
+    def body() -> None:
+        count = tir.size()
+        x, out = (tir.tensor(name, (count, 64)) for name in ("x", "out"))
+        with (
+            T.launch_thread("blockIdx.y", count) as row,
+            T.launch_thread("threadIdx.x", 64) as lane,
+        ):
+            held = T.alloc_buffer((64,), "float32", scope="shared.dyn")
+            tir.assign(held, x[row, lane], lane)
+            T.evaluate(T.tvm_storage_sync("shared"))
+            tir.assign(out, held[63 - lane], row, lane)
+
+    return tir.prim_func("reverse_rows", body)
+
+
+def calls_nothing() -> Any:
+    """A function whose source no compiler takes."""
+
+    def body() -> None:
+        out = tir.tensor("out", (tir.size(),))
+        with T.launch_thread("threadIdx.x", 32) as lane:
+            tir.assign(out, T.call_extern("float32", "absent_function", lane), lane)
+
+    return tir.prim_func("calls_nothing", body)

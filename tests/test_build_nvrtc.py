@@ -8,13 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pitc.codegen.build import cuda_compiler, nvcc, nvrtc
-from pitc.codegen.build.cuda_compiler import (
-    CudaCompiler,
-    CudaSourceError,
-    arch_number,
-    find_cuda_compiler,
-)
+from pitc.codegen.build import nvcc, nvrtc
+from pitc.codegen.build.cuda_compiler import CudaCompiler, CudaSourceError, arch_number
+from pitc.codegen.build.find_cuda import VARIABLE, find_cuda_compiler
 from pitc.errors import MachineError, UsageError
 from tests.cuda_sources import ADD_ONE, ARCHS, NVCC, detector, needs_nvcc
 
@@ -27,7 +23,7 @@ def compilers() -> list[str]:
 
 @pytest.fixture(name="compiler", params=compilers())
 def _compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> CudaCompiler:
-    monkeypatch.setenv(cuda_compiler.VARIABLE, request.param)
+    monkeypatch.setenv(VARIABLE, request.param)
     found = find_cuda_compiler()
     assert found.version.startswith(f"{request.param}-")
     return found
@@ -135,13 +131,13 @@ def test_our_headers_hold_what_tvm_may_use() -> None:
 
 
 def test_nvrtc_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(cuda_compiler.VARIABLE, raising=False)
+    monkeypatch.delenv(VARIABLE, raising=False)
     assert find_cuda_compiler().version.startswith("nvrtc-13.")
 
 
 @needs_nvcc
 def test_nvcc_stands_in_for_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(cuda_compiler.VARIABLE, raising=False)
+    monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr(nvrtc, "PACKAGES", (("pitc-absent", "pitc-absent"),))
     assert find_cuda_compiler().version.startswith("nvcc-")
 
@@ -149,17 +145,18 @@ def test_nvcc_stands_in_for_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_any_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "PACKAGES", (("nvidia-cuda-nvrtc", "pitc-absent"),))
     monkeypatch.setenv("PATH", "/nowhere")
-    hint = r"\(pip install 'pitc\[cuda\]'\)"
-    for named in ("", "nvrtc"):
-        monkeypatch.setenv(cuda_compiler.VARIABLE, named)
-        with pytest.raises(MachineError, match=f"no CUDA compiler is installed {hint}"):
+    hint = "pip install 'pitc[cuda]'"
+    asked = f"{VARIABLE} asks for"
+    for named, error, text in (
+        ("", MachineError, f"no CUDA compiler is installed ({hint})"),
+        ("nvrtc", MachineError, f"{asked} nvrtc, which is not installed ({hint})"),
+        ("nvcc", MachineError, f"{asked} nvcc, which is not installed (add its folder to PATH)"),
+        ("clang", UsageError, "PITC_CUDA_COMPILER: 'clang' is no CUDA compiler (nvrtc or nvcc)"),
+    ):
+        monkeypatch.setenv(VARIABLE, named)
+        with pytest.raises(error) as caught:
             find_cuda_compiler()
-    monkeypatch.setenv(cuda_compiler.VARIABLE, "nvcc")
-    with pytest.raises(MachineError, match="PITC_CUDA_COMPILER asks for nvcc"):
-        find_cuda_compiler()
-    monkeypatch.setenv(cuda_compiler.VARIABLE, "clang")
-    with pytest.raises(UsageError, match=r"'clang' is no CUDA compiler \(nvrtc or nvcc\)"):
-        find_cuda_compiler()
+        assert str(caught.value) == text
 
 
 def test_a_library_that_cannot_be_loaded(tmp_path: Path) -> None:
@@ -172,7 +169,7 @@ def test_a_library_that_cannot_be_loaded(tmp_path: Path) -> None:
 def test_headers_that_are_not_there_are_told(tmp_path: Path) -> None:
     found = nvrtc.find_nvrtc()
     assert found is not None
-    other = nvrtc.Nvrtc(found.library, tmp_path, "13.0", "13.0")
+    other = nvrtc.Nvrtc(found.path, tmp_path, "13.0", "13.0")
     with pytest.raises(CudaSourceError, match='open source file "cuda_fp16'):
         other.compile("#include <cuda_fp16.h>\n", "sm_80")
 
@@ -190,7 +187,7 @@ esac
 """
         script.write_text(text)
         script.chmod(0o755)
-        return nvcc.Nvcc(str(script))
+        return nvcc.Nvcc(script)
 
     return make
 

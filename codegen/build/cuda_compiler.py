@@ -1,23 +1,23 @@
-"""Compilers from CUDA source to images: what they have in common, and which one is used.
+"""Compilers from CUDA source to images: what they have in common.
 
 An *image* is what a driver loads: a *cubin*, machine code for `sm_XX` that also runs on later
 devices of the same major version, or *PTX* for `compute_XX`, which the driver of any later device
 translates when it is loaded.
 
-    compiler = find_cuda_compiler()
+    compiler = find_cuda_compiler()                 # from `find_cuda.py`
     compiler.compile(source, "sm_90").image         # a cubin
     compiler.compile(source, "compute_90").image    # PTX
 """
 
-import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
-from pitc.errors import MachineError, UsageError
+from pitc.errors import UsageError
 
-VARIABLE = "PITC_CUDA_COMPILER"
 EXTRA = "pip install 'pitc[cuda]'"
+"""What installs NVRTC."""
 
 OPTIONS = ("-std=c++17", "-fmad=false", "-diag-suppress=177")
 """For every source: only a written `fma` is one, so that no compiler chooses a rounding, and TVM
@@ -47,6 +47,11 @@ class CudaCompiler(Protocol):
     @property
     def version(self) -> str:
         """Name and version, e.g. `nvrtc-13.5.37`."""
+        ...
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
         ...
 
     @property
@@ -99,23 +104,7 @@ def check_target(target: str, compiler: CudaCompiler) -> None:
         )
 
 
-def find_cuda_compiler() -> CudaCompiler:
-    """The compiler that `PITC_CUDA_COMPILER` names, else NVRTC, else nvcc.
-
-    Raises:
-        MachineError: It is not installed, or none is.
-        UsageError: The variable names another one.
-    """
-    from pitc.codegen.build.nvcc import find_nvcc
-    from pitc.codegen.build.nvrtc import find_nvrtc
-
-    named = os.environ.get(VARIABLE, "")
-    finders = {"nvrtc": find_nvrtc, "nvcc": find_nvcc}
-    if named and named not in finders:
-        raise UsageError(f"{VARIABLE}: {named!r} is no CUDA compiler", hint="nvrtc or nvcc")
-    for name in [named] if named else finders:
-        if compiler := finders[name]():
-            return compiler
-    if named == "nvcc":
-        raise MachineError(f"{VARIABLE} asks for nvcc, which is not on the PATH")
-    raise MachineError("no CUDA compiler is installed", hint=EXTRA)
+def cuda_version(compiler: CudaCompiler) -> tuple[int, int]:
+    """The CUDA version of a compiler: a driver of an older major version loads nothing of it."""
+    major, minor, *_ = compiler.version.rpartition("-")[2].split(".")
+    return int(major), int(minor)

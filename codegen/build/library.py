@@ -10,11 +10,8 @@ from pitc.ir.target import CpuLevel, cpu_level_of
 
 Progress = Callable[[int, int, str], None]
 
-_POINTERS = (
-    "__TVMBackendAllocWorkspace",
-    "__TVMBackendFreeWorkspace",
-    "__TVMBackendParallelLaunch",
-)
+_POINTERS = ("__TVMBackend*",)
+"""Pointers to what allocates scratch memory; object code declares those that it uses."""
 
 
 def kernel_function(request: KernelRequest, target: CpuLevel) -> Any:

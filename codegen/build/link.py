@@ -48,7 +48,8 @@ class Part:
 
     Args:
         objects: Object code, by the symbol of the kernel that it holds.
-        exports: What it exports besides the kernels.
+        exports: What it exports besides the kernels; `*` stands for any letters. Linkers want a
+            name without it to be there.
         tools: What made it beside TVM, with versions.
         source: A C file that is compiled into the library.
         files: Files that `source` includes, by name.
@@ -72,7 +73,8 @@ def find_compiler() -> list[str]:
         if shutil.which(command[0]):
             return command
     if not named and importlib.util.find_spec(_PACKAGED):
-        return [sys.executable, "-m", _PACKAGED, "cc"]
+        # For any machine, not for the one that links.
+        return [sys.executable, "-m", _PACKAGED, "cc", "-mcpu=baseline"]
     looked = " ".join(named) if named else ", ".join((*_COMPILERS, f"Python's {_PACKAGED}"))
     raise MachineError(
         f"no C compiler found to link the kernel library (looked for {looked})",
@@ -81,12 +83,13 @@ def find_compiler() -> list[str]:
     )
 
 
-def _run(command: Sequence[str], folder: Path) -> None:
+def _run(compiler: Sequence[str], arguments: Sequence[str], folder: Path) -> None:
+    command = [*compiler, *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     if result.returncode:
         lines = (result.stderr or result.stdout).strip().splitlines()
         told = lines[0] if lines else f"exit code {result.returncode}"
-        raise MachineError(f"the C compiler failed: {' '.join(command[:2])}: {told}")
+        raise MachineError(f"the C compiler failed: {shlex.join(compiler)}: {told}")
 
 
 def _identity(parts: Sequence[Part]) -> str:
@@ -135,12 +138,12 @@ def link_library(parts: Sequence[Part], out: Path) -> Built:
         for source in (SHIM, *(part.source for part in parts if part.source)):
             (folder / source.name).write_bytes(source.read_bytes())
             inputs.append(f"{source.stem}.o")
-            _run([*compiler, *options, "-c", source.name, "-o", inputs[-1]], folder)
+            _run(compiler, [*options, "-c", source.name, "-o", inputs[-1]], folder)
         symbols = [f"__tvm_ffi_{symbol}" for symbol in objects]
         exports = [*symbols, *_EXPORTS, *(name for part in parts for name in part.exports)]
         (folder / "exports.lds").write_text(f"{{ global: {'; '.join(exports)}; local: *; }};\n")
         options = ["-shared", "-s", "-Wl,--build-id=none", "-Wl,--version-script=exports.lds"]
         options += ["-Wl,-z,noexecstack", "-Wl,-z,defs"]
-        _run([*compiler, *options, *inputs, "-o", "kernels.so"], folder)
+        _run(compiler, [*options, *inputs, "-o", "kernels.so"], folder)
         (folder / "kernels.so").replace(out)
     return Built(identity, tuple(sorted(objects)))

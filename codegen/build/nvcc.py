@@ -25,8 +25,8 @@ class Nvcc:
         MachineError: It does not work.
     """
 
-    def __init__(self, program: str) -> None:
-        self.program = program
+    def __init__(self, program: Path) -> None:
+        self.path = program
         told = self._run("--version").stdout
         if not (found := re.search(r"\bV(\d+[.\d]*)", told)):
             raise MachineError("nvcc does not tell its version", path=program)
@@ -43,7 +43,7 @@ class Nvcc:
         environment = {k: v for k, v in os.environ.items() if k not in _FOREIGN}
         try:
             return subprocess.run(
-                [self.program, *arguments],
+                [str(self.path), *arguments],
                 capture_output=True,
                 text=True,
                 check=False,
@@ -51,9 +51,7 @@ class Nvcc:
                 env=environment,
             )
         except OSError as error:
-            raise MachineError(
-                f"nvcc does not start: {error.strerror}", path=self.program
-            ) from error
+            raise MachineError(f"nvcc does not start: {error.strerror}", path=self.path) from error
 
     def compile(self, source: str, target: str) -> Compiled:
         """As `CudaCompiler.compile`."""
@@ -78,7 +76,7 @@ def find_nvcc() -> Nvcc | None:
         MachineError: It does not work.
     """
     program = shutil.which("nvcc")
-    return _found(program) if program else None
+    return _found(Path(program)) if program else None
 
 
 _found = functools.cache(Nvcc)

@@ -99,7 +99,7 @@ class Nvrtc:
     """
 
     def __init__(self, library: Path, headers: Path, version: str, headers_version: str) -> None:
-        self.library, self.version = library, f"nvrtc-{version}"
+        self.path, self.version = library, f"nvrtc-{version}"
         self._options = (*OPTIONS, f"-I{headers}")
         own = "".join(HEADERS.values())
         self.fingerprint = "\n".join([self.version, headers_version, *OPTIONS, own])
