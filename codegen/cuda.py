@@ -6,13 +6,17 @@ under a condition on the lane. Lanes share nothing else inside a launch: no shar
 atomic; what one launch wrote, the next of the same function may read.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
+from tvm.tirx import compilation_pipeline
+from tvm.tirx import transform as passes
 
 from pitc.codegen import tir
+from pitc.codegen.build.lower import host_object
 from pitc.codegen.tir import Buffer, Expr, T
 
 WARP = 32
@@ -25,6 +29,7 @@ ARCHITECTURES = ("sm_80", "sm_90")
 """What is built for; `total` is an instruction from sm_80 on."""
 
 _ALL = 0xFFFFFFFF
+_PIPELINE = "pitc-cuda"
 
 
 @contextmanager
@@ -125,21 +130,74 @@ def before(word: Expr, lane: Expr) -> Expr:
     return population(word & below)
 
 
-def build(functions: Sequence[Any], arch: str) -> Any:
-    """The built module of some functions: host code that launches, which imports CUDA kernels.
+@dataclass(frozen=True, slots=True)
+class CudaModule:
+    """What becomes of some TIR functions.
 
     Args:
-        functions: TIR functions with thread bindings.
-        arch: One of `ARCHITECTURES`.
+        source: CUDA text of all kernels.
+        host_object: An object file that holds `__tvm_ffi_<symbol>` of every function: it checks
+            the arguments and launches the kernels, each by its name.
+        launch: For each kernel what the numbers behind its arguments are, in their order, e.g.
+            `("blockIdx.x", "threadIdx.x", "tirx.use_dyn_shared_memory")`.
     """
-    host = {"kind": "llvm", "mcpu": "x86-64-v3"}
+
+    source: str
+    host_object: bytes
+    launch: Mapping[str, tuple[str, ...]]
+
+
+@tvm.instrument.pass_instrument
+class _Launches:
+    """Reads the order of launch numbers where kernels and host code part."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, tuple[str, ...]] = {}
+
+    def run_after_pass(self, module: Any, info: Any) -> None:
+        """Called by TVM."""
+        if info.name != "tirx.SplitHostDevice":
+            return
+        for function in module.functions.values():
+            if (tags := function.attrs.get("tirx.kernel_launch_params")) is not None:
+                name = str(function.attrs["global_symbol"])
+                self.found[name] = tuple(map(str, tags))
+
+
+def _pipeline() -> tuple[Any, Any, Any]:
+    steps = [
+        passes.FlattenBuffer(),
+        passes.VectorizeLoop(),
+        passes.UnrollLoop(),
+        passes.StmtSimplify(),
+        passes.AnnotateEntryFunc(),
+        passes.SplitHostDevice(),
+        passes.MakePackedAPI(),
+    ]
+    finalize = compilation_pipeline.finalize_host_passes
+    return tvm.transform.Sequential(steps), finalize, compilation_pipeline.finalize_device_passes
+
+
+compilation_pipeline.register_tir_pipeline(_PIPELINE, _pipeline)
+
+
+def build(functions: Sequence[Any], arch: str) -> CudaModule:
+    """Compile TIR functions with thread bindings as far as TVM goes: no device, no CUDA compiler.
+
+    Args:
+        functions: The functions, of different symbols.
+        arch: One of `ARCHITECTURES`; the source is for this one and later ones.
+    """
+    host = {"kind": "llvm", "mcpu": "x86-64"}
     target = tvm.target.Target({"kind": "cuda", "arch": arch}, host=host)
     module = tvm.IRModule({f.attrs["global_symbol"]: f for f in functions})
-    with target:
-        return tvm.compile(module, target=target).mod
+    launches = _Launches()
+    with tvm.transform.PassContext(instruments=[launches]), target:
+        built = tvm.compile(module, target=target, tir_pipeline=_PIPELINE).mod
+    text: str = built.imports[0].inspect_source("cuda")
+    return CudaModule(text, host_object(built), launches.found)
 
 
 def source(functions: Sequence[Any], arch: str) -> str:
-    """The CUDA source of some functions; neither a device nor nvcc is needed."""
-    text: str = build(functions, arch).imports[0].inspect_source("cuda")
-    return text
+    """The CUDA source of some functions."""
+    return build(functions, arch).source

@@ -362,7 +362,7 @@ def _write(
     identity = ""
     progress("codegen")
     if symbols:
-        from pitc.codegen.library import build_kernels
+        from pitc.codegen.build.library import build_kernels
 
         requests = sorted(set(lowered.kernels), key=lambda request: request.symbol)
         built = build_kernels(requests, options.levels, folder / KERNELS, kernel_progress)

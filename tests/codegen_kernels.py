@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from pitc.codegen.build.library import build_kernels
 from pitc.codegen.call import KernelLibrary
-from pitc.codegen.library import build_kernels
 from pitc.ir.kernel import KernelRequest
 
 Array = NDArray[Any]

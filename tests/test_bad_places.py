@@ -110,7 +110,7 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 FILES_OF_A_SIZE = """
 import resource, sys
 from pitc.cli import main
-from pitc.codegen import lower
+from pitc.codegen.build import lower
 def limit(room):
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
 real, room = lower.object_code, int(sys.argv[1])

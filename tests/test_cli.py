@@ -275,13 +275,15 @@ def test_verify_fails_on_another_model(
 def test_doctor(run: Run) -> None:
     code, out, err = run("doctor")
     assert (code, err) == (0, "")
-    for name in ("onnxruntime", "cpu", "C compiler", "execution provider"):
+    names = ("onnxruntime", "cpu", "C compiler", "CUDA compiler", "CUDA driver")
+    for name in (*names, "execution provider"):
         assert name in out
 
 
 def test_doctor_names_what_is_missing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr("pitc.codegen.build.link._PACKAGED", "pitc_absent")
     code, out, err = run("doctor")
     assert code == 6
     assert "apt-get install gcc" in out

@@ -6,14 +6,17 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pitc.codegen import vector_math
+from pitc.codegen.build import link
+from pitc.codegen.build.library import build_kernels
+from pitc.codegen.build.link import find_compiler
 from pitc.codegen.call import KernelError, KernelLibrary
-from pitc.codegen.library import build_kernels
 from pitc.errors import MachineError, UsageError
 from pitc.ir.kernel import KERNEL_ABI, KernelRequest
 from pitc.ir.plan import PLAN_VERSION
@@ -52,7 +55,7 @@ def test_same_bytes_for_same_requests(built: Path, tmp_path: Path) -> None:
     other = tmp_path / "elsewhere.so"
     code = f"""
 from pathlib import Path
-from pitc.codegen.library import build_kernels
+from pitc.codegen.build.library import build_kernels
 from pitc.ir.kernel import KernelRequest
 requests = {REQUESTS!r}
 build_kernels([*reversed(requests), requests[0]], ("v3", "v4", "v3"), Path({str(other)!r}))
@@ -132,11 +135,49 @@ def test_last_error_is_per_thread_and_bounded(built: Path) -> None:
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(MachineError, match="no C compiler found"):
+    monkeypatch.setattr(link, "_PACKAGED", "pitc_absent")
+    with pytest.raises(MachineError, match=r"no C compiler found .* pip install pitc_absent"):
         build_kernels(REQUESTS[:1], ("v3",), tmp_path / "k.so")
     monkeypatch.setenv("CC", "nosuchcc -m64")
     with pytest.raises(MachineError, match="looked for nosuchcc"):
         build_kernels(REQUESTS[:1], ("v3",), tmp_path / "k.so")
+
+
+def test_a_compiler_from_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A package that takes the same words stands for `ziglang`, which has 100 MB."""
+    compiler = shutil.which(find_compiler()[0])
+    package = tmp_path / "packages" / "pitc_compiler"
+    package.mkdir(parents=True)
+    (package / "__main__.py").write_text(f"""
+import os, sys
+assert sys.argv[1:3] == ["cc", "-mcpu=baseline"]
+os.environ["PATH"] = {os.environ["PATH"]!r}
+os.execv({compiler!r}, [{compiler!r}, *sys.argv[3:]])
+""")
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("PYTHONPATH", str(package.parent), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(package.parent)
+    monkeypatch.setattr(link, "_PACKAGED", package.name)
+    path = tmp_path / "k.so"
+    build_kernels(REQUESTS[:1], ("v3",), path)
+    x, index, out = np.ones((3, 4), np.int32), np.zeros(2, np.int32), np.zeros((2, 4), np.int32)
+    KernelLibrary(path).call("pack_b4_v3", x, index, out)
+    assert (out == 1).all()
+
+
+@pytest.mark.skipif(find_spec("ziglang") is None, reason="ziglang is not installed")
+def test_zig_links(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert find_compiler() == [sys.executable, "-m", "ziglang", "cc", "-mcpu=baseline"]
+    one, two = tmp_path / "one.so", tmp_path / "two.so"
+    for path in (one, two):
+        build_kernels(REQUESTS, ("v3",), path)
+    assert one.read_bytes() == two.read_bytes()
+    x, index, out = np.ones((3, 4), np.int32), np.zeros(2, np.int32), np.zeros((2, 4), np.int32)
+    KernelLibrary(one).call("pack_b4_v3", x, index, out)
+    assert (out == 1).all()
 
 
 def test_compiler_that_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

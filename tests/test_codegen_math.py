@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from pitc.codegen import tir, vector_math
+from pitc.codegen.build.link import SHIM, find_compiler
+from pitc.codegen.build.lower import object_code
 from pitc.codegen.call import KernelLibrary
-from pitc.codegen.library import SHIM, find_compiler
-from pitc.codegen.lower import compile_function
 from pitc.codegen.reference import activate
 from pitc.ir.target import cpu_level_of
 from tests.codegen_kernels import LEVELS, Array
@@ -54,7 +54,8 @@ def _apply(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Array], A
 
             objects.append(folder / f"{name}_{level}.o")
             target = cpu_level_of(level)
-            compile_function(tir.prim_func(f"{name}_{level}", body), target, objects[-1])
+            function_code = object_code(tir.prim_func(f"{name}_{level}", body), target)
+            objects[-1].write_bytes(function_code)
     so = folder / "functions.so"
     subprocess.run(
         [*find_compiler(), "-shared", "-fPIC", *map(str, objects), str(SHIM), "-o", str(so)],

@@ -9,7 +9,7 @@ import onnxruntime as ort
 import pytest
 
 from models.graph import GraphBuilder
-from pitc.codegen.library import build_kernels
+from pitc.codegen.build.library import build_kernels
 from pitc.ir.variants import VARIANTS
 from tests.codegen_kernels import LEVELS
 from tests.lower_support import lower, plans, weight

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from pitc.codegen.library import build_kernels
+from pitc.codegen.build.library import build_kernels
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import pack_panels
 from pitc.ir.plan import Field, Plan

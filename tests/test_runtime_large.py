@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pitc.codegen.library import build_kernels
+from pitc.codegen.build.library import build_kernels
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, TURNED_COLUMNS, panel_count
 from pitc.ir.plan import Plan

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from pitc.codegen import call, cuda
-from pitc.codegen.library import SHIM
+from pitc.codegen.build.link import SHIM
 from tests.runtime_support import tool
 
 CXX = os.environ.get("CXX") or tool("c++")
@@ -79,12 +79,12 @@ class Emulated:
 
     def __init__(self, functions: Sequence[Any], arch: str) -> None:
         module = cuda.build(functions, arch)
-        self.source: str = module.imports[0].inspect_source("cuda")
+        self.source = module.source
         folder = tempfile.TemporaryDirectory(prefix="pitc-test-warps-")
         atexit.register(folder.cleanup)
         here = Path(folder.name)
         (here / "cuda.h").touch()
-        module.write_to_file(str(here / "host.o"), "o")
+        (here / "host.o").write_bytes(module.host_object)
         entries = [_entry(kernel) for kernel in kernels(self.source)]
         table = _TABLE.format(kernels=", ".join(entries), count=len(entries))
         text = f'#include "{HEADER}"\n{self.source}{table}'

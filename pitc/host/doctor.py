@@ -1,6 +1,5 @@
 """What this machine and installation can do, and what mends it where they cannot."""
 
-import os
 import platform
 import shutil
 import tempfile
@@ -11,6 +10,7 @@ from typing import Literal
 
 from pitc.artifact.check import ONNXRUNTIME_MIN
 from pitc.errors import PitcError
+from pitc.host.cuda import cuda_driver, has_nvidia_gpu
 from pitc.host.machine import LEVEL_NAMES, cpu_level, cpu_name, installed, python_version
 from pitc.options import LEVELS
 from pitc.version import __version__
@@ -19,6 +19,10 @@ Status = Literal["ok", "warn", "fail"]
 
 PACKAGES = ("onnx", "onnx-ir", "onnxruntime", "apache-tvm", "apache-tvm-ffi", "numpy")
 FREE_BYTES = 1_000_000_000
+OLDER_DRIVER = (
+    "update the driver, or take a compiler of CUDA {0}: pip uninstall nvidia-cuda-nvrtc &&"
+    " pip install nvidia-cuda-nvrtc-cu{0} nvidia-cuda-runtime-cu{0}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +77,65 @@ def _cpu() -> Iterator[Finding]:
 
 
 def _compiler() -> Iterator[Finding]:
-    names = [os.environ.get("CC", ""), "cc", "gcc", "clang"]
-    path = next((p for n in names if n and (p := shutil.which(n.split()[0]))), None)
-    if path is None:
-        fix = "install a C compiler, e.g. apt-get install gcc"
+    from pitc.codegen.build.link import find_compiler
+
+    try:
+        command = find_compiler()
+    except PitcError:
+        fix = "install a C compiler, e.g. apt-get install gcc, or: pip install ziglang"
         yield Finding("C compiler", "fail", "none found; it links the kernels", fix)
     else:
-        yield Finding("C compiler", "ok", path)
+        path = shutil.which(command[0]) or command[0]
+        yield Finding("C compiler", "ok", " ".join([path, *command[1:]]))
+
+
+def _cuda() -> Iterator[Finding]:
+    """What compiles for NVIDIA GPUs, and what runs there; a machine without either is fine."""
+    from pitc.codegen.build.cuda_compiler import EXTRA, cuda_version
+    from pitc.codegen.build.find_cuda import installed_cuda_compiler
+
+    compiles: tuple[int, int] | None = None
+    name = "CUDA compiler"
+    try:
+        compiler = installed_cuda_compiler()
+    except PitcError as error:
+        yield Finding(name, "warn", error.message, error.hint or EXTRA)
+    else:
+        if compiler is None:
+            yield Finding(name, "ok", f"none; to compile for NVIDIA GPUs: {EXTRA}")
+        else:
+            compiles = cuda_version(compiler)
+            yield Finding(name, "ok", f"{compiler.version}: {compiler.path}")
+    yield from _cuda_driver(compiles)
+
+
+def _cuda_driver(compiles: tuple[int, int] | None) -> Iterator[Finding]:
+    """The driver, and whether it loads what a compiler of this version makes."""
+    name = "CUDA driver"
+    try:
+        driver = cuda_driver()
+    except PitcError as error:
+        fix = "nvidia-smi says more; after an update of the driver, start the machine again"
+        yield Finding(name, "warn", f"does not work: {error.message}", fix)
+        return
+    if driver is None and has_nvidia_gpu():
+        yield Finding(name, "warn", "none, but an NVIDIA GPU", "install NVIDIA's driver")
+    elif driver is None:
+        yield Finding(name, "ok", "none, and no NVIDIA GPU")
+    else:
+        version = "CUDA {}.{}".format(*driver.version)
+        if compiles and compiles[0] > driver.version[0]:
+            yield Finding(
+                name,
+                "warn",
+                f"{version}, which cannot load kernels compiled by CUDA {compiles[0]}",
+                OLDER_DRIVER.format(driver.version[0]),
+            )
+        else:
+            yield Finding(name, "ok", version if driver.devices else f"{version}, no device")
+        for number, device in enumerate(driver.devices):
+            detail = f"{device.name}: {device.arch}, {device.memory_bytes / 1e9:.0f} GB"
+            yield Finding(f"CUDA device {number}", "ok", detail)
 
 
 def _provider() -> Iterator[Finding]:
@@ -155,6 +211,7 @@ CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     _packages,
     _cpu,
     _compiler,
+    _cuda,
     _provider,
     _tiles,
     _scratch,

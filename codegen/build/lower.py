@@ -5,7 +5,6 @@ times as long, produces the same machine code, and narrows 64-bit indices where 
 """
 
 import os
-from pathlib import Path
 from typing import Any
 
 import tvm
@@ -33,20 +32,15 @@ def _pipeline() -> tuple[Any, Any, Any]:
 compilation_pipeline.register_tir_pipeline(_PIPELINE, _pipeline)
 
 
-def compile_function(function: Any, target: CpuLevel, path: Path) -> None:
-    """Compile one TIR function for a CPU level and write its object file.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    path.write_bytes(object_code(function, target))
-
-
 def object_code(function: Any, target: CpuLevel) -> bytes:
-    """The bytes of an object file. LLVM ends the process when its disk is full: so none is used."""
+    """Compile one TIR function for a CPU level; the bytes of its object file."""
     machine = tvm.target.Target({"kind": "llvm", "mcpu": target.mcpu})
     module = tvm.IRModule.from_expr(function)
-    built = tvm.compile(module, target=machine, tir_pipeline=_PIPELINE).mod
+    return host_object(tvm.compile(module, target=machine, tir_pipeline=_PIPELINE).mod)
+
+
+def host_object(built: Any) -> bytes:
+    """A built module's object file. LLVM ends the process when its disk is full: it gets none."""
     with open(os.memfd_create("object"), "rb") as memory:
         built.write_to_file(f"/proc/self/fd/{memory.fileno()}", "o")
         return memory.read()

@@ -1,0 +1,191 @@
+"""Building kernels for NVIDIA GPUs: host code and images for every architecture in one library.
+
+A TIR function becomes host code that launches, and one CUDA source, its *module*. The source is
+compiled for each architecture, and as PTX for the newest one, which the driver of a later device
+translates:
+
+    detect_scan      sm_80   cubin      runs on 8.x
+    detect_scan      sm_90   cubin      runs on 9.x
+    detect_scan      sm_90   PTX        runs on 10.0 and later
+
+Whoever loads the library fills the pointers that it exports; through them host code asks for the
+kernel of a name and launches it with its arguments and launch numbers. `cuda_tables.c` says how
+kernels and images are found.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pitc.codegen.build.cache import Cache, cache_folder, key_of
+from pitc.codegen.build.cuda_compiler import (
+    CudaCompiler,
+    CudaSourceError,
+    arch_number,
+    check_target,
+)
+from pitc.codegen.build.find_cuda import find_cuda_compiler
+from pitc.codegen.build.link import Built, Part, find_compiler, link_library
+
+if TYPE_CHECKING:
+    from pitc.codegen.cuda import CudaModule
+
+Progress = Callable[[int, int, str], None]
+
+TABLES = Path(__file__).with_name("cuda_tables.c")
+_EXPORTS = (
+    "__TVMFFI*",
+    "__tvm_ffi__library_ctx*",
+    "pitc_cuda_kernels",
+    "pitc_cuda_kernel_count",
+    "pitc_cuda_images",
+    "pitc_cuda_image_count",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What a driver loads.
+
+    Args:
+        module: Symbol of the TIR function.
+        target: `sm_XX` of a cubin, `compute_XX` of PTX.
+        content: Its bytes.
+    """
+
+    module: str
+    target: str
+    content: bytes
+
+    @property
+    def is_ptx(self) -> bool:
+        """Whether it is a text that the driver translates."""
+        return self.target.startswith("compute_")
+
+
+def compile_functions(
+    functions: Sequence[Any],
+    archs: Sequence[str],
+    compiler: CudaCompiler,
+    progress: Progress | None = None,
+    *,
+    all_ptx: bool = False,
+) -> tuple[dict[str, "CudaModule"], list[Image]]:
+    """Compile TIR functions for all architectures, in parallel and through the user's cache.
+
+    Args:
+        functions: TIR functions with thread bindings, each of another symbol, at least one.
+        archs: Architectures, e.g. `("sm_80", "sm_90")`, at least one.
+        compiler: The CUDA compiler.
+        progress: Called with (images done, images in all, symbol and target).
+        all_ptx: Make PTX for each architecture, not for the newest one only.
+
+    Returns:
+        Modules by their symbols, and images ordered by symbol and architecture, PTX last.
+
+    Raises:
+        CudaSourceError: The compiler refused a source.
+        MachineError: The compiler does not work.
+        UsageError: An architecture that it does not know.
+        ValueError: No function, no architecture, or two functions of one symbol.
+    """
+    named = {str(f.attrs["global_symbol"]): f for f in functions}
+    if not functions or not archs or len(named) < len(functions):
+        raise ValueError("needs functions of different symbols, and an architecture")
+    numbers = sorted({arch_number(arch) for arch in archs})
+    targets = [f"sm_{n}" for n in numbers]
+    targets += [f"compute_{n}" for n in (numbers if all_ptx else numbers[-1:])]
+    for target in targets:
+        check_target(target, compiler)
+
+    from pitc.codegen import cuda
+
+    home = cache_folder()
+    cache = Cache(home / "cuda" if home else None)
+    modules: dict[str, CudaModule] = {}
+    waiting: list[tuple[str, str, Future[bytes]]] = []
+    images: list[Image] = []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        try:
+            for symbol in sorted(named):
+                modules[symbol] = cuda.build([named[symbol]], f"sm_{numbers[0]}")
+                for target in targets:
+                    source = modules[symbol].source
+                    image = pool.submit(_image, compiler, symbol, source, target, cache)
+                    waiting.append((symbol, target, image))
+            for done, (symbol, target, image) in enumerate(waiting):
+                if progress:
+                    progress(done, len(waiting), f"{symbol} {target}")
+                images.append(Image(symbol, target, image.result()))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return modules, images
+
+
+def _image(compiler: CudaCompiler, symbol: str, source: str, target: str, cache: Cache) -> bytes:
+    key = key_of(compiler.fingerprint, target, source)
+    if (kept := cache.get(key)) is not None:
+        return kept
+    try:
+        compiled = compiler.compile(source, target)
+    except CudaSourceError as error:
+        raise CudaSourceError(f"{symbol}: {error}") from None
+    cache.put(key, compiled.image)
+    return compiled.image
+
+
+def cuda_part(
+    functions: Sequence[Any], archs: Sequence[str], progress: Progress | None = None
+) -> Part:
+    """What kernels for NVIDIA GPUs add to a library; arguments and errors: `compile_functions`."""
+    compiler = find_cuda_compiler()
+    modules, images = compile_functions(functions, archs, compiler, progress)
+    kernels = [
+        f'KERNEL("{kernel}", "{symbol}", "{",".join(tags)}")'
+        for symbol, module in modules.items()
+        for kernel, tags in sorted(module.launch.items())
+    ]
+    listed = [
+        f'IMAGE({i}, "{x.module}", {arch_number(x.target)}, {int(x.is_ptx)}, {len(x.content)})'
+        for i, x in enumerate(images)
+    ]
+    files = {f"{i}.image": x.content for i, x in enumerate(images)}
+    files["cuda_kernels.inc"] = _lines(kernels)
+    files["cuda_images.inc"] = _lines(listed)
+    objects = {symbol: module.host_object for symbol, module in modules.items()}
+    return Part(objects, _EXPORTS, (compiler.version,), TABLES, files)
+
+
+def _lines(texts: Sequence[str]) -> bytes:
+    return "".join(f"{text}\n" for text in texts).encode()
+
+
+def build_cuda_kernels(
+    functions: Sequence[Any],
+    archs: Sequence[str],
+    out: Path,
+    progress: Progress | None = None,
+) -> Built:
+    """Write one shared object with all kernels of some TIR functions, for NVIDIA GPUs alone.
+
+    Args:
+        functions: As in `compile_functions`.
+        archs: As in `compile_functions`.
+        out: The file to write; it appears complete or not at all.
+        progress: As in `compile_functions`.
+
+    Returns:
+        What was built.
+
+    Raises:
+        CudaSourceError: The CUDA compiler refused a source.
+        MachineError: There is no C compiler or no CUDA compiler, or one of them fails.
+        UsageError: An architecture that the CUDA compiler does not know.
+        ValueError: No function, no architecture, or two functions of one symbol.
+    """
+    find_compiler()  # before minutes of work
+    return link_library([cuda_part(functions, archs, progress)], out)

@@ -1,0 +1,102 @@
+"""Building the kernels of CPUs: every requested kernel for every CPU level in one shared object."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pitc.codegen.build.link import Built, Part, find_compiler, link_library
+from pitc.ir.kernel import KernelRequest
+from pitc.ir.target import CpuLevel, cpu_level_of
+
+Progress = Callable[[int, int, str], None]
+
+_POINTERS = ("__TVMBackend*",)
+"""Pointers to what allocates scratch memory; object code declares those that it uses."""
+
+
+def kernel_function(request: KernelRequest, target: CpuLevel) -> Any:
+    """The TIR function that answers a request; its symbol is `request.symbol` and the level."""
+    from pitc.codegen.families import (
+        attention,
+        contract_block,
+        contract_row,
+        contract_tile,
+        gather_gemm,
+        pack,
+        panels,
+        stored_rows,
+        swrite_columns,
+    )
+
+    emitters = {
+        "pack": pack.pack_func,
+        "unpack": pack.unpack_func,
+        "gather_gemm": gather_gemm.prim_func,
+        "contract_row": contract_row.prim_func,
+        "contract_tile": contract_tile.prim_func,
+        "contract_block": contract_block.prim_func,
+        "panels": panels.prim_func,
+        "stored_rows": stored_rows.prim_func,
+        "swrite_columns": swrite_columns.prim_func,
+        "attention": attention.prim_func,
+    }
+    params = dict(request.params) | {"dtype": request.dtype}
+    return emitters[request.family](f"{request.symbol}_{target.level}", params, target)
+
+
+def cpu_part(
+    requests: Sequence[KernelRequest],
+    levels: Sequence[str],
+    progress: Progress | None = None,
+) -> Part:
+    """Compile every requested kernel for every level.
+
+    Args:
+        requests: What the lowered graph needs, at least one; order and repetitions do not matter.
+        levels: CPU levels, e.g. `("v4", "v3")`.
+        progress: Called with (kernels done, kernels in all, symbol) before each kernel is compiled.
+
+    Raises:
+        UsageError: An unknown level.
+        ValueError: No request, or a request that no family can answer.
+    """
+    if not requests or not levels:
+        raise ValueError("a kernel library needs at least one request and one level")
+    targets = [cpu_level_of(level) for level in sorted(set(levels))]
+    work = [(r, t) for r in sorted(set(requests), key=lambda r: r.symbol) for t in targets]
+
+    from pitc.codegen.build import lower
+
+    objects = {}
+    for done, (request, target) in enumerate(work):
+        symbol = f"{request.symbol}_{target.level}"
+        if progress:
+            progress(done, len(work), symbol)
+        objects[symbol] = lower.object_code(kernel_function(request, target), target)
+    return Part(objects, _POINTERS)
+
+
+def build_kernels(
+    requests: Sequence[KernelRequest],
+    levels: Sequence[str],
+    out: Path,
+    progress: Progress | None = None,
+) -> Built:
+    """Write one shared object with every requested kernel for every level.
+
+    Args:
+        requests: As in `cpu_part`.
+        levels: As in `cpu_part`.
+        out: The file to write; it appears complete or not at all.
+        progress: As in `cpu_part`.
+
+    Returns:
+        What was built: the plans of nodes that run these kernels name its identity.
+
+    Raises:
+        MachineError: There is no C compiler, or it fails.
+        UsageError: An unknown level.
+        ValueError: No request, or a request that no family can answer.
+    """
+    find_compiler()  # before minutes of work
+    return link_library([cpu_part(requests, levels, progress)], out)

@@ -1,0 +1,123 @@
+"""CUDA sources of the build tests, and what nvcc says of them."""
+
+import functools
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pitc.codegen import cuda, tir
+from pitc.codegen.build.cuda_compiler import OPTIONS
+from pitc.codegen.families import detect_cuda
+from pitc.codegen.tir import T
+
+ARCHS = (80, 86, 89, 90, 100, 120)
+NVCC = shutil.which("nvcc")
+
+needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
+
+ADD_ONE = 'extern "C" __global__ void add_one(float* x) { x[threadIdx.x] += 1.0f; }\n'
+
+USES = """
+// More values than a thread of so large a block has registers.
+extern "C" __global__ void __launch_bounds__(1024) spilling(float* x) {
+  float value[96];
+#pragma unroll
+  for (int i = 0; i < 96; ++i) value[i] = x[i * 1024 + threadIdx.x];
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < 96; ++i)
+    x[i * 1024 + threadIdx.x] = fmaf(value[i], value[(i * 7 + 3) % 96], value[i * 13 % 96]);
+}
+extern "C" __global__ void __launch_bounds__(512) spilling_twins(double* x) {
+  double value[70];
+#pragma unroll
+  for (int i = 0; i < 70; ++i) value[i] = x[i * 512 + threadIdx.x];
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < 70; ++i)
+    x[i * 512 + threadIdx.x] = fma(value[i], value[(i * 11 + 5) % 70], value[i * 3 % 70]);
+}
+extern "C" __global__ void __launch_bounds__(64) sharing(float* x) {
+  __shared__ float held[1000];
+  for (int i = threadIdx.x; i < 1000; i += 64) held[i] = x[i];
+  __syncthreads();
+  x[threadIdx.x] = held[999 - threadIdx.x];
+}
+extern "C" __global__ void sharing_as_asked(float* x) {
+  extern __shared__ float held[];
+  held[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  x[threadIdx.x] = held[31 - threadIdx.x];
+}
+extern "C" __global__ void plain(float* x) { x[threadIdx.x] = 1.0f; }
+"""
+
+
+@functools.cache
+def detector() -> str:
+    """The detector's source; it is the same for every architecture."""
+    return cuda.source(detect_cuda.prim_funcs(), cuda.ARCHITECTURES[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `ptxas -v` says of a kernel."""
+
+    registers: int
+    shared_bytes: int
+    stack_bytes: int
+    spill_stores: int
+    spill_loads: int
+
+
+def nvcc_report(source: str, arch: int, folder: Path) -> tuple[bytes, dict[str, Report]]:
+    """The cubin by nvcc, and its report for each kernel."""
+    (folder / "report.cu").write_text(source)
+    command = [str(NVCC), *OPTIONS, f"-arch=sm_{arch}", "-cubin", "-Xptxas", "-v", "report.cu"]
+    done = subprocess.run(
+        [*command, "-o", "report.cubin"], cwd=folder, check=True, capture_output=True, text=True
+    )
+    reports = {}
+    for text in done.stderr.split("Function properties for ")[1:]:
+
+        def number(pattern: str, text: str = text) -> int:
+            found = re.search(rf"(\d+) {pattern}", text)
+            return int(found[1]) if found else 0
+
+        words = ("registers", "bytes smem", "bytes stack frame", "bytes spill st", "bytes spill l")
+        reports[text.split()[0]] = Report(*map(number, words))
+    return (folder / "report.cubin").read_bytes(), reports
+
+
+def reverse_rows() -> Any:
+    """A function whose kernel has dynamic shared memory and another order of launch numbers."""
+
+    def body() -> None:
+        count = tir.size()
+        x, out = (tir.tensor(name, (count, 64)) for name in ("x", "out"))
+        with (
+            T.launch_thread("blockIdx.y", count) as row,
+            T.launch_thread("threadIdx.x", 64) as lane,
+        ):
+            held = T.alloc_buffer((64,), "float32", scope="shared.dyn")
+            tir.assign(held, x[row, lane], lane)
+            T.evaluate(T.tvm_storage_sync("shared"))
+            tir.assign(out, held[63 - lane], row, lane)
+
+    return tir.prim_func("reverse_rows", body)
+
+
+def calls_nothing() -> Any:
+    """A function whose source no compiler takes."""
+
+    def body() -> None:
+        out = tir.tensor("out", (tir.size(),))
+        with T.launch_thread("threadIdx.x", 32) as lane:
+            tir.assign(out, T.call_extern("float32", "absent_function", lane), lane)
+
+    return tir.prim_func("calls_nothing", body)
