@@ -25,7 +25,7 @@ from pitc.collection import rare_collection
 from pitc.errors import ArtifactError, MachineError, ModelError, UsageError
 from pitc.ir.plan import EP_NAME
 from pitc.ir.report import Report
-from pitc.options import CompileOptions
+from pitc.options import CompileOptions, Kind
 from pitc.session import from_onnxruntime, plain_session, quiet_options, run_session
 
 if TYPE_CHECKING:
@@ -185,7 +185,8 @@ def compile(
 
     Args:
         model: An ONNX file, or a model in memory.
-        target: `auto` or `cpu` (kernels for AVX-512 and for AVX2), `cpu:v4`, `cpu:v3`.
+        target: `auto` or `cpu` (kernels for AVX-512 and for AVX2), `cpu:v4`, `cpu:v3`; `cuda` (for
+            every GPU architecture), `cuda:sm_80,sm_90`; or several, `cpu,cuda`: one artifact.
         padding: Name of the mask input whose zeros are tokens that do not exist. Outputs shaped
             like tokens are then 0 there. Without it, the result equals ONNX Runtime's on every
             element.
@@ -219,10 +220,14 @@ def compile(
         _spare_weights(imported, Path(output))
     check_loads(model, imported)
     fallback = imported.clone()
-    lowered = lower(imported, options, steps, tile_table(tiles))
-    if not (lowered.report.changed or count_pit_nodes(lowered.model)):  # it compiles to itself
-        lowered.model = fallback.clone()
-    lowered.report.model, lowered.report.target = source.name, target
+    lowered: dict[Kind, Lowered] = {}
+    for kind in options.targets.kinds:
+        one = lower(imported.clone(), options, steps, tile_table(tiles), kind)
+        if not (one.report.changed or count_pit_nodes(one.model)):  # it compiles to itself
+            one.model = fallback.clone()
+        one.report.model, one.report.target = source.name, target
+        lowered[kind] = one
+    report = next(iter(lowered.values())).report
     scratch = None
     try:
         if output is None:
@@ -231,8 +236,8 @@ def compile(
         with new_folder(folder, force=force) as fresh:
             _write(fresh, lowered, fallback, options, source, steps, kernel_progress)
         steps.end()
-        lowered.report.stages_ms.update(steps.own_ms)
-        return CompiledModel(check_artifact(folder, hashes=False), lowered.report, scratch)
+        report.stages_ms.update(steps.own_ms)
+        return CompiledModel(check_artifact(folder, hashes=False), report, scratch)
     except BaseException:
         if scratch:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -322,6 +327,7 @@ def lower(
     options: CompileOptions,
     progress: Progress | None = None,
     tiles: "TileTable | None" = None,
+    kind: Kind = "cpu",
 ) -> "Lowered":
     """Run the passes on an imported model, which is changed in place.
 
@@ -330,23 +336,25 @@ def lower(
         options: User options.
         progress: Called with the name of each stage as it starts.
         tiles: Prices of sparse contractions; None: all stay dense.
+        kind: Of the machine.
     """
+    from pitc.ir.target import TARGETS
     from pitc.passes.pipeline import LowerOptions, run_passes
 
-    wanted = LowerOptions(options.padding, options.dump_ir, tiles, options.check)
+    wanted = LowerOptions(options.padding, options.dump_ir, tiles, options.check, TARGETS[kind])
     try:
         return run_passes(model, wanted, progress)
     except OSError as error:
         if options.dump_ir is None:
             raise
-        kind = MachineError if error.errno in FULL else UsageError
+        raised = MachineError if error.errno in FULL else UsageError
         reason = error.strerror or str(error)
-        raise kind(f"stages cannot be written: {reason}", path=options.dump_ir) from error
+        raise raised(f"stages cannot be written: {reason}", path=options.dump_ir) from error
 
 
 def _write(
     folder: Path,
-    lowered: "Lowered",
+    lowered: "Mapping[Kind, Lowered]",
     fallback: "ir.Model",
     options: CompileOptions,
     source: Source,
@@ -357,27 +365,28 @@ def _write(
     from pitc.artifact.write import write_artifact
     from pitc.passes.lower.share import share_panels
 
-    share_panels(fallback, lowered.model, lowered.panels)
-    symbols = sorted({request.symbol for request in lowered.kernels})
-    identity = ""
+    for one in lowered.values():
+        share_panels(fallback, one.model, one.panels)
+    requests = sorted({k for one in lowered.values() for k in one.kernels}, key=lambda k: k.symbol)
+    targets, identity = options.targets, ""
     progress("codegen")
-    if symbols:
+    if requests:
         from pitc.codegen.build.library import build_kernels
 
-        requests = sorted(set(lowered.kernels), key=lambda request: request.symbol)
-        built = build_kernels(requests, options.levels, folder / KERNELS, kernel_progress)
+        place = folder / KERNELS
+        built = build_kernels(requests, targets.levels, place, kernel_progress, targets.archs)
         identity = built.identity
     progress("write")
     write_artifact(
         folder,
-        compiled=lowered.model,
+        compiled={kind: one.model for kind, one in lowered.items()},
         fallback=fallback,
         source=source,
         options=Options(target=options.target, padding=options.padding),
-        levels=options.levels,
-        symbols=symbols,
+        targets=targets,
+        symbols=[request.symbol for request in requests],
         identity=identity,
-        report=lowered.report,
+        report=next(iter(lowered.values())).report,
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pitc.errors import UsageError
-from pitc.options import TARGETS
+from pitc.options import parse_target
 
 FILE, PROJECT_FILE, TABLE = "pitc.toml", "pyproject.toml", "tool.pitc"
 PREFIX = "PITC_"
@@ -42,8 +42,11 @@ class Defaults(BaseModel):
     @field_validator("target")
     @classmethod
     def _known(cls, value: str | None) -> str | None:
-        if value and value not in TARGETS:
-            raise ValueError(f"{value!r} is not one of {', '.join(TARGETS)}")
+        if value:
+            try:
+                parse_target(value)
+            except UsageError as error:
+                raise ValueError(error.message) from error
         return value
 
 

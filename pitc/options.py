@@ -5,19 +5,65 @@ from pathlib import Path
 from typing import Literal
 
 from pitc.errors import UsageError
+from pitc.ir.cuda_target import CUDA_ARCHS
 
 Level = Literal["v4", "v3"]
+Kind = Literal["cpu", "cuda"]
 
 #: CPU levels by name, best first.
 LEVELS: dict[str, Level] = {"v4": "v4", "v3": "v3"}
 
-#: Target name -> CPU levels that the kernels are built for, best first.
-TARGETS: dict[str, tuple[Level, ...]] = {
-    "auto": ("v4", "v3"),
-    "cpu": ("v4", "v3"),
-    "cpu:v4": ("v4",),
-    "cpu:v3": ("v3",),
-}
+FORMS = "auto, cpu, cpu:v4, cpu:v3, cuda, cuda:sm_80,sm_90, or several of them: cpu,cuda"
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Machines that a model is compiled for.
+
+    Args:
+        kinds: Kinds of machine, in the order in which they were named.
+        levels: CPU levels of the kernels, best first.
+        archs: GPU architectures of the kernels, oldest first.
+    """
+
+    kinds: tuple[Kind, ...]
+    levels: tuple[Level, ...]
+    archs: tuple[str, ...]
+
+
+def parse_target(text: str) -> Targets:
+    """Read a target.
+
+        auto, cpu              v4, v3                   cpu:v3          v3
+        cuda                   all architectures        cuda:sm_90      sm_90
+        cpu,cuda:sm_80,sm_90   v4, v3; sm_80, sm_90
+
+    Raises:
+        UsageError: It is none, or names something twice.
+    """
+    kinds: dict[Kind, None] = {}
+    levels: dict[Level, None] = {}
+    archs: dict[str, None] = {}
+    for part in ("cpu" if text == "auto" else text).split(","):
+        kind, colon, name = part.partition(":")
+        is_more = kind in CUDA_ARCHS and archs and list(kinds)[-1] == "cuda"
+        if kind == "cpu" and kind not in kinds and (name in LEVELS or not colon):
+            kinds["cpu"] = None
+            levels |= dict.fromkeys([LEVELS[name]] if name else LEVELS.values())
+        elif kind == "cuda" and kind not in kinds and (name in CUDA_ARCHS or not colon):
+            kinds["cuda"] = None
+            archs |= dict.fromkeys([name] if name else CUDA_ARCHS)
+        elif is_more and not colon and part not in archs:  # of those behind `cuda:`
+            archs[part] = None
+        else:
+            raise UsageError(f"target {text!r} is not one of {FORMS}", hint=_hint(part))
+    ordered = tuple(arch for arch in CUDA_ARCHS if arch in archs)
+    return Targets(tuple(kinds), tuple(levels), ordered)
+
+
+def _hint(part: str) -> str | None:
+    known = f"GPU architectures: {', '.join(CUDA_ARCHS)}"
+    return known if "sm_" in part else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +71,7 @@ class CompileOptions:
     """Options that change the compiled result.
 
     Args:
-        target: A key of `TARGETS`.
+        target: What `parse_target` reads.
         padding: Name of the mask input whose zeros are tokens that do not exist, or None.
         dump_ir: Folder for one file per stage, or None. It does not change the result.
         check: Check the graph's invariants after each stage. It does not change the result.
@@ -37,10 +83,9 @@ class CompileOptions:
     check: bool = False
 
     def __post_init__(self) -> None:
-        if self.target not in TARGETS:
-            raise UsageError(f"target {self.target!r} is not one of {', '.join(TARGETS)}")
+        parse_target(self.target)
 
     @property
-    def levels(self) -> tuple[Level, ...]:
-        """CPU levels to build kernels for."""
-        return TARGETS[self.target]
+    def targets(self) -> Targets:
+        """Machines to compile for."""
+        return parse_target(self.target)

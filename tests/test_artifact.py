@@ -36,6 +36,7 @@ from pitc.errors import UsageError
 from pitc.ir.plan import EP_NAME, Plan
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.report import NodeRecord, RegionRecord, Report
+from pitc.options import parse_target
 
 RNG = np.random.default_rng(0)
 LARGE = RNG.standard_normal((256, 128)).astype(np.float32)
@@ -112,15 +113,16 @@ def write(
     folder: Path, *, kernels: bool = False, pit: bool = False, padding: str | None = None
 ) -> Manifest:
     folder.mkdir()
+    targets = parse_target("cpu,cuda")
     if kernels:
         (folder / KERNELS).write_bytes(b"\x7fELF kernels")
     return write_artifact(
         folder,
-        compiled=ir.from_proto(chain(kernels=kernels or pit)),
+        compiled={kind: ir.from_proto(chain(kernels=kernels or pit)) for kind in targets.kinds},
         fallback=ir.from_proto(chain()),
         source=Source(name="chain.onnx", sha256=hashlib.sha256(b"chain").hexdigest()),
         options=Options(target="auto", padding=padding),
-        levels=("v4", "v3"),
+        targets=targets,
         symbols=("pack_b4",) if kernels else (),
         identity="1/test" if kernels else "",
         report=REPORT,
@@ -310,12 +312,12 @@ def rewrite(folder: Path, **changes: object) -> None:
 
 
 def test_another_schema_is_unsupported(artifact: Path) -> None:
-    rewrite(artifact, schema_version=2)
+    rewrite(artifact, schema_version=1)
     found = check_artifact(artifact)
     assert (found.verdict, found.expected, found.found) == (
         Verdict.UNSUPPORTED,
-        "schema 1 (pitc 0.1.0)",
-        "schema 2",
+        "schema 2 (pitc 0.1.0)",
+        "schema 1",
     )
     (artifact / MANIFEST).write_text('{"schema_version": 99, "unknown": []}')
     assert check_artifact(artifact).verdict is Verdict.UNSUPPORTED

@@ -68,7 +68,11 @@ def test_the_nearest_file_counts(here: Path) -> None:
     [
         ("pitc.toml", "pading = 'x'", "pitc.toml: key 'pading': it is not an option; options:"),
         ("pitc.toml", "dump_ir = 'x'", "key 'dump_ir': it is not an option"),
-        ("pitc.toml", "target = 'gpu'", "pitc.toml: key 'target': 'gpu' is not one of auto, cpu"),
+        (
+            "pitc.toml",
+            "target = 'gpu'",
+            "pitc.toml: key 'target': target 'gpu' is not one of auto, cpu",
+        ),
         ("pitc.toml", "padding = 3", "key 'padding': should be a valid string, found 3"),
         ("pitc.toml", "quiet = 'yes'", "key 'quiet': should be a valid boolean, found 'yes'"),
         ("pitc.toml", "target = ", "pitc.toml: is not TOML: "),
@@ -87,7 +91,7 @@ def test_bad_files(here: Path, name: str, text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("PITC_TARGET", "gpu", "environment PITC_TARGET: 'gpu' is not one of auto"),
+        ("PITC_TARGET", "gpu", "environment PITC_TARGET: target 'gpu' is not one of auto"),
         ("PITC_QUIET", "maybe", "environment PITC_QUIET: should be a valid boolean"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Building the kernels of CPUs: every requested kernel for every CPU level in one shared object."""
+"""Building a kernel library: every requested kernel for every CPU level or GPU architecture."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -81,22 +81,33 @@ def build_kernels(
     levels: Sequence[str],
     out: Path,
     progress: Progress | None = None,
+    archs: Sequence[str] = (),
 ) -> Built:
-    """Write one shared object with every requested kernel for every level.
+    """Write one shared object with every requested kernel.
 
     Args:
-        requests: As in `cpu_part`.
-        levels: As in `cpu_part`.
+        requests: What lowered graphs need, at least one.
+        levels: CPU levels of the requests for CPUs.
         out: The file to write; it appears complete or not at all.
-        progress: As in `cpu_part`.
+        progress: Called with (done, in all, what comes next) before a kernel is compiled.
+        archs: GPU architectures of the requests for GPUs.
 
     Returns:
         What was built: the plans of nodes that run these kernels name its identity.
 
     Raises:
-        MachineError: There is no C compiler, or it fails.
-        UsageError: An unknown level.
+        MachineError: There is no C compiler, or no compiler for GPUs, or it fails.
+        UsageError: An unknown level or architecture.
         ValueError: No request, or a request that no family can answer.
     """
     find_compiler()  # before minutes of work
-    return link_library([cpu_part(requests, levels, progress)], out)
+    on_gpus = [request for request in requests if request.kind == "cuda"]
+    on_cpus = [request for request in requests if request.kind != "cuda"]
+    parts = [cpu_part(on_cpus, levels, progress)] if on_cpus or not on_gpus else []
+    if on_gpus:
+        from pitc.codegen.build.cuda_functions import cuda_functions
+        from pitc.codegen.build.cuda_library import cuda_part
+
+        functions = [function for request in on_gpus for function in cuda_functions(request)]
+        parts.append(cuda_part(functions, archs, progress))
+    return link_library(parts, out)

@@ -14,8 +14,8 @@ from pitc.codegen import ptx, tir
 from pitc.codegen.engines.multiprocessor import Load, Run
 from pitc.codegen.engines.ring import Block, Piece
 from pitc.codegen.tir import Expr, T
+from pitc.ir.cuda_target import CudaTile
 from pitc.ir.panels import PANEL_WIDTH
-from pitc.ir.target import CudaTile
 
 SUMS_M, SUMS_N = 16, 8
 STEP_BYTES = 32

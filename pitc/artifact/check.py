@@ -10,8 +10,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from pitc.artifact.manifest import (
+    CUDA_MODEL,
     FALLBACK,
     FILES,
+    GRAPHS,
     KERNELS,
     MANIFEST,
     MODEL,
@@ -47,8 +49,8 @@ class Check:
         folder: The artifact.
         verdict: The answer.
         manifest: Its manifest; None when that cannot be read.
-        graph: File name of the graph to run here: `model.onnx`, or `fallback.onnx` on a CPU without
-            a level.
+        graph: File name of the graph to run here: `model.onnx`, `fallback.onnx` on a CPU without a
+            level, or `model.cuda.onnx` where it was compiled for GPUs alone.
         problem: One line; empty when everything fits.
         expected: What should be there.
         found: What is there.
@@ -143,8 +145,9 @@ def _check_files(folder: Path, manifest: Manifest, *, hashes: bool) -> Check | N
         return _damaged(folder, manifest, name, "no such file", "one")
     for name in sorted(set(listed) - set(FILES)):
         return _damaged(folder, manifest, name, "no such file", "one in the manifest")
-    for name in sorted({MODEL, FALLBACK} - set(listed)):
-        return _damaged(folder, manifest, name, "it in the manifest", "nothing")
+    if FALLBACK not in listed or not set(GRAPHS.values()) & set(listed):
+        missing = MODEL if FALLBACK in listed else FALLBACK
+        return _damaged(folder, manifest, missing, "it in the manifest", "nothing")
     if (manifest.kernels is None) != (KERNELS not in listed):
         return _damaged(folder, manifest, KERNELS, "it as the manifest describes it", "other")
     for name, record in listed.items():
@@ -170,8 +173,9 @@ def _check_machine(folder: Path, manifest: Manifest, level: str | None) -> Check
     """What this machine and these versions make of a sound artifact."""
     mend = recompile_command(folder, manifest)
     kernels = manifest.kernels
+    for_cpus = MODEL in manifest.files
     if not manifest.pit_nodes:
-        return _check_version(folder, manifest, MODEL, mend)
+        return _check_version(folder, manifest, MODEL if for_cpus else CUDA_MODEL, mend)
     if manifest.plan_version != PLAN_VERSION:
         plans = f"plan version {PLAN_VERSION}", f"{manifest.plan_version}"
         return Check(folder, Verdict.UNSUPPORTED, manifest, MODEL, "other plans", *plans, mend)
@@ -187,7 +191,9 @@ def _check_machine(folder: Path, manifest: Manifest, level: str | None) -> Check
             runtime,
             f"pip install 'onnxruntime>={ONNXRUNTIME_MIN}'",
         )
-    if kernels is None:
+    if not for_cpus:  # what GPU there is, only its session can tell
+        return _check_version(folder, manifest, CUDA_MODEL, mend)
+    if kernels is None or not kernels.levels:
         return _check_version(folder, manifest, MODEL, mend)
     if level is None:
         return Check(
@@ -229,6 +235,8 @@ def recompile_command(folder: Path, manifest: Manifest | None) -> str:
     """The command that makes an artifact again. Its target is what any CPU can load."""
     words = ["pitc", "compile", manifest.source.name if manifest else "MODEL.onnx"]
     words += ["-o", str(folder), "--force"]
+    if manifest is not None and MODEL not in manifest.files:
+        words += ["--target", "cuda"]
     if manifest is not None and manifest.options.padding is not None:
         words += ["--padding", manifest.options.padding]
     return "run: " + shlex.join(words)

@@ -10,18 +10,23 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.report import NodeRecord, RegionRecord, Report
-from pitc.options import Level
+from pitc.options import Kind, Level
 
-SCHEMA = 1
+SCHEMA = 2
 
 MANIFEST = "manifest.json"
 MODEL = "model.onnx"
+CUDA_MODEL = "model.cuda.onnx"
 FALLBACK = "fallback.onnx"
 WEIGHTS = "weights.bin"
 KERNELS = "kernels.so"
 
-#: Every file that an artifact may have; `kernels.so` only where a PIT node needs one.
-FILES = (MANIFEST, MODEL, FALLBACK, WEIGHTS, KERNELS)
+#: The compiled graph of each kind of machine.
+GRAPHS: dict[Kind, str] = {"cpu": MODEL, "cuda": CUDA_MODEL}
+
+#: Every file that an artifact may have: graphs of the machines that it was compiled for, and
+#: `kernels.so` where a PIT node needs one.
+FILES = (MANIFEST, *GRAPHS.values(), FALLBACK, WEIGHTS, KERNELS)
 
 Sha256 = str
 
@@ -57,6 +62,7 @@ class Kernels(_Record):
     system: str
     machine: str
     levels: list[Level]
+    archs: list[str]
     symbols: list[str]
 
 

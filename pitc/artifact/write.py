@@ -1,16 +1,16 @@
 """The files of one artifact, written into a folder that exists."""
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
 
 from pitc.artifact.manifest import (
     FALLBACK,
+    GRAPHS,
     KERNELS,
     MANIFEST,
-    MODEL,
     SCHEMA,
     WEIGHTS,
     FileRecord,
@@ -26,17 +26,17 @@ from pitc.host.machine import builder_versions
 from pitc.ir.nodes import is_pit_node
 from pitc.ir.plan import PLAN_VERSION, stamped
 from pitc.ir.report import Report
-from pitc.options import Level
+from pitc.options import Kind, Targets
 
 
 def write_artifact(
     folder: Path,
     *,
-    compiled: ir.Model,
+    compiled: Mapping[Kind, ir.Model],
     fallback: ir.Model,
     source: Source,
     options: Options,
-    levels: Sequence[Level],
+    targets: Targets,
     symbols: Sequence[str],
     identity: str,
     report: Report,
@@ -46,22 +46,25 @@ def write_artifact(
     Args:
         folder: An existing folder, empty but for `kernels.so` when PIT nodes of the compiled
             graph need kernels.
-        compiled: The lowered graph; its large initializers are moved to `weights.bin`.
+        compiled: The lowered graph of each kind of machine; large initializers are moved to
+            `weights.bin`.
         fallback: The source graph, for machines that cannot run the kernels; treated likewise.
         source: Name and checksum of the source model.
         options: The user's options.
-        levels: CPU levels in `kernels.so`.
+        targets: What it is compiled for.
         symbols: Base symbols in `kernels.so`.
-        identity: That of `kernels.so`, which plans of the compiled graph get; "" without kernels.
+        identity: That of `kernels.so`, which plans of compiled graphs get; "" without kernels.
         report: What the passes did.
 
     Returns:
         The manifest as written.
     """
-    stamp_plans(compiled, identity)
+    for model in compiled.values():
+        stamp_plans(model, identity)
     records: dict[str, FileRecord] = {}
     with WeightFile(folder) as weights:
-        for name, model in ((MODEL, compiled), (FALLBACK, fallback)):
+        graphs = {GRAPHS[kind]: model for kind, model in compiled.items()}
+        for name, model in (graphs | {FALLBACK: fallback}).items():
             weights.externalise(model)
             proto = ir.to_proto(model)
             (folder / name).write_bytes(proto.SerializeToString(deterministic=True))
@@ -73,10 +76,11 @@ def write_artifact(
         kernels = Kernels(
             system=platform.system(),
             machine=platform.machine(),
-            levels=list(levels),
+            levels=list(targets.levels),
+            archs=list(targets.archs),
             symbols=list(symbols),
         )
-    pit_nodes = count_pit_nodes(compiled)
+    pit_nodes = max(map(count_pit_nodes, compiled.values()))
     manifest = Manifest(
         schema_version=SCHEMA,
         versions=builder_versions(),
