@@ -1,5 +1,6 @@
 """The cache of compiled images: entries are whole or absent, shared, and bounded."""
 
+import errno
 import hashlib
 import os
 import subprocess
@@ -99,6 +100,25 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
         cache.put(KEY, b"content")
         assert cache.get(KEY) is None
     assert blocked.read_text() == "no folder"
+
+
+def test_an_entry_appears_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything is written, but under another name, when the disk turns out to be full."""
+    cache = Cache(tmp_path)
+    cache.put(KEY, b"old")
+    written = []
+
+    def full(source: str, _target: Path) -> None:
+        written.append(Path(source).stat().st_size)
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        cache.put(KEY, bytes(100_000))
+    assert written[0] > 100_000 and os.listdir(tmp_path) == [KEY]
+    assert cache.get(KEY) == b"old"
 
 
 WORKER = """

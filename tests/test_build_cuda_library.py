@@ -206,7 +206,7 @@ def test_dynamic_symbols(built: Path) -> None:
     ]
     own = ["pitc_kernel_identity", "pitc_kernel_last_error", "__tvm_ffi__library_ctx"]
     kernels = [f"__tvm_ffi_{symbol}" for symbol in SYMBOLS]
-    assert {x[-1] for x in lines if x[-2] in "TVDBR"} == {*tables, *pointers, *own, *kernels}
+    assert {x[-1] for x in lines if x[-2] in "TVWDBR"} == {*tables, *pointers, *own, *kernels}
     code = f"import ctypes, os; ctypes.CDLL({str(built)!r}, mode=os.RTLD_NOW | os.RTLD_LOCAL)"
     subprocess.run([sys.executable, "-S", "-c", code], check=True)
 

@@ -2,6 +2,7 @@
 
 import os
 import struct
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -157,6 +158,42 @@ def test_without_any_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(error) as caught:
             find_cuda_compiler()
         assert str(caught.value) == text
+
+
+def install(folder: Path, package: str, version: str, *files: str) -> None:
+    """What pip leaves of a package; without files, what another installer may leave."""
+    info = folder / f"{package.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+    if files:
+        (info / "RECORD").write_text("".join(f"{name},,\n" for name in files))
+
+
+CUDA12 = ("nvidia/cuda_nvrtc/lib/libnvrtc.so.12", "nvidia/cuda_runtime/include/cuda_fp16.h")
+
+
+def test_packages_of_cuda_12_serve_where_those_of_13_are_not_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[tuple[Path, Path, str, str]] = []
+    monkeypatch.setattr(nvrtc, "_loaded", lambda *given: loaded.append(given))
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    library, header = CUDA12
+    install(tmp_path, "nvidia-cuda-nvrtc", "13.0.1", "nvidia/cu13/lib/libnvrtc.so.13")
+    other = library.replace(".so", ".alt.so")
+    install(tmp_path, "nvidia-cuda-nvrtc-cu12", "12.9.86", other, library)
+    assert nvrtc.find_nvrtc() is None and not loaded  # no headers of either
+    install(tmp_path, "nvidia-cuda-runtime-cu12", "12.9.79", header)
+    nvrtc.find_nvrtc()
+    assert loaded == [(tmp_path / library, (tmp_path / header).parent, "12.9.86", "12.9.79")]
+
+
+def test_a_package_without_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    for package in nvrtc.PACKAGES[0]:
+        install(tmp_path, package, "13.1")
+    with pytest.raises(MachineError, match=r"nvidia-cuda-nvrtc 13\.1 holds no libnvrtc\.so"):
+        nvrtc.find_nvrtc()
 
 
 def test_a_library_that_cannot_be_loaded(tmp_path: Path) -> None:

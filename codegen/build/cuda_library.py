@@ -108,7 +108,7 @@ def compile_functions(
     modules: dict[str, CudaModule] = {}
     waiting: list[tuple[str, str, Future[bytes]]] = []
     images: list[Image] = []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         try:
             for symbol in sorted(named):
                 modules[symbol] = cuda.build([named[symbol]], f"sm_{numbers[0]}")

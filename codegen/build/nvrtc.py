@@ -189,4 +189,6 @@ def _file(package: Distribution, start: str) -> Path:
         if file.name.startswith(start):
             return Path(str(package.locate_file(file)))
     name = package.metadata["Name"]
-    raise MachineError(f"{name} {package.version} holds no {start}", hint=EXTRA)
+    raise MachineError(
+        f"{name} {package.version} holds no {start}*", hint=f"{EXTRA} --force-reinstall"
+    )
