@@ -169,6 +169,22 @@ def round_to_tf32(register: Buffer, index: int) -> None:
     T.evaluate(T.ptx.cvt.rna.tf32.f32(register[index], number))
 
 
+def to_float(x: Expr, dtype: str) -> Expr:
+    """An element of a tensor of a type, as float32."""
+    if dtype == "bfloat16":
+        return T.reinterpret("float32", uint32(x) << uint32(16))
+    return T.Cast("float32", x)
+
+
+def from_float(x: Expr, dtype: str) -> Expr:
+    """A float32 number as an element of a tensor of a type, rounded to the nearest."""
+    if dtype == "bfloat16":
+        element = registers(1, "uint16")
+        T.evaluate(T.ptx.cvt.rn.bf16.f32(element[0], x))
+        return element[0]
+    return held(T.Cast(dtype, x), dtype)
+
+
 def shuffle_xor(value: Expr, lanes: int, dtype: str) -> Expr:
     """The value of the lane whose number differs in the bits of `lanes`."""
     call: Any = T.call_extern(dtype, "__shfl_xor_sync", T.uint32(0xFFFFFFFF), value, T.int32(lanes))
