@@ -41,6 +41,11 @@ class CudaTile:
         """Shared memory of a step."""
         return (self.m + self.n) * self.k_bytes
 
+    @property
+    def slot_bytes_loaded(self) -> int:
+        """What all warps load of a step: each its rows and its columns."""
+        return (self.m * self.warps_n + self.n * self.warps_m) * self.k_bytes
+
 
 CUDA_TILES = (
     CudaTile(128, 128, 64, 2, 2, 3),

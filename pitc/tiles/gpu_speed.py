@@ -1,0 +1,148 @@
+"""How long a contraction should take on a GPU: a model, from data sheets, of no measurement.
+
+Of each step of a dense tile it is known what it computes and moves. Each unit of a multiprocessor
+takes its own time for that, and the slowest one decides:
+
+    tensor cores or FMA units   2 m n k operations
+    shared memory               wavefronts of 128 bytes: copies, and loads of every warp
+    second-level cache          (m + n) k elements, shared by all multiprocessors
+    memory                      what is there but once: A, B and C
+
+    128 x 128 x 32, float16, on an A100: 512 clocks of its tensor cores, 384 wavefronts, 346 clocks
+    of the cache
+
+Real kernels take longer: they wait, fill and empty their rings, and share units. The model ranks
+tiles and variants, and is the first price of each (`docs/cuda.md`).
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+from pitc.ir.cuda_target import CudaArch, CudaTile
+from pitc.ir.variants import ITEM_BYTES
+
+WAVEFRONT_BYTES = 128
+LAUNCH_US = 2.0
+"""One launch behind another on a stream."""
+READ_SHARE = 0.9
+"""Of what a data sheet says of memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """What each unit takes for one step of a dense tile, in clocks of a multiprocessor.
+
+    Args:
+        compute: Tensor cores, or FMA units.
+        shared: Shared memory.
+        cache: The multiprocessor's share of the second-level cache.
+    """
+
+    compute: float
+    shared: float
+    cache: float
+
+    @property
+    def most(self) -> float:
+        """The slowest unit's."""
+        return max(self.compute, self.shared, self.cache)
+
+    @property
+    def limit(self) -> str:
+        """Which that is."""
+        named = {"compute": self.compute, "shared memory": self.shared, "cache": self.cache}
+        return max(named, key=named.__getitem__)
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """A predicted time and what it is made of, microseconds.
+
+    Args:
+        tiles_us: The busiest multiprocessor's dense tiles.
+        memory_us: What memory takes.
+        launches_us: Of all launches.
+        limit: The slowest unit.
+    """
+
+    tiles_us: float
+    memory_us: float
+    launches_us: float
+    limit: str
+
+    @property
+    def total_us(self) -> float:
+        """All of it: memory is read meanwhile."""
+        return max(self.tiles_us, self.memory_us) + self.launches_us
+
+
+def step_wavefronts(tile: CudaTile) -> int:
+    """Wavefronts of shared memory in a step: copies into it, and what every warp loads.
+
+    Threads without tensor cores load each chunk of a for four rows of eight lanes at a time, and
+    each of b for four groups of lanes.
+    """
+    copied = tile.slot_bytes
+    if tile.engine == "mma":
+        loaded = tile.slot_bytes_loaded
+    else:
+        warps = tile.warps_m * tile.warps_n
+        m, n = tile.m // tile.warps_m, tile.n // tile.warps_n
+        loaded = warps * (8 * m + 4 * n) * tile.k_bytes
+    return (copied + loaded) // WAVEFRONT_BYTES
+
+
+def step_clocks(tile: CudaTile, dtype: str, arch: CudaArch) -> Clocks:
+    """What one step of a dense tile takes."""
+    k = tile.k_bytes // ITEM_BYTES[dtype]
+    rate = arch.mma_flops[dtype] if tile.engine == "mma" else arch.simt_flops
+    share = arch.l2_bytes / arch.processors
+    return Clocks(
+        compute=2 * tile.m * tile.n * k / rate,
+        shared=step_wavefronts(tile),
+        cache=tile.slot_bytes / share,
+    )
+
+
+def predict(
+    tile: CudaTile,
+    dtype: str,
+    arch: CudaArch,
+    *,
+    steps: float,
+    tiles: int,
+    moved_bytes: float,
+    launches: int = 1,
+) -> Speed:
+    """What a kernel should take.
+
+    Args:
+        tile: Its dense tile.
+        dtype: Of the operands.
+        arch: Where it runs.
+        steps: Of one dense tile.
+        tiles: Dense tiles.
+        moved_bytes: What memory has to move at least.
+        launches: How many.
+    """
+    clocks = step_clocks(tile, dtype, arch)
+    busiest = ceil(tiles / arch.processors)
+    tiles_us = busiest * steps * clocks.most / arch.clock_mhz
+    memory_us = moved_bytes / (arch.memory_gbs * READ_SHARE) / 1e3
+    limit = clocks.limit if tiles_us >= memory_us else "memory"
+    return Speed(tiles_us, memory_us, launches * LAUNCH_US, limit)
+
+
+def predict_product(
+    tile: CudaTile, dtype: str, arch: CudaArch, rows: int, k: int, n: int
+) -> Speed:
+    """What `rows` x k by k x n should take, every element of it."""
+    item = ITEM_BYTES[dtype]
+    return predict(
+        tile,
+        dtype,
+        arch,
+        steps=k * item / tile.k_bytes,
+        tiles=ceil(rows / tile.m) * ceil(n / tile.n),
+        moved_bytes=item * (rows * k + k * n + rows * n),
+    )
