@@ -26,7 +26,8 @@ from pitc.errors import MachineError, UsageError
 from pitc.ir.kernel import KERNEL_ABI, KernelRequest
 from pitc.version import __version__
 from tests.codegen_kernels import LEVELS
-from tests.cuda_sources import calls_nothing, reverse_rows
+from tests.cuda_sources import ARCHS as ALL_ARCHS
+from tests.cuda_sources import calls_nothing, halves, reverse_rows
 from tests.runtime_support import kernel_identity
 
 ARCHS = ("sm_80", "sm_90")
@@ -35,7 +36,7 @@ CUDA_DEVICE = 2
 
 
 def functions() -> list[Any]:
-    return [*detect_cuda.prim_funcs(), reverse_rows()]
+    return [*detect_cuda.prim_funcs(), reverse_rows(), halves()]
 
 
 SYMBOLS = tuple(sorted(str(f.attrs["global_symbol"]) for f in functions()))
@@ -192,6 +193,16 @@ def test_host_code_launches_through_the_pointers(
     assert grids == [[1, 8, 32]] * 3
     with pytest.raises(call.KernelError, match="out"):
         kernels.call("reverse_rows", x, out[:3].copy())
+    with pytest.raises(call.KernelError, match=r"y.*bfloat16"):
+        kernels.call("halves", x.astype(np.float16), x.astype(np.float16))
+
+
+def test_types_of_16_bits_are_compiled_without_a_warning() -> None:
+    compiler = find_nvrtc()
+    assert compiler is not None
+    source = cuda.build([halves()], ARCHS[0]).source
+    assert "nv_bfloat16" in source and "half2" in source
+    assert [compiler.compile(source, f"sm_{arch}").log for arch in ALL_ARCHS] == [""] * 6
 
 
 def test_dynamic_symbols(built: Path) -> None:
