@@ -83,7 +83,10 @@ def _built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         built = build_cuda_kernels(functions(), ARCHS, path, lambda *step: seen.append(step))
     assert built.symbols == SYMBOLS and built.identity == kernel_identity(path)
     labels = [f"{symbol} {target}" for symbol in SYMBOLS for target in TARGETS]
-    assert seen == [(i, len(labels), label) for i, label in enumerate(labels)]
+    assert [label for _, _, label in seen] == [*SYMBOLS, *labels]
+    dones = [done for done, _, _ in seen]
+    assert dones == sorted(dones) and dones[0] == 0 and dones[-1] >= len(labels) - 1
+    assert {total for _, total, _ in seen} == {len(labels)}
     assert os.listdir(path.parent) == ["kernels.so"]
     return path
 
@@ -311,8 +314,12 @@ def test_a_source_that_is_refused_is_named(tmp_path: Path) -> None:
 
 def test_what_cannot_be_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "kernels.so"
-    for wrong, archs in (([], ARCHS), ([reverse_rows()], ()), ([reverse_rows()] * 2, ARCHS)):
-        with pytest.raises(ValueError, match="functions of different symbols, and an archi"):
+    for wrong, archs, text in (
+        ([], ARCHS, "at least one function and one architecture"),
+        ([reverse_rows()], (), "at least one function and one architecture"),
+        ([reverse_rows(), halves(), reverse_rows()], ARCHS, "are called reverse_rows$"),
+    ):
+        with pytest.raises(ValueError, match=text):
             build_cuda_kernels(wrong, archs, out)
     with pytest.raises(UsageError, match="unknown CUDA architecture 'sm_x'"):
         build_cuda_kernels([reverse_rows()], ("sm_x",), out)
