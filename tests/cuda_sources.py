@@ -133,6 +133,27 @@ def reverse_rows() -> Any:
     return tir.prim_func("reverse_rows", body)
 
 
+def halves() -> Any:
+    """A function of the types of 16 bits: converted in pairs, compared, and held in common."""
+
+    def body() -> None:
+        count = tir.size()
+        x = tir.tensor("x", (count, 64), "float16")
+        y = tir.tensor("y", (count, 64), "bfloat16")
+        with (
+            T.launch_thread("blockIdx.x", count) as row,
+            T.launch_thread("threadIdx.x", 32) as lane,
+        ):
+            held = T.alloc_buffer((64,), "bfloat16", scope="shared")
+            with T.vectorized(2) as v:
+                wide = T.Cast("float32", x[row, lane * 2 + v])
+                tir.assign(held, T.Cast("bfloat16", wide), lane * 2 + v)
+            T.evaluate(T.tvm_storage_sync("shared"))
+            tir.assign(y, T.max(held[lane], held[63 - lane]), row, lane)
+
+    return tir.prim_func("halves", body)
+
+
 def calls_nothing() -> Any:
     """A function whose source no compiler takes."""
 

@@ -26,7 +26,8 @@ from pitc.errors import MachineError, UsageError
 from pitc.ir.kernel import KERNEL_ABI, KernelRequest
 from pitc.version import __version__
 from tests.codegen_kernels import LEVELS
-from tests.cuda_sources import calls_nothing, reverse_rows
+from tests.cuda_sources import ARCHS as ALL_ARCHS
+from tests.cuda_sources import calls_nothing, halves, reverse_rows
 from tests.runtime_support import kernel_identity
 
 ARCHS = ("sm_80", "sm_90")
@@ -35,7 +36,7 @@ CUDA_DEVICE = 2
 
 
 def functions() -> list[Any]:
-    return [*detect_cuda.prim_funcs(), reverse_rows()]
+    return [*detect_cuda.prim_funcs(), reverse_rows(), halves()]
 
 
 SYMBOLS = tuple(sorted(str(f.attrs["global_symbol"]) for f in functions()))
@@ -82,7 +83,10 @@ def _built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         built = build_cuda_kernels(functions(), ARCHS, path, lambda *step: seen.append(step))
     assert built.symbols == SYMBOLS and built.identity == kernel_identity(path)
     labels = [f"{symbol} {target}" for symbol in SYMBOLS for target in TARGETS]
-    assert seen == [(i, len(labels), label) for i, label in enumerate(labels)]
+    assert [label for _, _, label in seen] == [*SYMBOLS, *labels]
+    dones = [done for done, _, _ in seen]
+    assert dones == sorted(dones) and dones[0] == 0 and dones[-1] >= len(labels) - 1
+    assert {total for _, total, _ in seen} == {len(labels)}
     assert os.listdir(path.parent) == ["kernels.so"]
     return path
 
@@ -192,6 +196,16 @@ def test_host_code_launches_through_the_pointers(
     assert grids == [[1, 8, 32]] * 3
     with pytest.raises(call.KernelError, match="out"):
         kernels.call("reverse_rows", x, out[:3].copy())
+    with pytest.raises(call.KernelError, match=r"y.*bfloat16"):
+        kernels.call("halves", x.astype(np.float16), x.astype(np.float16))
+
+
+def test_types_of_16_bits_are_compiled_without_a_warning() -> None:
+    compiler = find_nvrtc()
+    assert compiler is not None
+    source = cuda.build([halves()], ARCHS[0]).source
+    assert "nv_bfloat16" in source and "half2" in source
+    assert [compiler.compile(source, f"sm_{arch}").log for arch in ALL_ARCHS] == [""] * 6
 
 
 def test_dynamic_symbols(built: Path) -> None:
@@ -300,8 +314,12 @@ def test_a_source_that_is_refused_is_named(tmp_path: Path) -> None:
 
 def test_what_cannot_be_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "kernels.so"
-    for wrong, archs in (([], ARCHS), ([reverse_rows()], ()), ([reverse_rows()] * 2, ARCHS)):
-        with pytest.raises(ValueError, match="functions of different symbols, and an archi"):
+    for wrong, archs, text in (
+        ([], ARCHS, "at least one function and one architecture"),
+        ([reverse_rows()], (), "at least one function and one architecture"),
+        ([reverse_rows(), halves(), reverse_rows()], ARCHS, "are called reverse_rows$"),
+    ):
+        with pytest.raises(ValueError, match=text):
             build_cuda_kernels(wrong, archs, out)
     with pytest.raises(UsageError, match="unknown CUDA architecture 'sm_x'"):
         build_cuda_kernels([reverse_rows()], ("sm_x",), out)

@@ -1,12 +1,14 @@
 """The CUDA compilers: what they accept, refuse and say, and which one is used."""
 
 import os
+import re
 import struct
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pitc.codegen.build import nvcc, nvrtc
@@ -81,6 +83,31 @@ def test_no_sum_is_contracted(compiler: CudaCompiler) -> None:
     source = f'extern "C" __global__ void sums(float* x) {{ {body} }}'
     ptx = compiler.compile(source, "compute_80").image.decode()
     assert ptx.count("fma.rn.f32") == 1 and "mul.rn.f32" in ptx and "add.rn.f32" in ptx
+
+
+def test_constants_are_rounded_to_the_nearest(compiler: CudaCompiler) -> None:
+    """TVM writes a float with all digits of a double; LLVM on the CPU has the nearest one."""
+    rng = np.random.default_rng(0)
+    drawn = rng.standard_normal(200) * 10.0 ** rng.integers(-30, 30, 200)
+    halfway = [1 + 2**-24, 1 + 2**-24 + 2**-52, 1 + 3 * 2**-24, 1 + 3 * 2**-24 - 2**-52]
+    values = [*map(float, drawn), *halfway, 2.0**-130]
+    body = "".join(f"x[{i}] = {value.hex()}f;\n" for i, value in enumerate(values))
+    source = f'extern "C" __global__ void constants(float* x) {{\n{body}}}\n'
+    compiled = compiler.compile(source, "compute_80")
+    ptx = compiled.image.decode()
+    held = dict(re.findall(r"mov\.u32\s+(%r\d+), (-?\d+);", ptx))
+    stored = re.findall(r"st\.global\.u32\s+\[%rd\d+\+?(\d*)\], (%r\d+);", ptx)
+    found = {int(offset or 0) // 4: int(held[word]) & 0xFFFFFFFF for offset, word in stored}
+    assert compiled.log == ""
+    expected = np.array(values).astype(np.float32).view(np.uint32)
+    assert found == dict(enumerate(expected.tolist()))
+
+
+def test_long_logs_are_cut(compiler: CudaCompiler) -> None:
+    lines = "".join(f"absent_{i}();\n" for i in range(90))
+    with pytest.raises(CudaSourceError) as caught:
+        compiler.compile(f"__global__ void wrong() {{\n{lines}}}\n", "sm_80")
+    assert "absent_0" in str(caught.value) and len(str(caught.value)) < 4200
 
 
 def test_the_same_source_gives_the_same_bytes_on_all_threads(compiler: CudaCompiler) -> None:

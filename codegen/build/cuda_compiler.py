@@ -19,9 +19,13 @@ from pitc.errors import UsageError
 EXTRA = "pip install 'pitc[cuda]'"
 """What installs NVRTC."""
 
-OPTIONS = ("-std=c++17", "-fmad=false", "-diag-suppress=177")
-"""For every source: only a written `fma` is one, so that no compiler chooses a rounding, and TVM
-may name what it then does not use."""
+OPTIONS = ("-std=c++17", "-fmad=false", "-diag-suppress=177,1046")
+"""For every source: only a written `fma` is one, so that no compiler chooses a rounding. TVM may
+name what it then does not use, and writes a float with all digits of a double, which compilers
+round to the nearest."""
+
+LONGEST_LOG = 4000
+"""Letters of what a compiler said that an error repeats."""
 
 
 class CudaSourceError(RuntimeError):

@@ -80,7 +80,8 @@ def compile_functions(
         functions: TIR functions with thread bindings, each of another symbol, at least one.
         archs: Architectures, e.g. `("sm_80", "sm_90")`, at least one.
         compiler: The CUDA compiler.
-        progress: Called with (images done, images in all, symbol and target).
+        progress: Called with (images done, images in all, what is waited for: a function, which
+            becomes CUDA text, then each image).
         all_ptx: Make PTX for each architecture, not for the newest one only.
 
     Returns:
@@ -92,9 +93,12 @@ def compile_functions(
         UsageError: An architecture that it does not know.
         ValueError: No function, no architecture, or two functions of one symbol.
     """
-    named = {str(f.attrs["global_symbol"]): f for f in functions}
-    if not functions or not archs or len(named) < len(functions):
-        raise ValueError("needs functions of different symbols, and an architecture")
+    symbols = [str(f.attrs["global_symbol"]) for f in functions]
+    if not functions or not archs:
+        raise ValueError("CUDA kernels need at least one function and one architecture")
+    if twice := sorted({s for s in symbols if symbols.count(s) > 1}):
+        raise ValueError(f"several functions are called {', '.join(twice)}")
+    named = dict(zip(symbols, functions, strict=True))
     numbers = sorted({arch_number(arch) for arch in archs})
     targets = [f"sm_{n}" for n in numbers]
     targets += [f"compute_{n}" for n in (numbers if all_ptx else numbers[-1:])]
@@ -108,17 +112,23 @@ def compile_functions(
     modules: dict[str, CudaModule] = {}
     waiting: list[tuple[str, str, Future[bytes]]] = []
     images: list[Image] = []
+
+    def tell(label: str) -> None:
+        if progress:
+            done = sum(image.done() for _, _, image in waiting)
+            progress(done, len(named) * len(targets), label)
+
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         try:
             for symbol in sorted(named):
+                tell(symbol)
                 modules[symbol] = cuda.build([named[symbol]], f"sm_{numbers[0]}")
                 for target in targets:
                     source = modules[symbol].source
                     image = pool.submit(_image, compiler, symbol, source, target, cache)
                     waiting.append((symbol, target, image))
-            for done, (symbol, target, image) in enumerate(waiting):
-                if progress:
-                    progress(done, len(waiting), f"{symbol} {target}")
+            for symbol, target, image in waiting:
+                tell(f"{symbol} {target}")
                 images.append(Image(symbol, target, image.result()))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)

@@ -8,7 +8,13 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from pitc.codegen.build.cuda_compiler import OPTIONS, Compiled, CudaSourceError, check_target
+from pitc.codegen.build.cuda_compiler import (
+    LONGEST_LOG,
+    OPTIONS,
+    Compiled,
+    CudaSourceError,
+    check_target,
+)
 from pitc.errors import MachineError
 
 _FOREIGN = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
@@ -65,7 +71,7 @@ class Nvcc:
             if done.returncode:
                 # The front end names the place in the source; what fails else is the installation.
                 error = CudaSourceError if "kernels.cu(" in log else MachineError
-                raise error(f"{self.version} refused a source for {target}:\n{log}")
+                raise error(f"{self.version} refused a source for {target}:\n{log[:LONGEST_LOG]}")
             return Compiled((Path(folder) / "image").read_bytes(), log)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from pitc.codegen.build.cuda_compiler import (
     EXTRA,
+    LONGEST_LOG,
     OPTIONS,
     Compiled,
     CudaSourceError,
@@ -144,10 +145,14 @@ class Nvrtc:
             code = self._nvrtc.nvrtcCompileProgram(program, len(options), options)
             log = self._bytes("nvrtcGetProgramLog", program).decode(errors="replace").rstrip("\0\n")
             if code == _COMPILATION_FAILED:
-                raise CudaSourceError(f"{self.version} refused a source for {target}:\n{log}")
+                raise CudaSourceError(
+                    f"{self.version} refused a source for {target}:\n{log[:LONGEST_LOG]}"
+                )
             if code:
                 reason = self._nvrtc.nvrtcGetErrorString(code).decode()
-                raise MachineError(f"{self.version} failed for {target}: {reason}: {log}")
+                raise MachineError(
+                    f"{self.version} failed for {target}: {reason}: {log[:LONGEST_LOG]}"
+                )
             if target.startswith("sm_"):
                 return Compiled(self._bytes("nvrtcGetCUBIN", program), log)
             # The end of a text is counted.
