@@ -8,7 +8,8 @@ pack_b4                 pack_b16_cuda, pack_b4_cuda, pack_b1_cuda
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from pitc.ir.cuda_target import CUDA_TILES, CudaTile
+from pitc.ir.cuda_target import CudaTile
+from pitc.ir.gpu_speed import tiles_of
 from pitc.ir.kernel import KernelRequest
 
 Emitter = Callable[[str, Mapping[str, Any], CudaTile], Any]
@@ -33,8 +34,3 @@ def cuda_functions(request: KernelRequest) -> Iterator[Any]:
             yield tiled[request.family](symbol, params, tile)
         return
     raise ValueError(f"no CUDA kernel for {request}")
-
-
-def tiles_of(dtype: str) -> tuple[CudaTile, ...]:
-    """The dense tiles of a type: both engines for float32, tensor cores for the others."""
-    return tuple(t for t in CUDA_TILES if t.engine == "mma" or dtype == "float32")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from pitc.ir.gpu_speed import clock_fields
 from pitc.ir.graph import Graph
 from pitc.ir.kernel import MASK, KernelRequest
 from pitc.ir.nodes import node_name
@@ -123,6 +124,8 @@ class _Emitter:
             "n": gemm.weight.n,
             "residual": int(gemm.residual is not None),
         }
+        if self.graph.target.kind == "cuda":
+            fields |= clock_fields(self._dtype(gemm))
         made = _product(gemm)
         if isinstance(gemm.weight, ComputedMatrix):
             made |= {"n": self.graph.target.turned_columns, "activation": "none", "residual": 0}

@@ -18,7 +18,8 @@ tiles and variants, and is the first price of each (`docs/cuda.md`).
 from dataclasses import dataclass
 from math import ceil
 
-from pitc.ir.cuda_target import CudaArch, CudaTile
+from pitc.ir.cuda_target import CUDA_ARCHS, CUDA_TILES, CudaArch, CudaTile
+from pitc.ir.plan import Field
 from pitc.ir.variants import ITEM_BYTES
 
 WAVEFRONT_BYTES = 128
@@ -133,9 +134,7 @@ def predict(
     return Speed(tiles_us, memory_us, launches * LAUNCH_US, limit)
 
 
-def predict_product(
-    tile: CudaTile, dtype: str, arch: CudaArch, rows: int, k: int, n: int
-) -> Speed:
+def predict_product(tile: CudaTile, dtype: str, arch: CudaArch, rows: int, k: int, n: int) -> Speed:
     """What `rows` x k by k x n should take, every element of it."""
     item = ITEM_BYTES[dtype]
     return predict(
@@ -146,3 +145,16 @@ def predict_product(
         tiles=ceil(rows / tile.m) * ceil(n / tile.n),
         moved_bytes=item * (rows * k + k * n + rows * n),
     )
+
+
+def tiles_of(dtype: str) -> tuple[CudaTile, ...]:
+    """The dense tiles of a type: both engines for float32, tensor cores for the others."""
+    return tuple(t for t in CUDA_TILES if t.engine == "mma" or dtype == "float32")
+
+
+def clock_fields(dtype: str) -> dict[str, Field]:
+    """The plan fields `clocks_ARCH`: what a step of each dense tile of a type takes."""
+    return {
+        f"clocks_{name}": tuple(ceil(step_clocks(t, dtype, arch).most) for t in tiles_of(dtype))
+        for name, arch in CUDA_ARCHS.items()
+    }
