@@ -1,0 +1,35 @@
+"""A model in half precision, as converters write it: every float32 becomes float16."""
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+
+_LARGEST = float(np.finfo(np.float16).max)
+
+
+def half(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of a model that computes in float16; numbers that are too large become the largest.
+
+    Args:
+        model: A model without functions and subgraphs.
+    """
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    for tensor in made.graph.initializer:
+        _convert(tensor)
+    for value in (*made.graph.input, *made.graph.output, *made.graph.value_info):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    for node in made.graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.TENSOR:
+                _convert(attribute.t)
+            elif node.op_type == "Cast" and attribute.i == TensorProto.FLOAT:
+                attribute.i = TensorProto.FLOAT16
+    return made
+
+
+def _convert(tensor: TensorProto) -> None:
+    if tensor.data_type == TensorProto.FLOAT:
+        array = np.clip(numpy_helper.to_array(tensor), -_LARGEST, _LARGEST)
+        tensor.CopyFrom(numpy_helper.from_array(array.astype(np.float16), tensor.name))
