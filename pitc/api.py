@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
 
+    from pitc.ir.kernel import KernelRequest
     from pitc.ir.tiles import TileTable
     from pitc.passes.pipeline import Lowered
 
@@ -376,6 +377,8 @@ def _write(
         place = folder / KERNELS
         built = build_kernels(requests, targets.levels, place, kernel_progress, targets.archs)
         identity = built.identity
+        if options.dump_ir is not None:
+            _dump_kernels(requests, targets.archs, options.dump_ir)
     progress("write")
     write_artifact(
         folder,
@@ -388,6 +391,17 @@ def _write(
         identity=identity,
         report=next(iter(lowered.values())).report,
     )
+
+
+def _dump_kernels(requests: "Sequence[KernelRequest]", archs: Sequence[str], folder: Path) -> None:
+    """Write sources, PTX and resource use of kernels for GPUs beside the stages."""
+    from pitc.codegen.build.cuda_functions import functions_of
+
+    functions = functions_of(requests)
+    if functions:
+        from pitc.codegen.build.cuda_dump import dump_cuda_kernels
+
+        dump_cuda_kernels(functions, archs, folder / "cuda")
 
 
 #: Domains whose operators ONNX Runtime has, or knows that it does not have.

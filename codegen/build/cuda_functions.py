@@ -5,7 +5,7 @@ attention_d64_v64_f16   attention_d64_v64_f16_cuda
 pack_b4                 pack_b16_cuda, pack_b4_cuda, pack_b1_cuda
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from pitc.ir.cuda_target import CudaTile
@@ -13,6 +13,11 @@ from pitc.ir.gpu_speed import tiles_of
 from pitc.ir.kernel import KernelRequest
 
 Emitter = Callable[[str, Mapping[str, Any], CudaTile], Any]
+
+
+def functions_of(requests: Iterable[KernelRequest]) -> list[Any]:
+    """The TIR functions that answer the requests for GPUs among some."""
+    return [f for request in requests if request.kind == "cuda" for f in cuda_functions(request)]
 
 
 def cuda_functions(request: KernelRequest) -> Iterator[Any]:

@@ -101,13 +101,11 @@ def build_kernels(
         ValueError: No request, or a request that no family can answer.
     """
     find_compiler()  # before minutes of work
-    on_gpus = [request for request in requests if request.kind == "cuda"]
     on_cpus = [request for request in requests if request.kind != "cuda"]
-    parts = [cpu_part(on_cpus, levels, progress)] if on_cpus or not on_gpus else []
-    if on_gpus:
-        from pitc.codegen.build.cuda_functions import cuda_functions
+    parts = [cpu_part(on_cpus, levels, progress)] if on_cpus or not requests else []
+    if len(on_cpus) < len(requests):
+        from pitc.codegen.build.cuda_functions import functions_of
         from pitc.codegen.build.cuda_library import cuda_part
 
-        functions = [function for request in on_gpus for function in cuda_functions(request)]
-        parts.append(cuda_part(functions, archs, progress))
+        parts.append(cuda_part(functions_of(requests), archs, progress))
     return link_library(parts, out)
