@@ -178,6 +178,8 @@ def _pipeline() -> tuple[Any, Any, Any]:
         passes.AnnotateEntryFunc(),
         passes.SplitHostDevice(),
         passes.MakePackedAPI(),
+        # Of the host's code: LLVM gets no pointer to bfloat16, which ends the process.
+        passes.BF16StorageLegalize(),
     ]
     finalize = compilation_pipeline.finalize_host_passes
     return tvm.transform.Sequential(steps), finalize, compilation_pipeline.finalize_device_passes

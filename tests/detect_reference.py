@@ -58,7 +58,8 @@ def detected(a: Array, width: int) -> Detected:
     groups, segments = -(-count // GROUP), -(-k // SEGMENT)
 
     def per_segment(found: Array) -> Array:
-        return found.reshape(groups, segments, -1).sum(axis=2)
+        per = found.shape[1] // max(1, segments)
+        return found.reshape(groups, segments, per).sum(axis=2)
 
     elements, pieces, wider = (_padded(live, w) for w in (1, WORD, width))
     of_rows, of_wider = pieces.any(axis=3), wider.any(axis=3).sum(axis=1)
@@ -71,7 +72,7 @@ def detected(a: Array, width: int) -> Detected:
         of_wider[:, : words * WORD // width].T,
     )
     flat = np.concatenate([c.ravel() for c in counts]).astype(np.int32)
-    return Detected(packed.reshape(count, -1).view(np.uint32).reshape(count, words), flat)
+    return Detected(packed.reshape(count, words * 4).view(np.uint32).reshape(count, words), flat)
 
 
 def listed(a: Array, kind: str, height: int, width: int) -> Lists:

@@ -31,6 +31,8 @@ _LIST = GROUP + 1
 _UNIONS = _TABLE + WORDS * _LIST * 4
 _TURNED = _UNIONS + WORDS * 4
 _WARPS = THREADS // 32
+_TOGETHER = 8
+"""Elements that a thread reads before it stores one."""
 
 
 def lists(symbol: str, params: Mapping[str, Any]) -> Any:
@@ -205,12 +207,17 @@ class _Lists:
     def _move_elements(self) -> None:
         """Live elements of A, one by one."""
         a, turned = tir.flat(self._a), self._window.view(self._dtype)
-        with tir.serial(T.int32(0), T.int32(self._height)) as row:
-            live = ptx.held(T.Cast("int32", self._live(row, self._thread)), "int32")
-            column = T.Cast("int64", self._segment * SEGMENT + self._thread)
-            zero = T.Cast(self._dtype, T.float32(0))
-            value = T.if_then_else(live != 0, a[self._start_of(row) + column], zero)
-            tir.assign(turned, value, self._turned(row, self._thread))
+        column = T.Cast("int64", self._segment * SEGMENT + self._thread)
+        zero = T.Cast(self._dtype, T.float32(0))
+        with tir.serial(T.int32(0), T.int32(self._height // _TOGETHER)) as turn:
+            values = ptx.registers(_TOGETHER, self._dtype)
+            rows = [turn * _TOGETHER + u for u in range(_TOGETHER)]
+            for u, row in enumerate(rows):
+                tir.assign(values, zero, u)
+                with tir.when(self._live(row, self._thread)):
+                    tir.assign(values, a[self._start_of(row) + column], u)
+            for u, row in enumerate(rows):
+                tir.assign(turned, values[u], self._turned(row, self._thread))
 
     def _block(self) -> None:
         """Pieces of rows with a bit."""
@@ -267,15 +274,21 @@ class _Lists:
         """A thread block copies rows, an element per thread."""
         a, values, column = tir.flat(self._a), tir.flat(self._values), self._thread
         k = ptx.held(self._segment * SEGMENT + column, "int32")
-        with tir.serial(T.int32(0), T.int32(GROUP)) as row:
-            place = ptx.held(self._place_of(row, column), "int32")
-            with tir.when(place >= 0):
-                read = a[self._start_of(row) + T.Cast("int64", k)]
-                zero = T.Cast(self._dtype, T.float32(0))
-                value = T.if_then_else(k < ptx.int32(self._k), read, zero)
-                element = T.Cast("int64", place) * self._width
-                at = element + T.Cast("int64", column % self._width)
-                tir.assign(values, value, at)
+        zero = T.Cast(self._dtype, T.float32(0))
+        with tir.serial(T.int32(0), T.int32(GROUP // _TOGETHER)) as turn:
+            read = ptx.registers(_TOGETHER, self._dtype)
+            places = ptx.registers(_TOGETHER, "int32")
+            for u in range(_TOGETHER):
+                row = turn * _TOGETHER + u
+                tir.assign(places, self._place_of(row, column), u)
+                tir.assign(read, zero, u)
+                with tir.when(tir.both(places[u] >= 0, k < ptx.int32(self._k))):
+                    tir.assign(read, a[self._start_of(row) + T.Cast("int64", k)], u)
+            for u in range(_TOGETHER):
+                with tir.when(places[u] >= 0):
+                    element = T.Cast("int64", places[u]) * self._width
+                    at = element + T.Cast("int64", column % self._width)
+                    tir.assign(values, read[u], at)
 
 
 def _before(counts: Sequence[Expr], word: Expr) -> Expr:
