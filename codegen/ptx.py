@@ -1,7 +1,7 @@
 """Instructions of NVIDIA's multiprocessors, as statements: copies, matrices, lanes.
 
-Addresses of shared memory are 32 bits wide and count bytes (`Window`). The instructions are those of
-the PTX manual, sections "Asynchronous copy", "Warp-level matrix instructions" and "Parallel
+Addresses of shared memory are 32 bits wide and count bytes (`Window`). The instructions are those
+of the PTX manual, sections "Asynchronous copy", "Warp-level matrix instructions" and "Parallel
 synchronization".
 """
 
@@ -38,9 +38,11 @@ def steps(count: Expr, by: int) -> Expr:
 @contextmanager
 def launch(blocks: Expr, threads: int) -> Iterator[tuple[Expr, Expr]]:
     """Launch thread blocks; the context value is (number of the block, of the thread), int32."""
-    with T.launch_thread("blockIdx.x", blocks) as block:
-        with T.launch_thread("threadIdx.x", threads) as thread:
-            yield block, thread
+    with (
+        T.launch_thread("blockIdx.x", blocks) as block,
+        T.launch_thread("threadIdx.x", threads) as thread,
+    ):
+        yield block, thread
 
 
 @contextmanager
@@ -174,7 +176,7 @@ _MMA = {
 
 
 def multiply(dtype: str, sums: Sequence[Expr], a: Sequence[Expr], b: Sequence[Expr]) -> None:
-    """Add a product to sums [16, 8]: += a [16, k] b [k, 8]; k takes 32 bytes: 16 numbers, or 8 of float32 (tf32).
+    """Add a product to sums [16, 8]: += a [16, k] b [k, 8], k of 32 bytes; float32 as tf32.
 
     Args:
         dtype: Of a and b.

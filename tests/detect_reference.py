@@ -62,7 +62,8 @@ def detected(a: Array, width: int) -> Detected:
         return found.reshape(groups, segments, per).sum(axis=2)
 
     elements, pieces, wider = (_padded(live, w) for w in (1, WORD, width))
-    of_rows, of_wider = pieces.any(axis=3), wider.any(axis=3).sum(axis=1)
+    of_rows: Array = pieces.any(axis=3)
+    of_wider: Array = wider.any(axis=3).sum(axis=1)
     counts = (
         per_segment(elements.sum(axis=(1, 3))),
         per_segment(elements.any(axis=(1, 3))),
@@ -97,5 +98,3 @@ def listed(a: Array, kind: str, height: int, width: int) -> Lists:
     places = np.append(0, per_part.cumsum())
     values = pieces[group, :height, column, 0] if kind == "tile" else none
     return Lists(places, places[:: max(1, segments)], values, column)
-
-

@@ -117,9 +117,7 @@ def make(
     prices = np.ones((4, len(FEATURES)), np.float32)
     live = np.array([count], np.int32)
     sizes = (count, k, 300, number)
-    emulated.run(
-        "choose", found.counts, live, table, prices, gate, places, starts, trace, *sizes
-    )
+    emulated.run("choose", found.counts, live, table, prices, gate, places, starts, trace, *sizes)
     assert list(gate.numpy()) == [number if parts else 0, count]
     kind = KINDS[number]
     want = listed(a[rows], kind, height, form.width) if number else None

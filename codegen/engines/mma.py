@@ -101,7 +101,7 @@ class Fragments:
                 ptx.round_to_tf32(operand, r)
 
     def _multiply(self, i: int, first_a: int, first_b: int) -> None:
-        """Add the products of 16 rows whose operands are in the registers from the first ones on."""
+        """Add the products of 16 rows, of operands in the registers from the first ones on."""
         for j in range(self._across):
             at = (i * self._across + j) * _REGISTERS
             sums = [self._sums[at + r] for r in range(_REGISTERS)]
@@ -203,7 +203,7 @@ class Fragments:
     def _words(
         self, offset: int, rows: int, width: int
     ) -> tuple[Piece, Callable[[Expr, Expr, Expr], Expr]]:
-        """A piece of single words, four rows of which are read side by side: (slot, row, column)."""
+        """A piece of single words, four rows of which are read side by side, and how to read."""
         piece = Piece(offset, rows, width * self._item, turn=1, stride=2)
         view = self._window.view("uint32")
 

@@ -1,8 +1,8 @@
 """The choice of a variant on the device, and where its lists begin: one thread block, one launch.
 
-    1.  totals      sums of the counts of all segments of all groups (`detect_cuda`)
-    2.  choice      the variant with the smallest sum of features times prices (`pitc/ir/cuda_variants.py`)
-    3.  places      exclusive sums of that variant's counts: its lists, one behind the other
+    1.  totals    sums of the counts of all segments of all groups (`detect_cuda`)
+    2.  choice    the variant with the least sum of features times prices (`cuda_variants`)
+    3.  places    exclusive sums of that variant's counts: its lists, one behind the other
 
 What is summed up is a stretch of `counts`: `strips` or `squares` by group and segment, or `pieces`
 by block of k and group. Each of 32 warps sums up a part; then each goes through its part again from

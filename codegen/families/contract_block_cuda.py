@@ -99,9 +99,7 @@ def _contract_block(params: Mapping[str, Any], tile: CudaTile, rows: int) -> Non
                     with tir.when(row >= 0):
                         sums.add(row - first, runs)
 
-                engine.product(
-                    slot, load_a, load_b, lambda at: listed_rows[start + at] >= 0, visit
-                )
+                engine.product(slot, load_a, load_b, lambda at: listed_rows[start + at] >= 0, visit)
 
             sums.clear()
             steps = walk.steps(blocks_of_k, thread % 32)
@@ -121,9 +119,7 @@ class _Walk:
         piece: Entries of a step, at most.
     """
 
-    def __init__(
-        self, places: Buffer, groups: Expr, group: Expr, height: int, piece: int
-    ) -> None:
+    def __init__(self, places: Buffer, groups: Expr, group: Expr, height: int, piece: int) -> None:
         self._places, self._groups, self.piece = places, groups, piece
         self._group = ptx.held(group, "int32")
         self._behind = ptx.held(T.min(self._group + height, groups), "int32")

@@ -1,8 +1,8 @@
 """Contractions on a multiprocessor: C[rows_c[i], :] = act(sums + bias) + residual[i, :].
 
-    gather_gemm        sums = A[rows_a[i], :] @ B             PIT axis m: the micro-tile is a row
-    contract_tile      sums = A[i, listed k] @ B[listed k]    PIT axis k: the micro-tile is rows x 1
-    contract_square    the same, A in place, 32 k together    PIT axis k: the micro-tile is rows x 32
+    gather_gemm        sums = A[rows_a[i], :] @ B             PIT axis m: micro-tiles 1 x K
+    contract_tile      sums = A[i, listed k] @ B[listed k]    PIT axis k: micro-tiles rows x 1
+    contract_square    the same, A in place, 32 k together    PIT axis k: micro-tiles rows x 32
 
 SRead is where the chunks of a dense tile lie (`sread`), SWrite the row of C that a sum goes to. The
 grid is as large as the machine, and blocks take tiles in turns, those of one panel of B first. How

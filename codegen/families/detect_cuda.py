@@ -84,7 +84,7 @@ class Words:
 
 
 def detect(symbol: str, params: Mapping[str, Any]) -> Any:
-    """The TIR function that reads A, or bits that a kernel has written (arguments: `docs/plans.md`).
+    """The TIR function that reads A, or bits that a kernel wrote (arguments: `docs/plans.md`).
 
     Args:
         symbol: Name of the kernel.
@@ -97,6 +97,8 @@ def detect(symbol: str, params: Mapping[str, Any]) -> Any:
 def _detect(params: Mapping[str, Any]) -> None:
     given = params["dtype"] == "bits"
     listed, words = tir.size("listed"), tir.size("words")
+    a: Buffer = None
+    rows: Buffer = None
     if not given:
         a = tir.device_tensor("a", (tir.size("stored_rows"), tir.size("k")), params["dtype"])
         rows = tir.device_tensor("rows", (listed,), "int32")
@@ -132,7 +134,9 @@ def _detect(params: Mapping[str, Any]) -> None:
 
             def store_pieces(block: Expr, rows: Expr) -> None:
                 piece = segment * (SEGMENT // params["width"]) + block
-                with tir.when(tir.both(lane == 0, piece * params["width"] < ptx.int32(words) * WORD)):
+                with tir.when(
+                    tir.both(lane == 0, piece * params["width"] < ptx.int32(words) * WORD)
+                ):
                     at = parts * len(TOTALS) + piece * groups + T.truncdiv(part, segments)
                     tir.assign(counts, rows, at)
 
@@ -168,7 +172,9 @@ def _read(
             tir.assign(read, nothing, r * loads + h)
             with tir.when(tir.both(i < listed[1], at < ptx.int32(k))):
                 element = T.Cast("int64", rows[i]) * k + T.Cast("int64", at)
-                tir.assign(read, chunks[element >> tir.int64(per_chunk.bit_length() - 1)], r * loads + h)
+                tir.assign(
+                    read, chunks[element >> tir.int64(per_chunk.bit_length() - 1)], r * loads + h
+                )
     for r in range(_WARP_ROWS):
         row = warp * _WARP_ROWS + r
         for h in range(loads):
@@ -194,7 +200,9 @@ def _live(chunk: Expr, item: int) -> Expr:
         sum_ = ptx.held((T.Shuffle([chunk], [T.int32(i)]) & rest) + rest, "uint32")
         bits = sum_ >> ptx.uint32(31)
         if numbers == 2:
-            bits = (sum_ >> ptx.uint32(30)) & ptx.uint32(2) | (sum_ >> ptx.uint32(15)) & ptx.uint32(1)
+            bits = (sum_ >> ptx.uint32(30)) & ptx.uint32(2) | (sum_ >> ptx.uint32(15)) & ptx.uint32(
+                1
+            )
         live = live | bits << ptx.uint32(i * numbers)
     return live
 
@@ -222,7 +230,9 @@ def _read_loose(
         for w in range(WORDS):
             at = begin + w * WORD + lane
             here = tir.both(i < listed[1], at < ptx.int32(k))
-            pattern = T.if_then_else(here, patterns[start.value + T.Cast("int64", at)], T.IntImm(dtype, 0))
+            pattern = T.if_then_else(
+                here, patterns[start.value + T.Cast("int64", at)], T.IntImm(dtype, 0)
+            )
             tir.assign(read, T.Cast("uint32", pattern), w)
         mine = cuda.Register("uint32", ptx.uint32(0))
         rest = ptx.uint32(0x7FFFFFFF >> 8 * (4 - item))

@@ -21,7 +21,7 @@ from typing import Any
 from pitc.codegen import cuda, ptx, tir
 from pitc.codegen.families.detect_cuda import GROUP, SEGMENT, THREADS, WORD, WORDS, Words
 from pitc.codegen.ptx import CHUNK_BYTES, Window
-from pitc.codegen.tir import Buffer, Expr, T
+from pitc.codegen.tir import Expr, T
 from pitc.ir.cuda_variants import COLUMNS, KINDS
 
 _TABLE = Words.size
@@ -72,9 +72,7 @@ class _Lists:
         with ptx.launch(self._blocks, THREADS) as (number, thread):
             self._thread = thread
             self._warp, self._lane = ptx.held(thread // 32, "int32"), ptx.held(thread % 32, "int32")
-            self._window = Window(
-                _TURNED + GROUP * SEGMENT * self._item, addressed=not self._loose
-            )
+            self._window = Window(_TURNED + GROUP * SEGMENT * self._item, addressed=not self._loose)
             self._found = Words(self._window)
             self._table = self._window.view("int32")
             kind = ptx.held(self._kinds[self._gate[0], 0], "int32")

@@ -4,7 +4,7 @@ PIT axis: the row; the micro-tile is one row. Threads take words in turns, which
 of: a row of two words wastes as little as one of a thousand. A thread divides once; from word to
 word it goes on by a fixed number of rows and words. Four loads are on their way at a time.
 
-    rows of 3 words, 5 threads:    thread 4 has word 4 = (1, 1), then 9 = (1, 1) + (1, 2) = (3, 0), ..
+    rows of 3 words, 5 threads:    thread 4 has (1, 1), then (1, 1) + (1, 2) = (3, 0), ..
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,9 @@ def _copy_rows(size: int, gather: bool) -> None:
     many, few, numbers = tir.size("rows"), tir.size("listed"), tir.size("numbers")
     item = min(size, 4)
     dtype, wide = f"int{8 * item}", size // item
-    source = tir.device_tensor("x" if gather else "packed", (many if gather else few, numbers), dtype)
+    source = tir.device_tensor(
+        "x" if gather else "packed", (many if gather else few, numbers), dtype
+    )
     index = tir.device_tensor("index", (few,), "int32")
     out = tir.device_tensor("out", (few if gather else many, numbers), dtype)
     blocks = T.arg("blocks", T.int32())

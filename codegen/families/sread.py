@@ -282,9 +282,7 @@ class SquarePanels(PanelRows):
     def chunk(self, i: int, step: Expr) -> Chunk:
         """The `i`-th chunk of this thread."""
         row, _ = self._place(i)
-        here = tir.both(
-            self._squares.here(step, row % self._step_k), self._found[i] < self._k
-        )
+        here = tir.both(self._squares.here(step, row % self._step_k), self._found[i] < self._k)
         element = self._starts[i] + _int64(self._found[i]) * PANEL_WIDTH
         return Chunk(self._b, element, self._valid(row, here))
 

@@ -1,4 +1,4 @@
-"""Variants of contractions on a multiprocessor: their micro-tiles, and what they are predicted to take.
+"""Variants of contractions on a multiprocessor: micro-tiles, and what is predicted of them.
 
 The device chooses by itself (`codegen/families/choose_cuda.py`): what is here says what it is given
 and what it computes. A variant is a *line* of whole numbers (`COLUMNS`) beside a price for each of
@@ -70,7 +70,9 @@ class CudaVariant:
         if not self.pit_axis:
             return Tile(1, 1)
         if self.in_place:
-            return Tile(self.dense_tile.m, max(self.dense_tile.k, SECTOR_BYTES // ITEM_BYTES[dtype]))
+            return Tile(
+                self.dense_tile.m, max(self.dense_tile.k, SECTOR_BYTES // ITEM_BYTES[dtype])
+            )
         return derive_micro_tile(self.dense_tile, self.pit_axis, dtype, SECTOR_BYTES)
 
 

@@ -109,6 +109,15 @@ CUDA_TILES = (
 )
 
 
+CUDA_LISTED_TILES = (
+    CudaTile(64, 64, 128, 1, 4, 3),
+    CudaTile(64, 64, 128, 4, 2, 3, "simt"),
+)
+"""Of contractions over blocks of k: listed micro-tiles of 128 bytes x a panel."""
+CUDA_SUMMED_ROWS = (128, 256, 512)
+"""Of C, whose sums such a thread block holds: 32, 64 or 128 KiB of shared memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelPrices:
     """What leaving out channels takes, in the operations that ONNX Runtime does in that time.
