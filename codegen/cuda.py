@@ -105,6 +105,11 @@ def total(value: Expr) -> Expr:
     return _collective("int32", "__reduce_add_sync", value)
 
 
+def union(word: Expr) -> Expr:
+    """The bits that a uint32 has in some lane; all lanes get it."""
+    return _collective("uint32", "__reduce_or_sync", word)
+
+
 def inclusive(value: Expr, lane: Expr) -> Expr:
     """The sum of an int32 over the lanes up to and with this one."""
     result = Register("int32", value)
