@@ -176,7 +176,7 @@ _MMA = {
 
 
 def multiply(dtype: str, sums: Sequence[Expr], a: Sequence[Expr], b: Sequence[Expr]) -> None:
-    """Add a product to sums [16, 8]: += a [16, k] b [k, 8], k of 32 bytes; float32 as tf32.
+    """Add a [16, k] b [k, 8] to sums [16, 8]; k takes 32 bytes, 16 numbers or 8 of tf32.
 
     Args:
         dtype: Of a and b.
@@ -191,6 +191,22 @@ def round_to_tf32(register: Buffer, index: int) -> None:
     """Round the float32 number in a uint32 register to the nearest that tensor cores read."""
     number = T.reinterpret("float32", register[index])
     T.evaluate(T.ptx.cvt.rna.tf32.f32(register[index], number))
+
+
+def to_float(x: Expr, dtype: str) -> Expr:
+    """An element of a tensor of a type, as float32."""
+    if dtype == "bfloat16":
+        return T.reinterpret("float32", uint32(x) << uint32(16))
+    return T.Cast("float32", x)
+
+
+def from_float(x: Expr, dtype: str) -> Expr:
+    """A float32 number as an element of a tensor of a type, rounded to the nearest."""
+    if dtype == "bfloat16":
+        element = registers(1, "uint16")
+        T.evaluate(T.ptx.cvt.rn.bf16.f32(element[0], x))
+        return element[0]
+    return held(T.Cast(dtype, x), dtype)
 
 
 def shuffle_xor(value: Expr, lanes: int, dtype: str) -> Expr:

@@ -14,8 +14,8 @@ from pitc.codegen import ptx, tir
 from pitc.codegen.engines.multiprocessor import Load, Run
 from pitc.codegen.engines.ring import Block, Piece
 from pitc.codegen.tir import Expr, T
+from pitc.ir.cuda_target import CudaTile
 from pitc.ir.panels import PANEL_WIDTH
-from pitc.ir.target import CudaTile
 
 SUMS_M, SUMS_N = 16, 8
 STEP_BYTES = 32
@@ -203,7 +203,7 @@ class Fragments:
     def _words(
         self, offset: int, rows: int, width: int
     ) -> tuple[Piece, Callable[[Expr, Expr, Expr], Expr]]:
-        """A piece of single words, four rows of which are read side by side, and how to read."""
+        """A piece of words, four rows of which are read at once; (slot, row, column) -> word."""
         piece = Piece(offset, rows, width * self._item, turn=1, stride=2)
         view = self._window.view("uint32")
 

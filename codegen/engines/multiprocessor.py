@@ -6,7 +6,7 @@ from typing import Protocol
 
 from pitc.codegen.engines.ring import Block, Piece
 from pitc.codegen.tir import Expr
-from pitc.ir.target import CudaTile
+from pitc.ir.cuda_target import CudaTile
 
 Load = Callable[..., None]
 """Loads an operand of a slot into registers; what it takes is the engine's own affair."""

@@ -1,6 +1,6 @@
 """The engine without tensor cores: a dense tile of float32 sums in the registers of threads.
 
-    for each k of a slot:           sums[row][column] = fma(a[row], b[column], sums[row][column])
+    for each k of a slot:          sums[row][column] = fma(a[row], b[column], sums[row][column])
 
 Each sum is one chain of fused multiply-adds in ascending k, as on a CPU, so a row has the same bits
 there and here. Of a warp's piece lane 8 y + x has rows 4 y + 16 q and the three behind each,
@@ -14,8 +14,8 @@ from pitc.codegen import ptx, tir
 from pitc.codegen.engines.multiprocessor import Load, Run
 from pitc.codegen.engines.ring import Block, Piece
 from pitc.codegen.tir import Expr, T
+from pitc.ir.cuda_target import CudaTile
 from pitc.ir.panels import PANEL_WIDTH
-from pitc.ir.target import CudaTile
 
 _ITEM, _FOUR = 4, 4
 _ROWS, _COLUMNS = 16, 32

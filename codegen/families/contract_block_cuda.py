@@ -27,8 +27,8 @@ from pitc.codegen.families.detect_cuda import GROUP
 from pitc.codegen.families.swrite_cuda import SWrite
 from pitc.codegen.ptx import CHUNK_BYTES, Window
 from pitc.codegen.tir import Buffer, Expr, T
+from pitc.ir.cuda_target import CudaTile
 from pitc.ir.panels import PANEL_WIDTH
-from pitc.ir.target import CudaTile
 
 _FOUR = 4
 """Sums that a thread takes to their row of C at a time."""

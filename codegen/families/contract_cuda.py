@@ -22,8 +22,8 @@ from pitc.codegen.engines.simt import ThreadTiles
 from pitc.codegen.families import sread
 from pitc.codegen.families.swrite_cuda import SWrite
 from pitc.codegen.tir import Expr, T
+from pitc.ir.cuda_target import CudaTile
 from pitc.ir.panels import PANEL_WIDTH
-from pitc.ir.target import CudaTile
 
 ENGINES: Mapping[str, type[Engine]] = {"mma": Fragments, "simt": ThreadTiles}
 

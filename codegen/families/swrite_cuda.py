@@ -87,12 +87,12 @@ class SWrite:
         y = [ACTIVATIONS[self._activation](x) for x in sums]
         if self._residual is not None:
             added = ptx.load_run(self._residual, self._element(i, column), count, there)
-            y = [tir.keep(x + T.Cast("float32", r)) for x, r in zip(y, added, strict=True)]
-        stored = [ptx.held(T.Cast(self._dtype, x), self._dtype) for x in y]
+            y = [tir.keep(x + ptx.to_float(r, self._dtype)) for x, r in zip(y, added, strict=True)]
+        stored = [ptx.from_float(x, self._dtype) for x in y]
         ptx.store_run(self._c, stored, self._element(row_c, column), there)
         bits = ptx.uint32(0)
         for u, x in enumerate(stored):
-            live = T.Cast("float32", x) != T.float32(0)
+            live = ptx.to_float(x, self._dtype) != T.float32(0)
             if there is not None:
                 live = tir.both(there > u, live)
             bits = bits | T.Cast("uint32", live) << ptx.uint32(u)
@@ -104,7 +104,8 @@ class SWrite:
 
     def _note(self, engine: Sums, i: Expr, here: Expr, j: Expr, words: tir.Buffer) -> None:
         """Write which elements of a row are not zero; lanes that share a row put bits together."""
-        bits: Any = self._bits
+        bits = self._bits
+        assert bits is not None
         for w in range(engine.words):
             word = engine.joined(words[w])
             at = j * (PANEL_WIDTH // _WORD) + engine.column // _WORD + w

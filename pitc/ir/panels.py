@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 PANEL_WIDTH = 64
 """Columns per panel (NR): one register tile on AVX-512, four on AVX2."""
@@ -16,19 +16,20 @@ def panel_count(n: int) -> int:
     return -(-n // PANEL_WIDTH)
 
 
-def pack_panels(w: NDArray[Any]) -> NDArray[np.float32]:
+def pack_panels(w: NDArray[Any], dtype: DTypeLike = np.float32) -> NDArray[Any]:
     """Store a weight by column panels, so that a kernel reads it in one ascending stream.
 
     Args:
-        w: `[K, N]`, converted to f32.
+        w: `[K, N]`.
+        dtype: Of the result, to which it is converted.
 
     Returns:
-        `[P, K, NR]` f32, C-contiguous, columns N.. of the last panel 0.
+        `[P, K, NR]`, C-contiguous, columns N.. of the last panel 0.
     """
     if w.ndim != 2:
         raise ValueError(f"expected a matrix [K, N], got shape {w.shape}")
     k, n = w.shape
-    panels = np.zeros((panel_count(n), k, PANEL_WIDTH), np.float32)
+    panels = np.zeros((panel_count(n), k, PANEL_WIDTH), dtype)
     full = n // PANEL_WIDTH
     split = full * PANEL_WIDTH
     panels[:full] = w[:, :split].reshape(k, full, PANEL_WIDTH).transpose(1, 0, 2)

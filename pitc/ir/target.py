@@ -62,63 +62,6 @@ def cpu_level_of(name: str) -> CpuLevel:
 
 
 @dataclass(frozen=True, slots=True)
-class CudaTile:
-    """A dense tile of a thread block, and the pieces that it goes through.
-
-    Args:
-        m: Rows.
-        n: Columns, a multiple of a panel.
-        k_bytes: Bytes of k in a step.
-        warps_m: Warps that share the rows.
-        warps_n: Warps that share the columns.
-        stages: Steps whose operands are in shared memory or on their way there.
-        engine: `mma`, or `simt`.
-    """
-
-    m: int
-    n: int
-    k_bytes: int
-    warps_m: int
-    warps_n: int
-    stages: int
-    engine: str = "mma"
-
-    @property
-    def name(self) -> str:
-        """In symbols and options."""
-        return f"{self.engine}{self.m}x{self.n}"
-
-    @property
-    def threads(self) -> int:
-        """Of a block."""
-        return 32 * self.warps_m * self.warps_n
-
-    @property
-    def slot_bytes(self) -> int:
-        """Shared memory of a step."""
-        return (self.m + self.n) * self.k_bytes
-
-
-CUDA_TILES = (
-    CudaTile(128, 128, 64, 2, 2, 3),
-    CudaTile(64, 128, 64, 2, 2, 4),
-    CudaTile(32, 128, 128, 1, 4, 4),
-    CudaTile(16, 128, 128, 1, 4, 4),
-    CudaTile(128, 128, 64, 4, 2, 3, "simt"),
-    CudaTile(32, 128, 64, 1, 2, 4, "simt"),
-)
-
-
-CUDA_LISTED_TILES = (
-    CudaTile(64, 64, 128, 1, 4, 3),
-    CudaTile(64, 64, 128, 4, 2, 3, "simt"),
-)
-"""Of contractions over blocks of k: listed micro-tiles of 128 bytes x a panel."""
-CUDA_SUMMED_ROWS = (128, 256, 512)
-"""Of C, whose sums such a thread block holds: 32, 64 or 128 KiB of shared memory."""
-
-
-@dataclass(frozen=True, slots=True)
 class ChannelPrices:
     """What leaving out channels takes, in the operations that ONNX Runtime does in that time.
 
