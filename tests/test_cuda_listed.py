@@ -206,6 +206,44 @@ def test_shared_memory_is_enough_for_the_machine() -> None:
     assert sizes[2] <= CUDA_ARCHS["sm_90"].shared_bytes
 
 
+SQUARES = (
+    (CUDA_TILES[2], "float16", 0),
+    (CUDA_TILES[2], "float32", 1),
+    (CUDA_TILES[-1], "float32", 0),
+    (CUDA_TILES[-1], "float32", 1),
+)
+"""Steps of two squares, of one, and of half a one."""
+
+
+@pytest.fixture(name="squares", scope="module")
+def _squares() -> Emulated:
+    functions = []
+    for i, (tile, dtype, loose) in enumerate(SQUARES):
+        params = {"dtype": dtype, "activation": "none", "residual": 0, "loose": loose}
+        functions.append(contract_cuda.contract_square(f"square{i}", params, tile))
+    return Emulated(functions, ARCH)
+
+
+@pytest.mark.parametrize("number", range(len(SQUARES)))
+def test_squares_of_rows_in_place(squares: Emulated, number: int) -> None:
+    tile, dtype, loose = SQUARES[number]
+    form = Form(dtype)
+    for t, k, n in SIZES[:3]:
+        for density in (0.0, 0.003, 1.0):
+            odd = (t, k - 1, n - 1) if loose else (t, k, n)
+            work = Work.random(t, odd, density, dtype)
+            rows = np.random.default_rng(t).permutation(t).astype(np.int32)
+            lists = listed(work.a[rows], "square", tile.m, form.width)
+            c = np.full((t, odd[2]), 7, work.a.dtype)
+            entries = lists.index.astype(np.int32), lists.starts.astype(np.int32)
+            gate = np.array([4, t], np.int32)
+            b, bias = work.panels()
+            squares.run(f"square{number}", work.a, rows, *entries, b, bias, rows, c, gate, 4, 3)
+            np.testing.assert_array_equal(c, work.want(form))
+    used = squares.launches[0].counts
+    assert loose or used.shared_wavefronts == used.shared_ideal
+
+
 # The whole way: three launches that prepare, and every contraction that could be chosen.
 STEPS = (1, 1.5, 4, 1.1)
 """Prices of a step of each."""
