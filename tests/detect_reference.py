@@ -4,11 +4,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 from numpy.typing import NDArray
 
 from pitc.codegen.families.detect_cuda import GROUP, SEGMENT, TOTALS, WORD
 
 Array = NDArray[Any]
+BFLOAT16 = ir.DataType.BFLOAT16.numpy()
+DTYPES = {"float16": np.dtype(np.float16), "bfloat16": BFLOAT16, "float32": np.dtype(np.float32)}
+
+
+def words_of(x: Array) -> Array:
+    """An array as kernels take it: numbers of bfloat16 as uint16."""
+    return x.view(np.uint16) if x.dtype == BFLOAT16 else x
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +70,14 @@ def detected(a: Array, width: int) -> Detected:
         return found.reshape(groups, segments, per).sum(axis=2)
 
     elements, pieces, wider = (_padded(live, w) for w in (1, WORD, width))
-    of_rows: Array = pieces.any(axis=3)
-    of_wider: Array = wider.any(axis=3).sum(axis=1)
+    of_rows = np.asarray(pieces.any(axis=3))
+    of_wider = np.asarray(wider.any(axis=3).sum(axis=1))
     counts = (
         per_segment(elements.sum(axis=(1, 3))),
-        per_segment(elements.any(axis=(1, 3))),
+        per_segment(np.asarray(elements.any(axis=(1, 3)))),
         per_segment(of_rows.sum(axis=1)),
         per_segment(of_wider),
-        per_segment(of_rows.any(axis=1)),
+        per_segment(np.asarray(of_rows.any(axis=1))),
         of_wider[:, : words * WORD // width].T,
     )
     flat = np.concatenate([c.ravel() for c in counts]).astype(np.int32)

@@ -10,20 +10,35 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ml_dtypes import bfloat16
 
 from pitc.codegen import cuda
 from pitc.codegen.families import choose_cuda, detect_cuda, lists_cuda
-from pitc.ir.cuda_target import CUDA_TILES, CudaTile
-from pitc.ir.cuda_variants import COLUMNS, CUDA_VARIANTS, FEATURES, KINDS, features_of, line_of
+from pitc.ir.cuda_target import CUDA_TILES
+from pitc.ir.cuda_variants import (
+    COLUMNS,
+    CUDA_VARIANTS,
+    FEATURES,
+    KINDS,
+    LISTED_TILES,
+    features_of,
+    line_of,
+)
 from tests.cuda_emulator import Emulated
-from tests.detect_reference import Array, Detected, Lists, detected, listed, parts_of
+from tests.detect_reference import (
+    DTYPES,
+    Array,
+    Detected,
+    Lists,
+    detected,
+    listed,
+    parts_of,
+    words_of,
+)
 
 NVCC = shutil.which("nvcc")
 ZEROS = [0.0, -0.0]
-DTYPES = {"float16": np.float16, "bfloat16": bfloat16, "float32": np.float32}
 DENORMALS = {"float16": 6e-8, "bfloat16": 1e-40, "float32": 1e-45}
-TILE, BLOCK = CUDA_TILES[2], CudaTile(64, 64, 128, 1, 4, 3)
+TILE, BLOCK = CUDA_TILES[2], LISTED_TILES[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +110,7 @@ def detect(form: Form, a: Array, rows: Array, count: int, blocks: int = 3) -> De
     bits = emulated.empty((len(rows), words), np.uint32)
     counted = 5 * parts_of(len(rows), k) + groups * words * 32 // form.width
     counts, again = (emulated.empty((counted,), np.int32) for _ in range(2))
-    emulated.run("detect", a, rows, live, bits, counts, blocks)
+    emulated.run("detect", words_of(a), rows, live, bits, counts, blocks)
     emulated.run("count", live, bits, again, blocks)
     if count == len(rows):
         np.testing.assert_array_equal(again.numpy(), counts.numpy())
@@ -122,16 +137,17 @@ def make(
     kind = KINDS[number]
     want = listed(a[rows], kind, height, form.width) if number else None
     size, z = (want.values.size, want.index.size) if want else (64, 64)
-    values, index = emulated.empty((size,), a.dtype), emulated.empty((z,), np.int32)
+    values = emulated.empty((size,), words_of(a).dtype)
+    index = emulated.empty((z,), np.int32)
     bits = np.array(found.bits)
-    emulated.run(f"lists{height}", a, rows, bits, gate, table, places, values, index, 4)
+    emulated.run(f"lists{height}", words_of(a), rows, bits, gate, table, places, values, index, 4)
     none = np.zeros(0, np.int32)
     if want is None or not parts:
         return Lists(none, none, none, none), trace
     shape = want.values.shape
     begin = starts.numpy() if want.starts.size else none
     first = places.numpy()[: len(want.places)]
-    return Lists(first, begin, values.numpy().reshape(shape), index.numpy()), trace
+    return Lists(first, begin, values.numpy().view(a.dtype).reshape(shape), index.numpy()), trace
 
 
 def patterns(x: Array) -> Array:

@@ -50,19 +50,20 @@ class _Lists:
     """The arguments, and what all kinds of lists start from."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
-        self._dtype, self._loose = params["dtype"], bool(params.get("loose"))
+        self._loose = bool(params.get("loose"))
         self._height, self._width = params["height"], params["width"]
+        listed, words, self._k = tir.size("listed"), tir.size("words"), tir.size("k")
+        self._a = tir.device_tensor("a", (tir.size("stored_rows"), self._k), params["dtype"])
+        self._dtype = str(self._a.dtype)
         self._item = tir.item_bytes(self._dtype)
         self._per_chunk = CHUNK_BYTES // self._item
-        listed, words, self._k = tir.size("listed"), tir.size("words"), tir.size("k")
-        self._a = tir.device_tensor("a", (tir.size("stored_rows"), self._k), self._dtype)
         self._rows = tir.device_tensor("rows", (listed,), "int32")
         self._bits = tir.device_tensor("bits", (listed, words), "uint32")
         self._gate = tir.device_tensor("gate", (2,), "int32")
         shape = tir.size("variants"), len(COLUMNS)
         self._kinds = tir.device_tensor("table", shape, "int32")
         self._places = tir.device_tensor("places", (tir.size("lists"),), "int32")
-        self._values = tir.device_tensor("values", (tir.size("elements"),), self._dtype)
+        self._values = tir.device_tensor("values", (tir.size("elements"),), params["dtype"])
         self._index = tir.device_tensor("index", (tir.size("entries"),), "int32")
         self._blocks = T.arg("blocks", T.int32())
         self._listed, self._words = ptx.int32(listed), ptx.int32(words)

@@ -57,14 +57,6 @@ CUDA_TILES = (
 )
 """Dense tiles, the largest of each engine first: float32 has both engines, as tf32 and exact."""
 
-CUDA_LISTED_TILES = (
-    CudaTile(64, 64, 128, 1, 4, 3),
-    CudaTile(64, 64, 128, 4, 2, 3, "simt"),
-)
-"""Of contractions over blocks of k: listed micro-tiles of 128 bytes x a panel."""
-CUDA_SUMMED_ROWS = (128, 256, 512)
-"""Of C, whose sums such a thread block holds: 32, 64 or 128 KiB of shared memory."""
-
 
 @dataclass(frozen=True, slots=True)
 class CudaArch:

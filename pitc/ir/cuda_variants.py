@@ -43,6 +43,13 @@ blocks of the launch; bytes of an entry that is listed."""
 FEATURES = ("launch", "listed", "steps", "turns")
 SQUARE = 32
 """k of a square."""
+LISTED_TILES = (
+    CudaTile(64, 64, 128, 1, 4, 3),
+    CudaTile(64, 64, 128, 4, 2, 3, "simt"),
+)
+"""Dense tiles over blocks of k, by engine: listed micro-tiles of 128 bytes x a panel."""
+SUMMED_ROWS = (128, 256, 512)
+"""Of C, whose sums their thread blocks hold in 32, 64 or 128 KiB of shared memory."""
 
 
 @dataclass(frozen=True, slots=True)

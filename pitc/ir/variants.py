@@ -16,7 +16,7 @@ from pathlib import Path
 
 LINE_BYTES = 64
 """One cache line: no micro-tile is shorter than this along memory."""
-ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "int16": 2, "int8": 1}
+ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "int8": 1}
 TILE_ROWS, PAIR_ROWS, LISTED_ROWS = 6, 2, 4
 """Rows of a register tile: of whole rows, of few of them, of listed micro-tiles."""
 CHUNK = 64

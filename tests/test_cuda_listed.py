@@ -6,19 +6,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ml_dtypes import bfloat16
 
 from pitc.codegen import cuda
 from pitc.codegen.families import choose_cuda, contract_cuda, detect_cuda, lists_cuda
 from pitc.codegen.families.contract_block_cuda import contract_block, shared_bytes
 from pitc.codegen.reference import gather_gemm
-from pitc.ir.cuda_target import CUDA_LISTED_TILES, CUDA_SUMMED_ROWS, CUDA_TILES, CudaTile
-from pitc.ir.cuda_variants import CUDA_VARIANTS, FEATURES, features_of, line_of
+from pitc.ir.cuda_target import CUDA_ARCHS, CUDA_TILES, CudaTile
+from pitc.ir.cuda_variants import (
+    CUDA_VARIANTS,
+    FEATURES,
+    LISTED_TILES,
+    SUMMED_ROWS,
+    features_of,
+    line_of,
+)
 from pitc.ir.panels import pack_panels, panel_count
 from tests.cuda_emulator import DeviceMemory, Emulated
-from tests.detect_reference import Array, detected, listed, parts_of
+from tests.detect_reference import DTYPES, Array, detected, listed, parts_of, words_of
 
-DTYPES = {"float16": np.float16, "bfloat16": bfloat16, "float32": np.float32}
 ARCH = cuda.ARCHITECTURES[0]
 TILE = CUDA_TILES[2]
 
@@ -38,12 +43,12 @@ class Form:
 
     @property
     def tile(self) -> CudaTile:
-        t = CUDA_LISTED_TILES[self.engine]
+        t = LISTED_TILES[self.engine]
         return CudaTile(t.m, t.n, self.k_bytes, t.warps_m, t.warps_n, t.stages, t.engine)
 
     @property
     def width(self) -> int:
-        return self.k_bytes // np.dtype(DTYPES[self.dtype]).itemsize
+        return self.k_bytes // DTYPES[self.dtype].itemsize
 
     def function(self, symbol: str) -> Any:
         names = ("dtype", "activation", "residual", "bits", "loose")
@@ -90,14 +95,15 @@ class Work:
         n = self.w.shape[1]
         bias = np.zeros(panel_count(n) * 64, np.float32)
         bias[:n] = self.bias
-        return pack_panels(self.w).astype(self.a.dtype), bias
+        return pack_panels(self.w, self.a.dtype), bias
 
     def want(self, form: Form) -> Array:
         """C, rounded once."""
         rows = np.arange(len(self.a))
         residual = self.residual.astype(np.float64) if form.residual else None
         a, bias = self.a.astype(np.float64), self.bias.astype(np.float64)
-        return gather_gemm(a, rows, self.w, bias, residual, form.activation).astype(self.a.dtype)
+        c = gather_gemm(a, rows, self.w, bias, residual, form.activation)
+        return c.astype(self.a.dtype)
 
 
 def run_block(blocks: Emulated, form: Form, work: Work, grid: int = 3, gate: int = 2) -> Array:
@@ -106,11 +112,18 @@ def run_block(blocks: Emulated, form: Form, work: Work, grid: int = 3, gate: int
     lists = listed(work.a, "block", 32, form.width)
     c = np.full((t + 3, n), 7, work.a.dtype)
     bits = np.full((t, 2 * panel_count(n)), 7, np.uint32)
-    tail = [work.rows_c, c, *([bits] if form.bits else []), np.array([gate, t], np.int32), 2, grid]
-    residual = [work.residual] if form.residual else []
-    entries = lists.values, lists.index.astype(np.int32), lists.places.astype(np.int32)
+    tail = [
+        work.rows_c,
+        words_of(c),
+        *([bits] if form.bits else []),
+        np.array([gate, t], np.int32),
+        2,
+        grid,
+    ]
+    residual = [words_of(work.residual)] if form.residual else []
+    entries = words_of(lists.values), lists.index.astype(np.int32), lists.places.astype(np.int32)
     b, bias = work.panels()
-    blocks.run(f"block{FORMS.index(form)}", *entries, b, bias, *residual, *tail)
+    blocks.run(f"block{FORMS.index(form)}", *entries, words_of(b), bias, *residual, *tail)
     assert (np.delete(c, work.rows_c, 0) == 7).all()
     if form.bits and gate == 2:
         live = np.zeros((t, panel_count(n) * 64), bool)
@@ -187,10 +200,48 @@ def test_no_conflicts_but_of_rows_far_apart(blocks: Emulated) -> None:
 
 
 def test_shared_memory_is_enough_for_the_machine() -> None:
-    sizes = [shared_bytes(CUDA_LISTED_TILES[0], rows) for rows in CUDA_SUMMED_ROWS]
+    sizes = [shared_bytes(LISTED_TILES[0], rows) for rows in SUMMED_ROWS]
     assert sizes == [82_688, 115_456, 180_992]
-    assert sizes[1] <= 163 << 10  # sm_80
-    assert sizes[2] <= 227 << 10  # sm_90
+    assert sizes[1] <= CUDA_ARCHS["sm_80"].shared_bytes
+    assert sizes[2] <= CUDA_ARCHS["sm_90"].shared_bytes
+
+
+SQUARES = (
+    (CUDA_TILES[2], "float16", 0),
+    (CUDA_TILES[2], "float32", 1),
+    (CUDA_TILES[-1], "float32", 0),
+    (CUDA_TILES[-1], "float32", 1),
+)
+"""Steps of two squares, of one, and of half a one."""
+
+
+@pytest.fixture(name="squares", scope="module")
+def _squares() -> Emulated:
+    functions = []
+    for i, (tile, dtype, loose) in enumerate(SQUARES):
+        params = {"dtype": dtype, "activation": "none", "residual": 0, "loose": loose}
+        functions.append(contract_cuda.contract_square(f"square{i}", params, tile))
+    return Emulated(functions, ARCH)
+
+
+@pytest.mark.parametrize("number", range(len(SQUARES)))
+def test_squares_of_rows_in_place(squares: Emulated, number: int) -> None:
+    tile, dtype, loose = SQUARES[number]
+    form = Form(dtype)
+    for t, k, n in SIZES[:3]:
+        for density in (0.0, 0.003, 1.0):
+            odd = (t, k - 1, n - 1) if loose else (t, k, n)
+            work = Work.random(t, odd, density, dtype)
+            rows = np.random.default_rng(t).permutation(t).astype(np.int32)
+            lists = listed(work.a[rows], "square", tile.m, form.width)
+            c = np.full((t, odd[2]), 7, work.a.dtype)
+            entries = lists.index.astype(np.int32), lists.starts.astype(np.int32)
+            gate = np.array([4, t], np.int32)
+            b, bias = work.panels()
+            squares.run(f"square{number}", work.a, rows, *entries, b, bias, rows, c, gate, 4, 3)
+            np.testing.assert_array_equal(c, work.want(form))
+    used = squares.launches[0].counts
+    assert loose or used.shared_wavefronts == used.shared_ideal
 
 
 # The whole way: three launches that prepare, and every contraction that could be chosen.
@@ -210,7 +261,7 @@ def _chain(request: pytest.FixtureRequest) -> tuple[Emulated, int]:
         lists_cuda.lists("lists", params),
         contract_cuda.gather_gemm("dense", of_c, TILE),
         contract_cuda.contract_tile("tile32", of_c, TILE),
-        contract_block("block64", of_c, CUDA_LISTED_TILES[0], 128),
+        contract_block("block64", of_c, LISTED_TILES[0], 128),
         contract_cuda.contract_square("square32", of_c, TILE),
     ]
     return Emulated(functions, ARCH), loose
@@ -226,7 +277,7 @@ def seen_as(memory: DeviceMemory, *shape: int) -> DeviceMemory:
 def line(name: str) -> tuple[int, ...]:
     """Of the table from which the device chooses."""
     listed_tile = name == "block64"
-    tile = CUDA_LISTED_TILES[0] if listed_tile else TILE
+    tile = LISTED_TILES[0] if listed_tile else TILE
     return line_of(CUDA_VARIANTS[name], tile, "float16", 7, 128 if listed_tile else 0)
 
 
