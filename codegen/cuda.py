@@ -173,6 +173,7 @@ def _pipeline() -> tuple[Any, Any, Any]:
         passes.AnnotateEntryFunc(),
         passes.SplitHostDevice(),
         passes.MakePackedAPI(),
+        passes.BF16StorageLegalize(),  # of host code, for which LLVM has no such type
     ]
     finalize = compilation_pipeline.finalize_host_passes
     return tvm.transform.Sequential(steps), finalize, compilation_pipeline.finalize_device_passes
