@@ -203,6 +203,13 @@ TWINS: Mapping[str, tuple[str, str, str]] = {
         chain(ACQUIRE, "*(volatile int*)flag = block + 1;"),
         "race: .* of argument 1 was written by .* without release and acquire between",
     ),
+    "lock": (
+        "while (atomicCAS(flag, 0, 1)) {} __threadfence(); y[0] = y[0] + 1;"
+        "__threadfence(); atomicExch(flag, 0);",
+        "while (atomicCAS(flag, 0, 1)) __nanosleep(20); __threadfence(); y[0] = y[0] + 1;"
+        "__threadfence();",
+        "waits for ever: no thread that can still run writes byte 0 of argument 2",
+    ),
     "waits": (
         "while (*(volatile int*)flag < 0) {}",
         "while (*(volatile int*)flag < 1) {}",
@@ -409,6 +416,19 @@ def test_lanes_of_other_warps_go_on_while_one_waits() -> None:
     emulated.launch("k", (1,), (N,), np.zeros(1, np.int32))
     with emulated.backwards():
         emulated.launch("k", (1,), (N,), np.zeros(1, np.int32))
+
+
+def test_loops_for_ever() -> None:
+    emulated = one("for (int i = 0; i >= 0; i = (i + 1) % 64) y[threadIdx.x] = x[i];")
+    with pytest.raises(EmulationError, match="runs for ever, by thread"):
+        emulated.launch("k", (1,), (1,), np.zeros(N, np.float32), np.zeros(N, np.float32))
+
+
+def test_registers_are_not_initialised() -> None:
+    emulated = one("float s[1];\nif (x[0] > 0) s[0] = 1;\ny[threadIdx.x] = s[0];")
+    y = np.zeros(N, np.float32)
+    emulated.launch("k", (1,), (N,), np.zeros(N, np.float32), y)
+    assert (y < -1e30).all()
 
 
 def test_long_loops_need_little_memory() -> None:

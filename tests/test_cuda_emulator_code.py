@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.cuda_emulator import EmulatedText, EmulationError, build_module
+from tests.cuda_emulator import EmulatedText, EmulationError, build_module, build_run_time
 from tests.cuda_emulator.text import translate
 
 Array = np.ndarray[Any, Any]
@@ -30,6 +30,7 @@ WARP: Mapping[str, tuple[str, Array]] = {
         "(int)(__shfl_xor_sync(~0u, (long long)lane << 40, 1) >> 40)",
         LANES ^ 1,
     ),
+    "shuffle_half": ("(int)__shfl_xor_sync(~0u, (half)lane, 1)", LANES ^ 1),
     "shuffle_float": ("(int)(2 * __shfl_xor_sync(~0u, lane + 0.5f, 1))", (LANES ^ 1) * 2 + 1),
     "ballot": ("(int)__ballot_sync(~0u, lane % 3 == 0)", np.full(32, 0x49249249)),
     "any": ("__any_sync(~0u, lane == 31) + __any_sync(~0u, lane > 31)", np.ones(32)),
@@ -252,3 +253,4 @@ def test_module_is_a_file(tmp_path: Any) -> None:
     path = build_module(f"{HEAD} k(int* __restrict__ out) {{ out[0] = 1; }}", tmp_path)
     assert path.parent == tmp_path
     assert b"emulated_k\0" in path.read_bytes() and b"libcuda_emulator.so\0" in path.read_bytes()
+    assert build_run_time(tmp_path) == tmp_path / "libcuda_emulator.so"

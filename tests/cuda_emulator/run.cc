@@ -16,6 +16,7 @@
 namespace emulator {
 namespace {
 constexpr size_t kTurn = 8192;       // accesses after which other lanes have a turn
+constexpr int kMostTurns = 2000;     // of a lane between barriers and collectives
 constexpr int kLongestWait = 25600;  // strong reads of a lane while nothing else happens
 constexpr char kNames[] =
     "load_requests load_sectors load_bytes store_requests store_sectors store_bytes "
@@ -123,7 +124,7 @@ void StartBlock() {
     if (l.state != kDone) l.started = false;  // a wrong launch left it somewhere
     l.thread = Unrank(number, threads);
     l.number = block_number * static_cast<uint32_t>(lane_count) + number;
-    l.state = kRuns, l.paused = false, l.synced = 0, l.waits = 0, l.progress = 0;
+    l.state = kRuns, l.paused = false, l.synced = 0, l.waits = 0, l.progress = 0, l.turns = 0;
     l.accesses.clear(), l.open.clear(), l.groups.clear(), l.released.reset(), l.seen.reset();
   }
 }
@@ -196,6 +197,7 @@ void Fail(const std::string& what, const void* site) {
   _longjmp(scheduler, 1);
 }
 void Yield() {
+  if (!current->paused) current->turns = 0;
   if (!_setjmp(current->at)) Leave();
 }
 void Pause() {
@@ -240,7 +242,10 @@ void See(const void* address, int bytes, Kind kind, const void* site) {
   LaneState& me = *current;
   // Others have their turn before the access is looked at: it happens with what follows.
   if (kind == kStrongLoad || kind == kAtomic) CountWait(a, site);
-  if (me.accesses.size() >= kTurn) Pause();
+  if (me.accesses.size() >= kTurn) {
+    if (++me.turns > kMostTurns) Fail("runs for ever", site);
+    Pause();
+  }
   if (a % static_cast<uintptr_t>(bytes))
     Fail("misaligned access of " + std::to_string(bytes) + " bytes to " + Described(a), site);
   Touch(a, bytes, kind, site);

@@ -76,7 +76,7 @@ struct LaneState {
   std::vector<std::vector<Copy>> groups;
   Knowledge released, seen;  // by its last fence; by strong reads since
   uint64_t progress;         // when it last saw some
-  int waits;
+  int waits, turns;
 };
 
 inline std::recursive_mutex lock;
