@@ -27,8 +27,9 @@ _WEEK = 7 * 24 * 3600
 _COMMON = ["-std=c++17", "-O2", "-fPIC", "-march=native", "-ffp-contract=off"]
 _KERNELS = [
     *_COMMON,
-    *("-g1", "-w", "-fsanitize=thread", "--param=tsan-distinguish-volatile=1"),
+    *("-g1", "-gdwarf-4", "-w", "-fsanitize=thread", "--param=tsan-distinguish-volatile=1"),
     "-fno-strict-aliasing",  # as CUDA
+    "-ftrivial-auto-var-init=pattern",  # what is not initialised is not 0
     "-fno-tree-sra",  # else accesses of 16 bytes become scalars, and are counted so
     # A call of a collective stays the one place that it is in the source.
     *("-fno-thread-jumps", "-fno-tree-tail-merge", "-fno-crossjumping", "-fno-reorder-blocks"),
@@ -90,6 +91,11 @@ def run_time() -> Path:
         compiled([CXX, *options, *_SOURCES, "-ldl", "-o", out])
 
     return kept("-run-time.so", [], make)
+
+
+def build_run_time(folder: Path) -> Path:
+    """Write the run time into a folder, as `libcuda_emulator.so`."""
+    return Path(shutil.copy(run_time(), folder / SONAME))
 
 
 def module(source: str) -> Path:
