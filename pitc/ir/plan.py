@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 PLAN_VERSION = 4
 EP_NAME = "PitExecutionProvider"
+CUDA_EP_NAME = "PitCudaExecutionProvider"
 
 Field = int | float | str | tuple[int, ...] | tuple[str, ...]
 

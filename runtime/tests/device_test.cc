@@ -171,7 +171,10 @@ void KernelsRunOnSeveralDevices() {
         const OnDevice<int32_t> x(stream, {10, 11, 20, 21, 30, 31}), index(stream, {2, 0}),
             out(stream, {0, 0, 0, 0});
         KernelCall call = CallOn(stream.device());
-        call.Words(x.data(), 4, {3, 2}).Int32s(index.data(), {2}).Words(out.data(), 4, {2, 2});
+        call.Words(x.data(), 4, {3, 2})
+            .Int32s(index.data(), {2})
+            .Words(out.data(), 4, {2, 2})
+            .Int(1);
         pack.kernels->Run(pack.kernel, call, stream.device(), stream.handle());
         CHECK((out.Read() == std::vector<int32_t>{30, 31, 10, 11}));
         CHECK(Count("modules") == (round ? 2 : number + 1));

@@ -49,6 +49,7 @@ Device::Device(int number) : number_(number) {
   name[kLongestName - 1] = '\0';
   name_ = name;
   arch_ = 10 * Attribute(kMajor, device) + Attribute(kMinor, device);
+  multiprocessors_ = Attribute(kMultiprocessors, device);
   most_shared_bytes_ = Attribute(kMostSharedBytes, device);
   has_pools_ = Attribute(kHasPools, device) != 0;
 }

@@ -17,7 +17,9 @@ class DeviceOperation {
   virtual void Run(const DeviceRun& run) const = 0;  // throws Failure
 };
 
-// pack and unpack.
-std::unique_ptr<DeviceOperation> MakeMove(const MovePlan& plan, DeviceKernel kernel);
+// pack and unpack. `wide` moves 16 bytes at once, where rows are so many and lie so; it may be
+// none.
+std::unique_ptr<DeviceOperation> MakeMove(const MovePlan& plan, DeviceKernel kernel,
+                                          DeviceKernel wide);
 
 }  // namespace pitc::cuda

@@ -1,5 +1,7 @@
 #include "device/device_run.h"
 
+#include <algorithm>
+
 namespace pitc::cuda {
 namespace {
 
@@ -138,6 +140,12 @@ void DeviceRun::Zero(void* memory, int64_t bytes) const {
   if (bytes == 0) return;
   PITC_CUDA(MemsetD8Async, reinterpret_cast<Address>(memory), 0, static_cast<size_t>(bytes),
             stream_);
+}
+
+int64_t DeviceRun::Blocks(int64_t work, int64_t of_a_block) const {
+  constexpr int64_t kBlocksTogether = 8;  // of 256 threads, on a multiprocessor
+  const int64_t most = std::max(1, session_.device.multiprocessors()) * kBlocksTogether;
+  return std::clamp<int64_t>((work + of_a_block - 1) / of_a_block, 1, most);
 }
 
 void DeviceRun::Launch(const DeviceKernel& kernel, KernelCall& call) const {

@@ -66,6 +66,8 @@ class DeviceRun {
   void Zero(void* memory, int64_t bytes) const;
 
   // A call of one of its kernels. Tensors are the device's.
+  // As many blocks as have something to do, but not more than the device runs at once.
+  int64_t Blocks(int64_t work, int64_t of_a_block) const;
   KernelCall Call() const { return KernelCall({tvm::kCuda, session_.device.number()}); }
   void Launch(const DeviceKernel& kernel, KernelCall& call) const;
 

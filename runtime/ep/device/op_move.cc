@@ -6,10 +6,18 @@
 namespace pitc::cuda {
 namespace {
 
+constexpr int64_t kWide = 16;        // bytes
+constexpr int64_t kOfABlock = 1024;  // words that its threads move at once
+
+bool IsWide(const void* memory) { return reinterpret_cast<uintptr_t>(memory) % kWide == 0; }
+
 class Move : public DeviceOperation {
  public:
-  Move(const MovePlan& plan, DeviceKernel kernel)
-      : plan_(plan), kernel_(std::move(kernel)), coordinates_(NamedCoordinates(plan)) {}
+  Move(const MovePlan& plan, DeviceKernel kernel, DeviceKernel wide)
+      : plan_(plan),
+        kernel_(std::move(kernel)),
+        wide_(std::move(wide)),
+        coordinates_(NamedCoordinates(plan)) {}
   int InputCount() const override { return 4; }
   int OutputCount() const override { return 1; }
 
@@ -34,23 +42,28 @@ class Move : public DeviceOperation {
       slots = made;
     }
     const int64_t from = plan_.unpack ? n : layout.slots, to = plan_.unpack ? layout.slots : n;
+    const void* const source = run.OnDevice(tensor);
+    const int64_t row_bytes = words * plan_.word_bytes;
+    const bool wide = wide_.kernels && row_bytes % kWide == 0 && IsWide(source) && IsWide(out);
     KernelCall call = run.Call();
-    call.Words(run.OnDevice(tensor), plan_.word_bytes, {from, words});
+    call.Words(source, plan_.word_bytes, {from, words});
     call.Int32s(run.OnDevice(slots, n), {n});
     call.Words(out, plan_.word_bytes, {to, words});
-    run.Launch(kernel_, call);
+    call.Int(run.Blocks(n * row_bytes / (wide ? kWide : plan_.word_bytes), kOfABlock));
+    run.Launch(wide ? wide_ : kernel_, call);
   }
 
  private:
   const MovePlan plan_;
-  const DeviceKernel kernel_;
+  const DeviceKernel kernel_, wide_;
   const int coordinates_;  // that the layout names
 };
 
 }  // namespace
 
-std::unique_ptr<DeviceOperation> MakeMove(const MovePlan& plan, DeviceKernel kernel) {
-  return std::make_unique<Move>(plan, std::move(kernel));
+std::unique_ptr<DeviceOperation> MakeMove(const MovePlan& plan, DeviceKernel kernel,
+                                          DeviceKernel wide) {
+  return std::make_unique<Move>(plan, std::move(kernel), std::move(wide));
 }
 
 }  // namespace pitc::cuda

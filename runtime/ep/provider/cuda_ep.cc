@@ -122,15 +122,21 @@ std::unique_ptr<cuda::DeviceOperation> CudaEp::MakeOperation(const PlannedNode& 
   if (!move) Fail("expected an operation that runs on CUDA devices (pack, unpack), got ", plan.op);
   const std::shared_ptr<const KernelLibrary> library =
       OpenKernels(plan, ModelFolder(host_, graph, context_path_));
-  Kernel kernel{library, nullptr, plan.kernel + "_cuda"};
-  kernel.function = library->Find(kernel.symbol);
-  if (!kernel.function) {
-    Fail("expected kernel '", kernel.symbol, "' in '", plan.library,
+  const std::shared_ptr<cuda::Kernels> kernels = cuda::Kernels::Of(library);
+  // One that the library does not have is empty.
+  const auto find = [&](const std::string& symbol) {
+    Kernel kernel{library, library->Find(symbol), symbol};
+    if (!kernel.function) return cuda::DeviceKernel{};
+    kernels->Load(symbol, session_->device);
+    return cuda::DeviceKernel{kernels, std::move(kernel)};
+  };
+  cuda::DeviceKernel kernel = find(plan.kernel + "_cuda"), wide;
+  if (!kernel.kernels) {
+    Fail("expected kernel '", plan.kernel, "_cuda' in '", plan.library,
          "', got none; compile the model again for CUDA");
   }
-  std::shared_ptr<cuda::Kernels> kernels = cuda::Kernels::Of(library);
-  kernels->Load(kernel.symbol, session_->device);
-  return cuda::MakeMove(*move, {std::move(kernels), std::move(kernel)});
+  if (move->word_bytes == 4) wide = find(plan.op + "_b16_cuda");
+  return cuda::MakeMove(*move, std::move(kernel), std::move(wide));
 }
 
 }  // namespace pitc
