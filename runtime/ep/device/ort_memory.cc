@@ -56,6 +56,8 @@ class Notification : public OrtSyncNotificationImpl {
     };
     WaitOnDevice = [](OrtSyncNotificationImpl* self, OrtSyncStream* waits) {
       return Do(self, [waits](const Notification& n) {
+        // A node of the CPU has no stream: the host waits for it.
+        if (!waits) return PITC_CUDA(EventSynchronize, n.event_);
         const auto handle = static_cast<Stream>(n.host_.api->SyncStream_GetHandle(waits));
         PITC_CUDA(StreamWaitEvent, handle, n.event_, 0);
       });
