@@ -279,6 +279,7 @@ def _weights(folder: Path) -> None:
 
     x = np.arange(3 * 5 * 1000, dtype=np.float32).reshape(3, 5, 1000)
     live = feeds()["live"]
+    gc.collect()
     before = driver.settled("bytes")
     first = made("a.onnx", x)
     assert driver.settled("bytes") == before + x.nbytes
@@ -307,6 +308,7 @@ def _everything_is_given_back(folder: Path) -> None:
     names = ("bytes", "streams", "modules")
     devices(CUDA_EP_NAME)
     on_device(np.zeros(1))  # who has no stream shares one
+    gc.collect()
     before = {name: driver.settled(name) for name in names}
     run = session(save_cuda(folder, round_trip()))
     for seed in range(20):  # more lists than are kept
