@@ -76,6 +76,31 @@ std::string Describe(ONNXTensorElementDataType type, const Shape& shape) {
   return name + " " + shape.Text();
 }
 
+void ExpectFloats(const Tensor& t, int least_rank, int most_rank) {
+  const bool good = t.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+  if (least_rank == most_rank) {
+    Expect(good && t.shape.rank == least_rank, t, "as float32 of rank ", least_rank);
+  }
+  Expect(good && t.shape.rank >= least_rank, t, "as float32 of rank >= ", least_rank);
+}
+
+void ExpectInt32s(const Tensor& t, std::initializer_list<int64_t> shape) {
+  bool good = t.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32 &&
+              t.shape.rank == static_cast<int>(shape.size());
+  int at = 0;
+  for (int64_t extent : shape) {
+    good = good && (extent < 0 || extent == t.shape.dims[at]);
+    ++at;
+  }
+  if (!good) Expect(false, t, "as ", Describe(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, Shape(shape)));
+}
+
+void ExpectMask(const Tensor& t) {
+  Expect(
+      t.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL || t.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8,
+      t, "as bool or uint8");
+}
+
 Tensor ReadTensor(const Host& host, const OrtValue* value, const char* role) {
   Tensor tensor{role, ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED, {}, nullptr};
   if (host.version >= 24) {

@@ -42,6 +42,11 @@ void Expect(bool good, const Tensor& tensor, const Parts&... expected) {
   }
 }
 
+// Each throws Failure unless the tensor is such a one.
+void ExpectFloats(const Tensor& tensor, int least_rank, int most_rank = Shape::kMostDims);
+void ExpectInt32s(const Tensor& tensor, std::initializer_list<int64_t> shape);  // -1: any
+void ExpectMask(const Tensor& tensor);
+
 // Throws Failure for a rank beyond Shape's. Strings have no data.
 Tensor ReadTensor(const Host& host, const OrtValue* value, const char* role);
 
