@@ -58,7 +58,8 @@ static_assert(kIllegalAddress == CUDA_ERROR_ILLEGAL_ADDRESS &&
 static_assert(kContained == CUDA_ERROR_CONTAINED &&
               kTensorMemoryLeak == CUDA_ERROR_TENSOR_MEMORY_LEAK);
 #endif
-static_assert(kMajor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR &&
+static_assert(kMultiprocessors == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT &&
+              kMajor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR &&
               kMinor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR &&
               kMostSharedBytes == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN &&
               kHasPools == CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED &&

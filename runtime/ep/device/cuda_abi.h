@@ -32,7 +32,8 @@ constexpr Result kSuccess = 0, kOutOfMemory = 2, kNoDevice = 100, kInvalidImage 
                  kIllegalInstruction = 715, kMisalignedAddress = 716, kInvalidAddressSpace = 717,
                  kInvalidPc = 718, kLaunchFailed = 719, kTensorMemoryLeak = 721;
 // Attributes of a device, of a function and of a pool.
-constexpr int kMajor = 75, kMinor = 76, kMostSharedBytes = 97, kHasPools = 115;
+constexpr int kMultiprocessors = 16, kMajor = 75, kMinor = 76, kMostSharedBytes = 97,
+              kHasPools = 115;
 constexpr int kMostDynamicSharedBytes = 8;
 constexpr int kReleaseThreshold = 4;
 constexpr int kPinnedAllocation = 1, kOnDevice = 1;

@@ -16,16 +16,15 @@ int Attribute(int which, DeviceNumber device) {
 
 // A pool of this device that keeps what it has: given back at each wait, memory would have to be
 // mapped again in each run. It is ours, as others may have set the device's own as they like it.
-Pool MakePool(DeviceNumber device) {
+Result TryMakePool(DeviceNumber device, Pool* pool) {
   PoolProperties properties{};
   properties.allocation_type = kPinnedAllocation;
   properties.location_type = kOnDevice;
   properties.location = device;
-  Pool pool = nullptr;
-  PITC_CUDA(MemPoolCreate, &pool, &properties);
+  const Result made = TheDriver().MemPoolCreate(pool, &properties);
+  if (made != kSuccess) return made;
   uint64_t all = UINT64_MAX;
-  PITC_CUDA(MemPoolSetAttribute, pool, kReleaseThreshold, &all);
-  return pool;
+  return TheDriver().MemPoolSetAttribute(*pool, kReleaseThreshold, &all);
 }
 
 }  // namespace
@@ -50,6 +49,7 @@ Device::Device(int number) : number_(number) {
   name[kLongestName - 1] = '\0';
   name_ = name;
   arch_ = 10 * Attribute(kMajor, device) + Attribute(kMinor, device);
+  multiprocessors_ = Attribute(kMultiprocessors, device);
   most_shared_bytes_ = Attribute(kMostSharedBytes, device);
   has_pools_ = Attribute(kHasPools, device) != 0;
 }
@@ -65,7 +65,14 @@ void Device::Retain() {
   PITC_CUDA(DeviceGet, &device, number_);
   Context context = nullptr;
   PITC_CUDA(DevicePrimaryCtxRetain, &context, device);  // for as long as the process runs
-  if (has_pools_) pool_ = MakePool(device);
+  if (has_pools_) {
+    Context before = nullptr;
+    PITC_CUDA(CtxGetCurrent, &before);
+    PITC_CUDA(CtxSetCurrent, context);
+    const auto made = TryMakePool(device, &pool_);
+    PITC_CUDA(CtxSetCurrent, before);
+    Check(TheDriver(), made, "cuMemPoolCreate");
+  }
   context_ = context;
 }
 

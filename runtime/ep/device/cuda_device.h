@@ -22,7 +22,8 @@ class Device {
 
   int number() const { return number_; }
   const std::string& name() const { return name_; }
-  int arch() const { return arch_; }                            // 90: sm_90
+  int arch() const { return arch_; }  // 90: sm_90
+  int multiprocessors() const { return multiprocessors_; }
   int most_shared_bytes() const { return most_shared_bytes_; }  // of a block that asks for them
   std::string Describe() const;                                 // `CUDA device 0 (NAME, sm_90)`
 
@@ -58,7 +59,7 @@ class Device {
 
   const int number_;
   std::string name_;
-  int arch_ = 0, most_shared_bytes_ = 0;
+  int arch_ = 0, multiprocessors_ = 0, most_shared_bytes_ = 0;
   bool has_pools_ = false;
   std::mutex mutex_;
   std::atomic<Context> context_{nullptr};

@@ -12,12 +12,6 @@ namespace pitc::cuda {
 // CUDA 12.0: the first driver of the oldest toolkit whose images the compiler writes.
 constexpr int kOldestDriver = 12000;
 
-// There is no memory left on a device.
-class OutOfDeviceMemory : public Failure {
- public:
-  using Failure::Failure;
-};
-
 // The functions in use.
 struct Driver {
 #define PITC_CUDA_MEMBER(name, symbol, ...) Result (*name)(__VA_ARGS__) = nullptr;

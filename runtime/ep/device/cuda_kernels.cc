@@ -63,8 +63,7 @@ std::vector<LaunchNumber> ParseLaunch(const std::string& tags) {
 }
 
 const ImageEntry& ChooseImage(const ImageEntry* images, int count, const std::string& module,
-                              const Device& device) {
-  const int arch = device.arch();
+                              int arch, const std::string& device) {
   const ImageEntry* best = nullptr;
   std::string all;
   for (const ImageEntry* image = images; image < images + count; ++image) {
@@ -76,8 +75,8 @@ const ImageEntry& ChooseImage(const ImageEntry* images, int count, const std::st
     if (!best || rank(*best) < rank(*image)) best = image;
   }
   if (best) return *best;
-  Fail("expected code of kernel '", module, "' for ", device.Describe(), ", got ",
-       all.empty() ? "none" : all, "; compile the model again for cuda:sm_", arch);
+  Fail("expected code of kernel '", module, "' for ", device, ", got ", all.empty() ? "none" : all,
+       "; compile the model again for cuda:sm_", arch);
 }
 
 std::shared_ptr<Kernels> Kernels::Of(std::shared_ptr<const KernelLibrary> library) {
@@ -130,11 +129,13 @@ Kernels::~Kernels() {
 }
 
 Module Kernels::LoadModule(const std::string& module, Device& device) {
-  Module& loaded = modules_[{module, device.number()}];
-  if (loaded) return loaded;
-  const ImageEntry& image = ChooseImage(images_, image_count_, module, device);
+  const std::pair key(module, device.number());
+  if (const auto known = modules_.find(key); known != modules_.end()) return known->second;
+  const ImageEntry& image =
+      ChooseImage(images_, image_count_, module, device.arch(), device.Describe());
+  Module loaded = nullptr;
   const Result result = TheDriver().ModuleLoadData(&loaded, image.data);
-  if (result == kSuccess) return loaded;
+  if (result == kSuccess) return modules_[key] = loaded;
   const bool newer = result == kInvalidImage || result == kNoBinary || result == kInvalidPtx ||
                      result == kUnsupportedPtx || result == kNoJit;
   Fail("cannot load kernel '", module, "' (", ArchText(image), ") on ", device.Describe(), ": ",

@@ -47,9 +47,10 @@ constexpr int kLaunchNumbers = 7;
 std::vector<LaunchNumber> ParseLaunch(const std::string& tags);
 
 // The image of `module` to use on an architecture: the machine code for the newest one of the same
-// generation that it runs, else PTX, which the driver compiles. Throws Failure when there is none.
+// generation that it runs, else PTX, which the driver compiles. Throws Failure when there is none,
+// and names the device.
 const ImageEntry& ChooseImage(const ImageEntry* images, int count, const std::string& module,
-                              const Device& device);
+                              int arch, const std::string& device);
 
 class Kernels {
  public:
