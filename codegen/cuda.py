@@ -1,9 +1,8 @@
 """Warps: the vocabulary of CUDA kernels beside `tir`, and the way from TIR to CUDA source.
 
-A kernel is written for one *warp*, 32 lanes that run together and hand each other values. Every
-lane of a warp must reach each collective (`ballot`, `total`, `inclusive`), so these never stand
-under a condition on the lane. Lanes share nothing else inside a launch: no shared memory, no
-atomic; what one launch wrote, the next of the same function may read.
+A *warp* is 32 lanes that run together and hand each other values. Every lane of a warp must reach
+each collective (`ballot`, `total`, `union`, `inclusive`), so these never stand under a condition on
+the lane. What one launch wrote, the next may read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from tvm.tirx import transform as passes
 
 from pitc.codegen import tir
 from pitc.codegen.build.lower import host_object
-from pitc.codegen.tir import Buffer, Expr, T
+from pitc.codegen.tir import Expr, T
 
 WARP = 32
 """Lanes of a warp."""
@@ -45,23 +44,6 @@ def warps(jobs: Expr) -> Iterator[tuple[Expr, Expr]]:
         job = tir.bind(T.Cast("int64", block) * BLOCK_WARPS + T.Cast("int64", warp))
         with tir.when(job < jobs):
             yield job, T.Cast("int64", lane)
-
-
-def put(buffer: Buffer, value: Expr, lane: Expr, *index: Expr) -> None:
-    """Store what all lanes have."""
-    with tir.when(lane == 0):
-        tir.assign(buffer, value, *index)
-
-
-@contextmanager
-def strided(first: Expr, stop: Expr, lane: Expr) -> Iterator[tuple[Expr, Expr]]:
-    """Open a loop in which lanes take turns; all of them run it equally often.
-
-    The context value is (index, whether it lies before `stop`).
-    """
-    with tir.serial(tir.int64(0), (stop - first + WARP - 1) // WARP) as turn:
-        i = tir.bind(first + turn * WARP + lane)
-        yield i, i < stop
 
 
 class Register:
@@ -103,6 +85,11 @@ def ballot(condition: Expr) -> Expr:
 def total(value: Expr) -> Expr:
     """The sum of an int32 over all lanes; all lanes get it."""
     return _collective("int32", "__reduce_add_sync", value)
+
+
+def union(word: Expr) -> Expr:
+    """The bits that a uint32 has in some lane; all lanes get it."""
+    return _collective("uint32", "__reduce_or_sync", word)
 
 
 def inclusive(value: Expr, lane: Expr) -> Expr:

@@ -16,6 +16,10 @@ CHUNK_BYTES = 16
 """What one copy moves, and one row of an 8 x 8 matrix of 16-bit numbers holds."""
 
 
+WORD_BYTES = 4
+"""What the smallest copy moves."""
+
+
 def uint32(value: Expr | int) -> Expr:
     """A 32-bit number without sign."""
     return T.uint32(value) if isinstance(value, int) else T.Cast("uint32", value)
@@ -48,6 +52,13 @@ def turns(number: Expr, blocks: Expr, count: Expr) -> Iterator[Expr]:
         yield held(number + turn * blocks, "int32")
 
 
+@contextmanager
+def repeated(condition: Expr) -> Iterator[None]:
+    """Statements that run again and again while the condition holds."""
+    with T.While(condition):
+        yield
+
+
 def registers(count: int, dtype: str) -> Buffer:
     """Variables that each thread has for itself; indices are constants."""
     return T.alloc_buffer((count,), dtype, scope="local")
@@ -65,13 +76,14 @@ class Window:
 
     Args:
         size: Bytes; the launch asks for them.
+        addressed: Copies or matrices name bytes by their address.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, addressed: bool = True) -> None:
         memory = T.alloc_buffer((size,), "uint8", scope="shared.dyn")
-        self._base = held(
-            T.cuda.cvta_generic_to_shared(memory.access_ptr("rw", offset=0)), "uint32"
-        )
+        if addressed:
+            base = T.cuda.cvta_generic_to_shared(memory.access_ptr("rw", offset=0))
+            self._base = held(base, "uint32")
         self._memory, self._size = memory, size
 
     def view(self, dtype: str) -> Buffer:
@@ -95,6 +107,18 @@ def copy_chunk(to: Expr, operand: Buffer, element: Expr, size: Expr) -> None:
     """
     source = operand.access_ptr("r", offset=element, extent=1)
     T.evaluate(T.ptx.cp.async_.cg.shared.global_(to, source, CHUNK_BYTES, size))
+
+
+def copy_word(to: Expr, operand: Buffer, element: Expr) -> None:
+    """Start a copy of 4 bytes to shared memory.
+
+    Args:
+        to: Shared address.
+        operand: A vector of numbers of 4 bytes.
+        element: The one.
+    """
+    source = operand.access_ptr("r", offset=element, extent=1)
+    T.evaluate(T.ptx.cp.async_.ca.shared.global_(to, source, WORD_BYTES))
 
 
 def move_elements(window: Window, to: Expr, operand: Buffer, element: Expr, valid: Expr) -> None:
@@ -189,6 +213,13 @@ def shuffle_xor(value: Expr, lanes: int, dtype: str) -> Expr:
     """The value of the lane whose number differs in the bits of `lanes`."""
     call: Any = T.call_extern(dtype, "__shfl_xor_sync", T.uint32(0xFFFFFFFF), value, T.int32(lanes))
     return held(call, dtype)
+
+
+def seen_as(buffer: Buffer, dtype: str) -> Buffer:
+    """A compact tensor as a vector of numbers of another type; after the last argument."""
+    bits = tir.item_bytes(buffer.dtype) * 8, tir.item_bytes(dtype) * 8
+    count = tir.flat(buffer).shape[0] * bits[0] // bits[1]
+    return T.decl_buffer((count,), dtype, data=buffer.data)
 
 
 def load_run(buffer: Buffer, element: Expr, count: int, there: Expr | None = None) -> list[Expr]:

@@ -1,7 +1,8 @@
-"""The CUDA detector: its source for every architecture, and what it computes, emulated."""
+"""Detection, choice and lists on a device: emulated, against NumPy, to the bit."""
 
 import shutil
 import subprocess
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -10,234 +11,361 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pitc.codegen import cuda, tir
-from pitc.codegen.cuda import put
-from pitc.codegen.families import detect_cuda
-from tests.codegen_kernels import Array, bits, guarded, normal
-from tests.cuda_emulator import Emulated, EmulationError, kernels
+from pitc.codegen import cuda
+from pitc.codegen.families import choose_cuda, detect_cuda, lists_cuda
+from pitc.ir.cuda_target import CUDA_TILES
+from pitc.ir.cuda_variants import (
+    COLUMNS,
+    CUDA_VARIANTS,
+    FEATURES,
+    KINDS,
+    LISTED_TILES,
+    features_of,
+    line_of,
+)
+from tests.cuda_emulator import Emulated
+from tests.detect_reference import (
+    DTYPES,
+    Array,
+    Detected,
+    Lists,
+    detected,
+    listed,
+    parts_of,
+    words_of,
+)
 
 NVCC = shutil.which("nvcc")
-STRIP = 32
-DENORMAL = np.float32(1e-45)
-SPECIAL = np.array([np.nan, -np.nan, np.inf, -np.inf, -0.0, 0.0, DENORMAL, -DENORMAL], np.float32)
-ZEROS = np.array([0.0, -0.0], np.float32)
-KERNELS = 11
-
-in_each = pytest.mark.parametrize("arch", cuda.ARCHITECTURES)
-
-
-@pytest.fixture(name="detector", scope="module")
-def _detector() -> Emulated:
-    return Emulated(detect_cuda.prim_funcs(), cuda.ARCHITECTURES[0])
+ZEROS = [0.0, -0.0]
+DENORMALS = {"float16": 6e-8, "bfloat16": 1e-40, "float32": 1e-45}
+TILE, BLOCK = CUDA_TILES[2], LISTED_TILES[0]
 
 
 @dataclass(frozen=True, slots=True)
-class Detected:
-    """All that the detector writes."""
+class Form:
+    """Which kernels."""
 
-    bits: Array
-    totals: Array
-    row_starts: Array
-    row_values: Array
-    ks: Array
-    block_starts: Array
-    block_values: Array
-    live: Array
+    dtype: str
+    width: int
+    loose: int = 0
 
+    def functions(self) -> list[object]:
+        params = {"dtype": self.dtype, "width": self.width, "loose": self.loose}
+        lists = [
+            lists_cuda.lists(f"lists{height}", {**params, "height": height}) for height in (16, 32)
+        ]
+        return [
+            detect_cuda.detect("detect", params),
+            detect_cuda.detect("count", {**params, "dtype": "bits"}),
+            choose_cuda.choose("choose", {"width": self.width}),
+            *lists,
+        ]
 
-def detect(detector: Emulated, a: Array, rows: Array, *, positive: bool = False) -> Detected:
-    """Run all kernels as a runtime would, in memory that ends where the tensors end."""
-    count, k = len(rows), a.shape[1]
-    groups, blocks = -(-count // STRIP), -(-k // STRIP)
-
-    def fresh(*shape: int, dtype: type = np.int32) -> Array:
-        return guarded(np.full(shape, -7 if dtype is not np.uint32 else 7, dtype))
-
-    def scan(counts: Array) -> Array:
-        flat = counts.reshape(-1)
-        chunks = max(1, -(-flat.size // detect_cuda.SCAN_CHUNK))
-        starts = fresh(flat.size + 1)
-        detector.run("detect_scan", flat, fresh(chunks), starts)
-        return starts
-
-    a, rows = guarded(a), guarded(rows)
-    words = fresh(count, 2 * -(-k // 64), dtype=np.uint32)
-    detector.run("detect_bits_positive" if positive else "detect_bits", a, rows, words)
-    row_counts, segments, totals = fresh(count), fresh(blocks, groups), fresh(5)
-    detector.run("detect_counts", words, row_counts, segments, fresh(groups, 5), totals)
-    row_starts, places = scan(row_counts), scan(segments)
-
-    entries = int(row_starts[-1])
-    values, ks = fresh(entries, dtype=np.float32), fresh(entries)
-    detector.run("detect_row_lists", a, rows, words, row_starts, values, ks)
-
-    entries = int(places[-1])
-    block_values, live = fresh(entries, STRIP, dtype=np.float32), fresh(entries)
-    block_starts = fresh(blocks + 1)
-    lists = (block_values, live, block_starts)
-    detector.run("detect_block_lists", a, rows, words, places, *lists)
-    return Detected(words, totals, row_starts, values, ks, block_starts, block_values, live)
+    def table(self) -> list[tuple[int, ...]]:
+        """Lines of one variant of each kind."""
+        names = ("dense", "tile32", f"block{self.width}", "square32")
+        tiles = (TILE, TILE, BLOCK, TILE)
+        rows = (0, 0, 128, 0)
+        return [
+            line_of(CUDA_VARIANTS[name], tile, self.dtype, 7, r)
+            for name, tile, r in zip(names, tiles, rows, strict=True)
+        ]
 
 
-def expected(a: Array, rows: Array, *, positive: bool = False) -> Detected:
-    """The same from NumPy."""
-    a = a[rows]
-    count, k = a.shape
-    mask = (a > 0) | np.isnan(a) if positive else a != 0
-    words = np.zeros((count, -(-k // 64) * 64), bool)
-    words[:, :k] = mask
-    halves = np.packbits(words, axis=1, bitorder="little").view(np.uint32)
-
-    groups, blocks = -(-count // STRIP), -(-k // STRIP)
-    padded = np.zeros((groups * STRIP, blocks * STRIP), bool)
-    padded[:count, :k] = mask
-    strips = padded.reshape(groups, STRIP, blocks, STRIP)
-    segments = strips.any(axis=3)
-    micro_tiles = (strips.any(axis=1), segments, strips.any(axis=(1, 3)))
-    totals = np.array([mask.any(axis=1).sum(), mask.sum(), *(m.sum() for m in micro_tiles)])
-
-    listed, ks = np.nonzero(mask)
-    live_by_block = segments.reshape(groups * STRIP, blocks)[:count].T
-    block, live = np.nonzero(live_by_block)
-    wide = np.zeros((count, blocks * STRIP), np.float32)
-    wide[:, :k] = a
-    return Detected(
-        bits=halves,
-        totals=totals,
-        row_starts=np.append(0, mask.sum(axis=1).cumsum()),
-        row_values=a[listed, ks],
-        ks=ks,
-        block_starts=np.append(0, live_by_block.sum(axis=1).cumsum()),
-        block_values=wide.reshape(count, blocks, STRIP)[live, block],
-        live=live,
-    )
+FORMS = (
+    Form("float16", 64),
+    Form("float32", 32),
+    Form("bfloat16", 64, 1),
+    Form("float32", 64, 1),
+    Form("float16", 32, 1),
+)
+_built: dict[Form, Emulated] = {}
 
 
-def same(got: Detected, want: Detected) -> None:
-    """Equal to the bit."""
-    for field in fields(Detected):
-        a, b = getattr(got, field.name), getattr(want, field.name)
-        assert a.shape == b.shape, field.name
-        pair = (bits(a), bits(b)) if a.dtype == np.float32 else (a, b)
-        np.testing.assert_array_equal(*pair, err_msg=field.name)
+@pytest.fixture(name="form", params=FORMS, ids=lambda f: f"{f.dtype}-{f.width}-{f.loose}")
+def _form(request: pytest.FixtureRequest) -> Iterator[Form]:
+    form: Form = request.param
+    if form not in _built:
+        _built[form] = Emulated(form.functions(), cuda.ARCHITECTURES[0])
+    yield form
 
 
-def matrix(rng: np.random.Generator, count: int, k: int, density: float) -> Array:
+def matrix(rng: np.random.Generator, form: Form, count: int, k: int, density: float) -> Array:
     """Zeros of both signs, and live elements among which every special value is likely."""
-    a = normal(rng, count, k)
+    a = rng.standard_normal((count, k)).astype(np.float32)
+    tiny = DENORMALS[form.dtype]
     special = rng.random(a.shape) < 0.3
-    a[special] = rng.choice(SPECIAL, int(special.sum()))
+    a[special] = rng.choice([np.nan, np.inf, -np.inf, tiny, -tiny], int(special.sum()))
     dead = rng.random(a.shape) >= density
     a[dead] = rng.choice(ZEROS, int(dead.sum()))
-    return a
+    return a.astype(DTYPES[form.dtype])
 
 
-SHAPES = [(1, 1), (1, 64), (33, 31), (32, 32), (65, 97), (31, 300), (7, 1030)]
+def detect(form: Form, a: Array, rows: Array, count: int, blocks: int = 3) -> Detected:
+    """Run the detector."""
+    emulated = _built[form]
+    k, live = a.shape[1], np.array([count], np.int32)
+    words = 2 * -(-k // 64)
+    groups = -(-len(rows) // 32)
+    bits = emulated.empty((len(rows), words), np.uint32)
+    counted = 5 * parts_of(len(rows), k) + groups * words * 32 // form.width
+    counts, again = (emulated.empty((counted,), np.int32) for _ in range(2))
+    emulated.run("detect", words_of(a), rows, live, bits, counts, blocks)
+    emulated.run("count", live, bits, again, blocks)
+    if count == len(rows):
+        np.testing.assert_array_equal(again.numpy(), counts.numpy())
+    return Detected(bits.numpy(), counts.numpy())
 
 
-@pytest.mark.parametrize("positive", [False, True], ids=["not_zero", "positive"])
+def make(
+    form: Form, a: Array, rows: Array, found: Detected, number: int, *, height: int = 32
+) -> tuple[Lists, Array]:
+    """Choose a variant by force, and make its lists in memory that nobody has written."""
+    emulated = _built[form]
+    count, k = len(rows), a.shape[1]
+    table = np.array(form.table(), np.int32)
+    groups, parts = -(-count // 32), parts_of(count, k)
+    lists = max(parts, groups * 2 * -(-k // 64) * 32 // form.width)
+    gate, starts = emulated.empty((2,), np.int32), emulated.empty((groups + 1,), np.int32)
+    places = emulated.empty((lists + 1,), np.int32)
+    trace = np.zeros(9, np.float32)
+    prices = np.ones((4, len(FEATURES)), np.float32)
+    live = np.array([count], np.int32)
+    sizes = (count, k, 300, number)
+    emulated.run("choose", found.counts, live, table, prices, gate, places, starts, trace, *sizes)
+    assert list(gate.numpy()) == [number if parts else 0, count]
+    kind = KINDS[number]
+    want = listed(a[rows], kind, height, form.width) if number else None
+    size, z = (want.values.size, want.index.size) if want else (64, 64)
+    values = emulated.empty((size,), words_of(a).dtype)
+    index = emulated.empty((z,), np.int32)
+    bits = np.array(found.bits)
+    emulated.run(f"lists{height}", words_of(a), rows, bits, gate, table, places, values, index, 4)
+    none = np.zeros(0, np.int32)
+    if want is None or not parts:
+        return Lists(none, none, none, none), trace
+    shape = want.values.shape
+    begin = starts.numpy() if want.starts.size else none
+    first = places.numpy()[: len(want.places)]
+    return Lists(first, begin, values.numpy().view(a.dtype).reshape(shape), index.numpy()), trace
+
+
+def patterns(x: Array) -> Array:
+    """What can be compared to the bit; zeros have no sign, as no list keeps it."""
+    if x.dtype.kind in "iu":
+        return x
+    wide = np.asarray(x.astype(np.float32) if x.dtype.itemsize == 2 else x)
+    return np.where(wide == 0, np.float32(0), wide).view(np.uint32)
+
+
+def same(got: Detected | Lists, want: Detected | Lists) -> None:
+    """Equal to the bit."""
+    for field in fields(want):
+        a, b = getattr(got, field.name), getattr(want, field.name)
+        assert a.shape == b.shape, field.name
+        np.testing.assert_array_equal(patterns(a), patterns(b), err_msg=field.name)
+
+
+SHAPES = [(1, 8), (33, 40), (65, 96), (31, 304), (7, 1032)]
+LOOSE = [(1, 1), (33, 31), (65, 97), (32, 300)]
+
+
 @pytest.mark.parametrize("density", [0.0, 0.02, 0.5, 1.0])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_detects(
-    detector: Emulated, shape: tuple[int, int], density: float, positive: bool
-) -> None:
-    rng = np.random.default_rng([*shape, int(100 * density)])
-    a = matrix(rng, *shape, density)
-    rows = np.arange(shape[0], dtype=np.int32)
-    same(detect(detector, a, rows, positive=positive), expected(a, rows, positive=positive))
+def test_detects_and_lists(form: Form, density: float) -> None:
+    for shape in LOOSE if form.loose else SHAPES:
+        rng = np.random.default_rng([*shape, int(100 * density)])
+        a = matrix(rng, form, *shape, density)
+        rows = rng.permutation(shape[0]).astype(np.int32)
+        found = detect(form, a, rows, len(rows))
+        same(found, detected(a[rows], form.width))
+        for number in range(1, 4):
+            got, _ = make(form, a, rows, found, number)
+            same(got, listed(a[rows], KINDS[number], 32, form.width))
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (0, 0), (3, 0)], ids=str)
-def test_detects_nothing_in_nothing(detector: Emulated, shape: tuple[int, int]) -> None:
-    a, rows = np.zeros(shape, np.float32), np.arange(shape[0], dtype=np.int32)
-    same(detect(detector, a, rows), expected(a, rows))
+def test_detects_nothing_in_nothing(form: Form, shape: tuple[int, int]) -> None:
+    a, rows = np.zeros(shape, DTYPES[form.dtype]), np.arange(shape[0], dtype=np.int32)
+    found = detect(form, a, rows, len(rows))
+    same(found, detected(a, form.width))
+    got, _ = make(form, a, rows, found, 1)
+    assert not got.index.size
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.data())
-def test_detects_in_chosen_rows(detector: Emulated, data: st.DataObject) -> None:
+@pytest.mark.parametrize("count", [1, 9, 16])
+def test_few_rows_make_a_group_of_16(form: Form, count: int) -> None:
+    rng = np.random.default_rng(count)
+    a = matrix(rng, form, count, 261 if form.loose else 264, 0.1)
+    rows = np.arange(count, dtype=np.int32)
+    found = detect(form, a, rows, count)
+    got, _ = make(form, a, rows, found, 1, height=16)
+    same(got, listed(a, "tile", 16, form.width))
+
+
+def test_one_live_element_in_any_place(form: Form) -> None:
+    """A bit that a neighbour's shift loses would be seen here."""
+    k = 259 if form.loose else 264
+    a = np.zeros((34, k), DTYPES[form.dtype])
+    rows = np.arange(34, dtype=np.int32)
+    for row, column in [(0, 0), (31, 255), (32, 256), (33, k - 1), (5, 63), (5, 64), (17, 127)]:
+        a[row, column] = 1
+        found = detect(form, a, rows, 34)
+        same(found, detected(a, form.width))
+        got, _ = make(form, a, rows, found, 2)
+        same(got, listed(a, "block", 32, form.width))
+        a[row, column] = 0
+
+
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_detects_in_chosen_rows(data: st.DataObject) -> None:
+    form = FORMS[3]
+    _built.setdefault(form, Emulated(form.functions(), cuda.ARCHITECTURES[0]))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     stored, k = data.draw(st.integers(1, 70)), data.draw(st.integers(1, 140))
     rows = rng.permutation(stored)[: data.draw(st.integers(0, stored))].astype(np.int32)
-    a = matrix(rng, stored, k, data.draw(st.sampled_from([0.01, 0.1, 0.9])))
-    same(detect(detector, a, rows), expected(a, rows))
+    a = matrix(rng, form, stored, k, data.draw(st.sampled_from([0.01, 0.1, 0.9])))
+    found = detect(form, a, rows, len(rows))
+    same(found, detected(a[rows], form.width))
+    number = data.draw(st.integers(1, 3))
+    got, _ = make(form, a, rows, found, number)
+    if len(rows):
+        same(got, listed(a[rows], KINDS[number], 32, form.width))
 
 
-def test_order_of_execution_changes_nothing(detector: Emulated) -> None:
-    a = matrix(np.random.default_rng(5), 70, 130, 0.2)
+def test_how_many_rows_live_is_known_on_the_device_only(form: Form) -> None:
+    """Rows behind them are not read, and count as zeros."""
+    rng = np.random.default_rng(4)
+    a = matrix(rng, form, 70, 80, 0.3)
+    rows = np.full(70, 1 << 30, np.int32)
+    rows[:37] = rng.permutation(70)[:37]
+    found = detect(form, a, rows, 37)
+    alone = np.zeros_like(a)
+    alone[:37] = a[rows[:37]]
+    want = detected(alone, form.width)
+    np.testing.assert_array_equal(found.counts, want.counts)
+    np.testing.assert_array_equal(found.bits[:37], want.bits[:37])
+
+
+@pytest.mark.parametrize("order", ["backwards", "shuffled"])
+def test_order_of_execution_changes_nothing(form: Form, order: str) -> None:
+    emulated = _built[form]
+    rng = np.random.default_rng(5)
+    a = matrix(rng, form, 70, 328, 0.2)
     rows = np.arange(70, dtype=np.int32)
-    with detector.backwards():
-        got = detect(detector, a, rows)
-    same(got, expected(a, rows))
+    with emulated.backwards() if order == "backwards" else emulated.shuffled(3):
+        found = detect(form, a, rows, 70, blocks=5)
+        same(found, detected(a, form.width))
+        for number in range(1, 4):
+            same(make(form, a, rows, found, number)[0], listed(a, KINDS[number], 32, form.width))
 
 
-@pytest.mark.parametrize("size", [1023, 1024, 1025, 33_000])
-def test_scan_goes_on_from_chunk_to_chunk(detector: Emulated, size: int) -> None:
-    counts = np.random.default_rng(size).integers(0, 1000, size, dtype=np.int32)
-    sums = guarded(np.zeros(-(-size // detect_cuda.SCAN_CHUNK), np.int32))
-    starts = guarded(np.zeros(size + 1, np.int32))
-    detector.run("detect_scan", guarded(counts), sums, starts)
-    np.testing.assert_array_equal(starts, np.append(0, counts.cumsum()))
+def choice(
+    table: list[tuple[int, ...]], counts: Mapping[str, int], sizes: tuple[int, int, int], width: int
+) -> Array:
+    """Features of each line."""
+    return np.array([features_of(line, counts, *sizes, width) for line in table])
 
 
-@in_each
-def test_source(detector: Emulated, arch: str) -> None:
-    source = cuda.source(detect_cuda.prim_funcs(), arch)
-    assert source == detector.source  # what was emulated
-    assert "atomic" not in source
-    bodies = {kernel.name: kernel.body for kernel in kernels(source)}
-    assert len(bodies) == KERNELS
-    assert "__ballot_sync" in bodies["detect_bits_kernel"]
-    assert "__ballot_sync" in bodies["detect_block_lists_kernel_1"]
-    assert "__popc" in bodies["detect_row_lists_kernel"]
-    assert "__shfl_up_sync" in bodies["detect_scan_kernel_2"]
+@pytest.mark.parametrize("rows", [1, 40, 2500])
+def test_chooses_the_cheapest(rows: int) -> None:
+    """Counts of any size, of which the lists' places go on from warp to warp."""
+    form = FORMS[0]
+    emulated = _built.setdefault(form, Emulated(form.functions(), cuda.ARCHITECTURES[0]))
+    rng = np.random.default_rng(rows)
+    k, n = 3000, 520
+    parts, groups = parts_of(rows, k), -(-rows // 32)
+    pieces = rng.integers(0, 32, 2 * -(-k // 64) * 32 // 64 * groups)
+    counts = np.append(rng.integers(0, 9000, 5 * parts), pieces).astype(np.int32)
+    totals = Detected(np.zeros(0), counts).totals(parts)
+    table = form.table()
+    amounts = choice(table, totals, (rows, k, n), form.width)
+    chosen = set()
+    for trial in range(12):
+        prices = (rng.random((4, len(FEATURES))) ** 3 / amounts.mean(axis=0)).astype(np.float32)
+        want = (amounts * prices).sum(axis=1)
+        forced = -1 if trial < 10 else trial - 8
+        gate, places = np.zeros(2, np.int32), np.zeros(max(parts, pieces.size) + 1, np.int32)
+        starts, trace = np.zeros(groups + 1, np.int32), np.zeros(9, np.float32)
+        live = np.array([rows], np.int32)
+        emulated.run(
+            "choose", counts, live, np.array(table, np.int32), prices, gate, places, starts, trace,
+            rows, k, n, forced,
+        )  # fmt: skip
+        np.testing.assert_allclose(trace[5:], want, rtol=1e-5)
+        np.testing.assert_allclose(trace[:5], list(totals.values()), rtol=1e-6)
+        number = int(want.argmin()) if forced < 0 else forced
+        assert list(gate) == [number, rows]
+        chosen.add(number)
+        of_parts = counts[: 5 * parts].reshape(5, parts)
+        scanned = (of_parts[1], pieces, of_parts[4])[number - 1] if number else counts[:0]
+        if number:
+            sums = np.append(0, scanned.cumsum())
+            np.testing.assert_array_equal(places[: len(sums)], sums)
+            if number != 2:
+                np.testing.assert_array_equal(starts, sums[:: parts // groups])
+    assert len(chosen) > 2
 
 
-@in_each
+def test_of_equal_times_the_lowest_number_wins() -> None:
+    form = FORMS[0]
+    emulated = _built.setdefault(form, Emulated(form.functions(), cuda.ARCHITECTURES[0]))
+    counts = np.zeros(5 + 4, np.int32)
+    for prices, want in (([2, 1, 1, 1], 1), ([1, 1, 1, 1], 0), ([np.inf, np.nan, 3, 3], 0)):
+        table = np.array(form.table(), np.int32)
+        offered = np.zeros((4, len(FEATURES)), np.float32)
+        offered[:, 0] = prices
+        gate, live = np.zeros(2, np.int32), np.ones(1, np.int32)
+        rest = (np.zeros(5, np.int32), np.zeros(2, np.int32), np.zeros(9, np.float32))
+        emulated.run("choose", counts, live, table, offered, gate, *rest, 1, 256, 64, -1)
+        assert gate[0] == (want if np.isfinite(prices[0]) else 2)
+
+
+def test_table_of_variants() -> None:
+    """Micro-tiles follow from dense tiles; no piece along memory is shorter than a sector."""
+    want = {"tile16": (16, 1), "tile32": (32, 1), "square32": (32, 32)}
+    want |= {"block32": (1, 32), "block64": (1, 64)}
+    for name, (m, k) in want.items():
+        micro = CUDA_VARIANTS[name].micro_tile("float16")
+        assert (micro.m, micro.k) == (m, k)
+    assert next(iter(CUDA_VARIANTS)) == "dense"
+    assert len(FORMS[0].table()[0]) == len(COLUMNS)
+    # the example of the module
+    totals = {"strips": 24, "segments": 0, "squares": 0}
+    lines = [line_of(CUDA_VARIANTS[name], TILE, "float16", 108) for name in ("dense", "tile32")]
+    amounts = [features_of(line, totals, 64, 256, 1024, 64) for line in lines]
+    assert amounts == [(1, 0, 64, 4), (1, 24 * 64, 11, 0.6875)]
+
+
+@pytest.mark.parametrize("form", FORMS[:2], ids=["float16", "float32"])
+def test_reads_at_copy_speed(form: Form) -> None:
+    """One look at A, in whole sectors; neighbours in shared memory never meet in a bank."""
+    emulated = _built.setdefault(form, Emulated(form.functions(), cuda.ARCHITECTURES[0]))
+    a = matrix(np.random.default_rng(1), form, 64, 1024, 0.3)
+    rows, live = np.arange(64, dtype=np.int32), np.array([64], np.int32)
+    bits, counts = np.zeros((64, 32), np.uint32), np.zeros(5 * 8 + 2 * 1024 // form.width, np.int32)
+    emulated.run("detect", a, rows, live, bits, counts, 8)
+    used = emulated.launches[0].counts
+    assert used.load_sectors * 32 <= 1.1 * a.nbytes
+    assert used.shared_wavefronts == used.shared_ideal
+    assert used.unique_written <= 1.3 * (bits.nbytes + counts.nbytes)
+    found = Detected(bits, counts)
+    for number in (1, 2):
+        make(form, a, rows, found, number)
+        used = emulated.launches[0].counts
+        assert used.load_sectors * 32 <= 1.25 * a.nbytes, number
+        assert used.store_sectors * 32 <= 1.05 * used.store_bytes
+        assert used.shared_wavefronts <= 1.1 * used.shared_ideal
+
+
 @pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
-def test_nvcc_accepts_the_source(arch: str, tmp_path: Path) -> None:
-    (tmp_path / "detect.cu").write_text(cuda.source(detect_cuda.prim_funcs(), arch))
+def test_nvcc_accepts_the_source(tmp_path: Path) -> None:
+    form = FORMS[0]
+    (tmp_path / "detect.cu").write_text(cuda.source(form.functions(), "sm_90"))
     # TVM names what it then writes out once more.
     warnings = ["-Werror", "all-warnings", "--diag-suppress", "177"]
-    options = [f"-arch={arch}", *warnings, "-cubin"]
+    options = ["-arch=sm_90", "-maxrregcount=255", "-Xptxas", "-v", *warnings, "-cubin"]
     command = [str(NVCC), *options, "detect.cu", "-o", "detect.cubin"]
-    subprocess.run(command, cwd=tmp_path, check=True)
-
-
-def _parting() -> None:
-    """A collective that only some lanes reach, while the others are at the next one."""
-    out = tir.tensor("out", (tir.size(),), "int32")
-    with cuda.warps(tir.int64(1)) as (_, lane):
-        with tir.when(lane < 5):
-            tir.assign(out, cuda.total(tir.T.int32(1)), 0)
-        put(out, cuda.total(tir.T.int32(2)), lane, 0)
-
-
-def test_emulator_refuses_lanes_that_part() -> None:
-    emulated = Emulated([tir.prim_func("parting", _parting)], cuda.ARCHITECTURES[0])
-    with pytest.raises(EmulationError, match="parting_kernel: threads part at a collective"):
-        emulated.run("parting", np.zeros(1, np.int32))
-
-
-def _first_lane() -> None:
-    """Which lane takes the first number."""
-    taken, out = (
-        tir.tensor("taken", (tir.size(),), "int32"),
-        tir.tensor("out", (tir.size(),), "int32"),
-    )
-    with cuda.warps(tir.int64(1)) as (_, lane):
-        number = cuda.Register(
-            "int32", tir.T.cuda.atomic_add(taken.access_ptr("rw"), tir.T.int32(1))
-        )
-        with tir.when(number.value == 0):
-            tir.assign(out, tir.T.Cast("int32", lane), 0)
-
-
-def test_emulator_turns_the_order_round() -> None:
-    emulated = Emulated([tir.prim_func("first_lane", _first_lane)], cuda.ARCHITECTURES[0])
-    out = np.zeros(1, np.int32)
-    emulated.run("first_lane", np.zeros(1, np.int32), out)
-    assert out == 0
-    with emulated.backwards():
-        emulated.run("first_lane", np.zeros(1, np.int32), out)
-    assert out == cuda.WARP - 1
+    said = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stderr
+    assert said.count("0 bytes spill stores") == len(form.functions())
+    assert "atomic" not in (tmp_path / "detect.cu").read_text()

@@ -47,8 +47,9 @@ class Fragments:
         self.column = ptx.held(warp % tile.warps_n * n, "int32")
         self.leads = self._lane % 4 == 0
         self._sums = ptx.registers(self._down * self._across * _REGISTERS, "float32")
-        self._a = ptx.registers(self._down * _REGISTERS, "uint32")
-        self._b = ptx.registers(self._across * 2, "uint32")
+        parts = tile.k_bytes // STEP_BYTES
+        self._a = ptx.registers(max(self._down, parts) * _REGISTERS, "uint32")
+        self._b = ptx.registers(self._across * 2 * parts, "uint32")
 
     def clear(self) -> None:
         """Start at 0."""
@@ -62,31 +63,69 @@ class Fragments:
                 load_a(slot, self._row + i * SUMS_M, kk, i * _REGISTERS)
             for j in range(0, self._across, 2):
                 load_b(slot, self.column + j * SUMS_N, kk, j * 2)
-            if self._is_wide:
-                for buffer, count in ((self._a, self._down * 4), (self._b, self._across * 2)):
-                    for r in range(count):
-                        ptx.round_to_tf32(buffer, r)
+            self._round(self._a, self._down * _REGISTERS)
+            self._round(self._b, self._across * 2)
             for i in range(self._down):
-                for j in range(self._across):
-                    at = (i * self._across + j) * _REGISTERS
-                    sums = [self._sums[at + r] for r in range(_REGISTERS)]
-                    a = [self._a[i * _REGISTERS + r] for r in range(_REGISTERS)]
-                    b = [self._b[j * 2 + r] for r in range(2)]
-                    ptx.multiply(self._dtype, sums, a, b)
+                self._multiply(i, i * _REGISTERS, 0)
+
+    def product(
+        self,
+        slot: Expr,
+        load_a: Load,
+        load_b: Load,
+        there: Callable[[Expr], Expr],
+        visit: Callable[[Expr, list[Run]], None],
+    ) -> None:
+        """Visit the products of a slot alone (`multiprocessor.Engine`)."""
+        parts, b = self._tile.k_bytes // STEP_BYTES, self._across * 2
+        for kk in range(parts):
+            for j in range(0, self._across, 2):
+                load_b(slot, self.column + j * SUMS_N, kk, kk * b + j * 2)
+        self._round(self._b, parts * b)
+        for i in range(self._down):
+            row = self._row + i * SUMS_M
+            with tir.when(there(row)):
+                for r in range(self._across * _REGISTERS):
+                    tir.assign(self._sums, T.float32(0), i * self._across * _REGISTERS + r)
+                for kk in range(parts):
+                    load_a(slot, row, kk, kk * _REGISTERS)
+                self._round(self._a, parts * _REGISTERS)
+                for kk in range(parts):
+                    self._multiply(i, kk * _REGISTERS, kk * b)
+                self._visit(i, visit)
+
+    def _round(self, operand: tir.Buffer, count: int) -> None:
+        """Round the first registers of an operand to what tensor cores read."""
+        if self._is_wide:
+            for r in range(count):
+                ptx.round_to_tf32(operand, r)
+
+    def _multiply(self, i: int, first_a: int, first_b: int) -> None:
+        """Add the products of 16 rows, of operands in the registers from the first ones on."""
+        for j in range(self._across):
+            at = (i * self._across + j) * _REGISTERS
+            sums = [self._sums[at + r] for r in range(_REGISTERS)]
+            a = [self._a[first_a + r] for r in range(_REGISTERS)]
+            b = [self._b[first_b + j * 2 + r] for r in range(2)]
+            ptx.multiply(self._dtype, sums, a, b)
 
     def rows(self, visit: Callable[[Expr, list[Run]], None]) -> None:
         """Visit this thread's rows: place in the tile, and its sums there."""
         for i in range(self._down):
-            for half in range(2):
-                runs = []
-                for j in range(self._across):
-                    at = (i * self._across + j) * _REGISTERS + half * 2
-                    inside = j * SUMS_N + self._lane % 4 * 2
-                    sums = (self._sums[at], self._sums[at + 1])
-                    word = j * SUMS_N // _WORD
-                    runs.append(Run(self.column + inside, sums, word, inside - word * _WORD))
-                row = self._row + (i * SUMS_M + half * 8) + self._lane // 4
-                visit(ptx.held(row, "int32"), runs)
+            self._visit(i, visit)
+
+    def _visit(self, i: int, visit: Callable[[Expr, list[Run]], None]) -> None:
+        """Visit this thread's rows of the 16 from row 16 i on."""
+        for half in range(2):
+            runs = []
+            for j in range(self._across):
+                at = (i * self._across + j) * _REGISTERS + half * 2
+                inside = j * SUMS_N + self._lane % 4 * 2
+                sums = (self._sums[at], self._sums[at + 1])
+                word = j * SUMS_N // _WORD
+                runs.append(Run(self.column + inside, sums, word, inside - word * _WORD))
+            row = self._row + (i * SUMS_M + half * 8) + self._lane // 4
+            visit(ptx.held(row, "int32"), runs)
 
     def joined(self, word: Expr) -> Expr:
         """The bits of all four lanes that share a row."""

@@ -29,20 +29,36 @@ class Run:
     bit: Expr
 
 
-class Engine(Protocol):
-    """Sums of a dense tile.
+class Sums(Protocol):
+    """Finished sums of a dense tile, as SWrite takes them.
 
     Attributes:
-        step_k: k of a step.
         words: Words of 32 columns that a thread has elements of.
         column: First column of the thread's part of the tile, int32.
         leads: Whether this thread writes for those that share its rows.
     """
 
-    step_k: int
     words: int
     column: Expr
     leads: Expr
+
+    def rows(self, visit: Callable[[Expr, list[Run]], None]) -> None:
+        """Visit this thread's rows: place in the tile, and its sums there."""
+        ...
+
+    def joined(self, word: Expr) -> Expr:
+        """The bits of all threads that share a row."""
+        ...
+
+
+class Engine(Sums, Protocol):
+    """Sums of a dense tile, and the steps that add to them.
+
+    Attributes:
+        step_k: k of a step.
+    """
+
+    step_k: int
 
     def __init__(self, tile: CudaTile, dtype: str, block: Block) -> None: ...
 
@@ -70,10 +86,22 @@ class Engine(Protocol):
         """Add the products of a slot, which starts at byte `slot`."""
         ...
 
-    def rows(self, visit: Callable[[Expr, list[Run]], None]) -> None:
-        """Visit this thread's rows: place in the tile, and its sums there."""
-        ...
+    def product(
+        self,
+        slot: Expr,
+        load_a: Load,
+        load_b: Load,
+        there: Callable[[Expr], Expr],
+        visit: Callable[[Expr, list[Run]], None],
+    ) -> None:
+        """Visit the products of a slot alone, rows as `rows` does.
 
-    def joined(self, word: Expr) -> Expr:
-        """The bits of all threads that share a row."""
+        Args:
+            slot: Its first byte.
+            load_a: Loads a of it.
+            load_b: Loads b of it.
+            there: Whether a group of 16 rows, which begins at a place in the tile, is wanted: the
+                same for all lanes of a warp.
+            visit: Sees the rows of these groups.
+        """
         ...

@@ -112,6 +112,22 @@ class Block:
     window: Window
 
 
+class Copies(Protocol):
+    """What is copied to a part of each slot."""
+
+    def start(self) -> None:
+        """Begin a dense tile."""
+        ...
+
+    def look_up(self, step: Expr) -> None:
+        """Read from lists what `copy` needs to know of a step."""
+        ...
+
+    def copy(self, slot: Expr, step: Expr) -> None:
+        """Start the copies of a step to the slot that begins at byte `slot`."""
+        ...
+
+
 class Feed:
     """The copies of one operand.
 
@@ -123,7 +139,7 @@ class Feed:
     """
 
     def __init__(self, block: Block, piece: Piece, source: Source, *, loose: bool = False) -> None:
-        self.source = source
+        self._source = source
         self._block, self._piece, self._loose = block, piece, loose
         self._all = piece.rows * piece.chunks
         self._copies = -(-self._all // block.threads)
@@ -136,7 +152,11 @@ class Feed:
 
     def start(self) -> None:
         """Begin a dense tile."""
-        self.source.start(self._copies, self._place)
+        self._source.start(self._copies, self._place)
+
+    def look_up(self, step: Expr) -> None:
+        """Read from lists what `copy` needs to know of a step."""
+        self._source.look_up(step)
 
     def copy(self, slot: Expr, step: Expr) -> None:
         """Start the copies of a step to the slot that begins at byte `slot`."""
@@ -148,7 +168,7 @@ class Feed:
                 self._move(i, slot, step)
 
     def _move(self, i: int, slot: Expr, step: Expr) -> None:
-        chunk = self.source.chunk(i, step)
+        chunk = self._source.chunk(i, step)
         to = slot + self._piece.at(*self._place(i))
         if self._loose:
             ptx.move_elements(self._block.window, to, chunk.operand, chunk.element, chunk.valid)
@@ -158,7 +178,7 @@ class Feed:
 
 
 def run(
-    feeds: Sequence[Feed],
+    feeds: Sequence[Copies],
     slot_bytes: int,
     stages: int,
     steps: Expr,
@@ -177,7 +197,7 @@ def run(
     def look_up(step: Expr) -> None:
         with tir.when(step < steps):
             for feed in feeds:
-                feed.source.look_up(step)
+                feed.look_up(step)
 
     def copy(slot: Expr, step: Expr) -> None:
         with tir.when(step < steps):

@@ -66,6 +66,20 @@ class ThreadTiles:
                         at = r * self._width + c
                         tir.assign(self._sums, tir.fma(a, b, self._sums[at]), at)
 
+    def product(
+        self,
+        slot: Expr,
+        load_a: Load,
+        load_b: Load,
+        there: Callable[[Expr], Expr],
+        visit: Callable[[Expr, list[Run]], None],
+    ) -> None:
+        """Visit the products of a slot alone (`multiprocessor.Engine`); for warps of 16 rows."""
+        with tir.when(there(self._row - self._row % _ROWS)):
+            self.clear()
+            self.step(slot, load_a, load_b)
+            self.rows(visit)
+
     def rows(self, visit: Callable[[Expr, list[Run]], None]) -> None:
         """Visit this thread's rows: place in the tile, and its sums there."""
         for r in range(self._height):

@@ -1,7 +1,8 @@
 """Contractions on a multiprocessor: C[rows_c[i], :] = act(sums + bias) + residual[i, :].
 
-    gather_gemm      sums = A[rows_a[i], :] @ B             PIT axis m: the micro-tile is a row
-    contract_tile    sums = A[i, listed k] @ B[listed k]    PIT axis k: the micro-tile is rows x 1
+    gather_gemm        sums = A[rows_a[i], :] @ B             PIT axis m: micro-tiles 1 x K
+    contract_tile      sums = A[i, listed k] @ B[listed k]    PIT axis k: micro-tiles rows x 1
+    contract_square    the same, A in place, 32 k together    PIT axis k: micro-tiles rows x 32
 
 SRead is where the chunks of a dense tile lie (`sread`), SWrite the row of C that a sum goes to. The
 grid is as large as the machine, and blocks take tiles in turns, those of one panel of B first. How
@@ -81,6 +82,17 @@ def contract_tile(symbol: str, params: Mapping[str, Any], tile: CudaTile) -> Any
     return tir.prim_func(symbol, lambda: _contract_tile(params, tile))
 
 
+def contract_square(symbol: str, params: Mapping[str, Any], tile: CudaTile) -> Any:
+    """The TIR function of a contraction over listed blocks of 32 k (arguments: `docs/plans.md`).
+
+    Args:
+        symbol: Name of the kernel.
+        params: `dtype`, `activation`, `residual`; `loose`, 0 if not there.
+        tile: The dense tile; its rows are those of a group.
+    """
+    return tir.prim_func(symbol, lambda: _contract_square(params, tile))
+
+
 def _gather_gemm(params: Mapping[str, Any], tile: CudaTile) -> None:
     dtype, stored, loose = params["dtype"], params.get("stored"), bool(params.get("loose"))
     stored_rows, k, listed, n = (tir.size(name) for name in ("stored_rows", "k", "listed", "n"))
@@ -147,6 +159,40 @@ def _contract_tile(params: Mapping[str, Any], tile: CudaTile) -> None:
         )
         feeds = (ring.Feed(block, left, source_a), ring.Feed(block, right, source_b))
         return Steps(feeds, ptx.steps(count, step_k), load_a, load_b)
+
+    _emit(params, tile, swrite, steps)
+
+
+def _contract_square(params: Mapping[str, Any], tile: CudaTile) -> None:
+    dtype, loose = params["dtype"], bool(params.get("loose"))
+    names = ("stored_rows", "k", "listed", "entries", "boundaries", "panels", "n")
+    stored_rows, k, listed, entries, boundaries, panels, n = (tir.size(name) for name in names)
+    a = tir.device_tensor("a", (stored_rows, k), dtype)
+    rows_a = tir.device_tensor("rows_a", (listed,), "int32")
+    ks = tir.device_tensor("ks", (entries,), "int32")
+    starts = tir.device_tensor("starts", (boundaries,), "int32")
+    b = tir.device_tensor("b", (panels, k, PANEL_WIDTH), dtype)
+    swrite = SWrite(params, listed, n)
+
+    def steps(engine: Engine, block: ring.Block, place: Place) -> Steps:
+        group, step_k = place.first // tile.m, engine.step_k
+        begin = ptx.held(starts[group], "int32")
+        count = ptx.held(starts[group + 1] - begin, "int32")
+        squares = sread.Squares(ks, begin, count, step_k)
+
+        def row_of_a(row: Expr) -> Expr:
+            i = T.min(place.first + row, place.count - 1)
+            return T.Cast("int64", rows_a[i]) * k
+
+        left, load_a = engine.rows_of_a()
+        right, load_b = engine.rows_of_b()
+        width = ptx.int32(k)
+        source_a = sread.SquareRows(tir.flat(a), width, step_k, row_of_a, squares)
+        source_b = sread.SquarePanels(
+            tir.flat(b), ptx.int32(panels), width, step_k, place.j, squares
+        )
+        feeds = (ring.Feed(block, left, source_a, loose=loose), ring.Feed(block, right, source_b))
+        return Steps(feeds, squares.steps, load_a, load_b)
 
     _emit(params, tile, swrite, steps)
 

@@ -1,235 +1,272 @@
-"""The detector of contractions for CUDA: bits, counts and lists, in the formats of the CPU's.
+"""The detector of a contraction on a multiprocessor: what of A is not zero, and how much.
 
-A lane has one element, one k block or one row. The order of a list is fixed by counts, their
-exclusive scan, and the place of a bit in its word; there is no atomic: the same values give the
-same lists. Integers decide what is live, so NaN and denormals are.
+    y[i, :] = sum over k of A[rows[i], k] * B[k, :]
 
-    detect_bits                  a, rows, bits: what is not 0
-    detect_bits_positive         a, rows, bits: what ReLU would leave, NaN among it
-    detect_counts                bits, row_counts, segment_counts, parts, totals
-    detect_scan                  counts, sums, starts: of row_counts, or of segment_counts
-    detect_row_lists             a, rows, bits, starts, values, ks: for contract_row, nb = 1
-    detect_block_lists           a, rows, bits, places, values, live, starts: for contract_block
+A group of 32 rows is cut into segments of 256 k. A thread block reads a group's segment once: each
+lane tells of 16 bytes which elements are not 0, and 8 words of bits for each of 32 rows meet in
+shared memory. There warp w has word w of all rows, lane r that of row r, so that every count is one
+vote or sum of a warp. Integers decide what is live, so NaN and denormals are, and -0 is not. Each
+count is written by one owner; there is no atomic, and no order that matters.
 
-A has T rows of K elements; B = ceil(K / 32) k blocks, G = ceil(T / 32) groups of rows.
+    counts int32: five numbers of each segment of each group of the list (`TOTALS`), then `pieces`
 
-    a f32 [M, K], rows int32 [T]   row r of A stands at a[rows[r]]
-    bits uint32 [T, H]             H = 2 ceil(K / 64): the halves, lower first, of 64-bit words
-    row_counts int32 [T]           live elements
-    segment_counts int32 [B, G]    live 1x32 micro-tiles
-    totals int32 [5]               live rows, elements, 32x1, 1x32 and 32x32 micro-tiles
-    counts int32 [n], starts int32 [n + 1]
-    places int32 [B G + 1]         starts of segment_counts
-    ks, live int32 [Z]; values f32 [Z], or [Z, 32]; starts int32 [T + 1], or [B + 1]
-    parts int32 [G, 5]; sums int32 [max(1, ceil(n / 1024))]: workspace
+        elements      live ones
+        strips        32 x 1 micro-tiles: k at which one of the group's rows lives
+        segments32    1 x 32 micro-tiles
+        segments      1 x width micro-tiles, width 64 or 32
+        squares       32 x 32 micro-tiles
+
+    pieces[q, g]: the rows of group g that live somewhere in block q of `width` k; blocks cover all
+    words of bits, so a last one of 32 k may lie behind K
+
+For example, 32 x 256 elements, of which row 3 lives at k = 0, 1 and 70, row 9 at k = 1:
+
+    elements 4    strips 3    segments32 3    segments 3    squares 2    pieces 2, 1, 0, 0
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from pitc.codegen import cuda, tir
-from pitc.codegen.cuda import WARP, Register, counter, put, strided, warps
+from pitc.codegen import cuda, ptx, tir
+from pitc.codegen.ptx import CHUNK_BYTES, Window
 from pitc.codegen.tir import Buffer, Expr, T
 
-SCAN_CHUNK = 1024
-"""Counts that one warp scans."""
-
-BATCH = 8
-"""Half-words of bits that a warp reads at once: 1 KiB of a row; they fill one memory sector."""
-
-TOTALS = ("rows", "elements", "strips", "segments", "squares")
-
-
-def prim_funcs() -> list[Any]:
-    """All kernels; shapes are known when they are called."""
-    bodies: dict[str, Callable[[], None]] = {
-        "detect_bits": lambda: _bits(_not_zero),
-        "detect_bits_positive": lambda: _bits(_positive),
-        "detect_counts": _counts,
-        "detect_scan": _scan,
-        "detect_row_lists": _row_lists,
-        "detect_block_lists": _block_lists,
-    }
-    return [tir.prim_func(symbol, body) for symbol, body in bodies.items()]
+GROUP = 32
+"""Rows of a group."""
+SEGMENT = 256
+"""k of a segment."""
+WORD = 32
+"""k of a word of bits."""
+WORDS = SEGMENT // WORD
+"""Words of a segment of a row: a sector of memory."""
+THREADS = 32 * WORDS
+TOTALS = ("elements", "strips", "segments32", "segments", "squares")
+_WARP_ROWS = GROUP // WORDS
+"""Rows that a warp reads."""
+_BYTES = GROUP * WORDS * 4
 
 
-def _not_zero(pattern: Expr) -> Expr:
-    return pattern & T.int32(0x7FFFFFFF) != T.int32(0)
+class Words:
+    """The bits of a group's segment in shared memory: 8 words of 32 rows.
+
+    Words of a row change places every four rows: neither a word of all rows nor all words of four
+    rows meet in a bank.
+
+    Args:
+        window: Shared memory; its first KiB is taken.
+    """
+
+    size = _BYTES
+
+    def __init__(self, window: Window) -> None:
+        self._words, self._bytes = window.view("uint32"), window.view("uint8")
+
+    @staticmethod
+    def _at(row: Expr, word: Expr) -> Expr:
+        return row * WORDS + (word ^ (row // _WARP_ROWS))
+
+    def word(self, row: Expr, word: Expr) -> Expr:
+        """A word."""
+        return self._words[self._at(row, word)]
+
+    def byte(self, row: Expr, byte: Expr) -> Expr:
+        """A byte of a row, as uint32."""
+        return T.Cast("uint32", self._bytes[self._at(row, byte // 4) * 4 + byte % 4])
+
+    def put(self, row: Expr, word: Expr, value: Expr) -> None:
+        """Store a word."""
+        tir.assign(self._words, value, self._at(row, word))
+
+    def put_byte(self, row: Expr, byte: Expr, value: Expr) -> None:
+        """Store a byte, given as uint32."""
+        at = self._at(row, byte // 4) * 4 + byte % 4
+        tir.assign(self._bytes, T.Cast("uint8", value), at)
 
 
-def _positive(pattern: Expr) -> Expr:
-    minus_infinity = T.uint32(0xFF800000)  # above it, as an unsigned number: NaN
-    return T.Or(pattern > T.int32(0), T.reinterpret("uint32", pattern) > minus_infinity)
+def detect(symbol: str, params: Mapping[str, Any]) -> Any:
+    """The TIR function that reads A, or bits that a kernel wrote (arguments: `docs/plans.md`).
+
+    Args:
+        symbol: Name of the kernel.
+        params: `dtype` of A, or `bits`, which are given; `width` of a block of k; `loose`, 0 if not
+            there: rows of A start anywhere.
+    """
+    return tir.prim_func(symbol, lambda: _detect(params))
 
 
-class _Rows:
-    """The arguments that name rows of A and their bits."""
+def _detect(params: Mapping[str, Any]) -> None:
+    given = params["dtype"] == "bits"
+    listed, words = tir.size("listed"), tir.size("words")
+    a: Buffer = None
+    rows: Buffer = None
+    if not given:
+        a = tir.device_tensor("a", (tir.size("stored_rows"), tir.size("k")), params["dtype"])
+        rows = tir.device_tensor("rows", (listed,), "int32")
+    count = tir.device_tensor("count", (1,), "int32")
+    bits = tir.device_tensor("bits", (listed, words), "uint32")
+    counts = tir.device_tensor("counts", (tir.size("counted"),), "int32")
+    blocks = T.arg("blocks", T.int32())
 
-    def __init__(self) -> None:
-        stored, self.k, self.count, self.halves = (tir.size() for _ in range(4))
-        self.a = tir.tensor("a", (stored, self.k))
-        self.rows = tir.tensor("rows", (self.count,), "int32")
-        self.bits = tir.tensor("bits", (self.count, self.halves), "uint32")
+    with ptx.launch(blocks, THREADS) as (number, thread):
+        window = Window(_BYTES + WORDS * len(TOTALS) * 4, addressed=False)
+        found, sums = Words(window), window.view("int32")
+        there = ptx.held(T.min(count[0], ptx.int32(listed)), "int32")
+        groups = ptx.held(ptx.steps(ptx.int32(listed), GROUP), "int32")
+        segments = ptx.held(ptx.steps(ptx.int32(words), WORDS), "int32")
+        parts = ptx.held(groups * segments, "int32")
+        warp, lane = ptx.held(thread // 32, "int32"), ptx.held(thread % 32, "int32")
+        row, word = thread // WORDS, thread % WORDS
+        with ptx.turns(number, blocks, parts) as part:
+            first = ptx.held(T.truncdiv(part, segments) * GROUP, "int32")
+            segment = ptx.held(T.truncmod(part, segments), "int32")
+            here = tir.both(first + row < there, segment * WORDS + word < ptx.int32(words))
+            own = bits[T.Cast("int64", first + row), T.Cast("int64", segment * WORDS + word)]
+            if given:
+                found.put(row, word, T.if_then_else(here, own, ptx.uint32(0)))
+            else:
+                read = _read_loose if params.get("loose") else _read
+                read(a, rows, found, (first, there), segment * SEGMENT, warp, lane)
+            ptx.barrier()
+            if not given:
+                with tir.when(here):
+                    at = T.Cast("int64", first + row), T.Cast("int64", segment * WORDS + word)
+                    tir.assign(bits, found.word(row, word), *at)
 
-    def element(self, row: Expr, k: Expr) -> Expr:
-        """An element of a row, 0 beyond its end."""
-        return T.if_then_else(k < self.k, self.a[row, k], T.float32(0))
+            def store_pieces(block: Expr, rows: Expr) -> None:
+                piece = segment * (SEGMENT // params["width"]) + block
+                with tir.when(
+                    tir.both(lane == 0, piece * params["width"] < ptx.int32(words) * WORD)
+                ):
+                    at = parts * len(TOTALS) + piece * groups + T.truncdiv(part, segments)
+                    tir.assign(counts, rows, at)
 
-
-def _bits(live: Callable[[Expr], Expr]) -> None:
-    """A warp per row: lanes read consecutive elements, integers decide which are live."""
-    given = _Rows()
-    with warps(given.count) as (r, lane):
-        row = tir.index_of(given.rows, r)
-        with tir.serial(tir.int64(0), (given.halves + BATCH - 1) // BATCH) as batch:
-            first = tir.bind(batch * BATCH)
-            # All reads come first: each waits for memory, none for a ballot.
-            values = [
-                Register("float32", given.element(row, (first + i) * WARP + lane))
-                for i in range(BATCH)
-            ]
-            mine = Register("uint32", T.uint32(0))
-            for i, value in enumerate(values):
-                word = cuda.ballot(live(T.reinterpret("int32", value.value)))
-                mine.set(T.Select(lane == i, word, mine.value))
-            with tir.when(tir.both(lane < BATCH, first + lane < given.halves)):
-                tir.assign(given.bits, mine.value, r, first + lane)
-
-
-def _one(condition: Expr) -> Expr:
-    return T.Cast("int32", condition)
-
-
-def _counts() -> None:
-    """Rows, then groups of 32 rows, then their sum."""
-    count, halves, blocks, groups = (tir.size() for _ in range(4))
-    bits = tir.tensor("bits", (count, halves), "uint32")
-    row_counts = tir.tensor("row_counts", (count,), "int32")
-    segment_counts = tir.tensor("segment_counts", (blocks, groups), "int32")
-    parts = tir.tensor("parts", (groups, len(TOTALS)), "int32")
-    totals = tir.tensor("totals", (len(TOTALS),), "int32")
-
-    with warps(count) as (r, lane):
-        found = counter()
-        with strided(tir.int64(0), halves, lane) as (h, here), tir.when(here):
-            found.add(cuda.population(bits[r, h]))
-        put(row_counts, cuda.total(found.value), lane, r)
-
-    with warps(groups) as (g, lane):
-        first = tir.bind(g * WARP)
-        height = tir.smaller(count - first, tir.int64(WARP))
-        rows, elements, strips, segments, squares = sums = [counter() for _ in TOTALS]
-        with tir.when(lane < height):
-            elements.set(row_counts[first + lane])
-        rows.set(_one(elements.value > 0))
-        # A lane has a k block: rows follow each other, so 32 words are one line of memory.
-        with strided(tir.int64(0), blocks, lane) as (h, here), tir.when(here):
-            union, live = Register("uint32", T.uint32(0)), counter()
-            with tir.serial(tir.int64(0), height) as i:
-                word = Register("uint32", bits[first + i, h])
-                union.set(union.value | word.value)
-                live.add(_one(word.value != T.uint32(0)))
-            tir.assign(segment_counts, live.value, h, g)
-            strips.add(cuda.population(union.value))
-            segments.add(live.value)
-            squares.add(_one(live.value > 0))
-        for place, part in enumerate(sums):
-            put(parts, cuda.total(part.value), lane, g, place)
-
-    with warps(tir.int64(1)) as (_, lane):
-        for place in range(len(TOTALS)):
-            part = counter()
-            with strided(tir.int64(0), groups, lane) as (g, here), tir.when(here):
-                part.add(parts[g, place])
-            put(totals, cuda.total(part.value), lane, place)
+            _count(found, params["width"], warp, lane, sums, store_pieces)
+            ptx.barrier()
+            with tir.when(thread < len(TOTALS)):
+                total = T.int32(0)
+                for w in range(WORDS):
+                    total = total + sums[_BYTES // 4 + w * len(TOTALS) + thread]
+                tir.assign(counts, total, thread * parts + part)
 
 
-def _scan() -> None:
-    """Sums of chunks; their scan; the scan of each chunk from there."""
-    size, chunks, boundaries = (tir.size() for _ in range(3))
-    counts = tir.tensor("counts", (size,), "int32")
-    sums = tir.tensor("sums", (chunks,), "int32")
-    starts = tir.tensor("starts", (boundaries,), "int32")
-
-    def end(chunk: Expr) -> Expr:
-        return tir.smaller(size, (chunk + 1) * SCAN_CHUNK)
-
-    with warps(chunks) as (chunk, lane):
-        part = counter()
-        with strided(chunk * SCAN_CHUNK, end(chunk), lane) as (i, here), tir.when(here):
-            part.add(counts[i])
-        put(sums, cuda.total(part.value), lane, chunk)
-
-    with warps(tir.int64(1)) as (_, lane):
-        _running(sums, sums, tir.int64(0), chunks, lane, counter())
-
-    with warps(chunks) as (chunk, lane):
-        so_far = Register("int32", sums[chunk])
-        _running(counts, starts, chunk * SCAN_CHUNK, end(chunk), lane, so_far)
-        with tir.when(chunk == chunks - 1):
-            put(starts, so_far.value, lane, size)
-
-
-def _running(
-    counts: Buffer, starts: Buffer, first: Expr, stop: Expr, lane: Expr, so_far: Register
+def _read(
+    a: Buffer,
+    rows: Buffer,
+    found: Words,
+    listed: tuple[Expr, Expr],
+    begin: Expr,
+    warp: Expr,
+    lane: Expr,
 ) -> None:
-    """Write to `starts` the sum of what comes before each count; `so_far` is added and kept."""
-    with strided(first, stop, lane) as (i, here):
-        count = counter()
-        with tir.when(here):
-            count.set(counts[i])
-        up_to = cuda.inclusive(count.value, lane)
-        with tir.when(here):
-            tir.assign(starts, so_far.value + up_to - count.value, i)
-        so_far.add(cuda.total(count.value))
+    """A warp reads 16 bytes per lane of each of its rows, all before it looks at any."""
+    item = tir.item_bytes(a.dtype)
+    per_chunk = CHUNK_BYTES // item
+    loads = SEGMENT // per_chunk // 32
+    k = a.shape[1]
+    chunks, nothing = ptx.seen_as(a, "uint32x4"), T.broadcast(ptx.uint32(0), 4)
+    read = ptx.registers(_WARP_ROWS * loads, "uint32x4")
+    for r in range(_WARP_ROWS):
+        i = listed[0] + warp * _WARP_ROWS + r
+        for h in range(loads):
+            at = begin + (h * 32 + lane) * per_chunk
+            tir.assign(read, nothing, r * loads + h)
+            with tir.when(tir.both(i < listed[1], at < ptx.int32(k))):
+                element = T.Cast("int64", rows[i]) * k + T.Cast("int64", at)
+                tir.assign(
+                    read, chunks[element >> tir.int64(per_chunk.bit_length() - 1)], r * loads + h
+                )
+    for r in range(_WARP_ROWS):
+        row = warp * _WARP_ROWS + r
+        for h in range(loads):
+            live = ptx.held(_live(read[r * loads + h], item), "uint32")
+            if item == 2:
+                found.put_byte(row, lane, live)
+            else:
+                byte = live | ptx.shuffle_xor(live, 1, "uint32") << ptx.uint32(4)
+                with tir.when(lane % 2 == 0):
+                    found.put_byte(row, h * 16 + lane // 2, byte)
 
 
-def _row_lists() -> None:
-    """A warp per row: a live element's place is how many live ones its row has before it."""
-    given = _Rows()
-    entries, boundaries = tir.size(), tir.size()
-    starts = tir.tensor("starts", (boundaries,), "int32")
-    values = tir.tensor("values", (entries,))
-    ks = tir.tensor("ks", (entries,), "int32")
-    with warps(given.count) as (r, lane):
-        row = tir.index_of(given.rows, r)
-        place = Register("int32", starts[r])
-        with tir.serial(tir.int64(0), given.halves) as h:
-            word = Register("uint32", given.bits[r, h]).value
-            with tir.when(cuda.bit(word, lane)):
-                z = tir.bind(T.Cast("int64", place.value + cuda.before(word, lane)))
-                k = tir.bind(h * WARP + lane)
-                tir.assign(ks, T.Cast("int32", k), z)
-                tir.assign(values, given.a[row, k], z)
-            place.add(cuda.population(word))
+def _live(chunk: Expr, item: int) -> Expr:
+    """One bit for each element of a chunk.
+
+    A number without its sign, and the largest such number added to it: the sign is set where it was
+    not 0. So two of 16 bits are looked at together.
+    """
+    numbers = 4 // item
+    rest = ptx.uint32(0x7FFFFFFF if numbers == 1 else 0x7FFF7FFF)
+    live = ptx.uint32(0)
+    for i in range(4):
+        sum_ = ptx.held((T.Shuffle([chunk], [T.int32(i)]) & rest) + rest, "uint32")
+        bits = sum_ >> ptx.uint32(31)
+        if numbers == 2:
+            bits = (sum_ >> ptx.uint32(30)) & ptx.uint32(2) | (sum_ >> ptx.uint32(15)) & ptx.uint32(
+                1
+            )
+        live = live | bits << ptx.uint32(i * numbers)
+    return live
 
 
-def _block_lists() -> None:
-    """A warp per k block and 32 rows: a row's place is how many live ones come before it."""
-    given = _Rows()
-    entries, counted, boundaries = (tir.size() for _ in range(3))
-    places = tir.tensor("places", (counted,), "int32")
-    values = tir.tensor("values", (entries, WARP))
-    live = tir.tensor("live", (entries,), "int32")
-    starts = tir.tensor("starts", (boundaries,), "int32")
-    groups = tir.bind((given.count + WARP - 1) // WARP)
+def _read_loose(
+    a: Buffer,
+    rows: Buffer,
+    found: Words,
+    listed: tuple[Expr, Expr],
+    begin: Expr,
+    warp: Expr,
+    lane: Expr,
+) -> None:
+    """A warp reads neighbours, an element per lane."""
+    item, k = tir.item_bytes(a.dtype), a.shape[1]
+    dtype = f"uint{item * 8}"
+    patterns = ptx.seen_as(a, dtype)
+    with tir.serial(T.int32(0), T.int32(_WARP_ROWS)) as r:
+        row = warp * _WARP_ROWS + r
+        i = ptx.held(listed[0] + row, "int32")
+        start = cuda.Register("int64", T.int64(0))
+        with tir.when(i < listed[1]):
+            start.set(T.Cast("int64", rows[i]) * k)
+        read = ptx.registers(WORDS, "uint32")
+        for w in range(WORDS):
+            at = begin + w * WORD + lane
+            here = tir.both(i < listed[1], at < ptx.int32(k))
+            pattern = T.if_then_else(
+                here, patterns[start.value + T.Cast("int64", at)], T.IntImm(dtype, 0)
+            )
+            tir.assign(read, T.Cast("uint32", pattern), w)
+        mine = cuda.Register("uint32", ptx.uint32(0))
+        rest = ptx.uint32(0x7FFFFFFF >> 8 * (4 - item))
+        for w in range(WORDS):
+            word = cuda.ballot((read[w] & rest) != ptx.uint32(0))
+            mine.set(T.Select(lane == w, word, mine.value))
+        with tir.when(lane < WORDS):
+            found.put(row, lane, mine.value)
 
-    with warps((boundaries + WARP - 1) // WARP) as (job, lane):
-        h = tir.bind(job * WARP + lane)
-        with tir.when(h < boundaries):
-            tir.assign(starts, places[h * groups], h)
 
-    with warps((boundaries - 1) * groups) as (job, lane):
-        h, first = tir.bind(job // groups), tir.bind(job % groups * WARP)
-        place = tir.index_of(places, job)
-        word = Register("uint32", T.uint32(0))
-        with tir.when(first + lane < given.count):
-            word.set(given.bits[first + lane, h])
-        listed = cuda.ballot(word.value != T.uint32(0))
-        with tir.when(cuda.bit(listed, lane)):
-            z = place + cuda.before(listed, lane)
-            tir.assign(live, T.Cast("int32", first + lane), z)
-        with tir.serial(tir.int64(0), tir.int64(WARP)) as i, tir.when(cuda.bit(listed, i)):
-            row = tir.index_of(given.rows, first + i)
-            z = place + cuda.before(listed, i)
-            tir.assign(values, given.element(row, h * WARP + lane), z, lane)
+def _count(
+    found: Words,
+    width: int,
+    warp: Expr,
+    lane: Expr,
+    sums: Buffer,
+    store_pieces: Callable[[Expr, Expr], None],
+) -> None:
+    """Warp w counts in word w of all rows."""
+    none = ptx.uint32(0)
+    word = ptx.held(found.word(lane, warp), "uint32")
+    united = cuda.union(word)
+    rows = cuda.population(cuda.ballot(word != none))
+    if width == WORD:
+        segments = ptx.held(rows, "int32")
+        store_pieces(warp, segments)
+    else:
+        both = word | found.word(lane, warp ^ 1)
+        of_pair = ptx.held(cuda.population(cuda.ballot(both != none)), "int32")
+        segments = T.Select(warp % 2 == 0, of_pair, T.int32(0))
+        with tir.when(warp % 2 == 0):
+            store_pieces(warp // 2, of_pair)
+    elements = cuda.total(cuda.population(word))
+    counted = (elements, cuda.population(united), rows, segments, T.Cast("int32", united != none))
+    with tir.when(lane == 0):
+        for f, value in enumerate(counted):
+            tir.assign(sums, value, _BYTES // 4 + warp * len(TOTALS) + f)

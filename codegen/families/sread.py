@@ -1,9 +1,11 @@
 """SRead of contractions on a multiprocessor: where the chunks of a dense tile's operands lie.
 
 a     Rows            listed rows of A [m, k]               PIT axis m
+      SquareRows      of these listed blocks of k           PIT axis k
       Columns         values [z, rows] of listed k          PIT axis k
 b     PanelRows       all k of panels of a stored weight
       ListedRows      listed k of them                      PIT axis k
+      SquarePanels    listed blocks of k of them            PIT axis k
       StoredRows      all k of a matrix [k, n] that was computed when the model runs
       (Rows           of a matrix [n, k])
 """
@@ -14,6 +16,7 @@ from pitc.codegen import ptx, tir
 from pitc.codegen.engines.ring import Chunk, Place
 from pitc.codegen.ptx import CHUNK_BYTES
 from pitc.codegen.tir import Buffer, Expr, T
+from pitc.ir.cuda_variants import SQUARE
 from pitc.ir.panels import PANEL_WIDTH
 
 
@@ -53,6 +56,73 @@ class Rows(_All):
         """The `i`-th chunk of this thread."""
         k = step * self._step_k + self._column
         return Chunk(self._matrix, self._starts[i] + _int64(k), self._k - k)
+
+
+class Squares:
+    """A list of blocks of k, `SQUARE` wide, which a step goes through in order.
+
+    Args:
+        blocks: The lists, int32.
+        first: The first entry, int32.
+        count: Entries of the list, int32.
+        step_k: Of a step; with `SQUARE`, one divides the other.
+    """
+
+    def __init__(self, blocks: Buffer, first: Expr, count: Expr, step_k: int) -> None:
+        self._blocks, self._first, self._count, self._step_k = blocks, first, count, step_k
+
+    @property
+    def steps(self) -> Expr:
+        """How many steps the list takes, int32."""
+        return ptx.steps(self._count * SQUARE, self._step_k)
+
+    def k(self, step: Expr, inside: Expr) -> Expr:
+        """The k that stands at a place of a step, int32: the entry is read now."""
+        at = step * self._step_k + inside
+        last = T.min(at // SQUARE, self._count - 1)
+        return self._blocks[self._first + last] * SQUARE + at % SQUARE
+
+    def here(self, step: Expr, inside: Expr) -> Expr:
+        """Whether there is an entry for a place of a step."""
+        return step * self._step_k + inside < self._count * SQUARE
+
+
+class SquareRows(Rows):
+    """Listed blocks of k of listed rows of a matrix.
+
+    Args:
+        matrix: `[rows, k]` as a vector.
+        k: Its columns, int32.
+        step_k: Of a step.
+        first: Row of the list -> where it starts, int64.
+        squares: The blocks.
+    """
+
+    def __init__(
+        self,
+        matrix: Buffer,
+        k: Expr,
+        step_k: int,
+        first: Callable[[Expr], Expr],
+        squares: Squares,
+    ) -> None:
+        super().__init__(matrix, k, step_k, first)
+        self._squares = squares
+
+    def start(self, copies: int, place: Place) -> None:
+        """Look the rows up."""
+        super().start(copies, place)
+        self._found = ptx.registers(1, "int32")
+
+    def look_up(self, step: Expr) -> None:
+        """Read the k of this thread's chunks from the list."""
+        tir.assign(self._found, self._squares.k(step, self._column), 0)
+
+    def chunk(self, i: int, step: Expr) -> Chunk:
+        """The `i`-th chunk of this thread."""
+        k = self._found[0]
+        valid = T.Select(self._squares.here(step, self._column), self._k - k, T.int32(0))
+        return Chunk(self._matrix, self._starts[i] + _int64(k), valid)
 
 
 class Columns(_All):
@@ -173,6 +243,46 @@ class ListedRows(PanelRows):
         """The `i`-th chunk of this thread."""
         row, _ = self._place(i)
         here = step * self._step_k + row % self._step_k < self._count
+        element = self._starts[i] + _int64(self._found[i]) * PANEL_WIDTH
+        return Chunk(self._b, element, self._valid(row, here))
+
+
+class SquarePanels(PanelRows):
+    """Rows of panels at listed blocks of k.
+
+    Args:
+        b: `[panels, k, PANEL_WIDTH]` as a vector.
+        panels: How many there are, int32.
+        k: Rows of each, int32.
+        step_k: Of a step.
+        j: The first panel, int32.
+        squares: The blocks.
+    """
+
+    def __init__(
+        self, b: Buffer, panels: Expr, k: Expr, step_k: int, j: Expr, squares: Squares
+    ) -> None:
+        super().__init__(b, panels, k, step_k, j)
+        self._squares = squares
+
+    def _row(self, row: Expr) -> Expr:
+        return T.int32(0)
+
+    def start(self, copies: int, place: Place) -> None:
+        """Find the panels."""
+        super().start(copies, place)
+        self._copies, self._found = copies, ptx.registers(copies, "int32")
+
+    def look_up(self, step: Expr) -> None:
+        """Read the rows of a step from the list."""
+        for i in range(self._copies):
+            row, _ = self._place(i)
+            tir.assign(self._found, self._squares.k(step, row % self._step_k), i)
+
+    def chunk(self, i: int, step: Expr) -> Chunk:
+        """The `i`-th chunk of this thread."""
+        row, _ = self._place(i)
+        here = tir.both(self._squares.here(step, row % self._step_k), self._found[i] < self._k)
         element = self._starts[i] + _int64(self._found[i]) * PANEL_WIDTH
         return Chunk(self._b, element, self._valid(row, here))
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pitc.codegen import ptx, tir
-from pitc.codegen.engines.multiprocessor import Engine, Run
+from pitc.codegen.engines.multiprocessor import Run, Sums
 from pitc.codegen.families.epilogue import ACTIVATIONS
 from pitc.codegen.tir import Expr, T
 from pitc.ir.panels import PANEL_WIDTH
@@ -48,7 +48,7 @@ class SWrite:
         listed = T.min(self._gate[1], ptx.int32(self._rows))
         return ptx.held(T.Select(self._gate[0] == self._number, listed, T.int32(0)), "int32")
 
-    def write(self, engine: Engine, first: Expr, count: Expr, j: Expr) -> None:
+    def write(self, engine: Sums, first: Expr, count: Expr, j: Expr) -> None:
         """Finish and store a dense tile.
 
         Args:
@@ -102,7 +102,7 @@ class SWrite:
         """Its number in a matrix of `n` columns."""
         return T.Cast("int64", row) * self.n + T.Cast("int64", column)
 
-    def _note(self, engine: Engine, i: Expr, here: Expr, j: Expr, words: tir.Buffer) -> None:
+    def _note(self, engine: Sums, i: Expr, here: Expr, j: Expr, words: tir.Buffer) -> None:
         """Write which elements of a row are not zero; lanes that share a row put bits together."""
         bits = self._bits
         assert bits is not None

@@ -18,12 +18,14 @@
 
 // ---- types ----
 // Assigned as a whole: else a constructed value would be stored piece by piece.
-#define WHOLE(T)                          \
+#define ASSIGNED(T)                       \
   EMULATED T& operator=(const T& other) { \
     memcpy(this, &other, sizeof other);   \
     return *this;                         \
   }                                       \
-  T(const T&) = default;                  \
+  T(const T&) = default;
+#define WHOLE(T) \
+  ASSIGNED(T)    \
   T() = default;
 #define VECTORS(T, name, n)                                          \
   struct alignas(2 * n) name##2 {                                    \

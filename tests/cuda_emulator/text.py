@@ -32,6 +32,9 @@ _TYPES = {
     **{"f16": "half", "f32": "float", "f64": "double"},
 }
 
+_MAKE_HALVES = re.compile(r"__host__ __device__ (\w+4 make_\w+4\()")
+_HALVES = "struct __align__(8) half4_bfloat164 {"
+
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
@@ -105,6 +108,9 @@ def translate(source: str) -> str:
         at = end
     text = "".join(out) + source[at:]
     text = _DYNAMIC.sub(r"\1* \2 = (\1*)emulator::Shared(-1, 0);", text)
+    # TVM's own vector of four halves; what a function returns into memory would not be seen.
+    text = text.replace(_HALVES, f"{_HALVES} ASSIGNED(half4_bfloat164)")
+    text = _MAKE_HALVES.sub(r"EMULATED \1", text)
     numbers = iter(range(len(text)))
     text = _STATIC.sub(
         lambda m: (

@@ -1,0 +1,200 @@
+"""The choice of a variant on the device, and where its lists begin: one thread block, one launch.
+
+    1.  totals    sums of the counts of all segments of all groups (`detect_cuda`)
+    2.  choice    the variant with the least sum of features times prices (`cuda_variants`)
+    3.  places    exclusive sums of that variant's counts: its lists, one behind the other
+
+What is summed up is a stretch of `counts`: `strips` or `squares` by group and segment, or `pieces`
+by block of k and group. Each of 32 warps sums up a part; then each goes through its part again from
+where those before it end. For example three lists of 3, 0 and 2 entries:
+
+    counts 3 0 2        places 0 3 3 5        (the last one: how many entries there are)
+
+Nobody waits for the host: kernels that come later find their number in `gate`, or leave.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pitc.codegen import cuda, ptx, tir
+from pitc.codegen.families.detect_cuda import GROUP, SEGMENT, TOTALS
+from pitc.codegen.ptx import Window
+from pitc.codegen.tir import Buffer, Expr, T
+from pitc.ir.cuda_variants import COLUMNS, FEATURES, KINDS, SQUARE
+
+WARPS = 32
+_THREADS = 32 * WARPS
+_RUN = 4
+"""Counts that a lane takes at a time."""
+_WARP_RUN = 32 * _RUN
+
+
+def choose(symbol: str, params: Mapping[str, Any]) -> Any:
+    """The TIR function of the choice (arguments: `docs/plans.md`).
+
+    Args:
+        symbol: Name of the kernel.
+        params: `width` of a block of k.
+    """
+    return tir.prim_func(symbol, lambda: _choose(params["width"]))
+
+
+def _choose(width: int) -> None:
+    variants, groups1 = tir.size("variants"), tir.size("boundaries")
+    counts = tir.device_tensor("counts", (tir.size("counted"),), "int32")
+    count = tir.device_tensor("count", (1,), "int32")
+    table = tir.device_tensor("table", (variants, len(COLUMNS)), "int32")
+    prices = tir.device_tensor("prices", (variants, len(FEATURES)), "float32")
+    gate = tir.device_tensor("gate", (2,), "int32")
+    places = tir.device_tensor("places", (tir.size("lists"),), "int32")
+    starts = tir.device_tensor("starts", (groups1,), "int32")
+    trace = tir.device_tensor("trace", (tir.size("traced"),), "float32")
+    listed, k, n, forced = (T.arg(name, T.int32()) for name in ("listed", "k", "n", "forced"))
+
+    with ptx.launch(T.int32(1), _THREADS) as (_, thread):
+        sums = Window(WARPS * len(TOTALS) * 4, addressed=False).view("int32")
+        warp, lane = ptx.held(thread // 32, "int32"), ptx.held(thread % 32, "int32")
+        groups = ptx.held(ptx.steps(listed, GROUP), "int32")
+        segments = ptx.held(ptx.steps(k, SEGMENT), "int32")
+        parts = ptx.held(groups * segments, "int32")
+        k_blocks = ptx.held(ptx.steps(k, 64) * (64 // width), "int32")
+        there = ptx.held(T.min(count[0], listed), "int32")
+        totals = _totals(counts, parts, thread, warp, lane, sums)
+        number = _cheapest(table, prices, totals, (there, k, n, k_blocks), forced, trace, thread)
+        number = ptx.held(T.Select(parts > 0, number, T.int32(0)), "int32")  # or nothing is listed
+        with tir.when(thread == 0):
+            tir.assign(gate, number, 0)
+            tir.assign(gate, there, 1)
+            for f, total in enumerate(totals):
+                tir.assign(trace, T.Cast("float32", total), f)
+        kind = ptx.held(table[number, 0], "int32")
+        of_squares, of_blocks = (kind == KINDS.index(name) for name in ("square", "block"))
+        field = T.Select(of_squares, TOTALS.index("squares"), TOTALS.index("strips"))
+        first = T.Select(of_blocks, len(TOTALS), field) * parts
+        size = T.Select(of_blocks, k_blocks * groups, parts)
+        size = ptx.held(T.Select(kind == 0, T.int32(0), size), "int32")
+        stretch = counts, ptx.held(first, "int32"), size
+
+        def store(i: Expr, place: Expr) -> None:
+            tir.assign(places, place, i)
+            with tir.when(tir.both(kind != KINDS.index("block"), T.truncmod(i, segments) == 0)):
+                tir.assign(starts, place, T.truncdiv(i, segments))
+
+        ptx.barrier()  # all have read the sums
+        _scan(stretch, warp, lane, sums, store)
+
+
+def _totals(
+    counts: Buffer, parts: Expr, thread: Expr, warp: Expr, lane: Expr, sums: Buffer
+) -> list[Expr]:
+    """The sums of all counts; every thread has them."""
+    mine = [cuda.counter() for _ in TOTALS]
+    with tir.serial(T.int32(0), ptx.steps(parts, _THREADS)) as turn:
+        i = turn * _THREADS + thread
+        with tir.when(i < parts):
+            for f, total in enumerate(mine):
+                total.add(counts[f * parts + i])
+    for f, total in enumerate(mine):
+        of_warp = cuda.total(total.value)
+        with tir.when(lane == 0):
+            tir.assign(sums, of_warp, f * WARPS + warp)
+    ptx.barrier()
+    return [cuda.total(sums[f * WARPS + lane]) for f in range(len(TOTALS))]
+
+
+def _cheapest(
+    table: Buffer,
+    prices: Buffer,
+    totals: list[Expr],
+    sizes: tuple[Expr, Expr, Expr, Expr],
+    forced: Expr,
+    trace: Buffer,
+    thread: Expr,
+) -> Expr:
+    """The number of the variant that is predicted to take the least, or that is forced."""
+    best = cuda.Register("int32", T.int32(0))
+    least = cuda.Register("float32", T.float32(0))
+    with tir.serial(T.int32(0), ptx.int32(table.shape[0])) as v:
+        line = [ptx.held(table[v, c], "int32") for c in range(len(COLUMNS))]
+        time = T.float32(0)
+        for f, amount in enumerate(_features(line, totals, *sizes)):
+            time = time + amount * prices[v, f]
+        time = ptx.held(time, "float32")
+        with tir.when(thread == 0):
+            tir.assign(trace, time, len(TOTALS) + v)
+        with tir.when(T.Or(v == 0, time < least.value)):
+            least.set(time)
+            best.set(v)
+    return ptx.held(T.Select(forced >= 0, forced, best.value), "int32")
+
+
+def _features(
+    line: list[Expr], totals: list[Expr], rows: Expr, k: Expr, n: Expr, k_blocks: Expr
+) -> list[Expr]:
+    """As `pitc.ir.cuda_variants.features_of`."""
+    kind, m, per_n, step, blocks, entry = line
+    _, strips, _, segments, squares = totals
+
+    def above(count: Expr, by: Expr) -> Expr:
+        return T.truncdiv(count + by - 1, by)
+
+    def number(value: Expr) -> Expr:
+        return T.Cast("float32", value)
+
+    down = ptx.held(T.max(T.int32(1), above(rows, m)), "int32")
+    tiles = ptx.held(down * above(n, per_n), "int32")
+    lists = number(T.min(segments, k_blocks * down))
+    half = T.float32(0.5)
+    of_kinds = {
+        "dense": (number(above(k, step)), T.int32(0)),
+        "tile": (number(strips) / number(step) / number(down) + half, strips),
+        "block": ((number(segments) / number(step) + lists * half) / number(down), segments),
+        "square": (number(squares) * T.float32(SQUARE) / number(step) / number(down), squares),
+    }
+    each, entries = of_kinds[KINDS[0]]
+    for i, name in enumerate(KINDS[1:], 1):
+        each = T.Select(kind == i, of_kinds[name][0], each)
+        entries = T.Select(kind == i, of_kinds[name][1], entries)
+    each = ptx.held(each, "float32")
+    listed = number(entries) * number(entry)
+    return [T.float32(1), listed, each * number(tiles), each * number(above(tiles, blocks))]
+
+
+def _scan(
+    stretch: tuple[Buffer, Expr, Expr],
+    warp: Expr,
+    lane: Expr,
+    sums: Buffer,
+    store: Callable[[Expr, Expr], None],
+) -> None:
+    """Call `store` with the number of each list and where it begins, and with the end of all."""
+    counts, first, size = stretch
+    per_warp = ptx.held(ptx.steps(size, WARPS * _WARP_RUN) * _WARP_RUN, "int32")
+    begin = ptx.held(T.min(warp * per_warp, size), "int32")
+    end = ptx.held(T.min(begin + per_warp, size), "int32")
+    mine = cuda.counter()
+    with tir.serial(T.int32(0), ptx.steps(end - begin, 32)) as turn:
+        i = begin + turn * 32 + lane
+        with tir.when(i < end):
+            mine.add(counts[first + i])
+    of_warp = cuda.total(mine.value)
+    with tir.when(lane == 0):
+        tir.assign(sums, of_warp, warp)
+    ptx.barrier()
+    before = cuda.Register("int32", cuda.total(T.Select(lane < warp, sums[lane], T.int32(0))))
+    with tir.serial(T.int32(0), ptx.steps(end - begin, _WARP_RUN)) as turn:
+        at = ptx.held(begin + turn * _WARP_RUN + lane * _RUN, "int32")
+        run = ptx.registers(_RUN, "int32")
+        for u in range(_RUN):
+            here = T.if_then_else(at + u < end, counts[first + at + u], T.int32(0))
+            tir.assign(run, here, u)
+        total = ptx.held(run[0] + run[1] + run[2] + run[3], "int32")
+        up_to = cuda.inclusive(total, lane)
+        place = cuda.Register("int32", before.value + up_to - total)
+        for u in range(_RUN):
+            with tir.when(at + u < end):
+                store(at + u, place.value)
+            place.add(run[u])
+        before.add(cuda.total(total))
+    with tir.when(tir.both(warp == WARPS - 1, tir.both(lane == 0, size > 0))):
+        store(size, before.value)

@@ -1,0 +1,141 @@
+"""Variants of contractions on a multiprocessor: micro-tiles, and what is predicted of them.
+
+The device chooses by itself (`codegen/families/choose_cuda.py`): what is here says what it is given
+and what it computes. A variant is a *line* of whole numbers (`COLUMNS`) beside a price for each of
+its features (`FEATURES`); its time is their sum. Lines have the order in which they are numbered:
+the first is the dense one, and of equal times the lowest number's is chosen.
+
+Features follow from totals of live micro-tiles (`codegen/families/detect_cuda.py`). A dense tile
+takes `each` steps on average:
+
+    dense     ceil(K / step)
+    tile      strips / step / down + 1/2          the last step of a list is half empty
+    block     (segments + lists / 2 * step) / step / down, lists = min(segments, k blocks * down)
+    square    squares * 32 / step / down
+
+where down = ceil(T / m) dense tiles stand above each other, and across = ceil(N / n) side by side:
+
+    launch    1
+    listed    bytes that are copied to lists
+    steps     each * down * across: what the device does
+    turns     each * ceil(down * across / blocks): what its busiest thread block does
+
+For example T = 64, K = 256, N = 1024 in float16, 12 of 256 columns live in each of two groups of 32
+rows; dense tiles of 32 x 128, steps of 64 k, 108 blocks:
+
+    dense     each 4           down 2, across 8: steps 64, turns 4    listed 0
+    tile      each 24/64/2+1/2 = 0.6875            steps 11, turns 0.6875    listed 24 * 64
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pitc.ir.cuda_target import CudaTile
+from pitc.ir.variants import ITEM_BYTES, Tile, derive_micro_tile
+
+SECTOR_BYTES = 32
+"""What memory of a GPU fetches at once: no micro-tile is shorter than this along memory."""
+KINDS = ("dense", "tile", "block", "square")
+"""How lists look: none; k of a group of rows; rows of a block of k; blocks of k of a group."""
+COLUMNS = ("kind", "m", "n", "step", "blocks", "entry")
+"""Of a line: index of the kind; rows and columns of a dense tile; k, or entries, of a step; thread
+blocks of the launch; bytes of an entry that is listed."""
+FEATURES = ("launch", "listed", "steps", "turns")
+SQUARE = 32
+"""k of a square."""
+LISTED_TILES = (
+    CudaTile(64, 64, 128, 1, 4, 3),
+    CudaTile(64, 64, 128, 4, 2, 3, "simt"),
+)
+"""Dense tiles over blocks of k, by engine: listed micro-tiles of 128 bytes x a panel."""
+SUMMED_ROWS = (128, 256, 512)
+"""Of C, whose sums their thread blocks hold in 32, 64 or 128 KiB of shared memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class CudaVariant:
+    """A way to cut A on a multiprocessor.
+
+    Args:
+        name: In plans, traces, prices and options.
+        kind: One of `KINDS`.
+        family: Kernel family (`codegen/families/`).
+        pit_axis: Along which micro-tiles are gathered; empty where all of A is read.
+        dense_tile: What is gathered before a kernel goes on; of k, at least.
+        in_place: A is read where it lies, so that pieces along k are no shorter than a sector.
+    """
+
+    name: str
+    kind: str
+    family: str
+    pit_axis: str
+    dense_tile: Tile
+    in_place: bool = False
+
+    def micro_tile(self, dtype: str) -> Tile:
+        """The smallest piece that is kept or skipped; an element where nothing is gathered."""
+        if not self.pit_axis:
+            return Tile(1, 1)
+        if self.in_place:
+            return Tile(
+                self.dense_tile.m, max(self.dense_tile.k, SECTOR_BYTES // ITEM_BYTES[dtype])
+            )
+        return derive_micro_tile(self.dense_tile, self.pit_axis, dtype, SECTOR_BYTES)
+
+
+CUDA_VARIANTS: dict[str, CudaVariant] = {
+    variant.name: variant
+    for variant in (
+        CudaVariant("dense", "dense", "gather_gemm", "", Tile(1, 1)),
+        CudaVariant("tile16", "tile", "contract_tile", "k", Tile(16, 64)),
+        CudaVariant("tile32", "tile", "contract_tile", "k", Tile(32, 64)),
+        CudaVariant("block32", "block", "contract_block", "m", Tile(64, 32)),
+        CudaVariant("block64", "block", "contract_block", "m", Tile(64, 64)),
+        CudaVariant("square32", "square", "contract_square", "k", Tile(32, SQUARE), in_place=True),
+    )
+}
+"""By name. A contraction has at most one of each kind; `tile16` is for up to 16 rows."""
+
+Line = tuple[int, ...]
+
+
+def line_of(variant: CudaVariant, tile: CudaTile, dtype: str, blocks: int, rows: int = 0) -> Line:
+    """The line of a variant.
+
+    Args:
+        variant: The variant.
+        tile: Its dense tile.
+        dtype: Of A.
+        blocks: Thread blocks of its launch.
+        rows: Of C that a thread block sums up at a time, where these are not those of the tile.
+    """
+    item = ITEM_BYTES[dtype]
+    micro = variant.micro_tile(dtype)
+    entry = {"dense": 0, "square": 4}.get(variant.kind, micro.m * micro.k * item)
+    step = tile.m if variant.kind == "block" else tile.k_bytes // item
+    return KINDS.index(variant.kind), rows or tile.m, tile.n, step, blocks, entry
+
+
+def features_of(
+    line: Line, totals: Mapping[str, int], rows: int, k: int, n: int, width: int
+) -> tuple[float, ...]:
+    """How much of each of `FEATURES` a variant has.
+
+    Args:
+        line: The variant.
+        totals: Live micro-tiles of A.
+        rows: Of A.
+        k: Columns of A.
+        n: Columns of C.
+        width: k of a block.
+    """
+    kind, m, per_n, step, blocks, entry = line
+    down, across = max(1, -(-rows // m)), -(-n // per_n)
+    lists = min(totals["segments"], -(-k // 64) * (64 // width) * down)
+    each, entries = {
+        "dense": (-(-k // step), 0),
+        "tile": (totals["strips"] / step / down + 0.5, totals["strips"]),
+        "block": ((totals["segments"] / step + lists / 2) / down, totals["segments"]),
+        "square": (totals["squares"] * SQUARE / step / down, totals["squares"]),
+    }[KINDS[kind]]
+    return 1, entries * entry, each * (down * across), each * -(-down * across // blocks)
