@@ -120,19 +120,23 @@ class Feed:
         piece: Where to.
         source: Where from.
         loose: Rows may start anywhere: elements are moved one by one.
+        chunks: Of a row that are copied, from its first one on; 0: all.
     """
 
-    def __init__(self, block: Block, piece: Piece, source: Source, *, loose: bool = False) -> None:
+    def __init__(
+        self, block: Block, piece: Piece, source: Source, *, loose: bool = False, chunks: int = 0
+    ) -> None:
         self.source = source
         self._block, self._piece, self._loose = block, piece, loose
-        self._all = piece.rows * piece.chunks
+        self._chunks = chunks or piece.chunks
+        self._all = piece.rows * self._chunks
         self._copies = -(-self._all // block.threads)
 
     def _number(self, i: int) -> Expr:
         return self._block.thread + i * self._block.threads
 
     def _place(self, i: int) -> tuple[Expr, Expr]:
-        return self._number(i) // self._piece.chunks, self._number(i) % self._piece.chunks
+        return self._number(i) // self._chunks, self._number(i) % self._chunks
 
     def start(self) -> None:
         """Begin a dense tile."""
@@ -163,6 +167,7 @@ def run(
     stages: int,
     steps: Expr,
     compute: Callable[[Expr], None],
+    once: Feed | None = None,
 ) -> None:
     """Copy and compute all steps of a dense tile.
 
@@ -172,6 +177,7 @@ def run(
         stages: How many slots there are, at least two.
         steps: How many, int32.
         compute: Emits a step from the first byte of its slot.
+        once: What is copied with the first step, and stays for all of them.
     """
 
     def look_up(step: Expr) -> None:
@@ -190,6 +196,10 @@ def run(
         feed.start()
     look_up(T.int32(0))
     ptx.barrier()  # whoever used the slots before has done so
+    if once is not None:
+        once.start()
+        with tir.when(steps > 0):
+            once.copy(T.int32(0), T.int32(0))
     for s in range(stages - 1):
         copy(T.int32(s * slot_bytes), T.int32(s))
     end = stages * slot_bytes
