@@ -5,6 +5,7 @@ The structures are this project's own declarations of the packed calling convent
 """
 
 import ctypes
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 _INT, _FLOAT, _TENSOR = 1, 3, 7
-_CPU = 1
+_CPU, _CUDA = 1, 2
 _TYPE_CODES = {"i": 0, "u": 1, "f": 2}
+_BFLOAT = 4
 
 
 class _Tensor(ctypes.Structure):
@@ -76,13 +78,28 @@ class KernelError(RuntimeError):
     """A kernel refused its arguments."""
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceTensor:
+    """A compact tensor in the memory of a CUDA device.
+
+    Args:
+        address: Of its first element.
+        shape: Its dimensions.
+        dtype: Its element type.
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
 class BoundKernel:
     """A kernel with its arguments converted; calling it runs the kernel and nothing else.
 
     Args:
         library: The loaded library, for its error text.
         function: The packed function.
-        args: Arrays (C-contiguous, not copied), integers and floats, in order.
+        args: Arrays (C-contiguous, not copied), device tensors, integers and floats, in order.
     """
 
     def __init__(self, library: Any, function: Any, args: tuple[Any, ...]) -> None:
@@ -98,14 +115,20 @@ class BoundKernel:
             return _Any(_FLOAT, 0, _Value(number=float(value)))
         return _Any(_TENSOR, 0, _Value(pointer=ctypes.addressof(self._tensor(value))))
 
-    def _tensor(self, array: NDArray[Any]) -> _Tensor:
-        if not array.flags.c_contiguous:
+    def _tensor(self, given: NDArray[Any] | DeviceTensor) -> _Tensor:
+        if isinstance(given, DeviceTensor):
+            data, device = given.address, _CUDA
+        elif not given.flags.c_contiguous:
             raise ValueError("kernels take C-contiguous arrays")
-        shape = (ctypes.c_int64 * array.ndim)(*array.shape)
-        code, bits = _TYPE_CODES[array.dtype.kind], array.dtype.itemsize * 8
-        data = array.ctypes.data
-        tensor = _Tensor(data, _CPU, 0, array.ndim, code, bits, 1, shape, None, 0)
-        self._keep += [array, shape, tensor]
+        else:
+            data, device = given.ctypes.data, _CPU
+        rank = len(given.shape)
+        shape = (ctypes.c_int64 * rank)(*given.shape)
+        bfloat = given.dtype.name == "bfloat16"  # of a package that adds it to NumPy
+        code = _BFLOAT if bfloat else _TYPE_CODES[given.dtype.kind]
+        bits = given.dtype.itemsize * 8
+        tensor = _Tensor(data, device, 0, rank, code, bits, 1, shape, None, 0)
+        self._keep += [given, shape, tensor]
         return tensor
 
     def __call__(self) -> None:

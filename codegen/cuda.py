@@ -6,13 +6,18 @@ under a condition on the lane. Lanes share nothing else inside a launch: no shar
 atomic; what one launch wrote, the next of the same function may read.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
+from tvm.ir.instrument import pass_instrument
+from tvm.tirx import compilation_pipeline
+from tvm.tirx import transform as passes
 
 from pitc.codegen import tir
+from pitc.codegen.lower import object_bytes
 from pitc.codegen.tir import Buffer, Expr, T
 
 WARP = 32
@@ -25,6 +30,7 @@ ARCHITECTURES = ("sm_80", "sm_90")
 """What is built for; `total` is an instruction from sm_80 on."""
 
 _ALL = 0xFFFFFFFF
+_PIPELINE = "pitc-cuda"
 
 
 @contextmanager
@@ -125,8 +131,58 @@ def before(word: Expr, lane: Expr) -> Expr:
     return population(word & below)
 
 
-def build(functions: Sequence[Any], arch: str) -> Any:
-    """The built module of some functions: host code that launches, which imports CUDA kernels.
+@dataclass(frozen=True, slots=True)
+class CudaModule:
+    """Some functions, compiled as far as it goes without nvcc.
+
+    Args:
+        source: The CUDA text of their kernels.
+        host_object: An object file: a packed function `__tvm_ffi_SYMBOL` per function, which checks
+            arguments, computes grids, and launches through three pointers of whoever loads it.
+        launch: For each kernel, what the numbers behind its arguments are, in their order:
+            `blockIdx.x`, `threadIdx.y`, .. or `tirx.use_dyn_shared_memory`, a number of bytes.
+    """
+
+    source: str
+    host_object: bytes
+    launch: Mapping[str, tuple[str, ...]]
+
+
+@pass_instrument
+class _Launches:
+    """Reads the launch parameters of kernels, which exist between two passes only."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, tuple[str, ...]] = {}
+
+    def run_after_pass(self, module: Any, info: Any) -> None:
+        """Called by TVM."""
+        if info.name == "tirx.SplitHostDevice":
+            for var, function in module.functions.items():
+                tags = (function.attrs or {}).get("tirx.kernel_launch_params")
+                if tags is not None:
+                    self.found[var.name_hint] = tuple(map(str, tags))
+
+
+def _pipeline() -> tuple[Any, Any, Any]:
+    steps = [
+        passes.FlattenBuffer(),
+        passes.VectorizeLoop(),
+        passes.UnrollLoop(),
+        passes.StmtSimplify(),
+        passes.AnnotateEntryFunc(),
+        passes.SplitHostDevice(),
+        passes.MakePackedAPI(),
+    ]
+    finalize = compilation_pipeline.finalize_host_passes
+    return tvm.transform.Sequential(steps), finalize, compilation_pipeline.finalize_device_passes
+
+
+compilation_pipeline.register_tir_pipeline(_PIPELINE, _pipeline)
+
+
+def build(functions: Sequence[Any], arch: str) -> CudaModule:
+    """Compile functions by the few TVM passes that they need; see `lower.py` for the reasons.
 
     Args:
         functions: TIR functions with thread bindings.
@@ -135,11 +191,13 @@ def build(functions: Sequence[Any], arch: str) -> Any:
     host = {"kind": "llvm", "mcpu": "x86-64-v3"}
     target = tvm.target.Target({"kind": "cuda", "arch": arch}, host=host)
     module = tvm.IRModule({f.attrs["global_symbol"]: f for f in functions})
-    with target:
-        return tvm.compile(module, target=target).mod
+    launches: Any = _Launches()
+    with target, tvm.transform.PassContext(instruments=[launches]):
+        built = tvm.compile(module, target=target, tir_pipeline=_PIPELINE).mod
+    text: str = built.imports[0].inspect_source("cuda")
+    return CudaModule(text, object_bytes(built), dict(launches.found))
 
 
 def source(functions: Sequence[Any], arch: str) -> str:
     """The CUDA source of some functions; neither a device nor nvcc is needed."""
-    text: str = build(functions, arch).imports[0].inspect_source("cuda")
-    return text
+    return build(functions, arch).source

@@ -43,10 +43,14 @@ def compile_function(function: Any, target: CpuLevel, path: Path) -> None:
 
 
 def object_code(function: Any, target: CpuLevel) -> bytes:
-    """The bytes of an object file. LLVM ends the process when its disk is full: so none is used."""
+    """The bytes of an object file for a CPU level."""
     machine = tvm.target.Target({"kind": "llvm", "mcpu": target.mcpu})
     module = tvm.IRModule.from_expr(function)
-    built = tvm.compile(module, target=machine, tir_pipeline=_PIPELINE).mod
+    return object_bytes(tvm.compile(module, target=machine, tir_pipeline=_PIPELINE).mod)
+
+
+def object_bytes(built: Any) -> bytes:
+    """The object file of a module. LLVM ends the process when its disk is full: so none is used."""
     with open(os.memfd_create("object"), "rb") as memory:
         built.write_to_file(f"/proc/self/fd/{memory.fileno()}", "o")
         return memory.read()

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pitc.codegen import cuda, tir
-from pitc.codegen.call import KernelError
+from pitc.codegen.cuda import put
 from pitc.codegen.families import detect_cuda
 from tests.codegen_kernels import Array, bits, guarded, normal
-from tests.warp_emulator import Emulated, kernels
+from tests.cuda_emulator import Emulated, EmulationError, kernels
 
 NVCC = shutil.which("nvcc")
 STRIP = 32
@@ -205,30 +205,39 @@ def test_nvcc_accepts_the_source(arch: str, tmp_path: Path) -> None:
 
 
 def _parting() -> None:
-    """A collective that only some lanes reach."""
+    """A collective that only some lanes reach, while the others are at the next one."""
     out = tir.tensor("out", (tir.size(),), "int32")
-    with cuda.warps(tir.int64(1)) as (_, lane), tir.when(lane < 5):
-        tir.assign(out, cuda.total(tir.T.int32(1)), 0)
+    with cuda.warps(tir.int64(1)) as (_, lane):
+        with tir.when(lane < 5):
+            tir.assign(out, cuda.total(tir.T.int32(1)), 0)
+        put(out, cuda.total(tir.T.int32(2)), lane, 0)
 
 
 def test_emulator_refuses_lanes_that_part() -> None:
     emulated = Emulated([tir.prim_func("parting", _parting)], cuda.ARCHITECTURES[0])
-    with pytest.raises(KernelError, match="lanes part in parting_kernel"):
+    with pytest.raises(EmulationError, match="parting_kernel: threads part at a collective"):
         emulated.run("parting", np.zeros(1, np.int32))
 
 
-def _last_writer() -> None:
-    """Which lane is the last one."""
-    out = tir.tensor("out", (tir.size(),), "int32")
+def _first_lane() -> None:
+    """Which lane takes the first number."""
+    taken, out = (
+        tir.tensor("taken", (tir.size(),), "int32"),
+        tir.tensor("out", (tir.size(),), "int32"),
+    )
     with cuda.warps(tir.int64(1)) as (_, lane):
-        tir.assign(out, tir.T.Cast("int32", lane), 0)
+        number = cuda.Register(
+            "int32", tir.T.cuda.atomic_add(taken.access_ptr("rw"), tir.T.int32(1))
+        )
+        with tir.when(number.value == 0):
+            tir.assign(out, tir.T.Cast("int32", lane), 0)
 
 
 def test_emulator_turns_the_order_round() -> None:
-    emulated = Emulated([tir.prim_func("last_writer", _last_writer)], cuda.ARCHITECTURES[0])
+    emulated = Emulated([tir.prim_func("first_lane", _first_lane)], cuda.ARCHITECTURES[0])
     out = np.zeros(1, np.int32)
-    emulated.run("last_writer", out)
-    assert out == cuda.WARP - 1
-    with emulated.backwards():
-        emulated.run("last_writer", out)
+    emulated.run("first_lane", np.zeros(1, np.int32), out)
     assert out == 0
+    with emulated.backwards():
+        emulated.run("first_lane", np.zeros(1, np.int32), out)
+    assert out == cuda.WARP - 1
