@@ -12,8 +12,21 @@ from typing import Any
 from pitc.codegen import tir
 from pitc.codegen.tir import Buffer, Expr, T
 
+_LOWEST, _NAN = -0x00800000, 0x7FC00000
+"""Bits of float32 numbers."""
+
 CHUNK_BYTES = 16
 """What one copy moves, and one row of an 8 x 8 matrix of 16-bit numbers holds."""
+
+
+def lowest() -> Expr:
+    """-inf; the words that TVM has for it need one more header."""
+    return tir.from_bits(held(T.int32(_LOWEST), "int32"))
+
+
+def not_a_number() -> Expr:
+    """NaN; see `lowest`."""
+    return tir.from_bits(held(T.int32(_NAN), "int32"))
 
 
 def uint32(value: Expr | int) -> Expr:
@@ -32,11 +45,18 @@ def steps(count: Expr, by: int) -> Expr:
 
 
 @contextmanager
-def launch(blocks: Expr, threads: int) -> Iterator[tuple[Expr, Expr]]:
-    """Launch thread blocks; the context value is (number of the block, of the thread), int32."""
+def launch(blocks: Expr, threads: int, together: int = 1) -> Iterator[tuple[Expr, Expr]]:
+    """Launch thread blocks; the context value is (number of the block, of the thread), int32.
+
+    Args:
+        blocks: How many.
+        threads: Of a block.
+        together: Blocks whose registers a multiprocessor has to have room for.
+    """
     with T.launch_thread("blockIdx.x", blocks) as block:
         with T.launch_thread("threadIdx.x", threads) as thread:
-            yield block, thread
+            with T.attr(T.int32(0), "tirx.launch_bounds_min_blocks_per_sm", T.int32(together)):
+                yield block, thread
 
 
 @contextmanager

@@ -29,8 +29,8 @@ WARPS = 4
 STAGES = 2
 """Steps of keys in shared memory or on their way there."""
 
-_KEY_BYTES = 8192
-"""Of the wider of K and V in a step: two such blocks, and queries, fit in shared memory twice."""
+_SUMS = 128
+"""Most columns of v of which a warp's registers hold sums of twice its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +41,21 @@ class AttentionTile:
         dtype: Of the operands.
         d: Columns of q and k.
         dv: Columns of v.
-        lane_rows: Rows of queries that a warp's instruction, or all its lanes, take at a time.
+        bias: Whether there is one: it takes registers.
+        unit_m: Rows of queries that a warp takes at a time.
         unit_k: k is filled up to a multiple of it with zeros.
         unit_n: So are columns of v.
+        most_together: Blocks of narrow rows that a multiprocessor has registers for.
     """
 
     dtype: str
     d: int
     dv: int
-    lane_rows: int
+    bias: bool
+    unit_m: int
     unit_k: int
     unit_n: int
+    most_together: int
 
     @property
     def item(self) -> int:
@@ -70,13 +74,13 @@ class AttentionTile:
 
     @property
     def down(self) -> int:
-        """How many times `lane_rows` a warp has: twice as long as its sums leave registers."""
-        return 2 if self.columns <= 128 else 1
+        """How many times `unit_m` a warp has: what it reads of K and V serves them all."""
+        return 2 if self.columns <= _SUMS else 1
 
     @property
     def rows(self) -> int:
         """Rows of queries of a warp."""
-        return self.lane_rows * self.down
+        return self.unit_m * self.down
 
     @property
     def m(self) -> int:
@@ -84,10 +88,20 @@ class AttentionTile:
         return self.rows * WARPS
 
     @property
+    def widest(self) -> int:
+        """Bytes of a row of K or V in shared memory."""
+        return self.row_bytes(max(self.width, self.columns))
+
+    @property
     def n(self) -> int:
-        """Keys of a step."""
-        row_bytes = self.row_bytes(max(self.width, self.columns))
-        return max(16, min(64, _KEY_BYTES // row_bytes))
+        """Keys of a step: few, as short sequences fill them and many blocks have room."""
+        crowded = self.bias and self.columns > 96
+        return 16 if self.widest > 256 or (self.widest > 128 and crowded) else 32
+
+    @property
+    def together(self) -> int:
+        """Blocks that a multiprocessor has registers for, at least."""
+        return self.most_together if self.widest <= 128 and not self.bias else 2
 
     def row_bytes(self, columns: int) -> int:
         """Of a row in shared memory."""
@@ -136,6 +150,19 @@ class Columns:
     places: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Values of a row that lie side by side, as words of 32 bits.
+
+    Args:
+        column: The first one's, in v.
+        words: Two, or four; the first one lies at a multiple of so many.
+    """
+
+    column: Expr
+    words: tuple[Expr, ...]
+
+
 class Attender(Protocol):
     """Scores and sums of a block.
 
@@ -160,7 +187,7 @@ class Attender(Protocol):
     sums: Buffer
 
     @classmethod
-    def plan(cls, dtype: str, d: int, dv: int) -> tuple[AttentionTile, Pieces]:
+    def plan(cls, dtype: str, d: int, dv: int, *, bias: bool) -> tuple[AttentionTile, Pieces]:
         """The tile and the shared memory for operands of some type and width."""
         ...
 
@@ -172,6 +199,14 @@ class Attender(Protocol):
 
     def columns(self, row: int) -> list[Columns]:
         """Where the sums of the thread's `row` are."""
+        ...
+
+    def words(self, values: Sequence[Expr]) -> list[Words]:
+        """Values of a row, in the order of its `columns`, in the type of the operands.
+
+        They are as they are best stored: by the lane that has them, or by another one of the row.
+        All lanes ask at once.
+        """
         ...
 
     def load_queries(self) -> None:
@@ -205,7 +240,7 @@ class Softmax:
     def clear(self) -> None:
         """No keys yet."""
         for r in range(self._height):
-            tir.assign(self._top, T.float32(float("-inf")), r)
+            tir.assign(self._top, ptx.lowest(), r)
             tir.assign(self._total, T.float32(0), r)
             for columns in self._engine.columns(r):
                 for place in columns.places:
@@ -226,7 +261,7 @@ class Softmax:
                         tir.assign(self._engine.sums, self._engine.sums[place] * decay, place)
 
     def _row(self, r: int, moved: Buffer) -> None:
-        engine, lowest = self._engine, T.float32(float("-inf"))
+        engine, lowest = self._engine, ptx.lowest()
         places = [engine.score(r, c) for c in range(self._width)]
         high = ptx.registers(1, "float32")
         tir.assign(high, engine.scores[places[0]], 0)

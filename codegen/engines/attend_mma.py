@@ -9,14 +9,17 @@ and V's rows are read so:
     k          0 1 2 3 4 5 6 7
     key        0 2 4 6 1 3 5 7
 
-Columns of v are permuted too (PIT axis n): of 32 columns lane group g reads four side by side, 4 g
-and those behind it, for four instructions. So a lane's sums are eight columns side by side.
+Columns of v are permuted too (PIT axis n): of 32 columns, lane g reads four side by side as column g
+of four instructions, so that sums, too, lie four side by side:
+
+    column of instructions    0   1   2   3   4   5   6   7
+    columns of v from         0  16   4  20   8  24  12  28     lane t has sums of columns 2 t, 2 t + 1
 """
 
 from collections.abc import Sequence
 
 from pitc.codegen import ptx, tir
-from pitc.codegen.engines.attend import AttentionTile, Columns, Pieces
+from pitc.codegen.engines.attend import AttentionTile, Columns, Pieces, Words
 from pitc.codegen.engines.mma import STEP_BYTES, SUMS_M, SUMS_N
 from pitc.codegen.engines.ring import Block, Piece
 from pitc.codegen.tir import Expr, T
@@ -24,8 +27,9 @@ from pitc.codegen.tir import Expr, T
 _REGISTERS = 4
 _FOUR = 4
 _WIDE_COLUMNS = 32
-_MOST_REGISTERS = 176
+_MOST_REGISTERS = 160
 """Of scores, sums and queries: beyond it queries are read from shared memory in each step."""
+_BIAS_REGISTERS = 16
 
 
 class FragmentAttention:
@@ -40,16 +44,16 @@ class FragmentAttention:
     lanes: Sequence[int] = (1, 2)
 
     @classmethod
-    def plan(cls, dtype: str, d: int, dv: int) -> tuple[AttentionTile, Pieces]:
+    def plan(cls, dtype: str, d: int, dv: int, *, bias: bool) -> tuple[AttentionTile, Pieces]:
         """The tile and the shared memory for operands of some type and width."""
         is_wide = dtype == "float32"
         unit = STEP_BYTES // tir.item_bytes(dtype)
-        tile = AttentionTile(dtype, d, dv, SUMS_M, unit, _WIDE_COLUMNS if is_wide else unit)
+        columns = _WIDE_COLUMNS if is_wide else unit
+        tile = AttentionTile(dtype, d, dv, bias, SUMS_M, unit, columns, 3)
         q = Piece(0, tile.m, tile.row_bytes(tile.width))
         k = Piece(q.end, tile.n, tile.row_bytes(tile.width))
         row_bytes = tile.row_bytes(tile.columns)
-        turn, stride = (2, 2) if is_wide else (0, 1)
-        return tile, Pieces(q, k, Piece(k.end, tile.n, row_bytes, turn, stride))
+        return tile, Pieces(q, k, Piece(k.end, tile.n, row_bytes, turn=2 if is_wide else 0))
 
     def __init__(self, tile: AttentionTile, pieces: Pieces, block: Block) -> None:
         self.tile, self.pieces, self._window = tile, pieces, block.window
@@ -64,7 +68,8 @@ class FragmentAttention:
         self.sums = ptx.registers(tile.down * self._out * _REGISTERS, "float32")
         self._steps = tile.width * tile.item // STEP_BYTES
         used = tile.down * (self._across + self._out + self._steps) * _REGISTERS
-        self._holds = used <= _MOST_REGISTERS
+        used += _BIAS_REGISTERS * tile.bias
+        self._holds = tile.together <= 2 and used <= _MOST_REGISTERS
         held = self._steps if self._holds else 1
         self._q = ptx.registers(held * tile.down * _REGISTERS, "uint32")
         self._a = ptx.registers(tile.down * _REGISTERS, "uint32")
@@ -88,8 +93,46 @@ class FragmentAttention:
         for j in range(0, self._out, _FOUR):
             for e in range(2):
                 places = tuple(place(j + i, e) for i in range(_FOUR))
-                found.append(Columns(j * SUMS_N + t * 8 + e * _FOUR, places))
+                found.append(Columns(j * SUMS_N + e * 16 + t * _FOUR, places))
         return found
+
+    def words(self, values: Sequence[Expr]) -> list[Words]:
+        """Values of a row as they are best stored: 16 bytes by each lane.
+
+        Of 16 bits, a lane has a word of each block of eight columns. Four lanes exchange them, so
+        that each has the four words of one block in four.
+        """
+        if self._is_wide:
+            t = self._lane % 4
+            return [
+                Words((i * _FOUR + t) * _FOUR, tuple(values[i * _FOUR : (i + 1) * _FOUR]))
+                for i in range(self._out // 2)
+            ]
+        found: list[Words] = []
+        pairs = zip(values[::2], values[1::2], strict=True)
+        words = [ptx.packed(self.tile.dtype, low, high) for low, high in pairs]
+        while words:
+            count = min(_FOUR, len(words))
+            found.append(self._exchanged(self._out - len(words), words[:count]))
+            words = words[count:]
+        return found
+
+    def _exchanged(self, block: int, words: list[Expr]) -> Words:
+        """Words of four, or two, blocks: those of lanes side by side in one block.
+
+        A round exchanges, between lanes whose numbers differ in one bit, the words whose numbers do.
+        """
+        count, t = len(words), self._lane % 4
+        for bit in (b for b in (1, 2) if b < count):
+            upper = ptx.held(T.Cast("int32", (self._lane & bit) != 0), "int32")
+            for low in (i for i in range(count) if not i & bit):
+                given = T.Select(upper != 0, words[low], words[low + bit])
+                taken = ptx.shuffle_xor(ptx.held(given, "uint32"), bit, "uint32")
+                pair = words[low], words[low + bit]
+                words[low] = ptx.held(T.Select(upper != 0, taken, pair[0]), "uint32")
+                words[low + bit] = ptx.held(T.Select(upper != 0, pair[1], taken), "uint32")
+        column = (block + t % count) * SUMS_N + t // count * count * 2
+        return Words(column, tuple(words))
 
     def load_queries(self) -> None:
         """Read the queries, if registers hold them."""
@@ -162,6 +205,7 @@ class FragmentAttention:
 
     def _multiply_wide(self, slot: Expr) -> None:
         group, t = self._lane // 4, self._lane % 4
+        chunk = ptx.held(group % 2 * _FOUR + group // 2, "int32")
         view = self._window.view("uint32x4")
         for kk in range(self._across):
             for i in range(self.tile.down):
@@ -172,7 +216,7 @@ class FragmentAttention:
                     ptx.round_to_tf32(self._a, i * _REGISTERS + r)
             for j in range(0, self._out, _FOUR):
                 for hi in range(2):
-                    at_v = self.pieces.v.at(kk * 8 + t * 2 + hi, j * 2 + group)
+                    at_v = self.pieces.v.at(kk * 8 + t * 2 + hi, j * 2 + chunk)
                     four = ptx.registers(1, "uint32x4")
                     tir.assign(four, view[(slot + at_v) // 16], 0)
                     for u in range(_FOUR):

@@ -9,7 +9,7 @@ made it to the eight lanes of its row by a shuffle: no shared memory, no barrier
 from collections.abc import Sequence
 
 from pitc.codegen import ptx, tir
-from pitc.codegen.engines.attend import AttentionTile, Columns, Pieces
+from pitc.codegen.engines.attend import AttentionTile, Columns, Pieces, Words
 from pitc.codegen.engines.ring import Block, Piece
 from pitc.codegen.tir import Buffer, Expr, T
 
@@ -30,9 +30,9 @@ class ThreadAttention:
     lanes: Sequence[int] = (1, 2, 4)
 
     @classmethod
-    def plan(cls, dtype: str, d: int, dv: int) -> tuple[AttentionTile, Pieces]:
+    def plan(cls, dtype: str, d: int, dv: int, *, bias: bool) -> tuple[AttentionTile, Pieces]:
         """The tile and the shared memory for operands of some type and width."""
-        tile = AttentionTile(dtype, d, dv, _ROWS, _FOUR, _COLUMNS)
+        tile = AttentionTile(dtype, d, dv, bias, _ROWS, _FOUR, _COLUMNS, 2)
         row_bytes = tile.row_bytes(tile.width)
         q = Piece(0, tile.m, row_bytes, turn=_FOUR)
         k = Piece(q.end, tile.n, row_bytes, turn=_keys_beside(tile))
@@ -72,6 +72,15 @@ class ThreadAttention:
             Columns(
                 q * _COLUMNS + self._x * _FOUR,
                 tuple(range(first + q * _FOUR, first + q * _FOUR + _FOUR)),
+            )
+            for q in range(self._across)
+        ]
+
+    def words(self, values: Sequence[Expr]) -> list[Words]:
+        """Values of a row as they are best stored: as they are."""
+        return [
+            Words(
+                q * _COLUMNS + self._x * _FOUR, tuple(values[q * _FOUR : q * _FOUR + _FOUR])
             )
             for q in range(self._across)
         ]

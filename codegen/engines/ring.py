@@ -13,6 +13,7 @@ a bank of shared memory. Rows of 4 chunks:
     chunk 1 stands at    1 1 0 0 3 3 2 2
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -128,15 +129,15 @@ class Feed:
     ) -> None:
         self.source = source
         self._block, self._piece, self._loose = block, piece, loose
+        self._all = piece.rows * piece.chunks
         self._chunks = chunks or piece.chunks
-        self._all = piece.rows * self._chunks
         self._copies = -(-self._all // block.threads)
 
     def _number(self, i: int) -> Expr:
         return self._block.thread + i * self._block.threads
 
     def _place(self, i: int) -> tuple[Expr, Expr]:
-        return self._number(i) // self._chunks, self._number(i) % self._chunks
+        return self._number(i) // self._piece.chunks, self._number(i) % self._piece.chunks
 
     def start(self) -> None:
         """Begin a dense tile."""
@@ -145,8 +146,13 @@ class Feed:
     def copy(self, slot: Expr, step: Expr) -> None:
         """Start the copies of a step to the slot that begins at byte `slot`."""
         for i in range(self._copies):
+            conditions = []
             if (i + 1) * self._block.threads > self._all:
-                with tir.when(self._number(i) < self._all):
+                conditions.append(self._number(i) < self._all)
+            if self._chunks < self._piece.chunks:
+                conditions.append(self._place(i)[1] < self._chunks)
+            if conditions:
+                with tir.when(functools.reduce(tir.both, conditions)):
                     self._move(i, slot, step)
             else:
                 self._move(i, slot, step)

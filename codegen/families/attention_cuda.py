@@ -100,11 +100,15 @@ class _Kernel:
         self.gate = tir.device_tensor("gate", (2,), "int32")
         self.number, self.blocks = T.arg("number", T.int32()), T.arg("blocks", T.int32())
         self.heads, self.sequences = heads, boundaries - 1
+        self.out_words = self.out
+        if tir.item_bytes(self.dtype) == 2:
+            words = tir.flat(self.out).shape[0] // 2
+            self.out_words = T.decl_buffer((words,), "uint32", data=self.out.data)
 
     def emit(self, kind: type[Attender]) -> None:
         """Blocks take tiles in turns."""
-        tile, pieces = kind.plan(self.dtype, self.d, self.dv)
-        with ptx.launch(self.blocks, WARPS * 32) as (number, thread):
+        tile, pieces = kind.plan(self.dtype, self.d, self.dv, bias=self.bias is not None)
+        with ptx.launch(self.blocks, WARPS * 32, tile.together) as (number, thread):
             block = ring.Block(WARPS * 32, thread, ptx.Window(pieces.size))
             engine = kind(tile, pieces, block)
             sequences = ptx.held(ptx.int32(self.sequences), "int32")
@@ -255,7 +259,7 @@ class _Tile:
 
     def _hide(self, after: Expr) -> None:
         """Keys behind the last one have no weight."""
-        engine, lowest = self.engine, T.float32(float("-inf"))
+        engine, lowest = self.engine, ptx.lowest()
         for c, key in enumerate(engine.keys):
             there = ptx.held(T.Cast("int32", key < after), "int32")
             for r in range(len(engine.rows)):
@@ -268,30 +272,40 @@ class _Tile:
         kernel, engine = self.kernel, self.engine
         no_keys = tir.both(kernel.at["no_keys_to_zero"] != 0, keys == 0)
         to_zero = T.Or(kernel.at["nan_to_zero"] != 0, no_keys)
-        fill = tir.keep(T.Select(to_zero, T.float32(0), T.float32(float("nan"))))
+        fill = tir.keep(T.Select(to_zero, T.float32(0), ptx.not_a_number()))
         for r, row in enumerate(engine.rows):
             total = self.softmax.total(r)
             inverse = tir.keep(T.float32(1) / total)
-            with tir.when(row < self.left):
-                start = T.Cast("int64", self.first + row) * kernel.heads
-                start = ptx.held((start + T.Cast("int64", self.head)) * kernel.dv, "int64")
-                for columns in engine.columns(r):
-                    sums = [engine.sums[place] * inverse for place in columns.places]
-                    values = [T.Select(total > T.float32(0), x, fill) for x in sums]
-                    self._put(values, start, columns.column)
+            values = []
+            for place in (place for columns in engine.columns(r) for place in columns.places):
+                value = T.Select(total > T.float32(0), engine.sums[place] * inverse, fill)
+                values.append(tir.keep(value))
+            start = T.Cast("int64", self.first + row) * kernel.heads
+            start = ptx.held((start + T.Cast("int64", self.head)) * kernel.dv, "int64")
+            if _is_loose(kernel.dtype, kernel.dv):
+                with tir.when(row < self.left):
+                    self._put_elements(r, values, start)
+            else:
+                self._put_words(values, start, row < self.left)
 
-    def _put(self, values: list[Expr], start: Expr, column: Expr) -> None:
-        """Store columns of a row that lie side by side, as far as there are any."""
+    def _put_elements(self, r: int, values: list[Expr], start: Expr) -> None:
+        """Store a row one by one."""
+        kernel, left = self.kernel, iter(values)
+        for columns in self.engine.columns(r):
+            stored = [T.Cast(kernel.dtype, next(left)) for _ in columns.places]
+            there = ptx.held(kernel.dv - columns.column, "int32")
+            element = start + T.Cast("int64", columns.column)
+            ptx.store_run(kernel.out, stored, element, there)
+
+    def _put_words(self, values: list[Expr], start: Expr, here: Expr) -> None:
+        """Store a row by words of 32 bits."""
         kernel, tile = self.kernel, self.engine.tile
-        stored = [ptx.held(T.Cast(kernel.dtype, x), kernel.dtype) for x in values]
-        element = start + T.Cast("int64", column)
-        if _is_loose(kernel.dtype, kernel.dv):
-            ptx.store_run(kernel.out, stored, element, ptx.held(kernel.dv - column, "int32"))
-        elif tile.columns == kernel.dv:
-            ptx.store_run(kernel.out, stored, element)
-        else:
-            with tir.when(column < kernel.dv):
-                ptx.store_run(kernel.out, stored, element)
+        per_word = 4 // tile.item
+        for run in self.engine.words(values):
+            inside = here if tile.columns == kernel.dv else tir.both(here, run.column < kernel.dv)
+            with tir.when(inside):
+                element = start + T.Cast("int64", run.column)
+                ptx.store_run(kernel.out_words, run.words, element // per_word)
 
 
 class _Bias:
