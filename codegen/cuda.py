@@ -173,6 +173,7 @@ def _pipeline() -> tuple[Any, Any, Any]:
         passes.AnnotateEntryFunc(),
         passes.SplitHostDevice(),
         passes.MakePackedAPI(),
+        passes.BF16StorageLegalize(),  # of host code, for which LLVM has no such type
     ]
     return tvm.transform.Sequential(steps), _host_passes, compilation_pipeline.finalize_device_passes
 
