@@ -175,13 +175,8 @@ def _pipeline() -> tuple[Any, Any, Any]:
         passes.MakePackedAPI(),
         passes.BF16StorageLegalize(),  # of host code, for which LLVM has no such type
     ]
-    return tvm.transform.Sequential(steps), _host_passes, compilation_pipeline.finalize_device_passes
-
-
-def _host_passes() -> Any:
-    """TVM's own, behind one without which its code for a CPU knows no pointers to bfloat16."""
-    finalize = compilation_pipeline.finalize_host_passes()
-    return tvm.transform.Sequential([passes.BF16StorageLegalize(), finalize])
+    finalize = compilation_pipeline.finalize_host_passes
+    return tvm.transform.Sequential(steps), finalize, compilation_pipeline.finalize_device_passes
 
 
 compilation_pipeline.register_tir_pipeline(_PIPELINE, _pipeline)

@@ -53,10 +53,12 @@ def launch(blocks: Expr, threads: int, together: int = 1) -> Iterator[tuple[Expr
         threads: Of a block.
         together: Blocks whose registers a multiprocessor has to have room for.
     """
-    with T.launch_thread("blockIdx.x", blocks) as block:
-        with T.launch_thread("threadIdx.x", threads) as thread:
-            with T.attr(T.int32(0), "tirx.launch_bounds_min_blocks_per_sm", T.int32(together)):
-                yield block, thread
+    with (
+        T.launch_thread("blockIdx.x", blocks) as block,
+        T.launch_thread("threadIdx.x", threads) as thread,
+        T.attr(T.int32(0), "tirx.launch_bounds_min_blocks_per_sm", T.int32(together)),
+    ):
+        yield block, thread
 
 
 @contextmanager

@@ -2,18 +2,17 @@
 
 Lane 4 g + t of a warp has scores of rows g and g + 8, and of keys 2 t and 2 t + 1 of each eight. An
 instruction with 16 bits an element takes k = 2 t, 2 t + 1 and those + 8 from a lane: two blocks of
-eight keys, rounded and put together. One with tf32 takes k = t and t + 4 from it: but in which order
-keys are added makes no difference (PIT axis k), so there k = t means key 2 t, and t + 4 key 2 t + 1,
-and V's rows are read so:
+eight keys, rounded and put together. One with tf32 takes k = t and t + 4 from it; but in what order
+keys are added does not matter (PIT axis k), so there k = t means key 2 t, and t + 4 key 2 t + 1:
 
     k          0 1 2 3 4 5 6 7
     key        0 2 4 6 1 3 5 7
 
-Columns of v are permuted too (PIT axis n): of 32 columns, lane g reads four side by side as column g
-of four instructions, so that sums, too, lie four side by side:
+Columns of v are permuted too (PIT axis n): of 32 of them four side by side are column g of four
+instructions, so that sums of a lane, those of columns 2 t and 2 t + 1, lie four side by side too:
 
-    column of instructions    0   1   2   3   4   5   6   7
-    columns of v from         0  16   4  20   8  24  12  28     lane t has sums of columns 2 t, 2 t + 1
+    column of instructions       0     1     2     3     4     5     6     7
+    columns of v               0-3 16-19   4-7 20-23  8-11 24-27 12-15 28-31
 """
 
 from collections.abc import Sequence
@@ -61,9 +60,13 @@ class FragmentAttention:
         self._lane = ptx.held(block.thread % 32, "int32")
         self.first = ptx.held(block.thread // 32 * tile.rows, "int32")
         group, t = self._lane // 4, self._lane % 4
-        self.rows = [self.first + r // 2 * SUMS_M + r % 2 * 8 + group for r in range(tile.down * 2)]
+        self.rows: Sequence[Expr] = [
+            self.first + r // 2 * SUMS_M + r % 2 * 8 + group for r in range(tile.down * 2)
+        ]
         self._across, self._out = tile.n // SUMS_N, tile.columns // SUMS_N
-        self.keys = [j * SUMS_N + t * 2 + e for j in range(self._across) for e in range(2)]
+        self.keys: Sequence[Expr] = [
+            j * SUMS_N + t * 2 + e for j in range(self._across) for e in range(2)
+        ]
         self.scores = ptx.registers(tile.down * self._across * _REGISTERS, "float32")
         self.sums = ptx.registers(tile.down * self._out * _REGISTERS, "float32")
         self._steps = tile.width * tile.item // STEP_BYTES
@@ -120,7 +123,7 @@ class FragmentAttention:
     def _exchanged(self, block: int, words: list[Expr]) -> Words:
         """Words of four, or two, blocks: those of lanes side by side in one block.
 
-        A round exchanges, between lanes whose numbers differ in one bit, the words whose numbers do.
+        A round exchanges, between lanes whose numbers differ in a bit, words whose numbers do.
         """
         count, t = len(words), self._lane % 4
         for bit in (b for b in (1, 2) if b < count):

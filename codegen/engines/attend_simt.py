@@ -46,10 +46,10 @@ class ThreadAttention:
         self.first = ptx.held(block.thread // 32 * tile.rows, "int32")
         row = ptx.held(self.first + lane // _SIDE * _FOUR, "int32")
         height = tile.down * _FOUR
-        self.rows = [row + r // _FOUR * _ROWS + r % _FOUR for r in range(height)]
+        self.rows: Sequence[Expr] = [row + r // _FOUR * _ROWS + r % _FOUR for r in range(height)]
         self._beside = _keys_beside(tile)
         width = tile.n // _SIDE
-        self.keys = [self._key(self._x, c) for c in range(width)]
+        self.keys: Sequence[Expr] = [self._key(self._x, c) for c in range(width)]
         self._across = tile.columns // _COLUMNS
         self.scores = ptx.registers(height * width, "float32")
         self.sums = ptx.registers(height * self._across * _FOUR, "float32")
@@ -79,9 +79,7 @@ class ThreadAttention:
     def words(self, values: Sequence[Expr]) -> list[Words]:
         """Values of a row as they are best stored: as they are."""
         return [
-            Words(
-                q * _COLUMNS + self._x * _FOUR, tuple(values[q * _FOUR : q * _FOUR + _FOUR])
-            )
+            Words(q * _COLUMNS + self._x * _FOUR, tuple(values[q * _FOUR : q * _FOUR + _FOUR]))
             for q in range(self._across)
         ]
 

@@ -1,20 +1,13 @@
-"""attention on a multiprocessor: softmax(scale * q K^T + bias) V, sequence by sequence, head by head.
+"""attention on a multiprocessor: softmax(scale * q K^T + bias) V, by sequences and heads.
 
 PIT axes: query and key, both packed; the micro-tile is one row of either. A block takes a tile of
 queries of one sequence and head, and goes over the sequence's keys once (`engines.attend`): nothing
 of the size queries x keys is stored. Rows of queries stay in shared memory or in registers, K and V
 come through a ring of slots.
 
-The host knows neither how many rows are live nor where sequences begin. Tiles are numbered so that
-no list of them is needed: those of sequence s begin at q_offsets[s] // m + s, and there are enough
-numbers before the next one's. With m = 64 and sequences of 10, 0, 130 and 64 queries:
-
-    q_offsets            0    10    10   140   204
-    first number         0     1     2     5
-    tiles                0     -   2 3 4   5          (number 1 is of no tile)
-
-A warp finds the sequence of a number by looking at 32 of them at a time. The grid is as large as
-the machine, and blocks take (tile, head) in turns, heads of one tile first.
+The host knows neither how many rows are live nor where sequences begin (`sequences_cuda`).
+The grid
+is as large as the machine, and blocks take (tile, head) in turns, heads of one tile first.
 """
 
 from collections.abc import Mapping
@@ -26,6 +19,7 @@ from pitc.codegen.engines.attend import LOG2_E, STAGES, WARPS, Attender, Softmax
 from pitc.codegen.engines.attend_mma import FragmentAttention
 from pitc.codegen.engines.attend_simt import ThreadAttention
 from pitc.codegen.families import sread
+from pitc.codegen.families.sequences_cuda import Search, part
 from pitc.codegen.ptx import CHUNK_BYTES
 from pitc.codegen.tir import Buffer, Expr, T
 
@@ -40,7 +34,6 @@ _TAGS = {
     ("mma", "float32"): "tf32",
     ("simt", "float32"): "f32",
 }
-_FAN, _FAN_BITS = 32, 5
 
 
 def symbol(params: Mapping[str, Any], engine: str) -> str:
@@ -112,68 +105,22 @@ class _Kernel:
             block = ring.Block(WARPS * 32, thread, ptx.Window(pieces.size))
             engine = kind(tile, pieces, block)
             sequences = ptx.held(ptx.int32(self.sequences), "int32")
-            search = _Search(self.q_offsets, sequences, tile.m, thread % 32)
+            search = Search(self.q_offsets, sequences, tile.m, thread % 32)
             heads = ptx.held(ptx.int32(self.heads), "int32")
-            tiles = (ptx.int32(self.q.shape[0]) // tile.m + sequences) * heads
-            here = tir.both(self.gate[0] == self.number, sequences > 0)
-            count = ptx.held(T.Select(here, tiles, T.int32(0)), "int32")
-            with ptx.turns(number, self.blocks, count) as turn:
+            count = ptx.registers(1, "int32")
+            tir.assign(count, T.int32(0), 0)
+            with tir.when(tir.both(self.gate[0] == self.number, sequences > 0)):
+                tir.assign(count, search.numbers(self.q.shape[0]) * heads, 0)
+            with ptx.turns(number, self.blocks, count[0]) as turn:
                 numbered = ptx.held(T.truncdiv(turn, heads), "int32")
                 s = search.sequence_of(numbered)
-                first, queries = _part(self.q_offsets, s, self.q.shape[0])
+                first, queries = part(self.q_offsets, s, self.q.shape[0])
                 before = (numbered - search.first_number(s)) * tile.m
                 left = ptx.held(T.Select(before >= 0, queries - before, T.int32(0)), "int32")
                 with tir.when(left > 0):
                     first = ptx.held(first + before, "int32")
                     head = ptx.held(T.truncmod(turn, heads), "int32")
                     _Tile(self, engine, block, s, head, first, left).emit()
-
-
-class _Search:
-    """Finds the sequence of a number.
-
-    Args:
-        offsets: Of sequences, ascending.
-        sequences: How many there are, int32, at least one.
-        m: Rows of a tile, a power of two.
-        lane: Number of the lane, int32.
-    """
-
-    def __init__(self, offsets: Buffer, sequences: Expr, m: int, lane: Expr) -> None:
-        self._offsets, self._sequences, self._bits = offsets, sequences, m.bit_length() - 1
-        self._lane = ptx.held(lane, "int32")
-        self._reach, self._rounds = (ptx.registers(1, "int32") for _ in range(2))
-        tir.assign(self._reach, T.int32(1), 0)
-        tir.assign(self._rounds, T.int32(1), 0)
-        for _ in range(5):  # a reach of 32^5 finds any of 2^30 sequences
-            with tir.when(self._reach[0] * _FAN < sequences):
-                tir.assign(self._reach, self._reach[0] * _FAN, 0)
-                tir.assign(self._rounds, self._rounds[0] + 1, 0)
-
-    def first_number(self, s: Expr) -> Expr:
-        """The first number of a sequence, int32."""
-        return (self._offsets[s] >> T.int32(self._bits)) + s
-
-    def sequence_of(self, number: Expr) -> Expr:
-        """The last sequence whose first number is not above this one; 0 if there is none."""
-        found, reach = (ptx.registers(1, "int32") for _ in range(2))
-        tir.assign(found, T.int32(0), 0)
-        tir.assign(reach, self._reach[0], 0)
-        with tir.serial(T.int32(0), self._rounds[0]):
-            s = ptx.held(found[0] + (self._lane + 1) * reach[0], "int32")
-            there = s < self._sequences
-            begins = T.if_then_else(there, self.first_number(s), T.int32(0))
-            lanes = ptx.lanes_where(tir.both(there, ptx.held(begins, "int32") <= number))
-            tir.assign(found, found[0] + lanes * reach[0], 0)
-            tir.assign(reach, reach[0] >> T.int32(_FAN_BITS), 0)
-        return ptx.held(found[0], "int32")
-
-
-def _part(offsets: Buffer, s: Expr, rows: Expr) -> tuple[Expr, Expr]:
-    """The first row of a sequence and how many it has, int32; in bounds whatever offsets say."""
-    end = ptx.int32(rows)
-    begin = ptx.held(T.max(T.min(offsets[s], end), T.int32(0)), "int32")
-    return begin, ptx.held(T.max(T.min(offsets[s + 1], end) - begin, T.int32(0)), "int32")
 
 
 class _Tile:
@@ -207,7 +154,7 @@ class _Tile:
         """Copy, go over all keys, and store."""
         kernel, engine, softmax = self.kernel, self.engine, self.softmax
         tile, pieces = engine.tile, engine.pieces
-        k0, keys = _part(kernel.k_offsets, self.s, kernel.k.shape[0])
+        k0, keys = part(kernel.k_offsets, self.s, kernel.k.shape[0])
         feed_q = self._feed(kernel.q, "hq", pieces.q, tile.m, self.first, self.left)
         feed_k = self._feed(kernel.k, "hk", pieces.k, tile.n, k0, keys)
         feed_v = self._feed(kernel.v, "hv", pieces.v, tile.n, k0, keys)
@@ -215,7 +162,7 @@ class _Tile:
         tir.assign(before, T.int32(0), 0)
         here = ptx.held(T.Cast("int32", engine.first < self.left), "int32")
         softmax.clear()
-        bias = _Bias(self, k0) if kernel.bias is not None else None
+        bias = _Bias(self, kernel.bias, k0) if kernel.bias is not None else None
 
         def compute(slot: Expr) -> None:
             with tir.when(here != 0):  # of the whole warp
@@ -268,7 +215,7 @@ class _Tile:
                 tir.assign(engine.scores, hidden, at)
 
     def _store(self, keys: Expr) -> None:
-        """out = sums / total, or the fill where total is not above 0."""
+        """Store sums / total, or the fill where total is not above 0."""
         kernel, engine = self.kernel, self.engine
         no_keys = tir.both(kernel.at["no_keys_to_zero"] != 0, keys == 0)
         to_zero = T.Or(kernel.at["nan_to_zero"] != 0, no_keys)
@@ -313,15 +260,16 @@ class _Bias:
 
     Args:
         tile: The tile.
+        bias: As a vector.
         k0: The first key of the sequence, a row of k, int32.
     """
 
-    def __init__(self, tile: _Tile, k0: Expr) -> None:
+    def __init__(self, tile: _Tile, bias: Buffer, k0: Expr) -> None:
         kernel, self._engine = tile.kernel, tile.engine
-        self._kernel, self._k0 = kernel, k0
+        self._kernel, self._bias, self._k0 = kernel, bias, k0
         at = kernel.at
         base = ptx.held(tile.s * at["bias_sequence"] + tile.head * at["bias_head"], "int32")
-        self._last = ptx.held(ptx.uint32(kernel.bias.shape[0] - 1), "uint32")
+        self._last = ptx.held(ptx.uint32(bias.shape[0] - 1), "uint32")
         self._rows = ptx.registers(len(self._engine.rows), "int32")
         for r, row in enumerate(self._engine.rows):
             query = kernel.qpos[tile.first + T.min(row, tile.left - 1)]
@@ -342,6 +290,6 @@ class _Bias:
             for r in range(len(engine.rows)):
                 # In bounds whatever positions say.
                 element = T.min(ptx.uint32(self._rows[r] + column), self._last)
-                bias = T.Cast("float32", kernel.bias[T.Cast("int64", element)])
+                bias = T.Cast("float32", self._bias[T.Cast("int64", element)])
                 at = engine.score(r, c)
                 tir.assign(engine.scores, tir.fma(engine.scores[at], kernel.scale, bias), at)
