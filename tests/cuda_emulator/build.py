@@ -27,7 +27,7 @@ _WEEK = 7 * 24 * 3600
 _COMMON = ["-std=c++17", "-O2", "-fPIC", "-march=native", "-ffp-contract=off"]
 _KERNELS = [
     *_COMMON,
-    *("-g1", "-w", "-fsanitize=thread", "--param=tsan-distinguish-volatile=1"),
+    *("-g1", "-gdwarf-4", "-w", "-fsanitize=thread", "--param=tsan-distinguish-volatile=1"),
     "-fno-strict-aliasing",  # as CUDA
     "-fno-tree-sra",  # else accesses of 16 bytes become scalars, and are counted so
     # A call of a collective stays the one place that it is in the source.

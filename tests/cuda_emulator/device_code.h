@@ -110,10 +110,10 @@ NARROW(nv_bfloat16, nv_bfloat162, bfloat16)
 #undef WHOLE
 
 // ---- places, barriers, warps ----
-#define threadIdx (emulator::Thread())
-#define blockIdx (emulator::Block())
-#define blockDim (emulator::Threads())
-#define gridDim (emulator::Blocks())
+#define threadIdx emulator::Unpacked(emulator::Thread())
+#define blockIdx emulator::Unpacked(emulator::Block())
+#define blockDim emulator::Unpacked(emulator::Threads())
+#define gridDim emulator::Unpacked(emulator::Blocks())
 #define __syncthreads() emulator::Barrier()
 #define __threadfence() emulator::Fence()
 EMULATED void __syncwarp(unsigned mask = ~0u) { emulator::SyncWarp(mask); }

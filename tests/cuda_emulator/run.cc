@@ -115,7 +115,7 @@ void StartBlock() {
   memset(shadow, 0, dirty_bytes / 4 * sizeof(Word));
   dirty_bytes = (dynamic_bytes + 3) / 4 * 4;
   static_bytes = 0, arrays.clear();
-  barrier_clock = ++now;
+  block_clock = barrier_clock = ++now;
   for (Knowledge& k : knowledge) k.reset();
   for (int i = 0; i < lane_count; ++i) {
     LaneState& l = lanes[i];
@@ -210,10 +210,10 @@ void CountWait(uintptr_t address, const void* site) {
   if (me.waits % 64 == 0) Pause();
 }
 
-Dim Thread() { return current->thread; }
-Dim Block() { return block; }
-Dim Threads() { return threads; }
-Dim Blocks() { return blocks; }
+uint64_t Thread() { return Packed(current->thread); }
+uint64_t Block() { return Packed(block); }
+uint64_t Threads() { return Packed(threads); }
+uint64_t Blocks() { return Packed(blocks); }
 int Lane() { return Number() % kWarp; }
 
 PLACED unsigned Place(const void* shared) {
@@ -247,13 +247,13 @@ void See(const void* address, int bytes, Kind kind, const void* site) {
   const uintptr_t at = a - reinterpret_cast<uintptr_t>(window);
   const bool shared = at < kWindow, write = kind != kLoad && kind != kStrongLoad;
   me.accesses.push_back({site, shared ? at : a, bytes, write, shared});
-  if (kind == kLoad) return;
   if (kind == kStore || kind == kStrongStore) ++progress;
-  if (kind == kStore) return;
+  if (kind == kAtomic) sites[site].atomics += 1;
+  if (kind == kLoad || kind == kStore || (flags.empty() && !me.released)) return;
   Knowledge& flag = flags[a];
   if (kind != kStrongStore) me.seen = Join(me.seen, flag);
   if (kind == kStrongStore) flag = me.released;
-  if (kind == kAtomic) flag = Join(flag, me.released), sites[site].atomics += 1;
+  if (kind == kAtomic) flag = Join(flag, me.released);
 }
 void Changed() { ++progress; }
 PLACED void Barrier() {
