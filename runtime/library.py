@@ -1,5 +1,6 @@
 """Find the execution provider's library, register it, and make sessions that use it."""
 
+import ctypes
 import os
 import re
 import threading
@@ -9,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pitc.runtime
 from pitc.errors import ArtifactError, MachineError, UsageError
-from pitc.ir.plan import EP_NAME
+from pitc.ir.plan import CUDA_EP_NAME, EP_NAME
 
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["EP_NAME", "library_path", "make_session", "register_ep"]
+__all__ = ["CUDA_EP_NAME", "EP_NAME", "cuda_devices", "library_path", "make_session", "register_ep"]
 
 LIBRARY_NAME = "libpitc_ort_ep.so"
 OLDEST_ONNXRUNTIME = (1, 23, 2)
@@ -82,6 +83,25 @@ def register_ep() -> str:
     return EP_NAME
 
 
+def cuda_devices() -> list["onnxruntime.OrtEpDevice"]:
+    """NVIDIA GPUs that run PIT nodes which were compiled for them, one device for each.
+
+    A session gets one of them with `SessionOptions.add_provider_for_devices([device], {})`; the
+    option `trace` names a file to which each run of a node appends what it had to copy between
+    host and device. Their `ep_metadata` tell `cuda_device` (its number), `name` and `arch`.
+
+    Raises:
+        MachineError: See `register_ep`; or there is no GPU, with the reason.
+    """
+    register_ep()
+    if devices := _devices(CUDA_EP_NAME):
+        return devices
+    trouble = ctypes.CDLL(str(library_path())).PitcCudaTrouble
+    trouble.restype = ctypes.c_char_p
+    reason = (trouble() or b"ONNX Runtime was offered none").decode(errors="replace")
+    raise MachineError(f"no CUDA device: {reason}")
+
+
 def make_session(
     model_path: str | os.PathLike[str],
     sess_options: "onnxruntime.SessionOptions | None" = None,
@@ -146,11 +166,11 @@ def _version() -> tuple[int, ...]:
     return tuple(int(part) for part in onnxruntime.__version__.split("+")[0].split(".")[:3])
 
 
-def _devices() -> list["onnxruntime.OrtEpDevice"]:
-    """The provider's devices; empty when it is not registered."""
+def _devices(name: str = EP_NAME) -> list["onnxruntime.OrtEpDevice"]:
+    """A provider's devices; empty when the library is not registered."""
     import onnxruntime
 
-    return [device for device in onnxruntime.get_ep_devices() if device.ep_name == EP_NAME]
+    return [device for device in onnxruntime.get_ep_devices() if device.ep_name == name]
 
 
 def _is_attached(options: "onnxruntime.SessionOptions") -> bool:

@@ -35,11 +35,13 @@ class Table:
         name: Its C name.
         size: Number of slots if the provider fills it in (slot 0 is then a version), else 0.
         slots: The slots in use, ascending.
+        version: The name of slot 0.
     """
 
     name: str
     size: int
     slots: tuple[Slot, ...]
+    version: str = "ort_version_supported"
 
 
 Pairs = tuple[tuple[str, str], ...]
@@ -87,8 +89,9 @@ def parse(text: str) -> Abi:
         numbers = [slot.number for slot in slots]
         if numbers != sorted(set(numbers)):
             raise ValueError(f"{title}: slot numbers must ascend")
-        name, _, *size = title.split()
-        tables.append(Table(name, int(size[0]) if size else 0, tuple(slots)))
+        name, _, *filled = title.split()
+        size = int(filled[0]) if filled else 0
+        tables.append(Table(name, size, tuple(slots), *filled[1:]))
     return Abi(tuple(enums), tuple(structs), tuple(tables))
 
 
@@ -108,7 +111,7 @@ def header(abi: Abi) -> Iterator[str]:
         yield f"struct {table.name} {{"
         at = 0
         if table.size:
-            yield "  uint32_t ort_version_supported;"
+            yield f"  uint32_t {table.version};"
             at = 1
         for slot in table.slots:
             if slot.number > at:
@@ -149,7 +152,7 @@ def check(abi: Abi) -> Iterator[str]:
             yield "#endif"
         if table.size:
             size, want = f"sizeof({table.name})", f"{table.size} * sizeof(void*)"
-            yield f'static_assert(offsetof({table.name}, ort_version_supported) == 0, "version");'
+            yield f'static_assert(offsetof({table.name}, {table.version}) == 0, "version");'
             exact = f"ORT_API_VERSION > {OLDEST_API} ? {size} >= {want} : {size} == {want}"
             yield f'static_assert({exact}, "{table.name}: size");'
 

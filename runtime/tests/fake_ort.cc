@@ -14,8 +14,6 @@ struct OrtStatus {
 
 struct OrtMemoryInfo {};
 
-struct OrtAllocator {};
-
 struct OrtTensorTypeAndShapeInfo {
   ONNXTensorElementDataType type;
   std::vector<int64_t> dims;
@@ -328,7 +326,7 @@ OrtApi MakeApi() {
                                     OrtAllocator** out) {
     if (OrtStatus* status = Injected()) return status;
     ++alive;
-    *out = new OrtAllocator;
+    *out = new OrtAllocator{};
     return static_cast<OrtStatus*>(nullptr);
   };
   a.ReleaseAllocator = [](OrtAllocator* allocator) {

@@ -18,6 +18,12 @@ class Failure : public std::exception {
   std::string text_;
 };
 
+// There is no memory left on a device.
+class OutOfDeviceMemory : public Failure {
+ public:
+  using Failure::Failure;
+};
+
 // The parts, texts or integers, as one text. Only for error paths and set-up: it allocates.
 template <class... Parts>
 std::string Text(const Parts&... parts) {

@@ -175,6 +175,8 @@ tvm::Function KernelLibrary::Find(const std::string& symbol) const {
   return reinterpret_cast<tvm::Function>(dlsym(handle_, ("__tvm_ffi_" + symbol).c_str()));
 }
 
+void* KernelLibrary::Symbol(const char* name) const { return dlsym(handle_, name); }
+
 std::string KernelLibrary::LastError() const {
   return last_error_ ? last_error_() : "no reason given";
 }
@@ -191,8 +193,8 @@ KernelCall& KernelCall::Array(const void* data, uint8_t code, int bits,
   std::copy(shape.begin(), shape.end(), shapes_[tensor_count_]);
   tvm::Tensor& t = tensors_[tensor_count_];
   t = {data ? const_cast<void*>(data) : nothing,
-       tvm::kCpu,
-       0,
+       place_.type,
+       place_.number,
        static_cast<int32_t>(shape.size()),
        code,
        static_cast<uint8_t>(bits),
@@ -209,6 +211,12 @@ KernelCall& KernelCall::Array(const void* data, uint8_t code, int bits,
 
 KernelCall& KernelCall::Floats(const void* data, std::initializer_list<int64_t> shape) {
   return Array(data, tvm::kFloatCode, 32, shape);
+}
+
+KernelCall& KernelCall::Numbers(const void* data, Element type,
+                                std::initializer_list<int64_t> shape) {
+  const uint8_t code = type == Element::kBFloat16 ? tvm::kUIntCode : tvm::kFloatCode;
+  return Array(data, code, 8 * RecordOf(type).bytes, shape);
 }
 
 KernelCall& KernelCall::Int32s(const void* data, std::initializer_list<int64_t> shape) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "base/element.h"
 #include "kernels/tvm_abi.h"
 
 namespace pitc {
@@ -23,6 +24,9 @@ class KernelLibrary {
 
   // The kernel `symbol`, or null.
   tvm::Function Find(const std::string& symbol) const;
+
+  // What the library exports as `name`, or null.
+  void* Symbol(const char* name) const;
 
   // Which build of the kernels it is, as the plans made with it say; "" where it does not tell.
   const std::string& Identity() const { return identity_; }
@@ -45,10 +49,21 @@ struct Kernel {
   std::string symbol;
 };
 
+// Where the tensors of a call lie.
+struct Place {
+  int32_t type = tvm::kCpu;
+  int32_t number = 0;
+};
+
 // The arguments of one kernel call, in order.
 class KernelCall {
  public:
+  KernelCall() = default;
+  explicit KernelCall(Place place) : place_(place) {}
+
   KernelCall& Floats(const void* data, std::initializer_list<int64_t> shape);
+  // Kernels see bfloat16 as words.
+  KernelCall& Numbers(const void* data, Element type, std::initializer_list<int64_t> shape);
   KernelCall& Int32s(const void* data, std::initializer_list<int64_t> shape);
   KernelCall& Int64s(const void* data, std::initializer_list<int64_t> shape);
   KernelCall& Words(const void* data, int word_bytes, std::initializer_list<int64_t> shape);
@@ -59,11 +74,12 @@ class KernelCall {
   void Run(const Kernel& kernel);
 
  private:
-  static constexpr int kMostTensors = 8, kMostArgs = 24, kMostDims = 3;
+  static constexpr int kMostTensors = 10, kMostArgs = 24, kMostDims = 3;
 
   KernelCall& Array(const void* data, uint8_t code, int bits, std::initializer_list<int64_t> shape);
   tvm::Any& Next();
 
+  const Place place_;
   tvm::Tensor tensors_[kMostTensors];
   int64_t shapes_[kMostTensors][kMostDims];
   tvm::Any args_[kMostArgs];

@@ -11,8 +11,9 @@
 
 namespace pitc {
 
-constexpr const char* kEpName =
-    "PitExecutionProvider";  // stands in compiled models as `source`: never change it
+// They stand in compiled models as `source`: never change them.
+constexpr const char* kEpName = "PitExecutionProvider";
+constexpr const char* kCudaEpName = "PitCudaExecutionProvider";
 constexpr const char* kEpVersion = PITC_VERSION;
 
 // No other failure has it.
@@ -39,6 +40,8 @@ OrtStatus* Guard(const Host& host, OrtErrorCode code, const Body& body,
     return nullptr;
   } catch (const std::bad_alloc&) {
     return host.api->CreateStatus(kOutOfMemory, no_memory);
+  } catch (const OutOfDeviceMemory& e) {
+    return host.api->CreateStatus(kOutOfMemory, e.what());
   } catch (const std::exception& e) {
     return host.api->CreateStatus(code, e.what());
   } catch (...) {

@@ -28,34 +28,21 @@ Tensor RunContext::Input(int index, const char* role) const {
 }
 
 Tensor RunContext::FloatInput(int index, const char* role, int least_rank, int most_rank) const {
-  Tensor t = Input(index, role);
-  bool good = t.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
-  if (least_rank == most_rank) {
-    Expect(good && t.shape.rank == least_rank, t, "as float32 of rank ", least_rank);
-  }
-  Expect(good && t.shape.rank >= least_rank, t, "as float32 of rank >= ", least_rank);
+  const Tensor t = Input(index, role);
+  ExpectNumbers(t, Element::kFloat32, least_rank, most_rank);
   return t;
 }
 
 Tensor RunContext::Int32Input(int index, const char* role,
                               std::initializer_list<int64_t> shape) const {
-  Tensor t = Input(index, role);
-  bool good = t.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32 &&
-              t.shape.rank == static_cast<int>(shape.size());
-  int at = 0;
-  for (int64_t extent : shape) {
-    good = good && (extent < 0 || extent == t.shape.dims[at]);
-    ++at;
-  }
-  if (!good) Expect(false, t, "as ", Describe(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, Shape(shape)));
+  const Tensor t = Input(index, role);
+  ExpectInt32s(t, shape);
   return t;
 }
 
 Tensor RunContext::MaskInput(int index, const char* role) const {
-  Tensor t = Input(index, role);
-  Expect(
-      t.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL || t.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8,
-      t, "as bool or uint8");
+  const Tensor t = Input(index, role);
+  ExpectMask(t);
   return t;
 }
 

@@ -22,6 +22,10 @@
 
 namespace pitc {
 
+// A list of numbers as it is now. Its own memory may be the host's, who may write there at any
+// time: what is checked must be what is used.
+const int32_t* CopyOf(const int32_t* list, int64_t n, Arena::Scope& scratch);
+
 // What all runs of a session have in common.
 struct SessionMode {
   Denormals denormals = Denormals::kKept;
@@ -62,6 +66,11 @@ class RunContext {
   Tensor Int32Input(int index, const char* role,
                     std::initializer_list<int64_t> shape) const;  // -1: any
   Tensor MaskInput(int index, const char* role) const;
+
+  // The first numbers of a list as they are now.
+  const int32_t* Copy(const Tensor& list, int64_t n, Arena::Scope& scratch) const {
+    return CopyOf(list.Int32s(), n, scratch);
+  }
 
   // Memory of the output; of `scratch` when nobody reads it. `bytes` is its size.
   void* Output(int index, const Shape& shape, int element_bytes, Arena::Scope& scratch) const;
@@ -140,10 +149,6 @@ class RunContext {
   mutable RunMemory memory_;  // it guards itself
   mutable std::vector<Trace::Loop> loops_;
 };
-
-// A list of numbers as it is now. Its own memory may be the host's, who may write there at any
-// time: what is checked must be what is used.
-const int32_t* CopyOf(const int32_t* list, int64_t n, Arena::Scope& scratch);
 
 // Sets the bytes of `memory` to 0, in parallel when there are many.
 void ZeroAll(const RunContext& run, void* memory, int64_t bytes);

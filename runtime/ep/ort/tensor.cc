@@ -27,6 +27,18 @@ const struct {
     {ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16, "bfloat16", 2},
 };
 
+ONNXTensorElementDataType OnnxType(Element type) {
+  switch (type) {
+    case Element::kFloat16:
+      return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16;
+    case Element::kBFloat16:
+      return ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16;
+    case Element::kFloat32:
+      break;
+  }
+  return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+}
+
 void SetRank(size_t rank, Tensor* tensor) {
   if (rank > Shape::kMostDims)
     Fail("expected ", tensor->role, " of rank <= ", Shape::kMostDims, ", got ", rank);
@@ -74,6 +86,31 @@ std::string Describe(ONNXTensorElementDataType type, const Shape& shape) {
     if (entry.type == type) name = entry.name;
   }
   return name + " " + shape.Text();
+}
+
+void ExpectNumbers(const Tensor& t, Element type, int least_rank, int most_rank) {
+  const bool good = t.type == OnnxType(type);
+  const char* const name = RecordOf(type).name;
+  if (least_rank == most_rank)
+    Expect(good && t.shape.rank == least_rank, t, "as ", name, " of rank ", least_rank);
+  Expect(good && t.shape.rank >= least_rank, t, "as ", name, " of rank >= ", least_rank);
+}
+
+void ExpectInt32s(const Tensor& t, std::initializer_list<int64_t> shape) {
+  bool good = t.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32 &&
+              t.shape.rank == static_cast<int>(shape.size());
+  int at = 0;
+  for (int64_t extent : shape) {
+    good = good && (extent < 0 || extent == t.shape.dims[at]);
+    ++at;
+  }
+  if (!good) Expect(false, t, "as ", Describe(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, Shape(shape)));
+}
+
+void ExpectMask(const Tensor& t) {
+  Expect(
+      t.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL || t.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8,
+      t, "as bool or uint8");
 }
 
 Tensor ReadTensor(const Host& host, const OrtValue* value, const char* role) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/element.h"
 #include "base/failure.h"
 #include "base/shape.h"
 #include "ort/ort.h"
@@ -41,6 +42,12 @@ void Expect(bool good, const Tensor& tensor, const Parts&... expected) {
          Describe(tensor.type, tensor.shape));
   }
 }
+
+// Each throws Failure unless the tensor is such a one.
+void ExpectNumbers(const Tensor& tensor, Element type, int least_rank,
+                   int most_rank = Shape::kMostDims);
+void ExpectInt32s(const Tensor& tensor, std::initializer_list<int64_t> shape);  // -1: any
+void ExpectMask(const Tensor& tensor);
 
 // Throws Failure for a rank beyond Shape's. Strings have no data.
 Tensor ReadTensor(const Host& host, const OrtValue* value, const char* role);

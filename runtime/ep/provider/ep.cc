@@ -18,13 +18,7 @@ constexpr const char* kThreadsOption = "ep.pitexecutionprovider.threads";
 constexpr const char* kHugePagesOption = "ep.pitexecutionprovider.huge_pages";
 constexpr const char* kDenormalsOption = "session.set_denormal_as_zero";  // ONNX Runtime's own
 constexpr int kMostThreads = 1024;
-constexpr size_t kLongestIdentity = 400;  // of it that is told
 constexpr const char* kTraceVariable = "PITC_TRACE";
-
-bool IsOurs(const Host& host, const OrtNode* node) {
-  return OperatorType(host, node) == "com.microsoft::EPContext" &&
-         StringAttribute(host, node, "source") == kEpName;
-}
 
 CpuLevel ChooseLevel(const std::string& wanted) {
   const CpuLevel machine = MachineCpuLevel();
@@ -83,17 +77,6 @@ bool SkipsRows(const Host& host, const OrtNode* node) {
   }
 }
 
-// The place of each name in `among`: -1 for "" and for names that are not there.
-std::vector<int> PlacesOf(const std::vector<std::string>& names,
-                          const std::vector<std::string>& among) {
-  std::vector<int> places;
-  for (const std::string& name : names) {
-    auto at = std::find(among.begin(), among.end(), name);
-    places.push_back(name.empty() || at == among.end() ? -1 : static_cast<int>(at - among.begin()));
-  }
-  return places;
-}
-
 }  // namespace
 
 Ep::Ep(const Host& host, const OrtSessionOptions* options, uint32_t version)
@@ -126,7 +109,7 @@ OrtStatus* Ep::ClaimNodes(OrtEp* self, const OrtGraph* graph, OrtEpGraphSupportI
     // In a branch ONNX Runtime cannot tell what external initializers of the graph around it hold.
     const bool keeps = ep->keeps_constants_ && !IsBranch(host, graph);
     for (const OrtNode* node : Nodes(host, graph)) {
-      if (!IsOurs(host, node)) continue;
+      if (!IsFor(host, node, kEpName)) continue;
       const OrtNodeFusionOptions options{kOrtApiVersion, keeps && SkipsRows(host, node)};
       Check(host, host.ep_api->EpGraphSupportInfo_AddNodesToFuse(info, &node, 1, &options));
     }
@@ -146,50 +129,26 @@ OrtStatus* Ep::CompileNodes(OrtEp* self, const OrtGraph** graphs, const OrtNode*
 }
 
 std::unique_ptr<Node> Ep::MakeNode(const OrtGraph* graph, const OrtNode* fused) {
-  const std::vector<const OrtNode*> inner = Nodes(host_, graph);
-  if (inner.size() != 1 || !IsOurs(host_, inner[0]))
-    Fail("pitc: expected one EPContext node, got another graph");
-  const OrtNode* node = inner[0];
-  std::string name = NodeName(host_, node);
-  if (name.empty()) name = StringAttribute(host_, node, "partition_name").value_or("");
-  std::string label = NodeLabel(name, "EPContext");
-  try {
-    if (IntAttribute(host_, node, "embed_mode").value_or(1) != 1)
-      Fail("expected embed_mode 1, got another");
-    if (IntAttribute(host_, node, "main_context").value_or(1) != 1)
-      Fail("expected main_context 1, got another");
-    std::optional<std::string> text = StringAttribute(host_, node, "ep_cache_context");
-    if (!text) Fail("expected a plan in ep_cache_context, got none");
-    const Plan plan = ParsePlan(*text);
-    label = NodeLabel(name, plan.op);
-    std::unique_ptr<Operation> operation = MakeOperation(plan, name, graph);
-    RunContext::Places places{PlacesOf(InputNames(host_, node), InputNames(host_, fused)),
-                              PlacesOf(OutputNames(host_, node), OutputNames(host_, fused)),
-                              {},
-                              {}};
+  return MakeFor(host_, graph, fused, kEpName, [&](const PlannedNode& planned) {
+    const OrtNode* const node = planned.node;
+    std::unique_ptr<Operation> operation = MakeOperation(planned.plan, planned.name, graph);
+    RunContext::Places places{planned.inputs, planned.outputs, {}, {}};
     places.constants = KeepConstants(graph, node, places.inputs);
     for (size_t i = 0; i < places.inputs.size(); ++i) {
       const bool passed = places.inputs[i] >= 0 && IsConstant(host_, node, i);
       places.passed.push_back(passed ? std::make_unique<PassedConstant>() : nullptr);
     }
-    const auto inputs = static_cast<int>(places.inputs.size()),
-               outputs = static_cast<int>(places.outputs.size());
-    if (inputs != operation->InputCount() || outputs != operation->OutputCount()) {
-      Fail("expected ", operation->InputCount(), " inputs and ", operation->OutputCount(),
-           " outputs, got ", inputs, " and ", outputs);
-    }
-    return std::make_unique<Node>(host_, label, std::move(operation), std::move(places), mode_,
-                                  ort_version_supported);
-  } catch (const Failure& failure) {
-    Fail(label, failure.what());
-  }
+    ExpectCounts(planned, operation->InputCount(), operation->OutputCount());
+    return std::make_unique<Node>(host_, planned.label, std::move(operation), std::move(places),
+                                  mode_, ort_version_supported);
+  });
 }
 
 std::vector<std::shared_ptr<const Constant>> Ep::KeepConstants(const OrtGraph* graph,
                                                                const OrtNode* node,
                                                                const std::vector<int>& places) {
   const std::vector<std::string> names = InputNames(host_, node);
-  const std::string folder = ModelFolder(graph);
+  const std::string folder = ModelFolder(host_, graph, context_path_);
   std::vector<std::shared_ptr<const Constant>> found(places.size());
   for (size_t i = 0; i < places.size(); ++i) {
     if (places[i] >= 0 || names[i].empty()) continue;
@@ -232,35 +191,13 @@ std::unique_ptr<Operation> Ep::MakeOperation(const Plan& plan, const std::string
                       Contraction(costs, simd_, std::move(kernels), {name, trace_, variant_}));
 }
 
-std::string Ep::ModelFolder(const OrtGraph* graph) const {
-  std::string model = ModelPath(host_, graph);
-  if (model.empty()) model = context_path_;
-  const size_t slash = model.rfind('/');
-  return model.empty()                ? ""
-         : slash == std::string::npos ? "."
-         : slash == 0                 ? "/"
-                                      : model.substr(0, slash);
-}
-
 Kernel Ep::LoadKernel(const Plan& plan, const std::string& symbol, const OrtGraph* graph) const {
   if (level_ == CpuLevel::kBaseline) {
     Fail(
         "expected a CPU with AVX2, FMA and BMI (v3) or AVX-512 (v4), got neither; load "
         "fallback.onnx instead");
   }
-  const std::string folder = ModelFolder(graph);
-  if (folder.empty()) {
-    Fail("expected the model's folder, where '", plan.library,
-         "' lies, got a model from memory; set the session option ep.context_file_path to a file "
-         "in that folder");
-  }
-  Kernel kernel{KernelLibrary::Open(folder, plan.library), nullptr, {}};
-  if (const std::string& found = kernel.library->Identity(); found != plan.identity) {
-    // Symbols of another build may be the same, and mean other arguments.
-    Fail("expected kernels ", Quoted(plan.identity, kLongestIdentity), " in '", plan.library,
-         "', got ", found.empty() ? "some without a name" : Quoted(found, kLongestIdentity),
-         "; run: pitc compile MODEL.onnx -o ", Quoted(folder, kLongestIdentity), " --force");
-  }
+  Kernel kernel{OpenKernels(plan, ModelFolder(host_, graph, context_path_)), nullptr, {}};
   for (CpuLevel level : {CpuLevel::kV4, CpuLevel::kV3}) {  // the best one there is
     if (level > level_) continue;
     kernel.symbol = symbol + "_" + Name(level);

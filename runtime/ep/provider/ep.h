@@ -6,6 +6,7 @@
 
 #include "base/cpu_level.h"
 #include "provider/node.h"
+#include "provider/planned_node.h"
 
 namespace pitc {
 
@@ -25,8 +26,7 @@ class Ep : public OrtEp {
   std::vector<std::shared_ptr<const Constant>> KeepConstants(const OrtGraph* graph,
                                                              const OrtNode* node,
                                                              const std::vector<int>& places);
-  std::string ModelFolder(const OrtGraph* graph) const;  // "" when it is not known
-  // The kernel `symbol` of the plan's library, which must be the one that the plan was made with.
+  // The kernel `symbol` of the plan's library, for the best level that the CPU has.
   Kernel LoadKernel(const Plan& plan, const std::string& symbol, const OrtGraph* graph) const;
 
   const Host host_;

@@ -1,7 +1,7 @@
-// The library's two exported functions, and the factory that ONNX Runtime gets from them.
-#include <cstdio>
+// The factory of the provider for CPUs.
+#include "provider/factory.h"
+
 #include <cstring>
-#include <memory>
 
 #include "plan/plan.h"
 #include "provider/ep.h"
@@ -10,10 +10,9 @@ namespace pitc {
 namespace {
 
 // CPU memory only: no allocator, no data transfer, no streams.
-class Factory : public OrtEpFactory {
+class CpuFactory : public Factory {
  public:
-  explicit Factory(const Host& host) : OrtEpFactory{}, host_(host) {
-    ort_version_supported = kOrtApiVersion;
+  explicit CpuFactory(const Host& host) : Factory(host) {
     OrtEpFactory::GetName = [](const OrtEpFactory*) { return kEpName; };
     OrtEpFactory::GetVendor = [](const OrtEpFactory*) { return "pitc"; };
     OrtEpFactory::GetVendorId = [](const OrtEpFactory*) -> uint32_t { return 0; };
@@ -46,7 +45,7 @@ class Factory : public OrtEpFactory {
   static OrtStatus* OfferCpu(OrtEpFactory* self, const OrtHardwareDevice* const* devices,
                              size_t count, OrtEpDevice** offered, size_t most,
                              size_t* offered_count) {
-    const Host& host = static_cast<Factory*>(self)->host_;
+    const Host& host = static_cast<CpuFactory*>(self)->host();
     return Guard(host, ORT_FAIL, [&] {
       *offered_count = 0;
       for (size_t i = 0; i < count && *offered_count < most; ++i) {
@@ -62,7 +61,7 @@ class Factory : public OrtEpFactory {
   static OrtStatus* MakeEp(OrtEpFactory* self, const OrtHardwareDevice* const*,
                            const OrtKeyValuePairs* const*, size_t, const OrtSessionOptions* options,
                            const OrtLogger*, OrtEp** ep) {
-    const Host& host = static_cast<Factory*>(self)->host_;
+    const Host& host = static_cast<CpuFactory*>(self)->host();
     return Guard(host, ORT_INVALID_ARGUMENT,
                  [&] { *ep = new Ep(host, options, self->ort_version_supported); });
   }
@@ -74,38 +73,12 @@ class Factory : public OrtEpFactory {
                    : OrtCompiledModelCompatibility_EP_UNSUPPORTED;
     return nullptr;
   }
-
-  const Host host_;
 };
 
 }  // namespace
+
+std::unique_ptr<Factory> NewCpuFactory(const Host& host) {
+  return std::make_unique<CpuFactory>(host);
+}
+
 }  // namespace pitc
-
-#define PITC_EXPORT extern "C" __attribute__((visibility("default")))
-
-PITC_EXPORT OrtStatus* CreateEpFactories(const char*, const OrtApiBase* base, const OrtLogger*,
-                                         OrtEpFactory** factories, size_t most, size_t* count) {
-  const OrtApi* api = base->GetApi(kOrtApiVersion);
-  if (!api) {  // version 1 is part of every release, and has CreateStatus in the same slot
-    try {
-      std::string text =
-          pitc::Text("pitc: expected ONNX Runtime 1.23.2 or newer, got ", base->GetVersionString());
-      return base->GetApi(1)->CreateStatus(ORT_FAIL, text.c_str());
-    } catch (...) {
-      return base->GetApi(1)->CreateStatus(ORT_FAIL, "pitc: expected ONNX Runtime 1.23.2 or newer");
-    }
-  }
-  int version = 0;
-  sscanf(base->GetVersionString(), "1.%d", &version);
-  const pitc::Host host{api, api->GetEpApi(), version};
-  return pitc::Guard(host, ORT_FAIL, [&] {
-    if (most < 1) pitc::Fail("pitc: no room for a factory");
-    factories[0] = new pitc::Factory(host);
-    *count = 1;
-  });
-}
-
-PITC_EXPORT OrtStatus* ReleaseEpFactory(OrtEpFactory* factory) {
-  delete static_cast<pitc::Factory*>(factory);
-  return nullptr;
-}

@@ -2,10 +2,6 @@
 
 namespace pitc {
 
-std::string NodeLabel(const std::string& name, const std::string& op) {
-  return "pitc: node " + Quoted(name) + " (" + op + "): ";
-}
-
 Node::Node(const Host& host, std::string label, std::unique_ptr<Operation> operation,
            RunContext::Places places, SessionMode mode, uint32_t version)
     : OrtNodeComputeInfo{},

@@ -22,7 +22,4 @@ class Node : public OrtNodeComputeInfo {
   const SessionMode mode_;
 };
 
-// How messages about a node begin.
-std::string NodeLabel(const std::string& name, const std::string& op);
-
 }  // namespace pitc

@@ -139,6 +139,12 @@ void Trace::Write(const std::string& node, const std::vector<Loop>& loops, doubl
   Append(line + "]}\n");
 }
 
+void Trace::Write(const std::string& node, const Transfers& transfers) {
+  Append(Text("{\"node\": \"", Escaped(node), "\", \"uploads\": ", transfers.uploads,
+              ", \"uploaded_bytes\": ", transfers.uploaded_bytes, ", \"downloads\": ",
+              transfers.downloads, ", \"downloaded_bytes\": ", transfers.downloaded_bytes, "}\n"));
+}
+
 // One call for lines of one decision: those of several threads and processes do not mix. A full
 // disk costs lines, not results.
 void Trace::Append(const std::string& lines) {

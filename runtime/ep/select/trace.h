@@ -22,6 +22,12 @@ struct ChannelChoice {
   bool dense;
 };
 
+// What a run on a device moved between it and the host. A download waits for the device.
+struct Transfers {
+  int64_t uploads = 0, uploaded_bytes = 0;
+  int64_t downloads = 0, downloaded_bytes = 0;
+};
+
 class Trace {
  public:
   // The trace with that file name, shared by all sessions that name it; null for "". Lines are
@@ -40,6 +46,7 @@ class Trace {
     double loop_us;
   };
   void Write(const std::string& node, const std::vector<Loop>& loops, double run_us);
+  void Write(const std::string& node, const Transfers& transfers);
 
  private:
   explicit Trace(int file) : file_(file) {}

@@ -1,0 +1,103 @@
+// One run of one node on a device: its tensors, checked, in memory of the device or brought there,
+// and the stream that its kernels go to.
+#pragma once
+
+#include <initializer_list>
+#include <memory>
+#include <vector>
+
+#include "base/arena.h"
+#include "device/constants.h"
+#include "device/cuda_kernels.h"
+#include "device/lists.h"
+#include "ort/run_memory.h"
+#include "select/trace.h"
+
+namespace pitc::cuda {
+
+// Bytes: kernels that compute read and write so many at a time.
+constexpr uintptr_t kAlignment = 16;
+
+// What all nodes of a session have in common.
+struct SessionDevice {
+  explicit SessionDevice(Device& d) : device(d), lists(d) {}
+  Device& device;
+  DeviceLists lists;
+};
+
+// An input; its data are the device's only if it says so.
+struct DeviceInput : Tensor {
+  bool on_device = false;
+  bool pinned = false;  // of the host, but the device reads it when it likes
+};
+
+class DeviceRun {
+ public:
+  // As RunContext::Places.
+  struct Places {
+    std::vector<int> inputs, outputs;
+    std::vector<std::shared_ptr<const DeviceConstant>>
+        constants;  // of each input; null: it is none
+  };
+
+  DeviceRun(const Host& host, OrtKernelContext* context, const Places& places,
+            SessionDevice& session);
+  DeviceRun(const DeviceRun&) = delete;
+  DeviceRun& operator=(const DeviceRun&) = delete;
+  ~DeviceRun();  // memory of the run is given back in the order of the stream
+
+  Device& device() const { return session_.device; }
+  const Transfers& transfers() const { return transfers_; }
+  Lender& memory() const { return memory_; }  // of the host
+
+  DeviceInput Input(int index, const char* role) const;
+  DeviceInput Int32Input(int index, const char* role,
+                         std::initializer_list<int64_t> shape) const;  // -1: any
+  DeviceInput MaskInput(int index, const char* role) const;
+
+  // The first numbers of a list, in memory of the host, as they are now.
+  const int32_t* Copy(const DeviceInput& list, int64_t n, Arena::Scope& scratch) const;
+
+  // The elements of an input in memory of the device, at a multiple of kAlignment.
+  const void* OnDevice(const DeviceInput& input) const;
+  // A list of the host's, checked.
+  const int32_t* OnDevice(const int32_t* list, int64_t n) const;
+
+  // Memory of an output on the device; of the run when nobody reads it.
+  void* Output(int index, const Shape& shape, int element_bytes) const;
+
+  void Zero(void* memory, int64_t bytes) const;
+
+  // As many blocks as have something to do, but not more than the device runs at once.
+  int64_t Blocks(int64_t work, int64_t of_a_block) const;
+
+  // The last arguments of a kernel whose blocks take `tiles` in turns: that it was chosen, for all
+  // rows of its list, and how many blocks there are.
+  void AddTurns(KernelCall* call, int64_t tiles) const;
+
+  // A call of one of its kernels. Tensors are the device's.
+  KernelCall Call() const { return KernelCall({tvm::kCuda, session_.device.number()}); }
+  void Launch(const DeviceKernel& kernel, KernelCall& call) const;
+
+ private:
+  void* Take(size_t bytes) const;
+
+  const Host& host_;
+  OrtKernelContext* const context_;
+  const Places& places_;
+  SessionDevice& session_;
+  Stream stream_ = nullptr;
+  const Device::Current current_;
+  mutable RunMemory memory_;
+  mutable std::vector<Address> taken_;
+  mutable std::vector<std::shared_ptr<const DeviceList>> lists_;
+  mutable Transfers transfers_;
+};
+
+// Throws Failure unless kernels that compute may write there.
+void ExpectAligned(const void* output, const char* role);
+
+// NVIDIA, as PCI numbers vendors.
+constexpr uint32_t kVendor = 0x10DE;
+
+}  // namespace pitc::cuda

@@ -1,0 +1,601 @@
+// A libcuda.so.1 without a GPU. As on a device, work waits in streams until
+// somebody waits for it: what is read too early is what was there before. A
+// call without a current context fails, an error of a kernel is told by a later
+// call, and by all after it.
+//
+// An image of machine code is a shared object: `emulated_KERNEL` is run by a
+// CUDA emulator; `plain_KERNEL(parameters, shape)` does the work of a whole
+// grid, `plain_KERNEL_count` is how many parameters it has, `plain_arch` what
+// it is built for. PTX is the text "//ptx FILE", FILE being such an object.
+//
+// Knobs, from FAKE_CUDA_NAME in the environment or fake_cuda_set("name", ..):
+//   devices, version, arch, pools, memory (bytes), failing_launch (its number)
+#include <dlfcn.h>
+#include <elf.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "../../runtime/ep/device/cuda_abi.h"
+#include "device_memory.h"
+
+namespace {
+
+using namespace pitc::cuda;
+
+constexpr Result kInvalidValue = 1, kNotInitialized = 3, kInvalidContext = 201,
+                 kInvalidHandle = 400, kNotFound = 500;
+constexpr int64_t kForever = INT64_MAX;
+constexpr int kUsualShared = 48 << 10, kMostShared = 227 << 10;
+
+std::recursive_mutex mutex;
+
+int64_t& Knob(const std::string& name) {
+  static std::map<std::string, int64_t> knobs = [] {
+    std::map<std::string, int64_t> all = {{"devices", 1},       {"version", 13000},
+                                          {"arch", 90},         {"pools", 1},
+                                          {"memory", kForever}, {"failing_launch", 0}};
+    for (auto& [key, value] : all) {
+      std::string variable = "FAKE_CUDA_" + key;
+      for (char& c : variable) c = static_cast<char>(toupper(c));
+      if (const char* text = getenv(variable.c_str())) value = atoll(text);
+    }
+    return all;
+  }();
+  return knobs[name];
+}
+
+// Like all that follows never destroyed: a process may end with work under way.
+auto& counts = *new std::map<std::string, int64_t>;
+
+// ---- what the handles are
+
+struct Work {
+  int64_t ticket;
+  std::function<void()> run;
+};
+
+}  // namespace
+
+namespace pitc::cuda {
+struct ContextObject {
+  int device;
+  bool retained;
+  Result lost;  // what every call says since
+};
+struct StreamObject {
+  Context context;
+  bool waits_for_null;
+  std::deque<Work> queue;
+};
+struct EventObject {
+  Stream stream;
+  int64_t ticket;
+};
+struct ModuleObject {
+  Context context;
+  void* library;
+};
+struct FunctionObject {
+  Module module;
+  void (*plain)(void**, const unsigned*);
+  int parameters;
+  void (*emulated)(void**);
+  int shared;
+};
+struct PoolObject {};
+}  // namespace pitc::cuda
+
+namespace {
+
+bool initialized = false;
+auto& contexts = *new std::map<int, ContextObject>;
+thread_local Context current = nullptr;
+auto& streams = *new std::set<Stream>;  // of all contexts
+auto& null_streams = *new std::map<Context, StreamObject>;
+auto& functions = *new std::map<std::pair<Module, std::string>, FunctionObject>;
+auto &pinned = *new std::map<void*, size_t>, &pieces = *new std::map<void*, size_t>;
+int64_t next_ticket = 1, in_use = 0;
+
+Stream Of(Stream stream) {
+  if (stream) return stream;
+  return &null_streams.try_emplace(current, StreamObject{current, false, {}}).first->second;
+}
+
+// Does what a stream was told before `ticket`. The null stream and those that
+// are not apart from it take turns in the order of the calls.
+void Drain(Stream stream, int64_t ticket) {
+  const bool is_null = &null_streams.at(stream->context) == stream;
+  while (!stream->queue.empty() && stream->queue.front().ticket < ticket) {
+    const Work work = std::move(stream->queue.front());
+    stream->queue.pop_front();
+    if (is_null) {
+      for (Stream other : std::vector<Stream>(streams.begin(), streams.end()))
+        if (other->waits_for_null && other->context == stream->context) Drain(other, work.ticket);
+    } else if (stream->waits_for_null) {
+      Drain(&null_streams.at(stream->context), work.ticket);
+    }
+    if (!stream->context->lost) work.run();
+  }
+}
+
+void DrainAll() {
+  if (!current) return;
+  Drain(Of(nullptr), kForever);
+  for (Stream stream : std::vector<Stream>(streams.begin(), streams.end()))
+    if (stream->context == current) Drain(stream, kForever);
+}
+
+void Later(Stream stream, std::function<void()> run) {
+  Of(nullptr);  // exists
+  Of(stream)->queue.push_back({next_ticket++, std::move(run)});
+}
+
+struct Opened {
+  Opened() { fake_cuda::Open(true); }
+  ~Opened() { fake_cuda::Open(false); }
+};
+
+void* Pointer(Address address) { return reinterpret_cast<void*>(address); }
+
+bool IsDevice(Address address, size_t bytes) {
+  return fake_cuda::IsInside(Pointer(address), bytes);
+}
+
+bool IsPinned(const void* memory) {
+  auto at = pinned.upper_bound(const_cast<void*>(memory));
+  if (at == pinned.begin()) return false;
+  --at;
+  return static_cast<const char*>(memory) < static_cast<char*>(at->first) + at->second;
+}
+
+// Runs a call that needs a context.
+template <class Body>
+Result In(const Body& body) {
+  const std::lock_guard<std::recursive_mutex> lock(mutex);
+  if (!initialized) return kNotInitialized;
+  if (!current) return kInvalidContext;
+  if (current->lost) return current->lost;
+  const Result result = body();
+  return current->lost ? current->lost : result;
+}
+
+Result Allocate(Address* out, size_t bytes) {
+  if (bytes == 0) return kInvalidValue;
+  ++counts["allocations"];
+  if (in_use + static_cast<int64_t>(bytes) > Knob("memory")) return kOutOfMemory;
+  void* memory = fake_cuda::Allocate(bytes);
+  if (!memory) return kOutOfMemory;
+  pieces[memory] = bytes;
+  in_use += static_cast<int64_t>(bytes);
+  counts["bytes"] = in_use;
+  *out = reinterpret_cast<Address>(memory);
+  return kSuccess;
+}
+
+void Release(void* memory) {
+  const auto at = pieces.find(memory);
+  if (at == pieces.end() || !fake_cuda::Free(memory)) abort();  // freed twice
+  in_use -= static_cast<int64_t>(at->second);
+  counts["bytes"] = in_use;
+  pieces.erase(at);
+}
+
+// A shared object says itself how long it is: its table of sections is last.
+size_t Length(const void* image) {
+  Elf64_Ehdr head;
+  memcpy(&head, image, sizeof head);
+  return head.e_shoff + size_t{head.e_shentsize} * head.e_shnum;
+}
+
+void* Load(const void* image) {
+  const char* text = static_cast<const char*>(image);
+  if (strncmp(text, "//ptx ", 6) == 0) {
+    ++counts["compiled"];
+    return dlopen(std::string(text + 6, strcspn(text + 6, "\n")).c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
+  if (memcmp(image, ELFMAG, SELFMAG) != 0) return nullptr;
+  const size_t size = Length(image);
+  const int file = memfd_create("module", 0);
+  if (write(file, image, size) != static_cast<ssize_t>(size)) return nullptr;
+  const std::string path = "/proc/self/fd/" + std::to_string(file);
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library) fprintf(stderr, "%s\n", dlerror());
+  close(file);
+  return library;
+}
+
+const std::map<Result, std::pair<const char*, const char*>> kErrors = {
+    {kInvalidValue, {"CUDA_ERROR_INVALID_VALUE", "invalid argument"}},
+    {kOutOfMemory, {"CUDA_ERROR_OUT_OF_MEMORY", "out of memory"}},
+    {kNoDevice, {"CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"}},
+    {kInvalidImage, {"CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"}},
+    {kInvalidContext, {"CUDA_ERROR_INVALID_CONTEXT", "invalid device context"}},
+    {kNoBinary, {"CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available"}},
+    {kNotFound, {"CUDA_ERROR_NOT_FOUND", "named symbol not found"}},
+    {kIllegalAddress, {"CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"}},
+};
+
+}  // namespace
+
+#define API extern "C" __attribute__((visibility("default")))
+
+// ---- for tests
+
+API void fake_cuda_set(const char* knob, int64_t value) {
+  const std::lock_guard<std::recursive_mutex> lock(mutex);
+  Knob(knob) = value;
+}
+
+// launches, copies_up, copies_down, copies_across, fills, waits, allocations,
+// bytes, contexts, streams, modules, compiled
+API int64_t fake_cuda_count(const char* name) {
+  const std::lock_guard<std::recursive_mutex> lock(mutex);
+  return counts[name];
+}
+
+// Work of another kind than kernels that the driver knows, in its order.
+API void fake_cuda_enqueue(Stream stream, void (*run)(void*), void* data) {
+  const std::lock_guard<std::recursive_mutex> lock(mutex);
+  Later(stream, [run, data] {
+    const Opened opened;
+    run(data);
+  });
+}
+
+// What such work has written.
+API void fake_cuda_wrote(void* memory, size_t bytes) { fake_cuda::Wrote(memory, bytes); }
+
+// ---- the driver
+
+API Result cuInit(unsigned) {
+  const std::lock_guard<std::recursive_mutex> lock(mutex);
+  if (Knob("devices") < 1) return kNoDevice;
+  initialized = true;
+  return kSuccess;
+}
+
+API Result cuDriverGetVersion(int* version) {
+  *version = static_cast<int>(Knob("version"));
+  return kSuccess;
+}
+
+API Result cuGetErrorName(Result error, const char** text) {
+  const auto at = kErrors.find(error);
+  *text = at == kErrors.end() ? nullptr : at->second.first;
+  return at == kErrors.end() ? kInvalidValue : kSuccess;
+}
+
+API Result cuGetErrorString(Result error, const char** text) {
+  const auto at = kErrors.find(error);
+  *text = at == kErrors.end() ? nullptr : at->second.second;
+  return at == kErrors.end() ? kInvalidValue : kSuccess;
+}
+
+API Result cuDeviceGetCount(int* count) {
+  *count = static_cast<int>(Knob("devices"));
+  return initialized ? kSuccess : kNotInitialized;
+}
+
+API Result cuDeviceGet(DeviceNumber* device, int ordinal) {
+  *device = ordinal;
+  return initialized ? kSuccess : kNotInitialized;
+}
+
+API Result cuDeviceGetName(char* name, int size, DeviceNumber device) {
+  snprintf(name, static_cast<size_t>(size), "Fake GPU %d", device);
+  return kSuccess;
+}
+
+API Result cuDeviceGetAttribute(int* value, int attribute, DeviceNumber) {
+  const int arch = static_cast<int>(Knob("arch"));
+  *value = attribute == kMajor             ? arch / 10
+           : attribute == kMinor           ? arch % 10
+           : attribute == kMostSharedBytes ? kMostShared
+           : attribute == kMultiprocessors ? 2
+           : attribute == kHasPools        ? static_cast<int>(Knob("pools"))
+                                           : 0;
+  return kSuccess;
+}
+
+API Result cuDevicePrimaryCtxRetain(Context* context, DeviceNumber device) {
+  const std::lock_guard<std::recursive_mutex> lock(mutex);
+  ContextObject& made =
+      contexts.try_emplace(device, ContextObject{device, false, kSuccess}).first->second;
+  counts["contexts"] += !made.retained;
+  made.retained = true;
+  *context = &made;
+  return kSuccess;
+}
+
+API Result cuCtxGetCurrent(Context* context) {
+  *context = current;
+  return kSuccess;
+}
+
+API Result cuCtxSetCurrent(Context context) {
+  current = context;
+  return kSuccess;
+}
+
+API Result cuCtxSynchronize() {
+  return In([] {
+    ++counts["waits"];
+    DrainAll();
+    return kSuccess;
+  });
+}
+
+API Result cuMemAlloc_v2(Address* memory, size_t bytes) {
+  return In([&] { return Allocate(memory, bytes); });
+}
+
+API Result cuMemFree_v2(Address memory) {
+  return In([&] {
+    if (!pieces.count(Pointer(memory))) return kInvalidValue;
+    DrainAll();
+    Release(Pointer(memory));
+    return kSuccess;
+  });
+}
+
+API Result cuMemPoolCreate(Pool* pool, const PoolProperties* properties) {
+  return In([&] {
+    if (properties->allocation_type != kPinnedAllocation ||
+        properties->location_type != kOnDevice || properties->location != current->device)
+      return kInvalidValue;
+    static PoolObject all;
+    *pool = &all;
+    return kSuccess;
+  });
+}
+
+API Result cuMemPoolSetAttribute(Pool, int attribute, void*) {
+  return In([&] { return attribute == kReleaseThreshold ? kSuccess : kInvalidValue; });
+}
+
+API Result cuMemPoolTrimTo(Pool, size_t) {
+  return In([] { return kSuccess; });
+}
+
+API Result cuMemAllocFromPoolAsync(Address* memory, size_t bytes, Pool pool, Stream) {
+  return In([&] { return pool ? Allocate(memory, bytes) : kInvalidValue; });
+}
+
+API Result cuMemFreeAsync(Address memory, Stream stream) {
+  return In([&] {
+    if (!pieces.count(Pointer(memory))) return kInvalidValue;
+    Later(stream, [memory] { Release(Pointer(memory)); });
+    return kSuccess;
+  });
+}
+
+API Result cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
+  return In([&] {
+    *memory = malloc(bytes);
+    pinned[*memory] = bytes;
+    return kSuccess;
+  });
+}
+
+API Result cuMemFreeHost(void* memory) {
+  return In([&] {
+    DrainAll();
+    if (!pinned.erase(memory)) return kInvalidValue;
+    free(memory);
+    return kSuccess;
+  });
+}
+
+API Result cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, Stream stream) {
+  return In([&] {
+    if (!IsDevice(to, bytes)) return kInvalidValue;
+    ++counts["copies_up"];
+    if (IsPinned(from)) {  // read when its turn comes
+      Later(stream, [=] { fake_cuda::Copy(Pointer(to), from, bytes); });
+    } else {
+      const auto* begin = static_cast<const char*>(from);
+      Later(stream, [to, kept = std::vector<char>(begin, begin + bytes)] {
+        fake_cuda::Copy(Pointer(to), kept.data(), kept.size());
+      });
+    }
+    return kSuccess;
+  });
+}
+
+API Result cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, Stream stream) {
+  return In([&] {
+    if (!IsDevice(from, bytes)) return kInvalidValue;
+    ++counts["copies_down"];
+    Later(stream, [=] { fake_cuda::Copy(to, Pointer(from), bytes); });
+    if (!IsPinned(to)) Drain(Of(stream), kForever);
+    return kSuccess;
+  });
+}
+
+API Result cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, Stream stream) {
+  return In([&] {
+    if (!IsDevice(from, bytes) || !IsDevice(to, bytes)) return kInvalidValue;
+    ++counts["copies_across"];
+    Later(stream, [=] { fake_cuda::Copy(Pointer(to), Pointer(from), bytes); });
+    return kSuccess;
+  });
+}
+
+API Result cuMemsetD8Async(Address to, unsigned char value, size_t bytes, Stream stream) {
+  return In([&] {
+    if (!IsDevice(to, bytes)) return kInvalidValue;
+    ++counts["fills"];
+    Later(stream, [=] { fake_cuda::Fill(Pointer(to), value, bytes); });
+    return kSuccess;
+  });
+}
+
+API Result cuStreamCreate(Stream* stream, unsigned flags) {
+  return In([&] {
+    *stream = new StreamObject{current, flags == 0, {}};
+    streams.insert(*stream);
+    ++counts["streams"];
+    return kSuccess;
+  });
+}
+
+API Result cuStreamDestroy_v2(Stream stream) {
+  return In([&] {
+    if (!streams.count(stream)) return kInvalidHandle;
+    Of(nullptr);
+    Drain(stream, kForever);
+    streams.erase(stream);
+    --counts["streams"];
+    delete stream;
+    return kSuccess;
+  });
+}
+
+API Result cuStreamSynchronize(Stream stream) {
+  return In([&] {
+    ++counts["waits"];
+    Of(nullptr);
+    Drain(Of(stream), kForever);
+    return kSuccess;
+  });
+}
+
+API Result cuStreamWaitEvent(Stream stream, Event event, unsigned) {
+  return In([&] {
+    Later(stream, [stream = event->stream, ticket = event->ticket] {
+      if (stream) Drain(stream, ticket);
+    });
+    return kSuccess;
+  });
+}
+
+API Result cuEventCreate(Event* event, unsigned) {
+  return In([&] {
+    *event = new EventObject{nullptr, 0};
+    return kSuccess;
+  });
+}
+
+API Result cuEventDestroy_v2(Event event) {
+  return In([&] {
+    delete event;
+    return kSuccess;
+  });
+}
+
+API Result cuEventRecord(Event event, Stream stream) {
+  return In([&] {
+    *event = {Of(stream), next_ticket};
+    return kSuccess;
+  });
+}
+
+API Result cuEventSynchronize(Event event) {
+  return In([&] {
+    ++counts["waits"];
+    if (event->stream) Drain(event->stream, event->ticket);
+    return kSuccess;
+  });
+}
+
+API Result cuModuleLoadData(Module* module, const void* image) {
+  return In([&] {
+    void* library = Load(image);
+    if (!library) return kInvalidImage;
+    const auto* arch = static_cast<const int*>(dlsym(library, "plain_arch"));
+    const int64_t own = Knob("arch");
+    if (arch && (*arch / 10 != own / 10 || *arch > own) && memcmp(image, ELFMAG, SELFMAG) == 0)
+      return kNoBinary;
+    *module = new ModuleObject{current, library};
+    ++counts["modules"];
+    return kSuccess;
+  });
+}
+
+API Result cuModuleUnload(Module module) {
+  return In([&] {
+    DrainAll();
+    for (auto at = functions.begin(); at != functions.end();)
+      at = at->first.first == module ? functions.erase(at) : std::next(at);
+    dlclose(module->library);
+    delete module;
+    --counts["modules"];
+    return kSuccess;
+  });
+}
+
+API Result cuModuleGetFunction(Function* function, Module module, const char* name) {
+  return In([&] {
+    const auto find = [&](const std::string& symbol) {
+      return dlsym(module->library, symbol.c_str());
+    };
+    const std::string plain = std::string("plain_") + name;
+    const auto* count = static_cast<const int*>(find(plain + "_count"));
+    FunctionObject made{module, reinterpret_cast<void (*)(void**, const unsigned*)>(find(plain)),
+                        count ? *count : 0,
+                        reinterpret_cast<void (*)(void**)>(find(std::string("emulated_") + name)),
+                        kUsualShared};
+    if (!made.plain && !made.emulated) return kNotFound;
+    *function = &functions.try_emplace({module, name}, made).first->second;
+    return kSuccess;
+  });
+}
+
+API Result cuFuncSetAttribute(Function function, int attribute, int value) {
+  return In([&] {
+    if (attribute != kMostDynamicSharedBytes || value > kMostShared) return kInvalidValue;
+    ++counts["attributes"];
+    function->shared = value;
+    return kSuccess;
+  });
+}
+
+API Result cuLaunchKernel(Function function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                          unsigned by, unsigned bz, unsigned shared, Stream stream,
+                          void** parameters, void**) {
+  return In([&] {
+    if (!gx || !gy || !gz || !bx || !by || !bz || bx * by * bz > 1024 ||
+        shared > static_cast<unsigned>(function->shared) || function->module->context != current)
+      return kInvalidValue;
+    ++counts["launches"];
+    Context context = current;
+    if (int64_t& left = Knob("failing_launch"); left > 0 && --left == 0) {
+      Later(stream, [context] { context->lost = kIllegalAddress; });
+      return kSuccess;
+    }
+    const std::vector<unsigned> shape = {gx, gy, gz, bx, by, bz};
+    if (function->emulated) {  // it does not say how many parameters it has
+      Of(nullptr);
+      Drain(Of(stream), kForever);
+      if (const char* error =
+              fake_cuda::Emulate(function->emulated, parameters, shape.data(), shared)) {
+        fprintf(stderr, "%s\n", error);
+        context->lost = kIllegalAddress;
+      }
+      return kSuccess;
+    }
+    std::vector<uint64_t> values;
+    for (int i = 0; i < function->parameters; ++i)
+      memcpy(&values.emplace_back(), parameters[i], sizeof(uint64_t));
+    Later(stream, [function, shape, values]() mutable {
+      std::vector<void*> places;
+      for (uint64_t& value : values) places.push_back(&value);
+      const Opened opened;
+      function->plain(places.data(), shape.data());
+    });
+    return kSuccess;
+  });
+}
