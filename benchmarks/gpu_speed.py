@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pitc.ir.cuda_target import CUDA_ARCHS, CudaArch
-from pitc.ir.gpu_speed import Speed, predict_product, tiles_of
+from pitc.ir.cuda_variants import dense_tiles
+from pitc.ir.gpu_speed import Speed, predict_product
 
 PAGE = Path(__file__).parent.parent / "docs" / "cuda.md"
 BEGIN, END = "<!-- predictions -->\n", "<!-- end -->\n"
@@ -27,7 +28,7 @@ CASES = (
 
 def best(arch: CudaArch, dtype: str, rows: int, k: int, n: int) -> tuple[str, Speed]:
     """The dense tile that should be the fastest, and its prediction."""
-    each = [(t.name, predict_product(t, dtype, arch, rows, k, n)) for t in tiles_of(dtype)]
+    each = [(t.name, predict_product(t, dtype, arch, rows, k, n)) for t in dense_tiles(dtype)]
     return min(each, key=lambda item: item[1].total_us)
 
 

@@ -12,12 +12,25 @@ from typing import Any
 from pitc.codegen import tir
 from pitc.codegen.tir import Buffer, Expr, T
 
+_LOWEST, _NAN = -0x00800000, 0x7FC00000
+"""Bits of float32 numbers."""
+
 CHUNK_BYTES = 16
 """What one copy moves, and one row of an 8 x 8 matrix of 16-bit numbers holds."""
 
 
 WORD_BYTES = 4
 """What the smallest copy moves."""
+
+
+def lowest() -> Expr:
+    """-inf; the words that TVM has for it need one more header."""
+    return tir.from_bits(held(T.int32(_LOWEST), "int32"))
+
+
+def not_a_number() -> Expr:
+    """NaN; see `lowest`."""
+    return tir.from_bits(held(T.int32(_NAN), "int32"))
 
 
 def uint32(value: Expr | int) -> Expr:
@@ -36,11 +49,18 @@ def steps(count: Expr, by: int) -> Expr:
 
 
 @contextmanager
-def launch(blocks: Expr, threads: int) -> Iterator[tuple[Expr, Expr]]:
-    """Launch thread blocks; the context value is (number of the block, of the thread), int32."""
+def launch(blocks: Expr, threads: int, together: int = 1) -> Iterator[tuple[Expr, Expr]]:
+    """Launch thread blocks; the context value is (number of the block, of the thread), int32.
+
+    Args:
+        blocks: How many.
+        threads: Of a block.
+        together: Blocks whose registers a multiprocessor has to have room for.
+    """
     with (
         T.launch_thread("blockIdx.x", blocks) as block,
         T.launch_thread("threadIdx.x", threads) as thread,
+        T.attr(T.int32(0), "tirx.launch_bounds_min_blocks_per_sm", T.int32(together)),
     ):
         yield block, thread
 
@@ -220,6 +240,38 @@ def seen_as(buffer: Buffer, dtype: str) -> Buffer:
     bits = tir.item_bytes(buffer.dtype) * 8, tir.item_bytes(dtype) * 8
     count = tir.flat(buffer).shape[0] * bits[0] // bits[1]
     return T.decl_buffer((count,), dtype, data=buffer.data)
+
+
+def shuffle(value: Expr, lane: Expr, dtype: str) -> Expr:
+    """The value of a lane of the warp."""
+    return held(T.call_extern(dtype, "__shfl_sync", T.uint32(0xFFFFFFFF), value, lane), dtype)
+
+
+def lanes_where(condition: Expr) -> Expr:
+    """In how many lanes of the warp a condition holds, int32."""
+    word: Any = T.call_extern("uint32", "__ballot_sync", T.uint32(0xFFFFFFFF), condition)
+    return held(T.Cast("int32", T.popcount(held(word, "uint32"))), "int32")
+
+
+def exp2(value: Expr) -> Expr:
+    """Compute 2^x by the instruction: to 2^-22 of itself; exact at 0 and at infinities."""
+    power = registers(1, "float32")
+    T.evaluate(T.ptx.ex2.approx.ftz.f32(power[0], value))
+    return power[0]
+
+
+def packed(dtype: str, low: Expr, high: Expr) -> Expr:
+    """Two float32 numbers, rounded to a type of 16 bits, in one register.
+
+    Args:
+        dtype: float16 or bfloat16.
+        low: What comes first in memory.
+        high: What comes behind it.
+    """
+    pair = registers(1, "uint32")
+    rounded = {"float16": T.ptx.cvt.rn.f16x2.f32, "bfloat16": T.ptx.cvt.rn.bf16x2.f32}
+    T.evaluate(rounded[dtype](pair[0], high, low))
+    return pair[0]
 
 
 def load_run(buffer: Buffer, element: Expr, count: int, there: Expr | None = None) -> list[Expr]:

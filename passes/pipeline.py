@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 from pitc.ir.graph import Graph
 from pitc.ir.kernel import KernelRequest
+from pitc.ir.prices import Prices
 from pitc.ir.region import Region
 from pitc.ir.report import Report
 from pitc.ir.target import Target
-from pitc.ir.tiles import TileTable
 from pitc.passes.audit.stages import Stages
 from pitc.passes.control.branches import close_branches
 from pitc.passes.facts.dead import dead_facts
@@ -39,14 +39,14 @@ class LowerOptions:
     Args:
         padding: Name of the mask input whose zeros are tokens that do not exist, or None.
         dump_dir: Folder for one ONNX file per stage, or None.
-        tiles: Prices of sparse contractions; None: all contractions stay dense.
+        prices: Of sparse contractions on the target; None: all contractions stay dense.
         check: Check the graph's invariants after each stage.
         target: What it is lowered for; None: CPUs.
     """
 
     padding: str | None = None
     dump_dir: Path | None = None
-    tiles: TileTable | None = None
+    prices: Prices | None = None
     check: bool = False
     target: Target | None = None
 
@@ -99,8 +99,10 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
         regions = choose_regions(graph)
         stages.chosen(graph, regions)
         sparse, channels = SparseContractions(), ChannelSkips()
-        if options.tiles:
-            sparse, channels = sparse_contractions(graph), channel_skips(graph, regions, outputs)
+        if options.prices is not None:
+            sparse = sparse_contractions(graph)
+            if graph.target.skips_channels:
+                channels = channel_skips(graph, regions, outputs)
         report.nodes = node_records(graph, regions, sparse, channels)
         report.regions = regions.records + bodies.regions
         report.assumptions = sorted(graph.assumptions)
@@ -112,7 +114,7 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
             outputs,
             sparse=sparse.nodes,
             channels=channels.nodes.values(),
-            tiles=options.tiles,
+            prices=options.prices,
         )
         report.nodes = folded_into(report.nodes, graph.nodes, state.inside) + bodies.nodes
         close_branches(model)

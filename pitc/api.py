@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from pitc.ir.kernel import KernelRequest
+    from pitc.ir.prices import Prices
     from pitc.ir.tiles import TileTable
     from pitc.passes.pipeline import Lowered
 
@@ -226,8 +227,8 @@ def compile(
         force: Replace an artifact that is at `output`.
         dump_ir: Write one file per stage to this folder.
         check: Check the graph's invariants after each stage; one that does not hold is a bug.
-        tiles: Prices of sparse contractions, or a file with them. None: those that `pitc tune` has
-            measured on this machine, else those that come with pitc.
+        tiles: Prices of sparse contractions on CPUs, or a file with them. None: those that `pitc
+            tune` has measured on this machine, else those that come with pitc.
         progress: Called with the name of each stage as it starts.
         kernel_progress: Called while kernels are built.
 
@@ -254,7 +255,7 @@ def compile(
     fallback = imported.clone()
     lowered: dict[Kind, Lowered] = {}
     for kind in options.targets.kinds:
-        one = lower(imported.clone(), options, steps, tile_table(tiles), kind)
+        one = lower(imported.clone(), options, steps, prices_of(kind, tiles), kind)
         if not (one.report.changed or count_pit_nodes(one.model)):  # it compiles to itself
             one.model = fallback.clone()
         one.report.model, one.report.target = source.name, target
@@ -336,7 +337,7 @@ def stages() -> tuple[str, ...]:
 
 
 def tile_table(tiles: "str | Path | TileTable | None" = None) -> "TileTable":
-    """The prices of sparse contractions that a compilation uses.
+    """The prices of sparse contractions on CPUs that a compilation uses.
 
     Args:
         tiles: The prices, a file with them, or None for those in force on this machine.
@@ -353,12 +354,26 @@ def tile_table(tiles: "str | Path | TileTable | None" = None) -> "TileTable":
     return tables_in_force(None if tiles is None else Path(tiles)).table
 
 
+def prices_of(kind: Kind, tiles: "str | Path | TileTable | None" = None) -> "Prices":
+    """The prices of sparse contractions on a kind of machine.
+
+    Args:
+        kind: The machine.
+        tiles: As of `tile_table`; those of GPUs are a model's.
+    """
+    if kind == "cpu":
+        return tile_table(tiles)
+    from pitc.ir.gpu_speed import GpuPrices
+
+    return GpuPrices()
+
+
 @rare_collection()
 def lower(
     model: "ir.Model",
     options: CompileOptions,
     progress: Progress | None = None,
-    tiles: "TileTable | None" = None,
+    prices: "Prices | None" = None,
     kind: Kind = "cpu",
 ) -> "Lowered":
     """Run the passes on an imported model, which is changed in place.
@@ -367,13 +382,13 @@ def lower(
         model: The model.
         options: User options.
         progress: Called with the name of each stage as it starts.
-        tiles: Prices of sparse contractions; None: all stay dense.
+        prices: Of sparse contractions; None: all stay dense.
         kind: Of the machine.
     """
     from pitc.ir.target import TARGETS
     from pitc.passes.pipeline import LowerOptions, run_passes
 
-    wanted = LowerOptions(options.padding, options.dump_ir, tiles, options.check, TARGETS[kind])
+    wanted = LowerOptions(options.padding, options.dump_ir, prices, options.check, TARGETS[kind])
     try:
         return run_passes(model, wanted, progress)
     except OSError as error:

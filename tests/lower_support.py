@@ -17,7 +17,7 @@ def weight(g: GraphBuilder, name: str, *shape: int) -> str:
 
 
 def lower(proto: onnx.ModelProto, padding: str | None = None, *, sparse: bool = True) -> Lowered:
-    options = LowerOptions(padding=padding, tiles=PRICES if sparse else None)
+    options = LowerOptions(padding=padding, prices=PRICES if sparse else None)
     return run_passes(ir.serde.deserialize_model(proto), options)
 
 

@@ -144,7 +144,7 @@ def _check_with(
         return graph, found
 
     with patch.object(pipeline, "analyse", audited):
-        options = pipeline.LowerOptions(padding=padding, tiles=PRICES, check=True)
+        options = pipeline.LowerOptions(padding=padding, prices=PRICES, check=True)
         compiled = pipeline.run_passes(ir.serde.deserialize_model(proto), options)
     nodes = compiled.report.nodes
     packed = sum(r.lowering != "ordinary" for r in nodes)

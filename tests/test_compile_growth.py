@@ -40,7 +40,7 @@ def calls(model: onnx.ModelProto) -> int:
         known.cache_clear()
     sys.setprofile(note)
     try:
-        run_passes(load_model(model), LowerOptions(tiles=PRICES))
+        run_passes(load_model(model), LowerOptions(prices=PRICES))
     finally:
         sys.setprofile(None)
     return count
@@ -49,7 +49,7 @@ def calls(model: onnx.ModelProto) -> int:
 @pytest.mark.parametrize("kind", TALL)
 def test_twice_the_nodes_take_twice_the_calls(kind: str) -> None:
     few, more = TALL[kind](SIZES[kind]), TALL[kind](2 * SIZES[kind])
-    run_passes(load_model(few), LowerOptions(tiles=PRICES))  # what is done once only is done
+    run_passes(load_model(few), LowerOptions(prices=PRICES))  # what is done once only is done
     before, after = calls(few), calls(more)
     print(f"{kind}: {before} and {after} calls")
     assert after < MOST * before

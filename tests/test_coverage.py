@@ -18,7 +18,7 @@ FILES = sorted([*FOLDER.glob("fixtures/*.onnx"), *FOLDER.glob("fused/*.onnx")])
 
 def lowered(file: Path, padding: str | None) -> str:
     """Counts of lowerings, and the domains of its regions, in a few lines."""
-    report = run_passes(load_model(file), LowerOptions(padding=padding, tiles=PRICES)).report
+    report = run_passes(load_model(file), LowerOptions(padding=padding, prices=PRICES)).report
     counts = Counter(r.lowering for r in report.nodes)
     flag = f" --padding {padding}" if padding else ""
     lines = [f"{file.stem}{flag}: {', '.join(f'{k} {n}' for k, n in sorted(counts.items()))}"]

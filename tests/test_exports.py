@@ -99,7 +99,7 @@ def masks_of(file: Path) -> tuple[str, ...]:
 
 
 def lower(file: Path, padding: str | None) -> Lowered:
-    return run_passes(load_model(file), LowerOptions(padding=padding, tiles=PRICES))
+    return run_passes(load_model(file), LowerOptions(padding=padding, prices=PRICES))
 
 
 def session(file: Path) -> ort.InferenceSession:

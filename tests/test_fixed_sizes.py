@@ -40,7 +40,7 @@ def fixed(file: Path, sizes: dict[int, int], folder: Path) -> Path:
 
 
 def lower(file: Path, padding: str | None) -> Lowered:
-    return run_passes(load_model(file), LowerOptions(padding=padding, tiles=PRICES))
+    return run_passes(load_model(file), LowerOptions(padding=padding, prices=PRICES))
 
 
 def packed(lowered: Lowered) -> Counter[str]:

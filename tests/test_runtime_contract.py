@@ -82,7 +82,7 @@ class Node:
     def plan(self) -> Plan:
         flags = dict.fromkeys(("bias", "gather", "residual", "scatter"), self.extras)
         fields: dict[str, Field] = {"activation": self.activation, "k": self.k, "n": self.n}
-        fields |= flags | TILES.fields()
+        fields |= flags | TILES.fields("float32")
         fields |= {"dtype": "float32", "kernel": self.requests()[0].symbol, "library": "kernels.so"}
         if not self.inner:
             fields["input_relu"] = self.extras

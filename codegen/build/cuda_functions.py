@@ -1,6 +1,9 @@
 """Requests for kernels of GPUs, answered: one TIR function for each dense tile that serves.
 
 gather_gemm_relu_f16    gather_gemm_relu_f16_mma128x128_cuda, .._mma64x128_cuda, ..
+contract_block_relu_f16 contract_block_relu_f16_mma64x64_r128_cuda, .._r256_cuda, .._r512_cuda
+detect_f16, choose_f16  detect_f16_cuda, choose_f16_cuda
+lists_f16               lists_f16_h32_cuda, lists_f16_h16_cuda
 attention_d64_v64_f16   attention_d64_v64_f16_cuda
 pack_b4                 pack_b16_cuda, pack_b4_cuda, pack_b1_cuda
 """
@@ -9,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from pitc.ir.cuda_target import CudaTile
-from pitc.ir.gpu_speed import tiles_of
+from pitc.ir.cuda_variants import GROUP_HEIGHTS, SUMMED_ROWS, block_width, offers_of
 from pitc.ir.kernel import KernelRequest
 
 Emitter = Callable[[str, Mapping[str, Any], CudaTile], Any]
@@ -26,16 +29,33 @@ def cuda_functions(request: KernelRequest) -> Iterator[Any]:
     Raises:
         ValueError: No family can answer it.
     """
-    from pitc.codegen.families import contract_cuda
+    from pitc.codegen.families import choose_cuda, contract_cuda, detect_cuda, lists_cuda
+    from pitc.codegen.families.contract_block_cuda import contract_block
 
     tiled: Mapping[str, Emitter] = {
         "gather_gemm": contract_cuda.gather_gemm,
         "contract_tile": contract_cuda.contract_tile,
+        "contract_square": contract_cuda.contract_square,
     }
+    family, symbol = request.family, request.symbol
     params = dict(request.params) | {"dtype": request.dtype}
-    if request.family in tiled:
-        for tile in tiles_of(request.dtype):
-            symbol = f"{request.symbol}_{tile.name}_cuda"
-            yield tiled[request.family](symbol, params, tile)
-        return
-    raise ValueError(f"no CUDA kernel for {request}")
+    tiles = [o.tile for o in offers_of(request.dtype) if o.variant.family == family]
+    width = {"width": block_width(request.dtype)}
+    if family in tiled:
+        for tile in tiles:
+            yield tiled[family](f"{symbol}_{tile.name}_cuda", params, tile)
+    elif family == "contract_block":
+        for tile in tiles:
+            for rows in SUMMED_ROWS:
+                yield contract_block(f"{symbol}_{tile.name}_r{rows}_cuda", params, tile, rows)
+    elif family == "detect":
+        of_bits = {"dtype": "bits"} if params.get("bits") else {}
+        yield detect_cuda.detect(f"{symbol}_cuda", params | width | of_bits)
+    elif family == "choose":
+        yield choose_cuda.choose(f"{symbol}_cuda", width)
+    elif family == "lists":
+        for height in GROUP_HEIGHTS:
+            own = params | width | {"height": height}
+            yield lists_cuda.lists(f"{symbol}_h{height}_cuda", own)
+    else:
+        raise ValueError(f"no CUDA kernel for {request}")

@@ -13,6 +13,7 @@ a bank of shared memory. Rows of 4 chunks:
     chunk 1 stands at    1 1 0 0 3 3 2 2
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -136,12 +137,16 @@ class Feed:
         piece: Where to.
         source: Where from.
         loose: Rows may start anywhere: elements are moved one by one.
+        chunks: Of a row that are copied, from its first one on; 0: all.
     """
 
-    def __init__(self, block: Block, piece: Piece, source: Source, *, loose: bool = False) -> None:
-        self._source = source
+    def __init__(
+        self, block: Block, piece: Piece, source: Source, *, loose: bool = False, chunks: int = 0
+    ) -> None:
+        self.source = source
         self._block, self._piece, self._loose = block, piece, loose
         self._all = piece.rows * piece.chunks
+        self._chunks = chunks or piece.chunks
         self._copies = -(-self._all // block.threads)
 
     def _number(self, i: int) -> Expr:
@@ -152,23 +157,28 @@ class Feed:
 
     def start(self) -> None:
         """Begin a dense tile."""
-        self._source.start(self._copies, self._place)
+        self.source.start(self._copies, self._place)
 
     def look_up(self, step: Expr) -> None:
         """Read from lists what `copy` needs to know of a step."""
-        self._source.look_up(step)
+        self.source.look_up(step)
 
     def copy(self, slot: Expr, step: Expr) -> None:
         """Start the copies of a step to the slot that begins at byte `slot`."""
         for i in range(self._copies):
+            conditions = []
             if (i + 1) * self._block.threads > self._all:
-                with tir.when(self._number(i) < self._all):
+                conditions.append(self._number(i) < self._all)
+            if self._chunks < self._piece.chunks:
+                conditions.append(self._place(i)[1] < self._chunks)
+            if conditions:
+                with tir.when(functools.reduce(tir.both, conditions)):
                     self._move(i, slot, step)
             else:
                 self._move(i, slot, step)
 
     def _move(self, i: int, slot: Expr, step: Expr) -> None:
-        chunk = self._source.chunk(i, step)
+        chunk = self.source.chunk(i, step)
         to = slot + self._piece.at(*self._place(i))
         if self._loose:
             ptx.move_elements(self._block.window, to, chunk.operand, chunk.element, chunk.valid)
@@ -183,6 +193,7 @@ def run(
     stages: int,
     steps: Expr,
     compute: Callable[[Expr], None],
+    once: Feed | None = None,
 ) -> None:
     """Copy and compute all steps of a dense tile.
 
@@ -192,6 +203,7 @@ def run(
         stages: How many slots there are, at least two.
         steps: How many, int32.
         compute: Emits a step from the first byte of its slot.
+        once: What is copied with the first step, and stays for all of them.
     """
 
     def look_up(step: Expr) -> None:
@@ -210,6 +222,10 @@ def run(
         feed.start()
     look_up(T.int32(0))
     ptx.barrier()  # whoever used the slots before has done so
+    if once is not None:
+        once.start()
+        with tir.when(steps > 0):
+            once.copy(T.int32(0), T.int32(0))
     for s in range(stages - 1):
         copy(T.int32(s * slot_bytes), T.int32(s))
     end = stages * slot_bytes

@@ -8,6 +8,7 @@ b     PanelRows       all k of panels of a stored weight
       SquarePanels    listed blocks of k of them            PIT axis k
       StoredRows      all k of a matrix [k, n] that was computed when the model runs
       (Rows           of a matrix [n, k])
+q k v HeadRows        rows of a head, side by side        PIT axes query, key
 """
 
 from collections.abc import Callable
@@ -317,3 +318,46 @@ class StoredRows(_All):
         element = _int64(k) * _int64(self._n) + _int64(self._columns[i])
         valid = T.Select(k < self._k, self._n - self._columns[i], T.int32(0))
         return Chunk(self._matrix, element, valid)
+
+
+class HeadRows(_All):
+    """Rows of one head in a tensor [rows, heads, columns], from one row on.
+
+    Args:
+        tensor: As a vector.
+        heads: How many it has, int64.
+        columns: Of a head.
+        step_rows: Rows of a step.
+        head: Number of the head, int32.
+        first: The first row, int32.
+        count: How many there are, int32.
+    """
+
+    def __init__(
+        self,
+        tensor: Buffer,
+        heads: Expr,
+        columns: int,
+        step_rows: int,
+        head: Expr,
+        first: Expr,
+        count: Expr,
+    ) -> None:
+        self._tensor, self._columns, self._step_rows = tensor, columns, step_rows
+        self._row = heads * columns
+        start = _int64(first) * self._row + _int64(head) * columns
+        self._start = ptx.held(start, "int64")
+        self._count = count
+
+    def start(self, copies: int, place: Place) -> None:
+        """Begin a dense tile."""
+        self._place = place
+
+    def chunk(self, i: int, step: Expr) -> Chunk:
+        """The `i`-th chunk of this thread."""
+        row, chunk = self._place(i)
+        column = chunk * (CHUNK_BYTES // tir.item_bytes(self._tensor.dtype))
+        at = step * self._step_rows + row
+        element = self._start + _int64(at) * self._row + _int64(column)
+        valid = T.Select(at < self._count, self._columns - column, T.int32(0))
+        return Chunk(self._tensor, element, valid)

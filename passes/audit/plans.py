@@ -13,7 +13,7 @@ from pitc.ir.nodes import is_pit_node, node_name
 from pitc.ir.plan import PLAN_VERSION
 
 LIVE_POINTS = "live_points_"  # symbols of packed axes have it in their names
-COSTS = re.compile(r"(cost|shape)_\w+_v\d|clocks_sm_\d+")
+COSTS = re.compile(r"(cost|shape)_\w+_v\d|(clocks|price_\w+)_sm_\d+")
 FLAG, NUMBER, REAL, NUMBERS = r"[01]", r"\d+", r"-?\d+|-?0x[0-9a-f.]+p[+-]?\d+", r"\d+(,\d+)*"
 WORD, WORDS, CODES = r"[\w.:-]+", r"[^,\s]+(,[^,\s]+)*", r"(c\d|l|0|r)(,(c\d|l|0|r))*"
 _LIBRARY = {"kernel": WORD, "library": WORD}

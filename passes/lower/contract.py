@@ -12,8 +12,8 @@ from pitc.ir.graph import Graph
 from pitc.ir.kernel import MASK, KernelRequest
 from pitc.ir.nodes import node_name
 from pitc.ir.plan import Field, Plan
+from pitc.ir.prices import Prices
 from pitc.ir.sizes import sizes_known
-from pitc.ir.tiles import TileTable
 from pitc.ir.variants import SPARSE_FAMILIES
 from pitc.passes.lower.activation import relu_operand
 from pitc.passes.lower.builder import Builder, dims_of, lead_of, same_dims, type_of
@@ -59,7 +59,7 @@ class Fused:
 class _Emitter:
     graph: Graph
     build: Builder
-    tiles: TileTable | None
+    prices: Prices | None
     panels: Panels = field(default_factory=Panels)
     requests: dict[KernelRequest, None] = field(default_factory=dict)
     replaced: dict[ir.Value, ir.Value] = field(default_factory=dict)
@@ -86,8 +86,8 @@ class _Emitter:
             self._request("gather_gemm", inner, **_product(inner), bits=1)
             fields |= {"inner": inner.weight.k, "inner_activation": inner.activation}
             fields |= {"inner_bias": int(self._has_bias(inner))}
-        if sparse and self.tiles is not None:
-            fields |= self.tiles.fields()
+        if sparse and self.prices is not None:
+            fields |= self.prices.fields(self._dtype(gemm))
         inputs = [first.source if first.gather is None else first.gather.inputs[0]]
         for each in [gemm] if inner is None else [inner, gemm]:
             inputs += [*self._matrix(each), *self._bias(each)]
@@ -135,9 +135,23 @@ class _Emitter:
             if stored["stored"] == "kn" or stored["factor"]:
                 self._request("stored_rows", gemm, k=gemm.weight.k, n=gemm.weight.n, **stored)
             self._request("swrite_columns", gemm, **_epilogue(gemm))
-        for family in SPARSE_FAMILIES if op != "gather_gemm" else ():
-            self._request(family, gemm, **made)
+        if op != "gather_gemm":
+            self._request_listed(gemm, op, made)
         return fields
+
+    def _request_listed(self, gemm: Gemm, op: str, made: Mapping[str, int | str]) -> None:
+        """Request the kernels over lists, and on a GPU those that make the lists there."""
+        if self.graph.target.kind != "cuda":
+            for family in SPARSE_FAMILIES:
+                self._request(family, gemm, **made)
+            return
+        k, of_c = gemm.weight.k, _epilogue(gemm)
+        self._request("detect", gemm, **({"bits": 1} if op == "ffn" else {"k": k}))
+        self._request("choose", gemm)
+        self._request("lists", gemm, k=k)
+        for family in ("contract_tile", "contract_block"):  # lists hold what they read of A
+            self._request(family, gemm, **of_c)
+        self._request("contract_square", gemm, k=k, **of_c)
 
     def _dtype(self, gemm: Gemm) -> str:
         """Type of the elements of a contraction, as plans say it."""
@@ -230,7 +244,7 @@ def fuse_contractions(
     graph: Graph,
     build: Builder,
     contractions: Contractions,
-    tiles: TileTable | None,
+    prices: Prices | None,
 ) -> Fused:
     """Replace contractions by PIT nodes.
 
@@ -238,13 +252,13 @@ def fuse_contractions(
         graph: The analysed graph.
         build: Adds nodes.
         contractions: MatMul and Gemm nodes.
-        tiles: Prices of the sparse variants; None: no node is sparse.
+        prices: Of the sparse variants; None: no node is sparse.
 
     Returns:
         What was made.
     """
-    emitter = _Emitter(graph, build, tiles)
-    sparse = contractions.sparse if tiles is not None else {}
+    emitter = _Emitter(graph, build, prices)
+    sparse = contractions.sparse if prices is not None else {}
     wanted = dict.fromkeys([*contractions.packed, *sparse])
     adds: set[ir.Node] = set()
     matched = (match_gemm(graph, n, adds, sparse.get(n)) for n in wanted)
@@ -255,7 +269,8 @@ def fuse_contractions(
     for gemm in found.values():
         if gemm.node not in taken:
             first = inner.get(gemm.node, gemm)
-            if first is gemm and gemm.node in sparse and not gemm.computed:
+            alone = first is gemm and gemm.node in sparse and not gemm.computed
+            if alone and graph.target.reads_relu:
                 _take_relu(graph, gemm)
             _choose_source(graph, gemm, first)
             emitter.emit(gemm, inner.get(gemm.node), sparse.get(gemm.node))

@@ -13,8 +13,8 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.plan import Plan
+from pitc.ir.prices import Prices
 from pitc.ir.region import Region
-from pitc.ir.tiles import TileTable
 from pitc.ir.unused import remove_unused
 from pitc.passes.expand import restore_fused
 from pitc.passes.lower.builder import Builder
@@ -285,7 +285,7 @@ def rewrite(
     *,
     sparse: Collection[ir.Node] = (),
     channels: Iterable[ChannelSkip] = (),
-    tiles: TileTable | None = None,
+    prices: Prices | None = None,
     prefix: str = "pitc",
 ) -> Rewriter:
     """Turn chosen forms into nodes, in place.
@@ -296,7 +296,7 @@ def rewrite(
         given_up: Outputs that the user gives up at dead tokens: they are 0 there.
         sparse: Contractions of which an operand may hold zeros at run time.
         channels: Convolutions that leave out channels.
-        tiles: Prices of sparse variants; None: there are none.
+        prices: Of sparse contractions; None: all stay dense.
         prefix: Prefix of all new names.
 
     Returns:
@@ -327,7 +327,7 @@ def rewrite(
     skip_channels(graph, state.build, channels)
     unpacked = [n for n in sparse if n not in regions.demand.forms and n in regions.demand.nodes]
     state.contractions.sparse |= {n: n for n in unpacked}
-    fused = fuse_contractions(graph, state.build, state.contractions, tiles)
+    fused = fuse_contractions(graph, state.build, state.contractions, prices)
     state.panels = fused.panels
     state.kernels |= dict.fromkeys(fused.kernels)
     graph.model.graph.sort()  # what nobody reads is found from the end

@@ -484,7 +484,7 @@ def _report(model: Path, padding: str | None) -> Report:
         settings = resolve({"padding": padding})
         options = CompileOptions(padding=settings.text("padding"))
         tiles = api.tile_table(settings.path("tiles"))
-        report = api.lower(imported, options, tiles=tiles).report
+        report = api.lower(imported, options, prices=tiles).report
         report.model = source.name
         return report
     _no_options_of_an_artifact(model, padding=padding)

@@ -1,7 +1,13 @@
-"""GPUs as data: dense tiles of their kernels, and what the architectures can do."""
+"""GPUs as data: dense tiles of their kernels, and what the architectures can do.
 
+The runtime has the tiles from a header (`python pitc/ir/cuda_target.py FILE` writes it, so this
+module imports nothing of pitc).
+"""
+
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,11 @@ class CudaTile:
     def slot_bytes(self) -> int:
         """Shared memory of a step."""
         return (self.m + self.n) * self.k_bytes
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        return self.slot_bytes * self.stages
 
     @property
     def slot_bytes_loaded(self) -> int:
@@ -120,3 +131,35 @@ CUDA_ARCHS: Mapping[str, CudaArch] = {
     for name, device, block, whole, count, mhz, half, simt, l2, size, gbs in _ARCHS
 }
 """By name, oldest first."""
+
+
+def header() -> str:
+    """The dense tiles for the runtime, as C++."""
+    records = "\n".join(
+        f'    {{"{t.name}", {str(t.engine == "mma").lower()}, {t.m}, {t.n}, {t.k_bytes},'
+        f" {t.shared_bytes}}},"
+        for t in CUDA_TILES
+    )
+    return f"""// Written by pitc/ir/cuda_target.py, which says what it means.
+#pragma once
+
+#include <cstdint>
+
+namespace pitc {{
+
+struct CudaTile {{
+  const char* name;
+  bool mma;  // by tensor cores, else by FMA units
+  int64_t m, n, k_bytes;
+  int shared_bytes;  // of a block
+}};
+constexpr CudaTile kCudaTiles[] = {{
+{records}
+}};
+
+}}  // namespace pitc
+"""
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(header())

@@ -30,7 +30,7 @@ rows; dense tiles of 32 x 128, steps of 64 k, 108 blocks:
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pitc.ir.cuda_target import CudaTile
+from pitc.ir.cuda_target import CUDA_TILES, CudaTile
 from pitc.ir.variants import ITEM_BYTES, Tile, derive_micro_tile
 
 SECTOR_BYTES = 32
@@ -39,7 +39,7 @@ KINDS = ("dense", "tile", "block", "square")
 """How lists look: none; k of a group of rows; rows of a block of k; blocks of k of a group."""
 COLUMNS = ("kind", "m", "n", "step", "blocks", "entry")
 """Of a line: index of the kind; rows and columns of a dense tile; k, or entries, of a step; thread
-blocks of the launch; bytes of an entry that is listed."""
+blocks that compute at a time, one on each multiprocessor; bytes of an entry that is listed."""
 FEATURES = ("launch", "listed", "steps", "turns")
 SQUARE = 32
 """k of a square."""
@@ -95,6 +95,56 @@ CUDA_VARIANTS: dict[str, CudaVariant] = {
     )
 }
 """By name. A contraction has at most one of each kind; `tile16` is for up to 16 rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class CudaOffer:
+    """A variant in a dense tile: what kernels are built of, and what has a price.
+
+    Args:
+        variant: The variant.
+        tile: The dense tile.
+    """
+
+    variant: CudaVariant
+    tile: CudaTile
+
+    @property
+    def name(self) -> str:
+        """In plans: `tile32_mma32x128`."""
+        return f"{self.variant.name}_{self.tile.name}"
+
+
+def dense_tiles(dtype: str) -> tuple[CudaTile, ...]:
+    """The dense tiles of a type: both engines for float32, tensor cores for the others."""
+    return tuple(t for t in CUDA_TILES if t.engine == "mma" or dtype == "float32")
+
+
+def offers_of(dtype: str) -> tuple[CudaOffer, ...]:
+    """What is offered for operands of a type, variant by variant, in the order of their tiles.
+
+    float16: dense in 4 tiles, tile16, tile32, block64, square32
+    float32: dense in 6 tiles, tile16, tile32, block32 and square32, the last three by both engines
+    """
+    item = ITEM_BYTES[dtype]
+    found = []
+    for variant in CUDA_VARIANTS.values():
+        for tile in dense_tiles(dtype) if variant.kind != "block" else LISTED_TILES:
+            rows = variant.kind in ("dense", "block") or tile.m == variant.dense_tile.m
+            width = variant.kind != "block" or tile.k_bytes == variant.dense_tile.k * item
+            if rows and width and (tile.engine == "mma" or dtype == "float32"):
+                found.append(CudaOffer(variant, tile))
+    return tuple(found)
+
+
+GROUP_HEIGHTS = tuple(v.dense_tile.m for v in CUDA_VARIANTS.values() if v.kind == "tile")
+"""Rows that share a list of k."""
+
+
+def block_width(dtype: str) -> int:
+    """K of the micro-tiles of blocks: 128 bytes."""
+    return LISTED_TILES[0].k_bytes // ITEM_BYTES[dtype]
+
 
 Line = tuple[int, ...]
 

@@ -18,7 +18,8 @@ tiles and variants, and is the first price of each (`docs/cuda.md`).
 from dataclasses import dataclass
 from math import ceil
 
-from pitc.ir.cuda_target import CUDA_ARCHS, CUDA_TILES, CudaArch, CudaTile
+from pitc.ir.cuda_target import CUDA_ARCHS, CudaArch, CudaTile
+from pitc.ir.cuda_variants import CudaOffer, dense_tiles, offers_of
 from pitc.ir.plan import Field
 from pitc.ir.variants import ITEM_BYTES
 
@@ -27,6 +28,8 @@ LAUNCH_US = 2.0
 """One launch behind another on a stream."""
 READ_SHARE = 0.9
 """Of what a data sheet says of memory."""
+FEMTOSECONDS = 1e9
+"""Per microsecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +150,47 @@ def predict_product(tile: CudaTile, dtype: str, arch: CudaArch, rows: int, k: in
     )
 
 
-def tiles_of(dtype: str) -> tuple[CudaTile, ...]:
-    """The dense tiles of a type: both engines for float32, tensor cores for the others."""
-    return tuple(t for t in CUDA_TILES if t.engine == "mma" or dtype == "float32")
-
-
 def clock_fields(dtype: str) -> dict[str, Field]:
     """The plan fields `clocks_ARCH`: what a step of each dense tile of a type takes."""
     return {
-        f"clocks_{name}": tuple(ceil(step_clocks(t, dtype, arch).most) for t in tiles_of(dtype))
+        f"clocks_{name}": tuple(ceil(step_clocks(t, dtype, arch).most) for t in dense_tiles(dtype))
         for name, arch in CUDA_ARCHS.items()
     }
+
+
+def prices_of(offer: CudaOffer, dtype: str, arch: CudaArch) -> tuple[int, ...]:
+    """Femtoseconds for each of `cuda_variants.FEATURES`.
+
+    A step takes its share of the second-level cache wherever it runs, and keeps its multiprocessor
+    busy: that is `steps` and `turns`. What is listed is written and read again, by one kernel that
+    a dense contraction leaves idle.
+
+    Args:
+        offer: What is priced.
+        dtype: Of the operands.
+        arch: Where it runs.
+    """
+    clocks, is_dense = step_clocks(offer.tile, dtype, arch), offer.variant.kind == "dense"
+    shared = clocks.shared
+    if offer.variant.kind == "block":  # sums are read, added to and written
+        shared += 2 * offer.tile.m * offer.tile.n * ITEM_BYTES["float32"] / WAVEFRONT_BYTES
+    clock = FEMTOSECONDS / arch.clock_mhz
+    return (
+        round(LAUNCH_US * FEMTOSECONDS * (1 if is_dense else 2)),
+        0 if is_dense else round(2 * FEMTOSECONDS / (arch.memory_gbs * READ_SHARE * 1e3)),
+        round(offer.tile.slot_bytes / arch.l2_bytes * clock),
+        round(max(clocks.compute, shared) * clock),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPrices:
+    """Prices of every variant on every architecture, by this model."""
+
+    def fields(self, dtype: str) -> dict[str, Field]:
+        """The plan fields `price_VARIANT_TILE_ARCH` (`docs/plans.md`)."""
+        return {
+            f"price_{offer.name}_{name}": prices_of(offer, dtype, arch)
+            for offer in offers_of(dtype)
+            for name, arch in CUDA_ARCHS.items()
+        }

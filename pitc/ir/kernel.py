@@ -22,12 +22,14 @@ class KernelRequest:
 
     Args:
         family: `pack`, `unpack`, `gather_gemm`, `contract_row`, `contract_tile`, `contract_block`,
-            `panels`, `stored_rows`, `swrite_columns` or `attention`.
+            `panels`, `stored_rows`, `swrite_columns` or `attention`; of GPUs also `detect`,
+            `choose`, `lists` and `contract_square`.
         params: Static parameters, sorted by name: none (pack, unpack); `k`, `n`, `activation`,
             `residual` (gather_gemm, contract_*), perhaps `input_relu`, and of gather_gemm `bits`,
             `stored` and `factor`; `k` (panels); `k`, `n`, `stored`, `factor` (stored_rows); `n`,
             `activation`, `residual` (swrite_columns); `d`, `dv`, `bias` (attention). A GPU's
-            kernels have no `k` and `n`, but `loose`: rows may start anywhere.
+            kernels have no `k` and `n`, but `loose`: rows may start anywhere. `detect` has `bits`
+            where a contraction has told what is not 0.
         dtype: Type of the elements, or of the words that are moved (`int32`, `int8`).
         kind: Of target: `cpu`, or `cuda`.
     """
@@ -84,7 +86,9 @@ class KernelRequest:
         if self.family in ("pack", "unpack"):
             return f"{self.family}_b{ITEM_BYTES[self.dtype]}"
         name = [self.family]
-        if self.family == "attention":
+        if self.family in ("detect", "choose", "lists"):
+            name += ["bits"] if p.get("bits") else []
+        elif self.family == "attention":
             name += [f"d{p['d']}", f"v{p['dv']}", *(["bias"] if p["bias"] else [])]
         else:
             flags = {"res": p["residual"], "bits": p.get("bits"), p.get("stored"): p.get("stored")}

@@ -102,6 +102,8 @@ class Target:
         types: What its kernels compute with.
         pads_bias: Kernels always add a bias, of float32 and as long as all panels.
         skips_right: Zeros of a right operand that is computed when the model runs are skipped.
+        skips_channels: Convolutions leave out channels; the host chooses.
+        reads_relu: Kernels over a sparse left operand can read max(a, 0) for a.
         panel_width: Columns of a panel of a stored weight.
         turned_columns: Columns that a kernel over a sparse right operand computes in one call.
         least_extent: Extents of a contraction below it stay with ONNX Runtime.
@@ -123,6 +125,8 @@ class Target:
     provider: str = EP_NAME
     types: tuple[ir.DataType, ...] = (ir.DataType.FLOAT,)
     skips_right: bool = True
+    skips_channels: bool = True
+    reads_relu: bool = True
     pads_bias: bool = False
     panel_width: int = PANEL_WIDTH
     turned_columns: int = TURNED_COLUMNS
@@ -142,6 +146,8 @@ CUDA = Target(
     provider=CUDA_EP_NAME,
     types=(ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16),
     skips_right=False,
+    skips_channels=False,
+    reads_relu=False,
     pads_bias=True,
 )
 TARGETS = {target.kind: target for target in (CPU, CUDA)}

@@ -98,8 +98,14 @@ class TileTable:
             if "dense" not in costs:
                 raise ValueError(f"level {level} has no price for the dense variant")
 
-    def fields(self) -> dict[str, Field]:
-        """The plan fields `cost_VARIANT_LEVEL`, the prices, and `shape_VARIANT_LEVEL`, factors."""
+    def fields(self, dtype: str) -> dict[str, Field]:
+        """The plan fields `cost_VARIANT_LEVEL`, the prices, and `shape_VARIANT_LEVEL`, factors.
+
+        Args:
+            dtype: Of the operands: `float32`, which alone CPUs have variants for.
+        """
+        if dtype != "float32":
+            raise ValueError(f"no prices of {dtype}")
         found: dict[str, Field] = {}
         for level, costs in self.costs.items():
             for variant, cost in costs.items():

@@ -27,6 +27,7 @@ static_assert(offsetof(DLDevice, device_id) == 4 && offsetof(DLDataType, bits) =
 static_assert(pitc::tvm::kNone == kTVMFFINone && pitc::tvm::kInt == kTVMFFIInt);
 static_assert(pitc::tvm::kFloat == kTVMFFIFloat && pitc::tvm::kTensorPtr == kTVMFFIDLTensorPtr);
 static_assert(pitc::tvm::kCpu == kDLCPU && pitc::tvm::kCuda == kDLCUDA &&
-              pitc::tvm::kIntCode == kDLInt && pitc::tvm::kFloatCode == kDLFloat);
+              pitc::tvm::kIntCode == kDLInt && pitc::tvm::kUIntCode == kDLUInt &&
+              pitc::tvm::kFloatCode == kDLFloat);
 static_assert(
     std::is_same_v<TVMFFISafeCallType, int (*)(void*, const TVMFFIAny*, int32_t, TVMFFIAny*)>);

@@ -43,7 +43,7 @@ class BadProbe(Exception):
 
 def lower(probe: Probe) -> Lowered:
     """The passes, as `pitc.compile` runs them."""
-    options = LowerOptions(padding=probe.padding, tiles=PRICES)
+    options = LowerOptions(padding=probe.padding, prices=PRICES)
     return run_passes(load_model(probe.model), options)
 
 

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
+#include "device/dense_tiles.h"
 #include "device/device_run.h"
 #include "plan/plan.h"
 
@@ -17,9 +19,18 @@ class DeviceOperation {
   virtual void Run(const DeviceRun& run) const = 0;  // throws Failure
 };
 
-// pack and unpack. `wide` moves 16 bytes at once, where rows are so many and lie so; it may be
-// none.
-std::unique_ptr<DeviceOperation> MakeMove(const MovePlan& plan, DeviceKernel kernel,
-                                          DeviceKernel wide);
+// A kernel that moves rows by words of a size.
+struct MoveKernel {
+  int word_bytes;
+  DeviceKernel kernel;
+};
+
+// pack and unpack, by the first of the kernels whose words fit; those of the last one always do.
+std::unique_ptr<DeviceOperation> MakeMove(const MovePlan& plan, std::vector<MoveKernel> kernels);
+// `kernels`: of each dense tile.
+std::unique_ptr<DeviceOperation> MakeGatherGemm(const ContractPlan& plan,
+                                                std::vector<DenseTile> tiles,
+                                                std::vector<DeviceKernel> kernels);
+std::unique_ptr<DeviceOperation> MakeAttention(const AttentionPlan& plan, DeviceKernel kernel);
 
 }  // namespace pitc::cuda

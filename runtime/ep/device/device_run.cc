@@ -5,6 +5,12 @@
 namespace pitc::cuda {
 namespace {
 
+// That a kernel was chosen, whose number is 0, and for how many rows at most.
+constexpr int32_t kChosen[] = {0, INT32_MAX};
+constexpr int64_t kTurnBlocks = 2;  // that take tiles in turns, on a multiprocessor
+
+bool IsAligned(const void* memory) { return reinterpret_cast<uintptr_t>(memory) % kAlignment == 0; }
+
 enum class Where { kHost, kPinned, kDevice };
 
 // Throws Failure for memory of another device.
@@ -93,10 +99,15 @@ const int32_t* DeviceRun::Copy(const DeviceInput& list, int64_t n, Arena::Scope&
 }
 
 const void* DeviceRun::OnDevice(const DeviceInput& input) const {
-  if (input.on_device) return input.data;
+  if (input.on_device && IsAligned(input.data)) return input.data;
   const int64_t bytes = input.shape.Elements() * ElementBytes(input.type);
   if (bytes == 0) return nullptr;
   void* const memory = Take(static_cast<size_t>(bytes));
+  if (input.on_device) {  // a part of a tensor
+    PITC_CUDA(MemcpyDtoDAsync, reinterpret_cast<Address>(memory),
+              reinterpret_cast<Address>(input.data), static_cast<size_t>(bytes), stream_);
+    return memory;
+  }
   PITC_CUDA(MemcpyHtoDAsync, reinterpret_cast<Address>(memory), input.data,
             static_cast<size_t>(bytes), stream_);
   // ONNX Runtime may use the host's memory for something else when the node has returned.
@@ -145,6 +156,11 @@ int64_t DeviceRun::Blocks(int64_t work, int64_t of_a_block) const {
   return std::clamp<int64_t>((work + of_a_block - 1) / of_a_block, 1, most);
 }
 
+void DeviceRun::AddTurns(KernelCall* call, int64_t tiles) const {
+  const int64_t most = std::max(1, session_.device.multiprocessors()) * kTurnBlocks;
+  call->Int32s(OnDevice(kChosen, 2), {2}).Int(0).Int(std::clamp<int64_t>(tiles, 1, most));
+}
+
 void DeviceRun::Launch(const DeviceKernel& kernel, KernelCall& call) const {
   kernel.kernels->Run(kernel.kernel, call, session_.device, stream_);
 }
@@ -153,6 +169,12 @@ void* DeviceRun::Take(size_t bytes) const {
   const Address memory = session_.device.Take(bytes, stream_);
   taken_.push_back(memory);
   return reinterpret_cast<void*>(memory);
+}
+
+void ExpectAligned(const void* output, const char* role) {
+  if (IsAligned(output)) return;
+  Fail("expected ", role, " at a multiple of ", kAlignment, " bytes, got it ",
+       reinterpret_cast<uintptr_t>(output) % kAlignment, " behind one");
 }
 
 }  // namespace pitc::cuda

@@ -15,6 +15,9 @@
 
 namespace pitc::cuda {
 
+// Bytes: kernels that compute read and write so many at a time.
+constexpr uintptr_t kAlignment = 16;
+
 // What all nodes of a session have in common.
 struct SessionDevice {
   explicit SessionDevice(Device& d) : device(d), lists(d) {}
@@ -55,7 +58,7 @@ class DeviceRun {
   // The first numbers of a list, in memory of the host, as they are now.
   const int32_t* Copy(const DeviceInput& list, int64_t n, Arena::Scope& scratch) const;
 
-  // The elements of an input in memory of the device.
+  // The elements of an input in memory of the device, at a multiple of kAlignment.
   const void* OnDevice(const DeviceInput& input) const;
   // A list of the host's, checked.
   const int32_t* OnDevice(const int32_t* list, int64_t n) const;
@@ -65,9 +68,14 @@ class DeviceRun {
 
   void Zero(void* memory, int64_t bytes) const;
 
-  // A call of one of its kernels. Tensors are the device's.
   // As many blocks as have something to do, but not more than the device runs at once.
   int64_t Blocks(int64_t work, int64_t of_a_block) const;
+
+  // The last arguments of a kernel whose blocks take `tiles` in turns: that it was chosen, for all
+  // rows of its list, and how many blocks there are.
+  void AddTurns(KernelCall* call, int64_t tiles) const;
+
+  // A call of one of its kernels. Tensors are the device's.
   KernelCall Call() const { return KernelCall({tvm::kCuda, session_.device.number()}); }
   void Launch(const DeviceKernel& kernel, KernelCall& call) const;
 
@@ -85,6 +93,9 @@ class DeviceRun {
   mutable std::vector<std::shared_ptr<const DeviceList>> lists_;
   mutable Transfers transfers_;
 };
+
+// Throws Failure unless kernels that compute may write there.
+void ExpectAligned(const void* output, const char* role);
 
 // NVIDIA, as PCI numbers vendors.
 constexpr uint32_t kVendor = 0x10DE;

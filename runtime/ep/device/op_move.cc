@@ -1,4 +1,7 @@
-// pack and unpack on a device: one launch each, behind one list of slots.
+// pack and unpack on a device: one launch each, behind one list of slots, in the widest words that
+// a row is made of.
+#include <algorithm>
+
 #include "base/index.h"
 #include "device/device_operation.h"
 #include "ops/move.h"
@@ -6,18 +9,13 @@
 namespace pitc::cuda {
 namespace {
 
-constexpr int64_t kWide = 16;        // bytes
+constexpr int kLargestItem = 4;      // bytes; wider words are several items
 constexpr int64_t kOfABlock = 1024;  // words that its threads move at once
-
-bool IsWide(const void* memory) { return reinterpret_cast<uintptr_t>(memory) % kWide == 0; }
 
 class Move : public DeviceOperation {
  public:
-  Move(const MovePlan& plan, DeviceKernel kernel, DeviceKernel wide)
-      : plan_(plan),
-        kernel_(std::move(kernel)),
-        wide_(std::move(wide)),
-        coordinates_(NamedCoordinates(plan)) {}
+  Move(const MovePlan& plan, std::vector<MoveKernel> kernels)
+      : plan_(plan), kernels_(std::move(kernels)), coordinates_(NamedCoordinates(plan)) {}
   int InputCount() const override { return 4; }
   int OutputCount() const override { return 1; }
 
@@ -44,26 +42,31 @@ class Move : public DeviceOperation {
     const int64_t from = plan_.unpack ? n : layout.slots, to = plan_.unpack ? layout.slots : n;
     const void* const source = run.OnDevice(tensor);
     const int64_t row_bytes = words * plan_.word_bytes;
-    const bool wide = wide_.kernels && row_bytes % kWide == 0 && IsWide(source) && IsWide(out);
+    const MoveKernel& widest =
+        *std::find_if(kernels_.begin(), kernels_.end(), [&](const MoveKernel& each) {
+          const auto fits = [&](int64_t at) { return at % each.word_bytes == 0; };
+          return fits(row_bytes) && fits(reinterpret_cast<intptr_t>(source)) &&
+                 fits(reinterpret_cast<intptr_t>(out));
+        });
+    const int item = std::min(widest.word_bytes, kLargestItem);
     KernelCall call = run.Call();
-    call.Words(source, plan_.word_bytes, {from, words});
+    call.Words(source, item, {from, row_bytes / item});
     call.Int32s(run.OnDevice(slots, n), {n});
-    call.Words(out, plan_.word_bytes, {to, words});
-    call.Int(run.Blocks(n * row_bytes / (wide ? kWide : plan_.word_bytes), kOfABlock));
-    run.Launch(wide ? wide_ : kernel_, call);
+    call.Words(out, item, {to, row_bytes / item});
+    call.Int(run.Blocks(n * row_bytes / widest.word_bytes, kOfABlock));
+    run.Launch(widest.kernel, call);
   }
 
  private:
   const MovePlan plan_;
-  const DeviceKernel kernel_, wide_;
+  const std::vector<MoveKernel> kernels_;
   const int coordinates_;  // that the layout names
 };
 
 }  // namespace
 
-std::unique_ptr<DeviceOperation> MakeMove(const MovePlan& plan, DeviceKernel kernel,
-                                          DeviceKernel wide) {
-  return std::make_unique<Move>(plan, std::move(kernel), std::move(wide));
+std::unique_ptr<DeviceOperation> MakeMove(const MovePlan& plan, std::vector<MoveKernel> kernels) {
+  return std::make_unique<Move>(plan, std::move(kernels));
 }
 
 }  // namespace pitc::cuda

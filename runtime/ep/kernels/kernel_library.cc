@@ -213,6 +213,12 @@ KernelCall& KernelCall::Floats(const void* data, std::initializer_list<int64_t> 
   return Array(data, tvm::kFloatCode, 32, shape);
 }
 
+KernelCall& KernelCall::Numbers(const void* data, Element type,
+                                std::initializer_list<int64_t> shape) {
+  const uint8_t code = type == Element::kBFloat16 ? tvm::kUIntCode : tvm::kFloatCode;
+  return Array(data, code, 8 * RecordOf(type).bytes, shape);
+}
+
 KernelCall& KernelCall::Int32s(const void* data, std::initializer_list<int64_t> shape) {
   return Array(data, tvm::kIntCode, 32, shape);
 }

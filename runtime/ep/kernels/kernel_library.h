@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "base/element.h"
 #include "kernels/tvm_abi.h"
 
 namespace pitc {
@@ -61,6 +62,8 @@ class KernelCall {
   explicit KernelCall(Place place) : place_(place) {}
 
   KernelCall& Floats(const void* data, std::initializer_list<int64_t> shape);
+  // Kernels see bfloat16 as words.
+  KernelCall& Numbers(const void* data, Element type, std::initializer_list<int64_t> shape);
   KernelCall& Int32s(const void* data, std::initializer_list<int64_t> shape);
   KernelCall& Int64s(const void* data, std::initializer_list<int64_t> shape);
   KernelCall& Words(const void* data, int word_bytes, std::initializer_list<int64_t> shape);
@@ -71,7 +74,7 @@ class KernelCall {
   void Run(const Kernel& kernel);
 
  private:
-  static constexpr int kMostTensors = 8, kMostArgs = 24, kMostDims = 3;
+  static constexpr int kMostTensors = 10, kMostArgs = 24, kMostDims = 3;
 
   KernelCall& Array(const void* data, uint8_t code, int bits, std::initializer_list<int64_t> shape);
   tvm::Any& Next();

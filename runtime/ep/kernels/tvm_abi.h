@@ -29,7 +29,7 @@ struct Any {  // TVMFFIAny
 
 constexpr int32_t kNone = 0, kInt = 1, kFloat = 3, kTensorPtr = 7;  // Any::type_index
 constexpr int32_t kCpu = 1, kCuda = 2;                              // Tensor::device_type
-constexpr uint8_t kIntCode = 0, kFloatCode = 2;                     // Tensor::code
+constexpr uint8_t kIntCode = 0, kUIntCode = 1, kFloatCode = 2;      // Tensor::code
 
 // Exported as `__tvm_ffi_<symbol>`; returns 0, or -1 when an argument is refused.
 using Function = int (*)(void* self, const Any* args, int32_t count, Any* result);

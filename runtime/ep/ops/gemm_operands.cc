@@ -1,7 +1,6 @@
 #include "ops/gemm_operands.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/index.h"
 #include "base/split.h"
@@ -26,14 +25,10 @@ const float* ReadBias(const RunContext& run, int* next, const ProductPlan& plan,
 
 Panels ReadPanels(const RunContext& run, int* next, const char* role, const ProductPlan& plan,
                   Arena::Scope& scratch) {
-  const Tensor b = run.FloatInput((*next)++, role, 3, 3);
-  const int64_t panels = b.shape.dims[0], width = b.shape.dims[2];
-  Expect(width > 0 && b.shape.dims[1] == plan.k && panels == (plan.n + width - 1) / width, b,
-         "as [ceil(", plan.n, " / NR), ", plan.k, ", NR]");
-  Product({panels, plan.k, width}, role);
-
-  const float* const bias = ReadBias(run, next, plan, panels * width, scratch);
-  return {b.Floats(), panels, plan.k, width, bias};
+  const Tensor b = run.Input((*next)++, role);
+  const auto [count, k, width] = CheckPanels(plan, Element::kFloat32, b);
+  const float* const bias = ReadBias(run, next, plan, count * width, scratch);
+  return {b.Floats(), count, k, width, bias};
 }
 
 void StoredRight::AddTo(KernelCall* call) const {
@@ -58,74 +53,28 @@ StoredRight ReadStored(const RunContext& run, int* next, const ContractPlan& pla
 }
 
 void GemmOperands::ReadLeft(int* next) {
-  a_ = run_.FloatInput((*next)++, "a", plan_.gather ? 2 : 1);
-  const int lead = a_.shape.rank - 1;
-  left_.k = plan_.inner ? plan_.inner->k : plan_.product.k;
-  Expect(a_.shape.dims[lead] == left_.k, a_, "of last dimension ", left_.k);
+  a_ = run_.Input((*next)++, "a");
+  left_.stored = left_.count = CheckLeft(plan_, a_);
+  left_.k = plan_.left_columns();
   left_.data = a_.Floats();
   if (plan_.relu) left_.live = Live::kPositive;
-  left_.stored = left_.count = Numbered(a_.shape.Elements(0, lead), "rows of a");
-  Product({left_.stored, left_.k}, "a");
 }
 
 void GemmOperands::ReadRows(int* next) {
-  Tensor residual;
-  if (plan_.residual) residual = run_.FloatInput((*next)++, "residual", 1);
-  const int32_t* rows = nullptr;
-  Shape domain;  // that rows are numbered in
-  if (plan_.gather || plan_.scatter) {
-    const Tensor list = run_.Int32Input((*next)++, "rows", {-1});
-    rows = CopyOf(list.Int32s(), Numbered(list.shape.dims[0], "rows"), scratch_);
-    domain = run_.MaskInput((*next)++, "live").shape;
-    if (plan_.gather) {
-      CheckDomain(domain);
-      left_.count = list.shape.dims[0];
-      CheckBelow(rows, left_.count, left_.stored, "rows");
-    } else {
-      Expect(list.shape.dims[0] == left_.stored, list, "as int32 [", left_.stored,
-             "], one per row of a");
-    }
-  }
-  const int64_t t = left_.count, n = plan_.product.n;
-  if (plan_.residual) {
-    const int last = residual.shape.rank - 1;
-    Expect(residual.shape.dims[last] == n && residual.shape.Elements(0, last) == t, residual, "of ",
-           t, " rows of ", n);
-    target_.residual = residual.Floats();
-  }
-  Product({t, n}, "the product");
-
-  Shape shape;
-  target_.stored = t;
+  const ProductRows<Tensor> lists = ReadProductRows(run_, plan_, a_, left_.stored, next, scratch_);
+  const int64_t t = lists.count, n = plan_.product.n;
+  left_.count = t;
+  target_.stored = lists.stored;
   target_.n = n;
-  if (plan_.scatter) {
-    target_.stored = Numbered(domain.Elements(), "points of live");
-    Product({target_.stored, n}, "the output");
-    CheckAscending(rows, t, target_.stored, "rows");
-    shape.Append(domain, 0, domain.rank);
-  } else if (plan_.gather) {
-    shape.Add(t);
-  } else {
-    shape.Append(a_.shape, 0, a_.shape.rank - 1);
-  }
-  shape.Add(n);
-  target_.data = static_cast<float*>(run_.Output(0, shape, sizeof(float), scratch_));
+  if (plan_.residual) target_.residual = lists.residual.Floats();
+  target_.data = static_cast<float*>(run_.Output(0, lists.shape, sizeof(float), scratch_));
   if (plan_.scatter) {
     const int64_t row_bytes = n * static_cast<int64_t>(sizeof(float));
-    ZeroOtherRows(run_, target_.data, row_bytes, target_.stored, rows, t);
+    ZeroOtherRows(run_, target_.data, row_bytes, target_.stored, lists.rows, t);
   }
   const int32_t* every = plan_.gather && plan_.scatter ? nullptr : Identity(t, scratch_);
-  left_.rows = plan_.gather ? rows : every;
-  target_.rows = plan_.scatter ? rows : every;
-}
-
-// Rows are numbered in the domain: in an `a` of other extents they would be other points.
-void GemmOperands::CheckDomain(const Shape& domain) const {
-  const int lead = a_.shape.rank - 1;
-  if (lead == domain.rank && std::equal(domain.dims, domain.dims + lead, a_.shape.dims)) return;
-  Shape expected = domain;
-  expected.Add(left_.k);
-  Expect(false, a_, "as ", Describe(a_.type, expected), " (one row per point of the mask)");
+  left_.rows = plan_.gather ? lists.rows : every;
+  target_.rows = plan_.scatter ? lists.rows : every;
 }
 
 void RunGatherGemm(const RunContext& run, const Kernel& kernel, const LeftRows& left,
@@ -145,12 +94,6 @@ void RunGatherGemm(const RunContext& run, const Kernel& kernel, const LeftRows& 
     call.Int(part.row_begin).Int(part.row_end).Int(part.panel_begin).Int(part.panel_end);
     call.Run(kernel);
   });
-}
-
-const int32_t* Identity(int64_t n, Arena::Scope& scratch) {
-  auto* numbers = scratch.Array<int32_t>(n);
-  std::iota(numbers, numbers + n, 0);
-  return numbers;
 }
 
 }  // namespace pitc

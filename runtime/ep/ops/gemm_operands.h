@@ -5,6 +5,7 @@
 
 #include "detect/micro_tiles.h"
 #include "kernels/kernel_library.h"
+#include "ops/product.h"
 #include "ort/run_context.h"
 #include "plan/plan.h"
 
@@ -76,8 +77,6 @@ class GemmOperands {
   const Target& target() const { return target_; }
 
  private:
-  void CheckDomain(const Shape& domain) const;
-
   const RunContext& run_;
   const ContractPlan& plan_;
   Arena::Scope& scratch_;
@@ -90,8 +89,5 @@ class GemmOperands {
 // for the elements that are not 0 (kernels `_bits`), or null.
 void RunGatherGemm(const RunContext& run, const Kernel& kernel, const LeftRows& left,
                    const Panels& b, const Target& target, uint64_t* bits = nullptr);
-
-// 0, 1, .., n - 1.
-const int32_t* Identity(int64_t n, Arena::Scope& scratch);
 
 }  // namespace pitc

@@ -29,7 +29,7 @@ Tensor RunContext::Input(int index, const char* role) const {
 
 Tensor RunContext::FloatInput(int index, const char* role, int least_rank, int most_rank) const {
   const Tensor t = Input(index, role);
-  ExpectFloats(t, least_rank, most_rank);
+  ExpectNumbers(t, Element::kFloat32, least_rank, most_rank);
   return t;
 }
 

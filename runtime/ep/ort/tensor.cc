@@ -27,6 +27,18 @@ const struct {
     {ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16, "bfloat16", 2},
 };
 
+ONNXTensorElementDataType OnnxType(Element type) {
+  switch (type) {
+    case Element::kFloat16:
+      return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16;
+    case Element::kBFloat16:
+      return ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16;
+    case Element::kFloat32:
+      break;
+  }
+  return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+}
+
 void SetRank(size_t rank, Tensor* tensor) {
   if (rank > Shape::kMostDims)
     Fail("expected ", tensor->role, " of rank <= ", Shape::kMostDims, ", got ", rank);
@@ -76,12 +88,12 @@ std::string Describe(ONNXTensorElementDataType type, const Shape& shape) {
   return name + " " + shape.Text();
 }
 
-void ExpectFloats(const Tensor& t, int least_rank, int most_rank) {
-  const bool good = t.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
-  if (least_rank == most_rank) {
-    Expect(good && t.shape.rank == least_rank, t, "as float32 of rank ", least_rank);
-  }
-  Expect(good && t.shape.rank >= least_rank, t, "as float32 of rank >= ", least_rank);
+void ExpectNumbers(const Tensor& t, Element type, int least_rank, int most_rank) {
+  const bool good = t.type == OnnxType(type);
+  const char* const name = RecordOf(type).name;
+  if (least_rank == most_rank)
+    Expect(good && t.shape.rank == least_rank, t, "as ", name, " of rank ", least_rank);
+  Expect(good && t.shape.rank >= least_rank, t, "as ", name, " of rank >= ", least_rank);
 }
 
 void ExpectInt32s(const Tensor& t, std::initializer_list<int64_t> shape) {

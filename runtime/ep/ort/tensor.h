@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/element.h"
 #include "base/failure.h"
 #include "base/shape.h"
 #include "ort/ort.h"
@@ -43,7 +44,8 @@ void Expect(bool good, const Tensor& tensor, const Parts&... expected) {
 }
 
 // Each throws Failure unless the tensor is such a one.
-void ExpectFloats(const Tensor& tensor, int least_rank, int most_rank = Shape::kMostDims);
+void ExpectNumbers(const Tensor& tensor, Element type, int least_rank,
+                   int most_rank = Shape::kMostDims);
 void ExpectInt32s(const Tensor& tensor, std::initializer_list<int64_t> shape);  // -1: any
 void ExpectMask(const Tensor& tensor);
 

@@ -23,6 +23,9 @@ constexpr int64_t kHighestPrice = int64_t{1} << 50;  // femtoseconds: 18 minutes
 constexpr int64_t kMostWork = int64_t{1} << 62;
 constexpr size_t kMostConvolutions = 16;
 constexpr size_t kLongestNode = 1000;  // bytes
+constexpr int64_t kMostClocks = 1 << 30;
+constexpr int64_t kHighestArch = 999;
+constexpr int64_t kChunkBytes = 16;  // that a GPU's thread copies at a time
 
 bool IsLetterOrDigit(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
@@ -57,6 +60,19 @@ class Fields {
   }
 
   bool Has(std::string_view key) const { return fields_.count(key) != 0; }
+
+  // Of the keys BEGINNING<n> the numbers, ascending.
+  std::vector<int64_t> NumbersBehind(std::string_view beginning, int64_t most) const {
+    std::vector<int64_t> found;
+    for (const auto& [key, field] : fields_) {
+      int64_t number = 0;
+      const bool begins = key.substr(0, beginning.size()) == beginning;
+      if (begins && ReadInt(key.substr(beginning.size()), 0, most, &number))
+        found.push_back(number);
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+  }
 
   int64_t Int(std::string_view key, int64_t least, int64_t most) {
     std::string_view text = Raw(key);
@@ -253,12 +269,12 @@ class Fields {
 
 // One reader per operation: it sets the body and returns the symbol of its kernel, "" without one.
 
-std::string ReadDetect(Fields& in, Plan* plan) {
+std::string ReadDetect(Fields& in, Machine, Plan* plan) {
   plan->body = DetectPlan{static_cast<int>(in.Int("rank", 1, kMostCoordinates))};
   return {};
 }
 
-std::string ReadMove(Fields& in, Plan* plan) {
+std::string ReadMove(Fields& in, Machine, Plan* plan) {
   const int word_bytes = in.Word("dtype", {"int32", "int8"}) == "int32" ? 4 : 1;
   plan->body = MovePlan{plan->op == "unpack", in.Dims("dims"), word_bytes};
   return Text(plan->op, "_b", word_bytes);
@@ -289,16 +305,43 @@ std::string ProductSuffix(const ProductPlan& product, std::string_view epilogue)
   return Text("_k", product.k, "_n", product.n, "_", epilogue);
 }
 
+Element ReadElement(Fields& in, Machine machine) {
+  std::vector<std::string_view> names;
+  for (const ElementRecord& record : kElements) names.push_back(record.name);
+  if (machine == Machine::kCpu) names = {RecordOf(Element::kFloat32).name};
+  const std::string name = in.Word("dtype", names);
+  return static_cast<Element>(std::find(names.begin(), names.end(), name) - names.begin());
+}
+
+// How a symbol ends on a GPU, where rows of so many numbers are read.
+std::string CudaSuffix(Element type, std::initializer_list<int64_t> widths) {
+  const int64_t bytes = RecordOf(type).bytes;
+  const bool loose = std::any_of(widths.begin(), widths.end(),
+                                 [&](int64_t width) { return width * bytes % kChunkBytes != 0; });
+  return Text(loose ? "_loose_" : "_", RecordOf(type).tag);
+}
+
+// The lines `clocks_sm_ARCH`.
+std::vector<TileClocks> ReadClocks(Fields& in, Element type) {
+  std::vector<TileClocks> all;
+  for (const int64_t arch : in.NumbersBehind("clocks_sm_", kHighestArch)) {
+    const std::string key = Text("clocks_sm_", arch);
+    all.push_back({static_cast<int>(arch), in.Ints(key, TilesOf(type).size(), kMostClocks)});
+  }
+  if (all.empty()) Fail("plan: key 'clocks_sm_..' is missing");
+  return all;
+}
+
 void ReadInner(Fields& in, ContractPlan* p) {
   p->inner = ProductPlan{in.Int("inner", 1, kLargestExtent), p->product.k, in.Flag("inner_bias")};
   const std::string activation = in.Word("inner_activation", {"relu"});
   p->inner_kernel = "gather_gemm" + ProductSuffix(*p->inner, activation) + "_bits";
 }
 
-std::string ReadContract(Fields& in, Plan* plan) {
+std::string ReadContract(Fields& in, Machine machine, Plan* plan) {
   ContractPlan p{};
   const bool right = plan->op == "contract_right";
-  in.Word("dtype", {"float32"});
+  p.type = ReadElement(in, machine);
   std::string epilogue =
       in.Word("activation", {"none", "relu", "gelu", "gelu_tanh", "gelu_quick", "silu"});
   p.product = {in.Int("k", 1, kLargestExtent), in.Int("n", 1, kLargestExtent), in.Flag("bias")};
@@ -327,6 +370,11 @@ std::string ReadContract(Fields& in, Plan* plan) {
     p.scatter = in.Flag("scatter");
   }
   if (plan->op == "ffn") ReadInner(in, &p);
+  if (machine == Machine::kCuda) {
+    if (!p.product.bias) Fail("plan: expected bias=1 for a GPU, got '0'");
+    p.clocks = ReadClocks(in, p.type);
+    kernel = Text("gather_gemm_", epilogue, CudaSuffix(p.type, {p.product.k, p.product.n}));
+  }
   p.skips = plan->op != "gather_gemm";
   if (p.skips) {
     p.costs_v3 = ReadCosts(in, "v3");
@@ -336,9 +384,9 @@ std::string ReadContract(Fields& in, Plan* plan) {
   return kernel;
 }
 
-std::string ReadAttention(Fields& in, Plan* plan) {
+std::string ReadAttention(Fields& in, Machine machine, Plan* plan) {
   AttentionPlan p{};
-  in.Word("dtype", {"float32"});
+  p.type = ReadElement(in, machine);
   p.d = in.Int("d", 1, kLargestExtent);
   p.dv = in.Int("dv", 1, kLargestExtent);
   p.heads = in.Int("heads", 1, kLargestHead);
@@ -350,10 +398,11 @@ std::string ReadAttention(Fields& in, Plan* plan) {
   p.no_keys_to_zero = in.Flag("no_keys_to_zero");
   p.scale = in.Hex("scale");
   plan->body = p;
-  return Text("attention_d", p.d, "_v", p.dv, p.bias ? "_bias" : "");
+  const std::string suffix = machine == Machine::kCuda ? CudaSuffix(p.type, {p.d, p.dv}) : "";
+  return Text("attention_d", p.d, "_v", p.dv, p.bias ? "_bias" : "", suffix);
 }
 
-std::string ReadChooseChannels(Fields& in, Plan* plan) {
+std::string ReadChooseChannels(Fields& in, Machine, Plan* plan) {
   ChooseChannelsPlan p{};
   std::vector<std::string> nodes = in.Nodes("nodes");
   const size_t count = nodes.size();
@@ -380,27 +429,39 @@ std::string ReadChooseChannels(Fields& in, Plan* plan) {
 
 constexpr struct {
   std::string_view op;
-  std::string (*read)(Fields&, Plan*);
+  std::string (*read)(Fields&, Machine, Plan*);
+  bool on_gpus = false;
 } kOps[] = {{"detect", ReadDetect},
-            {"pack", ReadMove},
-            {"unpack", ReadMove},
-            {"gather_gemm", ReadContract},
+            {"pack", ReadMove, true},
+            {"unpack", ReadMove, true},
+            {"gather_gemm", ReadContract, true},
             {"contract", ReadContract},
             {"ffn", ReadContract},
             {"contract_right", ReadContract},
-            {"attention", ReadAttention},
+            {"attention", ReadAttention, true},
             {"choose_channels", ReadChooseChannels}};
 
 }  // namespace
 
-Plan ParsePlan(std::string_view text) {
+std::vector<const CudaTile*> TilesOf(Element type) {
+  std::vector<const CudaTile*> tiles;
+  for (const CudaTile& tile : kCudaTiles) {
+    if (tile.mma || type == Element::kFloat32) tiles.push_back(&tile);
+  }
+  return tiles;
+}
+
+Plan ParsePlan(std::string_view text, Machine machine) {
   Fields in(text);
   Plan plan;
   std::vector<std::string_view> names;
-  for (const auto& entry : kOps) names.push_back(entry.op);
+  for (const auto& entry : kOps) {
+    if (machine == Machine::kCpu || entry.on_gpus) names.push_back(entry.op);
+  }
   plan.op = in.Word("op", names);
-  const auto entry = std::find(names.begin(), names.end(), plan.op) - names.begin();
-  plan.kernel = kOps[entry].read(in, &plan);
+  const auto* const entry = std::find_if(std::begin(kOps), std::end(kOps),
+                                         [&](const auto& each) { return each.op == plan.op; });
+  plan.kernel = entry->read(in, machine, &plan);
   if (!plan.kernel.empty()) {
     const std::string_view kernel = in.Raw("kernel");
     if (kernel != plan.kernel)

@@ -8,12 +8,17 @@
 #include <variant>
 #include <vector>
 
+#include "base/element.h"
+#include "cuda_tiles.h"
 #include "select/selector.h"
 
 namespace pitc {
 
 constexpr const char* kPlanFormat = "pitc-plan 4";  // a plan's first line
 constexpr int64_t kKernelAbi = 1;                   // as `pitc/ir/kernel.py`
+
+// Whose kernels a plan names.
+enum class Machine { kCpu, kCuda };
 
 // What one dimension of an unpacked tensor is.
 struct DimUse {
@@ -49,9 +54,21 @@ constexpr int64_t kTurnedColumns = 128;
 // the model runs.
 enum class Order { kPanels, kKN, kNK };
 
+// Clocks that a step of each dense tile takes on devices of an architecture, in the order of
+// TilesOf.
+struct TileClocks {
+  int arch;  // 90: sm_90
+  std::vector<int64_t> clocks;
+};
+
+// The dense tiles that a type has: by tensor cores, and of float32 by FMA units, too.
+std::vector<const CudaTile*> TilesOf(Element type);
+
 // gather_gemm, contract, contract_right and ffn: act(A @ B + bias) + residual.
 struct ContractPlan {
   ProductPlan product;
+  Element type = Element::kFloat32;
+  std::vector<TileClocks> clocks;  // for a GPU: at least one, oldest architecture first
   bool gather, residual, scatter;
   Order order = Order::kPanels;
   bool factor = false;               // B is the product of two inputs; not in panels
@@ -64,9 +81,12 @@ struct ContractPlan {
   // lists and of swrite_columns.
   std::string inner_kernel, listed_suffix, swrite_suffix;
   std::string rows_kernel;  // of rows of a right operand's transpose; "" where it lies so
+
+  int64_t left_columns() const { return inner ? inner->k : product.k; }
 };
 
 struct AttentionPlan {
+  Element type;
   int64_t d, dv, heads, q_head, k_head, v_head;
   bool bias, nan_to_zero, no_keys_to_zero;
   double scale;
@@ -97,8 +117,8 @@ struct Plan {
   std::variant<DetectPlan, MovePlan, ContractPlan, AttentionPlan, ChooseChannelsPlan> body;
 };
 
-// Throws Failure when the text is not exactly a plan: version, keys and values are all checked, and
-// the kernel's symbol must be the one that the other fields demand.
-Plan ParsePlan(std::string_view text);
+// Throws Failure when the text is not exactly a plan for the machine: version, keys and values are
+// all checked, and the kernel's symbol must be the one that the other fields demand.
+Plan ParsePlan(std::string_view text, Machine machine = Machine::kCpu);
 
 }  // namespace pitc

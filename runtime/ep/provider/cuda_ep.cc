@@ -3,7 +3,16 @@
 namespace pitc {
 namespace {
 
+constexpr int kWideWords[] = {16, 4, 2};  // bytes that kernels of pack and unpack move at once
+constexpr const char* kTf32Option = "ep.pitcudaexecutionprovider.tf32";
 constexpr const char* kTraceOption = "ep.pitcudaexecutionprovider.trace";
+
+// Whether products of float32 go through tensor cores, as ONNX Runtime's CUDA provider has it.
+bool ChooseTf32(const std::string& wanted) {
+  if (wanted.empty() || wanted == "1") return true;
+  if (wanted == "0") return false;
+  Fail("pitc: expected tf32 0 or 1, got ", Quoted(wanted));
+}
 
 class CudaNode : public OrtNodeComputeInfo {
  public:
@@ -59,6 +68,7 @@ CudaEp::CudaEp(const Host& host, const OrtSessionOptions* options, int device, u
       host_(host),
       session_(std::make_shared<cuda::SessionDevice>(cuda::Device::At(device))),
       trace_(Trace::Open(ConfigEntry(host, options, kTraceOption))),
+      tf32_(ChooseTf32(ConfigEntry(host, options, kTf32Option))),
       context_path_(ConfigEntry(host, options, "ep.context_file_path")),
       writes_context_(ConfigEntry(host, options, "ep.context_enable") == "1") {
   ort_version_supported = version;
@@ -118,25 +128,43 @@ OrtNodeComputeInfo* CudaEp::MakeNode(const OrtGraph* graph, const OrtNode* fused
 std::unique_ptr<cuda::DeviceOperation> CudaEp::MakeOperation(const PlannedNode& planned,
                                                              const OrtGraph* graph) const {
   const Plan& plan = planned.plan;
-  const auto* const move = std::get_if<MovePlan>(&plan.body);
-  if (!move) Fail("expected an operation that runs on CUDA devices (pack, unpack), got ", plan.op);
   const std::shared_ptr<const KernelLibrary> library =
       OpenKernels(plan, ModelFolder(host_, graph, context_path_));
   const std::shared_ptr<cuda::Kernels> kernels = cuda::Kernels::Of(library);
-  // One that the library does not have is empty.
-  const auto find = [&](const std::string& symbol) {
-    Kernel kernel{library, library->Find(symbol), symbol};
-    if (!kernel.function) return cuda::DeviceKernel{};
-    kernels->Load(symbol, session_->device);
+  cuda::Device& device = session_->device;
+  const auto load = [&](const std::string& base) {
+    Kernel kernel{library, nullptr, base + "_cuda"};
+    kernel.function = library->Find(kernel.symbol);
+    if (!kernel.function) {
+      Fail("expected kernel '", kernel.symbol, "' in '", plan.library,
+           "', got none; compile the model again for CUDA");
+    }
+    kernels->Load(kernel.symbol, device);
     return cuda::DeviceKernel{kernels, std::move(kernel)};
   };
-  cuda::DeviceKernel kernel = find(plan.kernel + "_cuda"), wide;
-  if (!kernel.kernels) {
-    Fail("expected kernel '", plan.kernel, "_cuda' in '", plan.library,
-         "', got none; compile the model again for CUDA");
+  if (const auto* const move = std::get_if<MovePlan>(&plan.body)) {
+    cuda::MoveKernel narrow{move->word_bytes, load(plan.kernel)};
+    std::vector<cuda::MoveKernel> moving;
+    for (const int bytes : kWideWords) {
+      const std::string wide = Text(plan.op, "_b", bytes);
+      if (bytes > move->word_bytes && library->Find(wide + "_cuda"))
+        moving.push_back({bytes, load(wide)});
+    }
+    moving.push_back(std::move(narrow));
+    return cuda::MakeMove(*move, std::move(moving));
   }
-  if (move->word_bytes == 4) wide = find(plan.op + "_b16_cuda");
-  return cuda::MakeMove(*move, std::move(kernel), std::move(wide));
+  if (const auto* const attention = std::get_if<AttentionPlan>(&plan.body)) {
+    const bool chooses = attention->type == Element::kFloat32;
+    const char* const engine = !chooses ? "" : tf32_ ? "_mma" : "_simt";
+    return cuda::MakeAttention(*attention, load(plan.kernel + engine));
+  }
+  const auto& contract = std::get<ContractPlan>(plan.body);
+  std::vector<cuda::DenseTile> tiles =
+      cuda::OfferedTiles(contract, device.arch(), device.most_shared_bytes(), tf32_);
+  std::vector<cuda::DeviceKernel> tiled;
+  for (const cuda::DenseTile& tile : tiles)
+    tiled.push_back(load(plan.kernel + "_" + tile.shape->name));
+  return cuda::MakeGatherGemm(contract, std::move(tiles), std::move(tiled));
 }
 
 }  // namespace pitc

@@ -50,7 +50,7 @@ void ReadPlan(const Host& host, const OrtNode* fused, PlannedNode* planned) {
     Fail("expected main_context 1, got another");
   const std::optional<std::string> text = StringAttribute(host, node, "ep_cache_context");
   if (!text) Fail("expected a plan in ep_cache_context, got none");
-  planned->plan = ParsePlan(*text);
+  planned->plan = ParsePlan(*text, IsFor(host, node, kCudaEpName) ? Machine::kCuda : Machine::kCpu);
   planned->label = NodeLabel(planned->name, planned->plan.op);
   planned->inputs = PlacesOf(InputNames(host, node), InputNames(host, fused));
   planned->outputs = PlacesOf(OutputNames(host, node), OutputNames(host, fused));

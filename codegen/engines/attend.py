@@ -1,0 +1,291 @@
+"""What attention has in common on the engines of a multiprocessor: a tile, and softmax in passing.
+
+A warp has some rows of queries for itself and sees all keys of a step, so a row's numbers lie in a
+few lanes side by side. What a step does, with the scores s of its keys:
+
+    above = max(top, all s);  decay = e^(top - above);  top = above
+    p = e^(s - above);  total = total * decay + all p;  sums = sums * decay + p V
+
+    keys (1 a step)   scores 3, 5, 4       V 1, 2, 3
+    top 3             total 1              sums 1
+    top 5             total e^-2 + 1       sums e^-2 + 2
+    top 5             .. + e^-1            .. + 3 e^-1          attention = sums / total
+
+`top` starts at -inf. While all keys of a row were -inf, 0 stands for it: then total stays 0. Where
+a score is NaN, or the highest is +inf, total is NaN; both are known at the end by `total > 0`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pitc.codegen import ptx, tir
+from pitc.codegen.engines.ring import Block, Piece
+from pitc.codegen.ptx import CHUNK_BYTES
+from pitc.codegen.tir import Buffer, Expr, T
+
+LOG2_E = 1.4426950408889634
+WARPS = 4
+STAGES = 2
+"""Steps of keys in shared memory or on their way there."""
+
+_SUMS = 128
+"""Most columns of v of which a warp's registers hold sums of twice its rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTile:
+    """Queries of a block, and keys of a step.
+
+    Args:
+        dtype: Of the operands.
+        d: Columns of q and k.
+        dv: Columns of v.
+        bias: Whether there is one: it takes registers.
+        unit_m: Rows of queries that a warp takes at a time.
+        unit_k: k is filled up to a multiple of it with zeros.
+        unit_n: So are columns of v.
+        most_together: Blocks of narrow rows that a multiprocessor has registers for.
+    """
+
+    dtype: str
+    d: int
+    dv: int
+    bias: bool
+    unit_m: int
+    unit_k: int
+    unit_n: int
+    most_together: int
+
+    @property
+    def item(self) -> int:
+        """Bytes of an element."""
+        return tir.item_bytes(self.dtype)
+
+    @property
+    def width(self) -> int:
+        """Columns of q and k with those that are filled up."""
+        return -(-self.d // self.unit_k) * self.unit_k
+
+    @property
+    def columns(self) -> int:
+        """Columns of v with those that are filled up."""
+        return -(-self.dv // self.unit_n) * self.unit_n
+
+    @property
+    def down(self) -> int:
+        """How many times `unit_m` a warp has: what it reads of K and V serves them all."""
+        return 2 if self.columns <= _SUMS else 1
+
+    @property
+    def rows(self) -> int:
+        """Rows of queries of a warp."""
+        return self.unit_m * self.down
+
+    @property
+    def m(self) -> int:
+        """Rows of queries of the block."""
+        return self.rows * WARPS
+
+    @property
+    def widest(self) -> int:
+        """Bytes of a row of K or V in shared memory."""
+        return self.row_bytes(max(self.width, self.columns))
+
+    @property
+    def n(self) -> int:
+        """Keys of a step: few, as short sequences fill them and many blocks have room."""
+        crowded = self.bias and self.columns > 96
+        return 16 if self.widest > 256 or (self.widest > 128 and crowded) else 32
+
+    @property
+    def together(self) -> int:
+        """Blocks that a multiprocessor has registers for, at least."""
+        return self.most_together if self.widest <= 128 and not self.bias else 2
+
+    def row_bytes(self, columns: int) -> int:
+        """Of a row in shared memory."""
+        return max(32, 1 << (columns * self.item - 1).bit_length())
+
+    def chunks(self, columns: int) -> int:
+        """Of a row."""
+        return -(-columns * self.item // CHUNK_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Shared memory: queries, and behind them slots with K and V.
+
+    Args:
+        q: Rows of queries, once.
+        k: Rows of keys, in each slot.
+        v: Rows of values, in each slot.
+    """
+
+    q: Piece
+    k: Piece
+    v: Piece
+
+    @property
+    def slot_bytes(self) -> int:
+        """Of K and V."""
+        return self.v.end - self.q.end
+
+    @property
+    def size(self) -> int:
+        """All of it."""
+        return self.q.end + STAGES * self.slot_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Sums of a row that lie side by side.
+
+    Args:
+        column: The first one's, in v.
+        places: Where they are in the sums.
+    """
+
+    column: Expr
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Values of a row that lie side by side, as words of 32 bits.
+
+    Args:
+        column: The first one's, in v.
+        words: Two, or four; the first one lies at a multiple of so many.
+    """
+
+    column: Expr
+    words: tuple[Expr, ...]
+
+
+class Attender(Protocol):
+    """Scores and sums of a block.
+
+    Attributes:
+        tile: Their extents.
+        pieces: Shared memory.
+        first: The first row of the warp.
+        rows: Rows of the tile that this thread has, int32.
+        keys: Keys of a step of which it has the scores, int32; of all rows the same.
+        lanes: Lanes that share a row, as bits of their numbers.
+        scores: Registers.
+        sums: Registers.
+    """
+
+    tile: AttentionTile
+    pieces: Pieces
+    first: Expr
+    rows: Sequence[Expr]
+    keys: Sequence[Expr]
+    lanes: Sequence[int]
+    scores: Buffer
+    sums: Buffer
+
+    @classmethod
+    def plan(cls, dtype: str, d: int, dv: int, *, bias: bool) -> tuple[AttentionTile, Pieces]:
+        """The tile and the shared memory for operands of some type and width."""
+        ...
+
+    def __init__(self, tile: AttentionTile, pieces: Pieces, block: Block) -> None: ...
+
+    def score(self, row: int, key: int) -> int:
+        """Where the score of the thread's `row` and `key` is."""
+        ...
+
+    def columns(self, row: int) -> list[Columns]:
+        """Where the sums of the thread's `row` are."""
+        ...
+
+    def words(self, values: Sequence[Expr]) -> list[Words]:
+        """Values of a row, in the order of its `columns`, in the type of the operands.
+
+        They are as they are best stored: by the lane that has them, or by another one of the row.
+        All lanes ask at once.
+        """
+        ...
+
+    def load_queries(self) -> None:
+        """Read the queries, if registers hold them."""
+        ...
+
+    def multiply_keys(self, slot: Expr) -> None:
+        """Make scores of a slot, which starts at byte `slot`."""
+        ...
+
+    def multiply_values(self, slot: Expr) -> None:
+        """Add what the scores, now weights, make of the values of a slot."""
+        ...
+
+
+class Softmax:
+    """The running state of softmax in passing.
+
+    Args:
+        engine: Has scores and sums.
+        base: What the scores are powers of: `2`, or `e`.
+    """
+
+    def __init__(self, engine: Attender, base: str) -> None:
+        self._engine, self._base = engine, base
+        self._height, self._width = len(engine.rows), len(engine.keys)
+        self._top = ptx.registers(self._height, "float32")
+        self._total = ptx.registers(self._height, "float32")
+        self._decay = ptx.registers(self._height, "float32")
+
+    def clear(self) -> None:
+        """No keys yet."""
+        for r in range(self._height):
+            tir.assign(self._top, ptx.lowest(), r)
+            tir.assign(self._total, T.float32(0), r)
+            for columns in self._engine.columns(r):
+                for place in columns.places:
+                    tir.assign(self._engine.sums, T.float32(0), place)
+
+    def step(self) -> None:
+        """Make weights of the scores of a step, and let the sums decay."""
+        moved = ptx.registers(1, "int32")
+        tir.assign(moved, T.int32(0), 0)
+        for r in range(self._height):
+            self._row(r, moved)
+        # Most steps have no new highest score: then decay is 1 in all rows of the warp.
+        with tir.when(ptx.lanes_where(moved[0] != 0) != 0):
+            for r in range(self._height):
+                decay = self._decay[r]
+                for columns in self._engine.columns(r):
+                    for place in columns.places:
+                        tir.assign(self._engine.sums, self._engine.sums[place] * decay, place)
+
+    def _row(self, r: int, moved: Buffer) -> None:
+        engine, lowest = self._engine, ptx.lowest()
+        places = [engine.score(r, c) for c in range(self._width)]
+        high = ptx.registers(1, "float32")
+        tir.assign(high, engine.scores[places[0]], 0)
+        for place in places[1:]:
+            tir.assign(high, T.max(high[0], engine.scores[place]), 0)
+        for lane in engine.lanes:
+            tir.assign(high, T.max(high[0], ptx.shuffle_xor(high[0], lane, "float32")), 0)
+        tir.assign(high, T.max(high[0], self._top[r]), 0)
+        pivot = tir.keep(T.Select(high[0] == lowest, T.float32(0), high[0]))
+        tir.assign(self._decay, self._power(self._top[r] - pivot), r)
+        tir.assign(moved, moved[0] | T.Cast("int32", self._top[r] != high[0]), 0)
+        tir.assign(self._top, high[0], r)
+        tir.assign(self._total, self._total[r] * self._decay[r], r)
+        for place in places:
+            weight = self._power(engine.scores[place] - pivot)
+            tir.assign(engine.scores, weight, place)
+            tir.assign(self._total, self._total[r] + weight, r)
+
+    def _power(self, below: Expr) -> Expr:
+        return ptx.exp2(below if self._base == "2" else below * T.float32(LOG2_E))
+
+    def total(self, r: int) -> Expr:
+        """The sum of all weights of the thread's row; all lanes that share it ask at once."""
+        total = self._total[r]
+        for lane in self._engine.lanes:
+            total = tir.keep(total + ptx.shuffle_xor(total, lane, "float32"))
+        return total

@@ -1,0 +1,295 @@
+"""attention on a multiprocessor: softmax(scale * q K^T + bias) V, by sequences and heads.
+
+PIT axes: query and key, both packed; the micro-tile is one row of either. A block takes a tile of
+queries of one sequence and head, and goes over the sequence's keys once (`engines.attend`): nothing
+of the size queries x keys is stored. Rows of queries stay in shared memory or in registers, K and V
+come through a ring of slots.
+
+The host knows neither how many rows are live nor where sequences begin (`sequences_cuda`).
+The grid
+is as large as the machine, and blocks take (tile, head) in turns, heads of one tile first.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pitc.codegen import ptx, tir
+from pitc.codegen.engines import ring
+from pitc.codegen.engines.attend import LOG2_E, STAGES, WARPS, Attender, Softmax
+from pitc.codegen.engines.attend_mma import FragmentAttention
+from pitc.codegen.engines.attend_simt import ThreadAttention
+from pitc.codegen.families import sread
+from pitc.codegen.families.sequences_cuda import Search, part
+from pitc.codegen.ptx import CHUNK_BYTES
+from pitc.codegen.tir import Buffer, Expr, T
+
+ENGINES: Mapping[str, type[Attender]] = {"mma": FragmentAttention, "simt": ThreadAttention}
+
+MAX_WIDTH = 256
+"""Largest head width: it bounds registers and shared memory."""
+
+_TAGS = {
+    ("mma", "float16"): "f16",
+    ("mma", "bfloat16"): "bf16",
+    ("mma", "float32"): "tf32",
+    ("simt", "float32"): "f32",
+}
+
+
+def symbol(params: Mapping[str, Any], engine: str) -> str:
+    """Name of a kernel; arguments as in `attention`."""
+    tag = _TAGS[engine, params["dtype"]]
+    name = f"attention_{tag}_d{params['d']}_v{params['dv']}" + ("_bias" if params["bias"] else "")
+    loose = _is_loose(params["dtype"], params["d"]) or _is_loose(params["dtype"], params["dv"])
+    return name + ("_loose" if loose else "") + "_cuda"
+
+
+def attention(name: str, params: Mapping[str, Any], engine: str) -> Any:
+    """The TIR function of one kernel (arguments: `docs/plans.md`).
+
+    Args:
+        name: Its symbol.
+        params: `dtype`, `d`, `dv`, `bias`.
+        engine: `mma` (float16, bfloat16, float32 as tf32), or `simt` (float32).
+
+    Raises:
+        ValueError: There is no such kernel.
+    """
+    widths = range(1, MAX_WIDTH + 1)
+    known = (engine, params["dtype"]) in _TAGS
+    if not (known and params["d"] in widths and params["dv"] in widths):
+        raise ValueError(f"no {engine} attention kernel for {dict(params)}")
+    return tir.prim_func(name, lambda: _Kernel(params).emit(ENGINES[engine]))
+
+
+def _is_loose(dtype: str, columns: int) -> bool:
+    """Whether rows of so many columns start anywhere."""
+    return columns * tir.item_bytes(dtype) % CHUNK_BYTES != 0
+
+
+class _Kernel:
+    """Emits one kernel: its arguments, and the loop over tiles."""
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self.dtype, self.d, self.dv = params["dtype"], params["d"], params["dv"]
+        names = ("tq", "tk", "xq", "xk", "xv", "boundaries", "heads")
+        tq, tk, xq, xk, xv, boundaries, heads = (tir.size(name) for name in names)
+        self.q = tir.device_tensor("q", (tq, xq, self.d), self.dtype)
+        self.k = tir.device_tensor("k", (tk, xk, self.d), self.dtype)
+        self.v = tir.device_tensor("v", (tk, xv, self.dv), self.dtype)
+        self.q_offsets = tir.device_tensor("q_offsets", (boundaries,), "int32")
+        self.k_offsets = tir.device_tensor("k_offsets", (boundaries,), "int32")
+        self.bias: Buffer | None = None
+        if params["bias"]:
+            self.bias = tir.device_tensor("bias", (tir.size("elements"),), self.dtype)
+            self.qpos = tir.device_tensor("qpos", (tq,), "int32")
+            self.kpos = tir.device_tensor("kpos", (tk,), "int32")
+        self.out = tir.device_tensor("out", (tq, heads, self.dv), self.dtype)
+        self.scale = tir.float_scalar("scale")
+        scalars = ["nan_to_zero", "no_keys_to_zero", "hq", "hk", "hv"]
+        if params["bias"]:
+            scalars += ["bias_sequence", "bias_head", "bias_query", "bias_key"]
+        self.at = {name: T.arg(name, T.int32()) for name in scalars}
+        self.gate = tir.device_tensor("gate", (2,), "int32")
+        self.number, self.blocks = T.arg("number", T.int32()), T.arg("blocks", T.int32())
+        self.heads, self.sequences = heads, boundaries - 1
+        self.out_words = self.out
+        if tir.item_bytes(self.dtype) == 2:
+            words = tir.flat(self.out).shape[0] // 2
+            self.out_words = T.decl_buffer((words,), "uint32", data=self.out.data)
+
+    def emit(self, kind: type[Attender]) -> None:
+        """Blocks take tiles in turns."""
+        tile, pieces = kind.plan(self.dtype, self.d, self.dv, bias=self.bias is not None)
+        with ptx.launch(self.blocks, WARPS * 32, tile.together) as (number, thread):
+            block = ring.Block(WARPS * 32, thread, ptx.Window(pieces.size))
+            engine = kind(tile, pieces, block)
+            sequences = ptx.held(ptx.int32(self.sequences), "int32")
+            search = Search(self.q_offsets, sequences, tile.m, thread % 32)
+            heads = ptx.held(ptx.int32(self.heads), "int32")
+            count = ptx.registers(1, "int32")
+            tir.assign(count, T.int32(0), 0)
+            with tir.when(tir.both(self.gate[0] == self.number, sequences > 0)):
+                tir.assign(count, search.numbers(self.q.shape[0]) * heads, 0)
+            with ptx.turns(number, self.blocks, count[0]) as turn:
+                numbered = ptx.held(T.truncdiv(turn, heads), "int32")
+                s = search.sequence_of(numbered)
+                first, queries = part(self.q_offsets, s, self.q.shape[0])
+                before = (numbered - search.first_number(s)) * tile.m
+                left = ptx.held(T.Select(before >= 0, queries - before, T.int32(0)), "int32")
+                with tir.when(left > 0):
+                    first = ptx.held(first + before, "int32")
+                    head = ptx.held(T.truncmod(turn, heads), "int32")
+                    _Tile(self, engine, block, s, head, first, left).emit()
+
+
+class _Tile:
+    """Emits one tile of queries of a head against all keys of their sequence.
+
+    Args:
+        kernel: Its arguments.
+        engine: Computes.
+        block: Who copies.
+        s: The sequence, int32.
+        head: The head, int32.
+        first: The first query, a row of q, int32.
+        left: Queries of the sequence from there on, int32.
+    """
+
+    def __init__(
+        self,
+        kernel: _Kernel,
+        engine: Attender,
+        block: ring.Block,
+        s: Expr,
+        head: Expr,
+        first: Expr,
+        left: Expr,
+    ) -> None:
+        self.kernel, self.engine, self.block = kernel, engine, block
+        self.s, self.head, self.first, self.left = s, head, first, left
+        self.softmax = Softmax(engine, "2" if kernel.bias is None else "e")
+
+    def emit(self) -> None:
+        """Copy, go over all keys, and store."""
+        kernel, engine, softmax = self.kernel, self.engine, self.softmax
+        tile, pieces = engine.tile, engine.pieces
+        k0, keys = part(kernel.k_offsets, self.s, kernel.k.shape[0])
+        feed_q = self._feed(kernel.q, "hq", pieces.q, tile.m, self.first, self.left)
+        feed_k = self._feed(kernel.k, "hk", pieces.k, tile.n, k0, keys)
+        feed_v = self._feed(kernel.v, "hv", pieces.v, tile.n, k0, keys)
+        before = ptx.registers(1, "int32")  # keys of the steps before
+        tir.assign(before, T.int32(0), 0)
+        here = ptx.held(T.Cast("int32", engine.first < self.left), "int32")
+        softmax.clear()
+        bias = _Bias(self, kernel.bias, k0) if kernel.bias is not None else None
+
+        def compute(slot: Expr) -> None:
+            with tir.when(here != 0):  # of the whole warp
+                with tir.when(before[0] == 0):
+                    engine.load_queries()
+                engine.multiply_keys(slot)
+                after = ptx.held(keys - before[0], "int32")
+                if bias is None:
+                    self._scale()
+                else:
+                    bias.add(before[0], after)
+                with tir.when(after < tile.n):
+                    self._hide(after)
+                softmax.step()
+                engine.multiply_values(slot)
+            tir.assign(before, before[0] + tile.n, 0)
+
+        steps = ptx.held(ptx.steps(keys, tile.n), "int32")
+        ring.run((feed_k, feed_v), pieces.slot_bytes, STAGES, steps, compute, once=feed_q)
+        with tir.when(here != 0):
+            self._store(keys)
+
+    def _feed(
+        self, tensor: Buffer, head: str, piece: ring.Piece, step: int, first: Expr, count: Expr
+    ) -> ring.Feed:
+        """The copies of rows of a head."""
+        columns, tile = int(tensor.shape[2]), self.engine.tile
+        filled = tile.columns if head == "hv" else tile.width
+        number = self.kernel.at[head] + self.head
+        heads = tensor.shape[1]
+        source = sread.HeadRows(tir.flat(tensor), heads, columns, step, number, first, count)
+        loose = _is_loose(self.kernel.dtype, columns)
+        return ring.Feed(self.block, piece, source, loose=loose, chunks=tile.chunks(filled))
+
+    def _scale(self) -> None:
+        """Scores in powers of 2."""
+        scores = self.engine.scores
+        factor = ptx.held(self.kernel.scale * T.float32(LOG2_E), "float32")
+        for i in range(int(scores.shape[0])):
+            tir.assign(scores, scores[i] * factor, i)
+
+    def _hide(self, after: Expr) -> None:
+        """Keys behind the last one have no weight."""
+        engine, lowest = self.engine, ptx.lowest()
+        for c, key in enumerate(engine.keys):
+            there = ptx.held(T.Cast("int32", key < after), "int32")
+            for r in range(len(engine.rows)):
+                at = engine.score(r, c)
+                hidden = T.Select(there != 0, engine.scores[at], lowest)
+                tir.assign(engine.scores, hidden, at)
+
+    def _store(self, keys: Expr) -> None:
+        """Store sums / total, or the fill where total is not above 0."""
+        kernel, engine = self.kernel, self.engine
+        no_keys = tir.both(kernel.at["no_keys_to_zero"] != 0, keys == 0)
+        to_zero = T.Or(kernel.at["nan_to_zero"] != 0, no_keys)
+        fill = tir.keep(T.Select(to_zero, T.float32(0), ptx.not_a_number()))
+        for r, row in enumerate(engine.rows):
+            total = self.softmax.total(r)
+            inverse = tir.keep(T.float32(1) / total)
+            values = []
+            for place in (place for columns in engine.columns(r) for place in columns.places):
+                value = T.Select(total > T.float32(0), engine.sums[place] * inverse, fill)
+                values.append(tir.keep(value))
+            start = T.Cast("int64", self.first + row) * kernel.heads
+            start = ptx.held((start + T.Cast("int64", self.head)) * kernel.dv, "int64")
+            if _is_loose(kernel.dtype, kernel.dv):
+                with tir.when(row < self.left):
+                    self._put_elements(r, values, start)
+            else:
+                self._put_words(values, start, row < self.left)
+
+    def _put_elements(self, r: int, values: list[Expr], start: Expr) -> None:
+        """Store a row one by one."""
+        kernel, left = self.kernel, iter(values)
+        for columns in self.engine.columns(r):
+            stored = [T.Cast(kernel.dtype, next(left)) for _ in columns.places]
+            there = ptx.held(kernel.dv - columns.column, "int32")
+            element = start + T.Cast("int64", columns.column)
+            ptx.store_run(kernel.out, stored, element, there)
+
+    def _put_words(self, values: list[Expr], start: Expr, here: Expr) -> None:
+        """Store a row by words of 32 bits."""
+        kernel, tile = self.kernel, self.engine.tile
+        per_word = 4 // tile.item
+        for run in self.engine.words(values):
+            inside = here if tile.columns == kernel.dv else tir.both(here, run.column < kernel.dv)
+            with tir.when(inside):
+                element = start + T.Cast("int64", run.column)
+                ptx.store_run(kernel.out_words, run.words, element // per_word)
+
+
+class _Bias:
+    """Adds the bias of a tile's queries to scores.
+
+    Args:
+        tile: The tile.
+        bias: As a vector.
+        k0: The first key of the sequence, a row of k, int32.
+    """
+
+    def __init__(self, tile: _Tile, bias: Buffer, k0: Expr) -> None:
+        kernel, self._engine = tile.kernel, tile.engine
+        self._kernel, self._bias, self._k0 = kernel, bias, k0
+        at = kernel.at
+        base = ptx.held(tile.s * at["bias_sequence"] + tile.head * at["bias_head"], "int32")
+        self._last = ptx.held(ptx.uint32(bias.shape[0] - 1), "uint32")
+        self._rows = ptx.registers(len(self._engine.rows), "int32")
+        for r, row in enumerate(self._engine.rows):
+            query = kernel.qpos[tile.first + T.min(row, tile.left - 1)]
+            tir.assign(self._rows, base + query * at["bias_query"], r)
+
+    def add(self, before: Expr, after: Expr) -> None:
+        """Make scores scale * score + bias.
+
+        Args:
+            before: Keys of the steps before, int32.
+            after: Keys of the sequence from there on, int32, at least one.
+        """
+        engine, kernel = self._engine, self._kernel
+        first = ptx.held(self._k0 + before, "int32")
+        for c, key in enumerate(engine.keys):
+            position = kernel.kpos[first + T.min(key, after - 1)]
+            column = ptx.held(position * kernel.at["bias_key"], "int32")
+            for r in range(len(engine.rows)):
+                # In bounds whatever positions say.
+                element = T.min(ptx.uint32(self._rows[r] + column), self._last)
+                bias = T.Cast("float32", self._bias[T.Cast("int64", element)])
+                at = engine.score(r, c)
+                tir.assign(engine.scores, tir.fma(engine.scores[at], kernel.scale, bias), at)

@@ -1,0 +1,35 @@
+// Which dense tile computes a contraction: the one with the least predicted time.
+//
+//   tiles     ceil(rows / m) * ceil(n / n of the tile), shared by all multiprocessors
+//   steps     ceil(bytes of a row of A / k_bytes), each takes the clocks that the plan says
+//
+// With tiles of 128 x 128 (512 clocks) and 64 x 128 (288 clocks), 108 multiprocessors, n = 1024 and
+// 2048 bytes of k: 1000 rows are 64 tiles or 128, so 32 * 512 or 2 * 32 * 288 clocks; 64 rows are 8
+// tiles of either, 32 * 512 or 32 * 288.
+#pragma once
+
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace pitc::cuda {
+
+struct DenseTile {
+  const CudaTile* shape;
+  int64_t clocks;  // of a step
+};
+
+// Those of a plan that a device of an architecture has shared memory for, with its clocks or those
+// of the nearest older one. `tf32`: float32 may go through tensor cores. Throws Failure if there
+// are none.
+std::vector<DenseTile> OfferedTiles(const ContractPlan& plan, int arch, int most_shared_bytes,
+                                    bool tf32);
+
+// How many dense tiles make up a product.
+int64_t TileCount(const CudaTile& tile, int64_t rows, int64_t n);
+
+// The place of the fastest; the first of equals.
+size_t FastestTile(const std::vector<DenseTile>& tiles, const ContractPlan& plan, int64_t rows,
+                   int processors);
+
+}  // namespace pitc::cuda

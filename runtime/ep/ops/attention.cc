@@ -1,0 +1,28 @@
+#include "ops/attention.h"
+
+namespace pitc {
+
+HeadExtents CheckHeads(const AttentionPlan& plan, const Tensor& t, int64_t size, int64_t first) {
+  ExpectNumbers(t, plan.type, 2);
+  const int64_t rows = t.shape.dims[0], row_size = t.shape.Elements(1, t.shape.rank);
+  Expect(row_size % size == 0 && first + plan.heads <= row_size / size, t, "as [t, X, ", size,
+         "] with X >= ", first + plan.heads);
+  Product({rows, row_size}, t.role);
+  return {rows, row_size / size, size};
+}
+
+BiasExtents CheckBias(const AttentionPlan& plan, const Tensor& t, int64_t sequences) {
+  ExpectNumbers(t, Element::kFloat32, 4, 4);
+  const int64_t* dims = t.shape.dims;
+  Expect((dims[0] == 1 || dims[0] == sequences) && (dims[1] == 1 || dims[1] == plan.heads), t,
+         "as [", sequences, " or 1, ", plan.heads, " or 1, queries or 1, keys or 1]");
+  BiasExtents bias;
+  bias.elements = Numbered(t.shape.Elements(), "elements of bias");  // kernels take int32 strides
+  bias.key = dims[3] == 1 ? 0 : 1;
+  bias.query = dims[2] == 1 ? 0 : dims[3];
+  bias.head = dims[1] == 1 ? 0 : dims[2] * dims[3];
+  bias.sequence = dims[0] == 1 ? 0 : dims[1] * dims[2] * dims[3];
+  return bias;
+}
+
+}  // namespace pitc

@@ -1,0 +1,84 @@
+// What attention checks and knows before anything is computed, wherever the tensors lie.
+#pragma once
+
+#include <cstdint>
+
+#include "base/arena.h"
+#include "base/index.h"
+#include "ort/tensor.h"
+#include "plan/plan.h"
+
+namespace pitc {
+
+// A packed tensor seen as [rows, heads, size].
+struct HeadExtents {
+  int64_t rows, heads, size;
+};
+
+// Throws Failure unless the tensor has the heads `first` .. `first + plan.heads - 1`.
+HeadExtents CheckHeads(const AttentionPlan& plan, const Tensor& tensor, int64_t size,
+                       int64_t first);
+
+// The bias [B or 1, H or 1, Sq or 1, Sk or 1]; the stride of an extent of 1 is 0.
+struct BiasExtents {
+  int64_t elements = 0, sequence = 0, head = 0, query = 0, key = 0;
+};
+BiasExtents CheckBias(const AttentionPlan& plan, const Tensor& bias, int64_t sequences);
+
+// The inputs before the output is made; the tensors are where `Input` says, the lists the host's.
+template <class Input>
+struct AttentionOperands {
+  Input q, k, v, bias;
+  HeadExtents q_heads, k_heads, v_heads;
+  int64_t sequences;
+  const int32_t *q_offsets, *k_offsets;
+  BiasExtents bias_extents;  // if the plan has one, as the lists below
+  const int32_t *query_positions = nullptr, *key_positions = nullptr;
+};
+
+// The last coordinate; an extent of 1 takes any.
+template <class Run>
+const int32_t* ReadPositions(const Run& run, int index, const char* role, int64_t t, int64_t extent,
+                             Arena::Scope& scratch) {
+  auto coords = run.Int32Input(index, role, {-1, t});
+  Expect(coords.shape.dims[0] >= 1, coords, "of one coordinate or more");
+  coords.data = coords.Int32s() + (coords.shape.dims[0] - 1) * t;
+  const int32_t* const positions = run.Copy(coords, t, scratch);
+  if (extent != 1) CheckBelow(positions, t, extent, role);
+  return positions;
+}
+
+// Reads the inputs, which `run` reads and copies.
+template <class Run>
+auto ReadAttention(const Run& run, const AttentionPlan& plan, Arena::Scope& scratch) {
+  AttentionOperands<decltype(run.Input(0, ""))> all{};
+  const auto read = [&](int index, const char* role, int64_t size, int64_t first, auto* input) {
+    *input = run.Input(index, role);
+    return CheckHeads(plan, *input, size, first);
+  };
+  all.q_heads = read(0, "q", plan.d, plan.q_head, &all.q);
+  all.k_heads = read(1, "k", plan.d, plan.k_head, &all.k);
+  all.v_heads = read(2, "v", plan.dv, plan.v_head, &all.v);
+  const int64_t queries = all.q_heads.rows, keys = all.k_heads.rows;
+  if (all.v_heads.rows != keys) Fail("expected v of ", keys, " rows, as k, got ", all.v_heads.rows);
+  const auto q_list = run.Int32Input(3, "q_offsets", {-1});
+  const int64_t sequences = q_list.shape.dims[0] - 1;
+  Expect(sequences >= 0, q_list, "of one element or more");
+  all.sequences = sequences;
+  all.q_offsets = run.Copy(q_list, sequences + 1, scratch);
+  const auto k_list = run.Int32Input(4, "k_offsets", {sequences + 1});
+  all.k_offsets = run.Copy(k_list, sequences + 1, scratch);
+  CheckOffsets(all.q_offsets, sequences, queries, "q_offsets");
+  CheckOffsets(all.k_offsets, sequences, keys, "k_offsets");
+  if (plan.bias) {
+    all.bias = run.Input(5, "bias");
+    all.bias_extents = CheckBias(plan, all.bias, sequences);
+    const int64_t* dims = all.bias.shape.dims;
+    all.query_positions = ReadPositions(run, 6, "q_coords", queries, dims[2], scratch);
+    all.key_positions = ReadPositions(run, 7, "k_coords", keys, dims[3], scratch);
+  }
+  Product({queries, plan.heads, plan.dv}, "the output");
+  return all;
+}
+
+}  // namespace pitc
