@@ -36,13 +36,24 @@ def steps(count: Expr, by: int) -> Expr:
 
 
 @contextmanager
-def launch(blocks: Expr, threads: int) -> Iterator[tuple[Expr, Expr]]:
-    """Launch thread blocks; the context value is (number of the block, of the thread), int32."""
+def launch(blocks: Expr, threads: int, together: int = 0) -> Iterator[tuple[Expr, Expr]]:
+    """Launch thread blocks; the context value is (number of the block, of the thread), int32.
+
+    Args:
+        blocks: How many.
+        threads: Of each.
+        together: How many a multiprocessor has registers for, at least. If it is not said, the
+            assembler may spill some to make room for one more block.
+    """
     with (
         T.launch_thread("blockIdx.x", blocks) as block,
         T.launch_thread("threadIdx.x", threads) as thread,
     ):
-        yield block, thread
+        if not together:
+            yield block, thread
+            return
+        with T.attr(tir.int64(0), "tirx.launch_bounds_min_blocks_per_sm", T.int32(together)):
+            yield block, thread
 
 
 @contextmanager
