@@ -1,6 +1,9 @@
 """The CUDA emulator finds what is wrong with a kernel, says where, and lets right ones pass."""
 
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Mapping
 
 import numpy as np
@@ -54,6 +57,26 @@ RELEASE = (
 def chain(read: str, release: str) -> str:
     """Blocks that wait for each other, in the order of their tickets."""
     return FLAG.replace("READ", read).replace("RELEASE", release)
+
+
+LAST = """
+  __shared__ int s[1];
+  if (threadIdx.x >= 48) x[blockIdx.x * 16 + threadIdx.x - 48] = 1;
+  BARRIER
+  if (threadIdx.x == 0) {
+    RELEASE
+    s[0] = atomicAdd(flag, 1);
+    ACQUIRE
+  }
+  __syncthreads();
+  if (s[0] == 3) y[threadIdx.x] = x[threadIdx.x];
+"""
+
+
+def last(barrier: str, release: str = "__threadfence();", acquire: str = "__threadfence();") -> str:
+    """The block that comes last reads what all have written."""
+    text = LAST.replace("BARRIER", barrier).replace("RELEASE", release)
+    return text.replace("ACQUIRE", acquire)
 
 
 # Twins: a kernel that is right, one that is wrong, and what is said of the wrong one.
@@ -174,8 +197,8 @@ TWINS: Mapping[str, tuple[str, str, str]] = {
         "race: .* was written by .* of block .0,0,0. and is written without release and acquire",
     ),
     "blocks_write_what_was_read": (
-        f"float v = y[{i}]; if (n < 0) y[{i}] = v;",
-        f"float v = y[{i}]; if (blockIdx.x == 1) y[{i}] = v + 1;",
+        f"__shared__ float s[64]; s[{i}] = y[{i}]; if (n < 0) y[{i}] = 1;",
+        f"__shared__ float s[64]; s[{i}] = y[{i}]; if (blockIdx.x == 1) y[{i}] = 1;",
         "race: .* was read by .* and is written without release and acquire between",
     ),
     "atomic_and_plain": (
@@ -195,10 +218,49 @@ TWINS: Mapping[str, tuple[str, str, str]] = {
         chain(RELAXED, RELEASE),
         "race: .* of argument 1 was written by .* without release and acquire between",
     ),
+    "release_too_early": (
+        chain(ACQUIRE, RELEASE),
+        "int seen; int block = blockIdx.x;"
+        f"if ({i} == 0 && block == 1) {{ {ACQUIRE} y[1] = y[0]; }}"
+        f"if ({i} == 0 && block == 0) {{ {RELEASE} y[0] = 1; }}",
+        "race: byte 0 of argument 1 was written by .* without release and acquire between",
+    ),
     "release": (
         chain(ACQUIRE, RELEASE),
         chain(ACQUIRE, "*(volatile int*)flag = block + 1;"),
         "race: .* of argument 1 was written by .* without release and acquire between",
+    ),
+    "part_of_a_warp": (
+        f"{SHARED} __syncwarp(); if ({i} % 32 < 16) y[{i}] = s[{i} + 16];",
+        f"{SHARED} if ({i} % 32 < 16) {{ __syncwarp(0xffff); y[{i}] = s[{i} + 16]; }}",
+        "race: byte .* of shared memory was written by .* and is read without a barrier between",
+    ),
+    "warp_that_has_returned": (
+        f"if ({i} < 32) return; __syncwarp(); y[{i}] = 1;",
+        f"if ({i} < 32) return; __syncwarp(); y[{i}] = 1; __syncthreads(); y[{i} - 32] = y[96 - {i}];",
+        "threads part at a barrier: .* has returned",
+    ),
+    "blocks_last_one": (
+        last("__syncthreads();"),
+        last("__syncthreads();", release=""),
+        "race: .* of argument 0 was written by .* and is read without release and acquire",
+    ),
+    "blocks_last_acquire": (
+        last("__syncthreads();"),
+        last("__syncthreads();", acquire=""),
+        "race: .* of argument 0 was written by .* and is read without release and acquire",
+    ),
+    "blocks_last_barrier": (
+        last("__syncthreads();"),
+        last(""),
+        "race: .* of argument 0 was written by .* and is read without release and acquire",
+    ),
+    "lock": (
+        "while (atomicCAS(flag, 0, 1)) {} __threadfence(); y[0] = y[0] + 1;"
+        "__threadfence(); atomicExch(flag, 0);",
+        "while (atomicCAS(flag, 0, 1)) __nanosleep(20); __threadfence(); y[0] = y[0] + 1;"
+        "__threadfence();",
+        "waits for ever: no thread that can still run writes byte 0 of argument 2",
     ),
     "waits": (
         "while (*(volatile int*)flag < 0) {}",
@@ -250,3 +312,189 @@ def test_twins(twins: EmulatedText, name: str) -> None:
         run(f"{name}_right")
     with twins.shuffled(7):
         run(f"{name}_right")
+
+
+def one(
+    body: str, parameters: str = "float* __restrict__ x, float* __restrict__ y"
+) -> EmulatedText:
+    """One kernel `k`."""
+    head = f'extern "C" __global__ void __launch_bounds__(64) k({parameters}) {{'
+    return EmulatedText(f"{head}\n{body}\n}}\n")
+
+
+@pytest.fixture(name="add", scope="module")
+def _add() -> EmulatedText:
+    return one("y[threadIdx.x] += x[threadIdx.x];")
+
+
+def test_memory_stays(add: EmulatedText) -> None:
+    x = add.device(np.arange(N, dtype=np.float32))
+    y = add.device(np.ones(N, np.float32))
+    for _ in range(3):
+        add.launch("k", (1,), (N,), x, y)
+    np.testing.assert_array_equal(y.numpy(), 1 + 3 * np.arange(N))
+    np.testing.assert_array_equal(x.numpy(), np.arange(N))
+
+
+def test_memory_is_not_initialised(add: EmulatedText) -> None:
+    x = np.ones(N, np.float32)
+    y = add.empty((N,), np.float32)
+    with pytest.raises(EmulationError, match="byte 0 of argument 1 is read before anything was"):
+        add.launch("k", (1,), (N,), x, y)
+    y.write(x)
+    add.launch("k", (1,), (N,), x, y)
+    y = add.empty((N,), np.float32)
+    add.launch("k", (1,), (N // 2,), x, add.device(x))
+    with pytest.raises(EmulationError, match=r"byte 0 of argument 0 is read before .* block"):
+        add.launch("k", (1,), (N,), y, x)
+
+
+def test_atomics_read_too(order: EmulatedText) -> None:
+    with pytest.raises(EmulationError, match="byte 0 of argument 0 is read before anything was"):
+        order.launch("k", (1,), (1,), order.empty((1,), np.int32), np.zeros(1, np.int32))
+
+
+def test_what_a_kernel_wrote_is_initialised() -> None:
+    emulated = one("if (threadIdx.x < n) y[threadIdx.x] = 1;", "float* __restrict__ y, int n")
+    reads = one("x[threadIdx.x] = y[threadIdx.x];")
+    x, y = np.zeros(N, np.float32), emulated.empty((N,), np.float32)
+    emulated.launch("k", (1,), (N,), y, 63)
+    with pytest.raises(EmulationError, match="byte 252 of argument 1 is read before anything was"):
+        reads.launch("k", (1,), (N,), x, y)
+    emulated.launch("k", (1,), (N,), y, 64)
+    reads.launch("k", (1,), (N,), x, y)
+
+
+def test_use_after_free(add: EmulatedText) -> None:
+    x, y = np.ones(N, np.float32), add.device(np.ones(N, np.float32))
+    keeps_the_arena = add.device(x)
+    add.launch("k", (1,), (N,), x, y)
+    y.free()
+    with pytest.raises(EmulationError, match="read of argument 1, which was freed"):
+        add.launch("k", (1,), (N,), x, y)
+    keeps_the_arena.free()
+
+
+def test_what_is_no_device_memory(add: EmulatedText) -> None:
+    y = np.zeros(N, np.float32)
+    with pytest.raises(EmulationError, match="wild read of no device memory"):
+        add.launch("k", (1,), (N,), 4096, y)
+
+
+CLOSED = """
+import ctypes, numpy
+from tests.cuda_emulator import EmulatedText
+memory = EmulatedText("").device(numpy.ones(4, numpy.float32))
+print(memory.numpy().sum(), flush=True)
+ctypes.string_at(memory.address, 4)
+"""
+
+
+def test_memory_is_closed_to_the_host() -> None:
+    done = subprocess.run([sys.executable, "-c", CLOSED], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("4.0\n", -signal.SIGSEGV)
+
+
+def test_a_failed_launch_leaves_nothing_behind(twins: EmulatedText, add: EmulatedText) -> None:
+    """Lanes that were left at a barrier, a shuffle or in a function start afresh."""
+    for name in ("collective", "two_barriers", "past_the_end", "copy_in_flight"):
+        x, y, flag = np.zeros(N, np.float32), np.zeros(N, np.float32), np.zeros(2, np.int32)
+        with pytest.raises(EmulationError):
+            twins.launch(f"{name}_wrong", (1,), (N,), x, y, flag, 3, shared=256)
+        y = np.zeros(N, np.float32)
+        add.launch("k", (1,), (N,), np.ones(N, np.float32), y)
+        assert (y == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "message"),
+    [
+        ((0,), (1,), "an empty grid or block is launched"),
+        ((1,), (1025,), "a block of more than 1024 threads"),
+        ((1,), (32, 33), "a block of more than 1024 threads"),
+        ((1, 65536), (1,), "more than 65535 blocks along y or z"),
+        ((1 << 26,), (2,), "more threads are launched than the emulator can tell apart"),
+    ],
+)
+def test_launches_that_a_device_refuses(
+    add: EmulatedText, grid: tuple[int, ...], block: tuple[int, ...], message: str
+) -> None:
+    with pytest.raises(EmulationError, match=message):
+        add.launch("k", grid, block, np.zeros(N, np.float32), np.zeros(N, np.float32))
+
+
+def test_too_much_shared_memory(add: EmulatedText) -> None:
+    x, y = np.zeros(N, np.float32), np.zeros(N, np.float32)
+    with pytest.raises(EmulationError, match="more shared memory is asked for than there is"):
+        add.launch("k", (1,), (N,), x, y, shared=229 << 10)
+
+
+@pytest.fixture(name="order", scope="module")
+def _order() -> EmulatedText:
+    return one(
+        "int n = atomicAdd(next, 1);\nturns[n] = threadIdx.x + 64 * blockIdx.x;",
+        "int* __restrict__ next, int* __restrict__ turns",
+    )
+
+
+def turns(order: EmulatedText) -> list[int]:
+    """The order in which threads came."""
+    out = np.zeros(4 * N, np.int32)
+    order.launch("k", (4,), (N,), np.zeros(1, np.int32), out)
+    return out.tolist()
+
+
+def test_orders(order: EmulatedText) -> None:
+    assert turns(order) == list(range(4 * N))
+    with order.backwards():
+        assert turns(order) == list(range(4 * N))[::-1]
+        with order.shuffled(1):
+            first = turns(order)
+        assert turns(order) == list(range(4 * N))[::-1]
+    with order.shuffled(1):
+        assert turns(order) == first
+    seen = set()
+    for seed in range(8):
+        with order.shuffled(seed):
+            found = turns(order)
+        assert sorted(found) == list(range(4 * N))
+        seen.add(tuple(turn // N for turn in found[::N]))
+    assert len(seen) > 4  # orders of blocks
+    assert turns(order) == list(range(4 * N))
+
+
+def test_lanes_of_other_warps_go_on_while_one_waits() -> None:
+    """Warp 0 waits for what warp 1 writes, and comes first."""
+    emulated = one(
+        "if (threadIdx.x == 0) while (*(volatile int*)flag == 0) {}\n"
+        "if (threadIdx.x == 63) *(volatile int*)flag = 1;",
+        "int* __restrict__ flag",
+    )
+    emulated.launch("k", (1,), (N,), np.zeros(1, np.int32))
+    with emulated.backwards():
+        emulated.launch("k", (1,), (N,), np.zeros(1, np.int32))
+
+
+@pytest.mark.parametrize("body", ["y[threadIdx.x] = x[i];", "__syncthreads();"])
+def test_loops_for_ever(body: str) -> None:
+    emulated = one(f"for (int i = x[0]; i >= 0; i = (i + 1) % 64) {{ {body} }}")
+    with pytest.raises(EmulationError, match="runs for ever, by thread .0,"):
+        emulated.launch("k", (1,), (2,), np.zeros(N, np.float32), np.zeros(N, np.float32))
+
+
+def test_registers_are_not_initialised() -> None:
+    emulated = one("float s[1];\nif (x[0] > 0) s[0] = 1;\ny[threadIdx.x] = s[0];")
+    y = np.zeros(N, np.float32)
+    emulated.launch("k", (1,), (N,), np.zeros(N, np.float32), y)
+    assert (y < -1e30).all()
+
+
+def test_long_loops_need_little_memory() -> None:
+    """What is not yet counted is kept, so lanes take turns; counts are as if they had not."""
+    emulated = one(
+        "float s = 0;\nfor (int i = 0; i < 50000; ++i) s += x[i % 64];\ny[threadIdx.x] = s;"
+    )
+    x, y = np.ones(N, np.float32), np.zeros(N, np.float32)
+    counts = emulated.launch("k", (1,), (N,), x, y)
+    assert (y == 50000).all()
+    assert counts.load_requests == counts.load_sectors == 2 * 50000

@@ -9,7 +9,7 @@ by TVM's host code (`host.py`). `memory.cc` has the rules; an `EmulationError` n
 block and line.
 """
 
-from tests.cuda_emulator.build import EmulationError, build_module, run_time
+from tests.cuda_emulator.build import EmulationError, build_module, build_run_time
 from tests.cuda_emulator.device import Counts, DeviceMemory, EmulatedText, Launch, Line
 from tests.cuda_emulator.host import Emulated
 from tests.cuda_emulator.text import Kernel, kernels
@@ -24,6 +24,6 @@ __all__ = [
     "Launch",
     "Line",
     "build_module",
+    "build_run_time",
     "kernels",
-    "run_time",
 ]

@@ -49,12 +49,18 @@ enum Kind { kLoad, kStore, kStrongLoad, kStrongStore, kAtomic };  // strong: vol
 enum Reducer { kAdd, kMin, kMax, kAnd, kOr, kXor, kUnsignedMin, kUnsignedMax };
 enum Product { kHalf, kBfloat, kTf32 };
 
-// Of the lane that runs: the same as long as its kernel does.
-__attribute__((const)) Dim Thread();
-__attribute__((const)) Dim Block();
-__attribute__((const)) Dim Threads();
-__attribute__((const)) Dim Blocks();
+// Of the lane that runs: the same as long as its kernel does, so they need not be asked for twice.
+// Coordinates are packed, for compilers keep numbers in mind better than structures.
+__attribute__((const)) uint64_t Thread();
+__attribute__((const)) uint64_t Block();
+__attribute__((const)) uint64_t Threads();
+__attribute__((const)) uint64_t Blocks();
 __attribute__((const)) int Lane();
+EMULATED uint64_t Packed(Dim d) { return d.x | uint64_t{d.y} << 31 | uint64_t{d.z} << 47; }
+EMULATED Dim Unpacked(uint64_t n) {
+  return {static_cast<unsigned>(n & 0x7fffffff), static_cast<unsigned>(n >> 31 & 0xffff),
+          static_cast<unsigned>(n >> 47)};
+}
 
 void See(const void* address, int bytes, Kind kind, const void* site);  // before each access
 void Changed();  // a word's value, by an atomic operation: somebody may wait for it

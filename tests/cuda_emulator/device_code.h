@@ -110,17 +110,19 @@ NARROW(nv_bfloat16, nv_bfloat162, bfloat16)
 #undef WHOLE
 
 // ---- places, barriers, warps ----
-#define threadIdx (emulator::Thread())
-#define blockIdx (emulator::Block())
-#define blockDim (emulator::Threads())
-#define gridDim (emulator::Blocks())
+#define threadIdx emulator::Unpacked(emulator::Thread())
+#define blockIdx emulator::Unpacked(emulator::Block())
+#define blockDim emulator::Unpacked(emulator::Threads())
+#define gridDim emulator::Unpacked(emulator::Blocks())
 #define __syncthreads() emulator::Barrier()
 #define __threadfence() emulator::Fence()
+#define __nanosleep(time) static_cast<void>(time)
 EMULATED void __syncwarp(unsigned mask = ~0u) { emulator::SyncWarp(mask); }
 
 template <class T>
 EMULATED T __shfl_sync(unsigned mask, T value, int from, int width = 32) {
-  using Word = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
+  using Narrow = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
+  using Word = std::conditional_t<sizeof(T) == 8, uint64_t, Narrow>;
   const int lane = (emulator::Lane() & ~(width - 1)) + (from & (width - 1));
   const uint64_t got = emulator::Exchange(mask, emulator::Bits<Word>(value), lane);
   return emulator::Bits<T>(static_cast<Word>(got));

@@ -35,10 +35,12 @@ struct Buffer {
 // A write against another one: settled as soon as its value can be seen.
 struct Suspect {
   uintptr_t address;
-  int bytes;  // 0: there is none
+  int bytes;
+  unsigned words;  // which are written against another; 0: there is no suspect
   char before[16];
   const void* site;
-  std::string clash;
+  Stamp other;  // that of one of these words, which is at `place`
+  uintptr_t place;
 };
 
 char* arena;
@@ -57,11 +59,12 @@ Buffer* Live(const void* p) {
 }
 bool Ordered(const Stamp& s) {
   if (s.clock < launch_clock || s.thread == current->number) return true;
+  const bool inside = s.clock >= block_clock;
+  if (inside && s.clock < barrier_clock) return true;
   const auto count = static_cast<uint32_t>(lane_count);
   const uint32_t from = s.thread / count, lane = s.thread % count;
   const uint32_t warp = static_cast<uint32_t>(Number()) / kWarp;
-  if (from == block_number) {
-    if (s.clock < barrier_clock) return true;
+  if (inside) {
     if (lane / kWarp == warp && s.clock < std::min(current->synced, lanes[lane].synced))
       return true;
   }
@@ -73,12 +76,13 @@ bool Ordered(const Stamp& s) {
 }
 std::string Clash(const Stamp& s, uintptr_t address, const char* did, const char* does) {
   const auto count = static_cast<uint32_t>(lane_count);
-  const bool inside = s.thread / count == block_number;
+  const bool inside = s.clock >= block_clock;
   return "race: " + Described(address) + " was " + did + " by " +
          Named(Unrank(s.thread % count, threads), Unrank(s.thread / count, blocks)) + " and is " +
          does + (inside ? " without a barrier between" : " without release and acquire between");
 }
-void TouchWord(Word& word, unsigned bytes, uintptr_t address, Kind kind, const void* site) {
+// Whether a write is suspect; all else that is wrong is an error.
+bool TouchWord(Word& word, unsigned bytes, uintptr_t address, Kind kind, const void* site) {
   const bool write = kind == kStore || kind == kStrongStore || kind == kAtomic;
   const bool strong = kind != kLoad && kind != kStore;
   const auto clashes = [&](const Stamp& s) {
@@ -87,20 +91,19 @@ void TouchWord(Word& word, unsigned bytes, uintptr_t address, Kind kind, const v
   if (word.pending) Fail("cp.async may still write " + Described(address), site);
   if ((!write || kind == kAtomic) && (word.known & bytes) != bytes)
     Fail(Described(address) + " is read before anything was written there", site);
-  if (clashes(word.write)) {
-    suspect.clash = Clash(word.write, address, "written", write ? "written" : "read");
-    if (kind != kStore || word.write.strong) Fail(suspect.clash, site);
-    suspect.bytes = 1;  // the caller knows how many
-  }
+  const bool against = clashes(word.write);
+  if (against && (kind != kStore || word.write.strong))
+    Fail(Clash(word.write, address, "written", write ? "written" : "read"), site);
+  if (against) suspect.other = word.write, suspect.place = address;
   if (write)
     for (const Stamp* s : {&word.read, &word.other})
       if (clashes(*s)) Fail(Clash(*s, address, "read", "written"), site);
   Stamp& last = write ? word.write : word.read;
-  const auto count = static_cast<uint32_t>(lane_count);
-  if (!write && last.thread / count != block_number) word.other = last;
+  if (!write && last.clock < block_clock) word.other = last;
   const unsigned before = last.clock == now && last.thread == current->number ? last.bytes : 0;
   last = {now, current->number, strong, (before | bytes) & 15};
   if (write) word.known |= static_cast<uint16_t>(bytes);
+  return against;
 }
 void TouchWords(Word* words, uintptr_t at, uintptr_t address, int bytes, Kind kind,
                 const void* site) {
@@ -108,9 +111,10 @@ void TouchWords(Word* words, uintptr_t at, uintptr_t address, int bytes, Kind ki
   for (uintptr_t w = at / 4; w * 4 < end; ++w) {
     const uintptr_t first = std::max(at, w * 4), last = std::min(end, w * 4 + 4);
     const unsigned mask = (1u << (last - w * 4)) - (1u << (first - w * 4));
-    TouchWord(words[w], mask, address + (first - at), kind, site);
+    if (TouchWord(words[w], mask, address + (first - at), kind, site))
+      suspect.words |= 1u << (w - at / 4);
   }
-  if (!suspect.bytes) return;
+  if (!suspect.words) return;
   suspect.address = address, suspect.bytes = bytes, suspect.site = site;
   memcpy(suspect.before, reinterpret_cast<const void*>(address), static_cast<size_t>(bytes));
 }
@@ -124,17 +128,16 @@ void TouchShared(uintptr_t at, int bytes, Kind kind, const void* site) {
 }
 void TouchGlobal(uintptr_t a, int bytes, Kind kind, const void* site) {
   const bool write = kind == kStore || kind == kStrongStore || kind == kAtomic;
-  const std::string what = write ? "write" : "read";
   const uintptr_t end = a + static_cast<uintptr_t>(bytes);
   Buffer* b = Owner(a);
-  if (!b) Fail("wild " + what + " of no device memory", site);
-  if (a < b->begin)
-    Fail(what + " outside " + b->name + ", " + std::to_string(b->begin - a) + " bytes before it",
-         site);
-  if (end > b->end)
-    Fail(what + " outside " + b->name + ", " + std::to_string(end - b->end) + " bytes past its end",
-         site);
-  if (!b->live) Fail(what + " of " + b->name + ", which was freed", site);
+  if (!b || a < b->begin || end > b->end || !b->live) {
+    const std::string what = write ? "write" : "read";
+    if (!b) Fail("wild " + what + " of no device memory", site);
+    if (a >= b->begin && end <= b->end) Fail(what + " of " + b->name + ", which was freed", site);
+    const std::string how = a < b->begin ? std::to_string(b->begin - a) + " bytes before it"
+                                         : std::to_string(end - b->end) + " bytes past its end";
+    Fail(what + " outside " + b->name + ", " + how, site);
+  }
   TouchWords(b->words.get(), a - b->begin, a, bytes, kind, site);
   for (uintptr_t s = (a - b->begin) / kSector; s <= (end - 1 - b->begin) / kSector; ++s) {
     uint32_t& last = (write ? b->written : b->read)[s];
@@ -172,11 +175,13 @@ std::string Described(uintptr_t address) {
   return b ? "byte " + std::to_string(address - b->begin) + " of " + b->name : "no memory";
 }
 void Settle() {
-  if (!suspect.bytes) return;
-  const auto bytes = static_cast<size_t>(suspect.bytes);
-  suspect.bytes = 0;
-  if (memcmp(suspect.before, reinterpret_cast<const void*>(suspect.address), bytes) != 0)
-    Fail(suspect.clash, suspect.site);
+  if (!suspect.words) return;
+  const unsigned words = suspect.words;
+  suspect.words = 0;
+  const auto* after = reinterpret_cast<const char*>(suspect.address);
+  for (int i = 0; i < suspect.bytes; ++i)
+    if (words >> i / 4 & 1 && after[i] != suspect.before[i])
+      Fail(Clash(suspect.other, suspect.place, "written", "written"), suspect.site);
   sites[suspect.site].rewritten += 1;
 }
 void Touch(uintptr_t address, int bytes, Kind kind, const void* site) {
@@ -188,12 +193,12 @@ void Touch(uintptr_t address, int bytes, Kind kind, const void* site) {
 }
 void TouchCopy(unsigned to, int bytes, const void* site) {
   TouchShared(to, bytes, kStore, site);
-  if (!suspect.bytes) return;
-  suspect.bytes = 0;  // its value comes later
-  Fail(suspect.clash, site);
+  if (!suspect.words) return;
+  suspect.words = 0;  // its value comes later
+  Fail(Clash(suspect.other, suspect.place, "written", "written"), site);
 }
 void StartMemory() {
-  suspect.bytes = 0;
+  suspect.words = 0;
   flags.clear();
 }
 void Fence() {

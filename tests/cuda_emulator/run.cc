@@ -15,7 +15,8 @@
 
 namespace emulator {
 namespace {
-constexpr size_t kTurn = 8192;       // accesses after which other lanes have a turn
+constexpr size_t kTurn = 8192;                       // accesses after which other lanes have a turn
+constexpr uint64_t kMostSteps = 1000 * 1000 * 1000;  // of a lane
 constexpr int kLongestWait = 25600;  // strong reads of a lane while nothing else happens
 constexpr char kNames[] =
     "load_requests load_sectors load_bytes store_requests store_sectors store_bytes "
@@ -115,7 +116,7 @@ void StartBlock() {
   memset(shadow, 0, dirty_bytes / 4 * sizeof(Word));
   dirty_bytes = (dynamic_bytes + 3) / 4 * 4;
   static_bytes = 0, arrays.clear();
-  barrier_clock = ++now;
+  block_clock = barrier_clock = ++now;
   for (Knowledge& k : knowledge) k.reset();
   for (int i = 0; i < lane_count; ++i) {
     LaneState& l = lanes[i];
@@ -123,7 +124,7 @@ void StartBlock() {
     if (l.state != kDone) l.started = false;  // a wrong launch left it somewhere
     l.thread = Unrank(number, threads);
     l.number = block_number * static_cast<uint32_t>(lane_count) + number;
-    l.state = kRuns, l.paused = false, l.synced = 0, l.waits = 0, l.progress = 0;
+    l.state = kRuns, l.paused = false, l.synced = 0, l.waits = 0, l.progress = 0, l.steps = 0;
     l.accesses.clear(), l.open.clear(), l.groups.clear(), l.released.reset(), l.seen.reset();
   }
 }
@@ -196,6 +197,7 @@ void Fail(const std::string& what, const void* site) {
   _longjmp(scheduler, 1);
 }
 void Yield() {
+  current->steps += 100;
   if (!_setjmp(current->at)) Leave();
 }
 void Pause() {
@@ -210,10 +212,10 @@ void CountWait(uintptr_t address, const void* site) {
   if (me.waits % 64 == 0) Pause();
 }
 
-Dim Thread() { return current->thread; }
-Dim Block() { return block; }
-Dim Threads() { return threads; }
-Dim Blocks() { return blocks; }
+uint64_t Thread() { return Packed(current->thread); }
+uint64_t Block() { return Packed(block); }
+uint64_t Threads() { return Packed(threads); }
+uint64_t Blocks() { return Packed(blocks); }
 int Lane() { return Number() % kWarp; }
 
 PLACED unsigned Place(const void* shared) {
@@ -238,6 +240,7 @@ void See(const void* address, int bytes, Kind kind, const void* site) {
   if (a - reinterpret_cast<uintptr_t>(stacks) < kStack * kMaxLanes) return;
   Settle();
   LaneState& me = *current;
+  me.steps += 16;
   // Others have their turn before the access is looked at: it happens with what follows.
   if (kind == kStrongLoad || kind == kAtomic) CountWait(a, site);
   if (me.accesses.size() >= kTurn) Pause();
@@ -247,13 +250,13 @@ void See(const void* address, int bytes, Kind kind, const void* site) {
   const uintptr_t at = a - reinterpret_cast<uintptr_t>(window);
   const bool shared = at < kWindow, write = kind != kLoad && kind != kStrongLoad;
   me.accesses.push_back({site, shared ? at : a, bytes, write, shared});
-  if (kind == kLoad) return;
   if (kind == kStore || kind == kStrongStore) ++progress;
-  if (kind == kStore) return;
+  if (kind == kAtomic) sites[site].atomics += 1;
+  if (kind == kLoad || kind == kStore || (flags.empty() && !me.released)) return;
   Knowledge& flag = flags[a];
   if (kind != kStrongStore) me.seen = Join(me.seen, flag);
   if (kind == kStrongStore) flag = me.released;
-  if (kind == kAtomic) flag = Join(flag, me.released), sites[site].atomics += 1;
+  if (kind == kAtomic) flag = Join(flag, me.released);
 }
 void Changed() { ++progress; }
 PLACED void Barrier() {
@@ -344,6 +347,10 @@ extern "C" void __tsan_read_range(void* p, size_t n) {
 }
 extern "C" void __tsan_write_range(void* p, size_t n) {
   if (current) See(p, static_cast<int>(n), kStore, SITE);
+}
+// The hook of -fsanitize-coverage=trace-pc, in each basic block.
+extern "C" void __sanitizer_cov_trace_pc() {
+  if (current && ++current->steps > kMostSteps) Fail("runs for ever", SITE);
 }
 extern "C" void __tsan_func_entry(void*) {}
 extern "C" void __tsan_func_exit() {}

@@ -77,6 +77,7 @@ struct LaneState {
   Knowledge released, seen;  // by its last fence; by strong reads since
   uint64_t progress;         // when it last saw some
   int waits;
+  uint64_t steps;
 };
 
 inline std::recursive_mutex lock;
@@ -99,7 +100,7 @@ inline std::unordered_map<uintptr_t, Knowledge> flags;  // what strong writes re
 
 // The block.
 inline Dim block;
-inline uint32_t block_number, barrier_clock;
+inline uint32_t block_number, block_clock, barrier_clock;  // of its begin and last barrier
 inline size_t static_bytes;
 inline Knowledge knowledge[kMaxLanes / kWarp];  // of warps, about other blocks
 

@@ -15,10 +15,9 @@ import re
 from dataclasses import dataclass
 
 _KERNEL = re.compile(
-    r"__global__ void (?:__launch_bounds__\(\d+(?:, *\d+)?\) )?(\w+)\(([^)]*)\) (\{.*?^\})",
-    re.MULTILINE | re.DOTALL,
+    r"__global__ void (?:__launch_bounds__\(\d+(?:, *\d+)?\) )?(\w+)\(([^)]*)\)\s*\{"
 )
-_ASM = re.compile(r"\b(?:__asm__|asm)\s+(?:__volatile__|volatile)?\s*\(")
+_ASM = re.compile(r"\b(?:__asm__|asm)\b\s*(?:__volatile__|volatile)?\s*\(")
 _PREDICATED = re.compile(
     r"\{ \.reg \.pred (\w+); setp\.ne\.b32 \1, %(\d+), 0; @\1 (.*?);? \}", re.DOTALL
 )
@@ -53,7 +52,19 @@ class Kernel:
 
 def kernels(source: str) -> list[Kernel]:
     """The kernels of a CUDA source, in order."""
-    return [Kernel(*found) for found in _KERNEL.findall(source)]
+    return [
+        Kernel(found[1], found[2], source[found.end() - 1 : _end(source, found.end())])
+        for found in _KERNEL.finditer(source)
+    ]
+
+
+def _end(text: str, at: int) -> int:
+    """The place behind the bracket that closes the one before `at`; in strings they are paired."""
+    depth = 1
+    while depth:
+        depth += (text[at] in "({") - (text[at] in ")}")
+        at += 1
+    return at
 
 
 def _split(text: str, mark: str) -> list[str]:
@@ -99,10 +110,7 @@ def translate(source: str) -> str:
     """The same source as C++ behind `device_code.h`, line by line."""
     out, at = [], 0
     for found in _ASM.finditer(source):
-        depth, end = 1, found.end()
-        while depth:
-            depth += (source[end] == "(") - (source[end] == ")")
-            end += 1
+        end = _end(source, found.end())
         assembly = source[found.end() : end - 1]
         out += [source[at : found.start()], _assembly(assembly), "\n" * assembly.count("\n")]
         at = end
@@ -120,11 +128,7 @@ def translate(source: str) -> str:
         text,
     )
 
-    def counted(found: re.Match[str]) -> str:
-        head = found[0].removesuffix(found[3])
-        return f"{head}{{ emulator::Fmas emulated_fmas;{found[3][1:]}"
-
-    return _KERNEL.sub(counted, text)
+    return _KERNEL.sub(r"\g<0> emulator::Fmas emulated_fmas;", text)
 
 
 def entry(kernel: Kernel) -> str:
