@@ -112,8 +112,7 @@ def detect(form: Form, a: Array, rows: Array, count: int, blocks: int = 3) -> De
     counts, again = (emulated.empty((counted,), np.int32) for _ in range(2))
     emulated.run("detect", words_of(a), rows, live, bits, counts, blocks)
     emulated.run("count", live, bits, again, blocks)
-    if count == len(rows):
-        np.testing.assert_array_equal(again.numpy(), counts.numpy())
+    np.testing.assert_array_equal(again.numpy(), counts.numpy())
     return Detected(bits.numpy(), counts.numpy())
 
 
@@ -267,7 +266,7 @@ def choice(
     return np.array([features_of(line, counts, *sizes, width) for line in table])
 
 
-@pytest.mark.parametrize("rows", [1, 40, 2500])
+@pytest.mark.parametrize("rows", [1, 40, 4100])
 def test_chooses_the_cheapest(rows: int) -> None:
     """Counts of any size, of which the lists' places go on from warp to warp."""
     form = FORMS[0]
@@ -311,14 +310,19 @@ def test_of_equal_times_the_lowest_number_wins() -> None:
     form = FORMS[0]
     emulated = _built.setdefault(form, Emulated(form.functions(), cuda.ARCHITECTURES[0]))
     counts = np.zeros(5 + 4, np.int32)
-    for prices, want in (([2, 1, 1, 1], 1), ([1, 1, 1, 1], 0), ([np.inf, np.nan, 3, 3], 0)):
+    for prices, want in (
+        ([2, 1, 1, 1], 1),
+        ([1, 1, 1, 1], 0),
+        ([np.inf, np.nan, 3, 3], 2),
+        ([np.inf] * 4, 0),
+    ):
         table = np.array(form.table(), np.int32)
         offered = np.zeros((4, len(FEATURES)), np.float32)
         offered[:, 0] = prices
         gate, live = np.zeros(2, np.int32), np.ones(1, np.int32)
         rest = (np.zeros(5, np.int32), np.zeros(2, np.int32), np.zeros(9, np.float32))
         emulated.run("choose", counts, live, table, offered, gate, *rest, 1, 256, 64, -1)
-        assert gate[0] == (want if np.isfinite(prices[0]) else 2)
+        assert gate[0] == want
 
 
 def test_table_of_variants() -> None:
@@ -364,7 +368,7 @@ def test_nvcc_accepts_the_source(tmp_path: Path) -> None:
     (tmp_path / "detect.cu").write_text(cuda.source(form.functions(), "sm_90"))
     # TVM names what it then writes out once more.
     warnings = ["-Werror", "all-warnings", "--diag-suppress", "177"]
-    options = ["-arch=sm_90", "-maxrregcount=255", "-Xptxas", "-v", *warnings, "-cubin"]
+    options = ["-arch=sm_90", "-Xptxas", "-v", *warnings, "-cubin"]
     command = [str(NVCC), *options, "detect.cu", "-o", "detect.cubin"]
     said = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stderr
     assert said.count("0 bytes spill stores") == len(form.functions())

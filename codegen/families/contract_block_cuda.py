@@ -68,7 +68,7 @@ def _contract_block(params: Mapping[str, Any], tile: CudaTile, rows: int) -> Non
     b = tir.device_tensor("b", (panels, k, PANEL_WIDTH), params["dtype"])
     swrite = SWrite(params, listed, n)
 
-    with ptx.launch(swrite.blocks, tile.threads) as (number, thread):
+    with ptx.launch(swrite.blocks, tile.threads, 2) as (number, thread):
         block = ring.Block(tile.threads, thread, Window(shared_bytes(tile, rows)))
         engine = ENGINES[tile.engine](tile, params["dtype"], block)
         left, load_a = engine.rows_of_a()

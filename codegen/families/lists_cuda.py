@@ -19,7 +19,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pitc.codegen import cuda, ptx, tir
-from pitc.codegen.families.detect_cuda import GROUP, SEGMENT, THREADS, WORD, WORDS, Words
+from pitc.codegen.families.detect_cuda import (
+    GROUP,
+    SEGMENT,
+    THREADS,
+    TOGETHER,
+    WORD,
+    WORDS,
+    Words,
+)
 from pitc.codegen.ptx import CHUNK_BYTES, Window
 from pitc.codegen.tir import Expr, T
 from pitc.ir.cuda_variants import COLUMNS, KINDS
@@ -70,7 +78,7 @@ class _Lists:
 
     def emit(self) -> None:
         """The loop over segments of groups."""
-        with ptx.launch(self._blocks, THREADS) as (number, thread):
+        with ptx.launch(self._blocks, THREADS, TOGETHER) as (number, thread):
             self._thread = thread
             self._warp, self._lane = ptx.held(thread // 32, "int32"), ptx.held(thread % 32, "int32")
             self._window = Window(_TURNED + GROUP * SEGMENT * self._item, addressed=not self._loose)
@@ -95,10 +103,9 @@ class _Lists:
                 ):
                     with tir.when(kind == KINDS.index(name)):
                         make()
-                ptx.barrier()  # before shared memory is used again
 
     def _take_bits(self) -> None:
-        """The group's bits to shared memory."""
+        """The group's bits to shared memory; no list reads them behind its last barrier."""
         row, word = self._thread // WORDS, self._thread % WORDS
         at = self._segment * WORDS + word
         here = tir.both(self._first + row < self._there, at < self._words)
