@@ -59,6 +59,26 @@ def chain(read: str, release: str) -> str:
     return FLAG.replace("READ", read).replace("RELEASE", release)
 
 
+LAST = """
+  __shared__ int s[1];
+  if (threadIdx.x >= 48) x[blockIdx.x * 16 + threadIdx.x - 48] = 1;
+  BARRIER
+  if (threadIdx.x == 0) {
+    RELEASE
+    s[0] = atomicAdd(flag, 1);
+    ACQUIRE
+  }
+  __syncthreads();
+  if (s[0] == 3) y[threadIdx.x] = x[threadIdx.x];
+"""
+
+
+def last(barrier: str, release: str = "__threadfence();", acquire: str = "__threadfence();") -> str:
+    """The block that comes last reads what all have written."""
+    text = LAST.replace("BARRIER", barrier).replace("RELEASE", release)
+    return text.replace("ACQUIRE", acquire)
+
+
 # Twins: a kernel that is right, one that is wrong, and what is said of the wrong one.
 i = "threadIdx.x"
 SHARED = f"__shared__ float s[64]; s[{i}] = x[{i}];"
@@ -198,10 +218,42 @@ TWINS: Mapping[str, tuple[str, str, str]] = {
         chain(RELAXED, RELEASE),
         "race: .* of argument 1 was written by .* without release and acquire between",
     ),
+    "release_too_early": (
+        chain(ACQUIRE, RELEASE),
+        "int seen; int block = blockIdx.x;"
+        f"if ({i} == 0 && block == 1) {{ {ACQUIRE} y[1] = y[0]; }}"
+        f"if ({i} == 0 && block == 0) {{ {RELEASE} y[0] = 1; }}",
+        "race: byte 0 of argument 1 was written by .* without release and acquire between",
+    ),
     "release": (
         chain(ACQUIRE, RELEASE),
         chain(ACQUIRE, "*(volatile int*)flag = block + 1;"),
         "race: .* of argument 1 was written by .* without release and acquire between",
+    ),
+    "part_of_a_warp": (
+        f"{SHARED} __syncwarp(); if ({i} % 32 < 16) y[{i}] = s[{i} + 16];",
+        f"{SHARED} if ({i} % 32 < 16) {{ __syncwarp(0xffff); y[{i}] = s[{i} + 16]; }}",
+        "race: byte .* of shared memory was written by .* and is read without a barrier between",
+    ),
+    "warp_that_has_returned": (
+        f"if ({i} < 32) return; __syncwarp(); y[{i}] = 1;",
+        f"if ({i} < 32) return; __syncthreads(); y[{i}] = 1;",
+        "threads part at a barrier: .* has returned",
+    ),
+    "blocks_last_one": (
+        last("__syncthreads();"),
+        last("__syncthreads();", release=""),
+        "race: .* of argument 0 was written by .* and is read without release and acquire",
+    ),
+    "blocks_last_acquire": (
+        last("__syncthreads();"),
+        last("__syncthreads();", acquire=""),
+        "race: .* of argument 0 was written by .* and is read without release and acquire",
+    ),
+    "blocks_last_barrier": (
+        last("__syncthreads();"),
+        last(""),
+        "race: .* of argument 0 was written by .* and is read without release and acquire",
     ),
     "lock": (
         "while (atomicCAS(flag, 0, 1)) {} __threadfence(); y[0] = y[0] + 1;"
@@ -295,6 +347,11 @@ def test_memory_is_not_initialised(add: EmulatedText) -> None:
     add.launch("k", (1,), (N // 2,), x, add.device(x))
     with pytest.raises(EmulationError, match=r"byte 0 of argument 0 is read before .* block"):
         add.launch("k", (1,), (N,), y, x)
+
+
+def test_atomics_read_too(order: EmulatedText) -> None:
+    with pytest.raises(EmulationError, match="byte 0 of argument 0 is read before"):
+        order.launch("k", (1,), (1,), order.empty((1,), np.int32), np.zeros(1, np.int32))
 
 
 def test_what_a_kernel_wrote_is_initialised() -> None:
@@ -418,10 +475,11 @@ def test_lanes_of_other_warps_go_on_while_one_waits() -> None:
         emulated.launch("k", (1,), (N,), np.zeros(1, np.int32))
 
 
-def test_loops_for_ever() -> None:
-    emulated = one("for (int i = 0; i >= 0; i = (i + 1) % 64) y[threadIdx.x] = x[i];")
-    with pytest.raises(EmulationError, match="runs for ever, by thread"):
-        emulated.launch("k", (1,), (1,), np.zeros(N, np.float32), np.zeros(N, np.float32))
+@pytest.mark.parametrize("body", ["y[threadIdx.x] = x[i];", "__syncthreads();"])
+def test_loops_for_ever(body: str) -> None:
+    emulated = one(f"for (int i = x[0]; i >= 0; i = (i + 1) % 64) {{ {body} }}")
+    with pytest.raises(EmulationError, match=r"runs for ever, by thread \(0,"):
+        emulated.launch("k", (1,), (2,), np.zeros(N, np.float32), np.zeros(N, np.float32))
 
 
 def test_registers_are_not_initialised() -> None:

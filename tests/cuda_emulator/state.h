@@ -76,7 +76,8 @@ struct LaneState {
   std::vector<std::vector<Copy>> groups;
   Knowledge released, seen;  // by its last fence; by strong reads since
   uint64_t progress;         // when it last saw some
-  int waits, turns;
+  int waits;
+  uint64_t steps;
 };
 
 inline std::recursive_mutex lock;
