@@ -123,6 +123,24 @@ TWINS: Mapping[str, tuple[str, str, str]] = {
         f"{SHARED} __syncthreads(); float v = s[63 - {i}]; s[{i}] = v;",
         "race: byte .* of shared memory was .* without a barrier between",
     ),
+    "race_with_a_reader": (
+        f"{SHARED} __syncthreads(); if ({i} < 32) y[{i}] = s[{i}]; __syncthreads();"
+        f"if ({i} >= 32) s[{i} - 32] = 1;",
+        f"{SHARED} __syncthreads(); if ({i} < 32) y[{i}] = s[{i}]; else s[{i} - 32] = 1;",
+        "race: byte 0 of shared memory was read by .* and is written without a barrier between",
+    ),
+    "halves_of_a_word": (
+        f"__shared__ unsigned short s[64]; s[{i}] = {i}; y[{i}] = s[{i}];",
+        f"__shared__ unsigned short s[64]; s[{i}] = {i}; y[{i}] = s[{i} & 62];",
+        "race: byte 0 of shared memory was written by .* and is read without a barrier between",
+    ),
+    "race_of_vectors": (
+        f"__shared__ alignas(64) float s[64]; if ({i} == 0) s[0] = 1;"
+        f"if ({i} == 1) *(float4*)s = make_float4(1, 2, 3, 4);",  # one word is the same again
+        f"__shared__ alignas(64) float s[64]; if ({i} == 0) s[3] = 1;"
+        f"if ({i} == 1) *(float4*)s = make_float4(1, 2, 3, 4);",
+        "race: byte 12 of shared memory was written by .* and is written without a barrier",
+    ),
     "race_of_writes": (
         f"__shared__ float s[64]; s[{i} / 2] = 3;",  # of the same value
         f"__shared__ float s[64]; s[{i} / 2] = {i};",
