@@ -123,6 +123,24 @@ TWINS: Mapping[str, tuple[str, str, str]] = {
         f"{SHARED} __syncthreads(); float v = s[63 - {i}]; s[{i}] = v;",
         "race: byte .* of shared memory was .* without a barrier between",
     ),
+    "race_with_a_reader": (
+        f"{SHARED} __syncthreads(); if ({i} < 32) y[{i}] = s[{i}]; __syncthreads();"
+        f"if ({i} >= 32) s[{i} - 32] = 1;",
+        f"{SHARED} __syncthreads(); if ({i} < 32) y[{i}] = s[{i}]; else s[{i} - 32] = 1;",
+        "race: byte 0 of shared memory was read by .* and is written without a barrier between",
+    ),
+    "halves_of_a_word": (
+        f"__shared__ unsigned short s[64]; s[{i}] = {i}; y[{i}] = s[{i}];",
+        f"__shared__ unsigned short s[64]; s[{i}] = {i}; y[{i}] = s[{i} & 62];",
+        "race: byte 0 of shared memory was written by .* and is read without a barrier between",
+    ),
+    "race_of_vectors": (
+        f"__shared__ alignas(64) float s[64]; if ({i} == 0) s[0] = 1;"
+        f"if ({i} == 1) *(float4*)s = make_float4(1, 2, 3, 4);",  # one word is the same again
+        f"__shared__ alignas(64) float s[64]; if ({i} == 0) s[3] = 1;"
+        f"if ({i} == 1) *(float4*)s = make_float4(1, 2, 3, 4);",
+        "race: byte 12 of shared memory was written by .* and is written without a barrier",
+    ),
     "race_of_writes": (
         f"__shared__ float s[64]; s[{i} / 2] = 3;",  # of the same value
         f"__shared__ float s[64]; s[{i} / 2] = {i};",
@@ -237,7 +255,7 @@ TWINS: Mapping[str, tuple[str, str, str]] = {
     ),
     "warp_that_has_returned": (
         f"if ({i} < 32) return; __syncwarp(); y[{i}] = 1;",
-        f"if ({i} < 32) return; __syncwarp(); y[{i}] = 1; __syncthreads(); y[{i} - 32] = y[96 - {i}];",
+        f"if ({i} < 32) return; __syncthreads(); y[{i}] = 1;",
         "threads part at a barrier: .* has returned",
     ),
     "blocks_last_one": (
@@ -350,7 +368,7 @@ def test_memory_is_not_initialised(add: EmulatedText) -> None:
 
 
 def test_atomics_read_too(order: EmulatedText) -> None:
-    with pytest.raises(EmulationError, match="byte 0 of argument 0 is read before anything was"):
+    with pytest.raises(EmulationError, match="byte 0 of argument 0 is read before"):
         order.launch("k", (1,), (1,), order.empty((1,), np.int32), np.zeros(1, np.int32))
 
 
@@ -478,7 +496,7 @@ def test_lanes_of_other_warps_go_on_while_one_waits() -> None:
 @pytest.mark.parametrize("body", ["y[threadIdx.x] = x[i];", "__syncthreads();"])
 def test_loops_for_ever(body: str) -> None:
     emulated = one(f"for (int i = x[0]; i >= 0; i = (i + 1) % 64) {{ {body} }}")
-    with pytest.raises(EmulationError, match="runs for ever, by thread .0,"):
+    with pytest.raises(EmulationError, match=r"runs for ever, by thread \(0,"):
         emulated.launch("k", (1,), (2,), np.zeros(N, np.float32), np.zeros(N, np.float32))
 
 

@@ -203,7 +203,7 @@ ATOMIC(Add, old + v)
 ATOMIC(Max, old > v ? old : v)
 ATOMIC(Min, old < v ? old : v)
 ATOMIC(Or, old | v)
-ATOMIC(And, old& v)
+ATOMIC(And, (old & v))
 ATOMIC(Exch, (static_cast<void>(old), v))
 #undef ATOMIC
 template <class T, class U, class V>

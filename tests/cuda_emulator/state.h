@@ -33,10 +33,11 @@ struct Stamp {
   uint32_t clock;
   uint32_t thread : 27, strong : 1, bytes : 4;
 };
-// Four bytes of memory. `other` is the last read by another block than that of `read`; `known` are
-// the bytes that were written; `pending` is the lane, from 1, whose cp.async may still write.
+// Four bytes of memory. `beside` is the write before the last one, of other bytes; `other` is the
+// last read by another block than that of `read`; `known` are the bytes that were written;
+// `pending` is the lane, from 1, whose cp.async may still write.
 struct Word {
-  Stamp write, read, other;
+  Stamp write, beside, read, other;
   uint16_t known, pending;
 };
 // What is released of a block: all before clock `whole`, and what `warps` did up to `clock`.
