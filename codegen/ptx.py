@@ -1,12 +1,12 @@
 """Instructions of NVIDIA's multiprocessors, as statements: copies, matrices, lanes.
 
-Addresses of shared memory are 32 bits wide and count bytes (`Window`). The instructions are those of
-the PTX manual, sections "Asynchronous copy", "Warp-level matrix instructions" and "Parallel
+Addresses of shared memory are 32 bits wide and count bytes (`Window`). The instructions are those
+of the PTX manual, sections "Asynchronous copy", "Warp-level matrix instructions" and "Parallel
 synchronization".
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from pitc.codegen import tir
@@ -17,16 +17,6 @@ _LOWEST, _NAN = -0x00800000, 0x7FC00000
 
 CHUNK_BYTES = 16
 """What one copy moves, and one row of an 8 x 8 matrix of 16-bit numbers holds."""
-
-
-def lowest() -> Expr:
-    """-inf; the words that TVM has for it need one more header."""
-    return tir.from_bits(held(T.int32(_LOWEST), "int32"))
-
-
-def not_a_number() -> Expr:
-    """NaN; see `lowest`."""
-    return tir.from_bits(held(T.int32(_NAN), "int32"))
 
 
 def uint32(value: Expr | int) -> Expr:
@@ -53,10 +43,11 @@ def launch(blocks: Expr, threads: int, together: int = 1) -> Iterator[tuple[Expr
         threads: Of a block.
         together: Blocks whose registers a multiprocessor has to have room for.
     """
+    bound = T.attr(T.int32(0), "tirx.launch_bounds_min_blocks_per_sm", T.int32(together))
     with (
         T.launch_thread("blockIdx.x", blocks) as block,
         T.launch_thread("threadIdx.x", threads) as thread,
-        T.attr(T.int32(0), "tirx.launch_bounds_min_blocks_per_sm", T.int32(together)),
+        bound if together > 1 else nullcontext(),
     ):
         yield block, thread
 
@@ -172,7 +163,7 @@ _MMA = {
 
 
 def multiply(dtype: str, sums: Sequence[Expr], a: Sequence[Expr], b: Sequence[Expr]) -> None:
-    """Add a product to sums [16, 8]: += a [16, k] b [k, 8]; k takes 32 bytes: 16 numbers, or 8 of float32 (tf32).
+    """Add a [16, k] b [k, 8] to sums [16, 8]; k takes 32 bytes, 16 numbers or 8 of tf32.
 
     Args:
         dtype: Of a and b.
@@ -189,42 +180,33 @@ def round_to_tf32(register: Buffer, index: int) -> None:
     T.evaluate(T.ptx.cvt.rna.tf32.f32(register[index], number))
 
 
+def to_float(x: Expr, dtype: str) -> Expr:
+    """An element of a tensor of a type, as float32."""
+    if dtype == "bfloat16":
+        return T.reinterpret("float32", uint32(x) << uint32(16))
+    return T.Cast("float32", x)
+
+
+def from_float(x: Expr, dtype: str) -> Expr:
+    """A float32 number as an element of a tensor of a type, rounded to the nearest."""
+    if dtype == "bfloat16":
+        element = registers(1, "uint16")
+        T.evaluate(T.ptx.cvt.rn.bf16.f32(element[0], x))
+        return element[0]
+    return held(T.Cast(dtype, x), dtype)
+
+
 def shuffle_xor(value: Expr, lanes: int, dtype: str) -> Expr:
     """The value of the lane whose number differs in the bits of `lanes`."""
     call: Any = T.call_extern(dtype, "__shfl_xor_sync", T.uint32(0xFFFFFFFF), value, T.int32(lanes))
     return held(call, dtype)
 
 
-def shuffle(value: Expr, lane: Expr, dtype: str) -> Expr:
-    """The value of a lane of the warp."""
-    return held(T.call_extern(dtype, "__shfl_sync", T.uint32(0xFFFFFFFF), value, lane), dtype)
-
-
-def lanes_where(condition: Expr) -> Expr:
-    """In how many lanes of the warp a condition holds, int32."""
-    word: Any = T.call_extern("uint32", "__ballot_sync", T.uint32(0xFFFFFFFF), condition)
-    return held(T.Cast("int32", T.popcount(held(word, "uint32"))), "int32")
-
-
-def exp2(value: Expr) -> Expr:
-    """Compute 2^x by the instruction: to 2^-22 of itself; exact at 0 and at infinities."""
-    power = registers(1, "float32")
-    T.evaluate(T.ptx.ex2.approx.ftz.f32(power[0], value))
-    return power[0]
-
-
-def packed(dtype: str, low: Expr, high: Expr) -> Expr:
-    """Two float32 numbers, rounded to a type of 16 bits, in one register.
-
-    Args:
-        dtype: float16 or bfloat16.
-        low: What comes first in memory.
-        high: What comes behind it.
-    """
-    pair = registers(1, "uint32")
-    rounded = {"float16": T.ptx.cvt.rn.f16x2.f32, "bfloat16": T.ptx.cvt.rn.bf16x2.f32}
-    T.evaluate(rounded[dtype](pair[0], high, low))
-    return pair[0]
+def seen_as(buffer: Buffer, dtype: str) -> Buffer:
+    """A compact tensor as a vector of numbers of another type; after the last argument."""
+    bits = tir.item_bytes(buffer.dtype) * 8, tir.item_bytes(dtype) * 8
+    count = tir.flat(buffer).shape[0] * bits[0] // bits[1]
+    return T.decl_buffer((count,), dtype, data=buffer.data)
 
 
 def load_run(buffer: Buffer, element: Expr, count: int, there: Expr | None = None) -> list[Expr]:
@@ -269,3 +251,45 @@ def _runs(buffer: Buffer, count: int) -> Buffer:
     """A tensor as a vector of runs."""
     runs = _number(tir.flat(buffer).shape[0], count)
     return T.decl_buffer((runs,), f"{buffer.dtype}x{count}", data=buffer.data)
+
+
+def lowest() -> Expr:
+    """-inf; the words that TVM has for it need one more header."""
+    return tir.from_bits(held(T.int32(_LOWEST), "int32"))
+
+
+def not_a_number() -> Expr:
+    """NaN; see `lowest`."""
+    return tir.from_bits(held(T.int32(_NAN), "int32"))
+
+
+def shuffle(value: Expr, lane: Expr, dtype: str) -> Expr:
+    """The value of a lane of the warp."""
+    return held(T.call_extern(dtype, "__shfl_sync", T.uint32(0xFFFFFFFF), value, lane), dtype)
+
+
+def lanes_where(condition: Expr) -> Expr:
+    """In how many lanes of the warp a condition holds, int32."""
+    word: Any = T.call_extern("uint32", "__ballot_sync", T.uint32(0xFFFFFFFF), condition)
+    return held(T.Cast("int32", T.popcount(held(word, "uint32"))), "int32")
+
+
+def exp2(value: Expr) -> Expr:
+    """Compute 2^x by the instruction: to 2^-22 of itself; exact at 0 and at infinities."""
+    power = registers(1, "float32")
+    T.evaluate(T.ptx.ex2.approx.ftz.f32(power[0], value))
+    return power[0]
+
+
+def packed(dtype: str, low: Expr, high: Expr) -> Expr:
+    """Two float32 numbers, rounded to a type of 16 bits, in one register.
+
+    Args:
+        dtype: float16 or bfloat16.
+        low: What comes first in memory.
+        high: What comes behind it.
+    """
+    pair = registers(1, "uint32")
+    rounded = {"float16": T.ptx.cvt.rn.f16x2.f32, "bfloat16": T.ptx.cvt.rn.bf16x2.f32}
+    T.evaluate(rounded[dtype](pair[0], high, low))
+    return pair[0]

@@ -65,8 +65,12 @@ def tensor(name: str, shape: Sequence[Expr], dtype: str = "float32") -> Buffer:
 
 
 def device_tensor(name: str, shape: Sequence[Expr], dtype: str) -> Buffer:
-    """Declare the next argument, a compact tensor of a device: at a multiple of 16 bytes."""
-    buffer = T.match_buffer(T.arg(name, T.handle()), tuple(shape), dtype, align=16)
+    """Declare the next argument, a compact tensor of a device: at a multiple of 16 bytes.
+
+    TVM crashes on arguments of bfloat16: to kernels and their callers its numbers are uint16.
+    """
+    words = "uint16" if dtype == "bfloat16" else dtype
+    buffer = T.match_buffer(T.arg(name, T.handle()), tuple(shape), words, align=16)
     IRBuilder.name(name, buffer)
     return buffer
 

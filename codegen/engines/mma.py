@@ -164,7 +164,7 @@ class Fragments:
     def _words(
         self, offset: int, rows: int, width: int
     ) -> tuple[Piece, Callable[[Expr, Expr, Expr], Expr]]:
-        """A piece of single words, four rows of which are read side by side: (slot, row, column)."""
+        """A piece of words, four rows of which are read at once; (slot, row, column) -> word."""
         piece = Piece(offset, rows, width * self._item, turn=1, stride=2)
         view = self._window.view("uint32")
 

@@ -1,6 +1,6 @@
 """The engine without tensor cores: a dense tile of float32 sums in the registers of threads.
 
-    for each k of a slot:               sums[row][column] = fma(a[row], b[column], sums[row][column])
+    for each k of a slot:          sums[row][column] = fma(a[row], b[column], sums[row][column])
 
 Each sum is one chain of fused multiply-adds in ascending k, as on a CPU, so a row has the same bits
 there and here. Of a warp's piece lane 8 y + x has rows 4 y + 16 q and the three behind each,

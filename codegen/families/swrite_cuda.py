@@ -105,6 +105,7 @@ class SWrite:
     def _note(self, engine: Engine, i: Expr, here: Expr, j: Expr, words: tir.Buffer) -> None:
         """Write which elements of a row are not zero; lanes that share a row put bits together."""
         bits = self._bits
+        assert bits is not None
         for w in range(engine.words):
             word = engine.joined(words[w])
             at = j * (PANEL_WIDTH // _WORD) + engine.column // _WORD + w

@@ -347,6 +347,7 @@ EMULATED void ptx_cvt_rna_tf32_f32(U& d, F x) {  // to nearest, ties away from z
   const U u = emulator::Bits<U>(x);
   d = x != x ? 0x7fffffff : std::isinf(x) ? u : (u + 0x1000) & ~0x1fffu;
 }
+EMULATED void ptx_cvt_rn_bf16_f32(uint16_t& d, F x) { d = nv_bfloat16(x).bits; }
 EMULATED void ptx_cvt_rn_f16x2_f32(U& d, F high, F low) {
   d = emulator::Bits<U>(__floats2half2_rn(low, high));
 }
