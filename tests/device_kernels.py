@@ -83,9 +83,10 @@ def emulated_process(**knobs: int) -> Iterator[Call]:
 
 
 def save_with(folder: Path, library: Path, model: onnx.ModelProto, name: str) -> Path:
-    """Write a model beside a kernel library."""
+    """Write a model beside a kernel library, which is copied once: it may be loaded."""
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(library, folder / "kernels.so")
+    if not (folder / "kernels.so").exists():
+        shutil.copy(library, folder / "kernels.so")
     return save(folder, model, name)
 
 
