@@ -51,7 +51,7 @@ LENGTHS = [(1, 1), (7, 64), (64, 7), (0, 5), (65, 65), (5, 0), (200, 33), (3, 20
 
 def name(kind: Kind) -> str:
     engine, dtype, d, dv, bias = kind
-    return attention_cuda.symbol({"dtype": dtype, "d": d, "dv": dv, "bias": bias}, engine)
+    return f"attention_{engine}_{dtype}_d{d}_v{dv}_{bias}"
 
 
 def emulated(kind: Kind) -> Emulated:

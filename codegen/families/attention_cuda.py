@@ -28,20 +28,7 @@ ENGINES: Mapping[str, type[Attender]] = {"mma": FragmentAttention, "simt": Threa
 MAX_WIDTH = 256
 """Largest head width: it bounds registers and shared memory."""
 
-_TAGS = {
-    ("mma", "float16"): "f16",
-    ("mma", "bfloat16"): "bf16",
-    ("mma", "float32"): "tf32",
-    ("simt", "float32"): "f32",
-}
-
-
-def symbol(params: Mapping[str, Any], engine: str) -> str:
-    """Name of a kernel; arguments as in `attention`."""
-    tag = _TAGS[engine, params["dtype"]]
-    name = f"attention_{tag}_d{params['d']}_v{params['dv']}" + ("_bias" if params["bias"] else "")
-    loose = _is_loose(params["dtype"], params["d"]) or _is_loose(params["dtype"], params["dv"])
-    return name + ("_loose" if loose else "") + "_cuda"
+_KINDS = (("mma", "float16"), ("mma", "bfloat16"), ("mma", "float32"), ("simt", "float32"))
 
 
 def attention(name: str, params: Mapping[str, Any], engine: str) -> Any:
@@ -56,7 +43,7 @@ def attention(name: str, params: Mapping[str, Any], engine: str) -> Any:
         ValueError: There is no such kernel.
     """
     widths = range(1, MAX_WIDTH + 1)
-    known = (engine, params["dtype"]) in _TAGS
+    known = (engine, params["dtype"]) in _KINDS
     if not (known and params["d"] in widths and params["dv"] in widths):
         raise ValueError(f"no {engine} attention kernel for {dict(params)}")
     return tir.prim_func(name, lambda: _Kernel(params).emit(ENGINES[engine]))
