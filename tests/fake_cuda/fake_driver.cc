@@ -246,6 +246,17 @@ API int64_t fake_cuda_count(const char* name) {
   return counts[name];
 }
 
+// Does all that waits.
+API void fake_cuda_settle() {
+  const std::lock_guard<std::recursive_mutex> lock(mutex);
+  const Context before = current;
+  for (auto& [device, context] : contexts) {
+    current = &context;
+    DrainAll();
+  }
+  current = before;
+}
+
 // Work of another kind than kernels that the driver knows, in its order.
 API void fake_cuda_enqueue(Stream stream, void (*run)(void*), void* data) {
   const std::lock_guard<std::recursive_mutex> lock(mutex);

@@ -103,8 +103,7 @@ Address Device::Take(size_t bytes, Stream stream) {
     PITC_CUDA(MemPoolTrimTo, pool_, 0);
     result = TryTake(bytes, stream, &memory);
   }
-  if (result == kOutOfMemory)
-    throw OutOfDeviceMemory(Text("out of device memory: ", bytes, " bytes on ", Describe()));
+  if (result == kOutOfMemory) FailForMemory(bytes);
   Check(TheDriver(), result, pool_ ? "cuMemAllocFromPoolAsync" : "cuMemAlloc");
   return memory;
 }
@@ -131,6 +130,11 @@ void Device::GiveBackPinned(void* memory) {
   if (!memory) return;
   const Current here(*this);
   PITC_CUDA(MemFreeHost, memory);
+}
+
+void Device::FailForMemory(size_t bytes) {
+  Wait();
+  throw OutOfDeviceMemory(Text("out of device memory: ", bytes, " bytes on ", Describe()));
 }
 
 void Device::Wait() {

@@ -50,6 +50,10 @@ class Device {
   void* TakePinned(size_t bytes);
   void GiveBackPinned(void* memory);
 
+  // For whoever was given none by an allocator, which cannot say why: throws OutOfDeviceMemory, or
+  // that the device is lost.
+  [[noreturn]] void FailForMemory(size_t bytes);
+
   void Wait();  // until all streams are done; throws what went wrong in them
 
  private:

@@ -137,10 +137,7 @@ void* DeviceRun::Output(int index, const Shape& shape, int element_bytes) const 
                                                   static_cast<size_t>(shape.rank), &value));
   if (!value) return Take(bytes);
   Check(host_, host_.api->GetTensorMutableData(value, &memory));
-  // An allocator of a device cannot say why it has nothing to give.
-  if (!memory && bytes)
-    throw OutOfDeviceMemory(
-        Text("out of device memory: ", bytes, " bytes on ", session_.device.Describe()));
+  if (!memory && bytes) session_.device.FailForMemory(bytes);
   if (WhereIs(host_, value, "the output", session_.device) != Where::kDevice)
     Fail("expected the output in memory of CUDA device ", session_.device.number(),
          ", got memory of the host");

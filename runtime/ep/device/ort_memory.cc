@@ -13,12 +13,16 @@ void Told(Device& device, const Body& body) {
   try {
     const Device::Current here(device);
     body();
-  } catch (const OutOfDeviceMemory&) {
-    throw;
+  } catch (const OutOfDeviceMemory& failure) {
+    throw OutOfDeviceMemory(Text("pitc: ", failure.what()));
   } catch (const Failure& failure) {
     Fail("pitc: ", device.Describe(), ": ", failure.what());
   }
 }
+
+// An address for one who asks for memory of a lost device: who then copies to it, or runs a kernel,
+// is told what happened to the device. Of null, ONNX Runtime only says that there is no memory.
+void* const kUnusable = reinterpret_cast<void*>(uintptr_t{256});
 
 // ---- streams
 
@@ -56,6 +60,8 @@ class Notification : public OrtSyncNotificationImpl {
     };
     WaitOnDevice = [](OrtSyncNotificationImpl* self, OrtSyncStream* waits) {
       return Do(self, [waits](const Notification& n) {
+        // A node of the CPU has no stream: the host waits for it.
+        if (!waits) return PITC_CUDA(EventSynchronize, n.event_);
         const auto handle = static_cast<Stream>(n.host_.api->SyncStream_GetHandle(waits));
         PITC_CUDA(StreamWaitEvent, handle, n.event_, 0);
       });
@@ -158,15 +164,16 @@ class DataTransfer : public OrtDataTransferImpl {
     Check(host_, host_.api->GetTensorData(from, &source));
     Check(host_, host_.api->GetTensorMutableData(to, &target));
     if (bytes == 0) return;
-    if (!target) throw OutOfDeviceMemory(Text("pitc: out of device memory: ", bytes, " bytes"));
     const End a = EndOf(host_, host_.ep_api->Value_GetMemoryDevice(from)),
               b = EndOf(host_, host_.ep_api->Value_GetMemoryDevice(to));
     if (a.side != Side::kDevice && b.side != Side::kDevice) {
+      if (!target) throw std::bad_alloc();
       memcpy(target, source, bytes);
       return;
     }
     Device& device = Device::At(a.side == Side::kDevice ? a.device : b.device);
     Told(device, [&] {
+      if (!target) device.FailForMemory(bytes);
       if (!sync_stream) device.Wait();  // nobody says what the copy follows
       const auto stream =
           sync_stream ? static_cast<Stream>(host_.api->SyncStream_GetHandle(sync_stream)) : nullptr;
@@ -229,6 +236,11 @@ void* Allocator::Take(size_t bytes, std::shared_ptr<OwnStream> stream) noexcept 
     }
     taken_[memory] = stream;
     return memory;
+  } catch (const OutOfDeviceMemory& failure) {
+    LogError(host_, failure.what());
+    return nullptr;
+  } catch (const Failure&) {
+    return kUnusable;
   } catch (...) {
     return nullptr;
   }

@@ -16,7 +16,7 @@ class Allocator : public OrtAllocator {
   Allocator(const Host& host, const OrtMemoryInfo* info, int device, bool pinned, uint32_t version);
 
  private:
-  // Null where there is no memory, or no bytes: ONNX Runtime cannot be told why.
+  // Null where there is no memory, or no bytes. ONNX Runtime cannot be told why; its log can.
   void* Take(size_t bytes, std::shared_ptr<OwnStream> stream) noexcept;
   void GiveBack(void* memory) noexcept;
   Device& device() const { return Device::At(device_); }

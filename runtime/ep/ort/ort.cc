@@ -42,6 +42,13 @@ const OrtOpAttr* Attribute(const Host& host, const OrtNode* node, const char* ke
 
 }  // namespace
 
+void LogError(const Host& host, const std::string& text) noexcept {
+  if (!host.logger) return;
+  OrtStatus* const status = host.api->Logger_LogMessage(host.logger, ORT_LOGGING_LEVEL_ERROR,
+                                                        text.c_str(), "", 0, "pitc");
+  if (status) host.api->ReleaseStatus(status);
+}
+
 void Check(const Host& host, OrtStatus* status) {
   if (!status) return;
   Failure failure(host.api->GetErrorMessage(status));

@@ -25,7 +25,11 @@ struct Host {
   const OrtApi* api;
   const OrtEpApi* ep_api;
   int version;  // N of ONNX Runtime 1.N, which is the newest API that its tables have
+  const OrtLogger* logger = nullptr;  // for what no status can tell; null: nobody listens
 };
+
+// A line in ONNX Runtime's log.
+void LogError(const Host& host, const std::string& text) noexcept;
 
 // Throws Failure with the status's message, std::bad_alloc where that tells of no memory.
 void Check(const Host& host, OrtStatus* status);

@@ -7,8 +7,9 @@
 
 #define PITC_EXPORT extern "C" __attribute__((visibility("default")))
 
-PITC_EXPORT OrtStatus* CreateEpFactories(const char*, const OrtApiBase* base, const OrtLogger*,
-                                         OrtEpFactory** factories, size_t most, size_t* count) {
+PITC_EXPORT OrtStatus* CreateEpFactories(const char*, const OrtApiBase* base,
+                                         const OrtLogger* logger, OrtEpFactory** factories,
+                                         size_t most, size_t* count) {
   const OrtApi* api = base->GetApi(kOrtApiVersion);
   if (!api) {  // version 1 is part of every release, and has CreateStatus in the same slot
     try {
@@ -21,7 +22,7 @@ PITC_EXPORT OrtStatus* CreateEpFactories(const char*, const OrtApiBase* base, co
   }
   int version = 0;
   sscanf(base->GetVersionString(), "1.%d", &version);
-  const pitc::Host host{api, api->GetEpApi(), version};
+  const pitc::Host host{api, api->GetEpApi(), version, logger};
   return pitc::Guard(host, ORT_FAIL, [&] {
     if (most < 1) pitc::Fail("pitc: no room for a factory");
     std::unique_ptr<pitc::Factory> cpu = pitc::NewCpuFactory(host), cuda;
