@@ -92,6 +92,11 @@ def union(word: Expr) -> Expr:
     return _collective("uint32", "__reduce_or_sync", word)
 
 
+def value_of(value: Expr, lane: Expr) -> Expr:
+    """The int32 that a lane has; all lanes get it."""
+    return _collective("int32", "__shfl_sync", value, lane)
+
+
 def inclusive(value: Expr, lane: Expr) -> Expr:
     """The sum of an int32 over the lanes up to and with this one."""
     result = Register("int32", value)

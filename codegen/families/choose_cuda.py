@@ -10,7 +10,8 @@ where those before it end. For example three lists of 3, 0 and 2 entries:
 
     counts 3 0 2        places 0 3 3 5        (the last one: how many entries there are)
 
-Nobody waits for the host: kernels that come later find their number in `gate`, or leave.
+Lane v of each warp has variant v, so there are at most 32. Nobody waits for the host: kernels that
+come later find their number in `gate`, or leave.
 """
 
 from collections.abc import Callable, Mapping
@@ -59,15 +60,19 @@ def _choose(width: int) -> None:
         parts = ptx.held(groups * segments, "int32")
         k_blocks = ptx.held(ptx.steps(k, 64) * (64 // width), "int32")
         there = ptx.held(T.min(count[0], listed), "int32")
+        line = _Line(table, prices, lane)
         totals = _totals(counts, parts, thread, warp, lane, sums)
-        number = _cheapest(table, prices, totals, (there, k, n, k_blocks), forced, trace, thread)
+        time = line.time(totals, (there, k, n, k_blocks))
+        with tir.when(tir.both(warp == 0, line.here)):
+            tir.assign(trace, time, len(TOTALS) + lane)
+        number = T.Select(forced >= 0, forced, _cheapest(time, lane))
         number = ptx.held(T.Select(parts > 0, number, T.int32(0)), "int32")  # or nothing is listed
         with tir.when(thread == 0):
             tir.assign(gate, number, 0)
             tir.assign(gate, there, 1)
             for f, total in enumerate(totals):
                 tir.assign(trace, T.Cast("float32", total), f)
-        kind = ptx.held(table[number, 0], "int32")
+        kind = line.kind_of(number)
         of_squares, of_blocks = (kind == KINDS.index(name) for name in ("square", "block"))
         field = T.Select(of_squares, TOTALS.index("squares"), TOTALS.index("strips"))
         first = T.Select(of_blocks, len(TOTALS), field) * parts
@@ -102,30 +107,49 @@ def _totals(
     return [cuda.total(sums[f * WARPS + lane]) for f in range(len(TOTALS))]
 
 
-def _cheapest(
-    table: Buffer,
-    prices: Buffer,
-    totals: list[Expr],
-    sizes: tuple[Expr, Expr, Expr, Expr],
-    forced: Expr,
-    trace: Buffer,
-    thread: Expr,
-) -> Expr:
-    """The number of the variant that is predicted to take the least, or that is forced."""
-    best = cuda.Register("int32", T.int32(0))
-    least = cuda.Register("float32", T.float32(0))
-    with tir.serial(T.int32(0), ptx.int32(table.shape[0])) as v:
-        line = [ptx.held(table[v, c], "int32") for c in range(len(COLUMNS))]
+class _Line:
+    """A variant for each lane of every warp, the highest numbers being those that are not there."""
+
+    def __init__(self, table: Buffer, prices: Buffer, lane: Expr) -> None:
+        self.here = lane < ptx.int32(table.shape[0])
+        self._line = ptx.registers(len(COLUMNS), "int32")
+        self._prices = ptx.registers(len(FEATURES), "float32")
+        for c in range(len(COLUMNS)):
+            tir.assign(self._line, T.if_then_else(self.here, table[lane, c], T.int32(1)), c)
+        for f in range(len(FEATURES)):
+            price = T.if_then_else(self.here, prices[lane, f], _infinite())
+            tir.assign(self._prices, price, f)
+
+    def time(self, totals: list[Expr], sizes: tuple[Expr, Expr, Expr, Expr]) -> Expr:
+        """What it is predicted to take."""
+        line = [self._line[c] for c in range(len(COLUMNS))]
         time = T.float32(0)
         for f, amount in enumerate(_features(line, totals, *sizes)):
-            time = time + amount * prices[v, f]
-        time = ptx.held(time, "float32")
-        with tir.when(thread == 0):
-            tir.assign(trace, time, len(TOTALS) + v)
-        with tir.when(T.Or(v == 0, time < least.value)):
-            least.set(time)
-            best.set(v)
-    return ptx.held(T.Select(forced >= 0, forced, best.value), "int32")
+            time = time + amount * self._prices[f]
+        return ptx.held(time, "float32")
+
+    def kind_of(self, number: Expr) -> Expr:
+        """The kind of a variant."""
+        return cuda.value_of(self._line[0], number)
+
+
+def _infinite() -> Expr:
+    return tir.from_bits(ptx.held(T.int32(0x7F800000), "int32"))
+
+
+def _cheapest(time: Expr, lane: Expr) -> Expr:
+    """The lane whose time is the least, of equals the lowest; what is no number is not offered."""
+    most = _infinite()
+    least = cuda.Register("float32", T.Select(time < most, time, most))
+    best = cuda.Register("int32", lane)
+    for lanes in (1, 2, 4, 8, 16):
+        other = ptx.shuffle_xor(least.value, lanes, "float32")
+        number = ptx.shuffle_xor(best.value, lanes, "int32")
+        lower = tir.both(other == least.value, number < best.value)
+        better = ptx.held(T.Cast("int32", T.Or(other < least.value, lower)), "int32")
+        least.set(T.Select(better != 0, other, least.value))
+        best.set(T.Select(better != 0, number, best.value))
+    return best.value
 
 
 def _features(

@@ -95,10 +95,9 @@ class _Lists:
                 ):
                     with tir.when(kind == KINDS.index(name)):
                         make()
-                ptx.barrier()  # before shared memory is used again
 
     def _take_bits(self) -> None:
-        """The group's bits to shared memory."""
+        """The group's bits to shared memory; no list reads them behind its last barrier."""
         row, word = self._thread // WORDS, self._thread % WORDS
         at = self._segment * WORDS + word
         here = tir.both(self._first + row < self._there, at < self._words)
