@@ -30,17 +30,13 @@ from typing import Any
 from pitc.codegen import cuda, ptx, tir
 from pitc.codegen.ptx import CHUNK_BYTES, Window
 from pitc.codegen.tir import Buffer, Expr, T
+from pitc.ir.cuda_variants import GROUP, SEGMENT, TOTALS
 
-GROUP = 32
-"""Rows of a group."""
-SEGMENT = 256
-"""k of a segment."""
 WORD = 32
 """k of a word of bits."""
 WORDS = SEGMENT // WORD
 """Words of a segment of a row: a sector of memory."""
 THREADS = 32 * WORDS
-TOTALS = ("elements", "strips", "segments32", "segments", "squares")
 _WARP_ROWS = GROUP // WORDS
 """Rows that a warp reads."""
 _BYTES = GROUP * WORDS * 4
