@@ -79,12 +79,17 @@ class FakeDriver:
     def __init__(self) -> None:
         self._library = ctypes.CDLL("libcuda.so.1")
         self._library.fake_cuda_count.restype = ctypes.c_int64
+        self._library.fake_cuda_launched.restype = ctypes.c_char_p
 
     def count(self, name: str) -> int:
         return int(self._library.fake_cuda_count(name.encode()))
 
     def set(self, knob: str, value: int) -> None:
         self._library.fake_cuda_set(knob.encode(), ctypes.c_int64(value))
+
+    def launched(self) -> str:
+        """The name of the last kernel that was launched."""
+        return str(self._library.fake_cuda_launched().decode())
 
     def settled(self, name: str) -> int:
         """The same when all is done that waits in streams."""
@@ -121,6 +126,7 @@ def session(
     *,
     number: int = 0,
     trace: Path | None = None,
+    **given: str,
 ) -> Any:
     """A session whose providers are asked in that order.
 
@@ -129,13 +135,15 @@ def session(
         providers: Their names.
         number: Of the CUDA device.
         trace: The CUDA provider's `trace`.
+        given: Other options of the CUDA provider.
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     for name in providers:
         cuda = name == CUDA_EP_NAME
-        given = {"trace": str(trace)} if cuda and trace else {}
-        options.add_provider_for_devices([devices(name)[number if cuda else 0]], given)
+        told = {"trace": str(trace)} if trace else {}
+        device = devices(name)[number if cuda else 0]
+        options.add_provider_for_devices([device], {**told, **given} if cuda else {})
     return onnxruntime.InferenceSession(str(path), options, enable_fallback=0)
 
 

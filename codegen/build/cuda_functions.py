@@ -5,7 +5,9 @@ contract_block_relu_f16 contract_block_relu_f16_mma64x64_r128_cuda, .._r256_cuda
 detect_f16, choose_f16  detect_f16_cuda, choose_f16_cuda
 lists_f16               lists_f16_h32_cuda, lists_f16_h16_cuda
 attention_d64_v64_f16   attention_d64_v64_f16_cuda
-pack_b4                 pack_b16_cuda, pack_b4_cuda, pack_b1_cuda
+attention_d64_v64_f32   attention_d64_v64_f32_mma_cuda, attention_d64_v64_f32_simt_cuda
+pack_b4                 pack_b16_cuda, pack_b4_cuda
+pack_b1                 pack_b16_cuda, pack_b4_cuda, pack_b2_cuda, pack_b1_cuda
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,13 +16,15 @@ from typing import Any
 from pitc.ir.cuda_target import CudaTile
 from pitc.ir.cuda_variants import GROUP_HEIGHTS, SUMMED_ROWS, block_width, offers_of
 from pitc.ir.kernel import KernelRequest
+from pitc.ir.variants import ITEM_BYTES
 
 Emitter = Callable[[str, Mapping[str, Any], CudaTile], Any]
 
 
 def functions_of(requests: Iterable[KernelRequest]) -> list[Any]:
-    """The TIR functions that answer the requests for GPUs among some."""
-    return [f for request in requests if request.kind == "cuda" for f in cuda_functions(request)]
+    """The TIR functions that answer the requests for GPUs among some, each once."""
+    made = (f for request in requests if request.kind == "cuda" for f in cuda_functions(request))
+    return list({str(f.attrs["global_symbol"]): f for f in made}.values())
 
 
 def cuda_functions(request: KernelRequest) -> Iterator[Any]:
@@ -29,7 +33,8 @@ def cuda_functions(request: KernelRequest) -> Iterator[Any]:
     Raises:
         ValueError: No family can answer it.
     """
-    from pitc.codegen.families import choose_cuda, contract_cuda, detect_cuda, lists_cuda
+    from pitc.codegen.families import choose_cuda, contract_cuda, detect_cuda, lists_cuda, pack_cuda
+    from pitc.codegen.families.attention_cuda import attention
     from pitc.codegen.families.contract_block_cuda import contract_block
 
     tiled: Mapping[str, Emitter] = {
@@ -57,5 +62,15 @@ def cuda_functions(request: KernelRequest) -> Iterator[Any]:
         for height in GROUP_HEIGHTS:
             own = params | width | {"height": height}
             yield lists_cuda.lists(f"{symbol}_h{height}_cuda", own)
+    elif family == "attention":
+        engines = ("mma", "simt") if request.dtype == "float32" else ("mma",)
+        for engine in engines:
+            suffix = f"_{engine}" if len(engines) > 1 else ""
+            yield attention(f"{symbol}{suffix}_cuda", params, engine)
+    elif family in ("pack", "unpack"):
+        emit = pack_cuda.pack_func if family == "pack" else pack_cuda.unpack_func
+        for size in sorted(pack_cuda.WORDS, reverse=True):  # whole words of the plan's, and wider
+            if size >= ITEM_BYTES[request.dtype]:
+                yield emit(f"{family}_b{size}_cuda", {"bytes": size})
     else:
         raise ValueError(f"no CUDA kernel for {request}")

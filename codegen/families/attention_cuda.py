@@ -81,7 +81,7 @@ class _Kernel:
         self.k_offsets = tir.device_tensor("k_offsets", (boundaries,), "int32")
         self.bias: Buffer | None = None
         if params["bias"]:
-            self.bias = tir.device_tensor("bias", (tir.size("elements"),), self.dtype)
+            self.bias = tir.device_tensor("bias", (tir.size("elements"),), "float32")
             self.qpos = tir.device_tensor("qpos", (tq,), "int32")
             self.kpos = tir.device_tensor("kpos", (tk,), "int32")
         self.out = tir.device_tensor("out", (tq, heads, self.dv), self.dtype)

@@ -80,6 +80,8 @@ void Spoil(char* at, size_t bytes) {
 
 }  // namespace
 
+void Begin() { TheEmulator(); }
+
 void* Allocate(size_t bytes) {
   if (const Emulator* e = TheEmulator()) return e->alloc(bytes, "device memory");
   Arena& arena = TheArena();

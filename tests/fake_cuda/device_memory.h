@@ -7,6 +7,9 @@
 
 namespace fake_cuda {
 
+// Loads the emulator, which modules need.
+void Begin();
+
 void* Allocate(size_t bytes);                         // null: the arena is full
 bool Free(void* memory);                              // what is read there later is no number
 bool IsInside(const void* memory, size_t bytes);      // of one piece

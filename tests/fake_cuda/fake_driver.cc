@@ -59,6 +59,7 @@ int64_t& Knob(const std::string& name) {
 
 // Like all that follows never destroyed: a process may end with work under way.
 auto& counts = *new std::map<std::string, int64_t>;
+auto& launched = *new std::string;
 
 // ---- what the handles are
 
@@ -94,6 +95,7 @@ struct FunctionObject {
   int parameters;
   void (*emulated)(void**);
   int shared;
+  std::string name;
 };
 struct PoolObject {};
 }  // namespace pitc::cuda
@@ -208,12 +210,13 @@ void* Load(const void* image) {
   }
   if (memcmp(image, ELFMAG, SELFMAG) != 0) return nullptr;
   const size_t size = Length(image);
-  const int file = memfd_create("module", 0);
+  char path[] = "/tmp/fake-cuda-XXXXXX";  // of a name that no other module has: they are known by it
+  const int file = mkstemp(path);
   if (write(file, image, size) != static_cast<ssize_t>(size)) return nullptr;
-  const std::string path = "/proc/self/fd/" + std::to_string(file);
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!library) fprintf(stderr, "%s\n", dlerror());
   close(file);
+  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!library) fprintf(stderr, "%s\n", dlerror());
+  unlink(path);
   return library;
 }
 
@@ -257,6 +260,12 @@ API void fake_cuda_settle() {
   current = before;
 }
 
+// The name of the last kernel.
+API const char* fake_cuda_launched() {
+  const std::lock_guard<std::recursive_mutex> lock(mutex);
+  return launched.c_str();
+}
+
 // Work of another kind than kernels that the driver knows, in its order.
 API void fake_cuda_enqueue(Stream stream, void (*run)(void*), void* data) {
   const std::lock_guard<std::recursive_mutex> lock(mutex);
@@ -275,6 +284,7 @@ API Result cuInit(unsigned) {
   const std::lock_guard<std::recursive_mutex> lock(mutex);
   if (Knob("devices") < 1) return kNoDevice;
   initialized = true;
+  fake_cuda::Begin();
   return kSuccess;
 }
 
@@ -558,7 +568,8 @@ API Result cuModuleGetFunction(Function* function, Module module, const char* na
     FunctionObject made{module, reinterpret_cast<void (*)(void**, const unsigned*)>(find(plain)),
                         count ? *count : 0,
                         reinterpret_cast<void (*)(void**)>(find(std::string("emulated_") + name)),
-                        kUsualShared};
+                        kUsualShared,
+                        name};
     if (!made.plain && !made.emulated) return kNotFound;
     *function = &functions.try_emplace({module, name}, made).first->second;
     return kSuccess;
@@ -582,6 +593,7 @@ API Result cuLaunchKernel(Function function, unsigned gx, unsigned gy, unsigned 
         shared > static_cast<unsigned>(function->shared) || function->module->context != current)
       return kInvalidValue;
     ++counts["launches"];
+    launched = function->name;
     Context context = current;
     if (int64_t& left = Knob("failing_launch"); left > 0 && --left == 0) {
       Later(stream, [context] { context->lost = kIllegalAddress; });

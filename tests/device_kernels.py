@@ -1,0 +1,97 @@
+"""Kernel libraries for the GPU that is not there: the compiler's own, but for what makes machine
+code: that writes modules of the emulator.
+
+    path = emulated_library(KernelRequest.of_cuda("gather_gemm", "float16", k=64, ..))
+    with emulated_process(arch=80) as call:
+        call(work, path)               # sessions there run the kernels on the CPU
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import onnx
+import pytest
+from filelock import FileLock
+
+from pitc.codegen.build import cuda_library
+from pitc.codegen.build.cuda_compiler import Compiled
+from pitc.codegen.build.library import build_kernels
+from pitc.ir.kernel import KernelRequest
+from tests.cuda_emulator import build, build_module
+from tests.device_support import Call, process
+from tests.runtime_support import ROOT, save
+
+ARCH = "sm_80"
+
+
+class EmulatorCompiler:
+    """Makes modules of the emulator in place of cubins; its PTX is for no driver."""
+
+    version = "emulator-13.0"
+    path = build.HERE
+    archs = (80, 90)
+
+    @property
+    def fingerprint(self) -> str:
+        """The run time's file name has the hash of all sources of the emulator."""
+        return build.run_time().name
+
+    def compile(self, source: str, target: str) -> Compiled:
+        """The module of a source."""
+        if target.startswith("compute_"):
+            return Compiled(b"//ptx of the emulator\n", "")
+        with tempfile.TemporaryDirectory() as folder:
+            return Compiled(build_module(source, Path(folder)).read_bytes(), "")
+
+
+@contextmanager
+def emulator_compiles(cache: Path) -> Iterator[None]:
+    """What is compiled for GPUs here is compiled for the emulator.
+
+    Args:
+        cache: A folder for what was compiled.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PITC_CACHE_DIR", str(cache))
+        patch.setattr(cuda_library, "find_cuda_compiler", EmulatorCompiler)
+        yield
+
+
+def emulated_library(*requests: KernelRequest) -> Path:
+    """A library of kernels, made once for all who ask with the same sources."""
+    sources = sorted(p for room in ("codegen", "pitc/ir") for p in (ROOT / room).rglob("*.py"))
+    parts = [repr(requests).encode(), *(path.read_bytes() for path in sources)]
+
+    def make(out: Path, scratch: Path) -> None:
+        with emulator_compiles(scratch / "cache"):
+            build_kernels(requests, (), out, archs=(ARCH,))
+
+    with FileLock(build.run_time().with_suffix(".lock")):
+        return build.kept("-library.so", parts, make)
+
+
+@contextmanager
+def emulated_process(**knobs: int) -> Iterator[Call]:
+    """As `device_support.process`, with a GPU that the emulator stands for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAKE_CUDA_EMULATOR", str(build.run_time()))
+        with process(**{"arch": 80, **knobs}) as call:
+            yield call
+
+
+def save_with(folder: Path, library: Path, model: onnx.ModelProto, name: str) -> Path:
+    """Write a model beside a kernel library."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(library, folder / "kernels.so")
+    return save(folder, model, name)
+
+
+def clocks(dtype: str, *numbers: int) -> dict[str, str]:
+    """The plan field that says what a step of each dense tile takes; one number is for all."""
+    count = 6 if dtype == "float32" else 4
+    return {f"clocks_{ARCH}": ",".join(map(str, numbers if len(numbers) > 1 else numbers * count))}
+
+
