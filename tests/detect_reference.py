@@ -7,7 +7,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from pitc.codegen.families.detect_cuda import GROUP, SEGMENT, TOTALS, WORD
+from pitc.codegen.families.detect_cuda import WORD
+from pitc.ir.cuda_variants import GROUP, SEGMENT, TOTALS
 
 Array = NDArray[Any]
 BFLOAT16 = ir.DataType.BFLOAT16.numpy()

@@ -79,6 +79,8 @@ def test_equals_onnx_runtime(gpu: Call, source: Path, compiled: Path, tmp_path: 
         np.testing.assert_allclose(got[live], want[live], atol=TOLERANCE, rtol=TOLERANCE)
     graph = onnx.load(compiled / MODEL, load_external_data=False).graph
     nodes = [n for n in graph.node if n.op_type == "EPContext"]
-    on_gpu = [n for n in nodes if b"PitCuda" in next(a.s for a in n.attribute if a.name == "source")]
+    on_gpu = [
+        n for n in nodes if b"PitCuda" in next(a.s for a in n.attribute if a.name == "source")
+    ]
     assert len(on_gpu) > 6 and len(nodes) == len(on_gpu) + 1
     assert counts["launches"] == len(masks) * len(on_gpu)

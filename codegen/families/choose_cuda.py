@@ -18,10 +18,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pitc.codegen import cuda, ptx, tir
-from pitc.codegen.families.detect_cuda import GROUP, SEGMENT, TOTALS
 from pitc.codegen.ptx import Window
 from pitc.codegen.tir import Buffer, Expr, T
-from pitc.ir.cuda_variants import COLUMNS, FEATURES, KINDS, SQUARE
+from pitc.ir.cuda_variants import COLUMNS, FEATURES, GROUP, KINDS, SEGMENT, SQUARE, TOTALS
 
 WARPS = 32
 _THREADS = 32 * WARPS

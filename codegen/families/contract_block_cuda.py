@@ -23,11 +23,11 @@ from pitc.codegen import cuda, ptx, tir
 from pitc.codegen.engines import ring
 from pitc.codegen.engines.multiprocessor import Run
 from pitc.codegen.families.contract_cuda import ENGINES
-from pitc.codegen.families.detect_cuda import GROUP
 from pitc.codegen.families.swrite_cuda import SWrite
 from pitc.codegen.ptx import CHUNK_BYTES, Window
 from pitc.codegen.tir import Buffer, Expr, T
 from pitc.ir.cuda_target import CudaTile
+from pitc.ir.cuda_variants import GROUP
 from pitc.ir.panels import PANEL_WIDTH
 
 _FOUR = 4

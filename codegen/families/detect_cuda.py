@@ -30,11 +30,8 @@ from typing import Any
 from pitc.codegen import cuda, ptx, tir
 from pitc.codegen.ptx import CHUNK_BYTES, Window
 from pitc.codegen.tir import Buffer, Expr, T
+from pitc.ir.cuda_variants import GROUP, SEGMENT, TOTALS
 
-GROUP = 32
-"""Rows of a group."""
-SEGMENT = 256
-"""k of a segment."""
 WORD = 32
 """k of a word of bits."""
 WORDS = SEGMENT // WORD
@@ -42,7 +39,6 @@ WORDS = SEGMENT // WORD
 THREADS = 32 * WORDS
 TOGETHER = 4
 """Thread blocks of a multiprocessor: 64 registers for each thread."""
-TOTALS = ("elements", "strips", "segments32", "segments", "squares")
 _WARP_ROWS = GROUP // WORDS
 """Rows that a warp reads."""
 _BYTES = GROUP * WORDS * 4

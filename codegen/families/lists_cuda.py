@@ -19,18 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pitc.codegen import cuda, ptx, tir
-from pitc.codegen.families.detect_cuda import (
-    GROUP,
-    SEGMENT,
-    THREADS,
-    TOGETHER,
-    WORD,
-    WORDS,
-    Words,
-)
+from pitc.codegen.families.detect_cuda import THREADS, TOGETHER, WORD, WORDS, Words
 from pitc.codegen.ptx import CHUNK_BYTES, Window
 from pitc.codegen.tir import Expr, T
-from pitc.ir.cuda_variants import COLUMNS, KINDS
+from pitc.ir.cuda_variants import COLUMNS, GROUP, KINDS, SEGMENT
 
 _TABLE = Words.size
 """Bytes of shared memory before a table: columns of the entries, or places of pieces."""

@@ -25,10 +25,14 @@ rows; dense tiles of 32 x 128, steps of 64 k, 108 blocks:
 
     dense     each 4           down 2, across 8: steps 64, turns 4    listed 0
     tile      each 24/64/2+1/2 = 0.6875            steps 11, turns 0.6875    listed 24 * 64
+
+The runtime has what is here from a header (`python -m pitc.ir.cuda_variants FILE`).
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from pitc.ir.cuda_target import CUDA_TILES, CudaTile
 from pitc.ir.variants import ITEM_BYTES, Tile, derive_micro_tile
@@ -41,6 +45,10 @@ COLUMNS = ("kind", "m", "n", "step", "blocks", "entry")
 """Of a line: index of the kind; rows and columns of a dense tile; k, or entries, of a step; thread
 blocks that compute at a time, one on each multiprocessor; bytes of an entry that is listed."""
 FEATURES = ("launch", "listed", "steps", "turns")
+GROUP, SEGMENT = 32, 256
+"""Rows, and k, that a thread block of the detector looks at."""
+TOTALS = ("elements", "strips", "segments32", "segments", "squares")
+"""What it counts there."""
 SQUARE = 32
 """k of a square."""
 LISTED_TILES = (
@@ -113,6 +121,14 @@ class CudaOffer:
     def name(self) -> str:
         """In plans: `tile32_mma32x128`."""
         return f"{self.variant.name}_{self.tile.name}"
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a thread block; of one over blocks of k but for its sums."""
+        slot = self.tile.slot_bytes
+        if self.variant.kind == "block":  # beside the operands lie the numbers of the rows
+            slot += self.tile.m * ITEM_BYTES["int32"]
+        return slot * self.tile.stages
 
 
 def dense_tiles(dtype: str) -> tuple[CudaTile, ...]:
@@ -189,3 +205,51 @@ def features_of(
         "square": (totals["squares"] * SQUARE / step / down, totals["squares"]),
     }[KINDS[kind]]
     return 1, entries * entry, each * (down * across), each * -(-down * across // blocks)
+
+
+def header() -> str:
+    """The table for the runtime, as C++."""
+    records = []
+    for dtype in ("float16", "float32"):
+        for offer in offers_of(dtype):
+            variant, tile = offer.variant, offer.tile
+            _, m, n, step, _, entry = line_of(variant, tile, dtype, 0)
+            engine = str(tile.engine == "mma").lower()
+            records.append(
+                f'    {{{ITEM_BYTES[dtype]}, "{variant.name}", "{tile.name}",'
+                f" CudaCut::k{variant.kind.capitalize()}, {engine}, {m}, {n}, {step}, {entry},"
+                f" {offer.shared_bytes}}},"
+            )
+    lines = "\n".join(records)
+    return f"""// Written by pitc/ir/cuda_variants.py, which says what it means.
+#pragma once
+
+#include <cstdint>
+
+namespace pitc {{
+
+enum class CudaCut {{ {", ".join(f"k{kind.capitalize()}" for kind in KINDS)} }};
+constexpr int kCudaCuts = {len(KINDS)}, kCudaColumns = {len(COLUMNS)}, kCudaFeatures = {len(FEATURES)};
+constexpr const char* kCudaTotals[] = {{{", ".join(f'"{name}"' for name in TOTALS)}}};
+constexpr int64_t kCudaGroup = {GROUP}, kCudaSegment = {SEGMENT}, kCudaSquare = {SQUARE};
+constexpr int64_t kCudaSummedRows[] = {{{", ".join(map(str, SUMMED_ROWS))}}};
+
+struct CudaOffer {{
+  int item_bytes;  // of the operands
+  const char* variant;
+  const char* tile;
+  CudaCut cut;
+  bool mma;  // by tensor cores, else by FMA units
+  int64_t m, n, step, entry;
+  int shared_bytes;  // of a block; for kBlock without its sums
+}};
+constexpr CudaOffer kCudaOffers[] = {{
+{lines}
+}};
+
+}}  // namespace pitc
+"""
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(header())

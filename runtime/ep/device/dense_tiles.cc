@@ -9,19 +9,12 @@ namespace {
 
 int64_t Steps(int64_t whole, int64_t step) { return (whole + step - 1) / step; }
 
-// Of the newest architecture that is not newer, else of the oldest one.
-const std::vector<int64_t>& ClocksFor(const ContractPlan& plan, int arch) {
-  const auto newer = std::find_if(plan.clocks.begin(), plan.clocks.end(),
-                                  [arch](const TileClocks& each) { return each.arch > arch; });
-  return newer == plan.clocks.begin() ? newer->clocks : std::prev(newer)->clocks;
-}
-
 }  // namespace
 
 std::vector<DenseTile> OfferedTiles(const ContractPlan& plan, int arch, int most_shared_bytes,
                                     bool tf32) {
   const std::vector<const CudaTile*> all = TilesOf(plan.type);
-  const std::vector<int64_t>& clocks = ClocksFor(plan, arch);
+  const std::vector<int64_t>& clocks = ForArch(plan.clocks, arch).clocks;
   std::vector<DenseTile> offered;
   for (size_t i = 0; i < all.size(); ++i) {
     const bool exact = plan.type != Element::kFloat32 || tf32 || !all[i]->mma;
@@ -37,11 +30,11 @@ int64_t TileCount(const CudaTile& tile, int64_t rows, int64_t n) {
   return Steps(rows, tile.m) * Steps(n, tile.n);
 }
 
-size_t FastestTile(const std::vector<DenseTile>& tiles, const ContractPlan& plan, int64_t rows,
-                   int processors) {
-  const int64_t row_bytes = plan.product.k * RecordOf(plan.type).bytes;
+size_t FastestTile(const std::vector<DenseTile>& tiles, Element type, const ProductPlan& product,
+                   int64_t rows, int processors) {
+  const int64_t row_bytes = product.k * RecordOf(type).bytes;
   const auto time = [&](const DenseTile& tile) {
-    const int64_t turns = Steps(TileCount(*tile.shape, rows, plan.product.n), processors);
+    const int64_t turns = Steps(TileCount(*tile.shape, rows, product.n), processors);
     return static_cast<double>(turns) *
            static_cast<double>(Steps(row_bytes, tile.shape->k_bytes) * tile.clocks);
   };

@@ -14,6 +14,17 @@
 
 namespace pitc::cuda {
 
+// Of what a plan says of each architecture, oldest first, that of the newest one which is not newer
+// than a device's, else of the oldest.
+template <class OfArch>
+const OfArch& ForArch(const std::vector<OfArch>& all, int arch) {
+  const OfArch* found = &all.front();
+  for (const OfArch& each : all) {
+    if (each.arch <= arch) found = &each;
+  }
+  return *found;
+}
+
 struct DenseTile {
   const CudaTile* shape;
   int64_t clocks;  // of a step
@@ -29,7 +40,7 @@ std::vector<DenseTile> OfferedTiles(const ContractPlan& plan, int arch, int most
 int64_t TileCount(const CudaTile& tile, int64_t rows, int64_t n);
 
 // The place of the fastest; the first of equals.
-size_t FastestTile(const std::vector<DenseTile>& tiles, const ContractPlan& plan, int64_t rows,
-                   int processors);
+size_t FastestTile(const std::vector<DenseTile>& tiles, Element type, const ProductPlan& product,
+                   int64_t rows, int processors);
 
 }  // namespace pitc::cuda

@@ -3,10 +3,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
-#include "device/dense_tiles.h"
-#include "device/device_run.h"
+#include "device/listed_product.h"
+#include "device/product.h"
 #include "plan/plan.h"
 
 namespace pitc::cuda {
@@ -27,10 +28,10 @@ struct MoveKernel {
 
 // pack and unpack, by the first of the kernels whose words fit; those of the last one always do.
 std::unique_ptr<DeviceOperation> MakeMove(const MovePlan& plan, std::vector<MoveKernel> kernels);
-// `kernels`: of each dense tile.
-std::unique_ptr<DeviceOperation> MakeGatherGemm(const ContractPlan& plan,
-                                                std::vector<DenseTile> tiles,
-                                                std::vector<DeviceKernel> kernels);
+// `inner`: the product in front, if the plan has one. `listed`: where zeros are skipped.
+std::unique_ptr<DeviceOperation> MakeContract(const ContractPlan& plan, DenseProduct dense,
+                                              std::optional<DenseProduct> inner,
+                                              std::optional<ListedProduct> listed);
 std::unique_ptr<DeviceOperation> MakeAttention(const AttentionPlan& plan, DeviceKernel kernel);
 
 }  // namespace pitc::cuda

@@ -41,11 +41,12 @@ Stream StreamOf(const Host& host, const OrtKernelContext* context) {
 }  // namespace
 
 DeviceRun::DeviceRun(const Host& host, OrtKernelContext* context, const Places& places,
-                     SessionDevice& session)
+                     SessionDevice& session, bool traced)
     : host_(host),
       context_(context),
       places_(places),
       session_(session),
+      traced_(traced),
       stream_(StreamOf(host, context)),
       current_(session.device),
       memory_(host, context) {}
@@ -91,11 +92,16 @@ const int32_t* DeviceRun::Copy(const DeviceInput& list, int64_t n, Arena::Scope&
     std::copy_n(list.Int32s(), n, copy);
     return copy;
   }
-  PITC_CUDA(MemcpyDtoHAsync, copy, reinterpret_cast<Address>(list.data), bytes, stream_);
+  Download(copy, list.data, static_cast<int64_t>(bytes));
+  return copy;
+}
+
+void DeviceRun::Download(void* to, const void* from, int64_t bytes) const {
+  PITC_CUDA(MemcpyDtoHAsync, to, reinterpret_cast<Address>(from), static_cast<size_t>(bytes),
+            stream_);
   PITC_CUDA(StreamSynchronize, stream_);
   ++transfers_.downloads;
-  transfers_.downloaded_bytes += static_cast<int64_t>(bytes);
-  return copy;
+  transfers_.downloaded_bytes += bytes;
 }
 
 const void* DeviceRun::OnDevice(const DeviceInput& input) const {
@@ -156,9 +162,13 @@ int64_t DeviceRun::Blocks(int64_t work, int64_t of_a_block) const {
   return std::clamp<int64_t>((work + of_a_block - 1) / of_a_block, 1, most);
 }
 
-void DeviceRun::AddTurns(KernelCall* call, int64_t tiles) const {
+void DeviceRun::AddTurns(KernelCall* call, int64_t tiles, Gate gate) const {
   const int64_t most = std::max(1, session_.device.multiprocessors()) * kTurnBlocks;
-  call->Int32s(OnDevice(kChosen, 2), {2}).Int(0).Int(std::clamp<int64_t>(tiles, 1, most));
+  call->Int32s(gate.gate, {2}).Int(gate.number).Int(std::clamp<int64_t>(tiles, 1, most));
+}
+
+void DeviceRun::AddTurns(KernelCall* call, int64_t tiles) const {
+  AddTurns(call, tiles, {OnDevice(kChosen, 2), 0});
 }
 
 void DeviceRun::Launch(const DeviceKernel& kernel, KernelCall& call) const {

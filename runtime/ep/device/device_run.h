@@ -31,6 +31,12 @@ struct DeviceInput : Tensor {
   bool pinned = false;  // of the host, but the device reads it when it likes
 };
 
+// Whether a kernel was chosen: if gate[0] is its number. For gate[1] rows at most.
+struct Gate {
+  const int32_t* gate;  // on the device
+  int number;
+};
+
 class DeviceRun {
  public:
   // As RunContext::Places.
@@ -40,14 +46,18 @@ class DeviceRun {
         constants;  // of each input; null: it is none
   };
 
+  // `traced`: somebody wants to know what was chosen.
   DeviceRun(const Host& host, OrtKernelContext* context, const Places& places,
-            SessionDevice& session);
+            SessionDevice& session, bool traced);
   DeviceRun(const DeviceRun&) = delete;
   DeviceRun& operator=(const DeviceRun&) = delete;
   ~DeviceRun();  // memory of the run is given back in the order of the stream
 
   Device& device() const { return session_.device; }
   const Transfers& transfers() const { return transfers_; }
+  bool traced() const { return traced_; }
+  void Note(DeviceChoice choice) const { choices_.push_back(std::move(choice)); }
+  const std::vector<DeviceChoice>& choices() const { return choices_; }
   Lender& memory() const { return memory_; }  // of the host
 
   DeviceInput Input(int index, const char* role) const;
@@ -57,6 +67,12 @@ class DeviceRun {
 
   // The first numbers of a list, in memory of the host, as they are now.
   const int32_t* Copy(const DeviceInput& list, int64_t n, Arena::Scope& scratch) const;
+
+  // Copies memory of the device, and waits for it.
+  void Download(void* to, const void* from, int64_t bytes) const;
+
+  // Memory of the device for this run.
+  void* Take(size_t bytes) const;
 
   // The elements of an input in memory of the device, at a multiple of kAlignment.
   const void* OnDevice(const DeviceInput& input) const;
@@ -71,8 +87,9 @@ class DeviceRun {
   // As many blocks as have something to do, but not more than the device runs at once.
   int64_t Blocks(int64_t work, int64_t of_a_block) const;
 
-  // The last arguments of a kernel whose blocks take `tiles` in turns: that it was chosen, for all
-  // rows of its list, and how many blocks there are.
+  // The last arguments of a kernel whose blocks take `tiles` in turns: whether it was chosen, and
+  // how many blocks there are. Without a gate it was, for all rows of its list.
+  void AddTurns(KernelCall* call, int64_t tiles, Gate gate) const;
   void AddTurns(KernelCall* call, int64_t tiles) const;
 
   // A call of one of its kernels. Tensors are the device's.
@@ -80,18 +97,18 @@ class DeviceRun {
   void Launch(const DeviceKernel& kernel, KernelCall& call) const;
 
  private:
-  void* Take(size_t bytes) const;
-
   const Host& host_;
   OrtKernelContext* const context_;
   const Places& places_;
   SessionDevice& session_;
+  const bool traced_;
   Stream stream_ = nullptr;
   const Device::Current current_;
   mutable RunMemory memory_;
   mutable std::vector<Address> taken_;
   mutable std::vector<std::shared_ptr<const DeviceList>> lists_;
   mutable Transfers transfers_;
+  mutable std::vector<DeviceChoice> choices_;
 };
 
 // Throws Failure unless kernels that compute may write there.

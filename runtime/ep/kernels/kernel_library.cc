@@ -227,6 +227,10 @@ KernelCall& KernelCall::Int64s(const void* data, std::initializer_list<int64_t> 
   return Array(data, tvm::kIntCode, 64, shape);
 }
 
+KernelCall& KernelCall::Bits(const void* data, std::initializer_list<int64_t> shape) {
+  return Array(data, tvm::kUIntCode, 32, shape);
+}
+
 KernelCall& KernelCall::Words(const void* data, int word_bytes,
                               std::initializer_list<int64_t> shape) {
   return Array(data, tvm::kIntCode, 8 * word_bytes, shape);

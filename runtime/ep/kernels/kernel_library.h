@@ -66,6 +66,7 @@ class KernelCall {
   KernelCall& Numbers(const void* data, Element type, std::initializer_list<int64_t> shape);
   KernelCall& Int32s(const void* data, std::initializer_list<int64_t> shape);
   KernelCall& Int64s(const void* data, std::initializer_list<int64_t> shape);
+  KernelCall& Bits(const void* data, std::initializer_list<int64_t> shape);  // words of 32
   KernelCall& Words(const void* data, int word_bytes, std::initializer_list<int64_t> shape);
   KernelCall& Int(int64_t value);
   KernelCall& Float(double value);

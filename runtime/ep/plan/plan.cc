@@ -332,10 +332,49 @@ std::vector<TileClocks> ReadClocks(Fields& in, Element type) {
   return all;
 }
 
-void ReadInner(Fields& in, ContractPlan* p) {
+// The lines `price_VARIANT_TILE_sm_ARCH` of each architecture that has clocks.
+std::vector<OfferPrices> ReadPrices(Fields& in, const ContractPlan& plan) {
+  std::vector<OfferPrices> all;
+  for (const TileClocks& each : plan.clocks) {
+    OfferPrices& of_arch = all.emplace_back(OfferPrices{each.arch, {}});
+    for (const CudaOffer* offer : OffersOf(plan.type)) {
+      const std::string key = Text("price_", offer->variant, "_", offer->tile, "_sm_", each.arch);
+      const std::vector<int64_t> prices = in.Ints(key, kCudaFeatures, kHighestPrice);
+      std::copy(prices.begin(), prices.end(), of_arch.prices.emplace_back().begin());
+    }
+  }
+  return all;
+}
+
+void ReadInner(Fields& in, Machine machine, ContractPlan* p) {
   p->inner = ProductPlan{in.Int("inner", 1, kLargestExtent), p->product.k, in.Flag("inner_bias")};
   const std::string activation = in.Word("inner_activation", {"relu"});
   p->inner_kernel = "gather_gemm" + ProductSuffix(*p->inner, activation) + "_bits";
+  if (machine == Machine::kCpu) return;
+  if (!p->inner->bias) Fail("plan: expected inner_bias=1 for a GPU, got '0'");
+  p->inner_kernel =
+      Text("gather_gemm_", activation, "_bits", CudaSuffix(p->type, {p->inner->k, p->inner->n}));
+}
+
+// What is special on a GPU; returns the symbol of the dense kernel.
+std::string ReadCuda(Fields& in, const std::string& epilogue, bool skips, ContractPlan* p) {
+  if (!p->product.bias) Fail("plan: expected bias=1 for a GPU, got '0'");
+  if (p->relu) Fail("plan: expected input_relu=0 for a GPU, got '1'");
+  p->clocks = ReadClocks(in, p->type);
+  const int64_t k = p->product.k, n = p->product.n;
+  const auto symbol = [&](const char* family, std::initializer_list<int64_t> widths) {
+    return Text(family, "_", epilogue, CudaSuffix(p->type, widths));
+  };
+  if (skips) {
+    p->prices = ReadPrices(in, *p);
+    p->listed = {
+        p->inner ? "detect_bits" + CudaSuffix(p->type, {}) : "detect" + CudaSuffix(p->type, {k}),
+        "choose" + CudaSuffix(p->type, {}),
+        "lists" + CudaSuffix(p->type, {k}),
+        {symbol("gather_gemm", {k, n}), symbol("contract_tile", {n}), symbol("contract_block", {n}),
+         symbol("contract_square", {k, n})}};
+  }
+  return symbol("gather_gemm", {k, n});
 }
 
 std::string ReadContract(Fields& in, Machine machine, Plan* plan) {
@@ -369,14 +408,11 @@ std::string ReadContract(Fields& in, Machine machine, Plan* plan) {
     p.gather = in.Flag("gather");
     p.scatter = in.Flag("scatter");
   }
-  if (plan->op == "ffn") ReadInner(in, &p);
-  if (machine == Machine::kCuda) {
-    if (!p.product.bias) Fail("plan: expected bias=1 for a GPU, got '0'");
-    p.clocks = ReadClocks(in, p.type);
-    kernel = Text("gather_gemm_", epilogue, CudaSuffix(p.type, {p.product.k, p.product.n}));
-  }
+  if (plan->op == "ffn") ReadInner(in, machine, &p);
   p.skips = plan->op != "gather_gemm";
-  if (p.skips) {
+  if (machine == Machine::kCuda) {
+    kernel = ReadCuda(in, epilogue, p.skips, &p);
+  } else if (p.skips) {
     p.costs_v3 = ReadCosts(in, "v3");
     p.costs_v4 = ReadCosts(in, "v4");
   }
@@ -435,8 +471,8 @@ constexpr struct {
             {"pack", ReadMove, true},
             {"unpack", ReadMove, true},
             {"gather_gemm", ReadContract, true},
-            {"contract", ReadContract},
-            {"ffn", ReadContract},
+            {"contract", ReadContract, true},
+            {"ffn", ReadContract, true},
             {"contract_right", ReadContract},
             {"attention", ReadAttention, true},
             {"choose_channels", ReadChooseChannels}};
@@ -449,6 +485,14 @@ std::vector<const CudaTile*> TilesOf(Element type) {
     if (tile.mma || type == Element::kFloat32) tiles.push_back(&tile);
   }
   return tiles;
+}
+
+std::vector<const CudaOffer*> OffersOf(Element type) {
+  std::vector<const CudaOffer*> offers;
+  for (const CudaOffer& offer : kCudaOffers) {
+    if (offer.item_bytes == RecordOf(type).bytes) offers.push_back(&offer);
+  }
+  return offers;
 }
 
 Plan ParsePlan(std::string_view text, Machine machine) {

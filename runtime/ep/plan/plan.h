@@ -1,6 +1,7 @@
 // Kernel plans (docs/plans.md): the text in a node's `ep_cache_context`, read strictly.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "base/element.h"
 #include "cuda_tiles.h"
+#include "cuda_variants.h"
 #include "select/selector.h"
 
 namespace pitc {
@@ -64,11 +66,29 @@ struct TileClocks {
 // The dense tiles that a type has: by tensor cores, and of float32 by FMA units, too.
 std::vector<const CudaTile*> TilesOf(Element type);
 
+// Femtoseconds for each feature of each variant on devices of an architecture, in the order of
+// OffersOf.
+struct OfferPrices {
+  int arch;
+  std::vector<std::array<int64_t, kCudaFeatures>> prices;
+};
+
+// The variants that a type has, in each of their dense tiles.
+std::vector<const CudaOffer*> OffersOf(Element type);
+
+// Symbols of kernels on a GPU that skip zeros: how each begins.
+struct ListedSymbols {
+  std::string detect, choose, lists;
+  std::array<std::string, kCudaCuts> products;  // by cut
+};
+
 // gather_gemm, contract, contract_right and ffn: act(A @ B + bias) + residual.
 struct ContractPlan {
   ProductPlan product;
   Element type = Element::kFloat32;
-  std::vector<TileClocks> clocks;  // for a GPU: at least one, oldest architecture first
+  std::vector<TileClocks> clocks;   // for a GPU: at least one, oldest architecture first
+  std::vector<OfferPrices> prices;  // where a GPU skips zeros, of the same architectures
+  ListedSymbols listed;             // then
   bool gather, residual, scatter;
   Order order = Order::kPanels;
   bool factor = false;               // B is the product of two inputs; not in panels

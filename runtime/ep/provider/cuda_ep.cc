@@ -1,17 +1,31 @@
 #include "provider/cuda_ep.h"
 
+#include <algorithm>
+
 namespace pitc {
 namespace {
 
 constexpr int kWideWords[] = {16, 4, 2};  // bytes that kernels of pack and unpack move at once
 constexpr const char* kTf32Option = "ep.pitcudaexecutionprovider.tf32";
 constexpr const char* kTraceOption = "ep.pitcudaexecutionprovider.trace";
+constexpr const char* kVariantOption = "ep.pitcudaexecutionprovider.variant";
+constexpr const char* kCuts[kCudaCuts] = {"dense", "tile", "block", "square"};
+constexpr int64_t kListHeights[] = {16, 32};  // of kernels that make lists
 
 // Whether products of float32 go through tensor cores, as ONNX Runtime's CUDA provider has it.
 bool ChooseTf32(const std::string& wanted) {
   if (wanted.empty() || wanted == "1") return true;
   if (wanted == "0") return false;
   Fail("pitc: expected tf32 0 or 1, got ", Quoted(wanted));
+}
+
+// The cut that is chosen wherever it is offered; none: the fastest.
+std::optional<CudaCut> ChooseCut(const std::string& wanted) {
+  if (wanted.empty()) return std::nullopt;
+  const auto* const found = std::find(std::begin(kCuts), std::end(kCuts), wanted);
+  if (found == std::end(kCuts))
+    Fail("pitc: expected variant dense, tile, block or square, got ", Quoted(wanted));
+  return static_cast<CudaCut>(found - kCuts);
 }
 
 class CudaNode : public OrtNodeComputeInfo {
@@ -41,10 +55,12 @@ class CudaNode : public OrtNodeComputeInfo {
   OrtStatus* Run(OrtKernelContext* context) const {
     return Guard(host_, ORT_INVALID_ARGUMENT, [&] {
       try {
-        const cuda::DeviceRun run(host_, context, places_, *session_);
+        const cuda::DeviceRun run(host_, context, places_, *session_, trace_ != nullptr);
         const Arena::Borrowing borrowing(run.memory());
         operation_->Run(run);
-        if (trace_) trace_->Write(label_, run.transfers());
+        if (!trace_) return;
+        for (const DeviceChoice& choice : run.choices()) trace_->Write(label_, choice);
+        trace_->Write(label_, run.transfers());
       } catch (const OutOfDeviceMemory& failure) {
         throw OutOfDeviceMemory(label_ + failure.what());
       } catch (const Failure& failure) {
@@ -68,6 +84,7 @@ CudaEp::CudaEp(const Host& host, const OrtSessionOptions* options, int device, u
       host_(host),
       session_(std::make_shared<cuda::SessionDevice>(cuda::Device::At(device))),
       trace_(Trace::Open(ConfigEntry(host, options, kTraceOption))),
+      variant_(ChooseCut(ConfigEntry(host, options, kVariantOption))),
       tf32_(ChooseTf32(ConfigEntry(host, options, kTf32Option))),
       context_path_(ConfigEntry(host, options, "ep.context_file_path")),
       writes_context_(ConfigEntry(host, options, "ep.context_enable") == "1") {
@@ -159,12 +176,31 @@ std::unique_ptr<cuda::DeviceOperation> CudaEp::MakeOperation(const PlannedNode& 
     return cuda::MakeAttention(*attention, load(plan.kernel + engine));
   }
   const auto& contract = std::get<ContractPlan>(plan.body);
-  std::vector<cuda::DenseTile> tiles =
-      cuda::OfferedTiles(contract, device.arch(), device.most_shared_bytes(), tf32_);
-  std::vector<cuda::DeviceKernel> tiled;
-  for (const cuda::DenseTile& tile : tiles)
-    tiled.push_back(load(plan.kernel + "_" + tile.shape->name));
-  return cuda::MakeGatherGemm(contract, std::move(tiles), std::move(tiled));
+  const int arch = device.arch(), most_shared = device.most_shared_bytes();
+  const std::vector<cuda::DenseTile> tiles = cuda::OfferedTiles(contract, arch, most_shared, tf32_);
+  const auto dense = [&](const ProductPlan& product, const std::string& base) {
+    std::vector<cuda::DeviceKernel> tiled;
+    for (const cuda::DenseTile& tile : tiles) tiled.push_back(load(base + "_" + tile.shape->name));
+    return cuda::DenseProduct(product, contract.type, tiles, std::move(tiled));
+  };
+  std::optional<cuda::DenseProduct> inner;
+  if (contract.inner) inner.emplace(dense(*contract.inner, contract.inner_kernel));
+  std::optional<cuda::ListedProduct> listed;
+  if (contract.skips) {
+    const ListedSymbols& symbols = contract.listed;
+    std::vector<cuda::OfferedVariant> offered =
+        cuda::OfferedVariants(contract, arch, most_shared, tf32_);
+    cuda::ListedKernels made{load(symbols.detect), load(symbols.choose), {}, {}};
+    for (const int64_t height : kListHeights)
+      made.lists.emplace(height, load(Text(symbols.lists, "_h", height)));
+    for (const cuda::OfferedVariant& variant : offered) {
+      const bool is_dense = variant.shape->cut == CudaCut::kDense;
+      made.products.push_back(is_dense ? cuda::DeviceKernel{} : load(variant.Kernel(symbols)));
+    }
+    listed.emplace(std::move(offered), std::move(made), variant_);
+  }
+  return cuda::MakeContract(contract, dense(contract.product, plan.kernel), std::move(inner),
+                            std::move(listed));
 }
 
 }  // namespace pitc

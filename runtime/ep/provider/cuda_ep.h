@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "device/device_operation.h"
@@ -31,6 +32,7 @@ class CudaEp : public OrtEp {
   const Host host_;
   const std::shared_ptr<cuda::SessionDevice> session_;  // nodes may outlive it
   const std::shared_ptr<Trace> trace_;                  // null: nobody asks
+  const std::optional<CudaCut> variant_;                // session option variant
   const bool tf32_;                                     // session option tf32
   const std::string context_path_;                      // session option ep.context_file_path
   const bool writes_context_;                           // session option ep.context_enable

@@ -145,6 +145,23 @@ void Trace::Write(const std::string& node, const Transfers& transfers) {
               transfers.downloads, ", \"downloaded_bytes\": ", transfers.downloaded_bytes, "}\n"));
 }
 
+void Trace::Write(const std::string& node, const DeviceChoice& choice) {
+  std::string line = Text("{\"node\": \"", Escaped(node), "\", \"rows\": ", choice.rows,
+                          ", \"k\": ", choice.k, ", \"n\": ", choice.n, ", \"counts\": {");
+  const char* comma = "";
+  for (const auto& [name, count] : choice.counts) {
+    line += Text(comma, "\"", name, "\": ", count);
+    comma = ", ";
+  }
+  line += "}, \"candidates\": {";
+  comma = "";
+  for (const auto& [name, us] : choice.predicted_us) {
+    line += Text(comma, "\"", name, "\": {\"predicted_us\": ", Number(us), "}");
+    comma = ", ";
+  }
+  Append(Text(line, "}, \"chosen\": \"", choice.chosen, "\"}\n"));
+}
+
 // One call for lines of one decision: those of several threads and processes do not mix. A full
 // disk costs lines, not results.
 void Trace::Append(const std::string& lines) {

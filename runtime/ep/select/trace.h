@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "select/selector.h"
@@ -20,6 +21,14 @@ struct ChannelChoice {
   std::vector<LiveChannels> convolutions;
   int64_t work, live_work, budget;
   bool dense;
+};
+
+// What a device chose; all that it has counted and predicted, if it has looked.
+struct DeviceChoice {
+  int64_t rows, k, n;
+  std::vector<std::pair<const char*, int64_t>> counts;
+  std::vector<std::pair<std::string, double>> predicted_us;
+  std::string chosen;
 };
 
 // What a run on a device moved between it and the host. A download waits for the device.
@@ -47,6 +56,7 @@ class Trace {
   };
   void Write(const std::string& node, const std::vector<Loop>& loops, double run_us);
   void Write(const std::string& node, const Transfers& transfers);
+  void Write(const std::string& node, const DeviceChoice& choice);
 
  private:
   explicit Trace(int file) : file_(file) {}

@@ -1,0 +1,142 @@
+#include "device/listed_tiles.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
+#include "base/failure.h"
+#include "base/index.h"
+
+namespace pitc::cuda {
+namespace {
+
+constexpr int64_t kBlockBytes = 128;  // of a micro-tile over blocks of k
+constexpr int64_t kWordBits = 64;     // k that bits are rounded up to
+constexpr int kOtherLaunches = 6;     // beside the dense one: detect, choose, lists, three products
+
+int64_t Steps(int64_t whole, int64_t step) { return (whole + step - 1) / step; }
+
+int64_t SumBytes(int64_t rows) { return rows * kPanelWidth * int64_t{sizeof(float)}; }
+
+// Whose sums a thread block has: so many rows that the product still is a tile for each
+// multiprocessor, but no more than there are.
+bool IsBetter(int64_t rows, const ProductSize& size, int processors) {
+  const bool fills = Steps(size.rows, rows) * PanelCount(size.n) >= processors;
+  return fills && rows / 2 < size.rows;
+}
+
+}  // namespace
+
+std::string OfferedVariant::Kernel(const ListedSymbols& symbols) const {
+  const std::string name =
+      Text(symbols.products[static_cast<size_t>(shape->cut)], "_", shape->tile);
+  return shape->cut == CudaCut::kBlock ? Text(name, "_r", rows) : name;
+}
+
+std::string OfferedVariant::Name() const { return Text(shape->variant, "_", shape->tile); }
+
+std::vector<OfferedVariant> OfferedVariants(const ContractPlan& plan, int arch,
+                                            int most_shared_bytes, bool tf32) {
+  const std::vector<const CudaOffer*> all = OffersOf(plan.type);
+  const bool by_cores = plan.type != Element::kFloat32 || tf32;
+  const std::vector<Prices>& prices = ForArch(plan.prices, arch).prices;
+  std::vector<OfferedVariant> offered;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const CudaOffer& offer = *all[i];
+    const bool dense = offer.cut == CudaCut::kDense;
+    if (dense ? offer.mma && !by_cores : offer.mma != by_cores) continue;
+    if (offer.cut != CudaCut::kBlock) {
+      if (offer.shared_bytes <= most_shared_bytes) offered.push_back({&offer, prices[i], offer.m});
+      continue;
+    }
+    for (const int64_t rows : kCudaSummedRows) {
+      if (offer.shared_bytes + SumBytes(rows) <= most_shared_bytes)
+        offered.push_back({&offer, prices[i], rows});
+    }
+  }
+  return offered;
+}
+
+ListExtents::ListExtents(const ProductSize& size)
+    : groups(Steps(size.rows, kCudaGroup)),
+      segments(Steps(size.k, kCudaSegment)),
+      words(2 * Steps(size.k, kWordBits)),
+      width(kBlockBytes / RecordOf(size.type).bytes),
+      size_(size) {
+  blocks = words * (kWordBits / 2) / width;
+}
+
+int64_t ListExtents::places() const { return std::max(parts(), blocks * groups) + 1; }
+
+int64_t ListExtents::entries(CudaCut cut) const {
+  switch (cut) {
+    case CudaCut::kTile:
+      return groups * size_.k;
+    case CudaCut::kBlock:
+      return size_.rows * blocks;
+    case CudaCut::kSquare:
+      return groups * words;
+    case CudaCut::kDense:
+      break;
+  }
+  return 0;
+}
+
+bool ListExtents::fits() const {
+  return groups * kCudaGroup <= kInt32Max / (words * (kWordBits / 2));
+}
+
+Choices::Choices(const std::vector<OfferedVariant>& offered, const CudaTile& dense,
+                 const ProductSize& size, int processors)
+    : offered_(offered), size_(size), processors_(processors) {
+  constexpr size_t kNone = SIZE_MAX;
+  std::array<size_t, kCudaCuts> best;
+  best.fill(kNone);
+  for (size_t i = 0; i < offered.size(); ++i) {
+    const CudaOffer& shape = *offered[i].shape;
+    size_t& of_cut = best[static_cast<size_t>(shape.cut)];
+    const bool fits = shape.cut == CudaCut::kDense  ? std::string_view(shape.tile) == dense.name
+                      : shape.cut == CudaCut::kTile ? shape.m >= std::min(size.rows, kCudaGroup)
+                                                    : true;
+    const bool better = of_cut == kNone || (shape.cut == CudaCut::kBlock &&
+                                            IsBetter(offered[i].rows, size, processors));
+    if (fits && better) of_cut = i;
+  }
+  for (const size_t i : best) {
+    if (i == kNone) continue;
+    const CudaOffer& shape = *offered[i].shape;
+    const int64_t line[] = {static_cast<int64_t>(shape.cut),
+                            offered[i].rows,
+                            shape.n,
+                            shape.step,
+                            processors,
+                            shape.entry};
+    static_assert(std::size(line) == kCudaColumns);
+    std::copy(std::begin(line), std::end(line), words_.begin() + count_ * kCudaColumns);
+    float prices[kCudaFeatures];
+    std::copy(offered[i].prices.begin(), offered[i].prices.end(), prices);
+    std::memcpy(words_.data() + kPrices + count_ * kCudaFeatures, prices, sizeof prices);
+    at_[static_cast<size_t>(count_++)] = i;
+  }
+  words_[kCount] = static_cast<int32_t>(size.rows);
+}
+
+std::optional<int> Choices::NumberOf(CudaCut cut) const {
+  for (int number = 0; number < count_; ++number) {
+    if (offered_[at(number)].shape->cut == cut) return number;
+  }
+  return std::nullopt;
+}
+
+bool Choices::IsWorthALook() const {
+  const OfferedVariant& dense = offered_[at(0)];
+  const int64_t each = Steps(size_.k, dense.shape->step),
+                tiles = Steps(size_.rows, dense.rows) * Steps(size_.n, dense.shape->n);
+  const auto& [launch, listed, step, turn] = dense.prices;
+  const double takes = static_cast<double>(each) *
+                       (static_cast<double>(tiles) * static_cast<double>(step) +
+                        static_cast<double>(Steps(tiles, processors_)) * static_cast<double>(turn));
+  return takes > static_cast<double>(kOtherLaunches * launch);
+}
+
+}  // namespace pitc::cuda

@@ -1,0 +1,93 @@
+// gather_gemm, contract and ffn on a device: launches one behind the other, and nobody waits.
+#include <algorithm>
+
+#include "device/device_operation.h"
+
+namespace pitc::cuda {
+namespace {
+
+class Contract final : public DeviceOperation {
+ public:
+  Contract(const ContractPlan& plan, DenseProduct dense, std::optional<DenseProduct> inner,
+           std::optional<ListedProduct> listed)
+      : plan_(plan),
+        dense_(std::move(dense)),
+        inner_(std::move(inner)),
+        listed_(std::move(listed)) {}
+  int InputCount() const override {
+    return 3 + 2 * (plan_.inner ? 1 : 0) + plan_.residual + 2 * (plan_.gather || plan_.scatter);
+  }
+  int OutputCount() const override { return 1; }
+
+  void Run(const DeviceRun& run) const override {
+    Arena::Scope scratch;
+    int next = 0;
+    const Element type = plan_.type;
+    const DeviceInput a = run.Input(next++, "a");
+    const int64_t stored = CheckLeft(plan_, a);
+    DevicePanels before;
+    if (inner_) before = ReadPanels(run, &next, "b1", inner_->product(), type);
+    const char* const role = inner_ ? "b2" : "b";
+    const DevicePanels panels = ReadPanels(run, &next, role, plan_.product, type);
+    const ProductRows<DeviceInput> lists = ReadProductRows(run, plan_, a, stored, &next, scratch);
+
+    const int64_t t = lists.count;
+    const int64_t bytes = lists.stored * plan_.product.n * RecordOf(type).bytes;
+    void* const c = run.Output(0, lists.shape, RecordOf(type).bytes);
+    ExpectAligned(c, "the output");
+    if (plan_.scatter && t < lists.stored) run.Zero(c, bytes);
+    if (t == 0) return;
+    const bool reads_every = inner_ || !plan_.gather || !plan_.scatter;
+    const int32_t* const every = reads_every ? run.OnDevice(Identity(t, scratch), t) : nullptr;
+    const int32_t* const listed = lists.rows ? run.OnDevice(lists.rows, t) : nullptr;
+
+    ProductOperands operands;
+    operands.a = run.OnDevice(a);
+    operands.stored_a = stored;
+    operands.rows_a = plan_.gather ? listed : every;
+    operands.count = t;
+    operands.panels = panels;
+    if (plan_.residual) operands.residual = run.OnDevice(lists.residual);
+    operands.rows_c = plan_.scatter ? listed : every;
+    operands.c = c;
+    operands.stored_c = lists.stored;
+    const void* const bits = inner_ ? RunInner(run, before, every, &operands) : nullptr;
+    if (listed_) return listed_->Run(run, operands, bits, dense_);
+    dense_.Run(run, operands, dense_.TileFor(t, run.device()));
+  }
+
+ private:
+  // The product in front, whose result becomes the left operand; what of it is not 0.
+  const void* RunInner(const DeviceRun& run, const DevicePanels& panels, const int32_t* every,
+                       ProductOperands* operands) const {
+    const int64_t t = operands->count, hidden = inner_->product().n;
+    const int64_t bytes = Product({t, hidden}, "the inner product") * RecordOf(plan_.type).bytes;
+    ProductOperands front = *operands;
+    front.panels = panels;
+    front.residual = nullptr;
+    front.rows_c = every;
+    front.c = run.Take(static_cast<size_t>(bytes));
+    front.stored_c = t;
+    void* const bits = run.Take(static_cast<size_t>(t * 2 * panels.count) * sizeof(uint32_t));
+    inner_->Run(run, front, inner_->TileFor(t, run.device()), bits);
+    operands->a = front.c;
+    operands->stored_a = t;
+    operands->rows_a = every;
+    return bits;
+  }
+
+  const ContractPlan plan_;
+  const DenseProduct dense_;
+  const std::optional<DenseProduct> inner_;
+  const std::optional<ListedProduct> listed_;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceOperation> MakeContract(const ContractPlan& plan, DenseProduct dense,
+                                              std::optional<DenseProduct> inner,
+                                              std::optional<ListedProduct> listed) {
+  return std::make_unique<Contract>(plan, std::move(dense), std::move(inner), std::move(listed));
+}
+
+}  // namespace pitc::cuda
