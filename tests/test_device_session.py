@@ -151,7 +151,7 @@ def _neighbours(folder: Path, providers: tuple[str, ...]) -> None:
     # x goes up and y comes down; everything between stays where it is, on one stream.
     assert (warm["copies_up"], warm["copies_down"], warm["copies_across"]) == (1, 1, 0)
     assert (warm["launches"], warm["fills"], warm["streams"], warm["bytes"]) == (2, 1, 0, 0)
-    # For y and for the end of the run; older releases take stream and allocator of two providers.
+    # For y, and for the end. Older releases take stream and allocator from two providers.
     recent = tuple(map(int, onnxruntime.__version__.split(".")[:2])) >= (1, 31)
     assert warm["waits"] == 2 or not recent, warm
     given["live"] = ~given["live"]
@@ -314,6 +314,7 @@ def _everything_is_given_back(folder: Path) -> None:
     gc.collect()
     before = {name: driver.settled(name) for name in names}
     run = session(save_cuda(folder, round_trip()))
+    given = feeds()
     for seed in range(20):  # more lists than are kept
         given = feeds(seed)
         assert np.array_equal(run.run(None, given)[0], given["x"][given["live"]])
@@ -340,7 +341,7 @@ def _two_devices(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("knobs", [{}, {"pools": 0}, {"arch": 86}, {"arch": 120}])
-def test_other_devices(tmp_path: Path, knobs: dict[str, int]) -> None:
+def test_other_devices(tmp_path: Path, knobs: dict[str, Any]) -> None:
     """Two of them; without pools of memory; with the code of an older one, or with PTX."""
     with process(devices=2, **knobs) as call:
         call(_two_devices, tmp_path)

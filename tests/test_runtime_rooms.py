@@ -14,7 +14,8 @@ ROOMS = {
     "plan": "base select",
     "ort": "base select",
     "ops": "base simd detect kernels select plan ort",
-    "provider": "base simd kernels select plan ort ops",
+    "device": "base kernels select plan ort ops",
+    "provider": "base simd kernels select plan ort ops device",
 }
 
 
