@@ -1,5 +1,6 @@
 """attention on a GPU that is not there: real kernels, by the emulator, in ONNX Runtime."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,7 +113,7 @@ class Case:
         x = self.feeds()
         _, coords, offsets = points(x["live"])
         out = np.zeros((sum(self.lengths), HEADS, self.dv))
-        for s, (begin, end) in enumerate(zip(offsets, offsets[1:], strict=False)):
+        for s, (begin, end) in enumerate(itertools.pairwise(offsets)):
             at = coords[-1, begin:end]
             for h in range(HEADS):
                 q, k = x["qk"][begin:end, h], x["qk"][begin:end, HEADS + h]
