@@ -93,5 +93,3 @@ def clocks(dtype: str, *numbers: int) -> dict[str, str]:
     """The plan field that says what a step of each dense tile takes; one number is for all."""
     count = 6 if dtype == "float32" else 4
     return {f"clocks_{ARCH}": ",".join(map(str, numbers if len(numbers) > 1 else numbers * count))}
-
-
