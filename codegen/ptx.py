@@ -6,7 +6,7 @@ synchronization".
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from pitc.codegen import tir
@@ -21,16 +21,6 @@ CHUNK_BYTES = 16
 
 WORD_BYTES = 4
 """What the smallest copy moves."""
-
-
-def lowest() -> Expr:
-    """-inf; the words that TVM has for it need one more header."""
-    return tir.from_bits(held(T.int32(_LOWEST), "int32"))
-
-
-def not_a_number() -> Expr:
-    """NaN; see `lowest`."""
-    return tir.from_bits(held(T.int32(_NAN), "int32"))
 
 
 def uint32(value: Expr | int) -> Expr:
@@ -57,10 +47,11 @@ def launch(blocks: Expr, threads: int, together: int = 1) -> Iterator[tuple[Expr
         threads: Of a block.
         together: Blocks whose registers a multiprocessor has to have room for.
     """
+    bound = T.attr(T.int32(0), "tirx.launch_bounds_min_blocks_per_sm", T.int32(together))
     with (
         T.launch_thread("blockIdx.x", blocks) as block,
         T.launch_thread("threadIdx.x", threads) as thread,
-        T.attr(T.int32(0), "tirx.launch_bounds_min_blocks_per_sm", T.int32(together)),
+        bound if together > 1 else nullcontext(),
     ):
         yield block, thread
 
@@ -242,38 +233,6 @@ def seen_as(buffer: Buffer, dtype: str) -> Buffer:
     return T.decl_buffer((count,), dtype, data=buffer.data)
 
 
-def shuffle(value: Expr, lane: Expr, dtype: str) -> Expr:
-    """The value of a lane of the warp."""
-    return held(T.call_extern(dtype, "__shfl_sync", T.uint32(0xFFFFFFFF), value, lane), dtype)
-
-
-def lanes_where(condition: Expr) -> Expr:
-    """In how many lanes of the warp a condition holds, int32."""
-    word: Any = T.call_extern("uint32", "__ballot_sync", T.uint32(0xFFFFFFFF), condition)
-    return held(T.Cast("int32", T.popcount(held(word, "uint32"))), "int32")
-
-
-def exp2(value: Expr) -> Expr:
-    """Compute 2^x by the instruction: to 2^-22 of itself; exact at 0 and at infinities."""
-    power = registers(1, "float32")
-    T.evaluate(T.ptx.ex2.approx.ftz.f32(power[0], value))
-    return power[0]
-
-
-def packed(dtype: str, low: Expr, high: Expr) -> Expr:
-    """Two float32 numbers, rounded to a type of 16 bits, in one register.
-
-    Args:
-        dtype: float16 or bfloat16.
-        low: What comes first in memory.
-        high: What comes behind it.
-    """
-    pair = registers(1, "uint32")
-    rounded = {"float16": T.ptx.cvt.rn.f16x2.f32, "bfloat16": T.ptx.cvt.rn.bf16x2.f32}
-    T.evaluate(rounded[dtype](pair[0], high, low))
-    return pair[0]
-
-
 def load_run(buffer: Buffer, element: Expr, count: int, there: Expr | None = None) -> list[Expr]:
     """Some neighbours.
 
@@ -316,3 +275,45 @@ def _runs(buffer: Buffer, count: int) -> Buffer:
     """A tensor as a vector of runs."""
     runs = _number(tir.flat(buffer).shape[0], count)
     return T.decl_buffer((runs,), f"{buffer.dtype}x{count}", data=buffer.data)
+
+
+def lowest() -> Expr:
+    """-inf; the words that TVM has for it need one more header."""
+    return tir.from_bits(held(T.int32(_LOWEST), "int32"))
+
+
+def not_a_number() -> Expr:
+    """NaN; see `lowest`."""
+    return tir.from_bits(held(T.int32(_NAN), "int32"))
+
+
+def shuffle(value: Expr, lane: Expr, dtype: str) -> Expr:
+    """The value of a lane of the warp."""
+    return held(T.call_extern(dtype, "__shfl_sync", T.uint32(0xFFFFFFFF), value, lane), dtype)
+
+
+def lanes_where(condition: Expr) -> Expr:
+    """In how many lanes of the warp a condition holds, int32."""
+    word: Any = T.call_extern("uint32", "__ballot_sync", T.uint32(0xFFFFFFFF), condition)
+    return held(T.Cast("int32", T.popcount(held(word, "uint32"))), "int32")
+
+
+def exp2(value: Expr) -> Expr:
+    """Compute 2^x by the instruction: to 2^-22 of itself; exact at 0 and at infinities."""
+    power = registers(1, "float32")
+    T.evaluate(T.ptx.ex2.approx.ftz.f32(power[0], value))
+    return power[0]
+
+
+def packed(dtype: str, low: Expr, high: Expr) -> Expr:
+    """Two float32 numbers, rounded to a type of 16 bits, in one register.
+
+    Args:
+        dtype: float16 or bfloat16.
+        low: What comes first in memory.
+        high: What comes behind it.
+    """
+    pair = registers(1, "uint32")
+    rounded = {"float16": T.ptx.cvt.rn.f16x2.f32, "bfloat16": T.ptx.cvt.rn.bf16x2.f32}
+    T.evaluate(rounded[dtype](pair[0], high, low))
+    return pair[0]

@@ -12,7 +12,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 VERSIONS = ("1.23.2", "1.24.4", "1.27.0", "1.31.1")
-TESTS = ("ep", "errors", "library", "session")
+TESTS = (
+    *("runtime_ep", "runtime_errors", "runtime_library", "runtime_session"),
+    *("device_session", "device_errors"),
+)
 
 
 def install(version: str) -> Path:
@@ -35,7 +38,7 @@ def summary(version: str) -> tuple[bool, str]:
     code = "import onnxruntime, sys; sys.exit(onnxruntime.__version__ != sys.argv[1])"
     environment = {**os.environ, "PYTHONPATH": path, "PYTEST_ADDOPTS": ""}
     subprocess.run([sys.executable, "-c", code, version], env=environment, check=True)
-    files = [str(ROOT / "tests" / f"test_runtime_{name}.py") for name in TESTS]
+    files = [str(ROOT / "tests" / f"test_{name}.py") for name in TESTS]
     run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
     done = subprocess.run(run, env=environment, cwd=ROOT, capture_output=True, text=True)
     return done.returncode == 0, done.stdout

@@ -18,8 +18,6 @@ import pitc
 from models.half import half
 from models.opt import OptConfig, opt_ffn
 from pitc.codegen import reference
-from pitc.codegen.build.cuda_functions import cuda_functions
-from pitc.codegen.build.cuda_library import build_cuda_kernels
 from pitc.ir.cuda_target import CUDA_ARCHS
 from pitc.ir.cuda_variants import SUMMED_ROWS, block_width, features_of, line_of, offers_of
 from pitc.ir.gpu_speed import GpuPrices, clock_fields, prices_of
@@ -27,7 +25,13 @@ from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, pack_panels, panel_count
 from pitc.ir.plan import Plan
 from tests.detect_reference import detected, parts_of
-from tests.device_kernels import ARCH, emulated_process, emulator_compiles, save_with
+from tests.device_kernels import (
+    ARCH,
+    emulated_library,
+    emulated_process,
+    emulator_compiles,
+    save_with,
+)
 from tests.device_support import (
     Call,
     FakeDriver,
@@ -268,17 +272,13 @@ def _gpu() -> Iterator[Call]:
 
 
 @pytest.fixture(name="libraries", scope="module")
-def _libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def _libraries() -> dict[str, Path]:
     """A library for each type; of float32 with the exact kernels alone."""
-    made = {}
-    for dtype in SIZES:
-        folder = tmp_path_factory.mktemp(dtype)
-        functions = [f for r in requests_of(dtype) for f in cuda_functions(r)]
-        kept = [f for f in functions if dtype != "float32" or "mma" not in f.attrs["global_symbol"]]
-        with emulator_compiles(folder / "cache"):
-            build_cuda_kernels(kept, (ARCH,), folder / "kernels.so")
-        made[dtype] = folder / "kernels.so"
-    return made
+    without = {"float32": "mma"}
+    return {
+        dtype: emulated_library(*requests_of(dtype), without=without.get(dtype, ""))
+        for dtype in SIZES
+    }
 
 
 def _answer(folder: Path, library: Path, case: Case, given: dict[str, str]) -> Array:

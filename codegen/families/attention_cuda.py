@@ -28,20 +28,7 @@ ENGINES: Mapping[str, type[Attender]] = {"mma": FragmentAttention, "simt": Threa
 MAX_WIDTH = 256
 """Largest head width: it bounds registers and shared memory."""
 
-_TAGS = {
-    ("mma", "float16"): "f16",
-    ("mma", "bfloat16"): "bf16",
-    ("mma", "float32"): "tf32",
-    ("simt", "float32"): "f32",
-}
-
-
-def symbol(params: Mapping[str, Any], engine: str) -> str:
-    """Name of a kernel; arguments as in `attention`."""
-    tag = _TAGS[engine, params["dtype"]]
-    name = f"attention_{tag}_d{params['d']}_v{params['dv']}" + ("_bias" if params["bias"] else "")
-    loose = _is_loose(params["dtype"], params["d"]) or _is_loose(params["dtype"], params["dv"])
-    return name + ("_loose" if loose else "") + "_cuda"
+_KINDS = (("mma", "float16"), ("mma", "bfloat16"), ("mma", "float32"), ("simt", "float32"))
 
 
 def attention(name: str, params: Mapping[str, Any], engine: str) -> Any:
@@ -56,7 +43,7 @@ def attention(name: str, params: Mapping[str, Any], engine: str) -> Any:
         ValueError: There is no such kernel.
     """
     widths = range(1, MAX_WIDTH + 1)
-    known = (engine, params["dtype"]) in _TAGS
+    known = (engine, params["dtype"]) in _KINDS
     if not (known and params["d"] in widths and params["dv"] in widths):
         raise ValueError(f"no {engine} attention kernel for {dict(params)}")
     return tir.prim_func(name, lambda: _Kernel(params).emit(ENGINES[engine]))
@@ -95,8 +82,7 @@ class _Kernel:
         self.heads, self.sequences = heads, boundaries - 1
         self.out_words = self.out
         if tir.item_bytes(self.dtype) == 2:
-            words = tir.flat(self.out).shape[0] // 2
-            self.out_words = T.decl_buffer((words,), "uint32", data=self.out.data)
+            self.out_words = ptx.seen_as(self.out, "uint32")
 
     def emit(self, kind: type[Attender]) -> None:
         """Blocks take tiles in turns."""
@@ -120,10 +106,10 @@ class _Kernel:
                 with tir.when(left > 0):
                     first = ptx.held(first + before, "int32")
                     head = ptx.held(T.truncmod(turn, heads), "int32")
-                    _Tile(self, engine, block, s, head, first, left).emit()
+                    Tile(self, engine, block, s, head, first, left).emit()
 
 
-class _Tile:
+class Tile:
     """Emits one tile of queries of a head against all keys of their sequence.
 
     Args:
@@ -239,7 +225,7 @@ class _Tile:
         """Store a row one by one."""
         kernel, left = self.kernel, iter(values)
         for columns in self.engine.columns(r):
-            stored = [T.Cast(kernel.dtype, next(left)) for _ in columns.places]
+            stored = [ptx.from_float(next(left), kernel.dtype) for _ in columns.places]
             there = ptx.held(kernel.dv - columns.column, "int32")
             element = start + T.Cast("int64", columns.column)
             ptx.store_run(kernel.out, stored, element, there)
@@ -264,7 +250,7 @@ class _Bias:
         k0: The first key of the sequence, a row of k, int32.
     """
 
-    def __init__(self, tile: _Tile, bias: Buffer, k0: Expr) -> None:
+    def __init__(self, tile: Tile, bias: Buffer, k0: Expr) -> None:
         kernel, self._engine = tile.kernel, tile.engine
         self._kernel, self._bias, self._k0 = kernel, bias, k0
         at = kernel.at
@@ -290,6 +276,6 @@ class _Bias:
             for r in range(len(engine.rows)):
                 # In bounds whatever positions say.
                 element = T.min(ptx.uint32(self._rows[r] + column), self._last)
-                bias = T.Cast("float32", self._bias[T.Cast("int64", element)])
+                bias = self._bias[T.Cast("int64", element)]
                 at = engine.score(r, c)
                 tir.assign(engine.scores, tir.fma(engine.scores[at], kernel.scale, bias), at)

@@ -107,6 +107,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (char c : input.substr(std::min(end, size))) choice = choice * 257 + static_cast<uint8_t>(c);
   for (const std::string_view text : {input, input.substr(0, end)}) {
     try {
+      const pitc::Plan plan = pitc::ParsePlan(text, pitc::Machine::kCuda);
+      const auto* contract = std::get_if<pitc::ContractPlan>(&plan.body);
+      Demand(!contract || !contract->clocks.empty(), "clocks", text);
+    } catch (const pitc::Failure&) {
+    }
+    try {
       const pitc::Plan plan = pitc::ParsePlan(text);
       const bool bare = plan.library.find('/') == plan.library.npos;
       const bool alone = plan.op == "detect" || plan.op == "choose_channels";

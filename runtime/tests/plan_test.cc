@@ -6,6 +6,7 @@
 #include "base/failure.h"
 #include "check.h"
 
+using pitc::Machine;
 using pitc::ParsePlan;
 using pitc::test::Contains;
 using pitc::test::Thrown;
@@ -53,6 +54,10 @@ const std::string kRight =
     "\nfactor=1\nk=64\ndtype=float32\nkernel=gather_gemm_k64_n130_relu_res_kn_factor\nidentity=1/"
     "x\nlibrary=kernels.so\nn=130\n"
     "op=contract_right\nresidual=1\nstored=kn\n";
+constexpr const char* kCudaGemm =
+    "pitc-plan 4\nactivation=relu\nbias=1\nclocks_sm_100=5,6,7,8\nclocks_sm_80=1,2,3,4\n"
+    "dtype=float16\ngather=0\nidentity=1/x\nk=64\nkernel=gather_gemm_relu_res_f16\n"
+    "library=kernels.so\nn=136\nop=gather_gemm\nresidual=1\nscatter=0\n";
 constexpr const char* kChoose =
     "pitc-plan 4\nbudget=500\nchannels=3,64,8\nnodes=a%2Cb%0A%C3%A4,/conv-1._~\n"
     "op=choose_channels\nplaces=all,8,0\nweights=2,1\n";
@@ -66,8 +71,8 @@ std::string With(const std::string& text, const std::string& old_line,
          text.substr(at + 1 + old_line.size() + (new_line.empty() ? 1 : 0));
 }
 
-std::string Error(const std::string& text) {
-  return Thrown([&] { ParsePlan(text); });
+std::string Error(const std::string& text, Machine machine = Machine::kCpu) {
+  return Thrown([&] { ParsePlan(text, machine); });
 }
 
 void ReadsEveryOperation() {
@@ -90,6 +95,52 @@ void ReadsEveryOperation() {
           .body);
   CHECK(u.unpack && u.word_bytes == 1 && u.dims[0].kind == pitc::DimUse::kLinear);
   CHECK(std::get<pitc::DetectPlan>(ParsePlan(kDetect).body).rank == 2);
+}
+
+void ReadsPlansForGpus() {
+  const pitc::Plan gemm = ParsePlan(kCudaGemm, Machine::kCuda);
+  const auto& g = std::get<pitc::ContractPlan>(gemm.body);
+  CHECK(gemm.kernel == "gather_gemm_relu_res_f16" && g.type == pitc::Element::kFloat16);
+  CHECK(g.clocks.size() == 2 && g.clocks[0].arch == 80 && g.clocks[1].arch == 100);
+  CHECK(g.clocks[0].clocks == std::vector<int64_t>({1, 2, 3, 4}) && g.clocks[1].clocks[3] == 8);
+  const auto kernel_of = [](const std::string& text) {
+    return ParsePlan(text, Machine::kCuda).kernel;
+  };
+  const auto renamed = [](const std::string& text, const std::string& name) {
+    return With(text, "kernel=gather_gemm_relu_res_f16", "kernel=gather_gemm_relu_res_" + name);
+  };
+  // Rows that begin anywhere: 132 numbers of 2 bytes.
+  CHECK(kernel_of(renamed(With(kCudaGemm, "n=136", "n=132"), "loose_f16")) ==
+        "gather_gemm_relu_res_loose_f16");
+  CHECK(kernel_of(renamed(With(kCudaGemm, "dtype=float16", "dtype=bfloat16"), "bf16")) ==
+        "gather_gemm_relu_res_bf16");
+  std::string full = With(kCudaGemm, "clocks_sm_100=5,6,7,8", "");
+  full = With(full, "clocks_sm_80=1,2,3,4", "clocks_sm_80=1,2,3,4,5,6");
+  CHECK(kernel_of(renamed(With(With(full, "dtype=float16", "dtype=float32"), "n=136", "n=132"),
+                          "f32")) == "gather_gemm_relu_res_f32");
+  const std::string attention =
+      With(kAttention, "kernel=attention_d8_v3", "kernel=attention_d8_v3_loose_f32");
+  CHECK(kernel_of(attention) == "attention_d8_v3_loose_f32");
+  CHECK(kernel_of(kPack) == "pack_b4");
+
+  CHECK(Contains(Error(kCudaGemm), "plan: expected dtype as one of float32, got 'float16'"));
+  CHECK(Contains(Error(kGemm, Machine::kCuda), "plan: key 'clocks_sm_..' is missing"));
+  const auto refused = [](const std::string& old_line, const std::string& new_line) {
+    return Error(With(kCudaGemm, old_line, new_line), Machine::kCuda);
+  };
+  CHECK(Contains(refused("bias=1", "bias=0"), "plan: expected bias=1 for a GPU"));
+  CHECK(Contains(refused("clocks_sm_80=1,2,3,4", "clocks_sm_80=1,2,3"),
+                 "plan: expected clocks_sm_80 as 4 numbers"));
+  CHECK(Contains(refused("clocks_sm_80=1,2,3,4", "clocks_sm_080=1,2,3,4"),
+                 "plan: unknown key 'clocks_sm_080'"));
+  CHECK(
+      Contains(refused("kernel=gather_gemm_relu_res_f16", "kernel=gather_gemm_relu_res_loose_f16"),
+               "plan: expected kernel=gather_gemm_relu_res_f16 for these fields"));
+  CHECK(Contains(Error(With(kGemm, "bias=1", "bias=1\nclocks_sm_80=1,2,3,4")),
+                 "plan: unknown key 'clocks_sm_80'"));
+  for (const std::string& text : {std::string(kDetect), kContract, kFfn, kRight})
+    CHECK(Contains(Error(text, Machine::kCuda),
+                   "plan: expected op as one of pack, unpack, gather_gemm, attention, got"));
 }
 
 void ReadsPrices() {
@@ -397,6 +448,7 @@ void RefusesAnotherKernel() {
 
 int main() {
   return pitc::test::RunTests({{"reads every operation", ReadsEveryOperation},
+                               {"reads plans for GPUs", ReadsPlansForGpus},
                                {"reads prices", ReadsPrices},
                                {"reads right operands", ReadsRightOperands},
                                {"refuses right operands", RefusesRightOperands},

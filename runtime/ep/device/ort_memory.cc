@@ -30,16 +30,9 @@ class SyncStream : public OrtSyncStreamImpl {
  public:
   SyncStream(const Host& host, int device, uint32_t version);
 
-  // The stream of ours behind one of ONNX Runtime's; null: it is of another provider.
-  static std::shared_ptr<OwnStream> Of(const Host& host, const OrtSyncStream* stream) {
-    const OrtSyncStreamImpl* const impl = host.ep_api->SyncStream_GetImpl(stream);
-    if (!impl || impl->Release != Delete) return nullptr;
-    return static_cast<const SyncStream*>(impl)->stream_;
-  }
+  ~SyncStream();
 
  private:
-  static void Delete(OrtSyncStreamImpl* self) { delete static_cast<SyncStream*>(self); }
-
   const Host host_;
   const std::shared_ptr<OwnStream> stream_;
 };
@@ -91,10 +84,31 @@ class Notification : public OrtSyncNotificationImpl {
   Event event_ = nullptr;
 };
 
+// Those of ours that are alive, by their handles. ONNX Runtime's SyncStream_GetImpl is no way to
+// ask: it takes a stream of another provider for one of a plug-in.
+struct OwnStreams {
+  std::mutex mutex;
+  std::map<Stream, std::weak_ptr<OwnStream>> alive;
+};
+
+OwnStreams& TheStreams() {
+  static auto* const streams = new OwnStreams;  // never destroyed: sessions may end after main()
+  return *streams;
+}
+
+// Null: it is of another provider.
+std::shared_ptr<OwnStream> OwnStreamOf(const Host& host, OrtSyncStream* stream) {
+  const auto handle = static_cast<Stream>(host.api->SyncStream_GetHandle(stream));
+  OwnStreams& streams = TheStreams();
+  std::lock_guard<std::mutex> lock(streams.mutex);
+  const auto at = streams.alive.find(handle);
+  return at == streams.alive.end() ? nullptr : at->second.lock();
+}
+
 SyncStream::SyncStream(const Host& host, int device, uint32_t version)
     : OrtSyncStreamImpl{}, host_(host), stream_(std::make_shared<OwnStream>(Device::At(device))) {
   ort_version_supported = version;
-  Release = Delete;
+  Release = [](OrtSyncStreamImpl* self) { delete static_cast<SyncStream*>(self); };
   GetHandle = [](OrtSyncStreamImpl* self) -> void* {
     return static_cast<SyncStream*>(self)->stream_->handle();
   };
@@ -108,6 +122,15 @@ SyncStream::SyncStream(const Host& host, int device, uint32_t version)
     return Guard(s.host_, ORT_FAIL, [&] { Told(s.stream_->device(), [&] { s.stream_->Wait(); }); });
   };
   OnSessionRunEnd = [](OrtSyncStreamImpl*) -> OrtStatus* { return nullptr; };
+  OwnStreams& streams = TheStreams();
+  std::lock_guard<std::mutex> lock(streams.mutex);
+  streams.alive[stream_->handle()] = stream_;
+}
+
+SyncStream::~SyncStream() {
+  OwnStreams& streams = TheStreams();
+  std::lock_guard<std::mutex> lock(streams.mutex);
+  streams.alive.erase(stream_->handle());
 }
 
 // ---- copies
@@ -217,7 +240,7 @@ Allocator::Allocator(const Host& host, const OrtMemoryInfo* info, int device, bo
   if (pinned) return;
   AllocOnStream = [](OrtAllocator* self, size_t bytes, OrtSyncStream* stream) {
     auto* const allocator = static_cast<Allocator*>(self);
-    return allocator->Take(bytes, stream ? SyncStream::Of(allocator->host_, stream) : nullptr);
+    return allocator->Take(bytes, stream ? OwnStreamOf(allocator->host_, stream) : nullptr);
   };
 }
 

@@ -1,0 +1,214 @@
+"""attention on a GPU that is not there: real kernels, by the emulator, in ONNX Runtime."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from onnx import helper
+
+from pitc.codegen import reference
+from pitc.ir.kernel import KernelRequest
+from pitc.ir.plan import Plan
+from tests.device_kernels import emulated_library, emulated_process, save_with
+from tests.device_support import Call, FakeDriver, cuda_node, detect, failure, session
+from tests.runtime_support import BOOL, COORDS, FLOAT, OFFSETS, ROWS, Array, make_model, points
+
+TYPES = {
+    "float16": ir.DataType.FLOAT16,
+    "bfloat16": ir.DataType.BFLOAT16,
+    "float32": ir.DataType.FLOAT,
+}
+REQUESTS = (
+    KernelRequest.of_cuda("attention", "float16", d=32, dv=16, bias=1),
+    KernelRequest.of_cuda("attention", "bfloat16", d=12, dv=20, bias=0),
+    KernelRequest.of_cuda("attention", "float32", d=32, dv=16, bias=0),
+)
+HEADS = 2
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model of one attention over packed rows.
+
+    Args:
+        lengths: Live tokens of each sequence.
+        dtype: Of q, k, v and the output.
+        d: Width of a head of q and k.
+        dv: Width of a head of v.
+        bias: Its extents, or none.
+        nan_to_zero: As in plans.
+        no_keys_to_zero: As in plans.
+    """
+
+    lengths: tuple[int, ...]
+    dtype: str = "float16"
+    d: int = 32
+    dv: int = 16
+    bias: tuple[int, ...] = ()
+    nan_to_zero: int = 0
+    no_keys_to_zero: int = 0
+
+    @property
+    def live(self) -> Array:
+        longest = max(self.lengths, default=0) + 1
+        return np.arange(longest)[::-1] < np.array(self.lengths, int).reshape(-1, 1)
+
+    def feeds(self) -> dict[str, Array]:
+        """q and k lie in one tensor, q in front of it; v has a head more in front."""
+        rng = np.random.default_rng(len(self.lengths) + self.d)
+        t, live = sum(self.lengths), self.live
+        x = {
+            "qk": rng.normal(size=(t, 2 * HEADS, self.d)).astype(np.float32),
+            "v": rng.normal(size=(t, HEADS + 1, self.dv)).astype(np.float32),
+            "live": live,
+        }
+        dtype = TYPES[self.dtype].numpy()
+        x = {n: a if n == "live" else a.astype(dtype).astype(np.float32) for n, a in x.items()}
+        if self.bias:
+            x["bias"] = rng.normal(size=self.bias).astype(np.float32)
+        return x
+
+    def plan(self, **other: Any) -> Plan:
+        shape = {"d": self.d, "dv": self.dv, "bias": int(bool(self.bias))}
+        fields = {
+            **shape,
+            "dtype": self.dtype,
+            "heads": HEADS,
+            "k_head": HEADS,
+            "kernel": KernelRequest.of_cuda("attention", self.dtype, **shape).symbol,
+            "library": "kernels.so",
+            "nan_to_zero": self.nan_to_zero,
+            "no_keys_to_zero": self.no_keys_to_zero,
+            "q_head": 0,
+            "scale": 0.25,
+            "v_head": 1,
+        }
+        return Plan("attention", tuple((fields | other).items()))
+
+    def model(self, **changed: Any) -> Any:
+        """Casts around attention; fields of the plan may be others."""
+        element = TYPES[self.dtype]
+        nodes = [detect()]
+        for name in ("qk", "v"):
+            nodes.append(helper.make_node("Cast", [name], [f"{name}.cast"], to=int(element)))
+        read = ["qk.cast", "qk.cast", "v.cast", "offsets", "offsets"]
+        x = self.feeds()
+        inputs = [("qk", FLOAT, x["qk"].shape), ("v", FLOAT, x["v"].shape)]
+        if self.bias:
+            read += ["bias", "coords", "coords"]
+            inputs.append(("bias", FLOAT, self.bias))
+        nodes.append(cuda_node("attend", self.plan(**changed), read, ["out"]))
+        nodes.append(helper.make_node("Cast", ["out"], ["y"], to=int(ir.DataType.FLOAT)))
+        inputs.append(("live", BOOL, self.live.shape))
+        values = [ROWS, COORDS, OFFSETS, ("out", int(element), None)]
+        return make_model(nodes, inputs, [("y", FLOAT, None)], values)
+
+    def expected(self) -> Array:
+        """By float64, sequence by sequence and head by head."""
+        x = self.feeds()
+        _, coords, offsets = points(x["live"])
+        out = np.zeros((sum(self.lengths), HEADS, self.dv))
+        for s, (begin, end) in enumerate(itertools.pairwise(offsets)):
+            at = coords[-1, begin:end]
+            for h in range(HEADS):
+                q, k = x["qk"][begin:end, h], x["qk"][begin:end, HEADS + h]
+                bias = None
+                if self.bias:
+                    whole = np.broadcast_to(
+                        x["bias"], (len(self.lengths), HEADS, *(2 * self.live.shape[1:]))
+                    )
+                    bias = whole[s, h][np.ix_(at, at)]
+                v = x["v"][begin:end, 1 + h]
+                out[begin:end, h] = reference.attention(q, k, v, 0.25, bias, bool(self.nan_to_zero))
+        return out
+
+
+@pytest.fixture(name="gpu", scope="module")
+def _gpu() -> Iterator[Call]:
+    with emulated_process() as call:
+        yield call
+
+
+@pytest.fixture(name="library", scope="module")
+def _library() -> Path:
+    return emulated_library(*REQUESTS)
+
+
+def _answer(
+    folder: Path, library: Path, case: Case, feeds: dict[str, Array], given: dict[str, str]
+) -> tuple[Array, str]:
+    """What a session answers, and the kernel that it ran last."""
+    run = session(save_with(folder, library, case.model(), "model.onnx"), **given)
+    (y,) = run.run(None, feeds)
+    return y, FakeDriver().launched()
+
+
+BIASED = Case((5, 0, 70, 1), bias=(4, HEADS, 71, 71))
+CASES = [
+    (BIASED, {}, "attention_d32_v16_bias_f16_cuda_kernel", 3e-3),
+    (Case((5, 9), bias=(1, HEADS, 1, 10)), {}, "attention_d32_v16_bias_f16_cuda_kernel", 3e-3),
+    (Case((3, 66), "bfloat16", 12, 20), {}, "attention_d12_v20_loose_bf16_cuda_kernel", 2e-2),
+    (Case((3, 66), "float32"), {}, "attention_d32_v16_f32_mma_cuda_kernel", 3e-3),
+    (Case((3, 66), "float32"), {"tf32": "0"}, "attention_d32_v16_f32_simt_cuda_kernel", 2e-6),
+]
+
+
+@pytest.mark.parametrize(("case", "given", "kernel", "bound"), CASES, ids=str)
+def test_is_near_float64(
+    gpu: Call,
+    library: Path,
+    tmp_path: Path,
+    case: Case,
+    given: dict[str, str],
+    kernel: str,
+    bound: float,
+) -> None:
+    y, launched = gpu(_answer, tmp_path, library, case, case.feeds(), given)
+    assert launched == kernel
+    np.testing.assert_allclose(y, case.expected(), rtol=bound, atol=bound)
+
+
+def test_nothing_to_attend_to(gpu: Call, library: Path, tmp_path: Path) -> None:
+    case = Case((0, 0), "float32")
+    y, _ = gpu(_answer, tmp_path, library, case, case.feeds(), {})
+    assert y.shape == (0, HEADS, 16)
+
+
+@pytest.mark.parametrize("to_zero", [0, 1])
+def test_a_row_of_nan(gpu: Call, library: Path, tmp_path: Path, to_zero: int) -> None:
+    case = Case((4, 3), bias=(2, 1, 5, 5), nan_to_zero=to_zero)
+    feeds = case.feeds()
+    feeds["bias"][1, 0, 3] = -np.inf
+    y, _ = gpu(_answer, tmp_path, library, case, feeds, {})
+    rows = np.isnan(y) if not to_zero else y == 0
+    assert [bool(row.all()) for row in rows] == [False] * 5 + [True, False]
+
+
+def _errors(folder: Path, library: Path) -> None:
+    def text(name: str, case: Case, feeds: dict[str, Array], **changed: Any) -> str:
+        path = save_with(folder, library, case.model(**changed), f"{name}.onnx")
+        return failure(lambda: session(path).run(None, feeds))
+
+    case = Case((5, 9), bias=(1, 1, 4, 10))
+    assert "expected 0 <= q_coords[0] < 4, got 5" in text("queries", case, case.feeds())
+    case = Case((5, 9), bias=(3, 1, 1, 10))
+    assert "expected bias as [2 or 1, 2 or 1, queries or 1, keys or 1]" in text(
+        "bias", case, case.feeds()
+    )
+    case = Case((5, 9), "float32")
+    assert "expected v as [t, X, 16] with X >= 4" in text("heads", case, case.feeds(), v_head=2)
+    assert "plan: expected kernel=attention_d32_v16_f32 for these fields" in text(
+        "kernel", case, case.feeds(), kernel="attention_d32_v16_f16"
+    )
+    assert "expected kernel 'attention_d32_v32_f32_mma_cuda' in 'kernels.so', got none" in text(
+        "absent", case, case.feeds(), dv=32, kernel="attention_d32_v32_f32"
+    )
+
+
+def test_what_is_wrong_is_told(gpu: Call, library: Path, tmp_path: Path) -> None:
+    gpu(_errors, tmp_path, library)

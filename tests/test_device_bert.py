@@ -1,0 +1,84 @@
+"""An encoder in half precision, compiled for a GPU, run on one that is not there: by emulated
+kernels in our provider, and the rest in ONNX Runtime on the CPU."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import pitc
+from models.bert import BertConfig, bert
+from models.half import half
+from tests.device_kernels import ARCH, emulated_process, emulator_compiles
+from tests.device_support import Call, FakeDriver, session
+from tests.runtime_support import Array
+
+CONFIG = BertConfig(layers=1, hidden=64, heads=1, ffn=128, vocab=50)
+MODEL, SOURCE = "model.cuda.onnx", b"PitCudaExecutionProvider"
+# Half precision: what ONNX Runtime rounds after every operator, kernels round once at their end.
+TOLERANCE = 2e-2
+
+
+@pytest.fixture(name="gpu", scope="module")
+def _gpu() -> Iterator[Call]:
+    with emulated_process() as call:
+        yield call
+
+
+@pytest.fixture(name="source", scope="module")
+def _source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bert") / "bert.onnx"
+    onnx.save(half(bert(CONFIG, np.random.default_rng(0))), path)
+    return path
+
+
+@pytest.fixture(name="compiled", scope="module")
+def _compiled(source: Path) -> Path:
+    folder = source.with_suffix(".pitc")
+    with emulator_compiles(source.with_name("cache")):
+        pitc.compile(source, f"cuda:{ARCH}", "attention_mask", output=folder)
+    return folder
+
+
+def _feeds(mask: Array) -> dict[str, Array]:
+    tokens = np.random.default_rng(1).integers(1, 50, mask.shape)
+    return {
+        "input_ids": tokens * mask,
+        "attention_mask": mask,
+        "token_type_ids": np.zeros_like(mask),
+    }
+
+
+def _answers(
+    compiled: Path, folder: Path, masks: list[Array]
+) -> tuple[list[list[Array]], dict[str, int]]:
+    """What a session answers, and what its driver has done meanwhile."""
+    run = session(compiled / MODEL, trace=folder / "trace")
+    driver = FakeDriver()
+    with driver.counted() as counts:
+        answers = [run.run(None, _feeds(mask)) for mask in masks]
+    return answers, counts
+
+
+def test_equals_onnx_runtime(gpu: Call, source: Path, compiled: Path, tmp_path: Path) -> None:
+    full = np.ones((2, 12), np.int64)
+    left, right, one = full.copy(), full.copy(), np.zeros((2, 12), np.int64)
+    left[0, :7] = right[1, 5:] = 0
+    one[0, 3] = one[1, 0] = 1
+    masks = [full, left, right, one, np.ones((1, 3), np.int64)]
+    answers, counts = gpu(_answers, compiled, tmp_path, masks)
+    plain = onnxruntime.InferenceSession(str(source), providers=["CPUExecutionProvider"])
+    for mask, (got, *_) in zip(masks, answers, strict=True):
+        want = plain.run(None, _feeds(mask))[0]
+        live = mask.astype(bool)
+        assert got.dtype == want.dtype == np.float16 and not got[~live].any()
+        assert np.abs(want[live]).max() > 1
+        np.testing.assert_allclose(got[live], want[live], atol=TOLERANCE, rtol=TOLERANCE)
+    graph = onnx.load(compiled / MODEL, load_external_data=False).graph
+    nodes = [n for n in graph.node if n.op_type == "EPContext"]
+    on_gpu = [a.s for n in nodes for a in n.attribute if a.name == "source"].count(SOURCE)
+    assert on_gpu > 6 and len(nodes) == on_gpu + 1
+    assert counts["launches"] == len(masks) * on_gpu
