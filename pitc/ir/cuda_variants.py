@@ -229,7 +229,8 @@ def header() -> str:
 namespace pitc {{
 
 enum class CudaCut {{ {", ".join(f"k{kind.capitalize()}" for kind in KINDS)} }};
-constexpr int kCudaCuts = {len(KINDS)}, kCudaColumns = {len(COLUMNS)}, kCudaFeatures = {len(FEATURES)};
+constexpr int kCudaCuts = {len(KINDS)};
+constexpr int kCudaColumns = {len(COLUMNS)}, kCudaFeatures = {len(FEATURES)};
 constexpr const char* kCudaTotals[] = {{{", ".join(f'"{name}"' for name in TOTALS)}}};
 constexpr int64_t kCudaGroup = {GROUP}, kCudaSegment = {SEGMENT}, kCudaSquare = {SQUARE};
 constexpr int64_t kCudaSummedRows[] = {{{", ".join(map(str, SUMMED_ROWS))}}};

@@ -33,7 +33,10 @@ std::string OfferedVariant::Kernel(const ListedSymbols& symbols) const {
   return shape->cut == CudaCut::kBlock ? Text(name, "_r", rows) : name;
 }
 
-std::string OfferedVariant::Name() const { return Text(shape->variant, "_", shape->tile); }
+std::string OfferedVariant::Name() const {
+  const std::string name = Text(shape->variant, "_", shape->tile);
+  return shape->cut == CudaCut::kBlock ? Text(name, "_r", rows) : name;
+}
 
 std::vector<OfferedVariant> OfferedVariants(const ContractPlan& plan, int arch,
                                             int most_shared_bytes, bool tf32) {
