@@ -79,6 +79,60 @@ def last(barrier: str, release: str = "__threadfence();", acquire: str = "__thre
     return text.replace("ACQUIRE", acquire)
 
 
+TWICE = """
+  if (threadIdx.x == 0) block[0] = atomicAdd(flag, 1);
+  __syncthreads();
+  if (block[0] == 0) {
+    for (int turn = 0; turn < 2; ++turn) {
+      if (threadIdx.x == 32) y[turn] = 1;
+      __syncthreads();
+      if (threadIdx.x == 0) {
+        __threadfence();
+        *(volatile int*)(flag + 1 + turn) = 1;
+      }
+    }
+  } else if (threadIdx.x == 0) {
+    while (*(volatile int*)(flag + 1) == 0) {}
+    __threadfence();
+    float first = y[0];
+    SECOND
+    x[block[0]] = first + y[1];
+  }
+"""
+
+
+def twice(second: str) -> str:
+    """One block writes and releases two words, one after the other; others read both."""
+    return "__shared__ int block[1];" + TWICE.replace("SECOND", second)
+
+
+OWN = """
+  if (threadIdx.x != 0) return;
+  int seen, block = atomicAdd(flag + 1, 1);
+  if (block == 0) {
+    y[0] = 1;
+    asm volatile("st.release.gpu.global.s32 [%0], %1;" : : "l"(flag), "r"(1));
+  } else {
+    if (CONDITION) do { ACQUIRE } while (seen == 0);
+    x[block] = y[0];
+  }
+"""
+
+
+def own(condition: str) -> str:
+    """Blocks that read what one has released; those of the condition acquire it."""
+    return OWN.replace("ACQUIRE", ACQUIRE).replace("CONDITION", condition)
+
+
+MMA = """
+  float d[4] = {0, 0, 0, 0};
+  unsigned a = 0;
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+      "{%4, %4, %4, %4}, {%4, %4}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a));
+  y[threadIdx.x] = d[0];
+"""
+
 # Twins: a kernel that is right, one that is wrong, and what is said of the wrong one.
 i = "threadIdx.x"
 SHARED = f"__shared__ float s[64]; s[{i}] = x[{i}];"
@@ -173,7 +227,7 @@ TWINS: Mapping[str, tuple[str, str, str]] = {
     ),
     "two_collectives": (
         f"if ({i} < 32) __syncwarp(); else __syncwarp();",
-        f"if ({i} % 2) __syncwarp(); else __syncwarp();",
+        f"if ({i} % 2) __syncwarp(); else __syncwarp(~0u);",
         "threads part at a collective",
     ),
     "mask": (
@@ -253,6 +307,34 @@ TWINS: Mapping[str, tuple[str, str, str]] = {
         f"{SHARED} if ({i} % 32 < 16) {{ __syncwarp(0xffff); y[{i}] = s[{i} + 16]; }}",
         "race: byte .* of shared memory was written by .* and is read without a barrier between",
     ),
+    "masks": (
+        f"__syncwarp({i} % 2 ? 0xaaaaaaaau : 0x55555555u); __syncthreads();",
+        f"__syncwarp({i} % 32 ? 0xfffffffeu : ~0u); __syncthreads();",
+        r"threads part at a collective: thread \(0,0,0\) .* is at a collective .* is at a barrier",
+    ),
+    "mma": (
+        f"if ({i} >= 32) return;{MMA}",
+        f"if ({i} >= 31) return;{MMA}",
+        r"threads part at a collective: .* thread \(31,0,0\) of block \(0,0,0\) has returned",
+    ),
+    "release_twice": (
+        twice("while (*(volatile int*)(flag + 2) == 0) {} __threadfence();"),
+        twice(""),
+        "race: byte 4 of argument 1 was written by .* without release and acquire between",
+    ),
+    "overwritten_release": (
+        f"if ({i} == 0) {{ int block = 0; y[0] = 1; {RELEASE} {RELEASE} }}"
+        f"if ({i} == 33) {{ int seen; do {{ {ACQUIRE} }} while (seen < 1); y[1] = y[0]; }}",
+        f"if ({i} == 0) {{ int block = 0; y[0] = 1; {RELEASE} }}"
+        f"if ({i} == 1) {{ *(volatile int*)flag = 2; }}"
+        f"if ({i} == 33) {{ int seen; do {{ {ACQUIRE} }} while (seen < 1); y[1] = y[0]; }}",
+        "race: byte 0 of argument 1 was written by .* and is read without a barrier between",
+    ),
+    "acquire_by_another_block": (
+        own("true"),
+        own("block == 1"),
+        "race: byte 0 of argument 1 was written by .* and is read without release and acquire",
+    ),
     "warp_that_has_returned": (
         f"if ({i} < 32) return; __syncwarp(); y[{i}] = 1;",
         f"if ({i} < 32) return; __syncthreads(); y[{i}] = 1;",
@@ -315,7 +397,7 @@ def test_twins(twins: EmulatedText, name: str) -> None:
     shared = 256 if name.startswith("copy") else 0
 
     def run(kernel: str) -> None:
-        x, y, flag = np.arange(N, dtype=np.float32), np.zeros(N, np.float32), np.zeros(2, np.int32)
+        x, y, flag = np.arange(N, dtype=np.float32), np.zeros(N, np.float32), np.zeros(4, np.int32)
         twins.launch(kernel, (blocks_of(name),), (N,), x, y, flag, 3, shared=shared)
 
     run(f"{name}_right")
@@ -416,7 +498,7 @@ def test_memory_is_closed_to_the_host() -> None:
 def test_a_failed_launch_leaves_nothing_behind(twins: EmulatedText, add: EmulatedText) -> None:
     """Lanes that were left at a barrier, a shuffle or in a function start afresh."""
     for name in ("collective", "two_barriers", "past_the_end", "copy_in_flight"):
-        x, y, flag = np.zeros(N, np.float32), np.zeros(N, np.float32), np.zeros(2, np.int32)
+        x, y, flag = np.zeros(N, np.float32), np.zeros(N, np.float32), np.zeros(4, np.int32)
         with pytest.raises(EmulationError):
             twins.launch(f"{name}_wrong", (1,), (N,), x, y, flag, 3, shared=256)
         y = np.zeros(N, np.float32)

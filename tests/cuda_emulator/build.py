@@ -34,7 +34,7 @@ _KERNELS = [
     "-fno-strict-aliasing",  # as CUDA
     "-ftrivial-auto-var-init=pattern",  # what is not initialised is not 0
     "-fno-tree-sra",  # else accesses of 16 bytes become scalars, and are counted so
-    # A call of a collective stays the one place that it is in the source.
+    # An access stays the one place that it is in the source, as far as the compiler can be told.
     *("-fno-thread-jumps", "-fno-tree-tail-merge", "-fno-crossjumping", "-fno-reorder-blocks"),
 ]
 

@@ -76,7 +76,7 @@ bool MeetOnce(LaneState* from, int n) {
       if (!(first.mask >> j & 1)) continue;
       if (other.state == kDone && !first.whole) continue;  // who has returned is not missed
       may_come |= other.state == kRuns;
-      const bool here = other.state == kMeets && other.site == first.site;
+      const bool here = other.state == kMeets && other.call == first.call;
       if (!here || other.mask != first.mask) missing = &other;
       operands[j] = other.operands;
     }
@@ -153,7 +153,7 @@ void RunBlock() {
     if (runs) continue;
     const LaneState& first = lanes[0];
     for (int i = 1; i < lane_count; ++i) {
-      const bool apart = first.state == kBarrier && lanes[i].site != first.site;
+      const bool apart = first.state == kBarrier && lanes[i].call != first.call;
       if (lanes[i].state != first.state || apart) return Part(first, lanes[i], "barrier");
     }
     if (first.state == kDone) return;
@@ -259,9 +259,9 @@ void See(const void* address, int bytes, Kind kind, const void* site) {
   if (kind == kAtomic) flag = Join(flag, me.released);
 }
 void Changed() { ++progress; }
-PLACED void Barrier() {
+PLACED void Barrier(int call) {
   Settle();
-  current->state = kBarrier, current->site = SITE;
+  current->state = kBarrier, current->call = call, current->site = SITE;
   Yield();
 }
 void CountFmas(int64_t count) { unplaced.fmas += count; }

@@ -66,7 +66,8 @@ struct LaneState {
   jmp_buf at;
   bool started, paused;
   State state;
-  const void* site;  // where it waits
+  int call;          // where it waits, in the source
+  const void* site;  // and in the module
   Act act;
   unsigned mask;
   bool whole;  // the whole warp must be there
