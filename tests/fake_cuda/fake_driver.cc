@@ -270,7 +270,6 @@ API Result cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, Stream str
     if (!IsDevice(from, bytes)) return kInvalidValue;
     ++counts["copies_down"];
     Later(stream, [=] { Copy(to, Pointer(from), bytes); });
-    if (!IsPinned(to)) Drain(Of(stream), kForever);
     return kSuccess;
   });
 }
