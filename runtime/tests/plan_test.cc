@@ -138,9 +138,73 @@ void ReadsPlansForGpus() {
                "plan: expected kernel=gather_gemm_relu_res_f16 for these fields"));
   CHECK(Contains(Error(With(kGemm, "bias=1", "bias=1\nclocks_sm_80=1,2,3,4")),
                  "plan: unknown key 'clocks_sm_80'"));
-  for (const std::string& text : {std::string(kDetect), kContract, kFfn, kRight})
-    CHECK(Contains(Error(text, Machine::kCuda),
-                   "plan: expected op as one of pack, unpack, gather_gemm, attention, got"));
+  for (const std::string& text : {std::string(kDetect), kRight})
+    CHECK(Contains(
+        Error(text, Machine::kCuda),
+        "plan: expected op as one of pack, unpack, gather_gemm, contract, ffn, attention, got"));
+}
+
+// A plan with prices for sm_80: the place of an offer, and three other numbers.
+std::string CudaListed(const std::string& op, const std::string& fields, pitc::Element type) {
+  const std::vector<const pitc::CudaOffer*> offers = pitc::OffersOf(type);
+  std::string text =
+      With(With(kCudaGemm, "op=gather_gemm", "op=" + op), "clocks_sm_100=5,6,7,8", "");
+  for (size_t i = 0; i < offers.size(); ++i)
+    text +=
+        pitc::Text("price_", offers[i]->variant, "_", offers[i]->tile, "_sm_80=", i, ",0,7,9\n");
+  return text + fields;
+}
+
+void ReadsContractionsOverZerosForGpus() {
+  const auto plan_of = [](const std::string& text) {
+    return std::get<pitc::ContractPlan>(ParsePlan(text, Machine::kCuda).body);
+  };
+  const std::string text = CudaListed("contract", "input_relu=0\n", pitc::Element::kFloat16);
+  const pitc::ContractPlan contract = plan_of(text);
+  CHECK(contract.skips && !contract.inner && contract.prices.size() == 1);
+  CHECK(contract.prices[0].arch == 80 && contract.prices[0].prices.size() == 8);
+  CHECK((contract.prices[0].prices[5] == std::array<int64_t, 4>{5, 0, 7, 9}));
+  const pitc::ListedSymbols& symbols = contract.listed;
+  CHECK(symbols.detect == "detect_f16" && symbols.choose == "choose_f16");
+  CHECK(symbols.lists == "lists_f16" && symbols.products[1] == "contract_tile_relu_res_f16");
+  // Lists hold what is read of A: its rows may begin anywhere.
+  const pitc::ListedSymbols loose =
+      plan_of(With(With(text, "k=64", "k=60"), "kernel=gather_gemm_relu_res_f16",
+                   "kernel=gather_gemm_relu_res_loose_f16"))
+          .listed;
+  CHECK(loose.detect == "detect_loose_f16" && loose.lists == "lists_loose_f16");
+  CHECK(loose.choose == "choose_f16" && loose.products[1] == "contract_tile_relu_res_f16" &&
+        loose.products[2] == "contract_block_relu_res_f16" &&
+        loose.products[3] == "contract_square_relu_res_loose_f16");
+  const pitc::ListedSymbols wide =
+      plan_of(With(With(text, "n=136", "n=132"), "kernel=gather_gemm_relu_res_f16",
+                   "kernel=gather_gemm_relu_res_loose_f16"))
+          .listed;
+  CHECK(wide.detect == "detect_f16" && wide.products[2] == "contract_block_relu_res_loose_f16");
+
+  const std::string ffn =
+      CudaListed("ffn", "inner=24\ninner_activation=relu\ninner_bias=1\n", pitc::Element::kFloat16);
+  CHECK(plan_of(ffn).inner_kernel == "gather_gemm_relu_bits_f16");
+  CHECK(plan_of(ffn).listed.detect == "detect_bits_f16" && plan_of(ffn).inner->k == 24);
+  CHECK(plan_of(With(ffn, "inner=24", "inner=20")).inner_kernel ==
+        "gather_gemm_relu_bits_loose_f16");
+
+  const auto refused = [](const std::string& given, const std::string& old, const char* other) {
+    return Error(With(given, old, other), Machine::kCuda);
+  };
+  CHECK(Contains(refused(ffn, "inner_bias=1", "inner_bias=0"),
+                 "plan: expected inner_bias=1 for a GPU"));
+  CHECK(Contains(refused(text, "input_relu=0", "input_relu=1"),
+                 "plan: expected input_relu=0 for a GPU"));
+  CHECK(Contains(refused(text, "price_tile16_mma16x128_sm_80=4,0,7,9", ""),
+                 "plan: key 'price_tile16_mma16x128_sm_80' is missing"));
+  CHECK(Contains(
+      refused(text, "price_tile16_mma16x128_sm_80=4,0,7,9", "price_tile16_mma16x128_sm_80=4,0,7"),
+      "_sm_80 as 4 numbers"));
+  CHECK(Contains(refused(text, "input_relu=0", "input_relu=0\ncost_dense_v4=0,0,0,0,0,0,0,0"),
+                 "plan: unknown key 'cost_dense_v4'"));
+  const std::string gemm = With(kCudaGemm, "n=136", "n=136\nprice_dense_mma16x128_sm_80=0,0,0,0");
+  CHECK(Contains(Error(gemm, Machine::kCuda), "plan: unknown key"));
 }
 
 void ReadsPrices() {
@@ -447,18 +511,20 @@ void RefusesAnotherKernel() {
 }  // namespace
 
 int main() {
-  return pitc::test::RunTests({{"reads every operation", ReadsEveryOperation},
-                               {"reads plans for GPUs", ReadsPlansForGpus},
-                               {"reads prices", ReadsPrices},
-                               {"reads right operands", ReadsRightOperands},
-                               {"refuses right operands", RefusesRightOperands},
-                               {"refuses prices", RefusesPrices},
-                               {"reads factors", ReadsFactors},
-                               {"refuses factors", RefusesFactors},
-                               {"reads channels", ReadsChannels},
-                               {"refuses channels", RefusesChannels},
-                               {"refuses other text", RefusesOtherText},
-                               {"refuses unknown, missing and double keys", RefusesKeys},
-                               {"refuses bad values", RefusesValues},
-                               {"refuses a kernel of other fields", RefusesAnotherKernel}});
+  return pitc::test::RunTests(
+      {{"reads every operation", ReadsEveryOperation},
+       {"reads plans for GPUs", ReadsPlansForGpus},
+       {"reads contractions over zeros for GPUs", ReadsContractionsOverZerosForGpus},
+       {"reads prices", ReadsPrices},
+       {"reads right operands", ReadsRightOperands},
+       {"refuses right operands", RefusesRightOperands},
+       {"refuses prices", RefusesPrices},
+       {"reads factors", ReadsFactors},
+       {"refuses factors", RefusesFactors},
+       {"reads channels", ReadsChannels},
+       {"refuses channels", RefusesChannels},
+       {"refuses other text", RefusesOtherText},
+       {"refuses unknown, missing and double keys", RefusesKeys},
+       {"refuses bad values", RefusesValues},
+       {"refuses a kernel of other fields", RefusesAnotherKernel}});
 }
