@@ -86,7 +86,7 @@ def emulated_process(**knobs: int) -> Iterator[Call]:
     """As `device_support.process`, with a GPU that the emulator stands for."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FAKE_CUDA_EMULATOR", str(build.run_time()))
-        with process(**{"arch": 80, **knobs}) as call:
+        with process(driver=True, **{"arch": 80, **knobs}) as call:
             yield call
 
 

@@ -125,8 +125,8 @@ def session(
     path: Path,
     providers: Sequence[str] = (CUDA_EP_NAME, EP_NAME),
     *,
-    number: int = 0,
-    trace: Path | None = None,
+    number: Any = 0,
+    trace: Any = None,
     **given: str,
 ) -> Any:
     """A session whose providers are asked in that order.
@@ -134,8 +134,8 @@ def session(
     Args:
         path: The model.
         providers: Their names.
-        number: Of the CUDA device.
-        trace: The CUDA provider's `trace`.
+        number: Of the CUDA device, an int.
+        trace: The CUDA provider's `trace`, a path.
         given: Other options of the CUDA provider.
     """
     options = onnxruntime.SessionOptions()
