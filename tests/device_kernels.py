@@ -74,11 +74,11 @@ def emulated_library(*requests: KernelRequest) -> Path:
 
 
 @contextmanager
-def emulated_process(**knobs: int) -> Iterator[Call]:
+def emulated_process(arch: int = 80) -> Iterator[Call]:
     """As `device_support.process`, with a GPU that the emulator stands for."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FAKE_CUDA_EMULATOR", str(build.run_time()))
-        with process(**{"arch": 80, **knobs}) as call:
+        with process(arch=arch) as call:
             yield call
 
 
@@ -94,5 +94,3 @@ def clocks(dtype: str, *numbers: int) -> dict[str, str]:
     """The plan field that says what a step of each dense tile takes; one number is for all."""
     count = 6 if dtype == "float32" else 4
     return {f"clocks_{ARCH}": ",".join(map(str, numbers if len(numbers) > 1 else numbers * count))}
-
-
