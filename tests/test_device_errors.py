@@ -115,7 +115,7 @@ def test_no_code_for_the_device(tmp_path: Path) -> None:
     with process(arch=70) as call:
         text = call(_no_image, tmp_path)
     assert text.endswith(
-        "pitc: node 'pack_x' (pack): expected code of kernel 'pack_b16_cuda' for CUDA device 0 "
+        "pitc: node 'pack_x' (pack): expected code of kernel 'pack_b4_cuda' for CUDA device 0 "
         "(Fake GPU 0, sm_70), got sm_80, sm_90, PTX for sm_75; compile the model again for "
         "cuda:sm_70"
     )
@@ -146,7 +146,7 @@ def _other_libraries(folder: Path) -> None:
     library.write_bytes(whole.replace(image[:64], b"\0" * 64))
     text = failure(session, path)
     assert (
-        "cannot load kernel 'pack_b16_cuda' (sm_90) on CUDA device 0 (Fake GPU 0, sm_90): "
+        "cannot load kernel 'pack_b4_cuda' (sm_90) on CUDA device 0 (Fake GPU 0, sm_90): "
         "cuModuleLoadData: CUDA_ERROR_INVALID_IMAGE (device kernel image is invalid); the driver "
         "is for CUDA 13.0, code of a newer toolkit needs a newer one"
     ) in text, text

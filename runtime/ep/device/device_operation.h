@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "device/device_run.h"
 #include "plan/plan.h"
@@ -18,13 +17,9 @@ class DeviceOperation {
   virtual void Run(const DeviceRun& run) const = 0;  // throws Failure
 };
 
-// A kernel that moves words of so many bytes.
-struct MoveKernel {
-  int64_t bytes;
-  DeviceKernel kernel;
-};
-
-// pack and unpack. `kernels`: widest first; the last one moves the plan's own words.
-std::unique_ptr<DeviceOperation> MakeMove(const MovePlan& plan, std::vector<MoveKernel> kernels);
+// pack and unpack. `wide` moves 16 bytes at once, where rows are so many and lie so; it may be
+// none.
+std::unique_ptr<DeviceOperation> MakeMove(const MovePlan& plan, DeviceKernel kernel,
+                                          DeviceKernel wide);
 
 }  // namespace pitc::cuda

@@ -1,8 +1,4 @@
-// pack and unpack on a device: one launch each, behind one list of slots, in the widest words that
-// rows are made of.
-#include <algorithm>
-#include <vector>
-
+// pack and unpack on a device: one launch each, behind one list of slots.
 #include "base/index.h"
 #include "device/device_operation.h"
 #include "ops/move.h"
@@ -10,12 +6,18 @@
 namespace pitc::cuda {
 namespace {
 
+constexpr int64_t kWide = 16;        // bytes
 constexpr int64_t kOfABlock = 1024;  // words that its threads move at once
+
+bool IsWide(const void* memory) { return reinterpret_cast<uintptr_t>(memory) % kWide == 0; }
 
 class Move : public DeviceOperation {
  public:
-  Move(const MovePlan& plan, std::vector<MoveKernel> kernels)
-      : plan_(plan), kernels_(std::move(kernels)), coordinates_(NamedCoordinates(plan)) {}
+  Move(const MovePlan& plan, DeviceKernel kernel, DeviceKernel wide)
+      : plan_(plan),
+        kernel_(std::move(kernel)),
+        wide_(std::move(wide)),
+        coordinates_(NamedCoordinates(plan)) {}
   int InputCount() const override { return 4; }
   int OutputCount() const override { return 1; }
 
@@ -42,35 +44,26 @@ class Move : public DeviceOperation {
     const int64_t from = plan_.unpack ? n : layout.slots, to = plan_.unpack ? layout.slots : n;
     const void* const source = run.OnDevice(tensor);
     const int64_t row_bytes = words * plan_.word_bytes;
-    const MoveKernel& kernel = Widest(row_bytes, source, out);
-    const auto item = static_cast<int>(std::min<int64_t>(kernel.bytes, 4));  // as tensors have them
+    const bool wide = wide_.kernels && row_bytes % kWide == 0 && IsWide(source) && IsWide(out);
     KernelCall call = run.Call();
-    call.Words(source, item, {from, row_bytes / item});
+    call.Words(source, plan_.word_bytes, {from, words});
     call.Int32s(run.OnDevice(slots, n), {n});
-    call.Words(out, item, {to, row_bytes / item});
-    call.Int(run.Blocks(n * (row_bytes / kernel.bytes), kOfABlock));
-    run.Launch(kernel.kernel, call);
+    call.Words(out, plan_.word_bytes, {to, words});
+    call.Int(run.Blocks(n * row_bytes / (wide ? kWide : plan_.word_bytes), kOfABlock));
+    run.Launch(wide ? wide_ : kernel_, call);
   }
 
  private:
-  const MoveKernel& Widest(int64_t row_bytes, const void* a, const void* b) const {
-    const auto fits = [&](const MoveKernel& kernel) {
-      const auto all = reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b);
-      return row_bytes % kernel.bytes == 0 && all % static_cast<uintptr_t>(kernel.bytes) == 0;
-    };
-    const auto at = std::find_if(kernels_.begin(), kernels_.end(), fits);
-    return at == kernels_.end() ? kernels_.back() : *at;
-  }
-
   const MovePlan plan_;
-  const std::vector<MoveKernel> kernels_;
+  const DeviceKernel kernel_, wide_;
   const int coordinates_;  // that the layout names
 };
 
 }  // namespace
 
-std::unique_ptr<DeviceOperation> MakeMove(const MovePlan& plan, std::vector<MoveKernel> kernels) {
-  return std::make_unique<Move>(plan, std::move(kernels));
+std::unique_ptr<DeviceOperation> MakeMove(const MovePlan& plan, DeviceKernel kernel,
+                                          DeviceKernel wide) {
+  return std::make_unique<Move>(plan, std::move(kernel), std::move(wide));
 }
 
 }  // namespace pitc::cuda

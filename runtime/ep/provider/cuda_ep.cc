@@ -123,20 +123,20 @@ std::unique_ptr<cuda::DeviceOperation> CudaEp::MakeOperation(const PlannedNode& 
   const std::shared_ptr<const KernelLibrary> library =
       OpenKernels(plan, ModelFolder(host_, graph, context_path_));
   const std::shared_ptr<cuda::Kernels> kernels = cuda::Kernels::Of(library);
-  std::vector<cuda::MoveKernel> found;
-  for (const int bytes : {16, 4, 2, 1}) {
-    if (bytes < move->word_bytes) break;
-    const std::string symbol = Text(plan.op, "_b", bytes, "_cuda");
+  // One that the library does not have is empty.
+  const auto find = [&](const std::string& symbol) {
     Kernel kernel{library, library->Find(symbol), symbol};
-    if (kernel.function) {
-      kernels->Load(symbol, session_->device);
-      found.push_back({bytes, {kernels, std::move(kernel)}});
-    } else if (bytes == move->word_bytes) {
-      Fail("expected kernel '", symbol, "' in '", plan.library,
-           "', got none; compile the model again for CUDA");
-    }
+    if (!kernel.function) return cuda::DeviceKernel{};
+    kernels->Load(symbol, session_->device);
+    return cuda::DeviceKernel{kernels, std::move(kernel)};
+  };
+  cuda::DeviceKernel kernel = find(plan.kernel + "_cuda"), wide;
+  if (!kernel.kernels) {
+    Fail("expected kernel '", plan.kernel, "_cuda' in '", plan.library,
+         "', got none; compile the model again for CUDA");
   }
-  return cuda::MakeMove(*move, std::move(found));
+  if (move->word_bytes == 4) wide = find(plan.op + "_b16_cuda");
+  return cuda::MakeMove(*move, std::move(kernel), std::move(wide));
 }
 
 }  // namespace pitc
