@@ -10,7 +10,7 @@ import json
 import multiprocessing
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -125,17 +125,17 @@ def session(
     path: Path,
     providers: Sequence[str] = (CUDA_EP_NAME, EP_NAME),
     *,
-    number: Any = 0,
-    trace: Any = None,
-    **given: str,
+    number: int = 0,
+    trace: Path | None = None,
+    given: Mapping[str, str] | None = None,
 ) -> Any:
     """A session whose providers are asked in that order.
 
     Args:
         path: The model.
         providers: Their names.
-        number: Of the CUDA device, an int.
-        trace: The CUDA provider's `trace`, a path.
+        number: Of the CUDA device.
+        trace: The CUDA provider's `trace`.
         given: Other options of the CUDA provider.
     """
     options = onnxruntime.SessionOptions()
@@ -144,7 +144,7 @@ def session(
         cuda = name == CUDA_EP_NAME
         told = {"trace": str(trace)} if trace else {}
         device = devices(name)[number if cuda else 0]
-        options.add_provider_for_devices([device], {**told, **given} if cuda else {})
+        options.add_provider_for_devices([device], {**told, **(given or {})} if cuda else {})
     return onnxruntime.InferenceSession(str(path), options, enable_fallback=0)
 
 

@@ -44,7 +44,7 @@ inline int64_t& Knob(const std::string& name) {
 
 // Like all that follows never destroyed: a process may end with work under way.
 inline auto& counts = *new std::map<std::string, int64_t>;
-inline auto& launched = *new std::string;
+inline auto& launched = *new std::string;  // the last kernel
 
 // ---- what the handles are
 
