@@ -82,11 +82,11 @@ def emulated_library(*requests: KernelRequest, without: str = "") -> Path:
 
 
 @contextmanager
-def emulated_process(**knobs: int) -> Iterator[Call]:
+def emulated_process(arch: int = 80) -> Iterator[Call]:
     """As `device_support.process`, with a GPU that the emulator stands for."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FAKE_CUDA_EMULATOR", str(build.run_time()))
-        with process(**{"arch": 80, **knobs}) as call:
+        with process(arch=arch) as call:
             yield call
 
 

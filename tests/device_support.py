@@ -9,7 +9,7 @@ import json
 import multiprocessing
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -126,7 +126,7 @@ def session(
     *,
     number: int = 0,
     trace: Path | None = None,
-    **given: str,
+    given: Mapping[str, str] | None = None,
 ) -> Any:
     """A session whose providers are asked in that order.
 
@@ -143,7 +143,7 @@ def session(
         cuda = name == CUDA_EP_NAME
         told = {"trace": str(trace)} if trace else {}
         device = devices(name)[number if cuda else 0]
-        options.add_provider_for_devices([device], {**told, **given} if cuda else {})
+        options.add_provider_for_devices([device], {**told, **(given or {})} if cuda else {})
     return onnxruntime.InferenceSession(str(path), options, enable_fallback=0)
 
 

@@ -143,7 +143,7 @@ def _answer(
     folder: Path, library: Path, case: Case, feeds: dict[str, Array], given: dict[str, str]
 ) -> tuple[Array, str]:
     """What a session answers, and the kernel that it ran last."""
-    run = session(save_with(folder, library, case.model(), "model.onnx"), **given)
+    run = session(save_with(folder, library, case.model(), "model.onnx"), given=given)
     (y,) = run.run(None, feeds)
     return y, FakeDriver().launched()
 

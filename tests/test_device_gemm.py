@@ -158,7 +158,7 @@ def _library() -> Path:
 
 def _answer(folder: Path, library: Path, case: Case, given: dict[str, str]) -> tuple[Array, str]:
     """What a session answers, and the kernel that it ran last."""
-    run = session(save_with(folder, library, case.model(), "model.onnx"), **given)
+    run = session(save_with(folder, library, case.model(), "model.onnx"), given=given)
     (y,) = run.run(None, case.feeds())
     again = run.run(None, case.feeds())[0]
     assert np.array_equal(y, again)
@@ -232,7 +232,7 @@ def _errors(folder: Path, library: Path) -> None:
 
     def text(name: str, given: dict[str, str] | None = None, **changed: Any) -> str:
         path = save_with(folder, library, case.model(**changed), f"{name}.onnx")
-        return failure(lambda: session(path, **(given or {})).run(None, case.feeds()))
+        return failure(lambda: session(path, given=given).run(None, case.feeds()))
 
     half = np.float16
     assert "expected a as float16 of rank >= 2, got float32" in text(

@@ -210,7 +210,8 @@ void* Load(const void* image) {
   }
   if (memcmp(image, ELFMAG, SELFMAG) != 0) return nullptr;
   const size_t size = Length(image);
-  char path[] = "/tmp/fake-cuda-XXXXXX";  // of a name that no other module has: they are known by it
+  char path[] =
+      "/tmp/fake-cuda-XXXXXX";  // of a name that no other module has: they are known by it
   const int file = mkstemp(path);
   if (write(file, image, size) != static_cast<ssize_t>(size)) return nullptr;
   close(file);
@@ -565,7 +566,8 @@ API Result cuModuleGetFunction(Function* function, Module module, const char* na
     };
     const std::string plain = std::string("plain_") + name;
     const auto* count = static_cast<const int*>(find(plain + "_count"));
-    FunctionObject made{module, reinterpret_cast<void (*)(void**, const unsigned*)>(find(plain)),
+    FunctionObject made{module,
+                        reinterpret_cast<void (*)(void**, const unsigned*)>(find(plain)),
                         count ? *count : 0,
                         reinterpret_cast<void (*)(void**)>(find(std::string("emulated_") + name)),
                         kUsualShared,
