@@ -385,10 +385,10 @@ def lower(
         prices: Of sparse contractions; None: all stay dense.
         kind: Of the machine.
     """
-    from pitc.ir.target import TARGETS
+    from pitc.ir.target import target_of
     from pitc.passes.pipeline import LowerOptions, run_passes
 
-    wanted = LowerOptions(options.padding, options.dump_ir, prices, options.check, TARGETS[kind])
+    wanted = LowerOptions(options.padding, options.dump_ir, prices, options.check, target_of(kind))
     try:
         return run_passes(model, wanted, progress)
     except OSError as error:

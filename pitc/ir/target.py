@@ -150,4 +150,8 @@ CUDA = Target(
     reads_relu=False,
     pads_bias=True,
 )
-TARGETS = {target.kind: target for target in (CPU, CUDA)}
+
+
+def target_of(kind: str) -> Target:
+    """The target of a kind of machine, `cpu` or `cuda`."""
+    return CUDA if kind == "cuda" else CPU
