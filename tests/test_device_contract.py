@@ -283,7 +283,7 @@ def _libraries() -> dict[str, Path]:
 
 def _answer(folder: Path, library: Path, case: Case, given: dict[str, str]) -> Array:
     path = save_with(folder, library, case.model(), "model.onnx")
-    run = session(path, **(given | (EXACT if case.dtype == "float32" else {})))
+    run = session(path, given=given | (EXACT if case.dtype == "float32" else {}))
     y = run.run(None, case.feeds())[0]
     assert np.array_equal(y, run.run(None, case.feeds())[0])
     return np.asarray(y)
@@ -358,7 +358,7 @@ def _chosen(folder: Path, library: Path, case: Case, given: dict[str, str]) -> l
     """What a run tells of its choices; the answer is compared as well."""
     trace = folder / f"{case.pattern}.trace"
     path = save_with(folder, library, case.model(), f"{case.pattern}.onnx")
-    y = session(path, trace=trace, **given).run(None, case.feeds())[0]
+    y = session(path, trace=trace, given=given).run(None, case.feeds())[0]
     np.testing.assert_array_equal(y, case.expected())
     return told(trace)
 
@@ -424,7 +424,7 @@ def test_nothing_is_looked_for_where_all_takes_less_than_launches(
 def _counted(folder: Path, library: Path, case: Case, given: dict[str, str]) -> dict[str, int]:
     """What the driver counts in a second run, all of whose tensors stay on the device."""
     path = save_with(folder, library, case.model(cast=False), f"{case.ffn}.onnx")
-    run = session(path, **given)
+    run = session(path, given=given)
     binding = run.io_binding()
     x = case.feeds()
     for name in ("a", "residual"):
@@ -483,7 +483,7 @@ def _errors(folder: Path, library: Path) -> None:
                 found = attribute.s.decode()
                 assert old in found
                 attribute.s = found.replace(old, new).encode()
-        return failure(lambda: session(save_with(folder, library, made, "m.onnx"), **given))
+        return failure(lambda: session(save_with(folder, library, made, "m.onnx"), given=given))
 
     price = f"price_tile32_mma32x128_{ARCH}"
     assert f"plan: key '{price}' is missing" in text(f"{price}=", "price_tile32_mma32x128_sm_90=")
@@ -506,7 +506,7 @@ def test_what_is_wrong_is_told(gpu: Call, libraries: dict[str, Path], tmp_path: 
 
 
 def _compiled_answer(folder: Path, feeds: dict[str, Array], given: dict[str, str]) -> Array:
-    run = session(folder / "model.cuda.onnx", **given)
+    run = session(folder / "model.cuda.onnx", given=given)
     return np.asarray(run.run(None, feeds)[0])
 
 

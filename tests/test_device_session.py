@@ -151,7 +151,7 @@ def _neighbours(folder: Path, providers: tuple[str, ...]) -> None:
     # x goes up and y comes down; everything between stays where it is, on one stream.
     assert (warm["copies_up"], warm["copies_down"], warm["copies_across"]) == (1, 1, 0)
     assert (warm["launches"], warm["fills"], warm["streams"], warm["bytes"]) == (2, 1, 0, 0)
-    # For y, and for the end of the run. Older releases take stream and allocator from two providers.
+    # For y, and for the end. Older releases take stream and allocator from two providers.
     recent = tuple(map(int, onnxruntime.__version__.split(".")[:2])) >= (1, 31)
     assert warm["waits"] == 2 or not recent, warm
     given["live"] = ~given["live"]

@@ -58,7 +58,8 @@ void TakesTheLeastTime() {
   const ContractPlan plan = Plan(Element::kFloat16);
   const std::vector<DenseTile> tiles = OfferedTiles(plan, 80, kAll, true);
   const auto fastest = [&](int64_t rows, int processors) {
-    return std::string(tiles[FastestTile(tiles, plan.type, plan.product, rows, processors)].shape->name);
+    return std::string(
+        tiles[FastestTile(tiles, plan.type, plan.product, rows, processors)].shape->name);
   };
   CHECK(pitc::cuda::TileCount(*tiles[0].shape, 1000, 1024) == 64);
   CHECK(pitc::cuda::TileCount(*tiles[1].shape, 1000, 1024) == 128);
