@@ -6,7 +6,7 @@ synchronization".
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 from pitc.codegen import tir
@@ -44,14 +44,14 @@ def launch(blocks: Expr, threads: int, together: int = 1) -> Iterator[tuple[Expr
 
     Args:
         blocks: How many.
-        threads: Of a block.
-        together: Blocks whose registers a multiprocessor has to have room for.
+        threads: Of each.
+        together: How many a multiprocessor has registers for, at least: were it not said, the
+            assembler might spill some to make room for one more block.
     """
-    bound = T.attr(T.int32(0), "tirx.launch_bounds_min_blocks_per_sm", T.int32(together))
     with (
         T.launch_thread("blockIdx.x", blocks) as block,
         T.launch_thread("threadIdx.x", threads) as thread,
-        bound if together > 1 else nullcontext(),
+        T.attr(tir.int64(0), "tirx.launch_bounds_min_blocks_per_sm", T.int32(together)),
     ):
         yield block, thread
 

@@ -14,6 +14,7 @@ from pitc.artifact.check import Check, Verdict, check_artifact
 from pitc.artifact.folder import FULL, check_output, copy_folder, new_folder
 from pitc.artifact.manifest import (
     FALLBACK,
+    GRAPHS,
     KERNELS,
     MODEL,
     Manifest,
@@ -25,7 +26,7 @@ from pitc.collection import rare_collection
 from pitc.errors import ArtifactError, MachineError, ModelError, UsageError
 from pitc.ir.plan import EP_NAME
 from pitc.ir.report import Report
-from pitc.options import CompileOptions, Kind
+from pitc.options import CompileOptions, Kind, parse_target
 from pitc.session import from_onnxruntime, plain_session, quiet_options, run_session
 
 if TYPE_CHECKING:
@@ -94,31 +95,61 @@ class CompiledModel:
         """The graph that runs here: `model.onnx`, or `fallback.onnx` on a CPU without kernels."""
         return self.path / self._check.graph
 
-    def session(self, sess_options: Any = None) -> Any:
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Kinds of machine that it was compiled for, in the order in which they were named."""
+        return parse_target(self.manifest.options.target).kinds
+
+    def session(self, sess_options: Any = None, *, providers: Sequence[Kind] | None = None) -> Any:
         """Make an `onnxruntime.InferenceSession` for the compiled graph.
 
         Args:
             sess_options: An `onnxruntime.SessionOptions`; the provider is added to it. None for the
                 defaults, without log lines.
+            providers: Kinds of machine to run on, `cuda` or `cpu`, in order of preference; where
+                one cannot be used, a warning says why, and the next one is. None for those that it
+                was compiled for.
 
         Returns:
             A new session; it keeps working after this object is gone.
 
         Raises:
-            MachineError: The execution provider library is missing.
+            MachineError: The execution provider library is missing, or there is no GPU.
             ModelError: ONNX Runtime cannot load the source graph either, for example because of
                 an operator that it does not know.
+            UsageError: It was not compiled for GPUs, or an unknown kind.
         """
-        if self._check.problem:
-            warnings.warn(f"{self.path}: {self._check.line()}", PitcWarning, stacklevel=2)
+        wanted = tuple(self.kinds if providers is None else providers)
+        if not wanted or set(wanted) - GRAPHS.keys():
+            raise UsageError(f"providers {list(wanted)} are not some of {list(GRAPHS)}")
+        for kind, other in zip(wanted, (*wanted[1:], None), strict=True):
+            try:
+                return self._session_on(kind, sess_options)
+            except MachineError as error:
+                if other is None:
+                    raise
+                text = f"{error.message}: {self.manifest.source.name} runs on {other}"
+                warnings.warn(text, PitcWarning, stacklevel=2)
+        raise AssertionError(wanted)
+
+    def _session_on(self, kind: Kind, sess_options: Any) -> Any:
+        """A session on one kind of machine."""
+        if self._check.problem and kind == "cpu":
+            warnings.warn(f"{self.path}: {self._check.line()}", PitcWarning, stacklevel=3)
         options = sess_options if sess_options is not None else quiet_options()
         try:
-            if self._check.graph != MODEL or not self.manifest.pit_nodes:
-                return plain_session(self.graph, options)
-            from pitc.runtime.library import make_session
+            graph = self.path / GRAPHS[kind]
+            if not graph.exists() and kind == "cuda":
+                hint = "compile it with --target cuda, or cpu,cuda"
+                raise UsageError("it was not compiled for GPUs", path=self.path, hint=hint)
+            if kind == "cpu" and (self._check.graph != MODEL or not self.manifest.pit_nodes):
+                name = self._check.graph if graph.exists() else FALLBACK
+                return plain_session(self.path / name, options)
+            from pitc.runtime.library import make_cuda_session, make_session
 
+            make = make_cuda_session if kind == "cuda" else make_session
             try:
-                return make_session(self.graph, options)
+                return make(graph, options)
             except Exception as error:
                 if from_onnxruntime(error):  # is it the model, or what pitc has made of it?
                     plain_session(self.path / FALLBACK, sess_options)

@@ -15,7 +15,18 @@ from pitc.ir.plan import CUDA_EP_NAME, EP_NAME
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["CUDA_EP_NAME", "EP_NAME", "cuda_devices", "library_path", "make_session", "register_ep"]
+__all__ = [
+    "CUDA_EP_NAME",
+    "EP_NAME",
+    "cuda_devices",
+    "library_path",
+    "make_cuda_session",
+    "make_session",
+    "register_ep",
+]
+
+CUDA_PROVIDER = "CUDAExecutionProvider"
+"""ONNX Runtime's own."""
 
 LIBRARY_NAME = "libpitc_ort_ep.so"
 OLDEST_ONNXRUNTIME = (1, 23, 2)
@@ -142,7 +153,55 @@ def make_session(
     else:
         options.add_provider_for_devices(_devices()[:1], given)
         options.add_session_config_entry(_ATTACHED, "1")
-    # Without the provider no PIT node runs: a second try on the CPU provider would only hide why.
+    return _session(model_path, options)
+
+
+def make_cuda_session(
+    model_path: str | os.PathLike[str],
+    sess_options: "onnxruntime.SessionOptions | None" = None,
+    provider_options: Mapping[str, str] | None = None,
+    *,
+    device: int = 0,
+) -> "onnxruntime.InferenceSession":
+    """Load a model that was compiled for NVIDIA GPUs into an ONNX Runtime session.
+
+    PIT nodes run in pitc's provider for GPUs, masks are looked at in the one for CPUs, everything
+    else runs in ONNX Runtime's CUDA provider where that is installed, else on the CPU.
+
+    Args:
+        model_path: The `model.cuda.onnx` of an artifact; its kernels lie beside it.
+        sess_options: The caller's options. Providers are added to them unless this was done before.
+        provider_options: Of pitc's provider for GPUs: `trace`, `variant`, `tf32`.
+        device: Which GPU, in the order of `cuda_devices`.
+
+    Raises:
+        UsageError: There is no such GPU.
+        MachineError: See `cuda_devices`.
+        ArtifactError: The kernels beside the model are not those that it was compiled with.
+    """
+    import onnxruntime
+
+    devices = cuda_devices()
+    if not 0 <= device < len(devices):
+        raise UsageError(f"there is no GPU {device}", hint=f"GPUs: 0 to {len(devices) - 1}")
+    options = sess_options if sess_options is not None else onnxruntime.SessionOptions()
+    if not _is_attached(options):
+        if CUDA_PROVIDER in onnxruntime.get_available_providers():
+            number = devices[device].ep_metadata.get("cuda_device", "0")
+            options.add_provider(CUDA_PROVIDER, {"device_id": number})
+        options.add_provider_for_devices([devices[device]], dict(provider_options or {}))
+        options.add_provider_for_devices(_devices()[:1], {})
+        options.add_session_config_entry(_ATTACHED, "1")
+    return _session(model_path, options)
+
+
+def _session(
+    model_path: str | os.PathLike[str], options: "onnxruntime.SessionOptions"
+) -> "onnxruntime.InferenceSession":
+    """A session of the providers in its options alone."""
+    import onnxruntime
+
+    # Without them no PIT node runs: a second try on the CPU provider would only hide why.
     try:
         return onnxruntime.InferenceSession(os.fspath(model_path), options, enable_fallback=0)
     except Exception as error:

@@ -12,7 +12,7 @@ import pytest
 
 from pitc.codegen import cuda, tir
 from pitc.codegen.build.cuda_compiler import OPTIONS
-from pitc.codegen.families import detect_cuda
+from pitc.codegen.families import choose_cuda, detect_cuda, lists_cuda
 from pitc.codegen.tir import T
 
 ARCHS = (80, 86, 89, 90, 100, 120)
@@ -75,7 +75,29 @@ extern "C" __global__ void plain(float* x) { x[threadIdx.x] = 1.0f; }
 @functools.cache
 def detector() -> str:
     """The detector's source; it is the same for every architecture."""
-    return cuda.source(detect_cuda.prim_funcs(), cuda.ARCHITECTURES[0])
+    return cuda.source(detectors(), cuda.ARCHITECTURES[0])
+
+
+def detectors() -> list[Any]:
+    """Functions that detect zeros, choose a variant and make its lists."""
+    params = {"dtype": "float16", "width": 64, "height": 32}
+    return [
+        detect_cuda.detect("detect", params),
+        choose_cuda.choose("choose", params),
+        lists_cuda.lists("lists", params),
+    ]
+
+
+def three_launches() -> Any:
+    """A function of three kernels of warps."""
+
+    def body() -> None:
+        counts, sums = (tir.tensor(name, (tir.size(),), "int32") for name in ("counts", "sums"))
+        for place in range(3):
+            with cuda.warps(tir.int64(1)) as (_, lane):
+                tir.assign(sums, cuda.total(counts[lane]), place)
+
+    return tir.prim_func("three_launches", body)
 
 
 @dataclass(frozen=True, slots=True)

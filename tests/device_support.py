@@ -5,6 +5,7 @@ of its own, by functions of its module.
 """
 
 import ctypes
+import importlib
 import json
 import multiprocessing
 import os
@@ -198,18 +199,18 @@ def told(path: Path) -> list[dict[str, Any]]:
 
 def on_device(array: Array, memory: int = 0) -> Any:
     """An array as a value on the first device; memory 5 is the host's, for copies."""
-    from onnxruntime.capi import _pybind_state
-
-    device = _pybind_state.OrtDevice(1, memory, VENDOR, 0)
-    value = _pybind_state.OrtValue.ortvalue_from_numpy(array, device)
+    value = _native().OrtValue.ortvalue_from_numpy(array, _native().OrtDevice(1, memory, VENDOR, 0))
     return onnxruntime.OrtValue(value)
 
 
 def bind_on_device(binding: Any, name: str) -> None:
     """Leave an output where it is computed."""
-    from onnxruntime.capi import _pybind_state
+    binding._iobinding.bind_output(name, _native().OrtDevice(1, 0, VENDOR, 0))
 
-    binding._iobinding.bind_output(name, _pybind_state.OrtDevice(1, 0, VENDOR, 0))
+
+def _native() -> Any:
+    """What ONNX Runtime's Python package is made of: older releases name no vendor elsewhere."""
+    return importlib.import_module("onnxruntime.capi._pybind_state")
 
 
 def feeds(seed: int = 0, width: int = 8, dtype: Any = np.float32) -> dict[str, Array]:

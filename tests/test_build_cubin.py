@@ -59,7 +59,8 @@ def test_as_the_source_decides(arch: int) -> None:
 def test_the_detector_spills_nothing(arch: int) -> None:
     for resources in by_nvrtc(detector(), arch).values():
         assert resources.stack_bytes == resources.stored_bytes == resources.loaded_bytes == 0
-        assert resources.max_threads == 256 and resources.registers <= 64
+        together = 4 if resources.max_threads == 256 else 1  # blocks of a multiprocessor
+        assert resources.registers * resources.max_threads * together <= 65536
 
 
 def test_what_is_no_cubin() -> None:

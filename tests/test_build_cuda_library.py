@@ -21,13 +21,12 @@ from pitc.codegen.build.cuda_dump import dump_cuda_kernels
 from pitc.codegen.build.cuda_library import build_cuda_kernels, compile_functions, cuda_part
 from pitc.codegen.build.library import cpu_part
 from pitc.codegen.build.nvrtc import Nvrtc, find_nvrtc
-from pitc.codegen.families import detect_cuda
 from pitc.errors import MachineError, UsageError
 from pitc.ir.kernel import KERNEL_ABI, KernelRequest
 from pitc.version import __version__
 from tests.codegen_kernels import LEVELS
 from tests.cuda_sources import ARCHS as ALL_ARCHS
-from tests.cuda_sources import calls_nothing, halves, reverse_rows
+from tests.cuda_sources import calls_nothing, detectors, halves, reverse_rows, three_launches
 from tests.runtime_support import kernel_identity
 
 ARCHS = ("sm_80", "sm_90")
@@ -36,7 +35,7 @@ CUDA_DEVICE = 2
 
 
 def functions() -> list[Any]:
-    return [*detect_cuda.prim_funcs(), reverse_rows(), halves()]
+    return [*detectors(), three_launches(), reverse_rows(), halves()]
 
 
 SYMBOLS = tuple(sorted(str(f.attrs["global_symbol"]) for f in functions()))
@@ -104,7 +103,8 @@ def test_kernels_are_listed(built: Path) -> None:
         "reverse_rows",
         "blockIdx.y,threadIdx.x,tirx.use_dyn_shared_memory",
     )
-    assert found["detect_scan_kernel_2"] == ("detect_scan", "blockIdx.x,threadIdx.y,threadIdx.x")
+    third = found["three_launches_kernel_2"]
+    assert third == ("three_launches", "blockIdx.x,threadIdx.y,threadIdx.x")
 
 
 def test_images_are_those_that_were_compiled(built: Path) -> None:
@@ -188,10 +188,9 @@ def test_host_code_launches_through_the_pointers(
     assert numbers == [out.ctypes.data, x.ctypes.data, 5, 5, 64, 256]
 
     host.launches.clear()
-    counts, sums, starts = (np.zeros(n, np.int32) for n in (3000, 3, 3001))
-    kernels.call("detect_scan", counts, sums, starts)
+    kernels.call("three_launches", np.zeros(32, np.int32), np.zeros(3, np.int32))
     names = [name for name, _ in host.launches if name != "__tvm_set_device"]
-    assert names == ["detect_scan_kernel", "detect_scan_kernel_1", "detect_scan_kernel_2"]
+    assert names == [f"three_launches_kernel{end}" for end in ("", "_1", "_2")]
     grids = [n[-3:] for name, n in host.launches if name != "__tvm_set_device"]
     assert grids == [[1, 8, 32]] * 3
     with pytest.raises(call.KernelError, match="out"):
@@ -334,17 +333,17 @@ def test_what_cannot_be_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_dump(tmp_path: Path) -> None:
     folder = tmp_path / "stages" / "cuda"
-    dump_cuda_kernels([reverse_rows(), detect_cuda.prim_funcs()[0]], ARCHS, folder)
+    dump_cuda_kernels([reverse_rows(), detectors()[0]], ARCHS, folder)
     kinds = ("cu", "sm_80.cubin", "sm_90.cubin", "compute_80.ptx", "compute_90.ptx")
-    named = {f"{symbol}.{kind}" for symbol in ("reverse_rows", "detect_bits") for kind in kinds}
+    named = {f"{symbol}.{kind}" for symbol in ("reverse_rows", "detect") for kind in kinds}
     assert set(os.listdir(folder)) == {*named, "resources.txt"}
-    assert "__global__" in (folder / "detect_bits.cu").read_text()
+    assert "__global__" in (folder / "detect.cu").read_text()
     assert "\n.target sm_80\n" in (folder / "reverse_rows.compute_80.ptx").read_text()
     head, *rows = (line.split() for line in (folder / "resources.txt").read_text().splitlines())
     assert head[:5] == ["module", "target", "kernel", "registers", "shared"]
     assert [row[:3] for row in rows] == [
         [symbol, arch, f"{symbol}_kernel"]
-        for symbol in ("detect_bits", "reverse_rows")
+        for symbol in ("detect", "reverse_rows")
         for arch in ARCHS
     ]
     for row in rows:

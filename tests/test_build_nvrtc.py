@@ -38,14 +38,14 @@ def test_accepts_the_detector_without_a_warning(compiler: CudaCompiler, arch: in
     assert cubin.log == ""
     assert cubin.image[:4] == b"\x7fELF"
     assert struct.unpack_from("<H", cubin.image, 18) == (ELF_MACHINE_OF_CUDA,)
-    assert b"detect_bits_kernel" in cubin.image
+    assert b"detect_kernel" in cubin.image
 
 
 def test_ptx_is_text_for_its_architecture(compiler: CudaCompiler) -> None:
     ptx = compiler.compile(detector(), "compute_90")
     assert ptx.log == ""
     text = ptx.image.decode("ascii")
-    assert "\n.target sm_90\n" in text and ".visible .entry detect_bits_kernel(" in text
+    assert "\n.target sm_90\n" in text and ".visible .entry detect_kernel(" in text
 
 
 def test_says_what_is_wrong_with_a_source(compiler: CudaCompiler) -> None:

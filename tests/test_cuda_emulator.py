@@ -59,6 +59,80 @@ def chain(read: str, release: str) -> str:
     return FLAG.replace("READ", read).replace("RELEASE", release)
 
 
+LAST = """
+  __shared__ int s[1];
+  if (threadIdx.x >= 48) x[blockIdx.x * 16 + threadIdx.x - 48] = 1;
+  BARRIER
+  if (threadIdx.x == 0) {
+    RELEASE
+    s[0] = atomicAdd(flag, 1);
+    ACQUIRE
+  }
+  __syncthreads();
+  if (s[0] == 3) y[threadIdx.x] = x[threadIdx.x];
+"""
+
+
+def last(barrier: str, release: str = "__threadfence();", acquire: str = "__threadfence();") -> str:
+    """The block that comes last reads what all have written."""
+    text = LAST.replace("BARRIER", barrier).replace("RELEASE", release)
+    return text.replace("ACQUIRE", acquire)
+
+
+TWICE = """
+  if (threadIdx.x == 0) block[0] = atomicAdd(flag, 1);
+  __syncthreads();
+  if (block[0] == 0) {
+    for (int turn = 0; turn < 2; ++turn) {
+      if (threadIdx.x == 32) y[turn] = 1;
+      __syncthreads();
+      if (threadIdx.x == 0) {
+        __threadfence();
+        *(volatile int*)(flag + 1 + turn) = 1;
+      }
+    }
+  } else if (threadIdx.x == 0) {
+    while (*(volatile int*)(flag + 1) == 0) {}
+    __threadfence();
+    float first = y[0];
+    SECOND
+    x[block[0]] = first + y[1];
+  }
+"""
+
+
+def twice(second: str) -> str:
+    """One block writes and releases two words, one after the other; others read both."""
+    return "__shared__ int block[1];" + TWICE.replace("SECOND", second)
+
+
+OWN = """
+  if (threadIdx.x != 0) return;
+  int seen, block = atomicAdd(flag + 1, 1);
+  if (block == 0) {
+    y[0] = 1;
+    asm volatile("st.release.gpu.global.s32 [%0], %1;" : : "l"(flag), "r"(1));
+  } else {
+    if (CONDITION) do { ACQUIRE } while (seen == 0);
+    x[block] = y[0];
+  }
+"""
+
+
+def own(condition: str) -> str:
+    """Blocks that read what one has released; those of the condition acquire it."""
+    return OWN.replace("ACQUIRE", ACQUIRE).replace("CONDITION", condition)
+
+
+MMA = """
+  float d[4] = {0, 0, 0, 0};
+  unsigned a = 0;
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+      "{%4, %4, %4, %4}, {%4, %4}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a));
+  y[threadIdx.x] = d[0];
+"""
+
 # Twins: a kernel that is right, one that is wrong, and what is said of the wrong one.
 i = "threadIdx.x"
 SHARED = f"__shared__ float s[64]; s[{i}] = x[{i}];"
@@ -103,6 +177,24 @@ TWINS: Mapping[str, tuple[str, str, str]] = {
         f"{SHARED} __syncthreads(); float v = s[63 - {i}]; s[{i}] = v;",
         "race: byte .* of shared memory was .* without a barrier between",
     ),
+    "race_with_a_reader": (
+        f"{SHARED} __syncthreads(); if ({i} < 32) y[{i}] = s[{i}]; __syncthreads();"
+        f"if ({i} >= 32) s[{i} - 32] = 1;",
+        f"{SHARED} __syncthreads(); if ({i} < 32) y[{i}] = s[{i}]; else s[{i} - 32] = 1;",
+        "race: byte 0 of shared memory was read by .* and is written without a barrier between",
+    ),
+    "halves_of_a_word": (
+        f"__shared__ unsigned short s[64]; s[{i}] = {i}; y[{i}] = s[{i}];",
+        f"__shared__ unsigned short s[64]; s[{i}] = {i}; y[{i}] = s[{i} & 62];",
+        "race: byte 0 of shared memory was written by .* and is read without a barrier between",
+    ),
+    "race_of_vectors": (
+        f"__shared__ alignas(64) float s[64]; if ({i} == 0) s[0] = 1;"
+        f"if ({i} == 1) *(float4*)s = make_float4(1, 2, 3, 4);",  # one word is the same again
+        f"__shared__ alignas(64) float s[64]; if ({i} == 0) s[3] = 1;"
+        f"if ({i} == 1) *(float4*)s = make_float4(1, 2, 3, 4);",
+        "race: byte 12 of shared memory was written by .* and is written without a barrier",
+    ),
     "race_of_writes": (
         f"__shared__ float s[64]; s[{i} / 2] = 3;",  # of the same value
         f"__shared__ float s[64]; s[{i} / 2] = {i};",
@@ -135,7 +227,7 @@ TWINS: Mapping[str, tuple[str, str, str]] = {
     ),
     "two_collectives": (
         f"if ({i} < 32) __syncwarp(); else __syncwarp();",
-        f"if ({i} % 2) __syncwarp(); else __syncwarp();",
+        f"if ({i} % 2) __syncwarp(); else __syncwarp(~0u);",
         "threads part at a collective",
     ),
     "mask": (
@@ -198,10 +290,70 @@ TWINS: Mapping[str, tuple[str, str, str]] = {
         chain(RELAXED, RELEASE),
         "race: .* of argument 1 was written by .* without release and acquire between",
     ),
+    "release_too_early": (
+        chain(ACQUIRE, RELEASE),
+        "int seen; int block = blockIdx.x;"
+        f"if ({i} == 0 && block == 1) {{ {ACQUIRE} y[1] = y[0]; }}"
+        f"if ({i} == 0 && block == 0) {{ {RELEASE} y[0] = 1; }}",
+        "race: byte 0 of argument 1 was written by .* without release and acquire between",
+    ),
     "release": (
         chain(ACQUIRE, RELEASE),
         chain(ACQUIRE, "*(volatile int*)flag = block + 1;"),
         "race: .* of argument 1 was written by .* without release and acquire between",
+    ),
+    "part_of_a_warp": (
+        f"{SHARED} __syncwarp(); if ({i} % 32 < 16) y[{i}] = s[{i} + 16];",
+        f"{SHARED} if ({i} % 32 < 16) {{ __syncwarp(0xffff); y[{i}] = s[{i} + 16]; }}",
+        "race: byte .* of shared memory was written by .* and is read without a barrier between",
+    ),
+    "masks": (
+        f"__syncwarp({i} % 2 ? 0xaaaaaaaau : 0x55555555u); __syncthreads();",
+        f"__syncwarp({i} % 32 ? 0xfffffffeu : ~0u); __syncthreads();",
+        r"threads part at a collective: thread \(0,0,0\) .* is at a collective .* is at a barrier",
+    ),
+    "mma": (
+        f"if ({i} >= 32) return;{MMA}",
+        f"if ({i} >= 31) return;{MMA}",
+        r"threads part at a collective: .* thread \(31,0,0\) of block \(0,0,0\) has returned",
+    ),
+    "release_twice": (
+        twice("while (*(volatile int*)(flag + 2) == 0) {} __threadfence();"),
+        twice(""),
+        "race: byte 4 of argument 1 was written by .* without release and acquire between",
+    ),
+    "overwritten_release": (
+        f"if ({i} == 0) {{ int block = 0; y[0] = 1; {RELEASE} {RELEASE} }}"
+        f"if ({i} == 33) {{ int seen; do {{ {ACQUIRE} }} while (seen < 1); y[1] = y[0]; }}",
+        f"if ({i} == 0) {{ int block = 0; y[0] = 1; {RELEASE} }}"
+        f"if ({i} == 1) {{ *(volatile int*)flag = 2; }}"
+        f"if ({i} == 33) {{ int seen; do {{ {ACQUIRE} }} while (seen < 1); y[1] = y[0]; }}",
+        "race: byte 0 of argument 1 was written by .* and is read without a barrier between",
+    ),
+    "acquire_by_another_block": (
+        own("true"),
+        own("block == 1"),
+        "race: byte 0 of argument 1 was written by .* and is read without release and acquire",
+    ),
+    "warp_that_has_returned": (
+        f"if ({i} < 32) return; __syncwarp(); y[{i}] = 1;",
+        f"if ({i} < 32) return; __syncthreads(); y[{i}] = 1;",
+        "threads part at a barrier: .* has returned",
+    ),
+    "blocks_last_one": (
+        last("__syncthreads();"),
+        last("__syncthreads();", release=""),
+        "race: .* of argument 0 was written by .* and is read without release and acquire",
+    ),
+    "blocks_last_acquire": (
+        last("__syncthreads();"),
+        last("__syncthreads();", acquire=""),
+        "race: .* of argument 0 was written by .* and is read without release and acquire",
+    ),
+    "blocks_last_barrier": (
+        last("__syncthreads();"),
+        last(""),
+        "race: .* of argument 0 was written by .* and is read without release and acquire",
     ),
     "lock": (
         "while (atomicCAS(flag, 0, 1)) {} __threadfence(); y[0] = y[0] + 1;"
@@ -245,7 +397,7 @@ def test_twins(twins: EmulatedText, name: str) -> None:
     shared = 256 if name.startswith("copy") else 0
 
     def run(kernel: str) -> None:
-        x, y, flag = np.arange(N, dtype=np.float32), np.zeros(N, np.float32), np.zeros(2, np.int32)
+        x, y, flag = np.arange(N, dtype=np.float32), np.zeros(N, np.float32), np.zeros(4, np.int32)
         twins.launch(kernel, (blocks_of(name),), (N,), x, y, flag, 3, shared=shared)
 
     run(f"{name}_right")
@@ -297,6 +449,11 @@ def test_memory_is_not_initialised(add: EmulatedText) -> None:
         add.launch("k", (1,), (N,), y, x)
 
 
+def test_atomics_read_too(order: EmulatedText) -> None:
+    with pytest.raises(EmulationError, match="byte 0 of argument 0 is read before"):
+        order.launch("k", (1,), (1,), order.empty((1,), np.int32), np.zeros(1, np.int32))
+
+
 def test_what_a_kernel_wrote_is_initialised() -> None:
     emulated = one("if (threadIdx.x < n) y[threadIdx.x] = 1;", "float* __restrict__ y, int n")
     reads = one("x[threadIdx.x] = y[threadIdx.x];")
@@ -341,7 +498,7 @@ def test_memory_is_closed_to_the_host() -> None:
 def test_a_failed_launch_leaves_nothing_behind(twins: EmulatedText, add: EmulatedText) -> None:
     """Lanes that were left at a barrier, a shuffle or in a function start afresh."""
     for name in ("collective", "two_barriers", "past_the_end", "copy_in_flight"):
-        x, y, flag = np.zeros(N, np.float32), np.zeros(N, np.float32), np.zeros(2, np.int32)
+        x, y, flag = np.zeros(N, np.float32), np.zeros(N, np.float32), np.zeros(4, np.int32)
         with pytest.raises(EmulationError):
             twins.launch(f"{name}_wrong", (1,), (N,), x, y, flag, 3, shared=256)
         y = np.zeros(N, np.float32)
@@ -418,10 +575,11 @@ def test_lanes_of_other_warps_go_on_while_one_waits() -> None:
         emulated.launch("k", (1,), (N,), np.zeros(1, np.int32))
 
 
-def test_loops_for_ever() -> None:
-    emulated = one("for (int i = 0; i >= 0; i = (i + 1) % 64) y[threadIdx.x] = x[i];")
-    with pytest.raises(EmulationError, match="runs for ever, by thread"):
-        emulated.launch("k", (1,), (1,), np.zeros(N, np.float32), np.zeros(N, np.float32))
+@pytest.mark.parametrize("body", ["y[threadIdx.x] = x[i];", "__syncthreads();"])
+def test_loops_for_ever(body: str) -> None:
+    emulated = one(f"for (int i = x[0]; i >= 0; i = (i + 1) % 64) {{ {body} }}")
+    with pytest.raises(EmulationError, match=r"runs for ever, by thread \(0,"):
+        emulated.launch("k", (1,), (2,), np.zeros(N, np.float32), np.zeros(N, np.float32))
 
 
 def test_registers_are_not_initialised() -> None:

@@ -1,7 +1,7 @@
 """Contractions over lists on a device, and the whole way from A to them: emulated, exact."""
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -43,8 +43,7 @@ class Form:
 
     @property
     def tile(self) -> CudaTile:
-        t = LISTED_TILES[self.engine]
-        return CudaTile(t.m, t.n, self.k_bytes, t.warps_m, t.warps_n, t.stages, t.engine)
+        return replace(LISTED_TILES[self.engine], k_bytes=self.k_bytes)
 
     @property
     def width(self) -> int:

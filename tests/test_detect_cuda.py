@@ -112,8 +112,7 @@ def detect(form: Form, a: Array, rows: Array, count: int, blocks: int = 3) -> De
     counts, again = (emulated.empty((counted,), np.int32) for _ in range(2))
     emulated.run("detect", words_of(a), rows, live, bits, counts, blocks)
     emulated.run("count", live, bits, again, blocks)
-    if count == len(rows):
-        np.testing.assert_array_equal(again.numpy(), counts.numpy())
+    np.testing.assert_array_equal(again.numpy(), counts.numpy())
     return Detected(bits.numpy(), counts.numpy())
 
 
@@ -267,7 +266,7 @@ def choice(
     return np.array([features_of(line, counts, *sizes, width) for line in table])
 
 
-@pytest.mark.parametrize("rows", [1, 40, 2500])
+@pytest.mark.parametrize("rows", [1, 40, 4100])
 def test_chooses_the_cheapest(rows: int) -> None:
     """Counts of any size, of which the lists' places go on from warp to warp."""
     form = FORMS[0]
@@ -369,7 +368,7 @@ def test_nvcc_accepts_the_source(tmp_path: Path) -> None:
     (tmp_path / "detect.cu").write_text(cuda.source(form.functions(), "sm_90"))
     # TVM names what it then writes out once more.
     warnings = ["-Werror", "all-warnings", "--diag-suppress", "177"]
-    options = ["-arch=sm_90", "-maxrregcount=255", "-Xptxas", "-v", *warnings, "-cubin"]
+    options = ["-arch=sm_90", "-Xptxas", "-v", *warnings, "-cubin"]
     command = [str(NVCC), *options, "detect.cu", "-o", "detect.cubin"]
     said = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stderr
     assert said.count("0 bytes spill stores") == len(form.functions())

@@ -4,9 +4,10 @@ import pytest
 
 from pitc.errors import UsageError
 from pitc.ir.cuda_target import CUDA_ARCHS
-from pitc.options import Targets, parse_target
+from pitc.options import Level, Targets, parse_target
 
-ALL, BOTH = tuple(CUDA_ARCHS), ("v4", "v3")
+ALL = tuple(CUDA_ARCHS)
+BOTH: tuple[Level, ...] = ("v4", "v3")
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,10 @@ RUNTIME = ROOT / "runtime"
 ORT_HEADERS = Path(os.environ.get("PITC_ORT_HEADERS", "/usr/include/onnxruntime"))
 
 
+#: Where NVIDIA's toolkit puts its header.
+CUDA_HEADERS = Path(os.environ.get("PITC_CUDA_HEADERS", "/usr/local/cuda/include"))
+
+
 def output(*command: str | Path, **environment: str) -> str:
     """What a command prints; it must succeed."""
     run = subprocess.run(
@@ -32,6 +36,7 @@ def output(*command: str | Path, **environment: str) -> str:
 TESTS = (
     *("plan", "mask", "index", "kernel", "micro_tiles", "selector", "trace"),
     *("contraction", "right_contraction", "provider", "constants"),  # in a fake ONNX Runtime
+    "device",  # on a fake driver
 )
 FUZZERS = ("plan_fuzz", "node_fuzz", "micro_tiles_fuzz")
 UNIT_TESTS = {"plain": (*TESTS, "allocation"), "asan": (*TESTS, *FUZZERS), "tsan": TESTS}
@@ -56,7 +61,11 @@ def preloads() -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "tests", ["test_runtime_ep.py", "test_runtime_errors.py", "test_runtime_session.py"]
+    "tests",
+    [
+        *("test_runtime_ep.py", "test_runtime_errors.py", "test_runtime_session.py"),
+        *("test_device_session.py", "test_device_errors.py"),
+    ],
 )
 def test_provider_under_address_sanitizer(tests: str) -> None:
     """The Python tests once more, in a process where the provider and its kernels are checked."""
@@ -80,8 +89,12 @@ def test_provider_under_address_sanitizer(tests: str) -> None:
 
 
 def compiles(source: Path, *options: str | Path) -> bool:
-    command = [CXX, "-std=c++17", "-fsyntax-only", "-w", *map(str, options), str(source)]
-    return subprocess.run(command, capture_output=True).returncode == 0
+    return compiles_text(source.read_text(), "-iquote", source.parent, *options)
+
+
+def compiles_text(text: str, *options: str | Path) -> bool:
+    command = [CXX, "-std=c++17", "-fsyntax-only", "-w", *map(str, options), "-x", "c++", "-"]
+    return subprocess.run(command, input=text.encode(), capture_output=True).returncode == 0
 
 
 def test_abi_table_against_the_official_header(tmp_path: Path) -> None:
@@ -119,14 +132,33 @@ def test_tvm_abi_against_its_headers() -> None:
     assert compiles(RUNTIME / "abi" / "tvm_check.cc", "-I", Path(spec.origin).parent / "include")
 
 
-def test_the_library_exports_two_functions_and_needs_little() -> None:
+def test_cuda_abi_against_its_header() -> None:
+    header = CUDA_HEADERS / "cuda.h"
+    if not header.is_file():
+        pytest.skip("no cuda.h: see PITC_CUDA_HEADERS")
+    source, isystem = RUNTIME / "abi" / "cuda_check.cc", ("-isystem", CUDA_HEADERS)
+    assert compiles(source, *isystem)
+    own = (RUNTIME / "ep" / "device" / "cuda_abi.h").read_text()
+    text = source.read_text().replace('#include "../ep/device/cuda_abi.h"', "")
+    assert compiles_text(own + text, *isystem)
+    for right, wrong in (
+        ('"cuMemFree_v2", Address', '"cuMemFree", Address'),
+        ('"cuCtxSetCurrent", Context', '"cuCtxSetCurrent", Context*, int'),
+        ("kMostSharedBytes = 97", "kMostSharedBytes = 81"),
+        ("unsigned short usage;", "unsigned usage;"),
+    ):
+        assert right in own
+        assert not compiles_text(own.replace(right, wrong) + text, *isystem), right
+
+
+def test_the_library_exports_three_functions_and_needs_little() -> None:
     library = build("plain") / "libpitc_ort_ep.so"
     if not shutil.which("nm") or not shutil.which("readelf"):
         pytest.skip("no binutils")
     exported = [
         line.split()[-1] for line in output("nm", "-D", "--defined-only", library).splitlines()
     ]
-    assert sorted(exported) == ["CreateEpFactories", "ReleaseEpFactory"]
+    assert sorted(exported) == ["CreateEpFactories", "PitcCudaTrouble", "ReleaseEpFactory"]
     needed = [line for line in output("readelf", "-d", library).splitlines() if "NEEDED" in line]
     assert all(any(f"[{name}" in line for name in ("libc.", "libm.", "ld-")) for line in needed)
 

@@ -24,7 +24,8 @@ from pitc.codegen.engines.ring import Block, Piece
 from pitc.codegen.ptx import CHUNK_BYTES
 from pitc.codegen.tir import Buffer, Expr, T
 
-LOG2_E = 1.4426950408889634
+LOG2_E = 1.4426950216293335
+"""As float32."""
 WARPS = 4
 STAGES = 2
 """Steps of keys in shared memory or on their way there."""
@@ -171,7 +172,8 @@ class Attender(Protocol):
         pieces: Shared memory.
         first: The first row of the warp.
         rows: Rows of the tile that this thread has, int32.
-        keys: Keys of a step of which it has the scores, int32; of all rows the same.
+        key: The first key of a step of which it has the scores, int32.
+        keys: How far behind it they are.
         lanes: Lanes that share a row, as bits of their numbers.
         scores: Registers.
         sums: Registers.
@@ -181,7 +183,8 @@ class Attender(Protocol):
     pieces: Pieces
     first: Expr
     rows: Sequence[Expr]
-    keys: Sequence[Expr]
+    key: Expr
+    keys: Sequence[int]
     lanes: Sequence[int]
     scores: Buffer
     sums: Buffer
@@ -248,13 +251,18 @@ class Softmax:
 
     def step(self) -> None:
         """Make weights of the scores of a step, and let the sums decay."""
+        part = self._height // self._engine.tile.down
+        for first in range(0, self._height, part):
+            self._rows(range(first, first + part))
+
+    def _rows(self, rows: range) -> None:
         moved = ptx.registers(1, "int32")
         tir.assign(moved, T.int32(0), 0)
-        for r in range(self._height):
+        for r in rows:
             self._row(r, moved)
-        # Most steps have no new highest score: then decay is 1 in all rows of the warp.
+        # Most steps have no new highest score: then decay is 1 in these rows of all lanes.
         with tir.when(ptx.lanes_where(moved[0] != 0) != 0):
-            for r in range(self._height):
+            for r in rows:
                 decay = self._decay[r]
                 for columns in self._engine.columns(r):
                     for place in columns.places:

@@ -64,9 +64,8 @@ class FragmentAttention:
             self.first + r // 2 * SUMS_M + r % 2 * 8 + group for r in range(tile.down * 2)
         ]
         self._across, self._out = tile.n // SUMS_N, tile.columns // SUMS_N
-        self.keys: Sequence[Expr] = [
-            j * SUMS_N + t * 2 + e for j in range(self._across) for e in range(2)
-        ]
+        self.key = ptx.held(t * 2, "int32")
+        self.keys: Sequence[int] = [j * SUMS_N + e for j in range(self._across) for e in range(2)]
         self.scores = ptx.registers(tile.down * self._across * _REGISTERS, "float32")
         self.sums = ptx.registers(tile.down * self._out * _REGISTERS, "float32")
         self._steps = tile.width * tile.item // STEP_BYTES

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from pitc.codegen import ptx, tir
 from pitc.codegen.engines.attend import AttentionTile, Columns, Pieces, Words
-from pitc.codegen.engines.ring import Block, Piece
+from pitc.codegen.engines.ring import BANK_CHUNKS, Block, Piece
+from pitc.codegen.ptx import CHUNK_BYTES
 from pitc.codegen.tir import Buffer, Expr, T
 
 _FOUR = 4
@@ -33,7 +34,8 @@ class ThreadAttention:
     def plan(cls, dtype: str, d: int, dv: int, *, bias: bool) -> tuple[AttentionTile, Pieces]:
         """The tile and the shared memory for operands of some type and width."""
         tile = AttentionTile(dtype, d, dv, bias, _ROWS, _FOUR, _COLUMNS, 2)
-        row_bytes = tile.row_bytes(tile.width)
+        # Eight lanes read a chunk each, of rows that lie apart: there are banks for all of them.
+        row_bytes = max(BANK_CHUNKS * CHUNK_BYTES, tile.row_bytes(tile.width))
         q = Piece(0, tile.m, row_bytes, turn=_FOUR)
         k = Piece(q.end, tile.n, row_bytes, turn=_keys_beside(tile))
         return tile, Pieces(q, k, Piece(k.end, tile.n, tile.row_bytes(tile.columns)))
@@ -49,17 +51,16 @@ class ThreadAttention:
         self.rows: Sequence[Expr] = [row + r // _FOUR * _ROWS + r % _FOUR for r in range(height)]
         self._beside = _keys_beside(tile)
         width = tile.n // _SIDE
-        self.keys: Sequence[Expr] = [self._key(self._x, c) for c in range(width)]
+        self.key = ptx.held(self._x * self._beside, "int32")
+        self.keys: Sequence[int] = [
+            c // self._beside * _SIDE * self._beside + c % self._beside for c in range(width)
+        ]
         self._across = tile.columns // _COLUMNS
         self.scores = ptx.registers(height * width, "float32")
         self.sums = ptx.registers(height * self._across * _FOUR, "float32")
         self._a = ptx.registers(height * _FOUR, "float32")
         self._b = ptx.registers(max(width, self._across) * _FOUR, "float32")
         self._view = block.window.view("float32x4")
-
-    def _key(self, x: Expr, c: int) -> Expr:
-        """The c-th key of the lanes that are the x-th of their row."""
-        return c // self._beside * _SIDE * self._beside + x * self._beside + c % self._beside
 
     def score(self, row: int, key: int) -> int:
         """Where the score of the thread's `row` and `key` is."""
@@ -95,7 +96,9 @@ class ThreadAttention:
             for r in range(height):
                 self._take(self._a, r * _FOUR, self.pieces.q.at(self.rows[r], chunk))
             for c in range(width):
-                self._take(self._b, c * _FOUR, slot + self.pieces.k.at(self.keys[c], chunk))
+                self._take(
+                    self._b, c * _FOUR, slot + self.pieces.k.at(self.key + self.keys[c], chunk)
+                )
             for k in range(_FOUR):
                 for r in range(height):
                     for c in range(width):
@@ -109,7 +112,7 @@ class ThreadAttention:
         with tir.serial(T.int32(0), T.int32(_SIDE)) as x:
             for c in range(len(self.keys)):
                 for q in range(self._across):
-                    at = self.pieces.v.at(self._key(x, c), q * _SIDE + self._x)
+                    at = self.pieces.v.at(x * self._beside + self.keys[c], q * _SIDE + self._x)
                     self._take(self._b, q * _FOUR, slot + at)
                 for r in range(height):
                     own = self.scores[self.score(r, c)]

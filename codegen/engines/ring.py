@@ -229,14 +229,13 @@ def run(
     for s in range(stages - 1):
         copy(T.int32(s * slot_bytes), T.int32(s))
     end = stages * slot_bytes
-    slots = ptx.registers(2, "int32")  # of this step, of the copies
-    tir.assign(slots, T.int32(0), 0)
-    tir.assign(slots, T.int32(end - slot_bytes), 1)
+    slot = ptx.registers(1, "int32")
+    tir.assign(slot, T.int32(0), 0)
     with tir.serial(T.int32(0), steps) as step:
         ptx.wait(stages - 2)
         ptx.barrier()
-        copy(slots[1], step + (stages - 1))
-        compute(slots[0])
-        for i in range(2):
-            after = slots[i] + slot_bytes
-            tir.assign(slots, T.Select(after == end, T.int32(0), after), i)
+        before = T.Select(slot[0] == 0, T.int32(end), slot[0]) - slot_bytes
+        copy(ptx.held(before, "int32"), step + (stages - 1))
+        compute(slot[0])
+        after = slot[0] + slot_bytes
+        tir.assign(slot, T.Select(after == end, T.int32(0), after), 0)

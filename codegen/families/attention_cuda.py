@@ -144,27 +144,26 @@ class Tile:
         feed_q = self._feed(kernel.q, "hq", pieces.q, tile.m, self.first, self.left)
         feed_k = self._feed(kernel.k, "hk", pieces.k, tile.n, k0, keys)
         feed_v = self._feed(kernel.v, "hv", pieces.v, tile.n, k0, keys)
-        before = ptx.registers(1, "int32")  # keys of the steps before
-        tir.assign(before, T.int32(0), 0)
+        after = ptx.registers(1, "int32")  # keys from a step on
+        tir.assign(after, keys, 0)
         here = ptx.held(T.Cast("int32", engine.first < self.left), "int32")
         softmax.clear()
         bias = _Bias(self, kernel.bias, k0) if kernel.bias is not None else None
 
         def compute(slot: Expr) -> None:
             with tir.when(here != 0):  # of the whole warp
-                with tir.when(before[0] == 0):
+                with tir.when(after[0] == keys):
                     engine.load_queries()
                 engine.multiply_keys(slot)
-                after = ptx.held(keys - before[0], "int32")
                 if bias is None:
                     self._scale()
                 else:
-                    bias.add(before[0], after)
-                with tir.when(after < tile.n):
-                    self._hide(after)
+                    bias.add(keys - after[0], after[0])
+                with tir.when(after[0] < tile.n):
+                    self._hide(after[0])
                 softmax.step()
                 engine.multiply_values(slot)
-            tir.assign(before, before[0] + tile.n, 0)
+            tir.assign(after, after[0] - tile.n, 0)
 
         steps = ptx.held(ptx.steps(keys, tile.n), "int32")
         ring.run((feed_k, feed_v), pieces.slot_bytes, STAGES, steps, compute, once=feed_q)
@@ -193,8 +192,9 @@ class Tile:
     def _hide(self, after: Expr) -> None:
         """Keys behind the last one have no weight."""
         engine, lowest = self.engine, ptx.lowest()
+        left = ptx.held(after - engine.key, "int32")
         for c, key in enumerate(engine.keys):
-            there = ptx.held(T.Cast("int32", key < after), "int32")
+            there = ptx.held(T.Cast("int32", left > key), "int32")
             for r in range(len(engine.rows)):
                 at = engine.score(r, c)
                 hidden = T.Select(there != 0, engine.scores[at], lowest)
@@ -209,10 +209,9 @@ class Tile:
         for r, row in enumerate(engine.rows):
             total = self.softmax.total(r)
             inverse = tir.keep(T.float32(1) / total)
-            values = []
-            for place in (place for columns in engine.columns(r) for place in columns.places):
-                value = T.Select(total > T.float32(0), engine.sums[place] * inverse, fill)
-                values.append(tir.keep(value))
+            places = (place for columns in engine.columns(r) for place in columns.places)
+            alive = ptx.held(T.Cast("int32", total > T.float32(0)), "int32")
+            values = [T.Select(alive != 0, engine.sums[x] * inverse, fill) for x in places]
             start = T.Cast("int64", self.first + row) * kernel.heads
             start = ptx.held((start + T.Cast("int64", self.head)) * kernel.dv, "int64")
             if _is_loose(kernel.dtype, kernel.dv):
@@ -271,7 +270,7 @@ class _Bias:
         engine, kernel = self._engine, self._kernel
         first = ptx.held(self._k0 + before, "int32")
         for c, key in enumerate(engine.keys):
-            position = kernel.kpos[first + T.min(key, after - 1)]
+            position = kernel.kpos[first + T.min(engine.key + key, after - 1)]
             column = ptx.held(position * kernel.at["bias_key"], "int32")
             for r in range(len(engine.rows)):
                 # In bounds whatever positions say.

@@ -51,7 +51,7 @@ def _choose(width: int) -> None:
     trace = tir.device_tensor("trace", (tir.size("traced"),), "float32")
     listed, k, n, forced = (T.arg(name, T.int32()) for name in ("listed", "k", "n", "forced"))
 
-    with ptx.launch(T.int32(1), _THREADS) as (_, thread):
+    with ptx.launch(T.int32(1), _THREADS, 1) as (_, thread):
         sums = Window(WARPS * len(TOTALS) * 4, addressed=False).view("int32")
         warp, lane = ptx.held(thread // 32, "int32"), ptx.held(thread % 32, "int32")
         groups = ptx.held(ptx.steps(listed, GROUP), "int32")

@@ -33,6 +33,8 @@ from pitc.ir.panels import PANEL_WIDTH
 _FOUR = 4
 """Sums that a thread takes to their row of C at a time."""
 _WORD = 32
+_GROUP = 16
+"""Rows of a piece that an engine skips or computes."""
 _UNIT = 8
 """Sums that stay together when rows change places."""
 
@@ -68,7 +70,7 @@ def _contract_block(params: Mapping[str, Any], tile: CudaTile, rows: int) -> Non
     b = tir.device_tensor("b", (panels, k, PANEL_WIDTH), params["dtype"])
     swrite = SWrite(params, listed, n)
 
-    with ptx.launch(swrite.blocks, tile.threads) as (number, thread):
+    with ptx.launch(swrite.blocks, tile.threads, 2) as (number, thread):
         block = ring.Block(tile.threads, thread, Window(shared_bytes(tile, rows)))
         engine = ENGINES[tile.engine](tile, params["dtype"], block)
         left, load_a = engine.rows_of_a()
@@ -82,7 +84,7 @@ def _contract_block(params: Mapping[str, Any], tile: CudaTile, rows: int) -> Non
             j = ptx.held(T.truncdiv(turn, down), "int32")
             walk = _Walk(places, groups, first // GROUP, rows // GROUP, tile.m)
             feeds = (
-                ring.Feed(block, left, _Values(values, walk, width)),
+                _Values(block, left, values, walk, width),
                 ring.Feed(block, right, _PanelBlock(b, walk, k, j, width)),
                 _RowFeed(block, tile.slot_bytes, index, walk),
             )
@@ -173,34 +175,46 @@ class _Walk:
 
 
 class _Values:
-    """Micro-tiles of a piece, one in each row; goes on with the walk.
+    """The micro-tiles of a piece, one in each row; goes on with the walk (`ring.Copies`).
+
+    Groups of 16 rows without an entry are left as they are: no engine looks at them.
 
     Args:
+        block: Who copies.
+        piece: Where to.
         values: `[entries, width]`.
         walk: Which.
         width: k of each.
     """
 
-    def __init__(self, values: Buffer, walk: _Walk, width: int) -> None:
-        self._values, self._walk, self._width = tir.flat(values), walk, width
+    def __init__(
+        self, block: ring.Block, piece: ring.Piece, values: Buffer, walk: _Walk, width: int
+    ) -> None:
+        self._block, self._piece, self._walk, self._width = block, piece, walk, width
+        self._values = tir.flat(values)
         self._per_chunk = CHUNK_BYTES // tir.item_bytes(values.dtype)
 
-    def start(self, copies: int, place: ring.Place) -> None:
+    def start(self) -> None:
         """Begin a dense tile."""
-        self._place = place
         self._walk.restart()
 
     def look_up(self, step: Expr) -> None:
         """Go to the piece of a step."""
         self._walk.advance()
 
-    def chunk(self, i: int, step: Expr) -> ring.Chunk:
-        """The `i`-th chunk of this thread."""
-        row, chunk = self._place(i)
-        z = self._walk.entry + row
-        element = T.Cast("int64", z) * self._width + T.Cast("int64", chunk * self._per_chunk)
-        valid = T.Select(z < self._walk.end, T.int32(self._per_chunk), T.int32(0))
-        return ring.Chunk(self._values, element, valid)
+    def copy(self, slot: Expr, step: Expr) -> None:
+        """Start the copies of a step to the slot that begins at byte `slot`."""
+        piece, walk, threads = self._piece, self._walk, self._block.threads
+        for first in range(0, piece.rows * piece.chunks, threads):
+            number = self._block.thread + first
+            row, chunk = number // piece.chunks, number % piece.chunks
+            with tir.when(walk.entry + row // _GROUP * _GROUP < walk.end):
+                z = ptx.held(walk.entry + row, "int32")
+                element = T.Cast("int64", z) * self._width
+                element = element + T.Cast("int64", chunk * self._per_chunk)
+                size = T.Select(z < walk.end, ptx.uint32(CHUNK_BYTES), ptx.uint32(0))
+                to = self._block.window.address(slot + piece.at(row, chunk))
+                ptx.copy_chunk(to, self._values, element, size)
 
 
 class _PanelBlock:

@@ -204,7 +204,7 @@ def _emit(
     steps_of: Callable[[Engine, ring.Block, Place], Steps],
 ) -> None:
     """The loop over dense tiles: blocks take them in turns."""
-    with ptx.launch(swrite.blocks, tile.threads) as (number, thread):
+    with ptx.launch(swrite.blocks, tile.threads, tile.together) as (number, thread):
         block = ring.Block(tile.threads, thread, ptx.Window(tile.slot_bytes * tile.stages))
         engine = ENGINES[tile.engine](tile, params["dtype"], block)
         count = swrite.count()

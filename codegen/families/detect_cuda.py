@@ -37,6 +37,8 @@ WORD = 32
 WORDS = SEGMENT // WORD
 """Words of a segment of a row: a sector of memory."""
 THREADS = 32 * WORDS
+TOGETHER = 4
+"""Thread blocks of a multiprocessor: 64 registers for each thread."""
 _WARP_ROWS = GROUP // WORDS
 """Rows that a warp reads."""
 _BYTES = GROUP * WORDS * 4
@@ -103,7 +105,7 @@ def _detect(params: Mapping[str, Any]) -> None:
     counts = tir.device_tensor("counts", (tir.size("counted"),), "int32")
     blocks = T.arg("blocks", T.int32())
 
-    with ptx.launch(blocks, THREADS) as (number, thread):
+    with ptx.launch(blocks, THREADS, TOGETHER) as (number, thread):
         window = Window(_BYTES + WORDS * len(TOTALS) * 4, addressed=False)
         found, sums = Words(window), window.view("int32")
         there = ptx.held(T.min(count[0], ptx.int32(listed)), "int32")

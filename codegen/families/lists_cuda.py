@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pitc.codegen import cuda, ptx, tir
-from pitc.codegen.families.detect_cuda import THREADS, WORD, WORDS, Words
+from pitc.codegen.families.detect_cuda import THREADS, TOGETHER, WORD, WORDS, Words
 from pitc.codegen.ptx import CHUNK_BYTES, Window
 from pitc.codegen.tir import Expr, T
 from pitc.ir.cuda_variants import COLUMNS, GROUP, KINDS, SEGMENT
@@ -70,7 +70,7 @@ class _Lists:
 
     def emit(self) -> None:
         """The loop over segments of groups."""
-        with ptx.launch(self._blocks, THREADS) as (number, thread):
+        with ptx.launch(self._blocks, THREADS, TOGETHER) as (number, thread):
             self._thread = thread
             self._warp, self._lane = ptx.held(thread // 32, "int32"), ptx.held(thread % 32, "int32")
             self._window = Window(_TURNED + GROUP * SEGMENT * self._item, addressed=not self._loose)

@@ -38,7 +38,7 @@ def _copy_rows(size: int, gather: bool) -> None:
     index = tir.device_tensor("index", (few,), "int32")
     out = tir.device_tensor("out", (few if gather else many, numbers), dtype)
     blocks = T.arg("blocks", T.int32())
-    with ptx.launch(blocks, _THREADS) as (number, thread):
+    with ptx.launch(blocks, _THREADS, 4) as (number, thread):
         read, written = (ptx.seen_as(x, WORDS[size]) for x in (source, out))
         words = ptx.held(tir.larger(numbers // wide, tir.int64(1)), "int64")
         listed = ptx.held(T.Select(numbers > 0, few, tir.int64(0)), "int64")

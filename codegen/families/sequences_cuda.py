@@ -31,14 +31,7 @@ class Search:
 
     def __init__(self, offsets: Buffer, sequences: Expr, m: int, lane: Expr) -> None:
         self._offsets, self._sequences, self._bits = offsets, sequences, m.bit_length() - 1
-        self._lane = ptx.held(lane, "int32")
-        self._reach, self._rounds = (ptx.registers(1, "int32") for _ in range(2))
-        tir.assign(self._reach, T.int32(1), 0)
-        tir.assign(self._rounds, T.int32(1), 0)
-        for _ in range(_MOST_ROUNDS - 1):
-            with tir.when(self._reach[0] * _FAN < sequences):
-                tir.assign(self._reach, self._reach[0] * _FAN, 0)
-                tir.assign(self._rounds, self._rounds[0] + 1, 0)
+        self._lane = lane
 
     def numbers(self, rows: Expr) -> Expr:
         """How many numbers there are, int32.
@@ -55,10 +48,15 @@ class Search:
 
     def sequence_of(self, number: Expr) -> Expr:
         """The last sequence whose first number is not above this one; 0 if there is none."""
-        found, reach = (ptx.registers(1, "int32") for _ in range(2))
+        found, reach, rounds = (ptx.registers(1, "int32") for _ in range(3))
         tir.assign(found, T.int32(0), 0)
-        tir.assign(reach, self._reach[0], 0)
-        with tir.serial(T.int32(0), self._rounds[0]):
+        tir.assign(reach, T.int32(1), 0)
+        tir.assign(rounds, T.int32(1), 0)
+        for _ in range(_MOST_ROUNDS - 1):
+            with tir.when(reach[0] * _FAN < self._sequences):
+                tir.assign(reach, reach[0] * _FAN, 0)
+                tir.assign(rounds, rounds[0] + 1, 0)
+        with tir.serial(T.int32(0), rounds[0]):
             s = ptx.held(found[0] + (self._lane + 1) * reach[0], "int32")
             there = s < self._sequences
             begins = T.if_then_else(there, self.first_number(s), T.int32(0))

@@ -325,7 +325,7 @@ class HeadRows(_All):
 
     Args:
         tensor: As a vector.
-        heads: How many it has, int64.
+        heads: How many it has, int64; a row has less than 2^31 elements.
         columns: Of a head.
         step_rows: Rows of a step.
         head: Number of the head, int32.
@@ -344,8 +344,8 @@ class HeadRows(_All):
         count: Expr,
     ) -> None:
         self._tensor, self._columns, self._step_rows = tensor, columns, step_rows
-        self._row = heads * columns
-        start = _int64(first) * self._row + _int64(head) * columns
+        self._row = ptx.held(ptx.int32(heads * columns), "int32")
+        start = _int64(first) * _int64(self._row) + _int64(head) * columns
         self._start = ptx.held(start, "int64")
         self._count = count
 
@@ -358,6 +358,6 @@ class HeadRows(_All):
         row, chunk = self._place(i)
         column = chunk * (CHUNK_BYTES // tir.item_bytes(self._tensor.dtype))
         at = step * self._step_rows + row
-        element = self._start + _int64(at) * self._row + _int64(column)
+        element = self._start + _int64(at) * _int64(self._row) + _int64(column)
         valid = T.Select(at < self._count, self._columns - column, T.int32(0))
         return Chunk(self._tensor, element, valid)

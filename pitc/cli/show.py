@@ -293,10 +293,11 @@ def inspected(check: Check, pit_nodes: Mapping[str, int]) -> None:
         table.add_row("versions", ", ".join(f"{k} {v}" for k, v in m.versions.items()))
         kernels = m.kernels
         if kernels:
-            where = f"{kernels.system} {kernels.machine}, CPU levels {', '.join(kernels.levels)}"
+            built = [*kernels.levels, *kernels.archs]
+            where = f"{kernels.system} {kernels.machine}: {', '.join(built)}"
             table.add_row("kernels", f"{len(kernels.symbols)} for {where}")
             for symbol in kernels.symbols:
-                table.add_row("", f"{symbol}  {' '.join(kernels.levels)}")
+                table.add_row("", symbol)
         by_operation = ", ".join(f"{n} {name}" for name, n in pit_nodes.items())
         table.add_row("PIT nodes", f"{m.pit_nodes}{by_operation and ': '}{by_operation}")
         for name, record in m.files.items():

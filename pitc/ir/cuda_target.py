@@ -22,6 +22,7 @@ class CudaTile:
         warps_n: Warps that share the columns.
         stages: Steps whose operands are in shared memory or on their way there.
         engine: `mma`, or `simt`.
+        together: Blocks for which a multiprocessor has registers and shared memory, at least.
     """
 
     m: int
@@ -31,6 +32,7 @@ class CudaTile:
     warps_n: int
     stages: int
     engine: str = "mma"
+    together: int = 1
 
     @property
     def name(self) -> str:
@@ -59,12 +61,12 @@ class CudaTile:
 
 
 CUDA_TILES = (
-    CudaTile(128, 128, 64, 2, 2, 3),
-    CudaTile(64, 128, 64, 2, 2, 4),
+    CudaTile(128, 128, 64, 2, 2, 3, together=2),
+    CudaTile(64, 128, 64, 2, 2, 4, together=2),
     CudaTile(32, 128, 128, 1, 4, 4),
     CudaTile(16, 128, 128, 1, 4, 4),
     CudaTile(128, 128, 64, 4, 2, 3, "simt"),
-    CudaTile(32, 128, 64, 1, 2, 4, "simt"),
+    CudaTile(32, 128, 64, 1, 2, 4, "simt", together=2),
 )
 """Dense tiles, the largest of each engine first: float32 has both engines, as tf32 and exact."""
 

@@ -43,6 +43,7 @@ class OnDevice {
     std::vector<T> host(count_);
     const Device::Current here(stream_.device());
     PITC_CUDA(MemcpyDtoHAsync, host.data(), memory_, Bytes(), stream_.handle());
+    stream_.Wait();
     return host;
   }
 
@@ -233,6 +234,7 @@ void NullStreamsWait() {
   const Device::Current here(stream.device());
   // Whoever has no stream comes behind all of ours, and before what they are told later.
   PITC_CUDA(MemcpyDtoHAsync, &seen, reinterpret_cast<Address>(x.data()), sizeof seen, nullptr);
+  PITC_CUDA(StreamSynchronize, nullptr);
   CHECK(seen == 3);
 }
 
@@ -257,6 +259,7 @@ void Lists() {
   for (const auto& [list, wanted] : {std::pair(first, 1), std::pair(second, 7)}) {
     PITC_CUDA(MemcpyDtoHAsync, seen, reinterpret_cast<Address>(list->data()), sizeof seen,
               stream.handle());
+    stream.Wait();
     CHECK(seen[0] == 3 && seen[1] == wanted && seen[2] == 2);
   }
   // Those that were not used for long are forgotten; who still has one keeps its memory.

@@ -13,13 +13,14 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from tests.cuda_emulator.text import entry, kernels, translate
 from tests.runtime_support import tool
 
 HERE = Path(__file__).parent
-CXX = os.environ.get("CXX") or tool("g++")
+CXX = tool("g++")  # its hooks of accesses, and its options, are needed
 _SOURCES = sorted(HERE.glob("*.cc"))
 SONAME = "libcuda_emulator.so"
 _WEEK = 7 * 24 * 3600
@@ -27,11 +28,13 @@ _WEEK = 7 * 24 * 3600
 _COMMON = ["-std=c++17", "-O2", "-fPIC", "-march=native", "-ffp-contract=off"]
 _KERNELS = [
     *_COMMON,
-    *("-g1", "-gdwarf-4", "-w", "-fsanitize=thread", "--param=tsan-distinguish-volatile=1"),
+    *("-g1", "-gdwarf-4", "-w", "-fno-exceptions"),
+    *("-fsanitize=thread", "--param=tsan-distinguish-volatile=1"),  # a call before each access
+    "-fsanitize-coverage=trace-pc",  # and in each basic block: loops for ever are noticed
     "-fno-strict-aliasing",  # as CUDA
     "-ftrivial-auto-var-init=pattern",  # what is not initialised is not 0
     "-fno-tree-sra",  # else accesses of 16 bytes become scalars, and are counted so
-    # A call of a collective stays the one place that it is in the source.
+    # An access stays the one place that it is in the source, as far as the compiler can be told.
     *("-fno-thread-jumps", "-fno-tree-tail-merge", "-fno-crossjumping", "-fno-reorder-blocks"),
 ]
 
@@ -56,9 +59,10 @@ def compiled(command: Sequence[str | Path]) -> None:
 def _folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"pitc-cuda-emulator-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    for old in folder.iterdir():
-        if old.stat().st_mtime < time.time() - _WEEK:
-            old.unlink(missing_ok=True)
+    for old in folder.glob("*.so"):
+        with suppress(FileNotFoundError):  # somebody else was faster
+            if old.stat().st_mtime < time.time() - _WEEK:
+                old.unlink()
     return folder
 
 

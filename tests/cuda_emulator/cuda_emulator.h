@@ -67,12 +67,13 @@ void Changed();  // a word's value, by an atomic operation: somebody may wait fo
 void Fence();
 void* Shared(int array, size_t bytes);  // array -1: the dynamic one
 unsigned Place(const void* shared);     // the 32-bit address that PTX has for it
-void Barrier();
-void SyncWarp(unsigned mask);
-uint64_t Exchange(unsigned mask, uint64_t value, int from);
-unsigned Reduce(unsigned mask, unsigned value, Reducer reducer);
-Words LoadMatrices(unsigned row, int count, bool transposed);
-Floats Multiply(Product product, Words a, unsigned b0, unsigned b1, Floats c);
+// Lanes meet where the source has the same call, which a number names: a compiler may copy it.
+void Barrier(int call);
+void SyncWarp(int call, unsigned mask);
+uint64_t Exchange(int call, unsigned mask, uint64_t value, int from);
+unsigned Reduce(int call, unsigned mask, unsigned value, Reducer reducer);
+Words LoadMatrices(int call, unsigned row, int count, bool transposed);
+Floats Multiply(int call, Product product, Words a, unsigned b0, unsigned b1, Floats c);
 void CopyAsync(unsigned to, const void* from, int bytes, int valid, bool past_l1);
 void Commit();
 void Wait(int but);

@@ -114,54 +114,59 @@ NARROW(nv_bfloat16, nv_bfloat162, bfloat16)
 #define blockIdx emulator::Unpacked(emulator::Block())
 #define blockDim emulator::Unpacked(emulator::Threads())
 #define gridDim emulator::Unpacked(emulator::Blocks())
-#define __syncthreads() emulator::Barrier()
+#define __syncthreads() emulator::Barrier(__COUNTER__)
 #define __threadfence() emulator::Fence()
 #define __nanosleep(time) static_cast<void>(time)
-EMULATED void __syncwarp(unsigned mask = ~0u) { emulator::SyncWarp(mask); }
 
+namespace emulator {
+EMULATED void Sync(int call, unsigned mask = ~0u) { SyncWarp(call, mask); }
 template <class T>
-EMULATED T __shfl_sync(unsigned mask, T value, int from, int width = 32) {
+EMULATED T Shuffle(int call, unsigned mask, T value, int from, int width = 32) {
   using Narrow = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
   using Word = std::conditional_t<sizeof(T) == 8, uint64_t, Narrow>;
-  const int lane = (emulator::Lane() & ~(width - 1)) + (from & (width - 1));
-  const uint64_t got = emulator::Exchange(mask, emulator::Bits<Word>(value), lane);
-  return emulator::Bits<T>(static_cast<Word>(got));
+  const int lane = (Lane() & ~(width - 1)) + (from & (width - 1));
+  return Bits<T>(static_cast<Word>(Exchange(call, mask, Bits<Word>(value), lane)));
 }
 template <class T>
-EMULATED T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
-  const int me = emulator::Lane() & (width - 1), from = me ^ bits;
-  return __shfl_sync(mask, value, from < width ? from : me, width);
+EMULATED T ShuffleXor(int call, unsigned mask, T value, int bits, int width = 32) {
+  const int me = Lane() & (width - 1), from = me ^ bits;
+  return Shuffle(call, mask, value, from < width ? from : me, width);
 }
 template <class T>
-EMULATED T __shfl_down_sync(unsigned mask, T value, int by, int width = 32) {
-  const int me = emulator::Lane() & (width - 1);
-  return __shfl_sync(mask, value, me + by < width ? me + by : me, width);
+EMULATED T ShuffleDown(int call, unsigned mask, T value, int by, int width = 32) {
+  const int me = Lane() & (width - 1);
+  return Shuffle(call, mask, value, me + by < width ? me + by : me, width);
 }
 template <class T>
-EMULATED T __shfl_up_sync(unsigned mask, T value, int by, int width = 32) {
-  const int me = emulator::Lane() & (width - 1);
-  return __shfl_sync(mask, value, me >= by ? me - by : me, width);
+EMULATED T ShuffleUp(int call, unsigned mask, T value, int by, int width = 32) {
+  const int me = Lane() & (width - 1);
+  return Shuffle(call, mask, value, me >= by ? me - by : me, width);
 }
-EMULATED unsigned __ballot_sync(unsigned mask, int c) {
-  return emulator::Reduce(mask, (c ? 1u : 0u) << emulator::Lane(), emulator::kOr);
+EMULATED unsigned Ballot(int call, unsigned mask, int c) {
+  return Reduce(call, mask, (c ? 1u : 0u) << Lane(), kOr);
 }
-EMULATED int __any_sync(unsigned mask, int c) { return __ballot_sync(mask, c) != 0; }
-EMULATED int __all_sync(unsigned mask, int c) { return __ballot_sync(mask, !c) == 0; }
-#define REDUCE(T, name, reducer)                                             \
-  EMULATED T __reduce_##name##_sync(unsigned mask, T value) {                \
-    const unsigned given = static_cast<unsigned>(value);                     \
-    return static_cast<T>(emulator::Reduce(mask, given, emulator::reducer)); \
-  }
-REDUCE(int, add, kAdd)
-REDUCE(unsigned, add, kAdd)
-REDUCE(int, min, kMin)
-REDUCE(unsigned, min, kUnsignedMin)
-REDUCE(int, max, kMax)
-REDUCE(unsigned, max, kUnsignedMax)
-REDUCE(unsigned, and, kAnd)
-REDUCE(unsigned, or, kOr)
-REDUCE(unsigned, xor, kXor)
-#undef REDUCE
+template <Reducer reducer, Reducer of_unsigned, class T>
+EMULATED T ReduceAs(int call, unsigned mask, T value) {
+  const Reducer used = std::is_signed_v<T> ? reducer : of_unsigned;
+  return static_cast<T>(Reduce(call, mask, static_cast<unsigned>(value), used));
+}
+}  // namespace emulator
+#define __syncwarp(...) emulator::Sync(__COUNTER__ __VA_OPT__(, ) __VA_ARGS__)
+#define __shfl_sync(...) emulator::Shuffle(__COUNTER__, __VA_ARGS__)
+#define __shfl_xor_sync(...) emulator::ShuffleXor(__COUNTER__, __VA_ARGS__)
+#define __shfl_down_sync(...) emulator::ShuffleDown(__COUNTER__, __VA_ARGS__)
+#define __shfl_up_sync(...) emulator::ShuffleUp(__COUNTER__, __VA_ARGS__)
+#define __ballot_sync(mask, c) emulator::Ballot(__COUNTER__, mask, c)
+#define __any_sync(mask, c) (emulator::Ballot(__COUNTER__, mask, c) != 0)
+#define __all_sync(mask, c) (emulator::Ballot(__COUNTER__, mask, !(c)) == 0)
+#define REDUCE(reducer, of_unsigned, mask, value) \
+  emulator::ReduceAs<emulator::reducer, emulator::of_unsigned>(__COUNTER__, mask, value)
+#define __reduce_add_sync(mask, value) REDUCE(kAdd, kAdd, mask, value)
+#define __reduce_min_sync(mask, value) REDUCE(kMin, kUnsignedMin, mask, value)
+#define __reduce_max_sync(mask, value) REDUCE(kMax, kUnsignedMax, mask, value)
+#define __reduce_and_sync(mask, value) REDUCE(kAnd, kAnd, mask, value)
+#define __reduce_or_sync(mask, value) REDUCE(kOr, kOr, mask, value)
+#define __reduce_xor_sync(mask, value) REDUCE(kXor, kXor, mask, value)
 
 // ---- memory that threads share ----
 namespace emulator {
@@ -203,7 +208,7 @@ ATOMIC(Add, old + v)
 ATOMIC(Max, old > v ? old : v)
 ATOMIC(Min, old < v ? old : v)
 ATOMIC(Or, old | v)
-ATOMIC(And, old& v)
+ATOMIC(And, (old & v))
 ATOMIC(Exch, (static_cast<void>(old), v))
 #undef ATOMIC
 template <class T, class U, class V>
@@ -254,28 +259,30 @@ EMULATED F Flushed(F x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copys
 }  // namespace emulator
 EMULATED U __cvta_generic_to_shared(const void* p) { return emulator::Place(p); }
 
+// TVM has a function for each instruction, so one number stands for all its calls.
+#define PTX_CALL(form) (-8 * __LINE__ - (form))
 #define LDMATRIX(name, transposed)                                                        \
   EMULATED void ptx_ldmatrix_sync_aligned_m8n8_x1_##name(U& a, U row) {                   \
-    a = emulator::LoadMatrices(row, 1, transposed).x[0];                                  \
+    a = emulator::LoadMatrices(PTX_CALL(1), row, 1, transposed).x[0];                     \
   }                                                                                       \
   EMULATED void ptx_ldmatrix_sync_aligned_m8n8_x2_##name(U& a, U& b, U row) {             \
-    const emulator::Words w = emulator::LoadMatrices(row, 2, transposed);                 \
+    const emulator::Words w = emulator::LoadMatrices(PTX_CALL(2), row, 2, transposed);    \
     a = w.x[0], b = w.x[1];                                                               \
   }                                                                                       \
   EMULATED void ptx_ldmatrix_sync_aligned_m8n8_x4_##name(U& a, U& b, U& c, U& d, U row) { \
-    const emulator::Words w = emulator::LoadMatrices(row, 4, transposed);                 \
+    const emulator::Words w = emulator::LoadMatrices(PTX_CALL(4), row, 4, transposed);    \
     a = w.x[0], b = w.x[1], c = w.x[2], d = w.x[3];                                       \
   }
 LDMATRIX(shared_b16, false)
 LDMATRIX(trans_shared_b16, true)
 #undef LDMATRIX
 
-#define MMA(name, product)                                                                      \
-  EMULATED void ptx_mma_sync_aligned_##name(F& d0, F& d1, F& d2, F& d3, U a0, U a1, U a2, U a3, \
-                                            U b0, U b1, F c0, F c1, F c2, F c3) {               \
-    const emulator::Floats d =                                                                  \
-        emulator::Multiply(emulator::product, {{a0, a1, a2, a3}}, b0, b1, {{c0, c1, c2, c3}});  \
-    d0 = d.x[0], d1 = d.x[1], d2 = d.x[2], d3 = d.x[3];                                         \
+#define MMA(name, product)                                                                         \
+  EMULATED void ptx_mma_sync_aligned_##name(F& d0, F& d1, F& d2, F& d3, U a0, U a1, U a2, U a3,    \
+                                            U b0, U b1, F c0, F c1, F c2, F c3) {                  \
+    const emulator::Floats d = emulator::Multiply(PTX_CALL(0), emulator::product,                  \
+                                                  {{a0, a1, a2, a3}}, b0, b1, {{c0, c1, c2, c3}}); \
+    d0 = d.x[0], d1 = d.x[1], d2 = d.x[2], d3 = d.x[3];                                            \
   }
 MMA(m16n8k16_row_col_f32_f16_f16_f32, kHalf)
 MMA(m16n8k16_row_col_f32_bf16_bf16_f32, kBfloat)

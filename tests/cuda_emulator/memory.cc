@@ -91,16 +91,22 @@ bool TouchWord(Word& word, unsigned bytes, uintptr_t address, Kind kind, const v
   if (word.pending) Fail("cp.async may still write " + Described(address), site);
   if ((!write || kind == kAtomic) && (word.known & bytes) != bytes)
     Fail(Described(address) + " is read before anything was written there", site);
-  const bool against = clashes(word.write);
-  if (against && (kind != kStore || word.write.strong))
-    Fail(Clash(word.write, address, "written", write ? "written" : "read"), site);
-  if (against) suspect.other = word.write, suspect.place = address;
+  const bool against = clashes(word.write) || clashes(word.beside);
+  if (against) {
+    const Stamp& other = clashes(word.write) ? word.write : word.beside;
+    if (kind != kStore || other.strong)
+      Fail(Clash(other, address, "written", write ? "written" : "read"), site);
+    suspect.other = other, suspect.place = address;
+  }
   if (write)
     for (const Stamp* s : {&word.read, &word.other})
       if (clashes(*s)) Fail(Clash(*s, address, "read", "written"), site);
   Stamp& last = write ? word.write : word.read;
+  const bool again = last.clock == now && last.thread == current->number;
+  if (write && !again && !(last.bytes & bytes)) word.beside = last;
+  if (write) word.beside.bytes &= ~bytes & 15;
   if (!write && last.clock < block_clock) word.other = last;
-  const unsigned before = last.clock == now && last.thread == current->number ? last.bytes : 0;
+  const unsigned before = again ? last.bytes : 0;
   last = {now, current->number, strong, (before | bytes) & 15};
   if (write) word.known |= static_cast<uint16_t>(bytes);
   return against;

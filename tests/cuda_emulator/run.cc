@@ -15,8 +15,8 @@
 
 namespace emulator {
 namespace {
-constexpr size_t kTurn = 8192;       // accesses after which other lanes have a turn
-constexpr int kMostTurns = 2000;     // of a lane between barriers and collectives
+constexpr size_t kTurn = 8192;                       // accesses after which other lanes have a turn
+constexpr uint64_t kMostSteps = 1000 * 1000 * 1000;  // of a lane
 constexpr int kLongestWait = 25600;  // strong reads of a lane while nothing else happens
 constexpr char kNames[] =
     "load_requests load_sectors load_bytes store_requests store_sectors store_bytes "
@@ -76,7 +76,7 @@ bool MeetOnce(LaneState* from, int n) {
       if (!(first.mask >> j & 1)) continue;
       if (other.state == kDone && !first.whole) continue;  // who has returned is not missed
       may_come |= other.state == kRuns;
-      const bool here = other.state == kMeets && other.site == first.site;
+      const bool here = other.state == kMeets && other.call == first.call;
       if (!here || other.mask != first.mask) missing = &other;
       operands[j] = other.operands;
     }
@@ -124,7 +124,7 @@ void StartBlock() {
     if (l.state != kDone) l.started = false;  // a wrong launch left it somewhere
     l.thread = Unrank(number, threads);
     l.number = block_number * static_cast<uint32_t>(lane_count) + number;
-    l.state = kRuns, l.paused = false, l.synced = 0, l.waits = 0, l.progress = 0, l.turns = 0;
+    l.state = kRuns, l.paused = false, l.synced = 0, l.waits = 0, l.progress = 0, l.steps = 0;
     l.accesses.clear(), l.open.clear(), l.groups.clear(), l.released.reset(), l.seen.reset();
   }
 }
@@ -153,7 +153,7 @@ void RunBlock() {
     if (runs) continue;
     const LaneState& first = lanes[0];
     for (int i = 1; i < lane_count; ++i) {
-      const bool apart = first.state == kBarrier && lanes[i].site != first.site;
+      const bool apart = first.state == kBarrier && lanes[i].call != first.call;
       if (lanes[i].state != first.state || apart) return Part(first, lanes[i], "barrier");
     }
     if (first.state == kDone) return;
@@ -197,7 +197,7 @@ void Fail(const std::string& what, const void* site) {
   _longjmp(scheduler, 1);
 }
 void Yield() {
-  if (!current->paused) current->turns = 0;
+  current->steps += 100;
   if (!_setjmp(current->at)) Leave();
 }
 void Pause() {
@@ -240,12 +240,10 @@ void See(const void* address, int bytes, Kind kind, const void* site) {
   if (a - reinterpret_cast<uintptr_t>(stacks) < kStack * kMaxLanes) return;
   Settle();
   LaneState& me = *current;
+  me.steps += 16;
   // Others have their turn before the access is looked at: it happens with what follows.
   if (kind == kStrongLoad || kind == kAtomic) CountWait(a, site);
-  if (me.accesses.size() >= kTurn) {
-    if (++me.turns > kMostTurns) Fail("runs for ever", site);
-    Pause();
-  }
+  if (me.accesses.size() >= kTurn) Pause();
   if (a % static_cast<uintptr_t>(bytes))
     Fail("misaligned access of " + std::to_string(bytes) + " bytes to " + Described(a), site);
   Touch(a, bytes, kind, site);
@@ -261,9 +259,9 @@ void See(const void* address, int bytes, Kind kind, const void* site) {
   if (kind == kAtomic) flag = Join(flag, me.released);
 }
 void Changed() { ++progress; }
-PLACED void Barrier() {
+PLACED void Barrier(int call) {
   Settle();
-  current->state = kBarrier, current->site = SITE;
+  current->state = kBarrier, current->call = call, current->site = SITE;
   Yield();
 }
 void CountFmas(int64_t count) { unplaced.fmas += count; }
@@ -349,6 +347,10 @@ extern "C" void __tsan_read_range(void* p, size_t n) {
 }
 extern "C" void __tsan_write_range(void* p, size_t n) {
   if (current) See(p, static_cast<int>(n), kStore, SITE);
+}
+// The hook of -fsanitize-coverage=trace-pc, in each basic block.
+extern "C" void __sanitizer_cov_trace_pc() {
+  if (current && ++current->steps > kMostSteps) Fail("runs for ever", SITE);
 }
 extern "C" void __tsan_func_entry(void*) {}
 extern "C" void __tsan_func_exit() {}

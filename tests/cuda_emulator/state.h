@@ -33,10 +33,11 @@ struct Stamp {
   uint32_t clock;
   uint32_t thread : 27, strong : 1, bytes : 4;
 };
-// Four bytes of memory. `other` is the last read by another block than that of `read`; `known` are
-// the bytes that were written; `pending` is the lane, from 1, whose cp.async may still write.
+// Four bytes of memory. `beside` is the write before the last one, of other bytes; `other` is the
+// last read by another block than that of `read`; `known` are the bytes that were written;
+// `pending` is the lane, from 1, whose cp.async may still write.
 struct Word {
-  Stamp write, read, other;
+  Stamp write, beside, read, other;
   uint16_t known, pending;
 };
 // What is released of a block: all before clock `whole`, and what `warps` did up to `clock`.
@@ -65,7 +66,8 @@ struct LaneState {
   jmp_buf at;
   bool started, paused;
   State state;
-  const void* site;  // where it waits
+  int call;          // where it waits, in the source
+  const void* site;  // and in the module
   Act act;
   unsigned mask;
   bool whole;  // the whole warp must be there
@@ -76,7 +78,8 @@ struct LaneState {
   std::vector<std::vector<Copy>> groups;
   Knowledge released, seen;  // by its last fence; by strong reads since
   uint64_t progress;         // when it last saw some
-  int waits, turns;
+  int waits;
+  uint64_t steps;
 };
 
 inline std::recursive_mutex lock;

@@ -9,13 +9,14 @@
 namespace emulator {
 namespace {
 // Waits for the lanes of `mask`; the last one lets `act` happen with the operands of all.
-void Meet(unsigned mask, Act act, void* operands, const void* site, bool whole = false) {
+void Meet(int call, unsigned mask, Act act, void* operands, const void* site, bool whole = false) {
   Settle();
   LaneState& me = *current;
   if (!(mask >> Lane() & 1)) Fail("a collective's mask leaves out its caller", site);
   if (whole && Number() / kWarp * kWarp + kWarp > lane_count)
     Fail("a warp of fewer than 32 lanes meets", site);
-  me.state = kMeets, me.site = site, me.act = act, me.mask = mask, me.operands = operands;
+  me.state = kMeets, me.call = call, me.site = site, me.act = act, me.mask = mask,
+  me.operands = operands;
   me.whole = whole;
   Yield();
 }
@@ -138,37 +139,37 @@ void MultiplyTf32(void* const all[kWarp]) {
 }
 }  // namespace
 
-PLACED void SyncWarp(unsigned mask) {
+PLACED void SyncWarp(int call, unsigned mask) {
   const auto sync = [](void* const all[kWarp]) {
     ++now;
     for (int i = 0; i < kWarp; ++i)
       if (all[i]) static_cast<LaneState*>(all[i])->synced = now;
   };
-  Meet(mask, sync, current, SITE);
+  Meet(call, mask, sync, current, SITE);
 }
-PLACED uint64_t Exchange(unsigned mask, uint64_t value, int from) {
+PLACED uint64_t Exchange(int call, unsigned mask, uint64_t value, int from) {
   Sent sent{value, 0, from, false};
   if (!(mask >> from & 1)) Fail("a shuffle's mask leaves out the lane it reads", SITE);
-  Meet(mask, Answer, &sent, SITE);
+  Meet(call, mask, Answer, &sent, SITE);
   if (!sent.answered) Fail("a shuffle reads a lane that has returned", SITE);
   return sent.result;
 }
-PLACED unsigned Reduce(unsigned mask, unsigned value, Reducer reducer) {
+PLACED unsigned Reduce(int call, unsigned mask, unsigned value, Reducer reducer) {
   Given given{value, reducer};
-  Meet(mask, ReduceAll, &given, SITE);
+  Meet(call, mask, ReduceAll, &given, SITE);
   return given.value;
 }
-PLACED Words LoadMatrices(unsigned row, int count, bool transposed) {
+PLACED Words LoadMatrices(int call, unsigned row, int count, bool transposed) {
   if (Lane() < count * 8) See(window + row, 16, kLoad, SITE);
   Rows rows{window + row, count, transposed, {}};
-  Meet(~0u, Distribute, &rows, SITE, true);
+  Meet(call, ~0u, Distribute, &rows, SITE, true);
   return rows.words;
 }
-PLACED Floats Multiply(Product product, Words a, unsigned b0, unsigned b1, Floats c) {
+PLACED Floats Multiply(int call, Product product, Words a, unsigned b0, unsigned b1, Floats c) {
   static constexpr Act kActs[] = {MultiplyHalves<half>, MultiplyHalves<nv_bfloat16>, MultiplyTf32};
   Fragments fragments{a, {b0, b1}, c};
   if (Lane() == 0) sites[SITE].mma_flops += 2 * 16 * 8 * (product == kTf32 ? 8 : 16);
-  Meet(~0u, kActs[product], &fragments, SITE, true);
+  Meet(call, ~0u, kActs[product], &fragments, SITE, true);
   return fragments.c;
 }
 

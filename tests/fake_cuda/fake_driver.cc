@@ -15,185 +15,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <climits>
-#include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <deque>
-#include <functional>
-#include <map>
-#include <mutex>
-#include <set>
-#include <string>
-#include <vector>
 
-#include "../../runtime/ep/device/cuda_abi.h"
-#include "device_memory.h"
+#include "fake_state.h"
 
 namespace {
 
-using namespace pitc::cuda;
-
-constexpr Result kInvalidValue = 1, kNotInitialized = 3, kInvalidContext = 201,
-                 kInvalidHandle = 400, kNotFound = 500;
-constexpr int64_t kForever = INT64_MAX;
-constexpr int kUsualShared = 48 << 10, kMostShared = 227 << 10;
-
-std::recursive_mutex mutex;
-
-int64_t& Knob(const std::string& name) {
-  static std::map<std::string, int64_t> knobs = [] {
-    std::map<std::string, int64_t> all = {{"devices", 1},       {"version", 13000},
-                                          {"arch", 90},         {"pools", 1},
-                                          {"memory", kForever}, {"failing_launch", 0}};
-    for (auto& [key, value] : all) {
-      std::string variable = "FAKE_CUDA_" + key;
-      for (char& c : variable) c = static_cast<char>(toupper(c));
-      if (const char* text = getenv(variable.c_str())) value = atoll(text);
-    }
-    return all;
-  }();
-  return knobs[name];
-}
-
-// Like all that follows never destroyed: a process may end with work under way.
-auto& counts = *new std::map<std::string, int64_t>;
-auto& launched = *new std::string;
-
-// ---- what the handles are
-
-struct Work {
-  int64_t ticket;
-  std::function<void()> run;
-};
-
-}  // namespace
-
-namespace pitc::cuda {
-struct ContextObject {
-  int device;
-  bool retained;
-  Result lost;  // what every call says since
-};
-struct StreamObject {
-  Context context;
-  bool waits_for_null;
-  std::deque<Work> queue;
-};
-struct EventObject {
-  Stream stream;
-  int64_t ticket;
-};
-struct ModuleObject {
-  Context context;
-  void* library;
-};
-struct FunctionObject {
-  Module module;
-  void (*plain)(void**, const unsigned*);
-  int parameters;
-  void (*emulated)(void**);
-  int shared;
-  std::string name;
-};
-struct PoolObject {};
-}  // namespace pitc::cuda
-
-namespace {
-
-bool initialized = false;
-auto& contexts = *new std::map<int, ContextObject>;
-thread_local Context current = nullptr;
-auto& streams = *new std::set<Stream>;  // of all contexts
-auto& null_streams = *new std::map<Context, StreamObject>;
-auto& functions = *new std::map<std::pair<Module, std::string>, FunctionObject>;
-auto &pinned = *new std::map<void*, size_t>, &pieces = *new std::map<void*, size_t>;
-int64_t next_ticket = 1, in_use = 0;
-
-Stream Of(Stream stream) {
-  if (stream) return stream;
-  return &null_streams.try_emplace(current, StreamObject{current, false, {}}).first->second;
-}
-
-// Does what a stream was told before `ticket`. The null stream and those that
-// are not apart from it take turns in the order of the calls.
-void Drain(Stream stream, int64_t ticket) {
-  const bool is_null = &null_streams.at(stream->context) == stream;
-  while (!stream->queue.empty() && stream->queue.front().ticket < ticket) {
-    const Work work = std::move(stream->queue.front());
-    stream->queue.pop_front();
-    if (is_null) {
-      for (Stream other : std::vector<Stream>(streams.begin(), streams.end()))
-        if (other->waits_for_null && other->context == stream->context) Drain(other, work.ticket);
-    } else if (stream->waits_for_null) {
-      Drain(&null_streams.at(stream->context), work.ticket);
-    }
-    if (!stream->context->lost) work.run();
-  }
-}
-
-void DrainAll() {
-  if (!current) return;
-  Drain(Of(nullptr), kForever);
-  for (Stream stream : std::vector<Stream>(streams.begin(), streams.end()))
-    if (stream->context == current) Drain(stream, kForever);
-}
-
-void Later(Stream stream, std::function<void()> run) {
-  Of(nullptr);  // exists
-  Of(stream)->queue.push_back({next_ticket++, std::move(run)});
-}
-
-struct Opened {
-  Opened() { fake_cuda::Open(true); }
-  ~Opened() { fake_cuda::Open(false); }
-};
-
-void* Pointer(Address address) { return reinterpret_cast<void*>(address); }
-
-bool IsDevice(Address address, size_t bytes) {
-  return fake_cuda::IsInside(Pointer(address), bytes);
-}
-
-bool IsPinned(const void* memory) {
-  auto at = pinned.upper_bound(const_cast<void*>(memory));
-  if (at == pinned.begin()) return false;
-  --at;
-  return static_cast<const char*>(memory) < static_cast<char*>(at->first) + at->second;
-}
-
-// Runs a call that needs a context.
-template <class Body>
-Result In(const Body& body) {
-  const std::lock_guard<std::recursive_mutex> lock(mutex);
-  if (!initialized) return kNotInitialized;
-  if (!current) return kInvalidContext;
-  if (current->lost) return current->lost;
-  const Result result = body();
-  return current->lost ? current->lost : result;
-}
-
-Result Allocate(Address* out, size_t bytes) {
-  if (bytes == 0) return kInvalidValue;
-  ++counts["allocations"];
-  if (in_use + static_cast<int64_t>(bytes) > Knob("memory")) return kOutOfMemory;
-  void* memory = fake_cuda::Allocate(bytes);
-  if (!memory) return kOutOfMemory;
-  pieces[memory] = bytes;
-  in_use += static_cast<int64_t>(bytes);
-  counts["bytes"] = in_use;
-  *out = reinterpret_cast<Address>(memory);
-  return kSuccess;
-}
-
-void Release(void* memory) {
-  const auto at = pieces.find(memory);
-  if (at == pieces.end() || !fake_cuda::Free(memory)) abort();  // freed twice
-  in_use -= static_cast<int64_t>(at->second);
-  counts["bytes"] = in_use;
-  pieces.erase(at);
-}
+using namespace fake_cuda;
 
 // A shared object says itself how long it is: its table of sections is last.
 size_t Length(const void* image) {
@@ -277,7 +105,7 @@ API void fake_cuda_enqueue(Stream stream, void (*run)(void*), void* data) {
 }
 
 // What such work has written.
-API void fake_cuda_wrote(void* memory, size_t bytes) { fake_cuda::Wrote(memory, bytes); }
+API void fake_cuda_wrote(void* memory, size_t bytes) { Wrote(memory, bytes); }
 
 // ---- the driver
 
@@ -426,11 +254,11 @@ API Result cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, Stre
     if (!IsDevice(to, bytes)) return kInvalidValue;
     ++counts["copies_up"];
     if (IsPinned(from)) {  // read when its turn comes
-      Later(stream, [=] { fake_cuda::Copy(Pointer(to), from, bytes); });
+      Later(stream, [=] { Copy(Pointer(to), from, bytes); });
     } else {
       const auto* begin = static_cast<const char*>(from);
       Later(stream, [to, kept = std::vector<char>(begin, begin + bytes)] {
-        fake_cuda::Copy(Pointer(to), kept.data(), kept.size());
+        Copy(Pointer(to), kept.data(), kept.size());
       });
     }
     return kSuccess;
@@ -441,8 +269,7 @@ API Result cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, Stream str
   return In([&] {
     if (!IsDevice(from, bytes)) return kInvalidValue;
     ++counts["copies_down"];
-    Later(stream, [=] { fake_cuda::Copy(to, Pointer(from), bytes); });
-    if (!IsPinned(to)) Drain(Of(stream), kForever);
+    Later(stream, [=] { Copy(to, Pointer(from), bytes); });
     return kSuccess;
   });
 }
@@ -451,7 +278,7 @@ API Result cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, Stream s
   return In([&] {
     if (!IsDevice(from, bytes) || !IsDevice(to, bytes)) return kInvalidValue;
     ++counts["copies_across"];
-    Later(stream, [=] { fake_cuda::Copy(Pointer(to), Pointer(from), bytes); });
+    Later(stream, [=] { Copy(Pointer(to), Pointer(from), bytes); });
     return kSuccess;
   });
 }
@@ -460,7 +287,7 @@ API Result cuMemsetD8Async(Address to, unsigned char value, size_t bytes, Stream
   return In([&] {
     if (!IsDevice(to, bytes)) return kInvalidValue;
     ++counts["fills"];
-    Later(stream, [=] { fake_cuda::Fill(Pointer(to), value, bytes); });
+    Later(stream, [=] { Fill(Pointer(to), value, bytes); });
     return kSuccess;
   });
 }
@@ -605,8 +432,7 @@ API Result cuLaunchKernel(Function function, unsigned gx, unsigned gy, unsigned 
     if (function->emulated) {  // it does not say how many parameters it has
       Of(nullptr);
       Drain(Of(stream), kForever);
-      if (const char* error =
-              fake_cuda::Emulate(function->emulated, parameters, shape.data(), shared)) {
+      if (const char* error = Emulate(function->emulated, parameters, shape.data(), shared)) {
         fprintf(stderr, "%s\n", error);
         context->lost = kIllegalAddress;
       }

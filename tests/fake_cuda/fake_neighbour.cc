@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "device/device_run.h"
@@ -34,6 +36,140 @@ void Enqueue(cuda::Stream stream, std::function<void()> work) {
   };
   enqueue(stream, run, new std::function<void()>(std::move(work)));
 }
+
+// A stream that no other one waits for, as the CUDA provider's. Who has no stream has to wait for
+// the device.
+class Notification : public OrtSyncNotificationImpl {
+ public:
+  Notification(const Host& host, cuda::Stream stream)
+      : OrtSyncNotificationImpl{}, host_(host), stream_(stream) {
+    ort_version_supported = kOrtApiVersion;
+    const cuda::Device::Current here(cuda::Device::At(0));
+    PITC_CUDA(EventCreate, &event_, cuda::kNoTiming);
+    Release = [](OrtSyncNotificationImpl* self) {
+      const std::unique_ptr<Notification> mine(static_cast<Notification*>(self));
+      const cuda::Device::Current now(cuda::Device::At(0));
+      PITC_CUDA(EventDestroy, mine->event_);
+    };
+    Activate = [](OrtSyncNotificationImpl* self) {
+      auto& n = *static_cast<Notification*>(self);
+      return Guard(n.host_, ORT_FAIL, [&] {
+        const cuda::Device::Current now(cuda::Device::At(0));
+        PITC_CUDA(EventRecord, n.event_, n.stream_);
+      });
+    };
+    WaitOnDevice = [](OrtSyncNotificationImpl* self, OrtSyncStream* waits) {
+      auto& n = *static_cast<Notification*>(self);
+      return Guard(n.host_, ORT_FAIL, [&] {
+        if (!waits) return;
+        const cuda::Device::Current now(cuda::Device::At(0));
+        const auto handle = static_cast<cuda::Stream>(n.host_.api->SyncStream_GetHandle(waits));
+        PITC_CUDA(StreamWaitEvent, handle, n.event_, 0);
+      });
+    };
+    WaitOnHost = [](OrtSyncNotificationImpl* self) {
+      auto& n = *static_cast<Notification*>(self);
+      return Guard(n.host_, ORT_FAIL, [&] {
+        const cuda::Device::Current now(cuda::Device::At(0));
+        PITC_CUDA(EventSynchronize, n.event_);
+      });
+    };
+  }
+
+ private:
+  const Host host_;
+  const cuda::Stream stream_;
+  cuda::Event event_ = nullptr;
+};
+
+class ApartStream : public OrtSyncStreamImpl {
+ public:
+  explicit ApartStream(const Host& host) : OrtSyncStreamImpl{}, host_(host) {
+    constexpr unsigned kApart = 1;  // CU_STREAM_NON_BLOCKING
+    ort_version_supported = kOrtApiVersion;
+    const cuda::Device::Current here(cuda::Device::At(0));
+    PITC_CUDA(StreamCreate, &stream_, kApart);
+    Release = [](OrtSyncStreamImpl* self) {
+      const std::unique_ptr<ApartStream> mine(static_cast<ApartStream*>(self));
+      const cuda::Device::Current now(cuda::Device::At(0));
+      PITC_CUDA(StreamDestroy, mine->stream_);
+    };
+    GetHandle = [](OrtSyncStreamImpl* self) -> void* {
+      return static_cast<ApartStream*>(self)->stream_;
+    };
+    CreateNotification = [](OrtSyncStreamImpl* self, OrtSyncNotificationImpl** made) {
+      const auto& s = *static_cast<ApartStream*>(self);
+      return Guard(s.host_, ORT_FAIL, [&] { *made = new Notification(s.host_, s.stream_); });
+    };
+    Flush = [](OrtSyncStreamImpl* self) {
+      const auto& s = *static_cast<ApartStream*>(self);
+      return Guard(s.host_, ORT_FAIL, [&] {
+        const cuda::Device::Current now(cuda::Device::At(0));
+        PITC_CUDA(StreamSynchronize, s.stream_);
+      });
+    };
+    OnSessionRunEnd = [](OrtSyncStreamImpl*) -> OrtStatus* { return nullptr; };
+  }
+
+ private:
+  const Host host_;
+  cuda::Stream stream_ = nullptr;
+};
+
+// Memory that a stream used is given out to it again at once.
+class Allocator : public OrtAllocator {
+ public:
+  Allocator(const Host& host, const OrtMemoryInfo* info)
+      : OrtAllocator{}, host_(host), info_(info) {
+    OrtAllocator::version = kOrtApiVersion;
+    Alloc = Reserve = [](OrtAllocator* self, size_t bytes) {
+      return static_cast<Allocator*>(self)->Take({nullptr, bytes});
+    };
+    Free = [](OrtAllocator* self, void* memory) {
+      static_cast<Allocator*>(self)->GiveBack(memory);
+    };
+    Info = [](const OrtAllocator* self) { return static_cast<const Allocator*>(self)->info_; };
+    AllocOnStream = [](OrtAllocator* self, size_t bytes, OrtSyncStream* stream) {
+      auto& all = *static_cast<Allocator*>(self);
+      return all.Take({stream ? all.host_.api->SyncStream_GetHandle(stream) : nullptr, bytes});
+    };
+  }
+
+ private:
+  using Kind = std::pair<void*, size_t>;  // the stream, and bytes
+
+  void* Take(const Kind& kind) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (const auto at = spare_.find(kind); at != spare_.end()) {
+      void* const memory = at->second;
+      spare_.erase(at);
+      return memory;
+    }
+    const cuda::Device::Current here(cuda::Device::At(0));
+    cuda::Address memory = 0;
+    if (kind.second) PITC_CUDA(MemAlloc, &memory, kind.second);
+    kinds_[reinterpret_cast<void*>(memory)] = kind;
+    return reinterpret_cast<void*>(memory);
+  }
+
+  void GiveBack(void* memory) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!memory) return;
+    const Kind kind = kinds_.at(memory);
+    if (kind.first) {
+      spare_.emplace(kind, memory);
+      return;
+    }
+    const cuda::Device::Current here(cuda::Device::At(0));
+    PITC_CUDA(MemFree, reinterpret_cast<cuda::Address>(memory));
+  }
+
+  const Host host_;
+  const OrtMemoryInfo* const info_;
+  std::mutex mutex_;
+  std::map<void*, Kind> kinds_;
+  std::multimap<Kind, void*> spare_;
+};
 
 class Node : public OrtNodeComputeInfo {
  public:
@@ -154,12 +290,11 @@ class Factory : public OrtEpFactory {
     OrtEpFactory::ReleaseEp = [](OrtEpFactory*, OrtEp* ep) { delete static_cast<Ep*>(ep); };
     OrtEpFactory::CreateAllocator = [](OrtEpFactory* self, const OrtMemoryInfo* info,
                                        const OrtKeyValuePairs*, OrtAllocator** made) -> OrtStatus* {
-      *made =
-          new cuda::Allocator(static_cast<Factory*>(self)->host_, info, 0, false, kOrtApiVersion);
+      *made = new Allocator(static_cast<Factory*>(self)->host_, info);
       return nullptr;
     };
     OrtEpFactory::ReleaseAllocator = [](OrtEpFactory*, OrtAllocator* made) {
-      delete static_cast<cuda::Allocator*>(made);
+      delete static_cast<Allocator*>(made);
     };
     OrtEpFactory::CreateDataTransfer = [](OrtEpFactory* self,
                                           OrtDataTransferImpl** made) -> OrtStatus* {
@@ -171,7 +306,7 @@ class Factory : public OrtEpFactory {
                                                  const OrtKeyValuePairs*,
                                                  OrtSyncStreamImpl** made) {
       const Host& h = static_cast<Factory*>(self)->host_;
-      return Guard(h, ORT_FAIL, [&] { *made = cuda::NewSyncStream(h, 0, kOrtApiVersion); });
+      return Guard(h, ORT_FAIL, [&] { *made = new ApartStream(h); });
     };
   }
   ~Factory() { host_.api->ReleaseMemoryInfo(info_); }
