@@ -18,7 +18,8 @@ from filelock import FileLock
 
 from pitc.codegen.build import cuda_library
 from pitc.codegen.build.cuda_compiler import Compiled
-from pitc.codegen.build.library import build_kernels
+from pitc.codegen.build.cuda_functions import functions_of
+from pitc.codegen.build.cuda_library import build_cuda_kernels
 from pitc.ir.kernel import KernelRequest
 from tests.cuda_emulator import build, build_module
 from tests.device_support import Call, process
@@ -60,14 +61,21 @@ def emulator_compiles(cache: Path) -> Iterator[None]:
         yield
 
 
-def emulated_library(*requests: KernelRequest) -> Path:
-    """A library of kernels, made once for all who ask with the same sources."""
+def emulated_library(*requests: KernelRequest, without: str = "") -> Path:
+    """A library of kernels, made once for all who ask with the same sources.
+
+    Args:
+        requests: What it has kernels for.
+        without: Kernels whose symbols have this in them are left out; empty: all are made.
+    """
     sources = sorted(p for room in ("codegen", "pitc/ir") for p in (ROOT / room).rglob("*.py"))
-    parts = [repr(requests).encode(), *(path.read_bytes() for path in sources)]
+    parts = [repr((requests, without)).encode(), *(path.read_bytes() for path in sources)]
 
     def make(out: Path, scratch: Path) -> None:
+        named = {str(f.attrs["global_symbol"]): f for f in functions_of(requests)}
+        functions = [f for symbol, f in named.items() if not without or without not in symbol]
         with emulator_compiles(scratch / "cache"):
-            build_kernels(requests, (), out, archs=(ARCH,))
+            build_cuda_kernels(functions, (ARCH,), out)
 
     with FileLock(build.run_time().with_suffix(".lock")):
         return build.kept("-library.so", parts, make)
