@@ -10,7 +10,7 @@ from pitc.codegen.build.cuda_functions import functions_of
 from pitc.codegen.build.cuda_library import compile_functions
 from pitc.codegen.build.find_cuda import find_cuda_compiler
 from pitc.errors import MachineError
-from pitc.ir.cuda_target import CUDA_ARCHS, CUDA_TILES
+from pitc.ir.cuda_target import CUDA_ARCHS, CUDA_TILES, CudaTile
 from pitc.ir.gpu_speed import step_wavefronts
 from pitc.ir.kernel import KernelRequest
 
@@ -57,12 +57,11 @@ def test_registers_suffice(requests: tuple[KernelRequest, ...], archs: tuple[str
 
 @pytest.mark.parametrize("arch", CUDA_ARCHS)
 @pytest.mark.parametrize("tile", CUDA_TILES, ids=lambda tile: tile.name)
-def test_shared_memory_suffices(tile: object, arch: str) -> None:
+def test_shared_memory_suffices(tile: CudaTile, arch: str) -> None:
     """For as many blocks as a multiprocessor should run side by side; each takes 1 KiB more."""
-    t = next(x for x in CUDA_TILES if x is tile)
-    size = t.slot_bytes * t.stages
+    size = tile.slot_bytes * tile.stages
     assert size <= CUDA_ARCHS[arch].shared_bytes
-    assert t.together * (size + 1024) <= CUDA_ARCHS[arch].processor_shared_bytes
+    assert tile.together * (size + 1024) <= CUDA_ARCHS[arch].processor_shared_bytes
 
 
 def test_the_model_counts_wavefronts_as_the_emulator_does() -> None:

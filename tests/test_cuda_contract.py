@@ -8,12 +8,13 @@ import pytest
 
 from pitc.codegen.families import contract_cuda
 from pitc.ir.cuda_target import CUDA_TILES, CudaTile
-from pitc.ir.panels import PANEL_WIDTH
-from tests.codegen_kernels import Array
+from pitc.ir.kernel import KernelRequest
+from pitc.ir.panels import PANEL_WIDTH, panel_count
+from tests.codegen_kernels import LEVELS, Array, library
 from tests.cuda_emulator import Emulated
-from tests.cuda_kernels import DTYPES, Product, emulated, integers, words
+from tests.cuda_kernels import CANARY, DTYPES, Product, emulated, integers, words
 
-PLAIN = {"activation": "none", "residual": 0}
+PLAIN: dict[str, int | str] = {"activation": "none", "residual": 0}
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": PLAIN,
     "relu_res": {"activation": "relu", "residual": 1},
@@ -146,18 +147,17 @@ def test_no_bank_conflict(tile: CudaTile, dtype: str) -> None:
 
 
 def test_threads_add_as_a_cpu_does() -> None:
-    """One chain of fused multiply-adds in ascending k: equal bits."""
-    product = Product(33, 70 - 70 % 4, 64, "float32")
+    """One chain of fused multiply-adds in ascending k: the bits of a CPU's kernel."""
+    product = Product(33, 68, 64, "float32")
     rng = np.random.default_rng(2)
     product.a = rng.standard_normal(product.a.shape).astype(np.float32)
     product.w = rng.standard_normal(product.w.shape).astype(np.float32)
-    product.bias[:] = 0
-    sums = np.zeros((33, 64), np.float64)
-    for k in range(product.k):  # rounded once a step: float64 holds the product exactly
-        a, w = product.a[product.rows_a, k].astype(np.float64), product.w[k].astype(np.float64)
-        sums = (a[:, None] * w + sums).astype(np.float32).astype(np.float64)
-    c = multiply(product, CUDA_TILES[-1], "plain")
-    assert np.abs(c[product.rows_c] - sums).max() <= 2e-7 * np.abs(sums).max()
+    request = KernelRequest.of("gather_gemm", k=product.k, n=product.n, **PLAIN)
+    on_cpu = np.full((product.rows + 5, product.n), CANARY, np.float32)
+    symbol = f"{request.symbol}_{LEVELS[0]}"
+    operands = (product.a, product.rows_a, product.panels, product.bias, product.rows_c, on_cpu)
+    library(request).call(symbol, *operands, 0, product.rows, 0, panel_count(product.n))
+    np.testing.assert_array_equal(multiply(product, CUDA_TILES[-1], "plain"), on_cpu)
 
 
 @functools.cache

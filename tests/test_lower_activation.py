@@ -34,8 +34,10 @@ def unary(
     constants: Mapping[str, object],
     opset: int = 20,
     ends: int = TensorProto.FLOAT,
+    starts: int = TensorProto.FLOAT,
 ) -> Graph:
-    """x -> y by the given (op, inputs, output) steps."""
+    """x -> y by the given (op, inputs, output) steps; constants are of the type of x."""
+    dtype = helper.tensor_dtype_to_np_dtype(starts)
     made = helper.make_graph(
         [
             helper.make_node(op, list(inputs), [out], **{"domain": "", **attrs})
@@ -43,9 +45,9 @@ def unary(
             for attrs in [rest[0] if rest else {}]
         ],
         "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])],
+        [helper.make_tensor_value_info("x", starts, ["n"])],
         [helper.make_tensor_value_info("y", ends, ["n"])],
-        [numpy_helper.from_array(np.asarray(v, np.float32), k) for k, v in constants.items()],
+        [numpy_helper.from_array(np.asarray(v, dtype), k) for k, v in constants.items()],
     )
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(made, opset_imports=opsets, ir_version=9)
@@ -183,6 +185,16 @@ def test_an_activation_is_known_by_its_expression(name):
     found = activation_behind(graph, graph.model.graph.inputs[0])
     assert (found.name if found else None) == want
     assert found is None or found.result.name == "y"
+
+
+@pytest.mark.parametrize("slope", [1.702, 1.7, 1.7041])
+def test_slopes_of_float16_are_told_apart(slope):
+    """Of 1.702 the nearest number is 1.7021; its neighbours beyond 1.701 and 1.703 are others."""
+    steps, _ = SPELLINGS["clip"]
+    half = TensorProto.FLOAT16
+    graph = unary(steps, {"quick": slope}, ends=half, starts=half)
+    found = activation_behind(graph, graph.model.graph.inputs[0])
+    assert (found.name if found else None) == ("gelu_quick" if slope == 1.702 else None)
 
 
 def test_a_value_read_elsewhere_ends_the_activation():

@@ -36,11 +36,11 @@ from pitc.passes.rules.registry import MICROSOFT
 
 MAX_NODES = 10
 
-# how far constants may be off by type: a formula multiplies up to four that were rounded
+# how far factors may be off by type: each multiplies at most two constants that were rounded
 ROUNDED: Mapping[ir.DataType, float] = {
     ir.DataType.FLOAT: TOLERANCE,
-    ir.DataType.FLOAT16: 4 * 2.0**-11,
-    ir.DataType.BFLOAT16: 4 * 2.0**-8,
+    ir.DataType.FLOAT16: 2 * 2.0**-11,
+    ir.DataType.BFLOAT16: 2 * 2.0**-8,
 }
 
 Step = Callable[[Sequence[Formula], NodeView], Formula]

@@ -162,9 +162,7 @@ class _Emitter:
     def _request(self, family: str, gemm: Gemm, **params: int | str) -> str:
         """Note that a kernel is needed; its symbol."""
         dtype = self._dtype(gemm)
-        is_gpu = self.graph.target.kind == "cuda"
-        make = KernelRequest.of_cuda if is_gpu else KernelRequest.of
-        request = make(family, dtype, **params)
+        request = KernelRequest.of_kind(self.graph.target.kind, family, dtype, **params)
         self.requests.setdefault(request)
         return request.symbol
 

@@ -151,7 +151,8 @@ def _take_residual(graph: Graph, gemm: Gemm, taken: set[ir.Node]) -> None:
     if (
         dims
         and same_dims(dims, dims_of(graph, other))
-        and type_of(graph, other) == type_of(graph, start)
+        and has_kernels(graph, other)
+        and _same_type(graph, other, start)
     ):
         gemm.residual = other
         taken.add(reader)

@@ -109,9 +109,8 @@ class Rewriter:
 
     def request(self, family: str, dtype: ir.DataType, **params: int) -> KernelRequest:
         """The kernel of a family for elements of a type."""
-        is_gpu = self.graph.target.kind == "cuda"
-        make = KernelRequest.of_cuda if is_gpu else KernelRequest.of
-        return make(family, str(dtype.numpy()), **params)
+        kind = self.graph.target.kind
+        return KernelRequest.of_kind(kind, family, str(dtype.numpy()), **params)
 
     def pack(
         self, name: str, domain: Domain, codes: tuple[str, ...], rest: Shape | None = None

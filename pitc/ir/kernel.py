@@ -54,6 +54,11 @@ class KernelRequest:
         loose = int(any(width * item % CHUNK_BYTES for width in widths))
         return cls.of(family, dtype, "cuda", **params, loose=loose)
 
+    @classmethod
+    def of_kind(cls, kind: str, family: str, dtype: str, /, **params: int | str) -> "KernelRequest":
+        """Make a request for a kind of target from parameters of CPUs."""
+        return (cls.of_cuda if kind == "cuda" else cls.of)(family, dtype, **params)
+
     @property
     def symbol(self) -> str:
         """The kernel's base symbol (`docs/plans.md`), without CPU level."""
