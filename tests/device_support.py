@@ -215,9 +215,7 @@ def _native() -> Any:
 
 def bind_at(binding: Any, name: str, address: int, array: Array) -> None:
     """Read an input of an array's type and shape from an address on the first device."""
-    from onnxruntime.capi import _pybind_state
-
-    device = _pybind_state.OrtDevice(1, 0, VENDOR, 0)
+    device = _native().OrtDevice(1, 0, VENDOR, 0)
     binding._iobinding.bind_input(name, device, array.dtype, array.shape, address)
 
 
