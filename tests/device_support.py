@@ -213,6 +213,12 @@ def _native() -> Any:
     return importlib.import_module("onnxruntime.capi._pybind_state")
 
 
+def bind_at(binding: Any, name: str, address: int, array: Array) -> None:
+    """Read an input of an array's type and shape from an address on the first device."""
+    device = _native().OrtDevice(1, 0, VENDOR, 0)
+    binding._iobinding.bind_input(name, device, array.dtype, array.shape, address)
+
+
 def feeds(seed: int = 0, width: int = 8, dtype: Any = np.float32) -> dict[str, Array]:
     """A mask and a tensor to pack."""
     rng = np.random.default_rng(seed)

@@ -14,7 +14,16 @@ from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, pack_panels, panel_count
 from pitc.ir.plan import Plan
 from tests.device_kernels import clocks, emulated_library, emulated_process, save_with
-from tests.device_support import Call, FakeDriver, cuda_node, detect, failure, session
+from tests.device_support import (
+    Call,
+    FakeDriver,
+    bind_at,
+    cuda_node,
+    detect,
+    failure,
+    on_device,
+    session,
+)
 from tests.runtime_support import BOOL, COORDS, FLOAT, OFFSETS, ROWS, Array, make_model
 
 TYPES = {name: ir.DataType[name.upper().replace("32", "")] for name in ("float16", "bfloat16")}
@@ -290,6 +299,27 @@ def _bad_rows(folder: Path, library: Path) -> None:
 
 def test_rows_are_checked(gpu: Call, library: Path, tmp_path: Path) -> None:
     gpu(_bad_rows, tmp_path, library)
+
+
+def _between_chunks(folder: Path, library: Path) -> None:
+    case = Case((5,), "float32")
+    model = case.model()
+    del model.graph.node[0]  # the cast: a lies on the device
+    model.graph.node[0].input[0] = "a"
+    run = session(save_with(folder, library, model, "model.onnx"))
+    a = case.feeds()["a"]
+    longer = on_device(np.concatenate([[7], a.reshape(-1)]).astype(np.float32))
+    binding = run.io_binding()
+    bind_at(binding, "a", longer.data_ptr() + 4, a)
+    binding.bind_output("y", "cpu")
+    with FakeDriver().counted() as counts:
+        run.run_with_iobinding(binding)
+    assert counts["copies_across"] == 1
+    np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], case.expected())
+
+
+def test_a_part_of_a_tensor_lies_between_chunks(gpu: Call, library: Path, tmp_path: Path) -> None:
+    gpu(_between_chunks, tmp_path, library)
 
 
 def _without_an_image(folder: Path, library: Path) -> str:
