@@ -99,10 +99,12 @@ int NamedCoordinates(const MovePlan& plan) {
   return named;
 }
 
-void CheckMoved(const MovePlan& plan, const Tensor& tensor) {
-  Expect(ElementBytes(tensor.type) != 0, tensor, "with elements of 1, 2, 4 or 8 bytes");
-  Expect(plan.unpack || tensor.shape.rank == static_cast<int>(plan.dims.size()), tensor, "of rank ",
-         plan.dims.size());
+int CheckMoved(const MovePlan& plan, const Tensor& tensor) {
+  const int bytes = ElementBytes(tensor.type);
+  Expect(bytes != 0, tensor, "with elements of 1, 2, 4 or 8 bytes");
+  const auto rank = static_cast<int>(plan.dims.size());
+  Expect(plan.unpack || tensor.shape.rank == rank, tensor, "of rank ", rank);
+  return bytes;
 }
 
 Movement CheckPack(const MovePlan& plan, const Tensor& x, const Points& points) {

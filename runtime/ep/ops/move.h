@@ -50,8 +50,8 @@ struct Movement {
   bool slots_are_rows;  // the row of a point is its slot
 };
 
-// Throws Failure for a tensor that the plan does not move.
-void CheckMoved(const MovePlan& plan, const Tensor& tensor);
+// Bytes of an element. Throws Failure for a tensor that the plan does not move.
+int CheckMoved(const MovePlan& plan, const Tensor& tensor);
 Movement CheckPack(const MovePlan& plan, const Tensor& x, const Points& points);
 Movement CheckUnpack(const MovePlan& plan, const Tensor& packed, const Points& points);
 

@@ -60,10 +60,9 @@ class Pack final : public Move {
   void Run(const RunContext& run) const override {
     Arena::Scope scratch;
     const Tensor x = run.Input(0, "x");
-    CheckMoved(plan_, x);
+    const int bytes = CheckMoved(plan_, x);
     const Points points = ReadPoints(run, coordinates_, scratch);
     const Movement move = CheckPack(plan_, x, points);
-    const int bytes = ElementBytes(x.type);
     void* out = run.Output(0, move.shape, bytes, scratch);
     MoveAll(run, move, points, bytes, out, const_cast<void*>(x.data));
   }
@@ -76,10 +75,9 @@ class Unpack final : public Move {
   void Run(const RunContext& run) const override {
     Arena::Scope scratch;
     const Tensor packed = run.Input(0, "packed");
-    CheckMoved(plan_, packed);
+    const int bytes = CheckMoved(plan_, packed);
     const Points points = ReadPoints(run, coordinates_, scratch);
     const Movement move = CheckUnpack(plan_, packed, points);
-    const int bytes = ElementBytes(packed.type);
     void* out = run.Output(0, move.shape, bytes, scratch);
     if (move.slots_are_rows) {
       ZeroOtherRows(run, out, move.layout.width * bytes, move.layout.slots, points.rows, points.t);
