@@ -39,13 +39,12 @@ WAVEFRONTS = [
 def test_counts_wavefronts(
     strides: EmulatedText, kind: str, stride: int, wavefronts: int, ideal: int
 ) -> None:
-    if stride:
-        counts = strides.launch(f"shared_{kind}", (1,), (32,), stride)
-        assert (counts.shared_requests, counts.shared_wavefronts) == (1, wavefronts)
-        assert counts.shared_ideal == ideal
-        lost = strides.losses()
-        assert [row[1] for row in lost] == ([wavefronts - ideal] if wavefronts > ideal else [])
-        assert all(strides.source.splitlines()[row[0] - 1].strip() == row[3] for row in lost)
+    counts = strides.launch(f"shared_{kind}", (1,), (32,), stride)
+    assert (counts.shared_requests, counts.shared_wavefronts) == (1, wavefronts)
+    assert counts.shared_ideal == ideal
+    lost = strides.losses()
+    assert [row[1] for row in lost] == ([wavefronts - ideal] if wavefronts > ideal else [])
+    assert all(strides.source.splitlines()[row[0] - 1].strip() == row[3] for row in lost)
 
 
 @pytest.mark.parametrize("what", ["loads", "stores"])
