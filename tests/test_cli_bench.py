@@ -234,8 +234,9 @@ def test_inspect_lists_kernels_and_placement(run: Run, bert_artifact: Path) -> N
     assert "2 attention, 1 detect" in out
     body = json.loads(run("inspect", bert_artifact, "--ep", "--json")[1])
     manifest = body["manifest"]
+    assert ": v4, v3" in out
     for symbol in manifest["kernels"]["symbols"]:
-        assert f"{symbol}  v4 v3" in out
+        assert symbol in out
     assert sum(body["pit_nodes"].values()) == manifest["pit_nodes"]
     placed = [n for n in body["placement"] if n["provider"] == "PitExecutionProvider"]
     assert len(placed) == manifest["pit_nodes"]

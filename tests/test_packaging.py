@@ -87,7 +87,7 @@ ALLOWED = {
     "pitc.codegen": {"pitc.errors", "pitc.ir", "pitc.version"},
     "pitc.runtime": {"pitc.errors", "pitc.ir.plan"},
     "pitc.host.machine": {"pitc.version"},
-    "pitc.options": {"pitc.errors"},
+    "pitc.options": {"pitc.errors", "pitc.ir.cuda_target"},
     "pitc.check.feeds": {"pitc.errors"},
     "pitc.measure.timing": set(),
     "pitc.config": {"pitc.errors", "pitc.options"},

@@ -12,9 +12,10 @@ def replace_operator(monkeypatch: pytest.MonkeyPatch, right: str, wrong: str) ->
     real = api._write
 
     def write(folder: Any, lowered: Any, *rest: Any) -> None:
-        for node in lowered.model.graph:
-            if node.op_type == right:
-                node.op_type = wrong
+        for one in lowered.values():
+            for node in one.model.graph:
+                if node.op_type == right:
+                    node.op_type = wrong
         real(folder, lowered, *rest)
 
     monkeypatch.setattr(api, "_write", write)
