@@ -18,8 +18,9 @@ def main(seconds: int) -> int:
     for name in FUZZERS:
         print(name, flush=True)
         options = [f"-max_total_time={seconds}", "-runs=1000000000", f"-seed={seed}"]
-        seeds = str(ROOT / "runtime" / "tests" / "plans")
-        codes.append(subprocess.run([str(folder / name), *options, seeds], check=False).returncode)
+        plans = ("plans", "cuda_plans") if name == "plan_fuzz" else ("plans",)
+        seeds = [str(ROOT / "runtime" / "tests" / part) for part in plans]
+        codes.append(subprocess.run([str(folder / name), *options, *seeds], check=False).returncode)
     print("hostile models and manifests", flush=True)
     environment = {**os.environ, "PITC_FUZZ": str(EXAMPLES)}
     names = ("test_fuzz_importer.py", "test_fuzz_manifest.py")
