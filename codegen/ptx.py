@@ -1,13 +1,12 @@
-"""Instructions of NVIDIA's multiprocessors, as statements: copies, matrices, lanes.
+"""Instructions of NVIDIA's multiprocessors, as statements: copies, matrices.
 
 Addresses of shared memory are 32 bits wide and count bytes (`Window`). The instructions are those
 of the PTX manual, sections "Asynchronous copy", "Warp-level matrix instructions" and "Parallel
-synchronization".
+synchronization". What lanes tell each other is in `collective`.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from pitc.codegen import tir
 from pitc.codegen.tir import Buffer, Expr, T
@@ -17,7 +16,6 @@ _LOWEST, _NAN = -0x00800000, 0x7FC00000
 
 CHUNK_BYTES = 16
 """What one copy moves, and one row of an 8 x 8 matrix of 16-bit numbers holds."""
-
 
 WORD_BYTES = 4
 """What the smallest copy moves."""
@@ -80,6 +78,32 @@ def held(value: Expr, dtype: str) -> Expr:
     register = registers(1, dtype)
     tir.assign(register, value, 0)
     return register[0]
+
+
+class Register:
+    """A variable that each lane has for itself."""
+
+    def __init__(self, dtype: str, value: Expr) -> None:
+        self._buffer = T.alloc_buffer((1,), dtype, scope="local")
+        self.set(value)
+
+    @property
+    def value(self) -> Expr:
+        """What was stored last."""
+        return self._buffer[0]
+
+    def set(self, value: Expr) -> None:
+        """Store a value."""
+        tir.assign(self._buffer, value, 0)
+
+    def add(self, value: Expr) -> None:
+        """Add to what was stored last."""
+        self.set(self.value + value)
+
+
+def counter() -> Register:
+    """An int32 register that starts at 0."""
+    return Register("int32", T.int32(0))
 
 
 class Window:
@@ -220,12 +244,6 @@ def from_float(x: Expr, dtype: str) -> Expr:
     return held(T.Cast(dtype, x), dtype)
 
 
-def shuffle_xor(value: Expr, lanes: int, dtype: str) -> Expr:
-    """The value of the lane whose number differs in the bits of `lanes`."""
-    call: Any = T.call_extern(dtype, "__shfl_xor_sync", T.uint32(0xFFFFFFFF), value, T.int32(lanes))
-    return held(call, dtype)
-
-
 def seen_as(buffer: Buffer, dtype: str) -> Buffer:
     """A compact tensor as a vector of numbers of another type; after the last argument."""
     bits = tir.item_bytes(buffer.dtype) * 8, tir.item_bytes(dtype) * 8
@@ -285,17 +303,6 @@ def lowest() -> Expr:
 def not_a_number() -> Expr:
     """NaN; see `lowest`."""
     return tir.from_bits(held(T.int32(_NAN), "int32"))
-
-
-def shuffle(value: Expr, lane: Expr, dtype: str) -> Expr:
-    """The value of a lane of the warp."""
-    return held(T.call_extern(dtype, "__shfl_sync", T.uint32(0xFFFFFFFF), value, lane), dtype)
-
-
-def lanes_where(condition: Expr) -> Expr:
-    """In how many lanes of the warp a condition holds, int32."""
-    word: Any = T.call_extern("uint32", "__ballot_sync", T.uint32(0xFFFFFFFF), condition)
-    return held(T.Cast("int32", T.popcount(held(word, "uint32"))), "int32")
 
 
 def exp2(value: Expr) -> Expr:

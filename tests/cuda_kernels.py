@@ -113,4 +113,4 @@ class Product:
 
 def emulated(emit: Callable[..., Any], tile: CudaTile, **variants: dict[str, Any]) -> Emulated:
     """Kernels of one family and tile, by symbol."""
-    return Emulated([emit(name, params, tile) for name, params in variants.items()], "sm_80")
+    return Emulated([emit(name, params, tile) for name, params in variants.items()])

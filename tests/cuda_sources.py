@@ -4,17 +4,22 @@ import functools
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pitc.codegen import cuda, tir
+from pitc.codegen import collective, tir
 from pitc.codegen.build.cuda_compiler import OPTIONS
+from pitc.codegen.build.cuda_module import cuda_module
 from pitc.codegen.families import choose_cuda, detect_cuda, lists_cuda
-from pitc.codegen.tir import T
+from pitc.codegen.tir import Expr, T
+from tests.cuda_emulator import ARCH
 
+BLOCK_WARPS = 8
 ARCHS = (80, 86, 89, 90, 100, 120)
 NVCC = shutil.which("nvcc")
 
@@ -75,7 +80,7 @@ extern "C" __global__ void plain(float* x) { x[threadIdx.x] = 1.0f; }
 @functools.cache
 def detector() -> str:
     """The detector's source; it is the same for every architecture."""
-    return cuda.source(detectors(), cuda.ARCHITECTURES[0])
+    return cuda_module(detectors(), ARCH).source
 
 
 def detectors() -> list[Any]:
@@ -88,14 +93,29 @@ def detectors() -> list[Any]:
     ]
 
 
+@contextmanager
+def warps(jobs: Expr) -> Iterator[tuple[Expr, Expr]]:
+    """Launch one warp for each of 0..jobs-1; the context value is (job, lane), both int64."""
+    # A grid of no block is an error of the driver.
+    blocks = tir.larger(tir.int64(1), (jobs + BLOCK_WARPS - 1) // BLOCK_WARPS)
+    with (
+        T.launch_thread("blockIdx.x", blocks) as block,
+        T.launch_thread("threadIdx.y", BLOCK_WARPS) as warp,
+        T.launch_thread("threadIdx.x", 32) as lane,
+    ):
+        job = tir.bind(T.Cast("int64", block) * BLOCK_WARPS + T.Cast("int64", warp))
+        with tir.when(job < jobs):
+            yield job, T.Cast("int64", lane)
+
+
 def three_launches() -> Any:
     """A function of three kernels of warps."""
 
     def body() -> None:
         counts, sums = (tir.tensor(name, (tir.size(),), "int32") for name in ("counts", "sums"))
         for place in range(3):
-            with cuda.warps(tir.int64(1)) as (_, lane):
-                tir.assign(sums, cuda.total(counts[lane]), place)
+            with warps(tir.int64(1)) as (_, lane):
+                tir.assign(sums, collective.total(counts[lane]), place)
 
     return tir.prim_func("three_launches", body)
 

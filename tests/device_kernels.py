@@ -21,11 +21,9 @@ from pitc.codegen.build.cuda_compiler import Compiled
 from pitc.codegen.build.cuda_functions import functions_of
 from pitc.codegen.build.cuda_library import build_cuda_kernels
 from pitc.ir.kernel import KernelRequest
-from tests.cuda_emulator import build, build_module
+from tests.cuda_emulator import ARCH, build, build_module
 from tests.device_support import Call, process
 from tests.runtime_support import ROOT, save
-
-ARCH = "sm_80"
 
 
 class EmulatorCompiler:

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pitc.codegen import call, cuda
+from pitc.codegen import call
 from pitc.codegen.build import cuda_library, link
 from pitc.codegen.build.cubin import kernel_resources
 from pitc.codegen.build.cuda_compiler import Compiled, CudaSourceError
 from pitc.codegen.build.cuda_dump import dump_cuda_kernels
 from pitc.codegen.build.cuda_library import build_cuda_kernels, compile_functions, cuda_part
+from pitc.codegen.build.cuda_module import cuda_module
 from pitc.codegen.build.library import cpu_part
 from pitc.codegen.build.nvrtc import Nvrtc, find_nvrtc
 from pitc.errors import MachineError, UsageError
@@ -91,7 +92,7 @@ def _built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_kernels_are_listed(built: Path) -> None:
-    module = cuda.build(functions(), ARCHS[0])
+    module = cuda_module(functions(), ARCHS[0])
     found = {
         entry.name.decode(): (entry.module.decode(), entry.launch.decode())
         for entry in table(ctypes.CDLL(str(built)), KernelEntry, "pitc_cuda_kernel")
@@ -202,7 +203,7 @@ def test_host_code_launches_through_the_pointers(
 def test_types_of_16_bits_are_compiled_without_a_warning() -> None:
     compiler = find_nvrtc()
     assert compiler is not None
-    source = cuda.build([halves()], ARCHS[0]).source
+    source = cuda_module([halves()], ARCHS[0]).source
     assert "nv_bfloat16" in source and "half2" in source
     assert [compiler.compile(source, f"sm_{arch}").log for arch in ALL_ARCHS] == [""] * 6
 

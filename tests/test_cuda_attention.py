@@ -60,7 +60,7 @@ def name(kind: Kind) -> str:
 def emulated(kind: Kind) -> Emulated:
     engine, dtype, d, dv, bias = kind
     params = {"dtype": dtype, "d": d, "dv": dv, "bias": bias}
-    return Emulated([attention_cuda.attention(name(kind), params, engine)], "sm_80")
+    return Emulated([attention_cuda.attention(name(kind), params, engine)])
 
 
 kernel = functools.cache(emulated)

@@ -7,19 +7,19 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pitc.codegen import cuda, tir
+from pitc.codegen import ptx, tir
 from pitc.codegen.call import KernelError
 from pitc.codegen.tir import T
 from tests.cuda_emulator import Emulated, EmulationError
+from tests.cuda_sources import warps
 
 Array = np.ndarray[Any, Any]
-ARCH = cuda.ARCHITECTURES[0]
 run = T.evaluate
 
 
 def emulated(body: Callable[[], None], symbol: str = "k") -> Emulated:
     """A function of one body."""
-    return Emulated([tir.prim_func(symbol, body)], ARCH)
+    return Emulated([tir.prim_func(symbol, body)])
 
 
 def shared(buffer: Any, offset: Any) -> Any:
@@ -39,7 +39,7 @@ def tile(dtype: str, stored: str) -> Callable[[], None]:
             b_tile = T.alloc_buffer((128,), dtype, scope="shared")
             fa = [T.alloc_buffer((1,), "uint32", scope="local") for _ in range(4)]
             fb = [T.alloc_buffer((1,), "uint32", scope="local") for _ in range(2)]
-            sums = [cuda.Register("float32", T.float32(0)) for _ in range(4)]
+            sums = [ptx.Register("float32", T.float32(0)) for _ in range(4)]
             acc = [s._buffer[0] for s in sums]
             copy = T.ptx.cp.async_.cg.shared.global_
             place = rows[lane // 2] * 16 + lane % 2 * 8
@@ -97,9 +97,9 @@ def _tf32() -> None:
         fragments = [a[g + i % 2 * 8, t + i // 2 * 4] for i in range(4)]
         for value in [*fragments, b[t, g], b[t + 4, g]]:
             word = T.alloc_buffer((1,), "uint32", scope="local")
-            run(T.ptx.cvt.rna.tf32.f32(word[0], cuda.Register("float32", value).value))
+            run(T.ptx.cvt.rna.tf32.f32(word[0], ptx.Register("float32", value).value))
             words.append(word[0])
-        acc = [cuda.Register("float32", T.float32(0))._buffer[0] for _ in range(4)]
+        acc = [ptx.Register("float32", T.float32(0))._buffer[0] for _ in range(4)]
         run(T.ptx.mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32(*acc, *words, *acc))
         for i in range(4):
             tir.assign(d, acc[i], g + i // 2 * 8, t * 2 + i % 2)
@@ -192,7 +192,7 @@ def test_host_code() -> None:
 def _past_the_end() -> None:
     """Reads one element too many."""
     x, y = tir.tensor("input", (tir.size(),)), tir.tensor("output", (tir.size(),))
-    with cuda.warps(tir.int64(1)) as (_, lane):
+    with warps(tir.int64(1)) as (_, lane):
         tir.assign(y, x[lane + 1], lane)
 
 
@@ -212,7 +212,7 @@ def test_errors_name_the_parameter() -> None:
 
 def test_memory_stays_between_functions() -> None:
     first, second = (tir.prim_func(name, _doubled) for name in ("first", "second"))
-    kernels = Emulated([first, second], ARCH)
+    kernels = Emulated([first, second])
     x = np.arange(40, dtype=np.float32)
     source, between, out = kernels.device(x), kernels.empty((40,), x.dtype), kernels.device(0 * x)
     kernels.run("first", source, between)
@@ -225,7 +225,7 @@ def test_memory_stays_between_functions() -> None:
 
 def _doubled() -> None:
     x, y = tir.tensor("x", (tir.size(),)), tir.tensor("y", (tir.size(),))
-    with cuda.warps((x.shape[0] + 31) // 32) as (job, lane):
+    with warps((x.shape[0] + 31) // 32) as (job, lane):
         i = tir.bind(job * 32 + lane)
         with tir.when(i < x.shape[0]):
             tir.assign(y, x[i] + x[i], i)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pitc.codegen import cuda
 from pitc.codegen.families import choose_cuda, contract_cuda, detect_cuda, lists_cuda
 from pitc.codegen.families.contract_block_cuda import contract_block, shared_bytes
 from pitc.codegen.reference import gather_gemm
@@ -24,7 +23,6 @@ from pitc.ir.panels import pack_panels, panel_count
 from tests.cuda_emulator import DeviceMemory, Emulated
 from tests.detect_reference import DTYPES, Array, detected, listed, parts_of, words_of
 
-ARCH = cuda.ARCHITECTURES[0]
 TILE = CUDA_TILES[2]
 
 
@@ -66,7 +64,7 @@ FORMS = (
 
 @pytest.fixture(name="blocks", scope="module")
 def _blocks() -> Emulated:
-    return Emulated([form.function(f"block{i}") for i, form in enumerate(FORMS)], ARCH)
+    return Emulated([form.function(f"block{i}") for i, form in enumerate(FORMS)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +218,7 @@ def _squares() -> Emulated:
     for i, (tile, dtype, loose) in enumerate(SQUARES):
         params = {"dtype": dtype, "activation": "none", "residual": 0, "loose": loose}
         functions.append(contract_cuda.contract_square(f"square{i}", params, tile))
-    return Emulated(functions, ARCH)
+    return Emulated(functions)
 
 
 @pytest.mark.parametrize("number", range(len(SQUARES)))
@@ -263,7 +261,7 @@ def _chain(request: pytest.FixtureRequest) -> tuple[Emulated, int]:
         contract_block("block64", of_c, LISTED_TILES[0], 128),
         contract_cuda.contract_square("square32", of_c, TILE),
     ]
-    return Emulated(functions, ARCH), loose
+    return Emulated(functions), loose
 
 
 def seen_as(memory: DeviceMemory, *shape: int) -> DeviceMemory:

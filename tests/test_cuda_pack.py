@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pitc.codegen import cuda
 from pitc.codegen.families import pack_cuda
 from tests.cuda_emulator import Emulated
 from tests.detect_reference import Array
@@ -19,7 +18,7 @@ def _kernels() -> Emulated:
     for size in pack_cuda.WORDS:
         functions.append(pack_cuda.pack_func(f"pack_b{size}_cuda", {"bytes": size}))
         functions.append(pack_cuda.unpack_func(f"unpack_b{size}_cuda", {"bytes": size}))
-    return Emulated(functions, cuda.ARCHITECTURES[0])
+    return Emulated(functions)
 
 
 def rows_of(rng: np.random.Generator, size: int, count: int, words: int) -> Array:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pitc.codegen import cuda
+from pitc.codegen.build.cuda_module import cuda_module
 from pitc.codegen.families import choose_cuda, detect_cuda, lists_cuda
 from pitc.ir.cuda_target import CUDA_TILES
 from pitc.ir.cuda_variants import (
@@ -86,7 +86,7 @@ _built: dict[Form, Emulated] = {}
 def _form(request: pytest.FixtureRequest) -> Iterator[Form]:
     form: Form = request.param
     if form not in _built:
-        _built[form] = Emulated(form.functions(), cuda.ARCHITECTURES[0])
+        _built[form] = Emulated(form.functions())
     yield form
 
 
@@ -219,7 +219,7 @@ def test_one_live_element_in_any_place(form: Form) -> None:
 @given(data=st.data())
 def test_detects_in_chosen_rows(data: st.DataObject) -> None:
     form = FORMS[3]
-    _built.setdefault(form, Emulated(form.functions(), cuda.ARCHITECTURES[0]))
+    _built.setdefault(form, Emulated(form.functions()))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     stored, k = data.draw(st.integers(1, 70)), data.draw(st.integers(1, 140))
     rows = rng.permutation(stored)[: data.draw(st.integers(0, stored))].astype(np.int32)
@@ -270,7 +270,7 @@ def choice(
 def test_chooses_the_cheapest(rows: int) -> None:
     """Counts of any size, of which the lists' places go on from warp to warp."""
     form = FORMS[0]
-    emulated = _built.setdefault(form, Emulated(form.functions(), cuda.ARCHITECTURES[0]))
+    emulated = _built.setdefault(form, Emulated(form.functions()))
     rng = np.random.default_rng(rows)
     k, n = 3000, 520
     parts, groups = parts_of(rows, k), -(-rows // 32)
@@ -308,7 +308,7 @@ def test_chooses_the_cheapest(rows: int) -> None:
 
 def test_of_equal_times_the_lowest_number_wins() -> None:
     form = FORMS[0]
-    emulated = _built.setdefault(form, Emulated(form.functions(), cuda.ARCHITECTURES[0]))
+    emulated = _built.setdefault(form, Emulated(form.functions()))
     counts = np.zeros(5 + 4, np.int32)
     for prices, want in (
         ([2, 1, 1, 1], 1),
@@ -344,7 +344,7 @@ def test_table_of_variants() -> None:
 @pytest.mark.parametrize("form", FORMS[:2], ids=["float16", "float32"])
 def test_reads_at_copy_speed(form: Form) -> None:
     """One look at A, in whole sectors; neighbours in shared memory never meet in a bank."""
-    emulated = _built.setdefault(form, Emulated(form.functions(), cuda.ARCHITECTURES[0]))
+    emulated = _built.setdefault(form, Emulated(form.functions()))
     a = matrix(np.random.default_rng(1), form, 64, 1024, 0.3)
     rows, live = np.arange(64, dtype=np.int32), np.array([64], np.int32)
     bits, counts = np.zeros((64, 32), np.uint32), np.zeros(5 * 8 + 2 * 1024 // form.width, np.int32)
@@ -365,7 +365,7 @@ def test_reads_at_copy_speed(form: Form) -> None:
 @pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
 def test_nvcc_accepts_the_source(tmp_path: Path) -> None:
     form = FORMS[0]
-    (tmp_path / "detect.cu").write_text(cuda.source(form.functions(), "sm_90"))
+    (tmp_path / "detect.cu").write_text(cuda_module(form.functions(), "sm_90").source)
     # TVM names what it then writes out once more.
     warnings = ["-Werror", "all-warnings", "--diag-suppress", "177"]
     options = ["-arch=sm_90", "-Xptxas", "-v", *warnings, "-cubin"]

@@ -12,7 +12,8 @@ import pytest
 import pitc
 from models.bert import BertConfig, bert
 from models.half import half
-from tests.device_kernels import ARCH, emulated_process, emulator_compiles
+from tests.cuda_emulator import ARCH
+from tests.device_kernels import emulated_process, emulator_compiles
 from tests.device_support import Call, FakeDriver, session
 from tests.runtime_support import Array
 

@@ -24,9 +24,9 @@ from pitc.ir.gpu_speed import GpuPrices, clock_fields, prices_of
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, pack_panels, panel_count
 from pitc.ir.plan import Plan
+from tests.cuda_emulator import ARCH
 from tests.detect_reference import detected, parts_of
 from tests.device_kernels import (
-    ARCH,
     emulated_library,
     emulated_process,
     emulator_compiles,

@@ -31,7 +31,7 @@ from pitc.codegen.build.find_cuda import find_cuda_compiler
 from pitc.codegen.build.link import Built, Part, find_compiler, link_library
 
 if TYPE_CHECKING:
-    from pitc.codegen.cuda import CudaModule
+    from pitc.codegen.build.cuda_module import CudaModule
 
 Progress = Callable[[int, int, str], None]
 
@@ -105,7 +105,7 @@ def compile_functions(
     for target in targets:
         check_target(target, compiler)
 
-    from pitc.codegen import cuda
+    from pitc.codegen.build.cuda_module import cuda_module
 
     home = cache_folder()
     cache = Cache(home / "cuda" if home else None)
@@ -122,7 +122,7 @@ def compile_functions(
         try:
             for symbol in sorted(named):
                 tell(symbol)
-                modules[symbol] = cuda.build([named[symbol]], f"sm_{numbers[0]}")
+                modules[symbol] = cuda_module([named[symbol]], f"sm_{numbers[0]}")
                 for target in targets:
                     source = modules[symbol].source
                     image = pool.submit(_image, compiler, symbol, source, target, cache)

@@ -5,6 +5,7 @@ times as long, produces the same machine code, and narrows 64-bit indices where 
 """
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import tvm
@@ -16,8 +17,18 @@ from pitc.ir.target import CpuLevel
 _PIPELINE = "pitc-kernels"
 
 
-def _pipeline() -> tuple[Any, Any, Any]:
-    steps = [
+def register_pipeline(name: str, steps: Callable[[], list[Any]]) -> None:
+    """Make passes known to TVM by a name; each build makes them anew."""
+
+    def pipeline() -> tuple[Any, Any, Any]:
+        host = compilation_pipeline.finalize_host_passes
+        return tvm.transform.Sequential(steps()), host, compilation_pipeline.finalize_device_passes
+
+    compilation_pipeline.register_tir_pipeline(name, pipeline)
+
+
+def _steps() -> list[Any]:
+    return [
         passes.FlattenBuffer(),
         # Indices of vector accesses must be plain ramps, or LLVM gets one access per lane.
         passes.StmtSimplify(),
@@ -25,11 +36,9 @@ def _pipeline() -> tuple[Any, Any, Any]:
         passes.SplitHostDevice(),
         passes.MakePackedAPI(),
     ]
-    finalize = compilation_pipeline.finalize_host_passes
-    return tvm.transform.Sequential(steps), finalize, compilation_pipeline.finalize_device_passes
 
 
-compilation_pipeline.register_tir_pipeline(_PIPELINE, _pipeline)
+register_pipeline(_PIPELINE, _steps)
 
 
 def object_code(function: Any, target: CpuLevel) -> bytes:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pitc.codegen import ptx, tir
+from pitc.codegen import collective, ptx, tir
 from pitc.codegen.engines.ring import Block, Piece
 from pitc.codegen.ptx import CHUNK_BYTES
 from pitc.codegen.tir import Buffer, Expr, T
@@ -261,7 +261,7 @@ class Softmax:
         for r in rows:
             self._row(r, moved)
         # Most steps have no new highest score: then decay is 1 in these rows of all lanes.
-        with tir.when(ptx.lanes_where(moved[0] != 0) != 0):
+        with tir.when(collective.ballot(moved[0] != 0) != ptx.uint32(0)):
             for r in rows:
                 decay = self._decay[r]
                 for columns in self._engine.columns(r):
@@ -276,7 +276,7 @@ class Softmax:
         for place in places[1:]:
             tir.assign(high, T.max(high[0], engine.scores[place]), 0)
         for lane in engine.lanes:
-            tir.assign(high, T.max(high[0], ptx.shuffle_xor(high[0], lane, "float32")), 0)
+            tir.assign(high, T.max(high[0], collective.exchanged(high[0], lane, "float32")), 0)
         tir.assign(high, T.max(high[0], self._top[r]), 0)
         pivot = tir.keep(T.Select(high[0] == lowest, T.float32(0), high[0]))
         tir.assign(self._decay, self._power(self._top[r] - pivot), r)
@@ -295,5 +295,5 @@ class Softmax:
         """The sum of all weights of the thread's row; all lanes that share it ask at once."""
         total = self._total[r]
         for lane in self._engine.lanes:
-            total = tir.keep(total + ptx.shuffle_xor(total, lane, "float32"))
+            total = tir.keep(total + collective.exchanged(total, lane, "float32"))
         return total

@@ -17,7 +17,7 @@ instructions, so that sums of a lane, those of columns 2 t and 2 t + 1, lie four
 
 from collections.abc import Sequence
 
-from pitc.codegen import ptx, tir
+from pitc.codegen import collective, ptx, tir
 from pitc.codegen.engines.attend import AttentionTile, Columns, Pieces, Words
 from pitc.codegen.engines.mma import STEP_BYTES, SUMS_M, SUMS_N
 from pitc.codegen.engines.ring import Block, Piece
@@ -129,7 +129,7 @@ class FragmentAttention:
             upper = ptx.held(T.Cast("int32", (self._lane & bit) != 0), "int32")
             for low in (i for i in range(count) if not i & bit):
                 given = T.Select(upper != 0, words[low], words[low + bit])
-                taken = ptx.shuffle_xor(ptx.held(given, "uint32"), bit, "uint32")
+                taken = collective.exchanged(ptx.held(given, "uint32"), bit, "uint32")
                 pair = words[low], words[low + bit]
                 words[low] = ptx.held(T.Select(upper != 0, taken, pair[0]), "uint32")
                 words[low + bit] = ptx.held(T.Select(upper != 0, pair[1], taken), "uint32")

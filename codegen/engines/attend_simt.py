@@ -8,7 +8,7 @@ made it to the eight lanes of its row by a shuffle: no shared memory, no barrier
 
 from collections.abc import Sequence
 
-from pitc.codegen import ptx, tir
+from pitc.codegen import collective, ptx, tir
 from pitc.codegen.engines.attend import AttentionTile, Columns, Pieces, Words
 from pitc.codegen.engines.ring import BANK_CHUNKS, Block, Piece
 from pitc.codegen.ptx import CHUNK_BYTES
@@ -116,7 +116,7 @@ class ThreadAttention:
                     self._take(self._b, q * _FOUR, slot + at)
                 for r in range(height):
                     own = self.scores[self.score(r, c)]
-                    weight = ptx.shuffle(own, self._group + x, "float32")
+                    weight = collective.value_of(own, self._group + x, "float32")
                     for i in range(self._across * _FOUR):
                         at_sum = r * self._across * _FOUR + i
                         total = tir.fma(weight, self._b[i], self.sums[at_sum])

@@ -10,7 +10,7 @@ copied into shared memory (`ring`), and where sums go.
 
 from collections.abc import Callable
 
-from pitc.codegen import ptx, tir
+from pitc.codegen import collective, ptx, tir
 from pitc.codegen.engines.multiprocessor import Load, Run
 from pitc.codegen.engines.ring import Block, Piece
 from pitc.codegen.tir import Expr, T
@@ -130,7 +130,7 @@ class Fragments:
     def joined(self, word: Expr) -> Expr:
         """The bits of all four lanes that share a row."""
         for lanes in (1, 2):
-            word = ptx.held(word | ptx.shuffle_xor(word, lanes, "uint32"), "uint32")
+            word = ptx.held(word | collective.exchanged(word, lanes, "uint32"), "uint32")
         return word
 
     def rows_of_a(self) -> tuple[Piece, Load]:

@@ -17,7 +17,7 @@ come later find their number in `gate`, or leave.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pitc.codegen import cuda, ptx, tir
+from pitc.codegen import collective, ptx, tir
 from pitc.codegen.ptx import Window
 from pitc.codegen.tir import Buffer, Expr, T
 from pitc.ir.cuda_variants import COLUMNS, FEATURES, GROUP, KINDS, SEGMENT, SQUARE, TOTALS
@@ -92,18 +92,18 @@ def _totals(
     counts: Buffer, parts: Expr, thread: Expr, warp: Expr, lane: Expr, sums: Buffer
 ) -> list[Expr]:
     """The sums of all counts; every thread has them."""
-    mine = [cuda.counter() for _ in TOTALS]
+    mine = [ptx.counter() for _ in TOTALS]
     with tir.serial(T.int32(0), ptx.steps(parts, _THREADS)) as turn:
         i = turn * _THREADS + thread
         with tir.when(i < parts):
             for f, total in enumerate(mine):
                 total.add(counts[f * parts + i])
     for f, total in enumerate(mine):
-        of_warp = cuda.total(total.value)
+        of_warp = collective.total(total.value)
         with tir.when(lane == 0):
             tir.assign(sums, of_warp, f * WARPS + warp)
     ptx.barrier()
-    return [cuda.total(sums[f * WARPS + lane]) for f in range(len(TOTALS))]
+    return [collective.total(sums[f * WARPS + lane]) for f in range(len(TOTALS))]
 
 
 class _Line:
@@ -129,7 +129,7 @@ class _Line:
 
     def kind_of(self, number: Expr) -> Expr:
         """The kind of a variant."""
-        return cuda.value_of(self._line[0], number)
+        return collective.value_of(self._line[0], number, "int32")
 
 
 def _infinite() -> Expr:
@@ -139,11 +139,11 @@ def _infinite() -> Expr:
 def _cheapest(time: Expr, lane: Expr) -> Expr:
     """The lane whose time is the least, of equals the lowest; what is no number is not offered."""
     most = _infinite()
-    least = cuda.Register("float32", T.Select(time < most, time, most))
-    best = cuda.Register("int32", lane)
+    least = ptx.Register("float32", T.Select(time < most, time, most))
+    best = ptx.Register("int32", lane)
     for lanes in (1, 2, 4, 8, 16):
-        other = ptx.shuffle_xor(least.value, lanes, "float32")
-        number = ptx.shuffle_xor(best.value, lanes, "int32")
+        other = collective.exchanged(least.value, lanes, "float32")
+        number = collective.exchanged(best.value, lanes, "int32")
         lower = tir.both(other == least.value, number < best.value)
         better = ptx.held(T.Cast("int32", T.Or(other < least.value, lower)), "int32")
         least.set(T.Select(better != 0, other, least.value))
@@ -195,16 +195,16 @@ def _scan(
     per_warp = ptx.held(ptx.steps(size, WARPS * _WARP_RUN) * _WARP_RUN, "int32")
     begin = ptx.held(T.min(warp * per_warp, size), "int32")
     end = ptx.held(T.min(begin + per_warp, size), "int32")
-    mine = cuda.counter()
+    mine = ptx.counter()
     with tir.serial(T.int32(0), ptx.steps(end - begin, 32)) as turn:
         i = begin + turn * 32 + lane
         with tir.when(i < end):
             mine.add(counts[first + i])
-    of_warp = cuda.total(mine.value)
+    of_warp = collective.total(mine.value)
     with tir.when(lane == 0):
         tir.assign(sums, of_warp, warp)
     ptx.barrier()
-    before = cuda.Register("int32", cuda.total(T.Select(lane < warp, sums[lane], T.int32(0))))
+    before = ptx.Register("int32", collective.total(T.Select(lane < warp, sums[lane], T.int32(0))))
     with tir.serial(T.int32(0), ptx.steps(end - begin, _WARP_RUN)) as turn:
         at = ptx.held(begin + turn * _WARP_RUN + lane * _RUN, "int32")
         run = ptx.registers(_RUN, "int32")
@@ -212,12 +212,12 @@ def _scan(
             here = T.if_then_else(at + u < end, counts[first + at + u], T.int32(0))
             tir.assign(run, here, u)
         total = ptx.held(run[0] + run[1] + run[2] + run[3], "int32")
-        up_to = cuda.inclusive(total, lane)
-        place = cuda.Register("int32", before.value + up_to - total)
+        up_to = collective.inclusive(total, lane)
+        place = ptx.Register("int32", before.value + up_to - total)
         for u in range(_RUN):
             with tir.when(at + u < end):
                 store(at + u, place.value)
             place.add(run[u])
-        before.add(cuda.total(total))
+        before.add(collective.total(total))
     with tir.when(tir.both(warp == WARPS - 1, tir.both(lane == 0, size > 0))):
         store(size, before.value)

@@ -19,7 +19,7 @@ bank; rows that a list skips may.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pitc.codegen import cuda, ptx, tir
+from pitc.codegen import collective, ptx, tir
 from pitc.codegen.engines import ring
 from pitc.codegen.engines.multiprocessor import Run
 from pitc.codegen.families.contract_cuda import ENGINES
@@ -140,13 +140,13 @@ class _Walk:
 
     def steps(self, blocks: Expr, lane: Expr) -> Expr:
         """How many there are; lanes look at blocks of k in turns."""
-        mine = cuda.counter()
+        mine = ptx.counter()
         with tir.serial(T.int32(0), ptx.steps(blocks, 32)) as turn:
             block = ptx.held(turn * 32 + lane, "int32")
             with tir.when(block < blocks):
                 begin, end = self._ends(block)
                 mine.add(ptx.steps(end - begin, self.piece))
-        return ptx.held(cuda.total(mine.value), "int32")
+        return ptx.held(collective.total(mine.value), "int32")
 
     def advance(self) -> None:
         """Go to the next piece, of which there is one."""
@@ -338,7 +338,7 @@ class _Sums:
     def joined(self, word: Expr) -> Expr:
         """The bits of all eight lanes that share a word."""
         for lanes in (1, 2, 4):
-            word = ptx.held(word | ptx.shuffle_xor(word, lanes, "uint32"), "uint32")
+            word = ptx.held(word | collective.exchanged(word, lanes, "uint32"), "uint32")
         return word
 
 

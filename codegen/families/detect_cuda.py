@@ -27,7 +27,7 @@ For example, 32 x 256 elements, of which row 3 lives at k = 0, 1 and 70, row 9 a
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pitc.codegen import cuda, ptx, tir
+from pitc.codegen import collective, ptx, tir
 from pitc.codegen.ptx import CHUNK_BYTES, Window
 from pitc.codegen.tir import Buffer, Expr, T
 from pitc.ir.cuda_variants import GROUP, SEGMENT, TOTALS
@@ -180,7 +180,7 @@ def _read(
             if item == 2:
                 found.put_byte(row, lane, live)
             else:
-                byte = live | ptx.shuffle_xor(live, 1, "uint32") << ptx.uint32(4)
+                byte = live | collective.exchanged(live, 1, "uint32") << ptx.uint32(4)
                 with tir.when(lane % 2 == 0):
                     found.put_byte(row, h * 16 + lane // 2, byte)
 
@@ -221,7 +221,7 @@ def _read_loose(
     with tir.serial(T.int32(0), T.int32(_WARP_ROWS)) as r:
         row = warp * _WARP_ROWS + r
         i = ptx.held(listed[0] + row, "int32")
-        start = cuda.Register("int64", T.int64(0))
+        start = ptx.Register("int64", T.int64(0))
         with tir.when(i < listed[1]):
             start.set(T.Cast("int64", rows[i]) * k)
         read = ptx.registers(WORDS, "uint32")
@@ -232,10 +232,10 @@ def _read_loose(
                 here, patterns[start.value + T.Cast("int64", at)], T.IntImm(dtype, 0)
             )
             tir.assign(read, T.Cast("uint32", pattern), w)
-        mine = cuda.Register("uint32", ptx.uint32(0))
+        mine = ptx.Register("uint32", ptx.uint32(0))
         rest = ptx.uint32(0x7FFFFFFF >> 8 * (4 - item))
         for w in range(WORDS):
-            word = cuda.ballot((read[w] & rest) != ptx.uint32(0))
+            word = collective.ballot((read[w] & rest) != ptx.uint32(0))
             mine.set(T.Select(lane == w, word, mine.value))
         with tir.when(lane < WORDS):
             found.put(row, lane, mine.value)
@@ -252,19 +252,20 @@ def _count(
     """Warp w counts in word w of all rows."""
     none = ptx.uint32(0)
     word = ptx.held(found.word(lane, warp), "uint32")
-    united = cuda.union(word)
-    rows = cuda.population(cuda.ballot(word != none))
+    united = collective.union(word)
+    rows = collective.population(collective.ballot(word != none))
     if width == WORD:
         segments = ptx.held(rows, "int32")
         store_pieces(warp, segments)
     else:
         both = word | found.word(lane, warp ^ 1)
-        of_pair = ptx.held(cuda.population(cuda.ballot(both != none)), "int32")
+        of_pair = ptx.held(collective.population(collective.ballot(both != none)), "int32")
         segments = T.Select(warp % 2 == 0, of_pair, T.int32(0))
         with tir.when(warp % 2 == 0):
             store_pieces(warp // 2, of_pair)
-    elements = cuda.total(cuda.population(word))
-    counted = (elements, cuda.population(united), rows, segments, T.Cast("int32", united != none))
+    elements = collective.total(collective.population(word))
+    strips, squares = collective.population(united), T.Cast("int32", united != none)
+    counted = (elements, strips, rows, segments, squares)
     with tir.when(lane == 0):
         for f, value in enumerate(counted):
             tir.assign(sums, value, _BYTES // 4 + warp * len(TOTALS) + f)

@@ -18,7 +18,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pitc.codegen import cuda, ptx, tir
+from pitc.codegen import collective, ptx, tir
 from pitc.codegen.families.detect_cuda import THREADS, TOGETHER, WORD, WORDS, Words
 from pitc.codegen.ptx import CHUNK_BYTES, Window
 from pitc.codegen.tir import Expr, T
@@ -111,7 +111,7 @@ class _Lists:
 
     def _live(self, row: Expr, column: Expr) -> Expr:
         """Whether an element of the segment is live."""
-        return cuda.bit(self._found.word(row, column // WORD), column % WORD)
+        return collective.bit(self._found.word(row, column // WORD), column % WORD)
 
     def _live_chunk(self, row: Expr, chunk: Expr) -> Expr:
         """Whether some element of a chunk is live."""
@@ -122,7 +122,7 @@ class _Lists:
 
     def _united(self) -> None:
         """The bits that some row of the group has, word by word, to shared memory."""
-        united = cuda.union(self._found.word(self._lane, self._warp))
+        united = collective.union(self._found.word(self._lane, self._warp))
         with tir.when(self._lane == 0):
             tir.assign(self._window.view("uint32"), united, _UNIONS // 4 + self._warp)
         ptx.barrier()
@@ -149,11 +149,11 @@ class _Lists:
         self._united()
         word = self._warp
         united = ptx.held(self._window.view("uint32")[_UNIONS // 4 + word], "uint32")
-        counts = self._counts(cuda.population)
-        place = ptx.held(_before(counts, word) + cuda.before(united, self._lane), "int32")
+        counts = self._counts(collective.population)
+        place = ptx.held(_before(counts, word) + collective.before(united, self._lane), "int32")
         total = ptx.held(functools.reduce(operator.add, counts), "int32")
         begin = ptx.held(self._places[self._part], "int32")
-        with tir.when(cuda.bit(united, self._lane)):
+        with tir.when(collective.bit(united, self._lane)):
             tir.assign(self._index, self._segment * SEGMENT + self._thread, begin + place)
             tir.assign(self._table, self._thread, _TABLE // 4 + place)
         if not self._loose:
@@ -225,12 +225,12 @@ class _Lists:
             for w in range(1, words):
                 word = word | self._found.word(self._lane, self._warp * words + w)
             word = ptx.held(word, "uint32")
-            rows = cuda.ballot(word != ptx.uint32(0))
-            place = cuda.Register("int32", T.int32(-1))
+            rows = collective.ballot(word != ptx.uint32(0))
+            place = ptx.Register("int32", T.int32(-1))
             with tir.when(word != ptx.uint32(0)):
                 block = self._segment * per_segment + self._warp
                 begin = self._places[block * self._groups + self._group]
-                place.set(begin + cuda.before(rows, self._lane))
+                place.set(begin + collective.before(rows, self._lane))
                 tir.assign(self._index, self._first + self._lane, place.value)
             tir.assign(self._table, place.value, _TABLE // 4 + self._warp * _LIST + self._lane)
         ptx.barrier()

@@ -10,7 +10,7 @@ word it goes on by a fixed number of rows and words. Four loads are on their way
 from collections.abc import Mapping
 from typing import Any
 
-from pitc.codegen import cuda, ptx, tir
+from pitc.codegen import ptx, tir
 from pitc.codegen.tir import Expr, T
 
 _THREADS, _TOGETHER = 256, 4
@@ -46,8 +46,8 @@ def _copy_rows(size: int, gather: bool) -> None:
         down = ptx.held(T.truncdiv(stride, words), "int64")
         across = ptx.held(stride - down * words, "int64")
         first = T.Cast("int64", number) * _THREADS + T.Cast("int64", thread)
-        row = cuda.Register("int64", T.truncdiv(first, words))
-        word = cuda.Register("int64", first - row.value * words)
+        row = ptx.Register("int64", T.truncdiv(first, words))
+        word = ptx.Register("int64", first - row.value * words)
         with ptx.repeated(row.value < listed):
             places = ptx.registers(2 * _TOGETHER, "int64")
             values = ptx.registers(_TOGETHER, WORDS[size])

@@ -12,7 +12,7 @@ of the next one. With m = 64 and sequences of 10, 0, 130 and 64 rows:
 A warp finds the sequence of a number by looking at 32 at a time: in two looks among 1024.
 """
 
-from pitc.codegen import ptx, tir
+from pitc.codegen import collective, ptx, tir
 from pitc.codegen.tir import Buffer, Expr, T
 
 _FAN, _FAN_BITS, _MOST_ROUNDS = 32, 5, 6
@@ -60,7 +60,8 @@ class Search:
             s = ptx.held(found[0] + (self._lane + 1) * reach[0], "int32")
             there = s < self._sequences
             begins = T.if_then_else(there, self.first_number(s), T.int32(0))
-            lanes = ptx.lanes_where(tir.both(there, ptx.held(begins, "int32") <= number))
+            begun = tir.both(there, ptx.held(begins, "int32") <= number)
+            lanes = collective.population(collective.ballot(begun))
             tir.assign(found, found[0] + lanes * reach[0], 0)
             tir.assign(reach, reach[0] >> T.int32(_FAN_BITS), 0)
         return ptx.held(found[0], "int32")

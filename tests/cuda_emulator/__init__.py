@@ -1,6 +1,6 @@
 """CUDA kernels on the CPU: the text that goes to nvcc, run by an emulated GPU.
 
-    emulated = Emulated(functions, "sm_80")
+    emulated = Emulated(functions)
     emulated.run("symbol", x, y, 3)           # NumPy arrays are device memory, changed in place
     emulated.launches[0].counts.load_sectors
 
@@ -11,10 +11,11 @@ block and line.
 
 from tests.cuda_emulator.build import EmulationError, build_module, build_run_time
 from tests.cuda_emulator.device import Counts, DeviceMemory, EmulatedText, Launch, Line
-from tests.cuda_emulator.host import Emulated
+from tests.cuda_emulator.host import ARCH, Emulated
 from tests.cuda_emulator.text import Kernel, kernels
 
 __all__ = [
+    "ARCH",
     "Counts",
     "DeviceMemory",
     "Emulated",

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pitc.codegen import call, cuda
+from pitc.codegen import call
+from pitc.codegen.build.cuda_module import cuda_module
 from pitc.codegen.build.link import SHIM, find_compiler
 from tests.cuda_emulator import build
 from tests.cuda_emulator.build import EmulationError
@@ -60,6 +61,10 @@ _CALLBACKS = {
 }
 
 
+ARCH = "sm_80"
+"""The least, whose text the others take as well."""
+
+
 class Emulated(EmulatedText):
     """Kernels that run on the CPU as on a device.
 
@@ -68,8 +73,8 @@ class Emulated(EmulatedText):
         arch: What they are built for.
     """
 
-    def __init__(self, functions: Sequence[Any], arch: str) -> None:
-        module = cuda.build(functions, arch)
+    def __init__(self, functions: Sequence[Any], arch: str = ARCH) -> None:
+        module = cuda_module(functions, arch)
         super().__init__(module.source)
         self._tags = module.launch
         self._parameters = {
