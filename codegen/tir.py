@@ -67,7 +67,7 @@ def tensor(name: str, shape: Sequence[Expr], dtype: str = "float32") -> Buffer:
 def device_tensor(name: str, shape: Sequence[Expr], dtype: str) -> Buffer:
     """Declare the next argument, a compact tensor of a device: at a multiple of 16 bytes.
 
-    Numbers of bfloat16 are uint16, to kernels and to those who call them: nobody computes with them.
+    Numbers of bfloat16 are uint16 to kernels and their callers, who never compute with them.
     """
     words = "uint16" if dtype == "bfloat16" else dtype
     buffer = T.match_buffer(T.arg(name, T.handle()), tuple(shape), words, align=16)
