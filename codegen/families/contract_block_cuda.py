@@ -11,8 +11,8 @@ added to the rows that it belongs to. Blocks without an entry cost a look.
     pieces:                   (0: 130, 140)             (2: 130 .. 193)    (2: 194 .. 201)
 
 A row stands at most once in a piece, and pieces are a barrier apart, so no two threads add to one
-number, and each sum has one order: ascending blocks of k, whatever is listed beside it. Engines hand
-out what they have so that rows never meet in a bank, whichever they are (`Engine.product`).
+number, and each sum has one order: ascending blocks of k, whatever is listed beside it. Engines
+hand out what they have so that rows never meet in a bank, whichever they are (`Engine.product`).
 """
 
 from collections.abc import Callable, Mapping
