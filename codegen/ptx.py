@@ -157,7 +157,7 @@ def copy_word(to: Expr, operand: Buffer, element: Expr) -> None:
 
 
 def move_elements(window: Window, to: Expr, operand: Buffer, element: Expr, valid: Expr) -> None:
-    """Move the elements of a chunk to shared memory one by one.
+    """Read the elements of a chunk one by one, and store it to shared memory.
 
     Args:
         window: Shared memory.
@@ -166,12 +166,22 @@ def move_elements(window: Window, to: Expr, operand: Buffer, element: Expr, vali
         element: The first one.
         valid: How many are read, int32; the others are 0.
     """
-    item = tir.item_bytes(operand.dtype)
-    view = window.view(operand.dtype)
-    for e in range(CHUNK_BYTES // item):
-        zero = T.Cast(operand.dtype, T.float32(0))
-        value = T.if_then_else(valid > e, operand[element + e], zero)
-        tir.assign(view, value, to // item + e)
+    count = CHUNK_BYTES // tir.item_bytes(operand.dtype)
+    zero = T.Cast(operand.dtype, T.float32(0))
+    values = [T.if_then_else(valid > e, operand[element + e], zero) for e in range(count)]
+    held_values = [held(value, operand.dtype) for value in values]
+    chunk = T.Shuffle(_words(held_values, operand.dtype), [T.int32(i) for i in range(4)])
+    tir.assign(window.view("uint32x4"), chunk, to // CHUNK_BYTES)
+
+
+def _words(values: Sequence[Expr], dtype: str) -> list[Expr]:
+    """Numbers that lie in registers, as words of 32 bits."""
+    bits = f"uint{8 * tir.item_bytes(dtype)}"
+    patterns = [x if dtype == bits else T.reinterpret(bits, x) for x in values]
+    if bits == "uint32":
+        return patterns
+    pairs = zip(patterns[::2], patterns[1::2], strict=True)
+    return [held(uint32(low) | uint32(high) << uint32(16), "uint32") for low, high in pairs]
 
 
 def commit() -> None:
@@ -262,9 +272,11 @@ def load_run(buffer: Buffer, element: Expr, count: int, there: Expr | None = Non
         there: How many of them there are, int32, at least one: the others count as 0.
     """
     if there is None:
-        run = registers(1, f"{buffer.dtype}x{count}")
-        tir.assign(run, _runs(buffer, count)[_number(element, count)], 0)
-        return [T.Shuffle([run[0]], [T.int32(i)]) for i in range(count)]
+        wide = min(count, CHUNK_BYTES // tir.item_bytes(buffer.dtype))
+        runs = registers(count // wide, f"{buffer.dtype}x{wide}")
+        for i in range(count // wide):
+            tir.assign(runs, _runs(buffer, wide)[_number(element, wide) + i], i)
+        return [T.Shuffle([runs[i // wide]], [T.int32(i % wide)]) for i in range(count)]
     vector, none = tir.flat(buffer), T.Cast(buffer.dtype, T.float32(0))
     return [T.if_then_else(there > i, vector[element + i], none) for i in range(count)]
 
@@ -273,7 +285,10 @@ def store_run(
     buffer: Buffer, values: Sequence[Expr], element: Expr, there: Expr | None = None
 ) -> None:
     """Store some neighbours; arguments as in `load_run`."""
-    count = len(values)
+    count, item = len(values), tir.item_bytes(buffer.dtype)
+    if there is None and item == 2 and count * item == CHUNK_BYTES:  # CUDA has no vector of eight
+        values = _words(values, str(buffer.dtype))
+        buffer, element, count = seen_as(buffer, "uint32"), element >> T.int64(1), count // 2
     if there is None:
         run = T.Shuffle(list(values), [T.int32(i) for i in range(count)])
         tir.assign(_runs(buffer, count), run, _number(element, count))

@@ -1,77 +1,142 @@
 """What kernels of GPUs may use: registers, shared memory and no spill, on every architecture."""
 
 import functools
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from pitc.codegen.build.cubin import KernelResources, kernel_resources
-from pitc.codegen.build.cuda_functions import functions_of
-from pitc.codegen.build.cuda_library import compile_functions
+from pitc.codegen.build.cuda_functions import cuda_functions, functions_of
+from pitc.codegen.build.cuda_module import cuda_module
 from pitc.codegen.build.find_cuda import find_cuda_compiler
+from pitc.codegen.engines.attend_mma import FragmentAttention
+from pitc.codegen.engines.attend_simt import ThreadAttention
+from pitc.codegen.families import contract_cuda
 from pitc.errors import MachineError
-from pitc.ir.cuda_target import CUDA_ARCHS, CUDA_TILES, CudaTile
-from pitc.ir.gpu_speed import step_wavefronts
+from pitc.ir.cuda_target import CUDA_ARCHS, CUDA_TILES
 from pitc.ir.kernel import KernelRequest
+from tests.cuda_budgets import BUDGETS, REGISTERS, Budget, budget_of
 
-REGISTERS = 65536
-"""Of a multiprocessor, on every architecture that there is."""
-
-PLAIN = [
-    KernelRequest.of_cuda("gather_gemm", dtype, activation="none", residual=0)
-    for dtype in ("float16", "float32")
+ALL = "PITC_ALL_CUBINS"
+"""Where it is set, each kernel is compiled for each architecture, not for one in rotation."""
+DTYPES = ("float16", "bfloat16", "float32")
+PLAIN: dict[str, int | str] = {"activation": "none", "residual": 0}
+FULL: dict[str, int | str] = {"activation": "gelu", "residual": 1}
+FORMS: tuple[tuple[str, dict[str, int | str]], ...] = (
+    ("gather_gemm", PLAIN),
+    ("gather_gemm", FULL | {"bits": 1}),
+    ("gather_gemm", FULL | {"k": 1}),
+    ("gather_gemm", PLAIN | {"stored": "kn"}),
+    ("gather_gemm", PLAIN | {"stored": "nk"}),
+    ("contract_tile", FULL),
+    ("contract_square", FULL),
+    ("contract_square", FULL | {"k": 1}),
+    ("contract_block", FULL),
+    ("detect", {}),
+    ("detect", {"k": 1}),
+    ("detect", {"bits": 1}),
+    ("choose", {}),
+    ("lists", {}),
+    ("lists", {"k": 1}),
+    *(("attention", {"d": d, "dv": d, "bias": bias}) for d in (64, 128, 256) for bias in (0, 1)),
+)
+"""Families, and what their kernels are asked for; `k` = 1: rows start anywhere."""
+REQUESTS = [
+    *(KernelRequest.of_cuda(family, dtype, **form) for family, form in FORMS for dtype in DTYPES),
+    *(KernelRequest.of_cuda(family, "int8") for family in ("pack", "unpack")),
 ]
-FULL = [
-    KernelRequest.of_cuda("gather_gemm", dtype, activation="gelu", residual=1)
-    for dtype in ("float16", "bfloat16")
-]
 
 
-@functools.cache
-def resources(
-    requests: tuple[KernelRequest, ...], archs: Sequence[str]
-) -> list[tuple[str, KernelResources]]:
-    """(arch, what a kernel uses), of all kernels of some requests."""
+def over(used: KernelResources, budget: Budget) -> list[str]:
+    """What of a budget a kernel exceeds."""
+    limits = {
+        "stack": (used.stack_bytes, 0),
+        "spills": (used.stored_bytes + used.loaded_bytes, 0),
+        "registers": (used.registers, budget.registers),
+        "threads": (used.max_threads, budget.threads),
+        "static shared memory": (used.shared_bytes, 0),
+    }
+    return [f"{name} {is_} > {most}" for name, (is_, most) in limits.items() if is_ > most]
+
+
+def used_by(function: Any, arch: str) -> KernelResources:
+    """What the kernel of a function uses."""
     try:
         compiler = find_cuda_compiler()
     except MachineError as error:
         pytest.skip(error.message)
-    _, images = compile_functions(functions_of(requests), archs, compiler)
-    return [(x.target, r) for x in images if not x.is_ptx for r in kernel_resources(x.content)]
+    image = compiler.compile(cuda_module([function], "sm_80").source, arch).image
+    (used,) = kernel_resources(image)
+    return used
+
+
+@functools.cache
+def functions(request: KernelRequest) -> tuple[Any, ...]:
+    return tuple(cuda_functions(request))
+
+
+def compiled() -> Iterator[tuple[KernelRequest, str]]:
+    """Requests and architectures: each form in one type, for one architecture, in rotation."""
+    if os.environ.get(ALL):
+        yield from ((request, arch) for request in REQUESTS for arch in CUDA_ARCHS)
+        return
+    archs = list(CUDA_ARCHS)
+    for i, (family, form) in enumerate(FORMS):
+        dtype = "float32" if i % 2 else DTYPES[i // 2 % 2]
+        yield KernelRequest.of_cuda(family, dtype, **form), archs[i % len(archs)]
+    yield from zip(REQUESTS[-2:], archs, strict=False)
 
 
 @pytest.mark.parametrize(
-    ("requests", "archs"),
-    [(tuple(PLAIN), ("sm_80", "sm_86", "sm_120")), (tuple(FULL), ("sm_90",))],
-    ids=["plain", "full"],
+    ("request_", "arch"), compiled(), ids=lambda x: getattr(x, "symbol", str(x))
 )
-def test_registers_suffice(requests: tuple[KernelRequest, ...], archs: tuple[str, ...]) -> None:
-    found = resources(requests, archs)
-    assert {arch for arch, _ in found} == set(archs)
-    for arch, used in found:
-        assert used.stack_bytes == 0, (arch, used)
-        assert used.stored_bytes == used.loaded_bytes == 0, (arch, used)
-        tile = next(t for t in CUDA_TILES if f"_{t.name}_" in used.kernel)
-        assert used.registers * tile.threads * tile.together <= REGISTERS, (arch, used)
+def test_kernels_keep_to_their_budgets(request_: KernelRequest, arch: str) -> None:
+    for function in functions(request_):
+        symbol = str(function.attrs["global_symbol"])
+        assert over(used_by(function, arch), budget_of(symbol)) == [], (symbol, arch)
 
 
-@pytest.mark.parametrize("arch", CUDA_ARCHS)
-@pytest.mark.parametrize("tile", CUDA_TILES, ids=lambda tile: tile.name)
-def test_shared_memory_suffices(tile: CudaTile, arch: str) -> None:
-    """For as many blocks as a multiprocessor should run side by side; each takes 1 KiB more."""
-    size = tile.slot_bytes * tile.stages
-    assert size <= CUDA_ARCHS[arch].shared_bytes
-    assert tile.together * (size + 1024) <= CUDA_ARCHS[arch].processor_shared_bytes
+def test_each_kernel_has_one_budget_and_each_budget_a_kernel() -> None:
+    symbols = [str(f.attrs["global_symbol"]) for f in functions_of(REQUESTS)]
+    assert {budget_of(symbol) for symbol in symbols} == set(BUDGETS)
+    with pytest.raises(LookupError, match="has 0 budgets"):
+        budget_of("gather_gemm_none_f16_mma8x8_cuda")
 
 
-def test_the_model_counts_wavefronts_as_the_emulator_does() -> None:
-    from tests.cuda_kernels import Product
-    from tests.test_cuda_contract import kernels, multiply
+@pytest.mark.parametrize("budget", BUDGETS, ids=lambda b: b.kernels)
+def test_budgets_fit_into_each_multiprocessor(budget: Budget) -> None:
+    """Blocks that should run side by side have room; a block takes 1 KiB more."""
+    assert budget.registers * budget.threads * budget.together <= REGISTERS
+    for arch in CUDA_ARCHS.values():
+        if "_r" in budget.kernels:  # the runtime takes the largest that a device has room for
+            fits = budget.shared_bytes <= arch.shared_bytes
+            assert fits or "_r128" not in budget.kernels
+        else:
+            assert budget.shared_bytes <= arch.shared_bytes
+            assert budget.together * (budget.shared_bytes + 1024) <= arch.processor_shared_bytes
 
-    for tile in (CUDA_TILES[1], CUDA_TILES[2]):
-        steps = 4
-        k = steps * tile.k_bytes // 2
-        product = Product(tile.m, k, tile.n, "float16")
-        multiply(product, tile, "plain", blocks=1)
-        (launch,) = kernels(tile, "float16").launches
-        assert launch.counts.shared_wavefronts == steps * step_wavefronts(tile)
+
+@pytest.mark.parametrize("kind", [FragmentAttention, ThreadAttention])
+@pytest.mark.parametrize("width", [8, 64, 128, 256])
+def test_heads_of_any_width_fit(kind: Any, width: int) -> None:
+    for dtype in ("float32",) if kind is ThreadAttention else DTYPES:
+        tile, pieces = kind.plan(dtype, width, width, bias=False)
+        assert all(pieces.size <= arch.shared_bytes for arch in CUDA_ARCHS.values()), dtype
+        assert tile.together <= 3
+
+
+def test_a_kernel_that_spills_is_over_its_budget() -> None:
+    crowded = replace(CUDA_TILES[0], together=4)  # 128 registers of a thread
+    function = contract_cuda.gather_gemm("x", PLAIN | {"dtype": "float16"}, crowded)
+    found = over(used_by(function, "sm_80"), BUDGETS[0])
+    assert len(found) == 2 and found[0].startswith("stack") and found[1].startswith("spills")
+
+
+def test_a_kernel_that_takes_more_registers_is_over_its_budget() -> None:
+    wide = replace(CUDA_TILES[3], m=128, warps_m=2, warps_n=2)
+    function = contract_cuda.gather_gemm("x", PLAIN | {"dtype": "float16"}, wide)
+    (found,) = over(used_by(function, "sm_80"), budget_of("gather_gemm_none_f16_mma16x128_cuda"))
+    assert found.startswith("registers")

@@ -138,14 +138,6 @@ def test_bits_do_not_depend_on_the_order_of_execution(tile: CudaTile, dtype: str
         np.testing.assert_array_equal(multiply(product, tile, "plain", blocks=2), first)
 
 
-@in_each_tile
-def test_no_bank_conflict(tile: CudaTile, dtype: str) -> None:
-    product = Product(128, 256, 128, dtype)
-    multiply(product, tile, "plain")
-    (launch,) = kernels(tile, dtype).launches
-    assert launch.counts.shared_wavefronts == launch.counts.shared_ideal > 0
-
-
 def test_threads_add_as_a_cpu_does() -> None:
     """One chain of fused multiply-adds in ascending k: the bits of a CPU's kernel."""
     product = Product(33, 68, 64, "float32")

@@ -51,16 +51,3 @@ def test_a_row_may_be_packed_twice(kernels: Emulated) -> None:
     with kernels.backwards():
         kernels.run("pack_b4_cuda", x, index, packed, 2)
     np.testing.assert_array_equal(packed, x[index])
-
-
-@pytest.mark.parametrize("name", ["pack", "unpack"])
-def test_rows_move_at_copy_speed(kernels: Emulated, name: str) -> None:
-    """Whole sectors once; the list is what little else there is."""
-    x = rows_of(np.random.default_rng(1), 16, 64, 48)
-    index = np.random.default_rng(2).permutation(64).astype(np.int32)
-    out = np.zeros_like(x)
-    kernels.run(f"{name}_b16_cuda", x, index, out, 3)
-    used = kernels.launches[0].counts
-    assert used.store_sectors * 32 == x.nbytes
-    assert used.load_sectors * 32 <= 1.1 * x.nbytes
-    assert used.load_requests <= 2.1 * x.nbytes / 512

@@ -17,9 +17,10 @@ instructions, so that sums of a lane, those of columns 2 t and 2 t + 1, lie four
 
 from collections.abc import Sequence
 
-from pitc.codegen import collective, ptx, tir
+from pitc.codegen import ptx, tir
 from pitc.codegen.engines.attend import AttentionTile, Columns, Pieces, Words
 from pitc.codegen.engines.mma import STEP_BYTES, SUMS_M, SUMS_N
+from pitc.codegen.engines.multiprocessor import transposed
 from pitc.codegen.engines.ring import Block, Piece
 from pitc.codegen.tir import Expr, T
 
@@ -120,21 +121,10 @@ class FragmentAttention:
         return found
 
     def _exchanged(self, block: int, words: list[Expr]) -> Words:
-        """Words of four, or two, blocks: those of lanes side by side in one block.
-
-        A round exchanges, between lanes whose numbers differ in a bit, words whose numbers do.
-        """
+        """Words of four, or two, blocks: those of lanes side by side in one block."""
         count, t = len(words), self._lane % 4
-        for bit in (b for b in (1, 2) if b < count):
-            upper = ptx.held(T.Cast("int32", (self._lane & bit) != 0), "int32")
-            for low in (i for i in range(count) if not i & bit):
-                given = T.Select(upper != 0, words[low], words[low + bit])
-                taken = collective.exchanged(ptx.held(given, "uint32"), bit, "uint32")
-                pair = words[low], words[low + bit]
-                words[low] = ptx.held(T.Select(upper != 0, taken, pair[0]), "uint32")
-                words[low + bit] = ptx.held(T.Select(upper != 0, pair[1], taken), "uint32")
         column = (block + t % count) * SUMS_N + t // count * count * 2
-        return Words(column, tuple(words))
+        return Words(column, tuple(transposed(self._lane, words, "uint32")))
 
     def load_queries(self) -> None:
         """Read the queries, if registers hold them."""

@@ -6,12 +6,20 @@ A block's tile is cut into one piece for each warp. An instruction multiplies 16
 32 bytes x 8 of b. Which lane holds what is said in the PTX manual (mma.m16n8k16, mma.m16n8k8): lane
 4 g + t has rows g and g + 8 of the sums, columns 2 t and 2 t + 1. A family says addresses: what is
 copied into shared memory (`ring`), and where sums go.
+
+Two sums of 16 bits are half of what memory stores at once. Four lanes of a row exchange those of
+four instructions, so that each has all of one. In shared memory nothing is exchanged, but lanes of
+four rows start with another instruction each: whatever rows these are, no two meet in a bank.
+
+    columns of lane 4 g + t, four instructions     to memory       to shared memory
+    g = 0                   2 t + 0, 8, 16, 24     8 t .. 8 t + 7  2 t + 0, 8, 16, 24
+    g = 1                   2 t + 0, 8, 16, 24     8 t .. 8 t + 7  2 t + 8, 0, 24, 16
 """
 
 from collections.abc import Callable
 
 from pitc.codegen import collective, ptx, tir
-from pitc.codegen.engines.multiprocessor import Load, Run
+from pitc.codegen.engines.multiprocessor import Load, Run, transposed
 from pitc.codegen.engines.ring import Block, Piece
 from pitc.codegen.tir import Expr, T
 from pitc.ir.cuda_target import CudaTile
@@ -21,6 +29,8 @@ SUMS_M, SUMS_N = 16, 8
 STEP_BYTES = 32
 """Bytes of k that one instruction takes."""
 _REGISTERS = 4
+_FOUR = 4
+"""Instructions side by side whose sums change lanes or places."""
 _WORD = 32
 
 
@@ -28,7 +38,7 @@ class Fragments:
     """Sums of one block, and the steps that add to them (`multiprocessor.Engine`).
 
     Args:
-        tile: The dense tile.
+        tile: The dense tile; a warp's columns are a multiple of 32.
         dtype: Of the operands.
         block: Who computes.
     """
@@ -43,7 +53,7 @@ class Fragments:
         self.words = -(-n // _WORD)
         warp = block.thread // 32
         self._lane = ptx.held(block.thread % 32, "int32")
-        self._row = ptx.held(warp // tile.warps_n * m, "int32")
+        self._row = ptx.held(warp // tile.warps_n * SUMS_M, "int32")
         self.column = ptx.held(warp % tile.warps_n * n, "int32")
         self.leads = self._lane % 4 == 0
         self._sums = ptx.registers(self._down * self._across * _REGISTERS, "float32")
@@ -60,7 +70,7 @@ class Fragments:
         """Add the products of a slot, which starts at byte `slot`."""
         for kk in range(self._tile.k_bytes // STEP_BYTES):
             for i in range(self._down):
-                load_a(slot, self._row + i * SUMS_M, kk, i * _REGISTERS)
+                load_a(slot, self._row_of(i), kk, i * _REGISTERS)
             for j in range(0, self._across, 2):
                 load_b(slot, self.column + j * SUMS_N, kk, j * 2)
             self._round(self._a, self._down * _REGISTERS)
@@ -83,7 +93,7 @@ class Fragments:
                 load_b(slot, self.column + j * SUMS_N, kk, kk * b + j * 2)
         self._round(self._b, parts * b)
         for i in range(self._down):
-            row = self._row + i * SUMS_M
+            row = self._row_of(i)
             with tir.when(there(row)):
                 for r in range(self._across * _REGISTERS):
                     tir.assign(self._sums, T.float32(0), i * self._across * _REGISTERS + r)
@@ -92,7 +102,11 @@ class Fragments:
                 self._round(self._a, parts * _REGISTERS)
                 for kk in range(parts):
                     self._multiply(i, kk * _REGISTERS, kk * b)
-                self._visit(i, visit)
+                self._visit(i, self._turned, visit)
+
+    def _row_of(self, i: int) -> Expr:
+        """The first row of the warp's `i`-th 16: warps take them in turns."""
+        return self._row + i * (SUMS_M * self._tile.warps_m)
 
     def _round(self, operand: tir.Buffer, count: int) -> None:
         """Round the first registers of an operand to what tensor cores read."""
@@ -112,20 +126,57 @@ class Fragments:
     def rows(self, visit: Callable[[Expr, list[Run]], None]) -> None:
         """Visit this thread's rows: place in the tile, and its sums there."""
         for i in range(self._down):
-            self._visit(i, visit)
+            self._visit(i, self._exchanged if self._item == 2 else self._own, visit)
 
-    def _visit(self, i: int, visit: Callable[[Expr, list[Run]], None]) -> None:
-        """Visit this thread's rows of the 16 from row 16 i on."""
+    def _visit(
+        self,
+        i: int,
+        runs: Callable[[list[list[Expr]]], list[Run]],
+        visit: Callable[[Expr, list[Run]], None],
+    ) -> None:
+        """Visit this thread's rows of the warp's `i`-th 16."""
         for half in range(2):
-            runs = []
-            for j in range(self._across):
-                at = (i * self._across + j) * _REGISTERS + half * 2
-                inside = j * SUMS_N + self._lane % 4 * 2
-                sums = (self._sums[at], self._sums[at + 1])
-                word = j * SUMS_N // _WORD
-                runs.append(Run(self.column + inside, sums, word, inside - word * _WORD))
-            row = self._row + (i * SUMS_M + half * 8) + self._lane // 4
-            visit(ptx.held(row, "int32"), runs)
+            first = [(i * self._across + j) * _REGISTERS + half * 2 for j in range(self._across)]
+            sums = [[self._sums[at], self._sums[at + 1]] for at in first]
+            row = ptx.held(self._row_of(i) + half * 8 + self._lane // 4, "int32")
+            visit(row, runs(sums))
+
+    def _run(self, j: int, column: Expr, sums: list[Expr]) -> Run:
+        """Sums that begin at a column from the `j`-th instruction on."""
+        word = j * SUMS_N // _WORD
+        inside = j * SUMS_N + column
+        return Run(self.column + inside, tuple(sums), word, inside - word * _WORD)
+
+    def _own(self, sums: list[list[Expr]]) -> list[Run]:
+        """The thread's sums of a row, of each instruction two, as they are."""
+        return [self._run(j, self._lane % 4 * 2, pair) for j, pair in enumerate(sums)]
+
+    def _exchanged(self, sums: list[list[Expr]]) -> list[Run]:
+        """All eight sums of one instruction in four."""
+        runs = []
+        for j in range(0, self._across, _FOUR):
+            halves = [[pair[e] for pair in sums[j : j + _FOUR]] for e in range(2)]
+            low, high = (transposed(self._lane, half, "float32") for half in halves)
+            eight = [x for pair in zip(low, high, strict=True) for x in pair]
+            runs.append(self._run(j, self._lane % 4 * SUMS_N, eight))
+        return runs
+
+    def _turned(self, sums: list[list[Expr]]) -> list[Run]:
+        """The thread's sums, of instruction j xor g for the j-th."""
+        g = ptx.held(self._lane // 4 % _FOUR, "int32")
+        for bit in (1, 2):
+            swaps = ptx.held(T.Cast("int32", (g & bit) != 0), "int32")
+            for j in (j for j in range(self._across) if not j & bit):
+                pair = sums[j], sums[j + bit]
+                for to, (own, other) in ((j, pair), (j + bit, pair[::-1])):
+                    sums[to] = [
+                        ptx.held(T.Select(swaps != 0, y, x), "float32")
+                        for x, y in zip(own, other, strict=True)
+                    ]
+        return [
+            self._run(j // _FOUR * _FOUR, (g ^ j % _FOUR) * SUMS_N + self._lane % 4 * 2, pair)
+            for j, pair in enumerate(sums)
+        ]
 
     def joined(self, word: Expr) -> Expr:
         """The bits of all four lanes that share a row."""

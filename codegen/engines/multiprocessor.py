@@ -1,11 +1,12 @@
 """What an engine of a multiprocessor is: sums of a dense tile, by the threads of a block."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from pitc.codegen import collective, ptx
 from pitc.codegen.engines.ring import Block, Piece
-from pitc.codegen.tir import Expr
+from pitc.codegen.tir import Expr, T
 from pitc.ir.cuda_target import CudaTile
 
 Load = Callable[..., None]
@@ -18,7 +19,7 @@ class Run:
 
     Args:
         column: Of the first one, in the dense tile, int32; a multiple of how many they are.
-        sums: Two, or four.
+        sums: Two, four, or eight.
         word: Which of the thread's words of bits they belong to.
         bit: Place of the first one's bit there, int32.
     """
@@ -27,6 +28,31 @@ class Run:
     sums: tuple[Expr, ...]
     word: int
     bit: Expr
+
+
+def transposed(lane: Expr, values: Sequence[Expr], dtype: str) -> list[Expr]:
+    """Exchange values among as many lanes side by side: lane t gets the t-th value of each.
+
+    A round exchanges, between lanes whose numbers differ in a bit, values whose numbers do.
+
+    Args:
+        lane: Number of the lane, int32.
+        values: Of this lane: one, two, or four.
+        dtype: Their type.
+
+    Returns:
+        What the lanes have, in their order.
+    """
+    values = list(values)
+    for bit in (b for b in (1, 2) if b < len(values)):
+        upper = ptx.held(T.Cast("int32", (lane & bit) != 0), "int32")
+        for low in (i for i in range(len(values)) if not i & bit):
+            pair = values[low], values[low + bit]
+            given = ptx.held(T.Select(upper != 0, *pair), dtype)
+            taken = collective.exchanged(given, bit, dtype)
+            values[low] = ptx.held(T.Select(upper != 0, taken, pair[0]), dtype)
+            values[low + bit] = ptx.held(T.Select(upper != 0, pair[1], taken), dtype)
+    return values
 
 
 class Sums(Protocol):
@@ -94,7 +120,10 @@ class Engine(Sums, Protocol):
         there: Callable[[Expr], Expr],
         visit: Callable[[Expr, list[Run]], None],
     ) -> None:
-        """Visit the products of a slot alone, rows as `rows` does.
+        """Visit the products of a slot alone: two numbers side by side, or four.
+
+        Runs that lanes of a warp visit at a time lie in different columns, modulo the banks of
+        shared memory, or in one row.
 
         Args:
             slot: Its first byte.

@@ -36,6 +36,7 @@ class Piece:
         row_bytes: Of a row; a power of two, at least 32.
         turn: Rows after which chunks change places; 0: as many as share the banks.
         stride: By how many places they do.
+        pairs: Rows after which every two rows change places, 0: none do.
     """
 
     offset: int
@@ -43,6 +44,7 @@ class Piece:
     row_bytes: int
     turn: int = 0
     stride: int = 1
+    pairs: int = 0
 
     @property
     def chunks(self) -> int:
@@ -58,6 +60,8 @@ class Piece:
         """Where a chunk lies in its slot, in bytes."""
         turn = self.turn or max(1, BANK_CHUNKS // self.chunks)
         places = min(self.chunks, BANK_CHUNKS) // self.stride
+        if self.pairs:
+            row = row ^ (row // self.pairs % 2)
         swizzled = chunk ^ (row // turn % places * self.stride)
         return self.offset + row * self.row_bytes + swizzled * CHUNK_BYTES
 
@@ -136,7 +140,7 @@ class Feed:
         block: Who copies.
         piece: Where to.
         source: Where from.
-        loose: Rows may start anywhere: elements are moved one by one.
+        loose: Rows may start anywhere: elements are read one by one.
         chunks: Of a row that are copied, from its first one on; 0: all.
     """
 

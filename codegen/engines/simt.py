@@ -140,7 +140,8 @@ class ThreadTiles:
     def columns_of_b(self) -> tuple[Piece, Load]:
         """A piece with a column of b in each row."""
         offset = self._tile.m * self._tile.k_bytes
-        piece = Piece(offset, self._tile.n, self._tile.k_bytes, turn=_FOUR)
+        # Eight lanes read columns four apart: of 64 bytes, all would lie in half of the banks.
+        piece = Piece(offset, self._tile.n, self._tile.k_bytes, turn=_FOUR, pairs=4 * _FOUR)
 
         def load(slot: Expr, chunk: int) -> None:
             for c in range(self._width):

@@ -11,9 +11,8 @@ added to the rows that it belongs to. Blocks without an entry cost a look.
     pieces:                   (0: 130, 140)             (2: 130 .. 193)    (2: 194 .. 201)
 
 A row stands at most once in a piece, and pieces are a barrier apart, so no two threads add to one
-number, and each sum has one order: ascending blocks of k, whatever is listed beside it. Rows of the
-sums change places in units of 32 bytes, so that four rows that follow each other do not meet in a
-bank; rows that a list skips may.
+number, and each sum has one order: ascending blocks of k, whatever is listed beside it. Engines
+hand out what they have so that rows never meet in a bank, whichever they are (`Engine.product`).
 """
 
 from collections.abc import Callable, Mapping
@@ -35,8 +34,6 @@ _FOUR = 4
 _WORD = 32
 _GROUP = 16
 """Rows of a piece that an engine skips or computes."""
-_UNIT = 8
-"""Sums that stay together when rows change places."""
 
 
 def contract_block(symbol: str, params: Mapping[str, Any], tile: CudaTile, rows: int) -> Any:
@@ -305,9 +302,7 @@ class _Sums:
 
     def _at(self, row: Expr, column: Expr, count: int) -> Expr:
         """Which run of `count` numbers of shared memory begins there."""
-        unit = (column // _UNIT) ^ (row % _FOUR)
-        inside = row * PANEL_WIDTH + unit * _UNIT + column % _UNIT
-        return (inside + self._first) // count
+        return (row * PANEL_WIDTH + column + self._first) // count
 
     def clear(self) -> None:
         """Start at 0."""

@@ -9,8 +9,9 @@ known beforehand (`choose_cuda`), so entries stand in ascending order of k, or o
 first. Chunks of A without a live element are not read, their elements count as 0.
 
 For `tile` a segment is turned round in shared memory: chunks of 16 bytes change places with their
-rows, so that the 8 (4) rows which one thread packs to 16 bytes, and those which its neighbours do,
-do not meet in a bank where columns follow each other.
+rows, so that the 8 (4) rows which one thread packs to 16 bytes lie in other banks than those which
+its neighbours do. Columns are of 32 / chunks *classes* by the banks that theirs lie in, and at a
+time a warp takes one of each class: two never meet in a bank, whichever are live.
 """
 
 import functools
@@ -147,25 +148,38 @@ class _Lists:
         """Columns of the group with a bit, turned round."""
         (self._move_elements if self._loose else self._copy_chunks)()
         self._united()
-        word = self._warp
+        chunks = self._height // self._per_chunk
+        classes, shared = 32 // chunks, 4 // self._item  # columns of a bank's word
+        first = sum(1 << c for c in range(WORD) if c // shared % classes == 0)
+
+        def of_class(word: Expr, number: Expr) -> Expr:
+            return word & ptx.uint32(first) << ptx.uint32(number * shared)
+
+        def counts_of(number: Expr) -> list[Expr]:
+            return self._counts(lambda word: collective.population(of_class(word, number)))
+
+        lane, word = self._lane, self._warp
         united = ptx.held(self._window.view("uint32")[_UNIONS // 4 + word], "uint32")
-        counts = self._counts(collective.population)
-        place = ptx.held(_before(counts, word) + collective.before(united, self._lane), "int32")
-        total = ptx.held(functools.reduce(operator.add, counts), "int32")
+        before = _before(self._counts(collective.population), word)
+        place = ptx.held(before + collective.before(united, lane), "int32")
+        own = ptx.held(lane // shared % classes, "int32")
+        turn = _before(counts_of(own), word) + collective.before(of_class(united, own), lane)
         begin = ptx.held(self._places[self._part], "int32")
-        with tir.when(collective.bit(united, self._lane)):
+        with tir.when(collective.bit(united, lane)):
             tir.assign(self._index, self._segment * SEGMENT + self._thread, begin + place)
-            tir.assign(self._table, self._thread, _TABLE // 4 + place)
+            entry = place * SEGMENT + self._thread
+            tir.assign(self._table, entry, _TABLE // 4 + turn * classes + own)
         if not self._loose:
             ptx.wait(0)
         ptx.barrier()
-        chunks = self._height // self._per_chunk
         values = ptx.seen_as(self._values, "uint32x4")
-        with ptx.turns(self._thread, T.int32(THREADS), total * chunks) as i:
-            entry, chunk = i // chunks, i % chunks
-            column = ptx.held(self._table[_TABLE // 4 + entry], "int32")
+        own, chunk = ptx.held(lane // chunks, "int32"), ptx.held(lane % chunks, "int32")
+        total = ptx.held(functools.reduce(operator.add, counts_of(own)), "int32")
+        with ptx.turns(self._warp, T.int32(_WARPS), total) as i:
+            entry = ptx.held(self._table[_TABLE // 4 + i * classes + own], "int32")
+            column = ptx.held(entry % SEGMENT, "int32")
             words = [self._packed(chunk, column, w) for w in range(4)]
-            at = T.Cast("int64", begin + entry) * chunks + T.Cast("int64", chunk)
+            at = T.Cast("int64", begin + entry // SEGMENT) * chunks + T.Cast("int64", chunk)
             tir.assign(values, T.Shuffle(words, [T.int32(w) for w in range(4)]), at)
 
     def _packed(self, chunk: Expr, column: Expr, word: int) -> Expr:

@@ -52,7 +52,7 @@ TOTALS = ("elements", "strips", "segments32", "segments", "squares")
 SQUARE = 32
 """k of a square."""
 LISTED_TILES = (
-    CudaTile(64, 64, 128, 1, 4, 3),
+    CudaTile(64, 64, 128, 2, 2, 3),
     CudaTile(64, 64, 128, 4, 2, 3, "simt"),
 )
 """Dense tiles over blocks of k, by engine: listed micro-tiles of 128 bytes x a panel."""

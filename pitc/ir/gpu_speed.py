@@ -5,21 +5,32 @@ takes its own time for that, and the slowest one decides:
 
     tensor cores or FMA units   2 m n k operations
     shared memory               wavefronts of 128 bytes: copies, and loads of every warp
+    special functions           of attention, a power for each score
     second-level cache          (m + n) k elements, shared by all multiprocessors
     memory                      what is there but once: A, B and C
 
     128 x 128 x 32, float16, on an A100: 512 clocks of its tensor cores, 384 wavefronts, 346 clocks
     of the cache
 
-Real kernels take longer: they wait, fill and empty their rings, and share units. The model ranks
-tiles and variants, and is the first price of each (`docs/cuda.md`).
+Attention takes such steps over keys; what only moves (pack, unpack, detection, lists) takes what
+memory does. Real kernels take longer: they wait, fill and empty their rings, and share units. The
+model ranks tiles and variants, and is the first price of each (`docs/cuda.md`).
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
 from pitc.ir.cuda_target import CUDA_ARCHS, CudaArch, CudaTile
-from pitc.ir.cuda_variants import CudaOffer, dense_tiles, offers_of
+from pitc.ir.cuda_variants import (
+    SUMMED_ROWS,
+    CudaOffer,
+    block_width,
+    dense_tiles,
+    features_of,
+    line_of,
+    offers_of,
+)
 from pitc.ir.plan import Field
 from pitc.ir.variants import ITEM_BYTES
 
@@ -30,6 +41,11 @@ READ_SHARE = 0.9
 """Of what a data sheet says of memory."""
 FEMTOSECONDS = 1e9
 """Per microsecond."""
+POWERS = 16
+"""Of 2, that a multiprocessor computes in a clock: CUDA C++ Programming Guide, "Arithmetic
+instructions", every architecture here."""
+LISTING_LAUNCHES = 3
+"""Detection, choice and lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +53,7 @@ class Clocks:
     """What each unit takes for one step of a dense tile, in clocks of a multiprocessor.
 
     Args:
-        compute: Tensor cores, or FMA units.
+        compute: Tensor cores, or FMA units; of attention special functions, if these take longer.
         shared: Shared memory.
         cache: The multiprocessor's share of the second-level cache.
     """
@@ -108,45 +124,89 @@ def step_clocks(tile: CudaTile, dtype: str, arch: CudaArch) -> Clocks:
     )
 
 
-def predict(
-    tile: CudaTile,
-    dtype: str,
-    arch: CudaArch,
-    *,
-    steps: float,
-    tiles: int,
-    moved_bytes: float,
-    launches: int = 1,
-) -> Speed:
-    """What a kernel should take.
+def attention_clocks(
+    dtype: str, arch: CudaArch, m: int, n: int, d: int, dv: int, engine: str = "mma"
+) -> Clocks:
+    """What a step of attention takes, m queries by n keys, queries being in registers.
+
+    Each of four warps loads all keys and values; without tensor cores a warp also loads queries,
+    and each chunk for four groups of lanes.
+    """
+    item = ITEM_BYTES[dtype]
+    rate = arch.mma_flops[dtype] if engine == "mma" else arch.simt_flops
+    keys = n * (d + dv) * item
+    loaded = 4 * keys if engine == "mma" else 4 * (4 * keys + 8 * m // 4 * d * item)
+    return Clocks(
+        compute=max(2 * m * n * (d + dv) / rate, m * n / POWERS),
+        shared=(keys + loaded) / WAVEFRONT_BYTES,
+        cache=keys / (arch.l2_bytes / arch.processors),
+    )
+
+
+def memory_us(moved_bytes: float, arch: CudaArch) -> float:
+    """What memory takes to move some bytes."""
+    return moved_bytes / (arch.memory_gbs * READ_SHARE) / 1e3
+
+
+def predict(clocks: Clocks, arch: CudaArch, *, steps: float, tiles: int, moved: float) -> Speed:
+    """What a kernel of dense tiles should take.
 
     Args:
-        tile: Its dense tile.
-        dtype: Of the operands.
+        clocks: Of a step.
         arch: Where it runs.
         steps: Of one dense tile.
         tiles: Dense tiles.
-        moved_bytes: What memory has to move at least.
-        launches: How many.
+        moved: Bytes that memory has to move at least.
     """
-    clocks = step_clocks(tile, dtype, arch)
     busiest = ceil(tiles / arch.processors)
     tiles_us = busiest * steps * clocks.most / arch.clock_mhz
-    memory_us = moved_bytes / (arch.memory_gbs * READ_SHARE) / 1e3
-    limit = clocks.limit if tiles_us >= memory_us else "memory"
-    return Speed(tiles_us, memory_us, launches * LAUNCH_US, limit)
+    moved_us = memory_us(moved, arch)
+    limit = clocks.limit if tiles_us >= moved_us else "memory"
+    return Speed(tiles_us, moved_us, LAUNCH_US, limit)
+
+
+def predict_copy(rows: int, width: int, arch: CudaArch) -> Speed:
+    """What packing or unpacking rows of `width` bytes should take: each is read and written."""
+    return Speed(0, memory_us(2 * rows * width, arch), LAUNCH_US, "memory")
+
+
+def predict_attention(
+    dtype: str,
+    arch: CudaArch,
+    lengths: Sequence[int],
+    *,
+    heads: int,
+    d: int,
+    m: int = 128,
+    n: int = 32,
+) -> Speed:
+    """What attention among the rows of each of some sequences should take.
+
+    Args:
+        dtype: Of the operands.
+        arch: Where it runs.
+        lengths: Of the sequences.
+        heads: How many.
+        d: Width of a head.
+        m: Queries of a dense tile.
+        n: Keys of a step.
+    """
+    clocks = attention_clocks(dtype, arch, m, n, d, d)
+    tiles = sum(heads * ceil(x / m) for x in lengths)
+    steps = sum(heads * ceil(x / m) * ceil(x / n) for x in lengths) / max(1, tiles)
+    moved = 4 * sum(lengths) * heads * d * ITEM_BYTES[dtype]
+    return predict(clocks, arch, steps=steps, tiles=tiles, moved=moved)
 
 
 def predict_product(tile: CudaTile, dtype: str, arch: CudaArch, rows: int, k: int, n: int) -> Speed:
     """What `rows` x k by k x n should take, every element of it."""
     item = ITEM_BYTES[dtype]
     return predict(
-        tile,
-        dtype,
+        step_clocks(tile, dtype, arch),
         arch,
         steps=k * item / tile.k_bytes,
         tiles=ceil(rows / tile.m) * ceil(n / tile.n),
-        moved_bytes=item * (rows * k + k * n + rows * n),
+        moved=item * (rows * k + k * n + rows * n),
     )
 
 
@@ -181,6 +241,43 @@ def prices_of(offer: CudaOffer, dtype: str, arch: CudaArch) -> tuple[int, ...]:
         round(offer.tile.slot_bytes / arch.l2_bytes * clock),
         round(max(clocks.compute, shared) * clock),
     )
+
+
+def _summed_rows(offer: CudaOffer, arch: CudaArch, rows: int, n: int) -> int:
+    """Rows of C that a thread block sums up: the most that leave one to each multiprocessor."""
+    row_bytes = offer.tile.n * ITEM_BYTES["float32"]
+    fit = [x for x in SUMMED_ROWS if offer.shared_bytes + x * row_bytes <= arch.shared_bytes]
+    wide = [x for x in fit if ceil(rows / x) * ceil(n / offer.tile.n) >= arch.processors]
+    return max(wide, default=min(fit))
+
+
+def predict_listed(
+    offer: CudaOffer,
+    dtype: str,
+    arch: CudaArch,
+    totals: Mapping[str, int],
+    rows: int,
+    k: int,
+    n: int,
+) -> float:
+    """Microseconds of a variant by its prices, with what looks for zeros and makes its lists.
+
+    Args:
+        offer: The variant.
+        dtype: Of the operands.
+        arch: Where it runs.
+        totals: Live micro-tiles of A.
+        rows: Of A.
+        k: Columns of A.
+        n: Columns of C.
+    """
+    summed = _summed_rows(offer, arch, rows, n) if offer.variant.kind == "block" else 0
+    line = line_of(offer.variant, offer.tile, dtype, arch.processors, summed)
+    features = features_of(line, totals, rows, k, n, block_width(dtype))
+    prices = prices_of(offer, dtype, arch)
+    time = sum(x * price for x, price in zip(features, prices, strict=True)) / FEMTOSECONDS
+    detected = memory_us(rows * k * (ITEM_BYTES[dtype] + 1 / 8), arch)
+    return time + detected + (LISTING_LAUNCHES - 1) * LAUNCH_US  # one of them has its price
 
 
 @dataclass(frozen=True, slots=True)

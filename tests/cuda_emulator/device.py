@@ -64,11 +64,12 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch of a kernel."""
+    """One launch of a kernel; `shared_bytes` is what it asks for beside static shared memory."""
 
     kernel: str
     grid: tuple[int, ...]
     block: tuple[int, ...]
+    shared_bytes: int
     counts: Counts
     _places: tuple[tuple[int, Counts], ...] = field(repr=False)
 
@@ -230,7 +231,7 @@ class EmulatedText:
             self._order,
             counts,
         )
-        launch = Launch(kernel, grid, block, Counts(*counts), tuple(_places()))
+        launch = Launch(kernel, grid, block, shared, Counts(*counts), tuple(_places()))
         self.launches += (launch,)
         if error:
             raise EmulationError(f"{kernel}: {self._with_lines(error.decode())}")
