@@ -15,6 +15,7 @@ from onnx import TensorProto, helper
 
 import pitc
 from pitc.runtime.dlpack import LACKING, TYPES
+from pitc.runtime.library import device_of
 from pitc.session import plain_session, run_session
 from tests.lent import METAL, PINNED, lent, not_given_back
 
@@ -168,6 +169,7 @@ def test_outputs_outlive_all(tmp_path: Path) -> None:
 def test_values_of_onnx_runtime() -> None:
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     run = same(TensorProto.FLOAT, ["a", 3])
+    assert device_of(run) is None
     value = onnxruntime.OrtValue.ortvalue_from_numpy(x)
     assert np.array_equal(run_session(run, {"x": value})["y"], x)
     back = run_session(run, run_session(run, {"x": value}, on_device=True) and {"x": value})["y"]
