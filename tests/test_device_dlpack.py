@@ -1,10 +1,8 @@
 """Tensors that another library lends on a GPU that is not there: they are read where they lie.
 
-That library has a stream of its own, which waits for no other and for which no other waits. Device
-memory is closed to the host, and work waits in streams until somebody waits for it.
+Device memory is closed to the host, and work waits in streams until somebody waits for it.
 """
 
-import ctypes
 import gc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +17,7 @@ from onnx import TensorProto, helper
 import pitc
 from pitc.runtime.library import device_of, make_cuda_session
 from pitc.session import quiet_options, run_session
+from tests.device_lender import Library
 from tests.device_support import (
     NEIGHBOUR,
     Call,
@@ -29,64 +28,13 @@ from tests.device_support import (
     process,
     save_cuda,
 )
-from tests.lent import CUDA, MANAGED, Lent, not_given_back
+from tests.lent import MANAGED, not_given_back
 from tests.runtime_support import Array
 from tests.test_device_session import neighbours, round_trip
 
-NON_BLOCKING, LEGACY = 1, 1
+LEGACY = 1
+"""The default stream, in the words of `__dlpack__`."""
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-
-
-class Library:
-    """A library that has tensors on a GPU.
-
-    Args:
-        number: Of the GPU.
-    """
-
-    def __init__(self, number: int = 0) -> None:
-        self.number = number
-        self.driver = ctypes.CDLL("libcuda.so.1")
-        self.context, self.stream = ctypes.c_void_p(), ctypes.c_void_p()
-        self._do("cuInit", 0)
-        self._do("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), number)
-        self._do("cuStreamCreate", ctypes.byref(self.stream), NON_BLOCKING)
-
-    def _do(self, name: str, *arguments: Any) -> None:
-        before = ctypes.c_void_p()
-        self.driver.cuCtxGetCurrent(ctypes.byref(before))
-        self.driver.cuCtxSetCurrent(self.context)
-        result = getattr(self.driver, name)(*arguments)
-        self.driver.cuCtxSetCurrent(before)
-        assert result == 0, (name, result)
-
-    def put(self, array: Array, *, kind: int = CUDA, **other: Any) -> Lent:
-        """An array as a tensor, whose elements are on their way."""
-        at = ctypes.c_uint64()
-        if array.size:
-            self._do("cuMemAlloc_v2", ctypes.byref(at), ctypes.c_size_t(array.nbytes))
-            source, count = ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes)
-            self._do("cuMemcpyHtoDAsync_v2", at, source, count, self.stream)
-        place = (kind, self.number)
-        made = Lent(at.value, str(array.dtype), array.shape, place=place, **other)
-        made.ready = self._before_the_default_stream
-        return made
-
-    def _before_the_default_stream(self) -> None:
-        event = ctypes.c_void_p()
-        self._do("cuEventCreate", ctypes.byref(event), 0)
-        self._do("cuEventRecord", event, self.stream)
-        self._do("cuStreamWaitEvent", None, event, 0)
-
-    def get(self, value: Any) -> Array:
-        """What a value holds, whoever has still work to do."""
-        got = np.empty(value.shape(), np.float32)
-        if got.size:
-            source, count = ctypes.c_uint64(value.data_ptr()), ctypes.c_size_t(got.nbytes)
-            target = ctypes.c_void_p(got.ctypes.data)
-            self._do("cuMemcpyDtoHAsync_v2", target, source, count, self.stream)
-            self._do("cuStreamSynchronize", self.stream)
-        return got
 
 
 @pytest.fixture(name="gpu", scope="module")
@@ -280,16 +228,13 @@ def _given_back(folder: Path) -> None:
     values = run_session(run, {**given, "x": x}, on_device=True)
     del run
     gc.collect()
-    for value, want in zip(values.values(), _expected(given), strict=True):
-        assert np.array_equal(library.get(value), want)
-    assert driver.settled("bytes") > before
+    assert all(map(np.array_equal, map(library.get, values.values()), _expected(given)))
+    held = sum(value.tensor_size_in_bytes() for value in values.values())
     capsules = [value._get_c_value().__dlpack__() for value in values.values()]
-    kept = driver.settled("bytes")
-    del value, values
+    del values
     gc.collect()
-    assert driver.settled("bytes") == kept > before
+    assert driver.settled("bytes") - before == held
     capsules.clear()
-    gc.collect()
     assert driver.settled("bytes") == before
 
 
