@@ -27,6 +27,11 @@ _NODE = re.compile(
     re.DOTALL,
 )
 
+#: Types of tensors, by ONNX Runtime's names: those of NumPy's, and the others.
+_NUMPY = {kind: np.dtype(name) for kind, name in DTYPES.items() if name not in LACKING}
+_OTHERS = DTYPES.keys() - _NUMPY.keys()
+_NONE = np.dtype("V1")
+
 #: Ours, its arena's, and those of the C++ library.
 _NO_MEMORY = re.compile(r"\): out of memory$|Failed to allocate memory|std::bad_alloc")
 
@@ -112,26 +117,26 @@ def run_session(
         MachineError: The device that holds an input is lost.
         MemoryError: There is no memory for them.
     """
-    required = [i.name for i in session.get_inputs()]
+    known = {i.name: i for i in session.get_inputs()}
+    missing = [name for name in known if name not in inputs]
     # initializers that are inputs too: a caller may give them or leave them out
-    known = {i.name: i for i in (*session.get_inputs(), *session.get_overridable_initializers())}
+    known |= {i.name: i for i in session.get_overridable_initializers()}
     kinds = {o.name: o.type for o in session.get_outputs()}
     for what, given, expected in (
-        ("input", list(inputs), list(known)),
-        ("output", list(outputs or ()), list(kinds)),
+        ("input", inputs, known),
+        ("output", outputs or (), kinds),
     ):
         for name in given:
             if name not in expected:
                 text = f"{what} {name!r} is not of the model"
                 raise UsageError(text, hint=f"it has {', '.join(expected)}")
-    missing = [name for name in required if name not in inputs]
     if missing:
         raise UsageError(f"inputs are missing: {', '.join(missing)}")
     feeds = {name: _fit(name, value, known[name], session) for name, value in inputs.items()}
     wanted = list(outputs) if outputs is not None else list(kinds)
-    bound = on_device or any(isinstance(feed, Tensor) for feed in feeds.values())
+    bound = on_device or Tensor in map(type, feeds.values())
     try:
-        if bound or any(DTYPES.get(kinds[name]) in LACKING for name in wanted):
+        if bound or not _OTHERS.isdisjoint(map(kinds.get, wanted)):
             chosen = {name: kinds[name] for name in wanted}
             return run_bound(session, chosen, feeds, on_device=on_device)
         return dict(zip(wanted, session.run(wanted, feeds), strict=True))
@@ -168,13 +173,16 @@ def _fit(name: str, value: Any, spec: Any, session: Any) -> Any:
     """
     if not spec.type.startswith("tensor("):
         return value
-    try:
-        array = take(value, session)
-    except UsageError as error:
-        raise UsageError(f"input {name!r}: {error.message}", hint=error.hint) from error
-    declared = DTYPES.get(spec.type)
-    if declared is not None and array.dtype != declared:
-        raise UsageError(f"input {name!r}: expected {declared}, got {array.dtype}")
+    if isinstance(value, np.ndarray) and value.dtype == _NUMPY.get(spec.type, _NONE):
+        array: np.ndarray | Tensor = value
+    else:
+        try:
+            array = take(value, session)
+        except UsageError as error:
+            raise UsageError(f"input {name!r}: {error.message}", hint=error.hint) from error
+        declared = DTYPES.get(spec.type)
+        if declared is not None and array.dtype != declared:
+            raise UsageError(f"input {name!r}: expected {declared}, got {array.dtype}")
     if spec.shape:  # also empty where the model tells no rank
         fits = len(spec.shape) == len(array.shape) and all(
             not isinstance(d, int) or d == n for d, n in zip(spec.shape, array.shape, strict=True)

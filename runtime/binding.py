@@ -22,7 +22,6 @@ from pitc.runtime.dlpack import (
 from pitc.runtime.library import device_of
 
 _NVIDIA = 0x10DE
-_REGISTERED = 2  # how NumPy calls types that another library has added
 
 
 def take(value: Any, session: Any) -> Tensor | np.ndarray:
@@ -36,11 +35,10 @@ def take(value: Any, session: Any) -> Tensor | np.ndarray:
     Raises:
         UsageError: It is on another device than the session, or is not lent.
     """
+    if isinstance(value, np.ndarray):
+        return of_array(value) if str(value.dtype) in LACKING else value
     import onnxruntime
 
-    if isinstance(value, np.ndarray):
-        lacking = value.dtype.isbuiltin == _REGISTERED and str(value.dtype) in LACKING
-        return of_array(value) if lacking else value
     is_value = isinstance(value, onnxruntime.OrtValue)
     if not is_value and not hasattr(value, "__dlpack_device__"):
         return np.asarray(value)
@@ -113,6 +111,7 @@ def _tensor(name: str, feed: Any) -> Tensor:
     raise UsageError(text, hint="beside tensors of a device or bfloat16, all inputs are tensors")
 
 
+@functools.cache
 def _place(device: int | None) -> Any:
     """Where a tensor lies, in ONNX Runtime's words."""
     from onnxruntime import OrtDevice

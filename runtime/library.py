@@ -199,8 +199,9 @@ def make_cuda_session(
 
 def device_of(session: "onnxruntime.InferenceSession") -> int | None:
     """The number of the CUDA device of a session that was made here; None: it runs on the CPU."""
-    attached = _attached(session.get_session_options())
-    return int(attached) if attached.isdecimal() else None
+    if CUDA_EP_NAME not in session.get_providers():
+        return None
+    return int(_attached(session.get_session_options()))
 
 
 def _session(
