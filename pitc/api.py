@@ -161,25 +161,41 @@ class CompiledModel:
             ) from error
 
     def run(
-        self, inputs: Mapping[str, Any], outputs: Sequence[str] | None = None
+        self,
+        inputs: Mapping[str, Any],
+        outputs: Sequence[str] | None = None,
+        *,
+        on_device: bool = False,
     ) -> dict[str, Any]:
         """Run the model.
 
+        A tensor on a GPU has to be ready on its library's current stream, as `__dlpack__` has it:
+        the run waits for that, by way of the legacy default stream. When this returns, inputs have
+        been read and outputs are there, whatever stream reads them.
+
         Args:
-            inputs: Arrays by input name.
+            inputs: By name, NumPy arrays; objects with `__dlpack__` (torch, cupy) on the host or on
+                the GPU that the model runs on; `onnxruntime.OrtValue`s; or what NumPy makes an
+                array of. Nothing is copied whose elements lie behind one another. bfloat16 and
+                float8 come by DLPack, or as arrays of ml_dtypes.
             outputs: Names of the outputs to compute; None for all.
+            on_device: Leave outputs where the model runs, on the GPU or on the host.
 
         Returns:
-            Arrays by output name; sequences are lists.
+            By output name, arrays (bfloat16 and float8: of ml_dtypes); sequences are lists. With
+            `on_device`, `onnxruntime.OrtValue`s: `torch.from_dlpack` takes them without a copy
+            (onnxruntime 1.27 or newer; bool as such from 1.32 on, before as uint8). Keep them until
+            what reads them is done.
 
         Raises:
-            UsageError: An input is missing, unknown, or of another type or rank, or the model fails
-                on it.
+            UsageError: An input is missing, unknown, of another type or rank, on another device, or
+                not lent; an output of a kind that cannot stay on a device; or the model fails.
+            MachineError: The GPU is lost; and see `session`.
         """
         with self._lock:
             if self._session is None:
                 self._session = self.session()
-        return run_session(self._session, inputs, outputs)
+        return run_session(self._session, inputs, outputs, on_device=on_device)
 
     def save(self, folder: str | Path, *, force: bool = False) -> Path:
         """Write the artifact to a folder, whole or not at all.

@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from pitc.errors import ModelError, UsageError
+from pitc.errors import ModelError, PitcError, UsageError
+from pitc.runtime.binding import run_bound, take
+from pitc.runtime.dlpack import DTYPES, LACKING, Tensor
 
 #: What ONNX Runtime puts around the sentence that says what is wrong.
 _NOISE = re.compile(
     r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from .*? failed: ?"
     r"|Exception during initialization: |Non-zero status code returned while running .*?: "
-    r"|/\S+\.(?:cc|h|hpp):\d+ [^\n]*?\) |Fatal error: |Type Error: "
+    r"|/\S+\.(?:cc|h|hpp):\d+ [^\n]*?\) |Fatal error: |Type Error: |Error in execution: "
     r"|This is an invalid model\. (?:Error: )?",
     re.DOTALL,
 )
@@ -24,6 +26,11 @@ _NODE = re.compile(
     r"Name:'(.*?)'|Node \((.*?)\)|node \((.*?)\)|In Node, \(\"(.*?)\"|node with name '(.*?)'",
     re.DOTALL,
 )
+
+#: Types of tensors, by ONNX Runtime's names: those of NumPy's, and the others.
+_NUMPY = {kind: np.dtype(name) for kind, name in DTYPES.items() if name not in LACKING}
+_OTHERS = DTYPES.keys() - _NUMPY.keys()
+_NONE = np.dtype("V1")
 
 #: Ours, its arena's, and those of the C++ library.
 _NO_MEMORY = re.compile(r"\): out of memory$|Failed to allocate memory|std::bad_alloc")
@@ -88,38 +95,56 @@ def plain_session(graph: str | os.PathLike[str] | bytes, sess_options: Any = Non
 
 
 def run_session(
-    session: Any, inputs: Mapping[str, Any], outputs: Sequence[str] | None = None
+    session: Any,
+    inputs: Mapping[str, Any],
+    outputs: Sequence[str] | None = None,
+    *,
+    on_device: bool = False,
 ) -> dict[str, Any]:
     """Run a session by names.
 
+    Args:
+        session: An `onnxruntime.InferenceSession`.
+        inputs: By name what `CompiledModel.run` takes.
+        outputs: Names of the outputs to compute; None for all.
+        on_device: Leave outputs on the session's device.
+
     Returns:
-        Arrays by output name; sequences are lists.
+        By output name, arrays or, if `on_device`, values of ONNX Runtime; sequences are lists.
 
     Raises:
         UsageError: The inputs or outputs do not fit the model, or it fails on them.
+        MachineError: The device that holds an input is lost.
         MemoryError: There is no memory for them.
     """
-    required = [i.name for i in session.get_inputs()]
+    known = {i.name: i for i in session.get_inputs()}
+    missing = [name for name in known if name not in inputs]
     # initializers that are inputs too: a caller may give them or leave them out
-    known = {i.name: i for i in (*session.get_inputs(), *session.get_overridable_initializers())}
-    names = [o.name for o in session.get_outputs()]
+    known |= {i.name: i for i in session.get_overridable_initializers()}
+    kinds = {o.name: o.type for o in session.get_outputs()}
     for what, given, expected in (
-        ("input", list(inputs), list(known)),
-        ("output", list(outputs or ()), names),
+        ("input", inputs, known),
+        ("output", outputs or (), kinds),
     ):
         for name in given:
             if name not in expected:
                 text = f"{what} {name!r} is not of the model"
                 raise UsageError(text, hint=f"it has {', '.join(expected)}")
-    missing = [name for name in required if name not in inputs]
     if missing:
         raise UsageError(f"inputs are missing: {', '.join(missing)}")
-    feeds = {name: _fit(name, value, known[name]) for name, value in inputs.items()}
-    wanted = list(outputs) if outputs is not None else names
+    feeds = {name: _fit(name, value, known[name], session) for name, value in inputs.items()}
+    wanted = list(outputs) if outputs is not None else list(kinds)
+    bound = on_device or Tensor in map(type, feeds.values())
     try:
+        if bound or not _OTHERS.isdisjoint(map(kinds.get, wanted)):
+            chosen = {name: kinds[name] for name in wanted}
+            return run_bound(session, chosen, feeds, on_device=on_device)
         return dict(zip(wanted, session.run(wanted, feeds), strict=True))
+    except PitcError:
+        raise
     except Exception as error:
-        if not from_onnxruntime(error):
+        # of bindings, ONNX Runtime's errors have no class of their own
+        if not from_onnxruntime(error) and type(error) is not RuntimeError:
             raise
         text, node = told(error)
         text = f"the model fails on these inputs: {text}"
@@ -141,16 +166,25 @@ def arrays(outputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return found
 
 
-def _fit(name: str, value: Any, spec: Any) -> Any:
-    """An input as an array of the declared type and rank; sequences and optionals as they are."""
+def _fit(name: str, value: Any, spec: Any, session: Any) -> Any:
+    """An input of the declared type and rank: an array, or a tensor where NumPy cannot hold it.
+
+    Sequences and optionals stay as they are.
+    """
     if not spec.type.startswith("tensor("):
         return value
-    array = np.asarray(value)
-    declared = _DTYPES.get(spec.type)
-    if declared is not None and array.dtype != declared:
-        raise UsageError(f"input {name!r}: expected {declared}, got {array.dtype}")
+    if isinstance(value, np.ndarray) and value.dtype == _NUMPY.get(spec.type, _NONE):
+        array: np.ndarray | Tensor = value
+    else:
+        try:
+            array = take(value, session)
+        except UsageError as error:
+            raise UsageError(f"input {name!r}: {error.message}", hint=error.hint) from error
+        declared = DTYPES.get(spec.type)
+        if declared is not None and array.dtype != declared:
+            raise UsageError(f"input {name!r}: expected {declared}, got {array.dtype}")
     if spec.shape:  # also empty where the model tells no rank
-        fits = len(spec.shape) == array.ndim and all(
+        fits = len(spec.shape) == len(array.shape) and all(
             not isinstance(d, int) or d == n for d, n in zip(spec.shape, array.shape, strict=True)
         )
         if not fits:
@@ -164,7 +198,7 @@ def _clash(known: Mapping[str, Any], feeds: Mapping[str, Any]) -> str | None:
     """Inputs that give one named size several numbers: the likely reason of a failed run."""
     sizes: dict[str, dict[int, str]] = defaultdict(dict)
     for name, array in feeds.items():
-        if isinstance(array, np.ndarray) and known[name].shape:
+        if isinstance(array, np.ndarray | Tensor) and known[name].shape:
             for dim, size in zip(known[name].shape, array.shape, strict=True):
                 if isinstance(dim, str):
                     sizes[dim].setdefault(size, name)
@@ -173,16 +207,3 @@ def _clash(known: Mapping[str, Any], feeds: Mapping[str, Any]) -> str | None:
             each = " and ".join(f"{size} in {name!r}" for size, name in found.items())
             return f"{dim!r} is {each}: one name, one size"
     return None
-
-
-_DTYPES = {
-    f"tensor({onnx})": numpy
-    for onnx, numpy in {
-        "bool": "bool",
-        "double": "float64",
-        "float": "float32",
-        "float16": "float16",
-        **{name: name for name in ("int8", "int16", "int32", "int64")},
-        **{name: name for name in ("uint8", "uint16", "uint32", "uint64")},
-    }.items()
-}

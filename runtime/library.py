@@ -19,6 +19,7 @@ __all__ = [
     "CUDA_EP_NAME",
     "EP_NAME",
     "cuda_devices",
+    "device_of",
     "library_path",
     "make_cuda_session",
     "make_session",
@@ -41,7 +42,8 @@ OTHER_KERNELS = re.compile(
 OPTIONS = frozenset({"cpu_level", "huge_pages", "task_trace", "threads", "trace", "variant"})
 
 # ONNX Runtime hands provider options to the library as session config entries with this prefix. The
-# entry `attached` is ours alone: it marks a SessionOptions object that has the provider already.
+# entry `attached` is ours alone: it marks a SessionOptions object that has the provider already:
+# for `cpu`, or for the GPU of that number.
 _PREFIX = f"ep.{EP_NAME.lower()}."
 _ATTACHED = f"{_PREFIX}attached"
 
@@ -147,12 +149,12 @@ def make_session(
         )
     register_ep()
     options = sess_options if sess_options is not None else onnxruntime.SessionOptions()
-    if _is_attached(options):
+    if _attached(options):
         for key in OPTIONS:
             options.add_session_config_entry(f"{_PREFIX}{key}", given.get(key, ""))
     else:
         options.add_provider_for_devices(_devices()[:1], given)
-        options.add_session_config_entry(_ATTACHED, "1")
+        options.add_session_config_entry(_ATTACHED, "cpu")
     return _session(model_path, options)
 
 
@@ -185,14 +187,21 @@ def make_cuda_session(
     if not 0 <= device < len(devices):
         raise UsageError(f"there is no GPU {device}", hint=f"GPUs: 0 to {len(devices) - 1}")
     options = sess_options if sess_options is not None else onnxruntime.SessionOptions()
-    if not _is_attached(options):
+    if not _attached(options):
+        number = devices[device].ep_metadata.get("cuda_device", "0")
         if CUDA_PROVIDER in onnxruntime.get_available_providers():
-            number = devices[device].ep_metadata.get("cuda_device", "0")
             options.add_provider(CUDA_PROVIDER, {"device_id": number})
         options.add_provider_for_devices([devices[device]], dict(provider_options or {}))
         options.add_provider_for_devices(_devices()[:1], {})
-        options.add_session_config_entry(_ATTACHED, "1")
+        options.add_session_config_entry(_ATTACHED, number)
     return _session(model_path, options)
+
+
+def device_of(session: "onnxruntime.InferenceSession") -> int | None:
+    """The number of the CUDA device of a session that was made here; None: it runs on the CPU."""
+    if CUDA_EP_NAME not in session.get_providers():
+        return None
+    return int(_attached(session.get_session_options()))
 
 
 def _session(
@@ -232,8 +241,9 @@ def _devices(name: str = EP_NAME) -> list["onnxruntime.OrtEpDevice"]:
     return [device for device in onnxruntime.get_ep_devices() if device.ep_name == name]
 
 
-def _is_attached(options: "onnxruntime.SessionOptions") -> bool:
+def _attached(options: "onnxruntime.SessionOptions") -> str:
+    """For which device the provider is in the options already; empty: it is not."""
     try:
-        return bool(options.get_session_config_entry(_ATTACHED) == "1")
+        return str(options.get_session_config_entry(_ATTACHED))
     except RuntimeError:  # no such entry
-        return False
+        return ""

@@ -14,7 +14,9 @@ from models.bert import BertConfig, bert
 from models.half import half
 from tests.cuda_emulator import ARCH
 from tests.device_kernels import emulated_process, emulator_compiles
+from tests.device_lender import Library
 from tests.device_support import Call, FakeDriver, session
+from tests.lent import CUDA, not_given_back
 from tests.runtime_support import Array
 
 CONFIG = BertConfig(layers=1, hidden=64, heads=1, ffn=128, vocab=50)
@@ -62,6 +64,31 @@ def _answers(
     with driver.counted() as counts:
         answers = [run.run(None, _feeds(mask)) for mask in masks]
     return answers, counts
+
+
+def _lent(compiled: Path, mask: Array) -> tuple[Array, dict[str, int]]:
+    """What a loaded model answers to tensors of the device, and what is done meanwhile."""
+    library, driver = Library(), FakeDriver()
+    model = pitc.load(compiled)
+    inputs = {name: library.put(a) for name, a in _feeds(mask).items()}
+    model.run(inputs)
+    with driver.counted() as counts:
+        model.run(inputs, on_device=True)
+    (value,) = model.run(inputs, on_device=True).values()
+    assert value._get_c_value().__dlpack_device__() == (CUDA, 0) and not_given_back() == 0
+    return value.numpy(), counts
+
+
+def test_tensors_of_the_device(gpu: Call, source: Path, compiled: Path) -> None:
+    """What ONNX Runtime computes on the CPU here, it fetches; of ours nothing comes to the host."""
+    mask = np.ones((2, 12), np.int64)
+    mask[1, 5:] = 0
+    got, counts = gpu(_lent, compiled, mask)
+    plain = onnxruntime.InferenceSession(str(source), providers=["CPUExecutionProvider"])
+    want, live = np.asarray(plain.run(None, _feeds(mask))[0]), mask.astype(bool)
+    assert not got[~live].any()
+    np.testing.assert_allclose(got[live], want[live], atol=TOLERANCE, rtol=TOLERANCE)
+    assert counts["launches"] > 6
 
 
 def test_equals_onnx_runtime(gpu: Call, source: Path, compiled: Path, tmp_path: Path) -> None:
