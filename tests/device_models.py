@@ -7,32 +7,36 @@ Kernels are the emulator's, device memory is closed to the host, nodes that are 
 CPU. Every case is known by its name in one of `SOURCES`, so that another process can make it.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-import numpy as np
 import onnx
 
 import pitc
 from pitc.check.feeds import Case as Feeds
 from pitc.check.verify import compare
 from pitc.errors import ModelError
-from pitc.ir import target as targets
 from pitc.ir.plan import CUDA_EP_NAME
 from pitc.session import plain_session
 from tests.device_kernels import ARCH, kept_kernels
 from tests.device_support import FakeDriver, session, told
+from tests.random_check import lowering_everything
 from tests.random_nodes import plan_of
-from tests.runtime_support import Array
 
 GRAPH = "model.cuda.onnx"
 EXACT = {"tf32": "0"}
 """float32 is multiplied as float32."""
+DONE = ("launches", "copies_up", "copies_down", "waits")
+"""What is counted of a driver."""
+WAITS = 3
+"""Of ONNX Runtime and our provider for a copy that a node of the CPU reads; a run ends with one."""
+TF32_KERNELS = "f32_mma"
+"""What their symbols have in them."""
 LOOKS_BACK = ("contract", "ffn")
 """Nodes that copy to the host what they chose, for a trace alone."""
 
@@ -78,14 +82,6 @@ class Outcome:
     counts: Counter[str] = field(default_factory=Counter)
 
 
-@contextmanager
-def lowering_everything() -> Iterator[None]:
-    """Regions are lowered for GPUs whether they pay or not."""
-    eager = replace(targets.CUDA, flops_per_byte=0, least_extent=1, least_weight=1)
-    with patch.object(targets, "CUDA", eager):
-        yield
-
-
 def nodes_on_device(graph: onnx.GraphProto) -> Iterator[dict[str, str]]:
     """Plans of the nodes that run on a GPU, those of bodies among them."""
     for node in graph.node:
@@ -99,12 +95,10 @@ def nodes_on_device(graph: onnx.GraphProto) -> Iterator[dict[str, str]]:
 
 def compiled(folder: Path, model: Model) -> Path:
     """Compile a model for GPUs into a folder that is not there yet; returns the graph."""
-    with kept_kernels(), patch.dict("os.environ", {"PITC_CACHE_DIR": str(folder.parent / "cache")}):
-        if model.eager:
-            with lowering_everything():
-                pitc.compile(model.proto, f"cuda:{ARCH}", model.padding, output=folder, check=True)
-        else:
-            pitc.compile(model.proto, f"cuda:{ARCH}", model.padding, output=folder, check=True)
+    unused = TF32_KERNELS if model.given == EXACT else ""
+    eagerly = lowering_everything() if model.eager else nullcontext()
+    with kept_kernels(unused), eagerly:
+        pitc.compile(model.proto, f"cuda:{ARCH}", model.padding, output=folder, check=True)
     return folder / GRAPH
 
 
@@ -145,15 +139,23 @@ def check(folder: Path, model: Model) -> Outcome:
         for number in wanted:
             found[number] = run.run(None, dict(model.feeds[number].feeds))
     out.counts["runs"] = len(found)
-    out.counts.update({n: counts[n] for n in ("launches", "copies_up", "copies_down", "waits")})
+    out.counts.update({n: counts[n] for n in DONE})
     out.failures += differences(model, [o.name for o in run.get_outputs()], found, wanted)
+    outside = {node.name for node in graph.node}
     for line in (line for line in told(trace) if "uploads" in line):  # others tell of choices
         out.counts["node runs"] += 1
         out.counts["uploads"] += line["uploads"]
-        if not any(f"({op})" in line["node"] for op in LOOKS_BACK):
-            out.counts["downloads"] += line["downloads"]
+        told_by = re.fullmatch(r"pitc: node '(.*)' \((\w+)\): ", line["node"])
+        assert told_by is not None, line
+        name, op = told_by.groups()
+        if op in LOOKS_BACK:
+            continue
+        # a body gets the lists of the graph around it on the device, whence they are read back
+        out.counts["downloads" if name in outside else "downloads in bodies"] += line["downloads"]
     if out.counts["downloads"]:
         out.failures.append(f"{out.counts['downloads']} copies to the host between PIT nodes")
+    if counts["waits"] > WAITS * counts["copies_down"] + len(found):
+        out.failures.append(f"{counts['waits']} waits for {counts['copies_down']} copies")
     return out
 
 
@@ -192,7 +194,12 @@ def differences(
             yield f"feed {number} is not what ONNX expects: {text}"
 
 
-Source = Callable[[], Mapping[str, Callable[[], Model]]]
+Check = Callable[[Path], Outcome]
+
+
+def checks(models: Mapping[str, Callable[[], Model]]) -> Mapping[str, Check]:
+    """The checks of models."""
+    return {name: lambda folder, m=make: check(folder, m()) for name, make in models.items()}
 
 
 def run_case(folder: Path, source: str, name: str) -> Outcome:
@@ -200,7 +207,7 @@ def run_case(folder: Path, source: str, name: str) -> Outcome:
     from tests.device_sources import SOURCES
 
     try:
-        return check(folder, SOURCES[source]()[name]())
+        return SOURCES[source]()[name](folder)
     except Exception as error:  # a bug is a finding
         return Outcome([f"{type(error).__name__}: {error}"[:400]], Counter(models=1))
 

@@ -1,13 +1,15 @@
 """Where the models come from that run on the GPU that is not there, each by its name."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
 from models.bert import MASK_DTYPES, TINY, BertConfig, bert
 from models.half import half
@@ -20,11 +22,25 @@ from pitc.api import import_model
 from pitc.check.feeds import Case as Feeds
 from pitc.check.feeds import InputSpec, input_specs, named_dims, random_feeds, sizes_of
 from pitc.check.verify import token_shaped
+from pitc.ir.gpu_speed import GpuPrices
+from pitc.passes.pipeline import Lowered
 from tests.branch_models import MASKS as BRANCH_MASKS
 from tests.branch_models import PADDING, feeds_of, model
-from tests.device_models import EXACT, Model
+from tests.device_kernels import emulated_library, kept_kernels, save_with
+from tests.device_models import (
+    DONE,
+    EXACT,
+    TF32_KERNELS,
+    Check,
+    Model,
+    Outcome,
+    checks,
+    nodes_on_device,
+)
 from tests.device_nodes import node_models, passed_models
+from tests.device_support import FakeDriver, session
 from tests.fused_models import KINDS, X, lengths, mask_of
+from tests.random_check import Machine, Run, check_seed, lowering_everything
 from tests.test_control_flow import MODELS
 from tests.test_control_loops import LOOPS
 from tests.test_exports import FILES, masks_of
@@ -209,11 +225,54 @@ def _fused_node(make: Any) -> Model:
     return Model(proto, [Feeds("data", {}, feeds)], eager=True)
 
 
-SOURCES: dict[str, Callable[[], Mapping[str, Make]]] = {
-    "nodes": node_models,
-    "passed": passed_models,
-    "exports": exports,
-    "builders": builders,
-    "branches": branches,
-    "fused": fused,
+SEEDS = 2000
+
+
+def random_graph(seed: int, folder: Path) -> Outcome:
+    """Check what a random graph computes; its facts are those of every machine."""
+    out = Outcome(counts=Counter(models=1))
+
+    def runner(lowered: Lowered) -> Run:
+        proto = ir.to_proto(lowered.model)
+        plans = list(nodes_on_device(proto.graph))
+        out.counts.update({"PIT nodes": len(plans), "models with PIT nodes": bool(plans)})
+        out.counts.update(f"op {plan['op']}" for plan in plans)
+        folder.mkdir(parents=True)
+        path = folder / "model.onnx"
+        if lowered.kernels:
+            library = emulated_library(*lowered.kernels, without=TF32_KERNELS)
+            save_with(folder, library, proto, path.name)
+        else:
+            onnx.save(proto, path)
+        run = session(path, given=EXACT, optimise=False)
+
+        def answer(feed: Mapping[str, Any]) -> Sequence[Any]:
+            with FakeDriver().counted() as counts:
+                found: Sequence[Any] = run.run(None, dict(feed))
+            out.counts.update({name: counts[name] for name in DONE}, runs=1)
+            return found
+
+        return answer
+
+    machine = Machine("cuda", GpuPrices(), runner, audits=False)
+    with kept_kernels(TF32_KERNELS), lowering_everything():
+        found = check_seed(seed, machine)
+    out.failures += found.failures
+    out.counts["refused feeds"] = found.counts.get("refused feeds", 0)
+    return out
+
+
+def random_graphs() -> Mapping[str, Check]:
+    """Graphs by their seeds."""
+    return {str(seed): functools.partial(random_graph, seed) for seed in range(SEEDS)}
+
+
+SOURCES: dict[str, Callable[[], Mapping[str, Check]]] = {
+    "nodes": lambda: checks(node_models()),
+    "passed": lambda: checks(passed_models()),
+    "exports": lambda: checks(exports()),
+    "builders": lambda: checks(builders()),
+    "branches": lambda: checks(branches()),
+    "fused": lambda: checks(fused()),
+    "random": random_graphs,
 }
