@@ -6,24 +6,27 @@ code: that writes modules of the emulator.
         call(work, path)               # sessions there run the kernels on the CPU
 """
 
+import functools
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 from filelock import FileLock
 
-from pitc.codegen.build import cuda_library
+from pitc.codegen.build import cuda_functions, cuda_library, library
 from pitc.codegen.build.cuda_compiler import Compiled
 from pitc.codegen.build.cuda_functions import functions_of
 from pitc.codegen.build.cuda_library import build_cuda_kernels
+from pitc.codegen.build.link import Built
 from pitc.ir.kernel import KernelRequest
 from tests.cuda_emulator import ARCH, build, build_module
 from tests.device_support import Call, process
-from tests.runtime_support import ROOT, save
+from tests.runtime_support import ROOT, kernel_identity, save
 
 
 class EmulatorCompiler:
@@ -77,6 +80,37 @@ def emulated_library(*requests: KernelRequest, without: str = "") -> Path:
 
     with FileLock(build.run_time().with_suffix(".lock")):
         return build.kept("-library.so", parts, make)
+
+
+@contextmanager
+def kept_kernels(without: str = "") -> Iterator[None]:
+    """What is compiled for GPUs here gets kernels of `emulated_library`, each made once.
+
+    Args:
+        without: As there.
+    """
+    from pitc.codegen import cuda
+
+    functions = functools.cache(lambda request: tuple(made(request)))
+    modules = functools.cache(lambda symbol: build_text([named[symbol]], ARCH))
+    made, build_text = cuda_functions.cuda_functions, cuda.build
+    named: dict[str, Any] = {}
+
+    def build_once(wanted: Sequence[Any], _: str) -> Any:
+        (function,) = wanted
+        symbol = str(function.attrs["global_symbol"])
+        named[symbol] = function
+        return modules(symbol)
+
+    def build_kernels(requests: Sequence[KernelRequest], _: Any, out: Path, *__: Any) -> Built:
+        shutil.copy(path := emulated_library(*requests, without=without), out)
+        return Built(kernel_identity(path), ())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuda_functions, "cuda_functions", functions)
+        patch.setattr(cuda, "build", build_once)
+        patch.setattr(library, "build_kernels", build_kernels)
+        yield
 
 
 @contextmanager

@@ -128,6 +128,7 @@ def session(
     number: int = 0,
     trace: Path | None = None,
     given: Mapping[str, str] | None = None,
+    optimise: bool = True,
 ) -> Any:
     """A session whose providers are asked in that order.
 
@@ -137,9 +138,12 @@ def session(
         number: Of the CUDA device.
         trace: The CUDA provider's `trace`.
         given: Other options of the CUDA provider.
+        optimise: Whether ONNX Runtime may change the graph.
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    if not optimise:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     for name in providers:
         cuda = name == CUDA_EP_NAME
         told = {"trace": str(trace)} if trace else {}

@@ -1,9 +1,10 @@
 """What is checked of a random graph: its facts hold, and lowered it gives the same answers."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 from unittest.mock import patch
 
 import numpy as np
@@ -13,10 +14,11 @@ import onnx_ir as ir
 from pitc.ir import target as targets
 from pitc.ir.constant import BOUNDED, FINITE, SCORE
 from pitc.ir.graph import Graph
+from pitc.ir.prices import Prices
 from pitc.ir.region import Region
 from pitc.passes import pipeline
 from pitc.passes.audit.engine import audit
-from pitc.passes.pipeline import analyse
+from pitc.passes.pipeline import Lowered, analyse
 from tests.fact_feeds import PATTERNS
 from tests.random_excuses import broken, broken_by, close, is_rounded_half, unsteady
 from tests.random_graph import RuleGraph
@@ -32,9 +34,36 @@ WAYS = (None, MASK)  # without padding, and with a mask of it
 @contextmanager
 def lowering_everything() -> Iterator[None]:
     """Regions are lowered whether they pay or not."""
-    eager = replace(targets.CPU, flops_per_byte=0, least_extent=1, least_weight=1)
-    with patch.object(targets, "CPU", eager):
+    eager = {"flops_per_byte": 0, "least_extent": 1, "least_weight": 1}
+    cpu, cuda = (replace(target, **eager) for target in (targets.CPU, targets.CUDA))
+    with patch.object(targets, "CPU", cpu), patch.object(targets, "CUDA", cuda):
         yield
+
+
+def by_numpy(lowered: Lowered) -> "Run":
+    """Runs PIT nodes by numpy and the others by ONNX Runtime, node after node."""
+    return partial(run_nodes, ir.serde.serialize_model(lowered.model))
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What graphs are lowered for, and what runs them then.
+
+    Args:
+        kind: Of the target.
+        prices: Of sparse contractions.
+        runner: Makes what runs a lowered graph.
+        audits: Facts are checked, too.
+    """
+
+    kind: Literal["cpu", "cuda"] = "cpu"
+    prices: Prices = PRICES
+    runner: "Callable[[Lowered], Run]" = by_numpy
+    audits: bool = True
+
+
+Run = Callable[[Feed], Sequence[Array]]
+CPU = Machine()
 
 
 @dataclass(slots=True)
@@ -57,23 +86,24 @@ class Outcome:
         self.counts[what] = self.counts.get(what, 0) + n
 
 
-def check_seed(seed: int) -> Outcome:
+def check_seed(seed: int, machine: Machine = CPU) -> Outcome:
     """Check the graph of one seed."""
     graph = RuleGraph(np.random.default_rng(seed))
-    return check(graph, seed)
+    return check(graph, seed, machine)
 
 
-def check(made: RuleGraph, seed: int) -> Outcome:
+def check(made: RuleGraph, seed: int, machine: Machine = CPU) -> Outcome:
     """Check one graph on a few feeds, with or without a padding mask: another graph shows more than
     the same one both ways.
 
     Args:
         made: The graph.
         seed: Of the feeds.
+        machine: What it is lowered for.
     """
     chosen = PATTERNS[seed % 2 :: 2] if seed % 3 else PATTERNS[:3:2]
     way = WAYS[seed // 6 % 2]  # whatever the patterns
-    return check_model(made.g.model(), made.feeds(seed, chosen), seed, (way,))
+    return check_model(made.g.model(), made.feeds(seed, chosen), seed, (way,), machine)
 
 
 def check_model(
@@ -81,6 +111,7 @@ def check_model(
     feeds: Iterable[Feed],
     seed: int = 0,
     ways: Sequence[str | None] = WAYS,
+    machine: Machine = CPU,
 ) -> Outcome:
     """Check a model whose padding mask, an input, is called `mask`.
 
@@ -89,6 +120,7 @@ def check_model(
         feeds: Its inputs.
         seed: Of the audit's noise.
         ways: Padding masks to compile with.
+        machine: What it is lowered for.
     """
     out = Outcome()
     out.count("nodes", len(proto.graph.node))
@@ -107,7 +139,7 @@ def check_model(
             runs.append((feed, found))
     out.note("valid", bool(runs))
     for padding in ways:
-        _check_with(proto, runs, padding, seed, out)
+        _check_with(proto, runs, padding, seed, out, machine)
     return out
 
 
@@ -117,6 +149,7 @@ def _check_with(
     padding: str | None,
     seed: int,
     out: Outcome,
+    machine: Machine,
 ) -> None:
     # a feed for each way of padding: most facts are the same ones
     feeds = [feed for feed, _ in runs[:2]][:: -1 if padding else 1][:1]
@@ -127,6 +160,8 @@ def _check_with(
     ) -> tuple[Graph, dict[str, list[Region]]]:
         graph, found = analyse(model, mask, *target)
         given_up.update(found)
+        if not machine.audits:
+            return graph, found
         result = audit(graph, found, feeds, seed=seed, teeth=False)
         excuses = broken(graph, feeds[0]) if result.failures else set()
         for text in result.failures:
@@ -144,7 +179,8 @@ def _check_with(
         return graph, found
 
     with patch.object(pipeline, "analyse", audited):
-        options = pipeline.LowerOptions(padding=padding, prices=PRICES, check=True)
+        target = targets.target_of(machine.kind)
+        options = pipeline.LowerOptions(padding, None, machine.prices, True, target)
         compiled = pipeline.run_passes(ir.serde.deserialize_model(proto), options)
     nodes = compiled.report.nodes
     packed = sum(r.lowering != "ordinary" for r in nodes)
@@ -159,9 +195,10 @@ def _check_with(
     out.note("refusal", any(r.refusal is not None and r.dead for r in nodes))
     if not packed and not given_up:
         return
+    run = machine.runner(compiled)
     for number, (feed, want) in enumerate(runs):
         try:
-            got = run_nodes(lowered, feed)
+            got = run(feed)
         except Exception as error:
             out.failures.append(f"padding={padding}, feed {number}: {error!r}")
             continue
