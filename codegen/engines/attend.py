@@ -22,6 +22,7 @@ from typing import Protocol
 from pitc.codegen import ptx, tir
 from pitc.codegen.engines.ring import Block, Piece
 from pitc.codegen.tir import Buffer, Expr, T
+from pitc.ir.attention_tile import AttentionTile
 
 LOG2_E = 1.4426950216293335
 """As float32."""

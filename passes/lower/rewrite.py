@@ -2,14 +2,14 @@
 SWrite at exits.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.expr import Shape
 from pitc.ir.engines import Kernels, kernels_of
+from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
 from pitc.ir.kernel import KernelRequest
@@ -274,7 +274,6 @@ class Rewriter:
         )
         rest = [n for e in packing.layout.rest_shape if (n := e.as_int()) is not None]
         return out if rest == [heads, dv] else self.build.reshape(out, [0, *rest])
-
 
     def host_copies(self, domain: Domain) -> int:
         """Copies to the host in a run, that tell the detector of a domain what lives.

@@ -1,7 +1,7 @@
 """The engines and tiles of a node, read from its plan: what `pitc explain` shows.
 
-    gather_gemm on GPUs, float16    mma     mma128x128 mma64x128 mma32x128 mma16x128
-    the same on CPUs                cpu     v4:6x64 v3:6x16
+gather_gemm on GPUs, float16    mma     mma128x128 mma64x128 mma32x128 mma16x128
+the same on CPUs                cpu     v4:6x64 v3:6x16
 """
 
 from collections.abc import Mapping

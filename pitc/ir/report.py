@@ -26,14 +26,6 @@ class KernelRecord:
     micro_tiles: tuple[str, ...] = ()
     predicted: tuple[str, ...] = ()
 
-    @property
-    def text(self) -> str:
-        """In one cell of a table, a line each."""
-        lines = [" ".join(self.tiles)]
-        lines += [f"micro-tiles {', '.join(self.micro_tiles)}"] if self.micro_tiles else []
-        lines += [f"predicted {text}" for text in self.predicted]
-        return "\n".join(lines)
-
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
@@ -73,6 +65,21 @@ class NodeRecord:
         return f"{self.lowering} into {self.inside}" if self.inside else self.lowering
 
     @property
+    def runs(self) -> str:
+        """Engines and tiles for a cell of a table: a line for each engine, micro-tiles, and what is
+        predicted.
+        """
+        if self.kernel is None:
+            return self.engine or "-"
+        lines = []
+        for engine in self.engine.split(", "):
+            tiles = [t for t in self.kernel.tiles if t.startswith(engine) or engine == "cpu"]
+            lines.append(" ".join([engine, *(t.removeprefix(engine) for t in tiles)]))
+        if self.kernel.micro_tiles:
+            lines.append(f"micro-tiles: {', '.join(self.kernel.micro_tiles)}")
+        return "\n".join([*lines, *(f"predicted: {text}" for text in self.kernel.predicted)])
+
+    @property
     def facts(self) -> tuple[str, ...]:
         """What is known of the node, a line each."""
         facts = (*(f"fill {f}" for f in self.fills), *(f"dead {f}" for f in self.dead))
@@ -105,9 +112,9 @@ class RegionRecord:
 class Report:
     """Everything `pitc explain` can tell about one compilation for one kind of machine.
 
-    `kind` is that machine, `target` all that was asked for. `host_copies` counts what lowered nodes
-    copy from a GPU to the host in a run, as ONNX Runtime's CUDA provider runs the others: one for
-    each mask that is not a bool input. `assumptions` are what the answer rests on; `notes` are sentences on what was left as it is
+    `kind` is that machine, `target` all that was asked for. `host_copies` counts the masks that are
+    copied from a GPU to the host in a run, where ONNX Runtime's CUDA provider runs ordinary nodes.
+    `assumptions` are what the answer rests on; `notes` are sentences on what was left as it is
     although the user asked for it.
     """
 
