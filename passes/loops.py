@@ -18,7 +18,7 @@ from pitc.passes.control.graft import detach, names_of
 from pitc.passes.facts.dead import dead_facts
 from pitc.passes.lower.rewrite import rewrite
 from pitc.passes.lower.weight import Panels
-from pitc.passes.records import node_records
+from pitc.passes.records import node_records, rewritten, with_host_copies
 from pitc.passes.regions.choose import choose_regions
 
 
@@ -31,12 +31,14 @@ class LoweredBodies:
         panels: Panels made.
         nodes: One record for each node of a body that has packed nodes.
         regions: Their regions.
+        host_copies: As of `Report`, in one turn of each loop.
     """
 
     kernels: dict[KernelRequest, None] = field(default_factory=dict)
     panels: Panels = field(default_factory=Panels)
     nodes: list[NodeRecord] = field(default_factory=list)
     regions: list[RegionRecord] = field(default_factory=list)
+    host_copies: int = 0
 
 
 def lower_bodies(graph: Graph) -> LoweredBodies:
@@ -51,11 +53,13 @@ def lower_bodies(graph: Graph) -> LoweredBodies:
         regions = choose_regions(inner)
         if not regions.forms:
             continue
-        out.nodes += node_records(inner, regions)
-        out.regions += regions.records
         for text in inner.assumptions:
             graph.assume(text, node)
+        records = node_records(inner, regions)
         state = rewrite(inner, regions, {}, prefix=f"pitc.body{number}")
+        out.nodes += rewritten(records, inner.nodes, state)
+        out.regions += with_host_copies(regions, state)
+        out.host_copies += sum(map(state.host_copies, state.detected))
         close_branches(inner.model)
         out.kernels |= state.kernels
         out.panels.made |= state.panels.made

@@ -13,7 +13,7 @@ from pitc.ir.kernel import KernelRequest
 from pitc.ir.prices import Prices
 from pitc.ir.region import Region
 from pitc.ir.report import Report
-from pitc.ir.target import Target
+from pitc.ir.target import CPU, Target
 from pitc.passes.audit.stages import Stages
 from pitc.passes.control.branches import close_branches
 from pitc.passes.facts.dead import dead_facts
@@ -25,7 +25,7 @@ from pitc.passes.lower.sparse import SparseContractions, sparse_contractions
 from pitc.passes.lower.weight import Panels
 from pitc.passes.normalise import normalise
 from pitc.passes.padding import check_padding, given_up, padding_notes
-from pitc.passes.records import folded_into, node_records
+from pitc.passes.records import node_records, rewritten, with_host_copies
 from pitc.passes.regions.choose import choose_regions
 
 Progress = Callable[[str], None]
@@ -76,7 +76,7 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
         UsageError: The padding mask is not an input that can be one.
         StageError: An invariant does not hold after a stage; a bug in pitc.
     """
-    report = Report(padding=options.padding)
+    report = Report(padding=options.padding, kind=(options.target or CPU).kind)
     stages = Stages(model, options.check)
 
     @contextmanager
@@ -104,7 +104,6 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
             if graph.target.skips_channels:
                 channels = channel_skips(graph, regions, outputs)
         report.nodes = node_records(graph, regions, sparse, channels)
-        report.regions = regions.records + bodies.regions
         report.assumptions = sorted(graph.assumptions)
         report.notes = padding_notes(graph, options.padding, outputs)
     with stage("lower"):
@@ -116,7 +115,9 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
             channels=channels.nodes.values(),
             prices=options.prices,
         )
-        report.nodes = folded_into(report.nodes, graph.nodes, state.inside) + bodies.nodes
+        report.nodes = rewritten(report.nodes, graph.nodes, state) + bodies.nodes
+        report.regions = with_host_copies(regions, state) + bodies.regions
+        report.host_copies = sum(map(state.host_copies, state.detected)) + bodies.host_copies
         close_branches(model)
     kernels = tuple(state.kernels | bodies.kernels)
     report.kernels = [k.symbol for k in kernels]

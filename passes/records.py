@@ -10,8 +10,9 @@ from pitc.ir.graph import Graph
 from pitc.ir.nodes import captures, node_name, output_names
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import describe
-from pitc.ir.report import NodeRecord
+from pitc.ir.report import NodeRecord, RegionRecord
 from pitc.passes.lower.channels.skips import ChannelSkips
+from pitc.passes.lower.rewrite import Rewriter
 from pitc.passes.lower.sparse import SparseContractions
 from pitc.passes.regions.choose import Regions
 
@@ -46,22 +47,44 @@ def node_records(
     ]
 
 
-def folded_into(
-    records: Sequence[NodeRecord], nodes: Sequence[ir.Node], inside: Mapping[ir.Node, ir.Node]
+def rewritten(
+    records: Sequence[NodeRecord], nodes: Sequence[ir.Node], state: Rewriter
 ) -> list[NodeRecord]:
-    """The records, once the rewrite has told what runs inside another node.
+    """The records, once the rewrite has told what runs each node, or which node it runs inside.
 
     Args:
         records: One per node.
         nodes: The source nodes.
-        inside: Of those that a contraction took in, that one.
+        state: The rewrite's end.
     """
     names = {node: record.node for node, record in zip(nodes, records, strict=True)}
     return [
-        replace(record, lowering="folded", refusal=None, inside=names[inside[node]])
-        if record.lowering == "ordinary" and node in inside
-        else record
-        for record, node in zip(records, nodes, strict=True)
+        _rewritten(record, node, names, state) for record, node in zip(records, nodes, strict=True)
+    ]
+
+
+def _rewritten(
+    record: NodeRecord, node: ir.Node, names: Mapping[ir.Node, str], state: Rewriter
+) -> NodeRecord:
+    runs = state.runs.get(node)
+    if runs is not None:
+        return replace(record, engine=runs.engine, kernel=runs.record)
+    if record.lowering == "folded":
+        return replace(record, engine="")
+    if node in state.inside and record.lowering in ("ordinary", "packed"):
+        lowering = "folded" if record.lowering == "ordinary" else record.lowering
+        inside = names[state.inside[node]]
+        return replace(record, lowering=lowering, refusal=None, inside=inside, engine="")
+    made = state.made.get(node)
+    gone = record.lowering == "packed" and (made is None or made.graph is None)
+    return replace(record, engine="") if gone else record
+
+
+def with_host_copies(regions: Regions, state: Rewriter) -> list[RegionRecord]:
+    """The records of the regions, once the rewrite has told where their masks lie."""
+    return [
+        replace(record, host_copies=state.host_copies(domain))
+        for record, domain in zip(regions.records, regions.domains, strict=True)
     ]
 
 

@@ -62,14 +62,14 @@ class CompiledModel:
     def __init__(
         self,
         check: Check,
-        report: Report | None = None,
+        reports: Mapping[Kind, Report] | None = None,
         scratch: Path | None = None,
     ) -> None:
         if not check.runs or check.manifest is None:
             raise check.error()
         self.path: Path = check.folder
         self.manifest: Manifest = check.manifest
-        self._report = report
+        self._reports = reports
         self._check = check
         self._lock = threading.Lock()
         self._session: Any = None
@@ -81,14 +81,23 @@ class CompiledModel:
 
     @property
     def report(self) -> Report:
-        """What the compiler did and why; see `pitc explain`.
+        """What the compiler did and why, for the first of `kinds`; see `pitc explain`.
 
         Raises:
             ArtifactError: Another version of pitc wrote it, in another form.
         """
-        if self._report is None:
-            self._report = read_report(self._check)
-        return self._report
+        return next(iter(self.reports.values()))
+
+    @property
+    def reports(self) -> Mapping[Kind, Report]:
+        """The report of each of `kinds`.
+
+        Raises:
+            ArtifactError: Another version of pitc wrote them, in another form.
+        """
+        if self._reports is None:
+            self._reports = read_reports(self._check)
+        return self._reports
 
     @property
     def graph(self) -> Path:
@@ -241,7 +250,8 @@ def compile(
             element.
         output: Write the artifact to this folder; None keeps it in a temporary one until `save`.
         force: Replace an artifact that is at `output`.
-        dump_ir: Write one file per stage to this folder.
+        dump_ir: Write one file per stage to this folder; for several kinds of machine, to a folder
+            `cpu` and a folder `cuda` in it.
         check: Check the graph's invariants after each stage; one that does not hold is a bug.
         tiles: Prices of sparse contractions on CPUs, or a file with them. None: those that `pitc
             tune` has measured on this machine, else those that come with pitc.
@@ -276,7 +286,7 @@ def compile(
             one.model = fallback.clone()
         one.report.model, one.report.target = source.name, target
         lowered[kind] = one
-    report = next(iter(lowered.values())).report
+    reports = {kind: one.report for kind, one in lowered.items()}
     scratch = None
     try:
         if output is None:
@@ -285,8 +295,9 @@ def compile(
         with new_folder(folder, force=force) as fresh:
             _write(fresh, lowered, fallback, options, source, steps, kernel_progress)
         steps.end()
-        report.stages_ms.update(steps.own_ms)
-        return CompiledModel(check_artifact(folder, hashes=False), report, scratch)
+        for report in reports.values():
+            report.stages_ms.update(steps.own_ms)
+        return CompiledModel(check_artifact(folder, hashes=False), reports, scratch)
     except BaseException:
         if scratch:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -404,7 +415,12 @@ def lower(
     from pitc.ir.target import target_of
     from pitc.passes.pipeline import LowerOptions, run_passes
 
-    wanted = LowerOptions(options.padding, options.dump_ir, prices, options.check, target_of(kind))
+    targets = options.targets
+    target = target_of(kind, targets.archs if kind == "cuda" else targets.levels)
+    stages = options.dump_ir
+    if stages is not None and len(targets.kinds) > 1:
+        stages = stages / kind
+    wanted = LowerOptions(options.padding, stages, prices, options.check, target)
     try:
         return run_passes(model, wanted, progress)
     except OSError as error:
@@ -451,7 +467,7 @@ def _write(
         targets=targets,
         symbols=[request.symbol for request in requests],
         identity=identity,
-        report=next(iter(lowered.values())).report,
+        reports={kind: one.report for kind, one in lowered.items()},
     )
 
 
@@ -504,8 +520,30 @@ def _temporary_folder() -> Path:
         raise MachineError(text, hint="set TMPDIR to a writable folder") from error
 
 
-def read_report(check: Check) -> Report:
-    """The report in an artifact.
+def explain(
+    model: "str | Path | onnx.ModelProto",
+    target: str = "auto",
+    padding: str | None = None,
+    *,
+    tiles: "str | Path | TileTable | None" = None,
+) -> dict[Kind, Report]:
+    """What `compile` would do, without kernels and artifact: a report for each kind of machine.
+
+    Arguments and errors are those of `compile`.
+    """
+    options = CompileOptions(target, padding)
+    imported, source = import_model(model)
+    check_loads(model, imported)
+    reports: dict[Kind, Report] = {}
+    for kind in options.targets.kinds:
+        report = lower(imported.clone(), options, prices=prices_of(kind, tiles), kind=kind).report
+        report.model, report.target = source.name, target
+        reports[kind] = report
+    return reports
+
+
+def read_reports(check: Check) -> dict[Kind, Report]:
+    """The reports in an artifact, of every kind of machine that it was compiled for.
 
     Raises:
         ArtifactError: There is none, or not in the form of this version.
@@ -513,7 +551,9 @@ def read_report(check: Check) -> Report:
     if check.manifest is None:
         raise check.error()
     try:
-        return report_from_dict(check.manifest.report)
+        if not check.manifest.reports:
+            raise ValueError("there is no report")
+        return {kind: report_from_dict(body) for kind, body in check.manifest.reports.items()}
     except ValueError as error:
         raise ArtifactError(str(error), path=check.folder, hint=check.mend or None) from error
 
@@ -546,6 +586,7 @@ __all__ = [
     "PitcWarning",
     "Verdict",
     "compile",
+    "explain",
     "get_ep_name",
     "get_library_path",
     "load",

@@ -125,7 +125,7 @@ def write(
         targets=targets,
         symbols=("pack_b4",) if kernels else (),
         identity="1/test" if kernels else "",
-        report=REPORT,
+        reports={"cpu": REPORT},
     )
 
 
@@ -219,7 +219,7 @@ def test_the_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
         write(tmp_path / name, kernels=True)
     for name in FILES:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    assert "stages_ms" not in json.loads((tmp_path / "a" / MANIFEST).read_text())["report"]
+    assert "stages_ms" not in json.loads((tmp_path / "a" / MANIFEST).read_text())["reports"]["cpu"]
 
 
 def test_reports_survive_the_manifest() -> None:

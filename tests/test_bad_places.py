@@ -259,7 +259,7 @@ def test_reports_of_another_version(run: Run, mlp_path: Path, tmp_path: Path) ->
     pitc.compile(mlp_path, output=output)
     manifest = parse_manifest((output / MANIFEST).read_bytes())
     changes = {
-        "report": {"nodes": [{"colour": "red"}]},
+        "reports": {"cpu": {"nodes": [{"colour": "red"}]}},
         "versions": manifest.versions | {"pitc": "9.9.9"},
     }
     (output / MANIFEST).write_text(manifest.model_copy(update=changes).text())

@@ -237,7 +237,7 @@ def test_inspect_lists_kernels_and_placement(run: Run, bert_artifact: Path) -> N
     assert ": v4, v3" in out
     for symbol in manifest["kernels"]["symbols"]:
         assert symbol in out
-    assert sum(body["pit_nodes"].values()) == manifest["pit_nodes"]
+    assert sum(body["pit_nodes"]["cpu"].values()) == manifest["pit_nodes"]
     placed = [n for n in body["placement"] if n["provider"] == "PitExecutionProvider"]
     assert len(placed) == manifest["pit_nodes"]
     assert {n["op_type"] for n in placed} == {"com.microsoft::EPContext"}

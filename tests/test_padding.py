@@ -225,7 +225,7 @@ def test_notes_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     (note,) = report.notes
     explained(report, [])
     assert f"note: {note}" in " ".join(capsys.readouterr().out.split())
-    assert escape(note) in page(report)
+    assert escape(note) in page([report])
     assert report_from_dict(report_to_dict(report)).notes == [note]
 
 

@@ -377,5 +377,5 @@ def test_a_report_without_a_trace_has_no_such_table() -> None:
         nodes=[NodeRecord("a", "MatMul", sparse="operand 0 is 0"), NodeRecord("b", "X")]
     )
     assert report.sparse == {"a": "operand 0 is 0"}
-    assert "Sparse contractions" not in page(report)
-    assert "<h2>Sparse contractions</h2>\n<p>none</p>" in page(report, [])
+    assert "Sparse contractions" not in page([report])
+    assert "<h2>Sparse contractions</h2>\n<p>none</p>" in page([report], [])

@@ -18,15 +18,15 @@ instructions, so that sums of a lane, those of columns 2 t and 2 t + 1, lie four
 from collections.abc import Sequence
 
 from pitc.codegen import ptx, tir
-from pitc.codegen.engines.attend import AttentionTile, Columns, Pieces, Words
+from pitc.codegen.engines.attend import Columns, Pieces, Words
 from pitc.codegen.engines.mma import STEP_BYTES, SUMS_M, SUMS_N
 from pitc.codegen.engines.multiprocessor import transposed
 from pitc.codegen.engines.ring import Block, Piece
 from pitc.codegen.tir import Expr, T
+from pitc.ir.attention_tile import AttentionTile, attention_tile
 
 _REGISTERS = 4
 _FOUR = 4
-_WIDE_COLUMNS = 32
 _MOST_REGISTERS = 160
 """Of scores, sums and queries: beyond it queries are read from shared memory in each step."""
 _BIAS_REGISTERS = 16
@@ -47,9 +47,7 @@ class FragmentAttention:
     def plan(cls, dtype: str, d: int, dv: int, *, bias: bool) -> tuple[AttentionTile, Pieces]:
         """The tile and the shared memory for operands of some type and width."""
         is_wide = dtype == "float32"
-        unit = STEP_BYTES // tir.item_bytes(dtype)
-        columns = _WIDE_COLUMNS if is_wide else unit
-        tile = AttentionTile(dtype, d, dv, bias, SUMS_M, unit, columns, 3)
+        tile = attention_tile("mma", dtype, d, dv, bias=bias)
         q = Piece(0, tile.m, tile.row_bytes(tile.width))
         k = Piece(q.end, tile.n, tile.row_bytes(tile.width))
         row_bytes = tile.row_bytes(tile.columns)

@@ -15,13 +15,14 @@ from typing import Any
 
 from pitc.codegen import ptx, tir
 from pitc.codegen.engines import ring
-from pitc.codegen.engines.attend import LOG2_E, STAGES, WARPS, Attender, Softmax
+from pitc.codegen.engines.attend import LOG2_E, STAGES, Attender, Softmax
 from pitc.codegen.engines.attend_mma import FragmentAttention
 from pitc.codegen.engines.attend_simt import ThreadAttention
 from pitc.codegen.families import sread
 from pitc.codegen.families.sequences_cuda import Search, part
 from pitc.codegen.ptx import CHUNK_BYTES
 from pitc.codegen.tir import Buffer, Expr, T
+from pitc.ir.attention_tile import WARPS
 
 ENGINES: Mapping[str, type[Attender]] = {"mma": FragmentAttention, "simt": ThreadAttention}
 

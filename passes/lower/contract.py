@@ -4,9 +4,11 @@ where those zeros come from a contraction in front, contract_right where the rig
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 import onnx_ir as ir
 
+from pitc.ir.engines import Kernels, kernels_of
 from pitc.ir.gpu_speed import clock_fields
 from pitc.ir.graph import Graph
 from pitc.ir.kernel import MASK, KernelRequest
@@ -30,12 +32,12 @@ class Contractions:
     """What the rewrite wants to be PIT nodes.
 
     Args:
-        packed: Contractions that run on packed rows.
+        packed: Contractions that run on packed rows, and the source nodes that they come from.
         sparse: Contractions of which an operand may hold zeros at run time, some of them packed,
             and the source nodes that they come from.
     """
 
-    packed: list[ir.Node] = field(default_factory=list)
+    packed: dict[ir.Node, ir.Node] = field(default_factory=dict)
     sparse: dict[ir.Node, ir.Node] = field(default_factory=dict)
 
 
@@ -48,11 +50,15 @@ class Fused:
         panels: Weights as panels.
         inside: Nodes that one which skips zeros has taken in or made idle, and its contraction in
             the source graph.
+        taken: Nodes that one has taken in, and its contraction.
+        made: What runs each contraction.
     """
 
     kernels: Sequence[KernelRequest]
     panels: Panels
     inside: Mapping[ir.Node, ir.Node]
+    taken: Mapping[ir.Node, ir.Node]
+    made: Mapping[ir.Node, Kernels]
 
 
 @dataclass(slots=True)
@@ -64,6 +70,8 @@ class _Emitter:
     requests: dict[KernelRequest, None] = field(default_factory=dict)
     replaced: dict[ir.Value, ir.Value] = field(default_factory=dict)
     inside: dict[ir.Node, ir.Node] = field(default_factory=dict)
+    taken: dict[ir.Node, ir.Node] = field(default_factory=dict)
+    made: dict[ir.Node, Kernels] = field(default_factory=dict)
 
     def emit(self, gemm: Gemm, inner: Gemm | None, source_node: ir.Node | None) -> None:
         """Replace one contraction, or two, by a node.
@@ -99,11 +107,15 @@ class _Emitter:
         name = (
             f"{gemm.result.name}.gemm" if source_node is None else f"{node_name(source_node)}.{op}"
         )
+        read = {self.replaced.get(x, x) for x in inputs if x is not None}
+        between = _between(read, gemm.result)
+        self.taken |= dict.fromkeys(between, gemm.node)
         if source_node is not None:
-            read = {self.replaced.get(x, x) for x in inputs if x is not None}
-            between = _between(read, gemm.result)
             self.inside |= dict.fromkeys(between, source_node)
-        self._replace(gemm, Plan(op, tuple(sorted(fields.items()))), inputs, name)
+        plan = Plan(op, tuple(sorted(fields.items())))
+        rows = None if points is not None else _row_count(self.graph, gemm)
+        self.made[gemm.node] = kernels_of(plan, self.graph.target, rows)
+        self._replace(gemm, plan, inputs, name)
 
     def _fields(self, gemm: Gemm, op: str) -> dict[str, Field]:
         """The fields of every contraction's plan, and those that say how a computed matrix is
@@ -209,6 +221,13 @@ class _Emitter:
         forget_sizes(self.graph, self.build, gemm.inside)
 
 
+def _row_count(graph: Graph, gemm: Gemm) -> int | None:
+    """Rows of a contraction whose sizes are all numbers."""
+    lead = lead_of(graph, gemm.result) or ()
+    sizes = [size for size in lead if isinstance(size, int)]
+    return prod(sizes) if sizes and len(sizes) == len(lead) else None
+
+
 def _between(inputs: Collection[ir.Value], result: ir.Value) -> set[ir.Node]:
     """The nodes that lead from some values to another one, not past what reads sizes only."""
     found: set[ir.Node] = set()
@@ -272,7 +291,9 @@ def fuse_contractions(
                 _take_relu(graph, gemm)
             _choose_source(graph, gemm, first)
             emitter.emit(gemm, inner.get(gemm.node), sparse.get(gemm.node))
-    return Fused(list(emitter.requests), emitter.panels, emitter.inside)
+    return Fused(
+        list(emitter.requests), emitter.panels, emitter.inside, emitter.taken, emitter.made
+    )
 
 
 def _inner_contractions(

@@ -2,12 +2,13 @@
 SWrite at exits.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
 
+from pitc.ir.engines import Kernels, kernels_of
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
@@ -66,7 +67,9 @@ class Rewriter:
     kernels: dict[KernelRequest, None] = field(default_factory=dict)
     contractions: Contractions = field(default_factory=Contractions)
     panels: Panels = field(default_factory=Panels)
-    inside: Mapping[ir.Node, ir.Node] = field(default_factory=dict)
+    inside: dict[ir.Node, ir.Node] = field(default_factory=dict)
+    made: dict[ir.Node, ir.Node] = field(default_factory=dict)
+    runs: dict[ir.Node, Kernels] = field(default_factory=dict)
 
     def detect(self, domain: Domain) -> Detected:
         """The detector of a domain, made at first use."""
@@ -234,9 +237,10 @@ class Rewriter:
             self._describe(form, outputs)
             made = outputs[0].producer()
             if made is not None:
+                self.made[node] = made
                 made.metadata_props.update(node.metadata_props)
             if form.op_type in ("MatMul", "Gemm") and made is not None:
-                self.contractions.packed.append(made)
+                self.contractions.packed[made] = node
                 if node in self.sparse:
                     self.contractions.sparse[made] = node
         for packing, value in zip(form.outputs, outputs, strict=False):
@@ -261,6 +265,7 @@ class Rewriter:
         dtype = self.dtype(packing.name)
         request = self.request("attention", dtype, d=d, dv=dv, bias=int(str(fields["bias"])))
         plan = replace(form.plan, fields=(*fields.items(), *self.kernel_fields(request)))
+        self.runs[node] = kernels_of(plan, self.graph.target)
         at, heads = self.detect(packing.domain), int(str(fields["heads"]))
         (out,) = self.build.kernel(
             plan,
@@ -269,6 +274,21 @@ class Rewriter:
         )
         rest = [n for e in packing.layout.rest_shape if (n := e.as_int()) is not None]
         return out if rest == [heads, dv] else self.build.reshape(out, [0, *rest])
+
+    def host_copies(self, domain: Domain) -> int:
+        """Copies to the host in a run, that tell the detector of a domain what lives.
+
+        It runs on the host, where inputs lie. What ordinary nodes compute lies on a GPU: ONNX
+        Runtime's CUDA provider has kernels for all that `live_points` is made of.
+        """
+        at = self.detected.get(domain)
+        node = None if at is None else at.rows.producer()
+        if self.graph.target.kind != "cuda" or node is None or node.graph is None:
+            return 0
+        live = node.inputs[0]
+        assert live is not None
+        given = live.producer() is None and live.name in self.graph.model.graph.initializers
+        return int(not given and live not in self.graph.model.graph.inputs)
 
 
 def _size(e: Poly) -> int | str | None:
@@ -299,7 +319,8 @@ def rewrite(
         prefix: Prefix of all new names.
 
     Returns:
-        The rewriter: detectors made, kernels requested, source nodes that run inside another one.
+        The rewriter: detectors made, kernels requested, what runs each source node that is lowered,
+        and source nodes that run inside another one.
     """
     state = Rewriter(graph, Builder(graph, prefix), sparse)
     for node in graph.nodes:
@@ -331,7 +352,13 @@ def rewrite(
     state.kernels |= dict.fromkeys(fused.kernels)
     graph.model.graph.sort()  # what nobody reads is found from the end
     remove_unused(graph.model)
+    sources = state.contractions.packed | state.contractions.sparse
+    state.runs |= {sources[n]: kernels for n, kernels in fused.made.items()}
     state.inside = {n: into for n, into in fused.inside.items() if n.graph is None}
+    for node, made in state.made.items():
+        into = fused.taken.get(made)
+        if made.graph is None and into is not None and into is not made:
+            state.inside[node] = sources[into]
     restore_fused(graph.model, {*regions.demand.forms, *unpacked})
     graph.model.graph.sort()
     return state

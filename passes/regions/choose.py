@@ -39,12 +39,14 @@ class Regions:
         forms: The packed form of each node that runs packed.
         refusals: Why the others with a dead fact do not.
         records: One record per connected region, for the report.
+        domains: The domain of each.
         demand: What still runs, and the exits.
     """
 
     forms: dict[ir.Node, Form] = field(default_factory=dict)
     refusals: dict[ir.Node, Refusal] = field(default_factory=dict)
     records: list[RegionRecord] = field(default_factory=list)
+    domains: list[Domain] = field(default_factory=list)
     demand: Demand = field(default_factory=Demand)
 
 
@@ -224,6 +226,7 @@ def _keep_sound_and_paying(graph: Graph, out: Regions) -> None:
                 out.refusals[node] = refusal
             elif form.plan is not None:
                 out.refusals.setdefault(node, refusal)
+    out.domains = []
     out.records = _records(graph, out)
 
 
@@ -257,5 +260,6 @@ def _records(graph: Graph, out: Regions) -> list[RegionRecord]:
         dead = " and ".join(sorted(map(str, region.domain.dead)))
         text = f"rows over {[str(e) for e in region.domain.extents]}, dead where {dead}"
         n = len(region.members)
+        out.domains.append(region.domain)
         records.append(RegionRecord(f"region{k}", text, n, region.flops, region.moved))
     return records

@@ -9,10 +9,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 
 from pitc.ir.refusal import Code, Refusal
-from pitc.ir.report import NodeRecord, RegionRecord, Report
+from pitc.ir.report import KernelRecord, NodeRecord, RegionRecord, Report
 from pitc.options import Kind, Level
 
-SCHEMA = 2
+SCHEMA = 3
 
 MANIFEST = "manifest.json"
 MODEL = "model.onnx"
@@ -73,7 +73,8 @@ class Manifest(_Record):
     """Everything that is known about an artifact without opening its other files.
 
     No field depends on time, place or user: the same inputs and versions give the same bytes. The
-    plan version is that of the PIT nodes, None without any.
+    plan version is that of the PIT nodes, None without any. There is a report for each kind of
+    machine.
     """
 
     schema_version: int
@@ -84,7 +85,7 @@ class Manifest(_Record):
     plan_version: NonNegativeInt | None
     kernels: Kernels | None
     files: dict[str, FileRecord]
-    report: dict[str, Any]
+    reports: dict[Kind, dict[str, Any]]
 
     def text(self) -> str:
         """The one spelling of this manifest, with its own checksum as last field."""
@@ -157,11 +158,17 @@ def report_from_dict(body: dict[str, Any]) -> Report:
 
 
 def _node(record: dict[str, Any]) -> NodeRecord:
-    values: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in record.items()
-    }
+    values = _frozen(record)
     refusal = record.get("refusal")
     if refusal is not None:
         codes = {code.id: code for code in Code}
         values["refusal"] = Refusal(codes[refusal["code"]], record["node"], refusal["reason"])
+    kernel = record.get("kernel")
+    if kernel is not None:
+        values["kernel"] = KernelRecord(**_frozen(kernel))
     return NodeRecord(**values)
+
+
+def _frozen(record: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a record, lists as tuples."""
+    return {key: tuple(x) if isinstance(x, list) else x for key, x in record.items()}

@@ -39,7 +39,7 @@ def write_artifact(
     targets: Targets,
     symbols: Sequence[str],
     identity: str,
-    report: Report,
+    reports: Mapping[Kind, Report],
 ) -> Manifest:
     """Write both graphs, their weights and the manifest.
 
@@ -54,7 +54,7 @@ def write_artifact(
         targets: What it is compiled for.
         symbols: Base symbols in `kernels.so`.
         identity: That of `kernels.so`, which plans of compiled graphs get; "" without kernels.
-        report: What the passes did.
+        reports: What the passes did for each kind of machine.
 
     Returns:
         The manifest as written.
@@ -90,7 +90,7 @@ def write_artifact(
         plan_version=PLAN_VERSION if pit_nodes else None,
         kernels=kernels,
         files=records,
-        report=report_to_dict(report),
+        reports={kind: report_to_dict(report) for kind, report in reports.items()},
     )
     (folder / MANIFEST).write_text(manifest.text(), "utf-8")
     return manifest

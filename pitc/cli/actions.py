@@ -8,7 +8,7 @@ import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
@@ -29,7 +29,6 @@ from pitc.errors import (
     VerificationError,
 )
 from pitc.ir.report import NodeRecord, Report
-from pitc.options import CompileOptions
 from pitc.session import arrays, plain_session, run_session
 
 if TYPE_CHECKING:
@@ -102,12 +101,13 @@ def compile_model(
     if report is not None:
         from pitc.cli.page import write_report
 
-        write_report(report, made.report)
+        write_report(report, list(made.reports.values()))
     if json:
-        body = made.manifest.model_dump(mode="json", exclude={"report"})
-        print_json(body | {"path": str(folder), "report": made.report.to_dict()})
+        body = made.manifest.model_dump(mode="json", exclude={"reports"})
+        told = {kind: report.to_dict() for kind, report in made.reports.items()}
+        print_json(body | {"path": str(folder), "report": made.report.to_dict(), "reports": told})
     else:
-        show.compiled(str(folder), made.manifest, made.report)
+        show.compiled(str(folder), made.manifest, list(made.reports.values()))
 
 
 def open_model(
@@ -428,6 +428,7 @@ def _reduce(
 def explain_model(
     model: Path,
     padding: str | None,
+    target: str | None,
     pattern: str | None,
     *,
     trace: Path | None,
@@ -448,27 +449,27 @@ def explain_model(
             raise UsageError("--plot shows decisions", hint="name a trace by --trace")
         check_plot(plot)
     lines = _traced(trace)
-    report = _report(model, padding)
-    records = report.nodes
+    reports = _reports(model, padding, target)
+    shown = reports
     if pattern is not None:
-        records = [r for r in records if _fits(r, pattern)]
-        if not records:
+        shown = [replace(x, nodes=[r for r in x.nodes if _fits(r, pattern)]) for x in reports]
+        if not any(x.nodes for x in shown):
             raise UsageError(f"no node fits {pattern!r}", path=model)
-    kept = {r.node for r in records}
+    kept = {r.node for x in shown for r in x.nodes}
     decisions = [d for d in lines.products if pattern is None or d.node in kept]
     gated = convolutions([d for d in lines.channels if pattern is None or d.node in kept])
     traced = None if trace is None else contractions(decisions)
     if json:
-        body = body_of(report, traced, gated)
-        print_json(body | {"nodes": [n for n in body["nodes"] if n["node"] in kept]})
+        print_json(body_of(shown, traced, gated))
     else:
-        show.explained(report, records)
+        for report, each in zip(reports, shown, strict=True):
+            show.explained(report, each.nodes, titled=len(reports) > 1)
         if traced is not None:
-            show.decided(traced, gated, report.sparse)
+            show.decided(traced, gated, reports[0].sparse)
     if output is not None:
-        write_report(output, report, traced, gated)
+        write_report(output, reports, traced, gated)
     if plot is not None:
-        draw_decisions(plot, decisions, report.model)
+        draw_decisions(plot, decisions, reports[0].model)
 
 
 def _traced(trace: Path | None) -> "Trace":
@@ -477,18 +478,14 @@ def _traced(trace: Path | None) -> "Trace":
     return Trace([], []) if trace is None else read_lines(trace)
 
 
-def _report(model: Path, padding: str | None) -> Report:
-    if not os.path.isdir(model):
-        imported, source = api.import_model(model)
-        api.check_loads(model, imported)
-        settings = resolve({"padding": padding})
-        options = CompileOptions(padding=settings.text("padding"))
-        tiles = api.tile_table(settings.path("tiles"))
-        report = api.lower(imported, options, prices=tiles).report
-        report.model = source.name
-        return report
-    _no_options_of_an_artifact(model, padding=padding)
-    return api.read_report(check_artifact(model, hashes=False))
+def _reports(model: Path, padding: str | None, target: str | None) -> list[Report]:
+    """The reports of a model or an artifact, one for each kind of machine."""
+    if os.path.isdir(model):
+        _no_options_of_an_artifact(model, padding=padding, target=target)
+        return list(api.read_reports(check_artifact(model, hashes=False)).values())
+    settings = resolve({"padding": padding, "target": target})
+    tiles, mask = settings.path("tiles"), settings.text("padding")
+    return list(api.explain(model, settings.target, mask, tiles=tiles).values())
 
 
 def _fits(record: NodeRecord, pattern: str) -> bool:
@@ -502,11 +499,15 @@ def inspect_artifact(artifact: Path | None, *, ep: bool, json: bool) -> None:
     from pitc.host.placement import Placement, pit_nodes, placement
 
     check = check_artifact(artifact)
-    nodes = pit_nodes(artifact) if check.runs else {}
+    nodes = pit_nodes(check) if check.runs else {}
     placed: list[Placement] | None = None
+    problem: PitcError | None = None
     if ep and check.runs:
-        with warnings_as_lines():
-            placed = placement(api.load(artifact, hashes=False))
+        try:
+            with warnings_as_lines():
+                placed = placement(api.load(artifact, hashes=False))
+        except MachineError as error:  # what is in it can be shown all the same
+            problem = error
     if json:
         manifest = check.manifest.model_dump(mode="json") if check.manifest else None
         words = {name: getattr(check, name) for name in ("problem", "expected", "found", "mend")}
@@ -521,6 +522,8 @@ def inspect_artifact(artifact: Path | None, *, ep: bool, json: bool) -> None:
             show.placed(placed)
     if not check.runs:
         raise check.error()
+    if problem is not None:
+        raise problem
 
 
 def doctor(*, json: bool) -> None:

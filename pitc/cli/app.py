@@ -36,8 +36,9 @@ Target = Annotated[
     str | None,
     typer.Option(
         metavar="TARGET",
-        help="auto (the default), cpu (AVX-512 and AVX2 kernels), cpu:v4 or cpu:v3.",
-        autocompletion=lambda: ["auto", "cpu", "cpu:v4", "cpu:v3"],
+        help="auto (the default), cpu (AVX-512 and AVX2 kernels), cpu:v4, cpu:v3; cuda (every "
+        "GPU architecture), cuda:sm_80,sm_90; or several: cpu,cuda.",
+        autocompletion=lambda: ["auto", "cpu", "cpu:v4", "cpu:v3", "cuda", "cpu,cuda"],
         rich_help_panel=SPARSITY,
     ),
 ]
@@ -315,6 +316,7 @@ def bench(
 def explain(
     model: Either,
     padding: Padding = None,
+    target: Target = None,
     node: Annotated[
         str | None,
         typer.Option(
@@ -347,10 +349,12 @@ def explain(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show, node by node, what is done and why, or why not."""
+    """Show, node by node, what is done and why, or why not, and by which engine and tiles."""
     from pitc.cli import actions
 
-    actions.explain_model(model, padding, node, trace=trace, output=report, plot=plot, json=json)
+    actions.explain_model(
+        model, padding, target, node, trace=trace, output=report, plot=plot, json=json
+    )
 
 
 @app.command(epilog="Example: pitc inspect model.pitc --ep")

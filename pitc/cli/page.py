@@ -22,15 +22,15 @@ align: top } td { font: 13px/1.4 ui-monospace, monospace; overflow-wrap: anywher
 
 def write_report(
     path: Path,
-    report: Report,
+    reports: Sequence[Report],
     traced: Sequence[Contraction] | None = None,
     convolutions: Sequence[Convolution] = (),
 ) -> None:
-    """Write a report to a `.json` or `.html` file.
+    """Write reports of one model to a `.json` or `.html` file.
 
     Args:
         path: The file.
-        report: What was compiled.
+        reports: What was compiled, for each kind of machine.
         traced: What its sparse contractions decided, where a trace is known.
         convolutions: What its gated convolutions decided.
 
@@ -39,20 +39,24 @@ def write_report(
         MachineError: The disk is full.
     """
     if path.suffix == ".json":
-        text = json.dumps(body_of(report, traced, convolutions), indent=1) + "\n"
+        text = json.dumps(body_of(reports, traced, convolutions), indent=1) + "\n"
     else:
-        text = page(report, traced, convolutions)
+        text = page(reports, traced, convolutions)
     with new_file(path) as scratch:
         scratch.write_text(text, "utf-8")
 
 
 def body_of(
-    report: Report,
+    reports: Sequence[Report],
     traced: Sequence[Contraction] | None = None,
     convolutions: Sequence[Convolution] = (),
 ) -> dict[str, Any]:
-    """The JSON form of a report, with `contractions` and `convolutions` where a trace is known."""
-    body = report.to_dict()
+    """The JSON form of reports: the first one's fields; `reports` by kind of machine where there
+    are several; `contractions` and `convolutions` where a trace is known.
+    """
+    body = reports[0].to_dict()
+    if len(reports) > 1:
+        body["reports"] = {report.kind: report.to_dict() for report in reports}
     if traced is not None:
         body["contractions"] = [c.to_dict() for c in traced]
         body["convolutions"] = [c.to_dict() for c in convolutions]
@@ -60,11 +64,34 @@ def body_of(
 
 
 def page(
-    report: Report,
+    reports: Sequence[Report],
     traced: Sequence[Contraction] | None = None,
     convolutions: Sequence[Convolution] = (),
 ) -> str:
-    """The HTML page of a report."""
+    """The HTML page of reports of one model."""
+    first = reports[0]
+    decided: list[str] = []
+    if traced is not None:
+        columns, rows = contraction_table(traced, first.sparse)
+        decided = ["<h2>Sparse contractions</h2>", _table(list(columns), rows)]
+    if convolutions:
+        columns, rows = convolution_table(convolutions, first.sparse)
+        decided += ["<h2>Gated convolutions</h2>", _table(list(columns), rows)]
+    facts = [["padding", first.padding or "none"], ["target", first.target]]
+    parts = [
+        f"<h1>{escape(first.model or 'model')}</h1>",
+        _table(["option", "value"], facts),
+        *decided,
+    ]
+    for report in reports:
+        parts += [f"<h1>{report.kind}</h1>"] if len(reports) > 1 else []
+        parts += _sections(report)
+    head = f"<meta charset=utf-8><title>pitc report</title><style>{_STYLE}</style>"
+    return f"<!doctype html>\n<html lang=en>{head}\n" + "\n".join(parts) + "\n</html>\n"
+
+
+def _sections(report: Report) -> list[str]:
+    """What was done for one kind of machine."""
     body = report.to_dict()
     nodes = [
         [
@@ -73,42 +100,40 @@ def page(
             " ".join(n["pit_axes"]),
             "\n".join(record.facts),
             record.outcome,
+            record.runs,
             "{code}: {reason} ({hint})".format(**n["refusal"]) if n["refusal"] else "",
         ]
         for n, record in zip(body["nodes"], report.nodes, strict=True)
     ]
     regions = [
-        [r["name"], r["domain"], r["nodes"], r["flops_per_row"], r["bytes_per_row"]]
+        [
+            r["name"],
+            r["domain"],
+            r["nodes"],
+            r["flops_per_row"],
+            r["bytes_per_row"],
+            r["host_copies"],
+        ]
         for r in body["regions"]
     ]
     stages = [[name, f"{ms:.1f}"] for name, ms in body["stages_ms"].items()]
-    facts = [["padding", body["padding"] or "none"], ["target", body["target"]]]
-    decided: list[str] = []
-    if traced is not None:
-        columns, rows = contraction_table(traced, report.sparse)
-        decided = ["<h2>Sparse contractions</h2>", _table(list(columns), rows)]
-    if convolutions:
-        columns, rows = convolution_table(convolutions, report.sparse)
-        decided += ["<h2>Gated convolutions</h2>", _table(list(columns), rows)]
-    parts = [
-        f"<h1>{escape(body['model'] or 'model')}</h1>",
-        _table(["option", "value"], facts),
+    columns = ["region", "domain", "nodes", "flop per row", "bytes per row", "copies to host"]
+    return [
         "<h2>Regions</h2>",
-        _table(["region", "domain", "nodes", "flop per row", "bytes per row"], regions),
+        _table(columns, regions),
         "<h2>Assumptions</h2>",
         _table(["assumption"], [[a] for a in body["assumptions"]]),
         "<h2>Notes</h2>",
         _table(["note"], [[n] for n in body["notes"]]),
-        *decided,
         "<h2>Nodes</h2>",
-        _table(["node", "op", "PIT axes", "facts", "lowering", "refusal"], nodes),
+        _table(
+            ["node", "op", "PIT axes", "facts", "lowering", "engine and tiles", "refusal"], nodes
+        ),
         "<h2>Kernels</h2>",
         _table(["symbol"], [[k] for k in body["kernels"]]),
         "<h2>Compile time</h2>",
         _table(["stage", "ms"], stages),
     ]
-    head = f"<meta charset=utf-8><title>pitc report</title><style>{_STYLE}</style>"
-    return f"<!doctype html>\n<html lang=en>{head}\n" + "\n".join(parts) + "\n</html>\n"
 
 
 def _table(columns: list[str], rows: list[list[Any]]) -> str:

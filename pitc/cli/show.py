@@ -18,6 +18,7 @@ from pitc.artifact.manifest import Manifest
 from pitc.check.verify import Comparison
 from pitc.host.doctor import Finding
 from pitc.ir.report import NodeRecord, Report
+from pitc.options import Kind
 
 if TYPE_CHECKING:
     from pitc.host.placement import Placement
@@ -76,31 +77,52 @@ def summary(report: Report) -> str:
     return f"{total} nodes: {changed or 'all ordinary'}; {regions}, {kernels}"
 
 
-def compiled(folder: str, manifest: Manifest, report: Report) -> None:
+def waits(report: Report) -> str:
+    """What a run waits for because a mask is not on the host."""
+    n = report.host_copies
+    return (
+        f"a run copies {n} mask{'s' * (n != 1)} from the GPU to the host, and waits each time; a "
+        "mask that is an input of type bool is on the host already"
+    )
+
+
+def compiled(folder: str, manifest: Manifest, reports: Sequence[Report]) -> None:
     """What `pitc compile` made."""
     out = console()
     out.print(
         f"[bold]{escape(folder)}[/bold]  {size(sum(f.bytes for f in manifest.files.values()))}"
     )
-    out.print(f"  {escape(summary(report))}")
-    if not report.changed:
-        out.print("  nothing was found to skip: the model runs as it was (pitc explain tells why)")
-    for text in report.assumptions:
+    for report in reports:
+        title = f"{report.kind}: " if len(reports) > 1 else ""
+        out.print(f"  {title}{escape(summary(report))}")
+        if not report.changed:
+            text = "nothing was found to skip: the model runs as it was (pitc explain tells why)"
+            out.print(f"  {title}{text}")
+    for text in dict.fromkeys(text for report in reports for text in report.assumptions):
         out.print(f"  assumption: {escape(text)}")
-    for text in report.notes:
+    for text in dict.fromkeys(text for report in reports for text in report.notes):
         out.print(f"  note: {escape(text)}")
 
 
-def explained(report: Report, records: list[NodeRecord]) -> None:
-    """The table of `pitc explain`."""
+def explained(report: Report, records: list[NodeRecord], *, titled: bool = False) -> None:
+    """The table of `pitc explain`.
+
+    Args:
+        report: What is explained.
+        records: Those of its nodes that are shown.
+        titled: There are several, so that it says for which kind of machine it is.
+    """
     out = console()
-    table = text_table("node", "op", "PIT axes", "facts", "lowering")
+    if titled:
+        out.print(f"[bold]for {report.kind}[/bold]")
+    table = text_table("node", "op", "PIT axes", "facts", "lowering", "engine and tiles")
     for r in records:
         axes = " ".join(r.pit_axes) or "-"
         lowering = Text(r.outcome, style="green" if r.lowering != "ordinary" else "")
         if r.refusal is not None:
             lowering.append(f" {r.refusal.code.id}: {r.refusal.reason}", style="yellow")
-        table.add_row(Text(r.node), r.op_type, axes, Text("\n".join(r.facts) or "-"), lowering)
+        facts = Text("\n".join(r.facts) or "-")
+        table.add_row(Text(r.node), r.op_type, axes, facts, lowering, Text(r.runs))
     out.print(table)
     refused = Counter(r.refusal.code for r in records if r.refusal is not None)
     if refused:
@@ -111,13 +133,17 @@ def explained(report: Report, records: list[NodeRecord]) -> None:
         out.print(codes)
     if report.regions:
         out.print()
-        regions = text_table("region", "domain", "nodes", "flop/row", "bytes/row", right=("nodes",))
+        columns = ("region", "domain", "nodes", "flop/row", "bytes/row")
+        on_cuda = report.kind == "cuda"
+        regions = text_table(*columns, *["copies to host"] * on_cuda, right=("nodes",))
         for g in report.regions:
             numbers = str(g.nodes), f"{g.flops_per_row:,}", f"{g.bytes_per_row:,}"
-            regions.add_row(g.name, Text(g.domain), *numbers)
+            regions.add_row(g.name, Text(g.domain), *numbers, *[str(g.host_copies)] * on_cuda)
         out.print(regions)
     out.print()
     out.print(escape(summary(report)))
+    if report.host_copies:
+        out.print(escape(waits(report)))
     for text in report.assumptions:
         out.print(f"assumption: {escape(text)}")
     for text in report.notes:
@@ -275,8 +301,13 @@ def reduced(found: Mapping[str, Any]) -> None:
     out.print(words, markup=False, soft_wrap=True)
 
 
-def inspected(check: Check, pit_nodes: Mapping[str, int]) -> None:
-    """What `pitc inspect` tells."""
+def inspected(check: Check, pit_nodes: Mapping[Kind, Mapping[str, int]]) -> None:
+    """What `pitc inspect` tells.
+
+    Args:
+        check: The artifact.
+        pit_nodes: Of each kind of machine, by operation.
+    """
     out = console()
     table = text_table("", "")
     table.show_header = False
@@ -298,8 +329,10 @@ def inspected(check: Check, pit_nodes: Mapping[str, int]) -> None:
             table.add_row("kernels", f"{len(kernels.symbols)} for {where}")
             for symbol in kernels.symbols:
                 table.add_row("", symbol)
-        by_operation = ", ".join(f"{n} {name}" for name, n in pit_nodes.items())
-        table.add_row("PIT nodes", f"{m.pit_nodes}{by_operation and ': '}{by_operation}")
+        for kind, counts in pit_nodes.items():
+            title = f"PIT nodes, {kind}" if len(pit_nodes) > 1 else "PIT nodes"
+            by_operation = ", ".join(f"{n} {name}" for name, n in counts.items())
+            table.add_row(title, f"{sum(counts.values())}{by_operation and ': '}{by_operation}")
         for name, record in m.files.items():
             table.add_row(name, f"{size(record.bytes):>10}  sha256 {record.sha256}")
     out.print(table)

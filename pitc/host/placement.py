@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pitc.api import CompiledModel
-from pitc.artifact.manifest import MODEL
+from pitc.artifact.check import Check
+from pitc.artifact.manifest import GRAPHS
 from pitc.errors import MachineError
-from pitc.ir.plan import PROVIDERS
+from pitc.ir.nodes import is_pit_node
+from pitc.options import Kind
 
 RECORD = "session.record_ep_graph_assignment_info"
 #: An ONNX Runtime that tells.
@@ -29,18 +31,26 @@ class Placement:
     node: str
 
 
-def pit_nodes(artifact: Path) -> dict[str, int]:
-    """PIT nodes of the compiled graph, counted by the operation of their plan."""
-    import onnx
+def pit_nodes(check: Check) -> dict[Kind, dict[str, int]]:
+    """PIT nodes of the compiled graph of each kind of machine, by the operation of their plan.
 
-    proto = onnx.load(artifact / MODEL, load_external_data=False)
+    Args:
+        check: Of an artifact that runs.
+    """
+    files = check.manifest.files if check.manifest is not None else {}
+    kinds = [kind for name in files for kind, graph in GRAPHS.items() if graph == name]
+    return {kind: _pit_nodes(check.folder / GRAPHS[kind]) for kind in kinds}
+
+
+def _pit_nodes(graph: Path) -> dict[str, int]:
+    import onnx_ir as ir
+
     counts: Counter[str] = Counter()
-    for node in proto.graph.node:
-        texts = {a.name: a.s.decode("utf-8", "replace") for a in node.attribute if a.s}
-        if node.op_type != "EPContext" or texts.get("source") not in PROVIDERS:
-            continue
-        fields = (line.partition("=") for line in texts.get("ep_cache_context", "").splitlines())
-        counts[next((value for key, _, value in fields if key == "op"), "unknown")] += 1
+    for node in ir.traversal.RecursiveGraphIterator(ir.load(graph).graph):
+        if is_pit_node(node):
+            lines = node.attributes["ep_cache_context"].as_string().splitlines()
+            fields = dict(line.partition("=")[::2] for line in lines)
+            counts[fields.get("op", "unknown")] += 1
     return dict(sorted(counts.items()))
 
 

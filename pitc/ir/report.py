@@ -9,6 +9,25 @@ from pitc.ir.refusal import Refusal
 
 
 @dataclass(frozen=True, slots=True)
+class KernelRecord:
+    """The kernels of one lowered node, among which the run time chooses by what it is given.
+
+    Args:
+        operation: Of its plan (`docs/plans.md`).
+        tiles: Dense tiles: rows x columns of a result; of attention queries x keys. On CPUs with
+            the level in front, on GPUs with the engine.
+        micro_tiles: Of a contraction that skips zeros: each variant with its micro-tile, rows x k.
+        predicted: The dense tile that the speed model prefers, by architecture; empty where rows
+            are only known when the model runs, and on CPUs, which have one tile.
+    """
+
+    operation: str
+    tiles: tuple[str, ...] = ()
+    micro_tiles: tuple[str, ...] = ()
+    predicted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class NodeRecord:
     """One node of the source graph.
 
@@ -22,7 +41,10 @@ class NodeRecord:
             `folded` (it runs inside another one).
         refusal: Why it is ordinary, when it is.
         sparse: Of a contraction that skips zeros or unread channels: what, and where.
-        inside: Of a folded node, the one that it runs inside.
+        inside: Of a node that runs inside the node of another one, that one.
+        engine: What computes it: `onnxruntime`; `cpu`, register tiles; of GPUs `mma`, tensor cores,
+            or `simt`, FMA units, or both. Empty where nothing is left to compute, or inside.
+        kernel: Its kernels, where they are pitc's.
     """
 
     node: str
@@ -34,11 +56,28 @@ class NodeRecord:
     refusal: Refusal | None = None
     sparse: str = ""
     inside: str = ""
+    engine: str = "onnxruntime"
+    kernel: KernelRecord | None = None
 
     @property
     def outcome(self) -> str:
         """What became of the node, and where it went."""
         return f"{self.lowering} into {self.inside}" if self.inside else self.lowering
+
+    @property
+    def runs(self) -> str:
+        """Engines and tiles for a cell of a table: a line for each engine, micro-tiles, and what is
+        predicted.
+        """
+        if self.kernel is None:
+            return self.engine or "-"
+        lines = []
+        for engine in self.engine.split(", "):
+            tiles = [t for t in self.kernel.tiles if t.startswith(engine) or engine == "cpu"]
+            lines.append(" ".join([engine, *(t.removeprefix(engine) for t in tiles)]))
+        if self.kernel.micro_tiles:
+            lines.append(f"micro-tiles: {', '.join(self.kernel.micro_tiles)}")
+        return "\n".join([*lines, *(f"predicted: {text}" for text in self.kernel.predicted)])
 
     @property
     def facts(self) -> tuple[str, ...]:
@@ -57,6 +96,8 @@ class RegionRecord:
         nodes: How many source nodes run packed.
         flops_per_row: Work that one skipped row saves.
         bytes_per_row: Data that SRead and SWrite move per row.
+        host_copies: Of its mask from a GPU to the host in a run, each with a wait; regions over one
+            domain share it.
     """
 
     name: str
@@ -64,21 +105,26 @@ class RegionRecord:
     nodes: int
     flops_per_row: int
     bytes_per_row: int
+    host_copies: int = 0
 
 
 @dataclass(slots=True)
 class Report:
-    """Everything `pitc explain` can tell about one compilation.
+    """Everything `pitc explain` can tell about one compilation for one kind of machine.
 
+    `kind` is that machine, `target` all that was asked for. `host_copies` counts the masks that are
+    copied from a GPU to the host in a run, where ONNX Runtime's CUDA provider runs ordinary nodes.
     `assumptions` are what the answer rests on; `notes` are sentences on what was left as it is
     although the user asked for it.
     """
 
     model: str = ""
     target: str = "cpu"
+    kind: str = "cpu"
     padding: str | None = None
     nodes: list[NodeRecord] = field(default_factory=list)
     regions: list[RegionRecord] = field(default_factory=list)
+    host_copies: int = 0
     assumptions: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     kernels: list[str] = field(default_factory=list)

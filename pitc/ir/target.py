@@ -2,11 +2,12 @@
 what the passes have to know of it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from pitc.errors import UsageError
+from pitc.ir.cuda_target import CUDA_ARCHS
 from pitc.ir.panels import PANEL_WIDTH, TURNED_COLUMNS
 from pitc.ir.plan import CUDA_EP_NAME, EP_NAME
 
@@ -97,6 +98,7 @@ class Target:
 
     Args:
         kind: Its name.
+        machines: CPU levels, or GPU architectures, that its kernels are built for.
         library: File name of the kernel library in an artifact.
         provider: Execution provider that runs its nodes.
         types: What its kernels compute with.
@@ -121,6 +123,7 @@ class Target:
     """
 
     kind: str
+    machines: tuple[str, ...]
     library: str = "kernels.so"
     provider: str = EP_NAME
     types: tuple[ir.DataType, ...] = (ir.DataType.FLOAT,)
@@ -140,9 +143,10 @@ class Target:
     channels: ChannelPrices = ChannelPrices()
 
 
-CPU = Target("cpu")
+CPU = Target("cpu", tuple(level.level for level in CPU_LEVELS))
 CUDA = Target(
     "cuda",
+    tuple(CUDA_ARCHS),
     provider=CUDA_EP_NAME,
     types=(ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16),
     skips_right=False,
@@ -152,6 +156,12 @@ CUDA = Target(
 )
 
 
-def target_of(kind: str) -> Target:
-    """The target of a kind of machine, `cpu` or `cuda`."""
-    return CUDA if kind == "cuda" else CPU
+def target_of(kind: str, machines: tuple[str, ...] = ()) -> Target:
+    """The target of a kind of machine, `cpu` or `cuda`.
+
+    Args:
+        kind: The kind.
+        machines: CPU levels or GPU architectures; empty: all.
+    """
+    target = CUDA if kind == "cuda" else CPU
+    return replace(target, machines=machines) if machines else target

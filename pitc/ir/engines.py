@@ -1,0 +1,100 @@
+"""The engines and tiles of a node, read from its plan: what `pitc explain` shows.
+
+gather_gemm on GPUs, float16    mma     mma128x128 mma64x128 mma32x128 mma16x128
+the same on CPUs                cpu     v4:6x64 v3:6x16
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from pitc.ir.attention_tile import attention_tile
+from pitc.ir.cuda_target import CUDA_ARCHS, CudaArch, CudaTile
+from pitc.ir.cuda_variants import dense_tiles, offers_of
+from pitc.ir.gpu_speed import step_clocks
+from pitc.ir.plan import Plan
+from pitc.ir.report import KernelRecord
+from pitc.ir.target import Target, cpu_level_of
+from pitc.ir.variants import ITEM_BYTES, VARIANTS
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """What runs a lowered node.
+
+    Args:
+        engine: As in `NodeRecord`.
+        record: Its kernels.
+    """
+
+    engine: str
+    record: KernelRecord
+
+
+def kernels_of(plan: Plan, target: Target, rows: int | None = None) -> Kernels:
+    """What runs a node with a product or attention.
+
+    Args:
+        plan: Of the node.
+        target: What it is compiled for.
+        rows: Of the product, where they are known.
+    """
+    fields = dict(plan.fields)
+    if target.kind == "cuda":
+        return _on_cuda(plan.op, fields, target.machines, rows)
+    levels = [cpu_level_of(name) for name in target.machines]
+    if plan.op == "attention":
+        pairs = [
+            (x.level, *pair)
+            for x in levels
+            for pair in zip(x.attention_lanes, x.attention_rows, strict=True)
+        ]
+    else:
+        pairs = [(x.level, *x.gemm_tile) for x in levels]
+    micro_tiles = [(v.name, v.micro_tile) for v in VARIANTS.values() if v.pit_axis]
+    skips = plan.op not in ("gather_gemm", "attention")
+    cut = tuple(f"{name} {tile.m}x{tile.k}" for name, tile in micro_tiles if skips)
+    tiles = tuple(f"{level}:{m}x{n}" for level, m, n in pairs)
+    return Kernels("cpu", KernelRecord(plan.op, tiles, cut))
+
+
+def _on_cuda(
+    op: str, fields: Mapping[str, object], archs: tuple[str, ...], rows: int | None
+) -> Kernels:
+    dtype = str(fields["dtype"])
+    engines = ("mma", "simt") if dtype == "float32" else ("mma",)
+    if op == "attention":
+        d, dv, bias = (int(str(fields[name])) for name in ("d", "dv", "bias"))
+        made = [(e, attention_tile(e, dtype, d, dv, bias=bool(bias))) for e in engines]
+        tiles = tuple(f"{engine}{tile.m}x{tile.n}" for engine, tile in made)
+        return Kernels(", ".join(engines), KernelRecord(op, tiles))
+    offered = [t for t in dense_tiles(dtype) if any(_fits(t, a) for a in archs)]
+    variants = {o.variant.name: o.variant.micro_tile(dtype) for o in offers_of(dtype)}
+    del variants["dense"]
+    cut = tuple(f"{name} {t.m}x{t.k}" for name, t in variants.items() if op != "gather_gemm")
+    predicted: dict[str, list[str]] = {}
+    if rows:
+        k, n = int(str(fields["k"])), int(str(fields["n"]))
+        for arch in archs:
+            fastest = predicted_tile(dtype, CUDA_ARCHS[arch], rows, k, n)
+            predicted.setdefault(fastest.name, []).append(arch)
+    texts = tuple(f"{tile} on {' '.join(names)}" for tile, names in predicted.items())
+    names = tuple(t.name for t in offered)
+    return Kernels(", ".join(engines), KernelRecord(op, names, cut, texts))
+
+
+def _fits(tile: CudaTile, arch: str) -> bool:
+    return tile.shared_bytes <= CUDA_ARCHS[arch].shared_bytes
+
+
+def predicted_tile(dtype: str, arch: CudaArch, rows: int, k: int, n: int) -> CudaTile:
+    """The dense tile that the run time takes on an architecture's largest device, as it computes it
+    (`runtime/ep/device/dense_tiles.cc`): where the busiest multiprocessor is done first.
+    """
+
+    def clocks(tile: CudaTile) -> int:
+        turns = ceil(ceil(rows / tile.m) * ceil(n / tile.n) / arch.processors)
+        steps = ceil(k * ITEM_BYTES[dtype] / tile.k_bytes)
+        return turns * steps * ceil(step_clocks(tile, dtype, arch).most)
+
+    return min((t for t in dense_tiles(dtype) if _fits(t, arch.name)), key=clocks)
