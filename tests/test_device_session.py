@@ -281,7 +281,7 @@ def test_lists_on_the_device_are_checked(gpu: Call, tmp_path: Path) -> None:
 
 def masked(regions: int, *, on_device: bool) -> Any:
     """Packed regions of one domain each; the neighbour makes their masks, or they are inputs."""
-    nodes, inputs, outputs = [], [CUBE], []
+    nodes, inputs, outputs, values = [], [CUBE], [], []
     for i in range(regions):
         live = f"live{i}"
         inputs.append((f"m{i}", FLOAT, ["b", "s"]) if on_device else (live, BOOL, ["b", "s"]))
@@ -290,14 +290,17 @@ def masked(regions: int, *, on_device: bool) -> Any:
             nodes.append(helper.make_node("Cast", [f"r{i}"], [live], to=BOOL))
         lists = [f"{name}{i}" for name in ("rows", "coords", "offsets")]
         nodes.append(pit_node(f"d{i}", DETECT, [live], lists))
+        shapes = ([f"t{i}"], [2, f"t{i}"], [f"e{i}"])
+        values += [(name, INT32, shape) for name, shape in zip(lists, shapes, strict=True)]
         plan = kernel_plan("unpack", "unpack_b4", dims="c0,c1,r")
         gather = kernel_plan("pack", "pack_b4", dims="c0,c1,r")
         for each in range(2):  # two regions of the domain
             packed, whole = f"p{i}{each}", f"y{i}{each}"
             nodes.append(cuda_node(packed, gather, ["x", *lists[:2], live], [packed]))
             nodes.append(cuda_node(whole, plan, [packed, *lists[:2], live], [whole]))
+            values.append((packed, FLOAT, None))
             outputs.append((whole, FLOAT, None))
-    return make_model(nodes, inputs, outputs)
+    return make_model(nodes, inputs, outputs, values)
 
 
 def _masks(folder: Path, domains: int, on_device: bool) -> None:
