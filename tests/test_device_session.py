@@ -303,7 +303,7 @@ def masked(regions: int, *, on_device: bool) -> Any:
     return make_model(nodes, inputs, outputs, values)
 
 
-def _masks(folder: Path, domains: int, on_device: bool) -> None:
+def _masks(folder: Path, domains: int, on_device: bool) -> dict[str, int]:
     driver = FakeDriver()
     made = masked(domains, on_device=on_device)
     run = session(save_cuda(folder, made), (NEIGHBOUR, CUDA_EP_NAME, EP_NAME))
@@ -320,15 +320,18 @@ def _masks(folder: Path, domains: int, on_device: bool) -> None:
         assert np.array_equal(got, want)
     # Outputs come down, and a mask for each domain that does not lie on the host.
     assert warm["copies_down"] == len(wanted) + domains * on_device, warm
+    return warm
 
 
 @pytest.mark.parametrize("domains", [1, 2])
-@pytest.mark.parametrize("on_device", [False, True])
 def test_a_mask_of_the_device_is_copied_once_a_domain(
-    gpu: Call, tmp_path: Path, domains: int, on_device: bool
+    gpu: Call, tmp_path: Path, domains: int
 ) -> None:
     """What `pitc explain` tells of (`Report.host_copies`)."""
-    gpu(_masks, tmp_path, domains, on_device)
+    given, made = (gpu(_masks, tmp_path / str(on), domains, on) for on in (False, True))
+    # For the stream in front of the copy, and for the copy, which ONNX Runtime gives no stream.
+    recent = tuple(map(int, onnxruntime.__version__.split(".")[:2])) >= (1, 31)
+    assert made["waits"] - given["waits"] == 2 * domains or not recent, (given, made)
 
 
 # ---- threads, weights, devices

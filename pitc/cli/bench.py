@@ -28,6 +28,7 @@ from pitc.cli.steps import Steps
 from pitc.config import resolve
 from pitc.errors import MachineError, UsageError, VerificationError
 from pitc.host.machine import cpu_level, cpu_name, installed
+from pitc.ir.plan import CUDA_EP_NAME
 from pitc.measure.bench import (
     BASE,
     OURS,
@@ -79,9 +80,6 @@ def bench_model(
         raise UsageError("--lengths and --mean exclude each other")
     given = read_inputs(inputs)
     compiled = open_model(model, padding, target, quiet)
-    if trace and compiled.kinds[0] == "cuda":
-        hint = "name a file by the session option ep.pitcudaexecutionprovider.trace"
-        raise UsageError("--trace shows what CPUs decide, and it runs on a GPU", hint=hint)
     padding = compiled.manifest.options.padding
     source = compiled.path / FALLBACK if os.path.isdir(model) else model
     reference = plain_session(source)
@@ -104,9 +102,12 @@ def bench_model(
             raise
         sizes = ", ".join(f"{name}={size}" for name, size in case.dims.items())
         raise UsageError(error.message, hint=f"sizes were {sizes}; choose by --shape") from error
-    on_gpu = compiled.kinds[0] == "cuda"
     with warnings_as_lines():
         session = compiled.session(session_options())
+    on_gpu = CUDA_EP_NAME in session.get_providers()
+    if trace and on_gpu:
+        hint = "name a file by the session option ep.pitcudaexecutionprovider.trace"
+        raise UsageError("--trace shows what CPUs decide, and it runs on a GPU", hint=hint)
     contenders = [
         Contender(BASE, BASE, lambda: of_session(plain_session(source, session_options()))),
         Contender(OURS, "pitc", lambda: of_session(session)),
