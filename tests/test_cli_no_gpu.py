@@ -55,9 +55,10 @@ def test_what_needs_no_gpu_works(run: Run, artifact: Path) -> None:
 
 def test_sessions(artifact: Path) -> None:
     model = api.load(artifact)
-    for providers in (None, ["cuda"]):
-        with pytest.raises(MachineError, match=TOLD):
-            model.session(providers=providers)
+    with pytest.raises(MachineError, match=TOLD):
+        model.session()
+    with pytest.raises(MachineError, match=TOLD):
+        model.session(providers=["cuda"])
 
 
 class _Old:
