@@ -109,10 +109,14 @@ def cuda_devices() -> list["onnxruntime.OrtEpDevice"]:
     register_ep()
     if devices := _devices(CUDA_EP_NAME):
         return devices
-    trouble = ctypes.CDLL(str(library_path())).PitcCudaTrouble
+    path = library_path()
+    trouble = getattr(ctypes.CDLL(str(path)), "PitcCudaTrouble", None)
+    if trouble is None:
+        raise MachineError("it is of a version without GPUs", path=path, hint="install pitc again")
     trouble.restype = ctypes.c_char_p
     reason = (trouble() or b"ONNX Runtime was offered none").decode(errors="replace")
-    raise MachineError(f"no CUDA device: {reason}")
+    hint = "pitc doctor tells more; compiled for cuda,cpu a model also runs without a GPU"
+    raise MachineError(f"no CUDA device: {reason}", hint=hint)
 
 
 def make_session(

@@ -316,7 +316,7 @@ def test_another_schema_is_unsupported(artifact: Path) -> None:
     found = check_artifact(artifact)
     assert (found.verdict, found.expected, found.found) == (
         Verdict.UNSUPPORTED,
-        "schema 2 (pitc 0.1.0)",
+        "schema 3 (pitc 0.1.0)",
         "schema 1",
     )
     (artifact / MANIFEST).write_text('{"schema_version": 99, "unknown": []}')

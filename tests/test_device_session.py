@@ -34,7 +34,17 @@ from tests.device_support import (
     told,
     unpack,
 )
-from tests.runtime_support import FLOAT, INT32, ROWS, Value, kernel_plan, make_model
+from tests.runtime_support import (
+    BOOL,
+    DETECT,
+    FLOAT,
+    INT32,
+    ROWS,
+    Value,
+    kernel_plan,
+    make_model,
+    pit_node,
+)
 
 CUBE: Value = ("x", FLOAT, ["b", "s", "n"])
 OUT: Value = ("y", FLOAT, None)
@@ -264,6 +274,64 @@ def _lists_on_the_device(folder: Path) -> None:
 
 def test_lists_on_the_device_are_checked(gpu: Call, tmp_path: Path) -> None:
     gpu(_lists_on_the_device, tmp_path)
+
+
+# ---- masks
+
+
+def masked(regions: int, *, on_device: bool) -> Any:
+    """Packed regions of one domain each; the neighbour makes their masks, or they are inputs."""
+    nodes, inputs, outputs, values = [], [CUBE], [], []
+    for i in range(regions):
+        live = f"live{i}"
+        inputs.append((f"m{i}", FLOAT, ["b", "s"]) if on_device else (live, BOOL, ["b", "s"]))
+        if on_device:
+            nodes.append(helper.make_node("Relu", [f"m{i}"], [f"r{i}"]))
+            nodes.append(helper.make_node("Cast", [f"r{i}"], [live], to=BOOL))
+        lists = [f"{name}{i}" for name in ("rows", "coords", "offsets")]
+        nodes.append(pit_node(f"d{i}", DETECT, [live], lists))
+        shapes = ([f"t{i}"], [2, f"t{i}"], [f"e{i}"])
+        values += [(name, INT32, shape) for name, shape in zip(lists, shapes, strict=True)]
+        plan = kernel_plan("unpack", "unpack_b4", dims="c0,c1,r")
+        gather = kernel_plan("pack", "pack_b4", dims="c0,c1,r")
+        for each in range(2):  # two regions of the domain
+            packed, whole = f"p{i}{each}", f"y{i}{each}"
+            nodes.append(cuda_node(packed, gather, ["x", *lists[:2], live], [packed]))
+            nodes.append(cuda_node(whole, plan, [packed, *lists[:2], live], [whole]))
+            values.append((packed, FLOAT, None))
+            outputs.append((whole, FLOAT, None))
+    return make_model(nodes, inputs, outputs, values)
+
+
+def _masks(folder: Path, domains: int, on_device: bool) -> dict[str, int]:
+    driver = FakeDriver()
+    made = masked(domains, on_device=on_device)
+    run = session(save_cuda(folder, made), (NEIGHBOUR, CUDA_EP_NAME, EP_NAME))
+    given = {"x": feeds()["x"]}
+    lives = [np.random.default_rng(seed).random((3, 5)) < 0.6 for seed in range(domains)]
+    for i, live in enumerate(lives):
+        given |= {f"m{i}": live.astype(np.float32)} if on_device else {f"live{i}": live}
+    wanted = [np.where(live[..., None], given["x"], 0) for live in lives for _ in range(2)]
+    for _ in range(3):  # memory is planned after the first run
+        run.run(None, given)
+    with driver.counted() as warm:
+        found = run.run(None, given)
+    for got, want in zip(found, wanted, strict=True):
+        assert np.array_equal(got, want)
+    # Outputs come down, and a mask for each domain that does not lie on the host.
+    assert warm["copies_down"] == len(wanted) + domains * on_device, warm
+    return warm
+
+
+@pytest.mark.parametrize("domains", [1, 2])
+def test_a_mask_of_the_device_is_copied_once_a_domain(
+    gpu: Call, tmp_path: Path, domains: int
+) -> None:
+    """What `pitc explain` tells of (`Report.host_copies`)."""
+    given, made = (gpu(_masks, tmp_path / str(on), domains, on) for on in (False, True))
+    # For the stream in front of the copy, and for the copy, which ONNX Runtime gives no stream.
+    recent = tuple(map(int, onnxruntime.__version__.split(".")[:2])) >= (1, 31)
+    assert made["waits"] - given["waits"] == 2 * domains or not recent, (given, made)
 
 
 # ---- threads, weights, devices

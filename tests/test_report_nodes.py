@@ -42,7 +42,7 @@ def folded(lowered: Lowered) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for r in lowered.report.nodes:
         assert not (r.inside and r.kernel) and (r.inside or r.lowering != "folded")
-        if r.inside:
+        if r.lowering == "folded":
             assert r.refusal is None and r.outcome == f"folded into {r.inside}"
             found.setdefault(r.inside, []).append(r.op_type)
     return found

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pitc.check.feeds import Case
+from pitc.ir.plan import CUDA_EP_NAME
 from pitc.session import arrays
 
 if TYPE_CHECKING:
@@ -18,7 +19,22 @@ if TYPE_CHECKING:
 #: Largest norm-wise relative error per output type; integers and booleans must be equal.
 TOLERANCES = {"float64": 1e-10, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
 
+TF32_TOLERANCE = TOLERANCES["float16"]
+"""Of float32 on GPUs: tf32 has as many bits behind the point as float16."""
+
 Run = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+
+
+def tolerance_on(session: Any, tolerance: float | None) -> float | None:
+    """The tolerance for what an ONNX Runtime session answers.
+
+    Args:
+        session: It runs PIT nodes on a GPU, or not.
+        tolerance: The user's, or None.
+    """
+    if tolerance is None and CUDA_EP_NAME in session.get_providers():
+        return TF32_TOLERANCE
+    return tolerance
 
 
 @dataclass(slots=True)

@@ -240,7 +240,7 @@ def verify_model(
     json: bool,
 ) -> None:
     """`pitc verify`."""
-    from pitc.check.verify import audit_facts, compare
+    from pitc.check.verify import audit_facts, compare, tolerance_on
 
     if against is not None and not os.path.isdir(model):
         raise UsageError("--against is for artifacts; a model is compared with itself")
@@ -265,6 +265,7 @@ def verify_model(
     source = against or (compiled.path / FALLBACK if os.path.isdir(model) else model)
     with warnings_as_lines():
         session = compiled.session()
+    tolerance = tolerance_on(session, tolerance)
     reference = plain_session(source)
     chosen = _cases(compiled, reference, given, shapes, seed)
     result = compare(

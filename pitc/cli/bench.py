@@ -1,6 +1,7 @@
 """`pitc bench`."""
 
 import os
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 from pitc.artifact.folder import check_file
 from pitc.artifact.manifest import FALLBACK
 from pitc.check.feeds import Case, parse_shapes
+from pitc.check.verify import tolerance_on
 from pitc.cli import show
 from pitc.cli.actions import (
     given_dims,
@@ -26,6 +28,7 @@ from pitc.cli.steps import Steps
 from pitc.config import resolve
 from pitc.errors import MachineError, UsageError, VerificationError
 from pitc.host.machine import cpu_level, cpu_name, installed
+from pitc.ir.plan import CUDA_EP_NAME
 from pitc.measure.bench import (
     BASE,
     OURS,
@@ -99,9 +102,15 @@ def bench_model(
             raise
         sizes = ", ".join(f"{name}={size}" for name, size in case.dims.items())
         raise UsageError(error.message, hint=f"sizes were {sizes}; choose by --shape") from error
+    with warnings_as_lines():
+        session = compiled.session(session_options())
+    on_gpu = CUDA_EP_NAME in session.get_providers()
+    if trace and on_gpu:
+        hint = "name a file by the session option ep.pitcudaexecutionprovider.trace"
+        raise UsageError("--trace shows what CPUs decide, and it runs on a GPU", hint=hint)
     contenders = [
         Contender(BASE, BASE, lambda: of_session(plain_session(source, session_options()))),
-        Contender(OURS, "pitc", lambda: of_session(compiled.session(session_options()))),
+        Contender(OURS, "pitc", lambda: of_session(session)),
         *(Contender(name, name, lambda name=name: PEERS[name](source)) for name in peers),  # type: ignore[misc]
     ]
     traced: tuple[list[Contraction], list[Convolution]] | None = None
@@ -118,7 +127,8 @@ def bench_model(
                 seconds=seconds,
                 padding=padding,
                 token_outputs=tokens,
-                tolerance=tolerance,
+                tolerance=tolerance_on(session, tolerance),
+                clock=time.perf_counter if on_gpu else time.process_time,
                 stage=steps,
                 progress=progress,
             )
@@ -141,9 +151,11 @@ def bench_model(
             show.verified(error.comparison)
         text = "the compiled model differs from ONNX Runtime; nothing was timed"
         raise VerificationError(text, path=model) from error
-    _show(found, traced, model, case, padding, json=json)
+    time_of = "wall time, peers on the CPU" if on_gpu else "CPU time"
+    title = f"{_title(model, case, padding)}; one thread, {time_of}"
+    _show(found, traced, model, case, padding, title, json=json)
     if plot is not None:
-        draw(plot, found, _title(model, case, padding))
+        draw(plot, found, title)
     if missing_peers := [name for name in against if name in found.left_out]:
         name = missing_peers[0]
         raise MachineError(f"peer {name!r} was not timed: {found.left_out[name]}")
@@ -155,11 +167,12 @@ def _show(
     model: Path,
     case: Case,
     padding: str | None,
+    title: str,
     *,
     json: bool,
 ) -> None:
     if not json:
-        show.raced(found, _title(model, case, padding))
+        show.raced(found, title)
         if traced is not None:
             show.decided(*traced)
         return
@@ -197,7 +210,7 @@ def _title(model: Path, case: Case, padding: str | None) -> str:
     shapes = " ".join(f"{n}={'x'.join(map(str, x.shape))}" for n, x in case.feeds.items())
     live = _live(case, padding)
     tokens = f", {live[0]} of {live[1]} tokens live" if live else ""
-    return f"{model.name}: {shapes}{tokens}; one thread, CPU time"
+    return f"{model.name}: {shapes}{tokens}"
 
 
 def _lengths(text: str | None) -> list[int]:

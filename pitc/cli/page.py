@@ -106,15 +106,8 @@ def _sections(report: Report) -> list[str]:
         for n, record in zip(body["nodes"], report.nodes, strict=True)
     ]
     regions = [
-        [
-            r["name"],
-            r["domain"],
-            r["nodes"],
-            r["flops_per_row"],
-            r["bytes_per_row"],
-            r["host_copies"],
-        ]
-        for r in body["regions"]
+        [g.name, g.domain, g.nodes, g.flops_per_row, g.bytes_per_row, g.host_copies]
+        for g in report.regions
     ]
     stages = [[name, f"{ms:.1f}"] for name, ms in body["stages_ms"].items()]
     columns = ["region", "domain", "nodes", "flop per row", "bytes per row", "copies to host"]

@@ -49,8 +49,8 @@ def _pit_nodes(graph: Path) -> dict[str, int]:
     for node in ir.traversal.RecursiveGraphIterator(ir.load(graph).graph):
         if is_pit_node(node):
             lines = node.attributes["ep_cache_context"].as_string().splitlines()
-            fields = dict(line.partition("=")[::2] for line in lines)
-            counts[fields.get("op", "unknown")] += 1
+            fields = (line.partition("=") for line in lines)
+            counts[next((value for key, _, value in fields if key == "op"), "unknown")] += 1
     return dict(sorted(counts.items()))
 
 
