@@ -93,6 +93,8 @@ def run_bound(
     if not by_value:
         return dict(zip(outputs, binding.copy_outputs_to_cpu(), strict=True))
     values = dict(zip(outputs, binding.get_outputs(), strict=True))
+    for value in values.values():  # those of onnxruntime 1.23 do not keep their session
+        value._keeps = session
     if on_device:
         return values
     return {n: to_array(v) if n in lacking else v.numpy() for n, v in values.items()}

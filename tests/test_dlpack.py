@@ -319,6 +319,8 @@ def test_tensors_of_torch() -> None:
         run = same(TYPES[name][0])
         got = run_session(run, {"x": given})["y"]
         assert np.array_equal(got.astype(np.float64), given.double().numpy())
+        if VERSION < (1, 27):  # values have no __dlpack__
+            continue
         back = torch.from_dlpack(run_session(run, {"x": given}, on_device=True)["y"])
         assert torch.equal(back.to(given.dtype), given)
         assert back.dtype == given.dtype or VERSION < (1, 32)
