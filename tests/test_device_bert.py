@@ -84,14 +84,13 @@ def _lent(compiled: Path, mask: Array) -> tuple[Array, dict[str, int]]:
     torch = ModuleType("torch")
     vars(torch)["from_dlpack"] = lambda taken: taken.numpy()
     sys.modules["torch"] = torch
-    ids, mask, types = inputs.values()
+    names: dict[str, Any] = dict(zip(("ids", "mask", "types"), inputs.values(), strict=True))
     (code,) = re.findall(
         r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
     )
-    names: dict[str, Any] = {"ids": ids, "mask": mask, "types": types}
     exec(code.replace("model.pitc", str(compiled)).replace("last_hidden_state", name), names)
     assert np.array_equal(names["hidden"], value.numpy())
-    del names, ids, mask, types
+    del names
     assert not_given_back() == 0
     return value.numpy(), counts
 

@@ -107,12 +107,11 @@ def test_types_that_numpy_lacks(dtype: str, part: str) -> None:
 
 def test_arrays_of_bfloat16_keep_their_memory() -> None:
     run = same(TensorProto.BFLOAT16)
-    x = np.arange(1000, dtype=np.float32).astype(BFLOAT16)
-    y = [run_session(run, {"x": x + i})["y"] for i in range(4)]
+    x = [np.full(1000, i, BFLOAT16) for i in range(4)]
+    y = [run_session(run, {"x": one})["y"] for one in x]
     del run
     gc.collect()
-    for i in range(4):
-        assert np.array_equal(y[i], x + i)
+    assert all(map(np.array_equal, y, x))
 
 
 def test_gaps_of_what_numpy_lacks() -> None:
