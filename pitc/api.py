@@ -191,8 +191,8 @@ class CompiledModel:
             on_device: Leave outputs where the model runs, on the GPU or on the host.
 
         Returns:
-            By output name, arrays (bfloat16 and float8: of ml_dtypes); sequences are lists. With
-            `on_device`, `onnxruntime.OrtValue`s: `torch.from_dlpack` takes them without a copy
+            By output name, arrays (bfloat16 of ml_dtypes, float8 as bytes); sequences are lists.
+            With `on_device`, `onnxruntime.OrtValue`s: `torch.from_dlpack` takes them without a copy
             (onnxruntime 1.27 or newer; bool as such from 1.32 on, before as uint8). Keep them until
             what reads them is done.
 

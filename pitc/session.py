@@ -10,7 +10,7 @@ import numpy as np
 
 from pitc.errors import ModelError, PitcError, UsageError
 from pitc.runtime.binding import run_bound, take
-from pitc.runtime.dlpack import DTYPES, LACKING, Tensor
+from pitc.runtime.dlpack import BFLOAT16, DTYPES, LACKING, Tensor
 
 #: What ONNX Runtime puts around the sentence that says what is wrong.
 _NOISE = re.compile(
@@ -27,9 +27,8 @@ _NODE = re.compile(
     re.DOTALL,
 )
 
-#: Types of tensors, by ONNX Runtime's names: those of NumPy's, and the others.
+#: NumPy's types of tensors, by ONNX Runtime's names.
 _NUMPY = {kind: np.dtype(name) for kind, name in DTYPES.items() if name not in LACKING}
-_OTHERS = DTYPES.keys() - _NUMPY.keys()
 _NONE = np.dtype("V1")
 
 #: Ours, its arena's, and those of the C++ library.
@@ -136,7 +135,7 @@ def run_session(
     wanted = list(outputs) if outputs is not None else list(kinds)
     bound = on_device or Tensor in map(type, feeds.values())
     try:
-        if bound or not _OTHERS.isdisjoint(map(kinds.get, wanted)):
+        if bound or BFLOAT16 in map(kinds.get, wanted):
             chosen = {name: kinds[name] for name in wanted}
             return run_bound(session, chosen, feeds, on_device=on_device)
         return dict(zip(wanted, session.run(wanted, feeds), strict=True))

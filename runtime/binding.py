@@ -9,15 +9,15 @@ import numpy as np
 
 from pitc.errors import MachineError, UsageError
 from pitc.runtime.dlpack import (
-    DTYPES,
+    BFLOAT16,
     LACKING,
     TYPES,
     Tensor,
+    bfloat16_array,
     cuda_device,
     of_array,
     of_dlpack,
     of_value,
-    to_array,
 )
 from pitc.runtime.library import device_of
 
@@ -77,7 +77,7 @@ def run_bound(
     kept = [_tensor(name, feed) for name, feed in feeds.items()]
     for name, t in zip(feeds, kept, strict=True):
         native.bind_input(name, _place(t.device), TYPES[t.dtype][0], t.shape, t.address)
-    lacking = [name for name, kind in outputs.items() if DTYPES.get(kind) in LACKING]
+    lacking = [name for name, kind in outputs.items() if kind == BFLOAT16]
     place = _place(device_of(session) if on_device else None)
     by_value = on_device or bool(lacking)
     for name, kind in outputs.items():
@@ -93,9 +93,11 @@ def run_bound(
     if not by_value:
         return dict(zip(outputs, binding.copy_outputs_to_cpu(), strict=True))
     values = dict(zip(outputs, binding.get_outputs(), strict=True))
+    for value in values.values():  # those of onnxruntime 1.23 do not keep their session
+        value._keeps = session
     if on_device:
         return values
-    return {n: to_array(v) if n in lacking else v.numpy() for n, v in values.items()}
+    return {n: bfloat16_array(v) if n in lacking else v.numpy() for n, v in values.items()}
 
 
 def _tensor(name: str, feed: Any) -> Tensor:

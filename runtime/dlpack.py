@@ -42,6 +42,8 @@ DTYPES = {f"tensor({onnx})": name for name, (_, onnx, _) in TYPES.items()}
 """ONNX Runtime's name of a type: NumPy's."""
 LACKING = frozenset(name for name in TYPES if name.startswith(("bfloat", "float8")))
 """What NumPy lacks."""
+BFLOAT16 = "tensor(bfloat16)"
+"""The only one of which ONNX Runtime makes no array at all."""
 _BY_DLPACK = {code: name for name, (_, _, code) in TYPES.items()}
 
 _ON_HOST, _ON_CUDA = (1, 3), (2, 13)  # pinned memory and managed memory among them
@@ -160,25 +162,18 @@ def of_value(value: Any, device: int | None) -> Tensor:
     return Tensor(value.data_ptr(), dtype, tuple(value.shape()), device, value)
 
 
-def to_array(value: Any) -> np.ndarray:
-    """An `onnxruntime.OrtValue` on the host, of a type that NumPy lacks, as an array of ml_dtypes.
+def bfloat16_array(value: Any) -> np.ndarray:
+    """An `onnxruntime.OrtValue` of bfloat16 on the host as an array of ml_dtypes.
 
     Returns:
         A view, which keeps the value.
     """
     import ml_dtypes  # comes with onnx
 
-    dtype = np.dtype(getattr(ml_dtypes, DTYPES[value.data_type()]))
-    words = SimpleNamespace(
-        value=value,
-        __array_interface__={
-            "data": (value.data_ptr(), False),
-            "shape": tuple(value.shape()),
-            "typestr": f"|u{dtype.itemsize}" if dtype.itemsize == 1 else f"<u{dtype.itemsize}",
-            "version": 3,
-        },
-    )
-    return np.asarray(words).view(dtype)
+    place = {"data": (value.data_ptr(), False), "shape": tuple(value.shape())}
+    interface = {**place, "typestr": "<u2", "version": 3}
+    words = SimpleNamespace(value=value, __array_interface__=interface)
+    return np.asarray(words).view(ml_dtypes.bfloat16)
 
 
 def _said(error: Exception) -> str:

@@ -1,8 +1,12 @@
 """An encoder in half precision, compiled for a GPU, run on one that is not there: by emulated
 kernels in our provider, and the rest in ONNX Runtime on the CPU."""
 
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,9 +21,10 @@ from tests.device_kernels import emulated_process, emulator_compiles
 from tests.device_lender import Library
 from tests.device_support import Call, FakeDriver, session
 from tests.lent import CUDA, not_given_back
-from tests.runtime_support import Array
+from tests.runtime_support import ROOT, Array
 
 CONFIG = BertConfig(layers=1, hidden=64, heads=1, ffn=128, vocab=50)
+PAGE = ROOT / "docs" / "cuda.md"
 MODEL, SOURCE = "model.cuda.onnx", b"PitCudaExecutionProvider"
 # Half precision: what ONNX Runtime rounds after every operator, kernels round once at their end.
 TOLERANCE = 2e-2
@@ -74,8 +79,20 @@ def _lent(compiled: Path, mask: Array) -> tuple[Array, dict[str, int]]:
     model.run(inputs)
     with driver.counted() as counts:
         model.run(inputs, on_device=True)
-    (value,) = model.run(inputs, on_device=True).values()
-    assert value._get_c_value().__dlpack_device__() == (CUDA, 0) and not_given_back() == 0
+    ((name, value),) = model.run(inputs, on_device=True).items()
+    assert value._get_c_value().__dlpack_device__() == (CUDA, 0)
+    # The page's example, with a torch that takes what it is given.
+    torch = ModuleType("torch")
+    vars(torch)["from_dlpack"] = lambda taken: taken.numpy()
+    sys.modules["torch"] = torch
+    names: dict[str, Any] = dict(zip(("ids", "mask", "types"), inputs.values(), strict=True))
+    (code,) = re.findall(
+        r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+    exec(code.replace("model.pitc", str(compiled)).replace("last_hidden_state", name), names)
+    assert np.array_equal(names["hidden"], value.numpy())
+    del names
+    assert not_given_back() == 0
     return value.numpy(), counts
 
 
