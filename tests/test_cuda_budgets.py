@@ -91,7 +91,7 @@ def compiled() -> Iterator[tuple[KernelRequest, str]]:
 
 
 @pytest.mark.parametrize(
-    ("request_", "arch"), compiled(), ids=lambda x: getattr(x, "symbol", str(x))
+    ("request_", "arch"), list(compiled()), ids=lambda x: getattr(x, "symbol", str(x))
 )
 def test_kernels_keep_to_their_budgets(request_: KernelRequest, arch: str) -> None:
     for function in functions(request_):

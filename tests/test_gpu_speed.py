@@ -56,7 +56,7 @@ def test_dense_tiles_take_the_wavefronts_that_the_model_says(tile: CudaTile) -> 
 def test_attention_takes_the_wavefronts_that_the_model_says(
     kind: test_cuda_attention.Kind,
 ) -> None:
-    """Queries come once: of them a step knows nothing."""
+    """Queries are copied once: of that a step knows nothing."""
     engine, dtype, d, dv, _ = kind
     tile, pieces = attention_cuda.ENGINES[engine].plan(dtype, d, dv, bias=False)
     clocks = attention_clocks(dtype, A100, tile.m, tile.n, d, dv, engine)
@@ -114,7 +114,7 @@ def test_less_work_never_takes_longer() -> None:
         few, many = (
             predict_attention("float16", arch, [x] * 32, heads=12, d=64) for x in (40, 512)
         )
-        assert few.total_us < many.total_us and many.limit != "memory"
+        assert few.total_us < many.total_us
         assert predict_copy(1280, 1536, arch).total_us < predict_copy(4096, 1536, arch).total_us
 
 
@@ -122,7 +122,7 @@ def test_an_example_by_hand() -> None:
     """128 queries, 32 keys, width 64, on an A100: 512 clocks of its tensor cores, 8 KiB of K, V."""
     clocks = attention_clocks("float16", A100, 128, 32, 64, 64)
     assert clocks.compute == 2 * 128 * 32 * 128 / 2048 == 512
-    assert clocks.shared == 5 * 8192 / 128
+    assert clocks.shared == (5 * 8192 + 128 * 128) / 128
     assert clocks.limit == "compute"
     # 1280 rows of 1536 bytes, read and written at nine tenths of 2039 GB/s, and a launch
     assert predict_copy(1280, 1536, A100).total_us == pytest.approx(2 + 3932160 / 1835.1e3)

@@ -127,15 +127,17 @@ def step_clocks(tile: CudaTile, dtype: str, arch: CudaArch) -> Clocks:
 def attention_clocks(
     dtype: str, arch: CudaArch, m: int, n: int, d: int, dv: int, engine: str = "mma"
 ) -> Clocks:
-    """What a step of attention takes, m queries by n keys, queries being in registers.
+    """What a step of attention takes, m queries by n keys.
 
-    Each of four warps loads all keys and values; without tensor cores a warp also loads queries,
-    and each chunk for four groups of lanes.
+    Each of four warps loads its queries and all keys and values; without tensor cores each chunk
+    of keys for four groups of lanes, of queries for eight lanes of four rows.
     """
     item = ITEM_BYTES[dtype]
     rate = arch.mma_flops[dtype] if engine == "mma" else arch.simt_flops
     keys = n * (d + dv) * item
-    loaded = 4 * keys if engine == "mma" else 4 * (4 * keys + 8 * m // 4 * d * item)
+    loaded = 4 * keys + m * d * item
+    if engine == "simt":
+        loaded = 4 * (4 * keys + 2 * m * d * item)
     return Clocks(
         compute=max(2 * m * n * (d + dv) / rate, m * n / POWERS),
         shared=(keys + loaded) / WAVEFRONT_BYTES,
