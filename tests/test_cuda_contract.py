@@ -146,6 +146,7 @@ def test_no_bank_conflict(tile: CudaTile, dtype: str) -> None:
     assert launch.counts.shared_wavefronts == launch.counts.shared_ideal > 0
 
 
+@pytest.mark.here
 def test_threads_add_as_a_cpu_does() -> None:
     """One chain of fused multiply-adds in ascending k: the bits of a CPU's kernel."""
     product = Product(33, 68, 64, "float32")

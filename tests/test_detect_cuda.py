@@ -362,6 +362,7 @@ def test_reads_at_copy_speed(form: Form) -> None:
         assert used.shared_wavefronts <= 1.1 * used.shared_ideal
 
 
+@pytest.mark.here
 @pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
 def test_nvcc_accepts_the_source(tmp_path: Path) -> None:
     form = FORMS[0]

@@ -1,0 +1,131 @@
+"""What a machine with a GPU needs, in one folder: it has no compiler of ours and no network.
+
+tests/          kernel libraries of the tests (`tests/on_gpu/`)
+kernels.so      all kernels of the benchmarks and of the models, which are compiled there
+runtime.so      the plug-in library
+wheels/         Python packages that may be missing there
+pack.json       what it was made of
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+FACTS, SITE, PLUG_IN = "pack.json", "site", "runtime.so"
+WHEELS = (
+    *("annotated-types", "pydantic", "pydantic-core", "typing-inspection", "typing-extensions"),
+    *("onnx-ir", "ml-dtypes", "networkx", "typer", "rich", "shellingham", "annotated-doc"),
+    *("markdown-it-py", "mdurl", "pygments", "filelock"),
+    *("pytest", "pluggy", "iniconfig", "packaging", "hypothesis", "sortedcontainers"),
+)
+"""Small ones. Larger ones (numpy, onnx, onnxruntime) are asked for by name."""
+_PLATFORMS = ("2_28", "2_27", "2_17", "2_24", "2_34", "1")
+
+
+def make(
+    folder: Path, archs: Sequence[str], wheels: Sequence[str], python: str, *, small: bool
+) -> None:
+    """Fill the folder; kernels that it has already are kept.
+
+    Args:
+        folder: It is made where it is missing.
+        archs: Architectures of the GPUs, `sm_90`.
+        wheels: Packages to take along, as they are installed here.
+        python: Version of Python there.
+        small: Only what an emulated device needs.
+    """
+    from benchmarks.gpu import kernel_tests
+    from pitc.runtime.library import library_path
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / FACTS).unlink(missing_ok=True)
+    _record_tests(folder, archs, kernel_tests, small=small)
+    _build_kernels(folder / "kernels.so", archs, small=small)
+    shutil.copy(library_path(), folder / PLUG_IN)
+    _download(folder / "wheels", wheels, python)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    facts = {"archs": list(archs), "date": time.strftime("%Y-%m-%d", time.gmtime())}
+    facts |= {"pitc": metadata.version("pitc"), "bytes": size}
+    (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
+    print(f"{folder}: {size / 1e6:.1f} MB")
+
+
+def _record_tests(folder: Path, archs: Sequence[str], tests: Any, *, small: bool) -> None:
+    """Build the kernels of the tests; those that no test asks for any more go."""
+    files, chosen = (tests.FEW, tests.FEW_TESTS) if small else (tests.FILES, "")
+    environment = {
+        **os.environ,
+        "PITC_GPU_KERNELS": str(folder / "tests"),
+        "PITC_GPU_ARCHS": ",".join(archs),
+    }
+    root = Path(__file__).resolve().parent.parent.parent
+    options = ["-q", "-p", "tests.on_gpu.record", "-p", "no:cacheprovider"]
+    options += ["-k", chosen] if chosen else []
+    paths = [str(root / "tests" / file) for file in files]
+    command = [sys.executable, "-m", "pytest", *options, *paths]
+    subprocess.run(command, check=True, cwd=root, env=environment)
+
+
+def _build_kernels(out: Path, archs: Sequence[str], *, small: bool) -> None:
+    from benchmarks.gpu import models, products
+    from pitc.codegen.build.library import build_kernels
+
+    of_models = models.MODELS[:1] if small else (*models.MODELS, models.LARGE)
+    asked = [r for model in of_models for r in models.requests_of(model, archs)]
+    asked += products.requests("float16")
+    build_kernels(list(dict.fromkeys(asked)), ("v4", "v3"), out, _tell, archs)
+    print()
+
+
+def _tell(done: int, total: int, what: str) -> None:
+    print(f"\r{done} of {total} kernels: {what:60.60}", end="", flush=True)
+
+
+def _download(folder: Path, wheels: Sequence[str], python: str) -> None:
+    """Wheels of the versions that are installed here."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    if not wheels:
+        return
+    options = ["--no-deps", "--only-binary=:all:", "--implementation=cp", "--quiet"]
+    options += [f"--python-version={python}", f"--dest={folder}"]
+    options += [f"--platform=manylinux_{version}_x86_64" for version in _PLATFORMS]
+    options += ["--platform=manylinux2014_x86_64"]
+    wanted = [f"{name}=={metadata.version(name)}" for name in wheels]
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download"]
+    subprocess.run([*command, *options, *wanted], check=True)
+
+
+def install_wheels(folder: Path) -> None:
+    """Install those of the wheels whose packages this machine lacks, into the folder itself."""
+    missing = []
+    for wheel in sorted((folder / "wheels").glob("*.whl")):
+        try:
+            metadata.distribution(wheel.name.split("-")[0])
+        except metadata.PackageNotFoundError:
+            missing.append(str(wheel))
+    if missing:
+        options = ["--quiet", "--no-index", "--no-deps", "--no-compile", "--upgrade"]
+        command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
+        target = ["--target", str(folder / SITE)]
+        subprocess.run([*command, *options, *target, *missing], check=True)
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Variables for processes that use the pack."""
+    root = Path(__file__).resolve().parent.parent.parent
+    path = [str(root), str(folder / SITE)]
+    before = os.environ.get("PYTHONPATH", "")
+    given = os.environ.get("PITC_EP_LIBRARY", str(folder / PLUG_IN))
+    return {
+        "PYTHONPATH": os.pathsep.join([*path, *([before] if before else [])]),
+        "PITC_EP_LIBRARY": given,
+        "PYTHONUNBUFFERED": "1",
+    }
