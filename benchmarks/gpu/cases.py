@@ -13,6 +13,7 @@ from benchmarks.gpu.peers import Torch, attention_peers, find_torch, made, produ
 from benchmarks.gpu.products import ListedProduct, Machine, Operands, Work, dense, dense_tile
 from benchmarks.gpu.timing import Contender, time_contenders
 from pitc.check.feeds import draw_lengths
+from pitc.codegen import reference
 from pitc.codegen.call import DeviceTensor
 from pitc.ir.cuda_variants import KINDS, dense_tiles
 from pitc.ir.kernel import KernelRequest
@@ -193,7 +194,7 @@ def detector_case(run: Run) -> Iterator[Result]:
 def attention_case(run: Run) -> Iterator[Result]:
     """Attention over packed sequences of a mean of 40 of 128 tokens, 12 heads of 64."""
     heads, width, longest = (2, 64, 16) if run.small else (12, 64, 128)
-    batch = 3 if run.small else 32
+    batch = 4 if run.small else 32
     lengths = draw_lengths(np.random.default_rng(0), batch, longest, longest * 40 // 128)
     q, k, v = (normal(np.random.default_rng(s), sum(lengths), heads, width) for s in range(3))
     work, out = attention(run.machine, *(upload(run.device, x) for x in (q, k, v)), lengths)
@@ -234,7 +235,7 @@ def layer_case(run: Run) -> Iterator[Result]:
     places, `torch-packed` the live tokens in dense products and in the attention for packed ones.
     """
     hidden, ffn, heads = (64, 128, 1) if run.small else (768, 3072, 12)
-    batch, longest = (3, 16) if run.small else (32, 128)
+    batch, longest = (4, 16) if run.small else (32, 128)
     lengths = draw_lengths(np.random.default_rng(0), batch, longest, longest * 40 // 128)
     tokens, places, width = sum(lengths), batch * longest, hidden // heads
     rng = np.random.default_rng(4)
@@ -243,13 +244,21 @@ def layer_case(run: Run) -> Iterator[Result]:
     x = normal(rng, tokens, hidden)
     works: list[Work] = []
     outputs = []
+    errors: dict[str, float] = {}
     for w, activation in zip(weights, ("none",) * 4 + ("gelu", "none"), strict=True):
         inner = x if w.shape[0] == hidden else normal(rng, tokens, ffn)
         operands = Operands.of(run.device, inner, w, DTYPE)
         works.append(dense(run.machine, operands, dense_tile(run.machine, operands), activation))
+        error = checked(run, operands, works[-1], inner, w, activation)
+        errors[f"product-{len(works)}"] = error
         outputs.append(operands.c)
     q, k, v = (part(c, tokens, heads, width) for c in outputs[:3])
-    works.insert(3, attention(run.machine, q, k, v, lengths)[0])
+    attend, out = attention(run.machine, q, k, v, lengths)
+    attend()
+    heads_of = [download(run.device, tensor) for tensor in (out, q, k, v)]
+    errors["attention"] = attention_error(*heads_of, lengths)
+    expect("attention", errors["attention"])
+    works.insert(3, attend)
 
     def layer() -> None:
         for work in works:
@@ -270,6 +279,7 @@ def layer_case(run: Run) -> Iterator[Result]:
             **{"dtype": DTYPE, "tokens": tokens, "places": places, "hidden": hidden, "ffn": ffn},
         },
         **result,
+        "errors": errors,
     }
 
 
@@ -350,7 +360,9 @@ def expect(name: str, error: float) -> None:
         )
 
 
-def checked(run: Run, operands: Operands, work: Work, a: Array, w: Array) -> float:
+def checked(
+    run: Run, operands: Operands, work: Work, a: Array, w: Array, activation: str = "none"
+) -> float:
     """The error of some rows of a product, after memory of C was overwritten."""
     run.device.fill(operands.c.address, 0xFF, 2 * operands.c.shape[0] * operands.c.shape[1])
     work()
@@ -358,7 +370,9 @@ def checked(run: Run, operands: Operands, work: Work, a: Array, w: Array) -> flo
     if not np.isfinite(c).all():
         raise AssertionError("not all of C was written")
     some = np.random.default_rng(5).permutation(len(a))[:CHECKED_ROWS]
-    want = a[some].astype(np.float64) @ w.astype(np.float64)
+    none = np.zeros(w.shape[1])
+    left, right = (x.astype(np.float64) for x in (a[some], w))
+    want = reference.gather_gemm(left, np.arange(len(left)), right, none, None, activation)
     error = float(np.linalg.norm(c[some] - want) / max(np.linalg.norm(want), 1e-30))
     expect("product", error)
     return error

@@ -35,6 +35,7 @@ _ERROR = "========= "
 
 def _command(file: str, report: Path, chosen: str) -> list[str]:
     options = ["-q", "-p", "tests.on_gpu.replay", "-p", "no:cacheprovider", "--tb=short"]
+    options += ["-W", "ignore"]  # packages there have other versions
     options += ["-k", chosen] if chosen else []
     return [sys.executable, "-m", "pytest", *options, f"--junitxml={report}", str(_TESTS / file)]
 

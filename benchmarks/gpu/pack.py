@@ -85,7 +85,8 @@ def _build_kernels(out: Path, archs: Sequence[str], *, small: bool) -> None:
 
 
 def _tell(done: int, total: int, what: str) -> None:
-    print(f"\r{done} of {total} kernels: {what:60.60}", end="", flush=True)
+    if sys.stdout.isatty():
+        print(f"\r{done} of {total} kernels: {what:60.60}", end="", flush=True)
 
 
 def _download(folder: Path, wheels: Sequence[str], python: str) -> None:

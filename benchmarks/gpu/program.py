@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.gpu import pack
 from benchmarks.gpu.steps import STEPS, Report
+from benchmarks.gpu.table import table
 
 Result = dict[str, Any]
 
@@ -89,9 +90,15 @@ def run(folder: Path, names: list[str], minutes: float, *, small: bool) -> int:
     report = Report(results / f"{slug}.json", head)
     steps = [step for step in STEPS if not names or step.name in names]
     options = ["--small"] if small else []
+
+    def command(step: str) -> list[str]:
+        own = [sys.executable, "-m", "benchmarks.gpu", "--pack", str(folder)]
+        return [*own, "step", *options, step]
+
     left = 60 * minutes - (time.monotonic() - start)
-    whole = report.run(steps, left, {**os.environ, **environment}, options, print)
-    print(f"{report.path}")
+    whole = report.run(steps, left, {**os.environ, **environment}, command, print)
+    print("\n".join(table(report.content["results"])))
+    print(report.path)
     return 0 if whole else 1
 
 

@@ -84,7 +84,7 @@ def bert_case(pack: Path, archs: list[str], *, small: bool, rounds: int) -> Iter
         left_out = {"ort-cuda": reason, "pitc": "the other nodes would run on the CPU"}
         yield {"case": case, "contenders": [], "speedup": {}, "left_out": left_out}
         return
-    model, batch, longest = (SMALL, 3, 16) if small else (LARGE, 32, 128)
+    model, batch, longest = (SMALL, 4, 16) if small else (LARGE, 32, 128)
     lengths = draw_lengths(np.random.default_rng(0), batch, longest, longest * 40 // 128)
     mask = (np.arange(longest)[None] < np.array(lengths)[:, None]).astype(np.int64)
     feeds = model.feeds(mask)

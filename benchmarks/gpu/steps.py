@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -128,24 +127,24 @@ class Report:
     def run(
         self,
         steps: Sequence[Step],
-        seconds: float,
+        total_s: float,
         environment: Mapping[str, str],
-        options: Sequence[str],
+        command: Callable[[str], list[str]],
         say: Say,
     ) -> bool:
         """Run steps while there is time.
 
         Args:
             steps: Which.
-            seconds: For all of them.
+            total_s: Seconds for all of them.
             environment: Of their processes.
-            options: For `python -m benchmarks.gpu step NAME`.
+            command: Of the step of a name; `run_step` says what it gets besides.
             say: Called with a line for each.
 
         Returns:
             Whether every one of them ended well.
         """
-        end = time.monotonic() + seconds
+        end = time.monotonic() + total_s
         for step in steps:
             left = end - time.monotonic()
             if left < _LEAST_S:
@@ -158,8 +157,8 @@ class Report:
                 self.content["results"] = known + results
                 self.write()
 
-            command = [sys.executable, "-m", "benchmarks.gpu", "step", step.name, *options]
-            ended = run_step(step, command, environment, min(step.limit_s, left), flush)
+            seconds = min(step.limit_s, left)
+            ended = run_step(step, command(step.name), environment, seconds, flush)
             self.content["steps"].append(ended)
             self.write()
             say(f"{step.name}: {ended['status']}, {ended['seconds']:.1f} s")
