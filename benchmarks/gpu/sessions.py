@@ -7,7 +7,7 @@ provider alone.
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -102,15 +102,7 @@ def bert_case(pack: Path, archs: list[str], *, small: bool, rounds: int) -> Iter
         live = mask.astype(bool)
         error = float(np.linalg.norm(got[live] - want[live]) / np.linalg.norm(want[live]))
         works = {name: _bound(s, feeds) for name, s in sessions.items()}
-        taken: dict[str, list[float]] = {name: [] for name in works}
-        names = list(works)
-        for turn in range(rounds + 3):
-            for name in names[turn % 2 :] + names[: turn % 2]:
-                start = time.perf_counter()
-                for _ in range(5):
-                    works[name]()
-                if turn >= 3:
-                    taken[name].append((time.perf_counter() - start) / 5 * 1e6)
+        taken = timed_calls(works, rounds)
     rows = [{"name": n, "us": median(t), "rounds_us": t, "clock": "wall"} for n, t in taken.items()]
     speedup = {"ort-cuda": ratio(taken["ort-cuda"], taken["pitc"])}
     yield {
@@ -118,6 +110,30 @@ def bert_case(pack: Path, archs: list[str], *, small: bool, rounds: int) -> Iter
         **{"contenders": rows, "speedup": speedup, "left_out": {}},
         "errors": {"pitc": error},
     }
+
+
+def timed_calls(
+    works: Mapping[str, Callable[[], object]], rounds: int, calls: int = 5, warm_up: int = 3
+) -> dict[str, list[float]]:
+    """Microseconds of a call, by the wall clock, for each round that counts.
+
+    Args:
+        works: What is timed, in turns; each returns when the device is done.
+        rounds: Rounds that count.
+        calls: Of a round.
+        warm_up: Rounds that do not count.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in works}
+    names = list(works)
+    for turn in range(rounds + warm_up):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            start = time.perf_counter()
+            for _ in range(calls):
+                works[name]()
+            if turn >= warm_up:
+                taken[name].append((time.perf_counter() - start) / calls * 1e6)
+    return taken
 
 
 def _bound(session: Any, feeds: dict[str, Array]) -> Any:
