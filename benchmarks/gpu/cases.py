@@ -15,7 +15,8 @@ from benchmarks.gpu.timing import Contender, time_contenders
 from pitc.check.feeds import draw_lengths
 from pitc.codegen import reference
 from pitc.codegen.call import DeviceTensor
-from pitc.ir.cuda_variants import KINDS, dense_tiles
+from pitc.ir.cuda_variants import KINDS, TOTALS, dense_tiles
+from pitc.ir.gpu_speed import FEMTOSECONDS
 from pitc.ir.kernel import KernelRequest
 
 Result = dict[str, Any]
@@ -125,16 +126,13 @@ def spmm_case(run: Run) -> Iterator[Result]:
 
 def _spmm(run: Run, a: Array, w: Array, block: tuple[int, int], zeros: float) -> Result:
     operands = Operands.of(run.device, a, w, DTYPE)
-    size, errors = len(a), {}
-    own = []
-    for forced in ("", *KINDS):
-        product = ListedProduct(run.machine, operands, forced)
-        name = f"{OURS}-{forced}" if forced else OURS
-        errors[name] = checked(run, operands, product, a, w)
-        own.append(run.own(name, product))
-        if not forced:
-            trace, gate = (download(run.device, x) for x in (product.trace, product.gate))
-            chosen = product.offered[int(gate[0])][0].name
+    size = len(a)
+    product = ListedProduct(run.machine, operands)
+    products = {OURS: product}
+    products |= {f"{OURS}-{k}": ListedProduct(run.machine, operands, k) for k in KINDS}
+    errors = {name: checked(run, operands, work, a, w) for name, work in products.items()}
+    own = [run.own(name, work) for name, work in products.items()]
+    trace, gate = (download(run.device, x) for x in (product.trace, product.gate))
     makers = product_peers(run.torch, a, w, zeros) if run.torch else {}
     result = run.timed([*own, *made(makers, run.left_out)])
     goal = SPMM_GOALS[zeros] if block != (32, 32) else None
@@ -149,8 +147,8 @@ def _spmm(run: Run, a: Array, w: Array, block: tuple[int, int], zeros: float) ->
         **result,
         "errors": errors,
         "zeros": float((a == 0).mean()),
-        "chosen": chosen,
-        "predicted_us": [float(x) / 1e9 for x in trace[5:]],
+        "chosen": product.offered[int(gate[0])][0].name,
+        "predicted_us": [float(x) / FEMTOSECONDS for x in trace[len(TOTALS) :]],
         "least_bytes": item * (a.size + w.size + size * size),
     }
 
@@ -199,7 +197,7 @@ def attention_case(run: Run) -> Iterator[Result]:
     q, k, v = (normal(np.random.default_rng(s), sum(lengths), heads, width) for s in range(3))
     work, out = attention(run.machine, *(upload(run.device, x) for x in (q, k, v)), lengths)
     work()
-    error = attention_error(download(run.device, out), q, k, v, lengths)
+    error = attention_error(download(run.device, out), (q, k, v), lengths)
     expect("attention", error)
     makers = attention_peers(run.torch, lengths, longest, heads, width) if run.torch else {}
     result = run.timed([run.own(OURS, work), *made(makers, run.left_out)])
@@ -255,8 +253,8 @@ def layer_case(run: Run) -> Iterator[Result]:
     q, k, v = (part(c, tokens, heads, width) for c in outputs[:3])
     attend, out = attention(run.machine, q, k, v, lengths)
     attend()
-    heads_of = [download(run.device, tensor) for tensor in (out, q, k, v)]
-    errors["attention"] = attention_error(*heads_of, lengths)
+    operands_of = tuple(download(run.device, tensor) for tensor in (q, k, v))
+    errors["attention"] = attention_error(download(run.device, out), operands_of, lengths)
     expect("attention", errors["attention"])
     works.insert(3, attend)
 
@@ -378,13 +376,13 @@ def checked(
     return error
 
 
-def attention_error(out: Array, q: Array, k: Array, v: Array, lengths: list[int]) -> float:
-    """The error of attention."""
+def attention_error(out: Array, operands: tuple[Array, ...], lengths: list[int]) -> float:
+    """The error of attention over q, k and v."""
     ends = np.cumsum([0, *lengths])
     wrong = norm = 0.0
     for start, end in pairwise(ends):
-        x, y, z = (m[start:end].astype(np.float64).transpose(1, 0, 2) for m in (q, k, v))
-        scores = x @ y.transpose(0, 2, 1) * q.shape[2] ** -0.5
+        x, y, z = (m[start:end].astype(np.float64).transpose(1, 0, 2) for m in operands)
+        scores = x @ y.transpose(0, 2, 1) * x.shape[2] ** -0.5
         weights = np.exp(scores - scores.max(axis=2, keepdims=True))
         want = weights / weights.sum(axis=2, keepdims=True) @ z
         got = out[start:end].transpose(1, 0, 2)

@@ -19,27 +19,23 @@ from pathlib import Path
 from typing import Any
 
 FACTS, SITE, PLUG_IN = "pack.json", "site", "runtime.so"
-WHEELS = (
-    *("annotated-types", "pydantic", "pydantic-core", "typing-inspection", "typing-extensions"),
-    *("onnx-ir", "ml-dtypes", "networkx", "typer", "rich", "shellingham", "annotated-doc"),
-    *("markdown-it-py", "mdurl", "pygments", "filelock"),
-    *("pytest", "pluggy", "iniconfig", "packaging", "hypothesis", "sortedcontainers"),
-)
-"""Small ones. Larger ones (numpy, onnx, onnxruntime) are asked for by name."""
+_ROOTS = ("pitc", "pytest", "hypothesis", "filelock")
+_LARGE = ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "onnxruntime")
+"""What the run needs, and what of that travels only when it is asked for; TVM is not needed."""
 _PLATFORMS = ("2_28", "2_27", "2_17", "2_24", "2_34", "1")
 
 
 def make(
-    folder: Path, archs: Sequence[str], wheels: Sequence[str], python: str, *, small: bool
+    folder: Path, archs: Sequence[str], wheels: Sequence[str], python: str, *, small: bool = False
 ) -> None:
     """Fill the folder; kernels that it has already are kept.
 
     Args:
         folder: It is made where it is missing.
         archs: Architectures of the GPUs, `sm_90`.
-        wheels: Packages to take along, as they are installed here.
+        wheels: Packages to take along, as they are installed here, beside those of `needed`.
         python: Version of Python there.
-        small: Only what an emulated device needs.
+        small: Only what an emulated device needs, and no wheels.
     """
     from benchmarks.gpu import kernel_tests
     from pitc.runtime.library import library_path
@@ -49,7 +45,8 @@ def make(
     _record_tests(folder, archs, kernel_tests, small=small)
     _build_kernels(folder / "kernels.so", archs, small=small)
     shutil.copy(library_path(), folder / PLUG_IN)
-    _download(folder / "wheels", wheels, python)
+    if not small:
+        _download(folder / "wheels", wheels, python)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     facts = {"archs": list(archs), "date": time.strftime("%Y-%m-%d", time.gmtime())}
     facts |= {"pitc": metadata.version("pitc"), "bytes": size}
@@ -89,17 +86,34 @@ def _tell(done: int, total: int, what: str) -> None:
         print(f"\r{done} of {total} kernels: {what:60.60}", end="", flush=True)
 
 
+def needed() -> list[str]:
+    """Packages that the run needs, all but large ones."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    found: list[str] = []
+    waiting = list(_ROOTS)
+    while waiting:
+        name = canonicalize_name(waiting.pop())
+        if name in found or name in _LARGE:
+            continue
+        found.append(name)
+        requirements = map(Requirement, metadata.requires(name) or ())
+        waiting += [
+            r.name for r in requirements if not r.marker or r.marker.evaluate({"extra": ""})
+        ]
+    return sorted(set(found) - {"pitc"})
+
+
 def _download(folder: Path, wheels: Sequence[str], python: str) -> None:
     """Wheels of the versions that are installed here."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    if not wheels:
-        return
     options = ["--no-deps", "--only-binary=:all:", "--implementation=cp", "--quiet"]
     options += [f"--python-version={python}", f"--dest={folder}"]
     options += [f"--platform=manylinux_{version}_x86_64" for version in _PLATFORMS]
     options += ["--platform=manylinux2014_x86_64"]
-    wanted = [f"{name}=={metadata.version(name)}" for name in wheels]
+    wanted = [f"{name}=={metadata.version(name)}" for name in sorted({*needed(), *wheels})]
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download"]
     subprocess.run([*command, *options, *wanted], check=True)
 

@@ -30,9 +30,8 @@ def parser() -> argparse.ArgumentParser:
     commands = made.add_subparsers(dest="command", required=True)
     packing = commands.add_parser("pack", help="build all that a machine with a GPU needs")
     packing.add_argument("--archs", default="sm_90", help="sm_90, or several with commas")
-    packing.add_argument("--wheels", nargs="*", default=list(pack.WHEELS), help="to take along")
+    packing.add_argument("--wheels", nargs="*", default=[], help="large ones to take along")
     packing.add_argument("--python", default="3.12", help="version of Python there")
-    packing.add_argument("--small", action="store_true", help="for an emulated device")
     running = commands.add_parser("run", help="run all of it on this machine's GPU")
     running.add_argument("steps", nargs="*", help=f"of {', '.join(s.name for s in STEPS)}")
     running.add_argument("--minutes", type=float, default=MINUTES, help="for all steps")
@@ -48,7 +47,7 @@ def main() -> int:
     """Run a command; 0 if all went well."""
     given = parser().parse_args()
     if given.command == "pack":
-        pack.make(given.pack, given.archs.split(","), given.wheels, given.python, small=given.small)
+        pack.make(given.pack, given.archs.split(","), given.wheels, given.python)
         return 0
     if given.command == "step":
         with given.told.open("a") as told:
