@@ -34,6 +34,33 @@ replay._device().fill(memory.address + 16, 0, 1)
 memory.check()
 """
 
+TIMING = """
+from benchmarks.gpu.driver import Device
+from benchmarks.gpu.timing import Contender, time_contenders
+
+def refuses(work):
+    raise ValueError("no graph today")
+
+def fails():
+    raise ValueError("not today")
+
+device = Device()
+memory = device.take(64)
+fill = lambda: device.fill(memory, 1, 64)
+several = [Contender("ours", fill, device.captured), Contender("plain", fill, refuses)]
+several += [Contender("waits", fill, None, {"more": 1}), Contender("none", fails, None)]
+left_out = {}
+result = time_contenders(device, several, "ours", 3, left_out)
+rows = {row["name"]: row for row in result["contenders"]}
+assert list(rows) == ["ours", "plain", "waits"] and left_out == {"none": "not today"}
+assert [row["graph"] for row in rows.values()] == [True, False, False]
+assert rows["plain"]["no_graph"] == "no graph today" and rows["waits"]["more"] == 1
+# A millisecond for each call of the fake driver: ten calls of a graph are one.
+assert [row["us"] for row in rows.values()] == [100, 1000, 1000], rows
+assert all(len(row["rounds_us"]) == 3 for row in rows.values())
+assert result["speedup"] == {"plain": 10, "waits": 10}
+"""
+
 
 def environment(folder: Path) -> dict[str, str]:
     libraries = os.pathsep.join([str(fake_folder()), os.environ.get("LD_LIBRARY_PATH", "")])
@@ -143,9 +170,22 @@ def test_a_folder_that_is_no_pack(tmp_path: Path) -> None:
     assert done.returncode == 2 and "is no pack; make it with `make gpu-pack`" in done.stderr
 
 
+def test_a_pack_of_other_sources(packed: Path, tmp_path: Path) -> None:
+    made = json.loads((packed / "pack" / "pack.json").read_text())
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "pack.json").write_text(json.dumps(made | {"sources": "0"}))
+    done = run(tmp_path, "copy")
+    assert done.returncode == 2 and "is of other sources" in done.stderr
+
+
 def test_writing_beside_memory_is_seen(packed: Path) -> None:
     done = call(packed, "-c", BESIDE)
     assert done.returncode == 1 and "written beside float32[4]" in done.stderr
+
+
+def test_who_cannot_be_captured_is_timed_all_the_same(packed: Path) -> None:
+    done = call(packed, "-c", TIMING)
+    assert done.returncode == 0, done.stderr
 
 
 # ---- steps

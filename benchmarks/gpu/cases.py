@@ -2,18 +2,24 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from benchmarks.gpu.answers import (
+    attention_error,
+    blocks_of_zeros,
+    checked,
+    expect,
+    free,
+    normal,
+)
 from benchmarks.gpu.arrays import download, empty, part, release, upload
 from benchmarks.gpu.driver import Array, Device
 from benchmarks.gpu.peers import Torch, attention_peers, find_torch, made, product_peers
 from benchmarks.gpu.products import ListedProduct, Machine, Operands, Work, dense, dense_tile
 from benchmarks.gpu.timing import Contender, time_contenders
 from pitc.check.feeds import draw_lengths
-from pitc.codegen import reference
 from pitc.codegen.call import DeviceTensor
 from pitc.ir.cuda_variants import KINDS, TOTALS, dense_tiles
 from pitc.ir.gpu_speed import FEMTOSECONDS
@@ -22,9 +28,6 @@ from pitc.ir.kernel import KernelRequest
 Result = dict[str, Any]
 OURS = "pitc"
 DTYPE = "float16"
-TOLERANCE = 1e-3
-"""Norm of the difference over norm, float16 against float64."""
-CHECKED_ROWS = 64
 
 SPMM_GOALS: dict[float, float] = {0.5: 1.3, 0.9: 5, 0.95: 9, 0.99: 20}
 """Times as fast as cuBLAS, by the share of zeros."""
@@ -99,7 +102,7 @@ def gemm_case(run: Run) -> Iterator[Result]:
         works = {tile.name: dense(run.machine, operands, tile) for tile in dense_tiles(DTYPE)}
         errors = {}
         for name, work in works.items():
-            errors[name] = checked(run, operands, work, a, w)
+            errors[name] = checked(run.device, operands, work, a, w)
         own = [run.own(OURS, works[taken.name], tile=taken.name)]
         own += [run.own(name, work) for name, work in works.items()]
         makers = product_peers(run.torch, a, w, 0) if run.torch else {}
@@ -130,7 +133,7 @@ def _spmm(run: Run, a: Array, w: Array, block: tuple[int, int], zeros: float) ->
     product = ListedProduct(run.machine, operands)
     products = {OURS: product}
     products |= {f"{OURS}-{k}": ListedProduct(run.machine, operands, k) for k in KINDS}
-    errors = {name: checked(run, operands, work, a, w) for name, work in products.items()}
+    errors = {name: checked(run.device, operands, work, a, w) for name, work in products.items()}
     own = [run.own(name, work) for name, work in products.items()]
     trace, gate = (download(run.device, x) for x in (product.trace, product.gate))
     makers = product_peers(run.torch, a, w, zeros) if run.torch else {}
@@ -195,7 +198,8 @@ def attention_case(run: Run) -> Iterator[Result]:
     batch = 4 if run.small else 32
     lengths = draw_lengths(np.random.default_rng(0), batch, longest, longest * 40 // 128)
     q, k, v = (normal(np.random.default_rng(s), sum(lengths), heads, width) for s in range(3))
-    work, out = attention(run.machine, *(upload(run.device, x) for x in (q, k, v)), lengths)
+    left = [upload(run.device, x) for x in (q, k, v)]
+    work, out = attention(run.machine, left[0], left[1], left[2], lengths)
     work()
     error = attention_error(download(run.device, out), (q, k, v), lengths)
     expect("attention", error)
@@ -247,7 +251,7 @@ def layer_case(run: Run) -> Iterator[Result]:
         inner = x if w.shape[0] == hidden else normal(rng, tokens, ffn)
         operands = Operands.of(run.device, inner, w, DTYPE)
         works.append(dense(run.machine, operands, dense_tile(run.machine, operands), activation))
-        error = checked(run, operands, works[-1], inner, w, activation)
+        error = checked(run.device, operands, works[-1], inner, w, activation)
         errors[f"product-{len(works)}"] = error
         outputs.append(operands.c)
     q, k, v = (part(c, tokens, heads, width) for c in outputs[:3])
@@ -325,75 +329,3 @@ CASES: dict[str, Callable[[Run], Iterator[Result]]] = {
     "gemm": gemm_case,
 }
 """What is most wanted comes first."""
-
-
-# ---- operands and answers
-
-
-def normal(rng: np.random.Generator, *shape: int) -> Array:
-    """Standard normal numbers."""
-    return rng.standard_normal(shape, dtype=np.float32).astype(np.float16)
-
-
-def blocks_of_zeros(
-    rng: np.random.Generator, size: int, block: tuple[int, int], zeros: float
-) -> Array:
-    """A square matrix of normal numbers that are not 0, and of blocks of zeros."""
-    a = normal(rng, size, size)
-    a[a == 0] = 1
-    dead = rng.random((size // block[0], size // block[1])) < zeros
-    a[np.repeat(np.repeat(dead, block[0], 0), block[1], 1)] = 0
-    return a
-
-
-def expect(name: str, error: float) -> None:
-    """An answer is right.
-
-    Raises:
-        AssertionError: It is not.
-    """
-    if not error <= TOLERANCE:
-        raise AssertionError(
-            f"{name}: the error is {error:.2e}, at most {TOLERANCE:.0e} is allowed"
-        )
-
-
-def checked(
-    run: Run, operands: Operands, work: Work, a: Array, w: Array, activation: str = "none"
-) -> float:
-    """The error of some rows of a product, after memory of C was overwritten."""
-    run.device.fill(operands.c.address, 0xFF, 2 * operands.c.shape[0] * operands.c.shape[1])
-    work()
-    c = download(run.device, operands.c)
-    if not np.isfinite(c).all():
-        raise AssertionError("not all of C was written")
-    some = np.random.default_rng(5).permutation(len(a))[:CHECKED_ROWS]
-    none = np.zeros(w.shape[1])
-    left, right = (x.astype(np.float64) for x in (a[some], w))
-    want = reference.gather_gemm(left, np.arange(len(left)), right, none, None, activation)
-    error = float(np.linalg.norm(c[some] - want) / max(np.linalg.norm(want), 1e-30))
-    expect("product", error)
-    return error
-
-
-def attention_error(out: Array, operands: tuple[Array, ...], lengths: list[int]) -> float:
-    """The error of attention over q, k and v."""
-    ends = np.cumsum([0, *lengths])
-    wrong = norm = 0.0
-    for start, end in pairwise(ends):
-        x, y, z = (m[start:end].astype(np.float64).transpose(1, 0, 2) for m in operands)
-        scores = x @ y.transpose(0, 2, 1) * x.shape[2] ** -0.5
-        weights = np.exp(scores - scores.max(axis=2, keepdims=True))
-        want = weights / weights.sum(axis=2, keepdims=True) @ z
-        got = out[start:end].transpose(1, 0, 2)
-        wrong += float(((got - want) ** 2).sum())
-        norm += float((want**2).sum())
-    return float(np.sqrt(wrong / norm))
-
-
-def free(device: Device, operands: Operands) -> None:
-    """Give the memory of operands back."""
-    device.wait()
-    release(
-        device, operands.a, operands.rows, operands.bias, operands.rows_c, operands.b, operands.c
-    )

@@ -7,6 +7,7 @@ wheels/         Python packages that may be missing there
 pack.json       what it was made of
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 FACTS, SITE, PLUG_IN = "pack.json", "site", "runtime.so"
 _ROOTS = ("pitc", "pytest", "hypothesis", "filelock")
 _LARGE = ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "onnxruntime")
@@ -28,10 +30,10 @@ _PLATFORMS = ("2_28", "2_27", "2_17", "2_24", "2_34", "1")
 def make(
     folder: Path, archs: Sequence[str], wheels: Sequence[str], python: str, *, small: bool = False
 ) -> None:
-    """Fill the folder; kernels that it has already are kept.
+    """Fill the folder; what was compiled once comes from the user's cache.
 
     Args:
-        folder: It is made where it is missing.
+        folder: A pack that it holds is replaced.
         archs: Architectures of the GPUs, `sm_90`.
         wheels: Packages to take along, as they are installed here, beside those of `needed`.
         python: Version of Python there.
@@ -41,7 +43,9 @@ def make(
     from pitc.runtime.library import library_path
 
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / FACTS).unlink(missing_ok=True)
+    (folder / FACTS).unlink(missing_ok=True)  # it is no pack until the end
+    for name in ("tests", "wheels", SITE):
+        shutil.rmtree(folder / name, ignore_errors=True)
     _record_tests(folder, archs, kernel_tests, small=small)
     _build_kernels(folder / "kernels.so", archs, small=small)
     shutil.copy(library_path(), folder / PLUG_IN)
@@ -49,25 +53,34 @@ def make(
         _download(folder / "wheels", wheels, python)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     facts = {"archs": list(archs), "date": time.strftime("%Y-%m-%d", time.gmtime())}
-    facts |= {"pitc": metadata.version("pitc"), "bytes": size}
+    facts |= {"pitc": metadata.version("pitc"), "bytes": size, "sources": sources()}
     (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
     print(f"{folder}: {size / 1e6:.1f} MB")
 
 
+def sources() -> str:
+    """A digest of what kernels and the plug-in are made from."""
+    digest = hashlib.sha256()
+    for room in ("codegen", "pitc/ir", "runtime/ep", "tests/on_gpu"):
+        for path in sorted((ROOT / room).rglob("*")):
+            if path.suffix in (".py", ".c", ".cc", ".h"):
+                digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:32]
+
+
 def _record_tests(folder: Path, archs: Sequence[str], tests: Any, *, small: bool) -> None:
-    """Build the kernels of the tests; those that no test asks for any more go."""
+    """Build the kernels of the tests."""
     files, chosen = (tests.FEW, tests.FEW_TESTS) if small else (tests.FILES, "")
     environment = {
         **os.environ,
         "PITC_GPU_KERNELS": str(folder / "tests"),
         "PITC_GPU_ARCHS": ",".join(archs),
     }
-    root = Path(__file__).resolve().parent.parent.parent
     options = ["-q", "-p", "tests.on_gpu.record", "-p", "no:cacheprovider"]
     options += ["-k", chosen] if chosen else []
-    paths = [str(root / "tests" / file) for file in files]
+    paths = [str(ROOT / "tests" / file) for file in files]
     command = [sys.executable, "-m", "pytest", *options, *paths]
-    subprocess.run(command, check=True, cwd=root, env=environment)
+    subprocess.run(command, check=True, cwd=ROOT, env=environment)
 
 
 def _build_kernels(out: Path, archs: Sequence[str], *, small: bool) -> None:
@@ -107,7 +120,6 @@ def needed() -> list[str]:
 
 def _download(folder: Path, wheels: Sequence[str], python: str) -> None:
     """Wheels of the versions that are installed here."""
-    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     options = ["--no-deps", "--only-binary=:all:", "--implementation=cp", "--quiet"]
     options += [f"--python-version={python}", f"--dest={folder}"]
@@ -135,8 +147,7 @@ def install_wheels(folder: Path) -> None:
 
 def environment(folder: Path) -> dict[str, str]:
     """Variables for processes that use the pack."""
-    root = Path(__file__).resolve().parent.parent.parent
-    path = [str(root), str(folder / SITE)]
+    path = [str(ROOT), str(folder / SITE)]
     before = os.environ.get("PYTHONPATH", "")
     given = os.environ.get("PITC_EP_LIBRARY", str(folder / PLUG_IN))
     return {

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks.gpu.driver import Array, Device
-from benchmarks.gpu.timing import Contender, Work
+from benchmarks.gpu.timing import Contender, Work, brief
 
 Make = Callable[[], Contender]
 
@@ -62,7 +62,7 @@ def find_torch(device: Device, left_out: dict[str, str]) -> Torch | None:
     try:
         return Torch(device)
     except (ImportError, OSError, RuntimeError) as error:
-        left_out["torch"] = " ".join(str(error).split())[:200]
+        left_out["torch"] = brief(error)
         return None
 
 
@@ -72,7 +72,7 @@ def made(makers: dict[str, Make], left_out: dict[str, str]) -> Iterator[Contende
         try:
             yield make()
         except Exception as error:
-            left_out[name] = " ".join(str(error).split())[:200] or type(error).__name__
+            left_out[name] = brief(error)
 
 
 def product_peers(torch: Torch, a: Array, w: Array, zeros: float) -> dict[str, Make]:

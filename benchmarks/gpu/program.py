@@ -17,8 +17,7 @@ from benchmarks.gpu.table import table
 Result = dict[str, Any]
 
 SCHEMA = 1
-ROOT = Path(__file__).resolve().parent.parent.parent
-RESULTS = ROOT / "benchmarks" / "results" / "gpu"
+RESULTS = pack.ROOT / "benchmarks" / "results" / "gpu"
 MINUTES = 9.5
 ROUNDS = 15
 
@@ -26,7 +25,7 @@ ROUNDS = 15
 def parser() -> argparse.ArgumentParser:
     """Commands and options."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    made.add_argument("--pack", type=Path, default=ROOT / "build" / "gpu", help="the folder")
+    made.add_argument("--pack", type=Path, default=pack.ROOT / "build" / "gpu", help="the folder")
     commands = made.add_subparsers(dest="command", required=True)
     packing = commands.add_parser("pack", help="build all that a machine with a GPU needs")
     packing.add_argument("--archs", default="sm_90", help="sm_90, or several with commas")
@@ -69,6 +68,10 @@ def run(folder: Path, names: list[str], minutes: float, *, small: bool) -> int:
     if not (folder / pack.FACTS).is_file():
         print(f"error: {folder} is no pack; make it with `make gpu-pack`", file=sys.stderr)
         return 2
+    made = json.loads((folder / pack.FACTS).read_text())
+    if made["sources"] != pack.sources():
+        print(f"error: {folder} is of other sources; run `make gpu-pack` again", file=sys.stderr)
+        return 2
     pack.install_wheels(folder)
     environment = pack.environment(folder)
     os.environ.update(environment)
@@ -82,7 +85,6 @@ def run(folder: Path, names: list[str], minutes: float, *, small: bool) -> int:
     except CudaError as error:
         print(f"error: {error}", file=sys.stderr)
         return 3
-    made = json.loads((folder / pack.FACTS).read_text())
     slug = re.sub(r"[^a-z0-9]+", "-", machine["gpu"]["name"].lower()).strip("-")
     results = Path(os.environ.get("PITC_RESULTS", RESULTS))
     head = {"schema": SCHEMA, "machine": machine, "pack": made}

@@ -37,32 +37,49 @@ class Contender:
 @dataclass(slots=True)
 class _Ready:
     work: Work
-    calls: int  # of the work in one call of `work`
-    is_graph: bool
+    calls: int  # of the contender's work in one of this
+    why_not: str = ""  # a graph
     repeats: int = 1
     rounds_us: list[float] = field(default_factory=list)
 
 
-def _elapsed_us(device: Device, ready: _Ready) -> float:
-    start, end = device.event(), device.event()
-    device.record(start)
-    for _ in range(ready.repeats):
-        ready.work()
-    device.record(end)
-    return 1e3 * end.ms_since(start) / (ready.repeats * ready.calls)
+class _Clock:
+    """Takes the time of what a stream does."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._start, self._end = device.event(), device.event()
+
+    def us(self, ready: _Ready) -> float:
+        """Microseconds of one call of a contender's work, after `repeats` of `ready.work`."""
+        self._device.record(self._start)
+        for _ in range(ready.repeats):
+            ready.work()
+        self._device.record(self._end)
+        return 1e3 * self._end.ms_since(self._start) / (ready.repeats * ready.calls)
 
 
-def _ready(device: Device, contender: Contender, calls: int) -> _Ready:
+def _ready(device: Device, contender: Contender) -> _Ready:
     contender.work()
     device.wait()
     if contender.captured is None:
-        return _Ready(contender.work, 1, False)
+        return _Ready(contender.work, 1, "it waits for the device")
 
     def several() -> None:
-        for _ in range(calls):
+        for _ in range(GRAPH_CALLS):
             contender.work()
 
-    return _Ready(contender.captured(several), calls, True)
+    try:
+        return _Ready(contender.captured(several), GRAPH_CALLS)
+    except Exception as error:  # the launches are timed as they are
+        contender.work()
+        device.wait()
+        return _Ready(contender.work, 1, brief(error))
+
+
+def brief(error: Exception) -> str:
+    """An error as a line."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def time_contenders(
@@ -81,17 +98,18 @@ def time_contenders(
         `contenders`, with medians and all rounds in microseconds, and `speedup`: medians of the
         ratios of the same rounds.
     """
+    clock = _Clock(device)
     ready: dict[str, _Ready] = {}
     for contender in contenders:
         try:
-            one = _ready(device, contender, GRAPH_CALLS)
-            once = max(_elapsed_us(device, one), _elapsed_us(device, one), 1e-3)
+            one = _ready(device, contender)
+            once = max(clock.us(one), clock.us(one), 1e-3)
         except CudaError:
             raise
         except Exception as error:
             if contender.name == ours:
                 raise
-            left_out[contender.name] = " ".join(str(error).split())[:200]
+            left_out[contender.name] = brief(error)
             continue
         each = round(1e3 * ROUND_MS / once / one.calls)
         one.repeats = max(1, min(each, MOST_CALLS))
@@ -99,7 +117,7 @@ def time_contenders(
     names = list(ready)
     for turn in range(rounds + 1):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            taken = _elapsed_us(device, ready[name])
+            taken = clock.us(ready[name])
             if turn:  # the first is a warm-up
                 ready[name].rounds_us.append(taken)
     facts = {c.name: dict(c.facts) for c in contenders}
@@ -108,7 +126,8 @@ def time_contenders(
             "name": name,
             "us": median(one.rounds_us),
             "rounds_us": one.rounds_us,
-            "graph": one.is_graph,
+            "graph": not one.why_not,
+            **({"no_graph": one.why_not} if one.why_not else {}),
             **facts[name],
         }
         for name, one in ready.items()

@@ -62,7 +62,5 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     archs = os.environ["PITC_GPU_ARCHS"].split(",")
     on_gpu.folder().mkdir(parents=True, exist_ok=True)
     for number, (calls, functions) in enumerate(_wanted.items(), 1):
-        path = on_gpu.library_of(calls)
-        if not path.exists():
-            build_cuda_kernels(functions, archs, path)
+        build_cuda_kernels(functions, archs, on_gpu.library_of(calls))
         print(f"\r{number} of {len(_wanted)} kernel libraries", end="", flush=True)
