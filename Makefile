@@ -2,6 +2,8 @@
 # installed into .venv on first use.
 
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(shell command -v $(p))))
+# Where the GPU is, nothing can be installed: the Python that has torch, if there is one.
+GPU_PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -15,7 +17,7 @@ CPP_FILES = $(shell find runtime examples/host tests -name "*.cc" -o -name "*.h"
 export PYTHONPATH := $(CURDIR)
 
 .DEFAULT_GOAL := help
-.PHONY: help install ep demo test fuzz matrix lint format bench readme clean
+.PHONY: help install ep demo test fuzz matrix lint format bench gpu-pack gpu readme clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +53,12 @@ format: $(STAMP) ## Format Python and C++.
 
 bench: $(STAMP) ## Run the benchmarks; ARGS="spmm" runs a family or a case. Results: benchmarks/results.
 	$(BIN)/python -m benchmarks $(ARGS)
+
+gpu-pack: $(STAMP) ## Build all that a machine with a GPU needs into build/gpu; ARGS="--archs sm_80,sm_90".
+	$(BIN)/python -m benchmarks.gpu pack $(ARGS)
+
+gpu: ## There, with that folder: test the kernels and time them; ARGS="spmm --minutes 2", GPU_PYTHON=python3.
+	$(GPU_PYTHON) -m benchmarks.gpu run $(ARGS)
 
 readme: $(STAMP) ## Put the measured results into README.md.
 	$(BIN)/python -m benchmarks.readme

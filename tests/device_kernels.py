@@ -89,11 +89,11 @@ def kept_kernels(without: str = "") -> Iterator[None]:
     Args:
         without: As there.
     """
-    from pitc.codegen import cuda
+    from pitc.codegen.build import cuda_module
 
     functions = functools.cache(lambda request: tuple(made(request)))
     modules = functools.cache(lambda symbol: build_text([named[symbol]], ARCH))
-    made, build_text = cuda_functions.cuda_functions, cuda.build
+    made, build_text = cuda_functions.cuda_functions, cuda_module.cuda_module
     named: dict[str, Any] = {}
 
     def build_once(wanted: Sequence[Any], _: str) -> Any:
@@ -108,7 +108,7 @@ def kept_kernels(without: str = "") -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda_functions, "cuda_functions", functions)
-        patch.setattr(cuda, "build", build_once)
+        patch.setattr(cuda_module, "cuda_module", build_once)
         patch.setattr(library, "build_kernels", build_kernels)
         yield
 

@@ -138,6 +138,7 @@ def test_bits_do_not_depend_on_the_order_of_execution(tile: CudaTile, dtype: str
         np.testing.assert_array_equal(multiply(product, tile, "plain", blocks=2), first)
 
 
+@pytest.mark.here
 def test_threads_add_as_a_cpu_does() -> None:
     """One chain of fused multiply-adds in ascending k: the bits of a CPU's kernel."""
     product = Product(33, 68, 64, "float32")

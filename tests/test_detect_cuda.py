@@ -347,6 +347,7 @@ def test_table_of_variants() -> None:
     assert amounts == [(1, 0, 64, 4), (1, 24 * 64, 11, 0.6875)]
 
 
+@pytest.mark.here
 @pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
 def test_nvcc_accepts_the_source(tmp_path: Path) -> None:
     form = FORMS[0]

@@ -360,6 +360,49 @@ API Result cuEventSynchronize(Event event) {
   });
 }
 
+// Milliseconds, if each call had taken one.
+API Result cuEventElapsedTime(float* ms, Event earlier, Event later) {
+  return In([&] {
+    *ms = static_cast<float>(later->ticket - earlier->ticket);
+    return kSuccess;
+  });
+}
+
+// What is captured is done at once, and launching the graph does it no more: it was done before.
+API Result cuStreamBeginCapture_v2(Stream stream, int) {
+  return In([&] { return stream ? kSuccess : kInvalidValue; });
+}
+
+API Result cuStreamEndCapture(Stream stream, Graph* graph) {
+  return In([&] {
+    *graph = stream ? new GraphObject{} : nullptr;
+    return stream ? kSuccess : kInvalidValue;
+  });
+}
+
+API Result cuGraphInstantiateWithFlags(Graph* ready, Graph graph, uint64_t) {
+  return In([&] {
+    *ready = new GraphObject(*graph);
+    return kSuccess;
+  });
+}
+
+API Result cuGraphLaunch(Graph ready, Stream stream) {
+  return In([&] {
+    if (!ready) return kInvalidValue;
+    ++counts["graphs"];
+    Later(stream, [] {});
+    return kSuccess;
+  });
+}
+
+API Result cuGraphDestroy(Graph graph) {
+  return In([&] {
+    delete graph;
+    return kSuccess;
+  });
+}
+
 API Result cuModuleLoadData(Module* module, const void* image) {
   return In([&] {
     void* library = Load(image);

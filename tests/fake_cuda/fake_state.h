@@ -83,6 +83,8 @@ struct FunctionObject {
   std::string name;
 };
 struct PoolObject {};
+struct GraphObject {};
+using Graph = GraphObject*;
 }  // namespace pitc::cuda
 
 namespace fake_cuda {
