@@ -29,7 +29,8 @@ def number(text: str) -> float:
 
 
 def detect(fields: dict[str, str], live: Array) -> tuple[Array, ...]:
-    assert live.dtype == bool and live.ndim == int(fields["rank"])
+    live = live != 0
+    assert live.ndim == int(fields["rank"])
     rows = np.flatnonzero(live).astype(np.int32)
     coords = np.stack(np.nonzero(live)).astype(np.int32)
     counts = live.reshape(int(np.prod(live.shape[:-1])), live.shape[-1]).sum(1)

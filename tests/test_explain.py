@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
@@ -130,18 +131,44 @@ def test_an_encoder_names_what_runs_where() -> None:
     assert "<th>copies to host" in page([report])
 
 
-@pytest.mark.parametrize(("mask", "copies"), [("bool", 0), ("int64", 1), ("float32", 1)])
-def test_a_mask_that_is_no_bool_input_is_copied_once(mask: str, copies: int) -> None:
-    cuda, cpu = api.explain(encoder(mask), "cuda:sm_80,cpu", "attention_mask").values()
+def computed() -> onnx.ModelProto:
+    """Rows whose mask is computed, with a node inside that is ONNX Runtime's."""
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+        model (float[b, s, 256] x, int64[b, s] ids) => (float[b, s, 256] y)
+        <int64 none = {0}, int64[1] last = {-1}>
+        {
+            mask = Greater (ids, none)
+            h = MatMul (x, a)
+            n = LayerNormalization (h, scale)
+            found = MatMul (n, c)
+            live = Cast <to = 1> (mask)
+            row = Unsqueeze (live, last)
+            y = Mul (found, row)
+        }"""
+    model, rng = onnx.parser.parse_model(text), np.random.default_rng(0)
+    for name, shape in (("a", (256, 1024)), ("scale", (1024,)), ("c", (1024, 256))):
+        weight = rng.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
+    return model
+
+
+@pytest.mark.parametrize("mask", ["bool", "int64", "float32", "computed"])
+def test_a_mask_is_copied_where_it_is_computed(mask: str) -> None:
+    given = mask != "computed"
+    model, padding, copies = (
+        (encoder(mask), "attention_mask", 0) if given else (computed(), None, 1)
+    )
+    cuda, cpu = api.explain(model, "cuda:sm_80,cpu", padding).values()
     assert (cuda.host_copies, [g.host_copies for g in cuda.regions]) == (copies, [copies])
     assert (cpu.host_copies, [g.host_copies for g in cpu.regions]) == (0, [0])
 
 
 def test_copies_are_those_of_the_graph() -> None:
     """Detectors of the lowered graph read inputs where no copy is told of."""
-    for mask, copies in (("bool", 0), ("int64", 1)):
-        options = api.CompileOptions("cuda:sm_80", "attention_mask")
-        imported, _ = api.import_model(encoder(mask))
+    for model, padding in ((encoder("int64"), "attention_mask"), (computed(), None)):
+        copies = int(padding is None)
+        options = api.CompileOptions("cuda:sm_80", padding)
+        imported, _ = api.import_model(model)
         lowered = api.lower(imported, options, prices=api.prices_of("cuda"), kind="cuda")
         detectors = [n for n in lowered.model.graph if _source(n) == EP_NAME]
         made = [n for n in detectors if n.inputs[0] is not None and n.inputs[0].producer()]
@@ -174,10 +201,10 @@ def test_reports_survive_manifest_and_page() -> None:
 
 
 def test_the_command(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "bert.onnx"
-    onnx.save(encoder(), path)
+    path = tmp_path / "computed.onnx"
+    onnx.save(computed(), path)
     monkeypatch.setenv("COLUMNS", "200")
-    words = ("explain", path, "--padding", "attention_mask")
+    words = ("explain", path)
     code, out, err = run(*words, "--target", "cpu,cuda:sm_80")
     assert (code, err) == (0, "")
     assert out.index("for cpu") < out.index("for cuda") and "copies to host" in out

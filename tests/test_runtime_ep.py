@@ -76,6 +76,15 @@ SHAPES = [
 ]
 
 
+def _alive(dtype: np.dtype) -> Array:
+    """Numbers that are not 0: bits that a narrower type would lose, NaN, the smallest ones."""
+    if dtype.kind == "f":
+        tiny = np.finfo(dtype).smallest_subnormal
+        return np.array([1, -1, np.nan, np.inf, tiny, -tiny, np.finfo(dtype).max], dtype)
+    bits = [1] if dtype == np.bool_ else [1 << b for b in range(8 * dtype.itemsize - 1)]
+    return np.array(bits, dtype)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_detect(load: Callable[..., Run], shape: tuple[int, ...]) -> None:
     rank = len(shape)
@@ -83,10 +92,13 @@ def test_detect(load: Callable[..., Run], shape: tuple[int, ...]) -> None:
     dims: list[str | int | None] = [f"e{k}" for k in range(rank)]
     outputs: list[Value] = [ROWS, COORDS, OFFSETS]
     rng = np.random.default_rng(rank)
-    for kind, dtype in ((BOOL, np.bool_), (onnx.TensorProto.UINT8, np.uint8)):
+    for dtype in ("bool", "uint8", "int16", "int32", "int64", "float16", "float32", "float64"):
+        kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         run = load(make_model([node], [("live", kind, dims)], outputs))
         for live in masks(rng, shape):
-            marks = live if dtype == np.bool_ else live * rng.integers(1, 256, shape, dtype)
+            marks = np.where(live, rng.choice(_alive(np.dtype(dtype)), shape), 0).astype(dtype)
+            if marks.dtype.kind == "f":
+                marks[~live] *= -1  # -0.0
             for got, expected in zip(run(live=marks), points(live), strict=True):
                 np.testing.assert_array_equal(got, expected, strict=True)
 

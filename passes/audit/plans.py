@@ -40,13 +40,13 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         **{"nodes": WORDS, "places": r"(all|\d+)(,(all|\d+))*"},
     },
 }
-F32, BOOL, I32 = ir.DataType.FLOAT, ir.DataType.BOOL, ir.DataType.INT32
+F32, I32 = ir.DataType.FLOAT, ir.DataType.INT32
 OWN = ir.DataType.UNDEFINED  # what the plan computes with
 DETECTED = {"rows": 0, "coords": 1, "offsets": 2}  # outputs of a detector
 #: Operands of each plan: name, type (None: any that can be moved), and the fields that ask for it.
 OPERANDS: Mapping[str, tuple[tuple[str, ir.DataType | None, tuple[str, ...]], ...]] = {
-    "detect": (("live", BOOL, ()),),
-    "pack": (("x", None, ()), ("rows", I32, ()), ("coords", I32, ()), ("live", BOOL, ())),
+    "detect": (("live", None, ()),),
+    "pack": (("x", None, ()), ("rows", I32, ()), ("coords", I32, ()), ("live", None, ())),
     "contract_right": (
         *(("a", OWN, ()), ("s", OWN, ()), ("factor", OWN, ("factor",))),
         *(("bias", F32, ("bias",)), ("residual", OWN, ("residual",))),
@@ -54,12 +54,12 @@ OPERANDS: Mapping[str, tuple[tuple[str, ir.DataType | None, tuple[str, ...]], ..
     "gather_gemm": (
         *(("a", OWN, ()), ("b", OWN, ()), ("bias", F32, ("bias",))),
         ("residual", OWN, ("residual",)),
-        *(("rows", I32, ("gather", "scatter")), ("live", BOOL, ("gather", "scatter"))),
+        *(("rows", I32, ("gather", "scatter")), ("live", None, ("gather", "scatter"))),
     ),
     "ffn": (
         *(("a", OWN, ()), ("b1", OWN, ()), ("bias1", F32, ("inner_bias",))),
         *(("b2", OWN, ()), ("bias", F32, ("bias",)), ("residual", OWN, ("residual",))),
-        *(("rows", I32, ("gather", "scatter")), ("live", BOOL, ("gather", "scatter"))),
+        *(("rows", I32, ("gather", "scatter")), ("live", None, ("gather", "scatter"))),
     ),
     "attention": (
         *(("q", OWN, ()), ("k", OWN, ()), ("v", OWN, ())),

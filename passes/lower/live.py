@@ -94,6 +94,21 @@ def live_points(build: Builder, graph: Graph, domain: Domain) -> ir.Value:
     return build.op("Expand", [build.op("Not", [dead]), build.concat(sizes)])
 
 
+def detected_mask(build: Builder, graph: Graph, domain: Domain) -> ir.Value:
+    """What a detector reads: an input as it is, where points live that are not 0, or `live_points`.
+
+    An input lies where the detector runs, on the host; what a node made of it might lie on a GPU.
+    """
+    tests = list(domain.dead)
+    if len(tests) == 1 and tests[0].pred == "nz" and not tests[0].yes:
+        (test,), dims = tests, dims_in_place(graph, tests[0])
+        fact, given = graph[test.src], build.value(test.src)
+        number = fact.dtype is not None and fact.dtype.kind in "iuf"
+        if number and given in graph.model.graph.inputs and dims == [*range(domain.rank)]:
+            return given
+    return live_points(build, graph, domain)
+
+
 def _names_all(domain: Domain, test: Test) -> bool:
     return all(k in test.dims() for k in range(domain.rank))
 

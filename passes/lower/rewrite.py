@@ -23,7 +23,7 @@ from pitc.passes.lower.channels.convolve import ChannelSkip, skip_channels
 from pitc.passes.lower.contract import Contractions, fuse_contractions
 from pitc.passes.lower.given_up import zero_given_up
 from pitc.passes.lower.heads import unsplit_heads
-from pitc.passes.lower.live import live_points
+from pitc.passes.lower.live import detected_mask
 from pitc.passes.lower.rows import all_rows, from_all_rows, replace_sizes
 from pitc.passes.lower.weight import Panels
 from pitc.passes.regions.choose import Regions
@@ -74,7 +74,7 @@ class Rewriter:
     def detect(self, domain: Domain) -> Detected:
         """The detector of a domain, made at first use."""
         if domain not in self.detected:
-            live = live_points(self.build, self.graph, domain)
+            live = detected_mask(self.build, self.graph, domain)
             rank = max(domain.rank, 1)
             if not domain.rank:  # one point
                 live = self.build.reshape(live, [1])

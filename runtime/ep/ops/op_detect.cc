@@ -11,6 +11,32 @@ constexpr int64_t kSerialPoints = int64_t{1}
                                   << 18;  // below it, one thread is done sooner than others wake up
 constexpr int64_t kBlockPoints = int64_t{1} << 16;
 
+template <class Word>
+void FindLive(const Tensor& mask, int64_t begin, int64_t end, uint8_t* live) {
+  const auto* const words = static_cast<const Word*>(mask.data);
+  const auto bits = static_cast<Word>(MaskBits(mask.type));
+  for (int64_t i = begin; i < end; ++i) live[i] = (words[i] & bits) != 0;
+}
+
+// A mask as bytes that are not 0 where something lives: its own, or those of `scratch`, of which
+// begin..end-1 are filled.
+const uint8_t* LiveBytes(const Tensor& mask, int64_t begin, int64_t end, uint8_t* scratch) {
+  switch (ElementBytes(mask.type)) {
+    case 2:
+      FindLive<uint16_t>(mask, begin, end, scratch);
+      break;
+    case 4:
+      FindLive<uint32_t>(mask, begin, end, scratch);
+      break;
+    case 8:
+      FindLive<uint64_t>(mask, begin, end, scratch);
+      break;
+    default:
+      return mask.Bytes();
+  }
+  return scratch;
+}
+
 class Detect final : public Operation {
  public:
   Detect(const DetectPlan& plan, const Primitives& simd) : rank_(plan.rank), simd_(simd) {}
@@ -33,10 +59,12 @@ class Detect final : public Operation {
     const int64_t words = BitWords(length);
     auto* bits = scratch.Array<uint64_t>(sequences * words);
     auto* starts = scratch.Array<int32_t>(sequences + 1);
+    auto* const bytes = scratch.Array<uint8_t>(ElementBytes(live.type) == 1 ? 0 : points);
     starts[0] = 0;
     run.Each(blocks.Count(), parallel, [&](int64_t block) {
       for (int64_t s = blocks.Begin(block); s < blocks.End(block); ++s) {
-        const uint8_t* const sequence = live.Bytes() + s * length;
+        const int64_t begin = s * length;
+        const uint8_t* const sequence = LiveBytes(live, begin, begin + length, bytes) + begin;
         starts[s + 1] = static_cast<int32_t>(simd_.mask_bits(sequence, length, bits + s * words));
       }
     });

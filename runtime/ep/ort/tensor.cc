@@ -80,6 +80,23 @@ int ElementBytes(ONNXTensorElementDataType type) {
   return 0;
 }
 
+uint64_t MaskBits(ONNXTensorElementDataType type) {
+  switch (type) {
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX64:
+      return 0;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE:
+      return (uint64_t{1} << (8 * ElementBytes(type) - 1)) - 1;
+    default:
+      break;
+  }
+  const int bytes = ElementBytes(type);
+  return bytes == 0 ? 0 : ~uint64_t{0} >> (64 - 8 * bytes);
+}
+
 std::string Describe(ONNXTensorElementDataType type, const Shape& shape) {
   std::string name = Text("element type ", static_cast<int>(type));
   for (const auto& entry : kTypes) {
@@ -107,11 +124,7 @@ void ExpectInt32s(const Tensor& t, std::initializer_list<int64_t> shape) {
   if (!good) Expect(false, t, "as ", Describe(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, Shape(shape)));
 }
 
-void ExpectMask(const Tensor& t) {
-  Expect(
-      t.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL || t.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8,
-      t, "as bool or uint8");
-}
+void ExpectMask(const Tensor& t) { Expect(MaskBits(t.type) != 0, t, "as bools or numbers"); }
 
 Tensor ReadTensor(const Host& host, const OrtValue* value, const char* role) {
   Tensor tensor{role, ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED, {}, nullptr};

@@ -30,6 +30,9 @@ struct Tensor {
 // Bytes per element: 1, 2, 4 or 8; 0 for types that cannot be moved as plain bytes.
 int ElementBytes(ONNXTensorElementDataType type);
 
+// Bits of an element that are all 0 where it is: not the sign of -0.0. None: it is no number.
+uint64_t MaskBits(ONNXTensorElementDataType type);
+
 // `float32 [3, 4]`
 std::string Describe(ONNXTensorElementDataType type, const Shape& shape);
 
