@@ -42,7 +42,7 @@ from tests.device_support import FakeDriver, session
 from tests.fused_models import KINDS, X, lengths, mask_of
 from tests.random_check import Machine, Run, check_seed, lowering_everything
 from tests.test_control_flow import MODELS
-from tests.test_control_loops import LOOPS
+from tests.test_control_loops import LOOPS, refined
 from tests.test_exports import FILES, masks_of
 from tests.test_fused_lowering import FUSED, LAYERS, layer
 
@@ -192,6 +192,7 @@ def in_branches(make: Any, padding: str | None) -> Model:
 def branches() -> Mapping[str, Make]:
     """Models with If, Loop and Scan."""
     both = {**MODELS, **{f"loop {name}": make for name, (make, _) in LOOPS.items()}}
+    both["loop with PIT nodes"] = refined(9)
     made: dict[str, Make] = {}
     for name, make in both.items():
         made[name] = functools.partial(in_branches, make, None)
