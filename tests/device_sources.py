@@ -43,7 +43,7 @@ from tests.fused_models import KINDS, X, lengths, mask_of
 from tests.random_check import Machine, Run, check_seed, lowering_everything
 from tests.test_control_flow import MODELS
 from tests.test_control_loops import LOOPS, refined
-from tests.test_exports import FILES, masks_of
+from tests.test_exports import FILES, QUANTISED, masks_of
 from tests.test_fused_lowering import FUSED, LAYERS, layer
 
 Make = Callable[[], Model]
@@ -65,6 +65,8 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 # tf32 keeps as many bits of a factor as float16.
 IN_TYPE: dict[str, dict[str, Any]] = {"tf32": {"given": {}, "tolerance": TOLERANCES["float16"]}}
+INT8_STEP = 2**-7
+"""Where float16 is rounded decides between two steps of int8."""
 IN_TF32 = ("opt", "opt ffn", "t5 encoder", "mask sdpa", "like MiniLM")
 BUILDERS: dict[str, Callable[[np.random.Generator], onnx.ModelProto]] = {
     "opt": lambda rng: opt(OptConfig(), rng),
@@ -126,9 +128,11 @@ def model_of(proto: onnx.ModelProto, padding: str | None, seed: int, **other: An
 def of_file(file: Path, padding: str | None, seed: int, kind: str) -> Model:
     """A real export: as it is, in half precision, or with products in tf32."""
     proto = onnx.load(file)
+    other = IN_TYPE.get(kind, {})
     if kind == "half":
         proto = half(proto)
-    return model_of(proto, padding, seed, **IN_TYPE.get(kind, {}))
+        other = {"tolerance": INT8_STEP} if file in QUANTISED else other
+    return model_of(proto, padding, seed, **other)
 
 
 def exports() -> Mapping[str, Make]:
