@@ -125,7 +125,7 @@ def test_a_loop_becomes_its_trips(case: str) -> None:
     assert audited(proto) == []
 
 
-def _refined(trips: int, mask_of: str = "mask") -> Callable[[GraphBuilder], None]:
+def refined(trips: int, mask_of: str = "mask") -> Callable[[GraphBuilder], None]:
     """A loop that keeps its state's shape and mixes in a sum over live tokens."""
 
     def make(g: GraphBuilder) -> None:
@@ -144,7 +144,7 @@ def _refined(trips: int, mask_of: str = "mask") -> Callable[[GraphBuilder], None
 
 
 def test_a_body_runs_packed() -> None:
-    proto = model(_refined(9))
+    proto = model(refined(9))
     lowered = compiled(proto)
     assert [n.op_type for n in lowered.model.graph if n.op_type == "Loop"]
     # the first contraction of the body reads the state, which is read whole: it gathers live rows

@@ -19,6 +19,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "plain": PLAIN,
     "relu_res": {"activation": "relu", "residual": 1},
     "gelu": {"activation": "gelu", "residual": 0},
+    "gelu_tanh": {"activation": "gelu_tanh", "residual": 0},
+    "silu_res": {"activation": "silu", "residual": 1},
     "bits": {"activation": "relu", "residual": 0, "bits": 1},
     "loose": PLAIN | {"loose": 1},
     "loose_bits_res": {"activation": "relu", "residual": 1, "loose": 1, "bits": 1},
@@ -79,7 +81,7 @@ def test_multiplies(tile: CudaTile, dtype: str, shape: tuple[int, int, int]) -> 
 
 
 @in_full_tiles
-@pytest.mark.parametrize("variant", ["relu_res", "gelu", "kn", "nk"])
+@pytest.mark.parametrize("variant", ["relu_res", "gelu", "gelu_tanh", "silu_res", "kn", "nk"])
 def test_variants(tile: CudaTile, dtype: str, variant: str) -> None:
     params = VARIANTS[variant]
     product = Product(70, 48, 136, dtype, params["activation"], bool(params["residual"]))

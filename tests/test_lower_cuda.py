@@ -1,6 +1,8 @@
 """Lowering for GPUs: element types, kernels, biases, providers."""
 
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -8,12 +10,15 @@ import onnx_ir as ir
 import pytest
 
 from models.bert import BertConfig, bert
+from models.graph import GraphBuilder
 from models.half import half
 from pitc.ir.nodes import is_pit_node
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 from pitc.ir.target import CPU, CUDA, Target
 from pitc.passes.lower.activation import ROUNDED
 from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
+from tests.branch_models import model as model_with
+from tests.test_control_loops import refined
 
 CONFIG = BertConfig(layers=2, hidden=128, heads=2, ffn=512, vocab=50)
 
@@ -21,6 +26,12 @@ CONFIG = BertConfig(layers=2, hidden=128, heads=2, ffn=512, vocab=50)
 def lowered(model: onnx.ModelProto, target: Target, padding: str = "attention_mask") -> Lowered:
     options = LowerOptions(padding, target=target, check=True)
     return run_passes(ir.from_proto(model), options)
+
+
+def in_branches(make: Callable[[GraphBuilder], None], target: Target) -> Lowered:
+    """The model of `branch_models`, lowered whether it pays or not."""
+    options = LowerOptions(target=replace(target, flops_per_byte=0), check=True)
+    return run_passes(ir.from_proto(model_with(make)), options)
 
 
 def plans(model: ir.Model) -> list[dict[str, str]]:
@@ -99,3 +110,12 @@ def test_constants_of_activations_are_rounded_to_their_type() -> None:
         info = ir.DataType(dtype).numpy()
         off = abs(float(np.sqrt(0.5).astype(info)) - np.sqrt(0.5)) / np.sqrt(0.5)
         assert off < tolerance < 0.02
+
+
+def test_bodies_of_loops_are_for_the_same_machine() -> None:
+    made = in_branches(refined(9), CUDA)
+    assert {k.kind for k in made.kernels} == {"cuda"}
+    (loop,) = [n for n in made.model.graph if n.op_type == "Loop"]
+    inside = [n for n in loop.attributes["body"].as_graph() if is_pit_node(n)]
+    sources = Counter(n.attributes["source"].as_string() for n in inside)
+    assert sources == {"PitCudaExecutionProvider": 4, "PitExecutionProvider": 1}

@@ -280,6 +280,21 @@ FOUND = {
         """,
         {},
     ),
+    "columns by a vector": (
+        """
+        <ir_version: 10, opset_import: ["": 21]>
+        g (bool[n, s] mask, float[4] a, float[n, s, 4, 1] b) => (float[n, s, 1] y)
+        <int64[1] last = {-1}, float[1, 1] w = {3}>
+        {
+            c = MatMul (a, b)
+            h = MatMul (c, w)
+            f = Cast <to = 1> (mask)
+            wide = Unsqueeze (f, last)
+            y = Mul (h, wide)
+        }
+        """,
+        {},
+    ),
     "a fused product in an operator set in which a Gemm has a bias": (
         """
         <ir_version: 10, opset_import: ["": 9, "com.microsoft": 1]>

@@ -120,7 +120,7 @@ def _fill_body(graph: Graph, node: ir.Node) -> None:
         return
     model = body_model(graph, node, graph.carried[node])
     normalise(model)
-    inner = Graph(model)
+    inner = Graph(model, graph.target)
     fill_facts(inner)
     if all_finite(inner, inner.outputs[: 1 + len(states)]):  # the condition, a bool, is first
         graph.bodies[node] = inner

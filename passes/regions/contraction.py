@@ -176,7 +176,8 @@ def _columns(site: Site) -> Form | Refusal:
     (index,), shape = site.reads(0), site.context.shape(site.input(0))
     dims = [None if p is None else bare_dim(p) for p in index[-2:]]
     sizes = [e.as_int() for e in shape[-2:]]
-    if any(e != ONE for e in shape[:-2]) or len(site.out.layout.rest) != 1 or None in dims:
+    matrix = len(index) > 1 and all(e == ONE for e in shape[:-2])
+    if not matrix or len(site.out.layout.rest) != 1 or None in dims:
         return site.refuse(Code.LAYOUT, "the left operand is no matrix")
     if any(site.context.graph[site.input(k)].dtype != np.float32 for k in (0, 1)):
         return site.refuse(Code.NO_LOWERING, "columns are lowered for float32 only")

@@ -112,7 +112,7 @@ def module(source: str) -> Path:
     text += "".join(entry(kernel) for kernel in kernels(source))
 
     def make(out: Path, scratch: Path) -> None:
-        for header in ("cuda.h", "cuda_fp16.h", "cuda_bf16.h", "mma.h"):
+        for header in ("cuda.h", "cuda_fp16.h", "cuda_bf16.h", "mma.h", "math_constants.h"):
             (scratch / header).touch()
         (scratch / "kernel.cc").write_text(text)
         (scratch / SONAME).symlink_to(run_time())

@@ -117,6 +117,7 @@ NARROW(nv_bfloat16, nv_bfloat162, bfloat16)
 #define __syncthreads() emulator::Barrier(__COUNTER__)
 #define __threadfence() emulator::Fence()
 #define __nanosleep(time) static_cast<void>(time)
+#define CUDART_INF_F __builtin_inff()
 
 namespace emulator {
 EMULATED void Sync(int call, unsigned mask = ~0u) { SyncWarp(call, mask); }
