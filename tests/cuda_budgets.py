@@ -1,9 +1,9 @@
 """Budgets of the kernels of GPUs, as data: what each may use of a multiprocessor.
 
-No kernel may spill. Registers are those of a thread, on every architecture: multiples of 8, as they
-are given out. Shared memory is what a launch asks for. What memory may have to do is planned in
-`tests/cuda_traffic.py`; a kernel may touch a tenth more sectors, and take a tenth more wavefronts
-than its bytes need. Measured, they take exactly as many.
+No kernel may spill, on any architecture. Registers are the most with which as many blocks run side
+by side as are meant to. Shared memory is what a launch asks for. What memory may have to do is
+planned in `tests/cuda_traffic.py`: a kernel may touch a tenth more sectors, and take a tenth more
+wavefronts than its bytes need.
 """
 
 from dataclasses import dataclass
