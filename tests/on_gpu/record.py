@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-import tvm
+from tvm_ffi import structural_equal
 
 from pitc.codegen.build.cuda_library import build_cuda_kernels
 from tests import on_gpu
@@ -39,7 +39,7 @@ class Recorded:
     def __init__(self, functions: Sequence[Any], _: str) -> None:
         calls = tuple(_calls[id(f)][0] for f in functions)
         before = _wanted.setdefault(calls, list(functions))
-        same = all(map(tvm.ir.structural_equal, before, functions))
+        same = all(map(structural_equal, before, functions))
         assert same, f"the same calls have made other kernels: {calls}"
 
     def device(self, *_: Any) -> Memory:
