@@ -253,6 +253,7 @@ def test_traffic(kind: Kind) -> None:
     )
 
 
+@pytest.mark.here
 def test_refuses() -> None:
     for kind in [("simt", "float16", 64, 64, 0), ("mma", "float16", 0, 64, 0)]:
         engine, dtype, d, dv, bias = kind

@@ -11,6 +11,9 @@ from typing import Any
 from benchmarks.gpu.driver import Array, Device
 from benchmarks.gpu.timing import Contender, Work, brief
 
+SPARSE_FROM = 0.9
+"""Share of zeros from which libraries for sparse matrices compete."""
+
 Make = Callable[[], Contender]
 
 
@@ -82,7 +85,7 @@ def product_peers(torch: Torch, a: Array, w: Array, zeros: float) -> dict[str, M
         torch: PyTorch.
         a: The operand with zeros.
         w: The other.
-        zeros: Share of zeros: with few of them, libraries for sparse matrices lose by far.
+        zeros: Share of zeros.
     """
     t = torch.torch
     left, right = torch.put(a), torch.put(w)
@@ -90,7 +93,7 @@ def product_peers(torch: Torch, a: Array, w: Array, zeros: float) -> dict[str, M
     makers: dict[str, Make] = {
         "cublas": lambda: torch.contender("cublas", lambda: t.mm(left, right, out=out))
     }
-    if zeros < 0.9:
+    if zeros < SPARSE_FROM:
         return makers
 
     def csr() -> Contender:

@@ -12,6 +12,8 @@ Work = Callable[[], None]
 
 ROUND_MS, MOST_CALLS = 4.0, 200
 """A round has as many calls as fit into this time."""
+WARM_UP = 3
+"""Rounds that do not count: clocks rise."""
 GRAPH_CALLS = 10
 """Calls of a graph: launching it must take the host less time than the device needs for it."""
 
@@ -115,10 +117,10 @@ def time_contenders(
         one.repeats = max(1, min(each, MOST_CALLS))
         ready[contender.name] = one
     names = list(ready)
-    for turn in range(rounds + 1):
+    for turn in range(rounds + WARM_UP):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             taken = clock.us(ready[name])
-            if turn:  # the first is a warm-up
+            if turn >= WARM_UP:
                 ready[name].rounds_us.append(taken)
     facts = {c.name: dict(c.facts) for c in contenders}
     rows = [

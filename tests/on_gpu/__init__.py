@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 EMITTERS = {
     "attention_cuda": ("attention",),
     "choose_cuda": ("choose",),
@@ -69,3 +71,10 @@ def stand_in(emulated: type, memory: type) -> None:
     errors = {"EmulationError": type("EmulationError", (RuntimeError,), {})}
     vars(module).update(errors, Emulated=emulated, DeviceMemory=memory)
     sys.modules[module.__name__] = module
+
+
+def leave_out(items: Iterable[pytest.Item]) -> None:
+    """Skip tests that need the emulator or a compiler; twins of kernels are among them."""
+    for item in items:
+        if item.get_closest_marker("here"):
+            item.add_marker(pytest.mark.skip(reason="needs the emulator or a compiler"))

@@ -146,7 +146,5 @@ on_gpu.stand_in(OnDevice, Memory)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what needs the emulator or a compiler."""
-    for item in items:
-        if item.get_closest_marker("here"):
-            item.add_marker(pytest.mark.skip(reason="needs the emulator or a compiler"))
+    """Leave out what cannot run here."""
+    on_gpu.leave_out(items)
