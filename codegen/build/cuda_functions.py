@@ -8,6 +8,7 @@ attention_d64_v64_f16   attention_d64_v64_f16_cuda
 attention_d64_v64_f32   attention_d64_v64_f32_mma_cuda, attention_d64_v64_f32_simt_cuda
 pack_b4                 pack_b16_cuda, pack_b4_cuda
 pack_b1                 pack_b16_cuda, pack_b4_cuda, pack_b2_cuda, pack_b1_cuda
+live_points             live_counts_cuda, live_points_cuda
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,7 +34,14 @@ def cuda_functions(request: KernelRequest) -> Iterator[Any]:
     Raises:
         ValueError: No family can answer it.
     """
-    from pitc.codegen.families import choose_cuda, contract_cuda, detect_cuda, lists_cuda, pack_cuda
+    from pitc.codegen.families import (
+        choose_cuda,
+        contract_cuda,
+        detect_cuda,
+        lists_cuda,
+        live_points_cuda,
+        pack_cuda,
+    )
     from pitc.codegen.families.attention_cuda import attention
     from pitc.codegen.families.contract_block_cuda import contract_block
 
@@ -43,6 +51,10 @@ def cuda_functions(request: KernelRequest) -> Iterator[Any]:
         "contract_square": contract_cuda.contract_square,
     }
     family, symbol = request.family, request.symbol
+    if family == "live_points":
+        yield live_points_cuda.live_counts("live_counts_cuda")
+        yield live_points_cuda.live_points(f"{symbol}_cuda")
+        return
     params = dict(request.params) | {"dtype": request.dtype}
     tiles = [o.tile for o in offers_of(request.dtype) if o.variant.family == family]
     width = {"width": block_width(request.dtype)}
