@@ -117,6 +117,7 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
             prices=options.prices,
         )
         report.nodes = folded_into(report.nodes, graph.nodes, state.inside) + bodies.nodes
+        report.notes += map(str, state.refused)
         close_branches(model)
     kernels = tuple(state.kernels | bodies.kernels)
     report.kernels = [k.symbol for k in kernels]

@@ -2,7 +2,7 @@
 SWrite at exits.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from pitc.ir.index import Poly
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.plan import Plan
 from pitc.ir.prices import Prices
+from pitc.ir.refusal import Refusal
 from pitc.ir.region import Region
 from pitc.ir.unused import remove_unused
 from pitc.passes.expand import restore_fused
@@ -23,6 +24,7 @@ from pitc.passes.lower.contract import Contractions, fuse_contractions
 from pitc.passes.lower.given_up import zero_given_up
 from pitc.passes.lower.heads import unsplit_heads
 from pitc.passes.lower.live import live_points
+from pitc.passes.lower.regions import merge_regions
 from pitc.passes.lower.rows import all_rows, from_all_rows, replace_sizes
 from pitc.passes.lower.weight import Panels
 from pitc.passes.regions.choose import Regions
@@ -67,6 +69,7 @@ class Rewriter:
     contractions: Contractions = field(default_factory=Contractions)
     panels: Panels = field(default_factory=Panels)
     inside: Mapping[ir.Node, ir.Node] = field(default_factory=dict)
+    refused: Sequence[Refusal] = ()
 
     def detect(self, domain: Domain) -> Detected:
         """The detector of a domain, made at first use."""
@@ -299,7 +302,8 @@ def rewrite(
         prefix: Prefix of all new names.
 
     Returns:
-        The rewriter: detectors made, kernels requested, source nodes that run inside another one.
+        The rewriter: detectors made, kernels requested, source nodes that run inside another one,
+        detectors that the host has to wait for.
     """
     state = Rewriter(graph, Builder(graph, prefix), sparse)
     for node in graph.nodes:
@@ -334,4 +338,10 @@ def rewrite(
     state.inside = {n: into for n, into in fused.inside.items() if n.graph is None}
     restore_fused(graph.model, {*regions.demand.forms, *unpacked})
     graph.model.graph.sort()
+    merged = merge_regions(graph, state.build)
+    state.kernels |= merged.kernels
+    state.refused = merged.refused
+    if merged.kernels:
+        graph.model.graph.sort()
+        remove_unused(graph.model)
     return state

@@ -24,8 +24,9 @@ class KernelRequest:
         family: `pack`, `unpack`, `gather_gemm`, `contract_row`, `contract_tile`, `contract_block`,
             `panels`, `stored_rows`, `swrite_columns` or `attention`; of GPUs also `detect`,
             `choose`, `lists`, `contract_square` and `live_points`.
-        params: Static parameters, sorted by name: none (pack, unpack, live_points); `k`, `n`, `activation`,
-            `residual` (gather_gemm, contract_*), perhaps `input_relu`, and of gather_gemm `bits`,
+        params: Static parameters, sorted by name: none (pack, unpack, live_points); `k`, `n`,
+            `activation`, `residual` (gather_gemm, contract_*), perhaps `input_relu`, and of
+            gather_gemm `bits`,
             `stored` and `factor`; `k` (panels); `k`, `n`, `stored`, `factor` (stored_rows); `n`,
             `activation`, `residual` (swrite_columns); `d`, `dv`, `bias` (attention). A GPU's
             kernels have no `k` and `n`, but `loose`: rows may start anywhere. `detect` has `bits`
