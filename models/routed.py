@@ -36,8 +36,8 @@ def routed(config: RoutedConfig, rng: np.random.Generator) -> onnx.ModelProto:
         rng: Source of the weights.
 
     Returns:
-        A checked model: `x` f32 [batch, sequence, hidden] -> `y` of the same shape, the result of
-        each token's expert times its probability.
+        A checked model: `x` f32 [batch, sequence, hidden] -> `y` of the same shape and of `dtype`,
+        the result of each token's expert times its probability.
     """
     g = GraphBuilder("routed")
     shape = ("batch", "sequence", config.hidden)
@@ -47,17 +47,19 @@ def routed(config: RoutedConfig, rng: np.random.Generator) -> onnx.ModelProto:
     logits = g.op("MatMul", x, g.weight("router", likes))
     shares = g.op("Softmax", logits, axis=-1)
     best = g.op("ArgMax", logits, axis=-1, keepdims=0)
-    tokens = x if config.dtype == np.float32 else g.op("Cast", x, to=element_type(config.dtype))
+    kind = element_type(config.dtype)
+    tokens, shares = (
+        v if kind == element_type(np.float32) else g.op("Cast", v, to=kind) for v in (x, shares)
+    )
     total = ""
     for expert in range(config.experts):
         mine = g.op("Equal", best, g.const(expert, np.int64))
         share = g.op("Gather", shares, g.const(expert, np.int64), axis=2)
-        share = g.op("Where", mine, share, g.const(0.0))
+        share = g.op("Where", mine, share, g.const(0, config.dtype))
         y = _expert(g, config, rng, expert, tokens)
-        y = y if config.dtype == np.float32 else g.op("Cast", y, to=element_type(np.float32))
         y = g.op("Mul", y, g.op("Unsqueeze", share, g.ints(-1)))
         total = g.op("Add", total, y) if total else y
-    g.output(total, "y", np.float32, shape)
+    g.output(total, "y", config.dtype, shape)
     return g.model()
 
 

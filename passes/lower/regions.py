@@ -135,9 +135,6 @@ def _groups(detector: ir.Node) -> list[list[_Product]]:
         _NotMergedError: Something else reads of the domain.
     """
     rows, *others = detector.outputs
-    for other in others:
-        if other.uses() or other.is_graph_output():
-            raise _NotMergedError(f"{_readers(other)} reads {other.name}, where points stand")
     seen: set[ir.Node] = set()
     groups: list[list[_Product]] = []
     for user in _users(rows):
@@ -159,6 +156,9 @@ def _groups(detector: ir.Node) -> list[list[_Product]]:
         if group:
             order = [node for node in detector.graph or () if node in group]
             groups.append([group[node] for node in order])
+    for other in others:
+        if other.uses() or other.is_graph_output():
+            raise _NotMergedError(f"{_reader(other)} reads {other.name}, where points stand")
     return groups
 
 
@@ -169,7 +169,7 @@ def _users(value: ir.Value) -> list[ir.Node]:
     return [use.node for use in value.uses()]
 
 
-def _readers(value: ir.Value) -> str:
+def _reader(value: ir.Value) -> str:
     return next((node_name(use.node) for use in value.uses()), "the caller")
 
 
