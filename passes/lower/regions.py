@@ -26,7 +26,7 @@ from pitc.ir.branch import is_choice
 from pitc.ir.graph import Graph
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.nodes import is_pit_node, node_name
-from pitc.ir.plan import CUDA_EP_NAME, Plan, fields_of
+from pitc.ir.plan import CUDA_EP_NAME, Field, Plan, fields_of
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.lower.builder import Builder
 from pitc.passes.rules.record import Packs, operator_of
@@ -219,9 +219,9 @@ def _plan(
         kept = {k: v for k, v in product.fields.items() if k != "library"}
         kept["reads"] = ",".join(numbers[x] for x in own)
         texts |= {f"step{number}.{key}": value for key, value in kept.items()}
-    fields = {"gives": tuple(steps[value] for value in given), "steps": len(group)}
-    named = {"kernel": KERNEL.symbol, "library": graph.target.library}
-    plan = Plan("region", tuple({**fields, **named, **texts}.items()))
+    fields: dict[str, Field] = {**texts, "steps": len(group), "kernel": KERNEL.symbol}
+    fields |= {"gives": tuple(steps[x] for x in given), "library": graph.target.library}
+    plan = Plan("region", tuple(fields.items()))
     too_large = len(group) > MOST_STEPS or len(reads) >= MOST_INPUTS
     if too_large or len(plan.text()) + _IDENTITY_BYTES > LONGEST_PLAN:
         raise _NotMergedError(f"{len(group)} products of {len(reads)} operands are too many")

@@ -36,8 +36,8 @@ struct DeviceInput : Tensor {
   bool on_device = false;
   bool pinned = false;  // of the host, but the device reads it when it likes
   // Of a list that the device has made, or of rows packed by it: there are gate[1], which the
-  // device alone knows, of kernels of number 0, and the shape says how many there is room for. Null:
-  // as many as the shape says.
+  // device alone knows, of kernels of number 0, and the shape says how many there is room for.
+  // Null: as many as the shape says.
   const int32_t* gate = nullptr;
 };
 

@@ -5,7 +5,7 @@
 namespace pitc::cuda {
 namespace {
 
-constexpr int64_t kTurn = 4096;          // points that a thread block looks at together
+constexpr int64_t kTurn = 4096;            // points that a thread block looks at together
 constexpr int64_t kOfOnePart = 4 * kTurn;  // another launch takes longer than four turns
 
 }  // namespace
@@ -19,8 +19,8 @@ DeviceInput LivePoints::Find(const DeviceRun& run, const DeviceInput& live) cons
   if (points == 0) return rows;
   const int64_t parts = points <= kOfOnePart ? 1 : run.Blocks(points, kTurn);
   const int64_t room = (points + 3) / 4 * 4;  // what follows is at a multiple of kAlignment
-  auto* const list = static_cast<int32_t*>(
-      run.Take(static_cast<size_t>(room + 4 + parts) * sizeof(int32_t)));
+  auto* const list =
+      static_cast<int32_t*>(run.Take(static_cast<size_t>(room + 4 + parts) * sizeof(int32_t)));
   int32_t *const gate = list + room, *const counts = gate + 4;
   const void* const mask = run.OnDevice(live);
   if (parts > 1) {

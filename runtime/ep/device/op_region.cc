@@ -20,8 +20,8 @@ ONNXTensorElementDataType OnnxType(Element type) {
 // What a step reads and writes while a region runs.
 class Values final : public StepValues {
  public:
-  // `made`: what earlier steps have made; the result of this one is added. `output`: its place among
-  // the outputs of the node; -1: it stays inside.
+  // `made`: what earlier steps have made; the result of this one is added. `output`: its place
+  // among the outputs of the node; -1: it stays inside.
   Values(const DeviceRun& run, const RegionStep& step, const DeviceInput& rows,
          std::vector<DeviceInput>* made, int output)
       : run_(run), step_(step), rows_(rows), made_(made), output_(output) {}
@@ -29,9 +29,8 @@ class Values final : public StepValues {
   DeviceInput Input(int index, const char* role) const override {
     const StepOperand& from = step_.reads[static_cast<size_t>(index)];
     if (from.kind == StepOperand::kInput) return run_.Input(from.number, role);
-    DeviceInput found = from.kind == StepOperand::kRows
-                            ? rows_
-                            : (*made_)[static_cast<size_t>(from.number)];
+    DeviceInput found =
+        from.kind == StepOperand::kRows ? rows_ : (*made_)[static_cast<size_t>(from.number)];
     found.role = role;
     return found;
   }
@@ -72,8 +71,8 @@ class Region final : public DeviceOperation {
     int given = 0;
     for (size_t i = 0; i < steps_.size(); ++i) {
       const RegionStep& step = plan_.steps[i];
-      const bool is_given = given < OutputCount() &&
-                            plan_.gives[static_cast<size_t>(given)] == static_cast<int>(i);
+      const bool is_given =
+          given < OutputCount() && plan_.gives[static_cast<size_t>(given)] == static_cast<int>(i);
       Values values(run, step, rows, &made, is_given ? given++ : -1);
       const auto in_step = [&](const Failure& failure) {
         return Text("step ", i, " (", step.op, "): ", failure.what());

@@ -148,7 +148,8 @@ class Fields {
   std::string Identity(std::string_view key) {
     std::string_view text = Raw(key);
     bool good = text.size() <= kLongestName;
-    for (char c : text) good = good && (IsLetterOrDigit(c) || std::string_view(".+-_/").find(c) != text.npos);
+    for (char c : text)
+      good = good && (IsLetterOrDigit(c) || std::string_view(".+-_/").find(c) != text.npos);
     const size_t slash = text.find('/');
     int64_t abi = 0;
     good = good && slash != text.npos && ReadInt(text.substr(0, slash), 0, kKernelAbi, &abi);
@@ -202,8 +203,8 @@ class Fields {
     return dims;
   }
 
-  // Where the operands of step `step` come from: numbers of inputs, `rows`, `s0`, `s1`, .. of earlier
-  // steps.
+  // Where the operands of step `step` come from: numbers of inputs, `rows`, `s0`, `s1`, .. of
+  // earlier steps.
   std::vector<StepOperand> Operands(std::string_view key, int step) {
     const std::string_view text = Raw(key);
     std::vector<StepOperand> operands;
@@ -259,8 +260,8 @@ class Fields {
       return numbers.size() <= count && ((all && part == "all") || ReadInt(part, 0, most, &number));
     });
     if (!good || numbers.size() != count) {
-      Fail("plan: expected ", Full(key), " as ", count, all ? " of all and" : "", " numbers in 0..", most,
-           ", got ", Quoted(text));
+      Fail("plan: expected ", Full(key), " as ", count, all ? " of all and" : "", " numbers in 0..",
+           most, ", got ", Quoted(text));
     }
     return numbers;
   }

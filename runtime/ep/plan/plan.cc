@@ -230,9 +230,8 @@ void ExpectOperands(const RegionStep& step, int number, const std::vector<bool>&
   };
   const auto is_input = [](const StepOperand& x) { return x.kind == Kind::kInput; };
   if (plan.gather) {
-    expect("a", "an input or a whole result", [&](const StepOperand& x) {
-      return x.kind != Kind::kRows && !is_packed(x);
-    });
+    expect("a", "an input or a whole result",
+           [&](const StepOperand& x) { return x.kind != Kind::kRows && !is_packed(x); });
   } else {
     expect("a", "packed rows", is_packed);
   }
@@ -243,8 +242,7 @@ void ExpectOperands(const RegionStep& step, int number, const std::vector<bool>&
   if (plan.residual) expect("residual", "packed rows", is_packed);
   if (plan.gather || plan.scatter) {
     expect("rows", "rows", [](const StepOperand& x) { return x.kind == Kind::kRows; });
-    expect("live", "input 0",
-           [&](const StepOperand& x) { return is_input(x) && x.number == 0; });
+    expect("live", "input 0", [&](const StepOperand& x) { return is_input(x) && x.number == 0; });
   }
   if (next != step.reads.size())
     Fail("plan: expected ", next, " operands of step ", number, ", got ", step.reads.size());
@@ -288,8 +286,8 @@ std::string ReadRegion(Fields& in, Machine machine, Plan* plan) {
     if (const std::string_view given = in.Raw("kernel"); given != kernel)
       Fail("plan: expected kernel=", kernel, " for the fields of step ", number, ", got ",
            Quoted(given));
-    region.steps.push_back(
-        {step.op, kernel, std::get<ContractPlan>(std::move(step.body)), in.Operands("reads", number)});
+    region.steps.push_back({step.op, kernel, std::get<ContractPlan>(std::move(step.body)),
+                            in.Operands("reads", number)});
     ExpectOperands(region.steps.back(), number, packed);
     packed.push_back(!region.steps.back().plan.scatter);
     for (const StepOperand& x : region.steps.back().reads) {
@@ -297,7 +295,8 @@ std::string ReadRegion(Fields& in, Machine machine, Plan* plan) {
     }
   }
   in.EnterStep(-1);
-  for (const int64_t given : in.Steps("gives", count)) region.gives.push_back(static_cast<int>(given));
+  for (const int64_t given : in.Steps("gives", count))
+    region.gives.push_back(static_cast<int>(given));
   ExpectAllRead(region, packed);
   plan->body = std::move(region);
   return "live_points";
