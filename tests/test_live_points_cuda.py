@@ -64,9 +64,9 @@ def test_finds_live_points(n: int) -> None:
             np.testing.assert_array_equal(found(live, parts), np.flatnonzero(live))
 
 
-@pytest.mark.parametrize(("n", "parts"), [(2**16 + 3, 7), (2**16, 16), (2**17 - 1, 300)])
+@pytest.mark.parametrize(("n", "parts"), [(2**16 + 3, 7), (2**17 - 1, 300), (290 * POINTS, 290)])
 def test_many_points(n: int, parts: int) -> None:
-    """Also more parts than threads of a block, most of them without a point."""
+    """Also more parts than threads of a block, and some without a point."""
     live = np.random.default_rng(n).random(n) < 0.3
     np.testing.assert_array_equal(found(live, parts, blocks=5), np.flatnonzero(live))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -18,6 +19,7 @@ from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
 from tests.lower_support import plans
 from tests.plan_reference import run_lowered
 
+FIXTURES = Path(__file__).parents[1] / "models" / "export" / "fixtures"
 Array = np.ndarray
 K = 64
 EAGER = replace(CUDA, flops_per_byte=0)
@@ -90,12 +92,15 @@ def masked(g: GraphBuilder, x: str, live: str) -> str:
     return g.op("Mul", x, row)
 
 
-def model_of(body: Body, given: bool = False, outputs: int = 1) -> onnx.ModelProto:
-    """A model of tokens and their numbers, of which 0 is none; or of tokens and a mask."""
+def model_of(body: Body, given: tuple[int | str, ...] = (), outputs: int = 1) -> onnx.ModelProto:
+    """A model of tokens and their numbers, of which 0 is none; or of tokens and a mask of a shape
+    with a 1 in it, or none.
+    """
     g = GraphBuilder("regions")
     x = g.input("x", np.float32, ("b", "s", K))
     if given:
-        live = g.input("live", np.bool_, ("b", "s"))
+        live = g.input("live", np.bool_, given)
+        live = g.op("Squeeze", live, g.ints(1)) if 1 in given else live
     else:
         live = g.op("Greater", g.input("ids", np.int64, ("b", "s")), g.const(0, np.int64))
     results = body(g, x, live)
@@ -131,12 +136,18 @@ def three_products(g: GraphBuilder, x: str, live: str) -> tuple[str, ...]:
     return (masked(g, product(g, g.op("Relu", h), "www"), live),)
 
 
+def two_ways_in(g: GraphBuilder, x: str, live: str) -> tuple[str, ...]:
+    first, second = (g.op("Relu", product(g, x, name)) for name in ("w", "www"))
+    return (masked(g, g.op("Add", product(g, first, "ww"), second), live),)
+
+
 MERGED: dict[str, tuple[Body, int, list[str]]] = {
     "one layer": (one_layer, 1, ["2"]),
     "two layers, one behind the other": (two_layers, 1, ["1", "2"]),
     "two results": (two_results, 2, ["3"]),
     "a residual inside": (a_residual, 1, ["3"]),
     "three products": (three_products, 1, ["3"]),
+    "two ways in": (two_ways_in, 1, ["3"]),
 }
 
 
@@ -199,15 +210,20 @@ def check_padded(model: onnx.ModelProto, lowered: Lowered) -> None:
         check(model, lowered, feed)
 
 
-def reshaped(g: GraphBuilder, x: str, live: str) -> tuple[str, ...]:
-    return one_layer(g, x, g.op("Reshape", live, g.ints(0, 0)))
-
-
-@pytest.mark.parametrize("body", [one_layer, reshaped])
-def test_rows_of_a_given_mask_are_found_on_the_host(body: Body) -> None:
-    lowered = lower(model_of(body, given=True))
+@pytest.mark.parametrize("shape", [("b", "s"), ("b", 1, "s")], ids=["as it is", "reshaped"])
+def test_rows_of_a_given_mask_are_found_on_the_host(shape: tuple[int | str, ...]) -> None:
+    lowered = lower(model_of(one_layer, given=shape))
     assert "detect" in ops(lowered) and "region" not in ops(lowered)
     assert not lowered.report.notes
+    (detector,) = (n for n in lowered.model.graph if len(n.outputs) == 3)
+    assert detector.inputs[0] is not None
+    assert (detector.inputs[0].producer() is None) == (len(shape) == 2)
+
+
+def test_who_reads_places_keeps_rows_on_the_host() -> None:
+    """Attention over all queries reads where sequences begin, and no rows."""
+    model = onnx.load(FIXTURES / "switch-eager-traced.onnx")
+    assert any(" reads pitc.coords, where points stand" in n for n in lower(model).report.notes)
 
 
 def test_plans_are_not_larger_than_the_runtime_reads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ where it does not hold the detector stays, with one wait for the device in each 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import networkx as nx
 import onnx_ir as ir
 
 from pitc.ir.branch import is_choice
@@ -135,31 +136,26 @@ def _groups(detector: ir.Node) -> list[list[_Product]]:
         _NotMergedError: Something else reads of the domain.
     """
     rows, *others = detector.outputs
-    seen: set[ir.Node] = set()
-    groups: list[list[_Product]] = []
-    for user in _users(rows):
-        group: dict[ir.Node, _Product] = {}
-        todo: list[ir.Node] = [user]
-        while todo:
-            node = todo.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            product = group[node] = _product(detector, node)
-            for x in product.packed_operands:
-                producer = x.producer()
-                if producer is None:
-                    raise _NotMergedError(f"{node_name(node)} reads {x.name}, which is an input")
-                todo.append(producer)
-            if product.is_packed:
-                todo += _users(product.result)
-        if group:
-            order = [node for node in detector.graph or () if node in group]
-            groups.append([group[node] for node in order])
+    members: dict[ir.Node, _Product] = {}
+    todo = _users(rows)
+    while todo:
+        node = todo.pop()
+        if node not in members:
+            product = members[node] = _product(detector, node)
+            todo += _users(product.result) if product.is_packed else []
     for other in others:
         if other.uses() or other.is_graph_output():
             raise _NotMergedError(f"{_reader(other)} reads {other.name}, where points stand")
-    return groups
+    connected = nx.Graph()
+    connected.add_nodes_from(members)
+    for node, product in members.items():
+        for x in product.packed_operands:
+            if x.producer() not in members:
+                raise _NotMergedError(f"{node_name(node)} reads {x.name}, packed by others")
+            connected.add_edge(x.producer(), node)
+    place = {node: number for number, node in enumerate(detector.graph or ())}
+    parts = (sorted(part, key=place.__getitem__) for part in nx.connected_components(connected))
+    return [[members[node] for node in part] for part in parts]
 
 
 def _users(value: ir.Value) -> list[ir.Node]:
