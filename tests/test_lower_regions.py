@@ -183,17 +183,28 @@ def not_convex(g: GraphBuilder, x: str, live: str) -> tuple[str, ...]:
     return (masked(g, g.op("Add", product(g, whole, "www"), h), live),)
 
 
+def through_each_other(g: GraphBuilder, x: str, live: str) -> tuple[str, ...]:
+    """Each of two regions has a step in front of the other, and one behind it."""
+    a, b = (g.op("Relu", product(g, x, name)) for name in ("w", "ww"))
+    ends = (
+        g.op("CumSum", masked(g, product(g, h, "www"), live), g.const(1, np.int64)) for h in (a, b)
+    )
+    of_a, of_b = (product(g, end, "wwww") for end in ends)
+    return tuple(masked(g, g.op("Add", y, h), live) for y, h in ((of_b, a), (of_a, b)))
+
+
 REFUSED: dict[str, tuple[Body, str]] = {
     "an ordinary node": (normalised, "(Softmax) is an ordinary node among packed rows"),
     "rows that are packed": (outer_residual, "(pack) is no product"),
     "a way out and back": (not_convex, "reads what others make of its region"),
+    "a way through another region": (through_each_other, "reads what others make of its region"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_detector_stays_and_says_why(name: str) -> None:
     body, why = REFUSED[name]
-    model = model_of(body)
+    model = model_of(body, outputs=2 if body is through_each_other else 1)
     lowered = lower(model)
     assert "detect" in ops(lowered) and "region" not in ops(lowered)
     (note,) = lowered.report.notes

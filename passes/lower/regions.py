@@ -105,13 +105,15 @@ def merge_regions(graph: Graph, build: Builder) -> Merged:
             continue
         try:
             groups = _groups(detector)
+            _expect_convex(groups)
             plans = [_plan(graph, detector, group, has_choices) for group in groups]
         except _NotMergedError as why:
             name = node_name(detector)
             merged.refused.append(Refusal(Code.ROWS_ON_HOST, name, str(why)))
             continue
+        made: dict[ir.Value, ir.Value] = {}
         for plan, reads, gives in plans:
-            _replace(build, detector, plan, reads, gives)
+            made |= _replace(build, detector, plan, [made.get(x, x) for x in reads], gives)
             merged.kernels[KERNEL] = None
     return merged
 
@@ -197,10 +199,9 @@ def _plan(
         _NotMergedError: Something of the region does not hold, or it is larger than plans are.
     """
     steps = {product.result: number for number, product in enumerate(group)}
-    given = [p.result for p in group if not p.is_packed and _is_given_away(p.result, group)]
+    given = [p.result for p in group if _is_given_away(p, group)]
     if has_choices and len(given) > 1:
         raise _NotMergedError(f"{given[0].name} and {given[1].name} may be of two branches")
-    _expect_convex(given, group)
     live, rows = detector.inputs[0], detector.outputs[0]
     numbers: dict[ir.Value | None, str] = {live: "0", rows: "rows"}
     numbers |= {value: f"s{number}" for value, number in steps.items()}
@@ -224,27 +225,34 @@ def _plan(
     return plan, reads, given
 
 
-def _is_given_away(value: ir.Value, group: Iterable[_Product]) -> bool:
-    """True where somebody outside of a region reads a result."""
+def _is_given_away(product: _Product, group: Iterable[_Product]) -> bool:
+    """True for a whole result that somebody outside of a region reads."""
     inside = {product.node for product in group}
-    return value.is_graph_output() or any(use.node not in inside for use in value.uses())
+    value = product.result
+    read = value.is_graph_output() or any(use.node not in inside for use in value.uses())
+    return read and not product.is_packed
 
 
-def _expect_convex(given: Iterable[ir.Value], group: Iterable[_Product]) -> None:
-    """Nothing that is computed from a result outside of a region is read inside of it."""
-    inside = {product.node for product in group}
-    main = next(iter(inside)).graph
-    seen: set[ir.Node] = set()
-    todo = [use.node for value in given for use in value.uses() if use.node not in inside]
-    while todo:
-        node = todo.pop()
-        if node in inside:
-            raise _NotMergedError(f"{node_name(node)} reads what others make of its region")
-        if node.graph is not main:  # what is made of its body's results is not followed
-            raise _NotMergedError(f"{node_name(node)} reads a result in a body")
-        if node not in seen:
-            seen.add(node)
-            todo += [use.node for output in node.outputs for use in output.uses()]
+def _expect_convex(groups: Iterable[Sequence[_Product]]) -> None:
+    """Nothing that is made of a region's results, perhaps by another region, is read in it."""
+    together = {p.node: tuple(q.node for q in group) for group in groups for p in group}
+    for inside in dict.fromkeys(together.values()):
+        seen: set[ir.Node] = set()
+        todo = [n for n in _readers(inside) if n not in inside]
+        while todo:
+            node = todo.pop()
+            if node in inside:
+                raise _NotMergedError(f"{node_name(node)} reads what others make of its region")
+            if node.graph is not inside[0].graph:  # what is made of its body's is not followed
+                raise _NotMergedError(f"{node_name(node)} reads a result in a body")
+            if node not in seen:
+                seen |= {*together.get(node, (node,))}
+                todo += _readers(together.get(node, (node,)))
+
+
+def _readers(nodes: Iterable[ir.Node]) -> list[ir.Node]:
+    """Who reads what some nodes give."""
+    return [use.node for node in nodes for output in node.outputs for use in output.uses()]
 
 
 def _replace(
@@ -253,13 +261,15 @@ def _replace(
     plan: Plan,
     reads: Sequence[ir.Value],
     given: Sequence[ir.Value],
-) -> None:
-    """Put a region node in place of its steps, which nobody reads then."""
+) -> dict[ir.Value, ir.Value]:
+    """Put a region node in place of its steps, which nobody reads then; its results by theirs."""
     live = detector.inputs[0]
     assert live is not None
     outputs = [(f"{live.name}.region", value.dtype or ir.DataType.FLOAT, None) for value in given]
-    for old, new in zip(given, build.kernel(plan, [live, *reads], outputs), strict=True):
+    made = dict(zip(given, build.kernel(plan, [live, *reads], outputs), strict=True))
+    for old, new in made.items():
         new.shape = old.shape
         ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
         if new.is_graph_output():
             old.name, new.name = new.name, old.name
+    return made
