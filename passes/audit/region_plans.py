@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from pitc.ir.plan import REGION_STEPS
 from pitc.passes.audit.plan_fields import OWN, kinds_of, wrong_fields
-from pitc.passes.lower.regions import PRODUCTS
 
 STEP = re.compile(r"step(\d+)\.(.+)")
 READ = re.compile(r"(s?)(0|[1-9]\d*)|rows")
@@ -61,7 +61,7 @@ def wrong_region(
 def _step(own: dict[str, str], symbols: Collection[str]) -> _Step | str:
     """A step; a line of text where it is none."""
     op, reads = own.pop("op", ""), own.pop("reads", "").split(",")
-    if op not in PRODUCTS:
+    if op not in REGION_STEPS:
         return f"{op} is no product"
     lines = list(wrong_fields(op, own | {"library": "its.so"}, symbols))
     if "library" in own or lines:

@@ -27,13 +27,12 @@ from pitc.ir.branch import is_choice
 from pitc.ir.graph import Graph
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.nodes import is_pit_node, node_name
-from pitc.ir.plan import CUDA_EP_NAME, Field, Plan, fields_of
+from pitc.ir.plan import CUDA_EP_NAME, REGION_STEPS, Field, Plan, fields_of
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.lower.builder import Builder
 from pitc.passes.rules.record import Packs, operator_of
 
 KERNEL = KernelRequest.of("live_points", "bool", "cuda")
-PRODUCTS = ("gather_gemm", "contract", "ffn")
 MOST_STEPS, LONGEST_PLAN, MOST_INPUTS = 8, 1 << 16, 1 << 8
 """Of a region, as the runtime reads it."""
 _IDENTITY_BYTES = 256  # that a plan gets when it is written
@@ -179,7 +178,7 @@ def _product(detector: ir.Node, node: ir.Node) -> _Product:
     if not is_pit_node(node) or node.attributes["source"].as_string() != CUDA_EP_NAME:
         raise _NotMergedError(f"{name} is an ordinary node among packed rows")
     fields = _fields(node)
-    if fields["op"] not in PRODUCTS:
+    if fields["op"] not in REGION_STEPS:
         raise _NotMergedError(f"{node_name(node)} ({fields['op']}) is no product")
     own = (node.inputs[-2], node.inputs[-1]) == (detector.outputs[0], detector.inputs[0])
     if "1" in (fields["gather"], fields["scatter"]) and not own:

@@ -13,6 +13,8 @@ PLAN_VERSION = 4
 EP_NAME = "PitExecutionProvider"
 CUDA_EP_NAME = "PitCudaExecutionProvider"
 PROVIDERS = (EP_NAME, CUDA_EP_NAME)
+REGION_STEPS = ("gather_gemm", "contract", "ffn")
+"""Operations that may be steps of a region."""
 
 Field = int | float | str | tuple[int, ...] | tuple[str, ...]
 
