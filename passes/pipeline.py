@@ -118,6 +118,7 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
         report.nodes = rewritten(report.nodes, graph.nodes, state) + bodies.nodes
         report.regions = with_host_copies(regions, state) + bodies.regions
         report.host_copies = sum(map(state.host_copies, state.detected)) + bodies.host_copies
+        report.notes += map(str, state.refused)
         close_branches(model)
     kernels = tuple(state.kernels | bodies.kernels)
     report.kernels = [k.symbol for k in kernels]

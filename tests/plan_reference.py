@@ -1,5 +1,6 @@
 """Runs a lowered model without any kernel: ONNX's reference evaluator, PIT nodes by numpy."""
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -182,7 +183,27 @@ def choose_channels(fields: dict[str, str], flags: Array) -> tuple[Array]:
     return (np.array(taken <= int(fields["budget"])),)
 
 
-OPERATIONS = {
+def region(fields: dict[str, str], live: Array, *inputs: Array) -> tuple[Array, ...]:
+    """Steps one behind the other; biases are as long as all panels."""
+    rows, _, _ = detect({"rank": str(live.ndim)}, live)
+    given, made = [live, *inputs], list[Array]()
+    for number in range(int(fields["steps"])):
+        begin = f"step{number}."
+        own = {k.removeprefix(begin): v for k, v in fields.items() if k.startswith(begin)}
+        named = own.pop("reads").split(",")
+        operands = [
+            rows if x == "rows" else made[int(x[1:])] if x[0] == "s" else given[int(x)]
+            for x in named
+        ]
+        biases = {2: "k", 4: "n"} if own["op"] == "ffn" else {2: "n"}
+        for place, columns in biases.items():
+            operands[place] = operands[place][: int(own[columns])]
+        made += OPERATIONS[own["op"]](own, *operands)
+    return tuple(made[int(number)] for number in fields["gives"].split(","))
+
+
+OPERATIONS: dict[str, Callable[..., tuple[Array, ...]]] = {
+    "region": region,
     "choose_channels": choose_channels,
     "gather_gemm": gather_gemm,
     "contract": contract,

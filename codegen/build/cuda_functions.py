@@ -8,6 +8,7 @@ attention_d64_v64_f16   attention_d64_v64_f16_cuda
 attention_d64_v64_f32   attention_d64_v64_f32_mma_cuda, attention_d64_v64_f32_simt_cuda
 pack_b4                 pack_b16_cuda, pack_b4_cuda
 pack_b1                 pack_b16_cuda, pack_b4_cuda, pack_b2_cuda, pack_b1_cuda
+live_points             live_counts_cuda, live_points_cuda
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,7 +34,7 @@ def cuda_functions(request: KernelRequest) -> Iterator[Any]:
     Raises:
         ValueError: No family can answer it.
     """
-    from pitc.codegen.families import choose_cuda, contract_cuda, detect_cuda, lists_cuda, pack_cuda
+    from pitc.codegen.families import choose_cuda, contract_cuda, detect_cuda, lists_cuda
     from pitc.codegen.families.attention_cuda import attention
     from pitc.codegen.families.contract_block_cuda import contract_block
 
@@ -43,6 +44,9 @@ def cuda_functions(request: KernelRequest) -> Iterator[Any]:
         "contract_square": contract_cuda.contract_square,
     }
     family, symbol = request.family, request.symbol
+    if family in ("live_points", "pack", "unpack"):
+        yield from _of_points(request)
+        return
     params = dict(request.params) | {"dtype": request.dtype}
     tiles = [o.tile for o in offers_of(request.dtype) if o.variant.family == family]
     width = {"width": block_width(request.dtype)}
@@ -67,10 +71,20 @@ def cuda_functions(request: KernelRequest) -> Iterator[Any]:
         for engine in engines:
             suffix = f"_{engine}" if len(engines) > 1 else ""
             yield attention(f"{symbol}{suffix}_cuda", params, engine)
-    elif family in ("pack", "unpack"):
-        emit = pack_cuda.pack_func if family == "pack" else pack_cuda.unpack_func
-        for size in sorted(pack_cuda.WORDS, reverse=True):  # whole words of the plan's, and wider
-            if size >= ITEM_BYTES[request.dtype]:
-                yield emit(f"{family}_b{size}_cuda", {"bytes": size})
     else:
         raise ValueError(f"no CUDA kernel for {request}")
+
+
+def _of_points(request: KernelRequest) -> Iterator[Any]:
+    """Functions that do not depend on what numbers there are."""
+    from pitc.codegen.families import live_points_cuda, pack_cuda
+
+    family = request.family
+    if family == "live_points":
+        yield live_points_cuda.live_counts("live_counts_cuda")
+        yield live_points_cuda.live_points("live_points_cuda")
+        return
+    emit = pack_cuda.pack_func if family == "pack" else pack_cuda.unpack_func
+    for size in sorted(pack_cuda.WORDS, reverse=True):  # whole words of the plan's, and wider
+        if size >= ITEM_BYTES[request.dtype]:
+            yield emit(f"{family}_b{size}_cuda", {"bytes": size})

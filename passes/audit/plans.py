@@ -2,7 +2,6 @@
 with their own detector.
 """
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -11,64 +10,11 @@ import onnx_ir as ir
 
 from pitc.ir.nodes import is_pit_node, node_name
 from pitc.ir.plan import PLAN_VERSION
+from pitc.passes.audit.plan_fields import FIELDS, OWN, kinds_of, wrong_fields
+from pitc.passes.audit.region_plans import wrong_region
 
 LIVE_POINTS = "live_points_"  # symbols of packed axes have it in their names
-COSTS = re.compile(r"(cost|shape)_\w+_v\d|(clocks|price_\w+)_sm_\d+")
-FLAG, NUMBER, REAL, NUMBERS = r"[01]", r"\d+", r"-?\d+|-?0x[0-9a-f.]+p[+-]?\d+", r"\d+(,\d+)*"
-WORD, WORDS, CODES = r"[\w.:-]+", r"[^,\s]+(,[^,\s]+)*", r"(c\d|l|0|r)(,(c\d|l|0|r))*"
-_LIBRARY = {"kernel": WORD, "library": WORD}
-_MOVE = {**_LIBRARY, "dims": CODES, "dtype": "int32|int8"}
-_KERNEL = {**_LIBRARY, "dtype": "float32|float16|bfloat16"}
-_PRODUCT = {**_KERNEL, "activation": WORD, "bias": FLAG, "k": NUMBER, "n": NUMBER, "residual": FLAG}
-_ROWS = {**_PRODUCT, "gather": FLAG, "scatter": FLAG}
-#: The fields of each plan, and how they are written (docs/plans.md).
-FIELDS: Mapping[str, Mapping[str, str]] = {
-    "detect": {"rank": NUMBER},
-    "pack": _MOVE,
-    "unpack": _MOVE,
-    "gather_gemm": _ROWS,
-    "contract": {**_ROWS, "input_relu": FLAG},
-    "ffn": {**_ROWS, "inner": NUMBER, "inner_activation": WORD, "inner_bias": FLAG},
-    "contract_right": {**_PRODUCT, "factor": "0|1|2", "stored": "kn|nk"},
-    "attention": {
-        **_KERNEL,
-        **dict.fromkeys(("d", "dv", "heads", "q_head", "k_head", "v_head"), NUMBER),
-        **{"bias": FLAG, "nan_to_zero": FLAG, "no_keys_to_zero": FLAG, "scale": REAL},
-    },
-    "choose_channels": {
-        **{"budget": NUMBER, "channels": NUMBERS, "weights": NUMBERS},
-        **{"nodes": WORDS, "places": r"(all|\d+)(,(all|\d+))*"},
-    },
-}
-F32, I32 = ir.DataType.FLOAT, ir.DataType.INT32
-OWN = ir.DataType.UNDEFINED  # what the plan computes with
 DETECTED = {"rows": 0, "coords": 1, "offsets": 2}  # outputs of a detector
-#: Operands of each plan: name, type (None: any that can be moved), and the fields that ask for it.
-OPERANDS: Mapping[str, tuple[tuple[str, ir.DataType | None, tuple[str, ...]], ...]] = {
-    "detect": (("live", None, ()),),
-    "pack": (("x", None, ()), ("rows", I32, ()), ("coords", I32, ()), ("live", None, ())),
-    "contract_right": (
-        *(("a", OWN, ()), ("s", OWN, ()), ("factor", OWN, ("factor",))),
-        *(("bias", F32, ("bias",)), ("residual", OWN, ("residual",))),
-    ),
-    "gather_gemm": (
-        *(("a", OWN, ()), ("b", OWN, ()), ("bias", F32, ("bias",))),
-        ("residual", OWN, ("residual",)),
-        *(("rows", I32, ("gather", "scatter")), ("live", None, ("gather", "scatter"))),
-    ),
-    "ffn": (
-        *(("a", OWN, ()), ("b1", OWN, ()), ("bias1", F32, ("inner_bias",))),
-        *(("b2", OWN, ()), ("bias", F32, ("bias",)), ("residual", OWN, ("residual",))),
-        *(("rows", I32, ("gather", "scatter")), ("live", None, ("gather", "scatter"))),
-    ),
-    "attention": (
-        *(("q", OWN, ()), ("k", OWN, ()), ("v", OWN, ())),
-        *(("q_offsets", I32, ()), ("k_offsets", I32, ()), ("bias", F32, ("bias",))),
-        *(("q_coords", I32, ("bias",)), ("k_coords", I32, ("bias",))),
-    ),
-    "choose_channels": (("flags", F32, ()),),
-}
-SAME_OPERANDS = {"unpack": "pack", "contract": "gather_gemm"}
 #: Operands that are packed, and the operand that says by which detector.
 PACKED = {
     "unpack": {"x": "rows"},
@@ -113,7 +59,10 @@ def wrong_plans(model: ir.Model, symbols: Collection[str]) -> Iterator[str]:
             yield f"{label}: {read}"
             continue
         op = read.pop("op")
-        lines = list(_wrong_fields(op, read, symbols))
+        if op == "region":
+            yield from (f"{label}: {line}" for line in wrong_region(node, read, symbols))
+            continue
+        lines = list(wrong_fields(op, read, symbols))
         if lines:
             yield from (f"{label}: {line}" for line in lines)
             continue
@@ -146,22 +95,9 @@ def _parsed(text: str) -> dict[str, str] | str:
     return fields if fields.get("op") in FIELDS else f"the operation {fields.get('op')} is unknown"
 
 
-def _wrong_fields(op: str, fields: Mapping[str, str], symbols: Collection[str]) -> Iterator[str]:
-    wanted = FIELDS[op]
-    found = {k: v for k, v in fields.items() if not COSTS.fullmatch(k)}
-    if found.keys() != wanted.keys():
-        yield f"plan {op} has the fields {sorted(found)}, not {sorted(wanted)}"
-    for key, value in found.items():
-        if key in wanted and not re.fullmatch(wanted[key], value):
-            yield f"plan {op}: {key}={value}"
-    if "kernel" in wanted and fields.get("kernel") not in symbols:
-        yield f"nobody asked for the kernel {fields.get('kernel')}"
-
-
 def _operands(node: ir.Node, op: str, fields: Mapping[str, str]) -> dict[str, ir.Value] | str:
     """Operands by name; a line of text where they are not those of the plan."""
-    wanted = OPERANDS[SAME_OPERANDS.get(op, op)]
-    names = [n for n, _, by in wanted if not by or any(fields.get(f, "0") != "0" for f in by)]
+    names = list(kinds_of(op, fields))
     given = [x for x in node.inputs if x is not None]
     if len(given) != len(names) or len(node.inputs) != len(names):
         return f"plan {op} has {len(node.inputs)} operands, not {names}"
@@ -169,7 +105,7 @@ def _operands(node: ir.Node, op: str, fields: Mapping[str, str]) -> dict[str, ir
 
 
 def _wrong_operands(pit: PitNode) -> Iterator[str]:
-    kinds = {n: kind for n, kind, _ in OPERANDS[SAME_OPERANDS.get(pit.op, pit.op)]}
+    kinds = kinds_of(pit.op, pit.fields)
     sources: dict[str, ir.Node] = {}
     for name, x in pit.operands.items():
         kind, known = kinds[name], x.dtype

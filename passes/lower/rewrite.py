@@ -2,7 +2,7 @@
 SWrite at exits.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from pitc.ir.index import Poly
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.plan import Plan
 from pitc.ir.prices import Prices
+from pitc.ir.refusal import Refusal
 from pitc.ir.region import Region
 from pitc.ir.unused import remove_unused
 from pitc.passes.expand import restore_fused
@@ -24,6 +25,7 @@ from pitc.passes.lower.contract import Contractions, fuse_contractions
 from pitc.passes.lower.given_up import zero_given_up
 from pitc.passes.lower.heads import unsplit_heads
 from pitc.passes.lower.live import detected_mask
+from pitc.passes.lower.regions import merge_regions
 from pitc.passes.lower.rows import all_rows, from_all_rows, replace_sizes
 from pitc.passes.lower.weight import Panels
 from pitc.passes.regions.choose import Regions
@@ -70,6 +72,7 @@ class Rewriter:
     inside: dict[ir.Node, ir.Node] = field(default_factory=dict)
     made: dict[ir.Node, ir.Node] = field(default_factory=dict)
     runs: dict[ir.Node, Kernels] = field(default_factory=dict)
+    refused: Sequence[Refusal] = ()
 
     def detect(self, domain: Domain) -> Detected:
         """The detector of a domain, made at first use."""
@@ -320,7 +323,7 @@ def rewrite(
 
     Returns:
         The rewriter: detectors made, kernels requested, what runs each source node that is lowered,
-        and source nodes that run inside another one.
+        source nodes that run inside another one, and detectors that the host has to wait for.
     """
     state = Rewriter(graph, Builder(graph, prefix), sparse)
     for node in graph.nodes:
@@ -361,4 +364,10 @@ def rewrite(
             state.inside[node] = sources[into]
     restore_fused(graph.model, {*regions.demand.forms, *unpacked})
     graph.model.graph.sort()
+    merged = merge_regions(graph, state.build)
+    state.kernels |= merged.kernels
+    state.refused = merged.refused
+    if merged.kernels:
+        graph.model.graph.sort()
+        remove_unused(graph.model)
     return state

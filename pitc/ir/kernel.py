@@ -23,14 +23,16 @@ class KernelRequest:
     Args:
         family: `pack`, `unpack`, `gather_gemm`, `contract_row`, `contract_tile`, `contract_block`,
             `panels`, `stored_rows`, `swrite_columns` or `attention`; of GPUs also `detect`,
-            `choose`, `lists` and `contract_square`.
-        params: Static parameters, sorted by name: none (pack, unpack); `k`, `n`, `activation`,
-            `residual` (gather_gemm, contract_*), perhaps `input_relu`, and of gather_gemm `bits`,
+            `choose`, `lists`, `contract_square` and `live_points`.
+        params: Static parameters, sorted by name: none (pack, unpack, live_points); `k`, `n`,
+            `activation`, `residual` (gather_gemm, contract_*), perhaps `input_relu`, and of
+            gather_gemm `bits`,
             `stored` and `factor`; `k` (panels); `k`, `n`, `stored`, `factor` (stored_rows); `n`,
             `activation`, `residual` (swrite_columns); `d`, `dv`, `bias` (attention). A GPU's
             kernels have no `k` and `n`, but `loose`: rows may start anywhere. `detect` has `bits`
             where a contraction has told what is not 0.
-        dtype: Type of the elements, or of the words that are moved (`int32`, `int8`).
+        dtype: Type of the elements, or of the words that are moved (`int32`, `int8`); of a mask
+            `bool`.
         kind: Of target: `cpu`, or `cuda`.
     """
 
@@ -88,6 +90,8 @@ class KernelRequest:
         raise ValueError(f"unknown kernel family {self.family!r}")
 
     def _cuda_symbol(self, p: Mapping[str, int | str]) -> str:
+        if self.family == "live_points":
+            return self.family
         if self.family in ("pack", "unpack"):
             return f"{self.family}_b{ITEM_BYTES[self.dtype]}"
         name = [self.family]

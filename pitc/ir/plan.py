@@ -13,6 +13,8 @@ PLAN_VERSION = 4
 EP_NAME = "PitExecutionProvider"
 CUDA_EP_NAME = "PitCudaExecutionProvider"
 PROVIDERS = (EP_NAME, CUDA_EP_NAME)
+REGION_STEPS = ("gather_gemm", "contract", "ffn")
+"""Operations that may be steps of a region."""
 
 Field = int | float | str | tuple[int, ...] | tuple[str, ...]
 
@@ -28,7 +30,7 @@ class Plan:
     """One kernel node's static description.
 
     Args:
-        op: `detect`, `pack`, `unpack`, `gather_gemm` or `attention`.
+        op: An operation of `docs/plans.md`.
         fields: The fields that `docs/plans.md` lists for the operation.
     """
 
@@ -45,6 +47,11 @@ class Plan:
         fields = dict(self.fields) | {"op": self.op}
         lines = [f"{key}={_text(fields[key])}" for key in sorted(fields)]
         return "\n".join([f"pitc-plan {PLAN_VERSION}", *lines, ""])
+
+
+def fields_of(text: str) -> dict[str, str]:
+    """The fields of a plan's text, its operation among them."""
+    return dict(line.split("=", 1) for line in text.splitlines()[1:])
 
 
 def stamped(text: str, identity: str) -> str:

@@ -23,6 +23,10 @@ class Code(Enum):
     SUBGRAPH = ("PIT017", "the value is used inside a control-flow body")
     DYNAMIC_DIM = ("PIT018", "an unpacked dimension has no static size")
     NO_KERNEL = ("PIT019", "which part is live is known, but no kernel computes that part alone")
+    ROWS_ON_HOST = (
+        "PIT020",
+        "the rows that live are found on the host, which waits for the device once in each run",
+    )
 
     @property
     def id(self) -> str:

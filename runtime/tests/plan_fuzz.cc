@@ -67,6 +67,27 @@ void CheckChannels(const pitc::ChooseChannelsPlan& choose, std::string_view text
   Demand(choose.budget >= 0 && choose.budget <= work, "budget", text);
 }
 
+// A region reads what there is: inputs of the node, earlier steps. What it gives is whole.
+void CheckRegion(const pitc::RegionPlan& region, std::string_view text) {
+  const auto count = static_cast<int>(region.steps.size());
+  Demand(count >= 1 && count <= 8 && !region.gives.empty(), "steps", text);
+  for (int number = 0; number < count; ++number) {
+    const pitc::RegionStep& step = region.steps[static_cast<size_t>(number)];
+    Demand(!step.plan.clocks.empty() && step.plan.order == pitc::Order::kPanels, "step", text);
+    for (const auto& [kind, from] : step.reads) {
+      const int most = kind == pitc::StepOperand::kInput  ? region.inputs
+                       : kind == pitc::StepOperand::kStep ? number
+                                                          : 1;
+      Demand(from >= 0 && from < most, "operand", text);
+    }
+  }
+  for (size_t i = 0; i < region.gives.size(); ++i) {
+    const int given = region.gives[i];
+    Demand(given < count && (i == 0 || given > region.gives[i - 1]), "gives", text);
+    Demand(region.steps[static_cast<size_t>(given)].plan.scatter, "packed rows given", text);
+  }
+}
+
 // Slots of a small tensor with extents from the input, each of which must lie in the tensor.
 void TryLayout(const std::vector<DimUse>& dims, uint64_t choice) {
   Random random(choice);
@@ -110,6 +131,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       const pitc::Plan plan = pitc::ParsePlan(text, pitc::Machine::kCuda);
       const auto* contract = std::get_if<pitc::ContractPlan>(&plan.body);
       Demand(!contract || !contract->clocks.empty(), "clocks", text);
+      if (auto* region = std::get_if<pitc::RegionPlan>(&plan.body)) CheckRegion(*region, text);
     } catch (const pitc::Failure&) {
     }
     try {

@@ -139,9 +139,9 @@ void ReadsPlansForGpus() {
   CHECK(Contains(Error(With(kGemm, "bias=1", "bias=1\nclocks_sm_80=1,2,3,4")),
                  "plan: unknown key 'clocks_sm_80'"));
   for (const std::string& text : {std::string(kDetect), kRight})
-    CHECK(Contains(
-        Error(text, Machine::kCuda),
-        "plan: expected op as one of pack, unpack, gather_gemm, contract, ffn, attention, got"));
+    CHECK(Contains(Error(text, Machine::kCuda),
+                   "plan: expected op as one of pack, unpack, gather_gemm, contract, ffn, "
+                   "attention, region, got"));
 }
 
 // A plan with prices for sm_80: the place of an offer, and three other numbers.

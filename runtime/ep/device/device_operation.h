@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device/listed_product.h"
+#include "device/live_points.h"
 #include "device/product.h"
 #include "plan/plan.h"
 
@@ -33,5 +34,8 @@ std::unique_ptr<DeviceOperation> MakeContract(const ContractPlan& plan, DensePro
                                               std::optional<DenseProduct> inner,
                                               std::optional<ListedProduct> listed);
 std::unique_ptr<DeviceOperation> MakeAttention(const AttentionPlan& plan, DeviceKernel kernel);
+// `steps`: what each step does.
+std::unique_ptr<DeviceOperation> MakeRegion(const RegionPlan& plan, LivePoints points,
+                                            std::vector<std::unique_ptr<DeviceOperation>> steps);
 
 }  // namespace pitc::cuda

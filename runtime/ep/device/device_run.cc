@@ -51,6 +51,18 @@ DeviceRun::DeviceRun(const Host& host, OrtKernelContext* context, const Places& 
       current_(session.device),
       memory_(host, context) {}
 
+DeviceRun::DeviceRun(const DeviceRun& whole, StepValues& values)
+    : host_(whole.host_),
+      context_(whole.context_),
+      places_(whole.places_),
+      session_(whole.session_),
+      step_(&values),
+      traced_(whole.traced_),
+      stream_(whole.stream_),
+      current_(whole.session_.device),
+      memory_(whole.host_, whole.context_),
+      told_(whole.told_) {}
+
 DeviceRun::~DeviceRun() {
   try {
     for (const Address memory : taken_) session_.device.GiveBack(memory, stream_);
@@ -59,6 +71,7 @@ DeviceRun::~DeviceRun() {
 }
 
 DeviceInput DeviceRun::Input(int index, const char* role) const {
+  if (step_) return step_->Input(index, role);
   const auto at = static_cast<size_t>(index);
   if (const auto& constant = places_.constants[at])
     return {{constant->tensor().As(role)}, true, false};
@@ -85,6 +98,7 @@ DeviceInput DeviceRun::MaskInput(int index, const char* role) const {
 }
 
 const int32_t* DeviceRun::Copy(const DeviceInput& list, int64_t n, Arena::Scope& scratch) const {
+  if (list.gate) return nullptr;
   auto* const copy = scratch.Array<int32_t>(n);
   const size_t bytes = static_cast<size_t>(n) * sizeof(int32_t);
   if (bytes == 0) return copy;
@@ -100,8 +114,8 @@ void DeviceRun::Download(void* to, const void* from, int64_t bytes) const {
   PITC_CUDA(MemcpyDtoHAsync, to, reinterpret_cast<Address>(from), static_cast<size_t>(bytes),
             stream_);
   PITC_CUDA(StreamSynchronize, stream_);
-  ++transfers_.downloads;
-  transfers_.downloaded_bytes += bytes;
+  ++told_.transfers.downloads;
+  told_.transfers.downloaded_bytes += bytes;
 }
 
 const void* DeviceRun::OnDevice(const DeviceInput& input) const {
@@ -118,8 +132,8 @@ const void* DeviceRun::OnDevice(const DeviceInput& input) const {
             static_cast<size_t>(bytes), stream_);
   // ONNX Runtime may use the host's memory for something else when the node has returned.
   if (input.pinned) PITC_CUDA(StreamSynchronize, stream_);
-  ++transfers_.uploads;
-  transfers_.uploaded_bytes += bytes;
+  ++told_.transfers.uploads;
+  told_.transfers.uploaded_bytes += bytes;
   return memory;
 }
 
@@ -127,13 +141,14 @@ const int32_t* DeviceRun::OnDevice(const int32_t* list, int64_t n) const {
   bool fresh = false;
   lists_.push_back(session_.lists.Get(stream_, list, n, &fresh));
   if (fresh) {
-    ++transfers_.uploads;
-    transfers_.uploaded_bytes += n * static_cast<int64_t>(sizeof(int32_t));
+    ++told_.transfers.uploads;
+    told_.transfers.uploaded_bytes += n * static_cast<int64_t>(sizeof(int32_t));
   }
   return lists_.back()->data();
 }
 
 void* DeviceRun::Output(int index, const Shape& shape, int element_bytes) const {
+  if (step_) return step_->Output(shape, element_bytes);
   const auto bytes = static_cast<size_t>(shape.Elements() * element_bytes);
   const int place = places_.outputs[static_cast<size_t>(index)];
   if (place < 0) return Take(bytes);

@@ -25,16 +25,28 @@ struct SessionDevice {
   DeviceLists lists;
 };
 
-// An input; its data are the device's only if it says so.
-struct DeviceInput : Tensor {
-  bool on_device = false;
-  bool pinned = false;  // of the host, but the device reads it when it likes
-};
-
 // Whether a kernel was chosen: if gate[0] is its number. For gate[1] rows at most.
 struct Gate {
   const int32_t* gate;  // on the device
   int number;
+};
+
+// An input; its data are the device's only if it says so.
+struct DeviceInput : Tensor {
+  bool on_device = false;
+  bool pinned = false;  // of the host, but the device reads it when it likes
+  // Of a list that the device has made, or of rows packed by it: there are gate[1], which the
+  // device alone knows, of kernels of number 0, and the shape says how many there is room for.
+  // Null: as many as the shape says.
+  const int32_t* gate = nullptr;
+};
+
+// Where the inputs of a step of a node come from, and where its output goes.
+class StepValues {
+ public:
+  virtual ~StepValues() = default;
+  virtual DeviceInput Input(int index, const char* role) const = 0;
+  virtual void* Output(const Shape& shape, int element_bytes) = 0;
 };
 
 class DeviceRun {
@@ -49,15 +61,17 @@ class DeviceRun {
   // `traced`: somebody wants to know what was chosen.
   DeviceRun(const Host& host, OrtKernelContext* context, const Places& places,
             SessionDevice& session, bool traced);
+  // A step of a run, on the same stream: its memory is given back when the step has been launched.
+  DeviceRun(const DeviceRun& whole, StepValues& values);
   DeviceRun(const DeviceRun&) = delete;
   DeviceRun& operator=(const DeviceRun&) = delete;
   ~DeviceRun();  // memory of the run is given back in the order of the stream
 
   Device& device() const { return session_.device; }
-  const Transfers& transfers() const { return transfers_; }
+  const Transfers& transfers() const { return told_.transfers; }
   bool traced() const { return traced_; }
-  void Note(DeviceChoice choice) const { choices_.push_back(std::move(choice)); }
-  const std::vector<DeviceChoice>& choices() const { return choices_; }
+  void Note(DeviceChoice choice) const { told_.choices.push_back(std::move(choice)); }
+  const std::vector<DeviceChoice>& choices() const { return told_.choices; }
   Lender& memory() const { return memory_; }  // of the host
 
   DeviceInput Input(int index, const char* role) const;
@@ -65,7 +79,8 @@ class DeviceRun {
                          std::initializer_list<int64_t> shape) const;  // -1: any
   DeviceInput MaskInput(int index, const char* role) const;
 
-  // The first numbers of a list, in memory of the host, as they are now.
+  // The first numbers of a list, in memory of the host, as they are now. Null for one that the
+  // device has made: nobody else has written to it, so there is nothing to check.
   const int32_t* Copy(const DeviceInput& list, int64_t n, Arena::Scope& scratch) const;
 
   // Copies memory of the device, and waits for it.
@@ -97,18 +112,24 @@ class DeviceRun {
   void Launch(const DeviceKernel& kernel, KernelCall& call) const;
 
  private:
+  struct Told {
+    Transfers transfers;
+    std::vector<DeviceChoice> choices;
+  };
+
   const Host& host_;
   OrtKernelContext* const context_;
   const Places& places_;
   SessionDevice& session_;
+  StepValues* const step_ = nullptr;  // null: all of a node
   const bool traced_;
   Stream stream_ = nullptr;
   const Device::Current current_;
   mutable RunMemory memory_;
   mutable std::vector<Address> taken_;
   mutable std::vector<std::shared_ptr<const DeviceList>> lists_;
-  mutable Transfers transfers_;
-  mutable std::vector<DeviceChoice> choices_;
+  mutable Told own_;
+  Told& told_ = own_;  // of the whole run
 };
 
 // Throws Failure unless kernels that compute may write there.

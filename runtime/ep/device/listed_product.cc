@@ -86,7 +86,7 @@ void ListedProduct::MakeLists(const DeviceRun& run, const ProductOperands& opera
   const int64_t t = operands.count, k = dense.product().k, variants = choices.count();
   const ListExtents& extents = memory.extents;
   const int64_t parts = run.Blocks(extents.groups * extents.segments, 1);
-  const int32_t* const count = memory.choice + Choices::kCount;
+  const int32_t* const count = operands.gate ? operands.gate + 1 : memory.choice + Choices::kCount;
   const void* const found = bits ? bits : memory.bits;
 
   KernelCall detect = run.Call();
@@ -153,7 +153,7 @@ void ListedProduct::Tell(const DeviceRun& run, const ProductSize& size, const Ch
   run.Download(trace, memory.trace,
                (kTotals + choices.count()) * static_cast<int64_t>(sizeof(float)));
   constexpr double kFemtoseconds = 1e9;  // of a microsecond
-  DeviceChoice told{size.rows, size.k, size.n, {}, {}, offered_[choices.at(gate[0])].Name()};
+  DeviceChoice told{gate[1], size.k, size.n, {}, {}, offered_[choices.at(gate[0])].Name()};
   for (int64_t i = 0; i < kTotals; ++i)
     told.counts.emplace_back(kCudaTotals[i], static_cast<int64_t>(trace[i]));
   for (int number = 0; number < choices.count(); ++number)

@@ -35,11 +35,15 @@ class Contract final : public DeviceOperation {
     const int64_t bytes = lists.stored * plan_.product.n * RecordOf(type).bytes;
     void* const c = run.Output(0, lists.shape, RecordOf(type).bytes);
     ExpectAligned(c, "the output");
-    if (plan_.scatter && t < lists.stored) run.Zero(c, bytes);
+    const DeviceInput& list = lists.list;
+    const int32_t* const gate = plan_.gather ? list.gate : a.gate;
+    if (plan_.scatter && (gate || t < lists.stored)) run.Zero(c, bytes);
     if (t == 0) return;
     const bool reads_every = inner_ || !plan_.gather || !plan_.scatter;
     const int32_t* const every = reads_every ? run.OnDevice(Identity(t, scratch), t) : nullptr;
-    const int32_t* const listed = lists.rows ? run.OnDevice(lists.rows, t) : nullptr;
+    const int32_t* const listed = list.gate    ? list.Int32s()
+                                  : lists.rows ? run.OnDevice(lists.rows, t)
+                                               : nullptr;
 
     ProductOperands operands;
     operands.a = run.OnDevice(a);
@@ -51,6 +55,7 @@ class Contract final : public DeviceOperation {
     operands.rows_c = plan_.scatter ? listed : every;
     operands.c = c;
     operands.stored_c = lists.stored;
+    operands.gate = gate;
     const void* const bits = inner_ ? RunInner(run, before, every, &operands) : nullptr;
     if (listed_) return listed_->Run(run, operands, bits, dense_);
     dense_.Run(run, operands, dense_.TileFor(t, run.device()));

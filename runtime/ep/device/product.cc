@@ -33,8 +33,8 @@ void DenseProduct::Run(const DeviceRun& run, const ProductOperands& operands, si
   AddTail(operands, product_, type_, &call);
   if (bits) call.Bits(bits, {operands.count, 2 * operands.panels.count});
   const int64_t tiles = TileCount(shape(tile), operands.count, product_.n);
-  if (gate) {
-    run.AddTurns(&call, tiles, *gate);
+  if (gate || operands.gate) {
+    run.AddTurns(&call, tiles, gate ? *gate : Gate{operands.gate, 0});
   } else {
     run.AddTurns(&call, tiles);
   }

@@ -19,7 +19,8 @@ struct DevicePanels {
 DevicePanels ReadPanels(const DeviceRun& run, int* next, const char* role,
                         const ProductPlan& product, Element type);
 
-// C[rows_c[i]] = act(A[rows_a[i]] @ B + bias) + residual[i] for i < count; all on the device.
+// C[rows_c[i]] = act(A[rows_a[i]] @ B + bias) + residual[i] for i < count, or, with a gate, for i <
+// gate[1], which is not more; all on the device.
 struct ProductOperands {
   const void* a = nullptr;  // [stored_a, k]
   int64_t stored_a = 0;
@@ -30,6 +31,7 @@ struct ProductOperands {
   const int32_t* rows_c = nullptr;
   void* c = nullptr;  // [stored_c, n]
   int64_t stored_c = 0;
+  const int32_t* gate = nullptr;  // as DeviceInput::gate
 };
 
 // What all contractions have behind A and its lists.
@@ -53,7 +55,8 @@ class DenseProduct {
   const CudaTile& shape(size_t tile) const { return *tiles_[tile].shape; }
 
   // One launch, of a kernel of a tile. `bits`: [count, 2 * panels] words for the elements that are
-  // not 0 (kernels `_bits`), or null. `gate`: null where it is to run whatever was chosen.
+  // not 0 (kernels `_bits`), or null. `gate`: null where it is to run whatever was chosen, for the
+  // rows of the operands.
   void Run(const DeviceRun& run, const ProductOperands& operands, size_t tile, void* bits = nullptr,
            const Gate* gate = nullptr) const;
 

@@ -26,7 +26,8 @@ void CheckDomain(const ContractPlan& plan, const Tensor& a, const Shape& domain)
 template <class Input>
 struct ProductRows {
   Input residual;
-  const int32_t* rows = nullptr;  // of the domain, checked; null where the plan has none
+  Input list;                     // of rows of the domain, if the plan has one
+  const int32_t* rows = nullptr;  // a copy of them, checked; null where there are none to check
   int64_t count = 0;              // of the product
   int64_t stored = 0;             // rows of the output
   Shape shape;                    // of the output
@@ -44,13 +45,13 @@ ProductRows<Input> ReadProductRows(const Run& run, const ContractPlan& plan, con
   }
   Shape domain;  // that rows are numbered in
   if (plan.gather || plan.scatter) {
-    const Input list = run.Int32Input((*next)++, "rows", {-1});
+    const Input list = out.list = run.Int32Input((*next)++, "rows", {-1});
     out.rows = run.Copy(list, Numbered(list.shape.dims[0], "rows"), scratch);
     domain = run.MaskInput((*next)++, "live").shape;
     if (plan.gather) {
       CheckDomain(plan, a, domain);
       out.count = list.shape.dims[0];
-      CheckBelow(out.rows, out.count, stored, "rows");
+      if (out.rows) CheckBelow(out.rows, out.count, stored, "rows");
     } else {
       Expect(list.shape.dims[0] == stored, list, "as int32 [", stored, "], one per row of a");
     }
@@ -67,7 +68,7 @@ ProductRows<Input> ReadProductRows(const Run& run, const ContractPlan& plan, con
   if (plan.scatter) {
     out.stored = Numbered(domain.Elements(), "points of live");
     Product({out.stored, n}, "the output");
-    CheckAscending(out.rows, t, out.stored, "rows");
+    if (out.rows) CheckAscending(out.rows, t, out.stored, "rows");
     out.shape.Append(domain, 0, domain.rank);
   } else if (plan.gather) {
     out.shape.Add(t);

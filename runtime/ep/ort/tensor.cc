@@ -27,18 +27,6 @@ const struct {
     {ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16, "bfloat16", 2},
 };
 
-ONNXTensorElementDataType OnnxType(Element type) {
-  switch (type) {
-    case Element::kFloat16:
-      return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16;
-    case Element::kBFloat16:
-      return ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16;
-    case Element::kFloat32:
-      break;
-  }
-  return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
-}
-
 void SetRank(size_t rank, Tensor* tensor) {
   if (rank > Shape::kMostDims)
     Fail("expected ", tensor->role, " of rank <= ", Shape::kMostDims, ", got ", rank);
@@ -72,6 +60,18 @@ void CopyShape(const Host& host, const OrtValue* value, Tensor* tensor) {
 }
 
 }  // namespace
+
+ONNXTensorElementDataType OnnxType(Element type) {
+  switch (type) {
+    case Element::kFloat16:
+      return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16;
+    case Element::kBFloat16:
+      return ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16;
+    case Element::kFloat32:
+      break;
+  }
+  return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+}
 
 int ElementBytes(ONNXTensorElementDataType type) {
   for (const auto& entry : kTypes) {

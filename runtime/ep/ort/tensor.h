@@ -27,6 +27,8 @@ struct Tensor {
   const uint8_t* Bytes() const { return static_cast<const uint8_t*>(data); }
 };
 
+ONNXTensorElementDataType OnnxType(Element type);
+
 // Bytes per element: 1, 2, 4 or 8; 0 for types that cannot be moved as plain bytes.
 int ElementBytes(ONNXTensorElementDataType type);
 

@@ -1,271 +1,22 @@
 #include "plan/plan.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <map>
 #include <utility>
 
 #include "base/failure.h"
+#include "plan/fields.h"
 
 namespace pitc {
 namespace {
 
-using namespace std::string_view_literals;
-
-constexpr size_t kLongestPlan = 1 << 16;
-constexpr size_t kLongestName = 200;
-constexpr size_t kMostDims = 12;
-constexpr int kMostCoordinates = 8;
+constexpr int kMostSteps = 8;
 constexpr int64_t kLargestExtent = 1 << 24;
 constexpr int64_t kLargestHead = 1 << 16;
 constexpr int64_t kHighestPrice = int64_t{1} << 50;  // femtoseconds: 18 minutes
 constexpr int64_t kMostWork = int64_t{1} << 62;
-constexpr size_t kMostConvolutions = 16;
-constexpr size_t kLongestNode = 1000;  // bytes
 constexpr int64_t kMostClocks = 1 << 30;
 constexpr int64_t kHighestArch = 999;
 constexpr int64_t kChunkBytes = 16;  // that a GPU's thread copies at a time
-
-bool IsLetterOrDigit(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-}
-
-// The fields of one plan. Every read marks its key as known, so that what is left over is unknown.
-class Fields {
- public:
-  explicit Fields(std::string_view text) {
-    if (text.size() > kLongestPlan)
-      Fail("plan: expected at most ", kLongestPlan, " bytes, got ", text.size());
-    if (!text.empty() && text.back() == '\n') text.remove_suffix(1);
-    std::string_view first = NextLine(&text);
-    if (first != kPlanFormat) {
-      Fail("plan: expected the line '", kPlanFormat, "', got ", Quoted(first),
-           "; compile the model again for this version of pitc");
-    }
-    while (!text.empty()) {
-      std::string_view line = NextLine(&text);
-      size_t equals = line.find('=');
-      if (equals == 0 || equals == line.npos) Fail("plan: expected key=value, got ", Quoted(line));
-      auto [at, fresh] = fields_.emplace(line.substr(0, equals), Field{line.substr(equals + 1)});
-      if (!fresh) Fail("plan: key ", Quoted(at->first), " stands twice");
-    }
-  }
-
-  std::string_view Raw(std::string_view key) {
-    auto at = fields_.find(key);
-    if (at == fields_.end()) Fail("plan: key '", key, "' is missing");
-    at->second.known = true;
-    return at->second.value;
-  }
-
-  bool Has(std::string_view key) const { return fields_.count(key) != 0; }
-
-  // Of the keys BEGINNING<n> the numbers, ascending.
-  std::vector<int64_t> NumbersBehind(std::string_view beginning, int64_t most) const {
-    std::vector<int64_t> found;
-    for (const auto& [key, field] : fields_) {
-      int64_t number = 0;
-      const bool begins = key.substr(0, beginning.size()) == beginning;
-      if (begins && ReadInt(key.substr(beginning.size()), 0, most, &number))
-        found.push_back(number);
-    }
-    std::sort(found.begin(), found.end());
-    return found;
-  }
-
-  int64_t Int(std::string_view key, int64_t least, int64_t most) {
-    std::string_view text = Raw(key);
-    int64_t value = 0;
-    if (!ReadInt(text, least, most, &value))
-      Fail("plan: expected ", key, " in ", least, "..", most, ", got ", Quoted(text));
-    return value;
-  }
-
-  // `count` numbers in 0..most, with commas between them.
-  std::vector<int64_t> Ints(std::string_view key, size_t count, int64_t most) {
-    return Numbers(key, count, most, false);
-  }
-  // The same, or `all`, which is -1.
-  std::vector<int64_t> Places(std::string_view key, size_t count, int64_t most) {
-    return Numbers(key, count, most, true);
-  }
-
-  bool Flag(std::string_view key) { return Int(key, 0, 1) != 0; }
-
-  // C hexadecimal form with a sign, `0x` and an exponent, as Python's float.hex() writes it.
-  double Hex(std::string_view key) {
-    std::string_view text = Raw(key), digits = text;
-    bool negative = !digits.empty() && digits[0] == '-';
-    if (negative) digits.remove_prefix(1);
-    double value = 0;
-    bool whole = digits.size() > 2 && digits[0] == '0' && digits[1] == 'x' && digits[2] != '-';
-    if (whole) {
-      const char* last = digits.data() + digits.size();
-      auto [end, error] = std::from_chars(digits.data() + 2, last, value, std::chars_format::hex);
-      whole = error == std::errc() && end == last && std::isfinite(value);
-    }
-    if (!whole) Fail("plan: expected ", key, " as a hexadecimal float, got ", Quoted(text));
-    return negative ? -value : value;
-  }
-
-  std::string Word(std::string_view key, const std::vector<std::string_view>& choices) {
-    std::string_view text = Raw(key);
-    std::string all;
-    for (std::string_view choice : choices) {
-      if (text == choice) return std::string(text);
-      all += (all.empty() ? "" : ", ") + std::string(choice);
-    }
-    Fail("plan: expected ", key, " as one of ", all, ", got ", Quoted(text));
-  }
-
-  // A bare file name: letters, digits, '_', '-' and '.', not hidden.
-  std::string FileName(std::string_view key) {
-    std::string_view text = Raw(key);
-    bool good = !text.empty() && text.size() <= kLongestName && text[0] != '.';
-    for (char c : text) good = good && (IsLetterOrDigit(c) || c == '_' || c == '-' || c == '.');
-    if (!good) Fail("plan: expected ", key, " as a bare file name, got ", Quoted(text));
-    return std::string(text);
-  }
-
-  // The identity of a kernel library: `ABI/..`, letters, digits and ".+-_/".
-  std::string Identity(std::string_view key) {
-    std::string_view text = Raw(key);
-    bool good = text.size() <= kLongestName;
-    for (char c : text) good = good && (IsLetterOrDigit(c) || ".+-_/"sv.find(c) != text.npos);
-    const size_t slash = text.find('/');
-    int64_t abi = 0;
-    good = good && slash != text.npos && ReadInt(text.substr(0, slash), 0, kKernelAbi, &abi);
-    if (!good || abi != kKernelAbi) {
-      Fail("plan: expected ", key, " as ", kKernelAbi, "/.., got ", Quoted(text),
-           "; compile the model again for this version of pitc");
-    }
-    return std::string(text);
-  }
-
-  // Names of nodes, with commas between them. Bytes that are no letters, digits or one of "-._~/"
-  // stand as %XX.
-  std::vector<std::string> Nodes(std::string_view key) {
-    const std::string_view text = Raw(key);
-    std::vector<std::string> names;
-    const bool good = ReadList(text, [&](std::string_view part) {
-      return names.size() < kMostConvolutions && ReadNode(part, &names.emplace_back());
-    });
-    if (!good) {
-      Fail("plan: expected ", key, " as at most ", kMostConvolutions, " names of 1..", kLongestNode,
-           " bytes, other bytes than letters, digits and -._~/ as %XX, got ", Quoted(text));
-    }
-    return names;
-  }
-
-  std::vector<DimUse> Dims(std::string_view key) {
-    const std::string_view text = Raw(key);
-    std::vector<DimUse> dims;
-    unsigned seen = 0;  // bit per coordinate, and one for the linear number
-    const bool good = ReadList(text, [&](std::string_view part) {
-      unsigned bit = 0;
-      if (part == "r" || part == "0") {
-        dims.push_back({part == "r" ? DimUse::kRest : DimUse::kOne});
-      } else if (part == "l") {
-        dims.push_back({DimUse::kLinear});
-        bit = 1u << kMostCoordinates;
-      } else {
-        const int c = part.size() == 2 && part[0] == 'c' ? part[1] - '0' : -1;
-        if (c < 0 || c >= kMostCoordinates) return false;
-        dims.push_back({DimUse::kCoordinate, c});
-        bit = 1u << c;
-      }
-      const bool fresh = !(seen & bit);
-      seen |= bit;
-      return fresh && dims.size() <= kMostDims;
-    });
-    if (!good || !seen) {
-      Fail("plan: expected ", key, " as at most ", kMostDims, " of c0..c", kMostCoordinates - 1,
-           ", l (each at most once, one at least), 0 and r, got ", Quoted(text));
-    }
-    return dims;
-  }
-
-  void ExpectNoOthers(std::string_view op) const {
-    for (const auto& [key, field] : fields_) {
-      if (!field.known) Fail("plan: unknown key ", Quoted(key), " for op '", op, "'");
-    }
-  }
-
- private:
-  struct Field {
-    std::string_view value;
-    bool known = false;
-  };
-
-  // Calls read(part) for each part of a text with commas between them, until it says no; whether it
-  // never did.
-  template <class Read>
-  static bool ReadList(std::string_view text, const Read& read) {
-    for (size_t comma = 0; comma != text.npos;) {
-      comma = text.find(',');
-      if (!read(text.substr(0, comma))) return false;
-      if (comma != text.npos) text.remove_prefix(comma + 1);
-    }
-    return true;
-  }
-
-  std::vector<int64_t> Numbers(std::string_view key, size_t count, int64_t most, bool all) {
-    const std::string_view text = Raw(key);
-    std::vector<int64_t> numbers;
-    const bool good = ReadList(text, [&](std::string_view part) {
-      int64_t& number = numbers.emplace_back(-1);
-      return numbers.size() <= count && ((all && part == "all") || ReadInt(part, 0, most, &number));
-    });
-    if (!good || numbers.size() != count) {
-      Fail("plan: expected ", key, " as ", count, all ? " of all and" : "", " numbers in 0..", most,
-           ", got ", Quoted(text));
-    }
-    return numbers;
-  }
-
-  // Decimal digits and nothing else, no leading 0.
-  static bool ReadInt(std::string_view text, int64_t least, int64_t most, int64_t* value) {
-    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
-    bool whole = error == std::errc() && end == text.data() + text.size() && text[0] != '-';
-    return whole && *value >= least && *value <= most && (text.size() == 1 || text[0] != '0');
-  }
-
-  static int HexDigit(char c) {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-  }
-
-  // Only what has to stands as %XX, so that a name has one text.
-  static bool ReadNode(std::string_view text, std::string* name) {
-    const auto is_plain = [](char c) {
-      return IsLetterOrDigit(c) || std::string_view("-._~/").find(c) != std::string_view::npos;
-    };
-    while (!text.empty() && name->size() < kLongestNode) {
-      char c = text[0];
-      size_t taken = 1;
-      if (!is_plain(c)) {
-        const bool escaped = c == '%' && text.size() >= 3;
-        const int high = escaped ? HexDigit(text[1]) : -1, low = escaped ? HexDigit(text[2]) : -1;
-        if (high < 0 || low < 0) return false;
-        c = static_cast<char>(16 * high + low);
-        if (is_plain(c)) return false;
-        taken = 3;
-      }
-      *name += c;
-      text.remove_prefix(taken);
-    }
-    return text.empty() && !name->empty();
-  }
-
-  static std::string_view NextLine(std::string_view* text) {
-    size_t end = text->find('\n');
-    std::string_view line = text->substr(0, end);
-    text->remove_prefix(end == text->npos ? text->size() : end + 1);
-    return line;
-  }
-
-  std::map<std::string_view, Field> fields_;
-};
 
 // One reader per operation: it sets the body and returns the symbol of its kernel, "" without one.
 
@@ -463,10 +214,99 @@ std::string ReadChooseChannels(Fields& in, Machine, Plan* plan) {
   return {};
 }
 
+// Whether an operand of a product in a region is what it must be. `packed`: of each step so far,
+// whether its result has a row for each live point.
+void ExpectOperands(const RegionStep& step, int number, const std::vector<bool>& packed) {
+  using Kind = StepOperand::Kind;
+  const ContractPlan& plan = step.plan;
+  size_t next = 0;
+  const auto expect = [&](const char* role, const char* what, auto&& good) {
+    if (next >= step.reads.size() || !good(step.reads[next]))
+      Fail("plan: expected ", role, " of step ", number, " as ", what, ", got another operand");
+    ++next;
+  };
+  const auto is_packed = [&](const StepOperand& x) {
+    return x.kind == Kind::kStep && packed[static_cast<size_t>(x.number)];
+  };
+  const auto is_input = [](const StepOperand& x) { return x.kind == Kind::kInput; };
+  if (plan.gather) {
+    expect("a", "an input or a whole result",
+           [&](const StepOperand& x) { return x.kind != Kind::kRows && !is_packed(x); });
+  } else {
+    expect("a", "packed rows", is_packed);
+  }
+  for (int matrix = 0; matrix < (plan.inner ? 2 : 1); ++matrix) {
+    expect("a matrix", "an input", is_input);
+    expect("a bias", "an input", is_input);
+  }
+  if (plan.residual) expect("residual", "packed rows", is_packed);
+  if (plan.gather || plan.scatter) {
+    expect("rows", "rows", [](const StepOperand& x) { return x.kind == Kind::kRows; });
+    expect("live", "input 0", [&](const StepOperand& x) { return is_input(x) && x.number == 0; });
+  }
+  if (next != step.reads.size())
+    Fail("plan: expected ", next, " operands of step ", number, ", got ", step.reads.size());
+}
+
+// The inputs are numbered without a gap. Results that are given are whole; whole ones are given or
+// read.
+void ExpectAllRead(const RegionPlan& region, const std::vector<bool>& packed) {
+  std::vector<bool> inputs(1, true), steps(region.steps.size());
+  for (const RegionStep& step : region.steps) {
+    for (const StepOperand& x : step.reads) {
+      const auto at = static_cast<size_t>(x.number);
+      if (x.kind == StepOperand::kStep) steps[at] = true;
+      if (x.kind != StepOperand::kInput) continue;
+      if (inputs.size() <= at) inputs.resize(at + 1);
+      inputs[at] = true;
+    }
+  }
+  for (const int given : region.gives) {
+    if (packed[static_cast<size_t>(given)])
+      Fail("plan: expected gives without packed rows, got step ", given);
+    steps[static_cast<size_t>(given)] = true;
+  }
+  for (const auto& [read, what] : {std::pair(&inputs, "input "), std::pair(&steps, "step ")}) {
+    const auto unread = std::find(read->begin(), read->end(), false);
+    if (unread != read->end())
+      Fail("plan: expected every operand to be read, got ", what, unread - read->begin(),
+           " for nobody");
+  }
+}
+
+std::string ReadRegion(Fields& in, Machine machine, Plan* plan) {
+  RegionPlan region{};
+  std::vector<bool> packed;
+  const auto count = static_cast<int>(in.Int("steps", 1, kMostSteps));
+  for (int number = 0; number < count; ++number) {
+    in.EnterStep(number);
+    Plan step;
+    step.op = in.Word("op", {"gather_gemm", "contract", "ffn"});
+    const std::string kernel = ReadContract(in, machine, &step);
+    if (const std::string_view given = in.Raw("kernel"); given != kernel)
+      Fail("plan: expected kernel=", kernel, " for the fields of step ", number, ", got ",
+           Quoted(given));
+    region.steps.push_back({step.op, kernel, std::get<ContractPlan>(std::move(step.body)),
+                            in.Operands("reads", number)});
+    ExpectOperands(region.steps.back(), number, packed);
+    packed.push_back(!region.steps.back().plan.scatter);
+    for (const StepOperand& x : region.steps.back().reads) {
+      if (x.kind == StepOperand::kInput) region.inputs = std::max(region.inputs, x.number + 1);
+    }
+  }
+  in.EnterStep(-1);
+  for (const int64_t given : in.Steps("gives", count))
+    region.gives.push_back(static_cast<int>(given));
+  ExpectAllRead(region, packed);
+  plan->body = std::move(region);
+  return "live_points";
+}
+
 constexpr struct {
   std::string_view op;
   std::string (*read)(Fields&, Machine, Plan*);
   bool on_gpus = false;
+  bool on_cpus = true;
 } kOps[] = {{"detect", ReadDetect},
             {"pack", ReadMove, true},
             {"unpack", ReadMove, true},
@@ -475,7 +315,8 @@ constexpr struct {
             {"ffn", ReadContract, true},
             {"contract_right", ReadContract},
             {"attention", ReadAttention, true},
-            {"choose_channels", ReadChooseChannels}};
+            {"choose_channels", ReadChooseChannels},
+            {"region", ReadRegion, true, false}};
 
 }  // namespace
 
@@ -500,7 +341,7 @@ Plan ParsePlan(std::string_view text, Machine machine) {
   Plan plan;
   std::vector<std::string_view> names;
   for (const auto& entry : kOps) {
-    if (machine == Machine::kCpu || entry.on_gpus) names.push_back(entry.op);
+    if (machine == Machine::kCpu ? entry.on_cpus : entry.on_gpus) names.push_back(entry.op);
   }
   plan.op = in.Word("op", names);
   const auto* const entry = std::find_if(std::begin(kOps), std::end(kOps),

@@ -129,12 +129,33 @@ struct ChooseChannelsPlan {
   int64_t budget, work;   // what pays at most, and all there is
 };
 
+// Where a step of a region finds an operand: an input of the node, of which 0 is the mask, the rows
+// that live, or what an earlier step has made.
+struct StepOperand {
+  enum Kind { kInput, kRows, kStep } kind;
+  int number = 0;
+};
+
+struct RegionStep {
+  std::string op, kernel;  // of a product, as in Plan
+  ContractPlan plan;
+  std::vector<StepOperand> reads;
+};
+
+// Products one behind the other, for the live points of a mask that the device finds.
+struct RegionPlan {
+  std::vector<RegionStep> steps;
+  std::vector<int> gives;  // the steps whose results are outputs, ascending
+  int inputs;
+};
+
 struct Plan {
   std::string op;
   std::string kernel;    // base symbol, without CPU level; empty where there is none
   std::string library;   // bare file name in the model's folder; empty where there is none
   std::string identity;  // of that library
-  std::variant<DetectPlan, MovePlan, ContractPlan, AttentionPlan, ChooseChannelsPlan> body;
+  std::variant<DetectPlan, MovePlan, ContractPlan, AttentionPlan, ChooseChannelsPlan, RegionPlan>
+      body;
 };
 
 // Throws Failure when the text is not exactly a plan for the machine: version, keys and values are

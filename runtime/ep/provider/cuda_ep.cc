@@ -149,7 +149,7 @@ std::unique_ptr<cuda::DeviceOperation> CudaEp::MakeOperation(const PlannedNode& 
       OpenKernels(plan, ModelFolder(host_, graph, context_path_));
   const std::shared_ptr<cuda::Kernels> kernels = cuda::Kernels::Of(library);
   cuda::Device& device = session_->device;
-  const auto load = [&](const std::string& base) {
+  const LoadKernel load = [&](const std::string& base) {
     Kernel kernel{library, nullptr, base + "_cuda"};
     kernel.function = library->Find(kernel.symbol);
     if (!kernel.function) {
@@ -175,7 +175,20 @@ std::unique_ptr<cuda::DeviceOperation> CudaEp::MakeOperation(const PlannedNode& 
     const char* const engine = !chooses ? "" : tf32_ ? "_mma" : "_simt";
     return cuda::MakeAttention(*attention, load(plan.kernel + engine));
   }
-  const auto& contract = std::get<ContractPlan>(plan.body);
+  if (const auto* const region = std::get_if<RegionPlan>(&plan.body)) {
+    std::vector<std::unique_ptr<cuda::DeviceOperation>> steps;
+    for (const RegionStep& step : region->steps)
+      steps.push_back(MakeProduct(step.plan, step.kernel, load));
+    cuda::LivePoints points(load("live_counts"), load(plan.kernel));
+    return cuda::MakeRegion(*region, std::move(points), std::move(steps));
+  }
+  return MakeProduct(std::get<ContractPlan>(plan.body), plan.kernel, load);
+}
+
+std::unique_ptr<cuda::DeviceOperation> CudaEp::MakeProduct(const ContractPlan& contract,
+                                                           const std::string& kernel,
+                                                           const LoadKernel& load) const {
+  const cuda::Device& device = session_->device;
   const int arch = device.arch(), most_shared = device.most_shared_bytes();
   const std::vector<cuda::DenseTile> tiles = cuda::OfferedTiles(contract, arch, most_shared, tf32_);
   const auto dense = [&](const ProductPlan& product, const std::string& base) {
@@ -199,7 +212,7 @@ std::unique_ptr<cuda::DeviceOperation> CudaEp::MakeOperation(const PlannedNode& 
     }
     listed.emplace(std::move(offered), std::move(made), variant_);
   }
-  return cuda::MakeContract(contract, dense(contract.product, plan.kernel), std::move(inner),
+  return cuda::MakeContract(contract, dense(contract.product, kernel), std::move(inner),
                             std::move(listed));
 }
 

@@ -2,6 +2,7 @@
 // for it. What it cannot run is an error, never a run on the CPU.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +22,8 @@ class CudaEp : public OrtEp {
   CudaEp(const Host& host, const OrtSessionOptions* options, int device, uint32_t version);
 
  private:
+  using LoadKernel = std::function<cuda::DeviceKernel(const std::string& base)>;
+
   static OrtStatus* ClaimNodes(OrtEp* self, const OrtGraph* graph, OrtEpGraphSupportInfo* info);
   static OrtStatus* CompileNodes(OrtEp* self, const OrtGraph** graphs, const OrtNode** fused,
                                  size_t count, OrtNodeComputeInfo** infos, OrtNode** context_nodes);
@@ -28,6 +31,10 @@ class CudaEp : public OrtEp {
   OrtNodeComputeInfo* MakeNode(const OrtGraph* graph, const OrtNode* fused);
   std::unique_ptr<cuda::DeviceOperation> MakeOperation(const PlannedNode& planned,
                                                        const OrtGraph* graph) const;
+  // `kernel`: the symbol of the dense one.
+  std::unique_ptr<cuda::DeviceOperation> MakeProduct(const ContractPlan& contract,
+                                                     const std::string& kernel,
+                                                     const LoadKernel& load) const;
 
   const Host host_;
   const std::shared_ptr<cuda::SessionDevice> session_;  // nodes may outlive it

@@ -1,0 +1,264 @@
+"""On a GPU, a domain whose mask is computed there runs as region nodes: the device finds the rows
+that live, and no size of theirs crosses to the host.
+
+    live -> detect -> rows                     live, x, .. -> region { rows } -> y
+    x, rows -> product -> [t, n] -> product -> y
+
+A region is products that packed values lead from one to another. What that assumes is asked, and
+where it does not hold the detector stays, with one wait for the device in each run:
+
+* The mask is no input of the graph, whose rows are found on the host anyway.
+* Nobody reads coordinates or offsets; rows, and values packed by them, are read by products only,
+  none of them in a body or given to the caller. This holds for all of a domain, or the detector
+  would have to stay.
+* No way leads out of a region and back into it.
+* Where there are choices, a region has one result: of several, one could be of a branch that is not
+  taken.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import networkx as nx
+import onnx_ir as ir
+
+from pitc.ir.branch import is_choice
+from pitc.ir.graph import Graph
+from pitc.ir.kernel import KernelRequest
+from pitc.ir.nodes import is_pit_node, node_name
+from pitc.ir.plan import CUDA_EP_NAME, REGION_STEPS, Field, Plan, fields_of
+from pitc.ir.refusal import Code, Refusal
+from pitc.passes.lower.builder import Builder
+
+KERNEL = KernelRequest.of("live_points", "bool", "cuda")
+MOST_STEPS, LONGEST_PLAN, MOST_INPUTS = 8, 1 << 16, 1 << 8
+"""Of a region, as the runtime reads it."""
+_IDENTITY_BYTES = 256  # that a plan gets when it is written
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A node that may be a step."""
+
+    node: ir.Node
+    fields: Mapping[str, str]
+
+    def _is(self, flag: str) -> bool:
+        return self.fields[flag] == "1"
+
+    @property
+    def is_packed(self) -> bool:
+        """True where its result has a row for each live point."""
+        return not self._is("scatter")
+
+    @property
+    def result(self) -> ir.Value:
+        """What it gives."""
+        return self.node.outputs[0]
+
+    @property
+    def packed_operands(self) -> list[ir.Value]:
+        """Operands with a row for each live point."""
+        places = [] if self._is("gather") else [0]
+        if self._is("residual"):
+            places.append(5 if self.fields["op"] == "ffn" else 3)
+        return [x for x in (self.node.inputs[k] for k in places) if x is not None]
+
+
+@dataclass(slots=True)
+class Merged:
+    """What became of detectors on a GPU.
+
+    Args:
+        kernels: Kernels that regions need.
+        refused: Why other detectors stay.
+    """
+
+    kernels: dict[KernelRequest, None] = field(default_factory=dict)
+    refused: list[Refusal] = field(default_factory=list)
+
+
+class _NotMergedError(Exception):
+    """Why a detector stays."""
+
+
+def merge_regions(graph: Graph, build: Builder) -> Merged:
+    """Replace detectors of computed masks, and the products that they are for, by region nodes.
+
+    Args:
+        graph: The lowered graph, in order; what nobody reads any more is left in it.
+        build: Adds nodes.
+
+    Returns:
+        What was done.
+    """
+    merged = Merged()
+    if graph.target.kind != "cuda":
+        return merged
+    main = graph.model.graph
+    has_choices = any(is_choice(node) for node in main)
+    for detector in [n for n in main if is_pit_node(n) and _fields(n)["op"] == "detect"]:
+        live = detector.inputs[0]
+        if live is not None and live.producer() is None:  # an input, or a constant
+            continue
+        try:
+            groups = _groups(detector)
+            _expect_convex(groups)
+            plans = [_plan(graph, detector, group, has_choices) for group in groups]
+        except _NotMergedError as why:
+            name = node_name(detector)
+            merged.refused.append(Refusal(Code.ROWS_ON_HOST, name, str(why)))
+            continue
+        made: dict[ir.Value, ir.Value] = {}
+        for plan, reads, gives in plans:
+            made |= _replace(build, detector, plan, [made.get(x, x) for x in reads], gives)
+            merged.kernels[KERNEL] = None
+    return merged
+
+
+def _fields(node: ir.Node) -> dict[str, str]:
+    return fields_of(node.attributes["ep_cache_context"].as_string())
+
+
+def _groups(detector: ir.Node) -> list[list[_Product]]:
+    """The products of a domain, by what packed values connect.
+
+    Raises:
+        _NotMergedError: Something else reads of the domain.
+    """
+    rows, *others = detector.outputs
+    members: dict[ir.Node, _Product] = {}
+    todo = _users(rows)
+    while todo:
+        node = todo.pop()
+        if node not in members:
+            product = members[node] = _product(detector, node)
+            todo += _users(product.result) if product.is_packed else []
+    for other in others:
+        if other.uses() or other.is_graph_output():
+            raise _NotMergedError(f"{_reader(other)} reads {other.name}, where points stand")
+    connected = nx.Graph()
+    connected.add_nodes_from(members)
+    for node, product in members.items():
+        for x in product.packed_operands:
+            if x.producer() not in members:
+                raise _NotMergedError(f"{node_name(node)} reads {x.name}, packed by others")
+            connected.add_edge(x.producer(), node)
+    place = {node: number for number, node in enumerate(detector.graph or ())}
+    parts = (sorted(part, key=place.__getitem__) for part in nx.connected_components(connected))
+    return [[members[node] for node in part] for part in parts]
+
+
+def _users(value: ir.Value) -> list[ir.Node]:
+    """Who reads a value of the inside of a region."""
+    if value.is_graph_output():
+        raise _NotMergedError(f"{value.name} is an output")
+    return [use.node for use in value.uses()]
+
+
+def _reader(value: ir.Value) -> str:
+    return next((node_name(use.node) for use in value.uses()), "the caller")
+
+
+def _product(detector: ir.Node, node: ir.Node) -> _Product:
+    """A node as a step of the detector's domain."""
+    name = f"{node_name(node)} ({node.op_type})"
+    if node.graph is not detector.graph:
+        raise _NotMergedError(f"{name} stands in a body")
+    if not is_pit_node(node) or node.attributes["source"].as_string() != CUDA_EP_NAME:
+        raise _NotMergedError(f"{name} is an ordinary node among packed rows")
+    fields = _fields(node)
+    if fields["op"] not in REGION_STEPS:
+        raise _NotMergedError(f"{node_name(node)} ({fields['op']}) is no product")
+    own = (node.inputs[-2], node.inputs[-1]) == (detector.outputs[0], detector.inputs[0])
+    if "1" in (fields["gather"], fields["scatter"]) and not own:
+        raise _NotMergedError(f"{name} reads rows of another domain")
+    return _Product(node, fields)
+
+
+_Planned = tuple[Plan, list[ir.Value], list[ir.Value]]
+
+
+def _plan(
+    graph: Graph, detector: ir.Node, group: Sequence[_Product], has_choices: bool
+) -> _Planned:
+    """The plan of a region, the values that it reads behind the mask, and those that it gives.
+
+    Raises:
+        _NotMergedError: Something of the region does not hold, or it is larger than plans are.
+    """
+    steps = {product.result: number for number, product in enumerate(group)}
+    given = [p.result for p in group if _is_given_away(p, group)]
+    if has_choices and len(given) > 1:
+        raise _NotMergedError(f"{given[0].name} and {given[1].name} may be of two branches")
+    live, rows = detector.inputs[0], detector.outputs[0]
+    numbers: dict[ir.Value | None, str] = {live: "0", rows: "rows"}
+    numbers |= {value: f"s{number}" for value, number in steps.items()}
+    reads: list[ir.Value] = []
+    texts: dict[str, str] = {}
+    for number, product in enumerate(group):
+        own = [x for x in product.node.inputs if x is not None]
+        for x in own:
+            if x not in numbers:
+                reads.append(x)
+                numbers[x] = str(len(reads))
+        kept = {k: v for k, v in product.fields.items() if k != "library"}
+        kept["reads"] = ",".join(numbers[x] for x in own)
+        texts |= {f"step{number}.{key}": value for key, value in kept.items()}
+    fields: dict[str, Field] = {**texts, "steps": len(group), "kernel": KERNEL.symbol}
+    fields |= {"gives": tuple(steps[x] for x in given), "library": graph.target.library}
+    plan = Plan("region", tuple(fields.items()))
+    too_large = len(group) > MOST_STEPS or len(reads) >= MOST_INPUTS
+    if too_large or len(plan.text()) + _IDENTITY_BYTES > LONGEST_PLAN:
+        raise _NotMergedError(f"{len(group)} products of {len(reads)} operands are too many")
+    return plan, reads, given
+
+
+def _is_given_away(product: _Product, group: Iterable[_Product]) -> bool:
+    """True for a whole result that somebody outside of a region reads."""
+    inside = {product.node for product in group}
+    value = product.result
+    read = value.is_graph_output() or any(use.node not in inside for use in value.uses())
+    return read and not product.is_packed
+
+
+def _expect_convex(groups: Iterable[Sequence[_Product]]) -> None:
+    """Nothing that is made of a region's results, perhaps by another region, is read in it."""
+    together = {p.node: tuple(q.node for q in group) for group in groups for p in group}
+    for inside in dict.fromkeys(together.values()):
+        seen: set[ir.Node] = set()
+        todo = [n for n in _readers(inside) if n not in inside]
+        while todo:
+            node = todo.pop()
+            if node in inside:
+                raise _NotMergedError(f"{node_name(node)} reads what others make of its region")
+            if node.graph is not inside[0].graph:  # what is made of its body's is not followed
+                raise _NotMergedError(f"{node_name(node)} reads a result in a body")
+            if node not in seen:
+                seen |= {*together.get(node, (node,))}
+                todo += _readers(together.get(node, (node,)))
+
+
+def _readers(nodes: Iterable[ir.Node]) -> list[ir.Node]:
+    """Who reads what some nodes give."""
+    return [use.node for node in nodes for output in node.outputs for use in output.uses()]
+
+
+def _replace(
+    build: Builder,
+    detector: ir.Node,
+    plan: Plan,
+    reads: Sequence[ir.Value],
+    given: Sequence[ir.Value],
+) -> dict[ir.Value, ir.Value]:
+    """Put a region node in place of its steps, which nobody reads then; its results by theirs."""
+    live = detector.inputs[0]
+    assert live is not None
+    outputs = [(f"{live.name}.region", value.dtype or ir.DataType.FLOAT, None) for value in given]
+    made = dict(zip(given, build.kernel(plan, [live, *reads], outputs), strict=True))
+    for old, new in made.items():
+        new.shape = old.shape
+        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+        if new.is_graph_output():
+            old.name, new.name = new.name, old.name
+    return made
