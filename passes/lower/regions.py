@@ -99,15 +99,14 @@ def merge_regions(graph: Graph, build: Builder) -> Merged:
     has_choices = any(is_choice(node) for node in main)
     for detector in [n for n in main if is_pit_node(n) and _fields(n)["op"] == "detect"]:
         live = detector.inputs[0]
-        if live is not None and live.producer() is None:  # an input, or a constant
+        if live is None or live.producer() is None:  # an input, or a constant
             continue
         try:
             groups = _groups(detector)
             _expect_convex(groups)
             plans = [_plan(graph, detector, group, has_choices) for group in groups]
         except _NotMergedError as why:
-            name = node_name(detector)
-            merged.refused.append(Refusal(Code.ROWS_ON_HOST, name, str(why)))
+            merged.refused.append(Refusal(Code.ROWS_ON_HOST, live.name or "", str(why)))
             continue
         made: dict[ir.Value, ir.Value] = {}
         for plan, reads, gives in plans:
