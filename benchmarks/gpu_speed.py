@@ -83,7 +83,9 @@ def listed_us(
         width: k of a micro-tile.
     """
     count = round(live * rows * k / (32 if variant == "tile32" else width))
-    totals = dict.fromkeys(("elements", "strips", "segments32", "segments", "squares"), count)
+    totals: dict[str, int] = dict.fromkeys(
+        ("elements", "strips", "segments32", "segments", "squares"), count
+    )
     offer = next(o for o in offers_of(DTYPE) if o.variant.name == variant)
     return predict_listed(offer, DTYPE, arch, totals, rows, k, n)
 
