@@ -124,11 +124,8 @@ def test_budgets_fit_into_each_multiprocessor(budget: Budget) -> None:
 @pytest.mark.parametrize("width", [8, 64, 128, 256])
 def test_heads_of_any_width_fit(kind: Any, width: int) -> None:
     for dtype in ("float32",) if kind is ThreadAttention else DTYPES:
-        tile, pieces = kind.plan(dtype, width, width, bias=False)
-        fits = [pieces.size <= arch.shared_bytes for arch in CUDA_ARCHS.values()]
-        # 128 KiB for float32 of 256 columns: only sm_80, sm_90 and sm_100 have them.
-        assert sum(fits) == (3 if (dtype, width) == ("float32", 256) else 6), dtype
-        assert tile.together <= 3
+        _, pieces = kind.plan(dtype, width, width, bias=False)
+        assert all(pieces.size <= arch.shared_bytes for arch in CUDA_ARCHS.values()), dtype
 
 
 def test_a_kernel_that_spills_is_over_its_budget() -> None:

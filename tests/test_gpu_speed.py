@@ -3,6 +3,7 @@
 import pytest
 
 from pitc.codegen.families import attention_cuda
+from pitc.ir.attention_tile import AttentionTile
 from pitc.ir.cuda_target import CUDA_ARCHS, CUDA_TILES, CudaArch, CudaTile
 from pitc.ir.cuda_variants import CUDA_VARIANTS, CudaOffer, dense_tiles, offers_of
 from pitc.ir.gpu_speed import (
@@ -59,7 +60,7 @@ def test_attention_takes_the_wavefronts_that_the_model_says(
     """Queries are copied once: of that a step knows nothing."""
     engine, dtype, d, dv, _ = kind
     tile, pieces = attention_cuda.ENGINES[engine].plan(dtype, d, dv, bias=False)
-    clocks = attention_clocks(dtype, A100, tile.m, tile.n, d, dv, engine)
+    clocks = attention_clocks(tile, A100)
     counted = []
     for steps in (2, 6):
         some = test_cuda_attention.case(kind, [(tile.m, steps * tile.n)], heads=1)
@@ -120,9 +121,9 @@ def test_less_work_never_takes_longer() -> None:
 
 def test_an_example_by_hand() -> None:
     """128 queries, 32 keys, width 64, on an A100: 512 clocks of its tensor cores, 8 KiB of K, V."""
-    clocks = attention_clocks("float16", A100, 128, 32, 64, 64)
+    clocks = attention_clocks(AttentionTile("mma", "float16", 64, 64, bias=False), A100)
     assert clocks.compute == 2 * 128 * 32 * 128 / 2048 == 512
-    assert clocks.shared == (5 * 8192 + 128 * 128) / 128
+    assert clocks.shared == 5 * 8192 / 128
     assert clocks.limit == "compute"
     # 1280 rows of 1536 bytes, read and written at nine tenths of 2039 GB/s, and a launch
     assert predict_copy(1280, 1536, A100).total_us == pytest.approx(2 + 3932160 / 1835.1e3)

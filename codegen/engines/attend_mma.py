@@ -19,17 +19,14 @@ from collections.abc import Sequence
 
 from pitc.codegen import ptx, tir
 from pitc.codegen.engines.attend import Columns, Pieces, Words
-from pitc.codegen.engines.mma import STEP_BYTES, SUMS_M, SUMS_N
 from pitc.codegen.engines.multiprocessor import transposed
 from pitc.codegen.engines.ring import Block, Piece
 from pitc.codegen.tir import Expr, T
-from pitc.ir.attention_tile import AttentionTile, attention_tile
+from pitc.ir.attention_tile import AttentionTile
+from pitc.ir.cuda_target import STEP_BYTES, SUMS_M, SUMS_N
 
 _REGISTERS = 4
 _FOUR = 4
-_MOST_REGISTERS = 160
-"""Of scores, sums and queries: beyond it queries are read from shared memory in each step."""
-_BIAS_REGISTERS = 16
 
 
 class FragmentAttention:
@@ -47,7 +44,7 @@ class FragmentAttention:
     def plan(cls, dtype: str, d: int, dv: int, *, bias: bool) -> tuple[AttentionTile, Pieces]:
         """The tile and the shared memory for operands of some type and width."""
         is_wide = dtype == "float32"
-        tile = attention_tile("mma", dtype, d, dv, bias=bias)
+        tile = AttentionTile("mma", dtype, d, dv, bias)
         q = Piece(0, tile.m, tile.row_bytes(tile.width))
         k = Piece(q.end, tile.n, tile.row_bytes(tile.width))
         row_bytes = tile.row_bytes(tile.columns)
@@ -68,10 +65,7 @@ class FragmentAttention:
         self.scores = ptx.registers(tile.down * self._across * _REGISTERS, "float32")
         self.sums = ptx.registers(tile.down * self._out * _REGISTERS, "float32")
         self._steps = tile.width * tile.item // STEP_BYTES
-        used = tile.down * (self._across + self._out + self._steps) * _REGISTERS
-        used += _BIAS_REGISTERS * tile.bias
-        self._holds = tile.together <= 2 and used <= _MOST_REGISTERS
-        held = self._steps if self._holds else 1
+        held = self._steps if tile.holds_queries else 1
         self._q = ptx.registers(held * tile.down * _REGISTERS, "uint32")
         self._a = ptx.registers(tile.down * _REGISTERS, "uint32")
         self._b = ptx.registers(4 * 2, "uint32")
@@ -126,7 +120,7 @@ class FragmentAttention:
 
     def load_queries(self) -> None:
         """Read the queries, if registers hold them."""
-        for kk in range(self._steps if self._holds else 0):
+        for kk in range(self._steps if self.tile.holds_queries else 0):
             self._load_step(kk, kk)
 
     def _load_step(self, kk: int, held: int) -> None:
@@ -145,9 +139,9 @@ class FragmentAttention:
         for i in range(self.tile.down * self._across * _REGISTERS):
             tir.assign(self.scores, T.float32(0), i)
         for kk in range(self._steps):
-            if not self._holds:
+            if not self.tile.holds_queries:
                 self._load_step(kk, 0)
-            held = (kk if self._holds else 0) * self.tile.down * _REGISTERS
+            held = (kk if self.tile.holds_queries else 0) * self.tile.down * _REGISTERS
             for j in range(0, self._across, 2):
                 row = j * SUMS_N + lane // 16 * 8 + lane % 8
                 at = self.pieces.k.at(row, kk * 2 + lane // 8 % 2)

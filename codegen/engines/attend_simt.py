@@ -13,7 +13,7 @@ from pitc.codegen.engines.attend import Columns, Pieces, Words
 from pitc.codegen.engines.ring import BANK_CHUNKS, Block, Piece
 from pitc.codegen.ptx import CHUNK_BYTES
 from pitc.codegen.tir import Buffer, Expr, T
-from pitc.ir.attention_tile import AttentionTile, attention_tile
+from pitc.ir.attention_tile import AttentionTile
 
 _FOUR = 4
 _ROWS, _SIDE, _COLUMNS = 16, 8, 32
@@ -34,7 +34,7 @@ class ThreadAttention:
     @classmethod
     def plan(cls, dtype: str, d: int, dv: int, *, bias: bool) -> tuple[AttentionTile, Pieces]:
         """The tile and the shared memory for operands of some type and width."""
-        tile = attention_tile("simt", dtype, d, dv, bias=bias)
+        tile = AttentionTile("simt", dtype, d, dv, bias)
         # Eight lanes read a chunk each, of rows that lie apart: there are banks for all of them.
         row_bytes = max(BANK_CHUNKS * CHUNK_BYTES, tile.row_bytes(tile.width))
         q = Piece(0, tile.m, row_bytes, turn=_FOUR)

@@ -22,12 +22,9 @@ from pitc.codegen import collective, ptx, tir
 from pitc.codegen.engines.multiprocessor import Load, Run, transposed
 from pitc.codegen.engines.ring import Block, Piece
 from pitc.codegen.tir import Expr, T
-from pitc.ir.cuda_target import CudaTile
+from pitc.ir.cuda_target import STEP_BYTES, SUMS_M, SUMS_N, CudaTile
 from pitc.ir.panels import PANEL_WIDTH
 
-SUMS_M, SUMS_N = 16, 8
-STEP_BYTES = 32
-"""Bytes of k that one instruction takes."""
 _REGISTERS = 4
 _FOUR = 4
 """Instructions side by side whose sums change lanes or places."""

@@ -22,7 +22,7 @@ from pitc.codegen.families import sread
 from pitc.codegen.families.sequences_cuda import Search, part
 from pitc.codegen.ptx import CHUNK_BYTES
 from pitc.codegen.tir import Buffer, Expr, T
-from pitc.ir.attention_tile import WARPS
+from pitc.ir.attention_tile import TOGETHER, WARPS
 
 ENGINES: Mapping[str, type[Attender]] = {"mma": FragmentAttention, "simt": ThreadAttention}
 
@@ -88,7 +88,7 @@ class _Kernel:
     def emit(self, kind: type[Attender]) -> None:
         """Blocks take tiles in turns."""
         tile, pieces = kind.plan(self.dtype, self.d, self.dv, bias=self.bias is not None)
-        with ptx.launch(self.blocks, WARPS * 32, tile.together) as (number, thread):
+        with ptx.launch(self.blocks, WARPS * 32, TOGETHER) as (number, thread):
             block = ring.Block(WARPS * 32, thread, ptx.Window(pieces.size))
             engine = kind(tile, pieces, block)
             sequences = ptx.held(ptx.int32(self.sequences), "int32")

@@ -2,13 +2,21 @@
 
 from dataclasses import dataclass
 
+from pitc.ir.cuda_target import STEP_BYTES, SUMS_M, SUMS_N
 from pitc.ir.kernel import CHUNK_BYTES
 from pitc.ir.variants import ITEM_BYTES
 
 WARPS = 4
 """Of a thread block."""
+TOGETHER = 2
+"""Blocks that a multiprocessor has registers for, at least."""
 _SUMS = 128
 """Most columns of v of which a warp's registers hold sums of twice its rows."""
+_REGISTERS = 4
+"""Of a thread, for one instruction's sums, or queries."""
+_BIAS_REGISTERS = 16
+_MOST_REGISTERS = 144
+"""Of scores, sums and queries: beyond it queries are read from shared memory in each step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,24 +24,18 @@ class AttentionTile:
     """Queries of a block, and keys of a step.
 
     Args:
+        engine: What computes, `mma` or `simt`.
         dtype: Of the operands.
         d: Columns of q and k.
         dv: Columns of v.
         bias: Whether there is one: it takes registers.
-        unit_m: Rows of queries that a warp takes at a time.
-        unit_k: k is filled up to a multiple of it with zeros.
-        unit_n: So are columns of v.
-        most_together: Blocks of narrow rows that a multiprocessor has registers for.
     """
 
+    engine: str
     dtype: str
     d: int
     dv: int
     bias: bool
-    unit_m: int
-    unit_k: int
-    unit_n: int
-    most_together: int
 
     @property
     def item(self) -> int:
@@ -42,23 +44,34 @@ class AttentionTile:
 
     @property
     def width(self) -> int:
-        """Columns of q and k with those that are filled up."""
-        return -(-self.d // self.unit_k) * self.unit_k
+        """Columns of q and k with those that are filled up with zeros."""
+        unit = 4 if self.engine == "simt" else STEP_BYTES // self.item
+        return -(-self.d // unit) * unit
 
     @property
     def columns(self) -> int:
         """Columns of v with those that are filled up."""
-        return -(-self.dv // self.unit_n) * self.unit_n
+        unit = 32 if self.dtype == "float32" else STEP_BYTES // self.item
+        return -(-self.dv // unit) * unit
 
     @property
     def down(self) -> int:
-        """How many times `unit_m` a warp has: what it reads of K and V serves them all."""
+        """How many times 16 queries a warp has: what it reads of K and V serves them all."""
         return 2 if self.columns <= _SUMS else 1
+
+    @property
+    def holds_queries(self) -> bool:
+        """Whether registers hold queries from step to step."""
+        if self.engine == "simt":
+            return False
+        each = self.n // SUMS_N + self.columns // SUMS_N + self.width * self.item // STEP_BYTES
+        used = self.down * each * _REGISTERS + _BIAS_REGISTERS * self.bias
+        return used <= _MOST_REGISTERS
 
     @property
     def rows(self) -> int:
         """Rows of queries of a warp."""
-        return self.unit_m * self.down
+        return SUMS_M * self.down
 
     @property
     def m(self) -> int:
@@ -72,14 +85,10 @@ class AttentionTile:
 
     @property
     def n(self) -> int:
-        """Keys of a step: few, as short sequences fill them and many blocks have room."""
-        crowded = self.bias and self.columns > 96
-        return 16 if self.widest > 256 or (self.widest > 128 and crowded) else 32
-
-    @property
-    def together(self) -> int:
-        """Blocks that a multiprocessor has registers for, at least."""
-        return self.most_together if self.widest <= 128 and not self.bias else 2
+        """Keys of a step: few, as short sequences fill them and registers hold their scores."""
+        if self.widest > 512:
+            return 8
+        return 16 if self.widest > 256 or self.columns > 96 else 32
 
     def row_bytes(self, columns: int) -> int:
         """Of a row in shared memory."""
@@ -88,19 +97,3 @@ class AttentionTile:
     def chunks(self, columns: int) -> int:
         """Of a row."""
         return -(-columns * self.item // CHUNK_BYTES)
-
-
-def attention_tile(engine: str, dtype: str, d: int, dv: int, *, bias: bool) -> AttentionTile:
-    """The tile of an engine, `mma` or `simt`.
-
-    Args:
-        engine: What computes.
-        dtype: Of the operands.
-        d: Columns of q and k.
-        dv: Columns of v.
-        bias: Whether there is one.
-    """
-    if engine == "simt":
-        return AttentionTile(dtype, d, dv, bias, 16, 4, 32, 2)
-    unit = 32 // ITEM_BYTES[dtype]  # k of an instruction
-    return AttentionTile(dtype, d, dv, bias, 16, unit, 32 if dtype == "float32" else unit, 3)

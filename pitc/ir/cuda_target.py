@@ -9,6 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+SUMS_M, SUMS_N = 16, 8
+"""Rows and columns of the sums of an instruction of tensor cores."""
+STEP_BYTES = 32
+"""Bytes of k that it takes."""
+
 
 @dataclass(frozen=True, slots=True)
 class CudaTile:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from pitc.ir.attention_tile import attention_tile
+from pitc.ir.attention_tile import AttentionTile
 from pitc.ir.cuda_target import CUDA_ARCHS, CudaArch, CudaTile
 from pitc.ir.cuda_variants import dense_tiles, offers_of
 from pitc.ir.gpu_speed import step_clocks
@@ -65,7 +65,7 @@ def _on_cuda(
     engines = ("mma", "simt") if dtype == "float32" else ("mma",)
     if op == "attention":
         d, dv, bias = (int(str(fields[name])) for name in ("d", "dv", "bias"))
-        made = [(e, attention_tile(e, dtype, d, dv, bias=bool(bias))) for e in engines]
+        made = [(e, AttentionTile(e, dtype, d, dv, bool(bias))) for e in engines]
         tiles = tuple(f"{engine}{tile.m}x{tile.n}" for engine, tile in made)
         return Kernels(", ".join(engines), KernelRecord(op, tiles))
     offered = [t for t in dense_tiles(dtype) if any(_fits(t, a) for a in archs)]

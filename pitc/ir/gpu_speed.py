@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from pitc.ir.attention_tile import WARPS, AttentionTile
 from pitc.ir.cuda_target import CUDA_ARCHS, CudaArch, CudaTile
 from pitc.ir.cuda_variants import (
     SUMMED_ROWS,
@@ -124,22 +125,23 @@ def step_clocks(tile: CudaTile, dtype: str, arch: CudaArch) -> Clocks:
     )
 
 
-def attention_clocks(
-    dtype: str, arch: CudaArch, m: int, n: int, d: int, dv: int, engine: str = "mma"
-) -> Clocks:
-    """What a step of attention takes, m queries by n keys.
+def attention_clocks(tile: AttentionTile, arch: CudaArch) -> Clocks:
+    """What a step of attention takes.
 
-    Each of four warps loads its queries and all keys and values; without tensor cores each chunk
-    of keys for four groups of lanes, of queries for eight lanes of four rows.
+    Each warp loads all keys and values, and its queries if registers do not hold them; without
+    tensor cores each chunk of keys for four groups of lanes, of queries for eight lanes of four
+    rows.
     """
-    item = ITEM_BYTES[dtype]
-    rate = arch.mma_flops[dtype] if engine == "mma" else arch.simt_flops
-    keys = n * (d + dv) * item
-    loaded = 4 * keys + m * d * item
-    if engine == "simt":
-        loaded = 4 * (4 * keys + 2 * m * d * item)
+    on_tensor_cores = tile.engine == "mma"
+    rate = arch.mma_flops[tile.dtype] if on_tensor_cores else arch.simt_flops
+    keys = tile.n * (tile.d + tile.dv) * tile.item
+    queries = 0 if tile.holds_queries else tile.m * tile.d * tile.item
+    loaded = WARPS * keys + queries
+    if not on_tensor_cores:
+        loaded = 4 * (WARPS * keys + 2 * queries)
+    scores = tile.m * tile.n
     return Clocks(
-        compute=max(2 * m * n * (d + dv) / rate, m * n / POWERS),
+        compute=max(2 * scores * (tile.d + tile.dv) / rate, scores / POWERS),
         shared=(keys + loaded) / WAVEFRONT_BYTES,
         cache=keys / (arch.l2_bytes / arch.processors),
     )
@@ -179,8 +181,6 @@ def predict_attention(
     *,
     heads: int,
     d: int,
-    m: int = 128,
-    n: int = 32,
 ) -> Speed:
     """What attention among the rows of each of some sequences should take.
 
@@ -190,10 +190,9 @@ def predict_attention(
         lengths: Of the sequences.
         heads: How many.
         d: Width of a head.
-        m: Queries of a dense tile.
-        n: Keys of a step.
     """
-    clocks = attention_clocks(dtype, arch, m, n, d, d)
+    tile = AttentionTile("mma", dtype, d, d, bias=False)
+    m, n, clocks = tile.m, tile.n, attention_clocks(tile, arch)
     tiles = sum(heads * ceil(x / m) for x in lengths)
     steps = sum(heads * ceil(x / m) * ceil(x / n) for x in lengths) / max(1, tiles)
     moved = 4 * sum(lengths) * heads * d * ITEM_BYTES[dtype]
