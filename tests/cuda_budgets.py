@@ -61,6 +61,7 @@ BUDGETS = (
     Budget("lists_*f32_*_cuda", 256, 4, 64, 34880),
     Budget("pack_b*_cuda", 256, 4, 64, 0),
     Budget("unpack_b*_cuda", 256, 4, 64, 0),
+    Budget("live_*_cuda", 256, 4, 64, 32),
 )
 
 

@@ -47,6 +47,7 @@ FORMS: tuple[tuple[str, dict[str, int | str]], ...] = (
 REQUESTS = [
     *(KernelRequest.of_cuda(family, dtype, **form) for family, form in FORMS for dtype in DTYPES),
     *(KernelRequest.of_cuda(family, "int8") for family in ("pack", "unpack")),
+    KernelRequest.of("live_points", "bool", "cuda"),
 ]
 
 
@@ -87,7 +88,7 @@ def compiled() -> Iterator[tuple[KernelRequest, str]]:
     for i, (family, form) in enumerate(FORMS):
         dtype = "float32" if i % 2 else DTYPES[i // 2 % 2]
         yield KernelRequest.of_cuda(family, dtype, **form), archs[i % len(archs)]
-    yield from zip(REQUESTS[-2:], archs, strict=False)
+    yield from zip(REQUESTS[-3:], archs, strict=False)
 
 
 @pytest.mark.parametrize(
