@@ -38,8 +38,11 @@ def pit_nodes(check: Check) -> dict[Kind, dict[str, int]]:
         check: Of an artifact that runs.
     """
     files = check.manifest.files if check.manifest is not None else {}
-    kinds = [kind for name in files for kind, graph in GRAPHS.items() if graph == name]
-    return {kind: _pit_nodes(check.folder / GRAPHS[kind]) for kind in kinds}
+    found: dict[Kind, dict[str, int]] = {}
+    for kind, graph in GRAPHS.items():
+        if graph in files:
+            found[kind] = _pit_nodes(check.folder / graph)
+    return found
 
 
 def _pit_nodes(graph: Path) -> dict[str, int]:
