@@ -270,7 +270,7 @@ def compile(
             one.model = fallback.clone()
         one.report.model, one.report.target = source.name, target
         lowered[kind] = one
-    reports = {kind: one.report for kind, one in lowered.items()}
+    reports: dict[Kind, Report] = {kind: one.report for kind, one in lowered.items()}
     scratch = None
     try:
         if output is None:

@@ -38,7 +38,7 @@ def pit_nodes(check: Check) -> dict[Kind, dict[str, int]]:
         check: Of an artifact that runs.
     """
     files = check.manifest.files if check.manifest is not None else {}
-    kinds = [kind for name in files for kind, graph in GRAPHS.items() if graph == name]
+    kinds: list[Kind] = [k for name in files for k, graph in GRAPHS.items() if graph == name]
     return {kind: _pit_nodes(check.folder / GRAPHS[kind]) for kind in kinds}
 
 
