@@ -38,11 +38,8 @@ def pit_nodes(check: Check) -> dict[Kind, dict[str, int]]:
         check: Of an artifact that runs.
     """
     files = check.manifest.files if check.manifest is not None else {}
-    found: dict[Kind, dict[str, int]] = {}
-    for kind, graph in GRAPHS.items():
-        if graph in files:
-            found[kind] = _pit_nodes(check.folder / graph)
-    return found
+    kinds: list[Kind] = [k for name in files for k, graph in GRAPHS.items() if graph == name]
+    return {kind: _pit_nodes(check.folder / GRAPHS[kind]) for kind in kinds}
 
 
 def _pit_nodes(graph: Path) -> dict[str, int]:
