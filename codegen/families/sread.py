@@ -197,7 +197,39 @@ class PanelRows(_All):
         return Chunk(self._b, element, self._valid(row, here))
 
 
-class ListedRows(PanelRows):
+class _PanelsByList(PanelRows):
+    """Rows of panels that a list names."""
+
+    def _listed(self, step: Expr, row: Expr) -> Expr:
+        """The k of a row of a step, int32."""
+        raise NotImplementedError
+
+    def _here(self, step: Expr, row: Expr, k: Expr) -> Expr:
+        """Whether there is that row."""
+        raise NotImplementedError
+
+    def _row(self, row: Expr) -> Expr:
+        return T.int32(0)
+
+    def start(self, copies: int, place: Place) -> None:
+        """Find the panels."""
+        super().start(copies, place)
+        self._copies, self._found = copies, ptx.registers(copies, "int32")
+
+    def look_up(self, step: Expr) -> None:
+        """Read the rows of a step from the list."""
+        for i in range(self._copies):
+            tir.assign(self._found, self._listed(step, self._place(i)[0] % self._step_k), i)
+
+    def chunk(self, i: int, step: Expr) -> Chunk:
+        """The `i`-th chunk of this thread."""
+        row, _ = self._place(i)
+        here = self._here(step, row % self._step_k, self._found[i])
+        element = self._starts[i] + _int64(self._found[i]) * PANEL_WIDTH
+        return Chunk(self._b, element, self._valid(row, here))
+
+
+class ListedRows(_PanelsByList):
     """Listed rows of panels.
 
     Args:
@@ -225,30 +257,14 @@ class ListedRows(PanelRows):
         super().__init__(b, panels, k, step_k, j)
         self._ks, self._first, self._count = ks, first, count
 
-    def _row(self, row: Expr) -> Expr:
-        return T.int32(0)
+    def _listed(self, step: Expr, row: Expr) -> Expr:
+        return self._ks[self._first + T.min(step * self._step_k + row, self._count - 1)]
 
-    def start(self, copies: int, place: Place) -> None:
-        """Find the panels."""
-        super().start(copies, place)
-        self._copies, self._found = copies, ptx.registers(copies, "int32")
-
-    def look_up(self, step: Expr) -> None:
-        """Read the rows of a step from the list."""
-        for i in range(self._copies):
-            z = step * self._step_k + self._place(i)[0] % self._step_k
-            last = T.min(z, self._count - 1)
-            tir.assign(self._found, self._ks[self._first + last], i)
-
-    def chunk(self, i: int, step: Expr) -> Chunk:
-        """The `i`-th chunk of this thread."""
-        row, _ = self._place(i)
-        here = step * self._step_k + row % self._step_k < self._count
-        element = self._starts[i] + _int64(self._found[i]) * PANEL_WIDTH
-        return Chunk(self._b, element, self._valid(row, here))
+    def _here(self, step: Expr, row: Expr, k: Expr) -> Expr:
+        return step * self._step_k + row < self._count
 
 
-class SquarePanels(PanelRows):
+class SquarePanels(_PanelsByList):
     """Rows of panels at listed blocks of k.
 
     Args:
@@ -266,26 +282,11 @@ class SquarePanels(PanelRows):
         super().__init__(b, panels, k, step_k, j)
         self._squares = squares
 
-    def _row(self, row: Expr) -> Expr:
-        return T.int32(0)
+    def _listed(self, step: Expr, row: Expr) -> Expr:
+        return self._squares.k(step, row)
 
-    def start(self, copies: int, place: Place) -> None:
-        """Find the panels."""
-        super().start(copies, place)
-        self._copies, self._found = copies, ptx.registers(copies, "int32")
-
-    def look_up(self, step: Expr) -> None:
-        """Read the rows of a step from the list."""
-        for i in range(self._copies):
-            row, _ = self._place(i)
-            tir.assign(self._found, self._squares.k(step, row % self._step_k), i)
-
-    def chunk(self, i: int, step: Expr) -> Chunk:
-        """The `i`-th chunk of this thread."""
-        row, _ = self._place(i)
-        here = tir.both(self._squares.here(step, row % self._step_k), self._found[i] < self._k)
-        element = self._starts[i] + _int64(self._found[i]) * PANEL_WIDTH
-        return Chunk(self._b, element, self._valid(row, here))
+    def _here(self, step: Expr, row: Expr, k: Expr) -> Expr:
+        return tir.both(self._squares.here(step, row), k < self._k)
 
 
 class StoredRows(_All):
