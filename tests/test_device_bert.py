@@ -86,9 +86,9 @@ def _lent(compiled: Path, mask: Array) -> tuple[Array, dict[str, int]]:
     vars(torch)["from_dlpack"] = lambda taken: taken.numpy()
     sys.modules["torch"] = torch
     names: dict[str, Any] = dict(zip(("ids", "mask", "types"), inputs.values(), strict=True))
-    (code,) = re.findall(
-        r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
-    )
+    text = PAGE.read_text("utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    (code,) = (block for block in blocks if "on_device=True" in block)
     exec(code.replace("model.pitc", str(compiled)).replace("last_hidden_state", name), names)
     assert np.array_equal(names["hidden"], value.numpy())
     del names

@@ -14,8 +14,7 @@ from benchmarks.gpu import facts, steps
 from benchmarks.gpu.kernel_tests import complaints
 from benchmarks.gpu.sessions import timed_calls
 from benchmarks.gpu.table import table
-from tests.cuda_emulator import build
-from tests.device_kernels import ARCH
+from tests.cuda_emulator import ARCH, build
 from tests.device_support import fake_folder
 from tests.runtime_support import ROOT, built
 

@@ -404,10 +404,7 @@ def _other_rows(m: ir.Model) -> None:
 
 
 def _other_type(m: ir.Model) -> None:
-    detect = _kernel(m, "detect")
-    live = detect.inputs[0]
-    assert live is not None
-    live.type = ir.TensorType(ir.DataType.FLOAT)
+    _kernel(m, "detect").outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
 
 
 def _no_symbol(m: ir.Model) -> None:
@@ -428,7 +425,7 @@ LOWERED: dict[str, tuple[Callable[[ir.Model], None], str]] = {
     "a value that nobody reads": (_unread, "gives what nobody reads"),
     "a kernel's result without a type": (_no_type, "has no type or no shape"),
     "the live points of nobody": (_other_rows, "comes from no detector"),
-    "a mask of floats": (_other_type, "has type FLOAT"),
+    "rows of floats": (_other_type, "has type FLOAT"),
     "live points without a name": (_no_symbol, "its live points have no name"),
 }
 

@@ -36,7 +36,7 @@ class Memory:
 class Recorded:
     """Kernels that are wanted."""
 
-    def __init__(self, functions: Sequence[Any], _: str) -> None:
+    def __init__(self, functions: Sequence[Any]) -> None:
         calls = tuple(_calls[id(f)][0] for f in functions)
         before = _wanted.setdefault(calls, list(functions))
         same = all(map(structural_equal, before, functions))

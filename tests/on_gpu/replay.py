@@ -80,7 +80,7 @@ class Memory:
 class OnDevice:
     """Kernels that run on the device, in place of `tests.cuda_emulator.Emulated`."""
 
-    def __init__(self, functions: Sequence[str], _: str) -> None:
+    def __init__(self, functions: Sequence[str]) -> None:
         path = on_gpu.library_of(functions)
         assert path.is_file(), f"not built: {', '.join(functions)}"
         self._library = CudaLibrary(_device(), path)
