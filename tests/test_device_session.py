@@ -279,13 +279,16 @@ def test_lists_on_the_device_are_checked(gpu: Call, tmp_path: Path) -> None:
 # ---- masks
 
 
-def masked(regions: int, *, on_device: bool) -> Any:
-    """Packed regions of one domain each; the neighbour makes their masks, or they are inputs."""
+def masked(regions: int, dtype: str | None) -> Any:
+    """Packed regions of one domain each; their masks are inputs of a type, or the neighbour makes
+    them.
+    """
     nodes, inputs, outputs, values = [], [CUBE], [], []
     for i in range(regions):
         live = f"live{i}"
-        inputs.append((f"m{i}", FLOAT, ["b", "s"]) if on_device else (live, BOOL, ["b", "s"]))
-        if on_device:
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype or "float32"))
+        inputs.append((live if dtype else f"m{i}", kind, ["b", "s"]))
+        if not dtype:
             nodes.append(helper.make_node("Relu", [f"m{i}"], [f"r{i}"]))
             nodes.append(helper.make_node("Cast", [f"r{i}"], [live], to=BOOL))
         lists = [f"{name}{i}" for name in ("rows", "coords", "offsets")]
@@ -303,14 +306,14 @@ def masked(regions: int, *, on_device: bool) -> Any:
     return make_model(nodes, inputs, outputs, values)
 
 
-def _masks(folder: Path, domains: int, on_device: bool) -> dict[str, int]:
+def _masks(folder: Path, domains: int, dtype: str | None) -> dict[str, int]:
     driver = FakeDriver()
-    made = masked(domains, on_device=on_device)
+    made = masked(domains, dtype)
     run = session(save_cuda(folder, made), (NEIGHBOUR, CUDA_EP_NAME, EP_NAME))
     given = {"x": feeds()["x"]}
     lives = [np.random.default_rng(seed).random((3, 5)) < 0.6 for seed in range(domains)]
     for i, live in enumerate(lives):
-        given |= {f"m{i}": live.astype(np.float32)} if on_device else {f"live{i}": live}
+        given[f"live{i}" if dtype else f"m{i}"] = live.astype(dtype or "float32")
     wanted = [np.where(live[..., None], given["x"], 0) for live in lives for _ in range(2)]
     for _ in range(3):  # memory is planned after the first run
         run.run(None, given)
@@ -319,16 +322,16 @@ def _masks(folder: Path, domains: int, on_device: bool) -> dict[str, int]:
     for got, want in zip(found, wanted, strict=True):
         assert np.array_equal(got, want)
     # Outputs come down, and a mask for each domain that does not lie on the host.
-    assert warm["copies_down"] == len(wanted) + domains * on_device, warm
+    assert warm["copies_down"] == len(wanted) + domains * (not dtype), warm
     return warm
 
 
-@pytest.mark.parametrize("domains", [1, 2])
+@pytest.mark.parametrize(("domains", "dtype"), [(1, "bool"), (1, "int64"), (2, "float32")])
 def test_a_mask_of_the_device_is_copied_once_a_domain(
-    gpu: Call, tmp_path: Path, domains: int
+    gpu: Call, tmp_path: Path, domains: int, dtype: str
 ) -> None:
     """What `pitc explain` tells of (`Report.host_copies`)."""
-    given, made = (gpu(_masks, tmp_path / str(on), domains, on) for on in (False, True))
+    given, made = (gpu(_masks, tmp_path / str(kind), domains, kind) for kind in (dtype, None))
     # For the stream in front of the copy, and for the copy, which ONNX Runtime gives no stream.
     recent = tuple(map(int, onnxruntime.__version__.split(".")[:2])) >= (1, 31)
     assert made["waits"] - given["waits"] == 2 * domains or not recent, (given, made)
