@@ -11,6 +11,7 @@ b     PanelRows       all k of panels of a stored weight
 q k v HeadRows        rows of a head, side by side        PIT axes query, key
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from pitc.codegen import ptx, tir
@@ -197,16 +198,16 @@ class PanelRows(_All):
         return Chunk(self._b, element, self._valid(row, here))
 
 
-class _PanelsByList(PanelRows):
+class _PanelsByList(PanelRows, ABC):
     """Rows of panels that a list names."""
 
+    @abstractmethod
     def _listed(self, step: Expr, row: Expr) -> Expr:
         """The k of a row of a step, int32."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _here(self, step: Expr, row: Expr, k: Expr) -> Expr:
         """Whether there is that row."""
-        raise NotImplementedError
 
     def _row(self, row: Expr) -> Expr:
         return T.int32(0)
