@@ -24,7 +24,10 @@ def half(model: onnx.ModelProto) -> onnx.ModelProto:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.TENSOR:
                 _convert(attribute.t)
-            elif node.op_type == "Cast" and attribute.i == TensorProto.FLOAT:
+            elif (
+                (node.op_type, attribute.name) == ("Cast", "to")  # not `saturate`, which is 1, too
+                and attribute.i == TensorProto.FLOAT
+            ):
                 attribute.i = TensorProto.FLOAT16
     return made
 

@@ -13,21 +13,14 @@ from typing import TYPE_CHECKING, Any
 from pitc.version import __version__
 
 if TYPE_CHECKING:
-    from pitc.api import (
-        CompiledModel,
-        PitcWarning,
-        compile,
-        explain,
-        get_ep_name,
-        get_library_path,
-        load,
-        register_ep,
-    )
+    from pitc.api import compile, explain
+    from pitc.compiled import CompiledModel, get_ep_name, get_library_path, load, register_ep
     from pitc.errors import (
         ArtifactError,
         MachineError,
         ModelError,
         PitcError,
+        PitcWarning,
         UsageError,
         VerificationError,
     )
@@ -54,7 +47,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'pitc' has no attribute {name!r}")
-    room = "pitc.errors" if name.endswith("Error") else "pitc.api"
+    room = "pitc.api" if name in ("compile", "explain") else "pitc.compiled"
+    room = "pitc.errors" if name.endswith(("Error", "Warning")) else room
     return getattr(import_module(room), name)
 
 

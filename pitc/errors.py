@@ -80,3 +80,7 @@ class MachineError(PitcError):
     """A machine or installation that lacks something (exit code 6)."""
 
     exit_code = 6
+
+
+class PitcWarning(UserWarning):
+    """Something that works but not as well as it could; the text says what mends it."""

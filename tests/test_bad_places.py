@@ -14,7 +14,6 @@ import onnx
 import pytest
 
 import pitc
-from pitc import api
 from pitc.artifact.check import Verdict, check_artifact
 from pitc.artifact.folder import new_file
 from pitc.artifact.manifest import FALLBACK, MANIFEST, MODEL, WEIGHTS, parse_manifest
@@ -263,8 +262,8 @@ def test_reports_of_another_version(run: Run, mlp_path: Path, tmp_path: Path) ->
         "versions": manifest.versions | {"pitc": "9.9.9"},
     }
     (output / MANIFEST).write_text(manifest.model_copy(update=changes).text())
-    loaded = api.load(output)
-    with pytest.warns(api.PitcWarning, match="another version"):
+    loaded = pitc.load(output)
+    with pytest.warns(pitc.PitcWarning, match="another version"):
         assert loaded.run({"x": np.ones((2, 16), np.float32)})["y"].shape == (2, 32)
     with pytest.raises(ArtifactError, match="not of this version"):
         _ = loaded.report

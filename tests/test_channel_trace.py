@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+import pitc
 from models.graph import GraphBuilder
 from pitc import api
 from pitc.errors import UsageError
@@ -282,12 +283,12 @@ def test_decisions_are_summed_up_by_convolution(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> api.CompiledModel:
+def model(tmp_path: Path) -> pitc.CompiledModel:
     """A gated network of three convolutions."""
     return api.compile(gated_blocks(of_input), output=tmp_path / "gated.pitc")
 
 
-def open_gates(model: api.CompiledModel, live: int) -> tuple[Feeds, list[str]]:
+def open_gates(model: pitc.CompiledModel, live: int) -> tuple[Feeds, list[str]]:
     """Inputs with so many open gates, and the words that name them."""
     proto = onnx.load(model.path / "fallback.onnx")
     feeds = feeds_of(proto, 1.0)
@@ -299,11 +300,11 @@ def open_gates(model: api.CompiledModel, live: int) -> tuple[Feeds, list[str]]:
     return feeds, ["--input", str(file)]
 
 
-def names(model: api.CompiledModel) -> list[str]:
+def names(model: pitc.CompiledModel) -> list[str]:
     return [r.node for r in model.report.nodes if r.op_type == "Conv"]
 
 
-def test_a_race_tells_of_both_choices(model: api.CompiledModel) -> None:
+def test_a_race_tells_of_both_choices(model: pitc.CompiledModel) -> None:
     feeds, _ = open_gates(model, 2)
     chosen, dense = race_dense(model, feeds, rounds=3)
     assert chosen.products == dense.products == []
@@ -312,7 +313,7 @@ def test_a_race_tells_of_both_choices(model: api.CompiledModel) -> None:
     assert {d.chosen for d in dense.channels} == {"dense"}
 
 
-def test_bench_shows_them(run: Run, model: api.CompiledModel, tmp_path: Path) -> None:
+def test_bench_shows_them(run: Run, model: pitc.CompiledModel, tmp_path: Path) -> None:
     kept, words = tmp_path / "kept.jsonl", ("--rounds", 2, "-q")
     code, out, err = run("bench", model.path, *open_gates(model, 2)[1], *words, "--trace")
     assert (code, err) == (0, "")
@@ -333,7 +334,7 @@ def test_bench_shows_them(run: Run, model: api.CompiledModel, tmp_path: Path) ->
 
 
 def test_explain_shows_them(
-    run: Run, model: api.CompiledModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, model: pitc.CompiledModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     trace, pages = tmp_path / "t.jsonl", [tmp_path / "r.html", tmp_path / "r.json"]
@@ -364,7 +365,7 @@ def test_explain_shows_them(
     assert "Gated convolutions" not in _page_without(run, model, tmp_path)
 
 
-def _page_without(run: Run, model: api.CompiledModel, tmp_path: Path) -> str:
+def _page_without(run: Run, model: pitc.CompiledModel, tmp_path: Path) -> str:
     """The page for a trace in which no convolution is."""
     path, page = write(tmp_path, product_line()), tmp_path / "none.html"
     code, out, _ = run("explain", model.path, "--trace", path, "--report", page)

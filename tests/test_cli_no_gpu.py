@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import pitc
 from pitc import api
 from pitc.errors import MachineError
 from pitc.ir.plan import CUDA_EP_NAME
@@ -54,7 +55,7 @@ def test_what_needs_no_gpu_works(run: Run, artifact: Path) -> None:
 
 
 def test_sessions(artifact: Path) -> None:
-    model = api.load(artifact)
+    model = pitc.load(artifact)
     with pytest.raises(MachineError, match=TOLD):
         model.session()
     with pytest.raises(MachineError, match=TOLD):

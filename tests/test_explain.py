@@ -12,6 +12,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
+import pitc
 from models.bert import BertConfig, bert
 from models.half import half
 from pitc import api
@@ -236,8 +237,8 @@ def _artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_artifact_keeps_both_reports(run: Run, artifact: Path) -> None:
-    assert list(api.load(artifact).reports) == ["cuda", "cpu"]
-    assert api.load(artifact).report.kind == "cuda"
+    assert list(pitc.load(artifact).reports) == ["cuda", "cpu"]
+    assert pitc.load(artifact).report.kind == "cuda"
     code, out, err = run("explain", artifact)
     assert (code, err) == (0, "") and out.index("for cuda") < out.index("for cpu")
     code, _, err = run("explain", artifact, "--target", "cuda")

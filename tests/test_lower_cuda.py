@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from onnx import TensorProto, helper
 
 from models.bert import BertConfig, bert
 from models.graph import GraphBuilder
@@ -26,6 +27,14 @@ CONFIG = BertConfig(layers=2, hidden=128, heads=2, ffn=512, vocab=50)
 def lowered(model: onnx.ModelProto, target: Target, padding: str = "attention_mask") -> Lowered:
     options = LowerOptions(padding, target=target, check=True)
     return run_passes(ir.from_proto(model), options)
+
+
+def test_half_changes_types_only() -> None:
+    """`saturate` of a Cast is 1, as the type float32 is; with 10 ONNX Runtime casts wrongly."""
+    cast = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT, saturate=1)
+    (made,) = half(helper.make_model(helper.make_graph([cast], "g", [], []))).graph.node
+    given = {a.name: a.i for a in made.attribute}
+    assert given == {"to": TensorProto.FLOAT16, "saturate": 1}
 
 
 def in_branches(make: Callable[[GraphBuilder], None], target: Target) -> Lowered:

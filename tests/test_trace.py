@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+import pitc
 from models.graph import GraphBuilder
 from pitc import api
 from pitc.cli import main
@@ -200,7 +201,7 @@ def blocks() -> onnx.ModelProto:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> api.CompiledModel:
+def model(tmp_path_factory: pytest.TempPathFactory) -> pitc.CompiledModel:
     """Those blocks, compiled with prices that make lists of rows look cheap."""
     folder = tmp_path_factory.mktemp("blocks") / "blocks.pitc"
     tiles = TileTable({level: PRICES for level in ("v4", "v3")})
@@ -208,7 +209,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> api.CompiledModel:
 
 
 @pytest.fixture(scope="module")
-def kept(model: api.CompiledModel) -> Path:
+def kept(model: pitc.CompiledModel) -> Path:
     """A trace of the blocks: three rounds."""
     path = model.path.with_name("kept.jsonl")
     words = ("--shape", f"rows={ROWS}", "--rounds", 3, "--trace-file", path, "-q", "--json")
@@ -217,7 +218,7 @@ def kept(model: api.CompiledModel) -> Path:
 
 
 def test_a_model_is_raced_against_itself_when_dense(
-    model: api.CompiledModel, tmp_path: Path
+    model: pitc.CompiledModel, tmp_path: Path
 ) -> None:
     feeds = {"x": np.random.default_rng(1).standard_normal((ROWS, HIDDEN), np.float32)}
     keep = tmp_path / "kept.jsonl"
@@ -238,7 +239,9 @@ def test_a_model_is_raced_against_itself_when_dense(
     assert json.loads(keep.read_text().splitlines()[0])["node"] == f"pitc.{NODES[0]}.ffn"
 
 
-def test_live_elements_are_those_of_the_hidden_values(model: api.CompiledModel, kept: Path) -> None:
+def test_live_elements_are_those_of_the_hidden_values(
+    model: pitc.CompiledModel, kept: Path
+) -> None:
     """What the trace tells of the first block, by ONNX Runtime."""
     import onnxruntime
 
@@ -255,7 +258,7 @@ def test_live_elements_are_those_of_the_hidden_values(model: api.CompiledModel, 
     assert len(read_trace(kept)) == 6
 
 
-def test_bench_shows_decisions(run: Run, model: api.CompiledModel, tmp_path: Path) -> None:
+def test_bench_shows_decisions(run: Run, model: pitc.CompiledModel, tmp_path: Path) -> None:
     words = ("--shape", f"rows={ROWS}", "--rounds", 2, "--trace")
     code, out, err = run("bench", model.path, *words)
     assert code == 0, err
@@ -284,7 +287,7 @@ def test_bench_of_a_model_without_zeros(run: Run, mlp_path: Path, tmp_path: Path
 
 def test_explain_shows_decisions(
     run: Run,
-    model: api.CompiledModel,
+    model: pitc.CompiledModel,
     kept: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -315,7 +318,7 @@ def test_explain_shows_decisions(
     assert "contractions" not in json.loads(run("explain", model.path, "--json")[1])
 
 
-def test_explain_errors(run: Run, model: api.CompiledModel, tmp_path: Path) -> None:
+def test_explain_errors(run: Run, model: pitc.CompiledModel, tmp_path: Path) -> None:
     empty = write(tmp_path, line(node="pitc.of_another_model.ffn"))
     damaged = tmp_path / "damaged.jsonl"
     damaged.write_text(f"{line()}\n{{\n")

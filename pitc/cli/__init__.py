@@ -2,11 +2,11 @@
 `doctor`.
 
 app.py       commands and options; imports typer and rich only
-actions.py   what each command does
-bench.py     what `bench` does
-plot.py      its picture
-tiles.py     what `tune` and `inspect --tiles` do
+compile.py, run.py, verify.py, bench.py, explain.py, inspect.py, tiles.py (tune)    what each does
+models.py    models, artifacts and inputs that they are given
 show.py      tables and text for people
+output.py    JSON for programs, warnings
+page.py      the report, plot.py: pictures
 steps.py     numbered progress
 """
 

@@ -133,7 +133,7 @@ def compile(
 
     Defaults come from PITC_* variables, then from pitc.toml or [tool.pitc] of pyproject.toml.
     """
-    from pitc.cli import actions
+    from pitc.cli import compile as action
     from pitc.config import resolve
 
     settings = resolve(
@@ -148,9 +148,9 @@ def compile(
         }
     )
     if print_config:
-        actions.print_config(settings, json=json)
+        action.print_config(settings, json=json)
     else:
-        actions.compile_model(model, settings, force=force, check=check, json=json)
+        action.compile_model(model, settings, force=force, check=check, json=json)
 
 
 @app.command(epilog="Example: pitc run model.pitc --input batch.npz --save out.npz")
@@ -167,9 +167,9 @@ def run(
     json: Json = False,
 ) -> None:
     """Run a model once, on given or random inputs."""
-    from pitc.cli import actions
+    from pitc.cli import run as action
 
-    actions.run_model(model, input or [], shape or [], seed, padding, save, json=json)
+    action.run_model(model, input or [], shape or [], seed, padding, save, json=json)
 
 
 @app.command(epilog="Example: pitc verify model.onnx --padding attention_mask --facts")
@@ -204,9 +204,9 @@ def verify(
     json: Json = False,
 ) -> None:
     """Compare the compiled model with ONNX Runtime on random and padded inputs."""
-    from pitc.cli import actions
+    from pitc.cli import verify as action
 
-    actions.verify_model(
+    action.verify_model(
         model,
         against,
         inputs=input or [],
@@ -350,9 +350,9 @@ def explain(
     json: Json = False,
 ) -> None:
     """Show, node by node, what is done and why, or why not, and by which engine and tiles."""
-    from pitc.cli import actions
+    from pitc.cli import explain as action
 
-    actions.explain_model(
+    action.explain_model(
         model, padding, target, node, trace=trace, output=report, plot=plot, json=json
     )
 
@@ -375,13 +375,13 @@ def inspect(
 ) -> None:
     """Show what an artifact is, what is in it, and whether it runs here."""
     if tiles:
-        from pitc.cli import tiles as action
+        from pitc.cli.tiles import inspect_tiles
 
-        action.inspect_tiles(artifact, json=json)
+        inspect_tiles(artifact, json=json)
     else:
-        from pitc.cli import actions
+        from pitc.cli.inspect import inspect_artifact
 
-        actions.inspect_artifact(artifact, ep=ep, json=json)
+        inspect_artifact(artifact, ep=ep, json=json)
 
 
 @app.command(epilog="Example: pitc tune --quick")
@@ -423,9 +423,9 @@ def tune(
 @app.command(epilog="Example: pitc doctor")
 def doctor(json: Json = False) -> None:
     """Check this machine and installation."""
-    from pitc.cli import actions
+    from pitc.cli import inspect as action
 
-    actions.doctor(json=json)
+    action.doctor(json=json)
 
 
 @app.command()

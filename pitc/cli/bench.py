@@ -14,17 +14,11 @@ from pitc.artifact.manifest import FALLBACK
 from pitc.check.feeds import Case, parse_shapes
 from pitc.check.verify import tolerance_on
 from pitc.cli import show
-from pitc.cli.actions import (
-    given_dims,
-    open_model,
-    print_json,
-    read_inputs,
-    specs_of,
-    token_outputs,
-    warnings_as_lines,
-)
+from pitc.cli.models import given_dims, open_model, read_inputs, specs_of
+from pitc.cli.output import print_json, warnings_as_lines
 from pitc.cli.plot import check_plot, draw
 from pitc.cli.steps import Steps
+from pitc.cli.verify import token_outputs
 from pitc.config import resolve
 from pitc.errors import MachineError, UsageError, VerificationError
 from pitc.host.machine import cpu_level, cpu_name, installed

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pitc.cli import show
-from pitc.cli.actions import print_json
+from pitc.cli.output import print_json
 from pitc.config import resolve
 from pitc.errors import MachineError, UsageError
 from pitc.host.machine import cpu_level

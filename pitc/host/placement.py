@@ -4,9 +4,9 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from pitc.api import CompiledModel
 from pitc.artifact.check import Check
 from pitc.artifact.manifest import GRAPHS
+from pitc.compiled import CompiledModel
 from pitc.errors import MachineError
 from pitc.ir.nodes import is_pit_node
 from pitc.options import Kind

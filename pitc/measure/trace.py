@@ -23,7 +23,7 @@ from pitc.measure.timing import interleave, one_core
 from pitc.measure.trace_lines import Decision, Trace, read_lines, read_trace, source_node
 
 if TYPE_CHECKING:
-    from pitc.api import CompiledModel
+    from pitc.compiled import CompiledModel
 
 __all__ = [
     "DENSE",

@@ -168,12 +168,13 @@ def contractions(
         threads: How many work.
     """
     from pitc import api
+    from pitc.errors import PitcWarning
 
     with tempfile.TemporaryDirectory(prefix="pitc-tune-") as folder:
         traces = Path(folder)
         compiled = api.compile(product_model(k, n), f"cpu:{level}", tiles=table)
         with warnings.catch_warnings():  # a level below that of the CPU is what was asked for
-            warnings.simplefilter("ignore", api.PitcWarning)
+            warnings.simplefilter("ignore", PitcWarning)
             sessions = {
                 v: traced_session(compiled, traces / v, threads=threads, variant=v, cpu_level=level)
                 for v in VARIANTS

@@ -1,0 +1,88 @@
+"""`pitc explain`."""
+
+import fnmatch
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pitc import api
+from pitc.artifact.check import check_artifact
+from pitc.artifact.folder import check_file
+from pitc.cli import show
+from pitc.cli.models import no_options_of_an_artifact
+from pitc.cli.output import print_json
+from pitc.compiled import read_reports
+from pitc.config import resolve
+from pitc.errors import UsageError
+from pitc.ir.report import NodeRecord, Report
+
+if TYPE_CHECKING:
+    from pitc.measure.trace import Trace
+
+
+def explain_model(
+    model: Path,
+    padding: str | None,
+    target: str | None,
+    pattern: str | None,
+    *,
+    trace: Path | None,
+    output: Path | None,
+    plot: Path | None,
+    json: bool,
+) -> None:
+    """`pitc explain`."""
+    from pitc.cli.page import body_of, write_report
+    from pitc.cli.plot import check_plot, draw_decisions
+    from pitc.measure.trace import contractions
+    from pitc.measure.trace_channels import convolutions
+
+    if output is not None:
+        check_file(output, (".json", ".html"), "report")
+    if plot is not None:
+        if trace is None:
+            raise UsageError("--plot shows decisions", hint="name a trace by --trace")
+        check_plot(plot)
+    lines = _traced(trace)
+    reports = _reports(model, padding, target)
+    shown = reports
+    if pattern is not None:
+        shown = [replace(x, nodes=[r for r in x.nodes if _fits(r, pattern)]) for x in reports]
+        if not any(x.nodes for x in shown):
+            raise UsageError(f"no node fits {pattern!r}", path=model)
+    kept = {r.node for x in shown for r in x.nodes}
+    decisions = [d for d in lines.products if pattern is None or d.node in kept]
+    gated = convolutions([d for d in lines.channels if pattern is None or d.node in kept])
+    traced = None if trace is None else contractions(decisions)
+    if json:
+        print_json(body_of(shown, traced, gated))
+    else:
+        for report, each in zip(reports, shown, strict=True):
+            show.explained(report, each.nodes, titled=len(reports) > 1)
+        if traced is not None:
+            show.decided(traced, gated, reports[0].sparse)
+    if output is not None:
+        write_report(output, reports, traced, gated)
+    if plot is not None:
+        draw_decisions(plot, decisions, reports[0].model)
+
+
+def _traced(trace: Path | None) -> "Trace":
+    from pitc.measure.trace import Trace, read_lines
+
+    return Trace([], []) if trace is None else read_lines(trace)
+
+
+def _reports(model: Path, padding: str | None, target: str | None) -> list[Report]:
+    """The reports of a model or an artifact, one for each kind of machine."""
+    if os.path.isdir(model):
+        no_options_of_an_artifact(model, padding=padding, target=target)
+        return list(read_reports(check_artifact(model, hashes=False)).values())
+    settings = resolve({"padding": padding, "target": target})
+    tiles, mask = settings.path("tiles"), settings.text("padding")
+    return list(api.explain(model, settings.target, mask, tiles=tiles).values())
+
+
+def _fits(record: NodeRecord, pattern: str) -> bool:
+    return any(fnmatch.fnmatchcase(text, pattern) for text in (record.node, record.op_type))

@@ -1,0 +1,56 @@
+"""`pitc run`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pitc.artifact.folder import check_file, new_file
+from pitc.cli import show
+from pitc.cli.models import given_dims, open_model, read_inputs, specs_of
+from pitc.cli.output import print_json, warnings_as_lines
+from pitc.errors import UsageError
+from pitc.session import arrays
+
+if TYPE_CHECKING:
+    pass
+
+
+def run_model(
+    model: Path,
+    inputs: Sequence[str],
+    shapes: Sequence[str],
+    seed: int,
+    padding: str | None,
+    save: Path | None,
+    *,
+    json: bool,
+) -> None:
+    """`pitc run`."""
+    from pitc.check.feeds import cases, parse_shapes
+
+    if save is not None:
+        check_file(save, (".npz",), "outputs file")
+    feeds = read_inputs(inputs)
+    compiled = open_model(model, padding)
+    specs = specs_of(compiled, feeds)
+    missing = [s for s in specs if s.name not in feeds]
+    if missing:
+        given = given_dims(specs, feeds) | parse_shapes(shapes, specs)
+        feeds = next(cases(missing, given, compiled.manifest.options.padding, seed)).feeds | feeds
+    elif shapes:
+        raise UsageError("--shape has no effect when every input is given")
+    with warnings_as_lines():
+        found = arrays(compiled.run(feeds))
+    if save is not None:
+        with new_file(save) as scratch:
+            np.savez(scratch, allow_pickle=False, **found)
+    if json:
+        listed = {
+            name: {"dtype": str(a.dtype), "shape": list(a.shape), **show.statistics(a)}
+            for name, a in found.items()
+        }
+        print_json({"outputs": listed, "random_inputs": [s.name for s in missing]})
+    else:
+        show.outputs(found)

@@ -1,0 +1,245 @@
+"""A compiled model: an artifact that is loaded and run, without the compiler."""
+
+import shutil
+import threading
+import warnings
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pitc.artifact.check import Check, check_artifact
+from pitc.artifact.folder import copy_folder
+from pitc.artifact.manifest import FALLBACK, GRAPHS, MODEL, Manifest, report_from_dict
+from pitc.errors import ArtifactError, MachineError, ModelError, PitcWarning, UsageError
+from pitc.ir.plan import EP_NAME
+from pitc.ir.report import Report
+from pitc.options import Kind, parse_target
+from pitc.session import from_onnxruntime, plain_session, quiet_options, run_session
+
+
+class CompiledModel:
+    """A compiled model in an artifact folder.
+
+    Made by `compile` and `load`. It may be used by many threads at once.
+
+    Attributes:
+        path: The artifact folder. Of a model that was not saved, a temporary one that vanishes with
+            this object.
+        manifest: What was built, from what, by what.
+    """
+
+    def __init__(
+        self,
+        check: Check,
+        reports: Mapping[Kind, Report] | None = None,
+        scratch: Path | None = None,
+    ) -> None:
+        if not check.runs or check.manifest is None:
+            raise check.error()
+        self.path: Path = check.folder
+        self.manifest: Manifest = check.manifest
+        self._reports = reports
+        self._check = check
+        self._lock = threading.Lock()
+        self._session: Any = None
+        if scratch is not None:
+            weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
+
+    def __repr__(self) -> str:
+        return f"CompiledModel({str(self.path)!r}, {self.manifest.pit_nodes} PIT nodes)"
+
+    @property
+    def report(self) -> Report:
+        """What the compiler did and why, for the first of `kinds`; see `pitc explain`.
+
+        Raises:
+            ArtifactError: Another version of pitc wrote it, in another form.
+        """
+        return next(iter(self.reports.values()))
+
+    @property
+    def reports(self) -> Mapping[Kind, Report]:
+        """The report of each of `kinds`.
+
+        Raises:
+            ArtifactError: Another version of pitc wrote them, in another form.
+        """
+        if self._reports is None:
+            self._reports = read_reports(self._check)
+        return self._reports
+
+    @property
+    def graph(self) -> Path:
+        """The graph that runs here: `model.onnx`, or `fallback.onnx` on a CPU without kernels."""
+        return self.path / self._check.graph
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Kinds of machine that it was compiled for, in the order in which they were named."""
+        return parse_target(self.manifest.options.target).kinds
+
+    def session(self, sess_options: Any = None, *, providers: Sequence[Kind] | None = None) -> Any:
+        """Make an `onnxruntime.InferenceSession` for the compiled graph.
+
+        Args:
+            sess_options: An `onnxruntime.SessionOptions`; the provider is added to it. None for the
+                defaults, without log lines.
+            providers: Kinds of machine to run on, `cuda` or `cpu`, in order of preference; where
+                one cannot be used, a warning says why, and the next one is. None for those that it
+                was compiled for.
+
+        Returns:
+            A new session; it keeps working after this object is gone.
+
+        Raises:
+            MachineError: The execution provider library is missing, or there is no GPU.
+            ModelError: ONNX Runtime cannot load the source graph either, for example because of
+                an operator that it does not know.
+            UsageError: It was not compiled for GPUs, or an unknown kind.
+        """
+        wanted = tuple(self.kinds if providers is None else providers)
+        if not wanted or set(wanted) - GRAPHS.keys():
+            raise UsageError(f"providers {list(wanted)} are not some of {list(GRAPHS)}")
+        for kind, other in zip(wanted, (*wanted[1:], None), strict=True):
+            try:
+                return self._session_on(kind, sess_options)
+            except MachineError as error:
+                if other is None:
+                    raise
+                text = f"{error.message}: {self.manifest.source.name} runs on {other}"
+                warnings.warn(text, PitcWarning, stacklevel=2)
+        raise AssertionError(wanted)
+
+    def _session_on(self, kind: Kind, sess_options: Any) -> Any:
+        """A session on one kind of machine."""
+        if self._check.problem and kind == "cpu":
+            warnings.warn(f"{self.path}: {self._check.line()}", PitcWarning, stacklevel=3)
+        options = sess_options if sess_options is not None else quiet_options()
+        try:
+            graph = self.path / GRAPHS[kind]
+            if not graph.exists() and kind == "cuda":
+                hint = "compile it with --target cuda, or cpu,cuda"
+                raise UsageError("it was not compiled for GPUs", path=self.path, hint=hint)
+            if kind == "cpu" and (self._check.graph != MODEL or not self.manifest.pit_nodes):
+                name = self._check.graph if graph.exists() else FALLBACK
+                return plain_session(self.path / name, options)
+            from pitc.runtime.library import make_cuda_session, make_session
+
+            make = make_cuda_session if kind == "cuda" else make_session
+            try:
+                return make(graph, options)
+            except Exception as error:
+                if from_onnxruntime(error):  # is it the model, or what pitc has made of it?
+                    plain_session(self.path / FALLBACK, sess_options)
+                raise
+        except ModelError as error:  # the folder may be a temporary one: name what the user knows
+            hint = "operators from a library: register it in the session options"
+            raise ModelError(
+                error.message, path=self.manifest.source.name, node=error.node, hint=hint
+            ) from error
+
+    def run(
+        self,
+        inputs: Mapping[str, Any],
+        outputs: Sequence[str] | None = None,
+        *,
+        on_device: bool = False,
+    ) -> dict[str, Any]:
+        """Run the model.
+
+        A tensor on a GPU has to be ready on its library's current stream, as `__dlpack__` has it:
+        the run waits for that, by way of the legacy default stream. When this returns, inputs have
+        been read and outputs are there, whatever stream reads them.
+
+        Args:
+            inputs: By name, NumPy arrays; objects with `__dlpack__` (torch, cupy) on the host or on
+                the GPU that the model runs on; `onnxruntime.OrtValue`s; or what NumPy makes an
+                array of. Nothing is copied whose elements lie behind one another. bfloat16 and
+                float8 come by DLPack, or as arrays of ml_dtypes.
+            outputs: Names of the outputs to compute; None for all.
+            on_device: Leave outputs where the model runs, on the GPU or on the host.
+
+        Returns:
+            By output name, arrays (bfloat16 of ml_dtypes, float8 as bytes); sequences are lists.
+            With `on_device`, `onnxruntime.OrtValue`s: `torch.from_dlpack` takes them without a copy
+            (onnxruntime 1.27 or newer; bool as such from 1.32 on, before as uint8). Keep them until
+            what reads them is done.
+
+        Raises:
+            UsageError: An input is missing, unknown, of another type or rank, on another device, or
+                not lent; an output of a kind that cannot stay on a device; or the model fails.
+            MachineError: The GPU is lost; and see `session`.
+        """
+        with self._lock:
+            if self._session is None:
+                self._session = self.session()
+        return run_session(self._session, inputs, outputs, on_device=on_device)
+
+    def save(self, folder: str | Path, *, force: bool = False) -> Path:
+        """Write the artifact to a folder, whole or not at all.
+
+        Args:
+            folder: The folder to make, usually `name.pitc`.
+            force: Replace an artifact that is there.
+
+        Returns:
+            The folder.
+
+        Raises:
+            UsageError: The folder exists or cannot be written.
+            MachineError: The disk is full.
+        """
+        target = Path(folder)
+        copy_folder(self.path, target, force=force)
+        return target
+
+
+def load(folder: str | Path, *, hashes: bool = True) -> CompiledModel:
+    """Load an artifact.
+
+    Args:
+        folder: The artifact.
+        hashes: Compare the checksum of every file first; without it only names and sizes are
+            compared.
+
+    Raises:
+        ArtifactError: It is damaged, or does not run here.
+        UsageError: There is no such folder.
+    """
+    return CompiledModel(check_artifact(Path(folder), hashes=hashes))
+
+
+def register_ep() -> str:
+    """Register pitc's execution provider library with ONNX Runtime, once; returns its name."""
+    from pitc.runtime.library import register_ep as register
+
+    return register()
+
+
+def get_library_path() -> Path:
+    """Path of the execution provider library, for any program that uses ONNX Runtime."""
+    from pitc.runtime.library import library_path
+
+    return library_path()
+
+
+def get_ep_name() -> str:
+    """Name of the execution provider."""
+    return EP_NAME
+
+
+def read_reports(check: Check) -> dict[Kind, Report]:
+    """The reports in an artifact, of every kind of machine that it was compiled for.
+
+    Raises:
+        ArtifactError: There is none, or not in the form of this version.
+    """
+    if check.manifest is None:
+        raise check.error()
+    try:
+        if not check.manifest.reports:
+            raise ValueError("there is no report")
+        return {kind: report_from_dict(body) for kind, body in check.manifest.reports.items()}
+    except ValueError as error:
+        raise ArtifactError(str(error), path=check.folder, hint=check.mend or None) from error
