@@ -14,6 +14,7 @@ from pitc.ir.prices import Prices
 from pitc.ir.region import Region
 from pitc.ir.report import Report
 from pitc.ir.target import CPU, Target
+from pitc.passes.annotate import annotate, annotate_facts
 from pitc.passes.audit.stages import Stages
 from pitc.passes.control.branches import close_branches
 from pitc.passes.facts.dead import dead_facts
@@ -86,6 +87,10 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
         start = time.perf_counter()
         yield
         report.stages_ms[name] = (time.perf_counter() - start) * 1e3
+        if options.dump_dir is not None and name == "facts":
+            annotate_facts(graph)
+        elif options.dump_dir is not None and name == "regions":
+            annotate(graph.nodes, dict(zip(graph.nodes, report.nodes, strict=True)))
         _dump(model, options.dump_dir, f"{len(report.stages_ms):02d}_{name}")
 
     with stage("normalise"):
@@ -120,6 +125,8 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
         report.host_copies = sum(map(state.host_copies, state.detected)) + bodies.host_copies
         report.notes += map(str, state.refused)
         close_branches(model)
+        records = dict(zip(graph.nodes, report.nodes, strict=False))  # those of bodies come behind
+        annotate(model.graph.all_nodes(), records)
     kernels = tuple(state.kernels | bodies.kernels)
     report.kernels = [k.symbol for k in kernels]
     stages.lowered(report.kernels)

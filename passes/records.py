@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from pitc.ir.branch import is_choice
 from pitc.ir.graph import Graph
-from pitc.ir.nodes import captures, node_name, output_names
+from pitc.ir.nodes import captures, first_output, node_name, output_names
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import describe
 from pitc.ir.report import NodeRecord, RegionRecord
@@ -38,14 +38,22 @@ def node_records(
         done[node] = "attention" if regions.forms[node].plan is not None else "packed"
     refusals = {**sparse.refusals, **regions.refusals, **channels.refusals}
     skipped = {n: str(skip) for n, skip in {**sparse.nodes, **channels.nodes}.items()}
-    return [
-        replace(
-            _record(graph, node, done.get(node, "ordinary"), refusals.get(node)),
-            sparse=skipped.get(node, ""),
-            inside=absorbed.get(node, "") if done.get(node) == "folded" else "",
+    keepers = _whole_readers(graph)
+    found = []
+    for node in graph.nodes:
+        record, lowering = node_record(graph, node), done.get(node, "ordinary")
+        why = refusals.get(node) or _refusal(graph, node, bool(record.dead), keepers)
+        found.append(
+            replace(
+                record,
+                lowering=lowering,
+                refusal=why if lowering == "ordinary" else None,
+                sparse=skipped.get(node, ""),
+                inside=absorbed.get(node, "") if lowering == "folded" else "",
+                rule=regions.forms[node].rule if node in regions.demand.forms else "",
+            )
         )
-        for node in graph.nodes
-    ]
+    return found
 
 
 def rewritten(
@@ -89,7 +97,8 @@ def with_host_copies(regions: Regions, state: Rewriter) -> list[RegionRecord]:
     ]
 
 
-def _record(graph: Graph, node: ir.Node, lowering: str, refusal: Refusal | None) -> NodeRecord:
+def node_record(graph: Graph, node: ir.Node) -> NodeRecord:
+    """What is known of a node before anything is decided: axes, facts and work."""
     names = output_names(node)
     expr = graph[names[0]].expr if names else None
     fills = [
@@ -99,15 +108,12 @@ def _record(graph: Graph, node: ir.Node, lowering: str, refusal: Refusal | None)
         if f.region
     ]
     dead = [describe(r) for name in names for r in graph[name].dead if r]
-    ordinary = lowering == "ordinary"
     return NodeRecord(
         node_name(node),
         _operator(node),
         tuple(a.name for a in expr.pit_axes()) if expr is not None else (),
         tuple(fills),
         tuple(dead),
-        lowering,
-        (refusal or _refusal(graph, node, bool(dead))) if ordinary else None,
         flops=_flops(graph, node),
     )
 
@@ -130,7 +136,24 @@ def _operator(node: ir.Node) -> str:
     return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
-def _refusal(graph: Graph, node: ir.Node, dead: bool) -> Refusal:
+def _whole_readers(graph: Graph) -> dict[str, str]:
+    """For each value that is read whole, the last value on a way behind it that is: an output of
+    the graph, or what is computed from it by a node that drops parts.
+
+    x -> h -> y, an output     x, h: y        x -> h -> Softmax -> p, dead where m is 0     x, h: h
+    """
+    found: dict[str, str] = {}
+    for node in reversed(graph.nodes):
+        for name in output_names(node):
+            if graph[name].dead:
+                continue
+            readers = () if name in graph.outputs else graph[name].uses
+            behind = (found[o] for n in readers for o in output_names(n) if o in found)
+            found[name] = next(behind, name)
+    return found
+
+
+def _refusal(graph: Graph, node: ir.Node, dead: bool, keepers: Mapping[str, str]) -> Refusal:
     name = node_name(node)
     reason = next(filter(None, (graph[o].unruled for o in output_names(node))), None)
     if reason is not None:
@@ -138,7 +161,9 @@ def _refusal(graph: Graph, node: ir.Node, dead: bool) -> Refusal:
     inside = (n for o in output_names(node) for n in graph[o].uses if o in captures(n))
     reader = next(inside, None)
     if reader is not None:
-        return Refusal(Code.SUBGRAPH, name, f"the body of '{node_name(reader)}' reads it")
+        text = f"the body of '{node_name(reader)}' reads it"
+        return Refusal(Code.SUBGRAPH, name, text, first_output(node))
     if not dead:
-        return Refusal(Code.NO_FACT, name, "every part of it is read")
+        keeper = next((keepers[o] for o in output_names(node) if o in keepers), "")
+        return Refusal(Code.NO_FACT, name, "every part of it is read", keeper)
     return Refusal(Code.NO_GAIN, name, "no contraction shares its dead rows")
