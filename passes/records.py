@@ -17,6 +17,8 @@ from pitc.passes.lower.rewrite import Rewriter
 from pitc.passes.lower.sparse import SparseContractions
 from pitc.passes.regions.choose import Regions
 
+UNSHARED = "no contraction shares its dead rows"
+
 
 def node_records(
     graph: Graph,
@@ -26,12 +28,7 @@ def node_records(
 ) -> list[NodeRecord]:
     """One record per node: axes, facts, and what became of it."""
     sparse, channels = sparse or SparseContractions(), channels or ChannelSkips()
-    absorbed = {
-        n: node_name(node)
-        for node in regions.demand.forms
-        for n in regions.forms[node].absorbs
-        if n not in regions.demand.nodes
-    }
+    absorbed = {n: node_name(node) for n, node in _absorbed(regions).items()}
     done = dict.fromkeys((n for skip in channels.nodes.values() for n in skip.steps), "channels")
     done |= dict.fromkeys(sparse.nodes, "contract") | dict.fromkeys(absorbed, "folded")
     for node in regions.demand.forms:
@@ -54,6 +51,21 @@ def node_records(
             )
         )
     return found
+
+
+def _absorbed(regions: Regions) -> dict[ir.Node, ir.Node]:
+    """Nodes that run inside a packed one only, and that one."""
+    return {
+        n: node
+        for node in regions.demand.forms
+        for n in regions.forms[node].absorbs
+        if n not in regions.demand.nodes
+    }
+
+
+def packed_nodes(regions: Regions) -> set[ir.Node]:
+    """All nodes that run on live rows."""
+    return {*regions.demand.forms, *_absorbed(regions)}
 
 
 def rewritten(
@@ -114,11 +126,11 @@ def node_record(graph: Graph, node: ir.Node) -> NodeRecord:
         tuple(a.name for a in expr.pit_axes()) if expr is not None else (),
         tuple(fills),
         tuple(dead),
-        flops=_flops(graph, node),
+        flops=node_flops(graph, node),
     )
 
 
-def _flops(graph: Graph, node: ir.Node) -> int | None:
+def node_flops(graph: Graph, node: ir.Node) -> int | None:
     """Operations of the output that takes most; none where a size or another number that is known
     beforehand is computed.
     """
@@ -166,4 +178,4 @@ def _refusal(graph: Graph, node: ir.Node, dead: bool, keepers: Mapping[str, str]
     if not dead:
         keeper = next((keepers[o] for o in output_names(node) if o in keepers), "")
         return Refusal(Code.NO_FACT, name, "every part of it is read", keeper)
-    return Refusal(Code.NO_GAIN, name, "no contraction shares its dead rows")
+    return Refusal(Code.NO_GAIN, name, UNSHARED)
