@@ -150,7 +150,7 @@ def _operator(node: ir.Node) -> str:
 
 def _whole_readers(graph: Graph) -> dict[str, str]:
     """For each value that is read whole, the last value on a way behind it that is: an output of
-    the graph, or what is computed from it by a node that drops parts.
+    the graph where one is reached, else what a node reads that drops parts.
 
     x -> h -> y, an output     x, h: y        x -> h -> Softmax -> p, dead where m is 0     x, h: h
     """
@@ -160,8 +160,9 @@ def _whole_readers(graph: Graph) -> dict[str, str]:
             if graph[name].dead:
                 continue
             readers = () if name in graph.outputs else graph[name].uses
-            behind = (found[o] for n in readers for o in output_names(n) if o in found)
-            found[name] = next(behind, name)
+            behind = [found[o] for n in readers for o in output_names(n) if o in found]
+            outputs = (x for x in behind if x in graph.outputs)
+            found[name] = next(outputs, behind[0] if behind else name)
     return found
 
 
