@@ -18,6 +18,7 @@ from pitc.passes.audit.stages import Stages
 from pitc.passes.control.branches import close_branches
 from pitc.passes.facts.dead import dead_facts
 from pitc.passes.facts.fill import fill_facts
+from pitc.passes.live_scales import scale_by_live_tokens, scale_notes
 from pitc.passes.loops import lower_bodies
 from pitc.passes.lower.channels.skips import ChannelSkips, channel_skips
 from pitc.passes.lower.rewrite import rewrite
@@ -89,6 +90,7 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
         _dump(model, options.dump_dir, f"{len(report.stages_ms):02d}_{name}")
 
     with stage("normalise"):
+        scaled = scale_by_live_tokens(model, options.padding)
         normalise(model)
         stages.normalised()
     with stage("facts"):
@@ -105,7 +107,7 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
                 channels = channel_skips(graph, regions, outputs)
         report.nodes = node_records(graph, regions, sparse, channels)
         report.assumptions = sorted(graph.assumptions)
-        report.notes = padding_notes(graph, options.padding, outputs)
+        report.notes = padding_notes(graph, options.padding, outputs) + scale_notes(scaled)
     with stage("lower"):
         state = rewrite(
             graph,

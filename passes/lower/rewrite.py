@@ -249,6 +249,19 @@ class Rewriter:
         for packing, value in zip(form.outputs, outputs, strict=False):
             if packing is not None:
                 self.packed[packing.name, packing.domain, packing.coords] = value
+        for old, value in zip(node.outputs, outputs, strict=False):
+            if old.name in form.whole:
+                self.replace(old, value)
+
+    def replace(self, old: ir.Value, new: ir.Value) -> None:
+        """Let a new value stand for one of the graph, as it is wanted whole."""
+        name = old.name or ""
+        new.type, new.shape = new.type or old.type, new.shape or old.shape
+        self.build.rebind(name, new)
+        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+        if name in self.graph.outputs:
+            old.name, new.name = new.name, name
+            new.shape = old.shape
 
     def _describe(self, form: Form, outputs: tuple[ir.Value, ...]) -> None:
         """Declare types and shapes of packed values."""
@@ -336,12 +349,7 @@ def rewrite(
                 continue
             old = state.build.value(packing.name)
             packed = state.packed[packing.name, packing.domain, packing.coords]
-            whole = state.unpack(packing, packed)
-            state.build.rebind(packing.name, whole)
-            ir.convenience.replace_all_uses_with(old, whole, replace_graph_outputs=True)
-            if packing.name in graph.outputs:
-                old.name, whole.name = whole.name, packing.name
-                whole.shape = old.shape
+            state.replace(old, state.unpack(packing, packed))
     for node in graph.nodes:
         if node in regions.demand.nodes and is_shape_of_packed(graph, regions.forms, node):
             replace_sizes(graph, state.build, node)

@@ -163,6 +163,8 @@ def _try_node(
     for packing in context.packings(name):
         site = Site(context, node, expr, packing)
         form = packed_form(site)
+        if isinstance(form, Form) and not fixed.isdisjoint(form.whole):
+            form = site.refuse(Code.JOINT, "live rows are computed from what it gives beside them")
         if isinstance(form, Refusal) and expr.combine is Combine.PRODUCT:
             keys = [context, *(c for c in contexts if c is not context)]
             attention = attention_form(site, keys)
@@ -198,7 +200,7 @@ def _add_wanted_rows(
         if context is None or expr is None or packing is None:
             continue
         form = packed_form(Site(context, node, expr, packing))
-        if isinstance(form, Form):
+        if isinstance(form, Form) and fixed.isdisjoint(form.whole):
             out.forms[node] = form
 
 

@@ -11,9 +11,11 @@ An operand is a tuple of labels, one per dimension. Labels that the output lacks
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
-from pitc.ir.index import ONE, Poly, dim_index, nonneg
+from pitc.ir.index import ONE, Poly, digit, dim_index, nonneg, poly
 from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import (
     aligned,
@@ -22,7 +24,6 @@ from pitc.passes.rules.build import (
     broadcast_read,
     check_finite,
     joint_extent,
-    positional,
 )
 from pitc.passes.rules.record import Items, Operator, Packs, always
 from pitc.passes.rules.registry import MICROSOFT, rule
@@ -183,7 +184,11 @@ def _zero_point(view: NodeView, i: int, of: Operand | None, own: str) -> list[Op
     raise NoRule(f"input {i} is not known to be per tensor or per row: its shape is {shape}")
 
 
-@rule("MatMulInteger", assumes=(Assumes.FITTING_SIZES,), has=Operator(items=Items.ANY))
+@rule(
+    "MatMulInteger",
+    assumes=(Assumes.FITTING_SIZES,),
+    has=Operator(finite=always, items=Items.ANY),
+)
 def matmul_integer(view: NodeView) -> list[TensorExpr]:
     """sum_k (a - a_zero) * (b - b_zero): a product of zeros only where the zero points are 0."""
     out, operands = _matrices(view)
@@ -193,7 +198,11 @@ def matmul_integer(view: NodeView) -> list[TensorExpr]:
     return [contract(view, out, [*operands, *points], combine, ROWS_AND_COLUMNS)]
 
 
-@rule("QLinearMatMul", assumes=(Assumes.FITTING_SIZES,), has=Operator(items=Items.ANY))
+@rule(
+    "QLinearMatMul",
+    assumes=(Assumes.FITTING_SIZES,),
+    has=Operator(finite=always, items=Items.ANY),
+)
 def qlinear_matmul(view: NodeView) -> list[TensorExpr]:
     """Quantised product: a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero."""
     ranks = [view.rank(0), view.rank(3)]
@@ -241,6 +250,9 @@ def _labels(term: str, ellipsis: int) -> tuple[str, ...]:
     return (*before, *spread, *after)
 
 
+BYTE_WIDTHS = (2, 4, 8)  # of the numbers of a weight, none of which lies in two bytes
+
+
 @rule(
     "MatMulNBits",
     domain=MICROSOFT,
@@ -248,20 +260,43 @@ def _labels(term: str, ellipsis: int) -> tuple[str, ...]:
     has=Operator(finite=always, items=Items.ANY),
 )
 def matmul_nbits(view: NodeView) -> list[TensorExpr]:
-    """Product with a block-quantised [n, blocks, bytes] weight: rows read rows, columns columns."""
+    """Product with a weight in blocks: sum_k a[.., k] * (b - b_zero)[n, k] * scale[n, block of k].
+
+    A byte of b holds 8 / bits numbers along k. Scales and zero points may be flat, then an index of
+    theirs is n * blocks + block.
+    """
     if view.has(4):
         raise NoRule("the weight is reordered by a group index")
     a, b = view.shape(0), view.shape(1)
-    rows = len(a) - 1
+    size, bits = int(view.attr("block_size", 0)), int(view.attr("bits", 4))
     if b[0].as_int() != int(view.attr("N", 0)) or len(b) != 3:
         raise NoRule(f"weight of shape {b} is not [N, blocks, bytes]")
-    out = (*a[:-1], b[0])
+    if bits not in BYTE_WIDTHS or size < 8 or size % 8:
+        raise NoRule(f"blocks of {size} numbers of {bits} bits")
+    rows, (columns, blocks, width) = len(a) - 1, b
+    out = (*a[:-1], columns)
+    length = joint_extent([a[-1], poly(int(view.attr("K", 0)))])
+    if length != blocks * size:
+        raise NoRule(f"{length} numbers in {blocks} blocks of {size}")
+    n, k = dim_index(rows, columns), dim_index(rows + 1, length)
+    block = digit(k, poly(size), blocks)
     reads = [
-        Read(0, (*bare(a[:-1]), dim_index(rows + 1, a[-1]))),
-        Read(1, (dim_index(rows, b[0]), dim_index(rows + 2, b[1]), dim_index(rows + 3, b[2]))),
+        Read(0, (*bare(a[:-1]), k)),
+        Read(1, (n, block, digit(k, poly(8 // bits), width))),
     ]
+    for i in (2, 3):
+        if not view.has(i):
+            continue
+        shape, within = view.shape(i), block
+        if i == 3 and view.dtype(i) == np.uint8:  # as many to a byte as in the weight
+            per = poly(-(-(blocks.as_int() or 0) * bits // 8))
+            within, each = digit(k, poly(size * 8 // bits), per), per
+        else:
+            each = blocks
+        if len(shape) > 1:
+            reads.append(Read(i, (n, within)))
+        else:
+            reads.append(Read(i, (None if within is None else n * each + within,)))
     if view.has(5):
         reads.append(broadcast_read(5, view.shape(5), out))
-    # scales and zero points may be flat, [n * blocks]: they are left out, which counts as live, so
-    # the columns must not be permuted without them
-    return [positional(out, reads, (a[-1], b[1], b[2]), [rows] if b[0] != ONE else [])]
+    return [TensorExpr(out, tuple(reads), (length,), Combine.OPAQUE, Reducer.SUM)]

@@ -13,7 +13,7 @@ from pitc.ir.index import ONE, Poly, digit, dim_index, nonneg, poly
 from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import bare, one_axis
 from pitc.passes.rules.elementwise import DEQUANTISING, QUANTISING
-from pitc.passes.rules.record import Items, Operator
+from pitc.passes.rules.record import Operator, Packs, always
 from pitc.passes.rules.registry import MICROSOFT, rule
 
 
@@ -64,12 +64,15 @@ def quantise(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr(shape, (Read(0, bare(shape)), *parameters), combine=Combine.MAP)]
 
 
-@rule("DynamicQuantizeLinear", assumes=(), has=Operator(items=Items.ANY))
+@rule(
+    "DynamicQuantizeLinear",
+    assumes=(),
+    has=Operator(finite=always, packs=Packs.BY_EXTREMES, extremes_of=0),
+)
 def dynamic_quantise(view: NodeView) -> list[TensorExpr]:
-    """Scale and zero point from the extremes of the whole operand."""
+    """Per point: its element; scale and zero point from the extremes of the whole operand and 0."""
     shape = view.shape(0)
-    every = tuple(range(len(shape)))
-    lines = Read(0, bare(shape, len(shape)))
-    whole = TensorExpr(shape, (lines,), shape, Combine.NORMALISE, Reducer.NORMALISE, normal=every)
+    reads = (Read(0, bare(shape)), Read(0, bare(shape, len(shape))))
+    points = TensorExpr(shape, reads, shape, Combine.OPAQUE, Reducer.MAX)
     extremes = TensorExpr((), (Read(0, bare(shape)),), shape, Combine.OPAQUE, Reducer.MAX)
-    return [whole, extremes, extremes]
+    return [points, extremes, extremes]

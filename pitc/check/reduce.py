@@ -18,6 +18,7 @@ from onnx import helper, numpy_helper
 from pitc import api
 from pitc.artifact.folder import check_file
 from pitc.check.feeds import Case
+from pitc.check.reference import reference_session
 from pitc.check.verify import compare, token_shaped
 from pitc.errors import MachineError, ModelError, PitcError, UsageError
 from pitc.importer.proto import reads
@@ -85,7 +86,7 @@ def failure(
         type that the compiler raised.
     """
     try:
-        reference = plain_session(model)
+        reference, _ = reference_session(model, padding)
         expected = run_session(reference, feeds)
     except Exception:
         return OK  # not a model that ONNX Runtime runs, so nothing to compare with

@@ -199,9 +199,11 @@ def audit_facts(
         probes: Makes further inputs from the tests of the facts.
     """
     from pitc.passes.audit.engine import audit, tests_of
+    from pitc.passes.live_scales import scale_by_live_tokens
     from pitc.passes.normalise import normalise
     from pitc.passes.pipeline import analyse
 
+    scale_by_live_tokens(model, padding)
     source = model.clone()
     normalise(model)
     graph, given_up = analyse(model, padding)

@@ -259,8 +259,13 @@ def statistics(array: np.ndarray) -> dict[str, float]:
     return {"min": float(wide.min()), "mean": float(wide.mean()), "max": float(wide.max())}
 
 
-def verified(result: Comparison) -> None:
-    """The table of `pitc verify`."""
+def verified(result: Comparison, scaled: Sequence[str] = ()) -> None:
+    """The table of `pitc verify`.
+
+    Args:
+        result: The comparison.
+        scaled: Nodes whose scales leave padding out, in both models.
+    """
     out = console()
     numbers = ("max abs", "max rel", "norm rel", "tolerance")
     table = text_table("output", "type", "rows", *numbers, "result", right=numbers)
@@ -270,6 +275,11 @@ def verified(result: Comparison) -> None:
         table.add_row(Text(o.output), o.dtype, o.rows, *values, verdict)
     out.print(table)
     out.print(f"{'PASSED' if result.ok else 'FAILED'}: {result.cases} cases")
+    if scaled:
+        out.print(
+            f"compared with ONNX Runtime where {len(scaled)} dynamic scales are of tokens that "
+            "exist, as padding says"
+        )
 
 
 def audited(found: "AuditResult") -> None:

@@ -17,7 +17,7 @@ from pitc.cli.steps import Steps
 from pitc.compiled import CompiledModel
 from pitc.config import resolve
 from pitc.errors import PitcError, UsageError, VerificationError
-from pitc.session import plain_session, run_session
+from pitc.session import run_session
 
 if TYPE_CHECKING:
     from pitc.check.feeds import Case, InputSpec
@@ -41,6 +41,7 @@ def verify_model(
     json: bool,
 ) -> None:
     """`pitc verify`."""
+    from pitc.check.reference import reference_session
     from pitc.check.verify import audit_facts, compare, tolerance_on
 
     if against is not None and not os.path.isdir(model):
@@ -67,7 +68,7 @@ def verify_model(
     with warnings_as_lines():
         session = compiled.session()
     tolerance = tolerance_on(session, tolerance)
-    reference = plain_session(source)
+    reference, scaled = reference_session(source, padding)
     chosen = _cases(compiled, reference, given, shapes, seed)
     result = compare(
         lambda feeds: run_session(session, feeds),
@@ -77,9 +78,9 @@ def verify_model(
         token_outputs=token_outputs(reference, padding),
         tolerance=tolerance,
     )
-    body = result.to_dict()
+    body = result.to_dict() | {"scaled_by_live_tokens": scaled}
     if not json:
-        show.verified(result)
+        show.verified(result, scaled)
     if facts:
         audit = audit_facts(
             api.import_model(source)[0],
