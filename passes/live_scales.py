@@ -3,7 +3,7 @@
     q, s, z = DynamicQuantizeLinear(x)   ->   DynamicQuantizeLinear(Where(mask, x, 0))
 
 ONNX takes the extremes of all elements and 0, those of padding too. Which elements are of tokens is
-found by following the mask's axes, as for outputs (`padding.py`). The rewrite says in the graph
+found by following the axes of the mask, and of outputs that are of tokens (`padding.py`). The rewrite says in the graph
 what the contract means, so that facts and packed forms need to know nothing of it.
 """
 
@@ -18,6 +18,7 @@ from pitc.ir.index import ONE, Digit
 from pitc.passes.control.graft import names_of
 from pitc.passes.facts.derive import derive
 from pitc.passes.normalise import normalise
+from pitc.passes.padding import given_up
 from pitc.passes.regions.coordinates import follow
 from pitc.passes.regions.domain import Coords
 from pitc.passes.regions.layout import increasing
@@ -52,7 +53,8 @@ def scale_by_live_tokens(model: ir.Model, padding: str | None) -> list[str]:
     if shape is None or len(shape) != 2:
         return []
     start = tuple(Digit(d, ONE, e) for d, e in enumerate(shape) if e != ONE)
-    found = follow(graph, {mask.name or "": [start]}) if start else {}
+    tokens = {name: [start] for name in (mask.name or "", *given_up(graph, mask.name))}
+    found = follow(graph, tokens) if start else {}
     made, build, changed = dict[str, ir.Value](), _Builder(model, mask), list[str]()
     for node in nodes:
         place = operator_of(node).extremes_of or 0

@@ -11,21 +11,18 @@ An operand is a tuple of labels, one per dimension. Labels that the output lacks
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
-from pitc.ir.index import ONE, Poly, digit, dim_index, nonneg, poly
+from pitc.ir.index import Poly, dim_index
 from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import (
     aligned,
-    bare,
     broadcast_extent,
     broadcast_read,
     check_finite,
     joint_extent,
 )
-from pitc.passes.rules.record import Items, Operator, Packs, always
+from pitc.passes.rules.record import Items, Operator, Packs
 from pitc.passes.rules.registry import MICROSOFT, rule
 
 
@@ -94,7 +91,7 @@ def contract(
     )
 
 
-def _matrix_labels(rank: int, own: str, own_first: bool, batch: list[str]) -> tuple[str, ...]:
+def matrix_labels(rank: int, own: str, own_first: bool, batch: list[str]) -> tuple[str, ...]:
     """Labels of a matrix operand: (.., own, k) or (.., k, own); (k) for a vector."""
     if rank < 1:
         raise NoRule("a matrix product of a scalar")
@@ -109,12 +106,12 @@ def _batch_transposed(labels: tuple[str, ...]) -> tuple[str, ...]:
     return (labels[-2], *labels[:-2], labels[-1]) if len(labels) > 2 else labels
 
 
-def _matrices(view: NodeView) -> tuple[list[str], list[Operand]]:
+def matrices(view: NodeView) -> tuple[list[str], list[Operand]]:
     """Output labels and operands of the matrix products of inputs 0 and 1."""
     ranks = [view.rank(0), view.rank(1)]
     batch = [f"b{k}" for k in range(max(*ranks, 2) - 2)]
-    a = _matrix_labels(ranks[0], "m", not view.attr("transA", 0), batch)
-    b = _matrix_labels(ranks[1], "n", bool(view.attr("transB", 0)), batch)
+    a = matrix_labels(ranks[0], "m", not view.attr("transA", 0), batch)
+    b = matrix_labels(ranks[1], "n", bool(view.attr("transB", 0)), batch)
     if view.attr("transBatchA", 0):
         a = _batch_transposed(a)
     if view.attr("transBatchB", 0):
@@ -141,7 +138,7 @@ ROWS_AND_COLUMNS = frozenset({"m", "k", "n"})
 def matmul(view: NodeView) -> list[TensorExpr]:
     """Matrix product with broadcast batch dimensions; the fused form transposes and scales."""
     check_finite(view, "alpha")
-    out, operands = _matrices(view)
+    out, operands = matrices(view)
     return [contract(view, out, operands, equal=ROWS_AND_COLUMNS)]
 
 
@@ -158,7 +155,7 @@ def gemm(view: NodeView) -> list[TensorExpr]:
     check_finite(view, "alpha", "beta")
     if view.rank(0) != 2 or view.rank(1) != 2:
         raise NoRule("operands are not matrices")
-    out, operands = _matrices(view)
+    out, operands = matrices(view)
     activation = view.op == "FusedGemm"
     combine = Combine.BIASED_PRODUCT if view.has(2) or activation else Combine.PRODUCT
     expr = contract(view, out, operands, combine, ROWS_AND_COLUMNS)
@@ -166,55 +163,6 @@ def gemm(view: NodeView) -> list[TensorExpr]:
         return [expr]
     bias = broadcast_read(2, view.shape(2), expr.shape)
     return [TensorExpr(expr.shape, (*expr.reads, bias), expr.reduced, combine, expr.reducer)]
-
-
-def _zero_point(view: NodeView, i: int, of: Operand | None, own: str) -> list[Operand]:
-    """A zero point or scale: one for all, or one per row or column.
-
-    A row of one element counts for all, however many rows there are.
-    """
-    if not view.has(i):
-        return []
-    shape = view.shape(i)
-    if not shape or shape == (ONE,):
-        return [Operand(i, tuple(f"one{i}" for _ in shape), shape)]
-    size = of.shape[of.labels.index(own)] if of is not None and own in of.labels else None
-    if len(shape) == 1 and size is not None and (shape[0] == size or nonneg(shape[0] - 2)):
-        return [Operand(i, (own,), shape)]
-    raise NoRule(f"input {i} is not known to be per tensor or per row: its shape is {shape}")
-
-
-@rule(
-    "MatMulInteger",
-    assumes=(Assumes.FITTING_SIZES,),
-    has=Operator(finite=always, items=Items.ANY),
-)
-def matmul_integer(view: NodeView) -> list[TensorExpr]:
-    """sum_k (a - a_zero) * (b - b_zero): a product of zeros only where the zero points are 0."""
-    out, operands = _matrices(view)
-    a, b = operands
-    points = [*_zero_point(view, 2, a, "m"), *_zero_point(view, 3, b, "n")]
-    combine = Combine.OPAQUE if points else Combine.PRODUCT
-    return [contract(view, out, [*operands, *points], combine, ROWS_AND_COLUMNS)]
-
-
-@rule(
-    "QLinearMatMul",
-    assumes=(Assumes.FITTING_SIZES,),
-    has=Operator(finite=always, items=Items.ANY),
-)
-def qlinear_matmul(view: NodeView) -> list[TensorExpr]:
-    """Quantised product: a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero."""
-    ranks = [view.rank(0), view.rank(3)]
-    batch = [f"b{k}" for k in range(max(*ranks, 2) - 2)]
-    a = _matrix_labels(ranks[0], "m", True, batch)
-    b = _matrix_labels(ranks[1], "n", False, batch)
-    out = [*batch, *(["m"] if "m" in a else []), *(["n"] if "n" in b else [])]
-    left, right = Operand(0, a, view.shape(0)), Operand(3, b, view.shape(3))
-    points = [p for i in (1, 2) for p in _zero_point(view, i, left, "m")]
-    points += [p for i in (4, 5) for p in _zero_point(view, i, right, "n")]
-    points += [p for i in (6, 7) for p in _zero_point(view, i, None, "")]
-    return [contract(view, out, [left, right, *points], Combine.OPAQUE, ROWS_AND_COLUMNS)]
 
 
 @rule("Einsum", assumes=(Assumes.FITTING_SIZES,), has=Operator(powers=(1,)))
@@ -248,55 +196,3 @@ def _labels(term: str, ellipsis: int) -> tuple[str, ...]:
     before, dots, after = term.partition("...")
     spread = [f"...{k}" for k in range(ellipsis, 0, -1)] if dots else []
     return (*before, *spread, *after)
-
-
-BYTE_WIDTHS = (2, 4, 8)  # of the numbers of a weight, none of which lies in two bytes
-
-
-@rule(
-    "MatMulNBits",
-    domain=MICROSOFT,
-    assumes=(Assumes.FITTING_SIZES,),
-    has=Operator(finite=always, items=Items.ANY),
-)
-def matmul_nbits(view: NodeView) -> list[TensorExpr]:
-    """Product with a weight in blocks: sum_k a[.., k] * (b - b_zero)[n, k] * scale[n, block of k].
-
-    A byte of b holds 8 / bits numbers along k. Scales and zero points may be flat, then an index of
-    theirs is n * blocks + block.
-    """
-    if view.has(4):
-        raise NoRule("the weight is reordered by a group index")
-    a, b = view.shape(0), view.shape(1)
-    size, bits = int(view.attr("block_size", 0)), int(view.attr("bits", 4))
-    if b[0].as_int() != int(view.attr("N", 0)) or len(b) != 3:
-        raise NoRule(f"weight of shape {b} is not [N, blocks, bytes]")
-    if bits not in BYTE_WIDTHS or size < 8 or size % 8:
-        raise NoRule(f"blocks of {size} numbers of {bits} bits")
-    rows, (columns, blocks, width) = len(a) - 1, b
-    out = (*a[:-1], columns)
-    length = joint_extent([a[-1], poly(int(view.attr("K", 0)))])
-    if length != blocks * size:
-        raise NoRule(f"{length} numbers in {blocks} blocks of {size}")
-    n, k = dim_index(rows, columns), dim_index(rows + 1, length)
-    block = digit(k, poly(size), blocks)
-    reads = [
-        Read(0, (*bare(a[:-1]), k)),
-        Read(1, (n, block, digit(k, poly(8 // bits), width))),
-    ]
-    for i in (2, 3):
-        if not view.has(i):
-            continue
-        shape, within = view.shape(i), block
-        if i == 3 and view.dtype(i) == np.uint8:  # as many to a byte as in the weight
-            per = poly(-(-(blocks.as_int() or 0) * bits // 8))
-            within, each = digit(k, poly(size * 8 // bits), per), per
-        else:
-            each = blocks
-        if len(shape) > 1:
-            reads.append(Read(i, (n, within)))
-        else:
-            reads.append(Read(i, (None if within is None else n * each + within,)))
-    if view.has(5):
-        reads.append(broadcast_read(5, view.shape(5), out))
-    return [TensorExpr(out, tuple(reads), (length,), Combine.OPAQUE, Reducer.SUM)]
