@@ -3,8 +3,9 @@
     q, s, z = DynamicQuantizeLinear(x)   ->   DynamicQuantizeLinear(Where(mask, x, 0))
 
 ONNX takes the extremes of all elements and 0, those of padding too. Which elements are of tokens is
-found by following the axes of the mask, and of outputs that are of tokens (`padding.py`). The rewrite says in the graph
-what the contract means, so that facts and packed forms need to know nothing of it.
+found by following the axes of the mask, and of outputs that are of tokens (`padding.py`). The
+rewrite says in the graph what the contract means, so that facts and packed forms need to know
+nothing of it.
 """
 
 from collections.abc import Sequence
