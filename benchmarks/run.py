@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.cases import Case, TallCase, ThreadsCase, TimedCase
+from benchmarks.cases import (
+    FEW_BITS_TOLERANCE,
+    Case,
+    EncoderCase,
+    TallCase,
+    ThreadsCase,
+    TimedCase,
+)
 from benchmarks.contenders import OURS, Contender, Run, live_rows, relative_error
 from benchmarks.sparse_cases import SparseCase
 from benchmarks.workload import Shared, Workload, make_workload
@@ -109,7 +116,9 @@ def time_case(
     loaded = {name: x for name, x in loads if x is not None}
     want = loaded[present[0].name].answers
     errors = {name: relative_error(x.answers, want) for name, x in loaded.items()}
-    right = [name for name in loaded if errors[name] <= TOLERANCE]
+    few_bits = isinstance(case, EncoderCase) and case.bits
+    tolerance = FEW_BITS_TOLERANCE if few_bits else TOLERANCE
+    right = [name for name in loaded if errors[name] <= tolerance]
     calls = {name: _calls(loaded[name], workload) for name in right}
     say(f"{case.name}: {rounds} rounds of {', '.join(right)}")
     work = {name: _on_all(loaded[name].run, workload, calls[name]) for name in right}

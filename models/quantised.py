@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 from onnxruntime.quantization import (
     CalibrationDataReader,
     QuantFormat,
+    QuantType,
     quantize_dynamic,
     quantize_static,
 )
@@ -114,8 +115,14 @@ def static(
     def quantise(source: Path, target: Path) -> None:
         # not the sum of scores and mask: a range that holds -3e38 leaves no bit for the scores
         only = ["MatMul"]
-        reader = _Samples(samples)
-        quantize_static(source, target, reader, quant_format=form, op_types_to_quantize=only)
+        quantize_static(
+            source,
+            target,
+            _Samples(samples),
+            quant_format=form,
+            op_types_to_quantize=only,
+            activation_type=QuantType.QUInt8,  # ONNX Runtime is twice as fast as with signed ones
+        )
 
     return _through_files(model, quantise)
 
