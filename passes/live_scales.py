@@ -72,7 +72,8 @@ def scale_by_live_tokens(model: ir.Model, padding: str | None) -> list[str]:
         if name in made:
             node.replace_input_with(place, made[name])
             changed.append(node.name or node.outputs[0].name or "")
-    model.graph.sort()
+    if changed:
+        model.graph.sort()
     return changed
 
 

@@ -41,10 +41,10 @@ why (`PIT001`). A rule, too, refuses those forms of its operator that it cannot 
 * **fill**: what is known of the result where operands are 0 (`_` is any number).
 * **dead**: the operands that inherit unread regions, and the output axes that such a region may
   look at; along the others it must hold everywhere.
-* **lowering**: *packed*, the operator on gathered rows; *by item*, the node as it is on gathered
-  items of dimension 0 (images), or on gathered rows where its rule takes these too; *gather_gemm*
-  and *attention*, kernels of pitc's own; *in parts*, as the operators that it consists of, which
-  become one node again where none of them is lowered; else the ordinary node.
+* **lowering**: *packed*, the operator on gathered rows; *by item*, on the gathered items of
+  dimension 0 (images) only; *gather_gemm* and *attention*, kernels of pitc's own; *in parts*, as
+  the operators that it consists of, which become one node again where none of them is lowered; else
+  the ordinary node.
 * **record**: the properties that stand beside the expression (`passes/rules/record.py`); one that
   depends on the operands ends in `?`.
 * **assumes**: what rules and facts take for granted, and who checks it (below).

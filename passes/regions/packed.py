@@ -59,15 +59,13 @@ def packed_form(site: Site) -> Form | Refusal:
     """The packed form of one node for one packing of its first output."""
     packs = operator_of(site.node).packs
     rule = FORMS.get(packs) if packs in FORMS else BY_COMBINE.get(site.expr.combine)
-    form = fewer_items(site) if rule is None else rule(site)
+    if rule is None:
+        return fewer_items(site)
+    form = rule(site)
     if isinstance(form, Form) or site.node.domain == DOMAIN:
         return form
-    for other in (same_node,) if rule is None else (fewer_items, same_node):
-        found = other(site)
-        if isinstance(found, Form):
-            return found
-        form = found if form.code is Code.NO_LOWERING and other is fewer_items else form
-    return form
+    other = fewer_items(site)
+    return other if isinstance(other, Form) or form.code is Code.NO_LOWERING else form
 
 
 def elementwise(site: Site) -> Form | Refusal:
@@ -414,4 +412,5 @@ FORMS: dict[Packs | None, FormRule] = {
     Packs.LOOK_UP_VECTORS: look_up_vectors,
     Packs.BEST_PLACES: best_places,
     Packs.BY_EXTREMES: by_extremes,
+    Packs.ROWS: same_node,
 }

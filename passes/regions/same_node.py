@@ -3,8 +3,9 @@ itself, on packed rows.
 
     y[b, s, n] = f(x[b, s, :], w[:, n])      x packed to [t, k]   ->   f(x, w) is y packed to [t, n]
 
-Whether a node is one is asked of its operator's own rule: told the shapes of the packed operands,
-it has to describe the same reads, with one row in the place of the coordinates.
+That an operator may take its rows so is in its record; whether it takes these is asked of its rule:
+told the shapes of the packed operands, it has to describe the same reads, with one row in the place
+of the coordinates.
 """
 
 from collections.abc import Mapping
@@ -23,7 +24,6 @@ from pitc.passes.regions.form import (
     WholeOperand,
     single,
 )
-from pitc.passes.rules.record import Items, operator_of
 from pitc.passes.rules.registry import expr_of
 
 
@@ -32,8 +32,6 @@ def same_node(site: Site) -> Form | Refusal:
     outputs, node = single(site), site.node
     if isinstance(outputs, Refusal):
         return outputs
-    if operator_of(node).items is Items.ALL:
-        return site.refuse(Code.NO_LOWERING, f"{node.op_type} has no packed form")
     free = site.expr.pit_axes()
     if any(site.expr.axes[c.dim] not in free for c in site.out.coords):
         return site.refuse(Code.AXIS_NOT_PIT, f"{node.op_type} looks along the packed axis")

@@ -82,7 +82,7 @@ def dynamic_quantise(view: NodeView) -> list[TensorExpr]:
     return [points, extremes, extremes]
 
 
-INTEGERS = Operator(finite=always, items=Items.ANY)
+INTEGERS = Operator(finite=always, packs=Packs.ROWS, items=Items.ANY)
 
 
 def _numbers(view: NodeView, *places: int) -> list[Read]:

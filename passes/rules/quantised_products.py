@@ -26,10 +26,10 @@ from pitc.passes.rules.contraction import (
     matrices,
     matrix_labels,
 )
-from pitc.passes.rules.record import Items, Operator, always
+from pitc.passes.rules.record import Items, Operator, Packs, always
 from pitc.passes.rules.registry import MICROSOFT, rule
 
-PRODUCT = Operator(finite=always, items=Items.ANY)
+PRODUCT = Operator(finite=always, packs=Packs.ROWS, items=Items.ANY)
 BYTE_WIDTHS = (2, 4, 8)  # bits of numbers none of which lies in two bytes
 
 
@@ -86,7 +86,12 @@ def qlinear_matmul(view: NodeView) -> list[TensorExpr]:
     return [contract(view, out, [left, right, *points], Combine.OPAQUE, ROWS_AND_COLUMNS)]
 
 
-@rule("QGemm", domain=MICROSOFT, assumes=(Assumes.FITTING_SIZES,), has=PRODUCT)
+@rule(
+    "QGemm",
+    domain=MICROSOFT,
+    assumes=(Assumes.FITTING_SIZES,),
+    has=replace(PRODUCT, packs=None),
+)
 def qgemm(view: NodeView) -> list[TensorExpr]:
     """Quantised product of matrices: a, its numbers, b, its numbers, bias, y_scale, y_zero."""
     check_finite(view, "alpha")

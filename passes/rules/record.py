@@ -128,6 +128,7 @@ class Packs(Enum):
     LOOK_UP_VECTORS = "rows of a table by index vectors"
     BEST_PLACES = "the largest ones along an axis"
     BY_EXTREMES = "elementwise, by extremes of a whole operand"
+    ROWS = "the node itself, whose rows may lie in any number of dimensions"
 
 
 class Items(Enum):
