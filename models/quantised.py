@@ -8,6 +8,7 @@ static    QuantizeLinear and DequantizeLinear around products: ranges seen on sa
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -95,7 +96,7 @@ class _Samples(CalibrationDataReader):  # type: ignore[misc]  # the tools have n
     def __init__(self, samples: Iterable[Feeds]) -> None:
         self.left = iter(samples)
 
-    def get_next(self) -> dict[str, Array] | None:
+    def get_next(self) -> Any:  # the tools declare a dict, and ask for None at the end
         """The next one, None after the last."""
         found = next(self.left, None)
         return None if found is None else dict(found)

@@ -107,7 +107,7 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
                 channels = channel_skips(graph, regions, outputs)
         report.nodes = node_records(graph, regions, sparse, channels)
         report.assumptions = sorted(graph.assumptions)
-        report.notes = padding_notes(graph, options.padding, outputs) + scale_notes(scaled)
+        report.notes = padding_notes(graph, options.padding, outputs)
     with stage("lower"):
         state = rewrite(
             graph,
@@ -124,6 +124,8 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
         close_branches(model)
     kernels = tuple(state.kernels | bodies.kernels)
     report.kernels = [k.symbol for k in kernels]
+    if kernels or report.regions:  # else it is the source that runs
+        report.notes += scale_notes(scaled)
     stages.lowered(report.kernels)
     return Lowered(model, kernels, report, Panels({**bodies.panels.made, **state.panels.made}))
 

@@ -5,6 +5,7 @@ Runtime. Inputs and weights are small integers, so that all sums are exact and r
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -14,6 +15,7 @@ import onnxruntime as ort
 import pytest
 
 from models.quantised import packed_int4
+from pitc.check.reference import reference_session
 from pitc.ir import target as targets
 from pitc.ir.expr import TensorExpr
 from pitc.ir.graph import NodeView
@@ -28,6 +30,10 @@ from tests.plan_reference import run_lowered
 from tests.record_twin import twin
 
 Array = np.ndarray
+DYNAMIC_EXPORT = (
+    Path(__file__).parent.parent / "models/export/fixtures/bert-eager-dynamo-dynamic.onnx"
+)
+CPU = targets.CPU
 K, N = 32, 6
 RNG = np.random.default_rng(0)
 BYTES = RNG.integers(0, 256, (K, N)).astype(np.uint8)
@@ -140,6 +146,10 @@ def session(model: onnx.ModelProto) -> ort.InferenceSession:
     return ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
 
 
+def answers(run: ort.InferenceSession, feeds: dict[str, Array]) -> list[Array]:
+    return [np.asarray(x) for x in run.run(None, feeds)]
+
+
 def feeds_of(mask: Array, dtype: str = "int64") -> dict[str, Array]:
     """Small integers, and much larger ones where the mask is 0."""
     h = RNG.integers(-3, 4, (*mask.shape, K)).astype(np.float32)
@@ -170,7 +180,7 @@ def test_products_run_on_packed_rows(name: str) -> None:
     for b, s in ((3, 7), (1, 5), (2, 1)):
         for kind, make in MASKS.items():
             feeds = feeds_of(np.asarray(make(b, s), np.int64))
-            (got,), (want,) = run_lowered(proto, feeds), run.run(None, feeds)
+            (got,), (want,) = run_lowered(proto, feeds), answers(run, feeds)
             live = feeds["mask"] != 0
             np.testing.assert_array_equal(got[live], want[live], kind)
             assert not got[~live].any()
@@ -194,9 +204,9 @@ def test_a_dynamic_scale_is_that_of_live_tokens(name: str, dtype: str) -> None:
             live = feeds["mask"] != 0
             assert not got[~live].any()
             if live.any():  # a Reshape to [-1, 32] refuses nothing
-                (want,) = run.run(None, live_only(feeds))
+                (want,) = answers(run, live_only(feeds))
                 np.testing.assert_array_equal(got[live], want[0], kind)
-            (padded,) = run.run(None, feeds)
+            (padded,) = answers(run, feeds)
             moved += not np.array_equal(got[live], padded[live])
     assert moved > 6  # padding has another scale: its numbers are larger
 
@@ -213,7 +223,7 @@ def test_another_reader_sees_the_same_scale() -> None:
     onnx.checker.check_model(proto)
     for make in MASKS.values():
         feeds = feeds_of(np.asarray(make(3, 5), np.int64))
-        got, want = run_lowered(proto, feeds), run.run(None, live_only(feeds))
+        got, want = run_lowered(proto, feeds), answers(run, live_only(feeds))
         for x, y in zip(got[1:], want[1:], strict=True):
             np.testing.assert_array_equal(x, y)
     feeds = feeds_of(np.zeros((2, 3), np.int64))
@@ -227,7 +237,7 @@ def test_without_padding_all_rows_count() -> None:
     assert not lowered.report.regions and not lowered.report.notes
     feeds = feeds_of(np.asarray(MASKS["right"](3, 7), np.int64))
     proto = ir.serde.serialize_model(lowered.model)
-    np.testing.assert_array_equal(run_lowered(proto, feeds)[0], session(model).run(None, feeds)[0])
+    np.testing.assert_array_equal(run_lowered(proto, feeds)[0], answers(session(model), feeds)[0])
 
 
 MASKED = """flag = Cast <to = 1> (mask)
@@ -256,7 +266,7 @@ def test_rows_that_are_zero_need_no_contract() -> None:
         proto, run = ir.serde.serialize_model(lower(model, None).model), session(model)
         for make in MASKS.values():
             feeds = feeds_of(np.asarray(make(3, 7), np.int64))
-            np.testing.assert_array_equal(run_lowered(proto, feeds)[0], run.run(None, feeds)[0])
+            np.testing.assert_array_equal(run_lowered(proto, feeds)[0], answers(run, feeds)[0])
 
 
 def test_rows_that_are_not_zero_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +277,7 @@ def test_rows_that_are_not_zero_are_needed(monkeypatch: pytest.MonkeyPatch) -> N
     assert packed(lowered)["DynamicQuantizeLinear"] == 1
     feeds = feeds_of(np.asarray([[1, 1, 0], [1, 0, 0]], np.int64))
     (got,) = run_lowered(ir.serde.serialize_model(lowered.model), feeds)
-    assert not np.array_equal(got, run.run(None, feeds)[0])
+    assert not np.array_equal(got, answers(run, feeds)[0])
 
 
 def test_the_audit_finds_a_rule_that_forgets_the_extremes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,7 +350,7 @@ def test_tokens_lie_as_the_mask_says(opset: int, first: str, turn: str) -> None:
     mask = np.asarray([[1, 1, 0], [1, 0, 0]])
     x = np.ones((2, 3, 4) if first == "b" else (3, 2, 4), np.float32)
     x[(mask if first == "b" else mask.T) == 0] = 100
-    assert run.run(["s"], {"x": x, "mask": mask})[0] == np.float32(1 / 255)
+    assert answers(run, {"x": x, "mask": mask})[1] == np.float32(1 / 255)
 
 
 def test_what_is_not_of_tokens_keeps_its_scale() -> None:
@@ -350,3 +360,23 @@ def test_what_is_not_of_tokens_keeps_its_scale() -> None:
     assert scale_by_live_tokens(source, "mask") == []
     assert scale_by_live_tokens(source, None) == []
     assert [n.op_type for n in source.graph] == ["DynamicQuantizeLinear"]
+
+
+@pytest.mark.parametrize("packs", [True, False])
+def test_verify_compares_with_live_tokens(
+    monkeypatch: pytest.MonkeyPatch, run: Callable[..., tuple[int, str, str]], packs: bool
+) -> None:
+    """Where nothing pays to be packed, the source runs, with the scales that it has."""
+    if not packs:
+        monkeypatch.setattr(targets, "CPU", CPU)
+    words = ("verify", DYNAMIC_EXPORT, "--padding", "attention_mask", "-q", "--tolerance", "1e-2")
+    code, out, err = run(*words)
+    assert code == 0, out + err
+    text = "compared with ONNX Runtime where 8 dynamic scales are of tokens that exist"
+    assert (text in out) == packs
+    plain = session(onnx.load(DYNAMIC_EXPORT))
+    named, nodes = reference_session(DYNAMIC_EXPORT, "attention_mask")
+    mask = np.asarray([[1, 1, 1, 1, 0, 0], [1, 0, 0, 0, 0, 0]])
+    feeds = {"input_ids": np.arange(12).reshape(2, 6), "attention_mask": mask}
+    x, y = (answers(one, feeds)[0][mask != 0] for one in (plain, named))
+    assert len(nodes) == 8 and not np.allclose(x, y, 1e-5, 1e-5)

@@ -68,7 +68,8 @@ def verify_model(
     with warnings_as_lines():
         session = compiled.session()
     tolerance = tolerance_on(session, tolerance)
-    reference, scaled = reference_session(source, padding)
+    lowered = bool(compiled.manifest.pit_nodes)  # else it is the source itself
+    reference, scaled = reference_session(source, padding if lowered else None)
     chosen = _cases(compiled, reference, given, shapes, seed)
     result = compare(
         lambda feeds: run_session(session, feeds),
