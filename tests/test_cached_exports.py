@@ -109,7 +109,9 @@ def past_of(out: str, feeds: Feeds, x: np.ndarray) -> np.ndarray:
 def assert_right(
     proto: onnx.ModelProto, run: ort.InferenceSession, feeds: Feeds, axes: dict[str, int], mask: str
 ) -> None:
-    """Real tokens as ONNX Runtime says; others are 0, or what the caller gave for them."""
+    """Real tokens as ONNX Runtime says; others are 0, or what the caller gave for them, or as well
+    as ONNX Runtime says: where nothing shows that an output has tokens, it is left as it is.
+    """
     names = [o.name for o in run.get_outputs()]
     for out, x, y in zip(names, run.run(None, feeds), run_lowered(proto, feeds), strict=True):
         x, y = np.asarray(x), np.asarray(y)
@@ -118,7 +120,8 @@ def assert_right(
         if out in axes:
             live = live_tokens(mask, axes[out], x, feeds)
             x, y, kept = (np.moveaxis(v, axes[out], 1) for v in (x, y, past_of(out, feeds, x)))
-            assert np.all((y == 0) | (y == kept) | live.reshape(*live.shape, *[1] * (x.ndim - 2)))
+            same = (y == 0) | (y == kept) | np.isclose(x, y, rtol=1e-3, atol=1e-5)
+            assert np.all(same | live.reshape(*live.shape, *[1] * (x.ndim - 2)))
             x, y = x[live], y[live]
         assert np.linalg.norm(x - y) <= RTOL * np.linalg.norm(x), (out, feeds)
 
