@@ -26,6 +26,7 @@ class EncoderCase:
         padding: The mask input that pitc is told about, or None.
         seed: Of weights, ids and lengths.
         side: Where the padding is: `right`, or `left` as for decoders.
+        dtype: What the model computes in, `float32` or `float16`.
     """
 
     family: ClassVar[str] = "padding"
@@ -38,6 +39,7 @@ class EncoderCase:
     padding: str | None = "attention_mask"
     seed: int = 0
     side: str = "right"
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,8 @@ TIMED_CASES: tuple[TimedCase, ...] = (
     EncoderCase("bert-8x384-m150", BERT_BASE, batch=8, length=384, mean=150),
     EncoderCase("bert-8x384-m150-whole", BERT_BASE, batch=8, length=384, mean=150, padding=None),
     EncoderCase("bert-4x128-full", BERT_BASE, batch=4, length=128, mean=128),
+    EncoderCase("bert-32x128-m40-half", BERT_BASE, 32, length=128, mean=40, dtype="float16"),
+    EncoderCase("bert-4x128-full-half", BERT_BASE, 4, length=128, mean=128, dtype="float16"),
     EncoderCase("opt-8x128-m40", OPT_125M, batch=8, length=128, mean=40, side="left"),
     EncoderCase("t5-8x128-m40", T5_BASE, batch=8, length=128, mean=40),
     *PRODUCT_CASES,

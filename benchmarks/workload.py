@@ -15,6 +15,7 @@ from benchmarks.sparse_cases import BlocksCase, ImageCase, MaskedCase, ProductCa
 from models import masked, minilm, text
 from models.bert import BertConfig, bert
 from models.cnn import cnn, draw_gates
+from models.half import half
 from models.opt import OptConfig, opt, opt_ffn
 from models.t5 import T5Config, hidden_states, t5_encoder, t5_ffn
 from pitc.check.feeds import draw_lengths
@@ -205,5 +206,6 @@ def make_workload(case: TimedCase, folder: Path) -> Workload:
         drawn = text.batches(model.tokenizer, case.batches, case.batch, model.max_tokens)
         return _padded(case, path, model.config, tuple(batch.feeds() for batch in drawn))
     rng = np.random.default_rng(case.seed)
-    onnx.save(build(case.config, rng), path)
+    model = build(case.config, rng)
+    onnx.save(half(model) if case.dtype == "float16" else model, path)
     return _padded(case, path, case.config, (bert_batch(case, rng),))

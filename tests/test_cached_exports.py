@@ -187,3 +187,35 @@ def test_facts_hold(file: Path) -> None:
     assert not result.faults and not result.refused
     assert result.fill_checks
     assert result.dead_checks
+
+
+@pytest.mark.parametrize(
+    ("output", "axis"),
+    [
+        (["b", 12, "p + s", 64], 2),
+        (["b", 12, "s + p", 64], 2),  # the same sum
+        (["b", "h", "p + s", 64], 2),
+        (["b", "s", 1000], 1),
+        (["b", 12, "s", "p + s"], 3),  # weights of keys: real ones are compared
+        (["b", 12, "p + s", "p + s"], None),  # queries or keys: not said
+        (["n", 12, "p + s", 64], None),
+        (["b", 64], None),
+        (["p + s"], None),
+    ],
+)
+def test_which_axis_of_an_output_holds_tokens(output: list[int | str], axis: int | None) -> None:
+    assert token_axis(["b", "p + s"], output) == axis
+
+
+def test_a_sum_of_other_names_is_one_name() -> None:
+    """Only what inputs have as sizes is added up."""
+    (file,) = [f for f in CACHED if f.stem == "opt-past-sdpa-traced"]
+    proto = onnx.load(file)
+    for value in proto.graph.input:
+        for d in value.type.tensor_type.shape.dim:
+            d.dim_param = d.dim_param.replace(f"{OLD} + {NEW}", f"{OLD} + others")
+    model = ir.from_proto(proto)
+    normalise(model)
+    graph, given = analyse(model, "attention_mask")
+    assert str((graph["attention_mask"].shape or ())[1]) == f"'{OLD} + others'"
+    assert not given
