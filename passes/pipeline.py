@@ -28,6 +28,7 @@ from pitc.passes.normalise import normalise
 from pitc.passes.padding import check_padding, given_up, padding_notes
 from pitc.passes.records import node_records, rewritten, with_host_copies
 from pitc.passes.regions.choose import choose_regions
+from pitc.passes.widen import narrow_constants
 
 Progress = Callable[[str], None]
 STAGES = ("normalise", "facts", "regions", "lower")
@@ -91,7 +92,7 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
 
     with stage("normalise"):
         scaled = scale_by_live_tokens(model, options.padding)
-        normalise(model)
+        normalise(model, options.target or CPU)
         stages.normalised()
     with stage("facts"):
         graph, outputs = analyse(model, options.padding, options.target)
@@ -122,6 +123,7 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
         report.host_copies = sum(map(state.host_copies, state.detected)) + bodies.host_copies
         report.notes += map(str, state.refused)
         close_branches(model)
+        narrow_constants(model)
     kernels = tuple(state.kernels | bodies.kernels)
     report.kernels = [k.symbol for k in kernels]
     if kernels or report.regions:  # else it is the source that runs
