@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
 
+    from pitc.codegen.build.cache import Cache
     from pitc.ir.kernel import KernelRequest
     from pitc.ir.prices import Prices
     from pitc.ir.tiles import TileTable
@@ -47,6 +48,7 @@ def compile(
     dump_ir: str | Path | None = None,
     check: bool = False,
     tiles: "str | Path | TileTable | None" = None,
+    cache: bool = True,
     progress: Progress | None = None,
     kernel_progress: KernelProgress | None = None,
 ) -> CompiledModel:
@@ -66,6 +68,8 @@ def compile(
         check: Check the graph's invariants after each stage; one that does not hold is a bug.
         tiles: Prices of sparse contractions on CPUs, or a file with them. None: those that `pitc
             tune` has measured on this machine, else those that come with pitc.
+        cache: Take kernels that were compiled before from the user's cache folder, and keep new
+            ones there. It changes no byte of the artifact; the report counts what was found.
         progress: Called with the name of each stage as it starts.
         kernel_progress: Called while kernels are built.
 
@@ -104,7 +108,7 @@ def compile(
             scratch = _temporary_folder()
         folder = scratch / "model.pitc" if scratch else Path(output or "")
         with new_folder(folder, force=force) as fresh:
-            _write(fresh, lowered, fallback, options, source, steps, kernel_progress)
+            _write(fresh, lowered, fallback, options, source, steps, kernel_progress, cache)
         steps.end()
         for report in reports.values():
             report.stages_ms.update(steps.own_ms)
@@ -216,6 +220,7 @@ def _write(
     source: Source,
     progress: Progress,
     kernel_progress: KernelProgress | None,
+    cached: bool,
 ) -> None:
     """Fill an empty folder with the artifact."""
     from pitc.artifact.write import write_artifact
@@ -227,13 +232,19 @@ def _write(
     targets, identity = options.targets, ""
     progress("codegen")
     if requests:
+        from pitc.codegen.build.cache import kernel_cache
         from pitc.codegen.build.library import build_kernels
 
-        place = folder / KERNELS
-        built = build_kernels(requests, targets.levels, place, kernel_progress, targets.archs)
+        place, cache = folder / KERNELS, kernel_cache() if cached else None
+        built = build_kernels(
+            requests, targets.levels, place, kernel_progress, targets.archs, cache
+        )
         identity = built.identity
+        if cache is not None:
+            for one in lowered.values():
+                one.report.cache_hits, one.report.cache_misses = cache.hits, cache.misses
         if options.dump_ir is not None:
-            _dump_kernels(requests, targets.archs, options.dump_ir)
+            _dump_kernels(requests, targets.archs, options.dump_ir, cache)
     progress("write")
     write_artifact(
         folder,
@@ -248,7 +259,12 @@ def _write(
     )
 
 
-def _dump_kernels(requests: "Sequence[KernelRequest]", archs: Sequence[str], folder: Path) -> None:
+def _dump_kernels(
+    requests: "Sequence[KernelRequest]",
+    archs: Sequence[str],
+    folder: Path,
+    cache: "Cache | None",
+) -> None:
     """Write sources, PTX and resource use of kernels for GPUs beside the stages."""
     from pitc.codegen.build.cuda_functions import functions_of
 
@@ -256,7 +272,7 @@ def _dump_kernels(requests: "Sequence[KernelRequest]", archs: Sequence[str], fol
     if functions:
         from pitc.codegen.build.cuda_dump import dump_cuda_kernels
 
-        dump_cuda_kernels(functions, archs, folder / "cuda")
+        dump_cuda_kernels(functions, archs, folder / "cuda", cache)
 
 
 #: Domains whose operators ONNX Runtime has, or knows that it does not have.

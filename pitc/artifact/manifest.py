@@ -28,6 +28,9 @@ GRAPHS: dict[Kind, str] = {"cpu": MODEL, "cuda": CUDA_MODEL}
 #: `kernels.so` where a PIT node needs one.
 FILES = (MANIFEST, *GRAPHS.values(), FALLBACK, WEIGHTS, KERNELS)
 
+#: What a report tells of one run of the compiler, and no manifest.
+OF_THE_RUN = ("stages_ms", "cache_hits", "cache_misses")
+
 Sha256 = str
 
 
@@ -135,10 +138,9 @@ def file_record(path: Path) -> FileRecord:
 
 
 def report_to_dict(report: Report) -> dict[str, Any]:
-    """The part of a report that does not depend on time."""
+    """The part of a report that depends neither on time nor on what was compiled before."""
     out = json.loads(json.dumps(report.to_dict()))
-    del out["stages_ms"]
-    return dict(out)
+    return {name: value for name, value in out.items() if name not in OF_THE_RUN}
 
 
 def report_from_dict(body: dict[str, Any]) -> Report:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pitc import api
 from pitc.artifact.folder import check_file
 from pitc.cli import show
-from pitc.cli.output import print_json
+from pitc.cli.output import print_json, warnings_as_lines
 from pitc.cli.steps import Steps
 from pitc.errors import UsageError
 
@@ -26,7 +26,13 @@ def print_config(settings: "Settings", *, json: bool) -> None:
 
 
 def compile_model(
-    model: Path | None, settings: "Settings", *, force: bool, check: bool, json: bool
+    model: Path | None,
+    settings: "Settings",
+    *,
+    force: bool,
+    check: bool,
+    cache: bool,
+    json: bool,
 ) -> None:
     """`pitc compile`."""
     if model is None:
@@ -35,7 +41,7 @@ def compile_model(
     report = settings.path("report")
     if report is not None:
         check_file(report, (".json", ".html"), "report")
-    with Steps(api.stages(), quiet=settings.quiet) as steps:
+    with warnings_as_lines(), Steps(api.stages(), quiet=settings.quiet) as steps:
         made = api.compile(
             model,
             settings.target,
@@ -45,6 +51,7 @@ def compile_model(
             dump_ir=settings.path("dump_ir"),
             check=check,
             tiles=settings.path("tiles"),
+            cache=cache,
             progress=steps,
             kernel_progress=steps.kernels,
         )
