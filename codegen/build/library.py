@@ -52,7 +52,7 @@ def cpu_part(
     progress: Progress | None = None,
     cache: Cache | None = None,
 ) -> Part:
-    """Compile every requested kernel for every level. Where all are in the cache, TVM is not loaded.
+    """Compile every requested kernel for every level; TVM is loaded where one is not in the cache.
 
     Args:
         requests: What the lowered graph needs, at least one; order and repetitions do not matter.
