@@ -129,12 +129,12 @@ def import_model(
     """
     if progress:
         progress("import")
-    from pitc.importer import load_model, source_sha256
+    from pitc.importer import load_source
 
     path = Path(model) if isinstance(model, str | Path) else model
-    imported = load_model(path)
+    imported, sha256 = load_source(path)
     name = path.name if isinstance(path, Path) else f"{imported.graph.name or 'model'}.onnx"
-    return imported, Source(name=name, sha256=source_sha256(path))
+    return imported, Source(name=name, sha256=sha256)
 
 
 def stages() -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
+from pydantic_core import to_json
 
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.report import KernelRecord, NodeRecord, RegionRecord, Report
@@ -100,7 +101,7 @@ def _sealed(body: dict[str, Any]) -> str:
 
     The field is put in front of the closing brace: a long report is spelled once only.
     """
-    text = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False)
+    text = to_json(body, indent=1, inf_nan_mode="null").decode()
     digest = hashlib.sha256(f"{text}\n".encode()).hexdigest()
     return f'{text.removesuffix(_END)},\n "sha256": "{digest}"{_END}\n'
 
