@@ -298,7 +298,7 @@ def test_the_checker_is_spared_large_weights_only() -> None:
     assert rest == list(proto.graph.initializer)[1:]
     del found.graph.initializer[:], proto.graph.initializer[:]
     assert found == proto
-    with pytest.raises(ModelError, match="TensorProto .tensor name: both. should contain one"):
+    with pytest.raises(ModelError, match=r"TensorProto .tensor name: both. should contain one"):
         load_model(_with(both))
 
 
