@@ -1,7 +1,6 @@
 """weights.bin: the large tensors of both graphs, each distinct one once, aligned for mapping."""
 
 import hashlib
-import os
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,6 @@ INLINE_BYTES = 1024
 PAGE_FROM_BYTES = 64 * 1024
 PAGE_BYTES = 4096
 LINE_BYTES = 64
-#: Tensors of one size that begin alike are compared, so much at a time.
-SAMPLE_BYTES = 4096
-COMPARED_BYTES = 1 << 20
 
 
 class WeightFile:
@@ -30,10 +26,10 @@ class WeightFile:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._file = (folder / WEIGHTS).open("x+b")
+        self._file = (folder / WEIGHTS).open("xb")
         self._digest = hashlib.sha256()
         self._bytes = 0
-        self._places: dict[tuple[int, bytes], list[int]] = {}
+        self._places: dict[tuple[int, bytes], int] = {}
         self._known: dict[int, tuple[Any, int]] = {}  # by identity; the tensor is kept alive
 
     def __enter__(self) -> "WeightFile":
@@ -80,24 +76,13 @@ class WeightFile:
 
     def _offset(self, data: memoryview) -> int:
         """Where these bytes lie; they are written unless they were before."""
-        places = self._places.setdefault((data.nbytes, bytes(data[:SAMPLE_BYTES])), [])
-        for place in places:
-            if self._holds(place, data):
-                return place
-        step = PAGE_BYTES if data.nbytes >= PAGE_FROM_BYTES else LINE_BYTES
-        self._write(memoryview(bytes(-self._bytes % step)))
-        places.append(self._bytes)
-        self._write(data)
-        return places[-1]
-
-    def _holds(self, place: int, data: memoryview) -> bool:
-        """Whether these bytes were written at a place."""
-        self._file.flush()
-        for start in range(0, data.nbytes, COMPARED_BYTES):
-            part = data[start : start + COMPARED_BYTES]
-            if os.pread(self._file.fileno(), part.nbytes, place + start) != part:
-                return False
-        return True
+        key = (data.nbytes, hashlib.sha256(data).digest())
+        if key not in self._places:
+            step = PAGE_BYTES if data.nbytes >= PAGE_FROM_BYTES else LINE_BYTES
+            self._write(memoryview(bytes(-self._bytes % step)))
+            self._places[key] = self._bytes
+            self._write(data)
+        return self._places[key]
 
     def _write(self, data: memoryview) -> None:
         self._file.write(data)
