@@ -3,31 +3,13 @@
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from pitc.codegen.build.cache import Cache
+from pitc.codegen.build.cuda_compiler import CudaModule
 from pitc.codegen.build.kernel_keys import CudaCodeKey, generator, key_of
 from pitc.ir.kernel import KernelRequest
-
-
-@dataclass(frozen=True, slots=True)
-class CudaModule:
-    """What becomes of some TIR functions.
-
-    Args:
-        source: CUDA text of all kernels.
-        host_object: An object file that holds `__tvm_ffi_<symbol>` of every function: it checks
-            the arguments and launches the kernels, each by its name.
-        launch: For each kernel what the numbers behind its arguments are, in their order, e.g.
-            `("blockIdx.x", "threadIdx.x", "tirx.use_dyn_shared_memory")`.
-    """
-
-    source: str
-    host_object: bytes
-    launch: Mapping[str, tuple[str, ...]]
-
 
 Makers = Mapping[str, Callable[[], CudaModule]]
 """What makes the module of each symbol."""

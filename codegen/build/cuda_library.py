@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from pitc.codegen.build.cache import Cache
-from pitc.codegen.build.cuda_code import CudaModule, Makers, RequestedCode, makers_of
+from pitc.codegen.build.cuda_code import Makers, RequestedCode, makers_of
 from pitc.codegen.build.cuda_compiler import (
     CudaCompiler,
+    CudaModule,
     CudaSourceError,
     arch_number,
     check_target,

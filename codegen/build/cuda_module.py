@@ -6,7 +6,7 @@ from typing import Any
 import tvm
 from tvm.tirx import transform as passes
 
-from pitc.codegen.build.cuda_code import CudaModule
+from pitc.codegen.build.cuda_compiler import CudaModule
 from pitc.codegen.build.lower import host_object, register_pipeline
 
 _PIPELINE = "pitc-cuda"

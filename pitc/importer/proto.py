@@ -310,8 +310,8 @@ _NUMBERS = frozenset(onnx.TensorProto.DataType.values()) - {
     onnx.TensorProto.UNDEFINED,
     onnx.TensorProto.STRING,
 }
-_OTHER_DATA = ("float_data", "int32_data", "string_data", "int64_data", "double_data")
-_OTHER_DATA += ("uint64_data", "external_data")
+_ENTRIES = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
+_OTHER_DATA = (*_ENTRIES, "external_data")
 
 
 def light(model: onnx.ModelProto) -> onnx.ModelProto:
