@@ -431,8 +431,8 @@ def tune(
 cache_app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Kernels that were compiled before: where they are, how many, and their end.",
-    epilog="Example: [bold]pitc cache info[/bold]. PITC_CACHE_DIR names another folder.",
+    help="Show or delete compiled kernels; PITC_CACHE_DIR names another folder for them.",
+    epilog="Example: pitc cache info",
 )
 app.add_typer(cache_app, name="cache")
 
