@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
+from pydantic_core import to_json
 
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.report import KernelRecord, NodeRecord, RegionRecord, Report, Suggestion
@@ -27,6 +28,9 @@ GRAPHS: dict[Kind, str] = {"cpu": MODEL, "cuda": CUDA_MODEL}
 #: Every file that an artifact may have: graphs of the machines that it was compiled for, and
 #: `kernels.so` where a PIT node needs one.
 FILES = (MANIFEST, *GRAPHS.values(), FALLBACK, WEIGHTS, KERNELS)
+
+#: What a report tells of one run of the compiler, or what follows from the rest: no manifest has it.
+OF_THE_RUN = ("stages_ms", "cache_hits", "cache_misses", "summary")
 
 Sha256 = str
 
@@ -97,7 +101,7 @@ def _sealed(body: dict[str, Any]) -> str:
 
     The field is put in front of the closing brace: a long report is spelled once only.
     """
-    text = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False)
+    text = to_json(body, indent=1, inf_nan_mode="null").decode()
     digest = hashlib.sha256(f"{text}\n".encode()).hexdigest()
     return f'{text.removesuffix(_END)},\n "sha256": "{digest}"{_END}\n'
 
@@ -135,9 +139,9 @@ def file_record(path: Path) -> FileRecord:
 
 
 def report_to_dict(report: Report) -> dict[str, Any]:
-    """The part of a report that does not depend on time, nor follows from the rest."""
+    """The part of a report that a manifest has."""
     out = json.loads(json.dumps(report.to_dict()))
-    return {key: value for key, value in out.items() if key not in ("stages_ms", "summary")}
+    return {name: value for name, value in out.items() if name not in OF_THE_RUN}
 
 
 def report_from_dict(body: dict[str, Any]) -> Report:

@@ -120,6 +120,12 @@ def compile(
             rich_help_panel=OUTPUT,
         ),
     ] = False,
+    no_cache: Annotated[
+        bool,
+        typer.Option(
+            "--no-cache", help="Compile every kernel, and keep none: see pitc cache --help."
+        ),
+    ] = False,
     report: Annotated[
         Path | None,
         typer.Option(
@@ -160,7 +166,15 @@ def compile(
     if print_config:
         action.print_config(settings, json=json)
     else:
-        action.compile_model(model, settings, force=force, check=check, suggest=suggest, json=json)
+        action.compile_model(
+            model,
+            settings,
+            force=force,
+            check=check,
+            suggest=suggest,
+            cache=not no_cache,
+            json=json,
+        )
 
 
 @app.command(epilog="Example: pitc run model.pitc --input batch.npz --save out.npz")
@@ -448,6 +462,31 @@ def tune(
     from pitc.cli import tiles as action
 
     action.tune_machine(level, tiles, quick=quick, restart=restart, quiet=quiet, json=json)
+
+
+cache_app = typer.Typer(
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Show or delete compiled kernels; PITC_CACHE_DIR names another folder for them.",
+    epilog="Example: pitc cache info",
+)
+app.add_typer(cache_app, name="cache")
+
+
+@cache_app.command(name="info", epilog="Example: pitc cache info --json")
+def cache_info(json: Json = False) -> None:
+    """Show where compiled kernels are kept, how many, and how much room they take."""
+    from pitc.cli import cache as action
+
+    action.cache_info(json=json)
+
+
+@cache_app.command(name="clear", epilog="Example: pitc cache clear")
+def cache_clear(json: Json = False) -> None:
+    """Delete all compiled kernels; the next compilation makes its own again."""
+    from pitc.cli import cache as action
+
+    action.clear_cache(json=json)
 
 
 @app.command(epilog="Example: pitc doctor")

@@ -90,6 +90,12 @@ def waits(report: Report) -> str:
     )
 
 
+def cached(report: Report) -> str:
+    """How much machine code came from the cache; empty where the cache was not asked."""
+    asked = report.cache_hits + report.cache_misses
+    return f"machine code: {report.cache_hits} of {asked} pieces from the cache" if asked else ""
+
+
 def compiled(folder: str, manifest: Manifest, reports: Sequence[Report]) -> None:
     """What `pitc compile` made."""
     out = console()
@@ -104,6 +110,8 @@ def compiled(folder: str, manifest: Manifest, reports: Sequence[Report]) -> None
             out.print(f"  {title}{text}")
         for suggestion in report.suggestions:
             out.print(f"  {title}suggestion: {escape(suggestion.text)}")
+    if found := cached(reports[0]):
+        out.print(f"  {found}")
     for text in dict.fromkeys(text for report in reports for text in report.assumptions):
         out.print(f"  assumption: {escape(text)}")
     for text in dict.fromkeys(text for report in reports for text in report.notes):
