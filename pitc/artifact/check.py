@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from pitc.artifact.manifest import (
     CUDA_MODEL,
     FALLBACK,
@@ -116,7 +114,7 @@ def check_artifact(folder: Path, *, hashes: bool = True, level: str | None = "au
     try:
         manifest = parse_manifest(data)
     except (ValueError, RecursionError) as error:
-        return _damaged(folder, None, MANIFEST, "a whole manifest", _short(error))
+        return _damaged(folder, None, MANIFEST, "a whole manifest", str(error).split("\n")[0])
     damage = _check_files(folder, manifest, hashes=hashes)
     return damage or _check_machine(folder, manifest, cpu_level() if level == "auto" else level)
 
@@ -252,10 +250,3 @@ def _damaged(
 def _numbers(version: str) -> tuple[int, ...]:
     head = version.split("+")[0].split(".")
     return tuple(int(p) if p.isdigit() else 0 for p in head)
-
-
-def _short(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False)[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    return str(error).split("\n")[0]
