@@ -60,7 +60,14 @@ def compiler(platform: Platform) -> str:
 
 def cmake_settings(platform: Platform) -> dict[str, str]:
     """What CMake is told to compile for a platform that is not this one."""
-    return {"CMAKE_SYSTEM_NAME": "Linux", "CMAKE_SYSTEM_PROCESSOR": platform.machine}
+    return {
+        "CMAKE_SYSTEM_NAME": "Linux",
+        "CMAKE_SYSTEM_PROCESSOR": platform.machine,
+        # zig builds a C++ library for each kind of file that it links: one kind is enough. What
+        # CMake links first, to learn of the compiler, is told by CXXFLAGS to do without.
+        "CMAKE_TRY_COMPILE_TARGET_TYPE": "STATIC_LIBRARY",
+        "CMAKE_CXX_FLAGS": "",
+    }
 
 
 def _run_backend(hook: str, source: Path, out: Path, settings: dict[str, str]) -> Path:
@@ -68,11 +75,9 @@ def _run_backend(hook: str, source: Path, out: Path, settings: dict[str, str]) -
     out.mkdir(parents=True, exist_ok=True)
     beside = str(Path(sys.executable).parent)
     env = os.environ | {"PATH": os.pathsep.join([beside, os.environ.get("PATH", "")])}
-    platform = next(
-        (p for p in PLATFORMS.values() if p.tag in settings.get("wheel.tags", "")), None
-    )
-    if platform is not None:
-        env["CXX"] = compiler(platform)
+    for platform in PLATFORMS.values():
+        if settings.get("wheel.tags", "").endswith(platform.tag):
+            env |= {"CXX": compiler(platform), "CXXFLAGS": "-O1 -nostdlib++"}
     command = [sys.executable, "-c", _BACKEND, hook, str(out.resolve()), json.dumps(settings)]
     done = subprocess.run(command, cwd=source, env=env, capture_output=True, text=True)
     if done.returncode:

@@ -24,6 +24,7 @@ from pitc.artifact.manifest import (
 from pitc.errors import ArtifactError, UsageError, one_line
 from pitc.host.machine import LEVEL_NAMES, cpu_level, installed
 from pitc.ir.plan import PLAN_VERSION
+from pitc.options import NEON
 from pitc.version import __version__
 
 #: The oldest ONNX Runtime whose plug-in interface runs PIT nodes.
@@ -169,7 +170,7 @@ def _check_files(folder: Path, manifest: Manifest, *, hashes: bool) -> Check | N
 
 def _check_machine(folder: Path, manifest: Manifest, level: str | None) -> Check:
     """What this machine and these versions make of a sound artifact."""
-    mend = recompile_command(folder, manifest)
+    mend = recompile_command(folder, manifest, level)
     kernels = manifest.kernels
     for_cpus = MODEL in manifest.files
     if not manifest.pit_nodes:
@@ -229,12 +230,14 @@ def _check_version(folder: Path, manifest: Manifest, graph: str, mend: str) -> C
     return Check(folder, Verdict.RECOMPILE, manifest, graph, text, *versions, mend)
 
 
-def recompile_command(folder: Path, manifest: Manifest | None) -> str:
-    """The command that makes an artifact again. Its target is what any CPU can load."""
+def recompile_command(folder: Path, manifest: Manifest | None, level: str | None = None) -> str:
+    """The command that makes an artifact again. Its target is what any CPU of the kind can load."""
     words = ["pitc", "compile", manifest.source.name if manifest else "MODEL.onnx"]
     words += ["-o", str(folder), "--force"]
     if manifest is not None and MODEL not in manifest.files:
         words += ["--target", "cuda"]
+    elif level == "neon":
+        words += ["--target", NEON]
     if manifest is not None and manifest.options.padding is not None:
         words += ["--padding", manifest.options.padding]
     return "run: " + shlex.join(words)

@@ -405,7 +405,8 @@ void OldAndOddHosts() {
   };
   CHECK(Contains(error(c.text, 9), "inputs and"));
   CHECK(Contains(error("", 1), "expected the line"));
-  CHECK(Contains(error(c.text, 1, {{"cpu_level", "v5"}}), "expected cpu_level v3 or v4, got 'v5'"));
+  CHECK(Contains(error(c.text, 1, {{"cpu_level", "v5"}}),
+                 std::string("expected cpu_level ") + pitc::kKernelLevelNames + ", got 'v5'"));
   CHECK(Contains(error(c.text, 1, {{"variant", "tile9"}}),
                  "expected variant as one of dense, row, tile8, block16, block32, block64, "
                  "got 'tile9'"));
