@@ -20,7 +20,7 @@ CPP_FILES = $(shell find runtime examples/host tests -name "*.cc" -o -name "*.h"
 export PYTHONPATH := $(CURDIR)
 
 .DEFAULT_GOAL := help
-.PHONY: help install ep demo test fuzz matrix lint format bench gpu-pack gpu readme clean
+.PHONY: help install ep demo test fuzz matrix lint format bench wheel gpu-pack gpu readme clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ format: $(STAMP) ## Format Python and C++.
 
 bench: $(STAMP) ## Run the benchmarks; ARGS="spmm" runs a family or a case. Results: benchmarks/results.
 	$(BIN)/python -m benchmarks $(ARGS)
+
+wheel: $(STAMP) ## Build what is released into dist, twice; ARGS="--platform aarch64 --once".
+	$(BIN)/python -m tools.wheel $(ARGS)
 
 gpu-pack: $(STAMP) ## Build all that a machine with a GPU needs into build/gpu; ARGS="--archs sm_80,sm_90".
 	$(BIN)/python -m benchmarks.gpu pack $(ARGS)

@@ -64,7 +64,7 @@ def compile_model(
 
         write_report(report, list(made.reports.values()))
     if json:
-        body = made.manifest.model_dump(mode="json", exclude={"reports"})
+        body = made.manifest.to_dict()
         told = {kind: report.to_dict() for kind, report in made.reports.items()}
         print_json(body | {"path": str(folder), "report": made.report.to_dict(), "reports": told})
     else:
