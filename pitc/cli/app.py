@@ -5,6 +5,9 @@ from typing import Annotated
 
 import typer
 
+from pitc.cli.command import Command
+from pitc.cli.log import log_to
+
 app = typer.Typer(
     name="pitc",
     no_args_is_help=True,
@@ -17,6 +20,39 @@ app = typer.Typer(
     epilog="Example: [bold]pitc compile model.onnx --padding attention_mask[/bold]. "
     "Exit codes: 0 ok, 1 bug, 2 usage, 3 model, 4 verification, 5 artifact, 6 machine.",
 )
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        version()
+        raise typer.Exit
+
+
+@app.callback(help=app.info.help, epilog=app.info.epilog)
+def common(
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+    verbose: Annotated[
+        int,
+        typer.Option(
+            "--verbose",
+            "-v",
+            count=True,
+            help="Log to stderr what is done; -vv: all of it. Also behind a command.",
+        ),
+    ] = 0,
+    log_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Append all of the log to a file. Also behind a command."),
+    ] = None,
+) -> None:
+    """The options of every command."""
+    log_to(verbose=verbose, log_file=log_file)
+
 
 SPARSITY, OUTPUT, INPUTS = "Sparsity", "Output", "Inputs"
 
@@ -79,10 +115,18 @@ Tolerance = Annotated[
     float | None,
     typer.Option(help="Largest norm-wise relative error of floats; default: 1e-5 for float32."),
 ]
+CustomOps = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="LIBRARY",
+        help="Library with the model's own operators (OrtCustomOps); may be repeated.",
+        rich_help_panel=INPUTS,
+    ),
+]
 Seed = Annotated[int, typer.Option(help="Seed of the random inputs.", rich_help_panel=INPUTS)]
 
 
-@app.command(epilog="Example: pitc compile model.onnx -o model.pitc --padding attention_mask")
+@app.command(cls=Command, epilog="Example: pitc compile model.onnx -o model.pitc --padding attention_mask")
 def compile(
     model: Annotated[
         Path | None, typer.Argument(metavar="MODEL.onnx", help="The ONNX model.")
@@ -131,7 +175,7 @@ def compile(
 ) -> None:
     """Compile a model to an artifact, a folder that ONNX Runtime loads.
 
-    Defaults come from PITC_* variables, then from pitc.toml or [tool.pitc] of pyproject.toml.
+    Defaults come from PITC_* variables, then from pitc.toml or \\[tool.pitc] of pyproject.toml.
     """
     from pitc.cli import compile as action
     from pitc.config import resolve
@@ -153,7 +197,7 @@ def compile(
         action.compile_model(model, settings, force=force, check=check, json=json)
 
 
-@app.command(epilog="Example: pitc run model.pitc --input batch.npz --save out.npz")
+@app.command(cls=Command, epilog="Example: pitc run model.pitc --input batch.npz --save out.npz")
 def run(
     model: Either,
     input: Inputs = None,
@@ -172,7 +216,7 @@ def run(
     action.run_model(model, input or [], shape or [], seed, padding, save, json=json)
 
 
-@app.command(epilog="Example: pitc verify model.onnx --padding attention_mask --facts")
+@app.command(cls=Command, epilog="Example: pitc verify model.onnx --padding attention_mask --facts")
 def verify(
     model: Either,
     against: Annotated[
@@ -222,7 +266,7 @@ def verify(
     )
 
 
-@app.command(epilog="Example: pitc bench model.onnx --padding attention_mask --lengths 9,40,128")
+@app.command(cls=Command, epilog="Example: pitc bench model.onnx --padding attention_mask --lengths 9,40,128")
 def bench(
     model: Either,
     input: Inputs = None,
@@ -312,7 +356,7 @@ def bench(
     )
 
 
-@app.command(epilog="Example: pitc explain model.onnx --padding attention_mask --node 'MatMul*'")
+@app.command(cls=Command, epilog="Example: pitc explain model.onnx --padding attention_mask --node 'MatMul*'")
 def explain(
     model: Either,
     padding: Padding = None,
@@ -357,7 +401,7 @@ def explain(
     )
 
 
-@app.command(epilog="Example: pitc inspect model.pitc --ep")
+@app.command(cls=Command, epilog="Example: pitc inspect model.pitc --ep")
 def inspect(
     artifact: Annotated[
         Path | None, typer.Argument(metavar="ARTIFACT", help="A folder *.pitc.")
@@ -384,7 +428,7 @@ def inspect(
         inspect_artifact(artifact, ep=ep, json=json)
 
 
-@app.command(epilog="Example: pitc tune --quick")
+@app.command(cls=Command, epilog="Example: pitc tune --quick")
 def tune(
     level: Annotated[
         str | None,
@@ -420,7 +464,7 @@ def tune(
     action.tune_machine(level, tiles, quick=quick, restart=restart, quiet=quiet, json=json)
 
 
-@app.command(epilog="Example: pitc doctor")
+@app.command(cls=Command, epilog="Example: pitc doctor")
 def doctor(json: Json = False) -> None:
     """Check this machine and installation."""
     from pitc.cli import inspect as action
@@ -428,7 +472,7 @@ def doctor(json: Json = False) -> None:
     action.doctor(json=json)
 
 
-@app.command()
+@app.command(cls=Command)
 def version() -> None:
     """Print the version."""
     from pitc.version import __version__
