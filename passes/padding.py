@@ -9,6 +9,7 @@ the mask's axes must reach the output, along PIT axes from value to value:
 
 from collections.abc import Collection, Iterator, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from pitc.errors import UsageError
@@ -29,34 +30,53 @@ NO_ZERO = (
 )
 
 
-def check_padding(graph: Graph, padding: str) -> None:
+def check_padding(model: ir.Model, padding: str) -> None:
     """Refuse a padding mask that is not a two-dimensional number or bool input, and models that are
     too old to have the operators that zero an output.
+
+    Args:
+        model: The model as it was imported, or normalised.
+        padding: Name of the mask input.
+
+    Raises:
+        UsageError: It cannot be one; the hint names the inputs that can.
     """
-    version = graph.model.opset_imports.get("", OLDEST)
+    version = model.opset_imports.get("", OLDEST)
     if version < OLDEST:
         raise UsageError(
             f"padding needs operator set {OLDEST} or newer, the model has {version}",
             hint="convert it with onnx.version_converter",
         )
+    inputs = {value.name or "": value for value in model.graph.inputs}
 
-    def fits(name: str) -> bool:
-        shape, dtype = graph[name].shape, graph[name].dtype
-        return shape is not None and len(shape) == 2 and dtype is not None and dtype.kind in "biuf"
+    def fits(value: ir.Value) -> bool:
+        dtype = _numpy_dtype(value)
+        is_matrix = value.shape is not None and len(value.shape) == 2
+        return is_matrix and dtype is not None and dtype.kind in "biuf"
 
-    candidates = ", ".join(f"'{n}'" for n in graph.inputs if fits(n)) or "none"
-    if padding not in graph.inputs:
-        raise UsageError(
-            f"padding mask '{padding}' is not an input of the model",
-            hint=f"inputs that can be a mask: {candidates}",
-        )
-    if not fits(padding):
-        shape, dtype = graph[padding].shape, graph[padding].dtype
+    candidates = ", ".join(f"'{n}'" for n, value in inputs.items() if fits(value)) or "none"
+    hint = f"inputs that can be a mask: {candidates}"
+    if padding not in inputs:
+        raise UsageError(f"padding mask '{padding}' is not an input of the model", hint=hint)
+    value = inputs[padding]
+    if not fits(value):
+        dims = None if value.shape is None else [str(d) for d in value.shape]
+        dtype = _numpy_dtype(value)
         raise UsageError(
             f"padding mask '{padding}' must be a [batch, sequence] tensor of numbers or bools, "
-            f"found {dtype} of shape {[str(e) for e in shape] if shape is not None else 'unknown'}",
-            hint=f"inputs that can be a mask: {candidates}",
+            f"found {dtype} of shape {dims if dims is not None else 'unknown'}",
+            hint=hint,
         )
+
+
+def _numpy_dtype(value: ir.Value) -> np.dtype | None:
+    """The element type of a tensor; None for what numpy does not know, and for no tensor."""
+    if not isinstance(value.type, ir.TensorType) or value.dtype is None:
+        return None
+    try:
+        return np.dtype(value.dtype.numpy())
+    except TypeError:
+        return None
 
 
 def given_up(graph: Graph, padding: str | None) -> dict[str, list[Region]]:

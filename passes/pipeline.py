@@ -144,7 +144,7 @@ def analyse(
     """
     graph = Graph(model, target)
     if padding is not None:
-        check_padding(graph, padding)
+        check_padding(model, padding)
     fill_facts(graph, padding)
     outputs = given_up(graph, padding)
     dead_facts(graph, outputs)

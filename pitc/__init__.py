@@ -15,6 +15,7 @@ from pitc.version import __version__
 if TYPE_CHECKING:
     from pitc.api import compile, explain
     from pitc.compiled import CompiledModel, get_ep_name, get_library_path, load, register_ep
+    from pitc.ir.custom_ops import register_custom_ops
     from pitc.errors import (
         ArtifactError,
         MachineError,
@@ -40,6 +41,7 @@ __all__ = [
     "get_ep_name",
     "get_library_path",
     "load",
+    "register_custom_ops",
     "register_ep",
 ]
 
@@ -48,6 +50,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'pitc' has no attribute {name!r}")
     room = "pitc.api" if name in ("compile", "explain") else "pitc.compiled"
+    room = "pitc.ir.custom_ops" if name == "register_custom_ops" else room
     room = "pitc.errors" if name.endswith(("Error", "Warning")) else room
     return getattr(import_module(room), name)
 

@@ -52,12 +52,14 @@ PACK = kernel_plan("pack", "pack_b4", dims="c0,c1,r")
 PACK_L = kernel_plan("pack", "pack_b4", dims="l,0,r")
 UNPACK = kernel_plan("unpack", "unpack_b4", dims="c0,c1,r")
 UNPACK_T = kernel_plan("unpack", "unpack_b4", dims="c0,r,c1")
+DETECT_01 = Plan("detect", (*DETECT.fields, ("padding", "the%20mask")))
 GEMM = gemm_plan(3, 5, bias=1, gather=1, residual=1, scatter=1)
 ATTENTION = attention_plan(4, 4, 2, bias=1)
 
 # op -> (plan, input names, good inputs)
 GOOD: dict[str, tuple[Plan, list[str], list[Array]]] = {
     "detect": (DETECT, ["live"], [LIVE]),
+    "detect 01": (DETECT_01, ["live", "padding"], [LIVE, np.ones((5, 7), np.int64)]),
     "pack": (PACK, ["x", "rows", "coords", "live"], [X, R, C, LIVE]),
     "pack l": (PACK_L, ["x", "rows", "coords", "live"], [X.reshape(6, 1, 4), R, C, LIVE]),
     "unpack": (UNPACK, ["packed", "rows", "coords", "live"], [P, R, C, LIVE]),
@@ -92,6 +94,19 @@ ALL_POINTS = r"expected a as float32 \[2, 3, 3\] \(one row per point of the mask
 
 # case, input, bad value, message
 BAD: list[tuple[str, str, Array, str]] = [
+    (
+        "detect 01",
+        "padding",
+        changed(np.ones((5, 7), np.int64), (4, 2), 2),
+        r"expected the padding mask 'the mask' to hold 0 and 1 only, .*, got 2 at \[4, 2\]$",
+    ),
+    (
+        "detect 01",
+        "padding",
+        changed(np.ones((1, 70000), np.float64), (0, 69999), -3),
+        r"got -3 at \[0, 69999\]$",
+    ),
+    ("detect 01", "padding", np.full((2, 3), 255, np.uint8), r"got 255 at \[0, 0\]$"),
     ("detect", "live", LIVE[0], r"expected live of rank 2, got bool \[3\]"),
     ("pack", "x", X[0], r"expected x of rank 3, got float32 \[3, 4\]"),
     (

@@ -1,5 +1,6 @@
 """Compare a compiled model with ONNX Runtime on the source graph, output by output."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pitc.ir.region import Test
     from pitc.passes.audit.engine import AuditResult
 
+_log = logging.getLogger("pitc.check")
 Run = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 
 
@@ -159,6 +161,7 @@ def compare(
             if not skips:
                 raise
             result.skipped[case.title] = str(error)
+            _log.info("%s: skipped, the source model fails: %s", case.title, error)
             continue
         result.cases += 1
         live = case.feeds[padding] != 0 if padding is not None else None
@@ -183,6 +186,8 @@ def compare(
             out.norms[case.title] = _update(out, case, found.get(name), want, rows, share)
             if name in rough and known.get(name, frozenset()) & MEASURED:
                 out.yardstick = max(out.yardstick or 0.0, _apart(rough[name], want, rows))
+            _log.debug("%s: %s is off by %.1e", case.title, name, out.norms[case.title])
+        _log.info("%s: compared", case.title)
     for out in result.outputs:
         kinds = known.get(out.output, ())
         limit = tolerance_of(out.dtype, kinds, out.yardstick, tolerance)

@@ -113,7 +113,10 @@ Shape = Annotated[
 ]
 Tolerance = Annotated[
     float | None,
-    typer.Option(help="Largest norm-wise relative error of floats; default: 1e-5 for float32."),
+    typer.Option(
+        help="Largest norm-wise relative error of floats; default: by the model's arithmetic, 1e-5 "
+        "for float32."
+    ),
 ]
 CustomOps = Annotated[
     list[Path] | None,
@@ -124,6 +127,15 @@ CustomOps = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the random inputs.", rich_help_panel=INPUTS)]
+
+
+def register(libraries: list[Path] | None) -> None:
+    """Register libraries of operators with all sessions of the command."""
+    if libraries:
+        from pitc.ir.custom_ops import register_custom_ops
+
+        for library in libraries:
+            register_custom_ops(library)
 
 
 @app.command(cls=Command, epilog="Example: pitc compile model.onnx -o model.pitc --padding attention_mask")
@@ -147,6 +159,7 @@ def compile(
             metavar="DIR", help="Write the graph after each stage.", rich_help_panel=OUTPUT
         ),
     ] = None,
+    custom_ops: CustomOps = None,
     check: Annotated[
         bool,
         typer.Option(
@@ -180,6 +193,7 @@ def compile(
     from pitc.cli import compile as action
     from pitc.config import resolve
 
+    register(custom_ops)
     settings = resolve(
         {
             "target": target,
@@ -204,6 +218,7 @@ def run(
     shape: Shape = None,
     seed: Seed = 0,
     padding: Padding = None,
+    custom_ops: CustomOps = None,
     save: Annotated[
         Path | None,
         typer.Option(metavar="FILE.npz", help="Write the outputs.", rich_help_panel=OUTPUT),
@@ -213,6 +228,7 @@ def run(
     """Run a model once, on given or random inputs."""
     from pitc.cli import run as action
 
+    register(custom_ops)
     action.run_model(model, input or [], shape or [], seed, padding, save, json=json)
 
 
@@ -232,6 +248,7 @@ def verify(
     facts: Annotated[
         bool, typer.Option("--facts", help="Also audit every fact that was proven.")
     ] = False,
+    custom_ops: CustomOps = None,
     tolerance: Tolerance = None,
     reduce: Annotated[
         Path | None,
@@ -250,6 +267,7 @@ def verify(
     """Compare the compiled model with ONNX Runtime on random and padded inputs."""
     from pitc.cli import verify as action
 
+    register(custom_ops)
     action.verify_model(
         model,
         against,
@@ -301,6 +319,7 @@ def bench(
     seconds: Annotated[
         float, typer.Option(min=0, help="No round starts after this much time.")
     ] = 60.0,
+    custom_ops: CustomOps = None,
     tolerance: Tolerance = None,
     trace: Annotated[
         bool,
@@ -335,6 +354,7 @@ def bench(
     """
     from pitc.cli import bench as action
 
+    register(custom_ops)
     action.bench_model(
         model,
         inputs=input or [],

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from pitc.check.feeds import Case, InputSpec, draw_lengths, named_dims, random_f
 from pitc.check.verify import Comparison, Run, compare
 from pitc.errors import MachineError, UsageError
 from pitc.host.machine import installed
+from pitc.ir.custom_ops import add_custom_ops
 from pitc.measure.timing import (
     CLOCKS,
     CPU_TIME,
@@ -26,6 +28,7 @@ from pitc.measure.timing import (
 )
 
 OURS, BASE = "pitc", "onnxruntime"
+_log = logging.getLogger("pitc.measure")
 #: Sizes of named dimensions that nobody gave, in order of appearance: batch and length.
 SIZES = (8, 128, 8)
 #: A round has as many calls as fit into this time, at least one.
@@ -177,6 +180,7 @@ def race(
         stage("time")
         calls = {name: _calls(runs[name], case.feeds, ticks) for name in norms}
         work = {name: _repeated(runs[name], case.feeds, calls[name]) for name in norms}
+        _log.info("core %s, %s, calls a round: %s", result.core, clock, calls)
         taken = interleave(work, rounds, clock=ticks, budget_s=seconds, progress=progress)
         taken = {name: [t / calls[name] for t in times] for name, times in taken.items()}
     versions = {c.name: installed(c.package) or "" for c in contenders}
@@ -249,7 +253,7 @@ def session_options() -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    return options
+    return add_custom_ops(options)
 
 
 def unoptimised_options() -> Any:
