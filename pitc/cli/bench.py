@@ -100,6 +100,7 @@ def bench_model(
         raise UsageError(error.message, hint=f"sizes were {sizes}; choose by --shape") from error
     with warnings_as_lines():
         session = compiled.session(session_options())
+    run_session(session, case.feeds)  # what is wrong with the inputs is told as such
     on_gpu = CUDA_EP_NAME in session.get_providers()
     if trace and on_gpu:
         hint = "name a file by the session option ep.pitcudaexecutionprovider.trace"
