@@ -5,6 +5,7 @@ at dead points (`docs/theory.md`) the compiled model may hold anything. Packed r
 with the rows of the whole value that live.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
     from pitc.compiled import CompiledModel
 
-PACKED = ".packed"
+#: What the rewrite calls values: `pitc.x.packed`, `pitc.pitc.x.packed.gemm.1`, `pitc.x.whole`.
+_MADE = re.compile(r"(?:pitc\.)*(.+?)(?:\.(?:packed|whole|gemm))+(?:\.\d+)?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,7 @@ def _inner_values(
     model = onnx.load(str(compiled.graph), load_external_data=False)
     made = {o for node in model.graph.node for o in node.output if o}
     outputs = {o.name for o in model.graph.output}
-    shown = {n: n.removesuffix(PACKED) for n in made if n.removesuffix(PACKED) in names}
+    shown = {n: source for n in made if (source := _source_value(n, names)) in names}
     for name in sorted(shown.keys() - outputs):
         model.graph.output.append(onnx.ValueInfoProto(name=name))
     options = quiet_options()
@@ -153,6 +155,12 @@ def _inner_values(
         if isinstance(array, np.ndarray):
             result.setdefault(shown[name], []).append(array)
     return result
+
+
+def _source_value(name: str, names: set[str]) -> str:
+    """The value of the source graph that a value of the compiled one stands for."""
+    found = None if name in names else _MADE.fullmatch(name)
+    return found[1] if found else name
 
 
 def _beside(compiled: "CompiledModel") -> Iterator[tuple[str, str]]:
