@@ -115,7 +115,9 @@ def prepare(folder: Path, layers: int | None, console: Console) -> tuple[minilm.
     model = minilm.load(layers)
     source, artifact = folder / "minilm.onnx", folder / "minilm.pitc"
     onnx.save(model.graph(), source)
-    step(console, 2, "compile it; no option: its own pooling proves that nobody reads padded tokens")
+    step(
+        console, 2, "compile it; no option: its own pooling proves that nobody reads padded tokens"
+    )
     console.print(f"  pitc compile {source.name} -o {artifact.name}", style="bold", highlight=False)
     start = time.monotonic()
     compiled = pitc.compile(source, output=artifact)
@@ -150,7 +152,9 @@ def demo(
             with one_core():
                 for number, batch in enumerate(drawn, 1):
                     rows.append(measure(plain, compiled, batch, rounds, budget_s))
-                    text = f"  batch {number} of {count}: {batch.live_share:.0%} of the places hold "
+                    text = (
+                        f"  batch {number} of {count}: {batch.live_share:.0%} of the places hold "
+                    )
                     console.print(f"{text}a token, {rows[-1].speedup:.2f}x", highlight=False)
             console.print(report(rows))
             console.print(LOOK_AT, highlight=False)

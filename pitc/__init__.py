@@ -15,7 +15,6 @@ from pitc.version import __version__
 if TYPE_CHECKING:
     from pitc.api import compile, explain
     from pitc.compiled import CompiledModel, get_ep_name, get_library_path, load, register_ep
-    from pitc.ir.custom_ops import register_custom_ops
     from pitc.errors import (
         ArtifactError,
         MachineError,
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
         UsageError,
         VerificationError,
     )
+    from pitc.ir.custom_ops import register_custom_ops
 
 __all__ = [
     "ArtifactError",

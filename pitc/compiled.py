@@ -18,7 +18,6 @@ from pitc.ir.report import Report
 from pitc.options import Kind, parse_target
 from pitc.session import from_onnxruntime, plain_session, quiet_options, run_session
 
-
 _log = logging.getLogger("pitc.session")
 
 

@@ -29,9 +29,7 @@ def number(text: str) -> float:
     return float.fromhex(text) if "x" in text else float(text)
 
 
-def detect(
-    fields: dict[str, str], live: Array, padding: Array | None = None
-) -> tuple[Array, ...]:
+def detect(fields: dict[str, str], live: Array, padding: Array | None = None) -> tuple[Array, ...]:
     assert ("padding" in fields) == (padding is not None)
     assert padding is None or np.isin(padding, (0, 1)).all()
     live = live != 0

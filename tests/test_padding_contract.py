@@ -151,6 +151,12 @@ def test_a_sequence_longer_than_a_table_is_told_so(bert_artifact: Path) -> None:
     feeds = {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": ids}
     with pytest.raises(UsageError, match="a sequence is longer than a table of the model"):
         pitc.load(bert_artifact).run(feeds)
-    short = {"input_ids": ids[:, :7], "token_type_ids": 0 * ids[:, :7], "attention_mask": ids[:, :8]}
-    with pytest.raises(UsageError, match="'sequence' is 7 in 'input_ids' and 8 in 'attention_mask'"):
+    short = {
+        "input_ids": ids[:, :7],
+        "token_type_ids": 0 * ids[:, :7],
+        "attention_mask": ids[:, :8],
+    }
+    with pytest.raises(
+        UsageError, match="'sequence' is 7 in 'input_ids' and 8 in 'attention_mask'"
+    ):
         pitc.load(bert_artifact).run(short)

@@ -367,4 +367,6 @@ def test_packed_rows_are_compared_with_the_rows_that_live(
     order = [o for n in other.graph.node for o in n.output]
     assert first["shared"] > 20
     assert order.index(first["value"]) >= order.index(changed.output[0])
-    assert order.index(first["value"]) <= order.index(changed.output[0]) + 6  # the product, its bias and GELU are one node
+    assert (
+        order.index(first["value"]) <= order.index(changed.output[0]) + 6
+    )  # the product, its bias and GELU are one node

@@ -271,7 +271,7 @@ def test_live_elements_are_those_of_the_hidden_values(
 
 
 def test_bench_shows_decisions(run: Run, model: pitc.CompiledModel, tmp_path: Path) -> None:
-    words = ("--shape", f"rows={ROWS}", "--rounds", 2, "--trace")
+    words = ("--shape", f"rows={ROWS}", "--rounds", 6, "--trace")
     code, out, err = run("bench", model.path, *words)
     assert code == 0, err
     assert "[4/4] trace" in err
@@ -282,7 +282,7 @@ def test_bench_shows_decisions(run: Run, model: pitc.CompiledModel, tmp_path: Pa
         assert row.count("x") == 3 and "-" not in row  # both gains are there
     body = json.loads(run("bench", model.path, *words, "--json", "-q")[1])
     assert [c["node"] for c in body["contractions"]] == NODES
-    assert all(c["decisions"] == 2 and c["measured_gain"] > 0 for c in body["contractions"])
+    assert all(c["decisions"] == 6 and c["measured_gain"] > 0 for c in body["contractions"])
     code, out, err = run("bench", model.path, *words[:-1], "--json")
     assert code == 0 and "contractions" not in json.loads(out) and "[3/3] time" in err
 

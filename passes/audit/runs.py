@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.custom_ops import add_custom_ops
 from pitc.ir.branch import BRANCH, GROUP, SIDES, groups, is_choice
+from pitc.ir.custom_ops import add_custom_ops
 from pitc.ir.graph import Array, Graph, output_names
 from pitc.ir.unused import remove_unused
 from pitc.passes.audit.versions import raise_version

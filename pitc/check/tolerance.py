@@ -12,7 +12,7 @@ without them, on the same inputs.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pitc.ir.plan import CUDA_EP_NAME
 
@@ -125,11 +125,10 @@ def arithmetic_of(model: "ir.Model") -> dict[str, frozenset[str]]:
 
 
 def arithmetic_on(
-    session: object, arithmetic: Mapping[str, frozenset[str]]
+    session: Any, arithmetic: Mapping[str, frozenset[str]]
 ) -> dict[str, frozenset[str]]:
     """The same where the compiled model runs in a session: on GPUs, float32 is tf32."""
-    providers = getattr(session, "get_providers", list)()
-    more = {TF32} if CUDA_EP_NAME in providers else set()
+    more = {TF32} if CUDA_EP_NAME in session.get_providers() else set()
     return {name: kinds | more for name, kinds in arithmetic.items()}
 
 

@@ -100,7 +100,7 @@ class Comparison:
 
     @property
     def worst(self) -> tuple[OutputDifference, str] | None:
-        """The output that is farthest beyond its tolerance, and in which case; None when all is ok."""
+        """The output farthest beyond its tolerance, and in which case; None when all is ok."""
         wrong = [o for o in self.outputs if o.failed]
         if not wrong:
             return None

@@ -32,9 +32,7 @@ def _show_version(value: bool) -> None:
 def common(
     show_version: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Print the version."
-        ),
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
     verbose: Annotated[
         int,
@@ -47,7 +45,9 @@ def common(
     ] = 0,
     log_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Append all of the log to a file. Also behind a command."),
+        typer.Option(
+            metavar="FILE", help="Append all of the log to a file. Also behind a command."
+        ),
     ] = None,
 ) -> None:
     """The options of every command."""
@@ -138,7 +138,9 @@ def register(libraries: list[Path] | None) -> None:
             register_custom_ops(library)
 
 
-@app.command(cls=Command, epilog="Example: pitc compile model.onnx -o model.pitc --padding attention_mask")
+@app.command(
+    cls=Command, epilog="Example: pitc compile model.onnx -o model.pitc --padding attention_mask"
+)
 def compile(
     model: Annotated[
         Path | None, typer.Argument(metavar="MODEL.onnx", help="The ONNX model.")
@@ -186,9 +188,9 @@ def compile(
     quiet: Quiet = None,
     json: Json = False,
 ) -> None:
-    """Compile a model to an artifact, a folder that ONNX Runtime loads.
+    r"""Compile a model to an artifact, a folder that ONNX Runtime loads.
 
-    Defaults come from PITC_* variables, then from pitc.toml or \\[tool.pitc] of pyproject.toml.
+    Defaults come from PITC_* variables, then from pitc.toml or \[tool.pitc] of pyproject.toml.
     """
     from pitc.cli import compile as action
     from pitc.config import resolve
@@ -284,7 +286,9 @@ def verify(
     )
 
 
-@app.command(cls=Command, epilog="Example: pitc bench model.onnx --padding attention_mask --lengths 9,40,128")
+@app.command(
+    cls=Command, epilog="Example: pitc bench model.onnx --padding attention_mask --lengths 9,40,128"
+)
 def bench(
     model: Either,
     input: Inputs = None,
@@ -376,7 +380,9 @@ def bench(
     )
 
 
-@app.command(cls=Command, epilog="Example: pitc explain model.onnx --padding attention_mask --node 'MatMul*'")
+@app.command(
+    cls=Command, epilog="Example: pitc explain model.onnx --padding attention_mask --node 'MatMul*'"
+)
 def explain(
     model: Either,
     padding: Padding = None,

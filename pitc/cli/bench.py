@@ -20,8 +20,8 @@ from pitc.cli.steps import Steps
 from pitc.cli.verify import token_outputs
 from pitc.config import resolve
 from pitc.errors import MachineError, UsageError, VerificationError
-from pitc.importer import load_model
 from pitc.host.machine import cpu_level, cpu_name, installed
+from pitc.importer import load_model
 from pitc.ir.plan import CUDA_EP_NAME
 from pitc.measure.bench import (
     BASE,

@@ -1,4 +1,4 @@
-"""Where the log goes: the loggers `pitc.*` of the standard library, which are silent by themselves."""
+"""Where the log goes: the loggers `pitc.*` of the standard library, silent by themselves."""
 
 import logging
 from pathlib import Path

@@ -12,6 +12,7 @@ from pitc.cli.output import print_json, warnings_as_lines
 from pitc.errors import UsageError, one_line
 from pitc.session import arrays
 
+
 def run_model(
     model: Path,
     inputs: Sequence[str],

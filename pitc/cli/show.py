@@ -285,7 +285,9 @@ def verified(result: Comparison) -> None:
         of = "" if len(outputs) == len(result.outputs) else f" of {', '.join(outputs)}"
         out.print(Text(f"tolerance{of}: {why}"))
     for title, reason in list(result.skipped.items())[:SKIPS_SHOWN]:
-        out.print(Text(f"skipped {title}: ONNX Runtime fails on the source model: {reason}", "yellow"))
+        out.print(
+            Text(f"skipped {title}: ONNX Runtime fails on the source model: {reason}", "yellow")
+        )
     if len(result.skipped) > SKIPS_SHOWN:
         out.print(f"skipped {len(result.skipped) - SKIPS_SHOWN} more")
     out.print(Text(_outcome(result)))

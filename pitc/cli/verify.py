@@ -42,19 +42,9 @@ def verify_model(
     json: bool,
 ) -> None:
     """`pitc verify`."""
-    from pitc.check.tolerance import arithmetic_of, arithmetic_on
-    from pitc.check.verify import audit_facts, compare
-    from pitc.importer import load_model
-    from pitc.measure.bench import of_session, unoptimised_options
+    from pitc.check.verify import audit_facts
 
-    if against is not None and not os.path.isdir(model):
-        raise UsageError("--against is for artifacts; a model is compared with itself")
-    if reduce is not None:
-        from pitc.check.reduce import check_output
-
-        if os.path.isdir(model):
-            raise UsageError("--reduce needs the model, not an artifact", path=model)
-        check_output(reduce)
+    _check_options(model, against, reduce)
     given = read_inputs(inputs)
     try:
         compiled = open_model(model, padding, target, quiet)
@@ -68,21 +58,9 @@ def verify_model(
         raise
     padding = compiled.manifest.options.padding
     source = against or (compiled.path / FALLBACK if os.path.isdir(model) else model)
-    with warnings_as_lines():
-        session = compiled.session()
     reference = plain_session(source)
     chosen = _cases(compiled, reference, given, shapes, seed)
-    result = compare(
-        lambda feeds: run_session(session, feeds),
-        lambda feeds: run_session(reference, feeds),
-        chosen,
-        padding=padding,
-        token_outputs=token_outputs(reference, padding),
-        tolerance=tolerance,
-        arithmetic=arithmetic_on(session, arithmetic_of(load_model(source))),
-        plain=lambda: of_session(plain_session(source, unoptimised_options())),
-        skips=not given,
-    )
+    result = _compared(compiled, source, reference, chosen, tolerance, skips=not given)
     body = result.to_dict()
     if not json:
         show.verified(result)
@@ -110,19 +88,62 @@ def verify_model(
             show.reduced(body["reduced"])
     if json:
         print_json(body)
-    if not result.ok:
-        text = f"the compiled model differs from ONNX Runtime in {_share(result)}"
-        raise VerificationError(text, path=model)
-    if not result.cases:
-        text = "nothing was checked: ONNX Runtime fails on the source model with random inputs"
-        raise VerificationError(text, path=model, hint="give real ones: --input batch.npz")
+    _check_answers(result, model)
     if facts:
         _check_facts(body["facts"], model)
 
 
-def _share(result: "Comparison") -> str:
-    """How many cases failed, of how many."""
-    return f"{len(result.failed)} of {result.cases} case{'s' * (result.cases != 1)}"
+def _check_options(model: Path, against: Path | None, reduce: Path | None) -> None:
+    """Refuse options that do not fit a model, or an artifact."""
+    if against is not None and not os.path.isdir(model):
+        raise UsageError("--against is for artifacts; a model is compared with itself")
+    if reduce is not None:
+        from pitc.check.reduce import check_output
+
+        if os.path.isdir(model):
+            raise UsageError("--reduce needs the model, not an artifact", path=model)
+        check_output(reduce)
+
+
+def _compared(
+    compiled: CompiledModel,
+    source: Path,
+    reference: Any,
+    chosen: "Sequence[Case]",
+    tolerance: float | None,
+    *,
+    skips: bool,
+) -> "Comparison":
+    """The compiled model against the source, by the tolerances of its arithmetic."""
+    from pitc.check.tolerance import arithmetic_of, arithmetic_on
+    from pitc.check.verify import compare
+    from pitc.importer import load_model
+    from pitc.measure.bench import of_session, unoptimised_options
+
+    padding = compiled.manifest.options.padding
+    with warnings_as_lines():
+        session = compiled.session()
+    return compare(
+        lambda feeds: run_session(session, feeds),
+        lambda feeds: run_session(reference, feeds),
+        chosen,
+        padding=padding,
+        token_outputs=token_outputs(reference, padding),
+        tolerance=tolerance,
+        arithmetic=arithmetic_on(session, arithmetic_of(load_model(source))),
+        plain=lambda: of_session(plain_session(source, unoptimised_options())),
+        skips=skips,
+    )
+
+
+def _check_answers(result: "Comparison", model: Path) -> None:
+    if not result.ok:
+        cases = f"{result.cases} case{'s' * (result.cases != 1)}"
+        text = f"the compiled model differs from ONNX Runtime in {len(result.failed)} of {cases}"
+        raise VerificationError(text, path=model)
+    if not result.cases:
+        text = "nothing was checked: ONNX Runtime fails on the source model with random inputs"
+        raise VerificationError(text, path=model, hint="give real ones: --input batch.npz")
 
 
 def _first_difference(

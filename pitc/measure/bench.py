@@ -82,7 +82,9 @@ class Timing:
         if self.interval is None:
             return "too few rounds to say"
         low, high = self.interval
-        return "pitc is faster" if low > 1 else "pitc is slower" if high < 1 else "no difference shown"
+        return (
+            "pitc is faster" if low > 1 else "pitc is slower" if high < 1 else "no difference shown"
+        )
 
 
 @dataclass(slots=True)

@@ -110,8 +110,8 @@ void Trace::Write(const std::string& node, const Work& work, const Choice& choic
     line += "]}";
     comma = ", ";
   }
-  line += Text("}, \"chosen\": \"", Name(choice.variant),
-               "\", \"measured_us\": ", Number(measured_us));
+  line +=
+      Text("}, \"chosen\": \"", Name(choice.variant), "\", \"measured_us\": ", Number(measured_us));
   if (cpu_us >= 0) line += ", \"cpu_us\": " + Number(cpu_us);
   line += "}\n";
   Append(line);
