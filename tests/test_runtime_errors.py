@@ -395,3 +395,36 @@ def test_mutated_plans_never_crash(tmp_path: Path, case: str) -> None:
     )
     shown = run_python(MUTATE, str(save(tmp_path, model)), "1", "250")
     assert int(shown.split()[-1]) < 100
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_only_0_and_1_are_taken_of_all_floats(tmp_path: Path, dtype: str) -> None:
+    """Every sign and exponent, with mantissas of one bit or none; of float16, every number."""
+    bits = np.dtype(dtype).itemsize * 8
+    mantissa = {16: 10, 32: 23, 64: 52}[bits]
+    if bits == 16:
+        patterns = np.arange(1 << 16, dtype=np.uint16)
+    else:
+        heads = np.arange(1 << (bits - mantissa), dtype=np.uint64) << np.uint64(mantissa)
+        tails = [0, 1, 1 << (mantissa - 1), (1 << mantissa) - 1]
+        patterns = np.unique(np.bitwise_or.outer(heads, np.array(tails, np.uint64)).ravel())
+    numbers = patterns.astype(f"uint{bits}").view(dtype)
+    legal = (numbers == 0) | (numbers == 1)
+    kind = element_type(numbers)
+    plan = Plan("detect", (("rank", 1), ("padding", "live")))
+    model = make_model(
+        [pit_node("n", plan, ["live", "live"], ["rows", "coords", "offsets"])],
+        [("live", kind, None)],
+        [(output, INT32, None) for output in ("rows", "coords", "offsets")],
+    )
+    run = session(save(tmp_path, model))
+    assert int(legal.sum()) == 3
+    rows = run.run(["rows"], {"live": numbers[legal]})[0]
+    assert list(rows) == list(np.flatnonzero(numbers[legal]))
+    taken = numbers[legal]
+    odd = numbers[~legal]
+    few = np.linspace(0, len(odd) - 1, 3000).astype(int)
+    near = np.flatnonzero((odd > -2.1) & (odd < 2.1) & (np.abs(odd) > 0.4))[:500]
+    for number in (*odd[few], *odd[near]):
+        with pytest.raises(Exception, match="expected the padding mask 'live' to hold 0 and 1"):
+            run.run(None, {"live": np.append(taken, number)})

@@ -38,14 +38,21 @@ Word FindLive(const Tensor& mask, int64_t begin, int64_t end, uint8_t* live) {
   const auto* const words = static_cast<const Word*>(mask.data);
   const auto bits = static_cast<Word>(MaskBits(mask.type)),
              one = static_cast<Word>(OneBits(mask.type));
-  Word others = 0;
+  Word found = 0;
+  if (one == 1) {  // of integers, any other bit tells: no comparison is needed
+    for (int64_t i = begin; i < end; ++i) {
+      live[i] = words[i] != 0;
+      found |= words[i];
+    }
+    return static_cast<Word>(found & ~one);
+  }
   for (int64_t i = begin; i < end; ++i) {
     const Word word = words[i];
     const bool lives = (word & bits) != 0;
     live[i] = lives;
-    others |= static_cast<Word>(lives ? word ^ one : 0);
+    found |= static_cast<Word>(lives ? word ^ one : 0);
   }
-  return others;
+  return found;
 }
 
 struct Bytes {
