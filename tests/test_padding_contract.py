@@ -91,7 +91,7 @@ def test_a_mask_of_other_numbers_is_an_error(
         assert caught.value.node is not None
         with pytest.raises(Exception, match=r"pitc: node '.+' \(detect\): expected the padding"):
             session.run(None, feeds_of(dtype, other))
-    want = ort.InferenceSession(str(path), quiet_options(), ["CPUExecutionProvider"])
+    want: Any = ort.InferenceSession(str(path), quiet_options(), ["CPUExecutionProvider"])
     for zero in (0, -0.0):
         good = feeds_of(dtype)
         good["mask"][good["mask"] == 0] = zero
@@ -104,7 +104,7 @@ def test_without_padding_such_a_mask_is_a_mask(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(masked_mlp("float32"), path)
     compiled = pitc.compile(path)
-    want = ort.InferenceSession(str(path), quiet_options(), ["CPUExecutionProvider"])
+    want: Any = ort.InferenceSession(str(path), quiet_options(), ["CPUExecutionProvider"])
     for other in (2.0, -1.0, 0.5, np.nan):
         feeds = feeds_of("float32", other)
         found = compiled.run(feeds)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -50,7 +51,7 @@ def model(
     return helper.make_model(graph, opset_imports=opsets, ir_version=9)
 
 
-def node(kind: str, reads: list[str], *makes: str, **attributes: object) -> onnx.NodeProto:
+def node(kind: str, reads: list[str], *makes: str, **attributes: Any) -> onnx.NodeProto:
     return helper.make_node(kind, reads, list(makes), makes[0], **attributes)
 
 
