@@ -16,7 +16,7 @@ from pitc.check.feeds import Case
 from pitc.check.first_difference import first_difference
 from pitc.check.tolerance import CEILING, FACTOR, FLOORS, QUANTISED, arithmetic_of, tolerance_of
 from pitc.check.verify import compare
-from pitc.errors import UsageError
+from pitc.errors import ModelError, UsageError
 from pitc.importer import load_model
 
 Run = Callable[..., tuple[int, str, str]]
@@ -239,6 +239,26 @@ def test_an_error_beyond_the_yardstick_is_one() -> None:
     wrong = compare(times(1.05), times(1), cases_of(3), **rules)  # type: ignore[arg-type]
     assert not wrong.ok
     assert wrong.failed == ["full n=1", "full n=2"]  # of nothing, nothing is off
+
+
+def test_a_yardstick_that_does_not_run_measures_nothing() -> None:
+    def stops() -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
+        raise ModelError("an operator has no kernel without fusions")
+
+    def fails(feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        raise UsageError("it fails")
+
+    kinds = {"y": frozenset({QUANTISED})}
+    for plain in (stops, lambda: fails):
+        found = compare(
+            lambda feeds: {"y": feeds["x"]},
+            lambda feeds: {"y": feeds["x"]},
+            cases_of(2),
+            arithmetic=kinds,
+            plain=plain,
+        )
+        assert found.ok and found.outputs[0].yardstick is None
+        assert found.outputs[0].tolerance == FLOORS[QUANTISED]
 
 
 def test_cases_that_fail_are_counted() -> None:

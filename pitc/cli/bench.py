@@ -126,7 +126,7 @@ def bench_model(
                 token_outputs=tokens,
                 tolerance=tolerance,
                 arithmetic=arithmetic_on(session, arithmetic_of(load_model(source))),
-                plain=lambda: of_session(plain_session(source, unoptimised_options())),
+                plain=lambda: partial(run_session, plain_session(source, unoptimised_options())),
                 clock=WALL_TIME if on_gpu else CPU_TIME,
                 stage=steps,
                 progress=progress,

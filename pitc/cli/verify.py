@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +119,7 @@ def _compared(
     from pitc.check.tolerance import arithmetic_of, arithmetic_on
     from pitc.check.verify import compare
     from pitc.importer import load_model
-    from pitc.measure.bench import of_session, unoptimised_options
+    from pitc.measure.bench import unoptimised_options
 
     padding = compiled.manifest.options.padding
     with warnings_as_lines():
@@ -131,7 +132,7 @@ def _compared(
         token_outputs=token_outputs(reference, padding),
         tolerance=tolerance,
         arithmetic=arithmetic_on(session, arithmetic_of(load_model(source))),
-        plain=lambda: of_session(plain_session(source, unoptimised_options())),
+        plain=lambda: partial(run_session, plain_session(source, unoptimised_options())),
         skips=skips,
     )
 
