@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         UsageError,
         VerificationError,
     )
+    from pitc.ir.custom_ops import register_custom_ops
 
 __all__ = [
     "ArtifactError",
@@ -43,6 +44,7 @@ __all__ = [
     "get_ep_name",
     "get_library_path",
     "load",
+    "register_custom_ops",
     "register_ep",
 ]
 
@@ -51,6 +53,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'pitc' has no attribute {name!r}")
     room = "pitc.api" if name in ("compile", "explain") else "pitc.compiled"
+    room = "pitc.ir.custom_ops" if name == "register_custom_ops" else room
     room = "pitc.errors" if name.endswith(("Error", "Warning")) else room
     try:
         return getattr(import_module(room), name)

@@ -1,5 +1,6 @@
 """The Python API: compile, explain. What is compiled is loaded and run by `pitc.compiled`."""
 
+import logging
 import shutil
 import tempfile
 import time
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pitc.ir.tiles import TileTable
     from pitc.passes.pipeline import Lowered
 
+_log = logging.getLogger("pitc.api")
 #: Called with the name of each stage as it starts.
 Progress = Callable[[str], None]
 #: Called by the kernel builder: kernels done, kernels in all, symbol.
@@ -94,6 +96,10 @@ def compile(
         check_output(Path(output), force=force, source=source_path)
     steps = _Steps(progress)
     imported, source = import_model(model, steps)
+    if padding is not None:
+        from pitc.passes.padding import check_padding
+
+        check_padding(imported, padding)
     if output is not None:
         _spare_weights(imported, Path(output))
     check_loads(model, imported)
@@ -366,6 +372,9 @@ class _Steps:
 
     def end(self) -> None:
         """Close the running stage."""
+        took_ms = (time.perf_counter() - self._start) * 1e3
+        if self._name:
+            _log.info("%s took %.0f ms", self._name, took_ms)
         if self._name in self._OWN:
-            self.own_ms[self._name] = (time.perf_counter() - self._start) * 1e3
+            self.own_ms[self._name] = took_ms
         self._name = ""
