@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from pitc.ir.branch import is_choice
 from pitc.ir.graph import Graph
-from pitc.ir.nodes import captures, node_name, output_names
+from pitc.ir.nodes import captures, input_names, node_name, output_names
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import describe
 from pitc.ir.report import NodeRecord, RegionRecord
@@ -37,14 +37,25 @@ def node_records(
         done[node] = "attention" if regions.forms[node].plan is not None else "packed"
     refusals = {**sparse.refusals, **regions.refusals, **channels.refusals}
     skipped = {n: str(skip) for n, skip in {**sparse.nodes, **channels.nodes}.items()}
+    makers = {name: i for i, node in enumerate(graph.nodes) for name in output_names(node)}
     return [
         replace(
             _record(graph, node, done.get(node, "ordinary"), refusals.get(node)),
             sparse=skipped.get(node, ""),
             inside=absorbed.get(node, "") if done.get(node) == "folded" else "",
+            reads=_reads(i, node, makers),
         )
-        for node in graph.nodes
+        for i, node in enumerate(graph.nodes)
     ]
+
+
+def _reads(place: int, node: ir.Node, makers: Mapping[str, int]) -> tuple[int, ...]:
+    """How many places before a node its makers stand, nearest first.
+
+        0: a = Neg(x)    1: b = Exp(x)    2: y = Add(a, b)    ->    of 2: (1, 2)
+    """
+    names = (*input_names(node), *captures(node))
+    return tuple(sorted({place - makers[name] for name in names if name in makers}))
 
 
 def rewritten(

@@ -18,7 +18,7 @@ from models.half import half
 from pitc import api
 from pitc.artifact.check import check_artifact
 from pitc.artifact.manifest import MANIFEST, parse_manifest, report_from_dict, report_to_dict
-from pitc.cli.page import page
+from pitc.report.page import page
 from pitc.host.placement import pit_nodes
 from pitc.ir.cuda_target import CUDA_ARCHS
 from pitc.ir.engines import kernels_of, predicted_tile

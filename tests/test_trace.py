@@ -374,7 +374,7 @@ def test_a_plot_has_a_picture_for_each_size(tmp_path: Path, kept: Path) -> None:
 
 
 def test_a_report_without_a_trace_has_no_such_table() -> None:
-    from pitc.cli.page import page
+    from pitc.report.page import page
 
     report = Report(
         nodes=[NodeRecord("a", "MatMul", sparse="operand 0 is 0"), NodeRecord("b", "X")]

@@ -45,6 +45,8 @@ class NodeRecord:
         engine: What computes it: `onnxruntime`; `cpu`, register tiles; of GPUs `mma`, tensor cores,
             or `simt`, FMA units, or both. Empty where nothing is left to compute, or inside.
         kernel: Its kernels, where they are pitc's.
+        reads: How many places before it, in the whole list of nodes, those stand whose outputs it
+            or its bodies read.
     """
 
     node: str
@@ -58,6 +60,7 @@ class NodeRecord:
     inside: str = ""
     engine: str = "onnxruntime"
     kernel: KernelRecord | None = None
+    reads: tuple[int, ...] = ()
 
     @property
     def outcome(self) -> str:
