@@ -11,6 +11,7 @@ from pitc.ir.nodes import captures, input_names, node_name, output_names
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import describe
 from pitc.ir.report import NodeRecord, RegionRecord
+from pitc.ir.work import example_flops
 from pitc.passes.lower.channels.skips import ChannelSkips
 from pitc.passes.lower.rewrite import Rewriter
 from pitc.passes.lower.sparse import SparseContractions
@@ -118,7 +119,20 @@ def _record(graph: Graph, node: ir.Node, lowering: str, refusal: Refusal | None)
         tuple(dead),
         lowering,
         (refusal or _refusal(graph, node, bool(dead))) if ordinary else None,
+        flops=_flops(graph, node),
     )
+
+
+def _flops(graph: Graph, node: ir.Node) -> int | None:
+    """Operations of the output that takes most; none where a size or another number that is known
+    beforehand is computed.
+    """
+    found = [graph[name] for name in output_names(node)]
+    if found and all(value.ints is not None for value in found):
+        return 0
+    flops = [example_flops(value.expr) for value in found if value.expr is not None]
+    known = [n for n in flops if n is not None]
+    return max(known) if known and len(known) == len(flops) else None
 
 
 def _operator(node: ir.Node) -> str:

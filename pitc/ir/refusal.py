@@ -47,11 +47,14 @@ class Refusal:
         code: The kind of refusal.
         node: Name of the node (its first output's name when it has none).
         reason: The violated condition, with the values in it.
+        value: The value that stopped it: the operand, or the one whose missing fact; empty where
+            the node itself did.
     """
 
     code: Code
     node: str
     reason: str
+    value: str = ""
 
     def __str__(self) -> str:
         return f"{self.code.id} {self.node}: {self.reason} ({self.code.hint})"
