@@ -53,7 +53,7 @@ def node_records(
 def _reads(place: int, node: ir.Node, makers: Mapping[str, int]) -> tuple[int, ...]:
     """How many places before a node its makers stand, nearest first.
 
-        0: a = Neg(x)    1: b = Exp(x)    2: y = Add(a, b)    ->    of 2: (1, 2)
+    0: a = Neg(x)    1: b = Exp(x)    2: y = Add(a, b)    ->    of 2: (1, 2)
     """
     names = (*input_names(node), *captures(node))
     return tuple(sorted({place - makers[name] for name in names if name in makers}))

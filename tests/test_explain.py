@@ -18,13 +18,13 @@ from models.half import half
 from pitc import api
 from pitc.artifact.check import check_artifact
 from pitc.artifact.manifest import MANIFEST, parse_manifest, report_from_dict, report_to_dict
-from pitc.report.page import page
 from pitc.host.placement import pit_nodes
 from pitc.ir.cuda_target import CUDA_ARCHS
 from pitc.ir.engines import kernels_of, predicted_tile
 from pitc.ir.plan import EP_NAME, Plan
 from pitc.ir.report import NodeRecord, Report
 from pitc.ir.target import target_of
+from pitc.report.page import page
 
 Run = Callable[..., tuple[int, str, str]]
 

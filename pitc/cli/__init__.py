@@ -6,18 +6,20 @@ compile.py, run.py, verify.py, bench.py, explain.py, inspect.py, tiles.py (tune)
 models.py    models, artifacts and inputs that they are given
 show.py      tables and text for people
 output.py    JSON for programs, warnings
-page.py      the report, plot.py: pictures
+plot.py      pictures; reports are `pitc.report`'s
 steps.py     numbered progress
 """
 
 import io
 import os
+import shlex
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
 
 from pitc.errors import PitcError, one_line
@@ -30,6 +32,12 @@ STOPS = {
     signal.SIGHUP: "the terminal has gone",
 }
 INTERRUPTED = 128 + signal.SIGINT
+_WORDS: ContextVar[Sequence[str]] = ContextVar("words", default=())
+
+
+def command_line() -> str:
+    """The command that runs, as a shell takes it."""
+    return shlex.join(["pitc", *_WORDS.get()])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,8 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):  # names of files need not be UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
-    with _stoppable() as received:
-        code = _run(arguments)
+    words = _WORDS.set(sys.argv[1:] if arguments is None else arguments)
+    try:
+        with _stoppable() as received:
+            code = _run(arguments)
+    finally:
+        _WORDS.reset(words)
     if code == INTERRUPTED:
         stop = received[0] if received else signal.SIGINT
         return _fail(STOPS[stop], 128 + stop)

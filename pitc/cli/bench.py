@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from pitc.artifact.folder import check_file
 from pitc.artifact.manifest import FALLBACK
 from pitc.check.feeds import Case, parse_shapes
 from pitc.check.verify import tolerance_on
-from pitc.cli import show
+from pitc.cli import command_line, show
 from pitc.cli.models import given_dims, open_model, read_inputs, specs_of
 from pitc.cli.output import print_json, warnings_as_lines
 from pitc.cli.plot import check_plot, draw
@@ -36,8 +37,12 @@ from pitc.measure.bench import (
     race,
     session_options,
 )
+from pitc.measure.memory import peak_bytes
+from pitc.measure.profile import profiles
 from pitc.measure.trace import Contraction, contractions, race_dense
 from pitc.measure.trace_channels import Convolution, convolutions
+from pitc.report.evidence import Evidence
+from pitc.report.write import write_report
 from pitc.session import plain_session, run_session
 
 STAGES = ("load", "check", "time")
@@ -60,6 +65,7 @@ def bench_model(
     trace: bool,
     trace_file: Path | None,
     plot: Path | None,
+    report: Path | None,
     quiet: bool | None,
     json: bool,
 ) -> None:
@@ -67,6 +73,8 @@ def bench_model(
     peers = chosen_peers(against)
     if plot is not None:
         check_plot(plot)
+    if report is not None:
+        check_file(report, (".json", ".html"), "report")
     if trace_file is not None:
         check_file(trace_file, (".jsonl",), "trace")
     counts = _lengths(lengths)
@@ -107,11 +115,18 @@ def bench_model(
         Contender(OURS, "pitc", lambda: of_session(session)),
         *(Contender(name, name, lambda name=name: PEERS[name](source)) for name in peers),  # type: ignore[misc]
     ]
+    if report is not None and on_gpu:
+        hint = "name a file by the session option of ONNX Runtime's profiler"
+        raise UsageError("--report shows what CPUs do, and it runs on a GPU", hint=hint)
     traced: tuple[list[Contraction], list[Convolution]] | None = None
+    known = Evidence(command_line(), compiled.manifest.versions)
     try:
         with (
             warnings_as_lines(),
-            Steps((*STAGES, *["trace"] * trace), quiet=resolve({"quiet": quiet}).quiet) as steps,
+            Steps(
+                (*STAGES, *["trace"] * trace, *["profile"] * (report is not None)),
+                quiet=resolve({"quiet": quiet}).quiet,
+            ) as steps,
         ):
             progress = partial(steps.kernels, total=rounds, symbol="rounds")
             found = race(
@@ -138,6 +153,25 @@ def bench_model(
                 )
                 products = contractions(chosen.products, dense.products)
                 traced = products, convolutions(chosen.channels)
+                known = replace(
+                    known,
+                    decisions=chosen.products,
+                    contractions=products,
+                    convolutions=traced[1],
+                )
+            if report is not None:
+                steps("profile")
+                peaks = {
+                    BASE: peak_bytes(source, case.feeds),
+                    OURS: peak_bytes(compiled.path, case.feeds),
+                }
+                known = replace(
+                    known,
+                    live=_live(case, padding),
+                    race=found,
+                    profiles=profiles(compiled, source, case.feeds),
+                    memory={name: peak for name, peak in peaks.items() if peak is not None},
+                )
     except WrongAnswer as error:
         if json:
             print_json(error.comparison.to_dict())
@@ -150,6 +184,8 @@ def bench_model(
     _show(found, traced, model, case, padding, title, json=json)
     if plot is not None:
         draw(plot, found, title)
+    if report is not None:
+        write_report(report, list(compiled.reports.values()), replace(known, timed=title))
     if missing_peers := [name for name in against if name in found.left_out]:
         name = missing_peers[0]
         raise MachineError(f"peer {name!r} was not timed: {found.left_out[name]}")

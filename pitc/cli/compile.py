@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pitc import api
 from pitc.artifact.folder import check_file
-from pitc.cli import show
+from pitc.cli import command_line, show
 from pitc.cli.output import print_json
 from pitc.cli.steps import Steps
 from pitc.errors import UsageError
@@ -49,9 +49,10 @@ def compile_model(
             kernel_progress=steps.kernels,
         )
     if report is not None:
-        from pitc.cli.page import write_report
+        from pitc.report.evidence import Evidence
+        from pitc.report.write import write_report
 
-        write_report(report, list(made.reports.values()))
+        write_report(report, list(made.reports.values()), Evidence(command_line()))
     if json:
         body = made.manifest.model_dump(mode="json", exclude={"reports"})
         told = {kind: report.to_dict() for kind, report in made.reports.items()}

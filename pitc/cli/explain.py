@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pitc import api
 from pitc.artifact.check import check_artifact
 from pitc.artifact.folder import check_file
-from pitc.cli import show
+from pitc.cli import command_line, show
 from pitc.cli.models import no_options_of_an_artifact
 from pitc.cli.output import print_json
 from pitc.compiled import read_reports
@@ -33,10 +33,11 @@ def explain_model(
     json: bool,
 ) -> None:
     """`pitc explain`."""
-    from pitc.cli.page import body_of, write_report
     from pitc.cli.plot import check_plot, draw_decisions
     from pitc.measure.trace import contractions
     from pitc.measure.trace_channels import convolutions
+    from pitc.report.evidence import Evidence
+    from pitc.report.write import body_of, write_report
 
     if output is not None:
         check_file(output, (".json", ".html"), "report")
@@ -55,15 +56,22 @@ def explain_model(
     decisions = [d for d in lines.products if pattern is None or d.node in kept]
     gated = convolutions([d for d in lines.channels if pattern is None or d.node in kept])
     traced = None if trace is None else contractions(decisions)
+    known = Evidence(
+        command_line(),
+        versions=_versions(model),
+        decisions=decisions,
+        contractions=traced,
+        convolutions=gated,
+    )
     if json:
-        print_json(body_of(shown, traced, gated))
+        print_json(body_of(shown, known))
     else:
         for report, each in zip(reports, shown, strict=True):
             show.explained(report, each.nodes, titled=len(reports) > 1)
         if traced is not None:
             show.decided(traced, gated, reports[0].sparse)
     if output is not None:
-        write_report(output, reports, traced, gated)
+        write_report(output, reports, known)
     if plot is not None:
         draw_decisions(plot, decisions, reports[0].model)
 
@@ -82,6 +90,12 @@ def _reports(model: Path, padding: str | None, target: str | None) -> list[Repor
     settings = resolve({"padding": padding, "target": target})
     tiles, mask = settings.path("tiles"), settings.text("padding")
     return list(api.explain(model, settings.target, mask, tiles=tiles).values())
+
+
+def _versions(model: Path) -> dict[str, str]:
+    """Of what made an artifact."""
+    manifest = check_artifact(model, hashes=False).manifest if os.path.isdir(model) else None
+    return dict(manifest.versions) if manifest is not None else {}
 
 
 def _fits(record: NodeRecord, pattern: str) -> bool:

@@ -1,4 +1,4 @@
-"""How much memory a model takes: each in a process of its own, from before loading to after a run."""
+"""How much memory a model takes, in a process of its own, from before loading to after a run."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-# Arguments: model file or artifact folder, inputs (.npz).
+# Arguments: model file or artifact folder, inputs by place (.npz), their names (JSON).
 _MEASURE = """
 import json, os, sys
 import numpy as np
@@ -21,7 +21,8 @@ def resident(field):
     (line,) = [x for x in open("/proc/self/status") if x.startswith(field)]
     return int(line.split()[1]) * 1024
 
-path, feeds = sys.argv[1], dict(np.load(sys.argv[2]))
+path, arrays = sys.argv[1], np.load(sys.argv[2])
+feeds = {name: arrays[str(i)] for i, name in enumerate(json.loads(sys.argv[3]))}
 options = session_options()
 before = resident("VmRSS")
 compiled = os.path.isdir(path)
@@ -45,7 +46,9 @@ def peak_bytes(model: Path, feeds: Mapping[str, np.ndarray]) -> int | None:
         return None
     with tempfile.TemporaryDirectory(prefix="pitc-memory-") as folder:
         inputs = Path(folder, "feeds.npz")
-        np.savez(inputs, allow_pickle=False, **feeds)
-        command = [sys.executable, "-c", _MEASURE, str(model), str(inputs)]
+        arrays = {str(i): x for i, x in enumerate(feeds.values())}  # names may be any text
+        np.savez(inputs, allow_pickle=False, **arrays)
+        words = [str(model), str(inputs), json.dumps(list(feeds))]
+        command = [sys.executable, "-c", _MEASURE, *words]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     return int(json.loads(done.stdout)) if done.returncode == 0 else None

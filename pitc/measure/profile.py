@@ -1,6 +1,7 @@
 """Where the time of a run goes, node by node, as ONNX Runtime's own profiler tells it.
 
-Times are wall time. The names of ONNX Runtime's own nodes are the graph's; those of PIT nodes are
+Times are wall time, of each node the least of several runs: other programs only add to it. Nodes of
+ONNX Runtime have the graph's names, perhaps with that of a fusion behind; those of PIT nodes are
 numbers, which the session's record of who runs what turns into names again.
 """
 
@@ -9,11 +10,10 @@ import re
 import tempfile
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,11 +25,17 @@ from pitc.measure.timing import one_core
 if TYPE_CHECKING:
     from pitc.compiled import CompiledModel
 
-RUNS, WARM_UP = 11, 2
+RUNS, WARM_UP = 15, 2
+#: Operator of a node that pitc's execution provider runs.
+PIT = "PIT"
+#: What ONNX Runtime's optimisers put behind a name.
+_FUSION = re.compile(r"(.+?)(?:/\w+Fusion/?)+")
 _FUSED = re.compile(r".*_\d+_(\d+)")
 _NODE, _RUN = "_kernel_time", "model_run"
 #: What the compiler puts around the name of a value or of a node: `pitc.NAME.packed.gemm.2`.
-_OURS = re.compile(r"(?:pitc\.)+(.+?)(?:\.(?:packed|whole|node|gemm|contract|contract_right|ffn|\d+))*")
+_OURS = re.compile(
+    r"(?:pitc\.)+(.+?)(?:\.(?:packed|whole|node|gemm|contract|contract_right|ffn|\d+))*"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,7 @@ class NodeTime:
         node: Name in the source graph, where the node is from there; else its own.
         op_type: Its operator; of a PIT node `PIT`.
         known: True where the source graph has a node of that name.
-        us: Time in a run, median over the runs.
+        us: Time in a run, the least of all runs.
         elements: Of its first output.
     """
 
@@ -57,15 +63,10 @@ class Profile:
 
     Args:
         nodes: In the order in which they ran.
-        run_us: One run, median, with what lies between the nodes.
-        value_bytes: Most that values took at one time in ONNX Runtime's arena, weights not
-            counted; None where it does not tell.
         runs: How many counted.
     """
 
     nodes: tuple[NodeTime, ...]
-    run_us: float
-    value_bytes: int | None
     runs: int
 
     def to_dict(self) -> dict[str, Any]:
@@ -204,8 +205,6 @@ def read_profile(path: Path, names: Mapping[str, str], pit: Sequence[str]) -> Pr
     nodes = [_node_time(*key, taken, names, pit, len(counted)) for key, taken in each.items()]
     return Profile(
         nodes=tuple(nodes),
-        run_us=median(e["dur"] for e in counted) if counted else 0.0,
-        value_bytes=_value_bytes(e["args"] for taken in each.values() for e in taken),
         runs=len(counted),
     )
 
@@ -222,10 +221,10 @@ def _node_time(
     if taken[0]["args"].get("provider") in PROVIDERS:
         number = _FUSED.fullmatch(op_type)
         place = int(number[1]) if number else len(pit)
-        name, op_type = pit[place] if place < len(pit) else f"PIT node {place}", "PIT"
+        name, op_type = pit[place] if place < len(pit) else f"PIT node {place}", PIT
     source = named(name, names)
     times = len(taken) / max(runs, 1)
-    us = median(e["dur"] for e in taken) * times
+    us = min(e["dur"] for e in taken) * times
     return NodeTime(source or name, op_type, source is not None, us, _elements(taken[-1]["args"]))
 
 
@@ -233,10 +232,11 @@ def named(name: str, names: Mapping[str, str]) -> str | None:
     """The source node of a node of a session, by its name.
 
     pitc.add_16.packed.gemm    ->    the node that makes add_16
+    /fc/Gemm/GemmTransposeFusion/    ->    /fc/Gemm
     """
     if name in names:
         return names[name]
-    found = _OURS.fullmatch(name)
+    found = _OURS.fullmatch(name) or _FUSION.fullmatch(name)
     return names.get(found[1]) if found else None
 
 
@@ -244,14 +244,3 @@ def _elements(args: Mapping[str, Any]) -> int:
     """Of the first output, 0 where it has none."""
     shapes = args.get("output_type_shape") or [{}]
     return next((prod(shape) for shape in shapes[0].values()), 0)
-
-
-def _value_bytes(told: Iterable[Mapping[str, Any]]) -> int | None:
-    """Most bytes of values at one time, beyond what the session held in front of the first node."""
-    known = [args for args in told if "mem_bytes_in_use" in args]
-    if not known:
-        return None
-    used = [int(args["mem_bytes_in_use"]) for args in known]
-    return max(used) - min(
-        n - int(args.get("mem_in_use_delta", 0)) for n, args in zip(used, known, strict=True)
-    )

@@ -1,7 +1,7 @@
 """Which boxes a drawing of a model has: nodes without shape plumbing, runs of like nodes as one.
 
-A model of few nodes has a box for each. In a larger one chains of nodes that run alike are joined, as
-are like nodes side by side, in runs that grow until the drawing fits.
+A model of few nodes has a box for each. In a larger one chains of nodes that run alike are joined,
+as are like nodes side by side, in runs that grow until the drawing fits.
 """
 
 from collections import Counter

@@ -1,12 +1,13 @@
 """Times before and after, and densities over time, as rows, bars and lines."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
 from pitc.measure.bench import OURS, Race
-from pitc.measure.profile import Change, NodeTime, Profile
+from pitc.measure.profile import PIT, Profile
 from pitc.measure.trace import Contraction, Decision
 from pitc.measure.trace_channels import Convolution
 from pitc.report.text import figures, plural, share, time
@@ -14,6 +15,8 @@ from pitc.report.text import figures, plural, share, time
 MOST_NODES, MOST_OPERATORS = 20, 12
 #: Points of a line; more decisions are put together.
 POINTS = 120
+#: PIT nodes that belong to no node of the source graph.
+MOVES = "finding live rows, moving them"
 _FEW = 2  # decisions of a product that make a line
 
 
@@ -45,52 +48,63 @@ def race_chart(race: Race) -> dict[str, Any]:
 
 
 def times_chart(
-    before: Profile, after: Profile, changed: Mapping[str, Change], anchors: Mapping[str, str]
+    before: Profile,
+    after: Profile,
+    hosts: Mapping[str, str],
+    operators: Mapping[str, str],
+    anchors: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Times by operator, and of the nodes that took most.
+    """Times by operator, and of the nodes that took most; nodes that run inside another one in the
+    compiled model count with it, before and after.
 
     Args:
         before: ONNX Runtime on the source graph.
         after: The compiled model.
-        changed: Both, by name of the node.
+        hosts: Of each node of the source graph, the one that it runs inside, or itself.
+        operators: Of each node of the source graph.
         anchors: Rows of the table of nodes, by name.
     """
-    pairs = {name: (c.before_us, c.after_us) for name, c in changed.items()}
-    pairs |= {n.node: (n.us, None) for n in before.nodes if not n.known}
-    pairs |= {n.node: (pairs.get(n.node, (None, None))[0], n.us) for n in after.nodes if not n.known}
-    ordered = sorted(pairs.items(), key=lambda item: -max(x or 0 for x in item[1]))
-    operators = _by_operator(before.nodes), _by_operator(after.nodes)
-    names = sorted({*operators[0], *operators[1]}, key=lambda n: -max(o.get(n, 0) for o in operators))
-    shown = [(n, (operators[0].get(n), operators[1].get(n))) for n in names[:MOST_OPERATORS]]
-    rest = [sum(o.get(n, 0) for n in names[MOST_OPERATORS:]) for o in operators]
-    if any(rest):
-        shown.append(("all others", (rest[0], rest[1])))
+    by_node: defaultdict[str, list[float | None]] = defaultdict(lambda: [None, None])
+    by_operator: defaultdict[str, list[float | None]] = defaultdict(lambda: [None, None])
+    for i, profile in enumerate((before, after)):
+        for node in profile.nodes:
+            name = hosts.get(node.node, node.node) if node.known else node.node
+            operator = operators.get(name, node.op_type)
+            for times in (by_node[name], by_operator[operator]):
+                times[i] = (times[i] or 0) + node.us
+    inside = Counter(hosts.values())
+    totals = [time(sum(node.us for node in profile.nodes)) for profile in (before, after)]
+    labels = {n: f"{n} and {inside[n] - 1} inside" for n in by_node if inside[n] > 1}
+    found = sorted(by_operator.items(), key=_most)
+    shown = found[:MOST_OPERATORS]
+    rest = [sum(times[i] or 0 for _, times in found[MOST_OPERATORS:]) for i in (0, 1)]
+    shown += [("all others", [*rest])] if any(rest) else []
     return {
-        "operators": _pair_rows(shown, {}),
-        "nodes": _pair_rows(ordered[:MOST_NODES], anchors),
+        "operators": _pair_rows(shown, {}, {PIT: MOVES}),
+        "nodes": _pair_rows(sorted(by_node.items(), key=_most)[:MOST_NODES], anchors, labels),
         "told": (
-            f"Wall time in ONNX Runtime's own profiler, median of {plural(before.runs, 'run')} each, "
-            f"in turns, on one thread: {time(before.run_us)} before, {time(after.run_us)} after for a "
-            "whole run; the profiler itself takes part of it. PIT: nodes that pitc's execution "
-            "provider runs. A dash: it was fused into another node."
+            "Wall time in ONNX Runtime's own profiler, of each node the least of "
+            f"{plural(before.runs, 'run')}, in turns, on one thread; in all {totals[0]} before and "
+            f"{totals[1]} after. What was fused counts with the node that it runs inside; a dash: "
+            "no such node."
         ),
     }
 
 
-def _by_operator(nodes: Sequence[NodeTime]) -> dict[str, float]:
-    found: defaultdict[str, float] = defaultdict(float)
-    for node in nodes:
-        found[node.op_type] += node.us
-    return dict(found)
+def _most(item: tuple[str, Sequence[float | None]]) -> float:
+    return -max(x or 0 for x in item[1])
 
 
 def _pair_rows(
-    pairs: Sequence[tuple[str, tuple[float | None, float | None]]], anchors: Mapping[str, str]
+    pairs: Sequence[tuple[str, Sequence[float | None]]],
+    anchors: Mapping[str, str],
+    labels: Mapping[str, str],
 ) -> list[dict[str, Any]]:
     most = max((x or 0 for _, pair in pairs for x in pair), default=0) or 1
     return [
         {
             "name": name,
+            "label": labels.get(name, name),
             "anchor": anchors.get(name, ""),
             "before": time(before),
             "after": time(after),
@@ -139,7 +153,7 @@ def _binned(found: Sequence[float]) -> list[float]:
     """At most so many points, each the mean of neighbours."""
     points = min(len(found), POINTS)
     ends = [len(found) * i // points for i in range(points + 1)]
-    return [fmean(found[a:b]) for a, b in zip(ends, ends[1:], strict=False)]
+    return [fmean(found[a:b]) for a, b in pairwise(ends)]
 
 
 def _middle(lines: Sequence[Sequence[float]]) -> list[float]:

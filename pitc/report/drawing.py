@@ -105,7 +105,7 @@ def drawing_of(
                 round(_BAR * (mean or 0), 1),
             )
         )
-    told = [f"{plural(len(report.nodes), 'node')} in {plural(len(drawn), 'box').replace('boxs', 'boxes')}"]
+    told = [f"{plural(len(report.nodes), 'node')} in {len(drawn)} box{'es' * (len(drawn) != 1)}"]
     told += [f"{boxes.hidden} of shape plumbing left out"] * (boxes.hidden > 0)
     told += [f"{plural(len(placed.long), 'long line')} left out"] * bool(placed.long)
     told += [f"the last {plural(boxes.left_out, 'node')} left out"] * (boxes.left_out > 0)
@@ -113,7 +113,14 @@ def drawing_of(
         tuple(drawn),
         " ".join(map(_path, placed.lines)),
         tuple(
-            (kind, "".join(f"M{b.x} {b.y}h{layout.BOX_WIDTH}v{layout.BOX_HEIGHT}h-{layout.BOX_WIDTH}z" for b in drawn if b.kind == kind))
+            (
+                kind,
+                "".join(
+                    f"M{b.x} {b.y}h{layout.BOX_WIDTH}v{layout.BOX_HEIGHT}h-{layout.BOX_WIDTH}z"
+                    for b in drawn
+                    if b.kind == kind
+                ),
+            )
             for kind in dict.fromkeys(b.kind for b in drawn)
         ),
         ", ".join(told) + ".",

@@ -1,8 +1,8 @@
 """Where boxes and lines of a drawing lie: a graph in levels, from the top down.
 
-Levels are longest paths from the inputs; a node that reads nothing lies just above its reader. Boxes
-of a level are ordered by the middle of their neighbours, then moved as near to it as their width
-allows. A line over several levels goes through a place of its own in each.
+Levels are longest paths from the inputs; a node that reads nothing lies just above its reader.
+Boxes of a level are ordered by the middle of their neighbours, then moved as near to it as their
+width allows. A line over several levels goes through a place of its own in each.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """The page: one HTML file that needs no other, without a network."""
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,11 @@ from markupsafe import Markup
 from pitc.host.machine import BUILDERS, cpu_level, cpu_name, installed
 from pitc.ir.report import Report
 from pitc.measure.bench import BASE, OURS
-from pitc.measure.profile import Change, changes
+from pitc.measure.profile import changes
 from pitc.report import text
 from pitc.report.charts import density_chart, race_chart, times_chart
 from pitc.report.evidence import Evidence
-from pitc.report.view import View, view_of
+from pitc.report.view import View, hosts_of, view_of
 from pitc.version import __version__
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -42,9 +42,9 @@ def page(reports: Sequence[Report], evidence: Evidence | None = None) -> str:
             views=views,
             verdict=verdict(views[0], known),
             timed=known.timed,
-            tiles=tiles(views[0], known, changed),
+            tiles=tiles(views[0], known),
             race=race_chart(known.race) if known.race else None,
-            times=_times(views[0], known, changed),
+            times=_times(views[0], known),
             profiled=bool(changed),
             density=density_chart(known.decisions, known.contractions, known.convolutions),
             about=about(reports[0], known),
@@ -81,7 +81,9 @@ def verdict(view: View, known: Evidence) -> str:
     parts = []
     for part, does in ((packed, "on live rows only"), (sparse, "skipping zeros")):
         if part.nodes:
-            share = text.share(part.share) + " of the work" if view.worked else f"{part.nodes} nodes"
+            share = (
+                text.share(part.share) + " of the work" if view.worked else f"{part.nodes} nodes"
+            )
             parts.append(f"{share} runs {does}" if view.worked else f"{share} run {does}")
     return ", ".join(parts) or "Nothing was found to skip: the model runs as it was"
 
@@ -91,7 +93,7 @@ def _base(known: Evidence) -> Any:
     return next((row for row in timings if row.name == BASE), None)
 
 
-def tiles(view: View, known: Evidence, changed: Mapping[str, Change]) -> list[dict[str, Any]]:
+def tiles(view: View, known: Evidence) -> list[dict[str, Any]]:
     """Figures below the first sentence: gain, time, memory, live rows, work, nodes."""
     found: list[dict[str, Any]] = []
 
@@ -110,32 +112,29 @@ def tiles(view: View, known: Evidence, changed: Mapping[str, Change]) -> list[di
         unit = text.size(max(before, after)).split()[1]
         shown = [text.size_in(n, unit) for n in (before, after)]
         tile("Peak memory", f"{shown[0]} → {shown[1]}", unit, "to load the model and run it once")
-    if known.profiles and None not in (held := [p.value_bytes for p in known.profiles]):
-        before, after = (n or 0 for n in held)
-        unit = text.size(max(before, after)).split()[1]
-        shown = [text.size_in(n, unit) for n in (before, after)]
-        tile("Values at one time", f"{shown[0]} → {shown[1]}", unit, "between nodes of a run")
     if known.live is not None and known.live[1]:
         part = text.share(known.live[0] / known.live[1])
         tile("Live tokens", part, "", f"{known.live[0]:,} of {known.live[1]:,}")
     done = view.summary.packed.nodes + view.summary.sparse.nodes
+    nodes = f"{done:,} of {text.plural(len(view.rows), 'node')}"
     if view.worked:
         share = text.share(view.summary.packed.share + view.summary.sparse.share)
-        tile("Work packed or sparse", share, "", f"of {text.flops(view.summary.all.flops)}FLOP")
-    tile("Nodes packed or sparse", f"{done:,}", f"of {len(view.rows):,}", _counts(view))
+        work = f"of {text.flops(view.summary.all.flops)}FLOP, {nodes}"
+        tile("Work packed or sparse", share, "", work)
+    else:
+        tile("Packed or sparse", nodes)
+    if base is None:
+        kernels = text.plural(len(view.report.kernels), "kernel")
+        tile("Packed regions", f"{len(view.report.regions)}", "", kernels)
     return found
 
 
-def _counts(view: View) -> str:
-    regions = text.plural(len(view.report.regions), "packed region")
-    return f"{regions}, {text.plural(len(view.report.kernels), 'kernel')}"
-
-
-def _times(view: View, known: Evidence, changed: Mapping[str, Change]) -> dict[str, Any] | None:
+def _times(view: View, known: Evidence) -> dict[str, Any] | None:
     if not known.profiles:
         return None
+    operators = {record.node: record.op_type for record in view.report.nodes}
     anchors = {row.record.node: row.anchor for row in reversed(view.rows)}
-    return times_chart(*known.profiles, changed, anchors)
+    return times_chart(*known.profiles, hosts_of(view.report.nodes), operators, anchors)
 
 
 def about(report: Report, known: Evidence) -> list[tuple[str, str]]:

@@ -6,7 +6,8 @@ from markupsafe import Markup, escape
 
 #: Letters in a row that a column has room for, and of a whole name.
 TOKEN, NAME = 22, 64
-_BREAK = re.compile(r"(?<=[/._:,;=\])-])(?=[^\s/._:,;=\])-])")
+#: Behind a sign and in front of something else, but not inside a number.
+_BREAK = re.compile(r"(?<=[/._:,;=\])-])(?=[^\s/._:,;=\])-])(?!(?<=\d[.,])\d)")
 _SIZES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -73,7 +74,9 @@ def figures(number: float) -> str:
 
 def size(count: float) -> str:
     """Bytes, e.g. `86.7 MB`."""
-    return next((f"{figures(count / s)} {unit}" for s, unit in _SIZES if count >= s), f"{count:.0f} B")
+    return next(
+        (f"{figures(count / s)} {unit}" for s, unit in _SIZES if count >= s), f"{count:.0f} B"
+    )
 
 
 def size_in(count: float, unit: str) -> str:

@@ -123,17 +123,34 @@ def view_of(
         several: There are other reports in the page, so that names of rows tell which.
     """
     summary, ways = summary_of(report), ways_of(report.nodes)
-    kinds = [FOLDED if r.lowering == FOLDED else way for r, way in zip(report.nodes, ways, strict=True)]
+    kinds = [
+        FOLDED if r.lowering == FOLDED else way for r, way in zip(report.nodes, ways, strict=True)
+    ]
     prefix = f"{report.kind}-" if several else ""
     anchors = [f"{prefix}n{i}" for i in range(len(report.nodes))]
-    shares = dict(live) | {n: c.live for n, c in changed.items() if c.live is not None}
+    hosts = hosts_of(report.nodes)
+    measured = {n: c.live for n, c in changed.items() if c.live is not None}
+    together = {hosts[n]: share for n, share in measured.items() if n in hosts}
+    shares = {n: together[host] for n, host in hosts.items() if host in together}
+    shares |= measured | dict(live)
     total = summary.all.flops
     rows = tuple(
-        Row(r, anchor, kind, share(r.flops / total) if total and r.flops else "", changed.get(r.node, NO_CHANGE))
+        Row(
+            r,
+            anchor,
+            kind,
+            share(r.flops / total) if total and r.flops else "",
+            changed.get(r.node, NO_CHANGE),
+        )
         for r, anchor, kind in zip(report.nodes, anchors, kinds, strict=True)
     )
-    by_name = {record.node: anchor for record, anchor in reversed([*zip(report.nodes, anchors, strict=True)])}
-    drawn = {r.node for r, kind in zip(report.nodes, kinds, strict=True) if kind in ("packed", "sparse")}
+    by_name = {
+        record.node: anchor
+        for record, anchor in reversed([*zip(report.nodes, anchors, strict=True)])
+    }
+    drawn = {
+        r.node for r, kind in zip(report.nodes, kinds, strict=True) if kind in ("packed", "sparse")
+    }
     return View(
         report.kind,
         report,
@@ -144,6 +161,23 @@ def view_of(
         drawing_of(report, kinds, GLYPHS, anchors, {n: s for n, s in shares.items() if n in drawn}),
         _stages(report.stages_ms),
     )
+
+
+def hosts_of(records: Sequence[NodeRecord]) -> dict[str, str]:
+    """Of each node the one that it runs inside, at last; itself where it runs alone.
+
+    Add inside MatMul, MatMul alone    ->    both: MatMul
+    """
+    inside = {record.node: record.inside for record in records}
+    found = {}
+    for name in inside:
+        host = name
+        for _ in inside:
+            if not (further := inside.get(host)):
+                break
+            host = further
+        found[name] = host
+    return found
 
 
 def _parts(records: Sequence[NodeRecord], kinds: Sequence[str], total: int) -> tuple[Part, ...]:

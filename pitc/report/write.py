@@ -46,5 +46,7 @@ def body_of(reports: Sequence[Report], evidence: Evidence | None = None) -> dict
     if known.race is not None:
         body["race"] = known.race.to_dict()
     if known.profiles is not None:
-        body["profiles"] = dict(zip(("before", "after"), (p.to_dict() for p in known.profiles), strict=True))
+        body["profiles"] = dict(
+            zip(("before", "after"), (p.to_dict() for p in known.profiles), strict=True)
+        )
     return body | ({"peak_bytes": dict(known.memory)} if known.memory else {})
