@@ -30,7 +30,8 @@ ROOMS = {
 LINKS = ("passes", "codegen", "runtime")
 MAX_LINES = 600
 #: Modules that `pitc --help` must not load.
-HEAVY = {"numpy", "onnx", "onnx_ir", "onnxruntime", "tvm", "pydantic", "networkx", "pitc.api"}
+HEAVY = {"numpy", "onnx", "onnx_ir", "onnxruntime", "tvm", "pydantic", "networkx", "jinja2"}
+HEAVY |= {"pitc.api"}
 HELP_CPU_SECONDS = 0.4
 
 
@@ -91,6 +92,13 @@ ALLOWED = {
     "pitc.check.feeds": {"pitc.errors"},
     "pitc.measure.timing": set(),
     "pitc.config": {"pitc.errors", "pitc.options"},
+    "pitc.report": {
+        "pitc.artifact.folder",
+        "pitc.host.machine",
+        "pitc.ir",
+        "pitc.measure",
+        "pitc.version",
+    },
     "pitc.artifact": {
         "pitc.errors",
         "pitc.ir",
@@ -229,7 +237,9 @@ def test_the_wheel_holds_pitc_and_nothing_else(distributions: tuple[Path, Path])
     others = files - python - sources
     assert sources <= files
     tables = {f"pitc/tiles/shipped/{name}.json" for name in ("epyc", "xeon")}
-    assert others == {"pitc/py.typed", "pitc/runtime/libpitc_ort_ep.so", *tables}
+    parts = ("report.html", "parts.html", "style.css", "script.js")
+    templates = {f"pitc/report/templates/{name}" for name in parts}
+    assert others == {"pitc/py.typed", "pitc/runtime/libpitc_ort_ep.so", *tables, *templates}
     assert wheel.name.startswith(f"pitc-{__version__}-py3-none-")
 
 

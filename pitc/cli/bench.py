@@ -20,6 +20,7 @@ from pitc.cli.output import print_json, warnings_as_lines
 from pitc.cli.plot import check_plot, draw
 from pitc.cli.steps import Steps
 from pitc.cli.verify import token_outputs
+from pitc.compiled import CompiledModel
 from pitc.config import resolve
 from pitc.errors import MachineError, UsageError, VerificationError
 from pitc.host.machine import cpu_level, cpu_name, installed
@@ -71,12 +72,7 @@ def bench_model(
 ) -> None:
     """`pitc bench`."""
     peers = chosen_peers(against)
-    if plot is not None:
-        check_plot(plot)
-    if report is not None:
-        check_file(report, (".json", ".html"), "report")
-    if trace_file is not None:
-        check_file(trace_file, (".jsonl",), "trace")
+    _check_files(plot, report, trace_file)
     counts = _lengths(lengths)
     if counts and mean is not None:
         raise UsageError("--lengths and --mean exclude each other")
@@ -107,17 +103,13 @@ def bench_model(
     with warnings_as_lines():
         session = compiled.session(session_options())
     on_gpu = CUDA_EP_NAME in session.get_providers()
-    if trace and on_gpu:
-        hint = "name a file by the session option ep.pitcudaexecutionprovider.trace"
-        raise UsageError("--trace shows what CPUs decide, and it runs on a GPU", hint=hint)
+    if on_gpu:
+        _refuse_on_gpu(trace, report)
     contenders = [
         Contender(BASE, BASE, lambda: of_session(plain_session(source, session_options()))),
         Contender(OURS, "pitc", lambda: of_session(session)),
         *(Contender(name, name, lambda name=name: PEERS[name](source)) for name in peers),  # type: ignore[misc]
     ]
-    if report is not None and on_gpu:
-        hint = "name a file by the session option of ONNX Runtime's profiler"
-        raise UsageError("--report shows what CPUs do, and it runs on a GPU", hint=hint)
     traced: tuple[list[Contraction], list[Convolution]] | None = None
     known = Evidence(command_line(), compiled.manifest.versions)
     try:
@@ -161,17 +153,8 @@ def bench_model(
                 )
             if report is not None:
                 steps("profile")
-                peaks = {
-                    BASE: peak_bytes(source, case.feeds),
-                    OURS: peak_bytes(compiled.path, case.feeds),
-                }
-                known = replace(
-                    known,
-                    live=_live(case, padding),
-                    race=found,
-                    profiles=profiles(compiled, source, case.feeds),
-                    memory={name: peak for name, peak in peaks.items() if peak is not None},
-                )
+                known = replace(known, race=found, live=_live(case, padding))
+                known = _profiled(known, compiled, source, case)
     except WrongAnswer as error:
         if json:
             print_json(error.comparison.to_dict())
@@ -189,6 +172,35 @@ def bench_model(
     if missing_peers := [name for name in against if name in found.left_out]:
         name = missing_peers[0]
         raise MachineError(f"peer {name!r} was not timed: {found.left_out[name]}")
+
+
+def _check_files(plot: Path | None, report: Path | None, trace_file: Path | None) -> None:
+    """Refuse files that cannot be made, before any work is done."""
+    if plot is not None:
+        check_plot(plot)
+    if report is not None:
+        check_file(report, (".json", ".html"), "report")
+    if trace_file is not None:
+        check_file(trace_file, (".jsonl",), "trace")
+
+
+def _refuse_on_gpu(trace: bool, report: Path | None) -> None:
+    if trace:
+        hint = "name a file by the session option ep.pitcudaexecutionprovider.trace"
+        raise UsageError("--trace shows what CPUs decide, and it runs on a GPU", hint=hint)
+    if report is not None:
+        text = "--report takes times of nodes and memory on CPUs, and it runs on a GPU"
+        raise UsageError(text, hint="omit --report; --json prints what is timed")
+
+
+def _profiled(known: Evidence, compiled: CompiledModel, source: Path, case: Case) -> Evidence:
+    """What is known, with times of nodes and peak memory."""
+    peaks = {BASE: peak_bytes(source, case.feeds), OURS: peak_bytes(compiled.path, case.feeds)}
+    return replace(
+        known,
+        profiles=profiles(compiled, source, case.feeds),
+        memory={name: peak for name, peak in peaks.items() if peak is not None},
+    )
 
 
 def _show(

@@ -48,7 +48,7 @@ def boxes_of(records: Sequence[NodeRecord], kinds: Sequence[str]) -> Boxes:
     shown = [i for i, record in enumerate(records) if not record.is_plumbing]
     shown = shown or list(range(len(records)))
     graph = _links(records, frozenset(shown))
-    runs = {i: (i,) for i in shown}
+    runs: dict[int, tuple[int, ...]] = {i: (i,) for i in shown}
     for most in RUNS:
         graph, runs = _joined(graph, runs, kinds, most)
         if len(runs) <= MOST_BOXES and _beside(graph) <= MOST_BESIDE:
@@ -107,7 +107,8 @@ def _joined(
                 alike = kind[u] == kind[v] or FOLDED in (kind[u], kind[v])
                 if u not in joined or not alike or len(joined[u]) + len(joined[v]) > most:
                     continue
-                graph.add_edges_from((u, x) for x in graph.successors(v))
+                graph.add_edges_from((u, x) for x in list(graph.successors(v)))
+                graph.add_edges_from((x, u) for x in list(graph.predecessors(v)) if x != u)
                 graph.remove_node(v)
                 joined[u] = tuple(sorted(joined[u] + joined.pop(v)))
                 kind[u] = kind_of(joined[u], kinds)
@@ -115,19 +116,22 @@ def _joined(
 
 
 def _like(graph: "nx.DiGraph[int]", u: int) -> Iterator[int]:
-    """Boxes that may become one with `u`, without a cycle: its only reader that reads nothing else,
-    and those beside it with the same neighbours.
+    """Boxes that may become one with `u` without a cycle: its only reader that reads nothing else,
+    and those beside it that read the same, or are read by the same.
     """
     if u not in graph:
         return
     after = list(graph.successors(u))
     if len(after) == 1 and graph.in_degree(after[0]) == 1:
         yield after[0]
-    before = list(graph.predecessors(u))
-    near = graph.successors(before[0]) if before else graph.predecessors(after[0]) if after else ()
-    mine = set(before), set(graph.successors(u))
+    near = {v for x in list(graph.predecessors(u))[:1] for v in graph.successors(x)}
+    near |= {v for x in list(graph.successors(u))[:1] for v in graph.predecessors(x)}
     for v in sorted(near):
-        if v > u and v in graph and (set(graph.predecessors(v)), set(graph.successors(v))) == mine:
+        if v <= u or v not in graph:
+            continue
+        reads, readers = set(graph.predecessors(u)), set(graph.successors(u))  # they grow
+        same = reads and set(graph.predecessors(v)) == reads
+        if same or (readers and set(graph.successors(v)) == readers):
             yield v
 
 

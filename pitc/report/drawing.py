@@ -152,5 +152,5 @@ def _title(records: Sequence[NodeRecord], live: float | None) -> str:
     if len(records) > _TITLES:
         lines.append(f"and {plural(len(records) - _TITLES, 'more node')}")
     if live is not None:
-        lines.append(f"{share(live)} of its rows are live")
+        lines.append(f"{share(live)} of what it reads or makes is live")
     return "\n".join(lines)

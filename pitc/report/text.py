@@ -1,31 +1,50 @@
 """Names and numbers as text. A name is never broken but behind `/`, `.`, `_` and their like."""
 
 import re
+from collections.abc import Sequence
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 #: Letters in a row that a column has room for, and of a whole name.
 TOKEN, NAME = 22, 64
-#: Behind a sign and in front of something else, but not inside a number.
-_BREAK = re.compile(r"(?<=[/._:,;=\])-])(?=[^\s/._:,;=\])-])(?!(?<=\d[.,])\d)")
+#: Behind a sign and in front of something else, but not behind the first one, nor inside a number.
+_BREAK = re.compile(r"(?<!\A.)(?<=[/._:,;=?!|>)\]}-])(?=[^\s/._:,;=?!|>)\]}-])(?!(?<=\d[.,])\d)")
+_GAP = re.compile(r"(?<=.)…(?=.)")
 _SIZES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def words(text: object, token: int = TOKEN) -> Markup:
-    """Text in which a line may end at spaces and behind `/ . _ : , ; = -`, nowhere else.
+    """Text in which a line may end at spaces and behind `/`, `.`, `_` and like signs, nowhere
+    else.
 
     Longer runs of letters lose their middle; a name belongs into a title, too.
     """
-    parts = (
-        Markup("<wbr>").join(escape(middle_out(part, token)) for part in _BREAK.split(word))
-        for word in str(text).split()
-    )
-    return Markup(" ").join(parts)
+    return Markup(" ").join(_joined(_parts(word, token)) for word in str(text).split())
 
 
 def name(text: str, most: int = NAME, token: int = TOKEN) -> Markup:
-    """The same of a name, which also loses its middle when it is long as a whole."""
-    return words(middle_out(text, most), token)
+    """The same of a name, which also loses parts in its middle when it is long as a whole.
+
+    /model/encoder/layer.11/attention/MatMul, 30    ->    /model/…11/attention/MatMul
+    """
+    parts = _parts(" ".join(text.split()), token)
+    head, tail = parts[: len(parts) // 2], parts[len(parts) // 2 :]
+    while sum(map(len, (*head, *tail))) > most and len(tail) > 1:
+        if sum(map(len, head)) * 2 > sum(map(len, tail)) and head:
+            head.pop()
+        else:
+            tail.pop(0)
+    gone = len(head) + len(tail) < len(parts)
+    return _joined([*head, *["…"] * gone, *tail])
+
+
+def _parts(word: str, token: int) -> list[str]:
+    return [middle_out(part, token) for part in _BREAK.split(word)]
+
+
+def _joined(parts: Sequence[str]) -> Markup:
+    """Parts with places to break between; an ellipsis inside of one is none."""
+    return Markup("<wbr>").join(_GAP.sub("\N{WORD JOINER}…\N{WORD JOINER}", x) for x in parts)
 
 
 def middle_out(text: str, most: int) -> str:

@@ -1,6 +1,6 @@
 """What the page shows of one kind of machine: shares of work, refusals, rows of the table."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -132,7 +132,10 @@ def view_of(
     measured = {n: c.live for n, c in changed.items() if c.live is not None}
     together = {hosts[n]: share for n, share in measured.items() if n in hosts}
     shares = {n: together[host] for n, host in hosts.items() if host in together}
-    shares |= measured | dict(live)
+    shares = dict(live) | shares | measured
+    together_us: defaultdict[str, float] = defaultdict(float)
+    for name, change in changed.items():
+        together_us[hosts.get(name, name)] += change.after_us or 0
     total = summary.all.flops
     rows = tuple(
         Row(
@@ -140,7 +143,11 @@ def view_of(
             anchor,
             kind,
             share(r.flops / total) if total and r.flops else "",
-            changed.get(r.node, NO_CHANGE),
+            Change(
+                changed.get(r.node, NO_CHANGE).before_us,
+                together_us.get(r.node) or None,
+                shares.get(r.node),
+            ),
         )
         for r, anchor, kind in zip(report.nodes, anchors, kinds, strict=True)
     )
