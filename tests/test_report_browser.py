@@ -45,7 +45,7 @@ addEventListener("message", (event) => {{
 DARK = ("--force-dark-mode", "--blink-settings=preferredColorScheme=0")
 SHAPES = {
     "light": (1280, ()),
-    "dark": (1280, DARK),
+    "dark": (1010, DARK),
     "narrow": (360, ()),
     "narrow dark": (360, DARK),
 }
