@@ -287,15 +287,15 @@ def test_hosts_that_name_each_other_end() -> None:
 
 
 def test_density_over_time() -> None:
-    few = density_chart([decision("a", 64), decision("b", 16)], [], [])
+    few = density_chart([decision("a", 64), decision("b", 16)], [], [], {})
     assert few is not None and few["lines"] == []  # one decision is no line
-    many = density_chart([decision("a", live) for live in (0, 128, 256)], [], [])
+    many = density_chart([decision("a", live) for live in (0, 128, 256)], [], [], {})
     assert many is not None
     assert [line["path"] for line in many["lines"]] == ["M0.0 200.0L300.0 100.0L600.0 0.0"]
     assert (many["middle"], many["ticks"][0]) == ("", "100 %")
-    long = density_chart([decision("a", 10)] * 1000, [], [])
+    long = density_chart([decision("a", 10)] * 1000, [], [], {})
     assert long is not None and long["lines"][0]["path"].count("L") == 119
-    assert density_chart([], None, []) is None
+    assert density_chart([], None, [], {}) is None
 
 
 def test_the_templates_ship() -> None:

@@ -304,8 +304,8 @@ def test_explain_shows_decisions(
     text = page.read_text()
     assert "<h3>Products that skip zeros</h3>" in text
     for name in NODES:
-        row = next(x for x in text.splitlines() if x.startswith(f"<tr><td>{name}<td>{ROWS} x"))
-        assert row.split("<td>")[-1].startswith(SPARSE)
+        row = next(x for x in text.splitlines() if f'title="{name}"' in x and f">{ROWS} × " in x)
+        assert SPARSE in row.rpartition('data-name="zeros">')[2].replace("<wbr>", "")
     assert plot.read_bytes().startswith(PNG)
 
     one = json.loads(run("explain", model.path, "--trace", kept, "--node", NODES[1], "--json")[1])

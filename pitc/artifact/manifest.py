@@ -159,6 +159,7 @@ def report_from_dict(body: dict[str, Any]) -> Report:
 
 def _node(record: dict[str, Any]) -> NodeRecord:
     values = _frozen(record)
+    values["reads"] = tuple(map(int, record["reads"].split()))
     refusal = record.get("refusal")
     if refusal is not None:
         codes = {code.id: code for code in Code}

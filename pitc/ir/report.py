@@ -177,6 +177,7 @@ class Report:
 
         out = asdict(self)
         for record, node in zip(out["nodes"], self.nodes, strict=True):
+            record["reads"] = " ".join(map(str, node.reads))  # a list takes ten bytes for each
             r = node.refusal
             record["refusal"] = r and {
                 "code": r.code.id,

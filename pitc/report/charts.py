@@ -119,8 +119,16 @@ def density_chart(
     decisions: Sequence[Decision],
     contractions: Sequence[Contraction] | None,
     convolutions: Sequence[Convolution],
+    sparse: Mapping[str, str],
 ) -> dict[str, Any] | None:
-    """What a trace tells: a line for each product over time, and the table of their decisions."""
+    """What a trace tells: a line for each product over time, and the tables of all decisions.
+
+    Args:
+        decisions: Of products, in the order in which they ran.
+        contractions: The same, summed up; None where there is no trace.
+        convolutions: Decisions of gated convolutions, summed up.
+        sparse: Of nodes of the source graph, where their operand may be 0.
+    """
     if contractions is None and not convolutions:
         return None
     each: defaultdict[str, list[float]] = defaultdict(list)
@@ -137,9 +145,14 @@ def density_chart(
         "ticks": [share(top * part) for part in (1, 0.75, 0.5, 0.25, 0)],
         "label": f"Density of {plural(len(lines), 'product')} over {plural(count, 'decision')}",
         "told": _density_told(len(lines), count, bool(middle)),
-        "products": [_product(c, lines.get(c.node), top) for c in contractions or ()],
+        "products": [
+            _product(c, lines.get(c.node), top) | {"zeros": sparse.get(c.node, "–")}
+            for c in contractions or ()
+        ],
         "raced": any(c.measured_gain is not None for c in contractions or ()),
-        "convolutions": [_convolution(c) for c in convolutions],
+        "convolutions": [
+            _convolution(c) | {"zeros": sparse.get(c.node, "–")} for c in convolutions
+        ],
     }
 
 

@@ -46,7 +46,7 @@ def page(reports: Sequence[Report], evidence: Evidence | None = None) -> str:
             race=race_chart(known.race) if known.race else None,
             times=_times(views[0], known),
             profiled=bool(changed),
-            density=density_chart(known.decisions, known.contractions, known.convolutions),
+            density=_density(reports[0], known),
             about=about(reports[0], known),
             style=_own("style.css"),
             script=_own("script.js"),
@@ -135,6 +135,11 @@ def _times(view: View, known: Evidence) -> dict[str, Any] | None:
     operators = {record.node: record.op_type for record in view.report.nodes}
     anchors = {row.record.node: row.anchor for row in reversed(view.rows)}
     return times_chart(*known.profiles, hosts_of(view.report.nodes), operators, anchors)
+
+
+def _density(report: Report, known: Evidence) -> dict[str, Any] | None:
+    told = known.decisions, known.contractions, known.convolutions
+    return density_chart(*told, report.sparse)
 
 
 def about(report: Report, known: Evidence) -> list[tuple[str, str]]:
