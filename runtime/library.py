@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pitc.runtime
-from pitc.errors import ArtifactError, MachineError, UsageError
+from pitc.errors import ArtifactError, MachineError, PitcError, UsageError
 from pitc.ir.plan import CUDA_EP_NAME, EP_NAME
 
 if TYPE_CHECKING:
@@ -35,10 +35,15 @@ NODES_IN_BODIES = (1, 24)
 """Before it, kernels of a subgraph had the names of those outside."""
 IN_BODIES = "Conflicting with a registered kernel", "Cannot load unknown initializer"
 """What it said then; the latter where such a node reads a constant from outside."""
-OTHER_KERNELS = re.compile(
-    r"pitc: node '(.*?)' \(\w+\): (expected kernels '.*?' in '.*?', got .*?); (run: pitc .*)"
-)
-"""What the library says of kernels that the model was not compiled with."""
+OURS = re.compile(r"pitc: node '(.*?)' \(\w+\): ([^;]*)(?:; )?(.*)")
+"""What the library says of a node: its name, what is wrong, what to do."""
+REFUSALS: Mapping[str, tuple[type[PitcError], str | None]] = {
+    "expected kernels ": (ArtifactError, None),
+    "expected code of kernel ": (MachineError, None),
+    "cannot load kernel ": (MachineError, None),
+    "out of device memory": (MachineError, "another program may hold it: see nvidia-smi"),
+}
+"""How that begins where a session cannot be made; what it is, and what to do if it does not say."""
 OPTIONS = frozenset({"cpu_level", "huge_pages", "task_trace", "threads", "trace", "variant"})
 
 # ONNX Runtime hands provider options to the library as session config entries with this prefix. The
@@ -182,7 +187,8 @@ def make_cuda_session(
 
     Raises:
         UsageError: There is no such GPU.
-        MachineError: See `cuda_devices`.
+        MachineError: See `cuda_devices`; or the model was not compiled for that GPU, or no memory
+            is left on it.
         ArtifactError: The kernels beside the model are not those that it was compiled with.
     """
     import onnxruntime
@@ -225,9 +231,12 @@ def _session(
                 path=str(model_path),
                 hint="pip install 'onnxruntime>=1.24'",
             ) from error
-        if other := OTHER_KERNELS.search(str(error)):
-            node, text, hint = other.groups()
-            raise ArtifactError(text, path=str(model_path), node=node, hint=hint) from error
+        if said := OURS.search(str(error)):
+            node, text, hint = said.groups()
+            for begin, (kind, usual) in REFUSALS.items():
+                if text.startswith(begin):
+                    path = str(model_path)
+                    raise kind(text, path=path, node=node, hint=hint or usual) from error
         raise
 
 

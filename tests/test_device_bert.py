@@ -1,6 +1,8 @@
 """An encoder in half precision, compiled for a GPU, run on one that is not there: by emulated
 kernels in our provider, and the rest in ONNX Runtime on the CPU."""
 
+import contextlib
+import io
 import re
 import sys
 from collections.abc import Iterator
@@ -127,3 +129,35 @@ def test_equals_onnx_runtime(gpu: Call, source: Path, compiled: Path, tmp_path: 
     on_gpu = [a.s for n in nodes for a in n.attribute if a.name == "source"].count(SOURCE)
     assert on_gpu > 6 and len(nodes) == on_gpu + 1
     assert counts["launches"] == len(masks) * on_gpu
+
+
+# ---- what the command line says of a GPU that does not serve
+
+
+def _commands(compiled: Path, memory: int | None) -> tuple[list[int], str]:
+    """Exit codes of commands, and what they say."""
+    from pitc.cli import main
+
+    if memory is not None:
+        FakeDriver().set("memory", memory)
+    size = ["--shape", "batch=2", "--shape", "sequence=9"]
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        codes = [main([name, str(compiled), *size]) for name in ("run", "verify", "bench")]
+    return codes, said.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("arch", "memory", "text"),
+    [
+        (70, None, "compile the model again for cuda:sm_70"),
+        (80, 100, "out of device memory: "),
+    ],
+)
+def test_a_gpu_that_does_not_serve(
+    compiled: Path, arch: int, memory: int | None, text: str
+) -> None:
+    """The command line says so in one line: exit code 6."""
+    with emulated_process(arch) as call:
+        codes, said = call(_commands, compiled, memory)
+    assert codes == [6] * 3, said
+    assert said.count("\n") == said.count("error: ") == said.count(text) == 3, said

@@ -4,12 +4,13 @@
 #include <cstring>
 
 #include "base/failure.h"
-#include "check.h"
+#include "plan_text.h"
 
 using pitc::Machine;
 using pitc::ParsePlan;
 using pitc::test::Contains;
-using pitc::test::Thrown;
+using pitc::test::Error;
+using pitc::test::With;
 
 namespace {
 
@@ -62,18 +63,6 @@ constexpr const char* kChoose =
     "pitc-plan 4\nbudget=500\nchannels=3,64,8\nnodes=a%2Cb%0A%C3%A4,/conv-1._~\n"
     "op=choose_channels\nplaces=all,8,0\nweights=2,1\n";
 constexpr const char* kDetect = "pitc-plan 4\nop=detect\nrank=2\n";
-
-std::string With(const std::string& text, const std::string& old_line,
-                 const std::string& new_line) {
-  const size_t at = text.find("\n" + old_line + "\n");
-  CHECK(at != text.npos);
-  return text.substr(0, at + 1) + new_line +
-         text.substr(at + 1 + old_line.size() + (new_line.empty() ? 1 : 0));
-}
-
-std::string Error(const std::string& text, Machine machine = Machine::kCpu) {
-  return Thrown([&] { ParsePlan(text, machine); });
-}
 
 void ReadsEveryOperation() {
   const pitc::Plan gemm = ParsePlan(kGemm);

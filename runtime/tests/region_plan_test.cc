@@ -2,15 +2,16 @@
 #include <string>
 #include <vector>
 
-#include "check.h"
 #include "plan/plan.h"
+#include "plan_text.h"
 
 namespace {
 
 using pitc::Machine;
 using pitc::ParsePlan;
 using pitc::test::Contains;
-using pitc::test::Thrown;
+using pitc::test::Error;
+using pitc::test::With;
 
 constexpr const char* kRegion =
     "pitc-plan 4\n"
@@ -46,18 +47,6 @@ constexpr const char* kRegion =
     "step1.residual=1\n"
     "step1.scatter=1\n"
     "steps=2\n";
-
-std::string With(const std::string& text, const std::string& old_line,
-                 const std::string& new_line) {
-  const size_t at = text.find("\n" + old_line + "\n");
-  CHECK(at != text.npos);
-  return text.substr(0, at + 1) + new_line +
-         text.substr(at + 1 + old_line.size() + (new_line.empty() ? 1 : 0));
-}
-
-std::string Error(const std::string& text, Machine machine = Machine::kCpu) {
-  return Thrown([&] { ParsePlan(text, machine); });
-}
 
 void ReadsRegions() {
   const pitc::Plan plan = ParsePlan(kRegion, Machine::kCuda);
