@@ -39,18 +39,13 @@ def check_padding(graph: Graph, padding: str) -> None:
             f"padding needs operator set {OLDEST} or newer, the model has {version}",
             hint="convert it with onnx.version_converter",
         )
-
-    def fits(name: str) -> bool:
-        shape, dtype = graph[name].shape, graph[name].dtype
-        return shape is not None and len(shape) == 2 and dtype is not None and dtype.kind in "biuf"
-
-    candidates = ", ".join(f"'{n}'" for n in graph.inputs if fits(n)) or "none"
+    candidates = ", ".join(f"'{n}'" for n in graph.inputs if can_be_mask(graph, n)) or "none"
     if padding not in graph.inputs:
         raise UsageError(
             f"padding mask '{padding}' is not an input of the model",
             hint=f"inputs that can be a mask: {candidates}",
         )
-    if not fits(padding):
+    if not can_be_mask(graph, padding):
         shape, dtype = graph[padding].shape, graph[padding].dtype
         raise UsageError(
             f"padding mask '{padding}' must be a [batch, sequence] tensor of numbers or bools, "
@@ -59,15 +54,29 @@ def check_padding(graph: Graph, padding: str) -> None:
         )
 
 
-def given_up(graph: Graph, padding: str | None) -> dict[str, list[Region]]:
-    """The regions of each token-shaped output that have no meaning: where the mask is 0."""
+def can_be_mask(graph: Graph, name: str) -> bool:
+    """True for a two-dimensional value of numbers or bools."""
+    shape, dtype = graph[name].shape, graph[name].dtype
+    return shape is not None and len(shape) == 2 and dtype is not None and dtype.kind in "biuf"
+
+
+def given_up(
+    graph: Graph, padding: str | None, *, by_size: bool = False
+) -> dict[str, list[Region]]:
+    """The regions of each token-shaped output that have no meaning: where the mask is 0.
+
+    Args:
+        graph: The graph after `fill_facts`.
+        padding: The padding mask input, or None.
+        by_size: As of `analyse`.
+    """
     shape = graph[padding].shape if padding is not None else None
     if padding is None or shape is None:
         return {}
     index = tuple(dim_index(d, e) for d, e in enumerate(shape))
     where = Region((Test(padding, index, "nz", False),))
     names = [n for n in _alike(graph, padding) if can_be_zeroed(graph[n].dtype)]
-    proven = _token_shaped(graph, padding, names)
+    proven = names if by_size else _token_shaped(graph, padding, names)
     return {name: [where] for name in names if name in proven}
 
 
@@ -94,6 +103,12 @@ def padding_notes(graph: Graph, padding: str | None, given: Collection[str]) -> 
         elif name in alike:
             notes[name] = EQUAL_ONLY.format(name=name, mask=padding)
     return list(notes.values())
+
+
+def has_unproven(graph: Graph, padding: str) -> bool:
+    """True where an output may be token-shaped by its sizes, and nothing else shows it."""
+    names = {n for n in _alike(graph, padding) if can_be_zeroed(graph[n].dtype)}
+    return bool(names - given_up(graph, padding).keys())
 
 
 def _element_type(value: ir.Value) -> str:

@@ -137,21 +137,22 @@ def test_refusals_that_are_alike_count_together_and_the_dearest_come_first() -> 
             refused("d", Code.LAYOUT, "heads", 5, "x"),
             refused("e", Code.NO_RULE, "opaque", None),
             refused("f", Code.NO_FACT, "the left operand is not zero at dead keys", 20),
-            refused("g", Code.JOINT, "overwritten", 3),
+            refused("g", Code.JOINT, "'p' is dead only because of 'v'", 2, "v"),
+            refused("k", Code.JOINT, "'q' is dead only because of 'v'", 1, "v"),
             NodeRecord("h", "Relu", refusal=Refusal(Code.NO_FACT, "h", "read"), flops=17),
             NodeRecord("i", "Shape", refusal=Refusal(Code.NO_GAIN, "i", "alone"), flops=0),
         ]
     )
     found = summary_of(report)
-    assert (found.refused.nodes, found.dense.nodes, found.unknown) == (7, 2, 1)
+    assert (found.refused.nodes, found.dense.nodes, found.unknown) == (8, 2, 1)
     assert found.refused.share == pytest.approx(0.83)
     costs = [(c.code, c.reason, c.value, c.work.nodes, c.work.flops, c.first) for c in found.costs]
     assert costs == [
-        ("PIT012", "heads", "", 2, 30, "a"),
+        ("PIT012", "heads", "x", 3, 35, "a"),
         ("PIT016", "small", "x", 1, 25, "b"),
         ("PIT002", "the left operand is not zero at dead keys", "", 1, 20, "f"),
-        ("PIT012", "heads", "x", 1, 5, "d"),
-        ("PIT014", "overwritten", "", 1, 3, "g"),
+        ("PIT014", "'..' is dead only because of '..'", "v", 2, 3, "g"),
+        ("PIT001", "opaque", "", 1, 0, "e"),
     ]
     assert len(costs) == MOST and found.costs[0].hint == Code.LAYOUT.hint
 

@@ -160,15 +160,20 @@ def report_from_dict(body: dict[str, Any]) -> Report:
 def _node(record: dict[str, Any]) -> NodeRecord:
     values = _frozen(record)
     values["reads"] = tuple(map(int, record["reads"].split()))
-    refusal = record.get("refusal")
-    if refusal is not None:
-        codes = {code.id: code for code in Code}
-        said = refusal["reason"], refusal["value"]
-        values["refusal"] = Refusal(codes[refusal["code"]], record["node"], *said)
+    if record.get("refusal") is not None:
+        values["refusal"] = _refusal(record["node"], record["refusal"])
     kernel = record.get("kernel")
     if kernel is not None:
         values["kernel"] = KernelRecord(**_frozen(kernel))
     return NodeRecord(**values)
+
+
+def _refusal(node: str, body: dict[str, Any]) -> Refusal:
+    code = next((code for code in Code if code.id == body["code"]), None)
+    if code is None:
+        raise KeyError(body["code"])
+    also = _refusal(node, body["also"]) if "also" in body else None
+    return Refusal(code, node, body["reason"], body["value"], also)
 
 
 def _frozen(record: dict[str, Any]) -> dict[str, Any]:

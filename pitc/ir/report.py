@@ -47,6 +47,7 @@ class NodeRecord:
         kernel: Its kernels, where they are pitc's.
         flops: Operations at example sizes (`pitc.ir.work`), of a loop's body those of one turn;
             None where its expression does not tell them, or it has none.
+        rule: By which rule it runs packed; empty where it does not.
         reads: How many places before it, in the whole list of nodes, those stand whose outputs it
             or its bodies read.
     """
@@ -63,6 +64,7 @@ class NodeRecord:
     engine: str = "onnxruntime"
     kernel: KernelRecord | None = None
     flops: int | None = None
+    rule: str = ""
     reads: tuple[int, ...] = ()
 
     @property
@@ -172,17 +174,21 @@ class Report:
         return {record.node: record.sparse for record in self.nodes if record.sparse}
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form; refusals become code, reason, value and hint; `summary` is added."""
+        """JSON-ready form; refusals become code, reason, value, hint, and `also` of another form;
+        `summary` is added.
+        """
         from pitc.ir.summary import summary_of
 
         out = asdict(self)
         for record, node in zip(out["nodes"], self.nodes, strict=True):
             record["reads"] = " ".join(map(str, node.reads))  # a list takes ten bytes for each
-            r = node.refusal
-            record["refusal"] = r and {
-                "code": r.code.id,
-                "reason": r.reason,
-                "value": r.value,
-                "hint": r.code.hint,
-            }
+            record["refusal"] = _refused(node.refusal)
         return out | {"summary": asdict(summary_of(self))}
+
+
+def _refused(refusal: Refusal | None) -> dict[str, Any] | None:
+    if refusal is None:
+        return None
+    code, reason, value = refusal.code, refusal.reason, refusal.value
+    told = {"code": code.id, "reason": reason, "value": value, "hint": code.hint}
+    return told if refusal.also is None else told | {"also": _refused(refusal.also)}

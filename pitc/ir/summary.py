@@ -2,18 +2,28 @@
 and what the refusals cost.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from pitc.ir.refusal import Code
+from pitc.ir.naming import shortened
+from pitc.ir.refusal import Code, Refusal
 from pitc.ir.report import NodeRecord, Report
 
 Way = Literal["packed", "sparse", "dense", "refused"]
 
 WAYS: tuple[Way, ...] = ("packed", "sparse", "dense", "refused")
 MOST = 5  # refusals that are told
+
+_QUOTED = re.compile(r"'[^']*'")
+_MEANING: Mapping[Way, str] = {
+    "packed": "run on live rows only",
+    "sparse": "skip zeros or channels when the model runs",
+    "dense": "run whole; nothing in them was found to leave out",
+    "refused": "run whole, though something may be left out",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +47,8 @@ class Cost:
 
     Args:
         code: The code, e.g. `PIT012`.
-        reason: The violated condition.
-        value: The value that stopped them; empty where the nodes themselves did.
+        reason: The violated condition; where several values stopped several nodes, without them.
+        value: The value that stopped them, or the first one; empty where the nodes themselves did.
         hint: What would help.
         work: The nodes.
         first: Name of the first one.
@@ -90,6 +100,38 @@ def summary_of(report: Report) -> Summary:
     )
 
 
+def summary_text(report: Report) -> str:
+    """The summary of a report for people, with what would help."""
+    found = summary_of(report)
+    unknown = f", {found.unknown} of them of unknown work" if found.unknown else ""
+    lines = [
+        f"{report.model or 'model'} on {report.kind}, padding {report.padding or 'none'}: "
+        f"{found.all.nodes} nodes{unknown}",
+    ]
+    for way in WAYS:
+        part: Share = getattr(found, way)
+        if part.nodes:
+            lines.append(
+                f"  {_percent(part.share)} of the work, {part.nodes:>4} nodes {_MEANING[way]}"
+            )
+    if found.costs:
+        lines.append("refusals that cost most:")
+    for cost in found.costs:
+        value = f", at '{shortened(cost.value)}'" if cost.value else ""
+        nodes = f"{cost.work.nodes} node{'s' * (cost.work.nodes != 1)}"
+        lines.append(
+            f"  {_percent(cost.work.share)} of the work, {nodes} (first '{shortened(cost.first)}')"
+            f"{value}: {cost.code} {cost.reason} ({cost.hint})"
+        )
+    lines += [f"suggestion: {suggestion.text}" for suggestion in report.suggestions]
+    return "\n".join(lines)
+
+
+def _percent(share: float) -> str:
+    """Three digits at most; what is there is never 0."""
+    return "under 0.1 %" if 0 < share < 0.001 else f"{share:6.1%}".replace("%", " %")
+
+
 def ways_of(records: Iterable[NodeRecord]) -> list[Way]:
     """How each node runs, in their order."""
     known = list(records)
@@ -123,13 +165,17 @@ def _share(records: list[NodeRecord], total: int) -> Share:
 
 def _costs(refused: Iterable[NodeRecord], total: int) -> tuple[Cost, ...]:
     """The groups of refusals with most work; at equal work those of most nodes."""
-    alike: defaultdict[tuple[str, str, str, str], list[NodeRecord]] = defaultdict(list)
+    alike: defaultdict[tuple[Code, str], list[tuple[NodeRecord, Refusal]]] = defaultdict(list)
     for record in refused:
-        r = record.refusal
-        if r is not None:
-            alike[r.code.id, r.reason, r.value, r.code.hint].append(record)
-    found = [
-        Cost(*key, work=_share(records, total), first=records[0].node)
-        for key, records in alike.items()
-    ]
+        if record.refusal is not None:
+            text = _QUOTED.sub("'..'", record.refusal.reason)
+            alike[record.refusal.code, text].append((record, record.refusal))
+    found = []
+    for (code, text), each in alike.items():
+        records, refusals = zip(*each, strict=True)
+        reasons = {r.reason for r in refusals}
+        reason = reasons.pop() if len(reasons) == 1 else text
+        work = _share(list(records), total)
+        value = next((r.value for r in refusals if r.value), "")
+        found.append(Cost(code.id, reason, value, code.hint, work, records[0].node))
     return tuple(sorted(found, key=lambda c: (-c.work.flops, -c.work.nodes))[:MOST])
