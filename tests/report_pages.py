@@ -79,7 +79,7 @@ def evidence() -> Evidence:
         after += [
             NodeTime(f"{at}q/Add", "PIT", True, 400.0, 256),
             NodeTime(f"{at}fc/Gemm", "PIT", True, 600.0, 512),
-            NodeTime("pitc.rows", "PIT", False, 4.0, 64),
+            NodeTime("attention_mask [detect]", "PIT", False, 4.0, 64),
         ]
         decisions += [decision(f"{at}fc/Gemm", 10 + (7 * step + layer) % 40) for step in range(150)]
     channels = [ChannelDecision("/conv/Conv", 64, 32, 64, 16, 100, 30, 50, "channels")]

@@ -16,7 +16,7 @@ from pitc.measure.memory import peak_bytes
 from pitc.measure.profile import Change, NodeTime, Profile, changes, named, read_profile
 
 Run = Callable[..., tuple[int, str, str]]
-NAMES = {"/fc/Gemm": "/fc/Gemm", "fc.out": "/fc/Gemm", "x.packed": "/odd", "add_16": "/add"}
+NAMES = {"/fc/Gemm": "/fc/Gemm", "fc.out": "/fc/Gemm", "x [packed]": "/odd", "add_16": "/add"}
 
 
 @pytest.mark.parametrize(
@@ -24,10 +24,11 @@ NAMES = {"/fc/Gemm": "/fc/Gemm", "fc.out": "/fc/Gemm", "x.packed": "/odd", "add_
     [
         ("/fc/Gemm", "/fc/Gemm"),
         ("/fc/Gemm/GemmTransposeFusion/", "/fc/Gemm"),
-        ("pitc.fc.out.contract", "/fc/Gemm"),
-        ("pitc.pitc.add_16.packed.gemm.2", "/add"),
-        ("pitc.x.packed.packed.node", None),  # a value that is called like our own words
-        ("pitc.rows", None),
+        ("/fc/Gemm [packed gather_gemm]", "/fc/Gemm"),
+        ("fc.out [unpack].2", "/fc/Gemm"),
+        ("x [packed] [pack]", "/odd"),  # a value that is called like our own names
+        ("mask [detect]", None),
+        ("pitc.reshape.node.3", None),
         ("/fc/Gem", None),
     ],
 )
@@ -54,7 +55,7 @@ def test_reading_a_profile(tmp_path: Path) -> None:
         events += [event("body", start + 3 + i, 5, op_name="Add") for i in range(3)]
     path = tmp_path / "profile.json"
     path.write_text(json.dumps(events))
-    found = read_profile(path, NAMES, ["pitc.rows", "pitc.add_16.packed.gemm"])
+    found = read_profile(path, NAMES, ["mask [detect]", "add_16 [packed gather_gemm]"])
     gemm, ours_, body = found.nodes
     assert gemm == NodeTime("/fc/Gemm", "Gemm", True, 20, 32)
     assert (ours_.node, ours_.op_type, ours_.known, ours_.us) == ("/add", "PIT", True, 7)

@@ -32,10 +32,8 @@ PIT = "PIT"
 _FUSION = re.compile(r"(.+?)(?:/\w+Fusion/?)+")
 _FUSED = re.compile(r".*_\d+_(\d+)")
 _NODE, _RUN = "_kernel_time", "model_run"
-#: What the compiler puts around the name of a value or of a node: `pitc.NAME.packed.gemm.2`.
-_OURS = re.compile(
-    r"(?:pitc\.)+(.+?)(?:\.(?:packed|whole|node|gemm|contract|contract_right|ffn|\d+))*"
-)
+#: What the compiler puts behind the name of a node or of a value.
+_OURS = re.compile(r"(.+) \[[^\[\]]+\](?:\.\d+)?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +229,7 @@ def _node_time(
 def named(name: str, names: Mapping[str, str]) -> str | None:
     """The source node of a node of a session, by its name.
 
-    pitc.add_16.packed.gemm    ->    the node that makes add_16
+    add_16 [pack]    ->    the node that makes add_16
     /fc/Gemm/GemmTransposeFusion/    ->    /fc/Gemm
     """
     if name in names:
