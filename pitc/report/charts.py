@@ -85,8 +85,8 @@ def times_chart(
         "told": (
             "Wall time in ONNX Runtime's own profiler, of each node the least of "
             f"{plural(before.runs, 'run')}, in turns, on one thread; in all {totals[0]} before and "
-            f"{totals[1]} after, the profiler's own work among it. What was fused counts with the node that it runs inside; a dash: "
-            "no such node."
+            f"{totals[1]} after, the profiler's own work among it. What was fused counts with the "
+            "node that it runs inside; a dash: no such node."
         ),
     }
 
