@@ -36,7 +36,8 @@ def test_names_tell_the_source_node_and_what_is_done() -> None:
     assert source in {n.name for n in model.graph.node}
     assert f"{source} [packed gather_gemm]" in names and source not in names
     assert "attention_mask [detect]" in names and "last_hidden_state [unpack]" in names
-    ours = {n.name.rpartition(" [")[0] for n in lowered.model.graph if n.op_type == "EPContext"}
+    nodes = [n for n in lowered.model.graph if n.op_type == "EPContext"]
+    ours = {(n.name or "").rpartition(" [")[0] for n in nodes}
     known = {n.name for n in model.graph.node} | {x for n in model.graph.node for x in n.output}
     assert ours <= known | {i.name for i in model.graph.input}
     values = [o.name or "" for n in lowered.model.graph.all_nodes() for o in n.outputs]

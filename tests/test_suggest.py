@@ -166,7 +166,7 @@ def masked_by_constant(mask: np.ndarray) -> onnx.ModelProto:
     )
 
 
-LOW = np.float32(-1e4)
+LOW = -1e4
 CAUSAL = np.where(np.tri(4) > 0, 0, LOW)
 
 
