@@ -28,7 +28,8 @@ ROOMS = {
 LINKS = ("passes", "codegen", "runtime")
 MAX_LINES = 600
 #: Modules that `pitc --help` must not load.
-HEAVY = {"numpy", "onnx", "onnx_ir", "onnxruntime", "tvm", "pydantic", "networkx", "pitc.api"}
+HEAVY = {"numpy", "onnx", "onnx_ir", "onnxruntime", "tvm", "pydantic", "networkx", "jinja2"}
+HEAVY |= {"pitc.api"}
 HELP_CPU_SECONDS = 0.4
 
 
@@ -90,6 +91,13 @@ ALLOWED = {
     "pitc.check.feeds": {"pitc.errors"},
     "pitc.measure.timing": set(),
     "pitc.config": {"pitc.errors", "pitc.options"},
+    "pitc.report": {
+        "pitc.artifact.folder",
+        "pitc.host.machine",
+        "pitc.ir",
+        "pitc.measure",
+        "pitc.version",
+    },
     "pitc.artifact": {
         "pitc.errors",
         "pitc.ir",

@@ -318,10 +318,10 @@ def test_explain_shows_decisions(
     assert [line.split()[0] for line in table] == NODES
     assert all(SPARSE in line for line in table)
     text = page.read_text()
-    assert "<h2>Sparse contractions</h2>" in text
+    assert "<h3>Products that skip zeros</h3>" in text
     for name in NODES:
-        row = next(x for x in text.splitlines() if x.startswith(f"<tr><td>{name}<td>{ROWS} x"))
-        assert row.split("<td>")[-1].startswith(SPARSE)
+        row = next(x for x in text.splitlines() if f'title="{name}"' in x and f">{ROWS} × " in x)
+        assert SPARSE in row.rpartition('data-name="zeros">')[2].replace("<wbr>", "")
     assert plot.read_bytes().startswith(PNG)
 
     one = json.loads(run("explain", model.path, "--trace", kept, "--node", NODES[1], "--json")[1])
@@ -390,11 +390,12 @@ def test_a_plot_has_a_picture_for_each_size(tmp_path: Path, kept: Path) -> None:
 
 
 def test_a_report_without_a_trace_has_no_such_table() -> None:
-    from pitc.cli.page import page
+    from pitc.report.evidence import Evidence
+    from pitc.report.page import page
 
     report = Report(
         nodes=[NodeRecord("a", "MatMul", sparse="operand 0 is 0"), NodeRecord("b", "X")]
     )
     assert report.sparse == {"a": "operand 0 is 0"}
-    assert "Sparse contractions" not in page([report])
-    assert "<h2>Sparse contractions</h2>\n<p>none</p>" in page([report], [])
+    assert 'id="density"' not in page([report])
+    assert "no product has skipped zeros" in page([report], Evidence(contractions=[]))

@@ -184,6 +184,7 @@ def report_from_dict(body: dict[str, Any]) -> Report:
 
 def _node(record: dict[str, Any]) -> NodeRecord:
     values = _frozen(record)
+    values["reads"] = tuple(map(int, record["reads"].split()))
     if record.get("refusal") is not None:
         values["refusal"] = _refusal(record["node"], record["refusal"])
     kernel = record.get("kernel")

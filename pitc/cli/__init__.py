@@ -8,19 +8,21 @@ cache.py     what each does
 models.py    models, artifacts and inputs that they are given
 show.py      tables and text for people
 output.py    JSON for programs, warnings
-page.py      the report, plot.py: pictures
+plot.py      pictures; reports are `pitc.report`'s
 steps.py     numbered progress
 """
 
 import io
 import logging
 import os
+import shlex
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
 
 from pitc.cli.log import end_log
@@ -34,7 +36,13 @@ STOPS = {
     signal.SIGHUP: "the terminal has gone",
 }
 INTERRUPTED = 128 + signal.SIGINT
+_WORDS: ContextVar[Sequence[str]] = ContextVar("words", default=())
 _log = logging.getLogger("pitc.cli")
+
+
+def command_line() -> str:
+    """The command that runs, as a shell takes it."""
+    return shlex.join(["pitc", *_WORDS.get()])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,11 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):  # names of files need not be UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
-    with _stoppable() as received:
-        try:
+    words = _WORDS.set(sys.argv[1:] if arguments is None else arguments)
+    try:
+        with _stoppable() as received:
             code = _run(arguments)
-        finally:
-            end_log()
+    finally:
+        end_log()
+        _WORDS.reset(words)
     if code == INTERRUPTED:
         stop = received[0] if received else signal.SIGINT
         return _fail(STOPS[stop], 128 + stop)

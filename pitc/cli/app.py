@@ -372,6 +372,15 @@ def bench(
             metavar="FILE.png", help="Draw the result; needs matplotlib.", rich_help_panel=OUTPUT
         ),
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a report with times of nodes before and after, and memory, "
+            "to a .json or .html file.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     quiet: Quiet = None,
     json: Json = False,
 ) -> None:
@@ -399,6 +408,7 @@ def bench(
         trace=trace or trace_file is not None,
         trace_file=trace_file,
         plot=plot,
+        report=report,
         quiet=quiet,
         json=json,
     )
