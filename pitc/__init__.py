@@ -7,8 +7,9 @@
 Nothing heavy is imported before it is used: `import pitc` costs a few milliseconds.
 """
 
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pitc.version import __version__
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         UsageError,
         VerificationError,
     )
+    from pitc.ir.custom_ops import register_custom_ops
 
 __all__ = [
     "ArtifactError",
@@ -42,6 +44,7 @@ __all__ = [
     "get_ep_name",
     "get_library_path",
     "load",
+    "register_custom_ops",
     "register_ep",
 ]
 
@@ -50,8 +53,26 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'pitc' has no attribute {name!r}")
     room = "pitc.api" if name in ("compile", "explain") else "pitc.compiled"
+    room = "pitc.ir.custom_ops" if name == "register_custom_ops" else room
     room = "pitc.errors" if name.endswith(("Error", "Warning")) else room
-    return getattr(import_module(room), name)
+    try:
+        return getattr(import_module(room), name)
+    except ModuleNotFoundError as error:
+        if error.name != room:
+            raise
+        return _compilers(name)
+
+
+def _compilers(name: str) -> Callable[..., NoReturn]:
+    """What stands for a function of the compiler where `pitc-runtime` alone is installed."""
+
+    def lacking(*_arguments: Any, **_options: Any) -> NoReturn:
+        from pitc.errors import MachineError
+
+        text = f"pitc.{name} needs the compiler, and pitc-runtime alone is installed"
+        raise MachineError(text, hint="pip install pitc")
+
+    return lacking
 
 
 def __dir__() -> list[str]:

@@ -1,5 +1,6 @@
 """The Python API: compile, explain. What is compiled is loaded and run by `pitc.compiled`."""
 
+import logging
 import shutil
 import tempfile
 import time
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
 
+    from pitc.codegen.build.cache import Cache
     from pitc.ir.kernel import KernelRequest
     from pitc.ir.prices import Prices
     from pitc.ir.tiles import TileTable
     from pitc.passes.pipeline import Lowered
 
+_log = logging.getLogger("pitc.api")
 #: Called with the name of each stage as it starts.
 Progress = Callable[[str], None]
 #: Called by the kernel builder: kernels done, kernels in all, symbol.
@@ -49,6 +52,7 @@ def compile(
     check: bool = False,
     suggest: bool = True,
     tiles: "str | Path | TileTable | None" = None,
+    cache: bool = True,
     progress: Progress | None = None,
     kernel_progress: KernelProgress | None = None,
 ) -> CompiledModel:
@@ -70,6 +74,8 @@ def compile(
             a `SuggestionWarning` says it. It takes about as long as the analysis itself.
         tiles: Prices of sparse contractions on CPUs, or a file with them. None: those that `pitc
             tune` has measured on this machine, else those that come with pitc.
+        cache: Take kernels that were compiled before from the user's cache folder, and keep new
+            ones there. It changes no byte of the artifact; the report counts what was found.
         progress: Called with the name of each stage as it starts.
         kernel_progress: Called while kernels are built.
 
@@ -90,6 +96,10 @@ def compile(
         check_output(Path(output), force=force, source=source_path)
     steps = _Steps(progress)
     imported, source = import_model(model, steps)
+    if padding is not None:
+        from pitc.passes.padding import check_padding
+
+        check_padding(imported, padding)
     if output is not None:
         _spare_weights(imported, Path(output))
     check_loads(model, imported)
@@ -108,7 +118,7 @@ def compile(
             scratch = _temporary_folder()
         folder = scratch / "model.pitc" if scratch else Path(output or "")
         with new_folder(folder, force=force) as fresh:
-            _write(fresh, lowered, fallback, options, source, steps, kernel_progress)
+            _write(fresh, lowered, fallback, options, source, steps, kernel_progress, cache)
         steps.end()
         for report in reports.values():
             report.stages_ms.update(steps.own_ms)
@@ -137,12 +147,12 @@ def import_model(
     """
     if progress:
         progress("import")
-    from pitc.importer import load_model, source_sha256
+    from pitc.importer import load_source
 
     path = Path(model) if isinstance(model, str | Path) else model
-    imported = load_model(path)
+    imported, sha256 = load_source(path)
     name = path.name if isinstance(path, Path) else f"{imported.graph.name or 'model'}.onnx"
-    return imported, Source(name=name, sha256=source_sha256(path))
+    return imported, Source(name=name, sha256=sha256)
 
 
 def stages() -> tuple[str, ...]:
@@ -228,6 +238,7 @@ def _write(
     source: Source,
     progress: Progress,
     kernel_progress: KernelProgress | None,
+    cached: bool,
 ) -> None:
     """Fill an empty folder with the artifact."""
     from pitc.artifact.write import write_artifact
@@ -239,13 +250,19 @@ def _write(
     targets, identity = options.targets, ""
     progress("codegen")
     if requests:
+        from pitc.codegen.build.cache import kernel_cache
         from pitc.codegen.build.library import build_kernels
 
-        place = folder / KERNELS
-        built = build_kernels(requests, targets.levels, place, kernel_progress, targets.archs)
+        place, cache = folder / KERNELS, kernel_cache() if cached else None
+        built = build_kernels(
+            requests, targets.levels, place, kernel_progress, targets.archs, cache
+        )
         identity = built.identity
+        if cache is not None:
+            for one in lowered.values():
+                one.report.cache_hits, one.report.cache_misses = cache.hits, cache.misses
         if options.dump_ir is not None:
-            _dump_kernels(requests, targets.archs, options.dump_ir)
+            _dump_kernels(requests, targets.archs, options.dump_ir, cache)
     progress("write")
     write_artifact(
         folder,
@@ -260,7 +277,12 @@ def _write(
     )
 
 
-def _dump_kernels(requests: "Sequence[KernelRequest]", archs: Sequence[str], folder: Path) -> None:
+def _dump_kernels(
+    requests: "Sequence[KernelRequest]",
+    archs: Sequence[str],
+    folder: Path,
+    cache: "Cache | None",
+) -> None:
     """Write sources, PTX and resource use of kernels for GPUs beside the stages."""
     from pitc.codegen.build.cuda_functions import functions_of
 
@@ -268,7 +290,7 @@ def _dump_kernels(requests: "Sequence[KernelRequest]", archs: Sequence[str], fol
     if functions:
         from pitc.codegen.build.cuda_dump import dump_cuda_kernels
 
-        dump_cuda_kernels(functions, archs, folder / "cuda")
+        dump_cuda_kernels(functions, archs, folder / "cuda", cache)
 
 
 #: Domains whose operators ONNX Runtime has, or knows that it does not have.
@@ -350,6 +372,9 @@ class _Steps:
 
     def end(self) -> None:
         """Close the running stage."""
+        took_ms = (time.perf_counter() - self._start) * 1e3
+        if self._name:
+            _log.info("%s took %.0f ms", self._name, took_ms)
         if self._name in self._OWN:
-            self.own_ms[self._name] = (time.perf_counter() - self._start) * 1e3
+            self.own_ms[self._name] = took_ms
         self._name = ""

@@ -1,5 +1,6 @@
 """A compiled model: an artifact that is loaded and run, without the compiler."""
 
+import logging
 import shutil
 import threading
 import warnings
@@ -16,6 +17,8 @@ from pitc.ir.plan import EP_NAME
 from pitc.ir.report import Report
 from pitc.options import Kind, parse_target
 from pitc.session import from_onnxruntime, plain_session, quiet_options, run_session
+
+_log = logging.getLogger("pitc.session")
 
 
 class CompiledModel:
@@ -137,6 +140,7 @@ class CompiledModel:
             from pitc.runtime.library import make_cuda_session, make_session
 
             make = make_cuda_session if kind == "cuda" else make_session
+            _log.info("a session on %s of %s", kind, graph)
             try:
                 return make(graph, options)
             except Exception as error:
@@ -144,7 +148,8 @@ class CompiledModel:
                     plain_session(self.path / FALLBACK, sess_options)
                 raise
         except ModelError as error:  # the folder may be a temporary one: name what the user knows
-            hint = "operators from a library: register it in the session options"
+            hint = "operators from a library: --custom-ops, pitc.register_custom_ops, or register "
+            hint += "it in the session options"
             raise ModelError(
                 error.message, path=self.manifest.source.name, node=error.node, hint=hint
             ) from error

@@ -1,5 +1,6 @@
 """ONNX Runtime sessions: made from a graph, run by names, with its errors as one line of ours."""
 
+import logging
 import os
 import re
 from collections import defaultdict
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pitc.errors import ModelError, PitcError, UsageError
+from pitc.ir.custom_ops import add_custom_ops
 from pitc.runtime.binding import run_bound, take
 from pitc.runtime.dlpack import BFLOAT16, DTYPES, LACKING, Tensor
 
@@ -28,6 +30,7 @@ _NODE = re.compile(
 )
 
 #: NumPy's types of tensors, by ONNX Runtime's names.
+_log = logging.getLogger("pitc.session")
 _NUMPY = {kind: np.dtype(name) for kind, name in DTYPES.items() if name not in LACKING}
 _NONE = np.dtype("V1")
 
@@ -65,7 +68,7 @@ def quiet_options(*, lasting: bool = True) -> Any:
     if not lasting:
         options.add_session_config_entry("session.disable_prepacking", "1")
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-    return options
+    return add_custom_ops(options)
 
 
 def plain_session(graph: str | os.PathLike[str] | bytes, sess_options: Any = None) -> Any:
@@ -81,6 +84,7 @@ def plain_session(graph: str | os.PathLike[str] | bytes, sess_options: Any = Non
     import onnxruntime
 
     options = sess_options if sess_options is not None else quiet_options()
+    _log.debug("ONNX Runtime loads %s", "a graph in memory" if isinstance(graph, bytes) else graph)
     try:
         return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     except Exception as error:

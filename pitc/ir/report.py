@@ -48,6 +48,8 @@ class NodeRecord:
         flops: Operations at example sizes (`pitc.ir.work`), of a loop's body those of one turn;
             None where its expression does not tell them, or it has none.
         rule: By which rule it runs packed; empty where it does not.
+        reads: How many places before it, in the whole list of nodes, those stand whose outputs it
+            or its bodies read.
     """
 
     node: str
@@ -63,6 +65,7 @@ class NodeRecord:
     kernel: KernelRecord | None = None
     flops: int | None = None
     rule: str = ""
+    reads: tuple[int, ...] = ()
 
     @property
     def outcome(self) -> str:
@@ -145,6 +148,10 @@ class Report:
     copied from a GPU to the host in a run, where ONNX Runtime's CUDA provider runs ordinary nodes.
     `assumptions` are what the answer rests on; `notes` are sentences on what was left as it is
     although the user asked for it; `suggestions` are what would help.
+
+    `cache_hits` counts pieces of machine code that came from the user's cache, `cache_misses` those
+    that were made; both are 0 without it. Of CPUs a piece is a kernel at one level; of GPUs the
+    host code of a kernel's tiles, and a tile's image for one architecture.
     """
 
     model: str = ""
@@ -159,6 +166,8 @@ class Report:
     suggestions: list[Suggestion] = field(default_factory=list)
     kernels: list[str] = field(default_factory=list)
     stages_ms: dict[str, float] = field(default_factory=dict)
+    cache_hits: int = 0
+    cache_misses: int = 0
 
     @property
     def changed(self) -> bool:
@@ -178,6 +187,7 @@ class Report:
 
         out = asdict(self)
         for record, node in zip(out["nodes"], self.nodes, strict=True):
+            record["reads"] = " ".join(map(str, node.reads))  # a list takes ten bytes for each
             record["refusal"] = _refused(node.refusal)
         return out | {"summary": asdict(summary_of(self))}
 
