@@ -16,7 +16,6 @@ from onnx import numpy_helper
 import pitc
 from models.bert import BertConfig, bert
 from models.graph import GraphBuilder
-from models.half import half
 from pitc import api
 from pitc.errors import SuggestionWarning
 from pitc.ir.refusal import Code, Refusal
@@ -138,14 +137,6 @@ def parsed(text: str, **weights: np.ndarray) -> onnx.ModelProto:
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> m {text}')
     model.graph.initializer.extend(numpy_helper.from_array(w, n) for n, w in weights.items())
     return model
-
-
-def test_half_precision_is_named_where_float32_packs_more() -> None:
-    model = half(encoder())
-    packs = summary_of(lower(model, "attention_mask").report).packed.share > 0.99
-    assert ("half precision" in kinds(model, "attention_mask")) != packs
-    assert kinds(encoder(), "attention_mask") == []
-    assert kinds(half(encoder(mask="none"))) == []
 
 
 def test_quantised_products_without_a_form_are_named() -> None:
