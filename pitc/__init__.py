@@ -14,7 +14,7 @@ from pitc.version import __version__
 
 if TYPE_CHECKING:
     from pitc.api import compile, explain
-    from pitc.compiled import CompiledModel, get_ep_name, get_library_path, load, register_ep
+    from pitc.compiled import CompiledModel, get_ep_name, get_library_path, load, register
     from pitc.errors import (
         ArtifactError,
         MachineError,
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
         UsageError,
         VerificationError,
     )
+    from pitc.frontends.pretrained import from_pretrained
+    from pitc.frontends.pytorch import from_torch
 
 __all__ = [
     "ArtifactError",
@@ -39,19 +41,27 @@ __all__ = [
     "__version__",
     "compile",
     "explain",
+    "from_pretrained",
+    "from_torch",
     "get_ep_name",
     "get_library_path",
     "load",
-    "register_ep",
+    "register",
 ]
+
+_ROOMS = {
+    "compile": "pitc.api",
+    "explain": "pitc.api",
+    "from_pretrained": "pitc.frontends.pretrained",
+    "from_torch": "pitc.frontends.pytorch",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'pitc' has no attribute {name!r}")
-    room = "pitc.api" if name in ("compile", "explain") else "pitc.compiled"
-    room = "pitc.errors" if name.endswith(("Error", "Warning")) else room
-    return getattr(import_module(room), name)
+    room = "pitc.errors" if name.endswith(("Error", "Warning")) else _ROOMS.get(name)
+    return getattr(import_module(room or "pitc.compiled"), name)
 
 
 def __dir__() -> list[str]:
