@@ -99,13 +99,19 @@ def test_a_float_that_hides_nothing_is_no_mask() -> None:
         low = g.op("Mul", g.op("Sub", g.const(1.0), bias), g.const(scale))
         scores = g.op("Add", g.op("MatMul", x, keys), g.op("Unsqueeze", low, g.ints(1)))
         rows = g.op("MatMul", g.op("Softmax", scores, axis=-1), x)
-        rng = np.random.default_rng(0)
-        w = g.weight("w", rng.standard_normal((64, 512)).astype(np.float32))
-        g.output(g.op("MatMul", rows, w), "y", np.float32, ("b", "s", 512))
+        g.output(dense(g, rows), "y", np.float32, ("b", "s", 64))
         return g.model()
 
     assert kinds(biased(-1e4)) == ["padding"]
     assert kinds(biased(-1.0)) == []
+
+
+def dense(g: GraphBuilder, x: str) -> str:
+    """Two layers that are worth to be packed."""
+    rng = np.random.default_rng(0)
+    w = g.weight("w", rng.standard_normal((64, 1024)).astype(np.float32))
+    v = g.weight("v", rng.standard_normal((1024, 64)).astype(np.float32))
+    return g.op("MatMul", g.op("Tanh", g.op("MatMul", x, w)), v)
 
 
 def beside_a_mask(*shape: int | str) -> onnx.ModelProto:
@@ -113,11 +119,7 @@ def beside_a_mask(*shape: int | str) -> onnx.ModelProto:
     g = GraphBuilder("beside")
     x = g.input("x", np.float32, (*shape, 64))
     mask = g.input("mask", np.int64, shape)
-    rng = np.random.default_rng(0)
-    w = g.weight("w", rng.standard_normal((64, 1024)).astype(np.float32))
-    v = g.weight("v", rng.standard_normal((1024, 64)).astype(np.float32))
-    rows = g.op("MatMul", g.op("Tanh", g.op("MatMul", x, w)), v)
-    g.output(rows, "y", np.float32, (*shape, 64))
+    g.output(dense(g, x), "y", np.float32, (*shape, 64))
     g.output(g.op("ReduceSum", mask, keepdims=0), "count", np.int64, ())
     return g.model()
 
