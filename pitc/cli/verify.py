@@ -79,7 +79,7 @@ def verify_model(
         token_outputs=token_outputs(reference, padding),
         tolerance=tolerance,
     )
-    body = result.to_dict() | {"scaled_by_live_tokens": scaled}
+    body: dict[str, Any] = result.to_dict() | {"scaled_by_live_tokens": scaled}
     if not json:
         show.verified(result, scaled)
     if facts:
