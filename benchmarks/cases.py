@@ -28,6 +28,7 @@ class EncoderCase:
         side: Where the padding is: `right`, or `left` as for decoders.
         bits: Of products by weights: `dynamic` and `static` (8) or `int4`, functions of
             `models.quantised`; empty: 32.
+        dtype: What the model computes in, `float32` or `float16`.
     """
 
     family: ClassVar[str] = "padding"
@@ -41,6 +42,7 @@ class EncoderCase:
     seed: int = 0
     side: str = "right"
     bits: str = ""
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,8 @@ TIMED_CASES: tuple[TimedCase, ...] = (
     EncoderCase("bert-8x384-m150", BERT_BASE, batch=8, length=384, mean=150),
     EncoderCase("bert-8x384-m150-whole", BERT_BASE, batch=8, length=384, mean=150, padding=None),
     EncoderCase("bert-4x128-full", BERT_BASE, batch=4, length=128, mean=128),
+    EncoderCase("bert-32x128-m40-half", BERT_BASE, 32, length=128, mean=40, dtype="float16"),
+    EncoderCase("bert-4x128-full-half", BERT_BASE, 4, length=128, mean=128, dtype="float16"),
     EncoderCase("opt-8x128-m40", OPT_125M, batch=8, length=128, mean=40, side="left"),
     EncoderCase("t5-8x128-m40", T5_BASE, batch=8, length=128, mean=40),
     *FEW_BITS,

@@ -15,6 +15,7 @@ from benchmarks.sparse_cases import BlocksCase, ImageCase, MaskedCase, ProductCa
 from models import masked, minilm, quantised, text
 from models.bert import BertConfig, bert
 from models.cnn import cnn, draw_gates
+from models.half import half
 from models.opt import OptConfig, opt, opt_ffn
 from models.t5 import T5Config, hidden_states, t5_encoder, t5_ffn
 from pitc.check.feeds import draw_lengths
@@ -211,7 +212,7 @@ def make_workload(case: TimedCase, folder: Path) -> Workload:
         onnx.save(_of_few_bits(model, case.bits, batch), path)
         found = _padded(case, path, case.config, (batch,))
         return replace(found, dense=None, useful=None)  # limits are known of float32
-    onnx.save(model, path)
+    onnx.save(half(model) if case.dtype == "float16" else model, path)
     return _padded(case, path, case.config, (batch,))
 
 

@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from pitc.artifact.manifest import (
 )
 from pitc.collection import rare_collection
 from pitc.compiled import CompiledModel
-from pitc.errors import MachineError, ModelError, UsageError
+from pitc.errors import MachineError, ModelError, SuggestionWarning, UsageError
 from pitc.ir.report import Report
 from pitc.options import CompileOptions, Kind
 from pitc.session import plain_session, quiet_options
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
 
+    from pitc.codegen.build.cache import Cache
     from pitc.ir.kernel import KernelRequest
     from pitc.ir.prices import Prices
     from pitc.ir.tiles import TileTable
@@ -46,7 +48,9 @@ def compile(
     force: bool = False,
     dump_ir: str | Path | None = None,
     check: bool = False,
+    suggest: bool = True,
     tiles: "str | Path | TileTable | None" = None,
+    cache: bool = True,
     progress: Progress | None = None,
     kernel_progress: KernelProgress | None = None,
 ) -> CompiledModel:
@@ -64,8 +68,12 @@ def compile(
         dump_ir: Write one file per stage to this folder; for several kinds of machine, to a folder
             `cpu` and a folder `cuda` in it.
         check: Check the graph's invariants after each stage; one that does not hold is a bug.
+        suggest: Where little is skipped, look for what would help: `report.suggestions` has it, and
+            a `SuggestionWarning` says it. It takes about as long as the analysis itself.
         tiles: Prices of sparse contractions on CPUs, or a file with them. None: those that `pitc
             tune` has measured on this machine, else those that come with pitc.
+        cache: Take kernels that were compiled before from the user's cache folder, and keep new
+            ones there. It changes no byte of the artifact; the report counts what was found.
         progress: Called with the name of each stage as it starts.
         kernel_progress: Called while kernels are built.
 
@@ -80,7 +88,7 @@ def compile(
     from pitc.artifact.write import count_pit_nodes
 
     stages = Path(dump_ir) if dump_ir is not None else None
-    options = CompileOptions(target, padding, stages, check)
+    options = CompileOptions(target, padding, stages, check, suggest)
     source_path = Path(model) if isinstance(model, str | Path) else None
     if output is not None:
         check_output(Path(output), force=force, source=source_path)
@@ -104,15 +112,23 @@ def compile(
             scratch = _temporary_folder()
         folder = scratch / "model.pitc" if scratch else Path(output or "")
         with new_folder(folder, force=force) as fresh:
-            _write(fresh, lowered, fallback, options, source, steps, kernel_progress)
+            _write(fresh, lowered, fallback, options, source, steps, kernel_progress, cache)
         steps.end()
         for report in reports.values():
             report.stages_ms.update(steps.own_ms)
+        _warn(reports)
         return CompiledModel(check_artifact(folder, hashes=False), reports, scratch)
     except BaseException:
         if scratch:
             shutil.rmtree(scratch, ignore_errors=True)
         raise
+
+
+def _warn(reports: Mapping[Kind, Report]) -> None:
+    """Say what would help, at the caller of `compile`."""
+    texts = (f"{r.model}: {s.text}" for r in reports.values() for s in r.suggestions)
+    for text in dict.fromkeys(texts):
+        warnings.warn(text, SuggestionWarning, stacklevel=4)  # beyond the decorator
 
 
 def import_model(
@@ -125,12 +141,12 @@ def import_model(
     """
     if progress:
         progress("import")
-    from pitc.importer import load_model, source_sha256
+    from pitc.importer import load_source
 
     path = Path(model) if isinstance(model, str | Path) else model
-    imported = load_model(path)
+    imported, sha256 = load_source(path)
     name = path.name if isinstance(path, Path) else f"{imported.graph.name or 'model'}.onnx"
-    return imported, Source(name=name, sha256=source_sha256(path))
+    return imported, Source(name=name, sha256=sha256)
 
 
 def stages() -> tuple[str, ...]:
@@ -197,7 +213,7 @@ def lower(
     stages = options.dump_ir
     if stages is not None and len(targets.kinds) > 1:
         stages = stages / kind
-    wanted = LowerOptions(options.padding, stages, prices, options.check, target)
+    wanted = LowerOptions(options.padding, stages, prices, options.check, target, options.suggest)
     try:
         return run_passes(model, wanted, progress)
     except OSError as error:
@@ -216,6 +232,7 @@ def _write(
     source: Source,
     progress: Progress,
     kernel_progress: KernelProgress | None,
+    cached: bool,
 ) -> None:
     """Fill an empty folder with the artifact."""
     from pitc.artifact.write import write_artifact
@@ -227,13 +244,19 @@ def _write(
     targets, identity = options.targets, ""
     progress("codegen")
     if requests:
+        from pitc.codegen.build.cache import kernel_cache
         from pitc.codegen.build.library import build_kernels
 
-        place = folder / KERNELS
-        built = build_kernels(requests, targets.levels, place, kernel_progress, targets.archs)
+        place, cache = folder / KERNELS, kernel_cache() if cached else None
+        built = build_kernels(
+            requests, targets.levels, place, kernel_progress, targets.archs, cache
+        )
         identity = built.identity
+        if cache is not None:
+            for one in lowered.values():
+                one.report.cache_hits, one.report.cache_misses = cache.hits, cache.misses
         if options.dump_ir is not None:
-            _dump_kernels(requests, targets.archs, options.dump_ir)
+            _dump_kernels(requests, targets.archs, options.dump_ir, cache)
     progress("write")
     write_artifact(
         folder,
@@ -248,7 +271,12 @@ def _write(
     )
 
 
-def _dump_kernels(requests: "Sequence[KernelRequest]", archs: Sequence[str], folder: Path) -> None:
+def _dump_kernels(
+    requests: "Sequence[KernelRequest]",
+    archs: Sequence[str],
+    folder: Path,
+    cache: "Cache | None",
+) -> None:
     """Write sources, PTX and resource use of kernels for GPUs beside the stages."""
     from pitc.codegen.build.cuda_functions import functions_of
 
@@ -256,7 +284,7 @@ def _dump_kernels(requests: "Sequence[KernelRequest]", archs: Sequence[str], fol
     if functions:
         from pitc.codegen.build.cuda_dump import dump_cuda_kernels
 
-        dump_cuda_kernels(functions, archs, folder / "cuda")
+        dump_cuda_kernels(functions, archs, folder / "cuda", cache)
 
 
 #: Domains whose operators ONNX Runtime has, or knows that it does not have.
@@ -302,13 +330,14 @@ def explain(
     target: str = "auto",
     padding: str | None = None,
     *,
+    suggest: bool = True,
     tiles: "str | Path | TileTable | None" = None,
 ) -> dict[Kind, Report]:
     """What `compile` would do, without kernels and artifact: a report for each kind of machine.
 
     Arguments and errors are those of `compile`.
     """
-    options = CompileOptions(target, padding)
+    options = CompileOptions(target, padding, suggest=suggest)
     imported, source = import_model(model)
     check_loads(model, imported)
     reports: dict[Kind, Report] = {}

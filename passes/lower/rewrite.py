@@ -13,6 +13,8 @@ from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
 from pitc.ir.kernel import KernelRequest
+from pitc.ir.metadata import SOURCE
+from pitc.ir.nodes import node_name
 from pitc.ir.plan import Plan
 from pitc.ir.prices import Prices
 from pitc.ir.refusal import Refusal
@@ -94,6 +96,7 @@ class Rewriter:
                         [self.build.symbol(f"sequences_{len(self.detected)}")],
                     ),
                 ],
+                min(domain.sources(), default="positions"),
             )
             self.detected[domain] = Detected(live, rows, coords, offsets, symbol)
         return self.detected[domain]
@@ -136,6 +139,7 @@ class Rewriter:
             plan,
             [source, at.rows, at.coords, at.live],
             [(f"{name}.packed", dtype, [at.symbol, *map(_size, kept)])],
+            name,
         )
         return out
 
@@ -157,6 +161,7 @@ class Rewriter:
             plan,
             [packed, at.rows, at.coords, at.live],
             [(f"{packing.name}.whole", dtype, kept)],
+            packing.name,
         )
         for d in dropped:
             out = self.build.unsqueeze(out, d)
@@ -234,14 +239,14 @@ class Rewriter:
             own = node.attributes.items() if same else ()
             attributes = {k: a for k, a in own if k not in form.attributes}
             stems = [f"{o.name}.packed" if o.name else "" for o in node.outputs]
-            outputs = self.build.node(
-                node.domain, form.op_type, inputs, {**attributes, **form.attributes}, stems
-            )
+            attributes |= form.attributes
+            name = self.build.label(node_name(node), "packed")
+            outputs = self.build.node(node.domain, form.op_type, inputs, attributes, stems, name)
             self._describe(form, outputs)
             made = outputs[0].producer()
             if made is not None:
                 self.made[node] = made
-                made.metadata_props.update(node.metadata_props)
+                made.metadata_props.update(node.metadata_props | {SOURCE: node_name(node)})
             if form.op_type in ("MatMul", "Gemm") and made is not None:
                 self.contractions.packed[made] = node
                 if node in self.sparse:
@@ -287,6 +292,8 @@ class Rewriter:
             plan,
             inputs,
             [(f"{packing.name}.packed", dtype, [at.symbol, heads, dv])],
+            node_name(node),
+            "packed attention",
         )
         rest = [n for e in packing.layout.rest_shape if (n := e.as_int()) is not None]
         return out if rest == [heads, dv] else self.build.reshape(out, [0, *rest])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -94,7 +95,7 @@ def compare(
     cases: Iterable[Case],
     *,
     padding: str | None = None,
-    token_outputs: frozenset[str] = frozenset(),
+    token_outputs: Mapping[str, int] = MappingProxyType({}),
     tolerance: float | None = None,
 ) -> Comparison:
     """Run both on the same inputs.
@@ -104,8 +105,8 @@ def compare(
         reference: Runs the source graph.
         cases: The inputs.
         padding: The mask input that the model was compiled with, if any.
-        token_outputs: Outputs whose leading dimensions are those of the mask; of these only live
-            tokens are compared, and a padded token must be 0 or equal to the reference.
+        token_outputs: Outputs that hold tokens, and as which dimension (`token_axis`); of these
+            only live tokens are compared, and a padded token must be 0 or equal to the reference.
         tolerance: Replaces the table by type for floats.
     """
     result = Comparison()
@@ -118,8 +119,8 @@ def compare(
             if name not in by_name:
                 by_name[name] = _start(name, want, tolerance)
                 result.outputs.append(by_name[name])
-            rows = live if name in token_outputs else None
-            _update(by_name[name], case, found.get(name), want, rows)
+            rows, axis = live if name in token_outputs else None, token_outputs.get(name, 1)
+            _update(by_name[name], case, found.get(name), want, rows, axis)
     return result
 
 
@@ -135,12 +136,16 @@ def _update(
     got: np.ndarray | None,
     want: np.ndarray,
     live: np.ndarray | None,
+    axis: int = 1,
 ) -> None:
-    """Add one case to the difference of one output."""
+    """Add one case to the difference of one output, whose tokens lie along an axis."""
     if got is None or got.dtype != want.dtype or got.shape != want.shape:
         seen = "nothing" if got is None else f"{got.dtype}{list(got.shape)}"
         out.problem = f"expected {want.dtype}{list(want.shape)}, got {seen} ({case.title})"
         return
+    if live is not None and axis < want.ndim:
+        got, want = (np.moveaxis(x, axis, 1) for x in (got, want))
+        live = live[:, live.shape[1] - want.shape[1] :]  # of a mask over a past, the last ones
     if live is not None and live.shape == want.shape[: live.ndim]:
         out.rows = "live"
         dead_got, dead_want = got[~live], want[~live]
@@ -209,6 +214,31 @@ def audit_facts(
     graph, given_up = analyse(model, padding)
     more = probes(tests_of(graph)) if probes is not None else ()
     return audit(graph, given_up, feeds, source=source, probes=(case.feeds for case in more))
+
+
+def token_axis(mask: list[Any], output: list[Any]) -> int | None:
+    """The dimension of an output that its tokens lie along; None where it holds none.
+
+    Keys of a cache have the mask's size at another place, logits have that of what is appended:
+
+        mask [b, p + s]     keys [b, h, p + s, d] -> 2     logits [b, s, n] -> 1
+
+    Args:
+        mask: Declared shape of the mask: sizes, or names of dynamic sizes, or None.
+        output: Declared shape of the output.
+    """
+    if len(mask) == 2 and output[:1] == mask[:1] and isinstance(mask[1], str):
+        whole, sizes = _terms(mask[1]), [_terms(size) for size in output]
+        for wanted in ([whole], [[name] for name in whole]):
+            axes = [a for a in range(1, len(sizes)) if sizes[a] in wanted]
+            if axes:
+                return axes[0] if len(axes) == 1 else None
+    return 1 if token_shaped(mask, output) else None
+
+
+def _terms(size: Any) -> list[str]:
+    """What a declared size is the sum of, in order of their names; none of a number."""
+    return sorted(part.strip() for part in size.split("+")) if isinstance(size, str) else []
 
 
 def token_shaped(mask: list[Any], output: list[Any]) -> bool:

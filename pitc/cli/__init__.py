@@ -1,8 +1,9 @@
 """The command line: `pitc compile`, `run`, `verify`, `bench`, `explain`, `inspect`, `tune`,
-`doctor`.
+`cache`, `doctor`.
 
 app.py       commands and options; imports typer and rich only
-compile.py, run.py, verify.py, bench.py, explain.py, inspect.py, tiles.py (tune)    what each does
+compile.py, run.py, verify.py, bench.py, explain.py, inspect.py, tiles.py (tune),
+cache.py     what each does
 models.py    models, artifacts and inputs that they are given
 show.py      tables and text for people
 output.py    JSON for programs, warnings

@@ -58,6 +58,15 @@ Json = Annotated[
 Quiet = Annotated[
     bool | None, typer.Option("--quiet", "-q", help="Show no progress.", rich_help_panel=OUTPUT)
 ]
+Suggest = Annotated[
+    bool,
+    typer.Option(
+        "--suggest/--no-suggest",
+        help="Where little is skipped, look for what would help: "
+        "padding masks are tried in the analysis.",
+        rich_help_panel=SPARSITY,
+    ),
+]
 Inputs = Annotated[
     list[str] | None,
     typer.Option(
@@ -111,6 +120,12 @@ def compile(
             rich_help_panel=OUTPUT,
         ),
     ] = False,
+    no_cache: Annotated[
+        bool,
+        typer.Option(
+            "--no-cache", help="Compile every kernel, and keep none: see pitc cache --help."
+        ),
+    ] = False,
     report: Annotated[
         Path | None,
         typer.Option(
@@ -119,6 +134,7 @@ def compile(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    suggest: Suggest = True,
     print_config: Annotated[
         bool,
         typer.Option(
@@ -150,7 +166,15 @@ def compile(
     if print_config:
         action.print_config(settings, json=json)
     else:
-        action.compile_model(model, settings, force=force, check=check, json=json)
+        action.compile_model(
+            model,
+            settings,
+            force=force,
+            check=check,
+            suggest=suggest,
+            cache=not no_cache,
+            json=json,
+        )
 
 
 @app.command(epilog="Example: pitc run model.pitc --input batch.npz --save out.npz")
@@ -323,6 +347,16 @@ def explain(
             metavar="PATTERN", help="Only nodes whose name or operator fits, e.g. 'MatMul*'."
         ),
     ] = None,
+    whole: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Also show nodes that only compute shapes or move data; names in full."
+        ),
+    ] = False,
+    refused: Annotated[
+        bool, typer.Option("--refused", help="Only nodes that a refusal stands on.")
+    ] = False,
+    suggest: Suggest = True,
     trace: Annotated[
         Path | None,
         typer.Option(
@@ -353,7 +387,17 @@ def explain(
     from pitc.cli import explain as action
 
     action.explain_model(
-        model, padding, target, node, trace=trace, output=report, plot=plot, json=json
+        model,
+        padding,
+        target,
+        node,
+        whole=whole,
+        refused=refused,
+        suggest=suggest,
+        trace=trace,
+        output=report,
+        plot=plot,
+        json=json,
     )
 
 
@@ -418,6 +462,31 @@ def tune(
     from pitc.cli import tiles as action
 
     action.tune_machine(level, tiles, quick=quick, restart=restart, quiet=quiet, json=json)
+
+
+cache_app = typer.Typer(
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Show or delete compiled kernels; PITC_CACHE_DIR names another folder for them.",
+    epilog="Example: pitc cache info",
+)
+app.add_typer(cache_app, name="cache")
+
+
+@cache_app.command(name="info", epilog="Example: pitc cache info --json")
+def cache_info(json: Json = False) -> None:
+    """Show where compiled kernels are kept, how many, and how much room they take."""
+    from pitc.cli import cache as action
+
+    action.cache_info(json=json)
+
+
+@cache_app.command(name="clear", epilog="Example: pitc cache clear")
+def cache_clear(json: Json = False) -> None:
+    """Delete all compiled kernels; the next compilation makes its own again."""
+    from pitc.cli import cache as action
+
+    action.clear_cache(json=json)
 
 
 @app.command(epilog="Example: pitc doctor")

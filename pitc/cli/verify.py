@@ -181,14 +181,15 @@ def _crash_cases(
     return _filled(input_specs(api.import_model(model)[0], given), given, shapes, padding, seed)
 
 
-def token_outputs(reference: Any, padding: str | None) -> frozenset[str]:
-    """Outputs of a session whose leading dimensions are those of the padding mask."""
-    from pitc.check.verify import token_shaped
+def token_outputs(reference: Any, padding: str | None) -> dict[str, int]:
+    """Outputs of a session that hold tokens of the padding mask, and along which dimension."""
+    from pitc.check.verify import token_axis
 
     if not padding:
-        return frozenset()
+        return {}
     mask = next(v.shape for v in reference.get_inputs() if v.name == padding)
-    return frozenset(o.name for o in reference.get_outputs() if token_shaped(mask, o.shape))
+    axes = {o.name: token_axis(mask, o.shape) for o in reference.get_outputs()}
+    return {name: axis for name, axis in axes.items() if axis is not None}
 
 
 def _reduce(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,7 @@ def race(
     rounds: int,
     seconds: float = float("inf"),
     padding: str | None = None,
-    token_outputs: frozenset[str] = frozenset(),
+    token_outputs: Mapping[str, int] = MappingProxyType({}),
     tolerance: float | None = None,
     clock: Clock = time.process_time,
     stage: Callable[[str], None] = lambda name: None,
@@ -149,7 +150,7 @@ def _check(
     case: Case,
     result: Race,
     padding: str | None,
-    token_outputs: frozenset[str],
+    token_outputs: Mapping[str, int],
     tolerance: float | None,
 ) -> dict[str, float]:
     """Errors of the contenders that answer right; the others are left out."""
