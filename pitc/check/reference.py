@@ -6,7 +6,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from pitc.compiled import CompiledModel
 from pitc.session import plain_session
+
+
+def reference_of(compiled: CompiledModel, source: str | Path) -> tuple[Any, list[str]]:
+    """`reference_session` for a compiled model; where nothing of it is lowered, the source runs."""
+    lowered = bool(compiled.manifest.pit_nodes)
+    return reference_session(source, compiled.manifest.options.padding if lowered else None)
 
 
 def reference_session(source: str | Path, padding: str | None) -> tuple[Any, list[str]]:

@@ -12,6 +12,7 @@ import numpy as np
 from pitc.artifact.folder import check_file
 from pitc.artifact.manifest import FALLBACK
 from pitc.check.feeds import Case, parse_shapes
+from pitc.check.reference import reference_of
 from pitc.check.verify import tolerance_on
 from pitc.cli import show
 from pitc.cli.models import given_dims, open_model, read_inputs, specs_of
@@ -108,6 +109,7 @@ def bench_model(
         *(Contender(name, name, lambda name=name: PEERS[name](source)) for name in peers),  # type: ignore[misc]
     ]
     traced: tuple[list[Contraction], list[Convolution]] | None = None
+    contract, _ = reference_of(compiled, source)
     try:
         with (
             warnings_as_lines(),
@@ -122,6 +124,7 @@ def bench_model(
                 padding=padding,
                 token_outputs=tokens,
                 tolerance=tolerance_on(session, tolerance),
+                reference=partial(run_session, contract),
                 clock=time.perf_counter if on_gpu else time.process_time,
                 stage=steps,
                 progress=progress,

@@ -41,7 +41,7 @@ def verify_model(
     json: bool,
 ) -> None:
     """`pitc verify`."""
-    from pitc.check.reference import reference_session
+    from pitc.check.reference import reference_of
     from pitc.check.verify import audit_facts, compare, tolerance_on
 
     if against is not None and not os.path.isdir(model):
@@ -68,8 +68,7 @@ def verify_model(
     with warnings_as_lines():
         session = compiled.session()
     tolerance = tolerance_on(session, tolerance)
-    lowered = bool(compiled.manifest.pit_nodes)  # else it is the source itself
-    reference, scaled = reference_session(source, padding if lowered else None)
+    reference, scaled = reference_of(compiled, source)
     chosen = _cases(compiled, reference, given, shapes, seed)
     result = compare(
         lambda feeds: run_session(session, feeds),

@@ -97,6 +97,7 @@ def race(
     padding: str | None = None,
     token_outputs: Mapping[str, int] = MappingProxyType({}),
     tolerance: float | None = None,
+    reference: Run | None = None,
     clock: Clock = time.process_time,
     stage: Callable[[str], None] = lambda name: None,
     progress: Callable[[int], None] | None = None,
@@ -111,6 +112,7 @@ def race(
         padding: See `pitc.check.verify.compare`.
         token_outputs: See `pitc.check.verify.compare`.
         tolerance: See `pitc.check.verify.compare`.
+        reference: What the compiled model has to answer; None: what `BASE` does.
         clock: Seconds: CPU time of the process, or wall time where a GPU works.
         stage: Called with `load`, `check` and `time`.
         progress: Called with the number of rounds done.
@@ -130,7 +132,7 @@ def race(
                     raise
                 result.left_out[contender.name] = f"it cannot load the model: {_line(error)}"
         stage("check")
-        norms = _check(runs, case, result, padding, token_outputs, tolerance)
+        norms = _check(runs, reference, case, result, padding, token_outputs, tolerance)
         stage("time")
         calls = {name: _calls(runs[name], case.feeds, clock) for name in norms}
         work = {name: _repeated(runs[name], case.feeds, calls[name]) for name in norms}
@@ -147,6 +149,7 @@ def race(
 
 def _check(
     runs: Mapping[str, Run],
+    reference: Run | None,
     case: Case,
     result: Race,
     padding: str | None,
@@ -154,13 +157,15 @@ def _check(
     tolerance: float | None,
 ) -> dict[str, float]:
     """Errors of the contenders that answer right; the others are left out."""
-    expected = runs[BASE](case.feeds)
+    expected = dict.fromkeys(runs, runs[BASE](case.feeds))
+    if reference is not None:
+        expected[OURS] = reference(case.feeds)
     norms: dict[str, float] = {}
     for name, run in runs.items():
         try:
             found = compare(
                 run,
-                lambda feeds: expected,
+                lambda feeds, name=name: expected[name],  # type: ignore[misc]
                 [case],
                 padding=padding,
                 token_outputs=token_outputs,
