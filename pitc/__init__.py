@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         ModelError,
         PitcError,
         PitcWarning,
+        SuggestionWarning,
         UsageError,
         VerificationError,
     )
@@ -33,6 +34,7 @@ __all__ = [
     "ModelError",
     "PitcError",
     "PitcWarning",
+    "SuggestionWarning",
     "UsageError",
     "VerificationError",
     "__version__",

@@ -4,6 +4,7 @@ import logging
 import shutil
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from pitc.artifact.manifest import (
 )
 from pitc.collection import rare_collection
 from pitc.compiled import CompiledModel
-from pitc.errors import MachineError, ModelError, UsageError
+from pitc.errors import MachineError, ModelError, SuggestionWarning, UsageError
 from pitc.ir.report import Report
 from pitc.options import CompileOptions, Kind
 from pitc.session import plain_session, quiet_options
@@ -48,6 +49,7 @@ def compile(
     force: bool = False,
     dump_ir: str | Path | None = None,
     check: bool = False,
+    suggest: bool = True,
     tiles: "str | Path | TileTable | None" = None,
     progress: Progress | None = None,
     kernel_progress: KernelProgress | None = None,
@@ -66,6 +68,8 @@ def compile(
         dump_ir: Write one file per stage to this folder; for several kinds of machine, to a folder
             `cpu` and a folder `cuda` in it.
         check: Check the graph's invariants after each stage; one that does not hold is a bug.
+        suggest: Where little is skipped, look for what would help: `report.suggestions` has it, and
+            a `SuggestionWarning` says it. It takes about as long as the analysis itself.
         tiles: Prices of sparse contractions on CPUs, or a file with them. None: those that `pitc
             tune` has measured on this machine, else those that come with pitc.
         progress: Called with the name of each stage as it starts.
@@ -82,7 +86,7 @@ def compile(
     from pitc.artifact.write import count_pit_nodes
 
     stages = Path(dump_ir) if dump_ir is not None else None
-    options = CompileOptions(target, padding, stages, check)
+    options = CompileOptions(target, padding, stages, check, suggest)
     source_path = Path(model) if isinstance(model, str | Path) else None
     if output is not None:
         check_output(Path(output), force=force, source=source_path)
@@ -114,11 +118,19 @@ def compile(
         steps.end()
         for report in reports.values():
             report.stages_ms.update(steps.own_ms)
+        _warn(reports)
         return CompiledModel(check_artifact(folder, hashes=False), reports, scratch)
     except BaseException:
         if scratch:
             shutil.rmtree(scratch, ignore_errors=True)
         raise
+
+
+def _warn(reports: Mapping[Kind, Report]) -> None:
+    """Say what would help, at the caller of `compile`."""
+    texts = (f"{r.model}: {s.text}" for r in reports.values() for s in r.suggestions)
+    for text in dict.fromkeys(texts):
+        warnings.warn(text, SuggestionWarning, stacklevel=4)  # beyond the decorator
 
 
 def import_model(
@@ -203,7 +215,7 @@ def lower(
     stages = options.dump_ir
     if stages is not None and len(targets.kinds) > 1:
         stages = stages / kind
-    wanted = LowerOptions(options.padding, stages, prices, options.check, target)
+    wanted = LowerOptions(options.padding, stages, prices, options.check, target, options.suggest)
     try:
         return run_passes(model, wanted, progress)
     except OSError as error:
@@ -308,13 +320,14 @@ def explain(
     target: str = "auto",
     padding: str | None = None,
     *,
+    suggest: bool = True,
     tiles: "str | Path | TileTable | None" = None,
 ) -> dict[Kind, Report]:
     """What `compile` would do, without kernels and artifact: a report for each kind of machine.
 
     Arguments and errors are those of `compile`.
     """
-    options = CompileOptions(target, padding)
+    options = CompileOptions(target, padding, suggest=suggest)
     imported, source = import_model(model)
     check_loads(model, imported)
     reports: dict[Kind, Report] = {}

@@ -72,6 +72,16 @@ class CompiledModel:
             self._reports = read_reports(self._check)
         return self._reports
 
+    def summary(self) -> str:
+        """What was done, what was refused at most cost, and what would help: a few lines of text.
+
+        Raises:
+            ArtifactError: Another version of pitc wrote its report, in another form.
+        """
+        from pitc.ir.summary import summary_text
+
+        return "\n".join(summary_text(report) for report in self.reports.values())
+
     @property
     def graph(self) -> Path:
         """The graph that runs here: `model.onnx`, or `fallback.onnx` on a CPU without kernels."""

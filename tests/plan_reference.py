@@ -259,12 +259,18 @@ class Fused(OpRun):
 
 
 MICROSOFT = (
-    "Attention BiasGelu EmbedLayerNormalization FastGelu FusedGemm FusedMatMul Gelu "
-    "MultiHeadAttention QuickGelu SkipLayerNormalization SkipSimplifiedLayerNormalization"
+    "Attention BiasGelu DynamicQuantizeMatMul EmbedLayerNormalization FastGelu FusedGemm "
+    "FusedMatMul Gelu MatMulIntegerToFloat MatMulNBits MultiHeadAttention QGemm QLinearAdd "
+    "QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearSoftmax QLinearWhere QuickGelu "
+    "SkipLayerNormalization SkipSimplifiedLayerNormalization"
+)
+STANDARD = (  # the evaluator rounds some otherwise, and takes no extremes of nothing
+    "DequantizeLinear DynamicQuantizeLinear MatMulInteger QLinearMatMul QuantizeLinear "
+    "SimplifiedLayerNormalization"
 )
 FUSED = [
     *(type(name, (Fused,), {}) for name in MICROSOFT.split()),
-    type("SimplifiedLayerNormalization", (Fused,), {"op_domain": ""}),
+    *(type(name, (Fused,), {"op_domain": ""}) for name in STANDARD.split()),
 ]
 
 

@@ -38,7 +38,7 @@ def offer(**predicted_us: float) -> dict[str, dict[str, Any]]:
 
 
 LINE: dict[str, Any] = {
-    "node": "pitc.down.ffn",
+    "node": "down [ffn]",
     "rows": 4,
     "k": 50,
     "panels": 2,
@@ -66,6 +66,12 @@ def write(folder: Path, *lines: str) -> Path:
 @pytest.mark.parametrize(
     ("name", "want"),
     [
+        ("down [ffn]", "down"),
+        ("down [contract]", "down"),
+        ("down [packed contract].2", "down"),
+        ("/layers.0/fc2/MatMul [contract_right].1", "/layers.0/fc2/MatMul"),
+        ("a [ffn] [contract]", "a [ffn]"),
+        ("down [packed gather_gemm]", "down [packed gather_gemm]"),
         ("pitc.down.ffn", "down"),
         ("pitc.down.contract", "down"),
         ("pitc.down.contract_right", "down"),
@@ -80,9 +86,7 @@ def test_names_of_the_source_graph(name: str, want: str) -> None:
 
 
 def test_a_trace_is_read(tmp_path: Path) -> None:
-    path = write(
-        tmp_path, line(), line(node="pitc.a\ud800.contract".replace("\ud800", "ü"), rows=2)
-    )
+    path = write(tmp_path, line(), line(node="a\ud800 [contract]".replace("\ud800", "ü"), rows=2))
     first, second = read_trace(path)
     assert first.node == "down"
     assert first.work == Work(4, 50, 2, 512, 1, True, {"elements": 20, "columns": 9})
@@ -143,7 +147,7 @@ def test_decisions_are_summed_up_by_contraction(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         line(candidates=both, measured_us=2),
-        line(node="pitc.other.contract", candidates=offer(row=0)),
+        line(node="other [contract]", candidates=offer(row=0)),
         line(candidates=both, rows=12, counts={"elements": 380}, chosen=DENSE, measured_us=4),
         line(candidates=both, measured_us=8),
         line(panels=3, measured_us=0),
@@ -248,7 +252,7 @@ def test_a_model_is_raced_against_itself_when_dense(
         assert c.dense_measured_us and c.measured_us > 0
         assert c.measured_gain == c.dense_measured_us / c.measured_us
         assert c.predicted_us < (c.dense_predicted_us or 0)
-    assert json.loads(keep.read_text().splitlines()[0])["node"] == f"pitc.{NODES[0]}.ffn"
+    assert json.loads(keep.read_text().splitlines()[0])["node"] == f"{NODES[0]} [ffn]"
 
 
 def test_live_elements_are_those_of_the_hidden_values(
@@ -331,7 +335,7 @@ def test_explain_shows_decisions(
 
 
 def test_explain_errors(run: Run, model: pitc.CompiledModel, tmp_path: Path) -> None:
-    empty = write(tmp_path, line(node="pitc.of_another_model.ffn"))
+    empty = write(tmp_path, line(node="of_another_model [ffn]"))
     damaged = tmp_path / "damaged.jsonl"
     damaged.write_text(f"{line()}\n{{\n")
     for words, message in (

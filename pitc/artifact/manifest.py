@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 
 from pitc.ir.refusal import Code, Refusal
-from pitc.ir.report import KernelRecord, NodeRecord, RegionRecord, Report
+from pitc.ir.report import KernelRecord, NodeRecord, RegionRecord, Report, Suggestion
 from pitc.options import Kind, Level
 
 SCHEMA = 3
@@ -135,10 +135,9 @@ def file_record(path: Path) -> FileRecord:
 
 
 def report_to_dict(report: Report) -> dict[str, Any]:
-    """The part of a report that does not depend on time."""
+    """The part of a report that does not depend on time, nor follows from the rest."""
     out = json.loads(json.dumps(report.to_dict()))
-    del out["stages_ms"]
-    return dict(out)
+    return {key: value for key, value in out.items() if key not in ("stages_ms", "summary")}
 
 
 def report_from_dict(body: dict[str, Any]) -> Report:
@@ -151,22 +150,29 @@ def report_from_dict(body: dict[str, Any]) -> Report:
         known = {f.name for f in fields(Report)}
         nodes = [_node(record) for record in body.get("nodes", ())]
         regions = [RegionRecord(**record) for record in body.get("regions", ())]
+        said = [Suggestion(**record) for record in body.get("suggestions", ())]
         rest = {key: value for key, value in body.items() if key in known}
-        return Report(**(rest | {"nodes": nodes, "regions": regions}))
+        return Report(**(rest | {"nodes": nodes, "regions": regions, "suggestions": said}))
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"the report is not of this version of pitc: {error}") from error
 
 
 def _node(record: dict[str, Any]) -> NodeRecord:
     values = _frozen(record)
-    refusal = record.get("refusal")
-    if refusal is not None:
-        codes = {code.id: code for code in Code}
-        values["refusal"] = Refusal(codes[refusal["code"]], record["node"], refusal["reason"])
+    if record.get("refusal") is not None:
+        values["refusal"] = _refusal(record["node"], record["refusal"])
     kernel = record.get("kernel")
     if kernel is not None:
         values["kernel"] = KernelRecord(**_frozen(kernel))
     return NodeRecord(**values)
+
+
+def _refusal(node: str, body: dict[str, Any]) -> Refusal:
+    code = next((code for code in Code if code.id == body["code"]), None)
+    if code is None:
+        raise KeyError(body["code"])
+    also = _refusal(node, body["also"]) if "also" in body else None
+    return Refusal(code, node, body["reason"], body["value"], also)
 
 
 def _frozen(record: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -124,7 +125,7 @@ def compare(
     cases: Iterable[Case],
     *,
     padding: str | None = None,
-    token_outputs: frozenset[str] = frozenset(),
+    token_outputs: Mapping[str, int] = MappingProxyType({}),
     tolerance: float | None = None,
     arithmetic: Mapping[str, frozenset[str]] | None = None,
     plain: Callable[[], Run] | None = None,
@@ -137,8 +138,8 @@ def compare(
         reference: Runs the source graph.
         cases: The inputs.
         padding: The mask input that the model was compiled with, if any.
-        token_outputs: Outputs whose leading dimensions are those of the mask; of these only live
-            tokens are compared, and a padded token must be 0 or equal to the reference.
+        token_outputs: Outputs that hold tokens, and as which dimension (`token_axis`); of these
+            only live tokens are compared, and a padded token must be 0 or equal to the reference.
         tolerance: Of floats, instead of that of their arithmetic.
         arithmetic: What each output is computed in (`tolerance.arithmetic_of`); None: its type.
         plain: Makes what runs the source graph without optimisations, the yardstick of tolerances;
@@ -180,12 +181,12 @@ def compare(
             continue
         rough = yardstick(case.feeds) if yardstick is not None else {}
         for name, want in expected.items():
-            rows = live if name in token_outputs else None
+            rows, axis = live if name in token_outputs else None, token_outputs.get(name, 1)
             out = by_name[name]
             share = max(1e-4, 10 * floor_of(known.get(name, ())))
-            out.norms[case.title] = _update(out, case, found.get(name), want, rows, share)
+            out.norms[case.title] = _update(out, case, found.get(name), want, rows, share, axis)
             if name in rough and known.get(name, frozenset()) & MEASURED:
-                out.yardstick = max(out.yardstick or 0.0, _apart(rough[name], want, rows))
+                out.yardstick = max(out.yardstick or 0.0, _apart(rough[name], want, rows, axis))
             _log.debug("%s: %s is off by %.1e", case.title, name, out.norms[case.title])
         _log.info("%s: compared", case.title)
     for out in result.outputs:
@@ -213,10 +214,12 @@ def _yardstick(plain: Callable[[], Run]) -> Run:
     return answer
 
 
-def _apart(other: np.ndarray, want: np.ndarray, live: np.ndarray | None) -> float:
+def _apart(other: np.ndarray, want: np.ndarray, live: np.ndarray | None, axis: int) -> float:
     """Norm-wise relative error of ONNX Runtime against itself; 0 where that says nothing."""
     if other.shape != want.shape or other.dtype != want.dtype:
         return 0.0
+    if live is not None and axis < want.ndim:
+        other, want, live = _tokens_first(other, want, live, axis)
     if live is not None and live.shape == want.shape[: live.ndim]:
         other, want = other[live], want[live]
     norm = differences(other, want)[2]
@@ -230,6 +233,7 @@ def _update(
     want: np.ndarray,
     live: np.ndarray | None,
     share: float,
+    axis: int,
 ) -> float:
     """Add one case to the difference of one output.
 
@@ -240,6 +244,7 @@ def _update(
         want: What it has to give.
         live: Tokens that are compared; None: all.
         share: How far an element of a padded token may be from the reference.
+        axis: The dimension that tokens lie along.
 
     Returns:
         The norm of the case, infinite where it has a problem.
@@ -249,6 +254,8 @@ def _update(
         out.problem = f"expected {want.dtype}{list(want.shape)}, got {seen} ({case.title})"
         return np.inf
     problem = False
+    if live is not None and axis < want.ndim:
+        got, want, live = _tokens_first(got, want, live, axis)
     if live is not None and live.shape == want.shape[: live.ndim]:
         out.rows = "live"
         dead_got, dead_want = got[~live], want[~live]
@@ -261,6 +268,14 @@ def _update(
     if norm > out.norm or not out.worst:
         out.norm, out.worst = norm, case.title
     return np.inf if problem else norm
+
+
+def _tokens_first(
+    a: np.ndarray, b: np.ndarray, live: np.ndarray, axis: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Two tensors with their tokens as dimension 1, and which of these live."""
+    a, b = np.moveaxis(a, axis, 1), np.moveaxis(b, axis, 1)
+    return a, b, live[:, live.shape[1] - b.shape[1] :]  # of a mask over a past, the last ones
 
 
 def _same(a: np.ndarray, b: np.ndarray, share: float) -> np.ndarray:
@@ -309,14 +324,41 @@ def audit_facts(
         probes: Makes further inputs from the tests of the facts.
     """
     from pitc.passes.audit.engine import audit, tests_of
+    from pitc.passes.live_scales import scale_by_live_tokens
     from pitc.passes.normalise import normalise
     from pitc.passes.pipeline import analyse
 
+    scale_by_live_tokens(model, padding)
     source = model.clone()
     normalise(model)
     graph, given_up = analyse(model, padding)
     more = probes(tests_of(graph)) if probes is not None else ()
     return audit(graph, given_up, feeds, source=source, probes=(case.feeds for case in more))
+
+
+def token_axis(mask: list[Any], output: list[Any]) -> int | None:
+    """The dimension of an output that its tokens lie along; None where it holds none.
+
+    Keys of a cache have the mask's size at another place, logits have that of what is appended:
+
+        mask [b, p + s]     keys [b, h, p + s, d] -> 2     logits [b, s, n] -> 1
+
+    Args:
+        mask: Declared shape of the mask: sizes, or names of dynamic sizes, or None.
+        output: Declared shape of the output.
+    """
+    if len(mask) == 2 and output[:1] == mask[:1] and isinstance(mask[1], str):
+        whole, sizes = _terms(mask[1]), [_terms(size) for size in output]
+        for wanted in ([whole], [[name] for name in whole]):
+            axes = [a for a in range(1, len(sizes)) if sizes[a] in wanted]
+            if axes:
+                return axes[0] if len(axes) == 1 else None
+    return 1 if token_shaped(mask, output) else None
+
+
+def _terms(size: Any) -> list[str]:
+    """What a declared size is the sum of, in order of their names; none of a number."""
+    return sorted(part.strip() for part in size.split("+")) if isinstance(size, str) else []
 
 
 def token_shaped(mask: list[Any], output: list[Any]) -> bool:

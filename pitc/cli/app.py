@@ -94,6 +94,15 @@ Json = Annotated[
 Quiet = Annotated[
     bool | None, typer.Option("--quiet", "-q", help="Show no progress.", rich_help_panel=OUTPUT)
 ]
+Suggest = Annotated[
+    bool,
+    typer.Option(
+        "--suggest/--no-suggest",
+        help="Where little is skipped, look for what would help: "
+        "padding masks are tried in the analysis.",
+        rich_help_panel=SPARSITY,
+    ),
+]
 Inputs = Annotated[
     list[str] | None,
     typer.Option(
@@ -178,6 +187,7 @@ def compile(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    suggest: Suggest = True,
     print_config: Annotated[
         bool,
         typer.Option(
@@ -210,7 +220,7 @@ def compile(
     if print_config:
         action.print_config(settings, json=json)
     else:
-        action.compile_model(model, settings, force=force, check=check, json=json)
+        action.compile_model(model, settings, force=force, check=check, suggest=suggest, json=json)
 
 
 @app.command(cls=Command, epilog="Example: pitc run model.pitc --input batch.npz --save out.npz")
@@ -393,6 +403,16 @@ def explain(
             metavar="PATTERN", help="Only nodes whose name or operator fits, e.g. 'MatMul*'."
         ),
     ] = None,
+    whole: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Also show nodes that only compute shapes or move data; names in full."
+        ),
+    ] = False,
+    refused: Annotated[
+        bool, typer.Option("--refused", help="Only nodes that a refusal stands on.")
+    ] = False,
+    suggest: Suggest = True,
     trace: Annotated[
         Path | None,
         typer.Option(
@@ -423,7 +443,17 @@ def explain(
     from pitc.cli import explain as action
 
     action.explain_model(
-        model, padding, target, node, trace=trace, output=report, plot=plot, json=json
+        model,
+        padding,
+        target,
+        node,
+        whole=whole,
+        refused=refused,
+        suggest=suggest,
+        trace=trace,
+        output=report,
+        plot=plot,
+        json=json,
     )
 
 

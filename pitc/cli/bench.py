@@ -11,6 +11,7 @@ import numpy as np
 from pitc.artifact.folder import check_file
 from pitc.artifact.manifest import FALLBACK
 from pitc.check.feeds import Case, parse_shapes
+from pitc.check.reference import reference_session
 from pitc.check.tolerance import arithmetic_of, arithmetic_on
 from pitc.cli import show
 from pitc.cli.models import given_dims, open_model, read_inputs, specs_of
@@ -105,6 +106,8 @@ def bench_model(
     if trace and on_gpu:
         hint = "name a file by the session option ep.pitcudaexecutionprovider.trace"
         raise UsageError("--trace shows what CPUs decide, and it runs on a GPU", hint=hint)
+    mask = padding if compiled.manifest.pit_nodes else None
+    contract, scaled = reference_session(source, mask)
     contenders = [
         Contender(BASE, BASE, lambda: of_session(plain_session(source, session_options()))),
         Contender(OURS, "pitc", lambda: of_session(session)),
@@ -126,7 +129,10 @@ def bench_model(
                 token_outputs=tokens,
                 tolerance=tolerance,
                 arithmetic=arithmetic_on(session, arithmetic_of(load_model(source))),
-                plain=lambda: partial(run_session, plain_session(source, unoptimised_options())),
+                plain=lambda: partial(
+                    run_session, reference_session(source, mask, unoptimised_options())[0]
+                ),
+                reference=of_session(contract) if scaled else None,
                 clock=WALL_TIME if on_gpu else CPU_TIME,
                 stage=steps,
                 progress=progress,

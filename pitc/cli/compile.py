@@ -1,5 +1,6 @@
 """`pitc compile`."""
 
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from pitc.artifact.folder import check_file
 from pitc.cli import show
 from pitc.cli.output import print_json
 from pitc.cli.steps import Steps
-from pitc.errors import UsageError
+from pitc.errors import SuggestionWarning, UsageError
 
 if TYPE_CHECKING:
     from pitc.config import Settings
@@ -26,7 +27,13 @@ def print_config(settings: "Settings", *, json: bool) -> None:
 
 
 def compile_model(
-    model: Path | None, settings: "Settings", *, force: bool, check: bool, json: bool
+    model: Path | None,
+    settings: "Settings",
+    *,
+    force: bool,
+    check: bool,
+    json: bool,
+    suggest: bool = True,
 ) -> None:
     """`pitc compile`."""
     if model is None:
@@ -35,7 +42,8 @@ def compile_model(
     report = settings.path("report")
     if report is not None:
         check_file(report, (".json", ".html"), "report")
-    with Steps(api.stages(), quiet=settings.quiet) as steps:
+    with Steps(api.stages(), quiet=settings.quiet) as steps, warnings.catch_warnings():
+        warnings.simplefilter("ignore", SuggestionWarning)  # they are shown below
         made = api.compile(
             model,
             settings.target,
@@ -44,6 +52,7 @@ def compile_model(
             force=force,
             dump_ir=settings.path("dump_ir"),
             check=check,
+            suggest=suggest,
             tiles=settings.path("tiles"),
             progress=steps,
             kernel_progress=steps.kernels,

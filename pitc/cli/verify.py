@@ -18,11 +18,11 @@ from pitc.cli.steps import Steps
 from pitc.compiled import CompiledModel
 from pitc.config import resolve
 from pitc.errors import PitcError, UsageError, VerificationError, one_line
-from pitc.session import plain_session, run_session
+from pitc.session import run_session
 
 if TYPE_CHECKING:
     from pitc.check.feeds import Case, InputSpec
-    from pitc.check.verify import Comparison
+    from pitc.check.verify import Comparison, Run
     from pitc.config import Settings
     from pitc.ir.region import Test
 
@@ -43,6 +43,7 @@ def verify_model(
     json: bool,
 ) -> None:
     """`pitc verify`."""
+    from pitc.check.reference import reference_session
     from pitc.check.verify import audit_facts
 
     _check_options(model, against, reduce)
@@ -59,12 +60,13 @@ def verify_model(
         raise
     padding = compiled.manifest.options.padding
     source = against or (compiled.path / FALLBACK if os.path.isdir(model) else model)
-    reference = plain_session(source)
+    lowered = bool(compiled.manifest.pit_nodes)  # else it is the source itself
+    reference, scaled = reference_session(source, padding if lowered else None)
     chosen = _cases(compiled, reference, given, shapes, seed)
     result = _compared(compiled, source, reference, chosen, tolerance, skips=not given)
-    body = result.to_dict()
+    body = result.to_dict() | {"scaled_by_live_tokens": scaled}
     if not json:
-        show.verified(result)
+        show.verified(result, scaled)
     if not result.ok:
         body["first_difference"] = _first_difference(result, source, compiled, padding, chosen)
         if not json:
@@ -116,12 +118,21 @@ def _compared(
     skips: bool,
 ) -> "Comparison":
     """The compiled model against the source, by the tolerances of its arithmetic."""
+    from pitc.check.reference import reference_session
     from pitc.check.tolerance import arithmetic_of, arithmetic_on
     from pitc.check.verify import compare
     from pitc.importer import load_model
     from pitc.measure.bench import unoptimised_options
 
     padding = compiled.manifest.options.padding
+    lowered = bool(compiled.manifest.pit_nodes)
+
+    def plain() -> "Run":
+        options = unoptimised_options()
+        return partial(
+            run_session, reference_session(source, padding if lowered else None, options)[0]
+        )
+
     with warnings_as_lines():
         session = compiled.session()
     return compare(
@@ -132,7 +143,7 @@ def _compared(
         token_outputs=token_outputs(reference, padding),
         tolerance=tolerance,
         arithmetic=arithmetic_on(session, arithmetic_of(load_model(source))),
-        plain=lambda: partial(run_session, plain_session(source, unoptimised_options())),
+        plain=plain,
         skips=skips,
     )
 
@@ -248,14 +259,15 @@ def _crash_cases(
     return _filled(input_specs(api.import_model(model)[0], given), given, shapes, padding, seed)
 
 
-def token_outputs(reference: Any, padding: str | None) -> frozenset[str]:
-    """Outputs of a session whose leading dimensions are those of the padding mask."""
-    from pitc.check.verify import token_shaped
+def token_outputs(reference: Any, padding: str | None) -> dict[str, int]:
+    """Outputs of a session that hold tokens of the padding mask, and along which dimension."""
+    from pitc.check.verify import token_axis
 
     if not padding:
-        return frozenset()
+        return {}
     mask = next(v.shape for v in reference.get_inputs() if v.name == padding)
-    return frozenset(o.name for o in reference.get_outputs() if token_shaped(mask, o.shape))
+    axes = {o.name: token_axis(mask, o.shape) for o in reference.get_outputs()}
+    return {name: axis for name, axis in axes.items() if axis is not None}
 
 
 def _reduce(

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -132,10 +133,11 @@ def race(
     rounds: int,
     seconds: float = float("inf"),
     padding: str | None = None,
-    token_outputs: frozenset[str] = frozenset(),
+    token_outputs: Mapping[str, int] = MappingProxyType({}),
     tolerance: float | None = None,
     arithmetic: Mapping[str, frozenset[str]] | None = None,
     plain: Callable[[], Run] | None = None,
+    reference: Run | None = None,
     clock: str = CPU_TIME,
     stage: Callable[[str], None] = lambda name: None,
     progress: Callable[[int], None] | None = None,
@@ -152,6 +154,7 @@ def race(
         tolerance: See `pitc.check.verify.compare`.
         arithmetic: See `pitc.check.verify.compare`.
         plain: See `pitc.check.verify.compare`.
+        reference: What the compiled model is compared with; None: `BASE`.
         clock: A key of `CLOCKS`: wall time where a GPU works.
         stage: Called with `load`, `check` and `time`.
         progress: Called with the number of rounds done.
@@ -178,7 +181,7 @@ def race(
             "arithmetic": arithmetic,
             "plain": plain,
         }
-        norms = _check(runs, case, result, rules)
+        norms = _check(runs, case, result, rules, reference or runs[BASE])
         stage("time")
         calls = {name: _calls(runs[name], case.feeds, ticks) for name in norms}
         work = {name: _repeated(runs[name], case.feeds, calls[name]) for name in norms}
@@ -200,13 +203,15 @@ def _check(
     case: Case,
     result: Race,
     rules: Mapping[str, Any],
+    reference: Run,
 ) -> dict[str, float]:
     """Errors of the contenders that answer right by the rules of `compare`; others are left out."""
-    expected = runs[BASE](case.feeds)
+    answers = {BASE: runs[BASE](case.feeds), OURS: reference(case.feeds)}
     norms: dict[str, float] = {}
     for name, run in runs.items():
         try:
-            found = compare(run, lambda feeds: expected, [case], **rules)
+            expected = answers[OURS if name == OURS else BASE]
+            found = compare(run, lambda _: expected, [case], **rules)
         except Exception as error:
             if name in (OURS, BASE):
                 raise

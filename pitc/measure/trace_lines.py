@@ -16,7 +16,9 @@ from pitc.errors import UsageError
 from pitc.ir.tile_work import Work
 from pitc.measure.trace_channels import ChannelDecision, ChannelLine
 
-_NODE = re.compile(r"pitc\.(.+)\.(?:contract(?:_right)?|ffn)(?:\.\d+)?", re.DOTALL)
+_PRODUCT = r"(?:contract(?:_right)?|ffn)"
+_NODE = re.compile(rf"(.+) \[(?:packed )?{_PRODUCT}\](?:\.\d+)?", re.DOTALL)
+_BEFORE_0_2 = re.compile(rf"pitc\.(.+)\.{_PRODUCT}(?:\.\d+)?", re.DOTALL)
 _Count = Annotated[int, Field(ge=0)]
 _Size = Annotated[int, Field(ge=1)]
 _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -102,7 +104,7 @@ class Decision:
 
 def source_node(name: str) -> str:
     """The source graph's name of a contraction; a name that is not ours stays as it is."""
-    found = _NODE.fullmatch(name)
+    found = _NODE.fullmatch(name) or _BEFORE_0_2.fullmatch(name)
     return found[1] if found else name
 
 

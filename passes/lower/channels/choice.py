@@ -45,5 +45,6 @@ def choose_channels(
         ("budget", min(most, sum(budget for _, budget in prices) >> shift)),
     )
     name = f"{nodes[0]}.choose_channels"
-    (few,) = build.kernel(Plan("choose_channels", fields), [flags], [(name, ir.DataType.BOOL, [])])
+    plan = Plan("choose_channels", fields)
+    (few,) = build.kernel(plan, [flags], [(name, ir.DataType.BOOL, [])], nodes[0])
     return few
