@@ -16,6 +16,7 @@ from pitc.passes.analysis import analyse
 from pitc.passes.annotate import annotate, annotate_facts
 from pitc.passes.audit.stages import Stages
 from pitc.passes.control.branches import close_branches
+from pitc.passes.live_scales import scale_by_live_tokens, scale_notes
 from pitc.passes.loops import lower_bodies
 from pitc.passes.lower.channels.skips import ChannelSkips, channel_skips
 from pitc.passes.lower.rewrite import rewrite
@@ -26,6 +27,7 @@ from pitc.passes.padding import padding_notes
 from pitc.passes.records import node_records, rewritten, with_host_copies
 from pitc.passes.regions.choose import choose_regions
 from pitc.passes.suggest import suggestions
+from pitc.passes.widen import narrow_constants
 
 Progress = Callable[[str], None]
 STAGES = ("normalise", "facts", "regions", "lower")
@@ -95,7 +97,8 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
         _dump(model, options.dump_dir, f"{1 + STAGES.index(name):02d}_{name}")
 
     with stage("normalise"):
-        normalise(model)
+        scaled = scale_by_live_tokens(model, options.padding)
+        normalise(model, options.target or CPU)
         stages.normalised()
     with stage("facts"):
         graph, outputs = analyse(model, options.padding, options.target)
@@ -128,10 +131,13 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
         report.host_copies = sum(map(state.host_copies, state.detected)) + bodies.host_copies
         report.notes += map(str, state.refused)
         close_branches(model)
+        narrow_constants(model)
         records = dict(zip(graph.nodes, report.nodes, strict=False))  # those of bodies come behind
         annotate(model.graph.all_nodes(), records)
     kernels = tuple(state.kernels | bodies.kernels)
     report.kernels = [k.symbol for k in kernels]
+    if kernels or report.regions:  # else it is the source that runs
+        report.notes += scale_notes(scaled)
     stages.lowered(report.kernels)
     return Lowered(model, kernels, report, Panels({**bodies.panels.made, **state.panels.made}))
 

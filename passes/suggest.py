@@ -101,7 +101,8 @@ def hiding_inputs(graph: Graph) -> list[str]:
     known to hide most come first.
     """
     hidden, reaching = hidden_by(graph), _floats_at_softmax(graph)
-    found = [n for n in graph.inputs if can_be_mask(graph, n) and (hidden[n] or n in reaching)]
+    masks = {v.name or "" for v in graph.model.graph.inputs if can_be_mask(v)}
+    found = [n for n in graph.inputs if n in masks and (hidden[n] or n in reaching)]
     return sorted((n for n in found if not _looks_up(graph, n)), key=lambda name: -hidden[name])
 
 

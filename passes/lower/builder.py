@@ -13,6 +13,7 @@ from pitc.ir.metadata import SOURCE, VALUE
 from pitc.ir.nodes import Array
 from pitc.ir.plan import EP_NAME, PLAN_VERSION, Plan
 from pitc.ir.sizes import input_dimension
+from pitc.ir.widened import Widened
 from pitc.passes.control.graft import names_of
 
 Dims = Sequence[int | str | None]
@@ -217,10 +218,24 @@ class Builder:
         make: Callable[[], Array],
         shape: Sequence[int],
         dtype: ir.DataType = ir.DataType.FLOAT,
+        *,
+        halves: bool = False,
     ) -> ir.Value:
-        """An initializer that is computed when it is written."""
-        name = self.unique(stem)
-        tensor = ir.LazyTensor(lambda: ir.tensor(make()), dtype, ir.Shape(list(shape)), name=name)
+        """An initializer that is computed when it is written.
+
+        Args:
+            stem: Of its name.
+            make: Gives the numbers.
+            shape: Its dimensions.
+            dtype: Its type.
+            halves: The numbers are float16's, of a float32 constant.
+        """
+        name, dims = self.unique(stem), ir.Shape(list(shape))
+        tensor = (
+            Widened(make, dims, name)
+            if halves
+            else ir.LazyTensor(lambda: ir.tensor(make()), dtype, dims, name=name)
+        )
         value = ir.Value(name=name, const_value=tensor)
         value.type, value.shape = ir.TensorType(dtype), ir.Shape(list(shape))
         self._graph.model.graph.register_initializer(value)

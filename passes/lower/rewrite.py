@@ -15,7 +15,7 @@ from pitc.ir.index import Poly
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.metadata import SOURCE
 from pitc.ir.nodes import node_name
-from pitc.ir.plan import Plan
+from pitc.ir.plan import Plan, name_field
 from pitc.ir.prices import Prices
 from pitc.ir.refusal import Refusal
 from pitc.ir.region import Region
@@ -84,9 +84,14 @@ class Rewriter:
             if not domain.rank:  # one point
                 live = self.build.reshape(live, [1])
             symbol = self.build.symbol(f"live_points_{len(self.detected)}")
+            plan, inputs = Plan("detect", (("rank", rank),)), [live]
+            if self.graph.only_01 in {test.src for test in domain.dead}:
+                name = str(self.graph.only_01)
+                plan = replace(plan, fields=(*plan.fields, ("padding", name_field(name))))
+                inputs.append(self.build.value(name))
             rows, coords, offsets = self.build.kernel(
-                Plan("detect", (("rank", rank),)),
-                [live],
+                plan,
+                inputs,
                 [
                     ("rows", ir.DataType.INT32, [symbol]),
                     ("coords", ir.DataType.INT32, [rank, symbol]),
@@ -254,6 +259,19 @@ class Rewriter:
         for packing, value in zip(form.outputs, outputs, strict=False):
             if packing is not None:
                 self.packed[packing.name, packing.domain, packing.coords] = value
+        for old, value in zip(node.outputs, outputs, strict=False):
+            if old.name in form.whole:
+                self.replace(old, value)
+
+    def replace(self, old: ir.Value, new: ir.Value) -> None:
+        """Let a new value stand for one of the graph, as it is wanted whole."""
+        name = old.name or ""
+        new.type, new.shape = new.type or old.type, new.shape or old.shape
+        self.build.rebind(name, new)
+        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+        if name in self.graph.outputs:
+            old.name, new.name = new.name, name
+            new.shape = old.shape
 
     def _describe(self, form: Form, outputs: tuple[ir.Value, ...]) -> None:
         """Declare types and shapes of packed values."""
@@ -343,12 +361,7 @@ def rewrite(
                 continue
             old = state.build.value(packing.name)
             packed = state.packed[packing.name, packing.domain, packing.coords]
-            whole = state.unpack(packing, packed)
-            state.build.rebind(packing.name, whole)
-            ir.convenience.replace_all_uses_with(old, whole, replace_graph_outputs=True)
-            if packing.name in graph.outputs:
-                old.name, whole.name = whole.name, packing.name
-                whole.shape = old.shape
+            state.replace(old, state.unpack(packing, packed))
     for node in graph.nodes:
         if node in regions.demand.nodes and is_shape_of_packed(graph, regions.forms, node):
             replace_sizes(graph, state.build, node)

@@ -163,6 +163,8 @@ def _try_node(
     for packing in context.packings(name):
         site = Site(context, node, expr, packing)
         form = packed_form(site)
+        if isinstance(form, Form) and not fixed.isdisjoint(form.whole):
+            form = site.refuse(Code.JOINT, "live rows are computed from what it gives beside them")
         if isinstance(form, Refusal) and expr.combine is Combine.PRODUCT:
             form = _as_attention(site, contexts, form)
         if isinstance(form, Form):
@@ -206,7 +208,7 @@ def _add_wanted_rows(
         if context is None or expr is None or packing is None:
             continue
         form = packed_form(Site(context, node, expr, packing))
-        if isinstance(form, Form):
+        if isinstance(form, Form) and fixed.isdisjoint(form.whole):
             out.forms[node] = form
 
 

@@ -127,6 +127,7 @@ class Form:
         absorbs: Nodes that this form computes too; they go when nobody else reads them.
         rests_on: Fill facts and dead facts that make the form exact.
         terms: What the terms range over that a sum of live ones is made of; None for other forms.
+        whole: Outputs that the new node gives as they were.
         copies: A product whose operands ONNX Runtime reads gathered: copies, that is.
         rule: The rule that made it, for people.
     """
@@ -139,6 +140,7 @@ class Form:
     absorbs: tuple[ir.Node, ...] = ()
     rests_on: tuple[Region, ...] = ()
     terms: Domain | None = None
+    whole: tuple[str, ...] = ()
     copies: bool = False
     rule: str = field(default="", compare=False)
 

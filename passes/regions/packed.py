@@ -11,6 +11,8 @@ way, whole, or gathered?
 5. movement:      out[t, r] = x[t, map(r)]
 6. look-up:       out[t, r] = table[index[t], r]
 7. items:         out[t, r] = node(x[t, ..])[r], the node as it is on fewer images
+8. same node:     out[t, r] = node(x[t, ..], w)[r], the node as it is on rows (`same_node.py`)
+9. extremes:      out[t, r] = f(x[t, r], the extremes of x and 0)  (`extremes.py`)
 """
 
 from dataclasses import replace
@@ -19,10 +21,13 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.branch import DOMAIN
+from pitc.ir.constant import is_nonzero, is_zero
 from pitc.ir.expr import Combine, Shape
 from pitc.ir.index import ONE, Poly, bare_dim, poly
 from pitc.ir.refusal import Code, Refusal
+from pitc.ir.region import Region
 from pitc.passes.regions.contraction import packed_contraction
+from pitc.passes.regions.extremes import by_extremes
 from pitc.passes.regions.form import (
     ConstantOperand,
     Form,
@@ -41,10 +46,13 @@ from pitc.passes.regions.layout import (
     Layout,
     aligned_rest,
     coordinate_codes,
+    read_along,
     uses_coordinates,
     wide,
 )
 from pitc.passes.regions.routing import best_places, look_up_vectors, packed_alike
+from pitc.passes.regions.same_node import same_node
+from pitc.passes.regions.scores import covers
 from pitc.passes.rules.record import Packs, operator_of
 from pitc.passes.rules.registry import MICROSOFT
 
@@ -104,14 +112,41 @@ def elementwise(site: Site) -> Form | Refusal:
 
 
 def choice(site: Site) -> Form | Refusal:
-    """1. Elementwise, but nothing broadcasts: each branch must give one row per live point."""
-    form = elementwise(site)
+    """1. Elementwise, but nothing broadcasts: each branch must give one row per live point.
+
+    Where the condition is the same at all of these, the result is what it chooses.
+    """
+    form = _chosen(site) or elementwise(site)
+    if isinstance(form, Form) and form.op_type == "Identity":
+        return form
     if isinstance(form, Form) and not all(
         isinstance(o, PackedOperand | GatheredOperand) and o.shape is None
         for o in form.operands[1:]
     ):
         return site.refuse(Code.LAYOUT, "a branch does not give one row per live point")
     return form
+
+
+def _chosen(site: Site) -> Form | None:
+    """The value that is chosen in every live row, as fill facts of the condition tell."""
+    graph, domain, found = site.context.graph, site.context.domain, site.aligned(0)
+    cases = None if found is None else domain.live_cases(found[0].coords)
+    if found is None or not cases:
+        return None
+    facts = graph[site.input(0)].fills
+    for k, holds in ((1, is_nonzero), (2, is_zero)):
+        known = [f.region for f in facts if holds(f.constant)]
+        proofs = [next((r for r in known if covers(r, Region((c,)))), None) for c in cases]
+        chosen, sure = site.aligned(k), tuple(p for p in proofs if p is not None)
+        if chosen is None or len(sure) < len(proofs):
+            continue
+        dims = [site.space.rest_dim(i) for i in range(len(site.out.layout.rest))]
+        packing, index = chosen
+        rest = packing.layout.rest_shape
+        if rest == site.out.layout.rest_shape and read_along(index, rest, dims):
+            operand = PackedOperand(packing.name, domain, packing.coords)
+            return Form((site.out,), (operand,), "Identity", rests_on=sure)
+    return None
 
 
 def per_channel(site: Site) -> Form | Refusal:
@@ -398,4 +433,6 @@ FORMS: dict[Packs | None, FormRule] = {
     Packs.LOOK_UP: look_up,
     Packs.LOOK_UP_VECTORS: look_up_vectors,
     Packs.BEST_PLACES: best_places,
+    Packs.BY_EXTREMES: by_extremes,
+    Packs.ROWS: same_node,
 }

@@ -1,7 +1,6 @@
 """`pitc bench`."""
 
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,7 +12,8 @@ import numpy as np
 from pitc.artifact.folder import check_file
 from pitc.artifact.manifest import FALLBACK
 from pitc.check.feeds import Case, parse_shapes
-from pitc.check.verify import tolerance_on
+from pitc.check.reference import contract_of, reference_session
+from pitc.check.tolerance import arithmetic_of, arithmetic_on
 from pitc.cli import command_line, show
 from pitc.cli.models import given_dims, open_model, read_inputs, specs_of
 from pitc.cli.output import print_json, warnings_as_lines
@@ -24,6 +24,7 @@ from pitc.compiled import CompiledModel
 from pitc.config import resolve
 from pitc.errors import MachineError, UsageError, VerificationError
 from pitc.host.machine import cpu_level, cpu_name, installed
+from pitc.importer import load_model
 from pitc.ir.plan import CUDA_EP_NAME
 from pitc.measure.bench import (
     BASE,
@@ -37,9 +38,11 @@ from pitc.measure.bench import (
     of_session,
     race,
     session_options,
+    unoptimised_options,
 )
 from pitc.measure.memory import peak_bytes
 from pitc.measure.profile import profiles
+from pitc.measure.timing import CPU_TIME, WALL_TIME
 from pitc.measure.trace import Contraction, contractions, race_dense
 from pitc.measure.trace_channels import Convolution, convolutions
 from pitc.report.evidence import Evidence
@@ -78,7 +81,7 @@ def bench_model(
         raise UsageError("--lengths and --mean exclude each other")
     given = read_inputs(inputs)
     compiled = open_model(model, padding, target, quiet)
-    padding = compiled.manifest.options.padding
+    padding, contract = compiled.manifest.options.padding, contract_of(compiled)
     source = compiled.path / FALLBACK if os.path.isdir(model) else model
     reference = plain_session(source)
     names = [value.name for value in reference.get_inputs()]
@@ -102,6 +105,7 @@ def bench_model(
         raise UsageError(error.message, hint=f"sizes were {sizes}; choose by --shape") from error
     with warnings_as_lines():
         session = compiled.session(session_options())
+    run_session(session, case.feeds)  # what is wrong with the inputs is told as such
     on_gpu = CUDA_EP_NAME in session.get_providers()
     if on_gpu:
         _refuse_on_gpu(trace, report)
@@ -128,8 +132,13 @@ def bench_model(
                 seconds=seconds,
                 padding=padding,
                 token_outputs=tokens,
-                tolerance=tolerance_on(session, tolerance),
-                clock=time.perf_counter if on_gpu else time.process_time,
+                tolerance=tolerance,
+                arithmetic=arithmetic_on(session, arithmetic_of(load_model(source))),
+                plain=lambda: partial(
+                    run_session, reference_session(source, contract, unoptimised_options())[0]
+                ),
+                expected=partial(run_session, reference_session(source, contract)[0]),
+                clock=WALL_TIME if on_gpu else CPU_TIME,
                 stage=steps,
                 progress=progress,
             )
@@ -162,8 +171,10 @@ def bench_model(
             show.verified(error.comparison)
         text = "the compiled model differs from ONNX Runtime; nothing was timed"
         raise VerificationError(text, path=model) from error
-    time_of = "wall time, peers on the CPU" if on_gpu else "CPU time"
-    title = f"{_title(model, case, padding)}; one thread, {time_of}"
+    where = ", peers on the CPU" if on_gpu else ""
+    rounds_done = len(found.timings[0].rounds_ms)
+    counted = f"{rounds_done} round{'s' * (rounds_done != 1)}"
+    title = f"{_title(model, case, padding)}; one thread, {found.clock}{where}, {counted}"
     _show(found, traced, model, case, padding, title, json=json)
     if plot is not None:
         draw(plot, found, title)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pitc import api
 from pitc.artifact.folder import check_file
 from pitc.cli import command_line, show
-from pitc.cli.output import print_json
+from pitc.cli.output import print_json, warnings_as_lines
 from pitc.cli.steps import Steps
 from pitc.errors import SuggestionWarning, UsageError
 
@@ -32,6 +32,7 @@ def compile_model(
     *,
     force: bool,
     check: bool,
+    cache: bool,
     json: bool,
     suggest: bool = True,
 ) -> None:
@@ -42,8 +43,8 @@ def compile_model(
     report = settings.path("report")
     if report is not None:
         check_file(report, (".json", ".html"), "report")
-    with Steps(api.stages(), quiet=settings.quiet) as steps, warnings.catch_warnings():
-        warnings.simplefilter("ignore", SuggestionWarning)  # they are shown below
+    with warnings_as_lines(), Steps(api.stages(), quiet=settings.quiet) as steps:
+        warnings.filterwarnings("ignore", category=SuggestionWarning)  # they are shown below
         made = api.compile(
             model,
             settings.target,
@@ -54,6 +55,7 @@ def compile_model(
             check=check,
             suggest=suggest,
             tiles=settings.path("tiles"),
+            cache=cache,
             progress=steps,
             kernel_progress=steps.kernels,
         )
@@ -63,7 +65,7 @@ def compile_model(
 
         write_report(report, list(made.reports.values()), Evidence(command_line()))
     if json:
-        body = made.manifest.model_dump(mode="json", exclude={"reports"})
+        body = made.manifest.to_dict()
         told = {kind: report.to_dict() for kind, report in made.reports.items()}
         print_json(body | {"path": str(folder), "report": made.report.to_dict(), "reports": told})
     else:

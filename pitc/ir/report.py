@@ -148,6 +148,10 @@ class Report:
     copied from a GPU to the host in a run, where ONNX Runtime's CUDA provider runs ordinary nodes.
     `assumptions` are what the answer rests on; `notes` are sentences on what was left as it is
     although the user asked for it; `suggestions` are what would help.
+
+    `cache_hits` counts pieces of machine code that came from the user's cache, `cache_misses` those
+    that were made; both are 0 without it. Of CPUs a piece is a kernel at one level; of GPUs the
+    host code of a kernel's tiles, and a tile's image for one architecture.
     """
 
     model: str = ""
@@ -162,6 +166,8 @@ class Report:
     suggestions: list[Suggestion] = field(default_factory=list)
     kernels: list[str] = field(default_factory=list)
     stages_ms: dict[str, float] = field(default_factory=dict)
+    cache_hits: int = 0
+    cache_misses: int = 0
 
     @property
     def changed(self) -> bool:
