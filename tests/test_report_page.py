@@ -1,6 +1,7 @@
 """The report as text: one well-formed file, hostile names, a row for each node, what it tells."""
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -103,6 +104,24 @@ def test_what_the_page_tells(parsed: Parsed) -> None:
     ):
         assert expected in told, expected
     assert len(parsed.all("path", **{"class": "thin"})) == LAYERS
+
+
+@pytest.mark.parametrize(
+    ("interval", "shown", "carried"),
+    [
+        ((2.9, 3.05), "2.98 times as fast as ONNX Runtime", "95 % interval 2.90 – 3.05×"),
+        (None, "Too few rounds to say whether it is faster", "20 rounds: too few for a claim"),
+        ((0.9, 1.1), "No difference from ONNX Runtime was shown", "95 % interval 0.90 – 1.10×"),
+    ],
+)
+def test_a_claim_needs_rounds(
+    interval: tuple[float, float] | None, shown: str, carried: str
+) -> None:
+    known = evidence()
+    assert known.race is not None
+    known.race.timings[1] = replace(known.race.timings[1], interval=interval)
+    told = Parsed(page([model()], known)).text
+    assert shown in told and carried in told
 
 
 def test_without_evidence() -> None:
