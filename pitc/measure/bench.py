@@ -210,8 +210,8 @@ def _check(
     norms: dict[str, float] = {}
     for name, run in runs.items():
         try:
-            expected = answers[OURS if name == OURS else BASE]
-            found = compare(run, lambda _: expected, [case], **rules)
+            want = answers[OURS if name == OURS else BASE]
+            found = compare(run, _answering(want), [case], **rules)
         except Exception as error:
             if name in (OURS, BASE):
                 raise
@@ -228,6 +228,11 @@ def _check(
             text = worst.problem or f"error {worst.norm:.1e}"
             result.left_out[name] = f"its answer differs: {worst.output}: {text}"
     return norms
+
+
+def _answering(outputs: Mapping[str, np.ndarray]) -> Run:
+    """Gives these outputs, whatever it is asked."""
+    return lambda _: outputs
 
 
 def _calls(run: Run, feeds: Mapping[str, np.ndarray], clock: Clock) -> int:
