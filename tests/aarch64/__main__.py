@@ -1,4 +1,4 @@
-"""Those C++ tests of the plug-in that need no host, and the tests of kernels on emulated 64-bit Arm.
+"""C++ tests of the plug-in without a host, and tests of kernels, on emulated 64-bit Arm.
 
 python -m tests.aarch64              both; some minutes
 python -m tests.aarch64 kernels      kernels alone
