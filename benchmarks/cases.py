@@ -26,6 +26,9 @@ class EncoderCase:
         padding: The mask input that pitc is told about, or None.
         seed: Of weights, ids and lengths.
         side: Where the padding is: `right`, or `left` as for decoders.
+        bits: Of products by weights: `dynamic` and `static` (8) or `int4`, functions of
+            `models.quantised`; empty: 32.
+        dtype: What the model computes in, `float32` or `float16`.
     """
 
     family: ClassVar[str] = "padding"
@@ -38,6 +41,8 @@ class EncoderCase:
     padding: str | None = "attention_mask"
     seed: int = 0
     side: str = "right"
+    bits: str = ""
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +162,15 @@ SECOND_THREAD = frozenset(
         *("spmm-2048-1x1-95", "spmm-2048-32x32-95"),
     }
 )
+# Results of few bits move with the order of sums, and dynamic ones with what shares a scale: ONNX
+# Runtime's own differ by some percent between a batch and its sequences one by one.
+FEW_BITS_TOLERANCE = 0.1
+BERT_3 = replace(BERT_BASE, layers=3)
+FEW_BITS = tuple(
+    EncoderCase(f"bert3-{bits}-16x128-{name}", BERT_3, 16, 128, mean, bits=bits)
+    for bits in ("dynamic", "static", "int4")
+    for name, mean in (("m40", 40), ("full", 128))
+)
 MASKED_128 = MaskedCase(MlpConfig((768, 3072, 768), (1, 1), 0.95), 128)
 BERT_32 = EncoderCase("bert-32x128-m40", BERT_BASE, batch=32, length=128, mean=40)
 
@@ -167,8 +181,11 @@ TIMED_CASES: tuple[TimedCase, ...] = (
     EncoderCase("bert-8x384-m150", BERT_BASE, batch=8, length=384, mean=150),
     EncoderCase("bert-8x384-m150-whole", BERT_BASE, batch=8, length=384, mean=150, padding=None),
     EncoderCase("bert-4x128-full", BERT_BASE, batch=4, length=128, mean=128),
+    EncoderCase("bert-32x128-m40-half", BERT_BASE, 32, length=128, mean=40, dtype="float16"),
+    EncoderCase("bert-4x128-full-half", BERT_BASE, 4, length=128, mean=128, dtype="float16"),
     EncoderCase("opt-8x128-m40", OPT_125M, batch=8, length=128, mean=40, side="left"),
     EncoderCase("t5-8x128-m40", T5_BASE, batch=8, length=128, mean=40),
+    *FEW_BITS,
     *PRODUCT_CASES,
     *BLOCK_CASES,
 )

@@ -189,6 +189,6 @@ def relative_error(got: list[npt.NDArray[Any]], want: list[npt.NDArray[Any]]) ->
     for x, y in zip(got, want, strict=True):
         if x.shape != y.shape or not np.isfinite(x).all():
             return float("inf")
-        difference = float(np.linalg.norm(x.astype(np.float64) - y))
-        worst = max(worst, difference / max(float(np.linalg.norm(y)), 1e-30))
+        size = float(np.linalg.norm(y.astype(np.float64)))
+        worst = max(worst, float(np.linalg.norm(x.astype(np.float64) - y)) / max(size, 1e-30))
     return worst

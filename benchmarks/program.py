@@ -25,7 +25,7 @@ from benchmarks.contenders import CONTENDERS, OURS
 from benchmarks.footprint import measure_footprint
 from benchmarks.machine import machine_facts, measure_limits
 from benchmarks.report import RESULTS, save, table
-from benchmarks.run import SCHEMA, TOLERANCE, Say, describe, time_case
+from benchmarks.run import SCHEMA, Say, describe, time_case, tolerance_of
 from benchmarks.threads import measure_threads
 from benchmarks.workload import Shared
 from pitc.errors import PitcError, UsageError
@@ -97,8 +97,9 @@ def run_cases(
 
 def wrong(result: dict[str, Any]) -> bool:
     """Whether the compiled model's answer is not the model's."""
+    limit = tolerance_of(result.get("case", {}))
     return any(
-        row["name"] == OURS and (row["error"] is None or row["error"] > TOLERANCE)
+        row["name"] == OURS and (row["error"] is None or row["error"] > limit)
         for row in result.get("contenders", [])
     )
 

@@ -20,11 +20,13 @@ def _number(value: float | None, digits: int = 1) -> str:
 
 def compile_table(result: dict[str, Any]) -> Table:
     """The table of a compile case."""
-    table = Table(title=result["case"]["name"], caption="all cores, medians")
+    table = Table("", title=result["case"]["name"], caption="all cores, medians")
     for heading in ("wall s", "CPU s", "rounds"):
         table.add_column(heading, justify="right")
-    row = (_number(result["wall_s"]), _number(result["cpu_s"]), str(len(result["rounds_wall_s"])))
-    table.add_row(*row)
+    for name in ("first", "again", "sibling"):
+        row = result if name == "first" else result[name]
+        numbers = (_number(row["wall_s"]), _number(row["cpu_s"]), str(len(row["rounds_wall_s"])))
+        table.add_row(name, *numbers)
     return table
 
 

@@ -1,7 +1,7 @@
 """Runs one case: answers are checked, then timed; the result is a plain dictionary."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
@@ -9,13 +9,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.cases import Case, TallCase, ThreadsCase, TimedCase
+from benchmarks.cases import (
+    FEW_BITS_TOLERANCE,
+    Case,
+    EncoderCase,
+    TallCase,
+    ThreadsCase,
+    TimedCase,
+)
 from benchmarks.contenders import OURS, Contender, Run, live_rows, relative_error
 from benchmarks.sparse_cases import SparseCase
 from benchmarks.workload import Shared, Workload, make_workload
 from pitc.measure.timing import interleave, ratio
 
-TOLERANCE = 1e-5  # norm-wise relative error of f32 answers, per entry of the batch
+#: Norm-wise relative error of answers, per entry of the batch, by what a model computes in.
+TOLERANCES = {"float32": 1e-5, "float16": 4e-3}
 SCHEMA = 2
 #: A round has as many calls as fit into this time, at least one.
 ROUND_SECONDS, MOST_CALLS = 0.02, 1000
@@ -79,6 +87,11 @@ def _calls(loaded: Loaded, workload: Workload) -> int:
     return max(1, min(round(ROUND_SECONDS / once), MOST_CALLS))
 
 
+def tolerance_of(case: Mapping[str, Any]) -> float:
+    """The tolerance of a case, given as in its result file."""
+    return TOLERANCES[case.get("dtype", "float32")]
+
+
 def time_case(
     case: TimedCase,
     rounds: int,
@@ -109,7 +122,9 @@ def time_case(
     loaded = {name: x for name, x in loads if x is not None}
     want = loaded[present[0].name].answers
     errors = {name: relative_error(x.answers, want) for name, x in loaded.items()}
-    right = [name for name in loaded if errors[name] <= TOLERANCE]
+    few_bits = isinstance(case, EncoderCase) and case.bits
+    limit = FEW_BITS_TOLERANCE if few_bits else tolerance_of(asdict(case))
+    right = [name for name in loaded if errors[name] <= limit]
     calls = {name: _calls(loaded[name], workload) for name in right}
     say(f"{case.name}: {rounds} rounds of {', '.join(right)}")
     work = {name: _on_all(loaded[name].run, workload, calls[name]) for name in right}

@@ -1,7 +1,7 @@
 """From a case to files and arrays: the model on disk, the batches, and what they cost at least."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ import onnx
 from benchmarks.cases import EncoderCase, ModelConfig, PaddedCase, TextCase, TimedCase
 from benchmarks.cost import Cost, blocks_cost, flops, layers_cost, weight_bytes
 from benchmarks.sparse_cases import BlocksCase, ImageCase, MaskedCase, ProductCase, SparseCase
-from models import masked, minilm, text
+from models import masked, minilm, quantised, text
 from models.bert import BertConfig, bert
 from models.cnn import cnn, draw_gates
+from models.half import half
 from models.opt import OptConfig, opt, opt_ffn
 from models.t5 import T5Config, hidden_states, t5_encoder, t5_ffn
 from pitc.check.feeds import draw_lengths
@@ -205,5 +206,20 @@ def make_workload(case: TimedCase, folder: Path) -> Workload:
         drawn = text.batches(model.tokenizer, case.batches, case.batch, model.max_tokens)
         return _padded(case, path, model.config, tuple(batch.feeds() for batch in drawn))
     rng = np.random.default_rng(case.seed)
-    onnx.save(build(case.config, rng), path)
-    return _padded(case, path, case.config, (bert_batch(case, rng),))
+    model = build(case.config, rng)
+    batch = bert_batch(case, rng)
+    if case.bits:
+        onnx.save(_of_few_bits(model, case.bits, batch), path)
+        found = _padded(case, path, case.config, (batch,))
+        return replace(found, dense=None, useful=None)  # limits are known of float32
+    onnx.save(half(model) if case.dtype == "float16" else model, path)
+    return _padded(case, path, case.config, (batch,))
+
+
+def _of_few_bits(model: onnx.ModelProto, bits: str, batch: Feeds) -> onnx.ModelProto:
+    """The model with products of fewer bits; ranges of static ones are those of a few rows."""
+    if bits == "int4":
+        return quantised.int4(model)
+    if bits == "dynamic":
+        return quantised.dynamic(model)
+    return quantised.static(model, [{name: x[:2] for name, x in batch.items()}])

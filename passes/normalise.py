@@ -16,6 +16,7 @@ from pitc.ir.branch import is_choice
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.inference import infer
 from pitc.ir.schemas import schema_of
+from pitc.ir.target import CPU, Target
 from pitc.ir.unused import remove_unused
 from pitc.passes.control.branches import open_branches
 from pitc.passes.control.graft import names_of, substitute
@@ -25,6 +26,7 @@ from pitc.passes.expand import expand_fused
 from pitc.passes.facts.derive import derive
 from pitc.passes.rules.control import known_condition
 from pitc.passes.rules.registry import MICROSOFT
+from pitc.passes.widen import widen
 
 Rewrite = Callable[[ir.Model], int]
 FLAGS = {  # by domain
@@ -34,16 +36,18 @@ FLAGS = {  # by domain
 MAX_ROUNDS = 8  # a folded branch may decide the next condition, an unrolled loop hold another
 
 
-def normalise(model: ir.Model) -> dict[str, int]:
+def normalise(model: ir.Model, target: Target = CPU) -> dict[str, int]:
     """Apply every rewrite.
 
     Args:
         model: The imported model; it is changed in place.
+        target: What it is lowered for.
 
     Returns:
         How often each rewrite applied, by name; those that did not are left out.
     """
-    counts = {rewrite.__name__: rewrite(model) for rewrite in REWRITES}
+    rewrites = (r for r in REWRITES if r is not widen or target.widens)
+    counts = {rewrite.__name__: rewrite(model) for rewrite in rewrites}
     return {name: n for name, n in counts.items() if n}
 
 
@@ -198,8 +202,9 @@ REWRITES: tuple[Rewrite, ...] = (
     distinct_names,
     open_branches,
     unroll_loops,
-    expand_fused,
     lift_constants,
+    widen,
+    expand_fused,
     fold_known_if,
     remove_identities,
 )

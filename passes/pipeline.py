@@ -8,28 +8,30 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from pitc.ir.graph import Graph
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.prices import Prices
-from pitc.ir.region import Region
 from pitc.ir.report import Report
 from pitc.ir.target import CPU, Target
+from pitc.passes.analysis import analyse
+from pitc.passes.annotate import annotate, annotate_facts
 from pitc.passes.audit.stages import Stages
 from pitc.passes.control.branches import close_branches
-from pitc.passes.facts.dead import dead_facts
-from pitc.passes.facts.fill import fill_facts
+from pitc.passes.live_scales import scale_by_live_tokens, scale_notes
 from pitc.passes.loops import lower_bodies
 from pitc.passes.lower.channels.skips import ChannelSkips, channel_skips
 from pitc.passes.lower.rewrite import rewrite
 from pitc.passes.lower.sparse import SparseContractions, sparse_contractions
 from pitc.passes.lower.weight import Panels
 from pitc.passes.normalise import normalise
-from pitc.passes.padding import check_padding, given_up, padding_notes
+from pitc.passes.padding import padding_notes
 from pitc.passes.records import node_records, rewritten, with_host_copies
 from pitc.passes.regions.choose import choose_regions
+from pitc.passes.suggest import suggestions
+from pitc.passes.widen import narrow_constants
 
 Progress = Callable[[str], None]
 STAGES = ("normalise", "facts", "regions", "lower")
+__all__ = ["STAGES", "LowerOptions", "Lowered", "Progress", "analyse", "run_passes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class LowerOptions:
         prices: Of sparse contractions on the target; None: all contractions stay dense.
         check: Check the graph's invariants after each stage.
         target: What it is lowered for; None: CPUs.
+        suggest: Look for what would help.
     """
 
     padding: str | None = None
@@ -49,6 +52,7 @@ class LowerOptions:
     prices: Prices | None = None
     check: bool = False
     target: Target | None = None
+    suggest: bool = False
 
 
 @dataclass(slots=True)
@@ -86,10 +90,15 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
         start = time.perf_counter()
         yield
         report.stages_ms[name] = (time.perf_counter() - start) * 1e3
-        _dump(model, options.dump_dir, f"{len(report.stages_ms):02d}_{name}")
+        if options.dump_dir is not None and name == "facts":
+            annotate_facts(graph)
+        elif options.dump_dir is not None and name == "regions":
+            annotate(graph.nodes, dict(zip(graph.nodes, report.nodes, strict=True)))
+        _dump(model, options.dump_dir, f"{1 + STAGES.index(name):02d}_{name}")
 
     with stage("normalise"):
-        normalise(model)
+        scaled = scale_by_live_tokens(model, options.padding)
+        normalise(model, options.target or CPU)
         stages.normalised()
     with stage("facts"):
         graph, outputs = analyse(model, options.padding, options.target)
@@ -106,6 +115,8 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
         report.nodes = node_records(graph, regions, sparse, channels)
         report.assumptions = sorted(graph.assumptions)
         report.notes = padding_notes(graph, options.padding, outputs)
+        if options.suggest:
+            report.suggestions = suggestions(graph, report)
     with stage("lower"):
         state = rewrite(
             graph,
@@ -120,35 +131,15 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
         report.host_copies = sum(map(state.host_copies, state.detected)) + bodies.host_copies
         report.notes += map(str, state.refused)
         close_branches(model)
+        narrow_constants(model)
+        records = dict(zip(graph.nodes, report.nodes, strict=False))  # those of bodies come behind
+        annotate(model.graph.all_nodes(), records)
     kernels = tuple(state.kernels | bodies.kernels)
     report.kernels = [k.symbol for k in kernels]
+    if kernels or report.regions:  # else it is the source that runs
+        report.notes += scale_notes(scaled)
     stages.lowered(report.kernels)
     return Lowered(model, kernels, report, Panels({**bodies.panels.made, **state.panels.made}))
-
-
-def analyse(
-    model: ir.Model, padding: str | None, target: Target | None = None
-) -> tuple[Graph, dict[str, list[Region]]]:
-    """Compute every fact of a normalised model.
-
-    Args:
-        model: The model.
-        padding: The padding mask input, or None.
-        target: What it is lowered for; None: CPUs.
-
-    Returns:
-        The analysed graph, and the regions of each output that the padding contract gives up.
-
-    Raises:
-        UsageError: The padding mask is not an input that can be one.
-    """
-    graph = Graph(model, target)
-    if padding is not None:
-        check_padding(graph, padding)
-    fill_facts(graph, padding)
-    outputs = given_up(graph, padding)
-    dead_facts(graph, outputs)
-    return graph, outputs
 
 
 def _dump(model: ir.Model, folder: Path | None, name: str) -> None:

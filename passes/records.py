@@ -7,14 +7,17 @@ import onnx_ir as ir
 
 from pitc.ir.branch import is_choice
 from pitc.ir.graph import Graph
-from pitc.ir.nodes import captures, node_name, output_names
+from pitc.ir.nodes import captures, first_output, input_names, node_name, output_names
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import describe
 from pitc.ir.report import NodeRecord, RegionRecord
+from pitc.ir.work import example_flops
 from pitc.passes.lower.channels.skips import ChannelSkips
 from pitc.passes.lower.rewrite import Rewriter
 from pitc.passes.lower.sparse import SparseContractions
 from pitc.passes.regions.choose import Regions
+
+UNSHARED = "no contraction shares its dead rows"
 
 
 def node_records(
@@ -25,26 +28,55 @@ def node_records(
 ) -> list[NodeRecord]:
     """One record per node: axes, facts, and what became of it."""
     sparse, channels = sparse or SparseContractions(), channels or ChannelSkips()
-    absorbed = {
-        n: node_name(node)
-        for node in regions.demand.forms
-        for n in regions.forms[node].absorbs
-        if n not in regions.demand.nodes
-    }
+    absorbed = {n: node_name(node) for n, node in _absorbed(regions).items()}
     done = dict.fromkeys((n for skip in channels.nodes.values() for n in skip.steps), "channels")
     done |= dict.fromkeys(sparse.nodes, "contract") | dict.fromkeys(absorbed, "folded")
     for node in regions.demand.forms:
         done[node] = "attention" if regions.forms[node].plan is not None else "packed"
     refusals = {**sparse.refusals, **regions.refusals, **channels.refusals}
     skipped = {n: str(skip) for n, skip in {**sparse.nodes, **channels.nodes}.items()}
-    return [
-        replace(
-            _record(graph, node, done.get(node, "ordinary"), refusals.get(node)),
-            sparse=skipped.get(node, ""),
-            inside=absorbed.get(node, "") if done.get(node) == "folded" else "",
+    keepers = _whole_readers(graph)
+    found = []
+    makers = {name: i for i, node in enumerate(graph.nodes) for name in output_names(node)}
+    for i, node in enumerate(graph.nodes):
+        record, lowering = node_record(graph, node), done.get(node, "ordinary")
+        why = refusals.get(node) or _refusal(graph, node, bool(record.dead), keepers)
+        found.append(
+            replace(
+                record,
+                lowering=lowering,
+                refusal=why if lowering == "ordinary" else None,
+                sparse=skipped.get(node, ""),
+                inside=absorbed.get(node, "") if lowering == "folded" else "",
+                rule=regions.forms[node].rule if node in regions.demand.forms else "",
+                reads=_reads(i, node, makers),
+            )
         )
-        for node in graph.nodes
-    ]
+    return found
+
+
+def _absorbed(regions: Regions) -> dict[ir.Node, ir.Node]:
+    """Nodes that run inside a packed one only, and that one."""
+    return {
+        n: node
+        for node in regions.demand.forms
+        for n in regions.forms[node].absorbs
+        if n not in regions.demand.nodes
+    }
+
+
+def packed_nodes(regions: Regions) -> set[ir.Node]:
+    """All nodes that run on live rows."""
+    return {*regions.demand.forms, *_absorbed(regions)}
+
+
+def _reads(place: int, node: ir.Node, makers: Mapping[str, int]) -> tuple[int, ...]:
+    """How many places before a node its makers stand, nearest first.
+
+    0: a = Neg(x)    1: b = Exp(x)    2: y = Add(a, b)    ->    of 2: (1, 2)
+    """
+    names = (*input_names(node), *captures(node))
+    return tuple(sorted({place - makers[name] for name in names if name in makers}))
 
 
 def rewritten(
@@ -88,7 +120,8 @@ def with_host_copies(regions: Regions, state: Rewriter) -> list[RegionRecord]:
     ]
 
 
-def _record(graph: Graph, node: ir.Node, lowering: str, refusal: Refusal | None) -> NodeRecord:
+def node_record(graph: Graph, node: ir.Node) -> NodeRecord:
+    """What is known of a node before anything is decided: axes, facts and work."""
     names = output_names(node)
     expr = graph[names[0]].expr if names else None
     fills = [
@@ -98,16 +131,26 @@ def _record(graph: Graph, node: ir.Node, lowering: str, refusal: Refusal | None)
         if f.region
     ]
     dead = [describe(r) for name in names for r in graph[name].dead if r]
-    ordinary = lowering == "ordinary"
     return NodeRecord(
         node_name(node),
         _operator(node),
         tuple(a.name for a in expr.pit_axes()) if expr is not None else (),
         tuple(fills),
         tuple(dead),
-        lowering,
-        (refusal or _refusal(graph, node, bool(dead))) if ordinary else None,
+        flops=node_flops(graph, node),
     )
+
+
+def node_flops(graph: Graph, node: ir.Node) -> int | None:
+    """Operations of the output that takes most; none where a size or another number that is known
+    beforehand is computed.
+    """
+    found = [graph[name] for name in output_names(node)]
+    if found and all(value.ints is not None for value in found):
+        return 0
+    flops = [example_flops(value.expr) for value in found if value.expr is not None]
+    known = [n for n in flops if n is not None]
+    return max(known) if known and len(known) == len(flops) else None
 
 
 def _operator(node: ir.Node) -> str:
@@ -116,7 +159,25 @@ def _operator(node: ir.Node) -> str:
     return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
-def _refusal(graph: Graph, node: ir.Node, dead: bool) -> Refusal:
+def _whole_readers(graph: Graph) -> dict[str, str]:
+    """For each value that is read whole, the last value on a way behind it that is: an output of
+    the graph where one is reached, else what a node reads that drops parts.
+
+    x -> h -> y, an output     x, h: y        x -> h -> Softmax -> p, dead where m is 0     x, h: h
+    """
+    found: dict[str, str] = {}
+    for node in reversed(graph.nodes):
+        for name in output_names(node):
+            if graph[name].dead:
+                continue
+            readers = () if name in graph.outputs else graph[name].uses
+            behind = [found[o] for n in readers for o in output_names(n) if o in found]
+            outputs = (x for x in behind if x in graph.outputs)
+            found[name] = next(outputs, behind[0] if behind else name)
+    return found
+
+
+def _refusal(graph: Graph, node: ir.Node, dead: bool, keepers: Mapping[str, str]) -> Refusal:
     name = node_name(node)
     reason = next(filter(None, (graph[o].unruled for o in output_names(node))), None)
     if reason is not None:
@@ -124,7 +185,9 @@ def _refusal(graph: Graph, node: ir.Node, dead: bool) -> Refusal:
     inside = (n for o in output_names(node) for n in graph[o].uses if o in captures(n))
     reader = next(inside, None)
     if reader is not None:
-        return Refusal(Code.SUBGRAPH, name, f"the body of '{node_name(reader)}' reads it")
+        text = f"the body of '{node_name(reader)}' reads it"
+        return Refusal(Code.SUBGRAPH, name, text, first_output(node))
     if not dead:
-        return Refusal(Code.NO_FACT, name, "every part of it is read")
-    return Refusal(Code.NO_GAIN, name, "no contraction shares its dead rows")
+        keeper = next((keepers[o] for o in output_names(node) if o in keepers), "")
+        return Refusal(Code.NO_FACT, name, "every part of it is read", keeper)
+    return Refusal(Code.NO_GAIN, name, UNSHARED)

@@ -15,16 +15,20 @@ from pitc.version import __version__
 
 if TYPE_CHECKING:
     from pitc.api import compile, explain
-    from pitc.compiled import CompiledModel, get_ep_name, get_library_path, load, register_ep
+    from pitc.compiled import CompiledModel, get_ep_name, get_library_path, load, register
     from pitc.errors import (
         ArtifactError,
         MachineError,
         ModelError,
         PitcError,
         PitcWarning,
+        SuggestionWarning,
         UsageError,
         VerificationError,
     )
+    from pitc.frontends.pretrained import from_pretrained
+    from pitc.frontends.pytorch import from_torch
+    from pitc.ir.custom_ops import register_custom_ops
 
 __all__ = [
     "ArtifactError",
@@ -33,27 +37,39 @@ __all__ = [
     "ModelError",
     "PitcError",
     "PitcWarning",
+    "SuggestionWarning",
     "UsageError",
     "VerificationError",
     "__version__",
     "compile",
     "explain",
+    "from_pretrained",
+    "from_torch",
     "get_ep_name",
     "get_library_path",
     "load",
-    "register_ep",
+    "register",
+    "register_custom_ops",
 ]
+
+_ROOMS = {
+    "compile": "pitc.api",
+    "explain": "pitc.api",
+    "from_pretrained": "pitc.frontends.pretrained",
+    "from_torch": "pitc.frontends.pytorch",
+    "register_custom_ops": "pitc.ir.custom_ops",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'pitc' has no attribute {name!r}")
-    room = "pitc.api" if name in ("compile", "explain") else "pitc.compiled"
-    room = "pitc.errors" if name.endswith(("Error", "Warning")) else room
+    room = "pitc.errors" if name.endswith(("Error", "Warning")) else _ROOMS.get(name)
+    room = room or "pitc.compiled"
     try:
         return getattr(import_module(room), name)
     except ModuleNotFoundError as error:
-        if error.name != room:
+        if not room.startswith(error.name or "?"):
             raise
         return _compilers(name)
 

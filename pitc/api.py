@@ -1,8 +1,10 @@
 """The Python API: compile, explain. What is compiled is loaded and run by `pitc.compiled`."""
 
+import logging
 import shutil
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +18,7 @@ from pitc.artifact.manifest import (
 )
 from pitc.collection import rare_collection
 from pitc.compiled import CompiledModel
-from pitc.errors import MachineError, ModelError, UsageError
+from pitc.errors import MachineError, ModelError, SuggestionWarning, UsageError
 from pitc.ir.report import Report
 from pitc.options import CompileOptions, Kind
 from pitc.session import plain_session, quiet_options
@@ -25,11 +27,14 @@ if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
 
+    from pitc.codegen.build.cache import Cache
+    from pitc.importer.memory import AnyModel
     from pitc.ir.kernel import KernelRequest
     from pitc.ir.prices import Prices
     from pitc.ir.tiles import TileTable
     from pitc.passes.pipeline import Lowered
 
+_log = logging.getLogger("pitc.api")
 #: Called with the name of each stage as it starts.
 Progress = Callable[[str], None]
 #: Called by the kernel builder: kernels done, kernels in all, symbol.
@@ -38,7 +43,7 @@ KernelProgress = Callable[[int, int, str], None]
 
 @rare_collection()
 def compile(
-    model: "str | Path | onnx.ModelProto",
+    model: "AnyModel",
     target: str = "auto",
     padding: str | None = None,
     *,
@@ -46,14 +51,17 @@ def compile(
     force: bool = False,
     dump_ir: str | Path | None = None,
     check: bool = False,
+    suggest: bool = True,
     tiles: "str | Path | TileTable | None" = None,
+    cache: bool = True,
     progress: Progress | None = None,
     kernel_progress: KernelProgress | None = None,
 ) -> CompiledModel:
     """Compile a model.
 
     Args:
-        model: An ONNX file, or a model in memory.
+        model: An ONNX file, its bytes, or a model in memory, of any size: an `onnx.ModelProto` or
+            an `onnx_ir.Model`. It is not changed.
         target: `auto` or `cpu` (kernels for AVX-512 and for AVX2), `cpu:v4`, `cpu:v3`; `cuda` (for
             every GPU architecture), `cuda:sm_80,sm_90`; or several, `cpu,cuda`: one artifact.
         padding: Name of the mask input whose zeros are tokens that do not exist. Outputs shaped
@@ -64,8 +72,12 @@ def compile(
         dump_ir: Write one file per stage to this folder; for several kinds of machine, to a folder
             `cpu` and a folder `cuda` in it.
         check: Check the graph's invariants after each stage; one that does not hold is a bug.
+        suggest: Where little is skipped, look for what would help: `report.suggestions` has it, and
+            a `SuggestionWarning` says it. It takes about as long as the analysis itself.
         tiles: Prices of sparse contractions on CPUs, or a file with them. None: those that `pitc
             tune` has measured on this machine, else those that come with pitc.
+        cache: Take kernels that were compiled before from the user's cache folder, and keep new
+            ones there. It changes no byte of the artifact; the report counts what was found.
         progress: Called with the name of each stage as it starts.
         kernel_progress: Called while kernels are built.
 
@@ -77,17 +89,41 @@ def compile(
         ModelError: The model cannot be read, is not valid ONNX, or ONNX Runtime cannot load it.
         MachineError: A compiler is missing, or the disk is full.
     """
-    from pitc.artifact.write import count_pit_nodes
+    from pitc.importer.memory import imported_from
 
     stages = Path(dump_ir) if dump_ir is not None else None
-    options = CompileOptions(target, padding, stages, check)
+    options = CompileOptions(target, padding, stages, check, suggest)
     source_path = Path(model) if isinstance(model, str | Path) else None
     if output is not None:
         check_output(Path(output), force=force, source=source_path)
-    steps = _Steps(progress)
+    place = None if output is None else Path(output)
+    with imported_from(model) as read:  # weights are read from there until the artifact is written
+        steps = _Steps(progress)
+        made = _compile(read, options, place, force, tiles, cache, steps, kernel_progress)
+    _warn(made.reports)
+    return made
+
+
+def _compile(
+    model: "Path | onnx.ModelProto",
+    options: CompileOptions,
+    output: Path | None,
+    force: bool,
+    tiles: "str | Path | TileTable | None",
+    cache: bool,
+    steps: "_Steps",
+    kernel_progress: KernelProgress | None,
+) -> CompiledModel:
+    """`compile`, for what the importer reads."""
+    from pitc.artifact.write import count_pit_nodes
+
     imported, source = import_model(model, steps)
+    if options.padding is not None:
+        from pitc.passes.padding import check_padding
+
+        check_padding(imported, options.padding)
     if output is not None:
-        _spare_weights(imported, Path(output))
+        _spare_weights(imported, output)
     check_loads(model, imported)
     fallback = imported.clone()
     lowered: dict[Kind, Lowered] = {}
@@ -95,16 +131,16 @@ def compile(
         one = lower(imported.clone(), options, steps, prices_of(kind, tiles), kind)
         if not (one.report.changed or count_pit_nodes(one.model)):  # it compiles to itself
             one.model = fallback.clone()
-        one.report.model, one.report.target = source.name, target
+        one.report.model, one.report.target = source.name, options.target
         lowered[kind] = one
     reports: dict[Kind, Report] = {kind: one.report for kind, one in lowered.items()}
     scratch = None
     try:
         if output is None:
             scratch = _temporary_folder()
-        folder = scratch / "model.pitc" if scratch else Path(output or "")
+        folder = scratch / "model.pitc" if scratch else output or Path()
         with new_folder(folder, force=force) as fresh:
-            _write(fresh, lowered, fallback, options, source, steps, kernel_progress)
+            _write(fresh, lowered, fallback, options, source, steps, kernel_progress, cache)
         steps.end()
         for report in reports.values():
             report.stages_ms.update(steps.own_ms)
@@ -113,6 +149,13 @@ def compile(
         if scratch:
             shutil.rmtree(scratch, ignore_errors=True)
         raise
+
+
+def _warn(reports: Mapping[Kind, Report]) -> None:
+    """Say what would help, at the caller of `compile`."""
+    texts = (f"{r.model}: {s.text}" for r in reports.values() for s in r.suggestions)
+    for text in dict.fromkeys(texts):
+        warnings.warn(text, SuggestionWarning, stacklevel=5)  # of `compile`, beyond its decorator
 
 
 def import_model(
@@ -125,12 +168,12 @@ def import_model(
     """
     if progress:
         progress("import")
-    from pitc.importer import load_model, source_sha256
+    from pitc.importer import load_source
 
     path = Path(model) if isinstance(model, str | Path) else model
-    imported = load_model(path)
+    imported, sha256 = load_source(path)
     name = path.name if isinstance(path, Path) else f"{imported.graph.name or 'model'}.onnx"
-    return imported, Source(name=name, sha256=source_sha256(path))
+    return imported, Source(name=name, sha256=sha256)
 
 
 def stages() -> tuple[str, ...]:
@@ -197,7 +240,7 @@ def lower(
     stages = options.dump_ir
     if stages is not None and len(targets.kinds) > 1:
         stages = stages / kind
-    wanted = LowerOptions(options.padding, stages, prices, options.check, target)
+    wanted = LowerOptions(options.padding, stages, prices, options.check, target, options.suggest)
     try:
         return run_passes(model, wanted, progress)
     except OSError as error:
@@ -216,6 +259,7 @@ def _write(
     source: Source,
     progress: Progress,
     kernel_progress: KernelProgress | None,
+    cached: bool,
 ) -> None:
     """Fill an empty folder with the artifact."""
     from pitc.artifact.write import write_artifact
@@ -227,13 +271,19 @@ def _write(
     targets, identity = options.targets, ""
     progress("codegen")
     if requests:
+        from pitc.codegen.build.cache import kernel_cache
         from pitc.codegen.build.library import build_kernels
 
-        place = folder / KERNELS
-        built = build_kernels(requests, targets.levels, place, kernel_progress, targets.archs)
+        place, cache = folder / KERNELS, kernel_cache() if cached else None
+        built = build_kernels(
+            requests, targets.levels, place, kernel_progress, targets.archs, cache
+        )
         identity = built.identity
+        if cache is not None:
+            for one in lowered.values():
+                one.report.cache_hits, one.report.cache_misses = cache.hits, cache.misses
         if options.dump_ir is not None:
-            _dump_kernels(requests, targets.archs, options.dump_ir)
+            _dump_kernels(requests, targets.archs, options.dump_ir, cache)
     progress("write")
     write_artifact(
         folder,
@@ -248,7 +298,12 @@ def _write(
     )
 
 
-def _dump_kernels(requests: "Sequence[KernelRequest]", archs: Sequence[str], folder: Path) -> None:
+def _dump_kernels(
+    requests: "Sequence[KernelRequest]",
+    archs: Sequence[str],
+    folder: Path,
+    cache: "Cache | None",
+) -> None:
     """Write sources, PTX and resource use of kernels for GPUs beside the stages."""
     from pitc.codegen.build.cuda_functions import functions_of
 
@@ -256,7 +311,7 @@ def _dump_kernels(requests: "Sequence[KernelRequest]", archs: Sequence[str], fol
     if functions:
         from pitc.codegen.build.cuda_dump import dump_cuda_kernels
 
-        dump_cuda_kernels(functions, archs, folder / "cuda")
+        dump_cuda_kernels(functions, archs, folder / "cuda", cache)
 
 
 #: Domains whose operators ONNX Runtime has, or knows that it does not have.
@@ -298,24 +353,29 @@ def _temporary_folder() -> Path:
 
 
 def explain(
-    model: "str | Path | onnx.ModelProto",
+    model: "AnyModel",
     target: str = "auto",
     padding: str | None = None,
     *,
+    suggest: bool = True,
     tiles: "str | Path | TileTable | None" = None,
 ) -> dict[Kind, Report]:
     """What `compile` would do, without kernels and artifact: a report for each kind of machine.
 
     Arguments and errors are those of `compile`.
     """
-    options = CompileOptions(target, padding)
-    imported, source = import_model(model)
-    check_loads(model, imported)
+    from pitc.importer.memory import imported_from
+
+    options = CompileOptions(target, padding, suggest=suggest)
     reports: dict[Kind, Report] = {}
-    for kind in options.targets.kinds:
-        report = lower(imported.clone(), options, prices=prices_of(kind, tiles), kind=kind).report
-        report.model, report.target = source.name, target
-        reports[kind] = report
+    with imported_from(model) as read:
+        imported, source = import_model(read)
+        check_loads(read, imported)
+        for kind in options.targets.kinds:
+            prices = prices_of(kind, tiles)
+            report = lower(imported.clone(), options, prices=prices, kind=kind).report
+            report.model, report.target = source.name, target
+            reports[kind] = report
     return reports
 
 
@@ -337,6 +397,9 @@ class _Steps:
 
     def end(self) -> None:
         """Close the running stage."""
+        took_ms = (time.perf_counter() - self._start) * 1e3
+        if self._name:
+            _log.info("%s took %.0f ms", self._name, took_ms)
         if self._name in self._OWN:
-            self.own_ms[self._name] = (time.perf_counter() - self._start) * 1e3
+            self.own_ms[self._name] = took_ms
         self._name = ""

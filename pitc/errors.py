@@ -84,3 +84,7 @@ class MachineError(PitcError):
 
 class PitcWarning(UserWarning):
     """Something that works but not as well as it could; the text says what mends it."""
+
+
+class SuggestionWarning(PitcWarning):
+    """What would make a compiled model skip more; `compile` looks for it unless `suggest=False`."""

@@ -82,12 +82,14 @@ class CompileOptions:
         padding: Name of the mask input whose zeros are tokens that do not exist, or None.
         dump_ir: Folder for one file per stage, or None. It does not change the result.
         check: Check the graph's invariants after each stage. It does not change the result.
+        suggest: Look for what would help, for the report.
     """
 
     target: str = "auto"
     padding: str | None = None
     dump_ir: Path | None = None
     check: bool = False
+    suggest: bool = False
 
     def __post_init__(self) -> None:
         parse_target(self.target)

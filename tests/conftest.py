@@ -2,6 +2,8 @@
 
 import difflib
 import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,6 +32,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write the golden texts instead of comparing"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One cache of kernels for all tests of a run, and no user's."""
+    if "PITC_CACHE_DIR" not in os.environ:  # it is set in workers, and by who wants to keep more
+        folder = tempfile.mkdtemp(prefix="pitc-tests-")
+        os.environ["PITC_CACHE_DIR"] = folder
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

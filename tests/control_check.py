@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnx import TensorProto
 
 from models.graph import GraphBuilder
+from pitc.ir.branch import BRANCH, GROUP, NAME
 from pitc.passes.audit.engine import audit
 from pitc.passes.normalise import normalise
 from pitc.passes.pipeline import Lowered, analyse
@@ -48,7 +49,8 @@ def compiled(
     lowered = lower(proto, padding)
     got = ir.to_proto(lowered.model)
     assert not got.functions and all(o.domain != "pitc" for o in got.opset_import)
-    assert not any(p.key.startswith("pitc.") for n in got.graph.node for p in n.metadata_props)
+    left = {p.key for n in got.graph.node for p in n.metadata_props}
+    assert not left & {BRANCH, GROUP, NAME}
     assert differences(proto, got, every_feed(proto, masks), padding) == []
     return lowered
 

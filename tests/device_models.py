@@ -196,7 +196,7 @@ def differences(
         lambda _: next(want),
         [model.feeds[number] for number in sorted(wanted)],
         padding=model.padding,
-        token_outputs=model.tokens,
+        token_outputs=dict.fromkeys(model.tokens, 1),
         tolerance=model.tolerance,
     )
     for o in result.outputs:

@@ -29,7 +29,9 @@ def number(text: str) -> float:
     return float.fromhex(text) if "x" in text else float(text)
 
 
-def detect(fields: dict[str, str], live: Array) -> tuple[Array, ...]:
+def detect(fields: dict[str, str], live: Array, padding: Array | None = None) -> tuple[Array, ...]:
+    assert ("padding" in fields) == (padding is not None)
+    assert padding is None or np.isin(padding, (0, 1)).all()
     live = live != 0
     assert live.ndim == int(fields["rank"])
     rows = np.flatnonzero(live).astype(np.int32)
@@ -257,12 +259,18 @@ class Fused(OpRun):
 
 
 MICROSOFT = (
-    "Attention BiasGelu EmbedLayerNormalization FastGelu FusedGemm FusedMatMul Gelu "
-    "MultiHeadAttention QuickGelu SkipLayerNormalization SkipSimplifiedLayerNormalization"
+    "Attention BiasGelu DynamicQuantizeMatMul EmbedLayerNormalization FastGelu FusedGemm "
+    "FusedMatMul Gelu MatMulIntegerToFloat MatMulNBits MultiHeadAttention QGemm QLinearAdd "
+    "QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearSoftmax QLinearWhere QuickGelu "
+    "SkipLayerNormalization SkipSimplifiedLayerNormalization"
+)
+STANDARD = (  # the evaluator rounds some otherwise, and takes no extremes of nothing
+    "DequantizeLinear DynamicQuantizeLinear MatMulInteger QLinearMatMul QuantizeLinear "
+    "SimplifiedLayerNormalization"
 )
 FUSED = [
     *(type(name, (Fused,), {}) for name in MICROSOFT.split()),
-    type("SimplifiedLayerNormalization", (Fused,), {"op_domain": ""}),
+    *(type(name, (Fused,), {"op_domain": ""}) for name in STANDARD.split()),
 ]
 
 

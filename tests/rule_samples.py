@@ -201,6 +201,35 @@ add(
     scalar(2.0, np.float32),
     scalar(9, np.uint8),
 )
+_scale, _point = scalar(0.1, np.float32), scalar(100, np.uint8)
+for _a, _rest in (
+    ((3, 4), (_scale, Const(pos(5)), _point, Const(u8(5)), Const(f(5)))),
+    ((2, 3, 4), (_scale, _scale, _point)),
+):
+    add("MatMulIntegerToFloat", u8(*_a), Const(u8(4, 5)), *_rest, domain=MS)
+add("DynamicQuantizeMatMul", f(3, 4), Const(u8(4, 5)), Const(pos(5)), Const(u8(5)), domain=MS)
+add(
+    "DynamicQuantizeMatMul",
+    f(2, 3, 4),
+    Const(u8(4, 5)),
+    _scale,
+    _point,
+    Const(f(5)),
+    domain=MS,
+)
+add("QGemm", u8(3, 4), *_q, u8(4, 5), *_q, ids(9, 5, dtype=np.int32), *_q, domain=MS)
+add("QGemm", u8(3, 4), *_q, u8(5, 4), *_q, domain=MS, transB=1)
+for _op in ("QLinearAdd", "QLinearMul"):
+    add(_op, u8(2, 3), *_q, u8(2, 3), *_q, *_q, domain=MS)
+    add(_op, u8(2, 3, 4), *_q, u8(4), *_q, *_q, domain=MS)
+for _op in ("QLinearLeakyRelu", "QLinearSigmoid"):
+    add(_op, u8(2, 3), *_q, *_q, domain=MS)
+    add(_op, u8(2, 3, 4), *_q, *_q, domain=MS)
+_256th = (u8(2, 3, 4), *_q, scalar(1 / 256, np.float32), _point)
+SAMPLES.append(Sample("QLinearSoftmax", _256th, {"opset": 13}, MS))
+SAMPLES.append(Sample("QLinearSoftmax", _256th, {"opset": 12, "axis": 1}, MS))
+add("QLinearWhere", b(2, 3), u8(2, 3), *_q, u8(2, 3), *_q, *_q, domain=MS)
+add("QLinearWhere", b(2, 1), u8(2, 3), *_q, u8(3), *_q, *_q, domain=MS)
 add("MatMulNBits", f(3, 32), Const(u8(5, 2, 8)), f(10), domain=MS, K=32, N=5, bits=4, block_size=16)
 add(
     "MatMulNBits",

@@ -15,6 +15,7 @@ import pytest
 
 from pitc.codegen import call
 from pitc.codegen.build import cuda_library, link
+from pitc.codegen.build.cache import Cache, kernel_cache
 from pitc.codegen.build.cubin import kernel_resources
 from pitc.codegen.build.cuda_compiler import Compiled, CudaSourceError
 from pitc.codegen.build.cuda_dump import dump_cuda_kernels
@@ -32,6 +33,8 @@ from tests.runtime_support import kernel_identity
 
 ARCHS = ("sm_80", "sm_90")
 TARGETS = ("sm_80", "sm_90", "compute_90")
+PACK = KernelRequest.of_cuda("pack", "int32")
+PACKS = ("pack_b16_cuda", "pack_b4_cuda")
 CUDA_DEVICE = 2
 
 
@@ -66,21 +69,11 @@ def table(library: ctypes.CDLL, entry: Any, name: str) -> Iterator[Any]:
     return iter((entry * count).in_dll(library, f"{name}s"))
 
 
-@pytest.fixture(name="cache", autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One for all tests of this file in a process, and no user's."""
-    folder = tmp_path_factory.getbasetemp() / "cuda-cache"
-    monkeypatch.setenv("PITC_CACHE_DIR", str(folder))
-    return folder
-
-
 @pytest.fixture(name="built", scope="module")
 def _built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("cuda") / "new" / "kernels.so"
     seen: list[tuple[int, int, str]] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PITC_CACHE_DIR", str(tmp_path_factory.mktemp("first-cache")))
-        built = build_cuda_kernels(functions(), ARCHS, path, lambda *step: seen.append(step))
+    built = build_cuda_kernels(functions(), ARCHS, path, lambda *step: seen.append(step))
     assert built.symbols == SYMBOLS and built.identity == kernel_identity(path)
     labels = [f"{symbol} {target}" for symbol in SYMBOLS for target in TARGETS]
     assert [label for _, _, label in seen] == [*SYMBOLS, *labels]
@@ -111,7 +104,7 @@ def test_kernels_are_listed(built: Path) -> None:
 def test_images_are_those_that_were_compiled(built: Path) -> None:
     compiler = find_nvrtc()
     assert compiler is not None
-    _, compiled = compile_functions(functions(), ARCHS, compiler)
+    _, compiled = compile_functions(functions(), ARCHS, compiler, cache=kernel_cache())
     found = list(table(ctypes.CDLL(str(built)), ImageEntry, "pitc_cuda_image"))
     assert len(found) == len(compiled) == len(SYMBOLS) * len(TARGETS)
     for entry, image in zip(found, compiled, strict=True):
@@ -236,7 +229,6 @@ build_cuda_kernels(functions()[::-1], ("sm_90", "sm_80", "sm_90"), Path({str(oth
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     environment = os.environ | {"PYTHONHASHSEED": "7", "TMPDIR": str(scratch)}
-    environment |= {"PITC_CACHE_DIR": str(tmp_path / "cache")}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment, cwd=Path.cwd())
     assert other.read_bytes() == built.read_bytes()
     assert b"/tmp" not in built.read_bytes()
@@ -257,23 +249,23 @@ def test_cpu_and_gpu_kernels_share_a_library(tmp_path: Path) -> None:
     path = tmp_path / "kernels.so"
     parts = [
         cpu_part([KernelRequest.of("pack", "int32")], LEVELS),
-        cuda_part([reverse_rows()], ("sm_80",)),
+        cuda_part([PACK], ("sm_80",)),
     ]
     built = link.link_library(parts, path)
-    assert built.symbols == (*sorted(f"pack_b4_{level}" for level in LEVELS), "reverse_rows")
+    assert built.symbols == tuple(sorted([*PACKS, *(f"pack_b4_{level}" for level in LEVELS)]))
     assert "/nvrtc-" in built.identity and built.identity == kernel_identity(path)
     x, index = np.arange(12, dtype=np.int32).reshape(3, 4), np.array([2, 0], np.int32)
     out = np.zeros((2, 4), np.int32)
     call.KernelLibrary(path).call(f"pack_b4_{LEVELS[0]}", x, index, out)
     assert (out == x[index]).all()
     images = table(ctypes.CDLL(str(path)), ImageEntry, "pitc_cuda_image")
-    assert [(x.arch, x.is_ptx) for x in images] == [(80, 0), (80, 1)]
+    assert [(x.arch, x.is_ptx) for x in images] == [(80, 0), (80, 1)] * len(PACKS)
     link.link_library(parts[:1], tmp_path / "cpu.so")
     assert not hasattr(ctypes.CDLL(str(tmp_path / "cpu.so")), "pitc_cuda_images")
 
 
 def test_nothing_is_compiled_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PITC_CACHE_DIR", str(tmp_path / "cache"))
+    cache = Cache(tmp_path / "cache")
     compiler, real = find_nvrtc(), Nvrtc.compile
     assert compiler is not None
     asked: list[str] = []
@@ -286,14 +278,14 @@ def test_nothing_is_compiled_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def compiled(*archs: str) -> list[str]:
         """What was asked for; what is known has the same bytes again."""
         asked.clear()
-        for image in compile_functions([reverse_rows()], archs, compiler)[1]:
+        for image in compile_functions([reverse_rows()], archs, compiler, cache=cache)[1]:
             assert known.setdefault(image.target, image.content) == image.content
         return sorted(asked)
 
     monkeypatch.setattr(Nvrtc, "compile", noted)
     assert compiled(*ARCHS) == ["compute_90", "sm_80", "sm_90"]
     assert compiled(*ARCHS) == []
-    entries = sorted((tmp_path / "cache" / "cuda").iterdir())
+    entries = sorted((tmp_path / "cache").iterdir())
     assert len(entries) == 3
     entries[1].write_bytes(entries[1].read_bytes()[:-1])  # damaged: it is made again
     assert len(compiled(*ARCHS)) == 1 and compiled(*ARCHS) == []

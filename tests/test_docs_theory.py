@@ -10,7 +10,7 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
-from pitc.ir import region
+from pitc.ir import region, work
 from pitc.ir.constant import (
     BOUNDED,
     FINITE,
@@ -32,7 +32,7 @@ from pitc.ir.target import CPU
 from pitc.passes.facts import fill
 from pitc.passes.facts.derive import derive
 from pitc.passes.regions import choose as regions
-from pitc.passes.regions import domain, price
+from pitc.passes.regions import domain
 from pitc.passes.rules.constants import evaluate_constants
 from pitc.passes.rules.record import OPERATORS as RECORDS
 from pitc.passes.rules.record import always
@@ -153,7 +153,7 @@ def limits() -> str:
         ["times that where ONNX Runtime computes on copies", CPU.copied_price],
         ["bytes moved in the time that such copies take to start", CPU.copied_start_bytes],
         ["what a byte counts for that is gathered from between others", CPU.apart_price],
-        ["elements that an unknown size counts for", price.SYMBOL_ESTIMATE],
+        ["elements that an unknown size counts for", work.EXAMPLE_SIZE],
         ["a mask, where it is tested: at most", f"{MASKED:g}"],
         ["no mask, where it is tested: within", f"{SMALL:g}"],
         ["a raw score is assumed to be within", f"{SCORE.hi:g}"],

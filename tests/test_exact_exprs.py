@@ -43,7 +43,11 @@ def length(*idx: Poly) -> Test:
         ([read(B, S), read(S, B)], "r0"),
         ([read(B, S), read(S, B, operand=1)], "o0 o1 r0"),
         ([read(B, B), read(B, S)], "r0"),
-        ([read(B, S), read(B, K)], "o0"),
+        # .. also where one of them goes all along by an axis of no other use
+        ([read(B, S), read(B, K)], "o0 o1"),
+        ([read(B, S), read(B, K), read(K, operand=1)], "o0"),
+        ([read(B, S), read(B, K * 2)], "o0"),
+        ([read(B, S), read(B, K, at=position(K - 1))], "o0"),
         # tests
         ([read(B, S, at=nz(B, S))], "o0 o1 r0"),
         ([read(B, S, at=nz(B, S * 2))], "o0 r0"),

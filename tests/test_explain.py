@@ -18,18 +18,19 @@ from models.half import half
 from pitc import api
 from pitc.artifact.check import check_artifact
 from pitc.artifact.manifest import MANIFEST, parse_manifest, report_from_dict, report_to_dict
-from pitc.cli.page import page
 from pitc.host.placement import pit_nodes
 from pitc.ir.cuda_target import CUDA_ARCHS
 from pitc.ir.engines import kernels_of, predicted_tile
 from pitc.ir.plan import EP_NAME, Plan
 from pitc.ir.report import NodeRecord, Report
 from pitc.ir.target import target_of
+from pitc.report.page import page
 
 Run = Callable[..., tuple[int, str, str]]
 
 MMA = tuple(f"mma{m}x128" for m in (128, 64, 32, 16))
 SIMT = ("simt128x128", "simt32x128")
+FIXTURES = Path(__file__).parent.parent / "models/export/fixtures"
 ENCODER = BertConfig(layers=1, hidden=64, heads=1, ffn=128, vocab=50)
 
 
@@ -90,7 +91,7 @@ def test_half_precision_has_tensor_cores_alone() -> None:
     assert (record.engine, record.kernel.tiles) == ("mma", MMA)
     assert "block64 1x64" in record.kernel.micro_tiles
     (plain,) = api.explain(relu_pair("rows", TensorProto.FLOAT16), "cpu").values()
-    assert {r.engine for r in plain.nodes} == {"onnxruntime"}  # CPUs have no kernels for it
+    assert named(plain)["second"].engine == "cpu"  # of float32, with conversions around
 
 
 @pytest.mark.parametrize("rows", [0, 1, 17, 4096])
@@ -129,7 +130,7 @@ def test_an_encoder_names_what_runs_where() -> None:
     assert {"Erf"} <= {r.op_type for r in taken}  # GELU is finished in its product
     moved = [r for r in report.nodes if r.lowering == "packed" and r.op_type == "Transpose"]
     assert {r.engine for r in moved} == {""}  # nothing is left of it
-    assert "<th>copies to host" in page([report])
+    assert "copies to host" in page([report])
 
 
 def computed() -> onnx.ModelProto:
@@ -195,10 +196,10 @@ def test_reports_survive_manifest_and_page() -> None:
         back = report_from_dict(report_to_dict(report))
         assert (back.kind, back.nodes, back.host_copies) == (report.kind, report.nodes, 0)
     text = page(reports)
-    assert "<h1>cpu</h1>" in text and "<h1>cuda</h1>" in text
-    assert "mma 128x128 64x128 32x128 16x128<br>simt 128x128 32x128<br>micro-tiles: " in text
+    assert "For cpu</h2>" in text and "For cuda</h2>" in text
+    assert "mma 128x128 64x128 32x128 16x128<br>simt 128x128 32x128<br>micro-<wbr>tiles: " in text
     assert "predicted: " in text
-    assert "<h1>cuda</h1>" not in page(reports[1:])
+    assert "For cuda</h2>" not in page(reports[1:])
 
 
 def test_the_command(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,3 +256,75 @@ def test_an_artifact_without_reports(run: Run, artifact: Path) -> None:
     finally:
         (artifact / MANIFEST).write_bytes(whole)
     assert (code, err.count("\n")) == (5, 1) and "there is no report" in err
+
+
+def custom() -> onnx.ModelProto:
+    text = """<ir_version: 8, opset_import: ["": 17, "own": 1]>
+        m (float[b, 8] x) => (float[b, 8] y) {
+            s = Shape (x) h = own.MyCustom (x) r = Reshape (h, s) y = Relu (r) }"""
+    return onnx.parser.parse_model(text)
+
+
+def test_patterns_find_operators_of_other_domains(run: Run, tmp_path: Path) -> None:
+    onnx.save(custom(), tmp_path / "m.onnx")
+    for pattern in ("My*", "own::*", "own::MyCustom", "h"):
+        code, out, _ = run("explain", tmp_path / "m.onnx", "--node", pattern, "--json")
+        assert code == 0
+        assert [n["op_type"] for n in json.loads(out)["nodes"]] == ["own::MyCustom"], pattern
+
+
+def test_names_that_are_like_a_pattern_are_offered(run: Run, tmp_path: Path) -> None:
+    onnx.save(relu_pair(4), tmp_path / "m.onnx")
+    for pattern, nearest in (("matmul", "MatMul"), ("*Rleu*", "Relu"), ("secnd", "second")):
+        code, _, err = run("explain", tmp_path / "m.onnx", "--node", pattern)
+        assert code == 2 and f"nearest names: {nearest}" in " ".join(err.split()), pattern
+    code, _, err = run("explain", tmp_path / "m.onnx", "--node", "0000")
+    assert code == 2 and "nearest" not in err
+
+
+def test_a_summary_comes_first_and_plumbing_is_left_out(run: Run, tmp_path: Path) -> None:
+    onnx.save(encoder(), tmp_path / "m.onnx")
+    words = ("explain", tmp_path / "m.onnx", "--padding", "attention_mask")
+    code, short, _ = run(*words)
+    assert code == 0 and short.startswith("m.onnx on cpu, padding attention_mask: ")
+    assert "100.0 % of the work" in short.splitlines()[1]
+    assert "refusals that cost most:" in short
+    shown = {line.split()[0] for line in short.splitlines() if line.strip()}
+    report = api.explain(tmp_path / "m.onnx", padding="attention_mask")["cpu"]
+    plumbing = [r.node for r in report.nodes if r.is_plumbing]
+    assert len(plumbing) > 10 and not shown & set(plumbing)
+    assert "are left out (--all shows them)" in short
+    whole = run(*words, "--all")[1]
+    assert set(plumbing) <= {line.split()[0] for line in whole.splitlines() if line.strip()}
+    assert "are left out" not in whole
+
+
+def test_refused_nodes_alone(run: Run, tmp_path: Path) -> None:
+    model = relu_pair("rows")
+    weight = next(w for w in model.graph.initializer if w.name == "b")
+    array = onnx.numpy_helper.to_array(weight).copy()
+    array[3, 5] = np.inf
+    weight.CopyFrom(onnx.numpy_helper.from_array(array, "b"))
+    onnx.save(model, tmp_path / "m.onnx")
+    code, out, _ = run("explain", tmp_path / "m.onnx", "--refused", "--json")
+    body = json.loads(out)
+    (node,) = body["nodes"]
+    assert code == 0 and node["node"] == "second"
+    assert (node["refusal"]["code"], node["refusal"]["value"]) == ("PIT003", "b")
+    assert body["summary"]["all"]["nodes"] == 3  # of all nodes
+    (cost,) = body["summary"]["costs"]
+    assert (cost["code"], cost["value"], cost["work"]["nodes"]) == ("PIT003", "b", 1)
+    text = run("explain", tmp_path / "m.onnx", "--refused")[1]
+    assert "second" in text and "\nfirst" not in text
+
+
+def test_a_contraction_says_why_it_is_no_attention_either() -> None:
+    """Scores of dead pairs have no kernel alone, and are no attention: neither hides the other."""
+    mixed = FIXTURES / "bert-eager-dynamo-static.onnx"
+    report = api.explain(mixed, padding="attention_mask", suggest=False)["cpu"]
+    both = [r.refusal for r in report.nodes if r.refusal and r.refusal.also]
+    assert both
+    assert all(r.also is not None and r.also.code is not r.code for r in both)
+    body = next(n["refusal"] for n in report.to_dict()["nodes"] if "also" in (n["refusal"] or ()))
+    assert {"code", "reason", "value", "hint"} <= body["also"].keys()
+    assert report_from_dict(report_to_dict(report)).nodes == report.nodes

@@ -12,7 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from pitc.errors import ModelError
-from pitc.importer import load_model, source_sha256
+from pitc.importer import load_model, load_source, source_sha256
+from pitc.importer.proto import light
 from pitc.ir.graph import Graph
 from pitc.passes.pipeline import LowerOptions, run_passes
 from tests.guard_worlds import session
@@ -268,6 +269,43 @@ def test_the_digest_covers_weights_and_not_the_place(model: Path, tmp_path: Path
     assert source_sha256(elsewhere / "model.onnx") != first
     assert source_sha256(_proto()) == source_sha256(_proto())
     assert len(first) == 64
+
+
+def test_what_is_read_once_is_the_same(model: Path, tmp_path: Path) -> None:
+    inside = tmp_path / "inside.onnx"
+    onnx.save(_proto(), inside)
+    for source in (model, inside, _proto()):
+        found, digest = load_source(source)
+        assert digest == source_sha256(source)
+        expected = ir.to_proto(load_model(source)).SerializeToString(deterministic=True)
+        assert ir.to_proto(found).SerializeToString(deterministic=True) == expected
+    content = inside.read_bytes()
+    assert load_source(inside)[1] == hashlib.sha256(content).hexdigest()
+
+
+def test_the_checker_is_spared_large_weights_only() -> None:
+    proto = _proto()
+    proto.metadata_props.add(key="by", value="test")
+    extra = {"small": np.zeros(8, np.float32), "texts": np.array(["text"] * 2000)}
+    proto.graph.initializer.extend(numpy_helper.from_array(x, n) for n, x in extra.items())
+    entries = helper.make_tensor("entries", TensorProto.FLOAT, [2000], [0.0] * 2000)
+    both = numpy_helper.from_array(np.zeros(2000, np.float32), "both")
+    both.float_data.append(1)
+    proto.graph.initializer.extend([entries, both])
+    found = light(proto)
+    weight, *rest = found.graph.initializer
+    assert weight == onnx.TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[0])
+    assert rest == list(proto.graph.initializer)[1:]
+    del found.graph.initializer[:], proto.graph.initializer[:]
+    assert found == proto
+    with pytest.raises(ModelError, match=r"TensorProto .tensor name: both. should contain one"):
+        load_model(_with(both))
+
+
+def _with(weight: onnx.TensorProto) -> onnx.ModelProto:
+    proto = _proto()
+    proto.graph.initializer.append(weight)
+    return proto
 
 
 def test_weights_over_two_gigabytes_are_mapped(model: Path) -> None:

@@ -146,7 +146,7 @@ def test_plan_and_kernels() -> None:
     assert (plan["k"], plan["n"], plan["kernel"]) == (str(K), str(N), kernel)
     (node,) = [n for n in lowered.model.graph if n.op_type == "EPContext"]
     product = next(n.name for n in proto.graph.node if n.op_type == "MatMul")
-    assert node.name == f"pitc.{product}.contract_right"
+    assert node.name == f"{product} [contract_right]"
     families = ("contract_row", "contract_tile", "contract_block")
     want = [f"{family}_k{K}_n{2 * PANEL_WIDTH}_none" for family in families]
     want += [kernel, f"panels_k{K}", f"swrite_columns_n{N}_none"]

@@ -64,7 +64,7 @@ X = np.ones((3, 4), np.float32)
         (Sample("Unique", (X,)), Reason.SELECTION),
         (Sample("NonMaxSuppression", (X[None], X[None, :1])), Reason.SELECTION),
         (Sample("Normalizer", (X,), domain="ai.onnx.ml"), Reason.CLASSICAL),
-        (Sample("QLinearAdd", (X,) * 6, domain="com.microsoft"), Reason.QUANTISED),
+        (Sample("QLinearConcat", (X,) * 5, domain="com.microsoft"), Reason.QUANTISED),
     ],
     ids=lambda value: value.title if isinstance(value, Sample) else value.name,
 )

@@ -40,7 +40,7 @@ needs_kernels = pytest.mark.skipif(cpu_level() is None, reason="no kernels for t
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache folder, and a current folder without settings."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PITC_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("PITC_TILES", raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path / "cache"

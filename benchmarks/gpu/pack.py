@@ -70,11 +70,14 @@ def sources() -> str:
 
 def _record_tests(folder: Path, archs: Sequence[str], tests: Any, *, small: bool) -> None:
     """Build the kernels of the tests."""
+    from pitc.host.folders import cache_folder
+
     files, chosen = (tests.FEW, tests.FEW_TESTS) if small else (tests.FILES, "")
     environment = {
         **os.environ,
         "PITC_GPU_KERNELS": str(folder / "tests"),
         "PITC_GPU_ARCHS": ",".join(archs),
+        "PITC_CACHE_DIR": str(cache_folder()),
     }
     options = ["-q", "-p", "tests.on_gpu.record", "-p", "no:cacheprovider"]
     options += ["-k", chosen] if chosen else []
@@ -85,12 +88,13 @@ def _record_tests(folder: Path, archs: Sequence[str], tests: Any, *, small: bool
 
 def _build_kernels(out: Path, archs: Sequence[str], *, small: bool) -> None:
     from benchmarks.gpu import models, products
+    from pitc.codegen.build.cache import kernel_cache
     from pitc.codegen.build.library import build_kernels
 
     of_models = models.MODELS[:1] if small else (*models.MODELS, models.LARGE)
     asked = [r for model in of_models for r in models.requests_of(model, archs)]
     asked += products.requests("float16")
-    build_kernels(list(dict.fromkeys(asked)), ("v4", "v3"), out, _tell, archs)
+    build_kernels(list(dict.fromkeys(asked)), ("v4", "v3"), out, _tell, archs, kernel_cache())
     print()
 
 

@@ -10,6 +10,7 @@ translates when it is loaded.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -30,6 +31,23 @@ LONGEST_LOG = 4000
 
 class CudaSourceError(RuntimeError):
     """A CUDA compiler refused a source; the text holds what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class CudaModule:
+    """What becomes of some TIR functions.
+
+    Args:
+        source: CUDA text of all kernels.
+        host_object: An object file that holds `__tvm_ffi_<symbol>` of every function: it checks
+            the arguments and launches the kernels, each by its name.
+        launch: For each kernel what the numbers behind its arguments are, in their order, e.g.
+            `("blockIdx.x", "threadIdx.x", "tirx.use_dyn_shared_memory")`.
+    """
+
+    source: str
+    host_object: bytes
+    launch: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)

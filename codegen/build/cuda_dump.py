@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pitc.codegen.build.cache import Cache
 from pitc.codegen.build.cubin import kernel_resources
 from pitc.codegen.build.cuda_library import Image, compile_functions
 from pitc.codegen.build.find_cuda import find_cuda_compiler
@@ -15,13 +16,16 @@ _NAMES = ("module", "target", "kernel")
 _NUMBERS = ("registers", "shared", "stack", "stored", "loaded", "threads", "code")
 
 
-def dump_cuda_kernels(functions: Sequence[Any], archs: Sequence[str], folder: Path) -> None:
-    """Write what is compiled for some TIR functions; what was compiled before is not again.
+def dump_cuda_kernels(
+    functions: Sequence[Any], archs: Sequence[str], folder: Path, cache: Cache | None = None
+) -> None:
+    """Write what is compiled for some TIR functions.
 
     Args:
         functions: As in `compile_functions`.
         archs: As in `compile_functions`.
         folder: Where to write; it is made where it does not exist.
+        cache: As in `compile_functions`.
 
     Raises:
         CudaSourceError: The CUDA compiler refused a source.
@@ -30,7 +34,8 @@ def dump_cuda_kernels(functions: Sequence[Any], archs: Sequence[str], folder: Pa
         UsageError: An architecture that the CUDA compiler does not know.
         ValueError: No function, no architecture, or two functions of one symbol.
     """
-    modules, images = compile_functions(functions, archs, find_cuda_compiler(), all_ptx=True)
+    compiler = find_cuda_compiler()
+    modules, images = compile_functions(functions, archs, compiler, all_ptx=True, cache=cache)
     folder.mkdir(parents=True, exist_ok=True)
     for symbol, module in modules.items():
         (folder / f"{symbol}.cu").write_text(module.source, "utf-8")

@@ -14,24 +14,25 @@ kernels and images are found.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pitc.codegen.build.cache import Cache, cache_folder, key_of
+from pitc.codegen.build.cache import Cache
+from pitc.codegen.build.cuda_code import Makers, RequestedCode, makers_of
 from pitc.codegen.build.cuda_compiler import (
     CudaCompiler,
+    CudaModule,
     CudaSourceError,
     arch_number,
     check_target,
 )
 from pitc.codegen.build.find_cuda import find_cuda_compiler
+from pitc.codegen.build.kernel_keys import CudaImageKey, key_of
 from pitc.codegen.build.link import Built, Part, find_compiler, link_library
-
-if TYPE_CHECKING:
-    from pitc.codegen.build.cuda_module import CudaModule
+from pitc.ir.kernel import KernelRequest
 
 Progress = Callable[[int, int, str], None]
 
@@ -73,8 +74,9 @@ def compile_functions(
     progress: Progress | None = None,
     *,
     all_ptx: bool = False,
-) -> tuple[dict[str, "CudaModule"], list[Image]]:
-    """Compile TIR functions for all architectures, in parallel and through the user's cache.
+    cache: Cache | None = None,
+) -> tuple[dict[str, CudaModule], list[Image]]:
+    """Compile TIR functions for all architectures, in parallel.
 
     Args:
         functions: TIR functions with thread bindings, each of another symbol, at least one.
@@ -83,6 +85,7 @@ def compile_functions(
         progress: Called with (images done, images in all, what is waited for: a function, which
             becomes CUDA text, then each image).
         all_ptx: Make PTX for each architecture, not for the newest one only.
+        cache: Where images are, and are kept; None makes all of them.
 
     Returns:
         Modules by their symbols, and images ordered by symbol and architecture, PTX last.
@@ -93,22 +96,32 @@ def compile_functions(
         UsageError: An architecture that it does not know.
         ValueError: No function, no architecture, or two functions of one symbol.
     """
-    symbols = [str(f.attrs["global_symbol"]) for f in functions]
-    if not functions or not archs:
+    targets = _targets(archs, compiler, all_ptx=all_ptx)
+    return _compile(makers_of(functions, targets[0]), targets, compiler, progress, cache)
+
+
+def _targets(archs: Sequence[str], compiler: CudaCompiler, *, all_ptx: bool = False) -> list[str]:
+    """What is compiled for some architectures: cubins, oldest first, then PTX."""
+    if not archs:
         raise ValueError("CUDA kernels need at least one function and one architecture")
-    if twice := sorted({s for s in symbols if symbols.count(s) > 1}):
-        raise ValueError(f"several functions are called {', '.join(twice)}")
-    named = dict(zip(symbols, functions, strict=True))
     numbers = sorted({arch_number(arch) for arch in archs})
     targets = [f"sm_{n}" for n in numbers]
     targets += [f"compute_{n}" for n in (numbers if all_ptx else numbers[-1:])]
     for target in targets:
         check_target(target, compiler)
+    return targets
 
-    from pitc.codegen.build.cuda_module import cuda_module
 
-    home = cache_folder()
-    cache = Cache(home / "cuda" if home else None)
+def _compile(
+    makers: Makers,
+    targets: Sequence[str],
+    compiler: CudaCompiler,
+    progress: Progress | None,
+    cache: Cache | None,
+) -> tuple[dict[str, CudaModule], list[Image]]:
+    """Make modules one by one, and meanwhile their images."""
+    if not makers:
+        raise ValueError("CUDA kernels need at least one function and one architecture")
     modules: dict[str, CudaModule] = {}
     waiting: list[tuple[str, str, Future[bytes]]] = []
     images: list[Image] = []
@@ -116,13 +129,13 @@ def compile_functions(
     def tell(label: str) -> None:
         if progress:
             done = sum(image.done() for _, _, image in waiting)
-            progress(done, len(named) * len(targets), label)
+            progress(done, len(makers) * len(targets), label)
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         try:
-            for symbol in sorted(named):
+            for symbol in sorted(makers):
                 tell(symbol)
-                modules[symbol] = cuda_module([named[symbol]], f"sm_{numbers[0]}")
+                modules[symbol] = makers[symbol]()
                 for target in targets:
                     source = modules[symbol].source
                     image = pool.submit(_image, compiler, symbol, source, target, cache)
@@ -136,24 +149,45 @@ def compile_functions(
     return modules, images
 
 
-def _image(compiler: CudaCompiler, symbol: str, source: str, target: str, cache: Cache) -> bytes:
-    key = key_of(compiler.fingerprint, target, source)
-    if (kept := cache.get(key)) is not None:
-        return kept
-    try:
-        compiled = compiler.compile(source, target)
-    except CudaSourceError as error:
-        raise CudaSourceError(f"{symbol}: {error}") from None
-    cache.put(key, compiled.image)
-    return compiled.image
+def _image(
+    compiler: CudaCompiler, symbol: str, source: str, target: str, cache: Cache | None
+) -> bytes:
+    def make() -> bytes:
+        try:
+            return compiler.compile(source, target).image
+        except CudaSourceError as error:
+            raise CudaSourceError(f"{symbol}: {error}") from None
+
+    if cache is None:
+        return make()
+    return cache.made(key_of(CudaImageKey(compiler.fingerprint, target, source)), make)
 
 
 def cuda_part(
-    functions: Sequence[Any], archs: Sequence[str], progress: Progress | None = None
+    requests: Sequence[KernelRequest],
+    archs: Sequence[str],
+    progress: Progress | None = None,
+    cache: Cache | None = None,
 ) -> Part:
-    """What kernels for NVIDIA GPUs add to a library; arguments and errors: `compile_functions`."""
+    """What requests for kernels of NVIDIA GPUs add to a library.
+
+    Args:
+        requests: Requests for GPUs, at least one.
+        archs: As in `compile_functions`, like the errors.
+        progress: As in `compile_functions`.
+        cache: Where modules and images are, and are kept; None makes all of them.
+    """
     compiler = find_cuda_compiler()
-    modules, images = compile_functions(functions, archs, compiler, progress)
+    targets = _targets(archs, compiler)
+    code = RequestedCode(requests, targets[0], cache)
+    modules, images = _compile(code.makers, targets, compiler, progress, cache)
+    code.keep(modules)
+    return _part(modules, images, compiler)
+
+
+def _part(
+    modules: Mapping[str, CudaModule], images: Sequence[Image], compiler: CudaCompiler
+) -> Part:
     kernels = [
         f'KERNEL("{kernel}", "{symbol}", "{",".join(tags)}")'
         for symbol, module in modules.items()
@@ -179,6 +213,7 @@ def build_cuda_kernels(
     archs: Sequence[str],
     out: Path,
     progress: Progress | None = None,
+    cache: Cache | None = None,
 ) -> Built:
     """Write one shared object with all kernels of some TIR functions, for NVIDIA GPUs alone.
 
@@ -187,6 +222,7 @@ def build_cuda_kernels(
         archs: As in `compile_functions`.
         out: The file to write; it appears complete or not at all.
         progress: As in `compile_functions`.
+        cache: As in `compile_functions`.
 
     Returns:
         What was built.
@@ -198,4 +234,6 @@ def build_cuda_kernels(
         ValueError: No function, no architecture, or two functions of one symbol.
     """
     find_compiler()  # before minutes of work
-    return link_library([cuda_part(functions, archs, progress)], out)
+    compiler = find_cuda_compiler()
+    modules, images = compile_functions(functions, archs, compiler, progress, cache=cache)
+    return link_library([_part(modules, images, compiler)], out)

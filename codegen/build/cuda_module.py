@@ -1,32 +1,15 @@
 """From TIR functions with thread bindings to CUDA text and to the host code that launches it."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
 from tvm.tirx import transform as passes
 
+from pitc.codegen.build.cuda_compiler import CudaModule
 from pitc.codegen.build.lower import host_object, register_pipeline
 
 _PIPELINE = "pitc-cuda"
-
-
-@dataclass(frozen=True, slots=True)
-class CudaModule:
-    """What becomes of some TIR functions.
-
-    Args:
-        source: CUDA text of all kernels.
-        host_object: An object file that holds `__tvm_ffi_<symbol>` of every function: it checks
-            the arguments and launches the kernels, each by its name.
-        launch: For each kernel what the numbers behind its arguments are, in their order, e.g.
-            `("blockIdx.x", "threadIdx.x", "tirx.use_dyn_shared_memory")`.
-    """
-
-    source: str
-    host_object: bytes
-    launch: Mapping[str, tuple[str, ...]]
 
 
 @tvm.instrument.pass_instrument

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pitc.codegen.build.cache import Cache
+from pitc.codegen.build.kernel_keys import CpuKernelKey, generator, key_of
 from pitc.codegen.build.link import Built, Part, find_compiler, link_library
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.target import CpuLevel, cpu_level_of
@@ -48,13 +50,15 @@ def cpu_part(
     requests: Sequence[KernelRequest],
     levels: Sequence[str],
     progress: Progress | None = None,
+    cache: Cache | None = None,
 ) -> Part:
-    """Compile every requested kernel for every level.
+    """Compile every requested kernel for every level; TVM is loaded where one is not in the cache.
 
     Args:
         requests: What the lowered graph needs, at least one; order and repetitions do not matter.
         levels: CPU levels, e.g. `("v4", "v3")`.
         progress: Called with (kernels done, kernels in all, symbol) before each kernel is compiled.
+        cache: Where kernels are kept; None makes all of them.
 
     Raises:
         UsageError: An unknown level.
@@ -65,18 +69,28 @@ def cpu_part(
     targets = [cpu_level_of(level) for level in sorted(set(levels))]
     work = [(r, t) for r in sorted(set(requests), key=lambda r: r.symbol) for t in targets]
 
-    from pitc.codegen.build import lower
-
     objects = {}
     for done, (request, target) in enumerate(work):
         symbol = f"{request.symbol}_{target.level}"
         if progress:
             progress(done, len(work), symbol)
-        objects[symbol] = lower.object_code(kernel_function(request, target), target)
+        objects[symbol] = _object_code(request, target, cache)
     triples = {target.triple for target in targets}
     if len(triples) > 1:
         raise ValueError(f"one library is of one machine, not of {sorted(triples)}")
     return Part(objects, _POINTERS, triple=triples.pop())
+
+
+def _object_code(request: KernelRequest, target: CpuLevel, cache: Cache | None) -> bytes:
+    def make() -> bytes:
+        from pitc.codegen.build import lower
+
+        return lower.object_code(kernel_function(request, target), target)
+
+    made_by = generator()
+    if cache is None or made_by is None:
+        return make()
+    return cache.made(key_of(CpuKernelKey(request, target, made_by)), make)
 
 
 def build_kernels(
@@ -85,6 +99,7 @@ def build_kernels(
     out: Path,
     progress: Progress | None = None,
     archs: Sequence[str] = (),
+    cache: Cache | None = None,
 ) -> Built:
     """Write one shared object with every requested kernel.
 
@@ -94,6 +109,7 @@ def build_kernels(
         out: The file to write; it appears complete or not at all.
         progress: Called with (done, in all, what comes next) before a kernel is compiled.
         archs: GPU architectures of the requests for GPUs.
+        cache: Where what was compiled before is, and is kept; None makes all of it.
 
     Returns:
         What was built: the plans of nodes that run these kernels name its identity.
@@ -106,10 +122,10 @@ def build_kernels(
     triple = next((cpu_level_of(level).triple for level in levels), "")
     find_compiler(triple)  # before minutes of work
     on_cpus = [request for request in requests if request.kind != "cuda"]
-    parts = [cpu_part(on_cpus, levels, progress)] if on_cpus or not requests else []
+    parts = [cpu_part(on_cpus, levels, progress, cache)] if on_cpus or not requests else []
     if len(on_cpus) < len(requests):
-        from pitc.codegen.build.cuda_functions import functions_of
         from pitc.codegen.build.cuda_library import cuda_part
 
-        parts.append(cuda_part(functions_of(requests), archs, progress))
+        on_gpus = [request for request in requests if request.kind == "cuda"]
+        parts.append(cuda_part(on_gpus, archs, progress, cache))
     return link_library(parts, out)

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 
 from pitc.errors import MachineError
@@ -106,8 +107,6 @@ def _run(compiler: Sequence[str], arguments: Sequence[str], folder: Path) -> Non
 
 
 def _identity(parts: Sequence[Part]) -> str:
-    import tvm
-
     digest = hashlib.sha256(SHIM.read_bytes())
 
     def add(named: Mapping[str, bytes]) -> None:
@@ -117,7 +116,11 @@ def _identity(parts: Sequence[Part]) -> str:
     add({symbol: code for part in parts for symbol, code in part.objects.items()})
     add({part.source.name: part.source.read_bytes() for part in parts if part.source})
     add({name: content for part in parts for name, content in part.files.items()})
-    tools = [f"pitc-{__version__}", f"tvm-{tvm.__version__}", *(t for p in parts for t in p.tools)]
+    tools = [
+        f"pitc-{__version__}",
+        f"tvm-{version('apache-tvm')}",
+        *(t for p in parts for t in p.tools),
+    ]
     return "/".join([str(KERNEL_ABI), *tools, digest.hexdigest()[:32]])
 
 

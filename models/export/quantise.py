@@ -3,7 +3,7 @@
     python -m models.export.quantise
 
 `static` writes QuantizeLinear and DequantizeLinear around every contraction, with ranges seen on
-random data; `dynamic` writes DynamicQuantizeLinear and MatMulInteger.
+random data; `dynamic` writes DynamicQuantizeLinear and MatMulInteger; `int4` writes MatMulNBits.
 """
 
 import tempfile
@@ -14,6 +14,8 @@ import numpy as np
 import onnx
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_dynamic
 from onnxruntime.quantization import quantize_static as static_tool
+
+from models.quantised import int4
 
 FOLDER = Path(__file__).parent / "fixtures"
 SOURCE = "bert-eager-dynamo"
@@ -49,7 +51,15 @@ def _dynamic(source: Path, target: Path) -> None:
     quantize_dynamic(source, target)
 
 
-MODES: dict[str, Callable[[Path, Path], None]] = {"static": _static, "dynamic": _dynamic}
+def _int4(source: Path, target: Path) -> None:
+    onnx.save(int4(onnx.load(source), block=16, accuracy=0), target)
+
+
+MODES: dict[str, Callable[[Path, Path], None]] = {
+    "static": _static,
+    "dynamic": _dynamic,
+    "int4": _int4,
+}
 
 
 def main() -> None:

@@ -174,8 +174,11 @@ def _wrong_exits(graph: Graph, regions: Regions, forms: Mapping[ir.Node, Form]) 
     for name in exits:
         bits |= graph[name].bit
     for node, form in forms.items():
+        for name in set(form.whole) - set(output_names(node)):
+            yield f"{name} is no output of {node_name(node)}, which is to give it whole"
         for name in output_names(node):
-            if (name in regions.demand.whole) != (exits.get(name) is node):
+            wanted = name in regions.demand.whole and name not in form.whole
+            if wanted != (exits.get(name) is node):
                 yield f"{name} of {node_name(node)} is wanted whole, and no exit"
         for r in form.rests_on:
             if r.via & bits:

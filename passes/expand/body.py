@@ -98,6 +98,10 @@ class Body:
             raise NoRule(f"the sizes of input {i} are not those that ONNX's inference states")
         return value
 
+    def optional(self, i: int) -> ir.Value | None:
+        """Input i of the node, None where it is absent."""
+        return self.input(i) if self.view.has(i) else None
+
     def wants(self, output: int) -> bool:
         """True where somebody reads an output of the node."""
         if not self.view.out(output):
@@ -126,7 +130,12 @@ class Body:
                 raise NoRule(f"input {i} is given")
 
     def op(
-        self, op_type: str, *inputs: ir.Value, domain: str = "", parts: int = 1, **attributes: Any
+        self,
+        op_type: str,
+        *inputs: ir.Value | None,
+        domain: str = "",
+        parts: int = 1,
+        **attributes: Any,
     ) -> ir.Value:
         """Add a node; its first output."""
         return self._node(op_type, inputs, attributes, domain, parts)[0]
@@ -134,7 +143,7 @@ class Body:
     def _node(
         self,
         op_type: str,
-        inputs: Sequence[ir.Value],
+        inputs: Sequence[ir.Value | None],
         attributes: dict[str, Any],
         domain: str = "",
         parts: int = 1,
@@ -231,6 +240,10 @@ class Body:
         if self.opset < LISTS_AS_INPUTS:
             return self._node(op_type, [x], {name: list(numbers), **rest}, parts=parts)
         return self._node(op_type, [x, self.ints(*numbers)], rest, parts=parts)
+
+    def quantised(self, x: ir.Value) -> Sequence[ir.Value]:
+        """A value as 8 bits, their scale and their zero point."""
+        return self._node("DynamicQuantizeLinear", [x], {}, parts=3)
 
     def positions(self, i: int, dim: int) -> ir.Value:
         """int64 numbers 0, 1, .. along a dimension of input i; equal sizes share them."""

@@ -19,6 +19,7 @@ from pitc.ir.unused import remove_unused
 from pitc.passes.expand.attention import fused_attention, multi_head_attention
 from pitc.passes.expand.body import Body, Names, Shared
 from pitc.passes.expand.product import (
+    dynamic_matmul,
     einsum,
     fused_gemm,
     fused_matmul,
@@ -45,6 +46,7 @@ EXPANSIONS: Mapping[tuple[str, str], Expand] = {
     ("", "GroupNormalization"): group_norm,
     (MICROSOFT, "Attention"): fused_attention,
     (MICROSOFT, "BiasGelu"): bias_activation,
+    (MICROSOFT, "DynamicQuantizeMatMul"): dynamic_matmul,
     (MICROSOFT, "EmbedLayerNormalization"): embed_layer_norm,
     (MICROSOFT, "FastGelu"): bias_activation,
     (MICROSOFT, "FusedGemm"): fused_gemm,

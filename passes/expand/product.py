@@ -20,6 +20,7 @@ from pitc.ir.graph import NoRule
 from pitc.ir.index import bare_dim
 from pitc.ir.nodes import is_plain_product
 from pitc.passes.expand.body import Body
+from pitc.passes.rules.registry import MICROSOFT
 
 ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
     "LeakyRelu": ("alpha",),
@@ -75,6 +76,19 @@ def fused_matmul(body: Body) -> list[ir.Value | None]:
         sides = [_turned(body, body.input(i), i, f"trans{'AB'[i]}") for i in (0, 1)]
         result = body.op("MatMul", *sides)
     return [_times(body, result, float(view.attr("alpha", 1.0)))]
+
+
+def dynamic_matmul(body: Body) -> list[ir.Value | None]:
+    """Rows as 8 bits, by a matrix of 8 bits.
+
+    DynamicQuantizeMatMul(a, b, ..)  ->  MatMulIntegerToFloat(DynamicQuantizeLinear(a), b, ..)
+    """
+    left = body.quantised(body.input(0))
+    numbers = [body.optional(i) for i in (2, 3, 4)]
+    operands = [left[0], body.input(1), left[1], numbers[0], left[2], numbers[1], numbers[2]]
+    while operands[-1] is None:
+        operands.pop()
+    return [body.op("MatMulIntegerToFloat", *operands, domain=MICROSOFT)]
 
 
 def _times(body: Body, x: ir.Value, factor: float) -> ir.Value:

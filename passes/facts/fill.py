@@ -119,7 +119,7 @@ def _fill_body(graph: Graph, node: ir.Node) -> None:
         _refuse_body(graph, node, "what its body reads may be infinite")
         return
     model = body_model(graph, node, graph.carried[node])
-    normalise(model)
+    normalise(model, graph.target)
     inner = Graph(model, graph.target)
     fill_facts(inner)
     if all_finite(inner, inner.outputs[: 1 + len(states)]):  # the condition, a bool, is first

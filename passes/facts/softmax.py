@@ -22,7 +22,7 @@ from math import inf
 from pitc.ir.constant import BOUNDED, FINITE, ZN, FillFact, is_assumed, is_hidden, is_kept
 from pitc.ir.expr import TensorExpr
 from pitc.ir.graph import NodeView
-from pitc.ir.index import dim_index
+from pitc.ir.index import ONE, dim_index, nonneg
 from pitc.ir.region import Region, Test, cost, for_all, for_some, prune, pull, region
 
 MAX_GUARDS = 4  # the simplest ways to say that a row keeps a key
@@ -93,15 +93,20 @@ def _some(t: Test, normal: Iterable[int]) -> Test | None:
 
 
 def _own_position(kept: Region, expr: TensorExpr) -> Iterator[Region]:
-    """The key at the row's own position lies in the region; there is one, as it exists as a row."""
+    """The key at the row's own position lies in the region; there is one, as it exists as a row.
+
+    Where there are more keys than rows, as behind a past, rows stand at the last places: row i of s
+    at key p + i of p + s. Of any other row it would be a key as well.
+    """
     if len(expr.normal) != 1:
         return
     (axis,) = expr.normal
     for w, extent in enumerate(expr.shape):
-        if w == axis or extent != expr.shape[axis]:
+        before = expr.shape[axis] - extent
+        if w == axis or not nonneg(before) or (before.terms and extent == ONE):
             continue
         maps = [dim_index(d, e) for d, e in enumerate(expr.shape)]
-        maps[axis] = dim_index(w, extent)
+        maps[axis] = dim_index(w, extent) + before
         found = pull(kept, maps, expr.shape)
         if found is not None:
             yield found

@@ -9,12 +9,16 @@ import onnx_ir as ir
 
 from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
+from pitc.ir.metadata import SOURCE, VALUE
 from pitc.ir.nodes import Array
 from pitc.ir.plan import EP_NAME, PLAN_VERSION, Plan
 from pitc.ir.sizes import input_dimension
+from pitc.ir.widened import Widened
 from pitc.passes.control.graft import names_of
 
 Dims = Sequence[int | str | None]
+
+MOVERS = ("detect", "pack", "unpack", "region")  # they are not of one node
 
 
 def dims_of(graph: Graph, value: ir.Value) -> Dims | None:
@@ -98,11 +102,23 @@ class Builder:
         return f"{self._prefix}_{stem}".replace(".", "_")
 
     def unique(self, stem: str) -> str:
-        """A name that nothing in the graph has."""
-        name, k = f"{self._prefix}.{stem}", 0
+        """A name that nothing in the graph has, from what a value is made of."""
+        prefix = f"{self._prefix}."
+        return self._free(prefix + stem.removeprefix(prefix))
+
+    def label(self, of: str, how: str) -> str:
+        """A name that nothing in the graph has, for a node that tells what it does of another one.
+
+        >>> build.label("/layer.0/MatMul", "packed gather_gemm")
+        '/layer.0/MatMul [packed gather_gemm]'
+        """
+        return self._free(f"{of} [{how}]")
+
+    def _free(self, stem: str) -> str:
+        name, k = stem, 0
         while name in self._taken:
             k += 1
-            name = f"{self._prefix}.{stem}.{k}"
+            name = f"{stem}.{k}"
         self._taken.add(name)
         return name
 
@@ -150,9 +166,19 @@ class Builder:
         plan: Plan,
         inputs: Sequence[ir.Value],
         outputs: Sequence[tuple[str, ir.DataType, Dims | None]],
+        of: str,
+        how: str = "",
     ) -> tuple[ir.Value, ...]:
-        """Append a PIT node; its outputs need a type, and get a shape (`docs/plans.md`)."""
-        name = self.unique(outputs[0][0])
+        """Append a PIT node.
+
+        Args:
+            plan: What it does.
+            inputs: Its operands.
+            outputs: Stems of their names, types, and their shapes (`docs/plans.md`).
+            of: The node of the source graph that it computes, or the value that it moves.
+            how: What it does of that, for people; empty: the plan's operation.
+        """
+        name = self.label(of, how or plan.op)
         attributes = {
             "main_context": 1,
             "embed_mode": 1,
@@ -164,6 +190,9 @@ class Builder:
         made = self.node(
             "com.microsoft", "EPContext", inputs, attributes, [o[0] for o in outputs], name
         )
+        node = made[0].producer()
+        assert node is not None
+        node.metadata_props[VALUE if plan.op in MOVERS else SOURCE] = of
         for value, (_, dtype, shape) in zip(made, outputs, strict=True):
             value.type = ir.TensorType(dtype)
             value.shape = None if shape is None else declared(shape)
@@ -189,10 +218,24 @@ class Builder:
         make: Callable[[], Array],
         shape: Sequence[int],
         dtype: ir.DataType = ir.DataType.FLOAT,
+        *,
+        halves: bool = False,
     ) -> ir.Value:
-        """An initializer that is computed when it is written."""
-        name = self.unique(stem)
-        tensor = ir.LazyTensor(lambda: ir.tensor(make()), dtype, ir.Shape(list(shape)), name=name)
+        """An initializer that is computed when it is written.
+
+        Args:
+            stem: Of its name.
+            make: Gives the numbers.
+            shape: Its dimensions.
+            dtype: Its type.
+            halves: The numbers are float16's, of a float32 constant.
+        """
+        name, dims = self.unique(stem), ir.Shape(list(shape))
+        tensor = (
+            Widened(make, dims, name)
+            if halves
+            else ir.LazyTensor(lambda: ir.tensor(make()), dtype, dims, name=name)
+        )
         value = ir.Value(name=name, const_value=tensor)
         value.type, value.shape = ir.TensorType(dtype), ir.Shape(list(shape))
         self._graph.model.graph.register_initializer(value)

@@ -66,6 +66,7 @@ class _Emitter:
     graph: Graph
     build: Builder
     prices: Prices | None
+    packed: Mapping[ir.Node, ir.Node]
     panels: Panels = field(default_factory=Panels)
     requests: dict[KernelRequest, None] = field(default_factory=dict)
     replaced: dict[ir.Value, ir.Value] = field(default_factory=dict)
@@ -104,9 +105,10 @@ class _Emitter:
         points = gemm.scatter or first.gather
         if points is not None:
             inputs += [points.inputs[1], points.inputs[3]]
-        name = (
-            f"{gemm.result.name}.gemm" if source_node is None else f"{node_name(source_node)}.{op}"
-        )
+        packed = self.packed.get(gemm.node)
+        source = node_name(source_node or packed or gemm.node)
+        label = source, op if packed is None else f"packed {op}"
+        name = f"{gemm.result.name}.gemm" if source_node is None else f"{source}.{op}"
         read = {self.replaced.get(x, x) for x in inputs if x is not None}
         between = _between(read, gemm.result)
         self.taken |= dict.fromkeys(between, gemm.node)
@@ -115,7 +117,7 @@ class _Emitter:
         plan = Plan(op, tuple(sorted(fields.items())))
         rows = None if points is not None else _row_count(self.graph, gemm)
         self.made[gemm.node] = kernels_of(plan, self.graph.target, rows)
-        self._replace(gemm, plan, inputs, name)
+        self._replace(gemm, plan, inputs, name, label)
 
     def _fields(self, gemm: Gemm, op: str) -> dict[str, Field]:
         """The fields of every contraction's plan, and those that say how a computed matrix is
@@ -198,7 +200,12 @@ class _Emitter:
         return [gemm.bias if whole else self.build.reshape(gemm.bias, [gemm.weight.n])]
 
     def _replace(
-        self, gemm: Gemm, plan: Plan, inputs: Sequence[ir.Value | None], name: str
+        self,
+        gemm: Gemm,
+        plan: Plan,
+        inputs: Sequence[ir.Value | None],
+        name: str,
+        label: tuple[str, str],
     ) -> None:
         result = gemm.result if gemm.scatter is None else gemm.scatter.outputs[0]
         values = [self.replaced.get(x, x) for x in inputs if x is not None]
@@ -211,7 +218,7 @@ class _Emitter:
         if reshaped:
             dims = None if lead is None else (*lead, gemm.weight.n)
         dtype = type_of(self.graph, gemm.weight.value) or ir.DataType.FLOAT
-        (out,) = self.build.kernel(plan, values, [(name, dtype, dims)])
+        (out,) = self.build.kernel(plan, values, [(name, dtype, dims)], *label)
         if reshaped:
             out = with_shape(self.graph, self.build, out, result)
         self.replaced[result] = out
@@ -274,7 +281,7 @@ def fuse_contractions(
     Returns:
         What was made.
     """
-    emitter = _Emitter(graph, build, prices)
+    emitter = _Emitter(graph, build, prices, contractions.packed)
     sparse = contractions.sparse if prices is not None else {}
     wanted = dict.fromkeys([*contractions.packed, *sparse])
     adds: set[ir.Node] = set()

@@ -1,12 +1,15 @@
 """Outputs are 0 at the points that the user gave up, unless an SWrite has left them 0."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
+from pitc.ir.expr import Combine
 from pitc.ir.graph import Graph
-from pitc.ir.region import Region
+from pitc.ir.index import invert
+from pitc.ir.nodes import input_names
+from pitc.ir.region import Region, pull
 from pitc.passes.lower.builder import Builder, dims_of
 from pitc.passes.lower.live import live_points
 from pitc.passes.regions.choose import Regions
@@ -39,12 +42,10 @@ def zero_given_up(
         given: Where it is given up.
         regions: The chosen forms.
     """
-    node = regions.demand.exits.get(name)
-    packings = regions.forms[node].outputs if node is not None else ()
-    done = [p.domain.at(p.coords) for p in packings if p is not None and p.name == name]
+    written = {build.value(n).name or "": n for n in regions.demand.exits}
     for where in given:
         found = domain_of(where)
-        if where in done or found is None:
+        if found is None or _is_settled(graph, regions, name, where, written):
             continue
         domain, coords = found
         old = build.value(name)
@@ -58,6 +59,41 @@ def zero_given_up(
         old.name, new.name = new.name, name
         graph.values[old.name or ""] = graph[name]  # it is what the analysis calls so
         build.rebind(name, new)
+
+
+def _is_settled(
+    graph: Graph, regions: Regions, name: str, where: Region, written: Mapping[str, str]
+) -> bool:
+    """True for a value that SWrite leaves 0 at some points, or that is moved from such ones and
+    from what the caller gives: keys are those of the past, then new ones.
+
+    Args:
+        graph: The analysed graph.
+        regions: The chosen forms.
+        name: The value.
+        where: The points.
+        written: By the names that results of SWrite have, what the analysis calls them.
+    """
+    node = regions.demand.exits.get(name)
+    if node is not None:
+        packings = regions.forms[node].outputs
+        return any(p and p.name == name and p.domain.at(p.coords) == where for p in packings)
+    node, expr = graph[name].producer, graph[name].expr
+    if node is None or expr is None or expr.combine is not Combine.MOVE:
+        return False
+    operands = input_names(node)
+    for read in expr.reads:
+        operand = written.get(operands[read.operand], operands[read.operand])
+        if operand in graph.inputs:
+            continue
+        shape = graph[operand].shape
+        if shape is None:
+            return False
+        solved = invert(read.index, expr.extents, shape)
+        inside = pull(where, [solved.get(d) for d in range(len(expr.extents))], expr.extents)
+        if inside is None or not _is_settled(graph, regions, operand, inside, written):
+            return False
+    return True
 
 
 def _kept_where(

@@ -254,7 +254,9 @@ def _replace(
     live = detector.inputs[0]
     assert live is not None
     outputs = [(f"{live.name}.region", value.dtype or ir.DataType.FLOAT, None) for value in given]
-    made = dict(zip(given, build.kernel(plan, [live, *reads], outputs), strict=True))
+    made = dict(
+        zip(given, build.kernel(plan, [live, *reads], outputs, live.name or ""), strict=True)
+    )
     for old, new in made.items():
         new.shape = old.shape
         ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)

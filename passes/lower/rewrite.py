@@ -13,7 +13,9 @@ from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
 from pitc.ir.kernel import KernelRequest
-from pitc.ir.plan import Plan
+from pitc.ir.metadata import SOURCE
+from pitc.ir.nodes import node_name
+from pitc.ir.plan import Plan, name_field
 from pitc.ir.prices import Prices
 from pitc.ir.refusal import Refusal
 from pitc.ir.region import Region
@@ -82,9 +84,14 @@ class Rewriter:
             if not domain.rank:  # one point
                 live = self.build.reshape(live, [1])
             symbol = self.build.symbol(f"live_points_{len(self.detected)}")
+            plan, inputs = Plan("detect", (("rank", rank),)), [live]
+            if self.graph.only_01 in {test.src for test in domain.dead}:
+                name = str(self.graph.only_01)
+                plan = replace(plan, fields=(*plan.fields, ("padding", name_field(name))))
+                inputs.append(self.build.value(name))
             rows, coords, offsets = self.build.kernel(
-                Plan("detect", (("rank", rank),)),
-                [live],
+                plan,
+                inputs,
                 [
                     ("rows", ir.DataType.INT32, [symbol]),
                     ("coords", ir.DataType.INT32, [rank, symbol]),
@@ -94,6 +101,7 @@ class Rewriter:
                         [self.build.symbol(f"sequences_{len(self.detected)}")],
                     ),
                 ],
+                min(domain.sources(), default="positions"),
             )
             self.detected[domain] = Detected(live, rows, coords, offsets, symbol)
         return self.detected[domain]
@@ -136,6 +144,7 @@ class Rewriter:
             plan,
             [source, at.rows, at.coords, at.live],
             [(f"{name}.packed", dtype, [at.symbol, *map(_size, kept)])],
+            name,
         )
         return out
 
@@ -157,6 +166,7 @@ class Rewriter:
             plan,
             [packed, at.rows, at.coords, at.live],
             [(f"{packing.name}.whole", dtype, kept)],
+            packing.name,
         )
         for d in dropped:
             out = self.build.unsqueeze(out, d)
@@ -234,14 +244,14 @@ class Rewriter:
             own = node.attributes.items() if same else ()
             attributes = {k: a for k, a in own if k not in form.attributes}
             stems = [f"{o.name}.packed" if o.name else "" for o in node.outputs]
-            outputs = self.build.node(
-                node.domain, form.op_type, inputs, {**attributes, **form.attributes}, stems
-            )
+            attributes |= form.attributes
+            name = self.build.label(node_name(node), "packed")
+            outputs = self.build.node(node.domain, form.op_type, inputs, attributes, stems, name)
             self._describe(form, outputs)
             made = outputs[0].producer()
             if made is not None:
                 self.made[node] = made
-                made.metadata_props.update(node.metadata_props)
+                made.metadata_props.update(node.metadata_props | {SOURCE: node_name(node)})
             if form.op_type in ("MatMul", "Gemm") and made is not None:
                 self.contractions.packed[made] = node
                 if node in self.sparse:
@@ -249,6 +259,19 @@ class Rewriter:
         for packing, value in zip(form.outputs, outputs, strict=False):
             if packing is not None:
                 self.packed[packing.name, packing.domain, packing.coords] = value
+        for old, value in zip(node.outputs, outputs, strict=False):
+            if old.name in form.whole:
+                self.replace(old, value)
+
+    def replace(self, old: ir.Value, new: ir.Value) -> None:
+        """Let a new value stand for one of the graph, as it is wanted whole."""
+        name = old.name or ""
+        new.type, new.shape = new.type or old.type, new.shape or old.shape
+        self.build.rebind(name, new)
+        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+        if name in self.graph.outputs:
+            old.name, new.name = new.name, name
+            new.shape = old.shape
 
     def _describe(self, form: Form, outputs: tuple[ir.Value, ...]) -> None:
         """Declare types and shapes of packed values."""
@@ -274,6 +297,8 @@ class Rewriter:
             plan,
             inputs,
             [(f"{packing.name}.packed", dtype, [at.symbol, heads, dv])],
+            node_name(node),
+            "packed attention",
         )
         rest = [n for e in packing.layout.rest_shape if (n := e.as_int()) is not None]
         return out if rest == [heads, dv] else self.build.reshape(out, [0, *rest])
@@ -336,12 +361,7 @@ def rewrite(
                 continue
             old = state.build.value(packing.name)
             packed = state.packed[packing.name, packing.domain, packing.coords]
-            whole = state.unpack(packing, packed)
-            state.build.rebind(packing.name, whole)
-            ir.convenience.replace_all_uses_with(old, whole, replace_graph_outputs=True)
-            if packing.name in graph.outputs:
-                old.name, whole.name = whole.name, packing.name
-                whole.shape = old.shape
+            state.replace(old, state.unpack(packing, packed))
     for node in graph.nodes:
         if node in regions.demand.nodes and is_shape_of_packed(graph, regions.forms, node):
             replace_sizes(graph, state.build, node)

@@ -57,18 +57,25 @@ def _choose(
     name = node_name(node)
     if node.op_type == "Conv" and not node.domain:
         text = "zeros of single places are not skipped by a convolution, only those of channels"
-        return Refusal(Code.NO_LOWERING, name, text)
+        return Refusal(Code.NO_LOWERING, name, text, next(iter(found.values())).name)
     if not is_plain_product(node):
         text = "kernels skip zeros of MatMul and of Gemm"
-        return Refusal(Code.NO_LOWERING, name, text)
+        return Refusal(Code.NO_LOWERING, name, text, next(iter(found.values())).name)
     operand = found.get(1) or found[0]
     matrix = _right_matrix(graph, node, operand)
     if isinstance(matrix, str):
-        return Refusal(Code.NO_LOWERING, name, matrix)
+        return Refusal(Code.NO_LOWERING, name, matrix, operand.name)
     if has_bias(node) and bias_row(node, matrix.n) is None:
-        return Refusal(Code.NO_LOWERING, name, f"its bias is no constant row of {matrix.n}")
+        return Refusal(
+            Code.NO_LOWERING, name, f"its bias is no constant row of {matrix.n}", operand.name
+        )
     if not is_large(graph, matrix) or matrix.k * matrix.n < graph.target.least_weight:
-        return Refusal(Code.NO_GAIN, name, f"the matrix has only {matrix.k} x {matrix.n} elements")
+        return Refusal(
+            Code.NO_GAIN,
+            name,
+            f"the matrix has only {matrix.k} x {matrix.n} elements",
+            operand.name,
+        )
     return operand
 
 

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import Array, is_plain_product
 from pitc.ir.panels import PANEL_WIDTH, pack_panels, panel_count
+from pitc.ir.widened import Widened
 from pitc.passes.lower.builder import Builder, dims_of, is_float32, same_dims
 
 
@@ -80,7 +81,10 @@ class Panels:
             assert tensor is not None
             make = partial(weight.panels, tensor)
             shape = (panel_count(weight.n), weight.k, PANEL_WIDTH)
-            self.made[key] = build.lazy_constant(f"{key[0]}.panels", make, shape, tensor.dtype)
+            halves = isinstance(tensor, Widened)
+            self.made[key] = build.lazy_constant(
+                f"{key[0]}.panels", make, shape, tensor.dtype, halves=halves
+            )
         return self.made[key]
 
 

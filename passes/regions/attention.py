@@ -25,6 +25,7 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Combine, TensorExpr
 from pitc.ir.index import ONE, Digit, bare_dim
+from pitc.ir.nodes import input_names
 from pitc.ir.plan import Plan
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region
@@ -99,30 +100,38 @@ def _over_keys(site: Site, keys: FormContext, values: Rows) -> Form | Refusal:
     last = values.coords[-1] if values.coords else None
     whole = last == Digit(key_axis, ONE, site.expr.extents[key_axis])
     if read is None or not whole or values.coords[:-1] != site.out.coords[:-1]:
-        return site.refuse(Code.LAYOUT, "queries and values do not share their sequence axis")
+        return site.refuse(
+            Code.LAYOUT, "queries and values do not share their sequence axis", site.input(1)
+        )
     query_coords, key_coords = to_operand(site.out.coords, read), to_operand(values.coords, read)
     if query_coords is None or key_coords is None:
-        return site.refuse(Code.LAYOUT, "the probabilities lack the query or the key axis")
+        return site.refuse(
+            Code.LAYOUT, "the probabilities lack the query or the key axis", site.input(0)
+        )
     pairs = live_pairs(site.context.domain, keys.domain, query_coords, key_coords)
     if pairs is None:
         return site.refuse(Code.NO_FACT, "the live rows cannot be described")
     scores = Scores(site.input(0), query_coords, key_coords, pairs)
     zero = rest_on_zeros(site.context, keys.domain, scores)
     if zero is None:
-        return site.refuse(Code.NO_FACT, "the left operand is not zero at dead keys")
+        return site.refuse(Code.NO_FACT, "the left operand is not zero at dead keys", site.input(0))
     scores.zero = zero
     heads = _head_digits(site.context, scores)
     rest = wide(site.out.layout.rest)
     last_is_size = site.out.layout.rest[-1:] == rest[-1:]
     if heads is None or to_iteration(heads, read) != (rest[:-1] if last_is_size else rest):
         return site.refuse(
-            Code.LAYOUT, "the heads of the probabilities are not those of the output"
+            Code.LAYOUT, "the heads of the probabilities are not those of the output", site.input(0)
         )
     if values.rest != rest:
-        return site.refuse(Code.LAYOUT, "the heads of the values are not those of the output")
+        return site.refuse(
+            Code.LAYOUT, "the heads of the values are not those of the output", site.input(1)
+        )
     stop = walk(site, keys.domain, scores)
     if stop is None and scores.nan_to_zero and not _finite_at_live_rows(keys, values.packing):
-        stop = site.refuse(Code.NO_FACT, "0 times a value that may be infinite is no 0")
+        stop = site.refuse(
+            Code.NO_FACT, "0 times a value that may be infinite is no 0", site.input(1)
+        )
     return stop if stop is not None else _form(site, keys, scores, values.packing)
 
 
@@ -156,21 +165,24 @@ def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> For
     expr, node = graph[scores.name].expr, graph[scores.name].producer
     assert expr is not None and node is not None
     if not _is_plain(node):
-        return site.refuse(Code.NO_LOWERING, "the scores are scaled by their contraction")
+        return site.refuse(
+            Code.NO_LOWERING, "the scores are scaled by their contraction", scores.name
+        )
     heads = _head_digits(site.context, scores)
     reduced = Digit(len(expr.shape), ONE, expr.reduced[0]) if expr.reduced else None
     if heads is None or reduced is None or len(expr.reduced) != 1:
-        return site.refuse(Code.LAYOUT, "the scores are not a sum over one axis")
+        return site.refuse(Code.LAYOUT, "the scores are not a sum over one axis", scores.name)
     rest = wide((*heads, reduced))
     queries = _side(site.context, expr, node, 0, scores.query_coords, rest)
     key = _side(keys, expr, node, 1, scores.key_coords, rest)
     if queries is None or key is None:
-        return site.refuse(Code.NO_FACT, "queries or keys are not packed over the same rows")
+        text, names = "queries or keys are not packed over the same rows", input_names(node)
+        return site.refuse(Code.NO_FACT, text, names[queries is not None])
     queries, q_scale = _unscaled(site.context, queries)
     key, k_scale = _unscaled(keys, key)
     scale = float(scores.scale * q_scale * k_scale)
     if not is_factor(scale):
-        return site.refuse(Code.NO_LOWERING, f"scores are multiplied by {scale}")
+        return site.refuse(Code.NO_LOWERING, f"scores are multiplied by {scale}", scores.name)
     sizes = [e.as_int() for e in (*site.out.layout.rest_shape, reduced.extent)]
     static = [n for n in sizes if n is not None]
     if len(static) != len(sizes):
@@ -198,7 +210,11 @@ def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> For
         plain = dims == ([2, 3] if one else [0, 2, 3])
         ranks = {len(graph[t.name].shape or ()) for t in scores.bias}
         if not plain or len(heads) > 1 or len(expr.shape) != 4 or ranks != {4}:
-            return site.refuse(Code.LAYOUT, "a bias needs scores [batch, heads, queries, keys]")
+            return site.refuse(
+                Code.LAYOUT,
+                "a bias needs scores [batch, heads, queries, keys]",
+                scores.bias[0].name,
+            )
         operands += [
             BiasOperand(tuple(scores.bias)),
             OffsetsOperand(site.context.domain, "coords"),
@@ -223,6 +239,7 @@ def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> For
         plan=Plan("attention", tuple(sorted(fields.items()))),
         absorbs=(*scores.absorbs, node),
         rests_on=tuple(scores.rests_on),
+        rule="softmax over live keys",
     )
 
 

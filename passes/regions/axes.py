@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from pitc.ir.expr import Read, Reducer, TensorExpr
+from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
 from pitc.ir.graph import Graph, output_names
 from pitc.ir.index import Digit, Poly, atom, digit
 from pitc.ir.refusal import Code
@@ -35,8 +35,18 @@ def neighbours(graph: Graph, value: str) -> Iterator[ir.Node]:
     yield from (n for n in graph[value].uses if not operator_of(n).reads_no_element)
 
 
-def across(graph: Graph, node: ir.Node, value: str, place: Digit) -> list[tuple[str, Digit]]:
+def across(
+    graph: Graph, node: ir.Node, value: str, place: Digit, *, softmax: bool = False
+) -> list[tuple[str, Digit]]:
     """Digits of a node's operands and outputs that go with a digit of one of them.
+
+    Args:
+        graph: The graph, its expressions known.
+        node: The node.
+        value: One of its operands or outputs.
+        place: A digit of that value's index.
+        softmax: Pass along the lines of a softmax, too: it permutes its results as its operand is
+            permuted, though it cannot run on some of a line.
 
     Raises:
         Stop: The permutation does not pass the node.
@@ -55,8 +65,11 @@ def across(graph: Graph, node: ir.Node, value: str, place: Digit) -> list[tuple[
                 axes.add(_iterated(read, place, value))
         if value in inputs and not listed:
             raise Stop(Code.AXIS_NOT_PIT, f"how '{value}' is read is not described")
+        along = _along_lines(expr) if softmax else {}
+        axes |= {Digit(along[a.dim], a.stride, a.extent) for a in axes if a.dim in along}
         for axis in axes:
-            _check(expr, axis)
+            if axis.dim not in along:
+                _check(expr, axis)
             if axis.dim < len(expr.shape):
                 reached.append((name, axis))
             for read in expr.reads:
@@ -66,6 +79,16 @@ def across(graph: Graph, node: ir.Node, value: str, place: Digit) -> list[tuple[
                     raise Stop(Code.AXIS_NOT_PIT, f"the shape of operand {read.operand} is unknown")
                 reached += [(operand, d) for d in _read_at(read, axis, shape, operand)]
     return reached
+
+
+def _along_lines(expr: TensorExpr) -> dict[int, int]:
+    """Of a softmax, the axis that a line is read along for the one that its results lie along, and
+    the other way round.
+    """
+    if expr.combine is not Combine.SOFTMAX:
+        return {}
+    pairs = [(len(expr.shape) + k, d) for k, d in enumerate(expr.normal)]
+    return dict(pairs) | {d: k for k, d in pairs}
 
 
 def _iterated(read: Read, place: Digit, value: str) -> Digit:

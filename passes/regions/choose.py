@@ -7,7 +7,7 @@ connected region pays (`price.py`); what is left is told in the report.
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
@@ -163,19 +163,29 @@ def _try_node(
     for packing in context.packings(name):
         site = Site(context, node, expr, packing)
         form = packed_form(site)
+        if isinstance(form, Form) and not fixed.isdisjoint(form.whole):
+            form = site.refuse(Code.JOINT, "live rows are computed from what it gives beside them")
         if isinstance(form, Refusal) and expr.combine is Combine.PRODUCT:
-            keys = [context, *(c for c in contexts if c is not context)]
-            attention = attention_form(site, keys)
-            vague = form.code is Code.AXIS_NOT_PIT or (
-                form.code is Code.NO_KERNEL
-                and isinstance(attention, Refusal)
-                and attention.code is Code.NO_FACT
-            )
-            form = attention if isinstance(attention, Form) or vague else form
+            form = _as_attention(site, contexts, form)
         if isinstance(form, Form):
             out.forms[node] = form
             return
         out.refusals.setdefault(node, form)
+
+
+def _as_attention(site: Site, contexts: Iterable[FormContext], refusal: Refusal) -> Form | Refusal:
+    """A contraction as attention, where it has no form by itself; else why it has neither: in front
+    the reason that looked at more of it.
+    """
+    form = attention_form(site, [site.context, *(c for c in contexts if c is not site.context)])
+    if isinstance(form, Form):
+        return form
+    if form.code is Code.AXIS_NOT_PIT:  # it is none
+        return refusal
+    vague = refusal.code is Code.AXIS_NOT_PIT or (
+        refusal.code is Code.NO_KERNEL and form.code is Code.NO_FACT
+    )
+    return replace(form, also=refusal) if vague else replace(refusal, also=form)
 
 
 def _add_wanted_rows(
@@ -198,7 +208,7 @@ def _add_wanted_rows(
         if context is None or expr is None or packing is None:
             continue
         form = packed_form(Site(context, node, expr, packing))
-        if isinstance(form, Form):
+        if isinstance(form, Form) and fixed.isdisjoint(form.whole):
             out.forms[node] = form
 
 
@@ -237,7 +247,9 @@ def _idle_exits(graph: Graph, out: Regions) -> dict[ir.Node, Refusal]:
     """
     busy = busy_nodes(graph, out.forms, out.demand)
     return {
-        node: Refusal(Code.NO_GAIN, node_name(node), f"no packed contraction leads to '{name}'")
+        node: Refusal(
+            Code.NO_GAIN, node_name(node), f"no packed contraction leads to '{name}'", name
+        )
         for name, node in out.demand.exits.items()
         if node not in busy
     }

@@ -108,13 +108,15 @@ def _rows(site: Site) -> Form | Refusal:
     a = site.aligned(0)
     if a is None:
         return site.refuse(
-            Code.AXIS_NOT_PIT, "the packed axis is not a row axis of the left operand"
+            Code.AXIS_NOT_PIT,
+            "the packed axis is not a row axis of the left operand",
+            site.input(0),
         )
     (packing, index), extents = a, a[0].layout.rest_shape
     rows = _rest_dims(site)[:-1]
     whole = site.out.layout.rest and extents[:-1] == site.out.layout.rest_shape[:-1]
     if not whole or not read_along(index, extents, [*rows, _summed(site)]):
-        return site.refuse(Code.LAYOUT, f"the left operand is read at {index}")
+        return site.refuse(Code.LAYOUT, f"the left operand is read at {index}", site.input(0))
     matrix = _matrix(site, len(extents))
     left = PackedOperand(packing.name, site.context.domain, packing.coords)
     return matrix if isinstance(matrix, Refusal) else _with_bias(site, left, matrix)
@@ -127,15 +129,19 @@ def _matrix(site: Site, rows_rank: int) -> WholeOperand | Refusal:
     (index,), shape = site.reads(1), site.context.shape(site.input(1))
     last = len(site.out.layout.rest) - 1
     if any(e != ONE for e in shape[:-2]) or len(index) < 2:
-        return site.refuse(Code.LAYOUT, "the right operand is no matrix")
+        return site.refuse(Code.LAYOUT, "the right operand is no matrix", site.input(1))
     dims = [None if p is None else bare_dim(p) for p in index[-2:]]
     if site.out.layout.rest[last].extent != ONE and site.space.rest_dim(last) not in dims:
-        return site.refuse(Code.LAYOUT, "the right operand's columns are not the last axis")
+        return site.refuse(
+            Code.LAYOUT, "the right operand's columns are not the last axis", site.input(1)
+        )
     if len(shape) <= 1 + rows_rank:
         return WholeOperand(site.input(1))
     static = [n for e in shape[-2:] if (n := e.as_int()) is not None]
     if len(static) != 2:
-        return site.refuse(Code.DYNAMIC_DIM, "the right operand must be reshaped to a matrix")
+        return site.refuse(
+            Code.DYNAMIC_DIM, "the right operand must be reshaped to a matrix", site.input(1)
+        )
     return WholeOperand(site.input(1), (static[0], static[1]))
 
 
@@ -143,7 +149,7 @@ def _with_bias(site: Site, left: Operand, right: Operand) -> Form | Refusal:
     if site.node.op_type == "MatMul":
         return Form((site.out,), (left, right), "MatMul")
     if "transA" in site.node.attributes and site.node.attributes["transA"].as_int():
-        return site.refuse(Code.LAYOUT, "the left operand is transposed")
+        return site.refuse(Code.LAYOUT, "the left operand is transposed", site.input(0))
     if len(site.out.layout.rest) != 1:  # several tokens of a sequence in each packed row
         return site.refuse(Code.LAYOUT, "Gemm takes rows of one dimension")
     if len(site.node.inputs) < 3 or site.node.inputs[2] is None:
@@ -156,7 +162,11 @@ def _groups(site: Site) -> Form | Refusal:
     """e: a product of matrices for every live point."""
     a, b = site.aligned(0), site.aligned(1)
     if a is None or b is None or site.node.op_type != "MatMul" or len(site.out.layout.rest) < 2:
-        return site.refuse(Code.AXIS_NOT_PIT, "an operand is not packed like the output")
+        return site.refuse(
+            Code.AXIS_NOT_PIT,
+            "an operand is not packed like the output",
+            site.input(int(a is not None)),
+        )
     *lead, m_dim, n_dim = _rest_dims(site)
     k_dim = _summed(site)
     if not read_along(a[1], a[0].layout.rest_shape, [*lead, m_dim, k_dim]) or not read_along(
@@ -178,13 +188,15 @@ def _columns(site: Site) -> Form | Refusal:
     sizes = [e.as_int() for e in shape[-2:]]
     matrix = len(index) > 1 and all(e == ONE for e in shape[:-2])
     if not matrix or len(site.out.layout.rest) != 1 or None in dims:
-        return site.refuse(Code.LAYOUT, "the left operand is no matrix")
+        return site.refuse(Code.LAYOUT, "the left operand is no matrix", site.input(0))
     if any(site.context.graph[site.input(k)].dtype != np.float32 for k in (0, 1)):
         return site.refuse(Code.NO_LOWERING, "columns are lowered for float32 only")
     reshaped = None
     if len(shape) > 2:
         if None in sizes:
-            return site.refuse(Code.DYNAMIC_DIM, "the left operand must be reshaped to a matrix")
+            return site.refuse(
+                Code.DYNAMIC_DIM, "the left operand must be reshaped to a matrix", site.input(0)
+            )
         reshaped = tuple(n for n in sizes if n is not None)
     turned = int(dims == [*_rest_dims(site), _summed(site)])
     operands: list[Operand | None] = [right, WholeOperand(site.input(0), reshaped)]
@@ -207,7 +219,9 @@ def _column_operand(site: Site) -> Operand | Refusal:
         () if codes is None else tuple(e for c, e in zip(codes[0], shape, strict=True) if c == "r")
     )
     if codes is None or not read_along(codes[1], kept, [_summed(site)]):
-        return site.refuse(Code.LAYOUT, "the columns of the right operand cannot be gathered")
+        return site.refuse(
+            Code.LAYOUT, "the columns of the right operand cannot be gathered", site.input(1)
+        )
     return GatheredOperand(site.input(1), domain, codes[0])
 
 

@@ -28,12 +28,13 @@ def named_starts(graph: Graph, domain: Domain) -> Found:
     return starts
 
 
-def follow(graph: Graph, starts: Mapping[str, list[Coords]]) -> Found:
+def follow(graph: Graph, starts: Mapping[str, list[Coords]], *, softmax: bool = False) -> Found:
     """All values that coordinates reach along PIT axes, and as which of their digits.
 
     Args:
         graph: The graph, its expressions known.
         starts: Coordinates of some values.
+        softmax: Along the lines of softmaxes, too (`across`).
 
     Returns:
         Per value, lists of coordinates: digits of its dimensions.
@@ -53,17 +54,19 @@ def follow(graph: Graph, starts: Mapping[str, list[Coords]]) -> Found:
     while todo:
         name = todo.pop()
         for mine in list(found[name]):
-            for neighbour, coords in _carried(graph, name, mine):
+            for neighbour, coords in _carried(graph, name, mine, softmax):
                 if not graph.is_constant(neighbour):
                     add(neighbour, coords)
     return found
 
 
-def _carried(graph: Graph, name: str, coords: Coords) -> Iterator[tuple[str, Coords]]:
+def _carried(
+    graph: Graph, name: str, coords: Coords, softmax: bool
+) -> Iterator[tuple[str, Coords]]:
     """The coordinates as digits of the values that share a node with this one."""
     for node in neighbours(graph, name):
         try:
-            reached = [across(graph, node, name, c) for c in coords]
+            reached = [across(graph, node, name, c, softmax=softmax) for c in coords]
         except Stop:
             continue
         places = [_by_name(found) for found in reached]

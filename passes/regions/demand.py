@@ -78,7 +78,8 @@ def demand(graph: Graph, forms: Forms) -> Demand:
         if node is None:
             continue
         if node in forms:
-            out.exits[name] = node
+            if name not in forms[node].whole:
+                out.exits[name] = node
             want_form(node)
         elif node not in out.nodes:
             out.nodes.add(node)

@@ -5,7 +5,7 @@ A form is a description. Making one changes nothing; `rewrite` turns the chosen 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy.typing as npt
@@ -127,7 +127,9 @@ class Form:
         absorbs: Nodes that this form computes too; they go when nobody else reads them.
         rests_on: Fill facts and dead facts that make the form exact.
         terms: What the terms range over that a sum of live ones is made of; None for other forms.
+        whole: Outputs that the new node gives as they were.
         copies: A product whose operands ONNX Runtime reads gathered: copies, that is.
+        rule: The rule that made it, for people.
     """
 
     outputs: tuple["Packing | None", ...]
@@ -138,7 +140,9 @@ class Form:
     absorbs: tuple[ir.Node, ...] = ()
     rests_on: tuple[Region, ...] = ()
     terms: Domain | None = None
+    whole: tuple[str, ...] = ()
     copies: bool = False
+    rule: str = field(default="", compare=False)
 
     @property
     def leaves_out_nothing(self) -> bool:
@@ -249,9 +253,9 @@ class Site:
         """
         return rest == self.out.layout.rest_shape
 
-    def refuse(self, code: Code, reason: str) -> Refusal:
-        """A refusal at this node."""
-        return Refusal(code, self.label, reason)
+    def refuse(self, code: Code, reason: str, value: str = "") -> Refusal:
+        """A refusal at this node, for the sake of a value."""
+        return Refusal(code, self.label, reason, value)
 
     def reads(self, operand: int) -> list[list[Poly | None]]:
         """Index expressions, in the packed space, of every read of one operand."""
@@ -288,7 +292,8 @@ def single(site: Site) -> tuple[Packing | None, ...] | Refusal:
     graph = site.context.graph
     for other in site.node.outputs[1:]:
         if other.name and (other.uses() or other.name in graph.outputs):
-            return site.refuse(Code.NO_LOWERING, f"output '{other.name}' is also read")
+            text = f"output '{other.name}' is also read"
+            return site.refuse(Code.NO_LOWERING, text, other.name)
     return (site.out, *[None] * (len(site.node.outputs) - 1))
 
 
@@ -296,6 +301,11 @@ def broadcast_operand(site: Site, operand: int) -> Operand | Refusal:
     """An operand of an elementwise node, shaped so that packed dimensions broadcast as the
     unpacked ones did.
     """
+    found = _broadcast(site, operand)
+    return replace(found, value=site.input(operand)) if isinstance(found, Refusal) else found
+
+
+def _broadcast(site: Site, operand: int) -> Operand | Refusal:
     name, domain = site.input(operand), site.context.domain
     found = site.aligned(operand)
     if found is not None:

@@ -68,6 +68,9 @@ def item_operands(node: NodeView, expr: TensorExpr) -> set[int] | Refusal:
     if not expr.shape or expr.axes[0] not in expr.pit_axes():
         return Refusal(Code.AXIS_NOT_PIT, node.title, f"{node.op} looks along the packed axis")
     for read in expr.reads:
+        if any(r.index[:1] != read.index[:1] for r in expr.reads if r.operand == read.operand):
+            text = "an operand is read by item, and all along as well"
+            return Refusal(Code.AXIS_NOT_PIT, node.title, text)
         along = [j for j, p in enumerate(read.index) if p is not None and _on(p, 0)]
         if along not in ([], [0]):
             return Refusal(Code.LAYOUT, node.title, f"an operand is read at {list(read.index)}")

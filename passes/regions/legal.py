@@ -55,7 +55,7 @@ def unsound_forms(graph: Graph, forms: Forms, demand: Demand) -> dict[ir.Node, R
     for name, node in demand.exits.items():
         proof = next((p for p in forms[node].outputs if p is not None and p.name == name), None)
         if proof is None or proof.proof is None:
-            found[node] = Refusal(Code.NO_FACT, node_name(node), f"'{name}' is wanted whole")
+            found[node] = Refusal(Code.NO_FACT, node_name(node), f"'{name}' is wanted whole", name)
             continue
         readers = _readers_of(graph, demand, packed, proof)
         refusal = _at_exit(graph, proof, node, bits) or _upset(
@@ -71,10 +71,12 @@ def _inside(graph: Graph, forms: Forms, node: ir.Node, bits: int) -> Refusal | N
     refusal = None
     for place, operand in enumerate(forms[node].operands):
         if not _can_enter(graph, forms, operand):
-            refusal = Refusal(Code.LAYOUT, node_name(node), f"operand {place} cannot be gathered")
-    if any(_overwritten(graph, r, bits) for r in forms[node].rests_on):
+            text, names = f"operand {place} cannot be gathered", operand_names(operand)
+            refusal = Refusal(Code.LAYOUT, node_name(node), text, next(iter(names), ""))
+    rests = [name for r in forms[node].rests_on for name in _overwritten(graph, r, bits)]
+    if rests:
         text = "a skipped term is zero only because of an unpacked value"
-        refusal = Refusal(Code.JOINT, node_name(node), text)
+        refusal = Refusal(Code.JOINT, node_name(node), text, rests[0])
     return refusal
 
 
@@ -84,11 +86,11 @@ def _at_exit(graph: Graph, proof: Packing, node: ir.Node, bits: int) -> Refusal 
     assert proof.proof is not None
     if proof.layout.dim_codes() is None or not is_movable(graph, name):
         text = f"'{name}' mixes packed and other digits in a dimension, or has no known type"
-        return Refusal(Code.LAYOUT, node_name(node), text)
+        return Refusal(Code.LAYOUT, node_name(node), text, name)
     rests = _overwritten(graph, proof.proof, bits)
     if rests:
         text = f"'{name}' is dead only because of '{rests[0]}'"
-        return Refusal(Code.JOINT, node_name(node), text)
+        return Refusal(Code.JOINT, node_name(node), text, rests[0])
     return None
 
 
@@ -102,7 +104,7 @@ def _upset(
     if reader is None:
         return None
     text = f"{reader.op_type} reads '{proof.name}' and may divide by 0, or look elsewhere"
-    return Refusal(Code.NOT_TOTAL, node_name(node), text)
+    return Refusal(Code.NOT_TOTAL, node_name(node), text, proof.name)
 
 
 def _overwritten(graph: Graph, where: Region, bits: int) -> list[str]:

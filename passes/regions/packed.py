@@ -11,16 +11,23 @@ way, whole, or gathered?
 5. movement:      out[t, r] = x[t, map(r)]
 6. look-up:       out[t, r] = table[index[t], r]
 7. items:         out[t, r] = node(x[t, ..])[r], the node as it is on fewer images
+8. same node:     out[t, r] = node(x[t, ..], w)[r], the node as it is on rows (`same_node.py`)
+9. extremes:      out[t, r] = f(x[t, r], the extremes of x and 0)  (`extremes.py`)
 """
+
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.branch import DOMAIN
+from pitc.ir.constant import is_nonzero, is_zero
 from pitc.ir.expr import Combine, Shape
 from pitc.ir.index import ONE, Poly, bare_dim, poly
 from pitc.ir.refusal import Code, Refusal
+from pitc.ir.region import Region
 from pitc.passes.regions.contraction import packed_contraction
+from pitc.passes.regions.extremes import by_extremes
 from pitc.passes.regions.form import (
     ConstantOperand,
     Form,
@@ -39,10 +46,13 @@ from pitc.passes.regions.layout import (
     Layout,
     aligned_rest,
     coordinate_codes,
+    read_along,
     uses_coordinates,
     wide,
 )
 from pitc.passes.regions.routing import best_places, look_up_vectors, packed_alike
+from pitc.passes.regions.same_node import same_node
+from pitc.passes.regions.scores import covers
 from pitc.passes.rules.record import Packs, operator_of
 from pitc.passes.rules.registry import MICROSOFT
 
@@ -52,12 +62,22 @@ def packed_form(site: Site) -> Form | Refusal:
     packs = operator_of(site.node).packs
     rule = FORMS.get(packs) if packs in FORMS else BY_COMBINE.get(site.expr.combine)
     if rule is None:
-        return fewer_items(site)
-    form = rule(site)
+        return _signed(fewer_items, site)
+    form = _signed(rule, site)
     if isinstance(form, Form) or site.node.domain == DOMAIN:
         return form
-    other = fewer_items(site)
+    other = _signed(fewer_items, site)
     return other if isinstance(other, Form) or form.code is Code.NO_LOWERING else form
+
+
+def _signed(rule: FormRule, site: Site) -> Form | Refusal:
+    """What a rule says, with its name on a form."""
+    form = rule(site)
+    return (
+        replace(form, rule=rule.__name__.removeprefix("packed_"))
+        if isinstance(form, Form)
+        else form
+    )
 
 
 def elementwise(site: Site) -> Form | Refusal:
@@ -92,8 +112,13 @@ def elementwise(site: Site) -> Form | Refusal:
 
 
 def choice(site: Site) -> Form | Refusal:
-    """1. Elementwise, but nothing broadcasts: each branch must give one row per live point."""
-    form = elementwise(site)
+    """1. Elementwise, but nothing broadcasts: each branch must give one row per live point.
+
+    Where the condition is the same at all of these, the result is what it chooses.
+    """
+    form = _chosen(site) or elementwise(site)
+    if isinstance(form, Form) and form.op_type == "Identity":
+        return form
     if isinstance(form, Form) and not all(
         isinstance(o, PackedOperand | GatheredOperand) and o.shape is None
         for o in form.operands[1:]
@@ -102,13 +127,37 @@ def choice(site: Site) -> Form | Refusal:
     return form
 
 
+def _chosen(site: Site) -> Form | None:
+    """The value that is chosen in every live row, as fill facts of the condition tell."""
+    graph, domain, found = site.context.graph, site.context.domain, site.aligned(0)
+    cases = None if found is None else domain.live_cases(found[0].coords)
+    if found is None or not cases:
+        return None
+    facts = graph[site.input(0)].fills
+    for k, holds in ((1, is_nonzero), (2, is_zero)):
+        known = [f.region for f in facts if holds(f.constant)]
+        proofs = [next((r for r in known if covers(r, Region((c,)))), None) for c in cases]
+        chosen, sure = site.aligned(k), tuple(p for p in proofs if p is not None)
+        if chosen is None or len(sure) < len(proofs):
+            continue
+        dims = [site.space.rest_dim(i) for i in range(len(site.out.layout.rest))]
+        packing, index = chosen
+        rest = packing.layout.rest_shape
+        if rest == site.out.layout.rest_shape and read_along(index, rest, dims):
+            operand = PackedOperand(packing.name, domain, packing.coords)
+            return Form((site.out,), (operand,), "Identity", rests_on=sure)
+    return None
+
+
 def per_channel(site: Site) -> Form | Refusal:
     """1. Elementwise with one number per channel: the channels stay dimension 1."""
     outputs, a = single(site), site.aligned(0)
     if isinstance(outputs, Refusal):
         return outputs
     if a is None or a[0].coords != site.out.coords or site.out.layout.rest_axis(1) != 1:
-        return site.refuse(Code.LAYOUT, "the channels are not the first dimension that stays")
+        return site.refuse(
+            Code.LAYOUT, "the channels are not the first dimension that stays", site.input(0)
+        )
     operand = PackedOperand(a[0].name, site.context.domain, a[0].coords)
     numbers = (WholeOperand(site.input(k)) for k in range(1, len(site.node.inputs)))
     return Form(outputs, (operand, *numbers), site.node.op_type)
@@ -120,7 +169,9 @@ def normaliser(site: Site) -> Form | Refusal:
     if isinstance(outputs, Refusal):
         return outputs
     if a is None:
-        return site.refuse(Code.AXIS_NOT_PIT, "rows are not read at the same packed row")
+        return site.refuse(
+            Code.AXIS_NOT_PIT, "rows are not read at the same packed row", site.input(0)
+        )
     axes = [site.out.layout.rest_axis(d) for d in site.expr.normal]
     last = 1 + len(site.out.layout.rest)
     whole = [x for x in axes if x is not None]
@@ -146,13 +197,13 @@ def reduction(site: Site) -> Form | Refusal:
         return site.refuse(Code.NO_LOWERING, f"{site.node.op_type} has no packed form")
     a = site.aligned(0)
     if a is None:
-        return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is reduced over")
+        return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is reduced over", site.input(0))
     packing, index = a
     first, extents = site.space.reduced_dim(0), packing.layout.rest_shape
     reduced = [j for j, p in enumerate(index) if (d := bare_dim(p)) is not None and d >= first]
     ones = _reduced_ones(site, packing.layout)
     if len(reduced) != len([e for e in site.expr.reduced if e != ONE]) or ones is None:
-        return site.refuse(Code.LAYOUT, f"the operand is read at {index}")
+        return site.refuse(Code.LAYOUT, f"the operand is read at {index}", site.input(0))
     axes = sorted(1 + j for j in (*reduced, *ones))
     if not axes or not site.gives(_reduced(site, extents, axes)):
         return site.refuse(Code.LAYOUT, "a dimension of extent 1 in front is reduced")
@@ -217,7 +268,7 @@ def movement(site: Site) -> Form | Refusal:
     order = [bare_dim(p) for p, e in zip(index, packing.layout.rest_shape, strict=True) if e != ONE]
     places = [d for d in order if d is not None]
     if len(places) != len(order) or len(order) != len(wide(site.out.layout.rest)):
-        return site.refuse(Code.LAYOUT, f"the operand is read at {index}")
+        return site.refuse(Code.LAYOUT, f"the operand is read at {index}", site.input(0))
     if places == sorted(places) and (
         packs is Packs.TRANSPOSED or packing.layout.rest_shape == target
     ):
@@ -275,10 +326,10 @@ def _spread(site: Site) -> Form | Refusal:
     (index,), shape = site.reads(0), site.context.shape(name)
     codes = coordinate_codes(index, shape, domain)
     if codes is None or not any(c not in "r0" for c in codes[0]):
-        return site.refuse(Code.AXIS_NOT_PIT, f"the operand is read at {index}")
+        return site.refuse(Code.AXIS_NOT_PIT, f"the operand is read at {index}", site.input(0))
     dims = [k for k, e in enumerate(site.out.layout.rest_shape) if e != ONE]
     if [bare_dim(p) for p in codes[1]] != [site.space.rest_dim(k) for k in dims]:
-        return site.refuse(Code.LAYOUT, f"the operand is read at {index}")
+        return site.refuse(Code.LAYOUT, f"the operand is read at {index}", site.input(0))
     operand = broadcast_operand(site, 0)
     return operand if isinstance(operand, Refusal) else Form((site.out,), (operand,), "Identity")
 
@@ -299,7 +350,9 @@ def along_axis(site: Site) -> Form | Refusal:
             continue
         same = [p for p in site.context.packings(site.input(k)) if p.coords == site.out.coords]
         if not same or len(same[0].layout.rest) != len(site.out.layout.rest):
-            return site.refuse(Code.AXIS_NOT_PIT, f"operand '{site.input(k)}' is not packed alike")
+            return site.refuse(
+                Code.AXIS_NOT_PIT, f"operand '{site.input(k)}' is not packed alike", site.input(k)
+            )
         operands.append(PackedOperand(same[0].name, site.context.domain, same[0].coords))
     if site.node.op_type == "Slice":
         if len(operands) < 3:
@@ -319,7 +372,7 @@ def _axes(site: Site) -> list[int] | Refusal:
     elif len(node.inputs) > 3 and node.inputs[3] is not None:
         array = site.context.graph.array(site.input(3))
         if array is None:
-            return site.refuse(Code.DYNAMIC_DIM, "the sliced axes are not constant")
+            return site.refuse(Code.DYNAMIC_DIM, "the sliced axes are not constant", site.input(3))
         dims = [int(x) % rank for x in array.reshape(-1)]
     elif "axes" in node.attributes:
         dims = [int(x) % rank for x in node.attributes["axes"].as_ints()]
@@ -342,7 +395,9 @@ def look_up(site: Site) -> Form | Refusal:
     if found is not None and not uses_coordinates(elsewhere, domain.rank):
         rows = (*found[0].layout.rest_shape, *site.context.shape(data)[1:])
         if axis != 0 or not site.gives(rows):
-            return site.refuse(Code.LAYOUT, "the looked-up axis is not the first of the table")
+            return site.refuse(
+                Code.LAYOUT, "the looked-up axis is not the first of the table", data
+            )
         operand = PackedOperand(index, domain, found[0].coords)
         return Form((site.out,), (WholeOperand(data), operand), "Gather", {"axis": 0})
     for packing in site.context.packings(data):
@@ -351,10 +406,12 @@ def look_up(site: Site) -> Form | Refusal:
         if moved is not None and kept is not None and site.invariant(1):
             rest = packing.layout.rest_shape
             if not site.gives((*rest[: moved - 1], *site.context.shape(index), *rest[moved:])):
-                return site.refuse(Code.LAYOUT, "a dimension of extent 1 in front is looked up")
+                return site.refuse(
+                    Code.LAYOUT, "a dimension of extent 1 in front is looked up", data
+                )
             operand = PackedOperand(data, domain, packing.coords)
             return Form((site.out,), (operand, WholeOperand(index)), "Gather", {"axis": moved})
-    return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is looked up by position")
+    return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is looked up by position", data)
 
 
 def _int_attribute(node: ir.Node, name: str, default: int) -> int:
@@ -376,4 +433,6 @@ FORMS: dict[Packs | None, FormRule] = {
     Packs.LOOK_UP: look_up,
     Packs.LOOK_UP_VECTORS: look_up_vectors,
     Packs.BEST_PLACES: best_places,
+    Packs.BY_EXTREMES: by_extremes,
+    Packs.ROWS: same_node,
 }

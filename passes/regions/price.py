@@ -12,16 +12,15 @@ from math import prod
 import networkx as nx
 import onnx_ir as ir
 
-from pitc.ir.expr import Combine, Reducer, Shape, TensorExpr
+from pitc.ir.expr import Shape, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
 from pitc.ir.nodes import first_output
+from pitc.ir.work import EXAMPLE_SIZE, contracts
 from pitc.passes.regions.demand import Demand, packed_by
 from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import Form, GatheredOperand, PackedOperand
 from pitc.passes.regions.layout import layout_of
-
-SYMBOL_ESTIMATE = 64  # what an unknown size counts for
 
 Forms = Mapping[ir.Node, Form]
 
@@ -116,23 +115,14 @@ def _products(expr: TensorExpr, points: Iterable[tuple[int, Poly]]) -> int:
         points: Output dimensions, or digits of them, and their extents. A transposed convolution
             goes along the places of its operand: those of its output, which are ordered, are free.
     """
-    if not _contracts(expr):
+    if not contracts(expr):
         return 0
     return estimated_size((*(e for d, e in points if d not in expr.ordered), *expr.reduced))
 
 
-def _contracts(expr: TensorExpr) -> bool:
-    """True for a sum over products; quantised ones are no plain products of their operands."""
-    if expr.combine is not Combine.OPAQUE or expr.reducer is not Reducer.SUM:
-        return expr.combine in (Combine.PRODUCT, Combine.BIASED_PRODUCT)
-    first = len(expr.shape)
-    places = [(r.operand, a) for r in expr.reads for p in r.index if p for a in p.digits()]
-    return len({operand for operand, a in places if a.dim >= first}) > 1
-
-
 def estimated_size(extents: Shape) -> int:
     """A product of sizes, with an estimate for each unknown one."""
-    return prod(n if (n := e.as_int()) is not None else SYMBOL_ESTIMATE for e in extents)
+    return prod(n if (n := e.as_int()) is not None else EXAMPLE_SIZE for e in extents)
 
 
 def _row_flops(graph: Graph, form: Form) -> int:

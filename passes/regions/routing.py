@@ -20,7 +20,11 @@ def packed_alike(site: Site) -> tuple[Packing | None, ...] | Refusal:
         same = [p for p in site.context.packings(value.name or "") if p.coords == site.out.coords]
         alike = [p for p in same if len(p.layout.rest) == len(site.out.layout.rest)]
         if not alike and (value.uses() or value.name in graph.outputs):
-            return site.refuse(Code.NO_FACT, f"output '{value.name}' is not dead at the same rows")
+            return site.refuse(
+                Code.NO_FACT,
+                f"output '{value.name}' is not dead at the same rows",
+                value.name or "",
+            )
         outputs.append(alike[0] if alike else None)
     return tuple(outputs)
 
@@ -31,11 +35,11 @@ def best_places(site: Site) -> Form | Refusal:
     if isinstance(outputs, Refusal):
         return outputs
     if a is None:
-        return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is searched")
+        return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is searched", site.input(0))
     packing, index = a
     axes = [1 + j for j, p in enumerate(index) if _reduced(site, p)]
     if len(axes) != 1:
-        return site.refuse(Code.LAYOUT, f"the operand is read at {index}")
+        return site.refuse(Code.LAYOUT, f"the operand is read at {index}", site.input(0))
     keeps = site.node.op_type == "TopK" or _keeps(site)
     if len(site.out.layout.rest) != len(index) - (not keeps):
         return site.refuse(Code.LAYOUT, "a dimension of extent 1 in front is searched")

@@ -156,14 +156,16 @@ def walk(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
     while True:
         node, expr = graph[scores.name].producer, graph[scores.name].expr
         if node is None or expr is None:
-            return site.refuse(Code.NO_LOWERING, f"'{scores.name}' is not computed by a known step")
+            return site.refuse(
+                Code.NO_LOWERING, f"'{scores.name}' is not computed by a known step", scores.name
+            )
         if expr.combine is Combine.PRODUCT and scores.softmaxed:
             return _check_bias(site, scores)
         scores.absorbs.append(node)
         if expr.combine is Combine.SOFTMAX and not scores.softmaxed:
             lines = tuple(Digit(d, ONE, expr.shape[d]) for d in expr.normal)
             if lines != scores.key_coords[-1:]:
-                return site.refuse(Code.LAYOUT, "the softmax is not over the key axis")
+                return site.refuse(Code.LAYOUT, "the softmax is not over the key axis", scores.name)
             stop = _at_softmax(site, keys, scores)
             if stop is not None:
                 return stop
@@ -174,7 +176,9 @@ def walk(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
         elif operator_of(node).packs is Packs.RESHAPED:
             stop = _reshape(site, scores, node, expr)
         else:
-            stop = site.refuse(Code.NO_LOWERING, f"{node.op_type} between the contractions")
+            stop = site.refuse(
+                Code.NO_LOWERING, f"{node.op_type} between the contractions", scores.name
+            )
         if stop is not None:
             return stop
 
@@ -186,13 +190,17 @@ def _at_softmax(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
     """
     zero = rest_on_zeros(site.context, keys, scores)
     if zero is None:
-        return site.refuse(Code.NO_FACT, "the softmax is not zero at dead keys")
+        return site.refuse(Code.NO_FACT, "the softmax is not zero at dead keys", scores.name)
     if not (zero or scores.zero):
         if scores.chosen:
-            return site.refuse(Code.NO_FACT, "a row without live keys may be zero or NaN")
+            return site.refuse(
+                Code.NO_FACT, "a row without live keys may be zero or NaN", scores.name
+            )
         extent = scores.key_coords[-1].extent
         if not nonneg(extent - 1) and extent not in site.context.domain.extents:
-            return site.refuse(Code.NO_FACT, "a row is NaN without live keys, zero without any")
+            return site.refuse(
+                Code.NO_FACT, "a row is NaN without live keys, zero without any", scores.name
+            )
     scores.no_keys_to_zero = (zero or scores.zero) and not scores.nan_to_zero
     return None
 
@@ -204,12 +212,18 @@ def _check_bias(site: Site, scores: Scores) -> Refusal | None:
     would be so in one of the two ways to add only.
     """
     if not scores.bias_shapes <= {site.context.graph[scores.name].shape}:
-        return site.refuse(Code.LAYOUT, "a bias is added to scores of other dimensions")
+        return site.refuse(
+            Code.LAYOUT, "a bias is added to scores of other dimensions", scores.name
+        )
     replaced = any(t.low is not None and t.low != -inf for t in scores.bias)
     if replaced and len(scores.bias) > 1:
-        return site.refuse(Code.NO_LOWERING, "a finite number replaces scores that have a bias")
+        return site.refuse(
+            Code.NO_LOWERING, "a finite number replaces scores that have a bias", scores.name
+        )
     if site.context.domain.lives_everywhere and _shows_rounding(site.context.graph, scores.bias):
-        return site.refuse(Code.NO_LOWERING, "rows of hidden keys alone show how scores round")
+        return site.refuse(
+            Code.NO_LOWERING, "rows of hidden keys alone show how scores round", scores.bias[0].name
+        )
     if replaced or len(scores.bias) > 1:  # of two large terms the order matters
         site.context.graph.assume(BOUNDED, site.node)
     return None
@@ -244,7 +258,7 @@ def _reshape(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) -> Ref
     graph, source, (read,) = site.context.graph, first_input(node), expr.reads
     shape = graph[source].shape
     if shape is None:
-        return site.refuse(Code.LAYOUT, f"the shape of '{source}' is not known")
+        return site.refuse(Code.LAYOUT, f"the shape of '{source}' is not known", source)
     solved = invert(read.index, expr.extents, shape)
 
     def follow(coords: Coords) -> Coords | None:
@@ -264,7 +278,7 @@ def _reshape(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) -> Ref
     pulled = (pull(r, maps, expr.extents) for r in scores.pairs)
     pairs = [p for p in pulled if p is not None]
     if queries is None or keys is None or len(pairs) != len(scores.pairs):
-        return site.refuse(Code.LAYOUT, f"{node.op_type} mixes queries and keys")
+        return site.refuse(Code.LAYOUT, f"{node.op_type} mixes queries and keys", source)
     scores.pairs, scores.query_coords, scores.key_coords = pairs, queries, keys
     scores.name = source
     return None
@@ -291,7 +305,9 @@ def _elementwise(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) ->
             return _selection(site, scores, expr, names, known)
         return _continue_at(site, scores, names[chosen])
     if not scores.softmaxed:
-        return site.refuse(Code.NO_LOWERING, f"{node.op_type} between softmax and contraction")
+        return site.refuse(
+            Code.NO_LOWERING, f"{node.op_type} between softmax and contraction", scores.name
+        )
     return _arithmetic(site, scores, node, names, known)
 
 
@@ -305,7 +321,7 @@ def _selection(
     """
     low = 1 if is_hidden(known[1], MASKED) else 2
     if not scores.softmaxed or not is_hidden(known[low], MASKED) or scores.scale != 1.0:
-        return site.refuse(Code.NO_FACT, f"'{names[0]}' is not known at live pairs")
+        return site.refuse(Code.NO_FACT, f"'{names[0]}' is not known at live pairs", names[0])
     score, graph = names[3 - low], site.context.graph
     clean, key = clean_if(graph, score), scores.key_coords[-1].dim
     replaced = [
@@ -318,7 +334,9 @@ def _selection(
         proofs = [*([] if clean is None else [clean]), *rows]
         proof = next((where for where in proofs if covers(where, pair)), None)
         if proof is None:
-            return site.refuse(Code.NO_FACT, f"'{score}' may be NaN or infinite where replaced")
+            return site.refuse(
+                Code.NO_FACT, f"'{score}' may be NaN or infinite where replaced", score
+            )
         scores.rests_on.append(proof)
     value = -inf if known[low] == -inf else ABSORBING
     scores.add(graph, BiasTerm(unexpanded(graph, names[0]), value, low == 1))
@@ -333,7 +351,7 @@ def is_factor(number: float) -> bool:
 def _continue_at(site: Site, scores: Scores, name: str) -> Refusal | None:
     graph = site.context.graph
     if graph[name].shape != graph[scores.name].shape:
-        return site.refuse(Code.LAYOUT, f"'{name}' is widened to the scores' shape")
+        return site.refuse(Code.LAYOUT, f"'{name}' is widened to the scores' shape", name)
     scores.name = name
     return None
 
@@ -345,12 +363,14 @@ def _arithmetic(
     graph, shape = site.context.graph, site.context.graph[scores.name].shape
     wide = [k for k, n in enumerate(names) if graph[n].shape == shape and not is_number(known[k])]
     if len(names) != 2 or not wide:
-        return site.refuse(Code.NO_LOWERING, refusal)
+        return site.refuse(Code.NO_LOWERING, refusal, scores.name)
     k = next((k for k in wide if _reaches_contraction(site, names[k])), wide[0])
     other, value = names[1 - k], known[1 - k]
     if operator.power(k) > 0 and is_number(value):
         if not is_factor(value):
-            return site.refuse(Code.NO_LOWERING, f"scores are multiplied or divided by {value}")
+            return site.refuse(
+                Code.NO_LOWERING, f"scores are multiplied or divided by {value}", other
+            )
         scores.scale *= float(value) if operator.multiplies else 1 / float(value)
         scores.name = names[k]
         return None
@@ -362,7 +382,7 @@ def _arithmetic(
             scores.add(graph, BiasTerm(unexpanded(graph, other)))
             scores.name = names[k]
             return None
-    return site.refuse(Code.NO_LOWERING, refusal)
+    return site.refuse(Code.NO_LOWERING, refusal, scores.name)
 
 
 def unexpanded(graph: Graph, name: str) -> str:

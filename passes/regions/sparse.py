@@ -100,7 +100,7 @@ def _operand(view: NodeView, expr: TensorExpr, read: Read) -> SparseOperand | Re
     kinds = axis_kinds(expr, read, others)
     if Kind.K not in kinds.values():
         text = f"'{name}' may hold zeros, but no axis that is summed over can be permuted"
-        return Refusal(Code.AXIS_NOT_PIT, node_name(view.node), text)
+        return Refusal(Code.AXIS_NOT_PIT, node_name(view.node), text, name)
     dims = _dim_kinds(expr, read, kinds)
     facts = [r for r in facts if _is_own(r, dims)]
     if not facts:
@@ -204,7 +204,7 @@ def _not_finite(graph: Graph, view: NodeView, weight: str) -> Refusal:
     assert x is not None
     index, value = _first_exception(x)
     text = f"'{weight}' holds {value} at {list(index)}; a product of 0 with it is NaN"
-    return Refusal(Code.NON_FINITE_WEIGHT, node_name(view.node), text)
+    return Refusal(Code.NON_FINITE_WEIGHT, node_name(view.node), text, weight)
 
 
 def _first_exception(x: Array) -> tuple[tuple[int, ...], str]:

@@ -103,7 +103,12 @@ def terms_form(context: FormContext, node: ir.Node, expr: TensorExpr) -> Form | 
             left, right = (other, side) if known else (side, other)
             rests_on = _zero_terms(context.graph, left.packing, right.packing)
             if rests_on is None:
-                return Refusal(Code.NO_FACT, node_name(node), "no operand is 0 at dead points")
+                return Refusal(
+                    Code.NO_FACT,
+                    node_name(node),
+                    "no operand is 0 at dead points",
+                    side.packing.name,
+                )
             return _sum_of_rows(context, node, expr, left, right, rests_on)
     return Refusal(Code.AXIS_NOT_PIT, node_name(node), "the packed axis is not summed over")
 
@@ -187,4 +192,5 @@ def _sum_of_rows(
         rests_on=rests_on,
         terms=context.domain,
         copies=True,
+        rule="sum of live terms",
     )

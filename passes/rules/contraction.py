@@ -13,18 +13,16 @@ from dataclasses import dataclass
 
 from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
-from pitc.ir.index import ONE, Poly, dim_index, nonneg
+from pitc.ir.index import Poly, dim_index
 from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import (
     aligned,
-    bare,
     broadcast_extent,
     broadcast_read,
     check_finite,
     joint_extent,
-    positional,
 )
-from pitc.passes.rules.record import Items, Operator, Packs, always
+from pitc.passes.rules.record import Items, Operator, Packs
 from pitc.passes.rules.registry import MICROSOFT, rule
 
 
@@ -93,7 +91,7 @@ def contract(
     )
 
 
-def _matrix_labels(rank: int, own: str, own_first: bool, batch: list[str]) -> tuple[str, ...]:
+def matrix_labels(rank: int, own: str, own_first: bool, batch: list[str]) -> tuple[str, ...]:
     """Labels of a matrix operand: (.., own, k) or (.., k, own); (k) for a vector."""
     if rank < 1:
         raise NoRule("a matrix product of a scalar")
@@ -108,12 +106,12 @@ def _batch_transposed(labels: tuple[str, ...]) -> tuple[str, ...]:
     return (labels[-2], *labels[:-2], labels[-1]) if len(labels) > 2 else labels
 
 
-def _matrices(view: NodeView) -> tuple[list[str], list[Operand]]:
+def matrices(view: NodeView) -> tuple[list[str], list[Operand]]:
     """Output labels and operands of the matrix products of inputs 0 and 1."""
     ranks = [view.rank(0), view.rank(1)]
     batch = [f"b{k}" for k in range(max(*ranks, 2) - 2)]
-    a = _matrix_labels(ranks[0], "m", not view.attr("transA", 0), batch)
-    b = _matrix_labels(ranks[1], "n", bool(view.attr("transB", 0)), batch)
+    a = matrix_labels(ranks[0], "m", not view.attr("transA", 0), batch)
+    b = matrix_labels(ranks[1], "n", bool(view.attr("transB", 0)), batch)
     if view.attr("transBatchA", 0):
         a = _batch_transposed(a)
     if view.attr("transBatchB", 0):
@@ -140,7 +138,7 @@ ROWS_AND_COLUMNS = frozenset({"m", "k", "n"})
 def matmul(view: NodeView) -> list[TensorExpr]:
     """Matrix product with broadcast batch dimensions; the fused form transposes and scales."""
     check_finite(view, "alpha")
-    out, operands = _matrices(view)
+    out, operands = matrices(view)
     return [contract(view, out, operands, equal=ROWS_AND_COLUMNS)]
 
 
@@ -157,7 +155,7 @@ def gemm(view: NodeView) -> list[TensorExpr]:
     check_finite(view, "alpha", "beta")
     if view.rank(0) != 2 or view.rank(1) != 2:
         raise NoRule("operands are not matrices")
-    out, operands = _matrices(view)
+    out, operands = matrices(view)
     activation = view.op == "FusedGemm"
     combine = Combine.BIASED_PRODUCT if view.has(2) or activation else Combine.PRODUCT
     expr = contract(view, out, operands, combine, ROWS_AND_COLUMNS)
@@ -165,47 +163,6 @@ def gemm(view: NodeView) -> list[TensorExpr]:
         return [expr]
     bias = broadcast_read(2, view.shape(2), expr.shape)
     return [TensorExpr(expr.shape, (*expr.reads, bias), expr.reduced, combine, expr.reducer)]
-
-
-def _zero_point(view: NodeView, i: int, of: Operand | None, own: str) -> list[Operand]:
-    """A zero point or scale: one for all, or one per row or column.
-
-    A row of one element counts for all, however many rows there are.
-    """
-    if not view.has(i):
-        return []
-    shape = view.shape(i)
-    if not shape or shape == (ONE,):
-        return [Operand(i, tuple(f"one{i}" for _ in shape), shape)]
-    size = of.shape[of.labels.index(own)] if of is not None and own in of.labels else None
-    if len(shape) == 1 and size is not None and (shape[0] == size or nonneg(shape[0] - 2)):
-        return [Operand(i, (own,), shape)]
-    raise NoRule(f"input {i} is not known to be per tensor or per row: its shape is {shape}")
-
-
-@rule("MatMulInteger", assumes=(Assumes.FITTING_SIZES,), has=Operator(items=Items.ANY))
-def matmul_integer(view: NodeView) -> list[TensorExpr]:
-    """sum_k (a - a_zero) * (b - b_zero): a product of zeros only where the zero points are 0."""
-    out, operands = _matrices(view)
-    a, b = operands
-    points = [*_zero_point(view, 2, a, "m"), *_zero_point(view, 3, b, "n")]
-    combine = Combine.OPAQUE if points else Combine.PRODUCT
-    return [contract(view, out, [*operands, *points], combine, ROWS_AND_COLUMNS)]
-
-
-@rule("QLinearMatMul", assumes=(Assumes.FITTING_SIZES,), has=Operator(items=Items.ANY))
-def qlinear_matmul(view: NodeView) -> list[TensorExpr]:
-    """Quantised product: a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero."""
-    ranks = [view.rank(0), view.rank(3)]
-    batch = [f"b{k}" for k in range(max(*ranks, 2) - 2)]
-    a = _matrix_labels(ranks[0], "m", True, batch)
-    b = _matrix_labels(ranks[1], "n", False, batch)
-    out = [*batch, *(["m"] if "m" in a else []), *(["n"] if "n" in b else [])]
-    left, right = Operand(0, a, view.shape(0)), Operand(3, b, view.shape(3))
-    points = [p for i in (1, 2) for p in _zero_point(view, i, left, "m")]
-    points += [p for i in (4, 5) for p in _zero_point(view, i, right, "n")]
-    points += [p for i in (6, 7) for p in _zero_point(view, i, None, "")]
-    return [contract(view, out, [left, right, *points], Combine.OPAQUE, ROWS_AND_COLUMNS)]
 
 
 @rule("Einsum", assumes=(Assumes.FITTING_SIZES,), has=Operator(powers=(1,)))
@@ -239,29 +196,3 @@ def _labels(term: str, ellipsis: int) -> tuple[str, ...]:
     before, dots, after = term.partition("...")
     spread = [f"...{k}" for k in range(ellipsis, 0, -1)] if dots else []
     return (*before, *spread, *after)
-
-
-@rule(
-    "MatMulNBits",
-    domain=MICROSOFT,
-    assumes=(Assumes.FITTING_SIZES,),
-    has=Operator(finite=always, items=Items.ANY),
-)
-def matmul_nbits(view: NodeView) -> list[TensorExpr]:
-    """Product with a block-quantised [n, blocks, bytes] weight: rows read rows, columns columns."""
-    if view.has(4):
-        raise NoRule("the weight is reordered by a group index")
-    a, b = view.shape(0), view.shape(1)
-    rows = len(a) - 1
-    if b[0].as_int() != int(view.attr("N", 0)) or len(b) != 3:
-        raise NoRule(f"weight of shape {b} is not [N, blocks, bytes]")
-    out = (*a[:-1], b[0])
-    reads = [
-        Read(0, (*bare(a[:-1]), dim_index(rows + 1, a[-1]))),
-        Read(1, (dim_index(rows, b[0]), dim_index(rows + 2, b[1]), dim_index(rows + 3, b[2]))),
-    ]
-    if view.has(5):
-        reads.append(broadcast_read(5, view.shape(5), out))
-    # scales and zero points may be flat, [n * blocks]: they are left out, which counts as live, so
-    # the columns must not be permuted without them
-    return [positional(out, reads, (a[-1], b[1], b[2]), [rows] if b[0] != ONE else [])]

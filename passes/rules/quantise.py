@@ -1,8 +1,11 @@
 """Quantisation: elementwise, with a scale and a zero point per tensor, per channel or per block.
 
 DequantizeLinear  y = (x - zero) * scale        QuantizeLinear  y = round(x / scale) + zero
+
+QLinearAdd and its like take quantised elements, compute with what they stand for, and quantise.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,9 +14,10 @@ from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, Poly, digit, dim_index, nonneg, poly
 from pitc.passes.rules.assumes import Assumes
-from pitc.passes.rules.build import bare, one_axis
+from pitc.passes.rules.build import bare, broadcast_read, broadcast_shape, one_axis, row_normal
 from pitc.passes.rules.elementwise import DEQUANTISING, QUANTISING
-from pitc.passes.rules.record import Items, Operator
+from pitc.passes.rules.normalisers import SOFTMAX_PER_AXIS
+from pitc.passes.rules.record import Items, Operator, Packs, always
 from pitc.passes.rules.registry import MICROSOFT, rule
 
 
@@ -64,12 +68,77 @@ def quantise(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr(shape, (Read(0, bare(shape)), *parameters), combine=Combine.MAP)]
 
 
-@rule("DynamicQuantizeLinear", assumes=(), has=Operator(items=Items.ANY))
+@rule(
+    "DynamicQuantizeLinear",
+    assumes=(),
+    has=Operator(finite=always, packs=Packs.BY_EXTREMES, extremes_of=0),
+)
 def dynamic_quantise(view: NodeView) -> list[TensorExpr]:
-    """Scale and zero point from the extremes of the whole operand."""
+    """Per point: its element; scale and zero point from the extremes of the whole operand and 0."""
     shape = view.shape(0)
-    every = tuple(range(len(shape)))
-    lines = Read(0, bare(shape, len(shape)))
-    whole = TensorExpr(shape, (lines,), shape, Combine.NORMALISE, Reducer.NORMALISE, normal=every)
+    reads = (Read(0, bare(shape)), Read(0, bare(shape, len(shape))))
+    points = TensorExpr(shape, reads, shape, Combine.OPAQUE, Reducer.MAX)
     extremes = TensorExpr((), (Read(0, bare(shape)),), shape, Combine.OPAQUE, Reducer.MAX)
-    return [whole, extremes, extremes]
+    return [points, extremes, extremes]
+
+
+INTEGERS = Operator(finite=always, packs=Packs.ROWS, items=Items.ANY)
+
+
+def _numbers(view: NodeView, *places: int) -> list[Read]:
+    """The scales and zero points of an operator that takes one for all elements."""
+    found = []
+    for i in places:
+        if view.has(i):
+            own = view.shape(i)
+            if own not in ((), (ONE,)):
+                raise NoRule(f"input {i} of shape {own} is not one number")
+            found.append(Read(i, tuple(poly(0) for _ in own)))
+    return found
+
+
+def _of_elements(view: NodeView, operands: Sequence[int], numbers: Sequence[int]) -> TensorExpr:
+    """Operands that broadcast, element by element."""
+    shape = broadcast_shape([view.shape(i) for i in operands], view.joined)
+    reads = [broadcast_read(i, view.shape(i), shape) for i in operands]
+    return TensorExpr(shape, (*reads, *_numbers(view, *numbers)), combine=Combine.MAP)
+
+
+@rule(
+    "QLinearAdd",
+    "QLinearMul",
+    domain=MICROSOFT,
+    assumes=(Assumes.FITTING_SIZES,),
+    has=INTEGERS,
+)
+def qlinear_binary(view: NodeView) -> list[TensorExpr]:
+    """Operands: a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero."""
+    return [_of_elements(view, [0, 3], [1, 2, 4, 5, 6, 7])]
+
+
+@rule(
+    "QLinearLeakyRelu",
+    "QLinearSigmoid",
+    domain=MICROSOFT,
+    assumes=(Assumes.FITTING_SIZES,),
+    has=INTEGERS,
+)
+def qlinear_unary(view: NodeView) -> list[TensorExpr]:
+    """Operands: x, x_scale, x_zero, y_scale, y_zero."""
+    return [_of_elements(view, [0], [1, 2, 3, 4])]
+
+
+@rule("QLinearWhere", domain=MICROSOFT, assumes=(Assumes.FITTING_SIZES,), has=INTEGERS)
+def qlinear_where(view: NodeView) -> list[TensorExpr]:
+    """Operands: condition, x, x_scale, x_zero, y, y_scale, y_zero, z_scale, z_zero."""
+    return [_of_elements(view, [0, 1, 4], [2, 3, 5, 6, 7, 8])]
+
+
+@rule("QLinearSoftmax", domain=MICROSOFT, assumes=(Assumes.FITTING_SIZES,), has=INTEGERS)
+def qlinear_softmax(view: NodeView) -> list[TensorExpr]:
+    """Softmax of what integers stand for: x, x_scale, x_zero, y_scale, y_zero."""
+    shape = view.shape(0)
+    axis = one_axis(view, len(shape), -1)
+    per_axis = int(view.attr("opset", 0)) >= SOFTMAX_PER_AXIS
+    axes = [axis] if per_axis else list(range(axis, len(shape)))
+    return [row_normal(shape, axes, Combine.NORMALISE, tuple(_numbers(view, 1, 2, 3, 4)))]

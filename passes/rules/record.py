@@ -127,6 +127,8 @@ class Packs(Enum):
     LOOK_UP = "rows of a table"
     LOOK_UP_VECTORS = "rows of a table by index vectors"
     BEST_PLACES = "the largest ones along an axis"
+    BY_EXTREMES = "elementwise, by extremes of a whole operand"
+    ROWS = "the node itself, whose rows may lie in any number of dimensions"
 
 
 class Items(Enum):
@@ -179,6 +181,8 @@ class Operator:
         positions: It counts: the operands that it starts from and steps by.
         live_places: It gives the places of nonzero elements, in order.
         zeros: Zeros of its own.
+        extremes_of: The operand of which it looks at the least and the largest element beside 0, so
+            that a 0 more or less changes neither; None where it does not.
         packs: How it runs on gathered rows.
         items: Whether it runs on some of its items.
         kernels: Kernels of pitc's own that compute it.
@@ -207,6 +211,7 @@ class Operator:
     positions: tuple[int, int] | None = None
     live_places: bool = False
     zeros: Zeros | None = None
+    extremes_of: int | None = None
     packs: Packs | None = None
     items: Items = Items.ALL
     kernels: tuple[str, ...] = ()

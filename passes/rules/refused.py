@@ -59,10 +59,9 @@ _MICROSOFT = {
     Reason.SAMPLING: "CropAndResize GridSample",
     Reason.SELECTION: "BifurcationDetector NGramRepeatBlock Unique",
     Reason.QUANTISED: (
-        "DynamicQuantizeMatMul GatherBlockQuantized MatMulBnb4 MatMulFpQ4 MatMulInteger16 "
-        "MatMulIntegerToFloat NhwcMaxPool QAttention QEmbedLayerNormalization QGemm QLinearAdd "
-        "QLinearAveragePool QLinearConcat QLinearConv QLinearGlobalAveragePool "
-        "QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearSoftmax QLinearWhere"
+        "GatherBlockQuantized MatMulBnb4 MatMulFpQ4 MatMulInteger16 NhwcMaxPool QAttention "
+        "QEmbedLayerNormalization QLinearAveragePool QLinearConcat QLinearConv "
+        "QLinearGlobalAveragePool"
     ),
     Reason.CACHE: "DecoderMaskedMultiHeadAttention GroupQueryAttention SparseAttention",
     Reason.UNPROVEN: (

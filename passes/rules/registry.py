@@ -55,7 +55,6 @@ def expr_of(view: NodeView) -> tuple[TensorExpr | None, ...]:
     except IndexError:
         raise NoRule("an operand has fewer dimensions than the operator takes") from None
     for read in (read for expr in exprs if expr is not None for read in expr.reads):
-        shape = view.graph[view.name(read.operand)].shape
-        if shape is not None and len(shape) != len(read.index):
-            raise NoRule(f"input {read.operand} has {len(shape)} dimensions")
+        if view.has_shape(read.operand) and view.rank(read.operand) != len(read.index):
+            raise NoRule(f"input {read.operand} has {view.rank(read.operand)} dimensions")
     return (*exprs, *(None for _ in range(view.n_outputs - len(exprs))))[: view.n_outputs]

@@ -9,7 +9,7 @@ from typing import Any
 
 from pitc.artifact.record import read_record
 from pitc.ir.refusal import Code, Refusal
-from pitc.ir.report import KernelRecord, NodeRecord, RegionRecord, Report
+from pitc.ir.report import KernelRecord, NodeRecord, RegionRecord, Report, Suggestion
 from pitc.options import Kind, Level
 
 SCHEMA = 3
@@ -27,6 +27,9 @@ GRAPHS: dict[Kind, str] = {"cpu": MODEL, "cuda": CUDA_MODEL}
 #: Every file that an artifact may have: graphs of the machines that it was compiled for, and
 #: `kernels.so` where a PIT node needs one.
 FILES = (MANIFEST, *GRAPHS.values(), FALLBACK, WEIGHTS, KERNELS)
+
+#: What a report tells of one run of the compiler, or what follows from the rest.
+OF_THE_RUN = ("stages_ms", "cache_hits", "cache_misses", "summary")
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -157,10 +160,9 @@ def file_record(path: Path) -> FileRecord:
 
 
 def report_to_dict(report: Report) -> dict[str, Any]:
-    """The part of a report that does not depend on time."""
+    """The part of a report that a manifest has."""
     out = json.loads(json.dumps(report.to_dict()))
-    del out["stages_ms"]
-    return dict(out)
+    return {name: value for name, value in out.items() if name not in OF_THE_RUN}
 
 
 def report_from_dict(body: dict[str, Any]) -> Report:
@@ -173,22 +175,30 @@ def report_from_dict(body: dict[str, Any]) -> Report:
         known = {f.name for f in fields(Report)}
         nodes = [_node(record) for record in body.get("nodes", ())]
         regions = [RegionRecord(**record) for record in body.get("regions", ())]
+        said = [Suggestion(**record) for record in body.get("suggestions", ())]
         rest = {key: value for key, value in body.items() if key in known}
-        return Report(**(rest | {"nodes": nodes, "regions": regions}))
+        return Report(**(rest | {"nodes": nodes, "regions": regions, "suggestions": said}))
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"the report is not of this version of pitc: {error}") from error
 
 
 def _node(record: dict[str, Any]) -> NodeRecord:
     values = _frozen(record)
-    refusal = record.get("refusal")
-    if refusal is not None:
-        codes = {code.id: code for code in Code}
-        values["refusal"] = Refusal(codes[refusal["code"]], record["node"], refusal["reason"])
+    values["reads"] = tuple(map(int, record["reads"].split()))
+    if record.get("refusal") is not None:
+        values["refusal"] = _refusal(record["node"], record["refusal"])
     kernel = record.get("kernel")
     if kernel is not None:
         values["kernel"] = KernelRecord(**_frozen(kernel))
     return NodeRecord(**values)
+
+
+def _refusal(node: str, body: dict[str, Any]) -> Refusal:
+    code = next((code for code in Code if code.id == body["code"]), None)
+    if code is None:
+        raise KeyError(body["code"])
+    also = _refusal(node, body["also"]) if "also" in body else None
+    return Refusal(code, node, body["reason"], body["value"], also)
 
 
 def _frozen(record: dict[str, Any]) -> dict[str, Any]:

@@ -1,15 +1,16 @@
 """`pitc compile`."""
 
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pitc import api
 from pitc.artifact.folder import check_file
-from pitc.cli import show
-from pitc.cli.output import print_json
+from pitc.cli import command_line, show
+from pitc.cli.output import print_json, warnings_as_lines
 from pitc.cli.steps import Steps
-from pitc.errors import UsageError
+from pitc.errors import SuggestionWarning, UsageError
 
 if TYPE_CHECKING:
     from pitc.config import Settings
@@ -26,7 +27,14 @@ def print_config(settings: "Settings", *, json: bool) -> None:
 
 
 def compile_model(
-    model: Path | None, settings: "Settings", *, force: bool, check: bool, json: bool
+    model: Path | None,
+    settings: "Settings",
+    *,
+    force: bool,
+    check: bool,
+    cache: bool,
+    json: bool,
+    suggest: bool = True,
 ) -> None:
     """`pitc compile`."""
     if model is None:
@@ -35,7 +43,8 @@ def compile_model(
     report = settings.path("report")
     if report is not None:
         check_file(report, (".json", ".html"), "report")
-    with Steps(api.stages(), quiet=settings.quiet) as steps:
+    with warnings_as_lines(), Steps(api.stages(), quiet=settings.quiet) as steps:
+        warnings.filterwarnings("ignore", category=SuggestionWarning)  # they are shown below
         made = api.compile(
             model,
             settings.target,
@@ -44,14 +53,17 @@ def compile_model(
             force=force,
             dump_ir=settings.path("dump_ir"),
             check=check,
+            suggest=suggest,
             tiles=settings.path("tiles"),
+            cache=cache,
             progress=steps,
             kernel_progress=steps.kernels,
         )
     if report is not None:
-        from pitc.cli.page import write_report
+        from pitc.report.evidence import Evidence
+        from pitc.report.write import write_report
 
-        write_report(report, list(made.reports.values()))
+        write_report(report, list(made.reports.values()), Evidence(command_line()))
     if json:
         body = made.manifest.to_dict()
         told = {kind: report.to_dict() for kind, report in made.reports.items()}

@@ -2,23 +2,28 @@
 
 import fnmatch
 import os
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pitc import api
 from pitc.artifact.check import check_artifact
 from pitc.artifact.folder import check_file
-from pitc.cli import show
+from pitc.cli import command_line, show
 from pitc.cli.models import no_options_of_an_artifact
 from pitc.cli.output import print_json
 from pitc.compiled import read_reports
 from pitc.config import resolve
 from pitc.errors import UsageError
 from pitc.ir.report import NodeRecord, Report
+from pitc.ir.summary import summary_of, ways_of
 
 if TYPE_CHECKING:
     from pitc.measure.trace import Trace
+
+NEAREST = 3  # names that are offered where nothing fits
 
 
 def explain_model(
@@ -27,16 +32,20 @@ def explain_model(
     target: str | None,
     pattern: str | None,
     *,
+    whole: bool = False,
+    refused: bool = False,
+    suggest: bool = True,
     trace: Path | None,
     output: Path | None,
     plot: Path | None,
     json: bool,
 ) -> None:
     """`pitc explain`."""
-    from pitc.cli.page import body_of, write_report
     from pitc.cli.plot import check_plot, draw_decisions
     from pitc.measure.trace import contractions
     from pitc.measure.trace_channels import convolutions
+    from pitc.report.evidence import Evidence
+    from pitc.report.write import body_of, write_report
 
     if output is not None:
         check_file(output, (".json", ".html"), "report")
@@ -45,25 +54,36 @@ def explain_model(
             raise UsageError("--plot shows decisions", hint="name a trace by --trace")
         check_plot(plot)
     lines = _traced(trace)
-    reports = _reports(model, padding, target)
+    reports = _reports(model, padding, target, suggest=suggest)
     shown = reports
     if pattern is not None:
         shown = [replace(x, nodes=[r for r in x.nodes if _fits(r, pattern)]) for x in reports]
         if not any(x.nodes for x in shown):
-            raise UsageError(f"no node fits {pattern!r}", path=model)
+            raise UsageError(
+                f"no node fits {pattern!r}", path=model, hint=_nearest(reports, pattern)
+            )
+    if refused:
+        shown = [replace(x, nodes=_refused(x.nodes)) for x in shown]
     kept = {r.node for x in shown for r in x.nodes}
     decisions = [d for d in lines.products if pattern is None or d.node in kept]
     gated = convolutions([d for d in lines.channels if pattern is None or d.node in kept])
     traced = None if trace is None else contractions(decisions)
+    known = Evidence(
+        command_line(),
+        versions=_versions(model),
+        decisions=decisions,
+        contractions=traced,
+        convolutions=gated,
+    )
     if json:
-        print_json(body_of(shown, traced, gated))
+        print_json(_of_all(body_of(shown, known), reports))
     else:
         for report, each in zip(reports, shown, strict=True):
-            show.explained(report, each.nodes, titled=len(reports) > 1)
+            show.explained(report, each.nodes, titled=len(reports) > 1, whole=whole)
         if traced is not None:
             show.decided(traced, gated, reports[0].sparse)
     if output is not None:
-        write_report(output, reports, traced, gated)
+        write_report(output, reports, known)
     if plot is not None:
         draw_decisions(plot, decisions, reports[0].model)
 
@@ -74,15 +94,54 @@ def _traced(trace: Path | None) -> "Trace":
     return Trace([], []) if trace is None else read_lines(trace)
 
 
-def _reports(model: Path, padding: str | None, target: str | None) -> list[Report]:
+def _reports(
+    model: Path, padding: str | None, target: str | None, *, suggest: bool
+) -> list[Report]:
     """The reports of a model or an artifact, one for each kind of machine."""
     if os.path.isdir(model):
         no_options_of_an_artifact(model, padding=padding, target=target)
         return list(read_reports(check_artifact(model, hashes=False)).values())
     settings = resolve({"padding": padding, "target": target})
     tiles, mask = settings.path("tiles"), settings.text("padding")
-    return list(api.explain(model, settings.target, mask, tiles=tiles).values())
+    return list(api.explain(model, settings.target, mask, suggest=suggest, tiles=tiles).values())
+
+
+def _names(record: NodeRecord) -> tuple[str, ...]:
+    """What a pattern may fit: the node, its operator with the domain and without."""
+    return record.node, record.op_type, record.op_type.rpartition("::")[2]
+
+
+def _versions(model: Path) -> dict[str, str]:
+    """Of what made an artifact."""
+    manifest = check_artifact(model, hashes=False).manifest if os.path.isdir(model) else None
+    return dict(manifest.versions) if manifest is not None else {}
 
 
 def _fits(record: NodeRecord, pattern: str) -> bool:
-    return any(fnmatch.fnmatchcase(text, pattern) for text in (record.node, record.op_type))
+    return any(fnmatch.fnmatchcase(text, pattern) for text in _names(record))
+
+
+def _nearest(reports: Iterable[Report], pattern: str) -> str:
+    """Names that are like a pattern that fits none."""
+    names = dict.fromkeys(n for x in reports for record in x.nodes for n in _names(record))
+    by_case = {name.casefold(): name for name in names}
+    plain = pattern.strip("*").casefold()
+    inside = [name for folded, name in by_case.items() if plain and plain in folded]
+    like = [by_case[x] for x in get_close_matches(plain, by_case, NEAREST, 0.4)]
+    found = list(dict.fromkeys([*like, *inside]))[:NEAREST]
+    return f"nearest names: {', '.join(found)}" if found else "`pitc explain` lists all nodes"
+
+
+def _refused(records: Iterable[NodeRecord]) -> list[NodeRecord]:
+    """The nodes that a refusal stands on, and not only that nothing was found."""
+    known = list(records)
+    return [r for r, way in zip(known, ways_of(known), strict=True) if way == "refused"]
+
+
+def _of_all(body: dict[str, Any], reports: Sequence[Report]) -> dict[str, Any]:
+    """The JSON form of some nodes, with the summaries of all."""
+    body["summary"] = asdict(summary_of(reports[0]))
+    for report in reports:
+        if "reports" in body:
+            body["reports"][report.kind]["summary"] = asdict(summary_of(report))
+    return body

@@ -36,6 +36,7 @@ def open_model(
             model,
             settings.target,
             settings.text("padding"),
+            suggest=False,
             tiles=settings.path("tiles"),
             progress=steps,
             kernel_progress=steps.kernels,

@@ -5,15 +5,11 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pitc.errors import PitcWarning
-
-if TYPE_CHECKING:
-    pass
-
 
 #: Version of what `--json` prints.
 JSON_SCHEMA = 1

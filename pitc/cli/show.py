@@ -17,18 +17,22 @@ from pitc.artifact.check import Check
 from pitc.artifact.manifest import Manifest
 from pitc.check.verify import Comparison
 from pitc.host.doctor import Finding
+from pitc.ir.naming import common_prefix, shortened
 from pitc.ir.report import NodeRecord, Report
+from pitc.ir.summary import summary_text
 from pitc.options import Kind
 
 if TYPE_CHECKING:
     from pitc.host.placement import Placement
-    from pitc.measure.bench import Race
+    from pitc.measure.bench import Race, Timing
     from pitc.measure.trace import Contraction
     from pitc.measure.trace_channels import Convolution
     from pitc.passes.audit.engine import AuditResult
 
 #: Width of tables in pipes and files, where there is no window to ask.
 PIPE_COLUMNS = 140
+NEGLIGIBLE = 1e-4  # of a model's work
+MOST_FACTS = 2  # of a node, in a table that is not shown whole
 CONTRACTION_NUMBERS = (
     "predicted\nus",
     "measured\nus",
@@ -43,6 +47,7 @@ CONVOLUTION_NUMBERS = (
     "live of all\ntogether",
     "pays\nup to",
 )
+SKIPS_SHOWN = 3
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -86,6 +91,12 @@ def waits(report: Report) -> str:
     )
 
 
+def cached(report: Report) -> str:
+    """How much machine code came from the cache; empty where the cache was not asked."""
+    asked = report.cache_hits + report.cache_misses
+    return f"machine code: {report.cache_hits} of {asked} pieces from the cache" if asked else ""
+
+
 def compiled(folder: str, manifest: Manifest, reports: Sequence[Report]) -> None:
     """What `pitc compile` made."""
     out = console()
@@ -98,48 +109,46 @@ def compiled(folder: str, manifest: Manifest, reports: Sequence[Report]) -> None
         if not report.changed:
             text = "nothing was found to skip: the model runs as it was (pitc explain tells why)"
             out.print(f"  {title}{text}")
+        for suggestion in report.suggestions:
+            out.print(f"  {title}suggestion: {escape(suggestion.text)}")
+    if found := cached(reports[0]):
+        out.print(f"  {found}")
     for text in dict.fromkeys(text for report in reports for text in report.assumptions):
         out.print(f"  assumption: {escape(text)}")
     for text in dict.fromkeys(text for report in reports for text in report.notes):
         out.print(f"  note: {escape(text)}")
 
 
-def explained(report: Report, records: list[NodeRecord], *, titled: bool = False) -> None:
-    """The table of `pitc explain`.
+def explained(
+    report: Report, records: Sequence[NodeRecord], *, titled: bool = False, whole: bool = True
+) -> None:
+    """What `pitc explain` says: a summary, and a table of nodes.
 
     Args:
         report: What is explained.
-        records: Those of its nodes that are shown.
+        records: Those of its nodes that are asked for.
         titled: There are several, so that it says for which kind of machine it is.
+        whole: Show what is only plumbing, too, every fact, and names in full.
     """
     out = console()
     if titled:
         out.print(f"[bold]for {report.kind}[/bold]")
-    table = text_table("node", "op", "PIT axes", "facts", "lowering", "engine and tiles")
-    for r in records:
-        axes = " ".join(r.pit_axes) or "-"
-        lowering = Text(r.outcome, style="green" if r.lowering != "ordinary" else "")
-        if r.refusal is not None:
-            lowering.append(f" {r.refusal.code.id}: {r.refusal.reason}", style="yellow")
-        facts = Text("\n".join(r.facts) or "-")
-        table.add_row(Text(r.node), r.op_type, axes, facts, lowering, Text(r.runs))
-    out.print(table)
-    refused = Counter(r.refusal.code for r in records if r.refusal is not None)
+    out.print(Text(summary_text(report)))
+    out.print()
+    total = sum(r.flops or 0 for r in report.nodes)
+    shown = [r for r in records if whole or not _is_plumbing(r, total)]
+    _print_nodes(out, shown, whole=whole)
+    if len(shown) < len(records):
+        text = f"{len(records) - len(shown)} nodes that compute shapes, or next to nothing"
+        out.print(f"{text}, are left out (--all shows them)")
+    refused = Counter(r.refusal.code for r in shown if r.refusal is not None)
     if refused:
         out.print()
         codes = text_table("code", "nodes", "meaning", right=("nodes",))
         for code, count in sorted(refused.items(), key=lambda item: item[0].id):
             codes.add_row(code.id, str(count), code.hint)
         out.print(codes)
-    if report.regions:
-        out.print()
-        columns = ("region", "domain", "nodes", "flop/row", "bytes/row")
-        on_cuda = report.kind == "cuda"
-        regions = text_table(*columns, *["copies to host"] * on_cuda, right=("nodes",))
-        for g in report.regions:
-            numbers = str(g.nodes), f"{g.flops_per_row:,}", f"{g.bytes_per_row:,}"
-            regions.add_row(g.name, Text(g.domain), *numbers, *[str(g.host_copies)] * on_cuda)
-        out.print(regions)
+    _print_regions(out, report)
     out.print()
     out.print(escape(summary(report)))
     if report.host_copies:
@@ -148,6 +157,56 @@ def explained(report: Report, records: list[NodeRecord], *, titled: bool = False
         out.print(f"assumption: {escape(text)}")
     for text in report.notes:
         out.print(f"note: {escape(text)}")
+
+
+def _is_plumbing(record: NodeRecord, total: int) -> bool:
+    """True for what nobody asks about: no work to speak of, nothing known, nothing decided."""
+    little = record.flops is not None and record.flops <= NEGLIGIBLE * total
+    idle = record.lowering == "ordinary" and not record.facts
+    return record.is_plumbing or (idle and little)
+
+
+def _print_nodes(out: Console, records: Sequence[NodeRecord], *, whole: bool) -> None:
+    """The table of nodes."""
+    prefix = "" if whole else common_prefix(r.node for r in records)
+    if prefix:
+        out.print(f"names of nodes begin with {escape(prefix)}")
+
+    def name(text: str) -> Text:
+        return Text(text if whole else shortened(text.removeprefix(prefix)))
+
+    columns = "node", "op", "PIT axes", "facts", "lowering", "blocked at", "engine and tiles"
+    table = text_table(*columns)
+    for r in records:
+        axes = " ".join(r.pit_axes) or "-"
+        inside = f" into {name(r.inside)}" if r.inside else ""
+        lowering = Text(f"{r.lowering}{inside}", style="green" if r.lowering != "ordinary" else "")
+        at = Text("")
+        if r.refusal is not None:
+            lowering.append(f" {r.refusal.code.id}: {r.refusal.reason}", style="yellow")
+            if r.refusal.also is not None:
+                also = r.refusal.also
+                lowering.append(f"\nnor {also.code.id}: {also.reason}", style="yellow")
+            at = name(r.refusal.value)
+        facts = r.facts if whole or len(r.facts) <= MOST_FACTS else r.facts[:MOST_FACTS]
+        more = [f"and {len(r.facts) - len(facts)} more"] * (len(facts) < len(r.facts))
+        cell = Text("\n".join([*facts, *more]) or "-")
+        table.add_row(name(r.node), r.op_type, axes, cell, lowering, at, Text(r.runs))
+    out.print(table)
+
+
+def _print_regions(out: Console, report: Report) -> None:
+    """The table of packed regions, if there are any."""
+    if not report.regions:
+        return
+    out.print()
+    columns = ("region", "domain", "nodes", "flop/row", "bytes/row")
+    on_cuda = report.kind == "cuda"
+    regions = text_table(*columns, *["copies to host"] * on_cuda, right=("nodes",))
+    for g in report.regions:
+        numbers = str(g.nodes), f"{g.flops_per_row:,}", f"{g.bytes_per_row:,}"
+        regions.add_row(g.name, Text(g.domain), *numbers, *[str(g.host_copies)] * on_cuda)
+    out.print(regions)
 
 
 def decided(
@@ -164,6 +223,8 @@ def decided(
         out.print("no contraction has skipped zeros")
     if found:
         columns, rows = contraction_table(found, sparse)
+        out.print()
+        out.print(f"sparse contractions; measured us: {found[0].clock}")
         _print(out, columns, rows, ("rows x k", "density", *CONTRACTION_NUMBERS))
     if convolutions:
         columns, rows = convolution_table(convolutions, sparse)
@@ -189,6 +250,8 @@ def contraction_table(
         found: A row each.
         sparse: Of nodes of the source graph, where their operand may be 0; None for no such column.
     """
+    from pitc.measure.bench import LEAST_ROUNDS
+
     gains = any(c.measured_gain is not None for c in found)
     columns = ("node", "rows x k", "density", "variant", *CONTRACTION_NUMBERS[: 4 + gains])
     columns += ("zeros",) * (sparse is not None)
@@ -196,7 +259,11 @@ def contraction_table(
     for c in found:
         ratio, *gain = (
             "-" if x is None else f"{x:.2f}"
-            for x in (c.predicted_over_measured, c.predicted_gain, c.measured_gain)
+            for x in (
+                c.predicted_over_measured,
+                c.predicted_gain,
+                c.measured_gain if c.decisions >= LEAST_ROUNDS else None,
+            )
         )
         rows.append(
             [
@@ -259,17 +326,74 @@ def statistics(array: np.ndarray) -> dict[str, float]:
     return {"min": float(wide.min()), "mean": float(wide.mean()), "max": float(wide.max())}
 
 
-def verified(result: Comparison) -> None:
-    """The table of `pitc verify`."""
+def verified(result: Comparison, scaled: Sequence[str] = ()) -> None:
+    """The table of `pitc verify`.
+
+    Args:
+        result: The comparison.
+        scaled: Nodes whose scales leave padding out, in both models.
+    """
     out = console()
     numbers = ("max abs", "max rel", "norm rel", "tolerance")
     table = text_table("output", "type", "rows", *numbers, "result", right=numbers)
     for o in result.outputs:
         values = (f"{v:.2e}" for v in (o.max_abs, o.max_rel, o.norm, o.tolerance))
-        verdict = Text("ok", "green") if o.ok else Text(f"FAILED {o.problem or o.worst}", "red")
+        failed = f"FAILED in {len(o.failed)} of {result.cases}, worst {(o.failed or [o.worst])[0]}"
+        text = f"{failed}: {o.problem}" if o.problem else failed
+        verdict = Text("ok", "green") if o.ok else Text(text, "red")
         table.add_row(Text(o.output), o.dtype, o.rows, *values, verdict)
-    out.print(table)
-    out.print(f"{'PASSED' if result.ok else 'FAILED'}: {result.cases} cases")
+    if result.cases:
+        out.print(table)
+    for why, outputs in _grouped({o.output: o.why for o in result.outputs}).items():
+        of = "" if len(outputs) == len(result.outputs) else f" of {', '.join(outputs)}"
+        out.print(Text(f"tolerance{of}: {why}"))
+    for title, reason in list(result.skipped.items())[:SKIPS_SHOWN]:
+        out.print(
+            Text(f"skipped {title}: ONNX Runtime fails on the source model: {reason}", "yellow")
+        )
+    if len(result.skipped) > SKIPS_SHOWN:
+        out.print(f"skipped {len(result.skipped) - SKIPS_SHOWN} more")
+    if scaled:
+        out.print(
+            f"compared with ONNX Runtime where {len(scaled)} dynamic scales are of tokens that "
+            "exist, as padding says"
+        )
+    out.print(Text(_outcome(result)))
+
+
+def _grouped(texts: Mapping[str, str]) -> dict[str, list[str]]:
+    """Names by what is said of them."""
+    found: dict[str, list[str]] = {}
+    for name, text in texts.items():
+        found.setdefault(text, []).append(name)
+    return found
+
+
+def _outcome(result: Comparison) -> str:
+    """The last line of `pitc verify`: how many cases, and which is worst."""
+    cases = f"{result.cases} case{'s' * (result.cases != 1)}"
+    skips = ""
+    if result.skipped:
+        skips = f", {len(result.skipped)} skipped: give real inputs by --input"
+    worst = result.worst
+    if worst is not None:
+        output, title = worst
+        text = f"worst: {output.output} in {title}"
+        return f"FAILED: {len(result.failed)} of {cases}{skips}; {text}"
+    return f"{'PASSED' if result.cases else 'NOT CHECKED'}: {cases}{skips}"
+
+
+def first_difference(found: Mapping[str, Any]) -> None:
+    """Where the compiled model first differs, as `pitc verify` tells it."""
+    if "none" in found:
+        console().print(Text(f"first difference: none is named, {found['none']}"))
+        return
+    text = (
+        f"first difference: node {found['node']!r} ({found['op_type']}), value {found['value']!r}: "
+        f"{found['norm']:.1e} in {found['case']}; {found['shared']} inner values that both graphs "
+        "have were looked at"
+    )
+    console().print(Text(text))
 
 
 def audited(found: "AuditResult") -> None:
@@ -351,7 +475,9 @@ def placed(found: "Sequence[Placement]") -> None:
 
 
 def raced(race: "Race", title: str) -> None:
-    """The table of `pitc bench`."""
+    """The table of `pitc bench`, and what may be said of it."""
+    from pitc.measure.bench import LEAST_ROUNDS
+
     out = console()
     out.print(escape(title))
     numbers = ("median ms", "p5", "p95", "pitc is", "p5 ", "p95 ", "norm rel")
@@ -359,11 +485,23 @@ def raced(race: "Race", title: str) -> None:
     for i, row in enumerate(race.timings):
         ms = [f"{x:.4g}" for x in (row.ms.median, row.ms.p5, row.ms.p95)]
         gain = (row.speedup.median, row.speedup.p5, row.speedup.p95)
-        times = [f"{x:.2f}x" for x in gain] if i else ["-"] * 3
+        times = [f"{x:.2f}x" for x in gain] if i and row.interval else ["-"] * 3
         table.add_row(f"{row.name} {row.version}", *ms, *times, f"{row.norm:.1e}")
     out.print(table)
+    for row in race.timings[1:]:
+        why = _times(row) if row.interval else f"it takes {LEAST_ROUNDS} (--rounds, --seconds)"
+        out.print(Text(f"{row.verdict}: {why}"))
+    for text, outputs in _grouped(race.tolerances).items():
+        of = "" if len(outputs) == len(race.tolerances) else f" of {', '.join(outputs)}"
+        out.print(Text(f"tolerance{of}: {text}"))
     for name, reason in race.left_out.items():
         out.print(Text(f"{name} was left out: {reason}", "yellow"))
+
+
+def _times(row: "Timing") -> str:
+    """How many times faster pitc is, with the interval that carries the claim."""
+    low, high = row.interval or (0.0, 0.0)
+    return f"{row.speedup.median:.2f}x against {row.name}, 95 % interval {low:.2f}x to {high:.2f}x"
 
 
 def findings(found: list[Finding]) -> None:

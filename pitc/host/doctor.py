@@ -3,13 +3,14 @@
 import platform
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from pitc.artifact.check import ONNXRUNTIME_MIN
-from pitc.errors import PitcError
+from pitc.errors import PitcError, PitcWarning
 from pitc.host.cuda import cuda_driver, has_nvidia_gpu
 from pitc.host.machine import LEVEL_NAMES, cpu_level, cpu_name, installed, python_version
 from pitc.options import LEVELS
@@ -199,6 +200,24 @@ def _scratch() -> Iterator[Finding]:
         yield Finding(name, "ok", f"{folder}: writable, {free / 1e9:.0f} GB free")
 
 
+def _cache() -> Iterator[Finding]:
+    """Where compiled kernels are kept."""
+    from pitc.codegen.build.cache import kernel_cache
+
+    name, cache = "kernel cache", kernel_cache()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PitcWarning)  # the finding says the same
+            cache.try_to_write()
+            held = cache.held()
+    except OSError as error:
+        detail = f"{cache.folder}: not used: {error.strerror or error}"
+        yield Finding(name, "warn", detail, cache.MEND)
+    else:
+        taken = f"{held.bytes / 1e6:.1f} MB of at most {cache.limit_bytes / 1e6:.0f} MB"
+        yield Finding(name, "ok", f"{cache.folder}: writable, {taken}")
+
+
 def _system() -> Iterator[Finding]:
     system = platform.system()
     if system != "Linux":
@@ -214,5 +233,6 @@ CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     _cuda,
     _provider,
     _tiles,
+    _cache,
     _scratch,
 )

@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 import onnx
@@ -21,6 +22,7 @@ from pitc.importer.proto import (
     check_data,
     densify,
     for_checker,
+    light,
     list_inputs,
     name_results,
     name_standard_domain,
@@ -29,6 +31,7 @@ from pitc.importer.proto import (
     undecodable,
 )
 
+MANIFEST = "manifest.json"  # in an artifact
 CHUNK = 1 << 20  # bytes hashed in one go
 _NODE = re.compile(r"Name: (.*?) OpType|node name: ([^\s)]+)|\(node[: ]+'?([^\s')]+)", re.DOTALL)
 
@@ -45,18 +48,26 @@ def load_model(source: str | os.PathLike[str] | onnx.ModelProto) -> ir.Model:
     Raises:
         ModelError: It cannot be read, or is not a valid model.
     """
-    path = None if isinstance(source, onnx.ModelProto) else Path(source)
     if isinstance(source, onnx.ModelProto):
         proto = onnx.ModelProto()
         proto.CopyFrom(source)
-    else:
-        proto = _read(Path(source))
-    try:
-        return _checked(proto, path)
-    except ModelError as error:
-        if path is None or error.path is not None:
-            raise
-        raise ModelError(error.message, path=path, node=error.node, hint=error.hint) from error
+        return _checked(proto, None)
+    return _of_file(_read(Path(source)), Path(source))
+
+
+def load_source(source: str | os.PathLike[str] | onnx.ModelProto) -> tuple[ir.Model, str]:
+    """`load_model` and `source_sha256` of what is read once.
+
+    Raises:
+        ModelError: It cannot be read, or is not a valid model.
+    """
+    if isinstance(source, onnx.ModelProto):
+        return load_model(source), source_sha256(source)
+    path, digest = Path(source), hashlib.sha256()
+    proto = _read(path, digest)
+    outside = external_files(proto)
+    model = _of_file(proto, path)
+    return model, _with_files(digest, path, outside)
 
 
 def source_sha256(source: str | os.PathLike[str] | onnx.ModelProto) -> str:
@@ -70,17 +81,35 @@ def source_sha256(source: str | os.PathLike[str] | onnx.ModelProto) -> str:
         digest.update(source.SerializeToString(deterministic=True))
         return digest.hexdigest()
     path = Path(source)
-    for part in (path, *(contained(path, name) for name in external_files(_read(path)))):
-        with part.open("rb") as f:
+    return _with_files(digest, path, external_files(_read(path, digest)))
+
+
+def _with_files(digest: "hashlib._Hash", path: Path, names: Iterable[str]) -> str:
+    """A digest that has seen a model's file, after it has seen its external files, too."""
+    for name in names:
+        with contained(path, name).open("rb") as f:
             while block := f.read(CHUNK):
                 digest.update(block)
     return digest.hexdigest()
 
 
-def _read(path: Path) -> onnx.ModelProto:
+def _of_file(proto: onnx.ModelProto, path: Path) -> ir.Model:
+    try:
+        return _checked(proto, path)
+    except ModelError as error:
+        if error.path is not None:
+            raise
+        raise ModelError(error.message, path=path, node=error.node, hint=error.hint) from error
+
+
+def _read(path: Path, digest: "hashlib._Hash | None" = None) -> onnx.ModelProto:
+    """What a file holds; the digest, if any, gets to see it."""
     try:
         mode = os.stat(path).st_mode
         if not stat.S_ISREG(mode):
+            if (path / MANIFEST).is_file():
+                hint = "compile the model that it was made of; pitc inspect names it"
+                raise ModelError("is compiled already: an artifact", path=path, hint=hint)
             what = "folder" if stat.S_ISDIR(mode) else "device or pipe"
             raise ModelError(f"is a {what}, expected an ONNX file", path=path)
         content = path.read_bytes()
@@ -89,6 +118,8 @@ def _read(path: Path) -> onnx.ModelProto:
     except (OSError, ValueError) as why:  # ValueError: a null character in the name
         reason = getattr(why, "strerror", None) or why
         raise ModelError(f"cannot be read: {reason}", path=path) from None
+    if digest is not None:
+        digest.update(content)
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(content)
@@ -108,10 +139,11 @@ def _checked(proto: onnx.ModelProto, path: Path | None) -> ir.Model:
     check_external(proto, path)
     wider = changed or not proto.graph.name or not _ranked(proto.graph)
     wider = wider or bool(runtime_nodes(proto))
+    # Where files are beside the model, the checker looks for them.
+    beside = path is not None and bool(external_files(proto))
+    small = proto if beside else light(proto)
     try:
-        onnx.checker.check_model(
-            for_checker(proto) if wider else proto if path is None else str(path)
-        )
+        onnx.checker.check_model(for_checker(small) if wider else str(path) if beside else small)
     except (onnx.checker.ValidationError, ValueError, RuntimeError) as why:
         raise _invalid(str(why)) from None
     check_data(proto)

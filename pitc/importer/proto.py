@@ -305,6 +305,53 @@ def runtime_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     ]
 
 
+_LARGE = 1024
+_NUMBERS = frozenset(onnx.TensorProto.DataType.values()) - {
+    onnx.TensorProto.UNDEFINED,
+    onnx.TensorProto.STRING,
+}
+_ENTRIES = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
+_OTHER_DATA = (*_ENTRIES, "external_data")
+
+
+def light(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which large initializers are empty: a checker that copies them learns nothing.
+
+    Only numbers that are nothing but bytes lose them; the importer checks how many those are.
+    """
+    copy = onnx.ModelProto()
+    copy_but(model, copy, "graph")
+    copy_but(model.graph, copy.graph, "initializer")
+    for tensor in model.graph.initializer:
+        kept = copy.graph.initializer.add()
+        if not _is_bytes(tensor) or math.prod(tensor.dims) < _LARGE:
+            kept.CopyFrom(tensor)
+            continue
+        kept.name, kept.data_type, kept.dims[:] = tensor.name, tensor.data_type, [0]
+    return copy
+
+
+def _is_bytes(tensor: onnx.TensorProto) -> bool:
+    """Whether a tensor is numbers, and its raw bytes are all that it holds."""
+    numbers = tensor.data_type in _NUMBERS and tensor.HasField("raw_data")
+    others = tensor.HasField("segment") or any(getattr(tensor, name) for name in _OTHER_DATA)
+    return numbers and not others
+
+
+def copy_but(source: Any, target: Any, left_out: str) -> None:
+    """Copy all fields of a message but one."""
+    for field, value in source.ListFields():
+        if field.name == left_out:
+            continue
+        part = getattr(target, field.name)
+        if hasattr(value, "SetInParent"):
+            part.SetInParent()
+        if hasattr(value, "MergeFrom"):
+            part.MergeFrom(value)
+        else:
+            setattr(target, field.name, value)
+
+
 def for_checker(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy that ONNX's checker takes although ONNX Runtime's rules are wider than its own.
 

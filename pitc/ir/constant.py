@@ -76,6 +76,11 @@ def is_zero(c: Constant) -> bool:
     return c == 0
 
 
+def is_nonzero(c: Constant) -> bool:
+    """True when the value is not 0; NaN is not."""
+    return c is NZ or (is_number(c) and c != 0)
+
+
 def annihilates(c: Constant) -> bool:
     """True when a product with the value does not depend on the other, finite operand."""
     return c is ZN or is_zero(c)

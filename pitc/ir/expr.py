@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from pitc.ir.index import ONE, Digit, Poly, atom
+from pitc.ir.index import ONE, Digit, Poly, atom, bare_dim, dim_index
 from pitc.ir.region import Region, Test
 
 Shape = tuple[Poly, ...]
@@ -140,7 +140,9 @@ class TensorExpr:
         commutes, and no position along it is looked at. An undescribed operand place (None) may
         depend on every axis, so it takes away each axis that the same read does not use bare,
         unless the place is computed from other operands. Reads of the same operand dimension must
-        agree: to permute the operand permutes it for all of them.
+        agree: to permute the operand permutes it for all of them. They do where another one goes
+        all along the dimension by an axis that is reduced in any order, and nothing else is read
+        by that axis (`x[o] / max over r of x[r]`).
 
         Returns:
             The PIT axes in iteration order. Axes of extent 1 are left out.
@@ -166,10 +168,32 @@ class TensorExpr:
         return bool(self.reads) or self.combine is Combine.MAP
 
     def _agree(self, read: Read, bare: Poly) -> bool:
-        """True when every read of the operand has `bare` in the same dimensions as this one."""
+        """True when every read of the operand has `bare` in the same dimensions as this one, or an
+        axis that is of no other use.
+        """
         same = [other for other in self.reads if other.operand == read.operand]
-        places = [j for j, p in enumerate(read.index) if p == bare]
-        return all(other.index[j] == bare for other in same for j in places)
+        places = {j for j, p in enumerate(read.index) if p == bare}
+        return all(
+            other.index[j] == bare or self._only_along(other.index[j], read.operand, j)
+            for other in same
+            for j in places
+        )
+
+    def _only_along(self, p: Poly | None, operand: int, dim: int) -> bool:
+        """True for an axis that is reduced in any order, and is that one dimension only."""
+        axis = None if p is None else bare_dim(p)
+        if axis is None or axis < len(self.shape) or not self.reducer.commutes:
+            return False
+        if axis in self.ordered or p != dim_index(axis, self.extents[axis]):
+            return False
+        used = [
+            (read.operand, j)
+            for read in self.reads
+            for j, q in enumerate(read.index)
+            if q is not None and any(d.dim == axis for d in q.digits())
+        ]
+        tested = [t for read in self.reads for t in read.within if _looked_at(t, axis)]
+        return set(used) == {(operand, dim)} and not tested
 
 
 def _looked_at(test: Test, a: int) -> list[Poly | None]:

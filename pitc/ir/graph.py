@@ -5,7 +5,7 @@ analysis.
 """
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -13,7 +13,7 @@ import onnx_ir as ir
 from pitc.ir import target as targets
 from pitc.ir.branch import GROUP, groups, path_of, within
 from pitc.ir.expr import Shape
-from pitc.ir.index import UNDECLARED, Poly, dim_index, poly, sym
+from pitc.ir.index import UNDECLARED, ZERO, Poly, dim_index, poly, sym
 from pitc.ir.inference import COUNTED_OTHERWISE, Dim, Inferred, infer, symbol_text
 from pitc.ir.nodes import Array, captures, constant_of, node_name, output_names, poly_array
 from pitc.ir.value import Value, Values
@@ -48,6 +48,8 @@ class Graph:
             that is not sure.
         bodies: Bodies of loops as graphs of their own, with fill facts.
         assumptions: Named assumptions, and the nodes that need them.
+        only_01: The input that facts take for 0 or 1 because the user says so, a padding mask of
+            numbers; None where there is none.
     """
 
     def __init__(self, model: ir.Model, target: targets.Target | None = None) -> None:
@@ -63,6 +65,7 @@ class Graph:
         self.carried: dict[ir.Node, list[Shape | None]] = {}
         self.bodies: dict[ir.Node, Graph] = {}
         self.assumptions: dict[str, list[str]] = {}
+        self.only_01: str | None = None
         self._tensors: dict[str, ir.TensorProtocol] = {}
         self._arrays: dict[str, Array] = {}
         self._exceptional: dict[str, frozenset[str]] = {}
@@ -109,6 +112,9 @@ class Graph:
 
     def _declare(self) -> None:
         """Shapes, types and small values of inputs and constants."""
+        plain = {d.value for v in self.model.graph.inputs for d in _symbols(v) if d.value}
+        if self._choices:  # a branch that reads no past gets a mask without one
+            plain = set()
         for declared in self.model.graph.inputs:
             name = declared.name or ""
             value = self.values[name]
@@ -116,7 +122,9 @@ class Graph:
                 value.dtype = np.dtype(declared.dtype.numpy())
             if declared.shape is not None and isinstance(declared.type, ir.TensorType):
                 text = symbol_text(name)
-                dims = [_declared(d, f"{text}.shape[{k}]") for k, d in enumerate(declared.shape)]
+                dims = [
+                    _declared(d, f"{text}.shape[{k}]", plain) for k, d in enumerate(declared.shape)
+                ]
                 value.shape = tuple(dims)
         for name, tensor in self._tensors.items():
             value = self.values[name]
@@ -375,8 +383,29 @@ def _exceptions(x: Array) -> set[str]:
     return out | ({"-inf"} if (rest.real == -np.inf).any() else set())
 
 
-def _declared(d: int | ir.SymbolicDim, name: str) -> Poly:
-    """A declared size; negative numbers, which old exporters write, mean an unnamed one."""
+def _symbols(value: ir.Value) -> Iterator[ir.SymbolicDim]:
+    """The dimensions of a value that have a name or none."""
+    dims = value.shape if value.shape is not None else ()
+    yield from (d for d in dims if isinstance(d, ir.SymbolicDim))
+
+
+def _declared(d: int | ir.SymbolicDim, name: str, known: Collection[str]) -> Poly:
+    """A declared size; negative numbers, which old exporters write, mean an unnamed one.
+
+    A sum of names that inputs have as sizes is one, as exporters write it of a cache:
+    `past_sequence_length + sequence_length`. As of sizes of one name, a caller who gives others is
+    told so by ONNX Runtime or by the nodes that read them.
+
+    Args:
+        d: The size.
+        name: That of a size without a name.
+        known: Names that inputs have.
+    """
     if isinstance(d, int):
         return poly(d) if d >= 0 else sym(name)
-    return sym(symbol_text(d.value)) if d.value else sym(name)
+    if not d.value:
+        return sym(name)
+    parts = [part.strip() for part in d.value.split("+")]
+    if len(parts) > 1 and all(part in known for part in parts):
+        return sum((sym(symbol_text(part)) for part in parts), ZERO)
+    return sym(symbol_text(d.value))

@@ -37,8 +37,14 @@ TYPED_LIKE: Mapping[str, tuple[int | None, ...]] = {
     **dict.fromkeys(("FusedMatMul", "Gelu", "LayerNormalization", "MatMulNBits", "MoE"), (0,)),
     **dict.fromkeys(("MultiHeadAttention", "QMoE", "QuickGelu", "RotaryEmbedding"), (0,)),
     **dict.fromkeys(("SimplifiedLayerNormalization", "TransposeMatMul"), (0,)),
+    **dict.fromkeys(("QLinearAdd", "QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid"), (0,)),
     "DequantizeLinear": (1,),
+    "DynamicQuantizeMatMul": (0,),
     "EmbedLayerNormalization": (2, 0, 2),
+    "MatMulIntegerToFloat": (2,),
+    "QGemm": (8,),
+    "QLinearSoftmax": (0,),
+    "QLinearWhere": (1,),
     "QuantizeLinear": (2,),
     "SkipLayerNormalization": (0, None, None, 0),
     "SkipSimplifiedLayerNormalization": (0, None, None, 0),
@@ -184,7 +190,7 @@ def _stand_in(proto: onnx.ModelProto) -> None:
         if not like:
             proto.graph.node.append(node)
         for output, place in zip(node.output, like, strict=False):
-            if output and place is not None and place < len(node.input):
+            if output and place is not None and "".join(node.input[place : place + 1]):
                 inputs = [node.input[place], UNKNOWN_SHAPE]
                 proto.graph.node.append(onnx.helper.make_node("Reshape", inputs, [output]))
 

@@ -47,11 +47,16 @@ class Refusal:
         code: The kind of refusal.
         node: Name of the node (its first output's name when it has none).
         reason: The violated condition, with the values in it.
+        value: The value that stopped it: the operand, or the one whose missing fact; empty where
+            the node itself did.
+        also: Of a node that could have had another form: why it has not that one either.
     """
 
     code: Code
     node: str
     reason: str
+    value: str = ""
+    also: "Refusal | None" = None
 
     def __str__(self) -> str:
         return f"{self.code.id} {self.node}: {self.reason} ({self.code.hint})"

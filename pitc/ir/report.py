@@ -5,7 +5,7 @@ the manifest.
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pitc.ir.refusal import Refusal
+from pitc.ir.refusal import Code, Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,11 @@ class NodeRecord:
         engine: What computes it: `onnxruntime`; `cpu`, register tiles; of GPUs `mma`, tensor cores,
             or `simt`, FMA units, or both. Empty where nothing is left to compute, or inside.
         kernel: Its kernels, where they are pitc's.
+        flops: Operations at example sizes (`pitc.ir.work`), of a loop's body those of one turn;
+            None where its expression does not tell them, or it has none.
+        rule: By which rule it runs packed; empty where it does not.
+        reads: How many places before it, in the whole list of nodes, those stand whose outputs it
+            or its bodies read.
     """
 
     node: str
@@ -58,11 +63,20 @@ class NodeRecord:
     inside: str = ""
     engine: str = "onnxruntime"
     kernel: KernelRecord | None = None
+    flops: int | None = None
+    rule: str = ""
+    reads: tuple[int, ...] = ()
 
     @property
     def outcome(self) -> str:
         """What became of the node, and where it went."""
         return f"{self.lowering} into {self.inside}" if self.inside else self.lowering
+
+    @property
+    def is_plumbing(self) -> bool:
+        """True where nothing is computed and nothing was decided: shapes, views, copies."""
+        left = self.refusal is None or self.refusal.code in (Code.NO_FACT, Code.NO_GAIN)
+        return self.lowering == "ordinary" and self.flops == 0 and left
 
     @property
     def runs(self) -> str:
@@ -108,6 +122,24 @@ class RegionRecord:
     host_copies: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """What would help, found by analysing the model with it, or from a fact of its graph.
+
+    Args:
+        kind: `padding`, or another contract.
+        text: One sentence.
+        option: What to type; empty where the model itself has to be another one.
+        gain: Share of the model's work (0..1) that would run packed or skip zeros beyond what does
+            now; None where no analysis can tell.
+    """
+
+    kind: str
+    text: str
+    option: str = ""
+    gain: float | None = None
+
+
 @dataclass(slots=True)
 class Report:
     """Everything `pitc explain` can tell about one compilation for one kind of machine.
@@ -115,7 +147,11 @@ class Report:
     `kind` is that machine, `target` all that was asked for. `host_copies` counts the masks that are
     copied from a GPU to the host in a run, where ONNX Runtime's CUDA provider runs ordinary nodes.
     `assumptions` are what the answer rests on; `notes` are sentences on what was left as it is
-    although the user asked for it.
+    although the user asked for it; `suggestions` are what would help.
+
+    `cache_hits` counts pieces of machine code that came from the user's cache, `cache_misses` those
+    that were made; both are 0 without it. Of CPUs a piece is a kernel at one level; of GPUs the
+    host code of a kernel's tiles, and a tile's image for one architecture.
     """
 
     model: str = ""
@@ -127,8 +163,11 @@ class Report:
     host_copies: int = 0
     assumptions: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    suggestions: list[Suggestion] = field(default_factory=list)
     kernels: list[str] = field(default_factory=list)
     stages_ms: dict[str, float] = field(default_factory=dict)
+    cache_hits: int = 0
+    cache_misses: int = 0
 
     @property
     def changed(self) -> bool:
@@ -141,9 +180,21 @@ class Report:
         return {record.node: record.sparse for record in self.nodes if record.sparse}
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form; refusals become code, reason and hint."""
+        """JSON-ready form; refusals become code, reason, value, hint, and `also` of another form;
+        `summary` is added.
+        """
+        from pitc.ir.summary import summary_of
+
         out = asdict(self)
         for record, node in zip(out["nodes"], self.nodes, strict=True):
-            r = node.refusal
-            record["refusal"] = r and {"code": r.code.id, "reason": r.reason, "hint": r.code.hint}
-        return out
+            record["reads"] = " ".join(map(str, node.reads))  # a list takes ten bytes for each
+            record["refusal"] = _refused(node.refusal)
+        return out | {"summary": asdict(summary_of(self))}
+
+
+def _refused(refusal: Refusal | None) -> dict[str, Any] | None:
+    if refusal is None:
+        return None
+    code, reason, value = refusal.code, refusal.reason, refusal.value
+    told = {"code": code.id, "reason": reason, "value": value, "hint": code.hint}
+    return told if refusal.also is None else told | {"also": _refused(refusal.also)}

@@ -122,6 +122,7 @@ class Target:
         library: File name of the kernel library in an artifact.
         provider: Execution provider that runs its nodes.
         types: What its kernels compute with.
+        widens: What is float16 is computed in float32, as ONNX Runtime does it there.
         pads_bias: Kernels always add a bias, of float32 and as long as all panels.
         skips_right: Zeros of a right operand that is computed when the model runs are skipped.
         skips_channels: Convolutions leave out channels; the host chooses.
@@ -147,6 +148,7 @@ class Target:
     library: str = "kernels.so"
     provider: str = EP_NAME
     types: tuple[ir.DataType, ...] = (ir.DataType.FLOAT,)
+    widens: bool = True
     skips_right: bool = True
     skips_channels: bool = True
     reads_relu: bool = True
@@ -169,6 +171,7 @@ CUDA = Target(
     tuple(CUDA_ARCHS),
     provider=CUDA_EP_NAME,
     types=(ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16),
+    widens=False,
     skips_right=False,
     skips_channels=False,
     reads_relu=False,

@@ -89,6 +89,10 @@ class NodeView:
             raise NoRule(f"the shape of input {i} ({self.name(i)}) is unknown")
         return shape
 
+    def has_shape(self, i: int) -> bool:
+        """True when input i is given and its rank known."""
+        return self.has(i) and self.graph[self.name(i)].shape is not None
+
     def rank(self, i: int) -> int:
         """Rank of input i.
 

@@ -16,7 +16,9 @@ from pitc.errors import UsageError
 from pitc.ir.tile_work import Work
 from pitc.measure.trace_channels import ChannelDecision, ChannelLine
 
-_NODE = re.compile(r"pitc\.(.+)\.(?:contract(?:_right)?|ffn)(?:\.\d+)?", re.DOTALL)
+_PRODUCT = r"(?:contract(?:_right)?|ffn)"
+_NODE = re.compile(rf"(.+) \[(?:packed )?{_PRODUCT}\](?:\.\d+)?", re.DOTALL)
+_BEFORE_0_2 = re.compile(rf"pitc\.(.+)\.{_PRODUCT}(?:\.\d+)?", re.DOTALL)
 _Count = Annotated[int, Field(ge=0)]
 _Size = Annotated[int, Field(ge=1)]
 _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -52,6 +54,7 @@ class _Line(BaseModel):
     candidates: dict[str, _Candidate]
     chosen: str
     measured_us: _Amount
+    cpu_us: _Amount | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> "_Line":
@@ -74,8 +77,9 @@ class Decision:
         predicted_us: Microseconds by variant, for those on offer.
         features: Amounts of `pitc.ir.tiles.FEATURES`, by variant.
         chosen: The variant that ran.
-        measured_us: What it took, microseconds.
+        measured_us: What it took, microseconds of wall time.
         threads: For how many its work was cut.
+        cpu_us: What it took, microseconds of the thread's CPU time; None where several worked.
     """
 
     node: str
@@ -85,6 +89,7 @@ class Decision:
     chosen: str
     measured_us: float
     threads: int
+    cpu_us: float | None = None
 
     @property
     def live(self) -> int:
@@ -99,7 +104,7 @@ class Decision:
 
 def source_node(name: str) -> str:
     """The source graph's name of a contraction; a name that is not ours stays as it is."""
-    found = _NODE.fullmatch(name)
+    found = _NODE.fullmatch(name) or _BEFORE_0_2.fullmatch(name)
     return found[1] if found else name
 
 
@@ -168,4 +173,5 @@ def _decision(path: Path, number: int, text: bytes) -> Decision | ChannelDecisio
         line.chosen,
         line.measured_us,
         line.threads,
+        line.cpu_us,
     )

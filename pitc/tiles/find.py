@@ -1,12 +1,12 @@
 """Which tile table is in force: what was measured on this machine, else what comes with pitc."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from pitc.errors import PitcError
+from pitc.host.folders import cache_folder
 from pitc.host.machine import builder_versions, cpu_caches, cpu_features, cpu_name
 from pitc.ir.tiles import TileTable
 from pitc.options import Level
@@ -35,12 +35,6 @@ class TablesInForce:
     def table(self) -> TileTable:
         """The prices."""
         return TileTable({level: table_of(each) for level, each in self.levels.items()})
-
-
-def cache_folder() -> Path:
-    """Where pitc keeps what it has measured: `pitc` in the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "pitc"
 
 
 def overlay_path() -> Path:

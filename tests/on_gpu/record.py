@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tvm_ffi import structural_equal
 
+from pitc.codegen.build.cache import kernel_cache
 from pitc.codegen.build.cuda_library import build_cuda_kernels
 from tests import on_gpu
 
@@ -71,5 +72,5 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     archs = os.environ["PITC_GPU_ARCHS"].split(",")
     on_gpu.folder().mkdir(parents=True, exist_ok=True)
     for number, (calls, functions) in enumerate(_wanted.items(), 1):
-        build_cuda_kernels(functions, archs, on_gpu.library_of(calls))
+        build_cuda_kernels(functions, archs, on_gpu.library_of(calls), cache=kernel_cache())
         print(f"\r{number} of {len(_wanted)} kernel libraries", end="", flush=True)

@@ -20,6 +20,7 @@ from pitc.ir.branch import BRANCH, CHOOSE, DOMAIN, GROUP, NAME, numbers_in
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE
+from pitc.ir.metadata import SOURCE
 from pitc.ir.nodes import node_name
 from pitc.ir.region import Region, describe
 from pitc.passes.control.graft import take_over
@@ -233,8 +234,14 @@ class _Branch:
 
     def again(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Value:
         """The same step on other operands."""
-        stem = f"{node.outputs[0].name}.live"
-        return self.build.node(node.domain, node.op_type, inputs, dict(node.attributes), [stem])[0]
+        stem, name = f"{node.outputs[0].name}.live", node_name(node)
+        label = self.build.label(name, "live channels")
+        attributes = dict(node.attributes)
+        (out,) = self.build.node(node.domain, node.op_type, inputs, attributes, [stem], label)
+        made = out.producer()
+        assert made is not None
+        made.metadata_props[SOURCE] = name
+        return out
 
     def spread(self, x: ir.Value, kept: _Live, rank: int) -> ir.Value:
         """The live channels at their places, zeros at the others."""

@@ -15,9 +15,9 @@ from pitc.ir.expr import Shape, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import node_name
 from pitc.ir.refusal import Code, Refusal
+from pitc.ir.work import EXAMPLE_SIZE
 from pitc.passes.lower.channels.convolve import ChannelSkip, channels_and_filters
 from pitc.passes.lower.channels.flags import is_plain
-from pitc.passes.regions.price import SYMBOL_ESTIMATE
 
 LONGEST = 8  # convolutions that choose together: either all of them leave out channels, or none
 
@@ -134,6 +134,6 @@ def _result(graph: Graph, skip: ChannelSkip) -> Shape:
 
 def _size(expr: TensorExpr, extents: Shape) -> int:
     """Elements, for one image where the batch is not known."""
-    unknown = (1 if e == expr.shape[0] else SYMBOL_ESTIMATE for e in extents)
+    unknown = (1 if e == expr.shape[0] else EXAMPLE_SIZE for e in extents)
     sizes = ((e.as_int(), n) for e, n in zip(extents, unknown, strict=True))
     return prod(n if e is None else e for e, n in sizes)

@@ -83,13 +83,17 @@ def channel_skips(
     for node, first in found.items():
         skip, name = again[node], node_name(node)
         if skip is None:
-            refusals[node] = Refusal(Code.JOINT, name, f"what {first} rests on would change")
+            refusals[node] = Refusal(
+                Code.JOINT, name, f"what {first} rests on would change", first.end.name or ""
+            )
             continue
         zero, idle = tuple(filter(kept, skip.zero)), tuple(filter(kept, skip.idle))
         if skip.unread and packed & _bits(graph, [skip.end.name or ""]):
             idle = ()
         if not zero and not idle:
-            refusals[node] = Refusal(Code.JOINT, name, f"what {skip} rests on would change")
+            refusals[node] = Refusal(
+                Code.JOINT, name, f"what {skip} rests on would change", skip.end.name or ""
+            )
             continue
         skip = replace(skip, zero=zero, idle=idle)
         chosen = _sound(beside, regions, skip, {*unread, *regions.demand.exits})
@@ -151,5 +155,5 @@ def _sound(
         skip = replace(skip, idle=(), unread=False)
     elif reader is not None:
         text = f"{reader.op_type} reads '{end}' and may divide by 0, or look elsewhere"
-        return Refusal(Code.NOT_TOTAL, name, text)
+        return Refusal(Code.NOT_TOTAL, name, text, end)
     return skip

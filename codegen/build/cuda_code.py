@@ -1,0 +1,97 @@
+"""CUDA text and host code of what answers requests for GPUs, from the cache or made by TVM."""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from pitc.codegen.build.cache import Cache
+from pitc.codegen.build.cuda_compiler import CudaModule
+from pitc.codegen.build.kernel_keys import CudaCodeKey, generator, key_of
+from pitc.ir.kernel import KernelRequest
+
+Makers = Mapping[str, Callable[[], CudaModule]]
+"""What makes the module of each symbol."""
+
+
+def makers_of(functions: Sequence[Any], arch: str) -> Makers:
+    """What makes the module of each of some TIR functions.
+
+    Raises:
+        ValueError: Two functions of one symbol.
+    """
+    symbols = [str(f.attrs["global_symbol"]) for f in functions]
+    if twice := sorted({s for s in symbols if symbols.count(s) > 1}):
+        raise ValueError(f"several functions are called {', '.join(twice)}")
+    return {s: partial(_module, f, arch) for s, f in zip(symbols, functions, strict=True)}
+
+
+def _module(function: Any, arch: str) -> CudaModule:
+    from pitc.codegen.build.cuda_module import cuda_module
+
+    return cuda_module([function], arch)
+
+
+class RequestedCode:
+    """The modules of all functions that answer some requests.
+
+    Where all are in the cache, TVM is not loaded.
+
+    Args:
+        requests: Requests for GPUs.
+        arch: The oldest device.
+        cache: Where modules are kept; None makes all of them.
+
+    Attributes:
+        makers: What makes, or knows, the module of each symbol.
+    """
+
+    def __init__(self, requests: Iterable[KernelRequest], arch: str, cache: Cache | None) -> None:
+        made_by = generator()
+        self._cache = cache if made_by else None
+        self._missed: dict[str, list[str]] = {}  # key: symbols
+        self.makers: dict[str, Callable[[], CudaModule]] = {}
+        for request in requests:
+            if self._cache is None or made_by is None:
+                self.makers |= _made_now(request, arch)
+                continue
+            key = key_of(CudaCodeKey(request, arch, made_by))
+            if (kept := self._cache.get(key)) is not None:
+                self.makers |= {s: partial(_same, module) for s, module in _decoded(kept).items()}
+            else:
+                makers = _made_now(request, arch)
+                self._missed[key] = list(makers)
+                self.makers |= makers
+
+    def keep(self, modules: Mapping[str, CudaModule]) -> None:
+        """Keep what was made, all modules by their symbols."""
+        if self._cache is None:
+            return
+        for key, symbols in self._missed.items():
+            self._cache.put(key, _encoded({symbol: modules[symbol] for symbol in symbols}))
+
+
+def _made_now(request: KernelRequest, arch: str) -> Makers:
+    from pitc.codegen.build.cuda_functions import functions_of
+
+    return makers_of(functions_of([request]), arch)
+
+
+def _same(module: CudaModule) -> CudaModule:
+    return module
+
+
+def _encoded(modules: Mapping[str, CudaModule]) -> bytes:
+    body = {
+        symbol: [m.source, b64encode(m.host_object).decode(), dict(m.launch)]
+        for symbol, m in modules.items()
+    }
+    return json.dumps(body).encode()
+
+
+def _decoded(content: bytes) -> dict[str, CudaModule]:
+    return {
+        symbol: CudaModule(source, b64decode(code), {k: tuple(tags) for k, tags in launch.items()})
+        for symbol, (source, code, launch) in json.loads(content).items()
+    }

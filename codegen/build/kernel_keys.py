@@ -1,0 +1,129 @@
+"""What pieces of a kernel library depend on: the keys under which they are cached.
+
+    CpuKernelKey   one kernel for one CPU level      -> object code
+    CudaCodeKey    what answers a request for GPUs   -> CUDA text and host code
+    CudaImageKey   one CUDA text for one device      -> a cubin, or PTX
+
+A key is a value: everything that can change the bytes is a field, so that models share what they
+have in common. A field more than needed costs a hit; one that is missing, an answer.
+"""
+
+import functools
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pitc.ir
+from pitc.ir.kernel import KernelRequest
+from pitc.ir.target import CpuLevel
+from pitc.version import __version__
+
+PACKAGES = ("apache-tvm", "apache-tvm-ffi")
+"""What turns TIR into machine code; LLVM is a part of the first one."""
+
+SOURCES = (Path(__file__).parents[1], Path(pitc.ir.__file__).parent)
+"""The rooms that write TIR: this one, and the one that it imports."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generator:
+    """What makes code of a request.
+
+    Args:
+        pitc: Its version.
+        sources: Digest of the sources that write TIR, and of those that they import.
+        packages: Of every package that makes machine code of TIR, its name and a digest of what its
+            files are.
+        python: The interpreter.
+        machine: System and processor, which LLVM takes for those of the target.
+    """
+
+    pitc: str
+    sources: str
+    packages: tuple[tuple[str, str], ...]
+    python: str
+    machine: str
+
+
+@dataclass(frozen=True, slots=True)
+class CpuKernelKey:
+    """Of the object code of one kernel for one CPU level."""
+
+    request: KernelRequest
+    level: CpuLevel
+    generator: Generator
+
+
+@dataclass(frozen=True, slots=True)
+class CudaCodeKey:
+    """Of the CUDA text and the host code of all functions that answer a request.
+
+    Args:
+        request: The request.
+        arch: The oldest device, e.g. `sm_80`.
+        generator: What makes them.
+    """
+
+    request: KernelRequest
+    arch: str
+    generator: Generator
+
+
+@dataclass(frozen=True, slots=True)
+class CudaImageKey:
+    """Of what a CUDA compiler makes.
+
+    Args:
+        compiler: All that an image depends on besides source and target.
+        target: `sm_XX` or `compute_XX`.
+        source: CUDA text.
+    """
+
+    compiler: str
+    target: str
+    source: str
+
+
+Key = CpuKernelKey | CudaCodeKey | CudaImageKey
+
+
+def key_of(key: Key) -> str:
+    """The name of a key's entry: 64 hexadecimal digits."""
+    text = json.dumps([type(key).__name__, asdict(key)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@functools.cache
+def generator() -> Generator | None:
+    """The generator of this process; None where it cannot be told from another one."""
+    packages = {name: distribution(name).read_text("RECORD") for name in PACKAGES}
+    listed = {name: text for name, text in packages.items() if text is not None}
+    if len(listed) < len(PACKAGES):
+        return None
+    return Generator(
+        pitc=__version__,
+        sources=_digest({name: path.read_bytes() for name, path in source_files().items()}),
+        packages=tuple((name, _digest({name: text.encode()})) for name, text in listed.items()),
+        python=f"{platform.python_implementation()} {platform.python_version()}",
+        machine=f"{platform.system()} {platform.machine()}",
+    )
+
+
+def source_files() -> dict[str, Path]:
+    """The files that `Generator.sources` is of, by their place in the rooms."""
+    return {
+        f"{room.name}/{path.relative_to(room)}": path
+        for room in SOURCES
+        for path in sorted(room.rglob("*.py"))
+    }
+
+
+def _digest(contents: Mapping[str, bytes]) -> str:
+    digest = hashlib.sha256()
+    for name, content in sorted(contents.items()):
+        digest.update(f"{name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()

@@ -1,0 +1,163 @@
+"""The padding contract for dynamic quantisation: tokens that do not exist have no part in a scale.
+
+    q, s, z = DynamicQuantizeLinear(x)   ->   DynamicQuantizeLinear(Where(mask, x, 0))
+
+ONNX takes the extremes of all elements and 0, those of padding too. Which elements are of tokens is
+found by following the axes of the mask, and of outputs that are of tokens (`padding.py`). The
+rewrite says in the graph what the contract means, so that facts and packed forms need to know
+nothing of it.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from pitc.ir.expr import Shape
+from pitc.ir.graph import Graph
+from pitc.ir.index import ONE, Digit
+from pitc.passes.control.graft import names_of
+from pitc.passes.facts.derive import derive
+from pitc.passes.normalise import normalise
+from pitc.passes.padding import given_up
+from pitc.passes.regions.coordinates import follow
+from pitc.passes.regions.domain import Coords
+from pitc.passes.regions.layout import increasing
+from pitc.passes.rules.record import operator_of
+
+NOTE = (
+    "dynamic scales are of tokens that exist, at {nodes} nodes from {first} on; ONNX Runtime's are "
+    "of padding, too, so its results differ from these by rounding to 8 bits"
+)
+AXES_AS_INPUT = 13  # first operator set whose Unsqueeze has its axes as an input
+
+
+def scale_by_live_tokens(model: ir.Model, padding: str | None) -> list[str]:
+    """Let every dynamic scale of tokens be one of those that exist.
+
+    Args:
+        model: A model as imported; it is changed in place. Bodies of loops and branches stay.
+        padding: The mask input, or None.
+
+    Returns:
+        The nodes that were changed, by name.
+    """
+    nodes = [n for n in model.graph if operator_of(n).extremes_of is not None]
+    mask = next((v for v in model.graph.inputs if v.name == padding), None)
+    if not nodes or mask is None or mask.dtype is None:
+        return []
+    twin = model.clone()
+    normalise(twin)
+    graph = Graph(twin)
+    derive(graph)
+    shape = graph[mask.name or ""].shape
+    if shape is None or len(shape) != 2:
+        return []
+    start = tuple(Digit(d, ONE, e) for d, e in enumerate(shape) if e != ONE)
+    tokens = {name: [start] for name in (mask.name or "", *given_up(graph, mask.name))}
+    found = follow(graph, tokens) if start else {}
+    made, build, changed = dict[str, ir.Value](), _Builder(model, mask), list[str]()
+    for node in nodes:
+        place = operator_of(node).extremes_of or 0
+        value = node.inputs[place]
+        name = "" if value is None else value.name or ""
+        extents = graph[name].shape if name in found else None
+        if value is None or extents is None or graph[name].dtype is None:
+            continue
+        dtype = graph.dtype(name)
+        for coords in found[name] if name not in made else ():
+            flags = build.flags(shape, extents, coords)
+            if flags is not None:
+                made[name] = build.chosen(flags, made.get(name, value), dtype)
+        if name in made:
+            node.replace_input_with(place, made[name])
+            changed.append(node.name or node.outputs[0].name or "")
+    if changed:
+        model.graph.sort()
+    return changed
+
+
+def scale_notes(nodes: Sequence[str]) -> list[str]:
+    """What to tell of the nodes that were changed."""
+    return [NOTE.format(nodes=len(nodes), first=nodes[0])] if nodes else []
+
+
+class _Builder:
+    """Appends nodes that read the mask."""
+
+    def __init__(self, model: ir.Model, mask: ir.Value) -> None:
+        self.model, self.mask = model, mask
+        names = names_of(model.graph)
+        self.taken = names.values | names.nodes
+        self.known: dict[tuple[object, ...], ir.Value] = {}
+
+    def op(self, op_type: str, *inputs: ir.Value, **attributes: int | Sequence[int]) -> ir.Value:
+        """The result of a node, made once."""
+        key = (op_type, *map(id, inputs), repr(sorted(attributes.items())))
+        if key not in self.known:
+            name = self._unique(f"live_scale.{op_type.lower()}")
+            out = ir.Value(name=name)
+            node = ir.node(op_type, list(inputs), attributes, outputs=[out], name=f"{name}.node")
+            self.model.graph.append(node)
+            self.known[key] = out
+        return self.known[key]
+
+    def constant(self, array: np.ndarray) -> ir.Value:
+        """A constant, made once."""
+        key = ("constant", array.dtype.name, array.shape, array.tobytes())
+        if key not in self.known:
+            value = ir.val(self._unique("live_scale.constant"), const_value=ir.tensor(array))
+            self.model.graph.register_initializer(value)
+            self.known[key] = value
+        return self.known[key]
+
+    def _unique(self, stem: str) -> str:
+        name, k = stem, 1
+        while name in self.taken:
+            name, k = f"{stem}.{k}", k + 1
+        self.taken |= {name, f"{name}.node"}
+        return name
+
+    def flags(self, mask: Shape, shape: Shape, coords: Coords) -> ir.Value | None:
+        """True for the elements of tokens that exist, broadcast to a value; None where the mask's
+        axes are no whole dimensions of it, nor one dimension together.
+
+        Args:
+            mask: Extents of the mask.
+            shape: Extents of the value.
+            coords: The mask's axes longer than 1, as digits of the value's dimensions.
+        """
+        live = self.mask
+        if live.dtype != ir.DataType.BOOL:
+            live = self.op("Cast", live, to=ir.DataType.BOOL)
+        dims = [c.dim for c in coords]
+        wide = [d for d, e in enumerate(mask) if e != ONE]
+        if all(c.stride == ONE and c.extent == shape[c.dim] for c in coords):
+            if not increasing(dims):
+                live = self.op("Transpose", live, perm=[1, 0])
+            kept = sorted(dims)
+            if len(wide) < len(mask):  # a mask of one row is one of its tokens
+                live = self.op("Reshape", live, self.constant(np.asarray([-1])))
+        elif len(coords) == 2 and dims[0] == dims[1] and _joined(shape, coords):
+            live, kept = self.op("Reshape", live, self.constant(np.asarray([-1]))), dims[:1]
+        else:
+            return None
+        return self._unsqueezed(live, [d for d in range(len(shape)) if d not in kept])
+
+    def _unsqueezed(self, x: ir.Value, dims: Sequence[int]) -> ir.Value:
+        if not dims:
+            return x
+        if self.model.opset_imports.get("", 0) < AXES_AS_INPUT:
+            return self.op("Unsqueeze", x, axes=list(dims))
+        return self.op("Unsqueeze", x, self.constant(np.asarray(dims)))
+
+    def chosen(self, flags: ir.Value, x: ir.Value, dtype: np.dtype) -> ir.Value:
+        """A value with 0 at tokens that do not exist."""
+        return self.op("Where", flags, x, self.constant(np.zeros((), dtype)))
+
+
+def _joined(shape: Shape, coords: Coords) -> bool:
+    """True where two axes are one dimension, row by row."""
+    outer, inner = coords
+    whole = outer.extent * inner.extent == shape[outer.dim]
+    return whole and inner.stride == ONE and outer.stride == inner.extent

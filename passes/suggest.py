@@ -1,0 +1,290 @@
+"""What would help a model of which little is skipped: tried in the analysis, or read off its graph.
+
+    bert without --padding     the mask input hides keys, so it is tried as padding mask:
+    facts, regions again   ->  with --padding attention_mask 73 of 139 nodes would run packed
+
+Nothing is said for the lack of something: each suggestion rests on a trial, or on a node or a
+constant that is there. Trials are few and counted, not timed, so that the same model always gets
+the same suggestions: at most two for each of `MOST_MASKS` masks and one more, each of about the
+work of the stages facts and regions, and none of a graph with more than `MOST_NODES` nodes.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from pitc.errors import UsageError
+from pitc.ir.branch import DOMAIN
+from pitc.ir.constant import MASKED, is_zero
+from pitc.ir.expr import Combine
+from pitc.ir.graph import Graph
+from pitc.ir.nodes import Array, first_output, input_names
+from pitc.ir.refusal import Code
+from pitc.ir.report import NodeRecord, Report, Suggestion
+from pitc.ir.summary import summary_of
+from pitc.ir.target import Target
+from pitc.ir.value import Value
+from pitc.ir.work import contracts
+from pitc.passes.analysis import analyse
+from pitc.passes.padding import can_be_mask, has_unproven
+from pitc.passes.records import UNSHARED, node_flops, packed_nodes
+from pitc.passes.regions.choose import choose_regions
+from pitc.passes.rules.record import Packs, operator_of
+from pitc.passes.rules.registry import MICROSOFT
+
+LEAST_GAIN = 0.1  # of the work: less is not worth a sentence
+MOST_MASKS, MOST_NODES = 2, 20_000
+OPERATOR_SETS = ("", "ai.onnx", "ai.onnx.ml", MICROSOFT, DOMAIN)
+
+HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+PADDING = "with --padding {mask} {packed}, if tokens whose '{mask}' is 0 do not exist for you"
+DIMENSIONS = (
+    "export the model with dynamic axes, each of its own name: nothing shows that the first sizes "
+    "of its outputs are those of '{mask}'; if they are, {packed}"
+)
+FLOAT32 = "in float32 {packed}: kernels for this machine compute no half precision"
+EIGHT_BITS = (
+    "{n} products of 8-bit integers ({share:.0%} of the work) have rows that nobody reads and no "
+    "packed form: compile the model as it was before it was quantised, and compare both"
+)
+CONSTANT = (
+    "'{name}' is a constant and hides {hidden} of {keys} keys, whatever the tokens are: export the "
+    "model with its mask as an input, so that padding can be skipped in every batch"
+)
+LIBRARY = (
+    "operators of '{domain}' ({names}; {n} nodes) come with a library: register it in the session "
+    "options; what they read counts as read whole"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What an analysis with another option has found.
+
+    Args:
+        graph: The graph.
+        packed: Its nodes that would run packed.
+        flops: Their operations.
+    """
+
+    graph: Graph
+    packed: frozenset[ir.Node]
+    flops: int
+
+    @property
+    def counts(self) -> str:
+        """How many nodes would run packed, for people."""
+        return f"{len(self.packed)} of {len(self.graph.nodes)} nodes would run packed"
+
+
+def suggestions(graph: Graph, report: Report) -> list[Suggestion]:
+    """What would help.
+
+    Args:
+        graph: The analysed graph, not rewritten yet.
+        report: What was found about it.
+    """
+    records = dict(zip(graph.nodes, report.nodes, strict=True))
+    found = [*_libraries(graph), *_constant_masks(graph), *_eight_bits(graph, records)]
+    if len(graph.nodes) <= MOST_NODES:
+        found += _tried(graph, report)
+    return found
+
+
+def hiding_inputs(graph: Graph) -> list[str]:
+    """Inputs of the model that may be a padding mask: whose zeros hide keys of attention, or floats
+    that only maps and moves lead from to a softmax; none that look something up. Those that are
+    known to hide most come first.
+    """
+    hidden, reaching = hidden_by(graph), _floats_at_softmax(graph)
+    masks = {v.name or "" for v in graph.model.graph.inputs if can_be_mask(v)}
+    found = [n for n in graph.inputs if n in masks and (hidden[n] or n in reaching)]
+    return sorted((n for n in found if not _looks_up(graph, n)), key=lambda name: -hidden[name])
+
+
+def hidden_by(graph: Graph) -> Counter[str]:
+    """How many softmaxes give 0 where a value is 0."""
+    hidden: Counter[str] = Counter()
+    for value in _softmaxes(graph):
+        zeros = (f.region for f in value.fills if is_zero(f.constant))
+        tests = {t for region in zeros for t in region}
+        hidden.update({t.src for t in tests if t.pred == "nz" and not t.yes})
+    return hidden
+
+
+def _softmaxes(graph: Graph) -> Iterator[Value]:
+    for node in graph.nodes:
+        value = graph[first_output(node)]
+        if value.expr is not None and value.expr.combine is Combine.SOFTMAX:
+            yield value
+
+
+def _floats_at_softmax(graph: Graph) -> set[str]:
+    """Float inputs from which maps and moves alone lead to a softmax."""
+    todo = [name for v in _softmaxes(graph) if v.producer for name in input_names(v.producer)[:1]]
+    seen = set(todo)
+    while todo:
+        value = graph[todo.pop()]
+        if value.producer is None or value.expr is None:
+            continue
+        if value.expr.combine in (Combine.MAP, Combine.MOVE):
+            new = {*input_names(value.producer)} - seen
+            seen |= new
+            todo += new
+    floats = (n for n in graph.inputs if n in seen)
+    return {n for n in floats if (dtype := graph[n].dtype) is not None and dtype.kind == "f"}
+
+
+def _looks_up(graph: Graph, name: str) -> bool:
+    """True for an index into a table, such as token numbers."""
+    readers = (n for n in graph[name].uses if operator_of(n).packs is Packs.LOOK_UP)
+    return any(name in input_names(n)[1:] for n in readers)
+
+
+def _tried(graph: Graph, report: Report) -> Iterator[Suggestion]:
+    """What trials find to gain."""
+    now = summary_of(report)
+    skipped, total = now.packed.flops + now.sparse.flops, now.all.flops
+    if not total or 1 - skipped / total < LEAST_GAIN:
+        return
+
+    def gain(trial: Trial) -> float:
+        return round((trial.flops - skipped) / total, 4)
+
+    best: Suggestion | None = None
+    for mask in [report.padding] if report.padding else hiding_inputs(graph)[:MOST_MASKS]:
+        found = _with_mask(graph, mask, gain, is_given=bool(report.padding))
+        if found is not None and (best is None or (found.gain or 0) > (best.gain or 0)):
+            best = found
+    if best is not None:
+        yield best
+    elif _narrow_flops(graph, report) >= LEAST_GAIN * total:
+        trial = _trial(
+            graph, report.padding, replace(graph.target, types=graph.target.types + HALF)
+        )
+        if gain(trial) >= LEAST_GAIN:
+            yield Suggestion("half precision", FLOAT32.format(packed=trial.counts), "", gain(trial))
+
+
+def _with_mask(
+    graph: Graph, mask: str, gain: Callable[["Trial"], float], *, is_given: bool
+) -> Suggestion | None:
+    """What a padding mask would gain, or would if the model said which sizes are the mask's."""
+    if is_given:
+        unproven = has_unproven(graph, mask)
+    else:
+        trial = _trial(graph, mask, graph.target)
+        if not hidden_by(trial.graph)[mask]:  # it is added to scores, and hides none
+            return None
+        if gain(trial) >= LEAST_GAIN:
+            text = PADDING.format(mask=mask, packed=trial.counts)
+            return Suggestion("padding", text, f"--padding {mask}", gain(trial))
+        unproven = has_unproven(trial.graph, mask)
+    if not unproven:
+        return None
+    trial = _trial(graph, mask, graph.target, by_size=True)
+    if gain(trial) < LEAST_GAIN:
+        return None
+    text = DIMENSIONS.format(mask=mask, packed=trial.counts)
+    return Suggestion("dynamic axes", text, "", gain(trial))
+
+
+def _trial(graph: Graph, padding: str | None, target: Target, *, by_size: bool = False) -> Trial:
+    """Facts and regions once more."""
+    try:
+        tried, _ = analyse(graph.model, padding, target, by_size=by_size)
+    except UsageError:  # the operator set is too old for a mask
+        return Trial(graph, frozenset(), 0)
+    packed = packed_nodes(choose_regions(tried))
+    flops = sum(node_flops(tried, node) or 0 for node in packed)
+    return Trial(tried, frozenset(packed), flops)
+
+
+def _narrow_flops(graph: Graph, report: Report) -> int:
+    """Work of contractions in half precision, for which the target has no kernels."""
+    types = {t.numpy() for t in HALF} - {t.numpy() for t in graph.target.types}
+    return sum(
+        record.flops or 0
+        for node, record in zip(graph.nodes, report.nodes, strict=True)
+        if is_product(graph, node) and graph[first_output(node)].dtype in types
+    )
+
+
+def is_product(graph: Graph, node: ir.Node) -> bool:
+    """True for a sum of products, quantised ones among them."""
+    expr = graph[first_output(node)].expr
+    return expr is not None and contracts(expr)
+
+
+def _eight_bits(graph: Graph, records: Mapping[ir.Node, NodeRecord]) -> Iterator[Suggestion]:
+    """Products of 8-bit integers of which rows are unread, and that are refused all the same."""
+    total = sum(record.flops or 0 for record in records.values())
+    refused = [
+        record
+        for node, record in records.items()
+        if record.dead and _has_no_form(record) and is_product(graph, node)
+        if any(_is_of_bytes(graph, name) for name in input_names(node)[:2])
+    ]
+    flops = sum(record.flops or 0 for record in refused)
+    if total and flops >= LEAST_GAIN * total:
+        text = EIGHT_BITS.format(n=len(refused), share=flops / total)
+        yield Suggestion("quantisation", text, "", round(flops / total, 4))
+
+
+def _has_no_form(record: NodeRecord) -> bool:
+    """True where it is no matter of prices: a form there is none."""
+    refusal = record.refusal
+    return refusal is not None and (refusal.code is Code.NO_LOWERING or refusal.reason == UNSHARED)
+
+
+def _is_of_bytes(graph: Graph, name: str) -> bool:
+    """True for 8-bit integers, and for what they are converted to."""
+    value = graph[name]
+    sources = [name] if value.producer is None else [name, *input_names(value.producer)[:1]]
+    return any(
+        dtype is not None and dtype.kind in "iu" and dtype.itemsize == 1
+        for dtype in (graph[x].dtype for x in sources)
+    )
+
+
+def _constant_masks(graph: Graph) -> Iterator[Suggestion]:
+    """Constants that hide the same keys from every query: the mask of the inputs that the model was
+    exported with. One of positions, such as a causal one, hides others from each.
+    """
+    regions = (f.region for value in _softmaxes(graph) for f in value.fills)
+    tests = (t for region in regions for t in sorted(region, key=str))
+    for name in dict.fromkeys(t.src for t in tests if graph.is_constant(t.src)):
+        hidden = _hidden_keys(graph, name)
+        if hidden is not None:
+            text = CONSTANT.format(name=name, hidden=int(hidden.sum()), keys=hidden.size)
+            yield Suggestion("constant mask", text)
+
+
+def _hidden_keys(graph: Graph, name: str) -> Array | None:
+    """Which places along the last dimension of a constant hide something, at least in one sequence;
+    None where that differs between rows, or all or none are.
+    """
+    x = graph.array(name)
+    if x is None or not x.ndim or x.dtype.kind not in "bf":
+        return None
+    low = np.asarray(x <= MASKED if x.dtype.kind == "f" else ~x)
+    rows = low.reshape(-1, *low.shape[-2:]) if low.ndim > 1 else low.reshape(1, 1, -1)
+    alike = (rows == rows[:, :1]).all()
+    hidden = np.asarray(rows.any(axis=(0, 1)))
+    return hidden if alike and hidden.any() and not low.all() else None
+
+
+def _libraries(graph: Graph) -> Iterator[Suggestion]:
+    """Operators that neither ONNX nor ONNX Runtime has."""
+    found: dict[str, Counter[str]] = {}
+    for node in graph.nodes:
+        if node.domain not in OPERATOR_SETS:
+            found.setdefault(node.domain, Counter())[node.op_type] += 1
+    for domain, operators in found.items():
+        names = ", ".join(operators)
+        text = LIBRARY.format(domain=domain, names=names, n=operators.total())
+        yield Suggestion("operator library", text)

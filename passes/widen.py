@@ -1,0 +1,248 @@
+"""float16 on machines whose kernels compute in float32: from the first contraction on values are
+float32, converted back where they leave as float16.
+
+    x, w f16   h = MatMul(x, w)   y = Relu(h)       ->      h = MatMul(Cast(x), w in f32)
+                                                            y = Cast(Relu(h))
+
+ONNX Runtime's CPU provider does the same when it loads such a model: it has no float16 kernels of
+most operators, so it converts around them, and leaves out what it would convert back at once. So
+the answers are those of float32 steps in both, with fewer roundings than the operators say. Steps
+in front of every contraction (embeddings, masks) stay float16, and so does what moves elements that
+are there in float16 only: past keys and values are appended to as they are.
+
+The weights of an artifact stay float16, behind a Cast that ONNX Runtime folds when it loads it.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from pitc.ir.branch import BRANCH, is_choice
+from pitc.ir.expr import Combine
+from pitc.ir.graph import Graph
+from pitc.ir.inference import infer
+from pitc.ir.nodes import bodies, first_output, output_names
+from pitc.ir.schemas import schema_of
+from pitc.ir.widened import NARROW, WIDE, Widened
+from pitc.passes.control.graft import Names, names_of
+from pitc.passes.expand.expansion import EXPANSIONS
+from pitc.passes.facts.derive import derive
+from pitc.passes.facts.uses import CONTRACTIONS
+from pitc.passes.rules.record import key_of, operator_of
+
+_HALF, _FLOAT = "tensor(float16)", "tensor(float)"
+TYPED = ("dtype", "output_dtype", "precision")  # attributes that say a type
+LEAST_ELEMENTS = 1 << 12  # of a constant that is kept in float16; smaller ones are not worth a node
+
+
+def widen(model: ir.Model) -> int:
+    """Compute in float32 what is computed in float16 from the first contraction on.
+
+    Args:
+        model: A model without Constant nodes; its main graph is changed in place.
+
+    Returns:
+        How many nodes compute in float32 now.
+    """
+    if NARROW not in {known.dtype for known in infer(model).values()}:
+        return 0
+    graph = Graph(model)
+    derive(graph)
+    state = _Widening(model, graph, names_of(model.graph))
+    count = sum(map(state.take, list(model.graph)))
+    state.finish()
+    return count
+
+
+@dataclass(slots=True)
+class _Widening:
+    """Which values are float32 by now.
+
+    Args:
+        model: The model.
+        graph: What is known of it, as it was.
+        taken: Names in use.
+        wide: Values that were float16 and are float32.
+        derived: Values computed from a contraction in float32, these among them.
+        casts: Conversions by value and branch.
+        conversions: Conversions of the model's own, by now from float32.
+        constants: Constants in float16 and in float32.
+    """
+
+    model: ir.Model
+    graph: Graph
+    taken: Names
+    wide: set[ir.Value] = field(default_factory=set)
+    derived: set[ir.Value] = field(default_factory=set)
+    casts: dict[tuple[ir.Value, str | None], ir.Value] = field(default_factory=dict)
+    conversions: list[ir.Node] = field(default_factory=list)
+    constants: dict[ir.Value, ir.Value] = field(default_factory=dict)
+
+    def take(self, node: ir.Node) -> bool:
+        """Give a node the operands that it wants; True where it computes in float32."""
+        inputs = [(k, x) for k, x in enumerate(node.inputs) if x is not None]
+        read = [(k, x) for k, x in inputs if self._is_half(x)]
+        if self._rounds(node):
+            node.attributes["to"] = ir.AttrInt64("to", WIDE)
+            widens = True
+        else:
+            widens = bool(read) and self._widens(node, [x for _, x in read])
+        for k, x in read:
+            if widens != (x in self.wide):
+                node.replace_input_with(k, self._other(x, node, widens))
+        if widens or any(x in self.derived for _, x in inputs):
+            self.derived.update(node.outputs)
+        if not widens:
+            return False
+        for x in node.outputs:
+            if self._is_half(x):
+                self._make_wide(x)
+        if operator_of(node).converts:
+            self.conversions.append(node)
+        return True
+
+    def _rounds(self, node: ir.Node) -> bool:
+        """True for a float32 value, computed from a contraction, that is rounded to float16."""
+        x = node.inputs[0] if node.inputs else None
+        to = node.attributes.get("to")
+        return (
+            operator_of(node).converts
+            and to is not None
+            and to.value == NARROW
+            and x in self.derived
+            and self.graph[x.name or ""].dtype == np.float32
+            and not self.graph[first_output(node)].captured
+        )
+
+    def finish(self) -> None:
+        """Leave out conversions from float32 to float32, and constants that nobody reads."""
+        for node in self.conversions:
+            x, y = node.inputs[0], node.outputs[0]
+            to = node.attributes.get("to")
+            if x is not None and to is not None and to.value == WIDE and not y.is_graph_output():
+                y.replace_all_uses_with(x)
+                self.model.graph.remove(node, safe=True)
+        self._name_constants()
+
+    def _is_half(self, x: ir.Value) -> bool:
+        """True for a value that the model has in float16."""
+        dtype = self.graph[x.name or ""].dtype
+        return x in self.wide or (dtype is not None and dtype == np.float16)
+
+    def _is_constant(self, x: ir.Value) -> bool:
+        return self.graph.is_constant(x.name or "")
+
+    def _widens(self, node: ir.Node, read: list[ir.Value]) -> bool:
+        """Whether a node that reads float16 computes in float32."""
+        names = output_names(node)
+        if any(self.graph[n].captured or self.graph[n].dtype is None for n in names):
+            return False
+        if not is_choice(node) and not _takes_float32(self.model, node):
+            return False
+        exprs = [self.graph[n].expr for n in names]
+        combines = {expr.combine for expr in exprs if expr is not None}
+        if is_choice(node) or combines == {Combine.MOVE}:
+            moved = [x for x in read if not self._is_constant(x)]
+            return bool(moved) and self.wide.issuperset(moved)
+        contracts = key_of(node) in EXPANSIONS or not combines.isdisjoint(CONTRACTIONS)
+        return contracts or not self.wide.isdisjoint(read)
+
+    def _make_wide(self, x: ir.Value) -> None:
+        """Note that a value is float32; an output of the model is converted back."""
+        x.type = ir.TensorType(WIDE)
+        self.wide.add(x)
+        outputs = self.model.graph.outputs
+        places = [k for k, y in enumerate(outputs) if y is x]
+        if places:  # the name is the caller's
+            producer = x.producer()
+            assert producer is not None
+            half = self._other(x, producer, wide=False)
+            half.shape, half.name, x.name = x.shape, x.name, self.taken.value(f"{x.name}.float32")
+            for k in places:
+                outputs[k] = half
+
+    def _other(self, x: ir.Value, node: ir.Node, wide: bool) -> ir.Value:
+        """A value in the type that a node wants, converted once in each branch."""
+        if wide and self._is_constant(x):
+            return self._constant(x)
+        producer = x.producer()
+        beside = node if wide or producer is None else producer
+        branch = beside.metadata_props.get(BRANCH)
+        key = (x, branch)
+        if key not in self.casts:
+            to = WIDE if wide else NARROW
+            cast = ir.node("Cast", [x], {"to": to})
+            (out,) = cast.outputs
+            name = f"{x.name}.{'float32' if wide else 'float16'}"
+            out.name, cast.name = self.taken.value(name), self.taken.node(name)
+            out.type, out.shape = ir.TensorType(to), x.shape
+            if branch is not None:
+                cast.metadata_props[BRANCH] = branch
+            if wide:
+                self.model.graph.insert_before(node, cast)
+            else:
+                assert producer is not None
+                self.model.graph.insert_after(producer, cast)
+            self.casts[key] = out
+        return self.casts[key]
+
+    def _constant(self, x: ir.Value) -> ir.Value:
+        """A constant in float32."""
+        if x not in self.constants:
+            half = x.const_value
+            assert half is not None
+            name = self.taken.value(f"{x.name}.float32")
+            shape = ir.Shape(half.shape.numpy())
+            value = ir.Value(name=name, const_value=Widened(half.numpy, shape, name))
+            value.type, value.shape = ir.TensorType(WIDE), shape
+            self.model.graph.register_initializer(value)
+            self.constants[x] = value
+        return self.constants[x]
+
+    def _name_constants(self) -> None:
+        """Constants that are wanted in float32 only keep their names."""
+        initializers = self.model.graph.initializers
+        for half, value in self.constants.items():
+            name = half.name or ""
+            if not half.uses() and not half.is_graph_output():
+                del initializers[name]
+                del initializers[value.name or ""]
+                value.name = name
+                self.model.graph.register_initializer(value)
+
+
+def _takes_float32(model: ir.Model, node: ir.Node) -> bool:
+    """True for an operator that computes with float32 what it does with float16."""
+    if any(True for _ in bodies(node)) or any(a in node.attributes for a in TYPED):
+        return False
+    domain, op = key_of(node)
+    schema = schema_of(domain, op, model.opset_imports.get(domain, 0))
+    if schema is None:
+        return False
+    formals = list(schema.inputs)
+    formals += formals[-1:] * (len(node.inputs) - len(formals))
+    takes = (f.types for x, f in zip(node.inputs, formals, strict=False) if x is not None)
+    return all(_FLOAT in types for types in takes if _HALF in types)
+
+
+def narrow_constants(model: ir.Model) -> None:
+    """Keep large constants that float16 holds in float16, behind a Cast, in place.
+
+    Args:
+        model: A lowered model.
+    """
+    names = names_of(model.graph)
+    for value in list(model.graph.initializers.values()):
+        tensor = value.const_value
+        if not isinstance(tensor, Widened) or tensor.size < LEAST_ELEMENTS:
+            continue
+        name = value.name or ""
+        cast = ir.node("Cast", [value], {"to": WIDE}, name=names.node(f"{name}.float32"))
+        (out,) = cast.outputs
+        out.name, out.type, out.shape = names.value(f"{name}.float32"), value.type, value.shape
+        ir.convenience.replace_all_uses_with(value, out)
+        cast.replace_input_with(0, value)
+        value.const_value, value.type = tensor.half(name), ir.TensorType(NARROW)
+        first = next(iter(model.graph))
+        model.graph.insert_before(first, cast)

@@ -1,0 +1,62 @@
+"""What a compiled model is compared with: ONNX Runtime on the source, or on what the padding
+contract makes of it.
+"""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pitc.compiled import CompiledModel
+from pitc.session import plain_session
+
+
+def contract_of(compiled: CompiledModel) -> str | None:
+    """The mask of the padding contract; None where nothing was lowered, and the source runs."""
+    return compiled.manifest.options.padding if compiled.manifest.pit_nodes else None
+
+
+def reference_session(
+    source: str | Path, padding: str | None, sess_options: Any = None
+) -> tuple[Any, list[str]]:
+    """A session of ONNX Runtime that answers as the contract says.
+
+    Dynamic scales are those of tokens that exist (`docs/padding.md`): a source that has such gets a
+    `Where` in front of each, nothing else is changed.
+
+    Args:
+        source: The source model.
+        padding: The mask input that it was compiled with, or None.
+        sess_options: Of the session, as of `plain_session`.
+
+    Returns:
+        The session, and the nodes whose scales leave padding out.
+
+    Raises:
+        ModelError: ONNX Runtime cannot load it.
+    """
+    if padding is None or not _has_dynamic_scales(source):
+        return plain_session(source, sess_options), []
+    import onnx_ir as ir
+
+    from pitc.importer import load_model
+    from pitc.passes.live_scales import scale_by_live_tokens
+
+    model = load_model(Path(source))
+    nodes = scale_by_live_tokens(model, padding)
+    if not nodes:
+        return plain_session(source, sess_options), []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "reference.onnx")
+        ir.save(model, path, external_data="reference.bin")
+        return plain_session(path, sess_options), nodes
+
+
+def _has_dynamic_scales(source: str | Path) -> bool:
+    """True for a model with a node that looks at extremes; its weights are not read."""
+    import onnx
+
+    from pitc.passes.rules.record import OPERATORS, UNKNOWN
+
+    proto = onnx.load(source, load_external_data=False)
+    keys = {("" if n.domain == "ai.onnx" else n.domain, n.op_type) for n in proto.graph.node}
+    return any(OPERATORS.get(k, UNKNOWN).extremes_of is not None for k in keys)
