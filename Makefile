@@ -63,7 +63,7 @@ format: $(STAMP) ## Format Python and C++.
 bench: $(STAMP) ## Run the benchmarks; ARGS="spmm" runs a family or a case. Results: benchmarks/results.
 	$(BIN)/python -m benchmarks $(ARGS)
 
-wheel: $(STAMP) ## Build what is released into dist, twice; ARGS="--platform aarch64 --once".
+wheel: $(STAMP) ## Build what is released into dist, twice; ARGS="--once".
 	$(BIN)/python -m tools.wheel $(ARGS)
 
 gpu-pack: $(STAMP) ## Build all that a machine with a GPU needs into build/gpu; ARGS="--archs sm_80,sm_90".
