@@ -15,7 +15,7 @@ from pitc.version import __version__
 
 if TYPE_CHECKING:
     from pitc.api import compile, explain
-    from pitc.compiled import CompiledModel, get_ep_name, get_library_path, load, register_ep
+    from pitc.compiled import CompiledModel, get_ep_name, get_library_path, load, register
     from pitc.errors import (
         ArtifactError,
         MachineError,
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
         UsageError,
         VerificationError,
     )
+    from pitc.frontends.pretrained import from_pretrained
+    from pitc.frontends.pytorch import from_torch
     from pitc.ir.custom_ops import register_custom_ops
 
 __all__ = [
@@ -41,24 +43,33 @@ __all__ = [
     "__version__",
     "compile",
     "explain",
+    "from_pretrained",
+    "from_torch",
     "get_ep_name",
     "get_library_path",
     "load",
+    "register",
     "register_custom_ops",
-    "register_ep",
 ]
+
+_ROOMS = {
+    "compile": "pitc.api",
+    "explain": "pitc.api",
+    "from_pretrained": "pitc.frontends.pretrained",
+    "from_torch": "pitc.frontends.pytorch",
+    "register_custom_ops": "pitc.ir.custom_ops",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'pitc' has no attribute {name!r}")
-    room = "pitc.api" if name in ("compile", "explain") else "pitc.compiled"
-    room = "pitc.ir.custom_ops" if name == "register_custom_ops" else room
-    room = "pitc.errors" if name.endswith(("Error", "Warning")) else room
+    room = "pitc.errors" if name.endswith(("Error", "Warning")) else _ROOMS.get(name)
+    room = room or "pitc.compiled"
     try:
         return getattr(import_module(room), name)
     except ModuleNotFoundError as error:
-        if error.name != room:
+        if not room.startswith(error.name or "?"):
             raise
         return _compilers(name)
 

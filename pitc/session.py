@@ -99,7 +99,7 @@ def plain_session(graph: str | os.PathLike[str] | bytes, sess_options: Any = Non
 
 def run_session(
     session: Any,
-    inputs: Mapping[str, Any],
+    inputs: Mapping[str, Any] | Sequence[Any],
     outputs: Sequence[str] | None = None,
     *,
     on_device: bool = False,
@@ -108,7 +108,7 @@ def run_session(
 
     Args:
         session: An `onnxruntime.InferenceSession`.
-        inputs: By name what `CompiledModel.run` takes.
+        inputs: What `CompiledModel.run` takes.
         outputs: Names of the outputs to compute; None for all.
         on_device: Leave outputs on the session's device.
 
@@ -121,6 +121,7 @@ def run_session(
         MemoryError: There is no memory for them.
     """
     known = {i.name: i for i in session.get_inputs()}
+    inputs = _by_name(inputs, list(known))
     missing = [name for name in known if name not in inputs]
     # initializers that are inputs too: a caller may give them or leave them out
     known |= {i.name: i for i in session.get_overridable_initializers()}
@@ -167,6 +168,23 @@ def arrays(outputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         elif value is not None:  # an empty optional
             found[name] = np.asarray(value)
     return found
+
+
+def _by_name(inputs: Mapping[str, Any] | Sequence[Any], names: Sequence[str]) -> Mapping[str, Any]:
+    """Inputs under their names; a list or tuple has one for each, in order.
+
+    Raises:
+        UsageError: It has more or fewer, or it is neither.
+    """
+    if isinstance(inputs, Mapping):
+        return inputs
+    if isinstance(inputs, list | tuple) and len(inputs) == len(names):
+        return dict(zip(names, inputs, strict=True))
+    some = isinstance(inputs, list | tuple)
+    got = f"{type(inputs).__name__} of {len(inputs)}" if some else type(inputs).__name__
+    each = ", ".join(map(repr, names))
+    text = f"expected inputs by name, or a list of {len(names)} in the order {each}; got {got}"
+    raise UsageError(text)
 
 
 def _fit(name: str, value: Any, spec: Any, session: Any) -> Any:

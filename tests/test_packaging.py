@@ -197,7 +197,7 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert "version" in project["project"]["dynamic"]
     assert run_python("-m", "pitc", "version").stdout == f"pitc {__version__}\n"
     assert f"## {__version__}\n" in (ROOT / "CHANGELOG.md").read_text("utf-8")
-    pitc.register_ep()
+    pitc.register()
     devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == pitc.get_ep_name()]
     assert [d.ep_metadata["version"] for d in devices] == [__version__]
 

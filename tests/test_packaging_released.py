@@ -59,7 +59,11 @@ def test_no_file_is_in_both_wheels_and_none_is_missing(dist: Path) -> None:
     assert {n for n in compiler if not n.endswith(".py")} == {
         *(f"pitc/codegen/build/{name}.c" for name in ("kernel_shim", "cuda_tables")),
         *(f"pitc/tiles/shipped/{name}.json" for name in ("epyc", "xeon")),
+        *(f"pitc/report/templates/{name}" for name in TEMPLATES),
     }
+
+
+TEMPLATES = ("report.html", "parts.html", "style.css", "script.js")
 
 
 def test_the_runtime_reaches_no_compiler() -> None:
@@ -160,7 +164,7 @@ for name in ("onnx", "onnx_ir", "tvm", "pydantic", "networkx", "typer", "rich", 
         lacking.append(name)
 print(json.dumps({
     "library": str(pitc.get_library_path()), "providers": session.get_providers(),
-    "said": said, "lacking": lacking, "registered": pitc.register_ep(),
+    "said": said, "lacking": lacking, "registered": pitc.register(),
 }))
 """
 

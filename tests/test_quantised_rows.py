@@ -209,6 +209,10 @@ def test_a_dynamic_scale_is_that_of_live_tokens(name: str, dtype: str) -> None:
             (padded,) = answers(run, feeds)
             moved += not np.array_equal(got[live], padded[live])
     assert moved > 6  # padding has another scale: its numbers are larger
+    feeds = feeds_of(np.asarray([[1, 1, 0], [0, 1, 0]]), dtype)
+    feeds["h"][feeds["mask"] == 0] = [[np.nan], [np.inf], [-np.inf]]
+    (got,), (want,) = run_lowered(proto, feeds), answers(run, live_only(feeds))
+    np.testing.assert_array_equal(got[feeds["mask"] != 0], want[0])
 
 
 def test_another_reader_sees_the_same_scale() -> None:

@@ -1,7 +1,6 @@
 """Build what is released, into `dist/`: both source archives, and a wheel from each.
 
     python -m tools.wheel                     what `make wheel` does
-    python -m tools.wheel --platform aarch64  the plug-in library for that platform
     python -m tools.wheel --once              without building all twice to compare the bytes
 
 No container: zig's C++ compiler, which pip installs, links the plug-in library against the oldest
@@ -34,7 +33,7 @@ print(getattr(build, hook)(folder, json.loads(settings)))
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """A platform that a wheel is built for.
+    """A platform that the plug-in library is built for.
 
     Args:
         machine: As CMake and Linux call it.
@@ -169,10 +168,9 @@ def build_all(out: Path, platforms: Sequence[Platform], build_type: str = "Relea
 def main() -> None:
     """Build, check, and say what was made."""
     parser = argparse.ArgumentParser(description="Build what is released, into dist/.")
-    parser.add_argument("--platform", choices=PLATFORMS, action="append", help="default: x86_64")
     parser.add_argument("--once", action="store_true", help="do not build twice")
     options = parser.parse_args()
-    platforms = [PLATFORMS[name] for name in options.platform or ["x86_64"]]
+    platforms = [PLATFORMS["x86_64"]]
     out = ROOT / "dist"
     made = build_all(out, platforms)
     again: list[Path] = []

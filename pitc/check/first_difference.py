@@ -68,11 +68,14 @@ def first_difference(
         The first difference; where there is none, how many inner values both graphs have.
     """
     from pitc.ir.nodes import node_name
+    from pitc.passes.analysis import analyse
     from pitc.passes.audit.points import sizes_of, where
     from pitc.passes.audit.runs import Runs
+    from pitc.passes.live_scales import scale_by_live_tokens
     from pitc.passes.normalise import normalise
-    from pitc.passes.pipeline import analyse
 
+    if padding is not None:
+        scale_by_live_tokens(source, padding)
     normalise(source)
     graph, _ = analyse(source, padding)
     values = Runs(graph).expose(feeds)

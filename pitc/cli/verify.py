@@ -160,8 +160,6 @@ def _first_difference(
 ) -> dict[str, Any]:
     """The first inner value that differs, in the case that is worst; or why none is named."""
     from pitc.check.first_difference import FirstDifference, first_difference
-    from pitc.check.reference import contract_of
-    from pitc.passes.live_scales import scale_by_live_tokens
 
     worst = result.worst
     if worst is None:
@@ -170,7 +168,6 @@ def _first_difference(
     feeds = next(case.feeds for case in chosen if case.title == title)
     try:
         imported = api.import_model(source)[0]
-        scale_by_live_tokens(imported, contract_of(compiled))
         found = first_difference(imported, compiled, padding, feeds, output.tolerance)
     except Exception as error:  # what is looked for is a bug: it may hit whoever looks, too
         return {"none": f"the inner values cannot be compared: {one_line(str(error))}"}

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from pitc.host.machine import BUILDERS, cpu_level, cpu_name, installed
 from pitc.ir.report import Report
-from pitc.measure.bench import BASE, OURS
+from pitc.measure.bench import BASE, OURS, Timing
 from pitc.measure.profile import changes
 from pitc.report import text
 from pitc.report.charts import density_chart, race_chart, times_chart
@@ -76,7 +76,13 @@ def verdict(view: View, known: Evidence) -> str:
     """What a reader wants to know first, in one sentence."""
     base = _base(known)
     if base is not None:
-        return f"{base.speedup.median:.2f} times as fast as ONNX Runtime on these inputs"
+        return {
+            "too few rounds to say": "Too few rounds to say whether it is faster",
+            "no difference shown": "No difference from ONNX Runtime was shown on these inputs",
+        }.get(
+            base.verdict,
+            f"{base.speedup.median:.2f} times as fast as ONNX Runtime on these inputs",
+        )
     packed, sparse = view.summary.packed, view.summary.sparse
     parts = []
     for part, does in ((packed, "on live rows only"), (sparse, "skipping zeros")):
@@ -88,7 +94,7 @@ def verdict(view: View, known: Evidence) -> str:
     return ", ".join(parts) or "Nothing was found to skip: the model runs as it was"
 
 
-def _base(known: Evidence) -> Any:
+def _base(known: Evidence) -> Timing | None:
     timings = known.race.timings if known.race else ()
     return next((row for row in timings if row.name == BASE), None)
 
@@ -103,8 +109,7 @@ def tiles(view: View, known: Evidence) -> list[dict[str, Any]]:
     base = _base(known)
     if base is not None and known.race:
         ours = known.race.timings[0]
-        low, high = (f"{x:.2f}" for x in (base.speedup.p5, base.speedup.p95))
-        tile("Gain", f"{base.speedup.median:.2f}×", "", f"5th to 95th percentile {low} – {high}×")
+        tile("Gain", f"{base.speedup.median:.2f}×", "", _interval(base))
         times = text.figures(base.ms.median), text.figures(ours.ms.median)
         tile("Time of a run", f"{times[0]} → {times[1]}", "ms", f"{base.name} → pitc, median")
     if {BASE, OURS} <= known.memory.keys():
@@ -127,6 +132,14 @@ def tiles(view: View, known: Evidence) -> list[dict[str, Any]]:
         kernels = text.plural(len(view.report.kernels), "kernel")
         tile("Packed regions", f"{len(view.report.regions)}", "", kernels)
     return found
+
+
+def _interval(row: Timing) -> str:
+    """What carries the claim, or that nothing does."""
+    if row.interval is None:
+        return f"{text.plural(len(row.rounds_ms), 'round')}: too few for a claim"
+    low, high = row.interval
+    return f"95 % interval {low:.2f} – {high:.2f}×"
 
 
 def _times(view: View, known: Evidence) -> dict[str, Any] | None:
