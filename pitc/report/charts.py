@@ -38,8 +38,7 @@ def race_chart(race: Race) -> dict[str, Any]:
         for row in race.timings
     ]
     rounds = len(race.timings[0].rounds_ms)
-    clock = race.clock[:1].upper() + race.clock[1:]
-    told = f"{clock}, {plural(rounds, 'round')} in turns, on one thread"
+    told = f"Clock: {race.clock}; {plural(rounds, 'round')} in turns, on one thread"
     told += "" if race.core is None else f" of core {race.core}"
     return {
         "rows": rows,
