@@ -81,14 +81,16 @@ def _is_settled(
     node, expr = graph[name].producer, graph[name].expr
     if node is None or expr is None or expr.combine is not Combine.MOVE:
         return False
-    operands = input_names(node)
+    operands, tokens = input_names(node), {c.dim for t in where for p in t.idx for c in p.digits()}
     for read in expr.reads:
         operand = written.get(operands[read.operand], operands[read.operand])
-        if operand in graph.inputs:
-            continue
         shape = graph[operand].shape
         if shape is None:
             return False
+        if operand in graph.inputs:  # other tokens than those of this call
+            if len(shape) != len(expr.shape) or all(shape[d] == expr.shape[d] for d in tokens):
+                return False
+            continue
         solved = invert(read.index, expr.extents, shape)
         inside = pull(where, [solved.get(d) for d in range(len(expr.extents))], expr.extents)
         if inside is None or not _is_settled(graph, regions, operand, inside, written):
