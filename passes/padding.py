@@ -137,8 +137,9 @@ def _tokens_inside(graph: Graph, padding: str) -> Iterator[tuple[str, tuple[Poly
             ways = reached.get(name, [])
             if name in graph.inputs or len(ways) != 1 or not can_be_zeroed(graph[name].dtype):
                 continue
-            dims = graph[name].shape or ()
-            if all(c == Digit(c.dim, ONE, dims[c.dim]) for c in ways[0]):
+            dims, places = graph[name].shape or (), [c.dim for c in ways[0]]
+            bare = all(c == Digit(c.dim, ONE, dims[c.dim]) for c in ways[0])
+            if bare and places == sorted(places):  # time first is another layout of tokens
                 *lead, last = (dim_index(c.dim, dims[c.dim]) for c in ways[0])
                 yield name, (*lead, last + start)
 
