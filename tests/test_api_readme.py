@@ -2,13 +2,18 @@
 
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 
 import pitc
+from pitc import api
 from pitc.cli.app import app
+from pitc.runtime.library import make_session
+from tests.test_explain import relu_pair
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -25,7 +30,7 @@ def test_the_readme_example(
 ) -> None:
     shutil.copyfile(bert_path, tmp_path / "model.onnx")
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks(ROOT / "README.md", "python")
+    code, _ = blocks(ROOT / "README.md", "python")  # the second one: tests/integrations
     names: dict[str, object] = {}
     exec(compile(code, "README.md", "exec"), names)
     outputs = names["outputs"]
@@ -36,7 +41,50 @@ def test_the_readme_example(
     assert hidden[0].all()
 
 
-@pytest.mark.parametrize("page", ["quickstart.md", "artifact.md"])
+def _decisions(folder: Path) -> None:
+    """What a ReLU block decided."""
+    compiled = api.compile(relu_pair("rows"), suggest=False)
+    session = make_session(compiled.graph, None, {"trace": str(folder / "decisions.jsonl")})
+    session.run(None, {"x": np.random.default_rng(0).standard_normal((64, 256), np.float32)})
+
+
+def _table(folder: Path) -> None:
+    """A tile table with the points that it was made of."""
+    shutil.copyfile(ROOT / "benchmarks/results/tiles/xeon-v4.json", folder / "tiles.json")
+
+
+def _nothing(folder: Path) -> None:
+    """The examples need no more than the model."""
+
+
+HERE: dict[str, Callable[[Path], None]] = {
+    "quickstart.md": _nothing,
+    "artifact.md": _nothing,
+    "case.md": _nothing,
+    "theory.md": _nothing,
+    "micro-tiles.md": _decisions,
+    "tiles.md": _table,
+}
+"""Pages with examples, and what writes the files that these read."""
+ELSEWHERE = {
+    "deploy.md": "test_docs_deploy.py",
+    "cuda.md": "test_device_bert.py",
+    "integrations.md": "integrations/check_docs.py",
+    "export.md": "integrations/check_docs.py",
+}
+"""Pages with examples that other tests run."""
+
+
+def test_every_example_is_run_by_some_test() -> None:
+    pages = {page.name for page in PAGES if blocks(page, "python")} - {"README.md"}
+    assert pages == {*HERE, *ELSEWHERE}
+    for page, test in ELSEWHERE.items():
+        assert f'"{page}"' in (text := (ROOT / "tests" / test).read_text("utf-8")) or (
+            f"docs/{page}" in text
+        ), (page, test)
+
+
+@pytest.mark.parametrize("page", HERE)
 def test_the_examples_of_the_docs(
     bert_path: Path,
     bert_artifact: Path,
@@ -47,12 +95,12 @@ def test_the_examples_of_the_docs(
     shutil.copyfile(bert_path, tmp_path / "model.onnx")
     shutil.copytree(bert_artifact, tmp_path / "model.pitc")
     monkeypatch.chdir(tmp_path)
+    HERE[page](tmp_path)
     pitc.register()
     names: dict[str, object] = {"library_path": str(pitc.get_library_path())}
     for code in blocks(ROOT / "docs" / page, "python"):
         code = re.sub(r"^ort\.register.*\n", "", code, flags=re.MULTILINE)  # once per process
         exec(compile(code, page, "exec"), names)
-    assert "session" in names
 
 
 def test_every_command_in_the_docs_exists() -> None:
