@@ -9,6 +9,10 @@ BIN := $(VENV)/bin
 # What the demo needs, and what a developer needs.
 RUNS := $(VENV)/.runs
 STAMP := $(VENV)/.installed
+LIBS_VENV := .venv-libs
+LIBS_STAMP := $(LIBS_VENV)/.installed
+# A machine whose index holds only the build with CUDA (gigabytes) can name another file or version.
+TORCH ?= torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 EP_SOURCES := $(shell find runtime -name build -prune -o -type f \
 	\( -name '*.cc' -o -name '*.h' -o -name '*.txt' -o -name generate.py \) -print)
@@ -20,12 +24,14 @@ CPP_FILES = $(shell find runtime examples/host tests -name "*.cc" -o -name "*.h"
 export PYTHONPATH := $(CURDIR)
 
 .DEFAULT_GOAL := help
-.PHONY: help install ep demo test fuzz matrix lint format bench gpu-pack gpu readme clean
+.PHONY: help install libs ep demo test fuzz matrix lint format bench wheel gpu-pack gpu readme clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## Make .venv with pitc (editable), its plug-in library and all tools.
+
+libs: $(LIBS_STAMP) ## Make .venv-libs: the libraries that pitc fits into, for their tests and benchmarks.
 
 ep: $(RUNS) ## Build the execution provider library again.
 	$(EP_BUILD)
@@ -33,7 +39,7 @@ ep: $(RUNS) ## Build the execution provider library again.
 demo: $(RUNS) ## Compile a real sentence encoder and race it against ONNX Runtime.
 	$(BIN)/python examples/minilm_demo.py $(ARGS)
 
-test: $(STAMP) ## Run all tests; ARGS="-k name" runs some.
+test: $(STAMP) $(if $(filter no,$(LIBS)),,$(LIBS_STAMP)) ## Run all tests; ARGS="-k name" runs some, LIBS=no none of other libraries.
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
 fuzz: $(STAMP) ## Fuzz the importer and the plug-in for longer than the tests do; FUZZ_SECONDS=600 each.
@@ -57,6 +63,9 @@ format: $(STAMP) ## Format Python and C++.
 bench: $(STAMP) ## Run the benchmarks; ARGS="spmm" runs a family or a case. Results: benchmarks/results.
 	$(BIN)/python -m benchmarks $(ARGS)
 
+wheel: $(STAMP) ## Build what is released into dist, twice; ARGS="--once".
+	$(BIN)/python -m tools.wheel $(ARGS)
+
 gpu-pack: $(STAMP) ## Build all that a machine with a GPU needs into build/gpu; ARGS="--archs sm_80,sm_90".
 	$(BIN)/python -m benchmarks.gpu pack $(ARGS)
 
@@ -67,7 +76,7 @@ readme: $(STAMP) ## Put the measured results into README.md.
 	$(BIN)/python -m benchmarks.readme
 
 clean: ## Remove everything that was built here.
-	rm -rf build dist $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist $(VENV) $(LIBS_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -90,4 +99,16 @@ $(STAMP): $(RUNS)
 	@if [ ! -e $@ ] || [ pyproject.toml -nt $@ ]; then \
 		echo "installing what developers need ..." && \
 		$(PIP) install --quiet --no-build-isolation -e '.[dev,models]'; fi
+	@touch $@
+
+# The second environment lies on top of the first, whose packages it sees: pitc, its plug-in and what
+# they need are the same, and what the libraries want otherwise goes in front of it, here alone.
+$(LIBS_STAMP): tests/integrations/requirements.txt | $(STAMP)
+	@echo "installing into $(LIBS_VENV) ..."
+	@$(BIN)/python -m venv --clear $(LIBS_VENV)
+	@where='import sysconfig; print(sysconfig.get_path("purelib"))'; \
+		echo "import site; site.addsitedir('$$($(BIN)/python -c "$$where")')" \
+		> "$$($(LIBS_VENV)/bin/python -c "$$where")/pitc_below.pth"
+	@$(LIBS_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile '$(TORCH)'
+	@$(LIBS_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile -r $<
 	@touch $@

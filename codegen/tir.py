@@ -28,6 +28,10 @@ define internal void @pitc_stream(ptr %place, <{LANES} x float> %value) alwaysin
   store <{LANES} x float> %value, ptr %place, align 64, !nontemporal !0
   ret void
 }}
+define internal void @pitc_end_stream() alwaysinline {{
+  fence seq_cst
+  ret void
+}}
 !0 = !{{i32 1}}
 """
 
@@ -262,7 +266,7 @@ def store(
 
 @contextmanager
 def streaming() -> Iterator[None]:
-    """Statements that may use `stream`, which is imported: LLVM has no intrinsic for it."""
+    """Statements that may use `stream` and `end_stream`, which are imported: no intrinsics."""
     with T.attr(int64(0), "pragma_import_llvm", tvm.ir.StringImm(_STREAM)):
         yield
 
@@ -275,7 +279,7 @@ def stream(buffer: Buffer, value: Expr, *index: Expr) -> None:
 
 def end_stream() -> None:
     """Let other threads see streamed stores before any later store."""
-    T.evaluate(T.call_llvm_intrin("int32", "llvm.x86.sse.sfence"))
+    T.evaluate(T.call_extern("void", "pitc_end_stream"))
 
 
 def aligned(buffer: Buffer) -> Expr:

@@ -29,6 +29,11 @@ from pitc.errors import PitcError, VerificationError
 from pitc.measure.timing import interleave, one_core, ratio
 
 TOLERANCE = 1e-5
+LOOK_AT = (
+    "Look at 'live share' and 'speed-up': the fewer places hold a token, the more is skipped; "
+    "'difference' is how far the embeddings are apart, of their norm. Next: pitc explain, pitc "
+    "bench and pitc verify on a model of your own."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +101,28 @@ def report(rows: Sequence[Row]) -> Table:
     return table
 
 
+STEPS = 4
+
+
+def step(console: Console, number: int, text: str) -> None:
+    """Say what comes next."""
+    console.print(f"[bold]\\[{number}/{STEPS}][/bold] {text}", highlight=False)
+
+
 def prepare(folder: Path, layers: int | None, console: Console) -> tuple[minilm.MiniLM, Any, Any]:
     """Build and compile the model: the model, and sessions of its plain and compiled form."""
+    step(console, 1, "read the sentence encoder, as it is exported")
     model = minilm.load(layers)
     source, artifact = folder / "minilm.onnx", folder / "minilm.pitc"
     onnx.save(model.graph(), source)
-    console.print(f"pitc compile {source.name} -o {artifact.name}", style="bold", highlight=False)
+    step(
+        console, 2, "compile it; no option: its own pooling proves that nobody reads padded tokens"
+    )
+    console.print(f"  pitc compile {source.name} -o {artifact.name}", style="bold", highlight=False)
     start = time.monotonic()
-    # without a padding flag: the model's own mean pooling proves that nobody reads padded tokens
     compiled = pitc.compile(source, output=artifact)
     nodes, seconds = compiled.manifest.pit_nodes, time.monotonic() - start
-    console.print(f"  {nodes} PIT nodes, {seconds:.1f} s", highlight=False)
+    console.print(f"  {nodes} nodes of pitc's own, {seconds:.1f} s", highlight=False)
     plain = onnxruntime.InferenceSession(
         str(source), session_options(), providers=["CPUExecutionProvider"]
     )
@@ -126,11 +142,22 @@ def demo(
         with tempfile.TemporaryDirectory() as folder:
             console.print(f"all-MiniLM-L6-v2 on one core of {machine_facts()['cpu']}")
             model, plain, compiled = prepare(Path(folder), layers, console)
+            text = f"draw {count} batches of {size} real texts; padding fills up to the longest one"
+            step(console, 3, text)
             drawn = batches(model.tokenizer, count, size, model.max_tokens)
             budget_s = seconds / len(drawn)
+            text = "race them, ONNX Runtime and pitc in turns, one thread each, CPU time"
+            step(console, 4, f"{text}; about {seconds:.0f} s at most")
+            rows = []
             with one_core():
-                rows = [measure(plain, compiled, batch, rounds, budget_s) for batch in drawn]
+                for number, batch in enumerate(drawn, 1):
+                    rows.append(measure(plain, compiled, batch, rounds, budget_s))
+                    text = (
+                        f"  batch {number} of {count}: {batch.live_share:.0%} of the places hold "
+                    )
+                    console.print(f"{text}a token, {rows[-1].speedup:.2f}x", highlight=False)
             console.print(report(rows))
+            console.print(LOOK_AT, highlight=False)
             worst = max(row.difference for row in rows)
             if not worst <= TOLERANCE:
                 raise VerificationError(f"the embeddings differ by {worst:.1e} of their norm")

@@ -30,7 +30,7 @@ def analyse(
     """
     graph = Graph(model, target)
     if padding is not None:
-        check_padding(graph, padding)
+        check_padding(model, padding)
     fill_facts(graph, padding)
     outputs = given_up(graph, padding, by_size=by_size)
     dead_facts(graph, outputs)

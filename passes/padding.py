@@ -12,6 +12,7 @@ So they do where an output has tokens elsewhere: keys and values of a cache are
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from pitc.errors import UsageError
@@ -35,35 +36,54 @@ NO_ZERO = (
 )
 
 
-def check_padding(graph: Graph, padding: str) -> None:
+def check_padding(model: ir.Model, padding: str) -> None:
     """Refuse a padding mask that is not a two-dimensional number or bool input, and models that are
     too old to have the operators that zero an output.
+
+    Args:
+        model: The model as it was imported, or normalised.
+        padding: Name of the mask input.
+
+    Raises:
+        UsageError: It cannot be one; the hint names the inputs that can.
     """
-    version = graph.model.opset_imports.get("", OLDEST)
+    version = model.opset_imports.get("", OLDEST)
     if version < OLDEST:
         raise UsageError(
             f"padding needs operator set {OLDEST} or newer, the model has {version}",
             hint="convert it with onnx.version_converter",
         )
-    candidates = ", ".join(f"'{n}'" for n in graph.inputs if can_be_mask(graph, n)) or "none"
-    if padding not in graph.inputs:
-        raise UsageError(
-            f"padding mask '{padding}' is not an input of the model",
-            hint=f"inputs that can be a mask: {candidates}",
-        )
-    if not can_be_mask(graph, padding):
-        shape, dtype = graph[padding].shape, graph[padding].dtype
+    inputs = {value.name or "": value for value in model.graph.inputs}
+    candidates = ", ".join(f"'{n}'" for n, value in inputs.items() if can_be_mask(value)) or "none"
+    hint = f"inputs that can be a mask: {candidates}"
+    if padding not in inputs:
+        raise UsageError(f"padding mask '{padding}' is not an input of the model", hint=hint)
+    value = inputs[padding]
+    if not can_be_mask(value):
+        dims = None if value.shape is None else [str(d) for d in value.shape]
+        dtype = _numpy_dtype(value)
         raise UsageError(
             f"padding mask '{padding}' must be a [batch, sequence] tensor of numbers or bools, "
-            f"found {dtype} of shape {[str(e) for e in shape] if shape is not None else 'unknown'}",
-            hint=f"inputs that can be a mask: {candidates}",
+            f"found {dtype} of shape {dims if dims is not None else 'unknown'}",
+            hint=hint,
         )
 
 
-def can_be_mask(graph: Graph, name: str) -> bool:
-    """True for a two-dimensional value of numbers or bools."""
-    shape, dtype = graph[name].shape, graph[name].dtype
-    return shape is not None and len(shape) == 2 and dtype is not None and dtype.kind in "biuf"
+def can_be_mask(value: ir.Value) -> bool:
+    """True for a two-dimensional value of numbers or bools, as it is declared."""
+    dtype = _numpy_dtype(value)
+    is_matrix = value.shape is not None and len(value.shape) == 2
+    return is_matrix and dtype is not None and dtype.kind in "biuf"
+
+
+def _numpy_dtype(value: ir.Value) -> np.dtype | None:
+    """The element type of a tensor; None for what numpy does not know, and for no tensor."""
+    if not isinstance(value.type, ir.TensorType) or value.dtype is None:
+        return None
+    try:
+        return np.dtype(value.dtype.numpy())
+    except TypeError:
+        return None
 
 
 def given_up(
@@ -117,8 +137,9 @@ def _tokens_inside(graph: Graph, padding: str) -> Iterator[tuple[str, tuple[Poly
             ways = reached.get(name, [])
             if name in graph.inputs or len(ways) != 1 or not can_be_zeroed(graph[name].dtype):
                 continue
-            dims = graph[name].shape or ()
-            if all(c == Digit(c.dim, ONE, dims[c.dim]) for c in ways[0]):
+            dims, places = graph[name].shape or (), [c.dim for c in ways[0]]
+            bare = all(c == Digit(c.dim, ONE, dims[c.dim]) for c in ways[0])
+            if bare and places == sorted(places):  # time first is another layout of tokens
                 *lead, last = (dim_index(c.dim, dims[c.dim]) for c in ways[0])
                 yield name, (*lead, last + start)
 

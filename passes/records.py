@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from pitc.ir.branch import is_choice
 from pitc.ir.graph import Graph
-from pitc.ir.nodes import captures, first_output, node_name, output_names
+from pitc.ir.nodes import captures, first_output, input_names, node_name, output_names
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import describe
 from pitc.ir.report import NodeRecord, RegionRecord
@@ -37,7 +37,8 @@ def node_records(
     skipped = {n: str(skip) for n, skip in {**sparse.nodes, **channels.nodes}.items()}
     keepers = _whole_readers(graph)
     found = []
-    for node in graph.nodes:
+    makers = {name: i for i, node in enumerate(graph.nodes) for name in output_names(node)}
+    for i, node in enumerate(graph.nodes):
         record, lowering = node_record(graph, node), done.get(node, "ordinary")
         why = refusals.get(node) or _refusal(graph, node, bool(record.dead), keepers)
         found.append(
@@ -48,6 +49,7 @@ def node_records(
                 sparse=skipped.get(node, ""),
                 inside=absorbed.get(node, "") if lowering == "folded" else "",
                 rule=regions.forms[node].rule if node in regions.demand.forms else "",
+                reads=_reads(i, node, makers),
             )
         )
     return found
@@ -66,6 +68,15 @@ def _absorbed(regions: Regions) -> dict[ir.Node, ir.Node]:
 def packed_nodes(regions: Regions) -> set[ir.Node]:
     """All nodes that run on live rows."""
     return {*regions.demand.forms, *_absorbed(regions)}
+
+
+def _reads(place: int, node: ir.Node, makers: Mapping[str, int]) -> tuple[int, ...]:
+    """How many places before a node its makers stand, nearest first.
+
+    0: a = Neg(x)    1: b = Exp(x)    2: y = Add(a, b)    ->    of 2: (1, 2)
+    """
+    names = (*input_names(node), *captures(node))
+    return tuple(sorted({place - makers[name] for name in names if name in makers}))
 
 
 def rewritten(

@@ -5,13 +5,13 @@
 
 Nothing is said for the lack of something: each suggestion rests on a trial, or on a node or a
 constant that is there. Trials are few and counted, not timed, so that the same model always gets
-the same suggestions: at most two for each of `MOST_MASKS` masks and one more, each of about the
+the same suggestions: at most two for each of `MOST_MASKS` masks, each of about the
 work of the stages facts and regions, and none of a graph with more than `MOST_NODES` nodes.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -39,14 +39,11 @@ LEAST_GAIN = 0.1  # of the work: less is not worth a sentence
 MOST_MASKS, MOST_NODES = 2, 20_000
 OPERATOR_SETS = ("", "ai.onnx", "ai.onnx.ml", MICROSOFT, DOMAIN)
 
-HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-
 PADDING = "with --padding {mask} {packed}, if tokens whose '{mask}' is 0 do not exist for you"
 DIMENSIONS = (
     "export the model with dynamic axes, each of its own name: nothing shows that the first sizes "
     "of its outputs are those of '{mask}'; if they are, {packed}"
 )
-FLOAT32 = "in float32 {packed}: kernels for this machine compute no half precision"
 EIGHT_BITS = (
     "{n} products of 8-bit integers ({share:.0%} of the work) have rows that nobody reads and no "
     "packed form: compile the model as it was before it was quantised, and compare both"
@@ -101,7 +98,8 @@ def hiding_inputs(graph: Graph) -> list[str]:
     known to hide most come first.
     """
     hidden, reaching = hidden_by(graph), _floats_at_softmax(graph)
-    found = [n for n in graph.inputs if can_be_mask(graph, n) and (hidden[n] or n in reaching)]
+    masks = {v.name or "" for v in graph.model.graph.inputs if can_be_mask(v)}
+    found = [n for n in graph.inputs if n in masks and (hidden[n] or n in reaching)]
     return sorted((n for n in found if not _looks_up(graph, n)), key=lambda name: -hidden[name])
 
 
@@ -161,12 +159,6 @@ def _tried(graph: Graph, report: Report) -> Iterator[Suggestion]:
             best = found
     if best is not None:
         yield best
-    elif _narrow_flops(graph, report) >= LEAST_GAIN * total:
-        trial = _trial(
-            graph, report.padding, replace(graph.target, types=graph.target.types + HALF)
-        )
-        if gain(trial) >= LEAST_GAIN:
-            yield Suggestion("half precision", FLOAT32.format(packed=trial.counts), "", gain(trial))
 
 
 def _with_mask(
@@ -201,16 +193,6 @@ def _trial(graph: Graph, padding: str | None, target: Target, *, by_size: bool =
     packed = packed_nodes(choose_regions(tried))
     flops = sum(node_flops(tried, node) or 0 for node in packed)
     return Trial(tried, frozenset(packed), flops)
-
-
-def _narrow_flops(graph: Graph, report: Report) -> int:
-    """Work of contractions in half precision, for which the target has no kernels."""
-    types = {t.numpy() for t in HALF} - {t.numpy() for t in graph.target.types}
-    return sum(
-        record.flops or 0
-        for node, record in zip(graph.nodes, report.nodes, strict=True)
-        if is_product(graph, node) and graph[first_output(node)].dtype in types
-    )
 
 
 def is_product(graph: Graph, node: ir.Node) -> bool:

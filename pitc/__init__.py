@@ -7,14 +7,15 @@
 Nothing heavy is imported before it is used: `import pitc` costs a few milliseconds.
 """
 
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pitc.version import __version__
 
 if TYPE_CHECKING:
     from pitc.api import compile, explain
-    from pitc.compiled import CompiledModel, get_ep_name, get_library_path, load, register_ep
+    from pitc.compiled import CompiledModel, get_ep_name, get_library_path, load, register
     from pitc.errors import (
         ArtifactError,
         MachineError,
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
         UsageError,
         VerificationError,
     )
+    from pitc.frontends.pretrained import from_pretrained
+    from pitc.frontends.pytorch import from_torch
+    from pitc.ir.custom_ops import register_custom_ops
 
 __all__ = [
     "ArtifactError",
@@ -39,19 +43,47 @@ __all__ = [
     "__version__",
     "compile",
     "explain",
+    "from_pretrained",
+    "from_torch",
     "get_ep_name",
     "get_library_path",
     "load",
-    "register_ep",
+    "register",
+    "register_custom_ops",
 ]
+
+_ROOMS = {
+    "compile": "pitc.api",
+    "explain": "pitc.api",
+    "from_pretrained": "pitc.frontends.pretrained",
+    "from_torch": "pitc.frontends.pytorch",
+    "register_custom_ops": "pitc.ir.custom_ops",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'pitc' has no attribute {name!r}")
-    room = "pitc.api" if name in ("compile", "explain") else "pitc.compiled"
-    room = "pitc.errors" if name.endswith(("Error", "Warning")) else room
-    return getattr(import_module(room), name)
+    room = "pitc.errors" if name.endswith(("Error", "Warning")) else _ROOMS.get(name)
+    room = room or "pitc.compiled"
+    try:
+        return getattr(import_module(room), name)
+    except ModuleNotFoundError as error:
+        if not room.startswith(error.name or "?"):
+            raise
+        return _compilers(name)
+
+
+def _compilers(name: str) -> Callable[..., NoReturn]:
+    """What stands for a function of the compiler where `pitc-runtime` alone is installed."""
+
+    def lacking(*_arguments: Any, **_options: Any) -> NoReturn:
+        from pitc.errors import MachineError
+
+        text = f"pitc.{name} needs the compiler, and pitc-runtime alone is installed"
+        raise MachineError(text, hint="pip install pitc")
+
+    return lacking
 
 
 def __dir__() -> list[str]:

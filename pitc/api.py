@@ -1,5 +1,6 @@
 """The Python API: compile, explain. What is compiled is loaded and run by `pitc.compiled`."""
 
+import logging
 import shutil
 import tempfile
 import time
@@ -27,11 +28,13 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from pitc.codegen.build.cache import Cache
+    from pitc.importer.memory import AnyModel
     from pitc.ir.kernel import KernelRequest
     from pitc.ir.prices import Prices
     from pitc.ir.tiles import TileTable
     from pitc.passes.pipeline import Lowered
 
+_log = logging.getLogger("pitc.api")
 #: Called with the name of each stage as it starts.
 Progress = Callable[[str], None]
 #: Called by the kernel builder: kernels done, kernels in all, symbol.
@@ -40,7 +43,7 @@ KernelProgress = Callable[[int, int, str], None]
 
 @rare_collection()
 def compile(
-    model: "str | Path | onnx.ModelProto",
+    model: "AnyModel",
     target: str = "auto",
     padding: str | None = None,
     *,
@@ -57,7 +60,8 @@ def compile(
     """Compile a model.
 
     Args:
-        model: An ONNX file, or a model in memory.
+        model: An ONNX file, its bytes, or a model in memory, of any size: an `onnx.ModelProto` or
+            an `onnx_ir.Model`. It is not changed.
         target: `auto` or `cpu` (kernels for AVX-512 and for AVX2), `cpu:v4`, `cpu:v3`; `cuda` (for
             every GPU architecture), `cuda:sm_80,sm_90`; or several, `cpu,cuda`: one artifact.
         padding: Name of the mask input whose zeros are tokens that do not exist. Outputs shaped
@@ -85,17 +89,41 @@ def compile(
         ModelError: The model cannot be read, is not valid ONNX, or ONNX Runtime cannot load it.
         MachineError: A compiler is missing, or the disk is full.
     """
-    from pitc.artifact.write import count_pit_nodes
+    from pitc.importer.memory import imported_from
 
     stages = Path(dump_ir) if dump_ir is not None else None
     options = CompileOptions(target, padding, stages, check, suggest)
     source_path = Path(model) if isinstance(model, str | Path) else None
     if output is not None:
         check_output(Path(output), force=force, source=source_path)
-    steps = _Steps(progress)
+    place = None if output is None else Path(output)
+    with imported_from(model) as read:  # weights are read from there until the artifact is written
+        steps = _Steps(progress)
+        made = _compile(read, options, place, force, tiles, cache, steps, kernel_progress)
+    _warn(made.reports)
+    return made
+
+
+def _compile(
+    model: "Path | onnx.ModelProto",
+    options: CompileOptions,
+    output: Path | None,
+    force: bool,
+    tiles: "str | Path | TileTable | None",
+    cache: bool,
+    steps: "_Steps",
+    kernel_progress: KernelProgress | None,
+) -> CompiledModel:
+    """`compile`, for what the importer reads."""
+    from pitc.artifact.write import count_pit_nodes
+
     imported, source = import_model(model, steps)
+    if options.padding is not None:
+        from pitc.passes.padding import check_padding
+
+        check_padding(imported, options.padding)
     if output is not None:
-        _spare_weights(imported, Path(output))
+        _spare_weights(imported, output)
     check_loads(model, imported)
     fallback = imported.clone()
     lowered: dict[Kind, Lowered] = {}
@@ -103,20 +131,19 @@ def compile(
         one = lower(imported.clone(), options, steps, prices_of(kind, tiles), kind)
         if not (one.report.changed or count_pit_nodes(one.model)):  # it compiles to itself
             one.model = fallback.clone()
-        one.report.model, one.report.target = source.name, target
+        one.report.model, one.report.target = source.name, options.target
         lowered[kind] = one
     reports: dict[Kind, Report] = {kind: one.report for kind, one in lowered.items()}
     scratch = None
     try:
         if output is None:
             scratch = _temporary_folder()
-        folder = scratch / "model.pitc" if scratch else Path(output or "")
+        folder = scratch / "model.pitc" if scratch else output or Path()
         with new_folder(folder, force=force) as fresh:
             _write(fresh, lowered, fallback, options, source, steps, kernel_progress, cache)
         steps.end()
         for report in reports.values():
             report.stages_ms.update(steps.own_ms)
-        _warn(reports)
         return CompiledModel(check_artifact(folder, hashes=False), reports, scratch)
     except BaseException:
         if scratch:
@@ -128,7 +155,7 @@ def _warn(reports: Mapping[Kind, Report]) -> None:
     """Say what would help, at the caller of `compile`."""
     texts = (f"{r.model}: {s.text}" for r in reports.values() for s in r.suggestions)
     for text in dict.fromkeys(texts):
-        warnings.warn(text, SuggestionWarning, stacklevel=4)  # beyond the decorator
+        warnings.warn(text, SuggestionWarning, stacklevel=5)  # of `compile`, beyond its decorator
 
 
 def import_model(
@@ -326,7 +353,7 @@ def _temporary_folder() -> Path:
 
 
 def explain(
-    model: "str | Path | onnx.ModelProto",
+    model: "AnyModel",
     target: str = "auto",
     padding: str | None = None,
     *,
@@ -337,14 +364,18 @@ def explain(
 
     Arguments and errors are those of `compile`.
     """
+    from pitc.importer.memory import imported_from
+
     options = CompileOptions(target, padding, suggest=suggest)
-    imported, source = import_model(model)
-    check_loads(model, imported)
     reports: dict[Kind, Report] = {}
-    for kind in options.targets.kinds:
-        report = lower(imported.clone(), options, prices=prices_of(kind, tiles), kind=kind).report
-        report.model, report.target = source.name, target
-        reports[kind] = report
+    with imported_from(model) as read:
+        imported, source = import_model(read)
+        check_loads(read, imported)
+        for kind in options.targets.kinds:
+            prices = prices_of(kind, tiles)
+            report = lower(imported.clone(), options, prices=prices, kind=kind).report
+            report.model, report.target = source.name, target
+            reports[kind] = report
     return reports
 
 
@@ -366,6 +397,9 @@ class _Steps:
 
     def end(self) -> None:
         """Close the running stage."""
+        took_ms = (time.perf_counter() - self._start) * 1e3
+        if self._name:
+            _log.info("%s took %.0f ms", self._name, took_ms)
         if self._name in self._OWN:
-            self.own_ms[self._name] = (time.perf_counter() - self._start) * 1e3
+            self.own_ms[self._name] = took_ms
         self._name = ""

@@ -1,5 +1,6 @@
 """A compiled model: an artifact that is loaded and run, without the compiler."""
 
+import logging
 import shutil
 import threading
 import warnings
@@ -16,6 +17,8 @@ from pitc.ir.plan import EP_NAME
 from pitc.ir.report import Report
 from pitc.options import Kind, parse_target
 from pitc.session import from_onnxruntime, plain_session, quiet_options, run_session
+
+_log = logging.getLogger("pitc.session")
 
 
 class CompiledModel:
@@ -34,6 +37,9 @@ class CompiledModel:
         check: Check,
         reports: Mapping[Kind, Report] | None = None,
         scratch: Path | None = None,
+        *,
+        providers: Sequence[Kind] | None = None,
+        threads: int | None = None,
     ) -> None:
         if not check.runs or check.manifest is None:
             raise check.error()
@@ -43,11 +49,26 @@ class CompiledModel:
         self._check = check
         self._lock = threading.Lock()
         self._session: Any = None
+        self._providers = None if providers is None else tuple(providers)
+        self._threads = threads
+        self._lasting = None if scratch is not None else self.path.absolute()
         if scratch is not None:
             weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
 
     def __repr__(self) -> str:
         return f"CompiledModel({str(self.path)!r}, {self.manifest.pit_nodes} PIT nodes)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._lasting is None:
+            hint = "save it, and pickle it then: what is pickled is the path"
+            raise UsageError("it lies in a temporary folder, so it cannot be pickled", hint=hint)
+        return _load_again, (str(self._lasting), self._providers, self._threads)
+
+    def __copy__(self) -> "CompiledModel":
+        return self  # nothing in it changes
+
+    def __deepcopy__(self, _: object) -> "CompiledModel":
+        return self
 
     @property
     def report(self) -> Report:
@@ -89,15 +110,23 @@ class CompiledModel:
         """Kinds of machine that it was compiled for, in the order in which they were named."""
         return parse_target(self.manifest.options.target).kinds
 
-    def session(self, sess_options: Any = None, *, providers: Sequence[Kind] | None = None) -> Any:
+    def session(
+        self,
+        sess_options: Any = None,
+        *,
+        providers: Sequence[Kind] | None = None,
+        threads: int | None = None,
+    ) -> Any:
         """Make an `onnxruntime.InferenceSession` for the compiled graph.
 
         Args:
             sess_options: An `onnxruntime.SessionOptions`; the provider is added to it. None for the
                 defaults, without log lines.
             providers: Kinds of machine to run on, `cuda` or `cpu`, in order of preference; where
-                one cannot be used, a warning says why, and the next one is. None for those that it
-                was compiled for.
+                one cannot be used, a warning says why, and the next one is. None for those of
+                `load`, else those that it was compiled for.
+            threads: Threads that share one run (`intra_op_num_threads`). None for those of `load`,
+                else as many as ONNX Runtime takes. Options of yours say it themselves.
 
         Returns:
             A new session; it keeps working after this object is gone.
@@ -106,9 +135,11 @@ class CompiledModel:
             MachineError: The execution provider library is missing, or there is no GPU.
             ModelError: ONNX Runtime cannot load the source graph either, for example because of
                 an operator that it does not know.
-            UsageError: It was not compiled for GPUs, or an unknown kind.
+            UsageError: It was not compiled for GPUs, an unknown kind, or threads beside options.
         """
-        wanted = tuple(self.kinds if providers is None else providers)
+        sess_options = _options(sess_options, threads, self._threads)
+        chosen = self._providers if providers is None else tuple(providers)
+        wanted = self.kinds if chosen is None else chosen
         if not wanted or set(wanted) - GRAPHS.keys():
             raise UsageError(f"providers {list(wanted)} are not some of {list(GRAPHS)}")
         for kind, other in zip(wanted, (*wanted[1:], None), strict=True):
@@ -137,6 +168,7 @@ class CompiledModel:
             from pitc.runtime.library import make_cuda_session, make_session
 
             make = make_cuda_session if kind == "cuda" else make_session
+            _log.info("a session on %s of %s", kind, graph)
             try:
                 return make(graph, options)
             except Exception as error:
@@ -144,14 +176,15 @@ class CompiledModel:
                     plain_session(self.path / FALLBACK, sess_options)
                 raise
         except ModelError as error:  # the folder may be a temporary one: name what the user knows
-            hint = "operators from a library: register it in the session options"
+            hint = "operators from a library: --custom-ops, pitc.register_custom_ops, or register "
+            hint += "it in the session options"
             raise ModelError(
                 error.message, path=self.manifest.source.name, node=error.node, hint=hint
             ) from error
 
     def run(
         self,
-        inputs: Mapping[str, Any],
+        inputs: Mapping[str, Any] | Sequence[Any],
         outputs: Sequence[str] | None = None,
         *,
         on_device: bool = False,
@@ -163,7 +196,8 @@ class CompiledModel:
         been read and outputs are there, whatever stream reads them.
 
         Args:
-            inputs: By name, NumPy arrays; objects with `__dlpack__` (torch, cupy) on the host or on
+            inputs: By name, or a list or tuple with one for each of the model's inputs in their
+                order: NumPy arrays; objects with `__dlpack__` (torch, cupy) on the host or on
                 the GPU that the model runs on; `onnxruntime.OrtValue`s; or what NumPy makes an
                 array of. Nothing is copied whose elements lie behind one another. bfloat16 and
                 float8 come by DLPack, or as arrays of ml_dtypes.
@@ -202,29 +236,93 @@ class CompiledModel:
         """
         target = Path(folder)
         copy_folder(self.path, target, force=force)
+        if self._lasting is None:
+            self._lasting = target.absolute()
         return target
 
 
-def load(folder: str | Path, *, hashes: bool = True) -> CompiledModel:
+def load(
+    folder: str | Path,
+    *,
+    hashes: bool = True,
+    providers: Sequence[Kind] | None = None,
+    threads: int | None = None,
+) -> CompiledModel:
     """Load an artifact.
 
     Args:
         folder: The artifact.
         hashes: Compare the checksum of every file first; without it only names and sizes are
             compared.
+        providers: What `run` and `session` use unless told otherwise; see `CompiledModel.session`.
+        threads: Likewise.
 
     Raises:
         ArtifactError: It is damaged, or does not run here.
         UsageError: There is no such folder.
     """
-    return CompiledModel(check_artifact(Path(folder), hashes=hashes))
+    check = check_artifact(Path(folder), hashes=hashes)
+    return CompiledModel(check, providers=providers, threads=threads)
 
 
-def register_ep() -> str:
-    """Register pitc's execution provider library with ONNX Runtime, once; returns its name."""
-    from pitc.runtime.library import register_ep as register
+def _load_again(
+    folder: str, providers: Sequence[Kind] | None, threads: int | None
+) -> CompiledModel:
+    """What a pickled model becomes."""
+    return load(folder, providers=providers, threads=threads)
 
-    return register()
+
+def _options(given: Any, threads: int | None, default: int | None) -> Any:
+    """Session options with a number of threads: the caller's, ours, or None where none is wanted.
+
+    Raises:
+        UsageError: No number of threads, or options beside one.
+    """
+    wanted = default if threads is None else threads
+    if wanted is not None and wanted < 1:
+        raise UsageError(f"expected a number of threads of 1 or more, got {wanted}")
+    if given is not None:
+        if threads is not None:
+            hint = "set intra_op_num_threads of the options"
+            raise UsageError("threads beside session options", hint=hint)
+        return given
+    if wanted is None:
+        return None
+    options = quiet_options()
+    options.intra_op_num_threads = wanted
+    return options
+
+
+def register() -> str:
+    """Make pitc known to ONNX Runtime, so that other libraries can name it as a provider.
+
+    From then on `PitExecutionProvider` is one of `onnxruntime.get_available_providers()`, and
+    `providers=["PitExecutionProvider"]` runs the `model.onnx` of an artifact (its provider for
+    NVIDIA GPUs comes with it, where there is one). Any thread may call it, any number of times.
+
+    Returns:
+        The provider's name.
+
+    Warns:
+        PitcWarning: This ONNX Runtime is older than 1.25.1 and takes no provider of a library by
+            name; sessions made by pitc run all the same.
+
+    Raises:
+        MachineError: ONNX Runtime is older than 1.23.2, or the library is missing.
+    """
+    import onnxruntime
+
+    from pitc.runtime.library import register_ep
+
+    name = register_ep()
+    if name not in onnxruntime.get_available_providers():
+        text = (
+            f"onnxruntime {onnxruntime.__version__} does not take {name} by its name, 1.25.1 does: "
+            "pip install 'onnxruntime>=1.25.1', or hand over pitc.load(folder).session() where "
+            "your library takes a session"
+        )
+        warnings.warn(text, PitcWarning, stacklevel=2)
+    return name
 
 
 def get_library_path() -> Path:

@@ -7,13 +7,17 @@ from typing import Literal
 from pitc.errors import UsageError
 from pitc.ir.cuda_target import CUDA_ARCHS
 
-Level = Literal["v4", "v3"]
+Level = Literal["v4", "v3", "neon"]
 Kind = Literal["cpu", "cuda"]
 
-#: CPU levels by name, best first.
+#: CPU levels of x86-64 by name, best first.
 LEVELS: dict[str, Level] = {"v4": "v4", "v3": "v3"}
+#: That of 64-bit Arm. One kernel library is of one machine: it goes with no other target.
+NEON = "cpu:neon"
 
-FORMS = "auto, cpu, cpu:v4, cpu:v3, cuda, cuda:sm_80,sm_90, or several of them: cpu,cuda"
+FORMS = (
+    "auto, cpu, cpu:v4, cpu:v3, cuda, cuda:sm_80,sm_90, or several of them: cpu,cuda; or cpu:neon"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +41,13 @@ def parse_target(text: str) -> Targets:
         auto, cpu              v4, v3                   cpu:v3          v3
         cuda                   all architectures        cuda:sm_90      sm_90
         cpu,cuda:sm_80,sm_90   v4, v3; sm_80, sm_90
+        cpu:neon               neon
 
     Raises:
         UsageError: It is none, or names something twice.
     """
+    if text == NEON:
+        return Targets(("cpu",), ("neon",), ())
     kinds: dict[Kind, None] = {}
     levels: dict[Level, None] = {}
     archs: dict[str, None] = {}

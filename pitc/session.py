@@ -1,5 +1,6 @@
 """ONNX Runtime sessions: made from a graph, run by names, with its errors as one line of ours."""
 
+import logging
 import os
 import re
 from collections import defaultdict
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pitc.errors import ModelError, PitcError, UsageError
+from pitc.ir.custom_ops import add_custom_ops
 from pitc.runtime.binding import run_bound, take
 from pitc.runtime.dlpack import BFLOAT16, DTYPES, LACKING, Tensor
 
@@ -28,6 +30,7 @@ _NODE = re.compile(
 )
 
 #: NumPy's types of tensors, by ONNX Runtime's names.
+_log = logging.getLogger("pitc.session")
 _NUMPY = {kind: np.dtype(name) for kind, name in DTYPES.items() if name not in LACKING}
 _NONE = np.dtype("V1")
 
@@ -65,7 +68,7 @@ def quiet_options(*, lasting: bool = True) -> Any:
     if not lasting:
         options.add_session_config_entry("session.disable_prepacking", "1")
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-    return options
+    return add_custom_ops(options)
 
 
 def plain_session(graph: str | os.PathLike[str] | bytes, sess_options: Any = None) -> Any:
@@ -81,6 +84,7 @@ def plain_session(graph: str | os.PathLike[str] | bytes, sess_options: Any = Non
     import onnxruntime
 
     options = sess_options if sess_options is not None else quiet_options()
+    _log.debug("ONNX Runtime loads %s", "a graph in memory" if isinstance(graph, bytes) else graph)
     try:
         return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     except Exception as error:
@@ -95,7 +99,7 @@ def plain_session(graph: str | os.PathLike[str] | bytes, sess_options: Any = Non
 
 def run_session(
     session: Any,
-    inputs: Mapping[str, Any],
+    inputs: Mapping[str, Any] | Sequence[Any],
     outputs: Sequence[str] | None = None,
     *,
     on_device: bool = False,
@@ -104,7 +108,7 @@ def run_session(
 
     Args:
         session: An `onnxruntime.InferenceSession`.
-        inputs: By name what `CompiledModel.run` takes.
+        inputs: What `CompiledModel.run` takes.
         outputs: Names of the outputs to compute; None for all.
         on_device: Leave outputs on the session's device.
 
@@ -117,6 +121,7 @@ def run_session(
         MemoryError: There is no memory for them.
     """
     known = {i.name: i for i in session.get_inputs()}
+    inputs = _by_name(inputs, list(known))
     missing = [name for name in known if name not in inputs]
     # initializers that are inputs too: a caller may give them or leave them out
     known |= {i.name: i for i in session.get_overridable_initializers()}
@@ -163,6 +168,23 @@ def arrays(outputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         elif value is not None:  # an empty optional
             found[name] = np.asarray(value)
     return found
+
+
+def _by_name(inputs: Mapping[str, Any] | Sequence[Any], names: Sequence[str]) -> Mapping[str, Any]:
+    """Inputs under their names; a list or tuple has one for each, in order.
+
+    Raises:
+        UsageError: It has more or fewer, or it is neither.
+    """
+    if isinstance(inputs, Mapping):
+        return inputs
+    if isinstance(inputs, list | tuple) and len(inputs) == len(names):
+        return dict(zip(names, inputs, strict=True))
+    some = isinstance(inputs, list | tuple)
+    got = f"{type(inputs).__name__} of {len(inputs)}" if some else type(inputs).__name__
+    each = ", ".join(map(repr, names))
+    text = f"expected inputs by name, or a list of {len(names)} in the order {each}; got {got}"
+    raise UsageError(text)
 
 
 def _fit(name: str, value: Any, spec: Any, session: Any) -> Any:

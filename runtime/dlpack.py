@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pitc.errors import UsageError
+from pitc.errors import MachineError, UsageError
 
 #: NumPy's name, or that of ml_dtypes: ONNX's number and name, DLPack's code and bits.
 TYPES: dict[str, tuple[int, str, tuple[int, int]]] = {
@@ -167,8 +167,15 @@ def bfloat16_array(value: Any) -> np.ndarray:
 
     Returns:
         A view, which keeps the value.
+
+    Raises:
+        MachineError: ml_dtypes is not installed; it comes with onnx, which runs need not have.
     """
-    import ml_dtypes  # comes with onnx
+    try:
+        import ml_dtypes
+    except ModuleNotFoundError as error:
+        hint = "pip install ml_dtypes, or ask for outputs with on_device=True"
+        raise MachineError("arrays of bfloat16 are those of ml_dtypes", hint=hint) from error
 
     place = {"data": (value.data_ptr(), False), "shape": tuple(value.shape())}
     interface = {**place, "typestr": "<u2", "version": 3}

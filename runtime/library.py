@@ -125,14 +125,15 @@ def cuda_devices() -> list["onnxruntime.OrtEpDevice"]:
 
 
 def make_session(
-    model_path: str | os.PathLike[str],
+    model_path: str | os.PathLike[str] | bytes,
     sess_options: "onnxruntime.SessionOptions | None" = None,
     provider_options: Mapping[str, str] | None = None,
 ) -> "onnxruntime.InferenceSession":
     """Load a compiled model into an ONNX Runtime session.
 
     Args:
-        model_path: The `model.onnx` of an artifact; its kernels lie beside it.
+        model_path: The `model.onnx` of an artifact; its kernels lie beside it. Or a graph in
+            memory; then `ep.context_file_path` in the options tells where they lie.
         sess_options: The caller's options. The provider is added to them, and nothing else is
             changed; the same object may serve for several sessions.
         provider_options: `cpu_level`: `v3` or `v4`, the kernels to use instead of the best that the
@@ -215,11 +216,12 @@ def device_of(session: "onnxruntime.InferenceSession") -> int | None:
 
 
 def _session(
-    model_path: str | os.PathLike[str], options: "onnxruntime.SessionOptions"
+    model_path: str | os.PathLike[str] | bytes, options: "onnxruntime.SessionOptions"
 ) -> "onnxruntime.InferenceSession":
     """A session of the providers in its options alone."""
     import onnxruntime
 
+    place = "graph in memory" if isinstance(model_path, bytes) else str(model_path)
     # Without them no PIT node runs: a second try on the CPU provider would only hide why.
     try:
         return onnxruntime.InferenceSession(os.fspath(model_path), options, enable_fallback=0)
@@ -228,15 +230,14 @@ def _session(
             raise MachineError(
                 "compiled nodes inside an If or Loop need onnxruntime 1.24 or newer, "
                 f"got {onnxruntime.__version__}",
-                path=str(model_path),
+                path=place,
                 hint="pip install 'onnxruntime>=1.24'",
             ) from error
         if said := OURS.search(str(error)):
             node, text, hint = said.groups()
             for begin, (kind, usual) in REFUSALS.items():
                 if text.startswith(begin):
-                    path = str(model_path)
-                    raise kind(text, path=path, node=node, hint=hint or usual) from error
+                    raise kind(text, path=place, node=node, hint=hint or usual) from error
         raise
 
 

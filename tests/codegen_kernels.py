@@ -8,7 +8,7 @@ import mmap
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pitc.codegen.build.library import build_kernels
 from pitc.codegen.call import KernelLibrary
 from pitc.ir.kernel import KernelRequest
+from tests.aarch64.machine import LEVELS_VARIABLE, EmulatedLibrary
 
 Array = NDArray[Any]
 
@@ -25,14 +26,17 @@ _PAGE = mmap.PAGESIZE
 _PROT_NONE = 0
 
 
-def _host_levels() -> tuple[str, ...]:
+def _levels() -> tuple[str, ...]:
+    if wanted := os.environ.get(LEVELS_VARIABLE):
+        return tuple(wanted.split(","))
     text = Path("/proc/cpuinfo").read_text()
     flags = set(next(x for x in text.splitlines() if x.startswith("flags")).split())
     return tuple(level for level, needed in _NEEDED.items() if needed <= flags)
 
 
-LEVELS = _host_levels()
-"""CPU levels that this machine can run."""
+LEVELS = _levels()
+"""CPU levels that this machine can run, or an emulated one."""
+IS_EMULATED = "neon" in LEVELS
 
 
 @functools.cache
@@ -42,7 +46,16 @@ def library(*requests: KernelRequest) -> KernelLibrary:
     atexit.register(folder.cleanup)
     path = Path(folder.name) / "kernels.so"
     build_kernels(requests, LEVELS, path)
-    return KernelLibrary(path)
+    return load(path)
+
+
+def load(path: Path) -> KernelLibrary:
+    """A kernel library for `LEVELS`, which may be emulated."""
+    if not IS_EMULATED:
+        return KernelLibrary(path)
+    emulated = EmulatedLibrary(path)
+    atexit.register(emulated.close)
+    return cast(KernelLibrary, emulated)
 
 
 def guarded(content: Array, *, at_end: bool = True) -> Array:

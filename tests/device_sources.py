@@ -21,7 +21,8 @@ from models.t5 import T5Config, t5_decoder, t5_encoder, t5_ffn
 from pitc.api import import_model
 from pitc.check.feeds import Case as Feeds
 from pitc.check.feeds import InputSpec, input_specs, named_dims, random_feeds, sizes_of
-from pitc.check.verify import TOLERANCES, token_shaped
+from pitc.check.tolerance import FLOORS
+from pitc.check.verify import token_shaped
 from pitc.ir.gpu_speed import GpuPrices
 from pitc.passes.pipeline import Lowered
 from tests.branch_models import MASKS as BRANCH_MASKS
@@ -64,7 +65,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "like MiniLM": {"hidden": 96, "heads": 12, "ffn": 384, "head": "mean_normalised"},
 }
 # tf32 keeps as many bits of a factor as float16.
-IN_TYPE: dict[str, dict[str, Any]] = {"tf32": {"given": {}, "tolerance": TOLERANCES["float16"]}}
+IN_TYPE: dict[str, dict[str, Any]] = {"tf32": {"given": {}, "tolerance": FLOORS["tf32"]}}
 INT8_STEP = 2**-7
 """Where float16 is rounded decides between two steps of int8: in ONNX Runtime alone the static
 export in float16 is 0.0069 of its norm away from float32."""

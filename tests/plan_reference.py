@@ -29,7 +29,9 @@ def number(text: str) -> float:
     return float.fromhex(text) if "x" in text else float(text)
 
 
-def detect(fields: dict[str, str], live: Array) -> tuple[Array, ...]:
+def detect(fields: dict[str, str], live: Array, padding: Array | None = None) -> tuple[Array, ...]:
+    assert ("padding" in fields) == (padding is not None)
+    assert padding is None or np.isin(padding, (0, 1)).all()
     live = live != 0
     assert live.ndim == int(fields["rank"])
     rows = np.flatnonzero(live).astype(np.int32)

@@ -268,8 +268,8 @@ def test_existing_outputs(mlp_path: Path, tmp_path: Path) -> None:
 
 
 def test_the_provider_is_registered_once() -> None:
-    assert pitc.register_ep() == pitc.get_ep_name() == "PitExecutionProvider"
-    assert pitc.register_ep() == "PitExecutionProvider"
+    assert pitc.register() == pitc.get_ep_name() == "PitExecutionProvider"
+    assert pitc.register() == "PitExecutionProvider"
     assert pitc.get_library_path().is_file()
 
 

@@ -47,7 +47,7 @@ def test_the_examples_of_the_docs(
     shutil.copyfile(bert_path, tmp_path / "model.onnx")
     shutil.copytree(bert_artifact, tmp_path / "model.pitc")
     monkeypatch.chdir(tmp_path)
-    pitc.register_ep()
+    pitc.register()
     names: dict[str, object] = {"library_path": str(pitc.get_library_path())}
     for code in blocks(ROOT / "docs" / page, "python"):
         code = re.sub(r"^ort\.register.*\n", "", code, flags=re.MULTILINE)  # once per process

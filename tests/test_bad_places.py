@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -261,7 +262,7 @@ def test_reports_of_another_version(run: Run, mlp_path: Path, tmp_path: Path) ->
         "reports": {"cpu": {"nodes": [{"colour": "red"}]}},
         "versions": manifest.versions | {"pitc": "9.9.9"},
     }
-    (output / MANIFEST).write_text(manifest.model_copy(update=changes).text())
+    (output / MANIFEST).write_text(replace(manifest, **changes).text())
     loaded = pitc.load(output)
     with pytest.warns(pitc.PitcWarning, match="another version"):
         assert loaded.run({"x": np.ones((2, 16), np.float32)})["y"].shape == (2, 32)

@@ -14,8 +14,18 @@ import pytest
 from pitc.check.feeds import Case, InputSpec
 from pitc.errors import UsageError
 from pitc.measure import bench
-from pitc.measure.bench import BASE, OURS, PEERS, Contender, WrongAnswer, make_case, race
-from pitc.measure.timing import Spread, ratios, spread
+from pitc.measure.bench import (
+    BASE,
+    LEAST_ROUNDS,
+    OURS,
+    PEERS,
+    Contender,
+    WrongAnswer,
+    make_case,
+    race,
+)
+from pitc.measure.timing import Spread, interval, ratios, spread
+from tests.test_tolerance import half_inside
 from tests.wrong_pass import replace_operator
 
 Run = Callable[..., tuple[int, str, str]]
@@ -117,6 +127,59 @@ def test_wrong_and_failing_peers_are_left_out() -> None:
         "failing": "it fails: shape",
         "off": "its answer differs: y: error 5.0e-04",
     }
+
+
+@pytest.mark.parametrize("count", [1, 5, 6, 9, 20, 101])
+def test_the_interval_holds_the_median_in_95_of_100(count: int) -> None:
+    """Of numbers whose median is 0, between two of their order statistics as often as is said."""
+    if count < LEAST_ROUNDS:
+        assert interval([1.0] * count) is None
+        return
+    drawn = np.random.default_rng(count).standard_exponential((4000, count)) - np.log(2)
+    ends = [interval([float(x) for x in row]) for row in drawn]
+    held = np.mean([pair is not None and pair[0] <= 0 <= pair[1] for pair in ends])
+    assert 0.94 <= held <= 0.99
+    widths = [pair[1] - pair[0] for pair in ends if pair is not None]
+    assert np.mean(widths) < 2 * (np.percentile(drawn, 95) - np.percentile(drawn, 5))
+
+
+@pytest.mark.parametrize(
+    ("gains", "said"),
+    [
+        ([2.0] * 5, "too few rounds to say"),
+        ([2.0] * 6, "pitc is faster"),
+        ([0.9] * 6, "pitc is slower"),
+        ([2.0] * 5 + [0.9], "no difference shown"),
+        ([1.02] * 15 + [0.9] * 5, "pitc is faster"),
+        ([1.02] * 14 + [0.9] * 6, "no difference shown"),
+    ],
+)
+def test_what_may_be_said(gains: list[float], said: str) -> None:
+    row = bench.Timing(BASE, "1", Spread(1, 1, 1), (1,), Spread(1, 1, 1), interval(gains), 0)
+    assert row.verdict == said
+
+
+def test_few_rounds_claim_nothing(run: Run, mlp_path: Path) -> None:
+    words = ("bench", mlp_path, "-q", "--against", BASE, "--shape", "batch=2")
+    code, out, _ = run(*words, "--rounds", 3)
+    assert code == 0
+    assert "too few rounds to say: it takes 6 (--rounds, --seconds)" in out
+    assert "CPU time, 3 rounds" in " ".join(out.split()) and "x " not in out.split("norm rel")[1]
+    body = json.loads(run(*words, "--rounds", 3, "--json")[1])
+    assert body["clock"] == "CPU time"
+    assert body["contenders"][1]["verdict"] == "too few rounds to say"
+    assert body["contenders"][1]["interval"] is None
+    assert body["tolerances"] == {"y": "1.0e-05: float32 arithmetic"}
+    row = json.loads(run(*words, "--rounds", 6, "--json")[1])["contenders"][1]
+    assert row["interval"][0] <= row["speedup"]["median"] <= row["interval"][1]
+    assert "95 % interval" in run(*words, "--rounds", 6)[1]
+
+
+def test_bench_has_the_tolerances_of_verify(run: Run, tmp_path: Path) -> None:
+    onnx.save(half_inside(), tmp_path / "half.onnx")
+    words = ("-q", "--rounds", 1, "--against", BASE, "--shape", "batch=2")
+    code, out, _ = run("bench", tmp_path / "half.onnx", *words)
+    assert code == 0 and "float16 arithmetic: 2 times what ONNX Runtime" in " ".join(out.split())
 
 
 def test_a_wrong_answer_is_not_timed() -> None:

@@ -12,10 +12,9 @@ import pytest
 from pitc.codegen import tir, vector_math
 from pitc.codegen.build.link import SHIM, find_compiler
 from pitc.codegen.build.lower import object_code
-from pitc.codegen.call import KernelLibrary
 from pitc.codegen.reference import activate
 from pitc.ir.target import cpu_level_of
-from tests.codegen_kernels import LEVELS, Array
+from tests.codegen_kernels import LEVELS, Array, load
 
 erf = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -57,11 +56,10 @@ def _apply(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Array], A
             function_code = object_code(tir.prim_func(f"{name}_{level}", body), target)
             objects[-1].write_bytes(function_code)
     so = folder / "functions.so"
-    subprocess.run(
-        [*find_compiler(), "-shared", "-fPIC", *map(str, objects), str(SHIM), "-o", str(so)],
-        check=True,
-    )
-    library = KernelLibrary(so)
+    compiler = find_compiler(cpu_level_of(LEVELS[0]).triple)
+    inputs = [*map(str, objects), str(SHIM)]
+    subprocess.run([*compiler, "-shared", "-fPIC", *inputs, "-o", str(so)], check=True)
+    library = load(so)
 
     def apply(symbol: str, x: Array) -> Array:
         padded = np.zeros(-(-len(x) // 16) * 16, np.float32)

@@ -189,7 +189,8 @@ def _wrong_inputs(folder: Path) -> None:
     other = failure(run.run, None, {**given, "x": given["x"][:, :4]})
     assert other.endswith(
         "pitc: node 'pack_x' (pack): expected x with extent 5 (that of the mask) in dimension 1, "
-        "got float32 [3, 4, 8]"
+        "got float32 [3, 4, 8]: a sequence is longer than a table of the model, or inputs are of "
+        "different sizes"
     ), other
     assert np.array_equal(run.run(None, given)[0], given["x"][given["live"]])
     odd = model([pack("x", "y", word=4)], [("x", 10, None)], [("y", 10, None)])  # float16

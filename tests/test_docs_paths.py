@@ -17,6 +17,7 @@ ROOMS = (
     "tests",
     "docs",
     "examples",
+    "tools",
 )
 SOURCES = {
     path.name for room in ROOMS for path in (ROOT / room).rglob("*.*") if path.suffix != ".pyc"

@@ -72,7 +72,7 @@ MISFITS: list[dict[str, Size]] = [
 SAID = (
     r"pitc: node '(?P<node>[^']+)' \(pack\): "
     r"expected x with extent (?P<extent>\d+) \(that of the mask\) in dimension (?P<dim>\d), "
-    r"got \w+ \[(?P<got>[\d, ]+)\]$"
+    r"got \w+ \[(?P<got>[\d, ]+)\]: .*inputs are of different sizes$"
 )
 
 

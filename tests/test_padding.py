@@ -14,12 +14,12 @@ import pytest
 from onnx import helper, numpy_helper
 
 from pitc.artifact.manifest import report_from_dict, report_to_dict
-from pitc.cli.page import page
 from pitc.cli.show import explained
 from pitc.ir import target as targets
 from pitc.passes.normalise import normalise
 from pitc.passes.padding import given_up
 from pitc.passes.pipeline import Lowered, LowerOptions, analyse, run_passes
+from pitc.report.page import page
 from tests.plan_reference import run_lowered
 
 Array = np.ndarray

@@ -6,8 +6,8 @@ import pytest
 from models.bert import BertConfig, bert
 from models.graph import GraphBuilder
 from pitc.artifact.manifest import report_from_dict, report_to_dict
-from pitc.cli.page import page
 from pitc.passes.pipeline import Lowered
+from pitc.report.page import page
 from tests import test_lower_contract as left
 from tests import test_lower_right as right
 from tests.lower_support import lower

@@ -52,12 +52,14 @@ PACK = kernel_plan("pack", "pack_b4", dims="c0,c1,r")
 PACK_L = kernel_plan("pack", "pack_b4", dims="l,0,r")
 UNPACK = kernel_plan("unpack", "unpack_b4", dims="c0,c1,r")
 UNPACK_T = kernel_plan("unpack", "unpack_b4", dims="c0,r,c1")
+DETECT_01 = Plan("detect", (*DETECT.fields, ("padding", "the%20mask")))
 GEMM = gemm_plan(3, 5, bias=1, gather=1, residual=1, scatter=1)
 ATTENTION = attention_plan(4, 4, 2, bias=1)
 
 # op -> (plan, input names, good inputs)
 GOOD: dict[str, tuple[Plan, list[str], list[Array]]] = {
     "detect": (DETECT, ["live"], [LIVE]),
+    "detect 01": (DETECT_01, ["live", "padding"], [LIVE, np.ones((5, 7), np.int64)]),
     "pack": (PACK, ["x", "rows", "coords", "live"], [X, R, C, LIVE]),
     "pack l": (PACK_L, ["x", "rows", "coords", "live"], [X.reshape(6, 1, 4), R, C, LIVE]),
     "unpack": (UNPACK, ["packed", "rows", "coords", "live"], [P, R, C, LIVE]),
@@ -92,6 +94,19 @@ ALL_POINTS = r"expected a as float32 \[2, 3, 3\] \(one row per point of the mask
 
 # case, input, bad value, message
 BAD: list[tuple[str, str, Array, str]] = [
+    (
+        "detect 01",
+        "padding",
+        changed(np.ones((5, 7), np.int64), (4, 2), 2),
+        r"expected the padding mask 'the mask' to hold 0 and 1 only, .*, got 2 at \[4, 2\]$",
+    ),
+    (
+        "detect 01",
+        "padding",
+        changed(np.ones((1, 70000), np.float64), (0, 69999), -3),
+        r"got -3 at \[0, 69999\]$",
+    ),
+    ("detect 01", "padding", np.full((2, 3), 255, np.uint8), r"got 255 at \[0, 0\]$"),
     ("detect", "live", LIVE[0], r"expected live of rank 2, got bool \[3\]"),
     ("pack", "x", X[0], r"expected x of rank 3, got float32 \[3, 4\]"),
     (
@@ -380,3 +395,36 @@ def test_mutated_plans_never_crash(tmp_path: Path, case: str) -> None:
     )
     shown = run_python(MUTATE, str(save(tmp_path, model)), "1", "250")
     assert int(shown.split()[-1]) < 100
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_only_0_and_1_are_taken_of_all_floats(tmp_path: Path, dtype: str) -> None:
+    """Every sign and exponent, with mantissas of one bit or none; of float16, every number."""
+    bits = np.dtype(dtype).itemsize * 8
+    mantissa = {16: 10, 32: 23, 64: 52}[bits]
+    if bits == 16:
+        patterns = np.arange(1 << 16, dtype=np.uint16)
+    else:
+        heads = np.arange(1 << (bits - mantissa), dtype=np.uint64) << np.uint64(mantissa)
+        tails = [0, 1, 1 << (mantissa - 1), (1 << mantissa) - 1]
+        patterns = np.unique(np.bitwise_or.outer(heads, np.array(tails, np.uint64)).ravel())
+    numbers = patterns.astype(f"uint{bits}").view(dtype)
+    legal = (numbers == 0) | (numbers == 1)
+    kind = element_type(numbers)
+    plan = Plan("detect", (("rank", 1), ("padding", "live")))
+    model = make_model(
+        [pit_node("n", plan, ["live", "live"], ["rows", "coords", "offsets"])],
+        [("live", kind, None)],
+        [(output, INT32, None) for output in ("rows", "coords", "offsets")],
+    )
+    run = session(save(tmp_path, model))
+    assert int(legal.sum()) == 3
+    rows = run.run(["rows"], {"live": numbers[legal]})[0]
+    assert list(rows) == list(np.flatnonzero(numbers[legal]))
+    taken = numbers[legal]
+    odd = numbers[~legal]
+    few = np.linspace(0, len(odd) - 1, 3000).astype(int)
+    near = np.flatnonzero((odd > -2.1) & (odd < 2.1) & (np.abs(odd) > 0.4))[:500]
+    for number in (*odd[few], *odd[near]):
+        with pytest.raises(Exception, match="expected the padding mask 'live' to hold 0 and 1"):
+            run.run(None, {"live": np.append(taken, number)})

@@ -16,14 +16,15 @@ from onnx import numpy_helper
 import pitc
 from models.bert import BertConfig, bert
 from models.graph import GraphBuilder
-from models.half import half
 from pitc import api
 from pitc.errors import SuggestionWarning
+from pitc.ir.refusal import Code, Refusal
 from pitc.ir.report import Suggestion
 from pitc.ir.summary import summary_of
 from pitc.passes import suggest
 from pitc.passes.analysis import analyse
 from pitc.passes.pipeline import LowerOptions, run_passes
+from pitc.passes.records import node_record
 from tests.lower_support import lower
 
 Run = Callable[..., tuple[int, str, str]]
@@ -99,13 +100,19 @@ def test_a_float_that_hides_nothing_is_no_mask() -> None:
         low = g.op("Mul", g.op("Sub", g.const(1.0), bias), g.const(scale))
         scores = g.op("Add", g.op("MatMul", x, keys), g.op("Unsqueeze", low, g.ints(1)))
         rows = g.op("MatMul", g.op("Softmax", scores, axis=-1), x)
-        rng = np.random.default_rng(0)
-        w = g.weight("w", rng.standard_normal((64, 512)).astype(np.float32))
-        g.output(g.op("MatMul", rows, w), "y", np.float32, ("b", "s", 512))
+        g.output(dense(g, rows), "y", np.float32, ("b", "s", 64))
         return g.model()
 
     assert kinds(biased(-1e4)) == ["padding"]
     assert kinds(biased(-1.0)) == []
+
+
+def dense(g: GraphBuilder, x: str) -> str:
+    """Two layers that are worth to be packed."""
+    rng = np.random.default_rng(0)
+    w = g.weight("w", rng.standard_normal((64, 1024)).astype(np.float32))
+    v = g.weight("v", rng.standard_normal((1024, 64)).astype(np.float32))
+    return g.op("MatMul", g.op("Tanh", g.op("MatMul", x, w)), v)
 
 
 def beside_a_mask(*shape: int | str) -> onnx.ModelProto:
@@ -113,11 +120,7 @@ def beside_a_mask(*shape: int | str) -> onnx.ModelProto:
     g = GraphBuilder("beside")
     x = g.input("x", np.float32, (*shape, 64))
     mask = g.input("mask", np.int64, shape)
-    rng = np.random.default_rng(0)
-    w = g.weight("w", rng.standard_normal((64, 1024)).astype(np.float32))
-    v = g.weight("v", rng.standard_normal((1024, 64)).astype(np.float32))
-    rows = g.op("MatMul", g.op("Tanh", g.op("MatMul", x, w)), v)
-    g.output(rows, "y", np.float32, (*shape, 64))
+    g.output(dense(g, x), "y", np.float32, (*shape, 64))
     g.output(g.op("ReduceSum", mask, keepdims=0), "count", np.int64, ())
     return g.model()
 
@@ -136,25 +139,22 @@ def parsed(text: str, **weights: np.ndarray) -> onnx.ModelProto:
     return model
 
 
-def test_half_precision_is_named_where_float32_packs_more() -> None:
-    model = half(encoder())
-    (said,) = found(model, "attention_mask")
-    twin = summary_of(lower(encoder(), "attention_mask").report)
-    assert said.kind == "half precision"
-    assert f"{twin.packed.nodes} of {twin.all.nodes} nodes" in said.text
-    assert kinds(encoder(), "attention_mask") == []
-    assert kinds(half(encoder(mask="none"))) == []
-
-
 def test_quantised_products_without_a_form_are_named() -> None:
     model = onnx.load(FIXTURES / "bert-eager-dynamo-dynamic.onnx")
-    said = [s for s in found(model, "attention_mask") if s.kind == "quantisation"]
-    nodes = [r for r in lower(model, "attention_mask").report.nodes if r.op_type == "MatMulInteger"]
-    packed = sum(r.lowering != "ordinary" for r in nodes)
-    assert bool(said) == (packed == 0)  # as soon as they have a form, nothing is said
-    assert all(f"{len(nodes)} products of 8-bit integers" in s.text for s in said)
+    graph, _ = analyse(ir.serde.deserialize_model(model), "attention_mask")
+    records = {node: node_record(graph, node) for node in graph.nodes}
+    refusal = Refusal(Code.NO_LOWERING, "", "no form")
+    bare = {n: replace(r, refusal=refusal) for n, r in records.items()}
+    (said,) = suggest._eight_bits(graph, bare)
+    count = sum(n.op_type == "MatMulInteger" for n in graph.nodes)
+    assert said.kind == "quantisation" and f"{count} products of 8-bit integers" in said.text
+    dear = replace(refusal, code=Code.NO_GAIN, reason="under 32 operations per byte moved")
+    priced = {n: replace(r, refusal=dear) for n, r in records.items()}
+    assert not list(suggest._eight_bits(graph, priced))  # they have a form, and it does not pay
+    whole, _ = analyse(ir.serde.deserialize_model(model), None)
+    unread = {n: replace(node_record(whole, n), refusal=refusal, dead=()) for n in whole.nodes}
+    assert not list(suggest._eight_bits(whole, unread))
     assert kinds(onnx.load(FIXTURES / "bert-eager-dynamo.onnx"), "attention_mask") == []
-    assert "quantisation" not in kinds(model)  # nothing of it is unread
 
 
 def masked_by_constant(mask: np.ndarray) -> onnx.ModelProto:

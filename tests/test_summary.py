@@ -59,6 +59,10 @@ WORK: dict[str, tuple[str, int | None]] = {
         "(float[3,5] x) => (float[3,5] y) {i = Constant<value_int=1>() y = CumSum(x, i)}",
         15,
     ),
+    "a scale of all elements": (
+        "(float[30,50] x) => (uint8[30,50] y) {y, a, z = DynamicQuantizeLinear(x)}",
+        1500,
+    ),
     "reduction": ("(float[3,5] x) => (float[3,1] y) {y = ReduceMax<axes=[1]>(x)}", 15),
     "data that moves": ("(float[3,5] x) => (float[5,3] y) {y = Transpose(x)}", 0),
     "size arithmetic": (

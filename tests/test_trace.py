@@ -184,6 +184,17 @@ def test_measured_gain(tmp_path: Path) -> None:
     assert found.variants == {"row": 2}
 
 
+def test_one_clock(tmp_path: Path) -> None:
+    """CPU time where all have it, so that what else the machine does is in neither of both."""
+    ours = read_trace(write(tmp_path, line(measured_us=20, cpu_us=2)))
+    dense = read_trace(write(tmp_path, line(chosen=DENSE, measured_us=30, cpu_us=12)))
+    wall = read_trace(write(tmp_path, line(chosen=DENSE, measured_us=30)))
+    (found,) = contractions(ours, dense)
+    assert (found.measured_us, found.measured_gain, found.clock) == (2, 6, "CPU time")
+    (mixed,) = contractions(ours, wall)
+    assert (mixed.measured_us, mixed.measured_gain, mixed.clock) == (20, 1.5, "wall time")
+
+
 def blocks() -> onnx.ModelProto:
     """Two ReLU blocks; about 7 % of the hidden values are not 0."""
     rng = np.random.default_rng(0)
@@ -236,6 +247,7 @@ def test_a_model_is_raced_against_itself_when_dense(
     assert read_trace(keep) == ours
     for c in found:
         assert (c.rows, c.k, c.panels, c.decisions) == ((ROWS, ROWS), FFN, 1, 4)
+        assert c.clock == "CPU time"
         assert 0.01 < c.density < 0.2
         assert c.dense_measured_us and c.measured_us > 0
         assert c.measured_gain == c.dense_measured_us / c.measured_us
@@ -263,7 +275,7 @@ def test_live_elements_are_those_of_the_hidden_values(
 
 
 def test_bench_shows_decisions(run: Run, model: pitc.CompiledModel, tmp_path: Path) -> None:
-    words = ("--shape", f"rows={ROWS}", "--rounds", 2, "--trace")
+    words = ("--shape", f"rows={ROWS}", "--rounds", 6, "--trace")
     code, out, err = run("bench", model.path, *words)
     assert code == 0, err
     assert "[4/4] trace" in err
@@ -274,7 +286,7 @@ def test_bench_shows_decisions(run: Run, model: pitc.CompiledModel, tmp_path: Pa
         assert row.count("x") == 3 and "-" not in row  # both gains are there
     body = json.loads(run("bench", model.path, *words, "--json", "-q")[1])
     assert [c["node"] for c in body["contractions"]] == NODES
-    assert all(c["decisions"] == 2 and c["measured_gain"] > 0 for c in body["contractions"])
+    assert all(c["decisions"] == 6 and c["measured_gain"] > 0 for c in body["contractions"])
     code, out, err = run("bench", model.path, *words[:-1], "--json")
     assert code == 0 and "contractions" not in json.loads(out) and "[3/3] time" in err
 
@@ -306,10 +318,10 @@ def test_explain_shows_decisions(
     assert [line.split()[0] for line in table] == NODES
     assert all(SPARSE in line for line in table)
     text = page.read_text()
-    assert "<h2>Sparse contractions</h2>" in text
+    assert "<h3>Products that skip zeros</h3>" in text
     for name in NODES:
-        row = next(x for x in text.splitlines() if x.startswith(f"<tr><td>{name}<td>{ROWS} x"))
-        assert row.split("<td>")[-1].startswith(SPARSE)
+        row = next(x for x in text.splitlines() if f'title="{name}"' in x and f">{ROWS} × " in x)
+        assert SPARSE in row.rpartition('data-name="zeros">')[2].replace("<wbr>", "")
     assert plot.read_bytes().startswith(PNG)
 
     one = json.loads(run("explain", model.path, "--trace", kept, "--node", NODES[1], "--json")[1])
@@ -378,11 +390,12 @@ def test_a_plot_has_a_picture_for_each_size(tmp_path: Path, kept: Path) -> None:
 
 
 def test_a_report_without_a_trace_has_no_such_table() -> None:
-    from pitc.cli.page import page
+    from pitc.report.evidence import Evidence
+    from pitc.report.page import page
 
     report = Report(
         nodes=[NodeRecord("a", "MatMul", sparse="operand 0 is 0"), NodeRecord("b", "X")]
     )
     assert report.sparse == {"a": "operand 0 is 0"}
-    assert "Sparse contractions" not in page([report])
-    assert "<h2>Sparse contractions</h2>\n<p>none</p>" in page([report], [])
+    assert 'id="density"' not in page([report])
+    assert "no product has skipped zeros" in page([report], Evidence(contractions=[]))

@@ -75,7 +75,10 @@ def cpu_part(
         if progress:
             progress(done, len(work), symbol)
         objects[symbol] = _object_code(request, target, cache)
-    return Part(objects, _POINTERS)
+    triples = {target.triple for target in targets}
+    if len(triples) > 1:
+        raise ValueError(f"one library is of one machine, not of {sorted(triples)}")
+    return Part(objects, _POINTERS, triple=triples.pop())
 
 
 def _object_code(request: KernelRequest, target: CpuLevel, cache: Cache | None) -> bytes:
@@ -116,7 +119,8 @@ def build_kernels(
         UsageError: An unknown level or architecture.
         ValueError: No request, or a request that no family can answer.
     """
-    find_compiler()  # before minutes of work
+    triple = next((cpu_level_of(level).triple for level in levels), "")
+    find_compiler(triple)  # before minutes of work
     on_cpus = [request for request in requests if request.kind != "cuda"]
     parts = [cpu_part(on_cpus, levels, progress, cache)] if on_cpus or not requests else []
     if len(on_cpus) < len(requests):

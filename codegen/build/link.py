@@ -20,6 +20,7 @@ from pathlib import Path
 
 from pitc.errors import MachineError
 from pitc.ir.kernel import KERNEL_ABI
+from pitc.ir.target import NEON
 from pitc.version import __version__
 
 SHIM = Path(__file__).with_name("kernel_shim.c")
@@ -27,6 +28,8 @@ _EXPORTS = ("pitc_kernel_identity", "pitc_kernel_last_error")
 _COMPILERS = ("cc", "gcc", "clang")
 _PACKAGED = "ziglang"
 """A C compiler that pip installs."""
+_ZIG_NAMES = {NEON.triple: "aarch64-linux-gnu.2.17"}
+"""The same machines as zig calls them, with the oldest C library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,7 @@ class Part:
         tools: What made it beside TVM, with versions.
         source: A C file that is compiled into the library.
         files: Files that `source` includes, by name.
+        triple: LLVM's name of the machine that the code is for; empty: this one.
     """
 
     objects: Mapping[str, bytes]
@@ -61,14 +65,23 @@ class Part:
     tools: tuple[str, ...] = ()
     source: Path | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
+    triple: str = ""
 
 
-def find_compiler() -> list[str]:
+def find_compiler(triple: str = "") -> list[str]:
     """The command of the C compiler, which also links: `$CC`, else cc, gcc, clang or pip's zig.
+
+    Args:
+        triple: Machine to compile for, where it is another one than this: pip's zig knows all.
 
     Raises:
         MachineError: None is installed.
     """
+    if triple:
+        if not importlib.util.find_spec(_PACKAGED):
+            hint = f"pip install {_PACKAGED}"
+            raise MachineError(f"no C compiler found that links for {triple}", hint=hint)
+        return [sys.executable, "-m", _PACKAGED, "cc", "-target", _ZIG_NAMES[triple]]
     named = shlex.split(os.environ.get("CC", ""))
     for command in [named] if named else [[name] for name in _COMPILERS]:
         if shutil.which(command[0]):
@@ -124,7 +137,8 @@ def link_library(parts: Sequence[Part], out: Path) -> Built:
     Raises:
         MachineError: There is no C compiler, or it fails.
     """
-    compiler = find_compiler()
+    triple = next((part.triple for part in parts), "")
+    compiler = find_compiler(triple)
     identity = _identity(parts)
     objects = {symbol: code for part in parts for symbol, code in part.objects.items()}
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -43,7 +43,8 @@ register_pipeline(_PIPELINE, _steps)
 
 def object_code(function: Any, target: CpuLevel) -> bytes:
     """Compile one TIR function for a CPU level; the bytes of its object file."""
-    machine = tvm.target.Target({"kind": "llvm", "mcpu": target.mcpu})
+    named = {"mtriple": target.triple, "mattr": ["+neon"]} if target.triple else {}
+    machine = tvm.target.Target({"kind": "llvm", "mcpu": target.mcpu} | named)
     module = tvm.IRModule.from_expr(function)
     return host_object(tvm.compile(module, target=machine, tir_pipeline=_PIPELINE).mod)
 

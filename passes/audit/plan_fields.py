@@ -8,6 +8,8 @@ import onnx_ir as ir
 COSTS = re.compile(r"(cost|shape)_\w+_v\d|(clocks|price_\w+)_sm_\d+")
 FLAG, NUMBER, REAL, NUMBERS = r"[01]", r"\d+", r"-?\d+|-?0x[0-9a-f.]+p[+-]?\d+", r"\d+(,\d+)*"
 WORD, WORDS, CODES = r"[\w.:-]+", r"[^,\s]+(,[^,\s]+)*", r"(c\d|l|0|r)(,(c\d|l|0|r))*"
+NAME = r"[A-Za-z0-9%._~/-]+"
+OPTIONAL = {"detect": {"padding"}}  # fields that a plan may lack
 _LIBRARY = {"kernel": WORD, "library": WORD}
 _MOVE = {**_LIBRARY, "dims": CODES, "dtype": "int32|int8"}
 _KERNEL = {**_LIBRARY, "dtype": "float32|float16|bfloat16"}
@@ -15,7 +17,7 @@ _PRODUCT = {**_KERNEL, "activation": WORD, "bias": FLAG, "k": NUMBER, "n": NUMBE
 _ROWS = {**_PRODUCT, "gather": FLAG, "scatter": FLAG}
 #: The fields of each plan, and how they are written (docs/plans.md).
 FIELDS: Mapping[str, Mapping[str, str]] = {
-    "detect": {"rank": NUMBER},
+    "detect": {"rank": NUMBER, "padding": NAME},
     "pack": _MOVE,
     "unpack": _MOVE,
     "gather_gemm": _ROWS,
@@ -37,7 +39,7 @@ F32, I32 = ir.DataType.FLOAT, ir.DataType.INT32
 OWN = ir.DataType.UNDEFINED  # what the plan computes with
 #: Operands of each plan: name, type (None: any that can be moved), and the fields that ask for it.
 OPERANDS: Mapping[str, tuple[tuple[str, ir.DataType | None, tuple[str, ...]], ...]] = {
-    "detect": (("live", None, ()),),
+    "detect": (("live", None, ()), ("padding", None, ("padding",))),
     "pack": (("x", None, ()), ("rows", I32, ()), ("coords", I32, ()), ("live", None, ())),
     "contract_right": (
         *(("a", OWN, ()), ("s", OWN, ()), ("factor", OWN, ("factor",))),
@@ -73,7 +75,8 @@ def wrong_fields(op: str, fields: Mapping[str, str], symbols: Collection[str]) -
     """
     wanted = FIELDS[op]
     found = {k: v for k, v in fields.items() if not COSTS.fullmatch(k)}
-    if found.keys() != wanted.keys():
+    lacking = wanted.keys() - found.keys() - OPTIONAL.get(op, set())
+    if lacking or found.keys() - wanted.keys():
         yield f"plan {op} has the fields {sorted(found)}, not {sorted(wanted)}"
     for key, value in found.items():
         if key in wanted and not re.fullmatch(wanted[key], value):

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.branch import BRANCH, GROUP, SIDES, groups, is_choice
+from pitc.ir.custom_ops import add_custom_ops
 from pitc.ir.graph import Array, Graph, output_names
 from pitc.ir.unused import remove_unused
 from pitc.passes.audit.versions import raise_version
@@ -155,6 +156,7 @@ def session_of(model: ir.Model) -> "ort.InferenceSession":
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
+    add_custom_ops(options)
     for tensor in (v.const_value for g in model.graphs() for v in g.initializers.values()):
         if isinstance(tensor, ir.ExternalTensor):  # stays in its file: a proto ends at 2 GB
             options.add_session_config_entry(WEIGHTS_FOLDER, str(tensor.base_dir))

@@ -46,6 +46,7 @@ def seed_input(graph: Graph, name: str, is_mask: bool) -> list[FillFact]:
         return truth_values(graph, name)
     if is_mask and dtype.kind in "iuf":
         graph.assumptions.setdefault(f"the padding mask '{name}' holds 0 and 1 only", [])
+        graph.only_01 = name
         return truth_values(graph, name)
     if dtype.kind in "iu":
         return zero_or_not(graph, name)

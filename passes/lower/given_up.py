@@ -50,7 +50,7 @@ def zero_given_up(
         domain, coords = found
         old = build.value(name)
         dims = dims_of(graph, old) or ()
-        live = build.reshape(live_points(build, graph, domain), _in_place(coords, len(dims)))
+        live = _in_place(build, live_points(build, graph, domain), coords, len(dims))
         new = _kept_where(build, live, old, graph.dtype(name), f"{name}.live")
         new.type, new.shape = old.type, old.shape
         for k, output in enumerate(graph.model.graph.outputs):
@@ -81,14 +81,16 @@ def _is_settled(
     node, expr = graph[name].producer, graph[name].expr
     if node is None or expr is None or expr.combine is not Combine.MOVE:
         return False
-    operands = input_names(node)
+    operands, tokens = input_names(node), {c.dim for t in where for p in t.idx for c in p.digits()}
     for read in expr.reads:
         operand = written.get(operands[read.operand], operands[read.operand])
-        if operand in graph.inputs:
-            continue
         shape = graph[operand].shape
         if shape is None:
             return False
+        if operand in graph.inputs:  # other tokens than those of this call
+            if len(shape) != len(expr.shape) or all(shape[d] == expr.shape[d] for d in tokens):
+                return False
+            continue
         solved = invert(read.index, expr.extents, shape)
         inside = pull(where, [solved.get(d) for d in range(len(expr.extents))], expr.extents)
         if inside is None or not _is_settled(graph, regions, operand, inside, written):
@@ -112,12 +114,16 @@ def _kept_where(
     return build.node("", "Cast", [chosen], {"to": ir.DataType.from_numpy(dtype)}, [stem])[0]
 
 
-def _in_place(coords: Coords, rank: int) -> list[int]:
-    """A Reshape target for live points: a mask's coordinates at their dimensions of the value, in
-    order, and 1 elsewhere.
+def _in_place(build: Builder, live: ir.Value, coords: Coords, rank: int) -> ir.Value:
+    """Live points with a mask's coordinates at their dimensions of a value, and 1 elsewhere.
 
-    A dimension of extent 1 is no coordinate: those of `[1, s, k]` are (s), and the target is
-    `[1, -1, 1]`. At most one coordinate stands behind such a one.
+    [b, s] of a value [b, h, s, d], coordinates (d0, d2)   ->   [b, 1, s, 1]
     """
     places = [c.dim for c in coords]
-    return [1 if d not in places else 0 if places[d : d + 1] == [d] else -1 for d in range(rank)]
+    order = sorted(range(len(places)), key=places.__getitem__)
+    if order != sorted(order):
+        live = build.op("Transpose", [live], perm=order)
+    for d in range(rank):
+        if d not in places:
+            live = build.unsqueeze(live, d)
+    return live

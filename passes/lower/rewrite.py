@@ -15,7 +15,7 @@ from pitc.ir.index import Poly
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.metadata import SOURCE
 from pitc.ir.nodes import node_name
-from pitc.ir.plan import Plan
+from pitc.ir.plan import Plan, name_field
 from pitc.ir.prices import Prices
 from pitc.ir.refusal import Refusal
 from pitc.ir.region import Region
@@ -84,9 +84,14 @@ class Rewriter:
             if not domain.rank:  # one point
                 live = self.build.reshape(live, [1])
             symbol = self.build.symbol(f"live_points_{len(self.detected)}")
+            plan, inputs = Plan("detect", (("rank", rank),)), [live]
+            if self.graph.only_01 in {test.src for test in domain.dead}:
+                name = str(self.graph.only_01)
+                plan = replace(plan, fields=(*plan.fields, ("padding", name_field(name))))
+                inputs.append(self.build.value(name))
             rows, coords, offsets = self.build.kernel(
-                Plan("detect", (("rank", rank),)),
-                [live],
+                plan,
+                inputs,
                 [
                     ("rows", ir.DataType.INT32, [symbol]),
                     ("coords", ir.DataType.INT32, [rank, symbol]),

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from pitc.artifact.manifest import (
     CUDA_MODEL,
     FALLBACK,
@@ -26,6 +24,7 @@ from pitc.artifact.manifest import (
 from pitc.errors import ArtifactError, UsageError, one_line
 from pitc.host.machine import LEVEL_NAMES, cpu_level, installed
 from pitc.ir.plan import PLAN_VERSION
+from pitc.options import NEON
 from pitc.version import __version__
 
 #: The oldest ONNX Runtime whose plug-in interface runs PIT nodes.
@@ -116,7 +115,7 @@ def check_artifact(folder: Path, *, hashes: bool = True, level: str | None = "au
     try:
         manifest = parse_manifest(data)
     except (ValueError, RecursionError) as error:
-        return _damaged(folder, None, MANIFEST, "a whole manifest", _short(error))
+        return _damaged(folder, None, MANIFEST, "a whole manifest", str(error).split("\n")[0])
     damage = _check_files(folder, manifest, hashes=hashes)
     return damage or _check_machine(folder, manifest, cpu_level() if level == "auto" else level)
 
@@ -171,7 +170,7 @@ def _check_files(folder: Path, manifest: Manifest, *, hashes: bool) -> Check | N
 
 def _check_machine(folder: Path, manifest: Manifest, level: str | None) -> Check:
     """What this machine and these versions make of a sound artifact."""
-    mend = recompile_command(folder, manifest)
+    mend = recompile_command(folder, manifest, level)
     kernels = manifest.kernels
     for_cpus = MODEL in manifest.files
     if not manifest.pit_nodes:
@@ -231,12 +230,14 @@ def _check_version(folder: Path, manifest: Manifest, graph: str, mend: str) -> C
     return Check(folder, Verdict.RECOMPILE, manifest, graph, text, *versions, mend)
 
 
-def recompile_command(folder: Path, manifest: Manifest | None) -> str:
-    """The command that makes an artifact again. Its target is what any CPU can load."""
+def recompile_command(folder: Path, manifest: Manifest | None, level: str | None = None) -> str:
+    """The command that makes an artifact again. Its target is what any CPU of the kind can load."""
     words = ["pitc", "compile", manifest.source.name if manifest else "MODEL.onnx"]
     words += ["-o", str(folder), "--force"]
     if manifest is not None and MODEL not in manifest.files:
         words += ["--target", "cuda"]
+    elif level == "neon":
+        words += ["--target", NEON]
     if manifest is not None and manifest.options.padding is not None:
         words += ["--padding", manifest.options.padding]
     return "run: " + shlex.join(words)
@@ -252,10 +253,3 @@ def _damaged(
 def _numbers(version: str) -> tuple[int, ...]:
     head = version.split("+")[0].split(".")
     return tuple(int(p) if p.isdigit() else 0 for p in head)
-
-
-def _short(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False)[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    return str(error).split("\n")[0]

@@ -2,13 +2,12 @@
 
 import hashlib
 import json
-from dataclasses import fields
+import re
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
-from pydantic_core import to_json
-
+from pitc.artifact.record import read_record
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.report import KernelRecord, NodeRecord, RegionRecord, Report, Suggestion
 from pitc.options import Kind, Level
@@ -29,38 +28,51 @@ GRAPHS: dict[Kind, str] = {"cpu": MODEL, "cuda": CUDA_MODEL}
 #: `kernels.so` where a PIT node needs one.
 FILES = (MANIFEST, *GRAPHS.values(), FALLBACK, WEIGHTS, KERNELS)
 
-#: What a report tells of one run of the compiler, or what follows from the rest: no manifest has it.
+#: What a report tells of one run of the compiler, or what follows from the rest.
 OF_THE_RUN = ("stages_ms", "cache_hits", "cache_misses", "summary")
 
-Sha256 = str
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+def _check_sha256(text: str) -> None:
+    if not _SHA256.fullmatch(text):
+        raise ValueError(f"sha256: expected 64 hexadecimal digits, found {text[:64]!r}")
 
 
-class FileRecord(_Record):
+@dataclass(frozen=True)
+class FileRecord:
     """Size and checksum of one file."""
 
-    bytes: NonNegativeInt
-    sha256: Sha256 = Field(pattern="^[0-9a-f]{64}$")
+    bytes: int
+    sha256: str
+
+    def __post_init__(self) -> None:
+        _check_sha256(self.sha256)
+        if self.bytes < 0:
+            raise ValueError(f"bytes: expected at least 0, found {self.bytes}")
 
 
-class Source(_Record):
+@dataclass(frozen=True)
+class Source:
     """The model that was compiled."""
 
     name: str
-    sha256: Sha256 = Field(pattern="^[0-9a-f]{64}$")
+    sha256: str
+
+    def __post_init__(self) -> None:
+        _check_sha256(self.sha256)
 
 
-class Options(_Record):
+@dataclass(frozen=True)
+class Options:
     """The user's options that change the result."""
 
     target: str
     padding: str | None
 
 
-class Kernels(_Record):
+@dataclass(frozen=True)
+class Kernels:
     """What `kernels.so` needs from a machine."""
 
     system: str
@@ -73,7 +85,8 @@ class Kernels(_Record):
 _END = "\n}"
 
 
-class Manifest(_Record):
+@dataclass(frozen=True)
+class Manifest:
     """Everything that is known about an artifact without opening its other files.
 
     No field depends on time, place or user: the same inputs and versions give the same bytes. The
@@ -85,15 +98,23 @@ class Manifest(_Record):
     versions: dict[str, str]
     source: Source
     options: Options
-    pit_nodes: NonNegativeInt
-    plan_version: NonNegativeInt | None
+    pit_nodes: int
+    plan_version: int | None
     kernels: Kernels | None
     files: dict[str, FileRecord]
     reports: dict[Kind, dict[str, Any]]
 
+    def __post_init__(self) -> None:
+        if min(self.pit_nodes, self.plan_version or 0) < 0:
+            raise ValueError("pit_nodes, plan_version: expected at least 0")
+
     def text(self) -> str:
         """The one spelling of this manifest, with its own checksum as last field."""
-        return _sealed(self.model_dump(mode="json"))
+        return _sealed(vars(self))
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return asdict(self)
 
 
 def _sealed(body: dict[str, Any]) -> str:
@@ -101,7 +122,7 @@ def _sealed(body: dict[str, Any]) -> str:
 
     The field is put in front of the closing brace: a long report is spelled once only.
     """
-    text = to_json(body, indent=1, inf_nan_mode="null").decode()
+    text = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False, default=vars)
     digest = hashlib.sha256(f"{text}\n".encode()).hexdigest()
     return f'{text.removesuffix(_END)},\n "sha256": "{digest}"{_END}\n'
 
@@ -116,7 +137,7 @@ def parse_manifest(data: bytes) -> Manifest:
     if not isinstance(body, dict) or "sha256" not in body:
         raise ValueError("it has no checksum")
     del body["sha256"]
-    manifest = Manifest.model_validate(body)
+    manifest = read_record(Manifest, body)
     if manifest.text().encode() != data:
         raise ValueError("its checksum does not fit its text")
     return manifest
@@ -163,6 +184,7 @@ def report_from_dict(body: dict[str, Any]) -> Report:
 
 def _node(record: dict[str, Any]) -> NodeRecord:
     values = _frozen(record)
+    values["reads"] = tuple(map(int, record["reads"].split()))
     if record.get("refusal") is not None:
         values["refusal"] = _refusal(record["node"], record["refusal"])
     kernel = record.get("kernel")

@@ -75,7 +75,7 @@ def write_artifact(
         records[KERNELS] = file_record(folder / KERNELS)
         kernels = Kernels(
             system=platform.system(),
-            machine=platform.machine(),
+            machine="aarch64" if "neon" in targets.levels else platform.machine(),
             levels=list(targets.levels),
             archs=list(targets.archs),
             symbols=list(symbols),

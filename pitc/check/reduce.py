@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 from pitc import api
 from pitc.artifact.folder import check_file
 from pitc.check.feeds import Case
-from pitc.check.reference import reference_of
+from pitc.check.reference import contract_of, reference_session
 from pitc.check.verify import compare, token_axis
 from pitc.errors import MachineError, ModelError, PitcError, UsageError
 from pitc.importer.proto import reads
@@ -92,7 +92,7 @@ def failure(
     try:
         compiled = api.compile(model, target, padding, suggest=False)
         found = compiled.run(feeds)
-        reference, _ = reference_of(compiled, model)
+        reference, _ = reference_session(model, contract_of(compiled))
         expected = run_session(reference, feeds)
     except PitcError:
         return OK

@@ -10,13 +10,14 @@ from pitc.compiled import CompiledModel
 from pitc.session import plain_session
 
 
-def reference_of(compiled: CompiledModel, source: str | Path) -> tuple[Any, list[str]]:
-    """`reference_session` for a compiled model; where nothing of it is lowered, the source runs."""
-    lowered = bool(compiled.manifest.pit_nodes)
-    return reference_session(source, compiled.manifest.options.padding if lowered else None)
+def contract_of(compiled: CompiledModel) -> str | None:
+    """The mask of the padding contract; None where nothing was lowered, and the source runs."""
+    return compiled.manifest.options.padding if compiled.manifest.pit_nodes else None
 
 
-def reference_session(source: str | Path, padding: str | None) -> tuple[Any, list[str]]:
+def reference_session(
+    source: str | Path, padding: str | None, sess_options: Any = None
+) -> tuple[Any, list[str]]:
     """A session of ONNX Runtime that answers as the contract says.
 
     Dynamic scales are those of tokens that exist (`docs/padding.md`): a source that has such gets a
@@ -25,6 +26,7 @@ def reference_session(source: str | Path, padding: str | None) -> tuple[Any, lis
     Args:
         source: The source model.
         padding: The mask input that it was compiled with, or None.
+        sess_options: Of the session, as of `plain_session`.
 
     Returns:
         The session, and the nodes whose scales leave padding out.
@@ -33,7 +35,7 @@ def reference_session(source: str | Path, padding: str | None) -> tuple[Any, lis
         ModelError: ONNX Runtime cannot load it.
     """
     if padding is None or not _has_dynamic_scales(source):
-        return plain_session(source), []
+        return plain_session(source, sess_options), []
     import onnx_ir as ir
 
     from pitc.importer import load_model
@@ -42,11 +44,11 @@ def reference_session(source: str | Path, padding: str | None) -> tuple[Any, lis
     model = load_model(Path(source))
     nodes = scale_by_live_tokens(model, padding)
     if not nodes:
-        return plain_session(source), []
+        return plain_session(source, sess_options), []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "reference.onnx")
         ir.save(model, path, external_data="reference.bin")
-        return plain_session(path), nodes
+        return plain_session(path, sess_options), nodes
 
 
 def _has_dynamic_scales(source: str | Path) -> bool:

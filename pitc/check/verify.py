@@ -1,5 +1,6 @@
 """Compare a compiled model with ONNX Runtime on the source graph, output by output."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
@@ -8,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pitc.check.feeds import Case
-from pitc.ir.plan import CUDA_EP_NAME
+from pitc.check.tolerance import MEASURED, floor_of, tolerance_of
+from pitc.errors import PitcError, UsageError
 from pitc.session import arrays
 
 if TYPE_CHECKING:
@@ -17,25 +19,8 @@ if TYPE_CHECKING:
     from pitc.ir.region import Test
     from pitc.passes.audit.engine import AuditResult
 
-#: Largest norm-wise relative error per output type; integers and booleans must be equal.
-TOLERANCES = {"float64": 1e-10, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
-
-TF32_TOLERANCE = TOLERANCES["float16"]
-"""Of float32 on GPUs: tf32 has as many bits behind the point as float16."""
-
+_log = logging.getLogger("pitc.check")
 Run = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
-
-
-def tolerance_on(session: Any, tolerance: float | None) -> float | None:
-    """The tolerance for what an ONNX Runtime session answers.
-
-    Args:
-        session: It runs PIT nodes on a GPU, or not.
-        tolerance: The user's, or None.
-    """
-    if tolerance is None and CUDA_EP_NAME in session.get_providers():
-        return TF32_TOLERANCE
-    return tolerance
 
 
 @dataclass(slots=True)
@@ -47,46 +32,91 @@ class OutputDifference:
         dtype: Its type.
         rows: `all`, or `live` when padded tokens were left out of the comparison.
         tolerance: Largest norm-wise relative error that passes.
+        why: Where the tolerance comes from.
+        yardstick: Largest norm-wise relative error of ONNX Runtime against itself without
+            optimisations; None where it was not measured.
         max_abs: Largest absolute difference.
         max_rel: Largest difference relative to a non-zero reference element.
         norm: Largest norm-wise relative error of one case: |a - b| / |b|.
         worst: Title of the case with the largest `norm`.
         problem: What is wrong besides numbers (type, shape, values at padded tokens); empty when
             nothing is.
+        norms: `norm` of every case, by title; infinite where there is a `problem`.
     """
 
     output: str
     dtype: str
     tolerance: float
+    why: str = ""
+    yardstick: float | None = None
     rows: str = "all"
     max_abs: float = 0.0
     max_rel: float = 0.0
     norm: float = 0.0
     worst: str = ""
     problem: str = ""
+    norms: dict[str, float] = field(default_factory=dict, repr=False)
 
     @property
     def ok(self) -> bool:
         """True when the output passes."""
         return not self.problem and self.norm <= self.tolerance
 
+    @property
+    def failed(self) -> list[str]:
+        """Titles of the cases in which it does not, the worst one first."""
+        wrong = [title for title, norm in self.norms.items() if not norm <= self.tolerance]
+        return sorted(wrong, key=lambda title: -self.norms[title])
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        body = asdict(self) | {"ok": self.ok, "failed_cases": self.failed}
+        del body["norms"]
+        return body
+
 
 @dataclass(slots=True)
 class Comparison:
-    """Result of `compare`."""
+    """Result of `compare`.
+
+    Args:
+        outputs: The outputs.
+        cases: Cases that were compared.
+        skipped: Titles of those that the source model itself fails on, and why.
+    """
 
     outputs: list[OutputDifference] = field(default_factory=list)
     cases: int = 0
+    skipped: dict[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
         """True when every output passes in every case."""
         return all(output.ok for output in self.outputs)
 
+    @property
+    def failed(self) -> list[str]:
+        """Titles of the cases in which an output does not pass."""
+        return list(dict.fromkeys(title for output in self.outputs for title in output.failed))
+
+    @property
+    def worst(self) -> tuple[OutputDifference, str] | None:
+        """The output farthest beyond its tolerance, and in which case; None when all is ok."""
+        wrong = [o for o in self.outputs if o.failed]
+        if not wrong:
+            return None
+        worst = max(wrong, key=lambda o: o.norms[o.failed[0]] / max(o.tolerance, 1e-30))
+        return worst, worst.failed[0]
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
-        outputs = [asdict(output) | {"ok": output.ok} for output in self.outputs]
-        return {"ok": self.ok, "cases": self.cases, "outputs": outputs}
+        return {
+            "ok": self.ok and self.cases > 0,
+            "cases": self.cases,
+            "failed": len(self.failed),
+            "skipped": self.skipped,
+            "outputs": [output.to_dict() for output in self.outputs],
+        }
 
 
 def compare(
@@ -97,6 +127,9 @@ def compare(
     padding: str | None = None,
     token_outputs: Mapping[str, int] = MappingProxyType({}),
     tolerance: float | None = None,
+    arithmetic: Mapping[str, frozenset[str]] | None = None,
+    plain: Callable[[], Run] | None = None,
+    skips: bool = False,
 ) -> Comparison:
     """Run both on the same inputs.
 
@@ -107,27 +140,108 @@ def compare(
         padding: The mask input that the model was compiled with, if any.
         token_outputs: Outputs that hold tokens, and as which dimension (`token_axis`); of these
             only live tokens are compared, and a padded token must be 0 or equal to the reference.
-        tolerance: Replaces the table by type for floats.
+        tolerance: Of floats, instead of that of their arithmetic.
+        arithmetic: What each output is computed in (`tolerance.arithmetic_of`); None: its type.
+        plain: Makes what runs the source graph without optimisations, the yardstick of tolerances;
+            None: nothing is measured.
+        skips: The inputs are random: a case that the source graph fails on is skipped, and one that
+            the compiled model alone fails on is a difference. Else, an error.
+
+    Raises:
+        UsageError: One of them fails on the inputs, and `skips` is not set.
     """
     result = Comparison()
     by_name: dict[str, OutputDifference] = {}
+    known = arithmetic or {}
+    measured = tolerance is None and any(kinds & MEASURED for kinds in known.values())
+    yardstick = _yardstick(plain) if plain is not None and measured else None
     for case in cases:
+        try:
+            expected = arrays(reference(case.feeds))
+        except UsageError as error:
+            if not skips:
+                raise
+            result.skipped[case.title] = str(error)
+            _log.info("%s: skipped, the source model fails: %s", case.title, error)
+            continue
         result.cases += 1
-        expected, found = arrays(reference(case.feeds)), arrays(compiled(case.feeds))
         live = case.feeds[padding] != 0 if padding is not None else None
         for name, want in expected.items():
             if name not in by_name:
-                by_name[name] = _start(name, want, tolerance)
+                by_name[name] = OutputDifference(name, want.dtype.name, 0.0)
                 result.outputs.append(by_name[name])
-            rows, axis = live if name in token_outputs else None, token_outputs.get(name, 1)
-            _update(by_name[name], case, found.get(name), want, rows, axis)
+        try:
+            found = arrays(compiled(case.feeds))
+        except UsageError as error:
+            if not skips:
+                raise
+            for name in expected:
+                by_name[name].norms[case.title] = np.inf
+                by_name[name].problem = f"the compiled model fails: {error} ({case.title})"
+            continue
+        rough = yardstick(case.feeds) if yardstick is not None else {}
+        for name, want in expected.items():
+            tokens = (live, token_outputs[name]) if name in token_outputs else None
+            out = by_name[name]
+            share = max(1e-4, 10 * floor_of(known.get(name, ())))
+            out.norms[case.title] = _update(out, case, found.get(name), want, tokens, share)
+            if name in rough and known.get(name, frozenset()) & MEASURED:
+                out.yardstick = max(out.yardstick or 0.0, _apart(rough[name], want, tokens))
+            _log.debug("%s: %s is off by %.1e", case.title, name, out.norms[case.title])
+        _log.info("%s: compared", case.title)
+    for out in result.outputs:
+        kinds = known.get(out.output, ())
+        limit = tolerance_of(out.dtype, kinds, out.yardstick, tolerance)
+        out.tolerance, out.why = limit.value, limit.why
     return result
 
 
-def _start(name: str, want: np.ndarray, tolerance: float | None) -> OutputDifference:
-    known = TOLERANCES.get(want.dtype.name, 0.0)
-    limit = tolerance if tolerance is not None and known else known
-    return OutputDifference(name, want.dtype.name, limit)
+def _yardstick(plain: Callable[[], Run]) -> Run:
+    """The source graph without optimisations; it answers nothing where it does not run so."""
+    try:
+        run = plain()
+    except PitcError as error:
+        _log.info("no yardstick: %s", error)
+        return lambda feeds: {}
+
+    def answer(feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        try:
+            return arrays(run(feeds))
+        except PitcError as error:
+            _log.info("no yardstick: %s", error)
+            return {}
+
+    return answer
+
+
+Tokens = tuple[np.ndarray | None, int] | None
+"""Which tokens live, and the axis along which they lie."""
+
+
+def _by_tokens(
+    values: tuple[np.ndarray, np.ndarray], tokens: Tokens
+) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray | None]:
+    """Values with their tokens in the second dimension, and which of these live; None: all are
+    compared. Of a mask over a past, the last ones are meant.
+    """
+    live, axis = tokens or (None, 1)
+    a, b = values
+    if live is None or axis >= b.ndim:
+        return values, None
+    a, b = np.moveaxis(a, axis, 1), np.moveaxis(b, axis, 1)
+    live = live[:, live.shape[1] - b.shape[1] :]
+    return (a, b), live if live.shape == b.shape[:2] else None
+
+
+def _apart(other: np.ndarray, want: np.ndarray, tokens: Tokens) -> float:
+    """Norm-wise relative error of ONNX Runtime against itself; 0 where that says nothing."""
+    if other.shape != want.shape or other.dtype != want.dtype:
+        return 0.0
+    (other, want), live = _by_tokens((other, want), tokens)
+    if live is not None:
+        other, want = other[live], want[live]
+    norm = differences(other, want)[2]
+    return norm if np.isfinite(norm) else 0.0
 
 
 def _update(
@@ -135,35 +249,48 @@ def _update(
     case: Case,
     got: np.ndarray | None,
     want: np.ndarray,
-    live: np.ndarray | None,
-    axis: int = 1,
-) -> None:
-    """Add one case to the difference of one output, whose tokens lie along an axis."""
+    tokens: Tokens,
+    share: float,
+) -> float:
+    """Add one case to the difference of one output.
+
+    Args:
+        out: What is added to.
+        case: The case.
+        got: What the compiled model gives.
+        want: What it has to give.
+        tokens: Which tokens are compared, and along which axis they lie; None: all.
+        share: How far an element of a padded token may be from the reference.
+
+    Returns:
+        The norm of the case, infinite where it has a problem.
+    """
     if got is None or got.dtype != want.dtype or got.shape != want.shape:
         seen = "nothing" if got is None else f"{got.dtype}{list(got.shape)}"
         out.problem = f"expected {want.dtype}{list(want.shape)}, got {seen} ({case.title})"
-        return
-    if live is not None and axis < want.ndim:
-        got, want = (np.moveaxis(x, axis, 1) for x in (got, want))
-        live = live[:, live.shape[1] - want.shape[1] :]  # of a mask over a past, the last ones
-    if live is not None and live.shape == want.shape[: live.ndim]:
+        return np.inf
+    problem = False
+    (got, want), live = _by_tokens((got, want), tokens)
+    if live is not None:
         out.rows = "live"
         dead_got, dead_want = got[~live], want[~live]
-        if not np.all((dead_got == 0) | _same(dead_got, dead_want)):
+        if not np.all((dead_got == 0) | _same(dead_got, dead_want, share)):
             out.problem = f"a padded token is neither 0 nor the reference ({case.title})"
+            problem = True
         got, want = got[live], want[live]
     max_abs, max_rel, norm = differences(got, want)
     out.max_abs, out.max_rel = max(out.max_abs, max_abs), max(out.max_rel, max_rel)
     if norm > out.norm or not out.worst:
         out.norm, out.worst = norm, case.title
+    return np.inf if problem else norm
 
 
-def _same(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _same(a: np.ndarray, b: np.ndarray, share: float) -> np.ndarray:
     equal = a == b
     if a.dtype.kind in "fc" or a.dtype.name == "bfloat16":
         equal |= np.isnan(a) & np.isnan(b)
         with np.errstate(invalid="ignore"):
-            equal |= np.abs(a - b) <= 1e-4 * np.maximum(np.abs(b), 1)
+            equal |= np.abs(a - b) <= share * np.maximum(np.abs(b), 1)
     return np.asarray(equal)
 
 

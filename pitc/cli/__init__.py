@@ -2,25 +2,30 @@
 `cache`, `doctor`.
 
 app.py       commands and options; imports typer and rich only
+command.py   what every command has; log.py: -v and --log-file
 compile.py, run.py, verify.py, bench.py, explain.py, inspect.py, tiles.py (tune),
 cache.py     what each does
 models.py    models, artifacts and inputs that they are given
 show.py      tables and text for people
 output.py    JSON for programs, warnings
-page.py      the report, plot.py: pictures
+plot.py      pictures; reports are `pitc.report`'s
 steps.py     numbered progress
 """
 
 import io
+import logging
 import os
+import shlex
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
 
+from pitc.cli.log import end_log
 from pitc.errors import PitcError, one_line
 
 BUG, USAGE, MACHINE = 1, 2, 6
@@ -31,6 +36,13 @@ STOPS = {
     signal.SIGHUP: "the terminal has gone",
 }
 INTERRUPTED = 128 + signal.SIGINT
+_WORDS: ContextVar[Sequence[str]] = ContextVar("words", default=())
+_log = logging.getLogger("pitc.cli")
+
+
+def command_line() -> str:
+    """The command that runs, as a shell takes it."""
+    return shlex.join(["pitc", *_WORDS.get()])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,8 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):  # names of files need not be UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
-    with _stoppable() as received:
-        code = _run(arguments)
+    words = _WORDS.set(sys.argv[1:] if arguments is None else arguments)
+    try:
+        with _stoppable() as received:
+            code = _run(arguments)
+    finally:
+        end_log()
+        _WORDS.reset(words)
     if code == INTERRUPTED:
         stop = received[0] if received else signal.SIGINT
         return _fail(STOPS[stop], 128 + stop)
@@ -82,9 +99,11 @@ def _stoppable() -> Iterator[list[signal.Signals]]:
 def _run(arguments: Sequence[str] | None) -> int:
     """Run the command line; all that was raised is shown, but for interruptions."""
     from pitc.cli.app import app
+    from pitc.cli.command import options_first
 
+    words = options_first(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = app(args=arguments, prog_name="pitc", standalone_mode=False)
+        code = app(args=words, prog_name="pitc", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except PitcError as error:
@@ -103,12 +122,17 @@ def _run(arguments: Sequence[str] | None) -> int:
         if describe is not None:  # a usage error of the command line parser
             command = getattr(getattr(error, "ctx", None), "command_path", "pitc")
             text = one_line(describe()).rstrip(".")
+            if not text:  # no argument: help was shown
+                return USAGE
             return _fail(f"{text} (see {command} --help)", USAGE)
         traceback.print_exc()
+        _log.debug("a bug in pitc", exc_info=True)
         return _fail("this is a bug in pitc; please report it with the text above", BUG)
 
 
 def _fail(text: str, code: int) -> int:
     sys.stdout.flush()
+    if _log.isEnabledFor(logging.INFO):
+        _log.info("exit code %d: %s", code, text)
     print(f"error: {text}", file=sys.stderr)
     return code

@@ -5,6 +5,9 @@ from typing import Annotated
 
 import typer
 
+from pitc.cli.command import Command
+from pitc.cli.log import log_to
+
 app = typer.Typer(
     name="pitc",
     no_args_is_help=True,
@@ -17,6 +20,39 @@ app = typer.Typer(
     epilog="Example: [bold]pitc compile model.onnx --padding attention_mask[/bold]. "
     "Exit codes: 0 ok, 1 bug, 2 usage, 3 model, 4 verification, 5 artifact, 6 machine.",
 )
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        version()
+        raise typer.Exit
+
+
+@app.callback(help=app.info.help, epilog=app.info.epilog)
+def common(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
+    verbose: Annotated[
+        int,
+        typer.Option(
+            "--verbose",
+            "-v",
+            count=True,
+            help="Log to stderr what is done; -vv: all of it. Also behind a command.",
+        ),
+    ] = 0,
+    log_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Append all of the log to a file. Also behind a command."
+        ),
+    ] = None,
+) -> None:
+    """The options of every command."""
+    log_to(verbose=verbose, log_file=log_file)
+
 
 SPARSITY, OUTPUT, INPUTS = "Sparsity", "Output", "Inputs"
 
@@ -86,12 +122,34 @@ Shape = Annotated[
 ]
 Tolerance = Annotated[
     float | None,
-    typer.Option(help="Largest norm-wise relative error of floats; default: 1e-5 for float32."),
+    typer.Option(
+        help="Largest norm-wise relative error of floats; default: by the model's arithmetic, 1e-5 "
+        "for float32."
+    ),
+]
+CustomOps = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="LIBRARY",
+        help="Library with the model's own operators (OrtCustomOps); may be repeated.",
+        rich_help_panel=INPUTS,
+    ),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the random inputs.", rich_help_panel=INPUTS)]
 
 
-@app.command(epilog="Example: pitc compile model.onnx -o model.pitc --padding attention_mask")
+def register(libraries: list[Path] | None) -> None:
+    """Register libraries of operators with all sessions of the command."""
+    if libraries:
+        from pitc.ir.custom_ops import register_custom_ops
+
+        for library in libraries:
+            register_custom_ops(library)
+
+
+@app.command(
+    cls=Command, epilog="Example: pitc compile model.onnx -o model.pitc --padding attention_mask"
+)
 def compile(
     model: Annotated[
         Path | None, typer.Argument(metavar="MODEL.onnx", help="The ONNX model.")
@@ -112,6 +170,7 @@ def compile(
             metavar="DIR", help="Write the graph after each stage.", rich_help_panel=OUTPUT
         ),
     ] = None,
+    custom_ops: CustomOps = None,
     check: Annotated[
         bool,
         typer.Option(
@@ -145,13 +204,14 @@ def compile(
     quiet: Quiet = None,
     json: Json = False,
 ) -> None:
-    """Compile a model to an artifact, a folder that ONNX Runtime loads.
+    r"""Compile a model to an artifact, a folder that ONNX Runtime loads.
 
-    Defaults come from PITC_* variables, then from pitc.toml or [tool.pitc] of pyproject.toml.
+    Defaults come from PITC_* variables, then from pitc.toml or \[tool.pitc] of pyproject.toml.
     """
     from pitc.cli import compile as action
     from pitc.config import resolve
 
+    register(custom_ops)
     settings = resolve(
         {
             "target": target,
@@ -177,13 +237,14 @@ def compile(
         )
 
 
-@app.command(epilog="Example: pitc run model.pitc --input batch.npz --save out.npz")
+@app.command(cls=Command, epilog="Example: pitc run model.pitc --input batch.npz --save out.npz")
 def run(
     model: Either,
     input: Inputs = None,
     shape: Shape = None,
     seed: Seed = 0,
     padding: Padding = None,
+    custom_ops: CustomOps = None,
     save: Annotated[
         Path | None,
         typer.Option(metavar="FILE.npz", help="Write the outputs.", rich_help_panel=OUTPUT),
@@ -193,10 +254,11 @@ def run(
     """Run a model once, on given or random inputs."""
     from pitc.cli import run as action
 
+    register(custom_ops)
     action.run_model(model, input or [], shape or [], seed, padding, save, json=json)
 
 
-@app.command(epilog="Example: pitc verify model.onnx --padding attention_mask --facts")
+@app.command(cls=Command, epilog="Example: pitc verify model.onnx --padding attention_mask --facts")
 def verify(
     model: Either,
     against: Annotated[
@@ -212,6 +274,7 @@ def verify(
     facts: Annotated[
         bool, typer.Option("--facts", help="Also audit every fact that was proven.")
     ] = False,
+    custom_ops: CustomOps = None,
     tolerance: Tolerance = None,
     reduce: Annotated[
         Path | None,
@@ -230,6 +293,7 @@ def verify(
     """Compare the compiled model with ONNX Runtime on random and padded inputs."""
     from pitc.cli import verify as action
 
+    register(custom_ops)
     action.verify_model(
         model,
         against,
@@ -246,7 +310,9 @@ def verify(
     )
 
 
-@app.command(epilog="Example: pitc bench model.onnx --padding attention_mask --lengths 9,40,128")
+@app.command(
+    cls=Command, epilog="Example: pitc bench model.onnx --padding attention_mask --lengths 9,40,128"
+)
 def bench(
     model: Either,
     input: Inputs = None,
@@ -281,6 +347,7 @@ def bench(
     seconds: Annotated[
         float, typer.Option(min=0, help="No round starts after this much time.")
     ] = 60.0,
+    custom_ops: CustomOps = None,
     tolerance: Tolerance = None,
     trace: Annotated[
         bool,
@@ -305,6 +372,15 @@ def bench(
             metavar="FILE.png", help="Draw the result; needs matplotlib.", rich_help_panel=OUTPUT
         ),
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a report with times of nodes before and after, and memory, "
+            "to a .json or .html file.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     quiet: Quiet = None,
     json: Json = False,
 ) -> None:
@@ -315,6 +391,7 @@ def bench(
     """
     from pitc.cli import bench as action
 
+    register(custom_ops)
     action.bench_model(
         model,
         inputs=input or [],
@@ -331,12 +408,15 @@ def bench(
         trace=trace or trace_file is not None,
         trace_file=trace_file,
         plot=plot,
+        report=report,
         quiet=quiet,
         json=json,
     )
 
 
-@app.command(epilog="Example: pitc explain model.onnx --padding attention_mask --node 'MatMul*'")
+@app.command(
+    cls=Command, epilog="Example: pitc explain model.onnx --padding attention_mask --node 'MatMul*'"
+)
 def explain(
     model: Either,
     padding: Padding = None,
@@ -401,7 +481,7 @@ def explain(
     )
 
 
-@app.command(epilog="Example: pitc inspect model.pitc --ep")
+@app.command(cls=Command, epilog="Example: pitc inspect model.pitc --ep")
 def inspect(
     artifact: Annotated[
         Path | None, typer.Argument(metavar="ARTIFACT", help="A folder *.pitc.")
@@ -428,7 +508,7 @@ def inspect(
         inspect_artifact(artifact, ep=ep, json=json)
 
 
-@app.command(epilog="Example: pitc tune --quick")
+@app.command(cls=Command, epilog="Example: pitc tune --quick")
 def tune(
     level: Annotated[
         str | None,
@@ -473,7 +553,7 @@ cache_app = typer.Typer(
 app.add_typer(cache_app, name="cache")
 
 
-@cache_app.command(name="info", epilog="Example: pitc cache info --json")
+@cache_app.command(cls=Command, name="info", epilog="Example: pitc cache info --json")
 def cache_info(json: Json = False) -> None:
     """Show where compiled kernels are kept, how many, and how much room they take."""
     from pitc.cli import cache as action
@@ -481,7 +561,7 @@ def cache_info(json: Json = False) -> None:
     action.cache_info(json=json)
 
 
-@cache_app.command(name="clear", epilog="Example: pitc cache clear")
+@cache_app.command(cls=Command, name="clear", epilog="Example: pitc cache clear")
 def cache_clear(json: Json = False) -> None:
     """Delete all compiled kernels; the next compilation makes its own again."""
     from pitc.cli import cache as action
@@ -489,7 +569,7 @@ def cache_clear(json: Json = False) -> None:
     action.clear_cache(json=json)
 
 
-@app.command(epilog="Example: pitc doctor")
+@app.command(cls=Command, epilog="Example: pitc doctor")
 def doctor(json: Json = False) -> None:
     """Check this machine and installation."""
     from pitc.cli import inspect as action
@@ -497,7 +577,7 @@ def doctor(json: Json = False) -> None:
     action.doctor(json=json)
 
 
-@app.command()
+@app.command(cls=Command)
 def version() -> None:
     """Print the version."""
     from pitc.version import __version__

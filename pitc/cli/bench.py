@@ -1,8 +1,8 @@
 """`pitc bench`."""
 
 import os
-import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,17 +12,19 @@ import numpy as np
 from pitc.artifact.folder import check_file
 from pitc.artifact.manifest import FALLBACK
 from pitc.check.feeds import Case, parse_shapes
-from pitc.check.reference import reference_of
-from pitc.check.verify import tolerance_on
-from pitc.cli import show
+from pitc.check.reference import contract_of, reference_session
+from pitc.check.tolerance import arithmetic_of, arithmetic_on
+from pitc.cli import command_line, show
 from pitc.cli.models import given_dims, open_model, read_inputs, specs_of
 from pitc.cli.output import print_json, warnings_as_lines
 from pitc.cli.plot import check_plot, draw
 from pitc.cli.steps import Steps
 from pitc.cli.verify import token_outputs
+from pitc.compiled import CompiledModel
 from pitc.config import resolve
 from pitc.errors import MachineError, UsageError, VerificationError
 from pitc.host.machine import cpu_level, cpu_name, installed
+from pitc.importer import load_model
 from pitc.ir.plan import CUDA_EP_NAME
 from pitc.measure.bench import (
     BASE,
@@ -36,9 +38,15 @@ from pitc.measure.bench import (
     of_session,
     race,
     session_options,
+    unoptimised_options,
 )
+from pitc.measure.memory import peak_bytes
+from pitc.measure.profile import profiles
+from pitc.measure.timing import CPU_TIME, WALL_TIME
 from pitc.measure.trace import Contraction, contractions, race_dense
 from pitc.measure.trace_channels import Convolution, convolutions
+from pitc.report.evidence import Evidence
+from pitc.report.write import write_report
 from pitc.session import plain_session, run_session
 
 STAGES = ("load", "check", "time")
@@ -61,21 +69,19 @@ def bench_model(
     trace: bool,
     trace_file: Path | None,
     plot: Path | None,
+    report: Path | None,
     quiet: bool | None,
     json: bool,
 ) -> None:
     """`pitc bench`."""
     peers = chosen_peers(against)
-    if plot is not None:
-        check_plot(plot)
-    if trace_file is not None:
-        check_file(trace_file, (".jsonl",), "trace")
+    _check_files(plot, report, trace_file)
     counts = _lengths(lengths)
     if counts and mean is not None:
         raise UsageError("--lengths and --mean exclude each other")
     given = read_inputs(inputs)
     compiled = open_model(model, padding, target, quiet)
-    padding = compiled.manifest.options.padding
+    padding, contract = compiled.manifest.options.padding, contract_of(compiled)
     source = compiled.path / FALLBACK if os.path.isdir(model) else model
     reference = plain_session(source)
     names = [value.name for value in reference.get_inputs()]
@@ -99,21 +105,24 @@ def bench_model(
         raise UsageError(error.message, hint=f"sizes were {sizes}; choose by --shape") from error
     with warnings_as_lines():
         session = compiled.session(session_options())
+    run_session(session, case.feeds)  # what is wrong with the inputs is told as such
     on_gpu = CUDA_EP_NAME in session.get_providers()
-    if trace and on_gpu:
-        hint = "name a file by the session option ep.pitcudaexecutionprovider.trace"
-        raise UsageError("--trace shows what CPUs decide, and it runs on a GPU", hint=hint)
+    if on_gpu:
+        _refuse_on_gpu(trace, report)
     contenders = [
         Contender(BASE, BASE, lambda: of_session(plain_session(source, session_options()))),
         Contender(OURS, "pitc", lambda: of_session(session)),
         *(Contender(name, name, lambda name=name: PEERS[name](source)) for name in peers),  # type: ignore[misc]
     ]
     traced: tuple[list[Contraction], list[Convolution]] | None = None
-    contract, _ = reference_of(compiled, source)
+    known = Evidence(command_line(), compiled.manifest.versions)
     try:
         with (
             warnings_as_lines(),
-            Steps((*STAGES, *["trace"] * trace), quiet=resolve({"quiet": quiet}).quiet) as steps,
+            Steps(
+                (*STAGES, *["trace"] * trace, *["profile"] * (report is not None)),
+                quiet=resolve({"quiet": quiet}).quiet,
+            ) as steps,
         ):
             progress = partial(steps.kernels, total=rounds, symbol="rounds")
             found = race(
@@ -123,9 +132,13 @@ def bench_model(
                 seconds=seconds,
                 padding=padding,
                 token_outputs=tokens,
-                tolerance=tolerance_on(session, tolerance),
-                reference=partial(run_session, contract),
-                clock=time.perf_counter if on_gpu else time.process_time,
+                tolerance=tolerance,
+                arithmetic=arithmetic_on(session, arithmetic_of(load_model(source))),
+                plain=lambda: partial(
+                    run_session, reference_session(source, contract, unoptimised_options())[0]
+                ),
+                expected=partial(run_session, reference_session(source, contract)[0]),
+                clock=WALL_TIME if on_gpu else CPU_TIME,
                 stage=steps,
                 progress=progress,
             )
@@ -141,6 +154,16 @@ def bench_model(
                 )
                 products = contractions(chosen.products, dense.products)
                 traced = products, convolutions(chosen.channels)
+                known = replace(
+                    known,
+                    decisions=chosen.products,
+                    contractions=products,
+                    convolutions=traced[1],
+                )
+            if report is not None:
+                steps("profile")
+                known = replace(known, race=found, live=_live(case, padding))
+                known = _profiled(known, compiled, source, case)
     except WrongAnswer as error:
         if json:
             print_json(error.comparison.to_dict())
@@ -148,14 +171,47 @@ def bench_model(
             show.verified(error.comparison)
         text = "the compiled model differs from ONNX Runtime; nothing was timed"
         raise VerificationError(text, path=model) from error
-    time_of = "wall time, peers on the CPU" if on_gpu else "CPU time"
-    title = f"{_title(model, case, padding)}; one thread, {time_of}"
+    where = ", peers on the CPU" if on_gpu else ""
+    rounds_done = len(found.timings[0].rounds_ms)
+    counted = f"{rounds_done} round{'s' * (rounds_done != 1)}"
+    title = f"{_title(model, case, padding)}; one thread, {found.clock}{where}, {counted}"
     _show(found, traced, model, case, padding, title, json=json)
     if plot is not None:
         draw(plot, found, title)
+    if report is not None:
+        write_report(report, list(compiled.reports.values()), replace(known, timed=title))
     if missing_peers := [name for name in against if name in found.left_out]:
         name = missing_peers[0]
         raise MachineError(f"peer {name!r} was not timed: {found.left_out[name]}")
+
+
+def _check_files(plot: Path | None, report: Path | None, trace_file: Path | None) -> None:
+    """Refuse files that cannot be made, before any work is done."""
+    if plot is not None:
+        check_plot(plot)
+    if report is not None:
+        check_file(report, (".json", ".html"), "report")
+    if trace_file is not None:
+        check_file(trace_file, (".jsonl",), "trace")
+
+
+def _refuse_on_gpu(trace: bool, report: Path | None) -> None:
+    if trace:
+        hint = "name a file by the session option ep.pitcudaexecutionprovider.trace"
+        raise UsageError("--trace shows what CPUs decide, and it runs on a GPU", hint=hint)
+    if report is not None:
+        text = "--report takes times of nodes and memory on CPUs, and it runs on a GPU"
+        raise UsageError(text, hint="omit --report; --json prints what is timed")
+
+
+def _profiled(known: Evidence, compiled: CompiledModel, source: Path, case: Case) -> Evidence:
+    """What is known, with times of nodes and peak memory."""
+    peaks = {BASE: peak_bytes(source, case.feeds), OURS: peak_bytes(compiled.path, case.feeds)}
+    return replace(
+        known,
+        profiles=profiles(compiled, source, case.feeds),
+        memory={name: peak for name, peak in peaks.items() if peak is not None},
+    )
 
 
 def _show(

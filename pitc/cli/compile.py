@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pitc import api
 from pitc.artifact.folder import check_file
-from pitc.cli import show
+from pitc.cli import command_line, show
 from pitc.cli.output import print_json, warnings_as_lines
 from pitc.cli.steps import Steps
 from pitc.errors import SuggestionWarning, UsageError
@@ -60,11 +60,12 @@ def compile_model(
             kernel_progress=steps.kernels,
         )
     if report is not None:
-        from pitc.cli.page import write_report
+        from pitc.report.evidence import Evidence
+        from pitc.report.write import write_report
 
-        write_report(report, list(made.reports.values()))
+        write_report(report, list(made.reports.values()), Evidence(command_line()))
     if json:
-        body = made.manifest.model_dump(mode="json", exclude={"reports"})
+        body = made.manifest.to_dict()
         told = {kind: report.to_dict() for kind, report in made.reports.items()}
         print_json(body | {"path": str(folder), "report": made.report.to_dict(), "reports": told})
     else:

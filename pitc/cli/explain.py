@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pitc import api
 from pitc.artifact.check import check_artifact
 from pitc.artifact.folder import check_file
-from pitc.cli import show
+from pitc.cli import command_line, show
 from pitc.cli.models import no_options_of_an_artifact
 from pitc.cli.output import print_json
 from pitc.compiled import read_reports
@@ -41,10 +41,11 @@ def explain_model(
     json: bool,
 ) -> None:
     """`pitc explain`."""
-    from pitc.cli.page import body_of, write_report
     from pitc.cli.plot import check_plot, draw_decisions
     from pitc.measure.trace import contractions
     from pitc.measure.trace_channels import convolutions
+    from pitc.report.evidence import Evidence
+    from pitc.report.write import body_of, write_report
 
     if output is not None:
         check_file(output, (".json", ".html"), "report")
@@ -67,15 +68,22 @@ def explain_model(
     decisions = [d for d in lines.products if pattern is None or d.node in kept]
     gated = convolutions([d for d in lines.channels if pattern is None or d.node in kept])
     traced = None if trace is None else contractions(decisions)
+    known = Evidence(
+        command_line(),
+        versions=_versions(model),
+        decisions=decisions,
+        contractions=traced,
+        convolutions=gated,
+    )
     if json:
-        print_json(_of_all(body_of(shown, traced, gated), reports))
+        print_json(_of_all(body_of(shown, known), reports))
     else:
         for report, each in zip(reports, shown, strict=True):
             show.explained(report, each.nodes, titled=len(reports) > 1, whole=whole)
         if traced is not None:
             show.decided(traced, gated, reports[0].sparse)
     if output is not None:
-        write_report(output, reports, traced, gated)
+        write_report(output, reports, known)
     if plot is not None:
         draw_decisions(plot, decisions, reports[0].model)
 
@@ -101,6 +109,12 @@ def _reports(
 def _names(record: NodeRecord) -> tuple[str, ...]:
     """What a pattern may fit: the node, its operator with the domain and without."""
     return record.node, record.op_type, record.op_type.rpartition("::")[2]
+
+
+def _versions(model: Path) -> dict[str, str]:
+    """Of what made an artifact."""
+    manifest = check_artifact(model, hashes=False).manifest if os.path.isdir(model) else None
+    return dict(manifest.versions) if manifest is not None else {}
 
 
 def _fits(record: NodeRecord, pattern: str) -> bool:

@@ -31,7 +31,7 @@ def inspect_artifact(artifact: Path | None, *, ep: bool, json: bool) -> None:
         except MachineError as error:  # what is in it can be shown all the same
             problem = error
     if json:
-        manifest = check.manifest.model_dump(mode="json") if check.manifest else None
+        manifest = check.manifest.to_dict() if check.manifest else None
         words = {name: getattr(check, name) for name in ("problem", "expected", "found", "mend")}
         body = {"state": check.verdict.value, "graph": check.graph, **words, "manifest": manifest}
         body |= {"pit_nodes": nodes}

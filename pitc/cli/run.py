@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,11 +9,8 @@ from pitc.artifact.folder import check_file, new_file
 from pitc.cli import show
 from pitc.cli.models import given_dims, open_model, read_inputs, specs_of
 from pitc.cli.output import print_json, warnings_as_lines
-from pitc.errors import UsageError
+from pitc.errors import UsageError, one_line
 from pitc.session import arrays
-
-if TYPE_CHECKING:
-    pass
 
 
 def run_model(
@@ -52,5 +48,8 @@ def run_model(
             for name, a in found.items()
         }
         print_json({"outputs": listed, "random_inputs": [s.name for s in missing]})
-    else:
-        show.outputs(found)
+        return
+    if missing:
+        names = ", ".join(s.name for s in missing)
+        print(one_line(f"random inputs (seed {seed}): {names}; --input gives real ones"))
+    show.outputs(found)

@@ -24,7 +24,7 @@ from pitc.options import Kind
 
 if TYPE_CHECKING:
     from pitc.host.placement import Placement
-    from pitc.measure.bench import Race
+    from pitc.measure.bench import Race, Timing
     from pitc.measure.trace import Contraction
     from pitc.measure.trace_channels import Convolution
     from pitc.passes.audit.engine import AuditResult
@@ -47,6 +47,7 @@ CONVOLUTION_NUMBERS = (
     "live of all\ntogether",
     "pays\nup to",
 )
+SKIPS_SHOWN = 3
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -222,6 +223,8 @@ def decided(
         out.print("no contraction has skipped zeros")
     if found:
         columns, rows = contraction_table(found, sparse)
+        out.print()
+        out.print(f"sparse contractions; measured us: {found[0].clock}")
         _print(out, columns, rows, ("rows x k", "density", *CONTRACTION_NUMBERS))
     if convolutions:
         columns, rows = convolution_table(convolutions, sparse)
@@ -247,6 +250,8 @@ def contraction_table(
         found: A row each.
         sparse: Of nodes of the source graph, where their operand may be 0; None for no such column.
     """
+    from pitc.measure.bench import LEAST_ROUNDS
+
     gains = any(c.measured_gain is not None for c in found)
     columns = ("node", "rows x k", "density", "variant", *CONTRACTION_NUMBERS[: 4 + gains])
     columns += ("zeros",) * (sparse is not None)
@@ -254,7 +259,11 @@ def contraction_table(
     for c in found:
         ratio, *gain = (
             "-" if x is None else f"{x:.2f}"
-            for x in (c.predicted_over_measured, c.predicted_gain, c.measured_gain)
+            for x in (
+                c.predicted_over_measured,
+                c.predicted_gain,
+                c.measured_gain if c.decisions >= LEAST_ROUNDS else None,
+            )
         )
         rows.append(
             [
@@ -329,15 +338,62 @@ def verified(result: Comparison, scaled: Sequence[str] = ()) -> None:
     table = text_table("output", "type", "rows", *numbers, "result", right=numbers)
     for o in result.outputs:
         values = (f"{v:.2e}" for v in (o.max_abs, o.max_rel, o.norm, o.tolerance))
-        verdict = Text("ok", "green") if o.ok else Text(f"FAILED {o.problem or o.worst}", "red")
+        failed = f"FAILED in {len(o.failed)} of {result.cases}, worst {(o.failed or [o.worst])[0]}"
+        text = f"{failed}: {o.problem}" if o.problem else failed
+        verdict = Text("ok", "green") if o.ok else Text(text, "red")
         table.add_row(Text(o.output), o.dtype, o.rows, *values, verdict)
-    out.print(table)
-    out.print(f"{'PASSED' if result.ok else 'FAILED'}: {result.cases} cases")
+    if result.cases:
+        out.print(table)
+    for why, outputs in _grouped({o.output: o.why for o in result.outputs}).items():
+        of = "" if len(outputs) == len(result.outputs) else f" of {', '.join(outputs)}"
+        out.print(Text(f"tolerance{of}: {why}"))
+    for title, reason in list(result.skipped.items())[:SKIPS_SHOWN]:
+        out.print(
+            Text(f"skipped {title}: ONNX Runtime fails on the source model: {reason}", "yellow")
+        )
+    if len(result.skipped) > SKIPS_SHOWN:
+        out.print(f"skipped {len(result.skipped) - SKIPS_SHOWN} more")
     if scaled:
         out.print(
             f"compared with ONNX Runtime where {len(scaled)} dynamic scales are of tokens that "
             "exist, as padding says"
         )
+    out.print(Text(_outcome(result)))
+
+
+def _grouped(texts: Mapping[str, str]) -> dict[str, list[str]]:
+    """Names by what is said of them."""
+    found: dict[str, list[str]] = {}
+    for name, text in texts.items():
+        found.setdefault(text, []).append(name)
+    return found
+
+
+def _outcome(result: Comparison) -> str:
+    """The last line of `pitc verify`: how many cases, and which is worst."""
+    cases = f"{result.cases} case{'s' * (result.cases != 1)}"
+    skips = ""
+    if result.skipped:
+        skips = f", {len(result.skipped)} skipped: give real inputs by --input"
+    worst = result.worst
+    if worst is not None:
+        output, title = worst
+        text = f"worst: {output.output} in {title}"
+        return f"FAILED: {len(result.failed)} of {cases}{skips}; {text}"
+    return f"{'PASSED' if result.cases else 'NOT CHECKED'}: {cases}{skips}"
+
+
+def first_difference(found: Mapping[str, Any]) -> None:
+    """Where the compiled model first differs, as `pitc verify` tells it."""
+    if "none" in found:
+        console().print(Text(f"first difference: none is named, {found['none']}"))
+        return
+    text = (
+        f"first difference: node {found['node']!r} ({found['op_type']}), value {found['value']!r}: "
+        f"{found['norm']:.1e} in {found['case']}; {found['shared']} inner values that both graphs "
+        "have were looked at"
+    )
+    console().print(Text(text))
 
 
 def audited(found: "AuditResult") -> None:
@@ -419,7 +475,9 @@ def placed(found: "Sequence[Placement]") -> None:
 
 
 def raced(race: "Race", title: str) -> None:
-    """The table of `pitc bench`."""
+    """The table of `pitc bench`, and what may be said of it."""
+    from pitc.measure.bench import LEAST_ROUNDS
+
     out = console()
     out.print(escape(title))
     numbers = ("median ms", "p5", "p95", "pitc is", "p5 ", "p95 ", "norm rel")
@@ -427,11 +485,23 @@ def raced(race: "Race", title: str) -> None:
     for i, row in enumerate(race.timings):
         ms = [f"{x:.4g}" for x in (row.ms.median, row.ms.p5, row.ms.p95)]
         gain = (row.speedup.median, row.speedup.p5, row.speedup.p95)
-        times = [f"{x:.2f}x" for x in gain] if i else ["-"] * 3
+        times = [f"{x:.2f}x" for x in gain] if i and row.interval else ["-"] * 3
         table.add_row(f"{row.name} {row.version}", *ms, *times, f"{row.norm:.1e}")
     out.print(table)
+    for row in race.timings[1:]:
+        why = _times(row) if row.interval else f"it takes {LEAST_ROUNDS} (--rounds, --seconds)"
+        out.print(Text(f"{row.verdict}: {why}"))
+    for text, outputs in _grouped(race.tolerances).items():
+        of = "" if len(outputs) == len(race.tolerances) else f" of {', '.join(outputs)}"
+        out.print(Text(f"tolerance{of}: {text}"))
     for name, reason in race.left_out.items():
         out.print(Text(f"{name} was left out: {reason}", "yellow"))
+
+
+def _times(row: "Timing") -> str:
+    """How many times faster pitc is, with the interval that carries the claim."""
+    low, high = row.interval or (0.0, 0.0)
+    return f"{row.speedup.median:.2f}x against {row.name}, 95 % interval {low:.2f}x to {high:.2f}x"
 
 
 def findings(found: list[Finding]) -> None:

@@ -23,6 +23,9 @@ from pitc.tiles.file import Measured
 from pitc.tiles.find import TablesInForce, outdated, overlay_path, tables_in_force
 
 SECONDS_BETWEEN_LINES = 10.0
+GO_ON = (
+    "what was measured is kept: the same command goes on from there, with --restart from the start"
+)
 
 
 def tune_machine(
@@ -43,8 +46,12 @@ def tune_machine(
         raise MachineError("this CPU has neither AVX-512 nor AVX2: nothing runs sparse")
     grid = tuning.QUICK if quick else tuning.FULL
     target = settings.path("tiles") or overlay_path()
-    with _bar(quiet=settings.quiet) as progress:
-        found = tuning.tune(target, chosen, grid, restart=restart, progress=progress)
+    try:
+        with _bar(quiet=settings.quiet) as progress:
+            found = tuning.tune(target, chosen, grid, restart=restart, progress=progress)
+    except KeyboardInterrupt:
+        print(GO_ON, file=sys.stderr)
+        raise
     if json:
         body = {"path": str(found.path), "level": found.level, "points": found.points}
         body |= {"resumed": found.resumed, "seconds": found.seconds}

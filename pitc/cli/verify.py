@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,12 @@ from pitc.cli.output import print_json, warnings_as_lines
 from pitc.cli.steps import Steps
 from pitc.compiled import CompiledModel
 from pitc.config import resolve
-from pitc.errors import PitcError, UsageError, VerificationError
+from pitc.errors import PitcError, UsageError, VerificationError, one_line
 from pitc.session import run_session
 
 if TYPE_CHECKING:
     from pitc.check.feeds import Case, InputSpec
+    from pitc.check.verify import Comparison
     from pitc.config import Settings
     from pitc.ir.region import Test
 
@@ -41,17 +43,10 @@ def verify_model(
     json: bool,
 ) -> None:
     """`pitc verify`."""
-    from pitc.check.reference import reference_of
-    from pitc.check.verify import audit_facts, compare, tolerance_on
+    from pitc.check.reference import contract_of, reference_session
+    from pitc.check.verify import audit_facts
 
-    if against is not None and not os.path.isdir(model):
-        raise UsageError("--against is for artifacts; a model is compared with itself")
-    if reduce is not None:
-        from pitc.check.reduce import check_output
-
-        if os.path.isdir(model):
-            raise UsageError("--reduce needs the model, not an artifact", path=model)
-        check_output(reduce)
+    _check_options(model, against, reduce)
     given = read_inputs(inputs)
     try:
         compiled = open_model(model, padding, target, quiet)
@@ -65,22 +60,16 @@ def verify_model(
         raise
     padding = compiled.manifest.options.padding
     source = against or (compiled.path / FALLBACK if os.path.isdir(model) else model)
-    with warnings_as_lines():
-        session = compiled.session()
-    tolerance = tolerance_on(session, tolerance)
-    reference, scaled = reference_of(compiled, source)
+    reference, scaled = reference_session(source, contract_of(compiled))
     chosen = _cases(compiled, reference, given, shapes, seed)
-    result = compare(
-        lambda feeds: run_session(session, feeds),
-        lambda feeds: run_session(reference, feeds),
-        chosen,
-        padding=padding,
-        token_outputs=token_outputs(reference, padding),
-        tolerance=tolerance,
-    )
-    body: dict[str, Any] = result.to_dict() | {"scaled_by_live_tokens": scaled}
+    result = _compared(compiled, source, reference, chosen, tolerance, skips=not given)
+    body = result.to_dict() | {"scaled_by_live_tokens": scaled}
     if not json:
         show.verified(result, scaled)
+    if not result.ok:
+        body["first_difference"] = _first_difference(result, source, compiled, padding, chosen)
+        if not json:
+            show.first_difference(body["first_difference"])
     if facts:
         audit = audit_facts(
             api.import_model(source)[0],
@@ -92,18 +81,101 @@ def verify_model(
         if not json:
             show.audited(audit)
     if reduce is not None and not result.ok:
-        failing = {output.worst for output in result.outputs if not output.ok}
+        failing = set(result.failed)
         first = [case for case in chosen if case.title in failing] + chosen
         settings = resolve({"padding": padding, "target": compiled.manifest.options.target})
-        body["reduced"] = _reduce(reduce, model, first, settings, tolerance, quiet)
+        limit = max((o.tolerance for o in result.outputs if not o.ok), default=tolerance)
+        body["reduced"] = _reduce(reduce, model, first, settings, limit or tolerance, quiet)
         if not json:
             show.reduced(body["reduced"])
     if json:
         print_json(body)
-    if not result.ok:
-        raise VerificationError("the compiled model differs from ONNX Runtime", path=model)
+    _check_answers(result, model)
     if facts:
         _check_facts(body["facts"], model)
+
+
+def _check_options(model: Path, against: Path | None, reduce: Path | None) -> None:
+    """Refuse options that do not fit a model, or an artifact."""
+    if against is not None and not os.path.isdir(model):
+        raise UsageError("--against is for artifacts; a model is compared with itself")
+    if reduce is not None:
+        from pitc.check.reduce import check_output
+
+        if os.path.isdir(model):
+            raise UsageError("--reduce needs the model, not an artifact", path=model)
+        check_output(reduce)
+
+
+def _compared(
+    compiled: CompiledModel,
+    source: Path,
+    reference: Any,
+    chosen: "Sequence[Case]",
+    tolerance: float | None,
+    *,
+    skips: bool,
+) -> "Comparison":
+    """The compiled model against the source, by the tolerances of its arithmetic."""
+    from pitc.check.reference import contract_of, reference_session
+    from pitc.check.tolerance import arithmetic_of, arithmetic_on
+    from pitc.check.verify import compare
+    from pitc.importer import load_model
+    from pitc.measure.bench import unoptimised_options
+
+    padding, contract = compiled.manifest.options.padding, contract_of(compiled)
+    with warnings_as_lines():
+        session = compiled.session()
+    return compare(
+        lambda feeds: run_session(session, feeds),
+        lambda feeds: run_session(reference, feeds),
+        chosen,
+        padding=padding,
+        token_outputs=token_outputs(reference, padding),
+        tolerance=tolerance,
+        arithmetic=arithmetic_on(session, arithmetic_of(load_model(source))),
+        plain=lambda: partial(
+            run_session, reference_session(source, contract, unoptimised_options())[0]
+        ),
+        skips=skips,
+    )
+
+
+def _check_answers(result: "Comparison", model: Path) -> None:
+    if not result.ok:
+        cases = f"{result.cases} case{'s' * (result.cases != 1)}"
+        text = f"the compiled model differs from ONNX Runtime in {len(result.failed)} of {cases}"
+        raise VerificationError(text, path=model)
+    if not result.cases:
+        text = "nothing was checked: ONNX Runtime fails on the source model with random inputs"
+        raise VerificationError(text, path=model, hint="give real ones: --input batch.npz")
+
+
+def _first_difference(
+    result: "Comparison",
+    source: Path,
+    compiled: CompiledModel,
+    padding: str | None,
+    chosen: "Sequence[Case]",
+) -> dict[str, Any]:
+    """The first inner value that differs, in the case that is worst; or why none is named."""
+    from pitc.check.first_difference import FirstDifference, first_difference
+
+    worst = result.worst
+    if worst is None:
+        return {"none": "no output differs in a single case"}
+    output, title = worst
+    feeds = next(case.feeds for case in chosen if case.title == title)
+    try:
+        imported = api.import_model(source)[0]
+        found = first_difference(imported, compiled, padding, feeds, output.tolerance)
+    except Exception as error:  # what is looked for is a bug: it may hit whoever looks, too
+        return {"none": f"the inner values cannot be compared: {one_line(str(error))}"}
+    if isinstance(found, FirstDifference):
+        return found.to_dict() | {"case": title}
+    if not found:
+        return {"none": "both graphs share no inner value that can be compared"}
+    return {"none": f"{found} inner values that both graphs have agree"}
 
 
 def _check_facts(found: Mapping[str, Any], model: Path) -> None:

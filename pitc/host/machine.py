@@ -13,7 +13,7 @@ _V4 = _V3 | frozenset(("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"
 
 #: CPU level -> flags that Linux must report for it, best level first (x86-64-v4 and x86-64-v3).
 LEVEL_FLAGS = {"v4": _V4, "v3": _V3}
-LEVEL_NAMES = {"v4": "AVX-512", "v3": "AVX2 and FMA"}
+LEVEL_NAMES = {"v4": "AVX-512", "v3": "AVX2 and FMA", "neon": "64-bit Arm"}
 
 #: Packages whose version can change a compiled artifact.
 BUILDERS = ("apache-tvm", "numpy", "onnx", "onnx-ir")
@@ -21,7 +21,9 @@ BUILDERS = ("apache-tvm", "numpy", "onnx", "onnx-ir")
 
 @cache
 def cpu_level() -> str | None:
-    """The best kernel level that this CPU and operating system run: `v4`, `v3` or None."""
+    """The best kernel level that this CPU and operating system run: `v4`, `v3`, `neon` or None."""
+    if platform.machine() == "aarch64":
+        return "neon"
     flags = frozenset(_cpu_field("flags").split())
     return next((level for level, need in LEVEL_FLAGS.items() if need <= flags), None)
 

@@ -31,6 +31,7 @@ from pitc.importer.proto import (
     undecodable,
 )
 
+MANIFEST = "manifest.json"  # in an artifact
 CHUNK = 1 << 20  # bytes hashed in one go
 _NODE = re.compile(r"Name: (.*?) OpType|node name: ([^\s)]+)|\(node[: ]+'?([^\s')]+)", re.DOTALL)
 
@@ -106,6 +107,9 @@ def _read(path: Path, digest: "hashlib._Hash | None" = None) -> onnx.ModelProto:
     try:
         mode = os.stat(path).st_mode
         if not stat.S_ISREG(mode):
+            if (path / MANIFEST).is_file():
+                hint = "compile the model that it was made of; pitc inspect names it"
+                raise ModelError("is compiled already: an artifact", path=path, hint=hint)
             what = "folder" if stat.S_ISDIR(mode) else "device or pipe"
             raise ModelError(f"is a {what}, expected an ONNX file", path=path)
         content = path.read_bytes()

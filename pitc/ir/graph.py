@@ -48,6 +48,8 @@ class Graph:
             that is not sure.
         bodies: Bodies of loops as graphs of their own, with fill facts.
         assumptions: Named assumptions, and the nodes that need them.
+        only_01: The input that facts take for 0 or 1 because the user says so, a padding mask of
+            numbers; None where there is none.
     """
 
     def __init__(self, model: ir.Model, target: targets.Target | None = None) -> None:
@@ -63,6 +65,7 @@ class Graph:
         self.carried: dict[ir.Node, list[Shape | None]] = {}
         self.bodies: dict[ir.Node, Graph] = {}
         self.assumptions: dict[str, list[str]] = {}
+        self.only_01: str | None = None
         self._tensors: dict[str, ir.TensorProtocol] = {}
         self._arrays: dict[str, Array] = {}
         self._exceptional: dict[str, frozenset[str]] = {}

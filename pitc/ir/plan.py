@@ -8,6 +8,7 @@ compiler and runtime: operands, outputs and fields of every plan.
 """
 
 from dataclasses import dataclass
+from urllib.parse import quote
 
 PLAN_VERSION = 4
 EP_NAME = "PitExecutionProvider"
@@ -15,6 +16,7 @@ CUDA_EP_NAME = "PitCudaExecutionProvider"
 PROVIDERS = (EP_NAME, CUDA_EP_NAME)
 REGION_STEPS = ("gather_gemm", "contract", "ffn")
 """Operations that may be steps of a region."""
+LONGEST_NAME = 1000  # bytes of a name in a plan
 
 Field = int | float | str | tuple[int, ...] | tuple[str, ...]
 
@@ -23,6 +25,13 @@ def _text(value: Field) -> str:
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return value.hex() if isinstance(value, float) else str(value)
+
+
+def name_field(name: str) -> str:
+    """The name of a node or a value as a word in a plan: other bytes than letters, digits and
+    `-._~/` are `%XX`.
+    """
+    return quote(name.encode("utf-8", "replace")[:LONGEST_NAME].decode("utf-8", "ignore"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,8 @@ class NodeRecord:
         flops: Operations at example sizes (`pitc.ir.work`), of a loop's body those of one turn;
             None where its expression does not tell them, or it has none.
         rule: By which rule it runs packed; empty where it does not.
+        reads: How many places before it, in the whole list of nodes, those stand whose outputs it
+            or its bodies read.
     """
 
     node: str
@@ -63,6 +65,7 @@ class NodeRecord:
     kernel: KernelRecord | None = None
     flops: int | None = None
     rule: str = ""
+    reads: tuple[int, ...] = ()
 
     @property
     def outcome(self) -> str:
@@ -184,6 +187,7 @@ class Report:
 
         out = asdict(self)
         for record, node in zip(out["nodes"], self.nodes, strict=True):
+            record["reads"] = " ".join(map(str, node.reads))  # a list takes ten bytes for each
             record["refusal"] = _refused(node.refusal)
         return out | {"summary": asdict(summary_of(self))}
 

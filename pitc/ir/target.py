@@ -16,12 +16,13 @@ from pitc.ir.plan import CUDA_EP_NAME, EP_NAME
 class CpuLevel:
     """A CPU level that kernels are built for.
 
-    A *lane group* is 16 floats: one AVX-512 register, or two AVX2 registers.
+    A *lane group* is 16 floats: one AVX-512 register, two AVX2 registers, or four NEON registers.
 
     Args:
         level: Suffix of the kernel symbols (`docs/plans.md`).
         mcpu: LLVM's name of the level.
-        vector_lanes: Floats per hardware register.
+        vector_lanes: Floats that are loaded and turned as one vector: a hardware register, or two
+            NEON registers.
         vector_registers: Hardware vector registers.
         gemm_tile: Register tile of a dense contraction, rows x columns.
         pair_columns: Columns of the register tile of two rows, which divide a panel.
@@ -32,6 +33,7 @@ class CpuLevel:
         attention_lanes: Queries per register tile, widest first; each must divide the one before.
         attention_rows: Keys (scores) or value columns (output) per register tile, for each entry
             of `attention_lanes`; each must divide the key block.
+        triple: LLVM's name of its machine; empty: that of the x86-64 on which it is compiled.
     """
 
     level: str
@@ -44,11 +46,28 @@ class CpuLevel:
     row_columns: int
     attention_lanes: tuple[int, ...]
     attention_rows: tuple[int, ...]
+    triple: str = ""
 
 
 CPU_LEVELS = (
     CpuLevel("v4", "x86-64-v4", 16, 32, (6, 64), 64, (4, 64), 128, (32, 16), (8, 12)),
     CpuLevel("v3", "x86-64-v3", 8, 16, (6, 16), 32, (4, 16), 64, (16,), (6,)),
+)
+"""Of x86-64, best first."""
+
+#: 64-bit Arm: correct on an emulator, tuned on no machine; its tiles and prices are those of `v3`.
+NEON = CpuLevel(
+    "neon",
+    "generic",
+    8,
+    32,
+    (6, 16),
+    32,
+    (4, 16),
+    64,
+    (16,),
+    (6,),
+    "aarch64-unknown-linux-gnu",
 )
 
 
@@ -58,10 +77,11 @@ def cpu_level_of(name: str) -> CpuLevel:
     Raises:
         UsageError: No such level.
     """
-    for level in CPU_LEVELS:
+    levels = (*CPU_LEVELS, NEON)
+    for level in levels:
         if level.level == name:
             return level
-    known = ", ".join(x.level for x in CPU_LEVELS)
+    known = ", ".join(x.level for x in levels)
     raise UsageError(f"unknown CPU level {name!r}", hint=f"known levels: {known}")
 
 

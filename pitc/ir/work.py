@@ -43,7 +43,19 @@ def example_flops(expr: TensorExpr) -> int | None:
         return 2 * _example_count((*free, *expr.reduced))
     if expr.combine is Combine.OPAQUE and len(_along_sums(expr)) > 1:
         return None  # attention, recurrent cells: not every operand meets every other one
-    return _example_count(expr.extents if expr.reducer.commutes else expr.shape)
+    return max([_example_count(expr.shape), *_read_counts(expr)])
+
+
+def _read_counts(expr: TensorExpr) -> list[int]:
+    """For each read how many elements it takes part in: points along the axes that it uses. What is
+    the same for all points, such as the scale of all elements, counts once.
+    """
+    counts = []
+    for read in expr.reads:
+        axes = {a.dim for p in read.index if p is not None for a in p.digits()}
+        if expr.reducer.commutes:
+            counts.append(_example_count(expr.extents[a] for a in axes if a >= 0))
+    return counts
 
 
 def _along_sums(expr: TensorExpr) -> set[int]:

@@ -2,9 +2,10 @@
 
 import importlib
 import importlib.util
-import time
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,13 +16,27 @@ from pitc.check.feeds import Case, InputSpec, draw_lengths, named_dims, random_f
 from pitc.check.verify import Comparison, Run, compare
 from pitc.errors import MachineError, UsageError
 from pitc.host.machine import installed
-from pitc.measure.timing import Clock, Spread, interleave, one_core, ratios, spread
+from pitc.ir.custom_ops import add_custom_ops
+from pitc.measure.timing import (
+    CLOCKS,
+    CPU_TIME,
+    Clock,
+    Spread,
+    interleave,
+    interval,
+    one_core,
+    ratios,
+    spread,
+)
 
 OURS, BASE = "pitc", "onnxruntime"
+_log = logging.getLogger("pitc.measure")
 #: Sizes of named dimensions that nobody gave, in order of appearance: batch and length.
 SIZES = (8, 128, 8)
 #: A round has as many calls as fit into this time, at least one.
 ROUND_SECONDS, MOST_CALLS = 0.005, 1000
+#: Fewer rounds have no 95 % interval of a median (`timing.interval`).
+LEAST_ROUNDS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +64,7 @@ class Timing:
         ms: Time of one run, by the clock of the race.
         rounds_ms: The same, round by round; a round of a small model is the mean of several calls.
         speedup: How many times faster pitc is, from ratios of the same rounds.
+        interval: 95 % interval of that median; None of fewer than `LEAST_ROUNDS` rounds.
         norm: Largest norm-wise relative error of an output; of the reference itself 0.
     """
 
@@ -57,7 +73,20 @@ class Timing:
     ms: Spread
     rounds_ms: tuple[float, ...]
     speedup: Spread
+    interval: tuple[float, float] | None
     norm: float
+
+    @property
+    def verdict(self) -> str:
+        """What may be said: `pitc is faster`, `pitc is slower`, `no difference shown`, or `too few
+        rounds to say`.
+        """
+        if self.interval is None:
+            return "too few rounds to say"
+        low, high = self.interval
+        return (
+            "pitc is faster" if low > 1 else "pitc is slower" if high < 1 else "no difference shown"
+        )
 
 
 @dataclass(slots=True)
@@ -68,16 +97,26 @@ class Race:
         timings: The contenders, pitc first.
         left_out: Contenders that were not timed, and why.
         core: The core of the thread; None where the system cannot pin.
+        clock: What times are of: `CPU time` of the process, or `wall time`.
+        tolerances: How far each output of the compiled model may be off, and why.
     """
 
     timings: list[Timing] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     core: int | None = None
+    clock: str = CPU_TIME
+    tolerances: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
-        rows = [asdict(t) for t in self.timings]
-        return {"contenders": rows, "left_out": self.left_out, "core": self.core}
+        rows = [asdict(t) | {"verdict": t.verdict} for t in self.timings]
+        return {
+            "contenders": rows,
+            "left_out": self.left_out,
+            "core": self.core,
+            "clock": self.clock,
+            "tolerances": self.tolerances,
+        }
 
 
 class WrongAnswer(Exception):
@@ -97,8 +136,10 @@ def race(
     padding: str | None = None,
     token_outputs: Mapping[str, int] = MappingProxyType({}),
     tolerance: float | None = None,
-    reference: Run | None = None,
-    clock: Clock = time.process_time,
+    arithmetic: Mapping[str, frozenset[str]] | None = None,
+    plain: Callable[[], Run] | None = None,
+    expected: Run | None = None,
+    clock: str = CPU_TIME,
     stage: Callable[[str], None] = lambda name: None,
     progress: Callable[[int], None] | None = None,
 ) -> Race:
@@ -112,15 +153,17 @@ def race(
         padding: See `pitc.check.verify.compare`.
         token_outputs: See `pitc.check.verify.compare`.
         tolerance: See `pitc.check.verify.compare`.
-        reference: What the compiled model has to answer; None: what `BASE` does.
-        clock: Seconds: CPU time of the process, or wall time where a GPU works.
+        arithmetic: See `pitc.check.verify.compare`.
+        plain: See `pitc.check.verify.compare`.
+        expected: Gives what the compiled model has to answer; None: what the reference answers.
+        clock: A key of `CLOCKS`: wall time where a GPU works.
         stage: Called with `load`, `check` and `time`.
         progress: Called with the number of rounds done.
 
     Raises:
         WrongAnswer: The compiled model's outputs differ from the reference.
     """
-    result = Race()
+    result, ticks = Race(clock=clock), CLOCKS[clock]
     with one_core() as result.core:
         stage("load")
         runs: dict[str, Run] = {}
@@ -132,50 +175,51 @@ def race(
                     raise
                 result.left_out[contender.name] = f"it cannot load the model: {_line(error)}"
         stage("check")
-        norms = _check(runs, reference, case, result, padding, token_outputs, tolerance)
+        rules: dict[str, Any] = {
+            "padding": padding,
+            "token_outputs": token_outputs,
+            "tolerance": tolerance,
+            "arithmetic": arithmetic,
+            "plain": plain,
+        }
+        norms = _check(runs, case, result, rules, expected or runs[BASE])
         stage("time")
-        calls = {name: _calls(runs[name], case.feeds, clock) for name in norms}
+        calls = {name: _calls(runs[name], case.feeds, ticks) for name in norms}
         work = {name: _repeated(runs[name], case.feeds, calls[name]) for name in norms}
-        taken = interleave(work, rounds, clock=clock, budget_s=seconds, progress=progress)
+        _log.info("core %s, %s, calls a round: %s", result.core, clock, calls)
+        taken = interleave(work, rounds, clock=ticks, budget_s=seconds, progress=progress)
         taken = {name: [t / calls[name] for t in times] for name, times in taken.items()}
     versions = {c.name: installed(c.package) or "" for c in contenders}
     for name in sorted(taken, key=lambda n: n != OURS):
         ms = [t * 1e3 for t in taken[name]]
-        gain = spread(ratios(taken[name], taken[OURS]))
-        row = Timing(name, versions[name], spread(ms), tuple(ms), gain, norms[name])
+        gains = ratios(taken[name], taken[OURS])
+        known = interval(gains)
+        row = Timing(name, versions[name], spread(ms), tuple(ms), spread(gains), known, norms[name])
         result.timings.append(row)
     return result
 
 
 def _check(
     runs: Mapping[str, Run],
-    reference: Run | None,
     case: Case,
     result: Race,
-    padding: str | None,
-    token_outputs: Mapping[str, int],
-    tolerance: float | None,
+    rules: Mapping[str, Any],
+    expected: Run,
 ) -> dict[str, float]:
-    """Errors of the contenders that answer right; the others are left out."""
-    expected = dict.fromkeys(runs, runs[BASE](case.feeds))
-    if reference is not None:
-        expected[OURS] = reference(case.feeds)
+    """Errors of the contenders that answer right by the rules of `compare`; others are left out."""
+    of_base, of_ours = runs[BASE](case.feeds), expected(case.feeds)
     norms: dict[str, float] = {}
     for name, run in runs.items():
+        want = of_ours if name == OURS else of_base
         try:
-            found = compare(
-                run,
-                lambda feeds, name=name: expected[name],  # type: ignore[misc]
-                [case],
-                padding=padding,
-                token_outputs=token_outputs,
-                tolerance=tolerance,
-            )
+            found = compare(run, partial(_answer, want), [case], **rules)
         except Exception as error:
             if name in (OURS, BASE):
                 raise
             result.left_out[name] = f"it fails: {_line(error)}"
             continue
+        if name == OURS:
+            result.tolerances = {o.output: f"{o.tolerance:.1e}: {o.why}" for o in found.outputs}
         if found.ok:
             norms[name] = max((o.norm for o in found.outputs), default=0.0)
         elif name == OURS:
@@ -185,6 +229,13 @@ def _check(
             text = worst.problem or f"error {worst.norm:.1e}"
             result.left_out[name] = f"its answer differs: {worst.output}: {text}"
     return norms
+
+
+def _answer(
+    answer: Mapping[str, np.ndarray], feeds: Mapping[str, np.ndarray]
+) -> Mapping[str, np.ndarray]:
+    """What is known already."""
+    return answer
 
 
 def _calls(run: Run, feeds: Mapping[str, np.ndarray], clock: Clock) -> int:
@@ -217,6 +268,15 @@ def session_options() -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
+    return add_custom_ops(options)
+
+
+def unoptimised_options() -> Any:
+    """The same without graph optimisations: ONNX Runtime runs each node as it stands."""
+    import onnxruntime
+
+    options = session_options()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return options
 
 

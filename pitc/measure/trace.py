@@ -19,7 +19,7 @@ import numpy as np
 
 from pitc.artifact.folder import new_file
 from pitc.ir.plan import EP_NAME
-from pitc.measure.timing import interleave, one_core
+from pitc.measure.timing import CPU_TIME, WALL_TIME, interleave, one_core
 from pitc.measure.trace_lines import Decision, Trace, read_lines, read_trace, source_node
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ class Contraction:
         density: Share of elements that were not zero, in all of them together.
         variants: How often each variant ran, most often first.
         predicted_us: What the chosen variants were predicted to take.
-        measured_us: What they took.
+        measured_us: What they took, by `clock`.
+        clock: `CPU time` of the thread where each of them ran on one, else `wall time`.
         predicted_over_measured: 1 for a perfect prediction.
         dense_predicted_us: What the dense variant was predicted to take; None if not on offer.
         predicted_gain: How many times faster than the dense variant.
@@ -77,6 +78,7 @@ class Contraction:
     predicted_gain: float | None
     dense_measured_us: float | None
     measured_gain: float | None
+    clock: str
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
@@ -93,10 +95,17 @@ def contractions(
         dense: Decisions on the same data where the dense variant was forced.
     """
     forced = _by_contraction(dense)
+    clock = CPU_TIME if all(d.cpu_us is not None for d in (*decisions, *dense)) else WALL_TIME
     return [
-        _summed_up(each, [d.measured_us for d in forced.get(key, ())])
+        _summed_up(each, [_took(d, clock) for d in forced.get(key, ())], clock)
         for key, each in _by_contraction(decisions).items()
     ]
+
+
+def _took(decision: Decision, clock: str) -> float:
+    """Microseconds by a clock that the decision has."""
+    cpu_us = decision.cpu_us
+    return decision.measured_us if clock != CPU_TIME or cpu_us is None else cpu_us
 
 
 def _by_contraction(
@@ -109,11 +118,11 @@ def _by_contraction(
     return found
 
 
-def _summed_up(each: Sequence[Decision], dense_us: Sequence[float]) -> Contraction:
+def _summed_up(each: Sequence[Decision], dense_us: Sequence[float], clock: str) -> Contraction:
     first = each[0]
     rows = [d.work.rows for d in each]
     predicted = [d.predicted_us[d.chosen] for d in each]
-    measured = [d.measured_us for d in each]
+    measured = [_took(d, clock) for d in each]
     dense = [d.predicted_us.get(DENSE) for d in each]
     offered = [x for x in dense if x is not None]
     return Contraction(
@@ -131,6 +140,7 @@ def _summed_up(each: Sequence[Decision], dense_us: Sequence[float]) -> Contracti
         predicted_gain=_ratio(dense, predicted),
         dense_measured_us=median(dense_us) if dense_us else None,
         measured_gain=_ratio([median(dense_us)], [median(measured)]) if dense_us else None,
+        clock=clock,
     )
 
 

@@ -54,6 +54,7 @@ class _Line(BaseModel):
     candidates: dict[str, _Candidate]
     chosen: str
     measured_us: _Amount
+    cpu_us: _Amount | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> "_Line":
@@ -76,8 +77,9 @@ class Decision:
         predicted_us: Microseconds by variant, for those on offer.
         features: Amounts of `pitc.ir.tiles.FEATURES`, by variant.
         chosen: The variant that ran.
-        measured_us: What it took, microseconds.
+        measured_us: What it took, microseconds of wall time.
         threads: For how many its work was cut.
+        cpu_us: What it took, microseconds of the thread's CPU time; None where several worked.
     """
 
     node: str
@@ -87,6 +89,7 @@ class Decision:
     chosen: str
     measured_us: float
     threads: int
+    cpu_us: float | None = None
 
     @property
     def live(self) -> int:
@@ -170,4 +173,5 @@ def _decision(path: Path, number: int, text: bytes) -> Decision | ChannelDecisio
         line.chosen,
         line.measured_us,
         line.threads,
+        line.cpu_us,
     )

@@ -172,7 +172,7 @@ def contractions(
 
     with tempfile.TemporaryDirectory(prefix="pitc-tune-") as folder:
         traces = Path(folder)
-        compiled = api.compile(product_model(k, n), f"cpu:{level}", tiles=table)
+        compiled = api.compile(product_model(k, n), f"cpu:{level}", tiles=table, suggest=False)
         with warnings.catch_warnings():  # a level below that of the CPU is what was asked for
             warnings.simplefilter("ignore", PitcWarning)
             sessions = {

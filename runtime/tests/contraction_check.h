@@ -12,7 +12,7 @@ namespace pitc::test {
 // Levels that this CPU has; `c` is any plan with a kernel.
 inline std::vector<std::string> Levels(const Library& library, const PlanCase& c) {
   std::vector<std::string> levels;
-  for (const char* level : {"v3", "v4"}) {
+  for (const char* level : {"neon", "v3", "v4"}) {
     if (Thrown([&] { c.Make(library, {{"cpu_level", level}}); }).empty())
       levels.emplace_back(level);
   }

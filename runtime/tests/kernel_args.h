@@ -95,10 +95,19 @@ inline double Activate(Activation activation, double x) {
 
 }  // namespace pitc::test
 
-#define KERNEL_AT(symbol, level, function, ...)                                       \
-  EXPORT int __tvm_ffi_##symbol##_v##level(void*, const Any* args, int32_t n, Any*) { \
-    return function(args, n, __VA_ARGS__);                                            \
+#define KERNEL_OF(symbol, function, ...)                                   \
+  EXPORT int __tvm_ffi_##symbol(void*, const Any* args, int32_t n, Any*) { \
+    return function(args, n, __VA_ARGS__);                                 \
   }
-#define KERNEL(symbol, ...)         \
-  KERNEL_AT(symbol, 3, __VA_ARGS__) \
-  KERNEL_AT(symbol, 4, __VA_ARGS__)
+// For the lower CPU level of this architecture, and for the higher one.
+#if defined(__aarch64__)
+#define KERNEL_AT_3(symbol, ...) KERNEL_OF(symbol##_neon, __VA_ARGS__)
+#define KERNEL_AT_4(symbol, ...)
+#else
+#define KERNEL_AT_3(symbol, ...) KERNEL_OF(symbol##_v3, __VA_ARGS__)
+#define KERNEL_AT_4(symbol, ...) KERNEL_OF(symbol##_v4, __VA_ARGS__)
+#endif
+#define KERNEL_AT(symbol, level, ...) KERNEL_AT_##level(symbol, __VA_ARGS__)
+#define KERNEL(symbol, ...)        \
+  KERNEL_AT_3(symbol, __VA_ARGS__) \
+  KERNEL_AT_4(symbol, __VA_ARGS__)

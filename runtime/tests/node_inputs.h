@@ -139,7 +139,9 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
   if (auto* detect = std::get_if<DetectPlan>(&plan.body)) {
     std::vector<int64_t> extents;
     for (int d = 0; d < detect->rank; ++d) extents.push_back(extent());
-    return {RandomDomain(random, extents).Live()};
+    const OrtValue live = RandomDomain(random, extents).Live();
+    if (detect->padding.empty()) return {live};
+    return {live, live};
   }
   if (auto* move = std::get_if<MovePlan>(&plan.body)) {
     int rank = 1;

@@ -84,6 +84,9 @@ void ReadsEveryOperation() {
           .body);
   CHECK(u.unpack && u.word_bytes == 1 && u.dims[0].kind == pitc::DimUse::kLinear);
   CHECK(std::get<pitc::DetectPlan>(ParsePlan(kDetect).body).rank == 2);
+  CHECK(std::get<pitc::DetectPlan>(ParsePlan(kDetect).body).padding.empty());
+  const auto detect = ParsePlan("pitc-plan 4\nop=detect\npadding=the%20mask\nrank=2\n");
+  CHECK(std::get<pitc::DetectPlan>(detect.body).padding == "the mask");
 }
 
 void ReadsPlansForGpus() {
@@ -469,6 +472,8 @@ void RefusesValues() {
   CHECK(Contains(Error(With(kGemm, "activation=relu", "activation=swish")),
                  "one of none, relu, gelu, gelu_tanh, gelu_quick, silu, got 'swish'"));
   CHECK(Contains(Error(With(kDetect, "rank=2", "rank=9")), "expected rank in 1..8"));
+  for (const std::string name : {"", "a b", "a%2", "a%61", std::string(1001, 'a').c_str()})
+    CHECK(Contains(Error(kDetect + ("padding=" + name + "\n")), "expected padding as a name of"));
 }
 
 void RefusesAnotherKernel() {

@@ -6,14 +6,12 @@ channels * live filters, in whole numbers; it pays up to a budget.
 
 from collections.abc import Sequence
 from itertools import pairwise
-from urllib.parse import quote
 
 import onnx_ir as ir
 
-from pitc.ir.plan import Plan
+from pitc.ir.plan import Plan, name_field
 from pitc.passes.lower.builder import Builder
 
-LONGEST_NODE = 1000  # bytes of a name in a plan
 WORK_BITS = 62  # of a sum that the runtime adds up
 
 
@@ -40,7 +38,7 @@ def choose_channels(
     weights = tuple(weight >> shift for weight, _ in prices)
     most = sum(weight * n for weight, n in zip(weights, pairs, strict=True))
     fields = (
-        ("nodes", tuple(map(_encoded, nodes))),
+        ("nodes", tuple(map(name_field, nodes))),
         ("channels", tuple(extent for extent, _ in ends)),
         ("places", tuple("all" if place is None else str(place.start) for _, place in ends)),
         ("weights", weights),
@@ -50,8 +48,3 @@ def choose_channels(
     plan = Plan("choose_channels", fields)
     (few,) = build.kernel(plan, [flags], [(name, ir.DataType.BOOL, [])], nodes[0])
     return few
-
-
-def _encoded(name: str) -> str:
-    """A name as a word of a list in a plan."""
-    return quote(name.encode("utf-8", "replace")[:LONGEST_NODE].decode("utf-8", "ignore"))

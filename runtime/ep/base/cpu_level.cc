@@ -53,6 +53,8 @@ CpuLevel MachineCpuLevel() {
   }
   return Has(saved, kZmmSaved) && Has(leaf7, kLeaf7bV4) ? CpuLevel::kV4 : CpuLevel::kV3;
 }
+#elif defined(__aarch64__)
+CpuLevel MachineCpuLevel() { return CpuLevel::kNeon; }
 #else
 CpuLevel MachineCpuLevel() { return CpuLevel::kBaseline; }
 #endif
@@ -63,6 +65,8 @@ const char* Name(CpuLevel level) {
       return "v4";
     case CpuLevel::kV3:
       return "v3";
+    case CpuLevel::kNeon:
+      return "neon";
     default:
       return "baseline";
   }

@@ -35,6 +35,7 @@ class Decision {
   const SelectorOptions& options_;
   Choice choice_;
   std::chrono::steady_clock::time_point start_;
+  double cpu_start_us_ = 0;
 };
 
 }  // namespace pitc

@@ -18,6 +18,11 @@ void CheckIndices(const Layout& layout, const Points& points) {
   }
 }
 
+// What may be the reason, in the words of who gives inputs.
+constexpr const char* kTooLong =
+    ": a sequence is longer than a table of the model, or inputs are of different sizes";
+constexpr const char* kOtherSizes = ": inputs are of different sizes";
+
 // The points are numbered in the domain, so x must be as large as it: with other extents the
 // indices could still lie in x, and mean other points.
 void CheckExtents(const MovePlan& plan, const Tensor& x, const Shape& domain) {
@@ -27,7 +32,10 @@ void CheckExtents(const MovePlan& plan, const Tensor& x, const Shape& domain) {
     switch (use.kind) {
       case DimUse::kCoordinate: {
         const int64_t extent = domain.dims[use.coordinate];
-        Expect(got == extent, x, "with extent ", extent, " (that of the mask) in dimension ", d);
+        if (got != extent) {
+          Fail("expected x with extent ", extent, " (that of the mask) in dimension ", d, ", got ",
+               Describe(x.type, x.shape), got < extent ? kTooLong : kOtherSizes);
+        }
         break;
       }
       case DimUse::kLinear: {

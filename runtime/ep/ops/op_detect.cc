@@ -1,5 +1,10 @@
-// detect: live mask -> rows, coords, offsets.
+// detect: live mask -> rows, coords, offsets. It also holds a padding mask to its contract.
 #include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <type_traits>
 
 #include "base/index.h"
 #include "ops/operation.h"
@@ -11,42 +16,134 @@ constexpr int64_t kSerialPoints = int64_t{1}
                                   << 18;  // below it, one thread is done sooner than others wake up
 constexpr int64_t kBlockPoints = int64_t{1} << 16;
 
-template <class Word>
-void FindLive(const Tensor& mask, int64_t begin, int64_t end, uint8_t* live) {
-  const auto* const words = static_cast<const Word*>(mask.data);
-  const auto bits = static_cast<Word>(MaskBits(mask.type));
-  for (int64_t i = begin; i < end; ++i) live[i] = (words[i] & bits) != 0;
+// The bits of an element that holds 1.
+uint64_t OneBits(ONNXTensorElementDataType type) {
+  switch (type) {
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16:
+      return 0x3c00;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16:
+      return 0x3f80;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
+      return 0x3f800000;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE:
+      return 0x3ff0000000000000;
+    default:
+      return 1;
+  }
 }
 
-// A mask as bytes that are not 0 where something lives: its own, or those of `scratch`, of which
-// begin..end-1 are filled.
-const uint8_t* LiveBytes(const Tensor& mask, int64_t begin, int64_t end, uint8_t* scratch) {
+// Fills live[begin..end-1]; not 0 where an element is neither 0 nor 1.
+template <class Word>
+Word FindLive(const Tensor& mask, int64_t begin, int64_t end, uint8_t* live) {
+  const auto* const words = static_cast<const Word*>(mask.data);
+  const auto bits = static_cast<Word>(MaskBits(mask.type)),
+             one = static_cast<Word>(OneBits(mask.type));
+  Word found = 0;
+  if (one == 1) {  // of integers, any other bit tells: no comparison is needed
+    for (int64_t i = begin; i < end; ++i) {
+      live[i] = words[i] != 0;
+      found |= words[i];
+    }
+    return static_cast<Word>(found & ~one);
+  }
+  for (int64_t i = begin; i < end; ++i) {
+    const Word word = words[i];
+    const bool lives = (word & bits) != 0;
+    live[i] = lives;
+    found |= static_cast<Word>(lives ? word ^ one : 0);
+  }
+  return found;
+}
+
+struct Bytes {
+  const uint8_t* live;  // not 0 where something lives
+  bool only_01;         // the mask holds nothing but 0 and 1
+};
+
+// A mask as bytes: its own, or those of `scratch`, of which begin..end-1 are filled.
+Bytes LiveBytes(const Tensor& mask, int64_t begin, int64_t end, uint8_t* scratch) {
   switch (ElementBytes(mask.type)) {
     case 2:
-      FindLive<uint16_t>(mask, begin, end, scratch);
-      break;
+      return {scratch, FindLive<uint16_t>(mask, begin, end, scratch) == 0};
     case 4:
-      FindLive<uint32_t>(mask, begin, end, scratch);
-      break;
+      return {scratch, FindLive<uint32_t>(mask, begin, end, scratch) == 0};
     case 8:
-      FindLive<uint64_t>(mask, begin, end, scratch);
-      break;
+      return {scratch, FindLive<uint64_t>(mask, begin, end, scratch) == 0};
     default:
-      return mask.Bytes();
+      break;
   }
-  return scratch;
+  uint8_t all = 0;
+  for (int64_t i = begin; i < end; ++i) all |= mask.Bytes()[i];
+  return {mask.Bytes(), all <= 1};
+}
+
+// What the first element of a mask that is neither 0 nor 1 holds, and where: ` 2 at [0, 5]`.
+template <class Number>
+std::string FirstOther(const Tensor& mask) {
+  const auto* const numbers = static_cast<const Number*>(mask.data);
+  const int64_t count = mask.shape.Elements();
+  const auto* const other =
+      std::find_if(numbers, numbers + count, [](Number x) { return !(x == 0 || x == 1); });
+  if (other == numbers + count) return "";  // the host has written there meanwhile
+  Shape place = mask.shape;
+  int64_t rest = other - numbers;
+  for (int d = place.rank - 1; d >= 0; --d) {
+    place.dims[d] = rest % mask.shape.dims[d];
+    rest /= mask.shape.dims[d];
+  }
+  std::string number;
+  if constexpr (std::is_floating_point_v<Number>) {
+    char digits[32];
+    snprintf(digits, sizeof digits, "%g", static_cast<double>(*other));
+    number = std::isnan(*other) ? "NaN" : digits;  // some are told as -nan
+  } else {
+    number = std::to_string(*other);
+  }
+  return " " + number + " at " + place.Text();
+}
+
+std::string FirstOther(const Tensor& mask) {
+  switch (mask.type) {
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
+      return FirstOther<float>(mask);
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE:
+      return FirstOther<double>(mask);
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8:
+      return FirstOther<int8_t>(mask);
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8:
+      return FirstOther<uint8_t>(mask);
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16:
+      return FirstOther<int16_t>(mask);
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16:
+      return FirstOther<uint16_t>(mask);
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32:
+      return FirstOther<int32_t>(mask);
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32:
+      return FirstOther<uint32_t>(mask);
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64:
+      return FirstOther<int64_t>(mask);
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64:
+      return FirstOther<uint64_t>(mask);
+    default:  // C++ has no such type: half precision
+      return "";
+  }
 }
 
 class Detect final : public Operation {
  public:
-  Detect(const DetectPlan& plan, const Primitives& simd) : rank_(plan.rank), simd_(simd) {}
-  int InputCount() const override { return 1; }
+  Detect(const DetectPlan& plan, const Primitives& simd)
+      : rank_(plan.rank), padding_(plan.padding), simd_(simd) {}
+  int InputCount() const override { return padding_.empty() ? 1 : 2; }
   int OutputCount() const override { return 3; }
 
   void Run(const RunContext& run) const override {
     Arena::Scope scratch;
     const Tensor live = run.MaskInput(0, "live");
     Expect(live.shape.rank == rank_, live, "of rank ", rank_);
+    // The padding mask: that which is read here, or the one behind it.
+    const Tensor padding = padding_.empty() ? live : run.MaskInput(1, "padding");
+    const bool is_live = padding.data == live.data && padding.type == live.type;
+    if (!is_live) ExpectOnly01(run, padding);
     const int64_t length = live.shape.dims[rank_ - 1];
     const int64_t sequences = live.shape.Elements(0, rank_ - 1);
     const int64_t points = Numbered(live.shape.Elements(), "points of live");
@@ -60,14 +157,18 @@ class Detect final : public Operation {
     auto* bits = scratch.Array<uint64_t>(sequences * words);
     auto* starts = scratch.Array<int32_t>(sequences + 1);
     auto* const bytes = scratch.Array<uint8_t>(ElementBytes(live.type) == 1 ? 0 : points);
+    std::atomic<bool> only_01{true};
     starts[0] = 0;
     run.Each(blocks.Count(), parallel, [&](int64_t block) {
       for (int64_t s = blocks.Begin(block); s < blocks.End(block); ++s) {
         const int64_t begin = s * length;
-        const uint8_t* const sequence = LiveBytes(live, begin, begin + length, bytes) + begin;
+        const Bytes found = LiveBytes(live, begin, begin + length, bytes);
+        if (!found.only_01) only_01.store(false, std::memory_order_relaxed);
+        const uint8_t* const sequence = found.live + begin;
         starts[s + 1] = static_cast<int32_t>(simd_.mask_bits(sequence, length, bits + s * words));
       }
     });
+    if (!padding_.empty() && is_live && !only_01) FailsContract(padding);
     for (int64_t s = 0; s < sequences; ++s) starts[s + 1] += starts[s];
     const int64_t t = starts[sequences];
     void* const offsets = run.Output(2, {sequences + 1}, sizeof(int32_t), scratch);
@@ -92,7 +193,28 @@ class Detect final : public Operation {
   }
 
  private:
+  // What was proven of the model rests on it: where the padding mask is not 0, it is 1.
+  [[noreturn]] void FailsContract(const Tensor& padding) const {
+    const std::string found = FirstOther(padding);
+    Fail("expected the padding mask ", Quoted(padding_), " to hold 0 and 1 only, as the model was ",
+         "compiled with it as padding, got", found.empty() ? " another number" : found);
+  }
+
+  void ExpectOnly01(const RunContext& run, const Tensor& padding) const {
+    Arena::Scope scratch;
+    const int64_t points = Numbered(padding.shape.Elements(), "points of padding");
+    auto* const bytes = scratch.Array<uint8_t>(ElementBytes(padding.type) == 1 ? 0 : points);
+    const Blocks blocks = EvenBlocks(points, kBlockPoints, 1);
+    std::atomic<bool> only_01{true};
+    run.Each(blocks.Count(), points >= kSerialPoints, [&](int64_t block) {
+      if (!LiveBytes(padding, blocks.Begin(block), blocks.End(block), bytes).only_01)
+        only_01.store(false, std::memory_order_relaxed);
+    });
+    if (!only_01) FailsContract(padding);
+  }
+
   const int rank_;
+  const std::string padding_;  // the name of a mask that holds 0 and 1 only; empty: of none
   const Primitives& simd_;
 };
 

@@ -175,6 +175,17 @@ class Fields {
     return names;
   }
 
+  // One such name, as of a node or a value.
+  std::string Name(std::string_view key) {
+    const std::string_view text = Raw(key);
+    std::string name;
+    if (!ReadNode(text, &name)) {
+      Fail("plan: expected ", key, " as a name of 1..", kLongestNode,
+           " bytes, other bytes than letters, digits and -._~/ as %XX, got ", Quoted(text));
+    }
+    return name;
+  }
+
   std::vector<DimUse> Dims(std::string_view key) {
     const std::string_view text = Raw(key);
     std::vector<DimUse> dims;

@@ -21,7 +21,9 @@ constexpr int64_t kChunkBytes = 16;  // that a GPU's thread copies at a time
 // One reader per operation: it sets the body and returns the symbol of its kernel, "" without one.
 
 std::string ReadDetect(Fields& in, Machine, Plan* plan) {
-  plan->body = DetectPlan{static_cast<int>(in.Int("rank", 1, kMostCoordinates))};
+  DetectPlan p{static_cast<int>(in.Int("rank", 1, kMostCoordinates)), {}};
+  if (in.Has("padding")) p.padding = in.Name("padding");
+  plan->body = std::move(p);
   return {};
 }
 

@@ -31,6 +31,7 @@ struct DimUse {
 
 struct DetectPlan {
   int rank;
+  std::string padding;  // the name of the padding mask, which holds 0 and 1 only; empty: of none
 };
 
 struct MovePlan {  // pack and unpack

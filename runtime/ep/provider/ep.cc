@@ -23,13 +23,13 @@ constexpr const char* kTraceVariable = "PITC_TRACE";
 CpuLevel ChooseLevel(const std::string& wanted) {
   const CpuLevel machine = MachineCpuLevel();
   if (wanted.empty()) return machine;
-  for (CpuLevel level : {CpuLevel::kV3, CpuLevel::kV4}) {
+  for (CpuLevel level : kKernelLevels) {
     if (wanted != Name(level)) continue;
     if (level > machine)
       Fail("pitc: expected cpu_level up to ", Name(machine), " on this CPU, got ", wanted);
     return level;
   }
-  Fail("pitc: expected cpu_level v3 or v4, got ", Quoted(wanted));
+  Fail("pitc: expected cpu_level ", kKernelLevelNames, ", got ", Quoted(wanted));
 }
 
 std::shared_ptr<Trace> ChooseTrace(const std::string& wanted) {
@@ -198,7 +198,7 @@ Kernel Ep::LoadKernel(const Plan& plan, const std::string& symbol, const OrtGrap
         "fallback.onnx instead");
   }
   Kernel kernel{OpenKernels(plan, ModelFolder(host_, graph, context_path_)), nullptr, {}};
-  for (CpuLevel level : {CpuLevel::kV4, CpuLevel::kV3}) {  // the best one there is
+  for (CpuLevel level : kKernelLevels) {  // the best one there is
     if (level > level_) continue;
     kernel.symbol = symbol + "_" + Name(level);
     kernel.function = kernel.library->Find(kernel.symbol);

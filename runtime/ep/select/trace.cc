@@ -82,7 +82,7 @@ std::shared_ptr<Trace> Trace::Open(const std::string& path) {
 Trace::~Trace() { close(file_); }
 
 void Trace::Write(const std::string& node, const Work& work, const Choice& choice,
-                  double measured_us) {
+                  double measured_us, double cpu_us) {
   const MicroTileCounts& c = work.counts;
   std::string line =
       Text("{\"node\": \"", Escaped(node), "\", \"rows\": ", work.rows, ", \"k\": ", work.k,
@@ -110,8 +110,10 @@ void Trace::Write(const std::string& node, const Work& work, const Choice& choic
     line += "]}";
     comma = ", ";
   }
-  line += Text("}, \"chosen\": \"", Name(choice.variant),
-               "\", \"measured_us\": ", Number(measured_us), "}\n");
+  line +=
+      Text("}, \"chosen\": \"", Name(choice.variant), "\", \"measured_us\": ", Number(measured_us));
+  if (cpu_us >= 0) line += ", \"cpu_us\": " + Number(cpu_us);
+  line += "}\n";
   Append(line);
 }
 

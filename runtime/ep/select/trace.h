@@ -47,7 +47,9 @@ class Trace {
   Trace& operator=(const Trace&) = delete;
   ~Trace();
 
-  void Write(const std::string& node, const Work& work, const Choice& choice, double measured_us);
+  // `cpu_us`: CPU time of the one thread that did it; below 0: several did.
+  void Write(const std::string& node, const Work& work, const Choice& choice, double measured_us,
+             double cpu_us = -1);
   void Write(const ChannelChoice& choice);  // a line for each convolution
   // What a run took, and of it each loop that many threads may share, with its tasks.
   struct Loop {

@@ -7,6 +7,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "simd/primitives.h"
@@ -31,7 +33,11 @@ constexpr int kBytes = 64;
 constexpr CpuLevel kLevel = CpuLevel::kV3;
 constexpr int kBytes = 32;
 #else
+#if defined(__aarch64__)
+constexpr CpuLevel kLevel = CpuLevel::kNeon;
+#else
 constexpr CpuLevel kLevel = CpuLevel::kBaseline;
+#endif
 constexpr int kBytes = 16;
 #endif
 
@@ -65,6 +71,12 @@ inline Bytes Narrowed(const Ints& a, const Ints& b, const Ints& c, const Ints& d
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   const __m256i bytes = _mm256_packs_epi16(pack(a, b), pack(c, d));
   return reinterpret_cast<Bytes>(_mm256_permutevar8x32_epi32(bytes, order));
+#elif defined(__aarch64__)
+  const auto pack = [](const Ints& x, const Ints& y) {
+    return vcombine_s16(vqmovn_s32(reinterpret_cast<int32x4_t>(x)),
+                        vqmovn_s32(reinterpret_cast<int32x4_t>(y)));
+  };
+  return reinterpret_cast<Bytes>(vcombine_s8(vqmovn_s16(pack(a, b)), vqmovn_s16(pack(c, d))));
 #else
   Bytes to;
   for (int i = 0; i < 4; ++i) {
@@ -83,6 +95,11 @@ inline uint64_t NotZero(const Bytes& bytes) {
   return static_cast<uint32_t>(_mm256_movemask_epi8(reinterpret_cast<__m256i>(bytes != 0)));
 #elif defined(__x86_64__)
   return static_cast<uint64_t>(_mm_movemask_epi8(reinterpret_cast<__m128i>(bytes != 0)));
+#elif defined(__aarch64__)
+  constexpr Bytes kBit = {1, 2, 4, 8, 16, 32, 64, -128, 1, 2, 4, 8, 16, 32, 64, -128};
+  const auto set = reinterpret_cast<uint8x16_t>((bytes != 0) & kBit);
+  return static_cast<uint64_t>(vaddv_u8(vget_low_u8(set))) |
+         static_cast<uint64_t>(vaddv_u8(vget_high_u8(set))) << 8;
 #else
   uint64_t word = 0;
   for (int i = 0; i < kBytes; ++i) word |= static_cast<uint64_t>(bytes[i] != 0) << i;

@@ -1,0 +1,42 @@
+"""What the commands have in common: how usage is shown, and options that may stand anywhere."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from typer.core import TyperCommand
+
+#: Options of the program that may stand behind a command too; whether a value follows.
+ANYWHERE = {"-v": False, "-vv": False, "--verbose": False, "--log-file": True}
+
+
+class Command(TyperCommand):
+    """A command whose usage line has no brackets around arguments.
+
+    One that another option makes needless (`--print-config`) is not declared as required, yet the
+    rule is to give it.
+    """
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The words of the usage line."""
+        first, *rest = super().collect_usage_pieces(ctx)
+        return [first, *(piece.strip("[]") for piece in rest)]
+
+
+def options_first(words: Sequence[str]) -> list[str]:
+    """The words with options of the program in front: `compile m.onnx -v` as `-v compile m.onnx`.
+
+    What stands behind `--` is left where it is.
+    """
+    front: list[str] = []
+    rest: list[str] = []
+    left = iter(words)
+    for word in left:
+        if word == "--":
+            rest += [word, *left]
+        elif word.split("=")[0] in ANYWHERE:
+            front.append(word)
+            if ANYWHERE.get(word):
+                front += [value for value in [next(left, None)] if value is not None]
+        else:
+            rest.append(word)
+    return front + rest

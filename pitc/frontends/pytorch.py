@@ -1,0 +1,105 @@
+"""A torch module, exported by torch's own exporter and compiled."""
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+from pitc.api import compile
+from pitc.compiled import CompiledModel
+from pitc.errors import MachineError, ModelError, UsageError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+_INSTALL = "pip install torch onnxscript; for checkpoints, transformers too"
+
+
+def from_torch(
+    module: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    padding: str | None = None,
+    target: str = "auto",
+    **options: Any,
+) -> CompiledModel:
+    """Export a torch module with `torch.onnx.export(dynamo=True)` and compile it.
+
+    A size that is not in `dynamic_shapes` is fixed at that of the example: say what changes.
+
+    Args:
+        module: A `torch.nn.Module` in evaluation mode. It is not changed.
+        args: Example inputs by position.
+        kwargs: Example inputs by name.
+        dynamic_shapes: Which dimensions change, as `torch.export.export` takes it; for example
+            `{"input_ids": {0: batch, 1: sequence}}` with `batch = torch.export.Dim("batch")`.
+        padding: As of `compile`: name of the mask input whose zeros are tokens that do not exist.
+        target: As of `compile`.
+        options: Other options of `compile`, such as `output`.
+
+    Returns:
+        The compiled model; its inputs have the names of the module's arguments.
+
+    Raises:
+        MachineError: torch or onnxscript is not installed.
+        UsageError: The module is in training mode, or no module.
+        ModelError: torch cannot export it.
+        PitcError: See `compile`.
+    """
+    exported = export(module, args, kwargs, dynamic_shapes)
+    return compile(exported, target, padding, **options)
+
+
+def export(
+    module: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    output_names: Sequence[str] | None = None,
+) -> "ir.Model":
+    """The ONNX graph of a torch module; arguments and errors are those of `from_torch`."""
+    torch = installed("torch")
+    installed("onnxscript")  # the exporter asks for it late
+    if not isinstance(module, torch.nn.Module):
+        raise UsageError(f"expected a torch.nn.Module, got {type(module).__qualname__}")
+    if module.training:
+        text = "the module is in training mode, where dropout and batch norms behave otherwise"
+        raise UsageError(text, hint="call module.eval()")
+    try:
+        program = torch.onnx.export(
+            module,
+            tuple(args),
+            kwargs=dict(kwargs or {}),
+            dynamic_shapes=dynamic_shapes,
+            output_names=output_names,
+            dynamo=True,
+            verbose=False,
+        )
+    except Exception as error:  # of many classes, most with pages of text
+        raise ModelError(
+            f"torch cannot export {type(module).__name__}: {_reason(error)}"
+        ) from error
+    return cast("ir.Model", program.model)
+
+
+def installed(package: str) -> Any:
+    """A package that pitc itself can do without.
+
+    Raises:
+        MachineError: It is not installed.
+    """
+    try:
+        return import_module(package)
+    except ImportError as missing:
+        raise MachineError(
+            f"{missing.name or package} is not installed", hint=_INSTALL
+        ) from missing
+
+
+def _reason(error: BaseException) -> str:
+    """The line that says why: of what began the chain."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,214 @@
+"""Times before and after, and densities over time, as rows, bars and lines."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from statistics import fmean, median
+from typing import Any
+
+from pitc.measure.bench import OURS, Race
+from pitc.measure.profile import PIT, Profile
+from pitc.measure.trace import Contraction, Decision
+from pitc.measure.trace_channels import Convolution
+from pitc.report.text import figures, plural, share, time
+
+MOST_NODES, MOST_OPERATORS = 20, 12
+#: Points of a line; more decisions are put together.
+POINTS = 120
+#: PIT nodes that belong to no node of the source graph.
+MOVES = "finding live rows, moving them"
+_FEW = 2  # decisions of a product that make a line
+
+
+def race_chart(race: Race) -> dict[str, Any]:
+    """Contenders with a bar each, on one scale."""
+    most = max(row.ms.p95 for row in race.timings) or 1.0
+    rows = [
+        {
+            "name": row.name,
+            "version": row.version,
+            "ours": row.name == OURS,
+            "ms": figures(row.ms.median),
+            "range": f"{figures(row.ms.p5)} – {figures(row.ms.p95)}",
+            "width": round(100 * row.ms.median / most, 2),
+            "low": round(100 * row.ms.p5 / most, 2),
+            "spread": round(100 * (row.ms.p95 - row.ms.p5) / most, 2),
+            "gain": "" if row.name == OURS else f"{row.speedup.median:.2f}×",
+        }
+        for row in race.timings
+    ]
+    rounds = len(race.timings[0].rounds_ms)
+    told = f"Clock: {race.clock}; {plural(rounds, 'round')} in turns, on one thread"
+    told += "" if race.core is None else f" of core {race.core}"
+    return {
+        "rows": rows,
+        "told": f"{told}. How many times faster pitc is comes from the times of the same round.",
+        "left_out": list(race.left_out.items()),
+    }
+
+
+def times_chart(
+    before: Profile,
+    after: Profile,
+    hosts: Mapping[str, str],
+    operators: Mapping[str, str],
+    anchors: Mapping[str, str],
+) -> dict[str, Any]:
+    """Times by operator, and of the nodes that took most; nodes that run inside another one in the
+    compiled model count with it, before and after.
+
+    Args:
+        before: ONNX Runtime on the source graph.
+        after: The compiled model.
+        hosts: Of each node of the source graph, the one that it runs inside, or itself.
+        operators: Of each node of the source graph.
+        anchors: Rows of the table of nodes, by name.
+    """
+    by_node: defaultdict[str, list[float | None]] = defaultdict(lambda: [None, None])
+    by_operator: defaultdict[str, list[float | None]] = defaultdict(lambda: [None, None])
+    for i, profile in enumerate((before, after)):
+        for node in profile.nodes:
+            name = hosts.get(node.node, node.node) if node.known else node.node
+            operator = operators.get(name, node.op_type)
+            for times in (by_node[name], by_operator[operator]):
+                times[i] = (times[i] or 0) + node.us
+    inside = Counter(hosts.values())
+    totals = [time(sum(node.us for node in profile.nodes)) for profile in (before, after)]
+    labels = {n: f"{n} and {inside[n] - 1} inside" for n in by_node if inside[n] > 1}
+    found = sorted(by_operator.items(), key=_most)
+    shown = found[:MOST_OPERATORS]
+    rest = [sum(times[i] or 0 for _, times in found[MOST_OPERATORS:]) for i in (0, 1)]
+    shown += [("all others", [*rest])] if any(rest) else []
+    return {
+        "operators": _pair_rows(shown, {}, {PIT: MOVES}),
+        "nodes": _pair_rows(sorted(by_node.items(), key=_most)[:MOST_NODES], anchors, labels),
+        "told": (
+            "Wall time in ONNX Runtime's own profiler, of each node the least of "
+            f"{plural(before.runs, 'run')}, in turns, on one thread; in all {totals[0]} before and "
+            f"{totals[1]} after, the profiler's own work among it. What was fused counts with the "
+            "node that it runs inside; a dash: no such node."
+        ),
+    }
+
+
+def _most(item: tuple[str, Sequence[float | None]]) -> float:
+    return -max(x or 0 for x in item[1])
+
+
+def _pair_rows(
+    pairs: Sequence[tuple[str, Sequence[float | None]]],
+    anchors: Mapping[str, str],
+    labels: Mapping[str, str],
+) -> list[dict[str, Any]]:
+    most = max((x or 0 for _, pair in pairs for x in pair), default=0) or 1
+    return [
+        {
+            "name": name,
+            "label": labels.get(name, name),
+            "anchor": anchors.get(name, ""),
+            "before": time(before),
+            "after": time(after),
+            "before_width": round(100 * (before or 0) / most, 2),
+            "after_width": round(100 * (after or 0) / most, 2),
+        }
+        for name, (before, after) in pairs
+    ]
+
+
+def density_chart(
+    decisions: Sequence[Decision],
+    contractions: Sequence[Contraction] | None,
+    convolutions: Sequence[Convolution],
+    sparse: Mapping[str, str],
+) -> dict[str, Any] | None:
+    """What a trace tells: a line for each product over time, and the tables of all decisions.
+
+    Args:
+        decisions: Of products, in the order in which they ran.
+        contractions: The same, summed up; None where there is no trace.
+        convolutions: Decisions of gated convolutions, summed up.
+        sparse: Of nodes of the source graph, where their operand may be 0.
+    """
+    if contractions is None and not convolutions:
+        return None
+    each: defaultdict[str, list[float]] = defaultdict(list)
+    for decision in decisions:
+        each[decision.node].append(decision.density)
+    lines = {node: _binned(found) for node, found in each.items() if len(found) >= _FEW}
+    most = max((max(found) for found in lines.values()), default=0.0)
+    top = next((t for t in (0.02, 0.05, 0.1, 0.2, 0.5) if most <= t), 1.0)
+    middle = _middle(list(lines.values())) if len(lines) > _FEW else []
+    count = max(map(len, each.values()), default=0)
+    return {
+        "lines": [{"node": n, "path": _line(found, top)} for n, found in lines.items()],
+        "middle": _line(middle, top) if middle else "",
+        "ticks": [share(top * part) for part in (1, 0.75, 0.5, 0.25, 0)],
+        "label": f"Density of {plural(len(lines), 'product')} over {plural(count, 'decision')}",
+        "told": _density_told(len(lines), count, bool(middle)),
+        "products": [
+            _product(c, lines.get(c.node), top) | {"zeros": sparse.get(c.node, "–")}
+            for c in contractions or ()
+        ],
+        "raced": any(c.measured_gain is not None for c in contractions or ()),
+        "convolutions": [
+            _convolution(c) | {"zeros": sparse.get(c.node, "–")} for c in convolutions
+        ],
+    }
+
+
+def _density_told(lines: int, count: int, middle: bool) -> str:
+    told = f"Share of elements that are not zero: {plural(lines, 'product')}, a line each, over "
+    told += f"{plural(count, 'decision')} from left to right"
+    return told + ("; the thick line is the median of all." if middle else ".")
+
+
+def _binned(found: Sequence[float]) -> list[float]:
+    """At most so many points, each the mean of neighbours."""
+    points = min(len(found), POINTS)
+    ends = [len(found) * i // points for i in range(points + 1)]
+    return [fmean(found[a:b]) for a, b in pairwise(ends)]
+
+
+def _middle(lines: Sequence[Sequence[float]]) -> list[float]:
+    """The median of lines of other lengths, place by place."""
+    points = max(map(len, lines))
+    return [median(line[i * len(line) // points] for line in lines) for i in range(points)]
+
+
+def _line(found: Sequence[float], top: float, width: float = 600, height: float = 200) -> str:
+    step = width / max(len(found) - 1, 1)
+    places = (f"{i * step:.1f} {height * (1 - x / top):.1f}" for i, x in enumerate(found))
+    return f"M{'L'.join(places)}"
+
+
+def _product(c: Contraction, line: Sequence[float] | None, top: float) -> dict[str, Any]:
+    gain = c.measured_gain if c.measured_gain is not None else c.predicted_gain
+    return {
+        "node": c.node,
+        "size": f"{'–'.join(map(str, sorted(set(c.rows))))} × {c.k}",
+        "density": share(c.density),
+        "spark": _line(line, top, 100, 24) if line else "",
+        "chosen": counted(c.variants, c.decisions),
+        "took": time(c.measured_us),
+        "predicted": time(c.predicted_us),
+        "dense": time(c.dense_predicted_us),
+        "dense_measured": time(c.dense_measured_us),
+        "gain": "–" if gain is None else f"{gain:.2f}×{' predicted' * (c.measured_gain is None)}",
+    }
+
+
+def _convolution(c: Convolution) -> dict[str, Any]:
+    return {
+        "node": c.node,
+        "channels": f"{share(c.live_channels)} of {c.channels}",
+        "filters": f"{share(c.live_filters)} of {c.filters}",
+        "pairs": share(c.live_pairs),
+        "work": share(c.live_work),
+        "limit": share(c.limit),
+        "chosen": counted(c.choices, c.decisions),
+    }
+
+
+def counted(names: Mapping[str, int], decisions: int) -> str:
+    """Names with counts, where there are several."""
+    return ", ".join(n if count == decisions else f"{n} {count}" for n, count in names.items())

@@ -1,0 +1,222 @@
+"""What the page shows of one kind of machine: shares of work, refusals, rows of the table."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pitc.ir.report import NodeRecord, RegionRecord, Report, Suggestion
+from pitc.ir.summary import Cost, Summary, summary_of, ways_of
+from pitc.measure.profile import Change
+from pitc.report.boxes import FOLDED
+from pitc.report.drawing import Drawing, drawing_of
+from pitc.report.text import figures, plural, share
+
+#: How a node runs: a letter beside the colour, and what it means.
+KINDS = {
+    "packed": ("P", "runs on live rows only"),
+    "sparse": ("S", "skips zeros or unread channels when the model runs"),
+    FOLDED: ("F", "runs inside the node of another one"),
+    "dense": ("–", "runs as it was: nothing to leave out was found"),
+    "refused": ("!", "runs as it was, although something might be left out"),
+}
+GLYPHS = {kind: glyph for kind, (glyph, _) in KINDS.items()}
+NO_CHANGE = Change()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Nodes that run alike.
+
+    Args:
+        kind: How.
+        nodes: How many.
+        share: Of the work, 0..1; of the nodes where no work is known.
+        text: The same as text.
+    """
+
+    kind: str
+    nodes: int
+    share: float
+    text: str
+
+    @property
+    def glyph(self) -> str:
+        """A letter, so that colour does not tell alone."""
+        return KINDS[self.kind][0]
+
+    @property
+    def meaning(self) -> str:
+        """What the kind means."""
+        return KINDS[self.kind][1]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One node in the table."""
+
+    record: NodeRecord
+    anchor: str
+    kind: str
+    work: str
+    change: Change
+
+    @property
+    def glyph(self) -> str:
+        """As of its part."""
+        return KINDS[self.kind][0]
+
+    @property
+    def runs(self) -> list[str]:
+        """Engines and tiles, a line each."""
+        return self.record.runs.split("\n")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One kind of machine."""
+
+    kind: str
+    report: Report
+    summary: Summary
+    parts: tuple[Part, ...]
+    costs: tuple[dict[str, Any], ...]
+    rows: tuple[Row, ...]
+    drawing: Drawing
+    stages: tuple[dict[str, Any], ...]
+
+    @property
+    def suggestions(self) -> Sequence[Suggestion]:
+        """What would help."""
+        return self.report.suggestions
+
+    @property
+    def regions(self) -> Sequence[RegionRecord]:
+        """Packed regions."""
+        return self.report.regions
+
+    @property
+    def worked(self) -> bool:
+        """True where the work of some node is known."""
+        return self.summary.all.flops > 0
+
+    @property
+    def plumbing(self) -> int:
+        """Nodes of shape plumbing."""
+        return sum(row.record.is_plumbing for row in self.rows)
+
+    @property
+    def stages_total(self) -> str:
+        """The time of all stages."""
+        return f"{figures(sum(self.report.stages_ms.values()) / 1e3)} s"
+
+
+def view_of(
+    report: Report, changed: Mapping[str, Change], live: Mapping[str, float], *, several: bool
+) -> View:
+    """What a report shows.
+
+    Args:
+        report: The report.
+        changed: Times and live shares of nodes, where they were measured, by name.
+        live: Live shares that are known otherwise.
+        several: There are other reports in the page, so that names of rows tell which.
+    """
+    summary, ways = summary_of(report), ways_of(report.nodes)
+    kinds = [
+        FOLDED if r.lowering == FOLDED else way for r, way in zip(report.nodes, ways, strict=True)
+    ]
+    prefix = f"{report.kind}-" if several else ""
+    anchors = [f"{prefix}n{i}" for i in range(len(report.nodes))]
+    hosts = hosts_of(report.nodes)
+    measured = {n: c.live for n, c in changed.items() if c.live is not None}
+    together = {hosts[n]: share for n, share in measured.items() if n in hosts}
+    shares = {n: together[host] for n, host in hosts.items() if host in together}
+    shares = dict(live) | shares | measured
+    together_us: defaultdict[str, float] = defaultdict(float)
+    for name, change in changed.items():
+        together_us[hosts.get(name, name)] += change.after_us or 0
+    total = summary.all.flops
+    rows = tuple(
+        Row(
+            r,
+            anchor,
+            kind,
+            share(r.flops / total) if total and r.flops else "",
+            Change(
+                changed.get(r.node, NO_CHANGE).before_us,
+                together_us.get(r.node) or None,
+                shares.get(r.node),
+            ),
+        )
+        for r, anchor, kind in zip(report.nodes, anchors, kinds, strict=True)
+    )
+    by_name = {
+        record.node: anchor
+        for record, anchor in reversed([*zip(report.nodes, anchors, strict=True)])
+    }
+    drawn = {
+        r.node for r, kind in zip(report.nodes, kinds, strict=True) if kind in ("packed", "sparse")
+    }
+    return View(
+        report.kind,
+        report,
+        summary,
+        _parts(report.nodes, kinds, total),
+        tuple(_cost(cost, by_name, total) for cost in summary.costs),
+        rows,
+        drawing_of(report, kinds, GLYPHS, anchors, {n: s for n, s in shares.items() if n in drawn}),
+        _stages(report.stages_ms),
+    )
+
+
+def hosts_of(records: Sequence[NodeRecord]) -> dict[str, str]:
+    """Of each node the one that it runs inside, at last; itself where it runs alone.
+
+    Add inside MatMul, MatMul alone    ->    both: MatMul
+    """
+    inside = {record.node: record.inside for record in records}
+    found = {}
+    for name in inside:
+        host = name
+        for _ in inside:
+            if not (further := inside.get(host)):
+                break
+            host = further
+        found[name] = host
+    return found
+
+
+def _parts(records: Sequence[NodeRecord], kinds: Sequence[str], total: int) -> tuple[Part, ...]:
+    nodes = Counter(kinds)
+    work: Counter[str] = Counter()
+    for record, kind in zip(records, kinds, strict=True):
+        work[kind] += record.flops or 0
+    parts = []
+    for kind in KINDS:
+        part = work[kind] / total if total else nodes[kind] / max(len(records), 1)
+        told = f"{share(part)} of the work, " if total else ""
+        parts.append(Part(kind, nodes[kind], part, f"{told}{plural(nodes[kind], 'node')}"))
+    return tuple(parts)
+
+
+def _cost(cost: Cost, anchors: Mapping[str, str], total: int) -> dict[str, Any]:
+    nodes = plural(cost.work.nodes, "node")
+    return {
+        "amount": share(cost.work.share) if total else nodes,
+        "code": cost.code,
+        "reason": cost.reason,
+        "value": cost.value,
+        "hint": cost.hint,
+        "nodes": nodes,
+        "first": cost.first,
+        "anchor": anchors.get(cost.first, ""),
+    }
+
+
+def _stages(stages_ms: Mapping[str, float]) -> tuple[dict[str, Any], ...]:
+    most = max(stages_ms.values(), default=0) or 1
+    return tuple(
+        {"name": name, "ms": f"{ms:.1f}", "width": round(100 * ms / most, 1)}
+        for name, ms in stages_ms.items()
+    )

@@ -1,0 +1,1 @@
+"""How pitc is released: `make wheel`. Nothing here is installed."""
