@@ -155,7 +155,7 @@ def _warn(reports: Mapping[Kind, Report]) -> None:
     """Say what would help, at the caller of `compile`."""
     texts = (f"{r.model}: {s.text}" for r in reports.values() for s in r.suggestions)
     for text in dict.fromkeys(texts):
-        warnings.warn(text, SuggestionWarning, stacklevel=5)  # of `compile`, beyond its decorator
+        warnings.warn(text, SuggestionWarning, stacklevel=4)  # beyond the decorator of `compile`
 
 
 def import_model(
