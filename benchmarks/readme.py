@@ -19,6 +19,14 @@ WHAT = {
     "opt-8x128-m40": "OPT-125M shapes, 8 x 128, mean length 40, padded left",
     "t5-8x128-m40": "T5-base encoder, 8 x 128, mean length 40",
     "bert-4x128-full": "BERT-base, 4 x 128, no padding",
+    "bert-32x128-m40-half": "BERT-base in float16, 32 x 128, mean length 40",
+    "bert-4x128-full-half": "the same, 4 x 128, no padding",
+    "bert3-dynamic-16x128-m40": "BERT of 3 layers, dynamic int8, 16 x 128, mean length 40",
+    "bert3-dynamic-16x128-full": "the same, no padding",
+    "bert3-static-16x128-m40": "BERT of 3 layers, static int8 (QDQ), 16 x 128, mean length 40",
+    "bert3-static-16x128-full": "the same, no padding",
+    "bert3-int4-16x128-m40": "BERT of 3 layers, int4 weights, 16 x 128, mean length 40",
+    "bert3-int4-16x128-full": "the same, no padding",
 }
 #: Series of cases that differ in their share of zeros alone.
 SERIES = {

@@ -4,13 +4,13 @@ sizes are declared: symbols, 1, other numbers.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from html import escape
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from markupsafe import escape
 from onnx import helper, numpy_helper
 
 from pitc.artifact.manifest import report_from_dict, report_to_dict
@@ -225,7 +225,7 @@ def test_notes_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     (note,) = report.notes
     explained(report, [])
     assert f"note: {note}" in " ".join(capsys.readouterr().out.split())
-    assert escape(note) in page([report])
+    assert str(escape(note)) in page([report])
     assert report_from_dict(report_to_dict(report)).notes == [note]
 
 

@@ -14,6 +14,7 @@ from pitc.ir.constant import FillFact, Range
 from pitc.ir.graph import Graph
 from pitc.ir.index import dim_index, poly, sym
 from pitc.ir.region import EVERYWHERE, Region, Test
+from pitc.ir.target import Target
 from pitc.passes import pipeline
 from pitc.passes.audit import stages
 from pitc.passes.audit.stages import StageError
@@ -156,8 +157,8 @@ def test_wrong_normalise(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spoil, text = NORMALISED[what]
     right = pipeline.normalise
 
-    def wrong(m: ir.Model) -> None:
-        right(m)
+    def wrong(m: ir.Model, target: Target) -> None:
+        right(m, target)
         spoil(m)
 
     monkeypatch.setattr(pipeline, "normalise", wrong)
