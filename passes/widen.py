@@ -99,6 +99,9 @@ class _Widening:
             if self._is_half(x):
                 self._make_wide(x)
         if operator_of(node).converts:
+            to = node.attributes.get("to")
+            if to is not None and to.value == NARROW:  # of float16 to float16
+                node.attributes["to"] = ir.AttrInt64("to", WIDE)
             self.conversions.append(node)
         return True
 
