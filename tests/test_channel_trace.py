@@ -17,10 +17,11 @@ from models.graph import GraphBuilder
 from pitc import api
 from pitc.errors import UsageError
 from pitc.ir.graph import Graph
+from pitc.ir.plan import LONGEST_NAME
 from pitc.measure.trace import race_dense, read_lines, read_trace
 from pitc.measure.trace_channels import ChannelDecision, convolutions
 from pitc.passes.lower.builder import Builder
-from pitc.passes.lower.channels.choice import LONGEST_NODE, choose_channels
+from pitc.passes.lower.channels.choice import choose_channels
 from pitc.passes.pipeline import Lowered
 from tests.channel_support import (
     BATCH,
@@ -155,9 +156,9 @@ def test_no_images(tmp_path: Path) -> None:
 def test_names_come_back_as_they_are(tmp_path: Path) -> None:
     """A plan is lines of lists; whatever is in a name, it stays one. Only long ones are cut."""
     odd = '/stage 1/conv,=%2C\n"\\ü€😀\t~[0]'
-    lowered = chain((odd, "n" * (LONGEST_NODE - 1) + "ü"))
+    lowered = chain((odd, "n" * (LONGEST_NAME - 1) + "ü"))
     first, second = traced(lowered, tmp_path / "trace", fed(lowered, 1, 1))
-    assert (first.node, second.node) == (odd, "n" * (LONGEST_NODE - 1))
+    assert (first.node, second.node) == (odd, "n" * (LONGEST_NAME - 1))
 
 
 def test_eight_threads_write_whole_decisions(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def verify_model(
     reference, scaled = reference_session(source, contract_of(compiled))
     chosen = _cases(compiled, reference, given, shapes, seed)
     result = _compared(compiled, source, reference, chosen, tolerance, skips=not given)
-    body = result.to_dict() | {"scaled_by_live_tokens": scaled}
+    body: dict[str, Any] = {**result.to_dict(), "scaled_by_live_tokens": scaled}
     if not json:
         show.verified(result, scaled)
     if not result.ok:
