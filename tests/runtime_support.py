@@ -131,8 +131,10 @@ def attention_plan(
     bias: int = 0,
     nan_to_zero: int = 0,
     no_keys_to_zero: int = 0,
+    whole: int = 0,
 ) -> Plan:
     fields = dict(zip(("q_head", "k_head", "v_head"), first, strict=True))
+    fields |= {"whole": 1} if whole else {}
     return kernel_plan(
         "attention",
         f"attention_d{d}_v{dv}" + ("_bias" if bias else ""),
