@@ -289,7 +289,9 @@ class Rewriter:
         for k, (side, size) in enumerate((("q", d), ("k", d), ("v", dv))):
             inputs[k], fields[f"{side}_head"] = unsplit_heads(self.build, inputs[k], size)
         dtype = self.dtype(packing.name)
-        request = self.request("attention", dtype, d=d, dv=dv, bias=int(str(fields["bias"])))
+        steps = {f"{x}s": 1 for x in ("score_step", "weight_step") if x in fields}
+        bias = int(str(fields["bias"]))
+        request = self.request("attention", dtype, d=d, dv=dv, bias=bias, **steps)
         plan = replace(form.plan, fields=(*fields.items(), *self.kernel_fields(request)))
         self.runs[node] = kernels_of(plan, self.graph.target)
         at, heads = self.detect(packing.domain), int(str(fields["heads"]))

@@ -48,7 +48,9 @@ class Attention final : public Operation {
           call.Floats(in.bias.data, {bias.elements}).Int32s(in.query_positions, {q.rows});
           call.Int32s(in.key_positions, {k.rows});
         }
-        call.Floats(out, {q.rows, plan_.heads, plan_.dv}).Float(plan_.scale).Int(to_zero);
+        call.Floats(out, {q.rows, plan_.heads, plan_.dv});
+        AddScale(&call);
+        call.Int(to_zero);
         call.Int(plan_.q_head + part.head)
             .Int(plan_.k_head + part.head)
             .Int(plan_.v_head + part.head)
@@ -66,6 +68,17 @@ class Attention final : public Operation {
   }
 
  private:
+  // Rounded scores come in steps, and leave them again.
+  void AddScale(KernelCall* call) const {
+    const auto &scores = plan_.score_steps, &weights = plan_.weight_steps;
+    call->Float(scores ? plan_.scale / scores->step : plan_.scale);
+    if (scores) {
+      call->Float(-static_cast<double>(scores->below)).Float(static_cast<double>(scores->above));
+      call->Float(scores->step * plan_.score_scale);
+    }
+    if (weights) call->Float(weights->step).Float(static_cast<double>(weights->above));
+  }
+
   double Flops(const int32_t* q_offsets, const int32_t* k_offsets, int64_t sequences) const {
     double pairs = 0;
     for (int64_t s = 0; s < sequences; ++s) {
