@@ -24,7 +24,7 @@ CPP_FILES = $(shell find runtime examples/host tests -name "*.cc" -o -name "*.h"
 export PYTHONPATH := $(CURDIR)
 
 .DEFAULT_GOAL := help
-.PHONY: help install libs ep demo test fuzz matrix lint format bench wheel gpu-pack gpu readme clean
+.PHONY: help install libs ep demo test fuzz matrix hosts lint format bench wheel gpu-pack gpu readme clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,8 @@ fuzz: $(STAMP) ## Fuzz the importer and the plug-in for longer than the tests do
 
 matrix: $(STAMP) ## Run the plug-in's tests in several versions of ONNX Runtime; ARGS="1.23.2 ..".
 	$(BIN)/python -m tests.matrix $(ARGS)
+
+hosts: build/hosts/.installed ## Fetch ONNX Runtime for C# and Java (190 MB); tests then run examples/host in them.
 
 lint: $(STAMP) ## Run the linters and type checkers.
 	$(BIN)/ruff check .
@@ -78,6 +80,9 @@ readme: $(STAMP) ## Put the measured results into README.md.
 clean: ## Remove everything that was built here.
 	rm -rf build dist $(VENV) $(LIBS_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+build/hosts/.installed: tests/hosts.py | $(STAMP)
+	$(BIN)/python -m tests.hosts
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "error: no Python found; set PYTHON=/path/to/python3.11" >&2; exit 1; }

@@ -149,6 +149,7 @@ RESHAPE: dict[str, Callable[[GraphBuilder, str, tuple[int, ...]], str]] = {
 }
 
 _HEADS_FIRST = {"query": [0, 2, 1, 3], "key": [0, 2, 3, 1], "value": [0, 2, 1, 3]}
+_HEADS, _LAST_TWO = [0, 2, 1, 3], [0, 1, 3, 2]
 
 
 def attention(
@@ -157,6 +158,7 @@ def attention(
     heads: tuple[int, int],
     weigh: Callable[[str, str], str],
     reshape: str = "zeros",
+    extend: Callable[[str, str], str] | None = None,
 ) -> str:
     """Attention of every head, without the output projection.
 
@@ -166,14 +168,20 @@ def attention(
         heads: Number of heads, and their size.
         weigh: q [b, h, s, size] and k_t [b, h, size, s] -> probabilities [b, h, s, s].
         reshape: A key of `RESHAPE`.
+        extend: `key` or `value`, and [b, h, s, size] -> the same with those of the past in front.
 
     Returns:
         [b, s, heads * size].
     """
-    q, k_t, v = (
-        g.op("Transpose", RESHAPE[reshape](g, project(name), heads), perm=perm)
-        for name, perm in _HEADS_FIRST.items()
-    )
+
+    def turned(name: str) -> str:
+        rows = RESHAPE[reshape](g, project(name), heads)
+        if extend is None or name == "query":
+            return g.op("Transpose", rows, perm=_HEADS_FIRST[name])
+        extended = extend(name, g.op("Transpose", rows, perm=_HEADS))
+        return g.op("Transpose", extended, perm=_LAST_TWO) if name == "key" else extended
+
+    q, k_t, v = map(turned, _HEADS_FIRST)
     y = g.op("Transpose", g.op("MatMul", weigh(q, k_t), v), perm=[0, 2, 1, 3])
     return RESHAPE[reshape](g, y, (math.prod(heads),))
 
@@ -189,9 +197,25 @@ def keys_and_queries(g: GraphBuilder, tokens: str) -> tuple[str, str]:
     return g.op("Unsqueeze", place, g.ints(0)), g.op("Unsqueeze", place, g.ints(1))
 
 
-def causal_bias(g: GraphBuilder, mask: str) -> str:
-    """Added to the scores, [batch, 1, query, key]: 0 for earlier tokens, else the least number."""
-    earlier = g.op("LessOrEqual", *keys_and_queries(g, mask))
+def last_places(g: GraphBuilder, x: str, new: str, axis: int) -> str:
+    """The end of a value along an axis, as long as `new` [batch, sequence] is."""
+    total = g.size(x, axis)
+    past = g.op("Sub", total, g.size(new, 1))
+    return g.op("Slice", x, g.dims(past), g.dims(total), g.ints(axis))
+
+
+def causal_bias(g: GraphBuilder, mask: str, new: str | None = None) -> str:
+    """Added to the scores, [batch, 1, query, key]: 0 for earlier tokens, else the least number.
+
+    Args:
+        g: The graph.
+        mask: Of the keys, int64 [batch, past + sequence].
+        new: Of the queries, where only the last tokens of the mask ask: a value [batch, sequence].
+    """
+    keys, queries = keys_and_queries(g, mask)
+    if new is not None:
+        queries = last_places(g, queries, new, 0)
+    earlier = g.op("LessOrEqual", keys, queries)
     token = g.op("Unsqueeze", g.op("Cast", mask, to=element_type(np.bool_)), g.ints(1, 2))
     keep = g.op("And", token, earlier)
     return g.op("Where", keep, g.const(0.0), g.const(FLOAT_MIN))

@@ -1,6 +1,7 @@
 """OPT-like decoders: causal attention under a padding mask, positions counted from the mask, ReLU.
 
-The graph is what a tracing exporter writes for a prefill: no cache, last hidden state as output.
+The graphs are what a tracing exporter writes: a prefill without a cache, or any call of one with a
+cache of keys and values; the last hidden state is an output.
 """
 
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from functools import partial
 import numpy as np
 import onnx
 
-from models.graph import Array, GraphBuilder
+from models.graph import Array, Dim, GraphBuilder
 from models.layers import (
     ACTIVATION,
     LINEAR,
@@ -18,10 +19,13 @@ from models.layers import (
     attention,
     biased_softmax,
     causal_bias,
+    last_places,
 )
 from models.sparsity import Sparsity
 
 OFFSET = 2  # rows of the position table that no token uses
+PAST, NEW = "past_sequence_length", "sequence"
+TOTAL = f"{PAST} + {NEW}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +50,19 @@ OPT_1_3B = OptConfig(24, 2048, 32, 8192, 50272, 2048)
 
 @dataclass(frozen=True, slots=True)
 class _Decoder:
-    """The parts of a decoder, each with weights drawn as it is added to the graph."""
+    """The parts of a decoder, each with weights drawn as it is added to the graph.
+
+    Args:
+        g: The graph.
+        config: Sizes.
+        rng: Source of the weights.
+        present: Keys and values that are handed on, by `{layer}.{key or value}`; None: no cache.
+    """
 
     g: GraphBuilder
     config: OptConfig
     rng: np.random.Generator
+    present: dict[str, str] | None = None
 
     def vector(self, size: int, mean: float) -> Array:
         return self.rng.normal(mean, 0.02, size).astype(np.float32)
@@ -80,8 +92,17 @@ class _Decoder:
             z = self.linear(y, f"{layer}.{name[0]}_proj", (hidden, hidden))
             return self.g.op("Mul", z, self.g.const(size**-0.5)) if name == "query" else z
 
-        y = attention(self.g, project, (heads, size), partial(biased_softmax, self.g, bias=bias))
+        weigh = partial(biased_softmax, self.g, bias=bias)
+        extend = None if self.present is None else partial(self.extend, layer, self.present)
+        y = attention(self.g, project, (heads, size), weigh, extend=extend)
         return self.g.op("Add", x, self.linear(y, f"{layer}.out_proj", (hidden, hidden)))
+
+    def extend(self, layer: str, present: dict[str, str], name: str, new: str) -> str:
+        """Keys or values behind those of the past, an input."""
+        entry = f"{layer.removeprefix('layers.')}.{name}"
+        past = self.g.input(f"past_key_values.{entry}", np.float32, cache_shape(self.config, PAST))
+        present[entry] = self.g.op("Concat", past, new, axis=2)
+        return present[entry]
 
     def feed_forward(self, x: str, layer: str) -> str:
         """The feed-forward block of one layer, with its residual."""
@@ -99,31 +120,41 @@ class _Decoder:
         return LINEAR["gemm"](self.g, x, name, weight, bias)
 
 
-def opt(config: OptConfig, rng: np.random.Generator) -> onnx.ModelProto:
+def opt(config: OptConfig, rng: np.random.Generator, cached: bool = False) -> onnx.ModelProto:
     """Build the decoder with random weights.
 
     Args:
         config: Sizes.
         rng: Source of the weights.
+        cached: With a cache: the mask is [batch, past + sequence], and the model has inputs
+            `past_key_values.{layer}.{key,value}` f32 [batch, heads, past, size] and outputs
+            `present.{layer}.{key,value}` [batch, heads, past + sequence, size].
 
     Returns:
         A checked model: `input_ids`, `attention_mask` int64 [batch, sequence] ->
         `last_hidden_state` f32 [batch, sequence, hidden].
     """
     g = GraphBuilder("opt")
-    parts = _Decoder(g, config, rng)
-    ids = g.input("input_ids", np.int64, ("batch", "sequence"))
-    mask = g.input("attention_mask", np.int64, ("batch", "sequence"))
-    bias = causal_bias(g, mask)
+    parts = _Decoder(g, config, rng, {} if cached else None)
+    ids = g.input("input_ids", np.int64, ("batch", NEW))
+    mask = g.input("attention_mask", np.int64, ("batch", TOTAL if cached else NEW))
+    bias = causal_bias(g, mask, ids if cached else None)
     x = g.op("Gather", parts.table("embed_tokens", config.vocab), ids, axis=0)
     places = parts.table("embed_positions", config.positions + OFFSET)
-    x = g.op("Add", x, _positions(g, mask, places))
+    x = g.op("Add", x, _positions(g, mask, ids if cached else None, places))
     for i in range(config.layers):
         x = parts.attend(x, f"layers.{i}", bias)
         x = parts.feed_forward(x, f"layers.{i}")
     shape = ("batch", "sequence", config.hidden)
     g.output(parts.norm(x, "final_layer_norm"), "last_hidden_state", np.float32, shape)
+    for entry, value in (parts.present or {}).items():
+        g.output(value, f"present.{entry}", np.float32, cache_shape(config, TOTAL))
     return g.model()
+
+
+def cache_shape(config: OptConfig, length: Dim) -> tuple[Dim, ...]:
+    """Keys or values of a layer: [batch, heads, length, size]."""
+    return "batch", config.heads, length, config.hidden // config.heads
 
 
 def opt_ffn(config: OptConfig, rng: np.random.Generator) -> onnx.ModelProto:
@@ -146,8 +177,12 @@ def opt_ffn(config: OptConfig, rng: np.random.Generator) -> onnx.ModelProto:
     return g.model()
 
 
-def _positions(g: GraphBuilder, mask: str, table: str) -> str:
-    """Rows of the position table: the number of tokens so far, one row for padding."""
+def _positions(g: GraphBuilder, mask: str, new: str | None, table: str) -> str:
+    """Rows of the position table: the number of tokens so far, one row for padding; of the last
+    tokens of the mask, where only some are new.
+    """
     counted = g.op("Mul", g.op("CumSum", mask, g.const(1, np.int64)), mask)
+    if new is not None:
+        counted = last_places(g, counted, new, 1)
     places = g.op("Add", g.op("Sub", counted, g.const(1, np.int64)), g.const(OFFSET, np.int64))
     return g.op("Gather", table, places, axis=0)

@@ -90,6 +90,10 @@ def to_steps(x: Array, fields: dict[str, str], what: str) -> Array:
 def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
     q, k, v, q_offsets, k_offsets = inputs[:5]
     heads, d, dv = (int(fields[n]) for n in ("heads", "d", "dv"))
+    if fields.get("whole") == "1":
+        assert all(len(x) == len(k_offsets) - 1 and x.shape[1] == heads for x in (k, v))
+        sequence = np.repeat(np.arange(len(k)), np.diff(k_offsets))
+        k, v = (x[sequence, :, inputs[-1][-1]] for x in (k, v))
     rows, first = (q, k, v), [int(fields[f"{side}_head"]) for side in "qkv"]
     seen = [
         x.reshape(x.shape[0], x[:1].size // n if x.size else at + heads, n)

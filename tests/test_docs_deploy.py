@@ -11,10 +11,14 @@ import onnxruntime
 import pytest
 
 from pitc.runtime.library import LIBRARY_NAME, library_path
+from tests import hosts
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "deploy.md"
-HEADERS = Path(os.environ.get("PITC_ORT_HEADERS", "/usr/include/onnxruntime"))
+HEADERS = [
+    Path(os.environ.get("PITC_ORT_HEADERS", "/usr/include/onnxruntime")),
+    hosts.HEADERS,  # where `make hosts` has run
+]
 CXX = os.environ.get("CXX") or shutil.which("c++") or ""
 
 
@@ -97,19 +101,38 @@ int main() {
 
 
 def test_the_cpp_program(app: Path, tmp_path: Path) -> None:
-    if not (HEADERS / "onnxruntime_cxx_api.h").is_file():
-        pytest.skip("no onnxruntime_cxx_api.h: see runtime/abi/fetch_headers.sh, PITC_ORT_HEADERS")
+    found = [folder for folder in HEADERS if (folder / "onnxruntime_cxx_api.h").is_file()]
+    if not found:
+        pytest.skip("no onnxruntime_cxx_api.h: make hosts, or PITC_ORT_HEADERS")
     capi = Path(onnxruntime.__file__).parent / "capi"
     libraries = sorted(capi.glob("libonnxruntime.so.*"))
     if not libraries:
         pytest.skip("this onnxruntime package holds no libonnxruntime.so")
     (tmp_path / "docs.cc").write_text(block("cpp", app) + MAIN)
     (tmp_path / "libonnxruntime.so.1").symlink_to(libraries[0])
-    options = ["-std=c++17", "-w", "-isystem", HEADERS, f"-Wl,-rpath,{tmp_path}", "-o", "docs"]
+    options = ["-std=c++17", "-w", "-isystem", found[0], f"-Wl,-rpath,{tmp_path}", "-o", "docs"]
     subprocess.run([CXX, "docs.cc", libraries[0], *options], cwd=tmp_path, check=True)
     done = subprocess.run([tmp_path / "docs"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "3 inputs"
+
+
+def run(command: list[str | Path]) -> str:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_csharp_program(app: Path, tmp_path: Path) -> None:
+    end = 'System.Console.Write($"{session.InputMetadata.Count} inputs");'
+    assert run(hosts.csharp(tmp_path, block("csharp", app) + end)) == "3 inputs"
+
+
+def test_the_java_program(app: Path, tmp_path: Path) -> None:
+    imports, body = block("java", app).split("\n\n", 1)
+    end = 'System.out.print(session.getNumInputs() + " inputs"); session.close(); options.close();'
+    main = f"public static void main(String[] words) throws OrtException {{\n{body}{end}\n}}"
+    assert run(hosts.java(tmp_path, "Docs", f"{imports}\nclass Docs {{ {main} }}")) == "3 inputs"
 
 
 def test_every_page_is_in_the_index() -> None:

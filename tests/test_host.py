@@ -1,4 +1,4 @@
-"""The C++ program of `examples/host` runs an artifact as Python does."""
+"""The programs of `examples/host` run an artifact as Python does: C++, and C# and Java."""
 
 import os
 import shutil
@@ -12,13 +12,12 @@ import pytest
 
 import pitc
 from pitc.runtime.library import library_path
+from tests import hosts
 from tests.runtime_support import ROOT, cmake, tool
 
 SOURCE = ROOT / "examples" / "host"
 CXX = os.environ.get("CXX") or shutil.which("c++")
 TEXTS = ((5, 8, 13, 21, 34), (55, 89), (3,))
-
-pytestmark = pytest.mark.skipif(CXX is None, reason="no C++ compiler")
 
 
 def libonnxruntime() -> Path:
@@ -29,14 +28,32 @@ def libonnxruntime() -> Path:
     return found[0]
 
 
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program, built without warnings."""
-    folder = tmp_path_factory.mktemp("host")
+def cpp_program(folder: Path) -> list[str | Path]:
+    """The program in C++, built without warnings."""
+    if CXX is None:
+        pytest.skip("no C++ compiler")
     options = ["-DCMAKE_CXX_FLAGS=-Werror", f"-DPython3_EXECUTABLE={sys.executable}"]
     cmake("-S", SOURCE, "-B", folder, "-G", "Ninja", *options)
     cmake("--build", folder)
-    return folder / "host"
+    return [folder / "host", libonnxruntime()]
+
+
+def csharp_program(folder: Path) -> list[str | Path]:
+    """The program in C#, compiled."""
+    return hosts.csharp(folder, (SOURCE / "Host.cs").read_text("utf-8"))
+
+
+def java_program(folder: Path) -> list[str | Path]:
+    """The program in Java, compiled."""
+    return hosts.java(folder, "Host", (SOURCE / "Host.java").read_text("utf-8"))
+
+
+@pytest.fixture(scope="module", params=[cpp_program, csharp_program, java_program])
+def host(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> list[str | Path]:
+    """The start of a command that runs the program, in each language."""
+    return request.param(tmp_path_factory.mktemp("host"))
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
@@ -55,9 +72,9 @@ def batch() -> dict[str, np.ndarray]:
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
 
 
-def test_results_are_those_of_python(host: Path, bert_artifact: Path) -> None:
+def test_results_are_those_of_python(host: list[str | Path], bert_artifact: Path) -> None:
     texts = [" ".join(map(str, text)) for text in TEXTS]
-    done = run(host, libonnxruntime(), library_path(), bert_artifact / "model.onnx", *texts)
+    done = run(*host, library_path(), bert_artifact / "model.onnx", *texts)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     expected = pitc.load(bert_artifact).run(batch())
@@ -72,19 +89,25 @@ def test_results_are_those_of_python(host: Path, bert_artifact: Path) -> None:
         assert abs(flat @ weights) > 1e-2 * (np.abs(flat) @ weights)  # it could be another number
 
 
-def test_what_fails_is_said(host: Path, bert_artifact: Path, tmp_path: Path) -> None:
-    library, plugin, model = libonnxruntime(), library_path(), bert_artifact / "model.onnx"
+def test_what_fails_is_said(host: list[str | Path], bert_artifact: Path, tmp_path: Path) -> None:
+    plugin, model = library_path(), bert_artifact / "model.onnx"
     (tmp_path / "model.onnx").write_bytes(model.read_bytes())  # without its kernels and weights
     for arguments, part in (
-        ((library, plugin, tmp_path / "model.onnx", "1"), "error: "),
-        ((library, tmp_path / "absent.so", model, "1"), "absent.so"),
-        ((tmp_path / "absent.so", plugin, model, "1"), "absent.so"),
-        ((library, plugin, model, "1 two"), "error: not token numbers: 1 two"),
+        ((plugin, tmp_path / "model.onnx", "1"), "error: "),
+        ((tmp_path / "absent.so", model, "1"), "absent.so"),
+        ((plugin, model, "1 two"), "error: not token numbers: 1 two"),
     ):
-        done = run(host, *arguments)
+        done = run(*host, *arguments)
         assert done.returncode == 1 and done.stdout == "", arguments
         assert done.stderr.startswith("error: ") and part in done.stderr
-    assert run(host, library).returncode == 2  # usage
+    assert run(*host).returncode == 2  # usage
+
+
+def test_another_library_is_refused(tmp_path: Path) -> None:
+    program, _ = cpp_program(tmp_path / "host")
+    done = run(program, tmp_path / "absent.so", library_path(), "model.onnx", "1")
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("error: ") and "absent.so" in done.stderr
 
 
 def test_the_plug_in_is_needed(bert_artifact: Path) -> None:

@@ -62,7 +62,8 @@ BELOW = {
     "facts.derive": ("rules", "control", "facts"),
     "control.unroll": ("rules", "control", "facts.derive"),
     "expand": ("rules", "facts.derive"),
-    "normalise": ("rules", "control", "expand", "facts.derive"),
+    "widen": ("rules", "control", "expand", "facts.derive", "facts.uses"),
+    "normalise": ("rules", "control", "expand", "facts.derive", "widen"),
     "facts": ("rules", "control", "normalise"),  # bodies of loops are models of their own
     "regions": ("rules", "facts"),
     "lower": ("rules", "control", "expand", "facts", "regions"),

@@ -179,7 +179,11 @@ def agrees(model: onnx.ModelProto, lowered: Lowered) -> bool:
 
 # what scores and weights go through, and fields of the plan
 PACKED: dict[str, tuple[list[Step], Step | None, dict[str, float]]] = {
-    "uint8 weights": ([], WEIGHTS, {"weight_above": 255, "weight_step": np.float32(1 / 255)}),
+    "uint8 weights": (
+        [],
+        WEIGHTS,
+        {"weight_above": 255, "weight_step": float(np.float32(1 / 255))},
+    ),
     "no zero point": ([], replace(WEIGHTS, zero=None), {"weight_above": 255}),
     "a zero point": ([], replace(WEIGHTS, zero=100), {"weight_above": 155}),
     "the last zero point": ([], replace(WEIGHTS, zero=255), {"weight_above": 0}),

@@ -13,7 +13,8 @@ are read in place, row by row, as broadcast operands, and softmax needs no horiz
 
 Every lane runs the same operations in the same order whatever its neighbours are, so the bits of a
 query do not depend on its block. Short blocks use a narrower tile; lanes without a query repeat the
-last one and are dropped. A sum l not above 0 marks a row without keys or with a NaN softmax.
+last one and are dropped; one query alone has another way (`attention_query.py`) to the same bits. A
+sum l not above 0 marks a row without keys or with a NaN softmax.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from typing import Any
 
 from pitc.codegen import tir
 from pitc.codegen.engines.cpu import DenseTile, Read
+from pitc.codegen.families.attention_query import OneQuery
 from pitc.codegen.families.attention_steps import ScoreSteps, WeightSteps, add_rounded
 from pitc.codegen.vector_math import exp
 from pitc.ir.target import CpuLevel
@@ -79,6 +81,15 @@ class _Kernel:
         self.o = tir.workspace(padded_dv, lanes)
 
     def emit(self) -> None:
+        """One query by itself, or blocks of them; what is rounded has blocks only."""
+        if self.score_steps is not None or self.weight_steps is not None:
+            self.emit_blocks()
+            return
+        start = self.at["q0"]
+        one = OneQuery(self, start, KEY_BLOCK, UNROLL)
+        tir.either(self.at["q1"] - start == 1, one.emit, self.emit_blocks)
+
+    def emit_blocks(self) -> None:
         """Query blocks, those of the widest register tile first."""
         start, stop = self.at["q0"], self.at["q1"]
         for lanes, rows in self.shapes:
@@ -88,11 +99,11 @@ class _Kernel:
             with tir.serial(0, blocks) as b:
                 q0 = tir.bind(start + b * lanes)
                 count = tir.bind(tir.smaller(tir.int64(lanes), stop - q0))
-                QueryBlock(self, q0, count, lanes, rows).emit()
+                _QueryBlock(self, q0, count, lanes, rows).emit()
             start = tir.bind(start + blocks * lanes)
 
 
-class QueryBlock:
+class _QueryBlock:
     """Emits `count` queries from row `q0` on, in `lanes` lanes, against all keys."""
 
     def __init__(

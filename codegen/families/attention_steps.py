@@ -10,13 +10,10 @@ block to the first: of the last one the exponentials are still there, of others 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from pitc.codegen import tir
 from pitc.codegen.vector_math import exp, whole
-
-if TYPE_CHECKING:
-    from pitc.codegen.families.attention import QueryBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +46,13 @@ class WeightSteps:
 
 
 def add_rounded(
-    block: "QueryBlock", steps: WeightSteps, blocks: tir.Expr, pivot: Sequence[tir.Expr]
+    block: Any, steps: WeightSteps, blocks: tir.Expr, pivot: Sequence[tir.Expr]
 ) -> list[tir.Expr]:
     """The second pass: o = sum over keys of v * (steps of the weight).
 
     Args:
-        block: Queries whose maxima and totals are known; p holds exponentials of the last block.
+        block: Queries, as `attention.py` has them, whose maxima and totals are known; p holds
+            exponentials of the last key block.
         steps: Of the weights.
         blocks: How many key blocks there are.
         pivot: What is subtracted from scores, by lane group.

@@ -14,7 +14,7 @@ _STEPS = {
     **dict.fromkeys(("score_scale", "score_step", "weight_step"), REAL),
 }
 #: Fields that a plan may lack.
-OPTIONAL = {"detect": {"padding"}, "attention": {*_STEPS}}
+OPTIONAL = {"detect": {"padding"}, "attention": {"whole", *_STEPS}}
 _LIBRARY = {"kernel": WORD, "library": WORD}
 _MOVE = {**_LIBRARY, "dims": CODES, "dtype": "int32|int8"}
 _KERNEL = {**_LIBRARY, "dtype": "float32|float16|bfloat16"}
@@ -34,6 +34,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(("d", "dv", "heads", "q_head", "k_head", "v_head"), NUMBER),
         **{"bias": FLAG, "nan_to_zero": FLAG, "no_keys_to_zero": FLAG, "scale": REAL},
         **_STEPS,
+        "whole": FLAG,
     },
     "choose_channels": {
         **{"budget": NUMBER, "channels": NUMBERS, "weights": NUMBERS},
@@ -64,7 +65,7 @@ OPERANDS: Mapping[str, tuple[tuple[str, ir.DataType | None, tuple[str, ...]], ..
     "attention": (
         *(("q", OWN, ()), ("k", OWN, ()), ("v", OWN, ())),
         *(("q_offsets", I32, ()), ("k_offsets", I32, ()), ("bias", F32, ("bias",))),
-        *(("q_coords", I32, ("bias",)), ("k_coords", I32, ("bias",))),
+        *(("q_coords", I32, ("bias",)), ("k_coords", I32, ("bias", "whole"))),
     ),
     "choose_channels": (("flags", F32, ()),),
 }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.engines import Kernels, kernels_of
+from pitc.ir.engines import Kernels
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
@@ -21,11 +21,11 @@ from pitc.ir.refusal import Refusal
 from pitc.ir.region import Region
 from pitc.ir.unused import remove_unused
 from pitc.passes.expand import restore_fused
+from pitc.passes.lower.attention import attention_node
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.channels.convolve import ChannelSkip, skip_channels
 from pitc.passes.lower.contract import Contractions, fuse_contractions
 from pitc.passes.lower.given_up import zero_given_up
-from pitc.passes.lower.heads import unsplit_heads
 from pitc.passes.lower.live import detected_mask
 from pitc.passes.lower.regions import merge_regions
 from pitc.passes.lower.rows import all_rows, from_all_rows, replace_sizes
@@ -68,6 +68,7 @@ class Rewriter:
     sparse: Collection[ir.Node] = ()
     detected: dict[Domain, Detected] = field(default_factory=dict)
     packed: dict[tuple[str, Domain, tuple[object, ...]], ir.Value] = field(default_factory=dict)
+    gathered_from: dict[ir.Value, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
     kernels: dict[KernelRequest, None] = field(default_factory=dict)
     contractions: Contractions = field(default_factory=Contractions)
     panels: Panels = field(default_factory=Panels)
@@ -146,6 +147,7 @@ class Rewriter:
             [(f"{name}.packed", dtype, [at.symbol, *map(_size, kept)])],
             name,
         )
+        self.gathered_from[out] = name, codes
         return out
 
     def unpack(self, packing: Packing, packed: ir.Value) -> ir.Value:
@@ -233,11 +235,13 @@ class Rewriter:
 
     def emit(self, node: ir.Node, form: Form) -> None:
         """Append the node of one form."""
-        inputs = [self.operand(o) for o in form.operands]
         outputs: tuple[ir.Value, ...]
         if form.plan is not None:
-            outputs = (self._kernel(node, form, [x for x in inputs if x is not None]),)
-        elif form.op_type == "Identity" and inputs[0] is not None:
+            out, self.runs[node] = attention_node(self, node, form)
+            self._hand_on(node, form, (out,))
+            return
+        inputs = [self.operand(o) for o in form.operands]
+        if form.op_type == "Identity" and inputs[0] is not None:
             outputs = (inputs[0],)
         else:
             same = form.op_type == node.op_type
@@ -256,6 +260,10 @@ class Rewriter:
                 self.contractions.packed[made] = node
                 if node in self.sparse:
                     self.contractions.sparse[made] = node
+        self._hand_on(node, form, outputs)
+
+    def _hand_on(self, node: ir.Node, form: Form, outputs: tuple[ir.Value, ...]) -> None:
+        """Let readers find what a form's node gives."""
         for packing, value in zip(form.outputs, outputs, strict=False):
             if packing is not None:
                 self.packed[packing.name, packing.domain, packing.coords] = value
@@ -281,29 +289,6 @@ class Rewriter:
                 rest = [_size(e) for e in packing.layout.rest_shape]
                 rows = self.detect(packing.domain).symbol if form.terms is None else None
                 value.shape = ir.Shape([rows, *rest])
-
-    def _kernel(self, node: ir.Node, form: Form, inputs: list[ir.Value]) -> ir.Value:
-        assert form.plan is not None and form.outputs[0] is not None
-        packing, fields = form.outputs[0], dict(form.plan.fields)
-        d, dv = int(str(fields["d"])), int(str(fields["dv"]))
-        for k, (side, size) in enumerate((("q", d), ("k", d), ("v", dv))):
-            inputs[k], fields[f"{side}_head"] = unsplit_heads(self.build, inputs[k], size)
-        dtype = self.dtype(packing.name)
-        steps = {f"{x}s": 1 for x in ("score_step", "weight_step") if x in fields}
-        bias = int(str(fields["bias"]))
-        request = self.request("attention", dtype, d=d, dv=dv, bias=bias, **steps)
-        plan = replace(form.plan, fields=(*fields.items(), *self.kernel_fields(request)))
-        self.runs[node] = kernels_of(plan, self.graph.target)
-        at, heads = self.detect(packing.domain), int(str(fields["heads"]))
-        (out,) = self.build.kernel(
-            plan,
-            inputs,
-            [(f"{packing.name}.packed", dtype, [at.symbol, heads, dv])],
-            node_name(node),
-            "packed attention",
-        )
-        rest = [n for e in packing.layout.rest_shape if (n := e.as_int()) is not None]
-        return out if rest == [heads, dv] else self.build.reshape(out, [0, *rest])
 
     def host_copies(self, domain: Domain) -> int:
         """Copies to the host in a run, that tell the detector of a domain what lives.

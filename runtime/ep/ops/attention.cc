@@ -11,6 +11,15 @@ HeadExtents CheckHeads(const AttentionPlan& plan, const Tensor& t, int64_t size,
   return {rows, row_size / size, size};
 }
 
+HeadExtents CheckWhole(const AttentionPlan& plan, const Tensor& t, int64_t size,
+                       int64_t sequences) {
+  ExpectNumbers(t, plan.type, 4, 4);
+  const int64_t* dims = t.shape.dims;
+  Expect(dims[0] == sequences && dims[1] == plan.heads && dims[3] == size, t, "as [", sequences,
+         ", ", plan.heads, ", positions, ", size, "]");
+  return {Product({dims[0], dims[1], dims[2]}, t.role), dims[1], size, dims[2]};
+}
+
 BiasExtents CheckBias(const AttentionPlan& plan, const Tensor& t, int64_t sequences) {
   ExpectNumbers(t, Element::kFloat32, 4, 4);
   const int64_t* dims = t.shape.dims;

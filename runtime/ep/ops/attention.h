@@ -10,10 +10,16 @@
 
 namespace pitc {
 
-// A packed tensor seen as [rows, heads, size].
+// A packed tensor seen as [rows, heads, size]. Of a whole one, [sequences, heads, positions, size],
+// a row is a position of a sequence's head.
 struct HeadExtents {
   int64_t rows, heads, size;
+  int64_t positions = 0;
 };
+
+// Throws Failure unless the tensor is [sequences, plan.heads, any, size].
+HeadExtents CheckWhole(const AttentionPlan& plan, const Tensor& tensor, int64_t size,
+                       int64_t sequences);
 
 // Throws Failure unless the tensor has the heads `first` .. `first + plan.heads - 1`.
 HeadExtents CheckHeads(const AttentionPlan& plan, const Tensor& tensor, int64_t size,
@@ -32,11 +38,12 @@ struct AttentionOperands {
   HeadExtents q_heads, k_heads, v_heads;
   int64_t sequences;
   const int32_t *q_offsets, *k_offsets;
-  BiasExtents bias_extents;  // if the plan has one, as the lists below
-  const int32_t *query_positions = nullptr, *key_positions = nullptr;
+  BiasExtents bias_extents;  // if the plan has one, as `query_positions`
+  const int32_t* query_positions = nullptr;
+  const int32_t* key_positions = nullptr;  // if it has one, or keys and values are whole
 };
 
-// The last coordinate; an extent of 1 takes any.
+// The last coordinate, below an extent; one of 1 takes any, and -1 is checked by the caller.
 template <class Run>
 const int32_t* ReadPositions(const Run& run, int index, const char* role, int64_t t, int64_t extent,
                              Arena::Scope& scratch) {
@@ -44,7 +51,7 @@ const int32_t* ReadPositions(const Run& run, int index, const char* role, int64_
   Expect(coords.shape.dims[0] >= 1, coords, "of one coordinate or more");
   coords.data = coords.Int32s() + (coords.shape.dims[0] - 1) * t;
   const int32_t* const positions = run.Copy(coords, t, scratch);
-  if (extent != 1) CheckBelow(positions, t, extent, role);
+  if (extent != 1 && extent >= 0) CheckBelow(positions, t, extent, role);
   return positions;
 }
 
@@ -56,15 +63,27 @@ auto ReadAttention(const Run& run, const AttentionPlan& plan, Arena::Scope& scra
     *input = run.Input(index, role);
     return CheckHeads(plan, *input, size, first);
   };
-  all.q_heads = read(0, "q", plan.d, plan.q_head, &all.q);
-  all.k_heads = read(1, "k", plan.d, plan.k_head, &all.k);
-  all.v_heads = read(2, "v", plan.dv, plan.v_head, &all.v);
-  const int64_t queries = all.q_heads.rows, keys = all.k_heads.rows;
-  if (all.v_heads.rows != keys) Fail("expected v of ", keys, " rows, as k, got ", all.v_heads.rows);
   const auto q_list = run.Int32Input(3, "q_offsets", {-1});
   const int64_t sequences = q_list.shape.dims[0] - 1;
   Expect(sequences >= 0, q_list, "of one element or more");
   all.sequences = sequences;
+  all.q_heads = read(0, "q", plan.d, plan.q_head, &all.q);
+  int64_t keys = 0;
+  if (plan.whole) {
+    const auto coords = run.Int32Input(5 + 2 * plan.bias, "k_coords", {-1, -1});
+    all.k = run.Input(1, "k");
+    all.v = run.Input(2, "v");
+    all.k_heads = CheckWhole(plan, all.k, plan.d, sequences);
+    all.v_heads = CheckWhole(plan, all.v, plan.dv, sequences);
+    keys = coords.shape.dims[1];
+  } else {
+    all.k_heads = read(1, "k", plan.d, plan.k_head, &all.k);
+    all.v_heads = read(2, "v", plan.dv, plan.v_head, &all.v);
+    keys = all.k_heads.rows;
+  }
+  const int64_t queries = all.q_heads.rows, positions = all.k_heads.positions;
+  if (all.v_heads.rows != all.k_heads.rows)
+    Fail("expected v of ", all.k_heads.rows, " rows, as k, got ", all.v_heads.rows);
   all.q_offsets = run.Copy(q_list, sequences + 1, scratch);
   const auto k_list = run.Int32Input(4, "k_offsets", {sequences + 1});
   all.k_offsets = run.Copy(k_list, sequences + 1, scratch);
@@ -76,7 +95,10 @@ auto ReadAttention(const Run& run, const AttentionPlan& plan, Arena::Scope& scra
     const int64_t* dims = all.bias.shape.dims;
     all.query_positions = ReadPositions(run, 6, "q_coords", queries, dims[2], scratch);
     all.key_positions = ReadPositions(run, 7, "k_coords", keys, dims[3], scratch);
+  } else if (plan.whole) {
+    all.key_positions = ReadPositions(run, 5, "k_coords", keys, -1, scratch);
   }
+  if (plan.whole) CheckBelow(all.key_positions, keys, positions, "k_coords");
   Product({queries, plan.heads, plan.dv}, "the output");
   return all;
 }

@@ -2,6 +2,7 @@
 // only.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "base/split.h"
 #include "ops/attention.h"
@@ -13,16 +14,33 @@ namespace {
 constexpr double kSerialFlops = 2e6;  // about 20 us on one thread
 constexpr double kTaskFlops = 1e6;    // tasks smaller than this go together
 
+// The keys and values of one sequence and head, as a kernel reads them.
+struct Keys {
+  const float *k, *v;
+  const int32_t* positions;
+  int64_t rows, k_heads, v_heads, k_head, v_head, begin, end;
+};
+
+// Rows of a sequence's head in a whole tensor, as a list says.
+const float* GatheredRows(const float* rows, const int32_t* list, int64_t n, int64_t size,
+                          Arena::Scope& scratch) {
+  float* const gathered = scratch.Array<float>(n * size);
+  for (int64_t i = 0; i < n; ++i)
+    std::memcpy(gathered + i * size, rows + list[i] * size,
+                static_cast<size_t>(size) * sizeof(float));
+  return gathered;
+}
+
 class Attention final : public Operation {
  public:
   Attention(const AttentionPlan& plan, Kernel kernel) : plan_(plan), kernel_(std::move(kernel)) {}
-  int InputCount() const override { return plan_.bias ? 8 : 5; }
+  int InputCount() const override { return plan_.bias ? 8 : plan_.whole ? 6 : 5; }
   int OutputCount() const override { return 1; }
 
   void Run(const RunContext& run) const override {
     Arena::Scope scratch;
     const auto in = ReadAttention(run, plan_, scratch);
-    const HeadExtents &q = in.q_heads, &k = in.k_heads, &v = in.v_heads;
+    const HeadExtents& q = in.q_heads;
     const BiasExtents& bias = in.bias_extents;
     auto* out =
         static_cast<float*>(run.Output(0, {q.rows, plan_.heads, plan_.dv}, sizeof(float), scratch));
@@ -37,26 +55,23 @@ class Attention final : public Operation {
     run.Each(groups.Count(), flops > kSerialFlops, [&](int64_t group) {
       for (int64_t task = groups.Begin(group); task < groups.End(group); ++task) {
         const AttentionSplit::Part part = split.At(task);
-        const int32_t first_key = in.k_offsets[part.sequence],
-                      last_key = in.k_offsets[part.sequence + 1];
-        const bool to_zero = plan_.nan_to_zero || (plan_.no_keys_to_zero && first_key == last_key);
+        Arena::Scope gathered;
+        const Keys keys = KeysOf(in, part.sequence, part.head, gathered);
+        const bool to_zero = plan_.nan_to_zero || (plan_.no_keys_to_zero && keys.begin == keys.end);
         KernelCall call;
         call.Floats(in.q.data, {q.rows, q.heads, q.size});
-        call.Floats(in.k.data, {k.rows, k.heads, k.size});
-        call.Floats(in.v.data, {v.rows, v.heads, v.size});
+        call.Floats(keys.k, {keys.rows, keys.k_heads, plan_.d});
+        call.Floats(keys.v, {keys.rows, keys.v_heads, plan_.dv});
         if (plan_.bias) {
           call.Floats(in.bias.data, {bias.elements}).Int32s(in.query_positions, {q.rows});
-          call.Int32s(in.key_positions, {k.rows});
+          call.Int32s(keys.positions, {keys.rows});
         }
         call.Floats(out, {q.rows, plan_.heads, plan_.dv});
         AddScale(&call);
         call.Int(to_zero);
-        call.Int(plan_.q_head + part.head)
-            .Int(plan_.k_head + part.head)
-            .Int(plan_.v_head + part.head)
-            .Int(part.head);
+        call.Int(plan_.q_head + part.head).Int(keys.k_head).Int(keys.v_head).Int(part.head);
         call.Int(part.query_begin).Int(part.query_end);
-        call.Int(first_key).Int(last_key);
+        call.Int(keys.begin).Int(keys.end);
         if (plan_.bias) {
           call.Int(part.sequence * bias.sequence + part.head * bias.head)
               .Int(bias.query)
@@ -77,6 +92,36 @@ class Attention final : public Operation {
       call->Float(scores->step * plan_.score_scale);
     }
     if (weights) call->Float(weights->step).Float(static_cast<double>(weights->above));
+  }
+
+  // Whole ones are read where they lie, if nothing is dead between them.
+  Keys KeysOf(const AttentionOperands<Tensor>& in, int64_t sequence, int64_t head,
+              Arena::Scope& scratch) const {
+    const int32_t first = in.k_offsets[sequence], last = in.k_offsets[sequence + 1];
+    const auto *k = static_cast<const float*>(in.k.data), *v = static_cast<const float*>(in.v.data);
+    if (!plan_.whole)
+      return {k,
+              v,
+              in.key_positions,
+              in.k_heads.rows,
+              in.k_heads.heads,
+              in.v_heads.heads,
+              plan_.k_head + head,
+              plan_.v_head + head,
+              first,
+              last};
+    const int64_t n = last - first, row = (sequence * plan_.heads + head) * in.k_heads.positions;
+    const int32_t* const list = in.key_positions + first;
+    k += row * plan_.d;
+    v += row * plan_.dv;
+    if (n > 0 && list[n - 1] - list[0] == n - 1) {
+      k += list[0] * plan_.d;
+      v += list[0] * plan_.dv;
+    } else {
+      k = GatheredRows(k, list, n, plan_.d, scratch);
+      v = GatheredRows(v, list, n, plan_.dv, scratch);
+    }
+    return {k, v, list, n, 1, 1, 0, 0, 0, n};
   }
 
   double Flops(const int32_t* q_offsets, const int32_t* k_offsets, int64_t sequences) const {

@@ -212,6 +212,7 @@ std::string ReadAttention(Fields& in, Machine machine, Plan* plan) {
   p.nan_to_zero = in.Flag("nan_to_zero");
   p.no_keys_to_zero = in.Flag("no_keys_to_zero");
   p.scale = in.Hex("scale");
+  p.whole = machine == Machine::kCpu && in.Has("whole") && in.Flag("whole");
   const std::string steps = ReadSteps(in, machine, &p);
   plan->body = p;
   const std::string suffix = machine == Machine::kCuda ? CudaSuffix(p.type, {p.d, p.dv}) : steps;

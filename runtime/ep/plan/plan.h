@@ -115,6 +115,7 @@ struct AttentionPlan {
   Element type;
   int64_t d, dv, heads, q_head, k_head, v_head;
   bool bias, nan_to_zero, no_keys_to_zero;
+  bool whole;  // keys and values lie as in a cache: [sequences, heads, positions, size]
   double scale;
   std::optional<Steps> score_steps, weight_steps;
   double score_scale = 1;  // of rounded scores

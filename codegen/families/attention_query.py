@@ -1,0 +1,165 @@
+"""attention of a single query, as decoders have it for each token they write.
+
+With queries in lanes all but one of them would be idle, and keys are read once whatever is done. So
+*keys lie in lanes* while scores are computed, squares of 16 keys x 16 numbers transposed as they
+are read, and columns of the values while these are summed:
+
+    p[key] = k[key] . (scale * q) + bias, 16 keys at a time;    m = max p
+    p = exp(p - m);    o[dv] = o * exp(m before - m) + sum over keys of p[key] * v[key, dv]
+
+Every sum is the chain of multiply-adds that `attention.py` has for a query among others, so its
+bits are the same.
+"""
+
+from typing import Any
+
+from pitc.codegen import tir
+from pitc.codegen.engines.cpu import DenseTile, Read
+from pitc.codegen.vector_math import exp
+
+VECTORS = 4
+"""Columns of the values that are summed at a time, in vectors: more sums than an add is long."""
+
+
+class OneQuery:
+    """Emits one query against all keys.
+
+    Args:
+        kernel: The arguments, as `attention.py` has them.
+        query: Its row.
+        key_block: Keys per online step, a multiple of 16.
+        unroll: Keys per turn of the loop over values.
+    """
+
+    def __init__(self, kernel: Any, query: tir.Expr, key_block: int, unroll: int) -> None:
+        self.kernel, self.query = kernel, query
+        self.key_block, self.unroll = key_block, unroll
+        self.q, self.o = (
+            tir.workspace(-(-size // tir.LANES) * tir.LANES) for size in (kernel.d, kernel.dv)
+        )
+        self.p = tir.workspace(key_block)
+        self.top, self.total = tir.Variable(), tir.Variable()
+
+    def emit(self) -> None:
+        """The loop over key blocks."""
+        kernel, top = self.kernel, self.top
+        self.load_query()
+        lowest = tir.splat(float("-inf"))
+        top.set(lowest)
+        self.total.set(tir.splat(0))
+        first, stop = kernel.at["k0"], kernel.at["k1"]
+        with tir.serial(0, (stop - first + self.key_block - 1) // self.key_block) as kb:
+            k0 = tir.bind(first + kb * self.key_block)
+            keys = tir.bind(tir.smaller(tir.int64(self.key_block), stop - k0))
+            before = tir.keep(top.value)
+            self.scores(k0, keys)
+            # While all keys were -inf, subtract 0 and not -inf: the sum must stay 0.
+            pivot = tir.keep(tir.select(top.value == lowest, tir.splat(0), top.value))
+            decay = exp(tir.keep(before - pivot), nonpositive=True)
+            self.exponentials(keys, pivot)
+            self.values(kb == 0, k0, keys, decay)
+        self.store_out()
+
+    def load_query(self) -> None:
+        """q[d] = scale * q[query, hq, d]."""
+        kernel = self.kernel
+        scale = tir.keep(tir.splat(kernel.scale))
+
+        def part(d: tir.Expr, lanes: int) -> None:
+            row = tir.load(kernel.q, self.query, kernel.at["hq"], d, lanes=lanes)
+            tir.store(self.q, row * scale, d)
+
+        tir.chunks(kernel.d, part)
+
+    def scores(self, k0: tir.Expr, keys: tir.Expr) -> None:
+        """p[key] = k[k0 + key] . q + bias; every lane of top = max(top, all p).
+
+        The last 16 keys repeat the last one: no maximum changes, and later steps stop before it.
+        """
+        kernel, score = self.kernel, tir.Variable()
+        with tir.serial(0, (keys + tir.LANES - 1) // tir.LANES) as t:
+            first = tir.bind(t * tir.LANES)
+            key = [tir.bind(k0 + tir.smaller(first + i, keys - 1)) for i in range(tir.LANES)]
+            score.set(tir.splat(0))
+
+            def square(d: tir.Expr, lanes: int) -> None:
+                rows = [tir.load(kernel.k, k, kernel.at["hk"], d, lanes=lanes) for k in key]
+                for i, numbers in enumerate(tir.transpose(rows)[:lanes]):
+                    number = tir.keep(tir.splat(self.q[d + i]))
+                    score.set(tir.fma(numbers, number, score.value))
+
+            tir.chunks(kernel.d, square)
+            if kernel.bias is not None:
+                score.set(score.value + self.bias_of(first, key))
+            tir.store(self.p, score.value, first)
+            self.top.set(tir.maximum(score.value, self.top.value))
+        for distance in (1, 2, 4, 8):
+            turned = [i ^ distance for i in range(tir.LANES)]
+            other = tir.keep(tir.shuffle(self.top.value, self.top.value, turned))
+            self.top.set(tir.maximum(other, self.top.value))
+
+    def bias_of(self, first: tir.Expr, key: list[tir.Expr]) -> tir.Expr:
+        """The bias of 16 keys, by way of where their scores go."""
+        kernel, at = self.kernel, self.kernel.at
+        query = tir.bind(at["bias_base"] + tir.index_of(kernel.qpos, self.query) * at["bias_sq"])
+        for i, k in enumerate(key):
+            place = tir.bind(query + tir.index_of(kernel.kpos, k) * at["bias_sk"])
+            tir.assign(self.p, kernel.bias[place], first + i)
+        return tir.keep(tir.load(self.p, first))
+
+    def exponentials(self, keys: tir.Expr, pivot: tir.Expr) -> None:
+        """Make p = exp(p - pivot)."""
+        with tir.serial(0, (keys + tir.LANES - 1) // tir.LANES) as t:
+            first = tir.bind(t * tir.LANES)
+            difference = tir.keep(tir.load(self.p, first) - pivot)
+            tir.store(self.p, exp(difference, nonpositive=True), first)
+
+    def values(self, first: tir.Expr, k0: tir.Expr, keys: tir.Expr, decay: tir.Expr) -> None:
+        """o[dv] = o * decay + sum over keys of p[key] * v[k0 + key, dv]; total likewise, of ones.
+
+        In the first key block o is undefined and counts as 0.
+        """
+        kernel = self.kernel
+
+        def columns(dv: int, sizes: list[int], ones: bool) -> None:
+            tile = DenseTile(1, len(sizes) + ones)
+
+            def before(_r: int, g: int) -> tir.Expr:
+                place = tir.int64(dv + g * tir.LANES)
+                return (self.total.value if g == len(sizes) else tir.load(self.o, place)) * decay
+
+            def read(key: tir.Expr) -> Read:
+                def value(g: int) -> tir.Expr:
+                    if g == len(sizes):
+                        return tir.splat(1)
+                    at = (k0 + key, kernel.at["hv"], tir.int64(dv + g * tir.LANES))
+                    return tir.load(kernel.v, *at, lanes=sizes[g])
+
+                return lambda _r: self.p[key], value
+
+            tir.either(first, tile.clear, lambda: tile.start(before))
+            tile.multiply(keys, self.unroll, read)
+            sums = tile.row(0)
+            for g in range(len(sizes)):
+                tir.store(self.o, sums[g], tir.int64(dv + g * tir.LANES))
+            if ones:
+                self.total.set(sums[-1])
+
+        for dv in range(0, kernel.dv, VECTORS * tir.LANES):
+            starts = range(dv, min(kernel.dv, dv + VECTORS * tir.LANES), tir.LANES)
+            columns(dv, [min(tir.LANES, kernel.dv - start) for start in starts], ones=dv == 0)
+
+    def store_out(self) -> None:
+        """out[query, ho, dv] = o[dv] / total, or the fill where total is not above 0."""
+        kernel = self.kernel
+        zero, nan = tir.splat(0), tir.splat(float("nan"))
+        to_zero = tir.splat_condition(kernel.at["nan_to_zero"] != 0)
+        fill = tir.keep(tir.select(to_zero, zero, nan))
+        total = tir.keep(self.total.value)
+        inverse = tir.keep(tir.splat(1) / total)
+
+        def part(dv: tir.Expr, lanes: int) -> None:
+            row = tir.select(total > zero, tir.load(self.o, dv) * inverse, fill)
+            tir.store(kernel.out, row, self.query, kernel.at["ho"], dv, lanes=lanes)
+
+        tir.chunks(kernel.dv, part)
