@@ -46,6 +46,34 @@ class EncoderCase:
 
 
 @dataclass(frozen=True, slots=True)
+class CachedCase:
+    """One call of a decoder with a cache, with random weights, ids and past.
+
+    Args:
+        name: Name on the command line and of the result file.
+        config: The model.
+        batch: Sequences.
+        length: Tokens that the call appends to each.
+        past: Length of the past.
+        mean: Mean number of tokens, past and new, that sequences are drawn to; one has all. They
+            are padded on the left.
+        padding: The mask input that pitc is told about.
+        seed: Of weights, ids, lengths and past.
+    """
+
+    family: ClassVar[str] = "padding"
+
+    name: str
+    config: OptConfig
+    batch: int
+    length: int
+    past: int
+    mean: int
+    padding: str = "attention_mask"
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TextCase:
     """all-MiniLM-L6-v2 with its real weights on batches of real text.
 
@@ -130,7 +158,7 @@ class FootprintCase:
         return f"footprint-{self.batch.name}"
 
 
-PaddedCase = EncoderCase | TextCase
+PaddedCase = EncoderCase | CachedCase | TextCase
 TimedCase = PaddedCase | SparseCase
 
 
@@ -171,6 +199,16 @@ FEW_BITS = tuple(
     for bits in ("dynamic", "static", "int4")
     for name, mean in (("m40", 40), ("full", 128))
 )
+CACHED = tuple(
+    CachedCase(f"opt-{name}", OPT_125M, 8, length, past, mean)
+    for name, length, past, mean in (
+        ("prompt-8x128-m40", 128, 0, 40),
+        ("prompt-8x128-full", 128, 0, 128),
+        ("step-8x128-m40", 1, 127, 40),
+        ("step-8x128-full", 1, 127, 128),
+        ("step-8x512-full", 1, 511, 512),
+    )
+)
 MASKED_128 = MaskedCase(MlpConfig((768, 3072, 768), (1, 1), 0.95), 128)
 BERT_32 = EncoderCase("bert-32x128-m40", BERT_BASE, batch=32, length=128, mean=40)
 
@@ -185,6 +223,7 @@ TIMED_CASES: tuple[TimedCase, ...] = (
     EncoderCase("bert-4x128-full-half", BERT_BASE, 4, length=128, mean=128, dtype="float16"),
     EncoderCase("opt-8x128-m40", OPT_125M, batch=8, length=128, mean=40, side="left"),
     EncoderCase("t5-8x128-m40", T5_BASE, batch=8, length=128, mean=40),
+    *CACHED,
     *FEW_BITS,
     *PRODUCT_CASES,
     *BLOCK_CASES,

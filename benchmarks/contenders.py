@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks import peers
-from benchmarks.cases import EncoderCase, TextCase
+from benchmarks.cases import CachedCase, EncoderCase, TextCase
 from benchmarks.sparse_cases import BlocksCase, ImageCase, MaskedCase, ProductCase
 from benchmarks.workload import MASK, Feeds, Infer, Workload
 from pitc.measure.bench import compiled_by_openvino, session_options
@@ -130,6 +130,7 @@ PADDED: tuple[Contender, ...] = (
     Contender("openvino-singles", openvino, singles, "openvino"),
     Contender("openvino-buckets", openvino, buckets, "openvino"),
 )
+CACHED = tuple(c for c in PADDED if c.split is whole)
 DENSE: tuple[Contender, ...] = (
     Contender("ort", onnx_runtime, whole, "onnxruntime"),
     Contender(OURS, pitc, whole, "pitc"),
@@ -156,6 +157,7 @@ MASKED: tuple[Contender, ...] = (
 #: Kind of case -> who competes; the first is the reference.
 CONTENDERS: dict[type, tuple[Contender, ...]] = {
     EncoderCase: PADDED,
+    CachedCase: CACHED,
     TextCase: PADDED,
     ProductCase: PRODUCTS,
     BlocksCase: BLOCKS,

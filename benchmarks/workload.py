@@ -9,14 +9,21 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from benchmarks.cases import EncoderCase, ModelConfig, PaddedCase, TextCase, TimedCase
+from benchmarks.cases import (
+    CachedCase,
+    EncoderCase,
+    ModelConfig,
+    PaddedCase,
+    TextCase,
+    TimedCase,
+)
 from benchmarks.cost import Cost, blocks_cost, flops, layers_cost, weight_bytes
 from benchmarks.sparse_cases import BlocksCase, ImageCase, MaskedCase, ProductCase, SparseCase
 from models import masked, minilm, quantised, text
 from models.bert import BertConfig, bert
 from models.cnn import cnn, draw_gates
 from models.half import half
-from models.opt import OptConfig, opt, opt_ffn
+from models.opt import OptConfig, cache_shape, opt, opt_ffn
 from models.t5 import T5Config, hidden_states, t5_encoder, t5_ffn
 from pitc.check.feeds import draw_lengths
 from pitc.measure.bench import session_options
@@ -93,6 +100,21 @@ def bert_batch(case: EncoderCase, rng: np.random.Generator) -> Feeds:
     if isinstance(case.config, BertConfig):
         feeds["token_type_ids"] = np.zeros_like(ids)
     return feeds
+
+
+def cached_batch(case: CachedCase, rng: np.random.Generator) -> Feeds:
+    """One call's ids and past, and the mask over both, padded on the left."""
+    total = case.past + case.length
+    lengths = np.array(draw_lengths(rng, case.batch, total, case.mean))[:, None]
+    mask = np.arange(total) >= total - lengths
+    ids = rng.integers(1, case.config.vocab, (case.batch, case.length))
+    shape = cache_shape(case.config, case.past, case.batch)
+    past = {
+        f"past_key_values.{layer}.{part}": rng.standard_normal(shape, np.float32)
+        for layer in range(case.config.layers)
+        for part in ("key", "value")
+    }
+    return {"input_ids": ids, MASK: mask.astype(np.int64), **past}
 
 
 def build(config: ModelConfig, rng: np.random.Generator) -> onnx.ModelProto:
@@ -206,6 +228,10 @@ def make_workload(case: TimedCase, folder: Path) -> Workload:
         drawn = text.batches(model.tokenizer, case.batches, case.batch, model.max_tokens)
         return _padded(case, path, model.config, tuple(batch.feeds() for batch in drawn))
     rng = np.random.default_rng(case.seed)
+    if isinstance(case, CachedCase):
+        onnx.save(opt(case.config, rng, cached=True), path)
+        found = _padded(case, path, case.config, (cached_batch(case, rng),))
+        return replace(found, dense=None, useful=None)  # a call computes a part of these tokens
     model = build(case.config, rng)
     batch = bert_batch(case, rng)
     if case.bits:

@@ -6,6 +6,7 @@ cache of keys and values; the last hidden state is an output.
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import onnx
@@ -152,9 +153,9 @@ def opt(config: OptConfig, rng: np.random.Generator, cached: bool = False) -> on
     return g.model()
 
 
-def cache_shape(config: OptConfig, length: Dim) -> tuple[Dim, ...]:
+def cache_shape(config: OptConfig, length: Dim, batch: Dim = "batch") -> tuple[Any, ...]:
     """Keys or values of a layer: [batch, heads, length, size]."""
-    return "batch", config.heads, length, config.hidden // config.heads
+    return batch, config.heads, length, config.hidden // config.heads
 
 
 def opt_ffn(config: OptConfig, rng: np.random.Generator) -> onnx.ModelProto:

@@ -129,6 +129,28 @@ def test_bits_do_not_depend_on_the_query_block(
             assert np.array_equal(bits(case.run(kernels, cuts)), bits(whole))
 
 
+@pytest.mark.parametrize("widths", [*BIASED, (5, 7), (128, 256)], ids=str)
+def test_one_query_has_the_bits_it_has_among_others(
+    kernels: KernelLibrary, widths: tuple, level: str
+) -> None:
+    singles = (1, 2, 3, 4)
+    for keys in (0, 1, 15, 16, 17, 191, 192, 193, 400):
+        case = Case(widths, level, 5, keys)
+        if widths in BIASED:
+            case.strides = (3, len(case.k), 1)
+            case.bias = normal(np.random.default_rng(keys), 3 + len(case.q) * len(case.k))
+            case.bias[np.random.default_rng(1).random(case.bias.shape) < 0.2] = -np.inf
+        for spoilt in (None, np.nan, np.inf, -np.inf):
+            if spoilt is not None:
+                case.q[case.q0 + 1, case.hq, 2] = spoilt
+                case.k[case.k0 + keys // 2, case.hk, 0] = spoilt
+            whole = case.run(kernels)
+            assert np.array_equal(case.run(kernels, singles), whole, equal_nan=True), keys
+            if spoilt is None:
+                assert np.array_equal(bits(case.run(kernels, singles)), bits(whole))
+                assert close(whole, case.expected()) or not keys
+
+
 @pytest.mark.skipif(IS_EMULATED, reason="it looks into a library of this process")
 def test_long_key_range_needs_no_more_workspace(kernels: KernelLibrary, level: str) -> None:
     sizes: list[int] = []

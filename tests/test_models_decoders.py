@@ -71,6 +71,55 @@ def test_every_contraction_runs_packed(name: str, side: str) -> None:
     assert close(got[mask], want[mask])
 
 
+def cached_feeds(side: str, past: int, new: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Feeds of `opt` with a cache, and its mask; the last sequence has no padding."""
+    rng, config, total = np.random.default_rng(past), OptConfig(), past + new
+    lengths = np.array([total // 2, max(total - 1, 0), 1, total])[:, None]
+    at = np.arange(total)
+    live = at >= total - lengths if side == "left" else at < lengths
+    if side == "holes":
+        live = (rng.random((4, total)) < 0.5) | (at >= total - 1)
+    feeds = {"input_ids": rng.integers(1, 97, (4, new)), PADDING: live.astype(np.int64)}
+    shape = 4, config.heads, past, config.hidden // config.heads
+    for layer in range(config.layers):
+        for part in ("key", "value"):
+            entry = f"past_key_values.{layer}.{part}"
+            feeds[entry] = rng.standard_normal(shape, np.float32)
+    return feeds, live
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("side", ["left", "right", "holes"])
+def test_a_cache_is_read_where_it_lies(side: str) -> None:
+    """Prompts and steps; on CPUs attention has the keys and values that are handed on."""
+    model = opt(OptConfig(), np.random.default_rng(6), cached=True)
+    run = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run
+    lowered = run_passes(ir.serde.deserialize_model(model), LowerOptions(padding=PADDING))
+    made = ir.serde.serialize_model(lowered.model)
+    plans = {node.name: plan_of(node) for node in made.graph.node if node.op_type == "EPContext"}
+    attentions = [n for n in made.graph.node if "op=attention\n" in plans.get(n.name, "")]
+    assert [list(n.input[1:3]) for n in attentions] == [
+        [f"present.{layer}.key", f"present.{layer}.value"] for layer in range(2)
+    ]
+    assert all("whole=1\n" in plans[n.name] for n in attentions)
+    packs = [name for name, plan in plans.items() if "op=pack\n" in plan]
+    assert packs and not any("present" in name for name in packs)
+    for past, new in ((0, 7), (5, 3), (9, 1), (0, 1)):
+        feeds, live = cached_feeds(side, past, new)
+        want, got = run(None, feeds), run_lowered(made, feeds)
+        rows = live[:, past:]
+        np.testing.assert_array_equal(got[0][~rows], 0)
+        assert close(got[0][rows], want[0][rows])
+        for x, y in zip(got[1:], want[1:], strict=True):
+            assert close(x.transpose(0, 2, 1, 3)[live], y.transpose(0, 2, 1, 3)[live])
+
+
+def plan_of(node: onnx.NodeProto) -> str:
+    """The plan of a PIT node."""
+    (plan,) = (a.s for a in node.attribute if a.name == "ep_cache_context")
+    return bytes(plan).decode()
+
+
 @pytest.mark.parametrize("name", BUILDERS)
 def test_without_padding_rows_stay(name: str) -> None:
     """Padded rows of the last hidden state are outputs like any other. Behind a causal mask the

@@ -513,6 +513,44 @@ def test_attention_rows_without_a_live_key(load: Callable[..., Run]) -> None:
         assert y[2] == 0 if zero else np.isnan(y[2])
 
 
+@pytest.mark.parametrize("bias", [0, 1])
+def test_attention_reads_a_cache_where_it_lies(load: Callable[..., Run], bias: int) -> None:
+    """Keys and values [b, h, s, d]: live ones in front, behind, with gaps, none; the bits of packed
+    ones, and what is dead is not read.
+    """
+    rng, heads, d, dv, batch, length = np.random.default_rng(8), 2, 8, 3, 5, 70
+    ranks = {"q": 3, "k": 4, "v": 4, "qo": 1, "ko": 1, "bias": 4, "qc": 2, "kc": 2}
+    kinds = {name: INT32 if name[1:] in ("o", "c") else FLOAT for name in ranks}
+
+    def run_of(whole: int) -> Run:
+        names = ["q", "k", "v", "qo", "ko", *(["bias", "qc"] if bias else [])]
+        names += ["kc"] if bias or whole else []
+        plan = attention_plan(d, dv, heads, bias=bias, no_keys_to_zero=1, whole=whole)
+        inputs: list[Value] = [
+            (n, kinds[n], [None] * (ranks[n] - (n in "kv" and not whole))) for n in names
+        ]
+        run = load(make_model([pit_node("a", plan, names, ["y"])], inputs, [("y", FLOAT, None)]))
+        return lambda **feeds: run(**{n: feeds[n] for n in names})
+
+    packed, whole = run_of(0), run_of(1)
+    place = np.arange(length)
+    lives = [*masks(rng, (batch, length)), place >= np.array([[0], [1], [69], [70], [33]])]
+    lives += [place < np.array([[0], [1], [69], [70], [33]]), np.zeros((0, length), bool)]
+    for live in lives:
+        queries = live & (rng.random(live.shape) < rng.choice([0.02, 0.5, 1]))
+        (_, qc, qo), (_, kc, ko) = points(queries), points(live)
+        k, v = (rng.standard_normal((len(live), heads, length, n), np.float32) for n in (d, dv))
+        for x in (k, v):
+            x.transpose(0, 2, 1, 3)[~live] = np.nan
+        feeds = {"q": rng.standard_normal((len(qc[0]), heads, d), np.float32), "kc": kc, "qc": qc}
+        feeds |= {"bias": rng.standard_normal((1, heads, length, length), np.float32)}
+        feeds |= {"qo": qo, "ko": ko}
+        (want,) = packed(**feeds, k=k[kc[0], :, kc[1]], v=v[kc[0], :, kc[1]])
+        (got,) = whole(**feeds, k=k, v=v)
+        assert not np.isnan(want).any()
+        np.testing.assert_array_equal(got, want)
+
+
 # ---- the same bits on any number of threads
 
 

@@ -55,6 +55,7 @@ UNPACK_T = kernel_plan("unpack", "unpack_b4", dims="c0,r,c1")
 DETECT_01 = Plan("detect", (*DETECT.fields, ("padding", "the%20mask")))
 GEMM = gemm_plan(3, 5, bias=1, gather=1, residual=1, scatter=1)
 ATTENTION = attention_plan(4, 4, 2, bias=1)
+CACHE = np.ones((2, 2, 3, 4), np.float32)
 
 # op -> (plan, input names, good inputs)
 GOOD: dict[str, tuple[Plan, list[str], list[Array]]] = {
@@ -79,6 +80,11 @@ GOOD: dict[str, tuple[Plan, list[str], list[Array]]] = {
         ATTENTION,
         ["q", "k", "v", "q_offsets", "k_offsets", "bias", "q_coords", "k_coords"],
         [HEADS, HEADS, HEADS, OFF, OFF, BIAS, C, C],
+    ),
+    "attention whole": (
+        attention_plan(4, 4, 2, whole=1),
+        ["q", "k", "v", "q_offsets", "k_offsets", "k_coords"],
+        [HEADS, CACHE, CACHE, OFF, OFF, C],
     ),
 }
 
@@ -208,6 +214,27 @@ BAD: list[tuple[str, str, Array, str]] = [
         r"expected q_coords as int32 \[\*, 4\], got int32 \[2, 3\]",
     ),
     ("attention", "k_coords", changed(C, (1, 0), -5), r"0 <= k_coords\[0\] < 3, got -5"),
+    ("attention whole", "k", CACHE[0], r"expected k as float32 of rank 4, got float32 \[2, 3, 4\]"),
+    (
+        "attention whole",
+        "k",
+        CACHE[:1],
+        r"expected k as \[2, 2, positions, 4\], got float32 \[1, 2",
+    ),
+    ("attention whole", "k", CACHE[:, :1], r"expected k as \[2, 2, positions, 4\], got float32"),
+    ("attention whole", "k", CACHE[..., :3], r"expected k as \[2, 2, positions, 4\], got float32"),
+    ("attention whole", "v", CACHE[..., :3], r"expected v as \[2, 2, positions, 4\], got float32"),
+    ("attention whole", "v", CACHE[:, :, :2], r"expected v of 12 rows, as k, got 8"),
+    ("attention whole", "k", CACHE[:, :, :2], r"expected v of 8 rows, as k, got 12"),
+    ("attention whole", "k_coords", changed(C, (1, 3), 3), r"0 <= k_coords\[3\] < 3, got 3"),
+    ("attention whole", "k_coords", changed(C, (1, 0), -1), r"0 <= k_coords\[0\] < 3, got -1"),
+    ("attention whole", "k_coords", C[:, :3], r"expected k_offsets\[2\] = 3 \(all rows\), got 4"),
+    (
+        "attention whole",
+        "k_coords",
+        C[0],
+        r"expected k_coords as int32 \[\*, \*\], got int32 \[4\]",
+    ),
 ]
 
 

@@ -73,7 +73,9 @@ void ReadsEveryOperation() {
   CHECK(g.gather && !g.residual && !g.scatter && !g.relu && !g.inner && !g.skips);
   const auto a = std::get<pitc::AttentionPlan>(ParsePlan(kAttention).body);
   CHECK(a.d == 8 && a.dv == 3 && a.heads == 2 && a.k_head == 2 && a.v_head == 4 && a.nan_to_zero &&
-        !a.no_keys_to_zero && !a.bias);
+        !a.no_keys_to_zero && !a.bias && !a.whole);
+  const std::string whole = With(kAttention, "v_head=4\n", "v_head=4\nwhole=1\n");
+  CHECK(std::get<pitc::AttentionPlan>(ParsePlan(whole).body).whole);
   CHECK(a.scale == -0.1875);
   const auto p = std::get<pitc::MovePlan>(ParsePlan(kPack).body);
   CHECK(!p.unpack && p.word_bytes == 4 && p.dims.size() == 5 && p.dims[2].coordinate == 1);
@@ -113,6 +115,8 @@ void ReadsPlansForGpus() {
   const std::string attention =
       With(kAttention, "kernel=attention_d8_v3", "kernel=attention_d8_v3_loose_f32");
   CHECK(kernel_of(attention) == "attention_d8_v3_loose_f32");
+  CHECK(Contains(Error(With(attention, "v_head=4\n", "v_head=4\nwhole=1\n"), Machine::kCuda),
+                 "plan: unknown key 'whole'"));
   CHECK(kernel_of(kPack) == "pack_b4");
 
   CHECK(Contains(Error(kCudaGemm), "plan: expected dtype as one of float32, got 'float16'"));
