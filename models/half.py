@@ -11,25 +11,31 @@ def half(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of a model that computes in float16; numbers that are too large become the largest.
 
     Args:
-        model: A model without functions and subgraphs.
+        model: A model without functions.
     """
     made = onnx.ModelProto()
     made.CopyFrom(model)
-    for tensor in made.graph.initializer:
+    _convert_graph(made.graph)
+    return made
+
+
+def _convert_graph(graph: onnx.GraphProto) -> None:
+    for tensor in graph.initializer:
         _convert(tensor)
-    for value in (*made.graph.input, *made.graph.output, *made.graph.value_info):
+    for value in (*graph.input, *graph.output, *graph.value_info):
         if value.type.tensor_type.elem_type == TensorProto.FLOAT:
             value.type.tensor_type.elem_type = TensorProto.FLOAT16
-    for node in made.graph.node:
+    for node in graph.node:
         for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.TENSOR:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                _convert_graph(attribute.g)
+            elif attribute.type == onnx.AttributeProto.TENSOR:
                 _convert(attribute.t)
             elif (
                 (node.op_type, attribute.name) == ("Cast", "to")  # not `saturate`, which is 1, too
                 and attribute.i == TensorProto.FLOAT
             ):
                 attribute.i = TensorProto.FLOAT16
-    return made
 
 
 def _convert(tensor: TensorProto) -> None:

@@ -19,6 +19,7 @@ import onnx
 
 import pitc
 from pitc.check.feeds import Case as Feeds
+from pitc.check.tokens import TokenAxis
 from pitc.check.verify import compare
 from pitc.errors import ModelError
 from pitc.ir.plan import CUDA_EP_NAME
@@ -64,7 +65,7 @@ class Model:
         proto: The model.
         feeds: Its inputs.
         padding: The mask that it is compiled with.
-        tokens: Outputs that are given up where that mask is 0.
+        tokens: Outputs that are given up where that mask is 0, and where they hold tokens.
         tolerance: Norm-wise, of floats; None for those of `pitc check`.
         eager: Regions are lowered whether they pay or not.
         given: Options of the provider.
@@ -74,7 +75,7 @@ class Model:
     proto: onnx.ModelProto
     feeds: Sequence[Feeds]
     padding: str | None = None
-    tokens: frozenset[str] = frozenset()
+    tokens: Mapping[str, TokenAxis] = field(default_factory=dict)
     tolerance: float | None = None
     eager: bool = False
     given: Mapping[str, str] = field(default_factory=lambda: dict(EXACT))
@@ -196,7 +197,7 @@ def differences(
         lambda _: next(want),
         [model.feeds[number] for number in sorted(wanted)],
         padding=model.padding,
-        token_outputs=dict.fromkeys(model.tokens, 1),
+        token_outputs=model.tokens,
         tolerance=model.tolerance,
     )
     for o in result.outputs:

@@ -2,7 +2,7 @@
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ from models.t5 import T5Config, t5_decoder, t5_encoder, t5_ffn
 from pitc.api import import_model
 from pitc.check.feeds import Case as Feeds
 from pitc.check.feeds import InputSpec, input_specs, named_dims, random_feeds, sizes_of
+from pitc.check.tokens import TokenAxis, token_axes
 from pitc.check.tolerance import FLOORS
-from pitc.check.verify import token_shaped
 from pitc.ir.gpu_speed import GpuPrices
 from pitc.passes.pipeline import Lowered
 from tests.branch_models import MASKS as BRANCH_MASKS
@@ -115,16 +115,19 @@ def feeds_for(specs: list[InputSpec], padding: str | None, seed: int) -> Iterato
 def model_of(proto: onnx.ModelProto, padding: str | None, seed: int, **other: Any) -> Model:
     """A model with drawn inputs; its padding mask is 0 and 1."""
     specs = input_specs(import_model(proto)[0])
-    shapes = {
-        v.name: [d.dim_value or d.dim_param for d in v.type.tensor_type.shape.dim]
-        for v in (*proto.graph.input, *proto.graph.output)
-    }
-    tokens: set[str] = set()
+    tokens: dict[str, TokenAxis] = {}
     if padding:
-        mask = shapes[padding]
-        tokens = {o.name for o in proto.graph.output if token_shaped(mask, shapes[o.name])}
+        mask = declared_sizes(proto.graph.input)[padding]
+        tokens = token_axes(mask, declared_sizes(proto.graph.output))
     feeds = list(feeds_for(specs, padding, seed))
-    return Model(proto, feeds, padding, frozenset(tokens), **other)
+    return Model(proto, feeds, padding, tokens, **other)
+
+
+def declared_sizes(values: Iterable[onnx.ValueInfoProto]) -> dict[str, list[int | str]]:
+    """Declared shapes by name."""
+    return {
+        v.name: [d.dim_value or d.dim_param for d in v.type.tensor_type.shape.dim] for v in values
+    }
 
 
 def of_file(file: Path, padding: str | None, seed: int, kind: str) -> Model:
@@ -186,13 +189,8 @@ def in_branches(make: Any, padding: str | None) -> Model:
     proto = model(make)
     given = [feeds_of(proto, mask, seed) for seed, mask in enumerate(BRANCH_MASKS.values())]
     feeds = [Feeds(name, {}, x) for name, x in zip(BRANCH_MASKS, given, strict=True)]
-    tokens: set[str] = set()
-    if padding:
-        mask = ["b", "s"]
-        for o in proto.graph.output:
-            dims = [d.dim_value or d.dim_param for d in o.type.tensor_type.shape.dim]
-            tokens |= {o.name} if token_shaped(mask, dims) else set()
-    return Model(proto, feeds, padding, frozenset(tokens), eager=True)
+    tokens = token_axes(["b", "s"], declared_sizes(proto.graph.output)) if padding else {}
+    return Model(proto, feeds, padding, tokens, eager=True)
 
 
 def branches() -> Mapping[str, Make]:
@@ -215,7 +213,7 @@ def fused_layer(label: str) -> Model:
             live = mask_of(own if padding == "m" else kept).astype(np.int64)
             feeds.append(Feeds(f"{own} {kept}", {}, X | {"m": keys(own), "tokens": live}))
     # where a sequence keeps no key, -1e4 is added to all of its scores, which rounds them
-    tokens = frozenset({"y"})
+    tokens = {"y": TokenAxis(1)}
     return Model(layer(label), feeds, padding, tokens, tolerance=1e-3, eager=True)
 
 

@@ -17,7 +17,7 @@ import onnxruntime as ort
 import pytest
 from onnx import helper
 
-from pitc.check.verify import token_axis
+from pitc.check.tokens import token_axis
 from pitc.importer import load_model
 from pitc.ir.target import CPU
 from pitc.passes.audit.engine import audit

@@ -19,7 +19,8 @@ from pitc import api
 from pitc.artifact.folder import check_file
 from pitc.check.feeds import Case
 from pitc.check.reference import contract_of, reference_session
-from pitc.check.verify import compare, token_axis
+from pitc.check.tokens import token_axes
+from pitc.check.verify import compare
 from pitc.errors import MachineError, ModelError, PitcError, UsageError
 from pitc.importer.proto import reads
 from pitc.session import plain_session, run_session
@@ -99,13 +100,13 @@ def failure(
     except Exception as error:
         return type(error).__name__
     shapes = {v.name: v.shape for v in (*reference.get_inputs(), *reference.get_outputs())}
-    axes = {n: token_axis(shapes[padding], shapes[n]) for n in expected if padding}
+    outputs = {name: shapes[name] for name in expected}
     result = compare(
         lambda _: found,
         lambda _: expected,
         [Case("", {}, dict(feeds))],
         padding=padding,
-        token_outputs={n: axis for n, axis in axes.items() if axis is not None},
+        token_outputs=token_axes(shapes[padding], outputs) if padding else {},
         tolerance=tolerance,
     )
     return OK if result.ok else DIFFERS

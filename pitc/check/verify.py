@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pitc.check.feeds import Case
+from pitc.check.tokens import TokenAxis, Tokens, by_tokens
 from pitc.check.tolerance import MEASURED, floor_of, tolerance_of
 from pitc.errors import PitcError, UsageError
 from pitc.session import arrays
@@ -125,7 +126,7 @@ def compare(
     cases: Iterable[Case],
     *,
     padding: str | None = None,
-    token_outputs: Mapping[str, int] = MappingProxyType({}),
+    token_outputs: Mapping[str, TokenAxis] = MappingProxyType({}),
     tolerance: float | None = None,
     arithmetic: Mapping[str, frozenset[str]] | None = None,
     plain: Callable[[], Run] | None = None,
@@ -138,8 +139,8 @@ def compare(
         reference: Runs the source graph.
         cases: The inputs.
         padding: The mask input that the model was compiled with, if any.
-        token_outputs: Outputs that hold tokens, and as which dimension (`token_axis`); of these
-            only live tokens are compared, and a padded token must be 0 or equal to the reference.
+        token_outputs: Outputs that hold tokens, and where (`token_axes`); of these only live tokens
+            are compared, and a padded token must be 0 or equal to the reference.
         tolerance: Of floats, instead of that of their arithmetic.
         arithmetic: What each output is computed in (`tolerance.arithmetic_of`); None: its type.
         plain: Makes what runs the source graph without optimisations, the yardstick of tolerances;
@@ -181,7 +182,8 @@ def compare(
             continue
         rough = yardstick(case.feeds) if yardstick is not None else {}
         for name, want in expected.items():
-            tokens = (live, token_outputs[name]) if name in token_outputs else None
+            place = token_outputs.get(name)
+            tokens = (live, place) if live is not None and place is not None else None
             out = by_name[name]
             share = max(1e-4, 10 * floor_of(known.get(name, ())))
             out.norms[case.title] = _update(out, case, found.get(name), want, tokens, share)
@@ -214,30 +216,11 @@ def _yardstick(plain: Callable[[], Run]) -> Run:
     return answer
 
 
-Tokens = tuple[np.ndarray | None, int] | None
-"""Which tokens live, and the axis along which they lie."""
-
-
-def _by_tokens(
-    values: tuple[np.ndarray, np.ndarray], tokens: Tokens
-) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray | None]:
-    """Values with their tokens in the second dimension, and which of these live; None: all are
-    compared. Of a mask over a past, the last ones are meant.
-    """
-    live, axis = tokens or (None, 1)
-    a, b = values
-    if live is None or axis >= b.ndim:
-        return values, None
-    a, b = np.moveaxis(a, axis, 1), np.moveaxis(b, axis, 1)
-    live = live[:, live.shape[1] - b.shape[1] :]
-    return (a, b), live if live.shape == b.shape[:2] else None
-
-
 def _apart(other: np.ndarray, want: np.ndarray, tokens: Tokens) -> float:
     """Norm-wise relative error of ONNX Runtime against itself; 0 where that says nothing."""
     if other.shape != want.shape or other.dtype != want.dtype:
         return 0.0
-    (other, want), live = _by_tokens((other, want), tokens)
+    other, want, live = by_tokens(other, want, tokens)
     if live is not None:
         other, want = other[live], want[live]
     norm = differences(other, want)[2]
@@ -259,7 +242,7 @@ def _update(
         case: The case.
         got: What the compiled model gives.
         want: What it has to give.
-        tokens: Which tokens are compared, and along which axis they lie; None: all.
+        tokens: Which tokens are compared, and where they are; None: all of the values.
         share: How far an element of a padded token may be from the reference.
 
     Returns:
@@ -270,7 +253,7 @@ def _update(
         out.problem = f"expected {want.dtype}{list(want.shape)}, got {seen} ({case.title})"
         return np.inf
     problem = False
-    (got, want), live = _by_tokens((got, want), tokens)
+    got, want, live = by_tokens(got, want, tokens)
     if live is not None:
         out.rows = "live"
         dead_got, dead_want = got[~live], want[~live]
@@ -341,46 +324,3 @@ def audit_facts(
     graph, given_up = analyse(model, padding)
     more = probes(tests_of(graph)) if probes is not None else ()
     return audit(graph, given_up, feeds, source=source, probes=(case.feeds for case in more))
-
-
-def token_axis(mask: list[Any], output: list[Any]) -> int | None:
-    """The dimension of an output that its tokens lie along; None where it holds none.
-
-    Keys of a cache have the mask's size at another place, logits have that of what is appended:
-
-        mask [b, p + s]     keys [b, h, p + s, d] -> 2     logits [b, s, n] -> 1
-
-    Args:
-        mask: Declared shape of the mask: sizes, or names of dynamic sizes, or None.
-        output: Declared shape of the output.
-    """
-    if len(mask) == 2 and output[:1] == mask[:1] and isinstance(mask[1], str):
-        whole, sizes = _terms(mask[1]), [_terms(size) for size in output]
-        for wanted in ([whole], [[name] for name in whole]):
-            axes = [a for a in range(1, len(sizes)) if sizes[a] in wanted]
-            if axes:
-                return axes[0] if len(axes) == 1 else None
-    return 1 if token_shaped(mask, output) else None
-
-
-def _terms(size: Any) -> list[str]:
-    """What a declared size is the sum of, in order of their names; none of a number."""
-    return sorted(part.strip() for part in size.split("+")) if isinstance(size, str) else []
-
-
-def token_shaped(mask: list[Any], output: list[Any]) -> bool:
-    """True when the declared leading dimensions of an output are those of the mask.
-
-    Args:
-        mask: Declared shape of the mask: sizes, or names of dynamic sizes, or None.
-        output: Declared shape of the output.
-    """
-    head = output[: len(mask)]
-    if not mask or len(head) < len(mask):
-        return False
-    return all(
-        m == o
-        if isinstance(m, int) and isinstance(o, int)
-        else isinstance(m, int) == isinstance(o, int)
-        for m, o in zip(mask, head, strict=True)
-    )

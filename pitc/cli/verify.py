@@ -22,6 +22,7 @@ from pitc.session import run_session
 
 if TYPE_CHECKING:
     from pitc.check.feeds import Case, InputSpec
+    from pitc.check.tokens import TokenAxis
     from pitc.check.verify import Comparison
     from pitc.config import Settings
     from pitc.ir.region import Test
@@ -252,15 +253,14 @@ def _crash_cases(
     return _filled(input_specs(api.import_model(model)[0], given), given, shapes, padding, seed)
 
 
-def token_outputs(reference: Any, padding: str | None) -> dict[str, int]:
-    """Outputs of a session that hold tokens of the padding mask, and along which dimension."""
-    from pitc.check.verify import token_axis
+def token_outputs(reference: Any, padding: str | None) -> "dict[str, TokenAxis]":
+    """Where outputs of a session hold tokens of the padding mask."""
+    from pitc.check.tokens import token_axes
 
     if not padding:
         return {}
     mask = next(v.shape for v in reference.get_inputs() if v.name == padding)
-    axes = {o.name: token_axis(mask, o.shape) for o in reference.get_outputs()}
-    return {name: axis for name, axis in axes.items() if axis is not None}
+    return token_axes(mask, {o.name: o.shape for o in reference.get_outputs()})
 
 
 def _reduce(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from pitc.check.feeds import Case, InputSpec, draw_lengths, named_dims, random_feeds, sizes_of
+from pitc.check.tokens import TokenAxis
 from pitc.check.verify import Comparison, Run, compare
 from pitc.errors import MachineError, UsageError
 from pitc.host.machine import installed
@@ -134,7 +135,7 @@ def race(
     rounds: int,
     seconds: float = float("inf"),
     padding: str | None = None,
-    token_outputs: Mapping[str, int] = MappingProxyType({}),
+    token_outputs: Mapping[str, TokenAxis] = MappingProxyType({}),
     tolerance: float | None = None,
     arithmetic: Mapping[str, frozenset[str]] | None = None,
     plain: Callable[[], Run] | None = None,
