@@ -74,7 +74,7 @@ void ReadsEveryOperation() {
   const auto a = std::get<pitc::AttentionPlan>(ParsePlan(kAttention).body);
   CHECK(a.d == 8 && a.dv == 3 && a.heads == 2 && a.k_head == 2 && a.v_head == 4 && a.nan_to_zero &&
         !a.no_keys_to_zero && !a.bias && !a.whole);
-  const std::string whole = With(kAttention, "v_head=4\n", "v_head=4\nwhole=1\n");
+  const std::string whole = With(kAttention, "v_head=4", "v_head=4\nwhole=1");
   CHECK(std::get<pitc::AttentionPlan>(ParsePlan(whole).body).whole);
   CHECK(a.scale == -0.1875);
   const auto p = std::get<pitc::MovePlan>(ParsePlan(kPack).body);
@@ -115,7 +115,7 @@ void ReadsPlansForGpus() {
   const std::string attention =
       With(kAttention, "kernel=attention_d8_v3", "kernel=attention_d8_v3_loose_f32");
   CHECK(kernel_of(attention) == "attention_d8_v3_loose_f32");
-  CHECK(Contains(Error(With(attention, "v_head=4\n", "v_head=4\nwhole=1\n"), Machine::kCuda),
+  CHECK(Contains(Error(With(attention, "v_head=4", "v_head=4\nwhole=1"), Machine::kCuda),
                  "plan: unknown key 'whole'"));
   CHECK(kernel_of(kPack) == "pack_b4");
 
