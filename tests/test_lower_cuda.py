@@ -74,9 +74,12 @@ def test_the_same_nodes_run_packed(model: onnx.ModelProto, is_half: bool) -> Non
     assert on_gpu["gather_gemm"] == 12 and on_gpu["attention"] == 2
 
 
-def test_cpus_have_no_kernels_of_float16(model: onnx.ModelProto) -> None:
-    ops = {f["op"] for f in plans(lowered(half(model), CPU).model)}
-    assert ops == {"detect", "pack", "unpack"}
+def test_cpus_have_kernels_of_float32_alone(model: onnx.ModelProto) -> None:
+    found = lowered(half(model), CPU)
+    ops = {f["op"] for f in plans(found.model)}
+    assert ops == {"attention", "detect", "gather_gemm", "pack", "unpack"}
+    dtypes = {k.dtype for k in found.kernels if k.family in ("attention", "gather_gemm")}
+    assert dtypes == {"float32"}
 
 
 def test_masks_are_looked_at_on_the_host(model: onnx.ModelProto) -> None:

@@ -79,7 +79,8 @@ def cached_feeds(side: str, past: int, new: int) -> tuple[dict[str, np.ndarray],
     live = at >= total - lengths if side == "left" else at < lengths
     if side == "holes":
         live = (rng.random((4, total)) < 0.5) | (at >= total - 1)
-    feeds = {"input_ids": rng.integers(1, 97, (4, new)), PADDING: live.astype(np.int64)}
+    feeds: dict[str, np.ndarray] = {"input_ids": rng.integers(1, 97, (4, new))}
+    feeds[PADDING] = live.astype(np.int64)
     shape = 4, config.heads, past, config.hidden // config.heads
     for layer in range(config.layers):
         for part in ("key", "value"):
@@ -93,7 +94,7 @@ def cached_feeds(side: str, past: int, new: int) -> tuple[dict[str, np.ndarray],
 def test_a_cache_is_read_where_it_lies(side: str) -> None:
     """Prompts and steps; on CPUs attention has the keys and values that are handed on."""
     model = opt(OptConfig(), np.random.default_rng(6), cached=True)
-    run = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     lowered = run_passes(ir.serde.deserialize_model(model), LowerOptions(padding=PADDING))
     made = ir.serde.serialize_model(lowered.model)
     plans = {node.name: plan_of(node) for node in made.graph.node if node.op_type == "EPContext"}
@@ -106,7 +107,8 @@ def test_a_cache_is_read_where_it_lies(side: str) -> None:
     assert packs and not any("present" in name for name in packs)
     for past, new in ((0, 7), (5, 3), (9, 1), (0, 1)):
         feeds, live = cached_feeds(side, past, new)
-        want, got = run(None, feeds), run_lowered(made, feeds)
+        want = [np.asarray(x) for x in session.run(None, feeds)]
+        got = [np.asarray(x) for x in run_lowered(made, feeds)]
         rows = live[:, past:]
         np.testing.assert_array_equal(got[0][~rows], 0)
         assert close(got[0][rows], want[0][rows])

@@ -1,72 +1,58 @@
-"""attention as a node: its operands in the layouts that the kernels read, and its plan."""
+"""The layouts in which attention nodes read queries, keys and values."""
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from pitc.ir.engines import Kernels, kernels_of
-from pitc.ir.nodes import node_name
+from pitc.ir.graph import Graph
+from pitc.ir.plan import Field
+from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.heads import unsplit_heads
-from pitc.passes.regions.form import Form, OffsetsOperand
-
-if TYPE_CHECKING:
-    from pitc.passes.lower.rewrite import Rewriter
 
 CACHE = ("c0", "r", "c1", "r")  # [batch, heads, positions, size]
 
 
-def attention_node(state: "Rewriter", node: ir.Node, form: Form) -> tuple[ir.Value, Kernels]:
-    """The node of a form with an attention plan.
+def lay_out(
+    build: Builder,
+    graph: Graph,
+    fields: dict[str, Field],
+    inputs: list[ir.Value],
+    gathered_from: Mapping[ir.Value, tuple[str, tuple[str, ...]]],
+) -> bool:
+    """Let an attention node read its operands as they lie: heads of a wider buffer by their number,
+    keys and values of a cache where nothing but a gather would pack them.
 
     Args:
-        state: The rewrite, which makes operands.
-        node: The contraction that it stands for.
-        form: Its form.
+        build: Where nodes go.
+        graph: The analysed graph.
+        fields: Of the node's plan; completed.
+        inputs: Packed q, k and v, and what follows; q, k and v are replaced.
+        gathered_from: Values that rows were only gathered from, and how they lie there.
 
     Returns:
-        Its result, with the dimensions that the form's output has behind the packed one, and what
-        runs it.
+        True where keys and values are whole.
     """
-    assert form.plan is not None and form.outputs[0] is not None
-    packing, fields = form.outputs[0], dict(form.plan.fields)
-    d, dv, heads, bias = (int(str(fields[name])) for name in ("d", "dv", "heads", "bias"))
-    q, k, v, *rest = map(state.operand, form.operands)
-    assert q is not None and k is not None and v is not None
-    whole = [_lies_as_cache(state, x, heads, size) for x, size in ((k, d), (v, dv))]
-    inputs = []
-    for side, x, size in (("q", q, d), ("k", k, d), ("v", v, dv)):
-        if side != "q" and None not in whole:
-            continue
-        x, fields[f"{side}_head"] = unsplit_heads(state.build, x, size)
-        inputs.append(x)
-    if len(inputs) == 1:
-        inputs += [state.build.value(name) for name in whole if name is not None]
+    sizes = {name: int(str(fields[name])) for name in ("heads", "d", "dv")}
+    caches = [
+        _cache(graph, gathered_from.get(x), (sizes["heads"], sizes[size]))
+        for x, size in zip(inputs[1:3], ("d", "dv"), strict=True)
+    ]
+    whole = None not in caches
+    if whole:
         fields["whole"] = 1
-        keys = form.operands[4]
-        if not bias and isinstance(keys, OffsetsOperand):
-            rest.append(state.detect(keys.domain).coords)
-    inputs += [x for x in rest if x is not None]
-    dtype = state.dtype(packing.name)
-    steps = {f"{x}s": 1 for x in ("score_step", "weight_step") if x in fields}
-    request = state.request("attention", dtype, d=d, dv=dv, bias=bias, **steps)
-    plan = replace(form.plan, fields=(*fields.items(), *state.kernel_fields(request)))
-    symbol = state.detect(packing.domain).symbol
-    name = f"{packing.name}.packed"
-    (out,) = state.build.kernel(
-        plan, inputs, [(name, dtype, [symbol, heads, dv])], node_name(node), "packed attention"
-    )
-    sizes = [n for e in packing.layout.rest_shape if (n := e.as_int()) is not None]
-    out = out if sizes == [heads, dv] else state.build.reshape(out, [0, *sizes])
-    return out, kernels_of(plan, state.graph.target)
+        inputs[1:3] = [build.value(name) for name in caches if name is not None]
+    for k, (side, size) in enumerate((("q", "d"), ("k", "d"), ("v", "dv"))):
+        if not (whole and k):
+            inputs[k], fields[f"{side}_head"] = unsplit_heads(build, inputs[k], sizes[size])
+    return whole
 
 
-def _lies_as_cache(state: "Rewriter", packed: ir.Value, heads: int, size: int) -> str | None:
-    """The whole value that rows were only gathered from, where kernels for CPUs read it as it is;
-    nobody gathers them then.
-    """
-    name, codes = state.gathered_from.get(packed, ("", ()))
-    if state.graph.target.kind != "cpu" or codes != CACHE:
+def _cache(
+    graph: Graph, gathered: tuple[str, tuple[str, ...]] | None, sizes: tuple[int, int]
+) -> str | None:
+    """A whole value that kernels for CPUs read where it lies; None where it is none."""
+    if graph.target.kind != "cpu" or gathered is None or gathered[1] != CACHE:
         return None
-    shape = state.graph[name].shape or ()
-    return name if (shape[1].as_int(), shape[3].as_int()) == (heads, size) else None
+    shape = graph[gathered[0]].shape
+    assert shape is not None  # its dimensions have codes
+    return gathered[0] if (shape[1].as_int(), shape[3].as_int()) == sizes else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.engines import Kernels
+from pitc.ir.engines import Kernels, kernels_of
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
@@ -21,7 +21,7 @@ from pitc.ir.refusal import Refusal
 from pitc.ir.region import Region
 from pitc.ir.unused import remove_unused
 from pitc.passes.expand import restore_fused
-from pitc.passes.lower.attention import attention_node
+from pitc.passes.lower.attention import lay_out
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.channels.convolve import ChannelSkip, skip_channels
 from pitc.passes.lower.contract import Contractions, fuse_contractions
@@ -237,8 +237,7 @@ class Rewriter:
         """Append the node of one form."""
         outputs: tuple[ir.Value, ...]
         if form.plan is not None:
-            out, self.runs[node] = attention_node(self, node, form)
-            self._hand_on(node, form, (out,))
+            self._hand_on(node, form, (self.attention(node, form),))
             return
         inputs = [self.operand(o) for o in form.operands]
         if form.op_type == "Identity" and inputs[0] is not None:
@@ -289,6 +288,31 @@ class Rewriter:
                 rest = [_size(e) for e in packing.layout.rest_shape]
                 rows = self.detect(packing.domain).symbol if form.terms is None else None
                 value.shape = ir.Shape([rows, *rest])
+
+    def attention(self, node: ir.Node, form: Form) -> ir.Value:
+        """The node of a form with a plan, for the contraction that it stands for."""
+        assert form.plan is not None and form.outputs[0] is not None
+        packing, fields = form.outputs[0], dict(form.plan.fields)
+        d, dv, heads, bias = (int(str(fields[name])) for name in ("d", "dv", "heads", "bias"))
+        inputs = [x for x in map(self.operand, form.operands) if x is not None]
+        whole = lay_out(self.build, self.graph, fields, inputs, self.gathered_from)
+        keys = form.operands[4]
+        if whole and not bias and isinstance(keys, OffsetsOperand):
+            inputs.append(self.detect(keys.domain).coords)
+        dtype = self.dtype(packing.name)
+        steps = {f"{x}s": 1 for x in ("score_step", "weight_step") if x in fields}
+        request = self.request("attention", dtype, d=d, dv=dv, bias=bias, **steps)
+        plan = replace(form.plan, fields=(*fields.items(), *self.kernel_fields(request)))
+        self.runs[node] = kernels_of(plan, self.graph.target)
+        (out,) = self.build.kernel(
+            plan,
+            inputs,
+            [(f"{packing.name}.packed", dtype, [self.detect(packing.domain).symbol, heads, dv])],
+            node_name(node),
+            "packed attention",
+        )
+        rest = [n for e in packing.layout.rest_shape if (n := e.as_int()) is not None]
+        return out if rest == [heads, dv] else self.build.reshape(out, [0, *rest])
 
     def host_copies(self, domain: Domain) -> int:
         """Copies to the host in a run, that tell the detector of a domain what lives.
