@@ -91,6 +91,15 @@ def swrite_columns(
     return x if residual is None else np.add(x, residual)
 
 
+def to_steps(x: Array, step: float, below: int, above: int) -> Array:
+    """The nearest whole number of steps, of two the even one, times the step; NaN stays NaN."""
+    return np.asarray(np.clip(np.rint(x / step), -below, above) * step)
+
+
+Steps = tuple[float, int, int]
+"""A step, and how many of them there are below and above 0."""
+
+
 def attention(
     q: Array,
     k: Array,
@@ -98,6 +107,9 @@ def attention(
     scale: float,
     bias: Array | None = None,
     nan_to_zero: bool = False,
+    score_steps: Steps | None = None,
+    score_scale: float = 1.0,
+    weight_steps: Steps | None = None,
 ) -> Array:
     """softmax(scale * q @ k.T + bias) @ v for one head.
 
@@ -108,6 +120,9 @@ def attention(
         scale: Factor of the scores.
         bias: `[Q, K]`.
         nan_to_zero: A row whose softmax is NaN gives 0.
+        score_steps: What the scaled scores are rounded to.
+        score_scale: Their factor behind that.
+        weight_steps: What the softmax is rounded to.
 
     Returns:
         `[Q, DV]` f64.
@@ -117,9 +132,12 @@ def attention(
         return np.full((len(q), v.shape[1]), fill)
     with np.errstate(all="ignore"):
         s = scale * (q.astype(np.float64) @ k.astype(np.float64).T)
+        s = s if score_steps is None else to_steps(s, *score_steps) * score_scale
         s = s if bias is None else s + bias
         e = np.exp(s - s.max(axis=1, keepdims=True))
         p = e / e.sum(axis=1, keepdims=True)
+        undefined = np.isnan(p).any(axis=1)
+        p = p if weight_steps is None else to_steps(p, *weight_steps)
         out: Array = p @ v.astype(np.float64)
-    out[np.isnan(p).any(axis=1)] = fill
+    out[undefined] = fill
     return out

@@ -101,6 +101,11 @@ def exp(x: Expr, *, nonpositive: bool = False) -> Expr:
     return keep(select(x <= _like(x, EXP_MAX), low, keep(x * _like(x, float("inf")))))
 
 
+def whole(x: Expr) -> Expr:
+    """The nearest integer, of two the even one; for |x| up to 2^22."""
+    return keep(keep(x + _like(x, _ROUND)) - _like(x, _ROUND))
+
+
 def erf(x: Expr) -> Expr:
     """The error function."""
     limit = _like(x, _ERF_MAX**2)

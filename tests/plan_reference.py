@@ -80,6 +80,13 @@ def unpack(
     return (out,)
 
 
+def to_steps(x: Array, fields: dict[str, str], what: str) -> Array:
+    """Numbers as ONNX Runtime quantises and dequantises them."""
+    step = np.float32(number(fields[f"{what}_step"]))
+    below, above = (int(fields.get(f"{what}_{end}", 0)) for end in ("below", "above"))
+    return np.clip(np.rint(x / step), -below, above) * step
+
+
 def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
     q, k, v, q_offsets, k_offsets = inputs[:5]
     heads, d, dv = (int(fields[n]) for n in ("heads", "d", "dv"))
@@ -100,6 +107,8 @@ def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
             with np.errstate(all="ignore"):
                 x = (q[qs, h].astype(np.float64) @ k[ks, h].T.astype(np.float64)).astype(np.float32)
                 x *= np.float32(number(fields["scale"]))
+                if "score_step" in fields:
+                    x = to_steps(x, fields, "score") * np.float32(number(fields["score_scale"]))
                 if fields["bias"] == "1":
                     bias, q_coords, k_coords = inputs[5:8]
                     one = bias[s if bias.shape[0] > 1 else 0, h if bias.shape[1] > 1 else 0]
@@ -110,7 +119,9 @@ def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
                     x += one[np.ix_(*at)]
                 e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True, initial=-np.inf))
                 p = e / e.sum(1, keepdims=True)
-                y = p @ v[ks, h] if k[ks].shape[0] else np.full((x.shape[0], dv), np.nan)
+                rounds = "weight_step" in fields
+                weights = to_steps(p.astype(np.float32), fields, "weight") if rounds else p
+                y = weights @ v[ks, h] if k[ks].shape[0] else np.full((x.shape[0], dv), np.nan)
                 if fields["no_keys_to_zero"] == "1" and not p.shape[1]:
                     y = np.zeros_like(y)
                 if fields["nan_to_zero"] == "1":

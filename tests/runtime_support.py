@@ -132,13 +132,18 @@ def attention_plan(
     nan_to_zero: int = 0,
     no_keys_to_zero: int = 0,
     whole: int = 0,
+    steps: Mapping[str, int | float] | None = None,
 ) -> Plan:
+    """A plan of attention; `steps` are the fields of what it rounds to."""
+    steps = steps or {}
+    rounds = [name for name in ("score_step", "weight_step") if name in steps]
     fields = dict(zip(("q_head", "k_head", "v_head"), first, strict=True))
     fields |= {"whole": 1} if whole else {}
     return kernel_plan(
         "attention",
-        f"attention_d{d}_v{dv}" + ("_bias" if bias else ""),
+        f"attention_d{d}_v{dv}" + ("_bias" if bias else "") + "".join(f"_{x}s" for x in rounds),
         **fields,
+        **steps,
         bias=bias,
         d=d,
         dv=dv,

@@ -46,6 +46,14 @@ class Case:
         self.bias: Array | None = None
         self.positions: tuple[Array, ...] = (np.arange(len(self.q)), np.arange(len(self.k)))
         self.strides: tuple[int, int, int] = (0, 0, 0)
+        self.score_steps: reference.Steps | None = None
+        self.score_scale = 1.0
+        self.weight_steps: reference.Steps | None = None
+
+    def heads(self) -> tuple[Array, Array, Array]:
+        """Queries, keys and values that the kernel is to read."""
+        rows, cols = slice(self.q0, self.q0 + self.queries), slice(self.k0, self.k0 + self.keys)
+        return self.q[rows, self.hq], self.k[cols, self.hk], self.v[cols, self.hv]
 
     def expected(self) -> Array:
         rows, cols = slice(self.q0, self.q0 + self.queries), slice(self.k0, self.k0 + self.keys)
@@ -55,12 +63,13 @@ class Case:
             qpos, kpos = self.positions[0][rows], self.positions[1][cols]
             bias = self.bias[base + qpos[:, None] * sq + kpos * sk].astype(np.float64)
         return reference.attention(
-            self.q[rows, self.hq],
-            self.k[cols, self.hk],
-            self.v[cols, self.hv],
+            *self.heads(),
             float(self.scale),
             bias,
             self.nan_to_zero,
+            self.score_steps,
+            self.score_scale,
+            self.weight_steps,
         )
 
     def run(self, kernels: KernelLibrary, cuts: tuple[int, ...] = ()) -> Array:
@@ -72,14 +81,22 @@ class Case:
         if self.bias is not None:
             positions = (p.astype(np.int32) for p in self.positions)
             extra = [guarded(x, at_end=end) for x in (self.bias, *positions)]
-        symbol = f"attention_d{self.d}_v{self.dv}{'_bias' if extra else ''}_{self.level}"
+        symbol = f"attention_d{self.d}_v{self.dv}{'_bias' if extra else ''}"
+        scale, steps = float(self.scale), list[float]()
+        if self.score_steps is not None:
+            step, below, above = self.score_steps
+            scale, steps = scale / step, [float(-below), float(above), step * self.score_scale]
+            symbol += "_score_steps"
+        if self.weight_steps is not None:
+            steps += [self.weight_steps[0], float(self.weight_steps[2])]
+            symbol += "_weight_steps"
         heads = (self.hq, self.hk, self.hv, self.ho)
         tail = self.strides if extra else ()
         bounds = [0, *cuts, self.queries]
         for a, b in itertools.pairwise(bounds):
             place = (self.q0 + a, self.q0 + b, self.k0, self.k0 + self.keys)
-            flags = (float(self.scale), int(self.nan_to_zero))
-            kernels.call(symbol, q, k, v, *extra, o, *flags, *heads, *place, *tail)
+            numbers = (scale, *steps, int(self.nan_to_zero), *heads, *place, *tail)
+            kernels.call(f"{symbol}_{self.level}", q, k, v, *extra, o, *numbers)
         got = o[self.q0 : self.q0 + self.queries, self.ho].copy()
         o[self.q0 : self.q0 + self.queries, self.ho] = CANARY
         assert (o == CANARY).all()

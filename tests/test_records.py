@@ -44,6 +44,8 @@ SAFE: dict[str, Any] = {
     "finds_nan": False,
     "chooses": False,
     "converts": False,
+    "quantises": False,
+    "dequantises": False,
     "reads_no_element": False,
     "weights": (),
     "powers": (),
@@ -57,6 +59,7 @@ SAFE: dict[str, Any] = {
     "positions": None,
     "live_places": False,
     "zeros": None,  # nothing rests on it but the cost of the analysis
+    "extremes_of": None,
     "packs": None,
     "items": Items.ALL,
     "kernels": (),

@@ -352,6 +352,7 @@ def reference_attention(
     scale: float,
     bias: Array | None = None,
     positions: Array | None = None,
+    rounded: Callable[[Array, str], Array] = lambda x, _: x,
 ) -> Array:
     """float64; NaN where there is no key.
 
@@ -361,18 +362,20 @@ def reference_attention(
         scale: Of scores.
         bias: `[sequences, heads, length, length]`, added to scores.
         positions: `[t]`, of each row in its sequence.
+        rounded: What `score` and `weight` are rounded to.
     """
     out = np.full((q.shape[0], q.shape[1], v.shape[2]), np.nan)
     for s in range(len(q_offsets) - 1):
         i, j = slice(*q_offsets[s : s + 2]), slice(*k_offsets[s : s + 2])
         if j.start == j.stop:
             continue
-        x = np.einsum("ihd,jhd->hij", q[i].astype(np.float64), k[j].astype(np.float64)) * scale
+        x = np.einsum("ihd,jhd->hij", q[i].astype(np.float64), k[j].astype(np.float64))
+        x = rounded(x * scale, "score")
         if bias is not None and positions is not None:
             x = x + bias[s][:, positions[i][:, None], positions[j]]
         with np.errstate(invalid="ignore"):
             p = np.exp(x - x.max(-1, keepdims=True))
-            p /= p.sum(-1, keepdims=True)
+            p = rounded(p / p.sum(-1, keepdims=True), "weight")
         out[i] = np.einsum("hij,jhd->ihd", p, v[j].astype(np.float64))
     return out
 
@@ -448,6 +451,42 @@ def test_attention_with_bias(load: Callable[..., Run], shape: str) -> None:
         everywhere = np.broadcast_to(bias, (batch, 2, length, length))
         expected = reference_attention(q, k, v, o, o, 0.5, everywhere, coords[1])
         (y,) = run(q=q, k=k, v=v, o=o, bias=bias, coords=coords)
+        np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+
+
+SCORE_STEPS = {"score_step": 0.25, "score_below": 9, "score_above": 12, "score_scale": 0.5}
+WEIGHT_STEPS = {"weight_step": 1 / 1000, "weight_above": 255}
+
+
+@pytest.mark.parametrize("bias", [0, 1])
+@pytest.mark.parametrize("steps", [SCORE_STEPS, WEIGHT_STEPS, SCORE_STEPS | WEIGHT_STEPS])
+def test_attention_that_rounds(
+    load: Callable[..., Run], steps: dict[str, int | float], bias: int
+) -> None:
+    """Scores are whole numbers times a power of two; no weight lies at half a step."""
+    plan = attention_plan(8, 3, 2, bias=bias, steps=steps)
+    names = ["q", "k", "v", "o", "o", *(["bias", "coords", "coords"] if bias else [])]
+    inputs: list[Value] = [(name, FLOAT, [None] * 3) for name in "qkv"]
+    inputs += [("o", INT32, [None])]
+    inputs += [("bias", FLOAT, [None] * 4), COORDS] if bias else []
+    run = load(make_model([pit_node("a", plan, names, ["y"])], inputs, [("y", FLOAT, [None] * 3)]))
+
+    def rounded(x: Array, what: str) -> Array:
+        if f"{what}_step" not in steps:
+            return x
+        below, above = steps.get(f"{what}_below", 0), steps[f"{what}_above"]
+        whole = np.clip(np.rint(x / steps[f"{what}_step"]), -below, above)
+        return np.asarray(whole * steps[f"{what}_step"] * steps.get(f"{what}_scale", 1))
+
+    rng = np.random.default_rng(6)
+    for live in masks(rng, (3, 70)):
+        _, coords, o = points(live)
+        q, k = (rng.integers(-2, 3, (o[-1], 2, 8)).astype(np.float32) for _ in range(2))
+        v = rng.standard_normal((o[-1], 2, 3), np.float32)
+        added = rng.integers(-2, 3, (3, 2, 70, 70)).astype(np.float32) * bias
+        expected = reference_attention(q, k, v, o, o, 0.5, added, coords[1], rounded)
+        given = {"bias": added, "coords": coords} if bias else {}
+        (y,) = run(q=q, k=k, v=v, o=o, **given)
         np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
 
 

@@ -23,14 +23,17 @@ from typing import Any
 from pitc.codegen import tir
 from pitc.codegen.engines.cpu import DenseTile, Read
 from pitc.codegen.families.attention_query import OneQuery
+from pitc.codegen.families.attention_steps import ScoreSteps, WeightSteps, add_rounded
 from pitc.codegen.vector_math import exp
 from pitc.ir.target import CpuLevel
 
 KEY_BLOCK = 192
 """Keys per online step, a multiple of 16 and of all tile heights; 96 to 384 measured equal."""
+ROUNDED_KEY_BLOCK = 576
+"""The same where weights are rounded: up to it, no score is computed twice."""
 UNROLL = 2
 MAX_WIDTH = 256
-"""Largest head width: it bounds the workspace, (d + dv + KEY_BLOCK) * lanes floats."""
+"""Largest head width: it bounds the workspace, (d + dv + keys of a block) * lanes floats."""
 
 
 def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
@@ -38,7 +41,7 @@ def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
 
     Args:
         symbol: Name of the kernel.
-        params: `d`, `dv`, `bias`.
+        params: `d`, `dv`, `bias`; perhaps `score_steps`, `weight_steps`.
         target: CPU level.
     """
     if not (1 <= params["d"] <= MAX_WIDTH and 1 <= params["dv"] <= MAX_WIDTH):
@@ -62,17 +65,26 @@ class _Kernel:
             self.kpos = tir.tensor("kpos", (tk,), "int32")
         self.out = tir.tensor("out", (tq, heads, self.dv))
         self.scale = tir.float_scalar("scale")
+        self.score_steps = self.weight_steps = None
+        if params.get("score_steps"):
+            self.score_steps = ScoreSteps(*map(tir.float_scalar, ("lowest", "highest", "unit")))
+        if params.get("weight_steps"):
+            self.weight_steps = WeightSteps(*map(tir.float_scalar, ("step", "most")))
+        self.keys = KEY_BLOCK if self.weight_steps is None else ROUNDED_KEY_BLOCK
         names = ["nan_to_zero", "hq", "hk", "hv", "ho", "q0", "q1", "k0", "k1"]
         names += ["bias_base", "bias_sq", "bias_sk"] if params["bias"] else []
         self.at = dict(zip(names, tir.scalars(*names), strict=True))
         lanes = target.attention_lanes[0]
         padded_d, padded_dv = (-(-x // tir.LANES) * tir.LANES for x in (self.d, self.dv))
         self.qt = tir.workspace(padded_d, lanes)
-        self.p = tir.workspace(KEY_BLOCK, lanes)
+        self.p = tir.workspace(self.keys, lanes)
         self.o = tir.workspace(padded_dv, lanes)
 
     def emit(self) -> None:
-        """One query by itself, or blocks of them."""
+        """One query by itself, or blocks of them; what is rounded has blocks only."""
+        if self.score_steps is not None or self.weight_steps is not None:
+            self.emit_blocks()
+            return
         start = self.at["q0"]
         one = OneQuery(self, start, KEY_BLOCK, UNROLL)
         tir.either(self.at["q1"] - start == 1, one.emit, self.emit_blocks)
@@ -110,20 +122,34 @@ class _QueryBlock:
         for g in self.groups:
             top[g].set(lowest)
             total[g].set(tir.splat(0))
-        first, stop = kernel.at["k0"], kernel.at["k1"]
-        with tir.serial(0, (stop - first + KEY_BLOCK - 1) // KEY_BLOCK) as kb:
-            k0 = tir.bind(first + kb * KEY_BLOCK)
-            keys = tir.bind(tir.smaller(tir.int64(KEY_BLOCK), stop - k0))
+        count = kernel.at["k1"] - kernel.at["k0"]
+        blocks = tir.bind((count + kernel.keys - 1) // kernel.keys)
+        with tir.serial(0, blocks) as kb:
+            k0, keys = self.key_block(kb)
             before = [tir.keep(t.value) for t in top]
-            if kernel.bias is not None:
-                self.load_bias(k0, keys, kernel.bias)
             self.scores(k0, keys)
-            # While all keys of a row were -inf, subtract 0 and not -inf: its sum must stay 0.
-            pivot = [tir.keep(tir.select(t.value == lowest, tir.splat(0), t.value)) for t in top]
+            pivot = self.pivot()
             decay = [exp(tir.keep(before[g] - pivot[g]), nonpositive=True) for g in self.groups]
             self.exponentials(keys, pivot, decay)
-            self.values(kb == 0, k0, keys, decay)
-        self.store_out()
+            if kernel.weight_steps is None:
+                self.values(kb == 0, k0, keys, decay)
+        if kernel.weight_steps is None:
+            self.store_out([tir.keep(tir.splat(1) / t.value) for t in total])
+        else:
+            self.store_out(add_rounded(self, kernel.weight_steps, blocks, self.pivot()))
+
+    def key_block(self, number: tir.Expr) -> tuple[tir.Expr, tir.Expr]:
+        """First key of a block, and how many it has."""
+        size = self.kernel.keys
+        k0 = tir.bind(self.kernel.at["k0"] + number * size)
+        return k0, tir.bind(tir.smaller(tir.int64(size), self.kernel.at["k1"] - k0))
+
+    def pivot(self) -> list[tir.Expr]:
+        """What to subtract from scores: the maxima so far; 0 and not -inf while all keys of a row
+        were -inf, as its sum must stay 0.
+        """
+        lowest, zero = tir.splat(float("-inf")), tir.splat(0)
+        return [tir.keep(tir.select(t.value == lowest, zero, t.value)) for t in self.top]
 
     def load_queries(self) -> None:
         """qt[d, lane] = scale * q[q0 + lane, hq, d]."""
@@ -144,11 +170,13 @@ class _QueryBlock:
             tir.chunks(kernel.d, square)
 
     def scores(self, k0: tir.Expr, keys: tir.Expr) -> None:
-        """p[key, lane] = k[k0 + key] . qt (+ p); top = max(top, p).
+        """p[key, lane] = k[k0 + key] . qt (+ bias); top = max(top, p).
 
         The last row tile repeats its last key: no maximum changes, and later steps stop before it.
         """
         kernel, rows = self.kernel, self.rows
+        if kernel.bias is not None:
+            self.load_bias(k0, keys, kernel.bias)
         with tir.serial(0, (keys + rows - 1) // rows) as t:
             first = tir.bind(t * rows)
             key = [tir.bind(k0 + tir.smaller(first + r, keys - 1)) for r in range(rows)]
@@ -164,6 +192,8 @@ class _QueryBlock:
             tile.multiply(tir.int64(kernel.d), UNROLL, read, rest=kernel.d % UNROLL > 0)
             for r in range(rows):
                 for g, s in enumerate(tile.row(r)):
+                    if kernel.score_steps is not None:
+                        s = kernel.score_steps.rounded(s)
                     if kernel.bias is not None:
                         s = tir.keep(s + tir.load(kernel.p, first + r, g * tir.LANES))
                     tir.store(kernel.p, s, first + r, g * tir.LANES)
@@ -184,9 +214,13 @@ class _QueryBlock:
                 total[g].set(total[g].value + weight)
 
     def values(
-        self, first: tir.Expr, k0: tir.Expr, keys: tir.Expr, decay: Sequence[tir.Expr]
+        self,
+        first: tir.Expr,
+        k0: tir.Expr,
+        keys: tir.Expr,
+        decay: Sequence[tir.Expr] | None = None,
     ) -> None:
-        """o[dv, lane] = o * decay + sum over keys of v[k0 + key, dv] * p[key, lane].
+        """o[dv, lane] = o (* decay) + sum over keys of v[k0 + key, dv] * p[key, lane].
 
         In the first key block o is undefined and counts as 0.
         """
@@ -196,7 +230,8 @@ class _QueryBlock:
             tile = DenseTile(height, len(self.groups))
 
             def before(r: int, g: int) -> tir.Expr:
-                return tir.load(kernel.o, dv + r, g * tir.LANES) * decay[g]
+                sums = tir.load(kernel.o, dv + r, g * tir.LANES)
+                return sums if decay is None else sums * decay[g]
 
             def read(key: tir.Expr) -> Read:
                 return (
@@ -217,24 +252,22 @@ class _QueryBlock:
         if rest:
             columns(tir.int64(full * self.rows), rest)
 
-    def store_out(self) -> None:
-        """out[q0 + lane, ho, dv] = o[dv, lane] / total, or the fill where total is not above 0."""
+    def store_out(self, factor: Sequence[tir.Expr]) -> None:
+        """out[q0 + lane, ho, dv] = o[dv, lane] * factor, or the fill where total is not above 0."""
         kernel = self.kernel
         zero, nan = tir.splat(0), tir.splat(float("nan"))
         to_zero = tir.splat_condition(kernel.at["nan_to_zero"] != 0)
         fill = tir.keep(tir.select(to_zero, zero, nan))
         for g in self.groups:
-            total = tir.keep(self.total[g].value)
-            inverse = tir.keep(tir.splat(1) / total)
-            self.store_group(g, total > zero, inverse, fill)
+            self.store_group(g, tir.keep(self.total[g].value) > zero, factor[g], fill)
 
-    def store_group(self, g: int, alive: tir.Expr, inverse: tir.Expr, fill: tir.Expr) -> None:
+    def store_group(self, g: int, alive: tir.Expr, factor: tir.Expr, fill: tir.Expr) -> None:
         """Write the queries of one lane group."""
         kernel, lane = self.kernel, g * tir.LANES
 
         def square(dv: tir.Expr, lanes: int) -> None:
             sums = [tir.load(kernel.o, dv + i, lane) for i in range(tir.LANES)]
-            columns = [tir.select(alive, o * inverse, fill) for o in sums]
+            columns = [tir.select(alive, o * factor, fill) for o in sums]
             for i, row in enumerate(tir.transpose(columns)):
                 with tir.when(self.count > lane + i):
                     at = (self.q0 + lane + i, kernel.at["ho"], dv)

@@ -9,7 +9,12 @@ COSTS = re.compile(r"(cost|shape)_\w+_v\d|(clocks|price_\w+)_sm_\d+")
 FLAG, NUMBER, REAL, NUMBERS = r"[01]", r"\d+", r"-?\d+|-?0x[0-9a-f.]+p[+-]?\d+", r"\d+(,\d+)*"
 WORD, WORDS, CODES = r"[\w.:-]+", r"[^,\s]+(,[^,\s]+)*", r"(c\d|l|0|r)(,(c\d|l|0|r))*"
 NAME = r"[A-Za-z0-9%._~/-]+"
-OPTIONAL = {"detect": {"padding"}, "attention": {"whole"}}  # fields that a plan may lack
+_STEPS = {
+    **dict.fromkeys(("score_above", "score_below", "weight_above"), NUMBER),
+    **dict.fromkeys(("score_scale", "score_step", "weight_step"), REAL),
+}
+#: Fields that a plan may lack.
+OPTIONAL = {"detect": {"padding"}, "attention": {"whole", *_STEPS}}
 _LIBRARY = {"kernel": WORD, "library": WORD}
 _MOVE = {**_LIBRARY, "dims": CODES, "dtype": "int32|int8"}
 _KERNEL = {**_LIBRARY, "dtype": "float32|float16|bfloat16"}
@@ -28,6 +33,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         **_KERNEL,
         **dict.fromkeys(("d", "dv", "heads", "q_head", "k_head", "v_head"), NUMBER),
         **{"bias": FLAG, "nan_to_zero": FLAG, "no_keys_to_zero": FLAG, "scale": REAL},
+        **_STEPS,
         "whole": FLAG,
     },
     "choose_channels": {

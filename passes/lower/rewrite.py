@@ -300,7 +300,8 @@ class Rewriter:
         if whole and not bias and isinstance(keys, OffsetsOperand):
             inputs.append(self.detect(keys.domain).coords)
         dtype = self.dtype(packing.name)
-        request = self.request("attention", dtype, d=d, dv=dv, bias=bias)
+        steps = {f"{x}s": 1 for x in ("score_step", "weight_step") if x in fields}
+        request = self.request("attention", dtype, d=d, dv=dv, bias=bias, **steps)
         plan = replace(form.plan, fields=(*fields.items(), *self.kernel_fields(request)))
         self.runs[node] = kernels_of(plan, self.graph.target)
         (out,) = self.build.kernel(

@@ -12,7 +12,9 @@ that the kernel can follow (`scores.py`):
 * an elementwise step whose other operand is known at live pairs (a mask adds 0, a Where keeps the
   score) disappears;
 * any other added operand becomes the kernel's bias, read at the original positions;
-* a NaN guard behind the softmax becomes `nan_to_zero`, a mask behind it `no_keys_to_zero`.
+* a NaN guard behind the softmax becomes `nan_to_zero`, a mask behind it `no_keys_to_zero`;
+* scores, or the probabilities, that are quantised and dequantised are rounded by the kernel
+  (`steps.py`).
 
 The skipped terms are exact zeros of the second contraction, for finite v.
 """
@@ -181,8 +183,9 @@ def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> For
     queries, q_scale = _unscaled(site.context, queries)
     key, k_scale = _unscaled(keys, key)
     scale = float(scores.scale * q_scale * k_scale)
-    if not is_factor(scale):
-        return site.refuse(Code.NO_LOWERING, f"scores are multiplied by {scale}", scores.name)
+    for factor in (scale, scores.score_scale):
+        if not is_factor(factor):
+            return site.refuse(Code.NO_LOWERING, f"scores are multiplied by {factor}", scores.name)
     sizes = [e.as_int() for e in (*site.out.layout.rest_shape, reduced.extent)]
     static = [n for n in sizes if n is not None]
     if len(static) != len(sizes):
@@ -232,6 +235,7 @@ def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> For
         "scale": scale,
         "v_head": 0,
     }
+    fields |= _step_fields(scores)
     return Form(
         (site.out,),
         tuple(operands),
@@ -241,6 +245,17 @@ def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> For
         rests_on=tuple(scores.rests_on),
         rule="softmax over live keys",
     )
+
+
+def _step_fields(scores: Scores) -> dict[str, int | float]:
+    """Fields of what the kernel rounds."""
+    fields: dict[str, int | float] = {}
+    if (steps := scores.score_steps) is not None:
+        fields |= {"score_above": steps.above, "score_below": steps.below}
+        fields |= {"score_scale": scores.score_scale, "score_step": steps.step}
+    if (steps := scores.weight_steps) is not None:
+        fields |= {"weight_above": steps.above, "weight_step": steps.step}
+    return fields
 
 
 def _listed(dtypes: set[np.dtype]) -> str:

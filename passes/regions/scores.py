@@ -26,9 +26,10 @@ from pitc.ir.index import ONE, Digit, digit, invert, nonneg
 from pitc.ir.nodes import first_input, input_names
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, covered, pull, region
-from pitc.passes.facts.finite import clean_if
+from pitc.passes.facts.finite import clean_if, finite_if
 from pitc.passes.regions.domain import Coords, Domain
 from pitc.passes.regions.form import BiasTerm, FormContext, Site
+from pitc.passes.regions.steps import Steps, pair_of
 from pitc.passes.rules.record import Packs, operator_of
 
 ABSORBING = -3e38  # any bounded score plus this is this, in float32
@@ -52,6 +53,10 @@ class Scores:
             behind it.
         nan_to_zero: A row whose softmax is NaN has weights of 0.
         no_keys_to_zero: Only a row without live keys has.
+        weight_steps: What the weights are rounded to, behind the softmax.
+        score_steps: What the scores are rounded to, behind a first factor, `scale`.
+        score_scale: Their factor behind that.
+        steps_at: How many terms of the bias are added behind that.
     """
 
     name: str
@@ -65,6 +70,10 @@ class Scores:
     chosen: bool = False
     nan_to_zero: bool = False
     no_keys_to_zero: bool = False
+    weight_steps: Steps | None = None
+    score_steps: Steps | None = None
+    score_scale: float = 1.0
+    steps_at: int = 0
     softmaxed: bool = False
     absorbs: list[ir.Node] = field(default_factory=list)
     rests_on: list[Region] = field(default_factory=list)
@@ -171,7 +180,9 @@ def walk(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
                 return stop
             scores.softmaxed, scores.name = True, first_input(node)
             continue
-        if expr.combine is Combine.MAP:
+        if operator_of(node).dequantises:
+            stop = _rounded(site, scores, node)
+        elif expr.combine is Combine.MAP:
             stop = _elementwise(site, scores, node, expr)
         elif operator_of(node).packs is Packs.RESHAPED:
             stop = _reshape(site, scores, node, expr)
@@ -181,6 +192,35 @@ def walk(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
             )
         if stop is not None:
             return stop
+
+
+def _rounded(site: Site, scores: Scores, node: ir.Node) -> Refusal | None:
+    """Weights, or scores, are rounded to steps: 0 stays 0, and what a NaN becomes nobody says."""
+    graph, what = site.context.graph, "scores" if scores.softmaxed else "weights"
+    found = pair_of(graph, node)
+    if isinstance(found, str):
+        text = f"{node.op_type} of {what} {found}"
+        return site.refuse(Code.NO_LOWERING, text, scores.name)
+    quantises, steps = found
+    if not graph.target.rounds_attention:
+        return site.refuse(
+            Code.NO_LOWERING, f"{what} are quantised, on {graph.target.kind}", scores.name
+        )
+    if (scores.score_steps if scores.softmaxed else scores.weight_steps) is not None:
+        return site.refuse(Code.NO_LOWERING, f"{what} are quantised twice", scores.name)
+    source = first_input(quantises)
+    finite = finite_if(graph, source)
+    if finite is None or not all(covers(finite, pair) for pair in scores.pairs):
+        return site.refuse(Code.NO_FACT, f"{what} may be NaN where they are quantised", source)
+    scores.rests_on.append(finite)
+    scores.absorbs.append(quantises)
+    if scores.softmaxed:
+        scores.score_steps, scores.steps_at = steps, len(scores.bias)
+        scores.score_scale, scores.scale = scores.scale, 1.0
+    else:
+        scores.weight_steps = steps
+    scores.name = source
+    return None
 
 
 def _at_softmax(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
@@ -214,6 +254,10 @@ def _check_bias(site: Site, scores: Scores) -> Refusal | None:
     if not scores.bias_shapes <= {site.context.graph[scores.name].shape}:
         return site.refuse(
             Code.LAYOUT, "a bias is added to scores of other dimensions", scores.name
+        )
+    if scores.score_steps is not None and len(scores.bias) > scores.steps_at:
+        return site.refuse(
+            Code.NO_LOWERING, "scores are quantised together with a bias", scores.bias[-1].name
         )
     replaced = any(t.low is not None and t.low != -inf for t in scores.bias)
     if replaced and len(scores.bias) > 1:

@@ -426,10 +426,13 @@ _FUSED = {
 QUANTISING = Operator(
     function=_exact(arithmetic.quantised, parameters=_cast_target),
     finite=always,
+    quantises=True,
     packs=Packs.PER_TENSOR,
     items=Items.ANY,
 )
-DEQUANTISING = replace(QUANTISING, function=_exact(arithmetic.dequantised))
+DEQUANTISING = replace(
+    QUANTISING, function=_exact(arithmetic.dequantised), quantises=False, dequantises=True
+)
 NUMPY_BROADCAST = 7  # first operator set whose operands broadcast from the last dimension
 
 

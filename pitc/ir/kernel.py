@@ -28,9 +28,9 @@ class KernelRequest:
             `activation`, `residual` (gather_gemm, contract_*), perhaps `input_relu`, and of
             gather_gemm `bits`,
             `stored` and `factor`; `k` (panels); `k`, `n`, `stored`, `factor` (stored_rows); `n`,
-            `activation`, `residual` (swrite_columns); `d`, `dv`, `bias` (attention). A GPU's
-            kernels have no `k` and `n`, but `loose`: rows may start anywhere. `detect` has `bits`
-            where a contraction has told what is not 0.
+            `activation`, `residual` (swrite_columns); `d`, `dv`, `bias`, perhaps `score_steps` and
+            `weight_steps` (attention). A GPU's kernels have no `k` and `n`, but `loose`: rows may
+            start anywhere. `detect` has `bits` where a contraction has told what is not 0.
         dtype: Type of the elements, or of the words that are moved (`int32`, `int8`); of a mask
             `bool`.
         kind: Of target: `cpu`, or `cuda`.
@@ -86,7 +86,8 @@ class KernelRequest:
                 suffix = "_res" if p["residual"] else ""
                 return f"swrite_columns_n{p['n']}_{p['activation']}{suffix}"
             case "attention":
-                return f"attention_d{p['d']}_v{p['dv']}" + ("_bias" if p["bias"] else "")
+                found = [x for x in ("bias", "score_steps", "weight_steps") if p.get(x)]
+                return "_".join([f"attention_d{p['d']}_v{p['dv']}", *found])
         raise ValueError(f"unknown kernel family {self.family!r}")
 
     def _cuda_symbol(self, p: Mapping[str, int | str]) -> str:

@@ -74,7 +74,7 @@ void ReadsEveryOperation() {
   const auto a = std::get<pitc::AttentionPlan>(ParsePlan(kAttention).body);
   CHECK(a.d == 8 && a.dv == 3 && a.heads == 2 && a.k_head == 2 && a.v_head == 4 && a.nan_to_zero &&
         !a.no_keys_to_zero && !a.bias && !a.whole);
-  const std::string whole = With(kAttention, "v_head=4\n", "v_head=4\nwhole=1\n");
+  const std::string whole = With(kAttention, "v_head=4", "v_head=4\nwhole=1");
   CHECK(std::get<pitc::AttentionPlan>(ParsePlan(whole).body).whole);
   CHECK(a.scale == -0.1875);
   const auto p = std::get<pitc::MovePlan>(ParsePlan(kPack).body);
@@ -115,7 +115,7 @@ void ReadsPlansForGpus() {
   const std::string attention =
       With(kAttention, "kernel=attention_d8_v3", "kernel=attention_d8_v3_loose_f32");
   CHECK(kernel_of(attention) == "attention_d8_v3_loose_f32");
-  CHECK(Contains(Error(With(attention, "v_head=4\n", "v_head=4\nwhole=1\n"), Machine::kCuda),
+  CHECK(Contains(Error(With(attention, "v_head=4", "v_head=4\nwhole=1"), Machine::kCuda),
                  "plan: unknown key 'whole'"));
   CHECK(kernel_of(kPack) == "pack_b4");
 
@@ -138,6 +138,44 @@ void ReadsPlansForGpus() {
     CHECK(Contains(Error(text, Machine::kCuda),
                    "plan: expected op as one of pack, unpack, gather_gemm, contract, ffn, "
                    "attention, region, got"));
+}
+
+void ReadsWhatAttentionRoundsTo() {
+  const auto attention = [](const std::string& text) {
+    return std::get<pitc::AttentionPlan>(ParsePlan(text).body);
+  };
+  const std::string scores =
+      With(kAttention, "kernel=attention_d8_v3", "kernel=attention_d8_v3_score_steps") +
+      "score_above=0\nscore_below=65535\nscore_scale=-0x1.8p-3\nscore_step=0x1p-2\n";
+  const std::string weights =
+      With(kAttention, "kernel=attention_d8_v3", "kernel=attention_d8_v3_weight_steps") +
+      "weight_above=255\nweight_step=0x1p-126\n";
+  const pitc::AttentionPlan plain = attention(kAttention), of_scores = attention(scores),
+                            of_weights = attention(weights);
+  CHECK(!plain.score_steps && !plain.weight_steps && !of_scores.weight_steps);
+  CHECK(of_scores.score_steps->step == 0.25 && of_scores.score_scale == -0.1875);
+  CHECK(of_scores.score_steps->below == 65535 && of_scores.score_steps->above == 0);
+  CHECK(!of_weights.score_steps && of_weights.weight_steps->above == 255);
+  CHECK(of_weights.weight_steps->step > 0);
+
+  CHECK(
+      Contains(Error(With(scores, "kernel=attention_d8_v3_score_steps", "kernel=attention_d8_v3")),
+               "_score_steps for these fields"));
+  CHECK(Contains(Error(With(scores, "score_above=0", "")), "plan: key 'score_above' is missing"));
+  CHECK(Contains(Error(With(scores, "score_below=65535", "score_below=65536")),
+                 "plan: expected score_below in 0..65535"));
+  CHECK(Contains(Error(With(scores, "score_above=0", "score_above=-1")),
+                 "plan: expected score_above in 0..65535"));
+  CHECK(Contains(Error(With(kAttention, "bias=0", "bias=0\nscore_above=1")),
+                 "plan: unknown key 'score_above'"));
+  CHECK(Contains(Error(weights + "weight_below=0\n"), "plan: unknown key 'weight_below'"));
+  for (const char* bad : {"0x0p0", "-0x1p-2", "0x1p-127"}) {
+    CHECK(Contains(Error(With(weights, "weight_step=0x1p-126", std::string("weight_step=") + bad)),
+                   "plan: expected weight_step above 0, got"));
+  }
+  const std::string gpu =
+      With(scores, "kernel=attention_d8_v3_score_steps", "kernel=attention_d8_v3_loose_f32");
+  CHECK(Contains(Error(gpu, Machine::kCuda), "plan: unknown key 'score_above'"));
 }
 
 // A plan with prices for sm_80: the place of an offer, and three other numbers.
@@ -476,7 +514,9 @@ void RefusesValues() {
   CHECK(Contains(Error(With(kGemm, "activation=relu", "activation=swish")),
                  "one of none, relu, gelu, gelu_tanh, gelu_quick, silu, got 'swish'"));
   CHECK(Contains(Error(With(kDetect, "rank=2", "rank=9")), "expected rank in 1..8"));
-  for (const std::string name : {"", "a b", "a%2", "a%61", std::string(1001, 'a').c_str()})
+  const std::string longer(1001, 'a');
+  for (const std::string& name :
+       {std::string(), std::string("a b"), std::string("a%2"), std::string("a%61"), longer})
     CHECK(Contains(Error(kDetect + ("padding=" + name + "\n")), "expected padding as a name of"));
 }
 
@@ -512,6 +552,7 @@ int main() {
   return pitc::test::RunTests(
       {{"reads every operation", ReadsEveryOperation},
        {"reads plans for GPUs", ReadsPlansForGpus},
+       {"reads what attention rounds to", ReadsWhatAttentionRoundsTo},
        {"reads contractions over zeros for GPUs", ReadsContractionsOverZerosForGpus},
        {"reads prices", ReadsPrices},
        {"reads right operands", ReadsRightOperands},

@@ -174,7 +174,14 @@ int StoredRows(const Any* raw, int32_t count, int k, int n, Stored stored, bool 
   return 0;
 }
 
-int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_bias) {
+// The nearest whole number, of two the even one, within two ends; NaN stays NaN.
+double Rounded(double x, double low, double high) {
+  const double whole = std::nearbyint(x);
+  return whole < low ? low : whole > high ? high : whole;
+}
+
+int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_bias,
+              bool score_steps = false, bool weight_steps = false) {
   Args args(raw, count);
   const Tensor *q = args.Floats(3), *k = args.Floats(3), *v = args.Floats(3);
   const Tensor* bias = has_bias ? args.Floats(1) : nullptr;
@@ -182,6 +189,9 @@ int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_
   const Tensor* k_positions = has_bias ? args.Int32s(1) : nullptr;
   const Tensor* out = args.Floats(3);
   const auto scale = static_cast<float>(args.Float());
+  const double low = score_steps ? args.Float() : 0, high = score_steps ? args.Float() : 0,
+               unit = score_steps ? args.Float() : 1;
+  const double step = weight_steps ? args.Float() : 1, steps = weight_steps ? args.Float() : 1;
   const int64_t nan_to_zero = args.Int();
   const int64_t hq = args.Int(), hk = args.Int(), hv = args.Int(), ho = args.Int();
   const int64_t q0 = args.Int(), q1 = args.Int(), k0 = args.Int(), k1 = args.Int();
@@ -211,6 +221,7 @@ int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_
       for (int d = 0; d < size; ++d)
         score += static_cast<double>(row(q, i, hq)[d]) * row(k, j, hk)[d];
       score *= scale;
+      if (score_steps) score = Rounded(score, low, high) * unit;
       if (has_bias) {
         int64_t at = base + Data<int32_t>(q_positions)[i] * q_stride +
                      Data<int32_t>(k_positions)[j] * k_stride;
@@ -223,6 +234,11 @@ int Attention(const Any* raw, int32_t count, int size, int value_size, bool has_
     }
     for (int64_t j = 0; j < k1 - k0; ++j) sum += scores[j] = std::exp(scores[j] - most);
     const bool undefined = k0 == k1 || std::isnan(sum);
+    if (weight_steps) {
+      for (int64_t j = 0; j < k1 - k0; ++j)
+        scores[j] = Rounded(scores[j] / sum / step, 0, steps) * step;
+      if (!undefined) sum = 1;
+    }
     for (int d = 0; d < value_size; ++d) {
       double value = 0;
       for (int64_t j = k0; j < k1; ++j) value += scores[j - k0] * row(v, j, hv)[d];
@@ -268,9 +284,14 @@ EXPORT const char* pitc_kernel_last_error() { return pitc::test::error_text; }
   STORED_AT(k, n, activation, false, , nk)    \
   STORED_AT(k, n, activation, true, _res, kn) \
   STORED_AT(k, n, activation, true, _res, nk)
-#define ATTENTION(d, dv)                                  \
-  KERNEL(attention_d##d##_v##dv, Attention, d, dv, false) \
-  KERNEL(attention_d##d##_v##dv##_bias, Attention, d, dv, true)
+#define ATTENTION_OF(name, d, dv, bias)                            \
+  KERNEL(name, Attention, d, dv, bias)                             \
+  KERNEL(name##_score_steps, Attention, d, dv, bias, true)         \
+  KERNEL(name##_weight_steps, Attention, d, dv, bias, false, true) \
+  KERNEL(name##_score_steps_weight_steps, Attention, d, dv, bias, true, true)
+#define ATTENTION(d, dv)                             \
+  ATTENTION_OF(attention_d##d##_v##dv, d, dv, false) \
+  ATTENTION_OF(attention_d##d##_v##dv##_bias, d, dv, true)
 
 KERNEL(pack_b4, Move, 32, false)
 KERNEL(pack_b1, Move, 8, false)

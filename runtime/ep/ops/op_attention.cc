@@ -66,7 +66,9 @@ class Attention final : public Operation {
           call.Floats(in.bias.data, {bias.elements}).Int32s(in.query_positions, {q.rows});
           call.Int32s(keys.positions, {keys.rows});
         }
-        call.Floats(out, {q.rows, plan_.heads, plan_.dv}).Float(plan_.scale).Int(to_zero);
+        call.Floats(out, {q.rows, plan_.heads, plan_.dv});
+        AddScale(&call);
+        call.Int(to_zero);
         call.Int(plan_.q_head + part.head).Int(keys.k_head).Int(keys.v_head).Int(part.head);
         call.Int(part.query_begin).Int(part.query_end);
         call.Int(keys.begin).Int(keys.end);
@@ -81,6 +83,17 @@ class Attention final : public Operation {
   }
 
  private:
+  // Rounded scores come in steps, and leave them again.
+  void AddScale(KernelCall* call) const {
+    const auto &scores = plan_.score_steps, &weights = plan_.weight_steps;
+    call->Float(scores ? plan_.scale / scores->step : plan_.scale);
+    if (scores) {
+      call->Float(-static_cast<double>(scores->below)).Float(static_cast<double>(scores->above));
+      call->Float(scores->step * plan_.score_scale);
+    }
+    if (weights) call->Float(weights->step).Float(static_cast<double>(weights->above));
+  }
+
   // Whole ones are read where they lie, if nothing is dead between them.
   Keys KeysOf(const AttentionOperands<Tensor>& in, int64_t sequence, int64_t head,
               Arena::Scope& scratch) const {

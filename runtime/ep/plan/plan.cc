@@ -1,6 +1,7 @@
 #include "plan/plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/failure.h"
@@ -16,7 +17,8 @@ constexpr int64_t kHighestPrice = int64_t{1} << 50;  // femtoseconds: 18 minutes
 constexpr int64_t kMostWork = int64_t{1} << 62;
 constexpr int64_t kMostClocks = 1 << 30;
 constexpr int64_t kHighestArch = 999;
-constexpr int64_t kChunkBytes = 16;  // that a GPU's thread copies at a time
+constexpr int64_t kChunkBytes = 16;              // that a GPU's thread copies at a time
+constexpr int64_t kMostRounded = (1 << 16) - 1;  // steps of 16 bits
 
 // One reader per operation: it sets the body and returns the symbol of its kernel, "" without one.
 
@@ -173,6 +175,30 @@ std::string ReadContract(Fields& in, Machine machine, Plan* plan) {
   return kernel;
 }
 
+double ReadStep(Fields& in, std::string_view key) {
+  const double step = in.Hex(key);
+  if (!(static_cast<float>(step) >= std::numeric_limits<float>::min()))
+    Fail("plan: expected ", key, " above 0, got ", Quoted(in.Raw(key)));
+  return step;
+}
+
+// What scores and weights are rounded to; returns how the symbol of the kernel goes on.
+std::string ReadSteps(Fields& in, Machine machine, AttentionPlan* p) {
+  std::string suffix;
+  if (machine != Machine::kCpu) return suffix;
+  if (in.Has("score_step")) {
+    p->score_steps = {ReadStep(in, "score_step"), in.Int("score_below", 0, kMostRounded),
+                      in.Int("score_above", 0, kMostRounded)};
+    p->score_scale = in.Hex("score_scale");
+    suffix += "_score_steps";
+  }
+  if (in.Has("weight_step")) {
+    p->weight_steps = {ReadStep(in, "weight_step"), 0, in.Int("weight_above", 0, kMostRounded)};
+    suffix += "_weight_steps";
+  }
+  return suffix;
+}
+
 std::string ReadAttention(Fields& in, Machine machine, Plan* plan) {
   AttentionPlan p{};
   p.type = ReadElement(in, machine);
@@ -187,8 +213,9 @@ std::string ReadAttention(Fields& in, Machine machine, Plan* plan) {
   p.no_keys_to_zero = in.Flag("no_keys_to_zero");
   p.scale = in.Hex("scale");
   p.whole = machine == Machine::kCpu && in.Has("whole") && in.Flag("whole");
+  const std::string steps = ReadSteps(in, machine, &p);
   plan->body = p;
-  const std::string suffix = machine == Machine::kCuda ? CudaSuffix(p.type, {p.d, p.dv}) : "";
+  const std::string suffix = machine == Machine::kCuda ? CudaSuffix(p.type, {p.d, p.dv}) : steps;
   return Text("attention_d", p.d, "_v", p.dv, p.bias ? "_bias" : "", suffix);
 }
 

@@ -107,11 +107,18 @@ struct ContractPlan {
 };
 
 struct AttentionPlan {
+  // Numbers are rounded to multiples of `step`, from -below to above of them.
+  struct Steps {
+    double step;
+    int64_t below, above;
+  };
   Element type;
   int64_t d, dv, heads, q_head, k_head, v_head;
   bool bias, nan_to_zero, no_keys_to_zero;
   bool whole;  // keys and values lie as in a cache: [sequences, heads, positions, size]
   double scale;
+  std::optional<Steps> score_steps, weight_steps;
+  double score_scale = 1;  // of rounded scores
 };
 
 // Convolutions one behind the other: end k is the channels of convolution k, and the filters of the
