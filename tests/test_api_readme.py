@@ -118,7 +118,7 @@ def test_every_option_in_the_docs_exists() -> None:
     group = typer.main.get_command(app)
     known = {"--update-golden", "--help", "--install-completion", "--show-completion"}
     for command in (group, *group.commands.values()):  # type: ignore[attr-defined]
-        known |= {word for option in command.params for word in option.opts}
+        known |= {o for p in command.params for o in (*p.opts, *p.secondary_opts)}
     for page in PAGES:
         for line in page.read_text("utf-8").splitlines():
             if line.startswith("    pitc ") or "`--" in line:

@@ -35,7 +35,8 @@ REFUSED = {
     (MICROSOFT, "QMoE"): "no weights",
 }
 UNSIZED = {"EmbedLayerNormalization"}  # tables of unknown size
-EQUAL = {("", "RotaryEmbedding"), *((MICROSOFT, op) for op in (*SKIPS, "Attention"))}
+INT8 = ("MatMulIntegerToFloat", "DynamicQuantizeMatMul")
+EQUAL = {("", "RotaryEmbedding"), *((MICROSOFT, op) for op in (*SKIPS, "Attention", *INT8))}
 SUMS = {("", "Einsum")}  # how many terms it has is not known
 # one size or the same one: the axis that is summed over is shared
 BROADCAST = (

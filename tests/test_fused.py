@@ -9,6 +9,7 @@ import onnx_ir as ir
 import pytest
 from onnx import helper as h
 
+from pitc.ir.target import CUDA
 from pitc.passes.normalise import normalise
 from pitc.passes.pipeline import LowerOptions, run_passes
 from tests.fused_models import (
@@ -390,7 +391,8 @@ STAY = {
 def test_other_forms_stay(label: str) -> None:
     proto = STAY[label]()[0]
     parts = ir.from_proto(proto)
-    assert "expand_fused" not in normalise(parts)
+    # CPUs have no kernels of float16: there the parts would be those of the widened operator.
+    assert "expand_fused" not in normalise(parts, CUDA)
     assert ir.to_proto(parts).graph.node == proto.graph.node
 
 

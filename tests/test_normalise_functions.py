@@ -163,8 +163,9 @@ def test_rewrites_that_apply_are_counted_in_order() -> None:
         "distinct_names",
         "open_branches",
         "unroll_loops",
-        "expand_fused",
         "lift_constants",
+        "widen",
+        "expand_fused",
         "fold_known_if",
         "remove_identities",
     ]

@@ -212,7 +212,7 @@ def test_both_together_run_the_quickstart_and_part_in_peace(
     bare = Bare(tmp_path / "both", requirements(COMPILER))
     bare.pip("install", "--no-index", "--find-links", dist, f"pitc=={__version__}")
     shutil.copyfile(bert_path, bare.folder / "model.onnx")
-    (code,) = blocks(ROOT / "README.md", "python")
+    code, *_ = blocks(ROOT / "README.md", "python")
     bare.run("-c", f"{code}\nassert outputs and not next(iter(outputs.values()))[1, 2:].any()")
     command = bare.folder / "bin" / "pitc"
     for line in (
