@@ -93,8 +93,8 @@ def block(found: dict[str, dict[str, Any]]) -> str:
     rows += [
         "",
         f"Gains over each; {machine['cpu']} or the CPU named, one core, onnxruntime "
-        f"{packages['onnxruntime']}, {machine['date']}. The best peer is chosen from ONNX Runtime and OpenVINO, each padded, "
-        "one sequence at a time, and in length-sorted buckets of four.",
+        f"{packages['onnxruntime']}, {machine['date']}. The best peer is chosen from ONNX Runtime "
+        "and OpenVINO, each padded, one sequence at a time, and in length-sorted buckets of four.",
         "",
         _footprint(found[COMPILE], found[FOOTPRINT]),
     ]
