@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From a checkpoint of transformers to a served, faster model, with nothing there before but Python,
-# make, a C++ compiler and a checkout: what docs/ten-minutes.md shows.
+# make, a C++ compiler and a checkout. It prints each command, what it said, and the time.
 #
 #     examples/serving/ten_minutes.sh CHECKOUT NEW_FOLDER [TORCH]
 set -euo pipefail
