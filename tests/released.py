@@ -90,6 +90,10 @@ class Bare:
         """What a program of the environment prints; it must succeed."""
         return self._run([self.python, "-P", *arguments], folder or self.folder)
 
+    def script(self, name: str, *arguments: str) -> str:
+        """What an installed command of the environment prints; it must succeed."""
+        return self._run([self.folder / "bin" / name, *arguments], self.folder)
+
     def _run(self, command: list[str | Path], folder: Path | None = None) -> str:
         ours = ("PYTHONPATH", "PITC_EP_LIBRARY", "PIP_")
         env = {k: v for k, v in os.environ.items() if not k.startswith(ours)}

@@ -4,7 +4,6 @@ import email
 import email.message
 import json
 import shutil
-import subprocess
 import tarfile
 import tomllib
 import zipfile
@@ -214,17 +213,13 @@ def test_both_together_run_the_quickstart_and_part_in_peace(
     shutil.copyfile(bert_path, bare.folder / "model.onnx")
     code, *_ = blocks(ROOT / "README.md", "python")
     bare.run("-c", f"{code}\nassert outputs and not next(iter(outputs.values()))[1, 2:].any()")
-    command = bare.folder / "bin" / "pitc"
     for line in (
         "compile model.onnx -o again.pitc --padding attention_mask",
         "verify again.pitc",
         "inspect again.pitc",
         "version",
     ):
-        done = subprocess.run(
-            [command, *line.split()], cwd=bare.folder, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        bare.script("pitc", *line.split())
     first, second = (bare.folder / f"{name}.pitc" / "model.onnx" for name in ("model", "again"))
     assert first.read_bytes() == second.read_bytes()
     # the compiler goes; what runs stays
