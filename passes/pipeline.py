@@ -45,6 +45,7 @@ class LowerOptions:
         check: Check the graph's invariants after each stage.
         target: What it is lowered for; None: CPUs.
         suggest: Look for what would help.
+        stop_after: The last stage to run; "": all.
     """
 
     padding: str | None = None
@@ -53,6 +54,7 @@ class LowerOptions:
     check: bool = False
     target: Target | None = None
     suggest: bool = False
+    stop_after: str = ""
 
 
 @dataclass(slots=True)
@@ -74,7 +76,8 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
         progress: Called with the name of each stage (`STAGES`) as it starts.
 
     Returns:
-        The lowered model, its kernel requests and the report.
+        The lowered model, its kernel requests and the report; or what is known of them behind the
+        stage to stop after.
 
     Raises:
         UsageError: The padding mask is not an input that can be one.
@@ -100,9 +103,13 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
         scaled = scale_by_live_tokens(model, options.padding)
         normalise(model, options.target or CPU)
         stages.normalised()
+    if options.stop_after == "normalise":
+        return Lowered(model, report=report)
     with stage("facts"):
         graph, outputs = analyse(model, options.padding, options.target)
         stages.analysed(graph)
+    if options.stop_after == "facts":
+        return Lowered(model, report=report)
     with stage("regions"):
         bodies = lower_bodies(graph)
         regions = choose_regions(graph)
@@ -117,6 +124,8 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
         report.notes = padding_notes(graph, options.padding, outputs)
         if options.suggest:
             report.suggestions = suggestions(graph, report)
+    if options.stop_after == "regions":
+        return Lowered(model, report=report)
     with stage("lower"):
         state = rewrite(
             graph,

@@ -240,7 +240,15 @@ def lower(
     stages = options.dump_ir
     if stages is not None and len(targets.kinds) > 1:
         stages = stages / kind
-    wanted = LowerOptions(options.padding, stages, prices, options.check, target, options.suggest)
+    wanted = LowerOptions(
+        options.padding,
+        stages,
+        prices,
+        options.check,
+        target,
+        options.suggest,
+        options.stop_after,
+    )
     try:
         return run_passes(model, wanted, progress)
     except OSError as error:
@@ -357,23 +365,34 @@ def explain(
     target: str = "auto",
     padding: str | None = None,
     *,
+    dump_ir: str | Path | None = None,
+    check: bool = False,
     suggest: bool = True,
     tiles: "str | Path | TileTable | None" = None,
+    stop_after: str = "",
+    progress: Progress | None = None,
 ) -> dict[Kind, Report]:
     """What `compile` would do, without kernels and artifact: a report for each kind of machine.
 
-    Arguments and errors are those of `compile`.
+    The other arguments, and the errors, are those of `compile`. `stop_after` names the last stage
+    to run, `normalise`, `facts`, `regions` or `lower`, which decides for all nodes and is what ""
+    stands for; the report holds what is known behind it.
     """
     from pitc.importer.memory import imported_from
+    from pitc.passes.pipeline import STAGES
 
-    options = CompileOptions(target, padding, suggest=suggest)
+    if stop_after not in ("", *STAGES):
+        text, hint = f"no stage is named {stop_after!r}", f"stages: {', '.join(STAGES)}"
+        raise UsageError(text, hint=hint)
+    stages = Path(dump_ir) if dump_ir is not None else None
+    options = CompileOptions(target, padding, stages, check, suggest, stop_after)
     reports: dict[Kind, Report] = {}
     with imported_from(model) as read:
-        imported, source = import_model(read)
+        imported, source = import_model(read, progress)
         check_loads(read, imported)
         for kind in options.targets.kinds:
             prices = prices_of(kind, tiles)
-            report = lower(imported.clone(), options, prices=prices, kind=kind).report
+            report = lower(imported.clone(), options, progress, prices, kind).report
             report.model, report.target = source.name, target
             reports[kind] = report
     return reports

@@ -83,6 +83,7 @@ class CompileOptions:
         dump_ir: Folder for one file per stage, or None. It does not change the result.
         check: Check the graph's invariants after each stage. It does not change the result.
         suggest: Look for what would help, for the report.
+        stop_after: The last stage of the passes to run; "": all of them.
     """
 
     target: str = "auto"
@@ -90,6 +91,7 @@ class CompileOptions:
     dump_ir: Path | None = None
     check: bool = False
     suggest: bool = False
+    stop_after: str = ""
 
     def __post_init__(self) -> None:
         parse_target(self.target)

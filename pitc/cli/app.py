@@ -94,6 +94,15 @@ Json = Annotated[
 Quiet = Annotated[
     bool | None, typer.Option("--quiet", "-q", help="Show no progress.", rich_help_panel=OUTPUT)
 ]
+ReportFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        metavar="FILE",
+        help="Write what is done and why to a .json or .html file.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 Suggest = Annotated[
     bool,
     typer.Option(
@@ -185,15 +194,24 @@ def compile(
             "--no-cache", help="Compile every kernel, and keep none: see pitc cache --help."
         ),
     ] = False,
-    report: Annotated[
-        Path | None,
+    report: ReportFile = None,
+    suggest: Suggest = True,
+    dry_run: Annotated[
+        bool,
         typer.Option(
-            metavar="FILE",
-            help="Write what was done and why to a .json or .html file.",
+            "--dry-run", help="Decide everything and say it; build no kernel, make no artifact."
+        ),
+    ] = False,
+    stop_after: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STAGE",
+            help="A dry run that ends behind normalise, facts, regions or lower; "
+            "--dump-ir takes what was reached.",
+            autocompletion=lambda: ["normalise", "facts", "regions", "lower"],
             rich_help_panel=OUTPUT,
         ),
     ] = None,
-    suggest: Suggest = True,
     print_config: Annotated[
         bool,
         typer.Option(
@@ -225,6 +243,10 @@ def compile(
     )
     if print_config:
         action.print_config(settings, json=json)
+    elif dry_run or stop_after is not None:
+        action.rehearse(
+            model, settings, stop_after, force=force, check=check, suggest=suggest, json=json
+        )
     else:
         action.compile_model(
             model,
@@ -445,14 +467,7 @@ def explain(
             "a file made by PITC_TRACE or pitc bench.",
         ),
     ] = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write all of it to a .json or .html file, too.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
+    report: ReportFile = None,
     plot: Annotated[
         Path | None,
         typer.Option(

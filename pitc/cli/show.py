@@ -3,8 +3,9 @@
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,13 +74,18 @@ def text_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
 
 
 def summary(report: Report) -> str:
-    """One line on what became of the nodes."""
+    """One line on what became of the nodes, and what was made for them."""
+    regions = f"{len(report.regions)} packed region" + "s" * (len(report.regions) != 1)
+    kernels = f"{len(report.kernels)} kernel" + "s" * (len(report.kernels) != 1)
+    return f"{ways(report)}; {regions}, {kernels}"
+
+
+def ways(report: Report) -> str:
+    """How many nodes run in which way."""
     counts = Counter(record.lowering for record in report.nodes)
     total = sum(counts.values())
     changed = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()) if name != "ordinary")
-    regions = f"{len(report.regions)} packed region" + "s" * (len(report.regions) != 1)
-    kernels = f"{len(report.kernels)} kernel" + "s" * (len(report.kernels) != 1)
-    return f"{total} nodes: {changed or 'all ordinary'}; {regions}, {kernels}"
+    return f"{total} nodes: {changed or 'all ordinary'}"
 
 
 def waits(report: Report) -> str:
@@ -99,13 +105,29 @@ def cached(report: Report) -> str:
 
 def compiled(folder: str, manifest: Manifest, reports: Sequence[Report]) -> None:
     """What `pitc compile` made."""
+    said = size(sum(f.bytes for f in manifest.files.values()))
+    console().print(f"[bold]{escape(folder)}[/bold]  {said}")
+    _print_reports(reports)
+
+
+def rehearsed(
+    folder: Path, reports: Sequence[Report], stopped_after: str, stages: Path | None
+) -> None:
+    """What `pitc compile` would make."""
     out = console()
-    out.print(
-        f"[bold]{escape(folder)}[/bold]  {size(sum(f.bytes for f in manifest.files.values()))}"
-    )
+    graphs = f"graphs are in {stages}" if stages else "--dump-ir DIR takes the graphs"
+    out.print(f"[bold]nothing built, stopped after {stopped_after}[/bold]; {escape(graphs)}")
+    if any(report.nodes for report in reports):
+        _print_reports(reports, summary if stopped_after == "lower" else ways)
+    out.print(f"  the artifact would be {escape(str(folder))}")
+
+
+def _print_reports(reports: Sequence[Report], counted: Callable[[Report], str] = summary) -> None:
+    """What became of the nodes, on what assumptions, and what would help."""
+    out = console()
     for report in reports:
         title = f"{report.kind}: " if len(reports) > 1 else ""
-        out.print(f"  {title}{escape(summary(report))}")
+        out.print(f"  {title}{escape(counted(report))}")
         if not report.changed:
             text = "nothing was found to skip: the model runs as it was (pitc explain tells why)"
             out.print(f"  {title}{text}")
