@@ -25,8 +25,7 @@ Say = Callable[[str], None]
 
 _COMPILE = """
 import sys, pitc
-compiled = pitc.compile(sys.argv[1], padding=sys.argv[3] or None)
-compiled.save(sys.argv[2])
+pitc.compile(sys.argv[1], padding=sys.argv[3] or None, output=sys.argv[2])
 print(*(line for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """
 

@@ -18,8 +18,10 @@ WHAT = {
     "bert-8x384-m150": "BERT-base, 8 x 384, mean length 150",
     "opt-8x128-m40": "OPT-125M shapes, 8 x 128, mean length 40, padded left",
     "opt-prompt-8x128-m40": "the same with a cache, a prompt",
+    "opt-prompt-8x128-full": "the same, no padding",
     "opt-step-8x128-m40": "the same, a step of one token, past of 127, mean length 40",
     "opt-step-8x128-full": "the same, a step without padding",
+    "opt-step-8x512-full": "the same, past of 511",
     "t5-8x128-m40": "T5-base encoder, 8 x 128, mean length 40",
     "bert-4x128-full": "BERT-base, 4 x 128, no padding",
     "bert-32x128-m40-half": "BERT-base in float16, 32 x 128, mean length 40",
@@ -61,6 +63,7 @@ def results(folder: Path = RESULTS) -> dict[str, dict[str, Any]]:
     """All result files of the cases in the tables, by case name, in the tables' order."""
     files = [folder / f"{name}.json" for name in (*WHAT, COMPILE, FOOTPRINT)]
     single = [json.loads(f.read_text("utf-8")) for f in files if f.exists()]
+    single += [json.loads(f.read_text("utf-8")) for f in (folder / "serving").glob("*.json")]
     swept = [
         json.loads(f.read_text("utf-8")) for family in SWEEPS for f in folder.glob(f"{family}/*")
     ]
@@ -97,6 +100,7 @@ def block(found: dict[str, dict[str, Any]]) -> str:
         "and OpenVINO, each padded, one sequence at a time, and in length-sorted buckets of four.",
         "",
         _footprint(found[COMPILE], found[FOOTPRINT]),
+        *_serving(found),
     ]
     swept = [r for r in found.values() if "series" in r["case"]]
     return "\n".join(rows + (["", *_sweeps(swept)] if swept else []))
@@ -147,14 +151,38 @@ def _gains(found: Sequence[Verdict]) -> str:
     return f"{gains} ({_joined('-' if v.target is None else f'{v.target:g}' for v in found)})"
 
 
+def _serving(found: dict[str, dict[str, Any]]) -> list[str]:
+    """Sentences on MiniLM in other libraries, each with the goal in brackets."""
+    said = []
+    if encode := found.get("sentence-transformers"):
+        sizes, gains = (
+            _joined(text.format(**row) for row in encode["batches"])
+            for text in ("{batch}", "{gain:.2f} ({goal})")
+        )
+        said.append(
+            f"Within sentence-transformers, all-MiniLM-L6-v2 encodes batches of {sizes} texts "
+            f"{gains} times faster than on ONNX Runtime ({encode['machine']['cpu']}, one thread)."
+        )
+    if actors := found.get("ray"):
+        said.append(
+            f"Two Ray actors embed {actors['texts_per_s']['pitc']:.0f} texts per second, "
+            f"{actors['gain']:.2f} ({actors['goal']:g}) times as many as on ONNX Runtime "
+            f"({actors['machine']['cpu']}, batches of {actors['case']['batch']})."
+        )
+    return ["", " ".join(said)] if said else []
+
+
 def _footprint(compiled: dict[str, Any], result: dict[str, Any]) -> str:
     """One sentence on everything but speed."""
     ratios, rows = result["ratios"], result["footprint"]
+    seconds = {name: compiled[name]["wall_s"] for name in ("again", "sibling")}
     return (
-        f"BERT-base compiles in {compiled['wall_s']:.0f} s. Beside ONNX Runtime with the source "
-        f"model, a session loads in {ratios['load_s']:.2f}x the time, the memory it takes up to "
-        f"its first batch of 32 x 128 is {ratios['peak_bytes']:.2f}x, the files are "
-        f"{ratios['disk_bytes']:.2f}x as large; a second thread makes it "
+        f"BERT-base compiles in {compiled['wall_s']:.1f} s, the same again in "
+        f"{seconds['again']:.1f} s, a sibling with other weights and half the layers in "
+        f"{seconds['sibling']:.1f} s ({compiled['machine']['cpu']}, two cores). Beside ONNX "
+        f"Runtime with the source model, a session loads in {ratios['load_s']:.2f}x the time, the "
+        f"memory it takes up to its first batch of 32 x 128 is {ratios['peak_bytes']:.2f}x, the "
+        f"files are {ratios['disk_bytes']:.2f}x as large; a second thread makes it "
         f"{rows['pitc']['two_threads']:.2f}x faster (ONNX Runtime: "
         f"{rows['onnxruntime']['two_threads']:.2f}x)."
     )

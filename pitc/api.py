@@ -5,7 +5,9 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -124,15 +126,15 @@ def _compile(
         check_padding(imported, options.padding)
     if output is not None:
         _spare_weights(imported, output)
-    check_loads(model, imported)
     fallback = imported.clone()
     lowered: dict[Kind, Lowered] = {}
-    for kind in options.targets.kinds:
-        one = lower(imported.clone(), options, steps, prices_of(kind, tiles), kind)
-        if not (one.report.changed or count_pit_nodes(one.model)):  # it compiles to itself
-            one.model = fallback.clone()
-        one.report.model, one.report.target = source.name, options.target
-        lowered[kind] = one
+    with loading_beside(model, imported):
+        for kind in options.targets.kinds:
+            one = lower(imported.clone(), options, steps, prices_of(kind, tiles), kind)
+            if not (one.report.changed or count_pit_nodes(one.model)):  # it compiles to itself
+                one.model = fallback.clone()
+            one.report.model, one.report.target = source.name, options.target
+            lowered[kind] = one
     reports: dict[Kind, Report] = {kind: one.report for kind, one in lowered.items()}
     scratch = None
     try:
@@ -340,6 +342,21 @@ def check_loads(source: "str | Path | onnx.ModelProto", imported: "ir.Model") ->
             raise
 
 
+@contextmanager
+def loading_beside(source: "str | Path | onnx.ModelProto", imported: "ir.Model") -> Iterator[None]:
+    """`check_loads` in a thread of its own, beside what is done here with clones of the model.
+
+    Raises:
+        ModelError: ONNX Runtime refuses the model, whatever else went wrong meanwhile.
+    """
+    with ThreadPoolExecutor(1) as beside:
+        loads = beside.submit(check_loads, source, imported)
+        try:
+            yield
+        finally:
+            loads.result()
+
+
 def _spare_weights(imported: "ir.Model", output: Path) -> None:
     """Refuse to replace a folder that holds weights of the model."""
     import onnx_ir as ir
@@ -389,12 +406,12 @@ def explain(
     reports: dict[Kind, Report] = {}
     with imported_from(model) as read:
         imported, source = import_model(read, progress)
-        check_loads(read, imported)
-        for kind in options.targets.kinds:
-            prices = prices_of(kind, tiles)
-            report = lower(imported.clone(), options, progress, prices, kind).report
-            report.model, report.target = source.name, target
-            reports[kind] = report
+        with loading_beside(read, imported):
+            for kind in options.targets.kinds:
+                prices = prices_of(kind, tiles)
+                report = lower(imported.clone(), options, progress, prices, kind).report
+                report.model, report.target = source.name, target
+                reports[kind] = report
     return reports
 
 

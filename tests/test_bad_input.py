@@ -16,6 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import pitc
+from pitc import api
 from pitc.check.verify import audit_facts
 from pitc.errors import NODE_CHARS, ModelError, UsageError, one_line
 from pitc.importer import load_model
@@ -374,6 +375,21 @@ def test_external_data_with_a_name_that_is_none(tmp_path: Path, location: str) -
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(ModelError, match="weight 'w': external data"):
         load_model(write(proto, tmp_path))
+
+
+def test_what_onnx_runtime_refuses_is_the_models_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It loads the model beside the passes, which may stumble over the same thing."""
+
+    def stumble(*_: object) -> None:
+        raise AssertionError("a pass")
+
+    monkeypatch.setattr(api, "lower", stumble)
+    refused = model([node("Relu", ["x"], ["y"], consumed_inputs=[0])], opset=1)
+    for call in (pitc.compile, pitc.explain):
+        with pytest.raises(ModelError, match="ONNX Runtime cannot load it"):
+            call(refused)
+        with pytest.raises(AssertionError, match="a pass"):
+            call(relu())
 
 
 def test_operators_of_the_users_own_library(run: Run, tmp_path: Path) -> None:

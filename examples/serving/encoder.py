@@ -15,7 +15,7 @@ import pitc
 
 
 class Encoder:
-    """Mean of the last hidden state over each text's tokens, of length 1.
+    """Mean of the first output, a last hidden state, over each text's tokens; of length 1.
 
     Args:
         folder: The model's folder.
@@ -31,6 +31,7 @@ class Encoder:
         self._tokenizer.enable_padding()
         self._tokenizer.enable_truncation(longest)
         self._session = session or pitc.load(Path(folder, "onnx"), threads=threads).session()
+        self._hidden = self._session.get_outputs()[0].name
         self._inputs = {i.name for i in self._session.get_inputs()}
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
@@ -40,6 +41,6 @@ class Encoder:
         mask = np.array([one.attention_mask for one in found], np.int64)
         feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
         feeds = {name: feeds[name] for name in self._inputs}
-        (hidden,) = self._session.run(None, feeds)
+        (hidden,) = self._session.run([self._hidden], feeds)
         total = np.matmul(mask[:, None].astype(np.float32), hidden)[:, 0]  # over live tokens
         return total / np.linalg.norm(total, axis=1, keepdims=True)

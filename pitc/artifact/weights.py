@@ -1,6 +1,8 @@
 """weights.bin: the large tensors of both graphs, each distinct one once, aligned for mapping."""
 
 import hashlib
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ INLINE_BYTES = 1024
 PAGE_FROM_BYTES = 64 * 1024
 PAGE_BYTES = 4096
 LINE_BYTES = 64
+SAMPLED = 1024  # bytes of a tensor by which it is looked for among those before it
+COMPARED = 1 << 20  # bytes that are compared at a time
 
 
 class WeightFile:
@@ -26,20 +30,24 @@ class WeightFile:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._file = (folder / WEIGHTS).open("xb")
+        self._file = (folder / WEIGHTS).open("x+b")
         self._digest = hashlib.sha256()
+        self._hashing = ThreadPoolExecutor(1)  # beside writing: both let go of the interpreter
+        self._hashed: Future[None] | None = None
         self._bytes = 0
-        self._places: dict[tuple[int, bytes], int] = {}
+        self._places: dict[tuple[int, bytes], list[int]] = {}  # of what looks alike
         self._known: dict[int, tuple[Any, int]] = {}  # by identity; the tensor is kept alive
 
     def __enter__(self) -> "WeightFile":
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._hashing.shutdown()
         self._file.close()
 
     def record(self) -> FileRecord:
         """Size and checksum of what was written so far."""
+        self._wait()
         return FileRecord(bytes=self._bytes, sha256=self._digest.hexdigest())
 
     def externalise(self, model: ir.Model) -> None:
@@ -76,18 +84,36 @@ class WeightFile:
 
     def _offset(self, data: memoryview) -> int:
         """Where these bytes lie; they are written unless they were before."""
-        key = (data.nbytes, hashlib.sha256(data).digest())
-        if key not in self._places:
-            step = PAGE_BYTES if data.nbytes >= PAGE_FROM_BYTES else LINE_BYTES
-            self._write(memoryview(bytes(-self._bytes % step)))
-            self._places[key] = self._bytes
-            self._write(data)
-        return self._places[key]
+        some = data[:: max(1, data.nbytes // SAMPLED)]
+        places = self._places.setdefault((data.nbytes, bytes(some)), [])
+        for place in places:
+            if self._holds(place, data):
+                return place
+        step = PAGE_BYTES if data.nbytes >= PAGE_FROM_BYTES else LINE_BYTES
+        self._write(memoryview(bytes(-self._bytes % step)))
+        places.append(self._bytes)
+        self._write(data)
+        return places[-1]
+
+    def _holds(self, place: int, data: memoryview) -> bool:
+        """Whether these bytes were written there."""
+        self._file.flush()
+        for at in range(0, data.nbytes, COMPARED):
+            part = data[at : at + COMPARED]
+            if os.pread(self._file.fileno(), part.nbytes, place + at) != bytes(part):
+                return False
+        return True
 
     def _write(self, data: memoryview) -> None:
+        self._wait()
+        self._hashed = self._hashing.submit(self._digest.update, data)
         self._file.write(data)
-        self._digest.update(data)
         self._bytes += data.nbytes
+
+    def _wait(self) -> None:
+        """Until all that was written is hashed."""
+        if self._hashed is not None:
+            self._hashed.result()
 
 
 def _content(tensor: Any) -> memoryview:

@@ -1,6 +1,9 @@
 """A torch module, exported by torch's own exporter and compiled."""
 
-from collections.abc import Mapping, Sequence
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
@@ -67,20 +70,42 @@ def export(
         text = "the module is in training mode, where dropout and batch norms behave otherwise"
         raise UsageError(text, hint="call module.eval()")
     try:
-        program = torch.onnx.export(
-            module,
-            tuple(args),
-            kwargs=dict(kwargs or {}),
-            dynamic_shapes=dynamic_shapes,
-            output_names=output_names,
-            dynamo=True,
-            verbose=False,
-        )
+        with _quiet_exporter():
+            program = torch.onnx.export(
+                module,
+                tuple(args),
+                kwargs=dict(kwargs or {}),
+                dynamic_shapes=dynamic_shapes,
+                output_names=output_names,
+                dynamo=True,
+                verbose=False,
+            )
     except Exception as error:  # of many classes, most with pages of text
         raise ModelError(
             f"torch cannot export {type(module).__name__}: {_reason(error)}"
         ) from error
-    return cast("ir.Model", program.model)
+    graph = cast("ir.Model", program.model)
+    graph.graph.name = type(module).__name__  # torch calls every graph main_graph
+    return graph
+
+
+#: What torch's exporter says of itself, and nobody can act on.
+_NOISE = (r".*isinstance\(treespec, LeafSpec\)", r".*The axis name: .* will not be used")
+
+
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """Without `_NOISE`, and without a line for each operator of a package that is not installed."""
+    registration = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = registration.level
+    registration.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            for text in _NOISE:
+                warnings.filterwarnings("ignore", text)
+            yield
+    finally:
+        registration.setLevel(level)
 
 
 def installed(package: str) -> Any:

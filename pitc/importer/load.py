@@ -9,6 +9,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import onnx
@@ -118,16 +119,19 @@ def _read(path: Path, digest: "hashlib._Hash | None" = None) -> onnx.ModelProto:
     except (OSError, ValueError) as why:  # ValueError: a null character in the name
         reason = getattr(why, "strerror", None) or why
         raise ModelError(f"cannot be read: {reason}", path=path) from None
-    if digest is not None:
-        digest.update(content)
     proto = onnx.ModelProto()
-    try:
-        proto.ParseFromString(content)
-    except DecodeError:
-        hint = "a model over 2 GB keeps its weights in external files"
-        raise ModelError(
-            "is not an ONNX model, or is cut off", path=path, hint=hint * (len(content) > 1 << 31)
-        ) from None
+    with ThreadPoolExecutor(1) as beside:  # hashing lets go of the interpreter
+        if digest is not None:
+            beside.submit(digest.update, content)
+        try:
+            proto.ParseFromString(content)
+        except DecodeError:
+            hint = "a model over 2 GB keeps its weights in external files"
+            raise ModelError(
+                "is not an ONNX model, or is cut off",
+                path=path,
+                hint=hint * (len(content) > 1 << 31),
+            ) from None
     return proto
 
 

@@ -28,6 +28,7 @@ _WEEK = 7 * 24 * 3600
 _COMMON = ["-std=c++17", "-O2", "-fPIC", "-march=native", "-ffp-contract=off"]
 _KERNELS = [
     *_COMMON,
+    "-fno-var-tracking",  # lines are wanted, places of variables are not: half of the time
     *("-g1", "-gdwarf-4", "-w", "-fno-exceptions"),
     *("-fsanitize=thread", "--param=tsan-distinguish-volatile=1"),  # a call before each access
     "-fsanitize-coverage=trace-pc",  # and in each basic block: loops for ever are noticed

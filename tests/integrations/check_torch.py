@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from encoder import Encoder
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 
 import pitc
@@ -32,6 +33,11 @@ def test_a_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(got["last_hidden_state"][live], hidden[live], rtol=0, atol=1e-5)
     pooled = want.pooler_output.numpy()
     np.testing.assert_allclose(got["pooler_output"], pooled, rtol=0, atol=1e-5)
+    # the encoder of the servers takes the first output of several, and reads it with the mask
+    total = (hidden * live[..., None]).sum(1)
+    embeddings = total / np.linalg.norm(total, axis=1, keepdims=True)
+    np.testing.assert_allclose(Encoder(output)(TEXTS), embeddings, rtol=0, atol=1e-5)
+    assert model.manifest.source.name == "BertModel.onnx"
 
 
 def bert() -> BertModel:

@@ -1,0 +1,60 @@
+"""weights.bin: what is stored once, what apart, and its checksum."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from pitc.artifact.manifest import WEIGHTS
+from pitc.artifact.weights import COMPARED, SAMPLED, WeightFile
+
+
+def model_of(*arrays: np.ndarray) -> ir.Model:
+    values = []
+    for i, array in enumerate(arrays):
+        tensor = ir.Tensor(array, name=f"w{i}")
+        values.append(ir.Value(name=f"w{i}", const_value=tensor))
+    return ir.Model(ir.Graph([], [], nodes=[], initializers=values), ir_version=10)
+
+
+def places(model: ir.Model) -> list[int]:
+    found = []
+    for value in model.graph.initializers.values():
+        assert isinstance(value.const_value, ir.ExternalTensor)
+        found.append(value.const_value.offset or 0)
+    return found
+
+
+@pytest.mark.parametrize("size", [1024, SAMPLED * 8, 3 * COMPARED + 20])
+def test_bytes_are_stored_once_and_only_if_all_are_equal(tmp_path: Path, size: int) -> None:
+    one = np.arange(size // 4, dtype=np.uint32)
+    step = max(1, size // SAMPLED)
+    others = []
+    for at in (1, size // 2 // step * step + 1, size - 1):  # not among the bytes that are sampled
+        other = one.copy()
+        other.view(np.uint8)[at] ^= 1
+        others.append(other)
+    with WeightFile(tmp_path) as file:
+        model = model_of(one, *others, one.copy(), others[1].copy(), one.view(np.float32))
+        file.externalise(model)
+        record = file.record()
+    at = places(model)
+    assert len(set(at[:4])) == 4
+    assert at[4:] == [at[0], at[2], at[0]]
+    content = (tmp_path / WEIGHTS).read_bytes()
+    assert (record.bytes, record.sha256) == (len(content), hashlib.sha256(content).hexdigest())
+    for place, array in zip(at, [one, *others], strict=False):
+        assert content[place : place + size] == array.tobytes()
+
+
+def test_graphs_share_what_they_have_in_common(tmp_path: Path) -> None:
+    shared = np.ones(5000, np.float32)
+    with WeightFile(tmp_path) as file:
+        models = [model_of(shared, np.full(300, k, np.float32)) for k in (1.0, 2.0)]
+        for model in models:
+            file.externalise(model)
+    (a, b), (c, d) = map(places, models)
+    assert a == c
+    assert b != d
