@@ -26,7 +26,10 @@ run "app/bin/python -c 'import pitc; print(pitc.from_pretrained(\"checkpoint\", 
 run "app/bin/pitc verify minilm/onnx" 8
 run "taskset -c 0 app/bin/pitc bench minilm/onnx --shape batch=64 --shape sequence=128 --mean 30 --rounds 8" 12
 cp "$checkout"/examples/serving/{encoder,litserve_app}.py .
-app/bin/python litserve_app.py minilm 8123 >server.log 2>&1 &
-trap 'kill %1 2>/dev/null; wait 2>/dev/null || true' EXIT
-run "until curl -sf localhost:8123/health >/dev/null; do sleep 1; done; echo ready"
-run "curl -s localhost:8123/predict -H 'Content-Type: application/json' -d '{\"texts\": [\"a text\", \"another text, which is longer\"]}' | cut -c1-100"
+port=$(app/bin/python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+printf '$ app/bin/python litserve_app.py minilm %d &\n' "$port"
+setsid app/bin/python litserve_app.py minilm "$port" >server.log 2>&1 & # a group: it starts workers
+server=$!
+trap 'kill -- -$server 2>/dev/null; wait 2>/dev/null || true' EXIT
+run "until curl -sf localhost:$port/health >/dev/null; do sleep 1; done; echo ready"
+run "curl -sf localhost:$port/predict -H 'Content-Type: application/json' -d '{\"texts\": [\"a text\", \"another text, which is longer\"]}' | cut -c1-100"
