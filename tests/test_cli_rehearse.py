@@ -74,5 +74,7 @@ def test_misuse(run: Run, bert_path: Path, tmp_path: Path) -> None:
     code, _, err = run("compile", bert_path, "-o", output, "--dry-run")
     assert code == 2
     assert "the output exists" in err
+    assert run("compile", bert_path, "-o", output, "--stop-after", "facts")[0] == 0
+    assert output.read_text() == "a user's file"
     with pytest.raises(UsageError, match="no stage is named 'import'"):
         pitc.explain(bert_path, stop_after="import")

@@ -82,7 +82,8 @@ def rehearse(
     if report is not None and last != "lower":
         hint = "--dry-run goes through all of them"
         raise UsageError("--report tells what all stages decided", hint=hint)
-    check_output(folder, force=force, source=model)
+    if stop_after is None:  # what stops before is about the graphs
+        check_output(folder, force=force, source=model)
     ahead = known[: known.index(last) + 1] if last in known else known
     dump_ir = settings.path("dump_ir")
     with warnings_as_lines(), Steps(ahead, quiet=settings.quiet) as steps:

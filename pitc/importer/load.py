@@ -158,9 +158,27 @@ def _checked(proto: onnx.ModelProto, path: Path | None) -> ir.Model:
         model = ir.from_proto(proto)
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as why:
         raise ModelError(f"cannot be represented: {_first_line(_innermost(why))}") from None
+    _detach(model)
     if path is not None:
         ir.external_data.set_base_dir(model.graph, path.resolve().parent)
     return model
+
+
+def _detach(model: ir.Model) -> None:
+    """Take weights out of their proto, which copies them at each look."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            weight = value.const_value
+            whole = isinstance(weight, ir.TensorProtoTensor) and weight.dtype.bitwidth % 8 == 0
+            if whole and weight is not None and weight.dtype != ir.DataType.STRING:
+                value.const_value = ir.Tensor(
+                    weight.numpy(),
+                    dtype=weight.dtype,
+                    shape=weight.shape,
+                    name=weight.name,
+                    doc_string=weight.doc_string,
+                    metadata_props=dict(weight.metadata_props),
+                )
 
 
 def _check_text(proto: onnx.ModelProto, path: Path | None) -> None:
