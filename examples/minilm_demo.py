@@ -133,7 +133,7 @@ def demo(
     count: Annotated[int, typer.Option("--batches", min=1, help="Batches of text.")] = 4,
     size: Annotated[int, typer.Option(min=1, help="Texts per batch.")] = 64,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds that count.")] = 3,
-    seconds: Annotated[float, typer.Option(help="Time to spend on all rounds, about.")] = 90.0,
+    seconds: Annotated[float, typer.Option(help="Time to spend on all rounds, about.")] = 60.0,
     layers: Annotated[int | None, typer.Option(min=1, help="Only the first layers.")] = None,
 ) -> None:
     """Compare plain ONNX Runtime with the compiled MiniLM on docstrings of the standard library."""
