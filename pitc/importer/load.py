@@ -174,7 +174,6 @@ def _detach(model: ir.Model) -> None:
                 value.const_value = ir.Tensor(
                     weight.numpy(),
                     dtype=weight.dtype,
-                    shape=weight.shape,
                     name=weight.name,
                     doc_string=weight.doc_string,
                     metadata_props=dict(weight.metadata_props),
