@@ -12,6 +12,7 @@ from pitc.ir.kernel import KernelRequest
 from pitc.ir.prices import Prices
 from pitc.ir.report import Report
 from pitc.ir.target import CPU, Target
+from pitc.passes import STAGES
 from pitc.passes.analysis import analyse
 from pitc.passes.annotate import annotate, annotate_facts
 from pitc.passes.audit.stages import Stages
@@ -30,8 +31,7 @@ from pitc.passes.suggest import suggestions
 from pitc.passes.widen import narrow_constants
 
 Progress = Callable[[str], None]
-STAGES = ("normalise", "facts", "regions", "lower")
-__all__ = ["STAGES", "LowerOptions", "Lowered", "Progress", "analyse", "run_passes"]
+__all__ = ["LowerOptions", "Lowered", "Progress", "analyse", "run_passes"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,10 @@ from pitc.artifact.manifest import (
     Source,
 )
 from pitc.collection import rare_collection
-from pitc.compiled import CompiledModel
+from pitc.compiled import CompiledModel, read_reports
 from pitc.errors import MachineError, ModelError, SuggestionWarning, UsageError
 from pitc.ir.report import Report
+from pitc.ledger import Ledger
 from pitc.options import CompileOptions, Kind
 from pitc.session import plain_session, quiet_options
 
@@ -79,7 +80,9 @@ def compile(
         tiles: Prices of sparse contractions on CPUs, or a file with them. None: those that `pitc
             tune` has measured on this machine, else those that come with pitc.
         cache: Take kernels that were compiled before from the user's cache folder, and keep new
-            ones there. It changes no byte of the artifact; the report counts what was found.
+            ones there; copy the artifact where the same model file was compiled before with the
+            same options, and the artifact of then is still where it was written. It changes no byte
+            of the artifact; the report tells what was found.
         progress: Called with the name of each stage as it starts.
         kernel_progress: Called while kernels are built.
 
@@ -91,41 +94,81 @@ def compile(
         ModelError: The model cannot be read, is not valid ONNX, or ONNX Runtime cannot load it.
         MachineError: A compiler is missing, or the disk is full.
     """
-    from pitc.importer.memory import imported_from
-
     stages = Path(dump_ir) if dump_ir is not None else None
     options = CompileOptions(target, padding, stages, check, suggest)
     source_path = Path(model) if isinstance(model, str | Path) else None
     if output is not None:
         check_output(Path(output), force=force, source=source_path)
-    place = None if output is None else Path(output)
-    with imported_from(model) as read:  # weights are read from there until the artifact is written
-        steps = _Steps(progress)
-        made = _compile(read, options, place, force, tiles, cache, steps, kernel_progress)
+    steps = _Steps(progress)
+    with _folder_of(output) as (folder, scratch):
+        ledger = _ledger(source_path, options, tiles) if cache else None
+        reports = None if ledger is None else _copied(ledger, folder, force, steps)
+        if reports is None:
+            from pitc.importer.memory import imported_from
+
+            with imported_from(model) as read:  # weights are there until the artifact is written
+                reports, outside = _compile(
+                    read, options, folder, force, tiles, cache, steps, kernel_progress
+                )
+            if ledger is not None and scratch is None:
+                ledger.enter(folder, outside)
+        made = CompiledModel(check_artifact(folder, hashes=False), reports, scratch)
     _warn(made.reports)
     return made
+
+
+def _ledger(
+    model: Path | None, options: CompileOptions, tiles: "str | Path | TileTable | None"
+) -> Ledger | None:
+    """Where it stands whether this was compiled before; None for a model in memory."""
+    if model is None:
+        return None
+    return Ledger(
+        model, options, lambda: repr([prices_of(k, tiles) for k in options.targets.kinds])
+    )
+
+
+def _copied(
+    ledger: Ledger, folder: Path, force: bool, steps: "_Steps"
+) -> "dict[Kind, Report] | None":
+    """Copy the artifact, where the same was compiled before; its reports, None where it was not."""
+    entry = ledger.find()
+    if entry is None:
+        return None
+    steps("write")
+    if not ledger.copy(entry, folder, force=force):
+        return None
+    steps.end()
+    reports = read_reports(check_artifact(folder, hashes=False))
+    for report in reports.values():
+        report.copied_from = entry.folder
+        report.stages_ms.update(steps.own_ms)
+    return reports
 
 
 def _compile(
     model: "Path | onnx.ModelProto",
     options: CompileOptions,
-    output: Path | None,
+    folder: Path,
     force: bool,
     tiles: "str | Path | TileTable | None",
     cache: bool,
     steps: "_Steps",
     kernel_progress: KernelProgress | None,
-) -> CompiledModel:
-    """`compile`, for what the importer reads."""
+) -> tuple[dict[Kind, Report], list[str]]:
+    """`compile`, for what the importer reads, into a folder.
+
+    Returns:
+        The reports, and the names of the files beside the model that hold weights.
+    """
     from pitc.artifact.write import count_pit_nodes
 
-    imported, source = import_model(model, steps)
+    imported, source, outside = import_model(model, steps)
     if options.padding is not None:
         from pitc.passes.padding import check_padding
 
         check_padding(imported, options.padding)
-    if output is not None:
-        _spare_weights(imported, output)
+    _spare_weights(imported, folder)
     fallback = imported.clone()
     lowered: dict[Kind, Lowered] = {}
     with loading_beside(model, imported):
@@ -135,22 +178,13 @@ def _compile(
                 one.model = fallback.clone()
             one.report.model, one.report.target = source.name, options.target
             lowered[kind] = one
+    with new_folder(folder, force=force) as fresh:
+        _write(fresh, lowered, fallback, options, source, steps, kernel_progress, cache)
+    steps.end()
     reports: dict[Kind, Report] = {kind: one.report for kind, one in lowered.items()}
-    scratch = None
-    try:
-        if output is None:
-            scratch = _temporary_folder()
-        folder = scratch / "model.pitc" if scratch else output or Path()
-        with new_folder(folder, force=force) as fresh:
-            _write(fresh, lowered, fallback, options, source, steps, kernel_progress, cache)
-        steps.end()
-        for report in reports.values():
-            report.stages_ms.update(steps.own_ms)
-        return CompiledModel(check_artifact(folder, hashes=False), reports, scratch)
-    except BaseException:
-        if scratch:
-            shutil.rmtree(scratch, ignore_errors=True)
-        raise
+    for report in reports.values():
+        report.stages_ms.update(steps.own_ms)
+    return reports, outside
 
 
 def _warn(reports: Mapping[Kind, Report]) -> None:
@@ -162,25 +196,26 @@ def _warn(reports: Mapping[Kind, Report]) -> None:
 
 def import_model(
     model: "str | Path | onnx.ModelProto", progress: Progress | None = None
-) -> "tuple[ir.Model, Source]":
+) -> "tuple[ir.Model, Source, list[str]]":
     """Read and check a model.
 
     Returns:
-        The model, and its name (without folder) and checksum.
+        The model; its name (without folder) and checksum; and the names of the files beside it that
+        hold weights.
     """
     if progress:
         progress("import")
     from pitc.importer import load_source
 
     path = Path(model) if isinstance(model, str | Path) else model
-    imported, sha256 = load_source(path)
+    imported, sha256, outside = load_source(path)
     name = path.name if isinstance(path, Path) else f"{imported.graph.name or 'model'}.onnx"
-    return imported, Source(name=name, sha256=sha256)
+    return imported, Source(name=name, sha256=sha256), outside
 
 
 def stages() -> tuple[str, ...]:
     """Every stage of `compile`, in order, as `progress` sees them."""
-    from pitc.passes.pipeline import STAGES
+    from pitc.passes import STAGES
 
     return ("import", *STAGES, "codegen", "write")
 
@@ -369,12 +404,27 @@ def _spare_weights(imported: "ir.Model", output: Path) -> None:
                 raise UsageError("the output would replace the model's weights", path=output)
 
 
-def _temporary_folder() -> Path:
+@contextmanager
+def _folder_of(output: str | Path | None) -> Iterator[tuple[Path, Path | None]]:
+    """Where the artifact goes.
+
+    Yields:
+        The folder to make; and, where no output is asked for, the temporary one around it, which is
+        removed when the block raises.
+    """
+    if output is not None:
+        yield Path(output), None
+        return
     try:
-        return Path(tempfile.mkdtemp(prefix="pitc-"))
+        scratch = Path(tempfile.mkdtemp(prefix="pitc-"))
     except OSError as error:
         text = f"no temporary folder can be made: {error.strerror or error}"
         raise MachineError(text, hint="set TMPDIR to a writable folder") from error
+    try:
+        yield scratch / "model.pitc", scratch
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
 
 
 def explain(
@@ -396,7 +446,7 @@ def explain(
     stands for; the report holds what is known behind it.
     """
     from pitc.importer.memory import imported_from
-    from pitc.passes.pipeline import STAGES
+    from pitc.passes import STAGES
 
     if stop_after not in ("", *STAGES):
         text, hint = f"no stage is named {stop_after!r}", f"stages: {', '.join(STAGES)}"
@@ -405,7 +455,7 @@ def explain(
     options = CompileOptions(target, padding, stages, check, suggest, stop_after)
     reports: dict[Kind, Report] = {}
     with imported_from(model) as read:
-        imported, source = import_model(read, progress)
+        imported, source, _ = import_model(read, progress)
         with loading_beside(read, imported):
             for kind in options.targets.kinds:
                 prices = prices_of(kind, tiles)

@@ -11,7 +11,8 @@ import pytest
 from models.bert import BertConfig, bert
 from pitc.ir.metadata import AXES, FACTS, REFUSAL, RULE, SOURCE, VALUE
 from pitc.ir.naming import common_prefix, shortened
-from pitc.passes.pipeline import STAGES, Lowered, LowerOptions, run_passes
+from pitc.passes import STAGES
+from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
 from tests.lower_support import lower
 from tests.tile_prices import PRICES
 

@@ -127,7 +127,7 @@ def new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
         yield scratch
         _flush(scratch)
         _take_name(scratch, target, force=force)
-        _flush_one(target.parent)
+        flush_file(target.parent)
     except OSError as error:
         raise _explain(error, target) from error
     finally:
@@ -155,7 +155,7 @@ def new_file(path: Path) -> Iterator[Path]:
         scratch = _scratch_name(target).with_suffix(f".tmp{path.suffix}")
         try:
             yield scratch
-            _flush_one(scratch)
+            flush_file(scratch)
             scratch.replace(target)
         finally:
             scratch.unlink(missing_ok=True)
@@ -213,11 +213,12 @@ def _rename(source: Path, target: Path, flag: int) -> bool:
 
 def _flush(folder: Path) -> None:
     for file in folder.iterdir():
-        _flush_one(file)
-    _flush_one(folder)
+        flush_file(file)
+    flush_file(folder)
 
 
-def _flush_one(path: Path) -> None:
+def flush_file(path: Path) -> None:
+    """Wait until a file, or a folder's list of files, is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -98,7 +98,9 @@ def waits(report: Report) -> str:
 
 
 def cached(report: Report) -> str:
-    """How much machine code came from the cache; empty where the cache was not asked."""
+    """What was made before; empty where the cache was not asked."""
+    if report.copied_from:
+        return f"the same was compiled before: a copy of {report.copied_from} (--no-cache compiles)"
     asked = report.cache_hits + report.cache_misses
     return f"machine code: {report.cache_hits} of {asked} pieces from the cache" if asked else ""
 
@@ -134,7 +136,7 @@ def _print_reports(reports: Sequence[Report], counted: Callable[[Report], str] =
         for suggestion in report.suggestions:
             out.print(f"  {title}suggestion: {escape(suggestion.text)}")
     if found := cached(reports[0]):
-        out.print(f"  {found}")
+        out.print(f"  {escape(found)}")
     for text in dict.fromkeys(text for report in reports for text in report.assumptions):
         out.print(f"  assumption: {escape(text)}")
     for text in dict.fromkeys(text for report in reports for text in report.notes):

@@ -56,19 +56,21 @@ def load_model(source: str | os.PathLike[str] | onnx.ModelProto) -> ir.Model:
     return _of_file(_read(Path(source)), Path(source))
 
 
-def load_source(source: str | os.PathLike[str] | onnx.ModelProto) -> tuple[ir.Model, str]:
-    """`load_model` and `source_sha256` of what is read once.
+def load_source(
+    source: str | os.PathLike[str] | onnx.ModelProto,
+) -> tuple[ir.Model, str, list[str]]:
+    """`load_model` and `source_sha256` of what is read once, and the names of external files.
 
     Raises:
         ModelError: It cannot be read, or is not a valid model.
     """
     if isinstance(source, onnx.ModelProto):
-        return load_model(source), source_sha256(source)
+        return load_model(source), source_sha256(source), []
     path, digest = Path(source), hashlib.sha256()
     proto = _read(path, digest)
     outside = external_files(proto)
     model = _of_file(proto, path)
-    return model, _with_files(digest, path, outside)
+    return model, _with_files(digest, path, outside), outside
 
 
 def source_sha256(source: str | os.PathLike[str] | onnx.ModelProto) -> str:
