@@ -17,6 +17,7 @@ import pitc
 from models.bert import BertConfig, bert
 from pitc import ledger
 from pitc.cli import main
+from pitc.importer import load
 from pitc.passes.audit import stages
 
 # In CI the same examples every time: what fails is the change. `make fuzz` draws new ones.
@@ -25,6 +26,7 @@ if "CI" in os.environ and "PITC_FUZZ" not in os.environ:
     settings.load_profile("ci")
 
 stages.ALWAYS = True  # whatever is lowered in a test is checked between its stages
+load.SLIM_FROM_BYTES = 0  # and read as large files are
 ledger.OFF = True  # and made, by the compiler that the test may have changed
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -8,10 +8,11 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -29,10 +30,13 @@ from pitc.importer.proto import (
     name_standard_domain,
     runtime_nodes,
     sort_nodes,
+    taken_out,
     undecodable,
 )
+from pitc.importer.wire import without_weights
 
 MANIFEST = "manifest.json"  # in an artifact
+SLIM_FROM_BYTES = 1 << 24  # smaller files are parsed whole
 CHUNK = 1 << 20  # bytes hashed in one go
 _NODE = re.compile(r"Name: (.*?) OpType|node name: ([^\s)]+)|\(node[: ]+'?([^\s')]+)", re.DOTALL)
 
@@ -52,8 +56,8 @@ def load_model(source: str | os.PathLike[str] | onnx.ModelProto) -> ir.Model:
     if isinstance(source, onnx.ModelProto):
         proto = onnx.ModelProto()
         proto.CopyFrom(source)
-        return _checked(proto, None)
-    return _of_file(_read(Path(source)), Path(source))
+        return _checked(proto, None, {})
+    return _of_file(*_read(Path(source)), Path(source))
 
 
 def load_source(
@@ -67,9 +71,9 @@ def load_source(
     if isinstance(source, onnx.ModelProto):
         return load_model(source), source_sha256(source), []
     path, digest = Path(source), hashlib.sha256()
-    proto = _read(path, digest)
+    proto, weights = _read(path, digest)
     outside = external_files(proto)
-    model = _of_file(proto, path)
+    model = _of_file(proto, weights, path)
     return model, _with_files(digest, path, outside), outside
 
 
@@ -84,7 +88,7 @@ def source_sha256(source: str | os.PathLike[str] | onnx.ModelProto) -> str:
         digest.update(source.SerializeToString(deterministic=True))
         return digest.hexdigest()
     path = Path(source)
-    return _with_files(digest, path, external_files(_read(path, digest)))
+    return _with_files(digest, path, external_files(_read(path, digest)[0]))
 
 
 def _with_files(digest: "hashlib._Hash", path: Path, names: Iterable[str]) -> str:
@@ -96,17 +100,21 @@ def _with_files(digest: "hashlib._Hash", path: Path, names: Iterable[str]) -> st
     return digest.hexdigest()
 
 
-def _of_file(proto: onnx.ModelProto, path: Path) -> ir.Model:
+def _of_file(proto: onnx.ModelProto, weights: Mapping[str, memoryview], path: Path) -> ir.Model:
     try:
-        return _checked(proto, path)
+        return _checked(proto, path, weights)
     except ModelError as error:
         if error.path is not None:
             raise
         raise ModelError(error.message, path=path, node=error.node, hint=error.hint) from error
 
 
-def _read(path: Path, digest: "hashlib._Hash | None" = None) -> onnx.ModelProto:
-    """What a file holds; the digest, if any, gets to see it."""
+def _read(
+    path: Path, digest: "hashlib._Hash | None" = None
+) -> tuple[onnx.ModelProto, dict[str, memoryview]]:
+    """What a file holds, and the bytes of large weights, which are not in the proto then; the
+    digest, if any, gets to see all of it.
+    """
     try:
         mode = os.stat(path).st_mode
         if not stat.S_ISREG(mode):
@@ -121,12 +129,11 @@ def _read(path: Path, digest: "hashlib._Hash | None" = None) -> onnx.ModelProto:
     except (OSError, ValueError) as why:  # ValueError: a null character in the name
         reason = getattr(why, "strerror", None) or why
         raise ModelError(f"cannot be read: {reason}", path=path) from None
-    proto = onnx.ModelProto()
     with ThreadPoolExecutor(1) as beside:  # hashing lets go of the interpreter
         if digest is not None:
             beside.submit(digest.update, content)
         try:
-            proto.ParseFromString(content)
+            return _parsed(content)
         except DecodeError:
             hint = "a model over 2 GB keeps its weights in external files"
             raise ModelError(
@@ -134,10 +141,23 @@ def _read(path: Path, digest: "hashlib._Hash | None" = None) -> onnx.ModelProto:
                 path=path,
                 hint=hint * (len(content) > 1 << 31),
             ) from None
-    return proto
 
 
-def _checked(proto: onnx.ModelProto, path: Path | None) -> ir.Model:
+def _parsed(content: bytes) -> tuple[onnx.ModelProto, dict[str, memoryview]]:
+    """A proto without the bytes of its large weights, and those by name.
+
+    Raises:
+        DecodeError: It is none.
+    """
+    slim = without_weights(content) if len(content) >= SLIM_FROM_BYTES else None
+    proto = onnx.ModelProto()
+    proto.ParseFromString(content if slim is None else slim[0])
+    return proto, taken_out(proto, slim[1] if slim else {})
+
+
+def _checked(
+    proto: onnx.ModelProto, path: Path | None, weights: Mapping[str, memoryview]
+) -> ir.Model:
     _check_text(proto, path)
     _check_versions(proto)
     _check_outside(proto.graph)
@@ -147,12 +167,12 @@ def _checked(proto: onnx.ModelProto, path: Path | None) -> ir.Model:
     wider = wider or bool(runtime_nodes(proto))
     # Where files are beside the model, the checker looks for them.
     beside = path is not None and bool(external_files(proto))
-    small = proto if beside else light(proto)
+    small = light(proto)
     try:
         onnx.checker.check_model(for_checker(small) if wider else str(path) if beside else small)
     except (onnx.checker.ValidationError, ValueError, RuntimeError) as why:
         raise _invalid(str(why)) from None
-    check_data(proto)
+    check_data(proto, weights)
     densify(proto)
     name_results(proto)
     list_inputs(proto)
@@ -160,21 +180,30 @@ def _checked(proto: onnx.ModelProto, path: Path | None) -> ir.Model:
         model = ir.from_proto(proto)
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as why:
         raise ModelError(f"cannot be represented: {_first_line(_innermost(why))}") from None
-    _detach(model)
+    _detach(model, weights)
     if path is not None:
         ir.external_data.set_base_dir(model.graph, path.resolve().parent)
     return model
 
 
-def _detach(model: ir.Model) -> None:
-    """Take weights out of their proto, which copies them at each look."""
+def _detach(model: ir.Model, weights: Mapping[str, memoryview]) -> None:
+    """Take weights out of their proto, which copies them at each look.
+
+    Args:
+        model: The model.
+        weights: The bytes of those that are not in the proto, by name. They may begin at any
+            address.
+    """
     for graph in model.graphs():
         for value in graph.initializers.values():
             weight = value.const_value
             whole = isinstance(weight, ir.TensorProtoTensor) and weight.dtype.bitwidth % 8 == 0
             if whole and weight is not None and weight.dtype != ir.DataType.STRING:
+                content = weights.get(weight.name or "")
                 value.const_value = ir.Tensor(
-                    weight.numpy(),
+                    weight.numpy()
+                    if content is None
+                    else np.frombuffer(content, weight.dtype.numpy()).reshape(weight.shape.numpy()),
                     dtype=weight.dtype,
                     name=weight.name,
                     doc_string=weight.doc_string,
