@@ -2,7 +2,7 @@
 
 An artifact depends on its model, the options, the prices of tiles, pitc and what pitc builds with,
 and on nothing else: of the same, the same bytes are made. The ledger is a part of the user's cache.
-An entry says where an artifact was written, and its manifest.
+An entry says where an artifact was written, and the checksum of its manifest, which has all others.
 
     compile m.onnx -> a.pitc    makes it, and enters: a.pitc, with this manifest
     compile m.onnx -> b.pitc    copies a.pitc, if all bytes of m.onnx and of the copy are as it says
@@ -27,8 +27,9 @@ from pathlib import Path
 from pitc.artifact.folder import FULL, flush_file, new_folder
 from pitc.artifact.manifest import MANIFEST, file_record, parse_manifest
 from pitc.artifact.record import read_record
-from pitc.codegen.build.cache import kernel_cache
+from pitc.codegen.build.cache import Cache
 from pitc.errors import PitcError
+from pitc.host.folders import cache_folder
 from pitc.host.machine import BUILDERS, python_version
 from pitc.options import CompileOptions
 
@@ -45,6 +46,7 @@ ROOMS = ("pitc", "pitc.passes", "pitc.codegen")
 """Where pitc's own files are."""
 SAMPLES, SAMPLE_BYTES = 64, 4096
 CHUNK_BYTES = 1 << 20
+LIMIT_BYTES = 1 << 24  # of all entries, of which each has some hundred
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +86,18 @@ class Entry:
 
     Args:
         folder: Where it was written.
-        manifest: The text of its manifest.
+        manifest: Hexadecimal SHA-256 of its manifest.
         outside: Names of files beside the model that hold weights, sorted.
     """
 
     folder: str
     manifest: str
     outside: list[str]
+
+
+def ledger_cache() -> Cache:
+    """The user's entries."""
+    return Cache(cache_folder() / "artifacts", LIMIT_BYTES)
 
 
 class Ledger:
@@ -103,7 +110,7 @@ class Ledger:
     """
 
     def __init__(self, model: Path, options: CompileOptions, prices: Callable[[], str]) -> None:
-        self._model, self._cache = model, kernel_cache()
+        self._model, self._cache = model, ledger_cache()
         self._key = "" if OFF else _key_of(model, options, prices)
 
     def find(self) -> Entry | None:
@@ -111,7 +118,7 @@ class Ledger:
         content = self._cache.get(self._key) if self._key else None
         try:
             entry = None if content is None else read_record(Entry, json.loads(content))
-            if entry and Path(entry.folder, MANIFEST).read_bytes() == entry.manifest.encode():
+            if entry and _digest([Path(entry.folder, MANIFEST)]) == entry.manifest:
                 return entry
         except (OSError, ValueError):
             pass
@@ -153,8 +160,8 @@ class Ledger:
             outside: Names of files beside the model that hold weights, sorted.
         """
         if self._key:
-            text = (folder / MANIFEST).read_text("utf-8")
-            entry = Entry(str(folder.absolute()), text, list(outside))
+            manifest = _digest([folder / MANIFEST])
+            entry = Entry(str(folder.absolute()), manifest, list(outside))
             self._cache.put(self._key, json.dumps(asdict(entry)).encode())
 
 
@@ -269,16 +276,19 @@ def _fill(folder: Path, entry: Entry, sources: Sequence[Path]) -> None:
     Raises:
         _Differs: They are not those of the entry.
         OSError: One of them cannot be read, or the copy cannot be written.
-        ValueError: The entry holds no manifest.
+        ValueError: The artifact has no manifest.
     """
-    manifest = parse_manifest(entry.manifest.encode())
+    shutil.copyfile(Path(entry.folder, MANIFEST), folder / MANIFEST)
+    text = (folder / MANIFEST).read_bytes()
+    if hashlib.sha256(text).hexdigest() != entry.manifest:
+        raise _Differs
+    manifest = parse_manifest(text)
     digests = {n: r.sha256 for n, r in manifest.files.items()}
     with ThreadPoolExecutor() as pool:  # copying, hashing and flushing let go of the interpreter
         source = pool.submit(_digest, sources)
         for name in digests:
             shutil.copyfile(Path(entry.folder, name), folder / name)
             pool.submit(flush_file, folder / name)
-        (folder / MANIFEST).write_text(entry.manifest, "utf-8")
         copies = pool.map(file_record, [folder / name for name in digests])
         found = {n: record.sha256 for n, record in zip(digests, copies, strict=True)}
         if found != digests or source.result() != manifest.source.sha256:

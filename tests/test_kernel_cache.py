@@ -223,7 +223,7 @@ def test_a_cache_of_another_user_is_told_and_left(
 ) -> None:
     folder.mkdir(parents=True)
     folder.chmod(0o777)
-    with pytest.warns(PitcWarning, match="the kernel cache is not used: other users may write"):
+    with pytest.warns(PitcWarning, match="the cache is not used: other users may write"):
         pitc.compile(bert_path, padding="attention_mask")
     assert not list(folder.iterdir())
 
@@ -231,7 +231,8 @@ def test_a_cache_of_another_user_is_told_and_left(
 def test_commands(run: Run, bert_path: Path, folder: Path, tmp_path: Path) -> None:
     assert run("cache", "info")[:2] == (
         0,
-        f"{folder}: 0 pieces of machine code, 0 B, at most 1.1 GB\n",
+        f"{folder}: 0 pieces of machine code, 0 B, at most 1.1 GB\n"
+        f"{folder.with_name('artifacts')}: 0 known artifacts, 0 B, at most 16.8 MB\n",
     )
     assert run("cache", "clear")[0] == 0 and not folder.exists()
     line = ("compile", bert_path, "-o", tmp_path / "a.pitc", "--padding", "attention_mask")
@@ -245,18 +246,21 @@ def test_commands(run: Run, bert_path: Path, folder: Path, tmp_path: Path) -> No
     code, out, _ = run("cache", "info", "--json")
     body = json.loads(out)
     size = sum(path.stat().st_size for path in folder.iterdir())
-    assert code == 0 and body == {
-        "schema": 1,
-        "folder": str(folder),
-        "entries": made,
-        "bytes": size,
-        "limit_bytes": 1 << 30,
-    }
+    assert (
+        code == 0
+        and body["artifacts"]["entries"] == 0
+        and body["kernels"]
+        == {
+            "folder": str(folder),
+            "entries": made,
+            "bytes": size,
+            "limit_bytes": 1 << 30,
+        }
+    )
     code, out, _ = run("cache", "clear")
     assert code == 0 and out.startswith(f"{folder}: deleted {made} pieces of machine code, ")
-    assert (
-        not list(folder.iterdir()) and json.loads(run("cache", "info", "--json")[1])["bytes"] == 0
-    )
+    left = json.loads(run("cache", "info", "--json")[1])["kernels"]["bytes"]
+    assert not list(folder.iterdir()) and left == 0
 
 
 def test_commands_and_a_folder_that_is_not_to_be_trusted(
@@ -267,11 +271,11 @@ def test_commands_and_a_folder_that_is_not_to_be_trusted(
     for word in ("info", "clear"):
         code, out, err = run("cache", word)
         assert (code, out) == (6, "")
-        assert err.startswith(f"error: {folder}: the kernel cache is not used: other users may")
+        assert err.startswith(f"error: {folder}: the cache is not used: other users may")
         assert len(err.splitlines()) == 1
     out_folder = tmp_path / "a.pitc"
     code, _, err = run("compile", bert_path, "-o", out_folder, "--padding", "attention_mask", "-q")
-    assert code == 0 and err.startswith(f"warning: {folder}: the kernel cache is not used")
+    assert code == 0 and err.startswith(f"warning: {folder}: the cache is not used")
     findings = {f["name"]: f for f in json.loads(run("doctor", "--json")[1])["findings"]}
     assert findings["kernel cache"]["status"] == "warn"
     assert "chmod 700" in findings["kernel cache"]["fix"]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -20,7 +21,7 @@ import pytest
 import pitc
 from pitc import api, ledger
 from pitc.artifact.manifest import FALLBACK, MANIFEST, WEIGHTS, report_to_dict
-from pitc.codegen.build.cache import Cache, kernel_cache
+from pitc.codegen.build.cache import Cache
 from pitc.errors import MachineError, ModelError, SuggestionWarning, UsageError
 from pitc.ir.tiles import TileTable
 from pitc.ledger import PACKAGES, Compilation, Ledger
@@ -28,13 +29,14 @@ from pitc.options import CompileOptions
 
 Run = Callable[..., tuple[int, str, str]]
 MASK = "attention_mask"
+CACHE = ledger.ledger_cache
 
 
 @pytest.fixture(autouse=True)
 def _empty_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are those of all tests."""
     monkeypatch.setattr(ledger, "OFF", False)
-    monkeypatch.setattr(ledger, "kernel_cache", lambda: Cache(tmp_path / "cache"))
+    monkeypatch.setattr(ledger, "ledger_cache", lambda: Cache(tmp_path / "cache"))
 
 
 @pytest.fixture(name="compilations")
@@ -232,23 +234,16 @@ def test_damaged_entries_are_no_entries(
     made = Ledger(model, CompileOptions(suggest=True), lambda: "")
     assert made.find() is None  # of other prices
     for text in (b"", b"[]", b"{}", b'{"folder": 1, "manifest": "", "outside": []}', b"\xff"):
-        monkeypatch.setattr("pitc.codegen.build.cache.Cache.get", lambda *_, text=text: text)
-        with monkeypatch.context() as patch:
-            patch.setattr("pitc.codegen.build.library.build_kernels", _unused)
-            assert Ledger(model, CompileOptions(), lambda: "").find() is None
-    empty = {"folder": str(tmp_path / "a.pitc"), "outside": []}
-    (tmp_path / "a.pitc" / MANIFEST).write_text("{}")
-    monkeypatch.setattr(
-        "pitc.codegen.build.cache.Cache.get",
-        lambda *_: json.dumps(empty | {"manifest": "{}"}).encode(),
-    )
-    found = Ledger(model, CompileOptions(), lambda: "")
-    entry = found.find()
-    assert entry is not None and not found.copy(entry, tmp_path / "b.pitc")
-
-
-def _unused(*_: Any) -> Any:
-    raise AssertionError
+        monkeypatch.setattr(Cache, "get", lambda *_, text=text: text)
+        assert Ledger(model, CompileOptions(), lambda: "").find() is None
+    for content in (b"{}", b"\xff", b"[1"):  # what an entry says of a manifest that is none
+        (tmp_path / "a.pitc" / MANIFEST).write_bytes(content)
+        digest = hashlib.sha256(content).hexdigest()
+        entry = {"folder": str(tmp_path / "a.pitc"), "manifest": digest, "outside": []}
+        monkeypatch.setattr(Cache, "get", lambda *_, entry=entry: json.dumps(entry).encode())
+        found = Ledger(model, CompileOptions(), lambda: "")
+        said = found.find()
+        assert said is not None and not found.copy(said, tmp_path / "b.pitc")
 
 
 # Weights in files beside the model
@@ -422,7 +417,7 @@ def test_no_compilation_without_known_builders_is_entered(
 def test_commands(run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PITC_CACHE_DIR", str(tmp_path / "kept"))
-    monkeypatch.setattr(ledger, "kernel_cache", kernel_cache)
+    monkeypatch.setattr(ledger, "ledger_cache", CACHE)
     assert run("compile", model, "-o", "a.pitc")[0] == 0
     code, out, err = run("compile", model, "-o", "b.pitc")
     assert code == 0 and f"a copy of {tmp_path / 'a.pitc'}" in " ".join(out.split())
@@ -433,7 +428,9 @@ def test_commands(run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.Mon
     code, out, err = run("compile", model, "-o", "d.pitc", "--no-cache")
     assert code == 0 and "copy of" not in out and "[1/7] import" in err
     assert content(tmp_path / "d.pitc") == content(tmp_path / "b.pitc")
-    assert run("cache", "clear")[0] == 0
+    body = json.loads(run("cache", "info", "--json")[1])["artifacts"]
+    assert body["folder"] == str(tmp_path / "kept" / "artifacts") and body["entries"] == 1
+    assert f"{body['folder']}: deleted 1 known artifact, " in run("cache", "clear")[1]
     assert "copy of" not in run("compile", model, "-o", "e.pitc")[1]
 
 
@@ -455,7 +452,7 @@ def test_a_copy_loads_no_compiler(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PITC_CACHE_DIR", str(tmp_path / "kept"))
-    monkeypatch.setattr(ledger, "kernel_cache", kernel_cache)
+    monkeypatch.setattr(ledger, "ledger_cache", CACHE)
     pitc.compile(model, output=tmp_path / "a.pitc")
     script = (
         f"import sys, pitc; pitc.compile({str(model)!r}, output={str(tmp_path / 'b.pitc')!r}); "

@@ -1,4 +1,4 @@
-"""A cache of compiled kernels on disk, shared by all processes of a user.
+"""A cache on disk, of compiled kernels and the like, shared by all processes of a user.
 
 An entry is a file named by its key, the digest of all that its content depends on
 (`kernel_keys.py`). It is written under another name and then renamed, so that readers see all of it
@@ -154,7 +154,7 @@ class Cache:
         with self._lock:
             first, self._told = not self._told, True
         if first:
-            text = f"{self.folder}: the kernel cache is not used: {reason} ({self.MEND})"
+            text = f"{self.folder}: the cache is not used: {reason} ({self.MEND})"
             warnings.warn(text, PitcWarning, stacklevel=2)
 
 
