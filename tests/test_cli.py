@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -437,7 +438,10 @@ def test_completion(shell: str, words: str, expected: set[str]) -> None:
 
 
 def test_completion_script() -> None:
-    with pitc_process("--show-completion", "bash") as process:
-        out, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (0, "")
-    assert "_PITC_COMPLETE=complete_bash" in out
+    """Of the shell that started it, which waits for it here and does not become it."""
+    line = shlex.join([sys.executable, "-m", "pitc", "--show-completion"]) + "; exit $?"
+    done = subprocess.run(
+        ["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "_PITC_COMPLETE=complete_bash" in done.stdout
