@@ -20,8 +20,8 @@ import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
-from importlib.util import find_spec
 from pathlib import Path
 
 from pitc.artifact.folder import FULL, flush_file, new_folder
@@ -116,13 +116,15 @@ class Ledger:
     def find(self) -> Entry | None:
         """The entry, if there is one and the artifact seems to be where it was."""
         content = self._cache.get(self._key) if self._key else None
+        if content is None:
+            return None
         try:
-            entry = None if content is None else read_record(Entry, json.loads(content))
-            if entry and _digest([Path(entry.folder, MANIFEST)]) == entry.manifest:
-                return entry
+            entry = read_record(Entry, json.loads(content))
+            manifest = Path(entry.folder, MANIFEST)
+            there = manifest.is_file() and _digest([manifest]) == entry.manifest
         except (OSError, ValueError):
-            pass
-        return None
+            return None
+        return entry if there else None
 
     def copy(self, entry: Entry, target: Path, *, force: bool = False) -> bool:
         """Write the artifact of an entry to a folder.
@@ -237,8 +239,7 @@ def _own_files() -> list[tuple[str, Path]]:
     """Every file of the compiler, in order of their names."""
     found = {}
     for room in ROOMS:
-        spec = find_spec(room)
-        folder = Path(spec.origin).parent if spec and spec.origin else Path()
+        folder = Path(str(import_module(room).__file__)).parent
         for path in folder.rglob("*"):
             if path.suffix not in (".pyc", ".so") and path.is_file():
                 found[f"{room}/{path.relative_to(folder).as_posix()}"] = path

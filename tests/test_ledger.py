@@ -184,9 +184,9 @@ def _sign(folder: Path) -> None:
     (folder / MANIFEST).write_text((folder / MANIFEST).read_text() + " ")
 
 
-def _fifo(folder: Path) -> None:
-    (folder / WEIGHTS).unlink()
-    os.mkfifo(folder / WEIGHTS)
+def _fifo(folder: Path, name: str = WEIGHTS) -> None:
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
 
 
 @pytest.mark.parametrize(
@@ -196,6 +196,7 @@ def _fifo(folder: Path) -> None:
         _cut,
         _sign,
         _fifo,
+        lambda folder: _fifo(folder, MANIFEST),
         lambda folder: (folder / FALLBACK).unlink(),
         lambda folder: folder.rename(folder.with_name("moved.pitc")),
         shutil.rmtree,
