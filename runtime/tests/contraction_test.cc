@@ -30,16 +30,15 @@ const std::vector<PlanCase>& Cases() {
 }
 
 // x @ panels + bias, one row.
-std::vector<double> Multiply(const std::vector<double>& x, const OrtValue& panels, int64_t n,
-                             const OrtValue* bias) {
+UNWATCHED std::vector<double> Multiply(const std::vector<double>& x, const OrtValue& panels,
+                                       int64_t n, const OrtValue* bias) {
   const int64_t k = panels.dims[1], width = panels.dims[2];
+  const double* const row = x.data();
+  const auto* const b = Data<float>(panels);
   std::vector<double> y(static_cast<size_t>(n));
   for (int64_t j = 0; j < n; ++j) {
     double sum = bias ? Data<float>(*bias)[j] : 0;
-    for (int64_t i = 0; i < k; ++i) {
-      sum +=
-          x[static_cast<size_t>(i)] * Data<float>(panels)[(j / width * k + i) * width + j % width];
-    }
+    for (int64_t i = 0; i < k; ++i) sum += row[i] * b[(j / width * k + i) * width + j % width];
     y[static_cast<size_t>(j)] = sum;
   }
   return y;

@@ -63,18 +63,20 @@ struct Operands {
   // Sums `size` products of each entry, in order.
   void Compute(const std::vector<Entry>& entries, int64_t size, bool across, Activation activation,
                bool relu) const {
-    const int64_t width = b->shape[2], t = Rows();
+    const int64_t width = b->shape[2], t = Rows(), ks = k_count;
     std::vector<double> sums(static_cast<size_t>(t));
+    double* const sum_of = sums.data();  // under a sanitizer each read is a call
     for (int64_t j = j0 * width; j < std::min<int64_t>(j1 * width, n_count); ++j) {
-      const float* w = Data<float>(b) + (j / width) * k_count * width + j % width;
+      const float* w = Data<float>(b) + (j / width) * ks * width + j % width;
       std::fill(sums.begin(), sums.end(), static_cast<double>(Data<float>(bias)[j]));
-      for (const Entry& entry : entries) {
+      for (const auto& [values, first_row, first_k] : entries) {
+        const float* const v = values;
+        const int64_t row0 = first_row, k0 = first_k;
         for (int64_t i = 0; i < size; ++i) {
-          const int64_t row = entry.row + (across ? i : 0), k = entry.k + (across ? 0 : i);
-          if (row < t && k < k_count)
-            sums[static_cast<size_t>(row)] +=
-                static_cast<double>(relu && entry.values[i] < 0 ? 0 : entry.values[i]) *
-                w[k * width];
+          const int64_t row = row0 + (across ? i : 0), k = k0 + (across ? 0 : i);
+          if (row >= t || k >= ks) continue;
+          const float x = v[i];
+          sum_of[row] += static_cast<double>(relu && x < 0 ? 0 : x) * w[k * width];
         }
       }
       for (int64_t r = 0; r < t; ++r) {

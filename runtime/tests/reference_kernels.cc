@@ -83,6 +83,8 @@ int GatherGemm(const Any* raw, int32_t count, int k, int n, Activation activatio
   for (int64_t j = n; j < panels * width; ++j)
     args.Demand(Data<float>(bias)[j] == 0, "bias is not padded with 0");
   if (!args.Good()) return -1;
+  // What a loop reads from where it need not: under a sanitizer each read is a call.
+  const float *right = Data<float>(b), *factors = factor ? Data<float>(factor) : nullptr;
   for (int64_t i = i0; i < i1; ++i) {
     const float* x = Data<float>(a) + int64_t{Data<int32_t>(rows_a)[i]} * k;
     float* y = Data<float>(c) + int64_t{Data<int32_t>(rows_c)[i]} * n;
@@ -93,8 +95,8 @@ int GatherGemm(const Any* raw, int32_t count, int k, int n, Activation activatio
         const int64_t at = in_panels              ? (j / width * k + l) * width + j % width
                            : stored == Stored::kn ? l * n + j
                                                   : j * k + l;
-        const float w = Data<float>(b)[at] * (factor ? Data<float>(factor)[at] : 1);
-        sum += static_cast<double>(relu && x[l] < 0 ? 0 : x[l]) * w;
+        const float w = right[at] * (factors ? factors[at] : 1), v = x[l];
+        sum += static_cast<double>(relu && v < 0 ? 0 : v) * w;
       }
       sum = Activate(activation, sum);
       if (residual) sum += Data<float>(residual)[i * n + j];
@@ -148,11 +150,12 @@ int StoredRows(const Any* raw, int32_t count, int k, int n, Stored stored, bool 
   args.Demand(0 <= k0 && k0 % 64 == 0 && k0 < k1 && k1 <= k && (k1 % 64 == 0 || k1 == k),
               "columns");
   if (!args.Good()) return -1;
+  const float *matrix = Data<float>(s), *factors = factor ? Data<float>(factor) : nullptr;
+  float* y = Data<float>(out);
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t l = k0; l < k1; ++l) {
       const int64_t at = turned ? (r0 + i) * k + l : l * n + r0 + i;
-      const float x = Data<float>(s)[at] * (factor ? Data<float>(factor)[at] : 1);
-      Data<float>(out)[i * wide + l - k0] = x;
+      y[i * wide + l - k0] = matrix[at] * (factors ? factors[at] : 1);
     }
   }
   // Where nothing lives in 16 rows of a word, nobody may read.
@@ -160,15 +163,14 @@ int StoredRows(const Any* raw, int32_t count, int k, int n, Stored stored, bool 
     for (int64_t l = k0; l < k1; l += 64) {
       const int64_t height = std::min(kUnit, rows - i), width = std::min<int64_t>(64, k1 - l);
       bool lives = false;
-      for (int64_t y = i; y < i + height; ++y) {
+      for (int64_t row = i; row < i + height; ++row) {
         uint64_t word = 0;
-        for (int64_t x = 0; x < width; ++x)
-          word |= uint64_t{Data<float>(out)[y * wide + l - k0 + x] != 0} << x;
-        Data<uint64_t>(bits)[y * words + (l - k0) / 64] = word;
+        for (int64_t x = 0; x < width; ++x) word |= uint64_t{y[row * wide + l - k0 + x] != 0} << x;
+        Data<uint64_t>(bits)[row * words + (l - k0) / 64] = word;
         lives |= word != 0;
       }
-      for (int64_t y = i; !lives && y < i + height; ++y)
-        std::fill_n(Data<float>(out) + y * wide + l - k0, width, NAN);
+      for (int64_t row = i; !lives && row < i + height; ++row)
+        std::fill_n(y + row * wide + l - k0, width, NAN);
     }
   }
   return 0;

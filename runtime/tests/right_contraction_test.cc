@@ -54,8 +54,9 @@ struct Product {
   std::vector<double> sums, sizes;
 };
 
-Product Expected(const PlanCase& c, const std::vector<OrtValue>& inputs) {
+UNWATCHED Product Expected(const PlanCase& c, const std::vector<OrtValue>& inputs) {
   const ContractPlan& plan = Body(c);
+  const bool by_columns = plan.order == pitc::Order::kNK;
   const int64_t k = plan.product.k, n = plan.product.n;
   size_t next = 2;
   const auto input = [&](bool there) { return there ? Data<float>(inputs[next++]) : nullptr; };
@@ -65,17 +66,18 @@ Product Expected(const PlanCase& c, const std::vector<OrtValue>& inputs) {
   const auto t = static_cast<int64_t>(inputs[0].bytes.size() / sizeof(float)) / k;
   Product product{std::vector<double>(static_cast<size_t>(t * n)), {}};
   product.sizes = product.sums;
-  std::vector<double> column(static_cast<size_t>(k));
+  std::vector<double> of_column(static_cast<size_t>(k));
+  double* const column = of_column.data();
   for (int64_t j = 0; j < n; ++j) {
     for (int64_t i = 0; i < k; ++i) {
-      const int64_t at = plan.order == pitc::Order::kNK ? j * k + i : i * n + j;
-      column[static_cast<size_t>(i)] = factor ? s[at] * factor[at] : s[at];
+      const int64_t at = by_columns ? j * k + i : i * n + j;
+      column[i] = factor ? s[at] * factor[at] : s[at];
     }
     for (int64_t r = 0; r < t; ++r) {
       const auto at = static_cast<size_t>(r * n + j);
       double sum = bias ? bias[j] : 0, size = std::abs(sum);
       for (int64_t i = 0; i < k; ++i) {
-        const double term = a[r * k + i] * column[static_cast<size_t>(i)];
+        const double term = a[r * k + i] * column[i];
         sum += term;
         size += std::abs(term);
       }
@@ -87,10 +89,12 @@ Product Expected(const PlanCase& c, const std::vector<OrtValue>& inputs) {
   return product;
 }
 
-bool Same(const OrtValue& got, const Product& expected) {
+UNWATCHED bool Same(const OrtValue& got, const Product& expected) {
   if (got.bytes.size() != expected.sums.size() * sizeof(float)) return false;
+  const float* const found = Data<float>(got);
+  const double *const sums = expected.sums.data(), *const sizes = expected.sizes.data();
   for (size_t i = 0; i < expected.sums.size(); ++i) {
-    const double x = Data<float>(got)[i], y = expected.sums[i], size = expected.sizes[i];
+    const double x = found[i], y = sums[i], size = sizes[i];
     const double most = 1e-6 * (std::isfinite(size) ? size : std::abs(y)) + 1e-30;  // denormals
     const bool near = std::isfinite(y) && std::abs(x - y) <= most;
     if (x != y && !near && !(std::isnan(x) && std::isnan(y))) return false;
