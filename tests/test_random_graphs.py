@@ -27,7 +27,7 @@ from tests.random_graph import MAX_NODES, RuleGraph
 from tests.random_values import Given
 from tests.record_twin import twin
 
-BATCHES, GRAPHS = 4, 250  # what two cores check in two minutes; tests.random_campaign checks more
+BATCHES, GRAPHS = 4, 100  # what two cores check in a minute; tests.random_campaign checks more
 STRUCTURED, STEPS = 16, 24
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
