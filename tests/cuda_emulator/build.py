@@ -25,9 +25,12 @@ _SOURCES = sorted(HERE.glob("*.cc"))
 SONAME = "libcuda_emulator.so"
 _WEEK = 7 * 24 * 3600
 
-_COMMON = ["-std=c++17", "-O2", "-fPIC", "-march=native", "-ffp-contract=off"]
+_COMMON = ["-std=c++17", "-fPIC", "-march=native", "-ffp-contract=off"]
 _KERNELS = [
     *_COMMON,
+    "-O1",  # more makes nothing faster that calls the run time before each access
+    # Registers in a hurry: texts of many kernels are long, and this took half of the time.
+    *("--param=lra-max-considered-reload-pseudos=20", "-fira-region=one"),
     "-fno-var-tracking",  # lines are wanted, places of variables are not: half of the time
     *("-g1", "-gdwarf-4", "-w", "-fno-exceptions"),
     *("-fsanitize=thread", "--param=tsan-distinguish-volatile=1"),  # a call before each access
@@ -92,7 +95,7 @@ def run_time() -> Path:
     """The run time; its soname is `SONAME`, so it must be loaded before modules are."""
 
     def make(out: Path, _: Path) -> None:
-        options = [*_COMMON, "-Wall", "-Wextra", "-shared", f"-Wl,-soname,{SONAME}"]
+        options = [*_COMMON, "-O2", "-Wall", "-Wextra", "-shared", f"-Wl,-soname,{SONAME}"]
         compiled([CXX, *options, *_SOURCES, "-ldl", "-o", out])
 
     return kept("-run-time.so", [], make)
