@@ -23,8 +23,9 @@ from pitc.ir.target import CPU
 from pitc.passes.audit.engine import audit
 from pitc.passes.normalise import normalise
 from pitc.passes.pipeline import LowerOptions, analyse, run_passes
+from tests.lowered_exports import lowered_export
 from tests.plan_reference import run_lowered
-from tests.test_exports import CACHED, RTOL, contractions, lower, name, session
+from tests.test_exports import CACHED, RTOL, contractions, name, session
 from tests.tile_prices import PRICES
 
 Feeds = dict[str, np.ndarray]
@@ -137,7 +138,7 @@ def axes_of(run: ort.InferenceSession, padding: str | None) -> dict[str, int]:
 @pytest.mark.parametrize("padded", [False, True], ids=["every token", "padding"])
 def test_results_are_those_of_onnx_runtime(file: Path, padded: bool) -> None:
     padding = padding_of(file) if padded else None
-    lowered, run = lower(file, padding), session(file)
+    lowered, run = lowered_export(file, padding), session(file)
     axes = axes_of(run, padding)
     proto = ir.serde.serialize_model(lowered.model)
     tried = 0

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import onnx
 
-from pitc.importer import load_model
-from pitc.passes.pipeline import LowerOptions, run_passes
-from tests.tile_prices import PRICES
+from tests.lowered_exports import lowered_export
 
 FOLDER = Path(__file__).parent.parent / "models/export"
 FILES = sorted([*FOLDER.glob("fixtures/*.onnx"), *FOLDER.glob("fused/*.onnx")])
@@ -18,7 +16,7 @@ FILES = sorted([*FOLDER.glob("fixtures/*.onnx"), *FOLDER.glob("fused/*.onnx")])
 
 def lowered(file: Path, padding: str | None) -> str:
     """Counts of lowerings, and the domains of its regions, in a few lines."""
-    report = run_passes(load_model(file), LowerOptions(padding=padding, prices=PRICES)).report
+    report = lowered_export(file, padding).report
     counts = Counter(r.lowering for r in report.nodes)
     flag = f" --padding {padding}" if padding else ""
     lines = [f"{file.stem}{flag}: {', '.join(f'{k} {n}' for k, n in sorted(counts.items()))}"]

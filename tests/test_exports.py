@@ -21,10 +21,10 @@ from pitc.importer import load_model
 from pitc.ir import target as targets
 from pitc.ir.refusal import Code
 from pitc.passes.normalise import normalise
-from pitc.passes.pipeline import Lowered, LowerOptions, analyse, run_passes
+from pitc.passes.pipeline import Lowered, analyse
 from tests.fact_check import probed
+from tests.lowered_exports import lowered_export
 from tests.plan_reference import run_lowered
-from tests.tile_prices import PRICES
 
 FOLDER = Path(__file__).parent.parent / "models/export/fixtures"
 FILES = sorted(FOLDER.glob("*.onnx"))
@@ -99,10 +99,6 @@ def masks_of(file: Path) -> tuple[str, ...]:
     return tuple(i.name for i in onnx.load(file).graph.input if "mask" in i.name)
 
 
-def lower(file: Path, padding: str | None) -> Lowered:
-    return run_passes(load_model(file), LowerOptions(padding=padding, prices=PRICES))
-
-
 def session(file: Path) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -122,7 +118,7 @@ def refusals(lowered: Lowered) -> Counter[Code]:
 def check(file: Path, padding: str | None, rtol: float = RTOL) -> Lowered:
     """Lower a fixture and compare with ONNX Runtime under every kind of mask."""
     rng = np.random.default_rng(5)
-    lowered, (run, _) = lower(file, padding), reference_session(file, padding)
+    lowered, (run, _) = lowered_export(file, padding), reference_session(file, padding)
     proto = ir.serde.serialize_model(lowered.model)
     keep = () if padding is None else (padding,)
     if not file.stem.startswith(WITH_EMPTY):
@@ -175,7 +171,7 @@ def test_a_head_that_reads_live_tokens_needs_no_flag(file: Path) -> None:
 
 @pytest.mark.parametrize("file", IMAGES, ids=name)
 def test_models_without_padding_compile_to_themselves(file: Path) -> None:
-    lowered = lower(file, None)
+    lowered = lowered_export(file, None)
     assert not lowered.kernels
     feeds = inputs_of(file, "full", np.random.default_rng(0))
     proto = ir.serde.serialize_model(lowered.model)
@@ -223,7 +219,7 @@ def test_loops_over_experts_stay_as_they_are(file: Path) -> None:
     what is routed is read, and so is all before it. Switch also counts them for its capacity.
     Keys and values of padding are dead all the same, where they are worth a gathered row.
     """
-    lowered = lower(file, "attention_mask")
+    lowered = lowered_export(file, "attention_mask")
     attends = next(n for stem, n in ATTENDS.items() if file.stem.startswith(stem))
     made = {"attention": attends, "folded": attends, "packed": 2 * attends}
     assert contractions(lowered) - Counter(made) == Counter(ordinary=refusals(lowered).total())

@@ -14,6 +14,7 @@ from onnx import helper
 
 from pitc.importer import load_model
 from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
+from tests.lowered_exports import lowered_export
 from tests.plan_reference import run_lowered
 from tests.test_exports import of, padding_of
 from tests.tile_prices import PRICES
@@ -74,7 +75,7 @@ def feeds(model: onnx.ModelProto, kind: str, rng: np.random.Generator) -> dict[s
 def test_numbers_pack_what_symbols_pack(file: Path, sizes: str, tmp_path: Path) -> None:
     has_mask = any("mask" in i.name for i in onnx.load(file).graph.input)
     padding = padding_of(file) if has_mask else None
-    with_symbols = packed(lower(file, padding))
+    with_symbols = packed(lowered_export(file, padding))
     numbers = fixed(file, FIXED[sizes], tmp_path)
     lowered = lower(numbers, padding)
     assert not lowered.report.notes
