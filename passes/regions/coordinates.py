@@ -41,6 +41,7 @@ def follow(graph: Graph, starts: Mapping[str, list[Coords]], *, softmax: bool = 
     """
     found: Found = {}
     todo: list[str] = []
+    passed: set[tuple[str, Coords]] = set()  # a value is there once for each of its coordinates
 
     def add(name: str, coords: Coords) -> None:
         known = found.setdefault(name, [])
@@ -54,6 +55,9 @@ def follow(graph: Graph, starts: Mapping[str, list[Coords]], *, softmax: bool = 
     while todo:
         name = todo.pop()
         for mine in list(found[name]):
+            if (name, mine) in passed:
+                continue
+            passed.add((name, mine))
             for neighbour, coords in _carried(graph, name, mine, softmax):
                 if not graph.is_constant(neighbour):
                     add(neighbour, coords)
