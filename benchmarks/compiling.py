@@ -121,9 +121,10 @@ def _rounds(
             command = [sys.executable, "-c", _COMPILE, str(source), str(out), padding or ""]
             kept = cache or Path(folder, f"cache{i}")
             spent = _spent(command, cores, kept)
-            if not again:
-                shutil.rmtree(out)
-            for name, value in spent.items() if i >= 0 else ():
+            if i < 0:
+                continue
+            shutil.rmtree(out)
+            for name, value in spent.items():
                 found[name].append(value)
     return found
 
