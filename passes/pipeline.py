@@ -20,6 +20,7 @@ from pitc.passes.control.branches import close_branches
 from pitc.passes.live_scales import scale_by_live_tokens, scale_notes
 from pitc.passes.loops import lower_bodies
 from pitc.passes.lower.channels.skips import ChannelSkips, channel_skips
+from pitc.passes.lower.early_quantise import quantise_early
 from pitc.passes.lower.rewrite import rewrite
 from pitc.passes.lower.sparse import SparseContractions, sparse_contractions
 from pitc.passes.lower.weight import Panels
@@ -140,6 +141,7 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
         report.host_copies = sum(map(state.host_copies, state.detected)) + bodies.host_copies
         report.notes += map(str, state.refused)
         close_branches(model)
+        quantise_early(model)
         narrow_constants(model)
         records = dict(zip(graph.nodes, report.nodes, strict=False))  # those of bodies come behind
         annotate(model.graph.all_nodes(), records)
