@@ -1,5 +1,7 @@
 """Compiling for 64-bit Arm, and a sample of its kernels on an emulated one; all: tests.aarch64."""
 
+import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,11 @@ from pitc.codegen.build.library import build_kernels
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.target import CPU_LEVELS, NEON, cpu_level_of
 from pitc.options import parse_target
+from tests.aarch64 import session
+from tests.aarch64.cases import sparse_product
 from tests.aarch64.machine import EmulatedLibrary, lacking
+from tests.aarch64.python import Machine
+from tests.runtime_support import ROOT
 
 needs_machine = pytest.mark.skipif(bool(lacking()), reason=lacking() or "-")
 
@@ -60,3 +66,27 @@ def test_a_kernel_on_an_emulated_machine(tmp_path: Path) -> None:
     library.call("pack_b4_neon", x, index, out)
     assert np.array_equal(out, reference.pack(x, index))
     library.close()
+
+
+# ---- how whole models are compared: with the guest's program on this machine
+
+
+def test_answers_of_whole_models_are_compared(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(session, "TARGET", "cpu")
+    machine = Machine("here", 1, [sys.executable], {"PYTHONPATH": str(ROOT)})
+    model, folder = sparse_product("row"), tmp_path / "model"
+    case = folder, model, session.prepare(folder, model), [machine]
+    session.run([folder], machine)
+    wrong, counts = session.check(*case)
+    assert wrong == [] and counts["chose row"] == counts["runs"] - 4 == 12
+    stored = folder / "here.npz"
+    with np.load(stored) as file:
+        answers = dict(file)
+    answers["got/5/y"] = answers["got/5/y"] * np.float32(1.001)
+    np.savez(stored, **answers)  # type: ignore[arg-type]
+    (folder / "here.json").write_text(json.dumps({"3": "it failed"}))
+    wrong, _ = session.check(*case)
+    assert wrong[0] == "here: run 3: it failed"
+    assert [text.split(":")[0] for text in wrong[1:]] == ["here", "here, not as here"]
