@@ -141,7 +141,7 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
         report.host_copies = sum(map(state.host_copies, state.detected)) + bodies.host_copies
         report.notes += map(str, state.refused)
         close_branches(model)
-        quantise_early(model)
+        quantise_early(model, graph)
         narrow_constants(model)
         records = dict(zip(graph.nodes, report.nodes, strict=False))  # those of bodies come behind
         annotate(model.graph.all_nodes(), records)

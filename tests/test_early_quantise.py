@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import pitc
+from pitc.ir.graph import Graph
 from pitc.ir.nodes import is_pit_node
 from pitc.passes.lower.early_quantise import PASSED, quantise_early
 from pitc.runtime.library import make_session
@@ -171,7 +172,6 @@ RESHAPE = STEPS["Reshape"]
         {"steps": [("Softmax", [], {})]},
         {"steps": [("Cast", [], {"to": TensorProto.FLOAT16}), ("Cast", [], {"to": 1})]},
         {"steps": [RESHAPE], "scale": [0.1] * 32, "axis": 1},
-        {"steps": [RESHAPE], "given_scale": True},
         {"steps": [RESHAPE], "outputs": ("q", "r")},
         {"steps": [RESHAPE], "more": [helper.make_node("Neg", ["r"], ["n"])]},
     ],
@@ -180,6 +180,28 @@ def test_others_stay_as_they_are(options: dict[str, Any]) -> None:
     made = model(**options)
     before = ir.to_proto(made)
     assert quantise_early(made) == 0 and ir.to_proto(made) == before
+
+
+def test_a_scale_may_be_given_or_computed() -> None:
+    """ONNX Runtime computes what depends on constants alone, and moves the quantisation then."""
+    made = model([RESHAPE], given_scale=True)
+    feeds = {"x": numbers(), "scale": np.array(0.1, np.float32)}
+    before = answers(made, feeds)
+    assert quantise_early(made) == 1
+    np.testing.assert_array_equal(answers(made, feeds)[0], before[0])
+
+    made = model([RESHAPE])
+    (quantise,) = (n for n in made.graph if n.op_type == "QuantizeLinear")
+    scale = ir.node("Abs", [quantise.inputs[1]], name="computed")
+    scale.outputs[0].name = "computed"
+    made.graph.insert_before(quantise, scale)
+    quantise.replace_input_with(1, scale.outputs[0])
+    assert quantise_early(made) == 0  # it may be of several numbers
+    assert quantise_early(made, Graph(made)) == 0
+    scale.outputs[0].shape = ir.Shape([])
+    before = answers(made, {"x": numbers()})
+    assert quantise_early(made) == 1
+    np.testing.assert_array_equal(answers(made, {"x": numbers()})[0], before[0])
 
 
 def test_a_result_that_others_read_is_theirs() -> None:

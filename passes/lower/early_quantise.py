@@ -14,6 +14,7 @@ them, before or after they are rounded to the same grid is the same.
 
 import onnx_ir as ir
 
+from pitc.ir.graph import Graph
 from pitc.ir.nodes import is_pit_node
 from pitc.passes.control.graft import Names, names_of
 
@@ -26,14 +27,17 @@ PASSED = frozenset(
 )
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 DOMAINS = ("", "com.microsoft")  # of both
+FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 OF_THE_INVERSE = ("axis", "block_size")  # attributes of a quantisation that its inverse has, too
 
 
-def quantise_early(model: ir.Model) -> int:
+def quantise_early(model: ir.Model, graph: Graph | None = None) -> int:
     """Put quantisations, and their inverses, behind PIT nodes, in place.
 
     Args:
         model: A lowered model.
+        graph: What is known of its values; a scale may be computed, and then is one number only
+            where that is known.
 
     Returns:
         How many.
@@ -41,21 +45,28 @@ def quantise_early(model: ir.Model) -> int:
     names = names_of(model.graph)
     found = [
         (node, first)
-        for graph in model.graphs()
-        for node in graph
-        if node.op_type == QUANTIZE and node.domain in DOMAINS and _is_scalar(node)
+        for scope in model.graphs()
+        for node in scope
+        if node.op_type == QUANTIZE and node.domain in DOMAINS
+        if all(x is None or _is_one_number(x, graph) for x in node.inputs[1:])
         if (first := _first_passed(node)) is not None
     ]
     for node, first in found:
         _insert(node, first, names)
+    for scope in {id(first.graph): first.graph for _, first in found}.values():
+        if scope is not None:
+            scope.sort()  # a scale may be computed behind what is moved
     return len(found)
 
 
-def _is_scalar(quantise: ir.Node) -> bool:
-    """Whether all elements are rounded to one grid, which is known beforehand."""
-    constants = [x for x in quantise.inputs[1:] if x is not None]
-    tensors = [ir.convenience.get_const_tensor(x) for x in constants]
-    return all(tensor is not None and tensor.size == 1 for tensor in tensors)
+def _is_one_number(value: ir.Value, graph: Graph | None) -> bool:
+    """Whether a scale or zero point is that of all elements."""
+    tensor = ir.convenience.get_const_tensor(value)
+    if tensor is not None:
+        return tensor.size == 1
+    if graph is not None and (known := graph.values.get(value.name or "")) is not None:
+        return known.shape is not None and all(size.as_int() == 1 for size in known.shape)
+    return value.shape is not None and all(size == 1 for size in value.shape)
 
 
 def _first_passed(quantise: ir.Node) -> ir.Node | None:
@@ -64,7 +75,9 @@ def _first_passed(quantise: ir.Node) -> ir.Node | None:
     casts: set[int] = set()
     while value is not None and (node := value.producer()) is not None:
         if is_pit_node(node):
-            same = scale is not None and value.dtype is not None and value.dtype == scale.dtype
+            same = (
+                scale is not None and scale.dtype in (None, value.dtype) and value.dtype in FLOATS
+            )
             return first if same and casts <= {value.dtype} else None
         once = len(value.uses()) == 1 and not value.is_graph_output()
         if node.op_type not in PASSED or node.domain or not once or value is not node.outputs[0]:

@@ -3,7 +3,7 @@
     model -> pitc.compile(.., "cpu:neon") -> guest.py, there -> answers -> compare with
                                                          ONNX Runtime's there, and its here
 
-Differences pass as those of `pitc check` do.
+Differences pass as those of `pitc verify` do.
 """
 
 import itertools
@@ -104,7 +104,7 @@ def answers(file: Path) -> dict[str, Answers]:
 
 
 def differences(model: Model, got: Answers, want: Answers, rough: Answers) -> Iterator[str]:
-    """Where answers are not within the tolerance of `pitc check`, one line each."""
+    """Where answers are not within the tolerance of `pitc verify`, one line each."""
     numbers = [number for number in sorted(want) if number in got]
     number_of = {id(model.feeds[number].feeds): number for number in numbers}
     result = compare(
