@@ -19,6 +19,7 @@ from onnx import TensorProto
 
 from models.graph import GraphBuilder
 from pitc.ir import target as targets
+from pitc.ir.nodes import is_pit_node
 from pitc.ir.refusal import Code
 from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
 from tests.lower_support import plans
@@ -237,7 +238,11 @@ def test_quantised_sides_are_packed_like_other_values() -> None:
     model = attention(SCORES, after=WEIGHTS, sides=Pair(1.0, 128))
     lowered = lower(model)
     assert "attention" in [p["op"] for p in plans(lowered)]
-    assert sum(n.op_type == "QuantizeLinear" for n in lowered.model.graph) == 3
+    nodes = list(lowered.model.graph)
+    results = {o for n in nodes if is_pit_node(n) for o in n.outputs}
+    quantised = [n for n in nodes if n.op_type == "QuantizeLinear"]
+    assert len(quantised) == 6  # of each two, one is early (`early_quantise.py`)
+    assert sum(n.inputs[0] in results for n in quantised) == 3
     assert agrees(model, lowered)
 
 
