@@ -1,30 +1,21 @@
-"""`make gpu` without a GPU: the pack, the run and its result file, on the emulated device."""
+"""`make gpu` without a GPU: all steps on the emulated device, and its result file."""
 
 import json
 import os
-import subprocess
-import sys
+import re
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.gpu import facts, steps
-from benchmarks.gpu.kernel_tests import complaints
+from benchmarks.gpu import facts, report, steps
+from benchmarks.gpu.kernel_tests import FEW, complaints
 from benchmarks.gpu.sessions import timed_calls
-from benchmarks.gpu.table import table
-from tests.cuda_emulator import ARCH, build
-from tests.device_support import fake_folder
-from tests.runtime_support import ROOT, built
+from benchmarks.gpu.table import line_of
+from tests.cuda_emulator import ARCH
+from tests.gpu_support import call, packed, results, run
 
-PACKING = """
-import sys
-from pathlib import Path
-import tests.on_gpu.emulated
-from benchmarks.gpu import pack
-pack.make(Path(sys.argv[1]), [sys.argv[2]], [], "3.12", small=True)
-"""
 BESIDE = """
 from tests.on_gpu import replay
 memory = replay.Memory((4,), "float32")
@@ -34,8 +25,12 @@ memory.check()
 """
 
 TIMING = """
+import json
+import sys
+from pathlib import Path
 from benchmarks.gpu.driver import Device
-from benchmarks.gpu.timing import Contender, time_contenders
+from benchmarks.gpu.journal import Journal, Record, Telling
+from benchmarks.gpu.timing import Contender, operand_sets, time_contenders
 
 def refuses(work):
     raise ValueError("no graph today")
@@ -43,110 +38,106 @@ def refuses(work):
 def fails():
     raise ValueError("not today")
 
+def lines(path):
+    return [Record(**json.loads(line)) for line in path.read_text().splitlines()]
+
 device = Device()
-memory = device.take(64)
-fill = lambda: device.fill(memory, 1, 64)
-several = [Contender("ours", fill, device.captured), Contender("plain", fill, refuses)]
-several += [Contender("waits", fill, None, {"more": 1}), Contender("none", fails, None)]
-left_out = {}
-result = time_contenders(device, several, "ours", 3, left_out)
+memory = [device.take(64) for _ in range(3)]
+fills = [lambda m=m: device.fill(m, 1, 64) for m in memory]
+makers = {
+    "ours": lambda: Contender(fills[:1], device.captured),
+    "plain": lambda: Contender(fills[:1], refuses),
+    "waits": lambda: Contender(fills[:1], None, {"more": 1}),
+    "turns": lambda: Contender(fills, None),
+    "none": fails,
+}
+journal = Journal(Path(sys.argv[1]))
+telling = Telling(journal, Record("step", "case"), device.is_lost)
+result = time_contenders(device, makers, "ours", 3, telling)
 rows = {row["name"]: row for row in result["contenders"]}
-assert list(rows) == ["ours", "plain", "waits"] and left_out == {"none": "not today"}
-assert [row["graph"] for row in rows.values()] == [True, False, False]
+assert list(rows) == ["ours", "plain", "waits", "turns"]
+assert telling.failed == {"none": "not today"}
+assert [row["graph"] for row in rows.values()] == [True, False, False, False]
 assert rows["plain"]["no_graph"] == "no graph today" and rows["waits"]["more"] == 1
 # A millisecond for each call of the fake driver: ten calls of a graph are one.
-assert [row["us"] for row in rows.values()] == [100, 1000, 1000], rows
+assert [row["us"] for row in rows.values()] == [100, 1000, 1000, 1000], rows
 assert all(len(row["rounds_us"]) == 3 for row in rows.values())
-assert result["speedup"] == {"plain": 10, "waits": 10}
+assert result["speedup"] == {"plain": 10, "waits": 10, "turns": 10}
+# What was known after each contender stands in the journal.
+told = [r for r in lines(Path(sys.argv[1])) if "contenders" in r.result]
+assert len({len(r.result["contenders"]) for r in told}) == 4
+assert [operand_sets(device, x) for x in (1, 1 << 20, 1 << 21, 1 << 30)] == [8, 3, 2, 1]
 """
 
 
-def environment(folder: Path) -> dict[str, str]:
-    libraries = os.pathsep.join([str(fake_folder()), os.environ.get("LD_LIBRARY_PATH", "")])
-    return {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "PITC_CACHE_DIR": str(folder / "cache"),
-        "PITC_EP_LIBRARY": str(built() / "libpitc_ort_ep.so"),
-        "PITC_RESULTS": str(folder / "results"),
-        "PITC_GPU_KERNELS": str(folder / "pack" / "tests"),
-        "LD_LIBRARY_PATH": libraries,
-        "FAKE_CUDA_EMULATOR": str(build.run_time()),
-        "FAKE_CUDA_ARCH": ARCH.removeprefix("sm_"),
-    }
-
-
-def call(folder: Path, *words: str, **changed: str) -> subprocess.CompletedProcess[str]:
-    """Python, in which TVM cannot be imported."""
-    absent = folder / "absent"
-    absent.mkdir(exist_ok=True)
-    (absent / "tvm.py").write_text("raise ImportError('TVM was imported')\n")
-    given = environment(folder) | {"PYTHONPATH": f"{absent}:{ROOT}"} | changed
-    command = [sys.executable, *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=given, cwd=ROOT)
-
-
-def run(folder: Path, *words: str, **changed: str) -> subprocess.CompletedProcess[str]:
-    given = ["--pack", str(folder / "pack"), "run", "--small", *words]
-    return call(folder, "-m", "benchmarks.gpu", *given, **changed)
-
-
-@pytest.fixture(name="packed", scope="module")
-def _packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("gpu")
-    command = [sys.executable, "-c", PACKING, str(folder / "pack"), ARCH]
-    given = environment(folder) | {"PYTEST_ADDOPTS": "-p tests.on_gpu.emulated"}
-    subprocess.run(command, check=True, env=given, cwd=ROOT, stdout=sys.stderr)
-    return folder
-
-
-def results(folder: Path) -> dict[str, Any]:
-    (path,) = (folder / "results").glob("*.json")
-    assert path.name == "fake-gpu-0.json"
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
-
-
-def test_all_steps_run_through(packed: Path) -> None:
-    done = run(packed)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = results(packed)
-    assert [step["name"] for step in found["steps"]] == [step.name for step in steps.STEPS]
-    assert {step["status"] for step in found["steps"]} == {"ok"}
-    gpu = found["machine"]["gpu"]
+def test_all_steps_run_through(tmp_path: Path) -> None:
+    done = run(tmp_path, "first", "tiles", "prices", "bert", "--minutes", "5", FAKE_CUDA_L2="65536")
+    found = results(tmp_path)
+    (call_,) = found["calls"]
+    state = {step["name"]: step["status"] for step in call_["steps"]}
+    names = [*steps.FIRST, "tiles", "prices", "bert"]
+    assert list(state) == names
+    few = {f"tests-{file.removeprefix('test_').removesuffix('.py')}" for file in FEW}
+    left_out = {name for name in steps.TESTS if name not in few}
+    assert {name for name, status in state.items() if status == "left out"} == left_out
+    assert {name for name, status in state.items() if status == "failed"} == {"wgmma"}
+    assert set(state.values()) == {"ok", "failed", "left out"}, done.stdout + done.stderr
+    gpu = call_["machine"]["gpu"]
     assert (gpu["name"], gpu["arch"], gpu["cuda"]) == ("Fake GPU 0", ARCH, "13.0")
     named = {result["case"]["name"]: result for result in found["results"]}
-    assert named["tests-test_cuda_pack"]["passed"] == 4
-    assert named["tests-test_cuda_contract"]["passed"] == 1
-    assert 0 < named["session-bert-f16"]["error"] < 2e-2
+    assert named["smoke"]["right"]
+    assert (named["tests-cuda_pack"]["passed"], named["tests-cuda_contract"]["passed"]) == (4, 1)
     for block in ("32x1", "1x64", "32x32"):
         product = named[f"spmm-128-{block}-90"]
-        names = ["pitc", *(f"pitc-{kind}" for kind in ("dense", "tile", "block", "square"))]
-        assert [row["name"] for row in product["contenders"]] == names
-        assert set(product["errors"]) == set(names) and max(product["errors"].values()) < 1e-3
-        assert all(row["us"] > 0 and row["graph"] for row in product["contenders"])
+        rows = {row["name"]: row for row in product["contenders"]}
+        assert list(rows) == ["pitc", *(f"pitc-{k}" for k in ("dense", "tile", "block", "square"))]
+        assert all(row["us"] > 0 and row["graph"] for row in rows.values())
+        assert all(row["error"] < 1e-3 for row in rows.values())
         assert "torch" in product["left_out"] and 0.5 < product["zeros"] < 1
+        assert product["operands"]["sets"] == 2 and not product["operands"]["warm"]
+        assert rows["pitc-tile"]["chosen"] == "tile32_mma32x128"
     assert named["detector-128-90"]["of_copy"] > 0
-    assert set(named["layer-4x16-m5"]["errors"]) == {
-        *(f"product-{i}" for i in range(1, 7)),
-        "attention",
+    errors = named["layer-4x16-m5"]["contenders"][0]["errors"]
+    assert set(errors) == {*(f"product-{i}" for i in range(1, 7)), "attention"}
+    assert named["session-bert-f16"]["errors"].keys() == {
+        *("full", "right", "left", "one", "1x1", "2x40")
     }
     assert "ort-cuda" in named["bert-32x128-m40-f16"]["left_out"]
-    assert "spmm-128-32x1-90" in done.stdout and "target cublas 5: not measured" in done.stdout
+    assert {row["name"] for row in named["tiles-40x64x64"]["contenders"]} == {"pitc", "64x64"}
+    for kind in ("dense", "tile32", "block64", "square32"):
+        (price,) = (r for n, r in named.items() if n.startswith(f"price-{kind}"))
+        ((name, numbers),) = price["prices"].items()
+        assert name.startswith(f"price_{kind}_mma") and name.endswith(f"_{ARCH}")
+        assert len(numbers) == 4 and min(numbers) >= 0 and max(numbers) > 0
+    # The trial's code is no module of the emulated device: every tile is told, and cuBLAS' absence.
+    assert set(named["wgmma-40x64x64"]["failed_parts"]) == {"wgmma128x128", "wgmma128x256"}
+    assert "spmm-128-32x1-90" in done.stdout and done.returncode == 1
 
 
-def test_a_kernel_that_fails_is_told(packed: Path) -> None:
-    done = run(packed, "tests", FAKE_CUDA_FAILING_LAUNCH="2")
-    assert done.returncode == 1
-    failed = [line for result in results(packed)["results"] for line in result["failed"]]
-    assert any("CUDA_ERROR_ILLEGAL_ADDRESS" in line for line in failed)
-    assert results(packed)["steps"][0]["status"] == "failed"
-
-
-def test_no_code_for_the_device(packed: Path) -> None:
-    done = run(packed, "gemm", FAKE_CUDA_ARCH="75")
+def test_no_code_for_the_device(tmp_path: Path) -> None:
+    done = run(tmp_path, "gemm", FAKE_CUDA_ARCH="75")
     assert done.returncode == 1
     assert "no code of gather_gemm_none_f16_mma128x128_cuda for sm_75" in done.stdout
+
+
+def test_a_driver_that_refuses_the_code_ends_the_run(tmp_path: Path) -> None:
+    done = run(tmp_path, FAKE_CUDA_REFUSAL="222")
+    assert done.returncode == 3
+    (line,) = re.findall(r"^error: .*", done.stdout, re.MULTILINE)
+    assert "was compiled by a newer toolkit than the driver is for" in line
+    assert "CUDA_ERROR_UNSUPPORTED_PTX_VERSION" in line
+    state = {s["name"]: s["status"] for s in results(tmp_path)["calls"][0]["steps"]}
+    assert state.pop("smoke") == "failed" and set(state.values()) == {"not begun"}
+
+
+def test_steps_have_the_order_of_the_command_line(tmp_path: Path) -> None:
+    done = run(tmp_path, "detector", "copy", "attention")
+    assert done.returncode == 0, done.stdout
+    found = results(tmp_path)
+    assert [s["name"] for s in found["calls"][0]["steps"]] == ["detector", "copy", "attention"]
+    assert found["calls"][0]["steps"][0]["starts"] == 1  # one process for all
+    log = next((tmp_path / "results").glob("*.log")).read_text()
+    assert log.strip() == done.stdout.strip()
 
 
 @pytest.mark.parametrize(
@@ -158,78 +149,60 @@ def test_no_code_for_the_device(packed: Path) -> None:
     ids=str,
 )
 def test_errors_are_a_line(
-    packed: Path, words: list[str], changed: dict[str, str], code: int, text: str
+    tmp_path: Path, words: list[str], changed: dict[str, str], code: int, text: str
 ) -> None:
-    done = run(packed, *words, **changed)
+    done = run(tmp_path, *words, pack=None, **changed)
     assert (done.returncode, done.stderr.strip()) == (code, text)
 
 
 def test_a_folder_that_is_no_pack(tmp_path: Path) -> None:
-    done = run(tmp_path, "copy")
+    done = run(tmp_path, "copy", pack=tmp_path)
     assert done.returncode == 2 and "is no pack; make it with `make gpu-pack`" in done.stderr
 
 
-def test_a_pack_of_other_sources(packed: Path, tmp_path: Path) -> None:
-    made = json.loads((packed / "pack" / "pack.json").read_text())
+def test_a_pack_of_other_sources(tmp_path: Path) -> None:
+    made = json.loads((packed() / "pack.json").read_text())
     (tmp_path / "pack").mkdir()
     (tmp_path / "pack" / "pack.json").write_text(json.dumps(made | {"sources": "0"}))
-    done = run(tmp_path, "copy")
+    done = run(tmp_path, "copy", pack=tmp_path / "pack")
     assert done.returncode == 2 and "is of other sources" in done.stderr
 
 
-def test_writing_beside_memory_is_seen(packed: Path) -> None:
-    done = call(packed, "-c", BESIDE)
+def test_writing_beside_memory_is_seen(tmp_path: Path) -> None:
+    packed()
+    done = call(tmp_path, "-c", BESIDE)
     assert done.returncode == 1 and "written beside float32[4]" in done.stderr
 
 
-def test_who_cannot_be_captured_is_timed_all_the_same(packed: Path) -> None:
-    done = call(packed, "-c", TIMING)
+def test_contenders_are_timed_each_in_its_way(tmp_path: Path) -> None:
+    done = call(tmp_path, "-c", TIMING, str(tmp_path / "journal"), FAKE_CUDA_L2=str(1 << 20))
     assert done.returncode == 0, done.stderr
 
 
-# ---- steps
-
-HANGING = """
-import sys, time, subprocess
-told = open(sys.argv[1], "a")
-print('{"number": 1}', file=told, flush=True)
-print("started", flush=True)
-child = subprocess.Popen(["sleep", "60"])
-print(f'{{"child": {child.pid}}}', file=told, flush=True)
-told.write('{"numb')
-told.flush()
-time.sleep(60)
-"""
+# ---- result files
 
 
-def test_a_step_that_hangs_keeps_what_it_told(tmp_path: Path) -> None:
-    path = tmp_path / "results" / "a.json"
-    report = steps.Report(path, {"schema": 1})
-    kinds = [steps.Step("hangs", 2.0), steps.Step("fails", 60), steps.Step("late", 60)]
-    codes = {"hangs": HANGING, "fails": "print('why'); raise SystemExit(4)", "late": "pass"}
-    said: list[str] = []
-    start = time.monotonic()
-    command = lambda name: [sys.executable, "-c", codes[name]]  # noqa: E731
-    assert not report.run(kinds, 30, os.environ, command, said.append)
-    assert time.monotonic() - start < 20
-    found = json.loads(path.read_text())
-    assert found["results"][0] == {"number": 1}
-    ended = found["steps"]
-    assert [(s["name"], s["status"]) for s in ended] == [
-        ("hangs", "timeout"),
-        ("fails", "failed"),
-        ("late", "ok"),
+def _came(folder: Path, number: int, sources: str = "0123456789") -> Path:
+    call_ = {"machine": {"gpu": {"name": "GPU X"}}, "pack": {"sources": sources}, "began": number}
+    made = report.Report(folder / "came", call_)
+    made.write([{"name": "copy"}], [{"case": {"name": "copy"}, "us": number}])
+    return made.path
+
+
+def test_no_result_is_written_over(tmp_path: Path) -> None:
+    paths = [_came(tmp_path, 1), _came(tmp_path, 2), _came(tmp_path, 3, "987654321")]
+    assert [p.name for p in paths] == [
+        "gpu-x-01234567-1.json",
+        "gpu-x-01234567-2.json",
+        "gpu-x-98765432-1.json",
     ]
-    assert ended[0]["log"] == ["started"] and ended[1]["log"] == ["why"]
-    child = Path(f"/proc/{found['results'][1]['child']}/stat")
-    assert not child.exists() or child.read_text().split()[2] == "Z"
-
-
-def test_steps_without_time_are_named(tmp_path: Path) -> None:
-    report = steps.Report(tmp_path / "a.json", {})
-    one = [steps.Step("one", 60)]
-    assert not report.run(one, 1, os.environ, lambda _: ["true"], print)
-    assert report.content["steps"] == [{"name": "one", "status": "no time"}]
+    kept = tmp_path / "kept"
+    for _ in range(2):  # the second time nothing is new
+        report.merged(paths, kept)
+    assert sorted(p.name for p in kept.iterdir()) == ["gpu-x-01234567.json", "gpu-x-98765432.json"]
+    both = json.loads((kept / "gpu-x-01234567.json").read_text())
+    assert [c["began"] for c in both["calls"]] == [1, 2]
+    assert [(r["call"], r["us"]) for r in both["results"]] == [(0, 1), (1, 2)]
 
 
 # ---- what is told of clocks, sanitizers and targets
@@ -278,7 +251,7 @@ def test_targets_stand_beside_what_was_reached() -> None:
         "speedup": {"cublas": 4.5},
         "of_copy": 0.7,
     }
-    (line,) = table([result])
+    line = line_of(result)
     assert "cublas 4.50x" in line and "target cublas 5.0: missed" in line
     assert "target of_copy 0.6: met" in line and "target other 1: not measured" in line
 

@@ -29,7 +29,16 @@ _RELAXED = 2
 
 
 class CudaError(RuntimeError):
-    """A call of the driver failed."""
+    """A call of the driver failed.
+
+    Args:
+        message: What to say.
+        code: The driver's number, 0 where it said none.
+    """
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class Driver:
@@ -50,7 +59,7 @@ class Driver:
 
         def call(*arguments: Any) -> None:
             if code := function(*arguments):
-                raise CudaError(f"{name}: {self._told(code)}")
+                raise CudaError(f"{name}: {self._told(code)}", code)
 
         setattr(self, name, call)
         return call
@@ -173,6 +182,14 @@ class Device:
             CudaError: Something in it failed; the device works again only in a new process.
         """
         self.driver.cuStreamSynchronize(self.stream)
+
+    def is_lost(self) -> bool:
+        """Whether every call fails, so that only a new process has a device."""
+        try:
+            self.wait()
+        except CudaError:
+            return True
+        return False
 
     # ---- time
 

@@ -2,6 +2,8 @@
 
 tests/          kernel libraries of the tests (`tests/on_gpu/`)
 kernels.so      all kernels of the benchmarks and of the models, which are compiled there
+tiles.so        dense tiles that are tried (`tiles.py`)
+wgmma.so        the trial of Hopper's tensor cores (`wgmma.py`)
 runtime.so      the plug-in library
 wheels/         Python packages that may be missing there
 pack.json       what it was made of
@@ -19,16 +21,28 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.there import THERE
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 FACTS, SITE, PLUG_IN = "pack.json", "site", "runtime.so"
 _ROOTS = ("pitc", "pytest", "hypothesis", "filelock")
 _LARGE = ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "onnxruntime")
 """What the run needs, and what of that travels only when it is asked for; TVM is not needed."""
+TRAVELS_BYTES = 64 << 20
+"""What a machine that is lent may be sent, the checkout included."""
+TOOLKIT = "13.0"
+"""Of the compiler: that of the oldest driver of CUDA 13, so that none is too old for the pack."""
 _PLATFORMS = ("2_28", "2_27", "2_17", "2_24", "2_34", "1")
 
 
 def make(
-    folder: Path, archs: Sequence[str], wheels: Sequence[str], python: str, *, small: bool = False
+    folder: Path,
+    archs: Sequence[str],
+    wheels: Sequence[str],
+    python: str,
+    *,
+    bare: bool = False,
+    small: bool = False,
 ) -> None:
     """Fill the folder; what was compiled once comes from the user's cache.
 
@@ -37,25 +51,62 @@ def make(
         archs: Architectures of the GPUs, `sm_90`.
         wheels: Packages to take along, as they are installed here, beside those of `needed`.
         python: Version of Python there.
+        bare: That machine has none of the packages that one with PyTorch has (`there.py`).
         small: Only what an emulated device needs, and no wheels.
     """
-    from benchmarks.gpu import kernel_tests
+    from benchmarks.gpu import kernel_tests, tiles, wgmma
+    from pitc.codegen.build.find_cuda import find_cuda_compiler
     from pitc.runtime.library import library_path
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / FACTS).unlink(missing_ok=True)  # it is no pack until the end
     for name in ("tests", "wheels", SITE):
         shutil.rmtree(folder / name, ignore_errors=True)
+    start = time.monotonic()
+    if not small:
+        _use_toolkit(folder.parent / f"cuda-{TOOLKIT}")
     _record_tests(folder, archs, kernel_tests, small=small)
     _build_kernels(folder / "kernels.so", archs, small=small)
-    shutil.copy(library_path(), folder / PLUG_IN)
+    tiles.build(folder / tiles.FILE, list(archs), small=small)
     if not small:
-        _download(folder / "wheels", wheels, python)
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        wgmma.build(folder / wgmma.FILE, archs[-1])
+        _download(folder / "wheels", wheels, python, bare=bare)
+    shutil.copy(library_path(), folder / PLUG_IN)
+    size = _size(folder)
     facts = {"archs": list(archs), "date": time.strftime("%Y-%m-%d", time.gmtime())}
     facts |= {"pitc": metadata.version("pitc"), "bytes": size, "sources": sources()}
+    facts["compiler"] = find_cuda_compiler().version
     (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
-    print(f"{folder}: {size / 1e6:.1f} MB")
+    left = TRAVELS_BYTES - size - _checkout_size()
+    print(f"{folder}: {size / 1e6:.1f} MB in {time.monotonic() - start:.0f} s;", end=" ")
+    print(f"beside the checkout {left / 1e6:.1f} MB are left of {TRAVELS_BYTES / 1e6:.1f}")
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _checkout_size() -> int:
+    """Bytes of all files that git does not ignore."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, capture_output=True, check=True, cwd=ROOT).stdout
+    paths = (ROOT / name.decode() for name in listed.split(b"\0") if name)
+    return sum(path.lstat().st_size for path in paths if path.is_symlink() or path.is_file())
+
+
+def _use_toolkit(folder: Path) -> None:
+    """Compile with NVRTC of `TOOLKIT`, in this process and in those that it starts."""
+    if not folder.is_dir():
+        print(f"installing NVRTC {TOOLKIT} ...", flush=True)
+        packages = [f"nvidia-cuda-{name}=={TOOLKIT}.*" for name in ("nvrtc", "runtime")]
+        command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
+        part = folder.with_suffix(".part")
+        options = ["--quiet", "--no-deps", "--no-compile", "--target", str(part)]
+        subprocess.run([*command, *options, *packages], check=True)
+        part.rename(folder)
+    sys.path.insert(0, str(folder))
+    before = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *([before] if before else [])])
 
 
 def sources() -> str:
@@ -122,14 +173,15 @@ def needed() -> list[str]:
     return sorted(set(found) - {"pitc"})
 
 
-def _download(folder: Path, wheels: Sequence[str], python: str) -> None:
+def _download(folder: Path, wheels: Sequence[str], python: str, *, bare: bool) -> None:
     """Wheels of the versions that are installed here."""
     folder.mkdir()
     options = ["--no-deps", "--only-binary=:all:", "--implementation=cp", "--quiet"]
     options += [f"--python-version={python}", f"--dest={folder}"]
     options += [f"--platform=manylinux_{version}_x86_64" for version in _PLATFORMS]
     options += ["--platform=manylinux2014_x86_64"]
-    wanted = [f"{name}=={metadata.version(name)}" for name in sorted({*needed(), *wheels})]
+    names = {*needed(), *wheels} - (set() if bare else THERE)
+    wanted = [f"{name}=={metadata.version(name)}" for name in sorted(names)]
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download"]
     subprocess.run([*command, *options, *wanted], check=True)
 

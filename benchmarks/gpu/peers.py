@@ -5,16 +5,20 @@ in `left_out` and nothing is said of its time.
 """
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import numpy as np
+
 from benchmarks.gpu.driver import Array, Device
-from benchmarks.gpu.timing import Contender, Work, brief
+from benchmarks.gpu.journal import brief
+from benchmarks.gpu.timing import Contender, Make, Work
 
 SPARSE_FROM = 0.9
 """Share of zeros from which libraries for sparse matrices compete."""
-
-Make = Callable[[], Contender]
+PEER_TOLERANCE = 1e-2
+"""Norm of the difference over norm: who is further off computes something else."""
 
 
 class Torch:
@@ -55,9 +59,9 @@ class Torch:
         replay: Work = graph.replay
         return replay
 
-    def contender(self, name: str, work: Work, *, captured: bool = True, **facts: Any) -> Contender:
-        """A contender that works in PyTorch."""
-        return Contender(name, work, self.captured if captured else None, facts)
+    def contender(self, *works: Work, captured: bool = True, **facts: Any) -> Contender:
+        """A contender that works in PyTorch, with a work for each set of operands."""
+        return Contender(works, self.captured if captured else None, facts)
 
 
 def find_torch(device: Device, left_out: dict[str, str]) -> Torch | None:
@@ -69,16 +73,7 @@ def find_torch(device: Device, left_out: dict[str, str]) -> Torch | None:
         return None
 
 
-def made(makers: dict[str, Make], left_out: dict[str, str]) -> Iterator[Contender]:
-    """The contenders that can be made."""
-    for name, make in makers.items():
-        try:
-            yield make()
-        except Exception as error:
-            left_out[name] = brief(error)
-
-
-def product_peers(torch: Torch, a: Array, w: Array, zeros: float) -> dict[str, Make]:
+def product_peers(torch: Torch, a: Array, w: Array, zeros: float, sets: int) -> dict[str, Make]:
     """A W, dense and by libraries for sparse matrices, whose conversion is timed but for `-made`.
 
     Args:
@@ -86,48 +81,57 @@ def product_peers(torch: Torch, a: Array, w: Array, zeros: float) -> dict[str, M
         a: The operand with zeros.
         w: The other.
         zeros: Share of zeros.
+        sets: Copies of the operands, which take turns.
     """
     t = torch.torch
-    left, right = torch.put(a), torch.put(w)
-    out = t.empty((len(a), w.shape[1]), dtype=left.dtype, device="cuda")
-    makers: dict[str, Make] = {
-        "cublas": lambda: torch.contender("cublas", lambda: t.mm(left, right, out=out))
-    }
-    if zeros < SPARSE_FROM:
-        return makers
+
+    def operands() -> list[tuple[Any, Any]]:
+        return [(torch.put(a), torch.put(w)) for _ in range(sets)]
+
+    def cublas() -> Contender:
+        out = t.empty((len(a), w.shape[1]), dtype=t.float16, device="cuda")
+        works = [partial(t.mm, x, y, out=out) for x, y in operands()]
+        _expect_product(torch, works[0](), a, w)
+        return torch.contender(*works)
 
     def csr() -> Contender:
-        return torch.contender(
-            "cusparse-csr", lambda: t.mm(left.to_sparse_csr(), right), captured=False
-        )
+        works = [lambda x=x, y=y: t.mm(x.to_sparse_csr(), y) for x, y in operands()]
+        _expect_product(torch, works[0](), a, w)
+        return torch.contender(*works, captured=False)
 
     def csr_made() -> Contender:
-        sparse = left.to_sparse_csr()
-        return torch.contender("cusparse-csr-made", lambda: t.mm(sparse, right), captured=False)
+        works = [partial(t.mm, x.to_sparse_csr(), y) for x, y in operands()]
+        _expect_product(torch, works[0](), a, w)
+        return torch.contender(*works, captured=False)
 
     def bsr_made() -> Contender:
         triton = importlib.import_module("triton")
         of_blocks = importlib.import_module("torch.sparse._triton_ops").bsr_dense_mm
-        blocks = left.to_sparse_bsr((32, 32))
-        return torch.contender(
-            "triton-bsr32-made",
-            lambda: of_blocks(blocks, right),
-            captured=False,
-            triton=triton.__version__,
-        )
+        works = [partial(of_blocks, x.to_sparse_bsr((32, 32)), y) for x, y in operands()]
+        _expect_product(torch, works[0](), a, w)
+        return torch.contender(*works, captured=False, triton=triton.__version__)
 
-    return {
-        **makers,
-        "cusparse-csr": csr,
-        "cusparse-csr-made": csr_made,
-        "triton-bsr32-made": bsr_made,
-    }
+    makers: dict[str, Make] = {"cublas": cublas}
+    if zeros >= SPARSE_FROM:
+        makers |= {"cusparse-csr": csr, "cusparse-csr-made": csr_made}
+        makers["triton-bsr32-made"] = bsr_made
+    return makers
+
+
+def _expect_product(torch: Torch, got: Any, a: Array, w: Array) -> None:
+    """A peer computes what we do: some rows of its answer."""
+    rows = np.random.default_rng(6).permutation(len(a))[:16]
+    want = a[rows].astype(np.float64) @ w.astype(np.float64)
+    found = got[torch.torch.from_numpy(rows).cuda()].cpu().numpy().astype(np.float64)
+    error = float(np.linalg.norm(found - want) / max(np.linalg.norm(want), 1e-30))
+    if not error <= PEER_TOLERANCE:
+        raise AssertionError(f"its error is {error:.1e}")
 
 
 def attention_peers(
-    torch: Torch, lengths: list[int], longest: int, heads: int, width: int
+    torch: Torch, lengths: list[int], longest: int, heads: int, width: int, sets: int
 ) -> dict[str, Make]:
-    """Attention over sequences: padded, nested, and packed."""
+    """Attention over sequences: padded, nested, and packed, each over so many sets of operands."""
     t = torch.torch
     attend = t.nn.functional.scaled_dot_product_attention
     batch, total = len(lengths), sum(lengths)
@@ -135,21 +139,22 @@ def attention_peers(
     def random(*shape: int) -> Any:
         return t.randn(shape, dtype=t.float16, device="cuda")
 
-    def padded() -> Contender:
+    def each(one: Callable[[], Work], *, captured: bool = True) -> Make:
+        return lambda: torch.contender(*(one() for _ in range(sets)), captured=captured)
+
+    def padded() -> Work:
         q, k, v = (random(batch, heads, longest, width) for _ in range(3))
         live = t.arange(longest, device="cuda")[None] < t.tensor(lengths, device="cuda")[:, None]
-        mask = live[:, None, None, :]
-        return torch.contender("sdpa-padded", lambda: attend(q, k, v, attn_mask=mask))
+        return partial(attend, q, k, v, attn_mask=live[:, None, None, :])
 
-    def padded_unmasked() -> Contender:
-        q, k, v = (random(batch, heads, longest, width) for _ in range(3))
-        return torch.contender("sdpa-padded-no-mask", lambda: attend(q, k, v))
+    def padded_unmasked() -> Work:
+        return partial(attend, *(random(batch, heads, longest, width) for _ in range(3)))
 
     def offsets() -> Any:
         ends = t.tensor([0, *lengths], device="cuda", dtype=t.int32)
         return t.cumsum(ends, 0, dtype=t.int32)
 
-    def nested() -> Contender:
+    def nested() -> Work:
         at = offsets().to(t.int64)
 
         def one() -> Any:
@@ -159,22 +164,17 @@ def attention_peers(
             )
             return jagged.transpose(1, 2)
 
-        q, k, v = (one() for _ in range(3))
-        return torch.contender("sdpa-nested", lambda: attend(q, k, v), captured=False)
+        return partial(attend, *(one() for _ in range(3)))
 
-    def packed() -> Contender:
+    def packed() -> Work:
         at = offsets()
         q, k, v = (random(total, heads, width) for _ in range(3))
         flash = t.ops.aten._flash_attention_forward
-
-        def work() -> None:
-            flash(q, k, v, at, at, longest, longest, 0.0, False, False)
-
-        return torch.contender("flash-varlen", work)
+        return partial(flash, q, k, v, at, at, longest, longest, 0.0, False, False)
 
     return {
-        "sdpa-padded": padded,
-        "sdpa-padded-no-mask": padded_unmasked,
-        "sdpa-nested": nested,
-        "flash-varlen": packed,
+        "sdpa-padded": each(padded),
+        "sdpa-padded-no-mask": each(padded_unmasked),
+        "sdpa-nested": each(nested, captured=False),
+        "flash-varlen": each(packed),
     }

@@ -34,6 +34,8 @@ from pitc.ir.variants import ITEM_BYTES
 
 Work = Callable[[], None]
 
+TWO_FIT = 220 << 10
+"""Shared memory of two thread blocks on a multiprocessor of an H100, at most."""
 TURN_BLOCKS, BLOCKS_TOGETHER = 2, 8
 """Thread blocks on a multiprocessor: of a contraction, which take tiles in turns, and of others."""
 
@@ -56,9 +58,10 @@ class Machine:
         fitting = [a for a in CUDA_ARCHS.values() if a.number <= self.device.arch]
         return (fitting[-1] if fitting else next(iter(CUDA_ARCHS.values()))).name
 
-    def turns(self, tiles: int) -> int:
-        """Blocks that take tiles in turns."""
-        return max(1, min(tiles, self.multiprocessors * TURN_BLOCKS))
+    def turns(self, tiles: int, shared_bytes: int = 0) -> int:
+        """Blocks that take tiles in turns, of so many bytes of shared memory each."""
+        together = 1 if 2 * shared_bytes > TWO_FIT else TURN_BLOCKS
+        return max(1, min(tiles, self.multiprocessors * together))
 
     def blocks(self, work: int) -> int:
         """Blocks for so many pieces of other work."""
@@ -133,13 +136,21 @@ def dense_tile(machine: Machine, operands: Operands) -> CudaTile:
 
 def dense(machine: Machine, operands: Operands, tile: CudaTile, activation: str = "none") -> Work:
     """The dense product alone."""
-    t, k, n = operands.sizes
+    _, k, n = operands.sizes
     params = {"k": k, "n": n, "activation": activation, "residual": 0}
     symbol = KernelRequest.of_cuda("gather_gemm", operands.dtype, **params).symbol
+    return dense_on(machine.library, machine, operands, tile, f"{symbol}_{tile.name}_cuda")
+
+
+def dense_on(
+    library: CudaLibrary, machine: Machine, operands: Operands, tile: CudaTile, symbol: str
+) -> Work:
+    """A dense product by a kernel of a library that has the arguments of `gather_gemm`."""
+    t, _, n = operands.sizes
     gate = upload(machine.device, np.array([0, t], np.int32))
-    turns = machine.turns(-(-t // tile.m) * -(-n // tile.n))
+    turns = machine.turns(-(-t // tile.m) * -(-n // tile.n), tile.shared_bytes)
     arguments = (operands.a, operands.rows, *operands.tail, gate, 0, turns)
-    return machine.library.bound(f"{symbol}_{tile.name}_cuda", *arguments)
+    return library.bound(symbol, *arguments)
 
 
 class ListedProduct:
@@ -256,6 +267,7 @@ def requests(dtype: str) -> list[KernelRequest]:
     sizes: dict[str, Any] = {"k": 64, "n": 64, "residual": 0}
     plain = sizes | {"activation": "none"}
     return [
+        KernelRequest.of_cuda("pack", "float32"),
         KernelRequest.of_cuda("gather_gemm", dtype, **plain),
         KernelRequest.of_cuda("gather_gemm", dtype, **(sizes | {"activation": "gelu"})),
         KernelRequest.of_cuda("detect", dtype, k=64),

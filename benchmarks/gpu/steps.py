@@ -1,20 +1,13 @@
-"""The steps of a run, each a process of its own with a limit: one that fails, hangs or loses the
-device takes no other with it, and what it has told until then is kept.
+"""The steps of a run as data, and the visits that are prepared: which steps, how long.
+
+Steps of one `process` that follow one another share a process, so that PyTorch is imported once.
+Tests have a process for each file, side by side.
 """
 
-import json
-import os
-import signal
-import subprocess
-import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-Result = dict[str, Any]
-Say = Callable[[str], None]
+from benchmarks.gpu.kernel_tests import FILES
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,145 +16,114 @@ class Step:
 
     Args:
         name: Its name.
-        limit_s: Seconds it may take.
+        limit_s: Seconds that all of it may take.
+        case_s: Seconds that one case, test, contender or other part of it may take.
+        process: `times` and `sessions` run cases, `tests` runs pytest.
+        has_peers: PyTorch competes.
     """
 
     name: str
     limit_s: float
+    case_s: float
+    process: str = "times"
+    has_peers: bool = False
 
 
-STEPS: tuple[Step, ...] = (
-    Step("tests", 150),
-    Step("sessions", 90),
-    Step("copy", 30),
-    Step("spmm", 120),
-    Step("detector", 40),
-    Step("layer", 40),
-    Step("attention", 40),
-    Step("bert", 90),
-    Step("gemm", 60),
-    Step("memcheck", 90),
-    Step("racecheck", 90),
+def _named(file: str) -> str:
+    return file.removeprefix("test_").removesuffix(".py")
+
+
+TESTS = {f"tests-{_named(file)}": file for file in FILES}
+SANITIZERS = ("memcheck", "racecheck")
+SANITIZED = {f"{tool}-{_named(file)}": (tool, file) for tool in SANITIZERS for file in FILES}
+STEPS: Mapping[str, Step] = {
+    step.name: step
+    for step in (
+        Step("smoke", 10, 10, "smoke"),
+        *(Step(name, 40, 10, "tests") for name in TESTS),
+        Step("copy", 10, 10),
+        Step("gemm", 40, 20, has_peers=True),
+        Step("spmm", 60, 15, has_peers=True),
+        Step("layer", 30, 20, has_peers=True),
+        Step("attention", 20, 15, has_peers=True),
+        Step("detector", 20, 10),
+        Step("sessions", 50, 15, "sessions"),
+        Step("wgmma", 15, 8, "wgmma"),
+        *(Step(name, 60, 30, "tests") for name in SANITIZED),
+        Step("counters", 60, 20, "counters"),
+        Step("tiles", 40, 10),
+        Step("prices", 60, 15),
+        Step("bert", 90, 60, "sessions"),
+    )
+}
+
+FIRST = (
+    *("smoke", *TESTS, "copy", "gemm", "spmm", "layer", "attention", "detector"),
+    *("sessions", "wgmma"),
 )
-"""In this order: where time runs out, what is last is left out."""
-_LEAST_S = 5.0
-_LINES = 12
+SECOND = ("smoke", *SANITIZED, "counters", "tiles", "prices")
+PROVIDER = ("smoke", "bert")
 
 
-def run_step(
-    step: Step,
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    seconds: float,
-    flush: Callable[[list[Result]], None],
-) -> Result:
-    """Run a step, and hand on what it tells as it tells it.
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A run that is prepared for a machine that is lent for minutes.
 
     Args:
-        step: The step.
-        command: What runs it; it gets the name of a file, and appends a line for each result.
-        environment: Of the process.
-        seconds: How long it may take.
-        flush: Called with all its results until now.
-
-    Returns:
-        How it ended: `ok`, `failed`, `timeout`; and the last lines of what it printed if it is not
-        ok.
+        steps: In this order: where time runs out, what is last is left out.
+        minutes: For all of it.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        told, log = Path(folder, "results"), Path(folder, "log")
-        told.touch()
-        start = time.monotonic()
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                [*command, str(told)],
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env=dict(environment),
-                start_new_session=True,  # so that its children end with it
-            )
-            size, in_time = 0, True
-            while process.poll() is None:
-                in_time = time.monotonic() - start < seconds
-                if not in_time:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
-                elif (now := told.stat().st_size) != size:
-                    size = now
-                    flush(_lines(told))
-                time.sleep(0.05)
-        flush(_lines(told))
-        status = "timeout" if not in_time else "failed" if process.returncode else "ok"
-        taken = round(time.monotonic() - start, 2)
-        ended: Result = {"name": step.name, "status": status, "seconds": taken}
-        if status != "ok":
-            ended["log"] = log.read_text(errors="replace").splitlines()[-_LINES:]
-        return ended
+
+    steps: tuple[str, ...]
+    minutes: float
 
 
-def _lines(path: Path) -> list[Result]:
-    """Whole lines only: one may be under way."""
-    text = path.read_text()
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+VISITS: Mapping[str, Visit] = {
+    "first": Visit(FIRST, 4),
+    "second": Visit(SECOND, 5),
+    "provider": Visit(PROVIDER, 3),
+}
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "tests": tuple(TESTS),
+    **{tool: tuple(name for name in SANITIZED if name.startswith(tool)) for tool in SANITIZERS},
+}
+"""Several steps by one word."""
 
 
-class Report:
-    """The file of a run, written again whenever something is known.
+def chosen(words: Sequence[str]) -> tuple[list[Step], float]:
+    """The steps that words name, in their order, and the minutes for all.
 
     Args:
-        path: The file.
-        head: What it starts with.
+        words: Steps, groups and visits; nothing is the first visit.
+
+    Raises:
+        KeyError: A word is none of these.
     """
+    names: list[str] = []
+    minutes = 0.0
+    for word in words or ["first"]:
+        if word in VISITS:
+            names += VISITS[word].steps
+            minutes += VISITS[word].minutes
+        else:
+            names += GROUPS.get(word, (word,))
+    unique = dict.fromkeys(names)
+    return [STEPS[name] for name in unique], minutes or VISITS["first"].minutes
 
-    def __init__(self, path: Path, head: Result) -> None:
-        self.path, self.content = path, {**head, "steps": [], "results": []}
-        self.write()
 
-    def write(self) -> None:
-        """Write it whole or not at all."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self.path.with_suffix(".part")
-        fresh.write_text(json.dumps(self.content, indent=1, sort_keys=True) + "\n")
-        fresh.replace(self.path)
+def batches(steps: Sequence[Step]) -> list[list[list[Step]]]:
+    """Steps as they run: batches one after another, of processes side by side, of steps.
 
-    def run(
-        self,
-        steps: Sequence[Step],
-        total_s: float,
-        environment: Mapping[str, str],
-        command: Callable[[str], list[str]],
-        say: Say,
-    ) -> bool:
-        """Run steps while there is time.
-
-        Args:
-            steps: Which.
-            total_s: Seconds for all of them.
-            environment: Of their processes.
-            command: Of the step of a name; `run_step` says what it gets besides.
-            say: Called with a line for each.
-
-        Returns:
-            Whether every one of them ended well.
-        """
-        end = time.monotonic() + total_s
-        for step in steps:
-            left = end - time.monotonic()
-            if left < _LEAST_S:
-                self.content["steps"].append({"name": step.name, "status": "no time"})
-                self.write()
-                continue
-            known = list(self.content["results"])
-
-            def flush(results: list[Result], known: list[Result] = known) -> None:
-                self.content["results"] = known + results
-                self.write()
-
-            seconds = min(step.limit_s, left)
-            ended = run_step(step, command(step.name), environment, seconds, flush)
-            self.content["steps"].append(ended)
-            self.write()
-            say(f"{step.name}: {ended['status']}, {ended['seconds']:.1f} s")
-            for line in ended.get("log", []):
-                say(f"  {line}")
-        return all(s["status"] == "ok" for s in self.content["steps"])
+    smoke, tests-a, tests-b, copy, gemm -> [[smoke]], [[tests-a], [tests-b]], [[copy, gemm]]
+    """
+    found: list[list[list[Step]]] = []
+    before = ""
+    for step in steps:
+        if step.process != before:
+            found.append([[step]])
+        elif step.process == "tests":
+            found[-1].append([step])
+        else:
+            found[-1][0].append(step)
+        before = step.process
+    return found

@@ -1,34 +1,43 @@
 """The results of a run as lines, targets beside what was reached."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from benchmarks.gpu.journal import Result
 
-Result = dict[str, Any]
+_MOST = 5
 
 
-def table(results: Sequence[Result]) -> Iterator[str]:
-    """A line for each result."""
-    for result in results:
-        name = result["case"]["name"]
-        if "passed" in result:
-            failed = result["failed"]
-            yield f"{name:34} {result['passed']} passed, {len(failed)} failed"
-            yield from (f"  {line}" for line in [*failed, *result.get("complaints", [])][:5])
-        elif "contenders" in result:
-            yield f"{name:34} {_times(result)}"
-        elif "left_out" in result:
-            yield f"{name:34} left out: {_first(result['left_out'])}"
-        else:
-            yield f"{name:34} error {result['error']:.1e}"
+def line_of(result: Result) -> str:
+    """A result in a line, and one more for each failure."""
+    failed = result.get("failed", [])
+    lines = [failed] if isinstance(failed, str) else list(failed)
+    lines += [f"{part}: {why}" for part, why in result.get("failed_parts", {}).items()]
+    lines += result.get("complaints", [])
+    more = [f"  {len(lines) - _MOST} more"] if len(lines) > _MOST else []
+    head = f"{result['case']['name']:34} {_head(result)}"
+    return "\n".join([head, *(f"  {line}" for line in lines[:_MOST]), *more])
+
+
+def _head(result: Result) -> str:
+    if "passed" in result:
+        return f"{result['passed']} passed, {len(result['failed'])} failed"
+    if result.get("contenders"):
+        return _times(result)
+    if "failed" in result:
+        return "failed"
+    if "prices" in result:
+        return f"error {result['error']:.1%}, of the model {result['error_of_model']:.1%}"
+    if "counters" in result:
+        return ", ".join(f"{name} {x:g}" for name, x in result["counters"].items())
+    if result.get("left_out"):
+        return f"left out: {_named(result['left_out'])}"
+    errors = result.get("errors", {})
+    return f"error {max(errors.values()):.1e}" if errors else "ok"
 
 
 def _times(result: Result) -> str:
-    rows = {row["name"]: row["us"] for row in result["contenders"]}
-    if not rows:
-        return f"left out: {_first(result['left_out'])}"
+    rows = {row["name"]: row["us"] or row["first_us"] for row in result["contenders"]}
     own = next(iter(rows))
     parts = [f"{own} {rows[own]:.1f} us"]
-    parts += [f"{name} {gain:.2f}x" for name, gain in result["speedup"].items()]
+    parts += [f"{name} {gain:.2f}x" for name, gain in result.get("speedup", {}).items()]
     parts += [
         f"{name} {result[name]:.2f}" for name in ("gbytes_per_s", "of_copy") if name in result
     ]
@@ -40,8 +49,6 @@ def targets(result: Result) -> dict[str, str]:
     """Targets with what was reached; one whose peer was left out has no number."""
     found = {}
     for name, target in result["case"].get("targets", {}).items():
-        if target is None:
-            continue
         reached = result.get(name, result.get("speedup", {}).get(name))
         if reached is None:
             found[name] = f"{target}: not measured"
@@ -50,5 +57,5 @@ def targets(result: Result) -> dict[str, str]:
     return found
 
 
-def _first(left_out: dict[str, str]) -> str:
+def _named(left_out: dict[str, str]) -> str:
     return "; ".join(f"{name} ({reason})" for name, reason in left_out.items())

@@ -116,9 +116,10 @@ def check_target(target: str, compiler: CudaCompiler) -> None:
     """Refuse what a compiler does not compile for.
 
     Raises:
-        UsageError: It is neither `sm_XX` nor `compute_XX` of a device that the compiler knows.
+        UsageError: It is neither `sm_XX` nor `compute_XX` of a device that the compiler knows; an
+            `a` behind it asks for code of that architecture alone.
     """
-    number = arch_number(target)
+    number = arch_number(target.removesuffix("a"))
     if number not in compiler.archs:
         known = ", ".join(f"sm_{arch}" for arch in compiler.archs)
         raise UsageError(

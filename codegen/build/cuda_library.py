@@ -182,12 +182,13 @@ def cuda_part(
     code = RequestedCode(requests, targets[0], cache)
     modules, images = _compile(code.makers, targets, compiler, progress, cache)
     code.keep(modules)
-    return _part(modules, images, compiler)
+    return part_of(modules, images, compiler)
 
 
-def _part(
+def part_of(
     modules: Mapping[str, CudaModule], images: Sequence[Image], compiler: CudaCompiler
 ) -> Part:
+    """What compiled functions add to a library."""
     kernels = [
         f'KERNEL("{kernel}", "{symbol}", "{",".join(tags)}")'
         for symbol, module in modules.items()
@@ -236,4 +237,4 @@ def build_cuda_kernels(
     find_compiler()  # before minutes of work
     compiler = find_cuda_compiler()
     modules, images = compile_functions(functions, archs, compiler, progress, cache=cache)
-    return link_library([_part(modules, images, compiler)], out)
+    return link_library([part_of(modules, images, compiler)], out)

@@ -105,6 +105,8 @@ class Nvrtc:
         own = "".join(HEADERS.values())
         self.fingerprint = "\n".join([self.version, headers_version, *OPTIONS, own])
         try:
+            for builtins in library.parent.glob("libnvrtc-builtins.so*"):
+                ctypes.CDLL(str(builtins))  # some versions look for it on the system's path alone
             self._nvrtc: Any = ctypes.CDLL(str(library))
         except OSError as error:
             raise MachineError(f"NVRTC cannot be loaded: {error}", path=library) from error

@@ -9,9 +9,16 @@
 // it is built for. PTX is the text "//ptx FILE", FILE being such an object.
 //
 // Knobs, from FAKE_CUDA_NAME in the environment or fake_cuda_set("name", ..):
-//   devices, version, arch, pools, memory (bytes), failing_launch (its number)
+//   devices, version, arch, pools, memory (bytes), l2 (bytes), failing_launch
+//   (its number), refusal (what loading a module answers)
+//
+// Faults, from FAKE_CUDA_FAULTS, "KIND:NAME:FILE;..": launches of kernels whose
+// name contains NAME (`copy`: copies within the device) do nothing (`wrong`),
+// lose the device (`lost`), never end (`endless`) or end the process (`crash`).
+// With a FILE only one does, in all processes: the one that makes the file.
 #include <dlfcn.h>
 #include <elf.h>
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -49,6 +56,64 @@ void* Load(const void* image) {
   return library;
 }
 
+// The kind of fault that strikes work of this name now; empty: none.
+std::string Fault(const std::string& name) {
+  const char* given = getenv("FAKE_CUDA_FAULTS");
+  std::string all = given ? given : "";
+  while (!all.empty()) {
+    const std::string one = all.substr(0, all.find(';'));
+    all.erase(0, one.size() + 1);
+    const size_t first = one.find(':'), second = one.find(':', first + 1);
+    if (second == std::string::npos) abort();  // not as above
+    const std::string file = one.substr(second + 1);
+    if (name.find(one.substr(first + 1, second - first - 1)) == std::string::npos) continue;
+    const int made = file.empty() ? -1 : open(file.c_str(), O_CREAT | O_EXCL | O_WRONLY, 0600);
+    if (made >= 0) close(made);
+    if (file.empty() || made >= 0) return one.substr(0, first);
+  }
+  return "";
+}
+
+// Work of this name, or what a fault makes of it.
+template <class Run>
+void LaterIfRight(const std::string& name, Stream stream, const Run& run) {
+  const std::string fault = Fault(name);
+  if (fault == "lost") {
+    Later(stream, [context = current] { context->lost = kIllegalAddress; });
+  } else if (fault == "endless") {
+    Later(stream, [] {
+      for (;;) sleep(1);
+    });
+  } else if (fault == "crash") {
+    abort();
+  } else if (fault.empty()) {
+    run();
+  }
+}
+
+// Runs a kernel: an emulated one at once, another in its turn.
+void Run(Function function, void** parameters, const std::vector<unsigned>& shape, unsigned shared,
+         Stream stream) {
+  if (function->emulated) {  // it does not say how many parameters it has
+    Of(nullptr);
+    Drain(Of(stream), kForever);
+    if (const char* error = Emulate(function->emulated, parameters, shape.data(), shared)) {
+      fprintf(stderr, "%s\n", error);
+      current->lost = kIllegalAddress;
+    }
+    return;
+  }
+  std::vector<uint64_t> values;
+  for (int i = 0; i < function->parameters; ++i)
+    memcpy(&values.emplace_back(), parameters[i], sizeof(uint64_t));
+  Later(stream, [function, shape, values]() mutable {
+    std::vector<void*> places;
+    for (uint64_t& value : values) places.push_back(&value);
+    const Opened opened;
+    function->plain(places.data(), shape.data());
+  });
+}
+
 const std::map<Result, std::pair<const char*, const char*>> kErrors = {
     {kInvalidValue, {"CUDA_ERROR_INVALID_VALUE", "invalid argument"}},
     {kOutOfMemory, {"CUDA_ERROR_OUT_OF_MEMORY", "out of memory"}},
@@ -57,6 +122,7 @@ const std::map<Result, std::pair<const char*, const char*>> kErrors = {
     {kInvalidContext, {"CUDA_ERROR_INVALID_CONTEXT", "invalid device context"}},
     {kNoBinary, {"CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available"}},
     {kNotFound, {"CUDA_ERROR_NOT_FOUND", "named symbol not found"}},
+    {kNewerPtx, {"CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "the PTX is of a newer toolkit"}},
     {kIllegalAddress, {"CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"}},
 };
 
@@ -155,6 +221,7 @@ API Result cuDeviceGetAttribute(int* value, int attribute, DeviceNumber) {
            : attribute == kMinor           ? arch % 10
            : attribute == kMostSharedBytes ? kMostShared
            : attribute == kMultiprocessors ? 2
+           : attribute == kCacheBytes      ? static_cast<int>(Knob("l2"))
            : attribute == kHasPools        ? static_cast<int>(Knob("pools"))
                                            : 0;
   return kSuccess;
@@ -278,7 +345,8 @@ API Result cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, Stream s
   return In([&] {
     if (!IsDevice(from, bytes) || !IsDevice(to, bytes)) return kInvalidValue;
     ++counts["copies_across"];
-    Later(stream, [=] { Copy(Pointer(to), Pointer(from), bytes); });
+    LaterIfRight("copy", stream,
+                 [=] { Later(stream, [=] { Copy(Pointer(to), Pointer(from), bytes); }); });
     return kSuccess;
   });
 }
@@ -405,6 +473,7 @@ API Result cuGraphDestroy(Graph graph) {
 
 API Result cuModuleLoadData(Module* module, const void* image) {
   return In([&] {
+    if (const int64_t refusal = Knob("refusal")) return static_cast<Result>(refusal);
     void* library = Load(image);
     if (!library) return kInvalidImage;
     const auto* arch = static_cast<const int*>(dlsym(library, "plain_arch"));
@@ -472,24 +541,7 @@ API Result cuLaunchKernel(Function function, unsigned gx, unsigned gy, unsigned 
       return kSuccess;
     }
     const std::vector<unsigned> shape = {gx, gy, gz, bx, by, bz};
-    if (function->emulated) {  // it does not say how many parameters it has
-      Of(nullptr);
-      Drain(Of(stream), kForever);
-      if (const char* error = Emulate(function->emulated, parameters, shape.data(), shared)) {
-        fprintf(stderr, "%s\n", error);
-        context->lost = kIllegalAddress;
-      }
-      return kSuccess;
-    }
-    std::vector<uint64_t> values;
-    for (int i = 0; i < function->parameters; ++i)
-      memcpy(&values.emplace_back(), parameters[i], sizeof(uint64_t));
-    Later(stream, [function, shape, values]() mutable {
-      std::vector<void*> places;
-      for (uint64_t& value : values) places.push_back(&value);
-      const Opened opened;
-      function->plain(places.data(), shape.data());
-    });
+    LaterIfRight(launched, stream, [&] { Run(function, parameters, shape, shared, stream); });
     return kSuccess;
   });
 }

@@ -20,8 +20,9 @@ namespace fake_cuda {
 
 using namespace pitc::cuda;
 
-constexpr Result kInvalidValue = 1, kNotInitialized = 3, kInvalidContext = 201,
+constexpr Result kInvalidValue = 1, kNotInitialized = 3, kInvalidContext = 201, kNewerPtx = 222,
                  kInvalidHandle = 400, kNotFound = 500;
+constexpr int kCacheBytes = 38;
 constexpr int64_t kForever = INT64_MAX;
 constexpr int kUsualShared = 48 << 10, kMostShared = 227 << 10;
 
@@ -29,9 +30,9 @@ inline std::recursive_mutex mutex;
 
 inline int64_t& Knob(const std::string& name) {
   static std::map<std::string, int64_t> knobs = [] {
-    std::map<std::string, int64_t> all = {{"devices", 1},       {"version", 13000},
-                                          {"arch", 90},         {"pools", 1},
-                                          {"memory", kForever}, {"failing_launch", 0}};
+    std::map<std::string, int64_t> all = {
+        {"devices", 1},       {"version", 13000},    {"arch", 90}, {"pools", 1},
+        {"memory", kForever}, {"failing_launch", 0}, {"l2", 0},    {"refusal", 0}};
     for (auto& [key, value] : all) {
       std::string variable = "FAKE_CUDA_" + key;
       for (char& c : variable) c = static_cast<char>(toupper(c));

@@ -2,12 +2,16 @@
 
 Memory of a device lies between guard zones, which are looked at after each launch; what nobody has
 written holds bytes that no test expects.
+
+Where a journal is named, each test is told there when it begins and when it ends, and tests that
+are done are left out: a test that ends the process costs that test alone.
 """
 
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -18,6 +22,8 @@ for _module in ("", ".script", ".script.ir_builder", ".tirx", ".tirx.script"):
     sys.modules[f"tvm{_module}"] = MagicMock()  # families are imported, and make nothing
 
 from benchmarks.gpu.driver import Device, contiguous  # noqa: E402 - TVM's place is taken first
+from benchmarks.gpu.journal import LOST, Journal, Record  # noqa: E402
+from benchmarks.gpu.kernel_tests import JOURNAL, STEP  # noqa: E402
 from benchmarks.gpu.library import CudaLibrary  # noqa: E402
 from pitc.codegen.call import DeviceTensor  # noqa: E402
 from tests import on_gpu  # noqa: E402
@@ -27,6 +33,7 @@ ZONE = int(os.environ.get("PITC_GPU_GUARDS", "4096"))
 """Bytes on both sides; 0 where somebody else looks for accesses out of bounds."""
 GUARD, UNWRITTEN = 0xA5, 0xFB
 """What zones hold, and what memory holds in the beginning."""
+RIGHT = "the answer is right"
 _devices: list[Device] = []
 
 
@@ -130,7 +137,7 @@ class OnDevice:
     @property
     def launches(self) -> Any:
         """What launches did: only the emulator counts it."""
-        pytest.skip("the answer is right; a device does not count what it did")
+        pytest.skip(f"{RIGHT}; a device does not count what it did")
 
     def backwards(self) -> Any:
         """A device has an order of its own."""
@@ -145,6 +152,55 @@ on_gpu.intercept(lambda text, _: text)
 on_gpu.stand_in(OnDevice, Memory)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what cannot run here."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what cannot run here, and what is done."""
     on_gpu.leave_out(items)
+    done = {record.name for record in _told.records() if record.done} if _told else set()
+    config.hook.pytest_deselected(items=[i for i in items if _name(i.nodeid) in done])
+    items[:] = [i for i in items if _name(i.nodeid) not in done]
+
+
+_told = Journal(Path(os.environ[JOURNAL])) if JOURNAL in os.environ else None
+_reports: list[pytest.TestReport] = []
+
+
+def _name(nodeid: str) -> str:
+    """Of a test, within its file."""
+    return nodeid.partition("::")[2]
+
+
+def _tell(nodeid: str, **known: Any) -> None:
+    if _told:
+        _told.write(Record(os.environ[STEP], _name(nodeid), **known))
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """It begins."""
+    _reports.clear()
+    _tell(nodeid)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """A phase of it has ended."""
+    _reports.append(report)
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    """It has ended: tell how, and end the process if no other test can have the device."""
+    broken = [_why(report) for report in _reports if report.failed]
+    failed = {"": "; ".join(broken)} if broken else {}
+    skipped = any(r.skipped and not _why(r).startswith(RIGHT) for r in _reports)
+    outcome = "skipped" if skipped else "passed"
+    _tell(nodeid, done=True, failed=failed, result={} if failed else {"outcome": outcome})
+    if _told and failed and _devices and _devices[0].is_lost():
+        sys.stdout.flush()
+        os._exit(LOST)
+
+
+def _why(report: pytest.TestReport) -> str:
+    """The message of a failure, or why a test was skipped."""
+    if isinstance(report.longrepr, tuple):
+        return report.longrepr[2].removeprefix("Skipped: ")
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = crash.message if crash else str(report.longrepr)
+    return " ".join(text.split())[:300]
