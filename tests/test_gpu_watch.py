@@ -84,9 +84,10 @@ for step in steps:
         time.sleep(0.2)
         tell(step, f"{step}-{number}", True)
 """
+    code = "time.sleep(0.5)" + code  # a process does not begin at once
     process = watched(tmp_path, ["slow", "next"], code, limit_s=1.5)
     wait(process)
-    assert process.stopped == {"slow": "timeout"}
+    assert process.stopped == {"slow": "timeout"} and process.starts == 2
     known = process.journal.records()
     assert [r.name for r in known if r.step == "next" and r.done] == ["next-0"]
     assert sum(r.step == "slow" for r in known) >= 2

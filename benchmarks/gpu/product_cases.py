@@ -26,7 +26,7 @@ ZEROS = (0.5, 0.9, 0.95, 0.99)
 
 def copy_cases(run: Run) -> Iterator[Case]:
     """How fast the device copies: the ceiling of what reads and writes memory."""
-    size = 1 << (16 if run.small else 30)
+    size = 1 << (16 if run.small else 28)
     yield Case("copy", {"bytes": size}, partial(_copy, run, size))
 
 

@@ -67,6 +67,7 @@ class Watched:
         if not steps:
             return
         self.starts += 1
+        self._step = steps[0]
         self._told = self._seen = time.monotonic()
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(

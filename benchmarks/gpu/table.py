@@ -21,7 +21,7 @@ def _head(result: Result) -> str:
         return f"{result['passed']} passed, {len(result['failed'])} failed"
     if result.get("contenders"):
         return _times(result)
-    if "failed" in result:
+    if "failed" in result or (result.get("failed_parts") and not result.get("errors")):
         return "failed"
     if "prices" in result:
         return f"error {result['error']:.1%}, of the model {result['error_of_model']:.1%}"
