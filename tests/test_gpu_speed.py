@@ -159,7 +159,8 @@ def test_a_chain_without_a_live_micro_tile_takes_its_fixed_part(offer: CudaOffer
     """And a launch, and what the product does of itself."""
     totals = dict.fromkeys(("strips", "segments", "squares"), 0)
     time = predict_listed(offer, "float16", H100, totals, 4096, 4096, 4096)
-    line = line_of(offer.variant, offer.tile, "float16", H100.processors, 512)
+    summed = 512 if offer.variant.kind == "block" else 0
+    line = line_of(offer.variant, offer.tile, "float16", H100.processors, summed)
     _, _, steps, turns = features_of(line, totals, 4096, 4096, 4096, 64)
     prices = prices_of(offer, "float16", H100)
     own = (steps * prices[2] + turns * prices[3]) / 1e9
