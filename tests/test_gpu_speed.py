@@ -157,7 +157,7 @@ def test_the_fixed_part_of_a_chain_by_hand() -> None:
 @pytest.mark.parametrize("offer", offers_of("float16"), ids=lambda offer: offer.name)
 def test_a_chain_without_a_live_micro_tile_takes_its_fixed_part(offer: CudaOffer) -> None:
     """And a launch, and what the product does of itself."""
-    totals = dict.fromkeys(("strips", "segments", "squares"), 0)
+    totals: dict[str, int] = dict.fromkeys(("strips", "segments", "squares"), 0)
     time = predict_listed(offer, "float16", H100, totals, 4096, 4096, 4096)
     summed = 512 if offer.variant.kind == "block" else 0
     line = line_of(offer.variant, offer.tile, "float16", H100.processors, summed)

@@ -143,10 +143,10 @@ _REACHED = {
     "sm_80": f"{_SHEET}cache: 5.4 TB/s measured on an A100 (its makers say 5120 bytes a clock)",
     "sm_86": f"{_SHEET}cache: an estimate, no measurement",
     "sm_89": f"{_SHEET}cache: 5.2 TB/s measured on an L40",
-    "sm_90": "mma.sync: about 0.62 of the data sheet's rate, which is wgmma's, measured on an H800; "
-    "cache: 6.1 TB/s, between 5.5 and 7 measured on H100s (9.7 on one H200)",
-    "sm_100": "mma.sync: taken as Hopper's, the data sheet's rate is tcgen05's; cache: an estimate, "
-    "no measurement",
+    "sm_90": "mma.sync: about 0.62 of the data sheet's rate, which is wgmma's, measured on an "
+    "H800; cache: 6.1 TB/s, between 5.5 and 7 measured on H100s (9.7 on one H200)",
+    "sm_100": "mma.sync: taken as Hopper's, the data sheet's rate is tcgen05's; cache: an "
+    "estimate, no measurement",
     "sm_120": f"{_SHEET}cache: an estimate, no measurement",
 }
 """Measured by others: caches by the open benchmark suite gpu-benches (`gpu-l2-cache`) and by Chips
@@ -154,8 +154,19 @@ and Cheese (H100), mma.sync by Luo et al., Benchmarking and Dissecting the Nvidi
 Architecture, arXiv 2402.13499."""
 CUDA_ARCHS: Mapping[str, CudaArch] = {
     name: CudaArch(
-        *(name, device, block * _KIB, whole * _KIB, count, mhz),
-        *(_by_type(mma), simt, l2, size * _MIB, gbs, _by_type(peak), _REACHED[name]),
+        name,
+        device,
+        block * _KIB,
+        whole * _KIB,
+        count,
+        mhz,
+        _by_type(mma),
+        simt,
+        l2,
+        size * _MIB,
+        gbs,
+        _by_type(peak),
+        _REACHED[name],
     )
     for name, device, block, whole, count, mhz, mma, peak, simt, l2, size, gbs in _ARCHS
 }

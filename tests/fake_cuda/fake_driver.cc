@@ -72,9 +72,8 @@ API void fake_cuda_set(const char* knob, int64_t value) {
 }
 
 // launches, copies_up, copies_down, copies_across, fills, waits, allocations,
-// bytes, contexts, streams, modules, compiled; attributes and carveouts that were set of functions,
-// launches with 48 KiB of shared memory or more (large), those that left the carve-out to the driver
-// (cramped)
+// bytes, contexts, streams, modules, compiled; attributes and carveouts that were set of functions;
+// launches with 48 KiB of shared memory or more: large, and cramped without all of it
 API int64_t fake_cuda_count(const char* name) {
   const std::lock_guard<std::recursive_mutex> lock(mutex);
   return counts[name];
