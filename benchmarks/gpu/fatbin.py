@@ -30,10 +30,10 @@ FATBIN, WRAPPER, ZSTD, ELF = (
 PTX, MACHINE_CODE = 1, 2
 _FATBIN_HEAD, _ENTRY_HEAD = struct.Struct("<4sHHQ"), struct.Struct("<HHIQIIHHIIIQQQ")
 _WRAPPER, _SECTION = struct.Struct("<4sIQQ"), struct.Struct("<IIQQQQIIQQ")
-_ENTRY_VERSION, _CUDA_MACHINE = 0x101, 190
+_ENTRY_VERSION, _CUDA_MACHINE = 0x101, b"\xbe\x00"
 _COMPRESSED, _KNOWN_FLAGS = 0x8000, 0x1 | 0x10 | 0x8000 | 0x100000 | 0x1000000
 """64 bits, Linux, zstd; the last two mark architectures that have a variant of their own."""
-_MOST_FILLING = 8
+_MOST_FILLING, _MOST_LENGTH = 8, 1 << 28
 
 
 class LayoutError(ValueError):
@@ -88,8 +88,8 @@ def kernels(image: bytes, entry: Entry) -> set[str]:
     code = image[entry.at : entry.at + (entry.stored or entry.size)]
     if entry.stored:
         code = _decompressed(code, entry.length)
-    (machine,) = struct.unpack_from("<H", code, 18)
-    _expect(code.startswith(ELF) and machine == _CUDA_MACHINE, entry.at, "machine code of a GPU")
+    is_code = code.startswith(ELF) and code[18:20] == _CUDA_MACHINE
+    _expect(is_code, entry.at, "machine code of a GPU")
     return {name.decode() for name in re.findall(rb"\0\.text\.([^\0]+)", code)}
 
 
@@ -159,6 +159,7 @@ def _entries(image: bytes, at: int, end: int) -> Iterator[Entry]:
         if flags & _COMPRESSED:
             is_filled = 0 <= size - stored < _MOST_FILLING and stored > 0
             _expect(is_filled and begin == ZSTD, payload, f"{stored} bytes compressed by zstd")
+            _expect(length <= _MOST_LENGTH, at, f"at most {_MOST_LENGTH} bytes")
         else:
             _expect(stored == 0, at, "nothing compressed without its flag")
             _expect(kind == PTX or begin == ELF, payload, "machine code")
@@ -175,9 +176,9 @@ def _zstd() -> ctypes.CDLL:
 
 def _decompressed(data: bytes, length: int) -> bytes:
     out = ctypes.create_string_buffer(length)
-    written = _zstd().ZSTD_decompress(out, ctypes.c_size_t(length), data, ctypes.c_size_t(len(data)))
+    written = _zstd().ZSTD_decompress(
+        out, ctypes.c_size_t(length), data, ctypes.c_size_t(len(data))
+    )
     if written != length:
         raise LayoutError(f"expected {length} bytes when decompressed, got {written}")
     return out.raw
-
-

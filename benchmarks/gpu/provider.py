@@ -113,7 +113,8 @@ def strip(image: bytes, arch: int, rules: Sequence[Rule] = LEFT_OUT) -> Stripped
     for entries in fat_binaries(image):
         own = _own(entries, arch)
         for entry in entries:
-            rule = _rule_for(kernels(image, entry), rules) if entry is own and rules else None
+            is_named = entry is own and entry.kind == MACHINE_CODE and rules
+            rule = _rule_for(kernels(image, entry), rules) if is_named else None
             if entry is own and not rule:
                 kept += entry.size
                 continue
