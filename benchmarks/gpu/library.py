@@ -96,7 +96,8 @@ class CudaLibrary:
         shared, function = numbers.get(launch.DYNAMIC_SHARED, 0), self._function(kernel)
         driver = self.device.driver
         if shared >= USUAL_SHARED and shared > self._shared.get(kernel, 0):
-            driver.cuFuncSetAttribute(function, DYNAMIC_SHARED, shared)
+            if shared > USUAL_SHARED:
+                driver.cuFuncSetAttribute(function, DYNAMIC_SHARED, shared)
             driver.cuFuncSetAttribute(function, CARVEOUT, LARGEST_CARVEOUT)
             self._shared[kernel] = shared
         stream = self.device.stream

@@ -214,7 +214,8 @@ void Kernels::AllowShared(OnDevice& on, const KernelEntry& entry, int bytes, Dev
     Fail("kernel '", entry.name, "' needs ", bytes, " bytes of shared memory, ", device.Describe(),
          " has ", most);
   }
-  PITC_CUDA(FuncSetAttribute, on.function, kMostDynamicSharedBytes, bytes);
+  if (bytes > kUsualSharedBytes)
+    PITC_CUDA(FuncSetAttribute, on.function, kMostDynamicSharedBytes, bytes);
   PITC_CUDA(FuncSetAttribute, on.function, kSharedCarveout, kLargestCarveout);
   on.shared_bytes = bytes;
 }
