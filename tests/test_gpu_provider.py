@@ -48,13 +48,20 @@ def compressed(data: bytes) -> bytes:
     return out.raw[:size]
 
 
-def entry(piece: Piece, head: int = 64, version: int = 0x101, flags: int = 0x11) -> bytes:
+def entry(
+    piece: Piece,
+    head: int = 64,
+    version: int = 0x101,
+    flags: int = 0x11,
+    stored: int | None = None,
+    length: int | None = None,
+) -> bytes:
     kind, arch, data, is_compressed = piece
     payload = compressed(data) if is_compressed else data
-    stored = len(payload) if is_compressed else 0
+    sizes = (len(payload), len(data)) if is_compressed else (0, 0)
+    stored, length = sizes[0] if stored is None else stored, sizes[1] if length is None else length
     payload += bytes(-len(payload) % 8)
     flags |= 0x8000 if is_compressed else 0
-    length = len(data) if is_compressed else 0
     words = kind, version, head, len(payload), stored, 0, 1, 8, arch, 0, 0, flags, 0, length
     return struct.pack("<HHIQIIHHIIIQQQ", *words).ljust(head, b"\0") + payload
 
@@ -203,6 +210,8 @@ WRONG = {
     "not compressed": (fat(entry(PLAIN, flags=0x8011)), "compressed by zstd"),
     "other code": (fat(entry((MACHINE_CODE, 90, b"LZ4?" + bytes(60), False))), "machine code"),
     "rest": (fat(entry(GOOD)) + b"\1" + bytes(31), "a fat binary at"),
+    "size without a flag": (fat(entry(PLAIN, stored=5)), "without its flag"),
+    "length": (fat(entry(GOOD, length=1 << 40)), "at most"),
     "cut entry": (fat(entry(GOOD)[:40]), "more bytes"),
     "cut payload": (fat(entry(PLAIN)[:-8]), "bytes of a payload"),
 }
@@ -215,6 +224,14 @@ def test_other_layouts_are_refused(wrong: str) -> None:
         fat_binaries(shared_object(fatbins, wrapper()))
 
 
+def far(image: bytes) -> bytes:
+    """Its text is said to begin behind the file's end."""
+    changed = bytearray(image)
+    (table,) = struct.unpack_from("<Q", image, 40)
+    struct.pack_into("<Q", changed, table + 64 + 24, len(image))
+    return bytes(changed)
+
+
 def test_other_files_are_refused() -> None:
     good = fat(entry(GOOD))
     assert fat_binaries(shared_object(good, wrapper()))
@@ -224,6 +241,7 @@ def test_other_files_are_refused() -> None:
         (shared_object(good, wrapper() * 2), "1 fat binaries, 2 wrappers"),
         (shared_object(good + good, wrapper()), "2 fat binaries, 1 wrappers"),
         (shared_object(good, wrapper())[:-8], "inside of the file"),
+        (far(shared_object(good, wrapper())), "bytes of a section"),
         (b"MZ" + bytes(100), "an ELF file"),
         (b"\x7fELF\x01\x01" + bytes(100), "an ELF file"),
     ):

@@ -168,12 +168,11 @@ def make(wheel: Path, out: Path, arch: int = 90, rules: Sequence[Rule] = LEFT_OU
     facts |= {"other_archs_bytes": stripped.others, "left_out_bytes": dict(stripped.left_out)}
     files |= {PROVIDER: stripped.image, FACTS: (json.dumps(facts, indent=1) + "\n").encode()}
     out.parent.mkdir(parents=True, exist_ok=True)
-    # the archive's large files one behind the other, so that they share what they repeat
     with (
         lzma.open(out, "wb", format=lzma.FORMAT_XZ, filters=list(_FILTERS)) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar,
     ):
-        for name, data in sorted(files.items(), key=lambda item: (len(item[1]), item[0])):
+        for name, data in files.items():
             info = tarfile.TarInfo(name)
             info.size, info.mode = len(data), 0o755 if ".so" in name else 0o644
             tar.addfile(info, io.BytesIO(data))
