@@ -1,27 +1,29 @@
-"""What kernels should take on GPUs, by the model of data sheets: predictions, no measurement.
+"""What kernels should take on GPUs, by a model: predictions, floors, goals, and no measurement.
 
 python -m benchmarks.gpu_speed            print them
-python -m benchmarks.gpu_speed --write    put them into docs/cuda.md
+python -m benchmarks.gpu_speed --write    put them into docs/cuda-developers.md
 """
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from pitc.ir.cuda_target import CUDA_ARCHS, CudaArch
+from benchmarks.gpu.goals import GOALS, floor_of
+from pitc.ir.cuda_target import CUDA_ARCHS, CUDA_DEVICES, CudaArch
 from pitc.ir.cuda_variants import dense_tiles, offers_of
 from pitc.ir.gpu_speed import (
     Speed,
     memory_us,
     predict_attention,
+    predict_chain,
     predict_copy,
     predict_listed,
     predict_product,
 )
 
-PAGE = Path(__file__).parent.parent / "docs" / "cuda.md"
-BEGIN, END = "<!-- predictions -->\n", "<!-- end -->\n"
-ARCHS, DTYPE, ITEM = ("sm_80", "sm_90"), "float16", 2
+PAGE = Path(__file__).parent.parent / "docs" / "cuda-developers.md"
+BEGIN, END = "<!-- {} -->\n", "<!-- end -->\n"
+DEVICES, DTYPE, ITEM = ("A100 SXM 80 GB", "H100 SXM", "H200 SXM"), "float16", 2
 HIDDEN, FFN, HEADS = 768, 3072, 12
 FULL, HALF = (128,) * 32, (40,) * 32
 """Lengths of the sequences of a batch of BERT-base: of full ones, and of 40 tokens each."""
@@ -101,6 +103,23 @@ def sparse(variant: str, empty: float) -> Cell:
     return cell
 
 
+def fixed(arch: CudaArch) -> str:
+    """What such a contraction takes however few micro-tiles live."""
+    chain = predict_chain(DTYPE, arch, SIDE, SIDE)
+    parts = chain.detect_us, chain.choose_us, chain.lists_us, chain.leave_us
+    return f"{chain.total_us:.1f} ({' + '.join(f'{x:.1f}' for x in parts)})"
+
+
+def least(empty: float) -> Cell:
+    """The floor of a square contraction."""
+
+    def cell(arch: CudaArch) -> str:
+        floor = floor_of(arch, SIDE, SIDE, SIDE, DTYPE, 1 - empty)
+        return f"{floor.us:.1f} ({floor.limit})"
+
+    return cell
+
+
 def ffn(empty: float) -> Cell:
     """Both contractions of a feed-forward layer, the second over the ReLU's 32 x 1 zeros."""
     rows, hidden, inner = OPT
@@ -126,6 +145,9 @@ CASES: tuple[tuple[str, Cell], ...] = (
     ("BERT-base: pack or unpack 1280 rows", copy(1280)),
     ("one token, 768 x 3072", product(1, HIDDEN, FFN)),
     ("4096 x 4096 x 4096", product(SIDE, SIDE, SIDE)),
+    ("the same: floor, no kernel is faster", least(0)),
+    ("the same, 99% empty: floor", least(0.99)),
+    ("the same: detect + choose + lists + kernels that leave, whatever lives", fixed),
     *(
         (f"the same, {empty:.0%} of {micro} micro-tiles empty", sparse(variant, empty))
         for variant, micro in (("tile32", "32 x 1"), ("block64", "1 x 64"))
@@ -139,25 +161,71 @@ CASES: tuple[tuple[str, Cell], ...] = (
 
 
 def table() -> Iterator[str]:
-    """Lines of the table."""
-    heads = [f"{CUDA_ARCHS[name].device}, predicted us" for name in ARCHS]
-    yield f"| float16 | {' | '.join(heads)} |"
-    yield f"|---|{'---|' * len(ARCHS)}"
+    """Lines of the predictions."""
+    yield from _rows("float16", [f"{name}, predicted us" for name in DEVICES])
     for what, cell in CASES:
-        yield f"| {what} | {' | '.join(cell(CUDA_ARCHS[name]) for name in ARCHS)} |"
+        yield f"| {what} | {' | '.join(cell(CUDA_DEVICES[name]) for name in DEVICES)} |"
+
+
+def goals() -> Iterator[str]:
+    """Lines of the goals: a line for cases of the same goals."""
+    yield from _rows("float16", [f"{name}: floor us; goal" for name in DEVICES])
+    lines: dict[str, list[str]] = {}
+    for goal in GOALS.values():
+        each = []
+        for name in DEVICES:
+            floor = goal.floor(name)
+            share = f"{goal.shares[name]:.0%}, {goal.us(name):.0f} us"
+            each.append(f"{floor.us:.1f} ({floor.limit}); {share}")
+        lines.setdefault(" | ".join(each), []).append(f"`{goal.case}`")
+    for cells, cases in lines.items():
+        yield f"| {' '.join(cases)} | {cells} |"
+
+
+def rates() -> Iterator[str]:
+    """Lines of what the model takes of each architecture."""
+    yield from _rows(
+        "GPU",
+        [
+            "16 bit, mma.sync / data sheet, TFLOP/s",
+            "second-level cache, TB/s",
+            "memory, data sheet, GB/s",
+            "who says so",
+        ],
+    )
+    for arch in CUDA_ARCHS.values():
+        clocks = arch.processors * arch.clock_mhz * 1e-6
+        reached, peak = (x[DTYPE] * clocks for x in (arch.mma_flops, arch.peak_flops))
+        cache = arch.l2_bytes * arch.clock_mhz * 1e-6
+        cells = f"{reached:.0f} / {peak:.0f}", f"{cache:.1f}", str(arch.memory_gbs), arch.reached
+        yield f"| {arch.name}, {arch.device} | {' | '.join(cells)} |"
+
+
+def _rows(first: str, heads: Sequence[str]) -> Iterator[str]:
+    yield f"| {first} | {' | '.join(heads)} |"
+    yield f"|---|{'---|' * len(heads)}"
+
+
+TABLES = {"predictions": table, "goals": goals, "rates": rates}
+"""By the mark that they stand behind."""
 
 
 def main() -> None:
-    """Print the table, or write it."""
+    """Print the tables, or write them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true")
-    text = "\n".join(table()) + "\n"
-    if not parser.parse_args().write:
-        print(text, end="")
-        return
-    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", "utf-8")
+    write = parser.parse_args().write
+    page = PAGE.read_text("utf-8") if write else ""
+    for mark, lines in TABLES.items():
+        text = "\n".join(lines()) + "\n"
+        if not write:
+            print(text)
+            continue
+        before, _, rest = page.partition(BEGIN.format(mark))
+        _, _, after = rest.partition(END)
+        page = f"{before}{BEGIN.format(mark)}\n{text}\n{END}{after}"
+    if write:
+        PAGE.write_text(page, "utf-8")
 
 
 if __name__ == "__main__":

@@ -236,6 +236,50 @@ def test_the_fastest_tile_runs(
     np.testing.assert_array_equal(y, case.expected())
 
 
+def _carveouts(folder: Path, library: Path, cases: Sequence[Case]) -> list[tuple[int, ...]]:
+    """What was asked of the driver for each case, and which launches lacked it."""
+    names, driver = ("large", "cramped", "attributes", "carveouts"), FakeDriver()
+    counts = []
+    for case in cases:
+        before = [driver.count(name) for name in names]
+        _answer(folder, library, case, {})
+        counts.append(tuple(driver.count(n) - b for n, b in zip(names, before, strict=True)))
+    return counts
+
+
+def test_kernels_with_much_shared_memory_get_all_of_it(library: Path, tmp_path: Path) -> None:
+    """48 KiB and more, that is of every tile of tensor cores: so that two blocks fit beside."""
+    cases = [Case((rows,), times=HALF) for rows in (16, 250, 250)]
+    cases += [Case((250,), "float32", times=(9, 9, 9, 9, 9, 1))]
+    with emulated_process() as call:
+        asked = call(_carveouts, tmp_path, library, cases)
+    # each session runs twice and sets them once; 72, 48, 48 and 24 KiB
+    assert asked == [(2, 0, 1, 1), (2, 0, 0, 1), (2, 0, 0, 1), (0, 0, 0, 0)]
+
+
+def _benchmarked(library: Path) -> list[int]:
+    from benchmarks.gpu.driver import Device
+    from benchmarks.gpu.library import CudaLibrary
+    from benchmarks.gpu.products import Machine, Operands, dense
+    from pitc.ir.cuda_target import CUDA_TILES
+
+    device, driver, case = Device(), FakeDriver(), Case((250,))
+    machine = Machine(device, CudaLibrary(device, library))
+    x = {name: array.astype(np.float16) for name, array in case.numbers().items()}
+    operands = Operands.of(device, x["a"], x["w"], "float16")
+    for tile in CUDA_TILES[:2]:
+        work = dense(machine, operands, tile)
+        work()
+        work()
+    device.wait()
+    return [driver.count(name) for name in ("large", "cramped", "attributes", "carveouts")]
+
+
+def test_benchmarks_launch_as_the_runtime_does(library: Path) -> None:
+    with emulated_process() as call:
+        assert call(_benchmarked, library) == [4, 0, 0, 2]
+
+
 def _errors(folder: Path, library: Path) -> None:
     case = Case((3, 7), gather=1, scatter=1)
 

@@ -1,24 +1,39 @@
 """The model of GPUs' speed counts what the emulator counts, and ranks as measured figures do."""
 
+from dataclasses import replace
+
 import pytest
 
+from benchmarks import gpu_speed
+from benchmarks.gpu.goals import DRIVER_NAMES, GOALS, device_of, floor_of, floor_us
 from pitc.codegen.families import attention_cuda
 from pitc.ir.attention_tile import AttentionTile
-from pitc.ir.cuda_target import CUDA_ARCHS, CUDA_TILES, CudaArch, CudaTile
-from pitc.ir.cuda_variants import CUDA_VARIANTS, CudaOffer, dense_tiles, offers_of
+from pitc.ir.cuda_target import CUDA_ARCHS, CUDA_DEVICES, CUDA_TILES, CudaArch, CudaTile
+from pitc.ir.cuda_variants import (
+    CUDA_VARIANTS,
+    CudaOffer,
+    dense_tiles,
+    features_of,
+    line_of,
+    offers_of,
+)
 from pitc.ir.gpu_speed import (
     attention_clocks,
     predict_attention,
+    predict_chain,
     predict_copy,
     predict_listed,
     predict_product,
+    prices_of,
+    step_clocks,
     step_wavefronts,
 )
 from tests import test_cuda_attention, test_cuda_contract
 from tests.cuda_kernels import Product
 
 A100 = CUDA_ARCHS["sm_80"]
-V100 = CudaArch("sm_70", "V100 SXM", 0, 0, 80, 1530, {}, 128, 1408, 0, 900)
+H100, H200 = CUDA_DEVICES["H100 SXM"], CUDA_DEVICES["H200 SXM"]
+V100 = CudaArch("sm_70", "V100 SXM", 0, 0, 80, 1530, {}, 128, 1408, 0, 900, {})
 """15.7 TFLOP/s of float32 and 900 GB/s are its data sheet's, 2155 GB/s of the second-level cache
 are from Jia et al., Dissecting the NVIDIA Volta GPU Architecture (2018). It is no target of pitc.
 """
@@ -125,5 +140,90 @@ def test_an_example_by_hand() -> None:
     assert clocks.compute == 2 * 128 * 32 * 128 / 2048 == 512
     assert clocks.shared == 5 * 8192 / 128
     assert clocks.limit == "compute"
-    # 1280 rows of 1536 bytes, read and written at nine tenths of 2039 GB/s, and a launch
-    assert predict_copy(1280, 1536, A100).total_us == pytest.approx(2 + 3932160 / 1835.1e3)
+    # 1280 rows of 1536 bytes, read and written at 0.895 of 2039 GB/s, and a launch
+    assert predict_copy(1280, 1536, A100).total_us == pytest.approx(2 + 3932160 / 1824.905e3)
+
+
+def test_the_fixed_part_of_a_chain_by_hand() -> None:
+    """4096 x 4096 of float16 on an H100: 3.0 TB/s, seven launches of which one computes."""
+    chain = predict_chain("float16", H100, 4096, 4096)
+    assert chain.detect_us == pytest.approx(2 + 35651584 / 3.0e6, rel=1e-3)
+    assert chain.choose_us == 2 + 8
+    assert chain.lists_us == pytest.approx(2 + 2097152 / 3.0e6, rel=1e-3)
+    assert chain.leave_us == 3 * 2
+    assert chain.total_us == pytest.approx(32.6, abs=0.05)
+
+
+@pytest.mark.parametrize("offer", offers_of("float16"), ids=lambda offer: offer.name)
+def test_a_chain_without_a_live_micro_tile_takes_its_fixed_part(offer: CudaOffer) -> None:
+    """And a launch, and what the product does of itself."""
+    totals: dict[str, int] = dict.fromkeys(("strips", "segments", "squares"), 0)
+    time = predict_listed(offer, "float16", H100, totals, 4096, 4096, 4096)
+    summed = 512 if offer.variant.kind == "block" else 0
+    line = line_of(offer.variant, offer.tile, "float16", H100.processors, summed)
+    _, _, steps, turns = features_of(line, totals, 4096, 4096, 4096, 64)
+    prices = prices_of(offer, "float16", H100)
+    own = (steps * prices[2] + turns * prices[3]) / 1e9
+    assert time == pytest.approx(own + 2 + predict_chain("float16", H100, 4096, 4096).total_us)
+
+
+def test_rates_are_what_kernels_can_reach() -> None:
+    """wgmma's rate, which a data sheet tells, is for floors alone: no kernel here issues it."""
+    assert [H100.mma_flops[t] / H100.peak_flops[t] for t in ("float16", "float32")] == [0.625] * 2
+    assert step_clocks(CUDA_TILES[0], "float16", H100).compute == 2 * 128 * 128 * 32 / 2560
+    for arch in CUDA_DEVICES.values():
+        assert all(rate <= arch.peak_flops[t] for t, rate in arch.mma_flops.items())
+        assert arch.reached
+    assert H200.name == H100.name == "sm_90" and H200.memory_gbs > H100.memory_gbs
+    assert replace(H200, device="", l2_size=0, memory_gbs=0) == replace(
+        H100, device="", l2_size=0, memory_gbs=0
+    )
+
+
+def test_floors_by_hand() -> None:
+    """137.4 GFLOP at 949 TFLOP/s, 100.7 MB at 3.0 and 4.3 TB/s: no kernel has more than that."""
+    side = (4096, 4096, 4096)
+    dense = floor_of("H100 SXM", *side)
+    assert dense.compute_us == pytest.approx(2 * 4096**3 / (4096 * 132 * 1755e6) * 1e6)
+    assert (dense.us, dense.limit) == (dense.compute_us, "compute")
+    few = {name: floor_of(name, *side, live=0.01) for name in ("H100 SXM", "H200 SXM")}
+    assert [round(x.us, 1) for x in few.values()] == [33.6, 23.4]
+    assert {x.limit for x in few.values()} == {"memory"}
+    assert [round(196 / x.us, 1) for x in few.values()] == [5.8, 8.4]  # cuBLAS at 700 TFLOP/s
+    assert floor_us(H200, *side, live=0.5) == pytest.approx(dense.compute_us / 2)
+    half, whole, exact = (
+        floor_of(H100, *side, dtype, exact=exact).compute_us
+        for dtype, exact in (("float16", False), ("float32", False), ("float32", True))
+    )
+    assert (whole / half, exact / half) == (2, 16)
+    assert floor_us(H100, 1, 4096, 4096, "float32") == pytest.approx(
+        4 * (4096 + 4096**2 + 4096) / 3.0e6, rel=1e-3
+    )
+
+
+def test_goals_are_shares_that_can_be_reached() -> None:
+    """With mma.sync, by what it can reach; over zeros, with the fixed part of a chain in half."""
+    for goal in GOALS.values():
+        rows, k, _ = goal.sizes
+        for device, share in goal.shares.items():
+            arch, floor = CUDA_DEVICES[device], goal.floor(device)
+            least = max(
+                floor.compute_us * arch.peak_flops["float16"] / arch.mma_flops["float16"],
+                floor.memory_us,
+            )
+            if goal.live < 1:
+                least = max(least, predict_chain("float16", arch, rows, k).total_us / 2)
+            assert 0 < share <= 1 and goal.us(device) > least, (goal.case, device)
+        assert list(goal.shares) == list(DRIVER_NAMES.values())
+    assert device_of("NVIDIA H200") == "H200 SXM"
+    assert device_of("NVIDIA H100 80GB HBM3") == "H100 SXM"
+    assert device_of("NVIDIA H100 PCIe") is None
+
+
+def test_the_page_has_what_is_predicted() -> None:
+    page = gpu_speed.PAGE.read_text("utf-8")
+    for mark, lines in gpu_speed.TABLES.items():
+        text = "\n".join(lines())
+        assert f"<!-- {mark} -->\n\n{text}\n\n<!-- end -->" in page, (
+            "python -m benchmarks.gpu_speed --write"
+        )

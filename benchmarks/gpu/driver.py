@@ -20,10 +20,13 @@ Array = NDArray[Any]
 LIBRARY = "libcuda.so.1"
 MULTIPROCESSORS, L2_BYTES, MAJOR, MINOR, SHARED_BYTES = 16, 38, 75, 76, 97
 """Attributes of a device."""
-DYNAMIC_SHARED = 8
-"""Attribute of a function: most dynamic shared memory."""
+DYNAMIC_SHARED, CARVEOUT = 8, 9
+"""Attributes of a function: most dynamic shared memory, and the percentage of the memory that a
+multiprocessor divides between its first-level cache and shared memory."""
 USUAL_SHARED = 48 << 10
 """More has to be asked for."""
+LARGEST_CARVEOUT = 100
+"""For blocks that have as much: they stand beside each other only then."""
 _RELAXED = 2
 """Mode of a capture: other threads may call what they like."""
 

@@ -10,7 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.driver import DYNAMIC_SHARED, USUAL_SHARED, CudaError, Device
+from benchmarks.gpu.driver import (
+    CARVEOUT,
+    DYNAMIC_SHARED,
+    LARGEST_CARVEOUT,
+    USUAL_SHARED,
+    CudaError,
+    Device,
+)
 from pitc.codegen import launch
 from pitc.codegen.call import KernelLibrary
 
@@ -88,8 +95,10 @@ class CudaLibrary:
         places = (ctypes.c_void_p * len(slots))(*map(ctypes.addressof, slots))
         shared, function = numbers.get(launch.DYNAMIC_SHARED, 0), self._function(kernel)
         driver = self.device.driver
-        if shared > max(USUAL_SHARED, self._shared.get(kernel, 0)):
-            driver.cuFuncSetAttribute(function, DYNAMIC_SHARED, shared)
+        if shared >= USUAL_SHARED and shared > self._shared.get(kernel, 0):
+            if shared > USUAL_SHARED:
+                driver.cuFuncSetAttribute(function, DYNAMIC_SHARED, shared)
+            driver.cuFuncSetAttribute(function, CARVEOUT, LARGEST_CARVEOUT)
             self._shared[kernel] = shared
         stream = self.device.stream
         driver.cuLaunchKernel(function, *shape, shared, stream, places, None)

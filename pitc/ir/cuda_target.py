@@ -6,7 +6,7 @@ module imports nothing of pitc).
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 SUMS_M, SUMS_N = 16, 8
@@ -81,8 +81,9 @@ class CudaArch:
     """A GPU architecture that kernels are built for, and what its largest device can do.
 
     Limits are those of the CUDA C++ Programming Guide, "Technical specifications per compute
-    capability", rates those of the vendor's data sheets and architecture papers, without the
-    doubling by structured sparsity.
+    capability". A data sheet tells `processors`, `clock_mhz`, `peak_flops`, `simt_flops`, `l2_size`
+    and `memory_gbs`, without the doubling by structured sparsity. What is *reached* stands in
+    `mma_flops` and `l2_bytes`, and `reached` says who has seen that.
 
     Args:
         name: `sm_80`.
@@ -91,11 +92,14 @@ class CudaArch:
         processor_shared_bytes: Shared memory of a multiprocessor.
         processors: Multiprocessors.
         clock_mhz: Clock while it computes.
-        mma_flops: Of a multiprocessor in a clock, by type of the operands, sums in float32.
+        mma_flops: Of a multiprocessor in a clock by `mma.sync`, which is what the kernels issue, by
+            type of the operands, sums in float32.
         simt_flops: Of a multiprocessor in a clock, float32.
         l2_bytes: From the second-level cache to all multiprocessors in a clock.
         l2_size: Bytes of the second-level cache.
         memory_gbs: From memory, GB/s.
+        peak_flops: Like `mma_flops`, by whichever instruction is the fastest.
+        reached: Where `mma_flops` and `l2_bytes` are from.
     """
 
     name: str
@@ -109,6 +113,8 @@ class CudaArch:
     l2_bytes: int
     l2_size: int
     memory_gbs: int
+    peak_flops: Mapping[str, int]
+    reached: str = ""
 
     @property
     def number(self) -> int:
@@ -116,28 +122,65 @@ class CudaArch:
         return int(self.name.removeprefix("sm_"))
 
 
-def _mma(half: int) -> Mapping[str, int]:
+def _by_type(half: int) -> Mapping[str, int]:
     return {"float16": half, "bfloat16": half, "float32": half // 2}
 
 
 _KIB, _MIB = 1 << 10, 1 << 20
 _ARCHS = (
     # name, device, KiB of a block and of a multiprocessor, multiprocessors, MHz, flops of 16-bit
-    # and float32 operands, bytes a clock and MiB of the second-level cache, GB/s of memory
-    ("sm_80", "A100 SXM 80 GB", 163, 164, 108, 1410, 2048, 128, 5120, 40, 2039),
-    ("sm_86", "RTX A6000", 99, 100, 84, 1800, 1024, 256, 2048, 6, 768),
-    ("sm_89", "L40S", 99, 100, 142, 2520, 1024, 256, 4608, 96, 864),
-    ("sm_90", "H100 SXM", 227, 228, 132, 1755, 4096, 256, 5632, 50, 3352),
-    ("sm_100", "B200", 227, 228, 148, 1850, 8192, 256, 10240, 126, 8000),
-    ("sm_120", "RTX PRO 6000", 99, 100, 188, 2600, 1024, 256, 8192, 128, 1792),
+    # operands by mma.sync and at most, and of float32, bytes a clock and MiB of the second-level
+    # cache, GB/s of memory
+    ("sm_80", "A100 SXM 80 GB", 163, 164, 108, 1410, 2048, 2048, 128, 3830, 40, 2039),
+    ("sm_86", "RTX A6000", 99, 100, 84, 1800, 1024, 1024, 256, 2048, 6, 768),
+    ("sm_89", "L40S", 99, 100, 142, 2520, 1024, 1024, 256, 2080, 96, 864),
+    ("sm_90", "H100 SXM", 227, 228, 132, 1755, 2560, 4096, 256, 3500, 50, 3352),
+    ("sm_100", "B200", 227, 228, 148, 1850, 2560, 8192, 256, 10240, 126, 8000),
+    ("sm_120", "RTX PRO 6000", 99, 100, 188, 2600, 1024, 1024, 256, 8192, 128, 1792),
 )
+_SHEET = "mma.sync: the data sheet's rate; "
+_REACHED = {
+    "sm_80": f"{_SHEET}cache: 5.4 TB/s measured on an A100 (its makers say 5120 bytes a clock)",
+    "sm_86": f"{_SHEET}cache: an estimate, no measurement",
+    "sm_89": f"{_SHEET}cache: 5.2 TB/s measured on an L40",
+    "sm_90": "mma.sync: about 0.62 of the data sheet's rate, which is wgmma's, measured on an "
+    "H800; cache: 6.1 TB/s, between 5.5 and 7 measured on H100s (9.7 on one H200)",
+    "sm_100": "mma.sync: taken as Hopper's, the data sheet's rate is tcgen05's; cache: an "
+    "estimate, no measurement",
+    "sm_120": f"{_SHEET}cache: an estimate, no measurement",
+}
+"""Measured by others: caches by the open benchmark suite gpu-benches (`gpu-l2-cache`) and by Chips
+and Cheese (H100), mma.sync by Luo et al., Benchmarking and Dissecting the Nvidia Hopper GPU
+Architecture, arXiv 2402.13499."""
 CUDA_ARCHS: Mapping[str, CudaArch] = {
     name: CudaArch(
-        name, device, block * _KIB, whole * _KIB, count, mhz, _mma(half), simt, l2, size * _MIB, gbs
+        name,
+        device,
+        block * _KIB,
+        whole * _KIB,
+        count,
+        mhz,
+        _by_type(mma),
+        simt,
+        l2,
+        size * _MIB,
+        gbs,
+        _by_type(peak),
+        _REACHED[name],
     )
-    for name, device, block, whole, count, mhz, half, simt, l2, size, gbs in _ARCHS
+    for name, device, block, whole, count, mhz, mma, peak, simt, l2, size, gbs in _ARCHS
 }
 """By name, oldest first."""
+
+_HOPPER = CUDA_ARCHS["sm_90"]
+CUDA_DEVICES: Mapping[str, CudaArch] = {
+    device.device: device
+    for device in (
+        *CUDA_ARCHS.values(),
+        replace(_HOPPER, device="H200 SXM", l2_size=60 * _MIB, memory_gbs=4800),
+    )
+}
+"""Devices by name: the largest of each architecture, and others whose memory is not its."""
 
 
 def header() -> str:

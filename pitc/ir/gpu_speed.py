@@ -1,4 +1,4 @@
-"""How long a contraction should take on a GPU: a model, from data sheets, of no measurement.
+"""How long a contraction should take on a GPU: a model of rates, and of no measurement of pitc's.
 
 Of each step of a dense tile it is known what it computes and moves. Each unit of a multiprocessor
 takes its own time for that, and the slowest one decides:
@@ -9,12 +9,14 @@ takes its own time for that, and the slowest one decides:
     second-level cache          (m + n) k elements, shared by all multiprocessors
     memory                      what is there but once: A, B and C
 
-    128 x 128 x 32, float16, on an A100: 512 clocks of its tensor cores, 384 wavefronts, 346 clocks
+    128 x 128 x 32, float16, on an A100: 512 clocks of its tensor cores, 384 wavefronts, 462 clocks
     of the cache
 
-Attention takes such steps over keys; what only moves (pack, unpack, detection, lists) takes what
-memory does. Real kernels take longer: they wait, fill and empty their rings, and share units. The
-model ranks tiles and variants, and is the first price of each (`docs/cuda.md`).
+Rates are those of `cuda_target.CudaArch`: of tensor cores what mma.sync reaches, of the cache what
+others have measured, as far as somebody has. Attention takes such steps over keys; what only moves
+(pack, unpack, detection, lists) takes what memory does. Real kernels take longer: they wait, fill
+and empty their rings, and share units. The model ranks tiles and variants, and is the first price
+of each (`docs/cuda-developers.md`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,6 +26,7 @@ from math import ceil
 from pitc.ir.attention_tile import WARPS, AttentionTile
 from pitc.ir.cuda_target import CUDA_ARCHS, CudaArch, CudaTile
 from pitc.ir.cuda_variants import (
+    KINDS,
     SUMMED_ROWS,
     CudaOffer,
     block_width,
@@ -38,15 +41,17 @@ from pitc.ir.variants import ITEM_BYTES
 WAVEFRONT_BYTES = 128
 LAUNCH_US = 2.0
 """One launch behind another on a stream."""
-READ_SHARE = 0.9
-"""Of what a data sheet says of memory."""
+READ_SHARE = 0.895
+"""Of what a data sheet says of memory: copies were seen to reach 3.0 of 3.35 TB/s on an H100, and
+4.3 of 4.8 on an H200."""
 FEMTOSECONDS = 1e9
 """Per microsecond."""
 POWERS = 16
 """Of 2, that a multiprocessor computes in a clock: CUDA C++ Programming Guide, "Arithmetic
 instructions", every architecture here."""
-LISTING_LAUNCHES = 3
-"""Detection, choice and lists."""
+CHOOSE_US = 8.0
+"""The choice, one block of 1024 threads, beside its launch: it waits for memory a few times, one
+time behind the other, and has next to nothing to move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +249,39 @@ def prices_of(offer: CudaOffer, dtype: str, arch: CudaArch) -> tuple[int, ...]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """What a contraction over zeros takes however few of its micro-tiles live, microseconds.
+
+    Args:
+        detect_us: All of A is read, and a bit is written for each element.
+        choose_us: The choice.
+        lists_us: The lists, when nothing is listed: the bits are read.
+        leave_us: Products that were not chosen.
+    """
+
+    detect_us: float
+    choose_us: float
+    lists_us: float
+    leave_us: float
+
+    @property
+    def total_us(self) -> float:
+        """All of it; the product that was chosen comes on top."""
+        return self.detect_us + self.choose_us + self.lists_us + self.leave_us
+
+
+def predict_chain(dtype: str, arch: CudaArch, rows: int, k: int) -> Chain:
+    """The fixed part of a contraction over zeros of a `rows` x k operand."""
+    bits = rows * k / 8
+    return Chain(
+        LAUNCH_US + memory_us(rows * k * ITEM_BYTES[dtype] + bits, arch),
+        LAUNCH_US + CHOOSE_US,
+        LAUNCH_US + memory_us(bits, arch),
+        LAUNCH_US * (len(KINDS) - 1),
+    )
+
+
 def _summed_rows(offer: CudaOffer, arch: CudaArch, rows: int, n: int) -> int:
     """Rows of C that a thread block sums up: the most that leave one to each multiprocessor."""
     row_bytes = offer.tile.n * ITEM_BYTES["float32"]
@@ -261,7 +299,7 @@ def predict_listed(
     k: int,
     n: int,
 ) -> float:
-    """Microseconds of a variant by its prices, with what looks for zeros and makes its lists.
+    """Microseconds of a variant by its prices, with the fixed part of the chain (`predict_chain`).
 
     Args:
         offer: The variant.
@@ -277,8 +315,8 @@ def predict_listed(
     features = features_of(line, totals, rows, k, n, block_width(dtype))
     prices = prices_of(offer, dtype, arch)
     time = sum(x * price for x, price in zip(features, prices, strict=True)) / FEMTOSECONDS
-    detected = memory_us(rows * k * (ITEM_BYTES[dtype] + 1 / 8), arch)
-    return time + detected + (LISTING_LAUNCHES - 1) * LAUNCH_US  # one of them has its price
+    lists = 0 if offer.variant.kind == "dense" else LAUNCH_US  # has its price, and is in the chain
+    return time - lists + predict_chain(dtype, arch, rows, k).total_us
 
 
 @dataclass(frozen=True, slots=True)

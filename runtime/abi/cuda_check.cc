@@ -64,6 +64,7 @@ static_assert(kMultiprocessors == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT &&
               kMostSharedBytes == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN &&
               kHasPools == CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED &&
               kMostDynamicSharedBytes == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES &&
+              kSharedCarveout == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT &&
               kReleaseThreshold == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD &&
               kPinnedAllocation == CU_MEM_ALLOCATION_TYPE_PINNED &&
               kOnDevice == CU_MEM_LOCATION_TYPE_DEVICE && kNoTiming == CU_EVENT_DISABLE_TIMING &&

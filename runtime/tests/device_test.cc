@@ -190,14 +190,16 @@ void Launches() {
   const OwnStream stream(Device::At(0));
   const OnDevice<float> x(stream, {1, 2, 3});
   scale.kernels->Load("scale_cuda", stream.device());
-  const int64_t before = Count("launches"), allowed = Count("attributes");
+  const int64_t before = Count("launches"), allowed = Count("attributes"),
+                carved = Count("carveouts"), cramped = Count("cramped");
   Scale(scale, x, 3, stream, 0.5);
   CHECK((x.Read() == std::vector<float>{0.5, 1, 1.5}));
   Scale(scale, x, 3, stream, 2, 48 << 10);
-  CHECK(Count("attributes") == allowed);
+  CHECK(Count("attributes") == allowed && Count("carveouts") == carved + 1);
   for (int i = 0; i < 3; ++i) Scale(scale, x, 3, stream, 2, 100 << 10);  // more has to be asked for
   Scale(scale, x, 3, stream, 2, 50 << 10);
-  CHECK(Count("attributes") == allowed + 1);
+  CHECK(Count("attributes") == allowed + 1 && Count("carveouts") == carved + 2);
+  CHECK(Count("cramped") == cramped);
   CHECK((x.Read() == std::vector<float>{16, 32, 48}));
   CHECK(Count("launches") == before + 6);
   Scale(scale, x, 3, stream, 2, 0, 0);  // no block, nothing to do

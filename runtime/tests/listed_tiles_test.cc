@@ -123,8 +123,8 @@ void WhatPays() {
     const ProductSize size{64, k, 384, Element::kFloat16};
     return Choices(offered, Tile("mma64x128"), size, processors).IsWorthALook();
   };
-  CHECK(!pays(128, 3) && !pays(32 * 461, 3) && pays(32 * 462, 3));  // 461 * 13 < 6000
-  CHECK(pays(32 * 300, 1) && !pays(32 * 181, 1));                   // three turns: 33 a step
+  CHECK(!pays(128, 3) && !pays(32 * 769, 3) && pays(32 * 770, 3));  // 769 * 13 < 10000
+  CHECK(pays(32 * 304, 1) && !pays(32 * 303, 1));                   // three turns: 33 a step
 }
 
 void Memory() {

@@ -138,7 +138,8 @@ API void fake_cuda_set(const char* knob, int64_t value) {
 }
 
 // launches, copies_up, copies_down, copies_across, fills, waits, allocations,
-// bytes, contexts, streams, modules, compiled
+// bytes, contexts, streams, modules, compiled; attributes and carveouts that were set of functions;
+// launches with 48 KiB of shared memory or more: large, and cramped without all of it
 API int64_t fake_cuda_count(const char* name) {
   const std::lock_guard<std::recursive_mutex> lock(mutex);
   return counts[name];
@@ -510,6 +511,7 @@ API Result cuModuleGetFunction(Function* function, Module module, const char* na
                         count ? *count : 0,
                         reinterpret_cast<void (*)(void**)>(find(std::string("emulated_") + name)),
                         kUsualShared,
+                        -1,
                         name};
     if (!made.plain && !made.emulated) return kNotFound;
     *function = &functions.try_emplace({module, name}, made).first->second;
@@ -519,9 +521,12 @@ API Result cuModuleGetFunction(Function* function, Module module, const char* na
 
 API Result cuFuncSetAttribute(Function function, int attribute, int value) {
   return In([&] {
-    if (attribute != kMostDynamicSharedBytes || value > kMostShared) return kInvalidValue;
-    ++counts["attributes"];
-    function->shared = value;
+    const bool of_carveout = attribute == kSharedCarveout;
+    if (of_carveout ? value < -1 || value > 100
+                    : attribute != kMostDynamicSharedBytes || value > kMostShared)
+      return kInvalidValue;
+    ++counts[of_carveout ? "carveouts" : "attributes"];
+    (of_carveout ? function->carveout : function->shared) = value;
     return kSuccess;
   });
 }
@@ -534,6 +539,10 @@ API Result cuLaunchKernel(Function function, unsigned gx, unsigned gy, unsigned 
         shared > static_cast<unsigned>(function->shared) || function->module->context != current)
       return kInvalidValue;
     ++counts["launches"];
+    if (shared >= static_cast<unsigned>(kUsualShared)) {
+      ++counts["large"];
+      counts["cramped"] += function->carveout != 100;
+    }
     launched = function->name;
     Context context = current;
     if (int64_t& left = Knob("failing_launch"); left > 0 && --left == 0) {

@@ -80,7 +80,7 @@ struct FunctionObject {
   void (*plain)(void**, const unsigned*);
   int parameters;
   void (*emulated)(void**);
-  int shared;
+  int shared, carveout;  // percent; below 0: the driver chooses
   std::string name;
 };
 struct PoolObject {};

@@ -34,7 +34,7 @@ constexpr Result kSuccess = 0, kOutOfMemory = 2, kNoDevice = 100, kInvalidImage 
 // Attributes of a device, of a function and of a pool.
 constexpr int kMultiprocessors = 16, kMajor = 75, kMinor = 76, kMostSharedBytes = 97,
               kHasPools = 115;
-constexpr int kMostDynamicSharedBytes = 8;
+constexpr int kMostDynamicSharedBytes = 8, kSharedCarveout = 9;
 constexpr int kReleaseThreshold = 4;
 constexpr int kPinnedAllocation = 1, kOnDevice = 1;
 constexpr unsigned kNoTiming = 2, kPortable = 1;

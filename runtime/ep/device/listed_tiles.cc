@@ -12,7 +12,9 @@ namespace {
 
 constexpr int64_t kBlockBytes = 128;  // of a micro-tile over blocks of k
 constexpr int64_t kWordBits = 64;     // k that bits are rounded up to
-constexpr int kOtherLaunches = 6;     // beside the dense one: detect, choose, lists, three products
+// What comes beside the dense launch, in launches: detect, choose, lists and three products, and
+// what the one block of `choose` waits for (`CHOOSE_US` of pitc/ir/gpu_speed.py).
+constexpr int kOtherLaunches = 6 + 4;
 
 int64_t Steps(int64_t whole, int64_t step) { return (whole + step - 1) / step; }
 
