@@ -10,6 +10,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from benchmarks.gpu.pack import sources
 from tests.cuda_emulator import ARCH, build
 from tests.device_support import fake_folder
 from tests.runtime_support import ROOT, built
@@ -38,8 +39,9 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
+@functools.cache
 def _pack() -> Path:
-    return Path(os.environ["PITC_CACHE_DIR"]) / "gpu" / "pack"
+    return Path(os.environ["PITC_CACHE_DIR"]) / "gpu" / sources()[:16] / "pack"
 
 
 @functools.cache

@@ -17,6 +17,7 @@ from benchmarks.gpu.journal import LOST, Case, Journal, Lost, Record, Telling, r
 from benchmarks.gpu.report import NOT_ENDED, result_of, results_of
 from benchmarks.gpu.steps import STEPS, Step, batches, chosen
 from benchmarks.gpu.supervise import Job, Watched
+from benchmarks.gpu.worker import with_goal
 
 WORK = """
 import json, os, subprocess, sys, time
@@ -221,6 +222,19 @@ def test_words_name_steps_groups_and_visits_in_their_order() -> None:
         chosen(["gem"])
     for visit in steps.VISITS.values():
         assert set(visit.steps) <= set(STEPS)
+
+
+def test_results_stand_beside_the_floor_of_their_device(tmp_path: Path) -> None:
+    rows = {"contenders": [{"name": "mma128x128", "us": 9.0}, {"name": "pitc", "us": 400.0}]}
+    plain = Case("gemm-4096x4096x4096", {"dtype": "float16"}, lambda _: dict(rows))
+    telling = Telling(Journal(tmp_path / "journal"), Record("gemm", "x"), lambda: False)
+    for name, limit in (("NVIDIA H100 80GB HBM3", "compute"), ("NVIDIA A100-SXM4-80GB", "compute")):
+        case = with_goal(plain, name)
+        floor = case.facts["floor_us"]
+        assert case.facts["floor_of"] == limit and case.facts["dtype"] == "float16"
+        assert case.run(telling)["share"] == floor / 400 and 0 < case.facts["targets"]["share"] < 1
+    assert with_goal(plain, "Fake GPU 0") is plain
+    assert with_goal(Case("copy", {}, plain.run), "NVIDIA H200").facts == {}
 
 
 def test_prices_are_those_that_times_were_made_of() -> None:

@@ -21,7 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.there import THERE
+from benchmarks.gpu import there
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FACTS, SITE, PLUG_IN = "pack.json", "site", "runtime.so"
@@ -180,8 +180,8 @@ def _download(folder: Path, wheels: Sequence[str], python: str, *, bare: bool) -
     options += [f"--python-version={python}", f"--dest={folder}"]
     options += [f"--platform=manylinux_{version}_x86_64" for version in _PLATFORMS]
     options += ["--platform=manylinux2014_x86_64"]
-    names = {*needed(), *wheels} - (set() if bare else THERE)
-    wanted = [f"{name}=={metadata.version(name)}" for name in sorted(names)]
+    names = needed() if bare else there.missing(needed())
+    wanted = [f"{name}=={metadata.version(name)}" for name in sorted({*names, *wheels})]
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download"]
     subprocess.run([*command, *options, *wanted], check=True)
 

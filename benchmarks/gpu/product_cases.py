@@ -7,6 +7,7 @@ import numpy as np
 
 from benchmarks.gpu.answers import blocks_of_zeros, checked, free, normal
 from benchmarks.gpu.arrays import download, empty, release, upload
+from benchmarks.gpu.goals import DETECTOR_GOAL
 from benchmarks.gpu.journal import Case, Result, Telling
 from benchmarks.gpu.peers import SPARSE_FROM, product_peers
 from benchmarks.gpu.products import ListedProduct, Operands, Work, dense, dense_tile
@@ -16,8 +17,6 @@ from pitc.ir.cuda_target import CudaTile
 from pitc.ir.cuda_variants import KINDS, TOTALS, dense_tiles
 from pitc.ir.gpu_speed import FEMTOSECONDS
 
-DETECTOR_GOAL = 0.6
-"""Of the bandwidth of a copy."""
 GEMMS = ((4096, 4096, 4096), (1280, 768, 3072), (1280, 3072, 768))
 """Rows, k and n: a large one, and those of a feed-forward layer of BERT-base, 40 of 128 tokens."""
 BLOCKS = ((32, 1), (1, 64), (32, 32))

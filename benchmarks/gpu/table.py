@@ -39,7 +39,9 @@ def _times(result: Result) -> str:
     parts = [f"{own} {rows[own]:.1f} us"]
     parts += [f"{name} {gain:.2f}x" for name, gain in result.get("speedup", {}).items()]
     parts += [
-        f"{name} {result[name]:.2f}" for name in ("gbytes_per_s", "of_copy") if name in result
+        f"{name} {result[name]:.2f}"
+        for name in ("gbytes_per_s", "of_copy", "share")
+        if name in result
     ]
     parts += [f"target {what} {x}" for what, x in targets(result).items()]
     return ", ".join(parts)

@@ -9,10 +9,11 @@ from pathlib import Path
 from benchmarks.gpu import pack
 from benchmarks.gpu.driver import Device
 from benchmarks.gpu.facts import clocks
-from benchmarks.gpu.journal import LOST, Case, Journal, Lost, run_cases
+from benchmarks.gpu.goals import GOALS, device_of
+from benchmarks.gpu.journal import LOST, Case, Journal, Lost, Result, Telling, run_cases
 from benchmarks.gpu.library import CudaLibrary
 from benchmarks.gpu.products import Machine
-from benchmarks.gpu.run import Run
+from benchmarks.gpu.run import OURS, Run
 
 ROUNDS = 15
 
@@ -30,7 +31,10 @@ def work(folder: Path, journal: Path, steps: Sequence[str], *, small: bool) -> N
     told = Journal(journal)
     with clocks() as since_last:
         for step in steps:
-            found = (_with_clocks(c, since_last) for c in cases(step, folder, device, small=small))
+            found = (
+                with_goal(_with_clocks(case, since_last), device.name)
+                for case in cases(step, folder, device, small=small)
+            )
             try:
                 run_cases(step, found, told, device.is_lost)
             except Lost:
@@ -39,6 +43,22 @@ def work(folder: Path, journal: Path, steps: Sequence[str], *, small: bool) -> N
 
 def _with_clocks(case: Case, since_last: Callable[[], Mapping[str, object]]) -> Case:
     return replace(case, run=lambda telling: {**case.run(telling), "clocks": since_last()})
+
+
+def with_goal(case: Case, device: str) -> Case:
+    """A case with what its floor is on the device, and which share of it is the goal."""
+    name, goal = device_of(device), GOALS.get(case.name)
+    if not name or not goal:
+        return case
+    floor = goal.floor(name)
+    facts = {"floor_us": floor.us, "floor_of": floor.limit, "targets": {"share": goal.shares[name]}}
+
+    def run(telling: Telling) -> Result:
+        result = case.run(telling)
+        ours = next((r for r in result["contenders"] if r["name"] == OURS and r["us"]), None)
+        return result | ({"share": floor.us / ours["us"]} if ours else {})
+
+    return replace(case, facts={**case.facts, **facts}, run=run)
 
 
 _shared: dict[Path, Run] = {}
