@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,54 @@ def test_all_steps_run_through(tmp_path: Path) -> None:
     # The trial's code is no module of the emulated device: every tile is told, and cuBLAS' absence.
     assert set(named["wgmma-40x64x64"]["failed_parts"]) == {"wgmma128x128", "wgmma128x256"}
     assert "spmm-128-32x1-90" in done.stdout and done.returncode == 1
+
+
+SANITIZER = """#!/bin/sh
+echo "========= COMPUTE-SANITIZER"
+while [ "${1#--}" != "$1" ]; do echo "$1" >> "$TOLD"; shift; done
+"$@"
+echo "========= Invalid __global__ read of size 16 bytes"
+exit 9
+"""
+PROFILER = """#!/bin/sh
+while [ "${1%python}" = "$1" ]; do echo "$1" >> "$TOLD"; shift; done
+"$@" || exit 1
+echo '"ID","Kernel Name","lts__t_bytes.sum"'
+echo '"","","byte"'
+echo '"0","kernel","2,147,483,648"'
+"""
+
+
+def test_sanitizer_and_profiler_are_asked_and_heard(tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, text in (("compute-sanitizer", SANITIZER), ("ncu", PROFILER)):
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    path = os.pathsep.join([str(tools), os.environ["PATH"]])
+    done = run(tmp_path, "memcheck", "counters", PATH=path, TOLD=str(tmp_path / "told"))
+    assert done.returncode == 1
+    named = {result["case"]["name"]: result for result in results(tmp_path)["results"]}
+    packs = named["memcheck-cuda_pack"]
+    assert packs["passed"] == 4 and not packs["failed"]
+    assert packs["complaints"] == ["Invalid __global__ read of size 16 bytes"]
+    told = (tmp_path / "told").read_text().splitlines()
+    assert "--tool=memcheck" in told and "--error-exitcode=9" in told
+    for kernel in ("mma128x128", "tile32", "block64", "choose", "attention"):
+        assert named[f"counters-{kernel}"]["counters"] == {"lts__t_bytes.sum": 1 << 31}
+    assert "regex:contract_tile.*mma32x128.*" in told and "--clock-control" in told
+
+
+def test_what_is_missing_there_is_left_out(tmp_path: Path) -> None:
+    path = str(Path(sys.executable).parent)
+    done = run(tmp_path, "racecheck", "counters", PATH=path)
+    assert done.returncode == 1, done.stdout
+    found = results(tmp_path)
+    assert {s["why"] for s in found["calls"][0]["steps"] if s["status"] == "left out"} == {
+        "an emulated device runs few tests",
+        "no compute-sanitizer is here",
+    }
+    assert all("no ncu is here" in str(r["left_out"]) for r in found["results"])
 
 
 def test_no_code_for_the_device(tmp_path: Path) -> None:

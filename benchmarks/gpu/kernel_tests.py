@@ -37,12 +37,9 @@ def command(file: str, tool: str = "", *, small: bool = False) -> list[str]:
     """What runs the tests of a file; with a tool of the sanitizer a part of them under it."""
     options = ["-q", "-p", "tests.on_gpu.replay", "-p", "no:cacheprovider", "--tb=short"]
     options += ["-W", "ignore"]  # packages there have other versions
-    under = []
-    if tool:
-        options += ["-k", SANITIZED_TESTS]
-        under = [SANITIZER, f"--tool={tool}", f"--error-exitcode={COMPLAINED}"]
-    elif small:
-        options += ["-k", FEW_TESTS]
+    chosen = FEW_TESTS if small else SANITIZED_TESTS if tool else ""
+    options += ["-k", chosen] if chosen else []
+    under = [SANITIZER, f"--tool={tool}", f"--error-exitcode={COMPLAINED}"] if tool else []
     return [*under, sys.executable, "-m", "pytest", *options, str(_TESTS / file)]
 
 

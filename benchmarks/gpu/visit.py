@@ -101,16 +101,16 @@ class Visit:
             time.sleep(_EACH_S)
 
     def _missing(self, steps: Sequence[Step]) -> str:
-        name = steps[0].name
-        if self._small and name in TESTS and TESTS[name] not in kernel_tests.FEW:
+        tool, file = _tested(steps[0])
+        if self._small and file and file not in kernel_tests.FEW:
             return "an emulated device runs few tests"
-        return kernel_tests.missing(SANITIZED[name][0]) if name in SANITIZED else ""
+        return kernel_tests.missing(tool)
 
     def _job(self, step: Step, folder: Path) -> Job:
         environment = dict(os.environ)
         journal = folder / "journal"
         if step.process == "tests":
-            tool, file = SANITIZED.get(step.name, ("", TESTS.get(step.name, "")))
+            tool, file = _tested(step)
             words = kernel_tests.command(file, tool, small=self._small)
             environment |= kernel_tests.environment(
                 self._pack, journal, step.name, sanitized=bool(tool)
@@ -163,6 +163,11 @@ class Visit:
     def _say(self, text: str) -> None:
         print(text, flush=True)
         print(text, file=self._log, flush=True)
+
+
+def _tested(step: Step) -> tuple[str, str]:
+    """The sanitizer's tool and the file of tests; empty where a step has none."""
+    return SANITIZED.get(step.name, ("", TESTS.get(step.name, "")))
 
 
 def _state(step: Step, watched: Watched, results: Sequence[Result]) -> Result:
