@@ -16,10 +16,12 @@ import onnx_ir as ir
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Digit
+from pitc.ir.mask import PaddingMask
 from pitc.passes.control.graft import names_of
 from pitc.passes.facts.derive import derive
+from pitc.passes.masks import padding_masks
 from pitc.passes.normalise import normalise
-from pitc.passes.padding import given_up
+from pitc.passes.padding import token_outputs
 from pitc.passes.regions.coordinates import follow
 from pitc.passes.regions.domain import Coords
 from pitc.passes.regions.layout import increasing
@@ -37,26 +39,42 @@ def scale_by_live_tokens(model: ir.Model, padding: str | None) -> list[str]:
 
     Args:
         model: A model as imported; it is changed in place. Bodies of loops and branches stay.
-        padding: The mask input, or None.
+        padding: The padding masks (`masks.py`), or None.
 
     Returns:
         The nodes that were changed, by name.
+
+    Raises:
+        UsageError: A padding mask is no value that can be one.
     """
     nodes = [n for n in model.graph if operator_of(n).extremes_of is not None]
-    mask = next((v for v in model.graph.inputs if v.name == padding), None)
-    if not nodes or mask is None or mask.dtype is None:
+    masks = padding_masks(model, padding)
+    if not nodes or not masks:
         return []
     twin = model.clone()
     normalise(twin)
     graph = Graph(twin)
     derive(graph)
-    shape = graph[mask.name or ""].shape
-    if shape is None or len(shape) != 2:
+    changed = [name for mask in masks for name in _scaled(model, nodes, graph, mask)]
+    if changed:
+        model.graph.sort()
+    return list(dict.fromkeys(changed))
+
+
+def _scaled(
+    model: ir.Model, nodes: Sequence[ir.Node], graph: Graph, mask: PaddingMask
+) -> list[str]:
+    """Let scales of one mask's tokens be of those that exist; the names of their nodes."""
+    values = (v for node in model.graph for v in node.outputs)
+    value_of_mask = next((v for v in (*model.graph.inputs, *values) if v.name == mask.name), None)
+    shape = graph[mask.name].shape
+    if shape is None or value_of_mask is None or len(shape) != 2:
         return []
     start = tuple(Digit(d, ONE, e) for d, e in enumerate(shape) if e != ONE)
-    tokens = {name: [start] for name in (mask.name or "", *given_up(graph, mask.name))}
-    found = follow(graph, tokens) if start else {}
-    made, build, changed = dict[str, ir.Value](), _Builder(model, mask), list[str]()
+    places = token_outputs(graph, [mask])
+    found = follow(graph, {name: [start] for name in (mask.name, *places)}) if start else {}
+    made, changed = dict[str, ir.Value](), list[str]()
+    build = _Builder(model, value_of_mask, live=mask.live)
     for node in nodes:
         place = operator_of(node).extremes_of or 0
         value = node.inputs[place]
@@ -72,8 +90,6 @@ def scale_by_live_tokens(model: ir.Model, padding: str | None) -> list[str]:
         if name in made:
             node.replace_input_with(place, made[name])
             changed.append(node.name or node.outputs[0].name or "")
-    if changed:
-        model.graph.sort()
     return changed
 
 
@@ -85,8 +101,8 @@ def scale_notes(nodes: Sequence[str]) -> list[str]:
 class _Builder:
     """Appends nodes that read the mask."""
 
-    def __init__(self, model: ir.Model, mask: ir.Value) -> None:
-        self.model, self.mask = model, mask
+    def __init__(self, model: ir.Model, mask: ir.Value, *, live: bool) -> None:
+        self.model, self.mask, self.live = model, mask, live
         names = names_of(model.graph)
         self.taken = names.values | names.nodes
         self.known: dict[tuple[object, ...], ir.Value] = {}
@@ -130,6 +146,8 @@ class _Builder:
         live = self.mask
         if live.dtype != ir.DataType.BOOL:
             live = self.op("Cast", live, to=ir.DataType.BOOL)
+        if not self.live:
+            live = self.op("Not", live)
         dims = [c.dim for c in coords]
         wide = [d for d, e in enumerate(mask) if e != ONE]
         if all(c.stride == ONE and c.extent == shape[c.dim] for c in coords):

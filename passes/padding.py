@@ -1,4 +1,4 @@
-"""The padding contract: which outputs have no meaning at tokens whose mask is 0.
+"""The padding contract: which outputs have no meaning at tokens that a mask calls padding.
 
 An output is *token-shaped* when its first dimensions are those of the mask. A size symbol tells
 that by its name. A number tells nothing (a pooled `[2, 256]` is no `[batch, sequence]`), so there
@@ -11,20 +11,21 @@ So they do where an output has tokens elsewhere: keys and values of a cache are
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
-from pitc.errors import UsageError
+from pitc.ir.constant import is_nonzero, is_zero
 from pitc.ir.expr import Combine
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, ZERO, Digit, Poly, dim_index, nonneg
+from pitc.ir.mask import PaddingMask
 from pitc.ir.nodes import first_output, input_names
-from pitc.ir.region import Region, Test
+from pitc.ir.region import Region, pull
+from pitc.ir.report import TokenPlace
 from pitc.passes.lower.given_up import can_be_zeroed
 from pitc.passes.regions.coordinates import follow
 from pitc.passes.regions.domain import Coords
-from pitc.passes.regions.live_tests import OLDEST
 
 EQUAL_ONLY = (
     "output '{name}' is left as it is: its first sizes equal those of '{mask}', but nothing shows "
@@ -36,80 +37,87 @@ NO_ZERO = (
 )
 
 
-def check_padding(model: ir.Model, padding: str) -> None:
-    """Refuse a padding mask that is not a two-dimensional number or bool input, and models that are
-    too old to have the operators that zero an output.
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Where an output holds tokens of a mask.
 
     Args:
-        model: The model as it was imported, or normalised.
-        padding: Name of the mask input.
-
-    Raises:
-        UsageError: It cannot be one; the hint names the inputs that can.
+        mask: The mask.
+        place: Of an element of the output in the mask.
+        padded: Where the output has no meaning.
     """
-    version = model.opset_imports.get("", OLDEST)
-    if version < OLDEST:
-        raise UsageError(
-            f"padding needs operator set {OLDEST} or newer, the model has {version}",
-            hint="convert it with onnx.version_converter",
-        )
-    inputs = {value.name or "": value for value in model.graph.inputs}
-    candidates = ", ".join(f"'{n}'" for n, value in inputs.items() if can_be_mask(value)) or "none"
-    hint = f"inputs that can be a mask: {candidates}"
-    if padding not in inputs:
-        raise UsageError(f"padding mask '{padding}' is not an input of the model", hint=hint)
-    value = inputs[padding]
-    if not can_be_mask(value):
-        dims = None if value.shape is None else [str(d) for d in value.shape]
-        dtype = _numpy_dtype(value)
-        raise UsageError(
-            f"padding mask '{padding}' must be a [batch, sequence] tensor of numbers or bools, "
-            f"found {dtype} of shape {dims if dims is not None else 'unknown'}",
-            hint=hint,
-        )
+
+    mask: PaddingMask
+    place: tuple[Poly, ...]
+    padded: Region
 
 
-def can_be_mask(value: ir.Value) -> bool:
-    """True for a two-dimensional value of numbers or bools, as it is declared."""
-    dtype = _numpy_dtype(value)
-    is_matrix = value.shape is not None and len(value.shape) == 2
-    return is_matrix and dtype is not None and dtype.kind in "biuf"
+def token_outputs(
+    graph: Graph, masks: Sequence[PaddingMask], *, by_size: bool = False
+) -> dict[str, Tokens]:
+    """The outputs that are token-shaped, in their order, and where their tokens lie.
 
-
-def _numpy_dtype(value: ir.Value) -> np.dtype | None:
-    """The element type of a tensor; None for what numpy does not know, and for no tensor."""
-    if not isinstance(value.type, ir.TensorType) or value.dtype is None:
-        return None
-    try:
-        return np.dtype(value.dtype.numpy())
-    except TypeError:
-        return None
-
-
-def given_up(
-    graph: Graph, padding: str | None, *, by_size: bool = False
-) -> dict[str, list[Region]]:
-    """The regions of each token-shaped output that have no meaning: where the mask is 0.
+    Of several masks one is an output's whose sizes or axes reach it; one of which two do is that of
+    the first.
 
     Args:
         graph: The graph after `fill_facts`.
-        padding: The padding mask input, or None.
+        masks: Of the padding contract.
         by_size: As of `analyse`.
     """
-    shape = graph[padding].shape if padding is not None else None
-    if padding is None or shape is None:
+    found: dict[str, Tokens] = {}
+    for mask in masks:
+        shape, padded = graph[mask.name].shape, _in_other_words(graph, mask)
+        for name, place in _of_mask(graph, mask.name, by_size=by_size).items():
+            there = pull(padded, place, shape) if padded is not None else None
+            found.setdefault(name, Tokens(mask, place, there or mask.padded(place)))
+    return {name: found[name] for name in dict.fromkeys(graph.outputs) if name in found}
+
+
+def _in_other_words(graph: Graph, mask: PaddingMask) -> Region | None:
+    """Where tokens are padding, over the mask's dimensions, said as facts of a mask that the model
+    computes say it; None where they do not say it exactly.
+
+        real = ids > 1     real == 0 where ids <= 1, and not 0 where ids > 1     ->  ids <= 1
+    """
+    if mask.source:
+        return None
+    fills = [f for f in graph[mask.name].fills if len(f.region) == 1]
+    is_padded, is_real = (is_zero, is_nonzero) if mask.live else (is_nonzero, is_zero)
+    real = {test for f in fills if is_real(f.constant) for test in f.region}
+    for fact in fills:
+        (test,) = fact.region
+        if is_padded(fact.constant) and test.src != mask.name and test.negate() in real:
+            return fact.region
+    return None
+
+
+def token_places(tokens: Mapping[str, Tokens]) -> dict[str, TokenPlace]:
+    """The same for reports: dimensions of outputs.
+
+    y at mask[d0, d1] -> 0, 1        keys at mask[d0, d2 + p] -> 0, 2, the last ones of the mask
+    """
+    return {name: _in_words(of) for name, of in tokens.items()}
+
+
+def _in_words(tokens: Tokens) -> TokenPlace:
+    digits = [list(at.digits()) for at in tokens.place]
+    batch, axis = (found[0].dim if found else k for k, found in enumerate(digits))
+    rest = tokens.place[1] - sum((dim_index(d.dim, d.extent) for d in digits[1]), ZERO)
+    return TokenPlace(tokens.mask.text, batch, axis, bool(rest.terms))
+
+
+def _of_mask(graph: Graph, mask: str, *, by_size: bool) -> dict[str, tuple[Poly, ...]]:
+    shape = graph[mask].shape
+    if shape is None:
         return {}
-    names = [n for n in _alike(graph, padding) if can_be_zeroed(graph[n].dtype)]
-    proven = names if by_size else _token_shaped(graph, padding, names)
+    names = [n for n in _alike(graph, mask) if can_be_zeroed(graph[n].dtype)]
+    proven = names if by_size else _token_shaped(graph, mask, names)
     index = tuple(dim_index(d, e) for d, e in enumerate(shape))
     found = {name: index for name in names if name in proven}
-    for name, place in _tokens_inside(graph, padding):
+    for name, place in _tokens_inside(graph, mask):
         found.setdefault(name, place)
-    return {
-        name: [Region((Test(padding, found[name], "nz", False),))]
-        for name in dict.fromkeys(graph.outputs)
-        if name in found
-    }
+    return found
 
 
 def _tokens_inside(graph: Graph, padding: str) -> Iterator[tuple[str, tuple[Poly, ...]]]:
@@ -167,35 +175,36 @@ def _pieces(
             yield operand, (*lead, Digit(last.dim, ONE, extents[last.dim])), start
 
 
-def padding_notes(graph: Graph, padding: str | None, given: Collection[str]) -> list[str]:
+def padding_notes(graph: Graph, masks: Sequence[PaddingMask], given: Collection[str]) -> list[str]:
     """A sentence for each output that may hold padded tokens and keeps them.
 
     Args:
         graph: The analysed graph.
-        padding: The padding mask input, or None.
+        masks: Of the padding contract.
         given: Outputs that are given up there.
     """
-    if padding is None:
-        return []
-    alike, notes = set(_alike(graph, padding)), {}
-    for value in graph.model.graph.outputs:
-        name = value.name or ""
-        if name in given:
-            continue
-        if isinstance(value.type, ir.SequenceType | ir.OptionalType):
-            kind = "a sequence" if isinstance(value.type, ir.SequenceType) else "an optional"
-            notes[name] = NO_ZERO.format(name=name, kind=kind)
-        elif name in alike and not can_be_zeroed(graph[name].dtype):
-            notes[name] = NO_ZERO.format(name=name, kind=_element_type(value))
-        elif name in alike:
-            notes[name] = EQUAL_ONLY.format(name=name, mask=padding)
+    notes: dict[str, str] = {}
+    for mask in masks:
+        alike = set(_alike(graph, mask.name))
+        for value in graph.model.graph.outputs:
+            name = value.name or ""
+            if name in given or name in notes:
+                continue
+            if isinstance(value.type, ir.SequenceType | ir.OptionalType):
+                kind = "a sequence" if isinstance(value.type, ir.SequenceType) else "an optional"
+                notes[name] = NO_ZERO.format(name=name, kind=kind)
+            elif name in alike and not can_be_zeroed(graph[name].dtype):
+                notes[name] = NO_ZERO.format(name=name, kind=_element_type(value))
+            elif name in alike:
+                notes[name] = EQUAL_ONLY.format(name=name, mask=mask.name)
     return list(notes.values())
 
 
-def has_unproven(graph: Graph, padding: str) -> bool:
+def has_unproven(graph: Graph, masks: Sequence[PaddingMask]) -> bool:
     """True where an output may be token-shaped by its sizes, and nothing else shows it."""
-    names = {n for n in _alike(graph, padding) if can_be_zeroed(graph[n].dtype)}
-    return bool(names - given_up(graph, padding).keys())
+    alike = {n for mask in masks for n in _alike(graph, mask.name)}
+    names = {n for n in alike if can_be_zeroed(graph[n].dtype)}
+    return bool(names - token_outputs(graph, masks).keys())
 
 
 def _element_type(value: ir.Value) -> str:

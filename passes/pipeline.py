@@ -13,10 +13,11 @@ from pitc.ir.prices import Prices
 from pitc.ir.report import Report
 from pitc.ir.target import CPU, Target
 from pitc.passes import STAGES
-from pitc.passes.analysis import analyse
+from pitc.passes.analysis import analyse, analysis
 from pitc.passes.annotate import annotate, annotate_facts
 from pitc.passes.audit.stages import Stages
 from pitc.passes.control.branches import close_branches
+from pitc.passes.effect import Effect, padding_effect
 from pitc.passes.live_scales import scale_by_live_tokens, scale_notes
 from pitc.passes.loops import lower_bodies
 from pitc.passes.lower.channels.skips import ChannelSkips, channel_skips
@@ -25,8 +26,8 @@ from pitc.passes.lower.rewrite import rewrite
 from pitc.passes.lower.sparse import SparseContractions, sparse_contractions
 from pitc.passes.lower.weight import Panels
 from pitc.passes.normalise import normalise
-from pitc.passes.padding import padding_notes
-from pitc.passes.records import node_records, rewritten, with_host_copies
+from pitc.passes.padding import padding_notes, token_places
+from pitc.passes.records import node_records, packed_nodes, rewritten, with_host_copies
 from pitc.passes.regions.choose import choose_regions
 from pitc.passes.suggest import suggestions
 from pitc.passes.widen import narrow_constants
@@ -40,7 +41,7 @@ class LowerOptions:
     """What the user asks of the passes.
 
     Args:
-        padding: Name of the mask input whose zeros are tokens that do not exist, or None.
+        padding: The padding masks (`masks.py`), or None.
         dump_dir: Folder for one ONNX file per stage, or None.
         prices: Of sparse contractions on the target; None: all contractions stay dense.
         check: Check the graph's invariants after each stage.
@@ -81,7 +82,7 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
         stage to stop after.
 
     Raises:
-        UsageError: The padding mask is not an input that can be one.
+        UsageError: A padding mask is no value that can be one (`analysis`).
         StageError: An invariant does not hold after a stage; a bug in pitc.
     """
     report = Report(padding=options.padding, kind=(options.target or CPU).kind)
@@ -107,7 +108,8 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
     if options.stop_after == "normalise":
         return Lowered(model, report=report)
     with stage("facts"):
-        graph, outputs = analyse(model, options.padding, options.target)
+        known = analysis(model, options.padding, options.target)
+        graph, outputs = known.graph, known.given_up
         stages.analysed(graph)
     if options.stop_after == "facts":
         return Lowered(model, report=report)
@@ -122,7 +124,11 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
                 channels = channel_skips(graph, regions, outputs)
         report.nodes = node_records(graph, regions, sparse, channels)
         report.assumptions = sorted(graph.assumptions)
-        report.notes = padding_notes(graph, options.padding, outputs)
+        report.notes = padding_notes(graph, known.masks, outputs)
+        report.tokens = token_places(known.tokens)
+        runs = bool(packed_nodes(regions) or sparse.nodes or channels.nodes or bodies.kernels)
+        effect = Effect(options.padding, runs, len(scaled), tries=options.suggest)
+        report.notes += padding_effect(known, report, effect)
         if options.suggest:
             report.suggestions = suggestions(graph, report)
     if options.stop_after == "regions":

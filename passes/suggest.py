@@ -9,6 +9,7 @@ the same suggestions: at most two for each of `MOST_MASKS` masks, each of about 
 work of the stages facts and regions, and none of a graph with more than `MOST_NODES` nodes.
 """
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,28 +19,29 @@ import onnx_ir as ir
 
 from pitc.errors import UsageError
 from pitc.ir.branch import DOMAIN
-from pitc.ir.constant import MASKED, is_zero
+from pitc.ir.constant import MASKED
 from pitc.ir.expr import Combine
 from pitc.ir.graph import Graph
+from pitc.ir.mask import PaddingMask
 from pitc.ir.nodes import Array, first_output, input_names
 from pitc.ir.refusal import Code
 from pitc.ir.report import NodeRecord, Report, Suggestion
 from pitc.ir.summary import summary_of
 from pitc.ir.target import Target
-from pitc.ir.value import Value
 from pitc.ir.work import contracts
-from pitc.passes.analysis import analyse
-from pitc.passes.padding import can_be_mask, has_unproven
+from pitc.passes.analysis import analysis
+from pitc.passes.hidden import hidden_keys, softmaxes
+from pitc.passes.masks import AT, NOT, can_be_mask, looks_up, padding_masks
+from pitc.passes.padding import has_unproven
 from pitc.passes.records import UNSHARED, node_flops, packed_nodes
 from pitc.passes.regions.choose import choose_regions
-from pitc.passes.rules.record import Packs, operator_of
 from pitc.passes.rules.registry import MICROSOFT
 
 LEAST_GAIN = 0.1  # of the work: less is not worth a sentence
 MOST_MASKS, MOST_NODES = 2, 20_000
 OPERATOR_SETS = ("", "ai.onnx", "ai.onnx.ml", MICROSOFT, DOMAIN)
 
-PADDING = "with --padding {mask} {packed}, if tokens whose '{mask}' is 0 do not exist for you"
+PADDING = "with {option} {packed}, if tokens whose {what} do not exist for you"
 DIMENSIONS = (
     "export the model with dynamic axes, each of its own name: nothing shows that the first sizes "
     "of its outputs are those of '{mask}'; if they are, {packed}"
@@ -93,36 +95,28 @@ def suggestions(graph: Graph, report: Report) -> list[Suggestion]:
 
 
 def hiding_inputs(graph: Graph) -> list[str]:
-    """Inputs of the model that may be a padding mask: whose zeros hide keys of attention, or floats
-    that only maps and moves lead from to a softmax; none that look something up. Those that are
-    known to hide most come first.
+    """Padding masks that may be: inputs that hide keys of attention where they are 0, or where they
+    are not, or floats that only maps and moves lead from to a softmax; none that are looked up in a
+    table, but where one number of them hides keys. Those that are known to hide most come first.
     """
-    hidden, reaching = hidden_by(graph), _floats_at_softmax(graph)
-    masks = {v.name or "" for v in graph.model.graph.inputs if can_be_mask(v)}
-    found = [n for n in graph.inputs if n in masks and (hidden[n] or n in reaching)]
-    return sorted((n for n in found if not _looks_up(graph, n)), key=lambda name: -hidden[name])
-
-
-def hidden_by(graph: Graph) -> Counter[str]:
-    """How many softmaxes give 0 where a value is 0."""
-    hidden: Counter[str] = Counter()
-    for value in _softmaxes(graph):
-        zeros = (f.region for f in value.fills if is_zero(f.constant))
-        tests = {t for region in zeros for t in region}
-        hidden.update({t.src for t in tests if t.pred == "nz" and not t.yes})
-    return hidden
-
-
-def _softmaxes(graph: Graph) -> Iterator[Value]:
-    for node in graph.nodes:
-        value = graph[first_output(node)]
-        if value.expr is not None and value.expr.combine is Combine.SOFTMAX:
-            yield value
+    hidden, reaching = hidden_keys(graph), _floats_at_softmax(graph)
+    found: Counter[str] = Counter()
+    for value in graph.model.graph.inputs:
+        name = value.name or ""
+        zeros, others = hidden[name, False], hidden[name, True]
+        if not can_be_mask(value) or not (zeros or others or name in reaching):
+            continue
+        if looks_up(value):
+            if zeros:
+                found[f"{name}{AT}0"] = zeros
+        else:
+            found[f"{NOT}{name}" if others > zeros else name] = max(zeros, others)
+    return [text for text, _ in found.most_common()]
 
 
 def _floats_at_softmax(graph: Graph) -> set[str]:
     """Float inputs from which maps and moves alone lead to a softmax."""
-    todo = [name for v in _softmaxes(graph) if v.producer for name in input_names(v.producer)[:1]]
+    todo = [name for v in softmaxes(graph) if v.producer for name in input_names(v.producer)[:1]]
     seen = set(todo)
     while todo:
         value = graph[todo.pop()]
@@ -134,12 +128,6 @@ def _floats_at_softmax(graph: Graph) -> set[str]:
             todo += new
     floats = (n for n in graph.inputs if n in seen)
     return {n for n in floats if (dtype := graph[n].dtype) is not None and dtype.kind == "f"}
-
-
-def _looks_up(graph: Graph, name: str) -> bool:
-    """True for an index into a table, such as token numbers."""
-    readers = (n for n in graph[name].uses if operator_of(n).packs is Packs.LOOK_UP)
-    return any(name in input_names(n)[1:] for n in readers)
 
 
 def _tried(graph: Graph, report: Report) -> Iterator[Suggestion]:
@@ -165,16 +153,21 @@ def _with_mask(
     graph: Graph, mask: str, gain: Callable[["Trial"], float], *, is_given: bool
 ) -> Suggestion | None:
     """What a padding mask would gain, or would if the model said which sizes are the mask's."""
+    masks = padding_masks(graph.model, mask)
     if is_given:
-        unproven = has_unproven(graph, mask)
+        unproven = has_unproven(graph, masks)
     else:
         trial = _trial(graph, mask, graph.target)
-        if not hidden_by(trial.graph)[mask]:  # it is added to scores, and hides none
+        hidden = hidden_keys(trial.graph)
+        if not any(hidden[m.name, not m.live] for m in masks):  # it is added to scores, hides none
             return None
         if gain(trial) >= LEAST_GAIN:
-            text = PADDING.format(mask=mask, packed=trial.counts)
-            return Suggestion("padding", text, f"--padding {mask}", gain(trial))
-        unproven = has_unproven(trial.graph, mask)
+            option = f"--padding {shlex.quote(mask)}"
+            text = PADDING.format(
+                option=option, packed=trial.counts, what=" and ".join(map(_padding, masks))
+            )
+            return Suggestion("padding", text, option, gain(trial))
+        unproven = has_unproven(trial.graph, masks)
     if not unproven:
         return None
     trial = _trial(graph, mask, graph.target, by_size=True)
@@ -184,10 +177,16 @@ def _with_mask(
     return Suggestion("dynamic axes", text, "", gain(trial))
 
 
+def _padding(mask: PaddingMask) -> str:
+    """Which tokens are padding by a mask, for people."""
+    number = 0 if mask.number is None else mask.number
+    return f"'{mask.source or mask.name}' is {number if mask.live or mask.number else 'not 0'}"
+
+
 def _trial(graph: Graph, padding: str | None, target: Target, *, by_size: bool = False) -> Trial:
     """Facts and regions once more."""
     try:
-        tried, _ = analyse(graph.model, padding, target, by_size=by_size)
+        tried = analysis(graph.model, padding, target, by_size=by_size).graph
     except UsageError:  # the operator set is too old for a mask
         return Trial(graph, frozenset(), 0)
     packed = packed_nodes(choose_regions(tried))
@@ -236,7 +235,7 @@ def _constant_masks(graph: Graph) -> Iterator[Suggestion]:
     """Constants that hide the same keys from every query: the mask of the inputs that the model was
     exported with. One of positions, such as a causal one, hides others from each.
     """
-    regions = (f.region for value in _softmaxes(graph) for f in value.fills)
+    regions = (f.region for value in softmaxes(graph) for f in value.fills)
     tests = (t for region in regions for t in sorted(region, key=str))
     for name in dict.fromkeys(t.src for t in tests if graph.is_constant(t.src)):
         hidden = _hidden_keys(graph, name)

@@ -5,7 +5,7 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +23,7 @@ from pitc.compiled import CompiledModel, read_reports
 from pitc.errors import MachineError, ModelError, SuggestionWarning, UsageError
 from pitc.ir.report import Report
 from pitc.ledger import Ledger
-from pitc.options import CompileOptions, Kind
+from pitc.options import CompileOptions, Kind, spelled
 from pitc.session import plain_session, quiet_options
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ KernelProgress = Callable[[int, int, str], None]
 def compile(
     model: "AnyModel",
     target: str = "auto",
-    padding: str | None = None,
+    padding: str | Iterable[str] | None = None,
     *,
     output: str | Path | None = None,
     force: bool = False,
@@ -67,9 +67,11 @@ def compile(
             an `onnx_ir.Model`. It is not changed.
         target: `auto` or `cpu` (kernels for AVX-512 and for AVX2), `cpu:v4`, `cpu:v3`; `cuda` (for
             every GPU architecture), `cuda:sm_80,sm_90`; or several, `cpu,cuda`: one artifact.
-        padding: Name of the mask input whose zeros are tokens that do not exist. Outputs shaped
-            like tokens are then 0 there. Without it, the result equals ONNX Runtime's on every
-            element.
+        padding: Which tokens do not exist: `attention_mask`, those whose mask input is 0; `!pad`,
+            those where it is not 0; `input_ids:1`, those whose number is 1; the name of a bool
+            `[batch, sequence]` that the model computes, or `!` and that name; several, of several
+            sequences. Outputs shaped like tokens are then 0 there. Without it, the result equals
+            ONNX Runtime's on every element.
         output: Write the artifact to this folder; None keeps it in a temporary one until `save`.
         force: Replace an artifact that is at `output`.
         dump_ir: Write one file per stage to this folder; for several kinds of machine, to a folder
@@ -95,7 +97,7 @@ def compile(
         MachineError: A compiler is missing, or the disk is full.
     """
     stages = Path(dump_ir) if dump_ir is not None else None
-    options = CompileOptions(target, padding, stages, check, suggest)
+    options = CompileOptions(target, spelled(padding), stages, check, suggest)
     source_path = Path(model) if isinstance(model, str | Path) else None
     if output is not None:
         check_output(Path(output), force=force, source=source_path)
@@ -165,9 +167,9 @@ def _compile(
 
     imported, source, outside = import_model(model, steps)
     if options.padding is not None:
-        from pitc.passes.padding import check_padding
+        from pitc.passes.masks import padding_masks
 
-        check_padding(imported, options.padding)
+        padding_masks(imported.clone(), options.padding)  # refused before anything is written
     _spare_weights(imported, folder)
     fallback = imported.clone()
     lowered: dict[Kind, Lowered] = {}
@@ -430,7 +432,7 @@ def _folder_of(output: str | Path | None) -> Iterator[tuple[Path, Path | None]]:
 def explain(
     model: "AnyModel",
     target: str = "auto",
-    padding: str | None = None,
+    padding: str | Iterable[str] | None = None,
     *,
     dump_ir: str | Path | None = None,
     check: bool = False,
@@ -452,7 +454,7 @@ def explain(
         text, hint = f"no stage is named {stop_after!r}", f"stages: {', '.join(STAGES)}"
         raise UsageError(text, hint=hint)
     stages = Path(dump_ir) if dump_ir is not None else None
-    options = CompileOptions(target, padding, stages, check, suggest, stop_after)
+    options = CompileOptions(target, spelled(padding), stages, check, suggest, stop_after)
     reports: dict[Kind, Report] = {}
     with imported_from(model) as read:
         imported, source, _ = import_model(read, progress)

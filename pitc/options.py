@@ -1,5 +1,6 @@
 """What a user may ask of a compilation, checked before any work is done."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -73,13 +74,20 @@ def _hint(part: str) -> str | None:
     return known if "sm_" in part else None
 
 
+def spelled(padding: str | Iterable[str] | None) -> str | None:
+    """Padding masks as one text; None for none."""
+    if padding is None or isinstance(padding, str):
+        return padding
+    return ",".join(padding) or None
+
+
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
     """Options that change the compiled result.
 
     Args:
         target: What `parse_target` reads.
-        padding: Name of the mask input whose zeros are tokens that do not exist, or None.
+        padding: Which tokens do not exist (`passes/masks.py`), or None.
         dump_ir: Folder for one file per stage, or None. It does not change the result.
         check: Check the graph's invariants after each stage. It does not change the result.
         suggest: Look for what would help, for the report.

@@ -21,12 +21,13 @@ from models.t5 import T5Config, t5_decoder, t5_encoder, t5_ffn
 from pitc.api import import_model
 from pitc.check.feeds import Case as Feeds
 from pitc.check.feeds import InputSpec, input_specs, named_dims, random_feeds, sizes_of
-from pitc.check.tokens import TokenAxis, token_axes
+from pitc.check.tokens import TokenAxis
 from pitc.check.tolerance import FLOORS
 from pitc.ir.gpu_speed import GpuPrices
 from pitc.passes.pipeline import Lowered
 from tests.branch_models import MASKS as BRANCH_MASKS
 from tests.branch_models import PADDING, feeds_of, model
+from tests.declared_tokens import token_axes
 from tests.device_kernels import emulated_library, kept_kernels, save_with
 from tests.device_models import (
     DONE,

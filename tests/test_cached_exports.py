@@ -17,12 +17,12 @@ import onnxruntime as ort
 import pytest
 from onnx import helper
 
-from pitc.check.tokens import token_axis
 from pitc.importer import load_model
 from pitc.ir.target import CPU
 from pitc.passes.audit.engine import audit
 from pitc.passes.normalise import normalise
 from pitc.passes.pipeline import LowerOptions, analyse, run_passes
+from tests.declared_tokens import token_axis
 from tests.lowered_exports import lowered_export
 from tests.plan_reference import run_lowered
 from tests.test_exports import CACHED, RTOL, contractions, name, session

@@ -89,7 +89,7 @@ ALLOWED = {
     "pitc.host.machine": {"pitc.version"},
     "pitc.host.folders": set(),
     "pitc.options": {"pitc.errors", "pitc.ir.cuda_target"},
-    "pitc.check.feeds": {"pitc.errors"},
+    "pitc.check.feeds": {"pitc.errors", "pitc.ir.mask"},
     "pitc.measure.timing": set(),
     "pitc.config": {"pitc.errors", "pitc.options"},
     "pitc.report": {

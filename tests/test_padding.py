@@ -17,7 +17,7 @@ from pitc.artifact.manifest import report_from_dict, report_to_dict
 from pitc.cli.show import explained
 from pitc.ir import target as targets
 from pitc.passes.normalise import normalise
-from pitc.passes.padding import given_up
+from pitc.passes.padding import token_outputs
 from pitc.passes.pipeline import Lowered, LowerOptions, analyse, run_passes
 from pitc.report.page import page
 from tests.plan_reference import run_lowered
@@ -272,4 +272,4 @@ def test_without_a_mask_nothing_is_given_up() -> None:
         parsed("(float[b, s] x) => (float[b, s] y) { y = Relu (x) }")
     )
     graph, given = analyse(model, None)
-    assert given == given_up(graph, None) == {}
+    assert given == token_outputs(graph, ()) == {}

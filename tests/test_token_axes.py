@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from pitc.check.feeds import Case
-from pitc.check.tokens import TokenAxis, by_tokens, token_axes
+from pitc.check.tokens import TokenAxis, by_tokens
 from pitc.check.verify import Comparison, compare
+from tests.declared_tokens import token_axes
 
 Array = np.ndarray
 MASK = np.array([[1, 1, 1, 1, 0], [0, 0, 1, 1, 1]])

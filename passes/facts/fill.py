@@ -5,7 +5,7 @@ by their index maps, combined there as the expression combines elements, and qua
 reduced axes. `Region.via` collects the values whose own facts were used.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import product
 from math import inf, isfinite, prod
 
@@ -76,12 +76,12 @@ LEAST = float(np.finfo(np.float32).min)
 INFINITE = (inf, -inf)
 
 
-def fill_facts(graph: Graph, mask: str | None = None) -> None:
+def fill_facts(graph: Graph, flags: Collection[str] = ()) -> None:
     """Derive expressions and symbols, then fill facts, for every value of a graph.
 
     Args:
         graph: A graph as read; `exprs`, `shapes`, `fills` and the symbol tables are filled in.
-        mask: Name of the input that the user gave as padding mask, if any.
+        flags: Inputs that hold 0 and 1 only, as the user says of padding masks.
     """
     derive(graph)
     note_terms(graph)
@@ -90,7 +90,7 @@ def fill_facts(graph: Graph, mask: str | None = None) -> None:
         if graph[name].uses:
             graph[name].fills = seed_constant(graph, name)
     for name in graph.inputs:
-        facts = seed_input(graph, name, name == mask)
+        facts = seed_input(graph, name, name in flags)
         graph[name].fills = _resting_on(graph, name, facts)
     note_sources(graph)
     for node in graph.nodes:

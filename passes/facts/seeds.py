@@ -37,7 +37,7 @@ def seed_input(graph: Graph, name: str, is_mask: bool) -> list[FillFact]:
     Args:
         graph: The derived graph.
         name: The input.
-        is_mask: The user named it as the padding mask.
+        is_mask: The user named it as a padding mask.
     """
     dtype = graph[name].dtype
     if dtype is None or graph[name].shape is None:
@@ -46,7 +46,7 @@ def seed_input(graph: Graph, name: str, is_mask: bool) -> list[FillFact]:
         return truth_values(graph, name)
     if is_mask and dtype.kind in "iuf":
         graph.assumptions.setdefault(f"the padding mask '{name}' holds 0 and 1 only", [])
-        graph.only_01 = name
+        graph.only_01 |= {name}
         return truth_values(graph, name)
     if dtype.kind in "iu":
         return zero_or_not(graph, name)

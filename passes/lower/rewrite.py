@@ -86,10 +86,10 @@ class Rewriter:
                 live = self.build.reshape(live, [1])
             symbol = self.build.symbol(f"live_points_{len(self.detected)}")
             plan, inputs = Plan("detect", (("rank", rank),)), [live]
-            if self.graph.only_01 in {test.src for test in domain.dead}:
-                name = str(self.graph.only_01)
-                plan = replace(plan, fields=(*plan.fields, ("padding", name_field(name))))
-                inputs.append(self.build.value(name))
+            if names := sorted(self.graph.only_01 & domain.sources()):
+                field = name_field(" or ".join(names))
+                plan = replace(plan, fields=(*plan.fields, ("padding", field)))
+                inputs.append(self._flags(names))
             rows, coords, offsets = self.build.kernel(
                 plan,
                 inputs,
@@ -106,6 +106,19 @@ class Rewriter:
             )
             self.detected[domain] = Detected(live, rows, coords, offsets, symbol)
         return self.detected[domain]
+
+    def _flags(self, names: Sequence[str]) -> ir.Value:
+        """A value that holds 0 and 1 only where all masks of these names do."""
+        first = self.build.value(names[0])
+        if len(names) == 1:
+            return first
+        found = self.build.op("Cast", [first], to=ir.DataType.DOUBLE)
+        for name in names[1:]:
+            numbers = (self.build.constant(np.float64(x)) for x in (0, 1))
+            flags = [self.build.op("Equal", [found, number]) for number in numbers]
+            other = self.build.op("Cast", [self.build.value(name)], to=ir.DataType.DOUBLE)
+            found = self.build.op("Where", [self.build.op("Or", flags), other, found])
+        return found
 
     def kernel_fields(self, request: KernelRequest) -> tuple[tuple[str, str], ...]:
         """Note that a kernel is needed; the plan fields that name it."""

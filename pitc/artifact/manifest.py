@@ -9,7 +9,14 @@ from typing import Any
 
 from pitc.artifact.record import read_record
 from pitc.ir.refusal import Code, Refusal
-from pitc.ir.report import KernelRecord, NodeRecord, RegionRecord, Report, Suggestion
+from pitc.ir.report import (
+    KernelRecord,
+    NodeRecord,
+    RegionRecord,
+    Report,
+    Suggestion,
+    TokenPlace,
+)
 from pitc.options import Kind, Level
 
 SCHEMA = 3
@@ -176,8 +183,10 @@ def report_from_dict(body: dict[str, Any]) -> Report:
         nodes = [_node(record) for record in body.get("nodes", ())]
         regions = [RegionRecord(**record) for record in body.get("regions", ())]
         said = [Suggestion(**record) for record in body.get("suggestions", ())]
+        tokens = {name: TokenPlace(**place) for name, place in body.get("tokens", {}).items()}
         rest = {key: value for key, value in body.items() if key in known}
-        return Report(**(rest | {"nodes": nodes, "regions": regions, "suggestions": said}))
+        made = {"nodes": nodes, "regions": regions, "suggestions": said, "tokens": tokens}
+        return Report(**(rest | made))
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"the report is not of this version of pitc: {error}") from error
 

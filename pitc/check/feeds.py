@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pitc.errors import UsageError
+from pitc.ir.mask import PaddingMask, of_inputs
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -264,7 +265,7 @@ def sizes_of(
 def cases(
     specs: Sequence[InputSpec],
     given: Mapping[str, int] | None = None,
-    padding: str | None = None,
+    padding: str | Sequence[PaddingMask] | None = None,
     seed: int = 0,
 ) -> Iterator[Case]:
     """Random inputs: every padding pattern at several sizes, a cache's length of 0 among them.
@@ -274,11 +275,14 @@ def cases(
     Args:
         specs: The inputs.
         given: Sizes of named dimensions; those that are not given vary.
-        padding: The mask input, if one is known; else every mask-like input gets the pattern.
+        padding: The padding masks, or the input that is one, if any is known; else every mask-like
+            input gets the pattern.
         seed: Seed of the random numbers.
     """
     names = named_dims(specs)
-    masked = [s for s in specs if (s.name == padding if padding else s.mask_like)]
+    known_masks = of_inputs(padding)
+    sources = {mask.source for mask in known_masks}
+    masked = [s for s in specs if (s.name in sources if sources else s.mask_like)]
     given = given or {}
     done: list[dict[str, int]] = []
     fixed = {*given, *(part for name in given for part in parts_of(name))}
@@ -290,11 +294,11 @@ def cases(
         done.append(dims)
         for i, pattern in enumerate(PATTERNS if masked else PATTERNS[:1]):
             rng = np.random.default_rng((seed, row, i))
-            yield Case(pattern, dims, random_feeds(specs, dims, rng, pattern, padding))
-        if sum(s.mask_like or s.name == padding for s in specs) > 1:
+            yield Case(pattern, dims, random_feeds(specs, dims, rng, pattern, known_masks))
+        if sum(s.mask_like or s.name in sources for s in specs) > 1:
             rng = np.random.default_rng((seed, row, len(PATTERNS)))
             patterns = {s.name: str(rng.choice(PATTERNS)) for s in specs}
-            yield Case("mixed", dims, random_feeds(specs, dims, rng, patterns, padding))
+            yield Case("mixed", dims, random_feeds(specs, dims, rng, patterns, known_masks))
 
 
 def random_feeds(
@@ -302,7 +306,7 @@ def random_feeds(
     dims: Mapping[str, int],
     rng: np.random.Generator,
     pattern: str | Mapping[str, str],
-    padding: str | None = None,
+    padding: str | Sequence[PaddingMask] | None = None,
 ) -> dict[str, np.ndarray]:
     """One set of random inputs.
 
@@ -312,7 +316,8 @@ def random_feeds(
         rng: Source of randomness.
         pattern: One of `PATTERNS`, for masks: those of one shape are the same. Or one for each
             input: every mask is drawn by itself, token types too.
-        padding: The mask input; it gets the pattern even when it is a float.
+        padding: The padding masks, or the input that is one; they get the pattern whatever their
+            type.
 
     Returns:
         Arrays by input name. Floats are standard normal; integers are below the input's bound, or 0
@@ -324,6 +329,7 @@ def random_feeds(
     """
     feeds: dict[str, np.ndarray] = {}
     masks: dict[tuple[int, ...], np.ndarray] = {}
+    known = {mask.source: mask for mask in of_inputs(padding) if mask.source}
     cached = any(dims[name] for name in names_of_past(specs))
     for spec in specs:
         shape = tuple(d if isinstance(d, int) else dims[d] for d in spec.shape)
@@ -332,12 +338,19 @@ def random_feeds(
                 f"input {spec.name!r} of shape {list(shape)} is too large to be made",
                 hint="choose sizes by --shape, or give it as a file",
             )
-        if not isinstance(pattern, str) and (spec.name == padding or spec.mask_like):
-            feeds[spec.name] = _mask(shape, pattern[spec.name], rng).astype(spec.dtype)
-        elif spec.name == padding or (spec.mask_like and not spec.name.endswith("type_ids")):
+        if not isinstance(pattern, str) and (spec.name in known or spec.mask_like):
+            real = _mask(shape, pattern[spec.name], rng)
+        elif spec.name in known or (spec.mask_like and not spec.name.endswith("type_ids")):
             if shape not in masks:
                 masks[shape] = _mask(shape, str(pattern), rng)
-            feeds[spec.name] = masks[shape].astype(spec.dtype)
+            real = masks[shape]
+        else:
+            real = None
+        if real is not None and spec.name not in known:
+            feeds[spec.name] = real.astype(spec.dtype)
+        elif real is not None:
+            drawn = rng.integers(0, spec.bound or 2, shape).astype(spec.dtype)
+            feeds[spec.name] = known[spec.name].written(real != 0, drawn)
         elif spec.switch and cached and isinstance(pattern, str):
             feeds[spec.name] = np.ones(shape, bool)
         elif spec.dtype.kind in "biu":

@@ -6,7 +6,7 @@ with the rows of the whole value that live.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +60,7 @@ def first_difference(
     Args:
         source: The imported model; it is changed in place.
         compiled: The compiled model.
-        padding: The mask input that it is compiled with, if any.
+        padding: The padding masks that it is compiled with, if any.
         feeds: The inputs.
         tolerance: Largest norm-wise relative error that passes.
 
@@ -68,7 +68,7 @@ def first_difference(
         The first difference; where there is none, how many inner values both graphs have.
     """
     from pitc.ir.nodes import node_name
-    from pitc.passes.analysis import analyse
+    from pitc.passes.analysis import analysis
     from pitc.passes.audit.points import sizes_of, where
     from pitc.passes.audit.runs import Runs
     from pitc.passes.live_scales import scale_by_live_tokens
@@ -77,13 +77,16 @@ def first_difference(
     if padding is not None:
         scale_by_live_tokens(source, padding)
     normalise(source)
-    graph, _ = analyse(source, padding)
+    known = analysis(source, padding)
+    graph = known.graph
     values = Runs(graph).expose(feeds)
     if values is None:
         return 0
     sizes, _ = sizes_of(graph, values)
     found = _inner_values(compiled, set(values) - set(feeds), feeds)
-    live = None if padding is None else feeds[padding] != 0
+    live = [
+        mask.read(feeds[mask.source] if mask.source else values[mask.name]) for mask in known.masks
+    ]
     shared = 0
     for name in sorted(found, key=lambda name: graph[name].order):
         producer, want = graph[name].producer, values[name]
@@ -105,7 +108,7 @@ def first_difference(
 
 
 def _aligned(
-    got: np.ndarray, want: np.ndarray, dead: np.ndarray, live: np.ndarray | None
+    got: np.ndarray, want: np.ndarray, dead: np.ndarray, live: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """The elements of both that are read, in one order; None where they cannot be matched.
 
@@ -113,7 +116,7 @@ def _aligned(
         got: The value as a whole, or its packed rows.
         want: The value as a whole.
         dead: Where nobody reads it.
-        live: Tokens that exist, where padding is known.
+        live: Tokens that exist, by each padding mask.
     """
     if got.dtype != want.dtype:
         return None
@@ -125,8 +128,7 @@ def _aligned(
             continue
         rows, unread = want.reshape(-1, int(np.prod(rest))), dead.reshape(-1, int(np.prod(rest)))
         masks = [~unread.all(axis=1)]
-        if live is not None and live.shape == want.shape[:lead]:
-            masks.insert(0, live.reshape(-1))
+        masks[:0] = [x.reshape(-1) for x in live if x.shape == want.shape[:lead]]
         for mask in masks:
             if int(mask.sum()) == len(got):
                 read = ~unread[mask]

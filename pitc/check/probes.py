@@ -16,6 +16,7 @@ import numpy as np
 
 from pitc.check.feeds import PATTERNS, Case, InputSpec, named_dims, parts_of, random_feeds, sizes_of
 from pitc.ir.constant import HIDDEN, KEPT, MASKED, SCORE_LIMIT, SMALL
+from pitc.ir.mask import PaddingMask, of_inputs
 from pitc.ir.region import Test
 
 MOST = 64
@@ -36,7 +37,7 @@ def probes(
     specs: Sequence[InputSpec],
     tests: Iterable[Test] = (),
     given: Dims | None = None,
-    padding: str | None = None,
+    padding: str | Sequence[PaddingMask] | None = None,
     seed: int = 0,
 ) -> Iterator[Case]:
     """At most `MOST` inputs.
@@ -45,7 +46,7 @@ def probes(
         specs: The inputs.
         tests: Those of the facts; what they look at need not be inputs.
         given: Sizes that are fixed.
-        padding: The mask input that holds 0 and 1 only, if any.
+        padding: The padding masks, or the input that is one, if any.
         seed: Of the random numbers.
     """
     names = named_dims(specs)
@@ -55,7 +56,8 @@ def probes(
         ("sizes", dims, "", ()) for dims in _sizes(names, given or {}, rng)
     ]
     plans += [("mixed", base, "", ()) for _ in range(MIXED)]
-    free = [s for s in specs if s.name != padding]
+    flags = {mask.source for mask in of_inputs(padding) if mask.number is None}
+    free = [s for s in specs if s.name not in flags]
     plans += [(kind, base, s.name, x) for s in free for kind, x in _boundaries(s)]
     plans += [(kind, base, s.name, x) for s in free for kind, x in _thresholds(s, tests)]
     if len(plans) > MOST:

@@ -19,7 +19,7 @@ from pitc import api
 from pitc.artifact.folder import check_file
 from pitc.check.feeds import Case
 from pitc.check.reference import contract_of, reference_session
-from pitc.check.tokens import token_axes
+from pitc.check.tokens import LiveTokens, token_axes
 from pitc.check.verify import compare
 from pitc.errors import MachineError, ModelError, PitcError, UsageError
 from pitc.importer.proto import reads
@@ -99,14 +99,12 @@ def failure(
         return OK
     except Exception as error:
         return type(error).__name__
-    shapes = {v.name: v.shape for v in (*reference.get_inputs(), *reference.get_outputs())}
-    outputs = {name: shapes[name] for name in expected}
     result = compare(
         lambda _: found,
         lambda _: expected,
         [Case("", {}, dict(feeds))],
-        padding=padding,
-        token_outputs=token_axes(shapes[padding], outputs) if padding else {},
+        padding=LiveTokens(model, padding),
+        token_outputs=token_axes(compiled.report),
         tolerance=tolerance,
     )
     return OK if result.ok else DIFFERS

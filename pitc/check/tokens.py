@@ -1,18 +1,26 @@
-"""Which outputs hold tokens of a padding mask, by declared sizes, and which of these tokens live.
+"""Which tokens are real by the masks of the padding contract, and where outputs hold them.
 
 mask [b, s]        y [b, s, 5]              along 1
 mask [b, p + s]    keys [b, h, p + s, d]    along 2
 y [b, s, 5]              along 1: the last s of the mask
 """
 
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-Sizes = Sequence[Any]
-"""A declared shape: sizes, or names of dynamic sizes, or None."""
+from pitc.artifact.manifest import FALLBACK
+from pitc.compiled import CompiledModel
+from pitc.ir.mask import PaddingMask
+from pitc.ir.report import Report
+
+Feeds = Mapping[str, np.ndarray]
+Live = Callable[[Feeds], Mapping[str, np.ndarray]]
+"""Which tokens are real, bool `[batch, sequence]`, by the text of each mask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,66 +30,95 @@ class TokenAxis:
     Args:
         axis: The dimension that they lie along.
         may_be_last: The mask covers a past, too, so there may be fewer than it has: its last ones.
+        batch: The dimension of sequences.
+        mask: The text of the mask that says which are real.
     """
 
     axis: int
     may_be_last: bool = False
+    batch: int = 0
+    mask: str = ""
 
 
 Tokens = tuple[np.ndarray, TokenAxis] | None
-"""Where a mask is set, and where an output holds tokens; None where it holds none."""
+"""Which tokens are real, and where an output holds them; None where it holds none."""
 
 
-def token_axes(mask: Sizes, outputs: Mapping[str, Sizes]) -> dict[str, TokenAxis]:
-    """Where outputs hold tokens, those that hold any.
+def token_axes(report: Report) -> dict[str, TokenAxis]:
+    """Where outputs hold tokens, as the compiler has found."""
+    return {
+        name: TokenAxis(place.axis, place.last, place.batch, place.mask)
+        for name, place in report.tokens.items()
+    }
+
+
+def masks_of(compiled: CompiledModel) -> tuple[PaddingMask, ...]:
+    """The padding masks that a model was compiled with."""
+    return LiveTokens(compiled.path / FALLBACK, compiled.manifest.options.padding).masks
+
+
+def live_of(padding: str | None) -> Live:
+    """Which tokens are real by an input that is 0 at padding; it stands for outputs of any mask."""
+    if padding is None:
+        return lambda feeds: {}
+    return lambda feeds: {"": feeds[padding] != 0}
+
+
+class LiveTokens:
+    """Which tokens are real by the masks of a contract.
+
+    A mask that the model computes is computed by ONNX Runtime, from the part of the model in front
+    of it.
 
     Args:
-        mask: The mask's declared shape.
-        outputs: Those of the outputs, by name.
+        source: The model's file.
+        padding: The masks (`passes/masks.py`), or None.
     """
-    covers_past = len(mask) == 2 and len(_terms(mask[1])) > 1
-    found = {name: token_axis(mask, sizes) for name, sizes in outputs.items()}
-    return {n: TokenAxis(axis, covers_past) for n, axis in found.items() if axis is not None}
+
+    def __init__(self, source: str | Path, padding: str | None) -> None:
+        from pitc.importer import load_model
+        from pitc.passes.masks import padding_masks
+
+        self._source = Path(source)
+        self.masks = padding_masks(load_model(self._source), padding) if padding else ()
+        self._sessions: dict[str, Any] = {}
+
+    def __call__(self, feeds: Feeds) -> Mapping[str, np.ndarray]:
+        """Which tokens are real, by the text of each mask."""
+        return {
+            mask.text: mask.read(
+                feeds[mask.source] if mask.source else self._computed(mask.name, feeds)
+            )
+            for mask in self.masks
+        }
+
+    def _computed(self, name: str, feeds: Feeds) -> np.ndarray:
+        if name not in self._sessions:
+            self._sessions[name] = _session_of(self._source, name)
+        session = self._sessions[name]
+        wanted = {value.name: feeds[value.name] for value in session.get_inputs()}
+        return np.asarray(session.run([name], wanted)[0])
 
 
-def token_axis(mask: Sizes, output: Sizes) -> int | None:
-    """The dimension of an output that its tokens lie along; None where it holds none.
+def _session_of(source: Path, name: str) -> Any:
+    """A session of what is in front of a value."""
+    import onnx
+    from onnx.utils import Extractor
 
-    Keys of a cache have the mask's size at another place, logits have that of what is appended:
+    from pitc.session import plain_session
 
-        mask [b, p + s]     keys [b, h, p + s, d] -> 2     logits [b, s, n] -> 1
-
-    Args:
-        mask: The mask's declared shape.
-        output: That of the output.
-    """
-    if len(mask) == 2 and output[:1] == mask[:1] and isinstance(mask[1], str):
-        whole, sizes = _terms(mask[1]), [_terms(size) for size in output]
-        for wanted in ([whole], [[name] for name in whole]):
-            axes = [a for a in range(1, len(sizes)) if sizes[a] in wanted]
-            if axes:
-                return axes[0] if len(axes) == 1 else None
-    return 1 if _token_shaped(mask, output) else None
-
-
-def _terms(size: Any) -> list[str]:
-    """What a declared size is the sum of, in order of their names; none of a number."""
-    return sorted(part.strip() for part in size.split("+")) if isinstance(size, str) else []
-
-
-def _token_shaped(mask: Sizes, output: Sizes) -> bool:
-    """True when the leading dimensions of an output may be those of the mask: exporters give one
-    size several names.
-    """
-    head = output[: len(mask)]
-    if not mask or len(head) < len(mask):
-        return False
-    return all(
-        m == o
-        if isinstance(m, int) and isinstance(o, int)
-        else isinstance(m, int) == isinstance(o, int)
-        for m, o in zip(mask, head, strict=True)
-    )
+    model = onnx.load(source)
+    extractor = Extractor(onnx.shape_inference.infer_shapes(model))
+    inputs = [value.name for value in model.graph.input]
+    part = extractor.extract_model(inputs, [name])
+    read = {x for node in part.graph.node for x in node.input}
+    kept = [value for value in part.graph.input if value.name in read]
+    del part.graph.input[:]
+    part.graph.input.extend(kept)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "mask.onnx")
+        onnx.save(part, path)
+        return plain_session(path)
 
 
 def by_tokens(
@@ -90,9 +127,9 @@ def by_tokens(
     """Two values of one shape with their tokens in the second dimension, and which of these live;
     None for that where the sizes show that they are no tokens, and the values as they were.
     """
-    if tokens is None or tokens[1].axis >= b.ndim:
+    if tokens is None or max(tokens[1].axis, tokens[1].batch) >= b.ndim:
         return a, b, None
     mask, place = tokens
-    c, d = np.moveaxis(a, place.axis, 1), np.moveaxis(b, place.axis, 1)
+    c, d = (np.moveaxis(x, (place.batch, place.axis), (0, 1)) for x in (a, b))
     live = mask[:, max(0, mask.shape[1] - d.shape[1]) :] if place.may_be_last else mask
     return (c, d, live) if live.shape == d.shape[:2] else (a, b, None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pitc.check.feeds import Case
-from pitc.check.tokens import TokenAxis, Tokens, by_tokens
+from pitc.check.tokens import Live, TokenAxis, Tokens, by_tokens, live_of
 from pitc.check.tolerance import MEASURED, floor_of, tolerance_of
 from pitc.errors import PitcError, UsageError
 from pitc.session import arrays
@@ -125,7 +125,7 @@ def compare(
     reference: Run,
     cases: Iterable[Case],
     *,
-    padding: str | None = None,
+    padding: str | Live | None = None,
     token_outputs: Mapping[str, TokenAxis] = MappingProxyType({}),
     tolerance: float | None = None,
     arithmetic: Mapping[str, frozenset[str]] | None = None,
@@ -138,7 +138,8 @@ def compare(
         compiled: Runs the compiled model.
         reference: Runs the source graph.
         cases: The inputs.
-        padding: The mask input that the model was compiled with, if any.
+        padding: Which tokens are real, if the model was compiled with padding masks; or the one
+            input that is 0 at padding.
         token_outputs: Outputs that hold tokens, and where (`token_axes`); of these only live tokens
             are compared, and a padded token must be 0 or equal to the reference.
         tolerance: Of floats, instead of that of their arithmetic.
@@ -153,6 +154,7 @@ def compare(
     """
     result = Comparison()
     by_name: dict[str, OutputDifference] = {}
+    real = padding if callable(padding) else live_of(padding)
     known = arithmetic or {}
     measured = tolerance is None and any(kinds & MEASURED for kinds in known.values())
     yardstick = _yardstick(plain) if plain is not None and measured else None
@@ -166,7 +168,7 @@ def compare(
             _log.info("%s: skipped, the source model fails: %s", case.title, error)
             continue
         result.cases += 1
-        live = case.feeds[padding] != 0 if padding is not None else None
+        live = real(case.feeds)
         for name, want in expected.items():
             if name not in by_name:
                 by_name[name] = OutputDifference(name, want.dtype.name, 0.0)
@@ -183,7 +185,7 @@ def compare(
         rough = yardstick(case.feeds) if yardstick is not None else {}
         for name, want in expected.items():
             place = token_outputs.get(name)
-            tokens = (live, place) if live is not None and place is not None else None
+            tokens = (live[place.mask], place) if place is not None and live else None
             out = by_name[name]
             share = max(1e-4, 10 * floor_of(known.get(name, ())))
             out.norms[case.title] = _update(out, case, found.get(name), want, tokens, share)

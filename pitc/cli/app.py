@@ -62,9 +62,9 @@ Either = Annotated[
 Padding = Annotated[
     str | None,
     typer.Option(
-        metavar="INPUT",
-        help="Mask input whose zeros are tokens that do not exist; "
-        "outputs shaped like tokens are 0 there.",
+        metavar="MASK",
+        help="Tokens that do not exist: where the input MASK is 0; !MASK where it is not 0; IDS:1 "
+        "where token numbers are 1. Several with commas. Outputs of tokens are 0 there.",
         rich_help_panel=SPARSITY,
     ),
 ]

@@ -7,19 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pitc.artifact.folder import check_file
 from pitc.artifact.manifest import FALLBACK
 from pitc.check.feeds import Case, parse_shapes
 from pitc.check.reference import contract_of, reference_session
+from pitc.check.tokens import LiveTokens, token_axes
 from pitc.check.tolerance import arithmetic_of, arithmetic_on
 from pitc.cli import command_line, show
 from pitc.cli.models import given_dims, open_model, read_inputs, specs_of
 from pitc.cli.output import print_json, warnings_as_lines
 from pitc.cli.plot import check_plot, draw
 from pitc.cli.steps import Steps
-from pitc.cli.verify import token_outputs
 from pitc.compiled import CompiledModel
 from pitc.config import resolve
 from pitc.errors import MachineError, UsageError, VerificationError
@@ -83,7 +81,7 @@ def bench_model(
     compiled = open_model(model, padding, target, quiet)
     padding, contract = compiled.manifest.options.padding, contract_of(compiled)
     source = compiled.path / FALLBACK if os.path.isdir(model) else model
-    reference = plain_session(source)
+    reference, live = plain_session(source), LiveTokens(source, padding)
     names = [value.name for value in reference.get_inputs()]
     if given and all(name in given for name in names):
         if counts or mean is not None or shapes:
@@ -93,9 +91,9 @@ def bench_model(
         specs = specs_of(compiled, given)
         dims = given_dims(specs, given) | parse_shapes(shapes, specs)
         missing = [s for s in specs if s.name not in given]
-        made = make_case(missing, dims, padding=padding, lengths=counts, mean=mean, seed=seed)
+        made = make_case(missing, dims, padding=live.masks, lengths=counts, mean=mean, seed=seed)
         case = Case(made.pattern, made.dims, made.feeds | given)
-    tokens = token_outputs(reference, padding)
+    counts_of_live = _live(case, live)
     try:
         run_session(reference, case.feeds)
     except UsageError as error:
@@ -130,8 +128,8 @@ def bench_model(
                 case,
                 rounds=rounds,
                 seconds=seconds,
-                padding=padding,
-                token_outputs=tokens,
+                padding=live,
+                token_outputs=token_axes(compiled.report),
                 tolerance=tolerance,
                 arithmetic=arithmetic_on(session, arithmetic_of(load_model(source))),
                 plain=lambda: partial(
@@ -162,7 +160,7 @@ def bench_model(
                 )
             if report is not None:
                 steps("profile")
-                known = replace(known, race=found, live=_live(case, padding))
+                known = replace(known, race=found, live=counts_of_live)
                 known = _profiled(known, compiled, source, case)
     except WrongAnswer as error:
         if json:
@@ -174,8 +172,8 @@ def bench_model(
     where = ", peers on the CPU" if on_gpu else ""
     rounds_done = len(found.timings[0].rounds_ms)
     counted = f"{rounds_done} round{'s' * (rounds_done != 1)}"
-    title = f"{_title(model, case, padding)}; one thread, {found.clock}{where}, {counted}"
-    _show(found, traced, model, case, padding, title, json=json)
+    title = f"{_title(model, case, counts_of_live)}; one thread, {found.clock}{where}, {counted}"
+    _show(found, traced, model, case, padding, counts_of_live, title, json=json)
     if plot is not None:
         draw(plot, found, title)
     if report is not None:
@@ -220,6 +218,7 @@ def _show(
     model: Path,
     case: Case,
     padding: str | None,
+    live: tuple[int, int] | None,
     title: str,
     *,
     json: bool,
@@ -229,7 +228,6 @@ def _show(
         if traced is not None:
             show.decided(*traced)
         return
-    live = _live(case, padding)
     body: dict[str, Any] = {
         "model": model.name,
         "padding": padding,
@@ -250,19 +248,16 @@ def _show(
     print_json(body | found.to_dict())
 
 
-def _live(case: Case, padding: str | None) -> tuple[int, int] | None:
-    """Live and all tokens, where a mask is known."""
-    if padding is None or padding not in case.feeds:
-        return None
-    mask = case.feeds[padding]
-    return int(np.count_nonzero(mask)), mask.size
+def _live(case: Case, live: LiveTokens) -> tuple[int, int] | None:
+    """Live and all tokens, where masks are known."""
+    real = live(case.feeds).values()
+    return (sum(int(x.sum()) for x in real), sum(x.size for x in real)) if real else None
 
 
-def _title(model: Path, case: Case, padding: str | None) -> str:
+def _title(model: Path, case: Case, counts: tuple[int, int] | None) -> str:
     """What was timed, in one line."""
     shapes = " ".join(f"{n}={'x'.join(map(str, x.shape))}" for n, x in case.feeds.items())
-    live = _live(case, padding)
-    tokens = f", {live[0]} of {live[1]} tokens live" if live else ""
+    tokens = f", {counts[0]} of {counts[1]} tokens live" if counts else ""
     return f"{model.name}: {shapes}{tokens}"
 
 

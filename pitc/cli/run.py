@@ -25,6 +25,7 @@ def run_model(
 ) -> None:
     """`pitc run`."""
     from pitc.check.feeds import cases, parse_shapes
+    from pitc.check.tokens import masks_of
 
     if save is not None:
         check_file(save, (".npz",), "outputs file")
@@ -34,7 +35,8 @@ def run_model(
     missing = [s for s in specs if s.name not in feeds]
     if missing:
         given = given_dims(specs, feeds) | parse_shapes(shapes, specs)
-        feeds = next(cases(missing, given, compiled.manifest.options.padding, seed)).feeds | feeds
+        masks = masks_of(compiled)
+        feeds = next(cases(missing, given, masks, seed)).feeds | feeds
     elif shapes:
         raise UsageError("--shape has no effect when every input is given")
     with warnings_as_lines():

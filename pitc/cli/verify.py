@@ -22,9 +22,10 @@ from pitc.session import run_session
 
 if TYPE_CHECKING:
     from pitc.check.feeds import Case, InputSpec
-    from pitc.check.tokens import TokenAxis
+    from pitc.check.tokens import LiveTokens
     from pitc.check.verify import Comparison
     from pitc.config import Settings
+    from pitc.ir.mask import PaddingMask
     from pitc.ir.region import Test
 
 
@@ -45,6 +46,7 @@ def verify_model(
 ) -> None:
     """`pitc verify`."""
     from pitc.check.reference import contract_of, reference_session
+    from pitc.check.tokens import LiveTokens
     from pitc.check.verify import audit_facts
 
     _check_options(model, against, reduce)
@@ -62,8 +64,9 @@ def verify_model(
     padding = compiled.manifest.options.padding
     source = against or (compiled.path / FALLBACK if os.path.isdir(model) else model)
     reference, scaled = reference_session(source, contract_of(compiled))
-    chosen = _cases(compiled, reference, given, shapes, seed)
-    result = _compared(compiled, source, reference, chosen, tolerance, skips=not given)
+    live = LiveTokens(source, padding)
+    chosen = _cases(compiled, reference, given, shapes, live.masks, seed)
+    result = _compared(compiled, source, reference, chosen, live, tolerance, skips=not given)
     body: dict[str, Any] = {**result.to_dict(), "scaled_by_live_tokens": scaled}
     if not json:
         show.verified(result, scaled)
@@ -76,7 +79,7 @@ def verify_model(
             api.import_model(source)[0],
             padding,
             [case.feeds for case in chosen],
-            lambda tests: _probes(compiled, given, shapes, seed, tests),
+            lambda tests: _probes(compiled, given, shapes, live.masks, seed, tests),
         )
         body["facts"] = asdict(audit)
         if not json:
@@ -113,26 +116,28 @@ def _compared(
     source: Path,
     reference: Any,
     chosen: "Sequence[Case]",
+    live: "LiveTokens",
     tolerance: float | None,
     *,
     skips: bool,
 ) -> "Comparison":
     """The compiled model against the source, by the tolerances of its arithmetic."""
     from pitc.check.reference import contract_of, reference_session
+    from pitc.check.tokens import token_axes
     from pitc.check.tolerance import arithmetic_of, arithmetic_on
     from pitc.check.verify import compare
     from pitc.importer import load_model
     from pitc.measure.bench import unoptimised_options
 
-    padding, contract = compiled.manifest.options.padding, contract_of(compiled)
+    contract = contract_of(compiled)
     with warnings_as_lines():
         session = compiled.session()
     return compare(
         lambda feeds: run_session(session, feeds),
         lambda feeds: run_session(reference, feeds),
         chosen,
-        padding=padding,
-        token_outputs=token_outputs(reference, padding),
+        padding=live,
+        token_outputs=token_axes(compiled.report),
         tolerance=tolerance,
         arithmetic=arithmetic_on(session, arithmetic_of(load_model(source))),
         plain=lambda: partial(
@@ -190,6 +195,7 @@ def _probes(
     compiled: CompiledModel,
     given: Mapping[str, np.ndarray],
     shapes: Sequence[str],
+    masks: "Sequence[PaddingMask]",
     seed: int,
     tests: "Iterable[Test]",
 ) -> "Iterator[Case]":
@@ -200,7 +206,7 @@ def _probes(
     specs = specs_of(compiled, given)
     missing = [s for s in specs if s.name not in given]
     dims = given_dims(specs, given) | parse_shapes(shapes, specs)
-    for case in probes(missing, tests, dims, compiled.manifest.options.padding, seed):
+    for case in probes(missing, tests, dims, masks, seed):
         yield Case(case.pattern, case.dims, case.feeds | dict(given))
 
 
@@ -209,6 +215,7 @@ def _cases(
     reference: Any,
     given: Mapping[str, np.ndarray],
     shapes: Sequence[str],
+    masks: "Sequence[PaddingMask]",
     seed: int,
 ) -> "list[Case]":
     """The inputs of `pitc verify`: those of files, and random ones for the rest."""
@@ -219,16 +226,14 @@ def _cases(
         if shapes:
             raise UsageError("--shape has no effect when every input is given")
         return [Case("given", {}, dict(given))]
-    return _filled(
-        specs_of(compiled, given), given, shapes, compiled.manifest.options.padding, seed
-    )
+    return _filled(specs_of(compiled, given), given, shapes, masks, seed)
 
 
 def _filled(
     specs: "Sequence[InputSpec]",
     given: Mapping[str, np.ndarray],
     shapes: Sequence[str],
-    padding: str | None,
+    masks: "Sequence[PaddingMask]",
     seed: int,
 ) -> "list[Case]":
     """Random inputs for those that are not given."""
@@ -236,7 +241,7 @@ def _filled(
 
     missing = [s for s in specs if s.name not in given]
     dims = given_dims(specs, given) | parse_shapes(shapes, specs)
-    made = cases(missing, dims, padding, seed)
+    made = cases(missing, dims, masks, seed)
     return [Case(case.pattern, case.dims, case.feeds | dict(given)) for case in made]
 
 
@@ -249,18 +254,11 @@ def _crash_cases(
 ) -> "list[Case]":
     """Inputs of a model that cannot be compiled."""
     from pitc.check.feeds import input_specs
+    from pitc.passes.masks import padding_masks
 
-    return _filled(input_specs(api.import_model(model)[0], given), given, shapes, padding, seed)
-
-
-def token_outputs(reference: Any, padding: str | None) -> "dict[str, TokenAxis]":
-    """Where outputs of a session hold tokens of the padding mask."""
-    from pitc.check.tokens import token_axes
-
-    if not padding:
-        return {}
-    mask = next(v.shape for v in reference.get_inputs() if v.name == padding)
-    return token_axes(mask, {o.name: o.shape for o in reference.get_outputs()})
+    imported = api.import_model(model)[0]
+    masks = padding_masks(imported, padding)
+    return _filled(input_specs(imported, given), given, shapes, masks, seed)
 
 
 def _reduce(

@@ -4,6 +4,7 @@ import json
 import os
 import secrets
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ def from_pretrained(
     folder: str | Path,
     *,
     output: str | Path | None = None,
-    padding: str | None = None,
+    padding: str | Iterable[str] | None = None,
     target: str = "auto",
     file_name: str | None = None,
     **options: Any,

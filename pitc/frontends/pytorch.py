@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
@@ -23,7 +23,7 @@ def from_torch(
     kwargs: Mapping[str, Any] | None = None,
     *,
     dynamic_shapes: Any = None,
-    padding: str | None = None,
+    padding: str | Iterable[str] | None = None,
     target: str = "auto",
     **options: Any,
 ) -> CompiledModel:
@@ -37,7 +37,7 @@ def from_torch(
         kwargs: Example inputs by name.
         dynamic_shapes: Which dimensions change, as `torch.export.export` takes it; for example
             `{"input_ids": {0: batch, 1: sequence}}` with `batch = torch.export.Dim("batch")`.
-        padding: As of `compile`: name of the mask input whose zeros are tokens that do not exist.
+        padding: As of `compile`: which tokens do not exist.
         target: As of `compile`.
         options: Other options of `compile`, such as `output`.
 

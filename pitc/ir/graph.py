@@ -65,7 +65,7 @@ class Graph:
         self.carried: dict[ir.Node, list[Shape | None]] = {}
         self.bodies: dict[ir.Node, Graph] = {}
         self.assumptions: dict[str, list[str]] = {}
-        self.only_01: str | None = None
+        self.only_01: frozenset[str] = frozenset()
         self._tensors: dict[str, ir.TensorProtocol] = {}
         self._arrays: dict[str, Array] = {}
         self._exceptional: dict[str, frozenset[str]] = {}

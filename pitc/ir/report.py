@@ -140,6 +140,23 @@ class Suggestion:
     gain: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TokenPlace:
+    """Where an output holds tokens of a padding mask.
+
+    Args:
+        mask: The mask, as the user writes it.
+        batch: The dimension of sequences.
+        axis: The dimension that their tokens lie along.
+        last: The mask covers a past, too: they are its last ones.
+    """
+
+    mask: str
+    batch: int
+    axis: int
+    last: bool = False
+
+
 @dataclass(slots=True)
 class Report:
     """Everything `pitc explain` can tell about one compilation for one kind of machine.
@@ -147,7 +164,8 @@ class Report:
     `kind` is that machine, `target` all that was asked for. `host_copies` counts the masks that are
     copied from a GPU to the host in a run, where ONNX Runtime's CUDA provider runs ordinary nodes.
     `assumptions` are what the answer rests on; `notes` are sentences on what was left as it is
-    although the user asked for it; `suggestions` are what would help.
+    although the user asked for it; `suggestions` are what would help. `tokens` are the outputs that
+    hold tokens of a padding mask.
 
     `cache_hits` counts pieces of machine code that came from the user's cache, `cache_misses` those
     that were made; both are 0 without it. Of CPUs a piece is a kernel at one level; of GPUs the
@@ -165,6 +183,7 @@ class Report:
     assumptions: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     suggestions: list[Suggestion] = field(default_factory=list)
+    tokens: dict[str, TokenPlace] = field(default_factory=dict)
     kernels: list[str] = field(default_factory=list)
     stages_ms: dict[str, float] = field(default_factory=dict)
     cache_hits: int = 0

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from pitc.check.feeds import Case, InputSpec, draw_lengths, named_dims, random_feeds, sizes_of
-from pitc.check.tokens import TokenAxis
+from pitc.check.tokens import Live, TokenAxis
 from pitc.check.verify import Comparison, Run, compare
 from pitc.errors import MachineError, UsageError
 from pitc.host.machine import installed
 from pitc.ir.custom_ops import add_custom_ops
+from pitc.ir.mask import PaddingMask, of_inputs
 from pitc.measure.timing import (
     CLOCKS,
     CPU_TIME,
@@ -134,7 +135,7 @@ def race(
     *,
     rounds: int,
     seconds: float = float("inf"),
-    padding: str | None = None,
+    padding: str | Live | None = None,
     token_outputs: Mapping[str, TokenAxis] = MappingProxyType({}),
     tolerance: float | None = None,
     arithmetic: Mapping[str, frozenset[str]] | None = None,
@@ -342,7 +343,7 @@ def make_case(
     specs: Sequence[InputSpec],
     dims: Mapping[str, int],
     *,
-    padding: str | None = None,
+    padding: str | Sequence[PaddingMask] | None = None,
     lengths: Sequence[int] = (),
     mean: int | None = None,
     seed: int = 0,
@@ -352,7 +353,8 @@ def make_case(
     Args:
         specs: The inputs.
         dims: Sizes of named dimensions; those that are missing come from `lengths` or `SIZES`.
-        padding: The mask input, if one is known; else every mask-like input is one.
+        padding: The padding masks, or the input that is one, if any is known; else every mask-like
+            input is one.
         lengths: Live tokens of each sequence; empty for random ones.
         mean: Mean of random lengths; the longest is as long as the batch allows.
         seed: Seed of the random numbers.
@@ -360,7 +362,8 @@ def make_case(
     Raises:
         UsageError: There is no mask for lengths, or they do not fit its shape.
     """
-    masked = [s for s in specs if (s.name == padding if padding else s.mask_like)]
+    known = {mask.source: mask for mask in of_inputs(padding) if mask.source}
+    masked = [s for s in specs if (s.name in known if known else s.mask_like)]
     masked = [s for s in masked if len(s.shape) == 2 and not s.name.endswith("type_ids")]
     if (lengths or mean is not None) and not masked:
         raise UsageError("lengths need a mask, and no input is one", hint="name it by --padding")
@@ -386,5 +389,6 @@ def make_case(
                 f"lengths {drawn} do not fit {spec.name!r} of shape [{batch}, {length}]"
             )
         live = np.arange(length) < np.array(drawn)[:, None]
-        feeds[spec.name] = live.astype(spec.dtype)
+        mask = known.get(spec.name, PaddingMask(spec.name, spec.name))
+        feeds[spec.name] = mask.written(live, feeds[spec.name])
     return Case("right" if masked else "full", sizes, feeds)
