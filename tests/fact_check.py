@@ -37,7 +37,7 @@ def analysed(
     model = ir.from_proto(proto)
     normalise(model)
     graph = Graph(model)
-    fill_facts(graph, mask)
+    fill_facts(graph, [mask] if mask else [])
     given_up = {name: [mask_is_zero(graph, mask)] for name in opt_in if mask is not None}
     dead_facts(graph, given_up)
     return graph, given_up

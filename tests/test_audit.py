@@ -398,7 +398,7 @@ def test_two_graphs_of_one_model_agree() -> None:
     texts = []
     for _ in range(2):
         graph = Graph(ir.from_proto(_model()))
-        fill_facts(graph, "mask")
+        fill_facts(graph, ["mask"])
         dead_facts(graph)
         texts.append(str([(n, x.fills, x.dead, x.affine) for n, x in graph.values.items()]))
     assert texts[0] == texts[1]

@@ -140,6 +140,6 @@ def test_facts_follow_the_graph_as_it_is() -> None:
     next(v for v in model.graph.inputs if v.name == MASK).name = "m"
     model.graph.outputs[:] = list(reversed(model.graph.outputs))
     graph = Graph(model)
-    fill_facts(graph, "m")
+    fill_facts(graph, ["m"])
     dead_facts(graph)
     assert any("m[" in describe(r) for x in graph.values.values() for r in x.dead)

@@ -460,7 +460,7 @@ def sparse_of(path: Path) -> tuple[Graph, SparseOperands]:
     model = load_model(path)
     normalise(model)
     graph = Graph(model)
-    fill_facts(graph, "attention_mask" if "attention_mask" in graph.inputs else None)
+    fill_facts(graph, {"attention_mask"} & set(graph.inputs))
     return graph, sparse_operands(graph)
 
 
