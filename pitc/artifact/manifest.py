@@ -183,7 +183,7 @@ def report_from_dict(body: dict[str, Any]) -> Report:
         nodes = [_node(record) for record in body.get("nodes", ())]
         regions = [RegionRecord(**record) for record in body.get("regions", ())]
         said = [Suggestion(**record) for record in body.get("suggestions", ())]
-        tokens = {name: TokenPlace(**place) for name, place in body.get("tokens", {}).items()}
+        tokens = {name: TokenPlace(**place) for name, place in body["tokens"].items()}
         rest = {key: value for key, value in body.items() if key in known}
         made = {"nodes": nodes, "regions": regions, "suggestions": said, "tokens": tokens}
         return Report(**(rest | made))
