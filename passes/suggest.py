@@ -153,7 +153,10 @@ def _with_mask(
     graph: Graph, mask: str, gain: Callable[["Trial"], float], *, is_given: bool
 ) -> Suggestion | None:
     """What a padding mask would gain, or would if the model said which sizes are the mask's."""
-    masks = padding_masks(graph.model, mask)
+    try:
+        masks = padding_masks(graph.model, mask)
+    except UsageError:  # the operator set is too old for a mask
+        return None
     if is_given:
         unproven = has_unproven(graph, masks)
     else:
@@ -187,7 +190,7 @@ def _trial(graph: Graph, padding: str | None, target: Target, *, by_size: bool =
     """Facts and regions once more."""
     try:
         tried = analysis(graph.model, padding, target, by_size=by_size).graph
-    except UsageError:  # the operator set is too old for a mask
+    except UsageError:  # the trial's facts show that the graph reads the mask the other way round
         return Trial(graph, frozenset(), 0)
     packed = packed_nodes(choose_regions(tried))
     flops = sum(node_flops(tried, node) or 0 for node in packed)

@@ -13,13 +13,13 @@ import onnx_ir as ir
 
 from pitc.ir import target as targets
 from pitc.ir.constant import BOUNDED, FINITE, SCORE
-from pitc.ir.graph import Graph
 from pitc.ir.prices import Prices
 from pitc.ir.region import Region
 from pitc.passes import pipeline
+from pitc.passes.analysis import Analysis, analysis
 from pitc.passes.audit.engine import audit
 from pitc.passes.live_scales import scale_by_live_tokens
-from pitc.passes.pipeline import Lowered, analyse
+from pitc.passes.pipeline import Lowered
 from tests.fact_feeds import PATTERNS
 from tests.random_excuses import broken, broken_by, close, is_rounded_half, unsteady
 from tests.random_graph import RuleGraph
@@ -156,13 +156,12 @@ def _check_with(
     feeds = [feed for feed, _ in runs[:2]][:: -1 if padding else 1][:1]
     given_up: dict[str, list[Region]] = {}
 
-    def audited(
-        model: ir.Model, mask: str | None, *target: Any
-    ) -> tuple[Graph, dict[str, list[Region]]]:
-        graph, found = analyse(model, mask, *target)
+    def audited(model: ir.Model, mask: str | None, *target: Any) -> Analysis:
+        known = analysis(model, mask, *target)
+        graph, found = known.graph, known.given_up
         given_up.update(found)
         if not machine.audits:
-            return graph, found
+            return known
         result = audit(graph, found, feeds, seed=seed, teeth=False)
         excuses = broken(graph, feeds[0]) if result.failures else set()
         for text in result.failures:
@@ -177,9 +176,9 @@ def _check_with(
         out.count("fill checks", result.fill_checks)
         out.count("dead checks", result.dead_checks)
         out.count("faults", result.faults)
-        return graph, found
+        return known
 
-    with patch.object(pipeline, "analyse", audited):
+    with patch.object(pipeline, "analysis", audited):
         target = targets.target_of(machine.kind)
         options = pipeline.LowerOptions(padding, None, machine.prices, True, target)
         compiled = pipeline.run_passes(ir.serde.deserialize_model(proto), options)

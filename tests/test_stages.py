@@ -237,14 +237,14 @@ FACTS: dict[str, tuple[Callable[[Graph], None], str]] = {
 @pytest.mark.parametrize("what", FACTS)
 def test_wrong_facts(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spoil, text = FACTS[what]
-    right = pipeline.analyse
+    right = pipeline.analysis
 
     def wrong(m: ir.Model, *options: Any) -> Any:
-        graph, given_up = right(m, *options)
-        spoil(graph)
-        return graph, given_up
+        known = right(m, *options)
+        spoil(known.graph)
+        return known
 
-    monkeypatch.setattr(pipeline, "analyse", wrong)
+    monkeypatch.setattr(pipeline, "analysis", wrong)
     with pytest.raises(StageError, match=f"after facts: .*{text}"):
         lower()
 

@@ -21,6 +21,7 @@ from _pytest.runner import runtestprotocol
 from pitc.ir.graph import Graph
 from pitc.ir.region import Region
 from pitc.passes import pipeline
+from pitc.passes.analysis import Analysis
 from pitc.passes.audit.engine import audit
 from tests.mutation.tables import Mark
 from tests.mutation.targets import LONGEST, SEEDS
@@ -173,19 +174,18 @@ class Judges:
 
 def make(probe: Probe) -> Made:
     """Lower a probe and keep what is known of it."""
-    kept: list[tuple[Graph, dict[str, list[Region]]]] = []
+    kept: list[Analysis] = []
     facts: set[Fact] = set()
-    real = pipeline.analyse
+    real = pipeline.analysis
 
-    def noted(model: ir.Model, padding: str | None) -> tuple[Graph, dict[str, list[Region]]]:
-        kept.append(real(model, padding))
-        facts.update(facts_of(kept[-1][0]))
+    def noted(model: ir.Model, padding: str | None, *target: Any) -> Analysis:
+        kept.append(real(model, padding, *target))
+        facts.update(facts_of(kept[-1].graph))
         return kept[-1]
 
-    with patch.object(pipeline, "analyse", noted):
+    with patch.object(pipeline, "analysis", noted):
         model = ir.serde.serialize_model(lower(probe).model).SerializeToString(deterministic=True)
-    graph, given_up = kept[-1]
-    return Made(model, frozenset(facts), given_up, graph)
+    return Made(model, frozenset(facts), kept[-1].given_up, kept[-1].graph)
 
 
 def facts_of(graph: Graph) -> Iterator[Fact]:
