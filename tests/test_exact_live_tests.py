@@ -8,7 +8,7 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, ZERO, Digit, Poly, atom, dim_index, poly, sym
 from pitc.ir.region import SOME, Test, position
 from pitc.passes.regions.domain import Domain
-from pitc.passes.regions.live_tests import LOOKS_UP, OLDEST, can_compute, dims_in_place
+from pitc.passes.regions.live_tests import LOOKS_UP, OLDEST, can_compute
 
 b, s, z = sym("b"), sym("s"), sym("z")
 B, S = dim_index(0, b), dim_index(1, s)
@@ -30,40 +30,6 @@ GRAPH = graph_of(20)
 
 def nz(name: str, *idx: Poly) -> Test:
     return Test(name, idx, "nz", False)
-
-
-@pytest.mark.parametrize(
-    ("test", "dims"),
-    [
-        (nz("m", B, S), [0, 1]),
-        (nz("m", dim_index(1, b), dim_index(0, s)), [1, 0]),
-        (nz("m", B, EVERY), [0, -1]),
-        (nz("m", B, ANY), [0, SOME - 1]),
-        (Test("m", (B, S), "small", True), [0, 1]),
-        (nz("column", B, ZERO), [0, None]),
-        (nz("row", ZERO, S), [None, 1]),
-        (nz("one", ZERO), [None]),
-        (nz("corner", ZERO, ZERO), [None, None]),
-        (nz("flag"), []),
-        # not one place of each, or not as it stands
-        (nz("m", B, ZERO), None),
-        (nz("m", ZERO, S), None),
-        (nz("m", B, S + 1), None),
-        (nz("m", B, dim_index(1, s - 1)), None),
-        (nz("m", B, dim_index(0, s)), None),
-        (nz("m", dim_index(0, z), S), None),
-        (nz("m", B, atom(Digit(1, poly(2), s))), None),
-        (nz("column", B, dim_index(1, poly(2))), None),
-        (nz("m", B), None),
-        (nz("unknown", B), None),
-        (Test("n", (B, S), "below", True), None),
-        (Test("m", (B, S), "below", True), None),
-        (position(S - 1), None),
-    ],
-    ids=str,
-)
-def test_where_a_test_looks(test: Test, dims: list[int | None] | None) -> None:
-    assert dims_in_place(GRAPH, test) == dims
 
 
 LENGTH = Test("n", (B, S), "below", False)
