@@ -227,7 +227,7 @@ def session_of(model: onnx.ModelProto) -> ort.InferenceSession:
 
 
 def runs(
-    model: onnx.ModelProto, rounds: int = 6
+    model: onnx.ModelProto, rounds: int = 3
 ) -> Iterator[tuple[dict[str, int], dict[str, Array], dict[str, Array]]]:
     """Sizes, feeds and all values of runs at all sizes."""
     rng, session = np.random.default_rng(4), session_of(model)
@@ -240,7 +240,7 @@ def runs(
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("opset", [11, 12, 13, 17, 21])
+@pytest.mark.parametrize("opset", [11, 13, 21])
 @pytest.mark.parametrize("case", CASES)
 def test_numbers(case: str, opset: int) -> None:
     extents, test = CASES[case]
@@ -252,7 +252,7 @@ def test_numbers(case: str, opset: int) -> None:
             np.testing.assert_array_equal(got, ~where(Region([test]), shape, sizes, feeds))
 
 
-@pytest.mark.parametrize("opset", [12, 17, 21])
+@pytest.mark.parametrize("opset", [12, 17])
 @pytest.mark.parametrize("case", CASES)
 def test_memory(case: str, opset: int) -> None:
     """No value on the way has more elements than the tested one or than the coordinates, however
@@ -285,7 +285,7 @@ def check_memory(
 INDICES = [B, S, poly(0), s - 1, every(1, s), some(1, s), HEAD, some(2, poly(4), poly(64))]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     src=st.sampled_from(["heads", "pairs", "m", "keys", "apart"]),
     picked=st.lists(st.sampled_from(INDICES), min_size=4, max_size=4),
