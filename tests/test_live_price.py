@@ -8,60 +8,23 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from models.graph import GraphBuilder
+from models import per_head
+from models.per_head import PerHeadConfig
 from pitc.ir import target as targets
 from pitc.ir.refusal import Code
 from pitc.passes.pipeline import Lowered
-from tests.lower_support import check, lower, plans, weight
+from tests.lower_support import check, lower, plans
 from tests.plan_reference import run_lowered
 
 HEADS, WIDTH = 4, 256
-LOWEST = float(np.finfo(np.float32).min)
-
-
-def encoder(g: GraphBuilder, x: str, bias: str, layers: int, width: int) -> str:
-    """Layers of attention and a feed-forward network, with one bias of the scores."""
-    split, size = g.ints(0, 0, HEADS, width // HEADS), width // HEADS
-    for n in range(layers):
-        qkv = []
-        for name, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
-            y = g.op("Reshape", g.op("MatMul", x, weight(g, f"{name}{n}", width, width)), split)
-            qkv.append(g.op("Transpose", y, perm=perm))
-        scores = g.op("Div", g.op("MatMul", *qkv[:2]), g.const(size**0.5))
-        p = g.op("Softmax", g.op("Add", scores, bias), axis=-1)
-        c = g.op("Transpose", g.op("MatMul", p, qkv[2]), perm=[0, 2, 1, 3])
-        c = g.op(
-            "MatMul", g.op("Reshape", c, g.ints(0, 0, width)), weight(g, f"o{n}", width, width)
-        )
-        x = g.op("Add", x, c)
-        h = g.op("Relu", g.op("MatMul", x, weight(g, f"up{n}", width, 4 * width)))
-        x = g.op("Add", x, g.op("MatMul", h, weight(g, f"down{n}", 4 * width, width)))
-    return x
 
 
 def mask_per_head(layers: int = 2, width: int = WIDTH) -> onnx.ModelProto:
-    """Where(mask[b, heads, n, n], 0, lowest) is added to scores; the first token is classified."""
-    g = GraphBuilder("heads", 17)
-    x = g.input("x", np.float32, ("b", "n", width))
-    keep = g.input("keep", np.bool_, ("b", HEADS, "n", "n"))
-    y = encoder(g, x, g.op("Where", keep, g.const(0.0), g.const(LOWEST)), layers, width)
-    g.output(g.op("Gather", y, g.const(0, np.int64), axis=1), "y", np.float32, ("b", width))
-    return g.model()
+    return per_head.mask_per_head(PerHeadConfig(layers, width, HEADS), np.random.default_rng(1))
 
 
 def pair_bias(layers: int = 2, width: int = WIDTH) -> onnx.ModelProto:
-    """A bias per head from features of pairs, and an ordinary mask of finite numbers."""
-    g = GraphBuilder("pairs", 17)
-    x = g.input("x", np.float32, ("b", "n", width))
-    pair = g.input("pair", np.float32, ("b", "n", "n", 8))
-    mask = g.input("mask", np.int64, ("b", "n"))
-    bias = g.op("MatMul", pair, weight(g, "project", 8, HEADS))
-    bias = g.op("Transpose", bias, perm=[0, 3, 1, 2])
-    keep = g.op("Cast", g.op("Unsqueeze", mask, g.ints(1, 2)), to=1)
-    hidden = g.op("Mul", g.op("Sub", g.const(1.0), keep), g.const(-1e9))
-    y = encoder(g, x, g.op("Add", bias, hidden), layers, width)
-    g.output(y, "y", np.float32, ("b", "n", width))
-    return g.model()
+    return per_head.pair_bias(PerHeadConfig(layers, width, HEADS), np.random.default_rng(1))
 
 
 def fed(model: onnx.ModelProto, n: int, lengths: tuple[int, ...]) -> dict[str, np.ndarray]:
