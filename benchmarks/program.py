@@ -102,6 +102,8 @@ def run_cases(
 def wrong(result: dict[str, Any]) -> bool:
     """Whether the compiled model's answer is not the model's."""
     limit = tolerance_of(result.get("case", {}))
+    if any(row["wrong"] for row in result.get("worst", [])):
+        return True
     return any(
         row["name"] == OURS and (row["error"] is None or row["error"] > limit)
         for row in result.get("contenders", [])

@@ -164,7 +164,12 @@ def worst_table(result: dict[str, Any]) -> Table:
     case = result["case"]
     limits = f"{case['most_time']:.2f} of the time, {case['most_memory']:.2f} of the memory"
     caption = f"medians of ratios to ONNX Runtime's; may be {limits}; ! over"
-    table = Table(title=case["name"], caption="\n".join([caption, *result["skipped"]]))
+    wrong = [
+        f"{row['size']}, {row['pattern']}: {row['wrong']}"
+        for row in result["worst"]
+        if row["wrong"]
+    ]
+    table = Table(title=case["name"], caption="\n".join([caption, *result["skipped"], *wrong]))
     for heading in ("size", "pattern", "padding", "ms", "time", "interval", "peak MB", "memory"):
         table.add_column(heading, justify="right")
     for row in result["worst"]:

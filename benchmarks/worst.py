@@ -19,15 +19,28 @@ import numpy.typing as npt
 
 from benchmarks.sessions import COMPILED, SOURCE, process
 from benchmarks.worst_cases import SIZES, WorstCase
-from pitc.check.feeds import InputSpec, input_specs, named_dims, random_feeds, sizes_of
+from pitc.check.feeds import (
+    Case,
+    InputSpec,
+    input_specs,
+    named_dims,
+    random_feeds,
+    sizes_of,
+)
+from pitc.check.reference import contract_of, reference_session
+from pitc.check.tokens import TokenAxis, token_axes
+from pitc.check.tolerance import arithmetic_of
+from pitc.check.verify import compare
+from pitc.compiled import CompiledModel
 from pitc.errors import MachineError
-from pitc.measure.bench import of_session, session_options
+from pitc.importer import load_model
+from pitc.measure.bench import of_session, session_options, unoptimised_options
 from pitc.measure.timing import interleave, interval, ratios
 from pitc.session import plain_session
 
 Say = Callable[[str], None]
 Feeds = Mapping[str, npt.NDArray[Any]]
-Run = Callable[[Feeds], object]
+Run = Callable[[Feeds], Mapping[str, npt.NDArray[Any]]]
 
 PATTERNS = ("full", "right")
 ROUND_SECONDS, MOST_CALLS = 0.02, 1000
@@ -149,8 +162,9 @@ def measure_worst(
         say: Called with one line per step.
 
     Returns:
-        `worst`: a row for each way to compile it, size and pattern, with `time`, `memory` and
-        whether both are within the limits (`ok`); `skipped`: why others are missing.
+        `worst`: a row for each way to compile it, size and pattern, with `time`, `memory`, where
+        the answer is `wrong`, and `ok` where it is not and both are within the limits; `skipped`:
+        why others are missing.
     """
     import onnx_ir as ir
 
@@ -165,7 +179,8 @@ def measure_worst(
             artifact = folder / f"{padding}.pitc"
             say(f"{case.name}: compile, padding {padding}")
             pitc.compile(model, padding=padding, suggest=False).save(artifact)
-            ours = of_session(pitc.load(artifact).session(session_options()))
+            compiled = pitc.load(artifact)
+            ours = of_session(compiled.session(session_options()))
             paths, runs = {SOURCE: model, COMPILED: artifact}, {SOURCE: source, COMPILED: ours}
             for size, pattern in _settings(specs):
                 at = f"{size}, {pattern}, padding {padding}"
@@ -176,13 +191,35 @@ def measure_worst(
                 dims, feeds = found
                 say(f"{case.name}: {at}")
                 row = {"size": size, "pattern": pattern, "padding": padding, "dims": dims}
+                row["wrong"] = wrong_answer(compiled, model, Case(pattern, dims, dict(feeds)), ours)
                 row |= time_ratio(runs, feeds, rounds, case.most_time)
                 row |= memory_ratio(paths, feeds, cores, case.most_memory)
-                ok = row["time"] <= case.most_time and row["memory"] <= case.most_memory
-                rows.append(row | {"ok": ok})
+                within = row["time"] <= case.most_time and row["memory"] <= case.most_memory
+                rows.append(row | {"ok": within and not row["wrong"]})
         if not rows:
             raise MachineError(f"{case.name}: ONNX Runtime runs it at no size")
         return {"worst": rows, "skipped": skipped}
+
+
+def wrong_answer(compiled: CompiledModel, model: Path, case: Case, ours: Run) -> str:
+    """Where the compiled model's answer differs by the rules of `pitc verify`; empty: nowhere."""
+    padding, contract = compiled.manifest.options.padding, contract_of(compiled)
+    reference = reference_session(model, contract)[0]
+    tokens: dict[str, TokenAxis] = {}
+    if padding is not None:
+        mask = next(v.shape for v in reference.get_inputs() if v.name == padding)
+        tokens = token_axes(mask, {o.name: o.shape for o in reference.get_outputs()})
+    found = compare(
+        ours,
+        of_session(reference),
+        [case],
+        padding=padding,
+        token_outputs=tokens,
+        arithmetic=arithmetic_of(load_model(model)),
+        plain=lambda: of_session(reference_session(model, contract, unoptimised_options())[0]),
+    )
+    wrong = (o for o in found.outputs if not o.ok)
+    return "; ".join(f"{o.output}: {o.problem or f'error {o.norm:.1e}'}" for o in wrong)
 
 
 def _settings(specs: list[InputSpec]) -> Iterator[tuple[str, str]]:
@@ -194,5 +231,5 @@ def _settings(specs: list[InputSpec]) -> Iterator[tuple[str, str]]:
 
 
 def beyond(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Rows of a result that are over a limit."""
+    """Rows of a result that are over a limit, or wrong."""
     return [row for row in result.get("worst", ()) if not row["ok"]]

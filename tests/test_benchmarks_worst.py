@@ -7,7 +7,6 @@ import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -17,14 +16,16 @@ from rich.console import Console
 from typer import Typer
 from typer.testing import CliRunner
 
+import pitc
 from benchmarks import program, worst, worst_cases
 from benchmarks.cases import CASES
 from benchmarks.report import table
 from benchmarks.worst import beyond, masks_of, measure_worst, memory_ratio, sized, time_ratio
 from benchmarks.worst_cases import EXPORTS, WORST_CASES, ZOO, WorstCase
 from models.per_head import PerHeadConfig, pair_bias
-from pitc.check.feeds import input_specs
+from pitc.check.feeds import Case, input_specs, random_feeds
 from pitc.errors import UsageError
+from pitc.measure.bench import of_session, session_options
 from pitc.measure.timing import allowed_cores
 
 PATHS = {"onnxruntime": Path("a"), "pitc": Path("b")}
@@ -67,7 +68,9 @@ def test_a_model_at_all_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         for pattern in ("full", "right")
     ]
     assert [row["dims"]["n"] for row in rows[:4]] == [4, 4, 9, 9]
-    assert all(row["ok"] and row["time"] > 0 and row["rounds"] == 1 for row in rows)
+    assert all(
+        row["ok"] and not row["wrong"] and row["time"] > 0 and row["rounds"] == 1 for row in rows
+    )
     assert all(min(row["peak_bytes"].values()) > 10e6 for row in rows)
     assert not result["skipped"] and not beyond(result)
     head = {"case": {"name": case.name, "most_time": 1.02, "most_memory": 1.25}}
@@ -130,17 +133,18 @@ def test_time_near_the_limit_is_measured_again(
 
     monkeypatch.setattr(worst, "interleave", interleaved)
     monkeypatch.setattr(worst, "MOST_ROUNDS", 4)
-    found = time_ratio({"onnxruntime": lambda _: 0, "pitc": lambda _: 0}, {}, 6, 1.02)
+    found = time_ratio({"onnxruntime": lambda _: {}, "pitc": lambda _: {}}, {}, 6, 1.02)
     assert found["rounds"] == rounds
 
 
 def test_sizes_that_a_model_does_not_take_are_halved() -> None:
     specs = input_specs(ir.from_proto(tiny()))
 
-    def at_most(n: int) -> Callable[[Any], object]:
-        def run(feeds: dict[str, np.ndarray]) -> None:
+    def at_most(n: int) -> worst.Run:
+        def run(feeds: worst.Feeds) -> worst.Feeds:
             if feeds["mask"].shape[1] > n:
                 raise ValueError
+            return {}
 
         return run
 
@@ -151,12 +155,26 @@ def test_sizes_that_a_model_does_not_take_are_halved() -> None:
     assert masks_of(specs) == ["mask"]
 
 
-@pytest.mark.parametrize(("ok", "code"), [(True, 0), (False, 1)])
+def test_a_wrong_answer_is_seen(tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    onnx.save(tiny(), model)
+    compiled = pitc.compile(model, padding="mask", suggest=False)
+    session = of_session(compiled.session(session_options()))
+    specs = input_specs(ir.from_proto(tiny()))
+    feeds = random_feeds(specs, {"b": 2, "n": 5}, np.random.default_rng(0), "right", "mask")
+    case = Case("right", {}, feeds)
+    assert worst.wrong_answer(compiled, model, case, session) == ""
+    found = worst.wrong_answer(compiled, model, case, lambda f: {"y": session(f)["y"] + 1})
+    assert found.startswith("y: ")
+
+
+@pytest.mark.parametrize(("ok", "wrong", "code"), [(True, "", 0), (False, "", 1), (False, "y", 4)])
 def test_the_program_fails_over_a_limit(
-    ok: bool, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ok: bool, wrong: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = {"size": "small", "pattern": "full", "padding": None, "dims": {}, "interval": None}
     row |= {"ms": {"pitc": 1.0}, "time": 1.0, "peak_bytes": {"pitc": 1}, "memory": 1.0, "ok": ok}
+    row |= {"wrong": wrong}
     result = {"worst": [row], "skipped": []}
     monkeypatch.setattr(program, "measure_worst", lambda *_: result)
     monkeypatch.setattr(program, "measure_limits", dict)
