@@ -44,6 +44,7 @@ LENGTH = Test("n", (B, S), "below", False)
         ((b, poly(5)), [nz("m", B, dim_index(1, poly(5)))], True),
         # sizes of no input: of the points, of places that are looked up, of digits in them
         ((z,), [nz("m", dim_index(0, z), EVERY)], False),
+        ((b, z), [nz("m", B, EVERY)], False),
         ((b, s * z), [LENGTH], False),
         ((b, s), [nz("m", B, S + z)], False),
         ((b, s), [nz("m", B, atom(Digit(1, z, s)))], False),
@@ -71,3 +72,5 @@ def test_operators_that_live_points_need(test: Test, oldest: int) -> None:
         n >= oldest for n in range(7, 14)
     ]
     assert not can_compute(graph_of(20, "other"), domain)
+    both = Domain((b, s), frozenset([nz("m", B, S), LENGTH]))
+    assert [can_compute(graph_of(n), both) for n in (10, 11)] == [False, True]

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Digit, Poly, atom, dim_index, poly, sym
 from pitc.ir.region import SOME, Region, Test, position
+from pitc.ir.target import CUDA
 from pitc.passes.audit.points import where
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.live import live_points
 from pitc.passes.regions.domain import Domain
-from pitc.passes.regions.live_tests import can_compute, why_not
+from pitc.passes.regions.live_tests import bytes_touched, can_compute, why_not
 from pitc.passes.regions.reading import (
     Ask,
     Cut,
@@ -104,6 +105,55 @@ def test_steps(test: Test, steps: tuple[type, ...], axes: list[object]) -> None:
     assert reading is not None
     assert tuple(map(type, reading.steps)) == steps
     assert axes_of(test) == axes
+
+
+# bytes: of bool, float32 and int64 values, of flags, bytes and index tables
+TOUCHED = [
+    (nz("m", B, S), poly(0)),
+    (nz("flag"), poly(0)),
+    (Test("n", (B,), "nz", False), b * (8 + 1)),
+    (Test("heads", (B, HEAD, S, S), "neg", True), 4 * b * s * (2 * 4 + 4 + 1 + 5) + 24 * s),
+    (Test("six", (poly(1),), "small", True), poly(2 * 4 + 2 * 4 + 5)),
+    (Test("lengths", (S,), "small", True), s * (4 + 4 + 2 * 4 + 5)),  # compared as float32
+    (Test("lengths", (S,), "neg", True), s * (4 + 4 + 4 + 1)),
+    # to bytes, turned, reduced
+    (nz("m", B, every(1, s)), b * s * (2 + 1)),
+    (nz("m", every(1, b), S), b * s * (2 + 2 + 1)),
+    (Test("m", (every(1, b), some(1, s)), "nz", True), b * s * (2 + 1) + b),
+    (Test("m", (some(1, b), every(1, s)), "nz", True), b * s * (2 + 2 + 1) + s),
+    # one place, and one of a dimension that may be empty
+    (nz("four", poly(2)), poly(2)),
+    (nz("m", B, s - 1), 2 * b + b * (2 + 1)),
+    # a comparison reads and makes flags over a table of its own lines
+    (Test("n", (B, S), "below", True), 2 * b * s + 24 * s),
+    (position(B - S), 2 * b * s + 24 * b * s),
+    # side by side as flags
+    (nz("apart", S, every(1, poly(3)), S), 15 * s * s + 6 * s * s + 24 * s + 6 * s + 9 * s),
+    # one more element for each sequence, of flags
+    (nz("m", B, S + z), 24 * s + 2 * b * s),
+    (nz("column", B, S), 24 * s + 2 * b * s),
+]
+
+
+@pytest.mark.parametrize(("test", "touched"), TOUCHED, ids=lambda x: str(x)[:40])
+def test_bytes(test: Test, touched: Poly) -> None:
+    reading = reading_of(GRAPH, test, (b, s))
+    assert reading is not None and reading.touched == touched
+
+
+def test_bytes_of_all_tests() -> None:
+    """Flags of each test meet over all points, are turned round and spread; on a GPU, and in old
+    operator sets, they are counted as int32.
+    """
+    both = Domain((b, s), frozenset([nz("m", B, S), Test("n", (B, S), "below", True)]))
+    assert bytes_touched(GRAPH, both) == (2 * b * s + 24 * s) + 2 * 3 * b * s + 2 * b * s
+    counted = nz("m", B, every(1, s))
+    cuda = graph_of()
+    cuda.target = CUDA
+    for graph in (graph_of(11), cuda):
+        reading = reading_of(graph, counted, (b, s))
+        assert reading is not None and reading.touched == b * s * (2 * 4 + 3)
+    assert reading_of(graph_of(12), counted, (b, s)).touched == b * s * 3  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,12 @@ def can_compute(graph: Graph, domain: Domain) -> bool:
 
 def why_not(graph: Graph, domain: Domain) -> str:
     """Why live points cannot be computed before the region runs; empty where they can."""
-    opset = graph.model.opset_imports.get("", 0)
-    readings = [(t, reading_of(graph, t, domain.extents)) for t in sorted(domain.dead, key=str)]
-    for test, found in readings:
-        if found is None:
+    opset, kept = graph.model.opset_imports.get("", 0), []
+    for test in sorted(domain.dead, key=str):
+        reading = reading_of(graph, test, domain.extents)
+        if reading is None:
             return f"to evaluate '{test}' takes more memory than what it looks at"
-    kept = [r for _, r in readings if r is not None]
+        kept.append(reading)
     if opset < (LOOKS_UP if any(r.looks_up for r in kept) else OLDEST):
         return f"operator set {opset} has no operators for it"
     polys = [*domain.extents, *(p for r in kept for p in r.sizes)]
