@@ -105,12 +105,15 @@ def _chosen(graph: Graph, contexts: list[FormContext]) -> Regions:
 def _uncomputed(graph: Graph) -> dict[ir.Node, Refusal]:
     """Contractions whose dead rows are known by tests that cannot be evaluated, and why."""
     found: dict[ir.Node, Refusal] = {}
+    reasons: dict[Domain, str] = {}
     for node in graph.nodes:
         dead = graph[first_output(node)].dead if contraction_flops(graph, node) else ()
         domains = [d[0] for r in dead if (d := domain_of(r)) is not None]
-        why = [why_not(graph, d) for d in domains]
-        if why and all(why):
-            found[node] = Refusal(Code.LIVE_TEST, node_name(node), why[0])
+        for domain in domains:
+            if domain not in reasons:
+                reasons[domain] = why_not(graph, domain)
+        if domains and all(reasons[d] for d in domains):
+            found[node] = Refusal(Code.LIVE_TEST, node_name(node), reasons[domains[0]])
     return found
 
 
