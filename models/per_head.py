@@ -77,7 +77,7 @@ def _weight(g: GraphBuilder, rng: np.random.Generator, name: str, k: int, n: int
 def _encoder(
     g: GraphBuilder, config: PerHeadConfig, rng: np.random.Generator, x: str, bias: str
 ) -> str:
-    """Layers of attention and a feed-forward network, without norms; all have the same bias."""
+    """Layers of attention and a feed-forward network, each behind a norm, all with one bias."""
     width, size = config.hidden, config.hidden // config.heads
     split, joined = g.ints(0, 0, config.heads, size), g.ints(0, 0, width)
     for layer in range(config.layers):
@@ -85,15 +85,22 @@ def _encoder(
         def product(value: str, name: str, k: int, n: int, layer: int = layer) -> str:
             return g.op("MatMul", value, _weight(g, rng, f"layers.{layer}.{name}", k, n))
 
+        def norm(value: str, name: str, layer: int = layer) -> str:
+            one, zero = np.ones(width, np.float32), np.zeros(width, np.float32)
+            gamma = g.weight(f"layers.{layer}.{name}.weight", one)
+            beta = g.weight(f"layers.{layer}.{name}.bias", zero)
+            return g.op("LayerNormalization", value, gamma, beta, axis=-1)
+
+        h = norm(x, "norm1")
         turned = {"q": [0, 2, 1, 3], "k": [0, 2, 3, 1], "v": [0, 2, 1, 3]}
         q, k, v = (
-            g.op("Transpose", g.op("Reshape", product(x, name, width, width), split), perm=perm)
+            g.op("Transpose", g.op("Reshape", product(h, name, width, width), split), perm=perm)
             for name, perm in turned.items()
         )
         scores = g.op("Div", g.op("MatMul", q, k), g.const(size**0.5))
         shares = g.op("Softmax", g.op("Add", scores, bias), axis=-1)
         y = g.op("Transpose", g.op("MatMul", shares, v), perm=[0, 2, 1, 3])
         x = g.op("Add", x, product(g.op("Reshape", y, joined), "o", width, width))
-        h = g.op("Relu", product(x, "up", width, 4 * width))
+        h = g.op("Relu", product(norm(x, "norm2"), "up", width, 4 * width))
         x = g.op("Add", x, product(h, "down", 4 * width, width))
     return x
