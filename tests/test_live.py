@@ -179,7 +179,7 @@ def test_whole_dimensions_are_not_looked_up() -> None:
     [
         ("int64[b, s] m", (b, s), True),
         ("float[b, s] m", (b, s), True),
-        ("bool[b, s] m", (b, s), False),
+        ("bool[b, s] m", (b, s), True),
         ("int64[s, b] m", (s, b), False),  # detectors list row-major
         ("int64[b, 1, s] m", (b, poly(0), s), False),
         ("int64[b, s] m", (b, s - 1), False),
