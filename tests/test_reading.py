@@ -96,6 +96,12 @@ STEPS = [
     (nz("six", 2 * every(1, poly(3)) + every(2, poly(2))), (Split, Ask), ["d-1", "d-2"]),
     (nz("m", B, s - 1 - every(1, s)), (Pick, Ask), ["d0", "d-1"]),
     (nz("m", B, S + z), (Pick, Ask), ["d0", "d1"]),
+    # two tables, each of one dimension
+    (
+        nz("heads", B, HEAD, s - 1 - S, s - 1 - every(1, s)),
+        (Pick, Pick, Ask),
+        ["d0", "(d-2//64%4)", "d1", "d-1"],
+    ),
 ]
 
 
@@ -105,6 +111,7 @@ def test_steps(test: Test, steps: tuple[type, ...], axes: list[object]) -> None:
     assert reading is not None
     assert tuple(map(type, reading.steps)) == steps
     assert axes_of(test) == axes
+    assert reading.looks_up == any(step not in (Drop, Ask) for step in steps)
 
 
 # bytes: of bool, float32 and int64 values, of flags, bytes and index tables
@@ -192,6 +199,8 @@ def test_what_takes_more_than_it_looks_at(test: Test) -> None:
         (s * s, s, False),
         (2 * s + 2 * b, 3 * s * s + b * b, False),
         (s + s * s, 2 * s * s, True),
+        (b * b * s, b * s * s, False),
+        (s + s * s, s * s * s, False),  # no term is enough for two
         (B, s, False),
     ],
 )
