@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
@@ -11,8 +12,13 @@ import pytest
 from models import per_head
 from models.per_head import PerHeadConfig
 from pitc.ir import target as targets
+from pitc.ir.graph import Graph
+from pitc.ir.index import ONE, Digit, atom, dim_index, sym
 from pitc.ir.refusal import Code
+from pitc.ir.region import Region, Test
+from pitc.passes.facts.derive import derive
 from pitc.passes.pipeline import Lowered
+from pitc.passes.regions.choose import choose_regions
 from tests.lower_support import check, lower, plans
 from tests.plan_reference import run_lowered
 
@@ -164,3 +170,23 @@ def test_every_size_class_has_to_pay(
 def test_the_hint_is_true_of_both_causes() -> None:
     assert Code.LIVE_TEST.id == "PIT021"
     assert "costs more than it saves, or cannot be done before" in Code.LIVE_TEST.hint
+
+
+def test_rows_whose_tests_cannot_be_evaluated() -> None:
+    """All that is known of y is a test of more places than there are elements."""
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        g (float[b, s, 32] x, bool[b, s] m, float[32, 32] w) => (float[b, s, 32] y)
+        { y = MatMul (x, w) }"""
+    graph = Graph(ir.from_proto(onnx.parser.parse_model(text)))
+    derive(graph)
+    b, s = sym("b"), sym("s")
+    row, j, k = dim_index(0, b), atom(Digit(-1, ONE, s)), atom(Digit(-2, ONE, b))
+    wide = Region([Test("m", (row, j + k), "nz", False)])
+    (node,) = graph.nodes
+    graph["y"].dead = [wide]
+    (refusal,) = choose_regions(graph).refusals.values()
+    assert refusal.code is Code.LIVE_TEST and refusal.node == "y"
+    assert refusal.reason == f"to evaluate '{wide}' takes more memory than what it looks at"
+    graph["y"].dead = [wide, Region([Test("m", (row, dim_index(1, s)), "nz", False)])]
+    found = choose_regions(graph)
+    assert found.refusals.get(node) is None or found.refusals[node].code is not Code.LIVE_TEST
