@@ -4,7 +4,6 @@ Weights in external files are mapped, not loaded, so models over 2 GB work. Ever
 wrong with a file is one line of `ModelError` that names the file and, where there is one, the node.
 """
 
-import hashlib
 import os
 import re
 import stat
@@ -34,10 +33,10 @@ from pitc.importer.proto import (
     undecodable,
 )
 from pitc.importer.wire import without_weights
+from pitc.ir.digest import Digest, file_sha256, of_files, sha256
 
 MANIFEST = "manifest.json"  # in an artifact
 SLIM_FROM_BYTES = 1 << 24  # smaller files are parsed whole
-CHUNK = 1 << 20  # bytes hashed in one go
 _NODE = re.compile(r"Name: (.*?) OpType|node name: ([^\s)]+)|\(node[: ]+'?([^\s')]+)", re.DOTALL)
 
 
@@ -70,7 +69,7 @@ def load_source(
     """
     if isinstance(source, onnx.ModelProto):
         return load_model(source), source_sha256(source), []
-    path, digest = Path(source), hashlib.sha256()
+    path, digest = Path(source), Digest()
     proto, weights = _read(path, digest)
     outside = external_files(proto)
     model = _of_file(proto, weights, path)
@@ -78,26 +77,21 @@ def load_source(
 
 
 def source_sha256(source: str | os.PathLike[str] | onnx.ModelProto) -> str:
-    """Hexadecimal SHA-256 of a model: its file, then its external files in order of their names.
+    """Hexadecimal SHA-256 of a model: of its file, or, with external files in order of their names,
+    that of theirs.
 
     Raises:
         ModelError: The model cannot be read.
     """
-    digest = hashlib.sha256()
     if isinstance(source, onnx.ModelProto):
-        digest.update(source.SerializeToString(deterministic=True))
-        return digest.hexdigest()
-    path = Path(source)
+        return sha256(source.SerializeToString(deterministic=True))
+    path, digest = Path(source), Digest()
     return _with_files(digest, path, external_files(_read(path, digest)[0]))
 
 
-def _with_files(digest: "hashlib._Hash", path: Path, names: Iterable[str]) -> str:
-    """A digest that has seen a model's file, after it has seen its external files, too."""
-    for name in names:
-        with contained(path, name).open("rb") as f:
-            while block := f.read(CHUNK):
-                digest.update(block)
-    return digest.hexdigest()
+def _with_files(digest: Digest, path: Path, names: Iterable[str]) -> str:
+    """The digest of a model whose file has been hashed, and of its external files."""
+    return of_files([digest.hexdigest(), *(file_sha256(contained(path, name)) for name in names)])
 
 
 def _of_file(proto: onnx.ModelProto, weights: Mapping[str, memoryview], path: Path) -> ir.Model:
@@ -110,7 +104,7 @@ def _of_file(proto: onnx.ModelProto, weights: Mapping[str, memoryview], path: Pa
 
 
 def _read(
-    path: Path, digest: "hashlib._Hash | None" = None
+    path: Path, digest: Digest | None = None
 ) -> tuple[onnx.ModelProto, dict[str, memoryview]]:
     """What a file holds, and the bytes of large weights, which are not in the proto then; the
     digest, if any, gets to see all of it.
