@@ -71,9 +71,10 @@ def computed(sample: Sample, place: int, sizes: int, squeezed: bool) -> onnx.Mod
     constant = [i for i, o in enumerate(sample.operands) if isinstance(o, Const)]
     model = node_model(sample, constant, symbolic=True)
     graph, name = model.graph, f"x{place}"
-    for known in (graph.input, graph.initializer):
-        for value in [v for v in known if v.name == name]:
-            known.remove(value)
+    for value in [v for v in graph.input if v.name == name]:
+        graph.input.remove(value)
+    for tensor in [t for t in graph.initializer if t.name == name]:
+        graph.initializer.remove(tensor)
     dims = [f"size{k}" for k in range(sizes)]
     graph.input.append(helper.make_tensor_value_info("sized", TensorProto.FLOAT, dims))
     made = [helper.make_node("Shape", ["sized"], ["sizes" if squeezed else name])]
