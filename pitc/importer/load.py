@@ -23,6 +23,7 @@ from pitc.importer.proto import (
     check_data,
     densify,
     for_checker,
+    leave_types_out,
     light,
     list_inputs,
     name_results,
@@ -34,6 +35,7 @@ from pitc.importer.proto import (
 )
 from pitc.importer.wire import without_weights
 from pitc.ir.digest import Digest, file_sha256, of_files, sha256
+from pitc.ir.inference import infer, symbol_text
 
 MANIFEST = "manifest.json"  # in an artifact
 SLIM_FROM_BYTES = 1 << 24  # smaller files are parsed whole
@@ -157,7 +159,8 @@ def _checked(
     _check_outside(proto.graph)
     changed = name_standard_domain(proto) | sort_nodes(proto.graph)
     check_external(proto, path)
-    wider = changed or not proto.graph.name or not _ranked(proto.graph)
+    untyped = leave_types_out(proto.graph)
+    wider = changed or bool(untyped) or not proto.graph.name or not _ranked(proto.graph)
     wider = wider or bool(runtime_nodes(proto))
     # Where files are beside the model, the checker looks for them.
     beside = path is not None and bool(external_files(proto))
@@ -175,9 +178,27 @@ def _checked(
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as why:
         raise ModelError(f"cannot be represented: {_first_line(_innermost(why))}") from None
     _detach(model, weights)
+    if untyped:
+        _declare(model)
     if path is not None:
         ir.external_data.set_base_dir(model.graph, path.resolve().parent)
     return model
+
+
+def _declare(model: ir.Model) -> None:
+    """Say the types and shapes of outputs that are declared by their names only, where ONNX can
+    tell them: a kernel's result has to have them.
+    """
+    known = infer(model)
+    dims = (d for v in model.graph.inputs if v.shape is not None for d in v.shape)
+    symbols = (d.value for d in dims if isinstance(d, ir.SymbolicDim))
+    names: dict[int | str | None, str] = {symbol_text(s): s for s in symbols if s is not None}
+    for value in model.graph.outputs:
+        found = known.get(value.name or "") if value.type is None else None
+        if found is not None and found.dtype != ir.DataType.UNDEFINED:
+            value.type = ir.TensorType(found.dtype)
+            if found.dims is not None:
+                value.shape = ir.Shape([names.get(d, d) for d in found.dims])
 
 
 def _detach(model: ir.Model, weights: Mapping[str, memoryview]) -> None:
@@ -241,13 +262,12 @@ def _check_versions(proto: onnx.ModelProto) -> None:
 
 
 def _check_outside(graph: onnx.GraphProto) -> None:
-    """What a caller sees of the graph is complete."""
+    """What a caller hands to the graph has types, and something comes back."""
     if not graph.output:
         raise ModelError("the graph has no outputs, so there is nothing to compute")
-    for what, values in (("input", graph.input), ("output", graph.output)):
-        for value in values:
-            if value.type.WhichOneof("value") is None:
-                raise ModelError(f"{what} '{value.name}' has no type")
+    for value in graph.input:
+        if value.type.WhichOneof("value") is None:
+            raise ModelError(f"input '{value.name}' has no type")
 
 
 def _ranked(graph: onnx.GraphProto) -> bool:
