@@ -118,6 +118,7 @@ def _compared(
     skips: bool,
 ) -> "Comparison":
     """The compiled model against the source, by the tolerances of its arithmetic."""
+    from pitc.check.double import run_in_double
     from pitc.check.reference import contract_of, reference_session
     from pitc.check.tolerance import arithmetic_of, arithmetic_on
     from pitc.check.verify import compare
@@ -135,6 +136,7 @@ def _compared(
         token_outputs=token_outputs(reference, padding),
         tolerance=tolerance,
         arithmetic=arithmetic_on(session, arithmetic_of(load_model(source))),
+        double=lambda: run_in_double(load_model(source), unoptimised_options),
         plain=lambda: partial(
             run_session, reference_session(source, contract, unoptimised_options())[0]
         ),
