@@ -170,6 +170,23 @@ class Variable:
         assign(self._buffer, value, 0)
 
 
+class Counter:
+    """An index that changes."""
+
+    def __init__(self, start: Expr) -> None:
+        self._buffer = T.alloc_buffer((1,), "int64", scope="global")
+        self.set(start)
+
+    @property
+    def value(self) -> Expr:
+        """The index stored last."""
+        return self._buffer[0]
+
+    def set(self, value: Expr) -> None:
+        """Store an index."""
+        assign(self._buffer, value, 0)
+
+
 class IntVariable:
     """An int32 vector variable."""
 

@@ -8,7 +8,7 @@
 Models are compiled in memory and run by ONNX Runtime on the CPU.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 import pitc
 from pitc.errors import ModelError, UsageError
-from pitc.session import plain_session, quiet_options, run_session
+from pitc.session import is_several, listed, plain_session, quiet_options, run_session
 
 #: Options of `prepare` that go to `pitc.compile`; `sess_options` goes to ONNX Runtime.
 OPTIONS = ("padding", "target")
@@ -45,8 +45,8 @@ class PitcBackendRep(BackendRep):
         """Run the model.
 
         Args:
-            inputs: Arrays by input name; or a list or tuple of them in the order of the graph's
-                inputs; or the array of a model with one input.
+            inputs: Arrays by input name; or a list (any iterable) of them in the order of the
+                graph's inputs; or the array of a model with one input.
             kwargs: None are known.
 
         Returns:
@@ -63,7 +63,7 @@ class PitcBackendRep(BackendRep):
     def _by_name(self, inputs: Any) -> Mapping[str, Any]:
         if isinstance(inputs, Mapping):
             return inputs
-        values = inputs if isinstance(inputs, list | tuple) else [inputs]
+        values = list(inputs) if is_several(inputs) else [inputs]
         if len(values) != len(self.inputs):
             names = ", ".join(self.inputs) or "none"
             raise UsageError(f"{len(values)} inputs given, the model has {names}")
@@ -134,7 +134,7 @@ class PitcBackend(Backend):
         node: onnx.NodeProto,
         inputs: Any,
         device: str = "CPU",
-        outputs_info: Sequence[tuple[np.dtype[Any], tuple[int, ...]]] | None = None,
+        outputs_info: Iterable[tuple[np.dtype[Any], tuple[int, ...]]] | None = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
         """Run one node as a model of its own.
@@ -159,13 +159,14 @@ class PitcBackend(Backend):
         if isinstance(inputs, Mapping):
             feeds = dict(inputs)
         else:
-            values = inputs if isinstance(inputs, list | tuple) else [inputs]
+            values = list(inputs) if is_several(inputs) else [inputs]
             if len(values) != len(names):
                 raise UsageError(f"{len(values)} inputs given, the node reads {', '.join(names)}")
             feeds = dict(zip(names, values, strict=True))
         if missing := sorted(set(names) - set(feeds)):
             raise UsageError(f"inputs are missing: {', '.join(missing)}")
-        model = _node_model(node, feeds, outputs_info, kwargs.pop("opset_version", None))
+        infos = None if outputs_info is None else listed("outputs_info", outputs_info)
+        model = _node_model(node, feeds, infos, kwargs.pop("opset_version", None))
         return cls.run_model(model, feeds, device, **kwargs)
 
 

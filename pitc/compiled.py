@@ -5,7 +5,7 @@ import shutil
 import threading
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from pitc.errors import ArtifactError, MachineError, ModelError, PitcWarning, Us
 from pitc.ir.plan import EP_NAME
 from pitc.ir.report import Report
 from pitc.options import Kind, parse_target
-from pitc.session import from_onnxruntime, plain_session, quiet_options, run_session
+from pitc.session import from_onnxruntime, listed, plain_session, quiet_options, run_session
 
 _log = logging.getLogger("pitc.session")
 
@@ -38,7 +38,7 @@ class CompiledModel:
         reports: Mapping[Kind, Report] | None = None,
         scratch: Path | None = None,
         *,
-        providers: Sequence[Kind] | None = None,
+        providers: Iterable[Kind] | None = None,
         threads: int | None = None,
     ) -> None:
         if not check.runs or check.manifest is None:
@@ -49,7 +49,7 @@ class CompiledModel:
         self._check = check
         self._lock = threading.Lock()
         self._session: Any = None
-        self._providers = None if providers is None else tuple(providers)
+        self._providers = _kinds(providers)
         self._threads = threads
         self._lasting = None if scratch is not None else self.path.absolute()
         if scratch is not None:
@@ -114,7 +114,7 @@ class CompiledModel:
         self,
         sess_options: Any = None,
         *,
-        providers: Sequence[Kind] | None = None,
+        providers: Iterable[Kind] | None = None,
         threads: int | None = None,
     ) -> Any:
         """Make an `onnxruntime.InferenceSession` for the compiled graph.
@@ -138,9 +138,9 @@ class CompiledModel:
             UsageError: It was not compiled for GPUs, an unknown kind, or threads beside options.
         """
         sess_options = _options(sess_options, threads, self._threads)
-        chosen = self._providers if providers is None else tuple(providers)
+        chosen = self._providers if providers is None else _kinds(providers)
         wanted = self.kinds if chosen is None else chosen
-        if not wanted or set(wanted) - GRAPHS.keys():
+        if not wanted or any(kind not in list(GRAPHS) for kind in wanted):
             raise UsageError(f"providers {list(wanted)} are not some of {list(GRAPHS)}")
         for kind, other in zip(wanted, (*wanted[1:], None), strict=True):
             try:
@@ -184,8 +184,8 @@ class CompiledModel:
 
     def run(
         self,
-        inputs: Mapping[str, Any] | Sequence[Any],
-        outputs: Sequence[str] | None = None,
+        inputs: Mapping[str, Any] | Iterable[Any],
+        outputs: Iterable[str] | None = None,
         *,
         on_device: bool = False,
     ) -> dict[str, Any]:
@@ -196,12 +196,12 @@ class CompiledModel:
         been read and outputs are there, whatever stream reads them.
 
         Args:
-            inputs: By name, or a list or tuple with one for each of the model's inputs in their
-                order: NumPy arrays; objects with `__dlpack__` (torch, cupy) on the host or on
+            inputs: By name, or a list (any iterable) with one for each of the model's inputs in
+                their order: NumPy arrays; objects with `__dlpack__` (torch, cupy) on the host or on
                 the GPU that the model runs on; `onnxruntime.OrtValue`s; or what NumPy makes an
                 array of. Nothing is copied whose elements lie behind one another. bfloat16 and
                 float8 come by DLPack, or as arrays of ml_dtypes.
-            outputs: Names of the outputs to compute; None for all.
+            outputs: Names of the outputs to compute, in any iterable; None, or none, for all.
             on_device: Leave outputs where the model runs, on the GPU or on the host.
 
         Returns:
@@ -245,7 +245,7 @@ def load(
     folder: str | Path,
     *,
     hashes: bool = True,
-    providers: Sequence[Kind] | None = None,
+    providers: Iterable[Kind] | None = None,
     threads: int | None = None,
 ) -> CompiledModel:
     """Load an artifact.
@@ -266,10 +266,15 @@ def load(
 
 
 def _load_again(
-    folder: str, providers: Sequence[Kind] | None, threads: int | None
+    folder: str, providers: Iterable[Kind] | None, threads: int | None
 ) -> CompiledModel:
     """What a pickled model becomes."""
     return load(folder, providers=providers, threads=threads)
+
+
+def _kinds(providers: Iterable[Kind] | None) -> tuple[Kind, ...] | None:
+    """Kinds of machine as a caller gives them."""
+    return None if providers is None else tuple(listed("kinds of machine", providers))
 
 
 def _options(given: Any, threads: int | None, default: int | None) -> Any:

@@ -12,7 +12,6 @@ A model that was changed, and an artifact that was moved, changed or deleted, is
 """
 
 import functools
-import hashlib
 import json
 import os
 import platform
@@ -31,6 +30,7 @@ from pitc.codegen.build.cache import Cache
 from pitc.errors import PitcError
 from pitc.host.folders import cache_folder
 from pitc.host.machine import BUILDERS, python_version
+from pitc.ir.digest import file_sha256, files_sha256, joint_sha256, sha256
 from pitc.options import CompileOptions
 
 #: Nothing is looked up or entered: for tests, which compile the same with another compiler.
@@ -45,7 +45,6 @@ PACKAGES = (
 ROOMS = ("pitc", "pitc.passes", "pitc.codegen")
 """Where pitc's own files are."""
 SAMPLES, SAMPLE_BYTES = 64, 4096
-CHUNK_BYTES = 1 << 20
 LIMIT_BYTES = 1 << 24  # of all entries, of which each has some hundred
 
 
@@ -77,7 +76,7 @@ class Compilation:
     def key(self) -> str:
         """The name of its entry."""
         text = json.dumps(["artifact", asdict(self)], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return sha256(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +120,7 @@ class Ledger:
         try:
             entry = read_record(Entry, json.loads(content))
             manifest = Path(entry.folder, MANIFEST)
-            there = manifest.is_file() and _digest([manifest]) == entry.manifest
+            there = manifest.is_file() and file_sha256(manifest) == entry.manifest
         except (OSError, ValueError):
             return None
         return entry if there else None
@@ -162,7 +161,7 @@ class Ledger:
             outside: Names of files beside the model that hold weights, sorted.
         """
         if self._key:
-            manifest = _digest([folder / MANIFEST])
+            manifest = file_sha256(folder / MANIFEST)
             entry = Entry(str(folder.absolute()), manifest, list(outside))
             self._cache.put(self._key, json.dumps(asdict(entry)).encode())
 
@@ -203,28 +202,26 @@ def _sample(path: Path) -> str:
         raise FileNotFoundError(path)
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
-        digest = hashlib.sha256(f"{size}\n".encode())
+        parts = [str(size).encode()]
         for place in range(0, size, max(size // SAMPLES, SAMPLE_BYTES)):
             file.seek(place)
-            digest.update(file.read(SAMPLE_BYTES))
-    return digest.hexdigest()
+            parts.append(file.read(SAMPLE_BYTES))
+    return joint_sha256(parts)
 
 
 @functools.cache
 def _builders() -> str:
     """Digest of pitc, its packages and the interpreter; empty where they cannot be told."""
-    machine = f"{python_version()} {platform.system()} {platform.machine()}\n"
-    digest = hashlib.sha256(machine.encode())
+    parts: list[bytes | str] = [python_version(), platform.system(), platform.machine()]
     for names in PACKAGES:
         listed = [files for name in names if (files := _listed_files(name)) is not None]
         if not listed:
             return ""
         for files in listed:
-            digest.update(f"{names} {len(files)}\n{files}".encode())
+            parts += [" ".join(names), files]
     for name, path in _own_files():
-        content = path.read_bytes()
-        digest.update(f"{name} {len(content)}\n".encode() + content)
-    return digest.hexdigest()
+        parts += [name, path.read_bytes()]
+    return joint_sha256(parts)
 
 
 def _listed_files(package: str) -> str | None:
@@ -281,12 +278,12 @@ def _fill(folder: Path, entry: Entry, sources: Sequence[Path]) -> None:
     """
     shutil.copyfile(Path(entry.folder, MANIFEST), folder / MANIFEST)
     text = (folder / MANIFEST).read_bytes()
-    if hashlib.sha256(text).hexdigest() != entry.manifest:
+    if sha256(text) != entry.manifest:
         raise _Differs
     manifest = parse_manifest(text)
     digests = {n: r.sha256 for n, r in manifest.files.items()}
     with ThreadPoolExecutor() as pool:  # copying, hashing and flushing let go of the interpreter
-        source = pool.submit(_digest, sources)
+        source = pool.submit(files_sha256, sources)
         for name in digests:
             shutil.copyfile(Path(entry.folder, name), folder / name)
             pool.submit(flush_file, folder / name)
@@ -294,13 +291,3 @@ def _fill(folder: Path, entry: Entry, sources: Sequence[Path]) -> None:
         found = {n: record.sha256 for n, record in zip(digests, copies, strict=True)}
         if found != digests or source.result() != manifest.source.sha256:
             raise _Differs
-
-
-def _digest(files: Sequence[Path]) -> str:
-    """Hexadecimal SHA-256 of the bytes of all files, one after the other."""
-    digest = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as file:
-            while block := file.read(CHUNK_BYTES):
-                digest.update(block)
-    return digest.hexdigest()

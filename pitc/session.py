@@ -4,7 +4,7 @@ import logging
 import os
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,8 +99,8 @@ def plain_session(graph: str | os.PathLike[str] | bytes, sess_options: Any = Non
 
 def run_session(
     session: Any,
-    inputs: Mapping[str, Any] | Sequence[Any],
-    outputs: Sequence[str] | None = None,
+    inputs: Mapping[str, Any] | Iterable[Any],
+    outputs: Iterable[str] | None = None,
     *,
     on_device: bool = False,
 ) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def run_session(
     Args:
         session: An `onnxruntime.InferenceSession`.
         inputs: What `CompiledModel.run` takes.
-        outputs: Names of the outputs to compute; None for all.
+        outputs: Names of the outputs to compute; None, or no name, for all.
         on_device: Leave outputs on the session's device.
 
     Returns:
@@ -126,10 +126,8 @@ def run_session(
     # initializers that are inputs too: a caller may give them or leave them out
     known |= {i.name: i for i in session.get_overridable_initializers()}
     kinds = {o.name: o.type for o in session.get_outputs()}
-    for what, given, expected in (
-        ("input", inputs, known),
-        ("output", outputs or (), kinds),
-    ):
+    wanted = [] if outputs is None else listed("names of outputs", outputs)
+    for what, given, expected in (("input", inputs, known), ("output", wanted, kinds)):
         for name in given:
             if name not in expected:
                 text = f"{what} {name!r} is not of the model"
@@ -137,7 +135,7 @@ def run_session(
     if missing:
         raise UsageError(f"inputs are missing: {', '.join(missing)}")
     feeds = {name: _fit(name, value, known[name], session) for name, value in inputs.items()}
-    wanted = list(outputs) if outputs is not None else list(kinds)
+    wanted = wanted or list(kinds)
     bound = on_device or Tensor in map(type, feeds.values())
     try:
         if bound or BFLOAT16 in map(kinds.get, wanted):
@@ -170,18 +168,38 @@ def arrays(outputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return found
 
 
-def _by_name(inputs: Mapping[str, Any] | Sequence[Any], names: Sequence[str]) -> Mapping[str, Any]:
-    """Inputs under their names; a list or tuple has one for each, in order.
+def listed(what: str, given: Iterable[Any]) -> list[Any]:
+    """What a caller gives as a sequence, which may be any iterable: gone through once, here.
+
+    Raises:
+        UsageError: It is one text, or one value.
+    """
+    if not is_several(given):
+        raise UsageError(f"expected {what}, several or one in a list; got {given!r}")
+    return list(given)
+
+
+def is_several(given: object) -> bool:
+    """True for what holds values one after the other, and is no text and no array itself."""
+    one = hasattr(given, "__array__") or hasattr(given, "__dlpack__")
+    one = one or isinstance(given, str | bytes | Mapping)
+    return isinstance(given, Iterable) and not one
+
+
+def _by_name(inputs: Mapping[str, Any] | Iterable[Any], names: Sequence[str]) -> Mapping[str, Any]:
+    """Inputs under their names; a list or another iterable has one for each, in order.
 
     Raises:
         UsageError: It has more or fewer, or it is neither.
     """
     if isinstance(inputs, Mapping):
         return inputs
-    if isinstance(inputs, list | tuple) and len(inputs) == len(names):
-        return dict(zip(names, inputs, strict=True))
-    some = isinstance(inputs, list | tuple)
-    got = f"{type(inputs).__name__} of {len(inputs)}" if some else type(inputs).__name__
+    got = type(inputs).__name__
+    if is_several(inputs):
+        values = list(inputs)
+        if len(values) == len(names):
+            return dict(zip(names, values, strict=True))
+        got += f" of {len(values)}"
     each = ", ".join(map(repr, names))
     text = f"expected inputs by name, or a list of {len(names)} in the order {each}; got {got}"
     raise UsageError(text)
@@ -190,8 +208,10 @@ def _by_name(inputs: Mapping[str, Any] | Sequence[Any], names: Sequence[str]) ->
 def _fit(name: str, value: Any, spec: Any, session: Any) -> Any:
     """An input of the declared type and rank: an array, or a tensor where NumPy cannot hold it.
 
-    Sequences and optionals stay as they are.
+    A sequence becomes a list; optionals and maps stay as they are.
     """
+    if spec.type.startswith("seq("):
+        return listed(f"a sequence for input {name!r}", value)
     if not spec.type.startswith("tensor("):
         return value
     if isinstance(value, np.ndarray) and value.dtype == _NUMPY.get(spec.type, _NONE):

@@ -1,6 +1,5 @@
 """What is released, built once and kept by content; bare environments to install it."""
 
-import hashlib
 import importlib.metadata
 import os
 import shutil
@@ -12,6 +11,7 @@ from pathlib import Path
 from filelock import FileLock
 from packaging.requirements import Requirement
 
+from pitc.ir.digest import joint_sha256
 from tools.parts import COMPILER, ROOT, RUNTIME, project, write_tree
 from tools.wheel import PLATFORMS, build_all
 
@@ -20,15 +20,15 @@ KEPT = ROOT / "build" / "released"
 
 def released() -> Path:
     """A folder with both source archives and their wheels for this platform."""
-    digest = hashlib.sha256(importlib.metadata.version("ziglang").encode())
+    parts: list[bytes | str] = [importlib.metadata.version("ziglang")]
     with tempfile.TemporaryDirectory() as scratch:
         for name in (RUNTIME, COMPILER):
             tree = write_tree(name, Path(scratch, name))
             for path in sorted(p for p in tree.rglob("*") if p.is_file()):
-                digest.update(f"{path.relative_to(scratch)}\n".encode() + path.read_bytes())
+                parts += [str(path.relative_to(scratch)), path.read_bytes()]
     for path in sorted((ROOT / "tools").glob("*.py")):
-        digest.update(path.read_bytes())
-    folder = KEPT / digest.hexdigest()[:16]
+        parts.append(path.read_bytes())
+    folder = KEPT / joint_sha256(parts)[:16]
     KEPT.mkdir(parents=True, exist_ok=True)
     with FileLock(KEPT / ".lock"):
         if not folder.exists():

@@ -91,7 +91,7 @@ def test_every_bit_of_an_entry_counts(tmp_path: Path) -> None:
 
 
 def test_entries_of_an_older_form_are_none(tmp_path: Path) -> None:
-    older = b"pitc-cache 1\n" + hashlib.sha256(KEY.encode() + b"content").digest() + b"content"
+    older = b"pitc-cache 2\n" + hashlib.sha256(KEY.encode() + b"content").digest() + b"content"
     (tmp_path / KEY).write_bytes(older)
     assert Cache(tmp_path).get(KEY) is None and not (tmp_path / KEY).exists()
 

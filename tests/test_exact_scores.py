@@ -81,9 +81,12 @@ y = Add (raw, bias)  x = Mul (y, two)
 y = Mul (raw, two)  x = Add (y, bias)
 > raw | p m x y | 2 | bias | | DEAD, LIVE
 y = Add (raw, bias)  x = Add (y, other)
-> raw | p m x y | 1 | other bias | bounded | DEAD, LIVE
-y = Add (raw, bias)  z = Add (y, other)  x = Add (z, small)
-> raw | p m x z y | 1 | small other bias | bounded | DEAD, LIVE
+> NO_LOWERING at raw
+a = Mul (bias, other)  c = Mul (other, tall)  y = Add (raw, a)  x = Add (y, c)
+> raw | p m x y | 1 | c a | bounded | DEAD, LIVE
+a = Mul (bias, other)  c = Mul (other, tall)  y = Add (raw, a)  z = Add (y, c)
+t = Tanh (small)  x = Add (z, t)
+> raw | p m x z y | 1 | t c a | bounded | DEAD, LIVE
 x = Cast <to = 1> (raw)
 > raw | p m x | 1 | | | DEAD, LIVE
 h = Cast <to = 10> (raw)  x = Cast <to = 1> (h)

@@ -238,7 +238,11 @@ def test_group_normalisation_comes_back(opset: int, scales: int, image: tuple[in
     assert ir.to_proto(lowered.model).graph.node == proto.graph.node
 
 
-@pytest.mark.parametrize("rest", [{}, {"is_causal": 1}, {"scale": 0.3}], ids=str)
+@pytest.mark.parametrize(
+    "rest",
+    [{}, {"is_causal": 1}, {"scale": 0.3}, {"is_causal": 1, "qk_matmul_output_mode": 2}],
+    ids=str,
+)
 def test_standard_attention_comes_back(rest: dict[str, Any]) -> None:
     """It is a function of the operator set; its own kernel does less work than the body."""
     feeds = {k: random(B, H, S, D, seed=n) for n, k in enumerate("qkv")}
@@ -248,6 +252,25 @@ def test_standard_attention_comes_back(rest: dict[str, Any]) -> None:
     assert_close(run(proto, feeds), run(ir.to_proto(parts), feeds))
     lowered = run_passes(ir.from_proto(proto), LowerOptions())
     assert ir.to_proto(lowered.model).graph.node == proto.graph.node
+
+
+@pytest.mark.parametrize("rest", [{}, {"is_causal": 1}], ids=str)
+@pytest.mark.parametrize("kind", ["", "float", "bool"])
+@pytest.mark.parametrize("mode", [0, 1, 2, 3])
+def test_scores_of_standard_attention(mode: int, kind: str, rest: dict[str, Any]) -> None:
+    """ONNX Runtime's kernel writes the lowest number where the function's body has -inf."""
+    feeds = {k: random(B, H, S, D, seed=n) for n, k in enumerate("qkv")}
+    keep = np.arange(S) < np.array([[0], *[[S - 1]] * (B - 1)])
+    mask = np.broadcast_to(keep[:, None, None], (B, 1, S, S))
+    feeds |= {"bool": {"m": mask}, "float": {"m": mask.astype(np.float32)}}.get(kind, {})
+    names = list(feeds)
+    node = h.make_node("Attention", names, ["y", "", "", "s"], qk_matmul_output_mode=mode, **rest)
+    proto = model([node], feeds, {}, opset=23, outputs=("y", "s"))
+    parts = ir.from_proto(proto)
+    otherwise = mode == 2 and (kind == "bool" or bool(rest))
+    assert ("expand_fused" not in normalise(parts)) == otherwise
+    for want, got in zip(run(proto, feeds), run(ir.to_proto(parts), feeds), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
 GEMMS: dict[str, dict[str, Any]] = {

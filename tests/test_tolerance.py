@@ -199,8 +199,8 @@ def test_the_yardstick(yardstick: float, allowed: float) -> None:
     found = tolerance_of("float32", {"float32", QUANTISED}, yardstick, None)
     assert found.value == pytest.approx(allowed)
     assert "without them" in found.why and QUANTISED in found.why
-    exact = tolerance_of("float32", {"float32"}, yardstick, None)
-    assert exact.value == FLOORS["float32"]  # nothing excuses float32
+    exact = tolerance_of("float64", {"float64"}, yardstick, None)
+    assert exact.value == FLOORS["float64"]  # nothing excuses float64
 
 
 @pytest.mark.parametrize("label", ["half", "qdq", "dynamic"])

@@ -9,7 +9,6 @@ wheels/         Python packages that may be missing there
 pack.json       what it was made of
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu import there
+from pitc.ir.digest import named_sha256
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FACTS, SITE, PLUG_IN = "pack.json", "site", "runtime.so"
@@ -111,12 +111,13 @@ def _use_toolkit(folder: Path) -> None:
 
 def sources() -> str:
     """A digest of what kernels and the plug-in are made from."""
-    digest = hashlib.sha256()
-    for room in ("codegen", "pitc/ir", "runtime/ep", "tests/on_gpu"):
-        for path in sorted((ROOT / room).rglob("*")):
-            if path.suffix in (".py", ".c", ".cc", ".h"):
-                digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
-    return digest.hexdigest()[:32]
+    found = {
+        path.relative_to(ROOT).as_posix(): path.read_bytes()
+        for room in ("codegen", "pitc/ir", "runtime/ep", "tests/on_gpu")
+        for path in (ROOT / room).rglob("*")
+        if path.suffix in (".py", ".c", ".cc", ".h")
+    }
+    return named_sha256(found.items())[:32]
 
 
 def _record_tests(folder: Path, archs: Sequence[str], tests: Any, *, small: bool) -> None:

@@ -11,7 +11,6 @@ nobody else may write to; the folder is looked at once it is open, and entries a
 
 import contextlib
 import errno
-import hashlib
 import os
 import re
 import secrets
@@ -25,11 +24,12 @@ from typing import ClassVar
 
 from pitc.errors import PitcWarning
 from pitc.host.folders import VARIABLE, cache_folder, make_private
+from pitc.ir.digest import joint_sha256
 
 KERNELS = "kernels"
 LIMIT_BYTES = 1 << 30
 
-_MAGIC = b"pitc-cache 2\n"
+_MAGIC = b"pitc-cache 3\n"
 _DIGEST_BYTES = 32
 _NEW = ".new-"
 _ENTRY = re.compile("[0-9a-f]{64}")
@@ -241,8 +241,7 @@ def _shrink(folder: int, limit_bytes: int) -> int:
 
 
 def _entry(key: str, content: bytes) -> bytes:
-    digest = hashlib.sha256(key.encode() + content)
-    return _MAGIC + digest.digest() + content
+    return _MAGIC + bytes.fromhex(joint_sha256((key, content))) + content
 
 
 def _delete(folder: int, name: str) -> None:

@@ -9,15 +9,14 @@ have in common. A field more than needed costs a hit; one that is missing, an an
 """
 
 import functools
-import hashlib
 import json
 import platform
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import distribution
 from pathlib import Path
 
 import pitc.ir
+from pitc.ir.digest import named_sha256, sha256
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.target import CpuLevel
 from pitc.version import __version__
@@ -94,7 +93,7 @@ Key = CpuKernelKey | CudaCodeKey | CudaImageKey
 def key_of(key: Key) -> str:
     """The name of a key's entry: 64 hexadecimal digits."""
     text = json.dumps([type(key).__name__, asdict(key)], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return sha256(text)
 
 
 @functools.cache
@@ -106,8 +105,8 @@ def generator() -> Generator | None:
         return None
     return Generator(
         pitc=__version__,
-        sources=_digest({name: path.read_bytes() for name, path in source_files().items()}),
-        packages=tuple((name, _digest({name: text.encode()})) for name, text in listed.items()),
+        sources=named_sha256((name, path.read_bytes()) for name, path in source_files().items()),
+        packages=tuple((name, sha256(text)) for name, text in listed.items()),
         python=f"{platform.python_implementation()} {platform.python_version()}",
         machine=f"{platform.system()} {platform.machine()}",
     )
@@ -120,10 +119,3 @@ def source_files() -> dict[str, Path]:
         for room in SOURCES
         for path in sorted(room.rglob("*.py"))
     }
-
-
-def _digest(contents: Mapping[str, bytes]) -> str:
-    digest = hashlib.sha256()
-    for name, content in sorted(contents.items()):
-        digest.update(f"{name} {len(content)}\n".encode() + content)
-    return digest.hexdigest()

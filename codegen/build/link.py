@@ -5,7 +5,6 @@ fills, `pitc_kernel_last_error` and `pitc_kernel_identity`. The same parts and t
 the same bytes.
 """
 
-import hashlib
 import importlib.util
 import os
 import shlex
@@ -19,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from pitc.errors import MachineError
+from pitc.ir.digest import joint_sha256, named_sha256
 from pitc.ir.kernel import KERNEL_ABI
 from pitc.ir.target import NEON
 from pitc.version import __version__
@@ -107,21 +107,20 @@ def _run(compiler: Sequence[str], arguments: Sequence[str], folder: Path) -> Non
 
 
 def _identity(parts: Sequence[Part]) -> str:
-    digest = hashlib.sha256(SHIM.read_bytes())
-
-    def add(named: Mapping[str, bytes]) -> None:
-        for name, content in sorted(named.items()):
-            digest.update(f"{name} {len(content)}\n".encode() + content)
-
-    add({symbol: code for part in parts for symbol, code in part.objects.items()})
-    add({part.source.name: part.source.read_bytes() for part in parts if part.source})
-    add({name: content for part in parts for name, content in part.files.items()})
+    digest = joint_sha256(
+        [
+            SHIM.read_bytes(),
+            named_sha256(pair for part in parts for pair in part.objects.items()),
+            named_sha256((p.source.name, p.source.read_bytes()) for p in parts if p.source),
+            named_sha256(pair for part in parts for pair in part.files.items()),
+        ]
+    )
     tools = [
         f"pitc-{__version__}",
         f"tvm-{version('apache-tvm')}",
         *(t for p in parts for t in p.tools),
     ]
-    return "/".join([str(KERNEL_ABI), *tools, digest.hexdigest()[:32]])
+    return "/".join([str(KERNEL_ABI), *tools, digest[:32]])
 
 
 def link_library(parts: Sequence[Part], out: Path) -> Built:

@@ -5,6 +5,10 @@
 A family says addresses: where a step's numbers of the left operand (SRead) and vectors of the right
 one stand, and where sums come from and go to. Each sum is one chain of fused multiply-adds, in the
 order of the steps, so its bits do not depend on the tile that it falls into.
+
+A chain of thousands loses digits: what it rounds grows with its length. So products are added up in
+blocks of `FOLD` k, each a chain of its own, and the blocks' sums are added in their order. Where
+blocks end depends on k alone: it is the same for every tile, and where terms are left out.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +18,45 @@ from pitc.codegen.vector_math import relu
 
 Read = tuple[Callable[[int], tir.Expr], Callable[[int], tir.Expr]]
 """Of one step: row -> number of the left operand, vector -> vector of the right one."""
+
+
+FOLD = 384
+"""Products of one chain: a multiple of the widths of micro-tiles and of the stretches of B."""
+
+
+class Blocks:
+    """Emits what ends blocks of k while a tile walks a list of entries in ascending k.
+
+    Args:
+        tile: The tile.
+        scratch: Where sums of complete blocks lie.
+        rows: Element of it at which each row begins.
+        bound: First k behind the entries' block; twice that, and 1 where blocks are complete.
+    """
+
+    def __init__(
+        self, tile: "DenseTile", scratch: tir.Buffer, rows: Sequence[tir.Expr], bound: tir.Expr
+    ) -> None:
+        self.tile, self.scratch, self.rows = tile, scratch, rows
+        self.state = tir.Counter(bound)
+
+    @staticmethod
+    def state_at(k: tir.Expr, complete: tir.Expr | int = 0) -> tir.Expr:
+        """The state while entries are of the block of `k`."""
+        return (k // FOLD + 1) * (2 * FOLD) + complete
+
+    def before(self, k: tir.Expr) -> None:
+        """The next entry is of `k`."""
+        with tir.when(k * 2 + 1 >= self.state.value):
+            self.end()
+            self.tile.put(self.scratch, self.rows)
+            self.tile.clear()
+            self.state.set(self.state_at(k, 1))
+
+    def end(self) -> None:
+        """Add complete blocks to the sums."""
+        with tir.when(self.state.value % 2 == 1):
+            self.tile.add(self.scratch, self.rows)
 
 
 class DenseTile:
@@ -46,6 +89,16 @@ class DenseTile:
     def take(self, scratch: tir.Buffer, rows: Sequence[tir.Expr]) -> None:
         """Start from sums that were put there; row r begins at element rows[r]."""
         self.start(lambda r, v: tir.load(scratch, rows[r] + v * self.lanes, width=self.lanes))
+
+    def add_each(self, vector: Callable[[int, int], tir.Expr]) -> None:
+        """Add to every sum, by row and vector."""
+        for r, row in enumerate(self._sums):
+            for v, total in enumerate(row):
+                total.set(vector(r, v) + total.value)
+
+    def add(self, scratch: tir.Buffer, rows: Sequence[tir.Expr]) -> None:
+        """Add sums that were put there."""
+        self.add_each(lambda r, v: tir.load(scratch, rows[r] + v * self.lanes, width=self.lanes))
 
     def put(self, scratch: tir.Buffer, rows: Sequence[tir.Expr]) -> None:
         """Keep the sums for later steps, or for whoever finishes them.

@@ -2,10 +2,11 @@
 
     for each k of a slot:          sums[row][column] = fma(a[row], b[column], sums[row][column])
 
-Each sum is one chain of fused multiply-adds in ascending k, as on a CPU, so a row has the same bits
-there and here. Of a warp's piece lane 8 y + x has rows 4 y + 16 q and the three behind each,
-columns 4 x and the three behind it, and those 32 further on: eight lanes that share rows read the
-same chunks of a, and of b eight chunks side by side, so no two meet in a bank.
+Each sum is one chain of fused multiply-adds in ascending k, as on a CPU up to `engines.cpu.FOLD` k,
+so a row of so many has the same bits there and here. Of a warp's piece lane 8 y + x has rows
+4 y + 16 q and the three behind each, columns 4 x and the three behind it, and those 32 further on:
+eight lanes that share rows read the same chunks of a, and of b eight chunks side by side, so no two
+meet in a bank.
 """
 
 from collections.abc import Callable

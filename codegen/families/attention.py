@@ -11,8 +11,9 @@ are read in place, row by row, as broadcast operands, and softmax needs no horiz
             o[dv, lane] = o * exp(m before - m) + sum over keys of v[key, dv] * p[key, lane]
         out = o / l
 
-Every lane runs the same operations in the same order whatever its neighbours are, so the bits of a
-query do not depend on its block. Short blocks use a narrower tile; lanes without a query repeat the
+Sums over the keys of a block are chains of their own, so that long ones lose no digits. Every lane
+runs the same operations in the same order whatever its neighbours are, so the bits of a query do
+not depend on its block. Short blocks use a narrower tile; lanes without a query repeat the
 last one and are dropped; one query alone has another way (`attention_query.py`) to the same bits. A
 sum l not above 0 marks a row without keys or with a NaN softmax.
 """
@@ -204,14 +205,17 @@ class _QueryBlock:
     ) -> None:
         """Make p = exp(p - pivot) and total = total * decay + the sum of p over the keys."""
         p, total = self.kernel.p, self.total
+        here = [tir.Variable() for _ in self.groups]
         for g in self.groups:
-            total[g].set(total[g].value * decay[g])
+            here[g].set(tir.splat(0))
         with tir.serial(0, keys) as key:
             for g in self.groups:
                 s = tir.load(p, key, g * tir.LANES)
                 weight = exp(tir.keep(s - pivot[g]), nonpositive=True)
                 tir.store(p, weight, key, g * tir.LANES)
-                total[g].set(total[g].value + weight)
+                here[g].set(here[g].value + weight)
+        for g in self.groups:
+            total[g].set(tir.keep(total[g].value * decay[g]) + here[g].value)
 
     def values(
         self,
@@ -231,7 +235,7 @@ class _QueryBlock:
 
             def before(r: int, g: int) -> tir.Expr:
                 sums = tir.load(kernel.o, dv + r, g * tir.LANES)
-                return sums if decay is None else sums * decay[g]
+                return sums if decay is None else tir.keep(sums * decay[g])
 
             def read(key: tir.Expr) -> Read:
                 return (
@@ -239,8 +243,10 @@ class _QueryBlock:
                     lambda g: tir.load(kernel.p, key, g * tir.LANES),
                 )
 
-            tir.either(first, tile.clear, lambda: tile.start(before))
+            tile.clear()
             tile.multiply(keys, UNROLL, read)
+            with tir.when(tir.negated(first)):
+                tile.add_each(before)
             for r in range(height):
                 for g, total in enumerate(tile.row(r)):
                     tir.store(kernel.o, total, dv + r, g * tir.LANES)

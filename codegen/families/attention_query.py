@@ -126,7 +126,8 @@ class OneQuery:
 
             def before(_r: int, g: int) -> tir.Expr:
                 place = tir.int64(dv + g * tir.LANES)
-                return (self.total.value if g == len(sizes) else tir.load(self.o, place)) * decay
+                sums = self.total.value if g == len(sizes) else tir.load(self.o, place)
+                return tir.keep(sums * decay)
 
             def read(key: tir.Expr) -> Read:
                 def value(g: int) -> tir.Expr:
@@ -137,8 +138,10 @@ class OneQuery:
 
                 return lambda _r: self.p[key], value
 
-            tir.either(first, tile.clear, lambda: tile.start(before))
+            tile.clear()
             tile.multiply(keys, self.unroll, read)
+            with tir.when(tir.negated(first)):
+                tile.add_each(before)
             sums = tile.row(0)
             for g in range(len(sizes)):
                 tir.store(self.o, sums[g], tir.int64(dv + g * tir.LANES))

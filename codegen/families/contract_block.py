@@ -4,7 +4,8 @@ PIT axis m inside each block of W k: the micro-tile is one row x W, and W is rea
 the packed values. SRead is the address of a row of the accumulator: the sums of a panel lie in a
 compact scratch array, because rows of C, a power of two apart, would share few lines of the caches.
 The dense tile is rows x columns of accumulators in registers. A row gets its blocks in ascending k
-and its products as one chain of fused multiply-adds, so its bits do not depend on W or on the call.
+and its products in blocks of `FOLD`, so its bits do not depend on W, which divides that, or on the
+call.
 
     for each panel of B:
         scratch = 0
@@ -21,7 +22,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pitc.codegen import tir
-from pitc.codegen.engines.cpu import DenseTile, Read
+from pitc.codegen.engines.cpu import FOLD, DenseTile, Read
 from pitc.codegen.families.swrite import SWrite
 from pitc.ir.panels import PANEL_WIDTH
 from pitc.ir.target import CpuLevel
@@ -52,13 +53,16 @@ class _Kernel:
         self.starts = tir.tensor("starts", (boundaries,), "int32")
         self.blocks = boundaries - 1
         self.swrite = SWrite(params)
-        self.sums = tir.workspace(tir.larger(self.swrite.rows, tir.int64(1)) * PANEL_WIDTH)
+        self.folds = self.k > FOLD
+        rows = tir.larger(self.swrite.rows, tir.int64(1))
+        self.sums = tir.workspace(rows * (PANEL_WIDTH * (1 + self.folds)))
 
     def emit(self) -> None:
         """Panels, blocks of k, row tiles."""
         half = self.height // 2
         with self.swrite.panels() as j:
-            with tir.serial(tir.int64(0), self.swrite.rows * (PANEL_WIDTH // tir.LANES)) as i:
+            vectors = self.swrite.rows * (PANEL_WIDTH // tir.LANES)
+            with tir.serial(tir.int64(0), vectors * (1 + self.folds)) as i:
                 tir.store(self.sums, tir.splat(0), i * tir.LANES)
             with tir.serial(tir.int64(0), self.blocks) as q:
                 start = tir.index_of(self.starts, q)
@@ -70,7 +74,27 @@ class _Kernel:
                     self.tiles(j, q, tir.bind(start + p * self.height), stop, self.height)
                 with tir.when(tir.both(rest > 0, rest <= half)):
                     self.tiles(j, q, tir.bind(stop - rest), stop, half)
+                if self.folds:
+                    with tir.when((q + 1) * self.width // FOLD > q * self.width // FOLD):
+                        self.fold(vectors, start=False)
+            if self.folds:
+                self.fold(vectors, start=True)
             self.swrite.write(j, tir.int64(0), self.swrite.rows, self.sums, tir.int64(0))
+
+    def fold(self, vectors: tir.Expr, *, start: bool) -> None:
+        """Add the sums of a block of k to those of the blocks before, which lie behind them.
+
+        Args:
+            vectors: Vectors of sums.
+            start: The result is where the sums start, complete; else these are 0 again.
+        """
+        with tir.serial(tir.int64(0), vectors) as i:
+            at = tir.bind(i * tir.LANES)
+            behind = tir.bind((vectors + i) * tir.LANES)
+            total = tir.keep(tir.load(self.sums, behind) + tir.load(self.sums, at))
+            tir.store(self.sums, total, at if start else behind)
+            if not start:
+                tir.store(self.sums, tir.splat(0), at)
 
     def tiles(self, j: tir.Expr, q: tir.Expr, first: tir.Expr, stop: tir.Expr, height: int) -> None:
         """The column groups of one row tile: entries `first`.. below `stop`, in k block `q`."""

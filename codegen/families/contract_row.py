@@ -2,8 +2,8 @@
 
 PIT axis k: the micro-tile is one element. SRead is the address of a row of B. The dense tile is one
 row x columns of accumulators in registers, over as many panels as the target has registers for. A
-row gets its elements in ascending k, as one chain of fused multiply-adds per column, so its bits do
-not depend on the blocks of k or on the call.
+row gets its elements in ascending k, added up per column in blocks of `FOLD` k, so its bits do not
+depend on the blocks of lists or on the call.
 
     for each group of panels of B:
         for each k block:                           its rows of B stay in a near cache
@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pitc.codegen import tir
-from pitc.codegen.engines.cpu import DenseTile, Read
+from pitc.codegen.engines.cpu import FOLD, Blocks, DenseTile, Read
 from pitc.codegen.families.swrite import PANEL_VECTORS, SWrite
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 from pitc.ir.target import CpuLevel
@@ -61,7 +61,11 @@ class _Kernel:
         self.panels = panels_at_once(params["n"], target)
         held = tir.choose(self.blocks == 1, tir.int64(0), self.rows)
         # the row that is being finished lies in front of those that wait
-        self.sums = tir.workspace((held + 1) * (PANEL_WIDTH * self.panels))
+        self.folds = params["k"] > FOLD
+        width = PANEL_WIDTH * self.panels
+        self.behind = tir.bind((held + 1) * width)  # sums of complete blocks of k lie there
+        self.sums = tir.workspace((held + 1) * (width * (1 + self.folds)))
+        self.states = tir.workspace(held + 1, dtype="int64") if self.folds else None
 
     def emit(self) -> None:
         """Groups of panels, and the panels of a short one."""
@@ -82,7 +86,7 @@ class _Kernel:
 
         def whole() -> None:
             with tir.serial(tir.int64(0), self.rows) as r:
-                self.run(j, r, tir.int64(0), panels, ahead=True)
+                self.run(j, r, tir.int64(0), panels, ahead=True, last=True)
                 self.finish(j, r, panels)
 
         def in_blocks() -> None:
@@ -95,7 +99,7 @@ class _Kernel:
                 self.run(j, tir.bind(q * self.rows + r), at, panels, at)
             with tir.serial(tir.int64(0), self.rows) as r:
                 run, at = tir.bind(last * self.rows + r), tir.bind((r + 1) * width)
-                self.run(j, run, tir.int64(0), panels, at)
+                self.run(j, run, tir.int64(0), panels, at, last=True)
                 self.finish(j, r, panels)
 
         tir.either(self.blocks == 1, whole, in_blocks)
@@ -115,6 +119,7 @@ class _Kernel:
         before: tir.Expr | None = None,
         *,
         ahead: bool = False,
+        last: bool = False,
     ) -> None:
         """Add one run of entries to its row.
 
@@ -125,12 +130,23 @@ class _Kernel:
             panels: How many panels.
             before: Where the sums of the runs before are; None: there are none.
             ahead: The rows of B of later entries are asked for.
+            last: The row's sums are complete then.
         """
         tile = DenseTile(1, panels * PANEL_VECTORS)
+        kept = at if before is None else before
+        slot = tir.bind(kept // (panels * PANEL_WIDTH))
+        behind = [kept + self.behind]
         if before is None:
             tile.clear()
         else:
             tile.take(self.sums, [before])
+        start, stop = tir.index_of(self.starts, run), tir.index_of(self.starts, run + 1)
+        blocks = Blocks(tile, self.sums, behind, tir.int64(2 * FOLD)) if self.folds else None
+        if blocks is not None and before is not None:
+            blocks.state.set(tir.index_of(self.states, slot))
+        elif blocks is not None:
+            with tir.when(start < stop):
+                blocks.state.set(blocks.state_at(tir.index_of(self.ks, start)))
         b = self.swrite.b
 
         def at_panel(v: int) -> tuple[tir.Expr, int]:
@@ -143,6 +159,8 @@ class _Kernel:
                     panel, offset = at_panel(v)
                     tir.prefetch(b, panel, later, offset)
             k = tir.index_of(self.ks, z)
+            if blocks is not None:
+                blocks.before(k)
 
             def vector(v: int) -> tir.Expr:
                 panel, offset = at_panel(v)
@@ -150,7 +168,10 @@ class _Kernel:
 
             return lambda _: self.values[z], vector
 
-        start, stop = tir.index_of(self.starts, run), tir.index_of(self.starts, run + 1)
         with tir.serial(start, stop) as z:
             tile.step(read(z))
+        if blocks is not None and last:
+            blocks.end()
+        elif blocks is not None:
+            tir.assign(self.states, blocks.state.value, slot)
         tile.put(self.sums, [at])

@@ -3,8 +3,8 @@
 PIT axis k: the micro-tile is G rows x one k, and G is read from the shape of the packed values.
 SRead is the address of a row of B; A comes packed, [entry, row of the group]. The dense tile is
 rows x columns of accumulators in registers, and every strip of so many rows of a group walks the
-same list. Each accumulator is one chain of fused multiply-adds in ascending k, so the bits of a row
-do not depend on G or on the call.
+same list. Each accumulator sums blocks of k in ascending order (`FOLD`), so the bits of a row do
+not depend on G or on the call.
 
     for each panel of B, for each group:
         for each chunk of the list:                 its rows of B stay in the first-level cache
@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pitc.codegen import tir
-from pitc.codegen.engines.cpu import DenseTile, Read
+from pitc.codegen.engines.cpu import FOLD, Blocks, DenseTile, Read
 from pitc.codegen.families.swrite import SWrite
 from pitc.ir.panels import PANEL_WIDTH
 from pitc.ir.target import CpuLevel
@@ -58,7 +58,10 @@ class _Kernel:
         self.groups = boundaries - 1
         self.swrite = SWrite(params)
         self.asks = tir.bind(self.swrite.stores.are_far())
-        self.sums = tir.workspace(tir.larger(self.group, tir.int64(1)) * PANEL_WIDTH)
+        self.folds = params["k"] > FOLD
+        rows = tir.larger(self.group, tir.int64(1))
+        self.behind = tir.bind(rows * PANEL_WIDTH)  # sums of complete blocks of k lie there
+        self.sums = tir.workspace(rows * (PANEL_WIDTH * (1 + self.folds)))
 
     def emit(self) -> None:
         """Panels, groups, chunks, strips."""
@@ -74,7 +77,8 @@ class _Kernel:
                 count = tir.bind(tir.smaller(tir.int64(CHUNK), stop - begin))
                 row = tir.bind(s * self.height)
                 with tir.serial(0, tir.int64(PANEL_WIDTH // self.columns)) as x:
-                    self.tile(j, row, tir.bind(x * self.columns), begin, count, q == 0)
+                    column = tir.bind(x * self.columns)
+                    self.tile(j, row, column, (start, begin), count, q == chunks - 1)
                 with tir.when(q == chunks - 1):
                     with tir.when(self.asks):
                         self.ask(j, tir.bind(first + row + ASKED_ROWS))
@@ -102,24 +106,35 @@ class _Kernel:
         j: tir.Expr,
         row: tir.Expr,
         column: tir.Expr,
-        begin: tir.Expr,
+        starts: tuple[tir.Expr, tir.Expr],
         count: tir.Expr,
-        is_first: tir.Expr,
+        is_last: tir.Expr,
     ) -> None:
-        """One register tile over `count` entries from `begin` on.
+        """One register tile over `count` entries.
 
         Args:
             j: Panel.
             row: Where the strip starts in its group.
             column: Where the column group starts in its panel.
-            begin: First entry.
+            starts: The first entry of the group, and the first of these.
             count: Entries.
-            is_first: These are the first entries of the group.
+            is_last: These are its last ones.
         """
         b, relu = self.swrite.b, self.swrite.input_relu
+        start, begin = starts
+        is_first = begin == start
         tile = DenseTile(self.height, self.columns // tir.LANES, input_relu=relu)
         rows = [(row + r) * PANEL_WIDTH + column for r in range(self.height)]
         offsets = [column + v * tir.LANES for v in range(tile.vectors)]
+
+        behind = [row + self.behind for row in rows]
+        blocks = Blocks(tile, self.sums, behind, tir.int64(0)) if self.folds else None
+        if blocks is not None:
+            with tir.when(count > 0):
+                first = tir.index_of(self.ks, start)
+                last = tir.index_of(self.ks, tir.larger(begin - 1, start))
+                complete = tir.choose(first // FOLD < last // FOLD, tir.int64(1), tir.int64(0))
+                blocks.state.set(blocks.state_at(last, complete))
 
         def read(i: tir.Expr) -> Read:
             z = begin + i
@@ -127,8 +142,13 @@ class _Kernel:
             for offset in offsets:
                 tir.prefetch(b, j, later, offset)
             k = tir.index_of(self.ks, z)
+            if blocks is not None:
+                blocks.before(k)
             return lambda r: self.values[z, row + r], lambda v: tir.load(b, j, k, offsets[v])
 
         tir.either(is_first, tile.clear, lambda: tile.take(self.sums, rows))
         tile.multiply(count, UNROLL, read)
+        if blocks is not None:
+            with tir.when(is_last):
+                blocks.end()
         tile.put(self.sums, rows)

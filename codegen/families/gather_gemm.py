@@ -2,8 +2,8 @@
 
 PIT axis m: the micro-tile is one row. SRead is the address of a row: A is read in place, because
 packing it first did not measure faster. SWrite is the address of the stored row. The dense tile is
-rows x columns of accumulators in registers. Each accumulator is one chain of fused multiply-adds in
-ascending k, so the bits of a row do not depend on the tile that it falls into.
+rows x columns of accumulators in registers. Each sums blocks of k in ascending order (`FOLD`), so
+the bits of a row do not depend on the tile that it falls into.
 
     for each block of rows, for each block of k:    rows of A stay in the second-level cache
         for each stretch of a panel of B:           it stays in the cache that the row tiles need
@@ -23,12 +23,12 @@ With `bits`, the kernel also says which stored values are not zero: words of 64 
 the registers of the epilogue.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pitc.codegen import tir
-from pitc.codegen.engines.cpu import DenseTile, Read
+from pitc.codegen.engines.cpu import FOLD, DenseTile, Read
 from pitc.codegen.families.epilogue import ACTIVATIONS, Epilogue
 from pitc.codegen.families.right import Right, Turned, right_operand
 from pitc.ir.panels import PANEL_WIDTH, panel_count
@@ -50,11 +50,11 @@ NEAR_K = 32
 
 
 def k_block(k: int) -> int:
-    """Length of the k blocks: all of k, or equal multiples of 16, the last maybe shorter."""
+    """Length of the k blocks: all of k, or equal multiples of `FOLD`, the last maybe shorter."""
     blocks = -(-k // SPLIT_K)
     if blocks == 1:
         return k
-    return -(-k // (tir.LANES * blocks)) * tir.LANES
+    return -(-k // (FOLD * blocks)) * FOLD
 
 
 def prim_func(symbol: str, params: Mapping[str, Any], target: CpuLevel) -> Any:
@@ -131,6 +131,8 @@ class _Kernel:
         pieces = None if bits is None else tir.bit_pieces(bits)
         self.epilogue = Epilogue(params["activation"], self.n, bias, residual, pieces)
         self.sums: tir.Buffer = None
+        self.totals: tir.Buffer = None
+        self.behind = 0  # where sums of blocks of k that are complete stand, behind the others
 
     def emit(self) -> None:
         """Blocks of rows."""
@@ -139,8 +141,11 @@ class _Kernel:
             first = tir.bind(self.i0 + ib * block)
             tiles = self.cut_rows(first, tir.smaller(tir.int64(block), self.i1 - first))
             many, few = self.right
-            if many.finishes_panels:
-                self.sums = tir.workspace(block * PANEL_WIDTH)
+            if many.finishes_panels or self.k > FOLD:
+                kept = block if many.finishes_panels else few.few_tiles * self.tile_rows
+                self.behind = kept * PANEL_WIDTH
+                self.sums = tir.workspace(2 * self.behind)
+                self.totals = tir.workspace(self.tile_rows * PANEL_WIDTH)
             tir.either(
                 tiles.count <= few.few_tiles,
                 lambda: self.few(tiles, few),
@@ -261,6 +266,9 @@ class _RegisterTile:
         if kernel.epilogue.residual is not None:
             with tir.when(last):
                 self.fetch()
+        if kernel.k > FOLD:
+            self.fold(number)
+            return
         apart = stretch.right.finishes_panels
         tir.either(
             stretch.start == 0,
@@ -273,6 +281,57 @@ class _RegisterTile:
             lambda: self.write(kernel.epilogue),
             lambda: self.put(number) if apart else self.write(None),
         )
+
+    def fold(self, number: tir.Expr) -> None:
+        """Add up the stretch in blocks of k; a short one is a part of a block."""
+        kernel, stretch = self.kernel, self.stretch
+        right = stretch.right
+        assert right is not None
+        stop = tir.hold(stretch.start + stretch.length)
+        last = tir.bind(stop == kernel.k)
+        far = right.longest is None and right is kernel.right[0]  # C is all that lasts so long
+        with tir.serial(0, (stretch.length + FOLD - 1) // FOLD) as f:
+            begin = tir.hold(stretch.start + f * FOLD)
+            length = tir.hold(tir.smaller(tir.int64(FOLD), stop - begin))
+            if far:
+                self.fold_far(number, f, begin, length, stop)
+            else:
+                self.fold_near(number, begin, length)
+        if far:
+            tir.either(last, lambda: self.write(kernel.epilogue), lambda: self.write(None))
+        else:
+            with tir.when(last):
+                self.write(kernel.epilogue)
+
+    def fold_far(
+        self, number: tir.Expr, f: tir.Expr, begin: tir.Expr, length: tir.Expr, stop: tir.Expr
+    ) -> None:
+        """A whole block; sums of those before are in C, then near."""
+        totals = self.kernel.totals
+        rows = [tir.int64(r * PANEL_WIDTH) for r in range(self.tile.rows)]
+        self.tile.clear()
+        self.multiply(number, begin, length)
+
+        def from_c() -> None:
+            with tir.when(begin > 0):
+                self.tile.add_each(self.partial())
+
+        tir.either(f > 0, lambda: self.tile.add(totals, rows), from_c)
+        with tir.when(begin + length < stop):
+            self.tile.put(totals, rows)
+
+    def fold_near(self, number: tir.Expr, begin: tir.Expr, length: tir.Expr) -> None:
+        """A block, or a part of one."""
+        kernel, end = self.kernel, tir.hold(begin + length)
+        rest = tir.choose(end == kernel.k, tir.int64(0), end % FOLD)
+        ends = tir.bind(rest == 0)
+        tir.either(begin % FOLD == 0, self.tile.clear, lambda: self.take(number))
+        self.multiply(number, begin, length)
+        totals = [row + kernel.behind for row in self.kept(number)]
+        with tir.when(tir.both(ends, end > FOLD)):
+            self.tile.add(kernel.sums, totals)
+        with tir.when(end < kernel.k):
+            tir.either(ends, lambda: self.tile.put(kernel.sums, totals), lambda: self.put(number))
 
     def take(self, number: tir.Expr) -> None:
         """Start from the sums of the stretch before."""
@@ -289,13 +348,17 @@ class _RegisterTile:
 
     def resume(self) -> None:
         """Start from the partial sums of the k block before."""
+        self.tile.start(self.partial())
+
+    def partial(self) -> Callable[[int, int], tir.Expr]:
+        """The partial sums of the k block before, by row and vector."""
         rows_c = [tir.index_of(self.kernel.rows_c, i) for i in self.listed]
 
-        def partial(r: int, v: int) -> tir.Expr:
+        def vector(r: int, v: int) -> tir.Expr:
             at = self.column + v * tir.LANES
             return tir.load(self.kernel.c, rows_c[r], at, lanes=self.columns.lanes(v))
 
-        self.tile.start(partial)
+        return vector
 
     def fetch(self) -> None:
         """Ask for the residual: it arrives while the products are added."""
@@ -305,18 +368,23 @@ class _RegisterTile:
                     at = self.column + v * tir.LANES
                     tir.prefetch(self.kernel.epilogue.residual, row, at)
 
-    def multiply(self, number: tir.Expr) -> None:
-        """Add the products of the stretch, and ask for this tile's part of the next one."""
+    def multiply(
+        self, number: tir.Expr, begin: tir.Expr | None = None, length: tir.Expr | None = None
+    ) -> None:
+        """Add the products of the stretch or of a part of it, and ask for this tile's part of the
+        next stretch.
+        """
         kernel, columns, stretch = self.kernel, self.columns, self.stretch
         right = stretch.right
         assert right is not None
         rows_a = [tir.index_of(kernel.rows_a, i) for i in self.listed]
-        before = tir.hold(number * stretch.length)
+        first = stretch.start if begin is None else begin
+        before = tir.hold(number * stretch.length + (first - stretch.start))
         next_start = tir.hold(stretch.start + stretch.ahead)
         starts = [columns.start + v * tir.LANES for v in range(columns.vectors)]
 
         def read(i: tir.Expr) -> Read:
-            k = stretch.start + i
+            k = first + i
             # A share is shorter than a row, so lines are named several times: that is free.
             part = tir.hold((before + i) * stretch.share)
             for start in starts:
@@ -326,7 +394,8 @@ class _RegisterTile:
                 lambda v: right.load(stretch.j, k, starts[v], columns.lanes(v)),
             )
 
-        self.tile.multiply(stretch.length, UNROLL_K, read, rest=kernel.k % UNROLL_K > 0)
+        count = stretch.length if length is None else length
+        self.tile.multiply(count, UNROLL_K, read, rest=kernel.k % UNROLL_K > 0)
 
     def write(self, epilogue: Epilogue | None) -> None:
         """Store every vector, but not of repeated rows; without an epilogue the sums as they are,

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from pitc.codegen import tir
-from pitc.codegen.engines.cpu import DenseTile
+from pitc.codegen.engines.cpu import FOLD, DenseTile
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 from pitc.ir.target import CpuLevel
 
-PIECE_K = 512
+PIECE_K = FOLD
 """Rows of a piece."""
 NEAR_K = 128
 """Rows of it that are copied at a time: more would share few places of the first-level cache."""
@@ -183,7 +183,6 @@ class Turned:
             with tir.when(first < n):
                 rows = self.stored.rows(first, side)
                 tile = DenseTile(len(rows_a), 1, side)
-                tile.clear()
 
                 def add(k: tir.Expr, vector: tir.Expr) -> None:
                     tile.step((lambda r: a[rows_a[r], k], lambda _: vector))
@@ -192,11 +191,20 @@ class Turned:
                     for i, vector in enumerate(self.stored.square(rows, k, lanes)[:lanes]):
                         add(k + i, vector)
 
-                with tir.serial(0, tir.int64(k_end // side)) as q:
-                    square(tir.hold(q * side), side)
-                if k_end % side:
-                    square(tir.int64(k_end // side * side), k_end % side)
-                tile.put(sums, [at + column + r * PANEL_WIDTH for r in range(tile.rows)])
+                kept = [at + column + r * PANEL_WIDTH for r in range(tile.rows)]
+                blocks = -(-k_end // FOLD)
+                with tir.serial(0, tir.int64(blocks)) as f:
+                    begin = tir.hold(f * FOLD)
+                    here = tir.hold(tir.smaller(tir.int64(FOLD), k_end - begin))
+                    tile.clear()
+                    with tir.serial(0, here // side) as q:
+                        square(tir.hold(begin + q * side), side)
+                    if k_end % side:
+                        with tir.when(f == blocks - 1):
+                            square(tir.int64(k_end // side * side), k_end % side)
+                    with tir.when(f > 0):
+                        tile.add(sums, kept)
+                    tile.put(sums, kept)
 
 
 class Pieces:

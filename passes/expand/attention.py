@@ -39,8 +39,8 @@ def fused_attention(body: Body) -> list[ir.Value | None]:
         if view.attr(name, 0):
             raise NoRule(f"{name} is set")
     heads, x = int(view.attr("num_heads", 0)), view.shape(0)
-    if len(x) != 3:
-        raise NoRule(f"rows of rank {len(x)}")
+    if len(x) != 3 or view.rank(1) != 2:
+        raise NoRule(f"rows of rank {len(x)}, a projection of rank {view.rank(1)}")
     widths = [int(n) for n in view.attr("qkv_hidden_sizes") or ()]
     if not widths:
         widths = [_static(view.shape(1)[-1]) // 3] * 3
@@ -81,7 +81,7 @@ def _static(extent: Poly) -> int:
 
 
 def _head(width: int, heads: int) -> int:
-    if heads < 1 or width % heads:
+    if heads < 1 or width < 1 or width % heads:
         raise NoRule(f"rows of {width} in {heads} heads")
     return width // heads
 

@@ -79,7 +79,7 @@ def group_norm(body: Body) -> list[ir.Value | None]:
     shape = [e.as_int() for e in view.shape(0)]
     inner = [n for n in shape[1:] if n is not None]
     groups = int(view.attr("num_groups", 0))
-    if len(inner) != len(shape) - 1 or not groups or inner[0] % groups:
+    if not inner or len(inner) != len(shape) - 1 or not groups or inner[0] % groups:
         raise NoRule(f"{view.shape(0)} in {groups} groups")
     one, zero = (body.constant(np.full(groups, n, np.float32)) for n in (1, 0))
     epsilon = float(view.attr("epsilon", 1e-5))

@@ -1,5 +1,6 @@
 """The standard Attention operator is a function: its own body says what it consists of."""
 
+import numpy as np
 import onnx
 import onnx.inliner
 import onnx_ir as ir
@@ -7,11 +8,22 @@ import onnx_ir as ir
 from pitc.ir.graph import NoRule
 from pitc.passes.expand.body import Body
 
+MASK, SCORES = 3, 3  # the input, and the output
+MASKED = 2  # the mode in which that has the mask added
+
 
 def standard_attention(body: Body) -> list[ir.Value | None]:
-    """The schema's function body, made for the operands' types and shapes."""
+    """The schema's function body, made for the operands' types and shapes.
+
+    Raises:
+        NoRule: It has none, or ONNX Runtime's kernel answers otherwise.
+    """
     view = body.view
     model, node = view.graph.model, view.node
+    if body.wants(SCORES) and view.attr("qk_matmul_output_mode", 0) == MASKED:
+        flags = view.has(MASK) and view.dtype(MASK) == np.bool_
+        if flags or view.attr("is_causal", 0):
+            raise NoRule("masked scores are -inf in the body, the lowest number in the kernel")
     inputs = [body.input(i) for i in range(view.n_inputs)]  # the body wants every operand's type
     typed = [
         onnx.helper.make_tensor_value_info(

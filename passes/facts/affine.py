@@ -59,7 +59,7 @@ def _computed(view: NodeView, expr: TensorExpr) -> Poly | None:
     operator = operator_of(view)
     try:
         if operator.positions is not None:
-            start, step = (view.ints(i).item() for i in operator.positions)
+            start, step = (view.int_scalar(i) for i in operator.positions)
             (size,) = expr.shape
             return poly(start + dim_index(0, size) * step)
         if operator.fill is not None:

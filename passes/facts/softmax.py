@@ -16,10 +16,19 @@ Several tests must hold of one key together, which a region cannot say. It follo
 * the row's own position passes the masks, and biases are small at all keys.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import inf
 
-from pitc.ir.constant import BOUNDED, FINITE, ZN, FillFact, is_assumed, is_hidden, is_kept
+from pitc.ir.constant import (
+    BOUNDED,
+    FINITE,
+    ZN,
+    Constant,
+    FillFact,
+    is_assumed,
+    is_hidden,
+    is_kept,
+)
 from pitc.ir.expr import TensorExpr
 from pitc.ir.graph import NodeView
 from pitc.ir.index import ONE, dim_index, nonneg
@@ -54,10 +63,18 @@ def softmax_facts(view: NodeView, expr: TensorExpr, clean: Region | None) -> lis
     return out + zeros
 
 
-def spared_rows(view: NodeView, expr: TensorExpr) -> list[Region]:
-    """Regions of rows that keep a key: some term of the row is known not to be far below 0."""
+def spared_rows(
+    view: NodeView, expr: TensorExpr, keeps: Callable[[Constant], bool] = is_kept
+) -> list[Region]:
+    """Regions of rows that keep a key: some term of the row is known not to be far below 0.
+
+    Args:
+        view: The softmax.
+        expr: Its expression.
+        keeps: What is known of such a term.
+    """
     facts = view.graph[view.name(0)].fills
-    guards = (g for f in facts if is_kept(f.constant) for g in _keeping(f.region, expr))
+    guards = (g for f in facts if keeps(f.constant) for g in _keeping(f.region, expr))
     return sorted(prune(guards), key=cost)[:MAX_GUARDS]
 
 

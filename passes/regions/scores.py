@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from math import inf
 
+import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.constant import (
@@ -16,25 +17,28 @@ from pitc.ir.constant import (
     ZN,
     Constant,
     is_hidden,
+    is_kept,
     is_number,
     is_zero,
     range_of,
 )
 from pitc.ir.expr import Combine, Read, Shape, TensorExpr
-from pitc.ir.graph import Graph
+from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import ONE, Digit, digit, invert, nonneg
 from pitc.ir.nodes import first_input, input_names
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, covered, pull, region
 from pitc.passes.facts.finite import clean_if, finite_if
+from pitc.passes.facts.softmax import spared_rows
 from pitc.passes.regions.domain import Coords, Domain
 from pitc.passes.regions.form import BiasTerm, FormContext, Site
 from pitc.passes.regions.steps import Steps, pair_of
 from pitc.passes.rules.record import Packs, operator_of
 
 ABSORBING = -3e38  # any bounded score plus this is this, in float32
+SWALLOWING = -1e11  # beside it bounded scores and small terms are nothing, in whatever order
 FINE = 2 * SMALL  # a small term and what is added to it: beside it scores keep their digits
-DROWNING = -1e9  # beside it scores are rounded to multiples of 64
+DROWNING = -1e9  # beside it float32 scores are rounded to multiples of 64
 LEAST, MOST = 1e-6, 1e6  # of a factor of the scores: beyond, float32 overflows here or there only
 
 
@@ -53,6 +57,7 @@ class Scores:
             behind it.
         nan_to_zero: A row whose softmax is NaN has weights of 0.
         no_keys_to_zero: Only a row without live keys has.
+        spared: Every live row keeps a key, so that hidden ones have weights of 0.
         weight_steps: What the weights are rounded to, behind the softmax.
         score_steps: What the scores are rounded to, behind a first factor, `scale`.
         score_scale: Their factor behind that.
@@ -70,6 +75,7 @@ class Scores:
     chosen: bool = False
     nan_to_zero: bool = False
     no_keys_to_zero: bool = False
+    spared: bool = False
     weight_steps: Steps | None = None
     score_steps: Steps | None = None
     score_scale: float = 1.0
@@ -178,6 +184,7 @@ def walk(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
             stop = _at_softmax(site, keys, scores)
             if stop is not None:
                 return stop
+            scores.spared = _keep_keys(site, scores, node, expr)
             scores.softmaxed, scores.name = True, first_input(node)
             continue
         if operator_of(node).dequantises:
@@ -245,6 +252,21 @@ def _at_softmax(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
     return None
 
 
+def _keep_keys(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) -> bool:
+    """True where every live row of a softmax keeps a key."""
+    rows = spared_rows(NodeView(site.context.graph, node), expr, _is_unmasked)
+    cases = site.context.domain.live_cases(scores.query_coords)
+    return cases is not None and all(
+        any(covers(row, Region((case,))) for row in rows) for case in cases
+    )
+
+
+def _is_unmasked(c: Constant) -> bool:
+    """True for a kept term of the softmax that no number shifts out of the range of scores."""
+    known = range_of(c)
+    return is_kept(c) and known is not None and known.hi >= 0
+
+
 def _check_bias(site: Site, scores: Scores) -> Refusal | None:
     """The bias is read where the scores are, so between the two nothing may be reshaped.
 
@@ -264,7 +286,8 @@ def _check_bias(site: Site, scores: Scores) -> Refusal | None:
         return site.refuse(
             Code.NO_LOWERING, "a finite number replaces scores that have a bias", scores.name
         )
-    if site.context.domain.lives_everywhere and _shows_rounding(site.context.graph, scores.bias):
+    everywhere = site.context.domain.lives_everywhere
+    if not scores.spared and _shows_rounding(site.context.graph, scores, everywhere):
         return site.refuse(
             Code.NO_LOWERING, "rows of hidden keys alone show how scores round", scores.bias[0].name
         )
@@ -273,16 +296,32 @@ def _check_bias(site: Site, scores: Scores) -> Refusal | None:
     return None
 
 
-def _shows_rounding(graph: Graph, terms: Sequence[BiasTerm]) -> bool:
-    """True where the weights of a row without live keys may hang on the last bits of its scores.
+def _shows_rounding(graph: Graph, scores: Scores, last_bits: bool) -> bool:
+    """True where the weights of a row of hidden keys alone may hang on how its scores are rounded.
 
-    Beside -1e4 a score is rounded to 1e-3, this way or that as its last bits are: where a row has
-    other keys that does not show, as their weights are 0. A second term is added before or behind,
-    so that the first has to absorb both.
+    Where a row has other keys that does not show, as the weights of hidden ones are 0.
+
+    * Two terms are added in another order here, and a half type rounds more than the kernel does:
+      a mask has to absorb the other terms and the score.
+    * One float32 term is added as it was. Beside -1e4 a score is rounded to 1e-3, this way or that
+      as its last bits are: so do two levels of optimisation of ONNX Runtime differ.
+    * What -inf replaces comes out the same in any order.
+
+    Args:
+        graph: The graph.
+        scores: At the first contraction.
+        last_bits: What hangs on the last bits of a score counts, too, and so does a term that
+            nobody bounds.
     """
+    terms = [t for t in scores.bias if t.low != -inf]
+    alone = len(terms) == 1 and graph.dtype(scores.name) == np.float32
+    if alone and not last_bits:
+        return False
     large = [t for t in terms if not _is_small(graph, t)]
-    highest = DROWNING if len(terms) == 1 else ABSORBING
-    return len(large) > 1 or any(
+    if last_bits and len(large) > 1:
+        return True
+    highest = DROWNING if alone else SWALLOWING
+    return any(
         r is not None and not (r.lo >= -FINE and r.hi <= FINE) and not r.hi <= highest
         for t in large
         if t.low is None

@@ -250,6 +250,8 @@ def _spread(view: NodeView, image: Shape, kernel: Shape) -> Shape:
     Source: ONNX operator spec, ConvTranspose, where pads are given.
     """
     n = len(image)
+    if len(kernel) != n:
+        raise NoRule(f"an image of rank {n}, a kernel of rank {len(kernel)}")
     given = view.attr("auto_pad", "NOTSET") == "NOTSET" and not view.attr("output_shape")
     pads = list(view.attr("pads") or [0] * 2 * n)
     more = list(view.attr("output_padding") or [0] * n)

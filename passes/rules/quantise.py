@@ -46,7 +46,13 @@ def dequantised_magnitude(view: NodeView) -> float | None:
     """
     dtype, scale = view.graph[view.name(0)].dtype, view.array(1)
     zero = view.array(2) if view.has(2) else np.zeros(1)
-    if dtype not in (np.int8, np.uint8) or scale is None or zero is None or not scale.size:
+    if (
+        dtype not in (np.int8, np.uint8)
+        or scale is None
+        or zero is None
+        or not scale.size
+        or not zero.size
+    ):
         return None
     ends = np.iinfo(dtype)
     widest = np.float64(max(ends.max - zero.min().item(), zero.max().item() - ends.min))

@@ -1,6 +1,5 @@
 """manifest.json: what was built, from what, by what, and the checksum of every file."""
 
-import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass, fields
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pitc.artifact.record import read_record
+from pitc.ir.digest import file_sha256, sha256
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.report import (
     KernelRecord,
@@ -130,7 +130,7 @@ def _sealed(body: dict[str, Any]) -> str:
     The field is put in front of the closing brace: a long report is spelled once only.
     """
     text = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False, default=vars)
-    digest = hashlib.sha256(f"{text}\n".encode()).hexdigest()
+    digest = sha256(f"{text}\n")
     return f'{text.removesuffix(_END)},\n "sha256": "{digest}"{_END}\n'
 
 
@@ -161,9 +161,7 @@ def schema_of(data: bytes) -> int | None:
 
 def file_record(path: Path) -> FileRecord:
     """Size and checksum of a file, read once."""
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        return FileRecord(bytes=stream.tell(), sha256=digest)
+    return FileRecord(bytes=path.stat().st_size, sha256=file_sha256(path))
 
 
 def report_to_dict(report: Report) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """weights.bin: the large tensors of both graphs, each distinct one once, aligned for mapping."""
 
-import hashlib
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.artifact.manifest import WEIGHTS, FileRecord
+from pitc.ir.digest import Digest
 
 #: Smaller tensors stay in the model file, where shape inference can see them.
 INLINE_BYTES = 1024
@@ -31,7 +31,7 @@ class WeightFile:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file = (folder / WEIGHTS).open("x+b")
-        self._digest = hashlib.sha256()
+        self._digest = Digest()
         self._hashing = ThreadPoolExecutor(1)  # beside writing: both let go of the interpreter
         self._hashed: Future[None] | None = None
         self._bytes = 0

@@ -9,6 +9,7 @@ from typing import Any
 
 from pitc.artifact.folder import check_file
 from pitc.artifact.manifest import FALLBACK
+from pitc.check.double import run_in_double
 from pitc.check.feeds import Case, parse_shapes
 from pitc.check.reference import contract_of, reference_session
 from pitc.check.tokens import LiveTokens, token_axes
@@ -132,6 +133,7 @@ def bench_model(
                 token_outputs=token_axes(compiled.report),
                 tolerance=tolerance,
                 arithmetic=arithmetic_on(session, arithmetic_of(load_model(source))),
+                double=lambda: run_in_double(load_model(source), unoptimised_options),
                 plain=lambda: partial(
                     run_session, reference_session(source, contract, unoptimised_options())[0]
                 ),

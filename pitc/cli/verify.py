@@ -122,6 +122,7 @@ def _compared(
     skips: bool,
 ) -> "Comparison":
     """The compiled model against the source, by the tolerances of its arithmetic."""
+    from pitc.check.double import run_in_double
     from pitc.check.reference import contract_of, reference_session
     from pitc.check.tokens import token_axes
     from pitc.check.tolerance import arithmetic_of, arithmetic_on
@@ -140,6 +141,7 @@ def _compared(
         token_outputs=token_axes(compiled.report),
         tolerance=tolerance,
         arithmetic=arithmetic_on(session, arithmetic_of(load_model(source))),
+        double=lambda: run_in_double(load_model(source), unoptimised_options),
         plain=lambda: partial(
             run_session, reference_session(source, contract, unoptimised_options())[0]
         ),

@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
@@ -19,7 +19,7 @@ _INSTALL = "pip install torch onnxscript; for checkpoints, transformers too"
 
 def from_torch(
     module: Any,
-    args: Sequence[Any] = (),
+    args: Iterable[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     dynamic_shapes: Any = None,
@@ -56,10 +56,10 @@ def from_torch(
 
 def export(
     module: Any,
-    args: Sequence[Any] = (),
+    args: Iterable[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
-    output_names: Sequence[str] | None = None,
+    output_names: Iterable[str] | None = None,
 ) -> "ir.Model":
     """The ONNX graph of a torch module; arguments and errors are those of `from_torch`."""
     torch = installed("torch")
@@ -69,6 +69,7 @@ def export(
     if module.training:
         text = "the module is in training mode, where dropout and batch norms behave otherwise"
         raise UsageError(text, hint="call module.eval()")
+    args = (args,) if isinstance(args, torch.Tensor) else args  # torch itself takes one by itself
     try:
         with _quiet_exporter():
             program = torch.onnx.export(
@@ -76,7 +77,7 @@ def export(
                 tuple(args),
                 kwargs=dict(kwargs or {}),
                 dynamic_shapes=dynamic_shapes,
-                output_names=output_names,
+                output_names=None if output_names is None else list(output_names),
                 dynamo=True,
                 verbose=False,
             )

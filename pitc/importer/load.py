@@ -4,7 +4,6 @@ Weights in external files are mapped, not loaded, so models over 2 GB work. Ever
 wrong with a file is one line of `ModelError` that names the file and, where there is one, the node.
 """
 
-import hashlib
 import os
 import re
 import stat
@@ -24,6 +23,7 @@ from pitc.importer.proto import (
     check_data,
     densify,
     for_checker,
+    leave_types_out,
     light,
     list_inputs,
     name_results,
@@ -34,10 +34,11 @@ from pitc.importer.proto import (
     undecodable,
 )
 from pitc.importer.wire import without_weights
+from pitc.ir.digest import Digest, file_sha256, of_files, sha256
+from pitc.ir.inference import infer, symbol_text
 
 MANIFEST = "manifest.json"  # in an artifact
 SLIM_FROM_BYTES = 1 << 24  # smaller files are parsed whole
-CHUNK = 1 << 20  # bytes hashed in one go
 _NODE = re.compile(r"Name: (.*?) OpType|node name: ([^\s)]+)|\(node[: ]+'?([^\s')]+)", re.DOTALL)
 
 
@@ -70,7 +71,7 @@ def load_source(
     """
     if isinstance(source, onnx.ModelProto):
         return load_model(source), source_sha256(source), []
-    path, digest = Path(source), hashlib.sha256()
+    path, digest = Path(source), Digest()
     proto, weights = _read(path, digest)
     outside = external_files(proto)
     model = _of_file(proto, weights, path)
@@ -78,26 +79,21 @@ def load_source(
 
 
 def source_sha256(source: str | os.PathLike[str] | onnx.ModelProto) -> str:
-    """Hexadecimal SHA-256 of a model: its file, then its external files in order of their names.
+    """Hexadecimal SHA-256 of a model: of its file, or, with external files in order of their names,
+    that of theirs.
 
     Raises:
         ModelError: The model cannot be read.
     """
-    digest = hashlib.sha256()
     if isinstance(source, onnx.ModelProto):
-        digest.update(source.SerializeToString(deterministic=True))
-        return digest.hexdigest()
-    path = Path(source)
+        return sha256(source.SerializeToString(deterministic=True))
+    path, digest = Path(source), Digest()
     return _with_files(digest, path, external_files(_read(path, digest)[0]))
 
 
-def _with_files(digest: "hashlib._Hash", path: Path, names: Iterable[str]) -> str:
-    """A digest that has seen a model's file, after it has seen its external files, too."""
-    for name in names:
-        with contained(path, name).open("rb") as f:
-            while block := f.read(CHUNK):
-                digest.update(block)
-    return digest.hexdigest()
+def _with_files(digest: Digest, path: Path, names: Iterable[str]) -> str:
+    """The digest of a model whose file has been hashed, and of its external files."""
+    return of_files([digest.hexdigest(), *(file_sha256(contained(path, name)) for name in names)])
 
 
 def _of_file(proto: onnx.ModelProto, weights: Mapping[str, memoryview], path: Path) -> ir.Model:
@@ -110,7 +106,7 @@ def _of_file(proto: onnx.ModelProto, weights: Mapping[str, memoryview], path: Pa
 
 
 def _read(
-    path: Path, digest: "hashlib._Hash | None" = None
+    path: Path, digest: Digest | None = None
 ) -> tuple[onnx.ModelProto, dict[str, memoryview]]:
     """What a file holds, and the bytes of large weights, which are not in the proto then; the
     digest, if any, gets to see all of it.
@@ -163,7 +159,8 @@ def _checked(
     _check_outside(proto.graph)
     changed = name_standard_domain(proto) | sort_nodes(proto.graph)
     check_external(proto, path)
-    wider = changed or not proto.graph.name or not _ranked(proto.graph)
+    untyped = leave_types_out(proto.graph)
+    wider = changed or bool(untyped) or not proto.graph.name or not _ranked(proto.graph)
     wider = wider or bool(runtime_nodes(proto))
     # Where files are beside the model, the checker looks for them.
     beside = path is not None and bool(external_files(proto))
@@ -181,9 +178,27 @@ def _checked(
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as why:
         raise ModelError(f"cannot be represented: {_first_line(_innermost(why))}") from None
     _detach(model, weights)
+    if untyped:
+        _declare(model)
     if path is not None:
         ir.external_data.set_base_dir(model.graph, path.resolve().parent)
     return model
+
+
+def _declare(model: ir.Model) -> None:
+    """Say the types and shapes of outputs that are declared by their names only, where ONNX can
+    tell them: a kernel's result has to have them.
+    """
+    known = infer(model)
+    dims = (d for v in model.graph.inputs if v.shape is not None for d in v.shape)
+    symbols = (d.value for d in dims if isinstance(d, ir.SymbolicDim))
+    names: dict[int | str | None, str] = {symbol_text(s): s for s in symbols if s is not None}
+    for value in model.graph.outputs:
+        found = known.get(value.name or "") if value.type is None else None
+        if found is not None and found.dtype != ir.DataType.UNDEFINED:
+            value.type = ir.TensorType(found.dtype)
+            if found.dims is not None:
+                value.shape = ir.Shape([names.get(d, d) for d in found.dims])
 
 
 def _detach(model: ir.Model, weights: Mapping[str, memoryview]) -> None:
@@ -247,13 +262,12 @@ def _check_versions(proto: onnx.ModelProto) -> None:
 
 
 def _check_outside(graph: onnx.GraphProto) -> None:
-    """What a caller sees of the graph is complete."""
+    """What a caller hands to the graph has types, and something comes back."""
     if not graph.output:
         raise ModelError("the graph has no outputs, so there is nothing to compute")
-    for what, values in (("input", graph.input), ("output", graph.output)):
-        for value in values:
-            if value.type.WhichOneof("value") is None:
-                raise ModelError(f"{what} '{value.name}' has no type")
+    for value in graph.input:
+        if value.type.WhichOneof("value") is None:
+            raise ModelError(f"input '{value.name}' has no type")
 
 
 def _ranked(graph: onnx.GraphProto) -> bool:

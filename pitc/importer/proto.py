@@ -249,6 +249,32 @@ def name_results(model: onnx.ModelProto) -> None:
                 node.output[k] = next(name for name in names if name not in taken)
 
 
+def leave_types_out(graph: onnx.GraphProto) -> list[str]:
+    """Leave out types of maps, which `onnx_ir` does not know: ONNX Runtime knows by itself what a
+    node computes.
+
+    Returns:
+        Outputs without a type.
+    """
+    for value in (*graph.output, *graph.value_info):
+        if _has_map(value.type):
+            value.ClearField("type")
+    for value in [v for v in graph.value_info if v.type.WhichOneof("value") is None]:
+        graph.value_info.remove(value)
+    return [v.name for v in graph.output if v.type.WhichOneof("value") is None]
+
+
+def _has_map(kind: onnx.TypeProto) -> bool:
+    match kind.WhichOneof("value"):
+        case "map_type":
+            return True
+        case "sequence_type":
+            return _has_map(kind.sequence_type.elem_type)
+        case "optional_type":
+            return _has_map(kind.optional_type.elem_type)
+    return False
+
+
 def list_inputs(model: onnx.ModelProto) -> None:
     """Let the inputs of each graph be what it is handed, without constants that are listed too.
 
@@ -395,14 +421,16 @@ def copy_but(source: Any, target: Any, left_out: str) -> None:
 def for_checker(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy that ONNX's checker takes although ONNX Runtime's rules are wider than its own.
 
-    The graph has a name, inputs and outputs have a rank, operators that only ONNX Runtime has in
-    the standard set are in a set that the checker does not know, and external tensors, which the
-    importer checks itself, are empty.
+    The graph has a name, inputs and outputs have a type and a rank, operators that only ONNX
+    Runtime has in the standard set are in a set that the checker does not know, and external
+    tensors, which the importer checks itself, are empty.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     copy.graph.name = copy.graph.name or "graph"
     for value in (*copy.graph.input, *copy.graph.output):
+        if value.type.WhichOneof("value") is None:
+            value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.shape.SetInParent()
     for node in runtime_nodes(copy):

@@ -119,7 +119,7 @@ def infer(model: ir.Model) -> dict[str, Inferred]:
     try:
         small = not _counts_far(proto.graph)
         graph = onnx.shape_inference.infer_shapes(proto, data_prop=small).graph
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, IndexError):
         graph = proto.graph
     out = {}
     for info in (*graph.value_info, *graph.input, *graph.output):
@@ -200,10 +200,18 @@ def _counts_far(graph: onnx.GraphProto) -> bool:
     known = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Range" and all(x in known for x in node.input):
-            ends = [float(onnx.numpy_helper.to_array(known[x]).reshape(-1)[0]) for x in node.input]
+            ends = [x for name in node.input for x in _numbers(known[name])]
+            if len(ends) != len(node.input):  # it fails when it runs
+                continue
             if abs(ends[1] - ends[0]) > SMALL_BYTES * abs(ends[2]):
                 return True
     return False
+
+
+def _numbers(tensor: onnx.TensorProto) -> list[float]:
+    """The elements of a tensor of numbers; none of a tensor of texts."""
+    x = onnx.numpy_helper.to_array(tensor)
+    return [float(n) for n in x.reshape(-1)] if x.dtype.kind in "iuf" else []
 
 
 def _dim(d: onnx.TensorShapeProto.Dimension) -> Dim:

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.expr import Shape
-from pitc.ir.index import ONE, Poly
+from pitc.ir.index import ONE, Poly, poly
 from pitc.ir.nodes import Array, node_name
 
 if TYPE_CHECKING:
@@ -126,6 +126,17 @@ class NodeView:
         if known is None:
             raise NoRule(f"the values of input {i} ({self.name(i)}) are not known")
         return known
+
+    def int_scalar(self, i: int) -> Poly:
+        """Input i, one integer, as a polynomial.
+
+        Raises:
+            NoRule: Its value is not known, or there is not one.
+        """
+        known = self.ints(i)
+        if known.size != 1:
+            raise NoRule(f"input {i} ({self.name(i)}) has {known.size} elements")
+        return poly(known.item())
 
     def int_list(self, i: int | None, attr: str | None = None) -> list[int] | None:
         """Constant integers given as input i or, in older operator sets, as an attribute.

@@ -140,6 +140,7 @@ def race(
     tolerance: float | None = None,
     arithmetic: Mapping[str, frozenset[str]] | None = None,
     plain: Callable[[], Run] | None = None,
+    double: Callable[[], Run] | None = None,
     expected: Run | None = None,
     clock: str = CPU_TIME,
     stage: Callable[[str], None] = lambda name: None,
@@ -157,6 +158,7 @@ def race(
         tolerance: See `pitc.check.verify.compare`.
         arithmetic: See `pitc.check.verify.compare`.
         plain: See `pitc.check.verify.compare`.
+        double: Likewise.
         expected: Gives what the compiled model has to answer; None: what the reference answers.
         clock: A key of `CLOCKS`: wall time where a GPU works.
         stage: Called with `load`, `check` and `time`.
@@ -183,6 +185,7 @@ def race(
             "tolerance": tolerance,
             "arithmetic": arithmetic,
             "plain": plain,
+            "double": double,
         }
         norms = _check(runs, case, result, rules, expected or runs[BASE])
         stage("time")

@@ -6,7 +6,6 @@ that test processes share it; what was not used for a week is removed.
 """
 
 import functools
-import hashlib
 import os
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from pitc.ir.digest import joint_sha256
 from tests.cuda_emulator.text import entry, kernels, translate
 from tests.runtime_support import tool
 
@@ -71,18 +71,15 @@ def _folder() -> Path:
 
 
 @functools.cache
-def _version() -> bytes:
+def _version() -> list[bytes]:
     sources = [*sorted(HERE.glob("*.h")), *_SOURCES, Path(__file__)]
     compiler = subprocess.run([CXX, "--version"], capture_output=True, check=True).stdout
-    return compiler + b"".join(path.read_bytes() for path in sources)
+    return [compiler, *(path.read_bytes() for path in sources)]
 
 
 def kept(suffix: str, parts: Sequence[bytes], make: Callable[[Path, Path], None]) -> Path:
     """The file that `make(out, scratch)` writes from some parts, made only once."""
-    digest = hashlib.sha256(_version())
-    for part in parts:
-        digest.update(b"%d\n" % len(part) + part)
-    path = _folder() / f"{digest.hexdigest()[:32]}{suffix}"
+    path = _folder() / f"{joint_sha256([*_version(), *parts])[:32]}{suffix}"
     if not path.exists():
         with tempfile.TemporaryDirectory(prefix=".making-", dir=_folder()) as scratch:
             make(Path(scratch) / "out", Path(scratch))

@@ -8,7 +8,6 @@
 under which the kernels are kept.
 """
 
-import hashlib
 import importlib
 import inspect
 import os
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from pitc.ir.digest import joint_sha256
 
 EMITTERS = {
     "attention_cuda": ("attention",),
@@ -42,7 +43,7 @@ def folder() -> Path:
 
 def library_of(calls: Iterable[str]) -> Path:
     """The library of all kernels that some calls have made."""
-    digest = hashlib.sha256("\n".join(calls).encode()).hexdigest()
+    digest = joint_sha256(calls)
     return folder() / f"{digest[:24]}.so"
 
 
