@@ -28,7 +28,7 @@ from pitc.check.feeds import (
     sizes_of,
 )
 from pitc.check.reference import contract_of, reference_session
-from pitc.check.tokens import TokenAxis, token_axes
+from pitc.check.tokens import LiveTokens, token_axes
 from pitc.check.tolerance import arithmetic_of
 from pitc.check.verify import compare
 from pitc.compiled import CompiledModel
@@ -205,16 +205,12 @@ def wrong_answer(compiled: CompiledModel, model: Path, case: Case, ours: Run) ->
     """Where the compiled model's answer differs by the rules of `pitc verify`; empty: nowhere."""
     padding, contract = compiled.manifest.options.padding, contract_of(compiled)
     reference = reference_session(model, contract)[0]
-    tokens: dict[str, TokenAxis] = {}
-    if padding is not None:
-        mask = next(v.shape for v in reference.get_inputs() if v.name == padding)
-        tokens = token_axes(mask, {o.name: o.shape for o in reference.get_outputs()})
     found = compare(
         ours,
         of_session(reference),
         [case],
-        padding=padding,
-        token_outputs=tokens,
+        padding=LiveTokens(model, padding),
+        token_outputs=token_axes(compiled.report),
         arithmetic=arithmetic_of(load_model(model)),
         plain=lambda: of_session(reference_session(model, contract, unoptimised_options())[0]),
     )
