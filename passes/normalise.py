@@ -24,6 +24,7 @@ from pitc.passes.control.scopes import distinct_names
 from pitc.passes.control.unroll import MAX_NODES, MAX_TRIPS, number_of_nodes, unroll
 from pitc.passes.expand import expand_fused
 from pitc.passes.facts.derive import derive
+from pitc.passes.fold import fold_numbers
 from pitc.passes.rules.control import known_condition
 from pitc.passes.rules.registry import MICROSOFT
 from pitc.passes.widen import widen
@@ -206,5 +207,6 @@ REWRITES: tuple[Rewrite, ...] = (
     widen,
     expand_fused,
     fold_known_if,
+    fold_numbers,
     remove_identities,
 )

@@ -33,6 +33,10 @@ SIGNS = {
     "y = Pow (x, two)": NONNEGATIVE,
     "y = Pow (x, three)": ANY,
     "y = Pow (x, half)": ANY,
+    "a = Abs (x) y = Pow (a, half)": NONNEGATIVE,
+    "a = Max (x, eps) y = Pow (a, half)": POSITIVE,
+    "a = Max (x, eps) y = Pow (a, three)": ANY,  # it may underflow
+    "a = Max (x, eps) y = Pow (a, minus)": ANY,
     "a = Abs (x) y = Add (a, eps)": POSITIVE,
     "a = Abs (x) y = Add (a, minus)": ANY,
     "a = Abs (x) y = Add (a, tiny)": NONNEGATIVE,
@@ -72,6 +76,10 @@ FINITE = {
     "y = Pow (x, half)": False,
     "y = Pow (x, minus)": False,
     "a = Abs (x) y = Pow (a, half)": True,
+    # where there is an element, there is a size
+    "e = Shape <start = 1, end = 2> (x) f = Cast <to = 1> (e) c = Sqrt (f) y = Div (x, c)": True,
+    "e = Shape <start = 1, end = 2> (x) f = Cast <to = 1> (e) r = ReduceSum (x, one)"
+    " y = Div (r, f)": False,
     "a = Abs (x) b = Add (a, eps) y = Pow (b, minus)": True,
 }
 

@@ -12,7 +12,7 @@ import numpy as np
 from pitc.ir.constant import Number
 from pitc.ir.expr import Combine, Reducer, TensorExpr
 from pitc.ir.graph import Array, Graph, NodeView
-from pitc.ir.index import dim_index, nonneg
+from pitc.ir.index import Poly, dim_index, nonneg
 from pitc.passes.rules.record import operator_of
 from pitc.passes.rules.signs import Sign
 
@@ -35,7 +35,8 @@ class Known:
 
     def sign(self, i: int) -> Sign:
         """The sign of every element of input i."""
-        return sign_of(self.view.graph, self.view.name(i), self.zeroed)
+        shape = self.view.graph[self.view.out()].shape
+        return sign_of(self.view.graph, self.view.name(i), self.zeroed, extents=shape or ())
 
     def number(self, i: int) -> Number | None:
         """The one number that input i is, as a constant."""
@@ -47,7 +48,13 @@ class Known:
         return x is not None and x.dtype.kind == "f" and _has_reciprocals(x)
 
 
-def sign_of(graph: Graph, name: str, zeroed: Collection[str] = (), steps: int = MAX_STEPS) -> Sign:
+def sign_of(
+    graph: Graph,
+    name: str,
+    zeroed: Collection[str] = (),
+    steps: int = MAX_STEPS,
+    extents: Collection[Poly] = (),
+) -> Sign:
     """The sign of every element of a value, whatever the graph's inputs are.
 
     |x| + 1 is positive, and so is its root; where |x| + 1 comes back with zeros, neither is.
@@ -57,12 +64,16 @@ def sign_of(graph: Graph, name: str, zeroed: Collection[str] = (), steps: int = 
         name: A value.
         zeroed: Values that may hold 0 instead of what is made.
         steps: How many producers may be looked at in a row.
+        extents: Sizes that are not 0 where it matters: those of what the value is used for, which
+            else has no elements.
     """
-    sign = _sign_as_made(graph, name, zeroed, steps)
+    sign = _sign_as_made(graph, name, zeroed, steps, extents)
     return min(sign, Sign.NONNEGATIVE) if name in zeroed else sign
 
 
-def _sign_as_made(graph: Graph, name: str, zeroed: Collection[str], steps: int) -> Sign:
+def _sign_as_made(
+    graph: Graph, name: str, zeroed: Collection[str], steps: int, extents: Collection[Poly]
+) -> Sign:
     dtype, x = graph[name].dtype, graph.array(name)
     if dtype is None or dtype.kind != "f":  # integers wrap around
         return Sign.ANY
@@ -76,7 +87,7 @@ def _sign_as_made(graph: Graph, name: str, zeroed: Collection[str], steps: int) 
     if expr.combine is Combine.SOFTMAX:
         return Sign.NONNEGATIVE
     if expr.combine is Combine.MAP:
-        return _elementwise(view, zeroed, steps)
+        return _elementwise(view, zeroed, steps, extents)
     if expr.combine is Combine.REDUCE:
         if expr.reducer is Reducer.SQUARE:
             return Sign.NONNEGATIVE
@@ -84,9 +95,9 @@ def _sign_as_made(graph: Graph, name: str, zeroed: Collection[str], steps: int) 
             return Sign.ANY
         if _has_positive_lines(view, expr, zeroed):
             return Sign.POSITIVE
-        return min(sign_of(graph, view.name(0), zeroed, steps - 1), Sign.NONNEGATIVE)
+        return min(sign_of(graph, view.name(0), zeroed, steps - 1, extents), Sign.NONNEGATIVE)
     if expr.combine is Combine.MOVE and all(r.operand == 0 and not r.within for r in expr.reads):
-        return sign_of(graph, view.name(0), zeroed, steps - 1)
+        return sign_of(graph, view.name(0), zeroed, steps - 1, extents)
     return Sign.ANY
 
 
@@ -131,17 +142,22 @@ def _has_positive(graph: Graph, name: str, axis: int, zeroed: Collection[str]) -
     return searched and _has_positive(graph, view.name(0), axis, zeroed)
 
 
-def _elementwise(view: NodeView, zeroed: Collection[str], steps: int) -> Sign:
+def _elementwise(
+    view: NodeView, zeroed: Collection[str], steps: int, extents: Collection[Poly]
+) -> Sign:
     graph, operator = view.graph, operator_of(view)
     known = operator.fill(view) if operator.fill is not None else None
     if known is not None:
         return _sign_of_numbers(np.array(known, view.out_dtype()))
     if operator.square(Known(view)):
         return Sign.NONNEGATIVE
+    if operator.root(Known(view)):
+        return sign_of(graph, view.name(0), zeroed, steps - 1, extents)
     sizes = graph.ints(view.name(0)) if operator.converts else None
     if sizes is not None and all(map(nonneg, sizes.flat)):
-        return Sign.POSITIVE if all(nonneg(n - 1) for n in sizes.flat) else Sign.NONNEGATIVE
+        filled = all(n in extents or nonneg(n - 1) for n in sizes.flat)
+        return Sign.POSITIVE if filled else Sign.NONNEGATIVE
     if operator.sign is None or not all(map(view.has, range(view.n_inputs))):
         return Sign.ANY
     names = map(view.name, range(view.n_inputs))
-    return operator.sign([sign_of(graph, name, zeroed, steps - 1) for name in names])
+    return operator.sign([sign_of(graph, name, zeroed, steps - 1, extents) for name in names])

@@ -72,3 +72,9 @@ def even(of: Operands) -> bool:
     """A power by an even number."""
     exponent = of.number(1)
     return exponent is not None and exponent % 2 == 0
+
+
+def between_0_and_1(of: Operands) -> bool:
+    """A power that lies between 1 and its base: 1 divided by it is finite where 1 / base is."""
+    exponent = of.number(1)
+    return exponent is not None and 0 <= exponent <= 1

@@ -216,6 +216,7 @@ _SEVERAL_NUMBERS = {
         function=Elementwise(arithmetic.power, trusted=at(0.0, 1.0, 2.0), typed=True),
         finite=conditions.power,
         square=conditions.even,
+        root=conditions.between_0_and_1,
     ),
     "Sum": Operator(
         function=_exact(arithmetic.total, monotone=True),

@@ -175,6 +175,7 @@ class Operator:
         law: What constants of the operands say of the result without arithmetic.
         sign: The sign of the result, from those of the operands.
         square: Where the result is a square.
+        root: Where it is a power of operand 0 from 0 to 1: of a positive number it is one.
         magnitude: The largest one of a node's results, by its types and constants; or more.
         affine: The result of operands that are affine functions of positions.
         order: The comparison that it is.
@@ -207,6 +208,7 @@ class Operator:
     law: Law | None = None
     sign: Callable[[Signs], Sign] | None = None
     square: Condition = never
+    root: Condition = never
     magnitude: Callable[[NodeView], float | None] | None = None
     affine: Affine | None = None
     order: Order | None = None
