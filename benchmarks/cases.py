@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from benchmarks.sparse_cases import BLOCK_CASES, PRODUCT_CASES, BlocksCase, MaskedCase, SparseCase
+from benchmarks.worst_cases import WORST_CASES, WorstCase
 from models.bert import BERT_BASE, BertConfig
 from models.masked import MlpConfig
 from models.opt import OPT_125M, OptConfig
@@ -182,7 +183,7 @@ class ThreadsCase:
         return f"threads-{self.batch.name}"
 
 
-Case = TimedCase | CompileCase | TallCase | FootprintCase | ThreadsCase
+Case = TimedCase | CompileCase | TallCase | FootprintCase | ThreadsCase | WorstCase
 
 SECOND_THREAD = frozenset(
     {
@@ -236,6 +237,7 @@ CASES: tuple[Case, ...] = (
     ThreadsCase(MASKED_128),
     TallCase("transformer", padding="attention_mask"),
     *(TallCase(kind) for kind in TALL if kind != "transformer"),
+    *WORST_CASES,
 )
 
 

@@ -28,6 +28,8 @@ from benchmarks.report import RESULTS, save, table
 from benchmarks.run import SCHEMA, Say, describe, time_case, tolerance_of
 from benchmarks.threads import measure_threads
 from benchmarks.workload import Shared
+from benchmarks.worst import beyond, measure_worst
+from benchmarks.worst_cases import WorstCase
 from pitc.errors import PitcError, UsageError
 from pitc.measure.timing import allowed_cores, one_core
 
@@ -66,6 +68,8 @@ def run_case(
         return time_tall(case, min(rounds, COMPILE_ROUNDS), cores, say)
     if isinstance(case, FootprintCase):
         return measure_footprint(case, rounds, cores, say)
+    if isinstance(case, WorstCase):
+        return measure_worst(case, rounds, cores, say)
     if isinstance(case, ThreadsCase):
         return measure_threads(case, rounds, cores, say)
     table = CONTENDERS[type(case)]
@@ -98,6 +102,8 @@ def run_cases(
 def wrong(result: dict[str, Any]) -> bool:
     """Whether the compiled model's answer is not the model's."""
     limit = tolerance_of(result.get("case", {}))
+    if any(row["wrong"] for row in result.get("worst", [])):
+        return True
     return any(
         row["name"] == OURS and (row["error"] is None or row["error"] > limit)
         for row in result.get("contenders", [])
@@ -124,8 +130,9 @@ def command(
 ) -> None:
     """Time compiled models against their peers, on one pinned thread.
 
-    A full run writes one file per case; runs with --layers or --against are for development and
-    write only --json.
+    Ends with 4 where an answer is wrong, and with 1 where a model of the family worst-case takes
+    more time or memory than it may. A full run writes one file per case; runs with --layers or
+    --against are for development and write only --json.
     """
     console, found = Console(), []
     try:
@@ -147,6 +154,8 @@ def command(
         json_file.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
     if any(map(wrong, found)):
         raise typer.Exit(4)
+    if any(map(beyond, found)):
+        raise typer.Exit(1)
 
 
 def main() -> None:

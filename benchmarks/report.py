@@ -10,7 +10,12 @@ from rich.table import Table
 
 RESULTS = Path(__file__).with_name("results")
 SWEEPS = ("spmm", "ffn")  # families of cases with zeros
-FOLDERS = (*SWEEPS, "compile-time", "threads")  # families whose results have a folder of their own
+FOLDERS = (
+    *SWEEPS,
+    "compile-time",
+    "threads",
+    "worst-case",
+)  # families whose results have a folder of their own
 SHARES = {"live_share": "live share", "zeros": "zeros", "live_columns": "live columns"}
 
 
@@ -154,8 +159,38 @@ def threads_table(result: dict[str, Any]) -> Table:
     return table
 
 
+def worst_table(result: dict[str, Any]) -> Table:
+    """The table of a model at all sizes; what is over a limit is marked."""
+    case = result["case"]
+    limits = f"{case['most_time']:.2f} of the time, {case['most_memory']:.2f} of the memory"
+    caption = f"medians of ratios to ONNX Runtime's; may be {limits}; ! over"
+    wrong = [
+        f"{row['size']}, {row['pattern']}: {row['wrong']}"
+        for row in result["worst"]
+        if row["wrong"]
+    ]
+    table = Table(title=case["name"], caption="\n".join([caption, *result["skipped"], *wrong]))
+    for heading in ("size", "pattern", "padding", "ms", "time", "interval", "peak MB", "memory"):
+        table.add_column(heading, justify="right")
+    for row in result["worst"]:
+        known, over = row["interval"], "" if row["ok"] else " !"
+        table.add_row(
+            f"{row['size']} {'x'.join(map(str, row['dims'].values()))}{over}",
+            row["pattern"],
+            row["padding"] or "-",
+            _number(row["ms"]["pitc"], 3),
+            _number(row["time"], 3),
+            "-" if known is None else f"{known[0]:.3f}-{known[1]:.3f}",
+            _number(row["peak_bytes"]["pitc"] / 1e6, 0),
+            _number(row["memory"], 3),
+        )
+    return table
+
+
 def table(result: dict[str, Any]) -> Table:
     """The table of a result."""
+    if "worst" in result:
+        return worst_table(result)
     if "footprint" in result:
         return footprint_table(result)
     if "threads" in result:

@@ -20,6 +20,7 @@ from benchmarks.cases import (
 from benchmarks.contenders import OURS, Contender, Run, live_rows, relative_error
 from benchmarks.sparse_cases import SparseCase
 from benchmarks.workload import Shared, Workload, make_workload
+from benchmarks.worst_cases import WorstCase
 from pitc.measure.timing import interleave, ratio
 
 #: Norm-wise relative error of answers, per entry of the batch, by what a model computes in.
@@ -156,7 +157,7 @@ def describe(case: Case) -> dict[str, Any]:
     head = {"kind": type(case).__name__, "name": case.name, "family": case.family, **asdict(case)}
     if isinstance(case, TallCase):
         head |= {"name": case.name, "targets": case.targets}
-    if isinstance(case, ThreadsCase):
+    if isinstance(case, ThreadsCase | WorstCase):
         head |= {"name": case.name}
     if isinstance(case, SparseCase):
         head |= {"series": case.series, "zeros": case.zeros}

@@ -33,6 +33,7 @@ from pitc.passes.facts import fill
 from pitc.passes.facts.derive import derive
 from pitc.passes.regions import choose as regions
 from pitc.passes.regions import domain
+from pitc.passes.regions.price import SIZE_CLASSES
 from pitc.passes.rules.constants import evaluate_constants
 from pitc.passes.rules.record import OPERATORS as RECORDS
 from pitc.passes.rules.record import always
@@ -153,7 +154,10 @@ def limits() -> str:
         ["times that where ONNX Runtime computes on copies", CPU.copied_price],
         ["bytes moved in the time that such copies take to start", CPU.copied_start_bytes],
         ["what a byte counts for that is gathered from between others", CPU.apart_price],
+        ["times that where a live test reads or makes it", CPU.tested_price],
+        ["bytes of a live test that cost nothing", CPU.tested_free_bytes],
         ["elements that an unknown size counts for", work.EXAMPLE_SIZE],
+        ["those for which a live test has to pay", ", ".join(map(str, SIZE_CLASSES))],
         ["a mask, where it is tested: at most", f"{MASKED:g}"],
         ["no mask, where it is tested: within", f"{SMALL:g}"],
         ["a raw score is assumed to be within", f"{SCORE.hi:g}"],

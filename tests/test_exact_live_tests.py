@@ -8,7 +8,7 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, ZERO, Digit, Poly, atom, dim_index, poly, sym
 from pitc.ir.region import SOME, Test, position
 from pitc.passes.regions.domain import Domain
-from pitc.passes.regions.live_tests import LOOKS_UP, OLDEST, can_compute, dims_in_place
+from pitc.passes.regions.live_tests import LOOKS_UP, OLDEST, can_compute
 
 b, s, z = sym("b"), sym("s"), sym("z")
 B, S = dim_index(0, b), dim_index(1, s)
@@ -32,40 +32,6 @@ def nz(name: str, *idx: Poly) -> Test:
     return Test(name, idx, "nz", False)
 
 
-@pytest.mark.parametrize(
-    ("test", "dims"),
-    [
-        (nz("m", B, S), [0, 1]),
-        (nz("m", dim_index(1, b), dim_index(0, s)), [1, 0]),
-        (nz("m", B, EVERY), [0, -1]),
-        (nz("m", B, ANY), [0, SOME - 1]),
-        (Test("m", (B, S), "small", True), [0, 1]),
-        (nz("column", B, ZERO), [0, None]),
-        (nz("row", ZERO, S), [None, 1]),
-        (nz("one", ZERO), [None]),
-        (nz("corner", ZERO, ZERO), [None, None]),
-        (nz("flag"), []),
-        # not one place of each, or not as it stands
-        (nz("m", B, ZERO), None),
-        (nz("m", ZERO, S), None),
-        (nz("m", B, S + 1), None),
-        (nz("m", B, dim_index(1, s - 1)), None),
-        (nz("m", B, dim_index(0, s)), None),
-        (nz("m", dim_index(0, z), S), None),
-        (nz("m", B, atom(Digit(1, poly(2), s))), None),
-        (nz("column", B, dim_index(1, poly(2))), None),
-        (nz("m", B), None),
-        (nz("unknown", B), None),
-        (Test("n", (B, S), "below", True), None),
-        (Test("m", (B, S), "below", True), None),
-        (position(S - 1), None),
-    ],
-    ids=str,
-)
-def test_where_a_test_looks(test: Test, dims: list[int | None] | None) -> None:
-    assert dims_in_place(GRAPH, test) == dims
-
-
 LENGTH = Test("n", (B, S), "below", False)
 
 
@@ -78,6 +44,7 @@ LENGTH = Test("n", (B, S), "below", False)
         ((b, poly(5)), [nz("m", B, dim_index(1, poly(5)))], True),
         # sizes of no input: of the points, of places that are looked up, of digits in them
         ((z,), [nz("m", dim_index(0, z), EVERY)], False),
+        ((b, z), [nz("m", B, EVERY)], False),
         ((b, s * z), [LENGTH], False),
         ((b, s), [nz("m", B, S + z)], False),
         ((b, s), [nz("m", B, atom(Digit(1, z, s)))], False),
@@ -105,3 +72,5 @@ def test_operators_that_live_points_need(test: Test, oldest: int) -> None:
         n >= oldest for n in range(7, 14)
     ]
     assert not can_compute(graph_of(20, "other"), domain)
+    both = Domain((b, s), frozenset([nz("m", B, S), LENGTH]))
+    assert [can_compute(graph_of(n), both) for n in (10, 11)] == [False, True]

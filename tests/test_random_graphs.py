@@ -347,7 +347,7 @@ def test_live_points_that_look_into_empty_sequences(monkeypatch: pytest.MonkeyPa
         outcome = check_model(proto, feeds)
         assert outcome.failures == []
         assert outcome.counts["packed"] and "refused feeds" not in outcome.counts
-        monkeypatch.setattr(live, "_with_elements", lambda build, _, __, name: build.value(name))
+        monkeypatch.setattr(live, "_with_element", lambda _, value, *__: value)
         assert check_model(proto, feeds).failures  # the element is needed
 
 

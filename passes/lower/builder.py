@@ -12,7 +12,7 @@ from pitc.ir.index import Poly
 from pitc.ir.metadata import SOURCE, VALUE
 from pitc.ir.nodes import Array
 from pitc.ir.plan import EP_NAME, PLAN_VERSION, Plan
-from pitc.ir.sizes import input_dimension
+from pitc.ir.sizes import ZERO_SIZES, input_dimension
 from pitc.ir.widened import Widened
 from pitc.passes.control.graft import names_of
 
@@ -265,6 +265,12 @@ class Builder:
             kept = [x.shape[d] if n == 0 else n for d, n in enumerate(shape)]
             out.shape = ir.Shape([None if n == -1 else n for n in kept])
         return out
+
+    def reshape_to(self, x: ir.Value, sizes: Sequence[ir.Value]) -> ir.Value:
+        """Reshape to run-time sizes, of which any may be 0 where the operator set can say so."""
+        if self._opset < ZERO_SIZES:
+            return self.op("Reshape", [x, self.concat(sizes)])
+        return self.op("Reshape", [x, self.concat(sizes)], allowzero=1)
 
     def unsqueeze(self, x: ir.Value, axis: int) -> ir.Value:
         """Insert one dimension, in the form of the model's opset."""

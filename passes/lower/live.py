@@ -2,29 +2,42 @@
 
     dead[c0, c1, ..] = and over tests          live = not dead
 
-Where a test looks at whole coordinates only, its predicate is computed on the tested value as it
-is, and bound dimensions ("for some key") are reduced away:
+Each test is evaluated as `regions.reading` plans it, over what it mentions only, and what is bound
+("for some key") is reduced away:
 
     some j: mask[d0, j] != 0        mask [b, s] -> Cast(bool) -> any over s -> [b, 1]
 
-Any other test looks the value up at index expressions (GatherND over the grid of coordinates and
-bound dimensions).
+Other coordinates are broadcast, when the tests meet.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.constant import MASKED, SMALL
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, Digit, Poly, sym, within
+from pitc.ir.index import ONE, ZERO, Digit, Poly, sym, within
 from pitc.ir.nodes import Array
-from pitc.ir.region import Test
+from pitc.ir.predicate import Test
+from pitc.ir.sizes import ZERO_SIZES
 from pitc.passes.lower.builder import Builder
 from pitc.passes.regions.domain import Domain
-from pitc.passes.regions.live_tests import dims_in_place
+from pitc.passes.regions.reading import (
+    Ask,
+    Axis,
+    Cut,
+    Drop,
+    Pick,
+    Reading,
+    Split,
+    Step,
+    Take,
+    Turn,
+    is_bound,
+    is_narrow,
+    reading_of,
+)
 
 
 def _nonzero(build: Builder, x: ir.Value, dtype: np.dtype) -> ir.Value:
@@ -38,8 +51,10 @@ def _very_negative(build: Builder, x: ir.Value, dtype: np.dtype) -> ir.Value:
 
 
 def _small(build: Builder, x: ir.Value, dtype: np.dtype) -> ir.Value:
+    """Between the limits: flags take a quarter of the memory of absolute values."""
     x, limit = _comparable(build, x, dtype, SMALL)
-    return build.op("Less", [build.op("Abs", [x]), build.constant(limit)])
+    below = build.op("Less", [x, build.constant(limit)])
+    return build.op("And", [below, build.op("Less", [build.constant(-limit), x])])
 
 
 # what a predicate says of elements (`OF_ELEMENTS`); each is false for NaN but `nz`
@@ -59,15 +74,6 @@ def _comparable(
     return x, np.asarray(limit, dtype)
 
 
-@dataclass(slots=True)
-class _Grid:
-    """Extents of the coordinates and of a test's bound dimensions, also as run-time sizes."""
-
-    dims: list[int]
-    extents: list[Poly]
-    sizes: list[ir.Value]
-
-
 def live_points(build: Builder, graph: Graph, domain: Domain) -> ir.Value:
     """Emit nodes that compute which points are live.
 
@@ -82,12 +88,12 @@ def live_points(build: Builder, graph: Graph, domain: Domain) -> ir.Value:
     if domain.lives_everywhere:
         shape = build.concat([build.size(e) for e in domain.extents])
         return build.op("ConstantOfShape", [shape], value=ir.tensor([True]))
-    tests = sorted(domain.dead, key=str)
-    if len(tests) == 1 and _names_all(domain, tests[0]) and dims_in_place(graph, tests[0]):
-        return _test(build, graph, domain, tests[0], alive=True)
+    readings = _readings(graph, domain)
+    if len(readings) == 1 and _is_everywhere(domain, readings[0].axes):
+        return _test(build, graph, domain, readings[0], alive=True)
     dead: ir.Value | None = None
-    for test in tests:
-        value = _test(build, graph, domain, test, alive=False)
+    for reading in readings:
+        value = _test(build, graph, domain, reading, alive=False)
         dead = value if dead is None else build.op("And", [dead, value])
     assert dead is not None
     sizes = [build.size(e) for e in domain.extents]
@@ -101,149 +107,290 @@ def detected_mask(build: Builder, graph: Graph, domain: Domain) -> ir.Value:
     """
     tests = list(domain.dead)
     if len(tests) == 1 and tests[0].pred == "nz" and not tests[0].yes:
-        (test,), dims = tests, dims_in_place(graph, tests[0])
-        fact, given = graph[test.src], build.value(test.src)
+        (reading,) = _readings(graph, domain)
+        fact, given = graph[tests[0].src], build.value(tests[0].src)
         number = fact.dtype is not None and fact.dtype.kind in "iuf"
-        if number and given in graph.model.graph.inputs and dims == [*range(domain.rank)]:
+        plain = [Digit(k, ONE, e) for k, e in enumerate(domain.extents)]
+        as_it_is = reading.steps == [Ask()] and reading.axes == plain
+        if number and given in graph.model.graph.inputs and as_it_is:
             return given
     return live_points(build, graph, domain)
 
 
-def _names_all(domain: Domain, test: Test) -> bool:
-    return all(k in test.dims() for k in range(domain.rank))
+def _readings(graph: Graph, domain: Domain) -> list[Reading]:
+    """How its tests are evaluated.
+
+    Raises:
+        ValueError: One of them is not (`live_tests.can_compute`).
+    """
+    found = []
+    for test in sorted(domain.dead, key=str):
+        reading = reading_of(graph, test, domain.extents)
+        if reading is None:
+            raise ValueError(f"the test '{test}' cannot be evaluated")
+        found.append(reading)
+    return found
 
 
-def _test(build: Builder, graph: Graph, domain: Domain, test: Test, alive: bool) -> ir.Value:
-    """One test as bool, shaped to broadcast over the coordinates; its opposite where `alive`."""
-    dims = dims_in_place(graph, test)
-    if dims is not None:
-        return _on_the_value(build, graph, domain, test, dims, alive)
-    bound_dims = sorted(d for d in test.dims() if d < 0)
-    extents = [*domain.extents, *_bound_extents(test, bound_dims)]
-    grid = _Grid([*range(domain.rank), *bound_dims], extents, [build.size(e) for e in extents])
-    value = _looked_up(build, graph, grid, test, test.yes != alive)
-    return _quantified(build, value, test, grid.dims, alive)
+def _is_everywhere(domain: Domain, axes: Sequence[Axis]) -> bool:
+    """True where a test goes along every coordinate."""
+    return all(e == ONE or Digit(k, ONE, e) in axes for k, e in enumerate(domain.extents))
 
 
-def _on_the_value(
-    build: Builder,
-    graph: Graph,
-    domain: Domain,
-    test: Test,
-    dims: list[int | None],
-    alive: bool,
+def _test(
+    build: Builder, graph: Graph, domain: Domain, reading: Reading, *, alive: bool
 ) -> ir.Value:
-    """A test of whole dimensions: the predicate on the value, reduced, turned and spread."""
-    ones = [d for d, at in enumerate(dims) if at is None]
-    value = build.squeeze(build.value(test.src), ones)
-    value = _predicate(build, graph, test, value, test.yes != alive)
-    kept = [at for at in dims if at is not None]
-    value = _quantified(build, value, test, kept, alive)
-    places = [at for at in kept if at >= 0]
+    """One test as bool, shaped to broadcast over the coordinates; its opposite where `alive`."""
+    exact = graph.model.opset_imports.get("", 0) >= ZERO_SIZES
+    value, test = _Flags(build, narrow=is_narrow(graph), exact=exact), reading.test
+    axes = _evaluate(value, graph, reading)
+    for bound, some in ((test.somes, True), (test.alls, False)):
+        gone = [k for k, a in enumerate(axes) if is_bound(a, test, some=some)]
+        if gone:
+            axes = value.reduce(axes, gone, some=some)
+        for extent in (e for d, e in reading.absent if d in bound):
+            value.of_none(build.size(extent), some=some)
+    found = value.plain(opposite=alive)
+    places = [a.dim for a in axes if isinstance(a, Digit)]
     if places != sorted(places):
         order = sorted(range(len(places)), key=places.__getitem__)
-        value = build.op("Transpose", [value], perm=order)
+        found = build.op("Transpose", [found], perm=order)
     for k in range(domain.rank):
         if k not in places:
-            value = build.unsqueeze(value, k)
-    return value
+            found = build.unsqueeze(found, k)
+    return found
 
 
-def _looked_up(build: Builder, graph: Graph, grid: _Grid, test: Test, wanted: bool) -> ir.Value:
-    """A test, or its opposite, at every point of a grid."""
-    if test.pred == "pos":
-        place = _index(build, graph, grid, test.idx[0])
-        if grid.dims[-1:] and grid.dims[-1] < 0:  # bound dimensions may be empty
-            place = build.op("Expand", [place, build.concat(grid.sizes)])
-        value = build.op("Less", [_int(build, -1), place])
-        return value if wanted else build.op("Not", [value])
-    places = [_index(build, graph, grid, p) for p in test.idx]
-    for d, (p, extent) in enumerate(zip(test.idx, graph[test.src].shape or (), strict=False)):
-        if not within(p, extent):
-            places[d] = _clipped(build, places[d], build.dimension(test.src, d))
-    if test.pred != "below":
-        looked = _look_up(build, graph, grid, test.src, places)
-        return _predicate(build, graph, test, looked, wanted)
-    looked = _look_up(build, graph, grid, test.src, places[:-1])
-    value = build.op("Less", [places[-1], build.op("Cast", [looked], to=ir.DataType.INT64)])
-    return value if wanted else build.op("Not", [value])
-
-
-def _predicate(build: Builder, graph: Graph, test: Test, x: ir.Value, yes: bool) -> ir.Value:
-    value = PREDICATES[test.pred](build, x, graph[test.src].dtype or np.dtype(np.float32))
-    return value if yes else build.op("Not", [value])
-
-
-def _quantified(
-    build: Builder, value: ir.Value, test: Test, dims: Sequence[int], alive: bool
-) -> ir.Value:
-    """The bound dimensions of a test reduced away, those "for some" first, as they stand inside.
-
-    Where `alive`, the value is the opposite of the test's statement: of "some" that is "all".
+class _Flags:
+    """Flags on their way: what they say, or the opposite of it, as bool or as bytes.
 
     Args:
         build: Where nodes go.
-        value: bool, with a dimension for each of `dims`.
-        test: The test.
-        dims: Dimensions of the point; the negative ones are bound.
-        alive: The opposite is wanted.
+        narrow: They are reduced as bytes; else they are counted, as int32, since a sum of nothing
+            is 0 in every version and on every provider.
+        exact: A Reshape can say that a size is 0.
     """
-    left = list(dims)
-    for names, some in ((test.somes, not alive), (test.alls, alive)):
-        axes = [k for k, d in enumerate(left) if d in names]
-        if axes:
-            value = _any(build, value, axes) if some else _all(build, value, axes)
-            left = [d for d in left if d not in names]
-    return value
+
+    def __init__(self, build: Builder, *, narrow: bool, exact: bool) -> None:
+        self.build, self._narrow, self._exact = build, narrow, exact
+        self._value: ir.Value | None = None
+        self._bytes = self._opposite = False
+
+    @property
+    def value(self) -> ir.Value:
+        assert self._value is not None
+        return self._value
+
+    def set(self, value: ir.Value, *, opposite: bool) -> None:
+        """Begin with flags, or with their opposite."""
+        self._value, self._opposite = value, opposite
+
+    def plain(self, *, opposite: bool = False) -> ir.Value:
+        """What they say, or its opposite, as bool."""
+        value = self.value
+        if self._bytes:
+            value = self.build.op("Cast", [value], to=ir.DataType.BOOL)
+        return value if self._opposite == opposite else self.build.op("Not", [value])
+
+    def reduce(self, axes: Sequence[Axis], gone: Sequence[int], *, some: bool) -> list[Axis]:
+        """Reduce some axes away: does some place say it, or does every one? What is left of them.
+
+        A maximum of no bytes is 0, a minimum 255: "some" of nothing is false, "all" is true.
+        """
+        op, rest = self.build.op, [k for k in range(len(axes)) if k not in gone]
+        left = [axes[k] for k in rest]
+        if not self._narrow:
+            number = op("Cast", [self.plain(opposite=not some)], to=ir.DataType.INT32)
+            count = self.build.reduce("ReduceSum", number, gone)
+            self.set(op("Cast", [count], to=ir.DataType.BOOL), opposite=not some)
+            return left
+        value = self.value if self._bytes else op("Cast", [self.value], to=ir.DataType.UINT8)
+        kind, self._bytes = "ReduceMax" if some != self._opposite else "ReduceMin", True
+        apart = bool(rest) and rest[-1] > gone[0]
+        coordinates = all(isinstance(a, Digit) and a.dim >= 0 for a in left)
+        if not apart or (len(left) > 1 and not (self._exact and coordinates)):
+            self._value = self.build.reduce(kind, value, gone)
+            return left
+        # what lies side by side is reduced 30 times faster; behind a Flatten it stays so, as ONNX
+        # Runtime moves a Transpose behind a reduction that follows it
+        value = op("Transpose", [value], perm=[*rest, *gone])
+        self._value = self.build.reduce(kind, op("Flatten", [value], axis=len(rest)), [1])
+        if len(left) > 1:
+            sizes = [self.build.size(a.extent) for a in left if isinstance(a, Digit)]
+            self._value = self.build.reshape_to(self._value, sizes)
+        return left
+
+    def of_none(self, size: ir.Value, *, some: bool) -> None:
+        """They are "some" or "all" of nothing where a size is 0."""
+        value, op = self.plain(), self.build.op
+        none = op("Equal", [self.build.scalar(size), _int(self.build, 0)])
+        value = op("And", [value, op("Not", [none])]) if some else op("Or", [value, none])
+        self._bytes = False
+        self.set(value, opposite=False)
 
 
-def _any(build: Builder, value: ir.Value, axes: Sequence[int]) -> ir.Value:
-    """True where some element along the axes is: they are counted, as a sum of nothing is 0 (a
-    maximum of nothing has no value).
+def _evaluate(flags: _Flags, graph: Graph, reading: Reading) -> list[Axis]:
+    """Emit a test's steps; the axes of its flags."""
+    build, test = flags.build, reading.test
+    value: ir.Value | None = None
+    if test.src:
+        value, dtype = build.value(test.src), graph.dtype(test.src)
+        rank = len(graph[test.src].shape or ())
+        for step in reading.steps:
+            if isinstance(step, Ask):
+                value, dtype = PREDICATES[test.pred](build, value, dtype), np.dtype(np.bool_)
+            elif isinstance(step, Pick):
+                value = _picked(build, graph, test, step, value, rank, dtype)
+                rank += len(step.lines) - len(step.sources)
+            else:
+                value, rank = _moved(build, graph, test, step, value, rank)
+    if reading.place is not None:
+        value = _compared(build, reading, value)
+    assert value is not None
+    flags.set(value, opposite=not test.yes)
+    return reading.axes
+
+
+def _moved(
+    build: Builder, graph: Graph, test: Test, step: Step, value: ir.Value, rank: int
+) -> tuple[ir.Value, int]:
+    """A step that needs no table, and the rank behind it."""
+    match step:
+        case Drop(axis):
+            return build.squeeze(value, [axis]), rank - 1
+        case Turn(order):
+            return build.op("Transpose", [value], perm=order), rank
+        case Split(axis, lines):
+            sizes = _sizes(build, value, rank)
+            sizes[axis : axis + 1] = [build.size(a.extent) for a in lines]
+            return build.reshape_to(value, sizes), len(sizes)
+        case Take(axis, source, place):
+            at = _place(build, graph, test.src, source, place)
+            return build.op("Gather", [value, at], axis=axis), rank - 1
+        case Cut(axis, source, place):
+            first = build.reshape(_place(build, graph, test.src, source, place), [1])
+            last = build.op("Add", [first, build.constant(np.ones(1, np.int64))])
+            axes = build.constant(np.asarray([axis], np.int64))
+            return build.op("Slice", [value, first, last, axes]), rank
+    raise AssertionError(step)
+
+
+def _sizes(build: Builder, value: ir.Value, rank: int) -> list[ir.Value]:
+    """Each size of a value, as int64 [1]."""
+    shape = build.op("Shape", [value])
+    places = (build.constant(np.asarray([d], np.int64)) for d in range(rank))
+    return [build.op("Gather", [shape, p], axis=0) for p in places]
+
+
+def _place(build: Builder, graph: Graph, name: str, d: int, p: Poly) -> ir.Value:
+    """One place along a dimension of a value: int64, a scalar, in range."""
+    place, extent = _index(build, (), p), (graph[name].shape or ())[d]
+    return place if within(p, extent) else _clipped(build, place, build.dimension(name, d))
+
+
+def _picked(
+    build: Builder,
+    graph: Graph,
+    test: Test,
+    step: Pick,
+    value: ir.Value,
+    rank: int,
+    dtype: np.dtype,
+) -> ir.Value:
+    """Dimensions side by side at a table of places."""
+    shape, sizes = graph[test.src].shape or (), _sizes(build, value, rank)
+    known = dict(zip(step.sources, sizes[step.axis :], strict=False))
+    one = build.constant(np.ones(1, np.int64))
+    for axis in (step.axis + step.sources.index(d) for d in step.padded):
+        value = _with_element(build, value, sizes, axis, dtype)
+        sizes[axis] = build.op("Add", [sizes[axis], one])
+    end = step.axis + len(step.sources)
+    joined, places = sizes[step.axis : end], list[ir.Value]()
+    for d, p in zip(step.sources, step.index, strict=True):
+        place = _index(build, step.lines, p)
+        places.append(place if within(p, shape[d]) else _clipped(build, place, known[d]))
+    if step.rows:
+        return build.op("GatherND", [value, _rows(build, step, places)])
+    table, total = places[0], joined[0]
+    for place, size in zip(places[1:], joined[1:], strict=True):
+        table = build.op("Add", [build.op("Mul", [table, build.scalar(size)]), place])
+        total = build.op("Mul", [total, size])
+    if places[1:]:
+        value = build.reshape_to(value, [*sizes[: step.axis], total, *sizes[end:]])
+    return build.op("Gather", [value, table], axis=step.axis)
+
+
+def _rows(build: Builder, step: Pick, places: Sequence[ir.Value]) -> ir.Value:
+    """A table that has a row of places for each point of its lines."""
+    rank, shape = len(step.lines), build.concat([build.size(a.extent) for a in step.lines])
+    columns = [build.unsqueeze(build.op("Expand", [p, shape]), rank) for p in places]
+    return build.op("Concat", columns, axis=rank)
+
+
+def _with_element(
+    build: Builder, value: ir.Value, sizes: Sequence[ir.Value], axis: int, dtype: np.dtype
+) -> ir.Value:
+    """The value with one more 0 along a dimension that may be empty where the points are not.
+
+    No reader asks for what is looked up then, but a look-up in nothing would fail.
     """
-    number = build.op("Cast", [value], to=ir.DataType.INT32)
-    return build.op("Cast", [build.reduce("ReduceSum", number, axes)], to=ir.DataType.BOOL)
+    one = build.constant(np.ones(1, np.int64))
+    shape = build.concat([*sizes[:axis], one, *sizes[axis + 1 :]])
+    more = build.op("Expand", [build.constant(np.zeros((), dtype)), shape])
+    return build.op("Concat", [value, more], axis=axis)
 
 
-def _all(build: Builder, value: ir.Value, axes: Sequence[int]) -> ir.Value:
-    """True where no element along the axes is false, so also where there is none."""
-    return build.op("Not", [_any(build, build.op("Not", [value]), axes)])
+def _compared(build: Builder, reading: Reading, lengths: ir.Value | None) -> ir.Value:
+    """A place is below a length, or is not below 0.
 
-
-def _bound_extents(test: Test, bound: Sequence[int]) -> list[Poly]:
-    """The extent of each bound dimension; its digits cover it whole."""
-    extents: dict[int, Poly] = {}
-    for p in test.idx:
-        for a in p.digits():
-            if a.dim < 0:
-                known = extents.get(a.dim, ONE)
-                size = a.stride * a.extent
-                extents[a.dim] = size if known.divide(size) is None else known
-    return [extents[d] for d in bound]
+    What rises with a place stands on the one side and what falls on the other, so that neither has
+    all dimensions: d0 - d1 >= 0 is d1 - 1 < d0.
+    """
+    place = reading.place or ZERO
+    if lengths is not None:
+        for k in range(len(reading.axes) - reading.beside, len(reading.axes)):
+            lengths = build.unsqueeze(lengths, k)
+        lengths = build.op("Cast", [lengths], to=ir.DataType.INT64)
+        return build.op("Less", [_index(build, reading.axes, place), lengths])
+    rises = Poly({m: c for m, c in place.terms.items() if c > 0})
+    low = _index(build, reading.axes, rises - place - 1)
+    return build.op("Less", [low, _index(build, reading.axes, rises)])
 
 
 def _int(build: Builder, n: int) -> ir.Value:
     return build.constant(np.asarray(n, np.int64))
 
 
-def _index(build: Builder, graph: Graph, grid: _Grid, p: Poly) -> ir.Value:
-    """An index expression over the grid, int64, broadcastable."""
+def _index(build: Builder, axes: Sequence[Axis], p: Poly) -> ir.Value:
+    """An index expression over some lines, int64, broadcastable; without lines a scalar."""
     total: ir.Value | None = None
     for monomial, factor in p.terms.items():
         term = _int(build, factor)
         for a in monomial:
-            if isinstance(a, Digit):
-                place = grid.dims.index(a.dim)
-                part = build.coordinate(grid.sizes[place], place, len(grid.dims))
-                if a.stride != ONE:
-                    part = build.op("Div", [part, _positive(build, a.stride)])
-                if a.stride * a.extent != grid.extents[place]:
-                    part = build.op("Mod", [part, _positive(build, a.extent)])
-            else:
-                part = build.size(sym(a))
-            term = build.op("Mul", [term, part])
+            part = (
+                _digit(build, axes, a) if isinstance(a, Digit) else build.scalar(build.size(sym(a)))
+            )
+            term = part if factor == 1 == len(monomial) else build.op("Mul", [term, part])
         total = term if total is None else build.op("Add", [total, term])
     return total if total is not None else _int(build, 0)
+
+
+def _digit(build: Builder, axes: Sequence[Axis], a: Digit) -> ir.Value:
+    """A digit along its line: all its values, or a part of the whole dimension's."""
+    line = next(x for x in axes if isinstance(x, Digit) and (x == a or _has(x, a, axes)))
+    part = build.coordinate(build.size(line.extent), axes.index(line), len(axes))
+    if line == a:
+        return part
+    if a.stride != ONE:
+        part = build.op("Div", [part, _positive(build, a.stride)])
+    if a.stride * a.extent != line.extent:
+        part = build.op("Mod", [part, _positive(build, a.extent)])
+    return part
+
+
+def _has(line: Digit, a: Digit, axes: Sequence[Axis]) -> bool:
+    """True for the line of a whole dimension, of which a digit is a part."""
+    return line.dim == a.dim and line.stride == ONE and a not in axes
 
 
 def _positive(build: Builder, extent: Poly) -> ir.Value:
@@ -255,40 +402,9 @@ def _positive(build: Builder, extent: Poly) -> ir.Value:
 
 
 def _clipped(build: Builder, place: ir.Value, size: ir.Value) -> ir.Value:
-    """A place moved into range: no reader asks for the others, the look-up must only not fail."""
+    """A place moved into range, or to 0 where there is none: no reader asks for the others, the
+    look-up must only not fail.
+    """
     last = build.op("Sub", [build.scalar(size), _int(build, 1)])
     place = build.op("Where", [build.op("Less", [last, place]), last, place])
     return build.op("Where", [build.op("Less", [place, _int(build, 0)]), _int(build, 0), place])
-
-
-def _look_up(
-    build: Builder, graph: Graph, grid: _Grid, name: str, places: Sequence[ir.Value]
-) -> ir.Value:
-    """The value at the given places, shaped like the grid."""
-    shape = build.concat(grid.sizes)
-    if not places:
-        return build.value(name)
-    columns = []
-    for place in places:
-        wide = build.op("Expand", [place, shape])
-        columns.append(build.unsqueeze(wide, len(grid.dims)))
-    index = columns[0] if len(columns) == 1 else build.op("Concat", columns, axis=len(grid.dims))
-    return build.op("GatherND", [_with_elements(build, graph, grid, name), index])
-
-
-def _with_elements(build: Builder, graph: Graph, grid: _Grid, name: str) -> ir.Value:
-    """The value, with one more 0 along dimensions that may be empty where the grid is not.
-
-    No reader asks for what is looked up then, but a look-up in nothing would fail.
-    """
-    value, extents = build.value(name), graph[name].shape or ()
-    sizes = [build.dimension(name, d) for d in range(len(extents))]
-    for d, extent in enumerate(extents):
-        if (extent.as_int() or 0) > 0 or extent in grid.extents:
-            continue
-        zero = build.constant(np.zeros((), graph[name].dtype))
-        one = build.constant(np.ones(1, np.int64))
-        more = build.op("Expand", [zero, build.concat([*sizes[:d], one, *sizes[d + 1 :]])])
-        value = build.op("Concat", [value, more], axis=d)
-        sizes[d] = build.op("Add", [sizes[d], one])
-    return value

@@ -23,9 +23,15 @@ from pitc.passes.regions.demand import Demand, demand
 from pitc.passes.regions.domain import Coords, Domain, domain_of
 from pitc.passes.regions.form import Form, FormContext, PackedOperand, Site, operand_names
 from pitc.passes.regions.legal import unsound_forms
-from pitc.passes.regions.live_tests import can_compute
+from pitc.passes.regions.live_tests import can_compute, why_not
 from pitc.passes.regions.packed import packed_form
-from pitc.passes.regions.price import busy_nodes, contraction_flops, priced_regions
+from pitc.passes.regions.price import (
+    busy_nodes,
+    contraction_flops,
+    costly_tests,
+    domains_of,
+    priced_regions,
+)
 from pitc.passes.regions.terms import forms_of_terms, term_domains
 
 MAX_DOMAINS = 6
@@ -60,8 +66,24 @@ def choose_regions(graph: Graph) -> Regions:
         The forms that pay and are sound together, with a refusal for every node that has a dead
         fact and no form.
     """
+    contexts, unpaid = _contexts(graph), _uncomputed(graph)
+    while True:
+        out = _chosen(graph, contexts)
+        costly = costly_tests(graph, out.forms, out.demand)
+        if not costly:
+            break
+        for node in out.demand.forms:
+            why = next((costly[d] for d in domains_of(out.forms[node]) if d in costly), None)
+            if why is not None and node not in unpaid:
+                unpaid[node] = Refusal(Code.LIVE_TEST, node_name(node), why)
+        contexts = [c for c in contexts if c.domain not in costly]
+    out.refusals |= {n: r for n, r in unpaid.items() if n not in out.forms}
+    return out
+
+
+def _chosen(graph: Graph, contexts: list[FormContext]) -> Regions:
+    """The forms in those domains that are sound together and pay for what they move."""
     out = Regions()
-    contexts = _contexts(graph)
     fixed = _sources_and_ancestors(graph, [c.domain for c in contexts])
     for context in contexts:
         for node in graph.nodes:
@@ -78,6 +100,21 @@ def choose_regions(graph: Graph) -> Regions:
     _keep_sound_and_paying(graph, out)
     out.refusals = {n: r for n, r in out.refusals.items() if n not in out.forms}
     return out
+
+
+def _uncomputed(graph: Graph) -> dict[ir.Node, Refusal]:
+    """Contractions whose dead rows are known by tests that cannot be evaluated, and why."""
+    found: dict[ir.Node, Refusal] = {}
+    reasons: dict[Domain, str] = {}
+    for node in graph.nodes:
+        dead = graph[first_output(node)].dead if contraction_flops(graph, node) else ()
+        domains = [d[0] for r in dead if (d := domain_of(r)) is not None]
+        for domain in domains:
+            if domain not in reasons:
+                reasons[domain] = why_not(graph, domain)
+        if domains and all(reasons[d] for d in domains):
+            found[node] = Refusal(Code.LIVE_TEST, node_name(node), reasons[domains[0]])
+    return found
 
 
 def _contexts(graph: Graph) -> list[FormContext]:

@@ -1,44 +1,43 @@
-"""How the tests of a domain can be computed when the model runs: before anything is lowered.
-
-some j: mask[d0, j] != 0   of mask [b, s]     dims 0, -1: in place, on the mask as it is
-mask[d0, ids[d1]] != 0                        None: looked up at every point
+"""Which live points can be computed before a region runs, and what it takes: a domain's tests are
+evaluated as `reading` plans it.
 """
 
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, bare_dim, dim_index, sym
-from pitc.ir.predicate import OF_ELEMENTS, Test
+from pitc.ir.index import Poly, sym, total_of
 from pitc.ir.sizes import sizes_known
 from pitc.passes.regions.domain import Domain
+from pitc.passes.regions.reading import reading_of
 
 OLDEST = 9  # operator set that has what live points are computed with: Where, Expand
-LOOKS_UP = 11  # first one that has Range and GatherND
+LOOKS_UP = 11  # first one that has Range, and a Slice and a Gather as they are used here
 
 
 def can_compute(graph: Graph, domain: Domain) -> bool:
-    """True where the live points can be computed before the region runs, from sizes that some
-    value has.
+    """True where the live points can be computed before the region runs: from sizes that some
+    value has, and in memory that is bounded by the tested values and the domain.
     """
-    looked_up = [t for t in domain.dead if dims_in_place(graph, t) is None]
-    if graph.model.opset_imports.get("", 0) < (LOOKS_UP if looked_up else OLDEST):
-        return False
-    polys = [*domain.extents, *(p for t in looked_up for p in t.idx)]
+    return why_not(graph, domain) == ""
+
+
+def why_not(graph: Graph, domain: Domain) -> str:
+    """Why live points cannot be computed before the region runs; empty where they can."""
+    opset, kept = graph.model.opset_imports.get("", 0), []
+    for test in sorted(domain.dead, key=str):
+        reading = reading_of(graph, test, domain.extents)
+        if reading is None:
+            return f"to evaluate '{test}' takes more memory than what it looks at"
+        kept.append(reading)
+    if opset < (LOOKS_UP if any(r.looks_up for r in kept) else OLDEST):
+        return f"operator set {opset} has no operators for it"
+    polys = [*domain.extents, *(p for r in kept for p in r.sizes)]
     polys += [q for p in polys for a in p.digits() for q in (a.stride, a.extent)]
-    return sizes_known(graph, (sym(a) for p in polys for a in p.symbols()))
+    if not sizes_known(graph, (sym(a) for p in polys for a in p.symbols())):
+        return "a size of the live points is none of a graph input"
+    return ""
 
 
-def dims_in_place(graph: Graph, test: Test) -> list[int | None] | None:
-    """What each dimension of a tested value is: a whole coordinate, a whole bound dimension, or
-    None for the only place of extent 1. None where points have to be looked up.
-    """
-    shape = graph[test.src].shape
-    if test.pred not in OF_ELEMENTS or shape is None or len(shape) != len(test.idx):
-        return None
-    found: list[int | None] = []
-    for p, extent in zip(test.idx, shape, strict=True):
-        at = bare_dim(p)
-        if at is None and extent != ONE:
-            return None
-        if at is not None and (p != dim_index(at, extent) or at in found):
-            return None
-        found.append(at)
-    return found
+def bytes_touched(graph: Graph, domain: Domain) -> Poly:
+    """Bytes that evaluating all tests of a domain reads and makes, up to its live points."""
+    readings = [reading_of(graph, t, domain.extents) for t in domain.dead]
+    points = total_of(domain.extents)
+    return sum((r.touched + 3 * points for r in readings if r is not None), 2 * points)

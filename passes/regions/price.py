@@ -3,6 +3,10 @@
     saved operations per row * rows  >=  flops_per_byte * moved bytes per row * rows
 
 A product of [rows, 384] by [384, 1536] saves 1.2 million operations a row and moves 7,680 bytes.
+
+And does it repay the tests that say which rows live? Regions of one domain repay them together.
+
+    saved operations per row * rows  >=  flops_per_byte * tested_price * bytes of the tests
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -19,10 +23,19 @@ from pitc.ir.nodes import first_output
 from pitc.ir.work import EXAMPLE_SIZE, contracts
 from pitc.passes.regions.demand import Demand, packed_by
 from pitc.passes.regions.domain import Domain
-from pitc.passes.regions.form import Form, GatheredOperand, PackedOperand
+from pitc.passes.regions.form import (
+    Form,
+    GatheredOperand,
+    OffsetsOperand,
+    PackedOperand,
+)
 from pitc.passes.regions.layout import layout_of
+from pitc.passes.regions.live_tests import bytes_touched
 
 Forms = Mapping[ir.Node, Form]
+
+#: What unknown sizes count for where a price must hold for all of them.
+SIZE_CLASSES = (16, EXAMPLE_SIZE, 512)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +84,52 @@ def priced_regions(graph: Graph, forms: Forms, demand: Demand) -> Iterator[Price
         )
 
 
+def costly_tests(graph: Graph, forms: Forms, demand: Demand) -> dict[Domain, str]:
+    """Domains for which finding out what lives costs more than it saves, and why.
+
+    What can be left out has to repay the bytes that the tests read and make at every size class:
+    tests of pairs grow with the square of a length, products with a row mostly do not.
+    """
+    target, why = graph.target, dict[Domain, str]()
+    price = target.flops_per_byte * target.tested_price
+    used: dict[Domain, list[Form]] = {}
+    for form in (forms[n] for n in graph.nodes if n in demand.forms):
+        for domain in domains_of(form):
+            used.setdefault(domain, []).append(form)
+    for domain in (d for d in used if not d.lives_everywhere):
+        touched = bytes_touched(graph, domain)
+        for size in SIZE_CLASSES:
+            tested = int(touched.evaluate(dict.fromkeys(touched.symbols(), size), {}))
+            saved = sum(_saved_flops(graph, f, domain, size) for f in used[domain])
+            if saved < price * (tested - target.tested_free_bytes):
+                why[domain] = (
+                    f"at sizes of {size}, its tests read and make {tested} bytes to save at most "
+                    f"{saved} operations: under {price} per byte"
+                )
+                break
+    return why
+
+
+def _saved_flops(graph: Graph, form: Form, domain: Domain, size: int) -> int:
+    """Operations that a form leaves out where a whole domain is dead: of attention all of them,
+    when its keys are.
+    """
+    if domain in _domains(form):
+        return _row_flops(graph, form, size) * estimated_size(domain.extents, size)
+    out = next(p for p in form.outputs if p is not None)
+    rows = estimated_size(out.domain.extents, size)
+    return 0 if form.plan is None else rows * _flops_of_row(graph, form, size)
+
+
+def domains_of(form: Form) -> set[Domain]:
+    """All domains whose live points a form needs."""
+    found = set(_domains(form))
+    for operand in form.operands:
+        if isinstance(operand, PackedOperand | GatheredOperand | OffsetsOperand):
+            found.add(operand.domain)
+    return found
+
+
 def busy_nodes(graph: Graph, forms: Forms, demand: Demand) -> set[ir.Node]:
     """Packed nodes that are contractions, or computed from one in packed form."""
     busy: set[ir.Node] = set()
@@ -107,35 +166,45 @@ def contraction_flops(graph: Graph, node: ir.Node) -> int:
     return 0 if expr is None else _products(expr, enumerate(expr.shape))
 
 
-def _products(expr: TensorExpr, points: Iterable[tuple[int, Poly]]) -> int:
+def _products(
+    expr: TensorExpr, points: Iterable[tuple[int, Poly]], size: int = EXAMPLE_SIZE
+) -> int:
     """How many products a contraction sums up, 0 for other operators.
 
     Args:
         expr: The expression.
         points: Output dimensions, or digits of them, and their extents. A transposed convolution
             goes along the places of its operand: those of its output, which are ordered, are free.
+        size: Estimate of an unknown extent.
     """
     if not contracts(expr):
         return 0
-    return estimated_size((*(e for d, e in points if d not in expr.ordered), *expr.reduced))
+    extents = (*(e for d, e in points if d not in expr.ordered), *expr.reduced)
+    return estimated_size(extents, size)
 
 
-def estimated_size(extents: Shape) -> int:
+def estimated_size(extents: Shape, size: int = EXAMPLE_SIZE) -> int:
     """A product of sizes, with an estimate for each unknown one."""
-    return prod(n if (n := e.as_int()) is not None else EXAMPLE_SIZE for e in extents)
+    return prod(n if (n := e.as_int()) is not None else size for e in extents)
 
 
-def _row_flops(graph: Graph, form: Form) -> int:
+def _row_flops(graph: Graph, form: Form, size: int = EXAMPLE_SIZE) -> int:
     """Multiply-adds, counted twice, that one dead row saves: of attention from all rows none, as
     what a dead key saves grows with the number of rows, which may be one.
     """
     out = next(p for p in form.outputs if p is not None)
     if form.terms is not None:  # each is a product of a row by a row
-        return 2 * estimated_size(graph[out.name].shape or ())
-    if out.domain.lives_everywhere:
-        return 0
+        return 2 * estimated_size(graph[out.name].shape or (), size)
+    return 0 if out.domain.lives_everywhere else _flops_of_row(graph, form, size)
+
+
+def _flops_of_row(graph: Graph, form: Form, size: int) -> int:
+    """Operations that computing one row takes."""
+    out = next(p for p in form.outputs if p is not None)
     expr, points = graph[out.name].expr, ((d.dim, d.extent) for d in out.layout.rest)
-    return 0 if expr is None else (4 if form.plan is not None else 2) * _products(expr, points)
+    return (
+        0 if expr is None else (4 if form.plan is not None else 2) * _products(expr, points, size)
+    )
 
 
 def _domains(form: Form) -> list[Domain]:

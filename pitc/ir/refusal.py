@@ -27,6 +27,11 @@ class Code(Enum):
         "PIT020",
         "the rows that live are found on the host, which waits for the device once in each run",
     )
+    LIVE_TEST = (
+        "PIT021",
+        "to find out what is live costs more than it saves, or cannot be done before; "
+        "a mask of one value per token costs least",
+    )
 
     @property
     def id(self) -> str:

@@ -31,6 +31,7 @@ MODULES = {  # the most important first; with what no answer rests on
     "pitc.passes.regions.choose": {"MAX_DOMAINS"},
     "pitc.passes.regions.legal": set(),
     "pitc.passes.regions.live_tests": set(),
+    "pitc.passes.regions.reading": set(),
     "pitc.passes.control.branches": set(),
     "pitc.passes.normalise": {"MAX_ROUNDS"},
 }
@@ -55,7 +56,7 @@ TESTS = (
     *("test_dead_regions", "test_dead_slack", "test_fact_seeds"),
     # the way to regions
     *("test_exact_domains", "test_exact_layouts", "test_exact_legal", "test_exact_choice"),
-    *("test_exact_scores", "test_exact_scores_parts", "test_exact_live_tests"),
+    *("test_exact_scores", "test_exact_scores_parts", "test_exact_live_tests", "test_reading"),
     *("test_attention_scores", "test_exit_checks", "test_normalise"),
     *("test_control_flow", "test_control_loops", "test_branch_moves", "test_branch_places"),
     *("test_normalise_rewrites", "test_normalise_functions", "test_hostile_models"),
@@ -103,7 +104,8 @@ RELATED = {
     "regions.scores": ("test_exact_scores", "test_attention_scores", "probe:softmax"),
     "regions.domain": ("test_exact_domains", "test_domain", "probe:masks"),
     "regions.layout": ("test_exact_layouts", "test_domain"),
-    "regions.live_tests": ("test_exact_live_tests",),
+    "regions.live_tests": ("test_exact_live_tests", "test_reading"),
+    "regions.reading": ("test_reading",),
     "regions.legal": ("test_exact_legal", "test_exit_checks"),
     "regions.choose": ("test_exact_choice",),
     "control.branches": ("test_branch_", "probe:scopes", "probe:sizes.if"),

@@ -1,0 +1,191 @@
+"""The benchmark of the worst case on tiny models: sizes, limits, exit codes; no test looks at a
+time.
+"""
+
+import io
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from rich.console import Console
+from typer import Typer
+from typer.testing import CliRunner
+
+import pitc
+from benchmarks import program, worst, worst_cases
+from benchmarks.cases import CASES
+from benchmarks.report import table
+from benchmarks.worst import beyond, masks_of, measure_worst, memory_ratio, sized, time_ratio
+from benchmarks.worst_cases import EXPORTS, WORST_CASES, ZOO, WorstCase
+from models.per_head import PerHeadConfig, pair_bias
+from pitc.check.feeds import Case, input_specs, random_feeds
+from pitc.errors import UsageError
+from pitc.measure.bench import of_session, session_options
+from pitc.measure.timing import allowed_cores
+
+PATHS = {"onnxruntime": Path("a"), "pitc": Path("b")}
+
+
+def tiny() -> onnx.ModelProto:
+    return pair_bias(PerHeadConfig(1, 64, 4), np.random.default_rng(0))
+
+
+def test_every_export_and_model_of_the_zoo_is_a_case() -> None:
+    exports = {p.stem for p in EXPORTS.glob("*/*.onnx")}
+    assert len(exports) > 80
+    assert {c.model for c in WORST_CASES} == exports | set(ZOO)
+    assert set(WORST_CASES) < set(CASES)
+    assert program.chosen(["worst-case"]) == list(WORST_CASES)
+    assert {(c.most_time, c.most_memory) for c in WORST_CASES} == {(1.02, 1.25)}
+
+
+@pytest.mark.parametrize("case", WORST_CASES, ids=lambda c: c.model)
+def test_models_are_written(case: WorstCase, tmp_path: Path) -> None:
+    if case.model in ZOO and not case.model.startswith(("tall", "cnn", "pair", "routed")):
+        return  # large ones: the benchmark builds them
+    path = case.write(tmp_path)
+    assert path.is_file() and input_specs(ir.load(path))
+    assert (path.parent == tmp_path) == (case.model in ZOO)
+
+
+def test_a_model_at_all_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worst_cases, "ZOO", {"tiny": tiny})
+    monkeypatch.setattr(worst, "SIZES", {"small": (1, 4), "large": (2, 9)})
+    monkeypatch.setattr(worst, "MOST_ROUNDS", 1)
+    case, said = WorstCase("tiny", 1e3, 1e3), list[str]()
+    result = measure_worst(case, 1, allowed_cores(), said.append)
+    rows = result["worst"]
+    settings = [(row["size"], row["pattern"], row["padding"]) for row in rows]
+    assert settings == [
+        (size, pattern, padding)
+        for padding in (None, "mask")
+        for size in ("small", "large")
+        for pattern in ("full", "right")
+    ]
+    assert [row["dims"]["n"] for row in rows[:4]] == [4, 4, 9, 9]
+    assert all(
+        row["ok"] and not row["wrong"] and row["time"] > 0 and row["rounds"] == 1 for row in rows
+    )
+    assert all(min(row["peak_bytes"].values()) > 10e6 for row in rows)
+    assert not result["skipped"] and not beyond(result)
+    head = {"case": {"name": case.name, "most_time": 1.02, "most_memory": 1.25}}
+    console = Console(file=io.StringIO(), width=200)
+    rows[0] |= {"ok": False, "interval": (1.03, 1.07)}
+    console.print(table(json.loads(json.dumps(head | result))))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.count(" !") >= 2 and "1.030-1.070" in text
+
+
+def test_peak_memory_is_that_of_a_process_of_its_own(tmp_path: Path) -> None:
+    """A graph that makes two values of 34 MB takes more, whatever this process holds."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1] x, int64[1] n) => (float[1] y)
+        { many = Expand (x, n) more = Neg (many) y = ReduceMax <keepdims = 1> (more) }"""
+    path, held, peaks = tmp_path / "m.onnx", np.ones(1 << 25), list[int]()
+    onnx.save(onnx.parser.parse_model(text), path)
+    for n in (1, 1 << 23):
+        feeds = {"x": np.ones(1, np.float32), "n": np.array([n])}
+        peaks.append(worst.peak_of(path, feeds, allowed_cores()))
+    assert 30e6 < peaks[1] - peaks[0] < 200e6  # the arena rounds up
+    assert peaks[0] < held.nbytes
+
+
+@pytest.mark.parametrize(
+    ("peaks", "rounds", "ratio"),
+    [
+        ([100, 110], 1, 1.1),  # far from the limit
+        ([100, 130, 100, 118, 100, 119], 3, 1.19),  # once over it
+        ([100, 116, 100, 116, 90, 116], 3, 1.16),
+    ],
+)
+def test_memory_near_the_limit_is_measured_again(
+    peaks: list[int], rounds: int, ratio: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = iter(peaks)
+    monkeypatch.setattr(worst, "peak_of", lambda *_: next(taken))
+    found = memory_ratio(PATHS, {}, set(), 1.25)
+    assert found["memory"] == pytest.approx(ratio) and next(taken, None) is None
+    assert len(peaks) == 2 * rounds
+
+
+@pytest.mark.parametrize(
+    ("times", "rounds"),
+    [
+        ([1.0], 6),  # settled at once
+        ([1.1], 6),
+        ([1.0, 1.1], 24),  # the interval holds the limit all the time
+        ([1.0, 1.0, 1.1, 1.1, 1.1, 1.1, *[1.1] * 90], 12),  # and no longer
+    ],
+)
+def test_time_near_the_limit_is_measured_again(
+    times: list[float], rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = itertools.cycle(times)
+
+    def interleaved(work: dict[str, Callable[[], None]], count: int) -> dict[str, list[float]]:
+        if len(work) == 1:
+            return {"once": [1.0]}
+        return {"onnxruntime": [1.0] * count, "pitc": [next(endless) for _ in range(count)]}
+
+    monkeypatch.setattr(worst, "interleave", interleaved)
+    monkeypatch.setattr(worst, "MOST_ROUNDS", 4)
+    found = time_ratio({"onnxruntime": lambda _: {}, "pitc": lambda _: {}}, {}, 6, 1.02)
+    assert found["rounds"] == rounds
+
+
+def test_sizes_that_a_model_does_not_take_are_halved() -> None:
+    specs = input_specs(ir.from_proto(tiny()))
+
+    def at_most(n: int) -> worst.Run:
+        def run(feeds: worst.Feeds) -> worst.Feeds:
+            if feeds["mask"].shape[1] > n:
+                raise ValueError
+            return {}
+
+        return run
+
+    found = sized(specs, (3, 64), at_most(20), "full", None)
+    assert found is not None and found[0] == {"b": 3, "n": 16}
+    assert found[1]["mask"].all()
+    assert sized(specs, (3, 64), at_most(2), "full", None) is None
+    assert masks_of(specs) == ["mask"]
+
+
+def test_a_wrong_answer_is_seen(tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    onnx.save(tiny(), model)
+    compiled = pitc.compile(model, padding="mask", suggest=False)
+    session = of_session(compiled.session(session_options()))
+    specs = input_specs(ir.from_proto(tiny()))
+    feeds = random_feeds(specs, {"b": 2, "n": 5}, np.random.default_rng(0), "right", "mask")
+    case = Case("right", {}, feeds)
+    assert worst.wrong_answer(compiled, model, case, session) == ""
+    found = worst.wrong_answer(compiled, model, case, lambda f: {"y": session(f)["y"] + 1})
+    assert found.startswith("y: ")
+
+
+@pytest.mark.parametrize(("ok", "wrong", "code"), [(True, "", 0), (False, "", 1), (False, "y", 4)])
+def test_the_program_fails_over_a_limit(
+    ok: bool, wrong: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"size": "small", "pattern": "full", "padding": None, "dims": {}, "interval": None}
+    row |= {"ms": {"pitc": 1.0}, "time": 1.0, "peak_bytes": {"pitc": 1}, "memory": 1.0, "ok": ok}
+    row |= {"wrong": wrong}
+    result = {"worst": [row], "skipped": []}
+    monkeypatch.setattr(program, "measure_worst", lambda *_: result)
+    monkeypatch.setattr(program, "measure_limits", dict)
+    app = Typer()
+    app.command()(program.command)
+    done = CliRunner().invoke(app, ["worst-pair-bias", "--results", str(tmp_path)])
+    assert done.exit_code == code, done.output
+    written = json.loads((tmp_path / "worst-case" / "worst-pair-bias.json").read_text())
+    assert written["worst"] == [row] and written["case"]["most_memory"] == 1.25
+
+
+def test_there_is_no_other_case() -> None:
+    with pytest.raises(UsageError, match="there is no case"):
+        program.chosen(["worst-nothing"])
