@@ -35,7 +35,7 @@ def fold_numbers(model: ir.Model) -> int:
     Returns:
         How many.
     """
-    if not any(map(_may_be_one, model.graph)):
+    if not _may_hold_numbers(model.graph):
         return 0
     graph = Graph(model)
     derive(graph)
@@ -55,8 +55,23 @@ def fold_numbers(model: ir.Model) -> int:
     return count
 
 
-def _may_be_one(node: ir.Node) -> bool:
-    return operator_of(node).function is not None
+def _may_hold_numbers(graph: ir.Graph) -> bool:
+    """Whether some step on floats is on constants and sizes alone: most models have none."""
+    known = {v for v in graph.initializers.values() if not v.is_graph_input()}
+    floats = {v for v in known if v.dtype is not None and v.dtype.is_floating_point()}
+    for node in graph:
+        operator, operands = operator_of(node), {x for x in node.inputs if x is not None}
+        if not operands or not (operator.reads_no_element or operands <= known):
+            continue
+        known.update(node.outputs)
+        to = node.attributes.get("to")
+        if not floats.isdisjoint(operands):
+            if operator.function is not None:
+                return True
+            floats.update(node.outputs)
+        elif to is not None and ir.DataType(to.as_int()).is_floating_point():
+            floats.update(node.outputs)
+    return False
 
 
 def _is_one_float(graph: Graph, node: ir.Node) -> bool:

@@ -52,6 +52,7 @@ SAFE: dict[str, Any] = {
     "law": None,
     "sign": None,
     "square": never,
+    "root": never,
     "affine": None,
     "order": None,
     "value": None,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+import networkx as nx
 import onnx_ir as ir
 
 from pitc.ir.graph import Graph
@@ -160,13 +161,22 @@ def domains_of(form: Form) -> set[Domain]:
 
 
 def _tested_inside(graph: Graph, forms: Mapping[ir.Node, Form]) -> Iterator[str]:
-    """Live points have to be known before: nothing that they are computed from runs packed."""
-    domains = {d for form in forms.values() for d in domains_of(form)}
-    above = graph.sources_of(x for d in domains for x in d.sources())
-    for node in forms:
-        for name in output_names(node):
-            if name in above:
-                yield f"{node_name(node)} runs packed, and live points are computed from {name}"
+    """Live points have to be known before: those of a domain may be computed from what runs packed
+    in others, but no way leads back.
+    """
+    looked = {node: domains_of(form) for node, form in forms.items()}
+    above: dict[str, list[Domain]] = {}
+    for domain in {d for domains in looked.values() for d in domains}:
+        for name in graph.sources_of(domain.sources()):
+            above.setdefault(name, []).append(domain)
+    before: nx.DiGraph[Domain] = nx.DiGraph()
+    for node, domains in looked.items():
+        tested = {d for name in output_names(node) for d in above.get(name, ())}
+        before.add_edges_from(((d, t) for d in domains for t in tested), node=node)
+    if not nx.is_directed_acyclic_graph(before):
+        first, second = nx.find_cycle(before)[0][:2]
+        label = node_name(before.edges[first, second]["node"])
+        yield f"{label} runs packed, and live points are computed from it that it needs"
 
 
 def _wrong_exits(graph: Graph, regions: Regions, forms: Mapping[ir.Node, Form]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from pitc.ir.index import ONE, Poly, bare_dim
 from pitc.ir.plan import Plan
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import EVERYWHERE, Region
-from pitc.passes.regions.coordinates import follow, named_starts
+from pitc.passes.regions.coordinates import Paths, follow
 from pitc.passes.regions.domain import Coords, Domain, covering
 from pitc.passes.regions.layout import (
     Layout,
@@ -178,12 +178,14 @@ class FormContext:
     Args:
         graph: The graph.
         domain: The domain.
-        starts: Values that carry its coordinates; None: those whose dead facts name them.
+        starts: Values that carry its coordinates.
+        paths: Where they lead; None: they are followed for this domain alone.
     """
 
     graph: Graph
     domain: Domain
-    starts: Mapping[str, list[Coords]] | None = None
+    starts: Mapping[str, list[Coords]] = field(default_factory=dict[str, list[Coords]])
+    paths: Paths | None = None
     _found: dict[str, list[Coords]] | None = None
     _rows: dict[str, list[Packing]] = field(default_factory=dict)
 
@@ -194,10 +196,10 @@ class FormContext:
     def rows(self, name: str) -> list[Packing]:
         """All ways in which a value has a row for each point of the domain, dead or not."""
         if self._found is None:
-            starts = self.starts
-            if starts is None:
-                starts = named_starts(self.graph, self.domain)
-            self._found = follow(self.graph, starts)
+            if self.paths is None:
+                self._found = follow(self.graph, self.starts)
+            else:
+                self._found = self.paths.reached(self.starts)
         if name not in self._rows:
             made = (self.packing_at(name, coords) for coords in self._found.get(name, ()))
             self._rows[name] = [p for p in made if p is not None]
