@@ -51,6 +51,7 @@ SAFE: dict[str, Any] = {
     "powers": (),
     "law": None,
     "sign": None,
+    "least": None,
     "square": never,
     "root": never,
     "affine": None,

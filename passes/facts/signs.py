@@ -157,7 +157,12 @@ def _elementwise(
     if sizes is not None and all(map(nonneg, sizes.flat)):
         filled = all(n in extents or nonneg(n - 1) for n in sizes.flat)
         return Sign.POSITIVE if filled else Sign.NONNEGATIVE
-    if operator.sign is None or not all(map(view.has, range(view.n_inputs))):
+    if operator.sign is None:
         return Sign.ANY
-    names = map(view.name, range(view.n_inputs))
-    return operator.sign([sign_of(graph, name, zeroed, steps - 1, extents) for name in names])
+    given = [i for i in range(view.n_inputs) if view.has(i)]
+    signs = [Sign.ANY] * (max(given, default=-1) + 1)  # of operands that are left out
+    for i in given:
+        signs[i] = sign_of(graph, view.name(i), zeroed, steps - 1, extents)
+    least = None if operator.least is None else operator.least(view)
+    found = operator.sign(signs)
+    return found if least is None else max(found, _sign_of_numbers(least))

@@ -59,6 +59,11 @@ def _clip_bounds(view: NodeView) -> Parameters | None:
     return None if low is None or high is None else {"low": low, "high": high}
 
 
+def _clip_least(view: NodeView) -> Array | None:
+    bounds = _clip_bounds(view)
+    return None if bounds is None else np.minimum(*map(view.dtype(0).type, bounds.values()))
+
+
 def _cast_target(view: NodeView) -> Parameters | None:
     dtype = view.out_dtype(0)
     return None if dtype is None else {"to": dtype}
@@ -137,6 +142,7 @@ _ONE_NUMBER = {
         function=_exact(arithmetic.clip, 1, _clip_bounds, monotone=True),
         finite=always,
         sign=signs.clip,
+        least=_clip_least,
     ),
     "Cast": Operator(
         function=_exact(arithmetic.cast, parameters=_cast_target),

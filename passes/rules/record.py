@@ -174,6 +174,7 @@ class Operator:
         powers: The same of its operands in a product.
         law: What constants of the operands say of the result without arithmetic.
         sign: The sign of the result, from those of the operands.
+        least: A number that no result is below, in the result's type.
         square: Where the result is a square.
         root: Where it is a power of operand 0 from 0 to 1: of a positive number it is one.
         magnitude: The largest one of a node's results, by its types and constants; or more.
@@ -207,6 +208,7 @@ class Operator:
     powers: tuple[int, ...] = ()
     law: Law | None = None
     sign: Callable[[Signs], Sign] | None = None
+    least: Callable[[NodeView], Array | None] | None = None
     square: Condition = never
     root: Condition = never
     magnitude: Callable[[NodeView], float | None] | None = None

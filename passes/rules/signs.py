@@ -41,7 +41,7 @@ def never_negative(signs: Signs) -> Sign:
 
 
 def clip(signs: Signs) -> Sign:
-    """Bounds that are attributes are not looked at."""
+    """Bounds that are constants are looked at by `least`, too."""
     if len(signs) < 2:
         return Sign.ANY
     low = max(signs[:2])
