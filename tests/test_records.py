@@ -51,6 +51,7 @@ SAFE: dict[str, Any] = {
     "powers": (),
     "law": None,
     "sign": None,
+    "not_positive": never,
     "least": None,
     "square": never,
     "root": never,

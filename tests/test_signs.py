@@ -62,6 +62,15 @@ SIGNS = {
     "a = Exp (x) b = Transpose <perm = [1, 0, 2]> (a) y = Add (b, eps)": POSITIVE,
     "a = Exp (x) y = Concat <axis = 2> (a, x)": ANY,
     "y = Identity (zero)": NONNEGATIVE,
+    # through gathers, pieces and choices
+    "a = Exp (x) i = ArgMax <axis = 2> (z) y = GatherElements <axis = 2> (a, i)": NONNEGATIVE,
+    "a = Abs (x) b = Add (a, eps) i = ArgMax <axis = 2> (z) y = GatherElements <axis = 2> (b, i)": (
+        POSITIVE
+    ),
+    "a = Abs (x) b = Add (a, eps) y = Gather <axis = 1> (b, one)": POSITIVE,
+    "a = Exp (x) b = Abs (z) y = Concat <axis = 2> (a, b)": NONNEGATIVE,
+    "a = Exp (x) c = Greater (z, zero) y = Where (c, a, zero)": NONNEGATIVE,
+    "a = Exp (x) c = Greater (z, zero) y = Where (c, a, z)": ANY,
 }
 FINITE = {
     "a = Mul (x, x) y = Sqrt (a)": True,
@@ -84,6 +93,24 @@ FINITE = {
     "e = Shape <start = 1, end = 2> (x) f = Cast <to = 1> (e) r = ReduceSum (x, one)"
     " y = Div (r, f)": False,
     "a = Abs (x) b = Add (a, eps) y = Pow (b, minus)": True,
+    # an exponential of what is not positive
+    "y = Exp (x)": False,
+    "a = Mul (x, x) b = Neg (a) y = Exp (b)": True,
+    "a = Mul (x, x) b = Mul (a, minus) y = Exp (b)": True,
+    "a = Mul (x, x) b = Mul (minus, a) y = Exp (b)": True,
+    "a = Mul (x, x) b = Div (a, minus) y = Exp (b)": True,
+    "a = Mul (x, x) b = Neg (a) c = Div (b, two) y = Exp (c)": True,
+    "a = Mul (x, x) b = Neg (a) c = Mul (b, z) y = Exp (c)": False,
+    "a = Mul (x, x) b = Neg (a) c = Mul (b, minus) y = Exp (c)": False,
+    "a = Mul (x, x) b = Neg (a) c = Add (b, minus) y = Exp (c)": True,
+    "a = Mul (x, x) b = Neg (a) c = Add (b, z) y = Exp (c)": False,
+    "a = Mul (x, x) b = Neg (a) c = Sub (b, a) y = Exp (c)": True,
+    "a = Mul (x, x) b = Neg (a) c = Sub (a, b) y = Exp (c)": False,
+    "a = Mul (x, x) b = Neg (a) c = Transpose <perm = [1, 0, 2]> (b) y = Exp (c)": True,
+    "a = Min (x, minus) y = Exp (a)": True,
+    "a = Max (x, minus) y = Exp (a)": False,
+    "a = LogSoftmax (x) y = Exp (a)": True,
+    "a = Mul (x, x) y = Exp (a)": False,
 }
 
 

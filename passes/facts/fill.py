@@ -213,13 +213,8 @@ def _by_combine(view: NodeView, output: int, expr: TensorExpr) -> list[FillFact]
     return []
 
 
-def moving_reads(expr: TensorExpr) -> Sequence[Read]:
-    """Reads of a MOVE whose elements arrive in the output; the others are index operands."""
-    return [r for r in expr.reads if r.operand == 0 or r.within]
-
-
 def _moved(view: NodeView, expr: TensorExpr) -> list[FillFact]:
-    return [f for r in moving_reads(expr) for f in known_at(view, r)]
+    return [f for r in expr.moving_reads for f in known_at(view, r)]
 
 
 def _mapped(view: NodeView, expr: TensorExpr) -> list[FillFact]:

@@ -38,6 +38,10 @@ class Known:
         shape = self.view.graph[self.view.out()].shape
         return sign_of(self.view.graph, self.view.name(i), self.zeroed, extents=shape or ())
 
+    def is_not_positive(self, i: int) -> bool:
+        """True where no element of input i is."""
+        return not_positive(self.view.graph, self.view.name(i), self.zeroed)
+
     def number(self, i: int) -> Number | None:
         """The one number that input i is, as a constant."""
         return self.view.graph.splat(self.view.name(i))
@@ -96,9 +100,58 @@ def _sign_as_made(
         if _has_positive_lines(view, expr, zeroed):
             return Sign.POSITIVE
         return min(sign_of(graph, view.name(0), zeroed, steps - 1, extents), Sign.NONNEGATIVE)
-    if expr.combine is Combine.MOVE and all(r.operand == 0 and not r.within for r in expr.reads):
-        return sign_of(graph, view.name(0), zeroed, steps - 1, extents)
+    if expr.combine is Combine.MOVE:
+        found = (sign_of(graph, x, zeroed, steps - 1, extents) for x in _moved(view, expr))
+        return min(found, default=Sign.ANY)
     return Sign.ANY
+
+
+def _moved(view: NodeView, expr: TensorExpr) -> list[str]:
+    """The values that a movement takes all its elements from; none where it may add others."""
+    names = [view.name(r.operand) for r in expr.moving_reads]
+    alone = len(names) == 1 and not any(r.within for r in expr.reads)
+    return names if alone or view.op == "Concat" else []
+
+
+def not_positive(
+    graph: Graph, name: str, zeroed: Collection[str] = (), steps: int = MAX_STEPS
+) -> bool:
+    """True where no element of a value is above 0, whatever the graph's inputs are; NaN aside.
+
+    Args:
+        graph: The derived graph.
+        name: A value.
+        zeroed: Values that may hold 0 instead of what is made.
+        steps: How many producers may be looked at in a row.
+    """
+    dtype, x = graph[name].dtype, graph.array(name)
+    if dtype is None or dtype.kind != "f" or not steps:
+        return False
+    if x is not None:
+        return bool((x <= 0).all())
+    node, expr = graph[name].producer, graph[name].expr
+    if node is None or expr is None:
+        return False
+    view = NodeView(graph, node)
+    if expr.combine is Combine.MOVE:
+        names = _moved(view, expr)
+        return bool(names) and all(not_positive(graph, x, zeroed, steps - 1) for x in names)
+    return operator_of(node).not_positive(Below(view, (), zeroed, steps - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Below(Known):
+    """Operands of a value on a search for its sign.
+
+    Args:
+        steps: How many producers may still be looked at in a row.
+    """
+
+    steps: int = MAX_STEPS
+
+    def is_not_positive(self, i: int) -> bool:
+        """True where no element of input i is."""
+        return not_positive(self.view.graph, self.view.name(i), self.zeroed, self.steps)
 
 
 def _sign_of_numbers(x: Array) -> Sign:

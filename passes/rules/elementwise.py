@@ -93,6 +93,7 @@ _ONE_NUMBER = {
     "Neg": Operator(
         function=_exact(np.negative, monotone=True),
         finite=always,
+        not_positive=conditions.negated,
         law=laws.odd,
         affine=affine.negative,
         value=values.negative,
@@ -150,6 +151,7 @@ _ONE_NUMBER = {
         keeps_clean=True,
         converts=True,
         sign=signs.narrowed,
+        not_positive=conditions.all_fall,
         affine=affine.same,
         value=values.cast,
     ),
@@ -185,6 +187,7 @@ _SEVERAL_NUMBERS = {
         weights=(1,),
         law=laws.total,
         sign=signs.total,
+        not_positive=conditions.all_fall,
         affine=affine.total,
         value=values.add,
     ),
@@ -193,6 +196,7 @@ _SEVERAL_NUMBERS = {
         finite=always,
         weights=(1, -1),
         law=laws.difference,
+        not_positive=conditions.difference_falls,
         affine=affine.difference,
         value=values.subtract,
     ),
@@ -202,6 +206,7 @@ _SEVERAL_NUMBERS = {
         powers=(1,),
         law=laws.product,
         sign=signs.product,
+        not_positive=conditions.product_falls,
         square=conditions.same_factor,
         affine=affine.product,
         value=values.multiply,
@@ -212,6 +217,7 @@ _SEVERAL_NUMBERS = {
         powers=(1, -1),
         law=laws.quotient,
         sign=signs.quotient,
+        not_positive=conditions.quotient_falls,
         value=values.quotient,
     ),
     "Mod": Operator(
@@ -231,6 +237,7 @@ _SEVERAL_NUMBERS = {
         weights=(1,),
         law=laws.total,
         sign=signs.total,
+        not_positive=conditions.all_fall,
     ),
     "Mean": Operator(
         function=Elementwise(
@@ -244,6 +251,7 @@ _SEVERAL_NUMBERS = {
         keeps_clean=True,
         law=laws.extreme,
         sign=signs.largest,
+        not_positive=conditions.all_fall,
         affine=affine.largest,
         value=values.largest,
     ),
@@ -253,6 +261,7 @@ _SEVERAL_NUMBERS = {
         keeps_clean=True,
         law=laws.extreme,
         sign=signs.smallest,
+        not_positive=conditions.one_falls,
         affine=affine.smallest,
         value=values.smallest,
     ),
@@ -273,6 +282,7 @@ _CONDITIONS = {
         selects=True,
         chooses=True,
         law=laws.where,
+        sign=signs.chosen,
         value=values.where,
     ),
     "And": Operator(
@@ -339,7 +349,9 @@ _AROUND_1, _AROUND_0 = (-1.001, 1.001), (-0.001, 1.001)
 _LIBRARY = {
     # a 0 may be stored as -0.0, whose bits are not those of 0
     "BitCast": Operator(function=Elementwise(None)),
-    "Exp": Operator(function=_library(np.exp), sign=signs.never_negative),
+    "Exp": Operator(
+        function=_library(np.exp), finite=conditions.not_above, sign=signs.never_negative
+    ),
     "Log": Operator(function=_library(np.log, at(0.0, 1.0)), finite=conditions.pole),
     "Erf": Operator(
         function=_library(arithmetic.erf, image=_AROUND_1), finite=always, law=laws.odd

@@ -58,6 +58,11 @@ def largest(signs: Signs) -> Sign:
     return max(signs)
 
 
+def chosen(signs: Signs) -> Sign:
+    """One of two, behind the condition."""
+    return min(signs[1:])
+
+
 def smallest(signs: Signs) -> Sign:
     """All operands must be known."""
     return min(signs)
