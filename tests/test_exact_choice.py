@@ -158,7 +158,7 @@ CIRCULAR = """dead = Not (live)  q = MatMul (x, w)  positive = Greater (q, zero)
             "p | p | t:NO_GAIN | 1*8192",
         ),
         ("t = Tanh (x)  y = Where (live, t, zero)", " |  |  | "),
-        # what is computed from a mask that nothing needs packed stays whole
+        # a mask in front of another one: nothing needs what it alone leaves out
         (
             "f = Greater (score, zero)  found = Unsqueeze (f, last)  p = MatMul (x, w)"
             "  q = Where (found, p, zero)  r = MatMul (q, w2)  y = Where (live, r, zero)",
@@ -202,7 +202,7 @@ CIRCULAR = """dead = Not (live)  q = MatMul (x, w)  positive = Greater (q, zero)
             "a = MatMul (more, w)  t = Transpose <perm = [1, 0]> (a)  s0 = MatMul (alone, t)"
             "  m = Where (keys, s0, zero)  h = Where (lines, m, zero)"
             "  j = ReduceSum <keepdims = 0> (h)  y = Add (x, j)",
-            "a t s0 | s0 | m:NO_GAIN | 3*16384",
+            "a t s0 | s0 | lines:NO_GAIN m:NO_GAIN | 3*16384",
         ),
         # facts that rest on each other
         (CIRCULAR, "q positive | positive q | a:JOINT b0:JOINT dead:NO_GAIN | 2*8192"),

@@ -24,8 +24,10 @@ from pitc.passes.regions.legal import unsound_forms
 from pitc.passes.regions.packed import packed_form
 from pitc.passes.regions.price import (
     busy_nodes,
+    contraction_flops,
     costly_tests,
     domains_of,
+    leading_nodes,
     priced_regions,
 )
 from pitc.passes.regions.terms import forms_of_terms
@@ -124,7 +126,15 @@ def _try_node(
         if isinstance(form, Form):
             out.forms[node] = form
             return
-        out.refusals.setdefault(node, form)
+        if _asks_why(context.graph, node):
+            out.refusals.setdefault(node, form)
+
+
+def _asks_why(graph: Graph, node: ir.Node) -> bool:
+    """True where a refusal says more than that all of it is read: of a value with dead facts, and
+    of a contraction.
+    """
+    return bool(graph[first_output(node)].dead or contraction_flops(graph, node))
 
 
 def _as_attention(site: Site, contexts: Contexts, refusal: Refusal) -> Form | Refusal:
@@ -178,6 +188,7 @@ def _keep_sound_and_paying(graph: Graph, out: Regions) -> None:
         out.demand = demand(graph, out.forms)
         dropped = (
             _idle_exits(graph, out)
+            or _late_exits(graph, out)
             or unsound_forms(graph, out.forms, out.demand)
             or _poor_forms(graph, out)
         )
@@ -185,6 +196,8 @@ def _keep_sound_and_paying(graph: Graph, out: Regions) -> None:
             break
         for node, refusal in dropped.items():
             form = out.forms.pop(node)
+            if not _asks_why(graph, node):
+                continue
             if not form.leaves_out_nothing:
                 out.refusals[node] = refusal
             elif form.plan is not None:
@@ -206,6 +219,20 @@ def _idle_exits(graph: Graph, out: Regions) -> dict[ir.Node, Refusal]:
         for name, node in out.demand.exits.items()
         if node not in busy
     }
+
+
+def _late_exits(graph: Graph, out: Regions) -> dict[ir.Node, Refusal]:
+    """Forms of what is read, and 0 where it is left out, that lead to no packed contraction: what
+    they are computed from can come back instead.
+    """
+    leading = leading_nodes(graph, out.forms, out.demand)
+    found: dict[ir.Node, Refusal] = {}
+    for node in out.demand.forms - leading:
+        outputs = [p for p in out.forms[node].outputs if p is not None]
+        if all(p.proof is None and p.zero is not None for p in outputs):
+            text = f"no packed contraction is computed from '{outputs[0].name}', which is read"
+            found[node] = Refusal(Code.NO_GAIN, node_name(node), text, outputs[0].name)
+    return found
 
 
 def _poor_forms(graph: Graph, out: Regions) -> dict[ir.Node, Refusal]:

@@ -21,7 +21,7 @@ from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, Test, for_all
 from pitc.passes.regions.coordinates import Paths, named_starts
 from pitc.passes.regions.domain import Domain, domain_of, why_no_domain
-from pitc.passes.regions.form import FormContext
+from pitc.passes.regions.form import FormContext, zero_regions
 from pitc.passes.regions.live_tests import can_compute, why_not
 from pitc.passes.regions.price import contraction_flops
 from pitc.passes.regions.terms import term_domains
@@ -134,7 +134,7 @@ class Tested:
     """What the facts of a graph's values look at.
 
     Args:
-        dead: Values by what one of their dead regions tests.
+        dead: Values by what a region tests in which they are dead, or 0.
         zero: For each value, what its regions of zeros test.
     """
 
@@ -148,7 +148,7 @@ class Tested:
         for name, value in graph.values.items():
             if graph.is_constant(name):
                 continue
-            for r in value.dead:
+            for r in (*value.dead, *zero_regions(graph, name)):
                 found.dead.setdefault(r.sources - {""}, set()).add(name)
             zeros = {f.region.sources - {""} for f in value.fills if is_zero(f.constant)}
             if zeros:
@@ -156,7 +156,7 @@ class Tested:
         return found
 
     def dead_in(self, domain: Domain) -> set[str]:
-        """Values with a dead region that tests nothing but what the domain does."""
+        """Values that are dead or 0 in a region that tests nothing but what the domain does."""
         sources = sorted(domain.sources())
         subsets = chain.from_iterable(combinations(sources, n) for n in range(len(sources) + 1))
         return {name for s in subsets for name in self.dead.get(frozenset(s), ())}
@@ -180,6 +180,8 @@ def contexts_of(graph: Graph) -> Contexts:
     for node in graph.nodes:
         flops = contraction_flops(graph, node)
         found = set(_domains(graph, node)) | set(term_domains(graph, node)) if flops else set()
+        if flops:
+            found |= set(_zero_domains(graph, node))
         for domain in found:
             work[domain] += flops
     paying = sorted(
@@ -225,6 +227,12 @@ def _domains(graph: Graph, node: ir.Node) -> Iterator[Domain]:
     """Where rows of a node's result are dead."""
     found = filter(None, map(domain_of, graph[first_output(node)].dead))
     yield from dict.fromkeys(domain for domain, _ in found)
+
+
+def _zero_domains(graph: Graph, node: ir.Node) -> Iterator[Domain]:
+    """Where rows of a node's result are 0, by one mask: that several gates are all shut is rare."""
+    zeros = (r for r in zero_regions(graph, first_output(node)) if len(r) == 1)
+    yield from (domain for domain, _ in filter(None, map(domain_of, zeros)))
 
 
 def _whole_lines(domains: Iterable[Domain]) -> set[frozenset[Test]]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy.typing as npt
 import onnx_ir as ir
 
+from pitc.ir.constant import is_zero
 from pitc.ir.expr import Shape, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Poly, bare_dim
@@ -162,6 +163,8 @@ class Packing:
         layout: How its dimensions split then.
         proof: Its dead fact that covers the domain's (of no dead points, `EVERYWHERE`); None where
             it may be live elsewhere: then its rows can be gathered, and none of them be left out.
+        zero: Its fill fact which says that it is 0 wherever the domain is dead, and that nobody
+            sees of which sign: left out, it comes back as it was.
     """
 
     name: str
@@ -169,6 +172,20 @@ class Packing:
     coords: Coords
     layout: Layout
     proof: Region | None
+    zero: Region | None = None
+
+    @property
+    def may_be_left_out(self) -> bool:
+        """Nobody reads it where the domain is dead, or 0 is what is read."""
+        return self.proof is not None or self.zero is not None
+
+
+def zero_regions(graph: Graph, name: str) -> list[Region]:
+    """Where a value is 0, of a sign that nobody sees: SWrite leaves 0, which may have been -0.0."""
+    value = graph[name]
+    signless = value.dtype is not None and value.dtype.kind in "biu"
+    zeros = [f.region for f in value.fills if is_zero(f.constant) and f.region.tests]
+    return zeros if value.sign_unseen or signless else []
 
 
 @dataclass(slots=True)
@@ -190,8 +207,8 @@ class FormContext:
     _rows: dict[str, list[Packing]] = field(default_factory=dict)
 
     def packings(self, name: str) -> list[Packing]:
-        """All ways in which a value belongs to the domain: dead wherever the domain is."""
-        return [p for p in self.rows(name) if p.proof is not None]
+        """All ways in which a value belongs to the domain: dead, or 0, wherever the domain is."""
+        return [p for p in self.rows(name) if p.may_be_left_out]
 
     def rows(self, name: str) -> list[Packing]:
         """All ways in which a value has a row for each point of the domain, dead or not."""
@@ -215,7 +232,9 @@ class FormContext:
             return None
         if not all(self.graph.visible(source, name) for source in self.domain.sources()):
             return None
-        return Packing(name, self.domain, coords, layout, proof)
+        zeros = [] if self.domain.lives_everywhere else zero_regions(self.graph, name)
+        zero = covering(self.domain, coords, zeros)
+        return Packing(name, self.domain, coords, layout, proof, zero)
 
     def shape(self, name: str) -> Shape:
         """Extents of a value that some expression reads (so they are known)."""
