@@ -162,7 +162,7 @@ CIRCULAR = """dead = Not (live)  q = MatMul (x, w)  positive = Greater (q, zero)
         (
             "f = Greater (score, zero)  found = Unsqueeze (f, last)  p = MatMul (x, w)"
             "  q = Where (found, p, zero)  r = MatMul (q, w2)  y = Where (live, r, zero)",
-            "found p q r | r | f:NO_GAIN live:NO_GAIN | 4*16384",
+            "f found p q r | r | live:NO_GAIN | 5*16384",
         ),
         # two domains, by position and by values
         (

@@ -25,6 +25,7 @@ from pitc.passes.regions.form import FormContext, zero_regions
 from pitc.passes.regions.live_tests import can_compute, why_not
 from pitc.passes.regions.price import contraction_flops
 from pitc.passes.regions.terms import term_domains
+from pitc.passes.rules.record import Packs, operator_of
 
 Sources = frozenset[str]
 
@@ -174,16 +175,19 @@ def contexts_of(graph: Graph) -> Contexts:
     then those in which the most contraction work has dead rows; at equal work the one with fewer
     tests, in which more is dead. Where a test must hold for all of a dimension (a key that no query
     looks at), or there is one point only, less is dead: such domains come last; but for those by
-    position that have another number of coordinates than the others.
+    position that have another number of coordinates than the others. Before them come those of rows
+    that are read, and 0.
     """
-    work: Counter[Domain] = Counter()
+    work, read = Counter[Domain](), Counter[Domain]()
     for node in graph.nodes:
         flops = contraction_flops(graph, node)
-        found = set(_domains(graph, node)) | set(term_domains(graph, node)) if flops else set()
         if flops:
-            found |= set(_zero_domains(graph, node))
-        for domain in found:
-            work[domain] += flops
+            for domain in {*_domains(graph, node), *term_domains(graph, node)}:
+                work[domain] += flops
+            for domain in _zero_domains(graph, node):
+                read[domain] += flops
+    read -= Counter(dict.fromkeys(work, read.total()))  # known otherwise
+    work |= read
     paying = sorted(
         (d for d in work if can_compute(graph, d)),
         key=lambda d: (d.rarely_dead, -work[d], sorted(map(str, d.dead))),
@@ -192,7 +196,7 @@ def contexts_of(graph: Graph) -> Contexts:
     index, paths = Tested.of(graph), Paths(graph)
     valued = [d for d in paying if d.sources() and d.dead not in lines]
     covered = {d: _covered_flops(graph, d, index, paths) for d in valued}
-    valued.sort(key=lambda d: (d.rarely_dead, -covered[d], len(d.dead)))
+    valued.sort(key=lambda d: (d.rarely_dead, d in read, -covered[d], len(d.dead)))
     rank = next((d.rank for d in valued), None)
     positional = [d for d in paying if not d.sources()]
     first = [d for d in positional if rank is None or d.rank == rank]
@@ -230,9 +234,13 @@ def _domains(graph: Graph, node: ir.Node) -> Iterator[Domain]:
 
 
 def _zero_domains(graph: Graph, node: ir.Node) -> Iterator[Domain]:
-    """Where rows of a node's result are 0, by one mask: that several gates are all shut is rare."""
-    zeros = (r for r in zero_regions(graph, first_output(node)) if len(r) == 1)
-    yield from (domain for domain, _ in filter(None, map(domain_of, zeros)))
+    """Where rows of a product with a matrix are 0, by one mask: that several gates are all shut is
+    rare.
+    """
+    rows = operator_of(node).packs is Packs.CONTRACTION
+    zeros = (r for r in zero_regions(graph, first_output(node)) if rows and len(r) == 1)
+    found = (domain for domain, _ in filter(None, map(domain_of, zeros)))
+    yield from (domain for domain in found if not domain.rarely_dead)
 
 
 def _whole_lines(domains: Iterable[Domain]) -> set[frozenset[Test]]:
@@ -244,11 +252,12 @@ def _whole_lines(domains: Iterable[Domain]) -> set[frozenset[Test]]:
 
 
 def _covered_flops(graph: Graph, domain: Domain, index: Tested, paths: Paths) -> int:
-    """The work of contractions whose results belong to a domain."""
+    """The work of contractions of whose results nobody reads the dead part."""
     context = index.context(graph, domain, paths)
     makers = {name: graph[name].producer for name in index.dead_in(domain)}
     return sum(
         contraction_flops(graph, node)
         for name, node in makers.items()
-        if node is not None and first_output(node) == name and context.packings(name)
+        if node is not None and first_output(node) == name
+        if any(p.proof is not None for p in context.packings(name))
     )

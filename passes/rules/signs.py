@@ -59,8 +59,9 @@ def largest(signs: Signs) -> Sign:
 
 
 def chosen(signs: Signs) -> Sign:
-    """One of two, behind the condition."""
-    return min(signs[1:])
+    """One of two; the first where the condition holds."""
+    condition, *both = signs
+    return both[0] if condition is Sign.POSITIVE else min(both)
 
 
 def smallest(signs: Signs) -> Sign:
