@@ -121,6 +121,17 @@ def test_rows_of_five_coordinates_are_refused_for_that() -> None:
     assert refusal.reason == "what is live is told by 5 coordinates, 4 at most are packed"
 
 
+def test_a_product_that_only_its_sizes_are_read_of_says_so() -> None:
+    """No default: every contraction with unread rows has a form or a reason of its own."""
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+    g (float[b, s, 64] x) => (int64[3] y) { h = MatMul (x, w) y = Shape (h) }"""
+    proto = onnx.parser.parse_model(text)
+    w = np.zeros((64, 64), np.float32)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    (refusal,) = choose_regions(analysed(proto)[0]).refusals.values()
+    assert (refusal.code, refusal.reason) == (Code.NO_GAIN, "only its sizes are read")
+
+
 def test_ways_of_coordinates_are_those_of_each_domain_alone() -> None:
     """Followed once for all, they lead where they lead for each."""
     graph, _ = analysed(layers(3, 2))

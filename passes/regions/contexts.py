@@ -218,12 +218,16 @@ def untried(graph: Graph, contexts: Contexts) -> dict[ir.Node, Refusal]:
         shapes = [text for r in dead if (text := why_no_domain(r))]
         tests = [reasons[d] for d in domains if reasons[d]]
         if tests:
-            found[node] = Refusal(Code.LIVE_TEST, node_name(node), tests[0])
+            code, text = Code.LIVE_TEST, tests[0]
         elif shapes:
-            found[node] = Refusal(Code.LAYOUT, node_name(node), shapes[0])
+            code, text = Code.LAYOUT, shapes[0]
         elif any(d.dead in lines for d in domains):
-            text = "it is unread only where a whole line of live points is"
-            found[node] = Refusal(Code.NO_GAIN, node_name(node), text)
+            code, text = Code.NO_GAIN, "it is unread only where a whole line of live points is"
+        elif not all(r.tests for r in dead):
+            code, text = Code.NO_GAIN, "only its sizes are read"
+        else:
+            code, text = Code.LAYOUT, "which of its digits tell live rows is not known"
+        found[node] = Refusal(code, node_name(node), text)
     return found
 
 
