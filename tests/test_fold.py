@@ -10,6 +10,7 @@ from pitc.ir.constant import is_zero
 from pitc.passes.fold import fold_numbers
 from pitc.passes.normalise import normalise
 from pitc.passes.pipeline import analyse
+from pitc.passes.regions.factors import size_bounds
 from tests.lower_support import lower
 from tests.plan_reference import run_lowered
 
@@ -168,3 +169,53 @@ def test_a_scale_of_a_size_is_a_positive_number(root: str) -> None:
     graph, _ = analyse(model, "mask")
     assert any(is_zero(f.constant) for f in graph["p"].fills)
     assert all(graph[name].dead for name in ("a0", "b0", "v0", "o"))
+
+
+@pytest.mark.parametrize("scale", ["Div (r, c)", "Mul (r, c)"])
+@pytest.mark.parametrize(
+    ("steps", "packs"),
+    [
+        ("c = Sqrt (f)", {"Div (r, c)", "Mul (r, c)"}),
+        ("c = Pow (f, half)", {"Div (r, c)", "Mul (r, c)"}),
+        ("n = Sqrt (f) c = Mul (n, half)", {"Mul (r, c)"}),  # as a divisor it might be 0
+        ("c = Identity (f)", set[str]()),  # no root: it may be too large
+        ("n = ReduceMax <keepdims = 0> (x) g = Abs (n) t = Add (g, one) c = Sqrt (t)", set[str]()),
+    ],
+)
+def test_attention_packs_by_a_scale_of_a_size(steps: str, packs: set[str], scale: str) -> None:
+    """Queries are scaled by what is known when the model runs; by what values say, none are."""
+    steps = f"e = Shape (x) d = Gather (e, i1) f = Cast <to = 1> (d) {steps}"
+    proto = attention(steps)
+    (node,) = (n for n in proto.graph.node if n.output[0] == "r1")
+    node.op_type = scale[:3]
+    lowered = lower(proto, "mask", sparse=False)
+    kinds = [r.lowering for r in lowered.report.nodes if r.op_type == "MatMul"]
+    assert kinds.count("attention") == (scale in packs)
+    mask = np.arange(9) < np.array([[9], [4], [1]])
+    x = np.random.default_rng(5).normal(size=(3, 9, 64)).astype(np.float32)
+    feeds: dict[str, np.ndarray] = {"x": x, "mask": mask.astype(np.int64)}
+    want = np.asarray(ort.InferenceSession(proto.SerializeToString()).run(None, feeds)[0])
+    (got,) = run_lowered(ir.to_proto(lowered.model), feeds)
+    np.testing.assert_allclose(got[mask], want[mask], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("steps", "bounds"),
+    [
+        ("c = Sqrt (f)", (1.0, 2.0**15.5)),
+        ("q = Sqrt (f) c = Div (k, q)", (4 / 2.0**15.5, 4.0)),
+        ("c = Cast <to = 1> (d)", (1.0, 2.0**31)),
+        ("q = Sqrt (f) c = Neg (q)", None),
+        ("q = Sqrt (f) c = Mul (q, low)", None),
+    ],
+)
+def test_bounds_of_what_is_computed_of_sizes(
+    steps: str, bounds: tuple[float, float] | None
+) -> None:
+    proto = attention(f"e = Shape (x) d = Gather (e, i1) f = Cast <to = 1> (d) {steps}")
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array(4, np.float32), "k"))
+    graph, _ = analyse(ir.from_proto(proto), "mask")
+    shape = graph["r"].shape or ()
+    found = size_bounds(graph, "c", shape)
+    assert found == (None if bounds is None else pytest.approx(bounds))
+    assert size_bounds(graph, "c", shape[:1]) is None  # where there may be no token

@@ -204,7 +204,7 @@ def _elementwise(
         return _sign_of_numbers(np.array(known, view.out_dtype()))
     if operator.square(Known(view)):
         return Sign.NONNEGATIVE
-    if operator.root(Known(view)):
+    if operator.sign is None and operator.root(Known(view)):
         return sign_of(graph, view.name(0), zeroed, steps - 1, extents)
     sizes = graph.ints(view.name(0)) if operator.converts else None
     if sizes is not None and all(map(nonneg, sizes.flat)):

@@ -116,6 +116,19 @@ def operand_names(operand: Operand | None) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
+class Factor:
+    """A number, known when the model runs, that attention scores are multiplied or divided by.
+
+    Args:
+        name: A value of one element.
+        divides: They are divided by it.
+    """
+
+    name: str
+    divides: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Form:
     """A node's packed form.
 
@@ -130,6 +143,7 @@ class Form:
         terms: What the terms range over that a sum of live ones is made of; None for other forms.
         whole: Outputs that the new node gives as they were.
         copies: A product whose operands ONNX Runtime reads gathered: copies, that is.
+        factors: Of attention scores: queries are scaled by them.
         rule: The rule that made it, for people.
     """
 
@@ -143,6 +157,7 @@ class Form:
     terms: Domain | None = None
     whole: tuple[str, ...] = ()
     copies: bool = False
+    factors: tuple[Factor, ...] = ()
     rule: str = field(default="", compare=False)
 
     @property

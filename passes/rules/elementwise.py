@@ -103,7 +103,11 @@ _ONE_NUMBER = {
     "Round": Operator(function=_exact(np.round, monotone=True), finite=always),
     "Sign": Operator(function=_exact(np.sign), finite=always),
     "Sqrt": Operator(
-        function=_exact(np.sqrt), finite=conditions.root, law=laws.odd, sign=signs.never_negative
+        function=_exact(np.sqrt),
+        finite=conditions.root,
+        law=laws.odd,
+        sign=signs.never_negative,
+        root=always,
     ),
     "Reciprocal": Operator(
         function=Elementwise(lambda x: 1 / x, trusted=at(0.0, 1.0, -1.0, 2.0, 0.5)),
