@@ -11,14 +11,15 @@ from models.graph import GraphBuilder, element_type
 
 @dataclass(frozen=True, slots=True)
 class RoutedConfig:
-    """Sizes of a layer of experts, of which each token has the best one.
+    """Sizes of layers of experts, of which each token has the best one.
 
     Args:
-        experts: How many.
+        experts: How many in a layer.
         hidden: Width of a token.
         ffn: Neurons of an expert.
         activation: `relu` or `gelu`.
         dtype: Of the experts' numbers; the router computes in float32.
+        layers: How many in a row: a router looks at what the layer before gives.
     """
 
     experts: int = 4
@@ -26,10 +27,11 @@ class RoutedConfig:
     ffn: int = 128
     activation: str = "relu"
     dtype: npt.DTypeLike = np.float32
+    layers: int = 1
 
 
 def routed(config: RoutedConfig, rng: np.random.Generator) -> onnx.ModelProto:
-    """Build the layer with random weights; expert e likes feature e of a token.
+    """Build the layers with random weights; expert e likes feature e of a token.
 
     Args:
         config: Sizes.
@@ -37,14 +39,26 @@ def routed(config: RoutedConfig, rng: np.random.Generator) -> onnx.ModelProto:
 
     Returns:
         A checked model: `x` f32 [batch, sequence, hidden] -> `y` of the same shape and of `dtype`,
-        the result of each token's expert times its probability.
+        the result of each token's expert times its probability, and so on for each layer.
     """
     g = GraphBuilder("routed")
     shape = ("batch", "sequence", config.hidden)
-    x = g.input("x", np.float32, shape)
+    x, single = g.input("x", np.float32, shape), element_type(np.float32)
+    for layer in range(config.layers):
+        if layer and element_type(config.dtype) != single:
+            x = g.op("Cast", x, to=single)
+        x = _layer(g, config, rng, f"layer{layer}." if layer else "", x)
+    g.output(x, "y", config.dtype, shape)
+    return g.model()
+
+
+def _layer(
+    g: GraphBuilder, config: RoutedConfig, rng: np.random.Generator, layer: str, x: str
+) -> str:
+    """A router, and its experts."""
     likes = np.eye(config.hidden, config.experts, dtype=np.float32)
     likes += rng.normal(0, 0.01, likes.shape).astype(np.float32)
-    logits = g.op("MatMul", x, g.weight("router", likes))
+    logits = g.op("MatMul", x, g.weight(f"{layer}router", likes))
     shares = g.op("Softmax", logits, axis=-1)
     best = g.op("ArgMax", logits, axis=-1, keepdims=0)
     kind = element_type(config.dtype)
@@ -56,23 +70,27 @@ def routed(config: RoutedConfig, rng: np.random.Generator) -> onnx.ModelProto:
         mine = g.op("Equal", best, g.const(expert, np.int64))
         share = g.op("Gather", shares, g.const(expert, np.int64), axis=2)
         share = g.op("Where", mine, share, g.const(0, config.dtype))
-        y = _expert(g, config, rng, expert, tokens)
+        y = _expert(g, config, rng, (layer, expert), tokens)
         y = g.op("Mul", y, g.op("Unsqueeze", share, g.ints(-1)))
         total = g.op("Add", total, y) if total else y
-    g.output(total, "y", config.dtype, shape)
-    return g.model()
+    return total
 
 
 def _expert(
-    g: GraphBuilder, config: RoutedConfig, rng: np.random.Generator, expert: int, x: str
+    g: GraphBuilder,
+    config: RoutedConfig,
+    rng: np.random.Generator,
+    place: tuple[str, int],
+    x: str,
 ) -> str:
     """Two products with a bias each, the activation between them."""
+    layer, expert = place
 
     def product(value: str, name: str, k: int, n: int) -> str:
         weight = rng.normal(0, k**-0.5, (k, n)).astype(config.dtype)
         bias = rng.normal(0, 0.1, n).astype(config.dtype)
-        value = g.op("MatMul", value, g.weight(f"{name}{expert}.weight", weight))
-        return g.op("Add", value, g.weight(f"{name}{expert}.bias", bias))
+        value = g.op("MatMul", value, g.weight(f"{layer}{name}{expert}.weight", weight))
+        return g.op("Add", value, g.weight(f"{layer}{name}{expert}.bias", bias))
 
     h = product(x, "up", config.hidden, config.ffn)
     if config.activation == "relu":

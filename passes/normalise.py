@@ -19,11 +19,12 @@ from pitc.ir.schemas import schema_of
 from pitc.ir.target import CPU, Target
 from pitc.ir.unused import remove_unused
 from pitc.passes.control.branches import open_branches
-from pitc.passes.control.graft import names_of, substitute
+from pitc.passes.control.graft import names_of, substitute, take_over
 from pitc.passes.control.scopes import distinct_names
 from pitc.passes.control.unroll import MAX_NODES, MAX_TRIPS, number_of_nodes, unroll
 from pitc.passes.expand import expand_fused
 from pitc.passes.facts.derive import derive
+from pitc.passes.fold import fold_numbers
 from pitc.passes.rules.control import known_condition
 from pitc.passes.rules.registry import MICROSOFT
 from pitc.passes.widen import widen
@@ -174,6 +175,28 @@ def _scalar_range_operands(model: ir.Model) -> None:
             node.replace_input_with(i, scalar.outputs[0])
 
 
+def drop_same_casts(model: ir.Model) -> int:
+    """A Cast of the main graph to the type that its operand has becomes an Identity."""
+    found = []
+    for node in model.graph:
+        x, to = next(iter(node.inputs), None), node.attributes.get("to")
+        if node.op_identifier() == ("", "Cast", "") and x is not None and to is not None:
+            target = ir.DataType(to.as_int())
+            if x.dtype in (None, target):
+                found.append((node, x, target))
+    types = infer(model) if found else {}
+    count = 0
+    for node, x, target in found:
+        known = types.get(x.name or "")
+        if known is not None and known.numpy_dtype == target.numpy():
+            same = ir.node("Identity", [x], name=node.name)
+            model.graph.insert_before(node, same)
+            take_over(node.outputs[0], same.outputs[0])
+            model.graph.remove(node, safe=True)
+            count += 1
+    return count
+
+
 def remove_identities(model: ir.Model) -> int:
     """Identity nodes of the main graph whose two names need not both stay."""
     count = 0
@@ -206,5 +229,7 @@ REWRITES: tuple[Rewrite, ...] = (
     widen,
     expand_fused,
     fold_known_if,
+    fold_numbers,
+    drop_same_casts,
     remove_identities,
 )

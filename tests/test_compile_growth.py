@@ -9,6 +9,7 @@ import onnxruntime as ort
 import pytest
 
 from models.graph import GraphBuilder
+from models.routed import RoutedConfig, routed
 from models.tall import TALL
 from pitc.importer import load_model
 from pitc.ir import region
@@ -55,6 +56,17 @@ def test_twice_the_nodes_take_twice_the_calls(kind: str) -> None:
     assert after < MOST * before
     if kind == "gate":
         assert after - before < MOST_PER_GATE_NODE * SIZES[kind]
+
+
+def test_twice_the_experts_take_twice_the_calls() -> None:
+    """Four layers, each expert with a domain of its own."""
+    few, more = (
+        routed(RoutedConfig(n, 64, 128, layers=4), np.random.default_rng(0)) for n in (12, 24)
+    )
+    run_passes(load_model(few), LowerOptions(prices=PRICES))
+    before, after = calls(few), calls(more)
+    print(f"experts: {before} and {after} calls")
+    assert after < MOST * before
 
 
 @pytest.mark.parametrize("op", ["Sum", "Mean", "Max", "Min"])

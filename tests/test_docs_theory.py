@@ -31,7 +31,6 @@ from pitc.ir.index import Poly
 from pitc.ir.target import CPU
 from pitc.passes.facts import fill
 from pitc.passes.facts.derive import derive
-from pitc.passes.regions import choose as regions
 from pitc.passes.regions import domain
 from pitc.passes.regions.price import SIZE_CLASSES
 from pitc.passes.rules.constants import evaluate_constants
@@ -147,7 +146,6 @@ def limits() -> str:
         ["regions of a value", region.MAX_FACTS],
         ["combinations of operand facts at a node", fill.MAX_COMBINATIONS],
         ["coordinates of a domain", domain.MAX_RANK],
-        ["domains that are tried", regions.MAX_DOMAINS],
         ["head size of attention", CPU.longest_head],
         ["smallest extent of a fused contraction", CPU.least_extent],
         ["operations that must be saved per byte moved", CPU.flops_per_byte],

@@ -8,7 +8,8 @@ import onnx.parser
 import pytest
 
 from pitc.ir.graph import Graph
-from pitc.passes.regions.choose import _contexts, choose_regions
+from pitc.passes.regions.choose import choose_regions
+from pitc.passes.regions.contexts import contexts_of
 from tests.fact_check import analysed
 from tests.random_check import lowering_everything
 
@@ -46,7 +47,7 @@ def graph_of(body: str, opset: int = 20, rows: str = ROWS) -> Graph:
 
 def domains_of(graph: Graph) -> list[str]:
     """Where each domain is dead, in the order in which they are tried."""
-    return [" and ".join(sorted(map(str, c.domain.dead))) for c in _contexts(graph)]
+    return [" and ".join(sorted(map(str, c.domain.dead))) for c in contexts_of(graph)]
 
 
 MASKED = "d = Where (live, c, zero)  c2 = MatMul (u, w2)"
@@ -83,10 +84,10 @@ FOUND = """n = Squeeze (k, last)  f = Greater (n, zero)  found = Unsqueeze (f, l
             "  h = Gather <axis = 1> (e2, second)  i = Unsqueeze (h, one)  y = Add (z, i)",
             [BEFORE, AFTER, FIRST],
         ),
-        # beside values: first, where there are as many coordinates
+        # beside values: first where there are as many coordinates, else last
         (
             f"{KEPT_FIRST}  e = MatMul (u, w2)  h = Where (shown, e, zero)  y = Add (z, h)",
-            [OTHER],
+            [OTHER, FIRST],
         ),
         (
             f"{KEPT_FIRST}  e = MatMul (u, w2)  h = Where (lines, e, zero)  y = Add (z, h)",
@@ -106,7 +107,10 @@ FOUND = """n = Squeeze (k, last)  f = Greater (n, zero)  found = Unsqueeze (f, l
         ("p = MatMul (x, w)  y = Where (only, p, zero)", ["only[0] == 0"]),
         # live points that a covered contraction computes, and one that is not covered
         (f"k = MatMul (x, col)  {FOUND}  y = Identity (q)", ["f[d0, d1] == 0"]),
-        (f"k = MatMul (x, col)  {FOUND}  y = Where (live, q, zero)", [MASK]),
+        (
+            f"k = MatMul (x, col)  {FOUND}  y = Where (live, q, zero)",
+            [MASK, "f[d0, d1] == 0"],
+        ),
         (
             f"u2 = Unsqueeze (score, last)  k = Sin (u2)  {FOUND}  y = Where (live, q, zero)",
             ["f[d0, d1] == 0", MASK],
@@ -154,11 +158,11 @@ CIRCULAR = """dead = Not (live)  q = MatMul (x, w)  positive = Greater (q, zero)
             "p | p | t:NO_GAIN | 1*8192",
         ),
         ("t = Tanh (x)  y = Where (live, t, zero)", " |  |  | "),
-        # values from which live points are computed stay whole
+        # a mask in front of another one: nothing needs what it alone leaves out
         (
             "f = Greater (score, zero)  found = Unsqueeze (f, last)  p = MatMul (x, w)"
             "  q = Where (found, p, zero)  r = MatMul (q, w2)  y = Where (live, r, zero)",
-            "found p q r | r | live:NO_GAIN | 4*16384",
+            "f found p q r | r | live:NO_GAIN | 5*16384",
         ),
         # two domains, by position and by values
         (
@@ -198,7 +202,7 @@ CIRCULAR = """dead = Not (live)  q = MatMul (x, w)  positive = Greater (q, zero)
             "a = MatMul (more, w)  t = Transpose <perm = [1, 0]> (a)  s0 = MatMul (alone, t)"
             "  m = Where (keys, s0, zero)  h = Where (lines, m, zero)"
             "  j = ReduceSum <keepdims = 0> (h)  y = Add (x, j)",
-            "a t s0 | s0 | m:NO_GAIN | 3*16384",
+            "a t s0 | s0 | lines:NO_GAIN m:NO_GAIN | 3*16384",
         ),
         # facts that rest on each other
         (CIRCULAR, "q positive | positive q | a:JOINT b0:JOINT dead:NO_GAIN | 2*8192"),

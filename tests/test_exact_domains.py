@@ -91,7 +91,7 @@ def test_coordinates_are_the_digits_in_order(
         [position(poly(3))],
         [nz("c")],
         [nz("a", atom(EVERY))],
-        [nz("m", X0, X1, X2, X3)],
+        [nz("m", X0, X1, X2, X3, atom(Digit(4, ONE, s)))],
         [nz("m", atom(Digit(0, ONE, b * s)), atom(Digit(0, s, b)))],
         [nz("m", X0, atom(Digit(0, TWO, TWO)))],
     ],

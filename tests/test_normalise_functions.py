@@ -167,6 +167,8 @@ def test_rewrites_that_apply_are_counted_in_order() -> None:
         "widen",
         "expand_fused",
         "fold_known_if",
+        "fold_numbers",
+        "drop_same_casts",
         "remove_identities",
     ]
     body = (

@@ -63,7 +63,8 @@ BELOW = {
     "control.unroll": ("rules", "control", "facts.derive"),
     "expand": ("rules", "facts.derive"),
     "widen": ("rules", "control", "expand", "facts.derive", "facts.uses"),
-    "normalise": ("rules", "control", "expand", "facts.derive", "widen"),
+    "fold": ("rules", "facts.derive"),
+    "normalise": ("rules", "control", "expand", "facts.derive", "fold", "widen"),
     "facts": ("rules", "control", "normalise"),  # bodies of loops are models of their own
     "regions": ("rules", "facts"),
     "lower": ("rules", "control", "expand", "facts", "regions"),

@@ -25,7 +25,7 @@ SIGNS = {
     "k = Shape (x) y = ConstantOfShape <value = float[1] {0}> (k)": NONNEGATIVE,
     "k = Shape (x) y = ConstantOfShape <value = float[1] {-2}> (k)": ANY,
     "k = Shape (x) y = ConstantOfShape <value = float[1] {nan}> (k)": ANY,
-    "k = Neg (one) a = Abs (x) y = Where (mask, one, a)": ANY,
+    "k = Neg (one) a = Abs (x) y = Where (mask, one, a)": NONNEGATIVE,
     "y = Where (mask, one, x)": ANY,
     # who knows
     "y = other.Op (x)": ANY,
@@ -59,11 +59,11 @@ SIGNS = {
     # places
     f"{ABOVE} y = Transpose (a)": POSITIVE,
     f"{ABOVE} y = Slice (a, front, last, last)": POSITIVE,
-    f"{ABOVE} y = Gather <axis = 1> (a, places)": ANY,
+    f"{ABOVE} y = Gather <axis = 1> (a, places)": POSITIVE,
     f"{ABOVE} y = Concat <axis = 1> (a, x)": ANY,
     f"{ABOVE} y = Pad (a, around)": ANY,
     f"{ABOVE} y = Trilu (a)": ANY,
-    f"{ABOVE} y = Concat <axis = 1> (a, a)": ANY,
+    f"{ABOVE} y = Concat <axis = 1> (a, a)": POSITIVE,
     # lines
     "y = Softmax (x)": NONNEGATIVE,
     "y = LogSoftmax (x)": ANY,

@@ -13,7 +13,7 @@ from pitc.ir import target as targets
 from pitc.ir.graph import Graph, NodeView
 from pitc.passes.facts.derive import derive
 from pitc.passes.facts.signs import Known, sign_of
-from pitc.passes.pipeline import LowerOptions, run_passes
+from pitc.passes.pipeline import LowerOptions, analyse, run_passes
 from pitc.passes.rules.record import operator_of
 from pitc.passes.rules.signs import Sign
 from tests.plan_reference import run_lowered
@@ -33,6 +33,10 @@ SIGNS = {
     "y = Pow (x, two)": NONNEGATIVE,
     "y = Pow (x, three)": ANY,
     "y = Pow (x, half)": ANY,
+    "a = Abs (x) y = Pow (a, half)": NONNEGATIVE,
+    "a = Max (x, eps) y = Pow (a, half)": POSITIVE,
+    "a = Max (x, eps) y = Pow (a, three)": ANY,  # it may underflow
+    "a = Max (x, eps) y = Pow (a, minus)": ANY,
     "a = Abs (x) y = Add (a, eps)": POSITIVE,
     "a = Abs (x) y = Add (a, minus)": ANY,
     "a = Abs (x) y = Add (a, tiny)": NONNEGATIVE,
@@ -45,6 +49,9 @@ SIGNS = {
     "y = Clip (x, eps)": POSITIVE,
     "y = Clip (x, minus)": ANY,
     "y = Clip (x, eps, two)": POSITIVE,
+    "y = Clip (x, eps, )": POSITIVE,  # an operand that is left out
+    "y = Clip (x, , two)": ANY,
+    "a = Abs (x) y = Clip (a, , two)": NONNEGATIVE,
     "y = Clip (x, eps, minus)": ANY,
     "y = Softmax (x)": NONNEGATIVE,
     "a = Softmax (x) y = ReduceSum (a, last)": POSITIVE,
@@ -55,6 +62,15 @@ SIGNS = {
     "a = Exp (x) b = Transpose <perm = [1, 0, 2]> (a) y = Add (b, eps)": POSITIVE,
     "a = Exp (x) y = Concat <axis = 2> (a, x)": ANY,
     "y = Identity (zero)": NONNEGATIVE,
+    # through gathers, pieces and choices
+    "a = Exp (x) i = ArgMax <axis = 2> (z) y = GatherElements <axis = 2> (a, i)": NONNEGATIVE,
+    "a = Abs (x) b = Add (a, eps) i = ArgMax <axis = 2> (z) y = GatherElements <axis = 2> (b, i)": (
+        POSITIVE
+    ),
+    "a = Abs (x) b = Add (a, eps) y = Gather <axis = 1> (b, one)": POSITIVE,
+    "a = Exp (x) b = Abs (z) y = Concat <axis = 2> (a, b)": NONNEGATIVE,
+    "a = Exp (x) c = Greater (z, zero) y = Where (c, a, zero)": NONNEGATIVE,
+    "a = Exp (x) c = Greater (z, zero) y = Where (c, a, z)": ANY,
 }
 FINITE = {
     "a = Mul (x, x) y = Sqrt (a)": True,
@@ -72,7 +88,29 @@ FINITE = {
     "y = Pow (x, half)": False,
     "y = Pow (x, minus)": False,
     "a = Abs (x) y = Pow (a, half)": True,
+    # where there is an element, there is a size
+    "e = Shape <start = 1, end = 2> (x) f = Cast <to = 1> (e) c = Sqrt (f) y = Div (x, c)": True,
+    "e = Shape <start = 1, end = 2> (x) f = Cast <to = 1> (e) r = ReduceSum (x, one)"
+    " y = Div (r, f)": False,
     "a = Abs (x) b = Add (a, eps) y = Pow (b, minus)": True,
+    # an exponential of what is not positive
+    "y = Exp (x)": False,
+    "a = Mul (x, x) b = Neg (a) y = Exp (b)": True,
+    "a = Mul (x, x) b = Mul (a, minus) y = Exp (b)": True,
+    "a = Mul (x, x) b = Mul (minus, a) y = Exp (b)": True,
+    "a = Mul (x, x) b = Div (a, minus) y = Exp (b)": True,
+    "a = Mul (x, x) b = Neg (a) c = Div (b, two) y = Exp (c)": True,
+    "a = Mul (x, x) b = Neg (a) c = Mul (b, z) y = Exp (c)": False,
+    "a = Mul (x, x) b = Neg (a) c = Mul (b, minus) y = Exp (c)": False,
+    "a = Mul (x, x) b = Neg (a) c = Add (b, minus) y = Exp (c)": True,
+    "a = Mul (x, x) b = Neg (a) c = Add (b, z) y = Exp (c)": False,
+    "a = Mul (x, x) b = Neg (a) c = Sub (b, a) y = Exp (c)": True,
+    "a = Mul (x, x) b = Neg (a) c = Sub (a, b) y = Exp (c)": False,
+    "a = Mul (x, x) b = Neg (a) c = Transpose <perm = [1, 0, 2]> (b) y = Exp (c)": True,
+    "a = Min (x, minus) y = Exp (a)": True,
+    "a = Max (x, minus) y = Exp (a)": False,
+    "a = LogSoftmax (x) y = Exp (a)": True,
+    "a = Mul (x, x) y = Exp (a)": False,
 }
 
 
@@ -104,6 +142,52 @@ def test_signs(body: str) -> None:
     y = result(model)
     assert SIGNS[body] is ANY or (y >= 0).all()
     assert SIGNS[body] is not POSITIVE or (y > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("bounds", "sign"),
+    [("min = 0.5", POSITIVE), ("min = 0.0", NONNEGATIVE), ("max = 0.5", ANY)],
+)
+def test_bounds_that_are_attributes(bounds: str, sign: Sign) -> None:
+    model = model_of(f"y = Clip <{bounds}> (x)")
+    model.opset_import[0].version = 10
+    assert sign_of(derived(model), "y") is sign
+    y = result(model)
+    assert sign is ANY or (y >= 0).all()
+
+
+POOLED = """
+<ir_version: 8, opset_import: ["" : 17]>
+model (float[b, s, 64] x, int64[b, s] mask) => (float[b, 64] y)
+<float eps = {1e-12}, float tiny = {1e-9}, int64[1] last = {-1}, int64[1] one = {1}>
+{
+    h = MatMul (x, w) u = Unsqueeze (mask, last) m = Cast <to = 1> (u)
+    hm = Mul (h, m) sum = ReduceSum <keepdims = 0> (hm, one)
+    count = ReduceSum <keepdims = 0> (m, one) c = Clip (count, tiny, ) o = Div (sum, c)
+    NORM
+}
+"""
+L2 = "n = ReduceL2 <axes = [-1], keepdims = 1> (o)"
+NORMS = (
+    "y = Identity (o)",
+    f"{L2} nc = Clip (n, eps, ) sh = Shape (o) ne = Expand (nc, sh) y = Div (o, ne)",
+    f"{L2} nc = Max (n, eps) y = Div (o, nc)",
+    f"{L2} y = Div (o, n)",
+    "n = ReduceL1 <axes = [-1], keepdims = 1> (o) y = Div (o, n)",
+    "q = Mul (o, o) r = ReduceSum <keepdims = 1> (q, last) e = Add (r, eps) n = Sqrt (e)"
+    " y = Div (o, n)",
+)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_mean_of_tokens_leaves_out_padding_whatever_its_norm(norm: str) -> None:
+    proto = onnx.parser.parse_model(POOLED.replace("NORM", norm))
+    w = (np.random.default_rng(0).normal(size=(64, 64)) / 8).astype(np.float32)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    model = ir.from_proto(proto)
+    graph, _ = analyse(model, None)
+    assert [str(r) for r in graph["h"].dead] == ["mask[d0, d1] == 0"]
+    assert graph["o"].sign_unseen
 
 
 def _finite(graph: Graph) -> bool:

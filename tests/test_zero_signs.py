@@ -28,6 +28,12 @@ SEEN = {
     "c = HardSigmoid (x) y = Reciprocal (c)": "c x",
     "a = Cos (x) c = Neg (a) y = Reciprocal (c)": "a c",
     "y = Pow (x, two)": "",
+    # squares
+    "c = Mul (x, x) y = Reciprocal (c)": "c",
+    "c = Pow (x, two) y = Reciprocal (c)": "c",
+    "c = ReduceL2 <keepdims = 1> (x) y = Reciprocal (c)": "c",
+    "c = ReduceL1 <keepdims = 1> (x) y = Reciprocal (c)": "c",
+    "c = ReduceSumSquare <keepdims = 1> (x) y = Reciprocal (c)": "c",
     "y = Pow (x, half)": "half x",
     "y = Pow (half, x)": "half x",
     # of several

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+import networkx as nx
 import onnx_ir as ir
 
 from pitc.ir.graph import Graph
@@ -20,9 +21,10 @@ from pitc.passes.regions.form import (
     PackedOperand,
     Packing,
     WholeOperand,
+    zero_regions,
 )
 from pitc.passes.regions.layout import layout_of
-from pitc.passes.regions.legal import is_movable
+from pitc.passes.regions.legal import is_movable, kept_exits, overwritten_bits
 
 FIELDS = ("coords", "offsets")  # what a form may ask a detector for
 
@@ -84,6 +86,10 @@ def _wrong_packing(graph: Graph, packing: Packing) -> Iterator[str]:
         yield f"{name} is packed where {packing.proof}, which is no dead fact of it"
     elif covering(domain, packing.coords, [packing.proof]) is None:
         yield f"{name} is packed where {packing.proof}, which does not cover its domain"
+    if packing.zero is not None and packing.zero not in zero_regions(graph, name):
+        yield f"{name} is packed where {packing.zero}, where it is not known to be 0"
+    elif packing.zero is not None and covering(domain, packing.coords, [packing.zero]) is None:
+        yield f"{name} is packed where {packing.zero}, which does not cover its domain"
     for source in domain.sources():
         if not graph.visible(source, name):
             yield f"{name} is packed by {source} of a branch that it is not in"
@@ -160,19 +166,28 @@ def domains_of(form: Form) -> set[Domain]:
 
 
 def _tested_inside(graph: Graph, forms: Mapping[ir.Node, Form]) -> Iterator[str]:
-    """Live points have to be known before: nothing that they are computed from runs packed."""
-    domains = {d for form in forms.values() for d in domains_of(form)}
-    above = graph.sources_of(x for d in domains for x in d.sources())
-    for node in forms:
-        for name in output_names(node):
-            if name in above:
-                yield f"{node_name(node)} runs packed, and live points are computed from {name}"
+    """Live points have to be known before: those of a domain may be computed from what runs packed
+    in others, but no way leads back.
+    """
+    looked = {node: domains_of(form) for node, form in forms.items()}
+    above: dict[str, list[Domain]] = {}
+    for domain in {d for domains in looked.values() for d in domains}:
+        for name in graph.sources_of(domain.sources()):
+            above.setdefault(name, []).append(domain)
+    before: nx.DiGraph[Domain] = nx.DiGraph()
+    for node, domains in looked.items():
+        tested = {d for name in output_names(node) for d in above.get(name, ())}
+        before.add_edges_from(((d, t) for d in domains for t in tested), node=node)
+    if not nx.is_directed_acyclic_graph(before):
+        first, second = nx.find_cycle(before)[0][:2]
+        label = node_name(before.edges[first, second]["node"])
+        yield f"{label} runs packed, and live points are computed from it that it needs"
 
 
 def _wrong_exits(graph: Graph, regions: Regions, forms: Mapping[ir.Node, Form]) -> Iterator[str]:
-    exits, bits = regions.demand.exits, 0
-    for name in exits:
-        bits |= graph[name].bit
+    exits = regions.demand.exits
+    kept = kept_exits(graph, forms, {n: m for n, m in exits.items() if m in forms})
+    bits = overwritten_bits(graph, exits, kept)
     for node, form in forms.items():
         for name in set(form.whole) - set(output_names(node)):
             yield f"{name} is no output of {node_name(node)}, which is to give it whole"
@@ -186,10 +201,10 @@ def _wrong_exits(graph: Graph, regions: Regions, forms: Mapping[ir.Node, Form]) 
     for name, node in exits.items():
         outputs = forms[node].outputs if node in forms else ()
         packing = next((p for p in outputs if p is not None and p.name == name), None)
-        if packing is None or packing.proof is None:
+        if packing is None or (packing.proof is None and name not in kept):
             yield f"exit {name} has no proof"
         elif packing.layout.dim_codes() is None or not is_movable(graph, name):
             yield f"exit {name} cannot be scattered"
-        elif packing.proof is not None and packing.proof.via & bits:
+        elif name not in kept and packing.proof is not None and packing.proof.via & bits:
             rests = graph.names_of(packing.proof.via & bits)
             yield f"exit {name} is dead only because of {rests}, which are overwritten"

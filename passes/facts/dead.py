@@ -24,9 +24,10 @@ from pitc.ir.constant import (
     SMALL,
     annihilates,
     is_hidden,
+    is_kept,
     is_zero,
 )
-from pitc.ir.expr import Combine, Read, TensorExpr
+from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import invert
 from pitc.ir.nodes import captures, output_names
@@ -173,6 +174,8 @@ def _read(view: NodeView, output: int, expr: TensorExpr, j: int) -> tuple[list[R
     if expr.combine is Combine.SOFTMAX:
         zeros = [f.region for f in graph[name].fills if is_zero(f.constant)]
         return prune(dead), (resolve([*dead, *zeros]), HIDDEN)
+    if expr.combine is Combine.REDUCE and expr.reducer is Reducer.MAX:
+        return prune(dead), (resolve([*dead, *_never_largest(view, expr, read)]), HIDDEN)
     if expr.combine is Combine.MOVE:
         return prune(dead), (carry(view, expr, read, own_slack), limit)
     if not _is_sum_of_two(view, expr):
@@ -185,6 +188,17 @@ def _read(view: NodeView, output: int, expr: TensorExpr, j: int) -> tuple[list[R
     small = (region(a | b) for a, b in product(own_slack, _small(view, expr, j)))
     loose = resolve([*(r for r in small if r is not None), *own_dead, *idle])
     return prune(dead), (carry(view, expr, read, loose), lower)
+
+
+def _never_largest(view: NodeView, expr: TensorExpr, read: Read) -> list[Region]:
+    """Where an element is hidden, in a line of which the largest one is kept: any other hidden
+    number would do.
+    """
+    graph = view.graph
+    rows = [f.region for f in graph[view.out()].fills if is_kept(f.constant)]
+    low = [f.region for f in facts_at(graph, view.name(0), read) if is_hidden(f.constant)]
+    both = (region(a | b) for a, b in product(rows, low))
+    return carry(view, expr, read, [r for r in both if r is not None])
 
 
 def _chooses_infinity(view: NodeView, read: Read) -> bool:

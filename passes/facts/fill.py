@@ -15,6 +15,7 @@ import onnx_ir as ir
 from pitc.ir.constant import (
     BOUNDED,
     FINITE,
+    SCORE,
     TOP,
     ZN,
     Constant,
@@ -25,10 +26,11 @@ from pitc.ir.constant import (
     is_number,
     is_score,
     is_zero,
+    range_of,
 )
 from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
 from pitc.ir.graph import Graph, NodeView
-from pitc.ir.index import dim_index
+from pitc.ir.index import ZERO, dim_index, nonneg
 from pitc.ir.nodes import output_names
 from pitc.ir.region import (
     EVERYWHERE,
@@ -205,7 +207,7 @@ def _by_combine(view: NodeView, output: int, expr: TensorExpr) -> list[FillFact]
         case Combine.BIASED_PRODUCT:
             return raw_score(view, expr, finite_if(graph, view.out()))
         case Combine.REDUCE:
-            return _reduced(view, expr)
+            return _reduced(view, expr) + largest_score(view, expr)
         case Combine.SOFTMAX:
             return softmax_facts(view, expr, row_clean(view, expr))
         case Combine.SCATTER:
@@ -213,13 +215,8 @@ def _by_combine(view: NodeView, output: int, expr: TensorExpr) -> list[FillFact]
     return []
 
 
-def moving_reads(expr: TensorExpr) -> Sequence[Read]:
-    """Reads of a MOVE whose elements arrive in the output; the others are index operands."""
-    return [r for r in expr.reads if r.operand == 0 or r.within]
-
-
 def _moved(view: NodeView, expr: TensorExpr) -> list[FillFact]:
-    return [f for r in moving_reads(expr) for f in known_at(view, r)]
+    return [f for r in expr.moving_reads for f in known_at(view, r)]
 
 
 def _mapped(view: NodeView, expr: TensorExpr) -> list[FillFact]:
@@ -366,6 +363,29 @@ def _reduced(view: NodeView, expr: TensorExpr) -> list[FillFact]:
         r = None if r is None else region(r | filled(expr))
         if r is not None:
             out.append(FillFact(r, f.constant))
+    return out
+
+
+def largest_score(view: NodeView, expr: TensorExpr) -> list[FillFact]:
+    """The largest of a line on the way to a softmax, as a score: what is added up is no larger, and
+    one member is known not to be lower: a sink beside the scores, at the last place.
+    """
+    if expr.reducer is not Reducer.MAX or len(expr.reduced) != 1:
+        return []
+    axis, extent = len(expr.shape), expr.reduced[0]
+    if not view.graph[view.out()].term or not nonneg(extent - 1):
+        return []
+    facts = known_at(view, expr.reads[0])
+    known = [(f.region, r) for f in facts if (r := range_of(f.constant)) is not None]
+    upper = [list(where) for where, r in known if r.hi <= SCORE.hi]
+    if not covered(upper, MAX_TESTS):
+        return []
+    out = []
+    for place in (ZERO, extent - 1):
+        maps = [dim_index(d, e) for d, e in enumerate(expr.extents)]
+        maps[axis] = place
+        found = (pull(where, maps, expr.extents) for where, r in known if r.lo >= SCORE.lo)
+        out += [FillFact(r, SCORE) for r in found if r is not None]
     return out
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from pitc.ir.constant import Number
 from pitc.ir.expr import Combine, Reducer, TensorExpr
 from pitc.ir.graph import Array, Graph, NodeView
-from pitc.ir.index import dim_index, nonneg
+from pitc.ir.index import Poly, dim_index, nonneg
 from pitc.passes.rules.record import operator_of
 from pitc.passes.rules.signs import Sign
 
@@ -35,7 +35,12 @@ class Known:
 
     def sign(self, i: int) -> Sign:
         """The sign of every element of input i."""
-        return sign_of(self.view.graph, self.view.name(i), self.zeroed)
+        shape = self.view.graph[self.view.out()].shape
+        return sign_of(self.view.graph, self.view.name(i), self.zeroed, extents=shape or ())
+
+    def is_not_positive(self, i: int) -> bool:
+        """True where no element of input i is."""
+        return not_positive(self.view.graph, self.view.name(i), self.zeroed)
 
     def number(self, i: int) -> Number | None:
         """The one number that input i is, as a constant."""
@@ -47,7 +52,13 @@ class Known:
         return x is not None and x.dtype.kind == "f" and _has_reciprocals(x)
 
 
-def sign_of(graph: Graph, name: str, zeroed: Collection[str] = (), steps: int = MAX_STEPS) -> Sign:
+def sign_of(
+    graph: Graph,
+    name: str,
+    zeroed: Collection[str] = (),
+    steps: int = MAX_STEPS,
+    extents: Collection[Poly] = (),
+) -> Sign:
     """The sign of every element of a value, whatever the graph's inputs are.
 
     |x| + 1 is positive, and so is its root; where |x| + 1 comes back with zeros, neither is.
@@ -57,12 +68,16 @@ def sign_of(graph: Graph, name: str, zeroed: Collection[str] = (), steps: int = 
         name: A value.
         zeroed: Values that may hold 0 instead of what is made.
         steps: How many producers may be looked at in a row.
+        extents: Sizes that are not 0 where it matters: those of what the value is used for, which
+            else has no elements.
     """
-    sign = _sign_as_made(graph, name, zeroed, steps)
+    sign = _sign_as_made(graph, name, zeroed, steps, extents)
     return min(sign, Sign.NONNEGATIVE) if name in zeroed else sign
 
 
-def _sign_as_made(graph: Graph, name: str, zeroed: Collection[str], steps: int) -> Sign:
+def _sign_as_made(
+    graph: Graph, name: str, zeroed: Collection[str], steps: int, extents: Collection[Poly]
+) -> Sign:
     dtype, x = graph[name].dtype, graph.array(name)
     if dtype is None or dtype.kind != "f":  # integers wrap around
         return Sign.ANY
@@ -76,7 +91,7 @@ def _sign_as_made(graph: Graph, name: str, zeroed: Collection[str], steps: int) 
     if expr.combine is Combine.SOFTMAX:
         return Sign.NONNEGATIVE
     if expr.combine is Combine.MAP:
-        return _elementwise(view, zeroed, steps)
+        return _elementwise(view, zeroed, steps, extents)
     if expr.combine is Combine.REDUCE:
         if expr.reducer is Reducer.SQUARE:
             return Sign.NONNEGATIVE
@@ -84,10 +99,59 @@ def _sign_as_made(graph: Graph, name: str, zeroed: Collection[str], steps: int) 
             return Sign.ANY
         if _has_positive_lines(view, expr, zeroed):
             return Sign.POSITIVE
-        return min(sign_of(graph, view.name(0), zeroed, steps - 1), Sign.NONNEGATIVE)
-    if expr.combine is Combine.MOVE and all(r.operand == 0 and not r.within for r in expr.reads):
-        return sign_of(graph, view.name(0), zeroed, steps - 1)
+        return min(sign_of(graph, view.name(0), zeroed, steps - 1, extents), Sign.NONNEGATIVE)
+    if expr.combine is Combine.MOVE:
+        found = (sign_of(graph, x, zeroed, steps - 1, extents) for x in _moved(view, expr))
+        return min(found, default=Sign.ANY)
     return Sign.ANY
+
+
+def _moved(view: NodeView, expr: TensorExpr) -> list[str]:
+    """The values that a movement takes all its elements from; none where it may add others."""
+    names = [view.name(r.operand) for r in expr.moving_reads]
+    alone = len(names) == 1 and not any(r.within for r in expr.reads)
+    return names if alone or view.op == "Concat" else []
+
+
+def not_positive(
+    graph: Graph, name: str, zeroed: Collection[str] = (), steps: int = MAX_STEPS
+) -> bool:
+    """True where no element of a value is above 0, whatever the graph's inputs are; NaN aside.
+
+    Args:
+        graph: The derived graph.
+        name: A value.
+        zeroed: Values that may hold 0 instead of what is made.
+        steps: How many producers may be looked at in a row.
+    """
+    dtype, x = graph[name].dtype, graph.array(name)
+    if dtype is None or dtype.kind != "f" or not steps:
+        return False
+    if x is not None:
+        return bool((x <= 0).all())
+    node, expr = graph[name].producer, graph[name].expr
+    if node is None or expr is None:
+        return False
+    view = NodeView(graph, node)
+    if expr.combine is Combine.MOVE:
+        names = _moved(view, expr)
+        return bool(names) and all(not_positive(graph, x, zeroed, steps - 1) for x in names)
+    return operator_of(node).not_positive(Below(view, (), zeroed, steps - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Below(Known):
+    """Operands of a value on a search for its sign.
+
+    Args:
+        steps: How many producers may still be looked at in a row.
+    """
+
+    steps: int = MAX_STEPS
+
+    def is_not_positive(self, i: int) -> bool:
+        """True where no element of input i is."""
+        return not_positive(self.view.graph, self.view.name(i), self.zeroed, self.steps)
 
 
 def _sign_of_numbers(x: Array) -> Sign:
@@ -131,17 +195,27 @@ def _has_positive(graph: Graph, name: str, axis: int, zeroed: Collection[str]) -
     return searched and _has_positive(graph, view.name(0), axis, zeroed)
 
 
-def _elementwise(view: NodeView, zeroed: Collection[str], steps: int) -> Sign:
+def _elementwise(
+    view: NodeView, zeroed: Collection[str], steps: int, extents: Collection[Poly]
+) -> Sign:
     graph, operator = view.graph, operator_of(view)
     known = operator.fill(view) if operator.fill is not None else None
     if known is not None:
         return _sign_of_numbers(np.array(known, view.out_dtype()))
     if operator.square(Known(view)):
         return Sign.NONNEGATIVE
+    if operator.sign is None and operator.root(Known(view)):
+        return sign_of(graph, view.name(0), zeroed, steps - 1, extents)
     sizes = graph.ints(view.name(0)) if operator.converts else None
     if sizes is not None and all(map(nonneg, sizes.flat)):
-        return Sign.POSITIVE if all(nonneg(n - 1) for n in sizes.flat) else Sign.NONNEGATIVE
-    if operator.sign is None or not all(map(view.has, range(view.n_inputs))):
+        filled = all(n in extents or nonneg(n - 1) for n in sizes.flat)
+        return Sign.POSITIVE if filled else Sign.NONNEGATIVE
+    if operator.sign is None:
         return Sign.ANY
-    names = map(view.name, range(view.n_inputs))
-    return operator.sign([sign_of(graph, name, zeroed, steps - 1) for name in names])
+    given = [i for i in range(view.n_inputs) if view.has(i)]
+    signs = [Sign.ANY] * (max(given, default=-1) + 1)  # of operands that are left out
+    for i in given:
+        signs[i] = sign_of(graph, view.name(i), zeroed, steps - 1, extents)
+    least = None if operator.least is None else operator.least(view)
+    found = operator.sign(signs)
+    return found if least is None else max(found, _sign_of_numbers(least))

@@ -31,7 +31,7 @@ from pitc.ir.constant import (
 )
 from pitc.ir.expr import TensorExpr
 from pitc.ir.graph import NodeView
-from pitc.ir.index import ONE, dim_index, nonneg
+from pitc.ir.index import ONE, ZERO, dim_index, nonneg
 from pitc.ir.region import Region, Test, cost, for_all, for_some, prune, pull, region
 
 MAX_GUARDS = 4  # the simplest ways to say that a row keeps a key
@@ -95,6 +95,8 @@ def _keeping(kept: Region, expr: TensorExpr) -> Iterator[Region]:
             found = region(across | every | Region((spared,)))
             if found is not None:
                 yield found
+    if along and all(t.pred == "pos" for t in along):
+        yield from _at_an_end(kept, expr)
     yield from _own_position(kept, expr)
     small = Region(t for t in along if t.pred == "small")
     every = for_all(small, expr.normal) if small else None
@@ -107,6 +109,19 @@ def _keeping(kept: Region, expr: TensorExpr) -> Iterator[Region]:
 def _some(t: Test, normal: Iterable[int]) -> Test | None:
     """The test "t for some key"; None where it has a bound dimension, or is one of positions."""
     return None if t.pred == "pos" or t.alls or t.somes else for_some(t, normal)
+
+
+def _at_an_end(kept: Region, expr: TensorExpr) -> Iterator[Region]:
+    """The first or the last key lies in the region, in every row: a sink beside the keys."""
+    if len(expr.normal) != 1 or not nonneg(expr.shape[expr.normal[0]] - 1):
+        return
+    (axis,) = expr.normal
+    for place in (ZERO, expr.shape[axis] - 1):
+        maps = [dim_index(d, e) for d, e in enumerate(expr.shape)]
+        maps[axis] = place
+        found = pull(kept, maps, expr.shape)
+        if found is not None:
+            yield found
 
 
 def _own_position(kept: Region, expr: TensorExpr) -> Iterator[Region]:

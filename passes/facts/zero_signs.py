@@ -8,9 +8,10 @@
 
 import numpy as np
 
-from pitc.ir.expr import Combine
+from pitc.ir.expr import Combine, Reducer, TensorExpr
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.nodes import captures, output_names
+from pitc.passes.facts.signs import Known
 from pitc.passes.facts.total import is_total
 from pitc.passes.rules.record import Elementwise, operator_of
 
@@ -51,12 +52,19 @@ def _shows_sign(view: NodeView, place: int, below: bool) -> bool:
         return True
     if not is_total(view.graph, view.node, [view.name(place)]):
         return True
-    if not below or expr.combine is Combine.SOFTMAX:
+    if not below or expr.combine is Combine.SOFTMAX or _is_square(view, expr):
         return False
     if expr.combine in SUMMED and place < 2:  # sums start at 0, and 0 + -0 is 0
         return not expr.reduced
     row = operator_of(view).function
     return row is None or view.n_inputs > 1 or _tells_zeros_apart(row)
+
+
+def _is_square(view: NodeView, expr: TensorExpr) -> bool:
+    """True for squares, and sums and roots of them: those of 0 and of -0.0 are the same 0."""
+    if expr.combine is Combine.REDUCE:
+        return expr.reducer is Reducer.SQUARE
+    return operator_of(view).square(Known(view))
 
 
 def _tells_zeros_apart(row: Elementwise) -> bool:

@@ -308,6 +308,9 @@ class Rewriter:
         packing, fields = form.outputs[0], dict(form.plan.fields)
         d, dv, heads, bias = (int(str(fields[name])) for name in ("d", "dv", "heads", "bias"))
         inputs = [x for x in map(self.operand, form.operands) if x is not None]
+        for factor in form.factors:
+            number = self.build.reshape(self.build.value(factor.name), [])
+            inputs[0] = self.build.op("Div" if factor.divides else "Mul", [inputs[0], number])
         whole = lay_out(self.build, self.graph, fields, inputs, self.gathered_from)
         keys = form.operands[4]
         if whole and not bias and isinstance(keys, OffsetsOperand):

@@ -7,13 +7,13 @@ So keys and values of padding are not computed, though every row of the result i
 the operands and the result of such a node costs nothing in that order; other steps gain nothing.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import onnx_ir as ir
 
 from pitc.ir.expr import Combine, Shape
 from pitc.ir.graph import Graph
-from pitc.ir.nodes import first_output
+from pitc.ir.nodes import first_output, input_names
 from pitc.ir.sizes import ZERO_SIZES, sizes_known
 from pitc.passes.regions.attention import attention_form, row_coords
 from pitc.passes.regions.contraction import packed_rows
@@ -29,23 +29,22 @@ from pitc.passes.regions.form import (
 from pitc.passes.regions.layout import layout_of
 from pitc.passes.regions.packed import packed_form
 
+Keys = Callable[[str], Iterable[FormContext]]
+
 
 def forms_of_all_rows(
     graph: Graph,
     taken: Collection[ir.Node],
-    contexts: Sequence[FormContext],
-    fixed: Collection[str],
+    contexts: Keys,
 ) -> Iterator[tuple[ir.Node, Form]]:
     """Nodes that could run so.
 
     Args:
         graph: The analysed graph.
         taken: Nodes that have a form already.
-        contexts: Domains of keys.
-        fixed: Values that never run packed.
+        contexts: Domains to which a value may belong.
     """
     free = [n for n in graph.nodes if n not in taken and not graph[first_output(n)].captured]
-    free = [n for n in free if first_output(n) not in fixed]
     if graph.model.opset_imports.get("", 0) < ZERO_SIZES:
         return
     for context in _contexts(graph, free, contexts):
@@ -55,9 +54,7 @@ def forms_of_all_rows(
             yield from ((node, f) for f in forms if f is not None)
 
 
-def _contexts(
-    graph: Graph, nodes: Iterable[ir.Node], contexts: Iterable[FormContext]
-) -> list[FormContext]:
+def _contexts(graph: Graph, nodes: Iterable[ir.Node], contexts: Keys) -> list[FormContext]:
     """Domains without dead points, of the rows of contractions with packed keys."""
     starts: dict[Shape, dict[str, list[Coords]]] = {}
     for node in nodes:
@@ -65,7 +62,8 @@ def _contexts(
         expr = graph[name].expr
         if expr is None or expr.combine is not Combine.PRODUCT or len(node.inputs) != 2:
             continue
-        values = (v for keys in contexts for v in packed_rows(keys.packings, expr, node, 1))
+        keys = contexts(input_names(node)[-1])
+        values = (v for k in keys for v in packed_rows(k.packings, expr, node, 1))
         for coords in filter(None, (row_coords(expr, v) for v in values)):
             extents = tuple(c.extent for c in coords)
             if sizes_known(graph, extents):
@@ -73,16 +71,14 @@ def _contexts(
     return [FormContext(graph, all_live(e), named) for e, named in starts.items()]
 
 
-def _form(
-    context: FormContext, contexts: Iterable[FormContext], node: ir.Node, packing: Packing
-) -> Form | None:
+def _form(context: FormContext, contexts: Keys, node: ir.Node, packing: Packing) -> Form | None:
     """Attention, or a movement of whole rows."""
     expr = context.graph[packing.name].expr
     if expr is None:
         return None
     site = Site(context, node, expr, packing)
     if expr.combine is Combine.PRODUCT:
-        form = attention_form(site, contexts)
+        form = attention_form(site, contexts(input_names(node)[-1]))
     elif expr.combine is Combine.MOVE:
         form = packed_form(site)
     else:

@@ -243,6 +243,7 @@ def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> For
         plan=Plan("attention", tuple(sorted(fields.items()))),
         absorbs=(*scores.absorbs, node),
         rests_on=tuple(scores.rests_on),
+        factors=tuple(scores.factors),
         rule="softmax over live keys",
     )
 

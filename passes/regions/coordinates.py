@@ -6,7 +6,7 @@ the next one, through every index map. So coordinates start at the values whose 
 and travel along the tensor expressions in both directions.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import product
 
 from pitc.ir.graph import Graph
@@ -19,13 +19,44 @@ MAX_PER_VALUE = 4  # scores carry queries and keys; more than a few are of no us
 Found = dict[str, list[Coords]]
 
 
-def named_starts(graph: Graph, domain: Domain) -> Found:
-    """The values whose dead facts name all coordinates of a domain, and those coordinates."""
-    starts: Found = {}
-    for name, value in graph.values.items():
-        if value.dead and not graph.is_constant(name):
-            starts[name] = list(dict.fromkeys(named_coords(domain, value.dead)))
-    return starts
+def named_starts(graph: Graph, domain: Domain, names: Collection[str]) -> Found:
+    """Those of some values whose dead facts name all coordinates of a domain, and which."""
+    order = sorted(names, key=lambda name: graph[name].order)
+    return {name: list(dict.fromkeys(named_coords(domain, graph[name].dead))) for name in order}
+
+
+class Paths:
+    """Where coordinates lead, each way followed once: domains of the same coordinates share it.
+
+    Args:
+        graph: The graph, its expressions known.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._ways: list[Found] = []
+        self._of: dict[tuple[str, Coords], int] = {}
+
+    def reached(self, starts: Mapping[str, Sequence[Coords]]) -> Found:
+        """Values that are reached from some starts, or from others that lead to these."""
+        pairs = [(name, coords) for name, known in starts.items() for coords in known]
+        ways = []
+        for name, coords in pairs:
+            if (name, coords) not in self._of:
+                found, k = follow(self._graph, {name: [coords]}), len(self._ways)
+                self._ways.append(found)
+                for value, places in found.items():
+                    for place in places:
+                        self._of.setdefault((value, place), k)
+            ways.append(self._of[name, coords])
+        kept = [self._ways[k] for k in dict.fromkeys(ways)]
+        if len(kept) == 1:
+            return kept[0]
+        joint: Found = {}
+        for way in kept:
+            for name, places in way.items():
+                joint.setdefault(name, []).extend(places)
+        return {name: list(dict.fromkeys(c))[:MAX_PER_VALUE] for name, c in joint.items()}
 
 
 def follow(graph: Graph, starts: Mapping[str, list[Coords]], *, softmax: bool = False) -> Found:

@@ -103,6 +103,7 @@ def _operands(
     form: Form, forms: Forms, graph: Graph, want_form: Callable[[ir.Node], None]
 ) -> Iterable[str]:
     """Values that a form reads whole; packed producers are wanted as forms."""
+    yield from (factor.name for factor in form.factors)
     for operand in form.operands:
         if isinstance(operand, PackedOperand):
             producer = packed_by(forms, graph, operand)

@@ -17,7 +17,7 @@ from pitc.ir.region import Region, Test, position, region
 
 Coords = tuple[Digit, ...]
 Table = Mapping[Atom, Poly]  # digits, and what stands in their place
-MAX_RANK = 3
+MAX_RANK = 4
 NEVER: Final = position(poly(-1))
 
 
@@ -105,17 +105,33 @@ def domain_of(region: Region) -> tuple[Domain, Coords] | None:
         none: but where a tensor is looked at in its only place (a mask of extents 1, no scalar),
         all of the value is dead or nothing.
     """
-    coords: dict[Digit, None] = {}
-    for test in sorted(region, key=_order):
-        for a in free_digits(test):
-            coords.setdefault(a)
-    if len(coords) > MAX_RANK or _overlap(list(coords)):
+    if why_no_domain(region):
         return None
+    coords = _coordinates(region)
     if not coords and not any(t.src and t.idx and not t.dims() for t in region):
         return None
     table: Table = {a: atom(Digit(k, ONE, a.extent)) for k, a in enumerate(coords)}
     dead = frozenset(exchange(t, table) for t in region)
     return Domain(tuple(a.extent for a in coords), dead), tuple(coords)
+
+
+def why_no_domain(region: Region) -> str:
+    """Why what a dead region looks at is no domain; empty where it is one, or is everything."""
+    coords = _coordinates(region)
+    if len(coords) > MAX_RANK:
+        return f"what is live is told by {len(coords)} coordinates, {MAX_RANK} at most are packed"
+    if _overlap(list(coords)):
+        return f"what is live is told by overlapping digits: {', '.join(map(str, coords))}"
+    return ""
+
+
+def _coordinates(region: Region) -> dict[Digit, None]:
+    """The digits of the value's own dimensions in a region, in a canonical order."""
+    coords: dict[Digit, None] = {}
+    for test in sorted(region, key=_order):
+        for a in free_digits(test):
+            coords.setdefault(a)
+    return coords
 
 
 def _overlap(digits: list[Digit]) -> bool:

@@ -11,13 +11,14 @@ from typing import Any
 import numpy.typing as npt
 import onnx_ir as ir
 
+from pitc.ir.constant import is_zero
 from pitc.ir.expr import Shape, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Poly, bare_dim
 from pitc.ir.plan import Plan
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import EVERYWHERE, Region
-from pitc.passes.regions.coordinates import follow, named_starts
+from pitc.passes.regions.coordinates import Paths, follow
 from pitc.passes.regions.domain import Coords, Domain, covering
 from pitc.passes.regions.layout import (
     Layout,
@@ -115,6 +116,19 @@ def operand_names(operand: Operand | None) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
+class Factor:
+    """A number, known when the model runs, that attention scores are multiplied or divided by.
+
+    Args:
+        name: A value of one element.
+        divides: They are divided by it.
+    """
+
+    name: str
+    divides: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Form:
     """A node's packed form.
 
@@ -129,6 +143,7 @@ class Form:
         terms: What the terms range over that a sum of live ones is made of; None for other forms.
         whole: Outputs that the new node gives as they were.
         copies: A product whose operands ONNX Runtime reads gathered: copies, that is.
+        factors: Of attention scores: queries are scaled by them.
         rule: The rule that made it, for people.
     """
 
@@ -142,6 +157,7 @@ class Form:
     terms: Domain | None = None
     whole: tuple[str, ...] = ()
     copies: bool = False
+    factors: tuple[Factor, ...] = ()
     rule: str = field(default="", compare=False)
 
     @property
@@ -162,6 +178,8 @@ class Packing:
         layout: How its dimensions split then.
         proof: Its dead fact that covers the domain's (of no dead points, `EVERYWHERE`); None where
             it may be live elsewhere: then its rows can be gathered, and none of them be left out.
+        zero: Its fill fact which says that it is 0 wherever the domain is dead, and that nobody
+            sees of which sign: left out, it comes back as it was.
     """
 
     name: str
@@ -169,6 +187,20 @@ class Packing:
     coords: Coords
     layout: Layout
     proof: Region | None
+    zero: Region | None = None
+
+    @property
+    def may_be_left_out(self) -> bool:
+        """Nobody reads it where the domain is dead, or 0 is what is read."""
+        return self.proof is not None or self.zero is not None
+
+
+def zero_regions(graph: Graph, name: str) -> list[Region]:
+    """Where a value is 0, of a sign that nobody sees: SWrite leaves 0, which may have been -0.0."""
+    value = graph[name]
+    signless = value.dtype is not None and value.dtype.kind in "biu"
+    zeros = [f.region for f in value.fills if is_zero(f.constant) and f.region.tests]
+    return zeros if value.sign_unseen or signless else []
 
 
 @dataclass(slots=True)
@@ -178,26 +210,28 @@ class FormContext:
     Args:
         graph: The graph.
         domain: The domain.
-        starts: Values that carry its coordinates; None: those whose dead facts name them.
+        starts: Values that carry its coordinates.
+        paths: Where they lead; None: they are followed for this domain alone.
     """
 
     graph: Graph
     domain: Domain
-    starts: Mapping[str, list[Coords]] | None = None
+    starts: Mapping[str, list[Coords]] = field(default_factory=dict[str, list[Coords]])
+    paths: Paths | None = None
     _found: dict[str, list[Coords]] | None = None
     _rows: dict[str, list[Packing]] = field(default_factory=dict)
 
     def packings(self, name: str) -> list[Packing]:
-        """All ways in which a value belongs to the domain: dead wherever the domain is."""
-        return [p for p in self.rows(name) if p.proof is not None]
+        """All ways in which a value belongs to the domain: dead, or 0, wherever the domain is."""
+        return [p for p in self.rows(name) if p.may_be_left_out]
 
     def rows(self, name: str) -> list[Packing]:
         """All ways in which a value has a row for each point of the domain, dead or not."""
         if self._found is None:
-            starts = self.starts
-            if starts is None:
-                starts = named_starts(self.graph, self.domain)
-            self._found = follow(self.graph, starts)
+            if self.paths is None:
+                self._found = follow(self.graph, self.starts)
+            else:
+                self._found = self.paths.reached(self.starts)
         if name not in self._rows:
             made = (self.packing_at(name, coords) for coords in self._found.get(name, ()))
             self._rows[name] = [p for p in made if p is not None]
@@ -213,7 +247,9 @@ class FormContext:
             return None
         if not all(self.graph.visible(source, name) for source in self.domain.sources()):
             return None
-        return Packing(name, self.domain, coords, layout, proof)
+        zeros = [] if self.domain.lives_everywhere else zero_regions(self.graph, name)
+        zero = covering(self.domain, coords, zeros)
+        return Packing(name, self.domain, coords, layout, proof, zero)
 
     def shape(self, name: str) -> Shape:
         """Extents of a value that some expression reads (so they are known)."""

@@ -7,7 +7,7 @@ Dead facts are individual (`docs/theory.md`); with these conditions the hybrid a
 a time, makes them joint.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import onnx_ir as ir
 
@@ -47,23 +47,59 @@ def unsound_forms(graph: Graph, forms: Forms, demand: Demand) -> dict[ir.Node, R
         forms: What runs packed.
         demand: What the graph outputs need then.
     """
-    bits = 0
-    for name in demand.exits:
-        bits |= graph[name].bit
+    kept = kept_exits(graph, forms, demand.exits)
+    bits = overwritten_bits(graph, demand.exits, kept)
     found = {n: r for n in demand.forms if (r := _inside(graph, forms, n, bits)) is not None}
     packed = _packed_readers(forms, demand)
     for name, node in demand.exits.items():
-        proof = next((p for p in forms[node].outputs if p is not None and p.name == name), None)
+        proof = _packing_of(forms[node], name)
+        if proof is not None and name in kept:
+            refusal = _unmoved(graph, proof, node)
+            found |= {} if refusal is None else {node: refusal}
+            continue
         if proof is None or proof.proof is None:
             found[node] = Refusal(Code.NO_FACT, node_name(node), f"'{name}' is wanted whole", name)
             continue
         readers = _readers_of(graph, demand, packed, proof)
         refusal = _at_exit(graph, proof, node, bits) or _upset(
-            graph, proof, node, readers, demand.exits
+            graph, proof, node, readers, demand.exits.keys() - kept
         )
         if refusal is not None:
             found[node] = refusal
     return found
+
+
+def kept_exits(graph: Graph, forms: Forms, exits: Mapping[str, ir.Node]) -> set[str]:
+    """Exits that come back as they were: 0 where they are left out, by facts that rest on no exit
+    that is overwritten.
+
+    Args:
+        graph: The analysed graph.
+        forms: What runs packed.
+        exits: Values that come back whole, and what computes them.
+    """
+    found = {name: _packing_of(forms[node], name) for name, node in exits.items()}
+    zeros = {n: p.zero for n, p in found.items() if p is not None and p.zero is not None}
+    while True:
+        bits = overwritten_bits(graph, exits, zeros)
+        resting = [name for name, zero in zeros.items() if zero.via & bits]
+        if not resting:
+            return set(zeros)
+        for name in resting:
+            del zeros[name]
+
+
+def overwritten_bits(graph: Graph, exits: Iterable[str], kept: Collection[str]) -> int:
+    """Provenance bits of the exits that hold other numbers than before."""
+    bits = 0
+    for name in exits:
+        bits |= 0 if name in kept else graph[name].bit
+    return bits
+
+
+def _packing_of(form: Form, name: str) -> Packing | None:
+    """How a form gives a value."""
+    return next((p for p in form.outputs if p is not None and p.name == name), None)
 
 
 def _inside(graph: Graph, forms: Forms, node: ir.Node, bits: int) -> Refusal | None:
@@ -84,14 +120,23 @@ def _at_exit(graph: Graph, proof: Packing, node: ir.Node, bits: int) -> Refusal 
     """Why a packed value cannot come back whole."""
     name = proof.name
     assert proof.proof is not None
-    if proof.layout.dim_codes() is None or not is_movable(graph, name):
-        text = f"'{name}' mixes packed and other digits in a dimension, or has no known type"
-        return Refusal(Code.LAYOUT, node_name(node), text, name)
+    refusal = _unmoved(graph, proof, node)
+    if refusal is not None:
+        return refusal
     rests = _overwritten(graph, proof.proof, bits)
     if rests:
         text = f"'{name}' is dead only because of '{rests[0]}'"
         return Refusal(Code.JOINT, node_name(node), text, rests[0])
     return None
+
+
+def _unmoved(graph: Graph, exit_: Packing, node: ir.Node) -> Refusal | None:
+    """Why SWrite cannot move it."""
+    name = exit_.name
+    if exit_.layout.dim_codes() is not None and is_movable(graph, name):
+        return None
+    text = f"'{name}' mixes packed and other digits in a dimension, or has no known type"
+    return Refusal(Code.LAYOUT, node_name(node), text, name)
 
 
 def _upset(

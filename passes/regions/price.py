@@ -145,6 +145,19 @@ def busy_nodes(graph: Graph, forms: Forms, demand: Demand) -> set[ir.Node]:
     return busy
 
 
+def leading_nodes(graph: Graph, forms: Forms, demand: Demand) -> set[ir.Node]:
+    """Packed nodes that are contractions, or from which one is computed in packed form."""
+    leading: set[ir.Node] = set()
+    for node in reversed(graph.nodes):
+        if node not in demand.forms:
+            continue
+        if node in leading or forms[node].plan is not None or contraction_flops(graph, node):
+            leading.add(node)
+            read = (o for o in forms[node].operands if isinstance(o, PackedOperand))
+            leading.update(n for o in read if (n := packed_by(forms, graph, o)) is not None)
+    return leading
+
+
 def _connected(graph: Graph, forms: Forms, demand: Demand) -> list[list[ir.Node]]:
     """Nodes that hand packed values to one another."""
     links: nx.Graph[ir.Node] = nx.Graph()

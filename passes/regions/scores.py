@@ -31,7 +31,8 @@ from pitc.ir.region import Region, covered, pull, region
 from pitc.passes.facts.finite import clean_if, finite_if
 from pitc.passes.facts.softmax import spared_rows
 from pitc.passes.regions.domain import Coords, Domain
-from pitc.passes.regions.form import BiasTerm, FormContext, Site
+from pitc.passes.regions.factors import size_bounds
+from pitc.passes.regions.form import BiasTerm, Factor, FormContext, Site
 from pitc.passes.regions.steps import Steps, pair_of
 from pitc.passes.rules.record import Packs, operator_of
 
@@ -51,6 +52,7 @@ class Scores:
         query_coords: Coordinates of the queries, as digits of that value.
         key_coords: Coordinates of the keys, as digits of that value.
         pairs: Regions of that value which together hold every live pair.
+        factors: Numbers computed of sizes that they are multiplied or divided by.
         bias_shapes: Extents of the scores where the terms of the bias are added.
         zero: The weights that the values get are 0 at dead keys, never NaN.
         chosen: A step was left out for what it does at live pairs; asked at the softmax, of those
@@ -69,6 +71,7 @@ class Scores:
     key_coords: Coords
     pairs: list[Region]
     scale: float = 1.0
+    factors: list[Factor] = field(default_factory=list)
     bias: list[BiasTerm] = field(default_factory=list)
     bias_shapes: set[Shape | None] = field(default_factory=set)
     zero: bool = False
@@ -83,6 +86,11 @@ class Scores:
     softmaxed: bool = False
     absorbs: list[ir.Node] = field(default_factory=list)
     rests_on: list[Region] = field(default_factory=list)
+
+    @property
+    def is_scaled(self) -> bool:
+        """What stands in front is multiplied by numbers."""
+        return self.scale != 1.0 or bool(self.factors)
 
     def add(self, graph: Graph, term: BiasTerm) -> None:
         """Gather a term that is added where the walk stands."""
@@ -403,7 +411,7 @@ def _selection(
     Where such a term is known to replace whole rows, -inf makes them NaN whatever the scores are.
     """
     low = 1 if is_hidden(known[1], MASKED) else 2
-    if not scores.softmaxed or not is_hidden(known[low], MASKED) or scores.scale != 1.0:
+    if not scores.softmaxed or not is_hidden(known[low], MASKED) or scores.is_scaled:
         return site.refuse(Code.NO_FACT, f"'{names[0]}' is not known at live pairs", names[0])
     score, graph = names[3 - low], site.context.graph
     clean, key = clean_if(graph, score), scores.key_coords[-1].dim
@@ -457,15 +465,26 @@ def _arithmetic(
         scores.scale *= float(value) if operator.multiplies else 1 / float(value)
         scores.name = names[k]
         return None
+    if operator.power(k) > 0 and _is_size_factor(site, scores, other):
+        scores.factors.append(Factor(other, not operator.multiplies))
+        scores.name = names[k]
+        return None
     if operator.weight(k) > 0:
         if value == 0:
             scores.name = names[k]
             return None
-        if min(operator.weights) > 0 and scores.scale == 1.0:
+        if min(operator.weights) > 0 and not scores.is_scaled:
             scores.add(graph, BiasTerm(unexpanded(graph, other)))
             scores.name = names[k]
             return None
     return site.refuse(Code.NO_LOWERING, refusal, scores.name)
+
+
+def _is_size_factor(site: Site, scores: Scores, name: str) -> bool:
+    """True for a number that is computed of sizes, and moderate for all."""
+    graph, sound = site.context.graph, scores.score_steps is None
+    found = size_bounds(graph, name, graph[scores.name].shape or ()) if sound else None
+    return found is not None and is_factor(found[0]) and is_factor(found[1])
 
 
 def unexpanded(graph: Graph, name: str) -> str:

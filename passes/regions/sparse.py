@@ -21,7 +21,6 @@ from pitc.ir.index import dim_index
 from pitc.ir.nodes import Array, node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, Test, describe
-from pitc.passes.facts.fill import moving_reads
 from pitc.passes.regions.contraction import Kind, axis_kinds, factor_reads, is_contraction
 
 
@@ -196,7 +195,7 @@ def _constants(graph: Graph, name: str) -> Iterator[str | None]:
             yield None
         else:
             view = NodeView(graph, producer)
-            todo += [view.name(r.operand) for r in moving_reads(expr)] or [""]
+            todo += [view.name(r.operand) for r in expr.moving_reads] or [""]
 
 
 def _not_finite(graph: Graph, view: NodeView, weight: str) -> Refusal:

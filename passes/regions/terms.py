@@ -6,7 +6,7 @@ The terms that are left out have to be 0: a fill fact of one operand says so, wh
 finite, or dead itself. The result is whole: its rows stay in their own order.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from math import prod
 
 import numpy as np
@@ -16,7 +16,7 @@ from pitc.ir.constant import is_zero
 from pitc.ir.expr import TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Digit, bare_dim
-from pitc.ir.nodes import first_output, node_name
+from pitc.ir.nodes import first_output, input_names, node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import EVERYWHERE, Region
 from pitc.ir.sizes import ZERO_SIZES, sizes_known
@@ -59,28 +59,27 @@ def term_domains(graph: Graph, node: ir.Node) -> Iterator[Domain]:
 def forms_of_terms(
     graph: Graph,
     taken: Collection[ir.Node],
-    contexts: Sequence[FormContext],
-    fixed: Collection[str],
+    contexts: Callable[[Iterable[str]], Iterable[FormContext]],
 ) -> Iterator[tuple[ir.Node, Form | Refusal]]:
     """Contractions that could sum over live points only, and why others may not.
 
     Args:
         graph: The analysed graph.
         taken: Nodes that have a form already.
-        contexts: Domains of the terms.
-        fixed: Values that never run packed.
+        contexts: Domains in which one of some operands may be 0, or unread.
     """
     if graph.model.opset_imports.get("", 0) < ZERO_SIZES:
         return
     for node in graph.nodes:
         name = first_output(node)
         expr = graph[name].expr
-        if node in taken or expr is None or name in fixed or graph[name].captured:
+        if node in taken or expr is None or graph[name].captured:
             continue
         factors = [r.operand for r in factor_reads(expr)]
         known = factors == [0, 1] and sizes_known(graph, expr.shape)
         if known and operator_of(node).packs is Packs.CONTRACTION:  # others scale their sums
-            often = (c for c in contexts if not c.domain.rarely_dead)
+            tried = contexts(input_names(node)[:2])
+            often = (c for c in tried if not c.domain.rarely_dead)
             found = (terms_form(context, node, expr) for context in often)
             yield from ((node, form) for form in found)
 

@@ -72,3 +72,47 @@ def even(of: Operands) -> bool:
     """A power by an even number."""
     exponent = of.number(1)
     return exponent is not None and exponent % 2 == 0
+
+
+def between_0_and_1(of: Operands) -> bool:
+    """A power that lies between 1 and its base: 1 divided by it is finite where 1 / base is."""
+    exponent = of.number(1)
+    return exponent is not None and 0 <= exponent <= 1
+
+
+def not_above(of: Operands) -> bool:
+    """An exponential: of no positive number, so that it is at most 1."""
+    return of.is_not_positive(0)
+
+
+def negated(of: Operands) -> bool:
+    """The opposite of a number that is not negative."""
+    return of.sign(0) >= Sign.NONNEGATIVE
+
+
+def all_fall(of: Operands) -> bool:
+    """A sum, or the largest, of numbers that are not positive; what is made of one."""
+    return all(of.is_not_positive(i) for i in range(of.view.n_inputs))
+
+
+def one_falls(of: Operands) -> bool:
+    """The smallest of numbers, one of which is not positive."""
+    return any(of.is_not_positive(i) for i in range(of.view.n_inputs))
+
+
+def difference_falls(of: Operands) -> bool:
+    """X - y: x is not positive, and y not negative."""
+    return of.is_not_positive(0) and of.sign(1) >= Sign.NONNEGATIVE
+
+
+def product_falls(of: Operands) -> bool:
+    """X * y: one of them is not positive, the other one not negative."""
+    pairs = ((0, 1), (1, 0)) if of.view.n_inputs == 2 else ()
+    return any(of.is_not_positive(i) and of.sign(j) >= Sign.NONNEGATIVE for i, j in pairs)
+
+
+def quotient_falls(of: Operands) -> bool:
+    """X / y: x is not positive, and y positive; or x is not negative, y a negative number."""
+    if of.is_not_positive(0) and of.sign(1) is Sign.POSITIVE:
+        return True
+    return of.sign(0) >= Sign.NONNEGATIVE and of.is_not_positive(1) and of.has_no_zero(1)

@@ -59,6 +59,11 @@ def _clip_bounds(view: NodeView) -> Parameters | None:
     return None if low is None or high is None else {"low": low, "high": high}
 
 
+def _clip_least(view: NodeView) -> Array | None:
+    bounds = _clip_bounds(view)
+    return None if bounds is None else np.minimum(*map(view.dtype(0).type, bounds.values()))
+
+
 def _cast_target(view: NodeView) -> Parameters | None:
     dtype = view.out_dtype(0)
     return None if dtype is None else {"to": dtype}
@@ -88,6 +93,7 @@ _ONE_NUMBER = {
     "Neg": Operator(
         function=_exact(np.negative, monotone=True),
         finite=always,
+        not_positive=conditions.negated,
         law=laws.odd,
         affine=affine.negative,
         value=values.negative,
@@ -97,7 +103,11 @@ _ONE_NUMBER = {
     "Round": Operator(function=_exact(np.round, monotone=True), finite=always),
     "Sign": Operator(function=_exact(np.sign), finite=always),
     "Sqrt": Operator(
-        function=_exact(np.sqrt), finite=conditions.root, law=laws.odd, sign=signs.never_negative
+        function=_exact(np.sqrt),
+        finite=conditions.root,
+        law=laws.odd,
+        sign=signs.never_negative,
+        root=always,
     ),
     "Reciprocal": Operator(
         function=Elementwise(lambda x: 1 / x, trusted=at(0.0, 1.0, -1.0, 2.0, 0.5)),
@@ -137,6 +147,7 @@ _ONE_NUMBER = {
         function=_exact(arithmetic.clip, 1, _clip_bounds, monotone=True),
         finite=always,
         sign=signs.clip,
+        least=_clip_least,
     ),
     "Cast": Operator(
         function=_exact(arithmetic.cast, parameters=_cast_target),
@@ -144,6 +155,7 @@ _ONE_NUMBER = {
         keeps_clean=True,
         converts=True,
         sign=signs.narrowed,
+        not_positive=conditions.all_fall,
         affine=affine.same,
         value=values.cast,
     ),
@@ -179,6 +191,7 @@ _SEVERAL_NUMBERS = {
         weights=(1,),
         law=laws.total,
         sign=signs.total,
+        not_positive=conditions.all_fall,
         affine=affine.total,
         value=values.add,
     ),
@@ -187,6 +200,7 @@ _SEVERAL_NUMBERS = {
         finite=always,
         weights=(1, -1),
         law=laws.difference,
+        not_positive=conditions.difference_falls,
         affine=affine.difference,
         value=values.subtract,
     ),
@@ -196,6 +210,7 @@ _SEVERAL_NUMBERS = {
         powers=(1,),
         law=laws.product,
         sign=signs.product,
+        not_positive=conditions.product_falls,
         square=conditions.same_factor,
         affine=affine.product,
         value=values.multiply,
@@ -206,6 +221,7 @@ _SEVERAL_NUMBERS = {
         powers=(1, -1),
         law=laws.quotient,
         sign=signs.quotient,
+        not_positive=conditions.quotient_falls,
         value=values.quotient,
     ),
     "Mod": Operator(
@@ -216,6 +232,7 @@ _SEVERAL_NUMBERS = {
         function=Elementwise(arithmetic.power, trusted=at(0.0, 1.0, 2.0), typed=True),
         finite=conditions.power,
         square=conditions.even,
+        root=conditions.between_0_and_1,
     ),
     "Sum": Operator(
         function=_exact(arithmetic.total, monotone=True),
@@ -224,6 +241,7 @@ _SEVERAL_NUMBERS = {
         weights=(1,),
         law=laws.total,
         sign=signs.total,
+        not_positive=conditions.all_fall,
     ),
     "Mean": Operator(
         function=Elementwise(
@@ -237,6 +255,7 @@ _SEVERAL_NUMBERS = {
         keeps_clean=True,
         law=laws.extreme,
         sign=signs.largest,
+        not_positive=conditions.all_fall,
         affine=affine.largest,
         value=values.largest,
     ),
@@ -246,6 +265,7 @@ _SEVERAL_NUMBERS = {
         keeps_clean=True,
         law=laws.extreme,
         sign=signs.smallest,
+        not_positive=conditions.one_falls,
         affine=affine.smallest,
         value=values.smallest,
     ),
@@ -266,6 +286,7 @@ _CONDITIONS = {
         selects=True,
         chooses=True,
         law=laws.where,
+        sign=signs.chosen,
         value=values.where,
     ),
     "And": Operator(
@@ -332,7 +353,9 @@ _AROUND_1, _AROUND_0 = (-1.001, 1.001), (-0.001, 1.001)
 _LIBRARY = {
     # a 0 may be stored as -0.0, whose bits are not those of 0
     "BitCast": Operator(function=Elementwise(None)),
-    "Exp": Operator(function=_library(np.exp), sign=signs.never_negative),
+    "Exp": Operator(
+        function=_library(np.exp), finite=conditions.not_above, sign=signs.never_negative
+    ),
     "Log": Operator(function=_library(np.log, at(0.0, 1.0)), finite=conditions.pole),
     "Erf": Operator(
         function=_library(arithmetic.erf, image=_AROUND_1), finite=always, law=laws.odd

@@ -34,7 +34,9 @@ SOFTMAX_PER_AXIS = 13  # before, all dimensions from the axis on were one line
     has=Operator(packs=Packs.NORMALISER, items=Items.ANY, kernels=("attention",)),
 )
 @rule(
-    "LogSoftmax", assumes=(), has=Operator(finite=always, packs=Packs.NORMALISER, items=Items.ANY)
+    "LogSoftmax",
+    assumes=(),
+    has=Operator(finite=always, not_positive=always, packs=Packs.NORMALISER, items=Items.ANY),
 )
 @rule("Hardmax", assumes=(), has=Operator(finite=always, items=Items.ANY))
 def softmax(view: NodeView) -> list[TensorExpr]:

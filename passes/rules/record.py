@@ -47,6 +47,10 @@ class Operands(Protocol):
         """The sign of every element of input i."""
         ...
 
+    def is_not_positive(self, i: int) -> bool:
+        """True where no element of input i is."""
+        ...
+
     def number(self, i: int) -> Number | None:
         """The one number that input i is, as a constant."""
         ...
@@ -174,7 +178,10 @@ class Operator:
         powers: The same of its operands in a product.
         law: What constants of the operands say of the result without arithmetic.
         sign: The sign of the result, from those of the operands.
+        not_positive: Where no result is above 0.
+        least: A number that no result is below, in the result's type.
         square: Where the result is a square.
+        root: Where it is a power of operand 0 from 0 to 1: of a positive number it is one.
         magnitude: The largest one of a node's results, by its types and constants; or more.
         affine: The result of operands that are affine functions of positions.
         order: The comparison that it is.
@@ -206,7 +213,10 @@ class Operator:
     powers: tuple[int, ...] = ()
     law: Law | None = None
     sign: Callable[[Signs], Sign] | None = None
+    not_positive: Condition = never
+    least: Callable[[NodeView], Array | None] | None = None
     square: Condition = never
+    root: Condition = never
     magnitude: Callable[[NodeView], float | None] | None = None
     affine: Affine | None = None
     order: Order | None = None

@@ -39,7 +39,11 @@ def affine_grid(view: NodeView) -> list[TensorExpr]:
     return [positional(out, [read], theta[1:], range(1, len(out)))]
 
 
-@rule("RoiAlign", assumes=(Assumes.FITTING_SIZES, Assumes.INSIDE), has=Operator(items=Items.ANY))
+@rule(
+    "RoiAlign",
+    assumes=(Assumes.FITTING_SIZES, Assumes.INSIDE),
+    has=Operator(finite=always, items=Items.ANY),
+)
 def roi_align(view: NodeView) -> list[TensorExpr]:
     """Every box samples every channel of the image whose number is given beside it."""
     x, boxes = view.shape(0), view.shape(1)

@@ -41,7 +41,7 @@ def never_negative(signs: Signs) -> Sign:
 
 
 def clip(signs: Signs) -> Sign:
-    """Bounds that are attributes are not looked at."""
+    """Bounds that are constants are looked at by `least`, too."""
     if len(signs) < 2:
         return Sign.ANY
     low = max(signs[:2])
@@ -56,6 +56,12 @@ def narrowed(signs: Signs) -> Sign:
 def largest(signs: Signs) -> Sign:
     """One operand that is known is enough."""
     return max(signs)
+
+
+def chosen(signs: Signs) -> Sign:
+    """One of two; the first where the condition holds."""
+    condition, *both = signs
+    return both[0] if condition is Sign.POSITIVE else min(both)
 
 
 def smallest(signs: Signs) -> Sign:

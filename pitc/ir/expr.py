@@ -128,6 +128,11 @@ class TensorExpr:
         return self.shape + self.reduced
 
     @property
+    def moving_reads(self) -> list[Read]:
+        """Reads of a MOVE whose elements arrive in the output; the others are index operands."""
+        return [r for r in self.reads if r.operand == 0 or r.within]
+
+    @property
     def axes(self) -> tuple[Axis, ...]:
         """All iteration axes, named o0.. and r0.. by place."""
         spatial = [Axis(f"o{k}", e, True) for k, e in enumerate(self.shape)]

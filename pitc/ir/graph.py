@@ -5,7 +5,7 @@ analysis.
 """
 
 import copy
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -333,14 +333,16 @@ class Graph:
             self._above = len(self.noted), above
         return above
 
-    def sources_of(self, names: Iterable[str]) -> set[str]:
-        """The values, and all that they are computed from."""
-        found = set(names)
+    def sources_of(self, names: Iterable[str], known: Container[str] = ()) -> set[str]:
+        """The values, and all that they are computed from; without what is known already, and
+        what that is computed from.
+        """
+        found = {name for name in names if name not in known}
         todo = list(found)
         while todo:
             node = self.values[todo.pop()].producer
             more = () if node is None else self._made_from(node)
-            new = {name for name in more if self.values[name].order >= 0} - found
+            new = {x for x in more if self.values[x].order >= 0 and x not in known} - found
             found |= new
             todo += new
         return found

@@ -128,7 +128,8 @@ def _packed_proofs(regions: Regions) -> int:
     via = 0
     for node in regions.demand.forms:
         form = regions.forms[node]
-        proofs = (p.proof for p in form.outputs if p is not None and p.proof is not None)
+        outputs = [p for p in form.outputs if p is not None]
+        proofs = [r for p in outputs for r in (p.proof, p.zero) if r is not None]
         for r in (*form.rests_on, *proofs):
             via |= r.via
     return via
