@@ -38,6 +38,10 @@ class Given:
     def has_no_zero(self, i: int) -> bool:
         return i in self.without_zero
 
+    def is_not_positive(self, i: int) -> bool:
+        number = self.numbers.get(i)
+        return number is not None and number <= 0
+
 
 def view_of(op: str, *operands: Any, **attributes: Any) -> NodeView:
     graph = analysed(Sample(op, operands, attributes))
