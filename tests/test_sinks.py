@@ -13,7 +13,8 @@ import onnxruntime as ort
 import pytest
 
 from pitc.ir.constant import SCORE, is_zero
-from pitc.ir.graph import Graph
+from pitc.ir.graph import Graph, NodeView
+from pitc.passes.facts.dead import _never_largest
 from pitc.passes.normalise import normalise
 from pitc.passes.pipeline import LowerOptions, analyse, run_passes
 from tests.fact_check import proven
@@ -77,6 +78,14 @@ def test_the_largest_of_a_row_with_a_sink_is_a_score(place: tuple[str, str, str]
 def test_a_sink_out_of_bounds_proves_nothing(sinks: str) -> None:
     graph = facts(model(sinks=sinks))
     assert not any(f.constant == SCORE and not f.region.tests for f in graph["most"].fills)
+
+
+def test_only_hidden_scores_are_never_the_largest() -> None:
+    graph = facts(model())
+    node, expr = graph["most"].producer, graph["most"].expr
+    assert node is not None and expr is not None
+    found = _never_largest(NodeView(graph, node), expr, expr.reads[0])
+    assert found and all("mask[d0, d3] == 0" in str(r) for r in found)
 
 
 @pytest.mark.parametrize("place", [BEHIND, BEFORE])
