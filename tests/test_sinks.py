@@ -19,6 +19,7 @@ from pitc.passes.normalise import normalise
 from pitc.passes.pipeline import LowerOptions, analyse, run_passes
 from tests.fact_check import proven
 from tests.plan_reference import run_lowered
+from tests.random_check import lowering_everything
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 18]>
@@ -95,7 +96,10 @@ def test_facts_hold(place: tuple[str, str, str]) -> None:
 
 def test_a_product_by_live_rows_is_right() -> None:
     proto = model()
-    lowered = run_passes(ir.from_proto(proto), LowerOptions(padding="mask"))
+    with lowering_everything():
+        lowered = run_passes(ir.from_proto(proto), LowerOptions(padding="mask"))
+    products = [r.lowering for r in lowered.report.nodes if r.op_type == "MatMul"]
+    assert products == ["packed"] * 3 + ["ordinary"] * 2 + ["packed"]
     rng = np.random.default_rng(5)
     mask = np.arange(9) < np.array([[9], [4], [1], [0]])
     feeds: dict[str, np.ndarray] = {
