@@ -112,32 +112,16 @@ class _Numbers:
             return None
         if value.producer is None:
             return self.graph.array(name)
-        sizes = self._sizes(name, steps)
+        sizes = self._sizes(name)
         return self._step(value.producer, steps) if sizes is None else sizes
 
-    def _sizes(self, name: str, steps: int) -> Array | None:
-        """Extents that are known, as they are, picked or converted: nothing in them can wrap."""
-        value = self.graph[name]
-        node, numbers = value.producer, self.graph.ints(name)
-        if node is None or numbers is None or value.dtype is None or value.dtype.kind != "i":
+    def _sizes(self, name: str) -> Array | None:
+        """Integers that are computed of sizes, where those are known: none of them has wrapped."""
+        numbers, dtype = self.graph.ints(name), self.graph[name].dtype
+        found = [] if numbers is None else [p.as_int() for p in numbers.flat]
+        if numbers is None or None in found or dtype is None:
             return None
-        found = [p.as_int() for p in numbers.flat]
-        if None in found or not self._is_made_of_sizes(name, steps):
-            return None
-        sizes = np.array(found, np.int64).reshape(numbers.shape)
-        return sizes.astype(value.dtype) if (sizes == sizes.astype(value.dtype)).all() else None
-
-    def _is_made_of_sizes(self, name: str, steps: int) -> bool:
-        node, expr = self.graph[name].producer, self.graph[name].expr
-        while steps and node is not None and not operator_of(node).reads_no_element:
-            source = node.inputs[0] if node.inputs else None
-            moves = expr is not None and expr.combine is Combine.MOVE
-            alone = node.op_type != "Concat" or len(node.inputs) == 1
-            if not (moves and alone) or source is None:
-                return False
-            node, expr = self.graph[source.name or ""].producer, self.graph[source.name or ""].expr
-            steps -= 1
-        return bool(steps) and node is not None
+        return np.array(found, np.int64).reshape(numbers.shape).astype(dtype)
 
     def _step(self, node: ir.Node, steps: int) -> Array | None:
         """What one node computes of known operands."""

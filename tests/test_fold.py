@@ -7,7 +7,7 @@ import onnxruntime as ort
 import pytest
 
 from pitc.ir.constant import is_zero
-from pitc.passes.fold import fold_numbers
+from pitc.passes.fold import _may_trap, fold_numbers
 from pitc.passes.normalise import normalise
 from pitc.passes.pipeline import analyse
 from pitc.passes.regions.factors import size_bounds
@@ -93,6 +93,13 @@ def test_integers_that_wrap_do_so_here_as_well() -> None:
     assert fold_numbers(model) == 2
     constant = model.graph.initializers["c"].const_value
     assert constant is not None and constant.numpy() == np.sqrt(np.float32(2))
+
+
+def test_no_integer_is_divided_by_what_may_stop_the_compiler() -> None:
+    numbers = [np.array([4]), np.array([0])]
+    assert _may_trap((1, -1), numbers) and _may_trap((1, -1), [numbers[0], np.array(-1)])
+    assert not _may_trap((1, -1), numbers[::-1]) and not _may_trap((1,), numbers)
+    assert not _may_trap((1, -1), [x.astype(np.float32) for x in numbers])
 
 
 def test_what_a_caller_may_replace_and_what_he_gets_stay() -> None:

@@ -13,11 +13,13 @@ import onnxruntime as ort
 import pytest
 
 from pitc.ir.constant import SCORE, is_zero
-from pitc.ir.graph import Graph
+from pitc.ir.graph import Graph, NodeView
+from pitc.passes.facts.dead import _never_largest
 from pitc.passes.normalise import normalise
 from pitc.passes.pipeline import LowerOptions, analyse, run_passes
 from tests.fact_check import proven
 from tests.plan_reference import run_lowered
+from tests.random_check import lowering_everything
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 18]>
@@ -79,6 +81,14 @@ def test_a_sink_out_of_bounds_proves_nothing(sinks: str) -> None:
     assert not any(f.constant == SCORE and not f.region.tests for f in graph["most"].fills)
 
 
+def test_only_hidden_scores_are_never_the_largest() -> None:
+    graph = facts(model())
+    node, expr = graph["most"].producer, graph["most"].expr
+    assert node is not None and expr is not None
+    found = _never_largest(NodeView(graph, node), expr, expr.reads[0])
+    assert found and all("mask[d0, d3] == 0" in str(r) for r in found)
+
+
 @pytest.mark.parametrize("place", [BEHIND, BEFORE])
 def test_facts_hold(place: tuple[str, str, str]) -> None:
     proven(model(place), "mask", ["y"])
@@ -86,7 +96,10 @@ def test_facts_hold(place: tuple[str, str, str]) -> None:
 
 def test_a_product_by_live_rows_is_right() -> None:
     proto = model()
-    lowered = run_passes(ir.from_proto(proto), LowerOptions(padding="mask"))
+    with lowering_everything():
+        lowered = run_passes(ir.from_proto(proto), LowerOptions(padding="mask"))
+    products = [r.lowering for r in lowered.report.nodes if r.op_type == "MatMul"]
+    assert products == ["packed"] * 3 + ["ordinary"] * 2 + ["packed"]
     rng = np.random.default_rng(5)
     mask = np.arange(9) < np.array([[9], [4], [1], [0]])
     feeds: dict[str, np.ndarray] = {

@@ -175,19 +175,15 @@ def contexts_of(graph: Graph) -> Contexts:
     then those in which the most contraction work has dead rows; at equal work the one with fewer
     tests, in which more is dead. Where a test must hold for all of a dimension (a key that no query
     looks at), or there is one point only, less is dead: such domains come last; but for those by
-    position that have another number of coordinates than the others. Before them come those of rows
-    that are read, and 0.
+    position that have another number of coordinates than the others.
     """
-    work, read = Counter[Domain](), Counter[Domain]()
+    work = Counter[Domain]()
     for node in graph.nodes:
         flops = contraction_flops(graph, node)
         if flops:
-            for domain in {*_domains(graph, node), *term_domains(graph, node)}:
+            found = (_domains, term_domains, _zero_domains)
+            for domain in {d for domains in found for d in domains(graph, node)}:
                 work[domain] += flops
-            for domain in _zero_domains(graph, node):
-                read[domain] += flops
-    read -= Counter(dict.fromkeys(work, read.total()))  # known otherwise
-    work |= read
     paying = sorted(
         (d for d in work if can_compute(graph, d)),
         key=lambda d: (d.rarely_dead, -work[d], sorted(map(str, d.dead))),
@@ -196,7 +192,7 @@ def contexts_of(graph: Graph) -> Contexts:
     index, paths = Tested.of(graph), Paths(graph)
     valued = [d for d in paying if d.sources() and d.dead not in lines]
     covered = {d: _covered_flops(graph, d, index, paths) for d in valued}
-    valued.sort(key=lambda d: (d.rarely_dead, d in read, -covered[d], len(d.dead)))
+    valued.sort(key=lambda d: (d.rarely_dead, -covered[d], len(d.dead)))
     rank = next((d.rank for d in valued), None)
     positional = [d for d in paying if not d.sources()]
     first = [d for d in positional if rank is None or d.rank == rank]

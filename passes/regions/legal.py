@@ -62,7 +62,7 @@ def unsound_forms(graph: Graph, forms: Forms, demand: Demand) -> dict[ir.Node, R
             continue
         readers = _readers_of(graph, demand, packed, proof)
         refusal = _at_exit(graph, proof, node, bits) or _upset(
-            graph, proof, node, readers, demand.exits.keys() - kept
+            graph, proof, node, readers, demand.exits
         )
         if refusal is not None:
             found[node] = refusal
