@@ -88,7 +88,7 @@ a = Mul (bias, other)  c = Mul (other, tall)  y = Add (raw, a)  z = Add (y, c)
 t = Tanh (small)  x = Add (z, t)
 > raw | p m x z y | 1 | t c a | bounded | DEAD, LIVE
 x = Cast <to = 1> (raw)
-> raw | p m x | 1 | | | DEAD, LIVE
+> raw | p m | 1 | | | DEAD, LIVE
 h = Cast <to = 10> (raw)  x = Cast <to = 1> (h)
 > NO_LOWERING at x
 x = Where (keep, raw, ninf)
@@ -184,7 +184,7 @@ y = Where (keep, raw, ninf)  x = Where (flag, y, ninf)
 c = Neg (bias)  y = Add (raw, c)  x = Add (y, c)
 > raw | p m x y | 1 | c c | bounded | DEAD, LIVE
 """
-# all steps from `raw` to the probabilities `p`
+# all steps from `raw` to the probabilities `p`; a Cast to the same type is gone, and `p` with it
 AFTER = """
 MASKED  END
 > raw | p m | 1 | | | DEAD, LIVE
@@ -213,7 +213,7 @@ MASKED  t = Softmax <axis = -1> (m)  p = Where (keep, t, ninf)
 MASKED  t = Softmax <axis = -1> (m)  p = Mul (t, two)
 > NO_LOWERING at p
 MASKED  t = Softmax <axis = -1> (m)  p = Cast <to = 1> (t)
-> raw | p t m | 1 | | | DEAD, LIVE
+> NO_LOWERING at p
 MASKED  t = Softmax <axis = -1> (m)  h = Cast <to = 10> (t)  p = Cast <to = 1> (h)
 > NO_LOWERING at p
 MASKED  t = Softmax <axis = -1> (m)  n = IsNaN (t)  p = Where (n, zero, t)

@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 from pitc.artifact.manifest import report_from_dict, report_to_dict
 from pitc.cli.show import explained
 from pitc.ir import target as targets
+from pitc.ir.report import Report
 from pitc.passes.normalise import normalise
 from pitc.passes.padding import token_outputs
 from pitc.passes.pipeline import Lowered, LowerOptions, analyse, run_passes
@@ -67,6 +68,11 @@ def lower(model: onnx.ModelProto) -> tuple[Lowered, set[str]]:
     again = ir.serde.deserialize_model(model)
     normalise(again)
     return lowered, set(analyse(again, "mask")[1])
+
+
+def outputs_noted(report: Report) -> list[str]:
+    """Notes of outputs, without the one that says what the mask has changed in all."""
+    return [note for note in report.notes if not note.startswith("--padding")]
 
 
 def masks(b: int, s: int) -> Iterator[Array]:
@@ -134,7 +140,7 @@ def test_every_declaration_and_size(
     assert {"h", "r"} <= packed or not packed
     if second != 1 and 0 not in shape:
         assert given == {"y"}
-        assert lowered.report.notes == []
+        assert outputs_noted(lowered.report) == []
 
 
 SIMPLE = {
@@ -169,7 +175,7 @@ def test_token_shaped(case: str) -> None:
     inputs, outputs, body = SIMPLE[case]
     lowered, given = check(parsed(f"({inputs}) => ({outputs}) {{ {body} }}"), {"b": 3, "s": 4})
     assert given == {"y"}
-    assert lowered.report.notes == []
+    assert outputs_noted(lowered.report) == []
 
 
 BY_NUMBERS = {
@@ -215,22 +221,22 @@ def test_equal_numbers_prove_nothing(case: str) -> None:
     inputs, outputs, body = BY_NUMBERS[case]
     lowered, given = check(parsed(f"({inputs}) => ({outputs}) {{ {body} }}"), {"b": 3, "n": 4})
     assert given == set()
-    (note,) = lowered.report.notes
+    (note,) = outputs_noted(lowered.report)
     assert "'y'" in note and "dynamic axes" in note
 
 
 def test_notes_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     inputs, outputs, body = BY_NUMBERS["pooled"]
     report = lower(parsed(f"({inputs}) => ({outputs}) {{ {body} }}"))[0].report
-    (note,) = report.notes
+    (note,) = outputs_noted(report)
     explained(report, [])
     assert f"note: {note}" in " ".join(capsys.readouterr().out.split())
     assert str(escape(note)) in page([report])
-    assert report_from_dict(report_to_dict(report)).notes == [note]
+    assert note in report_from_dict(report_to_dict(report)).notes
 
 
 OTHER_TYPES = {
-    "strings": ("string[b, s] y", "i = Cast <to = 7> (mask) y = Gather (names, i)", "string"),
+    "strings": ("string[b, s] y", "i = Cast <to = 6> (mask) y = Gather (names, i)", "string"),
     "a sequence": ("seq(float[b, s, 3]) y", "y = SequenceConstruct (x)", "sequence"),
     "an optional": ("optional(float[b, s, 3]) y", "y = Optional (x)", "optional"),
 }
@@ -244,7 +250,7 @@ def test_outputs_that_cannot_be_zero_stay(case: str) -> None:
     model.graph.initializer.extend([names] if case == "strings" else [])
     lowered, given = lower(model)
     assert given == set()
-    (note,) = lowered.report.notes
+    (note,) = outputs_noted(lowered.report)
     assert "'y'" in note and word in note
     found = ir.serde.serialize_model(lowered.model)
     sessions = [
@@ -262,7 +268,7 @@ def test_float8_outputs_stay() -> None:
     model.opset_import[0].version, model.ir_version = 19, 9
     lowered, given = lower(model)
     assert given == set()
-    (note,) = lowered.report.notes
+    (note,) = outputs_noted(lowered.report)
     assert "'y'" in note and "float8" in note
     assert [n.op_type for n in lowered.model.graph] == ["Cast"]
 

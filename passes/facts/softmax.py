@@ -64,17 +64,18 @@ def softmax_facts(view: NodeView, expr: TensorExpr, clean: Region | None) -> lis
 
 
 def spared_rows(
-    view: NodeView, expr: TensorExpr, keeps: Callable[[Constant], bool] = is_kept
+    view: NodeView, expr: TensorExpr, keeps: Callable[[Constant], bool] | None = None
 ) -> list[Region]:
     """Regions of rows that keep a key: some term of the row is known not to be far below 0.
 
     Args:
         view: The softmax.
         expr: Its expression.
-        keeps: What is known of such a term.
+        keeps: What is known of such a term; None: `is_kept`.
     """
     facts = view.graph[view.name(0)].fills
-    guards = (g for f in facts if keeps(f.constant) for g in _keeping(f.region, expr))
+    is_near = keeps or is_kept
+    guards = (g for f in facts if is_near(f.constant) for g in _keeping(f.region, expr))
     return sorted(prune(guards), key=cost)[:MAX_GUARDS]
 
 

@@ -421,6 +421,7 @@ for _name, _score in SELF.items():
         ),
     )
 for _name, _score in SELF.items():
-    SOFTMAX.add(f"padded.{_name}", lambda s=_score: self_attention(s, padding=True))
+    if _name != "turned":  # its zeros are real: refused
+        SOFTMAX.add(f"padded.{_name}", lambda s=_score: self_attention(s, padding=True))
 for _name in ("padding", "causal_padding", "causal_and", "lengths_and_mask", "huge_key_bias"):
     SOFTMAX.add(f"first_row.{_name}", lambda s=SELF[_name]: self_attention(s, pool=True))
