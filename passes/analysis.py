@@ -17,7 +17,7 @@ from pitc.passes.padding import Tokens, token_outputs
 
 OTHER_WAY = (
     "padding mask '{name}' hides keys of attention where it is {hides}, in {count} places, and "
-    "nowhere where it is {given}: padding by it would make the real tokens 0"
+    "is not seen to hide any where it is {given}: padding by it would make the real tokens 0"
 )
 
 
@@ -92,5 +92,7 @@ def _check_sides(graph: Graph, masks: tuple[PaddingMask, ...]) -> None:
             text = OTHER_WAY.format(
                 name=mask.name, hides=says[mask.live], given=says[not mask.live], count=other
             )
-            flipped = mask.text.removeprefix(NOT) if not mask.live else f"{NOT}{mask.text}"
+            if mask.number is not None:  # there is no form for all other numbers
+                raise UsageError(text)
+            flipped = f"{NOT}{mask.text}" if mask.live else mask.text.removeprefix(NOT)
             raise UsageError(text, hint=f"--padding '{flipped}'")

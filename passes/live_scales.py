@@ -75,7 +75,10 @@ def _scaled(
     found = follow(graph, {name: [start] for name in (mask.name, *places)}) if start else {}
     made, changed = dict[str, ir.Value](), list[str]()
     build = _Builder(model, value_of_mask, live=mask.live)
+    before = _in_front(value_of_mask)  # these cannot read it
     for node in nodes:
+        if node in before:
+            continue
         place = operator_of(node).extremes_of or 0
         value = node.inputs[place]
         name = "" if value is None else value.name or ""
@@ -91,6 +94,18 @@ def _scaled(
             node.replace_input_with(place, made[name])
             changed.append(node.name or node.outputs[0].name or "")
     return changed
+
+
+def _in_front(value: ir.Value) -> set[ir.Node]:
+    """The nodes that a value is computed by."""
+    found: set[ir.Node] = set()
+    todo = [value.producer()]
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            todo += node.predecessors()
+    return found
 
 
 def scale_notes(nodes: Sequence[str]) -> list[str]:

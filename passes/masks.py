@@ -145,11 +145,12 @@ def _of_number(model: ir.Model, text: str, value: ir.Value, number: int) -> Padd
 
 
 def _is_constant(value: ir.Value | None, number: int) -> bool:
-    """True for a constant whose every element is a number."""
+    """True for a constant that is one number, and compares a matrix element by element."""
     if value is None or value.const_value is None:
         return False
     array = value.const_value.numpy()
-    return bool(array.size and array.dtype.kind in "iu" and (array == number).all())
+    is_one = array.size == 1 and array.ndim <= 2 and array.dtype.kind in "iu"
+    return bool(is_one and array.item() == number)
 
 
 def can_be_mask(value: ir.Value) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import gpu_speed
-from benchmarks.gpu.goals import DRIVER_NAMES, GOALS, device_of, floor_of, floor_us
+from benchmarks.gpu.goals import DRIVER_NAMES, GOALS, device_of, floor_of
 from pitc.codegen.families import attention_cuda
 from pitc.ir.attention_tile import AttentionTile
 from pitc.ir.cuda_target import CUDA_ARCHS, CUDA_DEVICES, CUDA_TILES, CudaArch, CudaTile
@@ -190,13 +190,13 @@ def test_floors_by_hand() -> None:
     assert [round(x.us, 1) for x in few.values()] == [33.6, 23.4]
     assert {x.limit for x in few.values()} == {"memory"}
     assert [round(196 / x.us, 1) for x in few.values()] == [5.8, 8.4]  # cuBLAS at 700 TFLOP/s
-    assert floor_us(H200, *side, live=0.5) == pytest.approx(dense.compute_us / 2)
+    assert floor_of(H200, *side, live=0.5).us == pytest.approx(dense.compute_us / 2)
     half, whole, exact = (
         floor_of(H100, *side, dtype, exact=exact).compute_us
         for dtype, exact in (("float16", False), ("float32", False), ("float32", True))
     )
     assert (whole / half, exact / half) == (2, 16)
-    assert floor_us(H100, 1, 4096, 4096, "float32") == pytest.approx(
+    assert floor_of(H100, 1, 4096, 4096, "float32").us == pytest.approx(
         4 * (4096 + 4096**2 + 4096) / 3.0e6, rel=1e-3
     )
 

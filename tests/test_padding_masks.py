@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -15,6 +16,7 @@ from pitc.cli import main
 from pitc.errors import UsageError
 from pitc.ir.mask import PaddingMask
 from pitc.ir.report import Report, TokenPlace
+from pitc.passes.live_scales import scale_by_live_tokens
 from tests.runtime_support import Array
 
 Model = onnx.ModelProto
@@ -290,6 +292,37 @@ def test_no_effect_is_said_and_what_it_means_for_scales() -> None:
         "--padding m changes nothing: the model runs as it is, padded tokens too; dynamic scales "
         "are of padding, too"
     )
+
+
+def test_a_mask_that_is_computed_from_scales_leaves_these_as_they_are() -> None:
+    """A scale in front of the mask cannot be of the tokens that the mask calls real."""
+    text = """
+    <ir_version: 9, opset_import: ["" : 18]>
+    g (float[b, s, 8] x) => (float[b, s, 8] y)
+    <float half = {0.5}, int64[1] last = {2}>
+    {
+        q, scale, zero = DynamicQuantizeLinear (x)
+        f = DequantizeLinear (q, scale, zero)
+        sums = ReduceSum <keepdims = 0> (f, last)
+        real = Greater (sums, half)
+        p, scale2, zero2 = DynamicQuantizeLinear (f)
+        y = DequantizeLinear (p, scale2, zero2)
+    }
+    """
+    model = ir.serde.deserialize_model(onnx.parser.parse_model(text))
+    assert len(scale_by_live_tokens(model, "real")) == 1  # the second
+    onnx.checker.check_model(ir.serde.serialize_model(model))
+
+
+def test_numbers_that_are_compared_in_another_shape_are_no_mask() -> None:
+    """[1, 1, 1] makes three dimensions of a matrix: a comparison of our own is added."""
+    model = attention("zero")
+    model.graph.node.insert(0, helper.make_node("Equal", ["ids", "wide"], ["other"]))
+    model.graph.initializer.append(numpy_helper.from_array(np.full((1, 1, 1), 1), "wide"))
+    compiled = pitc.compile(model, padding="ids:1", suggest=False)
+    got = compiled.run({"ids": numbers(1)})["y"]
+    assert compiled.report.tokens == {"y": TokenPlace("ids:1", 0, 1)}
+    assert not got[~LIVE].any() and got[LIVE].any(axis=-1).all()
 
 
 def test_suggestions_name_the_form_that_helps() -> None:

@@ -150,17 +150,3 @@ def floor_of(
         2 * m * k * n * live / (rate * arch.processors * arch.clock_mhz),
         memory_us(ITEM_BYTES[dtype] * (m * k + k * n + m * n), arch),
     )
-
-
-def floor_us(
-    device: str | CudaArch,
-    m: int,
-    k: int,
-    n: int,
-    dtype: str = "float16",
-    live: float = 1,
-    *,
-    exact: bool = False,
-) -> float:
-    """The floor in microseconds (arguments: `floor_of`)."""
-    return floor_of(device, m, k, n, dtype, live, exact=exact).us
