@@ -50,13 +50,20 @@ class Torch:
         return self.torch.from_numpy(array).cuda()
 
     def captured(self, work: Work) -> Work:
-        """Launches of a work as one graph."""
+        """Launches of a work as one graph.
+
+        The graph reads the work's operands, so they live as long as what is returned: the next
+        capture gives memory that PyTorch has not in use back to the driver.
+        """
         torch = self.torch
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             work()
         self._device.enter()
-        replay: Work = graph.replay
+
+        def replay(_operands: Work = work) -> None:
+            graph.replay()
+
         return replay
 
     def contender(self, *works: Work, captured: bool = True, **facts: Any) -> Contender:

@@ -21,6 +21,8 @@ GEMMS = ((4096, 4096, 4096), (1280, 768, 3072), (1280, 3072, 768))
 """Rows, k and n: a large one, and those of a feed-forward layer of BERT-base, 40 of 128 tokens."""
 BLOCKS = ((32, 1), (1, 64), (32, 32))
 ZEROS = (0.5, 0.9, 0.95, 0.99)
+DETECTED = ((8192, 0.0), (8192, 0.9), (4096, 0.9), (4096, 0.99))
+"""Rows and k, and the share of zeros, of operands that are looked through."""
 
 
 def copy_cases(run: Run) -> Iterator[Case]:
@@ -114,9 +116,8 @@ def _spmm(run: Run, size: int, block: tuple[int, int], zeros: float, telling: Te
 
 
 def detector_cases(run: Run) -> Iterator[Case]:
-    """What the detector, the choice and the lists take, beside a copy of the operand."""
-    size = 128 if run.small else 8192
-    for zeros in (0.0, 0.9):
+    """What each part of the chain takes but the product, beside a copy of the operand."""
+    for size, zeros in [(128, 0.9)] if run.small else DETECTED:
         facts = {"dtype": DTYPE, "sizes": [size, size], "targets": {"of_copy": DETECTOR_GOAL}}
         name = f"detector-{size}-{round(100 * zeros)}"
         yield Case(name, facts, partial(_detector, run, size, zeros))
@@ -145,6 +146,7 @@ def _detector(run: Run, size: int, zeros: float, telling: Telling) -> Result:
     makers: dict[str, Make] = {"detect": detecting, "copy": lambda: run.own([copy])}
     makers["choose"] = partial(behind_detection, product.choose)
     makers["lists"] = partial(behind_detection, product.lists)
+    makers["leave"] = partial(behind_detection, product.leave)
     result = run.timed(telling, makers, a.nbytes, 1)
     us = {row["name"]: row["us"] for row in result["contenders"]}
     if "detect" in us:

@@ -173,7 +173,7 @@ class ListedProduct:
         self._extents = {"tile": groups * k, "block": t * blocks, "square": groups * words}
         self.offered = self._offers(dense_tile(machine, operands))
         table, prices = self._table()
-        forced_number = KINDS.index(forced) if forced else -1
+        self._forced = KINDS.index(forced) if forced else -1
 
         def numbers(count: int, kind: Any = np.int32) -> DeviceTensor:
             return empty(device, (max(count, 1),), kind)
@@ -198,7 +198,7 @@ class ListedProduct:
 
         left = operands.a, operands.rows
         self.detect = bound("detect", "", *left, count, self.bits, self.counts, work)
-        chosen = self.gate, self.places, self.starts, self.trace, t, k, n, forced_number
+        chosen = self.gate, self.places, self.starts, self.trace, t, k, n, self._forced
         self.choose = bound("choose", "", self.counts, count, table, prices, *chosen)
         self.lists = bound(
             "lists",
@@ -252,6 +252,12 @@ class ListedProduct:
             table[number] = line_of(offer.variant, offer.tile, dtype, processors, of_block)
             prices[number] = fields[f"price_{offer.name}_{machine.arch}"]
         return upload(machine.device, table), upload(machine.device, prices)
+
+    def leave(self) -> None:
+        """Launch the products that a forced kind leaves idle."""
+        for number, product in enumerate(self.products):
+            if number != self._forced:
+                product()
 
     def __call__(self) -> None:
         """Launch all of it."""

@@ -137,14 +137,14 @@ class Visit:
 
     def _write(self) -> None:
         """Write down what is known, and tell what is new of it."""
-        results = self._results()
+        done = {(r.step, r.name) for w in self._watched for r in w.journal.records() if r.done}
+        results = self._results()  # behind `done`: a process writes meanwhile
         for watched in self._watched:
             for step in watched.steps:
                 self._steps[step.name] = _state(step, watched, results)
         if (now := (list(self._steps.values()), results)) != self._before:
             self._before = now
             self._report.write(*now)
-        done = {(r.step, r.name) for w in self._watched for r in w.journal.records() if r.done}
         for result in results:
             name = result["case"]["name"]
             if (result["step"], name) in done and name not in self._said:
