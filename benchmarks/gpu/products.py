@@ -34,8 +34,8 @@ from pitc.ir.variants import ITEM_BYTES
 
 Work = Callable[[], None]
 
-TWO_FIT = 220 << 10
-"""Shared memory of two thread blocks on a multiprocessor of an H100, at most."""
+SHARED_ROOM = 220 << 10
+"""Shared memory of the thread blocks on a multiprocessor of an H100."""
 TURN_BLOCKS, BLOCKS_TOGETHER = 2, 8
 """Thread blocks on a multiprocessor: of a contraction, which take tiles in turns, and of others."""
 
@@ -58,9 +58,11 @@ class Machine:
         fitting = [a for a in CUDA_ARCHS.values() if a.number <= self.device.arch]
         return (fitting[-1] if fitting else next(iter(CUDA_ARCHS.values()))).name
 
-    def turns(self, tiles: int, shared_bytes: int = 0) -> int:
-        """Blocks that take tiles in turns, of so many bytes of shared memory each."""
-        together = 1 if 2 * shared_bytes > TWO_FIT else TURN_BLOCKS
+    def turns(self, tiles: int, tile: CudaTile | None = None) -> int:
+        """Blocks that take tiles in turns: as many as a multiprocessor has room for, at least 2."""
+        together = max(TURN_BLOCKS, tile.together) if tile else TURN_BLOCKS
+        if tile and together * tile.shared_bytes > SHARED_ROOM:
+            together = max(1, SHARED_ROOM // tile.shared_bytes)
         return max(1, min(tiles, self.multiprocessors * together))
 
     def blocks(self, work: int) -> int:
@@ -148,7 +150,7 @@ def dense_on(
     """A dense product by a kernel of a library that has the arguments of `gather_gemm`."""
     t, _, n = operands.sizes
     gate = upload(machine.device, np.array([0, t], np.int32))
-    turns = machine.turns(-(-t // tile.m) * -(-n // tile.n), tile.shared_bytes)
+    turns = machine.turns(-(-t // tile.m) * -(-n // tile.n), tile)
     arguments = (operands.a, operands.rows, *operands.tail, gate, 0, turns)
     return library.bound(symbol, *arguments)
 
@@ -206,6 +208,7 @@ class ListedProduct:
             *(*left, self.bits, self.gate, table, self.places, values, index, work),
         )
         self.products: list[Work] = []
+        self._arguments: list[tuple[Any, ...]] = []
         for number, (offer, rows) in enumerate(self.offered):
             kind, tile = offer.variant.kind, offer.tile
             entries = self._extents.get(kind, 0)
@@ -217,8 +220,14 @@ class ListedProduct:
             }[kind]
             suffix = f"_{tile.name}" + (f"_r{rows}" if kind == "block" else "")
             turns = machine.turns(-(-t // rows) * -(-n // tile.n))
-            end = self.gate, number, turns
-            self.products.append(bound(offer.variant.family, suffix, *of_a, *operands.tail, *end))
+            self._arguments.append((*of_a, *operands.tail, self.gate, number))
+            self.products.append(bound(offer.variant.family, suffix, *self._arguments[-1], turns))
+
+    def in_tile(self, library: CudaLibrary, symbol: str, number: int, tile: CudaTile) -> Work:
+        """A product by a kernel of a library, in another dense tile of as many rows."""
+        t, _, n = self._operands.sizes
+        turns = self._machine.turns(-(-t // tile.m) * -(-n // tile.n), tile)
+        return library.bound(symbol, *self._arguments[number], turns)
 
     def _offers(self, dense_tile: CudaTile) -> list[tuple[CudaOffer, int]]:
         """One of each kind, as the runtime takes them, and rows of each."""
