@@ -1,4 +1,4 @@
-"""What kernels should take on GPUs, by a model: predictions, floors, goals, and no measurement.
+"""What kernels take on GPUs: measured, and by a model predictions, floors and goals.
 
 python -m benchmarks.gpu_speed            print them
 python -m benchmarks.gpu_speed --write    put them into docs/cuda-developers.md
@@ -8,6 +8,7 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.gpu import measured
 from benchmarks.gpu.goals import GOALS, floor_of
 from pitc.ir.cuda_target import CUDA_ARCHS, CUDA_DEVICES, CudaArch
 from pitc.ir.cuda_variants import dense_tiles, offers_of
@@ -206,7 +207,7 @@ def _rows(first: str, heads: Sequence[str]) -> Iterator[str]:
     yield f"|---|{'---|' * len(heads)}"
 
 
-TABLES = {"predictions": table, "goals": goals, "rates": rates}
+TABLES = {"measured": measured.table, "predictions": table, "goals": goals, "rates": rates}
 """By the mark that they stand behind."""
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from pitc.codegen.families import contract_cuda
 from pitc.ir.cuda_target import CUDA_TILES, CudaTile
+from pitc.ir.cuda_variants import GATHERED_TILES
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 from tests.codegen_kernels import LEVELS, Array, library
@@ -162,9 +163,9 @@ def listed_kernels(tile: CudaTile, dtype: str) -> Emulated:
 
 
 LISTED = [
-    *((t, "float16") for t in CUDA_TILES[2:4]),
-    (CUDA_TILES[2], "float32"),
-    (CUDA_TILES[-1], "float32"),
+    *((t, "float16") for t in GATHERED_TILES if t.engine == "mma"),
+    (GATHERED_TILES[0], "float32"),
+    (GATHERED_TILES[-1], "float32"),
 ]
 
 

@@ -15,8 +15,10 @@ from pitc.ir.cuda_target import CUDA_ARCHS, CUDA_TILES, CudaTile
 from pitc.ir.cuda_variants import (
     CUDA_VARIANTS,
     FEATURES,
+    GATHERED_TILES,
     LISTED_TILES,
     SUMMED_ROWS,
+    TILES_OF_KIND,
     features_of,
     line_of,
 )
@@ -201,12 +203,12 @@ def test_shared_memory_is_enough_for_the_machine() -> None:
 
 
 SQUARES = (
-    (CUDA_TILES[2], "float16", 0),
-    (CUDA_TILES[2], "float32", 1),
-    (CUDA_TILES[-1], "float32", 0),
-    (CUDA_TILES[-1], "float32", 1),
+    (GATHERED_TILES[0], "float16", 0),
+    (GATHERED_TILES[0], "float32", 1),
+    (GATHERED_TILES[-1], "float32", 0),
+    (GATHERED_TILES[-1], "float32", 1),
 )
-"""Steps of two squares, of one, and of half a one."""
+"""Steps of a square, and of half a one."""
 
 
 @functools.cache
@@ -258,9 +260,9 @@ def _chain(request: pytest.FixtureRequest) -> tuple[Emulated, int]:
         choose_cuda.choose("choose", params),
         lists_cuda.lists("lists", params),
         contract_cuda.gather_gemm("dense", of_c, TILE),
-        contract_cuda.contract_tile("tile32", of_c, TILE),
+        contract_cuda.contract_tile("tile32", of_c, GATHERED_TILES[0]),
         contract_block("block64", of_c, LISTED_TILES[0], 128),
-        contract_cuda.contract_square("square32", of_c, TILE),
+        contract_cuda.contract_square("square32", of_c, GATHERED_TILES[0]),
     ]
     return Emulated(functions), loose
 
@@ -274,9 +276,8 @@ def seen_as(memory: DeviceMemory, *shape: int) -> DeviceMemory:
 
 def line(name: str) -> tuple[int, ...]:
     """Of the table from which the device chooses."""
-    listed_tile = name == "block64"
-    tile = LISTED_TILES[0] if listed_tile else TILE
-    return line_of(CUDA_VARIANTS[name], tile, "float16", 7, 128 if listed_tile else 0)
+    tile = TILE if name == "dense" else TILES_OF_KIND[CUDA_VARIANTS[name].kind][0]
+    return line_of(CUDA_VARIANTS[name], tile, "float16", 7, 128 if name == "block64" else 0)
 
 
 def run_chain(emulated: Emulated, work: Work, rows: Array, forced: int) -> tuple[str, Array]:

@@ -18,6 +18,7 @@ from pitc.ir.cuda_variants import (
     COLUMNS,
     CUDA_VARIANTS,
     FEATURES,
+    GATHERED_TILES,
     KINDS,
     LISTED_TILES,
     features_of,
@@ -64,7 +65,7 @@ class Form:
     def table(self) -> list[tuple[int, ...]]:
         """Lines of one variant of each kind."""
         names = ("dense", "tile32", f"block{self.width}", "square32")
-        tiles = (TILE, TILE, BLOCK, TILE)
+        tiles = (TILE, GATHERED_TILES[0], BLOCK, GATHERED_TILES[0])
         rows = (0, 0, 128, 0)
         return [
             line_of(CUDA_VARIANTS[name], tile, self.dtype, 7, r)

@@ -1,19 +1,25 @@
 """Watching the processes of a GPU run: whatever ends one of them, the others' results are kept."""
 
+import contextlib
+import gc
 import json
 import os
 import sys
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from benchmarks.gpu import prices, steps, supervise
+from benchmarks.gpu import prices, steps, supervise, visit
 from benchmarks.gpu.counters import METRICS, counters
 from benchmarks.gpu.journal import LOST, Case, Journal, Lost, Record, Telling, run_cases
+from benchmarks.gpu.peers import Torch
 from benchmarks.gpu.report import NOT_ENDED, result_of, results_of
 from benchmarks.gpu.steps import STEPS, Step, batches, chosen
 from benchmarks.gpu.supervise import Job, Watched
@@ -264,3 +270,61 @@ def test_counters_are_read_from_the_raw_page() -> None:
     found = counters("\n".join(lines))
     assert found == {METRICS[0]: 310432.0, METRICS[1]: 550000.5}
     assert counters("==ERROR== no counters") == {}
+
+
+def test_a_case_that_ends_meanwhile_is_told_as_it_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A process writes while its journal is read: what is done is asked for first."""
+    case = {"case": {"name": "one"}}
+    states = [Record("gemm", "one", result=case), Record("gemm", "one", "", True, case)]
+    call = {"machine": {"gpu": {"name": "some"}}, "pack": {"sources": "0" * 8}}
+    made = visit.Visit(tmp_path, tmp_path / "results", call, small=True)
+
+    class Seen:
+        steps: ClassVar[list[Step]] = []
+
+        @property
+        def journal(self) -> "Seen":
+            return self
+
+        def records(self) -> list[Record]:
+            return [states.pop(0) if len(states) > 1 else states[0]]
+
+    made._watched.append(Seen())  # type: ignore[arg-type]
+    made._write()
+    assert capsys.readouterr().out == ""  # nothing that was under way is told
+    made._write()
+    assert "did not end" not in capsys.readouterr().out
+    made._log.close()
+
+
+def test_a_graph_keeps_its_operands() -> None:
+    """PyTorch gives what is not in use back to the driver, and the graph would read it."""
+
+    class Operand:
+        pass
+
+    class Graphs:
+        class CUDAGraph:
+            def replay(self) -> None:
+                pass
+
+        class cuda:  # noqa: N801
+            CUDAGraph = None
+            graph = staticmethod(contextlib.nullcontext)
+
+    Graphs.cuda.CUDAGraph = Graphs.CUDAGraph  # type: ignore[assignment]
+    torch = Torch.__new__(Torch)
+    torch.torch, torch._device = Graphs, SimpleNamespace(enter=lambda: None)  # type: ignore[assignment]
+
+    def make() -> tuple[Any, Any]:
+        operand = Operand()
+        return torch.captured(lambda: repr(operand) and None), weakref.ref(operand)
+
+    replay, operand = make()
+    gc.collect()
+    assert operand() is not None
+    del replay
+    gc.collect()
+    assert operand() is None

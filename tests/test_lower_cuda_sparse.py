@@ -26,6 +26,7 @@ from pitc.ir.cuda_variants import (
     line_of,
     offers_of,
 )
+from pitc.ir.gpu_measured import TURN_NS
 from pitc.ir.gpu_speed import GpuPrices
 from pitc.ir.gpu_speed import prices_of as prices_of_offer
 from pitc.ir.kernel import KernelRequest
@@ -161,7 +162,10 @@ def test_each_tile_of_each_variant_has_a_price_on_each_architecture(dtype: str) 
     assert len(fields) == kinds * len(CUDA_ARCHS)
     for numbers in fields.values():
         assert isinstance(numbers, tuple) and len(numbers) == len(FEATURES)
-        assert all(isinstance(x, int) for x in numbers) and "0" not in map(str, numbers[2:])
+        assert all(isinstance(x, int) for x in numbers) and numbers[-1] != 0
+    for arch, measured in TURN_NS.items():
+        assert {f"price_{name}_{arch}" for name in measured} <= GpuPrices().fields("float16").keys()
+    assert fields["price_dense_mma64x128_sm_90"] == (2 * 10**9, 0, 0, 225 * 10**6)
     block = "block32" if dtype == "float32" else "block64"
     assert f"price_{block}_mma64x64_sm_90" in fields
     assert ("price_tile32_simt32x128_sm_80" in fields) == (dtype == "float32")

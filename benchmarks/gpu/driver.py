@@ -25,8 +25,8 @@ DYNAMIC_SHARED, CARVEOUT = 8, 9
 multiprocessor divides between its first-level cache and shared memory."""
 USUAL_SHARED = 48 << 10
 """More has to be asked for."""
-LARGEST_CARVEOUT = 100
-"""For blocks that have as much: they stand beside each other only then."""
+RING_SHARED, LARGEST_CARVEOUT = 24 << 10, 100
+"""For blocks that have more: they stand beside each other only then."""
 _RELAXED = 2
 """Mode of a capture: other threads may call what they like."""
 

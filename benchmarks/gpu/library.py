@@ -14,6 +14,7 @@ from benchmarks.gpu.driver import (
     CARVEOUT,
     DYNAMIC_SHARED,
     LARGEST_CARVEOUT,
+    RING_SHARED,
     USUAL_SHARED,
     CudaError,
     Device,
@@ -95,7 +96,7 @@ class CudaLibrary:
         places = (ctypes.c_void_p * len(slots))(*map(ctypes.addressof, slots))
         shared, function = numbers.get(launch.DYNAMIC_SHARED, 0), self._function(kernel)
         driver = self.device.driver
-        if shared >= USUAL_SHARED and shared > self._shared.get(kernel, 0):
+        if shared > RING_SHARED and shared > self._shared.get(kernel, 0):
             if shared > USUAL_SHARED:
                 driver.cuFuncSetAttribute(function, DYNAMIC_SHARED, shared)
             driver.cuFuncSetAttribute(function, CARVEOUT, LARGEST_CARVEOUT)

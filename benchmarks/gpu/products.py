@@ -27,7 +27,7 @@ from pitc.ir.cuda_variants import (
     line_of,
     offers_of,
 )
-from pitc.ir.gpu_speed import GpuPrices, clock_fields
+from pitc.ir.gpu_speed import GpuPrices, clock_fields, half_turns
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, pack_panels, panel_count
 from pitc.ir.variants import ITEM_BYTES
@@ -58,9 +58,8 @@ class Machine:
         fitting = [a for a in CUDA_ARCHS.values() if a.number <= self.device.arch]
         return (fitting[-1] if fitting else next(iter(CUDA_ARCHS.values()))).name
 
-    def turns(self, tiles: int, tile: CudaTile | None = None) -> int:
-        """Blocks that take tiles in turns: as many as a multiprocessor has room for, at least 2."""
-        together = max(TURN_BLOCKS, tile.together) if tile else TURN_BLOCKS
+    def turns(self, tiles: int, tile: CudaTile | None = None, together: int = TURN_BLOCKS) -> int:
+        """Blocks that take tiles in turns: so many on a multiprocessor as it has room for."""
         if tile and together * tile.shared_bytes > SHARED_ROOM:
             together = max(1, SHARED_ROOM // tile.shared_bytes)
         return max(1, min(tiles, self.multiprocessors * together))
@@ -131,7 +130,8 @@ def dense_tile(machine: Machine, operands: Operands) -> CudaTile:
     def time(number: int) -> int:
         tile = dense_tiles(dtype)[number]
         turns = -(-(-(-t // tile.m) * -(-n // tile.n)) // machine.multiprocessors)
-        return turns * -(-k * ITEM_BYTES[dtype] // tile.k_bytes) * int(clocks[number])
+        steps = -(-k * ITEM_BYTES[dtype] // tile.k_bytes)
+        return half_turns(turns) * steps * int(clocks[number])
 
     return dense_tiles(dtype)[min(range(len(dense_tiles(dtype))), key=time)]
 
@@ -150,7 +150,7 @@ def dense_on(
     """A dense product by a kernel of a library that has the arguments of `gather_gemm`."""
     t, _, n = operands.sizes
     gate = upload(machine.device, np.array([0, t], np.int32))
-    turns = machine.turns(-(-t // tile.m) * -(-n // tile.n), tile)
+    turns = machine.turns(-(-t // tile.m) * -(-n // tile.n), tile, max(TURN_BLOCKS, tile.together))
     arguments = (operands.a, operands.rows, *operands.tail, gate, 0, turns)
     return library.bound(symbol, *arguments)
 
@@ -219,14 +219,15 @@ class ListedProduct:
                 "square": (*left, part(index, entries), self.starts),
             }[kind]
             suffix = f"_{tile.name}" + (f"_r{rows}" if kind == "block" else "")
-            turns = machine.turns(-(-t // rows) * -(-n // tile.n))
+            turns = machine.turns(-(-t // rows) * -(-n // tile.n), tile, offer.together)
             self._arguments.append((*of_a, *operands.tail, self.gate, number))
             self.products.append(bound(offer.variant.family, suffix, *self._arguments[-1], turns))
 
     def in_tile(self, library: CudaLibrary, symbol: str, number: int, tile: CudaTile) -> Work:
         """A product by a kernel of a library, in another dense tile of as many rows."""
         t, _, n = self._operands.sizes
-        turns = self._machine.turns(-(-t // tile.m) * -(-n // tile.n), tile)
+        tiles = -(-t // tile.m) * -(-n // tile.n)
+        turns = self._machine.turns(tiles, tile, max(TURN_BLOCKS, tile.together))
         return library.bound(symbol, *self._arguments[number], turns)
 
     def _offers(self, dense_tile: CudaTile) -> list[tuple[CudaOffer, int]]:

@@ -27,7 +27,7 @@ class CudaTile:
         warps_n: Warps that share the columns.
         stages: Steps whose operands are in shared memory or on their way there.
         engine: `mma`, or `simt`.
-        together: Blocks for which a multiprocessor has registers and shared memory, at least.
+        together: Blocks for which a multiprocessor has registers, at least.
     """
 
     m: int

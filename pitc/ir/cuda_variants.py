@@ -30,7 +30,7 @@ The runtime has what is here from a header (`python -m pitc.ir.cuda_variants FIL
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,11 +51,25 @@ TOTALS = ("elements", "strips", "segments32", "segments", "squares")
 """What it counts there."""
 SQUARE = 32
 """k of a square."""
+GATHERED_TILES = (
+    CudaTile(32, 128, 64, 1, 4, 3, together=6),
+    *(t for t in CUDA_TILES if t.name in ("mma16x128", "simt32x128")),
+)
+"""Dense tiles over listed k, and squares. Lists are short, so a block mostly waits for its first
+steps: many small blocks wait beside each other (measured on an H100, benchmarks/gpu/tiles.py)."""
 LISTED_TILES = (
     CudaTile(64, 64, 128, 2, 2, 3),
     CudaTile(64, 64, 128, 4, 2, 3, "simt"),
 )
 """Dense tiles over blocks of k, by engine: listed micro-tiles of 128 bytes x a panel."""
+TILES_OF_KIND: Mapping[str, Sequence[CudaTile]] = {
+    "dense": CUDA_TILES,
+    "tile": GATHERED_TILES,
+    "block": LISTED_TILES,
+    "square": GATHERED_TILES,
+}
+LEAST_TOGETHER = 2
+"""Blocks of a contraction that a multiprocessor gets, at least: one computes while one waits."""
 SUMMED_ROWS = (128, 256, 512)
 """Of C, whose sums their thread blocks hold in 32, 64 or 128 KiB of shared memory."""
 
@@ -130,6 +144,11 @@ class CudaOffer:
             slot += self.tile.m * ITEM_BYTES["int32"]
         return slot * self.tile.stages
 
+    @property
+    def together(self) -> int:
+        """Blocks that a multiprocessor gets where its shared memory has room for them."""
+        return max(LEAST_TOGETHER, self.tile.together)
+
 
 def dense_tiles(dtype: str) -> tuple[CudaTile, ...]:
     """The dense tiles of a type: both engines for float32, tensor cores for the others."""
@@ -145,7 +164,7 @@ def offers_of(dtype: str) -> tuple[CudaOffer, ...]:
     item = ITEM_BYTES[dtype]
     found = []
     for variant in CUDA_VARIANTS.values():
-        for tile in dense_tiles(dtype) if variant.kind != "block" else LISTED_TILES:
+        for tile in TILES_OF_KIND[variant.kind]:
             rows = variant.kind in ("dense", "block") or tile.m == variant.dense_tile.m
             width = variant.kind != "block" or tile.k_bytes == variant.dense_tile.k * item
             if rows and width and (tile.engine == "mma" or dtype == "float32"):
@@ -218,7 +237,7 @@ def header() -> str:
             records.append(
                 f'    {{{ITEM_BYTES[dtype]}, "{variant.name}", "{tile.name}",'
                 f" CudaCut::k{variant.kind.capitalize()}, {engine}, {m}, {n}, {step}, {entry},"
-                f" {offer.shared_bytes}}},"
+                f" {offer.shared_bytes}, {offer.together}}},"
             )
     lines = "\n".join(records)
     return f"""// Written by pitc/ir/cuda_variants.py, which says what it means.
@@ -243,6 +262,7 @@ struct CudaOffer {{
   bool mma;  // by tensor cores, else by FMA units
   int64_t m, n, step, entry;
   int shared_bytes;  // of a block; for kBlock without its sums
+  int together;      // blocks of a multiprocessor whose shared memory has room
 }};
 constexpr CudaOffer kCudaOffers[] = {{
 {lines}

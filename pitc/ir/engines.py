@@ -11,7 +11,7 @@ from math import ceil
 from pitc.ir.attention_tile import AttentionTile
 from pitc.ir.cuda_target import CUDA_ARCHS, CudaArch, CudaTile
 from pitc.ir.cuda_variants import dense_tiles, offers_of
-from pitc.ir.gpu_speed import step_clocks
+from pitc.ir.gpu_speed import clocks_of, half_turns
 from pitc.ir.plan import Plan
 from pitc.ir.report import KernelRecord
 from pitc.ir.target import Target, cpu_level_of
@@ -95,6 +95,6 @@ def predicted_tile(dtype: str, arch: CudaArch, rows: int, k: int, n: int) -> Cud
     def clocks(tile: CudaTile) -> int:
         turns = ceil(ceil(rows / tile.m) * ceil(n / tile.n) / arch.processors)
         steps = ceil(k * ITEM_BYTES[dtype] / tile.k_bytes)
-        return turns * steps * ceil(step_clocks(tile, dtype, arch).most)
+        return half_turns(turns) * steps * clocks_of(tile, dtype, arch)
 
     return min((t for t in dense_tiles(dtype) if _fits(t, arch.name)), key=clocks)

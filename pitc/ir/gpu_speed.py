@@ -1,4 +1,4 @@
-"""How long a contraction should take on a GPU: a model of rates, and of no measurement of pitc's.
+"""How long a contraction should take on a GPU: a model of rates, beside what was measured.
 
 Of each step of a dense tile it is known what it computes and moves. Each unit of a multiprocessor
 takes its own time for that, and the slowest one decides:
@@ -35,6 +35,7 @@ from pitc.ir.cuda_variants import (
     line_of,
     offers_of,
 )
+from pitc.ir.gpu_measured import STEP_NS, measured_prices
 from pitc.ir.plan import Field
 from pitc.ir.variants import ITEM_BYTES
 
@@ -216,10 +217,26 @@ def predict_product(tile: CudaTile, dtype: str, arch: CudaArch, rows: int, k: in
     )
 
 
+def clocks_of(tile: CudaTile, dtype: str, arch: CudaArch) -> int:
+    """Clocks of a step of a dense tile: as it was measured, else by the model."""
+    if measured := STEP_NS.get(arch.name, {}).get(tile.name):
+        return round(measured * arch.clock_mhz / 1e3)
+    return ceil(step_clocks(tile, dtype, arch).most)
+
+
+def half_turns(turns: int) -> int:
+    """Turns of the busiest multiprocessor, in halves, as the runtime counts them.
+
+    Two blocks stand on it beside each other; one that is alone there waits for its copies, so a
+    last turn without another takes half as long again (`runtime/ep/device/dense_tiles.cc`).
+    """
+    return 2 * turns + turns % 2
+
+
 def clock_fields(dtype: str) -> dict[str, Field]:
     """The plan fields `clocks_ARCH`: what a step of each dense tile of a type takes."""
     return {
-        f"clocks_{name}": tuple(ceil(step_clocks(t, dtype, arch).most) for t in dense_tiles(dtype))
+        f"clocks_{name}": tuple(clocks_of(tile, dtype, arch) for tile in dense_tiles(dtype))
         for name, arch in CUDA_ARCHS.items()
     }
 
@@ -321,12 +338,13 @@ def predict_listed(
 
 @dataclass(frozen=True, slots=True)
 class GpuPrices:
-    """Prices of every variant on every architecture, by this model."""
+    """Prices of every variant on every architecture: measured ones, else by this model."""
 
     def fields(self, dtype: str) -> dict[str, Field]:
         """The plan fields `price_VARIANT_TILE_ARCH` (`docs/plans.md`)."""
         return {
-            f"price_{offer.name}_{name}": prices_of(offer, dtype, arch)
+            f"price_{offer.name}_{name}": measured_prices(name, offer.name)
+            or prices_of(offer, dtype, arch)
             for offer in offers_of(dtype)
             for name, arch in CUDA_ARCHS.items()
         }

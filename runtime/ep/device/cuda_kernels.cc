@@ -10,9 +10,10 @@ namespace {
 constexpr int kMostArguments = 32;           // of a device kernel
 constexpr int kUsualSharedBytes = 48 << 10;  // more has to be asked for
 // Of the memory that a multiprocessor divides between its first-level cache and shared memory,
-// percent. Blocks of that size stand beside each other only where shared memory has nearly all of
-// it, and what they copy goes past that cache.
+// percent. Blocks of a ring of copies stand beside each other only where shared memory has nearly
+// all of it, and what they copy goes past that cache.
 constexpr int kLargestCarveout = 100;
+constexpr int kRingBytes = 24 << 10;  // more is such a ring
 
 constexpr const char* kTags[kLaunchNumbers] = {"blockIdx.x",
                                                "blockIdx.y",
@@ -252,7 +253,7 @@ void Kernels::Launch(const KernelEntry& entry, const tvm::Any* args, int count, 
   }
   if (launch[kGridX] == 0 || launch[kGridY] == 0 || launch[kGridZ] == 0) return;  // no block
   const int shared = static_cast<int>(launch[kSharedBytes]);
-  if (shared >= kUsualSharedBytes && shared > on.shared_bytes)
+  if (shared > kRingBytes && shared > on.shared_bytes)
     AllowShared(on, entry, shared, device);
   const Result result = TheDriver().LaunchKernel(
       on.function, launch[kGridX], launch[kGridY], launch[kGridZ], launch[kBlockX], launch[kBlockY],

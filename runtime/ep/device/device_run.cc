@@ -7,7 +7,6 @@ namespace {
 
 // That a kernel was chosen, whose number is 0, and for how many rows at most.
 constexpr int32_t kChosen[] = {0, INT32_MAX};
-constexpr int64_t kTurnBlocks = 2;  // that take tiles in turns, on a multiprocessor
 
 bool IsAligned(const void* memory) { return reinterpret_cast<uintptr_t>(memory) % kAlignment == 0; }
 
@@ -177,8 +176,8 @@ int64_t DeviceRun::Blocks(int64_t work, int64_t of_a_block) const {
   return std::clamp<int64_t>((work + of_a_block - 1) / of_a_block, 1, most);
 }
 
-void DeviceRun::AddTurns(KernelCall* call, int64_t tiles, Gate gate) const {
-  const int64_t most = std::max(1, session_.device.multiprocessors()) * kTurnBlocks;
+void DeviceRun::AddTurns(KernelCall* call, int64_t tiles, Gate gate, int together) const {
+  const int64_t most = int64_t{std::max(1, session_.device.multiprocessors())} * together;
   call->Int32s(gate.gate, {2}).Int(gate.number).Int(std::clamp<int64_t>(tiles, 1, most));
 }
 

@@ -141,7 +141,7 @@ void ListedProduct::RunVariant(const DeviceRun& run, const ProductOperands& oper
   AddTail(operands, product, type, &call);
   const int64_t down = (operands.count + variant.rows - 1) / variant.rows,
                 across = (product.n + variant.shape->n - 1) / variant.shape->n;
-  run.AddTurns(&call, down * across, gate);
+  run.AddTurns(&call, down * across, gate, variant.Together(run.device().most_shared_bytes()));
   run.Launch(kernels_.products[at], call);
 }
 

@@ -29,6 +29,10 @@ bool IsBetter(int64_t rows, const ProductSize& size, int processors) {
 
 }  // namespace
 
+int OfferedVariant::Together(int shared_bytes) const {
+  return std::clamp(shared_bytes / shape->shared_bytes, 2, shape->together);
+}
+
 std::string OfferedVariant::Kernel(const ListedSymbols& symbols) const {
   const std::string name =
       Text(symbols.products[static_cast<size_t>(shape->cut)], "_", shape->tile);

@@ -22,6 +22,8 @@ struct OfferedVariant {
   Prices prices;
   int64_t rows;  // of the tile, or more where it is one over blocks of k
 
+  // Blocks that a multiprocessor has shared memory for, as many as are offered at most.
+  int Together(int shared_bytes) const;
   std::string Kernel(const ListedSymbols& symbols) const;  // its symbol
   std::string Name() const;                                // in traces
 };
