@@ -201,7 +201,7 @@ def test_is_near_where_an_activation_rounds(gpu: Call, library: Path, tmp_path: 
     np.testing.assert_allclose(y, case.expected(), rtol=2e-3, atol=2e-3)
 
 
-HALF = (512, 288, 416, 336)  # of 128, 64, 32 and 16 rows; the last two take twice the k
+HALF = (512, 400, 620, 500)  # of 128, 64, 32 and 16 rows; the last two take twice the k
 FULL = (900, 500, 700, 600, 800, 400)  # the same, then 128 and 32 rows of exact numbers
 
 
@@ -248,13 +248,13 @@ def _carveouts(folder: Path, library: Path, cases: Sequence[Case]) -> list[tuple
 
 
 def test_kernels_with_much_shared_memory_get_all_of_it(library: Path, tmp_path: Path) -> None:
-    """48 KiB and more, that is of every tile of tensor cores: so that two blocks fit beside."""
+    """More than 24 KiB, that is of every tile: so that other blocks fit beside."""
     cases = [Case((rows,), times=HALF) for rows in (16, 250, 250)]
     cases += [Case((250,), "float32", times=(9, 9, 9, 9, 9, 1))]
     with emulated_process() as call:
         asked = call(_carveouts, tmp_path, library, cases)
-    # each session runs twice and sets them once; 72, 48, 48 and 24 KiB
-    assert asked == [(2, 0, 1, 1), (2, 0, 0, 1), (2, 0, 0, 1), (0, 0, 0, 0)]
+    # each session runs twice and sets them once; 72, 48, 48 and 40 KiB
+    assert asked == [(2, 0, 1, 1), (2, 0, 0, 1), (2, 0, 0, 1), (0, 0, 0, 1)]
 
 
 def _benchmarked(library: Path) -> list[int]:

@@ -16,13 +16,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from benchmarks.gpu import prices, steps, supervise, visit
+from benchmarks.gpu import prices, steps, supervise
 from benchmarks.gpu.counters import METRICS, counters
 from benchmarks.gpu.journal import LOST, Case, Journal, Lost, Record, Telling, run_cases
 from benchmarks.gpu.peers import Torch
 from benchmarks.gpu.report import NOT_ENDED, result_of, results_of
 from benchmarks.gpu.steps import STEPS, Step, batches, chosen
 from benchmarks.gpu.supervise import Job, Watched
+from benchmarks.gpu.visit import Visit
 from benchmarks.gpu.worker import with_goal
 
 WORK = """
@@ -279,7 +280,7 @@ def test_a_case_that_ends_meanwhile_is_told_as_it_ended(
     case = {"case": {"name": "one"}}
     states = [Record("gemm", "one", result=case), Record("gemm", "one", "", True, case)]
     call = {"machine": {"gpu": {"name": "some"}}, "pack": {"sources": "0" * 8}}
-    made = visit.Visit(tmp_path, tmp_path / "results", call, small=True)
+    made = Visit(tmp_path, tmp_path / "results", call, small=True)
 
     class Seen:
         steps: ClassVar[list[Step]] = []
@@ -310,7 +311,7 @@ def test_a_graph_keeps_its_operands() -> None:
             def replay(self) -> None:
                 pass
 
-        class cuda:  # noqa: N801
+        class cuda:
             CUDAGraph = None
             graph = staticmethod(contextlib.nullcontext)
 

@@ -144,22 +144,19 @@ class _Kernel:
         blocks = Blocks(tile, self.sums, behind, tir.int64(2 * FOLD)) if self.folds else None
         if blocks is not None and before is not None:
             blocks.state.set(tir.index_of(self.states, slot))
-        elif blocks is not None:
-            with tir.when(start < stop):
-                blocks.state.set(blocks.state_at(tir.index_of(self.ks, start)))
         b = self.swrite.b
 
         def at_panel(v: int) -> tuple[tir.Expr, int]:
             return j + v // PANEL_VECTORS, v % PANEL_VECTORS * tir.LANES
 
-        def read(z: tir.Expr) -> Read:
+        def read(z: tir.Expr, *, ends: bool = False) -> Read:
             if ahead:
                 later = tir.index_of(self.ks, tir.smaller(z + AHEAD, self.entries - 1))
                 for v in range(tile.vectors):
                     panel, offset = at_panel(v)
                     tir.prefetch(b, panel, later, offset)
             k = tir.index_of(self.ks, z)
-            if blocks is not None:
+            if blocks is not None and ends:
                 blocks.before(k)
 
             def vector(v: int) -> tir.Expr:
@@ -168,8 +165,22 @@ class _Kernel:
 
             return lambda _: self.values[z], vector
 
-        with tir.serial(start, stop) as z:
-            tile.step(read(z))
+        def entries(*, ends: bool = False) -> None:
+            with tir.serial(start, stop) as z:
+                tile.step(read(z, ends=ends))
+
+        if blocks is None:
+            entries()
+        else:
+            with tir.when(start < stop):
+                first = tir.index_of(self.ks, start)
+                if before is None:
+                    blocks.state.set(blocks.state_at(first))
+                else:
+                    blocks.before(first)
+                # most runs lie in one block: their entries are not asked
+                ends = blocks.ends_before(tir.index_of(self.ks, stop - 1))
+                tir.either(ends, lambda: entries(ends=True), entries)
         if blocks is not None and last:
             blocks.end()
         elif blocks is not None:

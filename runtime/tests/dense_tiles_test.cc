@@ -63,11 +63,12 @@ void TakesTheLeastTime() {
   };
   CHECK(pitc::cuda::TileCount(*tiles[0].shape, 1000, 1024) == 64);
   CHECK(pitc::cuda::TileCount(*tiles[1].shape, 1000, 1024) == 128);
-  CHECK(fastest(1000, 108) == "mma128x128");
-  CHECK(fastest(64, 108) == "mma16x128");  // 32 tiles of half as many steps
+  CHECK(fastest(1000, 108) == "mma64x128");   // two turns of 64 rows, or one alone of 128
+  CHECK(fastest(3000, 108) == "mma128x128");  // two of 128 rows
+  CHECK(fastest(64, 108) == "mma16x128");     // 32 tiles of half as many steps
   CHECK(fastest(1, 108) == "mma16x128");
   CHECK(fastest(300, 108) == "mma32x128");
-  CHECK(fastest(300, 30) == "mma128x128");
+  CHECK(fastest(300, 30) == "mma64x128");
   CHECK(fastest(INT32_MAX, 1) == "mma128x128");
 }
 

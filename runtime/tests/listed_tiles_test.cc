@@ -104,8 +104,8 @@ void WordsOfKernels() {
   const ProductSize size{300, 3072, 768, Element::kFloat16};
   const Choices choices(offered, Tile("mma32x128"), size, 7);
   const int32_t* const words = choices.words();
-  const int32_t table[] = {0, 32,  128, 64, 7, 0,   1, 32, 128, 64, 7, 64,
-                           2, 512, 64,  64, 7, 128, 3, 32, 128, 64, 7, 4};
+  const int32_t table[] = {0, 32,  128, 64, 7, 0,   1, 32, 128, 32, 7, 64,
+                           2, 512, 64,  64, 7, 128, 3, 32, 128, 32, 7, 4};
   CHECK(std::memcmp(words, table, sizeof table) == 0);
   const float prices[] = {90, 2, 1, 2, 90, 5, 1, 2, 90, 6, 1, 2, 90, 7, 1, 2};
   CHECK(std::memcmp(words + Choices::kPrices, prices, sizeof prices) == 0);

@@ -253,8 +253,7 @@ void Kernels::Launch(const KernelEntry& entry, const tvm::Any* args, int count, 
   }
   if (launch[kGridX] == 0 || launch[kGridY] == 0 || launch[kGridZ] == 0) return;  // no block
   const int shared = static_cast<int>(launch[kSharedBytes]);
-  if (shared > kRingBytes && shared > on.shared_bytes)
-    AllowShared(on, entry, shared, device);
+  if (shared > kRingBytes && shared > on.shared_bytes) AllowShared(on, entry, shared, device);
   const Result result = TheDriver().LaunchKernel(
       on.function, launch[kGridX], launch[kGridY], launch[kGridZ], launch[kBlockX], launch[kBlockY],
       launch[kBlockZ], launch[kSharedBytes], stream, places, nullptr);

@@ -9,8 +9,9 @@ namespace {
 
 int64_t Steps(int64_t whole, int64_t step) { return (whole + step - 1) / step; }
 
-// Turns of the busiest multiprocessor, in halves. Two blocks stand on it beside each other; one that
-// is alone there waits for its copies, so a last turn without another takes half as long again.
+// Turns of the busiest multiprocessor, in halves. Two blocks stand on it beside each other; one
+// that is alone there waits for its copies, so a last turn without another takes half as long
+// again.
 int64_t HalfTurns(int64_t turns) { return 2 * turns + turns % 2; }
 
 }  // namespace
