@@ -9,7 +9,7 @@ import json
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -26,6 +26,7 @@ from pitc.check.tokens import LiveTokens, token_axes
 from pitc.check.tolerance import arithmetic_of
 from pitc.check.verify import compare
 from pitc.compiled import CompiledModel
+from pitc.errors import UsageError
 from pitc.importer import load_model
 from pitc.ir.report import Report
 from pitc.ir.summary import summary_of
@@ -143,14 +144,23 @@ def measure_worst(
         model = case.write(folder)
         given = given_inputs(model)
         specs = input_specs(ir.load(model), given)
-        source = of_session(plain_session(model, session_options()))
+        quiet = session_options()
+        quiet.log_severity_level = 4  # sizes that it does not take are no news
+        source = of_session(plain_session(model, quiet))
         ways: list[str | None] = [None]
         for padding in ways:
             artifact = folder / f"{len(rows)}.pitc"
             say(f"{case.name}: compile, padding {padding}")
-            pitc.compile(model, padding=padding, suggest=padding is None).save(artifact)
+            try:
+                pitc.compile(model, padding=padding, suggest=padding is None).save(artifact)
+            except UsageError as error:  # no padding mask, or one of the other side
+                if padding is None:
+                    raise
+                skipped.append(f"padding {padding}: {error}")
+                continue
             compiled = pitc.load(artifact)
-            ways += _suggested(compiled.report) or masks_of(specs)[:1] if padding is None else []
+            if padding is None:
+                ways += _suggested(compiled.report) or _both_sides(masks_of(specs)[:1])
             ours = of_session(compiled.session(session_options()))
             paths, runs = {SOURCE: model, COMPILED: artifact}, {SOURCE: source, COMPILED: ours}
             masks, packed = LiveTokens(model, padding).masks, _packed(compiled.report)
@@ -182,6 +192,11 @@ def _suggested(report: Report) -> list[str]:
     """The padding masks that the compiler suggests, as the user writes them."""
     options = (shlex.split(found.option) for found in report.suggestions)
     return [words[1] for words in options if words[:1] == ["--padding"]][:1]
+
+
+def _both_sides(masks: Sequence[str]) -> list[str]:
+    """Masks that are 0 at padding, and that are not; a model that hides keys takes one of them."""
+    return [side + name for name in masks for side in ("", "!")]
 
 
 def _packed(report: Report) -> float:

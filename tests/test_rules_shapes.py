@@ -3,10 +3,12 @@
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fact_check import proven as facts_proven
 from tests.rule_proof import Const, Proof, Sample, analysed
 
 SETTINGS = settings(max_examples=15, deadline=None, derandomize=True, database=None)
@@ -191,3 +193,39 @@ def test_a_slice_to_the_end_of_the_longest_line(
     expr = analysed(sample, symbolic=True)["y0"].expr
     assert expr is not None
     assert str(expr.shape[0]) == extent or (not extent and "?" in str(expr.shape[0]))
+
+
+LAST = """
+<ir_version: 8, opset_import: ["" : 18]>
+last (float[a, b] x) => (y)
+<int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] top = {9223372036854775807}>
+{
+    size = Shape <start = 1> (x)
+    n = Neg (size)
+    BODY
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "shape"),
+    [
+        (
+            "y = Slice (x, n, top, one)",
+            "a b",
+        ),  # the bias of T5, of which a cache needs the last rows
+        ("y = Slice (x, n, size, one)", "a b"),
+        ("m = Sub (n, two) y = Slice (x, m, top, one)", "a b"),
+        ("m = Add (n, one) y = Slice (x, m, top, one)", "a ?"),  # of 1 place: from 0 on
+        ("y = Slice (x, n, top, zero)", "? b"),  # of 0 columns all rows, of 1 the last
+        ("y = Slice (x, n, top, one, two)", "a ?"),
+    ],
+)
+@pytest.mark.parametrize("b", [0, 1, 3])
+def test_a_slice_of_the_last_n_of_n_places(body: str, shape: str, b: int) -> None:
+    graph = facts_proven(
+        onnx.parser.parse_model(LAST.replace("BODY", body)), sizes={"a": 2, "b": b}
+    )
+    found = graph["y"].shape
+    assert found is not None
+    assert " ".join("?" if "?" in str(e) else str(e) for e in found) == shape

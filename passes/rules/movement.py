@@ -292,8 +292,10 @@ def _range(
             return None, view.fresh()
         return size - 1, size if step == -1 else view.fresh()
     first: Poly | None = _from_end(start, size)
-    if first is None or not nonneg(first):
-        first = ZERO if lo is not None and lo <= -FAR else None
+    if (lo is not None and lo <= -FAR) or nonneg(ZERO - start - size):
+        first = ZERO  # x[-n:] of n places is all of x, of none too
+    elif not nonneg(first):
+        first = None
     last = size if hi is not None and hi >= FAR else _from_end(end, size)
     if nonneg(last - size):
         last = size
