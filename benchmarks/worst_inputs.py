@@ -1,6 +1,7 @@
 """Sizes and inputs at which a model is run: random ones, and those of a file beside it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,8 @@ def sized(
     given: Feeds | None = None,
 ) -> tuple[dict[str, int], Feeds] | None:
     """Inputs of a size, or of the largest below it that the model takes (a table of positions ends
-    somewhere), or else of the smallest above it (a frame of sound has so many samples).
+    somewhere), or else of the smallest above it (a frame of sound has so many samples); of one
+    sequence where it takes no batch.
 
     Args:
         specs: The inputs.
@@ -64,10 +66,11 @@ def sized(
     names = named_dims(specs)
     leading = [spec.shape[0] for spec in specs if names and names[0] in spec.shape]
     batch, asked = SIZES[size]
-    for length in _lengths(asked):
-        dims = sizes_of(names, {}, (batch, length) if leading[:1] == names[:1] else (length,))
+    batches = dict.fromkeys((batch, 1) if leading[:1] == names[:1] else (0,))
+    for batch, length in product(batches, _lengths(asked)):
+        dims = sizes_of(names, {}, (batch, length) if batch else (length,))
         if length > asked and _largest(specs, dims) > MOST_ELEMENTS:
-            return None
+            continue
         drawn = random_feeds(specs, dims, np.random.default_rng(7), pattern, masks)
         feeds = drawn | dict(given or {})
         try:

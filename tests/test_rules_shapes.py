@@ -1,13 +1,18 @@
 """Rules on drawn shapes and attributes: 0, 1 and odd extents, negative and far bounds."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
 import onnx.parser
+import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pitc.ir.graph import Graph
+from pitc.passes.facts.derive import derive
 from tests.fact_check import proven as facts_proven
 from tests.rule_proof import Const, Proof, Sample, analysed
 
@@ -229,3 +234,49 @@ def test_a_slice_of_the_last_n_of_n_places(body: str, shape: str, b: int) -> Non
     found = graph["y"].shape
     assert found is not None
     assert " ".join("?" if "?" in str(e) else str(e) for e in found) == shape
+
+
+BESIDE_0 = """
+<ir_version: 8, opset_import: ["" : 18]>
+reshaped (float[b, s] x) => (y)
+<int64[2] times = {6, 1}, int64[1] six = {6}, int64[1] three = {3}, int64[1] rest = {-1}>
+{
+    long = Tile (x, times)
+    b = Shape <start = 0, end = 1> (x)
+    s = Shape <start = 1> (x)
+    n = Shape <end = 1> (long)
+    size = Concat <axis = 0> (SIZE)
+    y = Reshape <allowzero = 1> (long, size)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("size", "shape"),
+    [
+        ("b, six, rest, s", "b 6 1 s"),  # the mask of torch's encoder layers, one for each head
+        ("n, rest, s", "6*b 1 s"),
+        ("b, rest, s", "b ? s"),  # without rows 1, else 6
+        ("b, three, rest, s", "b 3 2 s"),
+        ("s, rest, b", "s ? b"),
+        ("s, six, b, rest", "s 6 b 1"),
+    ],
+)
+def test_what_remains_of_a_reshape_beside_sizes_of_0(size: str, shape: str) -> None:
+    model = onnx.parser.parse_model(BESIDE_0.replace("SIZE", size))
+    graph, options = Graph(ir.from_proto(model)), ort.SessionOptions()
+    derive(graph)
+    found = graph["y"].shape
+    assert found is not None
+    assert " ".join("?" if "?" in str(e) else str(e) for e in found) == shape
+    options.log_severity_level = 4
+    session, runs = ort.InferenceSession(model.SerializeToString(), options), 0
+    for b, s in product((0, 1, 2, 3), repeat=2):
+        try:
+            (y,) = session.run(None, {"x": np.zeros((b, s), np.float32)})
+        except Exception:  # ONNX Runtime refuses what leaves a rest
+            continue
+        runs += 1
+        for extent, real in zip(found, y.shape, strict=True):
+            assert "?" in str(extent) or extent.evaluate({"b": b, "s": s}, {}) == real
+    assert runs >= 9
