@@ -138,15 +138,13 @@ def measure_worst(
         both are within the limits; `skipped`: why others are missing; `failed`: why there is no
         compiled model or no run at all, else empty.
     """
-    import onnx_ir as ir
-
     import pitc
 
     with tempfile.TemporaryDirectory() as name:
         folder, rows, skipped = Path(name), list[dict[str, Any]](), list[str]()
         model = case.write(folder)
         given = given_inputs(model)
-        specs = input_specs(ir.load(model), given)
+        specs = input_specs(load_model(model), given)
         quiet = session_options()
         quiet.log_severity_level = 4  # sizes that it does not take are no news
         source = of_session(plain_session(model, quiet))
@@ -163,12 +161,12 @@ def measure_worst(
                 continue
             compiled = pitc.load(artifact)
             if padding is None:
-                ways += _suggested(compiled.report) or _both_sides(masks_of(specs)[:1])
+                ways += suggested(compiled.report) or _both_sides(masks_of(specs)[:1])
             ours = of_session(compiled.session(session_options()))
             paths, runs = {SOURCE: model, COMPILED: artifact}, {SOURCE: source, COMPILED: ours}
             masks, packed = LiveTokens(model, padding).masks, _packed(compiled.report)
             done = set[str]()
-            for size, pattern in settings(specs):
+            for size, pattern in settings(specs, given):
                 at = f"{size}, {pattern}, padding {padding}"
                 found = sized(specs, size, source, pattern, masks, given)
                 if found is None:
@@ -191,7 +189,7 @@ def measure_worst(
         return {"worst": rows, "skipped": skipped, "failed": failed}
 
 
-def _suggested(report: Report) -> list[str]:
+def suggested(report: Report) -> list[str]:
     """The padding masks that the compiler suggests, as the user writes them."""
     options = (shlex.split(found.option) for found in report.suggestions)
     return [words[1] for words in options if words[:1] == ["--padding"]][:1]

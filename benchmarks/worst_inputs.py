@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from benchmarks.worst_cases import SIZES
 from pitc.check.feeds import InputSpec, named_dims, random_feeds, sizes_of
+from pitc.cli.models import given_dims
 from pitc.ir.mask import PaddingMask
 
 Feeds = Mapping[str, npt.NDArray[Any]]
@@ -32,10 +33,10 @@ def masks_of(specs: Sequence[InputSpec]) -> list[str]:
     return sorted(names, key=lambda name: not name.startswith("decoder"))
 
 
-def settings(specs: Sequence[InputSpec]) -> Iterator[tuple[str, str]]:
-    """Sizes and patterns; a model without named sizes has one, and one without masks is full."""
-    masked = any(s.mask_like for s in specs)
-    for size in SIZES if named_dims(specs) else ("small",):
+def settings(specs: Sequence[InputSpec], given: Feeds) -> Iterator[tuple[str, str]]:
+    """Sizes and patterns; a model without free sizes has one, and one without masks is full."""
+    masked = any(s.mask_like for s in specs if s.name not in given)
+    for size in SIZES if {*named_dims(specs)} - given_dims(specs, given).keys() else ("small",):
         for pattern in PATTERNS if masked else PATTERNS[:1]:
             yield size, pattern
 
@@ -63,16 +64,18 @@ def sized(
     Returns:
         The size of every named dimension and the inputs; None where it takes none.
     """
-    names = named_dims(specs)
+    given = given or {}
+    names, fixed = named_dims(specs), given_dims(specs, given)
+    missing = [spec for spec in specs if spec.name not in given]
     leading = [spec.shape[0] for spec in specs if names and names[0] in spec.shape]
     batch, asked = SIZES[size]
     batches = dict.fromkeys((batch, 1) if leading[:1] == names[:1] else (0,))
     for batch, length in product(batches, _lengths(asked)):
-        dims = sizes_of(names, {}, (batch, length) if batch else (length,))
+        dims = sizes_of(names, fixed, (batch, length) if batch else (length,))
         if length > asked and _largest(specs, dims) > MOST_ELEMENTS:
             continue
-        drawn = random_feeds(specs, dims, np.random.default_rng(7), pattern, masks)
-        feeds = drawn | dict(given or {})
+        drawn = random_feeds(missing, dims, np.random.default_rng(7), pattern, masks)
+        feeds = drawn | dict(given)
         try:
             source(feeds)
         except Exception:  # whatever it is, ONNX Runtime does not run these
