@@ -29,7 +29,7 @@ from benchmarks.run import SCHEMA, Say, describe, time_case, tolerance_of
 from benchmarks.threads import measure_threads
 from benchmarks.workload import Shared
 from benchmarks.worst import beyond, measure_worst
-from benchmarks.worst_cases import WorstCase
+from benchmarks.worst_cases import WorstCase, cases_of
 from pitc.errors import PitcError, UsageError
 from pitc.measure.timing import allowed_cores, one_core
 
@@ -69,12 +69,33 @@ def run_case(
     if isinstance(case, FootprintCase):
         return measure_footprint(case, rounds, cores, say)
     if isinstance(case, WorstCase):
-        return measure_worst(case, rounds, cores, say)
+        return _worst(case, rounds, cores, say)
     if isinstance(case, ThreadsCase):
         return measure_threads(case, rounds, cores, say)
     table = CONTENDERS[type(case)]
     contenders = [c for c in table if not names or c is table[0] or c.name in (OURS, *names)]
     return time_case(case, rounds, limits, contenders, say, shared)
+
+
+def _of_folder(names: list[str], folder: Path) -> list[Case]:
+    """Cases of the ONNX files of a folder: all, or those of these names.
+
+    Raises:
+        UsageError: There is none, or a name is none of them.
+    """
+    cases = {case.name: case for case in cases_of(folder)}
+    if unknown := [n for n in names if n != WorstCase.family and n not in cases]:
+        hint = f"cases: {', '.join(cases)}"
+        raise UsageError(f"there is no case {unknown[0]!r}", hint=hint)
+    return [cases[n] for n in names if n in cases] or list(cases.values())
+
+
+def _worst(case: WorstCase, rounds: int, cores: set[int], say: Say) -> dict[str, Any]:
+    """Measure a model at all sizes; one that fails does not end the others."""
+    try:
+        return measure_worst(case, rounds, cores, say)
+    except (PitcError, MemoryError) as error:
+        return {"worst": [], "skipped": [], "failed": " ".join(str(error).split())}
 
 
 def run_cases(
@@ -124,6 +145,13 @@ def command(
     against: Annotated[
         list[str] | None, typer.Option(help="Only this peer beside the baseline; may be repeated.")
     ] = None,
+    models: Annotated[
+        Path | None,
+        typer.Option(help="Run the ONNX files of this folder, each as a case of worst-case."),
+    ] = None,
+    times: Annotated[
+        bool, typer.Option(help="Without times, worst-case tells answers and memory only.")
+    ] = True,
     results: Annotated[
         Path, typer.Option(help="Folder of the result files.", show_default="benchmarks/results")
     ] = RESULTS,
@@ -131,21 +159,23 @@ def command(
     """Time compiled models against their peers, on one pinned thread.
 
     Ends with 4 where an answer is wrong, and with 1 where a model of the family worst-case takes
-    more time or memory than it may. A full run writes one file per case; runs with --layers or
-    --against are for development and write only --json.
+    more time or memory than it may. A full run writes one file per case; runs with --layers,
+    --against, --models or --no-times write only --json.
     """
     console, found = Console(), []
     try:
-        picked = chosen(cases or [])
+        picked = chosen(cases or []) if models is None else _of_folder(cases or [], models)
+        if not times and not all(isinstance(case, WorstCase) for case in picked):
+            raise UsageError("--no-times is for cases of the family worst-case")
         peers = list(dict.fromkeys(c.name for table in CONTENDERS.values() for c in table))
         for name in against or []:
             if name not in peers:
                 raise UsageError(f"there is no peer {name!r}", hint=f"peers: {', '.join(peers)}")
         if layers is not None:
             picked = [shortened(case, layers) for case in picked]
-        for result in run_cases(picked, rounds, against or [], console):
+        for result in run_cases(picked, rounds if times else 0, against or [], console):
             found.append(result)
-            if layers is None and not against:
+            if layers is None and not against and models is None and times:
                 save(result, results)
     except PitcError as error:
         Console(stderr=True).print(f"error: {error}", style="red", highlight=False)

@@ -16,6 +16,9 @@ FOLDERS = (
     "threads",
     "worst-case",
 )  # families whose results have a folder of their own
+WORST_HEADINGS = (
+    *("size", "pattern", "padding", "packed", "ms", "time", "interval", "peak MB", "memory"),
+)
 SHARES = {"live_share": "live share", "zeros": "zeros", "live_columns": "live columns"}
 
 
@@ -169,8 +172,11 @@ def worst_table(result: dict[str, Any]) -> Table:
         for row in result["worst"]
         if row["wrong"]
     ]
-    table = Table(title=case["name"], caption="\n".join([caption, *result["skipped"], *wrong]))
-    for heading in ("size", "pattern", "padding", "ms", "time", "interval", "peak MB", "memory"):
+    told = [caption, *result["skipped"], *wrong]
+    if result.get("failed"):
+        told.append(f"failed: {result['failed']}")
+    table = Table(title=case["name"], caption="\n".join(told))
+    for heading in WORST_HEADINGS:
         table.add_column(heading, justify="right")
     for row in result["worst"]:
         known, over = row["interval"], "" if row["ok"] else " !"
@@ -178,7 +184,8 @@ def worst_table(result: dict[str, Any]) -> Table:
             f"{row['size']} {'x'.join(map(str, row['dims'].values()))}{over}",
             row["pattern"],
             row["padding"] or "-",
-            _number(row["ms"]["pitc"], 3),
+            f"{row.get('packed', 0):.0%}",
+            _number(row["ms"] and row["ms"]["pitc"], 3),
             _number(row["time"], 3),
             "-" if known is None else f"{known[0]:.3f}-{known[1]:.3f}",
             _number(row["peak_bytes"]["pitc"] / 1e6, 0),

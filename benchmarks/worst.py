@@ -6,48 +6,42 @@ interpreter's included, which loads the model and runs it twice.
 """
 
 import json
+import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from benchmarks.sessions import COMPILED, SOURCE, process
-from benchmarks.worst_cases import SIZES, WorstCase
-from pitc.check.feeds import (
-    Case,
-    InputSpec,
-    input_specs,
-    named_dims,
-    random_feeds,
-    sizes_of,
-)
+from benchmarks.worst_cases import WorstCase
+from benchmarks.worst_inputs import Feeds, Run, given_inputs, masks_of, settings, sized
+from pitc.check.double import run_in_double
+from pitc.check.feeds import Case, input_specs
 from pitc.check.reference import contract_of, reference_session
 from pitc.check.tokens import LiveTokens, token_axes
 from pitc.check.tolerance import arithmetic_of
 from pitc.check.verify import compare
 from pitc.compiled import CompiledModel
-from pitc.errors import MachineError
+from pitc.errors import UsageError
 from pitc.importer import load_model
+from pitc.ir.report import Report
+from pitc.ir.summary import summary_of
 from pitc.measure.bench import of_session, session_options, unoptimised_options
 from pitc.measure.timing import interleave, interval, ratios
 from pitc.session import plain_session
 
 Say = Callable[[str], None]
-Feeds = Mapping[str, npt.NDArray[Any]]
-Run = Callable[[Feeds], Mapping[str, npt.NDArray[Any]]]
 
-PATTERNS = ("full", "right")
 ROUND_SECONDS, MOST_CALLS = 0.02, 1000
+UNTIMED: Mapping[str, None] = dict.fromkeys(("ms", "time", "interval", "rounds"))
 MOST_ROUNDS = 8  # times the rounds that were asked for
-MEMORY_ROUNDS = 3  # processes, where the first one is near the limit
+MEMORY_ROUNDS = 5  # processes, where the first one is near the limit
 NEAR = 0.1
-LEAST_LENGTH = 4
 
 # Arguments: model file or artifact, inputs by place (.npz), their names.
 _MEASURE = """
@@ -83,14 +77,16 @@ def peak_of(model: Path, feeds: Feeds, cores: set[int]) -> int:
 def memory_ratio(
     paths: Mapping[str, Path], feeds: Feeds, cores: set[int], most: float
 ) -> dict[str, Any]:
-    """Peaks of both, and their ratio: medians of several processes where one is near the limit."""
+    """Peaks of both, and their ratio: the least of several processes where one is near the limit,
+    as what ONNX Runtime's arena reserves differs from process to process, by a quarter in some.
+    """
     peaks: dict[str, list[int]] = {name: [] for name in paths}
     for turn in range(MEMORY_ROUNDS):
         for name, path in paths.items():
             peaks[name].append(peak_of(path, feeds, cores))
         if not turn and peaks[COMPILED][0] < (most - NEAR) * peaks[SOURCE][0]:
             break
-    found = {name: median(x) for name, x in peaks.items()}
+    found = {name: min(x) for name, x in peaks.items()}
     return {"peak_bytes": found, "memory": found[COMPILED] / found[SOURCE]}
 
 
@@ -125,31 +121,6 @@ def _once(run: Run, feeds: Feeds) -> float:
     return max(seconds, 1e-6)
 
 
-def sized(
-    specs: list[InputSpec], size: tuple[int, int], source: Run, pattern: str, padding: str | None
-) -> tuple[dict[str, int], Feeds] | None:
-    """Inputs of a size, or of the largest below it that the model takes: a table of positions ends
-    somewhere. None where it takes none.
-    """
-    batch, length = size
-    while length >= LEAST_LENGTH:
-        dims = sizes_of(named_dims(specs), {}, (batch, length))
-        feeds = random_feeds(specs, dims, np.random.default_rng(7), pattern, padding)
-        try:
-            source(feeds)
-        except Exception:  # whatever it is, ONNX Runtime does not run these
-            length //= 2
-            continue
-        return dims, feeds
-    return None
-
-
-def masks_of(specs: list[InputSpec]) -> list[str]:
-    """Inputs that may be named as padding, the one of the result first."""
-    names = [s.name for s in specs if s.mask_like and len(s.shape) == 2 and "mask" in s.name]
-    return sorted(names, key=lambda name: not name.startswith("decoder"))
-
-
 def measure_worst(
     case: WorstCase, rounds: int, cores: set[int], say: Say = print
 ) -> dict[str, Any]:
@@ -157,54 +128,88 @@ def measure_worst(
 
     Args:
         case: The model and its limits.
-        rounds: Rounds that count, more where a ratio is near its limit.
+        rounds: Rounds that count, more where a ratio is near its limit; 0: no times are taken.
         cores: Where processes that measure memory run.
         say: Called with one line per step.
 
     Returns:
-        `worst`: a row for each way to compile it, size and pattern, with `time`, `memory`, where
-        the answer is `wrong`, and `ok` where it is not and both are within the limits; `skipped`:
-        why others are missing.
+        `worst`: a row for each way to compile it, size and pattern, with the share of the work that
+        is `packed`, `time`, `memory`, where the answer is `wrong`, and `ok` where it is not and
+        both are within the limits; `skipped`: why others are missing; `failed`: why there is no
+        compiled model or no run at all, else empty.
     """
-    import onnx_ir as ir
-
     import pitc
 
     with tempfile.TemporaryDirectory() as name:
         folder, rows, skipped = Path(name), list[dict[str, Any]](), list[str]()
         model = case.write(folder)
-        specs = input_specs(ir.load(model))
-        source = of_session(plain_session(model, session_options()))
-        for padding in (None, *masks_of(specs)[:1]):
-            artifact = folder / f"{padding}.pitc"
+        given = given_inputs(model)
+        specs = input_specs(load_model(model), given)
+        quiet = session_options()
+        quiet.log_severity_level = 4  # sizes that it does not take are no news
+        source = of_session(plain_session(model, quiet))
+        ways: list[str | None] = [None]
+        for padding in ways:
+            artifact = folder / f"{len(rows)}.pitc"
             say(f"{case.name}: compile, padding {padding}")
-            pitc.compile(model, padding=padding, suggest=False).save(artifact)
+            try:
+                pitc.compile(model, padding=padding, suggest=padding is None).save(artifact)
+            except UsageError as error:  # no padding mask, or one of the other side
+                if padding is None:
+                    raise
+                skipped.append(f"padding {padding}: {error}")
+                continue
             compiled = pitc.load(artifact)
+            if padding is None:
+                ways += suggested(compiled.report) or _both_sides(masks_of(specs)[:1])
             ours = of_session(compiled.session(session_options()))
             paths, runs = {SOURCE: model, COMPILED: artifact}, {SOURCE: source, COMPILED: ours}
-            for size, pattern in _settings(specs):
+            masks, packed = LiveTokens(model, padding).masks, _packed(compiled.report)
+            done = set[str]()
+            for size, pattern in settings(specs, given):
                 at = f"{size}, {pattern}, padding {padding}"
-                found = sized(specs, SIZES[size], source, pattern, padding)
+                found = sized(specs, size, source, pattern, masks, given)
                 if found is None:
                     skipped.append(f"{at}: ONNX Runtime does not run it")
                     continue
                 dims, feeds = found
+                if f"{pattern} {dims}" in done:
+                    continue
+                done.add(f"{pattern} {dims}")
                 say(f"{case.name}: {at}")
-                row = {"size": size, "pattern": pattern, "padding": padding, "dims": dims}
+                row: dict[str, Any] = {"size": size, "pattern": pattern, "padding": padding}
+                row |= {"dims": dims, "packed": packed}
                 row["wrong"] = wrong_answer(compiled, model, Case(pattern, dims, dict(feeds)), ours)
-                row |= time_ratio(runs, feeds, rounds, case.most_time)
+                row |= time_ratio(runs, feeds, rounds, case.most_time) if rounds else UNTIMED
                 row |= memory_ratio(paths, feeds, cores, case.most_memory)
-                within = row["time"] <= case.most_time and row["memory"] <= case.most_memory
+                within = not rounds or row["time"] <= case.most_time
+                within = within and row["memory"] <= case.most_memory
                 rows.append(row | {"ok": within and not row["wrong"]})
-        if not rows:
-            raise MachineError(f"{case.name}: ONNX Runtime runs it at no size")
-        return {"worst": rows, "skipped": skipped}
+        failed = "" if rows else "ONNX Runtime runs it at no size"
+        return {"worst": rows, "skipped": skipped, "failed": failed}
+
+
+def suggested(report: Report) -> list[str]:
+    """The padding masks that the compiler suggests, as the user writes them."""
+    options = (shlex.split(found.option) for found in report.suggestions)
+    return [words[1] for words in options if words[:1] == ["--padding"]][:1]
+
+
+def _both_sides(masks: Sequence[str]) -> list[str]:
+    """Masks that are 0 at padding, and that are not; a model that hides keys takes one of them."""
+    return [side + name for name in masks for side in ("", "!")]
+
+
+def _packed(report: Report) -> float:
+    """Share of the work that runs on live rows or skips zeros, 0..1."""
+    found = summary_of(report)
+    return found.packed.share + found.sparse.share
 
 
 def wrong_answer(compiled: CompiledModel, model: Path, case: Case, ours: Run) -> str:
     """Where the compiled model's answer differs by the rules of `pitc verify`; empty: nowhere."""
     padding, contract = compiled.manifest.options.padding, contract_of(compiled)
-    reference = reference_session(model, contract)[0]
+    reference = reference_session(model, contract, session_options())[0]  # as many threads as ours
     found = compare(
         ours,
         of_session(reference),
@@ -213,19 +218,12 @@ def wrong_answer(compiled: CompiledModel, model: Path, case: Case, ours: Run) ->
         token_outputs=token_axes(compiled.report),
         arithmetic=arithmetic_of(load_model(model)),
         plain=lambda: of_session(reference_session(model, contract, unoptimised_options())[0]),
+        double=lambda: run_in_double(load_model(model), unoptimised_options),
     )
     wrong = (o for o in found.outputs if not o.ok)
     return "; ".join(f"{o.output}: {o.problem or f'error {o.norm:.1e}'}" for o in wrong)
 
 
-def _settings(specs: list[InputSpec]) -> Iterator[tuple[str, str]]:
-    """Sizes and patterns; a model without named sizes has one, and one without masks is full."""
-    masked = any(s.mask_like for s in specs)
-    for size in SIZES if named_dims(specs) else ("small",):
-        for pattern in PATTERNS if masked else PATTERNS[:1]:
-            yield size, pattern
-
-
-def beyond(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Rows of a result that are over a limit, or wrong."""
-    return [row for row in result.get("worst", ()) if not row["ok"]]
+def beyond(result: Mapping[str, Any]) -> bool:
+    """Whether any row of a result is over a limit or wrong, or there is none."""
+    return bool(result.get("failed")) or not all(row["ok"] for row in result.get("worst", ()))

@@ -18,6 +18,7 @@ from models.per_head import PerHeadConfig
 from models.routed import RoutedConfig, routed
 from models.t5 import T5_BASE, t5_encoder
 from models.tall import TALL
+from pitc.errors import UsageError
 
 EXPORTS = Path(__file__).parents[1] / "models" / "export"
 #: Size of the first named dimension of a model, which is the batch, and of all others.
@@ -73,6 +74,7 @@ class WorstCase:
         model: A key of `ZOO`, or the name of an export without its ending.
         most_time: Of ONNX Runtime's time.
         most_memory: Of its peak memory, both in processes of their own.
+        file: Its file; empty for an export or a model of the zoo.
     """
 
     family: ClassVar[str] = "worst-case"
@@ -80,6 +82,7 @@ class WorstCase:
     model: str
     most_time: float = MOST_TIME
     most_memory: float = MOST_MEMORY
+    file: str = ""
 
     @property
     def name(self) -> str:
@@ -87,7 +90,9 @@ class WorstCase:
         return f"worst-{self.model}"
 
     def write(self, folder: Path) -> Path:
-        """The model as a file: an export, or built into a folder."""
+        """The model as a file: as it is, or built into a folder."""
+        if self.file:
+            return Path(self.file)
         if self.model not in ZOO:
             return next(EXPORTS.glob(f"*/{self.model}.onnx"))
         path = folder / f"{self.model}.onnx"
@@ -98,3 +103,17 @@ class WorstCase:
 WORST_CASES = tuple(
     WorstCase(name) for name in (*ZOO, *sorted(p.stem for p in EXPORTS.glob("*/*.onnx")))
 )
+
+
+def cases_of(folder: Path) -> list[WorstCase]:
+    """A case for each ONNX file of a folder and its folders, by name.
+
+    Raises:
+        UsageError: There is none.
+    """
+    files = sorted(folder.rglob("*.onnx"))
+    if not files:
+        raise UsageError(f"there is no ONNX file in {str(folder)!r}")
+    return [
+        WorstCase("-".join(f.relative_to(folder).with_suffix("").parts), file=str(f)) for f in files
+    ]

@@ -1,11 +1,14 @@
 """Lowering a model for tests, and comparing what it computes then."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
 from models.graph import GraphBuilder
+from pitc.ir.target import CPU, Target
 from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
 from tests.plan_reference import parse, run_lowered
 from tests.tile_prices import PRICES
@@ -16,8 +19,17 @@ def weight(g: GraphBuilder, name: str, *shape: int) -> str:
     return g.weight(name, rng.normal(0, shape[0] ** -0.5, shape).astype(np.float32))
 
 
-def lower(proto: onnx.ModelProto, padding: str | None = None, *, sparse: bool = True) -> Lowered:
-    options = LowerOptions(padding=padding, prices=PRICES if sparse else None)
+SMALL = replace(CPU, least_products=0)  # products whose sizes are all known are few in tests
+
+
+def lower(
+    proto: onnx.ModelProto,
+    padding: str | None = None,
+    *,
+    sparse: bool = True,
+    target: Target | None = None,
+) -> Lowered:
+    options = LowerOptions(padding=padding, prices=PRICES if sparse else None, target=target)
     return run_passes(ir.serde.deserialize_model(proto), options)
 
 

@@ -88,6 +88,16 @@ def test_probes_try_every_size_alone_and_together() -> None:
         assert case.dims["old + new"] == case.dims["old"] + case.dims["new"]
 
 
+def test_probes_of_large_inputs_are_few_of_a_kind() -> None:
+    """All that a model computes from a probe is held: 131 of these images took 22 GB."""
+    image = InputSpec("x", np.dtype(np.float32), ("n", 901, 161))
+    assert {c.dims["n"] for c in probes([image])} >= {0, 1, 2, 3}
+    assert max(c.feeds["x"].size for c in probes([image])) <= 1 << 20
+    large = InputSpec("x", np.dtype(np.float32), ("n", 1024, 1024))
+    assert {c.dims["n"] for c in probes([large])} >= {0, 1, 3}  # as large as the others
+    assert max(c.dims["n"] for c in probes([large])) == 3
+
+
 def test_probes_hold_boundary_values() -> None:
     found = {c.pattern: c.feeds for c in probes(MASKS)}
     tiny, large = found["tiny x"]["x"], found["large x"]["x"]

@@ -8,7 +8,7 @@ import pytest
 
 from models.graph import GraphBuilder
 from pitc.ir.refusal import Code
-from tests.lower_support import check, lower, plans, weight
+from tests.lower_support import SMALL, check, lower, plans, weight
 
 K, H, N = 64, 320, 96
 Build = Callable[[GraphBuilder, str], str]
@@ -140,7 +140,25 @@ def test_form(form: str, lead: tuple[int, int]) -> None:
 @pytest.mark.parametrize("lead", [(), ("s",), ("b", "h", "s")], ids=str)
 def test_any_rank(lead: tuple[str, ...]) -> None:
     proto = model(plain, lead)
-    assert check(proto, lower(proto), rows(*range(2, 2 + len(lead)))) == ["ffn"]
+    lowered = lower(proto, target=SMALL)
+    assert check(proto, lowered, rows(*range(2, 2 + len(lead)))) == ["ffn"]
+
+
+@pytest.mark.parametrize(
+    ("lead", "lowering"),
+    [((1, 34), "ordinary"), ((1, 35), "contract"), ((0, 9), "ordinary"), (("b", 1), "contract")],
+    ids=str,
+)
+def test_a_product_of_few_numbers_in_every_run_stays(
+    lead: tuple[int | str, ...], lowering: str
+) -> None:
+    """Wake words of an open package: 32,768 products, of which a node's start is 8 %."""
+    lowered = lower(model(plain, lead))
+    products = [r for r in lowered.report.nodes if r.op_type == "MatMul"]
+    assert products[1].lowering == lowering
+    if lowering == "ordinary":
+        assert products[1].refusal is not None and products[1].refusal.code is Code.NO_GAIN
+        assert "products in every run" in products[1].refusal.reason
 
 
 def test_without_prices_everything_stays_dense() -> None:

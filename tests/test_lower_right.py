@@ -14,7 +14,7 @@ from pitc.ir.panels import PANEL_WIDTH
 from pitc.ir.refusal import Code
 from pitc.ir.variants import VARIANTS
 from pitc.passes.pipeline import Lowered
-from tests.lower_support import check, lower, plans, weight
+from tests.lower_support import SMALL, check, lower, plans, weight
 
 K, N = 128, 160
 FLOAT = onnx.TensorProto.FLOAT
@@ -237,7 +237,7 @@ def test_what_the_node_takes_in(name: str) -> None:
 @pytest.mark.parametrize("lead", [(), ("s",), ("b", "h", "s")], ids=str)
 def test_any_rank_of_the_left_operand(lead: tuple[str, ...]) -> None:
     proto = model(affine, lead)
-    lowered = lower(proto)
+    lowered = lower(proto, target=SMALL)
     assert check(proto, lowered, feeds(proto, *range(2, 2 + len(lead)))) == ["contract_right"]
 
 
@@ -246,7 +246,7 @@ def test_a_constant_left_operand() -> None:
     y = g.op("MatMul", weight(g, "table", 7, K), masked(g))
     g.output(y, "y", np.float32, (7, N))
     proto = g.model()
-    lowered = lower(proto)
+    lowered = lower(proto, target=SMALL)
     assert check(proto, lowered, feeds(proto)) == ["contract_right"]
     assert inputs(lowered)[0] == "table"
 

@@ -1,12 +1,19 @@
 """Rules on drawn shapes and attributes: 0, 1 and odd extents, negative and far bounds."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
+import onnx.parser
+import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pitc.ir.graph import Graph
+from pitc.passes.facts.derive import derive
+from tests.fact_check import proven as facts_proven
 from tests.rule_proof import Const, Proof, Sample, analysed
 
 SETTINGS = settings(max_examples=15, deadline=None, derandomize=True, database=None)
@@ -191,3 +198,85 @@ def test_a_slice_to_the_end_of_the_longest_line(
     expr = analysed(sample, symbolic=True)["y0"].expr
     assert expr is not None
     assert str(expr.shape[0]) == extent or (not extent and "?" in str(expr.shape[0]))
+
+
+LAST = """
+<ir_version: 8, opset_import: ["" : 18]>
+last (float[a, b] x) => (y)
+<int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] top = {9223372036854775807}>
+{
+    size = Shape <start = 1> (x)
+    n = Neg (size)
+    BODY
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "shape"),
+    [
+        (
+            "y = Slice (x, n, top, one)",
+            "a b",
+        ),  # the bias of T5, of which a cache needs the last rows
+        ("y = Slice (x, n, size, one)", "a b"),
+        ("m = Sub (n, two) y = Slice (x, m, top, one)", "a b"),
+        ("m = Add (n, one) y = Slice (x, m, top, one)", "a ?"),  # of 1 place: from 0 on
+        ("y = Slice (x, n, top, zero)", "? b"),  # of 0 columns all rows, of 1 the last
+        ("y = Slice (x, n, top, one, two)", "a ?"),
+    ],
+)
+@pytest.mark.parametrize("b", [0, 1, 3])
+def test_a_slice_of_the_last_n_of_n_places(body: str, shape: str, b: int) -> None:
+    graph = facts_proven(
+        onnx.parser.parse_model(LAST.replace("BODY", body)), sizes={"a": 2, "b": b}
+    )
+    found = graph["y"].shape
+    assert found is not None
+    assert " ".join("?" if "?" in str(e) else str(e) for e in found) == shape
+
+
+BESIDE_0 = """
+<ir_version: 8, opset_import: ["" : 18]>
+reshaped (float[b, s] x) => (y)
+<int64[2] times = {6, 1}, int64[1] six = {6}, int64[1] three = {3}, int64[1] rest = {-1}>
+{
+    long = Tile (x, times)
+    b = Shape <start = 0, end = 1> (x)
+    s = Shape <start = 1> (x)
+    n = Shape <end = 1> (long)
+    size = Concat <axis = 0> (SIZE)
+    y = Reshape <allowzero = 1> (long, size)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("size", "shape"),
+    [
+        ("b, six, rest, s", "b 6 1 s"),  # the mask of torch's encoder layers, one for each head
+        ("n, rest, s", "6*b 1 s"),
+        ("b, rest, s", "b ? s"),  # without rows 1, else 6
+        ("b, three, rest, s", "b 3 2 s"),
+        ("s, rest, b", "s ? b"),
+        ("s, six, b, rest", "s 6 b 1"),
+    ],
+)
+def test_what_remains_of_a_reshape_beside_sizes_of_0(size: str, shape: str) -> None:
+    model = onnx.parser.parse_model(BESIDE_0.replace("SIZE", size))
+    graph, options = Graph(ir.from_proto(model)), ort.SessionOptions()
+    derive(graph)
+    found = graph["y"].shape
+    assert found is not None
+    assert " ".join("?" if "?" in str(e) else str(e) for e in found) == shape
+    options.log_severity_level = 4
+    session, runs = ort.InferenceSession(model.SerializeToString(), options), 0
+    for b, s in product((0, 1, 2, 3), repeat=2):
+        try:
+            (y,) = session.run(None, {"x": np.zeros((b, s), np.float32)})
+        except Exception:  # ONNX Runtime refuses what leaves a rest
+            continue
+        runs += 1
+        for extent, real in zip(found, np.asarray(y).shape, strict=True):
+            assert "?" in str(extent) or extent.evaluate({"b": b, "s": s}, {}) == real
+    assert runs >= 9

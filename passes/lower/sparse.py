@@ -4,11 +4,12 @@ one where the right one is constant and finite, if it is large enough for lookin
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 import onnx_ir as ir
 
 from pitc.ir.graph import Graph
-from pitc.ir.nodes import is_plain_product, node_name
+from pitc.ir.nodes import first_output, is_plain_product, node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.lower.builder import has_kernels
 from pitc.passes.lower.weight import (
@@ -76,7 +77,19 @@ def _choose(
             f"the matrix has only {matrix.k} x {matrix.n} elements",
             operand.name,
         )
+    products = _products(graph, node)
+    if products is not None and products < graph.target.least_products:
+        text = f"it sums only {products} products in every run: too few for a node of its own"
+        return Refusal(Code.NO_GAIN, name, text, operand.name)
     return operand
+
+
+def _products(graph: Graph, node: ir.Node) -> int | None:
+    """How many a contraction sums; None where that is known only when the model runs."""
+    expr = graph[first_output(node)].expr
+    extents = [] if expr is None else [e.as_int() for e in expr.extents]
+    known = [e for e in extents if e is not None]
+    return prod(known) if known and len(known) == len(extents) else None
 
 
 def _right_matrix(

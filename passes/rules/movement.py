@@ -6,7 +6,7 @@ Slice      y[o] = x[o * step + start]      Concat   y[o] = x_i[o - offset_i] wit
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import zip_longest
+from itertools import combinations, zip_longest
 
 from pitc.ir.constant import FILLED
 from pitc.ir.expr import Combine, Read, Shape, TensorExpr
@@ -33,6 +33,7 @@ from pitc.passes.rules.record import Items, Operator, Packs, Zeros, always
 from pitc.passes.rules.registry import rule
 
 LARGEST = ((1 << 31) - 1, (1 << 63) - 1)  # ends that ONNX Runtime takes for "to the end"
+MOST_ZEROS = 5  # sizes of a Reshape that may be 0, of which all sets are tried
 FAR = (1 << LARGEST_SIZE) - 1  # no extent is longer: slice ends from there on mean "to the end"
 
 
@@ -108,17 +109,52 @@ def reshape(view: NodeView) -> list[TensorExpr]:
     rest = poly(-1)
     if rest in target:
         known = [d for d in target if d != rest]
-        left = total_of(shape).divide(total_of(known)) if copies or _cancels(shape, known) else None
-        left = view.fresh() if left is None else left
+        left = total_of(shape).divide(total_of(known))
+        if left is None or not (copies or _divides_beside_0(shape, known, left)):
+            left = view.fresh()
         target = [left if d == rest else d for d in target]
     return _reshaped(view, target)
 
 
-def _cancels(shape: Sequence[Poly], known: Sequence[Poly]) -> bool:
-    """Beside a 0 that it is told to allow, which ONNX does not define, ONNX Runtime divides what is
-    not 0 by what is not 0: the quotient, where the same extents are 0 on both sides.
+def _divides_beside_0(shape: Sequence[Poly], known: Sequence[Poly], left: Poly) -> bool:
+    """Whether what remains is the quotient of all extents where some that are asked for are 0, too.
+
+    Beside a 0 that it is told to allow, which ONNX does not define, ONNX Runtime divides what is
+    not 0 by what is not 0, and refuses the model where that leaves a rest.
+
+    (b, s) to (b, 2, -1)           b = 0: s / 2, as it is without 0
+    (6*b, 1, s) to (b, 6, -1, s)   b = 0: 1 / 6 is refused
+    (b, 12, s) to (3*b, -1, s)     b = 0: 12, and 4 without 0
     """
-    return all(nonneg(e - 1) for e in Counter(known) - Counter(shape))
+    if all(nonneg(e - 1) for e in Counter(known) - Counter(shape)):
+        return True
+    extents = [e for e in (*shape, *known) if not nonneg(e - 1)]
+    symbols = sorted({a for e in extents for a in e.symbols()})
+    if len(symbols) > MOST_ZEROS or not all(map(_is_product, extents)):
+        return False
+    return all(
+        _same_quotient(shape, known, left, frozenset(zeros))
+        for n in range(1, len(symbols) + 1)
+        for zeros in combinations(symbols, n)
+    )
+
+
+def _is_product(extent: Poly) -> bool:
+    """True for a number times sizes: 0 where one of them is."""
+    return len(extent.terms) == 1 and all(isinstance(a, str) for m in extent.terms for a in m)
+
+
+def _same_quotient(
+    shape: Sequence[Poly], known: Sequence[Poly], left: Poly, zeros: frozenset[str]
+) -> bool:
+    """Whether ONNX Runtime, where these sizes are 0 and no others, gives `left` or refuses."""
+    if not any(e.symbols() & zeros for e in known):
+        return True
+    has, asked = (total_of([e for e in side if not e.symbols() & zeros]) for side in (shape, known))
+    more = asked.divide(has)
+    if more is not None and nonneg(more - 2):
+        return True
+    return has.divide(asked) == left and not left.symbols() & zeros
 
 
 def _with_copies(view: NodeView, target: Sequence[Poly], shape: Shape) -> list[Poly]:
@@ -292,8 +328,10 @@ def _range(
             return None, view.fresh()
         return size - 1, size if step == -1 else view.fresh()
     first: Poly | None = _from_end(start, size)
-    if first is None or not nonneg(first):
-        first = ZERO if lo is not None and lo <= -FAR else None
+    if (lo is not None and lo <= -FAR) or nonneg(ZERO - start - size):
+        first = ZERO  # x[-n:] of n places is all of x, of none too
+    elif not nonneg(first):
+        first = None
     last = size if hi is not None and hi >= FAR else _from_end(end, size)
     if nonneg(last - size):
         last = size

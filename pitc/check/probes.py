@@ -1,7 +1,8 @@
 """Inputs that try what random ones do not: sizes of 0 and 1, masks that disagree, boundary values.
 
 Each probe changes one thing of an ordinary input, so that a feed which the model refuses, or which
-breaks an assumption, costs one probe. There are at most `MOST`, whatever the model:
+breaks an assumption, costs one probe. There are at most `MOST`, whatever the model, and none of an
+input that is much larger than others: all that is computed from it is held.
 
 * every size that may vary as 0, 1, an odd number and one that no 8-bit integer counts; some at once
 * every mask-like input with a pattern of its own, all with the same one
@@ -11,6 +12,7 @@ breaks an assumption, costs one probe. There are at most `MOST`, whatever the mo
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
+from math import prod
 
 import numpy as np
 
@@ -24,6 +26,7 @@ BASE = (3, 7, 5, 9)  # small: a probe runs a model many times
 ALONE = (0, 1, 11)  # every size, the others as in BASE
 LONG = 131  # no signed 8-bit integer; the other sizes are 1
 TOGETHER = (0, 1, 2, 3, 5)
+MOST_ELEMENTS = 1 << 20  # of an input, unless it has more in BASE: 131 images are gigabytes
 RANDOM_SIZES = 4
 MIXED = 4
 SHARE = 0.3  # of the places that hold a boundary value
@@ -52,8 +55,11 @@ def probes(
     names = named_dims(specs)
     rng = np.random.default_rng(seed)
     base = sizes_of(names, given or {}, BASE)
+    most = max(MOST_ELEMENTS, _elements(specs, base))
     plans: list[tuple[str, Dims, str, Sequence[float]]] = [
-        ("sizes", dims, "", ()) for dims in _sizes(names, given or {}, rng)
+        ("sizes", dims, "", ())
+        for dims in _sizes(names, given or {}, rng)
+        if _elements(specs, dims) <= most
     ]
     plans += [("mixed", base, "", ()) for _ in range(MIXED)]
     flags = {mask.source for mask in of_inputs(padding) if mask.number is None}
@@ -70,6 +76,12 @@ def probes(
         if name:
             feeds[name] = _sprinkled(feeds[name], values, rng)
         yield Case(f"{kind} {name}".strip(), dict(dims), feeds)
+
+
+def _elements(specs: Iterable[InputSpec], dims: Dims) -> int:
+    """Of the largest input."""
+    shapes = ([d if isinstance(d, int) else dims[d] for d in spec.shape] for spec in specs)
+    return max(map(prod, shapes), default=0)
 
 
 def _sizes(names: Sequence[str], given: Dims, rng: np.random.Generator) -> Iterator[dict[str, int]]:

@@ -120,6 +120,16 @@ void EqualOnesAreShared() {
   Tensor typed = Bytes(bytes);
   typed.type = ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL;
   CHECK(constants.Keep("b", typed) != first);
+  // Those of a file are found by its name and place, before anybody reads them again.
+  const pitc::FilePart part{"/nowhere/f", 4, bytes.size()};
+  CHECK(!constants.Find("e", part));
+  auto of_file = constants.Keep("e", Bytes(bytes), part);
+  CHECK(constants.Find("e", part) == of_file && !constants.Find("b", part));
+  CHECK(!constants.Find("e", {"/nowhere/g", 4, bytes.size()}));
+  CHECK(!constants.Find("e", {"/nowhere/f", 5, bytes.size()}));
+  CHECK(!constants.Find("e", {"/nowhere/f", 4, bytes.size() - 1}));
+  of_file.reset();
+  CHECK(!constants.Find("e", part));
   // What no node holds any more is gone.
   const std::weak_ptr<const Constant> gone = constants.Keep("d", Bytes(bytes));
   CHECK(gone.expired() && constants.Keep("d", Bytes(bytes))->IsCopyOf(Bytes(bytes)));

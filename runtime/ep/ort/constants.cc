@@ -68,15 +68,28 @@ void PassedConstant::Find(const Tensor& tensor) {
   found_.store(&tensor_, std::memory_order_release);
 }
 
+std::shared_ptr<const Constant> Constants::Find(const std::string& name,
+                                                const FilePart& file) const {
+  const auto [begin, end] = kept_.equal_range(name);
+  for (auto at = begin; at != end; ++at) {
+    const std::optional<FilePart>& known = at->second.file;
+    const bool same = known && known->path == file.path && known->offset == file.offset &&
+                      known->bytes == file.bytes;
+    if (std::shared_ptr<const Constant> found = same ? at->second.constant.lock() : nullptr)
+      return found;
+  }
+  return nullptr;
+}
+
 std::shared_ptr<const Constant> Constants::Keep(const std::string& name, const Tensor& tensor,
                                                 const std::optional<FilePart>& file) {
   const auto [begin, end] = kept_.equal_range(name);
   for (auto at = begin; at != end; ++at) {
-    std::shared_ptr<const Constant> known = at->second.lock();
+    std::shared_ptr<const Constant> known = at->second.constant.lock();
     if (known && known->IsCopyOf(tensor)) return known;
   }
   auto made = std::make_shared<const Constant>(tensor, file);
-  kept_.emplace(name, made);
+  kept_.emplace(name, Kept{made, file});
   return made;
 }
 

@@ -51,13 +51,20 @@ class PassedConstant {
 // The constants of a session: nodes that read the same one share it. For one thread.
 class Constants {
  public:
+  // The one that was kept by this name, with its elements there; null: none is. In one graph a name
+  // says which value it is.
+  std::shared_ptr<const Constant> Find(const std::string& name, const FilePart& file) const;
   // `name`: of the value; it need not be the only one of that name. `file`: where its elements are
   // as well.
   std::shared_ptr<const Constant> Keep(const std::string& name, const Tensor& tensor,
                                        const std::optional<FilePart>& file = std::nullopt);
 
  private:
-  std::multimap<std::string, std::weak_ptr<const Constant>> kept_;
+  struct Kept {
+    std::weak_ptr<const Constant> constant;
+    std::optional<FilePart> file;
+  };
+  std::multimap<std::string, Kept> kept_;
 };
 
 }  // namespace pitc

@@ -86,23 +86,25 @@ bool IsConstant(const Host& host, const OrtNode* node, size_t input) {
   return constant;
 }
 
-Initializer InitializerOf(const Host& host, const OrtNode* node, size_t input) {
-  const std::vector<const OrtValueInfo*> values = Inputs(host, node);
-  Initializer found;
-  if (!values[input]) return found;
-  Check(host, host.api->ValueInfo_GetInitializerValue(values[input], &found.value));
+std::optional<FilePart> FileOf(const Host& host, const OrtNode* node, size_t input) {
+  const OrtValueInfo* const value = Inputs(host, node)[input];
   OrtExternalInitializerInfo* info = nullptr;
-  if (found.value)
-    Check(host, host.api->ValueInfo_GetExternalInitializerInfo(values[input], &info));
-  if (!info) return found;
+  if (value) Check(host, host.api->ValueInfo_GetExternalInitializerInfo(value, &info));
+  if (!info) return std::nullopt;
   struct Release {
     const Host& host;
     OrtExternalInitializerInfo* info;
     ~Release() { host.api->ReleaseExternalInitializerInfo(info); }
   } release{host, info};
   const ORTCHAR_T* path = host.api->ExternalInitializerInfo_GetFilePath(info);
-  found.file = {path ? path : "", host.api->ExternalInitializerInfo_GetFileOffset(info),
-                host.api->ExternalInitializerInfo_GetByteSize(info)};
+  return FilePart{path ? path : "", host.api->ExternalInitializerInfo_GetFileOffset(info),
+                  host.api->ExternalInitializerInfo_GetByteSize(info)};
+}
+
+const OrtValue* InitializerOf(const Host& host, const OrtNode* node, size_t input) {
+  const OrtValueInfo* const value = Inputs(host, node)[input];
+  const OrtValue* found = nullptr;
+  if (value) Check(host, host.api->ValueInfo_GetInitializerValue(value, &found));
   return found;
 }
 

@@ -64,14 +64,13 @@ struct FilePart {
   int64_t offset = 0;
   size_t bytes = 0;
 };
-// An input that is an initializer.
-struct Initializer {
-  const OrtValue* value = nullptr;  // as long as the graph is there; null: it is none
-  std::optional<FilePart> file;
-};
 // False for initializers that a caller may give otherwise.
 bool IsConstant(const Host& host, const OrtNode* node, size_t input);
-Initializer InitializerOf(const Host& host, const OrtNode* node, size_t input);
+// Where the elements of an input lie in a file, if they do.
+std::optional<FilePart> FileOf(const Host& host, const OrtNode* node, size_t input);
+// The value of an input that is an initializer, else null. ONNX Runtime reads it for each node that
+// asks, and keeps it as long as the node's graph.
+const OrtValue* InitializerOf(const Host& host, const OrtNode* node, size_t input);
 std::string NodeName(const Host& host, const OrtNode* node);
 // With the domain: `com.microsoft::EPContext`.
 std::string OperatorType(const Host& host, const OrtNode* node);

@@ -132,9 +132,9 @@ OrtNodeComputeInfo* CudaEp::MakeNode(const OrtGraph* graph, const OrtNode* fused
     const std::vector<std::string> names = InputNames(host_, planned.node);
     for (size_t i = 0; i < names.size(); ++i) {
       if (places.inputs[i] >= 0 || names[i].empty()) continue;
-      const Initializer initializer = InitializerOf(host_, planned.node, i);
-      if (!initializer.value) continue;
-      const Tensor tensor = ReadTensor(host_, initializer.value, names[i].c_str());
+      const OrtValue* const value = InitializerOf(host_, planned.node, i);
+      if (!value) continue;
+      const Tensor tensor = ReadTensor(host_, value, names[i].c_str());
       places.constants[i] = cuda::KeepOnDevice(session_->device, tensor);
     }
     return new CudaNode(host_, planned.label, std::move(operation), std::move(places), session_,

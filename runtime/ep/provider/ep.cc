@@ -152,12 +152,15 @@ std::vector<std::shared_ptr<const Constant>> Ep::KeepConstants(const OrtGraph* g
   std::vector<std::shared_ptr<const Constant>> found(places.size());
   for (size_t i = 0; i < places.size(); ++i) {
     if (places[i] >= 0 || names[i].empty()) continue;
-    Initializer initializer = InitializerOf(host_, node, i);
-    if (!initializer.value) continue;
-    if (folder.empty()) initializer.file.reset();
-    if (initializer.file) initializer.file->path = folder + "/" + initializer.file->path;
-    const Tensor tensor = ReadTensor(host_, initializer.value, names[i].c_str());
-    found[i] = constants_.Keep(names[i], tensor, initializer.file);
+    std::optional<FilePart> file;
+    if (!folder.empty()) file = FileOf(host_, node, i);
+    if (file) {
+      file->path = folder + "/" + file->path;
+      found[i] = constants_.Find(names[i], *file);
+    }
+    const OrtValue* const value = found[i] ? nullptr : InitializerOf(host_, node, i);
+    if (value)
+      found[i] = constants_.Keep(names[i], ReadTensor(host_, value, names[i].c_str()), file);
   }
   return found;
 }
