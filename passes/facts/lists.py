@@ -52,10 +52,10 @@ class _Finder:
         for name in self.graph.outputs:
             self.lost |= self._of([name])
         found = self.lists
-        kept = {p for p, sinks in found.sinks.items() if sinks and p not in self.lost}
+        kept = found.sinks.keys() - self.lost
         rows = {name: r for name, r in found.rows.items() if r.places in kept}
         dense = {name: e for name, e in found.dense.items() if name in rows}
-        return Lists(rows, dense, {p: found.sinks[p] for p in kept})
+        return Lists(rows, dense, {p: s for p, s in found.sinks.items() if p in kept})
 
     def _of(self, names: Iterable[str]) -> set[str]:
         """The lists that values are made with."""
@@ -79,7 +79,7 @@ class _Finder:
 
     def _start(self, view: NodeView) -> None:
         shape, expr = self.graph[view.name(0)].shape, self.graph[view.out()].expr
-        if not shape or expr is None or self.graph[view.out()].branch:
+        if not shape or expr is None:
             return
         dense = (expr.shape[0], *shape)
         self.lists.rows[view.out()] = Rows(view.out(), 1, dense)
@@ -101,6 +101,7 @@ class _Finder:
             return False
         if expr.combine is Combine.SCATTER:
             return k == 0 and self._ends(view, expr, places)
+        # a number that the expression does not show
         asks = any(x in self.sizes for x in view_names(view))
         if asks and expr.combine is not Combine.MOVE and expr.reads:
             return False
@@ -109,39 +110,32 @@ class _Finder:
     def _is_rows(self, view: NodeView, name: str, expr: TensorExpr, places: str) -> bool:
         """Note a value with a row per entry, each made of its own entry only."""
         (count,) = self._count(places).symbols()
-        axes = [d for d, e in enumerate(expr.shape) if _mentions(e, count)]
-        if len(axes) != 1 or any(_mentions(e, count) for e in expr.reduced):
+        axes = [d for d, e in enumerate(expr.shape) if count in e.symbols()]
+        if len(axes) != 1 or expr.shape[axes[0]] != self._count(places):
             return False
         (axis,) = axes
-        whole = dim_index(axis, expr.shape[axis])
-        if expr.shape[axis] != self._count(places) or axis in (*expr.ordered, *expr.normal):
+        if f"o{axis}" not in (a.name for a in expr.pit_axes()):
             return False
+        whole = dim_index(axis, expr.shape[axis])
         own = self.graph[self._mask(places)].shape or ()
         shift = {d: d + len(own) - 1 for d in range(axis + 1, len(expr.extents))}
-        coords = tuple(dim_index(axis + c, e) for c, e in enumerate(own))
+        moved = [dim_index(shift.get(d, d), e) for d, e in enumerate(expr.extents)]
         reads: list[Read] = []
         for read in expr.reads:
             rows = self.lists.rows.get(view.name(read.operand))
-            index: list[Poly | None] = []
-            for d, p in enumerate(read.index):
-                if rows is not None and d == rows.axis:
-                    if p != whole:
-                        return False
-                    index += coords
-                elif p is None:
-                    if not read.computed:
-                        return False
-                    index.append(p)
-                else:
-                    if _mentions(p, count) or _looks_at(p, axis):
-                        return False
-                    index.append(rename(p, shift))
-            if any(_mentions(p, count) or _looks_at(p, axis) for t in read.within for p in t.idx):
+            looked_at = [*read.index, *(p for t in read.within for p in t.idx)]
+            if any(p is not None and count in p.symbols() for p in looked_at):
                 return False
-            test = pull(read.within, _moved(expr, shift)) if read.within else EVERYWHERE
-            if test is None:
+            index = [None if p is None else rename(p, shift) for p in read.index]
+            if rows is not None:
+                if read.index[rows.axis] != whole:
+                    return False
+                coords = (dim_index(axis + c, e) for c, e in enumerate(own))
+                index[rows.axis : rows.axis + 1] = coords
+            tests = pull(read.within, moved)
+            if tests is None:
                 return False
-            reads.append(Read(read.operand, tuple(index), read.computed, test))
+            reads.append(Read(read.operand, tuple(index), read.computed, tests))
         shape = (*expr.shape[:axis], *own, *expr.shape[axis + 1 :])
         self.lists.rows[name] = Rows(places, axis, shape)
         dense = TensorExpr(shape, tuple(reads), expr.reduced, expr.combine, expr.reducer)
@@ -182,7 +176,7 @@ class _Finder:
     def _ends(self, view: NodeView, expr: TensorExpr, places: str) -> bool:
         """Note a scatter of rows to the places of their entries."""
         index, updates = (self.lists.rows.get(view.name(i)) for i in (1, 2))
-        if index is None or updates is None or view.name(0) in self.lists.rows:
+        if index is None or updates is None:
             return False
         if self.graph[view.name(2)].finite_if != EVERYWHERE and not self._is_exact(view.name(2)):
             return False
@@ -226,9 +220,7 @@ class _Finder:
         view = NodeView(self.graph, node)
         if dense.combine is Combine.MOVE:
             read = next((r for r in dense.reads if _holds(r.within, index)), None)
-            if read is None or not (len(dense.reads) == 1 or read.within):
-                return None
-            return self._at(view, read, index, dense)
+            return None if read is None else self._at(view, read, index, dense)
         rule = operator_of(view).affine
         parts = [self._at(view, r, index, dense) for r in dense.reads] if rule else []
         known_parts = [p for p in parts if p is not None]
@@ -266,20 +258,6 @@ class _Finder:
 def view_names(view: NodeView) -> list[str]:
     """The operands of a node."""
     return [view.name(i) for i in range(view.n_inputs) if view.has(i)]
-
-
-def _mentions(p: Poly, symbol: str) -> bool:
-    """True where a size symbol occurs outside of digits."""
-    return symbol in p.symbols()
-
-
-def _looks_at(p: Poly, axis: int) -> bool:
-    return any(a.dim == axis for a in p.digits())
-
-
-def _moved(expr: TensorExpr, shift: dict[int, int]) -> list[Poly]:
-    """The old dimensions over those of the dense form."""
-    return [dim_index(shift.get(d, d), e) for d, e in enumerate(expr.extents)]
 
 
 def _holds(tests: Region, index: Sequence[Poly | None]) -> bool:
