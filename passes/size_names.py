@@ -75,11 +75,12 @@ def _seen_sizes(graph: Graph, mask: str) -> Iterator[tuple[Poly, Poly]]:
         name = todo.pop()
         for node in graph[name].uses:
             view, expr = NodeView(graph, node), graph[first_output(node)].expr
-            if expr is None or len(expr.reads) > 2 or view.name(expr.reads[0].operand) != name:
+            read = next(iter(expr.reads), None) if expr is not None else None
+            if expr is None or read is None or view.name(read.operand) != name:
                 continue
             if expr.combine is Combine.MAP and len(expr.reads) == 1:
                 todo.append(view.out())
-            read, shape = expr.reads[0], graph[name].shape or ()
+            shape = graph[name].shape or ()
             if expr.combine is not Combine.MOVE or len(read.index) != len(shape):
                 continue
             yield from zip(shape, _read_extents(expr, read), strict=True)
