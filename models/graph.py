@@ -80,11 +80,18 @@ class GraphBuilder:
 
     def op(self, op_type: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
         """Add a node with one output and return the output's name."""
-        out = f"{op_type.lower()}_{len(self._nodes)}"
+        return self.ops(1, op_type, *inputs, domain=domain, **attributes)[0]
+
+    def ops(
+        self, count: int, op_type: str, *inputs: str, domain: str = "", **attributes: Any
+    ) -> list[str]:
+        """Add a node with some outputs and return their names."""
+        name = f"{op_type.lower()}_{len(self._nodes)}"
+        outputs = [name, *(f"{name}.{k}" for k in range(1, count))]
         self._domains.add(domain)
-        node = helper.make_node(op_type, inputs, [out], out, domain=domain, **attributes)
+        node = helper.make_node(op_type, inputs, outputs, name, domain=domain, **attributes)
         self._nodes.append(node)
-        return out
+        return outputs
 
     def size(self, value: str, axis: int) -> str:
         """The run-time size of one dimension, as an int64 scalar."""

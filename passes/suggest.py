@@ -36,9 +36,11 @@ from pitc.passes.padding import has_unproven
 from pitc.passes.records import UNSHARED, node_flops, packed_nodes
 from pitc.passes.regions.choose import choose_regions
 from pitc.passes.rules.registry import MICROSOFT
+from pitc.passes.size_names import named, one_names
 
 LEAST_GAIN = 0.1  # of the work: less is not worth a sentence
 MOST_MASKS, MOST_NODES = 2, 20_000
+NAMINGS = 2
 OPERATOR_SETS = ("", "ai.onnx", "ai.onnx.ml", MICROSOFT, DOMAIN)
 
 PADDING = "with {option} {packed}, if tokens whose {what} do not exist for you"
@@ -46,6 +48,7 @@ DIMENSIONS = (
     "export the model with dynamic axes, each of its own name: nothing shows that the first sizes "
     "of its outputs are those of '{mask}'; if they are, {packed}"
 )
+SIZES = "give sizes that are the same in every run one name: with inputs {inputs} {packed}{option}"
 EIGHT_BITS = (
     "{n} products of 8-bit integers ({share:.0%} of the work) have rows that nobody reads and no "
     "packed form: compile the model as it was before it was quantised, and compare both"
@@ -172,12 +175,31 @@ def _with_mask(
             return Suggestion("padding", text, option, gain(trial))
         unproven = has_unproven(trial.graph, masks)
     if not unproven:
-        return None
+        return _with_names(graph, mask, gain, is_given=is_given)
     trial = _trial(graph, mask, graph.target, by_size=True)
     if gain(trial) < LEAST_GAIN:
         return None
     text = DIMENSIONS.format(mask=mask, packed=trial.counts)
     return Suggestion("dynamic axes", text, "", gain(trial))
+
+
+def _with_names(
+    graph: Graph, mask: str, gain: Callable[["Trial"], float], *, is_given: bool
+) -> Suggestion | None:
+    """What a padding mask would gain if sizes of several names had one."""
+    names, tried = dict[str, str](), graph
+    for _ in range(NAMINGS):  # with one name more is seen
+        names |= one_names(tried, mask)
+        with named(graph.model, names) as inputs:
+            if not inputs:
+                return None
+            trial = _trial(graph, mask, graph.target)
+        if gain(trial) >= LEAST_GAIN:
+            option = "" if is_given else f", and --padding {shlex.quote(mask)}"
+            text = SIZES.format(inputs=", ".join(inputs), packed=trial.counts, option=option)
+            return Suggestion("size names", text, "", gain(trial))
+        tried = trial.graph
+    return None
 
 
 def _padding(mask: PaddingMask) -> str:

@@ -7,10 +7,12 @@ import onnxruntime as ort
 import pytest
 
 from pitc.ir.constant import is_zero
+from pitc.ir.index import sym
+from pitc.ir.region import EVERYWHERE
+from pitc.passes.facts.sizes import has_place, size_bounds
 from pitc.passes.fold import _may_trap, fold_numbers
 from pitc.passes.normalise import normalise
 from pitc.passes.pipeline import analyse
-from pitc.passes.regions.factors import size_bounds
 from tests.lower_support import lower
 from tests.plan_reference import run_lowered
 
@@ -118,7 +120,8 @@ def attention(steps: str, scale: str = "c") -> onnx.ModelProto:
     model (float[b, s, 64] x, int64[b, s] mask) => (float[b, s, 64] y)
     <int64[4] split = {0, 0, 2, 32}, int64[3] join = {0, 0, 64}, int64[2] between = {1, 2},
      float one = {1}, float low = {-10000}, int64 i1 = {1}, int64 i2 = {2}, int64 i3 = {3},
-     int64 heads = {2}, float half = {0.5}, float width = {32}>
+     int64 heads = {2}, float half = {0.5}, float width = {32}, float under = {-0.5},
+     float below = {-3}>
     {
         a0 = MatMul (x, wa) b0 = MatMul (x, wb) v0 = MatMul (x, wv)
         a1 = Reshape (a0, split) b1 = Reshape (b0, split) v1 = Reshape (v0, split)
@@ -185,6 +188,22 @@ def test_a_scale_of_a_size_is_a_positive_number(root: str) -> None:
         ("c = Sqrt (f)", {"Div (r, c)", "Mul (r, c)"}),
         ("c = Pow (f, half)", {"Div (r, c)", "Mul (r, c)"}),
         ("n = Sqrt (f) c = Mul (n, half)", {"Mul (r, c)"}),  # as a divisor it might be 0
+        *[
+            (steps, {"Mul (r, c)"})
+            for steps in (
+                "n = Sqrt (f) c = Div (one, n)",
+                "n = Sqrt (f) c = Reciprocal (n)",
+                "n = Reciprocal (f) c = Sqrt (n)",
+                "c = Pow (f, under)",
+                "n = Div (one, f) c = Pow (n, half)",
+                "n = Pow (f, half) n4 = Mul (n, half) c = Reciprocal (n4)",
+            )
+        ],
+        ("c = Pow (f, below)", set[str]()),  # the cube of a size may overflow
+        (
+            "l = ReduceMax <keepdims = 0> (mask) n = Cast <to = 1> (l) c = Reciprocal (n)",
+            set[str](),
+        ),
         ("c = Identity (f)", set[str]()),  # no root: it may be too large
         ("n = ReduceMax <keepdims = 0> (x) g = Abs (n) t = Add (g, one) c = Sqrt (t)", set[str]()),
     ],
@@ -223,6 +242,37 @@ def test_bounds_of_what_is_computed_of_sizes(
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array(4, np.float32), "k"))
     graph, _ = analyse(ir.from_proto(proto), "mask")
     shape = graph["r"].shape or ()
-    found = size_bounds(graph, "c", shape)
-    assert found == (None if bounds is None else pytest.approx(bounds))
-    assert size_bounds(graph, "c", shape[:1]) is None  # where there may be no token
+    found = size_bounds(graph, "c")
+    assert (found and (found.lo, found.hi)) == (None if bounds is None else pytest.approx(bounds))
+    assert found is None or (found.hold(shape) and not found.hold(shape[:1]))  # of no token
+
+
+def test_a_size_is_not_0_where_it_divides_an_extent_that_is_not() -> None:
+    s, b = sym("s"), sym("b")
+    assert has_place(s, [b * s]) and has_place(s - 1, [s - 1]) and has_place(2 * s, [4 * s * b])
+    assert (
+        not has_place(s, [b]) and not has_place(s, [s + 1]) and not has_place(s - 5, [s * s - 25])
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "finite"),
+    [
+        ("y0 = Mul (x, c)", True),  # of no token there is no element
+        ("w = Gather (x, i0) y0 = Mul (w, c)", False),  # there the batch may have no token
+        ("y0 = Gemm (flat, flat2, c)", False),  # nothing is summed up, but the bias is there
+    ],
+)
+def test_one_by_the_root_of_a_size_is_finite_where_there_is_an_element(
+    body: str, finite: bool
+) -> None:
+    proto = onnx.parser.parse_model(
+        """
+        <ir_version: 8, opset_import: ["" : 17]>
+        model (float[s, b] x, float[4, s] flat, float[s, 4] flat2) => (float y)
+        <int64 i0 = {0}, int64[1] first = {0}>
+        { e = Shape (x) d = Gather (e, first) f = Cast <to = 1> (d) n = Sqrt (f) c = Reciprocal (n)
+          BODY y = ReduceSum <keepdims = 0> (y0) }""".replace("BODY", body)
+    )
+    graph, _ = analyse(ir.from_proto(proto), None)
+    assert (graph["y0"].finite_if == EVERYWHERE) is finite

@@ -27,7 +27,7 @@ NODES = {  # the last node: (operands that change, total, may fail)
     "y = LayerNormalization (x, pair)": [("x", True, False)],
     "y = LpNormalization (x)": [("x", False, False)],
     "y = CumSum (x, front)": [("x", True, False)],
-    "y = NonZero (x)": [("x", False, False)],
+    "y = NonZero (x)": [("x", True, False)],
     # without a rank
     "y = Tanh (any)": [("any", True, False)],
     "y = Log (any)": [("any", False, False)],

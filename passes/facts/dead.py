@@ -29,19 +29,17 @@ from pitc.ir.constant import (
 )
 from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
 from pitc.ir.graph import Graph, NodeView
-from pitc.ir.index import invert
 from pitc.ir.nodes import captures, output_names
 from pitc.ir.region import (
     EVERYWHERE,
     Region,
     all_hold,
-    for_all,
     meet,
     prune,
-    pull,
     region,
     resolve,
 )
+from pitc.passes.facts.carry import carry
 from pitc.passes.facts.fill import (
     MAX_COMBINATIONS,
     UNKNOWN,
@@ -51,6 +49,8 @@ from pitc.passes.facts.fill import (
     weaker_than,
 )
 from pitc.passes.facts.finite import finite_if
+from pitc.passes.facts.idle_rows import idle_by_lists, idle_rows
+from pitc.passes.facts.lists import find_lists
 from pitc.passes.facts.zero_signs import signed_zeros
 from pitc.passes.rules.constants import evaluate_constants, ignores
 from pitc.passes.rules.record import operator_of
@@ -75,6 +75,8 @@ def dead_facts(graph: Graph, given_up: Mapping[str, Sequence[Region]] | None = N
         slack.setdefault(name, []).append((regions, inf))
     below = graph.descendants()
     seen = signed_zeros(graph)
+    graph.lists = find_lists(graph)
+    rows: Uses = {}
     for name, value in graph.values.items():
         value.sign_unseen = name not in seen
     for node in reversed(graph.nodes):
@@ -85,9 +87,17 @@ def dead_facts(graph: Graph, given_up: Mapping[str, Sequence[Region]] | None = N
             loose = meet(regions for regions, _ in uses)
             limit = min((limit for _, limit in uses), default=inf)
             graph[name].slack = legal(graph, name, loose, below, rests=False), limit
+            if name in graph.lists.rows:
+                graph[name].dead_rows = legal(graph, name, meet(rows.get(name, ())), below)
         for place in range(view.n_inputs):
             if view.has(place):
+                name = view.name(place)
                 idle, loosely = _operand(view, place)
+                if name in graph.lists.rows:
+                    rows.setdefault(name, []).append(idle_rows(view, place))
+                elif more := idle_by_lists(view, place):
+                    idle = resolve([*idle, *more])
+                    loosely = resolve([*loosely[0], *more]), loosely[1]
                 dead.setdefault(view.name(place), []).append(idle)
                 slack.setdefault(view.name(place), []).append(loosely)
         for name in dict.fromkeys(captures(node)):  # what a body does with a value is not known
@@ -293,24 +303,3 @@ def _repeated(view: NodeView, expr: TensorExpr) -> set[str]:
     """Values that the node reads at several places."""
     counts = Counter(view.name(r.operand) for r in expr.reads)
     return {name for name, count in counts.items() if count > 1}
-
-
-def carry(view: NodeView, expr: TensorExpr, read: Read, regions: Sequence[Region]) -> list[Region]:
-    """Regions of the iteration space where a read is idle, as regions of the operand.
-
-    An operand's element is idle when every iteration point that reads it is: the dimensions that
-    the index does not fix are quantified.
-    """
-    shape = view.graph[view.name(read.operand)].shape
-    if shape is None:
-        return []
-    solved = invert(read.index, expr.extents, shape)
-    maps = [solved.get(d) for d in range(len(expr.extents))]
-    free = [d for d in range(len(expr.extents)) if d not in solved]
-    out = list(read.absent)
-    for r in regions:
-        every = for_all(r, free)
-        at = None if every is None else pull(every, maps, expr.extents)
-        if at is not None:
-            out.append(at)
-    return resolve(out)

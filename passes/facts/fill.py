@@ -325,7 +325,9 @@ def term_guard(view: NodeView, read: Read) -> Region | None:
     """Where an operand may be taken for finite, in the iteration space."""
     name = view.name(read.operand)
     table = clean_if if operator_of(view).weight(read.operand) > 0 else finite_if
-    return guard_at(view.graph, name, read, table(view.graph, name))
+    expr = view.graph[view.out()].expr
+    extents = () if expr is None else expr.shape
+    return guard_at(view.graph, name, read, table(view.graph, name), extents)
 
 
 def _product(view: NodeView, expr: TensorExpr) -> list[FillFact]:

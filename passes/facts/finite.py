@@ -8,13 +8,17 @@ of which nothing is known, and the softmax of a row of only -inf. Two regions pe
 have it, is allowed). None means: nowhere for sure.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
 
 from pitc.ir.constant import NEG, is_zero
 from pitc.ir.expr import Combine, Read, TensorExpr
 from pitc.ir.graph import Graph, NodeView
+from pitc.ir.index import Poly
 from pitc.ir.nodes import bodies
-from pitc.ir.region import EVERYWHERE, Region, Test, for_all, pull, region
+from pitc.ir.region import EVERYWHERE, Region, Test, for_all, position, pull, region
+from pitc.passes.facts.sizes import has_place, size_bounds
 from pitc.passes.facts.softmax import spared_rows
 from pitc.passes.facts.total import filled, is_total
 from pitc.passes.rules.record import operator_of
@@ -61,6 +65,8 @@ def note_outputs(view: NodeView, output: int, expr: TensorExpr | None) -> None:
     guards = note_nan_guard(view)
     names = [view.name(i) for i in range(view.n_inputs) if view.has(i)]
     if not is_total(graph, view.node, names):
+        guard = of_sizes(graph, name)
+        _note(graph, name, guard, guard)
         return
     if expr is None:
         guard = EVERYWHERE if all_finite(graph, names) else None
@@ -77,6 +83,14 @@ def note_outputs(view: NodeView, output: int, expr: TensorExpr | None) -> None:
         keeps = expr.combine is Combine.MOVE or operator_of(view).keeps_clean
         clean = _all_reads(view, expr, lambda x: clean_if(graph, x)) if keeps else finite
         _note(graph, name, finite, clean, free)
+
+
+def of_sizes(graph: Graph, name: str) -> Guard:
+    """Where a number that is computed of sizes is finite: where these are not 0."""
+    dtype, found = graph[name].dtype, size_bounds(graph, name)
+    if found is None or dtype is None or found.hi > np.finfo(dtype).max:
+        return None
+    return region(position(n - 1) for n in found.sizes)
 
 
 def _no_infinity(view: NodeView, expr: TensorExpr, names: Iterable[str]) -> bool:
@@ -112,10 +126,22 @@ def _note(graph: Graph, name: str, finite: Guard, clean: Guard, free: bool = Fal
     graph[name].no_infinity = free or finite == EVERYWHERE
 
 
-def guard_at(graph: Graph, name: str, read: Read, guard: Guard) -> Guard:
-    """A guard of an operand in the iteration space."""
+def guard_at(
+    graph: Graph, name: str, read: Read, guard: Guard, extents: Sequence[Poly] = ()
+) -> Guard:
+    """A guard of an operand in the iteration space, of these extents: where it has a point, none
+    of them is 0.
+    """
     # an empty region and one that cannot be said are both "nowhere"
-    return None if guard is None else pull(guard, read.index, graph[name].shape)
+    found = None if guard is None else pull(guard, read.index, graph[name].shape)
+    if found is None:
+        return None
+    return region(Region((t for t in found if not _is_size_of(t, extents)), found.via))
+
+
+def _is_size_of(t: Test, extents: Sequence[Poly]) -> bool:
+    """The test that a size is not 0, which one of the extents says."""
+    return t.pred == "pos" and not t.idx[0].digits() and has_place(t.idx[0] + 1, extents)
 
 
 def both(a: Guard, b: Guard) -> Guard:
@@ -133,7 +159,7 @@ def _all_reads(view: NodeView, expr: TensorExpr, table: Table) -> Guard:
             return None
     for read in expr.reads:
         name = view.name(read.operand)
-        at = guard_at(view.graph, name, read, table(name))
+        at = guard_at(view.graph, name, read, table(name), expr.shape)
         out = both(out, None if at is None else for_all(at, axes))
     return out
 

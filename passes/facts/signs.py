@@ -13,7 +13,7 @@ from pitc.ir.constant import Number
 from pitc.ir.expr import Combine, Reducer, TensorExpr
 from pitc.ir.graph import Array, Graph, NodeView
 from pitc.ir.index import Poly, dim_index, nonneg
-from pitc.passes.rules.record import operator_of
+from pitc.passes.rules.record import Operator, operator_of
 from pitc.passes.rules.signs import Sign
 
 MAX_STEPS = 12  # of producers that are looked at
@@ -195,6 +195,12 @@ def _has_positive(graph: Graph, name: str, axis: int, zeroed: Collection[str]) -
     return searched and _has_positive(graph, view.name(0), axis, zeroed)
 
 
+def _is_root(operator: Operator, view: NodeView) -> bool:
+    """A power that lies between 1 and its base: 1 divided by it is finite where 1 / base is."""
+    exponent = operator.exponent(Known(view)) if operator.exponent is not None else None
+    return exponent is not None and 0 <= exponent <= 1
+
+
 def _elementwise(
     view: NodeView, zeroed: Collection[str], steps: int, extents: Collection[Poly]
 ) -> Sign:
@@ -204,7 +210,7 @@ def _elementwise(
         return _sign_of_numbers(np.array(known, view.out_dtype()))
     if operator.square(Known(view)):
         return Sign.NONNEGATIVE
-    if operator.sign is None and operator.root(Known(view)):
+    if operator.sign is None and _is_root(operator, view):
         return sign_of(graph, view.name(0), zeroed, steps - 1, extents)
     sizes = graph.ints(view.name(0)) if operator.converts else None
     if sizes is not None and all(map(nonneg, sizes.flat)):

@@ -52,8 +52,20 @@ def may_fail(graph: Graph, node: ir.Node, changed: Collection[str]) -> bool:
     """
     if _reads_text(graph, node, changed):
         return True
-    looks = Assumes.INSIDE in (operator_of(node).assumes or ())
-    return looks and any(t is None or t.kind != "f" for t in _types(graph, node, changed))
+    if Assumes.INSIDE not in (operator_of(node).assumes or ()):
+        return False
+    types = _types(graph, node, set(changed).intersection(_places(graph, node)))
+    return any(t is None or t.kind != "f" for t in types)
+
+
+def _places(graph: Graph, node: ir.Node) -> set[str]:
+    """The operands that may tell where a node looks: of a movement not what is moved."""
+    view, found = NodeView(graph, node), set[str]()
+    for expr in (graph[o].expr for o in output_names(node)):
+        moves = expr is not None and expr.combine is Combine.MOVE
+        moved = {r.operand for r in expr.moving_reads} if expr is not None and moves else ()
+        found |= {view.name(i) for i in range(view.n_inputs) if view.has(i) and i not in moved}
+    return found
 
 
 def reader_upset_by_zeros(
@@ -81,10 +93,21 @@ def reader_upset_by_zeros(
                 continue
             if not is_total(graph, node, changed, zeroed) or may_fail(graph, node, changed):
                 return node
-            found = [o for o in output_names(node) if o not in changed and graph[o].is_loose]
+            found = [o for o in _results(graph, node) if o not in changed and graph[o].is_loose]
             changed.update(found)
             todo += found
     return None
+
+
+def _results(graph: Graph, node: ir.Node) -> list[str]:
+    """What a node computes; of a list that is followed what its rows are written into: they stay
+    as they are, be there more of them or fewer.
+    """
+    return [
+        x
+        for name in output_names(node)
+        for x in ([s.out for s in graph.lists.sinks.get(name, ())] or [name])
+    ]
 
 
 def filled(expr: TensorExpr) -> Region:

@@ -29,9 +29,9 @@ from pitc.ir.nodes import first_input, input_names
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, covered, pull, region
 from pitc.passes.facts.finite import clean_if, finite_if
+from pitc.passes.facts.sizes import size_bounds
 from pitc.passes.facts.softmax import spared_rows
 from pitc.passes.regions.domain import Coords, Domain
-from pitc.passes.regions.factors import size_bounds
 from pitc.passes.regions.form import BiasTerm, Factor, FormContext, Site
 from pitc.passes.regions.steps import Steps, pair_of
 from pitc.passes.rules.record import Packs, operator_of
@@ -483,8 +483,10 @@ def _arithmetic(
 def _is_size_factor(site: Site, scores: Scores, name: str) -> bool:
     """True for a number that is computed of sizes, and moderate for all."""
     graph, sound = site.context.graph, scores.score_steps is None
-    found = size_bounds(graph, name, graph[scores.name].shape or ()) if sound else None
-    return found is not None and is_factor(found[0]) and is_factor(found[1])
+    found = size_bounds(graph, name) if sound else None
+    if found is None or not found.hold(graph[scores.name].shape or ()):
+        return False
+    return is_factor(found.lo) and is_factor(found.hi)
 
 
 def unexpanded(graph: Graph, name: str) -> str:

@@ -6,6 +6,7 @@ from math import isfinite
 
 import numpy as np
 
+from pitc.ir.constant import Number
 from pitc.passes.rules.record import Condition, Operands
 from pitc.passes.rules.signs import Sign
 
@@ -74,10 +75,19 @@ def even(of: Operands) -> bool:
     return exponent is not None and exponent % 2 == 0
 
 
-def between_0_and_1(of: Operands) -> bool:
-    """A power that lies between 1 and its base: 1 divided by it is finite where 1 / base is."""
-    exponent = of.number(1)
-    return exponent is not None and 0 <= exponent <= 1
+def exponent(of: Operands) -> Number | None:
+    """The exponent of a power, as a constant."""
+    return of.number(1)
+
+
+def half(_: Operands) -> Number:
+    """The exponent of a square root."""
+    return 0.5
+
+
+def minus_one(_: Operands) -> Number:
+    """The exponent of 1 / x."""
+    return -1
 
 
 def not_above(of: Operands) -> bool:

@@ -107,11 +107,12 @@ _ONE_NUMBER = {
         finite=conditions.root,
         law=laws.odd,
         sign=signs.never_negative,
-        root=always,
+        exponent=conditions.half,
     ),
     "Reciprocal": Operator(
         function=Elementwise(lambda x: 1 / x, trusted=at(0.0, 1.0, -1.0, 2.0, 0.5)),
         finite=conditions.pole,
+        exponent=conditions.minus_one,
     ),
     "Relu": Operator(
         function=_exact(lambda x: np.maximum(x, np.zeros_like(x)), monotone=True),
@@ -232,7 +233,7 @@ _SEVERAL_NUMBERS = {
         function=Elementwise(arithmetic.power, trusted=at(0.0, 1.0, 2.0), typed=True),
         finite=conditions.power,
         square=conditions.even,
-        root=conditions.between_0_and_1,
+        exponent=conditions.exponent,
     ),
     "Sum": Operator(
         function=_exact(arithmetic.total, monotone=True),

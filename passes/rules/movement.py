@@ -336,8 +336,8 @@ def _range(
     if nonneg(last - size):
         last = size
     elif not nonneg(size - last):
-        # rows of a table up to a size that the graph computes
-        if first != ZERO or n is None or not nonneg(last):
+        # rows of a table up to a size that the graph computes, or the first one of any number
+        if first != ZERO or (n is None and last != ONE) or not nonneg(last):
             return first, view.fresh()
         last = view.clamped(last, size)
     if step != 1 or first is None or not nonneg(last - first):

@@ -181,7 +181,7 @@ class Operator:
         not_positive: Where no result is above 0.
         least: A number that no result is below, in the result's type.
         square: Where the result is a square.
-        root: Where it is a power of operand 0 from 0 to 1: of a positive number it is one.
+        exponent: Of operand 0, of which it is a power; None where a node does not say.
         magnitude: The largest one of a node's results, by its types and constants; or more.
         affine: The result of operands that are affine functions of positions.
         order: The comparison that it is.
@@ -216,7 +216,7 @@ class Operator:
     not_positive: Condition = never
     least: Callable[[NodeView], Array | None] | None = None
     square: Condition = never
-    root: Condition = never
+    exponent: Callable[[Operands], Number | None] | None = None
     magnitude: Callable[[NodeView], float | None] | None = None
     affine: Affine | None = None
     order: Order | None = None

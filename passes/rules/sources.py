@@ -4,7 +4,7 @@ import numpy as np
 
 from pitc.ir.expr import Combine, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
-from pitc.ir.index import ONE, Poly, nonneg, poly
+from pitc.ir.index import ONE, Poly, nonneg, poly, total_of
 from pitc.passes.rules import values
 from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.record import Items, Operator, always
@@ -80,11 +80,12 @@ def _count_of_floats(view: NodeView) -> Poly | None:
     return poly(steps.pop()) if len(steps) == 1 else None
 
 
-@rule("NonZero", assumes=(), has=Operator(live_places=True, items=Items.ANY))
+@rule("NonZero", assumes=(), has=Operator(finite=always, live_places=True, items=Items.ANY))
 def non_zero(view: NodeView) -> list[TensorExpr]:
     """Places of the nonzero elements: how many there are is data."""
     rank = max(view.rank(0), 1)  # of a scalar as of a vector of one element
-    return [TensorExpr((poly(rank), view.fresh()), ordered=frozenset({1}))]
+    count = view.counted(total_of(view.shape(0)))
+    return [TensorExpr((poly(rank), count), ordered=frozenset({1}))]
 
 
 @rule("EyeLike", assumes=(), has=Operator(finite=always, items=Items.ANY))

@@ -15,6 +15,7 @@ from pitc.ir.branch import GROUP, groups, path_of, within
 from pitc.ir.expr import Shape
 from pitc.ir.index import UNDECLARED, ZERO, Poly, dim_index, poly, sym
 from pitc.ir.inference import COUNTED_OTHERWISE, Dim, Inferred, infer, symbol_text
+from pitc.ir.lists import Lists
 from pitc.ir.nodes import Array, captures, constant_of, node_name, output_names, poly_array
 from pitc.ir.value import Value, Values
 from pitc.ir.view import NodeView, NoRule
@@ -43,6 +44,8 @@ class Graph:
         clamps: Sizes that are the smaller one of two.
         copies: Sizes that are the first one of two, or the second where the first is 0.
         demands: Sizes of which nodes refuse 0, and the nodes.
+        counts: Sizes that count places of something, and how many places it has.
+        lists: Lists of places, with what is known from behind.
         reached: Sizes of which the first is never larger than the second, or the model fails.
         carried: For each loop the shapes that its condition and its carried values keep; None where
             that is not sure.
@@ -61,6 +64,8 @@ class Graph:
         self.clamps: dict[Poly, tuple[Poly, Poly]] = {}
         self.copies: dict[Poly, tuple[Poly, Poly]] = {}
         self.demands: list[tuple[ir.Node, Poly]] = []
+        self.counts: dict[Poly, Poly] = {}
+        self.lists = Lists()
         self.reached: set[tuple[Poly, Poly]] = set()
         self.carried: dict[ir.Node, list[Shape | None]] = {}
         self.bodies: dict[ir.Node, Graph] = {}

@@ -49,6 +49,7 @@ class Value:
         sign_unseen: No output tells a 0 of it from a -0.0.
         dead: Dead facts: regions of it that no graph output depends on.
         slack: Slack facts: regions in which any number up to a limit would do, and the limit.
+        dead_rows: Dead facts of its dense form, where it has a row per entry of a list.
     """
 
     shape: Shape | None = None
@@ -77,15 +78,16 @@ class Value:
     sign_unseen: bool = False
     dead: list[Region] = field(default_factory=list)
     slack: Slack = field(default_factory=lambda: ([], inf))
+    dead_rows: list[Region] = field(default_factory=list)
 
     @property
     def is_loose(self) -> bool:
         """Other numbers would do somewhere: it may change where what it is computed from does."""
-        return bool(self.dead or self.slack[0])
+        return bool(self.dead or self.slack[0] or self.dead_rows)
 
     def from_before(self) -> Value:
         """The record without what is known from behind the value."""
-        return replace(self, dead=[], slack=([], inf), sign_unseen=False)
+        return replace(self, dead=[], slack=([], inf), dead_rows=[], sign_unseen=False)
 
 
 class Values(dict[str, Value]):

@@ -205,8 +205,31 @@ class NodeView:
 
     def joined(self, extents: Sequence[Poly]) -> Poly:
         """The size of a dimension whose operands broadcast, of which it is not known how."""
+        found = self._beside_one(extents)
+        if found is not None:
+            return found
         self.graph.joins.append((self.node, frozenset(extents)))
         return self.fresh()
+
+    def _beside_one(self, extents: Sequence[Poly]) -> Poly | None:
+        """Of the live places of something and of 1, or 0 where that has no place, it is the first:
+        there are no live places where there are none.
+        """
+        counted = [e for e in extents if e in self.graph.counts]
+        others = [self.graph.clamps.get(e) for e in extents if e not in self.graph.counts]
+        if len(counted) != 1:
+            return None
+        places = self.graph.counts[counted[0]]
+        for clamp in others:
+            if clamp is None or clamp[0] != ONE or places.divide(clamp[1]) is None:
+                return None
+        return counted[0]
+
+    def counted(self, places: Poly) -> Poly:
+        """A new size symbol: how many of some places have something."""
+        found = self.fresh()
+        self.graph.counts[found] = places
+        return found
 
     def clamped(self, last: Poly, size: Poly) -> Poly:
         """The size of the first places of a dimension: `last` of them, but at most `size`."""
