@@ -319,7 +319,11 @@ def _places(n: int, start: int, end: int, step: int) -> range:
 
 
 def _from_end(bound: Poly, size: Poly) -> Poly:
-    """A slice bound, counted from the start."""
+    """A slice bound, counted from the start: the last n of n places begin at the first one, and so
+    they do where n is 0.
+    """
+    if nonneg(-bound - size):
+        return ZERO
     n = bound.as_int()
     return size + bound if n is not None and n < 0 else bound
 
