@@ -58,7 +58,8 @@ def _count(start: Poly, limit: Poly, step: Poly) -> Poly | None:
     span, stride = (limit - start).as_int(), step.as_int()
     if span is not None and stride:
         return poly(max(-(-span // stride), 0))
-    return limit - start if step == ONE and nonneg(limit - start) else None
+    steps = (limit - start) * (stride or 0)
+    return steps if stride in (1, -1) and nonneg(steps) else None
 
 
 def _count_of_floats(view: NodeView) -> Poly | None:
