@@ -249,6 +249,7 @@ ARCHITECTURES = (
     ),
     Architecture(
         "wav2vec2", "Wav2Vec2Model", "Wav2Vec2", AUDIO, ("input_values", "attention_mask"),
+        padding="/model/Cast_2_output_0",  # bools of frames, made of the mask of samples
         sizes={
             "input_values": (BATCH, "samples"), "attention_mask": (BATCH, "samples"),
             "last_hidden_state": (BATCH, "frames"),

@@ -98,6 +98,7 @@ def hiding_inputs(graph: Graph) -> list[str]:
     """Padding masks that may be: inputs that hide keys of attention where they are 0, or where they
     are not, or floats that only maps and moves lead from to a softmax; none that are looked up in a
     table, but where one number of them hides keys. Those that are known to hide most come first.
+    Where there are none, bools that the model computes: of frames, from lengths of sound.
     """
     hidden, reaching = hidden_keys(graph), _floats_at_softmax(graph)
     found: Counter[str] = Counter()
@@ -111,7 +112,20 @@ def hiding_inputs(graph: Graph) -> list[str]:
                 found[f"{name}{AT}0"] = zeros
         else:
             found[f"{NOT}{name}" if others > zeros else name] = max(zeros, others)
+    if not found:
+        found = _hiding_bools(graph, hidden)
     return [text for text, _ in found.most_common()]
+
+
+def _hiding_bools(graph: Graph, hidden: Counter[tuple[str, bool]]) -> Counter[str]:
+    """Computed bools of two dimensions that hide keys, and how many."""
+    found: Counter[str] = Counter()
+    for (name, yes), count in hidden.items():
+        value = graph[name]
+        computed = value.producer is not None and value.dtype == np.bool_
+        if computed and value.shape is not None and len(value.shape) == 2 and count > found[name]:
+            found[f"{NOT}{name}" if yes else name] = count
+    return found
 
 
 def _floats_at_softmax(graph: Graph) -> set[str]:
