@@ -100,7 +100,10 @@ T5 = {"vocab_size": VOCABULARY, "d_model": HIDDEN, "d_kv": WIDTH, "d_ff": FFN}
 T5 |= {"num_layers": LAYERS, "num_heads": HEADS, "use_cache": False}
 CLIP_TEXT = ENCODER | {"max_position_embeddings": 77, "projection_dim": 128, "eos_token_id": 999}
 VISION = LAYOUT | {"intermediate_size": FFN, "image_size": 64, "patch_size": 16}
-IMAGES: Mapping[str, Sizes] = {"pixel_values": ("images", 3, 64, 64), "last_hidden_state": ("images",)}
+IMAGES: Mapping[str, Sizes] = {
+    "pixel_values": ("images", 3, 64, 64),
+    "last_hidden_state": ("images",),
+}
 NONE: Settings = {"use_cache": False}
 NO_POOLER: Settings = {"add_pooling_layer": False}
 QWEN3 = DECODER | {"head_dim": WIDTH}
@@ -129,9 +132,16 @@ BART = {
 
 ARCHITECTURES = (
     Architecture(
-        "albert", "AlbertModel", "Albert", ENCODER | {"embedding_size": 128}, TYPED, arguments=NO_POOLER
+        "albert",
+        "AlbertModel",
+        "Albert",
+        ENCODER | {"embedding_size": 128},
+        TYPED,
+        arguments=NO_POOLER,
     ),
-    Architecture("bart", "BartModel", "Bart", BART, PAIR, padding="attention_mask,decoder_attention_mask"),
+    Architecture(
+        "bart", "BartModel", "Bart", BART, PAIR, padding="attention_mask,decoder_attention_mask"
+    ),
     Architecture("bert", "BertModel", "Bert", ENCODER, TYPED, exporters=BOTH, arguments=NO_POOLER),
     Architecture(
         "bert-meanpool",
@@ -203,7 +213,14 @@ ARCHITECTURES = (
     Architecture("gpt2-cache", "GPT2LMHeadModel", "GPT2", GPT2, CACHED, PRESENT),
     Architecture("llama", "LlamaModel", "Llama", DECODER | NONE, PLACED, exporters=BOTH),
     Architecture(
-        "llama-cache", "LlamaForCausalLM", "Llama", DECODER, CACHED, PRESENT, exporters=BOTH, heads=GROUPS
+        "llama-cache",
+        "LlamaForCausalLM",
+        "Llama",
+        DECODER,
+        CACHED,
+        PRESENT,
+        exporters=BOTH,
+        heads=GROUPS,
     ),
     Architecture(
         "longformer",
@@ -220,55 +237,118 @@ ARCHITECTURES = (
         exporters=BOTH,
     ),
     Architecture(
-        "mpnet", "MPNetModel", "MPNet", ENCODER | {"max_position_embeddings": POSITIONS + 2},
+        "mpnet",
+        "MPNetModel",
+        "MPNet",
+        ENCODER | {"max_position_embeddings": POSITIONS + 2},
         arguments=NO_POOLER,
     ),
-    Architecture("opt", "OPTModel", "OPT", {
-        **{"vocab_size": VOCABULARY, "max_position_embeddings": POSITIONS, "ffn_dim": FFN},
-        **{"word_embed_proj_dim": HIDDEN}, **LAYOUT, **NONE,
-    }),
-    Architecture("qwen2", "Qwen2Model", "Qwen2", DECODER | NONE, PLACED),
-    Architecture("qwen2-cache", "Qwen2ForCausalLM", "Qwen2", DECODER, CACHED, PRESENT, heads=GROUPS),
     Architecture(
-        "qwen3-embed", "Qwen3Model", "Qwen3", QWEN3 | NONE, PLACED, ("sentence_embedding",),
-        sizes=SENTENCE, pooled=True,
+        "opt",
+        "OPTModel",
+        "OPT",
+        {
+            **{"vocab_size": VOCABULARY, "max_position_embeddings": POSITIONS, "ffn_dim": FFN},
+            **{"word_embed_proj_dim": HIDDEN},
+            **LAYOUT,
+            **NONE,
+        },
+    ),
+    Architecture("qwen2", "Qwen2Model", "Qwen2", DECODER | NONE, PLACED),
+    Architecture(
+        "qwen2-cache", "Qwen2ForCausalLM", "Qwen2", DECODER, CACHED, PRESENT, heads=GROUPS
+    ),
+    Architecture(
+        "qwen3-embed",
+        "Qwen3Model",
+        "Qwen3",
+        QWEN3 | NONE,
+        PLACED,
+        ("sentence_embedding",),
+        sizes=SENTENCE,
+        pooled=True,
     ),
     Architecture("roberta", "RobertaModel", "Roberta", OFFSET, arguments=NO_POOLER),
-    Architecture("swin", "SwinModel", "Swin", {
-        **{"image_size": 64, "patch_size": 4, "window_size": 4, "embed_dim": 64},
-        **{"depths": [2, 2], "num_heads": [2, 4]},
-    }, ("pixel_values",), padding="", sizes=IMAGES, arguments=NO_POOLER),
-    Architecture("switch-encoder", "SwitchTransformersEncoderModel", "SwitchTransformers", T5 | {
-        **{"num_experts": 4, "expert_capacity": 8, "num_sparse_encoder_layers": 1},
-        "initializer_factor": 10.0,  # so that every expert is chosen
-    }),
-    Architecture("t5-encoder", "T5EncoderModel", "T5", T5, exporters=BOTH),
     Architecture(
-        "vit", "ViTModel", "ViT", VISION, ("pixel_values",), padding="", sizes=IMAGES,
+        "swin",
+        "SwinModel",
+        "Swin",
+        {
+            **{"image_size": 64, "patch_size": 4, "window_size": 4, "embed_dim": 64},
+            **{"depths": [2, 2], "num_heads": [2, 4]},
+        },
+        ("pixel_values",),
+        padding="",
+        sizes=IMAGES,
         arguments=NO_POOLER,
     ),
     Architecture(
-        "wav2vec2", "Wav2Vec2Model", "Wav2Vec2", AUDIO, ("input_values", "attention_mask"),
+        "switch-encoder",
+        "SwitchTransformersEncoderModel",
+        "SwitchTransformers",
+        T5
+        | {
+            **{"num_experts": 4, "expert_capacity": 8, "num_sparse_encoder_layers": 1},
+            "initializer_factor": 10.0,  # so that every expert is chosen
+        },
+    ),
+    Architecture("t5-encoder", "T5EncoderModel", "T5", T5, exporters=BOTH),
+    Architecture(
+        "vit",
+        "ViTModel",
+        "ViT",
+        VISION,
+        ("pixel_values",),
+        padding="",
+        sizes=IMAGES,
+        arguments=NO_POOLER,
+    ),
+    Architecture(
+        "wav2vec2",
+        "Wav2Vec2Model",
+        "Wav2Vec2",
+        AUDIO,
+        ("input_values", "attention_mask"),
         padding="/model/Cast_2_output_0",  # bools of frames, made of the mask of samples
         sizes={
-            "input_values": (BATCH, "samples"), "attention_mask": (BATCH, "samples"),
+            "input_values": (BATCH, "samples"),
+            "attention_mask": (BATCH, "samples"),
             "last_hidden_state": (BATCH, "frames"),
         },
     ),
-    Architecture("whisper-encoder", "models.whisper.modeling_whisper.WhisperEncoder", "Whisper", {
-        **{"d_model": HIDDEN, "encoder_layers": LAYERS, "encoder_attention_heads": HEADS},
-        **{"encoder_ffn_dim": FFN, "max_source_positions": 64, "vocab_size": VOCABULARY},
-        **{"decoder_layers": 1, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
-    }, ("input_features",), padding="", sizes={
-        "input_features": (BATCH, 80, 128), "last_hidden_state": (BATCH,),
-    }),
+    Architecture(
+        "whisper-encoder",
+        "models.whisper.modeling_whisper.WhisperEncoder",
+        "Whisper",
+        {
+            **{"d_model": HIDDEN, "encoder_layers": LAYERS, "encoder_attention_heads": HEADS},
+            **{"encoder_ffn_dim": FFN, "max_source_positions": 64, "vocab_size": VOCABULARY},
+            **{"decoder_layers": 1, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+        },
+        ("input_features",),
+        padding="",
+        sizes={
+            "input_features": (BATCH, 80, 128),
+            "last_hidden_state": (BATCH,),
+        },
+    ),
     Architecture("xlm-r", "XLMRobertaModel", "XLMRoberta", OFFSET, arguments=NO_POOLER),
     Architecture(
-        "xlm-r-reranker", "XLMRobertaForSequenceClassification", "XLMRoberta",
-        OFFSET | {"num_labels": 1}, outputs=("logits",), sizes=SENTENCE,
+        "xlm-r-reranker",
+        "XLMRobertaForSequenceClassification",
+        "XLMRoberta",
+        OFFSET | {"num_labels": 1},
+        outputs=("logits",),
+        sizes=SENTENCE,
     ),
-    Architecture("xlnet", "XLNetModel", "XLNet", {
-        **{"vocab_size": VOCABULARY, "d_model": HIDDEN, "n_layer": LAYERS, "n_head": HEADS},
-        **{"d_inner": FFN, "use_mems_eval": False},
-    }, TYPED),
+    Architecture(
+        "xlnet",
+        "XLNetModel",
+        "XLNet",
+        {
+            **{"vocab_size": VOCABULARY, "d_model": HIDDEN, "n_layer": LAYERS, "n_head": HEADS},
+            **{"d_inner": FFN, "use_mems_eval": False},
+        },
+        TYPED,
+    ),
 )

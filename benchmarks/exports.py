@@ -145,14 +145,24 @@ def export(case: Architecture, exporter: str, file: Path) -> None:
         if exporter == DYNAMO:
             shapes = [tuple(free[n] for n in case.inputs)]
             program = torch.onnx.export(
-                module, arguments, dynamo=True, dynamic_shapes=shapes, opset_version=DYNAMO_OPSET,
-                verbose=False, **names,
+                module,
+                arguments,
+                dynamo=True,
+                dynamic_shapes=shapes,
+                opset_version=DYNAMO_OPSET,
+                verbose=False,
+                **names,
             )
             program.save(str(file), external_data=False)
             return
         with traceable():
             torch.onnx.export(
-                module, arguments, str(file), dynamo=False, opset_version=OPSET, dynamic_axes=free,
+                module,
+                arguments,
+                str(file),
+                dynamo=False,
+                opset_version=OPSET,
+                dynamic_axes=free,
                 **names,
             )
 
@@ -243,7 +253,9 @@ def row_of(case: Architecture, exporter: str, model: Path, *, runs: bool) -> dic
 
 
 def main(
-    names: Annotated[list[str] | None, typer.Argument(help="Architectures; all by default.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Architectures; all by default.")
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option(help="Keep exports here, and take those that are here.")
     ] = None,

@@ -45,7 +45,7 @@ from pitc.ir.region import (
     region,
 )
 from pitc.passes.control.bodies import BODY, body_model, captured, states_of
-from pitc.passes.facts.affine import comparison, threshold
+from pitc.passes.facts.affine import comparison, diagonal, threshold
 from pitc.passes.facts.derive import derive
 from pitc.passes.facts.finite import (
     all_finite,
@@ -212,7 +212,9 @@ def _by_combine(view: NodeView, output: int, expr: TensorExpr) -> list[FillFact]
             return softmax_facts(view, expr, row_clean(view, expr))
         case Combine.SCATTER:
             return _scattered(view, expr)
-    return []
+    dtype = view.out_dtype()
+    number = float if dtype is not None and dtype.kind == "f" else int  # of -0.0 the sign counts
+    return [FillFact(r, number(c)) for r, c in diagonal(view, expr)]
 
 
 def _moved(view: NodeView, expr: TensorExpr) -> list[FillFact]:

@@ -1,7 +1,8 @@
 """Softmax under a mask: where its result is exactly 0.
 
-Minus infinity gives 0, or NaN in a row of nothing else: `ZN`, unless the row has a finite number,
-as the key at its own position where two finite masks are added. A finite term gives 0 beside a term that is far above it. Both are known only by what is known of *all* that is added up
+Minus infinity gives 0, or NaN in a row of nothing else: `ZN`, unless each row has a finite number,
+as at its own position where a causal mask and one of padding are added up. A finite term gives 0
+beside a term that is far above it. Both are known only by what is known of *all* that is added up
 (`terms.py`): z is *hidden* where it is at most -5750, and *kept* where it is at least -5000, and
 exp(-750) is 0 in every type. So where z is hidden, p is 0 if some key of the row is kept, and that
 is a test like any other:

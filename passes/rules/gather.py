@@ -155,9 +155,9 @@ def scatter_elements(view: NodeView) -> list[TensorExpr]:
     if len(shape) != len(places):
         raise NoRule(f"ranks {len(shape)} and {len(places)} differ")
     axis = one_axis(view, len(shape), 0)
-    if places == shape and view.affine(1) == dim_index(axis, shape[axis]):
-        if view.attr("reduction", "none") == "none":
-            return [_overwritten(shape)]
+    own = places == shape and view.affine(1) == dim_index(axis, shape[axis])
+    if own and view.attr("reduction", "none") == "none":
+        return [_overwritten(shape)]
     index = tuple(
         dim_index(len(shape), e) if d == axis else dim_index(d, shape[d])
         for d, e in enumerate(places)
@@ -185,9 +185,9 @@ def scatter_nd(view: NodeView) -> list[TensorExpr]:
     first, lead = len(shape), len(places) - 1
     if len(parts) != lead + len(shape) - depth:
         raise NoRule(f"updates of rank {len(parts)} do not fit")
-    if places[:-1] == shape[:depth] and _vectors(view, places) == bare(shape[:depth]):
-        if view.attr("reduction", "none") == "none":
-            return [_overwritten(shape)]
+    own = places[:-1] == shape[:depth] and _vectors(view, places) == bare(shape[:depth])
+    if own and view.attr("reduction", "none") == "none":
+        return [_overwritten(shape)]
     rows = bare(places[:-1], first)
     updates = (
         Read(1, (*rows, dim_index(first + lead, places[-1]))),

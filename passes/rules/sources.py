@@ -4,7 +4,7 @@ import numpy as np
 
 from pitc.ir.expr import Combine, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
-from pitc.ir.index import ONE, Poly, nonneg, poly
+from pitc.ir.index import Poly, nonneg, poly
 from pitc.passes.rules import values
 from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.record import Items, Operator, always
@@ -88,7 +88,11 @@ def non_zero(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr((poly(rank), view.fresh()), ordered=frozenset({1}))]
 
 
-@rule("EyeLike", assumes=(), has=Operator(finite=always, items=Items.ANY))
+@rule(
+    "EyeLike",
+    assumes=(),
+    has=Operator(finite=always, diagonal=lambda view: int(view.attr("k", 0)), items=Items.ANY),
+)
 def eye_like(view: NodeView) -> list[TensorExpr]:
     """Ones on a diagonal, in the operand's shape."""
     return [TensorExpr(view.shape(0), ordered=frozenset({0, 1}))]

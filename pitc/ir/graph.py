@@ -41,6 +41,7 @@ class Graph:
         noted: Values that have a bit for provenance, in the order of the bits (`note_bit`).
         joins: Dimensions of operands that broadcast in a way that is not known, and the nodes.
         clamps: Sizes that are the smaller one of two.
+        parts: Sizes that are not known, and others that they are never larger than.
         copies: Sizes that are the first one of two, or the second where the first is 0.
         demands: Sizes of which nodes refuse 0, and the nodes.
         reached: Sizes of which the first is never larger than the second, or the model fails.
@@ -59,6 +60,7 @@ class Graph:
         self.noted: list[str] = []
         self.joins: list[tuple[ir.Node, frozenset[Poly]]] = []
         self.clamps: dict[Poly, tuple[Poly, Poly]] = {}
+        self.parts: dict[Poly, Poly] = {}
         self.copies: dict[Poly, tuple[Poly, Poly]] = {}
         self.demands: list[tuple[ir.Node, Poly]] = []
         self.reached: set[tuple[Poly, Poly]] = set()
