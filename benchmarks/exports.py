@@ -1,4 +1,4 @@
-"""How much of popular architectures runs packed, as people export them:
+"""How much of popular architectures runs packed, as people export them.
 
     .venv-libs/bin/python -m benchmarks.exports [ARCHITECTURE ...]
 
@@ -35,7 +35,7 @@ from benchmarks.export_cases import (  # noqa: E402
     VOCABULARY,
     Architecture,
 )
-from benchmarks.report import RESULTS  # noqa: E402
+from benchmarks.exports_page import ENOUGH, FILE  # noqa: E402
 from pitc.check.feeds import PATTERNS, Case, input_specs, random_feeds  # noqa: E402
 from pitc.check.reference import contract_of, reference_session  # noqa: E402
 from pitc.check.tokens import LiveTokens, token_axes  # noqa: E402
@@ -47,10 +47,8 @@ from pitc.ir.summary import summary_of, ways_of  # noqa: E402
 from pitc.measure.bench import of_session, session_options, unoptimised_options  # noqa: E402
 
 SCHEMA = 1
-FILE = RESULTS / "exports.json"
 PACKAGES = ("torch", "transformers", "optimum-onnx", "onnx", "onnxscript", "onnxruntime")
 OPSET, DYNAMO_OPSET = 17, 20
-ENOUGH = 0.9  # of the work: where less runs packed, a row says why
 PATCHES = "optimum.exporters.onnx.model_patcher"
 
 

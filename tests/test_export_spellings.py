@@ -9,7 +9,9 @@ import pytest
 
 from models.graph import GraphBuilder
 from pitc.ir.graph import Graph
-from pitc.ir.index import poly, sym
+from pitc.ir.index import dim_index, poly, sym
+from pitc.ir.nodes import first_output, input_names
+from pitc.ir.region import Region, Test, position, region
 from pitc.ir.summary import summary_of
 from pitc.passes.analysis import analyse
 from pitc.passes.effect import NOT_HIDDEN
@@ -21,6 +23,7 @@ from tests.lower_support import lower
 from tests.plan_reference import run_lowered
 
 b, s = sym("b"), sym("s")
+PLACE = (dim_index(0, s), dim_index(1, s))
 MODEL = """<ir_version: 8, opset_import: ["": 18]> m
 (float[b, s, 8] x, int64[b, s] mask, float[b, s, s] scores,
  float[s, s] flat, bool[s, s] flag) => (float[] y)
@@ -84,12 +87,17 @@ SCATTERS = {
     "y = ScatterND (off, own, flat)": [],  # nothing of it stays
     'y = ScatterND <reduction = "add"> (flat, own, off)': [],
     "y = ScatterND (flat, turned, off)": [],
+    "twice = Concat <axis = 0> (flat, flat) y = ScatterND (twice, own, off)": [],
+    "twice = Concat <axis = 0> (flat, flat) y = ScatterElements (twice, grid, off)": [],
     "y = ScatterElements (flat, grid, off)": [HERE],
     "y = ScatterElements <axis = 1> (flat, cols, off)": [HERE],
     "y = ScatterElements (flat, cols, off)": [],
     'y = ScatterElements <reduction = "mul"> (flat, grid, off)': [],
     'y = Einsum <equation = "ij->ji"> (off)': [THERE],
     'y = Einsum <equation = "ij"> (off)': [HERE],
+    'on = Where (flag, one, flat) y = Einsum <equation = "ij->ji"> (on)': [
+        "1.0 where flag[d1, d0] != 0",
+    ],
     'y = Einsum <equation = "ij->i"> (off)': ["0.0 where all d-1: flag[d0, d-1] != 0"],
 }
 
@@ -121,6 +129,21 @@ def test_a_diagonal_is_known_by_positions(body: str) -> None:
                 if all(t.idx[0].evaluate({"s": 4}, {0: row, 1: column}) >= 0 for t in f)
             }
             assert known == (column - row == k) and isinstance(known, float), facts
+
+
+CUTS = {
+    "t = Where (flag, one, low) y = Trilu <upper = 1> (t, i)": PLACE[1] - PLACE[0] - 1,
+    "t = Where (flag, one, low) y = Trilu <upper = 0> (t)": PLACE[0] - PLACE[1],
+}
+
+
+@pytest.mark.parametrize("body", CUTS)
+def test_what_is_on_one_side_of_a_diagonal_stays(body: str) -> None:
+    inside = Region([position(CUTS[body])])
+    facts = {(str(f.region), f.constant) for f in graph_of(body)["y"].fills}
+    flagged = region(inside | Region([Test("flag", PLACE, "nz", True)]))
+    (outside,) = (n for t in inside if (n := t.negate()) is not None)
+    assert (str(flagged), 1.0) in facts and (str(Region([outside])), 0.0) in facts
 
 
 #: Scores under a causal mask and one of padding, as two finite numbers that are added up.
@@ -182,6 +205,11 @@ def test_two_finite_masks_are_packed_and_right() -> None:
     proto = decoder()
     lowered = lower(proto, "mask")
     assert summary_of(lowered.report).packed.share > 0.7  # all but scores, of one wide head
+    graph = analyse(ir.serde.deserialize_model(proto), "mask")[0]
+    products = [n for n in graph.nodes if input_names(n)[-1] in {f"{x}0" for x in "qkv"}]
+    assert len(products) == 3
+    for node in products:  # they rest on no more than they must: none is needed of a padded token
+        assert "mask[d0, d1] == 0" in [str(r) for r in graph[first_output(node)].dead]
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     rng, model = np.random.default_rng(1), ir.serde.serialize_model(lowered.model)
     for mask in ([[1, 1, 1, 1, 1], [0, 0, 1, 1, 0]], [[0] * 5, [1, 0, 1, 0, 1]]):
@@ -206,10 +234,12 @@ def test_regions_that_nothing_can_lie_in_pack_nothing() -> None:
     p = g.op("Softmax", g.op("Add", g.op("MatMul", x, keys), low))
     g.output(g.op("MatMul", p, x), "y", np.float32, ("b", "s", 64))
     graph = analyse(ir.serde.deserialize_model(g.model()), None)[0]
-    regions = [str(r) for v in graph.values.values() for r in v.dead]
-    assert any("mask[" in r for r in regions)
-    never = [r for r in regions if "within" in r and "some" not in r and "mask[d0, d1] == 0" in r]
-    assert never == []
+    low = "some d-101: where_4[d0, 0, d-101] within 1e3"  # a key is kept
+    assert [str(r) for r in graph["matmul_5"].dead] == [
+        f"cast_3[d0, 0, d1] != 0 and {low}",
+        f"mask[d0, d1] == 0 and {low}",
+    ]
+    assert graph["x"].dead == []
 
 
 @pytest.mark.parametrize("turned", [False, True])

@@ -294,3 +294,5 @@ def test_positions_beside_a_value_at_two_places() -> None:
     ):
         kept = region([one, t, position(Y - Z - 1)])
         assert kept is not None and position(Y - Z - 1) in kept.tests
+    pair = [Test("M", (Y, Z), "nz", True), Test("M", (Z, ZERO), "nz", False)]
+    assert position(Y - Z - 1) in (region([*pair, position(Y - Z - 1)]) or ())
