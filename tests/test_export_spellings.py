@@ -87,8 +87,10 @@ SCATTERS = {
     "y = ScatterND (off, own, flat)": [],  # nothing of it stays
     'y = ScatterND <reduction = "add"> (flat, own, off)': [],
     "y = ScatterND (flat, turned, off)": [],
-    "twice = Concat <axis = 0> (flat, flat) y = ScatterND (twice, own, off)": [],
-    "twice = Concat <axis = 0> (flat, flat) y = ScatterElements (twice, grid, off)": [],
+    # the last of several rows is written to the only one
+    "o = ReduceMax (flat, at0) none = Mul (r, z) l = Unsqueeze (none, at1) y = ScatterND (o, l, off)": [],
+    "o = ReduceMax (flat, at0) none = Mul (r, z) l = Unsqueeze (none, at1) k = Expand (l, sq)"
+    "y = ScatterElements (o, k, off)": [],
     "y = ScatterElements (flat, grid, off)": [HERE],
     "y = ScatterElements <axis = 1> (flat, cols, off)": [HERE],
     "y = ScatterElements (flat, cols, off)": [],
