@@ -355,17 +355,17 @@ ARCHITECTURES = (
 
 #: Why an architecture runs whole where it does, found by hand.
 WHY: Mapping[str, str] = {
-    "clip-both": "the text's vector is the row of the first largest token number, which may be a "
-    "padded one: every row is read",
+    "clip-both": "the text's vector is the row of the first end of text, which may be a padded "
+    "one: every row is read",
     "clip-text": "`pooler_output` is the row of the first end of text, which may be a padded one: "
     "every row is read. Without that output 100 % run packed; take the row in your program",
     "funnel": "rows of a pooled block stand for two tokens each; how many there are is a rounded "
     "quotient, and nothing shows that the output has a row for each token",
-    "longformer": "tokens are padded to a multiple of the window, by a number that is computed when "
-    "the model runs, and cut into windows that overlap",
+    "longformer": "tokens are padded to a multiple of the window, by a number that is computed "
+    "when the model runs, and cut into windows that overlap",
     "swin": "no input is a mask",
-    "switch-encoder": "an expert takes so many tokens and drops later ones: padded tokens count, so "
-    "real ones depend on them",
+    "switch-encoder": "an expert takes so many tokens and drops later ones: padded tokens count, "
+    "so real ones depend on them",
     "vit": "no input is a mask",
     "whisper-encoder": "no input is a mask: sound is padded to 30 seconds, and attention reads it",
     "xlnet": "relative positions are shifted by reshaping `[q, 2q]` to `[2q, q]` and back without "

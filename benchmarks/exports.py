@@ -36,10 +36,11 @@ from benchmarks.export_cases import (  # noqa: E402
     Architecture,
 )
 from benchmarks.exports_page import ENOUGH, FILE  # noqa: E402
+from pitc.check.double import run_in_double  # noqa: E402
 from pitc.check.feeds import PATTERNS, Case, input_specs, random_feeds  # noqa: E402
 from pitc.check.reference import contract_of, reference_session  # noqa: E402
 from pitc.check.tokens import LiveTokens, token_axes  # noqa: E402
-from pitc.check.tolerance import arithmetic_of  # noqa: E402
+from pitc.check.tolerance import arithmetic_of, arithmetic_on  # noqa: E402
 from pitc.check.verify import compare  # noqa: E402
 from pitc.importer import load_model  # noqa: E402
 from pitc.ir.report import Report  # noqa: E402
@@ -215,7 +216,8 @@ def checked(case: Architecture, model: Path, padding: str | None) -> dict[str, A
         cases_of(case, model, padding),
         padding=LiveTokens(model, padding),
         token_outputs=token_axes(compiled.report),
-        arithmetic=arithmetic_of(load_model(model)),
+        arithmetic=arithmetic_on(session, arithmetic_of(load_model(model))),
+        double=lambda: run_in_double(load_model(model), unoptimised_options),
         plain=lambda: of_session(reference_session(model, contract, unoptimised_options())[0]),
         skips=True,
     )

@@ -88,7 +88,8 @@ SCATTERS = {
     'y = ScatterND <reduction = "add"> (flat, own, off)': [],
     "y = ScatterND (flat, turned, off)": [],
     # the last of several rows is written to the only one
-    "o = ReduceMax (flat, at0) none = Mul (r, z) l = Unsqueeze (none, at1) y = ScatterND (o, l, off)": [],
+    "o = ReduceMax (flat, at0) none = Mul (r, z) l = Unsqueeze (none, at1)"
+    "y = ScatterND (o, l, off)": [],
     "o = ReduceMax (flat, at0) none = Mul (r, z) l = Unsqueeze (none, at1) k = Expand (l, sq)"
     "y = ScatterElements (o, k, off)": [],
     "y = ScatterElements (flat, grid, off)": [HERE],
