@@ -59,6 +59,8 @@ SAFE: dict[str, Any] = {
     "order": None,
     "value": None,
     "fill": None,
+    "diagonal": None,
+    "cuts": False,
     "positions": None,
     "live_places": False,
     "zeros": None,  # nothing rests on it but the cost of the analysis
