@@ -13,8 +13,10 @@ from pitc.ir.graph import Graph
 from pitc.ir.report import Report
 from pitc.ir.summary import summary_of
 from pitc.passes.analysis import Analysis, analysis
+from pitc.passes.hidden import hidden_keys, softmaxes
 from pitc.passes.records import node_flops, packed_nodes
 from pitc.passes.regions.choose import choose_regions
+from pitc.passes.suggest import hiding_inputs
 
 LITTLE, MOST = 0.1, 0.9
 """Of the work: where so much more runs packed with the masks, or so much with them, all is well."""
@@ -25,6 +27,8 @@ A_LITTLE = (
     "--padding {padding} changes little: {share:.0%} of the work run packed, {before:.0%} without "
     "it{why}"
 )
+NOT_HIDDEN = "; no attention is seen to give these tokens no weight"
+HIDDEN_BY = ", those of '{name}' it does"
 BY_OUTPUT = "; every row is read by output '{name}': without it {share:.0%} would"
 
 
@@ -67,12 +71,22 @@ def padding_effect(known: Analysis, report: Report, effect: Effect) -> list[str]
         before = _share(graph, work.all.flops)
         if share - before >= LITTLE:
             return []
+    why += _not_hidden(known)
     if tries:
         gain, name = max(_without(known, effect.padding, work.all.flops), default=(0.0, ""))
         if gain >= share + LITTLE:
             why += BY_OUTPUT.format(name=name, share=gain)
     text = A_LITTLE if effect.runs else NOTHING
     return [text.format(padding=effect.padding, share=share, before=before, why=why)]
+
+
+def _not_hidden(known: Analysis) -> str:
+    """What is said where softmaxes hide keys, but none by the masks."""
+    hidden = hidden_keys(known.graph)
+    if any(hidden[m.name, not m.live] for m in known.masks) or not any(softmaxes(known.graph)):
+        return ""
+    others = hiding_inputs(known.graph)[:1]
+    return NOT_HIDDEN + "".join(HIDDEN_BY.format(name=name) for name in others)
 
 
 def _without(known: Analysis, padding: str, total: int) -> Iterator[tuple[float, str]]:

@@ -5,7 +5,7 @@
 
 Nothing is said for the lack of something: each suggestion rests on a trial, or on a node or a
 constant that is there. Trials are few and counted, not timed, so that the same model always gets
-the same suggestions: at most two for each of `MOST_MASKS` masks, each of about the
+the same suggestions: at most two for each of `MOST_MASKS` masks and for all, each of about the
 work of the stages facts and regions, and none of a graph with more than `MOST_NODES` nodes.
 """
 
@@ -31,7 +31,7 @@ from pitc.ir.target import Target
 from pitc.ir.work import contracts
 from pitc.passes.analysis import analysis
 from pitc.passes.hidden import hidden_keys, softmaxes
-from pitc.passes.masks import AT, NOT, can_be_mask, looks_up, padding_masks
+from pitc.passes.masks import AT, NOT, SEVERAL, can_be_mask, looks_up, padding_masks
 from pitc.passes.padding import has_unproven
 from pitc.passes.records import UNSHARED, node_flops, packed_nodes
 from pitc.passes.regions.choose import choose_regions
@@ -101,6 +101,7 @@ def hiding_inputs(graph: Graph) -> list[str]:
     """Padding masks that may be: inputs that hide keys of attention where they are 0, or where they
     are not, or floats that only maps and moves lead from to a softmax; none that are looked up in a
     table, but where one number of them hides keys. Those that are known to hide most come first.
+    Where there are none, bools that the model computes: of frames, from lengths of sound.
     """
     hidden, reaching = hidden_keys(graph), _floats_at_softmax(graph)
     found: Counter[str] = Counter()
@@ -114,7 +115,20 @@ def hiding_inputs(graph: Graph) -> list[str]:
                 found[f"{name}{AT}0"] = zeros
         else:
             found[f"{NOT}{name}" if others > zeros else name] = max(zeros, others)
+    if not found:
+        found = _hiding_bools(graph, hidden)
     return [text for text, _ in found.most_common()]
+
+
+def _hiding_bools(graph: Graph, hidden: Counter[tuple[str, bool]]) -> Counter[str]:
+    """Computed bools of two dimensions that hide keys, and how many."""
+    found: Counter[str] = Counter()
+    for (name, yes), count in hidden.items():
+        value = graph[name]
+        computed = value.producer is not None and value.dtype == np.bool_
+        if computed and value.shape is not None and len(value.shape) == 2 and count > found[name]:
+            found[f"{NOT}{name}" if yes else name] = count
+    return found
 
 
 def _floats_at_softmax(graph: Graph) -> set[str]:
@@ -143,11 +157,13 @@ def _tried(graph: Graph, report: Report) -> Iterator[Suggestion]:
     def gain(trial: Trial) -> float:
         return round((trial.flops - skipped) / total, 4)
 
-    best: Suggestion | None = None
-    for mask in [report.padding] if report.padding else hiding_inputs(graph)[:MOST_MASKS]:
+    best, least = None, 0.0
+    masks = [report.padding] if report.padding else hiding_inputs(graph)[:MOST_MASKS]
+    for mask in (*masks, SEVERAL.join(masks)) if len(masks) > 1 else masks:
         found = _with_mask(graph, mask, gain, is_given=bool(report.padding))
-        if found is not None and (best is None or (found.gain or 0) > (best.gain or 0)):
-            best = found
+        several = LEAST_GAIN if mask not in masks else 0.0  # what a second mask is worth
+        if found is not None and (found.gain or 0) > least + several:
+            best, least = found, found.gain or 0
     if best is not None:
         yield best
 

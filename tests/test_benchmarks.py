@@ -15,7 +15,7 @@ from rich.console import Console
 from typer import Typer
 from typer.testing import CliRunner
 
-from benchmarks import program, readme
+from benchmarks import exports_page, program, readme
 from benchmarks.cases import (
     CASES,
     CompileCase,
@@ -39,6 +39,7 @@ from benchmarks.contenders import (
     whole,
 )
 from benchmarks.cost import flops, weight_bytes
+from benchmarks.export_cases import ARCHITECTURES, WHY
 from benchmarks.machine import machine_facts, measure_limits
 from benchmarks.replay import NodeTasks, makespan_us, node_tasks
 from benchmarks.report import save, table
@@ -49,6 +50,7 @@ from models import minilm
 from models.bert import BERT_BASE, TINY
 from pitc.errors import UsageError
 from pitc.measure.timing import allowed_cores, interleave, one_core, ratio
+from pitc.passes.suggest import LEAST_GAIN
 
 TINY_CASE = EncoderCase("tiny", TINY, batch=6, length=12, mean=5)
 BASE = PADDED[0].name
@@ -376,3 +378,19 @@ def test_readme_shows_the_committed_results() -> None:
     text = readme.README.read_text("utf-8")
     assert readme.results(), "no results are committed"
     assert readme.updated(text, readme.block(readme.results())) == text
+
+
+def test_the_page_of_exports_shows_the_committed_results() -> None:
+    found, text = exports_page.results(), exports_page.PAGE.read_text("utf-8")
+    assert exports_page.updated(text, exports_page.block(found)) == text
+    made = {(row["architecture"], row["exporter"]) for row in found["rows"]}
+    assert made == {(case.name, e) for case in ARCHITECTURES for e in case.exporters}
+
+
+def test_exports_are_right_and_what_helps_is_suggested() -> None:
+    """An option that gains a tenth of the work is named, and what stays dense has a reason."""
+    for row in exports_page.results()["rows"]:
+        assert all(row[key]["right"] for key in row if key.startswith("answers")), row
+        gain = row.get("packed_with_padding", 0.0) - row["packed"]
+        assert gain < LEAST_GAIN or row["suggestion"] is not None, row
+        assert exports_page.best(row) >= exports_page.ENOUGH or row["architecture"] in WHY, row

@@ -258,3 +258,41 @@ def test_descriptions_are_for_people(r: Region, text: str) -> None:
 def test_descriptions_take_names() -> None:
     r = Region({Test("mask", (X, Y), "nz", False)})
     assert describe(r, {0: "batch", 1: "token"}) == "mask[batch, token] == 0"
+
+
+@MANY
+@given(some_tests(), some_tests(), st.sampled_from([X, Y, Z]), st.sampled_from([X, Y, Z]), seeds)
+def test_places_that_a_value_tells_apart_are_not_the_same(
+    t: Test, u: Test, i: Poly, j: Poly, seed: int
+) -> None:
+    """Normal regions hold where their tests do, with positions beside a value at two places."""
+    one, other = Test("P", (X, i), "nz", True), Test("P", (X, j), "nz", False)
+    given_tests = [one, other, position(i - j - 1), t, u]
+    found = region(given_tests)
+    for sizes, values in worlds(seed):
+        every = [holds(x, shape_of(sizes), sizes, values) for x in given_tests]
+        want = np.logical_and.reduce(np.broadcast_arrays(*every))
+        got = [holds(x, shape_of(sizes), sizes, values) for x in found or ()]
+        if found is None:
+            assert not want.any()
+        else:
+            assert (np.logical_and.reduce(np.broadcast_arrays(want | True, *got)) == want).all()
+
+
+def test_positions_beside_a_value_at_two_places() -> None:
+    one, other = Test("P", (X, Y), "nz", True), Test("P", (X, Z), "nz", False)
+    both = Region([one, other])
+    above, below = region(both | Region([position(Y - Z - 1)])), Region([position(Z - Y - 1)])
+    assert above is not None and position(Y - Z) in above.tests
+    assert region(both | Region([position(Y - Z), position(Z - Y)])) is None
+    assert region(both) in resolve([above, both | below])  # they cover it
+    # another value, the same side, or two coordinates: nothing is known
+    for t in (
+        Test("Q", (Z,), "nz", False),
+        Test("P", (X, Z), "nz", True),
+        Test("P", (Z, X), "nz", False),
+    ):
+        kept = region([one, t, position(Y - Z - 1)])
+        assert kept is not None and position(Y - Z - 1) in kept.tests
+    pair = [Test("M", (Y, Z), "nz", True), Test("M", (Z, ZERO), "nz", False)]
+    assert position(Y - Z - 1) in (region([*pair, position(Y - Z - 1)]) or ())

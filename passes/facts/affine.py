@@ -122,6 +122,15 @@ def comparison(view: NodeView, expr: TensorExpr) -> list[tuple[Region, int]]:
     return _decided(order.nonnegative(x - y), 1)
 
 
+def diagonal(view: NodeView, expr: TensorExpr) -> list[tuple[Region, int]]:
+    """Ones on a diagonal and zeros beside it, as facts of positions."""
+    at = operator_of(view).diagonal
+    if at is None or len(expr.shape) != 2:
+        return []
+    row, column = (dim_index(d, e) for d, e in enumerate(expr.shape))
+    return _decided(Order(None, equal=True).nonnegative(column - row - at(view)), 1)
+
+
 def _decided(differences: list[Poly], holds: int) -> list[tuple[Region, int]]:
     """`holds` where none of them is negative, the opposite where one is."""
     # positions are computed in 64 bits when the model runs; a difference may be one bit longer

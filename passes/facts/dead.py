@@ -22,20 +22,25 @@ from pitc.ir.constant import (
     MASKED,
     SCORE,
     SMALL,
+    Constant,
     annihilates,
     is_hidden,
     is_kept,
+    is_nonzero,
     is_zero,
 )
 from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
 from pitc.ir.graph import Graph, NodeView
+from pitc.ir.index import rename
 from pitc.ir.nodes import captures, output_names
 from pitc.ir.region import (
     EVERYWHERE,
     Region,
+    Test,
     all_hold,
     meet,
     prune,
+    pull,
     region,
     resolve,
 )
@@ -57,6 +62,7 @@ from pitc.passes.rules.record import operator_of
 
 Uses = dict[str, list[list[Region]]]  # per value, for each use the regions in which it is idle
 Slack = tuple[list[Region], float]  # where, and up to which number any would do
+ANY = 1 << 10  # dimensions from there on are no others'
 LOWEST_LIMIT = MASKED + 2 * SMALL  # a mask plus a score stays below it
 
 
@@ -136,8 +142,32 @@ def legal(
         r
         for r in regions
         if not (rests and r.via & resting)
+        and not _never(graph, r)
         and all(graph.visible(s, name) and not _changes(graph, s, name, changed) for s in r.sources)
     ]
+
+
+def _never(graph: Graph, r: Region) -> bool:
+    """Whether a test is seen to contradict the others, at one of its places or wherever it holds: a
+    bias that is made of a mask is not small where that is 0. Such a region is of no use.
+    """
+    free = sorted({d for t in r for d in t.dims() if d >= 0})
+    for t in r:
+        other = [f.region for f in graph[t.src].fills if _contradicts(t, f.constant)]
+        some = {d: ANY - d for d in t.somes}  # whichever it is
+        for d in free if t.alls and other else [0]:
+            index = [rename(p, dict.fromkeys(t.alls, d) | some) for p in t.idx]
+            found = (pull(x, index, graph[t.src].shape) for x in other)
+            if any(x is not None and all(any(u.implies(v) for u in r) for v in x) for x in found):
+                return True
+    return False
+
+
+def _contradicts(t: Test, c: Constant) -> bool:
+    """Whether a test does not hold of a number."""
+    if t.pred == "small":
+        return t.yes and is_hidden(c, MASKED)
+    return t.pred == "nz" and (is_zero(c) if t.yes else is_nonzero(c))
 
 
 def _changes(graph: Graph, source: str, name: str, changed: int) -> bool:

@@ -45,7 +45,7 @@ from pitc.ir.region import (
     region,
 )
 from pitc.passes.control.bodies import BODY, body_model, captured, states_of
-from pitc.passes.facts.affine import comparison, threshold
+from pitc.passes.facts.affine import comparison, diagonal, threshold
 from pitc.passes.facts.derive import derive
 from pitc.passes.facts.finite import (
     all_finite,
@@ -212,7 +212,20 @@ def _by_combine(view: NodeView, output: int, expr: TensorExpr) -> list[FillFact]
             return softmax_facts(view, expr, row_clean(view, expr))
         case Combine.SCATTER:
             return _scattered(view, expr)
-    return []
+    return _by_places(view, expr)
+
+
+def _by_places(view: NodeView, expr: TensorExpr) -> list[FillFact]:
+    """Facts of what positions alone decide: a diagonal, and what is on one side of one."""
+    dtype = view.out_dtype()
+    number = float if dtype is not None and dtype.kind == "f" else int  # of -0.0 the sign counts
+    facts = [FillFact(r, number(c)) for r, c in diagonal(view, expr)]
+    if operator_of(view).cuts:
+        (read,) = expr.reads
+        outside = (region([n]) for t in read.within if (n := t.negate()) is not None)
+        facts += [FillFact(r, number(0)) for r in outside if r is not None]
+        facts += known_at(view, read)
+    return facts
 
 
 def _moved(view: NodeView, expr: TensorExpr) -> list[FillFact]:

@@ -19,7 +19,7 @@ from pitc.ir.index import Poly
 from pitc.ir.nodes import bodies
 from pitc.ir.region import EVERYWHERE, Region, Test, for_all, position, pull, region
 from pitc.passes.facts.sizes import has_place, size_bounds
-from pitc.passes.facts.softmax import spared_rows
+from pitc.passes.facts.softmax import finite_rows, spared_rows
 from pitc.passes.facts.total import filled, is_total
 from pitc.passes.rules.record import operator_of
 
@@ -172,7 +172,8 @@ def _softmax(view: NodeView, expr: TensorExpr) -> Guard:
         if not low:
             return EVERYWHERE
     clean = row_clean(view, expr)
-    spared = spared_rows(view, expr)
+    whole = finite_rows(view, expr)
+    spared = [whole] if whole is not None else spared_rows(view, expr)
     if spared:
         return both(clean, spared[0])
     finite = finite_if(view.graph, name)

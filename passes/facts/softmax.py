@@ -1,7 +1,8 @@
 """Softmax under a mask: where its result is exactly 0.
 
-Minus infinity gives 0, or NaN in a row of nothing else: `ZN`, without a guard. A finite term gives
-0 beside a term that is far above it. Both are known only by what is known of *all* that is added up
+Minus infinity gives 0, or NaN in a row of nothing else: `ZN`, unless each row has a finite number,
+as at its own position where a causal mask and one of padding are added up. A finite term gives 0
+beside a term that is far above it. Both are known only by what is known of *all* that is added up
 (`terms.py`): z is *hidden* where it is at most -5750, and *kept* where it is at least -5000, and
 exp(-750) is 0 in every type. So where z is hidden, p is 0 if some key of the row is kept, and that
 is a test like any other:
@@ -17,7 +18,7 @@ Several tests must hold of one key together, which a region cannot say. It follo
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from math import inf
+from math import inf, isfinite
 
 from pitc.ir.constant import (
     BOUNDED,
@@ -28,11 +29,22 @@ from pitc.ir.constant import (
     is_assumed,
     is_hidden,
     is_kept,
+    range_of,
 )
 from pitc.ir.expr import TensorExpr
 from pitc.ir.graph import NodeView
 from pitc.ir.index import ONE, ZERO, dim_index, nonneg
-from pitc.ir.region import Region, Test, cost, for_all, for_some, prune, pull, region
+from pitc.ir.region import (
+    Region,
+    Test,
+    cost,
+    for_all,
+    for_some,
+    prune,
+    pull,
+    region,
+    resolve,
+)
 
 MAX_GUARDS = 4  # the simplest ways to say that a row keeps a key
 
@@ -49,7 +61,13 @@ def softmax_facts(view: NodeView, expr: TensorExpr, clean: Region | None) -> lis
     if graph[name].shape != expr.shape:
         return []
     facts = graph[name].fills
-    out = [FillFact(f.region, ZN) for f in facts if f.constant == -inf]
+    low = [f.region for f in facts if f.constant == -inf]
+    out = [FillFact(r, ZN) for r in low]
+    whole = finite_rows(view, expr) if low and clean is not None else None
+    if whole is not None and clean is not None:
+        view.assume(FINITE)
+        found = (region(r | whole | clean) for r in low)
+        out += [FillFact(r, 0) for r in found if r is not None]
     hidden = [f for f in facts if is_hidden(f.constant) and f.constant != -inf]
     if not hidden or clean is None:
         return out
@@ -77,6 +95,20 @@ def spared_rows(
     is_near = keeps or is_kept
     guards = (g for f in facts if is_near(f.constant) for g in _keeping(f.region, expr))
     return sorted(prune(guards), key=cost)[:MAX_GUARDS]
+
+
+def finite_rows(view: NodeView, expr: TensorExpr) -> Region | None:
+    """Everywhere, where every row is known to have a term that is a finite number, hidden or not;
+    else None. It does not rest on the terms themselves: with other finite ones, it has one, too.
+    """
+    own = view.graph[view.name(0)].bit
+    rows = resolve(spared_rows(view, expr, _is_finite))
+    return next((Region((), r.via & ~own) for r in rows if not r), None)
+
+
+def _is_finite(c: Constant) -> bool:
+    known = range_of(c)
+    return known is not None and isfinite(known.lo) and isfinite(known.hi)
 
 
 def _keeping(kept: Region, expr: TensorExpr) -> Iterator[Region]:

@@ -253,7 +253,8 @@ def _axes_are_input(site: Site) -> bool:
 
 def movement(site: Site) -> Form | Refusal:
     """5. The packed axis stays where it is; the rest moves as it did."""
-    if len(site.expr.reads) != 1 or site.expr.reads[0].within or site.expr.reads[0].computed:
+    read = site.expr.reads[0] if len(site.expr.reads) == 1 else None
+    if read is None or read.operand or read.within or read.computed:
         return site.refuse(Code.NO_LOWERING, f"{site.node.op_type} has no packed form")
     a, packs = site.aligned(0), operator_of(site.node).packs
     if a is None:

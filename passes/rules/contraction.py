@@ -21,6 +21,7 @@ from pitc.passes.rules.build import (
     broadcast_read,
     check_finite,
     joint_extent,
+    move,
 )
 from pitc.passes.rules.record import Items, Operator, Packs
 from pitc.passes.rules.registry import MICROSOFT, rule
@@ -188,6 +189,11 @@ def einsum(view: NodeView) -> list[TensorExpr]:
     known = {label for o in operands for label in o.labels}
     if len(set(out)) < len(out) or not known >= set(out):
         raise NoRule(f"output labels {right} are not different labels of the operands")
+    (first, *others) = operands
+    if not others and sorted(first.labels) == sorted(out):  # no factor, and no sum: a transposition
+        extents = dict(zip(first.labels, first.shape, strict=True))
+        index = tuple(dim_index(out.index(label), e) for label, e in extents.items())
+        return [move(tuple(extents[label] for label in out), index)]
     return [contract(view, out, operands)]
 
 

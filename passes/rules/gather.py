@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pitc.ir.constant import is_zero
 from pitc.ir.expr import Combine, Read, Reducer, Shape, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
-from pitc.ir.index import Poly, bound, dim_index, nonneg, substitute
+from pitc.ir.index import ZERO, Poly, bound, dim_index, nonneg, substitute
 from pitc.ir.region import Region, Test, position
 from pitc.passes.rules import values
 from pitc.passes.rules.assumes import Assumes
@@ -66,6 +66,17 @@ def gather(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr(out, reads, combine=Combine.MOVE)]
 
 
+def _vectors(view: NodeView, places: Shape) -> Index:
+    """Components of the index vectors, operand 1, as functions of the coordinates in front."""
+    depth = places[-1].as_int() or 0
+    known: Index = view.vector(1) or (None,) * depth
+    whole = view.affine(1)
+    if depth == 1 and whole is not None:
+        known = (whole,)
+    coords = (*bare(places[:-1]), ZERO)
+    return tuple(None if k is None else substitute(k, coords) for k in known[:depth])
+
+
 @rule(
     "GatherND",
     assumes=(Assumes.INSIDE,),
@@ -83,14 +94,7 @@ def gather_nd(view: NodeView) -> list[TensorExpr]:
     rest = shape[batch + depth :]
     out = (*places[:-1], *rest)
     lead = bare(places[:-1])
-    known: list[Poly | None] = list(view.vector(1) or [None] * depth)
-    whole = view.affine(1)
-    if depth == 1 and whole is not None:
-        known = [whole]
-    coords = (*lead, dim_index(0, places[-1]) * 0)
-    found = [
-        _wrapped(k and substitute(k, coords), shape[batch + c]) for c, k in enumerate(known[:depth])
-    ]
+    found = [_wrapped(k, shape[batch + c]) for c, k in enumerate(_vectors(view, places))]
     index = (*bare(shape[:batch]), *found, *bare(rest, len(places) - 1))
     mask = view.image(1)
     absent: tuple[Region, ...] = ()
@@ -151,6 +155,9 @@ def scatter_elements(view: NodeView) -> list[TensorExpr]:
     if len(shape) != len(places):
         raise NoRule(f"ranks {len(shape)} and {len(places)} differ")
     axis = one_axis(view, len(shape), 0)
+    own = places == shape and view.affine(1) == dim_index(axis, shape[axis])
+    if own and view.attr("reduction", "none") == "none":
+        return [_overwritten(shape)]
     index = tuple(
         dim_index(len(shape), e) if d == axis else dim_index(d, shape[d])
         for d, e in enumerate(places)
@@ -178,12 +185,20 @@ def scatter_nd(view: NodeView) -> list[TensorExpr]:
     first, lead = len(shape), len(places) - 1
     if len(parts) != lead + len(shape) - depth:
         raise NoRule(f"updates of rank {len(parts)} do not fit")
+    own = places[:-1] == shape[:depth] and _vectors(view, places) == bare(shape[:depth])
+    if own and view.attr("reduction", "none") == "none":
+        return [_overwritten(shape)]
     rows = bare(places[:-1], first)
     updates = (
         Read(1, (*rows, dim_index(first + lead, places[-1]))),
         Read(2, (*rows, *bare(shape[depth:], depth))),
     )
     return [_scatter(view, shape, updates, places, range(depth))]
+
+
+def _overwritten(shape: Shape) -> TensorExpr:
+    """The updates, one for every place at its own coordinates."""
+    return TensorExpr(shape, (Read(2, bare(shape)),), combine=Combine.MOVE)
 
 
 def _scatter(

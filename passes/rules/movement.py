@@ -174,10 +174,10 @@ def _with_copies(view: NodeView, target: Sequence[Poly], shape: Shape) -> list[P
     whole = total_of(asked) == total_of(shape)
     out = list(asked)
     for k, (size, own) in enumerate(zip_longest(asked, owns)):
-        if size == poly(-1) or nonneg(size - 1) or (own and _zero_with(own, size)):
+        if size == poly(-1) or nonneg(size - 1) or (own and _zero_with(view, own, size)):
             continue
         others = [t for j, t in enumerate(asked) if j != k and not nonneg(t - 1)]
-        others = [t for t in others if not own or not _zero_with(own, t)]  # there own is 0
+        others = [t for t in others if not own or not _zero_with(view, own, t)]  # there own is 0
         if not own or not whole or not all(_independent(size, t) for t in others):
             out[k] = view.copied(size, own)
         elif others:
@@ -185,8 +185,9 @@ def _with_copies(view: NodeView, target: Sequence[Poly], shape: Shape) -> list[P
     return out
 
 
-def _zero_with(own: Poly, size: Poly) -> bool:
+def _zero_with(view: NodeView, own: Poly, size: Poly) -> bool:
     """True where an extent is 0 whenever the size is."""
+    own = view.graph.parts.get(own, own)
     factor = size.divide(own)
     return own.divide(size) is not None or (factor is not None and nonneg(factor - 1))
 
@@ -325,8 +326,8 @@ def _range(
     if step < 0:
         whole = lo is not None and (lo == -1 or lo >= FAR) and hi is not None and hi < -FAR
         if not whole:
-            return None, view.fresh()
-        return size - 1, size if step == -1 else view.fresh()
+            return None, view.part(size)
+        return size - 1, size if step == -1 else view.part(size)
     first: Poly | None = _from_end(start, size)
     if (lo is not None and lo <= -FAR) or nonneg(ZERO - start - size):
         first = ZERO  # x[-n:] of n places is all of x, of none too
@@ -338,10 +339,10 @@ def _range(
     elif not nonneg(size - last):
         # rows of a table up to a size that the graph computes, or the first one of any number
         if first != ZERO or (n is None and last != ONE) or not nonneg(last):
-            return first, view.fresh()
+            return first, view.part(size)
         last = view.clamped(last, size)
     if step != 1 or first is None or not nonneg(last - first):
-        return first, view.fresh()
+        return first, view.part(size)
     return first, last - first
 
 
@@ -357,7 +358,11 @@ def _places(n: int, start: int, end: int, step: int) -> range:
 
 
 def _from_end(bound: Poly, size: Poly) -> Poly:
-    """A slice bound, counted from the start."""
+    """A slice bound, counted from the start: the last n of n places begin at the first one, and so
+    they do where n is 0.
+    """
+    if nonneg(-bound - size):
+        return ZERO
     n = bound.as_int()
     return size + bound if n is not None and n < 0 else bound
 

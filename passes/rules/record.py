@@ -187,6 +187,9 @@ class Operator:
         order: The comparison that it is.
         value: The result of small integer operands in symbols.
         fill: The number that it gives everywhere; None where a node does not say.
+        diagonal: It is 1 on a diagonal of a matrix, this many places above the main one, and 0
+            elsewhere.
+        cuts: It is operand 0 where that is read, and 0 elsewhere.
         positions: It counts: the operands that it starts from and steps by.
         live_places: It gives the places of nonzero elements, in order.
         zeros: Zeros of its own.
@@ -222,6 +225,8 @@ class Operator:
     order: Order | None = None
     value: Value | None = None
     fill: Callable[[NodeView], Any] | None = None
+    diagonal: Callable[[NodeView], int] | None = None
+    cuts: bool = False
     positions: tuple[int, int] | None = None
     live_places: bool = False
     zeros: Zeros | None = None

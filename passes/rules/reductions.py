@@ -134,7 +134,11 @@ def cumulate(view: NodeView) -> list[TensorExpr]:
     return [positional(shape, [whole_lines(shape, [axis], tests)], (shape[axis],), [axis])]
 
 
-@rule("Trilu", assumes=(Assumes.KNOWN_ARGUMENTS,), has=Operator(finite=always, items=Items.ANY))
+@rule(
+    "Trilu",
+    assumes=(Assumes.KNOWN_ARGUMENTS,),
+    has=Operator(finite=always, cuts=True, items=Items.ANY),
+)
 def trilu(view: NodeView) -> list[TensorExpr]:
     """The elements on one side of a diagonal; the others are 0 and not read."""
     shape = view.shape(0)

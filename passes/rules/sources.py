@@ -4,7 +4,7 @@ import numpy as np
 
 from pitc.ir.expr import Combine, TensorExpr
 from pitc.ir.graph import NodeView, NoRule
-from pitc.ir.index import ONE, Poly, nonneg, poly, total_of
+from pitc.ir.index import Poly, nonneg, poly, total_of
 from pitc.passes.rules import values
 from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.record import Items, Operator, always
@@ -58,7 +58,8 @@ def _count(start: Poly, limit: Poly, step: Poly) -> Poly | None:
     span, stride = (limit - start).as_int(), step.as_int()
     if span is not None and stride:
         return poly(max(-(-span // stride), 0))
-    return limit - start if step == ONE and nonneg(limit - start) else None
+    steps = (limit - start) * (stride or 0)
+    return steps if stride in (1, -1) and nonneg(steps) else None
 
 
 def _count_of_floats(view: NodeView) -> Poly | None:
@@ -88,7 +89,11 @@ def non_zero(view: NodeView) -> list[TensorExpr]:
     return [TensorExpr((poly(rank), count), ordered=frozenset({1}))]
 
 
-@rule("EyeLike", assumes=(), has=Operator(finite=always, items=Items.ANY))
+@rule(
+    "EyeLike",
+    assumes=(),
+    has=Operator(finite=always, diagonal=lambda view: int(view.attr("k", 0)), items=Items.ANY),
+)
 def eye_like(view: NodeView) -> list[TensorExpr]:
     """Ones on a diagonal, in the operand's shape."""
     return [TensorExpr(view.shape(0), ordered=frozenset({0, 1}))]

@@ -129,8 +129,11 @@ class TensorExpr:
 
     @property
     def moving_reads(self) -> list[Read]:
-        """Reads of a MOVE whose elements arrive in the output; the others are index operands."""
-        return [r for r in self.reads if r.operand == 0 or r.within]
+        """Reads of a MOVE whose elements arrive in the output; the others are index operands, which
+        there are where a place is computed, and sizes.
+        """
+        indexed = any(r.computed for r in self.reads)
+        return [r for r in self.reads if r.operand == 0 or r.within or not (indexed or r.sizing)]
 
     @property
     def axes(self) -> tuple[Axis, ...]:

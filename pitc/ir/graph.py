@@ -42,6 +42,7 @@ class Graph:
         noted: Values that have a bit for provenance, in the order of the bits (`note_bit`).
         joins: Dimensions of operands that broadcast in a way that is not known, and the nodes.
         clamps: Sizes that are the smaller one of two.
+        parts: Sizes that are not known, and others that they are never larger than.
         copies: Sizes that are the first one of two, or the second where the first is 0.
         demands: Sizes of which nodes refuse 0, and the nodes.
         counts: Sizes that count places of something, and how many places it has.
@@ -62,6 +63,7 @@ class Graph:
         self.noted: list[str] = []
         self.joins: list[tuple[ir.Node, frozenset[Poly]]] = []
         self.clamps: dict[Poly, tuple[Poly, Poly]] = {}
+        self.parts: dict[Poly, Poly] = {}
         self.copies: dict[Poly, tuple[Poly, Poly]] = {}
         self.demands: list[tuple[ir.Node, Poly]] = []
         self.counts: dict[Poly, Poly] = {}

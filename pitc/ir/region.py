@@ -6,11 +6,13 @@ guessing: a region that cannot be said is None.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import combinations
 from operator import attrgetter
 from typing import Final
 
 from pitc.ir.index import ONE, Digit, Maps, Poly, bound, dim_index, rename, substitute
 from pitc.ir.predicate import (
+    OF_ELEMENTS,
     SOME,
     Predicate,
     Test,
@@ -147,10 +149,36 @@ def region(tests: "Iterable[Test] | Region") -> Region | None:
     if len(kept) > len({t.src for t in kept}):  # two look at the same
         if any(u.implies(n) for t in kept for n in [t.negate()] if n for u in kept):
             return None
-        kept = _without_implied(kept)
-    out = given if len(kept) == len(given.tests) else Region(kept, given.via)
+        apart = _apart(kept)
+        if apart is None:
+            return None
+        kept = _without_implied(apart)
+    out = given if tuple(kept) == given.tests else Region(kept, given.via)
     out.normal = True
     return out
+
+
+def _apart(tests: list[Test]) -> list[Test] | None:
+    """The tests, weaker ones of positions where others say that these are not the same, as a value
+    passes a test at one of them only; None where they were.
+
+    mask[i] != 0 and mask[j] == 0 and i - j - 1 >= 0   ->   .. and i - j >= 0
+    """
+    steps = {t.idx[0] for t in tests if t.pred == "pos"}
+    found: list[Poly] = []
+    for t, u in combinations(tests, 2) if steps else ():
+        bound_dims = t.alls | t.somes | u.alls | u.somes
+        alike = (t.src, t.pred) == (u.src, u.pred) and t.pred in OF_ELEMENTS
+        if alike and t.yes != u.yes and not bound_dims:
+            other = [p - q for p, q in zip(t.idx, u.idx, strict=True) if p != q]
+            found += [*other, -other[0]] if len(other) == 1 else []
+    weaker = {d - 1: d for d in found} if found else {}
+    if steps.isdisjoint({*weaker, *found}):
+        return tests
+    held = {weaker.get(p, p) for p in steps}
+    if any(d in held and -d in held for d in found):
+        return None
+    return [position(weaker.get(t.idx[0], t.idx[0])) if t.pred == "pos" else t for t in tests]
 
 
 def _without_implied(tests: list[Test]) -> list[Test]:

@@ -203,6 +203,12 @@ class NodeView:
         """A new size symbol."""
         return self.graph.fresh()
 
+    def part(self, size: Poly) -> Poly:
+        """The size of a dimension that is a part of another one, of which it is not known which."""
+        found = self.fresh()
+        self.graph.parts[found] = size
+        return found
+
     def joined(self, extents: Sequence[Poly]) -> Poly:
         """The size of a dimension whose operands broadcast, of which it is not known how."""
         found = self._beside_one(extents)
