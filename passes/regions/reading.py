@@ -6,6 +6,7 @@ or a digit of a bound dimension. What is bound is reduced away; other coordinate
     all j: m[d0, j] == 0                       m [b, s]        -> any over s -> [b]
     all j: all k: m[d0, k//64%4, j, d1] == 0   m [b, 4, q, s]  -> any over 4, q -> [b, s]
     all j: m[d0, j, j] == 0                    m [b, q, q]     -> its diagonal [b, q] -> any -> [b]
+    all j: m[d0, j, d1] == 0, m spread over q  m [b, q, s]     -> its first q, if any -> [b, s]
 
 No step makes more elements than the value that it looks at has, or than its coordinates have
 points: so memory stays a small multiple of what is there anyhow, whatever the sizes. What would
@@ -17,9 +18,10 @@ from dataclasses import dataclass, field
 
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, ZERO, Digit, Poly, atom, nonneg, total_of
+from pitc.ir.index import ONE, ZERO, Digit, Poly, atom, bare_dim, dim_index, nonneg, total_of
 from pitc.ir.predicate import OF_ELEMENTS, Test
 from pitc.ir.sizes import ZERO_SIZES
+from pitc.passes.regions.same_along import is_same_along
 
 NARROW = 12  # first operator set that reduces bytes
 WIDE, INDEX = 4, 8  # bytes of an int32, of an index
@@ -198,7 +200,8 @@ class _Planner:
 
     def plan(self) -> Reading | None:
         out, test = self._out, self._test
-        looked, place = test.idx, None
+        looked: Sequence[Poly] = test.idx
+        place = None
         if test.pred not in OF_ELEMENTS:
             looked, place = test.idx[:-1], test.idx[-1]
         if test.src and (self._graph[test.src].shape is None or len(self._shape) != len(looked)):
@@ -207,6 +210,7 @@ class _Planner:
             place = self._without_free(place, looked)
             if place is None:
                 return None
+        looked = [self._at_once(d, p) for d, p in enumerate(looked)]
         self._find_lines((*looked, *([] if place is None else [place])))
         if test.src:
             self._look(looked)
@@ -217,6 +221,17 @@ class _Planner:
         self._find_absent()
         self._reduced()
         return out if self._fits else None
+
+    def _at_once(self, d: int, p: Poly) -> Poly:
+        """Where all of a bound dimension is looked at, along which the value is the same, one place
+        of it tells; that there may be none is told apart (`_find_absent`).
+        """
+        dim = bare_dim(p)
+        if dim is None or dim >= 0 or p != dim_index(dim, self._shape[d]):
+            return p
+        if sum(dim in {a.dim for a in q.digits()} for q in self._test.idx) > 1:
+            return p
+        return ZERO if is_same_along(self._graph, self._test.src, d) else p
 
     # which lines there are
 
