@@ -93,7 +93,9 @@ def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
     if fields.get("whole") == "1":
         assert all(len(x) == len(k_offsets) - 1 and x.shape[1] == heads for x in (k, v))
         sequence = np.repeat(np.arange(len(k)), np.diff(k_offsets))
-        k, v = (x[sequence, :, inputs[-1][-1]] for x in (k, v))
+        k_coords, live = inputs[-2:]
+        assert k.shape[2] == live.shape[1]
+        k, v = (x[sequence, :, k_coords[-1]] for x in (k, v))
     rows, first = (q, k, v), [int(fields[f"{side}_head"]) for side in "qkv"]
     seen = [
         x.reshape(x.shape[0], x[:1].size // n if x.size else at + heads, n)

@@ -17,6 +17,7 @@ import onnxruntime as ort
 import pytest
 from onnx import helper
 
+import pitc
 from pitc.importer import load_model
 from pitc.ir.target import CPU
 from pitc.passes.audit.engine import audit
@@ -221,3 +222,23 @@ def test_a_sum_of_other_names_is_one_name() -> None:
     shape = graph["attention_mask"].shape
     assert shape is not None and str(shape[-1]) == f"'{OLD} + others'"
     assert not given
+
+
+@pytest.mark.parametrize("pasts", [(0, 5, 1), (0, 5, 6), (5, 0, 6), (4, 6, 5), (4, 6, 7)], ids=str)
+def test_pasts_of_different_lengths_are_an_error(
+    pasts: tuple[int, int, int], tmp_path: Path
+) -> None:
+    """One name stands for the past of every layer: a cache is read where it lies only if it is as
+    long as the mask. ONNX Runtime's answer would be as good.
+    """
+    file = next(f for f in CACHED if f.stem == "gpt2-past-sdpa-dynamo")
+    made = pitc.compile(file, output=tmp_path / "m.pitc", padding=padding_of(file), suggest=False)
+    feeds = inputs_of(file, Call(1, 3, 1, False))
+    rng = np.random.default_rng(0)
+    for key, past in product(("key", "value"), (0, 1)):
+        name_ = f"past_key_values.{past}.{key}"
+        shape = (1, feeds[name_].shape[1], pasts[past], feeds[name_].shape[3])
+        feeds[name_] = rng.standard_normal(shape).astype(np.float32)
+    feeds["attention_mask"] = np.ones((1, pasts[2]), np.int64)
+    with pytest.raises(pitc.PitcError, match=r"inputs are of different sizes|< .*, got"):
+        made.run(feeds)

@@ -519,12 +519,13 @@ def test_attention_reads_a_cache_where_it_lies(load: Callable[..., Run], bias: i
     ones, and what is dead is not read.
     """
     rng, heads, d, dv, batch, length = np.random.default_rng(8), 2, 8, 3, 5, 70
-    ranks = {"q": 3, "k": 4, "v": 4, "qo": 1, "ko": 1, "bias": 4, "qc": 2, "kc": 2}
-    kinds = {name: INT32 if name[1:] in ("o", "c") else FLOAT for name in ranks}
+    ranks = {"q": 3, "k": 4, "v": 4, "qo": 1, "ko": 1, "bias": 4, "qc": 2, "kc": 2, "live": 2}
+    kinds = {name: INT32 if name[1:] in ("o", "c") else FLOAT for name in ranks} | {"live": BOOL}
 
     def run_of(whole: int) -> Run:
         names = ["q", "k", "v", "qo", "ko", *(["bias", "qc"] if bias else [])]
         names += ["kc"] if bias or whole else []
+        names += ["live"] if whole else []
         plan = attention_plan(d, dv, heads, bias=bias, no_keys_to_zero=1, whole=whole)
         inputs: list[Value] = [
             (n, kinds[n], [None] * (ranks[n] - (n in "kv" and not whole))) for n in names
@@ -546,7 +547,7 @@ def test_attention_reads_a_cache_where_it_lies(load: Callable[..., Run], bias: i
         feeds |= {"bias": rng.standard_normal((1, heads, length, length), np.float32)}
         feeds |= {"qo": qo, "ko": ko}
         (want,) = packed(**feeds, k=k[kc[0], :, kc[1]], v=v[kc[0], :, kc[1]])
-        (got,) = whole(**feeds, k=k, v=v)
+        (got,) = whole(**feeds, k=k, v=v, live=live)
         assert not np.isnan(want).any()
         np.testing.assert_array_equal(got, want)
 

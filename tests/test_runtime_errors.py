@@ -83,8 +83,8 @@ GOOD: dict[str, tuple[Plan, list[str], list[Array]]] = {
     ),
     "attention whole": (
         attention_plan(4, 4, 2, whole=1),
-        ["q", "k", "v", "q_offsets", "k_offsets", "k_coords"],
-        [HEADS, CACHE, CACHE, OFF, OFF, C],
+        ["q", "k", "v", "q_offsets", "k_offsets", "k_coords", "live"],
+        [HEADS, CACHE, CACHE, OFF, OFF, C, LIVE],
     ),
 }
 
@@ -228,6 +228,14 @@ BAD: list[tuple[str, str, Array, str]] = [
     ("attention whole", "k", CACHE[:, :, :2], r"expected v of 8 rows, as k, got 12"),
     ("attention whole", "k_coords", changed(C, (1, 3), 3), r"0 <= k_coords\[3\] < 3, got 3"),
     ("attention whole", "k_coords", changed(C, (1, 0), -1), r"0 <= k_coords\[0\] < 3, got -1"),
+    (
+        "attention whole",
+        "live",
+        np.ones((2, 4), bool),
+        r"expected k with extent 4 \(that of the mask\) in dimension 2, got float32 \[2, 2, 3, 4\]"
+        ": inputs are of different sizes",
+    ),
+    ("attention whole", "live", LIVE[0], r"expected live of rank >= 2"),
     ("attention whole", "k_coords", C[:, :3], r"expected k_offsets\[2\] = 3 \(all rows\), got 4"),
     (
         "attention whole",

@@ -66,6 +66,7 @@ OPERANDS: Mapping[str, tuple[tuple[str, ir.DataType | None, tuple[str, ...]], ..
         *(("q", OWN, ()), ("k", OWN, ()), ("v", OWN, ())),
         *(("q_offsets", I32, ()), ("k_offsets", I32, ()), ("bias", F32, ("bias",))),
         *(("q_coords", I32, ("bias",)), ("k_coords", I32, ("bias", "whole"))),
+        ("live", None, ("whole",)),
     ),
     "choose_channels": (("flags", F32, ()),),
 }

@@ -313,8 +313,9 @@ class Rewriter:
             inputs[0] = self.build.op("Div" if factor.divides else "Mul", [inputs[0], number])
         whole = lay_out(self.build, self.graph, fields, inputs, self.gathered_from)
         keys = form.operands[4]
-        if whole and not bias and isinstance(keys, OffsetsOperand):
-            inputs.append(self.detect(keys.domain).coords)
+        if whole and isinstance(keys, OffsetsOperand):
+            at = self.detect(keys.domain)
+            inputs += [at.live] if bias else [at.coords, at.live]
         dtype = self.dtype(packing.name)
         steps = {f"{x}s": 1 for x in ("score_step", "weight_step") if x in fields}
         request = self.request("attention", dtype, d=d, dv=dv, bias=bias, **steps)

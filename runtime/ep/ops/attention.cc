@@ -20,6 +20,15 @@ HeadExtents CheckWhole(const AttentionPlan& plan, const Tensor& t, int64_t size,
   return {Product({dims[0], dims[1], dims[2]}, t.role), dims[1], size, dims[2]};
 }
 
+void CheckPositions(const Tensor& k, int64_t positions, const Tensor& live) {
+  Expect(live.shape.rank >= 2, live, "of rank >= 2");
+  const int64_t extent = live.shape.dims[1];
+  if (positions != extent) {
+    Fail("expected k with extent ", extent, " (that of the mask) in dimension 2, got ",
+         Describe(k.type, k.shape), ": inputs are of different sizes");
+  }
+}
+
 BiasExtents CheckBias(const AttentionPlan& plan, const Tensor& t, int64_t sequences) {
   ExpectNumbers(t, Element::kFloat32, 4, 4);
   const int64_t* dims = t.shape.dims;

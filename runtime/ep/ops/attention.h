@@ -21,6 +21,9 @@ struct HeadExtents {
 HeadExtents CheckWhole(const AttentionPlan& plan, const Tensor& tensor, int64_t size,
                        int64_t sequences);
 
+// Throws Failure unless whole keys have the positions of the mask `live`, which numbers them.
+void CheckPositions(const Tensor& k, int64_t positions, const Tensor& live);
+
 // Throws Failure unless the tensor has the heads `first` .. `first + plan.heads - 1`.
 HeadExtents CheckHeads(const AttentionPlan& plan, const Tensor& tensor, int64_t size,
                        int64_t first);
@@ -98,7 +101,10 @@ auto ReadAttention(const Run& run, const AttentionPlan& plan, Arena::Scope& scra
   } else if (plan.whole) {
     all.key_positions = ReadPositions(run, 5, "k_coords", keys, -1, scratch);
   }
-  if (plan.whole) CheckBelow(all.key_positions, keys, positions, "k_coords");
+  if (plan.whole) {
+    CheckBelow(all.key_positions, keys, positions, "k_coords");
+    CheckPositions(all.k, positions, run.MaskInput(6 + 2 * plan.bias, "live"));
+  }
   Product({queries, plan.heads, plan.dv}, "the output");
   return all;
 }

@@ -34,7 +34,7 @@ const float* GatheredRows(const float* rows, const int32_t* list, int64_t n, int
 class Attention final : public Operation {
  public:
   Attention(const AttentionPlan& plan, Kernel kernel) : plan_(plan), kernel_(std::move(kernel)) {}
-  int InputCount() const override { return plan_.bias ? 8 : plan_.whole ? 6 : 5; }
+  int InputCount() const override { return plan_.whole ? 7 + 2 * plan_.bias : 5 + 3 * plan_.bias; }
   int OutputCount() const override { return 1; }
 
   void Run(const RunContext& run) const override {
