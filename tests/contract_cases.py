@@ -4,6 +4,7 @@ import numpy as np
 
 from pitc.codegen import reference
 from pitc.codegen.call import KernelLibrary
+from pitc.codegen.engines.cpu import FOLD
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, pack_panels, panel_count
 from tests.codegen_kernels import Array, guarded, normal
@@ -11,10 +12,10 @@ from tests.codegen_kernels import Array, guarded, normal
 CANARY = np.float32(7.25)
 
 
-def row_lists(a: Array, blocks: int) -> tuple[Array, Array, Array]:
+def row_lists(a: Array, width: int) -> tuple[Array, Array, Array]:
     """(values, ks, starts): for each block of k, for each row, the elements that are not 0."""
     rows, k = a.shape
-    width = -(-k // blocks)
+    blocks = -(-k // width)
     row, ks = np.nonzero(a)
     runs = ks // width * rows + row
     order = np.lexsort((ks, runs))
@@ -113,7 +114,7 @@ class ContractCase:
             kernels: Library that has the kernel.
             level: CPU level.
             family: A key of `LISTS`.
-            size: Blocks of k, rows of a group, or k of a block.
+            size: Rows of a group, or k of a block; of rows a divisor of `FOLD`, or all.
             panels: (j0, j1) of every call; one call if missing.
         """
         lists = LISTS[family](self.a, size)
@@ -123,7 +124,7 @@ class ContractCase:
         self, family: str, size: int, panels: list[tuple[int, int]] | None = None
     ) -> list[tuple[int, ...]]:
         """The numbers behind the operands of every call, as `run` takes them."""
-        blocks = (size,) if family == "contract_row" else ()
+        blocks = (-(-self.k // size), max(1, FOLD // size)) if family == "contract_row" else ()
         return [(*blocks, *part) for part in panels or [(0, panel_count(self.n))]]
 
     def check(self, c: Array) -> None:

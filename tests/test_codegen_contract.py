@@ -27,10 +27,15 @@ SHAPES = [
     (130, 80, "none", 0),
 ]
 STREAMED = (130, 80, "none", 0)
-#: Blocks of k, rows of a group, k of a block.
-SIZES = {"contract_row": (1, 3, 7), "contract_tile": (4, 8, 32, 64), "contract_block": (16, 32, 64)}
+ALL = 1 << 20  # k in one block
+#: k of a block, rows of a group, k of a block.
+SIZES = {
+    "contract_row": (16, 192, ALL),
+    "contract_tile": (4, 8, 32, 64),
+    "contract_block": (16, 32, 64),
+}
 RANDOM_SIZES = SIZES | {
-    "contract_row": tuple(range(1, 10)),
+    "contract_row": (16, 48, 64, 96, 128, 192, 384, ALL),
     "contract_tile": tuple(range(4, 84, 4)),
 }
 

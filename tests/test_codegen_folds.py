@@ -20,7 +20,7 @@ SHAPES = [
     (8 * FOLD + 100, 80, "none", 1),
 ]
 SIZES = {
-    "contract_row": (1, 2, 5, 7),
+    "contract_row": (1 << 20, FOLD, 192, 64, 16),
     "contract_tile": (4, 32),
     "contract_block": (16, 32, 64),
 }

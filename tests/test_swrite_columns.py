@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pitc.codegen import reference
 from pitc.codegen.call import KernelLibrary
+from pitc.codegen.engines.cpu import FOLD
 from pitc.codegen.families import swrite_columns
 from pitc.codegen.families.swrite import STREAM_BYTES
 from pitc.ir.kernel import KernelRequest
@@ -35,7 +36,7 @@ ROWS = (0, 1, 15, 16, 17, 127, 128, 129, 300)
 #: A page of a panel is 16 k: a whole panel can be made inaccessible.
 K = 304
 CHAIN = (200, "gelu_tanh", 1)
-SIZES = {"contract_row": 3, "contract_tile": 8, "contract_block": 32}
+SIZES = {"contract_row": 16, "contract_tile": 8, "contract_block": 32}
 Shape = tuple[int, str, int]
 
 in_both = pytest.mark.parametrize("level", LEVELS)
@@ -193,7 +194,7 @@ def test_a_product_by_a_sparse_right_operand_has_the_bits_of_the_dense_one(
     panels, parts = guarded(pack_panels(wide), at_end=False), panel_count(rows)
     if parts == 1:
         forbid(panels[1])
-    blocks = (SIZES[family],) if family == "contract_row" else ()
+    blocks = (-(-K // 16), FOLD // 16) if family == "contract_row" else ()
     for n0, n1 in ((0, 96), (96, case.n)):
         lists = LISTS[family](np.ascontiguousarray(s.T[n0:n1]), SIZES[family])
         sums = guarded(np.full((n1 - n0, TURNED_COLUMNS), CANARY))

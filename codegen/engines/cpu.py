@@ -45,13 +45,9 @@ class Blocks:
         """The state while entries are of the block of `k`."""
         return (k // FOLD + 1) * (2 * FOLD) + complete
 
-    def ends_before(self, k: tir.Expr) -> tir.Expr:
-        """Whether the entries' block ends before `k`."""
-        return k * 2 + 1 >= self.state.value
-
     def before(self, k: tir.Expr) -> None:
         """The next entry is of `k`."""
-        with tir.when(self.ends_before(k)):
+        with tir.when(k * 2 + 1 >= self.state.value):
             self.end()
             self.tile.put(self.scratch, self.rows)
             self.tile.clear()

@@ -8,9 +8,13 @@ depend on the blocks of lists or on the call.
     for each group of panels of B:
         for each k block:                           its rows of B stay in a near cache
             for each row, which has a run of entries in this block:
-                accumulators = 0, or the sums of the blocks before
+                accumulators = the sums of the k blocks before, 0 where a block of sums begins
                 multiply-add over the run
-                scratch = accumulators; after the last block C = epilogue
+                scratch = accumulators; where a block of sums ends complete ones are added, and
+                after the last one C = epilogue
+
+`ns` k blocks are a block of sums. Where all of k is one k block each entry is asked whether it is
+behind the end of a block of sums.
 
 The entries lie in that order, so that they are read in one ascending stream. The sums lie in a
 compact scratch array, because rows of C, a power of two apart, would share few lines of the caches.
@@ -51,21 +55,20 @@ class _Kernel:
     """Emits one kernel: its arguments, and the loops around the register tile."""
 
     def __init__(self, params: Mapping[str, Any], target: CpuLevel) -> None:
-        self.entries, boundaries = tir.size(), tir.size()
-        self.values = tir.tensor("values", (self.entries,))
-        self.ks = tir.tensor("ks", (self.entries,), "int32")
+        self.count, boundaries = tir.size(), tir.size()
+        self.values = tir.tensor("values", (self.count,))
+        self.ks = tir.tensor("ks", (self.count,), "int32")
         self.starts = tir.tensor("starts", (boundaries,), "int32")
-        self.swrite = SWrite(params, "nb")
-        (self.blocks,) = self.swrite.scalars
+        self.swrite = SWrite(params, "nb", "ns")
+        self.blocks, self.of_sums = self.swrite.scalars
         self.rows = self.swrite.rows
         self.panels = panels_at_once(params["n"], target)
         held = tir.choose(self.blocks == 1, tir.int64(0), self.rows)
         # the row that is being finished lies in front of those that wait
         self.folds = params["k"] > FOLD
         width = PANEL_WIDTH * self.panels
-        self.behind = tir.bind((held + 1) * width)  # sums of complete blocks of k lie there
+        self.behind = tir.bind((held + 1) * width)  # sums of complete blocks of sums lie there
         self.sums = tir.workspace((held + 1) * (width * (1 + self.folds)))
-        self.states = tir.workspace(held + 1, dtype="int64") if self.folds else None
 
     def emit(self) -> None:
         """Groups of panels, and the panels of a short one."""
@@ -86,20 +89,21 @@ class _Kernel:
 
         def whole() -> None:
             with tir.serial(tir.int64(0), self.rows) as r:
-                self.run(j, r, tir.int64(0), panels, ahead=True, last=True)
+                self.whole_run(j, r, panels)
                 self.finish(j, r, panels)
 
         def in_blocks() -> None:
+            of_sums = self.of_sums if self.folds else self.blocks
             width, last = panels * PANEL_WIDTH, tir.bind(self.blocks - 1)
+            with tir.serial(tir.int64(0), last) as q:
+                part = Part(q, of_sums)
+                with tir.serial(tir.int64(0), self.rows) as r:
+                    self.run(
+                        j, tir.bind(q * self.rows + r), panels, part, tir.bind((r + 1) * width)
+                    )
+            part = Part(last, of_sums, is_last=True)
             with tir.serial(tir.int64(0), self.rows) as r:
-                self.run(j, r, tir.bind((r + 1) * width), panels)
-            rows = tir.serial(tir.int64(0), self.rows)
-            with tir.serial(tir.int64(1), last) as q, rows as r:
-                at = tir.bind((r + 1) * width)
-                self.run(j, tir.bind(q * self.rows + r), at, panels, at)
-            with tir.serial(tir.int64(0), self.rows) as r:
-                run, at = tir.bind(last * self.rows + r), tir.bind((r + 1) * width)
-                self.run(j, run, tir.int64(0), panels, at, last=True)
+                self.run(j, tir.bind(last * self.rows + r), panels, part, tir.bind((r + 1) * width))
                 self.finish(j, r, panels)
 
         tir.either(self.blocks == 1, whole, in_blocks)
@@ -110,53 +114,72 @@ class _Kernel:
             at = tir.int64(p * PANEL_WIDTH)
             self.swrite.write(tir.bind(j + p), r, tir.int64(1), self.sums, at)
 
-    def run(
-        self,
-        j: tir.Expr,
-        run: tir.Expr,
-        at: tir.Expr,
-        panels: int,
-        before: tir.Expr | None = None,
-        *,
-        ahead: bool = False,
-        last: bool = False,
-    ) -> None:
+    def whole_run(self, j: tir.Expr, r: tir.Expr, panels: int) -> None:
+        """Add up all of a row, in front of those that wait; rows of B are asked for ahead."""
+        tile = DenseTile(1, panels * PANEL_VECTORS)
+        tile.clear()
+        start, stop = self.bounds(r)
+        if not self.folds:
+            self.entries(tile, j, start, stop, ahead=True)
+        else:
+            blocks = Blocks(tile, self.sums, [self.behind], tir.int64(2 * FOLD))
+            with tir.when(start < stop):
+                blocks.state.set(blocks.state_at(tir.index_of(self.ks, start)))
+            self.entries(tile, j, start, stop, blocks, ahead=True)
+            blocks.end()
+        tile.put(self.sums, [tir.int64(0)])
+
+    def run(self, j: tir.Expr, run: tir.Expr, panels: int, part: "Part", at: tir.Expr) -> None:
         """Add one run of entries to its row.
 
         Args:
             j: The first panel.
             run: Place of the run in `starts`.
-            at: Where the sums of the row go.
             panels: How many panels.
-            before: Where the sums of the runs before are; None: there are none.
-            ahead: The rows of B of later entries are asked for.
-            last: The row's sums are complete then.
+            part: Which part of the row's sums it is.
+            at: Where the sums of the row lie that are not complete.
         """
         tile = DenseTile(1, panels * PANEL_VECTORS)
-        kept = at if before is None else before
-        slot = tir.bind(kept // (panels * PANEL_WIDTH))
-        behind = [kept + self.behind]
-        if before is None:
-            tile.clear()
-        else:
-            tile.take(self.sums, [before])
-        start, stop = tir.index_of(self.starts, run), tir.index_of(self.starts, run + 1)
-        blocks = Blocks(tile, self.sums, behind, tir.int64(2 * FOLD)) if self.folds else None
-        if blocks is not None and before is not None:
-            blocks.state.set(tir.index_of(self.states, slot))
+        tir.either(part.begins, tile.clear, lambda: tile.take(self.sums, [at]))
+        start, stop = self.bounds(run)
+        kept = tir.int64(0) if part.is_last else at
+        self.entries(tile, j, start, stop)
+        if self.folds:
+            behind = tir.bind(at + self.behind)
+            with tir.when(part.completes):
+                tile.add(self.sums, [behind])
+            if not part.is_last:
+                kept = tir.bind(tir.choose(part.ends, behind, at))
+        tile.put(self.sums, [kept])
+
+    def bounds(self, run: tir.Expr) -> tuple[tir.Expr, tir.Expr]:
+        """The first entry of a run, and the first one behind it."""
+        return tir.index_of(self.starts, run), tir.index_of(self.starts, run + 1)
+
+    def entries(
+        self,
+        tile: DenseTile,
+        j: tir.Expr,
+        start: tir.Expr,
+        stop: tir.Expr,
+        blocks: Blocks | None = None,
+        *,
+        ahead: bool = False,
+    ) -> None:
+        """Multiply-add entries; with `blocks` they may be of several blocks of sums."""
         b = self.swrite.b
 
         def at_panel(v: int) -> tuple[tir.Expr, int]:
             return j + v // PANEL_VECTORS, v % PANEL_VECTORS * tir.LANES
 
-        def read(z: tir.Expr, *, ends: bool = False) -> Read:
+        def read(z: tir.Expr) -> Read:
             if ahead:
-                later = tir.index_of(self.ks, tir.smaller(z + AHEAD, self.entries - 1))
+                later = tir.index_of(self.ks, tir.smaller(z + AHEAD, self.count - 1))
                 for v in range(tile.vectors):
                     panel, offset = at_panel(v)
                     tir.prefetch(b, panel, later, offset)
             k = tir.index_of(self.ks, z)
-            if blocks is not None and ends:
+            if blocks is not None:
                 blocks.before(k)
 
             def vector(v: int) -> tir.Expr:
@@ -165,24 +188,22 @@ class _Kernel:
 
             return lambda _: self.values[z], vector
 
-        def entries(*, ends: bool = False) -> None:
-            with tir.serial(start, stop) as z:
-                tile.step(read(z, ends=ends))
+        with tir.serial(start, stop) as z:
+            tile.step(read(z))
 
-        if blocks is None:
-            entries()
-        else:
-            with tir.when(start < stop):
-                first = tir.index_of(self.ks, start)
-                if before is None:
-                    blocks.state.set(blocks.state_at(first))
-                else:
-                    blocks.before(first)
-                # most runs lie in one block: their entries are not asked
-                ends = blocks.ends_before(tir.index_of(self.ks, stop - 1))
-                tir.either(ends, lambda: entries(ends=True), entries)
-        if blocks is not None and last:
-            blocks.end()
-        elif blocks is not None:
-            tir.assign(self.states, blocks.state.value, slot)
-        tile.put(self.sums, [at])
+
+class Part:
+    """Which part of the sums of a row a block of k is.
+
+    Args:
+        q: Number of the block.
+        of_sums: How many share a block of sums.
+        is_last: It is the last one.
+    """
+
+    def __init__(self, q: tir.Expr, of_sums: tir.Expr, *, is_last: bool = False) -> None:
+        self.is_last = is_last
+        self.begins = tir.bind(q % of_sums == 0)
+        self.ends = tir.bind((q + 1) % of_sums == 0)
+        behind_others = q >= of_sums
+        self.completes = behind_others if is_last else tir.both(self.ends, behind_others)

@@ -101,7 +101,7 @@ int Contract(const Any* raw, int32_t count, Family family, int k, int n, Activat
   const Tensor *values = args.Floats(is_row ? 1 : 2), *index = args.Int32s(1),
                *starts = args.Int32s(1);
   Operands operands(&args, k, n, has_residual);
-  const int64_t k_blocks = is_row ? args.Int() : 1;
+  const int64_t k_blocks = is_row ? args.Int() : 1, of_sums = is_row ? args.Int() : 0;
   if (!operands.Check(&args)) return -1;
 
   const int64_t t = operands.Rows(), z = index->shape[0], size = is_row ? 1 : values->shape[1];
@@ -110,6 +110,7 @@ int Contract(const Any* raw, int32_t count, Family family, int k, int n, Activat
                                   : size >= 4 && size % 4 == 0 && size <= 32),
               "size of the micro-tile");
   args.Demand(k_blocks > 0, "number of k blocks");
+  args.Demand(!is_row || (of_sums >= 1 && of_sums <= 6), "k blocks of a block of sums");
   if (!args.Good()) return -1;
   const int64_t lists = is_row ? t * k_blocks : ((is_block ? k : t) + size - 1) / size;
   const int32_t* s = Data<int32_t>(starts);

@@ -63,7 +63,7 @@ void BlockLists::Run(const ListKernels& kernels, const Panels& b, const Target& 
   if (target.residual) call.Floats(target.residual, {rows_.Count(), target.n});
   call.Int32s(target.rows, {rows_.Count()});
   call.Floats(target.data, {target.stored, target.n});
-  if (IsRow()) call.Int(KBlocks());
+  if (IsRow()) call.Int(KBlocks()).Int(std::max<int64_t>(1, OfSums()));
   call.Int(panel_begin).Int(panel_end);
   call.Run(IsRow() ? kernels.row : IsTile() ? kernels.tile : kernels.block);
 }

@@ -38,14 +38,8 @@ struct NearBlocks {
 constexpr NearBlocks kNearBlocks[] = {{64, 13, 192}, {192, 20, 384}};  // v4; v3, half as wide
 constexpr double kFarRows = 1024;                                      // half of the second cache
 
-// A number of words of a k block that ends where a block of sums does (`FOLD` of
-// codegen/engines/cpu.py): 1, 2, 3, 6, 12 ..
-int64_t EndsWithSums(int64_t words) {
-  constexpr int64_t kFold = 6;
-  return words > kFold ? (words + kFold / 2) / kFold * kFold : words > 3 ? kFold : words;
-}
-
-// How many k share a list of a row, a multiple of 64: few where many live.
+// How many k share a list of a row: 64, 128, 192 or 384, which are parts of a block of sums, or
+// all; few where many live.
 int64_t KBlock(CpuLevel level, const Work& work) {
   const NearBlocks& near = kNearBlocks[level != CpuLevel::kV4];
   const auto share = [](int64_t live, int64_t all) {
@@ -57,7 +51,8 @@ int64_t KBlock(CpuLevel level, const Work& work) {
   if (block * used > near.most) block = std::max(block, kFarRows / used);
   const auto words = static_cast<int64_t>(std::min(block / 64 + 0.5, 1e9));
   const int64_t all = BitWords(work.k);
-  return (2 * words > all ? all : EndsWithSums(std::max<int64_t>(words, 1))) * 64;
+  if (2 * words > all) return all * 64;
+  return words > 3 ? kSumBlock : std::max<int64_t>(words, 1) * 64;
 }
 
 // How many stretches of pieces of `width` bits of words[0..n) have a bit that is set.
