@@ -225,7 +225,7 @@ TWINS: dict[str, tuple[Patch, Make]] = {
     "every size is at least 0": (always(index.nonneg, True), clamped),
     "Range does not end before it starts": (
         lambda m: (
-            twin(m, sources._count, (" and nonneg(limit - start)", "")),
+            twin(m, sources._count, (" and nonneg(steps)", "")),
             twin(m, derive._walk, ("not all(map(nonneg, expr.shape))", "False")),
         )[0],
         clamped,
