@@ -321,7 +321,11 @@ def test_a_graph_keeps_its_operands() -> None:
 
     def make() -> tuple[Any, Any]:
         operand = Operand()
-        return torch.captured(lambda: repr(operand) and None), weakref.ref(operand)
+
+        def work() -> None:
+            repr(operand)
+
+        return torch.captured(work), weakref.ref(operand)
 
     replay, operand = make()
     gc.collect()
