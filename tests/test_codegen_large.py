@@ -137,7 +137,7 @@ def test_product_of_lists(kernels: KernelLibrary, level: str, family: str) -> No
             values = zeros(8, 16)
             values[:, :LIST_K] = a
             lists = (values, numbers(rows - 8, rows), numbers(0, 2) * np.int32(8))
-        blocks = (1,) if family == "row" else ()
+        blocks = (1, 1) if family == "row" else ()
         symbol, place = f"{LISTED[family].symbol}_{level}", numbers(0, rows)
         part = (*blocks, panels - 1, panels)
         kernels.call(symbol, *lists, b, bias, added, place, c, *part)

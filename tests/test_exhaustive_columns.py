@@ -242,10 +242,10 @@ def not_total(sample: Sample) -> Iterator[str]:
 
 def _finite_values(x: Array, rng: np.random.Generator) -> Iterator[Array]:
     yield np.zeros_like(x)
-    yield -np.zeros_like(x)
+    yield np.asarray(-np.zeros_like(x))
     least = np.finfo(np.float32).smallest_subnormal
     for values in ((0.0, 1.0), (0.0, -3.0, 3.0), (-0.0, 50.0), (least, 0.0), (-1.0,)):
-        yield rng.choice(np.array(values, np.float32), x.shape)
+        yield np.asarray(rng.choice(np.array(values, np.float32), x.shape))
 
 
 @pytest.mark.parametrize("sample", [s for s in SAMPLES if _is_plain(s)], ids=lambda s: s.title)

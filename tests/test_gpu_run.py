@@ -104,7 +104,10 @@ def test_all_steps_run_through(tmp_path: Path) -> None:
         *("full", "right", "left", "one", "1x1", "2x40")
     }
     assert "ort-cuda" in named["bert-32x128-m40-f16"]["left_out"]
-    assert {row["name"] for row in named["tiles-40x64x64"]["contenders"]} == {"pitc", "64x64"}
+    assert {row["name"] for row in named["tiles-40x64x64"]["contenders"]} == {
+        "pitc",
+        "64x64-k64-4blocks",
+    }
     for kind in ("dense", "tile32", "block64", "square32"):
         (price,) = (r for n, r in named.items() if n.startswith(f"price-{kind}"))
         ((name, numbers),) = price["prices"].items()

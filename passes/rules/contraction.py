@@ -191,6 +191,8 @@ def einsum(view: NodeView) -> list[TensorExpr]:
         raise NoRule(f"output labels {right} are not different labels of the operands")
     (first, *others) = operands
     if not others and sorted(first.labels) == sorted(out):  # no factor, and no sum: a transposition
+        if len(first.labels) != len(first.shape):
+            raise NoRule(f"{len(first.labels)} labels of an operand of rank {len(first.shape)}")
         extents = dict(zip(first.labels, first.shape, strict=True))
         index = tuple(dim_index(out.index(label), e) for label, e in extents.items())
         return [move(tuple(extents[label] for label in out), index)]
