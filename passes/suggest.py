@@ -1,7 +1,7 @@
 """What would help a model of which little is skipped: tried in the analysis, or read off its graph.
 
     bert without --padding     the mask input hides keys, so it is tried as padding mask:
-    facts, regions again   ->  with --padding attention_mask 73 of 139 nodes would run packed
+    facts, regions again   ->  with --padding attention_mask 20 % -> 99.9 % of the work ..
 
 Nothing is said for the lack of something: each suggestion rests on a trial, or on a node or a
 constant that is there. Trials are few and counted, not timed, so that the same model always gets
@@ -11,7 +11,7 @@ work of the stages facts and regions, and none of a graph with more than `MOST_N
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,12 +43,18 @@ MOST_MASKS, MOST_NODES = 2, 20_000
 NAMINGS = 2
 OPERATOR_SETS = ("", "ai.onnx", "ai.onnx.ml", MICROSOFT, DOMAIN)
 
-PADDING = "with {option} {packed}, if tokens whose {what} do not exist for you"
+PADDING = (
+    "with {option} {shares} of the work would run packed, if your program does not use outputs at "
+    "tokens whose {what}"
+)
 DIMENSIONS = (
     "export the model with dynamic axes, each of its own name: nothing shows that the first sizes "
-    "of its outputs are those of '{mask}'; if they are, {packed}"
+    "of its outputs are those of '{mask}'; if they are, {shares} of the work would run packed"
 )
-SIZES = "give sizes that are the same in every run one name: with inputs {inputs} {packed}{option}"
+SIZES = (
+    "give sizes that are the same in every run one name: with inputs {inputs} {shares} of the work "
+    "would run packed{option}"
+)
 EIGHT_BITS = (
     "{n} products of 8-bit integers ({share:.0%} of the work) have rows that nobody reads and no "
     "packed form: compile the model as it was before it was quantised, and compare both"
@@ -69,18 +75,36 @@ class Trial:
 
     Args:
         graph: The graph.
-        packed: Its nodes that would run packed.
-        flops: Their operations.
+        flops: Operations of its nodes that would run packed.
     """
 
     graph: Graph
-    packed: frozenset[ir.Node]
     flops: int
 
-    @property
-    def counts(self) -> str:
-        """How many nodes would run packed, for people."""
-        return f"{len(self.packed)} of {len(self.graph.nodes)} nodes would run packed"
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Operations of a model, with which a trial is compared.
+
+    Args:
+        skipped: Of what runs packed or skips zeros now.
+        total: Of all of it.
+    """
+
+    skipped: int
+    total: int
+
+    def gain(self, trial: Trial) -> float:
+        """The share of the work that would run packed in addition."""
+        return round((trial.flops - self.skipped) / self.total, 4)
+
+    def shares(self, trial: Trial) -> str:
+        """Both shares for people: 20 % -> 99.9 %."""
+        return f"{_percent(self.skipped / self.total)} -> {_percent(trial.flops / self.total)}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}".removesuffix(".0") + " %"
 
 
 def suggestions(graph: Graph, report: Report) -> list[Suggestion]:
@@ -153,14 +177,11 @@ def _tried(graph: Graph, report: Report) -> Iterator[Suggestion]:
     skipped, total = now.packed.flops + now.sparse.flops, now.all.flops
     if not total or 1 - skipped / total < LEAST_GAIN:
         return
-
-    def gain(trial: Trial) -> float:
-        return round((trial.flops - skipped) / total, 4)
-
+    work = Work(skipped, total)
     best, least = None, 0.0
     masks = [report.padding] if report.padding else hiding_inputs(graph)[:MOST_MASKS]
     for mask in (*masks, SEVERAL.join(masks)) if len(masks) > 1 else masks:
-        found = _with_mask(graph, mask, gain, is_given=bool(report.padding))
+        found = _with_mask(graph, mask, work, is_given=bool(report.padding))
         several = LEAST_GAIN if mask not in masks else 0.0  # what a second mask is worth
         if found is not None and (found.gain or 0) > least + several:
             best, least = found, found.gain or 0
@@ -168,9 +189,7 @@ def _tried(graph: Graph, report: Report) -> Iterator[Suggestion]:
         yield best
 
 
-def _with_mask(
-    graph: Graph, mask: str, gain: Callable[["Trial"], float], *, is_given: bool
-) -> Suggestion | None:
+def _with_mask(graph: Graph, mask: str, work: Work, *, is_given: bool) -> Suggestion | None:
     """What a padding mask would gain, or would if the model said which sizes are the mask's."""
     try:
         masks = padding_masks(graph.model, mask)
@@ -183,25 +202,23 @@ def _with_mask(
         hidden = hidden_keys(trial.graph)
         if not any(hidden[m.name, not m.live] for m in masks):  # it is added to scores, hides none
             return None
-        if gain(trial) >= LEAST_GAIN:
+        if work.gain(trial) >= LEAST_GAIN:
             option = f"--padding {shlex.quote(mask)}"
             text = PADDING.format(
-                option=option, packed=trial.counts, what=" and ".join(map(_padding, masks))
+                option=option, shares=work.shares(trial), what=" and ".join(map(_padding, masks))
             )
-            return Suggestion("padding", text, option, gain(trial))
+            return Suggestion("padding", text, option, work.gain(trial))
         unproven = has_unproven(trial.graph, masks)
     if not unproven:
-        return _with_names(graph, mask, gain, is_given=is_given)
+        return _with_names(graph, mask, work, is_given=is_given)
     trial = _trial(graph, mask, graph.target, by_size=True)
-    if gain(trial) < LEAST_GAIN:
+    if work.gain(trial) < LEAST_GAIN:
         return None
-    text = DIMENSIONS.format(mask=mask, packed=trial.counts)
-    return Suggestion("dynamic axes", text, "", gain(trial))
+    text = DIMENSIONS.format(mask=mask, shares=work.shares(trial))
+    return Suggestion("dynamic axes", text, "", work.gain(trial))
 
 
-def _with_names(
-    graph: Graph, mask: str, gain: Callable[["Trial"], float], *, is_given: bool
-) -> Suggestion | None:
+def _with_names(graph: Graph, mask: str, work: Work, *, is_given: bool) -> Suggestion | None:
     """What a padding mask would gain if sizes of several names had one."""
     names, tried = dict[str, str](), graph
     for _ in range(NAMINGS):  # with one name more is seen
@@ -210,10 +227,10 @@ def _with_names(
             if not inputs:
                 return None
             trial = _trial(graph, mask, graph.target)
-        if gain(trial) >= LEAST_GAIN:
+        if work.gain(trial) >= LEAST_GAIN:
             option = "" if is_given else f", and --padding {shlex.quote(mask)}"
-            text = SIZES.format(inputs=", ".join(inputs), packed=trial.counts, option=option)
-            return Suggestion("size names", text, "", gain(trial))
+            text = SIZES.format(inputs=", ".join(inputs), shares=work.shares(trial), option=option)
+            return Suggestion("size names", text, "", work.gain(trial))
         tried = trial.graph
     return None
 
@@ -229,10 +246,9 @@ def _trial(graph: Graph, padding: str | None, target: Target, *, by_size: bool =
     try:
         tried = analysis(graph.model, padding, target, by_size=by_size).graph
     except UsageError:  # the trial's facts show that the graph reads the mask the other way round
-        return Trial(graph, frozenset(), 0)
+        return Trial(graph, 0)
     packed = packed_nodes(choose_regions(tried))
-    flops = sum(node_flops(tried, node) or 0 for node in packed)
-    return Trial(tried, frozenset(packed), flops)
+    return Trial(tried, sum(node_flops(tried, node) or 0 for node in packed))
 
 
 def is_product(graph: Graph, node: ir.Node) -> bool:

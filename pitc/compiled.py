@@ -259,8 +259,10 @@ def load(
 
     Raises:
         ArtifactError: It is damaged, or does not run here.
-        UsageError: There is no such folder.
+        UsageError: There is no such folder, it is no artifact, or no number of threads.
     """
+    if threads is not None:
+        check_threads(threads)
     check = check_artifact(Path(folder), hashes=hashes)
     return CompiledModel(check, providers=providers, threads=threads)
 
@@ -277,6 +279,16 @@ def _kinds(providers: Iterable[Kind] | None) -> tuple[Kind, ...] | None:
     return None if providers is None else tuple(listed("kinds of machine", providers))
 
 
+def check_threads(wanted: Any) -> None:
+    """Refuse what is no number of threads.
+
+    Raises:
+        UsageError: It is no whole number of 1 or more.
+    """
+    if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1:
+        raise UsageError(f"expected a number of threads of 1 or more, got {wanted!r}")
+
+
 def _options(given: Any, threads: int | None, default: int | None) -> Any:
     """Session options with a number of threads: the caller's, ours, or None where none is wanted.
 
@@ -284,8 +296,8 @@ def _options(given: Any, threads: int | None, default: int | None) -> Any:
         UsageError: No number of threads, or options beside one.
     """
     wanted = default if threads is None else threads
-    if wanted is not None and wanted < 1:
-        raise UsageError(f"expected a number of threads of 1 or more, got {wanted}")
+    if wanted is not None:
+        check_threads(wanted)
     if given is not None:
         if threads is not None:
             hint = "set intra_op_num_threads of the options"

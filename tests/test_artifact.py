@@ -15,8 +15,10 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import pitc
 from pitc.artifact import check as check_module
 from pitc.artifact.check import Check, Verdict, check_artifact
+from pitc.artifact.folder import check_output, copy_folder
 from pitc.artifact.manifest import (
     FALLBACK,
     FILES,
@@ -293,9 +295,42 @@ def test_missing_short_and_long_files_are_found(artifact: Path, name: str) -> No
     assert damage(check_artifact(artifact)) == name
 
 
-def test_extra_files_are_found(artifact: Path) -> None:
-    (artifact / "more.bin").write_bytes(b"")
-    assert damage(check_artifact(artifact)) == "more.bin"
+def test_files_of_others_are_no_damage(artifact: Path, tmp_path: Path) -> None:
+    """A tokenizer beside the model; but to replace the folder would lose it."""
+    (artifact / "tokenizer.json").write_text("{}")
+    assert check_artifact(artifact).verdict is Verdict.SUPPORTED
+    with pytest.raises(UsageError, match="move 'tokenizer.json' out of it"):
+        check_output(artifact, force=True)
+    copy_folder(artifact, tmp_path / "copy.pitc")
+    assert not (tmp_path / "copy.pitc" / "tokenizer.json").exists()
+    assert check_artifact(tmp_path / "copy.pitc").verdict is Verdict.SUPPORTED
+
+
+def test_a_file_of_an_artifact_that_the_manifest_lacks_is_damage(artifact: Path) -> None:
+    listed = parse_manifest((artifact / MANIFEST).read_bytes()).files
+    rewrite(artifact, files={name: x for name, x in listed.items() if name != KERNELS})
+    assert damage(check_artifact(artifact)) == KERNELS
+
+
+def test_a_folder_that_never_was_an_artifact_is_not_damaged(artifact: Path, tmp_path: Path) -> None:
+    for name in ("empty", "photos"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "photos" / "cat.png").write_bytes(b"")
+    for name in ("empty", "photos"):
+        with pytest.raises(UsageError, match=f"not an artifact: it holds no {MANIFEST}"):
+            check_artifact(tmp_path / name)
+    pretrained = tmp_path / "minilm"
+    pretrained.mkdir()
+    (pretrained / "config.json").write_text("{}")
+    copy_folder(artifact, pretrained / "onnx")
+    found = check_artifact(pretrained)
+    assert (found.verdict, found.folder) == (Verdict.SUPPORTED, pretrained / "onnx")
+
+
+@pytest.mark.parametrize("threads", [0, -1, "4", 1.0, True])
+def test_what_is_no_number_of_threads_is_an_error(artifact: Path, threads: object) -> None:
+    with pytest.raises(UsageError, match="expected a number of threads of 1 or more, got"):
+        pitc.load(artifact, threads=threads)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", FILES)

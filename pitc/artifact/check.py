@@ -27,6 +27,8 @@ from pitc.ir.plan import PLAN_VERSION
 from pitc.options import NEON
 from pitc.version import __version__
 
+#: Where a folder that `from_pretrained` makes has its artifact.
+PRETRAINED = "onnx"
 #: The oldest ONNX Runtime whose plug-in interface runs PIT nodes.
 ONNXRUNTIME_MIN = "1.23.2"
 
@@ -94,11 +96,12 @@ def check_artifact(folder: Path, *, hashes: bool = True, level: str | None = "au
         level: The CPU level to check for; `auto` is this machine's.
 
     Raises:
-        UsageError: There is no such folder.
+        UsageError: There is no such folder, or it is no artifact.
     """
     if not os.path.isdir(folder):
         what = "it is a file" if os.path.exists(folder) else "it does not exist"
         raise UsageError(f"not an artifact: {what}", path=folder, hint="expected a folder *.pitc")
+    folder = _artifact_in(folder)
     data = _read_manifest(folder)
     if isinstance(data, Check):
         return data
@@ -118,6 +121,26 @@ def check_artifact(folder: Path, *, hashes: bool = True, level: str | None = "au
         return _damaged(folder, None, MANIFEST, "a whole manifest", str(error).split("\n")[0])
     damage = _check_files(folder, manifest, hashes=hashes)
     return damage or _check_machine(folder, manifest, cpu_level() if level == "auto" else level)
+
+
+def _artifact_in(folder: Path) -> Path:
+    """The folder itself, or the one inside of it where `from_pretrained` puts the artifact.
+
+    Raises:
+        UsageError: It holds no manifest, and other files than an artifact's.
+    """
+    if os.path.lexists(folder / MANIFEST):
+        return folder
+    if (folder / PRETRAINED / MANIFEST).is_file():
+        return folder / PRETRAINED
+    try:
+        there = os.listdir(folder)
+    except OSError:  # what reads it says why
+        return folder
+    if there and all(name in FILES for name in there):
+        return folder  # an artifact that has lost its manifest
+    hint = "expected a folder *.pitc, as `pitc compile` makes it"
+    raise UsageError(f"not an artifact: it holds no {MANIFEST}", path=folder, hint=hint)
 
 
 def _read_manifest(folder: Path) -> bytes | Check:
@@ -140,7 +163,7 @@ def _check_files(folder: Path, manifest: Manifest, *, hashes: bool) -> Check | N
         there = set(os.listdir(folder))
     except OSError as error:
         return _damaged(folder, manifest, ".", "a readable folder", error.strerror or str(error))
-    for name in sorted(there - {MANIFEST, *listed}):
+    for name in sorted((there - {MANIFEST, *listed}) & set(FILES)):  # others are somebody else's
         return _damaged(folder, manifest, name, "no such file", "one")
     for name in sorted(set(listed) - set(FILES)):
         return _damaged(folder, manifest, name, "no such file", "one in the manifest")

@@ -46,7 +46,8 @@ def check_output(target: Path, *, force: bool, source: Path | None = None) -> No
         if source is not None and target.resolve() in [source.resolve(), *source.resolve().parents]:
             raise UsageError("the output would replace the model that is read", path=target)
         if target.is_symlink() or not _is_artifact(target):
-            raise UsageError("the output exists and is not a pitc artifact", path=target)
+            text = "the output exists and is not a pitc artifact"
+            raise UsageError(text, path=target, hint=_why(target))
     parent = _check_parent(target)
     if (parent / MANIFEST).is_file() and _is_artifact(parent):
         text = f"the folder {str(parent)!r} is an artifact, which holds nothing else"
@@ -99,6 +100,14 @@ def _is_artifact(folder: Path) -> bool:
         return folder.is_dir() and all(name in FILES for name in os.listdir(folder))
     except OSError:  # it cannot be listed
         return False
+
+
+def _why(folder: Path) -> str | None:
+    """What makes a folder with a manifest more than an artifact."""
+    if folder.is_symlink() or not (folder / MANIFEST).is_file():
+        return None
+    others = sorted(set(os.listdir(folder)) - set(FILES))
+    return f"move {others[0]!r} out of it" if others else None
 
 
 @contextmanager
@@ -167,8 +176,8 @@ def copy_folder(source: Path, target: Path, *, force: bool = False) -> None:
     """Copy an artifact; the copy appears whole or not at all."""
     check_output(target, force=force, source=source)
     with new_folder(target, force=force) as scratch:
-        for file in sorted(source.iterdir()):
-            shutil.copyfile(file, scratch / file.name)
+        for name in sorted(set(os.listdir(source)) & set(FILES)):
+            shutil.copyfile(source / name, scratch / name)
 
 
 def _take_name(scratch: Path, target: Path, *, force: bool) -> None:

@@ -20,7 +20,7 @@ from pitc.check.verify import Comparison
 from pitc.host.doctor import Finding
 from pitc.ir.naming import common_prefix, shortened
 from pitc.ir.report import NodeRecord, Report
-from pitc.ir.summary import summary_text
+from pitc.ir.summary import summary_of, summary_text
 from pitc.options import Kind
 
 if TYPE_CHECKING:
@@ -74,10 +74,12 @@ def text_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
 
 
 def summary(report: Report) -> str:
-    """One line on what became of the nodes, and what was made for them."""
+    """One line on how much of the work is skipped where it can be, and what was made for that."""
     regions = f"{len(report.regions)} packed region" + "s" * (len(report.regions) != 1)
     kernels = f"{len(report.kernels)} kernel" + "s" * (len(report.kernels) != 1)
-    return f"{ways(report)}; {regions}, {kernels}"
+    found = summary_of(report)
+    share = found.packed.share + found.sparse.share
+    return f"{100 * share:.0f} % of the work packed or sparse; {ways(report)}; {regions}, {kernels}"
 
 
 def ways(report: Report) -> str:

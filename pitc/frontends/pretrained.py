@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pitc.api import compile
+from pitc.artifact.check import PRETRAINED as ARTIFACT
 from pitc.artifact.folder import check_output
 from pitc.compiled import CompiledModel, load
 from pitc.errors import ModelError, UsageError
@@ -17,8 +18,6 @@ from pitc.frontends.pytorch import export, installed
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-#: What an artifact lies in, below the folder that libraries load.
-ARTIFACT = "onnx"
 CONFIG = "config.json"
 #: Configurations and tokenizers; weights end otherwise.
 _KEPT = frozenset({".json", ".txt", ".model", ".jinja", ".spm", ".vocab", ".tiktoken"})
