@@ -10,6 +10,8 @@ from pathlib import Path
 from benchmarks.gpu.journal import Result
 from benchmarks.gpu.run import OURS
 
+DEVICE = "NVIDIA H100 80GB HBM3"
+"""Whose results are told."""
 RESULTS = Path(__file__).parent.parent / "results" / "gpu"
 STEPS = ("copy", "gemm", "spmm", "layer", "attention", "detector", "wgmma", "bert")
 """Whose times are told, in this order."""
@@ -20,7 +22,7 @@ SPARSE = ("cusparse-csr-made", "triton-bsr32-made")
 
 
 def newest(folder: Path = RESULTS) -> list[Result]:
-    """The newest result of each case that did not fail, in the order of `STEPS`."""
+    """The newest result of each case on `DEVICE` that did not fail, in the order of `STEPS`."""
     found: dict[tuple[str, str], tuple[str, Result]] = {}
     for path in folder.glob("*.json"):
         content = json.loads(path.read_text("utf-8"))
@@ -28,7 +30,10 @@ def newest(folder: Path = RESULTS) -> list[Result]:
             if result["step"] not in STEPS or "failed" in result or result.get("failed_parts"):
                 continue
             key = result["step"], result["case"]["name"]
-            began = content["calls"][result["call"]]["began"]
+            call = content["calls"][result["call"]]
+            if call["machine"]["gpu"]["name"] != DEVICE:
+                continue
+            began = call["began"]
             if key not in found or found[key][0] < began:
                 found[key] = began, result
     ordered = sorted(found, key=lambda key: STEPS.index(key[0]))
