@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.export_cases import WHY
+from benchmarks.readme import updated
 from benchmarks.report import RESULTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "export.md"
@@ -61,12 +62,6 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"* **{name}**: {WHY[name]}."
 
 
-def updated(text: str, table: str) -> str:
-    """The page with the table put between its marks."""
-    head, rest = text.split(BEGIN)
-    _, tail = rest.split(END)
-    return f"{head}{BEGIN}\n{table}\n{END}{tail}"
-
-
 if __name__ == "__main__":
-    PAGE.write_text(updated(PAGE.read_text("utf-8"), block(results())), "utf-8")
+    page = updated(PAGE.read_text("utf-8"), block(results()), BEGIN, END)
+    PAGE.write_text(page, "utf-8")

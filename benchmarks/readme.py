@@ -188,11 +188,11 @@ def _footprint(compiled: dict[str, Any], result: dict[str, Any]) -> str:
     )
 
 
-def updated(text: str, table: str) -> str:
-    """README text with the table put between its marks."""
-    head, rest = text.split(BEGIN)
-    _, tail = rest.split(END)
-    return f"{head}{BEGIN}\n{table}\n{END}{tail}"
+def updated(text: str, table: str, begin: str = BEGIN, end: str = END) -> str:
+    """A page's text with the table put between its marks, by default those of README."""
+    head, rest = text.split(begin)
+    _, tail = rest.split(end)
+    return f"{head}{begin}\n{table}\n{end}{tail}"
 
 
 if __name__ == "__main__":

@@ -17,10 +17,10 @@ import onnx_ir as ir
 
 from pitc.ir.constant import is_nonzero, is_zero
 from pitc.ir.expr import Combine
-from pitc.ir.graph import Graph
+from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import ONE, ZERO, Digit, Poly, dim_index, nonneg
 from pitc.ir.mask import PaddingMask
-from pitc.ir.nodes import first_output, input_names
+from pitc.ir.nodes import first_output
 from pitc.ir.region import Region, pull
 from pitc.ir.report import TokenPlace
 from pitc.passes.lower.given_up import can_be_zeroed
@@ -164,7 +164,7 @@ def _pieces(
         return
     *lead, last = ways[0]
     for read in expr.reads:
-        operand = input_names(node)[read.operand]
+        operand = NodeView(graph, node).name(read.operand)
         extents = graph[operand].shape or ()
         at = read.index[last.dim] if last.dim < len(read.index) else None
         if not read.within or at is None or operand in graph.inputs or len(extents) <= last.dim:

@@ -382,7 +382,8 @@ def test_readme_shows_the_committed_results() -> None:
 
 def test_the_page_of_exports_shows_the_committed_results() -> None:
     found, text = exports_page.results(), exports_page.PAGE.read_text("utf-8")
-    assert exports_page.updated(text, exports_page.block(found)) == text
+    marks = exports_page.BEGIN, exports_page.END
+    assert readme.updated(text, exports_page.block(found), *marks) == text
     made = {(row["architecture"], row["exporter"]) for row in found["rows"]}
     assert made == {(case.name, e) for case in ARCHITECTURES for e in case.exporters}
 

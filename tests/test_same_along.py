@@ -28,6 +28,9 @@ MODEL = """<ir_version: 8, opset_import: ["" : 18]>
       mixed = Or (wide, form)
       number = Cast <to=1> (wide)
       turned_number = Cast <to=1> (turned)
+      top = Constant <value_float=0.5> ()
+      capped = Clip (number, , top)
+      uncapped = Clip (x, , top)
       stepped = Add (turned_number, steps)
       summed = CumSum (number, axis)
       joined = Concat <axis=1> (wide, wide)
@@ -36,7 +39,10 @@ MODEL = """<ir_version: 8, opset_import: ["" : 18]>
     }"""
 b, s, q = sym("b"), sym("s"), sym("q")
 B, S = dim_index(0, b), dim_index(1, s)
-SAME = [("wide", 1), ("turned", 2), ("hidden", 2), ("number", 1), ("turned_number", 2)]
+SAME = [
+    *(("wide", 1), ("number", 1), ("capped", 1)),
+    *(("turned", 2), ("hidden", 2), ("turned_number", 2)),
+]
 OTHER = [
     ("wide", 0),
     ("wide", 2),
@@ -47,6 +53,7 @@ OTHER = [
     ("joined", 1),  # pieces of other sizes
     ("soft", 1),  # computed from other places
     ("form", 1),
+    ("uncapped", 1),  # the operand in front of one that is left out
     ("m", 0),
 ]
 

@@ -5,9 +5,8 @@ all j: m[d0, 0, j, d1] == 0      one place of q tells, where there is one
 """
 
 from pitc.ir.expr import Combine
-from pitc.ir.graph import Graph
+from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import dim_index
-from pitc.ir.nodes import input_names
 
 
 def is_same_along(graph: Graph, name: str, dim: int) -> bool:
@@ -33,9 +32,9 @@ def is_same_along(graph: Graph, name: str, dim: int) -> bool:
             return False
         if expr.combine not in (Combine.MAP, Combine.MOVE) or expr.reduced or d in expr.ordered:
             return False
-        names, bare = input_names(node), dim_index(d, expr.shape[d])
+        view, bare = NodeView(graph, node), dim_index(d, expr.shape[d])
         for read in expr.reads:
-            if read.within.tests or read.operand >= len(names):
+            if read.within.tests:
                 return False
             for j, p in enumerate(read.index):
                 if p is None:
@@ -43,5 +42,5 @@ def is_same_along(graph: Graph, name: str, dim: int) -> bool:
                 if any(a.dim == d for a in p.digits()):
                     if p != bare:
                         return False
-                    pending.append((names[read.operand], j))
+                    pending.append((view.name(read.operand), j))
     return True

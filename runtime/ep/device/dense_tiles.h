@@ -2,7 +2,6 @@
 //
 //   tiles     ceil(rows / m) * ceil(n / n of the tile), shared by all multiprocessors
 //   steps     ceil(bytes of a row of A / k_bytes), each takes the clocks that the plan says
-//
 //   turns     ceil(tiles / multiprocessors); an odd last one counts 1.5
 //
 // With tiles of 128 x 128 (512 clocks) and 64 x 128 (288 clocks), 108 multiprocessors, n = 1024 and
