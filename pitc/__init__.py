@@ -81,7 +81,7 @@ def _compilers(name: str) -> Callable[..., NoReturn]:
         from pitc.errors import MachineError
 
         text = f"pitc.{name} needs the compiler, and pitc-runtime alone is installed"
-        raise MachineError(text, hint="pip install pitc")
+        raise MachineError(text, hint="install the wheel of pitc, too")
 
     return lacking
 

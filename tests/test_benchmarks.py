@@ -374,10 +374,16 @@ def test_tables_show_every_contender(tmp_path: Path) -> None:
 
 
 def test_readme_shows_the_committed_results() -> None:
-    """Every figure in the README comes from a file in benchmarks/results."""
-    text = readme.README.read_text("utf-8")
-    assert readme.results(), "no results are committed"
-    assert readme.updated(text, readme.block(readme.results())) == text
+    """Every figure in the README and on the page of benchmarks comes from a committed file."""
+    found = readme.results()
+    assert found, "no results are committed"
+    for page, rows in (
+        (readme.README, readme.main_block(found)),
+        (readme.PAGE, readme.block(found)),
+    ):
+        text = page.read_text("utf-8")
+        assert readme.updated(text, rows) == text
+    assert set(readme.MAIN) <= set(readme.WHAT)
 
 
 def test_the_page_of_exports_shows_the_committed_results() -> None:

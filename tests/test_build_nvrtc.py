@@ -173,7 +173,7 @@ def test_nvcc_stands_in_for_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_any_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "PACKAGES", (("nvidia-cuda-nvrtc", "pitc-absent"),))
     monkeypatch.setenv("PATH", "/nowhere")
-    hint = "pip install 'pitc[cuda]'"
+    hint = "pip install 'nvidia-cuda-nvrtc>=13,<14' 'nvidia-cuda-runtime>=13,<14'"
     asked = f"{VARIABLE} asks for"
     for named, error, text in (
         ("", MachineError, f"no CUDA compiler is installed ({hint})"),

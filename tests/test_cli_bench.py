@@ -281,7 +281,7 @@ def test_missing_packages(run: Run, mlp_path: Path, monkeypatch: pytest.MonkeyPa
         patch.setattr(builtins, "__import__", without)
         code, _, err = run("bench", mlp_path, "--plot", "a.png")
     assert code == 6
-    assert err.endswith("matplotlib, which is not installed (pip install 'pitc[report]')\n")
+    assert err.endswith("matplotlib, which is not installed (pip install matplotlib)\n")
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda n, *a: None if n == "openvino" else find(n, *a)
     )

@@ -87,7 +87,8 @@ def test_a_driver_that_does_not_work(says: Says) -> None:
 def test_without_a_compiler(says: Says, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "PACKAGES", (("pitc-absent", "pitc-absent"),))
     monkeypatch.setenv("PATH", "/nowhere")
-    text = "none; to compile for NVIDIA GPUs: pip install 'pitc[cuda]'"
+    packages = "pip install 'nvidia-cuda-nvrtc>=13,<14' 'nvidia-cuda-runtime>=13,<14'"
+    text = f"none; to compile for NVIDIA GPUs: {packages}"
     assert says(12080)[:2] == [
         Finding(COMPILER, "ok", text),
         Finding("CUDA driver", "ok", "CUDA 12.8, no device"),  # no compiler that is too new

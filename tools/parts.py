@@ -16,6 +16,10 @@ import tomli_w
 
 ROOT = Path(__file__).parents[1]
 RUNTIME, COMPILER = "pitc-runtime", "pitc"
+LABEL = "+source"
+"""Behind the version of what a checkout builds. No index takes a version with such a label, so what
+`pitc` requires can come from no index, whoever may publish something under our names (decision 26).
+"""
 
 ROOMS = {"pitc": "pitc", "pitc.passes": "passes", "pitc.codegen": "codegen"}
 """Import name of a room, and its folder; `pitc.runtime` is below."""
@@ -124,10 +128,10 @@ def _headers() -> set[str]:
 
 
 def version() -> str:
-    """The version of both."""
+    """The version of both distributions: pitc's, and the label."""
     scope: dict[str, str] = {}
     exec((ROOT / "pitc" / "version.py").read_text("utf-8"), scope)
-    return scope["__version__"]
+    return scope["__version__"] + LABEL
 
 
 def project(distribution: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Build what is released, into `dist/`: both source archives, and a wheel from each.
 
     python -m tools.wheel                     what `make wheel` does
-    python -m tools.wheel --once              without building all twice to compare the bytes
+    python -m tools.wheel --twice             builds all a second time and compares the bytes
 
 No container: zig's C++ compiler, which pip installs, links the plug-in library against the oldest
 C library that a wheel's tag allows, whatever this machine has.
@@ -15,8 +15,10 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tools.parts import COMPILER, ROOT, RUNTIME, write_tree
@@ -152,37 +154,61 @@ def _glibc(tag: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def build_all(out: Path, platforms: Sequence[Platform], build_type: str = "Release") -> list[Path]:
+def build_all(
+    out: Path,
+    platforms: Sequence[Platform],
+    build_type: str = "Release",
+    say: Callable[[str], None] = lambda _text: None,
+) -> list[Path]:
     """Build both source archives and their wheels.
+
+    Args:
+        out: The folder for them.
+        platforms: A wheel of the plug-in library for each.
+        build_type: CMake's.
+        say: Called before and after each file.
 
     Returns:
         The files.
     """
-    archives = {name: build_sdist(name, out) for name in (RUNTIME, COMPILER)}
-    wheels = [build_wheel(archives[RUNTIME], out, platform, build_type) for platform in platforms]
-    for wheel in wheels:
-        check(wheel)
-    return [*archives.values(), *wheels, build_wheel(archives[COMPILER], out)]
+    made: list[Path] = []
+
+    def make(what: str, build: Callable[[], Path]) -> Path:
+        say(f"{what} ...")
+        begin = time.monotonic()
+        made.append(build())
+        say(f"  {made[-1].name}, {time.monotonic() - begin:.0f} s")
+        return made[-1]
+
+    running = make(f"source archive of {RUNTIME}", partial(build_sdist, RUNTIME, out))
+    compiling = make(f"source archive of {COMPILER}", partial(build_sdist, COMPILER, out))
+    for platform in platforms:
+        build = partial(build_wheel, running, out, platform, build_type)
+        check(make(f"wheel of {RUNTIME} for {platform.machine}, a minute or more", build))
+    make(f"wheel of {COMPILER}", partial(build_wheel, compiling, out))
+    return made
 
 
 def main() -> None:
     """Build, check, and say what was made."""
     parser = argparse.ArgumentParser(description="Build what is released, into dist/.")
-    parser.add_argument("--once", action="store_true", help="do not build twice")
+    parser.add_argument("--twice", action="store_true", help="compare with a second build")
     options = parser.parse_args()
-    platforms = [PLATFORMS["x86_64"]]
-    out = ROOT / "dist"
-    made = build_all(out, platforms)
-    again: list[Path] = []
-    with tempfile.TemporaryDirectory(prefix="pitc-again-") as scratch:
-        if not options.once:
-            again = build_all(Path(scratch), platforms)
-        for first, second in zip(made, again, strict=False):
-            if first.read_bytes() != second.read_bytes():
-                raise SystemExit(f"{first.name}: two builds differ")
+    platforms, out = [PLATFORMS["x86_64"]], ROOT / "dist"
+    for distribution in (RUNTIME, COMPILER):
+        for old in out.glob(f"{distribution.replace('-', '_')}-*"):
+            old.unlink()
+    say = partial(print, flush=True)
+    made = build_all(out, platforms, say=say)
+    with tempfile.TemporaryDirectory(prefix="pitc-twice-") as scratch:
+        second = build_all(Path(scratch), platforms, say=say) if options.twice else []
+        for path, other in zip(made, second, strict=False):
+            if path.read_bytes() != other.read_bytes():
+                raise SystemExit(f"{path.name}: two builds differ")
     for path in made:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        print(f"{digest}  {path.relative_to(ROOT)}  {path.stat().st_size:,} bytes")
+        say(f"{digest}  {path.relative_to(ROOT)}  {path.stat().st_size:,} bytes")
+    say("install them, here or elsewhere: pip install dist/*.whl")
 
 
 if __name__ == "__main__":

