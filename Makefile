@@ -43,7 +43,7 @@ demo: $(RUNS) ## Compile a real sentence encoder and race it against ONNX Runtim
 	$(BIN)/python examples/minilm_demo.py $(ARGS)
 
 test: $(STAMP) $(if $(filter no,$(LIBS)),,$(LIBS_STAMP)) ## Run all tests; ARGS="-k name" runs some, LIBS=no none of other libraries.
-	$(BIN)/python -m pytest -n 3 $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --durations 40 $(ARGS)
 
 fuzz: $(STAMP) ## Fuzz the importer and the plug-in for longer than the tests do; FUZZ_SECONDS=600 each.
 	$(BIN)/python -m tests.fuzz $(or $(FUZZ_SECONDS),600)

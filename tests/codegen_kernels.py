@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from pitc.codegen.build.cache import kernel_cache
 from pitc.codegen.build.library import build_kernels
 from pitc.codegen.call import KernelLibrary
 from pitc.ir.kernel import KernelRequest
@@ -45,7 +46,7 @@ def library(*requests: KernelRequest) -> KernelLibrary:
     folder = tempfile.TemporaryDirectory(prefix="pitc-test-kernels-")
     atexit.register(folder.cleanup)
     path = Path(folder.name) / "kernels.so"
-    build_kernels(requests, LEVELS, path)
+    build_kernels(requests, LEVELS, path, cache=kernel_cache())
     return load(path)
 
 

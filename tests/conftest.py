@@ -2,8 +2,6 @@
 
 import difflib
 import os
-import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,12 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """One cache of kernels for all tests of a run, and no user's."""
-    if "PITC_CACHE_DIR" not in os.environ:  # it is set in workers, and by who wants to keep more
-        folder = tempfile.mkdtemp(prefix="pitc-tests-")
-        os.environ["PITC_CACHE_DIR"] = folder
-        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+def pytest_configure() -> None:
+    """One cache of kernels for all tests and runs of a checkout, and no user's."""
+    os.environ.setdefault("PITC_CACHE_DIR", str(GOLDEN.parents[1] / "build" / "test-cache"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -15,6 +15,7 @@ from pitc.passes.regions.domain import (
     Domain,
     covering,
     domain_of,
+    exchange,
     named_coords,
 )
 from tests.region_worlds import regions, shape_of, worlds
@@ -190,3 +191,30 @@ def test_what_a_domain_looks_at() -> None:
     assert Domain((b, s), frozenset([mixed])).live_cases((D0, D1)) is None
     assert MASK.live_cases((D0, D2)) == [nz("m", X0, X2, yes=True)]
     assert Domain((), frozenset()).live_cases(()) == []
+
+
+@pytest.mark.parametrize(
+    ("extents", "tests", "share"),
+    [
+        ((b, s), [nz("m", X0, X1)], 1.0),
+        ((b, poly(4)), [nz("m", X0), position(-X1)], 0.25),  # one place of four
+        ((b, poly(4)), [nz("m", X0), position(X1 - 1)], 0.75),
+        ((b, poly(4)), [position(X1 - 1), position(poly(2) - X1)], 0.5),
+        ((poly(2), poly(4)), [position(-X0), position(X1 - 3)], 0.125),
+        ((b, s), [position(X1 - 1)], 1.0),  # of an extent that is not known
+        ((b, poly(4)), [position(X1 - s)], 1.0),
+        ((b, poly(4)), [position(X1 - X0)], 1.0),  # of two coordinates
+        ((poly(0), poly(4)), [position(X0), position(-X1)], 0.25),
+        ((poly(1 << 30),), [position(-X0)], 1.0),  # too many to look at
+        ((poly(4),), [position(X0 - 9)], 0.0),
+    ],
+)
+def test_share_that_is_dead_at_most(
+    extents: tuple[Poly, ...], tests: Sequence[Test], share: float
+) -> None:
+    """Every coordinate is one dimension, D0, D1: the digits' extents are those of the domain."""
+    digits = {
+        d: atom(Digit(k, ONE, e)) for k, (d, e) in enumerate(zip((D0, D1), extents, strict=False))
+    }
+    dead = frozenset(exchange(t, digits) for t in tests)
+    assert Domain(extents, dead).most_dead == share

@@ -18,6 +18,7 @@ from pitc.ir.region import Region, Test, position, region
 Coords = tuple[Digit, ...]
 Table = Mapping[Atom, Poly]  # digits, and what stands in their place
 MAX_RANK = 4
+MOST_PLACES = 1024  # of a coordinate, that are looked at one by one
 NEVER: Final = position(poly(-1))
 
 
@@ -54,6 +55,29 @@ class Domain:
     def lives_everywhere(self) -> bool:
         """True for a domain without dead points (`all_live`)."""
         return NEVER in self.dead
+
+    @property
+    def most_dead(self) -> float:
+        """Share of the points that is dead at most: position tests of one coordinate of known
+        extent hold at some of its places.
+
+        extents (n, 4), dead where mask[d0, 2] == 0 and -d1 >= 0   ->   0.25
+        """
+        share = 1.0
+        for k, extent in enumerate(self.extents):
+            size, tests = extent.as_int(), self._positions_of(k)
+            if size is not None and 0 < size <= MOST_PLACES and tests:
+                holds = [all(p.evaluate({}, {k: i}) >= 0 for p in tests) for i in range(size)]
+                share *= sum(holds) / size
+        return share
+
+    def _positions_of(self, k: int) -> list[Poly]:
+        """What is at least 0 where a point is dead, of those that coordinate alone."""
+        return [
+            t.idx[0]
+            for t in self.dead
+            if t.pred == "pos" and t.dims() == {k} and not t.idx[0].symbols()
+        ]
 
     def at(self, coords: Coords) -> Region:
         """The dead region in the index space of a value whose coordinates are `coords`."""

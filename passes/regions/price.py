@@ -1,12 +1,13 @@
 """What a packed form saves and what it moves: does a region pay?
 
-    saved operations per row * rows  >=  flops_per_byte * moved bytes per row * rows
+    saved operations per row * rows dead at most  >=  flops_per_byte * moved bytes per row * rows
 
 A product of [rows, 384] by [384, 1536] saves 1.2 million operations a row and moves 7,680 bytes.
 
 And does it repay the tests that say which rows live? Regions of one domain repay them together.
 
-    saved operations per row * rows  >=  flops_per_byte * tested_price * bytes of the tests
+    saved operations per row * rows dead at most
+        >=  flops_per_byte * tested_price * bytes of the tests
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -62,9 +63,8 @@ class Priced:
     def pays(self) -> bool:
         """The saved work repays the moved data."""
         rows = estimated_size(self.domain.extents)
-        return bool(self.flops) and (
-            self.flops * rows >= self.price * (self.moved * rows + self.start)
-        )
+        saved = self.domain.most_dead * self.flops * rows
+        return bool(self.flops) and saved >= self.price * (self.moved * rows + self.start)
 
 
 def priced_regions(graph: Graph, forms: Forms, demand: Demand) -> Iterator[Priced]:
@@ -115,7 +115,8 @@ def _saved_flops(graph: Graph, form: Form, domain: Domain, size: int) -> int:
     when its keys are.
     """
     if domain in _domains(form):
-        return _row_flops(graph, form, size) * estimated_size(domain.extents, size)
+        rows = domain.most_dead * estimated_size(domain.extents, size)
+        return int(_row_flops(graph, form, size) * rows)
     out = next(p for p in form.outputs if p is not None)
     rows = estimated_size(out.domain.extents, size)
     return 0 if form.plan is None else rows * _flops_of_row(graph, form, size)
