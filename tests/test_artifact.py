@@ -5,8 +5,10 @@ import json
 import os
 import random
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -36,6 +38,7 @@ from pitc.artifact.manifest import (
 from pitc.artifact.weights import LINE_BYTES, PAGE_BYTES, PAGE_FROM_BYTES, WeightFile
 from pitc.artifact.write import write_artifact
 from pitc.errors import UsageError
+from pitc.host import machine
 from pitc.ir.plan import EP_NAME, Plan
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.report import NodeRecord, RegionRecord, Report
@@ -412,10 +415,18 @@ def test_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: bool
     rewrite(artifact, plan_version=9)
     assert check_artifact(artifact).verdict is Verdict.UNSUPPORTED
     rewrite(artifact, plan_version=manifest.plan_version)
-    monkeypatch.setattr(check_module, "installed", lambda _: "1.23.1")
+    monkeypatch.setattr(check_module, "runtime_version", lambda: "1.23.1")
     found = check_artifact(artifact, level="v4")
     assert found.verdict is Verdict.UNSUPPORTED
     assert "pip install" in found.mend
+
+
+def test_the_version_of_onnxruntime_is_that_of_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packages of other names (onnxruntime-gpu) hold the same module."""
+    monkeypatch.setitem(sys.modules, "onnxruntime", SimpleNamespace(__version__="1.99"))
+    assert machine.runtime_version() == "1.99"
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert machine.runtime_version() is None
 
 
 def test_the_command_that_mends(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import pitc
 from benchmarks import program, worst, worst_cases, worst_inputs
 from benchmarks.cases import CASES
 from benchmarks.report import table
-from benchmarks.worst import beyond, measure_worst, memory_ratio, time_ratio
+from benchmarks.worst import beyond, measure_worst, memory_ratio, ratio_of_pair, time_ratio
 from benchmarks.worst_cases import EXPORTS, WORST_CASES, ZOO, WorstCase, cases_of
 from benchmarks.worst_inputs import Feeds, given_inputs, masks_of, sized
 from models.per_head import PerHeadConfig, pair_bias
@@ -154,8 +154,38 @@ def test_time_near_the_limit_is_measured_again(
 
     monkeypatch.setattr(worst, "interleave", interleaved)
     monkeypatch.setattr(worst, "MOST_ROUNDS", 4)
-    found = time_ratio({"onnxruntime": lambda _: {}, "pitc": lambda _: {}}, {}, 6, 1.02)
+    found = ratio_of_pair({"onnxruntime": lambda _: {}, "pitc": lambda _: {}}, {}, 6, 1.02)
     assert found["rounds"] == rounds
+
+
+@pytest.mark.parametrize(
+    ("ratios", "pairs", "found"),
+    [
+        ([0.9, 1.3], [0.9], 0.9),  # one pair is enough
+        ([1.1, 1.0, 1.01, 1.2, 1.0], [1.1, 1.0, 1.01, 1.2, 1.0], 1.01),
+        ([1.1, 1.0, 1.05, 1.2, 1.3], [1.1, 1.0, 1.05, 1.2, 1.3], 1.1),
+    ],
+)
+def test_time_above_the_limit_is_measured_in_other_sessions(
+    ratios: list[float], pairs: list[float], found: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each, opened = iter(ratios), list[int]()
+
+    def ratio(runs: object, *_: object) -> dict[str, Any]:
+        opened.append(id(runs))
+        return {"time": next(each), "rounds": len(opened)}
+
+    monkeypatch.setattr(worst, "ratio_of_pair", ratio)
+    kept: list[dict[str, Any]] = [{}]
+
+    def another() -> dict[str, Any]:
+        kept.append({})
+        return kept[-1]
+
+    row = time_ratio(kept[0], another, {}, 6, 1.02)
+    assert (row["time"], row["pairs"]) == (found, pairs)
+    assert row["rounds"] == pairs.index(found) + 1  # all of one pair
+    assert opened == [id(x) for x in kept]
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,14 @@ def test_nothing_heavy_is_imported_early(module: str) -> None:
     assert not loaded & (HEAVY - {module})
 
 
+def test_a_session_loads_no_module_that_it_can_do_without(bert_artifact: Path) -> None:
+    """Each takes memory in every process that runs a model: 2 MB for what reads versions."""
+    code = f"import sys, pitc; pitc.load({str(bert_artifact)!r}).session(); print(*sys.modules)"
+    loaded = set(run_python("-c", code).stdout.split())
+    assert "onnxruntime" in loaded
+    assert not loaded & (HEAVY - {"numpy", "onnxruntime"} | {"importlib.metadata", "email"})
+
+
 def test_help_is_fast() -> None:
     """CPU time, the best of three, so that a busy machine does not fail it."""
     taken = []

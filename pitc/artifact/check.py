@@ -22,7 +22,7 @@ from pitc.artifact.manifest import (
     schema_of,
 )
 from pitc.errors import ArtifactError, UsageError, one_line
-from pitc.host.machine import LEVEL_NAMES, cpu_level, installed
+from pitc.host.machine import LEVEL_NAMES, cpu_level, runtime_version
 from pitc.ir.plan import PLAN_VERSION
 from pitc.options import NEON
 from pitc.version import __version__
@@ -201,7 +201,7 @@ def _check_machine(folder: Path, manifest: Manifest, level: str | None) -> Check
     if manifest.plan_version != PLAN_VERSION:
         plans = f"plan version {PLAN_VERSION}", f"{manifest.plan_version}"
         return Check(folder, Verdict.UNSUPPORTED, manifest, MODEL, "other plans", *plans, mend)
-    runtime = installed("onnxruntime")
+    runtime = runtime_version()
     if runtime is not None and _numbers(runtime) < _numbers(ONNXRUNTIME_MIN):
         return Check(
             folder,

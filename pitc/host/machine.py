@@ -3,7 +3,6 @@
 import platform
 import sys
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from pitc.version import __version__
@@ -70,11 +69,22 @@ def _cpu_field(field: str) -> str:
 
 
 def installed(package: str) -> str | None:
-    """Version of an installed package, or None. Nothing is imported."""
+    """Version of an installed package, or None. The package is not imported."""
+    from importlib.metadata import PackageNotFoundError, version  # 2 MB that a run can do without
+
     try:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def runtime_version() -> str | None:
+    """Version of ONNX Runtime, whatever its package is called; None where it cannot be imported."""
+    try:
+        import onnxruntime
+    except ImportError:
+        return None
+    return str(onnxruntime.__version__)
 
 
 def builder_versions() -> dict[str, str]:
