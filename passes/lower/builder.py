@@ -75,6 +75,9 @@ class Builder:
     Args:
         graph: The analysed graph.
         prefix: Prefix of all new names.
+
+    Attributes:
+        made: All nodes that were appended.
     """
 
     def __init__(self, graph: Graph, prefix: str = "pitc") -> None:
@@ -88,6 +91,7 @@ class Builder:
         names = names_of(main)
         self._taken = names.values | names.nodes
         self._cache: dict[tuple[Any, ...], ir.Value] = {}
+        self.made: set[ir.Node] = set()
 
     def value(self, name: str) -> ir.Value:
         """The value of that name as it is wanted whole."""
@@ -159,6 +163,7 @@ class Builder:
             name=name or self.unique(f"{stems[0]}.node"),
         )
         self._graph.model.graph.append(node)
+        self.made.add(node)
         return tuple(outputs)
 
     def kernel(

@@ -48,7 +48,7 @@ def quantise_early(model: ir.Model, graph: Graph | None = None) -> int:
         for scope in model.graphs()
         for node in scope
         if node.op_type == QUANTIZE and node.domain in DOMAINS
-        if all(x is None or _is_one_number(x, graph) for x in node.inputs[1:])
+        if all(x is None or is_one_number(x, graph) for x in node.inputs[1:])
         if (first := _first_passed(node)) is not None
     ]
     for node, first in found:
@@ -59,7 +59,7 @@ def quantise_early(model: ir.Model, graph: Graph | None = None) -> int:
     return len(found)
 
 
-def _is_one_number(value: ir.Value, graph: Graph | None) -> bool:
+def is_one_number(value: ir.Value, graph: Graph | None) -> bool:
     """Whether a scale or zero point is that of all elements."""
     tensor = ir.convenience.get_const_tensor(value)
     if tensor is not None:

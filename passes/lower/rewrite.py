@@ -2,8 +2,9 @@
 SWrite at exits.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -25,8 +26,10 @@ from pitc.passes.lower.attention import lay_out
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.channels.convolve import ChannelSkip, skip_channels
 from pitc.passes.lower.contract import Contractions, fuse_contractions
+from pitc.passes.lower.gather_quantised import dequantisation
 from pitc.passes.lower.given_up import zero_given_up
 from pitc.passes.lower.live import detected_mask
+from pitc.passes.lower.order import place_early
 from pitc.passes.lower.regions import merge_regions
 from pitc.passes.lower.rows import all_rows, from_all_rows, replace_sizes
 from pitc.passes.lower.weight import Panels
@@ -69,6 +72,7 @@ class Rewriter:
     detected: dict[Domain, Detected] = field(default_factory=dict)
     packed: dict[tuple[str, Domain, tuple[object, ...]], ir.Value] = field(default_factory=dict)
     gathered_from: dict[ir.Value, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    gathered_by: dict[ir.Value, Callable[[str], ir.Value]] = field(default_factory=dict)
     kernels: dict[KernelRequest, None] = field(default_factory=dict)
     contractions: Contractions = field(default_factory=Contractions)
     panels: Panels = field(default_factory=Panels)
@@ -147,7 +151,7 @@ class Rewriter:
         source, at, dtype = self.build.value(name), self.detect(domain), self.dtype(name)
         if domain.lives_everywhere:
             return all_rows(self.graph, self.build, name, codes, at.symbol)
-        request = self.moved_by("pack", dtype)
+        request, given = self.moved_by("pack", dtype), codes
         shape = self.graph[name].shape or ()
         kept = [e for e, c in zip(shape, codes, strict=True) if c == "r"] if rest is None else rest
         if rest is not None:  # rows of a batch of one are rows
@@ -161,7 +165,23 @@ class Rewriter:
             name,
         )
         self.gathered_from[out] = name, codes
+        self.gathered_by[out] = partial(self.pack, domain=domain, codes=given, rest=rest)
         return out
+
+    def gather_bytes(self) -> None:
+        """Gather what is dequantised in front of that, where no product gathers it itself."""
+        for old, gather in list(self.gathered_by.items()):
+            inverse = dequantisation(self.graph, self.build.value(self.gathered_from[old][0]))
+            made = old.producer()
+            if inverse is None or made is None or made.graph is None:
+                continue
+            quantised, *grid = inverse.inputs
+            assert quantised is not None and quantised.name is not None
+            rows = gather(quantised.name)
+            own, stems = dict(inverse.attributes), [old.name or ""]
+            (new,) = self.build.node(inverse.domain, inverse.op_type, [rows, *grid], own, stems)
+            new.type, new.shape = old.type, old.shape
+            ir.convenience.replace_all_uses_with(old, new)
 
     def unpack(self, packing: Packing, packed: ir.Value) -> ir.Value:
         """SWrite: scatter packed rows, 0 at dead points."""
@@ -403,6 +423,7 @@ def rewrite(
     state.kernels |= dict.fromkeys(fused.kernels)
     graph.model.graph.sort()  # what nobody reads is found from the end
     remove_unused(graph.model)
+    state.gather_bytes()
     sources = state.contractions.packed | state.contractions.sparse
     state.runs |= {sources[n]: kernels for n, kernels in fused.made.items()}
     state.inside = {n: into for n, into in fused.inside.items() if n.graph is None}
@@ -412,10 +433,12 @@ def rewrite(
             state.inside[node] = sources[into]
     restore_fused(graph.model, {*regions.demand.forms, *unpacked})
     graph.model.graph.sort()
+    remove_unused(graph.model)
     merged = merge_regions(graph, state.build)
     state.kernels |= merged.kernels
     state.refused = merged.refused
     if merged.kernels:
         graph.model.graph.sort()
         remove_unused(graph.model)
+    place_early(graph.model.graph, state.build.made)
     return state
