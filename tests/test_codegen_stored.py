@@ -11,8 +11,10 @@ from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 from tests.codegen_kernels import LEVELS, Array, bits, guarded, library, normal
 
-# K and N: one vector or less, whole and broken vectors, panels and pieces of both lengths
+# K and N: one vector or less, whole and broken vectors, panels and pieces of both lengths; several
+# panels with several blocks of sums, and more panels than few rows are multiplied by at a time
 SIZES = ((1, 1), (5, 3), (16, 16), (17, 65), (128, 64), (130, 130), (300, 48), (1100, 200))
+SIZES += ((400, 6_200),)
 # rows: in place, few pieces, many, more than share a piece
 ROWS = (1, 2, 7, 18, 19, 36, 37, 100, 390)
 FORMS = tuple(product(("kn", "nk"), (0, 1)))
@@ -47,7 +49,7 @@ class Case:
         self.order = order
 
     def run(self, level: str, rows: slice = slice(None)) -> Array:
-        """The kernel's result for some rows of A; panels one by one, rows in two parts."""
+        """The kernel's result for some rows of A; rows and panels in two parts."""
 
         def put(x: Array) -> Array:
             return guarded(np.ascontiguousarray(x), at_end=self.at_end)
@@ -64,8 +66,8 @@ class Case:
         more = [] if self.residual is None else [put(self.residual[rows])]
         operands = [a, every, *right, put(padded), *more, every, c]
         symbol = f"{self.request.symbol}_{level}"
-        for i, j in product(_parts(len(a)), range(panels)):
-            library(*REQUESTS).call(symbol, *operands, *i, j, j + 1)
+        for i, j in product(_parts(len(a)), _parts(panels)):
+            library(*REQUESTS).call(symbol, *operands, *i, *j)
         return c
 
     def expected(self) -> Array:
@@ -76,8 +78,8 @@ class Case:
         )
 
 
-def _parts(rows: int) -> Sequence[tuple[int, int]]:
-    return [(0, rows)] if rows < 3 else [(0, rows // 3), (rows // 3, rows)]
+def _parts(count: int) -> Sequence[tuple[int, int]]:
+    return [(0, count)] if count < 3 else [(0, count // 3), (count // 3, count)]
 
 
 @pytest.mark.parametrize("level", LEVELS)

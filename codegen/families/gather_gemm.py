@@ -101,6 +101,8 @@ class _Stretch:
     right: Right | None
     """None: the sums of the panel are made already."""
     j: tir.Expr
+    place: tir.Expr
+    """Of the panel, among those whose sums are kept at the same time."""
     start: tir.Expr
     length: tir.Expr
     ahead: tir.Expr
@@ -133,6 +135,7 @@ class _Kernel:
         self.sums: tir.Buffer = None
         self.totals: tir.Buffer = None
         self.behind = 0  # where sums of blocks of k that are complete stand, behind the others
+        self.apart = 0  # and how far those of a panel from the next one's, if there are several
 
     def emit(self) -> None:
         """Blocks of rows."""
@@ -143,6 +146,9 @@ class _Kernel:
             many, few = self.right
             if many.finishes_panels or self.k > FOLD:
                 kept = block if many.finishes_panels else few.few_tiles * self.tile_rows
+                if not isinstance(few, Turned):
+                    self.apart = few.few_tiles * self.tile_rows * PANEL_WIDTH
+                    kept = max(kept, few.group * few.few_tiles * self.tile_rows)
                 self.behind = kept * PANEL_WIDTH
                 self.sums = tir.workspace(2 * self.behind)
                 self.totals = tir.workspace(self.tile_rows * PANEL_WIDTH)
@@ -170,7 +176,7 @@ class _Kernel:
             with tir.serial(zero, tiles.pair) as p:
                 first = tiles.first + tiles.full * height + p * PAIR
                 add(j, tir.bind(tiles.full + p), tir.bind(first), PAIR)
-            self.panel(_Stretch(None, j, zero, tir.int64(self.k), zero, zero), tiles)
+            self.panel(_Stretch(None, j, zero, zero, tir.int64(self.k), zero, zero), tiles)
 
     def stretches(self, tiles: _RowTiles, right: Right) -> None:
         """Blocks of k, groups of panels, stretches, panels."""
@@ -198,7 +204,7 @@ class _Kernel:
                 right.bring(j, count, start, length)
                 with tir.serial(tir.int64(0), count) as p:
                     panel = tir.bind(j + p)
-                    self.panel(_Stretch(right, panel, start, length, ahead, share), tiles)
+                    self.panel(_Stretch(right, panel, p, start, length, ahead, share), tiles)
 
     def cut_rows(self, first: tir.Expr, count: tir.Expr) -> _RowTiles:
         """Full row tiles; one or two rows that are left make a pair, more of them a padded tile."""
@@ -343,7 +349,11 @@ class _RegisterTile:
 
     def kept(self, number: tir.Expr) -> list[tir.Expr]:
         """Where the rows' sums of a stretch stand until the next one."""
-        first = tir.hold(number * (self.kernel.tile_rows * PANEL_WIDTH) + self.columns.start)
+        kernel, right = self.kernel, self.stretch.right
+        first = number * (kernel.tile_rows * PANEL_WIDTH) + self.columns.start
+        if right is not None and right.group > 1:
+            first = first + self.stretch.place * kernel.apart
+        first = tir.hold(first)
         return [first + r * PANEL_WIDTH for r in range(self.tile.rows)]
 
     def resume(self) -> None:

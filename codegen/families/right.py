@@ -23,6 +23,8 @@ NEAR_K = 128
 """Rows of it that are copied at a time: more would share few places of the first-level cache."""
 AHEAD = 24
 """Rows between the one that is asked for and the one that is copied."""
+MOST_PANELS = 64
+"""That a few rows of A are multiplied by at a time: 16 KiB of each row of S."""
 STREAMS = 16
 """Lines of memory that are read side by side, which is foreseen."""
 
@@ -149,7 +151,7 @@ class InPlace:
     def __init__(self, stored: StoredRight) -> None:
         self.stored = stored
         self.longest = STREAMS // len(stored.sources)
-        self.group = panel_count(stored.n)
+        self.group = min(panel_count(stored.n), MOST_PANELS)
 
     def bring(self, j: tir.Expr, count: tir.Expr, start: tir.Expr, length: tir.Expr) -> None:
         """All of it is there."""
