@@ -86,7 +86,7 @@ class _Columns:
 
 @dataclass(frozen=True, slots=True)
 class _RowTiles:
-    """Row tiles of a block of rows: its first row, full and padded ones, a pair or none, all."""
+    """Row tiles of a block of rows: its first row, full and padded ones, up to two pairs, all."""
 
     first: tir.Expr
     full: tir.Expr
@@ -207,17 +207,20 @@ class _Kernel:
                     self.panel(_Stretch(right, panel, p, start, length, ahead, share), tiles)
 
     def cut_rows(self, first: tir.Expr, count: tir.Expr) -> _RowTiles:
-        """Full row tiles; one or two rows that are left make a pair, more of them a padded tile."""
+        """Full row tiles; up to four rows that are left make pairs, five of them a padded tile.
+
+        8 rows, tiles of 6   ->   one full, one pair            10   ->   one full, two pairs
+        """
         height = self.tile_rows
         full = tir.hold(count // height)
         rest = tir.bind(count - full * height)
-        as_pair = tir.bind(rest <= PAIR)
+        as_pair = tir.bind(rest <= 2 * PAIR)
         pair = tir.hold(tir.choose(as_pair, (rest + 1) // PAIR, tir.int64(0)))
         full = tir.hold(tir.choose(as_pair, full, full + 1))
         return _RowTiles(first, full, pair, tir.hold(full + pair))
 
     def panel(self, stretch: _Stretch, tiles: _RowTiles) -> None:
-        """All row tiles of a block of rows against one panel: the pair comes last."""
+        """All row tiles of a block of rows against one panel: pairs come last."""
         height = self.tile_rows
         last = tir.bind(tiles.first + tiles.full * height)
         each = ((height, self.group, tiles.first, tiles.full), (PAIR, self.pair, last, tiles.pair))
