@@ -37,9 +37,9 @@ def inspect(
 
         inspect_tiles(file, json=json)
     else:
-        from pitc.cli.inspect import inspect_artifact
+        from pitc.cli.inspect import inspect_file
 
-        inspect_artifact(file, ep=ep, json=json)
+        inspect_file(file, ep=ep, json=json)
 
 
 def export(
