@@ -73,7 +73,7 @@ def test_every_command_takes_the_library(
 
 
 def test_without_the_library_it_is_asked_for(run: Run, doubling: Path) -> None:
-    code, _, err = run("run", doubling)
+    code, _, err = run("run", doubling, "-q")
     assert code == 3 and "--custom-ops" in err and err.count("\n") == 1
 
 
