@@ -21,9 +21,10 @@ FLOAT = TensorProto.FLOAT
 
 
 def model_of(*, external: bool = False) -> onnx.ModelProto:
-    """Two weights of 1,024 and 3 elements, a branch, a function's domain, and a sequence."""
+    """Weights of 1,024, 3 and 5 elements, a branch, a function's domain, and a sequence."""
     weight = numpy_helper.from_array(np.ones((32, 32), np.float32), "w")
     short = numpy_helper.from_array(np.ones(3, np.float16), "h")
+    nibbles = helper.make_tensor("n", TensorProto.INT4, [5], [1, 2, 3, 4, 5])
     if external:
         weight.ClearField("raw_data")
         weight.data_location = TensorProto.EXTERNAL
@@ -53,7 +54,7 @@ def model_of(*, external: bool = False) -> onnx.ModelProto:
             helper.make_tensor_sequence_value_info("parts", FLOAT, ["batch", None]),
         ],
         [helper.make_tensor_value_info("r", FLOAT, ["batch", 32])],
-        [weight, short],
+        [weight, short, nibbles],
     )
     made = helper.make_model(
         graph,
@@ -87,9 +88,9 @@ def test_what_it_declares(run: Run, tmp_path: Path) -> None:
     assert (found.nodes, found.opsets) == (7, {"ai.onnx": 17, "mine": 1})
     assert (found.producer, found.metadata) == ("me 2", {"author": "a\nb"})
     weights = found.weights
-    assert (weights.tensors, weights.elements) == (4, 1024 + 3 + 5 + 5)
-    assert weights.by_type == {"float32": 4096, "int64": 80, "float16": 6}
-    assert weights.bytes == 4182 and weights.files == {}
+    assert (weights.tensors, weights.elements) == (5, 1024 + 3 + 5 + 5 + 5)
+    assert weights.by_type == {"float32": 4096, "int64": 80, "float16": 6, "int4": 3}
+    assert weights.bytes == 4185 and weights.files == {}
     assert found.bytes == path.stat().st_size
 
     code, out, err = run("inspect", path)
@@ -100,12 +101,12 @@ def test_what_it_declares(run: Run, tmp_path: Path) -> None:
         "any int4 of unknown rank",
         "2 Relu",
         "1 mine::Own[red]",
-        "4 tensors, 1,037 elements, 4.2 kB: float32 4.1 kB, int64 80 B, float16 6 B",
+        "5 tensors, 1,042 elements, 4.2 kB: float32 4.1 kB, int64 80 B, float16 6 B, int4 3 B",
         "metadata author: a b",
     ):
         assert any(" ".join(shown.split()).endswith(line) for shown in out.splitlines()), line
     body = json.loads(run("inspect", path, "--json")[1])
-    assert body["model"] == str(path) and body["weights"]["bytes"] == 4182
+    assert body["model"] == str(path) and body["weights"]["bytes"] == 4185
     assert body["inputs"][0] == {"name": "x", "type": "float32", "shape": ["batch", 32]}
 
 
