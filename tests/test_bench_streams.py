@@ -157,7 +157,8 @@ def test_throughput(run: Run, bert_artifact: Path, monkeypatch: pytest.MonkeyPat
     words = ("bench", bert_artifact, "--shape", "sequence=8", "--rounds", 6, "--streams", 3)
     code, out, err = run(*words, "--against", BASE)
     assert code == 0, err
-    assert "3 streams of one thread" in out and "requests/s" in out and "95 % interval" in out
+    assert "3 streams of one thread" in out and "95 % interval" in out
+    assert "requests/s" in out and "latency of a request, ms: p50" in out
     body = json.loads(run(*words, "--against", BASE, "-q", "--json")[1])
     assert body["streams"] == 3 and body["clock"] == WALL_TIME and body["rounds"] == 6
     assert [row["name"] for row in body["contenders"]] == [OURS, BASE]
@@ -175,7 +176,6 @@ def test_throughput(run: Run, bert_artifact: Path, monkeypatch: pytest.MonkeyPat
         ("--threads", 2, "--trace"),
         ("--threads", 2, "--report", "r.html"),
         ("--streams", 2, "--trace"),
-        ("--streams", 2, "--plot", "a.png"),
     ],
 )
 def test_what_shows_one_thread_is_refused(
@@ -184,6 +184,11 @@ def test_what_shows_one_thread_is_refused(
     monkeypatch.chdir(tmp_path)
     code, _, err = run("bench", mlp_path, *words)
     assert code == 2 and "shows times of one thread (omit --threads and --streams)" in err
+
+
+def test_no_picture_of_throughput(run: Run, mlp_path: Path, tmp_path: Path) -> None:
+    code, _, err = run("bench", mlp_path, "--streams", 2, "--plot", tmp_path / "a.png")
+    assert code == 2 and "--plot shows times, and no throughput" in err
 
 
 @pytest.mark.parametrize("words", [("--threads", 0), ("--streams", 0), ("--threads", "two")])

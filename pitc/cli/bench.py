@@ -55,7 +55,9 @@ def bench_model(
     peers = chosen_peers(against)
     _check_files(plot, report, trace_file)
     if threads > 1 or streams:
-        _refuse_beside_threads({"trace": trace, "report": report, "plot": streams and plot})
+        _refuse_beside_threads({"trace": trace, "report": report})
+    if streams and plot is not None:
+        raise UsageError("--plot shows times, and no throughput", hint="omit --streams or --plot")
     counts = _lengths(lengths)
     if counts and mean is not None:
         raise UsageError("--lengths and --mean exclude each other")
