@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -61,6 +62,37 @@ def test_a_request_that_fails_is_an_error() -> None:
     assert next(asked) < 10_000
 
 
+def test_ctrl_c_ends_every_stream() -> None:
+    """Sessions are gone when the command ends: a thread that still runs one would crash it."""
+    asked, main = itertools.count(), threading.get_ident()
+
+    def run(feeds: Feeds) -> Feeds:
+        if next(asked) == 5:
+            signal.pthread_kill(main, signal.SIGINT)
+        time.sleep(0.001)
+        return feeds
+
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        flow(run, X, 3, 100_000)
+    assert next(asked) < 10_000 and threading.active_count() == before
+
+
+def test_threads_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = threading.Thread.start, itertools.count()
+
+    def few(thread: threading.Thread) -> None:
+        if next(started) == 2:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    before = threading.active_count()
+    monkeypatch.setattr(threading.Thread, "start", few)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        flow(nothing, X, 4, 10)
+    assert threading.active_count() == before
+
+
 def test_contenders_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[str] = []
 
@@ -104,6 +136,12 @@ def test_pinned_takes_the_last_cores(
     with pinned(count) as found:
         assert found == chosen
     assert asked == [set(chosen), {2, 3, 5, 7}]
+
+
+def test_threads_of_a_session() -> None:
+    """The pool is shared by those that call, whose own thread works, too."""
+    asked = {(1, 0): 1, (4, 0): 4, (1, 3): 3, (4, 3): 6}
+    assert {pair: timing.threads_in_all(*pair) for pair in asked} == asked
 
 
 def contenders() -> list[Contender]:
@@ -191,7 +229,7 @@ def test_no_picture_of_throughput(run: Run, mlp_path: Path, tmp_path: Path) -> N
     assert code == 2 and "--plot shows times, and no throughput" in err
 
 
-@pytest.mark.parametrize("words", [("--threads", 0), ("--streams", 0), ("--threads", "two")])
+@pytest.mark.parametrize("words", [("--threads", 0), ("--streams", 0), ("--streams", 9999)])
 def test_no_numbers(run: Run, mlp_path: Path, words: Any) -> None:
     code, _, err = run("bench", mlp_path, *words)
     assert code == 2 and f"Invalid value for '{words[0]}'" in err

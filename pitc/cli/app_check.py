@@ -129,12 +129,16 @@ def bench(
         float, typer.Option(min=0, help="No round starts after this much time.")
     ] = 60.0,
     threads: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Threads that share one run, of every peer.")
+        int,
+        typer.Option(
+            min=1, max=1024, metavar="N", help="Threads that share one run, of every peer."
+        ),
     ] = 1,
     streams: Annotated[
         int | None,
         typer.Option(
             min=1,
+            max=1024,
             metavar="S",
             help="Measure throughput: S streams send one request after the other, to one session.",
         ),

@@ -33,6 +33,7 @@ from pitc.measure.timing import (
     pinned,
     ratios,
     spread,
+    threads_in_all,
     verdict_of,
 )
 
@@ -192,7 +193,7 @@ def race(
     """
     result, ticks = Race(clock=clock, threads=threads, streams=streams), CLOCKS[clock]
     versions = {c.name: installed(c.package) or "" for c in contenders}
-    with pinned(threads * max(streams, 1)) as result.cores:
+    with pinned(threads_in_all(threads, streams)) as result.cores:
         stage("load")
         runs: dict[str, Run] = {}
         for contender in contenders:
@@ -365,7 +366,7 @@ def compiled_by_openvino(model: Path, threads: int = 1, streams: int = 1) -> Any
     core = importlib.import_module("openvino").Core()
     hints = {
         "INFERENCE_PRECISION_HINT": "f32",
-        "INFERENCE_NUM_THREADS": threads * streams,
+        "INFERENCE_NUM_THREADS": threads_in_all(threads, streams),
         "NUM_STREAMS": streams,
         "ENABLE_CPU_PINNING": False,
     }

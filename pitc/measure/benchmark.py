@@ -40,7 +40,7 @@ from pitc.measure.bench import (
     unoptimised_options,
 )
 from pitc.measure.throughput import Rate
-from pitc.measure.timing import CPU_TIME, WALL_TIME, pinned
+from pitc.measure.timing import CPU_TIME, WALL_TIME, pinned, threads_in_all
 from pitc.session import plain_session, run_session
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class Bencher:
             self.case = Case(made.pattern, made.dims, made.feeds | dict(given))
         self.live = self._live()
         self._try(reference, shapes)
-        with pinned(threads * max(streams, 1)):  # its threads stay where they are made
+        with pinned(threads_in_all(threads, streams)):  # its threads stay where they are made
             self._session = self.compiled.session(session_options(threads))
         run_session(self._session, self.case.feeds)  # what is wrong with the inputs is told as such
         self.on_gpu = CUDA_EP_NAME in self._session.get_providers()
@@ -324,7 +324,7 @@ def title_of(result: Benchmark, *, on_gpu: bool = False) -> str:
     if found.streams:
         streams = f"{found.streams} stream{'s' * (found.streams != 1)}"
         threads = f"{streams} of {threads}"
-    few = 0 < len(found.cores) < found.threads * max(found.streams, 1)
+    few = 0 < len(found.cores) < threads_in_all(found.threads, found.streams)
     told = f" on {len(found.cores)} core{'s' * (len(found.cores) != 1)}" if few else ""
     where = ", peers on the CPU" if on_gpu else ""
     counted = f"{found.rounds} round{'s' * (found.rounds != 1)}"

@@ -99,10 +99,18 @@ def flow(run: Run, feeds: Mapping[str, np.ndarray], streams: int, requests: int)
             failures.append(error)
 
     threads = [threading.Thread(target=stream, daemon=True) for _ in range(streams)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except BaseException as error:  # no thread may run on: what it runs in goes away
+        failures.append(error)
+        ready.abort()
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
+        raise
     if failures:
         raise failures[0]
     wall = max(end for _, end in spans) - min(start for start, _ in spans)

@@ -192,6 +192,16 @@ def allowed_cores() -> set[int]:
     return set(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else set()
 
 
+def threads_in_all(threads: int, streams: int) -> int:
+    """Threads of one session: those that call it, and those of its pool, which they share.
+
+    Args:
+        threads: Threads that may share one run, the one that calls among them.
+        streams: Threads that call at the same time; 0: one.
+    """
+    return max(streams, 1) + threads - 1
+
+
 @contextmanager
 def pinned(count: int) -> Iterator[tuple[int, ...]]:
     """Keep this thread, and those that it starts, on the last of the allowed cores.
