@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from benchmarks.worst_cases import SIZES
 from pitc.check.feeds import InputSpec, named_dims, random_feeds, sizes_of
-from pitc.cli.models import given_dims
+from pitc.check.inputs import given_dims
 from pitc.ir.mask import PaddingMask
 
 Feeds = Mapping[str, npt.NDArray[Any]]

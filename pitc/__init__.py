@@ -15,6 +15,7 @@ from pitc.version import __version__
 
 if TYPE_CHECKING:
     from pitc.api import compile, explain
+    from pitc.check.verification import Verification, verify
     from pitc.compiled import CompiledModel, get_ep_name, get_library_path, load, register
     from pitc.errors import (
         ArtifactError,
@@ -29,9 +30,11 @@ if TYPE_CHECKING:
     from pitc.frontends.pretrained import from_pretrained
     from pitc.frontends.pytorch import from_torch
     from pitc.ir.custom_ops import register_custom_ops
+    from pitc.measure.benchmark import Benchmark, bench
 
 __all__ = [
     "ArtifactError",
+    "Benchmark",
     "CompiledModel",
     "MachineError",
     "ModelError",
@@ -39,8 +42,10 @@ __all__ = [
     "PitcWarning",
     "SuggestionWarning",
     "UsageError",
+    "Verification",
     "VerificationError",
     "__version__",
+    "bench",
     "compile",
     "explain",
     "from_pretrained",
@@ -50,14 +55,19 @@ __all__ = [
     "load",
     "register",
     "register_custom_ops",
+    "verify",
 ]
 
 _ROOMS = {
+    "Benchmark": "pitc.measure.benchmark",
+    "Verification": "pitc.check.verification",
+    "bench": "pitc.measure.benchmark",
     "compile": "pitc.api",
     "explain": "pitc.api",
     "from_pretrained": "pitc.frontends.pretrained",
     "from_torch": "pitc.frontends.pytorch",
     "register_custom_ops": "pitc.ir.custom_ops",
+    "verify": "pitc.check.verification",
 }
 
 

@@ -23,7 +23,7 @@ from pitc.compiled import CompiledModel, read_reports
 from pitc.errors import MachineError, ModelError, SuggestionWarning, UsageError
 from pitc.ir.report import Report
 from pitc.ledger import Ledger
-from pitc.options import CompileOptions, Kind, spelled
+from pitc.options import CompileOptions, Kind, Targets, spelled
 from pitc.session import plain_session, quiet_options
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def compile(
         output: Write the artifact to this folder; None keeps it in a temporary one until `save`.
         force: Replace an artifact that is at `output`.
         dump_ir: Write one file per stage to this folder; for several kinds of machine, to a folder
-            `cpu` and a folder `cuda` in it.
+            `cpu` and a folder `cuda` in it, where the sources of kernels go in any case.
         check: Check the graph's invariants after each stage; one that does not hold is a bug.
         suggest: Where little is skipped, look for what would help: `report.suggestions` has it, and
             a `SuggestionWarning` says it. It takes about as long as the analysis itself.
@@ -288,14 +288,8 @@ def lower(
         options.suggest,
         options.stop_after,
     )
-    try:
+    with _explained(options.dump_ir):
         return run_passes(model, wanted, progress)
-    except OSError as error:
-        if options.dump_ir is None:
-            raise
-        raised = MachineError if error.errno in FULL else UsageError
-        reason = error.strerror or str(error)
-        raise raised(f"stages cannot be written: {reason}", path=options.dump_ir) from error
 
 
 def _write(
@@ -330,7 +324,7 @@ def _write(
             for one in lowered.values():
                 one.report.cache_hits, one.report.cache_misses = cache.hits, cache.misses
         if options.dump_ir is not None:
-            _dump_kernels(requests, targets.archs, options.dump_ir, cache)
+            _dump_kernels(requests, targets, options.dump_ir, cache)
     progress("write")
     write_artifact(
         folder,
@@ -347,18 +341,39 @@ def _write(
 
 def _dump_kernels(
     requests: "Sequence[KernelRequest]",
-    archs: Sequence[str],
+    targets: Targets,
     folder: Path,
     cache: "Cache | None",
 ) -> None:
-    """Write sources, PTX and resource use of kernels for GPUs beside the stages."""
+    """Write what kernels are made of beside the stages: of CPUs TIR, LLVM IR and assembly; of GPUs
+    sources, PTX and resource use.
+    """
     from pitc.codegen.build.cuda_functions import functions_of
 
+    on_cpus = [request for request in requests if request.kind != "cuda"]
     functions = functions_of(requests)
-    if functions:
-        from pitc.codegen.build.cuda_dump import dump_cuda_kernels
+    with _explained(folder):
+        if on_cpus:
+            from pitc.codegen.build.cpu_dump import dump_cpu_kernels
 
-        dump_cuda_kernels(functions, archs, folder / "cuda", cache)
+            dump_cpu_kernels(on_cpus, targets.levels, folder / "cpu")
+        if functions:
+            from pitc.codegen.build.cuda_dump import dump_cuda_kernels
+
+            dump_cuda_kernels(functions, targets.archs, folder / "cuda", cache)
+
+
+@contextmanager
+def _explained(stages: Path | None) -> Iterator[None]:
+    """What cannot be written to the folder of stages is the user's to mend."""
+    try:
+        yield
+    except OSError as error:
+        if stages is None:
+            raise
+        raised = MachineError if error.errno in FULL else UsageError
+        reason = error.strerror or str(error)
+        raise raised(f"stages cannot be written: {reason}", path=stages) from error
 
 
 #: Domains whose operators ONNX Runtime has, or knows that it does not have.

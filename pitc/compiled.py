@@ -16,7 +16,15 @@ from pitc.errors import ArtifactError, MachineError, ModelError, PitcWarning, Us
 from pitc.ir.plan import EP_NAME
 from pitc.ir.report import Report
 from pitc.options import Kind, parse_target
-from pitc.session import from_onnxruntime, listed, plain_session, quiet_options, run_session
+from pitc.session import (
+    from_onnxruntime,
+    lacks_operator,
+    listed,
+    option_at_fault,
+    plain_session,
+    quiet_options,
+    run_session,
+)
 
 _log = logging.getLogger("pitc.session")
 
@@ -135,7 +143,8 @@ class CompiledModel:
             MachineError: The execution provider library is missing, or there is no GPU.
             ModelError: ONNX Runtime cannot load the source graph either, for example because of
                 an operator that it does not know.
-            UsageError: It was not compiled for GPUs, an unknown kind, or threads beside options.
+            UsageError: It was not compiled for GPUs, an unknown kind, threads beside options, or
+                options of yours that a compiled model cannot have.
         """
         sess_options = _options(sess_options, threads, self._threads)
         chosen = self._providers if providers is None else _kinds(providers)
@@ -172,6 +181,8 @@ class CompiledModel:
             try:
                 return make(graph, options)
             except Exception as error:
+                if wrong := option_at_fault(error):
+                    raise wrong from error
                 if from_onnxruntime(error):  # is it the model, or what pitc has made of it?
                     plain_session(self.path / FALLBACK, sess_options)
                 raise
@@ -179,7 +190,10 @@ class CompiledModel:
             hint = "operators from a library: --custom-ops, pitc.register_custom_ops, or register "
             hint += "it in the session options"
             raise ModelError(
-                error.message, path=self.manifest.source.name, node=error.node, hint=hint
+                error.message,
+                path=self.manifest.source.name,
+                node=error.node,
+                hint=hint if lacks_operator(error) else None,
             ) from error
 
     def run(

@@ -37,6 +37,27 @@ _NONE = np.dtype("V1")
 #: Ours, its arena's, and those of the C++ library.
 _NO_MEMORY = re.compile(r"\): out of memory$|Failed to allocate memory|std::bad_alloc")
 
+#: What ONNX Runtime says of session options that do not fit, the option, why, and what to do.
+_AT_FAULT = (
+    (
+        re.compile("fallback to (?:the )?CPU EP"),
+        "session.disable_cpu_ep_fallback",
+        "ordinary nodes of a compiled model run in the CPU provider",
+        "leave the option out",
+    ),
+    (
+        re.compile("serialize model as it contains compiled nodes"),
+        "optimized_model_filepath",
+        "ONNX Runtime cannot save a graph with compiled nodes",
+        "leave the option out; model.onnx in the artifact is the graph that runs",
+    ),
+)
+#: What it says of operators that it does not know.
+_UNKNOWN_OPERATOR = re.compile(
+    r"not a registered function/op|No opset import for domain|No Op registered|"
+    r"Could not find an implementation|No schema registered|is not a registered"
+)
+
 
 def from_onnxruntime(error: BaseException) -> bool:
     """Whether ONNX Runtime raised it; its classes are not public."""
@@ -53,6 +74,19 @@ def told(error: Exception) -> tuple[str, str | None]:
     named = _NODE.search(text)
     node = next((name for name in named.groups() if name), None) if named else None
     return _NOISE.sub("", status[1] if status else text).strip(), node
+
+
+def option_at_fault(error: BaseException) -> UsageError | None:
+    """The error of a session option that is why ONNX Runtime makes no session, if one is."""
+    for text, option, why, hint in _AT_FAULT:
+        if text.search(str(error)):
+            return UsageError(f"session option {option!r}: {why}", hint=hint)
+    return None
+
+
+def lacks_operator(error: BaseException) -> bool:
+    """Whether ONNX Runtime makes no session because it does not know an operator."""
+    return bool(_UNKNOWN_OPERATOR.search(str(error)))
 
 
 def quiet_options(*, lasting: bool = True) -> Any:
@@ -80,6 +114,7 @@ def plain_session(graph: str | os.PathLike[str] | bytes, sess_options: Any = Non
 
     Raises:
         ModelError: ONNX Runtime cannot load it.
+        UsageError: A session option does not fit.
     """
     import onnxruntime
 
@@ -92,6 +127,8 @@ def plain_session(graph: str | os.PathLike[str] | bytes, sess_options: Any = Non
             raise
         if _NO_MEMORY.search(str(error)):
             raise MemoryError from error
+        if wrong := option_at_fault(error):
+            raise wrong from error
         text, node = told(error)
         path = None if isinstance(graph, bytes) else graph
         raise ModelError(f"ONNX Runtime cannot load it: {text}", path=path, node=node) from error
@@ -152,7 +189,10 @@ def run_session(
         text = f"the model fails on these inputs: {text}"
         if _NO_MEMORY.search(str(error)):
             raise MemoryError(f"node {node!r}: {text}" if node else text) from error
-        raise UsageError(text, node=node, hint=_clash(known, feeds)) from error
+        if clash := _clash(known, feeds):
+            place = f"node {node!r}: " if node else ""
+            raise UsageError(f"inputs disagree: {clash}", hint=f"{place}{text}") from error
+        raise UsageError(text, node=node) from error
 
 
 def arrays(outputs: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -63,7 +63,7 @@ def model(layers: int = LAYERS, kind: str = "cpu") -> Report:
 def evidence() -> Evidence:
     """A race, profiles, memory and a trace of that model."""
     ours, base = [0.010 + 0.0002 * (i % 5) for i in range(20)], [0.031] * 20
-    race = Race(core=1, left_out={"openvino": "its answer differs: <b>"})
+    race = Race(cores=(1,), left_out={"openvino": "its answer differs: <b>"})
     for name, ms in (("pitc", ours), ("onnxruntime", base)):
         gain = spread([x / y for x, y in zip(ms, ours, strict=True)])
         rounds = tuple(1e3 * x for x in ms)

@@ -278,3 +278,32 @@ def test_options_of_the_session_are_the_users(mlp_path: Path) -> None:
     options.intra_op_num_threads = 1
     session = pitc.compile(mlp_path).session(options)
     assert session.get_session_options().intra_op_num_threads == 1
+
+
+def test_options_that_a_compiled_model_cannot_have(
+    bert_artifact: Path, mlp_path: Path, tmp_path: Path
+) -> None:
+    """The option is named, and nothing else is tried with it: the source graph would be saved."""
+    saved = tmp_path / "optimised.onnx"
+
+    def options(*, save: bool) -> onnxruntime.SessionOptions:
+        made = onnxruntime.SessionOptions()
+        made.log_severity_level = 4
+        if save:
+            made.optimized_model_filepath = str(saved)
+        else:
+            made.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        return made
+
+    model, plain = pitc.load(bert_artifact), pitc.compile(mlp_path)
+    text = r"session option 'optimized_model_filepath': .* \(leave the option out; model\.onnx"
+    with pytest.raises(pitc.UsageError, match=text):
+        model.session(options(save=True))
+    assert not saved.exists()
+    text = r"session option 'session\.disable_cpu_ep_fallback': ordinary nodes .*leave the option"
+    for each in (model, plain):
+        with pytest.raises(pitc.UsageError, match=text) as caught:
+            each.session(options(save=False))
+        assert "custom-ops" not in str(caught.value)
+    plain.session(options(save=True))  # it has no node of ours, so ONNX Runtime can
+    assert saved.exists()

@@ -60,6 +60,7 @@ def _nothing(folder: Path) -> None:
 HERE: dict[str, Callable[[Path], None]] = {
     "quickstart.md": _nothing,
     "artifact.md": _nothing,
+    "api.md": _nothing,
     "case.md": _nothing,
     "theory.md": _nothing,
     "micro-tiles.md": _decisions,

@@ -51,6 +51,28 @@ def test_help_lists_every_command_and_option(golden: Golden, run: Run) -> None:
     golden("help.txt", "\n".join(lines) + "\n")
 
 
+def test_every_command_is_quiet_by_one_option() -> None:
+    command: Any = typer.main.get_command(app)
+    commands = dict(command.commands)
+    groups = [commands.pop(name) for name in list(commands) if hasattr(commands[name], "commands")]
+    for group in groups:
+        commands |= group.commands
+    assert {"compile", "explain", "run", "inspect", "doctor", "clear"} <= commands.keys()
+    told = {
+        (tuple(option.opts), option.help)
+        for each in commands.values()
+        for option in each.params
+        if "-q" in option.opts
+    }
+    assert all(any("-q" in option.opts for option in each.params) for each in commands.values())
+    assert told == {(("--quiet", "-q"), "Show no progress.")}
+
+
+def test_run_shows_progress_unless_it_is_quiet(run: Run, mlp_path: Path) -> None:
+    assert "[1/7] import" in run("run", mlp_path)[2]
+    assert run("run", mlp_path, "-q")[2] == run("doctor", "-q")[2] == ""
+
+
 @pytest.mark.parametrize("words", [["--help"], ["compile", "--help"], ["-h"], ["version"]])
 def test_help_succeeds(run: Run, words: list[str]) -> None:
     code, out, err = run(*words)

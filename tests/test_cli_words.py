@@ -27,7 +27,7 @@ def test_a_bare_call_shows_help_and_no_error(run: Run) -> None:
 
 def test_usage_has_no_brackets_around_the_model(run: Run) -> None:
     assert "Usage: pitc compile [OPTIONS] MODEL.onnx" in run("compile", "-h")[1]
-    assert "Usage: pitc inspect [OPTIONS] ARTIFACT" in run("inspect", "-h")[1]
+    assert "Usage: pitc inspect [OPTIONS] FILE" in run("inspect", "-h")[1]
 
 
 @pytest.mark.parametrize("words", [["--version"], ["version"], ["-v", "version"]])
@@ -62,7 +62,7 @@ def test_the_log(run: Run, mlp_path: Path, tmp_path: Path) -> None:
     run("run", mlp_path, "--input", "nothing.npz", "--log-file", log)
     assert "exit code 2: nothing.npz: inputs cannot be read" in log.read_text()
     before = log.read_text()
-    assert run("run", mlp_path)[2] == ""  # closed again, and silent
+    assert run("run", mlp_path, "-q")[2] == ""  # closed again, and silent
     assert log.read_text() == before and not logging.getLogger("pitc").handlers
     assert "DEBUG" in run("run", mlp_path, "-vv")[2]
 

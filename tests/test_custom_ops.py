@@ -73,7 +73,7 @@ def test_every_command_takes_the_library(
 
 
 def test_without_the_library_it_is_asked_for(run: Run, doubling: Path) -> None:
-    code, _, err = run("run", doubling)
+    code, _, err = run("run", doubling, "-q")
     assert code == 3 and "--custom-ops" in err and err.count("\n") == 1
 
 
@@ -102,3 +102,16 @@ def test_what_is_no_library(
         pitc.register_custom_ops(path)
     code, _, err = run("run", doubling, "--custom-ops", path)
     assert code == 2 and said in err and err.count("\n") == 1
+
+
+def test_a_library_is_offered_for_unknown_operators_only(
+    doubling: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = pitc.compile(doubling)
+
+    def fails(*_: object) -> None:
+        raise ModelError("the file is cut off")
+
+    monkeypatch.setattr("pitc.compiled.plain_session", fails)
+    with pytest.raises(ModelError, match=r"^doubling\.onnx: the file is cut off$"):
+        compiled.session()

@@ -41,12 +41,17 @@ def _steps() -> list[Any]:
 register_pipeline(_PIPELINE, _steps)
 
 
-def object_code(function: Any, target: CpuLevel) -> bytes:
-    """Compile one TIR function for a CPU level; the bytes of its object file."""
+def compiled(function: Any, target: CpuLevel) -> Any:
+    """TVM's module of one TIR function for a CPU level."""
     named = {"mtriple": target.triple, "mattr": ["+neon"]} if target.triple else {}
     machine = tvm.target.Target({"kind": "llvm", "mcpu": target.mcpu} | named)
     module = tvm.IRModule.from_expr(function)
-    return host_object(tvm.compile(module, target=machine, tir_pipeline=_PIPELINE).mod)
+    return tvm.compile(module, target=machine, tir_pipeline=_PIPELINE).mod
+
+
+def object_code(function: Any, target: CpuLevel) -> bytes:
+    """Compile one TIR function for a CPU level; the bytes of its object file."""
+    return host_object(compiled(function, target))
 
 
 def host_object(built: Any) -> bytes:

@@ -46,8 +46,10 @@ def check_output(target: Path, *, force: bool, source: Path | None = None) -> No
         if source is not None and target.resolve() in [source.resolve(), *source.resolve().parents]:
             raise UsageError("the output would replace the model that is read", path=target)
         if target.is_symlink() or not _is_artifact(target):
-            text = "the output exists and is not a pitc artifact"
-            raise UsageError(text, path=target, hint=_why(target))
+            if (other := _foreign(target)) is not None:
+                text = f"the output is an artifact, and {other!r} in it is no file of pitc's"
+                raise UsageError(text, path=target, hint=f"move {other!r} out of it")
+            raise UsageError("the output exists and is not a pitc artifact", path=target)
     parent = _check_parent(target)
     if (parent / MANIFEST).is_file() and _is_artifact(parent):
         text = f"the folder {str(parent)!r} is an artifact, which holds nothing else"
@@ -102,12 +104,11 @@ def _is_artifact(folder: Path) -> bool:
         return False
 
 
-def _why(folder: Path) -> str | None:
-    """What makes a folder with a manifest more than an artifact."""
+def _foreign(folder: Path) -> str | None:
+    """The first file that makes a folder with a manifest more than an artifact."""
     if folder.is_symlink() or not (folder / MANIFEST).is_file():
         return None
-    others = sorted(set(os.listdir(folder)) - set(FILES))
-    return f"move {others[0]!r} out of it" if others else None
+    return min(set(os.listdir(folder)) - set(FILES), default=None)
 
 
 @contextmanager

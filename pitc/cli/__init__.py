@@ -1,12 +1,13 @@
-"""The command line: `pitc compile`, `run`, `verify`, `bench`, `explain`, `inspect`, `tune`,
-`cache`, `doctor`.
+"""The command line: `pitc compile`, `run`, `verify`, `bench`, `explain`, `inspect`, `export`,
+`tune`, `cache`, `doctor`.
 
-app.py       commands and options; imports typer and rich only
+app.py       commands and their options, with app_check.py (run, verify, bench) and app_files.py
+             (inspect, export); options.py: those of several commands. Imports typer and rich only
 command.py   what every command has; log.py: -v and --log-file
-compile.py, run.py, verify.py, bench.py, explain.py, inspect.py, tiles.py (tune),
+compile.py, run.py, verify.py, bench.py, explain.py, inspect.py, export.py, tiles.py (tune),
 cache.py     what each does
 models.py    models, artifacts and inputs that they are given
-show.py      tables and text for people
+show.py, show_race.py, show_model.py    tables and text for people
 output.py    JSON for programs, warnings
 plot.py      pictures; reports are `pitc.report`'s
 steps.py     numbered progress

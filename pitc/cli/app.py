@@ -5,8 +5,23 @@ from typing import Annotated
 
 import typer
 
+from pitc.cli.app_check import bench, run, verify
+from pitc.cli.app_files import export, inspect
 from pitc.cli.command import Command
 from pitc.cli.log import log_to
+from pitc.cli.options import (
+    OUTPUT,
+    CustomOps,
+    Either,
+    Json,
+    Padding,
+    Quiet,
+    ReportFile,
+    Suggest,
+    Target,
+    Tiles,
+    register,
+)
 
 app = typer.Typer(
     name="pitc",
@@ -54,108 +69,6 @@ def common(
     log_to(verbose=verbose, log_file=log_file)
 
 
-SPARSITY, OUTPUT, INPUTS = "Sparsity", "Output", "Inputs"
-
-Either = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="An ONNX model, or an artifact (a folder *.pitc).")
-]
-Padding = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MASK",
-        help="Tokens that do not exist: where the input MASK is 0; !MASK where it is not 0; IDS:1 "
-        "where token numbers are 1. Several with commas. Outputs of tokens are 0 there.",
-        rich_help_panel=SPARSITY,
-    ),
-]
-Target = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TARGET",
-        help="auto (the default), cpu (AVX-512 and AVX2 kernels), cpu:v4, cpu:v3; cuda (every "
-        "GPU architecture), cuda:sm_80,sm_90; or several: cpu,cuda.",
-        autocompletion=lambda: ["auto", "cpu", "cpu:v4", "cpu:v3", "cuda", "cpu,cuda"],
-        rich_help_panel=SPARSITY,
-    ),
-]
-Tiles = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Tile table with the costs of sparse contractions; "
-        "default: pitc tune's of this machine, else the shipped one.",
-        rich_help_panel=SPARSITY,
-    ),
-]
-Json = Annotated[
-    bool,
-    typer.Option("--json", help="Print one JSON object instead of text.", rich_help_panel=OUTPUT),
-]
-Quiet = Annotated[
-    bool | None, typer.Option("--quiet", "-q", help="Show no progress.", rich_help_panel=OUTPUT)
-]
-ReportFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--report",
-        metavar="FILE",
-        help="Write what is done and why to a .json or .html file.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Suggest = Annotated[
-    bool,
-    typer.Option(
-        "--suggest/--no-suggest",
-        help="Where little is skipped, look for what would help: "
-        "padding masks are tried in the analysis.",
-        rich_help_panel=SPARSITY,
-    ),
-]
-Inputs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input",
-        metavar="FILE",
-        help="A .npz file, or NAME=FILE.npy; may be repeated. Other inputs are random.",
-        rich_help_panel=INPUTS,
-    ),
-]
-Shape = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME=2x16",
-        help="Shape of an input, or size of a named dimension (batch=2). May be repeated.",
-        rich_help_panel=INPUTS,
-    ),
-]
-Tolerance = Annotated[
-    float | None,
-    typer.Option(
-        help="Largest norm-wise relative error of floats; default: by the model's arithmetic, 1e-5 "
-        "for float32."
-    ),
-]
-CustomOps = Annotated[
-    list[Path] | None,
-    typer.Option(
-        metavar="LIBRARY",
-        help="Library with the model's own operators (OrtCustomOps); may be repeated.",
-        rich_help_panel=INPUTS,
-    ),
-]
-Seed = Annotated[int, typer.Option(help="Seed of the random inputs.", rich_help_panel=INPUTS)]
-
-
-def register(libraries: list[Path] | None) -> None:
-    """Register libraries of operators with all sessions of the command."""
-    if libraries:
-        from pitc.ir.custom_ops import register_custom_ops
-
-        for library in libraries:
-            register_custom_ops(library)
-
-
 @app.command(
     cls=Command, epilog="Example: pitc compile model.onnx -o model.pitc --padding attention_mask"
 )
@@ -176,7 +89,9 @@ def compile(
     dump_ir: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Write the graph after each stage.", rich_help_panel=OUTPUT
+            metavar="DIR",
+            help="Write the graph after each stage, and the sources of kernels.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     custom_ops: CustomOps = None,
@@ -259,181 +174,15 @@ def compile(
         )
 
 
-@app.command(cls=Command, epilog="Example: pitc run model.pitc --input batch.npz --save out.npz")
-def run(
-    model: Either,
-    input: Inputs = None,
-    shape: Shape = None,
-    seed: Seed = 0,
-    padding: Padding = None,
-    custom_ops: CustomOps = None,
-    save: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.npz", help="Write the outputs.", rich_help_panel=OUTPUT),
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Run a model once, on given or random inputs."""
-    from pitc.cli import run as action
-
-    register(custom_ops)
-    action.run_model(model, input or [], shape or [], seed, padding, save, json=json)
-
-
-@app.command(cls=Command, epilog="Example: pitc verify model.onnx --padding attention_mask --facts")
-def verify(
-    model: Either,
-    against: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="MODEL.onnx",
-            help="Reference for an artifact; default: the source graph inside it.",
-        ),
-    ] = None,
-    input: Inputs = None,
-    padding: Padding = None,
-    target: Target = None,
-    facts: Annotated[
-        bool, typer.Option("--facts", help="Also audit every fact that was proven.")
-    ] = False,
-    custom_ops: CustomOps = None,
-    tolerance: Tolerance = None,
-    reduce: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="OUT.onnx",
-            help="On failure, write the smallest part of the model that still fails, "
-            "and its inputs to OUT.npz.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    shape: Shape = None,
-    seed: Seed = 0,
-    quiet: Quiet = None,
-    json: Json = False,
-) -> None:
-    """Compare the compiled model with ONNX Runtime on random and padded inputs."""
-    from pitc.cli import verify as action
-
-    register(custom_ops)
-    action.verify_model(
-        model,
-        against,
-        inputs=input or [],
-        padding=padding,
-        target=target,
-        facts=facts,
-        tolerance=tolerance,
-        reduce=reduce,
-        shapes=shape or [],
-        seed=seed,
-        quiet=quiet,
-        json=json,
-    )
-
-
-@app.command(
-    cls=Command, epilog="Example: pitc bench model.onnx --padding attention_mask --lengths 9,40,128"
+app.command(cls=Command, epilog="Example: pitc run model.pitc --input batch.npz --save out.npz")(
+    run
 )
-def bench(
-    model: Either,
-    input: Inputs = None,
-    padding: Padding = None,
-    target: Target = None,
-    lengths: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N,N,...",
-            help="Live tokens of each sequence; the mask is padded on the right.",
-            rich_help_panel=INPUTS,
-        ),
-    ] = None,
-    mean: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Mean of random lengths; one sequence is full.", rich_help_panel=INPUTS
-        ),
-    ] = None,
-    shape: Shape = None,
-    seed: Seed = 0,
-    against: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PEER",
-            help="Only this peer: onnxruntime or openvino; may be repeated. "
-            "Default: every installed one.",
-            autocompletion=lambda: ["onnxruntime", "openvino"],
-        ),
-    ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds that count.")] = 20,
-    seconds: Annotated[
-        float, typer.Option(min=0, help="No round starts after this much time.")
-    ] = 60.0,
-    custom_ops: CustomOps = None,
-    tolerance: Tolerance = None,
-    trace: Annotated[
-        bool,
-        typer.Option(
-            "--trace",
-            help="Also show what each sparse contraction decided, predicted and took, "
-            "and what it takes when it is dense.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
-    trace_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.jsonl",
-            help="Keep these decisions for pitc explain; implies --trace.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.png", help="Draw the result; needs matplotlib.", rich_help_panel=OUTPUT
-        ),
-    ] = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write a report with times of nodes before and after, and memory, "
-            "to a .json or .html file.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    quiet: Quiet = None,
-    json: Json = False,
-) -> None:
-    """Race the compiled model against ONNX Runtime and other installed peers.
-
-    Answers are compared first. Then: one pinned thread, CPU time, interleaved rounds whose order
-    rotates.
-    """
-    from pitc.cli import bench as action
-
-    register(custom_ops)
-    action.bench_model(
-        model,
-        inputs=input or [],
-        padding=padding,
-        target=target,
-        lengths=lengths,
-        mean=mean,
-        shapes=shape or [],
-        seed=seed,
-        against=against or [],
-        rounds=rounds,
-        seconds=seconds,
-        tolerance=tolerance,
-        trace=trace or trace_file is not None,
-        trace_file=trace_file,
-        plot=plot,
-        report=report,
-        quiet=quiet,
-        json=json,
-    )
+app.command(cls=Command, epilog="Example: pitc verify model.onnx --padding attention_mask --facts")(
+    verify
+)
+app.command(
+    cls=Command, epilog="Example: pitc bench model.onnx --padding attention_mask --lengths 9,40,128"
+)(bench)
 
 
 @app.command(
@@ -476,6 +225,7 @@ def explain(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    quiet: Quiet = None,
     json: Json = False,
 ) -> None:
     """Show, node by node, what is done and why, or why not, and by which engine and tiles."""
@@ -496,31 +246,8 @@ def explain(
     )
 
 
-@app.command(cls=Command, epilog="Example: pitc inspect model.pitc --ep")
-def inspect(
-    artifact: Annotated[
-        Path | None, typer.Argument(metavar="ARTIFACT", help="A folder *.pitc.")
-    ] = None,
-    ep: Annotated[
-        bool,
-        typer.Option(
-            "--ep", help="Also load it, and show which execution provider runs which nodes."
-        ),
-    ] = False,
-    tiles: Annotated[
-        bool, typer.Option("--tiles", help="Show the tile table in force instead of an artifact.")
-    ] = False,
-    json: Json = False,
-) -> None:
-    """Show what an artifact is, what is in it, and whether it runs here."""
-    if tiles:
-        from pitc.cli.tiles import inspect_tiles
-
-        inspect_tiles(artifact, json=json)
-    else:
-        from pitc.cli.inspect import inspect_artifact
-
-        inspect_artifact(artifact, ep=ep, json=json)
+app.command(cls=Command, epilog="Example: pitc inspect model.pitc --ep")(inspect)
+app.command(cls=Command, epilog="Example: pitc export my-checkpoint -o model.onnx")(export)
 
 
 @app.command(cls=Command, epilog="Example: pitc tune --quick")
@@ -569,7 +296,7 @@ app.add_typer(cache_app, name="cache")
 
 
 @cache_app.command(cls=Command, name="info", epilog="Example: pitc cache info --json")
-def cache_info(json: Json = False) -> None:
+def cache_info(quiet: Quiet = None, json: Json = False) -> None:
     """Show where compiled kernels are kept, how many, and how much room they take."""
     from pitc.cli import cache as action
 
@@ -577,7 +304,7 @@ def cache_info(json: Json = False) -> None:
 
 
 @cache_app.command(cls=Command, name="clear", epilog="Example: pitc cache clear")
-def cache_clear(json: Json = False) -> None:
+def cache_clear(quiet: Quiet = None, json: Json = False) -> None:
     """Delete all compiled kernels; the next compilation makes its own again."""
     from pitc.cli import cache as action
 
@@ -585,7 +312,7 @@ def cache_clear(json: Json = False) -> None:
 
 
 @app.command(cls=Command, epilog="Example: pitc doctor")
-def doctor(json: Json = False) -> None:
+def doctor(quiet: Quiet = None, json: Json = False) -> None:
     """Check this machine and installation."""
     from pitc.cli import inspect as action
 
@@ -593,7 +320,7 @@ def doctor(json: Json = False) -> None:
 
 
 @app.command(cls=Command)
-def version() -> None:
+def version(quiet: Quiet = None) -> None:
     """Print the version."""
     from pitc.version import __version__
 

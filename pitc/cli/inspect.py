@@ -1,23 +1,43 @@
 """`pitc inspect` and `pitc doctor`: what is there, and does it run?"""
 
+import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pitc.artifact.check import check_artifact
-from pitc.cli import show
 from pitc.cli.output import print_json, warnings_as_lines
-from pitc.compiled import load
 from pitc.errors import MachineError, PitcError, UsageError
 
-if TYPE_CHECKING:
-    pass
 
-
-def inspect_artifact(artifact: Path | None, *, ep: bool, json: bool) -> None:
+def inspect_file(file: Path | None, *, ep: bool, json: bool) -> None:
     """`pitc inspect`."""
-    if artifact is None:
-        raise UsageError("Missing argument 'ARTIFACT'", hint="see pitc inspect --help")
+    if file is None:
+        raise UsageError("Missing argument 'FILE'", hint="see pitc inspect --help")
+    if os.path.isdir(file) or not (os.path.lexists(file) or file.suffix == ".onnx"):
+        inspect_artifact(file, ep=ep, json=json)
+    elif ep:
+        text = "--ep shows how an artifact runs, and it is a model"
+        raise UsageError(text, path=file, hint="pitc compile makes an artifact of it")
+    else:
+        inspect_model(file, json=json)
+
+
+def inspect_model(file: Path, *, json: bool) -> None:
+    """`pitc inspect MODEL.onnx`."""
+    from pitc.cli.show_model import outlined
+    from pitc.importer.outline import outline
+
+    found = outline(file)
+    if json:
+        print_json({"model": str(file), **asdict(found)})
+    else:
+        outlined(file, found)
+
+
+def inspect_artifact(artifact: Path, *, ep: bool, json: bool) -> None:
+    """`pitc inspect ARTIFACT`."""
+    from pitc.artifact.check import check_artifact
+    from pitc.cli import show
+    from pitc.compiled import load
     from pitc.host.placement import Placement, pit_nodes, placement
 
     check = check_artifact(artifact)
@@ -50,6 +70,7 @@ def inspect_artifact(artifact: Path | None, *, ep: bool, json: bool) -> None:
 
 def doctor(*, json: bool) -> None:
     """`pitc doctor`."""
+    from pitc.cli import show
     from pitc.host.doctor import examine
 
     found = examine()

@@ -2,26 +2,21 @@
 
 import os
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 from zipfile import BadZipFile
 
 import numpy as np
 
 from pitc import api
-from pitc.artifact.manifest import FALLBACK
 from pitc.cli.steps import Steps
 from pitc.compiled import CompiledModel, load
 from pitc.config import resolve
 from pitc.errors import UsageError
 
-if TYPE_CHECKING:
-    from pitc.check.feeds import InputSpec
-
 
 def open_model(
-    model: Path, padding: str | None, target: str | None = None, quiet: bool | None = True
+    model: Path, padding: str | None, target: str | None = None, quiet: bool | None = None
 ) -> CompiledModel:
     """Load an artifact, or compile a model into a temporary one.
 
@@ -76,22 +71,3 @@ def _arrays_of(file: Path, name: str | None) -> dict[str, np.ndarray]:
         if isinstance(found, np.ndarray) != (name is not None):
             raise ValueError(f"it is no {file.suffix} file")
         return dict(found) if name is None else {name: found}
-
-
-def given_dims(specs: "Sequence[InputSpec]", feeds: Mapping[str, np.ndarray]) -> dict[str, int]:
-    """Sizes of named dimensions, as far as the given inputs fix them."""
-    dims: dict[str, int] = {}
-    for spec in specs:
-        if spec.name in feeds and feeds[spec.name].ndim == len(spec.shape):
-            pairs = zip(spec.shape, feeds[spec.name].shape, strict=True)
-            dims |= {dim: size for dim, size in pairs if isinstance(dim, str)}
-    return dims
-
-
-def specs_of(compiled: CompiledModel, given: Mapping[str, np.ndarray]) -> "list[InputSpec]":
-    """The inputs of a compiled model; those that are given need no description."""
-    import onnx_ir as ir
-
-    from pitc.check.feeds import input_specs
-
-    return input_specs(ir.load(compiled.path / FALLBACK), given)

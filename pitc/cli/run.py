@@ -7,7 +7,7 @@ import numpy as np
 
 from pitc.artifact.folder import check_file, new_file
 from pitc.cli import show
-from pitc.cli.models import given_dims, open_model, read_inputs, specs_of
+from pitc.cli.models import open_model, read_inputs
 from pitc.cli.output import print_json, warnings_as_lines
 from pitc.errors import UsageError, one_line
 from pitc.session import arrays
@@ -21,20 +21,22 @@ def run_model(
     padding: str | None,
     save: Path | None,
     *,
+    quiet: bool | None,
     json: bool,
 ) -> None:
     """`pitc run`."""
-    from pitc.check.feeds import cases, parse_shapes
+    from pitc.check.feeds import cases
+    from pitc.check.inputs import dims_of, specs_of
     from pitc.check.tokens import masks_of
 
     if save is not None:
         check_file(save, (".npz",), "outputs file")
     feeds = read_inputs(inputs)
-    compiled = open_model(model, padding)
+    compiled = open_model(model, padding, quiet=quiet)
     specs = specs_of(compiled, feeds)
     missing = [s for s in specs if s.name not in feeds]
     if missing:
-        given = given_dims(specs, feeds) | parse_shapes(shapes, specs)
+        given = dims_of(specs, feeds, shapes)
         masks = masks_of(compiled)
         feeds = next(cases(missing, given, masks, seed)).feeds | feeds
     elif shapes:

@@ -25,7 +25,6 @@ from pitc.options import Kind
 
 if TYPE_CHECKING:
     from pitc.host.placement import Placement
-    from pitc.measure.bench import Race, Timing
     from pitc.measure.trace import Contraction
     from pitc.measure.trace_channels import Convolution
     from pitc.passes.audit.engine import AuditResult
@@ -370,7 +369,7 @@ def verified(result: Comparison, scaled: Sequence[str] = ()) -> None:
         table.add_row(Text(o.output), o.dtype, o.rows, *values, verdict)
     if result.cases:
         out.print(table)
-    for why, outputs in _grouped({o.output: o.why for o in result.outputs}).items():
+    for why, outputs in grouped({o.output: o.why for o in result.outputs}).items():
         of = "" if len(outputs) == len(result.outputs) else f" of {', '.join(outputs)}"
         out.print(Text(f"tolerance{of}: {why}"))
     for title, reason in list(result.skipped.items())[:SKIPS_SHOWN]:
@@ -387,7 +386,7 @@ def verified(result: Comparison, scaled: Sequence[str] = ()) -> None:
     out.print(Text(_outcome(result)))
 
 
-def _grouped(texts: Mapping[str, str]) -> dict[str, list[str]]:
+def grouped(texts: Mapping[str, str]) -> dict[str, list[str]]:
     """Names by what is said of them."""
     found: dict[str, list[str]] = {}
     for name, text in texts.items():
@@ -498,36 +497,6 @@ def placed(found: "Sequence[Placement]") -> None:
         text = ", ".join(f"{n} {op}" for op, n in sorted(counts.items()))
         table.add_row(provider, str(sum(counts.values())), text)
     out.print(table)
-
-
-def raced(race: "Race", title: str) -> None:
-    """The table of `pitc bench`, and what may be said of it."""
-    from pitc.measure.bench import LEAST_ROUNDS
-
-    out = console()
-    out.print(escape(title))
-    numbers = ("median ms", "p5", "p95", "pitc is", "p5 ", "p95 ", "norm rel")
-    table = text_table("", *numbers, right=numbers)
-    for i, row in enumerate(race.timings):
-        ms = [f"{x:.4g}" for x in (row.ms.median, row.ms.p5, row.ms.p95)]
-        gain = (row.speedup.median, row.speedup.p5, row.speedup.p95)
-        times = [f"{x:.2f}x" for x in gain] if i and row.interval else ["-"] * 3
-        table.add_row(f"{row.name} {row.version}", *ms, *times, f"{row.norm:.1e}")
-    out.print(table)
-    for row in race.timings[1:]:
-        why = _times(row) if row.interval else f"it takes {LEAST_ROUNDS} (--rounds, --seconds)"
-        out.print(Text(f"{row.verdict}: {why}"))
-    for text, outputs in _grouped(race.tolerances).items():
-        of = "" if len(outputs) == len(race.tolerances) else f" of {', '.join(outputs)}"
-        out.print(Text(f"tolerance{of}: {text}"))
-    for name, reason in race.left_out.items():
-        out.print(Text(f"{name} was left out: {reason}", "yellow"))
-
-
-def _times(row: "Timing") -> str:
-    """How many times faster pitc is, with the interval that carries the claim."""
-    low, high = row.interval or (0.0, 0.0)
-    return f"{row.speedup.median:.2f}x against {row.name}, 95 % interval {low:.2f}x to {high:.2f}x"
 
 
 def findings(found: list[Finding]) -> None:

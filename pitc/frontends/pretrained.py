@@ -4,16 +4,17 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pitc.api import compile
 from pitc.artifact.check import PRETRAINED as ARTIFACT
-from pitc.artifact.folder import check_output
+from pitc.artifact.folder import check_file, check_output, new_file
 from pitc.compiled import CompiledModel, load
 from pitc.errors import ModelError, UsageError
 from pitc.frontends.pytorch import export, installed
+from pitc.frontends.quiet import quiet
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -24,6 +25,8 @@ _KEPT = frozenset({".json", ".txt", ".model", ".jinja", ".spm", ".vocab", ".tikt
 _INDEX = ".index.json"
 """How names of tables of weights end."""
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+#: More than this does not fit into one ONNX file with its graph: protobuf ends at 2 GB.
+INLINE_BYTES = 1_900_000_000
 
 
 def from_pretrained(
@@ -33,6 +36,7 @@ def from_pretrained(
     padding: str | Iterable[str] | None = None,
     target: str = "auto",
     file_name: str | None = None,
+    verbose: bool = False,
     **options: Any,
 ) -> CompiledModel:
     """Compile a pretrained model that lies in a local folder; nothing is downloaded.
@@ -48,6 +52,7 @@ def from_pretrained(
             guessed.
         target: As of `compile`.
         file_name: The ONNX file, relative to `folder`, where it is none of the two.
+        verbose: As of `from_torch`: show what other libraries say while a checkpoint is exported.
         options: Other options of `compile`.
 
     Returns:
@@ -59,13 +64,10 @@ def from_pretrained(
         ModelError: The model cannot be exported, or read.
         PitcError: See `compile`.
     """
-    source = Path(folder)
-    if not source.is_dir():
-        hint = "download it first, with the hub's own tools: pitc loads local folders only"
-        raise UsageError("there is no such folder", path=source, hint=hint)
+    source = _folder(folder)
     file = _onnx_file(source, file_name)
     if output is None:
-        return compile(_graph(source, file), target, padding, **options)
+        return compile(_graph(source, file, verbose), target, padding, **options)
     place = Path(output)
     if os.path.lexists(place):
         raise UsageError("the output exists", path=place)
@@ -75,7 +77,7 @@ def from_pretrained(
         fresh.mkdir()
         keep_settings(source, fresh)
         artifact = fresh / ARTIFACT
-        compile(_graph(source, file), target, padding, output=artifact, **options)
+        compile(_graph(source, file, verbose), target, padding, output=artifact, **options)
         os.rename(fresh, place)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -118,20 +120,108 @@ def _onnx_file(folder: Path, file_name: str | None) -> Path | None:
     return None
 
 
-def _graph(folder: Path, file: Path | None) -> "Path | ir.Model":
-    return file if file is not None else export_checkpoint(folder)
+def _folder(folder: str | Path) -> Path:
+    """A local folder.
+
+    Raises:
+        UsageError: There is none of this name: it is a hub's, perhaps.
+    """
+    source = Path(folder)
+    if not source.is_dir():
+        hint = "download it first, with the hub's own tools: pitc loads local folders only"
+        raise UsageError("there is no such folder", path=source, hint=hint)
+    return source
 
 
-def export_checkpoint(folder: Path) -> "ir.Model":
+def _graph(folder: Path, file: Path | None, verbose: bool) -> "Path | ir.Model":
+    return file if file is not None else export_checkpoint(folder, verbose=verbose)
+
+
+def write_onnx(
+    folder: str | Path,
+    file: Path,
+    *,
+    force: bool = False,
+    verbose: bool = False,
+    stage: Callable[[str], None] = lambda name: None,
+) -> Path | None:
+    """Export a checkpoint of transformers to an ONNX file, whole or not at all.
+
+    Args:
+        folder: A local folder with `config.json` and weights.
+        file: The file to make. Weights of more than `INLINE_BYTES` go to `NAME.onnx.data` beside.
+        force: Replace a model of that name.
+        verbose: As of `from_torch`.
+        stage: Called with `load`, `export` and `write`.
+
+    Returns:
+        The file with the weights, if there is one.
+
+    Raises:
+        UsageError: It is no such folder, an export already, or the output exists.
+        MachineError: torch or transformers is not installed, or the disk is full.
+        ModelError: The model cannot be exported.
+    """
+    source = _folder(folder)
+    ready = _onnx_file(source, None)
+    if ready is not None:
+        hint = f"pitc compile {ready}"
+        raise UsageError("it is an export already", path=source, hint=hint)
+    check_file(file, (".onnx",), "model")
+    beside = file.with_name(f"{file.name}.data")
+    for path in (file, beside):
+        if os.path.lexists(path) and not (force and path == file):
+            hint = "--force replaces it" if path == file else "move it away"
+            raise UsageError("the output exists", path=path, hint=hint)
+    model = export_checkpoint(source, verbose=verbose, stage=stage)
+    stage("write")
+    large = _weight_bytes(model) > INLINE_BYTES
+    try:
+        with new_file(file) as scratch:
+            if large:
+                import onnx_ir as ir
+
+                ir.save(model, scratch, external_data=beside.name)
+            else:
+                scratch.write_bytes(_serialised(model))
+    except BaseException:
+        beside.unlink(missing_ok=True)  # there was none before
+        raise
+    return beside if large else None
+
+
+def _weight_bytes(model: "ir.Model") -> int:
+    values = (v.const_value for g in model.graphs() for v in g.initializers.values())
+    return sum(tensor.nbytes for tensor in values if tensor is not None)
+
+
+def _serialised(model: "ir.Model") -> bytes:
+    import onnx_ir as ir
+
+    return bytes(ir.to_proto(model).SerializeToString(deterministic=True))
+
+
+def export_checkpoint(
+    folder: Path,
+    *,
+    verbose: bool = False,
+    stage: Callable[[str], None] = lambda name: None,
+) -> "ir.Model":
     """Export a checkpoint of transformers: batch and sequence stay open.
 
     The class is the one that its configuration names first, the inputs are those that its own
     tokenizer makes.
 
+    Args:
+        folder: The checkpoint.
+        verbose: As of `from_torch`.
+        stage: Called with `load` and `export`.
+
     Raises:
         MachineError: torch or transformers is not installed.
         ModelError: transformers or torch cannot load or export it.
     """
+    stage("load")
     torch, transformers = installed("torch"), installed("transformers")
     named = json.loads((folder / CONFIG).read_text("utf-8")).get("architectures") or ["AutoModel"]
     kind = getattr(transformers, named[0], None)
@@ -139,13 +229,14 @@ def export_checkpoint(folder: Path) -> "ir.Model":
         text = f"transformers {transformers.__version__} has no class {named[0]}"
         raise ModelError(text, path=folder, hint="export it to ONNX first, and pass that folder")
     try:
-        module = kind.from_pretrained(folder, local_files_only=True).eval()
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        texts = ["one example that is longer than the other", "an example"]
-        inputs = dict(tokenizer(texts, padding=True, return_tensors="pt"))
-        module.config.use_cache = False
-        with torch.no_grad():
-            outputs = module(**inputs)
+        with quiet(verbose=verbose):
+            module = kind.from_pretrained(folder, local_files_only=True).eval()
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            texts = ["one example that is longer than the other", "an example"]
+            inputs = dict(tokenizer(texts, padding=True, return_tensors="pt"))
+            module.config.use_cache = False
+            with torch.no_grad():
+                outputs = module(**inputs)
     except Exception as error:  # of many libraries
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelError(f"transformers cannot load it: {said}", path=folder) from error
@@ -156,4 +247,5 @@ def export_checkpoint(folder: Path) -> "ir.Model":
     if other := [name for name, value in outputs.items() if not isinstance(value, torch.Tensor)]:
         text = f"{named[0]} returns more than tensors: {', '.join(other)}"
         raise ModelError(text, path=folder, hint="export it to ONNX first, and pass that folder")
-    return export(module, (), inputs, sizes, list(outputs))
+    stage("export")
+    return export(module, (), inputs, sizes, list(outputs), verbose=verbose)

@@ -1,15 +1,13 @@
 """A torch module, exported by torch's own exporter and compiled."""
 
-import logging
-import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from pitc.api import compile
 from pitc.compiled import CompiledModel
 from pitc.errors import MachineError, ModelError, UsageError
+from pitc.frontends.quiet import quiet
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -25,6 +23,7 @@ def from_torch(
     dynamic_shapes: Any = None,
     padding: str | Iterable[str] | None = None,
     target: str = "auto",
+    verbose: bool = False,
     **options: Any,
 ) -> CompiledModel:
     """Export a torch module with `torch.onnx.export(dynamo=True)` and compile it.
@@ -39,6 +38,8 @@ def from_torch(
             `{"input_ids": {0: batch, 1: sequence}}` with `batch = torch.export.Dim("batch")`.
         padding: As of `compile`: which tokens do not exist.
         target: As of `compile`.
+        verbose: Show what torch prints, logs and warns of while it exports; else the logger
+            `pitc.frontends` gets it.
         options: Other options of `compile`, such as `output`.
 
     Returns:
@@ -50,7 +51,7 @@ def from_torch(
         ModelError: torch cannot export it.
         PitcError: See `compile`.
     """
-    exported = export(module, args, kwargs, dynamic_shapes)
+    exported = export(module, args, kwargs, dynamic_shapes, verbose=verbose)
     return compile(exported, target, padding, **options)
 
 
@@ -60,6 +61,8 @@ def export(
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
     output_names: Iterable[str] | None = None,
+    *,
+    verbose: bool = False,
 ) -> "ir.Model":
     """The ONNX graph of a torch module; arguments and errors are those of `from_torch`."""
     torch = installed("torch")
@@ -71,7 +74,7 @@ def export(
         raise UsageError(text, hint="call module.eval()")
     args = (args,) if isinstance(args, torch.Tensor) else args  # torch itself takes one by itself
     try:
-        with _quiet_exporter():
+        with quiet(verbose=verbose):
             program = torch.onnx.export(
                 module,
                 tuple(args),
@@ -79,7 +82,7 @@ def export(
                 dynamic_shapes=dynamic_shapes,
                 output_names=None if output_names is None else list(output_names),
                 dynamo=True,
-                verbose=False,
+                verbose=verbose,
             )
     except Exception as error:  # of many classes, most with pages of text
         raise ModelError(
@@ -88,25 +91,6 @@ def export(
     graph = cast("ir.Model", program.model)
     graph.graph.name = type(module).__name__  # torch calls every graph main_graph
     return graph
-
-
-#: What torch's exporter says of itself, and nobody can act on.
-_NOISE = (r".*isinstance\(treespec, LeafSpec\)", r".*The axis name: .* will not be used")
-
-
-@contextmanager
-def _quiet_exporter() -> Iterator[None]:
-    """Without `_NOISE`, and without a line for each operator of a package that is not installed."""
-    registration = logging.getLogger("torch.onnx._internal.exporter._registration")
-    level = registration.level
-    registration.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            for text in _NOISE:
-                warnings.filterwarnings("ignore", text)
-            yield
-    finally:
-        registration.setLevel(level)
 
 
 def installed(package: str) -> Any:

@@ -8,7 +8,10 @@ and messages begin with their length (protobuf.dev, "Encoding"). What is read he
 than a parser would is not left out: a graph or data that come in two parts, or anything malformed.
 """
 
+import mmap
 from collections.abc import Iterator
+
+Content = bytes | mmap.mmap
 
 GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9
 """Field numbers in `ModelProto`, `GraphProto` and `TensorProto` of onnx.proto."""
@@ -19,11 +22,11 @@ _VARINT, _I64, _LENGTH, _I32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10
 
 
-def without_weights(content: bytes) -> tuple[bytes, dict[int, memoryview]] | None:
+def without_weights(content: Content) -> tuple[bytes, dict[int, memoryview]] | None:
     """A serialised model without the raw data of large initializers of its main graph.
 
     Args:
-        content: The model.
+        content: The model, or a file of it that is mapped: what is left out is not read.
 
     Returns:
         The same model with no bytes in those; and by number of the initializer, its bytes in
@@ -44,7 +47,7 @@ def without_weights(content: bytes) -> tuple[bytes, dict[int, memoryview]] | Non
 
 
 def _slim_graph(
-    data: memoryview, content: bytes, start: int, end: int
+    data: memoryview, content: Content, start: int, end: int
 ) -> tuple[list[memoryview | bytes], dict[int, memoryview]]:
     """The parts of a graph, and what was left out between them."""
     parts: list[memoryview | bytes] = []
@@ -68,7 +71,7 @@ def _slim_graph(
     return [*parts, data[done:end]], weights
 
 
-def _fields(content: bytes, place: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
+def _fields(content: Content, place: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
     """Of each field of a message its number, type, and where it, its value and the next one begin.
 
     Raises:
@@ -94,7 +97,7 @@ def _fields(content: bytes, place: int, end: int) -> Iterator[tuple[int, int, in
         place = behind
 
 
-def _varint(content: bytes, place: int) -> tuple[int, int]:
+def _varint(content: Content, place: int) -> tuple[int, int]:
     """A number of 7 bits in each byte, the lowest first, and the place behind it."""
     value = 0
     for k in range(_LONGEST_VARINT):

@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -19,16 +20,21 @@ from pitc.errors import MachineError, UsageError
 from pitc.host.machine import installed
 from pitc.ir.custom_ops import add_custom_ops
 from pitc.ir.mask import PaddingMask, of_inputs
+from pitc.measure.throughput import Rate, measure_rates, rates_of
 from pitc.measure.timing import (
     CLOCKS,
     CPU_TIME,
     Clock,
+    Latency,
     Spread,
     interleave,
     interval,
-    one_core,
+    latency,
+    pinned,
     ratios,
     spread,
+    threads_in_all,
+    verdict_of,
 )
 
 OURS, BASE = "pitc", "onnxruntime"
@@ -48,7 +54,7 @@ class Contender:
     Args:
         name: Name in tables.
         package: The distribution whose version is shown.
-        load: Makes what runs one set of inputs, on one thread.
+        load: Makes what runs one set of inputs; with streams, many threads call it at a time.
     """
 
     name: str
@@ -68,6 +74,7 @@ class Timing:
         speedup: How many times faster pitc is, from ratios of the same rounds.
         interval: 95 % interval of that median; None of fewer than `LEAST_ROUNDS` rounds.
         norm: Largest norm-wise relative error of an output; of the reference itself 0.
+        latency: Of single calls in these rounds, by wall time; None where it was not taken.
     """
 
     name: str
@@ -77,18 +84,14 @@ class Timing:
     speedup: Spread
     interval: tuple[float, float] | None
     norm: float
+    latency: Latency | None = None
 
     @property
     def verdict(self) -> str:
         """What may be said: `pitc is faster`, `pitc is slower`, `no difference shown`, or `too few
         rounds to say`.
         """
-        if self.interval is None:
-            return "too few rounds to say"
-        low, high = self.interval
-        return (
-            "pitc is faster" if low > 1 else "pitc is slower" if high < 1 else "no difference shown"
-        )
+        return verdict_of(self.interval)
 
 
 @dataclass(slots=True)
@@ -96,26 +99,43 @@ class Race:
     """Result of `race`.
 
     Args:
-        timings: The contenders, pitc first.
+        timings: The contenders, pitc first; none where throughput was measured.
+        rates: The same of throughput.
         left_out: Contenders that were not timed, and why.
-        core: The core of the thread; None where the system cannot pin.
+        cores: The cores of all threads; none where the system cannot pin.
+        threads: Threads that share one run.
+        streams: Threads that send requests; 0 where it was no throughput.
         clock: What times are of: `CPU time` of the process, or `wall time`.
         tolerances: How far each output of the compiled model may be off, and why.
     """
 
     timings: list[Timing] = field(default_factory=list)
+    rates: list[Rate] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
-    core: int | None = None
+    cores: tuple[int, ...] = ()
+    threads: int = 1
+    streams: int = 0
     clock: str = CPU_TIME
     tolerances: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def rounds(self) -> int:
+        """How many rounds count."""
+        if self.rates:
+            return len(self.rates[0].rounds)
+        return len(self.timings[0].rounds_ms) if self.timings else 0
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
-        rows = [asdict(t) | {"verdict": t.verdict} for t in self.timings]
+        known: list[Timing | Rate] = [*self.timings, *self.rates]
+        rows = [asdict(row) | {"verdict": row.verdict} for row in known]
         return {
             "contenders": rows,
             "left_out": self.left_out,
-            "core": self.core,
+            "core": self.cores[0] if len(self.cores) == 1 else None,
+            "cores": list(self.cores),
+            "threads": self.threads,
+            "streams": self.streams,
             "clock": self.clock,
             "tolerances": self.tolerances,
         }
@@ -143,6 +163,8 @@ def race(
     double: Callable[[], Run] | None = None,
     expected: Run | None = None,
     clock: str = CPU_TIME,
+    threads: int = 1,
+    streams: int = 0,
     stage: Callable[[str], None] = lambda name: None,
     progress: Callable[[int], None] | None = None,
 ) -> Race:
@@ -160,15 +182,18 @@ def race(
         plain: See `pitc.check.verify.compare`.
         double: Likewise.
         expected: Gives what the compiled model has to answer; None: what the reference answers.
-        clock: A key of `CLOCKS`: wall time where a GPU works.
+        clock: A key of `CLOCKS`: wall time where a GPU works, or several threads.
+        threads: Threads that share one run, which contenders are loaded with.
+        streams: Measure throughput, with so many threads that send requests; 0: times.
         stage: Called with `load`, `check` and `time`.
         progress: Called with the number of rounds done.
 
     Raises:
         WrongAnswer: The compiled model's outputs differ from the reference.
     """
-    result, ticks = Race(clock=clock), CLOCKS[clock]
-    with one_core() as result.core:
+    result, ticks = Race(clock=clock, threads=threads, streams=streams), CLOCKS[clock]
+    versions = {c.name: installed(c.package) or "" for c in contenders}
+    with pinned(threads_in_all(threads, streams)) as result.cores:
         stage("load")
         runs: dict[str, Run] = {}
         for contender in contenders:
@@ -189,18 +214,36 @@ def race(
         }
         norms = _check(runs, case, result, rules, expected or runs[BASE])
         stage("time")
+        _log.info("cores %s, %s", result.cores, clock)
+        if streams:
+            checked = {name: runs[name] for name in norms}
+            found = measure_rates(
+                checked, case.feeds, streams, rounds, seconds=seconds, progress=progress
+            )
+            result.rates = rates_of(found, OURS, versions, norms)
+            return result
         calls = {name: _calls(runs[name], case.feeds, ticks) for name in norms}
-        work = {name: _repeated(runs[name], case.feeds, calls[name]) for name in norms}
-        _log.info("core %s, %s, calls a round: %s", result.core, clock, calls)
+        each: dict[str, list[float]] = {name: [] for name in norms}
+        work = {name: _repeated(runs[name], case.feeds, calls[name], each[name]) for name in norms}
+        _log.info("calls a round: %s", calls)
         taken = interleave(work, rounds, clock=ticks, budget_s=seconds, progress=progress)
         taken = {name: [t / calls[name] for t in times] for name, times in taken.items()}
-    versions = {c.name: installed(c.package) or "" for c in contenders}
     for name in sorted(taken, key=lambda n: n != OURS):
         ms = [t * 1e3 for t in taken[name]]
         gains = ratios(taken[name], taken[OURS])
-        known = interval(gains)
-        row = Timing(name, versions[name], spread(ms), tuple(ms), spread(gains), known, norms[name])
-        result.timings.append(row)
+        counted = latency(each[name][calls[name] :])  # the first round warms up
+        result.timings.append(
+            Timing(
+                name,
+                versions[name],
+                spread(ms),
+                tuple(ms),
+                spread(gains),
+                interval(gains),
+                norms[name],
+                counted,
+            )
+        )
     return result
 
 
@@ -245,16 +288,29 @@ def _answer(
 
 def _calls(run: Run, feeds: Mapping[str, np.ndarray], clock: Clock) -> int:
     """Calls in one round, so that a round of a small model is not too short for the clock."""
-    start = clock()
-    run(feeds)
-    once = max(clock() - start, 1e-6)
+    once = _once(run, feeds, clock)
+    if once < 10 * ROUND_SECONDS:  # the first calls of a session are slow ones
+        once = min(once, _once(run, feeds, clock), _once(run, feeds, clock))
     return max(1, min(round(ROUND_SECONDS / once), MOST_CALLS))
 
 
-def _repeated(run: Run, feeds: Mapping[str, np.ndarray], calls: int) -> Callable[[], None]:
+def _once(run: Run, feeds: Mapping[str, np.ndarray], clock: Clock) -> float:
+    """Seconds of one call."""
+    start = clock()
+    run(feeds)
+    return max(clock() - start, 1e-6)
+
+
+def _repeated(
+    run: Run, feeds: Mapping[str, np.ndarray], calls: int, each: list[float]
+) -> Callable[[], None]:
+    """The work of one round; it adds the wall time of each call to `each`."""
+
     def work() -> None:
         for _ in range(calls):
+            start = time.perf_counter()
             run(feeds)
+            each.append(time.perf_counter() - start)
 
     return work
 
@@ -266,12 +322,16 @@ def _line(error: Exception) -> str:
 # --- contenders ----------------------------------------------------------------------------------
 
 
-def session_options() -> Any:
-    """ONNX Runtime on the calling thread alone."""
+def session_options(threads: int = 1) -> Any:
+    """ONNX Runtime on the calling thread alone, or on it and others.
+
+    Args:
+        threads: Threads that share one run.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 3
     return add_custom_ops(options)
 
@@ -295,33 +355,43 @@ def of_session(session: Any) -> Run:
     return run
 
 
-def compiled_by_openvino(model: Path) -> Any:
-    """The model as OpenVINO compiles it: f32, one thread, one stream."""
+def compiled_by_openvino(model: Path, threads: int = 1, streams: int = 1) -> Any:
+    """The model as OpenVINO compiles it: f32.
+
+    Args:
+        model: The file.
+        threads: Threads that share one run.
+        streams: Runs at the same time.
+    """
     core = importlib.import_module("openvino").Core()
     hints = {
         "INFERENCE_PRECISION_HINT": "f32",
-        "INFERENCE_NUM_THREADS": 1,
-        "NUM_STREAMS": 1,
+        "INFERENCE_NUM_THREADS": threads_in_all(threads, streams),
+        "NUM_STREAMS": streams,
         "ENABLE_CPU_PINNING": False,
     }
     return core.compile_model(core.read_model(str(model)), "CPU", hints)
 
 
-def openvino(model: Path) -> Run:
-    """OpenVINO on one thread; inputs are not copied."""
-    compiled = compiled_by_openvino(model)
-    request = compiled.create_infer_request()
+def openvino(model: Path, threads: int = 1, streams: int = 1) -> Run:
+    """OpenVINO; inputs are not copied. Runs at the same time have a request of their own each."""
+    compiled = compiled_by_openvino(model, threads, streams)
     outputs = [(port, sorted(port.get_names())) for port in compiled.outputs]
+    free = [compiled.create_infer_request() for _ in range(streams)]
 
     def run(feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        found = request.infer(feeds, share_inputs=True)
-        return {name: found[port] for port, names in outputs for name in names}
+        request = free.pop()  # atomic, and there are as many as threads that call
+        try:
+            found = request.infer(feeds, share_inputs=True)
+            return {name: found[port] for port, names in outputs for name in names}
+        finally:
+            free.append(request)
 
     return run
 
 
-#: Peers besides ONNX Runtime itself: package -> loader of a model file.
-PEERS: dict[str, Callable[[Path], Run]] = {"openvino": openvino}
+#: Peers besides ONNX Runtime itself: package -> loader of a model file, with threads and streams.
+PEERS: dict[str, Callable[[Path, int, int], Run]] = {"openvino": openvino}
 
 
 def chosen_peers(names: Sequence[str]) -> list[str]:

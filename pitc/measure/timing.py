@@ -38,6 +38,16 @@ def spread(numbers: Sequence[float]) -> Spread:
     Args:
         numbers: At least one.
     """
+    return Spread(*percentiles(numbers, (0.5, 0.05, 0.95)))
+
+
+def percentiles(numbers: Sequence[float], shares: Sequence[float]) -> list[float]:
+    """Percentiles, linear between the two nearest numbers.
+
+    Args:
+        numbers: At least one.
+        shares: Which: 0.5 is the median.
+    """
     ordered = sorted(numbers)
 
     def at(share: float) -> float:
@@ -46,7 +56,34 @@ def spread(numbers: Sequence[float]) -> Spread:
         high = min(low + 1, len(ordered) - 1)
         return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
-    return Spread(at(0.5), at(0.05), at(0.95))
+    return [at(share) for share in shares]
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How long single calls took, in ms of wall time, whatever clock a race goes by.
+
+    Args:
+        p50: The median.
+        p95: 95 of 100 calls took no longer.
+        p99: 99 of 100.
+        calls: How many there were: of fewer than 100, p99 is next to the longest.
+    """
+
+    p50: float
+    p95: float
+    p99: float
+    calls: int
+
+
+def latency(seconds: Sequence[float]) -> Latency:
+    """The latency of calls.
+
+    Args:
+        seconds: Of each call, at least one.
+    """
+    p50, p95, p99 = (1e3 * x for x in percentiles(seconds, (0.5, 0.95, 0.99)))
+    return Latency(p50, p95, p99, len(seconds))
 
 
 def ratios(base: Sequence[float], other: Sequence[float]) -> list[float]:
@@ -81,6 +118,16 @@ def interval(numbers: Sequence[float]) -> tuple[float, float] | None:
         outside += comb(n, k) / 2**n
         k += 1
     return (ordered[k - 1], ordered[n - k]) if k else None
+
+
+def verdict_of(found: tuple[float, float] | None) -> str:
+    """What an interval of the gain lets one say: `pitc is faster`, `pitc is slower`, `no difference
+    shown`, or `too few rounds to say`.
+    """
+    if found is None:
+        return "too few rounds to say"
+    low, high = found
+    return "pitc is faster" if low > 1 else "pitc is slower" if high < 1 else "no difference shown"
 
 
 def interleave(
@@ -145,6 +192,39 @@ def allowed_cores() -> set[int]:
     return set(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else set()
 
 
+def threads_in_all(threads: int, streams: int) -> int:
+    """Threads of one session: those that call it, and those of its pool, which they share.
+
+    Args:
+        threads: Threads that may share one run, the one that calls among them.
+        streams: Threads that call at the same time; 0: one.
+    """
+    return max(streams, 1) + threads - 1
+
+
+@contextmanager
+def pinned(count: int) -> Iterator[tuple[int, ...]]:
+    """Keep this thread, and those that it starts, on the last of the allowed cores.
+
+    Args:
+        count: How many cores; all of them where there are fewer.
+
+    Yields:
+        The cores; none where the system cannot pin. The thread is free again when the block ends,
+        those that it has started are not.
+    """
+    before = allowed_cores()
+    chosen = tuple(sorted(before)[-count:])
+    if not chosen:
+        yield ()
+        return
+    os.sched_setaffinity(0, chosen)
+    try:
+        yield chosen
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 @contextmanager
 def one_core() -> Iterator[int | None]:
     """Keep this thread on one core, the last of those allowed, until the block ends.
@@ -152,12 +232,5 @@ def one_core() -> Iterator[int | None]:
     Yields:
         The core, or None where the system cannot pin.
     """
-    before = allowed_cores()
-    if not before:
-        yield None
-        return
-    os.sched_setaffinity(0, {max(before)})
-    try:
-        yield max(before)
-    finally:
-        os.sched_setaffinity(0, before)
+    with pinned(1) as cores:
+        yield cores[0] if cores else None

@@ -39,7 +39,7 @@ def race_chart(race: Race) -> dict[str, Any]:
     ]
     rounds = len(race.timings[0].rounds_ms)
     told = f"Clock: {race.clock}; {plural(rounds, 'round')} in turns, on one thread"
-    told += "" if race.core is None else f" of core {race.core}"
+    told += "".join(f" of core {core}" for core in race.cores)
     return {
         "rows": rows,
         "told": f"{told}. How many times faster pitc is comes from the times of the same round.",

@@ -1,5 +1,6 @@
 """torch modules and checkpoints of transformers, against torch itself."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ from encoder import Encoder
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 
 import pitc
+from pitc.cli import main
+from pitc.importer.outline import outline
 from tests.integrations.conftest import TEXTS
 
 
@@ -82,3 +85,32 @@ def test_what_cannot_be_exported() -> None:
     with pytest.raises(pitc.ModelError, match="torch cannot export Sorted: ") as caught:
         pitc.from_torch(Sorted().eval(), (torch.ones(3),))
     assert "\n" not in str(caught.value)
+
+
+def test_the_exporter_is_quiet(capfd: pytest.CaptureFixture[str]) -> None:
+    class Loud(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            print("in the module")
+            return x + 1
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        pitc.from_torch(Loud().eval(), (torch.ones(3),), suggest=False)
+    assert capfd.readouterr() == ("", "") and not caught
+    pitc.from_torch(Loud().eval(), (torch.ones(3),), suggest=False, verbose=True)
+    shown = capfd.readouterr().out
+    assert "in the module" in shown and "Translate the graph into ONNX" in shown
+
+
+def test_export_on_the_command_line(
+    checkpoint: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "model.onnx"
+    assert main(["export", str(checkpoint), "-o", str(file), "-q"]) == 0
+    out, err = capfd.readouterr()
+    assert err == "" and out.splitlines()[-1] == f"next: pitc compile {file}"
+    found = outline(file)
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    assert {value.name for value in found.inputs} == set(tokenizer(TEXTS))
+    assert all(value.shape == ("batch", "sequence") for value in found.inputs)
+    assert [value.name for value in found.outputs] == ["last_hidden_state", "pooler_output"]

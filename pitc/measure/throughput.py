@@ -1,0 +1,193 @@
+"""Throughput: streams send requests to one session at the same time, contenders in turns.
+
+a round: S threads take requests from one counter until none is left
+rate = requests / (end of the last - start of the first)
+"""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from pitc.check.verify import Run
+from pitc.measure.timing import Latency, Spread, interval, latency, ratios, spread, verdict_of
+
+#: A round takes about this long, and each stream has two requests in it at least.
+ROUND_SECONDS, LEAST_REQUESTS = 0.25, 2
+MOST_REQUESTS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """One contender's throughput.
+
+    Args:
+        name: Its name.
+        version: Version of its package.
+        per_second: Requests per second, over the rounds.
+        rounds: The same, round by round.
+        latency: From the start of a request to its answer, over all requests.
+        requests: How many there were.
+        wall_s: Wall time of all its rounds.
+        speedup: How many times as many requests pitc answers, from ratios of the same rounds.
+        interval: 95 % interval of that median; None of too few rounds.
+        norm: Largest norm-wise relative error of an output; of the reference itself 0.
+    """
+
+    name: str
+    version: str
+    per_second: Spread
+    rounds: tuple[float, ...]
+    latency: Latency
+    requests: int
+    wall_s: float
+    speedup: Spread
+    interval: tuple[float, float] | None
+    norm: float
+
+    @property
+    def verdict(self) -> str:
+        """What may be said, as of `Timing.verdict`."""
+        return verdict_of(self.interval)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round of one contender.
+
+    Args:
+        wall_s: From the start of the first request to the end of the last.
+        seconds: Of each request.
+    """
+
+    wall_s: float
+    seconds: tuple[float, ...]
+
+    @property
+    def rate(self) -> float:
+        """Requests per second."""
+        return len(self.seconds) / max(self.wall_s, 1e-12)
+
+
+def flow(run: Run, feeds: Mapping[str, np.ndarray], streams: int, requests: int) -> Round:
+    """Answer requests on several threads; each takes the next as soon as it is free.
+
+    Args:
+        run: Answers one request; many threads call it at the same time.
+        feeds: The inputs of every request.
+        streams: How many threads.
+        requests: How many requests.
+
+    Raises:
+        Exception: What a request has raised.
+    """
+    ready, left = threading.Barrier(streams), itertools.count()
+    spans: list[tuple[float, float]] = []  # appending is atomic, and so is taking a number
+    failures: list[BaseException] = []
+
+    def stream() -> None:
+        try:
+            ready.wait()
+            while next(left) < requests and not failures:
+                start = time.perf_counter()
+                run(feeds)
+                spans.append((start, time.perf_counter()))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=stream, daemon=True) for _ in range(streams)]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except BaseException as error:  # no thread may run on: what it runs in goes away
+        failures.append(error)
+        ready.abort()
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
+        raise
+    if failures:
+        raise failures[0]
+    wall = max(end for _, end in spans) - min(start for start, _ in spans)
+    return Round(wall, tuple(end - start for start, end in spans))
+
+
+def requests_of_a_round(run: Run, feeds: Mapping[str, np.ndarray], streams: int) -> int:
+    """So many requests that a round takes about `ROUND_SECONDS`, the same number for each stream
+    if all are alike.
+    """
+    probe = flow(run, feeds, streams, streams)
+    each = round(ROUND_SECONDS / max(probe.wall_s, 1e-6))
+    return streams * max(LEAST_REQUESTS, min(each, MOST_REQUESTS // streams))
+
+
+def measure_rates(
+    runs: Mapping[str, Run],
+    feeds: Mapping[str, np.ndarray],
+    streams: int,
+    rounds: int,
+    *,
+    seconds: float = float("inf"),
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, list[Round]]:
+    """Rounds of all contenders, in turns; another one starts each time.
+
+    Args:
+        runs: The contenders, by name.
+        feeds: The inputs of every request.
+        streams: How many threads send requests.
+        rounds: How many rounds count; at least one.
+        seconds: No further round starts after this much wall time; one round always counts.
+        progress: Called with the number of rounds done.
+
+    Returns:
+        Name -> its rounds, in the same places for all.
+    """
+    counts = {name: requests_of_a_round(run, feeds, streams) for name, run in runs.items()}
+    start, names = time.monotonic(), list(runs)
+    found: dict[str, list[Round]] = {name: [] for name in names}
+    for done in range(max(rounds, 1)):
+        if done and time.monotonic() - start > seconds:
+            break
+        first = done % max(len(names), 1)
+        for name in names[first:] + names[:first]:
+            found[name].append(flow(runs[name], feeds, streams, counts[name]))
+        if progress:
+            progress(done + 1)
+    return found
+
+
+def rates_of(
+    found: Mapping[str, list[Round]],
+    ours: str,
+    versions: Mapping[str, str],
+    norms: Mapping[str, float],
+) -> list[Rate]:
+    """The throughput of each contender, ours first."""
+    rows = []
+    of_ours = [r.rate for r in found[ours]]
+    for name in sorted(found, key=lambda n: n != ours):
+        rates = [r.rate for r in found[name]]
+        gains = ratios(of_ours, rates)
+        every = [s for r in found[name] for s in r.seconds]
+        wall = sum(r.wall_s for r in found[name])
+        rows.append(
+            Rate(
+                name,
+                versions[name],
+                spread(rates),
+                tuple(rates),
+                latency(every),
+                len(every),
+                wall,
+                spread(gains),
+                interval(gains),
+                norms[name],
+            )
+        )
+    return rows
