@@ -18,7 +18,7 @@ from tests.runtime_support import Array, quiet_options, save, session, use_built
 pytest.importorskip("tvm")
 provider = pytest.fixture(scope="module", autouse=True)(use_built_provider)
 
-K, N = 133, 150
+K, N = 517, 150  # more than one block of sums, more than one panel
 #: Rows of x as its leading dimensions: none, one, few, and around the width of one panel and two.
 LEADS = ((0, 4), (1, 1), (2, 7), (5, 8), (4, 12), (3, 21), (64, 1), (5, 13), (3, 43), (1, 300))
 DENSITIES = (0.0, 0.01, 0.2, 1.0)

@@ -153,11 +153,11 @@ class Node:
 
 
 NODES: dict[str, Node] = {
-    "all": Node(77, 70, "relu", extras=1),
+    "all": Node(477, 70, "relu", extras=1),
     "one column": Node(600, 1, "none", extras=0),
     "one k": Node(1, 130, "none", extras=1),
-    "ffn": Node(200, 66, "none", extras=0, inner=33),
-    "ffn all": Node(77, 70, "relu", extras=1, inner=5),
+    "ffn": Node(200, 66, "none", extras=0, inner=433),
+    "ffn all": Node(477, 70, "relu", extras=1, inner=5),
 }
 MANY_ROWS = (0, 1, 5, 8, 9, 33, 200, 1100)
 
