@@ -20,6 +20,7 @@ EP_SOURCES := $(shell find runtime -name build -prune -o -type f \
 	\( -name '*.cc' -o -name '*.h' -o -name '*.txt' -o -name generate.py \) -print)
 BUILD_TOOLS := 'scikit-build-core>=0.11' 'cmake>=3.26' ninja
 STEP := sh tools/step.sh
+TEST := $(BIN)/python -m pytest -n 3 --dist loadfile --durations 40
 EP_BUILD := $(STEP) "building the plug-in library" $(PIP) install --no-build-isolation --no-deps -e .
 CPP_FILES = $(shell find runtime examples/host tests -name "*.cc" -o -name "*.h")
 
@@ -27,7 +28,7 @@ CPP_FILES = $(shell find runtime examples/host tests -name "*.cc" -o -name "*.h"
 export PYTHONPATH := $(CURDIR)
 
 .DEFAULT_GOAL := help
-.PHONY: help install libs ep demo test fuzz matrix hosts lint format bench wheel gpu-pack gpu readme clean
+.PHONY: help install libs ep demo test test-all fuzz matrix hosts lint format bench wheel gpu-pack gpu readme clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,8 +43,11 @@ ep: $(RUNS) ## Build the execution provider library again.
 demo: $(RUNS) ## Compile a real sentence encoder and race it against ONNX Runtime.
 	$(BIN)/python examples/minilm_demo.py $(ARGS)
 
-test: $(STAMP) $(if $(filter no,$(LIBS)),,$(LIBS_STAMP)) ## Run all tests; ARGS="-k name" runs some, LIBS=no none of other libraries.
-	$(BIN)/python -m pytest -n 3 --dist loadfile --durations 40 $(ARGS)
+test: $(STAMP) ## Run the tests that a change must pass; ARGS="-k name" runs some.
+	$(TEST) -m "not thorough" $(ARGS)
+
+test-all: $(STAMP) $(LIBS_STAMP) ## Run all tests: also sanitizers, other libraries, other versions of ONNX Runtime.
+	$(TEST) $(ARGS)
 
 fuzz: $(STAMP) ## Fuzz the importer and the plug-in for longer than the tests do; FUZZ_SECONDS=600 each.
 	$(BIN)/python -m tests.fuzz $(or $(FUZZ_SECONDS),600)

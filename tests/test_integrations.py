@@ -13,6 +13,7 @@ import pitc
 from models import minilm
 from models.minilm_folders import write_checkpoint, write_export
 
+pytestmark = pytest.mark.thorough
 ROOT = Path(__file__).parents[1]
 LIBS = ROOT / ".venv-libs"
 CHECKS = sorted((ROOT / "tests" / "integrations").glob("check_*.py"))

@@ -43,7 +43,10 @@ FUZZERS = ("plan_fuzz", "node_fuzz", "micro_tiles_fuzz")
 UNIT_TESTS = {"plain": (*TESTS, "allocation"), "asan": (*TESTS, *FUZZERS), "tsan": TESTS}
 
 
-@pytest.mark.parametrize("flavour", SANITIZERS)
+@pytest.mark.parametrize(
+    "flavour",
+    ["plain", *(pytest.param(f, marks=pytest.mark.thorough) for f in SANITIZERS if f != "plain")],
+)
 def test_unit_tests(flavour: str) -> None:
     names = UNIT_TESTS[flavour]
     programs = [name if name in FUZZERS else f"{name}_test" for name in names]
@@ -61,6 +64,7 @@ def preloads() -> list[str]:
     return [str(path.resolve()) for path in paths if path.is_absolute()]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "tests",
     [

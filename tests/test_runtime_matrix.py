@@ -10,6 +10,7 @@ from tests import matrix
 IN_CI = ("1.23.2", "1.27.0")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("version", IN_CI)
 def test_other_versions_of_onnxruntime(version: str) -> None:
     try:
