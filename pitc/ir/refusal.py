@@ -32,6 +32,10 @@ class Code(Enum):
         "to find out what is live costs more than it saves, or cannot be done before; "
         "a mask of one value per token costs least",
     )
+    NOT_NEEDED = (
+        "PIT022",
+        "no matrix product beside it runs packed, so packing it alone would save nothing",
+    )
 
     @property
     def id(self) -> str:
