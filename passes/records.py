@@ -9,7 +9,8 @@ from pitc.ir.branch import is_choice
 from pitc.ir.emptiness import where_left_out
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import captures, first_output, input_names, node_name, output_names
-from pitc.ir.refusal import Code, Refusal
+from pitc.ir.origin import line_of, module_of
+from pitc.ir.refusal import ALL_READ, Code, Refusal
 from pitc.ir.region import describe
 from pitc.ir.report import NodeRecord, RegionRecord
 from pitc.ir.work import example_flops
@@ -141,6 +142,8 @@ def node_record(graph: Graph, node: ir.Node) -> NodeRecord:
         tuple(fills),
         tuple(dead),
         flops=node_flops(graph, node),
+        module=module_of(node.metadata_props),
+        line=line_of(node.metadata_props),
     )
 
 
@@ -174,5 +177,5 @@ def _refusal(graph: Graph, node: ir.Node, dead: bool, readers: Readers) -> Refus
         return Refusal(Code.SUBGRAPH, name, text, first_output(node))
     if not dead:
         keeper = next((end for o in output_names(node) for end in readers.of(o)), "")
-        return Refusal(Code.NO_FACT, name, "every part of it is read", keeper)
+        return Refusal(Code.NO_FACT, name, ALL_READ, keeper)
     return Refusal(Code.NOT_NEEDED, name, UNSHARED)

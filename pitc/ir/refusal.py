@@ -48,6 +48,10 @@ class Code(Enum):
         return self.value[1]
 
 
+#: The reason of `NO_FACT`; the refusal's value says by which output of the graph.
+ALL_READ = "every part of it is read"
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why a node stays ordinary.

@@ -8,7 +8,6 @@ from typing import Any
 from pitc.ir.naming import shortened
 from pitc.ir.refusal import Code, Refusal
 
-
 #: Of a node that computes nothing: they say no more than that.
 UNDECIDED = (Code.NO_FACT, Code.NO_GAIN, Code.NOT_NEEDED)
 
@@ -55,6 +54,8 @@ class NodeRecord:
         rule: By which rule it runs packed; empty where it does not.
         reads: How many places before it, in the whole list of nodes, those stand whose outputs it
             or its bodies read.
+        module: Path of the module that called it, as an exporter of torch tells it; else empty.
+        line: The source line, likewise.
     """
 
     node: str
@@ -71,6 +72,8 @@ class NodeRecord:
     flops: int | None = None
     rule: str = ""
     reads: tuple[int, ...] = ()
+    module: str = ""
+    line: str = ""
 
     @property
     def outcome(self) -> str:
@@ -249,7 +252,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form; refusals become code, reason, value, hint, and `also` of another form;
-        `summary` is added.
+        `module` and `line` of nodes are there where they are known; `summary` is added.
         """
         from pitc.ir.summary import summary_of
 
@@ -257,6 +260,9 @@ class Report:
         for record, node in zip(out["nodes"], self.nodes, strict=True):
             record["reads"] = " ".join(map(str, node.reads))  # a list takes ten bytes for each
             record["refusal"] = _refused(node.refusal)
+            for name in ("module", "line"):  # most files do not tell them
+                if not record[name]:
+                    del record[name]
         return out | {"summary": asdict(summary_of(self))}
 
 

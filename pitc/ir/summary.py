@@ -22,8 +22,8 @@ _QUOTED = re.compile(r"'[^']*'")
 _MEANING: Mapping[Way, str] = {
     "packed": "run on live rows only",
     "sparse": "skip zeros or channels when the model runs",
-    "dense": "run whole; nothing in them was found to leave out",
-    "refused": "run whole, though something may be left out",
+    "dense": "run whole; nothing to leave out was found",
+    "refused": "run whole, though a part may be left out",
 }
 
 
@@ -205,14 +205,14 @@ def slight_refusals(report: Report) -> set[str]:
     refused = (
         r for r, way in zip(report.nodes, ways_of(report.nodes), strict=True) if way == "refused"
     )
-    groups = (records for records, _ in _alike(refused).values() if not _is_told(records, total))
+    groups = (records for records, _ in alike(refused).values() if not _is_told(records, total))
     return {record.node for records in groups for record in records}
 
 
 def _costs(refused: Iterable[NodeRecord], total: int) -> tuple[Cost, ...]:
     """The groups of refusals with most work; at equal work those of most nodes."""
     found = []
-    for (code, text), (records, refusals) in _alike(refused).items():
+    for (code, text), (records, refusals) in alike(refused).items():
         if not _is_told(records, total):
             continue
         reasons = {r.reason for r in refusals}
@@ -223,7 +223,7 @@ def _costs(refused: Iterable[NodeRecord], total: int) -> tuple[Cost, ...]:
     return tuple(sorted(found, key=lambda c: (-c.work.flops, -c.work.nodes))[:MOST])
 
 
-def _alike(
+def alike(
     refused: Iterable[NodeRecord],
 ) -> dict[tuple[Code, str], tuple[list[NodeRecord], list[Refusal]]]:
     """Refused nodes by code and reason, names in it left out."""
