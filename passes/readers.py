@@ -2,8 +2,9 @@
 
 Every dead fact of a value comes from those of what its readers compute. So where it has none, there
 is a reader that leaves nothing out; where that one's result has none either, the same is asked of
-it, down to an output of the graph. One walk from the end finds all outputs that are reached so:
-of any other one alone, something of the value may be left out.
+it, down to an output of the graph. One walk from the end finds all outputs that are reached so: each
+of them alone needs all of the value. Where these are no longer read, something of it may be left
+out, as far as each node passes on what its result leaves out.
 
     h -> LayerNorm -> tokens, given up where mask is 0    leaves padded rows out
     h -> Gather (.., ArgMax) -> emb                       reads any row: h is read whole by emb

@@ -88,17 +88,15 @@ def verdict(view: View, known: Evidence) -> str:
         )
     packed, sparse = view.summary.packed, view.summary.sparse
     parts = []
-    only = "Only " if view.advice else ""
-    for part, does in ((packed, "on live rows only"), (sparse, "skipping zeros")):
+    only, rows = ("Only ", "on live rows") if view.advice else ("", "on live rows only")
+    for part, does in ((packed, rows), (sparse, "skipping zeros")):
         if part.nodes:
             share = (
                 text.share(part.share) + " of the work" if view.worked else f"{part.nodes} nodes"
             )
             parts.append(f"{share} runs {does}" if view.worked else f"{share} run {does}")
-    return (
-        only * bool(parts) + ", ".join(parts)
-        or "Nothing was found to skip: the model runs as it was"
-    )
+    nothing = "Nothing was found to skip: the model runs as it was"
+    return f"{only}{', '.join(parts)}" if parts else nothing
 
 
 def _base(known: Evidence) -> Timing | None:
