@@ -2,8 +2,8 @@
 
 Every dead fact of a value comes from those of what its readers compute. So where it has none, there
 is a reader that leaves nothing out; where that one's result has none either, the same is asked of
-it, down to an output of the graph. One walk from the end finds all outputs that are reached so: each
-of them alone needs all of the value. Where these are no longer read, something of it may be left
+it, down to an output of the graph. One walk from the end finds all outputs that are reached so, and
+each of them alone needs all of the value. Where none of these is read, something of it may be left
 out, as far as each node passes on what its result leaves out.
 
     h -> LayerNorm -> tokens, given up where mask is 0    leaves padded rows out

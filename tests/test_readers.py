@@ -14,7 +14,6 @@ from models.bert import BertConfig, bert
 from pitc import api
 from pitc.artifact.manifest import report_from_dict, report_to_dict
 from pitc.ir.emptiness import where_left_out
-from pitc.ir.index import sym
 from pitc.ir.region import EVERYWHERE
 from pitc.ir.report import Report, WholeReader
 from pitc.ir.summary import summary_of, summary_text
@@ -67,7 +66,8 @@ HEADS = """
 MODELS = {
     "pooled": f"""(float[b, s, 64] x, int64[b, s] mask)
         => (float[b, s, 64] h, float[b, 64] mean, float[b, 64] whole) {{ {HEADS}
-        mean = ReduceSum <keepdims = 0> (z, rows)  whole = ReduceMean <keepdims = 0> (h, rows) }}""",
+        mean = ReduceSum <keepdims = 0> (z, rows)
+        whole = ReduceMean <keepdims = 0> (h, rows) }}""",
     "one of them": f"""(float[b, s, 64] x, int64[b, s] mask)
         => (float[b, 64] first, float[b, s, 64] y) {{ {HEADS}
         zero = Constant <value_int = 0> ()  first = Gather <axis = 1> (h, zero)  y = Relu (h) }}""",
@@ -83,7 +83,7 @@ def known(model: onnx.ModelProto, padding: str | None) -> Analysis:
 def alone(found: Analysis, name: str) -> set[str]:
     """The values that are read whole where nothing but one output is read."""
     graph = found.graph.with_outputs([])
-    unread = dict.fromkeys((x for x in graph.outputs if x != name), [EVERYWHERE])
+    unread = {x: [EVERYWHERE] for x in graph.outputs if x != name}
     dead_facts(graph, found.given_up | unread)
     return {x for x, value in graph.values.items() if not where_left_out(value.dead)}
 

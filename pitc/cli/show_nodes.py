@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from pitc.cli.show import console, summary, text_table, waits
-from pitc.ir.naming import common_prefix, shortened, with_initials
+from pitc.ir.naming import LEAST, common_prefix, shortened, with_initials
 from pitc.ir.refusal import ALL_READ, Code, Refusal
 from pitc.ir.report import NodeRecord, Report
 from pitc.ir.summary import alike, summary_text
@@ -178,7 +178,7 @@ def _reason(record: NodeRecord, prefix: str, most: int) -> str:
         return f"into {inside}" if inside else _cut(record.rule, most)
     value, read = _name(refusal.value, prefix), f"{refusal.code.id} read by ''"
     if refusal.reason == ALL_READ and value:
-        return f"{read[:-1]}{shortened(value, most - len(read))}'"
+        return _cut(f"{read[:-1]}{shortened(value, max(most - len(read), LEAST))}'", most)
     at = f", at '{value}'" if value else ""
     return _cut(f"{refusal.code.id} {refusal.reason}{at}", most)
 
@@ -187,8 +187,8 @@ def _cut(text: str, most: int) -> str:
     """The beginning of a text, up to a word."""
     if len(text) <= most:
         return text
-    head = text[: most - 2]
-    return f"{head.rsplit(' ', 1)[0] if ' ' in head else head}.."
+    head = text[: max(most - 2, 0)]
+    return f"{head.rsplit(' ', 1)[0] if ' ' in head else head}.."[:most]
 
 
 def _known(record: NodeRecord) -> list[str]:

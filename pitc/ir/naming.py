@@ -4,6 +4,7 @@ from collections.abc import Container, Iterable, Sequence
 from itertools import takewhile
 
 LONGEST = 48  # characters of a name in a table
+LEAST = 6  # with fewer there is no room for a gap
 _GAP = ".."
 
 
@@ -18,6 +19,8 @@ def shortened(name: str, longest: int = LONGEST) -> str:
     """
     if len(name) <= longest:
         return name
+    if longest < LEAST:
+        return name[: max(longest, 0)]
     parts = name.split("/")
     kept = {len(parts) - 1}
     if len(parts) == 1 or len(_joined(parts, kept)) > longest:
