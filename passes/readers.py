@@ -82,15 +82,15 @@ def readers_of(graph: Graph) -> Readers:
     Args:
         graph: The graph after `dead_facts`.
     """
-    wanted = dict.fromkeys(x for x in graph.outputs if graph[x].wanted_whole)
-    ends = {name: k for k, name in enumerate(wanted)}
+    outputs = dict.fromkeys(x for x in graph.outputs if graph[x].wanted_whole)
+    ends = {name: k for k, name in enumerate(outputs)}
     bits: dict[str, int] = {}
     computed = [name for node in graph.nodes for name in output_names(node)]
     for name in (*reversed(computed), *graph.inputs):
         value = graph[name]
         if where_left_out(value.dead):
             continue
-        found = 1 << ends[name] if name in wanted else 0
+        found = 1 << ends[name] if name in ends else 0
         behind = [_behind(node, bits) for node in value.whole_readers]
         for each in behind:
             found |= each

@@ -17,8 +17,9 @@ def zero(p: Poly, *, yes: bool = False) -> Test:
 
 
 def all_of(t: Test) -> Test:
-    (found,) = for_all(Region([t]), [0]) or ()
-    return found
+    found = for_all(Region([t]), [0])
+    assert found is not None
+    return next(iter(found))
 
 
 CASES = {

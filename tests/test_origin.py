@@ -36,6 +36,7 @@ FRAMES = """File "/home/me/app/modeling_bert.py", line 233, in forward
         ("['', 'a\x1b[31m\u202e\x07b', 'x']", "a [31m b"),
         (f"['', '{'m' * 500}', 'x']", "m" * (MOST_MODULE - 2) + ".."),
         ("['" * 100_000, ""),
+        ("['', " + "'a', " * 100_000 + "'end', 'x']", "a"),  # no more is read than a part
     ],
 )
 def test_modules(scopes: str, module: str) -> None:

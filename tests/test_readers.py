@@ -136,6 +136,14 @@ def test_a_value_that_only_ends_in_part_names_the_node() -> None:
     assert reader.text == "every row of 'h' is read by 'u' (Bernoulli)"
 
 
+def test_who_reads_in_part_is_told_beside_outputs() -> None:
+    model = parsed(IN_PART)
+    rows = helper.make_node("ReduceMean", ["h", "rows"], ["whole"], keepdims=0)
+    model.graph.node.append(rows)
+    model.graph.output.append(helper.make_tensor_value_info("whole", 1, [2, 64]))
+    assert readers_of(known(model, None).graph).of("h") == ["whole", "h"]
+
+
 # ---- as a sentence
 
 
@@ -241,6 +249,7 @@ def dynamic_pool(pool: str) -> onnx.ModelProto:
 def test_a_fact_of_no_places_leaves_nothing_out(pool: str) -> None:
     """An image is unread where the pool behind has no place: that is no work to skip."""
     found = known(dynamic_pool(pool), None).graph
+    assert readers_of(found).of("a") == ["y"]
     assert any(r for r in found["a"].dead) and not where_left_out(found["a"].dead)
     report = explained(dynamic_pool(pool), None)
     summary = summary_of(report)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
-from pitc.ir.emptiness import where_left_out
 from pitc.ir.expr import Combine
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import first_output, input_names, node_name
@@ -135,8 +134,7 @@ def _asks_why(graph: Graph, node: ir.Node) -> bool:
     """True where a refusal says more than that all of it is read: of a value with dead facts, and
     of a contraction.
     """
-    dead = where_left_out(graph[first_output(node)].dead)
-    return bool(dead or contraction_flops(graph, node))
+    return bool(graph[first_output(node)].dead or contraction_flops(graph, node))
 
 
 def _as_attention(site: Site, contexts: Contexts, refusal: Refusal) -> Form | Refusal:

@@ -10,7 +10,7 @@ pool keeps no place is unread. Such a fact leaves nothing out of any run that co
 from collections.abc import Iterable
 from functools import lru_cache
 
-from pitc.ir.index import ONE, Digit, Poly, atom, bound, nonneg, poly, total_of
+from pitc.ir.index import ONE, Digit, Poly, atom, poly, total_of
 from pitc.ir.region import Region, Test, region
 
 
@@ -20,17 +20,12 @@ def needs_empty(r: Region) -> bool:
     if not any(t.pred == "pos" or t.alls for t in r):
         return False
     tests = [Test(t.src, tuple(map(_grown, t.idx)), t.pred, t.yes) for t in r]
-    return any(map(_fails, tests)) or region(Region(tests)) is None
+    return region(Region(tests)) is None
 
 
 def where_left_out(regions: Iterable[Region]) -> list[Region]:
     """The regions of a fact that can leave something out of a run without empty dimensions."""
     return [r for r in regions if not needs_empty(r)]
-
-
-def _fails(t: Test) -> bool:
-    """Whether a test of a position is false at every point."""
-    return t.pred == "pos" and nonneg(-bound(t.idx[0], True) - 1)
 
 
 @lru_cache(maxsize=1 << 14)

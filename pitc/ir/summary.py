@@ -112,7 +112,7 @@ def summary_of(report: Report) -> Summary:
     for record, way in zip(report.nodes, ways_of(report.nodes), strict=True):
         groups[way].append(record)
     total = _flops(report.nodes)
-    shares = {way: _share(groups[way], total) for way in WAYS}
+    shares: dict[Way, Share] = {way: _share(groups[way], total) for way in WAYS}
     costs = _costs(groups["refused"], total)
     return Summary(
         all=_share(report.nodes, total),
