@@ -136,6 +136,31 @@ def test_a_value_that_only_ends_in_part_names_the_node() -> None:
     assert reader.text == "every row of 'h' is read by 'u' (Bernoulli)"
 
 
+def test_what_a_body_captures_is_read_whole() -> None:
+    """A loop's body may look at any of it; its result is an output."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["on"]),
+            helper.make_node("Add", ["sum", "h"], ["next"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("trip", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("sum", TensorProto.FLOAT, ["b", "s", 64]),
+        ],
+        [
+            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", TensorProto.FLOAT, ["b", "s", 64]),
+        ],
+    )
+    model = parsed("(float[b, s, 64] x, int64 n) => (float[b, s, 64] y) { h = MatMul (x, w) }")
+    model.graph.node.append(helper.make_node("Loop", ["n", "", "x"], ["y"], body=body))
+    found = known(model, None).graph
+    assert [node.op_type for node in found["h"].whole_readers] == ["Loop"]
+    assert readers_of(found).of("h") == ["y"]
+
+
 def test_who_reads_in_part_is_told_beside_outputs() -> None:
     model = parsed(IN_PART)
     rows = helper.make_node("ReduceMean", ["h", "rows"], ["whole"], keepdims=0)
