@@ -27,7 +27,7 @@ from pitc.ir.work import contracts
 
 LEAST = 0.01  # of the model's work: less is not told
 SHARED = 0.5  # of the work: an output that reads so much of it is told, too
-MOST_ENDS = 1024  # that are told apart
+MOST_VALUES = 256  # at which ways end: more are not told apart, so that it stays linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,12 @@ class Readers:
 
     def of(self, name: str) -> list[str]:
         """The ends of a value, outputs first; empty where something of it may be left out."""
-        bits = self.bits.get(name, 0)
-        return [end for k, end in enumerate(self.ends) if bits >> k & 1] if bits else []
+        found, bits = [], self.bits.get(name, 0)
+        while bits:
+            lowest = bits & -bits
+            found.append(self.ends[lowest.bit_length() - 1])
+            bits ^= lowest
+        return found
 
     def is_output(self, end: str) -> bool:
         """True for an output of the graph of which no part is given up."""
@@ -84,6 +88,7 @@ def readers_of(graph: Graph) -> Readers:
     """
     outputs = dict.fromkeys(x for x in graph.outputs if graph[x].wanted_whole)
     ends = {name: k for k, name in enumerate(outputs)}
+    most = len(ends) + MOST_VALUES
     bits: dict[str, int] = {}
     computed = [name for node in graph.nodes for name in output_names(node)]
     for name in (*reversed(computed), *graph.inputs):
@@ -94,7 +99,7 @@ def readers_of(graph: Graph) -> Readers:
         behind = [_behind(node, bits) for node in value.whole_readers]
         for each in behind:
             found |= each
-        if (not found or not all(behind)) and (name in ends or len(ends) < MOST_ENDS):
+        if (not found or not all(behind)) and (name in ends or len(ends) < most):
             found |= 1 << ends.setdefault(name, len(ends))
         bits[name] = found
     return Readers(graph, tuple(ends), bits)

@@ -93,7 +93,7 @@ class Summary:
         refused: Run whole although something might have been left out, or nobody knows.
         unknown: Nodes whose operations are not known; they count as none.
         costs: The refusals that cost most, most first; none that is under `LEAST`.
-        reason: Why the larger one of the shares that run whole does, where it is no less than that.
+        reason: Why the largest share that runs whole for one reason does, where it is no less.
     """
 
     all: Share
@@ -119,20 +119,22 @@ def summary_of(report: Report) -> Summary:
         **shares,
         unknown=sum(record.flops is None for record in report.nodes),
         costs=costs,
-        reason=_reason(report, shares, costs),
+        reason=_reason(report, costs),
     )
 
 
-def _reason(report: Report, shares: Mapping[Way, Share], costs: Sequence[Cost]) -> Reason | None:
-    """Of the larger share who reads all of it, or its dearest refusal."""
+def _reason(report: Report, costs: Sequence[Cost]) -> Reason | None:
+    """Who reads all of what most work would be left out of, or its dearest refusal: whichever is
+    the reason for more.
+    """
     reader = report.whole_reader
-    if reader is not None and (not costs or shares["dense"].flops >= shares["refused"].flops):
+    if reader is not None and (not costs or reader.share >= costs[0].work.share):
         return Reason(reader.share, reader.text)
     if not costs or costs[0].work.share < LEAST:
         return None
     cost = costs[0]
     at = f" at '{shortened(cost.value)}'" if cost.value else ""
-    return Reason(cost.work.share, f"{cost.reason} ({cost.code}{at})")
+    return Reason(cost.work.share, f"{cost.reason}: {cost.hint} ({cost.code}{at})")
 
 
 def summary_text(report: Report) -> str:
