@@ -11,7 +11,7 @@ out, as far as each node passes on what its result leaves out.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -47,7 +47,11 @@ class Readers:
 
     def of(self, name: str) -> list[str]:
         """The ends of a value, outputs first; empty where something of it may be left out."""
-        found, bits = [], self.bits.get(name, 0)
+        return self.ends_of(self.bits.get(name, 0))
+
+    def ends_of(self, bits: int) -> list[str]:
+        """The ends that are set in some bits."""
+        found = []
         while bits:
             lowest = bits & -bits
             found.append(self.ends[lowest.bit_length() - 1])
@@ -124,20 +128,20 @@ def whole_reader(readers: Readers, records: Sequence[NodeRecord]) -> WholeReader
         Who it is; None where that is too little to be told.
     """
     nodes, total = readers.graph.nodes, sum(record.flops or 0 for record in records)
-    read: dict[str, list[int]] = {}
-    work: Counter[str] = Counter()
-    for i, (record, way) in enumerate(zip(records, ways_of(records), strict=True)):
-        for end in readers.of(first_output(nodes[i])) if way == "dense" else ():
-            read.setdefault(end, []).append(i)
-            work[end] += record.flops or 0
-    (best, flops), *_ = work.most_common(1) or [("", 0)]
+    alike: dict[int, list[int]] = {}  # nodes that the same ends read
+    for i, way in enumerate(ways_of(records)):
+        bits = readers.bits.get(first_output(nodes[i]), 0)
+        if way == "dense" and bits:
+            alike.setdefault(bits, []).append(i)
+    work = {bits: sum(records[i].flops or 0 for i in places) for bits, places in alike.items()}
+    (best, flops), *_ = _by_end(readers, work).most_common(1) or [("", 0)]
     if not total or flops < LEAST * total:
         return None
-    beside: Counter[str] = Counter()
-    for i in read[best]:
-        beside.update(dict.fromkeys(readers.of(first_output(nodes[i])), records[i].flops or 0))
+    bit = 1 << readers.ends.index(best)
+    beside = _by_end(readers, {bits: n for bits, n in work.items() if bits & bit})
     others = [e for e, n in beside.most_common() if e != best and n >= SHARED * flops]
-    mine = [nodes[i] for i in read[best]]
+    places = sorted(i for bits, found in alike.items() if bits & bit for i in found)
+    mine = [nodes[i] for i in places]
     last = _last_product(readers.graph, mine) or mine[-1]
     through = _through(readers, first_output(last), best)
     return WholeReader(
@@ -149,6 +153,14 @@ def whole_reader(readers: Readers, records: Sequence[NodeRecord]) -> WholeReader
         flops=flops,
         share=round(flops / total, 6),
     )
+
+
+def _by_end(readers: Readers, work: Mapping[int, int]) -> Counter[str]:
+    """Operations that each end reads, of those that some ends read together."""
+    found: Counter[str] = Counter()
+    for bits, flops in work.items():
+        found.update(dict.fromkeys(readers.ends_of(bits), flops))
+    return found
 
 
 def _last_product(graph: Graph, nodes: Iterable[ir.Node]) -> ir.Node | None:
