@@ -1,16 +1,17 @@
 """What the padding contract has changed, where that is little, and which output stops it.
 
-Every row that an output reads must be computed. So each output that is no token's is tried by
-itself: would more run packed if nobody read it?
+Every row that an output reads must be computed. So each output that reads most of the work whole
+(`readers.py`) is tried: would more run packed if nothing read it?
 
     y [b, s, 5] is of tokens; emb = mean of all rows    ->    emb reads every row
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from pitc.ir.graph import Graph
-from pitc.ir.report import Report
+from pitc.ir.report import Report, WholeReader
 from pitc.ir.summary import summary_of
 from pitc.passes.analysis import Analysis, analysis
 from pitc.passes.hidden import hidden_keys, softmaxes
@@ -29,7 +30,7 @@ A_LITTLE = (
 )
 NOT_HIDDEN = "; no attention is seen to give these tokens no weight"
 HIDDEN_BY = ", those of '{name}' it does"
-BY_OUTPUT = "; every row is read by output '{name}': without it {share:.0%} would"
+BY_OUTPUT = "; {read}: without it {share:.0%} would"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,10 @@ def padding_effect(known: Analysis, report: Report, effect: Effect) -> list[str]
             return []
     why += _not_hidden(known)
     if tries:
-        gain, name = max(_without(known, effect.padding, work.all.flops), default=(0.0, ""))
+        trials = _without(known, report.whole_reader, effect.padding, work.all.flops)
+        gain, reader = max(trials, key=itemgetter(0), default=(0.0, WholeReader()))
         if gain >= share + LITTLE:
-            why += BY_OUTPUT.format(name=name, share=gain)
+            why += BY_OUTPUT.format(read=reader.text, share=gain)
     text = A_LITTLE if effect.runs else NOTHING
     return [text.format(padding=effect.padding, share=share, before=before, why=why)]
 
@@ -89,12 +91,19 @@ def _not_hidden(known: Analysis) -> str:
     return NOT_HIDDEN + "".join(HIDDEN_BY.format(name=name) for name in others)
 
 
-def _without(known: Analysis, padding: str, total: int) -> Iterator[tuple[float, str]]:
-    """For outputs that are no tokens' the share of the work that would run packed without each."""
-    others = [name for name in dict.fromkeys(known.graph.outputs) if name not in known.tokens]
-    for name in others[:MOST_TRIALS]:
+def _without(
+    known: Analysis, reader: WholeReader | None, padding: str, total: int
+) -> Iterator[tuple[float, WholeReader]]:
+    """For each output that reads most of the work whole the share of the work that would run packed
+    without it.
+    """
+    for k, name in enumerate(() if reader is None else reader.outputs[:MOST_TRIALS]):
         trial = analysis(known.graph.model, padding, known.graph.target, unread=name).graph
-        yield _share(trial, total), name
+        alone = WholeReader(outputs=(name,))
+        yield (
+            _share(trial, total),
+            alone if k or reader is None else replace(reader, outputs=(name,)),
+        )
 
 
 def _share(graph: Graph, total: int) -> float:

@@ -27,6 +27,7 @@ from pitc.passes.lower.sparse import SparseContractions, sparse_contractions
 from pitc.passes.lower.weight import Panels
 from pitc.passes.normalise import normalise
 from pitc.passes.padding import padding_notes, token_places
+from pitc.passes.readers import readers_of, whole_reader
 from pitc.passes.records import node_records, packed_nodes, rewritten, with_host_copies
 from pitc.passes.regions.choose import choose_regions
 from pitc.passes.suggest import suggestions
@@ -122,7 +123,9 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
             sparse = sparse_contractions(graph)
             if graph.target.skips_channels:
                 channels = channel_skips(graph, regions, outputs)
-        report.nodes = node_records(graph, regions, sparse, channels)
+        readers = readers_of(graph)
+        report.nodes = node_records(graph, regions, sparse, channels, readers)
+        report.whole_reader = whole_reader(readers, report.nodes)
         report.assumptions = sorted(graph.assumptions)
         report.notes = padding_notes(graph, known.masks, outputs)
         report.tokens = token_places(known.tokens)

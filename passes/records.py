@@ -6,15 +6,18 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from pitc.ir.branch import is_choice
+from pitc.ir.emptiness import where_left_out
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import captures, first_output, input_names, node_name, output_names
-from pitc.ir.refusal import Code, Refusal
+from pitc.ir.origin import line_of, module_of
+from pitc.ir.refusal import ALL_READ, Code, Refusal
 from pitc.ir.region import describe
 from pitc.ir.report import NodeRecord, RegionRecord
 from pitc.ir.work import example_flops
 from pitc.passes.lower.channels.skips import ChannelSkips
 from pitc.passes.lower.rewrite import Rewriter
 from pitc.passes.lower.sparse import SparseContractions
+from pitc.passes.readers import Readers, readers_of
 from pitc.passes.regions.choose import Regions
 
 UNSHARED = "no contraction shares its dead rows"
@@ -25,8 +28,10 @@ def node_records(
     regions: Regions,
     sparse: SparseContractions | None = None,
     channels: ChannelSkips | None = None,
+    readers: Readers | None = None,
 ) -> list[NodeRecord]:
     """One record per node: axes, facts, and what became of it."""
+    readers = readers or readers_of(graph)
     sparse, channels = sparse or SparseContractions(), channels or ChannelSkips()
     absorbed = {n: node_name(node) for n, node in _absorbed(regions).items()}
     done = dict.fromkeys((n for skip in channels.nodes.values() for n in skip.steps), "channels")
@@ -35,12 +40,11 @@ def node_records(
         done[node] = "attention" if regions.forms[node].plan is not None else "packed"
     refusals = {**sparse.refusals, **regions.refusals, **channels.refusals}
     skipped = {n: str(skip) for n, skip in {**sparse.nodes, **channels.nodes}.items()}
-    keepers = _whole_readers(graph)
     found = []
     makers = {name: i for i, node in enumerate(graph.nodes) for name in output_names(node)}
     for i, node in enumerate(graph.nodes):
         record, lowering = node_record(graph, node), done.get(node, "ordinary")
-        why = refusals.get(node) or _refusal(graph, node, bool(record.dead), keepers)
+        why = refusals.get(node) or _refusal(graph, node, bool(record.dead), readers)
         found.append(
             replace(
                 record,
@@ -130,7 +134,7 @@ def node_record(graph: Graph, node: ir.Node) -> NodeRecord:
         for f in graph[name].fills
         if f.region
     ]
-    dead = [describe(r) for name in names for r in graph[name].dead if r]
+    dead = [describe(r) for name in names for r in where_left_out(graph[name].dead) if r]
     return NodeRecord(
         node_name(node),
         _operator(node),
@@ -138,6 +142,8 @@ def node_record(graph: Graph, node: ir.Node) -> NodeRecord:
         tuple(fills),
         tuple(dead),
         flops=node_flops(graph, node),
+        module=module_of(node.metadata_props),
+        line=line_of(node.metadata_props),
     )
 
 
@@ -159,25 +165,7 @@ def _operator(node: ir.Node) -> str:
     return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
-def _whole_readers(graph: Graph) -> dict[str, str]:
-    """For each value that is read whole, the last value on a way behind it that is: an output of
-    the graph where one is reached, else what a node reads that drops parts.
-
-    x -> h -> y, an output     x, h: y        x -> h -> Softmax -> p, dead where m is 0     x, h: h
-    """
-    found: dict[str, str] = {}
-    for node in reversed(graph.nodes):
-        for name in output_names(node):
-            if graph[name].dead:
-                continue
-            readers = () if name in graph.outputs else graph[name].uses
-            behind = [found[o] for n in readers for o in output_names(n) if o in found]
-            outputs = (x for x in behind if x in graph.outputs)
-            found[name] = next(outputs, behind[0] if behind else name)
-    return found
-
-
-def _refusal(graph: Graph, node: ir.Node, dead: bool, keepers: Mapping[str, str]) -> Refusal:
+def _refusal(graph: Graph, node: ir.Node, dead: bool, readers: Readers) -> Refusal:
     name = node_name(node)
     reason = next(filter(None, (graph[o].unruled for o in output_names(node))), None)
     if reason is not None:
@@ -188,6 +176,6 @@ def _refusal(graph: Graph, node: ir.Node, dead: bool, keepers: Mapping[str, str]
         text = f"the body of '{node_name(reader)}' reads it"
         return Refusal(Code.SUBGRAPH, name, text, first_output(node))
     if not dead:
-        keeper = next((keepers[o] for o in output_names(node) if o in keepers), "")
-        return Refusal(Code.NO_FACT, name, "every part of it is read", keeper)
-    return Refusal(Code.NO_GAIN, name, UNSHARED)
+        keeper = next((end for o in output_names(node) for end in readers.of(o)), "")
+        return Refusal(Code.NO_FACT, name, ALL_READ, keeper)
+    return Refusal(Code.NOT_NEEDED, name, UNSHARED)

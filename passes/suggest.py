@@ -179,10 +179,14 @@ def _tried(graph: Graph, report: Report) -> Iterator[Suggestion]:
         return
     work = Work(skipped, total)
     best, least = None, 0.0
-    masks = [report.padding] if report.padding else hiding_inputs(graph)[:MOST_MASKS]
-    for mask in (*masks, SEVERAL.join(masks)) if len(masks) > 1 else masks:
-        found = _with_mask(graph, mask, work, is_given=bool(report.padding))
-        several = LEAST_GAIN if mask not in masks else 0.0  # what a second mask is worth
+    masks, given = hiding_inputs(graph)[:MOST_MASKS], report.padding
+    tries = [*masks, SEVERAL.join(masks)] if len(masks) > 1 else masks
+    if given:
+        others = [mask for mask in masks if mask not in given.split(SEVERAL)]
+        tries = [given, *(SEVERAL.join([given, mask]) for mask in others)]
+    for mask in tries:
+        found = _with_mask(graph, mask, work, is_given=mask == given)
+        several = LEAST_GAIN if mask not in (*masks, given) else 0.0  # what a second mask is worth
         if found is not None and (found.gain or 0) > least + several:
             best, least = found, found.gain or 0
     if best is not None:

@@ -155,14 +155,14 @@ CIRCULAR = """dead = Not (live)  q = MatMul (x, w)  positive = Greater (q, zero)
         (
             "p = MatMul (x, w)  t = Tanh (u)  h = Where (live, t, zero)"
             "  d = Where (live, p, zero)  y = Add (h, d)",
-            "p | p | t:NO_GAIN | 1*8192",
+            "p | p | t:NOT_NEEDED | 1*8192",
         ),
         ("t = Tanh (x)  y = Where (live, t, zero)", " |  |  | "),
         # a mask in front of another one: nothing needs what it alone leaves out
         (
             "f = Greater (score, zero)  found = Unsqueeze (f, last)  p = MatMul (x, w)"
             "  q = Where (found, p, zero)  r = MatMul (q, w2)  y = Where (live, r, zero)",
-            "f found p q r | r | live:NO_GAIN | 5*16384",
+            "f found p q r | r | live:NOT_NEEDED | 5*16384",
         ),
         # two domains, by position and by values
         (
@@ -176,21 +176,21 @@ CIRCULAR = """dead = Not (live)  q = MatMul (x, w)  positive = Greater (q, zero)
         # attention, and why there is none
         (
             ATTENTION.replace("KEYS", "mask"),
-            "t2 t v o | o | m:NO_GAIN p:NO_GAIN s0:NO_KERNEL | 4*32768",
+            "t2 t v o | o | m:NOT_NEEDED p:NOT_NEEDED s0:NO_KERNEL | 4*32768",
         ),
         (
             ATTENTION.replace("KEYS", "other"),
-            "t2 t v o | o | m:NO_GAIN p:NO_GAIN s0:NO_KERNEL shown:NO_GAIN | 4*32768",
+            "t2 t v o | o | m:NOT_NEEDED p:NOT_NEEDED s0:NO_KERNEL shown:NOT_NEEDED | 4*32768",
         ),
-        (HEADS, "q0 k0 v0 q1 k1 v1 q k v o | o | m:NO_GAIN p:NO_GAIN s0:LAYOUT | 10*40960"),
+        (HEADS, "q0 k0 v0 q1 k1 v1 q k v o | o | m:NOT_NEEDED p:NOT_NEEDED s0:LAYOUT | 10*40960"),
         (
             f"{SCORES}  y = Where (live, o, zero)",
-            "t2 t v | t v | m:NO_GAIN o:NO_FACT p:NO_GAIN s0:NO_KERNEL | 2*8192 1*8192",
+            "t2 t v | t v | m:NOT_NEEDED o:NO_FACT p:NOT_NEEDED s0:NO_KERNEL | 2*8192 1*8192",
         ),
         (
             "xx = Unsqueeze (x, one)  p = MatMul (xx, stack)"
             "  q = ReduceSum <keepdims = 0> (p, one)  y = Where (live, q, zero)",
-            " |  | p:LAYOUT q:NO_GAIN xx:NO_GAIN | ",
+            " |  | p:LAYOUT q:NOT_NEEDED xx:NOT_NEEDED | ",
         ),
         (
             "t = Transpose <perm = [0, 2, 1]> (x)  p = MatMul (x, t)  q = MatMul (p, u)"
@@ -202,10 +202,10 @@ CIRCULAR = """dead = Not (live)  q = MatMul (x, w)  positive = Greater (q, zero)
             "a = MatMul (more, w)  t = Transpose <perm = [1, 0]> (a)  s0 = MatMul (alone, t)"
             "  m = Where (keys, s0, zero)  h = Where (lines, m, zero)"
             "  j = ReduceSum <keepdims = 0> (h)  y = Add (x, j)",
-            "a t s0 | s0 | lines:NO_GAIN m:NO_GAIN | 3*16384",
+            "a t s0 | s0 | lines:NOT_NEEDED m:NOT_NEEDED | 3*16384",
         ),
         # facts that rest on each other
-        (CIRCULAR, "q positive | positive q | a:JOINT b0:JOINT dead:NO_GAIN | 2*8192"),
+        (CIRCULAR, "q positive | positive q | a:JOINT b0:JOINT dead:NOT_NEEDED | 2*8192"),
     ],
 )
 def test_nodes_that_run_packed(body: str, found: str) -> None:

@@ -75,7 +75,7 @@ REFUSED = {  # why: body, other outputs, the refused operator, the code
         "p, q = TopK <axis = 1> (h, one)\nsum = Add (p, h)\nfound = MatMul (sum, w)",
         "",
         "TopK",
-        Code.NO_GAIN,
+        Code.NOT_NEEDED,
     ),
     "places are an output": (
         "p, places = TopK <axis = -1> (h, one)\nfound = MatMul (p, thin)",

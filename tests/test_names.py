@@ -90,7 +90,13 @@ def test_what_is_written_takes_little_space() -> None:
     [
         ("short", 10, "short"),
         ("/a/b/MatMul", 11, "/a/b/MatMul"),
-        ("/model/encoder/layer.0/attention/self/query/MatMul", 32, "/model/../self/query/MatMul"),
+        (
+            "/model/encoder/layer.0/attention/self/query/MatMul",
+            32,
+            "/../layer.0/../self/query/MatMul",
+        ),
+        ("/model/encoder/layer.0/attention/self/query/MatMul", 20, "../layer.0/../MatMul"),
+        ("/layer.0/a/block.11/b/MatMul", 27, "/layer.0/a/../b/MatMul"),
         ("a_name_without_any_parts", 12, "a_nam..parts"),
         ("/" + "x" * 50 + "/MatMul", 20, "/../MatMul"),
         ("/model/" + "x" * 50, 20, "/model/xx" + ".." + "x" * 9),

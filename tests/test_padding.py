@@ -14,7 +14,7 @@ from markupsafe import escape
 from onnx import helper, numpy_helper
 
 from pitc.artifact.manifest import report_from_dict, report_to_dict
-from pitc.cli.show import explained
+from pitc.cli.show_nodes import Shown, explained
 from pitc.ir import target as targets
 from pitc.ir.report import Report
 from pitc.passes.normalise import normalise
@@ -229,7 +229,7 @@ def test_notes_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     inputs, outputs, body = BY_NUMBERS["pooled"]
     report = lower(parsed(f"({inputs}) => ({outputs}) {{ {body} }}"))[0].report
     (note,) = outputs_noted(report)
-    explained(report, [])
+    explained(report, [], Shown())
     assert f"note: {note}" in " ".join(capsys.readouterr().out.split())
     assert str(escape(note)) in page([report])
     assert note in report_from_dict(report_to_dict(report)).notes

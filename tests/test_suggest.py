@@ -240,6 +240,15 @@ def test_compile_warns_once_and_can_be_told_not_to() -> None:
     assert api.explain(model, "cpu:v3")["cpu"].suggestions == [said]
 
 
+def test_a_second_mask_is_named_beside_the_one_that_is_given() -> None:
+    """An encoder and its decoder have a mask each."""
+    model = onnx.load(FIXTURES / "bart-eager-traced.onnx")
+    (said,) = found(model, "attention_mask")
+    assert said.option == "--padding attention_mask,decoder_attention_mask"
+    assert (said.gain or 0) > 0.3 and said.text.count("'decoder_attention_mask' is 0") == 1
+    assert kinds(model, "decoder_attention_mask") == []
+
+
 def test_the_command_line_says_it(run: Run, tmp_path: Path) -> None:
     onnx.save(encoder(layers=1), f"{tmp_path}/m.onnx")
     code, out, err = run(

@@ -11,7 +11,7 @@ import pytest
 from models.bert import BertConfig, bert
 from pitc.artifact.manifest import report_from_dict, report_to_dict
 from pitc.ir.refusal import Code, Refusal
-from pitc.ir.report import NodeRecord, Report
+from pitc.ir.report import NodeRecord, Report, WholeReader
 from pitc.ir.summary import MOST, summary_of, ways_of
 from pitc.ir.work import EXAMPLE_SIZE
 from tests.lower_support import lower
@@ -179,3 +179,28 @@ def test_json_has_the_summary_and_the_manifest_leaves_out_what_follows() -> None
 
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0.35, "every row is read by output 'y'"),
+        (0.34, f"heads: {Code.LAYOUT.hint} (PIT012 at 'x')"),
+        (None, f"heads: {Code.LAYOUT.hint} (PIT012 at 'x')"),
+    ],
+)
+def test_the_reason_is_that_of_most_work(share: float | None, text: str) -> None:
+    reader = None if share is None else WholeReader(("y",), share=share)
+    nodes = [
+        refused("a", Code.LAYOUT, "heads", 35, "x"),
+        refused("b", Code.NO_GAIN, "small", 25),
+        NodeRecord("c", "Relu", refusal=Refusal(Code.NO_FACT, "c", "read"), flops=40),
+    ]
+    reason = summary_of(Report(nodes=nodes, whole_reader=reader)).reason
+    assert reason is not None and reason.text == text
+    assert reason.line.startswith(f"not packed, {100 * reason.share:.1f} % of the work: ")
+
+
+def test_refusals_of_next_to_nothing_are_no_reason() -> None:
+    nodes = [refused("a", Code.NO_RULE, "odd", None), NodeRecord("b", "Relu", flops=40)]
+    assert summary_of(Report(nodes=nodes)).reason is None

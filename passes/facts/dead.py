@@ -29,6 +29,7 @@ from pitc.ir.constant import (
     is_nonzero,
     is_zero,
 )
+from pitc.ir.emptiness import where_left_out
 from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import rename
@@ -67,7 +68,8 @@ LOWEST_LIMIT = MASKED + 2 * SMALL  # a mask plus a score stays below it
 
 
 def dead_facts(graph: Graph, given_up: Mapping[str, Sequence[Region]] | None = None) -> None:
-    """Fill in `dead` and `slack` of every value of a graph whose fill facts are known.
+    """Fill in what is known from behind of every value of a graph whose fill facts are known:
+    `dead`, `slack`, `dead_rows`, `wanted_whole` and `whole_readers`.
 
     Args:
         graph: The graph after `fill_facts`.
@@ -79,12 +81,13 @@ def dead_facts(graph: Graph, given_up: Mapping[str, Sequence[Region]] | None = N
         regions = list((given_up or {}).get(name, ()))
         dead.setdefault(name, []).append(regions)
         slack.setdefault(name, []).append((regions, inf))
+        graph[name].wanted_whole = not where_left_out(regions)
     below = graph.descendants()
     seen = signed_zeros(graph)
     graph.lists = find_lists(graph)
     rows: Uses = {}
     for name, value in graph.values.items():
-        value.sign_unseen = name not in seen
+        value.sign_unseen, value.whole_readers = name not in seen, []
     for node in reversed(graph.nodes):
         view = NodeView(graph, node)
         for name in output_names(node):
@@ -104,11 +107,14 @@ def dead_facts(graph: Graph, given_up: Mapping[str, Sequence[Region]] | None = N
                 elif more := idle_by_lists(view, place):
                     idle = resolve([*idle, *more])
                     loosely = resolve([*loosely[0], *more]), loosely[1]
+                if not where_left_out(idle) and graph[name].whole_readers[-1:] != [node]:
+                    graph[name].whole_readers.append(node)
                 dead.setdefault(view.name(place), []).append(idle)
                 slack.setdefault(view.name(place), []).append(loosely)
         for name in dict.fromkeys(captures(node)):  # what a body does with a value is not known
             dead.setdefault(name, []).append([])
             slack.setdefault(name, []).append(([], inf))
+            graph[name].whole_readers.append(node)
     for name in graph.inputs:
         graph[name].dead = legal(graph, name, meet(dead.get(name, ())), below)
 

@@ -214,7 +214,7 @@ def _idle_exits(graph: Graph, out: Regions) -> dict[ir.Node, Refusal]:
     busy = busy_nodes(graph, out.forms, out.demand)
     return {
         node: Refusal(
-            Code.NO_GAIN, node_name(node), f"no packed contraction leads to '{name}'", name
+            Code.NOT_NEEDED, node_name(node), f"no packed contraction leads to '{name}'", name
         )
         for name, node in out.demand.exits.items()
         if node not in busy
@@ -231,18 +231,19 @@ def _late_exits(graph: Graph, out: Regions) -> dict[ir.Node, Refusal]:
         outputs = [p for p in out.forms[node].outputs if p is not None]
         if all(p.proof is None and p.zero is not None for p in outputs):
             text = f"no packed contraction is computed from '{outputs[0].name}', which is read"
-            found[node] = Refusal(Code.NO_GAIN, node_name(node), text, outputs[0].name)
+            found[node] = Refusal(Code.NOT_NEEDED, node_name(node), text, outputs[0].name)
     return found
 
 
 def _poor_forms(graph: Graph, out: Regions) -> dict[ir.Node, Refusal]:
     """Forms that nothing needs, and those of regions that do not pay."""
-    why = {n: "nothing needs it packed" for n in out.forms if n not in out.demand.forms}
+    unneeded = (n for n in out.forms if n not in out.demand.forms)
+    why = {n: Refusal(Code.NOT_NEEDED, node_name(n), "nothing needs it packed") for n in unneeded}
     for region in priced_regions(graph, out.forms, out.demand):
         if not region.pays:
             text = f"under {region.price} operations per byte moved"
-            why |= dict.fromkeys(region.members, text)
-    return {n: Refusal(Code.NO_GAIN, node_name(n), reason) for n, reason in why.items()}
+            why |= {n: Refusal(Code.NO_GAIN, node_name(n), text) for n in region.members}
+    return why
 
 
 def _records(graph: Graph, out: Regions) -> list[RegionRecord]:

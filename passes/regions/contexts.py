@@ -15,6 +15,7 @@ from itertools import chain, combinations
 import onnx_ir as ir
 
 from pitc.ir.constant import is_zero
+from pitc.ir.emptiness import where_left_out
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import captures, first_output, input_names, node_name, output_names
 from pitc.ir.refusal import Code, Refusal
@@ -206,8 +207,9 @@ def untried(graph: Graph, contexts: Contexts) -> dict[ir.Node, Refusal]:
     reasons: dict[Domain, str] = {}
     lines = _whole_lines(c.domain for c in contexts)
     for node in graph.nodes:
-        dead = graph[first_output(node)].dead if contraction_flops(graph, node) else ()
-        if not dead or any(c.packings(first_output(node)) for c in contexts.of(first_output(node))):
+        name = first_output(node)
+        dead = where_left_out(graph[name].dead) if contraction_flops(graph, node) else ()
+        if not dead or any(c.packings(name) for c in contexts.of(name)):
             continue
         domains = list(_domains(graph, node))
         reasons |= {d: why_not(graph, d) for d in domains if d not in reasons}
@@ -220,7 +222,7 @@ def untried(graph: Graph, contexts: Contexts) -> dict[ir.Node, Refusal]:
         elif any(d.dead in lines for d in domains):
             code, text = Code.NO_GAIN, "it is unread only where a whole line of live points is"
         elif not all(r.tests for r in dead):
-            code, text = Code.NO_GAIN, "only its sizes are read"
+            code, text = Code.NOT_NEEDED, "only its sizes are read"
         else:
             code, text = Code.LAYOUT, "which of its digits tell live rows is not known"
         found[node] = Refusal(code, node_name(node), text)

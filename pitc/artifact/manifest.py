@@ -16,6 +16,7 @@ from pitc.ir.report import (
     Report,
     Suggestion,
     TokenPlace,
+    WholeReader,
 )
 from pitc.options import Kind, Level
 
@@ -182,8 +183,10 @@ def report_from_dict(body: dict[str, Any]) -> Report:
         regions = [RegionRecord(**record) for record in body.get("regions", ())]
         said = [Suggestion(**record) for record in body.get("suggestions", ())]
         tokens = {name: TokenPlace(**place) for name, place in body["tokens"].items()}
+        reader = body.get("whole_reader")
         rest = {key: value for key, value in body.items() if key in known}
         made = {"nodes": nodes, "regions": regions, "suggestions": said, "tokens": tokens}
+        made["whole_reader"] = None if reader is None else WholeReader(**_frozen(reader))
         return Report(**(rest | made))
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"the report is not of this version of pitc: {error}") from error

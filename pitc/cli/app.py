@@ -8,6 +8,7 @@ import typer
 from pitc.cli.app_check import bench, run, verify
 from pitc.cli.app_files import export, inspect
 from pitc.cli.command import Command
+from pitc.cli.explain_options import Facts, NodePattern, Refused, Whole
 from pitc.cli.log import log_to
 from pitc.cli.options import (
     OUTPUT,
@@ -192,21 +193,10 @@ def explain(
     model: Either,
     padding: Padding = None,
     target: Target = None,
-    node: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATTERN", help="Only nodes whose name or operator fits, e.g. 'MatMul*'."
-        ),
-    ] = None,
-    whole: Annotated[
-        bool,
-        typer.Option(
-            "--all", help="Also show nodes that only compute shapes or move data; names in full."
-        ),
-    ] = False,
-    refused: Annotated[
-        bool, typer.Option("--refused", help="Only nodes that a refusal stands on.")
-    ] = False,
+    node: NodePattern = None,
+    whole: Whole = False,
+    refused: Refused = False,
+    facts: Facts = False,
     suggest: Suggest = True,
     trace: Annotated[
         Path | None,
@@ -228,7 +218,7 @@ def explain(
     quiet: Quiet = None,
     json: Json = False,
 ) -> None:
-    """Show, node by node, what is done and why, or why not, and by which engine and tiles."""
+    """Show how much of the work is skipped, what stops the rest, and what becomes of each node."""
     from pitc.cli import explain as action
 
     action.explain_model(
@@ -238,6 +228,7 @@ def explain(
         node,
         whole=whole,
         refused=refused,
+        facts=facts,
         suggest=suggest,
         trace=trace,
         output=report,

@@ -14,6 +14,7 @@ from pitc.artifact.folder import check_file
 from pitc.cli import command_line, show
 from pitc.cli.models import no_options_of_an_artifact
 from pitc.cli.output import print_json
+from pitc.cli.show_nodes import Shown, explained
 from pitc.compiled import read_reports
 from pitc.config import resolve
 from pitc.errors import UsageError
@@ -34,6 +35,7 @@ def explain_model(
     *,
     whole: bool = False,
     refused: bool = False,
+    facts: bool = False,
     suggest: bool = True,
     trace: Path | None,
     output: Path | None,
@@ -75,11 +77,12 @@ def explain_model(
         contractions=traced,
         convolutions=gated,
     )
+    what = Shown(asked=refused or pattern is not None, whole=whole, facts=facts)
     if json:
         print_json(_of_all(body_of(shown, known), reports))
     else:
         for report, each in zip(reports, shown, strict=True):
-            show.explained(report, each.nodes, titled=len(reports) > 1, whole=whole)
+            explained(report, each.nodes, what, titled=len(reports) > 1)
         if traced is not None:
             show.decided(traced, gated, reports[0].sparse)
     if output is not None:

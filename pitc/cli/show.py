@@ -18,9 +18,8 @@ from pitc.artifact.check import Check
 from pitc.artifact.manifest import Manifest
 from pitc.check.verify import Comparison
 from pitc.host.doctor import Finding
-from pitc.ir.naming import common_prefix, shortened
-from pitc.ir.report import NodeRecord, Report
-from pitc.ir.summary import summary_of, summary_text
+from pitc.ir.report import Report
+from pitc.ir.summary import summary_of
 from pitc.options import Kind
 
 if TYPE_CHECKING:
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
 #: Width of tables in pipes and files, where there is no window to ask.
 PIPE_COLUMNS = 140
-NEGLIGIBLE = 1e-4  # of a model's work
-MOST_FACTS = 2  # of a node, in a table that is not shown whole
 CONTRACTION_NUMBERS = (
     "predicted\nus",
     "measured\nus",
@@ -134,6 +131,9 @@ def _print_reports(reports: Sequence[Report], counted: Callable[[Report], str] =
         if not report.changed:
             text = "nothing was found to skip: the model runs as it was (pitc explain tells why)"
             out.print(f"  {title}{text}")
+        reason = summary_of(report).reason
+        if reason is not None:
+            out.print(f"  {title}{escape(reason.line)}")
         for suggestion in report.suggestions:
             out.print(f"  {title}suggestion: {escape(suggestion.text)}")
     if found := cached(reports[0]):
@@ -142,96 +142,6 @@ def _print_reports(reports: Sequence[Report], counted: Callable[[Report], str] =
         out.print(f"  assumption: {escape(text)}")
     for text in dict.fromkeys(text for report in reports for text in report.notes):
         out.print(f"  note: {escape(text)}")
-
-
-def explained(
-    report: Report, records: Sequence[NodeRecord], *, titled: bool = False, whole: bool = True
-) -> None:
-    """What `pitc explain` says: a summary, and a table of nodes.
-
-    Args:
-        report: What is explained.
-        records: Those of its nodes that are asked for.
-        titled: There are several, so that it says for which kind of machine it is.
-        whole: Show what is only plumbing, too, every fact, and names in full.
-    """
-    out = console()
-    if titled:
-        out.print(f"[bold]for {report.kind}[/bold]")
-    out.print(Text(summary_text(report)))
-    out.print()
-    total = sum(r.flops or 0 for r in report.nodes)
-    shown = [r for r in records if whole or not _is_plumbing(r, total)]
-    _print_nodes(out, shown, whole=whole)
-    if len(shown) < len(records):
-        text = f"{len(records) - len(shown)} nodes that compute shapes, or next to nothing"
-        out.print(f"{text}, are left out (--all shows them)")
-    refused = Counter(r.refusal.code for r in shown if r.refusal is not None)
-    if refused:
-        out.print()
-        codes = text_table("code", "nodes", "meaning", right=("nodes",))
-        for code, count in sorted(refused.items(), key=lambda item: item[0].id):
-            codes.add_row(code.id, str(count), code.hint)
-        out.print(codes)
-    _print_regions(out, report)
-    out.print()
-    out.print(escape(summary(report)))
-    if report.host_copies:
-        out.print(escape(waits(report)))
-    for text in report.assumptions:
-        out.print(f"assumption: {escape(text)}")
-    for text in report.notes:
-        out.print(f"note: {escape(text)}")
-
-
-def _is_plumbing(record: NodeRecord, total: int) -> bool:
-    """True for what nobody asks about: no work to speak of, nothing known, nothing decided."""
-    little = record.flops is not None and record.flops <= NEGLIGIBLE * total
-    idle = record.lowering == "ordinary" and not record.facts
-    return record.is_plumbing or (idle and little)
-
-
-def _print_nodes(out: Console, records: Sequence[NodeRecord], *, whole: bool) -> None:
-    """The table of nodes."""
-    prefix = "" if whole else common_prefix(r.node for r in records)
-    if prefix:
-        out.print(f"names of nodes begin with {escape(prefix)}")
-
-    def name(text: str) -> Text:
-        return Text(text if whole else shortened(text.removeprefix(prefix)))
-
-    columns = "node", "op", "PIT axes", "facts", "lowering", "blocked at", "engine and tiles"
-    table = text_table(*columns)
-    for r in records:
-        axes = " ".join(r.pit_axes) or "-"
-        inside = f" into {name(r.inside)}" if r.inside else ""
-        lowering = Text(f"{r.lowering}{inside}", style="green" if r.lowering != "ordinary" else "")
-        at = Text("")
-        if r.refusal is not None:
-            lowering.append(f" {r.refusal.code.id}: {r.refusal.reason}", style="yellow")
-            if r.refusal.also is not None:
-                also = r.refusal.also
-                lowering.append(f"\nnor {also.code.id}: {also.reason}", style="yellow")
-            at = name(r.refusal.value)
-        facts = r.facts if whole or len(r.facts) <= MOST_FACTS else r.facts[:MOST_FACTS]
-        more = [f"and {len(r.facts) - len(facts)} more"] * (len(facts) < len(r.facts))
-        cell = Text("\n".join([*facts, *more]) or "-")
-        table.add_row(name(r.node), r.op_type, axes, cell, lowering, at, Text(r.runs))
-    out.print(table)
-
-
-def _print_regions(out: Console, report: Report) -> None:
-    """The table of packed regions, if there are any."""
-    if not report.regions:
-        return
-    out.print()
-    columns = ("region", "domain", "nodes", "flop/row", "bytes/row")
-    on_cuda = report.kind == "cuda"
-    regions = text_table(*columns, *["copies to host"] * on_cuda, right=("nodes",))
-    for g in report.regions:
-        numbers = str(g.nodes), f"{g.flops_per_row:,}", f"{g.bytes_per_row:,}"
-        regions.add_row(g.name, Text(g.domain), *numbers, *[str(g.host_copies)] * on_cuda)
-    out.print(regions)
 
 
 def decided(

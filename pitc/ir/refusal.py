@@ -32,6 +32,10 @@ class Code(Enum):
         "to find out what is live costs more than it saves, or cannot be done before; "
         "a mask of one value per token costs least",
     )
+    NOT_NEEDED = (
+        "PIT022",
+        "no matrix product beside it runs packed, so packing it alone would save nothing",
+    )
 
     @property
     def id(self) -> str:
@@ -42,6 +46,10 @@ class Code(Enum):
     def hint(self) -> str:
         """One sentence on the cause, and on what would help."""
         return self.value[1]
+
+
+#: The reason of `NO_FACT`; the refusal's value says by which output of the graph.
+ALL_READ = "every part of it is read"
 
 
 @dataclass(frozen=True, slots=True)

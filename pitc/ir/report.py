@@ -5,7 +5,11 @@ the manifest.
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pitc.ir.naming import shortened
 from pitc.ir.refusal import Code, Refusal
+
+#: Of a node that computes nothing: they say no more than that.
+UNDECIDED = (Code.NO_FACT, Code.NO_GAIN, Code.NOT_NEEDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,8 @@ class NodeRecord:
         rule: By which rule it runs packed; empty where it does not.
         reads: How many places before it, in the whole list of nodes, those stand whose outputs it
             or its bodies read.
+        module: Path of the module that called it, as an exporter of torch tells it; else empty.
+        line: The source line, likewise.
     """
 
     node: str
@@ -66,6 +72,8 @@ class NodeRecord:
     flops: int | None = None
     rule: str = ""
     reads: tuple[int, ...] = ()
+    module: str = ""
+    line: str = ""
 
     @property
     def outcome(self) -> str:
@@ -75,7 +83,7 @@ class NodeRecord:
     @property
     def is_plumbing(self) -> bool:
         """True where nothing is computed and nothing was decided: shapes, views, copies."""
-        left = self.refusal is None or self.refusal.code in (Code.NO_FACT, Code.NO_GAIN)
+        left = self.refusal is None or self.refusal.code in UNDECIDED
         return self.lowering == "ordinary" and self.flops == 0 and left
 
     @property
@@ -157,6 +165,47 @@ class TokenPlace:
     last: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class WholeReader:
+    """Who reads most of the work that runs whole without a refusal, and leaves no row of it out.
+
+    Args:
+        outputs: The outputs of the graph that read every row, each alone, the one of most work
+            first; empty where the way to the outputs ends before.
+        value: Where it does: the last value of which every row is read.
+        node: The node behind which its rows are rows no longer, a pooling or a choice of one; of
+            `value` the node that reads it. Empty where there is no such node.
+        op_type: Its operator.
+        nodes: How many nodes run whole for it.
+        flops: Their operations.
+        share: Of the model's work, 0..1.
+    """
+
+    outputs: tuple[str, ...] = ()
+    value: str = ""
+    node: str = ""
+    op_type: str = ""
+    nodes: int = 0
+    flops: int = 0
+    share: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """One sentence: every row is read by output 'emb', through 'ReduceL2_3'."""
+        node = f"'{shortened(self.node)}'"
+        if self.op_type.lower() not in self.node.lower():
+            node += f" ({self.op_type})"
+        if not self.outputs:
+            by = node if self.node else "one of its readers or another"
+            return f"every row of '{shortened(self.value)}' is read by {by}"
+        first, *more = (f"'{shortened(name)}'" for name in self.outputs)
+        through = f", through {node}" if self.node else ""
+        comma = "," * bool(through)
+        also = f"{comma} and by {len(more)} other outputs" if more else ""
+        also = f"{comma} and by output {more[0]}" if len(more) == 1 else also
+        return f"every row is read by output {first}{through}{also}"
+
+
 @dataclass(slots=True)
 class Report:
     """Everything `pitc explain` can tell about one compilation for one kind of machine.
@@ -165,7 +214,7 @@ class Report:
     copied from a GPU to the host in a run, where ONNX Runtime's CUDA provider runs ordinary nodes.
     `assumptions` are what the answer rests on; `notes` are sentences on what was left as it is
     although the user asked for it; `suggestions` are what would help. `tokens` are the outputs that
-    hold tokens of a padding mask.
+    hold tokens of a padding mask. `whole_reader` says who reads what runs whole.
 
     `cache_hits` counts pieces of machine code that came from the user's cache, `cache_misses` those
     that were made; both are 0 without it. Of CPUs a piece is a kernel at one level; of GPUs the
@@ -184,6 +233,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
     suggestions: list[Suggestion] = field(default_factory=list)
     tokens: dict[str, TokenPlace] = field(default_factory=dict)
+    whole_reader: WholeReader | None = None
     kernels: list[str] = field(default_factory=list)
     stages_ms: dict[str, float] = field(default_factory=dict)
     cache_hits: int = 0
@@ -202,7 +252,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form; refusals become code, reason, value, hint, and `also` of another form;
-        `summary` is added.
+        `module` and `line` of nodes are there where they are known; `summary` is added.
         """
         from pitc.ir.summary import summary_of
 
@@ -210,6 +260,9 @@ class Report:
         for record, node in zip(out["nodes"], self.nodes, strict=True):
             record["reads"] = " ".join(map(str, node.reads))  # a list takes ten bytes for each
             record["refusal"] = _refused(node.refusal)
+            for name in ("module", "line"):  # most files do not tell them
+                if not record[name]:
+                    del record[name]
         return out | {"summary": asdict(summary_of(self))}
 
 

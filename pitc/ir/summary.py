@@ -1,10 +1,10 @@
 """A report in a few numbers: how much of a model's work runs packed, skips zeros, or is refused,
-and what the refusals cost.
+what the refusals cost, and why the largest share that runs whole does.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,13 +16,14 @@ Way = Literal["packed", "sparse", "dense", "refused"]
 
 WAYS: tuple[Way, ...] = ("packed", "sparse", "dense", "refused")
 MOST = 5  # refusals that are told
+LEAST = 0.01  # of the work: refusals that cost less are not told
 
 _QUOTED = re.compile(r"'[^']*'")
 _MEANING: Mapping[Way, str] = {
     "packed": "run on live rows only",
     "sparse": "skip zeros or channels when the model runs",
-    "dense": "run whole; nothing in them was found to leave out",
-    "refused": "run whole, though something may be left out",
+    "dense": "run whole; nothing to leave out was found",
+    "refused": "run whole, though a part may be left out",
 }
 
 
@@ -63,6 +64,24 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
+class Reason:
+    """Why most of what runs whole does.
+
+    Args:
+        share: Of the work that it is the reason for, 0..1.
+        text: One sentence.
+    """
+
+    share: float
+    text: str
+
+    @property
+    def line(self) -> str:
+        """Both for people."""
+        return f"not packed, {_percent(self.share).strip()} of the work: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """Shares of a model's nodes and work.
 
@@ -73,7 +92,8 @@ class Summary:
         dense: Run whole, and nothing to leave out was found in them.
         refused: Run whole although something might have been left out, or nobody knows.
         unknown: Nodes whose operations are not known; they count as none.
-        costs: The refusals that cost most, most first.
+        costs: The refusals that cost most, most first; none that is under `LEAST`.
+        reason: Why the largest share that runs whole for one reason does, where it is no less.
     """
 
     all: Share
@@ -83,6 +103,7 @@ class Summary:
     refused: Share
     unknown: int
     costs: tuple[Cost, ...] = ()
+    reason: Reason | None = None
 
 
 def summary_of(report: Report) -> Summary:
@@ -91,13 +112,29 @@ def summary_of(report: Report) -> Summary:
     for record, way in zip(report.nodes, ways_of(report.nodes), strict=True):
         groups[way].append(record)
     total = _flops(report.nodes)
-    shares = {way: _share(groups[way], total) for way in WAYS}
+    shares: dict[Way, Share] = {way: _share(groups[way], total) for way in WAYS}
+    costs = _costs(groups["refused"], total)
     return Summary(
         all=_share(report.nodes, total),
         **shares,
         unknown=sum(record.flops is None for record in report.nodes),
-        costs=_costs(groups["refused"], total),
+        costs=costs,
+        reason=_reason(report, costs),
     )
+
+
+def _reason(report: Report, costs: Sequence[Cost]) -> Reason | None:
+    """Who reads all of what most work would be left out of, or its dearest refusal: whichever is
+    the reason for more.
+    """
+    reader = report.whole_reader
+    if reader is not None and (not costs or reader.share >= costs[0].work.share):
+        return Reason(reader.share, reader.text)
+    if not costs or costs[0].work.share < LEAST:
+        return None
+    cost = costs[0]
+    at = f" at '{shortened(cost.value)}'" if cost.value else ""
+    return Reason(cost.work.share, f"{cost.reason}: {cost.hint} ({cost.code}{at})")
 
 
 def summary_text(report: Report) -> str:
@@ -114,6 +151,7 @@ def summary_text(report: Report) -> str:
             lines.append(
                 f"  {_percent(part.share)} of the work, {part.nodes:>4} nodes {_MEANING[way]}"
             )
+    lines += [found.reason.line] if found.reason is not None else []
     if found.costs:
         lines.append("refusals that cost most:")
     for cost in found.costs:
@@ -163,19 +201,45 @@ def _share(records: list[NodeRecord], total: int) -> Share:
     return Share(len(records), flops, flops / total if total else 0.0)
 
 
+def slight_refusals(report: Report) -> set[str]:
+    """Names of nodes whose refusals cost too little, all that are alike together, to be told."""
+    total = _flops(report.nodes)
+    refused = (
+        r for r, way in zip(report.nodes, ways_of(report.nodes), strict=True) if way == "refused"
+    )
+    groups = (records for records, _ in alike(refused).values() if not _is_told(records, total))
+    return {record.node for records in groups for record in records}
+
+
 def _costs(refused: Iterable[NodeRecord], total: int) -> tuple[Cost, ...]:
     """The groups of refusals with most work; at equal work those of most nodes."""
-    alike: defaultdict[tuple[Code, str], list[tuple[NodeRecord, Refusal]]] = defaultdict(list)
+    found = []
+    for (code, text), (records, refusals) in alike(refused).items():
+        if not _is_told(records, total):
+            continue
+        reasons = {r.reason for r in refusals}
+        reason = reasons.pop() if len(reasons) == 1 else text
+        value = next((r.value for r in refusals if r.value), "")
+        work = _share(records, total)
+        found.append(Cost(code.id, reason, value, code.hint, work, records[0].node))
+    return tuple(sorted(found, key=lambda c: (-c.work.flops, -c.work.nodes))[:MOST])
+
+
+def alike(
+    refused: Iterable[NodeRecord],
+) -> dict[tuple[Code, str], tuple[list[NodeRecord], list[Refusal]]]:
+    """Refused nodes by code and reason, names in it left out."""
+    found: dict[tuple[Code, str], tuple[list[NodeRecord], list[Refusal]]] = {}
     for record in refused:
         if record.refusal is not None:
             text = _QUOTED.sub("'..'", record.refusal.reason)
-            alike[record.refusal.code, text].append((record, record.refusal))
-    found = []
-    for (code, text), each in alike.items():
-        records, refusals = zip(*each, strict=True)
-        reasons = {r.reason for r in refusals}
-        reason = reasons.pop() if len(reasons) == 1 else text
-        work = _share(list(records), total)
-        value = next((r.value for r in refusals if r.value), "")
-        found.append(Cost(code.id, reason, value, code.hint, work, records[0].node))
-    return tuple(sorted(found, key=lambda c: (-c.work.flops, -c.work.nodes))[:MOST])
+            records, refusals = found.setdefault((record.refusal.code, text), ([], []))
+            records.append(record)
+            refusals.append(record.refusal)
+    return found
+
+
+def _is_told(records: Sequence[NodeRecord], total: int) -> bool:
+    """False where refused nodes are known to take next to none of the work."""
+    opaque = any(r.flops is None and r.refusal and r.refusal.code is Code.NO_RULE for r in records)
+    return opaque or _flops(records) >= LEAST * total

@@ -50,6 +50,8 @@ class Value:
         dead: Dead facts: regions of it that no graph output depends on.
         slack: Slack facts: regions in which any number up to a limit would do, and the limit.
         dead_rows: Dead facts of its dense form, where it has a row per entry of a list.
+        wanted_whole: It is an output of the graph, and no part of that is given up.
+        whole_readers: The nodes of which no dead fact of it can come: each reads all of it.
     """
 
     shape: Shape | None = None
@@ -79,6 +81,8 @@ class Value:
     dead: list[Region] = field(default_factory=list)
     slack: Slack = field(default_factory=lambda: ([], inf))
     dead_rows: list[Region] = field(default_factory=list)
+    wanted_whole: bool = False
+    whole_readers: list[ir.Node] = field(default_factory=list)
 
     @property
     def is_loose(self) -> bool:
@@ -87,7 +91,15 @@ class Value:
 
     def from_before(self) -> Value:
         """The record without what is known from behind the value."""
-        return replace(self, dead=[], slack=([], inf), dead_rows=[], sign_unseen=False)
+        return replace(
+            self,
+            dead=[],
+            slack=([], inf),
+            dead_rows=[],
+            sign_unseen=False,
+            wanted_whole=False,
+            whole_readers=[],
+        )
 
 
 class Values(dict[str, Value]):

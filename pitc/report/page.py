@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from pitc.host.machine import BUILDERS, cpu_level, cpu_name, installed
 from pitc.ir.report import Report
+from pitc.ir.words import WORDS
 from pitc.measure.bench import BASE, OURS, Timing
 from pitc.measure.profile import changes
 from pitc.report import text
@@ -48,6 +49,8 @@ def page(reports: Sequence[Report], evidence: Evidence | None = None) -> str:
             profiled=bool(changed),
             density=_density(reports[0], known),
             about=about(reports[0], known),
+            words=WORDS,
+            word_ids={word: f"word-{word.replace(' ', '-')}" for word in WORDS},
             style=_own("style.css"),
             script=_own("script.js"),
         )
@@ -85,13 +88,15 @@ def verdict(view: View, known: Evidence) -> str:
         )
     packed, sparse = view.summary.packed, view.summary.sparse
     parts = []
-    for part, does in ((packed, "on live rows only"), (sparse, "skipping zeros")):
+    only, rows = ("Only ", "on live rows") if view.advice else ("", "on live rows only")
+    for part, does in ((packed, rows), (sparse, "skipping zeros")):
         if part.nodes:
             share = (
                 text.share(part.share) + " of the work" if view.worked else f"{part.nodes} nodes"
             )
             parts.append(f"{share} runs {does}" if view.worked else f"{share} run {does}")
-    return ", ".join(parts) or "Nothing was found to skip: the model runs as it was"
+    nothing = "Nothing was found to skip: the model runs as it was"
+    return f"{only}{', '.join(parts)}" if parts else nothing
 
 
 def _base(known: Evidence) -> Timing | None:

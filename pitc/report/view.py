@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pitc.ir.report import NodeRecord, RegionRecord, Report, Suggestion
-from pitc.ir.summary import Cost, Summary, summary_of, ways_of
+from pitc.ir.summary import Cost, Summary, slight_refusals, summary_of, ways_of
 from pitc.measure.profile import Change
+from pitc.report.advice import advice
 from pitc.report.boxes import FOLDED
 from pitc.report.drawing import Drawing, drawing_of
 from pitc.report.text import figures, plural, share
@@ -86,6 +87,11 @@ class View:
     stages: tuple[dict[str, Any], ...]
 
     @property
+    def advice(self) -> Sequence[str]:
+        """What to try where little is gained."""
+        return advice(self.report, self.summary)
+
+    @property
     def suggestions(self) -> Sequence[Suggestion]:
         """What would help."""
         return self.report.suggestions
@@ -155,9 +161,11 @@ def view_of(
         record.node: anchor
         for record, anchor in reversed([*zip(report.nodes, anchors, strict=True)])
     }
-    drawn = {
-        r.node for r, kind in zip(report.nodes, kinds, strict=True) if kind in ("packed", "sparse")
-    }
+    lives = ("packed", "sparse")
+    living = {r.node for r, kind in zip(report.nodes, kinds, strict=True) if kind in lives}
+    drawn = {name: live for name, live in shares.items() if name in living}
+    slight = slight_refusals(report)
+    painted = ["dense" if r.node in slight else k for r, k in zip(report.nodes, kinds, strict=True)]
     return View(
         report.kind,
         report,
@@ -165,7 +173,9 @@ def view_of(
         _parts(report.nodes, kinds, total),
         tuple(_cost(cost, by_name, total) for cost in summary.costs),
         rows,
-        drawing_of(report, kinds, GLYPHS, anchors, {n: s for n, s in shares.items() if n in drawn}),
+        drawing_of(
+            report, painted, GLYPHS, anchors, {n: s for n, s in shares.items() if n in drawn}
+        ),
         _stages(report.stages_ms),
     )
 

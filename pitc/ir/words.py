@@ -1,0 +1,28 @@
+"""Words that `pitc explain` and the report use, for people: docs/glossary.md has the same."""
+
+from collections.abc import Mapping
+
+#: Where the words are explained.
+GLOSSARY = "docs/glossary.md"
+
+WORDS: Mapping[str, str] = {
+    "work": "two operations for each product that is summed, one for each other element that is "
+    "computed, with 64 in place of every size that is no number",
+    "live rows": "the rows that are computed: those of tokens, images or groups that exist in a "
+    "batch. Rows of padding are left out",
+    "packed": "gathered: the live rows of a batch stand side by side, and the node computes only "
+    "these",
+    "sparse": "the node looks for zeros or unread channels when the model runs, and skips them",
+    "folded": "the node is no node of its own in the compiled model: another node computes it, too",
+    "dense": "the node runs as it was, on all rows",
+    "refused": "the node runs as it was, although part of its result may be unread or zero. A code "
+    "(PIT012) and a reason say why",
+    "fact": "what was proven about a value: where it has a fixed number (fill), or where no output "
+    "depends on it (dead)",
+    "PIT axis": "an axis along which the work may be done in any order: its rows may be gathered",
+    "packed region": "neighbouring nodes that run on the same live rows: rows are gathered where "
+    "it begins, and put back where it ends",
+    "padding": "tokens that fill up a batch and mean nothing; --padding names the mask that says "
+    "which",
+}
+"""Each word with its meaning."""
