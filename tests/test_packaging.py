@@ -70,7 +70,8 @@ BELOW = {
     "lower": ("rules", "control", "expand", "facts", "regions"),
     "audit": ("rules", "control", "facts", "regions"),
     "padding": ("regions", "lower.given_up"),
-    "records": ("regions", "lower"),
+    "readers": (),
+    "records": ("regions", "lower", "readers"),
     "loops": ("control", "facts", "regions", "lower", "records"),
 }
 PASSES = {
