@@ -353,22 +353,24 @@ ARCHITECTURES = (
     ),
 )
 
-#: Why an architecture runs whole where it does, found by hand.
+#: Why an architecture is not packed, found by hand.
 WHY: Mapping[str, str] = {
-    "clip-both": "the text's vector is the row of the first end of text, which may be a padded "
-    "one: every row is read",
-    "clip-text": "`pooler_output` is the row of the first end of text, which may be a padded one: "
-    "every row is read. Without that output 100 % run packed; take the row in your program",
-    "funnel": "rows of a pooled block stand for two tokens each; how many there are is a rounded "
-    "quotient, and nothing shows that the output has a row for each token",
-    "longformer": "tokens are padded to a multiple of the window, by a number that is computed "
-    "when the model runs, and cut into windows that overlap",
+    "clip-both": "the text vector is the row of the first end-of-text token. This may be a padded "
+    "row, so every row is read",
+    "clip-text": "`pooler_output` is the row of the first end-of-text token. This may be a padded "
+    "row, so every row is read. Without that output, 100 % run packed; take the row in your "
+    "program",
+    "funnel": "a row of a pooled block stands for two tokens. The number of rows is a rounded "
+    "quotient, so pitc cannot prove that the output has one row per token",
+    "longformer": "the model pads tokens to a multiple of the window, by a number that it computes "
+    "at run time, and cuts them into overlapping windows",
     "swin": "no input is a mask",
-    "switch-encoder": "an expert takes so many tokens and drops later ones: padded tokens count, "
-    "so real ones depend on them",
+    "switch-encoder": "an expert takes a limited number of tokens and drops later ones. Padded "
+    "tokens count, so real tokens depend on them",
     "vit": "no input is a mask",
-    "whisper-encoder": "no input is a mask: sound is padded to 30 seconds, and attention reads it",
-    "xlnet": "relative positions are shifted by reshaping `[q, 2q]` to `[2q, q]` and back without "
-    "the first row: of which query an element is, is no affine function of its place. The last "
-    "layer needs no queries of padded tokens",
+    "whisper-encoder": "no input is a mask. Sound is padded to 30 seconds, and attention reads the "
+    "padding",
+    "xlnet": "the model shifts relative positions: it reshapes `[q, 2q]` to `[2q, q]` and back "
+    "without the first row. The query of an element is then no affine function of its position. "
+    "The last layer needs no queries of padded tokens",
 }
