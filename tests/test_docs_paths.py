@@ -1,4 +1,4 @@
-"""Files that the docs name are there."""
+"""Files that the docs name exist, and their lists and tables are lists and tables."""
 
 import re
 from pathlib import Path
@@ -35,3 +35,50 @@ def test_named_files_exist(page: Path) -> None:
     assert missing == []
     folders = [n for n in re.findall(r"`([\w./-]+/)`", text) if n.startswith(ROOMS)]
     assert [name for name in folders if not (ROOT / name).is_dir()] == []
+
+
+def kind_of(line: str) -> str:
+    """What a line of Markdown begins or continues."""
+    if not line.strip() or re.match(r"<!--.*-->$|:::", line):
+        return "gap"
+    if line.startswith("|"):
+        return "table"
+    if re.match(r"\s*([*-]|\d+\.) ", line):
+        return "item"
+    return "indented" if line.startswith("  ") else "text"
+
+
+JOINED = {("text", "item"), ("text", "table"), ("item", "table"), ("indented", "table")}
+JOINED |= {("table", kind) for kind in ("text", "item", "indented")}
+JOINED |= {("item", "text"), ("text", "indented")}
+"""Kinds of neighbouring lines of which the second is drawn as a part of the first."""
+
+
+def joined(page: str) -> list[str]:
+    """Lines of a page that need a blank line in front.
+
+    Args:
+        page: Markdown.
+    """
+    page = re.sub(r"^( *)```.*?^ *```$", "", page, flags=re.DOTALL | re.MULTILINE)
+    lines = page.splitlines()
+    kinds = [kind_of(line) for line in lines]
+    pairs = zip(kinds, kinds[1:], lines[1:], strict=False)
+    return [line for before, kind, line in pairs if (before, kind) in JOINED]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_blank_lines_are_around_lists_and_tables(page: Path) -> None:
+    assert joined(page.read_text("utf-8")) == []
+
+
+def test_a_missing_blank_line_is_found() -> None:
+    table = "| a |\n|---|\n| b |\n"
+    assert joined(f"text\n\n{table}\n* one\n  more\n* two\n\n    code\n") == []
+    assert joined(f"{table}* one\n* two\n") == ["* one"]
+    assert joined(f"{table}text\n") == ["text"]
+    assert joined(f"text\n{table}") == ["| a |"]
+    assert joined("text\n* one\n") == ["* one"]
+    assert joined("* one\ntext\n") == ["text"]
+    assert joined("text\n    code\n") == ["    code"]
+    assert joined("```\nprint()\n* 2\n```\n") == []
