@@ -28,8 +28,8 @@ from pitc.passes.regions.layout import increasing
 from pitc.passes.rules.record import operator_of
 
 NOTE = (
-    "dynamic scales are of tokens that exist, at {nodes} nodes from {first} on; ONNX Runtime's are "
-    "of padding, too, so its results differ from these by rounding to 8 bits"
+    "dynamic scales are computed from real tokens only, at {nodes} nodes from {first} on; ONNX "
+    "Runtime's include padding, so its results differ from these by rounding to 8 bits"
 )
 AXES_AS_INPUT = 13  # first operator set whose Unsqueeze has its axes as an input
 

@@ -28,12 +28,13 @@ from pitc.passes.regions.coordinates import follow
 from pitc.passes.regions.domain import Coords
 
 EQUAL_ONLY = (
-    "output '{name}' is left as it is: its first sizes equal those of '{mask}', but nothing shows "
-    "that they are its batch and sequence; export the model with dynamic axes, each of its own name"
+    "output '{name}' is unchanged: its first sizes equal those of '{mask}', but pitc cannot prove "
+    "that they are its batch and sequence; export the model with dynamic axes, each with its own "
+    "name"
 )
 NO_ZERO = (
-    "output '{name}' is left as it is: padded tokens of {kind} cannot be made 0; let the model "
-    "give a tensor of numbers or bools to have them 0"
+    "output '{name}' is unchanged: padded tokens of {kind} cannot be made 0; let the model "
+    "return a tensor of numbers or bools instead"
 )
 
 

@@ -44,28 +44,28 @@ NAMINGS = 2
 OPERATOR_SETS = ("", "ai.onnx", "ai.onnx.ml", MICROSOFT, DOMAIN)
 
 PADDING = (
-    "with {option} {shares} of the work would run packed, if your program does not use outputs at "
+    "with {option} {shares} of the work would run packed, if your program never uses outputs at "
     "tokens whose {what}"
 )
 DIMENSIONS = (
-    "export the model with dynamic axes, each of its own name: nothing shows that the first sizes "
-    "of its outputs are those of '{mask}'; if they are, {shares} of the work would run packed"
+    "export the model with dynamic axes, each with its own name: pitc cannot prove that the first "
+    "sizes of its outputs are those of '{mask}'; if they are, {shares} of the work would run packed"
 )
 SIZES = (
-    "give sizes that are the same in every run one name: with inputs {inputs} {shares} of the work "
+    "give one name to sizes that are equal in every run: with inputs {inputs} {shares} of the work "
     "would run packed{option}"
 )
 EIGHT_BITS = (
-    "{n} products of 8-bit integers ({share:.0%} of the work) have rows that nobody reads and no "
-    "packed form: compile the model as it was before it was quantised, and compare both"
+    "{n} products of 8-bit integers ({share:.0%} of the work) have unread rows, but no packed "
+    "form: also compile the model before its quantisation, and compare both"
 )
 CONSTANT = (
-    "'{name}' is a constant and hides {hidden} of {keys} keys, whatever the tokens are: export the "
-    "model with its mask as an input, so that padding can be skipped in every batch"
+    "'{name}' is a constant and hides the same {hidden} of {keys} keys in every batch: export the "
+    "model with its mask as an input, so that padding can be skipped"
 )
 LIBRARY = (
-    "operators of '{domain}' ({names}; {n} nodes) come with a library: register it in the session "
-    "options; what they read counts as read whole"
+    "operators of '{domain}' ({names}; {n} nodes) come from a library: register it in the session "
+    "options; pitc assumes that they read all of their inputs"
 )
 
 

@@ -90,7 +90,7 @@ def _compilers(name: str) -> Callable[..., NoReturn]:
     def lacking(*_arguments: Any, **_options: Any) -> NoReturn:
         from pitc.errors import MachineError
 
-        text = f"pitc.{name} needs the compiler, and pitc-runtime alone is installed"
+        text = f"pitc.{name} needs the compiler, but only pitc-runtime is installed"
         raise MachineError(text, hint="install the wheel of pitc, too")
 
     return lacking

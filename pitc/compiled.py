@@ -68,8 +68,8 @@ class CompiledModel:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._lasting is None:
-            hint = "save it, and pickle it then: what is pickled is the path"
-            raise UsageError("it lies in a temporary folder, so it cannot be pickled", hint=hint)
+            hint = "save it first; the pickle holds only its path"
+            raise UsageError("it is in a temporary folder, so it cannot be pickled", hint=hint)
         return _load_again, (str(self._lasting), self._providers, self._threads)
 
     def __copy__(self) -> "CompiledModel":

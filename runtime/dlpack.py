@@ -133,7 +133,7 @@ def of_dlpack(producer: Any) -> "Tensor | np.ndarray":
         raise UsageError(f"DLPack type {head.code} of {head.bits} bits is none of an ONNX model")
     shape = tuple(head.shape[: head.rank])
     if head.strides and not _is_contiguous(shape, head.strides[: head.rank]):
-        raise UsageError("its elements do not lie behind one another", hint="make it contiguous")
+        raise UsageError("it is not contiguous", hint="make it contiguous")
     address = (head.data or 0) + head.offset
     return Tensor(address, dtype, shape, device, (producer, capsule))
 

@@ -303,7 +303,7 @@ def test_files_of_others_are_no_damage(artifact: Path, tmp_path: Path) -> None:
     (artifact / "tokenizer.json").write_text("{}")
     assert check_artifact(artifact).verdict is Verdict.SUPPORTED
     with pytest.raises(
-        UsageError, match=r"'tokenizer.json' in it is no file of pitc's .move 'tokenizer.json' out"
+        UsageError, match=r"'tokenizer.json' in it is not a file of pitc .move 'tokenizer.json' out"
     ):
         check_output(artifact, force=True)
     copy_folder(artifact, tmp_path / "copy.pitc")

@@ -406,6 +406,6 @@ def test_two_graphs_of_one_model_agree() -> None:
 
 def test_verify_says_when_nothing_was_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
     show.audited(AuditResult(refused=3))
-    assert "NOT CHECKED: 0 inputs looked at, 3 refused by the model" in capsys.readouterr().out
+    assert "NOT CHECKED: 0 inputs checked, 3 refused by the model" in capsys.readouterr().out
     show.audited(AuditResult(feeds=2, assumed=1, fill_checks=7))
-    assert "PASSED: 2 inputs looked at, 1 beyond an assumption" in capsys.readouterr().out
+    assert "PASSED: 2 inputs checked, 1 beyond an assumption" in capsys.readouterr().out

@@ -50,7 +50,7 @@ def test_it_says_how_far_it_went(run: Run, bert_path: Path, tmp_path: Path) -> N
     words = ("compile", bert_path, "--padding", "attention_mask", "-o", tmp_path / "b.pitc")
     code, out, err = run(*words, "--stop-after", "regions")
     assert code == 0, err
-    assert "stopped after regions; --dump-ir DIR takes the graphs" in out
+    assert "stopped after regions; --dump-ir DIR writes the graphs" in out
     assert "packed" in out
     assert "kernel" not in out  # none was asked for yet
     assert "[4/4] regions" in err

@@ -102,4 +102,4 @@ def test_an_interrupted_tuning_says_how_to_go_on(
     monkeypatch.setattr(tune, "tune", stop)
     code, _, err = run("tune", "--quick", "--level", "v3", "--tiles", tmp_path / "t.json", "-q")
     assert code == 130
-    assert "what was measured is kept: the same command goes on from there" in err
+    assert "measurements are kept: the same command continues from there" in err

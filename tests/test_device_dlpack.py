@@ -179,7 +179,7 @@ def _two_devices(folder: Path) -> None:
         assert _message(run, {**given, "x": foreign}) == text and foreign.streams == []
         if number == 1:
             assert _message(run, {**given, "x": on_device(given["x"])}) == text
-    text = "input 'x': its elements do not lie behind one another (make it contiguous)"
+    text = "input 'x': it is not contiguous (make it contiguous)"
     gaps = libraries[0].put(given["x"], strides=(40, 1, 5))
     assert _message(runs[0], {**given, "x": gaps}) == text
     text = "input 'x': expected float32, got float64"

@@ -118,7 +118,7 @@ def test_gaps_of_what_numpy_lacks() -> None:
     a = np.arange(12, dtype=np.float32).astype(BFLOAT16).reshape(3, 4)
     run = same(TensorProto.BFLOAT16)
     assert np.array_equal(run_session(run, {"x": a.T})["y"], a.T)  # an array may be copied
-    text = "input 'x': its elements do not lie behind one another (make it contiguous)"
+    text = "input 'x': it is not contiguous (make it contiguous)"
     assert _message(run, lent(a.T)) == text
     odd = lent(a[:1], strides=(77, 1), offset=8)  # a stride of one element counts for nothing
     assert np.array_equal(run_session(run, {"x": odd})["y"], a[:1])

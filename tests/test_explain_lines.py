@@ -190,7 +190,7 @@ def test_a_hint_on_cost_stands_behind_reasons_of_cost() -> None:
                 assert told or "whole line" in refusal.reason, refusal
             if refusal is not None and refusal.code is Code.NOT_NEEDED:
                 seen.add(refusal.reason.split("'")[0])
-    assert {"nothing needs it packed", "no contraction shares its dead rows"} <= seen
+    assert {"no packed node needs it packed", "no contraction shares its dead rows"} <= seen
 
 
 def costly(share: int) -> Report:

@@ -375,7 +375,7 @@ REFUSED: dict[str, tuple[Build, Code, str]] = {
     "batches": (batches, Code.NO_LOWERING, "is no float32 matrix of known extents"),
     "float64": (wide, Code.NO_LOWERING, "is no float32 matrix of known extents"),
     "any size": (of_any_size, Code.NO_LOWERING, "is no float32 matrix of known extents"),
-    "bias": (with_a_matrix, Code.NO_LOWERING, f"its bias is no constant row of {N}"),
+    "bias": (with_a_matrix, Code.NO_LOWERING, f"its bias is not a constant row of {N}"),
     "left only": (left_only, Code.NO_LOWERING, "is multiplied by no constant matrix of float32"),
     "few": (few, Code.NO_GAIN, f"the matrix has only {K} x 64 elements"),
     "narrow": (narrow, Code.NO_GAIN, "the matrix has only 2048 x 8 elements"),

@@ -201,7 +201,7 @@ def test_the_runtime_alone_runs_an_artifact(
     said = expect_the_same_answers(bare, bert_artifact, feeds)
     compilers = ("onnx", "onnx_ir", "tvm", "pydantic", "networkx", "typer", "rich", "passes")
     assert said["lacking"] == list(compilers)
-    text = "pitc.compile needs the compiler, and pitc-runtime alone is installed"
+    text = "pitc.compile needs the compiler, but only pitc-runtime is installed"
     assert said["said"] == f"{text} (install the wheel of pitc, too)"
 
 

@@ -195,7 +195,7 @@ def test_a_dynamic_scale_is_that_of_live_tokens(name: str, dtype: str) -> None:
     assert packed(lowered)["DynamicQuantizeLinear"] == 1
     assert packed(lowered)["MatMul"] == 1 and len(lowered.report.regions) == 1
     (note,) = lowered.report.notes
-    assert note.startswith("dynamic scales are of tokens that exist, at 1 nodes from ")
+    assert note.startswith("dynamic scales are computed from real tokens only, at 1 nodes from ")
     proto, moved = ir.serde.serialize_model(lowered.model), 0
     for b, s in ((3, 7), (1, 5), (2, 1)):
         for kind, make in MASKS.items():
@@ -376,7 +376,7 @@ def test_verify_compares_with_live_tokens(
     words = ("verify", DYNAMIC_EXPORT, "--padding", "attention_mask", "-q", "--tolerance", "1e-2")
     code, out, err = run(*words)
     assert code == 0, out + err
-    text = "compared with ONNX Runtime where 8 dynamic scales are of tokens that exist"
+    text = "compared with ONNX Runtime with 8 dynamic scales of real tokens only"
     assert (text in out) == packs
     plain = session(onnx.load(DYNAMIC_EXPORT))
     named, nodes = reference_session(DYNAMIC_EXPORT, "attention_mask")

@@ -134,7 +134,7 @@ def test_without_evidence() -> None:
 @pytest.mark.parametrize("nodes", [[], [NodeRecord("only", "Neg")]])
 def test_small_models(nodes: list[NodeRecord]) -> None:
     parsed = Parsed(page([Report(nodes=nodes)]))
-    assert "Nothing was found to skip: the model runs as it was" in parsed.text
+    assert "No work to skip was found: the model runs unchanged" in parsed.text
     assert bool(parsed.all("a", **{"class": "box k-dense"})) == bool(nodes)
 
 

@@ -68,7 +68,7 @@ def _choose(
         return Refusal(Code.NO_LOWERING, name, matrix, operand.name)
     if has_bias(node) and bias_row(node, matrix.n) is None:
         return Refusal(
-            Code.NO_LOWERING, name, f"its bias is no constant row of {matrix.n}", operand.name
+            Code.NO_LOWERING, name, f"its bias is not a constant row of {matrix.n}", operand.name
         )
     if not is_large(graph, matrix) or matrix.k * matrix.n < graph.target.least_weight:
         return Refusal(

@@ -123,16 +123,16 @@ def _over_keys(site: Site, keys: FormContext, values: Rows) -> Form | Refusal:
     last_is_size = site.out.layout.rest[-1:] == rest[-1:]
     if heads is None or to_iteration(heads, read) != (rest[:-1] if last_is_size else rest):
         return site.refuse(
-            Code.LAYOUT, "the heads of the probabilities are not those of the output", site.input(0)
+            Code.LAYOUT, "the probabilities have other heads than the output", site.input(0)
         )
     if values.rest != rest:
         return site.refuse(
-            Code.LAYOUT, "the heads of the values are not those of the output", site.input(1)
+            Code.LAYOUT, "the values have other heads than the output", site.input(1)
         )
     stop = walk(site, keys.domain, scores)
     if stop is None and scores.nan_to_zero and not _finite_at_live_rows(keys, values.packing):
         stop = site.refuse(
-            Code.NO_FACT, "0 times a value that may be infinite is no 0", site.input(1)
+            Code.NO_FACT, "0 times a value that may be infinite is not 0", site.input(1)
         )
     return stop if stop is not None else _form(site, keys, scores, values.packing)
 
@@ -191,7 +191,7 @@ def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> For
     if len(static) != len(sizes):
         return site.refuse(Code.DYNAMIC_DIM, "heads or head size are not static")
     if len(static) < 2:
-        return site.refuse(Code.LAYOUT, "the values are single numbers")
+        return site.refuse(Code.LAYOUT, "the values have no head-size dimension")
     *head_sizes, dv, d = static
     dtypes = {graph.dtype(p.name) for p in (queries, key, values)}
     taken = [t for t in graph.target.types if {t.numpy()} == dtypes]

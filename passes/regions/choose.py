@@ -116,13 +116,13 @@ def _try_node(
         return
     for packing in context.packings(name):
         site = Site(context, node, expr, packing)
-        form: Form | Refusal = site.refuse(Code.JOINT, "which rows live is computed from it")
+        form: Form | Refusal = site.refuse(Code.JOINT, "the live rows are computed from it")
         if strata.allow([name], [context.domain]):
             form = packed_form(site)
             if isinstance(form, Refusal) and expr.combine is Combine.PRODUCT:
                 form = _as_attention(site, contexts, form)
         if isinstance(form, Form) and not strata.allow([name, *form.whole], domains_of(form)):
-            form = site.refuse(Code.JOINT, "live rows are computed from what it gives beside them")
+            form = site.refuse(Code.JOINT, "live rows are computed from its other outputs")
         if isinstance(form, Form):
             out.forms[node] = form
             return
@@ -238,7 +238,10 @@ def _late_exits(graph: Graph, out: Regions) -> dict[ir.Node, Refusal]:
 def _poor_forms(graph: Graph, out: Regions) -> dict[ir.Node, Refusal]:
     """Forms that nothing needs, and those of regions that do not pay."""
     unneeded = (n for n in out.forms if n not in out.demand.forms)
-    why = {n: Refusal(Code.NOT_NEEDED, node_name(n), "nothing needs it packed") for n in unneeded}
+    why = {
+        n: Refusal(Code.NOT_NEEDED, node_name(n), "no packed node needs it packed")
+        for n in unneeded
+    }
     for region in priced_regions(graph, out.forms, out.demand):
         if not region.pays:
             text = f"under {region.price} operations per byte moved"

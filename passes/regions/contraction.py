@@ -92,7 +92,7 @@ def packed_contraction(site: Site) -> Form | Refusal:
     """The form for the axes that the coordinates of the output are."""
     reads = factor_reads(site.expr)
     if [r.operand for r in reads] != [0, 1]:
-        return site.refuse(Code.NO_LOWERING, "it is no product of two operands")
+        return site.refuse(Code.NO_LOWERING, "it is not a product of two operands")
     kinds = axis_kinds(site.expr, reads[0], reads[1:])
     found = {kinds.get(c.dim) for c in site.out.coords}
     if not found:  # one point, all of the output
@@ -100,7 +100,7 @@ def packed_contraction(site: Site) -> Form | Refusal:
     for row in PACKED:
         if found == row.kinds:
             return row.form(site)
-    return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is none of the product's")
+    return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is not an axis of the product")
 
 
 def _rows(site: Site) -> Form | Refusal:
@@ -129,7 +129,7 @@ def _matrix(site: Site, rows_rank: int) -> WholeOperand | Refusal:
     (index,), shape = site.reads(1), site.context.shape(site.input(1))
     last = len(site.out.layout.rest) - 1
     if any(e != ONE for e in shape[:-2]) or len(index) < 2:
-        return site.refuse(Code.LAYOUT, "the right operand is no matrix", site.input(1))
+        return site.refuse(Code.LAYOUT, "the right operand is not a matrix", site.input(1))
     dims = [None if p is None else bare_dim(p) for p in index[-2:]]
     if site.out.layout.rest[last].extent != ONE and site.space.rest_dim(last) not in dims:
         return site.refuse(
@@ -188,7 +188,7 @@ def _columns(site: Site) -> Form | Refusal:
     sizes = [e.as_int() for e in shape[-2:]]
     matrix = len(index) > 1 and all(e == ONE for e in shape[:-2])
     if not matrix or len(site.out.layout.rest) != 1 or None in dims:
-        return site.refuse(Code.LAYOUT, "the left operand is no matrix", site.input(0))
+        return site.refuse(Code.LAYOUT, "the left operand is not a matrix", site.input(0))
     if any(site.context.graph[site.input(k)].dtype != np.float32 for k in (0, 1)):
         return site.refuse(Code.NO_LOWERING, "columns are lowered for float32 only")
     reshaped = None

@@ -66,10 +66,10 @@ def item_operands(node: NodeView, expr: TensorExpr) -> set[int] | Refusal:
     if expr.shape[:1] == (ONE,):
         expr = _of_more(node, expr)
     if not expr.shape or expr.axes[0] not in expr.pit_axes():
-        return Refusal(Code.AXIS_NOT_PIT, node.title, f"{node.op} looks along the packed axis")
+        return Refusal(Code.AXIS_NOT_PIT, node.title, f"{node.op} computes along the packed axis")
     for read in expr.reads:
         if any(r.index[:1] != read.index[:1] for r in expr.reads if r.operand == read.operand):
-            text = "an operand is read by item, and all along as well"
+            text = "an operand is read both by item and as a whole"
             return Refusal(Code.AXIS_NOT_PIT, node.title, text)
         along = [j for j, p in enumerate(read.index) if p is not None and _on(p, 0)]
         if along not in ([], [0]):
@@ -78,7 +78,7 @@ def item_operands(node: NodeView, expr: TensorExpr) -> set[int] | Refusal:
     if not items:
         return Refusal(Code.AXIS_NOT_PIT, node.title, "no operand depends on the packed axis")
     if not _any_number(node, items, expr.shape[0]):
-        return Refusal(Code.NO_LOWERING, node.title, f"{node.op} is told how many items there are")
+        return Refusal(Code.NO_LOWERING, node.title, f"{node.op} depends on the number of items")
     return items
 
 

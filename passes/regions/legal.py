@@ -58,7 +58,9 @@ def unsound_forms(graph: Graph, forms: Forms, demand: Demand) -> dict[ir.Node, R
             found |= {} if refusal is None else {node: refusal}
             continue
         if proof is None or proof.proof is None:
-            found[node] = Refusal(Code.NO_FACT, node_name(node), f"'{name}' is wanted whole", name)
+            found[node] = Refusal(
+                Code.NO_FACT, node_name(node), f"'{name}' is needed as a whole", name
+            )
             continue
         readers = _readers_of(graph, demand, packed, proof)
         refusal = _at_exit(graph, proof, node, bits) or _upset(

@@ -382,7 +382,7 @@ def _axes(site: Site) -> list[int] | Refusal:
     axes = [site.out.layout.rest_axis(d) for d in dims]
     found = [x for x in axes if x is not None]
     if len(found) != len(axes):
-        return site.refuse(Code.AXIS_NOT_PIT, f"{node.op_type} works along the packed axis")
+        return site.refuse(Code.AXIS_NOT_PIT, f"{node.op_type} computes along the packed axis")
     return found
 
 

@@ -34,7 +34,7 @@ def same_node(site: Site) -> Form | Refusal:
         return outputs
     free = site.expr.pit_axes()
     if any(site.expr.axes[c.dim] not in free for c in site.out.coords):
-        return site.refuse(Code.AXIS_NOT_PIT, f"{node.op_type} looks along the packed axis")
+        return site.refuse(Code.AXIS_NOT_PIT, f"{node.op_type} computes along the packed axis")
     view = NodeView(site.context.graph, node)
     operands: list[Operand | None] = [None] * len(node.inputs)
     shapes, number = dict[int, Shape](), view.fresh()

@@ -297,7 +297,9 @@ def _check_bias(site: Site, scores: Scores) -> Refusal | None:
     everywhere = site.context.domain.lives_everywhere
     if not scores.spared and _shows_rounding(site.context.graph, scores, everywhere):
         return site.refuse(
-            Code.NO_LOWERING, "rows of hidden keys alone show how scores round", scores.bias[0].name
+            Code.NO_LOWERING,
+            "rows with only hidden keys show how scores round",
+            scores.bias[0].name,
         )
     if replaced or len(scores.bias) > 1:  # of two large terms the order matters
         site.context.graph.assume(BOUNDED, site.node)

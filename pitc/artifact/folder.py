@@ -47,7 +47,7 @@ def check_output(target: Path, *, force: bool, source: Path | None = None) -> No
             raise UsageError("the output would replace the model that is read", path=target)
         if target.is_symlink() or not _is_artifact(target):
             if (other := _foreign(target)) is not None:
-                text = f"the output is an artifact, and {other!r} in it is no file of pitc's"
+                text = f"the output is an artifact, and {other!r} in it is not a file of pitc"
                 raise UsageError(text, path=target, hint=f"move {other!r} out of it")
             raise UsageError("the output exists and is not a pitc artifact", path=target)
     parent = _check_parent(target)

@@ -220,7 +220,7 @@ class Verifier:
             return found.to_dict() | {"case": title}
         if not found:
             return {"none": "both graphs share no inner value that can be compared"}
-        return {"none": f"{found} inner values that both graphs have agree"}
+        return {"none": f"{found} inner values of both graphs agree"}
 
     def audit(self) -> "AuditResult":
         """Every fact that was proven, checked on the inputs and on more that its tests ask for."""

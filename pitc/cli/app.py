@@ -32,7 +32,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Compile ONNX graphs for dynamic sparsity: "
-    "zeros and unread values whose place is known only when the model runs.",
+    "zeros and unread values whose positions are known only when the model runs.",
     epilog="Example: [bold]pitc compile model.onnx --padding attention_mask[/bold]. "
     "Exit codes: 0 ok, 1 bug, 2 usage, 3 model, 4 verification, 5 artifact, 6 machine.",
 )
@@ -56,13 +56,13 @@ def common(
             "--verbose",
             "-v",
             count=True,
-            help="Log to stderr what is done; -vv: all of it. Also behind a command.",
+            help="Log the steps to stderr; -vv: everything. Also after the command.",
         ),
     ] = 0,
     log_file: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Append all of the log to a file. Also behind a command."
+            metavar="FILE", help="Append the whole log to a file. Also after the command."
         ),
     ] = None,
 ) -> None:
@@ -114,16 +114,14 @@ def compile(
     suggest: Suggest = True,
     dry_run: Annotated[
         bool,
-        typer.Option(
-            "--dry-run", help="Decide everything and say it; build no kernel, make no artifact."
-        ),
+        typer.Option("--dry-run", help="Print all decisions; build no kernel and no artifact."),
     ] = False,
     stop_after: Annotated[
         str | None,
         typer.Option(
             metavar="STAGE",
-            help="A dry run that ends behind normalise, facts, regions or lower; "
-            "--dump-ir takes what was reached.",
+            help="A dry run that ends after normalise, facts, regions or lower; "
+            "--dump-ir writes the graphs up to there.",
             autocompletion=lambda: ["normalise", "facts", "regions", "lower"],
             rich_help_panel=OUTPUT,
         ),

@@ -6,7 +6,9 @@ import typer
 
 NodePattern = Annotated[
     str | None,
-    typer.Option(metavar="PATTERN", help="Only nodes whose name or operator fits, e.g. 'MatMul*'."),
+    typer.Option(
+        metavar="PATTERN", help="Only nodes whose name or operator matches, e.g. 'MatMul*'."
+    ),
 ]
 Whole = Annotated[
     bool,
@@ -14,12 +16,11 @@ Whole = Annotated[
         "--all", help="Also show nodes that only compute shapes or move data; names in full."
     ),
 ]
-Refused = Annotated[bool, typer.Option("--refused", help="Only nodes that a refusal stands on.")]
+Refused = Annotated[bool, typer.Option("--refused", help="Only nodes with a refusal.")]
 Facts = Annotated[
     bool,
     typer.Option(
         "--facts",
-        help="Below each node what was proven of it, its engine and tiles, its module and source "
-        "line.",
+        help="Below each node: its facts, engine and tiles, its module and source line.",
     ),
 ]

@@ -14,8 +14,8 @@ Padding = Annotated[
     str | None,
     typer.Option(
         metavar="MASK",
-        help="Tokens that do not exist: where the input MASK is 0; !MASK where it is not 0; IDS:1 "
-        "where token numbers are 1. Several with commas. Outputs of tokens are 0 there.",
+        help="Tokens that do not exist: those where the input MASK is 0 (!MASK: is not 0; IDS:1: "
+        "token number 1). Several masks with commas. Outputs with a row per token are 0 there.",
         rich_help_panel=SPARSITY,
     ),
 ]
@@ -50,7 +50,7 @@ ReportFile = Annotated[
     typer.Option(
         "--report",
         metavar="FILE",
-        help="Write what is done and why to a .json or .html file.",
+        help="Write a report with all decisions and reasons to a .json or .html file.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -58,8 +58,7 @@ Suggest = Annotated[
     bool,
     typer.Option(
         "--suggest/--no-suggest",
-        help="Where little is skipped, look for what would help: "
-        "padding masks are tried in the analysis.",
+        help="If little is skipped, suggest what would help: the analysis tries padding masks.",
         rich_help_panel=SPARSITY,
     ),
 ]

@@ -91,14 +91,14 @@ def waits(report: Report) -> str:
     n = report.host_copies
     return (
         f"a run copies {n} mask{'s' * (n != 1)} from the GPU to the host, and waits each time; a "
-        "mask that is an input of type bool is on the host already"
+        "mask that is a bool input is already on the host"
     )
 
 
 def cached(report: Report) -> str:
     """What was made before; empty where the cache was not asked."""
     if report.copied_from:
-        return f"the same was compiled before: a copy of {report.copied_from} (--no-cache compiles)"
+        return f"compiled before: copied from {report.copied_from} (--no-cache compiles again)"
     asked = report.cache_hits + report.cache_misses
     return f"machine code: {report.cache_hits} of {asked} pieces from the cache" if asked else ""
 
@@ -115,7 +115,7 @@ def rehearsed(
 ) -> None:
     """What `pitc compile` would make."""
     out = console()
-    graphs = f"graphs are in {stages}" if stages else "--dump-ir DIR takes the graphs"
+    graphs = f"graphs are in {stages}" if stages else "--dump-ir DIR writes the graphs"
     out.print(f"[bold]nothing built, stopped after {stopped_after}[/bold]; {escape(graphs)}")
     if any(report.nodes for report in reports):
         _print_reports(reports, summary if stopped_after == "lower" else ways)
@@ -129,7 +129,7 @@ def _print_reports(reports: Sequence[Report], counted: Callable[[Report], str] =
         title = f"{report.kind}: " if len(reports) > 1 else ""
         out.print(f"  {title}{escape(counted(report))}")
         if not report.changed:
-            text = "nothing was found to skip: the model runs as it was (pitc explain tells why)"
+            text = "no work to skip was found: the model runs unchanged (pitc explain says why)"
             out.print(f"  {title}{text}")
         reason = summary_of(report).reason
         if reason is not None:
@@ -290,8 +290,8 @@ def verified(result: Comparison, scaled: Sequence[str] = ()) -> None:
         out.print(f"skipped {len(result.skipped) - SKIPS_SHOWN} more")
     if scaled:
         out.print(
-            f"compared with ONNX Runtime where {len(scaled)} dynamic scales are of tokens that "
-            "exist, as padding says"
+            f"compared with ONNX Runtime with {len(scaled)} dynamic scales of real tokens only, as "
+            "--padding says"
         )
     out.print(Text(_outcome(result)))
 
@@ -325,8 +325,8 @@ def first_difference(found: Mapping[str, Any]) -> None:
         return
     text = (
         f"first difference: node {found['node']!r} ({found['op_type']}), value {found['value']!r}: "
-        f"{found['norm']:.1e} in {found['case']}; {found['shared']} inner values that both graphs "
-        "have were looked at"
+        f"{found['norm']:.1e} in {found['case']}; {found['shared']} inner values of both graphs "
+        "were compared"
     )
     console().print(Text(text))
 
@@ -341,8 +341,8 @@ def audited(found: "AuditResult") -> None:
     left += [f"{found.assumed} beyond an assumption"] if found.assumed else []
     left += [f"{found.faults} runs stopped"] if found.faults else []
     out.print(
-        f"{verdict}: {found.feeds} inputs looked at{''.join(f', {text}' for text in left)}; "
-        f"{found.fill_checks} fill facts looked at, "
+        f"{verdict}: {found.feeds} inputs checked{''.join(f', {text}' for text in left)}; "
+        f"{found.fill_checks} fill facts checked, "
         f"{found.dead_checks} values overwritten where dead ({found.tight} matter elsewhere)"
     )
 

@@ -23,9 +23,7 @@ from pitc.tiles.file import Measured
 from pitc.tiles.find import TablesInForce, outdated, overlay_path, tables_in_force
 
 SECONDS_BETWEEN_LINES = 10.0
-GO_ON = (
-    "what was measured is kept: the same command goes on from there, with --restart from the start"
-)
+GO_ON = "measurements are kept: the same command continues from there, and --restart begins again"
 
 
 def tune_machine(
@@ -43,7 +41,9 @@ def tune_machine(
     if chosen is None and level is not None:
         raise UsageError(f"level {level!r} is not one of {', '.join(LEVELS)}")
     if chosen is None:
-        raise MachineError("this CPU has neither AVX-512 nor AVX2: nothing runs sparse")
+        raise MachineError(
+            "this CPU has neither AVX-512 nor AVX2: pitc has no sparse kernels for it"
+        )
     grid = tuning.QUICK if quick else tuning.FULL
     target = settings.path("tiles") or overlay_path()
     try:

@@ -71,7 +71,7 @@ def _cpu() -> Iterator[Finding]:
         yield Finding(
             "cpu",
             "warn",
-            f"{cpu_name()}: neither AVX-512 nor AVX2; models run their ordinary graph",
+            f"{cpu_name()}: neither AVX-512 nor AVX2; models run their source graph",
         )
     else:
         yield Finding("cpu", "ok", f"{cpu_name()}: level {level} ({LEVEL_NAMES[level]})")
@@ -84,7 +84,7 @@ def _compiler() -> Iterator[Finding]:
         command = find_compiler()
     except PitcError:
         fix = "install a C compiler, e.g. apt-get install gcc, or: pip install ziglang"
-        yield Finding("C compiler", "fail", "none found; it links the kernels", fix)
+        yield Finding("C compiler", "fail", "none found; pitc needs one to link kernels", fix)
     else:
         path = shutil.which(command[0]) or command[0]
         yield Finding("C compiler", "ok", " ".join([path, *command[1:]]))
@@ -116,7 +116,7 @@ def _cuda_driver(compiles: tuple[int, int] | None) -> Iterator[Finding]:
     try:
         driver = cuda_driver()
     except PitcError as error:
-        fix = "nvidia-smi says more; after an update of the driver, start the machine again"
+        fix = "nvidia-smi says more; after an update of the driver, restart the machine"
         yield Finding(name, "warn", f"does not work: {error.message}", fix)
         return
     if driver is None and has_nvidia_gpu():

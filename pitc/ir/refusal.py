@@ -8,29 +8,32 @@ class Code(Enum):
     """Every reason to leave a node as it was: (stable code, what would help)."""
 
     NO_RULE = ("PIT001", "the operator has no tensor expression; its operands count as fully read")
-    NO_FACT = ("PIT002", "nothing proves that any part of this value is unread or zero")
+    NO_FACT = ("PIT002", "nothing proves that a part of this value is unread or zero")
     NON_FINITE_WEIGHT = ("PIT003", "the weight holds Inf or NaN, so a skipped product is not 0")
     NO_LOWERING = ("PIT010", "the operator has no packed form yet")
-    AXIS_NOT_PIT = ("PIT011", "the packed axis is looked at by position or derived index")
+    AXIS_NOT_PIT = (
+        "PIT011",
+        "the operator reads the packed axis at a derived index, or uses its positions",
+    )
     LAYOUT = (
         "PIT012",
-        "the packed axis is spread over the dimensions in a way that cannot be kept",
+        "the dimensions of the value split the packed axis, and no packed layout keeps that",
     )
     ORDERED = ("PIT013", "the operator depends on the order along the packed axis")
-    JOINT = ("PIT014", "the fact rests on a value that packing would overwrite")
+    JOINT = ("PIT014", "the fact depends on a value that packing would overwrite")
     NOT_TOTAL = ("PIT015", "a reader of the unpacked value is not defined at 0")
     NO_GAIN = ("PIT016", "moving the data costs more than the skipped work saves")
     SUBGRAPH = ("PIT017", "the value is used inside a control-flow body")
     DYNAMIC_DIM = ("PIT018", "an unpacked dimension has no static size")
-    NO_KERNEL = ("PIT019", "which part is live is known, but no kernel computes that part alone")
+    NO_KERNEL = ("PIT019", "the live part is known, but no kernel computes only that part")
     ROWS_ON_HOST = (
         "PIT020",
-        "the rows that live are found on the host, which waits for the device once in each run",
+        "live rows are found on the host, which waits for the device once in each run",
     )
     LIVE_TEST = (
         "PIT021",
-        "to find out what is live costs more than it saves, or cannot be done before; "
-        "a mask of one value per token costs least",
+        "finding live rows costs more than it saves, or is not possible in advance; "
+        "a mask with one value per token costs least",
     )
     NOT_NEEDED = (
         "PIT022",

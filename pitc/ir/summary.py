@@ -22,8 +22,8 @@ _QUOTED = re.compile(r"'[^']*'")
 _MEANING: Mapping[Way, str] = {
     "packed": "run on live rows only",
     "sparse": "skip zeros or channels when the model runs",
-    "dense": "run whole; nothing to leave out was found",
-    "refused": "run whole, though a part may be left out",
+    "dense": "run unchanged; no work to skip was found",
+    "refused": "run unchanged, though work might be skipped",
 }
 
 

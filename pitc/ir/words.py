@@ -6,16 +6,16 @@ from collections.abc import Mapping
 GLOSSARY = "docs/glossary.md"
 
 WORDS: Mapping[str, str] = {
-    "work": "two operations for each product that is summed, one for each other element that is "
-    "computed, with 64 in place of every size that is no number",
+    "work": "the number of operations: two for each multiply-add, one for each other element "
+    "that is computed. A size that is not a number counts as 64",
     "live rows": "the rows that are computed: those of tokens, images or groups that exist in a "
     "batch. Rows of padding are left out",
     "packed": "gathered: the live rows of a batch stand side by side, and the node computes only "
     "these",
     "sparse": "the node looks for zeros or unread channels when the model runs, and skips them",
-    "folded": "the node is no node of its own in the compiled model: another node computes it, too",
-    "dense": "the node runs as it was, on all rows",
-    "refused": "the node runs as it was, although part of its result may be unread or zero. A code "
+    "folded": "another node of the compiled model computes this node, too",
+    "dense": "the node runs as in the source model, on all rows",
+    "refused": "the node runs unchanged, although part of its result may be unread or zero. A code "
     "(PIT012) and a reason say why",
     "fact": "what was proven about a value: where it has a fixed number (fill), or where no output "
     "depends on it (dead)",

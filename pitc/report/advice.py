@@ -15,12 +15,12 @@ BY_ROWS = (
     "program, name their mask by --padding MASK (docs/padding.md)."
 )
 BY_ROWS_PADDED = (
-    "Output '{name}' is not seen to hold tokens of the mask in --padding {padding}. Where it has a "
-    "mask of its own, name both with a comma; else give its sizes the names that the mask's have "
+    "pitc cannot prove that output '{name}' holds tokens of the mask in --padding {padding}. If it "
+    "has another mask, name both with a comma; else give its sizes the names of the mask's sizes "
     "(docs/export.md)."
 )
-BY_VALUE = "Look at '{node}': what it computes needs all rows, whichever are padding."
-REFUSED = "pitc explain --refused lists the nodes, docs/errors.md what each code asks for."
+BY_VALUE = "Look at '{node}': its result needs all rows, including padded ones."
+REFUSED = "pitc explain --refused lists the nodes; docs/errors.md explains each code."
 PAGES = "docs/case.md says which models have work to skip, and how much."
 
 

@@ -42,7 +42,7 @@ def race_chart(race: Race) -> dict[str, Any]:
     told += "".join(f" of core {core}" for core in race.cores)
     return {
         "rows": rows,
-        "told": f"{told}. How many times faster pitc is comes from the times of the same round.",
+        "told": f"{told}. The gain compares times of the same round.",
         "left_out": list(race.left_out.items()),
     }
 
@@ -83,10 +83,10 @@ def times_chart(
         "operators": _pair_rows(shown, {}, {PIT: MOVES}),
         "nodes": _pair_rows(sorted(by_node.items(), key=_most)[:MOST_NODES], anchors, labels),
         "told": (
-            "Wall time in ONNX Runtime's own profiler, of each node the least of "
-            f"{plural(before.runs, 'run')}, in turns, on one thread; in all {totals[0]} before and "
-            f"{totals[1]} after, the profiler's own work among it. What was fused counts with the "
-            "node that it runs inside; a dash: no such node."
+            "Wall time from ONNX Runtime's profiler, for each node the smallest of "
+            f"{plural(before.runs, 'run')}, in turns, on one thread. The sums are {totals[0]} "
+            f"before and {totals[1]} after, including the profiler's own work. A fused node counts "
+            "for the node that contains it; a dash: no such node."
         ),
     }
 

@@ -95,7 +95,7 @@ def verdict(view: View, known: Evidence) -> str:
                 text.share(part.share) + " of the work" if view.worked else f"{part.nodes} nodes"
             )
             parts.append(f"{share} runs {does}" if view.worked else f"{share} run {does}")
-    nothing = "Nothing was found to skip: the model runs as it was"
+    nothing = "No work to skip was found: the model runs unchanged"
     return f"{only}{', '.join(parts)}" if parts else nothing
 
 

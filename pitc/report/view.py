@@ -17,9 +17,9 @@ from pitc.report.text import figures, plural, share
 KINDS = {
     "packed": ("P", "runs on live rows only"),
     "sparse": ("S", "skips zeros or unread channels when the model runs"),
-    FOLDED: ("F", "runs inside the node of another one"),
-    "dense": ("–", "runs as it was: nothing to leave out was found"),
-    "refused": ("!", "runs as it was, although something might be left out"),
+    FOLDED: ("F", "runs inside another node"),
+    "dense": ("–", "runs unchanged: no work to skip was found"),
+    "refused": ("!", "runs unchanged, although work might be skipped"),
 }
 GLYPHS = {kind: glyph for kind, (glyph, _) in KINDS.items()}
 NO_CHANGE = Change()

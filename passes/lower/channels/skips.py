@@ -84,7 +84,10 @@ def channel_skips(
         skip, name = again[node], node_name(node)
         if skip is None:
             refusals[node] = Refusal(
-                Code.JOINT, name, f"what {first} rests on would change", first.end.name or ""
+                Code.JOINT,
+                name,
+                f"a value that {first} depends on would change",
+                first.end.name or "",
             )
             continue
         zero, idle = tuple(filter(kept, skip.zero)), tuple(filter(kept, skip.idle))
@@ -92,7 +95,10 @@ def channel_skips(
             idle = ()
         if not zero and not idle:
             refusals[node] = Refusal(
-                Code.JOINT, name, f"what {skip} rests on would change", skip.end.name or ""
+                Code.JOINT,
+                name,
+                f"a value that {skip} depends on would change",
+                skip.end.name or "",
             )
             continue
         skip = replace(skip, zero=zero, idle=idle)
