@@ -22,14 +22,16 @@ from pitc.passes.suggest import hiding_inputs
 LITTLE, MOST = 0.1, 0.9
 """Of the work: where so much more runs packed with the masks, or so much with them, all is well."""
 MOST_TRIALS, MOST_NODES = 3, 20_000
-NOTHING = "--padding {padding} changes nothing: the model runs as it is, padded tokens too{why}"
-SCALES = "; dynamic scales are of padding, too"
+NOTHING = (
+    "--padding {padding} changes nothing: the model runs unchanged, on padded tokens, too{why}"
+)
+SCALES = "; dynamic scales include padding"
 A_LITTLE = (
     "--padding {padding} changes little: {share:.0%} of the work run packed, {before:.0%} without "
     "it{why}"
 )
-NOT_HIDDEN = "; no attention is seen to give these tokens no weight"
-HIDDEN_BY = ", those of '{name}' it does"
+NOT_HIDDEN = "; pitc found no attention that hides these tokens"
+HIDDEN_BY = "; it hides those of '{name}'"
 BY_OUTPUT = "; {read}: without it {share:.0%} would"
 
 

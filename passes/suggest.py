@@ -60,7 +60,7 @@ EIGHT_BITS = (
     "form: also compile the model before its quantisation, and compare both"
 )
 CONSTANT = (
-    "'{name}' is a constant and hides the same {hidden} of {keys} keys in every batch: export the "
+    "'{name}' is a constant and hides {hidden} of {keys} keys in every batch: export the "
     "model with its mask as an input, so that padding can be skipped"
 )
 LIBRARY = (

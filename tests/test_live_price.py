@@ -169,7 +169,7 @@ def test_every_size_class_has_to_pay(
 
 def test_the_hint_is_true_of_both_causes() -> None:
     assert Code.LIVE_TEST.id == "PIT021"
-    assert "costs more than it saves, or cannot be done before" in Code.LIVE_TEST.hint
+    assert "costs more than it saves, or is not possible in advance" in Code.LIVE_TEST.hint
 
 
 def test_rows_whose_tests_cannot_be_evaluated() -> None:
@@ -186,7 +186,7 @@ def test_rows_whose_tests_cannot_be_evaluated() -> None:
     graph["y"].dead = [wide]
     (refusal,) = choose_regions(graph).refusals.values()
     assert refusal.code is Code.LIVE_TEST and refusal.node == "y"
-    assert refusal.reason == f"to evaluate '{wide}' takes more memory than what it looks at"
+    assert refusal.reason == f"evaluating '{wide}' takes more memory than the values that it reads"
     graph["y"].dead = [wide, Region([Test("m", (row, dim_index(1, s)), "nz", False)])]
     found = choose_regions(graph)
     assert found.refusals.get(node) is None or found.refusals[node].code is not Code.LIVE_TEST

@@ -290,8 +290,8 @@ def test_no_effect_is_said_and_what_it_means_for_scales() -> None:
     report = pitc.compile(onnx.parser.parse_model(text), padding="m").report
     (note,) = report.notes
     assert note == (
-        "--padding m changes nothing: the model runs as it is, padded tokens too; dynamic scales "
-        "are of padding, too"
+        "--padding m changes nothing: the model runs unchanged, on padded tokens, too; dynamic "
+        "scales include padding"
     )
 
 

@@ -118,7 +118,7 @@ def test_rows_of_five_coordinates_are_refused_for_that() -> None:
     assert not contexts_of(graph) and not found.forms
     (refusal,) = found.refusals.values()
     assert (refusal.node, refusal.code) == ("h", Code.LAYOUT)
-    assert refusal.reason == "what is live is told by 5 coordinates, 4 at most are packed"
+    assert refusal.reason == "live points have 5 coordinates, and at most 4 are packed"
 
 
 def test_a_product_that_only_its_sizes_are_read_of_says_so() -> None:

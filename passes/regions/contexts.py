@@ -220,11 +220,11 @@ def untried(graph: Graph, contexts: Contexts) -> dict[ir.Node, Refusal]:
         elif shapes:
             code, text = Code.LAYOUT, shapes[0]
         elif any(d.dead in lines for d in domains):
-            code, text = Code.NO_GAIN, "it is unread only where a whole line of live points is"
+            code, text = Code.NO_GAIN, "it is unread only where a whole line is unread"
         elif not all(r.tests for r in dead):
             code, text = Code.NOT_NEEDED, "only its sizes are read"
         else:
-            code, text = Code.LAYOUT, "which of its digits tell live rows is not known"
+            code, text = Code.LAYOUT, "pitc does not know which of its digits select live rows"
         found[node] = Refusal(code, node_name(node), text)
     return found
 

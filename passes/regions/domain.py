@@ -143,9 +143,9 @@ def why_no_domain(region: Region) -> str:
     """Why what a dead region looks at is no domain; empty where it is one, or is everything."""
     coords = _coordinates(region)
     if len(coords) > MAX_RANK:
-        return f"what is live is told by {len(coords)} coordinates, {MAX_RANK} at most are packed"
+        return f"live points have {len(coords)} coordinates, and at most {MAX_RANK} are packed"
     if _overlap(list(coords)):
-        return f"what is live is told by overlapping digits: {', '.join(map(str, coords))}"
+        return f"live points depend on overlapping digits: {', '.join(map(str, coords))}"
     return ""
 
 

@@ -24,7 +24,7 @@ def by_extremes(site: Site) -> Form | Refusal:
     zeros = [f.region for f in context.graph[name].fills if is_zero(f.constant)]
     proof = covering(context.domain, site.out.coords, zeros)
     if proof is None:
-        text = f"'{name}' is not 0 in the rows to leave out, and its extremes are looked at"
+        text = f"'{name}' is not 0 in the skipped rows, and its extremes are read"
         return site.refuse(Code.NO_FACT, text)
     context.graph.assume(FINITE, site.node)  # where extremes of NaN lie depends on the order
     return Form(

@@ -150,7 +150,7 @@ def _upset(
     reader = reader_upset_by_zeros(graph, proof.name, readers, exits)
     if reader is None:
         return None
-    text = f"{reader.op_type} reads '{proof.name}' and may divide by 0, or look elsewhere"
+    text = f"{reader.op_type} reads '{proof.name}' and may divide by 0 or read another place"
     return Refusal(Code.NOT_TOTAL, node_name(node), text, proof.name)
 
 

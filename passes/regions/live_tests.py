@@ -25,14 +25,14 @@ def why_not(graph: Graph, domain: Domain) -> str:
     for test in sorted(domain.dead, key=str):
         reading = reading_of(graph, test, domain.extents)
         if reading is None:
-            return f"to evaluate '{test}' takes more memory than what it looks at"
+            return f"evaluating '{test}' takes more memory than the values that it reads"
         kept.append(reading)
     if opset < (LOOKS_UP if any(r.looks_up for r in kept) else OLDEST):
         return f"operator set {opset} has no operators for it"
     polys = [*domain.extents, *(p for r in kept for p in r.sizes)]
     polys += [q for p in polys for a in p.digits() for q in (a.stride, a.extent)]
     if not sizes_known(graph, (sym(a) for p in polys for a in p.symbols())):
-        return "a size of the live points is none of a graph input"
+        return "a size of the live points is not a size of a graph input"
     return ""
 
 

@@ -58,7 +58,7 @@ def same_node(site: Site) -> Form | Refusal:
     if not shapes:
         return site.refuse(Code.LAYOUT, "no operand depends on the packed axis")
     if not _is_same(site, view, shapes, number):
-        text = f"{node.op_type} does not take packed rows as it takes these"
+        text = f"{node.op_type} does not accept packed rows in the same way"
         return site.refuse(Code.LAYOUT, text)
     return Form(outputs, tuple(operands), node.op_type)
 

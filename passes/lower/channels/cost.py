@@ -82,12 +82,12 @@ def _priced(graph: Graph, chain: Sequence[ChannelSkip]) -> list[ChannelSkip] | R
     target = graph.target
     prices = target.channels
     if _lost(graph, chain) > prices.loss * work:
-        text = f"to look for live channels takes over {prices.loss:.0%} of its work"
+        text = f"finding live channels takes over {prices.loss:.0%} of its work"
         return Refusal(Code.NO_GAIN, name, text)
     steps = prices.start * len(chain) + target.flops_per_byte * _moved(graph, chain)
     share = prices.speed * (1 - steps / work)
     if share < prices.least:
-        text = f"it would pay below {max(share, 0):.0%} live channels only"
+        text = f"it would pay only below {max(share, 0):.0%} live channels"
         return Refusal(Code.NO_GAIN, name, text)
     pairs = [prod(channels_and_filters(graph, skip)) for skip in chain]
     return [

@@ -161,6 +161,6 @@ def _sound(
     if reader is not None and skip.zero:
         skip = replace(skip, idle=(), unread=False)
     elif reader is not None:
-        text = f"{reader.op_type} reads '{end}' and may divide by 0, or look elsewhere"
+        text = f"{reader.op_type} reads '{end}' and may divide by 0 or read another place"
         return Refusal(Code.NOT_TOTAL, name, text, end)
     return skip
