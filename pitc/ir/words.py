@@ -10,19 +10,18 @@ WORDS: Mapping[str, str] = {
     "that is computed. A size that is not a number counts as 64",
     "live rows": "the rows that are computed: those of tokens, images or groups that exist in a "
     "batch. Rows of padding are left out",
-    "packed": "gathered: the live rows of a batch stand side by side, and the node computes only "
-    "these",
+    "packed": "gathered: the live rows of a batch are contiguous, and the node computes only these "
+    "rows",
     "sparse": "the node looks for zeros or unread channels when the model runs, and skips them",
     "folded": "another node of the compiled model computes this node, too",
     "dense": "the node runs as in the source model, on all rows",
     "refused": "the node runs unchanged, although part of its result may be unread or zero. A code "
     "(PIT012) and a reason say why",
-    "fact": "what was proven about a value: where it has a fixed number (fill), or where no output "
-    "depends on it (dead)",
+    "fact": "a proven statement about a value: at these places it is a constant (fill), or no "
+    "output depends on it (dead)",
     "PIT axis": "an axis along which the work may be done in any order: its rows may be gathered",
-    "packed region": "neighbouring nodes that run on the same live rows: rows are gathered where "
-    "it begins, and put back where it ends",
-    "padding": "tokens that fill up a batch and mean nothing; --padding names the mask that says "
-    "which",
+    "packed region": "neighbouring nodes that run on the same live rows: they are gathered at its "
+    "start and scattered at its end",
+    "padding": "tokens that only fill up a batch; --padding names the mask that marks them",
 }
 """Each word with its meaning."""
