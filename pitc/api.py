@@ -67,24 +67,24 @@ def compile(
             an `onnx_ir.Model`. It is not changed.
         target: `auto` or `cpu` (kernels for AVX-512 and for AVX2), `cpu:v4`, `cpu:v3`; `cuda` (for
             every GPU architecture), `cuda:sm_80,sm_90`; or several, `cpu,cuda`: one artifact.
-        padding: Which tokens do not exist: `attention_mask`, those whose mask input is 0; `!pad`,
-            those where it is not 0; `input_ids:1`, those whose number is 1; the name of a bool
-            `[batch, sequence]` that the model computes, or `!` and that name; several, of several
-            sequences. Outputs shaped like tokens are then 0 there. Without it, the result equals
-            ONNX Runtime's on every element.
+        padding: Which tokens do not exist. `attention_mask`: those where this input is 0. `!pad`:
+            those where it is not 0. `input_ids:1`: those with token number 1. It may also be the
+            name of a bool `[batch, sequence]` that the model computes, with or without `!`, or
+            several masks, for several sequences. Outputs with one row per token are 0 at these
+            tokens. Without it, every element of the result equals ONNX Runtime's.
         output: Write the artifact to this folder; None keeps it in a temporary one until `save`.
-        force: Replace an artifact that is at `output`.
-        dump_ir: Write one file per stage to this folder; for several kinds of machine, to a folder
-            `cpu` and a folder `cuda` in it, where the sources of kernels go in any case.
-        check: Check the graph's invariants after each stage; one that does not hold is a bug.
-        suggest: Where little is skipped, look for what would help: `report.suggestions` has it, and
-            a `SuggestionWarning` says it. It takes about as long as the analysis itself.
+        force: Replace an existing artifact at `output`.
+        dump_ir: Write one file per stage to this folder. For several kinds of machine, write to
+            its folders `cpu` and `cuda`. The sources of kernels always go to these folders.
+        check: Check the graph's invariants after each stage. A violation is a bug in pitc.
+        suggest: If little is skipped, look for what would help. The result is in
+            `report.suggestions` and in a `SuggestionWarning`. It takes about as long as the
+            analysis itself.
         tiles: Prices of sparse contractions on CPUs, or a file with them. None: those that `pitc
-            tune` has measured on this machine, else those that come with pitc.
-        cache: Take kernels that were compiled before from the user's cache folder, and keep new
-            ones there; copy the artifact where the same model file was compiled before with the
-            same options, and the artifact of then is still where it was written. It changes no byte
-            of the artifact; the report tells what was found.
+            tune` has measured on this machine, else those that pitc contains.
+        cache: Take compiled kernels from the user's cache folder, and store new ones there. If the
+            same model file was compiled before with the same options, and that artifact still
+            exists, copy it. This changes no byte of the artifact; the report says what was found.
         progress: Called with the name of each stage as it starts.
         kernel_progress: Called while kernels are built.
 

@@ -32,7 +32,7 @@ _log = logging.getLogger("pitc.session")
 class CompiledModel:
     """A compiled model in an artifact folder.
 
-    Made by `compile` and `load`. It may be used by many threads at once.
+    `compile` and `load` return it. Many threads may use it at once.
 
     Attributes:
         path: The artifact folder. Of a model that was not saved, a temporary one that vanishes with
@@ -99,7 +99,7 @@ class CompiledModel:
         return self._reports
 
     def summary(self) -> str:
-        """What was done, what was refused at most cost, and what would help: a few lines of text.
+        """A few lines of text: what was done, which refusals cost most, and what would help.
 
         Raises:
             ArtifactError: Another version of pitc wrote its report, in another form.
@@ -130,21 +130,21 @@ class CompiledModel:
         Args:
             sess_options: An `onnxruntime.SessionOptions`; the provider is added to it. None for the
                 defaults, without log lines.
-            providers: Kinds of machine to run on, `cuda` or `cpu`, in order of preference; where
-                one cannot be used, a warning says why, and the next one is. None for those of
-                `load`, else those that it was compiled for.
+            providers: Kinds of machine to run on, `cuda` or `cpu`, in order of preference. If one
+                cannot be used, a warning says why, and the next one is tried. None for those of
+                `load`, else those that the model was compiled for.
             threads: Threads that share one run (`intra_op_num_threads`). None for those of `load`,
-                else as many as ONNX Runtime takes. Options of yours say it themselves.
+                else ONNX Runtime's default. With `sess_options`, set it there.
 
         Returns:
-            A new session; it keeps working after this object is gone.
+            A new session. It works also after this object is deleted.
 
         Raises:
             MachineError: The execution provider library is missing, or there is no GPU.
             ModelError: ONNX Runtime cannot load the source graph either, for example because of
                 an operator that it does not know.
-            UsageError: It was not compiled for GPUs, an unknown kind, threads beside options, or
-                options of yours that a compiled model cannot have.
+            UsageError: The model was not compiled for GPUs, a kind is unknown, `threads` is given
+                with `sess_options`, or a compiled model cannot have these options.
         """
         sess_options = _options(sess_options, threads, self._threads)
         chosen = self._providers if providers is None else _kinds(providers)
@@ -205,29 +205,30 @@ class CompiledModel:
     ) -> dict[str, Any]:
         """Run the model.
 
-        A tensor on a GPU has to be ready on its library's current stream, as `__dlpack__` has it:
-        the run waits for that, by way of the legacy default stream. When this returns, inputs have
-        been read and outputs are there, whatever stream reads them.
+        A tensor on a GPU must be ready on its library's current stream, as `__dlpack__` requires.
+        The run waits for that, through the legacy default stream. When this method returns, the
+        inputs have been read, and any stream may read the outputs.
 
         Args:
-            inputs: By name, or a list (any iterable) with one for each of the model's inputs in
-                their order: NumPy arrays; objects with `__dlpack__` (torch, cupy) on the host or on
-                the GPU that the model runs on; `onnxruntime.OrtValue`s; or what NumPy makes an
-                array of. Nothing is copied whose elements lie behind one another. bfloat16 and
-                float8 come by DLPack, or as arrays of ml_dtypes.
-            outputs: Names of the outputs to compute, in any iterable; None, or none, for all.
-            on_device: Leave outputs where the model runs, on the GPU or on the host.
+            inputs: A mapping by name, or a list (any iterable) with one value for each of the
+                model's inputs in their order. A value is a NumPy array; an object with `__dlpack__`
+                (torch, cupy) on the host or on the GPU that runs the model; an
+                `onnxruntime.OrtValue`; or anything that NumPy converts to an array. Contiguous
+                tensors are not copied. bfloat16 and float8 values use DLPack or ml_dtypes.
+            outputs: Names of the outputs to compute, in any iterable; None or an empty one for all.
+            on_device: Leave outputs on the device that runs the model, the GPU or the host.
 
         Returns:
-            By output name, arrays (bfloat16 of ml_dtypes, float8 as bytes); sequences are lists.
-            With `on_device`, `onnxruntime.OrtValue`s: `torch.from_dlpack` takes them without a copy
-            (onnxruntime 1.27 or newer; bool as such from 1.32 on, before as uint8). Keep them until
-            what reads them is done.
+            A mapping from output names to arrays (bfloat16 of ml_dtypes, float8 as bytes);
+            sequences are lists. With `on_device`, the values are `onnxruntime.OrtValue`s.
+            `torch.from_dlpack` reads them without a copy (onnxruntime 1.27 or newer; bool is uint8
+            before 1.32). Keep them until their readers are done.
 
         Raises:
-            UsageError: An input is missing, unknown, of another type or rank, on another device, or
-                not lent; an output of a kind that cannot stay on a device; or the model fails.
-            MachineError: The GPU is lost; and see `session`.
+            UsageError: An input is missing or unknown, has another type or rank, is on another
+                device, or does not support DLPack; an output cannot stay on a device; or the model
+                fails.
+            MachineError: The GPU is lost. See also `session`.
         """
         with self._lock:
             if self._session is None:
@@ -235,7 +236,7 @@ class CompiledModel:
         return run_session(self._session, inputs, outputs, on_device=on_device)
 
     def save(self, folder: str | Path, *, force: bool = False) -> Path:
-        """Write the artifact to a folder, whole or not at all.
+        """Write the artifact to a folder, completely or not at all.
 
         Args:
             folder: The folder to make, usually `name.pitc`.
@@ -268,12 +269,12 @@ def load(
         folder: The artifact.
         hashes: Compare the checksum of every file first; without it only names and sizes are
             compared.
-        providers: What `run` and `session` use unless told otherwise; see `CompiledModel.session`.
+        providers: The default of `run` and `session`; see `CompiledModel.session`.
         threads: Likewise.
 
     Raises:
-        ArtifactError: It is damaged, or does not run here.
-        UsageError: There is no such folder, it is no artifact, or no number of threads.
+        ArtifactError: It is damaged, or does not run on this machine.
+        UsageError: The folder does not exist, is not an artifact, or `threads` is not valid.
     """
     if threads is not None:
         check_threads(threads)
@@ -325,18 +326,19 @@ def _options(given: Any, threads: int | None, default: int | None) -> Any:
 
 
 def register() -> str:
-    """Make pitc known to ONNX Runtime, so that other libraries can name it as a provider.
+    """Register pitc with ONNX Runtime, so that other libraries can name it as a provider.
 
-    From then on `PitExecutionProvider` is one of `onnxruntime.get_available_providers()`, and
-    `providers=["PitExecutionProvider"]` runs the `model.onnx` of an artifact (its provider for
-    NVIDIA GPUs comes with it, where there is one). Any thread may call it, any number of times.
+    Afterwards, `onnxruntime.get_available_providers()` contains `PitExecutionProvider`, and
+    `providers=["PitExecutionProvider"]` runs the `model.onnx` of an artifact. On a machine with an
+    NVIDIA GPU, this also registers the provider for it. Any thread may call this function, any
+    number of times.
 
     Returns:
         The provider's name.
 
     Warns:
-        PitcWarning: This ONNX Runtime is older than 1.25.1 and takes no provider of a library by
-            name; sessions made by pitc run all the same.
+        PitcWarning: This ONNX Runtime is older than 1.25.1 and accepts no plug-in provider by
+            name. Sessions that pitc makes work.
 
     Raises:
         MachineError: ONNX Runtime is older than 1.23.2, or the library is missing.

@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What `pitc.verify` has found.
+    """The result of `pitc.verify`.
 
     Args:
         comparison: The outputs, over all cases.
         scaled_by_live_tokens: Nodes whose dynamic scales leave padding out, in both models.
-        first_difference: Where an output differs, the first inner value that does, or why none is
-            named; else empty.
-        facts: The audit of the facts; None where none was asked for.
+        first_difference: If an output differs, the first inner value that differs, or the reason
+            why none is named; else empty.
+        facts: The audit of the facts, or None if it did not run.
     """
 
     comparison: Comparison
@@ -108,11 +108,11 @@ def verify(
     Args:
         model: A compiled model, the folder of an artifact, or what `compile` takes, which is
             compiled for this.
-        target: As of `compile`; None for `auto`. Not for what is compiled already.
-        padding: As of `compile`. Not for what is compiled already.
-        against: Another reference for what is compiled already; None: the source graph inside it.
-        inputs: Real inputs by name. Those that are missing are random, with padding of every
-            pattern, at several sizes.
+        target: As in `compile`; None for `auto`. Only for a model that is not compiled yet.
+        padding: As in `compile`. Only for a model that is not compiled yet.
+        against: Another reference for a compiled model; None: the source graph inside it.
+        inputs: Real inputs by name. Missing ones are random, with padding of every pattern, at
+            several sizes.
         shapes: Sizes of the random ones: `{"input_ids": (2, 16)}`, or `{"batch": 2}` for a named
             dimension.
         seed: Of the random inputs.
@@ -120,10 +120,10 @@ def verify(
         facts: Also check every fact that the compiler has proven.
 
     Returns:
-        What was found. A difference is no exception: look at `ok`.
+        The result. A difference does not raise an exception: check `ok`.
 
     Raises:
-        UsageError: Options that do not fit the model, or given inputs that it fails on.
+        UsageError: Options do not fit the model, or it fails on the given inputs.
         PitcError: It cannot be compiled or loaded: see `compile` and `load`.
     """
     found = opened(model, target, padding)

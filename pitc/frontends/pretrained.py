@@ -39,7 +39,7 @@ def from_pretrained(
     verbose: bool = False,
     **options: Any,
 ) -> CompiledModel:
-    """Compile a pretrained model that lies in a local folder; nothing is downloaded.
+    """Compile a pretrained model from a local folder; nothing is downloaded.
 
     Args:
         folder: An export as optimum writes it (`model.onnx` or `onnx/model.onnx`, and beside it
@@ -47,20 +47,20 @@ def from_pretrained(
             weights), which torch exports with the inputs that its tokenizer makes.
         output: A folder to make. It gets the configuration and tokenizer files, and the artifact as
             the folder `onnx` in it, so that optimum, sentence-transformers and fastembed load it.
-            None: the compiled model lies in a temporary folder until `save`, alone.
+            None: only the compiled model is made, in a temporary folder until `save`.
         padding: As of `compile`. None keeps every element as ONNX Runtime computes it; nothing is
             guessed.
         target: As of `compile`.
-        file_name: The ONNX file, relative to `folder`, where it is none of the two.
-        verbose: As of `from_torch`: show what other libraries say while a checkpoint is exported.
+        file_name: The ONNX file, relative to `folder`, if it is neither of the two.
+        verbose: As in `from_torch`: show the output of other libraries during the export.
         options: Other options of `compile`.
 
     Returns:
         The compiled model.
 
     Raises:
-        UsageError: It is no such folder, or the output exists.
-        MachineError: A checkpoint is to be exported, and torch or transformers is not installed.
+        UsageError: It is not such a folder, or the output exists.
+        MachineError: The folder is a checkpoint, and torch or transformers is not installed.
         ModelError: The model cannot be exported, or read.
         PitcError: See `compile`.
     """

@@ -28,7 +28,7 @@ def from_torch(
 ) -> CompiledModel:
     """Export a torch module with `torch.onnx.export(dynamo=True)` and compile it.
 
-    A size that is not in `dynamic_shapes` is fixed at that of the example: say what changes.
+    A size that is not in `dynamic_shapes` is fixed to that of the example.
 
     Args:
         module: A `torch.nn.Module` in evaluation mode. It is not changed.
@@ -38,8 +38,8 @@ def from_torch(
             `{"input_ids": {0: batch, 1: sequence}}` with `batch = torch.export.Dim("batch")`.
         padding: As of `compile`: which tokens do not exist.
         target: As of `compile`.
-        verbose: Show what torch prints, logs and warns of while it exports; else the logger
-            `pitc.frontends` gets it.
+        verbose: Show the output, log and warnings of torch's export; else they go to the logger
+            `pitc.frontends`.
         options: Other options of `compile`, such as `output`.
 
     Returns:
@@ -47,7 +47,7 @@ def from_torch(
 
     Raises:
         MachineError: torch or onnxscript is not installed.
-        UsageError: The module is in training mode, or no module.
+        UsageError: The module is in training mode, or is not a module.
         ModelError: torch cannot export it.
         PitcError: See `compile`.
     """

@@ -19,8 +19,8 @@ _libraries: list[str] = []
 def register_custom_ops(library: str | Path) -> None:
     """Register a library of operators with every session that pitc makes from now on.
 
-    Options that a caller gives (`CompiledModel.session(options)`) are the caller's: they register
-    it by `options.register_custom_ops_library`.
+    With options of your own (`CompiledModel.session(options)`), register the library by
+    `options.register_custom_ops_library`.
 
     Args:
         library: A shared library that exports `RegisterCustomOps`.

@@ -53,7 +53,7 @@ DIFFERS = "the compiled model differs from ONNX Runtime; nothing was timed"
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """What `pitc.bench` has measured.
+    """The result of `pitc.bench`.
 
     Args:
         model: The model's file name.
@@ -119,17 +119,18 @@ def bench(
     streams: int = 0,
     tolerance: float | None = None,
 ) -> Benchmark:
-    """Race a compiled model against ONNX Runtime and other installed peers, as `pitc bench` does.
+    """Compare the speed of a compiled model with ONNX Runtime and other installed peers.
 
-    Answers are compared first. The thread that calls is kept on the last of its cores meanwhile.
+    It does the same as `pitc bench`. Answers are compared first. Meanwhile, the calling thread is
+    pinned to the last of its cores.
 
     Args:
         model: A compiled model, the folder of an artifact, or what `compile` takes, which is
             compiled for this.
-        target: As of `compile`; None for `auto`. Not for what is compiled already.
-        padding: As of `compile`. Not for what is compiled already.
-        inputs: Real inputs by name; those that are missing are random.
-        lengths: Live tokens of each sequence, of random inputs.
+        target: As in `compile`; None for `auto`. Only for a model that is not compiled yet.
+        padding: As in `compile`. Only for a model that is not compiled yet.
+        inputs: Real inputs by name; missing ones are random.
+        lengths: Live tokens of each sequence, for random inputs.
         mean: Mean of random lengths; one sequence is full.
         shapes: Sizes of random inputs: `{"input_ids": (8, 128)}`, or `{"batch": 8}` for a named
             dimension.
@@ -137,18 +138,18 @@ def bench(
         against: Only these peers, `onnxruntime` or `openvino`; none: every installed one.
         rounds: Rounds that count.
         seconds: No round starts after this much wall time.
-        threads: Threads that share one run, of every peer. One is measured in CPU time, several in
-            wall time.
-        streams: Measure throughput, with so many threads that send requests; 0: times.
+        threads: Threads that share one run, for every peer. One thread is measured in CPU time,
+            several in wall time.
+        streams: Number of threads that send requests, to measure throughput; 0: measure times.
         tolerance: Largest norm-wise relative error of floats; None: by the model's arithmetic.
 
     Returns:
         What was measured.
 
     Raises:
-        UsageError: Options that do not fit the model or each other.
+        UsageError: Options do not fit the model or each other.
         VerificationError: The compiled model's answers differ; nothing was timed.
-        MachineError: A peer that is named is not installed.
+        MachineError: A named peer is not installed.
         PitcError: It cannot be compiled or loaded: see `compile` and `load`.
     """
     check_threads(threads)
