@@ -27,27 +27,29 @@ PAGE = Path("docs", "operators.md")
 HEADER = """\
 # Operators
 
-Made by `python -m pitc.passes.operators_page` from the rules, for the
-operators of onnx {version} and the fused ones of ONNX Runtime. A test fails when it is out of date.
+`python -m pitc.passes.operators_page` makes this page from the rules, for the
+operators of onnx {version} and the fused operators of ONNX Runtime. A test fails if the page is
+out of date.
 
 An operator has a *rule*, which gives its tensor expression, or a *reason* why it has none. A node
-without an expression runs as it is and counts as a reader of all its operands; `pitc explain` says
-why (`PIT001`). A rule, too, refuses those forms of its operator that it cannot be sure of.
+without an expression runs unchanged and counts as a reader of all its operands; `pitc explain` says
+why (`PIT001`). A rule also refuses the forms of its operator that are not proven.
 
-* **expression**: how a typical node computes its first output: a reducer over reduction axes (`r0`,
-  ..) of a combination of the operands' elements, which output axes (`o0`, ..) index. `?` is a place
-  that other operands name, `*` one that is not described; `if` tells which points read at all.
+* **expression**: how a typical node computes its first output. A reducer over reduction axes (`r0`,
+  ..) is applied to a combination of the operands' elements. Output axes (`o0`, ..) index these. `?`
+  is a place that other operands name, `*` a place without a description; `if` gives the condition
+  under which a point reads.
 * **PIT axes**: the axes of that node along which the work may be permuted.
-* **fill**: what is known of the result where operands are 0 (`_` is any number).
-* **dead**: the operands that inherit unread regions, and the output axes that such a region may
-  look at; along the others it must hold everywhere.
-* **lowering**: *packed*, the operator on gathered rows; *by item*, on the gathered items of
-  dimension 0 (images) only; *gather_gemm* and *attention*, kernels of pitc's own; *in parts*, as
-  the operators that it consists of, which become one node again where none of them is lowered; else
-  the ordinary node.
-* **record**: the properties that stand beside the expression (`passes/rules/record.py`); one that
+* **fill**: the known value of the result where operands are 0 (`_` is any number).
+* **dead**: the operands that inherit unread regions, and the output axes on which such a region may
+  depend; along the other axes it must hold everywhere.
+* **lowering**: *packed*: the operator runs on gathered rows. *by item*: only on gathered items of
+  dimension 0 (images). *gather_gemm* and *attention*: kernels of pitc. *in parts*: as the operators
+  that it consists of; they become one node again if none of them is lowered. *ordinary*: the
+  unchanged node.
+* **record**: further properties beside the expression (`passes/rules/record.py`). A property that
   depends on the operands ends in `?`.
-* **assumes**: what rules and facts take for granted, and who checks it (below).
+* **assumes**: the assumptions of rules and facts, and what checks them (below).
 """
 COLUMNS = (
     *("operator", "since", "expression", "PIT axes", "fill", "dead", "lowering"),
@@ -84,7 +86,7 @@ def page() -> str:
         parts.append(_table(COLUMNS, rows))
     parts.append("## Assumptions\n")
     checks = [(a.label, a.value.text, f"`{a.value.by}`") for a in Assumes]
-    parts.append(_table(("name", "what is assumed", "who checks it"), checks))
+    parts.append(_table(("name", "assumption", "checked by"), checks))
     parts.append("## No rule\n")
     refused = [
         (f"`{op}`", domain or "ai.onnx", _since(known.get((domain, op), [])), _reason((domain, op)))

@@ -82,7 +82,7 @@ class _Packed(NodeView):
         return self.shapes[i] if i in self.shapes else super().shape(i)
 
     def inferred(self, out: int, dim: int) -> Poly:
-        """Nobody has inferred sizes of packed results."""
+        """Packed results have no inferred shape."""
         raise NoRule(f"size {dim} of output {out} is not known")
 
 

@@ -30,14 +30,14 @@ class Assumes(Enum):
     """What may be assumed."""
 
     FITTING_SIZES = Check("sizes of operands fit together", RUNTIME)
-    INSIDE = Check("indices lie inside what they index", RUNTIME)
+    INSIDE = Check("indices are inside the dimension that they index", RUNTIME)
     KNOWN_ARGUMENTS = Check("axes, counts and bounds are known, as symbols at least", RULE)
-    INFERENCE = Check("it is no training form", RULE)
+    INFERENCE = Check("it is not a training form", RULE)
     STATED_SIZES = Check("shape inference gives sizes that follow", "pitc.ir.inference:infer")
     REACHED = Check("a size is not cut off", "pitc.passes.facts.derive:_reached")
     FINITE_OPERANDS = Check("0 * x: x is finite", "pitc.passes.facts.fill:term_guard")
     SIGN_UNSEEN = Check(
-        "0 * x: nobody sees the sign of the 0", "pitc.passes.facts.zero_signs:signed_zeros"
+        "0 * x: no reader sees the sign of the 0", "pitc.passes.facts.zero_signs:signed_zeros"
     )
     NO_OVERFLOW = Check("nothing overflows (named in the report)", "pitc.ir.constant:FINITE")
     NO_WRAP = Check("integers stay inside their type", "pitc.passes.facts.affine:in_type")
