@@ -179,7 +179,7 @@ def parse_shapes(texts: Sequence[str], specs: Sequence[InputSpec]) -> dict[str, 
         Sizes by dimension name.
 
     Raises:
-        UsageError: A text names nothing of the model, or its sizes do not fit.
+        UsageError: A text names no size of the model, or its sizes do not fit.
     """
     by_name = {spec.name: spec for spec in specs}
     names = {d for spec in specs for d in spec.shape if isinstance(d, str)}
@@ -196,7 +196,7 @@ def parse_shapes(texts: Sequence[str], specs: Sequence[InputSpec]) -> dict[str, 
             shape = (name,)
         else:
             known = ", ".join([*by_name, *sorted(names)])
-            raise UsageError(f"shape {text!r} names nothing of the model", hint=f"known: {known}")
+            raise UsageError(f"shape {text!r} names no size of the model", hint=f"known: {known}")
         if len(sizes) != len(shape):
             raise UsageError(f"shape {text!r} has rank {len(sizes)}, {name!r} has {len(shape)}")
         for dim, size in zip(shape, sizes, strict=True):

@@ -216,7 +216,7 @@ def explain(
     quiet: Quiet = None,
     json: Json = False,
 ) -> None:
-    """Show how much of the work is skipped, what stops the rest, and what becomes of each node."""
+    """Show how much of the work is skipped, what stops the rest, and how each node runs."""
     from pitc.cli import explain as action
 
     action.explain_model(
@@ -253,7 +253,7 @@ def tune(
         bool, typer.Option("--quick", help="Measure fewer points, in about a minute.")
     ] = False,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Forget what an interrupted tuning has measured.")
+        bool, typer.Option("--restart", help="Discard the measurements of an interrupted tuning.")
     ] = False,
     tiles: Annotated[
         Path | None,
@@ -268,7 +268,7 @@ def tune(
 ) -> None:
     """Measure what sparse contractions cost on this machine.
 
-    Takes minutes, on one core. Ctrl-C stops it; the next start goes on where it was.
+    Takes minutes, on one core. Ctrl-C stops it; the next start continues from there.
     """
     from pitc.cli import tiles as action
 
@@ -294,7 +294,7 @@ def cache_info(quiet: Quiet = None, json: Json = False) -> None:
 
 @cache_app.command(cls=Command, name="clear", epilog="Example: pitc cache clear")
 def cache_clear(quiet: Quiet = None, json: Json = False) -> None:
-    """Delete all compiled kernels; the next compilation makes its own again."""
+    """Delete all compiled kernels; the next compilation builds them again."""
     from pitc.cli import cache as action
 
     action.clear_cache(json=json)

@@ -55,9 +55,7 @@ def verify(
     input: Inputs = None,
     padding: Padding = None,
     target: Target = None,
-    facts: Annotated[
-        bool, typer.Option("--facts", help="Also audit every fact that was proven.")
-    ] = False,
+    facts: Annotated[bool, typer.Option("--facts", help="Also audit every proven fact.")] = False,
     custom_ops: CustomOps = None,
     tolerance: Tolerance = None,
     reduce: Annotated[
@@ -124,7 +122,7 @@ def bench(
             autocompletion=lambda: ["onnxruntime", "openvino"],
         ),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds that count.")] = 20,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of timed rounds.")] = 20,
     seconds: Annotated[
         float, typer.Option(min=0, help="No round starts after this much time.")
     ] = 60.0,
@@ -149,8 +147,8 @@ def bench(
         bool,
         typer.Option(
             "--trace",
-            help="Also show what each sparse contraction decided, predicted and took, "
-            "and what it takes when it is dense.",
+            help="Also show the decision, the predicted and the measured time of each sparse "
+            "contraction, and its time when it is dense.",
             rich_help_panel=OUTPUT,
         ),
     ] = False,

@@ -17,17 +17,17 @@ def inspect(
         bool,
         typer.Option(
             "--ep",
-            help="Of an artifact: also load it, and show which execution provider runs which "
+            help="For an artifact: also load it, and show which execution provider runs which "
             "nodes.",
         ),
     ] = False,
     tiles: Annotated[
-        bool, typer.Option("--tiles", help="Show the tile table in force instead of a file.")
+        bool, typer.Option("--tiles", help="Show the tile table in use instead of a file.")
     ] = False,
     quiet: Quiet = None,
     json: Json = False,
 ) -> None:
-    """Show what an artifact is, what is in it, and whether it runs here; or what a model is.
+    """Show the state and the content of an artifact, or the content of a model.
 
     Of an ONNX model: inputs, outputs, operators, weights. Nothing is compiled, and weights are not
     read.

@@ -62,7 +62,7 @@ def explain_model(
         shown = [replace(x, nodes=[r for r in x.nodes if _fits(r, pattern)]) for x in reports]
         if not any(x.nodes for x in shown):
             raise UsageError(
-                f"no node fits {pattern!r}", path=model, hint=_nearest(reports, pattern)
+                f"no node matches {pattern!r}", path=model, hint=_nearest(reports, pattern)
             )
     if refused:
         shown = [replace(x, nodes=_refused(x.nodes)) for x in shown]

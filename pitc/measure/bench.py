@@ -173,7 +173,7 @@ def race(
     Args:
         contenders: The compiled model (`OURS`), the reference (`BASE`) and others, in any order.
         case: The inputs.
-        rounds: Rounds that count.
+        rounds: Number of timed rounds.
         seconds: No round starts after this much wall time.
         padding: See `pitc.check.verify.compare`.
         token_outputs: See `pitc.check.verify.compare`.

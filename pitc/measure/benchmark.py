@@ -136,7 +136,7 @@ def bench(
             dimension.
         seed: Of the random inputs.
         against: Only these peers, `onnxruntime` or `openvino`; none: every installed one.
-        rounds: Rounds that count.
+        rounds: Number of timed rounds.
         seconds: No round starts after this much wall time.
         threads: Threads that share one run, for every peer. One thread is measured in CPU time,
             several in wall time.
@@ -251,7 +251,7 @@ class Bencher:
 
         Args:
             peers: Names of peers besides ONNX Runtime.
-            rounds: Rounds that count.
+            rounds: Number of timed rounds.
             seconds: No round starts after this much wall time.
             tolerance: As of `bench`.
             stage: Called with `load`, `check` and `time`.

@@ -193,7 +193,7 @@ def race_dense(
     Args:
         compiled: The model.
         feeds: Its inputs.
-        rounds: Rounds that count; one more comes first.
+        rounds: Number of timed rounds; an untimed one comes first.
         seconds: No round starts after this much wall time.
         keep: A file for the trace of the model as it is.
         progress: Called with the number of rounds done.
