@@ -421,18 +421,18 @@ def test_commands(run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(ledger, "ledger_cache", CACHE)
     assert run("compile", model, "-o", "a.pitc")[0] == 0
     code, out, err = run("compile", model, "-o", "b.pitc")
-    assert code == 0 and f"a copy of {tmp_path / 'a.pitc'}" in " ".join(out.split())
+    assert code == 0 and f"copied from {tmp_path / 'a.pitc'}" in " ".join(out.split())
     assert err.startswith("[7/7] write ... ") and err.count("\n") == 1
     code, out, _ = run("compile", model, "-o", "c.pitc", "--json", "--report", "r.html")
     assert json.loads(out)["report"]["copied_from"] == str(tmp_path / "a.pitc")
     assert "a copy of that one" in (tmp_path / "r.html").read_text("utf-8")
     code, out, err = run("compile", model, "-o", "d.pitc", "--no-cache")
-    assert code == 0 and "copy of" not in out and "[1/7] import" in err
+    assert code == 0 and "copied from" not in out and "[1/7] import" in err
     assert content(tmp_path / "d.pitc") == content(tmp_path / "b.pitc")
     body = json.loads(run("cache", "info", "--json")[1])["artifacts"]
     assert body["folder"] == str(tmp_path / "kept" / "artifacts") and body["entries"] == 1
     assert f"{body['folder']}: deleted 1 known artifact, " in run("cache", "clear")[1]
-    assert "copy of" not in run("compile", model, "-o", "e.pitc")[1]
+    assert "copied from" not in run("compile", model, "-o", "e.pitc")[1]
 
 
 def test_many_at_once(model: Path, tmp_path: Path) -> None:
