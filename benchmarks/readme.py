@@ -10,10 +10,12 @@ from typing import Any
 
 from benchmarks.contenders import OURS
 from benchmarks.report import RESULTS, SWEEPS, Verdict, verdicts
+from benchmarks.sessions import SOURCE
 
 ROOT = Path(__file__).parent.parent
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
+WORST = "<!-- worst -->", "<!-- /worst -->"
 COMPILE, FOOTPRINT = "compile-bert", "footprint-bert-32x128-m40"
 WHAT = {
     "minilm-64": "all-MiniLM-L6-v2, real texts, batches of 64, no option",
@@ -206,6 +208,31 @@ def _footprint(compiled: dict[str, Any], result: dict[str, Any]) -> str:
     )
 
 
+def worst_block(folder: Path = RESULTS / "worst-case") -> str:
+    """What `worst-case` found: a summary, and every row that is beyond a limit."""
+    files = sorted(folder.glob("*.json"))
+    found = [json.loads(f.read_text("utf-8")) for f in files]
+    rows = [(r["case"], row) for r in found for row in r["worst"]]
+    times = sorted(row["time"] for _, row in rows)
+    models = len({case["name"] for case, _ in rows})
+    lines = [
+        f"{models} models, {len(rows)} rows of size, padding and option: the compiled model takes "
+        f"{times[len(times) // 2]:.2f} of ONNX Runtime's time in the median row, {times[0]:.2f} in "
+        f"the best and {times[-1]:.2f} in the worst. Beyond a limit:",
+        "",
+        "| model | batch x length | `--padding` | ms, ONNX Runtime | time | memory |",
+        "|---|---|---|---|---|---|",
+    ]
+    for case, row in rows:
+        if row["time"] > case["most_time"] or row["memory"] > case["most_memory"]:
+            size = " x ".join(map(str, row["dims"].values()))
+            lines.append(
+                f"| {case['model']} | {size}, {row['pattern']} | {row['padding'] or '-'} "
+                f"| {row['ms'][SOURCE]:.3g} | {row['time']:.2f} | {row['memory']:.2f} |"
+            )
+    return "\n".join(lines)
+
+
 def updated(text: str, table: str, begin: str = BEGIN, end: str = END) -> str:
     """A page's text with the table put between its marks, by default those of results."""
     head, rest = text.split(begin)
@@ -217,3 +244,4 @@ if __name__ == "__main__":
     found = results()
     for page, table in ((README, main_block(found)), (PAGE, block(found))):
         page.write_text(updated(page.read_text("utf-8"), table), "utf-8")
+    PAGE.write_text(updated(PAGE.read_text("utf-8"), worst_block(), *WORST), "utf-8")

@@ -42,10 +42,11 @@ from benchmarks.cost import flops, weight_bytes
 from benchmarks.export_cases import ARCHITECTURES, WHY
 from benchmarks.machine import machine_facts, measure_limits
 from benchmarks.replay import NodeTasks, makespan_us, node_tasks
-from benchmarks.report import save, table
+from benchmarks.report import RESULTS, save, table
 from benchmarks.run import time_case
 from benchmarks.sparse_cases import BlocksCase
 from benchmarks.workload import MASK, Feeds, Shared, bert_batch, draw_lengths, make_workload
+from benchmarks.worst_cases import WORST_CASES
 from models import minilm
 from models.bert import BERT_BASE, TINY
 from pitc.errors import UsageError
@@ -384,6 +385,10 @@ def test_readme_shows_the_committed_results() -> None:
         text = page.read_text("utf-8")
         assert readme.updated(text, rows) == text
     assert set(readme.MAIN) <= set(readme.WHAT)
+    text = readme.PAGE.read_text("utf-8")
+    assert readme.updated(text, readme.worst_block(), *readme.WORST) == text
+    kept = {path.stem for path in (RESULTS / "worst-case").glob("*.json")}
+    assert kept == {case.name for case in WORST_CASES}
 
 
 def test_the_page_of_exports_shows_the_committed_results() -> None:
