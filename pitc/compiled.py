@@ -6,6 +6,8 @@ import threading
 import warnings
 import weakref
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -278,6 +280,8 @@ def load(
     """
     if threads is not None:
         check_threads(threads)
+    with suppress(ImportError):  # a run needs it; imported, it tells its version by itself
+        import_module("onnxruntime")
     check = check_artifact(Path(folder), hashes=hashes)
     return CompiledModel(check, providers=providers, threads=threads)
 

@@ -79,12 +79,11 @@ def installed(package: str) -> str | None:
 
 
 def runtime_version() -> str | None:
-    """Version of ONNX Runtime, whatever its package is called; None where it cannot be imported."""
-    try:
-        import onnxruntime
-    except ImportError:
-        return None
-    return str(onnxruntime.__version__)
+    """Version of ONNX Runtime, or None. It is not imported; where it is already, its package may
+    have another name, as onnxruntime-gpu has.
+    """
+    imported = sys.modules.get("onnxruntime")
+    return installed("onnxruntime") if imported is None else str(imported.__version__)
 
 
 def builder_versions() -> dict[str, str]:
