@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pitc.ir.index import ONE, ZERO, Digit, Poly, atom, dim_index, poly, sym
+from pitc.ir.index import ONE, ZERO, Atom, Digit, Poly, atom, dim_index, poly, sym
 from pitc.ir.region import SOME, Region, Test, position
 from pitc.passes.audit.points import where
 from pitc.passes.regions.domain import (

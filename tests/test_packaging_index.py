@@ -44,9 +44,8 @@ class Index(ThreadingHTTPServer):
 
 
 class _Handler(SimpleHTTPRequestHandler):
-    server: Index
-
     def log_message(self, format: str, *arguments: object) -> None:
+        assert isinstance(self.server, Index)
         self.server.asked.append(self.path)
 
 

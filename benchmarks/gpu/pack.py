@@ -77,9 +77,10 @@ def make(
     facts |= {"pitc": metadata.version("pitc"), "bytes": size, "sources": sources()}
     facts["compiler"] = find_cuda_compiler().version
     (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
-    left = TRAVELS_BYTES - size - _checkout_size()
-    print(f"{folder}: {size / 1e6:.1f} MB in {time.monotonic() - start:.0f} s;", end=" ")
-    print(f"beside the checkout {left / 1e6:.1f} MB are left of {TRAVELS_BYTES / 1e6:.1f}")
+    print(f"{folder}: {size / 1e6:.1f} MB in {time.monotonic() - start:.0f} s")
+    if not small:
+        left = TRAVELS_BYTES - size - _checkout_size()
+        print(f"beside the checkout {left / 1e6:.1f} MB are left of {TRAVELS_BYTES / 1e6:.1f}")
 
 
 def _size(folder: Path) -> int:
