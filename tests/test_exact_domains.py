@@ -213,7 +213,7 @@ def test_share_that_is_dead_at_most(
     extents: tuple[Poly, ...], tests: Sequence[Test], share: float
 ) -> None:
     """Every coordinate is one dimension, D0, D1: the digits' extents are those of the domain."""
-    digits = {
+    digits: dict[Atom, Poly] = {
         d: atom(Digit(k, ONE, e)) for k, (d, e) in enumerate(zip((D0, D1), extents, strict=False))
     }
     dead = frozenset(exchange(t, digits) for t in tests)
