@@ -29,6 +29,10 @@ from benchmarks.gpu.there import THERE, missing
 Piece = tuple[int, int, bytes, bool]
 """Kind, architecture, payload; whether it is compressed."""
 
+FILTERS = pytest.mark.skipif(
+    not hasattr(tarfile, "data_filter"), reason="Python before 3.11.4 unpacks no archive safely"
+)
+
 
 def cubin(*names: str) -> bytes:
     """Machine code with some kernels, as far as anybody looks at it."""
@@ -293,6 +297,7 @@ def _nvidia(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root / "nvidia"
 
 
+@FILTERS
 def test_an_archive_travels(
     tmp_path: Path, wheel: Path, nvidia: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,6 +322,7 @@ def test_an_archive_travels(
     assert facts["arch"] == "sm_90" and facts["wheel"] == wheel.name and facts["kept_bytes"] > 0
 
 
+@FILTERS
 def test_libraries_that_are_not_there_are_named(
     tmp_path: Path, wheel: Path, nvidia: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -346,6 +352,7 @@ def test_a_wheel_without_the_provider_is_refused(
     assert not (tmp_path / "out").exists()
 
 
+@FILTERS
 def test_nothing_leaves_the_folder(tmp_path: Path, nvidia: Path) -> None:
     assert nvidia.exists()
     archive = tmp_path / "bad.tar.xz"

@@ -122,7 +122,9 @@ def build_wheel(
         settings |= {f"cmake.define.{key}": value for key, value in defines.items()}
     with tempfile.TemporaryDirectory(prefix="pitc-wheel-") as scratch:
         with tarfile.open(archive) as packed:
-            packed.extractall(scratch, filter="data")
+            # Python 3.11 has filters from its patch 4 on.
+            packed.extraction_filter = getattr(tarfile, "data_filter", None)
+            packed.extractall(scratch)
         (source,) = Path(scratch).iterdir()
         return _run_backend("build_wheel", source, out, settings)
 

@@ -195,6 +195,8 @@ def download(folder: Path) -> Path:
 
 def unpack(archive: Path, folder: Path) -> dict[str, str]:
     """Unpack into a folder, and say with which variables it runs (`environment`)."""
+    if not hasattr(tarfile, "data_filter"):
+        raise ProviderError("to unpack it safely needs Python 3.11.4 or newer")
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(archive, "r:xz") as tar:
         tar.extractall(folder, filter="data")

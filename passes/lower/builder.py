@@ -93,6 +93,10 @@ class Builder:
         self._cache: dict[tuple[Any, ...], ir.Value] = {}
         self.made: set[ir.Node] = set()
 
+    def has(self, name: str) -> bool:
+        """Whether the graph has a value of that name; a body reads others from outside."""
+        return name in self._values
+
     def value(self, name: str) -> ir.Value:
         """The value of that name as it is wanted whole."""
         return self._values[name]

@@ -177,6 +177,8 @@ class Rewriter:
                 continue
             quantised, *grid = inverse.inputs
             assert quantised is not None and quantised.name is not None
+            if not self.build.has(quantised.name):
+                continue
             rows = gather(quantised.name)
             own, stems = dict(inverse.attributes), [old.name or ""]
             (new,) = self.build.node(inverse.domain, inverse.op_type, [rows, *grid], own, stems)

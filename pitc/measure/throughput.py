@@ -87,6 +87,7 @@ def flow(run: Run, feeds: Mapping[str, np.ndarray], streams: int, requests: int)
     ready, left = threading.Barrier(streams), itertools.count()
     spans: list[tuple[float, float]] = []  # appending is atomic, and so is taking a number
     failures: list[BaseException] = []
+    ended = threading.Semaphore(0)  # an interrupted join may say so of a thread that runs on
 
     def stream() -> None:
         try:
@@ -97,6 +98,8 @@ def flow(run: Run, feeds: Mapping[str, np.ndarray], streams: int, requests: int)
                 spans.append((start, time.perf_counter()))
         except BaseException as error:
             failures.append(error)
+        finally:
+            ended.release()
 
     threads = [threading.Thread(target=stream, daemon=True) for _ in range(streams)]
     try:
@@ -108,8 +111,8 @@ def flow(run: Run, feeds: Mapping[str, np.ndarray], streams: int, requests: int)
         failures.append(error)
         ready.abort()
         for thread in threads:
-            if thread.ident is not None:
-                thread.join()
+            if thread.ident is not None:  # it was started
+                ended.acquire()
         raise
     if failures:
         raise failures[0]
