@@ -62,6 +62,14 @@ def test_a_request_that_fails_is_an_error() -> None:
     assert next(asked) < 10_000
 
 
+def threads_after(before: int) -> int:
+    """Threads that there are, once the last steps of those that have ended are done."""
+    end = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < end:
+        time.sleep(0.001)
+    return threading.active_count()
+
+
 def test_ctrl_c_ends_every_stream() -> None:
     """Sessions are gone when the command ends: a thread that still runs one would crash it."""
     asked, main = itertools.count(), threading.get_ident()
@@ -76,10 +84,7 @@ def test_ctrl_c_ends_every_stream() -> None:
     with pytest.raises(KeyboardInterrupt):
         flow(run, X, 3, 100_000)
     assert next(asked) < 10_000
-    end = time.monotonic() + 5
-    while threading.active_count() > before and time.monotonic() < end:
-        time.sleep(0.001)  # the last steps of a thread are behind its last request
-    assert threading.active_count() == before
+    assert threads_after(before) == before
 
 
 def test_threads_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,10 +99,7 @@ def test_threads_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(threading.Thread, "start", few)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         flow(nothing, X, 4, 10)
-    end = time.monotonic() + 5
-    while threading.active_count() > before and time.monotonic() < end:
-        time.sleep(0.001)
-    assert threading.active_count() == before
+    assert threads_after(before) == before
 
 
 def test_contenders_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
