@@ -207,14 +207,16 @@ class _Kernel:
                     self.panel(_Stretch(right, panel, p, start, length, ahead, share), tiles)
 
     def cut_rows(self, first: tir.Expr, count: tir.Expr) -> _RowTiles:
-        """Full row tiles; up to four rows that are left make pairs, five of them a padded tile.
+        """Full row tiles; a few rows that are left make pairs, more of them a padded tile.
 
         8 rows, tiles of 6   ->   one full, one pair            10   ->   one full, two pairs
         """
         height = self.tile_rows
         full = tir.hold(count // height)
         rest = tir.bind(count - full * height)
-        as_pair = tir.bind(rest <= 2 * PAIR)
+        # Where B is not in panels, a tile makes vectors of it by itself: one is faster than two.
+        pairs = 2 if self.right[0].longest is None else 1
+        as_pair = tir.bind(rest <= pairs * PAIR)
         pair = tir.hold(tir.choose(as_pair, (rest + 1) // PAIR, tir.int64(0)))
         full = tir.hold(tir.choose(as_pair, full, full + 1))
         return _RowTiles(first, full, pair, tir.hold(full + pair))
