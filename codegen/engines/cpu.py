@@ -29,15 +29,12 @@ class Blocks:
 
     Args:
         tile: The tile.
-        scratch: Where sums of complete blocks lie.
-        rows: Element of it at which each row begins.
+        complete: Where sums of complete blocks lie.
         bound: First k behind the entries' block; twice that, and 1 where blocks are complete.
     """
 
-    def __init__(
-        self, tile: "DenseTile", scratch: tir.Buffer, rows: Sequence[tir.Expr], bound: tir.Expr
-    ) -> None:
-        self.tile, self.scratch, self.rows = tile, scratch, rows
+    def __init__(self, tile: "DenseTile", complete: "Scratch | Registers", bound: tir.Expr) -> None:
+        self.tile, self.complete = tile, complete
         self.state = tir.Counter(bound)
 
     @staticmethod
@@ -49,14 +46,54 @@ class Blocks:
         """The next entry is of `k`."""
         with tir.when(k * 2 + 1 >= self.state.value):
             self.end()
-            self.tile.put(self.scratch, self.rows)
+            self.complete.put(self.tile)
             self.tile.clear()
             self.state.set(self.state_at(k, 1))
 
     def end(self) -> None:
         """Add complete blocks to the sums."""
         with tir.when(self.state.value % 2 == 1):
-            self.tile.add(self.scratch, self.rows)
+            self.complete.add_to(self.tile)
+
+
+class Scratch:
+    """Sums in memory.
+
+    Args:
+        buffer: Where.
+        rows: Element at which each row of a tile begins.
+    """
+
+    def __init__(self, buffer: tir.Buffer, rows: Sequence[tir.Expr]) -> None:
+        self.buffer, self.rows = buffer, rows
+
+    def put(self, tile: "DenseTile") -> None:
+        """Keep a tile's sums."""
+        tile.put(self.buffer, self.rows)
+
+    def add_to(self, tile: "DenseTile") -> None:
+        """Add what was kept to a tile."""
+        tile.add(self.buffer, self.rows)
+
+
+class Registers:
+    """Sums in registers: for a tile that takes less than half of them.
+
+    Args:
+        like: A tile of that size.
+    """
+
+    def __init__(self, like: "DenseTile") -> None:
+        self._sums = DenseTile(like.rows, like.vectors, like.lanes)
+        self._sums.clear()
+
+    def put(self, tile: "DenseTile") -> None:
+        """Keep a tile's sums."""
+        self._sums.start(lambda r, v: tile.row(r)[v])
+
+    def add_to(self, tile: "DenseTile") -> None:
+        """Add what was kept to a tile."""
+        tile.add_each(lambda r, v: self._sums.row(r)[v])
 
 
 class DenseTile:

@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pitc.codegen import tir
-from pitc.codegen.engines.cpu import FOLD, Blocks, DenseTile, Read
+from pitc.codegen.engines.cpu import FOLD, Blocks, DenseTile, Read, Registers
 from pitc.codegen.families.swrite import PANEL_VECTORS, SWrite
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 from pitc.ir.target import CpuLevel
@@ -122,7 +122,7 @@ class _Kernel:
         if not self.folds:
             self.entries(tile, j, start, stop, ahead=True)
         else:
-            blocks = Blocks(tile, self.sums, [self.behind], tir.int64(2 * FOLD))
+            blocks = Blocks(tile, Registers(tile), tir.int64(2 * FOLD))
             with tir.when(start < stop):
                 blocks.state.set(blocks.state_at(tir.index_of(self.ks, start)))
             self.entries(tile, j, start, stop, blocks, ahead=True)

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pitc.codegen import tir
-from pitc.codegen.engines.cpu import FOLD, Blocks, DenseTile, Read
+from pitc.codegen.engines.cpu import FOLD, Blocks, DenseTile, Read, Scratch
 from pitc.codegen.families.swrite import SWrite
 from pitc.ir.panels import PANEL_WIDTH
 from pitc.ir.target import CpuLevel
@@ -127,8 +127,8 @@ class _Kernel:
         rows = [(row + r) * PANEL_WIDTH + column for r in range(self.height)]
         offsets = [column + v * tir.LANES for v in range(tile.vectors)]
 
-        behind = [row + self.behind for row in rows]
-        blocks = Blocks(tile, self.sums, behind, tir.int64(0)) if self.folds else None
+        behind = Scratch(self.sums, [row + self.behind for row in rows])
+        blocks = Blocks(tile, behind, tir.int64(0)) if self.folds else None
         if blocks is not None:
             with tir.when(count > 0):
                 first = tir.index_of(self.ks, start)

@@ -34,12 +34,13 @@ struct NearBlocks {
   double rows;     // so many stay in the first cache, beside the rest
   double entries;  // shorter runs are not worth a block
   double most;     // with more rows they come from the second cache anyhow
+  double least;    // of a block of sums; with fewer entries one list of all k costs less
 };
-constexpr NearBlocks kNearBlocks[] = {{64, 13, 192}, {192, 20, 384}};  // v4; v3, half as wide
-constexpr double kFarRows = 1024;                                      // half of the second cache
+constexpr NearBlocks kNearBlocks[] = {{64, 13, 192, 5}, {192, 20, 384, 3}};  // v4; v3, half as wide
+constexpr double kFarRows = 1024;  // half of the second cache
 
 // How many k share a list of a row: 64, 128, 192 or 384, which are parts of a block of sums, or
-// all; few where many live.
+// all; few where many live, all where few do.
 int64_t KBlock(CpuLevel level, const Work& work) {
   const NearBlocks& near = kNearBlocks[level != CpuLevel::kV4];
   const auto share = [](int64_t live, int64_t all) {
@@ -47,10 +48,11 @@ int64_t KBlock(CpuLevel level, const Work& work) {
   };
   const double used = share(work.live_columns, work.k),
                live = share(work.counts.elements, work.k) / static_cast<double>(work.rows);
+  const int64_t all = BitWords(work.k);
+  if (live * static_cast<double>(kSumBlock) < near.least) return all * 64;
   double block = std::max(near.rows / used, near.entries / live);
   if (block * used > near.most) block = std::max(block, kFarRows / used);
   const auto words = static_cast<int64_t>(std::min(block / 64 + 0.5, 1e9));
-  const int64_t all = BitWords(work.k);
   if (2 * words > all) return all * 64;
   return words > 3 ? kSumBlock : std::max<int64_t>(words, 1) * 64;
 }
