@@ -24,9 +24,11 @@ def raced(race: "Race", title: str) -> None:
         _rates(out, race)
     else:
         _times(out, race)
-    for row in (race.rates or race.timings)[1:]:
-        why = _gain(row) if row.interval else f"it takes {LEAST_ROUNDS} (--rounds, --seconds)"
-        out.print(Text(f"{row.verdict}: {why}"))
+    few = f"it takes {LEAST_ROUNDS} (--rounds, --seconds)"
+    rows = race.rates or race.timings
+    told = (f"{row.verdict}: {_gain(row) if row.interval else few}" for row in rows[1:])
+    for line in dict.fromkeys(told):
+        out.print(Text(line))
     for text, outputs in grouped(race.tolerances).items():
         of = "" if len(outputs) == len(race.tolerances) else f" of {', '.join(outputs)}"
         out.print(Text(f"tolerance{of}: {text}"))
