@@ -1,5 +1,5 @@
 // What the JNI library of ONNX Runtime's package for Android asks of Android's C library, from glibc's: a handful of
-// functions by the version LIBC, which glibc does not have. tests/test_host.py runs Java with it; ORT_VERSION is the
+// functions by the version LIBC, which glibc does not have. tests/release/test_host.py runs Java with it; ORT_VERSION is the
 // version that libonnxruntime.so gives its functions, as "VERS_1.29.0".
 #include <dlfcn.h>
 #include <stdlib.h>

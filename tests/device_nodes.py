@@ -19,7 +19,7 @@ from onnx.backend.test.runner import Runner
 
 from pitc.check.feeds import Case as Feeds
 from tests.device_models import Model
-from tests.test_backend_nodes import Case, cases
+from tests.plugin.test_backend_nodes import Case, cases
 
 Array = Any
 KINDS = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.float16): TensorProto.FLOAT16}

@@ -42,11 +42,11 @@ from tests.device_models import (
 from tests.device_nodes import node_models, passed_models
 from tests.device_support import FakeDriver, session
 from tests.fused_models import KINDS, X, lengths, mask_of
+from tests.onnx.test_control_flow import MODELS
+from tests.onnx.test_control_loops import LOOPS, refined
+from tests.onnx.test_fused_lowering import FUSED, LAYERS, layer
+from tests.plugin.test_exports import FILES, QUANTISED, masks_of
 from tests.random_check import Machine, Run, check_seed, lowering_everything
-from tests.test_control_flow import MODELS
-from tests.test_control_loops import LOOPS, refined
-from tests.test_exports import FILES, QUANTISED, masks_of
-from tests.test_fused_lowering import FUSED, LAYERS, layer
 
 Make = Callable[[], Model]
 

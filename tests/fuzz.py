@@ -24,7 +24,7 @@ def main(seconds: int) -> int:
     print("hostile models and manifests", flush=True)
     environment = {**os.environ, "PITC_FUZZ": str(EXAMPLES)}
     names = ("test_fuzz_importer.py", "test_fuzz_manifest.py")
-    files = [str(ROOT / "tests" / name) for name in names]
+    files = [str(ROOT / "tests" / "plugin" / name) for name in names]
     models = [sys.executable, "-m", "pytest", "-q", *files]
     codes.append(subprocess.run(models, env=environment, cwd=ROOT, check=False).returncode)
     return max(map(abs, codes))

@@ -38,7 +38,7 @@ def summary(version: str) -> tuple[bool, str]:
     code = "import onnxruntime, sys; sys.exit(onnxruntime.__version__ != sys.argv[1])"
     environment = {**os.environ, "PYTHONPATH": path, "PYTEST_ADDOPTS": ""}
     subprocess.run([sys.executable, "-c", code, version], env=environment, check=True)
-    files = [str(ROOT / "tests" / f"test_{name}.py") for name in TESTS]
+    files = [str(path) for name in TESTS for path in (ROOT / "tests").glob(f"*/test_{name}.py")]
     run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
     done = subprocess.run(run, env=environment, cwd=ROOT, capture_output=True, text=True)
     return done.returncode == 0, done.stdout

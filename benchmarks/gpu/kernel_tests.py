@@ -40,7 +40,7 @@ def command(file: str, tool: str = "", *, small: bool = False) -> list[str]:
     chosen = FEW_TESTS if small else SANITIZED_TESTS if tool else ""
     options += ["-k", chosen] if chosen else []
     under = [SANITIZER, f"--tool={tool}", f"--error-exitcode={COMPLAINED}"] if tool else []
-    return [*under, sys.executable, "-m", "pytest", *options, str(_TESTS / file)]
+    return [*under, sys.executable, "-m", "pytest", *options, str(_TESTS / "gpu" / file)]
 
 
 def environment(pack: Path, journal: Path, step: str, *, sanitized: bool) -> Mapping[str, str]:

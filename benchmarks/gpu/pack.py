@@ -134,7 +134,7 @@ def _record_tests(folder: Path, archs: Sequence[str], tests: Any, *, small: bool
     }
     options = ["-q", "-p", "tests.on_gpu.record", "-p", "no:cacheprovider"]
     options += ["-k", chosen] if chosen else []
-    paths = [str(ROOT / "tests" / file) for file in files]
+    paths = [str(ROOT / "tests" / "gpu" / file) for file in files]
     command = [sys.executable, "-m", "pytest", *options, *paths]
     subprocess.run(command, check=True, cwd=ROOT, env=environment)
 

@@ -23,7 +23,7 @@ TESTS = ("attention", "contract", "gemm", "math", "pack", "panels", "rows", "sto
 
 def kernels() -> bool:
     """Run the tests of kernels for CPUs with those of the machine; whether all pass."""
-    files = [str(ROOT / "tests" / f"test_codegen_{name}.py") for name in TESTS]
+    files = [str(ROOT / "tests" / "kernels" / f"test_codegen_{name}.py") for name in TESTS]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", *files]
     return subprocess.run(command, env=os.environ | {LEVELS_VARIABLE: "neon"}).returncode == 0
 

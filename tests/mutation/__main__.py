@@ -63,7 +63,7 @@ def main() -> int:
         found = {v.key: v.by for v in read(options.out) if v.outcome == "killed"}
         note_killers(found, {c.key for c in mutants(["*"])})
     if not options.summary and not options.note:
-        files = [f"tests/{name}.py" for name in TESTS if Path(f"tests/{name}.py").exists()]
+        files = [str(path) for name in TESTS for path in Path("tests").glob(f"*/{name}.py")]
         quiet = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:randomly"]
         code = pytest.main([*quiet, *files], plugins=[InPlaceOfTests(options)])
         if code not in (0, 5):

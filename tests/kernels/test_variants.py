@@ -1,0 +1,103 @@
+"""The table of variants: micro-tiles follow from dense tiles, and everybody reads the same list."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pitc.ir import variants
+from pitc.ir.kernel import KernelRequest
+from pitc.ir.target import CPU_LEVELS
+from pitc.ir.variants import LINE_BYTES, SPARSE_FAMILIES, VARIANTS, Tile, derive_micro_tile
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("dense", "axis", "line_bytes", "want"),
+    [
+        (Tile(32, 64), "k", 64, Tile(32, 1)),
+        (Tile(1, 1), "k", 64, Tile(1, 1)),
+        (Tile(4, 64), "m", 64, Tile(1, 64)),
+        (Tile(4, 8), "m", 64, Tile(1, 16)),  # a line is 16 floats
+        (Tile(4, 8), "m", 32, Tile(1, 8)),  # and a sector of a GPU 8
+    ],
+)
+def test_a_micro_tile_follows_from_its_dense_tile(
+    dense: Tile, axis: str, line_bytes: int, want: Tile
+) -> None:
+    assert derive_micro_tile(dense, axis, line_bytes=line_bytes) == want
+
+
+def test_other_axes_and_types_are_refused() -> None:
+    with pytest.raises(ValueError, match="PIT axis 'n'"):
+        derive_micro_tile(Tile(4, 16), "n")
+    with pytest.raises(KeyError):
+        derive_micro_tile(Tile(4, 16), "m", "float33")
+
+
+def test_every_variant_is_one_line_that_all_can_read() -> None:
+    """What the detector counts, the kernels gather and the header says, from the one table."""
+    assert next(iter(VARIANTS)) == "dense" and not VARIANTS["dense"].pit_axis
+    for group in ("height", "width"):
+        sizes = [getattr(v, group) for v in VARIANTS.values() if getattr(v, group)]
+        assert sizes == sorted(set(sizes)), "each size once, in ascending order"
+    for name, v in VARIANTS.items():
+        assert v.name == name and not (v.height and v.width)
+        assert name == f"tile{v.height}" if v.height else True
+        assert name == f"block{v.width}" if v.width else True
+        assert not v.height or (v.height % 8 == 0 and 32 % v.height == 0), "as the detector counts"
+        assert not v.width or (v.width * 4 >= LINE_BYTES and 64 % v.width == 0)
+        assert all(v.height % level.listed_tile[0] == 0 for level in CPU_LEVELS)
+        request = KernelRequest.of(v.family, k=3, n=5, activation="none", residual=0)
+        assert request.symbol.startswith(v.family)
+    assert {v.family for v in VARIANTS.values()} == {"gather_gemm", *SPARSE_FAMILIES}
+
+
+def test_the_header_needs_nothing_but_the_table(tmp_path: Path) -> None:
+    """The build of the runtime runs the module by itself, with any Python."""
+    made = tmp_path / "variants.h"
+    command = [sys.executable, "-I", "-S", ROOT / "pitc/ir/variants.py", made]
+    subprocess.run(command, check=True, cwd=tmp_path)
+    text = made.read_text()
+    assert text == variants.header()
+    records = re.findall(r'\{"(\w+)", Cut::k(\w+), (\d+), (\d+), (\w+)\}', text)
+    assert [r[0] for r in records] == list(VARIANTS)
+    kinds = {"Tile": "height", "Block": "width"}
+    for name, kind, size, place, waits in records:
+        v = VARIANTS[name]
+        assert int(size) == (getattr(v, kinds[kind]) if kind in kinds else 1)
+        assert waits == str(v.waits).lower() == ("true" if kind in ("Row", "Tile") else "false")
+        same = [r for r in records if r[1] == kind]
+        assert int(place) == [r[0] for r in same].index(name)
+
+
+def test_a_new_line_is_a_new_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Variant("tile16", ..)` is all that the header, its arrays and its places need."""
+    new = variants.Variant("tile16", "contract_tile", "k", Tile(16, 64))
+    table = sorted([*VARIANTS.values(), new], key=lambda v: (v.width, v.height))
+    monkeypatch.setattr(variants, "VARIANTS", {v.name: v for v in table})
+    text = variants.header()
+    assert "kStripHeights[kStripKinds] = {8, 16}" in text and "kVariants = 7" in text
+    places = dict(re.findall(r'\{"(tile\d+)", Cut::kTile, \d+, (\d+),', text))
+    assert places == {"tile8": "0", "tile16": "1"}
+    assert str(new.micro_tile) == "16 x 1"
+
+
+def test_names_and_constants_are_shared() -> None:
+    text = variants.header()
+    for value, name in ((variants.CHUNK, "kChunk"), (variants.LISTED_ROWS, "kListedRows")):
+        assert f"constexpr int64_t {name} = {value};" in text
+    assert f"constexpr int kFeatures = {len(variants.FEATURES)};" in text
+
+
+def test_the_docs_name_every_variant() -> None:
+    table, plans = ((ROOT / "docs" / page).read_text() for page in ("tiles.md", "plans.md"))
+    for name, v in VARIANTS.items():
+        (row,) = (
+            line for line in table.splitlines() if line.startswith("|") and f"`{name}`" in line
+        )
+        assert not v.pit_axis or (str(v.micro_tile) in row and f"| {v.pit_axis} |" in row)
+        assert f"`{name}`" in plans
