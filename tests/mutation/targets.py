@@ -35,6 +35,32 @@ MODULES = {  # the most important first; with what no answer rests on
     "pitc.passes.regions.reading": set(),
     "pitc.passes.control.branches": set(),
     "pitc.passes.normalise": {"MAX_ROUNDS"},
+    # packed forms
+    "pitc.passes.regions.contraction": set(),
+    "pitc.passes.regions.packed": set(),
+    "pitc.passes.regions.form": set(),
+    "pitc.passes.regions.attention": set(),
+    "pitc.passes.regions.sparse": set(),
+    "pitc.passes.regions.terms": set(),
+    "pitc.passes.regions.items": set(),
+    "pitc.passes.regions.all_rows": set(),
+    "pitc.passes.regions.coordinates": set(),
+    # lowering
+    "pitc.passes.lower.rewrite": set(),
+    "pitc.passes.lower.contract": set(),
+    "pitc.passes.lower.gemm": set(),
+    "pitc.passes.lower.activation": set(),
+    "pitc.passes.lower.formula": set(),
+    "pitc.passes.lower.weight": set(),
+    "pitc.passes.lower.rows": set(),
+    "pitc.passes.lower.live": set(),
+    "pitc.passes.lower.given_up": set(),
+    "pitc.passes.lower.attention": set(),
+    "pitc.passes.lower.heads": set(),
+    "pitc.passes.lower.sparse": set(),
+    "pitc.passes.lower.regions": set(),
+    "pitc.passes.lower.gather_quantised": set(),
+    "pitc.passes.lower.early_quantise": set(),
 }
 
 TESTS = (
@@ -61,6 +87,15 @@ TESTS = (
     *("test_attention_scores", "test_exit_checks", "test_normalise"),
     *("test_control_flow", "test_control_loops", "test_branch_moves", "test_branch_places"),
     *("test_normalise_rewrites", "test_normalise_functions", "test_hostile_models"),
+    # packed forms and lowering
+    *("test_lower_activation", "test_lower_contract", "test_lower_gemm", "test_lower_regions"),
+    *("test_lower_right", "test_lower_routing", "test_lower_scopes", "test_lower_order"),
+    *("test_lower_cuda", "test_lower_cuda_sparse", "test_lowering", "test_sparse_operands"),
+    *("test_packed_axes", "test_packed_ones", "test_packed_images", "test_hidden_rows"),
+    *("test_zero_rows", "test_empty_rows", "test_live", "test_live_keys", "test_strata"),
+    *("test_quantised_rows", "test_quantised_attention", "test_gather_quantised"),
+    *("test_early_quantise", "test_fused_lowering", "test_padding", "test_exports"),
+    *("test_lowering_session", "test_right_session"),
 )
 SEEDS = range(150)  # random graphs that judge
 LONGEST = 2.5  # seconds: slower tests do not judge
