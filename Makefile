@@ -63,6 +63,7 @@ lint: $(STAMP) ## Run the linters and type checkers.
 	$(BIN)/mypy
 	$(BIN)/pyright
 	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
+	$(BIN)/python -m tools.size
 
 format: $(STAMP) ## Format Python and C++.
 	$(BIN)/ruff check --fix-only .
