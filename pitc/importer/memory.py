@@ -17,12 +17,11 @@ import onnx_ir as ir
 from google.protobuf.message import (  # type: ignore[import-untyped]
     DecodeError,
     EncodeError,
-    Message,
 )
 from onnx import numpy_helper
 
 from pitc.errors import ModelError, UsageError
-from pitc.importer.proto import PROTO_BYTES, tensors
+from pitc.importer.proto import PROTO_BYTES, copy_but, tensors
 
 #: What is compiled: a file, or a model in memory.
 AnyModel = str | Path | bytes | onnx.ModelProto | ir.Model
@@ -113,8 +112,8 @@ def _entry_bytes(tensor: onnx.TensorProto) -> int:
 def _save(proto: onnx.ModelProto, file: Path) -> None:
     """Write a model whose large initializers lie in a file beside it."""
     slim = onnx.ModelProto()
-    _copy_but(proto, slim, "graph")
-    _copy_but(proto.graph, slim.graph, "initializer")
+    copy_but(proto, slim, "graph")
+    copy_but(proto.graph, slim.graph, "initializer")
     with file.with_name(_WEIGHTS).open("xb") as weights:
         for tensor in proto.graph.initializer:
             kept = slim.graph.initializer.add()
@@ -148,16 +147,3 @@ def _content(tensor: onnx.TensorProto) -> bytes | None:
     if array.dtype.itemsize * 8 != ir.DataType(tensor.data_type).bitwidth:
         return None  # several to a byte
     return np.ascontiguousarray(array).tobytes()
-
-
-def _copy_but(source: Message, target: Message, left_out: str) -> None:
-    """Copy all fields of a message but one."""
-    for field, value in source.ListFields():
-        if field.name == left_out:
-            continue
-        if isinstance(value, Message):
-            getattr(target, field.name).CopyFrom(value)
-        elif hasattr(value, "MergeFrom"):
-            getattr(target, field.name).MergeFrom(value)
-        else:
-            setattr(target, field.name, value)
