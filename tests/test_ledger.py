@@ -45,9 +45,9 @@ def _compilations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     done: list[Any] = []
     whole = api._compile
 
-    def counted(*arguments: Any) -> Any:
+    def counted(*arguments: Any, **options: Any) -> Any:
         done.append(arguments)
-        return whole(*arguments)
+        return whole(*arguments, **options)
 
     monkeypatch.setattr(api, "_compile", counted)
     return done
