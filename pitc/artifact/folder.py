@@ -165,6 +165,8 @@ def new_file(path: Path) -> Iterator[Path]:
     """
     try:
         target = path.resolve()
+        if target.exists() and not (target.is_file() or target.is_dir()):
+            raise UsageError("is a device or pipe, which no file replaces", path=path)
         scratch = _scratch_name(target).with_suffix(f".tmp{path.suffix}")
         try:
             yield scratch
