@@ -110,7 +110,15 @@ def compile(
 
             with imported_from(model) as read:  # weights are there until the artifact is written
                 reports, outside = _compile(
-                    read, options, folder, force, tiles, cache, steps, kernel_progress
+                    read,
+                    options,
+                    folder,
+                    force=force,
+                    lasting=scratch is None,
+                    tiles=tiles,
+                    cache=cache,
+                    steps=steps,
+                    kernel_progress=kernel_progress,
                 )
             if ledger is not None and scratch is None:
                 ledger.enter(folder, outside)
@@ -152,13 +160,16 @@ def _compile(
     model: "Path | onnx.ModelProto",
     options: CompileOptions,
     folder: Path,
+    *,
     force: bool,
+    lasting: bool,
     tiles: "str | Path | TileTable | None",
     cache: bool,
     steps: "_Steps",
     kernel_progress: KernelProgress | None,
 ) -> tuple[dict[Kind, Report], list[str]]:
-    """`compile`, for what the importer reads, into a folder.
+    """`compile`, for what the importer reads, into a folder; a lasting one is waited for until it
+    is on the disk.
 
     Returns:
         The reports, and the names of the files beside the model that hold weights.
@@ -180,7 +191,7 @@ def _compile(
                 one.model = fallback.clone()
             one.report.model, one.report.target = source.name, options.target
             lowered[kind] = one
-    with new_folder(folder, force=force) as fresh:
+    with new_folder(folder, force=force, lasting=lasting) as fresh:
         _write(fresh, lowered, fallback, options, source, steps, kernel_progress, cache)
     steps.end()
     reports: dict[Kind, Report] = {kind: one.report for kind, one in lowered.items()}

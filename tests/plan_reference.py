@@ -298,7 +298,14 @@ FUSED = [
 ]
 
 
-def run_lowered(model: onnx.ModelProto, feeds: dict[str, Array]) -> list[Array]:
-    """Outputs of a lowered model."""
-    ours = [EPContext, GatherElements, Flatten, *FUSED]
-    return ReferenceEvaluator(model, new_ops=ours).run(None, feeds)  # type: ignore[return-value]
+def evaluator(model: onnx.ModelProto) -> ReferenceEvaluator:
+    """Evaluates a lowered model, as often as it is asked."""
+    return ReferenceEvaluator(model, new_ops=[EPContext, GatherElements, Flatten, *FUSED])
+
+
+def run_lowered(
+    model: onnx.ModelProto | ReferenceEvaluator, feeds: dict[str, Array]
+) -> list[Array]:
+    """Outputs of a lowered model, or of one that is evaluated several times."""
+    ready = model if isinstance(model, ReferenceEvaluator) else evaluator(model)
+    return ready.run(None, feeds)  # type: ignore[return-value]

@@ -24,8 +24,15 @@ from pitc.version import __version__
 PACKAGES = ("apache-tvm", "apache-tvm-ffi")
 """What turns TIR into machine code; LLVM is a part of the first one."""
 
-SOURCES = (Path(__file__).parents[1], Path(pitc.ir.__file__).parent)
-"""The rooms that write TIR: this one, and the one that it imports."""
+IR_MODULES = (
+    *("__init__", "attention_tile", "cuda_target", "cuda_variants", "digest", "kernel"),
+    *("panels", "plan", "target", "variants"),
+)
+SOURCES = (
+    Path(__file__).parents[1],
+    *(Path(pitc.ir.__file__).with_name(f"{name}.py") for name in IR_MODULES),
+)
+"""What writes TIR: this room, and the modules that it imports, directly or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +120,10 @@ def generator() -> Generator | None:
 
 
 def source_files() -> dict[str, Path]:
-    """The files that `Generator.sources` is of, by their place in the rooms."""
-    return {
-        f"{room.name}/{path.relative_to(room)}": path
-        for room in SOURCES
-        for path in sorted(room.rglob("*.py"))
-    }
+    """The files that `Generator.sources` is of, by their place in their rooms."""
+    found = {}
+    for place in SOURCES:
+        room = place if place.is_dir() else place.parent
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else (place,):
+            found[f"{room.name}/{path.relative_to(room)}"] = path
+    return found

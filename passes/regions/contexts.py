@@ -138,10 +138,12 @@ class Tested:
     Args:
         dead: Values by what a region tests in which they are dead, or 0.
         zero: For each value, what its regions of zeros test.
+        contexts: What was asked for before: each holds what was found in it.
     """
 
     dead: dict[Sources, set[str]] = field(default_factory=dict)
     zero: dict[str, set[Sources]] = field(default_factory=dict)
+    contexts: dict[Domain, FormContext] = field(default_factory=dict)
 
     @classmethod
     def of(cls, graph: Graph) -> "Tested":
@@ -165,8 +167,10 @@ class Tested:
 
     def context(self, graph: Graph, domain: Domain, paths: Paths) -> FormContext:
         """What form builders look at, in one domain."""
-        starts = named_starts(graph, domain, self.dead_in(domain))
-        return FormContext(graph, domain, starts, paths)
+        if domain not in self.contexts:
+            starts = named_starts(graph, domain, self.dead_in(domain))
+            self.contexts[domain] = FormContext(graph, domain, starts, paths)
+        return self.contexts[domain]
 
 
 def contexts_of(graph: Graph) -> Contexts:

@@ -112,13 +112,14 @@ def _foreign(folder: Path) -> str | None:
 
 
 @contextmanager
-def new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
+def new_folder(target: Path, *, force: bool = False, lasting: bool = True) -> Iterator[Path]:
     """Fill a folder that takes its name only when the block ends without an exception.
 
     Args:
         target: The folder to be made; its parent must exist.
         force: An existing artifact is replaced, in one step where the file system can exchange
             names.
+        lasting: Wait until it is on the disk; a folder that goes with the process need not be.
 
     Yields:
         The hidden folder to fill. It is removed when the block raises anything.
@@ -135,9 +136,11 @@ def new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
         scratch.mkdir()
         lock = _lock(scratch)
         yield scratch
-        _flush(scratch)
+        if lasting:
+            _flush(scratch)
         _take_name(scratch, target, force=force)
-        flush_file(target.parent)
+        if lasting:
+            flush_file(target.parent)
     except OSError as error:
         raise _explain(error, target) from error
     finally:
@@ -162,6 +165,8 @@ def new_file(path: Path) -> Iterator[Path]:
     """
     try:
         target = path.resolve()
+        if target.exists() and not (target.is_file() or target.is_dir()):
+            raise UsageError("is a device or pipe, which no file replaces", path=path)
         scratch = _scratch_name(target).with_suffix(f".tmp{path.suffix}")
         try:
             yield scratch

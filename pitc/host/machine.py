@@ -68,8 +68,11 @@ def _cpu_field(field: str) -> str:
     return ""
 
 
+@cache
 def installed(package: str) -> str | None:
-    """Version of an installed package, or None. The package is not imported."""
+    """Version of an installed package, or None. The package is not imported; its metadata is read
+    once.
+    """
     from importlib.metadata import PackageNotFoundError, version  # 2 MB that a run can do without
 
     try:

@@ -81,24 +81,39 @@ class Inferred:
 
 
 def slim_proto(model: ir.Model) -> onnx.ModelProto:
-    """The model as a proto without big weights: they become inputs of the same name and type."""
-    tensors = (value.const_value for value in model.graph.initializers.values())
-    if all(t is not None and t.nbytes <= SMALL_BYTES for t in tensors):
-        return ir.to_proto(model)
-    copy = model.clone()
-    graph = copy.graph
+    """The model as a proto without big weights: they become inputs of the same name and type. What
+    it says of the main graph's inner values is left out.
+    """
+    graph = model.graph
+    weights = {id(v): v for v in graph.initializers.values() if not _is_small(v.const_value)}
     listed = {id(v) for v in graph.inputs}
-    for name, value in list(graph.initializers.items()):
-        tensor = value.const_value
-        if tensor is not None and tensor.nbytes <= SMALL_BYTES:
-            continue
-        if tensor is not None:
-            value.shape, value.type = ir.Shape(tensor.shape.numpy()), ir.TensorType(tensor.dtype)
-        value.const_value = None
-        del graph.initializers[name]
-        if id(value) not in listed:
-            graph.inputs.append(value)
-    return ir.to_proto(copy)
+    inputs = [*graph.inputs, *(v for k, v in weights.items() if k not in listed)]
+    face = ir.GraphView(
+        [_typed(v) if id(v) in weights else v for v in inputs],
+        graph.outputs,
+        nodes=(),
+        initializers=[v for v in graph.initializers.values() if id(v) not in weights],
+        opset_imports=graph.opset_imports,
+        name=graph.name,
+    )
+    functions = list(model.functions.values())
+    proto = ir.to_proto(ir.Model(face, ir_version=model.ir_version, functions=functions))  # type: ignore[arg-type]
+    for node in graph:
+        ir.serde.serialize_node_into(proto.graph.node.add(), node)
+    return proto
+
+
+def _is_small(tensor: ir.TensorProtocol | None) -> bool:
+    return tensor is not None and tensor.nbytes <= SMALL_BYTES
+
+
+def _typed(value: ir.Value) -> ir.Value:
+    """An input of the type that a weight has."""
+    tensor = value.const_value
+    if tensor is None:
+        return ir.Value(name=value.name, shape=value.shape, type=value.type)
+    shape = ir.Shape(tensor.shape.numpy())
+    return ir.Value(name=value.name, shape=shape, type=ir.TensorType(tensor.dtype))
 
 
 def infer(model: ir.Model) -> dict[str, Inferred]:

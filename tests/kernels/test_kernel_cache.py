@@ -1,6 +1,7 @@
 """Kernels by content: what is compiled once is never again, and no byte changes with it."""
 
 import dataclasses
+import itertools
 import json
 import os
 import subprocess
@@ -14,7 +15,6 @@ import onnx
 import pytest
 
 import pitc
-from models.bert import BertConfig, bert
 from pitc.codegen.build import kernel_keys, library
 from pitc.codegen.build.cache import Cache, kernel_cache
 from pitc.codegen.build.kernel_keys import (
@@ -30,6 +30,7 @@ from pitc.errors import PitcWarning
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.target import CPU_LEVELS
 from tests.codegen_kernels import LEVELS
+from tools import parts
 
 Run = Callable[..., tuple[int, str, str]]
 REQUESTS = (
@@ -121,6 +122,15 @@ def test_the_generator_is_all_that_writes_kernels() -> None:
     assert outside <= SAYS_NOTHING
 
 
+def test_what_the_generator_imports_is_among_its_sources() -> None:
+    """At any place in it, whether a kernel of the test above comes by or not."""
+    room = [name for name in parts.modules() if name.split(".")[:2] == ["pitc", "codegen"]]
+    found = {name: os.path.realpath(path) for name, path in parts.reached(room).items()}
+    known = {os.path.realpath(path) for path in source_files().values()}
+    assert {name for name, path in found.items() if path not in known} == SAYS_NOTHING
+    assert known <= set(found.values())  # a change elsewhere makes no kernel again
+
+
 def test_the_generator_is_its_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "room").mkdir()
     source = tmp_path / "room" / "tir.py"
@@ -143,10 +153,10 @@ from pitc.codegen.build.library import build_kernels
 from pitc.ir.kernel import KernelRequest
 if sys.argv[2] == "warm":
     sys.modules["tvm"] = None  # it cannot be imported
-cache = None if sys.argv[2] == "none" else kernel_cache()
+cache = kernel_cache()
 requests = {REQUESTS!r}
 build_kernels(requests, {LEVELS!r}, Path(sys.argv[1]), None, ("sm_80", "sm_90"), cache)
-print(cache and (cache.hits, cache.misses))
+print((cache.hits, cache.misses))
 """
 
 
@@ -158,9 +168,17 @@ def built(out: Path, how: str) -> tuple[bytes, str]:
     return out.read_bytes(), done.stdout.strip()
 
 
-def test_the_same_bytes_without_tvm(tmp_path: Path, folder: Path) -> None:
-    without, said = built(tmp_path / "none.so", "none")
-    assert said == "None" and not folder.exists()
+def built_here(out: Path, cache: Cache | None) -> bytes:
+    library.build_kernels(REQUESTS, LEVELS, out, None, ("sm_80", "sm_90"), cache)
+    return out.read_bytes()
+
+
+def test_the_same_bytes_without_tvm(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PITC_CUDA_COMPILER", "nvrtc")
+    without = built_here(tmp_path / "none.so", None)
+    assert not folder.exists()
     cold, said = built(tmp_path / "cold.so", "cold")
     # CPUs: a piece for each level; GPUs: code of two requests, four functions for two devices, PTX
     pieces = 2 * len(LEVELS) + 2 + 4 * 3
@@ -169,8 +187,9 @@ def test_the_same_bytes_without_tvm(tmp_path: Path, folder: Path) -> None:
     assert warm == without and said == f"({pieces}, 0)"
     for path in folder.iterdir():
         path.write_bytes(path.read_bytes()[:-1])
-    again, said = built(tmp_path / "again.so", "cold")
-    assert again == without and said == f"(0, {pieces})"
+    cache = kernel_cache()
+    assert built_here(tmp_path / "again.so", cache) == without
+    assert (cache.hits, cache.misses) == (0, pieces)
 
 
 def test_two_processes_at_once(tmp_path: Path, folder: Path) -> None:
@@ -192,10 +211,24 @@ def test_a_generator_that_cannot_be_told_keeps_nothing(
     assert not folder.exists() and (cache.hits, cache.misses) == (0, 0)
 
 
-def of_bert(folder: Path, seed: int, layers: int) -> Path:
-    path = folder / f"bert{seed}-{layers}.onnx"
-    onnx.save(bert(BertConfig(layers=layers), np.random.default_rng(seed)), path)
+def of_products(folder: Path, seed: int, count: int) -> Path:
+    """Products of live tokens in a row, which need few kernels: those of one are among two's."""
+    names = ["x", *(f"h{k}" for k in range(count))]
+    lines = [f"{y} = MatMul ({x}, w)" for x, y in itertools.pairwise(names)]
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[b, s, 256] x, int64[b, s] attention_mask) => (float[b, s, 256] y)
+        {{ {" ".join(lines)} y = Relu ({names[-1]}) }}""")
+    w = np.random.default_rng(seed).standard_normal((256, 256), np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    path = folder / f"products{seed}-{count}.onnx"
+    onnx.save(model, path)
     return path
+
+
+@pytest.fixture(name="model")
+def _model(tmp_path: Path) -> Path:
+    return of_products(tmp_path, 0, 1)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -203,7 +236,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_sibling_has_the_same_kernels(tmp_path: Path, folder: Path) -> None:
-    source = of_bert(tmp_path, 0, 2)
+    source = of_products(tmp_path, 0, 2)
     padding, out = "attention_mask", tmp_path / "model.pitc"
     plain = pitc.compile(source, padding=padding, cache=False)
     assert not folder.exists()
@@ -213,29 +246,27 @@ def test_a_sibling_has_the_same_kernels(tmp_path: Path, folder: Path) -> None:
     warm = pitc.compile(source, padding=padding)
     assert (warm.report.cache_hits, warm.report.cache_misses) == (cold.report.cache_misses, 0)
     assert contents(plain.path) == contents(cold.path) == contents(warm.path)
-    sibling = pitc.compile(of_bert(tmp_path, 1, 1), padding=padding)
+    sibling = pitc.compile(of_products(tmp_path, 1, 1), padding=padding)
     assert sibling.report.cache_misses == 0 < sibling.report.cache_hits
     assert pitc.load(out).report.cache_misses == 0  # it is told of a run, not of an artifact
 
 
-def test_a_cache_of_another_user_is_told_and_left(
-    bert_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_of_another_user_is_told_and_left(model: Path, folder: Path) -> None:
     folder.mkdir(parents=True)
     folder.chmod(0o777)
     with pytest.warns(PitcWarning, match="the cache is not used: other users may write"):
-        pitc.compile(bert_path, padding="attention_mask")
+        pitc.compile(model, "cpu:v3", "attention_mask")
     assert not list(folder.iterdir())
 
 
-def test_commands(run: Run, bert_path: Path, folder: Path, tmp_path: Path) -> None:
+def test_commands(run: Run, model: Path, folder: Path, tmp_path: Path) -> None:
     assert run("cache", "info")[:2] == (
         0,
         f"{folder}: 0 pieces of machine code, 0 B, at most 1.1 GB\n"
         f"{folder.with_name('artifacts')}: 0 known artifacts, 0 B, at most 16.8 MB\n",
     )
     assert run("cache", "clear")[0] == 0 and not folder.exists()
-    line = ("compile", bert_path, "-o", tmp_path / "a.pitc", "--padding", "attention_mask")
+    line = ("compile", model, "-o", tmp_path / "a.pitc", "--padding", "attention_mask")
     assert "from the cache" not in run(*line, "--no-cache")[1] and not folder.exists()
     code, out, _ = run(*line, "--force")
     made = kernel_cache().held().entries
@@ -264,7 +295,7 @@ def test_commands(run: Run, bert_path: Path, folder: Path, tmp_path: Path) -> No
 
 
 def test_commands_and_a_folder_that_is_not_to_be_trusted(
-    run: Run, bert_path: Path, folder: Path, tmp_path: Path
+    run: Run, model: Path, folder: Path, tmp_path: Path
 ) -> None:
     folder.mkdir(parents=True)
     folder.chmod(0o777)
@@ -274,7 +305,7 @@ def test_commands_and_a_folder_that_is_not_to_be_trusted(
         assert err.startswith(f"error: {folder}: the cache is not used: other users may")
         assert len(err.splitlines()) == 1
     out_folder = tmp_path / "a.pitc"
-    code, _, err = run("compile", bert_path, "-o", out_folder, "--padding", "attention_mask", "-q")
+    code, _, err = run("compile", model, "-o", out_folder, "--padding", "attention_mask", "-q")
     assert code == 0 and err.startswith(f"warning: {folder}: the cache is not used")
     findings = {f["name"]: f for f in json.loads(run("doctor", "--json")[1])["findings"]}
     assert findings["kernel cache"]["status"] == "warn"

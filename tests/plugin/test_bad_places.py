@@ -106,6 +106,16 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert entries(tmp_path) == {"r.json", "link.json"}
 
 
+def test_a_device_or_pipe_is_not_replaced(tmp_path: Path) -> None:
+    """Who may write to /dev would lose /dev/null."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "r.json").symlink_to(tmp_path / "pipe")
+    for name in ("r.json", "pipe"):
+        with pytest.raises(UsageError, match="is a device or pipe"), new_file(tmp_path / name):
+            pass
+    assert (tmp_path / "pipe").is_fifo() and entries(tmp_path) == {"r.json", "pipe"}
+
+
 #: Runs pitc with files that cannot grow beyond a size.
 FILES_OF_A_SIZE = """
 import resource, sys

@@ -68,7 +68,7 @@ def test_an_encoder_of_two_layers_fits_a_screen_or_two(narrow: Run, padding: str
 
 
 def test_most_of_the_work_is_shown_in_the_order_of_the_graph(run: Run, tmp_path: Path) -> None:
-    config = BertConfig(layers=12, hidden=64, heads=2, ffn=256)
+    config = BertConfig(layers=4, hidden=64, heads=2, ffn=256)
     onnx.save(bert(config, np.random.default_rng(0)), tmp_path / "m.onnx")
     out = run("explain", tmp_path / "m.onnx")[1]
     report = api.explain(tmp_path / "m.onnx")["cpu"]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from models.bert import BertConfig, bert
 from models.heads import HEADS
@@ -19,7 +20,7 @@ from pitc.ir.refusal import Code
 from pitc.passes.facts import dead, finite
 from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
 from pitc.passes.regions import legal
-from tests.plan_reference import run_lowered
+from tests.plan_reference import evaluator, run_lowered
 
 RTOL = 1e-5  # norm-wise, float32
 PADDING = "attention_mask"
@@ -68,10 +69,13 @@ def reference(model: onnx.ModelProto):
     return ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
 
 
-def assert_same(model, lowered: Lowered, mask, padding, rng, session) -> None:
+def evaluated(lowered: Lowered) -> ReferenceEvaluator:
+    return evaluator(ir.serde.serialize_model(lowered.model))
+
+
+def assert_same(model, ours: ReferenceEvaluator, mask, padding, rng, session) -> None:
     feeds = feeds_of(model, mask, rng)
-    want = session.run(None, feeds)
-    got = run_lowered(ir.serde.serialize_model(lowered.model), feeds)
+    want, got = session.run(None, feeds), run_lowered(ours, feeds)
     for x, y in zip(want, got, strict=True):
         assert x.shape == y.shape and x.dtype == y.dtype
         if padding and x.shape[:2] == mask.shape and x.ndim > 1:
@@ -105,8 +109,9 @@ def test_every_mask_dialect_and_head(mask: str, head: str, padding: str | None):
     rng = np.random.default_rng(7)
     model = bert(BertConfig(mask=mask, head=head), rng)
     lowered, session = lower(model, padding), reference(model)
+    ours = evaluated(lowered)
     for kind in KINDS:
-        assert_same(model, lowered, mask_of(kind, (3, 9), rng), padding, rng, session)
+        assert_same(model, ours, mask_of(kind, (3, 9), rng), padding, rng, session)
     if padding or head in ("mean", "mean_normalised"):
         packed = [x for x in contractions(lowered) if x != "ordinary"]
         assert len(packed) >= 16 or (padding is None and mask in NEED_TRUTH_VALUES)
@@ -118,10 +123,10 @@ def test_every_mask_dialect_and_head(mask: str, head: str, padding: str | None):
 def test_degenerate_sizes(batch: int, sequence: int):
     rng = np.random.default_rng(3)
     model = bert(BertConfig(layers=1, mask="one_minus_min", head="none"), rng)
-    lowered, session = lower(model, PADDING), reference(model)
+    ours, session = evaluated(lower(model, PADDING)), reference(model)
     for kind in ("right", "empty", "full"):
         mask = mask_of(kind, (batch, sequence), rng)
-        assert_same(model, lowered, mask, PADDING, rng, session)
+        assert_same(model, ours, mask, PADDING, rng, session)
 
 
 @settings(max_examples=15, deadline=None)
@@ -146,7 +151,7 @@ def test_random_masks_and_dialects_of_layers(mask, sizes, options):
     model = bert(BertConfig(layers=1, mask="fill_min", head="mean", **options), rng)
     lowered = lower(model)
     live = rng.random(sizes) < rng.random()
-    assert_same(model, lowered, live, None, rng, reference(model))
+    assert_same(model, evaluated(lowered), live, None, rng, reference(model))
     assert contractions(lowered).count("ordinary") == 0
 
 

@@ -13,6 +13,8 @@ from pitc.version import __version__
 from tests.released import Bare, one, released, requirements
 from tools.parts import COMPILER
 
+pytestmark = pytest.mark.thorough  # both wheels are built
+
 STRANGER = f"pitc_runtime-{__version__}-py3-none-any.whl"
 
 

@@ -1,4 +1,8 @@
-"""The wheels and archives of `make wheel`: what they hold, what they need, and that they work."""
+"""The wheels and archives of `make wheel`: what they hold, what they need, and that they work.
+
+`make test` looks at the archives, at the compiler's wheel, and at the runtime's modules installed
+without a wheel; to compile the plug-in library for its wheel takes two minutes.
+"""
 
 import email
 import email.message
@@ -24,9 +28,21 @@ ARCHIVES = {RUNTIME: "pitc_runtime-*.tar.gz", COMPILER: "pitc-*.tar.gz"}
 LIBRARY = "pitc/runtime/libpitc_ort_ep.so"
 
 
+built_wheels = pytest.mark.thorough
+
+
 @pytest.fixture(scope="module")
 def dist() -> Path:
     return released()
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with both source archives, and the wheel that needs no C++ compiler."""
+    folder = tmp_path_factory.mktemp("archives")
+    made = {name: wheel.build_sdist(name, folder) for name in WHEELS}
+    wheel.build_wheel(made[COMPILER], folder)
+    return folder
 
 
 def files(path: Path) -> set[str]:
@@ -41,8 +57,20 @@ def told(path: Path, name: str) -> email.message.Message:
         return email.message_from_bytes(archive.read(member))
 
 
+@built_wheels
 def test_no_file_is_in_both_wheels_and_none_is_missing(dist: Path) -> None:
     runtime, compiler = (files(one(dist, pattern)) for pattern in WHEELS.values())
+    expect_all_files_once(runtime, compiler)
+
+
+def test_no_file_is_in_both_distributions_and_none_is_missing(archives: Path) -> None:
+    compiler = files(one(archives, WHEELS[COMPILER]))
+    assert compiler == set(parts.contents(COMPILER))
+    expect_all_files_once({*parts.contents(RUNTIME), LIBRARY}, compiler)
+
+
+def expect_all_files_once(runtime: set[str], compiler: set[str]) -> None:
+    """Each file of the checkout that is shipped is in one of the wheels."""
     assert not runtime & compiler
     rooms = parts.ROOMS | parts.ROOMS_OF_RUNTIME
     places = {folder: package.replace(".", "/") for package, folder in rooms.items()}
@@ -88,11 +116,20 @@ def test_imports_are_followed(tmp_path: Path) -> None:
     assert parts.imported(path) == {"typing", "typing.TYPE_CHECKING", "b", "pitc.c", "pitc.c.d"}
 
 
+def test_what_the_wheel_of_the_compiler_says_of_itself(archives: Path) -> None:
+    expect_it_says(archives, {COMPILER: "py3-none-any"})
+
+
+@built_wheels
 def test_what_the_wheels_say_of_themselves(dist: Path) -> None:
     platform = wheel.PLATFORMS["x86_64"].tag
-    tags = {RUNTIME: f"py3-none-{platform}", COMPILER: "py3-none-any"}
-    for name, pattern in WHEELS.items():
-        path = one(dist, pattern)
+    expect_it_says(dist, {RUNTIME: f"py3-none-{platform}", COMPILER: "py3-none-any"})
+
+
+def expect_it_says(dist: Path, tags: dict[str, str]) -> None:
+    """Name, version, licence, tags and needs of those wheels."""
+    for name in tags:
+        path = one(dist, WHEELS[name])
         assert path.name.endswith(f"-{__version__}{parts.LABEL}-{tags[name]}.whl")
         about = told(path, "WHEEL")
         assert about.get_all("Tag") == [tags[name]]
@@ -106,13 +143,15 @@ def test_what_the_wheels_say_of_themselves(dist: Path) -> None:
             assert archive.read(licence) == (ROOT / "LICENSE").read_bytes()
     whole = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
     needs = {
-        name: told(one(dist, WHEELS[name]), "METADATA").get_all("Requires-Dist") for name in WHEELS
+        name: told(one(dist, WHEELS[name]), "METADATA").get_all("Requires-Dist") for name in tags
     }
-    assert needs[RUNTIME] == [n for n in whole if n.startswith(("numpy", "onnxruntime"))]
+    runs = [n for n in whole if n.startswith(("numpy", "onnxruntime"))]
+    assert needs.get(RUNTIME, runs) == runs
     compilers = [need for need in needs[COMPILER] or () if "extra ==" not in need]
     assert compilers == [*whole, f"pitc-runtime=={__version__}{parts.LABEL}"]
 
 
+@built_wheels
 def test_the_machine_code_is_as_old_as_the_tag_says(dist: Path, tmp_path: Path) -> None:
     path = one(dist, WHEELS[RUNTIME])
     assert path.stat().st_size < wheel.MOST_RUNTIME_BYTES
@@ -124,18 +163,18 @@ def test_the_machine_code_is_as_old_as_the_tag_says(dist: Path, tmp_path: Path) 
         wheel.check(older)
 
 
-def test_two_builds_give_the_same_bytes(dist: Path, tmp_path: Path) -> None:
+def test_two_builds_give_the_same_bytes(archives: Path, tmp_path: Path) -> None:
     """Of what is quick to build; `make wheel` compares all."""
     for name in WHEELS:
         again = wheel.build_sdist(name, tmp_path)
-        assert again.read_bytes() == (dist / again.name).read_bytes()
+        assert again.read_bytes() == (archives / again.name).read_bytes()
     again = wheel.build_wheel(one(tmp_path, ARCHIVES[COMPILER]), tmp_path)
-    assert again.read_bytes() == (dist / again.name).read_bytes()
+    assert again.read_bytes() == (archives / again.name).read_bytes()
 
 
-def test_the_archives_hold_what_is_built_and_nothing_else(dist: Path) -> None:
+def test_the_archives_hold_what_is_built_and_nothing_else(archives: Path) -> None:
     for name, pattern in ARCHIVES.items():
-        with tarfile.open(one(dist, pattern)) as archive:
+        with tarfile.open(one(archives, pattern)) as archive:
             names = [n.partition("/")[2] for n in archive.getnames()]
         assert len(names) == len(set(names))
         texts = {"README.md", "LICENSE", "PKG-INFO", "pyproject.toml"}
@@ -193,18 +232,36 @@ def expect_the_same_answers(bare: Bare, artifact: Path, feeds: Path) -> dict[str
     return said
 
 
+@built_wheels
 def test_the_runtime_alone_runs_an_artifact(
     dist: Path, tmp_path: Path, bert_artifact: Path, feeds: Path
 ) -> None:
     bare = Bare(tmp_path / "runtime", requirements(RUNTIME))
     bare.pip("install", "--no-index", one(dist, WHEELS[RUNTIME]))
-    said = expect_the_same_answers(bare, bert_artifact, feeds)
+    expect_a_runtime(bare, bert_artifact, feeds)
+
+
+def test_the_modules_of_the_runtime_alone_run_an_artifact(
+    tmp_path: Path, bert_artifact: Path, feeds: Path
+) -> None:
+    """With the library of this checkout: the wheel's modules where it puts them."""
+    bare = Bare(tmp_path / "runtime", requirements(RUNTIME))
+    for name, path in (parts.contents(RUNTIME) | {LIBRARY: pitc.get_library_path()}).items():
+        (bare.site / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, bare.site / name)
+    expect_a_runtime(bare, bert_artifact, feeds)
+
+
+def expect_a_runtime(bare: Bare, artifact: Path, feeds: Path) -> None:
+    """It runs an artifact, and says what it lacks."""
+    said = expect_the_same_answers(bare, artifact, feeds)
     compilers = ("onnx", "onnx_ir", "tvm", "pydantic", "networkx", "typer", "rich", "passes")
     assert said["lacking"] == list(compilers)
     text = "pitc.compile needs the compiler, but only pitc-runtime is installed"
     assert said["said"] == f"{text} (install the wheel of pitc, too)"
 
 
+@built_wheels
 def test_both_together_run_the_quickstart_and_part_in_peace(
     dist: Path, tmp_path: Path, bert_path: Path, bert_artifact: Path, feeds: Path
 ) -> None:
