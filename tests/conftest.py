@@ -17,6 +17,7 @@ from pitc import ledger
 from pitc.cli import main
 from pitc.importer import load
 from pitc.passes.audit import stages
+from tests import kept_code
 
 # In CI the same examples every time: what fails is the change. `make fuzz` draws new ones.
 settings.register_profile("ci", derandomize=True)
@@ -39,7 +40,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure() -> None:
     """One cache of kernels for all tests and runs of a checkout, and no user's."""
-    os.environ.setdefault("PITC_CACHE_DIR", str(GOLDEN.parents[1] / "build" / "test-cache"))
+    folder = os.environ.setdefault("PITC_CACHE_DIR", str(GOLDEN.parents[1] / "build/test-cache"))
+    kept_code.install(Path(folder) / "code")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -18,15 +18,18 @@ import onnx
 import pytest
 from filelock import FileLock
 
-from pitc.codegen.build import cuda_functions, cuda_library, library
-from pitc.codegen.build.cuda_compiler import Compiled
+from pitc.codegen.build import cuda_code, cuda_functions, cuda_library, library
+from pitc.codegen.build.cuda_compiler import Compiled, CudaModule
 from pitc.codegen.build.cuda_functions import functions_of
 from pitc.codegen.build.cuda_library import build_cuda_kernels
 from pitc.codegen.build.link import Built
 from pitc.ir.kernel import KernelRequest
+from tests import kept_code
 from tests.cuda_emulator import ARCH, build, build_module
 from tests.device_support import Call, process
 from tests.runtime_support import ROOT, kernel_identity, save
+
+kept_code.install()  # processes of their own have no `conftest.py`
 
 
 class EmulatorCompiler:
@@ -89,18 +92,15 @@ def kept_kernels(without: str = "") -> Iterator[None]:
     Args:
         without: As there.
     """
-    from pitc.codegen.build import cuda_module
-
     functions = functools.cache(lambda request: tuple(made(request)))
-    modules = functools.cache(lambda symbol: build_text([named[symbol]], ARCH))
-    made, build_text = cuda_functions.cuda_functions, cuda_module.cuda_module
-    named: dict[str, Any] = {}
+    made = cuda_functions.cuda_functions
+    modules: dict[str, CudaModule] = {}
 
-    def build_once(wanted: Sequence[Any], _: str) -> Any:
-        (function,) = wanted
+    def module_once(function: Any, arch: str) -> CudaModule:
         symbol = str(function.attrs["global_symbol"])
-        named[symbol] = function
-        return modules(symbol)
+        if symbol not in modules:
+            modules[symbol] = kept_code.cuda_module([function], arch)
+        return modules[symbol]
 
     def build_kernels(requests: Sequence[KernelRequest], _: Any, out: Path, *__: Any) -> Built:
         shutil.copy(path := emulated_library(*requests, without=without), out)
@@ -108,7 +108,7 @@ def kept_kernels(without: str = "") -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda_functions, "cuda_functions", functions)
-        patch.setattr(cuda_module, "cuda_module", build_once)
+        patch.setattr(cuda_code, "module_of", module_once)
         patch.setattr(library, "build_kernels", build_kernels)
         yield
 

@@ -24,10 +24,11 @@ def makers_of(functions: Sequence[Any], arch: str) -> Makers:
     symbols = [str(f.attrs["global_symbol"]) for f in functions]
     if twice := sorted({s for s in symbols if symbols.count(s) > 1}):
         raise ValueError(f"several functions are called {', '.join(twice)}")
-    return {s: partial(_module, f, arch) for s, f in zip(symbols, functions, strict=True)}
+    return {s: partial(module_of, f, arch) for s, f in zip(symbols, functions, strict=True)}
 
 
-def _module(function: Any, arch: str) -> CudaModule:
+def module_of(function: Any, arch: str) -> CudaModule:
+    """The module of one TIR function; `arch` is the oldest device."""
     from pitc.codegen.build.cuda_module import cuda_module
 
     return cuda_module([function], arch)
@@ -58,7 +59,7 @@ class RequestedCode:
                 continue
             key = key_of(CudaCodeKey(request, arch, made_by))
             if (kept := self._cache.get(key)) is not None:
-                self.makers |= {s: partial(_same, module) for s, module in _decoded(kept).items()}
+                self.makers |= {s: partial(_same, module) for s, module in decoded(kept).items()}
             else:
                 makers = _made_now(request, arch)
                 self._missed[key] = list(makers)
@@ -69,7 +70,7 @@ class RequestedCode:
         if self._cache is None:
             return
         for key, symbols in self._missed.items():
-            self._cache.put(key, _encoded({symbol: modules[symbol] for symbol in symbols}))
+            self._cache.put(key, encoded({symbol: modules[symbol] for symbol in symbols}))
 
 
 def _made_now(request: KernelRequest, arch: str) -> Makers:
@@ -82,7 +83,8 @@ def _same(module: CudaModule) -> CudaModule:
     return module
 
 
-def _encoded(modules: Mapping[str, CudaModule]) -> bytes:
+def encoded(modules: Mapping[str, CudaModule]) -> bytes:
+    """Modules by their symbols, as a cache keeps them."""
     body = {
         symbol: [m.source, b64encode(m.host_object).decode(), dict(m.launch)]
         for symbol, m in modules.items()
@@ -90,7 +92,8 @@ def _encoded(modules: Mapping[str, CudaModule]) -> bytes:
     return json.dumps(body).encode()
 
 
-def _decoded(content: bytes) -> dict[str, CudaModule]:
+def decoded(content: bytes) -> dict[str, CudaModule]:
+    """The modules that `encoded` has written."""
     return {
         symbol: CudaModule(source, b64decode(code), {k: tuple(tags) for k, tags in launch.items()})
         for symbol, (source, code, launch) in json.loads(content).items()

@@ -82,15 +82,18 @@ def cpu_part(
 
 
 def _object_code(request: KernelRequest, target: CpuLevel, cache: Cache | None) -> bytes:
-    def make() -> bytes:
-        from pitc.codegen.build import lower
-
-        return lower.object_code(kernel_function(request, target), target)
-
     made_by = generator()
     if cache is None or made_by is None:
-        return make()
-    return cache.made(key_of(CpuKernelKey(request, target, made_by)), make)
+        return object_code(request, target)
+    key = key_of(CpuKernelKey(request, target, made_by))
+    return cache.made(key, lambda: object_code(request, target))
+
+
+def object_code(request: KernelRequest, target: CpuLevel) -> bytes:
+    """Compile one kernel for a CPU level; the bytes of its object file."""
+    from pitc.codegen.build import lower
+
+    return lower.object_code(kernel_function(request, target), target)
 
 
 def build_kernels(

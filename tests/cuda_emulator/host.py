@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from pitc.codegen import call, launch
-from pitc.codegen.build.cuda_module import cuda_module
 from pitc.codegen.build.link import SHIM, find_compiler
 from tests.cuda_emulator import build
 from tests.cuda_emulator.device import DeviceMemory, EmulatedText
+from tests.kept_code import cuda_module
 
 ARCH = "sm_80"
 """The least, whose text the others take as well."""

@@ -111,7 +111,7 @@ def test_long_logs_are_cut(compiler: CudaCompiler) -> None:
 
 
 def test_the_same_source_gives_the_same_bytes_on_all_threads(compiler: CudaCompiler) -> None:
-    targets = [f"sm_{arch}" for arch in ARCHS] + ["compute_120"]
+    targets = ["sm_80", "sm_90", "sm_120", "compute_120"]  # one for each thread
     alone = [compiler.compile(detector(), target) for target in targets]
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda t: compiler.compile(detector(), t), targets))

@@ -9,6 +9,7 @@ import onnxruntime as ort
 import pytest
 
 from models.graph import GraphBuilder
+from pitc.codegen.build.cache import kernel_cache
 from pitc.codegen.build.library import build_kernels
 from pitc.ir.variants import VARIANTS
 from tests.codegen_kernels import LEVELS
@@ -75,7 +76,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
     proto, folder = model(), tmp_path_factory.mktemp("right")
     lowered = lower(proto)
     assert {(p["stored"], p["factor"]) for p in plans(lowered)} == WANTED
-    build_kernels(lowered.kernels, LEVELS, folder / "kernels.so")
+    build_kernels(lowered.kernels, LEVELS, folder / "kernels.so", cache=kernel_cache())
     path = save(folder, ir.serde.serialize_model(lowered.model))
     return Compiled(path, ort.InferenceSession(proto.SerializeToString(), quiet_options()))
 

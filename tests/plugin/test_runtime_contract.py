@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
+from pitc.codegen.build.cache import kernel_cache
 from pitc.codegen.build.library import build_kernels
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import pack_panels
@@ -167,7 +168,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The kernels of all nodes; models lie beside them."""
     path = tmp_path_factory.mktemp("contract")
     build_kernels(
-        [r for node in NODES.values() for r in node.requests()], LEVELS, path / "kernels.so"
+        [r for node in NODES.values() for r in node.requests()],
+        LEVELS,
+        path / "kernels.so",
+        cache=kernel_cache(),
     )
     return path
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pitc.codegen.build.cache import kernel_cache
 from pitc.codegen.build.library import build_kernels
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, TURNED_COLUMNS, panel_count
@@ -50,7 +51,7 @@ def contraction(folder: Path, n: int, gather: int) -> Plan:
     """The plan of a contraction with a left operand of `K` columns; its kernels are built."""
     fields = {"k": K, "n": n, "activation": "none"}
     requests = [KernelRequest.of(family, residual=0, **fields) for family in FAMILIES]
-    build_kernels(requests, LEVELS, folder / "kernels.so")
+    build_kernels(requests, LEVELS, folder / "kernels.so", cache=kernel_cache())
     flags = dict.fromkeys(("bias", "input_relu", "residual", "scatter"), 0)
     return kernel_plan("contract", requests[0].symbol, **fields, gather=gather, **flags, **COSTS)
 
@@ -113,7 +114,7 @@ def test_large_right_operand(tmp_path: Path, stored: str) -> None:
     requests = [dense, *listed, KernelRequest.of("panels", k=K), finish]
     if stored == "kn":
         requests.append(KernelRequest.of("stored_rows", k=K, n=n, stored=stored, factor=0))
-    build_kernels(requests, LEVELS, tmp_path / "kernels.so")
+    build_kernels(requests, LEVELS, tmp_path / "kernels.so", cache=kernel_cache())
     plan = kernel_plan(
         "contract_right", dense.symbol, **fields, **COSTS, n=n, bias=0, factor=0, stored=stored
     )
@@ -175,7 +176,7 @@ def test_attention_in_the_last_of_many_heads(tmp_path: Path) -> None:
     x[-FEW:, -1] = np.random.default_rng(4).integers(-9, 9, (FEW, 64))
     last = (HEADS - 1, HEADS - 1, HEADS - 1)
     request = KernelRequest.of("attention", d=64, dv=64, bias=0)
-    build_kernels([request], LEVELS, tmp_path / "kernels.so")
+    build_kernels([request], LEVELS, tmp_path / "kernels.so", cache=kernel_cache())
     node = pit_node("a", attention_plan(64, 64, 1, first=last), ["x", "x", "x", "o", "o"], ["y"])
     values: list[Value] = [("x", FLOAT, ["t", HEADS, 64]), ("o", INT32, ["s"])]
     path = save(tmp_path, make_model([node], values, [("y", FLOAT, ["t", 1, 64])]))
