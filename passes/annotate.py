@@ -13,7 +13,6 @@ import onnx_ir as ir
 from pitc.ir.graph import Graph
 from pitc.ir.metadata import AXES, FACTS, KEYS, REFUSAL, RULE, SOURCE, VALUE
 from pitc.ir.nodes import is_pit_node
-from pitc.ir.plan import fields_of
 from pitc.ir.report import NodeRecord
 from pitc.passes.records import node_record
 
@@ -40,7 +39,7 @@ def annotate(nodes: Iterable[ir.Node], known: Mapping[ir.Node, NodeRecord]) -> N
         record = by_name.get(kept[SOURCE]) if SOURCE in kept else known.get(node)
         told = {} if record is None else _told(record)
         if is_pit_node(node) and not told.get(RULE):
-            told[RULE] = _operation(node)
+            told[RULE] = node.metadata_props[RULE]  # its operation, as it was made
         _write(node, told | kept)
 
 
@@ -55,10 +54,6 @@ def _told(record: NodeRecord) -> dict[str, str]:
 def _facts(record: NodeRecord) -> str:
     more = len(record.facts) - MOST_FACTS
     return "\n".join([*record.facts[:MOST_FACTS], *[f"and {more} more"] * (more > 0)])
-
-
-def _operation(node: ir.Node) -> str:
-    return fields_of(node.attributes["ep_cache_context"].as_string())["op"]
 
 
 def _write(node: ir.Node, told: Mapping[str, str]) -> None:

@@ -21,7 +21,8 @@ import onnx
 import onnxruntime
 import pytest
 
-from pitc.ir.plan import CUDA_EP_NAME, EP_NAME, Plan
+from pitc.ir.plan import CUDA_EP_NAME, EP_NAME
+from tests.plan_text import Plan
 from tests.runtime_support import (
     BOOL,
     COORDS,

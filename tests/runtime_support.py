@@ -17,7 +17,8 @@ import pytest
 from filelock import FileLock
 from onnx import TensorProto, helper
 
-from pitc.ir.plan import EP_NAME, PLAN_VERSION, Plan, stamped
+from pitc.ir.plan import EP_NAME, PLAN_VERSION, stamped
+from tests.plan_text import Plan
 
 if TYPE_CHECKING:
     import onnxruntime

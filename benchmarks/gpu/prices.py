@@ -69,7 +69,7 @@ def _price(run: Run, offer: CudaOffer, telling: Telling) -> Result:
         raise RuntimeError("no point was measured")
     prices, error = fitted(features, times)
     name = f"price_{offer.name}_{run.machine.arch}"
-    told = np.array(GpuPrices().fields(DTYPE)[name], float) / FEMTOSECONDS
+    told = np.array(dict(GpuPrices().table(DTYPE))[name], float) / FEMTOSECONDS
     before = np.abs(features @ told / np.maximum(times, 1e-9) - 1)
     return {
         "contenders": [],

@@ -27,7 +27,7 @@ from pitc.ir.cuda_variants import (
     line_of,
     offers_of,
 )
-from pitc.ir.gpu_speed import GpuPrices, clock_fields, half_turns
+from pitc.ir.gpu_speed import GpuPrices, clock_table, half_turns
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, pack_panels, panel_count
 from pitc.ir.variants import ITEM_BYTES
@@ -124,7 +124,7 @@ def dense_tile(machine: Machine, operands: Operands) -> CudaTile:
     """The tile that the runtime takes."""
     t, k, n = operands.sizes
     dtype = operands.dtype
-    clocks = clock_fields(dtype)[f"clocks_{machine.arch}"]
+    clocks = dict(clock_table(dtype))[f"clocks_{machine.arch}"]
     assert isinstance(clocks, tuple)
 
     def time(number: int) -> int:
@@ -253,7 +253,7 @@ class ListedProduct:
 
     def _table(self) -> tuple[DeviceTensor, DeviceTensor]:
         dtype, machine = self._operands.dtype, self._machine
-        fields = GpuPrices().fields(dtype)
+        fields = dict(GpuPrices().table(dtype))
         table = np.zeros((len(self.offered), len(COLUMNS)), np.int32)
         prices = np.zeros((len(self.offered), len(FEATURES)), np.float32)
         for number, (offer, rows) in enumerate(self.offered):

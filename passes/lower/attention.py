@@ -1,11 +1,12 @@
 """The layouts in which attention nodes read queries, keys and values."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import onnx_ir as ir
 
 from pitc.ir.graph import Graph
-from pitc.ir.plan import Field
+from pitc.ir.plans.ops import Attention
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.heads import unsplit_heads
 
@@ -15,36 +16,34 @@ CACHE = ("c0", "r", "c1", "r")  # [batch, heads, positions, size]
 def lay_out(
     build: Builder,
     graph: Graph,
-    fields: dict[str, Field],
+    plan: Attention,
     inputs: list[ir.Value],
     gathered_from: Mapping[ir.Value, tuple[str, tuple[str, ...]]],
-) -> bool:
+) -> Attention:
     """Let an attention node read its operands as they lie: heads of a wider buffer by their number,
     keys and values of a cache where nothing but a gather would pack them.
 
     Args:
         build: Where nodes go.
         graph: The analysed graph.
-        fields: Of the node's plan; completed.
+        plan: Of the node.
         inputs: Packed q, k and v, and what follows; q, k and v are replaced.
         gathered_from: Values that rows were only gathered from, and how they lie there.
 
     Returns:
-        True where keys and values are whole.
+        The plan, which says how they lie.
     """
-    sizes = {name: int(str(fields[name])) for name in ("heads", "d", "dv")}
     caches = [
-        _cache(graph, gathered_from.get(x), (sizes["heads"], sizes[size]))
-        for x, size in zip(inputs[1:3], ("d", "dv"), strict=True)
+        _cache(graph, gathered_from.get(x), (plan.heads, size))
+        for x, size in zip(inputs[1:3], (plan.d, plan.dv), strict=True)
     ]
-    whole = None not in caches
-    if whole:
-        fields["whole"] = 1
+    inputs[0], q_head = unsplit_heads(build, inputs[0], plan.d)
+    if None not in caches:
         inputs[1:3] = [build.value(name) for name in caches if name is not None]
-    for k, (side, size) in enumerate((("q", "d"), ("k", "d"), ("v", "dv"))):
-        if not (whole and k):
-            inputs[k], fields[f"{side}_head"] = unsplit_heads(build, inputs[k], sizes[size])
-    return whole
+        return replace(plan, q_head=q_head, whole=True)
+    inputs[1], k_head = unsplit_heads(build, inputs[1], plan.d)
+    inputs[2], v_head = unsplit_heads(build, inputs[2], plan.dv)
+    return replace(plan, q_head=q_head, k_head=k_head, v_head=v_head)
 
 
 def _cache(

@@ -9,15 +9,17 @@ import onnx_ir as ir
 
 from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
-from pitc.ir.metadata import SOURCE, VALUE
+from pitc.ir.metadata import RULE, SOURCE, VALUE
 from pitc.ir.nodes import Array
-from pitc.ir.plan import EP_NAME, PLAN_VERSION, Plan
+from pitc.ir.plan import EP_NAME, PLAN_VERSION
+from pitc.ir.plans.ops import ChooseChannels, Detect, Plan
 from pitc.ir.sizes import ZERO_SIZES, input_dimension
 from pitc.ir.widened import Widened
 from pitc.passes.control.graft import names_of
 
 Dims = Sequence[int | str | None]
 
+ON_HOST = (Detect, ChooseChannels)  # whatever the target
 MOVERS = ("detect", "pack", "unpack", "region")  # they are not of one node
 
 
@@ -192,7 +194,7 @@ class Builder:
             "main_context": 1,
             "embed_mode": 1,
             "ep_cache_context": plan.text(),
-            "source": self._graph.target.provider if plan.names_kernel else EP_NAME,
+            "source": EP_NAME if isinstance(plan, ON_HOST) else self._graph.target.provider,
             "partition_name": name,
             "ep_sdk_version": f"pitc-plan {PLAN_VERSION}",
         }
@@ -202,6 +204,7 @@ class Builder:
         node = made[0].producer()
         assert node is not None
         node.metadata_props[VALUE if plan.op in MOVERS else SOURCE] = of
+        node.metadata_props[RULE] = plan.op
         for value, (_, dtype, shape) in zip(made, outputs, strict=True):
             value.type = ir.TensorType(dtype)
             value.shape = None if shape is None else declared(shape)

@@ -5,15 +5,16 @@ where those zeros come from a contraction in front, contract_right where the rig
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 import onnx_ir as ir
 
 from pitc.ir.engines import Kernels, kernels_of
-from pitc.ir.gpu_speed import clock_fields
+from pitc.ir.gpu_speed import clock_table
 from pitc.ir.graph import Graph
 from pitc.ir.kernel import MASK, KernelRequest
 from pitc.ir.nodes import node_name
-from pitc.ir.plan import Field, Plan
+from pitc.ir.plans.ops import Contract, ContractRight, Ffn, GatherGemm, Product
 from pitc.ir.prices import Prices
 from pitc.ir.sizes import sizes_known
 from pitc.ir.variants import SPARSE_FAMILIES
@@ -82,21 +83,8 @@ class _Emitter:
             inner: The one in front of it that becomes part of the node.
             source_node: Where zeros are skipped, the contraction of the source graph.
         """
-        sparse = source_node is not None
-        op = _operation(gemm, inner, sparse)
         first = inner or gemm
-        fields = self._fields(gemm, op)
-        if op != "contract_right":
-            flags = {"gather": first.gather, "scatter": gemm.scatter}
-            fields |= {name: int(points is not None) for name, points in flags.items()}
-        if op == "contract":
-            fields["input_relu"] = int(gemm.input_relu)
-        if inner is not None:
-            self._request("gather_gemm", inner, **_product(inner), bits=1)
-            fields |= {"inner": inner.weight.k, "inner_activation": inner.activation}
-            fields |= {"inner_bias": int(self._has_bias(inner))}
-        if sparse and self.prices is not None:
-            fields |= self.prices.fields(self._dtype(gemm))
+        plan = self._plan(gemm, inner, sparse=source_node is not None)
         inputs = [first.source if first.gather is None else first.gather.inputs[0]]
         for each in [gemm] if inner is None else [inner, gemm]:
             inputs += [*self._matrix(each), *self._bias(each)]
@@ -107,51 +95,75 @@ class _Emitter:
             inputs += [points.inputs[1], points.inputs[3]]
         packed = self.packed.get(gemm.node)
         source = node_name(source_node or packed or gemm.node)
-        label = source, op if packed is None else f"packed {op}"
-        name = f"{gemm.result.name}.gemm" if source_node is None else f"{source}.{op}"
+        label = source, plan.op if packed is None else f"packed {plan.op}"
+        name = f"{gemm.result.name}.gemm" if source_node is None else f"{source}.{plan.op}"
         read = {self.replaced.get(x, x) for x in inputs if x is not None}
         between = _between(read, gemm.result)
         self.taken |= dict.fromkeys(between, gemm.node)
         if source_node is not None:
             self.inside |= dict.fromkeys(between, source_node)
-        plan = Plan(op, tuple(sorted(fields.items())))
         rows = None if points is not None else _row_count(self.graph, gemm)
         self.made[gemm.node] = kernels_of(plan, self.graph.target, rows)
         self._replace(gemm, plan, inputs, name, label)
 
-    def _fields(self, gemm: Gemm, op: str) -> dict[str, Field]:
-        """The fields of every contraction's plan, and those that say how a computed matrix is
-        stored; requests the kernels.
-        """
-        stored: dict[str, int | str] = {}
-        if isinstance(gemm.weight, ComputedMatrix):
-            stored["factor"] = int(gemm.weight.factor is not None)
-            stored["stored"] = "nk" if gemm.weight.transposed else "kn"
-        fields: dict[str, Field] = {
-            **stored,
+    def _plan(self, gemm: Gemm, inner: Gemm | None, *, sparse: bool) -> Product:
+        """The plan of a contraction; requests the kernels."""
+        dtype, first = self._dtype(gemm), inner or gemm
+        stored = self._stored(gemm.weight)
+        kernel = self._request("gather_gemm", gemm, **_product(gemm), **stored)
+        prices = self.prices.table(dtype) if sparse and self.prices is not None else ()
+        if self.graph.target.kind == "cuda":
+            prices = (*clock_table(dtype), *prices)
+        known: dict[str, Any] = {
             "activation": gemm.activation,
-            "bias": int(self._has_bias(gemm)),
-            "dtype": self._dtype(gemm),
+            "bias": self._has_bias(gemm),
+            "dtype": dtype,
             "k": gemm.weight.k,
-            "kernel": self._request("gather_gemm", gemm, **_product(gemm), **stored),
+            "kernel": kernel,
             "library": self.graph.target.library,
             "n": gemm.weight.n,
-            "residual": int(gemm.residual is not None),
+            "prices": prices,
+            "residual": gemm.residual is not None,
         }
-        if self.graph.target.kind == "cuda":
-            fields |= clock_fields(self._dtype(gemm))
-        made = _product(gemm)
         if isinstance(gemm.weight, ComputedMatrix):
-            made |= {"n": self.graph.target.turned_columns, "activation": "none", "residual": 0}
-            self._request("panels", gemm, k=gemm.weight.k)
-            if gemm.weight.finite and not gemm.weight.transposed:
-                fields["factor"] = stored["factor"] = MASK
-            if stored["stored"] == "kn" or stored["factor"]:
-                self._request("stored_rows", gemm, k=gemm.weight.k, n=gemm.weight.n, **stored)
-            self._request("swrite_columns", gemm, **_epilogue(gemm))
-        if op != "gather_gemm":
-            self._request_listed(gemm, op, made)
-        return fields
+            return ContractRight(**known, **self._request_right(gemm, gemm.weight, stored))
+        known |= {"gather": first.gather is not None, "scatter": gemm.scatter is not None}
+        if inner is not None:
+            self._request_listed(gemm, "ffn", _product(gemm))
+            self._request("gather_gemm", inner, **_product(inner), bits=1)
+            return Ffn(
+                **known,
+                inner=inner.weight.k,
+                inner_activation=inner.activation,
+                inner_bias=self._has_bias(inner),
+            )
+        if not sparse:
+            return GatherGemm(**known)
+        self._request_listed(gemm, "contract", _product(gemm))
+        return Contract(**known, input_relu=gemm.input_relu)
+
+    @staticmethod
+    def _stored(weight: object) -> dict[str, int | str]:
+        """How a computed matrix is stored, as kernels say it."""
+        if not isinstance(weight, ComputedMatrix):
+            return {}
+        stored = "nk" if weight.transposed else "kn"
+        return {"factor": int(weight.factor is not None), "stored": stored}
+
+    def _request_right(
+        self, gemm: Gemm, weight: ComputedMatrix, stored: dict[str, int | str]
+    ) -> dict[str, Any]:
+        """Request kernels of a product by a computed matrix; how plans say that it is stored."""
+        columns = self.graph.target.turned_columns
+        turned: dict[str, int | str] = {"n": columns, "activation": "none", "residual": 0}
+        self._request("panels", gemm, k=weight.k)
+        if weight.finite and not weight.transposed:
+            stored = stored | {"factor": MASK}
+        if stored["stored"] == "kn" or stored["factor"]:
+            self._request("stored_rows", gemm, k=weight.k, n=weight.n, **stored)
+        self._request("swrite_columns", gemm, **_epilogue(gemm))
+        self._request_listed(gemm, "contract_right", {**_product(gemm), **turned})
+        return stored
 
     def _request_listed(self, gemm: Gemm, op: str, made: Mapping[str, int | str]) -> None:
         """Request the kernels over lists, and on a GPU those that make the lists there."""
@@ -202,7 +214,7 @@ class _Emitter:
     def _replace(
         self,
         gemm: Gemm,
-        plan: Plan,
+        plan: Product,
         inputs: Sequence[ir.Value | None],
         name: str,
         label: tuple[str, str],
@@ -246,12 +258,6 @@ def _between(inputs: Collection[ir.Value], result: ir.Value) -> set[ir.Node]:
             if not operator_of(node).reads_no_element:
                 todo += [x for x in node.inputs if x is not None and x not in inputs]
     return found
-
-
-def _operation(gemm: Gemm, inner: Gemm | None, sparse: bool) -> str:
-    if gemm.computed:
-        return "contract_right"
-    return "ffn" if inner is not None else "contract" if sparse else "gather_gemm"
 
 
 def _epilogue(gemm: Gemm) -> dict[str, int | str]:

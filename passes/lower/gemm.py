@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from pitc.ir.graph import Graph
+from pitc.ir.nodes import is_pit_node
+from pitc.ir.plans.ops import Pack, Plan, Unpack, plan_of
 from pitc.passes.lower.activation import activation_behind
 from pitc.passes.lower.builder import dims_of, has_kernels, same_dims, type_of
 from pitc.passes.lower.rows import ahead, only_reader
@@ -93,7 +95,8 @@ def match_gemm(
         _take(graph, gemm, found.result)
     _take_residual(graph, gemm, taken)
     reader = None if gemm.computed else only_reader(graph, gemm.result)
-    if reader is not None and _is_plan(reader, "unpack") and _in_order(reader):
+    plan = _plan(reader)
+    if reader is not None and isinstance(plan, Unpack) and _in_order(reader, plan.dims):
         gemm.scatter = reader
     return gemm
 
@@ -163,19 +166,16 @@ def _same_type(graph: Graph, x: ir.Value, y: ir.Value) -> bool:
     return type_of(graph, x) == type_of(graph, y)
 
 
-def _is_plan(node: ir.Node, op: str) -> bool:
-    plan = node.attributes.get("ep_cache_context")
-    return node.op_type == "EPContext" and plan is not None and f"\nop={op}\n" in plan.as_string()
+def _plan(node: ir.Node | None) -> Plan | None:
+    return plan_of(node) if node is not None and is_pit_node(node) else None
 
 
-def _in_order(node: ir.Node) -> bool:
+def _in_order(node: ir.Node, dims: tuple[str, ...]) -> bool:
     """True where all coordinates come first, in order, and one dimension is left."""
-    plan = node.attributes["ep_cache_context"].as_string()
-    (dims,) = [line[5:].split(",") for line in plan.split("\n") if line.startswith("dims=")]
     coords = node.inputs[2]
     assert coords is not None and coords.shape is not None
     rank = coords.shape[0]
-    return isinstance(rank, int) and dims == [*(f"c{k}" for k in range(rank)), "r"]
+    return isinstance(rank, int) and dims == (*(f"c{k}" for k in range(rank)), "r")
 
 
 def take_gathers(found: Sequence[Gemm]) -> None:
@@ -184,7 +184,8 @@ def take_gathers(found: Sequence[Gemm]) -> None:
     first = {g.node for g in takers}
     for gemm in takers:
         pack = gemm.source.producer()
-        if pack is None or not _is_plan(pack, "pack") or not _in_order(pack):
+        plan = _plan(pack)
+        if pack is None or not isinstance(plan, Pack) or not _in_order(pack, plan.dims):
             continue
         if all(u.node in first and u.idx == 0 for u in gemm.source.uses()):
             gemm.gather = pack

@@ -16,7 +16,7 @@ where it does not hold the detector stays, with one wait for the device in each 
   taken.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import networkx as nx
@@ -26,7 +26,8 @@ from pitc.ir.branch import is_choice
 from pitc.ir.graph import Graph
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.nodes import is_pit_node, node_name
-from pitc.ir.plan import CUDA_EP_NAME, REGION_STEPS, Field, Plan, fields_of
+from pitc.ir.plan import CUDA_EP_NAME
+from pitc.ir.plans.ops import ByPanels, Detect, Plan, Region, Step, plan_of
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.lower.builder import Builder
 
@@ -41,15 +42,12 @@ class _Product:
     """A node that may be a step."""
 
     node: ir.Node
-    fields: Mapping[str, str]
-
-    def _is(self, flag: str) -> bool:
-        return self.fields[flag] == "1"
+    plan: ByPanels
 
     @property
     def is_packed(self) -> bool:
         """True where its result has a row for each live point."""
-        return not self._is("scatter")
+        return not self.plan.scatter
 
     @property
     def result(self) -> ir.Value:
@@ -59,10 +57,9 @@ class _Product:
     @property
     def packed_operands(self) -> list[ir.Value]:
         """Operands with a row for each live point."""
-        places = [] if self._is("gather") else [0]
-        if self._is("residual"):
-            places.append(5 if self.fields["op"] == "ffn" else 3)
-        return [x for x in (self.node.inputs[k] for k in places) if x is not None]
+        packed = {"residual"} if self.plan.gather else {"a", "residual"}
+        operands = zip(self.plan.operands, self.node.inputs, strict=True)
+        return [x for name, x in operands if name in packed and x is not None]
 
 
 @dataclass(slots=True)
@@ -97,7 +94,7 @@ def merge_regions(graph: Graph, build: Builder) -> Merged:
         return merged
     main = graph.model.graph
     has_choices = any(is_choice(node) for node in main)
-    for detector in [n for n in main if is_pit_node(n) and _fields(n)["op"] == "detect"]:
+    for detector in [n for n in main if is_pit_node(n) and isinstance(plan_of(n), Detect)]:
         live = detector.inputs[0]
         if live is None or live.producer() is None:  # an input, or a constant
             continue
@@ -113,10 +110,6 @@ def merge_regions(graph: Graph, build: Builder) -> Merged:
             made |= _replace(build, detector, plan, [made.get(x, x) for x in reads], gives)
             merged.kernels[KERNEL] = None
     return merged
-
-
-def _fields(node: ir.Node) -> dict[str, str]:
-    return fields_of(node.attributes["ep_cache_context"].as_string())
 
 
 def _groups(detector: ir.Node) -> list[list[_Product]]:
@@ -166,16 +159,16 @@ def _product(detector: ir.Node, node: ir.Node) -> _Product:
         raise _NotMergedError(f"{name} stands in a body")
     if not is_pit_node(node) or node.attributes["source"].as_string() != CUDA_EP_NAME:
         raise _NotMergedError(f"{name} is an ordinary node among packed rows")
-    fields = _fields(node)
-    if fields["op"] not in REGION_STEPS:
-        raise _NotMergedError(f"{node_name(node)} ({fields['op']}) is no product")
+    plan: Plan = plan_of(node)
+    if not isinstance(plan, ByPanels):
+        raise _NotMergedError(f"{node_name(node)} ({plan.op}) is no product")
     own = (node.inputs[-2], node.inputs[-1]) == (detector.outputs[0], detector.inputs[0])
-    if "1" in (fields["gather"], fields["scatter"]) and not own:
+    if (plan.gather or plan.scatter) and not own:
         raise _NotMergedError(f"{name} reads rows of another domain")
-    return _Product(node, fields)
+    return _Product(node, plan)
 
 
-_Planned = tuple[Plan, list[ir.Value], list[ir.Value]]
+_Planned = tuple[Region, list[ir.Value], list[ir.Value]]
 
 
 def _plan(
@@ -194,22 +187,25 @@ def _plan(
     numbers: dict[ir.Value | None, str] = {live: "0", rows: "rows"}
     numbers |= {value: f"s{number}" for value, number in steps.items()}
     reads: list[ir.Value] = []
-    texts: dict[str, str] = {}
-    for number, product in enumerate(group):
+    planned: list[Step] = []
+    for product in group:
         own = [x for x in product.node.inputs if x is not None]
         for x in own:
             if x not in numbers:
                 reads.append(x)
                 numbers[x] = str(len(reads))
-        kept = {k: v for k, v in product.fields.items() if k != "library"}
-        kept["reads"] = ",".join(numbers[x] for x in own)
-        texts |= {f"step{number}.{key}": value for key, value in kept.items()}
-    fields: dict[str, Field] = {**texts, "steps": len(group), "kernel": KERNEL.symbol}
-    fields |= {"gives": tuple(steps[x] for x in given), "library": graph.target.library}
-    plan = Plan("region", tuple(fields.items()))
-    too_large = len(group) > MOST_STEPS or len(reads) >= MOST_INPUTS
-    if too_large or len(plan.text()) + _IDENTITY_BYTES > LONGEST_PLAN:
-        raise _NotMergedError(f"{len(group)} products of {len(reads)} operands are too many")
+        planned.append(Step(product.plan, tuple(numbers[x] for x in own)))
+    too_many = f"{len(group)} products of {len(reads)} operands are too many"
+    if len(group) > MOST_STEPS or len(reads) >= MOST_INPUTS:
+        raise _NotMergedError(too_many)
+    plan = Region(
+        gives=tuple(steps[x] for x in given),
+        kernel=KERNEL.symbol,
+        library=graph.target.library,
+        steps=tuple(planned),
+    )
+    if len(plan.text()) + _IDENTITY_BYTES > LONGEST_PLAN:
+        raise _NotMergedError(too_many)
     return plan, reads, given
 
 
@@ -246,7 +242,7 @@ def _readers(nodes: Iterable[ir.Node]) -> list[ir.Node]:
 def _replace(
     build: Builder,
     detector: ir.Node,
-    plan: Plan,
+    plan: Region,
     reads: Sequence[ir.Value],
     given: Sequence[ir.Value],
 ) -> dict[ir.Value, ir.Value]:

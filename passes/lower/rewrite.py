@@ -5,6 +5,7 @@ SWrite at exits.
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -16,7 +17,7 @@ from pitc.ir.index import Poly
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.metadata import SOURCE
 from pitc.ir.nodes import node_name
-from pitc.ir.plan import Plan, name_field
+from pitc.ir.plans.ops import Detect, Pack, Unpack
 from pitc.ir.prices import Prices
 from pitc.ir.refusal import Refusal
 from pitc.ir.region import Region
@@ -89,13 +90,10 @@ class Rewriter:
             if not domain.rank:  # one point
                 live = self.build.reshape(live, [1])
             symbol = self.build.symbol(f"live_points_{len(self.detected)}")
-            plan, inputs = Plan("detect", (("rank", rank),)), [live]
-            if names := sorted(self.graph.only_01 & domain.sources()):
-                field = name_field(" or ".join(names))
-                plan = replace(plan, fields=(*plan.fields, ("padding", field)))
-                inputs.append(self._flags(names))
+            names = sorted(self.graph.only_01 & domain.sources())
+            inputs = [live, self._flags(names)] if names else [live]
             rows, coords, offsets = self.build.kernel(
-                plan,
+                Detect(rank=rank, padding=" or ".join(names) or None),
                 inputs,
                 [
                     ("rows", ir.DataType.INT32, [symbol]),
@@ -124,11 +122,11 @@ class Rewriter:
             found = self.build.op("Where", [self.build.op("Or", flags), other, found])
         return found
 
-    def kernel_fields(self, request: KernelRequest) -> tuple[tuple[str, str], ...]:
+    def named(self, request: KernelRequest) -> dict[str, Any]:
         """Note that a kernel is needed; the plan fields that name it."""
         self.kernels.setdefault(request)
         library = self.graph.target.library
-        return (("dtype", request.dtype), ("kernel", request.symbol), ("library", library))
+        return {"dtype": request.dtype, "kernel": request.symbol, "library": library}
 
     def dtype(self, name: str) -> ir.DataType:
         """Element type of a value."""
@@ -157,7 +155,7 @@ class Rewriter:
         if rest is not None:  # rows of a batch of one are rows
             source = self.build.squeeze(source, [d for d, c in enumerate(codes) if c == "0"])
             codes = tuple(c for c in codes if c != "0")
-        plan = Plan("pack", (("dims", codes), *self.kernel_fields(request)))
+        plan = Pack(dims=codes, **self.named(request))
         (out,) = self.build.kernel(
             plan,
             [source, at.rows, at.coords, at.live],
@@ -196,7 +194,7 @@ class Rewriter:
         request = self.moved_by("unpack", dtype)
         dropped = [d for d, c in enumerate(codes) if c == "0"]
         codes = tuple(c for c in codes if c != "0")
-        plan = Plan("unpack", (("dims", codes), *self.kernel_fields(request)))
+        plan = Unpack(dims=codes, **self.named(request))
         shape = [_size(e) for e in self.graph[packing.name].shape or ()]
         kept = [n for d, n in enumerate(shape) if d not in dropped]
         (out,) = self.build.kernel(
@@ -327,31 +325,33 @@ class Rewriter:
     def attention(self, node: ir.Node, form: Form) -> ir.Value:
         """The node of a form with a plan, for the contraction that it stands for."""
         assert form.plan is not None and form.outputs[0] is not None
-        packing, fields = form.outputs[0], dict(form.plan.fields)
-        d, dv, heads, bias = (int(str(fields[name])) for name in ("d", "dv", "heads", "bias"))
+        packing, plan = form.outputs[0], form.plan
         inputs = [x for x in map(self.operand, form.operands) if x is not None]
         for factor in form.factors:
             number = self.build.reshape(self.build.value(factor.name), [])
             inputs[0] = self.build.op("Div" if factor.divides else "Mul", [inputs[0], number])
-        whole = lay_out(self.build, self.graph, fields, inputs, self.gathered_from)
+        plan = lay_out(self.build, self.graph, plan, inputs, self.gathered_from)
         keys = form.operands[4]
-        if whole and isinstance(keys, OffsetsOperand):
+        if plan.whole and isinstance(keys, OffsetsOperand):
             at = self.detect(keys.domain)
-            inputs += [at.live] if bias else [at.coords, at.live]
+            inputs += [at.live] if plan.bias else [at.coords, at.live]
         dtype = self.dtype(packing.name)
-        steps = {f"{x}s": 1 for x in ("score_step", "weight_step") if x in fields}
-        request = self.request("attention", dtype, d=d, dv=dv, bias=bias, **steps)
-        plan = replace(form.plan, fields=(*fields.items(), *self.kernel_fields(request)))
+        rounded = {"score_steps": plan.score_step, "weight_steps": plan.weight_step}
+        steps = {name: 1 for name, step in rounded.items() if step is not None}
+        sizes = {"d": plan.d, "dv": plan.dv, "bias": int(plan.bias)}
+        request = self.request("attention", dtype, **sizes, **steps)
+        plan = replace(plan, **self.named(request))
         self.runs[node] = kernels_of(plan, self.graph.target)
+        rows = self.detect(packing.domain).symbol
         (out,) = self.build.kernel(
             plan,
             inputs,
-            [(f"{packing.name}.packed", dtype, [self.detect(packing.domain).symbol, heads, dv])],
+            [(f"{packing.name}.packed", dtype, [rows, plan.heads, plan.dv])],
             node_name(node),
             "packed attention",
         )
         rest = [n for e in packing.layout.rest_shape if (n := e.as_int()) is not None]
-        return out if rest == [heads, dv] else self.build.reshape(out, [0, *rest])
+        return out if rest == [plan.heads, plan.dv] else self.build.reshape(out, [0, *rest])
 
     def host_copies(self, domain: Domain) -> int:
         """Copies to the host in a run, that tell the detector of a domain what lives.

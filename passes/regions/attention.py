@@ -28,7 +28,7 @@ import onnx_ir as ir
 from pitc.ir.expr import Combine, TensorExpr
 from pitc.ir.index import ONE, Digit, bare_dim
 from pitc.ir.nodes import input_names
-from pitc.ir.plan import Plan
+from pitc.ir.plans.ops import Attention
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region
 from pitc.passes.facts.finite import finite_if
@@ -223,40 +223,33 @@ def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> For
             OffsetsOperand(site.context.domain, "coords"),
             OffsetsOperand(keys.domain, "coords"),
         ]
-    fields = {
-        "bias": int(bool(scores.bias)),
-        "d": d,
-        "dv": dv,
-        "heads": prod(head_sizes),
-        "k_head": 0,
-        "nan_to_zero": int(scores.nan_to_zero),
-        "no_keys_to_zero": int(scores.no_keys_to_zero),
-        "q_head": 0,
-        "scale": scale,
-        "v_head": 0,
-    }
-    fields |= _step_fields(scores)
+    score, weight = scores.score_steps, scores.weight_steps
+    plan = Attention(
+        bias=bool(scores.bias),
+        d=d,
+        dv=dv,
+        dtype=str(taken[0].numpy()),
+        heads=prod(head_sizes),
+        nan_to_zero=scores.nan_to_zero,
+        no_keys_to_zero=scores.no_keys_to_zero,
+        scale=scale,
+        score_step=None if score is None else score.step,
+        score_scale=None if score is None else scores.score_scale,
+        score_below=None if score is None else score.below,
+        score_above=None if score is None else score.above,
+        weight_step=None if weight is None else weight.step,
+        weight_above=None if weight is None else weight.above,
+    )
     return Form(
         (site.out,),
         tuple(operands),
         "EPContext",
-        plan=Plan("attention", tuple(sorted(fields.items()))),
+        plan=plan,
         absorbs=(*scores.absorbs, node),
         rests_on=tuple(scores.rests_on),
         factors=tuple(scores.factors),
         rule="softmax over live keys",
     )
-
-
-def _step_fields(scores: Scores) -> dict[str, int | float]:
-    """Fields of what the kernel rounds."""
-    fields: dict[str, int | float] = {}
-    if (steps := scores.score_steps) is not None:
-        fields |= {"score_above": steps.above, "score_below": steps.below}
-        fields |= {"score_scale": scores.score_scale, "score_step": steps.step}
-    if (steps := scores.weight_steps) is not None:
-        fields |= {"weight_above": steps.above, "weight_step": steps.step}
-    return fields
 
 
 def _listed(dtypes: set[np.dtype]) -> str:

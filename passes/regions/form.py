@@ -15,7 +15,7 @@ from pitc.ir.constant import is_zero
 from pitc.ir.expr import Shape, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Poly, bare_dim
-from pitc.ir.plan import Plan
+from pitc.ir.plans.ops import Attention
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import EVERYWHERE, Region
 from pitc.passes.regions.coordinates import Paths, follow
@@ -151,7 +151,7 @@ class Form:
     operands: tuple[Operand | None, ...]
     op_type: str
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    plan: Plan | None = None
+    plan: Attention | None = None
     absorbs: tuple[ir.Node, ...] = ()
     rests_on: tuple[Region, ...] = ()
     terms: Domain | None = None

@@ -4,7 +4,6 @@ gather_gemm on GPUs, float16    mma     mma128x128 mma64x128 mma32x128 mma16x128
 the same on CPUs                cpu     v4:6x64 v3:6x16
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
@@ -12,7 +11,7 @@ from pitc.ir.attention_tile import AttentionTile
 from pitc.ir.cuda_target import CUDA_ARCHS, CudaArch, CudaTile
 from pitc.ir.cuda_variants import dense_tiles, offers_of
 from pitc.ir.gpu_speed import clocks_of, half_turns
-from pitc.ir.plan import Plan
+from pitc.ir.plans.ops import Attention, GatherGemm, Product
 from pitc.ir.report import KernelRecord
 from pitc.ir.target import Target, cpu_level_of
 from pitc.ir.variants import ITEM_BYTES, VARIANTS
@@ -31,7 +30,7 @@ class Kernels:
     record: KernelRecord
 
 
-def kernels_of(plan: Plan, target: Target, rows: int | None = None) -> Kernels:
+def kernels_of(plan: Product | Attention, target: Target, rows: int | None = None) -> Kernels:
     """What runs a node with a product or attention.
 
     Args:
@@ -39,11 +38,10 @@ def kernels_of(plan: Plan, target: Target, rows: int | None = None) -> Kernels:
         target: What it is compiled for.
         rows: Of the product, where they are known.
     """
-    fields = dict(plan.fields)
     if target.kind == "cuda":
-        return _on_cuda(plan.op, fields, target.machines, rows)
+        return _on_cuda(plan, target.machines, rows)
     levels = [cpu_level_of(name) for name in target.machines]
-    if plan.op == "attention":
+    if isinstance(plan, Attention):
         pairs = [
             (x.level, *pair)
             for x in levels
@@ -52,35 +50,32 @@ def kernels_of(plan: Plan, target: Target, rows: int | None = None) -> Kernels:
     else:
         pairs = [(x.level, *x.gemm_tile) for x in levels]
     micro_tiles = [(v.name, v.micro_tile) for v in VARIANTS.values() if v.pit_axis]
-    skips = plan.op not in ("gather_gemm", "attention")
+    skips = not isinstance(plan, GatherGemm | Attention)
     cut = tuple(f"{name} {tile.m}x{tile.k}" for name, tile in micro_tiles if skips)
     tiles = tuple(f"{level}:{m}x{n}" for level, m, n in pairs)
     return Kernels("cpu", KernelRecord(plan.op, tiles, cut))
 
 
-def _on_cuda(
-    op: str, fields: Mapping[str, object], archs: tuple[str, ...], rows: int | None
-) -> Kernels:
-    dtype = str(fields["dtype"])
+def _on_cuda(plan: Product | Attention, archs: tuple[str, ...], rows: int | None) -> Kernels:
+    dtype = plan.dtype
     engines = ("mma", "simt") if dtype == "float32" else ("mma",)
-    if op == "attention":
-        d, dv, bias = (int(str(fields[name])) for name in ("d", "dv", "bias"))
-        made = [(e, AttentionTile(e, dtype, d, dv, bool(bias))) for e in engines]
+    if isinstance(plan, Attention):
+        made = [(e, AttentionTile(e, dtype, plan.d, plan.dv, plan.bias)) for e in engines]
         tiles = tuple(f"{engine}{tile.m}x{tile.n}" for engine, tile in made)
-        return Kernels(", ".join(engines), KernelRecord(op, tiles))
+        return Kernels(", ".join(engines), KernelRecord(plan.op, tiles))
     offered = [t for t in dense_tiles(dtype) if any(_fits(t, a) for a in archs)]
     variants = {o.variant.name: o.variant.micro_tile(dtype) for o in offers_of(dtype)}
     del variants["dense"]
-    cut = tuple(f"{name} {t.m}x{t.k}" for name, t in variants.items() if op != "gather_gemm")
+    skips = not isinstance(plan, GatherGemm)
+    cut = tuple(f"{name} {t.m}x{t.k}" for name, t in variants.items() if skips)
     predicted: dict[str, list[str]] = {}
     if rows:
-        k, n = int(str(fields["k"])), int(str(fields["n"]))
         for arch in archs:
-            fastest = predicted_tile(dtype, CUDA_ARCHS[arch], rows, k, n)
+            fastest = predicted_tile(dtype, CUDA_ARCHS[arch], rows, plan.k, plan.n)
             predicted.setdefault(fastest.name, []).append(arch)
     texts = tuple(f"{tile} on {' '.join(names)}" for tile, names in predicted.items())
     names = tuple(t.name for t in offered)
-    return Kernels(", ".join(engines), KernelRecord(op, names, cut, texts))
+    return Kernels(", ".join(engines), KernelRecord(plan.op, names, cut, texts))
 
 
 def _fits(tile: CudaTile, arch: str) -> bool:

@@ -36,7 +36,7 @@ from pitc.ir.cuda_variants import (
     offers_of,
 )
 from pitc.ir.gpu_measured import STEP_NS, measured_prices
-from pitc.ir.plan import Field
+from pitc.ir.plans.ops import Table
 from pitc.ir.variants import ITEM_BYTES
 
 WAVEFRONT_BYTES = 128
@@ -233,12 +233,12 @@ def half_turns(turns: int) -> int:
     return 2 * turns + turns % 2
 
 
-def clock_fields(dtype: str) -> dict[str, Field]:
-    """The plan fields `clocks_ARCH`: what a step of each dense tile of a type takes."""
-    return {
-        f"clocks_{name}": tuple(clocks_of(tile, dtype, arch) for tile in dense_tiles(dtype))
+def clock_table(dtype: str) -> Table:
+    """The lines `clocks_ARCH` of plans: what a step of each dense tile of a type takes."""
+    return tuple(
+        (f"clocks_{name}", tuple(clocks_of(tile, dtype, arch) for tile in dense_tiles(dtype)))
         for name, arch in CUDA_ARCHS.items()
-    }
+    )
 
 
 def prices_of(offer: CudaOffer, dtype: str, arch: CudaArch) -> tuple[int, ...]:
@@ -340,11 +340,13 @@ def predict_listed(
 class GpuPrices:
     """Prices of every variant on every architecture: measured ones, else by this model."""
 
-    def fields(self, dtype: str) -> dict[str, Field]:
-        """The plan fields `price_VARIANT_TILE_ARCH` (`docs/plans.md`)."""
-        return {
-            f"price_{offer.name}_{name}": measured_prices(name, offer.name)
-            or prices_of(offer, dtype, arch)
+    def table(self, dtype: str) -> Table:
+        """The lines `price_VARIANT_TILE_ARCH` of plans (`docs/plans.md`)."""
+        return tuple(
+            (
+                f"price_{offer.name}_{name}",
+                tuple(measured_prices(name, offer.name) or prices_of(offer, dtype, arch)),
+            )
             for offer in offers_of(dtype)
             for name, arch in CUDA_ARCHS.items()
-        }
+        )

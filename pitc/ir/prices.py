@@ -1,9 +1,8 @@
 """What sparse contractions cost, as far as the passes care: fields of their plans."""
 
-from collections.abc import Mapping
 from typing import Protocol
 
-from pitc.ir.plan import Field
+from pitc.ir.plans.ops import Table
 
 
 class Prices(Protocol):
@@ -11,6 +10,6 @@ class Prices(Protocol):
     (`gpu_speed.py`).
     """
 
-    def fields(self, dtype: str) -> Mapping[str, Field]:
-        """The plan fields that say them for operands of a type."""
+    def table(self, dtype: str) -> Table:
+        """The lines of plans that say them for operands of a type."""
         ...

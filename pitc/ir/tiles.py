@@ -27,7 +27,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pitc.ir.plan import Field
+from pitc.ir.plans.ops import Table
 from pitc.ir.tile_shapes import FACTORS, HIGHEST_FACTOR, factor_of
 from pitc.ir.tile_work import Work
 from pitc.ir.variants import (
@@ -98,21 +98,21 @@ class TileTable:
             if "dense" not in costs:
                 raise ValueError(f"level {level} has no price for the dense variant")
 
-    def fields(self, dtype: str) -> dict[str, Field]:
-        """The plan fields `cost_VARIANT_LEVEL`, the prices, and `shape_VARIANT_LEVEL`, factors.
+    def table(self, dtype: str) -> Table:
+        """The lines of plans `cost_VARIANT_LEVEL`, the prices, and `shape_VARIANT_LEVEL`, factors.
 
         Args:
             dtype: Of the operands: `float32`, which alone CPUs have variants for.
         """
         if dtype != "float32":
             raise ValueError(f"no prices of {dtype}")
-        found: dict[str, Field] = {}
+        found: list[tuple[str, tuple[int, ...]]] = []
         for level, costs in self.costs.items():
             for variant, cost in costs.items():
-                found[f"cost_{variant}_{level}"] = cost.prices
+                found.append((f"cost_{variant}_{level}", tuple(cost.prices)))
                 if cost.factors:
-                    found[f"shape_{variant}_{level}"] = cost.factors
-        return found
+                    found.append((f"shape_{variant}_{level}", tuple(cost.factors)))
+        return tuple(found)
 
 
 def features_of(variant: str, work: Work) -> tuple[float, ...]:

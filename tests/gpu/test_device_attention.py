@@ -13,9 +13,9 @@ from onnx import helper
 
 from pitc.codegen import reference
 from pitc.ir.kernel import KernelRequest
-from pitc.ir.plan import Plan
 from tests.device_kernels import emulated_library, emulated_process, save_with
 from tests.device_support import Call, FakeDriver, cuda_node, detect, failure, session
+from tests.plan_text import Plan
 from tests.runtime_support import BOOL, COORDS, FLOAT, OFFSETS, ROWS, Array, make_model, points
 
 TYPES = {

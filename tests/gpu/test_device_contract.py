@@ -20,10 +20,9 @@ from models.opt import OptConfig, opt_ffn
 from pitc.codegen import reference
 from pitc.ir.cuda_target import CUDA_ARCHS
 from pitc.ir.cuda_variants import SUMMED_ROWS, block_width, features_of, line_of, offers_of
-from pitc.ir.gpu_speed import GpuPrices, clock_fields, prices_of
+from pitc.ir.gpu_speed import GpuPrices, clock_table, prices_of
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, pack_panels, panel_count
-from pitc.ir.plan import Plan
 from tests.cuda_emulator import ARCH
 from tests.detect_reference import detected, parts_of
 from tests.device_kernels import (
@@ -43,6 +42,7 @@ from tests.device_support import (
     session,
     told,
 )
+from tests.plan_text import Plan
 from tests.runtime_support import BOOL, COORDS, FLOAT, OFFSETS, ROWS, Array, make_model
 
 DTYPES = {
@@ -78,7 +78,7 @@ def requests_of(dtype: str) -> Iterator[KernelRequest]:
 def prices(dtype: str, launch: int = 0) -> dict[str, str]:
     """The model's prices for the one architecture, but for launches."""
     found = {}
-    for name, numbers in GpuPrices().fields(dtype).items():
+    for name, numbers in dict(GpuPrices().table(dtype)).items():
         if name.endswith(f"_{ARCH}"):
             assert isinstance(numbers, tuple)
             found[name] = ",".join(map(str, (launch, *numbers[1:])))
@@ -202,7 +202,7 @@ class Case:
             **{"k": self.k, "n": self.n, "bias": 1, "dtype": self.dtype, "library": "kernels.so"},
             **{"gather": self.gather, "scatter": self.scatter, "kernel": request.symbol},
             **EPILOGUE,
-            f"clocks_{ARCH}": clock_fields(self.dtype)[f"clocks_{ARCH}"],
+            f"clocks_{ARCH}": dict(clock_table(self.dtype))[f"clocks_{ARCH}"],
             **prices(self.dtype, self.launch),
         }
         if self.ffn:

@@ -12,7 +12,6 @@ import pytest
 from pitc.codegen import reference
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, pack_panels, panel_count
-from pitc.ir.plan import Plan
 from tests.device_kernels import clocks, emulated_library, emulated_process, save_with
 from tests.device_support import (
     Call,
@@ -24,6 +23,7 @@ from tests.device_support import (
     on_device,
     session,
 )
+from tests.plan_text import Plan
 from tests.runtime_support import BOOL, COORDS, FLOAT, OFFSETS, ROWS, Array, make_model
 
 TYPES = {name: ir.DataType[name.upper().replace("32", "")] for name in ("float16", "bfloat16")}

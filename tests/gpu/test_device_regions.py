@@ -14,9 +14,8 @@ import pytest
 from onnx import helper
 
 from models.routed import RoutedConfig, routed
-from pitc.ir.gpu_speed import GpuPrices, clock_fields
+from pitc.ir.gpu_speed import GpuPrices, clock_table
 from pitc.ir.kernel import KernelRequest
-from pitc.ir.plan import Plan
 from pitc.ir.target import CUDA
 from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
 from tests.cuda_emulator import ARCH
@@ -32,6 +31,7 @@ from tests.device_support import (
     told,
 )
 from tests.gpu.test_device_contract import CUTS, padded, panels_of
+from tests.plan_text import Plan
 from tests.runtime_support import BOOL, Array, Value, make_model
 
 FLOAT16 = int(ir.DataType.FLOAT16)
@@ -247,7 +247,7 @@ def product(reads: str, **fields: int) -> dict[str, Any]:
         "gather_gemm", "float16", k=K, n=K, activation="none", residual=flags["residual"]
     )
     named = {"kernel": request.symbol, "op": "gather_gemm", "reads": reads, "dtype": "float16"}
-    clocks = {f"clocks_{ARCH}": clock_fields("float16")[f"clocks_{ARCH}"]}
+    clocks = {f"clocks_{ARCH}": dict(clock_table("float16"))[f"clocks_{ARCH}"]}
     return {**named, **flags, "activation": "none", "bias": 1, "k": K, "n": K, **clocks}
 
 

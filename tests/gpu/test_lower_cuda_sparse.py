@@ -157,14 +157,16 @@ def test_an_unknown_family_is_an_error() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_each_tile_of_each_variant_has_a_price_on_each_architecture(dtype: str) -> None:
-    fields = GpuPrices().fields(dtype)
+    fields = dict(GpuPrices().table(dtype))
     kinds = {"float32": 6 + 1 + 2 + 2 + 2}.get(dtype, 4 + 1 + 1 + 1 + 1)
     assert len(fields) == kinds * len(CUDA_ARCHS)
     for numbers in fields.values():
         assert isinstance(numbers, tuple) and len(numbers) == len(FEATURES)
         assert all(isinstance(x, int) for x in numbers) and numbers[-1] != 0
     for arch, measured in TURN_NS.items():
-        assert {f"price_{name}_{arch}" for name in measured} <= GpuPrices().fields("float16").keys()
+        assert {f"price_{name}_{arch}" for name in measured} <= dict(
+            GpuPrices().table("float16")
+        ).keys()
     assert fields["price_dense_mma64x128_sm_90"] == (2 * 10**9, 0, 0, 225 * 10**6)
     block = "block32" if dtype == "float32" else "block64"
     assert f"price_{block}_mma64x64_sm_90" in fields
@@ -204,6 +206,6 @@ def test_few_live_columns_make_lists_pay() -> None:
 
 def test_prices_of_machines() -> None:
     assert prices_of("cuda") == GpuPrices()
-    assert "cost_dense_v3" in prices_of("cpu").fields("float32")
+    assert "cost_dense_v3" in dict(prices_of("cpu").table("float32"))
     with pytest.raises(ValueError, match="no prices of float16"):
-        prices_of("cpu").fields("float16")
+        prices_of("cpu").table("float16")

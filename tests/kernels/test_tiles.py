@@ -84,12 +84,12 @@ def test_the_shipped_tables(path: Path) -> None:
     for measured in found.levels.values():
         assert set(measured.costs) == set(VARIANTS)
     table = found.table()
-    assert len(table.fields("float32")) == 4 * len(VARIANTS)
-    for name, numbers in table.fields("float32").items():
+    assert len(table.table("float32")) == 4 * len(VARIANTS)
+    for name, numbers in table.table("float32"):
         assert isinstance(numbers, tuple)
         assert len(numbers) == (FACTORS if name.startswith("shape_") else len(FEATURES))
     plain = TileTable({"v4": {"dense": VariantCost((1,) * len(FEATURES))}})
-    assert set(plain.fields("float32")) == {"cost_dense_v4"}
+    assert {name for name, _ in plain.table("float32")} == {"cost_dense_v4"}
 
 
 @pytest.mark.parametrize("level", ["v4", "v3"])

@@ -39,10 +39,11 @@ from pitc.artifact.weights import LINE_BYTES, PAGE_BYTES, PAGE_FROM_BYTES, Weigh
 from pitc.artifact.write import write_artifact
 from pitc.errors import UsageError
 from pitc.host import machine
-from pitc.ir.plan import EP_NAME, Plan
+from pitc.ir.plan import EP_NAME
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.report import NodeRecord, RegionRecord, Report
 from pitc.options import parse_target
+from tests.plan_text import Plan
 
 RNG = np.random.default_rng(0)
 LARGE = RNG.standard_normal((256, 128)).astype(np.float32)

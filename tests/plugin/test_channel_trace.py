@@ -18,7 +18,7 @@ from models.graph import GraphBuilder
 from pitc import api
 from pitc.errors import UsageError
 from pitc.ir.graph import Graph
-from pitc.ir.plan import LONGEST_NAME
+from pitc.ir.plans.kinds import LONGEST_NAME
 from pitc.measure.trace import race_dense, read_lines, read_trace
 from pitc.measure.trace_channels import ChannelDecision, convolutions
 from pitc.passes.lower.builder import Builder

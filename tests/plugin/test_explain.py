@@ -21,7 +21,8 @@ from pitc.artifact.manifest import MANIFEST, parse_manifest, report_from_dict, r
 from pitc.host.placement import pit_nodes
 from pitc.ir.cuda_target import CUDA_ARCHS
 from pitc.ir.engines import kernels_of, predicted_tile
-from pitc.ir.plan import EP_NAME, Plan
+from pitc.ir.plan import EP_NAME
+from pitc.ir.plans.ops import Attention
 from pitc.ir.report import NodeRecord, Report
 from pitc.ir.target import target_of
 from pitc.report.page import page
@@ -189,10 +190,11 @@ def _source(node: ir.Node) -> str | None:
 
 
 def test_all_levels_of_attention_on_cpus() -> None:
-    fields = (("bias", 0), ("d", 64), ("dtype", "float32"), ("dv", 64))
-    found = kernels_of(Plan("attention", fields), target_of("cpu"))
+    flags = {"bias": False, "nan_to_zero": False, "no_keys_to_zero": False}
+    plan = Attention(d=64, dv=64, dtype="float32", heads=1, scale=1.0, **flags)
+    found = kernels_of(plan, target_of("cpu"))
     assert found.record.tiles == ("v4:32x8", "v4:16x12", "v3:16x6")
-    found = kernels_of(Plan("attention", fields), target_of("cpu", ("v3",)))
+    found = kernels_of(plan, target_of("cpu", ("v3",)))
     assert found.record.tiles == ("v3:16x6",)
 
 

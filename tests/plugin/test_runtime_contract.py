@@ -15,11 +15,11 @@ from pitc.codegen.build.cache import kernel_cache
 from pitc.codegen.build.library import build_kernels
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import pack_panels
-from pitc.ir.plan import Field, Plan
 from pitc.ir.tiles import FEMTOSECONDS, TileTable, VariantCost, time_of
 from pitc.ir.variants import VARIANTS
 from pitc.measure.trace import take_trace
 from tests.codegen_kernels import LEVELS
+from tests.plan_text import Field, Plan
 from tests.runtime_support import (
     FLOAT,
     MASK,
@@ -83,7 +83,7 @@ class Node:
     def plan(self) -> Plan:
         flags = dict.fromkeys(("bias", "gather", "residual", "scatter"), self.extras)
         fields: dict[str, Field] = {"activation": self.activation, "k": self.k, "n": self.n}
-        fields |= flags | TILES.fields("float32")
+        fields |= flags | dict(TILES.table("float32"))
         fields |= {"dtype": "float32", "kernel": self.requests()[0].symbol, "library": "kernels.so"}
         if not self.inner:
             fields["input_relu"] = self.extras

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from pitc.ir.plan import Plan
+from tests.plan_text import Plan
 from tests.runtime_support import (
     BOOL,
     COORDS,

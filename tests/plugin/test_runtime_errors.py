@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from pitc.ir.plan import Plan
+from tests.plan_text import Plan
 from tests.runtime_support import (
     BOOL,
     COORDS,

@@ -10,9 +10,9 @@ from pitc.codegen.build.cache import kernel_cache
 from pitc.codegen.build.library import build_kernels
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, TURNED_COLUMNS, panel_count
-from pitc.ir.plan import Plan
 from pitc.ir.variants import FEATURES
 from tests.codegen_kernels import LEVELS, Array, untouched
+from tests.plan_text import Plan
 from tests.runtime_support import (
     BOOL,
     COORDS,

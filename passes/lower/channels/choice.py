@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
-from pitc.ir.plan import Plan, name_field
+from pitc.ir.plans.ops import ChooseChannels
 from pitc.passes.lower.builder import Builder
 
 WORK_BITS = 62  # of a sum that the runtime adds up
@@ -37,14 +37,13 @@ def choose_channels(
     shift = max(0, work.bit_length() - WORK_BITS)
     weights = tuple(weight >> shift for weight, _ in prices)
     most = sum(weight * n for weight, n in zip(weights, pairs, strict=True))
-    fields = (
-        ("nodes", tuple(map(name_field, nodes))),
-        ("channels", tuple(extent for extent, _ in ends)),
-        ("places", tuple("all" if place is None else str(place.start) for _, place in ends)),
-        ("weights", weights),
-        ("budget", min(most, sum(budget for _, budget in prices) >> shift)),
+    plan = ChooseChannels(
+        nodes=tuple(nodes),
+        channels=tuple(extent for extent, _ in ends),
+        places=tuple(None if place is None else place.start for _, place in ends),
+        weights=weights,
+        budget=min(most, sum(budget for _, budget in prices) >> shift),
     )
     name = f"{nodes[0]}.choose_channels"
-    plan = Plan("choose_channels", fields)
     (few,) = build.kernel(plan, [flags], [(name, ir.DataType.BOOL, [])], nodes[0])
     return few

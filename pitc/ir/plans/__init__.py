@@ -1,0 +1,1 @@
+"""What PIT nodes do: one typed plan for each operation."""
