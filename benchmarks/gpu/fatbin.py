@@ -14,7 +14,6 @@ Nothing is guessed: what is not as above is a `LayoutError`.
 """
 
 import ctypes
-import ctypes.util
 import re
 import struct
 from collections.abc import Iterator
@@ -168,8 +167,7 @@ def _entries(image: bytes, at: int, end: int) -> Iterator[Entry]:
 
 
 def _zstd() -> ctypes.CDLL:
-    name = ctypes.util.find_library("zstd") or "libzstd.so.1"
-    library = ctypes.CDLL(name)
+    library = ctypes.CDLL("libzstd.so.1")
     library.ZSTD_decompress.restype = ctypes.c_size_t
     return library
 

@@ -52,7 +52,10 @@ EDITS: dict[str, tuple[tuple[tuple[str, str], ...], str]] = {
         "step 1: 'pack' is no product",
     ),
     "a field is missing": ((("step1.k=64\n", ""),), "step 1: gather_gemm lacks ['k']"),
-    "a library": ((("steps=3", "step1.library=k.so\nsteps=3"),), "step 1: its library is that of the region"),
+    "a library": (
+        (("steps=3", "step1.library=k.so\nsteps=3"),),
+        "step 1: its library is that of the region",
+    ),
     "a kernel": ((("step1.kernel=gather", "step1.kernel=x"),), "nobody asked for the kernel x"),
     "the detector": ((("kernel=live_points", "kernel=live"),), "nobody asked for the kernel live"),
     "a field": ((("gives=2", "gives=2\nrank=2"),), "region lacks [], and has ['rank']"),

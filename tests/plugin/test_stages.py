@@ -414,8 +414,14 @@ def _no_symbol(m: ir.Model) -> None:
 
 LOWERED: dict[str, tuple[Callable[[ir.Model], None], str]] = {
     "a plan of another version": (_edited("detect", "pitc-plan 4", "pitc-plan 2"), "is no plan"),
-    "a field that is no number": (_edited("detect", "rank=2", "rank: expected a whole number in 1..8, got .two"), "rank: expected a whole number in 1..8, got .two"),
-    "a field too many": (_edited("detect", "rank=2\n", "rank=2\nrows=1\n"), "has .'rows'. too many"),
+    "a field that is no number": (
+        _edited("detect", "rank=2", "rank: expected a whole number in 1..8, got .two"),
+        "rank: expected a whole number in 1..8, got .two",
+    ),
+    "a field too many": (
+        _edited("detect", "rank=2\n", "rank=2\nrows=1\n"),
+        "has .'rows'. too many",
+    ),
     "an unknown operation": (_edited("detect", "op=detect", "op=guess"), "operation 'guess'"),
     "a kernel that nobody asked for": (
         _edited("gather_gemm", "kernel=gather", "kernel=other_gather"),

@@ -66,7 +66,7 @@ class Whole(Kind):
         return str(int(value))
 
     def _parse(self, text: str) -> int | None:
-        fits = re.fullmatch(r"0|[1-9]\d*", text) and self.least <= int(text) <= self.most
+        fits = re.fullmatch(r"0|[1-9][0-9]*", text) and self.least <= int(text) <= self.most
         return int(text) if fits else None
 
 
@@ -98,7 +98,7 @@ class Word(Kind):
         return "one of " + ", ".join(self.choices) if self.choices else "a word"
 
     def _parse(self, text: str) -> str | None:
-        known = text in self.choices if self.choices else re.fullmatch(r"[\w.+/-]+", text)
+        known = text in self.choices if self.choices else re.fullmatch(r"[A-Za-z0-9_.+/-]+", text)
         return text if known else None
 
 
@@ -115,7 +115,7 @@ class Real(Kind):
         return float(value).hex()
 
     def _parse(self, text: str) -> float | None:
-        whole = re.fullmatch(r"-?0x[0-9a-f.]+p[+-]?\d+", text)
+        whole = re.fullmatch(r"-?0x[0-9a-f.]+p[+-]?[0-9]+", text)
         return float.fromhex(text) if whole else None
 
 

@@ -1,0 +1,166 @@
+"""Typed plans: text and back, and what is none."""
+
+from dataclasses import replace
+
+import pytest
+
+from pitc.ir.plans.kinds import Flag, Listed, Name, Place, Real, Whole, Word
+from pitc.ir.plans.ops import (
+    OPS,
+    Attention,
+    ChooseChannels,
+    Contract,
+    ContractRight,
+    Detect,
+    Ffn,
+    GatherGemm,
+    Pack,
+    Plan,
+    Region,
+    Step,
+    Unpack,
+    WrongPlanError,
+    parse,
+)
+
+NAMED = {"kernel": "k_1", "library": "kernels.so"}
+PRODUCT = {"activation": "gelu", "bias": True, "dtype": "float32", "k": 8, "n": 4, **NAMED}
+ROWS = {**PRODUCT, "residual": False, "gather": True, "scatter": False}
+PRICES = (("cost_dense_v4", (1, 2)), ("shape_row_v3", (3,)))
+FLAGS = {"bias": True, "nan_to_zero": False, "no_keys_to_zero": True}
+HEADS = {"d": 64, "dv": 32, "heads": 2, "scale": 0.1, "dtype": "float32"}
+PLANS: dict[str, Plan] = {
+    "detect": Detect(rank=2),
+    "detect a padding mask": Detect(rank=1, padding="a mask/ö"),
+    "pack": Pack(dims=("c0", "r", "l"), dtype="int8", **NAMED),
+    "unpack": Unpack(dims=("0", "c7"), dtype="int32", **NAMED),
+    "gather_gemm": GatherGemm(**ROWS),
+    "contract": Contract(**ROWS, prices=PRICES, input_relu=True),
+    "ffn": Ffn(**ROWS, inner=16, inner_activation="relu", inner_bias=False),
+    "contract_right": ContractRight(**PRODUCT, residual=True, factor=2, stored="nk"),
+    "attention": Attention(**HEADS, **FLAGS, **NAMED),
+    "attention in steps": Attention(
+        **HEADS, **FLAGS, **NAMED, whole=True, score_step=0.5, score_below=3, weight_above=255
+    ),
+    "choose_channels": ChooseChannels(
+        nodes=("a,b", "c"), channels=(3, 4, 5), places=(None, 0, 4), weights=(1, 0), budget=7
+    ),
+    "region": Region(
+        gives=(1,),
+        steps=(
+            Step(GatherGemm(**ROWS), ("1", "2", "3", "rows", "0")),
+            Step(Contract(**ROWS), ("s0", "4", "5", "rows", "0")),
+        ),
+        **NAMED,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_text_says_its_plan(name: str) -> None:
+    plan = PLANS[name]
+    assert parse(plan.text()) == plan
+    assert parse(plan.text()).text() == plan.text()
+
+
+def test_every_operation_is_tried() -> None:
+    assert {plan.op for plan in PLANS.values()} == set(OPS)
+
+
+def test_the_text() -> None:
+    assert PLANS["detect a padding mask"].text() == (
+        "pitc-plan 4\nop=detect\npadding=a%20mask/%C3%B6\nrank=1\n"
+    )
+    assert "scale=0x1.999999999999ap-4\n" in PLANS["attention"].text()
+    assert "step1.prices" not in PLANS["region"].text()
+    assert "step1.input_relu=0\n" in PLANS["region"].text()
+    assert "whole" not in PLANS["attention"].text()
+
+
+OPERANDS = {
+    "detect": ["live"],
+    "detect a padding mask": ["live", "padding"],
+    "gather_gemm": ["a", "b", "bias", "rows", "live"],
+    "ffn": ["a", "b1", "b2", "bias", "rows", "live"],
+    "contract_right": ["a", "s", "factor", "bias", "residual"],
+    "attention": ["q", "k", "v", "q_offsets", "k_offsets", "bias", "q_coords", "k_coords"],
+}
+
+
+@pytest.mark.parametrize("name", OPERANDS)
+def test_operands_follow_from_fields(name: str) -> None:
+    assert list(PLANS[name].operands) == OPERANDS[name]
+
+
+def test_operands_of_what_lies_whole() -> None:
+    plan = PLANS["attention"]
+    assert isinstance(plan, Attention)
+    whole = replace(plan, bias=False, whole=True)
+    assert list(whole.operands)[5:] == ["k_coords", "live"]
+
+
+WRONG = {
+    "another version": ("pitc-plan 4", "pitc-plan 3", "is no plan"),
+    "no end": ("\nrank=2\n", "\nrank=2", "is no plan"),
+    "another order": ("op=detect\nrank=2", "rank=2\nop=detect", "is no plan"),
+    "a line without a value": ("rank=2", "rank", "without a value"),
+    "a key twice": ("rank=2", "rank=2\nrank=2", "twice"),
+    "no operation": ("op=detect\n", "", "operation '' is unknown"),
+    "an unknown field": ("rank=2", "rank=2\nrows=1", r"has \['rows'\] too many"),
+    "a field is missing": ("rank=2\n", "", r"lacks \['rank'\]"),
+    "a number that is too large": ("rank=2", "rank=9", "in 1..8, got '9'"),
+    "a number that is too small": ("rank=2", "rank=0", "in 1..8, got '0'"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_no_plan(what: str) -> None:
+    old, new, why = WRONG[what]
+    text = PLANS["detect"].text()
+    assert old in text
+    with pytest.raises(WrongPlanError, match=why):
+        parse(text.replace(old, new))
+
+
+NONE = [
+    *((Whole(1, 10), text) for text in ("", "01", "+1", "1 ", "0", "11", "-1", "1.0", "\u0663")),
+    *((Flag(), text) for text in ("", "2", "true", "00")),
+    *((Word(("a", "b")), text) for text in ("", "c", "a,b")),
+    *((Word(), text) for text in ("", "a b", "a=b", "ü")),
+    *((Real(), text) for text in ("1.5", "0x1", "nan", "inf", "0x1.8", "0X1P+0")),
+    *((Name(), text) for text in ("", "a b", "%2", "%61", "%20 ")),
+    *((Place(4), text) for text in ("5", "none", "")),
+    *((Listed(Whole(0, 3)), text) for text in ("", "1,", ",1", "1,4", "1;2")),
+]
+
+
+@pytest.mark.parametrize(("kind", "text"), NONE)
+def test_what_is_no_value(kind: Whole, text: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        kind.parse(text)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Detect(rank=0),
+        Detect(rank=9),
+        Pack(dims=("c8",), dtype="int32", **NAMED),
+        Pack(dims=(), dtype="int32", **NAMED),
+        Pack(dims=("r",), dtype="float32", **NAMED),
+        GatherGemm(**ROWS | {"kernel": ""}),
+        GatherGemm(**ROWS | {"activation": "tanh"}),
+        Attention(**HEADS | {"scale": float("inf")}, **FLAGS, **NAMED),
+    ],
+    ids=repr,
+)
+def test_a_wrong_plan_has_no_text(plan: Plan) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        plan.text()
+
+
+def test_steps_of_a_region_are_numbered() -> None:
+    text = PLANS["region"].text()
+    for old, new in (("steps=2", "steps=3"), ("step1.", "step2.")):
+        with pytest.raises(WrongPlanError, match="with fields of"):
+            parse("\n".join(["pitc-plan 4", *sorted(text.replace(old, new).split("\n")[1:-1]), ""]))
