@@ -82,23 +82,39 @@ class Inferred:
 
 def slim_proto(model: ir.Model) -> onnx.ModelProto:
     """The model as a proto without big weights: they become inputs of the same name and type."""
-    tensors = (value.const_value for value in model.graph.initializers.values())
-    if all(t is not None and t.nbytes <= SMALL_BYTES for t in tensors):
-        return ir.to_proto(model)
-    copy = model.clone()
-    graph = copy.graph
-    listed = {id(v) for v in graph.inputs}
-    for name, value in list(graph.initializers.items()):
-        tensor = value.const_value
-        if tensor is not None and tensor.nbytes <= SMALL_BYTES:
-            continue
-        if tensor is not None:
-            value.shape, value.type = ir.Shape(tensor.shape.numpy()), ir.TensorType(tensor.dtype)
-        value.const_value = None
-        del graph.initializers[name]
-        if id(value) not in listed:
-            graph.inputs.append(value)
-    return ir.to_proto(copy)
+    graph = model.graph
+    big = {name: v for name, v in graph.initializers.items() if not _is_small(v.const_value)}
+    if not big:
+        return ir.serde.serialize_model(model)
+    inputs = {v.name or "": v for v in graph.inputs}
+    inputs |= {name: _without_data(value) for name, value in big.items()}
+    view = ir.GraphView(
+        tuple(inputs.values()),
+        graph.outputs,
+        nodes=tuple(graph),
+        initializers=[v for name, v in graph.initializers.items() if name not in big],
+        opset_imports=graph.opset_imports,
+        name=graph.name,
+    )
+    slim = ir.Model(
+        view,  # type: ignore[arg-type]  # which the class is made for as well
+        ir_version=model.ir_version,
+        functions=list(model.functions.values()),
+    )
+    return ir.serde.serialize_model(slim)
+
+
+def _is_small(tensor: ir.TensorProtocol | None) -> bool:
+    return tensor is not None and tensor.nbytes <= SMALL_BYTES
+
+
+def _without_data(value: ir.Value) -> ir.Value:
+    """An input that stands for a weight."""
+    tensor = value.const_value
+    if tensor is None:
+        return ir.Value(name=value.name, shape=value.shape, type=value.type)
+    shape, dtype = ir.Shape(tensor.shape.numpy()), ir.TensorType(tensor.dtype)
+    return ir.Value(name=value.name, shape=shape, type=dtype)
 
 
 def infer(model: ir.Model) -> dict[str, Inferred]:
