@@ -277,19 +277,21 @@ UNWRITTEN = {"MatMulIntegerToFloat", "QGemm", "DynamicQuantizeMatMul"}
 
 
 def _unwritten(node: SizedNode, sizes: dict[str, int]) -> bool:
-    exprs = [node.graph(sizes)[name].expr for name in node.node.output]
-    return node.node.op_type in UNWRITTEN and any(
-        e is not None and 0 in [n.as_int() for n in e.reduced] for e in exprs
-    )
+    if node.node.op_type not in UNWRITTEN:
+        return False
+    graph = node.graph(sizes)
+    exprs = [graph[name].expr for name in node.node.output]
+    return any(e is not None and 0 in [n.as_int() for n in e.reduced] for e in exprs)
 
 
-def prove(node: SizedNode, most: int, static: int = 0) -> Outcome:
+def prove(node: SizedNode, most: int, static: int = 0, first: bool = False) -> Outcome:
     """Prove a node on the sizes of its symbols.
 
     Args:
         node: The node.
         most: How many assignments are tried at most.
         static: How many of them are derived again with sizes as numbers.
+        first: Stop where something is wrong.
     """
     out, rng = Outcome(), np.random.default_rng(1)
     symbolic = node.graph({})
@@ -313,6 +315,8 @@ def prove(node: SizedNode, most: int, static: int = 0) -> Outcome:
                 break
         out.proven += accepted
         out.refused += not accepted
+        if first and out.wrong:
+            break
     return out
 
 

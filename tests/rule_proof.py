@@ -298,17 +298,17 @@ class Proof:
     def _mark(
         self, mark: Array, read: Read, sizes: dict[str, int], index: dict[int, Any], ok: Array
     ) -> None:
-        columns: list[Array | None] = []
+        columns: list[Array | slice] = []
         for j, p in enumerate(read.index):
             if p is None:
-                columns.append(None)
+                columns.append(slice(None))
                 continue
             at = np.broadcast_to(np.asarray(p.evaluate(sizes, index)), ok.shape)[ok]
             if at.size and (at.min() < 0 or at.max() >= mark.shape[j]):
                 raise IndexError(f"operand {read.operand}, dimension {j}: {p}")
             columns.append(at.reshape(-1))
-        for n in range(int(ok.sum())):
-            mark[tuple(slice(None) if c is None else c[n] for c in columns)] = True
+        if ok.any():
+            mark[tuple(columns)] = True
 
     def _holds(self, region: Region, sizes: dict[str, int], index: dict[int, Any]) -> Array:
         ok: Array = np.True_

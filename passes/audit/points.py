@@ -6,7 +6,7 @@ import numpy as np
 
 from pitc.ir.constant import MASKED, SMALL
 from pitc.ir.graph import Array, Graph
-from pitc.ir.index import Digit
+from pitc.ir.index import Digit, Poly
 from pitc.ir.region import Region, Test
 
 BLOCK = 1 << 22  # elements looked at in one go
@@ -20,6 +20,7 @@ def sizes_of(graph: Graph, values: Mapping[str, Array]) -> tuple[dict[str, int],
     """
     sizes: dict[str, int] = {}
     clashes = []
+    real: dict[tuple[Poly, ...], tuple[int, ...]] = {}  # many values have the same shape
     for name, known in graph.values.items():
         x, shape = values.get(name), known.shape
         if x is None or shape is None:
@@ -35,10 +36,11 @@ def sizes_of(graph: Graph, values: Mapping[str, Array]) -> tuple[dict[str, int],
         x, shape = values.get(name), known.shape
         if x is None or shape is None or len(shape) != x.ndim:
             continue
-        if all(p.symbols() <= sizes.keys() for p in shape):
-            real = tuple(int(p.evaluate(sizes, {})) for p in shape)
-            if real != x.shape:
-                clashes.append(f"shape of {name}: {real} is {x.shape}")
+        if shape in real or all(p.symbols() <= sizes.keys() for p in shape):
+            if shape not in real:
+                real[shape] = tuple(int(p.evaluate(sizes, {})) for p in shape)
+            if real[shape] != x.shape:
+                clashes.append(f"shape of {name}: {real[shape]} is {x.shape}")
     return sizes, clashes
 
 

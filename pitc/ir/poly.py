@@ -82,13 +82,14 @@ class Poly:
         terms: Coefficient of each monomial; monomials are tuples of atoms in the order of `_order`.
     """
 
-    __slots__ = ("_digits", "_groups", "_hash", "_text", "terms")
+    __slots__ = ("_digits", "_groups", "_hash", "_symbols", "_text", "terms")
 
     def __init__(self, terms: Mapping[Monomial, int]) -> None:
         self.terms: dict[Monomial, int] = {m: c for m, c in terms.items() if c}
         self._hash = hash(frozenset(self.terms.items()))
         self._text = ""
         self._digits: frozenset[Digit] | None = None
+        self._symbols: frozenset[str] | None = None
         self._groups: dict[tuple[Digit, ...], Poly] | None = None
 
     def __hash__(self) -> int:
@@ -170,9 +171,11 @@ class Poly:
             self._digits = frozenset(found)
         return self._digits
 
-    def symbols(self) -> set[str]:
+    def symbols(self) -> frozenset[str]:
         """All size symbols that occur, those inside digits left out."""
-        return {a for m in self.terms for a in m if isinstance(a, str)}
+        if self._symbols is None:
+            self._symbols = frozenset(a for m in self.terms for a in m if isinstance(a, str))
+        return self._symbols
 
     def by_digits(self) -> "dict[tuple[Digit, ...], Poly]":
         """The polynomial grouped by digits: `{digits of a product: its coefficient over sizes}`."""
