@@ -65,7 +65,9 @@ def main() -> int:
         note_killers(found, {c.key for c in mutants(["*"])})
     if not options.summary and not options.note:
         plugin = InPlaceOfTests(options)
-        files = [str(path) for name in plugin.files() for path in Path("tests").glob(f"*/{name}.py")]
+        files = [
+            str(path) for name in plugin.files() for path in Path("tests").glob(f"*/{name}.py")
+        ]
         quiet = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:randomly"]
         code = pytest.main([*quiet, *files], plugins=[plugin])
         if code not in (0, 5):
@@ -85,7 +87,7 @@ class InPlaceOfTests:
 
     def files(self) -> list[str]:
         """The files of tests that judge: for known killers these only."""
-        found = [name for name in TESTS if Path(f"tests/{name}.py").exists()]
+        found = [name for name in TESTS if any(Path("tests").glob(f"*/{name}.py"))]
         if self.options.replay:
             known = killers()
             asked = {known[c.key].partition(".py::")[0] for c in self.chosen}
