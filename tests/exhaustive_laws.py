@@ -5,7 +5,7 @@ its operands' values. What a law says of some constants must hold at every point
 the operands are values that the constants stand for.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -86,9 +86,24 @@ class Case:
 
 def cases() -> list[Case]:
     """All operators of the table, each in all types that ONNX gives it and both settings."""
+    return [case for found in by_operator().values() for case in found]
+
+
+def by_operator() -> dict[str, list[Case]]:
+    """The same by the operator's title; those of three like operands, the slowest, apart."""
     keys = [key for key, row in OPERATORS.items() if row.function]
     keys.remove((DOMAIN, CHOOSE))  # which has the law of Where
-    return [case for domain, op in keys for case in _cases(domain, op)]
+    found: dict[str, list[Case]] = {}
+    for domain, op in keys:
+        for case in _cases(domain, op):
+            three = op in SEVERAL and len(case.types) == 3
+            found.setdefault(f"{domain[:3]}{op}{'-3' * three}", []).append(case)
+    return found
+
+
+def running(found: Iterable[Case]) -> list[Case]:
+    """Those that ONNX Runtime has kernels for."""
+    return [case for case in found if session(case) is not None]
 
 
 def _cases(domain: str, op: str) -> Iterator[Case]:
@@ -232,14 +247,14 @@ class Grid:
         self.result = np.asarray(run.run(None, feeds)[0]).reshape(shape)
         graph = analysed(case.sample([np.ones(1, t) for t in case.types]))
         self.view = NodeView(graph, graph.nodes[0])
-        self._where: dict[tuple[int, str, bool], Array] = {}
+        self._where: dict[tuple[int, Constant, bool], Array] = {}
 
     def points(self, k: int, c: Constant, guarded: bool) -> Array:
         """Places of the values of operand k that a constant stands for.
 
         Guarded, it is what the rules let a law be asked about (`allowed`).
         """
-        key = (k, repr(c), guarded)
+        key = (k, c, guarded)  # -0.0 is 0: what stands for one stands for the other
         if key not in self._where:
             x = self.values[k]
             ok = stands_for(c, x)
@@ -252,7 +267,11 @@ class Grid:
         """The places and the results where the operands are as the constants say."""
         pairs = zip(constants, guarded, strict=True)
         places = [self.points(k, c, g) for k, (c, g) in enumerate(pairs)]
-        return places, self.result[np.ix_(*places)]
+        rank = len(places)
+        if rank == 1:
+            return places, self.result[places[0]]
+        open_ = [x[(slice(None), *(None,) * (rank - 1 - k))] for k, x in enumerate(places)]
+        return places, self.result[tuple(open_)]
 
     def refuted(self, constants: Sequence[Constant], claim: Constant) -> str | None:
         """A point at which a claim about the result is wrong, as text."""
@@ -282,9 +301,12 @@ class Grid:
         shown = ", ".join(map(str, xs))
         return f"{self.case.title} of ({given}): f({shown}) = {y[tuple(at)]} {what}"
 
-    def failures(self, tables: Sequence[Sequence[Constant]]) -> tuple[list[str], int]:
-        """What is wrong over all combinations of constants, and how many claims were checked."""
-        op, found, claims = self.case.op, [], 0
+    def failures(self, tables: Sequence[Sequence[Constant]]) -> Iterator[str]:
+        """What is wrong over all combinations of constants."""
+        return (text for text in self._checked(tables) if text is not None)
+
+    def _checked(self, tables: Sequence[Sequence[Constant]]) -> Iterator[str | None]:
+        op = self.case.op
         to_bool = self.result.dtype.kind == "b"
         views = [self.view]
         plain = not self.case.domain and set(self.case.types) == {"float32"}
@@ -292,16 +314,13 @@ class Grid:
             for view in [*views, None] if plain else views:
                 claim = evaluate_constants(op, constants, to_bool, view)
                 if claim is not TOP:
-                    claims += 1
-                    found.append(self.refuted(constants, claim))
+                    yield self.refuted(constants, claim)
                 if isinstance(claim, Range) and not claim.assumed:
                     proven = [TOP if is_assumed(c) else c for c in constants]
-                    found.append(self.refuted(proven, claim))
+                    yield self.refuted(proven, claim)
             for j in range(len(constants)):
                 if constants[j] is TOP and ignores(op, j, constants, self.view):
-                    claims += 1
-                    found.append(self.depends(constants, j))
-        return [text for text in found if text is not None], claims
+                    yield self.depends(constants, j)
 
 
 def grids(case: Case) -> Iterator[tuple[Grid, list[list[Constant]]]]:
@@ -336,11 +355,7 @@ def _allowed(case: Case, k: int, x: Array) -> Array:
     return x[x != 0] if k == 1 else x[x != np.iinfo(x.dtype).min] if x.itemsize > 1 else x
 
 
-def failures(case: Case) -> tuple[list[str], int]:
-    """What is wrong with the laws of a case, and how many claims were checked."""
-    found, claims = [], 0
+def failures(case: Case) -> Iterator[str]:
+    """What is wrong with the laws of a case."""
     for grid, tables in grids(case):
-        wrong, count = grid.failures(tables)
-        found += wrong
-        claims += count
-    return found, claims
+        yield from grid.failures(tables)

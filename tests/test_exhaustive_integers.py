@@ -11,13 +11,12 @@ from pitc.passes.rules.affine import Order
 from tests.exhaustive_integers import Program, arithmetic, failures, positions, programs, shapes
 from tests.record_twin import twin
 
-PROGRAMS = list(programs())
+PROGRAMS = programs()
 
 
-@pytest.mark.parametrize(("name", "make"), PROGRAMS, ids=[n for n, _ in PROGRAMS])
-def test_integers_are_what_the_runtime_computes(name: str, make: Callable[[], Program]) -> None:
-    found, _ = failures(make())
-    assert found == [], f"{name}: {len(found)} values are wrong, such as {found[0]}"
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_integers_are_what_the_runtime_computes(name: str) -> None:
+    assert [text for program in PROGRAMS[name]() for text in failures(program)] == []
 
 
 def _add(xs: list[Any]) -> Any:
@@ -48,7 +47,6 @@ def test_a_wrong_rule_is_found(
     columns: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    right, _ = failures(make())
+    """The first test finds the right rules right."""
     twin(monkeypatch, op, **columns)
-    wrong, _ = failures(make())
-    assert set(wrong) - set(right)
+    assert any(failures(make()))

@@ -11,29 +11,33 @@ from pitc.ir.constant import NZ, TOP, is_number, is_zero
 from pitc.passes.rules.constants import Constants
 from pitc.passes.rules.laws import UNSETTLED
 from pitc.passes.rules.record import OPERATORS
-from tests.exhaustive_laws import Case, cases, failures, session
+from tests.exhaustive_laws import Case, by_operator, cases, failures, running
 from tests.record_twin import twin as make_twin
 
+OPERATOR_CASES = by_operator()
 CASES = cases()
 LEAST_CASES = 440  # that ONNX Runtime has kernels for
+SHOWN = 3  # wrong claims of a case that are shown
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.title)
-def test_laws_hold_for_all_values(case: Case) -> None:
-    if session(case) is None:
-        pytest.skip("ONNX Runtime has no kernel")
-    found, _ = failures(case)
-    assert found == [], f"{len(found)} claims are wrong, such as {found[0]}"
+@pytest.mark.parametrize("op", OPERATOR_CASES)
+def test_laws_hold_for_all_values(op: str) -> None:
+    wrong = []
+    for case in running(OPERATOR_CASES[op]):
+        found = list(failures(case))
+        if found:
+            wrong += [f"{case.title}: {len(found)} claims are wrong", *found[:SHOWN]]
+    assert wrong == []
 
 
 def test_most_cases_run() -> None:
-    running = [c for c in CASES if session(c) is not None]
-    assert len(running) >= LEAST_CASES
+    found = running(CASES)
+    assert len(found) >= LEAST_CASES
     elementwise = {key for key, row in OPERATORS.items() if row.function}
-    assert {(c.domain, c.op) for c in running} == elementwise - {(DOMAIN, CHOOSE)}
+    assert {(c.domain, c.op) for c in found} == elementwise - {(DOMAIN, CHOOSE)}
 
 
-# --- wrong twins ---
+# --- wrong twins, of what the first test finds right ---
 
 
 def _case(op: str, *types: str) -> Case:
@@ -73,10 +77,8 @@ TWINS: list[tuple[Case, Any]] = [
 
 @pytest.mark.parametrize(("case", "twin"), TWINS, ids=lambda p: getattr(p, "title", ""))
 def test_a_wrong_law_is_found(case: Case, twin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    right, _ = failures(case)
     make_twin(monkeypatch, case.op, law=twin)
-    wrong, _ = failures(case)
-    assert set(wrong) - set(right)
+    assert any(failures(case))
 
 
 COLUMNS: list[tuple[str, dict[str, Any]]] = [
@@ -92,6 +94,5 @@ def test_a_wrong_column_is_found(
     op: str, column: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = next(c for c in CASES if c.op == op and F16 in c.types)
-    assert failures(case)[0] == []
     make_twin(monkeypatch, op, **column)
-    assert failures(case)[0]
+    assert any(failures(case))

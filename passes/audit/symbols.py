@@ -40,7 +40,7 @@ def _is_function(p: Poly, x: Array, sizes: Sizes) -> bool:
     """The array is p of its own index, as far as all sizes are known."""
     if not p.symbols() <= sizes.keys():
         return True
-    index = dict(enumerate(np.indices(x.shape, sparse=True)))
+    index: dict[int, Array] = dict(enumerate(np.indices(x.shape, sparse=True)))
     try:
         return bool(np.all(x == p.evaluate(sizes, index)))
     except KeyError:  # a size inside a digit that no shape tells

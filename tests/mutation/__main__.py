@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -63,9 +64,10 @@ def main() -> int:
         found = {v.key: v.by for v in read(options.out) if v.outcome == "killed"}
         note_killers(found, {c.key for c in mutants(["*"])})
     if not options.summary and not options.note:
-        files = [f"tests/{name}.py" for name in TESTS if Path(f"tests/{name}.py").exists()]
+        plugin = InPlaceOfTests(options)
+        files = [f"tests/{name}.py" for name in plugin.files()]
         quiet = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:randomly"]
-        code = pytest.main([*quiet, *files], plugins=[InPlaceOfTests(options)])
+        code = pytest.main([*quiet, *files], plugins=[plugin])
         if code not in (0, 5):
             return int(code)
     return summary(read(options.out))
@@ -76,11 +78,23 @@ class InPlaceOfTests:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
+        for module in MODULES:
+            import_module(module)
+        done = {v.key for v in read(options.out)}
+        self.chosen = [c for c in self._chosen() if c.key not in done]
+
+    def files(self) -> list[str]:
+        """The files of tests that judge: for known killers these only."""
+        found = [name for name in TESTS if Path(f"tests/{name}.py").exists()]
+        if self.options.replay:
+            known = killers()
+            asked = {known[c.key].partition(".py::")[0] for c in self.chosen}
+            found = [name for name in found if f"test:{name}" in asked] or found
+        return found
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         judges = Judges(session.items, self.options.most, self.options.judges)
-        done = {v.key for v in read(self.options.out)}
-        chosen = [c for c in self._chosen() if c.key not in done]
+        chosen = self.chosen
         if self.options.replay:
             judges.known = self._killing(judges, chosen)
         else:
