@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -190,7 +191,7 @@ def _source(node: ir.Node) -> str | None:
 
 
 def test_all_levels_of_attention_on_cpus() -> None:
-    flags = {"bias": False, "nan_to_zero": False, "no_keys_to_zero": False}
+    flags: dict[str, Any] = {"bias": False, "nan_to_zero": False, "no_keys_to_zero": False}
     plan = Attention(d=64, dv=64, dtype="float32", heads=1, scale=1.0, **flags)
     found = kernels_of(plan, target_of("cpu"))
     assert found.record.tiles == ("v4:32x8", "v4:16x12", "v3:16x6")

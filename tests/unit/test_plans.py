@@ -1,6 +1,7 @@
 """Typed plans: text and back, and what is none."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,12 +24,19 @@ from pitc.ir.plans.ops import (
     parse,
 )
 
-NAMED = {"kernel": "k_1", "library": "kernels.so"}
-PRODUCT = {"activation": "gelu", "bias": True, "dtype": "float32", "k": 8, "n": 4, **NAMED}
-ROWS = {**PRODUCT, "residual": False, "gather": True, "scatter": False}
+NAMED: dict[str, Any] = {"kernel": "k_1", "library": "kernels.so"}
+PRODUCT: dict[str, Any] = {
+    "activation": "gelu",
+    "bias": True,
+    "dtype": "float32",
+    "k": 8,
+    "n": 4,
+    **NAMED,
+}
+ROWS: dict[str, Any] = {**PRODUCT, "residual": False, "gather": True, "scatter": False}
 PRICES = (("cost_dense_v4", (1, 2)), ("shape_row_v3", (3,)))
-FLAGS = {"bias": True, "nan_to_zero": False, "no_keys_to_zero": True}
-HEADS = {"d": 64, "dv": 32, "heads": 2, "scale": 0.1, "dtype": "float32"}
+FLAGS: dict[str, Any] = {"bias": True, "nan_to_zero": False, "no_keys_to_zero": True}
+HEADS: dict[str, Any] = {"d": 64, "dv": 32, "heads": 2, "scale": 0.1, "dtype": "float32"}
 PLANS: dict[str, Plan] = {
     "detect": Detect(rank=2),
     "detect a padding mask": Detect(rank=1, padding="a mask/ö"),
