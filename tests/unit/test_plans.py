@@ -156,9 +156,9 @@ def test_what_is_no_value(kind: Whole, text: str) -> None:
         Pack(dims=("c8",), dtype="int32", **NAMED),
         Pack(dims=(), dtype="int32", **NAMED),
         Pack(dims=("r",), dtype="float32", **NAMED),
-        GatherGemm(**ROWS | {"kernel": ""}),
-        GatherGemm(**ROWS | {"activation": "tanh"}),
-        Attention(**HEADS | {"scale": float("inf")}, **FLAGS, **NAMED),
+        replace(GatherGemm(**ROWS), kernel=""),
+        replace(GatherGemm(**ROWS), activation="tanh"),
+        replace(Attention(**HEADS, **FLAGS, **NAMED), scale=float("inf")),
     ],
     ids=repr,
 )
