@@ -1,8 +1,7 @@
 """The way through the house, top-down: normalise, facts, regions, lower."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,14 +11,13 @@ from pitc.ir.kernel import KernelRequest
 from pitc.ir.prices import Prices
 from pitc.ir.report import Report
 from pitc.ir.target import CPU, Target
-from pitc.passes import STAGES
-from pitc.passes.analysis import analyse, analysis
+from pitc.passes.analysis import Analysis, analyse, analysis
 from pitc.passes.annotate import annotate, annotate_facts
 from pitc.passes.audit.stages import Stages
 from pitc.passes.control.branches import close_branches
 from pitc.passes.effect import Effect, padding_effect
 from pitc.passes.live_scales import scale_by_live_tokens, scale_notes
-from pitc.passes.loops import lower_bodies
+from pitc.passes.loops import LoweredBodies, lower_bodies
 from pitc.passes.lower.channels.skips import ChannelSkips, channel_skips
 from pitc.passes.lower.early_quantise import quantise_early
 from pitc.passes.lower.rewrite import rewrite
@@ -29,7 +27,7 @@ from pitc.passes.normalise import normalise
 from pitc.passes.padding import padding_notes, token_places
 from pitc.passes.readers import readers_of, whole_reader
 from pitc.passes.records import node_records, packed_nodes, rewritten, with_host_copies
-from pitc.passes.regions.choose import choose_regions
+from pitc.passes.regions.choose import Regions, choose_regions
 from pitc.passes.suggest import suggestions
 from pitc.passes.widen import narrow_constants
 
@@ -86,80 +84,120 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
         UsageError: A padding mask is no value that can be one (`analysis`).
         StageError: An invariant does not hold after a stage; a bug in pitc.
     """
-    report = Report(padding=options.padding, kind=(options.target or CPU).kind)
-    stages = Stages(model, options.check)
-
-    @contextmanager
-    def stage(name: str) -> Iterator[None]:
+    state = _Compilation(model, options)
+    for number, stage in enumerate(PIPELINE, 1):
         if progress:
-            progress(name)
+            progress(stage.name)
         start = time.perf_counter()
-        yield
-        report.stages_ms[name] = (time.perf_counter() - start) * 1e3
-        if options.dump_dir is not None and name == "facts":
-            annotate_facts(graph)
-        elif options.dump_dir is not None and name == "regions":
-            annotate(graph.nodes, dict(zip(graph.nodes, report.nodes, strict=True)))
-        _dump(model, options.dump_dir, f"{1 + STAGES.index(name):02d}_{name}")
+        stage.run(state)
+        state.report.stages_ms[stage.name] = (time.perf_counter() - start) * 1e3
+        if options.dump_dir is not None:
+            stage.describe(state)
+            _dump(model, options.dump_dir, f"{number:02d}_{stage.name}")
+        if options.stop_after == stage.name:
+            break
+    return state.lowered
 
-    with stage("normalise"):
-        scaled = scale_by_live_tokens(model, options.padding)
-        normalise(model, options.target or CPU)
-        stages.normalised()
-    if options.stop_after == "normalise":
-        return Lowered(model, report=report)
-    with stage("facts"):
-        known = analysis(model, options.padding, options.target)
-        graph, outputs = known.graph, known.given_up
-        stages.analysed(graph)
-    if options.stop_after == "facts":
-        return Lowered(model, report=report)
-    with stage("regions"):
-        bodies = lower_bodies(graph)
-        regions = choose_regions(graph)
-        stages.chosen(graph, regions)
-        sparse, channels = SparseContractions(), ChannelSkips()
-        if options.prices is not None:
-            sparse = sparse_contractions(graph)
-            if graph.target.skips_channels:
-                channels = channel_skips(graph, regions, outputs)
-        readers = readers_of(graph)
-        report.nodes = node_records(graph, regions, sparse, channels, readers)
-        report.whole_reader = whole_reader(readers, report.nodes)
-        report.assumptions = sorted(graph.assumptions)
-        report.notes = padding_notes(graph, known.masks, outputs)
-        report.tokens = token_places(known.tokens)
-        runs = bool(packed_nodes(regions) or sparse.nodes or channels.nodes or bodies.kernels)
-        effect = Effect(options.padding, runs, len(scaled), tries=options.suggest)
-        report.notes += padding_effect(known, report, effect)
-        if options.suggest:
-            report.suggestions = suggestions(graph, report)
-    if options.stop_after == "regions":
-        return Lowered(model, report=report)
-    with stage("lower"):
-        state = rewrite(
-            graph,
-            regions,
-            outputs,
-            sparse=sparse.nodes,
-            channels=channels.nodes.values(),
-            prices=options.prices,
-        )
-        report.nodes = rewritten(report.nodes, graph.nodes, state) + bodies.nodes
-        report.regions = with_host_copies(regions, state) + bodies.regions
-        report.host_copies = sum(map(state.host_copies, state.detected)) + bodies.host_copies
-        report.notes += map(str, state.refused)
-        close_branches(model)
-        quantise_early(model, graph)
-        narrow_constants(model)
-        records = dict(zip(graph.nodes, report.nodes, strict=False))  # those of bodies come behind
-        annotate(model.graph.all_nodes(), records)
-    kernels = tuple(state.kernels | bodies.kernels)
+
+class _Compilation:
+    """What the stages of one compilation hand on; each changes the model in place."""
+
+    known: Analysis
+    bodies: LoweredBodies
+    regions: Regions
+
+    def __init__(self, model: ir.Model, options: LowerOptions) -> None:
+        self.model, self.options = model, options
+        self.target = options.target or CPU
+        self.report = Report(padding=options.padding, kind=self.target.kind)
+        self.checks = Stages(model, options.check)
+        self.scaled: list[str] = []
+        self.sparse, self.channels = SparseContractions(), ChannelSkips()
+        self.lowered = Lowered(model, report=self.report)
+
+    def annotate(self, nodes: Iterable[ir.Node]) -> None:
+        """Write what became of the source graph's nodes into some nodes."""
+        # records of bodies come behind those of the graph's nodes
+        annotate(nodes, dict(zip(self.known.graph.nodes, self.report.nodes, strict=False)))
+
+
+def _normalise(state: _Compilation) -> None:
+    state.scaled = scale_by_live_tokens(state.model, state.options.padding)
+    normalise(state.model, state.target)
+    state.checks.normalised()
+
+
+def _facts(state: _Compilation) -> None:
+    state.known = analysis(state.model, state.options.padding, state.options.target)
+    state.checks.analysed(state.known.graph)
+
+
+def _regions(state: _Compilation) -> None:
+    graph, known, options, report = state.known.graph, state.known, state.options, state.report
+    state.bodies = lower_bodies(graph)
+    state.regions = regions = choose_regions(graph)
+    state.checks.chosen(graph, regions)
+    if options.prices is not None:
+        state.sparse = sparse_contractions(graph)
+        if graph.target.skips_channels:
+            state.channels = channel_skips(graph, regions, known.given_up)
+    readers = readers_of(graph)
+    report.nodes = node_records(graph, regions, state.sparse, state.channels, readers)
+    report.whole_reader = whole_reader(readers, report.nodes)
+    report.assumptions = sorted(graph.assumptions)
+    report.notes = padding_notes(graph, known.masks, known.given_up)
+    report.tokens = token_places(known.tokens)
+    runs = packed_nodes(regions) or state.sparse.nodes or state.channels.nodes
+    is_packed = bool(runs or state.bodies.kernels)
+    effect = Effect(options.padding, is_packed, len(state.scaled), tries=options.suggest)
+    report.notes += padding_effect(known, report, effect)
+    if options.suggest:
+        report.suggestions = suggestions(graph, report)
+
+
+def _lower(state: _Compilation) -> None:
+    model, graph, report, bodies = state.model, state.known.graph, state.report, state.bodies
+    made = rewrite(
+        graph,
+        state.regions,
+        state.known.given_up,
+        sparse=state.sparse.nodes,
+        channels=state.channels.nodes.values(),
+        prices=state.options.prices,
+    )
+    report.nodes = rewritten(report.nodes, graph.nodes, made) + bodies.nodes
+    report.regions = with_host_copies(state.regions, made) + bodies.regions
+    report.host_copies = sum(map(made.host_copies, made.detected)) + bodies.host_copies
+    report.notes += map(str, made.refused)
+    close_branches(model)
+    quantise_early(model, graph)
+    narrow_constants(model)
+    state.annotate(model.graph.all_nodes())
+    kernels = tuple(made.kernels | bodies.kernels)
     report.kernels = [k.symbol for k in kernels]
     if kernels or report.regions:  # else it is the source that runs
-        report.notes += scale_notes(scaled)
-    stages.lowered(report.kernels)
-    return Lowered(model, kernels, report, Panels({**bodies.panels.made, **state.panels.made}))
+        report.notes += scale_notes(state.scaled)
+    state.checks.lowered(report.kernels)
+    panels = Panels({**bodies.panels.made, **made.panels.made})
+    state.lowered = Lowered(model, kernels, report, panels)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of the way: what it does, its checks at the end, and what a dump says of nodes."""
+
+    name: str
+    run: Callable[[_Compilation], None]
+    describe: Callable[[_Compilation], None] = lambda _: None
+
+
+PIPELINE = (
+    Stage("normalise", _normalise),
+    Stage("facts", _facts, lambda state: annotate_facts(state.known.graph)),
+    Stage("regions", _regions, lambda state: state.annotate(state.known.graph.nodes)),
+    Stage("lower", _lower),
+)
+"""The stages in order: those that `STAGES` names."""
 
 
 def _dump(model: ir.Model, folder: Path | None, name: str) -> None:
