@@ -47,7 +47,7 @@ test: $(STAMP) ## Run the tests that a change must pass; ARGS="-k name" runs som
 	$(TEST) -m "not thorough" $(ARGS)
 
 test-all: $(STAMP) $(LIBS_STAMP) ## Run all tests: also sanitizers, other libraries, other versions of ONNX Runtime.
-	$(TEST) $(ARGS)
+	PITC_THOROUGH=1 $(TEST) $(ARGS)
 
 fuzz: $(STAMP) ## Fuzz the importer and the plug-in for longer than the tests do; FUZZ_SECONDS=600 each.
 	$(BIN)/python -m tests.fuzz $(or $(FUZZ_SECONDS),600)

@@ -38,15 +38,26 @@ def _levels() -> tuple[str, ...]:
 LEVELS = _levels()
 """CPU levels that this machine can run, or an emulated one."""
 IS_EMULATED = "neon" in LEVELS
+NEWEST = LEVELS if "PITC_THOROUGH" in os.environ else LEVELS[:1]
+"""Of those: all in `make test-all`, else the newest; main families are tested at all anyhow."""
+
+
+def library(*requests: KernelRequest) -> KernelLibrary:
+    """Build (once per process) and load the kernels for every level of this machine."""
+    return _built(LEVELS, requests)
+
+
+def newest_library(*requests: KernelRequest) -> KernelLibrary:
+    """The same, for levels `NEWEST`."""
+    return _built(NEWEST, requests)
 
 
 @functools.cache
-def library(*requests: KernelRequest) -> KernelLibrary:
-    """Build (once per process) and load the kernels for every level of this machine."""
+def _built(levels: tuple[str, ...], requests: tuple[KernelRequest, ...]) -> KernelLibrary:
     folder = tempfile.TemporaryDirectory(prefix="pitc-test-kernels-")
     atexit.register(folder.cleanup)
     path = Path(folder.name) / "kernels.so"
-    build_kernels(requests, LEVELS, path, cache=kernel_cache())
+    build_kernels(requests, levels, path, cache=kernel_cache())
     return load(path)
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from pitc.ir.nodes import is_pit_node, node_name
-from pitc.ir.plans.ops import Detect, Pack, Plan, Region, Unpack, WrongPlanError, plan_of
+from pitc.ir.nodes import is_pit_node, node_name, plan_of
+from pitc.ir.plans.ops import Detect, Pack, Plan, Region, Unpack, WrongPlanError
 from pitc.passes.audit.region_plans import type_of_operand, wrong_kernel, wrong_region
 
 LIVE_POINTS = "live_points_"  # symbols of packed axes have it in their names

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from pitc.ir.graph import Graph
-from pitc.ir.nodes import is_pit_node
-from pitc.ir.plans.ops import Pack, Plan, Unpack, plan_of
+from pitc.ir.nodes import is_pit_node, plan_of
+from pitc.ir.plans.ops import Pack, Plan, Unpack
 from pitc.passes.lower.activation import activation_behind
 from pitc.passes.lower.builder import dims_of, has_kernels, same_dims, type_of
 from pitc.passes.lower.rows import ahead, only_reader

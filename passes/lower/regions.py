@@ -25,9 +25,9 @@ import onnx_ir as ir
 from pitc.ir.branch import is_choice
 from pitc.ir.graph import Graph
 from pitc.ir.kernel import KernelRequest
-from pitc.ir.nodes import is_pit_node, node_name
+from pitc.ir.nodes import is_pit_node, node_name, plan_of
 from pitc.ir.plan import CUDA_EP_NAME
-from pitc.ir.plans.ops import ByPanels, Detect, Plan, Region, Step, plan_of
+from pitc.ir.plans.ops import ByPanels, Detect, Plan, Region, Step
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.lower.builder import Builder
 

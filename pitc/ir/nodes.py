@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from pitc.ir.index import poly
 from pitc.ir.plan import PROVIDERS
+from pitc.ir.plans.ops import Plan, parse
 
 Array = npt.NDArray[Any]
 
@@ -53,6 +54,16 @@ def is_pit_node(node: ir.Node) -> bool:
     """True for a node that one of pitc's execution providers runs."""
     source = node.attributes.get("source")
     return node.op_type == "EPContext" and source is not None and source.value in PROVIDERS
+
+
+def plan_of(node: ir.Node) -> Plan:
+    """The plan of a PIT node.
+
+    Raises:
+        WrongPlanError: It has none.
+    """
+    text = node.attributes.get("ep_cache_context")
+    return parse("" if text is None else text.as_string())
 
 
 def constant_of(node: ir.Node) -> ir.TensorProtocol | None:

@@ -290,6 +290,7 @@ TWINS: dict[str, tuple[Kind, Any, str, str]] = {
 """A kernel, a function, what stands in it, and what is wrong in its place."""
 
 
+@pytest.mark.thorough
 @pytest.mark.here
 @pytest.mark.parametrize("twin", TWINS)
 def test_wrong_twins_are_found(twin: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,6 +242,7 @@ TWINS: dict[str, tuple[Twin, str]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("twin", TWINS)
 def test_wrong_twins_are_over_their_budget(twin: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (owner, name, wrong), what = TWINS[twin]

@@ -46,6 +46,7 @@ def _sample(folder: Path) -> dict[str, Outcome]:
     return found
 
 
+@pytest.mark.thorough
 def test_node_tests(gpu: Call, tmp_path: Path, record_property: Callable[..., None]) -> None:
     found: dict[str, Outcome] = gpu(_sample, tmp_path)
     assert {name: x.failures for name, x in found.items() if x.failures} == {}

@@ -83,8 +83,13 @@ def whole(step: str) -> frozenset[str]:
         return frozenset(measured(results(Path(folder))))
 
 
+#: The other steps share their code with these; `make test-all` has them all.
+FEW = frozenset({"tests-cuda_pack", "gemm"})
+EACH_STEP = [pytest.param(s, marks=() if s in FEW else pytest.mark.thorough) for s in STRUCK]
+
+
 @pytest.mark.parametrize("kind", ["wrong", "lost", "endless"])
-@pytest.mark.parametrize("step", STRUCK)
+@pytest.mark.parametrize("step", EACH_STEP)
 def test_a_fault_costs_one_case(step: str, kind: str, tmp_path: Path) -> None:
     packed()
     limits = LIMITS_S if step != "sessions" else COMPILED_S
@@ -108,12 +113,14 @@ def one_fault(step: str, kind: str, folder: Path, limit: float) -> None:
     assert state["status"] == "failed" and state["starts"] <= 2
 
 
+@pytest.mark.thorough
 def test_a_kernel_that_always_faults_costs_its_contender(tmp_path: Path) -> None:
     run(tmp_path, "gemm", "attention", FAKE_CUDA_FAULTS="lost:mma64x128:")
     gone = (whole("gemm") | whole("attention")) - measured(results(tmp_path))
     assert gone == {"gemm-40x64x64/mma64x128"}
 
 
+@pytest.mark.thorough
 def test_a_process_that_dies_costs_what_it_was_doing(tmp_path: Path) -> None:
     done = run(tmp_path, "gemm", FAKE_CUDA_FAULTS="crash:mma64x128:")
     found = results(tmp_path)
@@ -122,6 +129,7 @@ def test_a_process_that_dies_costs_what_it_was_doing(tmp_path: Path) -> None:
     assert "mma64x128: the process ended" in done.stdout
 
 
+@pytest.mark.thorough
 def test_a_hang_among_tests_leaves_the_other_files(tmp_path: Path) -> None:
     """Files run side by side: one that hangs for good in every test takes its time alone."""
     faults = "endless:plain:"

@@ -17,7 +17,8 @@ from pitc.codegen import reference
 from pitc.codegen.call import KernelLibrary
 from pitc.codegen.families.attention import ROUNDED_KEY_BLOCK
 from pitc.ir.kernel import KernelRequest
-from tests.codegen_kernels import LEVELS, Array, bits, library, normal
+from tests.codegen_kernels import NEWEST, Array, bits, normal
+from tests.codegen_kernels import newest_library as library
 from tests.kernels.test_codegen_attention import Case
 
 KINDS = [k for k in product((0, 1), (0, 1), (0, 1)) if any(k[1:])]  # bias, score and weight steps
@@ -36,7 +37,7 @@ WEIGHT_STEPS = [
     for zero in (0, high // 2, high)
 ]
 
-pytestmark = pytest.mark.parametrize("level", LEVELS)
+pytestmark = pytest.mark.parametrize("level", NEWEST)
 
 
 @pytest.fixture(name="kernels", scope="module")

@@ -8,7 +8,8 @@ import pytest
 from pitc.codegen.call import KernelLibrary
 from pitc.codegen.engines.cpu import FOLD
 from pitc.ir.panels import panel_count
-from tests.codegen_kernels import LEVELS, bits, library
+from tests.codegen_kernels import NEWEST, bits
+from tests.codegen_kernels import newest_library as library
 from tests.contract_cases import LISTS, ContractCase, sparse
 
 # around one block, and with several blocks of B
@@ -26,7 +27,7 @@ SIZES = {
 }
 DENSITIES = (0, 0.003, 0.1, 1)
 
-in_both = pytest.mark.parametrize("level", LEVELS)
+in_both = pytest.mark.parametrize("level", NEWEST)
 of_all = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 

@@ -8,7 +8,8 @@ import pytest
 from pitc.codegen.call import KernelLibrary
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH
-from tests.codegen_kernels import LEVELS, Array, bits, library, normal, untouched
+from tests.codegen_kernels import NEWEST, Array, bits, normal, untouched
+from tests.codegen_kernels import newest_library as library
 
 FEW = 9
 WIDE, MANY = 1 << 16, (1 << 15) + FEW
@@ -34,7 +35,7 @@ LISTED = {
 PANELS = KernelRequest.of("panels", k=WIDE)
 ATTENTION = KernelRequest.of("attention", d=64, dv=64, bias=0)
 
-pytestmark = pytest.mark.parametrize("level", LEVELS)
+pytestmark = pytest.mark.parametrize("level", NEWEST)
 
 
 @pytest.fixture(name="kernels", scope="module")

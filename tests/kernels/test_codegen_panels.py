@@ -7,7 +7,8 @@ from pitc.codegen.families import panels
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, panel_count
 from pitc.ir.target import CPU_LEVELS
-from tests.codegen_kernels import LEVELS, Array, bits, guarded, library, normal
+from tests.codegen_kernels import NEWEST, Array, bits, guarded, normal
+from tests.codegen_kernels import newest_library as library
 
 K = (1, 5, 16, 31, 64, 70, 128, 300)
 ROWS = (1, 2, 15, 16, 63, 64, 65, 130)
@@ -28,7 +29,7 @@ def packed(level: str, a: Array, *, at_end: bool = True) -> tuple[Array, Array]:
     return b, odd
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", NEWEST)
 @pytest.mark.parametrize("k", K)
 def test_panels(k: int, level: str) -> None:
     rng = np.random.default_rng(k)
@@ -42,7 +43,7 @@ def test_panels(k: int, level: str) -> None:
         assert not odd.any()
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", NEWEST)
 @pytest.mark.parametrize("value", ODD)
 def test_a_number_that_is_not_finite(value: float, level: str) -> None:
     """Anywhere: it is seen in its part, and in no other."""

@@ -8,7 +8,8 @@ import pytest
 from pitc.codegen.families import stored_rows
 from pitc.ir.kernel import MASK, KernelRequest
 from pitc.ir.target import CPU_LEVELS
-from tests.codegen_kernels import IS_EMULATED, LEVELS, Array, bits, guarded, library, normal
+from tests.codegen_kernels import IS_EMULATED, NEWEST, Array, bits, guarded, normal
+from tests.codegen_kernels import newest_library as library
 
 #: Below, at and above a square and a strip.
 SHAPES = ((1, 1), (5, 17), (16, 16), (31, 64), (64, 65), (70, 130), (128, 48), (300, 200))
@@ -67,7 +68,7 @@ def check(
                 assert ((bits(here) == bits(right)) | same).all()
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", NEWEST)
 @pytest.mark.parametrize("how", STORED, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_rows(shape: tuple[int, int], how: tuple[str, int], level: str) -> None:
@@ -86,7 +87,7 @@ def test_rows(shape: tuple[int, int], how: tuple[str, int], level: str) -> None:
                 check(level, request_of(k, n, *how), s, rows, ks)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", NEWEST)
 @pytest.mark.parametrize("at", [(0, 0), (63, 15), (64, 16), (17, 40), (255, 199), (299, 100)])
 def test_one_live_element(at: tuple[int, int], level: str) -> None:
     """All that stands around it is there, also what was passed over before it was found."""
@@ -99,7 +100,7 @@ def test_one_live_element(at: tuple[int, int], level: str) -> None:
         check(level, request, given, (0, 200), (0, 300))
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", NEWEST)
 def test_dead_pieces_are_not_written(level: str) -> None:
     s = np.zeros((300, 200), np.float32)
     s[70, 30] = 1

@@ -9,7 +9,8 @@ import pytest
 from pitc.codegen import reference
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, panel_count
-from tests.codegen_kernels import LEVELS, Array, bits, guarded, library, normal
+from tests.codegen_kernels import NEWEST, Array, bits, guarded, normal
+from tests.codegen_kernels import newest_library as library
 
 # K and N: one vector or less, whole and broken vectors, panels and pieces of both lengths; several
 # panels with several blocks of sums, and more panels than few rows are multiplied by at a time
@@ -82,7 +83,7 @@ def _parts(count: int) -> Sequence[tuple[int, int]]:
     return [(0, count)] if count < 3 else [(0, count // 3), (count // 3, count)]
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", NEWEST)
 @pytest.mark.parametrize(("order", "factor"), FORMS)
 @pytest.mark.parametrize(("k", "n"), SIZES)
 def test_product(k: int, n: int, order: str, factor: int, level: str) -> None:
@@ -91,7 +92,7 @@ def test_product(k: int, n: int, order: str, factor: int, level: str) -> None:
         np.testing.assert_allclose(case.run(level), case.expected(), rtol=1e-4, atol=2e-4)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", NEWEST)
 @pytest.mark.parametrize(("order", "factor"), FORMS)
 def test_bits_of_a_row(order: str, factor: int, level: str) -> None:
     """They depend neither on how many rows there are, nor on how the matrix is stored."""
@@ -102,7 +103,7 @@ def test_bits_of_a_row(order: str, factor: int, level: str) -> None:
         np.testing.assert_array_equal(bits(whole.run(level, slice(rows))), bits(want[:rows]))
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", NEWEST)
 @pytest.mark.parametrize(("order", "factor"), FORMS)
 @pytest.mark.parametrize("rows", [2, 30, 100])
 def test_what_is_not_a_number(rows: int, order: str, factor: int, level: str) -> None:

@@ -17,7 +17,8 @@ from pitc.codegen.families.swrite import STREAM_BYTES
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, TURNED_COLUMNS, pack_panels, panel_count
 from pitc.ir.target import CPU_LEVELS
-from tests.codegen_kernels import LEVELS, Array, bits, guarded, library, normal, untouched
+from tests.codegen_kernels import NEWEST, Array, bits, guarded, normal, untouched
+from tests.codegen_kernels import newest_library as library
 from tests.contract_cases import CANARY, LISTS, sparse
 
 # (n, activation, residual): below, at and above a vector and a piece, tails of every kind
@@ -39,7 +40,7 @@ CHAIN = (200, "gelu_tanh", 1)
 SIZES = {"contract_row": 16, "contract_tile": 8, "contract_block": 32}
 Shape = tuple[int, str, int]
 
-in_both = pytest.mark.parametrize("level", LEVELS)
+in_both = pytest.mark.parametrize("level", NEWEST)
 of_all = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 

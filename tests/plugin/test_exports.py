@@ -5,6 +5,7 @@ cache of keys and values are tested in test_cached_exports.py.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -255,3 +256,27 @@ def test_quantised_graphs(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_fixtures_are_small() -> None:
     assert len(FIXTURES) >= 64 and len(CACHED) >= 14
     assert all(f.stat().st_size <= MAX_BYTES for f in FILES)
+
+
+def what_packs(file: Path, padding: str | None) -> str:
+    """Counts of lowerings, and the domains of its regions, in a few lines."""
+    report = lowered_export(file, padding).report
+    counts = Counter(r.lowering for r in report.nodes)
+    flag = f" --padding {padding}" if padding else ""
+    lines = [f"{file.stem}{flag}: {', '.join(f'{k} {n}' for k, n in sorted(counts.items()))}"]
+    lines += sorted(f"    {r.domain} ({r.nodes} nodes)" for r in report.regions)
+    return "\n".join(lines)
+
+
+def masks_of(file: Path) -> list[str]:
+    return [i.name for i in onnx.load(file).graph.input if "mask" in i.name]
+
+
+def test_every_export_packs_what_it_packed(golden: Callable[[str, str], None]) -> None:
+    """A sounder rule must not lose it unnoticed, nor a bolder one gain it."""
+    parts = []
+    for file in sorted([*FILES, *FOLDER.parent.glob("fused/*.onnx")]):
+        masks = masks_of(file)
+        own = next((m for m in masks if m.startswith("decoder")), masks[0] if masks else None)
+        parts += [what_packs(file, padding) for padding in dict.fromkeys((None, own))]
+    golden("coverage.txt", "\n".join([*parts, ""]))

@@ -267,6 +267,7 @@ def tiny_program(monkeypatch: pytest.MonkeyPatch) -> Iterator[Typer]:
     yield app
 
 
+@pytest.mark.thorough
 def test_program_end_to_end(tiny_program: Typer, tmp_path: Path) -> None:
     out = tmp_path / "all.json"
     arguments = ["--rounds", "1", "--json", str(out), "--results", str(tmp_path / "results")]

@@ -13,8 +13,6 @@ from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Self
 
-import onnx_ir as ir
-
 from pitc.ir.plan import PLAN_VERSION
 from pitc.ir.plans.kinds import Flag, Lines, Listed, Name, Place, Real, Whole, Word, kinds_of
 
@@ -395,13 +393,3 @@ def parse(text: str) -> Plan:
     if kind is None:
         raise WrongPlanError(f"the operation {op!r} is unknown")
     return kind.of(found)
-
-
-def plan_of(node: ir.Node) -> Plan:
-    """The plan of a PIT node.
-
-    Raises:
-        WrongPlanError: It has none.
-    """
-    text = node.attributes.get("ep_cache_context")
-    return parse("" if text is None else text.as_string())
