@@ -268,10 +268,6 @@ def what_packs(file: Path, padding: str | None) -> str:
     return "\n".join(lines)
 
 
-def masks_of(file: Path) -> list[str]:
-    return [i.name for i in onnx.load(file).graph.input if "mask" in i.name]
-
-
 def test_every_export_packs_what_it_packed(golden: Callable[[str, str], None]) -> None:
     """A sounder rule must not lose it unnoticed, nor a bolder one gain it."""
     parts = []
