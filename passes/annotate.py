@@ -39,7 +39,7 @@ def annotate(nodes: Iterable[ir.Node], known: Mapping[ir.Node, NodeRecord]) -> N
         record = by_name.get(kept[SOURCE]) if SOURCE in kept else known.get(node)
         told = {} if record is None else _told(record)
         if is_pit_node(node) and not told.get(RULE):
-            told[RULE] = node.metadata_props[RULE]  # its operation, as it was made
+            told[RULE] = node.metadata_props.get(RULE, "")  # its operation, as it was made
         _write(node, told | kept)
 
 

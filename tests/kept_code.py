@@ -1,7 +1,8 @@
 """What TVM makes of kernels in tests, kept by the TIR that it is made of.
 
 `build/test-cache/kernels` is lost with every change of a source that writes kernels, or that those
-import. Most of them still write the same TIR: of the same TIR, the same code is made.
+import. Most of them still write the same TIR: of the same TIR, the same code is made. A test that
+patches what compiles TIR must clear `VARIABLE`: the key holds the files of that, not the functions.
 """
 
 import os

@@ -61,10 +61,7 @@ def _wrong_operands(node: ir.Node, steps: tuple[Step, ...]) -> Iterator[str]:
         elif text.startswith("s"):
             if number >= len(steps) - 1:
                 yield f"operand {name} is of a later step"
-            elif (not steps[number].plan.scatter) != (name in packed) or name not in (
-                "a",
-                "residual",
-            ):
+            elif steps[number].plan.scatter == (name in packed) or name not in ("a", "residual"):
                 yield f"operand {name} is packed, or not: {text}"
             else:
                 yield from _wrong_widths(step, name, steps[number])

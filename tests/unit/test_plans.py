@@ -121,6 +121,22 @@ WRONG = {
 }
 
 
+NEEDED = [
+    *(("contract", key) for key in ("input_relu", "kernel", "library", "gather", "dtype")),
+    *(("attention", key) for key in ("q_head", "v_head", "scale")),
+    *(("region", key) for key in ("gives", "library", "step0.kernel", "step1.input_relu")),
+]
+
+
+@pytest.mark.parametrize(("name", "key"), NEEDED)
+def test_what_has_a_default_for_its_maker_still_stands_in_the_text(name: str, key: str) -> None:
+    lines = PLANS[name].text().split("\n")
+    left = [line for line in lines if not line.startswith(f"{key}=")]
+    assert len(left) == len(lines) - 1
+    with pytest.raises(WrongPlanError, match="lacks"):
+        parse("\n".join(left))
+
+
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_no_plan(what: str) -> None:
     old, new, why = WRONG[what]

@@ -9,7 +9,7 @@ and checks follow from it.
 
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Self
 
@@ -109,7 +109,8 @@ class Plan:
                     found[name] = kind.parse(left.pop(name))
                 except ValueError as why:
                     raise WrongPlanError(f"{cls.op}: {name}: {why}") from None
-        wanted = {f.name for f in fields(cls) if f.default is MISSING and f.name in kinds_of(cls)}
+        optional = {f.name for f in fields(cls) if f.default is None}
+        wanted = kinds_of(cls).keys() - optional
         if left or not wanted <= found.keys():
             lacking = sorted(wanted - found.keys())
             raise WrongPlanError(f"{cls.op} lacks {lacking}, and has {sorted(left)} too many")
@@ -346,9 +347,9 @@ class Region(Plan):
         count = own.pop("steps", "")
         if sorted(parts) != list(range(len(parts))) or count != str(len(parts)):
             raise WrongPlanError(f"region: steps={count}, with fields of {sorted(parts)}")
-        library = own.get("library", "")
-        steps = tuple(_step(number, part, library) for number, part in sorted(parts.items()))
-        return cls(steps=steps, **cls.values(own))
+        found = cls.values(own)
+        steps = (_step(n, part, found["library"]) for n, part in sorted(parts.items()))
+        return cls(steps=tuple(steps), **found)
 
 
 def _step(number: int, lines: Mapping[str, str], library: str) -> Step:
