@@ -3,8 +3,7 @@
 import heapq
 import itertools
 import math
-from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -108,18 +107,14 @@ def undecodable(message: Any) -> bytes | None:
 # --- data ----------------------------------------------------------------------------------------
 
 
-def check_data(model: onnx.ModelProto, taken: Container[str] = ()) -> None:
+def check_data(model: onnx.ModelProto) -> None:
     """Every tensor that lies in the model has as many bytes or elements as its shape needs.
-
-    Args:
-        model: The model.
-        taken: Names of those that were `taken_out`, which have.
 
     Raises:
         ModelError: One has not, or is of no known type.
     """
     for tensor in _stored(model):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.name in taken:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
             continue
         name = f"weight '{tensor.name}'" if tensor.name else "a constant"
         try:
@@ -341,9 +336,6 @@ _NUMBERS = frozenset(onnx.TensorProto.DataType.values()) - {
     onnx.TensorProto.UNDEFINED,
     onnx.TensorProto.STRING,
 }
-_ELEMENT_BYTES = {
-    d.value: d.bitwidth // 8 for d in ir.DataType if d.value in _NUMBERS and d.bitwidth % 8 == 0
-}
 _ENTRIES = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
 _OTHER_DATA = (*_ENTRIES, "external_data")
 
@@ -363,38 +355,6 @@ def light(model: onnx.ModelProto) -> onnx.ModelProto:
             continue
         kept.name, kept.data_type, kept.dims[:] = tensor.name, tensor.data_type, [0]
     return copy
-
-
-def taken_out(model: onnx.ModelProto, contents: Mapping[int, memoryview]) -> dict[str, memoryview]:
-    """Which of the initializers whose raw data was left out may stay without; others get it back.
-
-    Those may that `light` takes for empty, that have a name of their own, and as many bytes as
-    their shape needs.
-
-    Args:
-        model: The model.
-        contents: Raw data by number of the initializer.
-
-    Returns:
-        Raw data by name.
-    """
-    names = Counter(tensor.name for tensor in _stored(model)) if contents else Counter[str]()
-    found = {}
-    for number, content in contents.items():
-        tensor = model.graph.initializer[number]
-        count = math.prod(tensor.dims)
-        if (
-            tensor.name
-            and names[tensor.name] == 1
-            and _is_bytes(tensor)
-            and min(tensor.dims, default=0) >= 0
-            and count >= _LARGE
-            and len(content) == count * _ELEMENT_BYTES.get(tensor.data_type, 0)
-        ):
-            found[tensor.name] = content
-        else:
-            tensor.raw_data = bytes(content)
-    return found
 
 
 def _is_bytes(tensor: onnx.TensorProto) -> bool:
