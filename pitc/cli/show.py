@@ -97,8 +97,6 @@ def waits(report: Report) -> str:
 
 def cached(report: Report) -> str:
     """What was made before; empty where the cache was not asked."""
-    if report.copied_from:
-        return f"compiled before: copied from {report.copied_from} (--no-cache compiles again)"
     asked = report.cache_hits + report.cache_misses
     return f"machine code: {report.cache_hits} of {asked} pieces from the cache" if asked else ""
 

@@ -60,18 +60,18 @@ def load_model(source: str | os.PathLike[str] | onnx.ModelProto) -> ir.Model:
 
 def load_source(
     source: str | os.PathLike[str] | onnx.ModelProto,
-) -> tuple[ir.Model, str, list[str]]:
-    """`load_model` and `source_sha256` of what is read once, and the names of external files.
+) -> tuple[ir.Model, str]:
+    """`load_model` and `source_sha256` of what is read once.
 
     Raises:
         ModelError: It cannot be read, or is not a valid model.
     """
     if isinstance(source, onnx.ModelProto):
-        return load_model(source), source_sha256(source), []
+        return load_model(source), source_sha256(source)
     path = Path(source)
     proto, digest = _read(path)
     outside = external_files(proto)
-    return _of_file(proto, path), _with_files(digest, path, outside), outside
+    return _of_file(proto, path), _with_files(digest, path, outside)
 
 
 def source_sha256(source: str | os.PathLike[str] | onnx.ModelProto) -> str:
