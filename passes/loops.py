@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from pitc.ir.build import names_of
 from pitc.ir.graph import Graph
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.nodes import FIXED
 from pitc.ir.report import NodeRecord, RegionRecord
 from pitc.passes.control.bodies import captured, states_of
 from pitc.passes.control.branches import close_branches
-from pitc.passes.control.graft import detach, names_of
+from pitc.passes.control.graft import detach
 from pitc.passes.facts.dead import dead_facts
 from pitc.passes.lower.rewrite import rewrite
 from pitc.passes.lower.weight import Panels

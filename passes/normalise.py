@@ -13,13 +13,14 @@ import onnx_ir.passes.common as common
 
 from pitc.errors import ModelError
 from pitc.ir.branch import is_choice
+from pitc.ir.build import NodeMaker, names_of
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.inference import infer
 from pitc.ir.schemas import schema_of
 from pitc.ir.target import CPU, Target
 from pitc.ir.unused import remove_unused
 from pitc.passes.control.branches import open_branches
-from pitc.passes.control.graft import names_of, substitute, take_over
+from pitc.passes.control.graft import substitute, take_over
 from pitc.passes.control.scopes import distinct_names
 from pitc.passes.control.unroll import MAX_NODES, MAX_TRIPS, number_of_nodes, unroll
 from pitc.passes.expand import expand_fused
@@ -169,10 +170,9 @@ def _scalar_range_operands(model: ir.Model) -> None:
     for node, i in product(found, range(3)):
         x = node.inputs[i]
         if x is not None and x.name in single:
-            scalar = ir.node("Squeeze", [x])
-            scalar.outputs[0].name = taken.value(f"{x.name}.scalar")
-            model.graph.insert_before(node, scalar)
-            node.replace_input_with(i, scalar.outputs[0])
+            build = NodeMaker(model.graph, taken, before=node)
+            name = taken.value(f"{x.name}.scalar")
+            node.replace_input_with(i, build.add("Squeeze", [x], {}, [name])[0])
 
 
 def drop_same_casts(model: ir.Model) -> int:

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from pitc.ir.build import names_of, opset_of
 from pitc.ir.graph import Graph, NodeView, NoRule
 from pitc.ir.nodes import is_plain_product
 from pitc.ir.unused import remove_unused
 from pitc.passes.expand.attention import fused_attention, multi_head_attention
-from pitc.passes.expand.body import Body, Names, Shared
+from pitc.passes.expand.body import Body, Shared
 from pitc.passes.expand.product import (
     dynamic_matmul,
     einsum,
@@ -107,11 +108,11 @@ def expand_fused(model: ir.Model) -> int:
         How many nodes.
     """
     found = [n for n in model.graph if key_of(n) in EXPANSIONS and not is_plain_product(n)]
-    if not found or model.opset_imports.get("", 0) < OLDEST:
+    if not found or opset_of(model) < OLDEST:
         return 0
     graph = Graph(model)
     derive(graph)
-    names, shared = Names(_names(model.graph)), Shared()
+    names, shared = names_of(model.graph), Shared()
     made = []
     for node in found:
         body = Body(NodeView(graph, node), names, shared)
@@ -215,13 +216,3 @@ def _put_together(model: ir.Model, expansion: Expansion) -> bool:
         result.name = None
         old.name = name
     return True
-
-
-def _names(graph: ir.Graph) -> set[str]:
-    """Names of all values and nodes of a graph and of the bodies inside it."""
-    values: Iterable[ir.Value] = (*graph.inputs, *graph.initializers.values())
-    taken = {v.name for v in values if v.name}
-    for n in ir.traversal.RecursiveGraphIterator(graph):
-        taken.update(o.name for o in n.outputs if o.name)
-        taken.add(n.name or "")
-    return taken

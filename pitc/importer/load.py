@@ -18,7 +18,6 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from pitc.errors import ModelError
 from pitc.importer.external_data import check_external, contained, external_files
 from pitc.importer.proto import (
-    STANDARD,
     check_data,
     densify,
     for_checker,
@@ -33,6 +32,7 @@ from pitc.importer.proto import (
 )
 from pitc.ir.digest import file_sha256, of_files, sha256
 from pitc.ir.inference import infer, symbol_text
+from pitc.ir.nodes import STANDARD
 
 MANIFEST = "manifest.json"  # in an artifact
 _NODE = re.compile(r"Name: (.*?) OpType|node name: ([^\s)]+)|\(node[: ]+'?([^\s')]+)", re.DOTALL)

@@ -12,14 +12,13 @@ import onnx_ir as ir
 from onnx import numpy_helper
 
 from pitc.errors import ModelError
+from pitc.ir.nodes import STANDARD
 
 #: A dense tensor above this cannot be part of a model file.
 PROTO_BYTES = (1 << 31) - 1
 MOST_OPSET = (1 << 31) - 1
 OVERRIDABLE_SINCE = 4  # IR version from which a caller may override initializers listed as inputs
 UNCHECKED = "pitc.unchecked"
-#: Names of the standard domain, whose operator set has a newest version.
-STANDARD = ("", "ai.onnx")
 #: ONNX Runtime has these in the standard set, at every version.
 RUNTIME_STANDARD = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
 
@@ -320,13 +319,13 @@ def runtime_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     """Nodes of the main graph whose operator ONNX Runtime has in the standard set and ONNX has not
     (there, or yet): its own optimizer writes them.
     """
-    version = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
+    version = next((o.version for o in model.opset_import if o.domain in STANDARD), 1)
     version = min(max(version, 0), MOST_OPSET)  # of a damaged file it may be any number
     return [
         node
         for node in model.graph.node
         if node.op_type in RUNTIME_STANDARD
-        and node.domain in ("", "ai.onnx")
+        and node.domain in STANDARD
         and not onnx.defs.has(node.op_type, version)
     ]
 

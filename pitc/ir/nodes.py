@@ -13,6 +13,7 @@ from pitc.ir.plans.ops import Plan, parse
 
 Array = npt.NDArray[Any]
 
+STANDARD = ("", "ai.onnx")  # names of the standard domain
 #: A loop's body first takes the number of the trip and a condition; it gives a condition first.
 FIXED = 2
 
@@ -80,6 +81,11 @@ def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
         case "value_float" | "value_floats":
             return ir.tensor(np.array(attr.value, np.float32), name=name)
     return None
+
+
+def is_if(node: ir.Node) -> bool:
+    """True for an If node."""
+    return node.op_type == "If" and node.domain in STANDARD
 
 
 def bodies(node: ir.Node) -> Iterator[ir.Graph]:
