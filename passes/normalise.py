@@ -16,6 +16,7 @@ from pitc.ir.branch import is_choice
 from pitc.ir.build import NodeMaker, names_of
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.inference import infer
+from pitc.ir.nodes import attribute
 from pitc.ir.schemas import schema_of
 from pitc.ir.target import CPU, Target
 from pitc.ir.unused import remove_unused
@@ -179,9 +180,9 @@ def drop_same_casts(model: ir.Model) -> int:
     """A Cast of the main graph to the type that its operand has becomes an Identity."""
     found = []
     for node in model.graph:
-        x, to = next(iter(node.inputs), None), node.attributes.get("to")
+        x, to = next(iter(node.inputs), None), attribute(node, "to")
         if node.op_identifier() == ("", "Cast", "") and x is not None and to is not None:
-            target = ir.DataType(to.as_int())
+            target = ir.DataType(to)
             if x.dtype in (None, target):
                 found.append((node, x, target))
     types = infer(model) if found else {}

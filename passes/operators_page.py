@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from pitc.ir.constant import TOP, ZN, Constant
-from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
+from pitc.ir.expr import PRODUCTS, Combine, Read, Reducer, TensorExpr
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import ONE, ZERO, Atom, Poly, invert
 from pitc.ir.refusal import Refusal
@@ -253,7 +253,7 @@ def _dead(view: NodeView, expr: TensorExpr) -> str:
     for operand, lists in sorted(found.items()):
         if axes := set.intersection(*lists):
             cells.append(f"x{operand}: {' '.join(f'o{d}' for d in sorted(axes))}")
-    if expr.combine in (Combine.PRODUCT, Combine.BIASED_PRODUCT):
+    if expr.combine in PRODUCTS:
         cells.append("a factor where the other is 0")
     elif expr.combine is Combine.MAP and operator_of(view).function is not None:
         cells += _ignored(view, len(expr.reads))

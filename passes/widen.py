@@ -20,15 +20,14 @@ import onnx_ir as ir
 
 from pitc.ir.branch import BRANCH, is_choice
 from pitc.ir.build import Names, names_of
-from pitc.ir.expr import Combine
+from pitc.ir.expr import PRODUCTS, Combine
 from pitc.ir.graph import Graph
 from pitc.ir.inference import infer
-from pitc.ir.nodes import bodies, first_output, output_names
+from pitc.ir.nodes import attribute, bodies, first_output, output_names
 from pitc.ir.schemas import schema_of
 from pitc.ir.widened import NARROW, WIDE, Widened
 from pitc.passes.expand.expansion import EXPANSIONS
 from pitc.passes.facts.derive import derive
-from pitc.passes.facts.uses import CONTRACTIONS
 from pitc.passes.rules.record import key_of, operator_of
 
 _HALF, _FLOAT = "tensor(float16)", "tensor(float)"
@@ -99,8 +98,8 @@ class _Widening:
             if self._is_half(x):
                 self._make_wide(x)
         if operator_of(node).converts:
-            to = node.attributes.get("to")
-            if to is not None and to.value == NARROW:  # of float16 to float16
+            to = attribute(node, "to")
+            if to == NARROW:  # of float16 to float16
                 node.attributes["to"] = ir.AttrInt64("to", WIDE)
             self.conversions.append(node)
         return True
@@ -108,11 +107,10 @@ class _Widening:
     def _rounds(self, node: ir.Node) -> bool:
         """True for a float32 value, computed from a contraction, that is rounded to float16."""
         x = node.inputs[0] if node.inputs else None
-        to = node.attributes.get("to")
+        to = attribute(node, "to")
         return (
             operator_of(node).converts
-            and to is not None
-            and to.value == NARROW
+            and to == NARROW
             and x in self.derived
             and self.graph[x.name or ""].dtype == np.float32
             and not self.graph[first_output(node)].captured
@@ -122,8 +120,8 @@ class _Widening:
         """Leave out conversions from float32 to float32, and constants that nobody reads."""
         for node in self.conversions:
             x, y = node.inputs[0], node.outputs[0]
-            to = node.attributes.get("to")
-            if x is not None and to is not None and to.value == WIDE and not y.is_graph_output():
+            to = attribute(node, "to")
+            if x is not None and to == WIDE and not y.is_graph_output():
                 y.replace_all_uses_with(x)
                 self.model.graph.remove(node, safe=True)
         self._name_constants()
@@ -148,7 +146,7 @@ class _Widening:
         if is_choice(node) or combines == {Combine.MOVE}:
             moved = [x for x in read if not self._is_constant(x)]
             return bool(moved) and self.wide.issuperset(moved)
-        contracts = key_of(node) in EXPANSIONS or not combines.isdisjoint(CONTRACTIONS)
+        contracts = key_of(node) in EXPANSIONS or not combines.isdisjoint(PRODUCTS)
         return contracts or not self.wide.isdisjoint(read)
 
     def _make_wide(self, x: ir.Value) -> None:

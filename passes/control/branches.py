@@ -32,8 +32,8 @@ from pitc.ir.branch import (
     path_of,
     within,
 )
-from pitc.ir.build import Names, names_of, opset_of
-from pitc.ir.nodes import captures, is_if, output_names
+from pitc.ir.build import Names, names_of
+from pitc.ir.nodes import captures, is_if, opset_of, output_names
 from pitc.passes.control.graft import graft, take_over
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.branch import BRANCH
-from pitc.ir.build import NodeMaker, opset_of
+from pitc.ir.build import NodeMaker
 from pitc.ir.graph import Graph
-from pitc.ir.nodes import FIXED, STANDARD, bodies, constant_of
+from pitc.ir.nodes import FIXED, STANDARD, attribute, bodies, constant_of
 from pitc.passes.control.bodies import first_shapes
 from pitc.passes.control.graft import detach, graft, substitute
 from pitc.passes.facts.derive import derive
@@ -124,7 +124,7 @@ def _scan(graph: Graph, node: ir.Node) -> _Plan | None:
     slices = node.attributes["num_scan_inputs"].as_int()
     kept = len(node.inputs) - slices
     operands = [x for x in node.inputs if x is not None]
-    version = opset_of(graph.model)
+    version = graph.opset
     if len(operands) < len(node.inputs) or not slices or version < SCAN_SINCE:
         return None
     read = _lines(node, "input", slices)
@@ -144,12 +144,10 @@ def _is_loop(node: ir.Node) -> bool:
 
 
 def _lines(node: ir.Node, kind: str, count: int) -> list[_Line]:
-    def numbers(name: str) -> list[int]:
-        found = node.attributes.get(f"scan_{kind}_{name}")
-        return [0] * count if found is None else list(found.as_ints())
-
-    pairs = zip(numbers("axes"), numbers("directions"), strict=True)
-    return [_Line(axis, bool(backwards)) for axis, backwards in pairs]
+    axes, backwards = (
+        attribute(node, f"scan_{kind}_{name}", [0] * count) for name in ("axes", "directions")
+    )
+    return [_Line(axis, bool(back)) for axis, back in zip(axes, backwards, strict=True)]
 
 
 def _extent(graph: Graph, x: ir.Value, line: _Line) -> int | None:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.build import names_of, opset_of
+from pitc.ir.build import names_of
 from pitc.ir.graph import Graph, NodeView, NoRule
-from pitc.ir.nodes import is_plain_product
+from pitc.ir.nodes import is_plain_product, opset_of
 from pitc.ir.unused import remove_unused
 from pitc.passes.expand.attention import fused_attention, multi_head_attention
 from pitc.passes.expand.body import Body, Shared

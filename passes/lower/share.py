@@ -11,7 +11,8 @@ by ONNX Runtime when it loads the graph) they cost nothing.
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.build import Names, NodeMaker, opset_of
+from pitc.ir.build import Names, NodeMaker
+from pitc.ir.nodes import opset_of
 from pitc.ir.panels import PANEL_WIDTH
 from pitc.passes.lower.weight import Panels
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from pitc.ir.nodes import Array, bodies, is_if
+from pitc.ir.nodes import Array, bodies, is_if, opset_of
 
 
 @dataclass(slots=True)
@@ -70,10 +70,10 @@ def names_of(graph: ir.Graph, branches: bool = True) -> Names:
     return names
 
 
-def opset_of(graph: ir.Graph | ir.Model) -> int:
-    """The version of the standard operators; 1 for a graph that imports none."""
-    imports = graph.opset_imports
-    return imports.get("", imports.get("ai.onnx", 1))
+def takes_list(op_type: str, opset: int) -> bool:
+    """True for an operator whose list of numbers is an input, no attribute as in older sets."""
+    late = op_type.startswith("Reduce") and op_type != "ReduceSum"
+    return opset >= (18 if late else 13)
 
 
 class NodeMaker:
@@ -157,10 +157,9 @@ class NodeMaker:
         """A list of numbers as the operator takes it: an input or, in older operator sets, an
         attribute.
         """
-        late = op_type.startswith("Reduce") and op_type != "ReduceSum"
-        if self.opset < (18 if late else 13):
-            return [], {name: list(numbers)}
-        return [self.constant(np.asarray(numbers, np.int64))], {}
+        if takes_list(op_type, self.opset):
+            return [self.constant(np.asarray(numbers, np.int64))], {}
+        return [], {name: list(numbers)}
 
 
 class NodeBuilder(NodeMaker):
