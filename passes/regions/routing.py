@@ -41,17 +41,12 @@ def best_places(site: Site) -> Form | Refusal:
     axes = [1 + j for j, p in enumerate(index) if _reduced(site, p)]
     if len(axes) != 1:
         return site.refuse(Code.LAYOUT, f"the operand is read at {index}", site.input(0))
-    keeps = site.node.op_type == "TopK" or _keeps(site)
+    keeps = site.node.op_type == "TopK" or bool(attribute(site.node, "keepdims", 1))
     if len(site.out.layout.rest) != len(index) - (not keeps):
         return site.refuse(Code.LAYOUT, "a dimension of extent 1 in front is searched")
     operand = PackedOperand(packing.name, site.context.domain, packing.coords)
     counts = tuple(WholeOperand(site.input(k)) for k in range(1, len(site.node.inputs)))
     return Form(outputs, (operand, *counts), site.node.op_type, {"axis": axes[0]})
-
-
-def _keeps(site: Site) -> bool:
-    """True where the searched axis stays, with one place."""
-    return bool(attribute(site.node, "keepdims", 1))
 
 
 def _reduced(site: Site, p: Poly) -> bool:
