@@ -1,4 +1,4 @@
-"""The page of operators, made from the rules: `python -m pitc.passes.operators_page`."""
+"""The page of operators, made from the rules: `python -m tools.operators_page`."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -21,13 +21,13 @@ from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.constants import evaluate_constants, ignores
 from pitc.passes.rules.record import OPERATORS, Key, Operator, always, operator_of, trust_all
 from pitc.passes.rules.refused import REFUSED
-from pitc.passes.rules.specimens import specimen_model
+from tools.specimens import specimen_model
 
 PAGE = Path("docs", "operators.md")
 HEADER = """\
 # Operators
 
-`python -m pitc.passes.operators_page` makes this page from the rules, for the
+`python -m tools.operators_page` makes this page from the rules, for the
 operators of onnx {version} and the fused operators of ONNX Runtime. A test fails if the page is
 out of date.
 
