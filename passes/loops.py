@@ -88,10 +88,7 @@ def _put_back(model: ir.Model, node: ir.Node, body: ir.Graph) -> None:
     for value, declared in zip(body.inputs, original.inputs, strict=True):
         value.name = names.value(value.name or "")
         value.shape = declared.shape  # it decides what ONNX Runtime hands over
-    for n in ir.traversal.RecursiveGraphIterator(body):
-        n.name = names.node(n.name) if n.name else None
-        for value in n.outputs:
-            value.name = names.value(value.name) if value.name else value.name
+    names.rename(ir.traversal.RecursiveGraphIterator(body))
     for domain, version in body.opset_imports.items():
         main.opset_imports.setdefault(domain, version)
     node.attributes["body"] = ir.AttrGraph("body", body)

@@ -13,7 +13,7 @@ import onnx_ir.passes.common as common
 
 from pitc.errors import ModelError
 from pitc.ir.branch import is_choice
-from pitc.ir.build import NodeMaker, names_of
+from pitc.ir.build import NodeMaker, names_of, take_over
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.inference import infer
 from pitc.ir.nodes import attribute
@@ -21,7 +21,7 @@ from pitc.ir.schemas import schema_of
 from pitc.ir.target import CPU, Target
 from pitc.ir.unused import remove_unused
 from pitc.passes.control.branches import open_branches
-from pitc.passes.control.graft import substitute, take_over
+from pitc.passes.control.graft import substitute
 from pitc.passes.control.scopes import distinct_names
 from pitc.passes.control.unroll import MAX_NODES, MAX_TRIPS, number_of_nodes, unroll
 from pitc.passes.expand import expand_fused

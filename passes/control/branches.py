@@ -32,9 +32,9 @@ from pitc.ir.branch import (
     path_of,
     within,
 )
-from pitc.ir.build import Names, names_of
+from pitc.ir.build import Names, names_of, take_over
 from pitc.ir.nodes import captures, is_if, opset_of, output_names
-from pitc.passes.control.graft import graft, take_over
+from pitc.passes.control.graft import graft
 
 
 def open_branches(model: ir.Model) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from pitc.ir.build import Names
+from pitc.ir.build import Names, take_over
 
 
 def graft(
@@ -37,11 +37,7 @@ def graft(
         value.name = taken.value(name)
         model.graph.register_initializer(value)
     moved = list(body)
-    for n in moved:
-        n.name = taken.node(n.name) if n.name else None
-        for value in n.outputs:
-            if value.name:
-                value.name = taken.value(value.name)
+    taken.rename(moved)
     body.remove(moved)
     model.graph.insert_before(node, moved)
     return moved, results
@@ -59,14 +55,6 @@ def substitute(
             model.graph.insert_before(node, same)
             take_over(output, same.outputs[0])
     model.graph.remove(node, safe=True)
-
-
-def take_over(old: ir.Value, new: ir.Value) -> None:
-    """Let a value stand for another one: its readers, name, type and shape."""
-    new.type, new.shape = old.type, old.shape
-    old.replace_all_uses_with(new, replace_graph_outputs=True)
-    name, old.name = old.name, None
-    new.name = name
 
 
 def detach(body: ir.Graph) -> None:

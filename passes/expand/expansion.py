@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.build import names_of
+from pitc.ir.build import names_of, take_over
 from pitc.ir.graph import Graph, NodeView, NoRule
 from pitc.ir.nodes import is_plain_product, opset_of
 from pitc.ir.unused import remove_unused
@@ -155,10 +155,7 @@ def _take_apart(model: ir.Model, body: Body, results: Results) -> Expansion:
     for old, new in zip(node.outputs, kept, strict=True):
         if new is None:
             continue
-        new.type, new.shape, name = old.type, old.shape, old.name
-        old.replace_all_uses_with(new, replace_graph_outputs=True)
-        old.name = None
-        new.name = name
+        take_over(old, new)
     body.shared.nodes += body.prologue
     parts = (*body.nodes, *body.shared.nodes)
     sources = tuple(_source(parts, x) for x in node.inputs)
@@ -210,9 +207,5 @@ def _put_together(model: ir.Model, expansion: Expansion) -> bool:
         node.replace_input_with(i, value)
     model.graph.insert_after(members[-1], node)
     for k, result in results:
-        old = node.outputs[k]
-        old.type, old.shape, name = result.type, result.shape, result.name
-        result.replace_all_uses_with(old, replace_graph_outputs=True)
-        result.name = None
-        old.name = name
+        take_over(result, node.outputs[k])
     return True

@@ -4,7 +4,7 @@ Whoever adds nodes to a graph does it through a `NodeMaker`, and says how they a
 they go. What differs between operator sets stands here once.
 """
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,13 @@ class Names:
     def unique(self, name: str, first: int = 2) -> str:
         """The same for a name that neither value nor node has; the numbers begin with `first`."""
         return _free(name, first, self.values, self.nodes)
+
+    def rename(self, nodes: Iterable[ir.Node]) -> None:
+        """Give nodes that come from another graph, and their outputs, names of this one."""
+        for node in nodes:
+            node.name = self.node(node.name) if node.name else None
+            for value in node.outputs:
+                value.name = self.value(value.name) if value.name else value.name
 
 
 def _free(name: str, k: int, taken: set[str], others: Collection[str] = ()) -> str:
@@ -74,6 +81,14 @@ def takes_list(op_type: str, opset: int) -> bool:
     """True for an operator whose list of numbers is an input, no attribute as in older sets."""
     late = op_type.startswith("Reduce") and op_type != "ReduceSum"
     return opset >= (18 if late else 13)
+
+
+def take_over(old: ir.Value, new: ir.Value) -> None:
+    """Let a value stand for another one: its readers, name, type and shape."""
+    new.type, new.shape = old.type, old.shape
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    name, old.name = old.name, None
+    new.name = name
 
 
 class NodeMaker:

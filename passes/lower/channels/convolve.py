@@ -17,13 +17,13 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.branch import BRANCH, CHOOSE, DOMAIN, GROUP, NAME, numbers_in
+from pitc.ir.build import take_over
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE
 from pitc.ir.metadata import SOURCE
 from pitc.ir.nodes import attribute, node_name
 from pitc.ir.region import Region, describe
-from pitc.passes.control.graft import take_over
 from pitc.passes.lower.builder import Builder, is_float32
 from pitc.passes.lower.channels.choice import choose_channels
 from pitc.passes.lower.channels.flags import CHANNELS, channel_flags
