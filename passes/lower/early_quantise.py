@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from pitc.ir.build import Names, NodeMaker, names_of
 from pitc.ir.graph import Graph
-from pitc.ir.nodes import is_pit_node
+from pitc.ir.nodes import attribute, is_pit_node
 
 #: What ONNX Runtime moves a quantisation over, or takes away first; each reads its first input so.
 PASSED = frozenset(
@@ -83,7 +83,7 @@ def _first_passed(quantise: ir.Node) -> ir.Node | None:
         if node.op_type not in PASSED or node.domain or not once or value is not node.outputs[0]:
             return None
         if node.op_type == "Cast":
-            casts.add(node.attributes["to"].as_int())
+            casts.add(attribute(node, "to"))
         first, value = node, node.inputs[0]
     return None
 
@@ -110,8 +110,7 @@ def _insert(quantise: ir.Node, first: ir.Node, names: Names) -> None:
 def _rounded_type(quantise: ir.Node) -> ir.TensorType:
     """Of its results: that of its zero point, the one that it says, or uint8."""
     zero = quantise.inputs[2] if len(quantise.inputs) > 2 else None
-    said = quantise.attributes.get("output_dtype")
     dtype = zero.dtype if zero is not None else None
     if dtype is None:
-        dtype = ir.DataType(said.as_int() if said is not None else 0) or ir.DataType.UINT8
+        dtype = ir.DataType(attribute(quantise, "output_dtype", 0)) or ir.DataType.UINT8
     return ir.TensorType(dtype)
