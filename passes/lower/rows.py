@@ -71,12 +71,7 @@ def _keeps_rows(graph: Graph, node: ir.Node) -> bool:
         return False
     width = after[-1].as_int()
     keeps = before[-1] == after[-1] and width is not None and width > 0
-    return keeps and (_has_zeros(graph) or len(_perhaps_empty(after)) < 2)
-
-
-def _has_zeros(graph: Graph) -> bool:
-    """True for operator sets in which a Reshape may be asked for a size of 0."""
-    return graph.opset >= ZERO_SIZES
+    return keeps and (graph.opset >= ZERO_SIZES or len(_perhaps_empty(after)) < 2)
 
 
 def _perhaps_empty(shape: Shape) -> list[int]:
@@ -89,7 +84,7 @@ def with_shape(graph: Graph, build: Builder, rows: ir.Value, like: ir.Value) -> 
     none: to older Reshapes a size of 0 is that of the operand.
     """
     shape = graph[like.name or ""].shape or ()
-    if _has_zeros(graph):
+    if graph.opset >= ZERO_SIZES:
         sizes = build.concat([build.size(e) for e in shape])
         out = build.op("Reshape", [rows, sizes], allowzero=1)
     else:
