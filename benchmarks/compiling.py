@@ -34,14 +34,13 @@ print(*(line for line in open("/proc/self/status") if line.startswith("VmHWM")))
 def time_compile(
     case: CompileCase, rounds: int, cores: set[int], say: Say = print
 ) -> dict[str, Any]:
-    """Time the compilation of a model: the first one, the same again, and that of a sibling.
+    """Time the compilation of a model: the first one, and that of a sibling.
 
-    A sibling has half the layers and other weights: its kernels are those of the model. What is
-    compiled again has an artifact already, which is still there.
+    A sibling has half the layers and other weights: its kernels are those of the model.
 
     Returns:
         Seconds of wall and of CPU time, median and every round, of the first compilation; the same
-        of the others, `again` and `sibling`.
+        of the other, `sibling`.
     """
     say(f"{case.name}: build the model")
     model = build(case.config, np.random.default_rng(case.seed))
@@ -49,7 +48,7 @@ def time_compile(
     sibling = build(half, np.random.default_rng(case.seed + 1))
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as cache:
-        for name, graph in (("first", model), ("again", model), ("sibling", sibling)):
+        for name, graph in (("first", model), ("sibling", sibling)):
             known = None if name == "first" else Path(cache)
             about = f"{case.name}, {name}: "
             times = _rounds(
@@ -59,7 +58,6 @@ def time_compile(
                 cores,
                 lambda k, about=about: say(about + k),
                 known,
-                again=name == "again",
             )
             found[name] = {
                 "wall_s": median(times["wall_s"]),
@@ -96,8 +94,6 @@ def _rounds(
     cores: set[int],
     say: Say,
     cache: Path | None = None,
-    *,
-    again: bool = False,
 ) -> dict[str, list[float]]:
     """Compile a model some times, start of the interpreter included.
 
@@ -108,21 +104,17 @@ def _rounds(
         cores: Where.
         say: Told what comes next.
         cache: A cache folder with its kernels; None: each round begins with an empty one.
-        again: It was compiled before, in a round that does not count. Else no round finds the
-            artifact of another one.
     """
     found: dict[str, list[float]] = {"wall_s": [], "cpu_s": [], "peak_bytes": []}
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "model.onnx")
         onnx.save(model, source)
-        for i in range(-again, max(rounds, 1)):
+        for i in range(max(rounds, 1)):
             say(f"round {i + 1} of {rounds}")
             out = Path(folder, f"round{i}.pitc")
             command = [sys.executable, "-c", _COMPILE, str(source), str(out), padding or ""]
             kept = cache or Path(folder, f"cache{i}")
             spent = _spent(command, cores, kept)
-            if i < 0:
-                continue
             shutil.rmtree(out)
             for name, value in spent.items():
                 found[name].append(value)

@@ -36,16 +36,13 @@ from benchmarks.export_cases import (  # noqa: E402
     Architecture,
 )
 from benchmarks.exports_page import ENOUGH, FILE  # noqa: E402
-from pitc.check.double import run_in_double  # noqa: E402
 from pitc.check.feeds import PATTERNS, Case, input_specs, random_feeds  # noqa: E402
-from pitc.check.reference import contract_of, reference_session  # noqa: E402
-from pitc.check.tokens import LiveTokens, token_axes  # noqa: E402
-from pitc.check.tolerance import arithmetic_of, arithmetic_on  # noqa: E402
+from pitc.check.reference import contract_of, reference_session, rules_of  # noqa: E402
+from pitc.check.tokens import LiveTokens  # noqa: E402
 from pitc.check.verify import compare  # noqa: E402
-from pitc.importer import load_model  # noqa: E402
 from pitc.ir.report import Report  # noqa: E402
 from pitc.ir.summary import summary_of, ways_of  # noqa: E402
-from pitc.measure.bench import of_session, session_options, unoptimised_options  # noqa: E402
+from pitc.measure.bench import of_session, session_options  # noqa: E402
 
 SCHEMA = 1
 PACKAGES = ("torch", "transformers", "optimum-onnx", "onnx", "onnxscript", "onnxruntime")
@@ -214,11 +211,7 @@ def checked(case: Architecture, model: Path, padding: str | None) -> dict[str, A
         of_session(session),
         of_session(reference_session(model, contract)[0]),
         cases_of(case, model, padding),
-        padding=LiveTokens(model, padding),
-        token_outputs=token_axes(compiled.report),
-        arithmetic=arithmetic_on(session, arithmetic_of(load_model(model))),
-        double=lambda: run_in_double(load_model(model), unoptimised_options),
-        plain=lambda: of_session(reference_session(model, contract, unoptimised_options())[0]),
+        rules_of(compiled, model, session, LiveTokens(model, padding)),
         skips=True,
     )
     wrong = [f"{o.output}: {o.problem or f'error {o.norm:.1e}'}" for o in found.outputs if not o.ok]

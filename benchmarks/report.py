@@ -31,7 +31,7 @@ def compile_table(result: dict[str, Any]) -> Table:
     table = Table("", title=result["case"]["name"], caption="all cores, medians")
     for heading in ("wall s", "CPU s", "rounds"):
         table.add_column(heading, justify="right")
-    for name in ("first", "again", "sibling"):
+    for name in ("first", "sibling"):
         row = result if name == "first" else result[name]
         numbers = (_number(row["wall_s"]), _number(row["cpu_s"]), str(len(row["rounds_wall_s"])))
         table.add_row(name, *numbers)

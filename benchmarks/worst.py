@@ -27,7 +27,7 @@ from pitc.check.feeds import Case, input_specs
 from pitc.check.reference import contract_of, reference_session
 from pitc.check.tokens import LiveTokens, token_axes
 from pitc.check.tolerance import arithmetic_of
-from pitc.check.verify import compare
+from pitc.check.verify import Rules, compare
 from pitc.compiled import CompiledModel
 from pitc.errors import UsageError
 from pitc.importer import load_model
@@ -254,11 +254,13 @@ def wrong_answer(compiled: CompiledModel, model: Path, case: Case, ours: Run) ->
         ours,
         of_session(reference),
         [case],
-        padding=LiveTokens(model, padding),
-        token_outputs=token_axes(compiled.report),
-        arithmetic=arithmetic_of(load_model(model)),
-        plain=lambda: of_session(reference_session(model, contract, unoptimised_options())[0]),
-        double=lambda: run_in_double(load_model(model), unoptimised_options),
+        Rules(
+            padding=LiveTokens(model, padding),
+            token_outputs=token_axes(compiled.report),
+            arithmetic=arithmetic_of(load_model(model)),
+            plain=lambda: of_session(reference_session(model, contract, unoptimised_options())[0]),
+            double=lambda: run_in_double(load_model(model), unoptimised_options),
+        ),
     )
     wrong = (o for o in found.outputs if not o.ok)
     return "; ".join(f"{o.output}: {o.problem or f'error {o.norm:.1e}'}" for o in wrong)

@@ -136,11 +136,6 @@ def larger(a: Expr, b: Expr) -> Expr:
     return T.max(a, b)
 
 
-def choose(condition: Expr, then: Expr, other: Expr) -> Expr:
-    """One of two indices; both are computed."""
-    return T.Select(condition, then, other)
-
-
 def both(a: Expr, b: Expr) -> Expr:
     """Logical and of two conditions; both are computed."""
     return T.And(a, b)
@@ -380,7 +375,7 @@ def fma(x: Expr, y: Expr, z: Expr) -> Expr:
 
 
 def select(condition: Expr, then: Expr, other: Expr) -> Expr:
-    """Lane-wise choice; both values are computed."""
+    """One of two values, lane by lane; both are computed."""
     return T.Select(condition, then, other)
 
 

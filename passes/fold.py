@@ -15,7 +15,7 @@ import onnx_ir as ir
 from pitc.ir.expr import Combine
 from pitc.ir.graph import Array, Graph, NodeView
 from pitc.ir.index import ONE
-from pitc.ir.nodes import bodies
+from pitc.ir.nodes import STANDARD, attribute, bodies
 from pitc.ir.unused import remove_unused
 from pitc.passes.facts.derive import derive
 from pitc.passes.rules.record import operator_of
@@ -64,12 +64,11 @@ def _may_hold_numbers(graph: ir.Graph) -> bool:
         if not operands or not (operator.reads_no_element or operands <= known):
             continue
         known.update(node.outputs)
-        to = node.attributes.get("to")
         if not floats.isdisjoint(operands):
             if operator.function is not None:
                 return True
             floats.update(node.outputs)
-        elif to is not None and ir.DataType(to.as_int()).is_floating_point():
+        elif ir.DataType(attribute(node, "to", 0)).is_floating_point():
             floats.update(node.outputs)
     return False
 
@@ -126,7 +125,7 @@ class _Numbers:
     def _step(self, node: ir.Node, steps: int) -> Array | None:
         """What one node computes of known operands."""
         operator, expr = operator_of(node), self.graph[node.outputs[0].name or ""].expr
-        if node.domain not in ("", "ai.onnx") or len(node.outputs) != 1 or expr is None:
+        if node.domain not in STANDARD or len(node.outputs) != 1 or expr is None:
             return None
         maps = expr.combine is Combine.MAP and operator.function is not None
         if not (maps or expr.combine is Combine.MOVE) or next(bodies(node), None):
@@ -142,7 +141,7 @@ class _Numbers:
         return self._computed(node, operands)
 
     def _computed(self, node: ir.Node, operands: Sequence[Array | None]) -> Array | None:
-        version = self.graph.model.opset_imports.get("", 1)
+        version = self.graph.opset
         payload = _single(node, operands, version, NodeView(self.graph, node).out_dtype())
         if payload not in self.computed:
             self.computed[payload] = _run(payload)

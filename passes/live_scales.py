@@ -13,11 +13,11 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from pitc.ir.build import NodeBuilder
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Digit
 from pitc.ir.mask import PaddingMask
-from pitc.passes.control.graft import names_of
 from pitc.passes.facts.derive import derive
 from pitc.passes.masks import padding_masks
 from pitc.passes.normalise import normalise
@@ -31,7 +31,6 @@ NOTE = (
     "dynamic scales are computed from real tokens only, at {nodes} nodes from {first} on; ONNX "
     "Runtime's include padding, so its results differ from these by rounding to 8 bits"
 )
-AXES_AS_INPUT = 13  # first operator set whose Unsqueeze has its axes as an input
 
 
 def scale_by_live_tokens(model: ir.Model, padding: str | None) -> list[str]:
@@ -113,41 +112,12 @@ def scale_notes(nodes: Sequence[str]) -> list[str]:
     return [NOTE.format(nodes=len(nodes), first=nodes[0])] if nodes else []
 
 
-class _Builder:
+class _Builder(NodeBuilder):
     """Appends nodes that read the mask."""
 
     def __init__(self, model: ir.Model, mask: ir.Value, *, live: bool) -> None:
-        self.model, self.mask, self.live = model, mask, live
-        names = names_of(model.graph)
-        self.taken = names.values | names.nodes
-        self.known: dict[tuple[object, ...], ir.Value] = {}
-
-    def op(self, op_type: str, *inputs: ir.Value, **attributes: int | Sequence[int]) -> ir.Value:
-        """The result of a node, made once."""
-        key = (op_type, *map(id, inputs), repr(sorted(attributes.items())))
-        if key not in self.known:
-            name = self._unique(f"live_scale.{op_type.lower()}")
-            out = ir.Value(name=name)
-            node = ir.node(op_type, list(inputs), attributes, outputs=[out], name=f"{name}.node")
-            self.model.graph.append(node)
-            self.known[key] = out
-        return self.known[key]
-
-    def constant(self, array: np.ndarray) -> ir.Value:
-        """A constant, made once."""
-        key = ("constant", array.dtype.name, array.shape, array.tobytes())
-        if key not in self.known:
-            value = ir.val(self._unique("live_scale.constant"), const_value=ir.tensor(array))
-            self.model.graph.register_initializer(value)
-            self.known[key] = value
-        return self.known[key]
-
-    def _unique(self, stem: str) -> str:
-        name, k = stem, 1
-        while name in self.taken:
-            name, k = f"{stem}.{k}", k + 1
-        self.taken |= {name, f"{name}.node"}
-        return name
+        super().__init__(model.graph, "live_scale")
+        self.mask, self.live = mask, live
 
     def flags(self, mask: Shape, shape: Shape, coords: Coords) -> ir.Value | None:
         """True for the elements of tokens that exist, broadcast to a value; None where the mask's
@@ -160,33 +130,26 @@ class _Builder:
         """
         live = self.mask
         if live.dtype != ir.DataType.BOOL:
-            live = self.op("Cast", live, to=ir.DataType.BOOL)
+            live = self.op("Cast", [live], to=ir.DataType.BOOL)
         if not self.live:
-            live = self.op("Not", live)
+            live = self.op("Not", [live])
         dims = [c.dim for c in coords]
         wide = [d for d, e in enumerate(mask) if e != ONE]
         if all(c.stride == ONE and c.extent == shape[c.dim] for c in coords):
             if not increasing(dims):
-                live = self.op("Transpose", live, perm=[1, 0])
+                live = self.op("Transpose", [live], perm=[1, 0])
             kept = sorted(dims)
             if len(wide) < len(mask):  # a mask of one row is one of its tokens
-                live = self.op("Reshape", live, self.constant(np.asarray([-1])))
+                live = self.op("Reshape", [live, self.constant(np.asarray([-1]))])
         elif len(coords) == 2 and dims[0] == dims[1] and _joined(shape, coords):
-            live, kept = self.op("Reshape", live, self.constant(np.asarray([-1]))), dims[:1]
+            live, kept = self.op("Reshape", [live, self.constant(np.asarray([-1]))]), dims[:1]
         else:
             return None
-        return self._unsqueezed(live, [d for d in range(len(shape)) if d not in kept])
-
-    def _unsqueezed(self, x: ir.Value, dims: Sequence[int]) -> ir.Value:
-        if not dims:
-            return x
-        if self.model.opset_imports.get("", 0) < AXES_AS_INPUT:
-            return self.op("Unsqueeze", x, axes=list(dims))
-        return self.op("Unsqueeze", x, self.constant(np.asarray(dims)))
+        return self.unsqueeze(live, *(d for d in range(len(shape)) if d not in kept))
 
     def chosen(self, flags: ir.Value, x: ir.Value, dtype: np.dtype) -> ir.Value:
         """A value with 0 at tokens that do not exist."""
-        return self.op("Where", flags, x, self.constant(np.zeros((), dtype)))
+        return self.op("Where", [flags, x, self.constant(np.zeros((), dtype))])
 
 
 def _joined(shape: Shape, coords: Coords) -> bool:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from pitc.ir.build import names_of
 from pitc.ir.graph import Graph
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.nodes import FIXED
 from pitc.ir.report import NodeRecord, RegionRecord
 from pitc.passes.control.bodies import captured, states_of
 from pitc.passes.control.branches import close_branches
-from pitc.passes.control.graft import detach, names_of
+from pitc.passes.control.graft import detach
 from pitc.passes.facts.dead import dead_facts
 from pitc.passes.lower.rewrite import rewrite
 from pitc.passes.lower.weight import Panels
@@ -87,10 +88,7 @@ def _put_back(model: ir.Model, node: ir.Node, body: ir.Graph) -> None:
     for value, declared in zip(body.inputs, original.inputs, strict=True):
         value.name = names.value(value.name or "")
         value.shape = declared.shape  # it decides what ONNX Runtime hands over
-    for n in ir.traversal.RecursiveGraphIterator(body):
-        n.name = names.node(n.name) if n.name else None
-        for value in n.outputs:
-            value.name = names.value(value.name) if value.name else value.name
+    names.rename(ir.traversal.RecursiveGraphIterator(body))
     for domain, version in body.opset_imports.items():
         main.opset_imports.setdefault(domain, version)
     node.attributes["body"] = ir.AttrGraph("body", body)

@@ -16,9 +16,9 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.errors import UsageError
+from pitc.ir.build import NodeMaker
 from pitc.ir.graph import Graph
 from pitc.ir.mask import PaddingMask
-from pitc.passes.control.graft import names_of
 from pitc.passes.regions.live_tests import OLDEST
 from pitc.passes.rules.record import Packs, operator_of
 
@@ -131,16 +131,11 @@ def _of_number(model: ir.Model, text: str, value: ir.Value, number: int) -> Padd
         other = next((x for x in node.inputs if x is not value and x is not None), None)
         if node.op_type == "Equal" and node.domain == "" and _is_constant(other, number):
             return PaddingMask(text, node.outputs[0].name or "", False, number, name)
-    taken = names_of(model.graph)
-    stem = unique = f"padding.{name}.{number}"
-    while unique in taken.values | taken.nodes:
-        unique += "_"
-    constant = ir.val(f"{unique}.number", const_value=ir.tensor(np.asarray(number, dtype)))
-    model.graph.register_initializer(constant)
-    shape = ir.Shape(list(value.shape or ()))
-    out = ir.Value(name=unique, type=ir.TensorType(ir.DataType.BOOL), shape=shape)
-    node = ir.node("Equal", [value, constant], outputs=[out], name=f"{stem}.equal")
-    model.graph.insert_before(next(iter(model.graph)), node)
+    build = NodeMaker(model.graph, before=next(iter(model.graph)))
+    unique = build.unique(f"padding.{name}.{number}")
+    constant = build.named(f"{unique}.number", np.asarray(number, dtype))
+    (out,) = build.add("Equal", [value, constant], {}, [unique], f"{unique}.equal")
+    out.type, out.shape = ir.TensorType(ir.DataType.BOOL), ir.Shape(list(value.shape or ()))
     return PaddingMask(text, unique, False, number, name)
 
 

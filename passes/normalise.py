@@ -13,13 +13,15 @@ import onnx_ir.passes.common as common
 
 from pitc.errors import ModelError
 from pitc.ir.branch import is_choice
+from pitc.ir.build import NodeMaker, names_of, take_over
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.inference import infer
+from pitc.ir.nodes import attribute
 from pitc.ir.schemas import schema_of
 from pitc.ir.target import CPU, Target
 from pitc.ir.unused import remove_unused
 from pitc.passes.control.branches import open_branches
-from pitc.passes.control.graft import names_of, substitute, take_over
+from pitc.passes.control.graft import substitute
 from pitc.passes.control.scopes import distinct_names
 from pitc.passes.control.unroll import MAX_NODES, MAX_TRIPS, number_of_nodes, unroll
 from pitc.passes.expand import expand_fused
@@ -169,19 +171,18 @@ def _scalar_range_operands(model: ir.Model) -> None:
     for node, i in product(found, range(3)):
         x = node.inputs[i]
         if x is not None and x.name in single:
-            scalar = ir.node("Squeeze", [x])
-            scalar.outputs[0].name = taken.value(f"{x.name}.scalar")
-            model.graph.insert_before(node, scalar)
-            node.replace_input_with(i, scalar.outputs[0])
+            build = NodeMaker(model.graph, taken, before=node)
+            name = taken.value(f"{x.name}.scalar")
+            node.replace_input_with(i, build.add("Squeeze", [x], {}, [name])[0])
 
 
 def drop_same_casts(model: ir.Model) -> int:
     """A Cast of the main graph to the type that its operand has becomes an Identity."""
     found = []
     for node in model.graph:
-        x, to = next(iter(node.inputs), None), node.attributes.get("to")
+        x, to = next(iter(node.inputs), None), attribute(node, "to")
         if node.op_identifier() == ("", "Cast", "") and x is not None and to is not None:
-            target = ir.DataType(to.as_int())
+            target = ir.DataType(to)
             if x.dtype in (None, target):
                 found.append((node, x, target))
     types = infer(model) if found else {}

@@ -19,16 +19,15 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.branch import BRANCH, is_choice
-from pitc.ir.expr import Combine
+from pitc.ir.build import Names, names_of
+from pitc.ir.expr import PRODUCTS, Combine
 from pitc.ir.graph import Graph
 from pitc.ir.inference import infer
-from pitc.ir.nodes import bodies, first_output, output_names
+from pitc.ir.nodes import attribute, bodies, first_output, output_names
 from pitc.ir.schemas import schema_of
 from pitc.ir.widened import NARROW, WIDE, Widened
-from pitc.passes.control.graft import Names, names_of
 from pitc.passes.expand.expansion import EXPANSIONS
 from pitc.passes.facts.derive import derive
-from pitc.passes.facts.uses import CONTRACTIONS
 from pitc.passes.rules.record import key_of, operator_of
 
 _HALF, _FLOAT = "tensor(float16)", "tensor(float)"
@@ -99,8 +98,8 @@ class _Widening:
             if self._is_half(x):
                 self._make_wide(x)
         if operator_of(node).converts:
-            to = node.attributes.get("to")
-            if to is not None and to.value == NARROW:  # of float16 to float16
+            to = attribute(node, "to")
+            if to == NARROW:  # of float16 to float16
                 node.attributes["to"] = ir.AttrInt64("to", WIDE)
             self.conversions.append(node)
         return True
@@ -108,11 +107,10 @@ class _Widening:
     def _rounds(self, node: ir.Node) -> bool:
         """True for a float32 value, computed from a contraction, that is rounded to float16."""
         x = node.inputs[0] if node.inputs else None
-        to = node.attributes.get("to")
+        to = attribute(node, "to")
         return (
             operator_of(node).converts
-            and to is not None
-            and to.value == NARROW
+            and to == NARROW
             and x in self.derived
             and self.graph[x.name or ""].dtype == np.float32
             and not self.graph[first_output(node)].captured
@@ -122,8 +120,8 @@ class _Widening:
         """Leave out conversions from float32 to float32, and constants that nobody reads."""
         for node in self.conversions:
             x, y = node.inputs[0], node.outputs[0]
-            to = node.attributes.get("to")
-            if x is not None and to is not None and to.value == WIDE and not y.is_graph_output():
+            to = attribute(node, "to")
+            if x is not None and to == WIDE and not y.is_graph_output():
                 y.replace_all_uses_with(x)
                 self.model.graph.remove(node, safe=True)
         self._name_constants()
@@ -148,7 +146,7 @@ class _Widening:
         if is_choice(node) or combines == {Combine.MOVE}:
             moved = [x for x in read if not self._is_constant(x)]
             return bool(moved) and self.wide.issuperset(moved)
-        contracts = key_of(node) in EXPANSIONS or not combines.isdisjoint(CONTRACTIONS)
+        contracts = key_of(node) in EXPANSIONS or not combines.isdisjoint(PRODUCTS)
         return contracts or not self.wide.isdisjoint(read)
 
     def _make_wide(self, x: ir.Value) -> None:
@@ -174,12 +172,9 @@ class _Widening:
         branch = beside.metadata_props.get(BRANCH)
         key = (x, branch)
         if key not in self.casts:
-            to = WIDE if wide else NARROW
-            cast = ir.node("Cast", [x], {"to": to})
-            (out,) = cast.outputs
-            name = f"{x.name}.{'float32' if wide else 'float16'}"
-            out.name, cast.name = self.taken.value(name), self.taken.node(name)
-            out.type, out.shape = ir.TensorType(to), x.shape
+            out = _cast(x, WIDE if wide else NARROW, self.taken)
+            cast = out.producer()
+            assert cast is not None
             if branch is not None:
                 cast.metadata_props[BRANCH] = branch
             if wide:
@@ -197,8 +192,7 @@ class _Widening:
             assert half is not None
             name = self.taken.value(f"{x.name}.float32")
             shape = ir.Shape(half.shape.numpy())
-            value = ir.Value(name=name, const_value=Widened(half.numpy, shape, name))
-            value.type, value.shape = ir.TensorType(WIDE), shape
+            value = ir.val(name, const_value=Widened(half.numpy, shape, name))
             self.model.graph.register_initializer(value)
             self.constants[x] = value
         return self.constants[x]
@@ -213,6 +207,14 @@ class _Widening:
                 del initializers[value.name or ""]
                 value.name = name
                 self.model.graph.register_initializer(value)
+
+
+def _cast(x: ir.Value, to: ir.DataType, names: Names) -> ir.Value:
+    """A value in another type, by a node that is in no graph yet."""
+    name = f"{x.name}.{'float32' if to == WIDE else 'float16'}"
+    out = ir.Value(name=names.value(name), type=ir.TensorType(to), shape=x.shape)
+    ir.node("Cast", [x], {"to": to}, outputs=[out], name=names.node(name))
+    return out
 
 
 def _takes_float32(model: ir.Model, node: ir.Node) -> bool:
@@ -240,12 +242,11 @@ def narrow_constants(model: ir.Model) -> None:
         tensor = value.const_value
         if not isinstance(tensor, Widened) or tensor.size < LEAST_ELEMENTS:
             continue
-        name = value.name or ""
-        cast = ir.node("Cast", [value], {"to": WIDE}, name=names.node(f"{name}.float32"))
-        (out,) = cast.outputs
-        out.name, out.type, out.shape = names.value(f"{name}.float32"), value.type, value.shape
+        out = _cast(value, WIDE, names)
+        cast = out.producer()
+        assert cast is not None
         ir.convenience.replace_all_uses_with(value, out)
         cast.replace_input_with(0, value)
-        value.const_value, value.type = tensor.half(name), ir.TensorType(NARROW)
+        value.const_value, value.type = tensor.half(value.name or ""), ir.TensorType(NARROW)
         first = next(iter(model.graph))
         model.graph.insert_before(first, cast)

@@ -19,10 +19,9 @@ from pitc.artifact.manifest import (
     Source,
 )
 from pitc.collection import rare_collection
-from pitc.compiled import CompiledModel, read_reports
+from pitc.compiled import CompiledModel
 from pitc.errors import MachineError, ModelError, SuggestionWarning, UsageError
 from pitc.ir.report import Report
-from pitc.ledger import Ledger
 from pitc.options import CompileOptions, Kind, Targets, spelled
 from pitc.session import plain_session, quiet_options
 
@@ -82,9 +81,8 @@ def compile(
             analysis itself.
         tiles: Prices of sparse contractions on CPUs, or a file with them. None: those that `pitc
             tune` has measured on this machine, else those that pitc contains.
-        cache: Take compiled kernels from the user's cache folder, and store new ones there. If the
-            same model file was compiled before with the same options, and that artifact still
-            exists, copy it. This changes no byte of the artifact; the report says what was found.
+        cache: Take compiled kernels from the user's cache folder, and store new ones there. This
+            changes no byte of the artifact; the report says what was found.
         progress: Called with the name of each stage as it starts.
         kernel_progress: Called while kernels are built.
 
@@ -103,57 +101,23 @@ def compile(
         check_output(Path(output), force=force, source=source_path)
     steps = _Steps(progress)
     with _folder_of(output) as (folder, scratch):
-        ledger = _ledger(source_path, options, tiles) if cache else None
-        reports = None if ledger is None else _copied(ledger, folder, force, steps)
-        if reports is None:
-            from pitc.importer.memory import imported_from
+        from pitc.importer.memory import imported_from
 
-            with imported_from(model) as read:  # weights are there until the artifact is written
-                reports, outside = _compile(
-                    read,
-                    options,
-                    folder,
-                    force=force,
-                    lasting=scratch is None,
-                    tiles=tiles,
-                    cache=cache,
-                    steps=steps,
-                    kernel_progress=kernel_progress,
-                )
-            if ledger is not None and scratch is None:
-                ledger.enter(folder, outside)
+        with imported_from(model) as read:  # weights are there until the artifact is written
+            reports = _compile(
+                read,
+                options,
+                folder,
+                force=force,
+                lasting=scratch is None,
+                tiles=tiles,
+                cache=cache,
+                steps=steps,
+                kernel_progress=kernel_progress,
+            )
         made = CompiledModel(check_artifact(folder, hashes=False), reports, scratch)
     _warn(made.reports)
     return made
-
-
-def _ledger(
-    model: Path | None, options: CompileOptions, tiles: "str | Path | TileTable | None"
-) -> Ledger | None:
-    """Where it stands whether this was compiled before; None for a model in memory."""
-    if model is None:
-        return None
-    return Ledger(
-        model, options, lambda: repr([prices_of(k, tiles) for k in options.targets.kinds])
-    )
-
-
-def _copied(
-    ledger: Ledger, folder: Path, force: bool, steps: "_Steps"
-) -> "dict[Kind, Report] | None":
-    """Copy the artifact, where the same was compiled before; its reports, None where it was not."""
-    entry = ledger.find()
-    if entry is None:
-        return None
-    steps("write")
-    if not ledger.copy(entry, folder, force=force):
-        return None
-    steps.end()
-    reports = read_reports(check_artifact(folder, hashes=False))
-    for report in reports.values():
-        report.copied_from = entry.folder
-        report.stages_ms.update(steps.own_ms)
-    return reports
 
 
 def _compile(
@@ -167,16 +131,13 @@ def _compile(
     cache: bool,
     steps: "_Steps",
     kernel_progress: KernelProgress | None,
-) -> tuple[dict[Kind, Report], list[str]]:
+) -> dict[Kind, Report]:
     """`compile`, for what the importer reads, into a folder; a lasting one is waited for until it
     is on the disk.
-
-    Returns:
-        The reports, and the names of the files beside the model that hold weights.
     """
     from pitc.artifact.write import count_pit_nodes
 
-    imported, source, outside = import_model(model, steps)
+    imported, source = import_model(model, steps)
     if options.padding is not None:
         from pitc.passes.masks import padding_masks
 
@@ -197,7 +158,7 @@ def _compile(
     reports: dict[Kind, Report] = {kind: one.report for kind, one in lowered.items()}
     for report in reports.values():
         report.stages_ms.update(steps.own_ms)
-    return reports, outside
+    return reports
 
 
 def _warn(reports: Mapping[Kind, Report]) -> None:
@@ -209,21 +170,16 @@ def _warn(reports: Mapping[Kind, Report]) -> None:
 
 def import_model(
     model: "str | Path | onnx.ModelProto", progress: Progress | None = None
-) -> "tuple[ir.Model, Source, list[str]]":
-    """Read and check a model.
-
-    Returns:
-        The model; its name (without folder) and checksum; and the names of the files beside it that
-        hold weights.
-    """
+) -> "tuple[ir.Model, Source]":
+    """Read and check a model; its name (without folder) and checksum."""
     if progress:
         progress("import")
     from pitc.importer import load_source
 
     path = Path(model) if isinstance(model, str | Path) else model
-    imported, sha256, outside = load_source(path)
+    imported, sha256 = load_source(path)
     name = path.name if isinstance(path, Path) else f"{imported.graph.name or 'model'}.onnx"
-    return imported, Source(name=name, sha256=sha256), outside
+    return imported, Source(name=name, sha256=sha256)
 
 
 def stages() -> tuple[str, ...]:
@@ -483,7 +439,7 @@ def explain(
     options = CompileOptions(target, spelled(padding), stages, check, suggest, stop_after)
     reports: dict[Kind, Report] = {}
     with imported_from(model) as read:
-        imported, source, _ = import_model(read, progress)
+        imported, source = import_model(read, progress)
         with loading_beside(read, imported):
             for kind in options.targets.kinds:
                 prices = prices_of(kind, tiles)

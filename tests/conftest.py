@@ -13,9 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import pitc
 from models.bert import BertConfig, bert
-from pitc import ledger
 from pitc.cli import main
-from pitc.importer import load
 from pitc.passes.audit import stages
 from tests import kept_code
 
@@ -25,8 +23,6 @@ if "CI" in os.environ and "PITC_FUZZ" not in os.environ:
     settings.load_profile("ci")
 
 stages.ALWAYS = True  # whatever is lowered in a test is checked between its stages
-load.SLIM_FROM_BYTES = 0  # and read as large files are
-ledger.OFF = True  # and made, by the compiler that the test may have changed
 os.fsync = lambda _: None  # no file of a test is there to outlive the machine
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -20,7 +20,7 @@ import onnx
 import pitc
 from pitc.check.feeds import Case as Feeds
 from pitc.check.tokens import TokenAxis
-from pitc.check.verify import compare
+from pitc.check.verify import Rules, compare
 from pitc.errors import ModelError
 from pitc.ir.plan import CUDA_EP_NAME
 from pitc.session import plain_session
@@ -196,9 +196,7 @@ def differences(
         lambda _: next(got),
         lambda _: next(want),
         [model.feeds[number] for number in sorted(wanted)],
-        padding=model.padding,
-        token_outputs=model.tokens,
-        tolerance=model.tolerance,
+        Rules(model.padding, model.tokens, model.tolerance),
     )
     for o in result.outputs:
         if not o.ok:

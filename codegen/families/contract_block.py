@@ -69,7 +69,7 @@ class _Kernel:
                 stop = tir.index_of(self.starts, q + 1)
                 tiles = tir.bind((stop - start) // self.height)
                 rest = tir.bind(stop - start - tiles * self.height)
-                whole = tir.bind(tir.choose(rest <= half, tiles, tiles + 1))
+                whole = tir.bind(tir.select(rest <= half, tiles, tiles + 1))
                 with tir.serial(0, whole) as p:
                     self.tiles(j, q, tir.bind(start + p * self.height), stop, self.height)
                 with tir.when(tir.both(rest > 0, rest <= half)):

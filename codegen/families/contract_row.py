@@ -63,7 +63,7 @@ class _Kernel:
         self.blocks, self.of_sums = self.swrite.scalars
         self.rows = self.swrite.rows
         self.panels = panels_at_once(params["n"], target)
-        held = tir.choose(self.blocks == 1, tir.int64(0), self.rows)
+        held = tir.select(self.blocks == 1, tir.int64(0), self.rows)
         # the row that is being finished lies in front of those that wait
         self.folds = params["k"] > FOLD
         width = PANEL_WIDTH * self.panels
@@ -149,7 +149,7 @@ class _Kernel:
             with tir.when(part.completes):
                 tile.add(self.sums, [behind])
             if not part.is_last:
-                kept = tir.bind(tir.choose(part.ends, behind, at))
+                kept = tir.bind(tir.select(part.ends, behind, at))
         tile.put(self.sums, [kept])
 
     def bounds(self, run: tir.Expr) -> tuple[tir.Expr, tir.Expr]:

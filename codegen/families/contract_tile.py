@@ -92,11 +92,11 @@ class _Kernel:
         """
         rows, panels = self.swrite.rows, self.swrite.j1
         wraps = tir.bind(later >= rows)
-        panel = tir.choose(wraps, tir.smaller(j + 1, panels - 1), j)
+        panel = tir.select(wraps, tir.smaller(j + 1, panels - 1), j)
         column = tir.bind(panel * PANEL_WIDTH)
         own = panels * PANEL_WIDTH - tir.LANES
         last = tir.bind(tir.smaller(own, tir.int64(self.swrite.n - 1)))
-        start = tir.bind(tir.choose(wraps, later - rows, later))
+        start = tir.bind(tir.select(wraps, later - rows, later))
         for r in range(self.height):
             row = tir.bind(tir.smaller(start + r, rows - 1))
             self.swrite.stores.ask(tir.index_of(self.swrite.rows_c, row), column, last)
@@ -133,7 +133,7 @@ class _Kernel:
             with tir.when(count > 0):
                 first = tir.index_of(self.ks, start)
                 last = tir.index_of(self.ks, tir.larger(begin - 1, start))
-                complete = tir.choose(first // FOLD < last // FOLD, tir.int64(1), tir.int64(0))
+                complete = tir.select(first // FOLD < last // FOLD, tir.int64(1), tir.int64(0))
                 blocks.state.set(blocks.state_at(last, complete))
 
         def read(i: tir.Expr) -> Read:

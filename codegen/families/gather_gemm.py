@@ -188,8 +188,8 @@ class _Kernel:
             ahead = whole
         else:
             lone, short = tiles.count == 1, tir.int64(STREAM_K)
-            longest = tir.hold(tir.choose(lone, whole, short))
-            ahead = tir.hold(tir.choose(lone, tir.int64(NEAR_K), short))
+            longest = tir.hold(tir.select(lone, whole, short))
+            ahead = tir.hold(tir.select(lone, tir.int64(NEAR_K), short))
         share = tir.hold((PANEL_WIDTH - 1 + tiles.count) // tiles.count)
         blocks = tir.serial(0, (self.k + block_k - 1) // block_k)
         groups = tir.serial(0, (self.j1 - self.j0 + right.group - 1) // right.group)
@@ -217,8 +217,8 @@ class _Kernel:
         # Where B is not in panels, a tile makes vectors of it by itself: one is faster than two.
         pairs = 2 if self.right[0].longest is None else 1
         as_pair = tir.bind(rest <= pairs * PAIR)
-        pair = tir.hold(tir.choose(as_pair, (rest + 1) // PAIR, tir.int64(0)))
-        full = tir.hold(tir.choose(as_pair, full, full + 1))
+        pair = tir.hold(tir.select(as_pair, (rest + 1) // PAIR, tir.int64(0)))
+        full = tir.hold(tir.select(as_pair, full, full + 1))
         return _RowTiles(first, full, pair, tir.hold(full + pair))
 
     def panel(self, stretch: _Stretch, tiles: _RowTiles) -> None:
@@ -334,7 +334,7 @@ class _RegisterTile:
     def fold_near(self, number: tir.Expr, begin: tir.Expr, length: tir.Expr) -> None:
         """A block, or a part of one."""
         kernel, end = self.kernel, tir.hold(begin + length)
-        rest = tir.choose(end == kernel.k, tir.int64(0), end % FOLD)
+        rest = tir.select(end == kernel.k, tir.int64(0), end % FOLD)
         ends = tir.bind(rest == 0)
         tir.either(begin % FOLD == 0, self.tile.clear, lambda: self.take(number))
         self.multiply(number, begin, length)

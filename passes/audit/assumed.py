@@ -10,7 +10,7 @@ import numpy as np
 
 from pitc.ir.constant import BOUNDED, FILLED, Range, is_assumed, is_score
 from pitc.ir.graph import Array, Graph, NodeView
-from pitc.ir.nodes import node_name, output_names
+from pitc.ir.nodes import attribute, node_name, output_names
 from pitc.ir.poly import UNDECLARED
 from pitc.ir.region import Region
 from pitc.passes.audit.points import blocks, where
@@ -97,9 +97,9 @@ def undefined(graph: Graph, values: Values) -> bool:
     for node in graph.nodes:
         if node.op_type != "Reshape" or node.domain or len(node.inputs) < 2:
             continue
-        x, zero = node.inputs[1], node.attributes.get("allowzero")
+        x = node.inputs[1]
         target = values.get(x.name or "") if x is not None else None
-        if target is None or zero is None or not zero.as_int():
+        if target is None or not attribute(node, "allowzero", 0):
             continue
         if np.isin((-1, 0), target).all():
             return True

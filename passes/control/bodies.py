@@ -12,8 +12,7 @@ import onnx_ir as ir
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Poly
-from pitc.ir.nodes import FIXED
-from pitc.passes.control.graft import STANDARD
+from pitc.ir.nodes import FIXED, STANDARD
 
 BODY = "pitc.body"  # mark of a model that is a body: the loops in it stay as they are
 

@@ -32,8 +32,9 @@ from pitc.ir.branch import (
     path_of,
     within,
 )
-from pitc.ir.nodes import captures, output_names
-from pitc.passes.control.graft import Names, graft, is_if, names_of, take_over
+from pitc.ir.build import Names, names_of, take_over
+from pitc.ir.nodes import captures, is_if, opset_of, output_names
+from pitc.passes.control.graft import graft
 
 
 def open_branches(model: ir.Model) -> int:
@@ -54,7 +55,7 @@ def open_branches(model: ir.Model) -> int:
     if count:
         for node in main:
             node.metadata_props.setdefault(BRANCH, "")
-        version = main.opset_imports.get("", main.opset_imports.get("ai.onnx", 1))
+        version = opset_of(main)
         main.opset_imports[DOMAIN] = 1
         model.functions[DOMAIN, CHOOSE, ""] = choice_function(version)
     return count

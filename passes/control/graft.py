@@ -1,70 +1,10 @@
 """Moving the nodes of another graph (a branch, a loop body, a function) into the main graph."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from pitc.ir.nodes import bodies
-
-STANDARD = ("", "ai.onnx")
-
-
-def is_if(node: ir.Node) -> bool:
-    """True for an If node."""
-    return node.op_type == "If" and node.domain in STANDARD
-
-
-@dataclass(slots=True)
-class Names:
-    """Names that a model uses.
-
-    Args:
-        values: Of values.
-        nodes: Of nodes.
-    """
-
-    values: set[str] = field(default_factory=set)
-    nodes: set[str] = field(default_factory=set)
-
-    def value(self, name: str) -> str:
-        """The name, with a number when a value has it already; it is taken from now on."""
-        return _unique(name, self.values)
-
-    def node(self, name: str) -> str:
-        """The same for a node."""
-        return _unique(name, self.nodes)
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    candidate, k = name, 1
-    while candidate in taken:
-        k += 1
-        candidate = f"{name}.{k}"
-    taken.add(candidate)
-    return candidate
-
-
-def names_of(graph: ir.Graph, branches: bool = True) -> Names:
-    """Names in a graph and in the bodies inside it.
-
-    Args:
-        graph: The main graph.
-        branches: Those in branches of its If nodes too, which need not differ from each other.
-    """
-    names, todo = Names(), [(graph, True, not branches)]
-    while todo:
-        here, counts, opens = todo.pop()
-        if counts:
-            outer = (*here.inputs, *here.initializers.values())
-            names.values.update(x.name for x in outer if x.name)
-        for node in here:
-            if counts:
-                names.values.update(o.name for o in node.outputs if o.name)
-                names.nodes.update([node.name] if node.name else [])
-            branch = opens and is_if(node)  # what a loop holds stays there
-            todo += [(body, not branch, branch) for body in bodies(node)]
-    return names
+from pitc.ir.build import Names, take_over
 
 
 def graft(
@@ -97,11 +37,7 @@ def graft(
         value.name = taken.value(name)
         model.graph.register_initializer(value)
     moved = list(body)
-    for n in moved:
-        n.name = taken.node(n.name) if n.name else None
-        for value in n.outputs:
-            if value.name:
-                value.name = taken.value(value.name)
+    taken.rename(moved)
     body.remove(moved)
     model.graph.insert_before(node, moved)
     return moved, results
@@ -119,14 +55,6 @@ def substitute(
             model.graph.insert_before(node, same)
             take_over(output, same.outputs[0])
     model.graph.remove(node, safe=True)
-
-
-def take_over(old: ir.Value, new: ir.Value) -> None:
-    """Let a value stand for another one: its readers, name, type and shape."""
-    new.type, new.shape = old.type, old.shape
-    old.replace_all_uses_with(new, replace_graph_outputs=True)
-    name, old.name = old.name, None
-    new.name = name
 
 
 def detach(body: ir.Graph) -> None:

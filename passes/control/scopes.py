@@ -7,8 +7,8 @@ read the inner one.
 
 import onnx_ir as ir
 
+from pitc.ir.build import Names, names_of
 from pitc.ir.nodes import bodies
-from pitc.passes.control.graft import Names, names_of
 
 
 def distinct_names(model: ir.Model) -> int:

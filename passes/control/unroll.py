@@ -9,16 +9,16 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.branch import BRANCH
+from pitc.ir.build import NodeMaker
 from pitc.ir.graph import Graph
-from pitc.ir.nodes import FIXED, bodies, constant_of
+from pitc.ir.nodes import FIXED, STANDARD, attribute, bodies, constant_of
 from pitc.passes.control.bodies import first_shapes
-from pitc.passes.control.graft import STANDARD, detach, graft, names_of, substitute
+from pitc.passes.control.graft import detach, graft, substitute
 from pitc.passes.facts.derive import derive
 
 MAX_TRIPS = 8
 MAX_NODES = 1000  # of one unrolled loop, with the loops in it
 SCAN_SINCE = 9  # before, Scan had a batch axis
-AXES_AS_INPUT = 13  # first operator set in which Unsqueeze takes its axes as an input
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def _scan(graph: Graph, node: ir.Node) -> _Plan | None:
     slices = node.attributes["num_scan_inputs"].as_int()
     kept = len(node.inputs) - slices
     operands = [x for x in node.inputs if x is not None]
-    version = graph.model.opset_imports.get("", graph.model.opset_imports.get("ai.onnx", 1))
+    version = graph.opset
     if len(operands) < len(node.inputs) or not slices or version < SCAN_SINCE:
         return None
     read = _lines(node, "input", slices)
@@ -144,12 +144,10 @@ def _is_loop(node: ir.Node) -> bool:
 
 
 def _lines(node: ir.Node, kind: str, count: int) -> list[_Line]:
-    def numbers(name: str) -> list[int]:
-        found = node.attributes.get(f"scan_{kind}_{name}")
-        return [0] * count if found is None else list(found.as_ints())
-
-    pairs = zip(numbers("axes"), numbers("directions"), strict=True)
-    return [_Line(axis, bool(backwards)) for axis, backwards in pairs]
+    axes, backwards = (
+        attribute(node, f"scan_{kind}_{name}", [0] * count) for name in ("axes", "directions")
+    )
+    return [_Line(axis, bool(back)) for axis, back in zip(axes, backwards, strict=True)]
 
 
 def _extent(graph: Graph, x: ir.Value, line: _Line) -> int | None:
@@ -191,41 +189,42 @@ def _source(value: ir.Value) -> ir.Value:
     return value
 
 
-class _Writer:
-    """Adds nodes in front of a loop."""
+class _Writer(NodeMaker):
+    """Adds nodes in front of a loop, in the branch of an If that it stands in."""
+
+    CONSTANT = "axis"
 
     def __init__(self, model: ir.Model, node: ir.Node) -> None:
-        self.model, self.node = model, node
-        self.taken = names_of(model.graph)
-        version = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
-        self.axes_as_input = version >= AXES_AS_INPUT
+        super().__init__(model.graph, before=node)
+        self.node, self.name = node, node.outputs[0].name
 
-    def constant(self, stem: str, array: Any) -> ir.Value:
-        name = self.taken.value(f"{self.node.outputs[0].name}.{stem}")
-        tensor = ir.tensor(np.asarray(array), name=name)
-        value = ir.Value(name=name, const_value=tensor)
-        value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(np.shape(array))
-        self.model.graph.register_initializer(value)
-        return value
+    def unique(self, stem: str) -> str:
+        """A name that nothing in the graph has."""
+        return self.names.value(f"{self.name}.{stem}")
 
-    def op(self, op_type: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
-        node = ir.node(op_type, list(inputs), attributes)
-        name = f"{self.node.outputs[0].name}.{op_type.lower()}"
-        node.outputs[0].name = self.taken.value(name)
+    def insert(self, node: ir.Node) -> None:
+        """Put a new node in front of the loop."""
         self.mark([node])
-        self.model.graph.insert_before(self.node, node)
-        return node.outputs[0]
+        super().insert(node)
 
     def mark(self, nodes: list[ir.Node]) -> None:
-        """Keep the new nodes in the branch of an If that the loop stands in."""
+        """Keep nodes in the branch that the loop stands in."""
         for node in nodes:
             if BRANCH in self.node.metadata_props:
                 node.metadata_props[BRANCH] = self.node.metadata_props[BRANCH]
 
+    def number(self, stem: str, array: Any) -> ir.Value:
+        """A constant of its own."""
+        return self.named(self.unique(stem), array)
+
+    def op(self, op_type: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
+        """A node with one output."""
+        return self.add(op_type, inputs, attributes, [self.unique(op_type.lower())])[0]
+
     def unsqueeze(self, x: ir.Value, axis: int) -> ir.Value:
-        if self.axes_as_input:
-            return self.op("Unsqueeze", x, self.constant("axis", np.array([axis], np.int64)))
-        return self.op("Unsqueeze", x, axes=[axis])
+        """Insert a dimension."""
+        axes, attributes = self.listed("Unsqueeze", [axis])
+        return self.op("Unsqueeze", x, *axes, **attributes)
 
 
 def _unroll(model: ir.Model, node: ir.Node, plan: _Plan) -> None:
@@ -233,17 +232,17 @@ def _unroll(model: ir.Model, node: ir.Node, plan: _Plan) -> None:
     given = [x for x in node.inputs[2 if plan.counted else 0 :] if x is not None]
     states = given[: plan.states]
     slices: list[list[ir.Value]] = [[] for _ in plan.written]
-    going = [write.constant("go_on", np.full((1,) * rank, True)) for rank in plan.counted[1:]]
+    going = [write.number("go_on", np.full((1,) * rank, True)) for rank in plan.counted[1:]]
     for trip in range(plan.trips):
         shapes = [(1,) * rank for rank in plan.counted[:1]]
-        number = [write.constant("trip", np.full(shape, trip, np.int64)) for shape in shapes]
+        number = [write.number("trip", np.full(shape, trip, np.int64)) for shape in shapes]
         operands = [*number, *going, *states]
         for x, line in zip(given[plan.states :], plan.read, strict=True):
             at = plan.trips - 1 - trip if line.backwards else trip
-            place = write.constant("place", np.array(at, np.int64))
+            place = write.number("place", np.array(at, np.int64))
             operands.append(write.op("Gather", x, place, axis=line.axis))
         body = node.attributes["body"].as_graph().clone(allow_outer_scope_values=True)
-        moved, results = graft(model, node, body, operands, write.taken)
+        moved, results = graft(model, node, body, operands, write.names)
         write.mark(moved)
         going, results = list(map(_source, results[: len(going)])), results[len(going) :]
         states = results[: len(states)]

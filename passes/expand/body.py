@@ -5,31 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
+from pitc.ir.build import Names, NodeMaker
 from pitc.ir.expr import TensorExpr
 from pitc.ir.graph import NodeView, NoRule
-from pitc.ir.nodes import Array, node_name
-
-ZERO_IS_A_SIZE = 14  # since this operator set for Reshape
-LISTS_AS_INPUTS = 13  # since this operator set for Unsqueeze, ReduceSum and Split
-
-
-@dataclass(slots=True)
-class Names:
-    """Names that a model uses; a new one is taken as it is made."""
-
-    taken: set[str]
-
-    def unique(self, stem: str) -> str:
-        """A name that nothing has."""
-        name, k = stem, 1
-        while name in self.taken:
-            k += 1
-            name = f"{stem}.{k}"
-        self.taken.add(name)
-        return name
+from pitc.ir.nodes import node_name
+from pitc.ir.sizes import ZERO_SIZES
 
 
 @dataclass(slots=True)
@@ -45,26 +27,41 @@ class Shared:
     nodes: list[ir.Node] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class Body:
+class Body(NodeMaker):
     """The nodes of one expansion, not yet in a graph.
 
     Args:
         view: The node that is taken apart.
         names: Names of the model.
         shared: Values of earlier expansions.
+
+    Attributes:
         nodes: The expansion's own nodes.
         prologue: New nodes whose results other expansions may read too.
         constants: New initializers.
     """
 
-    view: NodeView
-    names: Names
-    shared: Shared
-    nodes: list[ir.Node] = field(default_factory=list)
-    prologue: list[ir.Node] = field(default_factory=list)
-    constants: list[ir.Value] = field(default_factory=list)
-    _target: list[ir.Node] | None = None
+    CONSTANT = "constant"
+
+    def __init__(self, view: NodeView, names: Names, shared: Shared) -> None:
+        super().__init__(view.graph.model.graph, names)
+        self.view, self.shared, self._known = view, shared, shared.values
+        self.nodes: list[ir.Node] = []
+        self.prologue: list[ir.Node] = []
+        self.constants: list[ir.Value] = []
+        self._target = self.nodes
+
+    def unique(self, stem: str) -> str:
+        """A name that nothing has."""
+        return self.names.unique(f"{node_name(self.view.node)}.{stem}")
+
+    def insert(self, node: ir.Node) -> None:
+        """Keep a new node."""
+        self._target.append(node)
+
+    def register(self, constant: ir.Value) -> None:
+        """Keep a new constant."""
+        self.constants.append(constant)
 
     @property
     def expr(self) -> TensorExpr:
@@ -77,12 +74,6 @@ class Body:
         if expr is None:
             raise NoRule("it has no tensor expression")
         return expr
-
-    @property
-    def opset(self) -> int:
-        """Version of the standard operators."""
-        versions = self.view.graph.model.opset_imports
-        return versions.get("", versions.get("ai.onnx", 1))
 
     def input(self, i: int) -> ir.Value:
         """Input i of the node.
@@ -148,26 +139,11 @@ class Body:
         domain: str = "",
         parts: int = 1,
     ) -> Sequence[ir.Value]:
-        stem = f"{node_name(self.view.node)}.{op_type.lower()}"
-        name = self.names.unique(stem)
+        name = self.unique(op_type.lower())
         outputs = [
-            ir.Value(name=self.names.unique(f"{name}.{k}" if parts > 1 else f"{name}.out"))
-            for k in range(parts)
+            self.names.unique(f"{name}.{k}" if parts > 1 else f"{name}.out") for k in range(parts)
         ]
-        node = ir.node(op_type, list(inputs), attributes, domain=domain, outputs=outputs, name=name)
-        (self.nodes if self._target is None else self._target).append(node)
-        return node.outputs
-
-    def constant(self, array: npt.ArrayLike) -> ir.Value:
-        """A new initializer."""
-        x: Array = np.asarray(array)
-        key = ("constant", x.dtype.str, x.shape, x.tobytes())
-        if key not in self.shared.values:
-            name = self.names.unique(f"{node_name(self.view.node)}.constant")
-            value = ir.Value(name=name, const_value=ir.tensor(x, name=name))
-            self.constants.append(value)
-            self.shared.values[key] = value
-        return self.shared.values[key]
+        return self.add(op_type, inputs, attributes, outputs, name, domain)
 
     def ints(self, *numbers: int) -> ir.Value:
         """An int64 vector."""
@@ -184,11 +160,11 @@ class Body:
             key: What the value is.
             make: Builds it; its nodes belong to no single expansion.
         """
-        if key not in self.shared.values:
-            outer, self._target = self._target, self.prologue
-            self.shared.values[key] = make()
+        outer, self._target = self._target, self.prologue
+        try:
+            return self.once(key, make)
+        finally:
             self._target = outer
-        return self.shared.values[key]
 
     def reshape(self, x: ir.Value, *sizes: int) -> ir.Value:
         """Reshape; 0 keeps the dimension at that place."""
@@ -203,7 +179,7 @@ class Body:
         numbers = [n for n in sizes if isinstance(n, int)]
         if len(numbers) == len(sizes):
             return self.reshape(x, *[0] * kept, *numbers)
-        if self.opset < ZERO_IS_A_SIZE:
+        if self.opset < ZERO_SIZES:
             raise NoRule("sizes that are joined to one dimension are not numbers")
         parts = [self.ints(n) if isinstance(n, int) else n for n in sizes]
         if kept:
@@ -217,29 +193,18 @@ class Body:
 
     def unsqueeze(self, x: ir.Value, *axes: int) -> ir.Value:
         """Insert dimensions of extent 1."""
-        return self._listed("Unsqueeze", x, "axes", axes)[0]
+        inputs, attributes = self.listed("Unsqueeze", axes)
+        return self.op("Unsqueeze", x, *inputs, **attributes)
 
     def row_sums(self, x: ir.Value) -> ir.Value:
         """Sums over dimension 1."""
-        return self._listed("ReduceSum", x, "axes", [1], keepdims=0)[0]
+        inputs, attributes = self.listed("ReduceSum", [1])
+        return self.op("ReduceSum", x, *inputs, **attributes, keepdims=0)
 
     def split(self, x: ir.Value, sizes: Sequence[int], axis: int) -> Sequence[ir.Value]:
         """Parts of the given sizes along an axis."""
-        return self._listed("Split", x, "split", sizes, len(sizes), axis=axis)
-
-    def _listed(
-        self,
-        op_type: str,
-        x: ir.Value,
-        name: str,
-        numbers: Sequence[int],
-        parts: int = 1,
-        **rest: Any,
-    ) -> Sequence[ir.Value]:
-        """A node whose list of numbers is an input or, in older operator sets, an attribute."""
-        if self.opset < LISTS_AS_INPUTS:
-            return self._node(op_type, [x], {name: list(numbers), **rest}, parts=parts)
-        return self._node(op_type, [x, self.ints(*numbers)], rest, parts=parts)
+        inputs, attributes = self.listed("Split", sizes, "split")
+        return self._node("Split", [x, *inputs], {**attributes, "axis": axis}, parts=len(sizes))
 
     def quantised(self, x: ir.Value) -> Sequence[ir.Value]:
         """A value as 8 bits, their scale and their zero point."""

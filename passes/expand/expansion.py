@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from pitc.ir.build import names_of, take_over
 from pitc.ir.graph import Graph, NodeView, NoRule
-from pitc.ir.nodes import is_plain_product
+from pitc.ir.nodes import is_plain_product, opset_of
 from pitc.ir.unused import remove_unused
 from pitc.passes.expand.attention import fused_attention, multi_head_attention
-from pitc.passes.expand.body import Body, Names, Shared
+from pitc.passes.expand.body import Body, Shared
 from pitc.passes.expand.product import (
     dynamic_matmul,
     einsum,
@@ -107,11 +108,11 @@ def expand_fused(model: ir.Model) -> int:
         How many nodes.
     """
     found = [n for n in model.graph if key_of(n) in EXPANSIONS and not is_plain_product(n)]
-    if not found or model.opset_imports.get("", 0) < OLDEST:
+    if not found or opset_of(model) < OLDEST:
         return 0
     graph = Graph(model)
     derive(graph)
-    names, shared = Names(_names(model.graph)), Shared()
+    names, shared = names_of(model.graph), Shared()
     made = []
     for node in found:
         body = Body(NodeView(graph, node), names, shared)
@@ -154,10 +155,7 @@ def _take_apart(model: ir.Model, body: Body, results: Results) -> Expansion:
     for old, new in zip(node.outputs, kept, strict=True):
         if new is None:
             continue
-        new.type, new.shape, name = old.type, old.shape, old.name
-        old.replace_all_uses_with(new, replace_graph_outputs=True)
-        old.name = None
-        new.name = name
+        take_over(old, new)
     body.shared.nodes += body.prologue
     parts = (*body.nodes, *body.shared.nodes)
     sources = tuple(_source(parts, x) for x in node.inputs)
@@ -209,19 +207,5 @@ def _put_together(model: ir.Model, expansion: Expansion) -> bool:
         node.replace_input_with(i, value)
     model.graph.insert_after(members[-1], node)
     for k, result in results:
-        old = node.outputs[k]
-        old.type, old.shape, name = result.type, result.shape, result.name
-        result.replace_all_uses_with(old, replace_graph_outputs=True)
-        result.name = None
-        old.name = name
+        take_over(result, node.outputs[k])
     return True
-
-
-def _names(graph: ir.Graph) -> set[str]:
-    """Names of all values and nodes of a graph and of the bodies inside it."""
-    values: Iterable[ir.Value] = (*graph.inputs, *graph.initializers.values())
-    taken = {v.name for v in values if v.name}
-    for n in ir.traversal.RecursiveGraphIterator(graph):
-        taken.update(o.name for o in n.outputs if o.name)
-        taken.add(n.name or "")
-    return taken

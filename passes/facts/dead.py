@@ -30,7 +30,7 @@ from pitc.ir.constant import (
     is_zero,
 )
 from pitc.ir.emptiness import where_left_out
-from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
+from pitc.ir.expr import PRODUCTS, Combine, Read, Reducer, TensorExpr
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import rename
 from pitc.ir.nodes import captures, output_names
@@ -45,6 +45,7 @@ from pitc.ir.region import (
     region,
     resolve,
 )
+from pitc.ir.value import Slack
 from pitc.passes.facts.carry import carry
 from pitc.passes.facts.fill import (
     MAX_COMBINATIONS,
@@ -62,7 +63,6 @@ from pitc.passes.rules.constants import evaluate_constants, ignores
 from pitc.passes.rules.record import operator_of
 
 Uses = dict[str, list[list[Region]]]  # per value, for each use the regions in which it is idle
-Slack = tuple[list[Region], float]  # where, and up to which number any would do
 ANY = 1 << 10  # dimensions from there on are no others'
 LOWEST_LIMIT = MASKED + 2 * SMALL  # a mask plus a score stays below it
 
@@ -305,7 +305,7 @@ def _annihilated(view: NodeView, output: int, expr: TensorExpr, j: int) -> list[
     not_taken = selects and not (operator_of(view).chooses and expr.reads[j].operand == 0)
     if not (unseen or not_taken or expr.reduced):
         return []
-    if expr.combine in (Combine.PRODUCT, Combine.BIASED_PRODUCT):
+    if expr.combine in PRODUCTS:
         facts = (f for k in factors for f in facts_at(graph, *_operand_of(view, expr, k)))
         zeros = (region(f.region | guard) for f in facts if annihilates(f.constant))
         found = prune(r for r in zeros if r is not None)

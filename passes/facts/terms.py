@@ -29,7 +29,7 @@ from pitc.ir.constant import (
     is_number,
     is_score,
 )
-from pitc.ir.expr import Combine, Reducer, TensorExpr
+from pitc.ir.expr import Combine, TensorExpr, sums_products
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import ONE
 from pitc.ir.nodes import input_names, output_names
@@ -38,7 +38,6 @@ from pitc.passes.facts.seeds import own
 from pitc.passes.rules.record import operator_of
 
 MOST = 6e4  # of a finite number, in the smallest type
-SUMS = (Combine.PRODUCT, Combine.BIASED_PRODUCT)
 
 
 def note_terms(graph: Graph) -> None:
@@ -53,14 +52,14 @@ def note_terms(graph: Graph) -> None:
         if expr is None or not _leads_on(graph, node, expr):
             continue
         for name in input_names(node):
-            if _is_float(graph, name):
+            if is_float(graph, name):
                 graph[name].term = True
     shared = _shared_softmaxes(graph)
     data, plain = _sources(graph)
     for node in graph.nodes:
         for name in output_names(node):
             value, expr = graph[name], graph[name].expr
-            if not value.term or expr is None or not _is_sum(expr):
+            if not value.term or expr is None or not sums_products(expr):
                 continue
             view = NodeView(graph, node)
             factors = {view.name(r.operand) for r in expr.reads if r.operand < 2} & data
@@ -86,7 +85,7 @@ def _shared_softmaxes(graph: Graph) -> set[str]:
                 continue
             found = [sums.get(x, frozenset()) for x in input_names(node)]
             passing = frozenset[str]().union(*found) if _passes(NodeView(graph, node), expr) else ()
-            sums[name] = frozenset({name} if _is_sum(expr) else sorted(passing)[:2])
+            sums[name] = frozenset({name} if sums_products(expr) else sorted(passing)[:2])
     for node in reversed(graph.nodes):
         expr = graph[node.outputs[0].name or ""].expr
         if expr is None or not _leads_on(graph, node, expr):
@@ -107,13 +106,10 @@ def _passes(view: NodeView, expr: TensorExpr) -> bool:
     return expr.combine is Combine.MAP and (row is None or row.image is None)
 
 
-def _is_float(graph: Graph, name: str) -> bool:
+def is_float(graph: Graph, name: str) -> bool:
+    """True for a value of floats."""
     dtype = graph[name].dtype
     return dtype is not None and dtype.kind == "f"
-
-
-def _is_sum(expr: TensorExpr) -> bool:
-    return expr.combine in SUMS and expr.reducer is Reducer.SUM
 
 
 def _sources(graph: Graph) -> tuple[set[str], set[str]]:
@@ -141,7 +137,7 @@ def _is_more(view: NodeView, expr: TensorExpr, data: set[str], plain: set[str]) 
     if expr.combine in (Combine.SOFTMAX, Combine.NORMALISE):
         return True
     names = input_names(view.node)
-    if _is_sum(expr) and sum(name in data for name in names) > 1:
+    if sums_products(expr) and sum(name in data for name in names) > 1:
         return True
     # of rows of a table the places are no part
     found = [view.name(r.operand) for r in expr.reads if r.computed]

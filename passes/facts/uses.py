@@ -12,13 +12,12 @@ from math import prod
 import onnx_ir as ir
 
 from pitc.ir.constant import TOP, Constant, Number, is_number, is_zero
-from pitc.ir.expr import Combine, Reducer, TensorExpr
+from pitc.ir.expr import PRODUCTS, Combine, Reducer, TensorExpr
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.nodes import captures, output_names
 from pitc.passes.rules.constants import evaluate_constants
 from pitc.passes.rules.record import operator_of
 
-CONTRACTIONS = (Combine.PRODUCT, Combine.BIASED_PRODUCT)
 WINDOW = 16  # elements of which the largest may well be 0, when many of them are
 MAX_MULTIPLIED = 8  # of one value; whether it is a mask shows with the first few
 ANYTHING = ""  # what an Einsum multiplies by
@@ -45,7 +44,7 @@ def _carries_zero(view: NodeView, output: str, name: str, numbers: dict[str, Num
     expr = view.graph[output].expr
     if expr is None:
         return False
-    if expr.combine in CONTRACTIONS:
+    if expr.combine in PRODUCTS:
         return True
     return view.graph[output].contracted and _keeps_zero(view, expr, name, numbers)
 
@@ -93,12 +92,6 @@ def _numbers(graph: Graph) -> dict[str, Number]:
         if is_number(result):
             known[view.out()] = result
     return known
-
-
-def everywhere(graph: Graph, name: str) -> Number | None:
-    """The one number that a value is known to be; None where it is not."""
-    known = (f.constant for f in graph[name].fills if not f.region)
-    return next((c for c in known if is_number(c)), None)
 
 
 def is_factor(graph: Graph, name: str) -> bool:

@@ -8,7 +8,7 @@
 
 import numpy as np
 
-from pitc.ir.expr import Combine, Reducer, TensorExpr
+from pitc.ir.expr import PRODUCTS, Combine, Reducer, TensorExpr
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.nodes import captures, output_names
 from pitc.passes.facts.signs import Known
@@ -16,7 +16,6 @@ from pitc.passes.facts.total import is_total
 from pitc.passes.rules.record import Elementwise, operator_of
 
 SIGNLESS, TEXT = "biuOSU", "OSU"  # kinds of types without a -0; those that spell it out
-SUMMED = (Combine.PRODUCT, Combine.BIASED_PRODUCT)
 
 
 def signed_zeros(graph: Graph) -> set[str]:
@@ -54,7 +53,7 @@ def _shows_sign(view: NodeView, place: int, below: bool) -> bool:
         return True
     if not below or expr.combine is Combine.SOFTMAX or _is_square(view, expr):
         return False
-    if expr.combine in SUMMED and place < 2:  # sums start at 0, and 0 + -0 is 0
+    if expr.combine in PRODUCTS and place < 2:  # sums start at 0, and 0 + -0 is 0
         return not expr.reduced
     row = operator_of(view).function
     return row is None or view.n_inputs > 1 or _tells_zeros_apart(row)

@@ -11,9 +11,10 @@ from functools import lru_cache
 import numpy as np
 
 from pitc.ir.constant import FillFact, Number, is_zero
-from pitc.ir.expr import Combine, TensorExpr
+from pitc.ir.expr import PRODUCTS, Combine, TensorExpr
 from pitc.ir.graph import Array, Graph, NodeView, NoRule
-from pitc.passes.facts.uses import CONTRACTIONS, everywhere, is_factor, is_window
+from pitc.passes.facts.terms import is_float, known_number
+from pitc.passes.facts.uses import is_factor, is_window
 from pitc.passes.rules.record import operator_of
 
 # where functions are looked at: beyond it, others come so near to 0 that they are rounded to it
@@ -40,7 +41,7 @@ def holds_zeros(view: NodeView, expr: TensorExpr | None, facts: Sequence[FillFac
     own = operator_of(view).zeros
     if own is not None:
         source = own.expected(view)
-    elif expr is None or (combine in CONTRACTIONS and expr.reduced):
+    elif expr is None or (combine in PRODUCTS and expr.reduced):
         source = False
     else:
         source = _joint(view, facts) or _flat(view, expr) or (is_window(expr) and _has_zeros(view))
@@ -69,11 +70,11 @@ def _joint(view: NodeView, facts: Sequence[FillFact]) -> bool:
 def _flat(view: NodeView, expr: TensorExpr) -> bool:
     """A function of one element, the others being constant numbers, that is 0 on an interval."""
     row = operator_of(view).function if expr.combine is Combine.MAP else None
-    if row is None or row.evaluate is None or not _is_float(view.graph, view.out()):
+    if row is None or row.evaluate is None or not is_float(view.graph, view.out()):
         return False
     names = [view.name(r.operand) for r in expr.reads]
-    numbers = [everywhere(view.graph, name) for name in names]
-    if numbers.count(None) != 1 or not all(_is_float(view.graph, name) for name in names):
+    numbers = [known_number(view.graph, name) for name in names]
+    if numbers.count(None) != 1 or not all(is_float(view.graph, name) for name in names):
         return False
     try:
         parameters = {} if row.parameters is None else row.parameters(view)
@@ -82,11 +83,6 @@ def _flat(view: NodeView, expr: TensorExpr) -> bool:
     if parameters is None:
         return False
     return _is_flat(row.evaluate, tuple(numbers), tuple(parameters.items()))
-
-
-def _is_float(graph: Graph, name: str) -> bool:
-    dtype = graph[name].dtype
-    return dtype is not None and dtype.kind == "f"
 
 
 @lru_cache(maxsize=1 << 10)

@@ -1,12 +1,11 @@
 """Adds nodes and constants to a graph, with unique names and one copy of equal small values."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
+from pitc.ir.build import NodeBuilder
 from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
 from pitc.ir.metadata import RULE, SOURCE, VALUE
@@ -15,7 +14,6 @@ from pitc.ir.plan import EP_NAME, PLAN_VERSION
 from pitc.ir.plans.ops import ChooseChannels, Detect, Plan
 from pitc.ir.sizes import ZERO_SIZES, input_dimension
 from pitc.ir.widened import Widened
-from pitc.passes.control.graft import names_of
 
 Dims = Sequence[int | str | None]
 
@@ -70,7 +68,7 @@ def has_kernels(graph: Graph, value: ir.Value) -> bool:
     return dtype is not None and dtype in graph.target.types
 
 
-class Builder:
+class Builder(NodeBuilder):
     """Appends nodes to the main graph of an analysed model; the order is mended afterwards by a
     topological sort.
 
@@ -83,17 +81,19 @@ class Builder:
     """
 
     def __init__(self, graph: Graph, prefix: str = "pitc") -> None:
-        self._graph, self._prefix = graph, prefix
-        self._opset = graph.model.opset_imports.get("", 0)
+        super().__init__(graph.model.graph, prefix)
+        self._graph = graph
         main = graph.model.graph
         self._values: dict[str, ir.Value] = {v.name or "": v for v in main.inputs}
         self._values |= dict(main.initializers)
         for node in main:
             self._values |= {o.name: o for o in node.outputs if o.name}
-        names = names_of(main)
-        self._taken = names.values | names.nodes
-        self._cache: dict[tuple[Any, ...], ir.Value] = {}
         self.made: set[ir.Node] = set()
+
+    def insert(self, node: ir.Node) -> None:
+        """Append a new node."""
+        super().insert(node)
+        self.made.add(node)
 
     def has(self, name: str) -> bool:
         """Whether the graph has a value of that name; a body reads others from outside."""
@@ -109,12 +109,7 @@ class Builder:
 
     def symbol(self, stem: str) -> str:
         """A name for a size: bodies are rewritten by themselves, and sizes in them are others."""
-        return f"{self._prefix}_{stem}".replace(".", "_")
-
-    def unique(self, stem: str) -> str:
-        """A name that nothing in the graph has, from what a value is made of."""
-        prefix = f"{self._prefix}."
-        return self._free(prefix + stem.removeprefix(prefix))
+        return f"{self.prefix}_{stem}".replace(".", "_")
 
     def label(self, of: str, how: str) -> str:
         """A name that nothing in the graph has, for a node that tells what it does of another one.
@@ -122,55 +117,7 @@ class Builder:
         >>> build.label("/layer.0/MatMul", "packed contract")
         '/layer.0/MatMul [packed contract]'
         """
-        return self._free(f"{of} [{how}]")
-
-    def _free(self, stem: str) -> str:
-        name, k = stem, 0
-        while name in self._taken:
-            k += 1
-            name = f"{stem}.{k}"
-        self._taken.add(name)
-        return name
-
-    def op(
-        self,
-        op_type: str,
-        inputs: Sequence[ir.Value | None],
-        *,
-        domain: str = "",
-        stem: str | None = None,
-        **attributes: Any,
-    ) -> ir.Value:
-        """Append an ordinary node with one output; equal pure nodes are made once."""
-        key = (domain, op_type, *(id(x) for x in inputs), repr(sorted(attributes.items())))
-        if key not in self._cache:
-            self._cache[key] = self.node(
-                domain, op_type, inputs, attributes, [stem or op_type.lower()]
-            )[0]
-        return self._cache[key]
-
-    def node(
-        self,
-        domain: str,
-        op_type: str,
-        inputs: Sequence[ir.Value | None],
-        attributes: dict[str, Any],
-        stems: Sequence[str],
-        name: str | None = None,
-    ) -> tuple[ir.Value, ...]:
-        """Append a node with the given outputs; those without a stem are left out."""
-        outputs = [ir.Value(name=stem and self.unique(stem)) for stem in stems]
-        node = ir.node(
-            op_type,
-            list(inputs),
-            attributes,
-            domain=domain,
-            outputs=outputs,
-            name=name or self.unique(f"{stems[0]}.node"),
-        )
-        self._graph.model.graph.append(node)
-        self.made.add(node)
-        return tuple(outputs)
+        return self.names.unique(f"{of} [{how}]", 1)
 
     def kernel(
         self,
@@ -211,19 +158,6 @@ class Builder:
         self._graph.model.graph.opset_imports.setdefault("com.microsoft", 1)
         return made
 
-    def constant(self, array: npt.ArrayLike) -> ir.Value:
-        """A small constant as initializer; equal ones are made once."""
-        x: Array = np.asarray(array)
-        key = ("constant", x.dtype.str, x.shape, x.tobytes())
-        if key not in self._cache:
-            name = self.unique("const")
-            value = ir.Value(name=name, const_value=ir.tensor(x, name=name))
-            value.type = ir.TensorType(value.const_value.dtype)  # type: ignore[union-attr]
-            value.shape = ir.Shape(x.shape)
-            self._graph.model.graph.register_initializer(value)
-            self._cache[key] = value
-        return self._cache[key]
-
     def lazy_constant(
         self,
         stem: str,
@@ -243,15 +177,9 @@ class Builder:
             halves: The numbers are float16's, of a float32 constant.
         """
         name, dims = self.unique(stem), ir.Shape(list(shape))
-        tensor = (
-            Widened(make, dims, name)
-            if halves
-            else ir.LazyTensor(lambda: ir.tensor(make()), dtype, dims, name=name)
-        )
-        value = ir.Value(name=name, const_value=tensor)
-        value.type, value.shape = ir.TensorType(dtype), ir.Shape(list(shape))
-        self._graph.model.graph.register_initializer(value)
-        return value
+        if halves:
+            return self.initializer(Widened(make, dims, name))
+        return self.initializer(ir.LazyTensor(lambda: ir.tensor(make()), dtype, dims, name=name))
 
     def concat(self, parts: Sequence[ir.Value]) -> ir.Value:
         """Join int64 vectors."""
@@ -280,29 +208,21 @@ class Builder:
 
     def reshape_to(self, x: ir.Value, sizes: Sequence[ir.Value]) -> ir.Value:
         """Reshape to run-time sizes, of which any may be 0 where the operator set can say so."""
-        if self._opset < ZERO_SIZES:
+        if self.opset < ZERO_SIZES:
             return self.op("Reshape", [x, self.concat(sizes)])
         return self.op("Reshape", [x, self.concat(sizes)], allowzero=1)
 
-    def unsqueeze(self, x: ir.Value, axis: int) -> ir.Value:
-        """Insert one dimension, in the form of the model's opset."""
-        if self._opset < 13:
-            return self.op("Unsqueeze", [x], axes=[axis])
-        return self.op("Unsqueeze", [x, self.constant(np.asarray([axis], np.int64))])
-
     def squeeze(self, x: ir.Value, axes: Sequence[int]) -> ir.Value:
-        """Drop dimensions of extent 1, if any, in the form of the model's opset."""
+        """Drop dimensions of extent 1, if any."""
         if not axes:
             return x
-        if self._opset < 13:
-            return self.op("Squeeze", [x], axes=list(axes))
-        return self.op("Squeeze", [x, self.constant(np.asarray(axes, np.int64))])
+        inputs, attributes = self.listed("Squeeze", axes)
+        return self.op("Squeeze", [x, *inputs], **attributes)
 
     def reduce(self, op_type: str, x: ir.Value, axes: Sequence[int]) -> ir.Value:
-        """Reduce over axes and drop them, in the form of the model's opset."""
-        if self._opset < (13 if op_type == "ReduceSum" else 18):
-            return self.op(op_type, [x], axes=list(axes), keepdims=0)
-        return self.op(op_type, [x, self.constant(np.asarray(axes, np.int64))], keepdims=0)
+        """Reduce over axes and drop them."""
+        inputs, attributes = self.listed(op_type, axes)
+        return self.op(op_type, [x, *inputs], **attributes, keepdims=0)
 
     def size(self, extent: Poly) -> ir.Value:
         """A run-time size as int64 [1], from numbers and dimensions of graph inputs.

@@ -14,9 +14,9 @@ them, before or after they are rounded to the same grid is the same.
 
 import onnx_ir as ir
 
+from pitc.ir.build import Names, NodeMaker, names_of
 from pitc.ir.graph import Graph
-from pitc.ir.nodes import is_pit_node
-from pitc.passes.control.graft import Names, names_of
+from pitc.ir.nodes import attribute, is_pit_node
 
 #: What ONNX Runtime moves a quantisation over, or takes away first; each reads its first input so.
 PASSED = frozenset(
@@ -83,7 +83,7 @@ def _first_passed(quantise: ir.Node) -> ir.Node | None:
         if node.op_type not in PASSED or node.domain or not once or value is not node.outputs[0]:
             return None
         if node.op_type == "Cast":
-            casts.add(node.attributes["to"].as_int())
+            casts.add(attribute(node, "to"))
         first, value = node, node.inputs[0]
     return None
 
@@ -91,32 +91,26 @@ def _first_passed(quantise: ir.Node) -> ir.Node | None:
 def _insert(quantise: ir.Node, first: ir.Node, names: Names) -> None:
     """Round what a node reads to the grid of a quantisation."""
     x, graph = first.inputs[0], first.graph
-    assert x is not None and graph is not None
-    grid = list(quantise.attributes.values())
-    inverse = [a for a in grid if a.name in OF_THE_INVERSE]
+    assert x is not None and isinstance(graph, ir.Graph)
+    build = NodeMaker(graph, names, before=first)
+    grid = dict(quantise.attributes)
+    inverse = {name: grid[name] for name in OF_THE_INVERSE if name in grid}
     value = x
     for op_type, attributes, stem, kind in (
         (QUANTIZE, grid, "rounded", _rounded_type(quantise)),
         (DEQUANTIZE, inverse, "back", x.type),
     ):
-        node = ir.Node(
-            quantise.domain,
-            op_type,
-            [value, *quantise.inputs[1:]],
-            [ir.Attr(a.name, a.type, a.value) for a in attributes],
-            name=names.node(f"{quantise.name}.{stem}"),
-        )
-        (value,) = node.outputs
-        value.name, value.type, value.shape = names.value(f"{x.name}.{stem}"), kind, x.shape
-        graph.insert_before(first, node)
+        label, name = names.node(f"{quantise.name}.{stem}"), names.value(f"{x.name}.{stem}")
+        operands = [value, *quantise.inputs[1:]]
+        (value,) = build.add(op_type, operands, attributes, [name], label, quantise.domain)
+        value.type, value.shape = kind, x.shape
     first.replace_input_with(0, value)
 
 
 def _rounded_type(quantise: ir.Node) -> ir.TensorType:
     """Of its results: that of its zero point, the one that it says, or uint8."""
     zero = quantise.inputs[2] if len(quantise.inputs) > 2 else None
-    said = quantise.attributes.get("output_dtype")
     dtype = zero.dtype if zero is not None else None
     if dtype is None:
-        dtype = ir.DataType(said.as_int() if said is not None else 0) or ir.DataType.UINT8
+        dtype = ir.DataType(attribute(quantise, "output_dtype", 0)) or ir.DataType.UINT8
     return ir.TensorType(dtype)

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 
+from pitc.passes.regions.steps import LEAST, MOST
+
 TOLERANCE = 1e-6  # relative: models hold constants such as sqrt(1/2) in float32
-LEAST, MOST = 1e-6, 1e6  # of every factor on the way: no step leaves the range of float32 by it
 CANCELLED = 0.25  # a sum of two numbers below this part of the larger one has lost digits
 MAX_TERMS = 16
 

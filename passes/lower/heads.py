@@ -10,6 +10,7 @@ from itertools import takewhile
 
 import onnx_ir as ir
 
+from pitc.ir.nodes import attribute
 from pitc.passes.lower.builder import Builder
 
 
@@ -31,8 +32,8 @@ def unsplit_heads(build: Builder, rows: ir.Value, size: int) -> tuple[ir.Value, 
         part, producer = source or part, None if source is None else source.producer()
     if producer is None or producer.op_type != "Split" or producer.domain:
         return rows, 0
-    whole, axis = producer.inputs[0], producer.attributes.get("axis")
-    if whole is None or axis is None or axis.as_int() != 1:
+    whole = producer.inputs[0]
+    if whole is None or attribute(producer, "axis") != 1:
         return rows, 0
     before = [_width(x) for x in takewhile(lambda x: x is not part, producer.outputs)]
     width, first = _width(whole), sum(n or 0 for n in before)

@@ -141,7 +141,7 @@ def _test(
     build: Builder, graph: Graph, domain: Domain, reading: Reading, *, alive: bool
 ) -> ir.Value:
     """One test as bool, shaped to broadcast over the coordinates; its opposite where `alive`."""
-    exact = graph.model.opset_imports.get("", 0) >= ZERO_SIZES
+    exact = graph.opset >= ZERO_SIZES
     value, test = _Flags(build, narrow=is_narrow(graph), exact=exact), reading.test
     axes = _evaluate(value, graph, reading)
     for bound, some in ((test.somes, True), (test.alls, False)):

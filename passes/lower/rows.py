@@ -14,6 +14,7 @@ import onnx_ir as ir
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
 from pitc.ir.index import nonneg
+from pitc.ir.nodes import attribute
 from pitc.ir.sizes import ZERO_SIZES, sizes_known
 from pitc.passes.lower.builder import Builder, declared, dims_of
 
@@ -70,12 +71,7 @@ def _keeps_rows(graph: Graph, node: ir.Node) -> bool:
         return False
     width = after[-1].as_int()
     keeps = before[-1] == after[-1] and width is not None and width > 0
-    return keeps and (_has_zeros(graph) or len(_perhaps_empty(after)) < 2)
-
-
-def _has_zeros(graph: Graph) -> bool:
-    """True for operator sets in which a Reshape may be asked for a size of 0."""
-    return graph.model.opset_imports.get("", 0) >= ZERO_SIZES
+    return keeps and (graph.opset >= ZERO_SIZES or len(_perhaps_empty(after)) < 2)
 
 
 def _perhaps_empty(shape: Shape) -> list[int]:
@@ -88,7 +84,7 @@ def with_shape(graph: Graph, build: Builder, rows: ir.Value, like: ir.Value) -> 
     none: to older Reshapes a size of 0 is that of the operand.
     """
     shape = graph[like.name or ""].shape or ()
-    if _has_zeros(graph):
+    if graph.opset >= ZERO_SIZES:
         sizes = build.concat([build.size(e) for e in shape])
         out = build.op("Reshape", [rows, sizes], allowzero=1)
     else:
@@ -138,7 +134,7 @@ def replace_sizes(graph: Graph, build: Builder, node: ir.Node) -> None:
     """Replace a Shape node by sizes of graph inputs."""
     operand = node.inputs[0]
     shape = graph[operand.name or "" if operand is not None else ""].shape or ()
-    ends = [node.attributes[k].as_int() if k in node.attributes else None for k in ("start", "end")]
+    ends = [attribute(node, k) for k in ("start", "end")]
     sizes = [build.size(e) for e in shape][slice(*ends)]
     whole = build.concat(sizes) if sizes else build.constant(np.zeros(0, np.int64))
     old = node.outputs[0]

@@ -11,6 +11,8 @@ by ONNX Runtime when it loads the graph) they cost nothing.
 import numpy as np
 import onnx_ir as ir
 
+from pitc.ir.build import Names, NodeMaker
+from pitc.ir.nodes import opset_of
 from pitc.ir.panels import PANEL_WIDTH
 from pitc.passes.lower.weight import Panels
 
@@ -25,7 +27,7 @@ def share_panels(source: ir.Model, compiled: ir.Model, panels: Panels) -> None:
         compiled: The compiled graph. Weights that it holds as they were too are left alone.
         panels: The panels it holds.
     """
-    if source.opset_imports.get("", 0) < SLICE_BY_INPUTS:
+    if opset_of(source) < SLICE_BY_INPUTS:
         return
     kept = compiled.graph.initializers
     for (name, transposed, k, n), made in panels.made.items():
@@ -41,20 +43,15 @@ def _express(
     graph: ir.Graph, weight: ir.Value, made: ir.Value, size: tuple[int, int], transposed: bool
 ) -> None:
     name, (k, n) = weight.name or "", size
-    if made.name not in graph.initializers:
-        panels = ir.Value(name=made.name, const_value=made.const_value)
-        panels.type, panels.shape = made.type, made.shape
-        graph.register_initializer(panels)
-    panels = graph.initializers[made.name or ""]
+    build = NodeMaker(graph, Names(), before=next(iter(graph), None))
+    panels = graph.initializers.get(made.name or "")
+    if panels is None:
+        assert made.const_value is not None
+        panels = build.initializer(made.const_value)
     columns = -(-n // PANEL_WIDTH) * PANEL_WIDTH
 
     def constant(stem: str, numbers: list[int]) -> ir.Value:
-        label = f"{made.name}.{stem}"
-        tensor = ir.tensor(np.asarray(numbers, np.int64), name=label)
-        value = ir.Value(name=label, const_value=tensor)
-        value.type, value.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([len(numbers)])
-        graph.register_initializer(value)
-        return value
+        return build.named(f"{made.name}.{stem}", np.asarray(numbers, np.int64))
 
     steps: list[tuple[str, list[ir.Value], dict[str, list[int]]]]
     steps = [("Transpose", [], {"perm": [1, 0, 2]})]
@@ -67,18 +64,10 @@ def _express(
     whole = [] if weight.const_value is None else [int(d) for d in weight.const_value.shape.numpy()]
     if len(whole) != 2:
         steps.append(("Reshape", [constant("shape", whole)], {}))
-    value, nodes = panels, []
+    value = panels
     for place, (op_type, rest, attributes) in enumerate(steps):
         label = f"{made.name}.{op_type.lower()}.{place}"
-        node = ir.node(op_type, [value, *rest], attributes, name=label)
-        value = node.outputs[0]
-        value.name = label
-        nodes.append(node)
+        (value,) = build.add(op_type, [value, *rest], attributes, [label], label)
     ir.convenience.replace_all_uses_with(weight, value)
     del graph.initializers[name]
     value.name, value.type, value.shape = name, weight.type, weight.shape
-    first = next(iter(graph), None)
-    if first is None:
-        graph.extend(nodes)
-    else:
-        graph.insert_before(first, nodes)

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.graph import Graph
-from pitc.ir.nodes import Array, is_plain_product
+from pitc.ir.nodes import Array, attribute, is_plain_product
 from pitc.ir.panels import PANEL_WIDTH, pack_panels, panel_count
 from pitc.ir.widened import Widened
 from pitc.passes.lower.builder import Builder, dims_of, is_float32, same_dims
@@ -169,8 +169,7 @@ def _stored(node: ir.Node) -> tuple[list[ir.Value], bool]:
     """
     operand = node.inputs[1]
     assert operand is not None
-    chain, transposed = [operand], "transB" in node.attributes
-    transposed = transposed and bool(node.attributes["transB"].as_int())
+    chain, transposed = [operand], bool(attribute(node, "transB", 0))
     while (before := _turned(chain[-1].producer())) is not None:
         chain.append(before)
         transposed = not transposed
@@ -181,8 +180,7 @@ def _turned(node: ir.Node | None) -> ir.Value | None:
     """The matrix that a node transposes."""
     if node is None or node.domain or node.op_type != "Transpose":
         return None
-    perm = node.attributes.get("perm")
-    return node.inputs[0] if perm is None or list(perm.as_ints()) == [1, 0] else None
+    return node.inputs[0] if attribute(node, "perm", [1, 0]) == [1, 0] else None
 
 
 def _factors(

@@ -45,7 +45,7 @@ def forms_of_all_rows(
         contexts: Domains to which a value may belong.
     """
     free = [n for n in graph.nodes if n not in taken and not graph[first_output(n)].captured]
-    if graph.model.opset_imports.get("", 0) < ZERO_SIZES:
+    if graph.opset < ZERO_SIZES:
         return
     for context in _contexts(graph, free, contexts):
         for node in free:

@@ -27,7 +27,7 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Combine, TensorExpr
 from pitc.ir.index import ONE, Digit, bare_dim
-from pitc.ir.nodes import input_names
+from pitc.ir.nodes import attribute, input_names
 from pitc.ir.plans.ops import Attention
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region
@@ -258,8 +258,7 @@ def _listed(dtypes: set[np.dtype]) -> str:
 
 def _is_plain(node: ir.Node) -> bool:
     """False for a contraction that multiplies its sums by a number."""
-    alpha = node.attributes.get("alpha")
-    return alpha is None or alpha.as_float() == 1.0
+    return bool(attribute(node, "alpha", 1.0) == 1.0)
 
 
 def _side(

@@ -121,7 +121,7 @@ def _check(expr: TensorExpr, axis: Digit) -> None:
         raise Stop(Code.AXIS_NOT_PIT, f"{name} is normalised")
     for read in expr.reads:
         for test in read.within:
-            if any(_overlap(d, axis) for d in _positions(test)):
+            if any(d.overlaps(axis) for d in _positions(test)):
                 raise Stop(Code.AXIS_NOT_PIT, f"operand {read.operand} covers a range of {name}")
 
 
@@ -138,7 +138,7 @@ def _read_at(read: Read, axis: Digit, shape: tuple[Poly, ...], operand: str) -> 
         if p is None:
             continue
         for digits, coef in p.by_digits().items():
-            mine = [d for d in digits if _overlap(d, axis)]
+            mine = [d for d in digits if d.overlaps(axis)]
             if not mine:
                 continue
             used = True
@@ -151,11 +151,3 @@ def _read_at(read: Read, axis: Digit, shape: tuple[Poly, ...], operand: str) -> 
             yield Digit(j, stride, axis.extent)
     if None in read.index and not read.computed and not used:
         raise Stop(Code.AXIS_NOT_PIT, f"which places of '{operand}' are read is not described")
-
-
-def _overlap(a: Digit, b: Digit) -> bool:
-    """True where two digits are not disjoint parts of different or equal dimensions."""
-    if a.dim != b.dim:
-        return False
-    above, below = a.stride.divide(b.stride * b.extent), b.stride.divide(a.stride * a.extent)
-    return above is None and below is None

@@ -23,10 +23,10 @@ from enum import Enum
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
+from pitc.ir.expr import Combine, Read, TensorExpr
 from pitc.ir.index import ONE, Digit, bare_dim, dim_index
+from pitc.ir.nodes import attribute
 from pitc.ir.refusal import Code, Refusal
-from pitc.passes.facts.uses import CONTRACTIONS
 from pitc.passes.regions.domain import Coords
 from pitc.passes.regions.form import (
     Form,
@@ -48,12 +48,6 @@ class Kind(Enum):
     N = "n"  # of the output, and of the others only
     K = "k"  # of all operands, summed over
     E = "e"  # of all operands and of the output
-
-
-def is_contraction(expr: TensorExpr) -> bool:
-    """True for a sum of products over more than one term."""
-    sums = expr.combine in CONTRACTIONS and expr.reducer is Reducer.SUM
-    return sums and any(e != ONE for e in expr.reduced)
 
 
 def axis_kinds(expr: TensorExpr, mine: Read, others: Iterable[Read]) -> dict[int, Kind]:
@@ -148,7 +142,7 @@ def _matrix(site: Site, rows_rank: int) -> WholeOperand | Refusal:
 def _with_bias(site: Site, left: Operand, right: Operand) -> Form | Refusal:
     if site.node.op_type == "MatMul":
         return Form((site.out,), (left, right), "MatMul")
-    if "transA" in site.node.attributes and site.node.attributes["transA"].as_int():
+    if attribute(site.node, "transA", 0):
         return site.refuse(Code.LAYOUT, "the left operand is transposed", site.input(0))
     if len(site.out.layout.rest) != 1:  # several tokens of a sequence in each packed row
         return site.refuse(Code.LAYOUT, "Gemm takes rows of one dimension")

@@ -8,7 +8,7 @@ packed axis, however their dimensions are arranged.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import combinations, permutations
 from typing import Final
 
 from pitc.ir.expr import Shape
@@ -144,7 +144,7 @@ def why_no_domain(region: Region) -> str:
     coords = _coordinates(region)
     if len(coords) > MAX_RANK:
         return f"live points have {len(coords)} coordinates, and at most {MAX_RANK} are packed"
-    if _overlap(list(coords)):
+    if any(a.overlaps(b) for a, b in combinations(coords, 2)):
         return f"live points depend on overlapping digits: {', '.join(map(str, coords))}"
     return ""
 
@@ -156,21 +156,6 @@ def _coordinates(region: Region) -> dict[Digit, None]:
         for a in free_digits(test):
             coords.setdefault(a)
     return coords
-
-
-def _overlap(digits: list[Digit]) -> bool:
-    """True where two digits of one dimension are not disjoint parts of it."""
-    for a in digits:
-        for b in digits:
-            if a is b or a.dim != b.dim:
-                continue
-            upper, lower = (
-                a.stride.divide(b.stride * b.extent),
-                b.stride.divide(a.stride * a.extent),
-            )
-            if upper is None and lower is None:
-                return True
-    return False
 
 
 def named_coords(domain: Domain, dead: Iterable[Region]) -> Iterator[Coords]:

@@ -21,7 +21,7 @@ def can_compute(graph: Graph, domain: Domain) -> bool:
 
 def why_not(graph: Graph, domain: Domain) -> str:
     """Why live points cannot be computed before the region runs; empty where they can."""
-    opset, kept = graph.model.opset_imports.get("", 0), []
+    opset, kept = graph.opset, []
     for test in sorted(domain.dead, key=str):
         reading = reading_of(graph, test, domain.extents)
         if reading is None:

@@ -18,12 +18,14 @@ way, whole, or gathered?
 from dataclasses import replace
 
 import numpy as np
-import onnx_ir as ir
 
 from pitc.ir.branch import DOMAIN
+from pitc.ir.build import takes_list
 from pitc.ir.constant import is_nonzero, is_zero
 from pitc.ir.expr import Combine, Shape
+from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, Poly, bare_dim, poly
+from pitc.ir.nodes import attribute
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region
 from pitc.passes.regions.contraction import packed_contraction
@@ -208,7 +210,8 @@ def reduction(site: Site) -> Form | Refusal:
     if not axes or not site.gives(_reduced(site, extents, axes)):
         return site.refuse(Code.LAYOUT, "a dimension of extent 1 in front is reduced")
     operand = PackedOperand(packing.name, site.context.domain, packing.coords)
-    if len(site.node.inputs) > 1 or ("axes" not in site.node.attributes and _axes_are_input(site)):
+    node, opset = site.node, site.context.graph.opset
+    if len(node.inputs) > 1 or ("axes" not in node.attributes and takes_list(node.op_type, opset)):
         return Form(
             (site.out,),
             (operand, ConstantOperand(np.asarray(axes, np.int64))),
@@ -219,7 +222,7 @@ def reduction(site: Site) -> Form | Refusal:
 
 def _reduced(site: Site, extents: Shape, axes: list[int]) -> Shape:
     """What is left of the dimensions behind the packed one."""
-    if _int_attribute(site.node, "keepdims", 1):
+    if attribute(site.node, "keepdims", 1):
         return tuple(ONE if 1 + j in axes else e for j, e in enumerate(extents))
     return tuple(e for j, e in enumerate(extents) if 1 + j not in axes)
 
@@ -238,17 +241,10 @@ def _reduced_ones(site: Site, layout: Layout) -> list[int] | None:
 
 def _reduced_axes(site: Site) -> list[int] | None:
     """The axes that a reduction names, none where it means all; None where they are not known."""
-    if "axes" in site.node.attributes:
-        return list(site.node.attributes["axes"].as_ints())
-    if len(site.node.inputs) < 2 or site.node.inputs[1] is None:
-        return []
-    array = site.context.graph.array(site.input(1))
-    return None if array is None else [int(x) for x in array.reshape(-1)]
-
-
-def _axes_are_input(site: Site) -> bool:
-    since = 13 if site.node.op_type == "ReduceSum" else 18
-    return site.context.graph.model.opset_imports.get("", 0) >= since
+    try:
+        return NodeView(site.context.graph, site.node).int_list(1, "axes") or []
+    except NoRule:
+        return None
 
 
 def movement(site: Site) -> Form | Refusal:
@@ -368,17 +364,15 @@ def _axes(site: Site) -> list[int] | Refusal:
     """Packed numbers of the axes that Slice, Split or Concat works on."""
     rank, node = len(site.expr.shape), site.node
     if node.op_type != "Slice":
-        default = 0 if node.op_type == "Split" else None
-        dims = [_int_attribute(node, "axis", default or 0) % rank]
-    elif len(node.inputs) > 3 and node.inputs[3] is not None:
-        array = site.context.graph.array(site.input(3))
-        if array is None:
-            return site.refuse(Code.DYNAMIC_DIM, "the sliced axes are not constant", site.input(3))
-        dims = [int(x) % rank for x in array.reshape(-1)]
-    elif "axes" in node.attributes:
-        dims = [int(x) % rank for x in node.attributes["axes"].as_ints()]
+        named: list[int] | None = [attribute(node, "axis", 0)]
     else:
+        try:
+            named = NodeView(site.context.graph, node).int_list(3, "axes")
+        except NoRule:
+            return site.refuse(Code.DYNAMIC_DIM, "the sliced axes are not constant", site.input(3))
+    if named is None:
         return site.refuse(Code.LAYOUT, "every axis is sliced, the packed one too")
+    dims = [axis % rank for axis in named]
     axes = [site.out.layout.rest_axis(d) for d in dims]
     found = [x for x in axes if x is not None]
     if len(found) != len(axes):
@@ -389,7 +383,7 @@ def _axes(site: Site) -> list[int] | Refusal:
 def look_up(site: Site) -> Form | Refusal:
     """6. Gather: packed indices into a whole table, or whole indices along an axis that stays."""
     data, index, domain = site.input(0), site.input(1), site.context.domain
-    axis = _int_attribute(site.node, "axis", 0) % len(site.context.shape(data))
+    axis = attribute(site.node, "axis", 0) % len(site.context.shape(data))
     (read,) = site.reads(0)
     elsewhere: list[Poly | None] = [poly(0) if d == axis else p for d, p in enumerate(read)]
     found = site.aligned(1)
@@ -413,11 +407,6 @@ def look_up(site: Site) -> Form | Refusal:
             operand = PackedOperand(data, domain, packing.coords)
             return Form((site.out,), (operand, WholeOperand(index)), "Gather", {"axis": moved})
     return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is looked up by position", data)
-
-
-def _int_attribute(node: ir.Node, name: str, default: int) -> int:
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_int()
 
 
 BY_COMBINE: dict[Combine, FormRule] = {

@@ -15,6 +15,7 @@ take more, such as `some j: m[d0 + j]`, is not computed.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
@@ -148,7 +149,7 @@ def reading_of(graph: Graph, test: Test, extents: Shape) -> Reading | None:
 
 def is_narrow(graph: Graph) -> bool:
     """True where flags are reduced as bytes, which ONNX Runtime does on CPUs."""
-    return graph.target.kind == "cpu" and graph.model.opset_imports.get("", 0) >= NARROW
+    return graph.target.kind == "cpu" and graph.opset >= NARROW
 
 
 def at_most(n: Poly, limit: Poly) -> bool:
@@ -193,7 +194,7 @@ class _Planner:
         self._asked = False
         self._points = total_of(extents[d] for d in test.dims() if d >= 0)
         self._whole = total_of(self._shape)
-        self._allows_zero = graph.model.opset_imports.get("", 0) >= ZERO_SIZES
+        self._allows_zero = graph.opset >= ZERO_SIZES
         self._lines: dict[int, tuple[Digit, ...]] = {}
         self._out = Reading(test)
         self._fits = True
@@ -470,13 +471,7 @@ def _disjoint(digits: Sequence[Digit]) -> bool:
     reaches = [a.stride * a.extent for a in digits]
     if not any(all(top.divide(r) is not None for r in reaches) for top in reaches):
         return False
-    pairs = ((a, b) for k, a in enumerate(digits) for b in digits[:k])
-    return all(_is_above(a, b) or _is_above(b, a) for a, b in pairs)
-
-
-def _is_above(a: Digit, b: Digit) -> bool:
-    """True where a is a slower factor of the same index than b."""
-    return a.stride.divide(b.stride * b.extent) is not None
+    return not any(a.overlaps(b) for a, b in combinations(digits, 2))
 
 
 def _together(

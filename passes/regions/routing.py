@@ -8,6 +8,7 @@ looked up by index vectors.
 from collections.abc import Sequence
 
 from pitc.ir.index import Poly, bare_dim, poly
+from pitc.ir.nodes import attribute
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.regions.form import Form, PackedOperand, Packing, Site, WholeOperand
 from pitc.passes.regions.layout import uses_coordinates
@@ -40,18 +41,12 @@ def best_places(site: Site) -> Form | Refusal:
     axes = [1 + j for j, p in enumerate(index) if _reduced(site, p)]
     if len(axes) != 1:
         return site.refuse(Code.LAYOUT, f"the operand is read at {index}", site.input(0))
-    keeps = site.node.op_type == "TopK" or _keeps(site)
+    keeps = site.node.op_type == "TopK" or bool(attribute(site.node, "keepdims", 1))
     if len(site.out.layout.rest) != len(index) - (not keeps):
         return site.refuse(Code.LAYOUT, "a dimension of extent 1 in front is searched")
     operand = PackedOperand(packing.name, site.context.domain, packing.coords)
     counts = tuple(WholeOperand(site.input(k)) for k in range(1, len(site.node.inputs)))
     return Form(outputs, (operand, *counts), site.node.op_type, {"axis": axes[0]})
-
-
-def _keeps(site: Site) -> bool:
-    """True where the searched axis stays, with one place."""
-    keepdims = site.node.attributes.get("keepdims")
-    return keepdims is None or bool(keepdims.as_int())
 
 
 def _reduced(site: Site, p: Poly) -> bool:
@@ -61,9 +56,8 @@ def _reduced(site: Site, p: Poly) -> bool:
 
 def look_up_vectors(site: Site) -> Form | Refusal:
     """2. GatherND: packed index vectors into a whole table."""
-    batch = site.node.attributes.get("batch_dims")
     found, data = site.aligned(1), site.reads(0)
-    if found is None or len(data) != 1 or (batch is not None and batch.as_int()):
+    if found is None or len(data) != 1 or attribute(site.node, "batch_dims", 0):
         return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is looked up by position")
     packing, _ = found
     depth = site.context.shape(packing.name)[-1].as_int()

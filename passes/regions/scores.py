@@ -33,14 +33,13 @@ from pitc.passes.facts.sizes import size_bounds
 from pitc.passes.facts.softmax import spared_rows
 from pitc.passes.regions.domain import Coords, Domain
 from pitc.passes.regions.form import BiasTerm, Factor, FormContext, Site
-from pitc.passes.regions.steps import Steps, pair_of
+from pitc.passes.regions.steps import LEAST, MOST, Steps, pair_of
 from pitc.passes.rules.record import Packs, operator_of
 
 ABSORBING = -3e38  # any bounded score plus this is this, in float32
 SWALLOWING = -1e11  # beside it bounded scores and small terms are nothing, in whatever order
 FINE = 2 * SMALL  # a small term and what is added to it: beside it scores keep their digits
 DROWNING = -1e9  # beside it float32 scores are rounded to multiples of 64
-LEAST, MOST = 1e-6, 1e6  # of a factor of the scores: beyond, float32 overflows here or there only
 
 
 @dataclass(slots=True)

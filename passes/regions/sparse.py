@@ -15,13 +15,13 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.constant import is_zero
-from pitc.ir.expr import Combine, Read, TensorExpr
+from pitc.ir.expr import Combine, Read, TensorExpr, is_contraction
 from pitc.ir.graph import CHUNK, Graph, NodeView
 from pitc.ir.index import dim_index
 from pitc.ir.nodes import Array, node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, Test, describe
-from pitc.passes.regions.contraction import Kind, axis_kinds, factor_reads, is_contraction
+from pitc.passes.regions.contraction import Kind, axis_kinds, factor_reads
 
 
 @dataclass(frozen=True, slots=True)

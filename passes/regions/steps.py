@@ -12,10 +12,10 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.graph import Graph
-from pitc.ir.nodes import first_input, first_output
+from pitc.ir.nodes import attribute, first_input, first_output
 from pitc.passes.rules.record import operator_of
 
-LEAST, MOST = 1e-6, 1e6  # of a step: quotients and products stay far from the ends of float32
+LEAST, MOST = 1e-6, 1e6  # of a factor: products and quotients stay far from the ends of float32
 TYPES = ("int8", "uint8", "int16", "uint16")
 """Of what is quantised: a float32 counts all their steps."""
 
@@ -62,8 +62,7 @@ def _numbers(graph: Graph, node: ir.Node) -> tuple[float, int] | None:
     """Scale and zero point, where they are one constant number each; float32, and not in blocks."""
     names = [x.name if x is not None and x.name else "" for x in node.inputs[1:3]]
     scale, zero = graph.splat(names[0]), graph.splat(names[1]) if any(names[1:]) else 0
-    precision = node.attributes.get("precision")
-    if precision is not None and precision.as_int() not in (0, ir.DataType.FLOAT):
+    if attribute(node, "precision", 0) not in (0, ir.DataType.FLOAT):
         return None
     if scale is None or zero is None or graph[names[0]].dtype != np.float32:
         return None

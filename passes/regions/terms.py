@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.constant import is_zero
-from pitc.ir.expr import TensorExpr
+from pitc.ir.expr import TensorExpr, is_contraction
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Digit, bare_dim
 from pitc.ir.nodes import first_output, input_names, node_name
@@ -26,7 +26,6 @@ from pitc.passes.regions.contraction import (
     Rows,
     axis_kinds,
     factor_reads,
-    is_contraction,
     packed_rows,
     read_of,
     to_iteration,
@@ -68,7 +67,7 @@ def forms_of_terms(
         taken: Nodes that have a form already.
         contexts: Domains in which one of some operands may be 0, or unread.
     """
-    if graph.model.opset_imports.get("", 0) < ZERO_SIZES:
+    if graph.opset < ZERO_SIZES:
         return
     for node in graph.nodes:
         name = first_output(node)

@@ -8,7 +8,7 @@ refuses the node, or ONNX Runtime, which refuses the run in the source model too
 from enum import Enum
 from typing import NamedTuple
 
-from pitc.ir.expr import Combine, Reducer, TensorExpr
+from pitc.ir.expr import PRODUCTS, Combine, Reducer, TensorExpr
 
 RUNTIME, RULE = "ONNX Runtime", "the rule"
 SUMS = (Reducer.SUM, Reducer.SQUARE, Reducer.PROD)  # of nothing, others are infinite or NaN
@@ -50,9 +50,6 @@ class Assumes(Enum):
     def label(self) -> str:
         """Its name in text."""
         return self.name.lower().replace("_", " ")
-
-
-PRODUCTS = (Combine.PRODUCT, Combine.BIASED_PRODUCT)
 
 
 def implied_by(expr: TensorExpr) -> list[Assumes]:

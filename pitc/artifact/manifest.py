@@ -37,7 +37,7 @@ GRAPHS: dict[Kind, str] = {"cpu": MODEL, "cuda": CUDA_MODEL}
 FILES = (MANIFEST, *GRAPHS.values(), FALLBACK, WEIGHTS, KERNELS)
 
 #: What a report tells of one run of the compiler, or what follows from the rest.
-OF_THE_RUN = ("stages_ms", "cache_hits", "cache_misses", "copied_from", "summary")
+OF_THE_RUN = ("stages_ms", "cache_hits", "cache_misses", "summary")
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 

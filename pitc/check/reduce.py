@@ -20,7 +20,7 @@ from pitc.artifact.folder import check_file
 from pitc.check.feeds import Case
 from pitc.check.reference import contract_of, reference_session
 from pitc.check.tokens import LiveTokens, token_axes
-from pitc.check.verify import compare
+from pitc.check.verify import Rules, compare
 from pitc.errors import MachineError, ModelError, PitcError, UsageError
 from pitc.importer.proto import reads
 from pitc.session import plain_session, run_session
@@ -103,9 +103,7 @@ def failure(
         lambda _: found,
         lambda _: expected,
         [Case("", {}, dict(feeds))],
-        padding=LiveTokens(model, padding),
-        token_outputs=token_axes(compiled.report),
-        tolerance=tolerance,
+        Rules(LiveTokens(model, padding), token_axes(compiled.report), tolerance),
     )
     return OK if result.ok else DIFFERS
 

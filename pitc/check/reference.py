@@ -3,11 +3,18 @@ contract makes of it.
 """
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pitc.check.double import run_in_double
+from pitc.check.tokens import LiveTokens, token_axes
+from pitc.check.tolerance import arithmetic_of, arithmetic_on
+from pitc.check.verify import Rules
 from pitc.compiled import CompiledModel
-from pitc.session import plain_session
+from pitc.importer import load_model
+from pitc.measure.bench import unoptimised_options
+from pitc.session import plain_session, run_session
 
 
 def contract_of(compiled: CompiledModel) -> str | None:
@@ -38,7 +45,6 @@ def reference_session(
         return plain_session(source, sess_options), []
     import onnx_ir as ir
 
-    from pitc.importer import load_model
     from pitc.passes.live_scales import scale_by_live_tokens
 
     model = load_model(Path(source))
@@ -49,6 +55,33 @@ def reference_session(
         path = Path(folder, "reference.onnx")
         ir.save(model, path, external_data="reference.bin")
         return plain_session(path, sess_options), nodes
+
+
+def rules_of(
+    compiled: CompiledModel,
+    source: str | Path,
+    session: Any,
+    live: LiveTokens,
+    tolerance: float | None = None,
+) -> Rules:
+    """What passes as the answer of a compiled model.
+
+    Args:
+        compiled: The compiled model.
+        source: Its source model.
+        session: A session of the compiled model.
+        live: Which tokens are real.
+        tolerance: Largest norm-wise relative error of floats; None: by the model's arithmetic.
+    """
+    plain = partial(reference_session, source, contract_of(compiled))
+    return Rules(
+        padding=live,
+        token_outputs=token_axes(compiled.report),
+        tolerance=tolerance,
+        arithmetic=arithmetic_on(session, arithmetic_of(load_model(source))),
+        double=lambda: run_in_double(load_model(source), unoptimised_options),
+        plain=lambda: partial(run_session, plain(unoptimised_options())[0]),
+    )
 
 
 def _has_dynamic_scales(source: str | Path) -> bool:

@@ -7,27 +7,22 @@ The command line calls the same steps one by one, and shows what each has found.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pitc import api
-from pitc.check.double import run_in_double
 from pitc.check.feeds import Case, InputSpec, cases
 from pitc.check.inputs import Shapes, dims_of, shape_texts, specs_of
 from pitc.check.opened import Opened, opened
-from pitc.check.reference import contract_of, reference_session
-from pitc.check.tokens import LiveTokens, token_axes
-from pitc.check.tolerance import arithmetic_of, arithmetic_on
+from pitc.check.reference import contract_of, reference_session, rules_of
+from pitc.check.tokens import LiveTokens
 from pitc.check.verify import Comparison, OutputDifference, audit_facts, compare
 from pitc.compiled import CompiledModel
 from pitc.errors import UsageError, one_line
-from pitc.importer import load_model
 from pitc.ir.json_text import json_text
 from pitc.ir.mask import PaddingMask
-from pitc.measure.bench import unoptimised_options
 from pitc.session import run_session
 
 if TYPE_CHECKING:
@@ -183,20 +178,12 @@ class Verifier:
         Raises:
             UsageError: One of them fails on inputs that are given.
         """
-        contract, source = contract_of(self._compiled), self._source
         session = self._compiled.session()
         return compare(
             lambda feeds: run_session(session, feeds),
             lambda feeds: run_session(self._reference, feeds),
             self.chosen,
-            padding=self._live,
-            token_outputs=token_axes(self._compiled.report),
-            tolerance=self._tolerance,
-            arithmetic=arithmetic_on(session, arithmetic_of(load_model(source))),
-            double=lambda: run_in_double(load_model(source), unoptimised_options),
-            plain=lambda: partial(
-                run_session, reference_session(source, contract, unoptimised_options())[0]
-            ),
+            rules_of(self._compiled, self._source, session, self._live, self._tolerance),
             skips=not self._given,
         )
 

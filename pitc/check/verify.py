@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -128,25 +127,11 @@ class Comparison:
         }
 
 
-def compare(
-    compiled: Run,
-    reference: Run,
-    cases: Iterable[Case],
-    *,
-    padding: str | Live | None = None,
-    token_outputs: Mapping[str, TokenAxis] = MappingProxyType({}),
-    tolerance: float | None = None,
-    arithmetic: Mapping[str, frozenset[str]] | None = None,
-    plain: Callable[[], Run] | None = None,
-    double: Callable[[], Run] | None = None,
-    skips: bool = False,
-) -> Comparison:
-    """Run both on the same inputs.
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What passes as the same answer.
 
     Args:
-        compiled: Runs the compiled model.
-        reference: Runs the source graph.
-        cases: The inputs.
         padding: Which tokens are real, if the model was compiled with padding masks; or the one
             input that is 0 at padding.
         token_outputs: Outputs that hold tokens, and where (`token_axes`); of these only live tokens
@@ -157,6 +142,31 @@ def compare(
             None: nothing is measured.
         double: Makes what runs it in float64; asked for where a float32 answer is off by more than
             its floor, as `plain` is then.
+    """
+
+    padding: str | Live | None = None
+    token_outputs: Mapping[str, TokenAxis] = field(default_factory=dict)
+    tolerance: float | None = None
+    arithmetic: Mapping[str, frozenset[str]] | None = None
+    plain: Callable[[], Run] | None = None
+    double: Callable[[], Run] | None = None
+
+
+def compare(
+    compiled: Run,
+    reference: Run,
+    cases: Iterable[Case],
+    rules: Rules | None = None,
+    *,
+    skips: bool = False,
+) -> Comparison:
+    """Run both on the same inputs.
+
+    Args:
+        compiled: Runs the compiled model.
+        reference: Runs the source graph.
+        cases: The inputs.
+        rules: What passes.
         skips: The inputs are random: a case that the source graph fails on is skipped, and one that
             the compiled model alone fails on is a difference. Else, an error.
 
@@ -165,11 +175,13 @@ def compare(
     """
     result = Comparison()
     by_name: dict[str, OutputDifference] = {}
-    real = padding if callable(padding) else live_of(padding)
-    known = arithmetic or {}
+    rules = rules or Rules()
+    real = rules.padding if callable(rules.padding) else live_of(rules.padding)
+    known, plain, tolerance = rules.arithmetic or {}, rules.plain, rules.tolerance
     measured = tolerance is None and any(kinds & MEASURED for kinds in known.values())
     yardstick = _yardstick(plain) if plain is not None and measured else None
-    others = cache(lambda: [_yardstick(make) for make in (plain, double) if make is not None])
+    makers = [make for make in (plain, rules.double) if make is not None]
+    others = cache(lambda: [_yardstick(make) for make in makers])
     for case in cases:
         try:
             expected = arrays(reference(case.feeds))
@@ -197,7 +209,7 @@ def compare(
         rough = yardstick(case.feeds) if yardstick is not None else {}
         exact: list[Mapping[str, np.ndarray]] = []
         for name, want in expected.items():
-            place = token_outputs.get(name)
+            place = rules.token_outputs.get(name)
             tokens = (live[place.mask], place) if place is not None and live else None
             out = by_name[name]
             kinds = _kinds(known, name)

@@ -29,8 +29,7 @@ def inspect(
 ) -> None:
     """Show the state and the content of an artifact, or the content of a model.
 
-    Of an ONNX model: inputs, outputs, operators, weights. Nothing is compiled, and weights are not
-    read.
+    Of an ONNX model: inputs, outputs, operators, weights. Nothing is compiled.
     """
     if tiles:
         from pitc.cli.tiles import inspect_tiles

@@ -8,40 +8,27 @@ from pitc.cli import show
 from pitc.cli.output import print_json
 from pitc.codegen.build.cache import Cache, Held, kernel_cache
 from pitc.errors import MachineError, PitcWarning
-from pitc.ledger import ledger_cache
-
-#: By its name in JSON: what a cache is made by, what an entry is, and several.
-CACHES: dict[str, tuple[Callable[[], Cache], str, str]] = {
-    "kernels": (kernel_cache, "piece of machine code", "pieces of machine code"),
-    "artifacts": (ledger_cache, "known artifact", "known artifacts"),
-}
 
 
 def cache_info(*, json: bool) -> None:
     """`pitc cache info`."""
-    body = {}
-    for name, (make, *words) in CACHES.items():
-        cache = make()
-        held = _held(cache, cache.held)
-        limit = {"limit_bytes": cache.limit_bytes}
-        body[name] = {"folder": str(cache.folder), **asdict(held), **limit}
-        if not json:
-            _show(cache, f"{_told(held, *words)}, at most {show.size(cache.limit_bytes)}")
+    cache = kernel_cache()
+    held = _held(cache, cache.held)
     if json:
-        print_json(body)
+        limit = {"limit_bytes": cache.limit_bytes}
+        print_json({"kernels": {"folder": str(cache.folder), **asdict(held), **limit}})
+    else:
+        _show(cache, f"{_told(held)}, at most {show.size(cache.limit_bytes)}")
 
 
 def clear_cache(*, json: bool) -> None:
     """`pitc cache clear`."""
-    body = {}
-    for name, (make, *words) in CACHES.items():
-        cache = make()
-        held = _held(cache, cache.clear)
-        body[name] = {"folder": str(cache.folder), **asdict(held)}
-        if not json:
-            _show(cache, f"deleted {_told(held, *words)}")
+    cache = kernel_cache()
+    held = _held(cache, cache.clear)
     if json:
-        print_json(body)
+        print_json({"kernels": {"folder": str(cache.folder), **asdict(held)}})
+    else:
+        _show(cache, f"deleted {_told(held)}")
 
 
 def _held(cache: Cache, look: Callable[[], Held]) -> Held:
@@ -57,8 +44,9 @@ def _held(cache: Cache, look: Callable[[], Held]) -> Held:
         raise MachineError(text, path=cache.folder, hint=cache.MEND) from error
 
 
-def _told(held: Held, one: str, many: str) -> str:
-    return f"{held.entries} {one if held.entries == 1 else many}, {show.size(held.bytes)}"
+def _told(held: Held) -> str:
+    pieces = "piece" if held.entries == 1 else "pieces"
+    return f"{held.entries} {pieces} of machine code, {show.size(held.bytes)}"
 
 
 def _show(cache: Cache, text: str) -> None:

@@ -20,6 +20,7 @@ from pitc.check.verify import Comparison
 from pitc.host.doctor import Finding
 from pitc.ir.report import Report
 from pitc.ir.summary import summary_of
+from pitc.ir.words import named_counts
 from pitc.options import Kind
 
 if TYPE_CHECKING:
@@ -97,8 +98,6 @@ def waits(report: Report) -> str:
 
 def cached(report: Report) -> str:
     """What was made before; empty where the cache was not asked."""
-    if report.copied_from:
-        return f"compiled before: copied from {report.copied_from} (--no-cache compiles again)"
     asked = report.cache_hits + report.cache_misses
     return f"machine code: {report.cache_hits} of {asked} pieces from the cache" if asked else ""
 
@@ -205,7 +204,7 @@ def contraction_table(
                 c.node,
                 f"{'-'.join(map(str, sorted(set(c.rows))))} x {c.k}",
                 f"{c.density:.2%}",
-                _counted(c.variants, c.decisions),
+                named_counts(c.variants, c.decisions),
                 f"{c.predicted_us:.4g}",
                 f"{c.measured_us:.4g}",
                 ratio,
@@ -229,17 +228,12 @@ def convolution_table(
             f"{c.live_pairs:.2%}",
             f"{c.live_work:.2%}",
             f"{c.limit:.2%}",
-            _counted(c.choices, c.decisions),
+            named_counts(c.choices, c.decisions),
             *([] if sparse is None else [sparse.get(c.node, "-")]),
         ]
         for c in found
     ]
     return columns, rows
-
-
-def _counted(names: Mapping[str, int], decisions: int) -> str:
-    """Names with counts, where there are several."""
-    return ", ".join(name if n == decisions else f"{name} {n}" for name, n in names.items())
 
 
 def outputs(found: Mapping[str, np.ndarray]) -> None:

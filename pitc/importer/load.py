@@ -7,11 +7,10 @@ wrong with a file is one line of `ModelError` that names the file and, where the
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -19,7 +18,6 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from pitc.errors import ModelError
 from pitc.importer.external_data import check_external, contained, external_files
 from pitc.importer.proto import (
-    STANDARD,
     check_data,
     densify,
     for_checker,
@@ -30,15 +28,13 @@ from pitc.importer.proto import (
     name_standard_domain,
     runtime_nodes,
     sort_nodes,
-    taken_out,
     undecodable,
 )
-from pitc.importer.wire import without_weights
-from pitc.ir.digest import Digest, file_sha256, of_files, sha256
+from pitc.ir.digest import file_sha256, of_files, sha256
 from pitc.ir.inference import infer, symbol_text
+from pitc.ir.nodes import STANDARD
 
 MANIFEST = "manifest.json"  # in an artifact
-SLIM_FROM_BYTES = 1 << 24  # smaller files are parsed whole
 _NODE = re.compile(r"Name: (.*?) OpType|node name: ([^\s)]+)|\(node[: ]+'?([^\s')]+)", re.DOTALL)
 
 
@@ -57,25 +53,25 @@ def load_model(source: str | os.PathLike[str] | onnx.ModelProto) -> ir.Model:
     if isinstance(source, onnx.ModelProto):
         proto = onnx.ModelProto()
         proto.CopyFrom(source)
-        return _checked(proto, None, {})
-    return _of_file(*_read(Path(source)), Path(source))
+        return _checked(proto, None)
+    path = Path(source)
+    return _of_file(parsed(content_of(path), path), path)
 
 
 def load_source(
     source: str | os.PathLike[str] | onnx.ModelProto,
-) -> tuple[ir.Model, str, list[str]]:
-    """`load_model` and `source_sha256` of what is read once, and the names of external files.
+) -> tuple[ir.Model, str]:
+    """`load_model` and `source_sha256` of what is read once.
 
     Raises:
         ModelError: It cannot be read, or is not a valid model.
     """
     if isinstance(source, onnx.ModelProto):
-        return load_model(source), source_sha256(source), []
-    path, digest = Path(source), Digest()
-    proto, weights = _read(path, digest)
+        return load_model(source), source_sha256(source)
+    path = Path(source)
+    proto, digest = _read(path)
     outside = external_files(proto)
-    model = _of_file(proto, weights, path)
-    return model, _with_files(digest, path, outside), outside
+    return _of_file(proto, path), _with_files(digest, path, outside)
 
 
 def source_sha256(source: str | os.PathLike[str] | onnx.ModelProto) -> str:
@@ -87,29 +83,38 @@ def source_sha256(source: str | os.PathLike[str] | onnx.ModelProto) -> str:
     """
     if isinstance(source, onnx.ModelProto):
         return sha256(source.SerializeToString(deterministic=True))
-    path, digest = Path(source), Digest()
-    return _with_files(digest, path, external_files(_read(path, digest)[0]))
+    path = Path(source)
+    proto, digest = _read(path)
+    return _with_files(digest, path, external_files(proto))
 
 
-def _with_files(digest: Digest, path: Path, names: Iterable[str]) -> str:
+def _with_files(digest: str, path: Path, names: Iterable[str]) -> str:
     """The digest of a model whose file has been hashed, and of its external files."""
-    return of_files([digest.hexdigest(), *(file_sha256(contained(path, name)) for name in names)])
+    return of_files([digest, *(file_sha256(contained(path, name)) for name in names)])
 
 
-def _of_file(proto: onnx.ModelProto, weights: Mapping[str, memoryview], path: Path) -> ir.Model:
+def _of_file(proto: onnx.ModelProto, path: Path) -> ir.Model:
     try:
-        return _checked(proto, path, weights)
+        return _checked(proto, path)
     except ModelError as error:
         if error.path is not None:
             raise
         raise ModelError(error.message, path=path, node=error.node, hint=error.hint) from error
 
 
-def _read(
-    path: Path, digest: Digest | None = None
-) -> tuple[onnx.ModelProto, dict[str, memoryview]]:
-    """What a file holds, and the bytes of large weights, which are not in the proto then; the
-    digest, if any, gets to see all of it.
+def _read(path: Path) -> tuple[onnx.ModelProto, str]:
+    """What a file holds, and its digest."""
+    content = content_of(path)
+    with ThreadPoolExecutor(1) as beside:  # hashing lets go of the interpreter
+        digest = beside.submit(sha256, content)
+        return parsed(content, path), digest.result()
+
+
+def content_of(path: Path) -> bytes:
+    """The bytes of a model's file.
+
+    Raises:
+        ModelError: It cannot be read, or is no regular file.
     """
     try:
         mode = os.stat(path).st_mode
@@ -119,41 +124,34 @@ def _read(
                 raise ModelError("is compiled already: an artifact", path=path, hint=hint)
             what = "folder" if stat.S_ISDIR(mode) else "device or pipe"
             raise ModelError(f"is a {what}, expected an ONNX file", path=path)
-        content = path.read_bytes()
+        return path.read_bytes()
     except FileNotFoundError:
         raise ModelError("no such file", path=path) from None
     except (OSError, ValueError) as why:  # ValueError: a null character in the name
         reason = getattr(why, "strerror", None) or why
         raise ModelError(f"cannot be read: {reason}", path=path) from None
-    with ThreadPoolExecutor(1) as beside:  # hashing lets go of the interpreter
-        if digest is not None:
-            beside.submit(digest.update, content)
-        try:
-            return _parsed(content)
-        except DecodeError:
-            hint = "a model over 2 GB keeps its weights in external files"
-            raise ModelError(
-                "is not an ONNX model, or is cut off",
-                path=path,
-                hint=hint * (len(content) > 1 << 31),
-            ) from None
 
 
-def _parsed(content: bytes) -> tuple[onnx.ModelProto, dict[str, memoryview]]:
-    """A proto without the bytes of its large weights, and those by name.
+def parsed(content: bytes, path: Path) -> onnx.ModelProto:
+    """The model that a file holds.
 
     Raises:
-        DecodeError: It is none.
+        ModelError: It holds none.
     """
-    slim = without_weights(content) if len(content) >= SLIM_FROM_BYTES else None
     proto = onnx.ModelProto()
-    proto.ParseFromString(content if slim is None else slim[0])
-    return proto, taken_out(proto, slim[1] if slim else {})
+    try:
+        proto.ParseFromString(content)
+    except DecodeError:
+        hint = "a model over 2 GB keeps its weights in external files"
+        raise ModelError(
+            "is not an ONNX model, or is cut off",
+            path=path,
+            hint=hint * (len(content) > 1 << 31),
+        ) from None
+    return proto
 
 
-def _checked(
-    proto: onnx.ModelProto, path: Path | None, weights: Mapping[str, memoryview]
-) -> ir.Model:
+def _checked(proto: onnx.ModelProto, path: Path | None) -> ir.Model:
     _check_text(proto, path)
     _check_versions(proto)
     _check_outside(proto.graph)
@@ -169,7 +167,7 @@ def _checked(
         onnx.checker.check_model(for_checker(small) if wider else str(path) if beside else small)
     except (onnx.checker.ValidationError, ValueError, RuntimeError) as why:
         raise _invalid(str(why)) from None
-    check_data(proto, weights)
+    check_data(proto)
     densify(proto)
     name_results(proto)
     list_inputs(proto)
@@ -177,7 +175,7 @@ def _checked(
         model = ir.from_proto(proto)
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as why:
         raise ModelError(f"cannot be represented: {_first_line(_innermost(why))}") from None
-    _detach(model, weights)
+    _detach(model)
     if untyped:
         _declare(model)
     if path is not None:
@@ -201,24 +199,15 @@ def _declare(model: ir.Model) -> None:
                 value.shape = ir.Shape([names.get(d, d) for d in found.dims])
 
 
-def _detach(model: ir.Model, weights: Mapping[str, memoryview]) -> None:
-    """Take weights out of their proto, which copies them at each look.
-
-    Args:
-        model: The model.
-        weights: The bytes of those that are not in the proto, by name. They may begin at any
-            address.
-    """
+def _detach(model: ir.Model) -> None:
+    """Take weights out of their proto, which copies them at each look."""
     for graph in model.graphs():
         for value in graph.initializers.values():
             weight = value.const_value
             whole = isinstance(weight, ir.TensorProtoTensor) and weight.dtype.bitwidth % 8 == 0
             if whole and weight is not None and weight.dtype != ir.DataType.STRING:
-                content = weights.get(weight.name or "")
                 value.const_value = ir.Tensor(
-                    weight.numpy()
-                    if content is None
-                    else np.frombuffer(content, weight.dtype.numpy()).reshape(weight.shape.numpy()),
+                    weight.numpy(),
                     dtype=weight.dtype,
                     name=weight.name,
                     doc_string=weight.doc_string,

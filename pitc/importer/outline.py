@@ -1,13 +1,6 @@
-"""What an ONNX file declares, read without its weights: they are counted by their sizes alone.
-
-The file is mapped, and the raw data of large weights is stepped over (`pitc.importer.wire`), so
-that a model of gigabytes takes no longer than a small one. Nothing is checked beyond that.
-"""
+"""What an ONNX file declares. Nothing of it is checked; weights are counted by their sizes."""
 
 import math
-import mmap
-import os
-import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,11 +8,11 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from pitc.errors import ModelError
-from pitc.importer.proto import STANDARD, nodes, tensors
-from pitc.importer.wire import without_weights
+from pitc.importer.load import content_of, parsed
+from pitc.importer.proto import nodes, tensors
+from pitc.ir.nodes import STANDARD
 
 _KINDS = {kind.value: kind for kind in ir.DataType}
 
@@ -130,26 +123,12 @@ def outline(path: Path) -> Outline:
 
 
 def _read(path: Path) -> tuple[onnx.ModelProto, int]:
-    """The model without the data of large weights, and the size of the file."""
-    proto = onnx.ModelProto()
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise ModelError("is a device or pipe, expected an ONNX file", path=path)
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-        slim = without_weights(content)
-        proto.ParseFromString(bytes(content) if slim is None else slim[0])
-    except FileNotFoundError:
-        raise ModelError("no such file", path=path) from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ModelError(f"cannot be read: {reason}", path=path) from None
-    except DecodeError:
-        raise ModelError("is not an ONNX model, or is cut off", path=path) from None
+    """The model, and the size of its file."""
+    content = content_of(path)
+    proto = parsed(content, path)
     if not proto.HasField("graph") or not proto.ir_version:
         raise ModelError("is not an ONNX model: it has no graph or IR version", path=path)
-    return proto, size
+    return proto, len(content)
 
 
 def _declared(value: onnx.ValueInfoProto) -> Declared:

@@ -3,8 +3,7 @@
 import heapq
 import itertools
 import math
-from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,13 @@ import onnx_ir as ir
 from onnx import numpy_helper
 
 from pitc.errors import ModelError
+from pitc.ir.nodes import STANDARD
 
 #: A dense tensor above this cannot be part of a model file.
 PROTO_BYTES = (1 << 31) - 1
 MOST_OPSET = (1 << 31) - 1
 OVERRIDABLE_SINCE = 4  # IR version from which a caller may override initializers listed as inputs
 UNCHECKED = "pitc.unchecked"
-#: Names of the standard domain, whose operator set has a newest version.
-STANDARD = ("", "ai.onnx")
 #: ONNX Runtime has these in the standard set, at every version.
 RUNTIME_STANDARD = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
 
@@ -108,18 +106,14 @@ def undecodable(message: Any) -> bytes | None:
 # --- data ----------------------------------------------------------------------------------------
 
 
-def check_data(model: onnx.ModelProto, taken: Container[str] = ()) -> None:
+def check_data(model: onnx.ModelProto) -> None:
     """Every tensor that lies in the model has as many bytes or elements as its shape needs.
-
-    Args:
-        model: The model.
-        taken: Names of those that were `taken_out`, which have.
 
     Raises:
         ModelError: One has not, or is of no known type.
     """
     for tensor in _stored(model):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.name in taken:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
             continue
         name = f"weight '{tensor.name}'" if tensor.name else "a constant"
         try:
@@ -325,13 +319,13 @@ def runtime_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     """Nodes of the main graph whose operator ONNX Runtime has in the standard set and ONNX has not
     (there, or yet): its own optimizer writes them.
     """
-    version = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
+    version = next((o.version for o in model.opset_import if o.domain in STANDARD), 1)
     version = min(max(version, 0), MOST_OPSET)  # of a damaged file it may be any number
     return [
         node
         for node in model.graph.node
         if node.op_type in RUNTIME_STANDARD
-        and node.domain in ("", "ai.onnx")
+        and node.domain in STANDARD
         and not onnx.defs.has(node.op_type, version)
     ]
 
@@ -340,9 +334,6 @@ _LARGE = 1024
 _NUMBERS = frozenset(onnx.TensorProto.DataType.values()) - {
     onnx.TensorProto.UNDEFINED,
     onnx.TensorProto.STRING,
-}
-_ELEMENT_BYTES = {
-    d.value: d.bitwidth // 8 for d in ir.DataType if d.value in _NUMBERS and d.bitwidth % 8 == 0
 }
 _ENTRIES = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
 _OTHER_DATA = (*_ENTRIES, "external_data")
@@ -363,38 +354,6 @@ def light(model: onnx.ModelProto) -> onnx.ModelProto:
             continue
         kept.name, kept.data_type, kept.dims[:] = tensor.name, tensor.data_type, [0]
     return copy
-
-
-def taken_out(model: onnx.ModelProto, contents: Mapping[int, memoryview]) -> dict[str, memoryview]:
-    """Which of the initializers whose raw data was left out may stay without; others get it back.
-
-    Those may that `light` takes for empty, that have a name of their own, and as many bytes as
-    their shape needs.
-
-    Args:
-        model: The model.
-        contents: Raw data by number of the initializer.
-
-    Returns:
-        Raw data by name.
-    """
-    names = Counter(tensor.name for tensor in _stored(model)) if contents else Counter[str]()
-    found = {}
-    for number, content in contents.items():
-        tensor = model.graph.initializer[number]
-        count = math.prod(tensor.dims)
-        if (
-            tensor.name
-            and names[tensor.name] == 1
-            and _is_bytes(tensor)
-            and min(tensor.dims, default=0) >= 0
-            and count >= _LARGE
-            and len(content) == count * _ELEMENT_BYTES.get(tensor.data_type, 0)
-        ):
-            found[tensor.name] = content
-        else:
-            tensor.raw_data = bytes(content)
-    return found
 
 
 def _is_bytes(tensor: onnx.TensorProto) -> bool:

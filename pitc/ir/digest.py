@@ -53,17 +53,12 @@ def named_sha256(contents: Iterable[tuple[str, bytes | str]]) -> str:
     return joint_sha256(part for pair in sorted(contents, key=lambda p: p[0]) for part in pair)
 
 
-def files_sha256(files: Sequence[Path]) -> str:
+def of_files(digests: Sequence[str]) -> str:
     """Hexadecimal SHA-256 of one file; of several, that of theirs.
 
-    Raises:
-        OSError: One cannot be read.
+    Args:
+        digests: Those of the files.
     """
-    return of_files([file_sha256(path) for path in files])
-
-
-def of_files(digests: Sequence[str]) -> str:
-    """`files_sha256` of files whose digests are known."""
     return digests[0] if len(digests) == 1 else joint_sha256(digests)
 
 

@@ -67,6 +67,9 @@ class Combine(Enum):
     OPAQUE = "opaque"  # unknown function of everything it reads
 
 
+PRODUCTS = (Combine.PRODUCT, Combine.BIASED_PRODUCT)
+
+
 class Axis(NamedTuple):
     """One iteration variable of an expression."""
 
@@ -209,3 +212,13 @@ def _looked_at(test: Test, a: int) -> list[Poly | None]:
     used = [p for p in test.idx if any(d.dim == a for d in p.digits())]
     by_position = test.pred == "pos" or (test.pred == "below" and test.idx[-1] in used)
     return [None] if used and by_position else list(used)
+
+
+def sums_products(expr: TensorExpr) -> bool:
+    """True for a sum over products, even of a single one."""
+    return expr.combine in PRODUCTS and expr.reducer is Reducer.SUM
+
+
+def is_contraction(expr: TensorExpr) -> bool:
+    """True for a sum over products, of more than one."""
+    return sums_products(expr) and any(e != ONE for e in expr.reduced)

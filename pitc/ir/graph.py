@@ -16,7 +16,15 @@ from pitc.ir.expr import Shape
 from pitc.ir.index import UNDECLARED, ZERO, Poly, dim_index, poly, sym
 from pitc.ir.inference import COUNTED_OTHERWISE, Dim, Inferred, infer, symbol_text
 from pitc.ir.lists import Lists
-from pitc.ir.nodes import Array, captures, constant_of, node_name, output_names, poly_array
+from pitc.ir.nodes import (
+    Array,
+    captures,
+    constant_of,
+    node_name,
+    opset_of,
+    output_names,
+    poly_array,
+)
 from pitc.ir.value import Value, Values
 from pitc.ir.view import NodeView, NoRule
 
@@ -100,6 +108,11 @@ class Graph:
         self._declare()
         for k, name in enumerate(self._computed_names()):
             self.values[name].order = k
+
+    @property
+    def opset(self) -> int:
+        """The version of the standard operators."""
+        return opset_of(self.model)
 
     def _wire(self) -> None:
         for node in self.nodes:

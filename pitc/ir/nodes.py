@@ -13,6 +13,7 @@ from pitc.ir.plans.ops import Plan, parse
 
 Array = npt.NDArray[Any]
 
+STANDARD = ("", "ai.onnx")  # names of the standard domain
 #: A loop's body first takes the number of the trip and a condition; it gives a condition first.
 FIXED = 2
 
@@ -42,12 +43,31 @@ def node_name(node: ir.Node) -> str:
     return node.name or next(iter(output_names(node)), node.op_type)
 
 
+def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
+    """An attribute as int, float, str, list, numpy array or graph; the default when not set."""
+    attr = node.attributes.get(name)
+    if attr is None:
+        return default
+    match attr.type:
+        case ir.AttributeType.TENSOR:
+            return attr.as_tensor().numpy()
+        case ir.AttributeType.INTS | ir.AttributeType.FLOATS | ir.AttributeType.STRINGS:
+            return list(attr.value)
+    return attr.value
+
+
+def opset_of(graph: ir.Graph | ir.Model) -> int:
+    """The version of the standard operators; 1 for a graph that imports none."""
+    imports = graph.opset_imports
+    return imports.get("", imports.get("ai.onnx", 1))
+
+
 def is_plain_product(node: ir.Node) -> bool:
     """True for MatMul, and for a Gemm that neither scales nor transposes its left operand."""
     if node.domain or node.op_type not in ("MatMul", "Gemm"):
         return False
     plain = {"alpha": 1.0, "beta": 1.0, "transA": 0}
-    return all(node.attributes[k].value == v for k, v in plain.items() if k in node.attributes)
+    return all(attribute(node, k, v) == v for k, v in plain.items())
 
 
 def is_pit_node(node: ir.Node) -> bool:
@@ -80,6 +100,11 @@ def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
         case "value_float" | "value_floats":
             return ir.tensor(np.array(attr.value, np.float32), name=name)
     return None
+
+
+def is_if(node: ir.Node) -> bool:
+    """True for an If node."""
+    return node.op_type == "If" and node.domain in STANDARD
 
 
 def bodies(node: ir.Node) -> Iterator[ir.Graph]:

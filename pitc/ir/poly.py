@@ -59,6 +59,15 @@ class Digit:
         stride = "" if self.stride == ONE else f"//{_factor(self.stride)}"
         return f"({name}{stride}%{_factor(self.extent)})"
 
+    def overlaps(self, other: "Digit") -> bool:
+        """True for digits of one dimension that are not disjoint parts of it: none of the two is a
+        slower factor than the other.
+        """
+        if self.dim != other.dim:
+            return False
+        slower = self.stride.divide(other.stride * other.extent)
+        return slower is None and other.stride.divide(self.stride * self.extent) is None
+
 
 def _factor(p: "Poly") -> str:
     """The polynomial as a factor: a sum gets brackets."""

@@ -8,6 +8,7 @@ cannot be proven is False.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import combinations
 from typing import Literal
 
 from pitc.ir.index import ONE, Atom, Digit, Poly, bound, nonneg, poly, rename, within
@@ -169,16 +170,7 @@ def _bare(p: Poly, dims: frozenset[int]) -> Digit | None:
 def _independent(t: Test, dims: frozenset[int]) -> bool:
     """True when the digits of the bound dimensions take all values independently, none twice."""
     used = [a for p in t.idx for a in p.digits() if a.dim in dims]
-    for k, a in enumerate(used):
-        for b in used[:k]:
-            if a.dim == b.dim and not (_above(a, b) or _above(b, a)):
-                return False
-    return True
-
-
-def _above(a: Digit, b: Digit) -> bool:
-    """True when a is a slower factor than b of the same index."""
-    return a.stride.divide(b.stride * b.extent) is not None
+    return not any(a.overlaps(b) for a, b in combinations(used, 2))
 
 
 def position(p: Poly) -> Test:

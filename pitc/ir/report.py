@@ -218,8 +218,7 @@ class Report:
 
     `cache_hits` counts pieces of machine code that came from the user's cache, `cache_misses` those
     that were made; both are 0 without it. Of CPUs a piece is a kernel at one level; of GPUs the
-    host code of a kernel's tiles, and a tile's image for one architecture. `copied_from` is the
-    artifact that was copied instead, because the same had been compiled before.
+    host code of a kernel's tiles, and a tile's image for one architecture.
     """
 
     model: str = ""
@@ -238,7 +237,6 @@ class Report:
     stages_ms: dict[str, float] = field(default_factory=dict)
     cache_hits: int = 0
     cache_misses: int = 0
-    copied_from: str = ""
 
     @property
     def changed(self) -> bool:

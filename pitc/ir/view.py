@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from pitc.ir.expr import Shape
 from pitc.ir.index import ONE, Poly, poly
-from pitc.ir.nodes import Array, node_name
+from pitc.ir.nodes import Array, attribute, node_name
 
 if TYPE_CHECKING:
     from pitc.ir.graph import Graph
@@ -44,10 +44,9 @@ class NodeView:
         """Version of the node's operator set that the model imports."""
         if self.node.version is not None:
             return self.node.version
-        versions = self.graph.model.opset_imports
         if self.domain == "":
-            return versions.get("", versions.get("ai.onnx", 1))
-        return versions.get(self.domain, 1)
+            return self.graph.opset
+        return self.graph.model.opset_imports.get(self.domain, 1)
 
     @property
     def n_inputs(self) -> int:
@@ -168,16 +167,9 @@ class NodeView:
             NoRule: The attribute is a reference to a function's own attribute.
         """
         attr = self.node.attributes.get(name)
-        if attr is None:
-            return default
-        if attr.is_ref():
+        if attr is not None and attr.is_ref():
             raise NoRule(f"attribute {name} refers to a function attribute")
-        match attr.type:
-            case ir.AttributeType.TENSOR:
-                return attr.as_tensor().numpy()
-            case ir.AttributeType.INTS | ir.AttributeType.FLOATS | ir.AttributeType.STRINGS:
-                return list(attr.value)
-        return attr.value
+        return attribute(self.node, name, default)
 
     def affine(self, i: int) -> Poly | None:
         """Input i as an affine function of its own index, when it is one."""

@@ -25,3 +25,8 @@ WORDS: Mapping[str, str] = {
     "padding": "tokens that only fill up a batch; --padding names the mask that marks them",
 }
 """Each word with its meaning."""
+
+
+def named_counts(names: Mapping[str, int], decisions: int) -> str:
+    """Names with counts, where there are several."""
+    return ", ".join(n if count == decisions else f"{n} {count}" for n, count in names.items())

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from math import prod
 
-from pitc.ir.expr import Combine, Reducer, TensorExpr
+from pitc.ir.expr import PRODUCTS, Combine, Reducer, TensorExpr
 from pitc.ir.index import Poly
 
 #: What a size without a number counts for, wherever work is estimated.
@@ -19,7 +19,7 @@ EXAMPLE_SIZE = 64
 def contracts(expr: TensorExpr) -> bool:
     """True for a sum over products; quantised ones are no plain products of their operands."""
     if expr.combine is not Combine.OPAQUE or expr.reducer is not Reducer.SUM:
-        return expr.combine in (Combine.PRODUCT, Combine.BIASED_PRODUCT)
+        return expr.combine in PRODUCTS
     return len(_along_sums(expr)) > 1
 
 

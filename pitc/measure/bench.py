@@ -8,14 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from pitc.check.feeds import Case, InputSpec, draw_lengths, named_dims, random_feeds, sizes_of
-from pitc.check.tokens import Live, TokenAxis
-from pitc.check.verify import Comparison, Run, compare
+from pitc.check.verify import Comparison, Rules, Run, compare
 from pitc.errors import MachineError, UsageError
 from pitc.host.machine import installed
 from pitc.ir.custom_ops import add_custom_ops
@@ -155,12 +153,7 @@ def race(
     *,
     rounds: int,
     seconds: float = float("inf"),
-    padding: str | Live | None = None,
-    token_outputs: Mapping[str, TokenAxis] = MappingProxyType({}),
-    tolerance: float | None = None,
-    arithmetic: Mapping[str, frozenset[str]] | None = None,
-    plain: Callable[[], Run] | None = None,
-    double: Callable[[], Run] | None = None,
+    rules: Rules | None = None,
     expected: Run | None = None,
     clock: str = CPU_TIME,
     threads: int = 1,
@@ -175,12 +168,7 @@ def race(
         case: The inputs.
         rounds: Number of timed rounds.
         seconds: No round starts after this much wall time.
-        padding: See `pitc.check.verify.compare`.
-        token_outputs: See `pitc.check.verify.compare`.
-        tolerance: See `pitc.check.verify.compare`.
-        arithmetic: See `pitc.check.verify.compare`.
-        plain: See `pitc.check.verify.compare`.
-        double: Likewise.
+        rules: What passes as the same answer.
         expected: Gives what the compiled model has to answer; None: what the reference answers.
         clock: A key of `CLOCKS`: wall time where a GPU works, or several threads.
         threads: Threads that share one run, which contenders are loaded with.
@@ -204,14 +192,6 @@ def race(
                     raise
                 result.left_out[contender.name] = f"it cannot load the model: {_line(error)}"
         stage("check")
-        rules: dict[str, Any] = {
-            "padding": padding,
-            "token_outputs": token_outputs,
-            "tolerance": tolerance,
-            "arithmetic": arithmetic,
-            "plain": plain,
-            "double": double,
-        }
         norms = _check(runs, case, result, rules, expected or runs[BASE])
         stage("time")
         _log.info("cores %s, %s", result.cores, clock)
@@ -251,7 +231,7 @@ def _check(
     runs: Mapping[str, Run],
     case: Case,
     result: Race,
-    rules: Mapping[str, Any],
+    rules: Rules | None,
     expected: Run,
 ) -> dict[str, float]:
     """Errors of the contenders that answer right by the rules of `compare`; others are left out."""
@@ -260,7 +240,7 @@ def _check(
     for name, run in runs.items():
         want = of_ours if name == OURS else of_base
         try:
-            found = compare(run, partial(_answer, want), [case], **rules)
+            found = compare(run, partial(_answer, want), [case], rules)
         except Exception as error:
             if name in (OURS, BASE):
                 raise

@@ -11,17 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pitc.check.double import run_in_double
 from pitc.check.feeds import Case
 from pitc.check.inputs import Shapes, dims_of, shape_texts, specs_of
 from pitc.check.opened import Opened, opened
-from pitc.check.reference import contract_of, reference_session
-from pitc.check.tokens import LiveTokens, token_axes
-from pitc.check.tolerance import arithmetic_of, arithmetic_on
+from pitc.check.reference import contract_of, reference_session, rules_of
+from pitc.check.tokens import LiveTokens
 from pitc.compiled import CompiledModel, check_threads
 from pitc.errors import UsageError, VerificationError
 from pitc.host.machine import cpu_level, cpu_name, installed
-from pitc.importer import load_model
 from pitc.ir.json_text import json_text
 from pitc.ir.plan import CUDA_EP_NAME
 from pitc.measure.bench import (
@@ -37,7 +34,6 @@ from pitc.measure.bench import (
     of_session,
     race,
     session_options,
-    unoptimised_options,
 )
 from pitc.measure.throughput import Rate
 from pitc.measure.timing import CPU_TIME, WALL_TIME, pinned, threads_in_all
@@ -278,14 +274,7 @@ class Bencher:
             self.case,
             rounds=rounds,
             seconds=seconds,
-            padding=self._tokens,
-            token_outputs=token_axes(self.compiled.report),
-            tolerance=tolerance,
-            arithmetic=arithmetic_on(self._session, arithmetic_of(load_model(source))),
-            double=lambda: run_in_double(load_model(source), unoptimised_options),
-            plain=lambda: partial(
-                run_session, reference_session(source, contract, unoptimised_options())[0]
-            ),
+            rules=rules_of(self.compiled, source, self._session, self._tokens, tolerance),
             expected=partial(run_session, reference_session(source, contract)[0]),
             clock=CPU_TIME if threads == 1 and not (streams or self.on_gpu) else WALL_TIME,
             threads=threads,

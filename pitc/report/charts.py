@@ -6,6 +6,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
+from pitc.ir.words import named_counts
 from pitc.measure.bench import OURS, Race
 from pitc.measure.profile import PIT, Profile
 from pitc.measure.trace import Contraction, Decision
@@ -188,7 +189,7 @@ def _product(c: Contraction, line: Sequence[float] | None, top: float) -> dict[s
         "size": f"{'–'.join(map(str, sorted(set(c.rows))))} × {c.k}",
         "density": share(c.density),
         "spark": _line(line, top, 100, 24) if line else "",
-        "chosen": counted(c.variants, c.decisions),
+        "chosen": named_counts(c.variants, c.decisions),
         "took": time(c.measured_us),
         "predicted": time(c.predicted_us),
         "dense": time(c.dense_predicted_us),
@@ -205,10 +206,5 @@ def _convolution(c: Convolution) -> dict[str, Any]:
         "pairs": share(c.live_pairs),
         "work": share(c.live_work),
         "limit": share(c.limit),
-        "chosen": counted(c.choices, c.decisions),
+        "chosen": named_counts(c.choices, c.decisions),
     }
-
-
-def counted(names: Mapping[str, int], decisions: int) -> str:
-    """Names with counts, where there are several."""
-    return ", ".join(n if count == decisions else f"{n} {count}" for n, count in names.items())

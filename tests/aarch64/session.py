@@ -25,7 +25,7 @@ import pitc
 from models.graph import Array
 from pitc.api import import_model
 from pitc.check.tolerance import arithmetic_of
-from pitc.check.verify import compare
+from pitc.check.verify import Rules, compare
 from pitc.errors import ModelError
 from pitc.measure.trace import read_trace
 from pitc.passes.live_scales import scale_by_live_tokens
@@ -111,11 +111,13 @@ def differences(model: Model, got: Answers, want: Answers, rough: Answers) -> It
         lambda feeds: got[number_of[id(feeds)]],
         lambda feeds: want[number_of[id(feeds)]],
         [model.feeds[number] for number in numbers],
-        padding=model.padding,
-        token_outputs=model.tokens,
-        tolerance=model.tolerance,
-        arithmetic=arithmetic_of(import_model(model.proto)[0]),
-        plain=lambda: lambda feeds: rough.get(number_of[id(feeds)], {}),
+        Rules(
+            padding=model.padding,
+            token_outputs=model.tokens,
+            tolerance=model.tolerance,
+            arithmetic=arithmetic_of(import_model(model.proto)[0]),
+            plain=lambda: lambda feeds: rough.get(number_of[id(feeds)], {}),
+        ),
     )
     for o in result.outputs:
         if not o.ok:

@@ -10,10 +10,10 @@ import pytest
 from pitc.ir.branch import CHOOSE, DOMAIN
 from pitc.passes.rules import elementwise, movement
 from pitc.passes.rules.registry import MICROSOFT
-from pitc.passes.rules.specimens import SPECIMENS, specimen_model
 from tests.exhaustive_sizes import Outcome, SizedNode, prove, sized_sample
 from tests.rule_proof import OPSET, Sample
 from tests.rule_samples import SAMPLES, c, f
+from tools.specimens import SPECIMENS, specimen_model
 
 MOST, MOST_OF_SAMPLE = 625, 40  # assignments of four symbols; of a sample
 STATIC = 8  # assignments that are derived again with sizes as numbers

@@ -30,7 +30,7 @@ def reference(path: Path, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]
 
 
 def bert_feeds(path: Path, pattern: str) -> dict[str, np.ndarray]:
-    model, _, _ = api.import_model(path)
+    model, _ = api.import_model(path)
     specs = input_specs(model)
     return next(c for c in cases(specs, None, "attention_mask") if c.pattern == pattern).feeds
 

@@ -193,9 +193,8 @@ def test_no_temporary_folder(
 
 STOPPED = """
 import os, signal, sys
-from pitc import api, ledger
+from pitc import api
 from pitc.cli import main
-ledger.OFF = True
 stage, number = sys.argv[1], int(sys.argv[2])
 real = api._Steps.__call__
 def stop(self, name):

@@ -355,9 +355,8 @@ def test_ctrl_c_leaves_nothing(bert_path: Path, tmp_path: Path, stage: str) -> N
     code = f"""
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job may ignore it
-from pitc import api, ledger
+from pitc import api
 from pitc.cli import main
-ledger.OFF = True
 real = api._Steps.__call__
 def slow(self, name):
     real(self, name)

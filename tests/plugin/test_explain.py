@@ -178,7 +178,7 @@ def test_copies_are_those_of_the_graph() -> None:
     for model, padding in ((encoder("int64"), "attention_mask"), (computed(), None)):
         copies = int(padding is None)
         options = api.CompileOptions("cuda:sm_80", padding)
-        imported, _, _ = api.import_model(model)
+        imported, _ = api.import_model(model)
         lowered = api.lower(imported, options, prices=api.prices_of("cuda"), kind="cuda")
         detectors = [n for n in lowered.model.graph if _source(n) == EP_NAME]
         made = [n for n in detectors if n.inputs[0] is not None and n.inputs[0].producer()]

@@ -1,4 +1,4 @@
-"""`pitc inspect MODEL.onnx`: what a file declares, without its weights and without a compiler."""
+"""`pitc inspect MODEL.onnx`: what a file declares, without a compiler."""
 
 import json
 import os
@@ -13,7 +13,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from pitc.errors import ModelError
-from pitc.importer import wire
 from pitc.importer.outline import Declared, outline
 
 Run = Callable[..., tuple[int, str, str]]
@@ -117,26 +116,6 @@ def test_weights_beside_the_model(run: Run, tmp_path: Path) -> None:
     (tmp_path / "weights.bin").write_bytes(bytes(4096))
     found = outline(tmp_path / "m.onnx").weights
     assert found.files == {"weights.bin": 4096} and found.by_type["float32"] == 4096
-
-
-def test_gigabytes_are_stepped_over(tmp_path: Path) -> None:
-    """A file with a hole of 3 GB: protobuf parses none over 2 GB, and a test reads none."""
-    raw = 3 << 30
-    tensor = TensorProto(name="w", dims=[raw // 4], data_type=FLOAT).SerializeToString()
-    head = wire._prefix(wire.RAW_DATA, raw)
-    inside = len(tensor) + len(head) + raw
-    value = helper.make_tensor_value_info("x", FLOAT, ["n"])
-    rest = onnx.GraphProto(name="g", input=[value], output=[value]).SerializeToString()
-    initializer = wire._prefix(wire.INITIALIZER, inside)
-    graph = wire._prefix(wire.GRAPH, len(rest) + len(initializer) + inside)
-    path = tmp_path / "large.onnx"
-    with path.open("wb") as file:
-        file.write(onnx.ModelProto(ir_version=8).SerializeToString() + graph + rest + initializer)
-        file.write(tensor + head)
-        file.truncate(file.tell() + raw)
-    found = outline(path)
-    assert found.weights.bytes == raw and found.weights.tensors == 1
-    assert found.inputs == (Declared("x", "float32", ("n",)),)
 
 
 def test_what_is_no_model(run: Run, bert_artifact: Path, tmp_path: Path) -> None:

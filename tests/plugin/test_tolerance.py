@@ -15,7 +15,7 @@ import pitc
 from pitc.check.feeds import Case
 from pitc.check.first_difference import first_difference
 from pitc.check.tolerance import CEILING, FACTOR, FLOORS, QUANTISED, arithmetic_of, tolerance_of
-from pitc.check.verify import compare
+from pitc.check.verify import Rules, compare
 from pitc.errors import ModelError, UsageError
 from pitc.importer import load_model
 
@@ -234,9 +234,9 @@ def test_an_error_beyond_the_yardstick_is_one() -> None:
     def times(factor: float) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
         return lambda feeds: {"y": feeds["x"] * np.float32(factor)}
 
-    rules = {"arithmetic": {"y": frozenset({QUANTISED})}, "plain": lambda: times(1.01)}
-    assert compare(times(1.015), times(1), cases_of(3), **rules).ok  # type: ignore[arg-type]
-    wrong = compare(times(1.05), times(1), cases_of(3), **rules)  # type: ignore[arg-type]
+    rules = Rules(arithmetic={"y": frozenset({QUANTISED})}, plain=lambda: times(1.01))
+    assert compare(times(1.015), times(1), cases_of(3), rules).ok
+    wrong = compare(times(1.05), times(1), cases_of(3), rules)
     assert not wrong.ok
     assert wrong.failed == ["full n=1", "full n=2"]  # of nothing, nothing is off
 
@@ -254,8 +254,7 @@ def test_a_yardstick_that_does_not_run_measures_nothing() -> None:
             lambda feeds: {"y": feeds["x"]},
             lambda feeds: {"y": feeds["x"]},
             cases_of(2),
-            arithmetic=kinds,
-            plain=plain,
+            Rules(arithmetic=kinds, plain=plain),
         )
         assert found.ok and found.outputs[0].yardstick is None
         assert found.outputs[0].tolerance == FLOORS[QUANTISED]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from pitc.check.double import in_double, run_in_double
 from pitc.check.feeds import Case
 from pitc.check.tolerance import FLOORS, SINGLE_CEILING, SINGLE_FACTOR, tolerance_of
-from pitc.check.verify import compare
+from pitc.check.verify import Rules, compare
 from pitc.session import plain_session, quiet_options, run_session
 from tests.plugin.test_cli import Run
 
@@ -123,19 +124,20 @@ def test_each_case_has_its_own_yardstick() -> None:
     def other(name: str, answer: Answer) -> Callable[[], Answer]:
         return lambda: (asked.append(name), answer)[1]
 
-    rules: dict[str, Any] = {"arithmetic": kinds, "plain": other("plain", times(1, 1, 1, 1))}
-    rules["double"] = other("double", times(1.001, 1, 1, 1.001))
-    fine = compare(times(1.000001, 1, 1, 1), times(1, 1, 1, 1), cases_of(4), **rules)
+    plain, double = times(1, 1, 1, 1), times(1.001, 1, 1, 1.001)
+    rules = Rules(arithmetic=kinds, plain=other("plain", plain), double=other("double", double))
+    fine = compare(times(1.000001, 1, 1, 1), times(1, 1, 1, 1), cases_of(4), rules)
     assert fine.ok and asked == [] and fine.outputs[0].yardstick is None
-    excused = compare(times(1.003, 1, 1, 1), times(1, 1, 1, 1), cases_of(4), **rules)
+    excused = compare(times(1.003, 1, 1, 1), times(1, 1, 1, 1), cases_of(4), rules)
     assert excused.ok and asked == ["plain", "double"]
     assert excused.outputs[0].yardstick == pytest.approx(1e-3, rel=1e-2)
     assert excused.outputs[0].tolerance == pytest.approx(4e-3, rel=1e-2)
-    wrong = compare(times(1.003, 1.003, 1, 1), times(1, 1, 1, 1), cases_of(4), **rules)
+    wrong = compare(times(1.003, 1.003, 1, 1), times(1, 1, 1, 1), cases_of(4), rules)
     assert not wrong.ok and wrong.failed == ["case 1"]
-    worse = compare(times(1.005, 1, 1, 1), times(1, 1, 1, 1), cases_of(4), **rules)
+    worse = compare(times(1.005, 1, 1, 1), times(1, 1, 1, 1), cases_of(4), rules)
     assert not worse.ok and worse.failed == ["case 0"]
-    given = compare(times(1.003, 1, 1, 1), times(1, 1, 1, 1), cases_of(1), tolerance=1e-4, **rules)
+    strict = replace(rules, tolerance=1e-4)
+    given = compare(times(1.003, 1, 1, 1), times(1, 1, 1, 1), cases_of(1), strict)
     assert not given.ok
 
 
@@ -144,7 +146,7 @@ def test_elements_of_a_map_are_computed_as_the_map_is() -> None:
         return lambda feeds: {"z": [{0: float(np.float32(0.5 * factor))}]}
 
     found = compare(
-        answer(1.000001), answer(1), cases_of(1), arithmetic={"z": frozenset({"float32"})}
+        answer(1.000001), answer(1), cases_of(1), Rules(arithmetic={"z": frozenset({"float32"})})
     )
     assert found.ok and found.outputs[0].output == "z[0][0]"
     assert found.outputs[0].tolerance == FLOORS["float32"]

@@ -6,14 +6,14 @@ import numpy as np
 import onnx
 import pytest
 
-from pitc.passes.operators_page import operators, page, schemas
 from pitc.passes.rules import OPERATORS, REFUSED, Reason
-from pitc.passes.rules.specimens import SPECIMENS
 from tests.record_twin import twin
 from tests.rule_proof import Sample, analysed
+from tools.operators_page import operators, page, schemas
+from tools.specimens import SPECIMENS
 
 PAGE = Path(__file__).parents[2] / "docs" / "operators.md"
-MADE = "run python -m pitc.passes.operators_page"
+MADE = "run python -m tools.operators_page"
 
 
 def rows() -> set[str]:

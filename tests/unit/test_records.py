@@ -16,7 +16,6 @@ import onnx_ir as ir
 import pytest
 
 from pitc.ir.index import poly
-from pitc.passes import operators_page as page
 from pitc.passes.rules.assumes import RULE, RUNTIME, Assumes
 from pitc.passes.rules.record import (
     OPERATORS,
@@ -30,6 +29,7 @@ from pitc.passes.rules.record import (
     trust_none,
 )
 from pitc.passes.rules.registry import rule
+from tools import operators_page as page
 
 ROOT = Path(__file__).parents[2]
 # what is said of an operator of which nobody says anything; a new column needs a line

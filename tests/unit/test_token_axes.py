@@ -7,7 +7,7 @@ import pytest
 
 from pitc.check.feeds import Case
 from pitc.check.tokens import TokenAxis, by_tokens
-from pitc.check.verify import Comparison, compare
+from pitc.check.verify import Comparison, Rules, compare
 from tests.declared_tokens import token_axes
 
 Array = np.ndarray
@@ -60,4 +60,4 @@ def compared(got: Array, want: Array) -> Comparison:
         return lambda feeds: {"y": y}
 
     case = Case("given", {}, {"mask": MASK})
-    return compare(gives(got), gives(want), [case], padding="mask", token_outputs=places)
+    return compare(gives(got), gives(want), [case], Rules("mask", places))

@@ -17,13 +17,13 @@ import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.branch import BRANCH, CHOOSE, DOMAIN, GROUP, NAME, numbers_in
+from pitc.ir.build import take_over
 from pitc.ir.expr import Shape
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE
 from pitc.ir.metadata import SOURCE
-from pitc.ir.nodes import node_name
+from pitc.ir.nodes import attribute, node_name
 from pitc.ir.region import Region, describe
-from pitc.passes.control.graft import take_over
 from pitc.passes.lower.builder import Builder, is_float32
 from pitc.passes.lower.channels.choice import choose_channels
 from pitc.passes.lower.channels.flags import CHANNELS, channel_flags
@@ -223,8 +223,7 @@ class _Branch:
         """
         weight, bias = operands[0], operands[1] if len(operands) > 1 else None
         scale, shift, mean, variance = norm.inputs[1:]
-        epsilon = norm.attributes.get("epsilon")
-        least = np.asarray(EPSILON if epsilon is None else epsilon.as_float(), np.float32)
+        least = np.asarray(attribute(norm, "epsilon", EPSILON), np.float32)
         spread = self.op("Sqrt", [self.op("Add", [variance, self.build.constant(least)])])
         factor = self.op("Div", [scale, spread])
         line = self.build.constant(np.asarray([-1] + [1] * (rank - 1), np.int64))

@@ -9,6 +9,7 @@ from pitc.ir.constant import is_zero
 from pitc.ir.expr import Combine, Shape, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import dim_index
+from pitc.ir.nodes import attribute
 from pitc.ir.region import Region
 from pitc.passes.lower.builder import is_float32
 from pitc.passes.lower.channels.convolve import ChannelSkip, channel_axis
@@ -44,7 +45,12 @@ class ChannelSearch:
             return None
         x, weights = node.inputs[0], [w for w in node.inputs[1:] if w is not None]
         expr = graph[node.outputs[0].name or ""].expr
-        if x is None or expr is None or _groups(node) != 1 or not is_float32(graph, weights[0]):
+        if (
+            x is None
+            or expr is None
+            or attribute(node, "group", 1) != 1
+            or not is_float32(graph, weights[0])
+        ):
             return None
         if not all(graph.is_constant(w.name or "") for w in weights):
             return None
@@ -139,11 +145,6 @@ def _pools(expr: TensorExpr, shape: Shape) -> bool:
 def is_convolution(node: ir.Node) -> bool:
     """True for the operator whose channels may be left out."""
     return not node.domain and node.op_type == "Conv"
-
-
-def _groups(node: ir.Node) -> int:
-    group = node.attributes.get("group")
-    return 1 if group is None else group.as_int()
 
 
 def _zeros(graph: Graph, name: str) -> list[Region]:

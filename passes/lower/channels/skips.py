@@ -147,7 +147,7 @@ def _sound(
     """The skip as far as it changes nothing that is read."""
     node = skip.steps[0]
     name = node_name(node)
-    version = graph.model.opset_imports.get("", 0)
+    version = graph.opset
     if version < MIN_OPSET:
         text = f"operator set {version} is older than {MIN_OPSET}"
         return Refusal(Code.NO_LOWERING, name, text)

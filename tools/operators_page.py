@@ -1,4 +1,4 @@
-"""The page of operators, made from the rules: `python -m pitc.passes.operators_page`."""
+"""The page of operators, made from the rules: `python -m tools.operators_page`."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from pitc.ir.constant import TOP, ZN, Constant
-from pitc.ir.expr import Combine, Read, Reducer, TensorExpr
+from pitc.ir.expr import PRODUCTS, Combine, Read, Reducer, TensorExpr
 from pitc.ir.graph import Graph, NodeView
 from pitc.ir.index import ONE, ZERO, Atom, Poly, invert
 from pitc.ir.refusal import Refusal
@@ -21,13 +21,13 @@ from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.constants import evaluate_constants, ignores
 from pitc.passes.rules.record import OPERATORS, Key, Operator, always, operator_of, trust_all
 from pitc.passes.rules.refused import REFUSED
-from pitc.passes.rules.specimens import specimen_model
+from tools.specimens import specimen_model
 
 PAGE = Path("docs", "operators.md")
 HEADER = """\
 # Operators
 
-`python -m pitc.passes.operators_page` makes this page from the rules, for the
+`python -m tools.operators_page` makes this page from the rules, for the
 operators of onnx {version} and the fused operators of ONNX Runtime. A test fails if the page is
 out of date.
 
@@ -253,7 +253,7 @@ def _dead(view: NodeView, expr: TensorExpr) -> str:
     for operand, lists in sorted(found.items()):
         if axes := set.intersection(*lists):
             cells.append(f"x{operand}: {' '.join(f'o{d}' for d in sorted(axes))}")
-    if expr.combine in (Combine.PRODUCT, Combine.BIASED_PRODUCT):
+    if expr.combine in PRODUCTS:
         cells.append("a factor where the other is 0")
     elif expr.combine is Combine.MAP and operator_of(view).function is not None:
         cells += _ignored(view, len(expr.reads))
