@@ -17,12 +17,14 @@ from rich.table import Table
 from scipy.optimize import least_squares
 
 from benchmarks.report import RESULTS
-from pitc.ir.tile_shapes import factor_of
-from pitc.ir.tiles import COMPUTED, FEMTOSECONDS, STREAMED, VariantCost, features_of
+from pitc.ir.tile_shapes import FACTORS, UNIT
+from pitc.ir.tiles import COMPUTED, FEMTOSECONDS, STREAMED, VariantCost
 from pitc.ir.variants import FEATURES, VARIANTS
 from pitc.options import LEVELS
+from pitc.tiles.factors import factors_at
 from pitc.tiles.file import Point, read_file
 from pitc.tiles.fit import fit_costs
+from pitc.tiles.selector import features_of
 
 Array = npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]
@@ -101,10 +103,12 @@ def replay(points: Sequence[Point], table: dict[str, VariantCost]) -> Replay:
     """Price points by a table."""
     work = [p.counted() for p in points]
     prices = np.array([table[v].prices for v in VARIANTS])
-    amounts = np.array([[features_of(v, w) for v in VARIANTS] for w in work])
-    factors = [[factor_of(table[v].factors, w) for v in VARIANTS] for w in work]
+    features, shapes = features_of(work)
+    amounts = np.stack([features[v] for v in VARIANTS], axis=1)
+    plain = (UNIT,) * FACTORS
+    factors = [factors_at(shapes, table[v].factors or plain) for v in VARIANTS]
     us = [[p.us.get(v, np.nan) for v in VARIANTS] for p in points]
-    return Replay(np.array(us), amounts * prices / FEMTOSECONDS, np.array(factors))
+    return Replay(np.array(us), amounts * prices / FEMTOSECONDS, np.stack(factors, axis=1))
 
 
 def few(found: Replay, each_variant: bool) -> float:

@@ -27,17 +27,3 @@ class Work:
     k_blocks: int
     scanned: bool
     counts: Mapping[str, int]
-
-    @property
-    def passes(self) -> int:
-        """How many times the sparse paths go through B."""
-        return -(-self.rows // self.row_block)
-
-    def block_lists(self, width: int) -> int:
-        """Lists of 1 x width micro-tiles: of a pass and a k block, at most one per micro-tile."""
-        counts = self.counts
-        return min(counts[f"block{width}"], self.passes * counts[f"columns{width}"])
-
-    def groups(self, height: int) -> int:
-        """Groups of rows, each with a list of height x 1 micro-tiles; at least one."""
-        return max(1, -(-self.rows // height))

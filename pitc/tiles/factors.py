@@ -4,13 +4,10 @@ Ridge regression on the logarithms of times, each variant for itself. What all v
 share is taken out before, as it decides nothing.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
-from pitc.ir.tile_shapes import FACTORS, GRID_ENDS, HIGHEST_FACTOR, UNIT, corners
-from pitc.ir.tile_work import Work
+from pitc.ir.tile_shapes import FACTORS, GRID_ENDS, HIGHEST_FACTOR, UNIT
 
 Array = npt.NDArray[np.float64]
 
@@ -18,25 +15,11 @@ RIDGE = 10.0
 """So many points at a knot, and half of what they tell is believed."""
 
 
-def shape_weights(points: Sequence[Work]) -> Array:
-    """How much each factor counts at each point [points, factors].
-
-    Args:
-        points: The contractions.
-    """
-    found = np.zeros((len(points), FACTORS))
-    for row, work in zip(found, points, strict=True):
-        for grid in corners(work):
-            for at, share in grid:
-                row[at] += share
-    return found
-
-
 def fit_factors(shapes: Array, left: Array, weights: Array) -> list[tuple[int, ...]]:
     """Factors of every variant, thousandths.
 
     Args:
-        shapes: `shape_weights` of the points.
+        shapes: Shares of factors (`pitc/tiles/selector.py`).
         left: Logarithms of measured over predicted times [points, variants].
         weights: How much each time counts [points, variants].
     """
@@ -55,7 +38,7 @@ def factors_at(shapes: Array, factors: tuple[int, ...]) -> Array:
     """The product of a variant's factors at each point [points].
 
     Args:
-        shapes: `shape_weights` of the points.
+        shapes: Shares of factors (`pitc/tiles/selector.py`).
         factors: Of the variant.
     """
     each = shapes * (np.array(factors) / UNIT)

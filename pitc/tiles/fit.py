@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pitc.ir.tiles import COMPUTED, FEMTOSECONDS, HIGHEST_PRICE, STREAMED, VariantCost, features_of
+from pitc.ir.tiles import COMPUTED, FEMTOSECONDS, HIGHEST_PRICE, STREAMED, VariantCost
 from pitc.ir.variants import FEATURES, VARIANTS
 from pitc.measure.timing import spread
-from pitc.tiles.factors import factors_at, fit_factors, shape_weights
+from pitc.tiles.factors import factors_at, fit_factors
 from pitc.tiles.file import Point
+from pitc.tiles.selector import features_of
 
 Array = npt.NDArray[np.float64]
 
@@ -104,11 +105,11 @@ def _fit(
     points: Sequence[Point], variants: Sequence[str]
 ) -> dict[str, tuple[VariantCost, list[float]]]:
     """Prices of variants, and the relative errors of what they predict."""
-    work = [p.counted() for p in points]
+    features, shapes = features_of([p.counted() for p in points])
     us = np.array([[p.us.get(v, np.nan) for v in variants] for p in points])
     there = ~np.isnan(us)
     times = _Times(np.where(there, us, 1.0), there)
-    amounts = [np.array([features_of(v, w) for w in work]) / FEMTOSECONDS for v in variants]
+    amounts = [features[v] / FEMTOSECONDS for v in variants]
     importance = times.importance()
     prices = [
         _alone(_slopes(v, a, None) / times.us[:, [j]], importance[:, j])
@@ -128,7 +129,6 @@ def _fit(
     slopes = [_slopes(v, a, p) for v, a, p in zip(variants, amounts, whole, strict=True)]
     priced = _predicted(slopes, whole)
     left = np.log(times.us / priced)
-    shapes = shape_weights(work)
     factors = fit_factors(shapes, left, importance * times.wrong(priced) * _trust(left))
     predicted = priced * np.stack([factors_at(shapes, f) for f in factors], axis=1)
     errors = np.abs(predicted / times.us - 1)

@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 
 from pitc.host.machine import cpu_level
-from pitc.ir.tile_shapes import FACTORS, GRID_ENDS, UNIT, Axis, corners, factor_of
+from pitc.ir.tile_shapes import FACTORS, GRID_ENDS, UNIT
 from pitc.ir.tile_work import Work
-from pitc.ir.tiles import FEMTOSECONDS, VariantCost, features_of, predicted_us, time_of
+from pitc.ir.tiles import FEMTOSECONDS, VariantCost
 from pitc.ir.variants import FEATURES, VARIANTS
 from pitc.options import LEVELS
-from pitc.tiles.factors import factors_at, fit_factors, shape_weights
+from pitc.tiles.factors import factors_at, fit_factors
 from pitc.tiles.file import Point, point_of
 from pitc.tiles.fit import fit_costs, non_negative
 from pitc.tiles.patterns import BLOCKS, PATTERNS, live_mask, operand
-from tests.tile_prices import work
+from pitc.tiles.selector import features_of
+from tests.tile_prices import amounts, predicted_us, time_of, work
 
 Run = Callable[..., tuple[int, str, str]]
 HERE = LEVELS.get(cpu_level() or "", "v4")
@@ -26,19 +27,19 @@ HERE = LEVELS.get(cpu_level() or "", "v4")
 def test_predictions_are_sums_of_features_and_prices() -> None:
     cost = VariantCost(tuple(range(3, 3 + len(FEATURES))))
     for variant in VARIANTS:
-        amounts = features_of(variant, work())
-        each = np.array(amounts) * cost.prices
+        found = amounts(variant, work())
+        each = np.array(found) * cost.prices
         total = float(each.sum())
         if variant not in ("row", "tile8"):  # memory and arithmetic overlap
             streamed, computed = each[5], each[6:].sum()
             total += float(np.hypot(streamed, computed) - streamed - computed)
-        assert time_of(cost.prices, variant, amounts) == pytest.approx(total)
+        assert time_of(cost.prices, variant, found) == pytest.approx(total)
         assert predicted_us(cost, variant, work()) == pytest.approx(total / FEMTOSECONDS)
 
 
 def test_features_follow_the_kernels() -> None:
     def amount(variant: str, name: str, w: Work) -> float:
-        return features_of(variant, w)[FEATURES.index(name)]
+        return amounts(variant, w)[FEATURES.index(name)]
 
     for rows, padded in ((1, 2), (3, 6), (6, 6), (8, 8), (9, 12), (13, 14)):
         assert amount("dense", "steps", work(rows=rows)) == 5 * 300 * padded
@@ -48,28 +49,22 @@ def test_features_follow_the_kernels() -> None:
     for variant in VARIANTS:
         assert amount(variant, "written", work(rows=7)) == 5 * 7
         nothing = replace(work(), rows=0, counts=dict.fromkeys(work().counts, 0))
-        assert max(features_of(variant, nothing)) == (1500 if variant == "dense" else 1)
-
-
-def test_ratios_lie_between_knots() -> None:
-    axis = Axis(2, 3)  # 1, 4, 16
-    for ratio, place in ((0.1, 0), (1, 0), (2, 0.5), (3, 0.75), (4, 1), (8, 1.5), (16, 2), (99, 2)):
-        assert axis.place(ratio) == place
-    assert Axis(1, 9).place(48) == 5.5
+        assert max(amounts(variant, nothing)) == (1500 if variant == "dense" else 1)
 
 
 def test_factors_multiply_predictions() -> None:
     prices = tuple(range(1, 1 + len(FEATURES)))
     plain = predicted_us(VariantCost(prices), "row", work())
-    for grid, (start, end) in zip(corners(work()), pairwise((0, *GRID_ENDS)), strict=True):
-        assert sum(share for _, share in grid) == pytest.approx(1)
-        assert all(share >= 0 and start <= at < end for at, share in grid)
+    shares = features_of([work()])[1][0]
+    for start, end in pairwise((0, *GRID_ENDS)):
+        assert shares[start:end].sum() == pytest.approx(1) and (shares >= 0).all()
         factors = [UNIT] * FACTORS
         factors[start:end] = [3 * UNIT] * (end - start)
         told = predicted_us(VariantCost(prices, tuple(factors)), "row", work())
         assert told == pytest.approx(3 * plain)
     nothing = replace(work(), rows=0, counts=dict.fromkeys(work().counts, 0))
-    assert all(0 <= share <= 1 for grid in corners(nothing) for _, share in grid)
+    shares = features_of([nothing])[1][0]
+    assert ((shares >= 0) & (shares <= 1)).all()
 
 
 def test_factors_are_found() -> None:
@@ -77,11 +72,12 @@ def test_factors_are_found() -> None:
     rng = np.random.default_rng(0)
     costs = {v: VariantCost((10**8, *(10**5,) * (len(FEATURES) - 1))) for v in ("dense", "row")}
     points = [p.counted() for p in points_of(costs, 0)]
-    shapes = shape_weights(points)
+    shapes = features_of(points)[1]
     many = np.tile(shapes, (20, 1))
     known = [tuple(int(f) for f in rng.integers(850, 1150, FACTORS)) for _ in range(3)]
     for factors in known:
-        want = [factor_of(factors, w) for w in points]
+        first, second = np.split(shapes * np.array(factors) / UNIT, [GRID_ENDS[0]], axis=1)
+        want = first.sum(axis=1) * second.sum(axis=1)
         np.testing.assert_allclose(factors_at(shapes, factors), want)
     left = np.log(np.stack([factors_at(many, f) for f in known], axis=1))
     slow = rng.standard_normal((len(many), 1))

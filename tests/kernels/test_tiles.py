@@ -18,7 +18,7 @@ from pitc.cli.tiles import duration
 from pitc.errors import ArtifactError, UsageError
 from pitc.host.machine import cpu_level
 from pitc.ir.tile_shapes import FACTORS
-from pitc.ir.tiles import TileTable, VariantCost, features_of, predicted_us
+from pitc.ir.tiles import TileTable, VariantCost
 from pitc.ir.variants import FEATURES, VARIANTS
 from pitc.options import LEVELS, Level
 from pitc.tiles import tune as tuning
@@ -28,7 +28,8 @@ from pitc.tiles.fit import fit_costs
 from pitc.tiles.measure import Contractions, contractions
 from pitc.tiles.patterns import PATTERNS, operand
 from pitc.tiles.tune import FULL, QUICK, Grid, spread_sizes, tune
-from tests.tile_prices import work
+from tests.tile_prices import amounts as found
+from tests.tile_prices import predicted_us, work
 
 Run = Callable[..., tuple[int, str, str]]
 TABLES = sorted(SHIPPED.glob("*.json"))
@@ -334,7 +335,7 @@ def test_features_are_those_of_the_runtime(products: Contractions) -> None:
             assert decision.chosen == forced and decision.measured_us > 0
             assert set(decision.features) == set(VARIANTS)
             for variant, amounts in decision.features.items():
-                want = features_of(variant, decision.work)
+                want = found(variant, decision.work)
                 assert amounts == pytest.approx(want, rel=1e-9, abs=1e-3), variant
     assert decision.work.counts["elements"] == np.count_nonzero(a)
     columns = np.asarray(a.any(axis=0))

@@ -15,7 +15,7 @@ from pitc.codegen.build.cache import kernel_cache
 from pitc.codegen.build.library import build_kernels
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import pack_panels
-from pitc.ir.tiles import FEMTOSECONDS, TileTable, VariantCost, time_of
+from pitc.ir.tiles import FEMTOSECONDS, TileTable, VariantCost
 from pitc.ir.variants import VARIANTS
 from pitc.measure.trace import take_trace
 from tests.codegen_kernels import LEVELS
@@ -36,6 +36,7 @@ from tests.runtime_support import (
     session,
     use_built_provider,
 )
+from tests.tile_prices import time_of
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("tvm")

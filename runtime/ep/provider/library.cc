@@ -1,9 +1,11 @@
-// What the library exports: its factories, and why there is no GPU.
+// What the library exports: its factories, why there is no GPU, and what the selector goes by.
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
 #include "device/cuda_driver.h"
 #include "provider/factory.h"
+#include "select/selector.h"
 
 #define PITC_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -45,5 +47,33 @@ PITC_EXPORT const char* PitcCudaTrouble() {
     return pitc::cuda::DriverTrouble().c_str();
   } catch (...) {
     return "out of memory";
+  }
+}
+
+// What the selector knows of a contraction on one thread (`pitc/tiles/selector.py`).
+//
+// work: rows, k, panels, row_block, k_blocks, scanned; live elements, columns, stretches of
+// columns; for each variant with tiles how many live, for each with blocks how many live, pieces of
+// so many columns, stretches of those. features: [kVariants, kFeatures]. shares: how much each of
+// kFactors counts.
+PITC_EXPORT void PitcFeatures(const int64_t* work, double* features, double* shares) {
+  pitc::Work w{};
+  for (int64_t* size : {&w.rows, &w.k, &w.panels, &w.row_block, &w.k_blocks}) *size = *work++;
+  w.scanned = *work++ != 0;
+  for (int64_t* count : {&w.counts.elements, &w.live_columns, &w.live_runs[0]}) *count = *work++;
+  for (const pitc::VariantRecord& v : pitc::kTable) {
+    if (v.cut == pitc::Cut::kTile) w.counts.strips[v.place] = *work++;
+    if (v.cut != pitc::Cut::kBlock) continue;
+    w.counts.segments[v.place] = *work++;
+    w.live_pieces[v.place] = *work++;
+    w.live_runs[v.place + 1] = *work++;
+  }
+  for (int v = 0; v < pitc::kVariants; ++v) {
+    const pitc::Features found = FeaturesOf(static_cast<pitc::Variant>(v), w);
+    features = std::copy_n(found.amount, pitc::kFeatures, features);
+  }
+  std::fill_n(shares, pitc::kFactors, 0.0);
+  for (const auto& grid : CornersOf(w).corners) {
+    for (const auto& corner : grid) shares[corner.factor] += corner.share;
   }
 }

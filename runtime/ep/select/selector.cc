@@ -25,14 +25,6 @@ double BlockLists(const Work& w, int place) {
 // Groups of rows, each with a list of micro-tiles of `height` x 1.
 int64_t Groups(const Work& w, int64_t height) { return std::max<int64_t>(1, Ceil(w.rows, height)); }
 
-// Knots of a ratio: 1, 2^doublings, 4^doublings, ...
-struct Axis {
-  int doublings, knots;
-};
-constexpr Axis kWidth{1, 2}, kHeight{2, 3}, kList{2, 7};
-constexpr Axis kGrids[Corners::kGrids][2] = {{kWidth, kList}, {kHeight, kList}};
-static_assert((kWidth.knots + kHeight.knots) * kList.knots == kFactors);
-
 // The knot before a ratio, and how far it is to the next; between powers of two it grows evenly.
 struct Cell {
   Cell(const Axis& axis, double ratio) {
@@ -161,13 +153,13 @@ Corners CornersOf(const Work& w) {
   const double tile8 = live(w.counts.strips[RecordOf(Variant::kTile8).place]),
                block32 = live(w.counts.segments[kBlock32]),
                block64 = live(w.counts.segments[RecordOf(Variant::kBlock64).place]);
-  const double ratios[Corners::kGrids][2] = {
+  const double ratios[kGrids][2] = {
       {2 * block64 / block32, block32 / (BlockLists(w, kBlock32) + 1)},
       {8 * tile8 / live(w.counts.elements), tile8 / static_cast<double>(Groups(w, 8))}};
   Corners found;
   int start = 0;
-  for (int g = 0; g < Corners::kGrids; ++g) {
-    const Axis &a = kGrids[g][0], &b = kGrids[g][1];
+  for (int g = 0; g < kGrids; ++g) {
+    const Axis &a = kGridAxes[g][0], &b = kGridAxes[g][1];
     const Cell x(a, ratios[g][0]), y(b, ratios[g][1]);
     const int at = start + x.knot * b.knots + y.knot, next = at + b.knots;
     const double u = x.rest, v = y.rest;

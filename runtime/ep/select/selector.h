@@ -5,11 +5,9 @@
 #include <iterator>
 
 #include "simd/primitives.h"
+#include "tile_shapes.h"
 
 namespace pitc {
-
-constexpr int kFactors = 35;  // of a variant, by the shape of what lives; `pitc/ir/tile_shapes.py`
-constexpr int64_t kFactorUnit = 1000, kHighestFactor = 10 * kFactorUnit;
 
 inline const char* Name(Variant variant) { return RecordOf(variant).name; }
 
@@ -56,7 +54,6 @@ struct Corners {
     int factor;
     double share;
   };
-  static constexpr int kGrids = 2;
   Corner corners[kGrids][4];
 };
 Corners CornersOf(const Work& work);
