@@ -15,6 +15,7 @@ Array = npt.NDArray[Any]
 
 #: A loop's body first takes the number of the trip and a condition; it gives a condition first.
 FIXED = 2
+OVERRIDABLE_SINCE = 4  # IR version from which a caller may override initializers listed as inputs
 
 
 def output_names(node: ir.Node) -> list[str]:
