@@ -159,7 +159,7 @@ def session_of(model: ir.Model) -> "ort.InferenceSession":
         if isinstance(tensor, ir.ExternalTensor):  # stays in its file: a proto ends at 2 GB
             options.add_session_config_entry(WEIGHTS_FOLDER, str(tensor.base_dir))
             break
-    payload = ir.to_proto(model).SerializeToString()
+    payload = ir.serde.serialize_model(model).SerializeToString()
     return ort.InferenceSession(payload, options, providers=["CPUExecutionProvider"])
 
 
