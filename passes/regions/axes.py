@@ -138,7 +138,7 @@ def _read_at(read: Read, axis: Digit, shape: tuple[Poly, ...], operand: str) -> 
         if p is None:
             continue
         for digits, coef in p.by_digits().items():
-            mine = [d for d in digits if _overlap(d, axis)]
+            mine = [d for d in digits if d.dim == axis.dim and _overlap(d, axis)]
             if not mine:
                 continue
             used = True

@@ -85,12 +85,12 @@ def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
 
 def bodies(node: ir.Node) -> Iterator[ir.Graph]:
     """The bodies of a control-flow node."""
-    for attr in node.attributes.values():
-        if attr.is_ref():
+    for attr in node.attributes.data.values():  # those of a UserDict itself take several steps
+        if attr.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) or attr.is_ref():
             continue
         if attr.type == ir.AttributeType.GRAPH:
             yield attr.as_graph()
-        elif attr.type == ir.AttributeType.GRAPHS:
+        else:
             yield from attr.as_graphs()
 
 
