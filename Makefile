@@ -26,6 +26,8 @@ CPP_FILES = $(shell find runtime examples/host tests -name "*.cc" -o -name "*.h"
 
 # `models` is not installed with the package; examples and benchmarks import it from here.
 export PYTHONPATH := $(CURDIR)
+# Where containers set it, each process of the tests would compile them all again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help install libs ep demo test test-all fuzz matrix hosts lint format bench wheel gpu-pack gpu readme clean

@@ -1,11 +1,13 @@
 """The facts of a model, all of them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from pitc.errors import UsageError
 from pitc.ir.graph import Graph
+from pitc.ir.inference import Inferred
 from pitc.ir.mask import PaddingMask
 from pitc.ir.region import EVERYWHERE, Region
 from pitc.ir.target import Target
@@ -54,6 +56,7 @@ def analysis(
     padding: str | None,
     target: Target | None = None,
     *,
+    types: Mapping[str, Inferred] | None = None,
     by_size: bool = False,
     unread: str = "",
 ) -> Analysis:
@@ -63,6 +66,7 @@ def analysis(
         model: The model.
         padding: The padding masks (`masks.py`), or None.
         target: What it is lowered for; None: CPUs.
+        types: What `infer` gives of the model, where that is known.
         by_size: Take all outputs for token-shaped that have a mask's sizes in front: what would
             be known if they are. Nothing may be lowered by that.
         unread: An output that nobody reads: what would be known then. Nothing may be lowered by it.
@@ -72,7 +76,7 @@ def analysis(
             where it says that tokens are real.
     """
     masks = padding_masks(model, padding)
-    graph = Graph(model, target)
+    graph = Graph(model, target, types)
     fill_facts(graph, frozenset(flags(masks)))
     check_computed(graph, masks)
     _check_sides(graph, masks)

@@ -3,10 +3,12 @@
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import onnx_ir as ir
 
+from pitc.ir.inference import Inferred, infer
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.prices import Prices
 from pitc.ir.report import Report
@@ -115,6 +117,11 @@ class _Compilation:
         self.sparse, self.channels = SparseContractions(), ChannelSkips()
         self.lowered = Lowered(model, report=self.report)
 
+    @cached_property
+    def types(self) -> dict[str, Inferred]:
+        """ONNX's own inference on the normalised model."""
+        return infer(self.model)
+
     def annotate(self, nodes: Iterable[ir.Node]) -> None:
         """Write what became of the source graph's nodes into some nodes."""
         # records of bodies come behind those of the graph's nodes
@@ -124,11 +131,12 @@ class _Compilation:
 def _normalise(state: _Compilation) -> None:
     state.scaled = scale_by_live_tokens(state.model, state.options.padding)
     normalise(state.model, state.target)
-    state.checks.normalised()
+    state.checks.normalised(lambda: state.types)
 
 
 def _facts(state: _Compilation) -> None:
-    state.known = analysis(state.model, state.options.padding, state.options.target)
+    options = state.options
+    state.known = analysis(state.model, options.padding, options.target, types=state.types)
     state.checks.analysed(state.known.graph)
 
 

@@ -1,8 +1,9 @@
 """Fixtures for all tests."""
 
 import difflib
+import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,18 @@ def pytest_configure() -> None:
     """One cache of kernels for all tests and runs of a checkout, and no user's."""
     folder = os.environ.setdefault("PITC_CACHE_DIR", str(GOLDEN.parents[1] / "build/test-cache"))
     kept_code.install(Path(folder) / "code")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is made up to here stays to the end: the collector of cycles, which would walk over it
+    during all tests, leaves it alone.
+    """
+    gc.disable()
+    found = yield
+    gc.freeze()
+    gc.enable()
+    return found
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -27,7 +27,7 @@ from pitc.passes.audit.assumed import (
     unbounded,
     undefined,
 )
-from pitc.passes.audit.points import blocks, sizes_of, where
+from pitc.passes.audit.points import Points, blocks, sizes_of
 from pitc.passes.audit.runs import Feed, Runs, Switches
 from pitc.passes.audit.source import Source
 from pitc.passes.audit.symbols import not_finite, wrong_symbols
@@ -166,29 +166,28 @@ class _Audit:
         yield from (text for _, text in infinite)
         bounded = not unbounded(self.graph, self.scores, values, sizes)
         self.result.assumed += not bounded
-        yield from self.wrong_fills(names, values, sizes, bounded)
+        points = Points(sizes, values)
+        yield from self.wrong_fills(names, points, bounded)
         if imported is not None:
             other = _differing(imported, values)
             merged = {**values, **{n: imported[n] for n in other}}
-            found = self.wrong_fills(other, merged, sizes, bounded)
+            found = self.wrong_fills(other, Points(sizes, merged), bounded)
             yield from (f"imported model: {text}" for text in found)
         if bounded and self.scores:
             yield from self.with_extreme_scores(feed, values, sizes)
         if bounded or BOUNDED not in self.graph.assumptions:
-            yield from self.wrong_dead(feed, values, sizes, overwritten, teeth)
+            yield from self.wrong_dead(feed, points, overwritten, teeth)
 
-    def wrong_fills(
-        self, names: Iterable[str], values: Values, sizes: Sizes, bounded: bool
-    ) -> Iterator[str]:
+    def wrong_fills(self, names: Iterable[str], points: Points, bounded: bool) -> Iterator[str]:
         """Fill facts that do not hold."""
         for name in names:
-            x = values[name]
+            x = points.values[name]
             if not bounded and name in self.resting:
                 continue
             for f in self.graph[name].fills:
                 self.result.fill_checks += 1
                 for start, part in blocks(x):
-                    here = where(f.region, part.shape, sizes, values, start)
+                    here = points.where(f.region, part.shape, start)
                     if not np.all(agrees(part[here], f.constant)):
                         yield f"fill {f.constant} of {name} where {f.region}"
                         break
@@ -215,16 +214,16 @@ class _Audit:
             switches = {n: (at & free[n], x) for n, (at, x) in switches.items()}
         if switches and not unbounded(graph, self.scores, moved, sizes):
             resting = [n for n in moved if n in self.resting]
-            wrong = self.wrong_fills(resting, moved, sizes, True)
+            wrong = self.wrong_fills(resting, Points(sizes, moved), True)
             yield from (f"scores of 1000: {text}" for text in wrong)
 
     def wrong_dead(
-        self, feed: Feed, values: Values, sizes: Sizes, overwritten: int, teeth: bool
+        self, feed: Feed, points: Points, overwritten: int, teeth: bool
     ) -> Iterator[str]:
         """Dead facts that do not hold: an output moves."""
-        graph, run, result = self.graph, self.run, self.result
+        graph, run, result, values = self.graph, self.run, self.result, points.values
         keep = {
-            name: ~_any(self.given_up.get(name, ()), values[name].shape, sizes, values)
+            name: ~_any(self.given_up.get(name, ()), values[name].shape, points)
             for name in graph.outputs
             if name in values
         }
@@ -232,7 +231,7 @@ class _Audit:
         for k in range(len(run.targets)):
             name = run.targets[(first + k) % len(run.targets)]
             x, regions = values.get(name), graph[name].dead
-            dead = None if x is None else _any(regions, x.shape, sizes, values)
+            dead = None if x is None else _any(regions, x.shape, points)
             if x is None or dead is None or not dead.any():
                 continue
             if not overwritten:
@@ -288,15 +287,10 @@ def agrees(x: Array, c: Constant) -> Array:
         return np.asarray(x == np.array(c).astype(x.dtype))
 
 
-def _any(
-    regions: Iterable[Region],
-    shape: tuple[int, ...],
-    sizes: Mapping[str, int],
-    values: Mapping[str, Array],
-) -> Array:
+def _any(regions: Iterable[Region], shape: tuple[int, ...], points: Points) -> Array:
     out = np.zeros(shape, bool)
     for r in regions:
-        out |= where(r, shape, sizes, values)
+        out |= points.where(r, shape)
     return out
 
 

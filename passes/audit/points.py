@@ -57,23 +57,39 @@ def blocks(x: Array) -> Iterator[tuple[int, Array]]:
     yield from ((k, x[k : k + rows]) for k in range(0, len(x), rows))
 
 
-def where(
-    r: Region,
-    shape: tuple[int, ...],
-    sizes: Mapping[str, int],
-    values: Mapping[str, Array],
-    start: int = 0,
-) -> Array:
-    """The points of a tensor of that shape, or of a piece that starts at a row, where all hold.
+class Points:
+    """Where regions hold in one run. Many values have the same shape, and tests.
 
-    A test of a value that was not computed, as its branch was not taken, holds nowhere.
+    Args:
+        sizes: Numbers of the size symbols.
+        values: What was computed.
     """
-    out = np.full(shape, all(not t.src or t.src in values for t in r))
-    if not out.any():
+
+    def __init__(self, sizes: Mapping[str, int], values: Mapping[str, Array]) -> None:
+        self.sizes, self.values = sizes, values
+        self._found: dict[tuple[Test, tuple[int, ...], int], Array] = {}
+
+    def where(self, r: Region, shape: tuple[int, ...], start: int = 0) -> Array:
+        """The points of a tensor of that shape, or of a piece that starts at a row, where all hold.
+
+        A test of a value that was not computed, as its branch was not taken, holds nowhere.
+        """
+        out = np.full(shape, all(not t.src or t.src in self.values for t in r))
+        if not out.any():
+            return out
+        for t in r:
+            key = t, shape, start
+            if key not in self._found:
+                self._found[key] = holds(t, shape, self.sizes, self.values, start)
+            out &= self._found[key]
         return out
-    for t in r:
-        out &= holds(t, shape, sizes, values, start)
-    return out
+
+
+def where(
+    r: Region, shape: tuple[int, ...], sizes: Mapping[str, int], values: Mapping[str, Array]
+) -> Array:
+    """`Points.where` of one region."""
+    return Points(sizes, values).where(r, shape)
 
 
 def holds(

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from pitc.ir.branch import BRANCH, GROUP, SIDES, groups, is_choice
 from pitc.ir.custom_ops import add_custom_ops
 from pitc.ir.graph import Array, Graph, output_names
+from pitc.ir.nodes import OVERRIDABLE_SINCE
 from pitc.ir.unused import remove_unused
 from pitc.passes.audit.versions import raise_version
 from pitc.passes.control.branches import close_branches
@@ -46,16 +47,13 @@ class Runs:
         self.switched = list(dict.fromkeys([*self.targets, *filter(self._can_switch, others)]))
         self._choices = groups(graph.nodes)
         self._sessions: dict[Taken, tuple[list[str], ort.InferenceSession]] = {}
-        self._quiet: dict[str, Array] = {}
-        for name in self.switched:
-            self._quiet |= self._switch(name, np.array(False), np.zeros((), graph[name].dtype))
 
     def _can_switch(self, name: str) -> bool:
         return _is_noisy(self.graph, name) and bool(self.graph[name].uses)
 
     def expose(self, feed: Feed, switches: Switches | None = None) -> dict[str, Array] | None:
         """Every value that is computed for one feed; None when ONNX Runtime stops."""
-        given = {**feed, **self._quiet}
+        given = dict(feed)
         for name, (places, other) in (switches or {}).items():
             given |= self._switch(name, places, other)
         values = {name: np.asarray(x) for name, x in feed.items()}
@@ -94,7 +92,7 @@ class Runs:
         keep: Mapping[str, Array],
     ) -> bool | None:
         """Whether an output moves when values are overwritten; None when ONNX Runtime stops."""
-        given = {**feed, **self._quiet}
+        given = dict(feed)
         for name, (places, other) in switches.items():
             given |= self._switch(name, places, other)
         got = ran(self._session(())[1], self.graph.outputs, given)
@@ -161,7 +159,7 @@ def session_of(model: ir.Model) -> "ort.InferenceSession":
         if isinstance(tensor, ir.ExternalTensor):  # stays in its file: a proto ends at 2 GB
             options.add_session_config_entry(WEIGHTS_FOLDER, str(tensor.base_dir))
             break
-    payload = ir.to_proto(model).SerializeToString()
+    payload = ir.serde.serialize_model(model).SerializeToString()
     return ort.InferenceSession(payload, options, providers=["CPUExecutionProvider"])
 
 
@@ -224,22 +222,24 @@ def _take(model: ir.Model, sides: Mapping[str, str]) -> None:
 
 
 def _switchable_model(graph: Graph, targets: Sequence[str]) -> ir.Model:
-    """Every target T becomes Where(T:select, T:noise, T), or Xor(T:select, T) for bools."""
+    """Every target T becomes Where(T:select, T:noise, T), or Xor(T:select, T) for bools.
+
+    A switch that is not fed is off: to feed them all takes longer than to run a small model.
+    """
     model = graph.model.clone()
     if targets:
         raise_version(model, SELECTS_SINCE)
+        model.ir_version = max(model.ir_version, OVERRIDABLE_SINCE)
     values = {v.name: v for v in _values(model)}
     outputs = {id(v) for v in model.graph.outputs}
     for name in targets:
         value = values[name]
         dtype = graph.dtype(name)
-        select = ir.val(_select(name), ir.DataType.BOOL)
-        model.graph.inputs.append(select)
+        select = _input(model, _select(name), np.array(False))
         if dtype == np.bool_:
             node = ir.node("Xor", [select, value])
         else:
-            other = ir.val(_noise(name), ir.DataType.from_numpy(dtype))
-            model.graph.inputs.append(other)
+            other = _input(model, _noise(name), np.zeros((), dtype))
             node = ir.node("Where", [select, other, value])
         mixed = node.outputs[0]
         if id(value) in outputs:
@@ -261,3 +261,12 @@ def _switchable_model(graph: Graph, targets: Sequence[str]) -> ir.Model:
                 node.metadata_props[BRANCH] = producer.metadata_props[BRANCH]
             model.graph.insert_after(producer, [node])
     return model
+
+
+def _input(model: ir.Model, name: str, default: Array) -> ir.Value:
+    """A new input of any shape, with what it is where it is not fed."""
+    value = ir.val(name, const_value=ir.tensor(default, name=name))
+    value.shape = None
+    model.graph.register_initializer(value)
+    model.graph.inputs.append(value)
+    return value

@@ -17,7 +17,7 @@ from pitc.ir.graph import Graph
 from pitc.passes.audit.packing import wrong_regions
 from pitc.passes.audit.plans import wrong_plans
 from pitc.passes.audit.statements import wrong_facts
-from pitc.passes.audit.wiring import Face, face_of, wrong_ends, wrong_model
+from pitc.passes.audit.wiring import Face, Types, face_of, wrong_ends, wrong_model
 from pitc.passes.regions.choose import Regions
 
 ALWAYS = False  # check without being asked: tests set it
@@ -41,14 +41,17 @@ class Stages:
         self._face: Face | None = face_of(model) if wanted or ALWAYS else None
         self._faulty = self._face is not None and any(wrong_model(model, self._face))
 
-    def normalised(self) -> None:
+    def normalised(self, types: Types) -> None:
         """After `normalise`.
+
+        Args:
+            types: What gives the model's types (`infer`).
 
         Raises:
             StageError: An invariant does not hold.
         """
         if self._face is not None:
-            _demand("normalise", self._wiring(self._face))
+            _demand("normalise", self._wiring(self._face, types))
 
     def analysed(self, graph: Graph) -> None:
         """After the facts, of the graph and of the bodies in it.
@@ -82,8 +85,8 @@ class Stages:
             found = self._wiring(self._face), wrong_ends(model), wrong_plans(model, symbols)
             _demand("lower", chain(*found))
 
-    def _wiring(self, face: Face) -> Iterator[str]:
-        return iter(()) if self._faulty else wrong_model(self._model, face)
+    def _wiring(self, face: Face, types: Types | None = None) -> Iterator[str]:
+        return iter(()) if self._faulty else wrong_model(self._model, face, types)
 
 
 def _demand(stage: str, violations: Iterator[str]) -> None:

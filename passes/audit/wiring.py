@@ -5,7 +5,7 @@ assumed of how a pass works: what it leaves is looked at as a reader of the file
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -13,10 +13,11 @@ import onnx
 import onnx_ir as ir
 
 from pitc.ir.branch import CHOOSE, DOMAIN, GROUP, SIDES, Path, groups, is_choice, path_of, within
-from pitc.ir.inference import infer
+from pitc.ir.inference import Inferred, infer
 from pitc.ir.nodes import bodies, is_pit_node, node_name
 
 ANY_VALUE = "tensor({})"
+Types = Callable[[], Mapping[str, Inferred]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,15 @@ def _seen(value: ir.Value) -> tuple[str, str, int | None]:
     return value.name or "", str(value.type), None if value.shape is None else len(value.shape)
 
 
-def wrong_model(model: ir.Model, face: Face) -> Iterator[str]:
-    """Violations of a model that had that face before."""
+def wrong_model(model: ir.Model, face: Face, types: Types | None = None) -> Iterator[str]:
+    """Violations of a model that had that face before.
+
+    Args:
+        model: The model.
+        face: What it showed.
+        types: Gives what `infer` gives of the model; None: `infer`. It is asked where names are
+            well defined.
+    """
     yield from _wrong_face(face, face_of(model))
     graphs = (model.graph, *(function.graph for function in model.functions.values()))
     broken = [line for graph in graphs for line in _wrong_scope(graph, {})]
@@ -51,7 +59,7 @@ def wrong_model(model: ir.Model, face: Face) -> Iterator[str]:
     if broken:  # types cannot be followed through such a graph
         return
     yield from _wrong_operators(model)
-    yield from _wrong_types(model)
+    yield from _wrong_types(model, infer(model) if types is None else types())
     yield from _wrong_choices(model)
 
 
@@ -157,9 +165,9 @@ def _wrong_operators(model: ir.Model) -> Iterator[str]:
             yield f"{name}: {node.op_type} has attributes {unknown} too many, lacks {lacking}"
 
 
-def _wrong_types(model: ir.Model) -> Iterator[str]:
+def _wrong_types(model: ir.Model, types: Mapping[str, Inferred]) -> Iterator[str]:
     """Operands whose types an operator does not take, or not together."""
-    known = {name: found.dtype for name, found in infer(model).items()}
+    known = {name: found.dtype for name, found in types.items()}
     for node in model.graph:
         for output in node.outputs:
             if output.name and output.dtype is not None and node.domain == "com.microsoft":

@@ -12,12 +12,11 @@ import onnx_ir as ir
 from onnx import numpy_helper
 
 from pitc.errors import ModelError
-from pitc.ir.nodes import STANDARD
+from pitc.ir.nodes import OVERRIDABLE_SINCE, STANDARD
 
 #: A dense tensor above this cannot be part of a model file.
 PROTO_BYTES = (1 << 31) - 1
 MOST_OPSET = (1 << 31) - 1
-OVERRIDABLE_SINCE = 4  # IR version from which a caller may override initializers listed as inputs
 UNCHECKED = "pitc.unchecked"
 #: ONNX Runtime has these in the standard set, at every version.
 RUNTIME_STANDARD = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})

@@ -41,6 +41,8 @@ class Graph:
     Args:
         model: The model. Its main graph is analysed, with the branches of If nodes opened into it
             (`pitc.ir.branch`); bodies of loops are opaque, but what they capture is listed.
+        target: What it is lowered for; None: CPUs.
+        types: What `infer` gives of the model, where that is known.
 
     Attributes:
         nodes: Nodes in topological order, without Constant nodes (their values are constants here).
@@ -64,7 +66,12 @@ class Graph:
             numbers; None where there is none.
     """
 
-    def __init__(self, model: ir.Model, target: targets.Target | None = None) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        target: targets.Target | None = None,
+        types: Mapping[str, Inferred] | None = None,
+    ) -> None:
         self.model, self.target = model, target or targets.CPU
         self.nodes: list[ir.Node] = []
         self.values = Values()
@@ -85,7 +92,7 @@ class Graph:
         self._arrays: dict[str, Array] = {}
         self._exceptional: dict[str, frozenset[str]] = {}
         self._splats: dict[str, float | int | None] = {}
-        self._inferred: dict[str, Inferred] = infer(model)
+        self._inferred = infer(model) if types is None else types
         self._count = 0
         self._above: tuple[int, dict[str, int]] = 0, {}
 

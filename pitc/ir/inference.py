@@ -97,7 +97,8 @@ def slim_proto(model: ir.Model) -> onnx.ModelProto:
         name=graph.name,
     )
     functions = list(model.functions.values())
-    proto = ir.to_proto(ir.Model(face, ir_version=model.ir_version, functions=functions))  # type: ignore[arg-type]
+    slim = ir.Model(face, ir_version=model.ir_version, functions=functions)  # type: ignore[arg-type]
+    proto = ir.serde.serialize_model(slim)
     for node in graph:
         ir.serde.serialize_node_into(proto.graph.node.add(), node)
     return proto

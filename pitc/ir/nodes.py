@@ -16,6 +16,7 @@ Array = npt.NDArray[Any]
 STANDARD = ("", "ai.onnx")  # names of the standard domain
 #: A loop's body first takes the number of the trip and a condition; it gives a condition first.
 FIXED = 2
+OVERRIDABLE_SINCE = 4  # IR version from which a caller may override initializers listed as inputs
 
 
 def output_names(node: ir.Node) -> list[str]:
@@ -109,12 +110,12 @@ def is_if(node: ir.Node) -> bool:
 
 def bodies(node: ir.Node) -> Iterator[ir.Graph]:
     """The bodies of a control-flow node."""
-    for attr in node.attributes.values():
-        if attr.is_ref():
+    for attr in node.attributes.data.values():  # those of a UserDict itself take several steps
+        if attr.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) or attr.is_ref():
             continue
         if attr.type == ir.AttributeType.GRAPH:
             yield attr.as_graph()
-        elif attr.type == ir.AttributeType.GRAPHS:
+        else:
             yield from attr.as_graphs()
 
 

@@ -68,10 +68,12 @@ class NodeView:
         Raises:
             NoRule: The input is absent.
         """
-        x = self.node.inputs[i] if i < len(self.node.inputs) else None
-        if x is None or not x.name:
+        inputs = self.node.inputs
+        x = inputs[i] if i < len(inputs) else None
+        name = None if x is None else x.name
+        if not name:
             raise NoRule(f"input {i} is absent")
-        return x.name
+        return name
 
     def out(self, i: int = 0) -> str:
         """Name of output i; empty when it is not wanted."""

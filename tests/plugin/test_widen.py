@@ -16,10 +16,12 @@ from models.half import half
 from models.reference import forward
 from pitc.check.verify import audit_facts
 from pitc.importer import load_model
+from pitc.ir.inference import infer
 from pitc.ir.target import CPU, CUDA
 from pitc.ir.widened import Widened
 from pitc.passes.normalise import normalise
 from pitc.passes.pipeline import LowerOptions, run_passes
+from pitc.passes.widen import mentions_float16
 from tests.lower_support import plans
 from tests.plan_reference import parse, run_lowered
 from tests.plugin.test_cached_exports import AUDITED, feeds_of
@@ -73,6 +75,27 @@ def assert_same(model: onnx.ModelProto, feeds: Feeds, limit: float = LIMIT) -> N
         assert x.dtype == y.dtype and x.shape == y.shape
         x, y = (np.asarray(v, np.float64) for v in (x, y))
         assert np.linalg.norm(x - y) <= limit * np.linalg.norm(x)
+
+
+SAYS = {
+    "input": "g (float16[n] x) => (float16[n] y) { y = Neg(x) }",
+    "unread input": "g (float[n] x, float16[n] z) => (float[n] y) { y = Neg(x) }",
+    "weight": "g (float[n] x) => (float16[2] y) <float16[2] w = {1, 2}> { y = Neg(w) }",
+    "type": "g (float[n] x) => (float16[n] y) { y = Cast <to = 10> (x) }",
+    "tensor": """g (int64[1] x) => (float16[n] y) {
+        y = ConstantOfShape <value = float16[1] {1}> (x) }""",
+    "body": """g (float[n] x, bool c) => (float16[n] y) {
+        y = If (c) <then_branch = t () => (float16[n] a) { a = Cast <to = 10> (x) },
+                    else_branch = e () => (float16[n] b) { b = Cast <to = 10> (x) }> }""",
+    "nothing": "g (float[n] x) => (float[n] y) { y = Cast <to = 1> (x) }",
+}
+
+
+@pytest.mark.parametrize("where", SAYS)
+def test_what_is_float16_is_said_to_be(where: str) -> None:
+    model = ir.from_proto(model_of(SAYS[where]))
+    halves = {x.numpy_dtype == np.float16 for x in infer(model).values()}
+    assert mentions_float16(model) == (True in halves) == (where != "nothing")
 
 
 MLP = """g (float16[n, 64] x) => (float16[n, 64] y, float16[n, 96] h) {
