@@ -38,8 +38,8 @@ WAITS = 3
 """Of ONNX Runtime and our provider for a copy that a node of the CPU reads; a run ends with one."""
 TF32_KERNELS = "f32_mma"
 """What their symbols have in them."""
-LOOKS_BACK = ("contract", "ffn")
-"""Nodes that copy to the host what they chose, if there is a trace: they run without one."""
+LOOKS_BACK = ("sparse", "ffn")
+"""Kinds of nodes that copy to the host what they chose if there is a trace; they run without."""
 
 
 def read_by_the_host(graph: onnx.GraphProto) -> set[str]:
@@ -143,11 +143,11 @@ def check(folder: Path, model: Model) -> Outcome:
     graph = onnx.load(path, load_external_data=False).graph
     plans = list(nodes_on_device(graph))
     out.counts.update({"PIT nodes": len(plans), "models with PIT nodes": bool(plans)})
-    out.counts.update(f"op {plan['op']}" for plan in plans)
+    out.counts.update(f"op {plan['kind']}" for plan in plans)
     crossing = len(read_by_the_host(graph))
     out.counts["values for the host"] = crossing
     bodies = any(a.type == onnx.AttributeProto.GRAPH for n in graph.node for a in n.attribute)
-    looks_back = any(plan["op"] in LOOKS_BACK for plan in plans)
+    looks_back = any(plan["kind"] in LOOKS_BACK for plan in plans)
     trace = folder / "trace"
     trace.touch()
     run = session(path, trace=None if looks_back else trace, given=model.given)

@@ -40,11 +40,11 @@ def plans(lowered: Lowered) -> list[dict[str, str]]:
 
 
 def check(proto: onnx.ModelProto, lowered: Lowered, feeds: dict[str, np.ndarray]) -> list[str]:
-    """The operations of the lowered model's PIT nodes, once its answer has been compared."""
+    """The kinds of the lowered model's PIT nodes, once its answer has been compared."""
     found = ir.serde.serialize_model(lowered.model)
     onnx.checker.check_model(found)
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     want = session.run(None, feeds)
     for x, y in zip(run_lowered(found, feeds), want, strict=True):
         np.testing.assert_allclose(x, np.asarray(y), rtol=1e-4, atol=1e-5)
-    return [p["op"] for p in plans(lowered)]
+    return [p["kind"] for p in plans(lowered)]

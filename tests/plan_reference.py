@@ -19,10 +19,22 @@ Array = np.ndarray
 
 
 def parse(text: str) -> dict[str, str]:
+    """The fields of a plan, and its `kind`: see `kind_of`."""
     first, *lines = text.rstrip("\n").split("\n")
     assert first == f"pitc-plan {PLAN_VERSION}", first
     assert lines == sorted(lines)
-    return dict(line.split("=", 1) for line in lines)
+    fields = dict(line.split("=", 1) for line in lines)
+    return fields | {"kind": kind_of(fields)}
+
+
+def kind_of(fields: dict[str, str]) -> str:
+    """What a contraction does about zeros: `dense` (nothing), `sparse` (it skips those of a),
+    `ffn` (of the ReLU of a product in front) or `right` (of a computed matrix); else the operation.
+    """
+    if fields["op"] != "contract":
+        return fields["op"]
+    skips = "ffn" if "inner" in fields else "sparse" if fields["right"] == "panels" else "right"
+    return skips if fields["skips"] == "1" else "dense"
 
 
 def number(text: str) -> float:
@@ -90,7 +102,7 @@ def to_steps(x: Array, fields: dict[str, str], what: str) -> Array:
 def attention(fields: dict[str, str], *inputs: Array) -> tuple[Array]:
     q, k, v, q_offsets, k_offsets = inputs[:5]
     heads, d, dv = (int(fields[n]) for n in ("heads", "d", "dv"))
-    if fields.get("whole") == "1":
+    if fields["whole"] == "1":
         assert all(len(x) == len(k_offsets) - 1 and x.shape[1] == heads for x in (k, v))
         sequence = np.repeat(np.arange(len(k)), np.diff(k_offsets))
         k_coords, live = inputs[-2:]
@@ -155,35 +167,30 @@ def gather_gemm(fields: dict[str, str], a: Array, panels: Array, *rest: Array) -
     return (y if flag["gather"] else y.reshape(*a.shape[:-1], n),)
 
 
-def contract(fields: dict[str, str], a: Array, *rest: Array) -> tuple[Array]:
-    return gather_gemm(fields, np.maximum(a, 0) if fields["input_relu"] == "1" else a, *rest)
-
-
-def contract_right(fields: dict[str, str], a: Array, s: Array, *rest: Array) -> tuple[Array]:
-    left, k, n = list(rest), int(fields["k"]), int(fields["n"])
-    assert s.dtype == np.float32 and s.shape == {"kn": (k, n), "nk": (n, k)}[fields["stored"]]
-    if fields["factor"] != "0":
-        factor = left.pop(0)
-        assert factor.dtype == s.dtype and factor.shape == s.shape
-        s = s * factor
-    w = s if fields["stored"] == "kn" else s.T
-    dense = fields | {"gather": "0", "scatter": "0"}
-    return gather_gemm(dense, a, pack_panels(w), *left)
-
-
-def ffn(fields: dict[str, str], a: Array, panels: Array, *rest: Array) -> tuple[Array]:
-    """Two products; the first one gathers, without a bias of the second, and stays inside."""
-    left, inner, k = list(rest), int(fields["inner"]), int(fields["k"])
-    bias = left.pop(0) if fields["inner_bias"] == "1" else np.zeros(k, np.float32)
-    assert fields["inner_activation"] == "relu" and a.shape[-1] == inner and bias.shape == (k,)
-    first = {"k": str(inner), "n": str(k), "activation": "relu", "residual": "0", "scatter": "0"}
-    first |= {"bias": "1", "gather": fields["gather"]}
-    points = left[-2:] if fields["gather"] == "1" else []
-    (h,) = gather_gemm(first, a, panels, bias, *points)
-    second = fields | {"gather": "0"}
-    if fields["gather"] == "1" and fields["scatter"] == "0":
-        left = left[:-2]
-    return gather_gemm(second, h, *left)
+def contract(fields: dict[str, str], a: Array, *inputs: Array) -> tuple[Array]:
+    """A product; its left operand may be the ReLU of another one, which gathers then."""
+    left, k, n = list(inputs), int(fields["k"]), int(fields["n"])
+    if "inner" in fields:
+        inner = int(fields["inner"])
+        panels = left.pop(0)
+        bias = left.pop(0) if fields["inner_bias"] == "1" else np.zeros(k, np.float32)
+        assert a.shape[-1] == inner and bias.shape == (k,)
+        first = {"k": str(inner), "n": str(k), "activation": "relu", "residual": "0"}
+        first |= {"bias": "1", "gather": fields["gather"], "scatter": "0"}
+        gathers = fields["gather"] == "1"
+        (a,) = gather_gemm(first, a, panels, bias, *(left[-2:] if gathers else []))
+        left = left[:-2] if gathers and fields["scatter"] == "0" else left
+        fields = fields | {"gather": "0"}
+    if fields["right"] != "panels":
+        s = left.pop(0)
+        assert s.dtype == np.float32
+        assert s.shape == {"kn": (k, n), "nk": (n, k)}[fields["right"]]
+        if fields["factor"] != "0":
+            factor = left.pop(0)
+            assert factor.dtype == s.dtype and factor.shape == s.shape
+            s = s * factor
+        left.insert(0, pack_panels(s if fields["right"] == "kn" else s.T))
+    return gather_gemm(fields, np.maximum(a, 0) if fields["input_relu"] == "1" else a, *left)
 
 
 def choose_channels(fields: dict[str, str], flags: Array) -> tuple[Array]:
@@ -214,20 +221,17 @@ def region(fields: dict[str, str], live: Array, *inputs: Array) -> tuple[Array, 
             rows if x == "rows" else made[int(x[1:])] if x[0] == "s" else given[int(x)]
             for x in named
         ]
-        biases = {2: "k", 4: "n"} if own["op"] == "ffn" else {2: "n"}
+        biases = {2: "k", 4: "n"} if "inner" in own else {2: "n"}
         for place, columns in biases.items():
             operands[place] = operands[place][: int(own[columns])]
-        made += OPERATIONS[own["op"]](own, *operands)
+        made += contract(own, *operands)
     return tuple(made[int(number)] for number in fields["gives"].split(","))
 
 
 OPERATIONS: dict[str, Callable[..., tuple[Array, ...]]] = {
     "region": region,
     "choose_channels": choose_channels,
-    "gather_gemm": gather_gemm,
     "contract": contract,
-    "contract_right": contract_right,
-    "ffn": ffn,
     "detect": detect,
     "pack": pack,
     "unpack": unpack,

@@ -191,8 +191,8 @@ def _check_with(
     out.note("packed", packed > 0)
     out.note("attention", any(r.lowering == "attention" for r in nodes))
     out.note("sparse", any(r.sparse for r in nodes))
-    for op in ("ffn", "contract_right"):
-        out.note(op, any(plan_of(n).get("op") == op for n in lowered.graph.node))
+    for kind in ("ffn", "right"):
+        out.note(kind, any(plan_of(n).get("kind") == kind for n in lowered.graph.node))
     out.note("exit", any(_is_exit(plan_of(node)) for node in lowered.graph.node))
     out.note("refusal", any(r.refusal is not None and r.dead for r in nodes))
     if not packed and not given_up:

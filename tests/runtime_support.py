@@ -18,7 +18,7 @@ from filelock import FileLock
 from onnx import TensorProto, helper
 
 from pitc.ir.plan import EP_NAME, PLAN_VERSION, stamped
-from tests.plan_text import Plan
+from tests.plan_text import Plan, contract_plan
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -104,7 +104,9 @@ def kernel_plan(op: str, kernel: str, **fields: int | float | str) -> Plan:
     """A plan of an operation that runs a kernel of the reference library."""
     words = {"pack_b4": "int32", "unpack_b4": "int32", "pack_b1": "int8", "unpack_b1": "int8"}
     fields = {"dtype": words.get(kernel, "float32"), **fields}
-    return Plan(op, tuple({**fields, "kernel": kernel, "library": "kernels.so"}.items()))
+    role = "attention" if op == "attention" else "move"
+    named = {"kernels": f"{role}:{kernel}", "library": "kernels.so"}
+    return Plan(op, tuple({**fields, **named}.items()))
 
 
 def gemm_plan(
@@ -117,9 +119,8 @@ def gemm_plan(
     residual: int = 0,
     scatter: int = 0,
 ) -> Plan:
-    kernel = f"gather_gemm_k{k}_n{n}_{activation}" + ("_res" if residual else "")
     flags = {"bias": bias, "gather": gather, "residual": residual, "scatter": scatter}
-    return kernel_plan("gather_gemm", kernel, activation=activation, k=k, n=n, **flags)
+    return contract_plan(activation=activation, k=k, n=n, **flags)
 
 
 def attention_plan(
@@ -139,7 +140,6 @@ def attention_plan(
     steps = steps or {}
     rounds = [name for name in ("score_step", "weight_step") if name in steps]
     fields = dict(zip(("q_head", "k_head", "v_head"), first, strict=True))
-    fields |= {"whole": 1} if whole else {}
     return kernel_plan(
         "attention",
         f"attention_d{d}_v{dv}" + ("_bias" if bias else "") + "".join(f"_{x}s" for x in rounds),
@@ -152,6 +152,7 @@ def attention_plan(
         nan_to_zero=nan_to_zero,
         no_keys_to_zero=no_keys_to_zero,
         scale=float(scale),
+        whole=whole,
     )
 
 

@@ -114,8 +114,8 @@ class Builder(NodeBuilder):
     def label(self, of: str, how: str) -> str:
         """A name that nothing in the graph has, for a node that tells what it does of another one.
 
-        >>> build.label("/layer.0/MatMul", "packed gather_gemm")
-        '/layer.0/MatMul [packed gather_gemm]'
+        >>> build.label("/layer.0/MatMul", "packed contract")
+        '/layer.0/MatMul [packed contract]'
         """
         return self.names.unique(f"{of} [{how}]", 1)
 

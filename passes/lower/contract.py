@@ -1,11 +1,10 @@
-"""Contractions become PIT nodes: gather_gemm, contract where the left operand may hold zeros, ffn
-where those zeros come from a contraction in front, contract_right where the right operand may.
+"""Contractions become PIT nodes. Zeros are skipped of a left operand that may hold some, perhaps
+made by the ReLU of a contraction in front, or of a right one that is computed when the model runs.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
 
 import onnx_ir as ir
 
@@ -14,7 +13,7 @@ from pitc.ir.gpu_speed import clock_table
 from pitc.ir.graph import Graph
 from pitc.ir.kernel import MASK, KernelRequest
 from pitc.ir.nodes import node_name
-from pitc.ir.plans.ops import Contract, ContractRight, Ffn, GatherGemm, Product
+from pitc.ir.plans.ops import Contract
 from pitc.ir.prices import Prices
 from pitc.ir.sizes import sizes_known
 from pitc.ir.variants import SPARSE_FAMILIES
@@ -96,7 +95,7 @@ class _Emitter:
         packed = self.packed.get(gemm.node)
         source = node_name(source_node or packed or gemm.node)
         label = source, plan.op if packed is None else f"packed {plan.op}"
-        name = f"{gemm.result.name}.gemm" if source_node is None else f"{source}.{plan.op}"
+        name = f"{gemm.result.name}.{plan.op}"
         read = {self.replaced.get(x, x) for x in inputs if x is not None}
         between = _between(read, gemm.result)
         self.taken |= dict.fromkeys(between, gemm.node)
@@ -106,78 +105,75 @@ class _Emitter:
         self.made[gemm.node] = kernels_of(plan, self.graph.target, rows)
         self._replace(gemm, plan, inputs, name, label)
 
-    def _plan(self, gemm: Gemm, inner: Gemm | None, *, sparse: bool) -> Product:
+    def _plan(self, gemm: Gemm, inner: Gemm | None, *, sparse: bool) -> Contract:
         """The plan of a contraction; requests the kernels."""
-        dtype, first = self._dtype(gemm), inner or gemm
-        stored = self._stored(gemm.weight)
-        kernel = self._request("gather_gemm", gemm, **_product(gemm), **stored)
+        dtype, first, weight = self._dtype(gemm), inner or gemm, gemm.weight
+        stored = _stored(weight)
+        kernels = {"dense": self._request("gather_gemm", gemm, **_product(gemm), **stored)}
+        if isinstance(weight, ComputedMatrix):
+            kernels |= self._right_kernels(gemm, weight, stored)
+        elif sparse:
+            kernels |= self._listed_kernels(gemm, _product(gemm), bits=inner is not None)
+        if inner is not None:
+            kernels["inner"] = self._request("gather_gemm", inner, **_product(inner), bits=1)
         prices = self.prices.table(dtype) if sparse and self.prices is not None else ()
         if self.graph.target.kind == "cuda":
             prices = (*clock_table(dtype), *prices)
-        known: dict[str, Any] = {
-            "activation": gemm.activation,
-            "bias": self._has_bias(gemm),
-            "dtype": dtype,
-            "k": gemm.weight.k,
-            "kernel": kernel,
-            "library": self.graph.target.library,
-            "n": gemm.weight.n,
-            "prices": prices,
-            "residual": gemm.residual is not None,
-        }
-        if isinstance(gemm.weight, ComputedMatrix):
-            return ContractRight(**known, **self._request_right(gemm, gemm.weight, stored))
-        known |= {"gather": first.gather is not None, "scatter": gemm.scatter is not None}
-        if inner is not None:
-            self._request_listed(gemm, "ffn", _product(gemm))
-            self._request("gather_gemm", inner, **_product(inner), bits=1)
-            return Ffn(
-                **known,
-                inner=inner.weight.k,
-                inner_activation=inner.activation,
-                inner_bias=self._has_bias(inner),
-            )
-        if not sparse:
-            return GatherGemm(**known)
-        self._request_listed(gemm, "contract", _product(gemm))
-        return Contract(**known, input_relu=gemm.input_relu)
+        return Contract(
+            activation=gemm.activation,
+            bias=self._has_bias(gemm),
+            dtype=dtype,
+            factor=_factor(weight) if isinstance(weight, ComputedMatrix) else 0,
+            gather=first.gather is not None,
+            inner=None if inner is None else inner.weight.k,
+            inner_bias=inner is not None and self._has_bias(inner),
+            input_relu=gemm.input_relu,
+            k=weight.k,
+            kernels=tuple(kernels.items()),
+            library=self.graph.target.library,
+            n=weight.n,
+            prices=prices,
+            residual=gemm.residual is not None,
+            right=str(stored.get("stored", "panels")),
+            scatter=gemm.scatter is not None,
+            skips=sparse,
+        )
 
-    @staticmethod
-    def _stored(weight: object) -> dict[str, int | str]:
-        """How a computed matrix is stored, as kernels say it."""
-        if not isinstance(weight, ComputedMatrix):
-            return {}
-        stored = "nk" if weight.transposed else "kn"
-        return {"factor": int(weight.factor is not None), "stored": stored}
-
-    def _request_right(
+    def _right_kernels(
         self, gemm: Gemm, weight: ComputedMatrix, stored: dict[str, int | str]
-    ) -> dict[str, Any]:
-        """Request kernels of a product by a computed matrix; how plans say that it is stored."""
+    ) -> dict[str, str]:
+        """Request kernels of a product by a computed matrix, by what they are for."""
         columns = self.graph.target.turned_columns
         turned: dict[str, int | str] = {"n": columns, "activation": "none", "residual": 0}
-        self._request("panels", gemm, k=weight.k)
-        if weight.finite and not weight.transposed:
-            stored = stored | {"factor": MASK}
+        kernels = {
+            "panels": self._request("panels", gemm, k=weight.k),
+            "swrite": self._request("swrite_columns", gemm, **_epilogue(gemm)),
+            **self._listed_kernels(gemm, {**_product(gemm), **turned}, bits=False),
+        }
         if stored["stored"] == "kn" or stored["factor"]:
-            self._request("stored_rows", gemm, k=weight.k, n=weight.n, **stored)
-        self._request("swrite_columns", gemm, **_epilogue(gemm))
-        self._request_listed(gemm, "contract_right", {**_product(gemm), **turned})
-        return stored
+            rows = stored | {"factor": _factor(weight)}
+            kernels["rows"] = self._request("stored_rows", gemm, k=weight.k, n=weight.n, **rows)
+        return kernels
 
-    def _request_listed(self, gemm: Gemm, op: str, made: Mapping[str, int | str]) -> None:
+    def _listed_kernels(
+        self, gemm: Gemm, made: Mapping[str, int | str], *, bits: bool
+    ) -> dict[str, str]:
         """Request the kernels over lists, and on a GPU those that make the lists there."""
         if self.graph.target.kind != "cuda":
-            for family in SPARSE_FAMILIES:
-                self._request(family, gemm, **made)
-            return
+            return {
+                family.removeprefix("contract_"): self._request(family, gemm, **made)
+                for family in SPARSE_FAMILIES
+            }
         k, of_c = gemm.weight.k, _epilogue(gemm)
-        self._request("detect", gemm, **({"bits": 1} if op == "ffn" else {"k": k}))
-        self._request("choose", gemm)
-        self._request("lists", gemm, k=k)
-        for family in ("contract_tile", "contract_block"):  # lists hold what they read of A
-            self._request(family, gemm, **of_c)
-        self._request("contract_square", gemm, k=k, **of_c)
+        return {
+            "detect": self._request("detect", gemm, **({"bits": 1} if bits else {"k": k})),
+            "choose": self._request("choose", gemm),
+            "lists": self._request("lists", gemm, k=k),
+            # lists hold what they read of A
+            "tile": self._request("contract_tile", gemm, **of_c),
+            "block": self._request("contract_block", gemm, **of_c),
+            "square": self._request("contract_square", gemm, k=k, **of_c),
+        }
 
     def _dtype(self, gemm: Gemm) -> str:
         """Type of the elements of a contraction, as plans say it."""
@@ -214,7 +210,7 @@ class _Emitter:
     def _replace(
         self,
         gemm: Gemm,
-        plan: Product,
+        plan: Contract,
         inputs: Sequence[ir.Value | None],
         name: str,
         label: tuple[str, str],
@@ -258,6 +254,21 @@ def _between(inputs: Collection[ir.Value], result: ir.Value) -> set[ir.Node]:
             if not operator_of(node).reads_no_element:
                 todo += [x for x in node.inputs if x is not None and x not in inputs]
     return found
+
+
+def _stored(weight: object) -> dict[str, int | str]:
+    """How a computed matrix is stored, as kernels say it."""
+    if not isinstance(weight, ComputedMatrix):
+        return {}
+    stored = "nk" if weight.transposed else "kn"
+    return {"factor": int(weight.factor is not None), "stored": stored}
+
+
+def _factor(weight: ComputedMatrix) -> int:
+    """What kind of factor a computed matrix has, as plans say it."""
+    if weight.finite and not weight.transposed:
+        return MASK
+    return int(weight.factor is not None)
 
 
 def _epilogue(gemm: Gemm) -> dict[str, int | str]:

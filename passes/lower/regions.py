@@ -27,11 +27,13 @@ from pitc.ir.graph import Graph
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.nodes import is_pit_node, node_name, plan_of
 from pitc.ir.plan import CUDA_EP_NAME
-from pitc.ir.plans.ops import ByPanels, Detect, Plan, Region, Step
+from pitc.ir.plans.ops import Contract, Detect, Plan, Region, Step
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.lower.builder import Builder
 
 KERNEL = KernelRequest.of("live_points", "bool", "cuda")
+COUNTS = "live_counts"
+"""The kernel that counts first where a mask is large; it comes with the other."""
 MOST_STEPS, LONGEST_PLAN, MOST_INPUTS = 8, 1 << 16, 1 << 8
 """Of a region, as the runtime reads it."""
 _IDENTITY_BYTES = 256  # that a plan gets when it is written
@@ -42,7 +44,7 @@ class _Product:
     """A node that may be a step."""
 
     node: ir.Node
-    plan: ByPanels
+    plan: Contract
 
     @property
     def is_packed(self) -> bool:
@@ -160,7 +162,7 @@ def _product(detector: ir.Node, node: ir.Node) -> _Product:
     if not is_pit_node(node) or node.attributes["source"].as_string() != CUDA_EP_NAME:
         raise _NotMergedError(f"{name} is an ordinary node among packed rows")
     plan: Plan = plan_of(node)
-    if not isinstance(plan, ByPanels):
+    if not isinstance(plan, Contract):
         raise _NotMergedError(f"{node_name(node)} ({plan.op}) is no product")
     own = (node.inputs[-2], node.inputs[-1]) == (detector.outputs[0], detector.inputs[0])
     if (plan.gather or plan.scatter) and not own:
@@ -200,7 +202,7 @@ def _plan(
         raise _NotMergedError(too_many)
     plan = Region(
         gives=tuple(steps[x] for x in given),
-        kernel=KERNEL.symbol,
+        kernels=(("counts", COUNTS), ("points", KERNEL.symbol)),
         library=graph.target.library,
         steps=tuple(planned),
     )

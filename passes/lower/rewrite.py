@@ -122,11 +122,11 @@ class Rewriter:
             found = self.build.op("Where", [self.build.op("Or", flags), other, found])
         return found
 
-    def named(self, request: KernelRequest) -> dict[str, Any]:
+    def named(self, role: str, request: KernelRequest) -> dict[str, Any]:
         """Note that a kernel is needed; the plan fields that name it."""
         self.kernels.setdefault(request)
-        library = self.graph.target.library
-        return {"dtype": request.dtype, "kernel": request.symbol, "library": library}
+        kernels, library = ((role, request.symbol),), self.graph.target.library
+        return {"dtype": request.dtype, "kernels": kernels, "library": library}
 
     def dtype(self, name: str) -> ir.DataType:
         """Element type of a value."""
@@ -155,7 +155,7 @@ class Rewriter:
         if rest is not None:  # rows of a batch of one are rows
             source = self.build.squeeze(source, [d for d, c in enumerate(codes) if c == "0"])
             codes = tuple(c for c in codes if c != "0")
-        plan = Pack(dims=codes, **self.named(request))
+        plan = Pack(dims=codes, **self.named("move", request))
         (out,) = self.build.kernel(
             plan,
             [source, at.rows, at.coords, at.live],
@@ -194,7 +194,7 @@ class Rewriter:
         request = self.moved_by("unpack", dtype)
         dropped = [d for d, c in enumerate(codes) if c == "0"]
         codes = tuple(c for c in codes if c != "0")
-        plan = Unpack(dims=codes, **self.named(request))
+        plan = Unpack(dims=codes, **self.named("move", request))
         shape = [_size(e) for e in self.graph[packing.name].shape or ()]
         kept = [n for d, n in enumerate(shape) if d not in dropped]
         (out,) = self.build.kernel(
@@ -340,7 +340,7 @@ class Rewriter:
         steps = {name: 1 for name, step in rounded.items() if step is not None}
         sizes = {"d": plan.d, "dv": plan.dv, "bias": int(plan.bias)}
         request = self.request("attention", dtype, **sizes, **steps)
-        plan = replace(plan, **self.named(request))
+        plan = replace(plan, **self.named("attention", request))
         self.runs[node] = kernels_of(plan, self.graph.target)
         rows = self.detect(packing.domain).symbol
         (out,) = self.build.kernel(

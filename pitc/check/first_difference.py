@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from pitc.compiled import CompiledModel
 
-#: What the rewrite calls values: `pitc.x.packed`, `pitc.pitc.x.packed.gemm.1`, `pitc.x.whole`.
-_MADE = re.compile(r"(?:pitc\.)*(.+?)(?:\.(?:packed|whole|gemm))+(?:\.\d+)?", re.DOTALL)
+#: What the rewrite calls values: `pitc.x.packed`, `pitc.pitc.x.packed.contract.1`, `pitc.x.whole`.
+_MADE = re.compile(r"(?:pitc\.)*(.+?)(?:\.(?:packed|whole|contract))+(?:\.\d+)?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -249,6 +249,7 @@ namespace pitc {{
 
 enum class CudaCut {{ {", ".join(f"k{kind.capitalize()}" for kind in KINDS)} }};
 constexpr int kCudaCuts = {len(KINDS)};
+constexpr const char* kCudaCutNames[] = {{{", ".join(f'"{kind}"' for kind in KINDS)}}};
 constexpr int kCudaColumns = {len(COLUMNS)}, kCudaFeatures = {len(FEATURES)};
 constexpr const char* kCudaTotals[] = {{{", ".join(f'"{name}"' for name in TOTALS)}}};
 constexpr int64_t kCudaGroup = {GROUP}, kCudaSegment = {SEGMENT}, kCudaSquare = {SQUARE};

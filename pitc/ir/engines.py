@@ -1,6 +1,6 @@
 """The engines and tiles of a node, read from its plan: what `pitc explain` shows.
 
-gather_gemm on GPUs, float16    mma     mma128x128 mma64x128 mma32x128 mma16x128
+contract on GPUs, float16       mma     mma128x128 mma64x128 mma32x128 mma16x128
 the same on CPUs                cpu     v4:6x64 v3:6x16
 """
 
@@ -11,7 +11,7 @@ from pitc.ir.attention_tile import AttentionTile
 from pitc.ir.cuda_target import CUDA_ARCHS, CudaArch, CudaTile
 from pitc.ir.cuda_variants import dense_tiles, offers_of
 from pitc.ir.gpu_speed import clocks_of, half_turns
-from pitc.ir.plans.ops import Attention, GatherGemm, Product
+from pitc.ir.plans.ops import Attention, Contract
 from pitc.ir.report import KernelRecord
 from pitc.ir.target import Target, cpu_level_of
 from pitc.ir.variants import ITEM_BYTES, VARIANTS
@@ -30,7 +30,7 @@ class Kernels:
     record: KernelRecord
 
 
-def kernels_of(plan: Product | Attention, target: Target, rows: int | None = None) -> Kernels:
+def kernels_of(plan: Contract | Attention, target: Target, rows: int | None = None) -> Kernels:
     """What runs a node with a product or attention.
 
     Args:
@@ -50,13 +50,13 @@ def kernels_of(plan: Product | Attention, target: Target, rows: int | None = Non
     else:
         pairs = [(x.level, *x.gemm_tile) for x in levels]
     micro_tiles = [(v.name, v.micro_tile) for v in VARIANTS.values() if v.pit_axis]
-    skips = not isinstance(plan, GatherGemm | Attention)
+    skips = isinstance(plan, Contract) and plan.skips
     cut = tuple(f"{name} {tile.m}x{tile.k}" for name, tile in micro_tiles if skips)
     tiles = tuple(f"{level}:{m}x{n}" for level, m, n in pairs)
     return Kernels("cpu", KernelRecord(plan.op, tiles, cut))
 
 
-def _on_cuda(plan: Product | Attention, archs: tuple[str, ...], rows: int | None) -> Kernels:
+def _on_cuda(plan: Contract | Attention, archs: tuple[str, ...], rows: int | None) -> Kernels:
     dtype = plan.dtype
     engines = ("mma", "simt") if dtype == "float32" else ("mma",)
     if isinstance(plan, Attention):
@@ -66,8 +66,7 @@ def _on_cuda(plan: Product | Attention, archs: tuple[str, ...], rows: int | None
     offered = [t for t in dense_tiles(dtype) if any(_fits(t, a) for a in archs)]
     variants = {o.variant.name: o.variant.micro_tile(dtype) for o in offers_of(dtype)}
     del variants["dense"]
-    skips = not isinstance(plan, GatherGemm)
-    cut = tuple(f"{name} {t.m}x{t.k}" for name, t in variants.items() if skips)
+    cut = tuple(f"{name} {t.m}x{t.k}" for name, t in variants.items() if plan.skips)
     predicted: dict[str, list[str]] = {}
     if rows:
         for arch in archs:

@@ -47,14 +47,14 @@ UNWATCHED std::vector<double> Multiply(const std::vector<double>& x, const OrtVa
 // The output, from docs/plans.md and in the simplest way.
 std::vector<double> Expected(const Plan& plan, const std::vector<OrtValue>& inputs) {
   const pitc::ContractPlan& last = *pitc::test::ContractOf(plan);
-  const int64_t n = last.product.n;
+  const int64_t n = last.n;
   size_t next = 1;
   const auto input = [&](bool there) { return there ? &inputs[next++] : nullptr; };
   const OrtValue& a = inputs[0];
   const OrtValue* b1 = input(last.inner.has_value());
-  const OrtValue* bias1 = input(last.inner && last.inner->bias);
+  const OrtValue* bias1 = input(last.inner_bias);
   const OrtValue& b = *input(true);
-  const OrtValue* bias = input(last.product.bias);
+  const OrtValue* bias = input(last.bias);
   const OrtValue* residual = input(last.residual);
   const OrtValue* rows = input(last.gather || last.scatter);
   const OrtValue* live = input(last.gather || last.scatter);
@@ -69,16 +69,16 @@ std::vector<double> Expected(const Plan& plan, const std::vector<OrtValue>& inpu
     const int64_t from = last.gather ? Data<int32_t>(*rows)[r] : r;
     const int64_t to = last.scatter ? Data<int32_t>(*rows)[r] : r;
     std::vector<double> x(Data<float>(a) + from * k, Data<float>(a) + (from + 1) * k);
-    if (last.relu) {
+    if (last.input_relu) {
       for (double& v : x) v = v < 0 ? 0 : v;
     }
     if (b1) {
-      x = Multiply(x, *b1, last.inner->n, bias1);
+      x = Multiply(x, *b1, last.k, bias1);
       for (double& h : x) h = static_cast<float>(h < 0 ? 0 : h);
     }
     x = Multiply(x, b, n, bias);
     for (int64_t j = 0; j < n; ++j) {
-      const double sum = Activate(plan.kernel, x[static_cast<size_t>(j)]);
+      const double sum = Activate(plan.kernels.Of("dense"), x[static_cast<size_t>(j)]);
       c[static_cast<size_t>(to * n + j)] = sum + (residual ? Data<float>(*residual)[r * n + j] : 0);
     }
   }
@@ -208,7 +208,7 @@ void BitsNeedWholePanels() {
   std::vector<OrtValue> inputs = pitc::test::MakeInputs(c.plan, random, 4);
   inputs[1] = pitc::test::RandomPanels(random, 3, 70, 128);
   CHECK(Contains(Thrown([&] { c.Make(library)->Run(inputs); }),
-                 "pitc: node 'n' (ffn): expected b1 as panels of 64 columns, got 128"));
+                 "pitc: node 'n' (contract): expected b1 as panels of 64 columns, got 128"));
 }
 
 }  // namespace

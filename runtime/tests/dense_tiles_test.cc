@@ -16,18 +16,18 @@ constexpr int kAll = 227 << 10;  // bytes of shared memory
 
 ContractPlan Plan(Element type) {
   ContractPlan plan{};
-  plan.type = type;
-  plan.product = {1024, 1024, true};
+  plan.dtype = type;
+  plan.k = plan.n = 1024;
   for (const int arch : {80, 90}) {
-    plan.clocks.push_back({arch, {512, 288, 416, 336}});
-    plan.clocks.back().clocks.resize(pitc::TilesOf(type).size(), 10 * arch);
+    plan.prices.clocks.push_back({arch, {512, 288, 416, 336}});
+    plan.prices.clocks.back().clocks.resize(pitc::TilesOf(type).size(), 10 * arch);
   }
   return plan;
 }
 
 void TakesTheClocksOfTheNearestOlderOne() {
   ContractPlan plan = Plan(Element::kFloat16);
-  plan.clocks[1].clocks[0] = 700;
+  plan.prices.clocks[1].clocks[0] = 700;
   CHECK(OfferedTiles(plan, 80, kAll, true)[0].clocks == 512);
   CHECK(OfferedTiles(plan, 89, kAll, true)[0].clocks == 512);
   CHECK(OfferedTiles(plan, 90, kAll, true)[0].clocks == 700);
@@ -59,7 +59,7 @@ void TakesTheLeastTime() {
   const std::vector<DenseTile> tiles = OfferedTiles(plan, 80, kAll, true);
   const auto fastest = [&](int64_t rows, int processors) {
     return std::string(
-        tiles[FastestTile(tiles, plan.type, plan.product, rows, processors)].shape->name);
+        tiles[FastestTile(tiles, plan.dtype, pitc::ProductOf(plan), rows, processors)].shape->name);
   };
   CHECK(pitc::cuda::TileCount(*tiles[0].shape, 1000, 1024) == 64);
   CHECK(pitc::cuda::TileCount(*tiles[1].shape, 1000, 1024) == 128);

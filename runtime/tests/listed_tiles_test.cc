@@ -24,10 +24,10 @@ const CudaTile& Tile(const char* name) {
 // Prices tell architecture and place.
 ContractPlan SomePlan(Element type) {
   ContractPlan plan{};
-  plan.type = type;
-  plan.product = {3072, 768, true};
+  plan.dtype = type;
+  plan.k = 3072, plan.n = 768;
   for (const int arch : {80, 90}) {
-    OfferPrices& of_arch = plan.prices.emplace_back(OfferPrices{arch, {}});
+    OfferPrices& of_arch = plan.prices.offers.emplace_back(OfferPrices{arch, {}});
     for (size_t i = 0; i < OffersOf(type).size(); ++i)
       of_arch.prices.push_back({arch, static_cast<int64_t>(i), 1, 2});
   }
@@ -62,7 +62,8 @@ void PricesOfArchitectures() {
 }
 
 void Symbols() {
-  const ListedSymbols symbols{"", "", "", {"", "tile_f16", "block_f16", "square_f16"}};
+  const KernelNames symbols(
+      {{"tile", "tile_f16"}, {"block", "block_f16"}, {"square", "square_f16"}});
   std::set<std::string> kernels;
   const ContractPlan plan = SomePlan(Element::kFloat16);
   for (const OfferedVariant& each : OfferedVariants(plan, 90, kMostShared, false)) {
@@ -114,7 +115,7 @@ void WordsOfKernels() {
 
 void WhatPays() {
   ContractPlan plan = SomePlan(Element::kFloat16);
-  for (OfferPrices& of_arch : plan.prices) {
+  for (OfferPrices& of_arch : plan.prices.offers) {
     for (auto& prices : of_arch.prices) prices = {1000, 0, 1, 10};
   }
   const auto offered = OfferedVariants(plan, 80, kMostShared, false);

@@ -68,7 +68,7 @@ inline const ContractPlan* ContractOf(const Plan& plan) {
 inline const CostTable* Costs(const Plan& plan, CpuLevel level) {
   const ContractPlan* contract = ContractOf(plan);
   if (!contract || !contract->skips) return nullptr;
-  return level == CpuLevel::kV4 ? &contract->costs_v4 : &contract->costs_v3;
+  return level == CpuLevel::kV4 ? &contract->prices.v4 : &contract->prices.v3;
 }
 
 inline OrtValue RandomFloats(Random& random, std::vector<int64_t> dims) {
@@ -115,10 +115,10 @@ inline OrtValue RandomPanels(Random& random, int64_t k, int64_t n, int64_t width
 // among the others; where `odd`, the left one does, too.
 inline std::vector<OrtValue> MakeRightInputs(const ContractPlan& plan, Random& random, int64_t t,
                                              bool odd) {
-  const auto [k, n, bias] = plan.product;
+  const auto [k, n, bias] = ProductOf(plan);
   std::vector<int64_t> dims{t, k};
   if (t % 2) dims.insert(dims.begin(), 1);
-  const bool turned = plan.order == Order::kNK;
+  const bool turned = plan.right == ContractPlan::kNk;
   const auto sparse = [&] {
     return SparseFloats(random, turned ? std::vector<int64_t>{n, k} : std::vector<int64_t>{k, n});
   };
@@ -140,7 +140,7 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
     std::vector<int64_t> extents;
     for (int d = 0; d < detect->rank; ++d) extents.push_back(extent());
     const OrtValue live = RandomDomain(random, extents).Live();
-    if (detect->padding.empty()) return {live};
+    if (!detect->padding) return {live};
     return {live, live};
   }
   if (auto* move = std::get_if<MovePlan>(&plan.body)) {
@@ -161,20 +161,20 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
     }
     return {RandomFloats(random, dims), domain.Rows(), domain.Coords(), domain.Live()};
   }
-  if (auto* choose = std::get_if<ChooseChannelsPlan>(&plan.body))
+  if (auto* choose = std::get_if<ChannelsPlan>(&plan.body))
     return {SparseFloats(random, {std::min<int64_t>(choose->flags, kMostFlags)})};
   const RandomDomain domain(random, {1 + random.Below(3), 1 + random.Below(most)});
   if (const ContractPlan* p = ContractOf(plan)) {
-    if (p->order != Order::kPanels)
+    if (p->right != ContractPlan::kPanels)
       return MakeRightInputs(*p, random, domain.Count(), random.Below(4) == 0);
-    const auto [k, n, bias] = p->product;
+    const auto [k, n, bias] = ProductOf(*p);
     const int64_t width = int64_t{1} << random.Below(5), t = domain.Count();
     std::vector<int64_t> dims = p->gather ? domain.extents : std::vector<int64_t>{t};
-    dims.push_back(p->inner ? p->inner->k : k);
+    dims.push_back(LeftColumns(*p));
     std::vector<OrtValue> inputs;
     inputs.push_back(p->skips ? SparseFloats(random, dims) : RandomFloats(random, dims));
-    if (p->inner) inputs.push_back(RandomPanels(random, p->inner->k, p->inner->n, 64));
-    if (p->inner && p->inner->bias) inputs.push_back(RandomFloats(random, {p->inner->n}));
+    if (p->inner) inputs.push_back(RandomPanels(random, *p->inner, k, 64));
+    if (p->inner_bias) inputs.push_back(RandomFloats(random, {k}));
     inputs.push_back(RandomPanels(random, k, n, width));
     if (bias) inputs.push_back(RandomFloats(random, {n}));
     if (p->residual) inputs.push_back(RandomFloats(random, {t, n}));
@@ -203,11 +203,12 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
 // How many inputs and outputs the node of a plan has.
 inline int InputCount(const Plan& plan) {
   if (const ContractPlan* p = ContractOf(plan)) {
-    return 2 + (p->inner ? 1 + p->inner->bias : 0) + p->factor + p->product.bias + p->residual +
+    return 2 + p->inner.has_value() + p->inner_bias + (p->factor > 0) + p->bias + p->residual +
            2 * (p->gather || p->scatter);
   }
   if (auto* attention = std::get_if<AttentionPlan>(&plan.body)) return attention->bias ? 8 : 5;
-  return plan.op == "detect" || plan.op == "choose_channels" ? 1 : 4;
+  if (auto* detect = std::get_if<DetectPlan>(&plan.body)) return detect->padding ? 2 : 1;
+  return plan.op == "choose_channels" ? 1 : 4;
 }
 
 inline int OutputCount(const Plan& plan) { return plan.op == "detect" ? 3 : 1; }
@@ -239,14 +240,31 @@ struct PlanCase {
       set(key, value);
       other.name += " " + key + "=" + value;
     }
-    std::string kernel = "gather_gemm_k" + get("k") + "_n" + get("n") + "_" + get("activation");
-    if (get("residual") == "1") kernel += "_res";
-    if (plan.op == "contract" && get("input_relu") == "1") kernel += "_input_relu";
-    if (plan.op == "contract_right") kernel += "_" + get("stored");
-    if (plan.op == "contract_right" && get("factor") != "0") kernel += "_factor";
-    set("kernel", kernel);
+    set("kernels", Kernels(get));
     other.plan = ParsePlan(other.text);
     return other;
+  }
+  // The symbols that the fields of a contraction demand, as the compiler writes them.
+  template <class Get>
+  static std::string Kernels(const Get& get) {
+    const std::string k = "_k" + get("k"), n = "_n" + get("n"), right = get("right");
+    const std::string residual = get("residual") == "1" ? "_res" : "";
+    const std::string epilogue = "_" + get("activation") + residual;
+    const std::string relu = get("input_relu") == "1" ? "_input_relu" : "";
+    const bool computed = right != "panels", factor = get("factor") != "0";
+    const std::string stored = computed ? "_" + right + (factor ? "_factor" : "") : std::string();
+    const std::string listed = computed ? k + "_n128_none" : k + n + epilogue + relu;
+    std::string kernels = "dense:gather_gemm" + k + n + epilogue + relu + stored;
+    if (get("skips") == "1") {
+      for (const char* const role : {"row", "tile", "block"})
+        kernels += std::string(",") + role + ":contract_" + role + listed;
+    }
+    if (computed) {
+      kernels += ",panels:panels" + k + ",swrite:swrite_columns" + n + epilogue;
+      kernels += ",rows:stored_rows" + k + n + "_" + right;
+      kernels += get("factor") == "2" ? "_mask" : factor ? "_factor" : "";
+    }
+    return kernels;
   }
   // The kernels lie beside `model`.
   std::unique_ptr<Session> Make(const Library& library, const Options& options = {},

@@ -23,7 +23,7 @@ void Demand(bool good, const char* what, std::string_view text) {
 
 // Prices are numbers that can be added up, and dense is always offered.
 void CheckCosts(const pitc::ContractPlan& contract, std::string_view text) {
-  for (const pitc::CostTable* table : {&contract.costs_v3, &contract.costs_v4}) {
+  for (const pitc::CostTable* table : {&contract.prices.v3, &contract.prices.v4}) {
     Demand(table->lines[0].offered, "dense", text);
     for (const pitc::CostTable::Line& line : table->lines) {
       for (int f = 0; f < pitc::kFeatures; ++f) {
@@ -50,7 +50,7 @@ void CheckCosts(const pitc::ContractPlan& contract, std::string_view text) {
 }
 
 // What a choice adds up has room, and its flags lie among those that it asks for.
-void CheckChannels(const pitc::ChooseChannelsPlan& choose, std::string_view text) {
+void CheckChannels(const pitc::ChannelsPlan& choose, std::string_view text) {
   const size_t count = choose.convolutions.size();
   Demand(count >= 1 && choose.ends.size() == count + 1, "ends", text);
   for (const auto& [extent, place] : choose.ends) {
@@ -73,7 +73,8 @@ void CheckRegion(const pitc::RegionPlan& region, std::string_view text) {
   Demand(count >= 1 && count <= 8 && !region.gives.empty(), "steps", text);
   for (int number = 0; number < count; ++number) {
     const pitc::RegionStep& step = region.steps[static_cast<size_t>(number)];
-    Demand(!step.plan.clocks.empty() && step.plan.order == pitc::Order::kPanels, "step", text);
+    Demand(!step.plan.prices.clocks.empty() && step.plan.right == pitc::ContractPlan::kPanels,
+           "step", text);
     for (const auto& [kind, from] : step.reads) {
       const int most = kind == pitc::StepOperand::kInput  ? region.inputs
                        : kind == pitc::StepOperand::kStep ? number
@@ -130,7 +131,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     try {
       const pitc::Plan plan = pitc::ParsePlan(text, pitc::Machine::kCuda);
       const auto* contract = std::get_if<pitc::ContractPlan>(&plan.body);
-      Demand(!contract || !contract->clocks.empty(), "clocks", text);
+      Demand(!contract || !contract->prices.clocks.empty(), "clocks", text);
       if (auto* region = std::get_if<pitc::RegionPlan>(&plan.body)) CheckRegion(*region, text);
     } catch (const pitc::Failure&) {
     }
@@ -141,28 +142,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       Demand(bare && plan.library[0] != '.' && plan.library.size() <= 200, "library", text);
       Demand(plan.library.empty() == alone, "library", text);
       const auto* contract = std::get_if<pitc::ContractPlan>(&plan.body);
-      const std::string family = contract ? "gather_gemm" : plan.op;
-      Demand(alone ? plan.kernel.empty() : plan.kernel.compare(0, family.size(), family) == 0,
-             "kernel", text);
-      if (auto* choose = std::get_if<pitc::ChooseChannelsPlan>(&plan.body))
-        CheckChannels(*choose, text);
+      if (auto* choose = std::get_if<pitc::ChannelsPlan>(&plan.body)) CheckChannels(*choose, text);
       if (contract) {
-        const bool right = contract->order != pitc::Order::kPanels;
-        const std::string k = "_k" + std::to_string(contract->product.k);
-        const std::string stored =
-            right ? std::string(contract->order == pitc::Order::kNK ? "_nk" : "_kn") +
-                        (contract->factor ? "_factor" : "")
-                  : "";
-        const std::string relu = contract->relu ? "_input_relu" : "";
-        const std::string own = k + contract->swrite_suffix + relu;
-        Demand(plan.kernel == family + own + stored, "symbol", text);
-        Demand(contract->listed_suffix == (right ? k + "_n128_none" : own), "kernels of lists",
-               text);
-        Demand(!right || (!contract->gather && !contract->scatter && !contract->relu &&
-                          !contract->inner && contract->skips),
+        const bool computed = contract->right != pitc::ContractPlan::kPanels;
+        Demand(!computed || (!contract->gather && !contract->scatter && !contract->input_relu &&
+                             !contract->inner && contract->skips),
                "a right operand", text);
-        Demand(!contract->inner || contract->inner->n == contract->product.k, "inner product",
-               text);
+        Demand(computed || contract->factor == 0, "a factor", text);
+        Demand(!contract->inner || contract->skips, "inner product", text);
+        const auto in = contract->Places();
+        Demand(in.count >= 2 && in.count <= 9 && in.a == 0 && in.b > 0, "operands", text);
         if (contract->skips) CheckCosts(*contract, text);
       }
       if (auto* attention = std::get_if<pitc::AttentionPlan>(&plan.body))

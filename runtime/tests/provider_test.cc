@@ -297,10 +297,10 @@ std::vector<OrtValue> LargeInputs(const PlanCase& c) {
   constexpr int64_t kRows = 3000, kFewRows = 100;
   Random random(31);
   const pitc::ContractPlan& plan = *pitc::test::ContractOf(c.plan);
-  if (plan.order != pitc::Order::kPanels)
+  if (plan.right != pitc::ContractPlan::kPanels)
     return pitc::test::MakeRightInputs(plan, random, kFewRows, false);
-  return {pitc::test::RandomFloats(random, {kRows, plan.product.k}),
-          pitc::test::RandomPanels(random, plan.product.k, plan.product.n, 16)};
+  return {pitc::test::RandomFloats(random, {kRows, plan.k}),
+          pitc::test::RandomPanels(random, plan.k, plan.n, 16)};
 }
 
 // No memory has a code of its own, on this thread, on the pool's, and for an output.

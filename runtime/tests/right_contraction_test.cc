@@ -35,10 +35,10 @@ const std::vector<PlanCase>& Cases() {
   static const std::vector<PlanCase> cases = [] {
     const PlanCase plain("contract_right"), all("contract_right_all"), wide("contract_right_wide");
     return std::vector<PlanCase>{plain.With(69, 75),
-                                 plain.With(69, 75, {{"stored", "nk"}}),
+                                 plain.With(69, 75, {{"right", "nk"}}),
                                  all.With(69, 75),
-                                 all.With(69, 75, {{"stored", "kn"}, {"factor", "1"}}),
-                                 all.With(69, 75, {{"stored", "kn"}, {"factor", "2"}}),
+                                 all.With(69, 75, {{"right", "kn"}, {"factor", "1"}}),
+                                 all.With(69, 75, {{"right", "kn"}, {"factor", "2"}}),
                                  wide,
                                  plain,
                                  all};
@@ -56,12 +56,12 @@ struct Product {
 
 UNWATCHED Product Expected(const PlanCase& c, const std::vector<OrtValue>& inputs) {
   const ContractPlan& plan = Body(c);
-  const bool by_columns = plan.order == pitc::Order::kNK;
-  const int64_t k = plan.product.k, n = plan.product.n;
+  const bool by_columns = plan.right == ContractPlan::kNk;
+  const int64_t k = plan.k, n = plan.n;
   size_t next = 2;
   const auto input = [&](bool there) { return there ? Data<float>(inputs[next++]) : nullptr; };
   const float *a = Data<float>(inputs[0]), *s = Data<float>(inputs[1]),
-              *factor = input(plan.factor), *bias = input(plan.product.bias),
+              *factor = input(plan.factor > 0), *bias = input(plan.bias),
               *residual = input(plan.residual);
   const auto t = static_cast<int64_t>(inputs[0].bytes.size() / sizeof(float)) / k;
   Product product{std::vector<double>(static_cast<size_t>(t * n)), {}};
@@ -82,7 +82,7 @@ UNWATCHED Product Expected(const PlanCase& c, const std::vector<OrtValue>& input
         size += std::abs(term);
       }
       const double other = residual ? residual[at] : 0;
-      product.sums[at] = Activate(c.plan.kernel, sum) + other;
+      product.sums[at] = Activate(c.plan.kernels.Of("dense"), sum) + other;
       product.sizes[at] = size + std::abs(other);
     }
   }
@@ -131,7 +131,7 @@ void EveryVariantIsTheProduct() {
         const auto inputs = MakeRightInputs(Body(c), random, t, t % 3 == 2);
         const Product expected = Expected(c, inputs);
         std::vector<int64_t> dims = inputs[0].dims;
-        dims.back() = Body(c).product.n;
+        dims.back() = Body(c).n;
         for (size_t v = 0; v < sessions.size(); ++v) {
           const std::vector<OrtValue> got = sessions[v]->Run(inputs);
           const bool same = got[0].dims == dims && Same(got[0], expected) &&
@@ -193,7 +193,7 @@ void ExceptionalRowsAreDense() {
 void ManyColumns() {
   const Library library(PITC_TEST_LIBRARY);
   for (const char* stored : {"kn", "nk"}) {
-    const PlanCase c = PlanCase("contract_right").With(69, 2100, {{"stored", stored}});
+    const PlanCase c = PlanCase("contract_right").With(69, 2100, {{"right", stored}});
     Random random(43);
     const auto inputs = MakeRightInputs(Body(c), random, 130, false);
     const Product expected = Expected(c, inputs);
@@ -217,8 +217,8 @@ void LargeMatrix() {
   constexpr int64_t kK = 8000, kN = 2100;
   for (const char* stored : {"kn", "nk"}) {
     const PlanCase c =
-        PlanCase("contract_right_wide").With(kK, kN, {{"stored", stored}, {"bias", "0"}});
-    const bool by_rows = Body(c).order == pitc::Order::kNK;
+        PlanCase("contract_right_wide").With(kK, kN, {{"right", stored}, {"bias", "0"}});
+    const bool by_rows = Body(c).right == ContractPlan::kNk;
     Random random(47);
     const OrtValue a = pitc::test::RandomFloats(random, {1, kK});
     std::vector<float> s(static_cast<size_t>(kK * kN));
@@ -243,7 +243,7 @@ void TellsWhatItChose() {
   const Library library(PITC_TEST_LIBRARY);
   const TraceFile trace;
   for (const char* stored : {"kn", "nk"}) {
-    const PlanCase c = Cases()[0].With(69, 75, {{"stored", stored}});
+    const PlanCase c = Cases()[0].With(69, 75, {{"right", stored}});
     const auto session = c.Make(library, {{"trace", trace.Path()}});
     const std::vector<int64_t> dims =
         stored[0] == 'k' ? std::vector<int64_t>{69, 75} : std::vector<int64_t>{75, 69};
@@ -271,7 +271,7 @@ void FewRowsChooseAtAGlance() {
   for (const char* stored : {"kn", "nk"}) {
     for (const char* factor : {"0", "1"}) {
       const PlanCase c =
-          PlanCase("contract_right").With(kK, kN, {{"stored", stored}, {"factor", factor}});
+          PlanCase("contract_right").With(kK, kN, {{"right", stored}, {"factor", factor}});
       const auto told = c.Make(library, {{"trace", trace.Path()}}), untold = c.Make(library);
       const std::vector<int64_t> dims =
           stored[0] == 'k' ? std::vector<int64_t>{kK, kN} : std::vector<int64_t>{kN, kK};
@@ -325,7 +325,7 @@ void Samples() {
   const TraceFile trace;
   for (bool by_rows : {false, true}) {
     const PlanCase c = PlanCase("contract_right")
-                           .With(69, 2100, {{"stored", by_rows ? "nk" : "kn"}, {"factor", "0"}});
+                           .With(69, 2100, {{"right", by_rows ? "nk" : "kn"}, {"factor", "0"}});
     const auto session = c.Make(library, {{"trace", trace.Path()}});
     const auto counted = [&](int64_t first) {
       std::vector<float> s(static_cast<size_t>(69 * 2100));
@@ -359,7 +359,7 @@ void NamesWrongInputs() {
     inputs[at].bytes.resize(inputs[at].Bytes());
     return Thrown([&] { session->Run(inputs); });
   };
-  const std::string node = "pitc: node 'n' (contract_right): expected ";
+  const std::string node = "pitc: node 'n' (contract): expected ";
   const auto names = [&](const std::string& said, const std::string& text) {
     if (said != node + text) printf("%s\n", said.c_str());
     CHECK(said == node + text);
@@ -368,7 +368,7 @@ void NamesWrongInputs() {
   names(error(0, {}), "a as float32 of rank >= 1, got float32 []");
   names(error(0, {4, 69}, false), "a as float32 of rank >= 1, got int32 [4, 69]");
   size_t at = 1;
-  for (const std::string role : {"s", "factor"}) {
+  for (const std::string role : {"b", "factor"}) {
     const std::string as = role + " as float32 ";
     names(error(at, {75, 69}), as + "[69, 75], got float32 [75, 69]");
     names(error(at, {69, 1}), as + "[69, 75], got float32 [69, 1]");
@@ -388,7 +388,7 @@ void NamesWrongInputs() {
   std::vector<OrtValue> inputs = MakeRightInputs(Body(rows), random, 4, false);
   std::swap(inputs[1].dims[0], inputs[1].dims[1]);
   names(Thrown([&] { rows.Make(library)->Run(inputs); }),
-        "s as float32 [75, 69], got float32 [69, 75]");
+        "b as float32 [75, 69], got float32 [69, 75]");
 }
 
 void NamesWhatIsMissing() {
@@ -400,7 +400,7 @@ void NamesWhatIsMissing() {
                  "expected kernel 'contract_row_k9_n128_none' for"));
   for (int inputs : {2, 4}) {
     CHECK(Contains(Thrown([&] { Session(library, plain.text, PITC_TEST_KERNELS, inputs, 1); }),
-                   "pitc: node 'n' (contract_right): expected 3 inputs and 1 outputs, got "));
+                   "pitc: node 'n' (contract): expected 3 inputs and 1 outputs, got "));
   }
 }
 

@@ -80,15 +80,17 @@ class Case:
             "dtype": self.dtype,
             "heads": HEADS,
             "k_head": HEADS,
-            "kernel": KernelRequest.of_cuda("attention", self.dtype, **shape).symbol,
             "library": "kernels.so",
             "nan_to_zero": self.nan_to_zero,
             "no_keys_to_zero": self.no_keys_to_zero,
             "q_head": 0,
             "scale": 0.25,
             "v_head": 1,
+            "whole": 0,
         }
-        return Plan("attention", tuple((fields | other).items()))
+        kernel = KernelRequest.of_cuda("attention", self.dtype, **shape).symbol
+        named = {"kernels": f"attention:{kernel}"}
+        return Plan("attention", tuple((fields | named | other).items()))
 
     def model(self, **changed: Any) -> Any:
         """Casts around attention; fields of the plan may be others."""
@@ -202,11 +204,8 @@ def _errors(folder: Path, library: Path) -> None:
     )
     case = Case((5, 9), "float32")
     assert "expected v as [t, X, 16] with X >= 4" in text("heads", case, case.feeds(), v_head=2)
-    assert "plan: expected kernel=attention_d32_v16_f32 for these fields" in text(
-        "kernel", case, case.feeds(), kernel="attention_d32_v16_f16"
-    )
     assert "expected kernel 'attention_d32_v32_f32_mma_cuda' in 'kernels.so', got none" in text(
-        "absent", case, case.feeds(), dv=32, kernel="attention_d32_v32_f32"
+        "absent", case, case.feeds(), dv=32, kernels="attention:attention_d32_v32_f32"
     )
 
 

@@ -42,7 +42,7 @@ from tests.device_support import (
     session,
     told,
 )
-from tests.plan_text import Plan
+from tests.plan_text import Plan, contract_plan
 from tests.runtime_support import BOOL, COORDS, FLOAT, OFFSETS, ROWS, Array, make_model
 
 DTYPES = {
@@ -197,18 +197,16 @@ class Case:
 
     def plan(self) -> Plan:
         """The plan, as the compiler writes it."""
-        request = KernelRequest.of_cuda("gather_gemm", self.dtype, k=self.k, n=self.n, **EPILOGUE)
         fields: dict[str, Any] = {
-            **{"k": self.k, "n": self.n, "bias": 1, "dtype": self.dtype, "library": "kernels.so"},
-            **{"gather": self.gather, "scatter": self.scatter, "kernel": request.symbol},
+            **{"k": self.k, "n": self.n, "bias": 1, "dtype": self.dtype, "skips": 1},
+            **{"gather": self.gather, "scatter": self.scatter},
             **EPILOGUE,
             f"clocks_{ARCH}": dict(clock_table(self.dtype))[f"clocks_{ARCH}"],
             **prices(self.dtype, self.launch),
         }
         if self.ffn:
-            fields |= {"inner": INNER, "inner_activation": "relu", "inner_bias": 1}
-            return Plan("ffn", tuple(fields.items()))
-        return Plan("contract", tuple((fields | {"input_relu": 0}).items()))
+            fields |= {"inner": INNER, "inner_bias": 1}
+        return contract_plan("cuda", **fields)
 
     def model(self, *, cast: bool = True) -> onnx.ModelProto:
         """The node; with casts from and to float32 around it, or without."""
@@ -494,7 +492,7 @@ def _errors(folder: Path, library: Path) -> None:
         "", "", variant="tile8"
     )
     assert "expected kernel 'detect_loose_f16_cuda' in 'kernels.so', got none" in text(
-        "k=320\nkernel=gather_gemm_none_res_f16", "k=318\nkernel=gather_gemm_none_res_loose_f16"
+        "detect:detect_f16", "detect:detect_loose_f16"
     )
 
 

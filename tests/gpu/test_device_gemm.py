@@ -23,7 +23,7 @@ from tests.device_support import (
     on_device,
     session,
 )
-from tests.plan_text import Plan
+from tests.plan_text import Plan, contract_plan
 from tests.runtime_support import BOOL, COORDS, FLOAT, OFFSETS, ROWS, Array, make_model
 
 TYPES = {name: ir.DataType[name.upper().replace("32", "")] for name in ("float16", "bfloat16")}
@@ -92,12 +92,10 @@ class Case:
             "bias": 1,
             "dtype": self.dtype,
             "gather": self.gather,
-            "kernel": KernelRequest.of_cuda("gather_gemm", self.dtype, **shape).symbol,
-            "library": "kernels.so",
             "scatter": self.scatter,
             **clocks(self.dtype, *self.times),
         }
-        return Plan("gather_gemm", tuple((fields | other).items()))
+        return contract_plan("cuda", **(fields | other))
 
     def model(self, **changed: Any) -> Any:
         """Casts around the contraction; `panels` or `bias` or fields of the plan may be others."""
@@ -303,15 +301,15 @@ def _errors(folder: Path, library: Path) -> None:
     assert "expected bias as float32 [128], got float32 [72]" in text(
         "bias", bias=np.zeros(72, np.float32)
     )
-    assert "plan: expected kernel=gather_gemm_none_f16 for these fields" in text(
-        "kernel", kernel="gather_gemm_none_loose_f16"
+    assert "plan: expected a kernel for 'dense' in kernels, got none" in text(
+        "kernel", kernels="tile:gather_gemm_none_f16"
     )
     assert "plan: expected bias=1 for a GPU" in text("none", fields={"bias": 0})
     assert "plan: expected clocks_sm_80 as 4 numbers" in text("clocks", clocks_sm_80="1,2")
     assert "plan: unknown key 'clocks_sm_x'" in text("unknown", clocks_sm_x="1,1,1,1")
     assert "expected tf32 0 or 1, got 'yes'" in text("tf32", {"tf32": "yes"})
     assert "expected kernel 'gather_gemm_silu_f16_mma128x128_cuda' in 'kernels.so'" in text(
-        "absent", activation="silu", kernel="gather_gemm_silu_f16"
+        "absent", activation="silu"
     )
 
 
@@ -375,7 +373,7 @@ def test_no_image_for_the_device(library: Path, tmp_path: Path) -> None:
     with emulated_process(arch=70) as call:
         text = call(_without_an_image, tmp_path, library)
     assert (
-        "pitc: node 'gemm' (gather_gemm): expected code of kernel "
+        "pitc: node 'gemm' (contract): expected code of kernel "
         "'gather_gemm_none_f16_mma128x128_cuda' for CUDA device 0 (Fake GPU 0, sm_70), got sm_80, "
         "PTX for sm_80; compile the model again for cuda:sm_70" in text
     )

@@ -31,7 +31,7 @@ from tests.device_support import (
     told,
 )
 from tests.gpu.test_device_contract import CUTS, padded, panels_of
-from tests.plan_text import Plan
+from tests.plan_text import Plan, contract_plan
 from tests.runtime_support import BOOL, Array, Value, make_model
 
 FLOAT16 = int(ir.DataType.FLOAT16)
@@ -41,7 +41,7 @@ CONFIGS = {
     "relu-float16": RoutedConfig(hidden=128, ffn=512, dtype=np.float16),  # ffn nodes
     "gelu-float16": RoutedConfig(activation="gelu", dtype=np.float16),
 }
-OPS = {name: ["gather_gemm", "gather_gemm"] for name in CONFIGS} | {"relu-float16": ["ffn"]}
+STEPS = dict.fromkeys(CONFIGS, 2) | {"relu-float16": 1}
 EXACT = {"tf32": "0"}
 WITH_RESIDUAL: dict[str, Any] = {"activation": "none", "residual": 1}
 K = 64
@@ -65,7 +65,7 @@ class Routed:
 
     def __init__(self, config: RoutedConfig) -> None:
         self.config = config
-        self.is_ffn = OPS[f"{config.activation}-{np.dtype(config.dtype)}"] == ["ffn"]
+        self.is_ffn = STEPS[f"{config.activation}-{np.dtype(config.dtype)}"] == 1
         source, found = lowered(config)
         self.model = ir.serde.serialize_model(found.model)
         self.kernels = [k for k in found.kernels if k.family not in ("pack", "unpack")]
@@ -146,7 +146,8 @@ def test_every_expert_is_one_node(layer: Routed) -> None:
     name = f"{layer.config.activation}-{np.dtype(layer.config.dtype)}"
     for node in layer.regions:
         lines = plan_of(node).splitlines()
-        assert [x.split("=")[1] for x in lines if ".op=" in x] == OPS[name]
+        assert f"steps={STEPS[name]}" in lines
+        assert any(".inner=" in x for x in lines) == (STEPS[name] == 1)
     names = {
         d.dim_param for v in layer.model.graph.value_info for d in v.type.tensor_type.shape.dim
     }
@@ -242,19 +243,16 @@ def test_nobody_waits(
 
 def product(reads: str, **fields: int) -> dict[str, Any]:
     """A step of a region: float16, K columns in and out."""
-    flags = {"gather": 0, "scatter": 0, "residual": 0} | fields
-    request = KernelRequest.of_cuda(
-        "gather_gemm", "float16", k=K, n=K, activation="none", residual=flags["residual"]
-    )
-    named = {"kernel": request.symbol, "op": "gather_gemm", "reads": reads, "dtype": "float16"}
     clocks = {f"clocks_{ARCH}": dict(clock_table("float16"))[f"clocks_{ARCH}"]}
-    return {**named, **flags, "activation": "none", "bias": 1, "k": K, "n": K, **clocks}
+    plan = contract_plan("cuda", k=K, n=K, bias=1, dtype="float16", **clocks, **fields)
+    return {key: x for key, x in plan.fields if key != "library"} | {"reads": reads}
 
 
 def region(gives: str, *steps: dict[str, Any]) -> Plan:
     """The plan of a region."""
     named = {f"step{i}.{key}": value for i, step in enumerate(steps) for key, value in step.items()}
-    top = {"gives": gives, "kernel": "live_points", "library": "kernels.so", "steps": len(steps)}
+    kernels = "counts:live_counts,points:live_points"
+    top = {"gives": gives, "kernels": kernels, "library": "kernels.so", "steps": len(steps)}
     return Plan("region", tuple({**top, **named}.items()))
 
 
@@ -373,7 +371,7 @@ def _errors(folder: Path, library: Path) -> None:
     begin = "pitc: node 'r' (region): "
     x = np.zeros((3, 5, K), np.float16)
     assert (
-        f"{begin}step 0 (gather_gemm): expected a as float16 [3, 4, {K}] (one row per point of the "
+        f"{begin}step 0: expected a as float16 [3, 4, {K}] (one row per point of the "
         f"mask), got float16 [3, 5, {K}]" in text(x=x)
     )
 
@@ -388,8 +386,8 @@ def _errors(folder: Path, library: Path) -> None:
 
     assert "expected gives without packed rows, got step 1" in refused("gives=2", "gives=1,2")
     assert "expected kernel 'gather_gemm_none_loose_f16_mma" in refused(
-        "step1.k=64\nstep1.kernel=gather_gemm_none_f16",
-        "step1.k=63\nstep1.kernel=gather_gemm_none_loose_f16",
+        "step1.kernels=dense:gather_gemm_none_f16",
+        "step1.kernels=dense:gather_gemm_none_loose_f16",
     )
     wrong = by_hand(plan, weights, outputs)
     for attribute in wrong.graph.node[0].attribute:

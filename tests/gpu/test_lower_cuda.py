@@ -20,6 +20,7 @@ from pitc.passes.lower.activation import ROUNDED
 from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
 from tests.branch_models import model as model_with
 from tests.onnx.test_control_loops import refined
+from tests.plan_reference import parse
 
 CONFIG = BertConfig(layers=2, hidden=128, heads=2, ffn=512, vocab=50)
 
@@ -55,8 +56,7 @@ def plans(model: ir.Model) -> list[dict[str, str]]:
     found = []
     for node in model.graph:
         if is_pit_node(node):
-            lines = node.attributes["ep_cache_context"].as_string().splitlines()[1:]
-            fields = dict(line.split("=", 1) for line in lines)
+            fields = parse(node.attributes["ep_cache_context"].as_string())
             found.append(fields | {"source": node.attributes["source"].as_string()})
     return found
 
@@ -68,22 +68,23 @@ def _model() -> onnx.ModelProto:
 
 @pytest.mark.parametrize("is_half", [False, True], ids=["float32", "float16"])
 def test_the_same_nodes_run_packed(model: onnx.ModelProto, is_half: bool) -> None:
-    on_cpu = Counter(f["op"] for f in plans(lowered(model, CPU).model))
-    on_gpu = Counter(f["op"] for f in plans(lowered(half(model) if is_half else model, CUDA).model))
+    on_cpu = Counter(f["kind"] for f in plans(lowered(model, CPU).model))
+    source = half(model) if is_half else model
+    on_gpu = Counter(f["kind"] for f in plans(lowered(source, CUDA).model))
     assert on_gpu == on_cpu
-    assert on_gpu["gather_gemm"] == 12 and on_gpu["attention"] == 2
+    assert on_gpu["dense"] == 12 and on_gpu["attention"] == 2
 
 
 def test_cpus_have_kernels_of_float32_alone(model: onnx.ModelProto) -> None:
     found = lowered(half(model), CPU)
-    ops = {f["op"] for f in plans(found.model)}
-    assert ops == {"attention", "detect", "gather_gemm", "pack", "unpack"}
+    ops = {f["kind"] for f in plans(found.model)}
+    assert ops == {"attention", "detect", "dense", "pack", "unpack"}
     dtypes = {k.dtype for k in found.kernels if k.family in ("attention", "gather_gemm")}
     assert dtypes == {"float32"}
 
 
 def test_masks_are_looked_at_on_the_host(model: onnx.ModelProto) -> None:
-    sources = {f["op"]: f["source"] for f in plans(lowered(half(model), CUDA).model)}
+    sources = {f["kind"]: f["source"] for f in plans(lowered(half(model), CUDA).model)}
     assert sources.pop("detect") == "PitExecutionProvider"
     assert set(sources.values()) == {"PitCudaExecutionProvider"}
 
@@ -100,7 +101,7 @@ def test_every_bias_is_as_long_as_all_panels(model: onnx.ModelProto) -> None:
     graph = lowered(half(model), CUDA).model.graph
     seen = 0
     for node in graph:
-        if not is_pit_node(node) or "op=gather_gemm" not in _plan(node):
+        if not is_pit_node(node) or "op=contract" not in _plan(node):
             continue
         fields = dict(line.split("=", 1) for line in _plan(node).splitlines()[1:])
         bias = node.inputs[2]
@@ -118,9 +119,9 @@ def _plan(node: ir.Node) -> str:
 
 
 def test_prices_of_tiles_are_in_plans(model: onnx.ModelProto) -> None:
-    (f, *_) = [f for f in plans(lowered(half(model), CUDA).model) if f["op"] == "gather_gemm"]
+    (f, *_) = [f for f in plans(lowered(half(model), CUDA).model) if f["kind"] == "dense"]
     assert f["dtype"] == "float16" and f["clocks_sm_80"] == "512,347,578,520"
-    (f, *_) = [f for f in plans(lowered(model, CUDA).model) if f["op"] == "gather_gemm"]
+    (f, *_) = [f for f in plans(lowered(model, CUDA).model) if f["kind"] == "dense"]
     assert len(f["clocks_sm_90"].split(",")) == 6
 
 

@@ -71,13 +71,18 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
 }
 
 
+def kernels(plan: dict[str, str]) -> dict[str, str]:
+    """Symbols by what they are for."""
+    return dict(pair.split(":") for pair in plan["kernels"].split(","))
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_two_products_around_a_relu_are_one_node(name: str) -> None:
     found = lowered(MODELS[name]())
     (plan,) = plans(found.model)
-    kernel = plan["kernel"]
+    kernel = kernels(plan)["dense"]
     assert plan["source"] == "PitCudaExecutionProvider" and plan["dtype"] == "float16"
-    assert plan["op"] == "ffn" and (plan["inner"], plan["k"], plan["n"]) == ("128", "512", "128")
+    assert plan["kind"] == "ffn" and (plan["inner"], plan["k"], plan["n"]) == ("128", "512", "128")
     assert plan["bias"] == plan["inner_bias"] == "1"
     end = kernel.removeprefix("gather_gemm_")
     assert {request.symbol for request in found.kernels} == {
@@ -89,22 +94,22 @@ def test_two_products_around_a_relu_are_one_node(name: str) -> None:
 
 def test_a_decoder_skips_padding_and_zeros() -> None:
     model = opt(OptConfig(*SIZES), np.random.default_rng(0))
-    found = {plan["op"]: plan for plan in plans(lowered(model, "attention_mask").model)}
-    assert set(found) >= {"detect", "gather_gemm", "ffn", "attention"}
+    found = {plan["kind"]: plan for plan in plans(lowered(model, "attention_mask").model)}
+    assert set(found) >= {"detect", "dense", "ffn", "attention"}
     assert found["detect"]["source"] == "PitExecutionProvider"
-    assert not priced(found["detect"]) and priced(found["ffn"]) > priced(found["gather_gemm"])
+    assert not priced(found["detect"]) and priced(found["ffn"]) > priced(found["dense"])
 
 
 def test_a_relu_in_front_of_one_product_stays_a_node() -> None:
     found = lowered(relu_product(256, 128))
     (plan,) = plans(found.model)
-    assert plan["op"] == "contract" and plan["input_relu"] == "0"
+    assert plan["kind"] == "sparse" and plan["input_relu"] == "0"
     assert "Relu" in {node.op_type for node in found.model.graph}
     symbols = {request.symbol for request in found.kernels}
     assert {
         "detect_f16",
         "lists_f16",
-        plan["kernel"],
+        kernels(plan)["dense"],
     } < symbols and "detect_bits_f16" not in symbols
 
 
@@ -120,17 +125,17 @@ def test_rows_that_start_anywhere_have_other_kernels(sizes: tuple[int, int]) -> 
 
 
 def test_nothing_is_skipped_without_prices() -> None:
-    ops = {plan["op"] for plan in plans(lowered(MODELS["opt"](), prices=None).model)}
+    ops = {plan["kind"] for plan in plans(lowered(MODELS["opt"](), prices=None).model)}
     assert ops == set()
 
 
 def test_right_operands_and_channels_are_left_to_others() -> None:
     config = MlpConfig()
     masked = lowered(masked_mlp(config, np.random.default_rng(0)))
-    assert {plan["op"] for plan in plans(masked.model)} <= {"contract", "ffn"}
+    assert {plan["kind"] for plan in plans(masked.model)} <= {"sparse", "ffn"}
     assert any("on CPUs only" in str(node) for node in masked.report.nodes)
     images = lowered(cnn(CnnConfig(), np.random.default_rng(0)))
-    assert "choose_channels" not in {plan["op"] for plan in plans(images.model)}
+    assert "choose_channels" not in {plan["kind"] for plan in plans(images.model)}
 
 
 def test_every_kernel_that_is_asked_for_can_be_made() -> None:
@@ -138,7 +143,7 @@ def test_every_kernel_that_is_asked_for_can_be_made() -> None:
     names = [str(f.attrs["global_symbol"]) for r in found.kernels for f in cuda_functions(r)]
     assert len(set(names)) == len(names)
     (plan,) = plans(found.model)
-    base = plan["kernel"].removeprefix("gather_gemm_")
+    base = kernels(plan)["dense"].removeprefix("gather_gemm_")
     for offer in offers_of("float16"):
         ends = [f"_r{rows}" for rows in SUMMED_ROWS] if offer.variant.kind == "block" else [""]
         for end in ends:

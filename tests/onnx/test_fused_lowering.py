@@ -90,17 +90,17 @@ def test_optimised_exports_run_packed_like_plain_ones(file: Path) -> None:
     head = 2 if "classifier" in file.stem else 0
     assert contractions(lowered).count("ordinary") == head
     made = plans(lowered)
-    kernels = [p["op"] for p in made]
+    kernels = [p["kind"] for p in made]
     assert kernels.count("attention") == 2
     if "bert" in file.stem or "classifier" in file.stem or "gpt2" in file.stem:
         joint = "gpt2" in file.stem or file.stem.endswith(("-lengths", "-mask"))
-        assert kernels.count("gather_gemm") == (8 if joint else 12)
+        assert kernels.count("dense") == (8 if joint else 12)
         kind = "gelu_tanh" if "gpt2" in file.stem else "gelu"
-        gemms = [p for p in made if p["op"] == "gather_gemm"]
+        gemms = [p for p in made if p["kind"] == "dense"]
         assert [p["activation"] for p in gemms].count(kind) == 2
         assert sum(int(p["residual"]) for p in gemms) == 4
         assert {p["bias"] for p in gemms} == {"0" if file.stem == "gpt2-session" else "1"}
-        first = [(p["q_head"], p["k_head"], p["v_head"]) for p in made if p["op"] == "attention"]
+        first = [(p["q_head"], p["k_head"], p["v_head"]) for p in made if p["kind"] == "attention"]
         assert first == [("0", "4", "8") if joint else ("0", "0", "0")] * 2
         assert "Split" not in {n.op_type for n in lowered.model.graph}
 
@@ -210,7 +210,7 @@ def test_projections_into_heads_run_packed() -> None:
     proto = heads_by_einsum()
     lowered = run_passes(ir.from_proto(proto), LowerOptions(padding="mask"))
     assert contractions(lowered) == ["packed"] * 3 + ["folded", "attention", "packed"]
-    gemms = [p for p in plans(lowered) if p["op"] == "gather_gemm"]
+    gemms = [p for p in plans(lowered) if p["kind"] == "dense"]
     assert [p["bias"] for p in gemms] == ["1", "1", "1", "0"]
     shared = ir.from_proto(proto)
     share_panels(shared, lowered.model, lowered.panels)
@@ -261,7 +261,7 @@ def test_a_bias_goes_to_the_product_that_is_normalised(
         h.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["b", "s", width])
     )
     lowered = run_passes(ir.from_proto(proto), LowerOptions(padding="m"))
-    (gemm,) = [p for p in plans(lowered) if p["op"] == "gather_gemm"]
+    (gemm,) = [p for p in plans(lowered) if p["kind"] == "dense"]
     assert (gemm["bias"], gemm["residual"]) == ("1", "1")
     mask = MASK.astype(bool)
     (want,), (got,) = run(proto, rows), run_lowered(ir.to_proto(lowered.model), rows)

@@ -101,12 +101,12 @@ FORMS: dict[str, tuple[Build, list[str]]] = {
     "residual": (residual, ["ffn"]),
     "flattened": (flattened, ["ffn"]),
     "scaled": (scaled, ["ffn"]),
-    "turned": (turned, ["contract"]),
-    "squared": (squared, ["contract"]),
-    "activated": (activated, ["contract"]),
-    "gated": (gated, ["contract"]),
-    "read twice": (read_twice, ["contract"]),
-    "shared": (shared, ["contract", "contract"]),
+    "turned": (turned, ["sparse"]),
+    "squared": (squared, ["sparse"]),
+    "activated": (activated, ["sparse"]),
+    "gated": (gated, ["sparse"]),
+    "read twice": (read_twice, ["sparse"]),
+    "shared": (shared, ["sparse", "sparse"]),
 }
 
 
@@ -211,7 +211,7 @@ def test_hidden_value_that_is_an_output_stays() -> None:
     g.output(second(g, h), "y", np.float32, ("s", N))
     g.output(h, "h", np.float32, ("s", H))
     proto = g.model()
-    assert check(proto, lower(proto), rows(5)) == ["contract"]
+    assert check(proto, lower(proto), rows(5)) == ["sparse"]
 
 
 def test_bias_behind_a_reshape_that_moves_columns_is_not_taken() -> None:
@@ -240,7 +240,7 @@ def test_packed_rows(form: str) -> None:
     proto = g.model()
     lowered = lower(proto, "mask")
     found = plans(lowered)
-    (node,) = [p for p in found if p["op"] == "ffn"]
+    (node,) = [p for p in found if p["kind"] == "ffn"]
     assert node["gather"] == str(int(form == "plain")), node  # else the residual needs them too
     for mask_rows in ([[1, 1, 0, 0], [1, 0, 1, 1]], [[0] * 4] * 2, [[1] * 4] * 2):
         feeds = rows(2, 4) | {"mask": np.array(mask_rows)}

@@ -54,8 +54,8 @@ def test_each_expert_is_one_node(activation: str) -> None:
     assert ops(lowered) == ["region"] * 4 and not lowered.report.notes
     assert "live_points" in lowered.report.kernels
     for plan in plans(lowered):
-        steps = plan["step0.op"], plan["step1.op"]
-        assert steps == ("gather_gemm", "gather_gemm") and plan["gives"] == "1"
+        assert plan["steps"] == "2" and plan["gives"] == "1"
+        assert plan["step0.skips"] == plan["step1.skips"] == "0"
         assert (plan["step0.reads"], plan["step1.reads"]) == ("1,2,3,rows,0", "s0,4,5,rows,0")
     x = tokens(2, 9)
     all_to_one = x.copy()
@@ -67,7 +67,8 @@ def test_each_expert_is_one_node(activation: str) -> None:
 def test_a_large_expert_is_one_step() -> None:
     model = routed(RoutedConfig(2, 128, 512), np.random.default_rng(0))
     (plan, _) = plans(lower(model))
-    assert (plan["op"], plan["steps"], plan["step0.op"]) == ("region", "1", "ffn")
+    assert (plan["op"], plan["steps"], plan["step0.skips"]) == ("region", "1", "1")
+    assert "step0.inner" in plan
     assert {"detect_bits_f32", "choose_f32", "live_points"} <= set(lower(model).report.kernels)
 
 
@@ -243,8 +244,8 @@ def test_plans_are_not_larger_than_the_runtime_reads(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(regions, "MOST_STEPS", 2)
     assert "3 products of 5 operands are too many" in lower(model).report.notes[0]
     monkeypatch.undo()
-    (plan,) = plans(lower(model))
-    size = len("\n".join(f"{k}={v}" for k, v in plan.items())) + len("pitc-plan 4\n\n")
+    (node,) = [n for n in lower(model).model.graph if n.op_type == "EPContext"]
+    size = len(node.attributes["ep_cache_context"].as_string())
     for longest, merged in ((size + 256, True), (size + 255, False)):
         monkeypatch.setattr(regions, "LONGEST_PLAN", longest)
         assert bool(lower(model).report.notes) != merged

@@ -112,9 +112,9 @@ def test_right_operand(name: str, lead: tuple[int, int]) -> None:
     make, stored, factor = RIGHTS[name]
     proto = model(lambda g, x: g.op("MatMul", x, make(g)))
     lowered = lower(proto)
-    assert check(proto, lowered, feeds(proto, *lead)) == ["contract_right"]
+    assert check(proto, lowered, feeds(proto, *lead)) == ["right"]
     plan = the_plan(lowered)
-    assert (plan["stored"], plan["factor"]) == (stored, factor)
+    assert (plan["right"], plan["factor"]) == (stored, factor)
     products = sum(n.op_type == "Mul" for n in lowered.model.graph)
     before = sum(n.op_type == "Mul" for n in proto.graph.node)
     assert products == before - (factor != "0")  # what the node multiplies is written by nobody
@@ -134,19 +134,27 @@ def test_plan_and_kernels() -> None:
         "bias",
         "dtype",
         "factor",
+        "gather",
+        "inner_bias",
+        "input_relu",
         "k",
-        "kernel",
+        "kernels",
+        "kind",
         "library",
         "n",
         "op",
         "residual",
+        "right",
+        "scatter",
+        "skips",
     }
-    assert set(plan) == fields | {"stored"} | prices
+    assert set(plan) == fields | prices
     kernel = f"gather_gemm_k{K}_n{N}_none_kn_factor"
-    assert (plan["k"], plan["n"], plan["kernel"]) == (str(K), str(N), kernel)
+    assert (plan["k"], plan["n"], plan["right"]) == (str(K), str(N), "kn")
+    assert f"dense:{kernel}," in plan["kernels"]
     (node,) = [n for n in lowered.model.graph if n.op_type == "EPContext"]
     product = next(n.name for n in proto.graph.node if n.op_type == "MatMul")
-    assert node.name == f"{product} [contract_right]"
+    assert node.name == f"{product} [contract]"
     families = ("contract_row", "contract_tile", "contract_block")
     want = [f"{family}_k{K}_n{2 * PANEL_WIDTH}_none" for family in families]
     want += [kernel, f"panels_k{K}", f"swrite_columns_n{N}_none"]
@@ -173,7 +181,7 @@ def test_a_mask_tells_beside_a_constant(odd: float | None, replaced: bool) -> No
     given = feeds(proto, 2, 3) | ({"w": numbers} if replaced else {})
     given["mask"][3, 4] = False
     with np.errstate(invalid="ignore"):
-        assert check(proto, lowered, given) == ["contract_right"] * len(factors)
+        assert check(proto, lowered, given) == ["right"] * len(factors)
 
 
 def affine(g: GraphBuilder, x: str) -> str:
@@ -212,10 +220,10 @@ def fused(g: GraphBuilder, x: str) -> str:
 AROUND: dict[str, tuple[Build, dict[str, str], int]] = {
     "bias": (affine, {"bias": "1"}, 1),
     "everything": (behind, {"bias": "1", "activation": "relu", "residual": "1"}, 2),
-    "flattened": (flattened, {"bias": "1", "activation": "gelu", "stored": "nk"}, 1),
-    "gemm of a transpose": (gemm_of_a_transpose, {"stored": "kn", "bias": "0"}, 0),
-    "scaled": (scaled_gemm, {"stored": "kn", "bias": "0"}, 0),
-    "fused": (fused, {"stored": "nk"}, 0),
+    "flattened": (flattened, {"bias": "1", "activation": "gelu", "right": "nk"}, 1),
+    "gemm of a transpose": (gemm_of_a_transpose, {"right": "kn", "bias": "0"}, 0),
+    "scaled": (scaled_gemm, {"right": "kn", "bias": "0"}, 0),
+    "fused": (fused, {"right": "nk"}, 0),
 }
 
 
@@ -228,8 +236,8 @@ def test_what_the_node_takes_in(name: str) -> None:
     g.output(y, "y", np.float32, tuple(f"d{d}" for d in range(rank)))
     proto = g.model()
     lowered = lower(proto)
-    assert check(proto, lowered, feeds(proto, 3, 5)) == ["contract_right"]
-    factor = {"kn": "2", "nk": "1"}[the_plan(lowered)["stored"]]
+    assert check(proto, lowered, feeds(proto, 3, 5)) == ["right"]
+    factor = {"kn": "2", "nk": "1"}[the_plan(lowered)["right"]]
     assert the_plan(lowered).items() >= (fields | {"factor": factor}).items()
     assert len(inputs(lowered)) == 3 + more
 
@@ -238,7 +246,7 @@ def test_what_the_node_takes_in(name: str) -> None:
 def test_any_rank_of_the_left_operand(lead: tuple[str, ...]) -> None:
     proto = model(affine, lead)
     lowered = lower(proto, target=SMALL)
-    assert check(proto, lowered, feeds(proto, *range(2, 2 + len(lead)))) == ["contract_right"]
+    assert check(proto, lowered, feeds(proto, *range(2, 2 + len(lead)))) == ["right"]
 
 
 def test_a_constant_left_operand() -> None:
@@ -247,7 +255,7 @@ def test_a_constant_left_operand() -> None:
     g.output(y, "y", np.float32, (7, N))
     proto = g.model()
     lowered = lower(proto, target=SMALL)
-    assert check(proto, lowered, feeds(proto)) == ["contract_right"]
+    assert check(proto, lowered, feeds(proto)) == ["right"]
     assert inputs(lowered)[0] == "table"
 
 
@@ -275,7 +283,7 @@ def masked_output(g: GraphBuilder, x: str) -> str:
 def test_a_product_that_others_read_is_made_once(build: Build, nodes: int) -> None:
     proto = model(build)
     lowered = lower(proto)
-    assert check(proto, lowered, feeds(proto, 2, 3)) == ["contract_right"] * nodes
+    assert check(proto, lowered, feeds(proto, 2, 3)) == ["right"] * nodes
     assert {p["factor"] for p in plans(lowered)} == {"0"}
     assert [n.op_type for n in lowered.model.graph].count("Mul") == 1
 
@@ -287,7 +295,7 @@ def test_masked_layers_one_behind_the_other() -> None:
     lowered = lower(proto)
     x = np.random.default_rng(1).standard_normal((5, K), dtype=np.float32)
     given = {"x": x, **masks(config, np.random.default_rng(2))}
-    assert check(proto, lowered, given) == ["contract_right"] * 2
+    assert check(proto, lowered, given) == ["right"] * 2
     assert [p["activation"] for p in plans(lowered)] == ["relu", "none"]
 
 
@@ -301,7 +309,7 @@ def test_relu_in_front_stays(contraction: bool) -> None:
 
     proto = model(build)
     lowered = lower(proto)
-    assert check(proto, lowered, feeds(proto, 2, 3)) == ["contract_right"]
+    assert check(proto, lowered, feeds(proto, 2, 3)) == ["right"]
     assert "Relu" in [n.op_type for n in lowered.model.graph]
 
 
@@ -313,7 +321,7 @@ def test_zeros_of_a_left_operand_by_a_constant_matrix_are_skipped_as_ever() -> N
 
     proto = model(build)
     lowered = lower(proto)
-    assert check(proto, lowered, feeds(proto, 2, 3)) == ["contract_right", "contract"]
+    assert check(proto, lowered, feeds(proto, 2, 3)) == ["right", "sparse"]
     first, second = plans(lowered)
     assert (first["activation"], second["input_relu"]) == ("relu", "0")
 
@@ -412,9 +420,9 @@ def test_packed_rows() -> None:
     h = g.op("Relu", affine(g, x))
     proto = live_sum(g, h, keep)
     lowered = lower(proto, "tokens")
-    found = {p["op"]: p for p in plans(lowered)}
-    assert {"detect", "pack", "contract_right"} <= set(found)
-    assert found["contract_right"].items() >= {"factor": "2", "activation": "relu"}.items()
+    found = {p["kind"]: p for p in plans(lowered)}
+    assert {"detect", "pack", "right"} <= set(found)
+    assert found["right"].items() >= {"factor": "2", "activation": "relu"}.items()
     given = feeds(proto, 2, 4)
     for live_rows in ([[1, 1, 0, 0], [1, 0, 1, 1]], [[0] * 4] * 2, [[1] * 4] * 2):
         check(proto, lowered, given | {"tokens": np.array(live_rows)})
@@ -428,6 +436,6 @@ def test_a_gather_is_not_left_to_others() -> None:
     h = g.op("Add", g.op("MatMul", x, weight(g, "w2", K, N)), g.op("Tanh", affine(g, x)))
     proto = live_sum(g, h, keep)
     lowered = lower(proto, "tokens")
-    found = {p["op"]: p for p in plans(lowered)}
-    assert found["gather_gemm"]["gather"] == "0" and "pack" in found
+    found = {p["kind"]: p for p in plans(lowered)}
+    assert found["dense"]["gather"] == "0" and "pack" in found
     check(proto, lowered, feeds(proto, 2, 4) | {"tokens": np.array([[1, 1, 0, 0], [1, 0, 1, 1]])})

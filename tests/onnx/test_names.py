@@ -35,7 +35,7 @@ def test_names_tell_the_source_node_and_what_is_done() -> None:
     assert Counter(names).most_common(1)[0][1] == 1
     source = "/model/encoder/layer.0/attention/self/query/MatMul"
     assert source in {n.name for n in model.graph.node}
-    assert f"{source} [packed gather_gemm]" in names and source not in names
+    assert f"{source} [packed contract]" in names and source not in names
     assert "attention_mask [detect]" in names and "last_hidden_state [unpack]" in names
     nodes = [n for n in lowered.model.graph if n.op_type == "EPContext"]
     ours = {(n.name or "").rpartition(" [")[0] for n in nodes}
@@ -47,7 +47,7 @@ def test_names_tell_the_source_node_and_what_is_done() -> None:
 
 def test_metadata_says_by_what_rule_and_which_facts() -> None:
     by_name = told(lower(encoder(), "attention_mask"))
-    product = by_name["matmul_15 [packed gather_gemm]"]
+    product = by_name["matmul_15 [packed contract]"]
     assert product[SOURCE] == "matmul_15" and product[RULE] == "packed: contraction"
     assert product[AXES] == "o0 o1 o2 r0"
     assert "dead attention_mask[d0, d1] == 0" in product[FACTS].splitlines()

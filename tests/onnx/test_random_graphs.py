@@ -53,7 +53,7 @@ def test_graphs_of_the_rule_tables(batch: int, record_property: Any) -> None:
     assert seen["nodes"] <= GRAPHS * MAX_NODES
     assert seen["valid"] >= 0.95 * GRAPHS
     assert seen["packed"] >= 0.25 * GRAPHS
-    assert all(seen[what] > 0 for what in ("attention", "contract_right", "refusal"))
+    assert all(seen[what] > 0 for what in ("attention", "right", "refusal"))
     record_property("count", ("random graphs that hold", GRAPHS, GRAPHS))
     for what in ("packed", "attention", "refusal"):
         record_property("count", (f"random graphs with: {what}", seen[what], GRAPHS))

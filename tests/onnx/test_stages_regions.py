@@ -47,20 +47,26 @@ EDITS: dict[str, tuple[tuple[tuple[str, str], ...], str]] = {
     "a step without fields": ((("steps=3", "steps=4"),), "steps=4, with fields of [0, 1, 2]"),
     "a step too many": ((("steps=3", "steps=2"),), "steps=2, with fields of"),
     "a gap": ((("step1.", "step7."),), "with fields of [0, 2, 7]"),
-    "another operation": (
-        (("step1.op=gather_gemm", "step1.op=pack"),),
-        "step 1: 'pack' is no product",
+    "another value": (
+        (("step1.right=panels", "step1.right=pack"),),
+        "step 1: contract: right: expected one of panels, kn, nk, got 'pack'",
     ),
-    "a field is missing": ((("step1.k=64\n", ""),), "step 1: gather_gemm lacks ['k']"),
+    "a field is missing": ((("step1.k=64\n", ""),), "step 1: contract lacks ['k']"),
     "a library": (
         (("steps=3", "step1.library=k.so\nsteps=3"),),
         "step 1: its library is that of the region",
     ),
-    "a kernel": ((("step1.kernel=gather", "step1.kernel=x"),), "nobody asked for the kernel x"),
-    "the detector": ((("kernel=live_points", "kernel=live"),), "nobody asked for the kernel live"),
+    "a kernel": (
+        (("step1.kernels=dense:gather", "step1.kernels=dense:x"),),
+        "nobody asked for the kernel x",
+    ),
+    "the detector": ((("points:live_points", "points:live"),), "nobody asked for the kernel live"),
     "a field": ((("gives=2", "gives=2\nrank=2"),), "region lacks [], and has ['rank']"),
     "operands too few": (((READS[1], "step1.reads=s0,4"),), "step 1: reads=s0,4, not"),
-    "an operand that is none": (((READS[1], "step1.reads=s0,4,x"),), "step 1: reads=s0,4,x, not"),
+    "an operand that is none": (
+        ((READS[1], "step1.reads=s0,4,x"),),
+        "step 1: expected rows, an input or sN, got 'x'",
+    ),
     "a later step": (((READS[1], "step1.reads=s1,4,3"),), "step 1: operand a is of a later step"),
     "whole rows": (((READS[1], "step1.reads=1,4,3"),), "step 1: operand a comes from outside"),
     "packed rows": (((READS[0], "step0.reads=s0,2,3,rows,0"),), "step 0: operand a is of a later"),

@@ -294,7 +294,7 @@ def test_missing_packages(run: Run, mlp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_inspect_lists_kernels_and_placement(run: Run, bert_artifact: Path) -> None:
     code, out, err = run("inspect", bert_artifact, "--ep")
     assert (code, err) == (0, "")
-    assert "2 attention, 1 detect" in out
+    assert "2 attention, 12 contract, 1 detect" in out
     body = json.loads(run("inspect", bert_artifact, "--ep", "--json")[1])
     manifest = body["manifest"]
     assert ": v4, v3" in out

@@ -127,7 +127,7 @@ def test_the_predicted_tile_is_the_one_of_least_clocks() -> None:
 def test_an_encoder_names_what_runs_where() -> None:
     (report,) = api.explain(half(encoder()), "cuda:sm_80", "attention_mask").values()
     products = [r for r in report.nodes if r.op_type == "MatMul" and r.kernel is not None]
-    assert [r.kernel.operation for r in products if r.kernel].count("gather_gemm") == 6
+    assert [r.kernel.operation for r in products if r.kernel].count("contract") == 6
     (attention,) = (r for r in report.nodes if r.lowering == "attention")
     assert attention.kernel is not None and attention.kernel.tiles == ("mma128x32",)
     norms = [r for r in report.nodes if r.op_type == "LayerNormalization"]

@@ -139,7 +139,7 @@ def test_all_rows_attend_to_live_keys(title: str) -> None:
     lowered = lower(proto)
     for sizes, live in product(SIZES, ("all", "some", "none")):
         check(proto, lowered, feeds_of(proto, sizes, live))
-    found = [p["op"] for p in plans(lowered)]
+    found = [p["kind"] for p in plans(lowered)]
     assert "attention" in found and "unpack" not in found
 
 
@@ -157,8 +157,8 @@ def test_the_compiled_model_gives_what_the_source_does(title: str, tmp_path: Pat
 
 def test_rows_are_gathered_once_and_come_back_without_a_copy() -> None:
     """One SRead of the rows of x, for keys and values; no SWrite, and no other SRead."""
-    found = [p["op"] for p in plans(lower(model(*MODELS["of itself"])))]
-    assert sorted(found) == ["attention", "detect", "detect", "gather_gemm", "gather_gemm"]
+    found = [p["kind"] for p in plans(lower(model(*MODELS["of itself"])))]
+    assert sorted(found) == ["attention", "dense", "dense", "detect", "detect"]
 
 
 # without it

@@ -24,7 +24,7 @@ NAMES = {"/fc/Gemm": "/fc/Gemm", "fc.out": "/fc/Gemm", "x [packed]": "/odd", "ad
     [
         ("/fc/Gemm", "/fc/Gemm"),
         ("/fc/Gemm/GemmTransposeFusion/", "/fc/Gemm"),
-        ("/fc/Gemm [packed gather_gemm]", "/fc/Gemm"),
+        ("/fc/Gemm [packed contract]", "/fc/Gemm"),
         ("fc.out [unpack].2", "/fc/Gemm"),
         ("x [packed] [pack]", "/odd"),  # a value that is called like our own names
         ("mask [detect]", None),
@@ -55,7 +55,7 @@ def test_reading_a_profile(tmp_path: Path) -> None:
         events += [event("body", start + 3 + i, 5, op_name="Add") for i in range(3)]
     path = tmp_path / "profile.json"
     path.write_text(json.dumps(events))
-    found = read_profile(path, NAMES, ["mask [detect]", "add_16 [packed gather_gemm]"])
+    found = read_profile(path, NAMES, ["mask [detect]", "add_16 [packed contract]"])
     gemm, ours_, body = found.nodes
     assert gemm == NodeTime("/fc/Gemm", "Gemm", True, 20, 32)
     assert (ours_.node, ours_.op_type, ours_.known, ours_.us) == ("/add", "PIT", True, 7)

@@ -75,7 +75,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
 
     proto, folder = model(), tmp_path_factory.mktemp("right")
     lowered = lower(proto)
-    assert {(p["stored"], p["factor"]) for p in plans(lowered)} == WANTED
+    assert {(p["right"], p["factor"]) for p in plans(lowered)} == WANTED
     build_kernels(lowered.kernels, LEVELS, folder / "kernels.so", cache=kernel_cache())
     path = save(folder, ir.serde.serialize_model(lowered.model))
     return Compiled(path, ort.InferenceSession(proto.SerializeToString(), quiet_options()))

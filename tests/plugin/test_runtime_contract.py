@@ -19,7 +19,7 @@ from pitc.ir.tiles import FEMTOSECONDS, TileTable, VariantCost, time_of
 from pitc.ir.variants import VARIANTS
 from pitc.measure.trace import take_trace
 from tests.codegen_kernels import LEVELS
-from tests.plan_text import Field, Plan
+from tests.plan_text import Field, Plan, contract_plan
 from tests.runtime_support import (
     FLOAT,
     MASK,
@@ -59,9 +59,9 @@ class Node:
     """One contraction node, and its operands by numpy.
 
     Args:
-        inner: Columns of A of an ffn node, 0 for a contract node.
-        extras: Everything optional is there, rows are gathered and scattered, and A of a contract
-            node stands for its ReLU.
+        inner: Columns of `a` where A is the ReLU of a product, else 0.
+        extras: Everything optional is there, rows are gathered and scattered, and A without a
+            product stands for its ReLU.
     """
 
     k: int
@@ -84,15 +84,14 @@ class Node:
         flags = dict.fromkeys(("bias", "gather", "residual", "scatter"), self.extras)
         fields: dict[str, Field] = {"activation": self.activation, "k": self.k, "n": self.n}
         fields |= flags | dict(TILES.table("float32"))
-        fields |= {"dtype": "float32", "kernel": self.requests()[0].symbol, "library": "kernels.so"}
         if not self.inner:
             fields["input_relu"] = self.extras
         else:
-            fields |= {"inner": self.inner, "inner_activation": "relu", "inner_bias": self.extras}
-        return Plan("ffn" if self.inner else "contract", tuple(fields.items()))
+            fields |= {"inner": self.inner, "inner_bias": self.extras}
+        return contract_plan(**fields, skips=1)
 
     def constants(self) -> dict[str, Array]:
-        """B and bias, and B1 and bias1 of an ffn node."""
+        """B and bias, and B1 and bias1 of a product in front."""
         rng = np.random.default_rng(self.k)
         sizes = {"1": (self.inner, self.k)} if self.inner else {}
         made: dict[str, Array] = {}
@@ -325,4 +324,4 @@ def test_inputs_that_do_not_fit(folder: Path) -> None:
     ):
         with pytest.raises(Exception) as caught:
             run.run(None, good | bad)
-        assert f"pitc: node 'contraction' (ffn): {message}" in str(caught.value)
+        assert f"pitc: node 'contraction' (contract): {message}" in str(caught.value)

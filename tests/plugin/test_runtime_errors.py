@@ -302,7 +302,7 @@ def test_kernel_errors(tmp_path: Path) -> None:
     feeds = {"a": np.zeros((2, 7), np.float32), "b": np.zeros((1, 7, 7), np.float32)}
     for _ in range(3):
         with pytest.raises(
-            Exception, match=r"'g' \(gather_gemm\): kernel 'gather_gemm_k7_n7_none_v\d'"
+            Exception, match=r"'g' \(contract\): kernel 'gather_gemm_k7_n7_none_v\d'"
         ):
             run.run(None, feeds)
     assert run.run(None, {**feeds, "a": np.zeros((0, 7), np.float32)})[0].shape == (0, 7)
@@ -331,8 +331,8 @@ def test_missing_optional_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("attribute", "value", "message"),
     [
-        ("ep_cache_context", b"", "expected the line 'pitc-plan 4', got ''"),
-        ("ep_cache_context", b"\xff\x00junk", r"expected the line 'pitc-plan 4', got '\?\?junk'"),
+        ("ep_cache_context", b"", "expected the line 'pitc-plan 5', got ''"),
+        ("ep_cache_context", b"\xff\x00junk", r"expected the line 'pitc-plan 5', got '\?\?junk'"),
         ("ep_cache_context", None, "expected a plan in ep_cache_context, got none"),
         ("embed_mode", 0, "expected embed_mode 1"),
         ("main_context", 0, "expected main_context 1"),

@@ -19,6 +19,7 @@ from pitc.errors import ArtifactError
 from pitc.ir.variants import FEATURES
 from pitc.runtime.library import make_session
 from pitc.session import run_session
+from tests.plan_text import contract_plan
 from tests.runtime_support import (
     BOOL,
     COORDS,
@@ -27,6 +28,7 @@ from tests.runtime_support import (
     ROWS,
     Array,
     creation_error,
+    gemm_plan,
     kernel_plan,
     make_model,
     pit_node,
@@ -112,7 +114,7 @@ def test_kernels_of_another_build_are_refused(
 def test_plans_of_another_version_say_what_mends(tmp_path: Path) -> None:
     plan = kernel_plan("pack", "pack_b4", dims="l,r").text()
     for text, said in (
-        (plan.replace("pitc-plan 4", "pitc-plan 2"), "expected the line 'pitc-plan 4'"),
+        (plan.replace("pitc-plan 5", "pitc-plan 2"), "expected the line 'pitc-plan 5'"),
         (plan + "identity=2/later\n", "expected identity as 1/"),
     ):
         node = pit_node("p", text, ["x", "rows", "coords", "live"], ["y"])
@@ -156,12 +158,7 @@ def test_results_do_not_depend_on_the_rounding_mode(artifact: Path, threads: int
 
 def test_denormals_are_zero_where_the_session_says_so(tmp_path: Path) -> None:
     """By ONNX Runtime's own option, on every thread alike."""
-    plan = kernel_plan(
-        "gather_gemm",
-        "gather_gemm_k1_n1_none",
-        **{"activation": "none", "k": 1, "n": 1},
-        **dict.fromkeys(("bias", "gather", "residual", "scatter"), 0),
-    )
+    plan = gemm_plan(1, 1)
     values = [("a", FLOAT, ["t", 1]), ("b", FLOAT, [1, 1, 1])]
     node = pit_node("g", plan, ["a", "b"], ["y"])
     path = save(tmp_path, make_model([node], values, [("y", FLOAT, ["t", 1])]))
@@ -237,12 +234,9 @@ def test_idle_threads_keep_no_large_scratch_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run takes over 64 MiB, which the next one gets, on whatever thread it runs."""
-    flags = dict.fromkeys(("bias", "gather", "input_relu", "residual", "scatter"), 0)
     costs = {f"cost_row_{level}": ",".join(len(FEATURES) * "1") for level in ("v3", "v4")}
-    fields = {"activation": "none", "k": 520, "n": 2} | flags | costs
-    node = pit_node(
-        "c", kernel_plan("contract", "gather_gemm_k520_n2_none", **fields), ["a", "b"], ["y"]
-    )
+    plan = contract_plan(k=520, n=2, skips=1, **costs)
+    node = pit_node("c", plan, ["a", "b"], ["y"])
     values = [("a", FLOAT, ["t", 520]), ("b", FLOAT, [1, 520, 16])]
     path = save(tmp_path, make_model([node], values, [("y", FLOAT, ["t", 2])]))
     monkeypatch.setenv("MALLOC_ARENA_MAX", "1")  # the reference kernels' own is not of interest

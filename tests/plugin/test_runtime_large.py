@@ -12,7 +12,7 @@ from pitc.ir.kernel import KernelRequest
 from pitc.ir.panels import PANEL_WIDTH, TURNED_COLUMNS, panel_count
 from pitc.ir.variants import FEATURES
 from tests.codegen_kernels import LEVELS, Array, untouched
-from tests.plan_text import Plan
+from tests.plan_text import Plan, contract_plan
 from tests.runtime_support import (
     BOOL,
     COORDS,
@@ -52,8 +52,7 @@ def contraction(folder: Path, n: int, gather: int) -> Plan:
     fields = {"k": K, "n": n, "activation": "none"}
     requests = [KernelRequest.of(family, residual=0, **fields) for family in FAMILIES]
     build_kernels(requests, LEVELS, folder / "kernels.so", cache=kernel_cache())
-    flags = dict.fromkeys(("bias", "input_relu", "residual", "scatter"), 0)
-    return kernel_plan("contract", requests[0].symbol, **fields, gather=gather, **flags, **COSTS)
+    return contract_plan(**fields, gather=gather, skips=1, **COSTS)
 
 
 @pytest.fixture(name="path", scope="module")
@@ -115,9 +114,7 @@ def test_large_right_operand(tmp_path: Path, stored: str) -> None:
     if stored == "kn":
         requests.append(KernelRequest.of("stored_rows", k=K, n=n, stored=stored, factor=0))
     build_kernels(requests, LEVELS, tmp_path / "kernels.so", cache=kernel_cache())
-    plan = kernel_plan(
-        "contract_right", dense.symbol, **fields, **COSTS, n=n, bias=0, factor=0, stored=stored
-    )
+    plan = contract_plan(**fields, **COSTS, n=n, right=stored, skips=1)
     shape = (K, n) if stored == "kn" else (n, K)
     s = untouched(*shape)
     s[-FEW:, -PANEL_WIDTH:] = np.random.default_rng(5).integers(-9, 9, (FEW, PANEL_WIDTH))

@@ -11,6 +11,7 @@ from onnx import helper
 
 from pitc.errors import MachineError, UsageError
 from pitc.ir.plan import EP_NAME
+from tests.plan_text import contract_plan
 from tests.runtime_support import (
     BOOL,
     BUILD_VARIABLE,
@@ -195,9 +196,7 @@ def test_weights_in_huge_pages(tmp_path: Path, external: bool) -> None:
     """Two nodes, one of them in a branch, and an ordinary one read the same constant."""
     rng = np.random.default_rng(0)
     x, b = (rng.standard_normal(shape, np.float32) for shape in ((5, 70), (70, 5)))
-    kernel = "gather_gemm_k70_n5_none"
-    flags = dict.fromkeys(("bias", "gather", "input_relu", "residual", "scatter"), 0)
-    plan = kernel_plan("contract", kernel, activation="none", k=70, n=5, **flags)
+    plan = contract_plan(k=70, n=5, skips=1)
     inside = helper.make_graph(
         [pit_node("inner", plan, ["x", "b"], ["inner"])],
         "then",

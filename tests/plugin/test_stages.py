@@ -413,7 +413,7 @@ def _no_symbol(m: ir.Model) -> None:
 
 
 LOWERED: dict[str, tuple[Callable[[ir.Model], None], str]] = {
-    "a plan of another version": (_edited("detect", "pitc-plan 4", "pitc-plan 2"), "is no plan"),
+    "a plan of another version": (_edited("detect", "pitc-plan 5", "pitc-plan 2"), "is no plan"),
     "a field that is no number": (
         _edited("detect", "rank=2", "rank: expected a whole number in 1..8, got .two"),
         "rank: expected a whole number in 1..8, got .two",
@@ -424,10 +424,10 @@ LOWERED: dict[str, tuple[Callable[[ir.Model], None], str]] = {
     ),
     "an unknown operation": (_edited("detect", "op=detect", "op=guess"), "operation 'guess'"),
     "a kernel that nobody asked for": (
-        _edited("gather_gemm", "kernel=gather", "kernel=other_gather"),
+        _edited("contract", "kernels=dense:gather", "kernels=dense:other_gather"),
         "nobody asked for the kernel",
     ),
-    "an operand too few": (_edited("gather_gemm", "bias=0", "bias=1"), "operands, not"),
+    "an operand too few": (_edited("contract", "\nbias=0", "\nbias=1"), "operands, not"),
     "a rank that the mask has not": (_edited("detect", "rank=2", "rank=3"), "in rank 3"),
     "a value that nobody reads": (_unread, "gives what nobody reads"),
     "a kernel's result without a type": (_no_type, "has no type or no shape"),

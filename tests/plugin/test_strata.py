@@ -35,9 +35,9 @@ def feeds(hidden: int = 64, seed: int = 7) -> dict[str, np.ndarray]:
 def test_every_expert_of_every_layer_runs_packed(experts: int, count: int) -> None:
     proto = layers(experts, count)
     lowered = lower(proto, sparse=False)
-    assert Counter(p["op"] for p in plans(lowered)) == {
+    assert Counter(p["kind"] for p in plans(lowered)) == {
         "detect": experts * count,
-        "gather_gemm": 2 * experts * count,
+        "dense": 2 * experts * count,
     }
     check(proto, lowered, feeds())
     products = [r for r in lowered.report.nodes if r.op_type == "MatMul"]

@@ -252,7 +252,7 @@ def test_a_model_is_raced_against_itself_when_dense(
         assert c.dense_measured_us and c.measured_us > 0
         assert c.measured_gain == c.dense_measured_us / c.measured_us
         assert c.predicted_us < (c.dense_predicted_us or 0)
-    assert json.loads(keep.read_text().splitlines()[0])["node"] == f"{NODES[0]} [ffn]"
+    assert json.loads(keep.read_text().splitlines()[0])["node"] == f"{NODES[0]} [contract]"
 
 
 def test_live_elements_are_those_of_the_hidden_values(

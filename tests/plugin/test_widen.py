@@ -109,7 +109,7 @@ def test_zeros_behind_relu_are_skipped() -> None:
     model = model_of(MLP.replace("64]", "512]").replace("96]", "512]"), **wide)
     lowered = run_passes(ir.from_proto(model), LowerOptions(prices=PRICES, check=True))
     found = ir.to_proto(lowered.model)
-    assert [(p["op"], p["dtype"]) for p in plans(lowered)] == [("contract", "float32")]
+    assert [(p["kind"], p["dtype"]) for p in plans(lowered)] == [("sparse", "float32")]
     assert all(t.data_type != FLOAT or len(t.raw_data) < 4096 for t in found.graph.initializer)
     feeds = {"x": weight(5, 512)}
     for x, y in zip(plain(model).run(None, feeds), run_lowered(found, feeds), strict=True):
@@ -312,7 +312,7 @@ def test_an_encoder_runs_packed_from_end_to_end(compiled: pitc.CompiledModel) ->
     model = onnx.load(compiled.path / "model.onnx")
     texts = (a.s for n in model.graph.node for a in n.attribute if a.name == "ep_cache_context")
     found = [parse(text.decode()) for text in texts]
-    assert {p["dtype"] for p in found if p["op"] in ("attention", "gather_gemm")} == {"float32"}
+    assert {p["dtype"] for p in found if p["kind"] in ("attention", "dense")} == {"float32"}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,7 +14,7 @@ import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
-from tests.plan_reference import OPERATIONS, contract, contract_right
+from tests.plan_reference import OPERATIONS, contract
 from tests.random_nodes import plan_of, session_of
 
 Array = Any
@@ -156,28 +156,31 @@ def _reads(node: onnx.NodeProto) -> set[str]:
     return found
 
 
-def _contract(fields: Mapping[str, str], a: Array, panels: Array, *rest: Array) -> Array:
-    """A left zero is left out: that is right for finite weights only."""
-    if not np.isfinite(panels).all():
+def _contract(fields: Mapping[str, str], a: Array, *rest: Array) -> Sequence[Array]:
+    """A contraction; where zeros are skipped, as a kernel over lists leaves them out."""
+    if fields["skips"] == "1" and fields["right"] != "panels":
+        return _contract_right(fields, a, *rest)
+    b = rest[1 + int(fields["inner_bias"])] if "inner" in fields else rest[0]
+    if fields["skips"] == "1" and not np.isfinite(b).all():
         raise ArithmeticError("zeros are skipped before a weight that is not finite")
-    return contract(dict(fields), a, panels, *rest)
+    return contract(dict(fields), a, *rest)
 
 
-def _contract_right(fields: Mapping[str, str], a: Array, s: Array, *rest: Array) -> Array:
+def _contract_right(fields: Mapping[str, str], a: Array, s: Array, *rest: Array) -> Sequence[Array]:
     """Terms whose weight is 0 are left out, whatever they are multiplied by."""
     left = list(rest)
     w = s * left[0] if fields["factor"] == "1" else s
-    k_axis = 0 if fields["stored"] == "kn" else 1
+    k_axis = 0 if fields["right"] == "kn" else 1
     if np.isfinite(a).all() or w.size == 0:
-        return contract_right(dict(fields), a, s, *rest)
+        return contract(dict(fields), a, s, *rest)
     dense = w if k_axis == 0 else w.T
     with np.errstate(all="ignore"):
         terms = np.where(dense == 0, 0, a[..., None] * dense)
-    plain = contract_right(dict(fields), np.where(np.isfinite(a), a, 0), s, *rest)[0]
+    plain = contract(dict(fields), np.where(np.isfinite(a), a, 0), s, *rest)[0]
     bad = ~np.isfinite(terms.sum(-2)).reshape(-1, dense.shape[1])
     if plain.shape == (*a.shape[:-1], dense.shape[1]):
         return (np.where(bad.reshape(plain.shape), terms.sum(-2), plain),)
     return (plain,)
 
 
-SKIPPING = {"contract": _contract, "contract_right": _contract_right}
+SKIPPING = {"contract": _contract}

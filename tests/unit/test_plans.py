@@ -1,20 +1,33 @@
 """Typed plans: text and back, and what is none."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pitc.ir.plans.kinds import Flag, Listed, Name, Place, Real, Whole, Word
+from pitc.ir.plans.header import BY_HAND, header
+from pitc.ir.plans.kinds import (
+    FileName,
+    Flag,
+    Identity,
+    Layout,
+    Lines,
+    Listed,
+    Name,
+    Place,
+    Real,
+    Symbols,
+    Whole,
+    Word,
+    kinds_of,
+)
 from pitc.ir.plans.ops import (
     OPS,
     Attention,
     ChooseChannels,
     Contract,
-    ContractRight,
     Detect,
-    Ffn,
-    GatherGemm,
     Pack,
     Plan,
     Region,
@@ -23,8 +36,10 @@ from pitc.ir.plans.ops import (
     WrongPlanError,
     parse,
 )
+from tools.plans import PAGE, page, table
 
-NAMED: dict[str, Any] = {"kernel": "k_1", "library": "kernels.so"}
+ROOT = Path(__file__).resolve().parents[2]
+NAMED: dict[str, Any] = {"kernels": (("dense", "k_1"), ("row", "k2")), "library": "kernels.so"}
 PRODUCT: dict[str, Any] = {
     "activation": "gelu",
     "bias": True,
@@ -37,18 +52,24 @@ ROWS: dict[str, Any] = {**PRODUCT, "residual": False, "gather": True, "scatter":
 PRICES = (("cost_dense_v4", (1, 2)), ("shape_row_v3", (3,)))
 FLAGS: dict[str, Any] = {"bias": True, "nan_to_zero": False, "no_keys_to_zero": True}
 HEADS: dict[str, Any] = {"d": 64, "dv": 32, "heads": 2, "scale": 0.1, "dtype": "float32"}
+STEPS: dict[str, Any] = {
+    "score_step": 0.5,
+    "score_scale": 2.0,
+    "score_below": 3,
+    "score_above": 4,
+}
 PLANS: dict[str, Plan] = {
     "detect": Detect(rank=2),
     "detect a padding mask": Detect(rank=1, padding="a mask/ö"),
     "pack": Pack(dims=("c0", "r", "l"), dtype="int8", **NAMED),
     "unpack": Unpack(dims=("0", "c7"), dtype="int32", **NAMED),
-    "gather_gemm": GatherGemm(**ROWS),
-    "contract": Contract(**ROWS, prices=PRICES, input_relu=True),
-    "ffn": Ffn(**ROWS, inner=16, inner_activation="relu", inner_bias=False),
-    "contract_right": ContractRight(**PRODUCT, residual=True, factor=2, stored="nk"),
+    "dense": Contract(**ROWS),
+    "over zeros": Contract(**ROWS, prices=PRICES, input_relu=True, skips=True),
+    "over ReLU": Contract(**ROWS, inner=16, skips=True),
+    "by a computed matrix": Contract(**PRODUCT, residual=True, factor=2, right="nk", skips=True),
     "attention": Attention(**HEADS, **FLAGS, **NAMED),
     "attention in steps": Attention(
-        **HEADS, **FLAGS, **NAMED, whole=True, score_step=0.5, score_below=3, weight_above=255
+        **HEADS, **FLAGS, **NAMED, whole=True, **STEPS, weight_step=0.25, weight_above=255
     ),
     "choose_channels": ChooseChannels(
         nodes=("a,b", "c"), channels=(3, 4, 5), places=(None, 0, 4), weights=(1, 0), budget=7
@@ -56,7 +77,7 @@ PLANS: dict[str, Plan] = {
     "region": Region(
         gives=(1,),
         steps=(
-            Step(GatherGemm(**ROWS), ("1", "2", "3", "rows", "0")),
+            Step(Contract(**ROWS), ("1", "2", "3", "rows", "0")),
             Step(Contract(**ROWS), ("s0", "4", "5", "rows", "0")),
         ),
         **NAMED,
@@ -77,20 +98,22 @@ def test_every_operation_is_tried() -> None:
 
 def test_the_text() -> None:
     assert PLANS["detect a padding mask"].text() == (
-        "pitc-plan 4\nop=detect\npadding=a%20mask/%C3%B6\nrank=1\n"
+        "pitc-plan 5\nop=detect\npadding=a%20mask/%C3%B6\nrank=1\n"
     )
     assert "scale=0x1.999999999999ap-4\n" in PLANS["attention"].text()
     assert "step1.prices" not in PLANS["region"].text()
     assert "step1.input_relu=0\n" in PLANS["region"].text()
-    assert "whole" not in PLANS["attention"].text()
+    assert "whole=0\n" in PLANS["attention"].text()
+    assert "inner=" not in PLANS["dense"].text() and "inner=16\n" in PLANS["over ReLU"].text()
+    assert "kernels=dense:k_1,row:k2\n" in PLANS["dense"].text()
 
 
 OPERANDS = {
     "detect": ["live"],
     "detect a padding mask": ["live", "padding"],
-    "gather_gemm": ["a", "b", "bias", "rows", "live"],
-    "ffn": ["a", "b1", "b2", "bias", "rows", "live"],
-    "contract_right": ["a", "s", "factor", "bias", "residual"],
+    "dense": ["a", "b", "bias", "rows", "live"],
+    "over ReLU": ["a", "b1", "b", "bias", "rows", "live"],
+    "by a computed matrix": ["a", "b", "factor", "bias", "residual"],
     "attention": ["q", "k", "v", "q_offsets", "k_offsets", "bias", "q_coords", "k_coords"],
 }
 
@@ -108,7 +131,7 @@ def test_operands_of_what_lies_whole() -> None:
 
 
 WRONG = {
-    "another version": ("pitc-plan 4", "pitc-plan 3", "is no plan"),
+    "another version": ("pitc-plan 5", "pitc-plan 4", "is no plan"),
     "no end": ("\nrank=2\n", "\nrank=2", "is no plan"),
     "another order": ("op=detect\nrank=2", "rank=2\nop=detect", "is no plan"),
     "a line without a value": ("rank=2", "rank", "without a value"),
@@ -122,9 +145,9 @@ WRONG = {
 
 
 NEEDED = [
-    *(("contract", key) for key in ("input_relu", "kernel", "library", "gather", "dtype")),
+    *(("over zeros", key) for key in ("input_relu", "kernels", "library", "gather", "dtype")),
     *(("attention", key) for key in ("q_head", "v_head", "scale")),
-    *(("region", key) for key in ("gives", "library", "step0.kernel", "step1.input_relu")),
+    *(("region", key) for key in ("gives", "library", "step0.kernels", "step1.input_relu")),
 ]
 
 
@@ -150,7 +173,10 @@ NONE = [
     *((Whole(1, 10), text) for text in ("", "01", "+1", "1 ", "0", "11", "-1", "1.0", "\u0663")),
     *((Flag(), text) for text in ("", "2", "true", "00")),
     *((Word(("a", "b")), text) for text in ("", "c", "a,b")),
-    *((Word(), text) for text in ("", "a b", "a=b", "ü")),
+    *((FileName(), text) for text in ("", ".a", "a/b", "a b", "ü", 201 * "a")),
+    *((Identity(), text) for text in ("", "1", "/x", "01/x", "1/x y", "x/1")),
+    *((Symbols(), text) for text in ("", "a", "a:", ":b", "a:b,", "a:b,a:c", "a:b.c", "A:b")),
+    *((Layout(), text) for text in ("", "r", "0,r", "c0,c0", "l,l", "c8", "c0,", "c0" + 12 * ",r")),
     *((Real(), text) for text in ("1.5", "0x1", "nan", "inf", "0x1.8", "0X1P+0")),
     *((Name(), text) for text in ("", "a b", "%2", "%61", "%20 ")),
     *((Place(4), text) for text in ("5", "none", "")),
@@ -171,9 +197,12 @@ def test_what_is_no_value(kind: Whole, text: str) -> None:
         Detect(rank=9),
         Pack(dims=("c8",), dtype="int32", **NAMED),
         Pack(dims=(), dtype="int32", **NAMED),
-        Pack(dims=("r",), dtype="float32", **NAMED),
-        replace(GatherGemm(**ROWS), kernel=""),
-        replace(GatherGemm(**ROWS), activation="tanh"),
+        Pack(dims=("l",), dtype="float32", **NAMED),
+        Pack(dims=("r",), dtype="int32", **NAMED),
+        replace(Contract(**ROWS), kernels=()),
+        replace(Contract(**ROWS), kernels=(("dense", "a"), ("dense", "b"))),
+        replace(Contract(**ROWS), library="a/b"),
+        replace(Contract(**ROWS), activation="tanh"),
         replace(Attention(**HEADS, **FLAGS, **NAMED), scale=float("inf")),
     ],
     ids=repr,
@@ -187,4 +216,52 @@ def test_steps_of_a_region_are_numbered() -> None:
     text = PLANS["region"].text()
     for old, new in (("steps=2", "steps=3"), ("step1.", "step2.")):
         with pytest.raises(WrongPlanError, match="with fields of"):
-            parse("\n".join(["pitc-plan 4", *sorted(text.replace(old, new).split("\n")[1:-1]), ""]))
+            parse("\n".join(["pitc-plan 5", *sorted(text.replace(old, new).split("\n")[1:-1]), ""]))
+
+
+@pytest.mark.parametrize("key", [*STEPS, "weight_step", "weight_above"])
+def test_steps_of_attention_stand_together(key: str) -> None:
+    lines = PLANS["attention in steps"].text().split("\n")
+    left = [line for line in lines if not line.startswith(f"{key}=")]
+    with pytest.raises(WrongPlanError, match=f"attention: .* without {key}"):
+        parse("\n".join(left))
+
+
+SEEDS = [*(ROOT / "runtime" / "tests").glob("*plans/*")]
+
+
+def test_seeds_of_the_fuzzers_have_every_field() -> None:
+    """They are plans here, too."""
+    seen: dict[str, set[str]] = {op: set() for op in OPS}
+    for seed in SEEDS:
+        text = seed.read_text()
+        plan = parse(text)
+        assert parse(plan.text()) == plan
+        seen[plan.op] |= plan.lines().keys()
+        if isinstance(plan, Region):
+            seen["contract"] |= {key for step in plan.steps for key in step.plan.lines()}
+    for op, kind in OPS.items():
+        fields = {name for name, of in kinds_of(kind).items() if not isinstance(of, Lines)}
+        assert fields <= seen[op], f"{op}: {fields - seen[op]}"
+
+
+def test_the_page_has_the_table() -> None:
+    assert page() == PAGE.read_text("utf-8"), "run: python -m tools.plans"
+    assert table().count("\n") == 1 + len(OPS)
+    assert "q_coords int32, if `bias`; k_coords int32, if `bias` or `whole`" in table()
+    assert "`inner`?: 1..2^24" in table() and "On a GPU: `whole=0`, no `score_step`" in table()
+
+
+def test_the_header_has_every_field_and_operand() -> None:
+    text = header()
+    for op, kind in OPS.items():
+        if kind is Region:
+            continue
+        begin = text.index(f"struct {kind.__name__}Plan {{")
+        struct = text[begin : text.index("\n};", begin)]
+        for name, of in kinds_of(kind).items():
+            if name not in BY_HAND and not isinstance(of, Lines):
+                assert f'("{name}"' in struct, f"{op}: {name} is not read"
+        for operand in kind.all_operands:
+            assert f"in.{operand.name} = in.count++;" in struct
+        assert f'{{"{op}", ' in text

@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 from urllib.parse import quote, unquote
 
 LONGEST_NAME = 1000  # bytes of a node's or a value's name
+MOST_DIMS = 12
 
 
 class Kind:
@@ -74,10 +75,7 @@ class Whole(Kind):
 class Flag(Kind):
     """True or False, as 1 or 0."""
 
-    @property
-    def told(self) -> str:
-        """What a value is."""
-        return "0 or 1"
+    told = "0 or 1"
 
     def _text(self, value: bool) -> str:
         return str(int(value))
@@ -88,28 +86,76 @@ class Flag(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Word(Kind):
-    """One of some words; of none: any, of letters, digits and `_.+/-`."""
+    """One of some words."""
 
-    choices: tuple[str, ...] = ()
+    choices: tuple[str, ...]
 
     @property
     def told(self) -> str:
         """What a value is."""
-        return "one of " + ", ".join(self.choices) if self.choices else "a word"
+        return "one of " + ", ".join(self.choices)
 
     def _parse(self, text: str) -> str | None:
-        known = text in self.choices if self.choices else re.fullmatch(r"[A-Za-z0-9_.+/-]+", text)
-        return text if known else None
+        return text if text in self.choices else None
+
+
+@dataclass(frozen=True, slots=True)
+class ElementType(Word):
+    """The type of numbers that kernels compute with."""
+
+    choices: tuple[str, ...] = ("float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True)
+class FileName(Kind):
+    """A bare file name: letters, digits, `_`, `-` and `.`, not hidden."""
+
+    told = "a bare file name"
+
+    def _parse(self, text: str) -> str | None:
+        return text if re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}", text) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Identity(Kind):
+    """Which build of a kernel library: `ABI/..`, letters, digits and `.+-_/`."""
+
+    told = "ABI/.."
+
+    def _parse(self, text: str) -> str | None:
+        return text if re.fullmatch(r"(0|[1-9][0-9]*)/[A-Za-z0-9.+_/-]*", text) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Symbols(Kind):
+    """Kernels by what they are for, as pairs (role, symbol): `dense:KERNEL,row:KERNEL`."""
+
+    told = "ROLE:KERNEL pairs with commas between them, each role once"
+
+    def _text(self, value: Sequence[tuple[str, str]]) -> str:
+        return ",".join(f"{role}:{symbol}" for role, symbol in value)
+
+    def _parse(self, text: str) -> tuple[tuple[str, str], ...] | None:
+        found = [re.fullmatch(r"([a-z_]+):([A-Za-z0-9_]+)", part) for part in text.split(",")]
+        pairs = tuple((m[1], m[2]) for m in found if m)
+        return pairs if len(dict(pairs)) == len(found) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Read(Kind):
+    """Where a step of a region finds an operand."""
+
+    told = "rows, an input or sN"
+
+    def _parse(self, text: str) -> str | None:
+        return text if re.fullmatch(r"rows|s?(0|[1-9][0-9]*)", text) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Real(Kind):
     """A finite float in C hexadecimal form, `0x1.8p-3`: exact."""
 
-    @property
-    def told(self) -> str:
-        """What a value is."""
-        return "a finite float in hexadecimal form"
+    told = "a finite float in hexadecimal form"
 
     def _text(self, value: float) -> str:
         return float(value).hex()
@@ -123,10 +169,7 @@ class Real(Kind):
 class Name(Kind):
     """Name of a node or a value: other bytes than letters, digits and `-._~/` are `%XX`."""
 
-    @property
-    def told(self) -> str:
-        """What a value is."""
-        return "a name"
+    told = "a name"
 
     def _text(self, value: str) -> str:
         """The name, of which what is too long is cut off."""
@@ -176,15 +219,27 @@ class Listed(Kind):
 
 
 @dataclass(frozen=True, slots=True)
+class Layout(Listed):
+    """What each dimension of an unpacked tensor is: `docs/plans.md`, `dims`."""
+
+    kind: Kind = Word(("0", "l", "r", *(f"c{k}" for k in range(8))))
+
+    told = "at most 12 of c0..c7, l (each at most once, one at least), 0 and r"
+
+    def _parse(self, text: str) -> tuple[Any, ...] | None:
+        codes = text.split(",")
+        live = [code for code in codes if code not in "0r"]
+        fits = live and len(set(live)) == len(live) and len(codes) <= MOST_DIMS
+        return Listed._parse(self, text) if fits else None
+
+
+@dataclass(frozen=True, slots=True)
 class Lines(Kind):
     """Lines of prices: whole numbers under keys of a pattern, as pairs (key, numbers)."""
 
     keys: str
 
-    @property
-    def told(self) -> str:
-        """What a value is."""
-        return "lines of whole numbers"
+    told = "lines of whole numbers"
 
     def lines(self, value: Sequence[tuple[str, Sequence[int]]]) -> dict[str, str]:
         """The lines, by key."""

@@ -1,6 +1,6 @@
 """The operations of PIT nodes, as typed plans: `docs/plans.md` says what each computes.
 
-    Detect(rank=2, padding="mask").text()    pitc-plan 4, op=detect, padding=mask, rank=2
+    Detect(rank=2, padding="mask").text()    pitc-plan 5, op=detect, padding=mask, rank=2
     parse(text)                              Detect(rank=2, padding="mask")
 
 One class is one operation: its operands in order, and its fields, each with its type. Text, parser
@@ -14,16 +14,35 @@ from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Self
 
 from pitc.ir.plan import PLAN_VERSION
-from pitc.ir.plans.kinds import Flag, Lines, Listed, Name, Place, Real, Whole, Word, kinds_of
+from pitc.ir.plans.kinds import (
+    ElementType,
+    FileName,
+    Flag,
+    Identity,
+    Layout,
+    Lines,
+    Listed,
+    Name,
+    Place,
+    Read,
+    Real,
+    Symbols,
+    Whole,
+    Word,
+    kinds_of,
+)
 
 EXTENT = Whole(1, 1 << 24)
 COUNT = Whole(0, 1 << 62)
 HEADS, HEAD = Whole(1, 1 << 16), Whole(0, 1 << 16)
 STEPS = Whole(0, (1 << 16) - 1)
-CODES = Listed(Word(("0", "l", "r", *(f"c{k}" for k in range(8)))))
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "gelu_quick", "silu")
 Table = tuple[tuple[str, tuple[int, ...]], ...]
 """Lines of prices: keys and numbers."""
+Limits = Mapping[str, Mapping[str, str]]
+"""By machine, what fields must be there; empty: they must be missing."""
+Kernels = tuple[tuple[str, str], ...]
+"""Symbols of kernels, each behind what it is for."""
 
 ANY, OWN, FLOAT32, INT32 = "any", "own", "float32", "int32"
 """Types of operands: anything, that of the plan's `dtype`, or a type by name."""
@@ -52,9 +71,21 @@ class WrongPlanError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What one PIT node does."""
+    """What one PIT node does.
+
+    Attributes:
+        op: Name of the operation.
+        machines: Whose plug-in runs it.
+        only: What fields must be on a machine.
+        together: Fields that stand together or not at all.
+        all_operands: In order.
+        outputs: How many.
+    """
 
     op: ClassVar[str]
+    machines: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
+    only: ClassVar[Limits] = {}
+    together: ClassVar[tuple[tuple[str, ...], ...]] = ()
     all_operands: ClassVar[tuple[Operand, ...]] = ()
     outputs: ClassVar[int] = 1
 
@@ -114,6 +145,11 @@ class Plan:
         if left or not wanted <= found.keys():
             lacking = sorted(wanted - found.keys())
             raise WrongPlanError(f"{cls.op} lacks {lacking}, and has {sorted(left)} too many")
+        for names in cls.together:
+            there = [name for name in names if name in found]
+            lacking = [name for name in names if there and name not in found]
+            if lacking:
+                raise WrongPlanError(f"{cls.op}: {there[0]} without {lacking[0]}")
         return found
 
 
@@ -122,6 +158,7 @@ class Detect(Plan):
     """The live points of a domain: rows, coordinates, and where sequences begin."""
 
     op = "detect"
+    machines = ("cpu",)
     all_operands = (Operand("live", ANY), Operand("padding", ANY, ("padding",)))
     outputs = 3
 
@@ -131,12 +168,19 @@ class Detect(Plan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelPlan(Plan):
-    """An operation that a kernel computes."""
+    """An operation that kernels compute.
 
-    dtype: Annotated[str, Word(("float32", "float16", "bfloat16"))]
-    kernel: Annotated[str, Word()] = ""
-    library: Annotated[str, Word()] = ""
-    identity: Annotated[str | None, Word()] = None
+    Args:
+        dtype: What they compute with.
+        kernels: Their symbols without CPU level or tile, each under what it is for.
+        library: The file that they are in.
+        identity: Of that file; None until it is built.
+    """
+
+    dtype: Annotated[str, ElementType()]
+    kernels: Annotated[Kernels, Symbols()] = ()
+    library: Annotated[str, FileName()] = ""
+    identity: Annotated[str | None, Identity()] = None
 
 
 _POINTS = (Operand("rows", INT32), Operand("coords", INT32), Operand("live", ANY))
@@ -144,9 +188,9 @@ _POINTS = (Operand("rows", INT32), Operand("coords", INT32), Operand("live", ANY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move(KernelPlan):
-    """A move of rows of words."""
+    """A move of rows of words: kernel `move`."""
 
-    dims: Annotated[tuple[str, ...], CODES]
+    dims: Annotated[tuple[str, ...], Layout()]
     dtype: Annotated[str, Word(("int32", "int8"))]
 
 
@@ -163,105 +207,112 @@ class Unpack(Move):
     """SWrite: rows back to their places, 0 elsewhere."""
 
     op = "unpack"
-    all_operands = (Operand("x", ANY, packed_by="rows"), *_POINTS)
+    all_operands = (Operand("packed", ANY, packed_by="rows"), *_POINTS)
+
+
+_MOVED = ("gather", "scatter")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Product(KernelPlan):
-    """act(a @ B + bias) + residual."""
+class Contract(KernelPlan):
+    """C = activation(A @ B + bias) + residual, of rows that are listed, or all.
+
+    Args:
+        k: Terms of a sum.
+        n: Columns of C.
+        gather: Rows of `a` are listed.
+        scatter: Rows of C are.
+        inner: A is the ReLU of a product of `a` by `b1`, and so many columns has `a`; None: A is
+            `a`.
+        inner_bias: That product has a bias.
+        input_relu: A is max(`a`, 0).
+        right: How B lies: in panels, or as [k, n] or [n, k], computed when the model runs.
+        factor: B is `b` times another matrix, element by element: 1; 2 where `b` is a constant of
+            finite numbers, so that B is 0 where the factor is.
+        skips: Zeros are skipped, of B where it is computed, else of A.
+        prices: What that costs.
+    """
+
+    op = "contract"
+    only: ClassVar[Limits] = {
+        "cpu": {"dtype": "float32"},
+        "cuda": {"bias": "1", "input_relu": "0", "right": "panels"},
+    }
+    all_operands = (
+        Operand("a"),
+        Operand("b1", OWN, ("inner",)),
+        Operand("bias1", FLOAT32, ("inner_bias",)),
+        Operand("b"),
+        Operand("factor", OWN, ("factor",)),
+        Operand("bias", FLOAT32, ("bias",)),
+        Operand("residual", OWN, ("residual",)),
+        Operand("rows", INT32, _MOVED),
+        Operand("live", ANY, _MOVED),
+    )
 
     activation: Annotated[str, Word(ACTIVATIONS)]
     bias: Annotated[bool, Flag()]
     k: Annotated[int, EXTENT]
     n: Annotated[int, EXTENT]
     residual: Annotated[bool, Flag()]
+    gather: Annotated[bool, Flag()] = False
+    scatter: Annotated[bool, Flag()] = False
+    inner: Annotated[int | None, EXTENT] = None
+    inner_bias: Annotated[bool, Flag()] = False
+    input_relu: Annotated[bool, Flag()] = False
+    right: Annotated[str, Word(("panels", "kn", "nk"))] = "panels"
+    factor: Annotated[int, Whole(0, 2)] = 0
+    skips: Annotated[bool, Flag()] = False
     prices: Annotated[Table, Lines(r"(cost|shape)_\w+_v\d|(clocks|price_\w+)_sm_\d+")] = ()
 
     @property
     def columns(self) -> int:
         """Of `a`."""
-        return self.k
-
-
-_BIAS, _RESIDUAL = Operand("bias", FLOAT32, ("bias",)), Operand("residual", OWN, ("residual",))
-_EITHER = ("gather", "scatter")
-_MOVED = (Operand("rows", INT32, _EITHER), Operand("live", ANY, _EITHER))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ByPanels(Product):
-    """A product by panels, of rows that are listed, or all."""
-
-    all_operands: ClassVar[tuple[Operand, ...]] = (
-        *(Operand("a"), Operand("b"), _BIAS, _RESIDUAL),
-        *_MOVED,
-    )
-
-    gather: Annotated[bool, Flag()]
-    scatter: Annotated[bool, Flag()]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatherGemm(ByPanels):
-    """Its left operand is dense."""
-
-    op = "gather_gemm"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contract(ByPanels):
-    """Its left operand may hold many zeros."""
-
-    op = "contract"
-
-    input_relu: Annotated[bool, Flag()] = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ffn(ByPanels):
-    """Two products, between which ReLU makes zeros."""
-
-    op = "ffn"
-    all_operands = (
-        *(Operand("a"), Operand("b1"), Operand("bias1", FLOAT32, ("inner_bias",))),
-        *(Operand("b2"), _BIAS, _RESIDUAL, *_MOVED),
-    )
-
-    inner: Annotated[int, EXTENT]
-    inner_activation: Annotated[str, Word(("relu",))]
-    inner_bias: Annotated[bool, Flag()]
-
-    @property
-    def columns(self) -> int:
-        """Of `a`."""
-        return self.inner
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContractRight(Product):
-    """A product by a matrix that is computed when the model runs, and may hold many zeros."""
-
-    op = "contract_right"
-    all_operands = (
-        *(Operand("a"), Operand("s"), Operand("factor", OWN, ("factor",))),
-        *(_BIAS, _RESIDUAL),
-    )
-
-    factor: Annotated[int, Whole(0, 2)]
-    stored: Annotated[str, Word(("kn", "nk"))]
+        return self.k if self.inner is None else self.inner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention(KernelPlan):
-    """Softmax over the live keys of each sequence, and the sum of values by it."""
+    """Softmax over the live keys of each sequence, and the sum of values by it: kernel `attention`.
+
+    Args:
+        d: Numbers of a query and of a key.
+        dv: Of a value.
+        heads: How many.
+        scale: Of scores.
+        bias: Scores have one.
+        nan_to_zero: A row whose softmax is NaN is 0.
+        no_keys_to_zero: A row without keys is.
+        q_head: The first head of queries in their buffer.
+        k_head: Of keys.
+        v_head: Of values.
+        whole: Keys and values lie as in a cache.
+        score_step: What scores are rounded to multiples of, if they are.
+        score_scale: What the step stands for.
+        score_below: How many steps they go below 0.
+        score_above: And above it.
+        weight_step: The same of weights.
+        weight_above: How many steps they have.
+    """
 
     op = "attention"
+    only: ClassVar[Limits] = {
+        "cpu": {"dtype": "float32"},
+        "cuda": {"whole": "0", "score_step": "", "weight_step": ""},
+    }
+    together = (
+        ("score_step", "score_scale", "score_below", "score_above"),
+        ("weight_step", "weight_above"),
+    )
     all_operands = (
         Operand("q", packed_by="q_offsets"),
         Operand("k", packed_by="k_offsets"),
         Operand("v", packed_by="k_offsets"),
-        *(Operand("q_offsets", INT32), Operand("k_offsets", INT32), _BIAS),
-        *(Operand("q_coords", INT32, ("bias",)), Operand("k_coords", INT32, ("bias", "whole"))),
+        Operand("q_offsets", INT32),
+        Operand("k_offsets", INT32),
+        Operand("bias", FLOAT32, ("bias",)),
+        Operand("q_coords", INT32, ("bias",)),
+        Operand("k_coords", INT32, ("bias", "whole")),
         Operand("live", ANY, ("whole",)),
     )
 
@@ -275,7 +326,7 @@ class Attention(KernelPlan):
     q_head: Annotated[int, HEAD] = 0
     k_head: Annotated[int, HEAD] = 0
     v_head: Annotated[int, HEAD] = 0
-    whole: Annotated[bool | None, Flag()] = None
+    whole: Annotated[bool, Flag()] = False
     score_step: Annotated[float | None, Real()] = None
     score_scale: Annotated[float | None, Real()] = None
     score_below: Annotated[int | None, STEPS] = None
@@ -289,6 +340,7 @@ class ChooseChannels(Plan):
     """Whether few channels of some convolutions live."""
 
     op = "choose_channels"
+    machines = ("cpu",)
     all_operands = (Operand("flags", FLOAT32),)
 
     nodes: Annotated[tuple[str, ...], Listed(Name())]
@@ -308,11 +360,11 @@ class Step:
             step 1 gives.
     """
 
-    plan: ByPanels
+    plan: Contract
     reads: tuple[str, ...]
 
 
-_READ = Listed(Word())
+_READS = Listed(Read())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,19 +372,20 @@ class Region(Plan):
     """Products one behind the other, for the live points that a GPU finds."""
 
     op = "region"
+    machines = ("cuda",)
 
     gives: Annotated[tuple[int, ...], Listed(Whole(0, 7))]
-    kernel: Annotated[str, Word()]
-    library: Annotated[str, Word()]
+    kernels: Annotated[Kernels, Symbols()]
+    library: Annotated[str, FileName()]
     steps: tuple[Step, ...]
-    identity: Annotated[str | None, Word()] = None
+    identity: Annotated[str | None, Identity()] = None
 
     def lines(self) -> dict[str, str]:
         """The text of each field, by key; those of step N begin with `stepN.`."""
         found = Plan.lines(self) | {"steps": str(len(self.steps))}
         for number, step in enumerate(self.steps):
-            own = step.plan.lines() | {"reads": _READ.text(step.reads)}
-            del own["library"]
+            own = step.plan.lines() | {"reads": _READS.text(step.reads)}
+            del own["library"], own["op"]
             found |= {f"step{number}.{key}": value for key, value in own.items()}
         return found
 
@@ -353,25 +406,18 @@ class Region(Plan):
 
 
 def _step(number: int, lines: Mapping[str, str], library: str) -> Step:
-    left = dict(lines)
-    kind = OPS.get(op := left.pop("op", ""))
-    if kind is None or not issubclass(kind, ByPanels):
-        raise WrongPlanError(f"step {number}: {op!r} is no product by panels")
+    left = {"reads": "", **lines}
     if "library" in left:
         raise WrongPlanError(f"step {number}: its library is that of the region")
-    reads = left.pop("reads", "")
     try:
-        return Step(kind.of(left | {"library": library}), _READ.parse(reads))
+        reads = _READS.parse(left.pop("reads"))
+        return Step(Contract.of(left | {"library": library}), reads)
     except ValueError as why:
         raise WrongPlanError(f"step {number}: {why}") from None
 
 
 OPS: Mapping[str, type[Plan]] = {
-    kind.op: kind
-    for kind in (
-        *(Detect, Pack, Unpack, GatherGemm, Contract, Ffn, ContractRight, Attention),
-        *(ChooseChannels, Region),
-    )
+    kind.op: kind for kind in (Detect, Pack, Unpack, Contract, Attention, ChooseChannels, Region)
 }
 """Every operation, by name."""
 

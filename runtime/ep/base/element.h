@@ -7,14 +7,12 @@ namespace pitc {
 
 enum class Element : int { kFloat32, kFloat16, kBFloat16 };
 
-// Of a type: its name in plans, how symbols of CUDA kernels end, and its size.
+// Of a type: its name and its size.
 struct ElementRecord {
   const char* name;
-  const char* tag;
   int bytes;
 };
-constexpr ElementRecord kElements[] = {
-    {"float32", "f32", 4}, {"float16", "f16", 2}, {"bfloat16", "bf16", 2}};
+constexpr ElementRecord kElements[] = {{"float32", 4}, {"float16", 2}, {"bfloat16", 2}};
 constexpr const ElementRecord& RecordOf(Element type) { return kElements[static_cast<int>(type)]; }
 
 }  // namespace pitc

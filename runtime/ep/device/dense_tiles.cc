@@ -18,11 +18,11 @@ int64_t HalfTurns(int64_t turns) { return 2 * turns + turns % 2; }
 
 std::vector<DenseTile> OfferedTiles(const ContractPlan& plan, int arch, int most_shared_bytes,
                                     bool tf32) {
-  const std::vector<const CudaTile*> all = TilesOf(plan.type);
-  const std::vector<int64_t>& clocks = ForArch(plan.clocks, arch).clocks;
+  const std::vector<const CudaTile*> all = TilesOf(plan.dtype);
+  const std::vector<int64_t>& clocks = ForArch(plan.prices.clocks, arch).clocks;
   std::vector<DenseTile> offered;
   for (size_t i = 0; i < all.size(); ++i) {
-    const bool exact = plan.type != Element::kFloat32 || tf32 || !all[i]->mma;
+    const bool exact = plan.dtype != Element::kFloat32 || tf32 || !all[i]->mma;
     if (exact && all[i]->shared_bytes <= most_shared_bytes) offered.push_back({all[i], clocks[i]});
   }
   if (offered.empty())

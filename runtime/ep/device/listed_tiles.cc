@@ -33,9 +33,9 @@ int OfferedVariant::Together(int shared_bytes) const {
   return std::clamp(shared_bytes / shape->shared_bytes, 2, shape->together);
 }
 
-std::string OfferedVariant::Kernel(const ListedSymbols& symbols) const {
+std::string OfferedVariant::Kernel(const KernelNames& kernels) const {
   const std::string name =
-      Text(symbols.products[static_cast<size_t>(shape->cut)], "_", shape->tile);
+      Text(kernels.Of(kCudaCutNames[static_cast<size_t>(shape->cut)]), "_", shape->tile);
   return shape->cut == CudaCut::kBlock ? Text(name, "_r", rows) : name;
 }
 
@@ -46,9 +46,9 @@ std::string OfferedVariant::Name() const {
 
 std::vector<OfferedVariant> OfferedVariants(const ContractPlan& plan, int arch,
                                             int most_shared_bytes, bool tf32) {
-  const std::vector<const CudaOffer*> all = OffersOf(plan.type);
-  const bool by_cores = plan.type != Element::kFloat32 || tf32;
-  const std::vector<Prices>& prices = ForArch(plan.prices, arch).prices;
+  const std::vector<const CudaOffer*> all = OffersOf(plan.dtype);
+  const bool by_cores = plan.dtype != Element::kFloat32 || tf32;
+  const std::vector<FeaturePrices>& prices = ForArch(plan.prices.offers, arch).prices;
   std::vector<OfferedVariant> offered;
   for (size_t i = 0; i < all.size(); ++i) {
     const CudaOffer& offer = *all[i];

@@ -14,18 +14,18 @@
 
 namespace pitc::cuda {
 
-using Prices = std::array<int64_t, kCudaFeatures>;
+using FeaturePrices = std::array<int64_t, kCudaFeatures>;
 
 // A variant in a dense tile, and the rows whose sums a thread block has.
 struct OfferedVariant {
   const CudaOffer* shape;
-  Prices prices;
+  FeaturePrices prices;
   int64_t rows;  // of the tile, or more where it is one over blocks of k
 
   // Blocks that a multiprocessor has shared memory for, as many as are offered at most.
   int Together(int shared_bytes) const;
-  std::string Kernel(const ListedSymbols& symbols) const;  // its symbol
-  std::string Name() const;                                // in traces
+  std::string Kernel(const KernelNames& kernels) const;  // its symbol
+  std::string Name() const;                              // in traces
 };
 
 // Those of a plan that a device of an architecture has shared memory for, priced as dense tiles

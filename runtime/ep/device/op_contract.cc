@@ -1,4 +1,4 @@
-// gather_gemm, contract and ffn on a device: launches one behind the other, and nobody waits.
+// contract on a device: launches one behind the other, and nobody waits.
 #include <algorithm>
 
 #include "device/device_operation.h"
@@ -14,25 +14,22 @@ class Contract final : public DeviceOperation {
         dense_(std::move(dense)),
         inner_(std::move(inner)),
         listed_(std::move(listed)) {}
-  int InputCount() const override {
-    return 3 + 2 * (plan_.inner ? 1 : 0) + plan_.residual + 2 * (plan_.gather || plan_.scatter);
-  }
-  int OutputCount() const override { return 1; }
+  int InputCount() const override { return plan_.Places().count; }
+  int OutputCount() const override { return ContractPlan::kOutputs; }
 
   void Run(const DeviceRun& run) const override {
     Arena::Scope scratch;
-    int next = 0;
-    const Element type = plan_.type;
-    const DeviceInput a = run.Input(next++, "a");
+    const ContractPlan::Inputs in = plan_.Places();
+    const Element type = plan_.dtype;
+    const DeviceInput a = run.Input(in.a, "a");
     const int64_t stored = CheckLeft(plan_, a);
     DevicePanels before;
-    if (inner_) before = ReadPanels(run, &next, "b1", inner_->product(), type);
-    const char* const role = inner_ ? "b2" : "b";
-    const DevicePanels panels = ReadPanels(run, &next, role, plan_.product, type);
-    const ProductRows<DeviceInput> lists = ReadProductRows(run, plan_, a, stored, &next, scratch);
+    if (inner_) before = ReadPanels(run, in.b1, in.bias1, "b1", inner_->product(), type);
+    const DevicePanels panels = ReadPanels(run, in.b, in.bias, "b", ProductOf(plan_), type);
+    const ProductRows<DeviceInput> lists = ReadProductRows(run, plan_, a, stored, scratch);
 
     const int64_t t = lists.count;
-    const int64_t bytes = lists.stored * plan_.product.n * RecordOf(type).bytes;
+    const int64_t bytes = lists.stored * plan_.n * RecordOf(type).bytes;
     void* const c = run.Output(0, lists.shape, RecordOf(type).bytes);
     ExpectAligned(c, "the output");
     const DeviceInput& list = lists.list;
@@ -66,7 +63,7 @@ class Contract final : public DeviceOperation {
   const void* RunInner(const DeviceRun& run, const DevicePanels& panels, const int32_t* every,
                        ProductOperands* operands) const {
     const int64_t t = operands->count, hidden = inner_->product().n;
-    const int64_t bytes = Product({t, hidden}, "the inner product") * RecordOf(plan_.type).bytes;
+    const int64_t bytes = Product({t, hidden}, "the inner product") * RecordOf(plan_.dtype).bytes;
     ProductOperands front = *operands;
     front.panels = panels;
     front.residual = nullptr;

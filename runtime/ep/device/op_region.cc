@@ -28,7 +28,7 @@ class Values final : public StepValues {
     void* const memory =
         output_ < 0 ? run_.Take(bytes) : run_.Output(output_, shape, element_bytes);
     DeviceInput result;
-    result.type = OnnxType(step_.plan.type);
+    result.type = OnnxType(step_.plan.dtype);
     result.shape = shape;
     result.data = memory;
     result.on_device = true;
@@ -63,7 +63,7 @@ class Region final : public DeviceOperation {
           given < OutputCount() && plan_.gives[static_cast<size_t>(given)] == static_cast<int>(i);
       Values values(run, step, rows, &made, is_given ? given++ : -1);
       const auto in_step = [&](const Failure& failure) {
-        return Text("step ", i, " (", step.op, "): ", failure.what());
+        return Text("step ", i, ": ", failure.what());
       };
       try {
         steps_[i]->Run(DeviceRun(run, values));

@@ -2,13 +2,13 @@
 
 namespace pitc::cuda {
 
-DevicePanels ReadPanels(const DeviceRun& run, int* next, const char* role,
+DevicePanels ReadPanels(const DeviceRun& run, int b_place, int bias_place, const char* role,
                         const ProductPlan& product, Element type) {
-  const DeviceInput b = run.Input((*next)++, role);
+  const DeviceInput b = run.Input(b_place, role);
   const PanelExtents panels = CheckPanels(product, type, b);
   if (panels.width != kPanelWidth)
     Fail("expected ", role, " as panels of ", kPanelWidth, " columns, got ", panels.width);
-  const DeviceInput bias = run.Input((*next)++, "bias");
+  const DeviceInput bias = run.Input(bias_place, "bias");
   const int64_t padded = panels.count * kPanelWidth;
   ExpectNumbers(bias, Element::kFloat32, 1, 1);
   Expect(bias.shape.dims[0] == padded, bias, "as float32 [", padded, "]");

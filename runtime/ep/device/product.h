@@ -15,8 +15,7 @@ struct DevicePanels {
   const void* bias = nullptr;  // [count * kPanelWidth]
   int64_t count = 0;
 };
-// Inputs `*next` and the bias behind it.
-DevicePanels ReadPanels(const DeviceRun& run, int* next, const char* role,
+DevicePanels ReadPanels(const DeviceRun& run, int b, int bias, const char* role,
                         const ProductPlan& product, Element type);
 
 // C[rows_c[i]] = act(A[rows_a[i]] @ B + bias) + residual[i] for i < count, or, with a gate, for i <

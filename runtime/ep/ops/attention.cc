@@ -3,7 +3,7 @@
 namespace pitc {
 
 HeadExtents CheckHeads(const AttentionPlan& plan, const Tensor& t, int64_t size, int64_t first) {
-  ExpectNumbers(t, plan.type, 2);
+  ExpectNumbers(t, plan.dtype, 2);
   const int64_t rows = t.shape.dims[0], row_size = t.shape.Elements(1, t.shape.rank);
   Expect(row_size % size == 0 && first + plan.heads <= row_size / size, t, "as [t, X, ", size,
          "] with X >= ", first + plan.heads);
@@ -13,7 +13,7 @@ HeadExtents CheckHeads(const AttentionPlan& plan, const Tensor& t, int64_t size,
 
 HeadExtents CheckWhole(const AttentionPlan& plan, const Tensor& t, int64_t size,
                        int64_t sequences) {
-  ExpectNumbers(t, plan.type, 4, 4);
+  ExpectNumbers(t, plan.dtype, 4, 4);
   const int64_t* dims = t.shape.dims;
   Expect(dims[0] == sequences && dims[1] == plan.heads && dims[3] == size, t, "as [", sequences,
          ", ", plan.heads, ", positions, ", size, "]");

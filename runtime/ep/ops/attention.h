@@ -61,49 +61,50 @@ const int32_t* ReadPositions(const Run& run, int index, const char* role, int64_
 // Reads the inputs, which `run` reads and copies.
 template <class Run>
 auto ReadAttention(const Run& run, const AttentionPlan& plan, Arena::Scope& scratch) {
+  const AttentionPlan::Inputs in = plan.Places();
   AttentionOperands<decltype(run.Input(0, ""))> all{};
   const auto read = [&](int index, const char* role, int64_t size, int64_t first, auto* input) {
     *input = run.Input(index, role);
     return CheckHeads(plan, *input, size, first);
   };
-  const auto q_list = run.Int32Input(3, "q_offsets", {-1});
+  const auto q_list = run.Int32Input(in.q_offsets, "q_offsets", {-1});
   const int64_t sequences = q_list.shape.dims[0] - 1;
   Expect(sequences >= 0, q_list, "of one element or more");
   all.sequences = sequences;
-  all.q_heads = read(0, "q", plan.d, plan.q_head, &all.q);
+  all.q_heads = read(in.q, "q", plan.d, plan.q_head, &all.q);
   int64_t keys = 0;
   if (plan.whole) {
-    const auto coords = run.Int32Input(5 + 2 * plan.bias, "k_coords", {-1, -1});
-    all.k = run.Input(1, "k");
-    all.v = run.Input(2, "v");
+    const auto coords = run.Int32Input(in.k_coords, "k_coords", {-1, -1});
+    all.k = run.Input(in.k, "k");
+    all.v = run.Input(in.v, "v");
     all.k_heads = CheckWhole(plan, all.k, plan.d, sequences);
     all.v_heads = CheckWhole(plan, all.v, plan.dv, sequences);
     keys = coords.shape.dims[1];
   } else {
-    all.k_heads = read(1, "k", plan.d, plan.k_head, &all.k);
-    all.v_heads = read(2, "v", plan.dv, plan.v_head, &all.v);
+    all.k_heads = read(in.k, "k", plan.d, plan.k_head, &all.k);
+    all.v_heads = read(in.v, "v", plan.dv, plan.v_head, &all.v);
     keys = all.k_heads.rows;
   }
   const int64_t queries = all.q_heads.rows, positions = all.k_heads.positions;
   if (all.v_heads.rows != all.k_heads.rows)
     Fail("expected v of ", all.k_heads.rows, " rows, as k, got ", all.v_heads.rows);
   all.q_offsets = run.Copy(q_list, sequences + 1, scratch);
-  const auto k_list = run.Int32Input(4, "k_offsets", {sequences + 1});
+  const auto k_list = run.Int32Input(in.k_offsets, "k_offsets", {sequences + 1});
   all.k_offsets = run.Copy(k_list, sequences + 1, scratch);
   CheckOffsets(all.q_offsets, sequences, queries, "q_offsets");
   CheckOffsets(all.k_offsets, sequences, keys, "k_offsets");
   if (plan.bias) {
-    all.bias = run.Input(5, "bias");
+    all.bias = run.Input(in.bias, "bias");
     all.bias_extents = CheckBias(plan, all.bias, sequences);
     const int64_t* dims = all.bias.shape.dims;
-    all.query_positions = ReadPositions(run, 6, "q_coords", queries, dims[2], scratch);
-    all.key_positions = ReadPositions(run, 7, "k_coords", keys, dims[3], scratch);
+    all.query_positions = ReadPositions(run, in.q_coords, "q_coords", queries, dims[2], scratch);
+    all.key_positions = ReadPositions(run, in.k_coords, "k_coords", keys, dims[3], scratch);
   } else if (plan.whole) {
-    all.key_positions = ReadPositions(run, 5, "k_coords", keys, -1, scratch);
+    all.key_positions = ReadPositions(run, in.k_coords, "k_coords", keys, -1, scratch);
   }
   if (plan.whole) {
     CheckBelow(all.key_positions, keys, positions, "k_coords");
-    CheckPositions(all.k, positions, run.MaskInput(6 + 2 * plan.bias, "live"));
+    CheckPositions(all.k, positions, run.MaskInput(in.live, "live"));
   }
   Product({queries, plan.heads, plan.dv}, "the output");
   return all;

@@ -7,11 +7,11 @@
 
 namespace pitc {
 
-const float* ReadBias(const RunContext& run, int* next, const ProductPlan& plan, int64_t columns,
+const float* ReadBias(const RunContext& run, int place, const ProductPlan& plan, int64_t columns,
                       Arena::Scope& scratch) {
   const float* bias = nullptr;
   if (plan.bias) {
-    const Tensor t = run.FloatInput((*next)++, "bias", 1, 1);
+    const Tensor t = run.FloatInput(place, "bias", 1, 1);
     Expect(t.shape.dims[0] == plan.n, t, "as float32 [", plan.n, "]");
     bias = t.Floats();
   }
@@ -23,46 +23,46 @@ const float* ReadBias(const RunContext& run, int* next, const ProductPlan& plan,
   return padded;
 }
 
-Panels ReadPanels(const RunContext& run, int* next, const char* role, const ProductPlan& plan,
+Panels ReadPanels(const RunContext& run, int b, int bias, const char* role, const ProductPlan& plan,
                   Arena::Scope& scratch) {
-  const Tensor b = run.Input((*next)++, role);
-  const auto [count, k, width] = CheckPanels(plan, Element::kFloat32, b);
-  const float* const bias = ReadBias(run, next, plan, count * width, scratch);
-  return {b.Floats(), count, k, width, bias};
+  const Tensor panels = run.Input(b, role);
+  const auto [count, k, width] = CheckPanels(plan, Element::kFloat32, panels);
+  return {panels.Floats(), count, k, width, ReadBias(run, bias, plan, count * width, scratch)};
 }
 
 void StoredRight::AddTo(KernelCall* call) const {
-  const int64_t rows = order == Order::kNK ? n : k, columns = order == Order::kNK ? k : n;
+  const int64_t rows = turned ? n : k, columns = turned ? k : n;
   call->Floats(s, {rows, columns});
   if (factor) call->Floats(factor, {rows, columns});
 }
 
-StoredRight ReadStored(const RunContext& run, int* next, const ContractPlan& plan) {
-  const auto [k, n, bias] = plan.product;
-  const int64_t rows = plan.order == Order::kNK ? n : k, columns = plan.order == Order::kNK ? k : n;
-  const auto read = [&, next](const char* role) {
-    const Tensor s = run.FloatInput((*next)++, role, 2, 2);
+StoredRight ReadStored(const RunContext& run, const ContractPlan& plan) {
+  const bool turned = plan.right == ContractPlan::kNk;
+  const int64_t rows = turned ? plan.n : plan.k, columns = turned ? plan.k : plan.n;
+  const auto read = [&](int place, const char* role) {
+    const Tensor s = run.FloatInput(place, role, 2, 2);
     Expect(s.shape.dims[0] == rows && s.shape.dims[1] == columns, s, "as float32 [", rows, ", ",
            columns, "]");
     Product({rows, columns}, role);
     return s.Floats();
   };
-  StoredRight right{read("s"), nullptr, k, n, plan.order, plan.mask};
-  if (plan.factor) right.factor = read("factor");
+  const ContractPlan::Inputs in = plan.Places();
+  StoredRight right{read(in.b, "b"), nullptr, plan.k, plan.n, turned, plan.factor == 2};
+  if (plan.factor) right.factor = read(in.factor, "factor");
   return right;
 }
 
-void GemmOperands::ReadLeft(int* next) {
-  a_ = run_.Input((*next)++, "a");
+void GemmOperands::ReadLeft() {
+  a_ = run_.Input(plan_.Places().a, "a");
   left_.stored = left_.count = CheckLeft(plan_, a_);
-  left_.k = plan_.left_columns();
+  left_.k = LeftColumns(plan_);
   left_.data = a_.Floats();
-  if (plan_.relu) left_.live = Live::kPositive;
+  if (plan_.input_relu) left_.live = Live::kPositive;
 }
 
-void GemmOperands::ReadRows(int* next) {
-  const ProductRows<Tensor> lists = ReadProductRows(run_, plan_, a_, left_.stored, next, scratch_);
-  const int64_t t = lists.count, n = plan_.product.n;
+void GemmOperands::ReadRows() {
+  const ProductRows<Tensor> lists = ReadProductRows(run_, plan_, a_, left_.stored, scratch_);
+  const int64_t t = lists.count, n = plan_.n;
   left_.count = t;
   target_.stored = lists.stored;
   target_.n = n;

@@ -18,26 +18,24 @@ struct Panels {
   const float* bias = nullptr;
 };
 
-// One number per column of `columns` / 64 panels: the next input, or zeros where the plan has no
-// bias.
-const float* ReadBias(const RunContext& run, int* next, const ProductPlan& plan, int64_t columns,
+// One number per column of `columns` / 64 panels: that input, or zeros where the plan has no bias.
+const float* ReadBias(const RunContext& run, int place, const ProductPlan& plan, int64_t columns,
                       Arena::Scope& scratch);
-// Inputs `*next` and, if there is one, the bias behind it.
-Panels ReadPanels(const RunContext& run, int* next, const char* role, const ProductPlan& plan,
+// Input `b` and, if there is one, its bias.
+Panels ReadPanels(const RunContext& run, int b, int bias, const char* role, const ProductPlan& plan,
                   Arena::Scope& scratch);
 // A right operand S that is computed when the model runs, perhaps times a factor, element by
 // element.
 struct StoredRight {
   const float *s, *factor;  // [k, n] or [n, k]; no factor is null
   int64_t k, n;
-  Order order;
+  bool turned;        // it lies as [n, k]
   bool mask = false;  // the product is 0 where the factor is
 
   // The next arguments of a kernel.
   void AddTo(KernelCall* call) const;
 };
-// The next input, and the one behind it where that is a factor.
-StoredRight ReadStored(const RunContext& run, int* next, const ContractPlan& plan);
+StoredRight ReadStored(const RunContext& run, const ContractPlan& plan);
 
 // The left operand: row i of the product is made of row rows[i] of `data`.
 struct LeftRows {
@@ -61,17 +59,16 @@ struct Target {
   }
 };
 
-// What stands around the right operands: `a` comes first, then those, then the residual, rows and
-// live.
+// What stands around the right operands: `a`, the residual, rows and live.
 class GemmOperands {
  public:
   GemmOperands(const RunContext& run, const ContractPlan& plan, Arena::Scope& scratch)
       : run_(run), plan_(plan), scratch_(scratch) {}
 
-  // Reads `a`, which must be the next input.
-  void ReadLeft(int* next);
-  // Reads the inputs behind the right operands and makes the output; dead rows of it are 0.
-  void ReadRows(int* next);
+  // Reads `a`.
+  void ReadLeft();
+  // Reads the residual, rows and live, and makes the output; dead rows of it are 0.
+  void ReadRows();
 
   const LeftRows& left() const { return left_; }
   const Target& target() const { return target_; }

@@ -34,8 +34,8 @@ const float* GatheredRows(const float* rows, const int32_t* list, int64_t n, int
 class Attention final : public Operation {
  public:
   Attention(const AttentionPlan& plan, Kernel kernel) : plan_(plan), kernel_(std::move(kernel)) {}
-  int InputCount() const override { return plan_.whole ? 7 + 2 * plan_.bias : 5 + 3 * plan_.bias; }
-  int OutputCount() const override { return 1; }
+  int InputCount() const override { return plan_.Places().count; }
+  int OutputCount() const override { return AttentionPlan::kOutputs; }
 
   void Run(const RunContext& run) const override {
     Arena::Scope scratch;
@@ -85,13 +85,14 @@ class Attention final : public Operation {
  private:
   // Rounded scores come in steps, and leave them again.
   void AddScale(KernelCall* call) const {
-    const auto &scores = plan_.score_steps, &weights = plan_.weight_steps;
-    call->Float(scores ? plan_.scale / scores->step : plan_.scale);
-    if (scores) {
-      call->Float(-static_cast<double>(scores->below)).Float(static_cast<double>(scores->above));
-      call->Float(scores->step * plan_.score_scale);
+    call->Float(plan_.score_step ? plan_.scale / *plan_.score_step : plan_.scale);
+    if (plan_.score_step) {
+      call->Float(-static_cast<double>(*plan_.score_below));
+      call->Float(static_cast<double>(*plan_.score_above));
+      call->Float(*plan_.score_step * *plan_.score_scale);
     }
-    if (weights) call->Float(weights->step).Float(static_cast<double>(weights->above));
+    if (plan_.weight_step)
+      call->Float(*plan_.weight_step).Float(static_cast<double>(*plan_.weight_above));
   }
 
   // Whole ones are read where they lie, if nothing is dead between them.

@@ -13,7 +13,7 @@ int64_t CountLiveFlags(const float* flags, int64_t n) {
 
 class ChooseChannels final : public Operation {
  public:
-  ChooseChannels(const ChooseChannelsPlan& plan, std::shared_ptr<Trace> trace, bool dense)
+  ChooseChannels(const ChannelsPlan& plan, std::shared_ptr<Trace> trace, bool dense)
       : plan_(plan), trace_(std::move(trace)), dense_(dense) {}
   int InputCount() const override { return 1; }
   int OutputCount() const override { return 1; }
@@ -50,14 +50,14 @@ class ChooseChannels final : public Operation {
     trace_->Write(choice);
   }
 
-  const ChooseChannelsPlan plan_;
+  const ChannelsPlan plan_;
   const std::shared_ptr<Trace> trace_;
   const bool dense_;
 };
 
 }  // namespace
 
-std::unique_ptr<Operation> MakeChooseChannels(const ChooseChannelsPlan& plan,
+std::unique_ptr<Operation> MakeChooseChannels(const ChannelsPlan& plan,
                                               std::shared_ptr<Trace> trace, bool dense) {
   return std::make_unique<ChooseChannels>(plan, std::move(trace), dense);
 }

@@ -1,7 +1,7 @@
-// gather_gemm, contract, contract_right and ffn: C[i] = act(A[rows[i]] @ B + bias) + residual[i],
-// rows taken from and written to unpacked tensors as the plan says.
+// contract: C[i] = act(A[rows[i]] @ B + bias) + residual[i], rows taken from and written to
+// unpacked tensors as the plan says.
 //
-// Zeros of A are skipped, or of B where that is computed when the model runs. Of ffn A is the ReLU
+// Zeros of A may be skipped, or of B where that is computed when the model runs. A may be the ReLU
 // of a product, which stays inside.
 #include <algorithm>
 
@@ -21,27 +21,25 @@ class Contract final : public Operation {
  public:
   Contract(const ContractPlan& plan, Kernel inner, Contraction contraction)
       : plan_(plan), inner_(std::move(inner)), contraction_(std::move(contraction)) {}
-  int InputCount() const override {
-    return 2 + plan_.factor + plan_.product.bias + plan_.residual +
-           (plan_.inner ? 1 + plan_.inner->bias : 0) + 2 * (plan_.gather || plan_.scatter);
-  }
-  int OutputCount() const override { return 1; }
+  int InputCount() const override { return plan_.Places().count; }
+  int OutputCount() const override { return ContractPlan::kOutputs; }
 
   void Run(const RunContext& run) const override {
     Arena::Scope scratch;
-    int next = 0;
+    const ContractPlan::Inputs in = plan_.Places();
     GemmOperands operands(run, plan_, scratch);
-    operands.ReadLeft(&next);
-    if (plan_.order != Order::kPanels) {
-      const StoredRight right = ReadStored(run, &next, plan_);
+    operands.ReadLeft();
+    if (plan_.right != ContractPlan::kPanels) {
+      const StoredRight right = ReadStored(run, plan_);
       const int64_t columns = PanelCount(right.n) * kPanelWidth;
-      const float* bias = ReadBias(run, &next, plan_.product, columns, scratch);
-      operands.ReadRows(&next);
+      const float* bias = ReadBias(run, in.bias, ProductOf(plan_), columns, scratch);
+      operands.ReadRows();
       return contraction_.RunRight(run, operands.left(), right, bias, operands.target());
     }
-    const Panels b1 = plan_.inner ? ReadPanels(run, &next, "b1", *plan_.inner, scratch) : Panels{};
-    const Panels b = ReadPanels(run, &next, plan_.inner ? "b2" : "b", plan_.product, scratch);
-    operands.ReadRows(&next);
+    const Panels b1 =
+        plan_.inner ? ReadPanels(run, in.b1, in.bias1, "b1", InnerOf(plan_), scratch) : Panels{};
+    const Panels b = ReadPanels(run, in.b, in.bias, "b", ProductOf(plan_), scratch);
+    operands.ReadRows();
     if (plan_.inner) return RunInner(run, operands.left(), b1, b, operands.target(), scratch);
     contraction_.RunLeft(run, operands.left(), nullptr, b, operands.target());
   }
@@ -52,7 +50,7 @@ class Contract final : public Operation {
                 const Target& all, Arena::Scope& scratch) const {
     if (b1.width != kPanelWidth)  // one word of bits per panel
       Fail("expected b1 as panels of ", kPanelWidth, " columns, got ", b1.width);
-    const int64_t hidden = plan_.inner->n;
+    const int64_t hidden = plan_.k;
     const int64_t threads =
         std::min<int64_t>(run.ThreadsFor(GemmFlops(left.count, left.k, hidden)), kMostThreads);
     const int64_t fitting = threads * std::min(kMostRows, kMostHidden / hidden);

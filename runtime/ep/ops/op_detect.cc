@@ -132,16 +132,20 @@ std::string FirstOther(const Tensor& mask) {
 class Detect final : public Operation {
  public:
   Detect(const DetectPlan& plan, const Primitives& simd)
-      : rank_(plan.rank), padding_(plan.padding), simd_(simd) {}
-  int InputCount() const override { return padding_.empty() ? 1 : 2; }
-  int OutputCount() const override { return 3; }
+      : plan_(plan),
+        rank_(static_cast<int>(plan.rank)),
+        padding_(plan.padding.value_or("")),
+        simd_(simd) {}
+  int InputCount() const override { return plan_.Places().count; }
+  int OutputCount() const override { return DetectPlan::kOutputs; }
 
   void Run(const RunContext& run) const override {
     Arena::Scope scratch;
-    const Tensor live = run.MaskInput(0, "live");
+    const Tensor live = run.MaskInput(plan_.Places().live, "live");
     Expect(live.shape.rank == rank_, live, "of rank ", rank_);
     // The padding mask: that which is read here, or the one behind it.
-    const Tensor padding = padding_.empty() ? live : run.MaskInput(1, "padding");
+    const Tensor padding =
+        padding_.empty() ? live : run.MaskInput(plan_.Places().padding, "padding");
     const bool is_live = padding.data == live.data && padding.type == live.type;
     if (!is_live) ExpectOnly01(run, padding);
     const int64_t length = live.shape.dims[rank_ - 1];
@@ -213,6 +217,7 @@ class Detect final : public Operation {
     if (!only_01) FailsContract(padding);
   }
 
+  const DetectPlan plan_;
   const int rank_;
   const std::string padding_;  // the name of a mask that holds 0 and 1 only; empty: of none
   const Primitives& simd_;

@@ -28,7 +28,7 @@ std::unique_ptr<Operation> MakeContract(const ContractPlan& plan, Kernel inner,
                                         Contraction contraction);
 std::unique_ptr<Operation> MakeAttention(const AttentionPlan& plan, Kernel kernel);
 // `trace` may be null. `dense`: never choose few channels.
-std::unique_ptr<Operation> MakeChooseChannels(const ChooseChannelsPlan& plan,
+std::unique_ptr<Operation> MakeChooseChannels(const ChannelsPlan& plan,
                                               std::shared_ptr<Trace> trace, bool dense);
 
 }  // namespace pitc

@@ -6,9 +6,9 @@
 namespace pitc {
 
 int64_t CheckLeft(const ContractPlan& plan, const Tensor& a) {
-  ExpectNumbers(a, plan.type, plan.gather ? 2 : 1);
+  ExpectNumbers(a, plan.dtype, plan.gather ? 2 : 1);
   const int lead = a.shape.rank - 1;
-  const int64_t k = plan.left_columns();
+  const int64_t k = LeftColumns(plan);
   Expect(a.shape.dims[lead] == k, a, "of last dimension ", k);
   const int64_t stored = Numbered(a.shape.Elements(0, lead), "rows of a");
   Product({stored, k}, "a");
@@ -29,7 +29,7 @@ void CheckDomain(const ContractPlan& plan, const Tensor& a, const Shape& domain)
   if (lead == domain.rank && std::equal(domain.dims, domain.dims + lead, a.shape.dims)) return;
   // In an `a` of other extents the rows would be other points.
   Shape expected = domain;
-  expected.Add(plan.left_columns());
+  expected.Add(LeftColumns(plan));
   Expect(false, a, "as ", Describe(a.type, expected), " (one row per point of the mask)");
 }
 

@@ -33,21 +33,22 @@ struct ProductRows {
   Shape shape;                    // of the output
 };
 
-// Reads those inputs, from `*next` on. `run` reads and copies them; `a` has `stored` rows.
+// Reads those inputs. `run` reads and copies them; `a` has `stored` rows.
 template <class Run, class Input>
 ProductRows<Input> ReadProductRows(const Run& run, const ContractPlan& plan, const Input& a,
-                                   int64_t stored, int* next, Arena::Scope& scratch) {
+                                   int64_t stored, Arena::Scope& scratch) {
+  const ContractPlan::Inputs in = plan.Places();
   ProductRows<Input> out;
   out.count = stored;
   if (plan.residual) {
-    out.residual = run.Input((*next)++, "residual");
-    ExpectNumbers(out.residual, plan.type, 1);
+    out.residual = run.Input(in.residual, "residual");
+    ExpectNumbers(out.residual, plan.dtype, 1);
   }
   Shape domain;  // that rows are numbered in
   if (plan.gather || plan.scatter) {
-    const Input list = out.list = run.Int32Input((*next)++, "rows", {-1});
+    const Input list = out.list = run.Int32Input(in.rows, "rows", {-1});
     out.rows = run.Copy(list, Numbered(list.shape.dims[0], "rows"), scratch);
-    domain = run.MaskInput((*next)++, "live").shape;
+    domain = run.MaskInput(in.live, "live").shape;
     if (plan.gather) {
       CheckDomain(plan, a, domain);
       out.count = list.shape.dims[0];
@@ -56,7 +57,7 @@ ProductRows<Input> ReadProductRows(const Run& run, const ContractPlan& plan, con
       Expect(list.shape.dims[0] == stored, list, "as int32 [", stored, "], one per row of a");
     }
   }
-  const int64_t t = out.count, n = plan.product.n;
+  const int64_t t = out.count, n = plan.n;
   if (plan.residual) {
     const Shape& shape = out.residual.shape;
     const int last = shape.rank - 1;

@@ -28,7 +28,7 @@ void SetCopied(const LeftRows& left, const StoredRight& right, Work* work) {
   const auto live = [&](int kind, int64_t times) {
     return std::min(size, times * kSegmentWidths[kind] * work->counts.segments[kind]);
   };
-  const bool made = right.order == Order::kKN || right.factor, few = t <= kFewRows;
+  const bool made = !right.turned || right.factor, few = t <= kFewRows;
   work->dense_copied = few ? size / 8 : size / 2;
   work->sparse_copied = t * (left.k + right.n);
   if (made) {

@@ -76,7 +76,7 @@ int64_t CountRuns(const uint64_t* words, int64_t n, int64_t width) {
 
 OperandRows::OperandRows(const Primitives& simd, const StoredRight& right, const Kernel& kernel)
     : simd_(simd), matrix_{right.s, nullptr, right.n, right.k, right.k}, right_(right) {
-  if (right.order == Order::kNK && !right.factor) return;
+  if (right.turned && !right.factor) return;
   kernel_ = &kernel;
   matrix_.stride = (right.k + 15) / 16 * 16 + 16;  // no power of two
 }

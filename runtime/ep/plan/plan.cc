@@ -5,277 +5,106 @@
 #include <utility>
 
 #include "base/failure.h"
-#include "plan/fields.h"
 
 namespace pitc {
 namespace {
 
+constexpr size_t kLongestPlan = 1 << 16;
 constexpr int kMostSteps = 8;
-constexpr int64_t kLargestExtent = 1 << 24;
-constexpr int64_t kLargestHead = 1 << 16;
-constexpr int64_t kHighestPrice = int64_t{1} << 50;  // femtoseconds: 18 minutes
+constexpr size_t kMostConvolutions = 16;
 constexpr int64_t kMostWork = int64_t{1} << 62;
-constexpr int64_t kMostClocks = 1 << 30;
-constexpr int64_t kHighestArch = 999;
-constexpr int64_t kChunkBytes = 16;              // that a GPU's thread copies at a time
-constexpr int64_t kMostRounded = (1 << 16) - 1;  // steps of 16 bits
 
-// One reader per operation: it sets the body and returns the symbol of its kernel, "" without one.
-
-std::string ReadDetect(Fields& in, Machine, Plan* plan) {
-  DetectPlan p{static_cast<int>(in.Int("rank", 1, kMostCoordinates)), {}};
-  if (in.Has("padding")) p.padding = in.Name("padding");
-  plan->body = std::move(p);
-  return {};
+// What fields say together.
+void Require(bool good, const char* what) {
+  if (!good) Fail("plan: expected ", what);
 }
 
-std::string ReadMove(Fields& in, Machine, Plan* plan) {
-  const int word_bytes = in.Word("dtype", {"int32", "int8"}) == "int32" ? 4 : 1;
-  plan->body = MovePlan{plan->op == "unpack", in.Dims("dims"), word_bytes};
-  return Text(plan->op, "_b", word_bytes);
+ContractPlan ReadContract(Fields& in) {
+  ContractPlan p = ContractPlan::Read(in);
+  const bool panels = p.right == ContractPlan::kPanels, on_gpu = in.machine() == Machine::kCuda;
+  Require(p.inner || !p.inner_bias, "inner_bias=0 without inner");
+  Require(!p.inner || p.inner_bias || !on_gpu, "inner_bias=1 for a GPU, got '0'");
+  Require(!p.inner || (p.skips && !p.input_relu), "skips=1 and input_relu=0 beside inner");
+  Require(p.skips || !p.input_relu, "input_relu=0 without skips");
+  Require(!panels || p.factor == 0, "factor=0 beside panels");
+  Require(panels || (p.skips && !p.gather && !p.scatter && !p.inner && !p.input_relu),
+          "skips=1, gather=0, scatter=0, input_relu=0 and no inner without panels");
+  p.prices = Prices::Read(in, p.dtype, p.skips);
+  return p;
 }
 
-// The lines `cost_VARIANT_LEVEL`: the price of each feature. Dense is always offered. What has
-// prices may have `shape_VARIANT_LEVEL`: factors by the shape of what lives.
-CostTable ReadCosts(Fields& in, std::string_view level) {
-  CostTable table;
-  for (int v = 0; v < kVariants; ++v) {
-    const std::string key = Text("cost_", Name(static_cast<Variant>(v)), "_", level);
-    if (!in.Has(key)) continue;
-    CostTable::Line& line = table.lines[v];
-    const std::vector<int64_t> prices = in.Ints(key, kFeatures, kHighestPrice);
-    std::copy(prices.begin(), prices.end(), line.prices);
-    line.offered = true;
-    const std::string shape = Text("shape_", Name(static_cast<Variant>(v)), "_", level);
-    if (!in.Has(shape)) continue;
-    const std::vector<int64_t> factors = in.Ints(shape, kFactors, kHighestFactor);
-    std::copy(factors.begin(), factors.end(), line.factors);
-    line.shaped = true;
+AttentionPlan ReadAttention(Fields& in) {
+  AttentionPlan p = AttentionPlan::Read(in);
+  for (const auto& step : {p.score_step, p.weight_step}) {
+    Require(!step || static_cast<float>(*step) >= std::numeric_limits<float>::min(),
+            "score_step and weight_step above 0");
   }
-  table.lines[static_cast<int>(Variant::kDense)].offered = true;
-  return table;
+  return p;
 }
 
-std::string ProductSuffix(const ProductPlan& product, std::string_view epilogue) {
-  return Text("_k", product.k, "_n", product.n, "_", epilogue);
-}
-
-Element ReadElement(Fields& in, Machine machine) {
-  std::vector<std::string_view> names;
-  for (const ElementRecord& record : kElements) names.push_back(record.name);
-  if (machine == Machine::kCpu) names = {RecordOf(Element::kFloat32).name};
-  const std::string name = in.Word("dtype", names);
-  return static_cast<Element>(std::find(names.begin(), names.end(), name) - names.begin());
-}
-
-// How a symbol ends on a GPU, where rows of so many numbers are read.
-std::string CudaSuffix(Element type, std::initializer_list<int64_t> widths) {
-  const int64_t bytes = RecordOf(type).bytes;
-  const bool loose = std::any_of(widths.begin(), widths.end(),
-                                 [&](int64_t width) { return width * bytes % kChunkBytes != 0; });
-  return Text(loose ? "_loose_" : "_", RecordOf(type).tag);
-}
-
-// The lines `clocks_sm_ARCH`.
-std::vector<TileClocks> ReadClocks(Fields& in, Element type) {
-  std::vector<TileClocks> all;
-  for (const int64_t arch : in.NumbersBehind("clocks_sm_", kHighestArch)) {
-    const std::string key = Text("clocks_sm_", arch);
-    all.push_back({static_cast<int>(arch), in.Ints(key, TilesOf(type).size(), kMostClocks)});
+ChannelsPlan ReadChannels(Fields& in) {
+  ChooseChannelsPlan read = ChooseChannelsPlan::Read(in);
+  const size_t count = read.nodes.size();
+  if (count > kMostConvolutions) Fail("plan: expected at most ", kMostConvolutions, " nodes");
+  if (read.channels.size() != count + 1 || read.places.size() != count + 1 ||
+      read.weights.size() != count) {
+    Fail("plan: expected ", count + 1, " channels and places and ", count, " weights, got ",
+         read.channels.size(), ", ", read.places.size(), " and ", read.weights.size());
   }
-  if (all.empty()) Fail("plan: key 'clocks_sm_..' is missing");
-  return all;
-}
-
-// The lines `price_VARIANT_TILE_sm_ARCH` of each architecture that has clocks.
-std::vector<OfferPrices> ReadPrices(Fields& in, const ContractPlan& plan) {
-  std::vector<OfferPrices> all;
-  for (const TileClocks& each : plan.clocks) {
-    OfferPrices& of_arch = all.emplace_back(OfferPrices{each.arch, {}});
-    for (const CudaOffer* offer : OffersOf(plan.type)) {
-      const std::string key = Text("price_", offer->variant, "_", offer->tile, "_sm_", each.arch);
-      const std::vector<int64_t> prices = in.Ints(key, kCudaFeatures, kHighestPrice);
-      std::copy(prices.begin(), prices.end(), of_arch.prices.emplace_back().begin());
-    }
-  }
-  return all;
-}
-
-void ReadInner(Fields& in, Machine machine, ContractPlan* p) {
-  p->inner = ProductPlan{in.Int("inner", 1, kLargestExtent), p->product.k, in.Flag("inner_bias")};
-  const std::string activation = in.Word("inner_activation", {"relu"});
-  p->inner_kernel = "gather_gemm" + ProductSuffix(*p->inner, activation) + "_bits";
-  if (machine == Machine::kCpu) return;
-  if (!p->inner->bias) Fail("plan: expected inner_bias=1 for a GPU, got '0'");
-  p->inner_kernel =
-      Text("gather_gemm_", activation, "_bits", CudaSuffix(p->type, {p->inner->k, p->inner->n}));
-}
-
-// What is special on a GPU; returns the symbol of the dense kernel.
-std::string ReadCuda(Fields& in, const std::string& epilogue, bool skips, ContractPlan* p) {
-  if (!p->product.bias) Fail("plan: expected bias=1 for a GPU, got '0'");
-  if (p->relu) Fail("plan: expected input_relu=0 for a GPU, got '1'");
-  p->clocks = ReadClocks(in, p->type);
-  const int64_t k = p->product.k, n = p->product.n;
-  const auto symbol = [&](const char* family, std::initializer_list<int64_t> widths) {
-    return Text(family, "_", epilogue, CudaSuffix(p->type, widths));
-  };
-  if (skips) {
-    p->prices = ReadPrices(in, *p);
-    p->listed = {
-        p->inner ? "detect_bits" + CudaSuffix(p->type, {}) : "detect" + CudaSuffix(p->type, {k}),
-        "choose" + CudaSuffix(p->type, {}),
-        "lists" + CudaSuffix(p->type, {k}),
-        {symbol("gather_gemm", {k, n}), symbol("contract_tile", {n}), symbol("contract_block", {n}),
-         symbol("contract_square", {k, n})}};
-  }
-  return symbol("gather_gemm", {k, n});
-}
-
-std::string ReadContract(Fields& in, Machine machine, Plan* plan) {
-  ContractPlan p{};
-  const bool right = plan->op == "contract_right";
-  p.type = ReadElement(in, machine);
-  std::string epilogue =
-      in.Word("activation", {"none", "relu", "gelu", "gelu_tanh", "gelu_quick", "silu"});
-  p.product = {in.Int("k", 1, kLargestExtent), in.Int("n", 1, kLargestExtent), in.Flag("bias")};
-  p.residual = in.Flag("residual");
-  if (p.residual) epilogue += "_res";
-  p.swrite_suffix = Text("_n", p.product.n, "_", epilogue);
-  p.relu = plan->op == "contract" && in.Flag("input_relu");
-  if (p.relu) epilogue += "_input_relu";
-  p.listed_suffix = ProductSuffix(p.product, epilogue);
-  std::string kernel = "gather_gemm" + p.listed_suffix;
-  if (right) {
-    p.order = in.Word("stored", {"kn", "nk"}) == "nk" ? Order::kNK : Order::kKN;
-    const int64_t factor = in.Int("factor", 0, 2);
-    p.factor = factor > 0;
-    p.mask = factor == 2;
-    p.listed_suffix = ProductSuffix({p.product.k, kTurnedColumns, false}, "none");
-    const std::string order = p.order == Order::kNK ? "_nk" : "_kn";
-    kernel += order + (p.factor ? "_factor" : "");
-    if (p.order == Order::kKN || p.factor)
-      p.rows_kernel = Text("stored_rows_k", p.product.k, "_n", p.product.n, order,
-                           p.mask     ? "_mask"
-                           : p.factor ? "_factor"
-                                      : "");
-  } else {
-    p.gather = in.Flag("gather");
-    p.scatter = in.Flag("scatter");
-  }
-  if (plan->op == "ffn") ReadInner(in, machine, &p);
-  p.skips = plan->op != "gather_gemm";
-  if (machine == Machine::kCuda) {
-    kernel = ReadCuda(in, epilogue, p.skips, &p);
-  } else if (p.skips) {
-    p.costs_v3 = ReadCosts(in, "v3");
-    p.costs_v4 = ReadCosts(in, "v4");
-  }
-  plan->body = std::move(p);
-  return kernel;
-}
-
-double ReadStep(Fields& in, std::string_view key) {
-  const double step = in.Hex(key);
-  if (!(static_cast<float>(step) >= std::numeric_limits<float>::min()))
-    Fail("plan: expected ", key, " above 0, got ", Quoted(in.Raw(key)));
-  return step;
-}
-
-// What scores and weights are rounded to; returns how the symbol of the kernel goes on.
-std::string ReadSteps(Fields& in, Machine machine, AttentionPlan* p) {
-  std::string suffix;
-  if (machine != Machine::kCpu) return suffix;
-  if (in.Has("score_step")) {
-    p->score_steps = {ReadStep(in, "score_step"), in.Int("score_below", 0, kMostRounded),
-                      in.Int("score_above", 0, kMostRounded)};
-    p->score_scale = in.Hex("score_scale");
-    suffix += "_score_steps";
-  }
-  if (in.Has("weight_step")) {
-    p->weight_steps = {ReadStep(in, "weight_step"), 0, in.Int("weight_above", 0, kMostRounded)};
-    suffix += "_weight_steps";
-  }
-  return suffix;
-}
-
-std::string ReadAttention(Fields& in, Machine machine, Plan* plan) {
-  AttentionPlan p{};
-  p.type = ReadElement(in, machine);
-  p.d = in.Int("d", 1, kLargestExtent);
-  p.dv = in.Int("dv", 1, kLargestExtent);
-  p.heads = in.Int("heads", 1, kLargestHead);
-  p.q_head = in.Int("q_head", 0, kLargestHead);
-  p.k_head = in.Int("k_head", 0, kLargestHead);
-  p.v_head = in.Int("v_head", 0, kLargestHead);
-  p.bias = in.Flag("bias");
-  p.nan_to_zero = in.Flag("nan_to_zero");
-  p.no_keys_to_zero = in.Flag("no_keys_to_zero");
-  p.scale = in.Hex("scale");
-  p.whole = machine == Machine::kCpu && in.Has("whole") && in.Flag("whole");
-  const std::string steps = ReadSteps(in, machine, &p);
-  plan->body = p;
-  const std::string suffix = machine == Machine::kCuda ? CudaSuffix(p.type, {p.d, p.dv}) : steps;
-  return Text("attention_d", p.d, "_v", p.dv, p.bias ? "_bias" : "", suffix);
-}
-
-std::string ReadChooseChannels(Fields& in, Machine, Plan* plan) {
-  ChooseChannelsPlan p{};
-  std::vector<std::string> nodes = in.Nodes("nodes");
-  const size_t count = nodes.size();
-  const std::vector<int64_t> extents = in.Ints("channels", count + 1, kLargestExtent),
-                             places = in.Places("places", count + 1, kLargestExtent),
-                             weights = in.Ints("weights", count, kMostWork);
+  ChannelsPlan p{{}, {}, 0, read.budget, 0};
   for (size_t k = 0; k <= count; ++k) {
-    p.ends.push_back({extents[k], places[k]});
-    if (places[k] >= 0) p.flags = std::max(p.flags, places[k] + extents[k]);
+    p.ends.push_back({read.channels[k], read.places[k]});
+    if (read.places[k] >= 0) p.flags = std::max(p.flags, read.places[k] + read.channels[k]);
   }
   bool fits = true;
   for (size_t k = 0; k < count && fits; ++k) {
     int64_t own;
-    fits = !__builtin_mul_overflow(weights[k], extents[k] * extents[k + 1], &own) &&
-           own <= kMostWork - p.work;
+    fits =
+        !__builtin_mul_overflow(read.weights[k], read.channels[k] * read.channels[k + 1], &own) &&
+        own <= kMostWork - p.work;
     if (fits) p.work += own;
-    p.convolutions.push_back({std::move(nodes[k]), weights[k]});
+    p.convolutions.push_back({std::move(read.nodes[k]), read.weights[k]});
   }
   if (!fits) Fail("plan: expected weights for less work than ", kMostWork, ", got more");
-  p.budget = in.Int("budget", 0, p.work);
-  plan->body = std::move(p);
-  return {};
+  if (p.budget > p.work) Fail("plan: expected budget in 0..", p.work, ", got '", p.budget, "'");
+  return p;
 }
 
-// Whether an operand of a product in a region is what it must be. `packed`: of each step so far,
+template <class Read>
+MovePlan MoveOf(Read&& read, bool unpack) {
+  return {unpack, std::move(read.dims), read.dtype == read.kInt32 ? 4 : 1};
+}
+
+// The operands of a product in a region are what they must be. `packed`: of each step so far,
 // whether its result has a row for each live point.
 void ExpectOperands(const RegionStep& step, int number, const std::vector<bool>& packed) {
   using Kind = StepOperand::Kind;
   const ContractPlan& plan = step.plan;
-  size_t next = 0;
-  const auto expect = [&](const char* role, const char* what, auto&& good) {
-    if (next >= step.reads.size() || !good(step.reads[next]))
+  const ContractPlan::Inputs in = plan.Places();
+  if (static_cast<size_t>(in.count) != step.reads.size())
+    Fail("plan: expected ", in.count, " operands of step ", number, ", got ", step.reads.size());
+  const auto expect = [&](int place, const char* role, const char* what, auto&& good) {
+    if (place >= 0 && !good(step.reads[static_cast<size_t>(place)]))
       Fail("plan: expected ", role, " of step ", number, " as ", what, ", got another operand");
-    ++next;
   };
   const auto is_packed = [&](const StepOperand& x) {
     return x.kind == Kind::kStep && packed[static_cast<size_t>(x.number)];
   };
+  const auto is_whole = [&](const StepOperand& x) {
+    return x.kind != Kind::kRows && !is_packed(x);
+  };
   const auto is_input = [](const StepOperand& x) { return x.kind == Kind::kInput; };
   if (plan.gather) {
-    expect("a", "an input or a whole result",
-           [&](const StepOperand& x) { return x.kind != Kind::kRows && !is_packed(x); });
+    expect(in.a, "a", "an input or a whole result", is_whole);
   } else {
-    expect("a", "packed rows", is_packed);
+    expect(in.a, "a", "packed rows", is_packed);
   }
-  for (int matrix = 0; matrix < (plan.inner ? 2 : 1); ++matrix) {
-    expect("a matrix", "an input", is_input);
-    expect("a bias", "an input", is_input);
-  }
-  if (plan.residual) expect("residual", "packed rows", is_packed);
-  if (plan.gather || plan.scatter) {
-    expect("rows", "rows", [](const StepOperand& x) { return x.kind == Kind::kRows; });
-    expect("live", "input 0", [&](const StepOperand& x) { return is_input(x) && x.number == 0; });
-  }
-  if (next != step.reads.size())
-    Fail("plan: expected ", next, " operands of step ", number, ", got ", step.reads.size());
+  for (const int place : {in.b1, in.b}) expect(place, "a matrix", "an input", is_input);
+  for (const int place : {in.bias1, in.bias}) expect(place, "a bias", "an input", is_input);
+  expect(in.residual, "residual", "packed rows", is_packed);
+  expect(in.rows, "rows", "rows", [](const StepOperand& x) { return x.kind == Kind::kRows; });
+  expect(in.live, "live", "input 0",
+         [&](const StepOperand& x) { return is_input(x) && x.number == 0; });
 }
 
 // The inputs are numbered without a gap. Results that are given are whole; whole ones are given or
@@ -304,20 +133,14 @@ void ExpectAllRead(const RegionPlan& region, const std::vector<bool>& packed) {
   }
 }
 
-std::string ReadRegion(Fields& in, Machine machine, Plan* plan) {
+RegionPlan ReadRegion(Fields& in) {
   RegionPlan region{};
   std::vector<bool> packed;
   const auto count = static_cast<int>(in.Int("steps", 1, kMostSteps));
   for (int number = 0; number < count; ++number) {
     in.EnterStep(number);
-    Plan step;
-    step.op = in.Word("op", {"gather_gemm", "contract", "ffn"});
-    const std::string kernel = ReadContract(in, machine, &step);
-    if (const std::string_view given = in.Raw("kernel"); given != kernel)
-      Fail("plan: expected kernel=", kernel, " for the fields of step ", number, ", got ",
-           Quoted(given));
-    region.steps.push_back({step.op, kernel, std::get<ContractPlan>(std::move(step.body)),
-                            in.Operands("reads", number)});
+    ContractPlan plan = ReadContract(in);
+    region.steps.push_back({std::move(plan), in.Kernels("kernels"), in.Operands("reads", number)});
     ExpectOperands(region.steps.back(), number, packed);
     packed.push_back(!region.steps.back().plan.scatter);
     for (const StepOperand& x : region.steps.back().reads) {
@@ -325,64 +148,51 @@ std::string ReadRegion(Fields& in, Machine machine, Plan* plan) {
     }
   }
   in.EnterStep(-1);
-  for (const int64_t given : in.Steps("gives", count))
+  for (const int64_t given : in.Ints("gives", 0, count - 1)) {
+    Require(region.gives.empty() || given > region.gives.back(), "gives to ascend");
     region.gives.push_back(static_cast<int>(given));
+  }
   ExpectAllRead(region, packed);
-  plan->body = std::move(region);
-  return "live_points";
+  return region;
 }
-
-constexpr struct {
-  std::string_view op;
-  std::string (*read)(Fields&, Machine, Plan*);
-  bool on_gpus = false;
-  bool on_cpus = true;
-} kOps[] = {{"detect", ReadDetect},
-            {"pack", ReadMove, true},
-            {"unpack", ReadMove, true},
-            {"gather_gemm", ReadContract, true},
-            {"contract", ReadContract, true},
-            {"ffn", ReadContract, true},
-            {"contract_right", ReadContract},
-            {"attention", ReadAttention, true},
-            {"choose_channels", ReadChooseChannels},
-            {"region", ReadRegion, true, false}};
 
 }  // namespace
 
-std::vector<const CudaTile*> TilesOf(Element type) {
-  std::vector<const CudaTile*> tiles;
-  for (const CudaTile& tile : kCudaTiles) {
-    if (tile.mma || type == Element::kFloat32) tiles.push_back(&tile);
-  }
-  return tiles;
-}
-
-std::vector<const CudaOffer*> OffersOf(Element type) {
-  std::vector<const CudaOffer*> offers;
-  for (const CudaOffer& offer : kCudaOffers) {
-    if (offer.item_bytes == RecordOf(type).bytes) offers.push_back(&offer);
-  }
-  return offers;
-}
-
 Plan ParsePlan(std::string_view text, Machine machine) {
-  Fields in(text);
+  if (text.size() > kLongestPlan)
+    Fail("plan: expected at most ", kLongestPlan, " bytes, got ", text.size());
+  const std::string_view first = text.substr(0, text.find('\n'));
+  if (first != kPlanFormat) {
+    Fail("plan: expected the line '", kPlanFormat, "', got ", Quoted(first),
+         "; compile the model again for this version of pitc");
+  }
+  text.remove_prefix(std::min(text.size(), first.size() + 1));
+  Fields in(text, machine);
   Plan plan;
   std::vector<std::string_view> names;
-  for (const auto& entry : kOps) {
-    if (machine == Machine::kCpu ? entry.on_cpus : entry.on_gpus) names.push_back(entry.op);
+  for (const OpMachines& each : kOps) {
+    if (machine == Machine::kCpu ? each.cpu : each.cuda) names.push_back(each.op);
   }
-  plan.op = in.Word("op", names);
-  const auto* const entry = std::find_if(std::begin(kOps), std::end(kOps),
-                                         [&](const auto& each) { return each.op == plan.op; });
-  plan.kernel = entry->read(in, machine, &plan);
-  if (!plan.kernel.empty()) {
-    const std::string_view kernel = in.Raw("kernel");
-    if (kernel != plan.kernel)
-      Fail("plan: expected kernel=", plan.kernel, " for these fields, got ", Quoted(kernel));
+  plan.op = names[in.Word("op", names)];
+  if (plan.op == "detect") {
+    plan.body = DetectPlan::Read(in);
+  } else if (plan.op == "choose_channels") {
+    plan.body = ReadChannels(in);
+  } else {
+    plan.kernels = in.Kernels("kernels");
     plan.library = in.FileName("library");
     plan.identity = in.Identity("identity");
+    if (plan.op == "pack") {
+      plan.body = MoveOf(PackPlan::Read(in), false);
+    } else if (plan.op == "unpack") {
+      plan.body = MoveOf(UnpackPlan::Read(in), true);
+    } else if (plan.op == "attention") {
+      plan.body = ReadAttention(in);
+    } else if (plan.op == "region") {
+      plan.body = ReadRegion(in);
+    } else {
+      plan.body = ReadContract(in);
+    }
   }
   in.ExpectNoOthers(plan.op);
   return plan;

@@ -9,7 +9,6 @@ constexpr int kWideWords[] = {16, 4, 2};  // bytes that kernels of pack and unpa
 constexpr const char* kTf32Option = "ep.pitcudaexecutionprovider.tf32";
 constexpr const char* kTraceOption = "ep.pitcudaexecutionprovider.trace";
 constexpr const char* kVariantOption = "ep.pitcudaexecutionprovider.variant";
-constexpr const char* kCuts[kCudaCuts] = {"dense", "tile", "block", "square"};
 constexpr int64_t kListHeights[] = {16, 32};  // of kernels that make lists
 
 // Whether products of float32 go through tensor cores, as ONNX Runtime's CUDA provider has it.
@@ -22,10 +21,10 @@ bool ChooseTf32(const std::string& wanted) {
 // The cut that is chosen wherever it is offered; none: the fastest.
 std::optional<CudaCut> ChooseCut(const std::string& wanted) {
   if (wanted.empty()) return std::nullopt;
-  const auto* const found = std::find(std::begin(kCuts), std::end(kCuts), wanted);
-  if (found == std::end(kCuts))
+  const auto* const found = std::find(std::begin(kCudaCutNames), std::end(kCudaCutNames), wanted);
+  if (found == std::end(kCudaCutNames))
     Fail("pitc: expected variant dense, tile, block or square, got ", Quoted(wanted));
-  return static_cast<CudaCut>(found - kCuts);
+  return static_cast<CudaCut>(found - kCudaCutNames);
 }
 
 class CudaNode : public OrtNodeComputeInfo {
@@ -124,7 +123,7 @@ OrtStatus* CudaEp::CompileNodes(OrtEp* self, const OrtGraph** graphs, const OrtN
 }
 
 OrtNodeComputeInfo* CudaEp::MakeNode(const OrtGraph* graph, const OrtNode* fused) {
-  return MakeFor(host_, graph, fused, kCudaEpName, [&](const PlannedNode& planned) {
+  return MakeFor(host_, plans_, graph, fused, kCudaEpName, [&](const PlannedNode& planned) {
     std::unique_ptr<cuda::DeviceOperation> operation = MakeOperation(planned, graph);
     ExpectCounts(planned, operation->InputCount(), operation->OutputCount());
     cuda::DeviceRun::Places places{planned.inputs, planned.outputs, {}};
@@ -144,7 +143,7 @@ OrtNodeComputeInfo* CudaEp::MakeNode(const OrtGraph* graph, const OrtNode* fused
 
 std::unique_ptr<cuda::DeviceOperation> CudaEp::MakeOperation(const PlannedNode& planned,
                                                              const OrtGraph* graph) const {
-  const Plan& plan = planned.plan;
+  const Plan& plan = *planned.plan;
   const std::shared_ptr<const KernelLibrary> library =
       OpenKernels(plan, ModelFolder(host_, graph, context_path_));
   const std::shared_ptr<cuda::Kernels> kernels = cuda::Kernels::Of(library);
@@ -160,7 +159,7 @@ std::unique_ptr<cuda::DeviceOperation> CudaEp::MakeOperation(const PlannedNode& 
     return cuda::DeviceKernel{kernels, std::move(kernel)};
   };
   if (const auto* const move = std::get_if<MovePlan>(&plan.body)) {
-    cuda::MoveKernel narrow{move->word_bytes, load(plan.kernel)};
+    cuda::MoveKernel narrow{move->word_bytes, load(plan.kernels.Of("move"))};
     std::vector<cuda::MoveKernel> moving;
     for (const int bytes : kWideWords) {
       const std::string wide = Text(plan.op, "_b", bytes);
@@ -171,22 +170,22 @@ std::unique_ptr<cuda::DeviceOperation> CudaEp::MakeOperation(const PlannedNode& 
     return cuda::MakeMove(*move, std::move(moving));
   }
   if (const auto* const attention = std::get_if<AttentionPlan>(&plan.body)) {
-    const bool chooses = attention->type == Element::kFloat32;
+    const bool chooses = attention->dtype == Element::kFloat32;
     const char* const engine = !chooses ? "" : tf32_ ? "_mma" : "_simt";
-    return cuda::MakeAttention(*attention, load(plan.kernel + engine));
+    return cuda::MakeAttention(*attention, load(plan.kernels.Of("attention") + engine));
   }
   if (const auto* const region = std::get_if<RegionPlan>(&plan.body)) {
     std::vector<std::unique_ptr<cuda::DeviceOperation>> steps;
     for (const RegionStep& step : region->steps)
-      steps.push_back(MakeProduct(step.plan, step.kernel, load));
-    cuda::LivePoints points(load("live_counts"), load(plan.kernel));
+      steps.push_back(MakeProduct(step.plan, step.kernels, load));
+    cuda::LivePoints points(load(plan.kernels.Of("counts")), load(plan.kernels.Of("points")));
     return cuda::MakeRegion(*region, std::move(points), std::move(steps));
   }
-  return MakeProduct(std::get<ContractPlan>(plan.body), plan.kernel, load);
+  return MakeProduct(std::get<ContractPlan>(plan.body), plan.kernels, load);
 }
 
 std::unique_ptr<cuda::DeviceOperation> CudaEp::MakeProduct(const ContractPlan& contract,
-                                                           const std::string& kernel,
+                                                           const KernelNames& kernels,
                                                            const LoadKernel& load) const {
   const cuda::Device& device = session_->device;
   const int arch = device.arch(), most_shared = device.most_shared_bytes();
@@ -194,26 +193,25 @@ std::unique_ptr<cuda::DeviceOperation> CudaEp::MakeProduct(const ContractPlan& c
   const auto dense = [&](const ProductPlan& product, const std::string& base) {
     std::vector<cuda::DeviceKernel> tiled;
     for (const cuda::DenseTile& tile : tiles) tiled.push_back(load(base + "_" + tile.shape->name));
-    return cuda::DenseProduct(product, contract.type, tiles, std::move(tiled));
+    return cuda::DenseProduct(product, contract.dtype, tiles, std::move(tiled));
   };
   std::optional<cuda::DenseProduct> inner;
-  if (contract.inner) inner.emplace(dense(*contract.inner, contract.inner_kernel));
+  if (contract.inner) inner.emplace(dense(InnerOf(contract), kernels.Of("inner")));
   std::optional<cuda::ListedProduct> listed;
   if (contract.skips) {
-    const ListedSymbols& symbols = contract.listed;
     std::vector<cuda::OfferedVariant> offered =
         cuda::OfferedVariants(contract, arch, most_shared, tf32_);
-    cuda::ListedKernels made{load(symbols.detect), load(symbols.choose), {}, {}};
+    cuda::ListedKernels made{load(kernels.Of("detect")), load(kernels.Of("choose")), {}, {}};
     for (const int64_t height : kListHeights)
-      made.lists.emplace(height, load(Text(symbols.lists, "_h", height)));
+      made.lists.emplace(height, load(Text(kernels.Of("lists"), "_h", height)));
     for (const cuda::OfferedVariant& variant : offered) {
       const bool is_dense = variant.shape->cut == CudaCut::kDense;
-      made.products.push_back(is_dense ? cuda::DeviceKernel{} : load(variant.Kernel(symbols)));
+      made.products.push_back(is_dense ? cuda::DeviceKernel{} : load(variant.Kernel(kernels)));
     }
     listed.emplace(std::move(offered), std::move(made), variant_);
   }
-  return cuda::MakeContract(contract, dense(contract.product, kernel), std::move(inner),
-                            std::move(listed));
+  return cuda::MakeContract(contract, dense(ProductOf(contract), kernels.Of("dense")),
+                            std::move(inner), std::move(listed));
 }
 
 }  // namespace pitc

@@ -31,12 +31,12 @@ class CudaEp : public OrtEp {
   OrtNodeComputeInfo* MakeNode(const OrtGraph* graph, const OrtNode* fused);
   std::unique_ptr<cuda::DeviceOperation> MakeOperation(const PlannedNode& planned,
                                                        const OrtGraph* graph) const;
-  // `kernel`: the symbol of the dense one.
   std::unique_ptr<cuda::DeviceOperation> MakeProduct(const ContractPlan& contract,
-                                                     const std::string& kernel,
+                                                     const KernelNames& kernels,
                                                      const LoadKernel& load) const;
 
   const Host host_;
+  Plans plans_{Machine::kCuda};
   const std::shared_ptr<cuda::SessionDevice> session_;  // nodes may outlive it
   const std::shared_ptr<Trace> trace_;                  // null: nobody asks
   const std::optional<CudaCut> variant_;                // session option variant

@@ -66,17 +66,6 @@ bool ChooseHugePages(const std::string& wanted) {
   return wanted.empty() ? HasHugePages() : wanted == "1";
 }
 
-// True for a node that reads rows of its weights here and there.
-bool SkipsRows(const Host& host, const OrtNode* node) {
-  try {
-    const Plan plan = ParsePlan(StringAttribute(host, node, "ep_cache_context").value_or(""));
-    const auto* contract = std::get_if<ContractPlan>(&plan.body);
-    return contract && contract->skips && contract->order == Order::kPanels;
-  } catch (const Failure&) {  // is told when the node is made
-    return false;
-  }
-}
-
 }  // namespace
 
 Ep::Ep(const Host& host, const OrtSessionOptions* options, uint32_t version)
@@ -102,15 +91,25 @@ Ep::Ep(const Host& host, const OrtSessionOptions* options, uint32_t version)
   };
 }
 
+bool Ep::SkipsRows(const OrtNode* node) {
+  try {
+    const Plan& plan = plans_.Of(StringAttribute(host_, node, "ep_cache_context").value_or(""));
+    const auto* contract = std::get_if<ContractPlan>(&plan.body);
+    return contract && contract->skips && contract->right == ContractPlan::kPanels;
+  } catch (const Failure&) {  // is told when the node is made
+    return false;
+  }
+}
+
 OrtStatus* Ep::ClaimNodes(OrtEp* self, const OrtGraph* graph, OrtEpGraphSupportInfo* info) {
-  const auto* ep = static_cast<const Ep*>(self);
+  auto* const ep = static_cast<Ep*>(self);
   const Host& host = ep->host_;
   return Guard(host, ORT_FAIL, [&] {
     // In a branch ONNX Runtime cannot tell what external initializers of the graph around it hold.
     const bool keeps = ep->keeps_constants_ && !IsBranch(host, graph);
     for (const OrtNode* node : Nodes(host, graph)) {
       if (!IsFor(host, node, kEpName)) continue;
-      const OrtNodeFusionOptions options{kOrtApiVersion, keeps && SkipsRows(host, node)};
+      const OrtNodeFusionOptions options{kOrtApiVersion, keeps && ep->SkipsRows(node)};
       Check(host, host.ep_api->EpGraphSupportInfo_AddNodesToFuse(info, &node, 1, &options));
     }
   });
@@ -129,9 +128,9 @@ OrtStatus* Ep::CompileNodes(OrtEp* self, const OrtGraph** graphs, const OrtNode*
 }
 
 std::unique_ptr<Node> Ep::MakeNode(const OrtGraph* graph, const OrtNode* fused) {
-  return MakeFor(host_, graph, fused, kEpName, [&](const PlannedNode& planned) {
+  return MakeFor(host_, plans_, graph, fused, kEpName, [&](const PlannedNode& planned) {
     const OrtNode* const node = planned.node;
-    std::unique_ptr<Operation> operation = MakeOperation(planned.plan, planned.name, graph);
+    std::unique_ptr<Operation> operation = MakeOperation(*planned.plan, planned.name, graph);
     RunContext::Places places{planned.inputs, planned.outputs, {}, {}};
     places.constants = KeepConstants(graph, node, places.inputs);
     for (size_t i = 0; i < places.inputs.size(); ++i) {
@@ -168,29 +167,26 @@ std::vector<std::shared_ptr<const Constant>> Ep::KeepConstants(const OrtGraph* g
 std::unique_ptr<Operation> Ep::MakeOperation(const Plan& plan, const std::string& name,
                                              const OrtGraph* graph) const {
   if (auto* detect = std::get_if<DetectPlan>(&plan.body)) return MakeDetect(*detect, simd_);
-  if (auto* choose = std::get_if<ChooseChannelsPlan>(&plan.body))
+  if (auto* choose = std::get_if<ChannelsPlan>(&plan.body))
     return MakeChooseChannels(*choose, trace_, variant_ == Variant::kDense);
-  const auto load = [&](const std::string& symbol) { return LoadKernel(plan, symbol, graph); };
-  Kernel kernel = load(plan.kernel);
+  const auto load = [&](const char* role) {
+    return LoadKernel(plan, plan.kernels.Of(role), graph);
+  };
   if (auto* attention = std::get_if<AttentionPlan>(&plan.body))
-    return MakeAttention(*attention, std::move(kernel));
+    return MakeAttention(*attention, load("attention"));
   if (auto* move = std::get_if<MovePlan>(&plan.body))
-    return move->unpack ? MakeUnpack(*move, std::move(kernel)) : MakePack(*move, std::move(kernel));
+    return move->unpack ? MakeUnpack(*move, load("move")) : MakePack(*move, load("move"));
 
   const auto& contract = std::get<ContractPlan>(plan.body);
-  ContractionKernels kernels{std::move(kernel), {}, {}, {}, {}};
-  if (contract.skips) {
-    const std::string& suffix = contract.listed_suffix;
-    kernels.listed = {load("contract_row" + suffix), load("contract_tile" + suffix),
-                      load("contract_block" + suffix)};
+  ContractionKernels kernels{load("dense"), {}, {}, {}, {}};
+  if (contract.skips) kernels.listed = {load("row"), load("tile"), load("block")};
+  if (contract.right != ContractPlan::kPanels) {
+    kernels.panels = load("panels");
+    kernels.swrite = load("swrite");
+    if (contract.right == ContractPlan::kKn || contract.factor) kernels.rows = load("rows");
   }
-  if (contract.order != Order::kPanels) {
-    kernels.panels = load(Text("panels_k", contract.product.k));
-    kernels.swrite = load("swrite_columns" + contract.swrite_suffix);
-    if (!contract.rows_kernel.empty()) kernels.rows = load(contract.rows_kernel);
-  }
-  const CostTable& costs = level_ == CpuLevel::kV4 ? contract.costs_v4 : contract.costs_v3;
-  return MakeContract(contract, contract.inner ? load(contract.inner_kernel) : Kernel{},
+  const CostTable& costs = level_ == CpuLevel::kV4 ? contract.prices.v4 : contract.prices.v3;
+  return MakeContract(contract, contract.inner ? load("inner") : Kernel{},
                       Contraction(costs, simd_, std::move(kernels), {name, trace_, variant_}));
 }
 

@@ -29,7 +29,11 @@ class Ep : public OrtEp {
   // The kernel `symbol` of the plan's library, for the best level that the CPU has.
   Kernel LoadKernel(const Plan& plan, const std::string& symbol, const OrtGraph* graph) const;
 
+  // True for a node that reads rows of its weights here and there.
+  bool SkipsRows(const OrtNode* node);
+
   const Host host_;
+  Plans plans_{Machine::kCpu};
   CpuLevel level_;
   const Primitives& simd_;
   SessionMode mode_;

@@ -20,6 +20,12 @@ std::vector<int> PlacesOf(const std::vector<std::string>& names,
 
 }  // namespace
 
+const Plan& Plans::Of(const std::string& text) {
+  const auto at = read_.find(text);
+  return at != read_.end() ? at->second
+                           : read_.emplace(text, ParsePlan(text, machine_)).first->second;
+}
+
 bool IsFor(const Host& host, const OrtNode* node, const char* source) {
   return OperatorType(host, node) == "com.microsoft::EPContext" &&
          StringAttribute(host, node, "source") == source;
@@ -42,7 +48,7 @@ PlannedNode ClaimedNode(const Host& host, const OrtGraph* graph, const char* sou
   return planned;
 }
 
-void ReadPlan(const Host& host, const OrtNode* fused, PlannedNode* planned) {
+void ReadPlan(const Host& host, Plans& plans, const OrtNode* fused, PlannedNode* planned) {
   const OrtNode* const node = planned->node;
   if (IntAttribute(host, node, "embed_mode").value_or(1) != 1)
     Fail("expected embed_mode 1, got another");
@@ -50,8 +56,8 @@ void ReadPlan(const Host& host, const OrtNode* fused, PlannedNode* planned) {
     Fail("expected main_context 1, got another");
   const std::optional<std::string> text = StringAttribute(host, node, "ep_cache_context");
   if (!text) Fail("expected a plan in ep_cache_context, got none");
-  planned->plan = ParsePlan(*text, IsFor(host, node, kCudaEpName) ? Machine::kCuda : Machine::kCpu);
-  planned->label = NodeLabel(planned->name, planned->plan.op);
+  planned->plan = &plans.Of(*text);
+  planned->label = NodeLabel(planned->name, planned->plan->op);
   planned->inputs = PlacesOf(InputNames(host, node), InputNames(host, fused));
   planned->outputs = PlacesOf(OutputNames(host, node), OutputNames(host, fused));
 }

@@ -2,6 +2,7 @@
 // passes, and the kernels beside the model.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,11 +13,23 @@
 
 namespace pitc {
 
+// The plans of a session, each read once: layers of one shape have the same text.
+class Plans {
+ public:
+  explicit Plans(Machine machine) : machine_(machine) {}
+  // Throws Failure.
+  const Plan& Of(const std::string& text);
+
+ private:
+  const Machine machine_;
+  std::map<std::string, Plan> read_;
+};
+
 struct PlannedNode {
   const OrtNode* node = nullptr;
   std::string name;
   std::string label;  // how messages about it begin
-  Plan plan;
+  const Plan* plan = nullptr;
   // Places of its inputs and outputs among those of the fused node; -1: absent.
   std::vector<int> inputs, outputs;
 };
@@ -30,18 +43,18 @@ std::string NodeLabel(const std::string& name, const std::string& op);
 // The one node of a graph that was claimed, without its plan.
 PlannedNode ClaimedNode(const Host& host, const OrtGraph* graph, const char* source);
 // The rest of it. Throws Failure.
-void ReadPlan(const Host& host, const OrtNode* fused, PlannedNode* planned);
+void ReadPlan(const Host& host, Plans& plans, const OrtNode* fused, PlannedNode* planned);
 
 // Throws Failure unless the node has so many.
 void ExpectCounts(const PlannedNode& planned, int inputs, int outputs);
 
 // What `make` makes of the node; failures name the node.
 template <class Make>
-auto MakeFor(const Host& host, const OrtGraph* graph, const OrtNode* fused, const char* source,
-             const Make& make) {
+auto MakeFor(const Host& host, Plans& plans, const OrtGraph* graph, const OrtNode* fused,
+             const char* source, const Make& make) {
   PlannedNode planned = ClaimedNode(host, graph, source);
   try {
-    ReadPlan(host, fused, &planned);
+    ReadPlan(host, plans, fused, &planned);
     return make(planned);
   } catch (const Failure& failure) {
     Fail(planned.label, failure.what());
