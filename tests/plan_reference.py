@@ -12,10 +12,16 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from pitc.codegen.reference import activate
-from pitc.ir.panels import pack_panels, unpack_panels
+from pitc.ir.panels import pack_panels
 from pitc.ir.plan import PLAN_VERSION
 
 Array = np.ndarray
+
+
+def unpack_panels(panels: Array, n: int) -> Array:
+    """The weight `[K, N]` that `pack_panels` stored."""
+    k = panels.shape[1]
+    return np.ascontiguousarray(panels.transpose(1, 0, 2).reshape(k, -1)[:, :n])
 
 
 def parse(text: str) -> dict[str, str]:

@@ -36,9 +36,3 @@ def pack_panels(w: NDArray[Any], dtype: DTypeLike = np.float32) -> NDArray[Any]:
     if split < n:
         panels[full, :, : n - split] = w[:, split:]
     return panels
-
-
-def unpack_panels(panels: NDArray[Any], n: int) -> NDArray[np.float32]:
-    """The weight `[K, N]` that `pack_panels` stored."""
-    k = panels.shape[1]
-    return np.ascontiguousarray(panels.transpose(1, 0, 2).reshape(k, -1)[:, :n])

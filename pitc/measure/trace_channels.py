@@ -10,44 +10,17 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
+from pydantic.dataclasses import dataclass as checked
 
 CHANNELS = "channels"
 
 _Count = Annotated[int, Field(ge=0)]
 
 
-class ChannelLine(BaseModel):
-    """A line, as far as it is looked at here; it may tell more."""
-
-    model_config = ConfigDict(strict=True)
-
-    node: str
-    channels: _Count
-    live_channels: _Count
-    filters: _Count
-    live_filters: _Count
-    work: _Count
-    live_work: _Count
-    budget: _Count
-    chosen: Literal["channels", "dense"]
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "ChannelLine":
-        if self.live_channels > self.channels:
-            raise ValueError("more live channels than channels")
-        if self.live_filters > self.filters:
-            raise ValueError("more live filters than filters")
-        if max(self.live_work, self.budget) > self.work:
-            raise ValueError("more than all of the work")
-        if self.chosen == CHANNELS and self.live_work > self.budget:
-            raise ValueError("channels were chosen beyond the budget")
-        return self
-
-
-@dataclass(frozen=True, slots=True)
+@checked(config=ConfigDict(strict=True, extra="ignore"), frozen=True, slots=True)
 class ChannelDecision:
-    """One line of a trace.
+    """One line of a trace, as far as it is looked at here; it may tell more.
 
     Args:
         node: The convolution, by its name in the source graph.
@@ -62,14 +35,26 @@ class ChannelDecision:
     """
 
     node: str
-    channels: int
-    live_channels: int
-    filters: int
-    live_filters: int
-    work: int
-    live_work: int
-    budget: int
-    chosen: str
+    channels: _Count
+    live_channels: _Count
+    filters: _Count
+    live_filters: _Count
+    work: _Count
+    live_work: _Count
+    budget: _Count
+    chosen: Literal["channels", "dense"]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "ChannelDecision":
+        if self.live_channels > self.channels:
+            raise ValueError("more live channels than channels")
+        if self.live_filters > self.filters:
+            raise ValueError("more live filters than filters")
+        if max(self.live_work, self.budget) > self.work:
+            raise ValueError("more than all of the work")
+        if self.chosen == CHANNELS and self.live_work > self.budget:
+            raise ValueError("channels were chosen beyond the budget")
+        return self
 
 
 @dataclass(frozen=True, slots=True)

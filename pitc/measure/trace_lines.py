@@ -10,11 +10,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from pitc.errors import UsageError
 from pitc.ir.tile_work import Work
-from pitc.measure.trace_channels import ChannelDecision, ChannelLine
+from pitc.measure.trace_channels import ChannelDecision
 
 _PRODUCT = r"(?:contract(?:_right)?|ffn)"
 _NODE = re.compile(rf"(.+) \[(?:packed )?{_PRODUCT}\](?:\.\d+)?", re.DOTALL)
@@ -22,6 +22,7 @@ _BEFORE_0_2 = re.compile(rf"pitc\.(.+)\.{_PRODUCT}(?:\.\d+)?", re.DOTALL)
 _Count = Annotated[int, Field(ge=0)]
 _Size = Annotated[int, Field(ge=1)]
 _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_CHANNELS = TypeAdapter(ChannelDecision)
 
 
 class _Kind(BaseModel):
@@ -155,8 +156,7 @@ def read_trace(path: Path) -> list[Decision]:
 def _decision(path: Path, number: int, text: bytes) -> Decision | ChannelDecision:
     try:
         if "channels" in _Kind.model_validate_json(text).model_fields_set:
-            channels = ChannelLine.model_validate_json(text)
-            return ChannelDecision(**channels.model_dump())
+            return _CHANNELS.validate_json(text)
         line = _Line.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]

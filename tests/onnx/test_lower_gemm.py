@@ -8,10 +8,10 @@ import pytest
 from onnx import helper
 
 from models.bert import BertConfig, bert
-from pitc.ir.panels import PANEL_WIDTH, pack_panels, unpack_panels
+from pitc.ir.panels import PANEL_WIDTH, pack_panels
 from pitc.passes.lower.share import share_panels
 from pitc.passes.pipeline import LowerOptions, run_passes
-from tests.plan_reference import parse
+from tests.plan_reference import parse, unpack_panels
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 64), (5, 65), (128, 200)])

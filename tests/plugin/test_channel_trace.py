@@ -90,7 +90,7 @@ PAIR = 2 * SIZE * SIZE * 3 * 3  # operations of a channel of a filter, one image
 SUM = 2 * C * C * PAIR
 
 
-def told(node: str, channels: int, filters: int, live: int, chosen: str) -> ChannelDecision:
+def told(node: str, channels: int, filters: int, live: int, chosen: Any) -> ChannelDecision:
     """A line of the chain, of which `live` pairs are."""
     return ChannelDecision(node, C, channels, C, filters, SUM, live * PAIR, SUM * 3 // 4, chosen)
 
