@@ -163,7 +163,7 @@ def mutants(patterns: Sequence[str]) -> list[Mutant]:
 
 
 def drawn(found: Sequence[Mutant], count: int, seed: int) -> list[Mutant]:
-    """A sample that stays the same where others come or go: those whose keys have the least sums."""
+    """Those whose keys have the least sums: a sample that stays where others come or go."""
     return sorted(found, key=lambda c: crc32(f"{seed} {c.key}".encode()))[:count]
 
 

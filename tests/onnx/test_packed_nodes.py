@@ -1,0 +1,309 @@
+"""Nodes between a product and the mask that hides its padding: each runs on live rows, or stays for
+a reason that names the value it is about. Smallest graphs; the answer is ONNX Runtime's.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx import helper, numpy_helper
+
+from pitc.ir import target as targets
+from pitc.ir.refusal import Code
+from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
+from tests.plan_reference import run_lowered
+
+HEAD = '<ir_version: 9, opset_import: ["" : 17]> g '
+SIZES = {"b": 3, "s": 5, "k": 6}
+NUMBERS = {
+    "w": (4, 4),
+    "wide": (4, 6),
+    "scale": (4,),
+    "scales": (3, 4),
+    "several": (2, 4, 6),
+    "column": (4, 1),
+    "left": (3, 6),
+    "square": (6, 6),
+    "three": (3, 1),
+}
+INTEGERS: dict[str, object] = {
+    "last": [-1],
+    "zero": [0],
+    "one": [1],
+    "two": [2],
+    "outer": [0, 2],
+    "next": [1, 2],
+    "second": 1,
+    "order": [2, 0, 1],
+    "starts": [1],
+    "ends": [3],
+    "halves": [1, 3],
+}
+TOKENS = "float[b, s, 4] x, float[b, s] m"
+MASK = "m3 = Unsqueeze (m, last) m4 = Unsqueeze (m3, last)"
+A = f"{MASK} a = MatMul (x, w)"
+IMAGES = "float[b, s, 3, 4] x, float[b, s] m"
+
+# inputs, output, body, and the nodes that run on live rows
+PACKED = {
+    "two axes normalised": (
+        IMAGES,
+        "float[b, s, 3, 4] z",
+        f"{A} y = LayerNormalization <axis = 2> (a, scales, scales) z = Mul (y, m4)",
+        "a y",
+    ),
+    "no bias": (
+        TOKENS,
+        "float[b, s, 4] z",
+        f"{A} y = LayerNormalization (a, scale) z = Mul (y, m3)",
+        "a y",
+    ),
+    "channels": (
+        "float[b, 4] x, float[b] m",
+        "float[b, 4] z",
+        """m2 = Unsqueeze (m, last) a = MatMul (x, w)
+        y = BatchNormalization (a, scale, scale, scale, positive) z = Mul (y, m2)""",
+        "a y",
+    ),
+    "channels turned": (
+        TOKENS,
+        "float[b, 4, s] z",
+        """m2 = Unsqueeze (m, one) a = MatMul (x, w) t = Transpose <perm = [0, 2, 1]> (a)
+        y = BatchNormalization (t, scale, scale, scale, positive) z = Mul (y, m2)""",
+        "a t y",
+    ),
+    "largest": (
+        IMAGES,
+        "float[b, s, 4] z",
+        f"{A} y = ReduceMax <axes = [2], keepdims = 0> (a) z = Mul (y, m3)",
+        "a y",
+    ),
+    "sum of a kept axis": (
+        IMAGES,
+        "float[b, s, 3, 1] z",
+        f"{A} y = ReduceSum (a, last) z = Mul (y, m4)",
+        "a y",
+    ),
+    "slice of a kept axis": (
+        TOKENS,
+        "float[b, s, 2] z",
+        f"{A} y = Slice (a, starts, ends, last) z = Mul (y, m3)",
+        "a y",
+    ),
+    "parts of a kept axis": (
+        TOKENS,
+        "float[b, s, 3] z",
+        f"{A} y0, y = Split <axis = -1> (a, halves) z = Mul (y, m3)",
+        "a y0",
+    ),
+    "one place of a kept axis": (
+        IMAGES,
+        "float[b, s, 4] z",
+        f"{A} y = Gather <axis = 2> (a, second) z = Mul (y, m3)",
+        "a y",
+    ),
+    "places of the last axis": (
+        IMAGES,
+        "float[b, s, 3, 3] z",
+        f"{A} y = Gather <axis = 3> (a, order) z = Mul (y, m4)",
+        "a y",
+    ),
+    "a slope for each token's place": (
+        f"{TOKENS}, float[s, 4] slope",
+        "float[b, s, 4] z",
+        f"{A} y = PRelu (a, slope) z = Mul (y, m3)",
+        "a y",
+    ),
+    "one matrix for a pair of rows": (
+        "float[2, s, 4] x, float[s] m",
+        "float[2, s, 6] z",
+        "m3 = Unsqueeze (m, outer) y = MatMul (x, wide) z = Mul (y, m3)",
+        "y",
+    ),
+    "one column": (
+        "float[2, s, 4] x, float[s] m",
+        "float[2, s, 1] z",
+        "m3 = Unsqueeze (m, outer) y = MatMul (x, column) z = Mul (y, m3)",
+        "y",
+    ),
+    "axes exchanged": (
+        "float[b, s, 2, 4] x, float[b, s] m",
+        "float[b, s, 4, 2] z",
+        f"{A} y = Transpose <perm = [0, 1, 3, 2]> (a) z = Mul (y, m4)",
+        "a y",
+    ),
+    "columns by a constant": (
+        "float[6, k] v, float[k] m",
+        "float[3, k] z",
+        "y = MatMul (left, v) z = Mul (y, m)",
+        "y",
+    ),
+    "columns by a matrix of more dimensions": (
+        "float[6, k] v, float[k] m",
+        "float[1, 3, k] z",
+        "t = Unsqueeze (left, zero) y = MatMul (t, v) z = Mul (y, m)",
+        "y",
+    ),
+    "columns by a computed matrix": (
+        "float[s, 6] x, float[6, k] v, float[k] m",
+        "float[s, k] z",
+        "y = MatMul (x, v) z = Mul (y, m)",
+        "y",
+    ),
+    "columns and a bias": (
+        "float[6, k] v, float[k] m",
+        "float[3, k] z",
+        "y = Gemm (left, v, three) z = Mul (y, m)",
+        "y",
+    ),
+    "columns of rows": (
+        "float[6, k] v, float[k] m",
+        "float[3, k] z",
+        "u = Relu (v) y0 = MatMul (square, u) y = MatMul (left, y0) z = Mul (y, m)",
+        "u y0 y",
+    ),
+    "columns stored as rows": (
+        "float[k, 6] v, float[k] m",
+        "float[3, k] z",
+        "y = Gemm <transB = 1> (left, v, three) z = Mul (y, m)",
+        "y",
+    ),
+    "matrices of each point": (
+        "float[b, 3, 4] x, float[b, 4, 5] v, float[b] m",
+        "float[b, 3, 5] z",
+        "m3 = Unsqueeze (m, next) y = MatMul (x, v) z = Mul (y, m3)",
+        "y",
+    ),
+    "rows and a bias of rows": (
+        "float[b, 4] x, float[b] m, float[b, 6] c",
+        "float[b, 6] z",
+        "m2 = Unsqueeze (m, last) y = Gemm (x, wide, c) z = Mul (y, m2)",
+        "y",
+    ),
+    "rows by a matrix stored as columns": (
+        "float[b, 4] x, float[b] m",
+        "float[b, 4] z",
+        "m2 = Unsqueeze (m, last) y = Gemm <transB = 1> (x, w) z = Mul (y, m2)",
+        "y",
+    ),
+}
+
+# inputs, output, body, the node that stays, why, and the value that this is about
+STAYS = {
+    "a scale for each place": (
+        f"{TOKENS}, float[s, 4] g",
+        "float[b, s, 4] z",
+        f"{A} y = LayerNormalization (a, g) z = Mul (y, m3)",
+        ("y", Code.LAYOUT, "scale or bias depends on the packed axis", ""),
+    ),
+    "a scale of unknown size": (
+        "float[b, s, 4] x, float[b, s] m, float[4, k] v, float[1, 1, k] g",
+        "float[b, s, k] z",
+        "m3 = Unsqueeze (m, last) a = MatMul (x, v) y = LayerNormalization (a, g) z = Mul (y, m3)",
+        ("y", Code.DYNAMIC_DIM, "must be reshaped", "g"),
+    ),
+    "channels that are no first axis": (
+        TOKENS.replace("s", "5"),
+        "float[b, 5, 4] z",
+        f"{A} y = BatchNormalization (a, five, five, five, fives) z = Mul (y, m3)",
+        ("y", Code.LAYOUT, "the channels are not the first", "a"),
+    ),
+    "a matrix for each of two": (
+        "float[2, s, 4] x, float[s] m",
+        "float[2, s, 6] z",
+        "m3 = Unsqueeze (m, outer) y = MatMul (x, several) z = Mul (y, m3)",
+        ("y", Code.LAYOUT, "the right operand is not a matrix", "several"),
+    ),
+    "a matrix of unknown size, and more dimensions": (
+        "float[b, 4] x, float[b] m, float[1, 4, k] v",
+        "float[1, b, k] z",
+        "m3 = Unsqueeze (m, outer) y = MatMul (x, v) z = Mul (y, m3)",
+        ("y", Code.DYNAMIC_DIM, "the right operand must be reshaped to a matrix", "v"),
+    ),
+    "columns by a matrix of unknown size": (
+        "float[1, s, 6] x, float[6, k] v, float[k] m",
+        "float[1, s, k] z",
+        "y = MatMul (x, v) z = Mul (y, m)",
+        ("y", Code.DYNAMIC_DIM, "the left operand must be reshaped to a matrix", "x"),
+    ),
+    "columns by a matrix for each of two": (
+        "float[2, 3, 6] x, float[6, k] v, float[k] m",
+        "float[2, 3, k] z",
+        "y = MatMul (x, v) z = Mul (y, m)",
+        ("y", Code.LAYOUT, "the left operand is not a matrix", "x"),
+    ),
+    "columns by a vector": (
+        "float[6] x, float[6, k] v, float[k] m",
+        "float[k] z",
+        "y = MatMul (x, v) z = Mul (y, m)",
+        ("y", Code.LAYOUT, "the left operand is not a matrix", "x"),
+    ),
+}
+
+
+def parsed(inputs: str, output: str, body: str) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(f"{HEAD} ({inputs}) => ({output}) {{ {body} }}")
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in NUMBERS.items()}
+    arrays |= {"five": np.ones(5, np.float32), "fives": np.full(5, 2, np.float32)}
+    arrays |= {"positive": np.ones(4, np.float32)}
+    arrays |= {name: np.asarray(x, np.int64) for name, x in INTEGERS.items()}
+    for name in sorted({name for node in model.graph.node for name in node.input} & set(arrays)):
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(arrays[name]), name))
+    return model
+
+
+def lower(model: onnx.ModelProto) -> Lowered:
+    return run_passes(ir.serde.deserialize_model(model), LowerOptions())
+
+
+def check(model: onnx.ModelProto, lowered: Lowered) -> None:
+    """No token live, all, one, some."""
+    found = ir.serde.serialize_model(lowered.model)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    rng = np.random.default_rng(1)
+    for share in (0.0, 1.0, 0.1, 0.6):
+        feeds = {}
+        for value in model.graph.input:
+            tensor = value.type.tensor_type
+            shape = [SIZES.get(d.dim_param, d.dim_value) for d in tensor.shape.dim]
+            dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+            live = rng.random(shape) < share
+            feeds[value.name] = (live if value.name == "m" else rng.normal(size=shape)).astype(
+                dtype
+            )
+        for x, y in zip(run_lowered(found, feeds), session.run(None, feeds), strict=True):
+            assert np.shape(x) == np.shape(y)
+            np.testing.assert_allclose(x, np.asarray(y), rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture(autouse=True)
+def _everything_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    eager = replace(targets.CPU, flops_per_byte=0, least_extent=1)
+    monkeypatch.setattr(targets, "CPU", eager)
+
+
+@pytest.mark.parametrize("case", PACKED)
+def test_runs_on_live_rows(case: str) -> None:
+    inputs, output, body, nodes = PACKED[case]
+    model = parsed(inputs, output, body)
+    lowered = lower(model)
+    packed = [r.node for r in lowered.report.nodes if r.lowering != "ordinary"]
+    assert packed == nodes.split(), [str(r.refusal) for r in lowered.report.nodes]
+    check(model, lowered)
+
+
+@pytest.mark.parametrize("case", STAYS)
+def test_stays(case: str) -> None:
+    inputs, output, body, (name, code, reason, value) = STAYS[case]
+    model = parsed(inputs, output, body)
+    lowered = lower(model)
+    (record,) = (r for r in lowered.report.nodes if r.node == name)
+    refusal = record.refusal
+    assert refusal is not None, record
+    assert (refusal.code, refusal.value) == (code, value), refusal
+    assert reason in refusal.reason
+    check(model, lowered)
