@@ -28,6 +28,8 @@ NUMBERS = {
     "left": (3, 6),
     "square": (6, 6),
     "three": (3, 1),
+    "w5": (5, 5),
+    "table": (4, 1, 5),
 }
 INTEGERS: dict[str, object] = {
     "last": [-1],
@@ -41,9 +43,15 @@ INTEGERS: dict[str, object] = {
     "starts": [1],
     "ends": [3],
     "halves": [1, 3],
+    "around": [1, 2, 4],
+    "one_four": [1, 4],
+    "two_four": [2, 4],
+    "twice": [1, 1, 2],
 }
 TOKENS = "float[b, s, 4] x, float[b, s] m"
 MASK = "m3 = Unsqueeze (m, last) m4 = Unsqueeze (m3, last)"
+SPREAD = """tokens = Shape <start = 0, end = 2> (x) to_one = Concat <axis = 0> (tokens, one_four)
+    to_two = Concat <axis = 0> (tokens, two_four)"""
 A = f"{MASK} a = MatMul (x, w)"
 IMAGES = "float[b, s, 3, 4] x, float[b, s] m"
 
@@ -135,6 +143,38 @@ PACKED = {
         f"{A} y = Transpose <perm = [0, 1, 3, 2]> (a) z = Mul (y, m4)",
         "a y",
     ),
+    "a table on both sides of the tokens": (
+        "float[b, 3, 4, s, 5] x, float[b, s] m",
+        "float[b, 3, 4, s, 5] z",
+        "m5 = Unsqueeze (m, around) a = MatMul (x, w5) y = Add (a, table) z = Mul (y, m5)",
+        "a y",
+    ),
+    "one row for every sequence": (
+        f"{TOKENS}, float[s, 1, 4] c",
+        "float[b, s, 1, 6] z",
+        f"{MASK} {SPREAD} e = Expand (c, to_one) u = MatMul (e, wide) z = Mul (u, m4)",
+        "e u",
+    ),
+    "all of one point": (
+        "float[1, 4] x, float[1, 1] m",
+        "float[1, 1] z",
+        "a = MatMul (x, wide) y = ReduceMax (a) z = Mul (y, m)",
+        "a y",
+    ),
+    "scaled by extremes": (
+        TOKENS,
+        "float[b, s, 6] z",
+        f"""{A} h = Mul (a, m3) q, unit, middle = DynamicQuantizeLinear (h)
+        p = MatMulInteger (q, bytes, middle) f = Cast <to = 1> (p) y = Mul (f, unit)
+        z = Mul (y, m3)""",
+        "a h q p f y",
+    ),
+    "a choice of a constant": (
+        TOKENS,
+        "float[b, s, 4] z",
+        f"{A} y = Where (chosen, a, scale) z = Mul (y, m3)",
+        "a y",
+    ),
     "columns by a constant": (
         "float[6, k] v, float[k] m",
         "float[3, k] z",
@@ -211,6 +251,24 @@ STAYS = {
         f"{A} y = BatchNormalization (a, five, five, five, fives) z = Mul (y, m3)",
         ("y", Code.LAYOUT, "the channels are not the first", "a"),
     ),
+    "a row that is also repeated": (
+        f"{TOKENS}, float[s, 1, 4] c",
+        "float[b, s, 2, 6] z",
+        f"{MASK} {SPREAD} e = Expand (c, to_two) u = MatMul (e, wide) z = Mul (u, m4)",
+        ("e", Code.LAYOUT, "the operand is read at", "c"),
+    ),
+    "repeated in turn": (
+        TOKENS,
+        "float[b, s, 8] z",
+        f"{A} y = Tile (a, twice) z = Mul (y, m3)",
+        ("y", Code.LAYOUT, "4 elements are repeated in turn", "a"),
+    ),
+    "a triangle": (
+        TOKENS,
+        "float[b, s, 4] z",
+        f"{A} y = Trilu (a) z = Mul (y, m3)",
+        ("y", Code.NO_LOWERING, "along dimension 0 only", ""),
+    ),
     "a matrix for each of two": (
         "float[2, s, 4] x, float[s] m",
         "float[2, s, 6] z",
@@ -247,9 +305,12 @@ STAYS = {
 def parsed(inputs: str, output: str, body: str) -> onnx.ModelProto:
     model = onnx.parser.parse_model(f"{HEAD} ({inputs}) => ({output}) {{ {body} }}")
     rng = np.random.default_rng(0)
-    arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in NUMBERS.items()}
+    arrays: dict[str, np.ndarray] = {
+        name: rng.normal(size=shape).astype(np.float32) for name, shape in NUMBERS.items()
+    }
     arrays |= {"five": np.ones(5, np.float32), "fives": np.full(5, 2, np.float32)}
-    arrays |= {"positive": np.ones(4, np.float32)}
+    arrays |= {"positive": np.ones(4, np.float32), "bytes": np.ones((4, 6), np.int8)}
+    arrays |= {"chosen": np.array([True, False, True, True])}
     arrays |= {name: np.asarray(x, np.int64) for name, x in INTEGERS.items()}
     for name in sorted({name for node in model.graph.node for name in node.input} & set(arrays)):
         model.graph.initializer.append(numpy_helper.from_array(np.asarray(arrays[name]), name))
@@ -306,4 +367,16 @@ def test_stays(case: str) -> None:
     assert refusal is not None, record
     assert (refusal.code, refusal.value) == (code, value), refusal
     assert reason in refusal.reason
+    check(model, lowered)
+
+
+def test_an_absent_bias_is_none() -> None:
+    model = parsed(
+        "float[b, 4] x, float[b] m",
+        "float[b, 6] z",
+        "m2 = Unsqueeze (m, last) y = Gemm (x, wide) z = Mul (y, m2)",
+    )
+    model.graph.node[1].input.append("")
+    lowered = lower(model)
+    assert [r.node for r in lowered.report.nodes if r.lowering != "ordinary"] == ["y"]
     check(model, lowered)
