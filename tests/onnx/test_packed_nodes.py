@@ -53,6 +53,8 @@ MASK = "m3 = Unsqueeze (m, last) m4 = Unsqueeze (m3, last)"
 SPREAD = """tokens = Shape <start = 0, end = 2> (x) to_one = Concat <axis = 0> (tokens, one_four)
     to_two = Concat <axis = 0> (tokens, two_four)"""
 A = f"{MASK} a = MatMul (x, w)"
+SUMMED = "float[b, 6] x, float[b, 5] dy, float[b] m"
+D = "m2 = Unsqueeze (m, last) d = Mul (dy, m2)"
 IMAGES = "float[b, s, 3, 4] x, float[b, s] m"
 
 # inputs, output, body, and the nodes that run on live rows
@@ -217,6 +219,18 @@ PACKED = {
         "m3 = Unsqueeze (m, next) y = MatMul (x, v) z = Mul (y, m3)",
         "y",
     ),
+    "a sum of products": (
+        SUMMED,
+        "float[6, 5] z",
+        f"{D} t = Transpose <perm = [1, 0]> (x) z = MatMul (t, d)",
+        "m2 d t z",
+    ),
+    "a sum of products of two rows": (
+        SUMMED.replace("6", "2, 3"),
+        "float[2, 3, 5] z",
+        f"{D} t = Transpose <perm = [1, 2, 0]> (x) z = MatMul (t, d)",
+        "m2 d t z",
+    ),
     "rows and a bias of rows": (
         "float[b, 4] x, float[b] m, float[b, 6] c",
         "float[b, 6] z",
@@ -274,6 +288,31 @@ STAYS = {
         "float[2, s, 6] z",
         "m3 = Unsqueeze (m, outer) y = MatMul (x, several) z = Mul (y, m3)",
         ("y", Code.LAYOUT, "the right operand is not a matrix", "several"),
+    ),
+    "a bias added to a sum": (
+        SUMMED,
+        "float[6, 5] z",
+        f"{D} t = Transpose <perm = [1, 0]> (x) z = Gemm (t, d, five)",
+        ("z", Code.LAYOUT, "a bias is added to the sum", ""),
+    ),
+    "a sum of products of rows of unknown size": (
+        SUMMED.replace("6", "k, 3"),
+        "float[k, 3, 5] z",
+        f"{D} t = Transpose <perm = [1, 2, 0]> (x) z = MatMul (t, d)",
+        ("z", Code.DYNAMIC_DIM, "extents that are joined", ""),
+    ),
+    "a sum of products in float64": (
+        SUMMED.replace("float", "double"),
+        "double[6, 5] z",
+        f"{D} t = Transpose <perm = [1, 0]> (x) z = MatMul (t, d)",
+        ("z", Code.NO_LOWERING, "float32 only", ""),
+    ),
+    "a sum of as many products as are found": (
+        f"{SUMMED}, float[5] q",
+        "float[6, u] z",
+        f"""{D} found = NonZero (q) at = Squeeze (found, zero) some = Gather <axis = 1> (d, at)
+        t = Transpose <perm = [1, 0]> (x) z = MatMul (t, some)""",
+        ("z", Code.NO_FACT, "", "z"),
     ),
     "a matrix of unknown size, and more dimensions": (
         "float[b, 4] x, float[b] m, float[1, 4, k] v",
