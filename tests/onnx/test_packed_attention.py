@@ -1,0 +1,106 @@
+"""What attention nodes read, what they say, and what is left beside them; in smallest graphs."""
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from pitc.ir import target as targets
+from tests.lower_support import plans
+from tests.onnx.test_padding import check
+
+HEAD = """<ir_version: 9, opset_import: ["": 17]> g (float[b, s, 8] x, bool[b, s] mask%(more)s)
+=> (float[b, s, 8] y) <int64[4] split = {0, 0, 4, 2}, int64[3] join = {0, 0, 8},
+int64[1] first = {1}, int64[2] middle = {1, 2}, float zero = {0}, float low = {-1e30},
+float half = {0.5}, float third = {0.25}, float tiny = {1e-30}> {
+    flat = Unsqueeze (mask, first) wide = Unsqueeze (mask, middle)
+    q = MatMul (x, wq) k = MatMul (x, wk) v = MatMul (x, wv)
+    %(body)s y = MatMul (rows, wo) }"""
+SPLIT = """q4 = Reshape (q, split) queries = Transpose <perm = [0, 2, 1, 3]> (q4)
+    k4 = Reshape (k, split) keys = Transpose <perm = [0, 2, 3, 1]> (k4)
+    v4 = Reshape (v, split) values = Transpose <perm = [0, 2, 1, 3]> (v4)"""
+HIDE = "hidden = Where (wide, zero, low) s1 = Add (s0, hidden) p = Softmax <axis = -1> (s1)"
+JOIN = """c = MatMul (%s, values) back = Transpose <perm = [0, 2, 1, 3]> (c)
+    rows = Reshape (back, join)"""
+ONE = """keys = Transpose <perm = [0, 2, 1]> (k) s0 = MatMul (q, keys)
+    hidden = Where (flat, zero, low) s1 = Add (s0, hidden) p = Softmax <axis = -1> (s1)
+    rows = MatMul (p, v)"""
+TO_HEADS = ["Reshape"] * 3  # of queries, keys and values
+HEADS = {"heads": "4", "d": "2", "dv": "2"}
+
+
+def model(body: str, more: str = "") -> onnx.ModelProto:
+    proto = onnx.parser.parse_model(HEAD % {"body": body, "more": more})
+    rng = np.random.default_rng(3)
+    for name in ("wq", "wk", "wv", "wo"):
+        x = rng.normal(0, 0.5, (8, 8)).astype(np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(x, name))
+    return proto
+
+
+def scaled(*steps: str) -> str:
+    """Steps on queries, `a` to `b`, and on keys, `c` to `d`."""
+    return f"{SPLIT} {' '.join(steps)} s0 = MatMul (b, d) {HIDE} {JOIN % 'p'}"
+
+
+AS_IT_IS = "d = Identity (keys)"
+# bodies, fields of the node, and the ordinary nodes that are left
+CASES: dict[str, tuple[str, dict[str, str], list[str]]] = {
+    "heads": (
+        f"{SPLIT} s0 = MatMul (queries, keys) {HIDE} {JOIN % 'p'}",
+        HEADS | {"scale": "0x1.0000000000000p+0", "nan_to_zero": "0"},
+        [*TO_HEADS, "Reshape"],
+    ),
+    "one head": (ONE, {"heads": "1", "d": "8", "dv": "8"}, ["Reshape"]),
+    "queries by a number": (
+        scaled("b = Mul (queries, half)", AS_IT_IS),
+        HEADS | {"scale": "0x1.0000000000000p-1"},
+        [*TO_HEADS, "Reshape"],
+    ),
+    "a number by queries": (
+        scaled("b = Mul (half, queries)", AS_IT_IS),
+        HEADS | {"scale": "0x1.0000000000000p-1"},
+        [*TO_HEADS, "Reshape"],
+    ),
+    "queries and keys over numbers": (
+        scaled("b = Div (queries, half)", "d = Div (keys, third)"),
+        HEADS | {"scale": "0x1.0000000000000p+3"},
+        [*TO_HEADS, "Reshape"],
+    ),
+    "queries by a number that is no factor": (
+        scaled("b = Mul (queries, tiny)", "d = Mul (half, keys)"),
+        HEADS | {"scale": "0x1.0000000000000p-1"},
+        [*TO_HEADS, "Mul", "Reshape"],
+    ),
+    "a number that is no factor by queries": (
+        scaled("b = Mul (tiny, queries)", "d = Mul (keys, half)"),
+        HEADS | {"scale": "0x1.0000000000000p-1"},
+        [*TO_HEADS, "Mul", "Reshape"],
+    ),
+    "a guard": (
+        f"""{SPLIT} s0 = MatMul (queries, keys) {HIDE} odd = IsNaN (p)
+        guarded = Where (odd, zero, p) {JOIN % "guarded"}""",
+        HEADS | {"nan_to_zero": "1"},
+        [*TO_HEADS, "Reshape"],
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _everything_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    eager = replace(targets.CPU, flops_per_byte=0, least_extent=1)
+    monkeypatch.setattr(targets, "CPU", eager)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("case", CASES)
+def test_attention(case: str) -> None:
+    body, fields, left = CASES[case]
+    lowered, _ = check(model(body), {"b": 3, "s": 4})
+    (plan,) = [p for p in plans(lowered) if p["op"] == "attention"]
+    assert {name: plan[name] for name in fields} == fields
+    assert sorted(n.op_type for n in lowered.model.graph if n.op_type != "EPContext") == sorted(
+        left
+    )
