@@ -12,7 +12,10 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import dim_index, sym
 from pitc.ir.region import Test
 from pitc.passes.lower.builder import Builder
+from pitc.passes.lower.gather_quantised import dequantisation
+from pitc.passes.lower.heads import unsplit_heads
 from pitc.passes.lower.rewrite import Rewriter
+from pitc.passes.lower.rows import ahead
 from pitc.passes.regions.domain import Domain
 
 B = sym("b")
@@ -50,3 +53,72 @@ def test_a_detector_looks_at_every_mask(names: str) -> None:
     found = np.asarray(session.run(None, feeds)[0])
     want = [all(number in (0, 1) for number in row) for row in rows]
     np.testing.assert_array_equal(np.isin(found, [0, 1]), want)
+
+
+# nodes from x [t, 24] to y, and the number of its first head, of 4 numbers; None: no part of x
+SPLITS = {
+    "part": ("a, y, c = Split <axis = 1> (x, thirds)", 2),
+    "first part": ("y, b, c = Split <axis = 1> (x, thirds)", 0),
+    "heads": ("a, b, c = Split <axis = 1> (x, thirds) y = Reshape (c, pairs)", 4),
+    "not what is split": ("a, b, c = Split <axis = 1> (x, thirds) y = Relu (b)", None),
+    "another Reshape": ("a, b, c = Split <axis = 1> (x, thirds) y = other.Reshape (b)", None),
+    "another Split": ("a, y, c = other.Split <axis = 1> (x)", None),
+    "rows": ("a, y = Split <axis = 0> (x, halves)", None),
+    "inside a head": ("a, y = Split <axis = 1> (x, uneven)", None),
+    "whole": ("y = Relu (x)", None),
+}
+
+
+def lists(**arrays: list[int]) -> str:
+    return ", ".join(
+        f"int64[{len(x)}] {name} = {{{', '.join(map(str, x))}}}" for name, x in arrays.items()
+    )
+
+
+@pytest.mark.parametrize("case", SPLITS)
+def test_heads_of_a_joint_projection(case: str) -> None:
+    body, first = SPLITS[case]
+    known = lists(thirds=[8, 8, 8], halves=[1, 1], uneven=[2, 22], pairs=[0, 2, 4])
+    dims = {"a": "t, 8", "b": "t, 8", "c": "t, 8", "y": "t, 8"}
+    if case == "inside a head":
+        dims |= {"a": "t, 2", "y": "t, 22"}
+    if case in ("heads", "another Reshape"):
+        dims["y"] = "t, 2, 4"
+    declared = ", ".join(f"float[{text}] {name}" for name, text in dims.items() if name != "y")
+    model = ir.from_proto(
+        onnx.parser.parse_model(
+            f"""<ir_version: 9, opset_import: ["": 17, "other": 1]> g (float[t, 24] x)
+            => (float[{dims["y"]}] y) <{known}, {declared}> {{ {body} }}"""
+        )
+    )
+    (rows,) = model.graph.outputs
+    build = Builder(Graph(model))
+    found, head = unsplit_heads(build, rows, 4)
+    if first is None:
+        assert (found, head) == (rows, 0)
+        return
+    assert head == first
+    producer = found.producer()
+    assert producer is not None and producer.op_type == "Reshape"
+    assert producer.inputs[0] is model.graph.inputs[0]
+    target = producer.inputs[1]
+    assert target is not None and target.const_value is not None
+    assert list(target.const_value.numpy()) == [0, 6, 4]
+
+
+def test_operators_of_other_domains_are_none_of_these() -> None:
+    """Whatever they are called."""
+    model = ir.from_proto(
+        onnx.parser.parse_model(
+            """<ir_version: 9, opset_import: ["": 17, "other": 1]>
+            g (float[t, 4] x, uint8[t, 4] q) => (float[t, 4] z)
+            <float scale = {0.5}, float[t, 4] y, float[t, 4] d> {
+            y = other.Reshape (x) d = other.DequantizeLinear (q, scale) z = Add (y, d) }"""
+        )
+    )
+    graph = Graph(model)
+    values = {v.name: v for node in model.graph for v in node.outputs}
+    for name in ("y", "d"):
+        graph.values[name].shape = graph.values["x"].shape
+    assert ahead(graph, model.graph.inputs[0]) is model.graph.inputs[0]
+    assert dequantisation(graph, values["d"]) is None

@@ -8,9 +8,11 @@ import pytest
 from onnx import numpy_helper
 
 from pitc.ir import target as targets
+from pitc.ir.refusal import Code
 from tests.lower_support import plans
 from tests.onnx.test_padding import check
 
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of rows without keys
 HEAD = """<ir_version: 9, opset_import: ["": 17]> g (float[b, s, 8] x, bool[b, s] mask%(more)s)
 => (float[b, s, 8] y) <int64[4] split = {0, 0, 4, 2}, int64[3] join = {0, 0, 8},
 int64[1] first = {1}, int64[2] middle = {1, 2}, float zero = {0}, float low = {-1e30},
@@ -24,19 +26,32 @@ SPLIT = """q4 = Reshape (q, split) queries = Transpose <perm = [0, 2, 1, 3]> (q4
 HIDE = "hidden = Where (wide, zero, low) s1 = Add (s0, hidden) p = Softmax <axis = -1> (s1)"
 JOIN = """c = MatMul (%s, values) back = Transpose <perm = [0, 2, 1, 3]> (c)
     rows = Reshape (back, join)"""
+REPLACE = "s1 = Where (wide, s9, least) p = Softmax <axis = -1> (s1)"
+QUERIES = """q4 = Reshape (q, split) queries = Transpose <perm = [0, 2, 1, 3]> (q4)
+    turned = Transpose <perm = [0, 1, 3, 2]> (cached)"""
+BY_CACHE = JOIN.replace("values", "cached") % "p"
 ONE = """keys = Transpose <perm = [0, 2, 1]> (k) s0 = MatMul (q, keys)
     hidden = Where (flat, zero, low) s1 = Add (s0, hidden) p = Softmax <axis = -1> (s1)
     rows = MatMul (p, v)"""
+MORE = {  # inputs that some bodies read
+    "extra": "float[b, 1, s, s] extra",
+    "kept": "bool[b, 1, s, s] kept",
+    "cached": "float[b, 4, s, 2] cached",
+    "number": "float[1, 1, 1] number",
+}
 TO_HEADS = ["Reshape"] * 3  # of queries, keys and values
+SIZES = {"b": 3, "s": 4}
 HEADS = {"heads": "4", "d": "2", "dv": "2"}
 
 
-def model(body: str, more: str = "") -> onnx.ModelProto:
+def model(body: str) -> onnx.ModelProto:
+    more = "".join(f", {text}" for name, text in MORE.items() if name in body)
     proto = onnx.parser.parse_model(HEAD % {"body": body, "more": more})
     rng = np.random.default_rng(3)
     for name in ("wq", "wk", "wv", "wo"):
         x = rng.normal(0, 0.5, (8, 8)).astype(np.float32)
         proto.graph.initializer.append(numpy_helper.from_array(x, name))
+    proto.graph.initializer.append(numpy_helper.from_array(np.float32(-np.inf), "least"))
     return proto
 
 
@@ -79,6 +94,26 @@ CASES: dict[str, tuple[str, dict[str, str], list[str]]] = {
         HEADS | {"scale": "0x1.0000000000000p-1"},
         [*TO_HEADS, "Mul", "Reshape"],
     ),
+    "an added bias": (
+        f"{SPLIT} s0 = MatMul (queries, keys) s9 = Add (s0, extra) {REPLACE} {JOIN % 'p'}",
+        HEADS | {"bias": "1"},
+        [*TO_HEADS, "Reshape"],
+    ),
+    "kept scores": (
+        f"{SPLIT} s0 = MatMul (queries, keys) s9 = Where (kept, s0, least) {REPLACE} {JOIN % 'p'}",
+        HEADS | {"bias": "1"},
+        [*TO_HEADS, "Where", "Reshape"],
+    ),
+    "a cache": (
+        f"{QUERIES} s0 = MatMul (queries, turned) {HIDE} {BY_CACHE}",
+        HEADS | {"bias": "0", "whole": "1"},
+        ["Reshape", "Reshape"],
+    ),
+    "a cache and a bias": (
+        f"{QUERIES} s0 = MatMul (queries, turned) s9 = Add (s0, extra) {REPLACE} {BY_CACHE}",
+        HEADS | {"bias": "1", "whole": "1"},
+        ["Reshape", "Reshape"],
+    ),
     "a guard": (
         f"""{SPLIT} s0 = MatMul (queries, keys) {HIDE} odd = IsNaN (p)
         guarded = Where (odd, zero, p) {JOIN % "guarded"}""",
@@ -94,13 +129,24 @@ def _everything_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "CPU", eager)
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("case", CASES)
 def test_attention(case: str) -> None:
     body, fields, left = CASES[case]
-    lowered, _ = check(model(body), {"b": 3, "s": 4})
+    lowered, _ = check(model(body), SIZES)
     (plan,) = [p for p in plans(lowered) if p["op"] == "attention"]
     assert {name: plan[name] for name in fields} == fields
     assert sorted(n.op_type for n in lowered.model.graph if n.op_type != "EPContext") == sorted(
         left
     )
+
+
+def test_a_bias_of_three_dimensions_stays() -> None:
+    body = ONE.replace(
+        "s1 = Add (s0, hidden)", "s9 = Add (s0, number) s1 = Where (flat, s9, least)"
+    )
+    lowered, _ = check(model(body.replace("hidden = Where (flat, zero, low)", "")), SIZES)
+    (record,) = (r for r in lowered.report.nodes if r.node == "rows")
+    assert record.refusal is not None and record.refusal.also is not None
+    also = record.refusal.also
+    assert (also.code, also.value) == (Code.LAYOUT, "number")
+    assert "a bias needs scores" in also.reason
