@@ -26,6 +26,18 @@ def second(g: GraphBuilder, h: str, columns: int = N) -> str:
     return g.op("MatMul", h, weight(g, "w2", H, columns))
 
 
+def row(g: GraphBuilder, x: str) -> str:
+    """The bias is a matrix of one row."""
+    bias = g.weight("row", np.linspace(-1, 1, H, dtype=np.float32)[None])
+    return second(g, g.op("Relu", g.op("Add", g.op("MatMul", x, weight(g, "w1", K, H)), bias)))
+
+
+def one_number(g: GraphBuilder, x: str) -> str:
+    """One number is no bias: it is added to every column."""
+    h = g.op("Add", g.op("MatMul", x, weight(g, "w1", K, H)), g.const(0.5, np.float32))
+    return second(g, g.op("Relu", h))
+
+
 def plain(g: GraphBuilder, x: str) -> str:
     return g.op("Add", second(g, g.op("Relu", first(g, x))), weight(g, "b2", N))
 
@@ -100,6 +112,8 @@ def shared(g: GraphBuilder, x: str) -> str:
 
 FORMS: dict[str, tuple[Build, list[str]]] = {
     "plain": (plain, ["ffn"]),
+    "row": (row, ["ffn"]),
+    "one number": (one_number, ["contract"]),
     "clip": (clip, ["ffn"]),
     "residual": (residual, ["ffn"]),
     "flattened": (flattened, ["ffn"]),
@@ -111,6 +125,9 @@ FORMS: dict[str, tuple[Build, list[str]]] = {
     "read twice": (read_twice, ["contract"]),
     "shared": (shared, ["contract", "contract"]),
 }
+
+
+BY_RELU = ("activated", "one number")  # the node takes in ReLU, and not what is in front of it
 
 
 def model(build: Build, lead: tuple[int | str, ...] = ("b", "s")) -> onnx.ModelProto:
@@ -132,10 +149,10 @@ def test_form(form: str, lead: tuple[int, int]) -> None:
     lowered = lower(proto)
     assert check(proto, lowered, rows(*lead)) == want
     found = plans(lowered)
-    assert [p.get("input_relu", "0") for p in found] == ["1" if form == "activated" else "0"] * len(
+    assert [p.get("input_relu", "0") for p in found] == ["1" if form in BY_RELU else "0"] * len(
         want
     )
-    if want == ["ffn"] and form != "scaled":  # nothing stands beside it, not even a Reshape
+    if want == ["ffn"] and form not in ("scaled", "row"):  # not even a Reshape is left
         assert len(lowered.model.graph) == 1
     records = [r for r in lowered.report.nodes if r.sparse]
     assert [r.lowering for r in records] == ["contract"] * len(want)

@@ -409,6 +409,32 @@ def test_stays(case: str) -> None:
     check(model, lowered)
 
 
+@pytest.mark.parametrize(("columns", "taken"), [((2, 2), True), ((2, 1), False), ((1, 2), False)])
+def test_a_bias_of_heads_goes_in_front(columns: tuple[int, int], taken: bool) -> None:
+    """The product adds it, if it has a number for each column."""
+    model = parsed(
+        TOKENS,
+        "float[b, s, 2, 2] z",
+        f"{A} r = Reshape (a, to_heads) y = Add (r, bias) z = Mul (y, m4)",
+    )
+    bias = np.random.default_rng(4).normal(size=columns).astype(np.float32)
+    heads = np.asarray([0, 0, 2, 2])
+    for name, array in (("bias", bias), ("to_heads", heads)):
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    lowered = lower(model)
+    assert ("Add" in [n.op_type for n in lowered.model.graph]) != taken
+    check(model, lowered)
+
+
+def test_sizes_of_a_packed_value_are_those_of_inputs() -> None:
+    model = parsed(
+        TOKENS, "float[b, s, 4] z, int64[3] n", f"{A} n = Shape (a) y = Relu (a) z = Mul (y, m3)"
+    )
+    lowered = lower(model)
+    assert "MatMul" not in [n.op_type for n in lowered.model.graph]
+    check(model, lowered)
+
+
 def test_an_absent_bias_is_none() -> None:
     model = parsed(
         "float[b, 4] x, float[b] m",
