@@ -9,8 +9,9 @@ import onnxruntime as ort
 import pytest
 
 from pitc.ir.graph import Graph
-from pitc.ir.index import dim_index, sym
+from pitc.ir.index import dim_index, poly, sym
 from pitc.ir.region import Test
+from pitc.ir.target import CPU, CUDA, Target
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.gather_quantised import dequantisation
 from pitc.passes.lower.heads import unsplit_heads
@@ -53,6 +54,29 @@ def test_a_detector_looks_at_every_mask(names: str) -> None:
     found = np.asarray(session.run(None, feeds)[0])
     want = [all(number in (0, 1) for number in row) for row in rows]
     np.testing.assert_array_equal(np.isin(found, [0, 1]), want)
+
+
+@pytest.mark.parametrize(
+    ("mask", "target", "copies"),
+    [("m", CUDA, 0), ("known", CUDA, 0), ("c", CUDA, 1), ("m", CPU, 0), ("c", CPU, 0)],
+)
+def test_a_mask_that_is_computed_on_a_gpu_is_copied(mask: str, target: Target, copies: int) -> None:
+    model = ir.from_proto(
+        onnx.parser.parse_model(
+            """<ir_version: 8, opset_import: ["": 17]> g (float[4] m) => (float[4] y)
+            <bool[4] known = {0, 1, 1, 0}> { c = Sqrt (m) y = Where (known, m, c) }"""
+        )
+    )
+    graph = Graph(model, target)
+    four = poly(4)
+    for name in ("m", "known", "c"):
+        dtype = np.dtype(np.bool_ if name == "known" else np.float32)
+        graph.values[name].shape, graph.values[name].dtype = (four,), dtype
+    domain = Domain((four,), frozenset([Test(mask, (dim_index(0, four),), "nz", False)]))
+    rewriter = Rewriter(graph, Builder(graph))
+    assert rewriter.host_copies(domain) == 0  # nothing is detected yet
+    rewriter.detect(domain)
+    assert rewriter.host_copies(domain) == copies
 
 
 # nodes from x [t, 24] to y, and the number of its first head, of 4 numbers; None: no part of x

@@ -2,6 +2,7 @@
 a reason that names the value it is about. Smallest graphs; the answer is ONNX Runtime's.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,8 +13,14 @@ import pytest
 from onnx import helper, numpy_helper
 
 from pitc.ir import target as targets
-from pitc.ir.refusal import Code
-from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
+from pitc.ir.index import ONE, Digit, dim_index
+from pitc.ir.refusal import Code, Refusal
+from pitc.ir.region import Test
+from pitc.passes.pipeline import Lowered, LowerOptions, analyse, run_passes
+from pitc.passes.regions.coordinates import Paths
+from pitc.passes.regions.domain import Coords, Domain
+from pitc.passes.regions.form import Form, FormContext, Site
+from pitc.passes.regions.packed import packed_form
 from tests.plan_reference import run_lowered
 
 HEAD = '<ir_version: 9, opset_import: ["" : 17]> g '
@@ -445,3 +452,65 @@ def test_an_absent_bias_is_none() -> None:
     lowered = lower(model)
     assert [r.node for r in lowered.report.nodes if r.lowering != "ordinary"] == ["y"]
     check(model, lowered)
+
+
+class Nowhere(Paths):
+    """Coordinates that lead to no other value."""
+
+    def reached(self, starts: Mapping[str, Sequence[Coords]]) -> dict[str, list[Coords]]:
+        return {name: list(known) for name, known in starts.items()}
+
+
+# inputs, output, node, its rule, and why it stays where its operand is not known to have the rows
+RULES = {
+    "normaliser": (
+        *(TOKENS, "float[b, s, 4] z", "z = LayerNormalization (x, scale)"),
+        ("normaliser", Code.AXIS_NOT_PIT, "rows are not read at the same packed row", "x"),
+    ),
+    "channels": (
+        *("float[b, 4, s] x, float[b, s] m", "float[b, 4, s] z"),
+        "z = BatchNormalization (x, scale, scale, scale, positive)",
+        ("per_channel", Code.LAYOUT, "the channels are not the first dimension", "x"),
+    ),
+    "product": (
+        *(TOKENS, "float[b, s, 6] z", "z = MatMul (x, wide)"),
+        ("contraction", Code.AXIS_NOT_PIT, "not a row axis of the left operand", "x"),
+    ),
+    "reduction": (
+        *(TOKENS, "float[b, s, 1] z", "z = ReduceMax <axes = [2]> (x)"),
+        ("reduction", Code.AXIS_NOT_PIT, "the packed axis is reduced over", "x"),
+    ),
+    "movement": (
+        *(IMAGES, "float[b, s, 4, 3] z", "z = Transpose <perm = [0, 1, 3, 2]> (x)"),
+        ("movement", Code.LAYOUT, "the operand is read at", "x"),
+    ),
+    "part": (
+        *(TOKENS, "float[b, s, 2] z", "z = Slice (x, starts, ends, two)"),
+        ("along_axis", Code.AXIS_NOT_PIT, "operand 'x' is not packed alike", "x"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RULES)
+def test_by_one_rule_where_its_operand_has_the_rows(case: str) -> None:
+    inputs, output, body, (rule, code, reason, value) = RULES[case]
+    graph, _ = analyse(ir.serde.deserialize_model(parsed(inputs, output, body)), None)
+    fact = graph["z"]
+    assert fact.shape is not None and fact.expr is not None and fact.producer is not None
+    extents = graph["m"].shape or ()
+    dims = [fact.shape.index(extent) for extent in extents]
+    coords = tuple(Digit(d, ONE, extent) for d, extent in zip(dims, extents, strict=True))
+    places = tuple(dim_index(k, extent) for k, extent in enumerate(extents))
+    domain = Domain(extents, frozenset([Test("m", places, "nz", False)]))
+    fact.dead = graph["x"].dead = [domain.at(coords)]
+    found = []
+    for paths in (None, Nowhere(graph)):
+        context = FormContext(graph, domain, {"z": [coords]}, paths)
+        packing = context.packing_at("z", coords)
+        assert packing is not None and packing.proof is not None
+        found.append(packed_form(Site(context, fact.producer, fact.expr, packing)))
+    form, refusal = found
+    assert isinstance(form, Form) and form.rule == rule, form
+    assert isinstance(refusal, Refusal)
+    assert (refusal.code, refusal.value) == (code, value), refusal
+    assert reason in refusal.reason

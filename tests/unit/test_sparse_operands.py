@@ -58,6 +58,20 @@ def kinds(operand: SparseOperand) -> dict[str, str]:
     return {kind: " ".join(names) for kind, names in found.items()}
 
 
+def test_a_chain_names_no_other_value() -> None:
+    """Values with zeros that the operand does not come from are none of it."""
+
+    def build(g: GraphBuilder) -> None:
+        x = g.input("x", np.float32, (*TOKENS, 4))
+        g.output(g.op("Relu", x), "other", np.float32, (*TOKENS, 4))
+        h = g.op("Relu", g.op("MatMul", x, g.weight("w1", rows(RNG, 4, K))))
+        y = g.op("MatMul", h, g.weight("w", rows(RNG, K, N)))
+        g.output(g.op("Identity", y), "y", np.float32, (*TOKENS, N))
+
+    found = the_one(analysed(built(build))[0])
+    assert found.chain == (found.name,)
+
+
 def the_refusal(graph: Graph) -> Refusal:
     sparse = sparse_operands(graph)
     assert not sparse.found
