@@ -96,6 +96,7 @@ TESTS = (
     *("test_quantised_rows", "test_quantised_attention", "test_gather_quantised"),
     *("test_early_quantise", "test_fused_lowering", "test_padding", "test_exports"),
     *("test_lowering_session", "test_right_session", "test_packed_nodes", "test_lower_rewrite"),
+    "test_packed_attention",
 )
 SEEDS = range(150)  # random graphs that judge
 LONGEST = 2.5  # seconds: slower tests do not judge
@@ -150,7 +151,12 @@ RELATED = {
         "probe:forms",
     ),
     "regions.form": ("test_packed_", "probe:forms"),
-    "regions.attention": ("test_attention_scores", "test_quantised_attention", "test_live_keys"),
+    "regions.attention": (
+        "test_packed_attention",
+        "test_attention_scores",
+        "test_quantised_attention",
+        "test_live_keys",
+    ),
     "regions.sparse": ("test_sparse_operands", "test_lower_contract", "test_lower_right"),
     "regions.terms": ("test_packed_axes", "probe:sparse"),
     "regions.items": ("test_packed_images",),

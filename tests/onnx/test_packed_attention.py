@@ -15,8 +15,8 @@ from tests.onnx.test_padding import check
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of rows without keys
 HEAD = """<ir_version: 9, opset_import: ["": 17]> g (float[b, s, 8] x, bool[b, s] mask%(more)s)
 => (float[b, s, 8] y) <int64[4] split = {0, 0, 4, 2}, int64[3] join = {0, 0, 8},
-int64[1] first = {1}, int64[2] middle = {1, 2}, float zero = {0}, float low = {-1e30},
-float half = {0.5}, float third = {0.25}, float tiny = {1e-30}> {
+int64[1] first = {1}, int64[2] middle = {1, 2}, int64[1] two = {2}, float zero = {0},
+float low = {-1e30}, float half = {0.5}, float third = {0.25}, float tiny = {1e-30}> {
     flat = Unsqueeze (mask, first) wide = Unsqueeze (mask, middle)
     q = MatMul (x, wq) k = MatMul (x, wk) v = MatMul (x, wv)
     %(body)s y = MatMul (rows, wo) }"""
@@ -150,3 +150,18 @@ def test_a_bias_of_three_dimensions_stays() -> None:
     also = record.refusal.also
     assert (also.code, also.value) == (Code.LAYOUT, "number")
     assert "a bias needs scores" in also.reason
+
+
+def test_values_that_may_be_infinite_stay() -> None:
+    """A row without keys is 0 by the guard, where 0 times infinity is not."""
+    live = (
+        "found = Reciprocal (v) rows_of = Unsqueeze (mask, two) v9 = Where (rows_of, found, zero)"
+    )
+    split = SPLIT.replace("Reshape (v, split)", "Reshape (v9, split)")
+    body = f"""{live} {split} s9 = MatMul (queries, keys) {REPLACE} odd = IsNaN (p)
+        guarded = Where (odd, zero, p) {JOIN % "guarded"}"""
+    lowered, _ = check(model(body), SIZES)
+    (record,) = (r for r in lowered.report.nodes if r.node == "c")
+    assert record.refusal is not None
+    assert (record.refusal.code, record.refusal.value) == (Code.NO_FACT, "values")
+    assert "0 times a value that may be infinite" in record.refusal.reason

@@ -296,6 +296,13 @@ STAYS = {
         "m3 = Unsqueeze (m, outer) y = MatMul (x, several) z = Mul (y, m3)",
         ("y", Code.LAYOUT, "the right operand is not a matrix", "several"),
     ),
+    "a sum of ones, beside one of zeros": (
+        SUMMED,
+        "float[6, 5] z",
+        f"""{D} ones = Exp (d) t = Transpose <perm = [1, 0]> (x) a = MatMul (t, d)
+        y = MatMul (t, ones) z = Add (a, y)""",
+        ("y", Code.NO_FACT, "every part of it is read", "z"),
+    ),
     "a bias added to a sum": (
         SUMMED,
         "float[6, 5] z",
