@@ -36,6 +36,7 @@ NUMBERS = {
     "square": (6, 6),
     "three": (3, 1),
     "w5": (5, 5),
+    "points": (4, 4, 1, 1),
     "table": (4, 1, 5),
 }
 INTEGERS: dict[str, object] = {
@@ -284,6 +285,13 @@ STAYS = {
         f"{A} y = Tile (a, twice) z = Mul (y, m3)",
         ("y", Code.LAYOUT, "4 elements are repeated in turn", "a"),
     ),
+    "images that are read whole or not at all": (
+        "float[2, 4, 8, 8] x, float[1] m",
+        "float[2, 4, 4, 4] z",
+        """c = Conv (x, points) y = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (c)
+        z = Mul (y, m)""",
+        ("y", Code.NO_LOWERING, "along dimension 0 only", ""),
+    ),
     "a triangle": (
         TOKENS,
         "float[b, s, 4] z",
@@ -437,6 +445,21 @@ def test_a_bias_of_heads_goes_in_front(columns: tuple[int, int], taken: bool) ->
         model.graph.initializer.append(numpy_helper.from_array(array, name))
     lowered = lower(model)
     assert ("Add" in [n.op_type for n in lowered.model.graph]) != taken
+    check(model, lowered)
+
+
+def test_rows_that_come_back_are_read_whole_by_another_product() -> None:
+    """Rows of e are found by one mask, those of p, which reads all of e, by another one."""
+    model = parsed(
+        "float[s, 4] x, float[s] m, float[b, s] q, float[b] other",
+        "float[b, 4] z",
+        """n2 = Unsqueeze (other, last) q2 = Mul (q, m) e = MatMul (x, w) p = MatMul (q2, e)
+        z = Mul (p, n2)""",
+    )
+    lowered = lower(model)
+    packed = [r.node for r in lowered.report.nodes if r.lowering != "ordinary"]
+    assert packed == ["q2", "e", "p"]
+    assert [n.op_type for n in lowered.model.graph].count("MatMul") == 1
     check(model, lowered)
 
 
