@@ -292,6 +292,18 @@ STAYS = {
         z = Mul (y, m)""",
         ("y", Code.NO_LOWERING, "along dimension 0 only", ""),
     ),
+    "images between the pixels": (
+        "float[b, s, 4, 4] x, float[b, s] m",
+        "float[b, s, 8, 8] z",
+        f'{A} y = Resize <mode = "linear"> (a, , factors) z = Mul (y, m4)',
+        ("y", Code.NO_LOWERING, "along dimension 0 only", ""),
+    ),
+    "elements that others name": (
+        f"{TOKENS}, int64[b, s, 4] at",
+        "float[b, s, 4] z",
+        f"{A} y = GatherElements <axis = 2> (a, at) z = Mul (y, m3)",
+        ("y", Code.NO_LOWERING, "along dimension 0 only", ""),
+    ),
     "a triangle": (
         TOKENS,
         "float[b, s, 4] z",
@@ -371,6 +383,7 @@ def parsed(inputs: str, output: str, body: str) -> onnx.ModelProto:
     }
     arrays |= {"five": np.ones(5, np.float32), "fives": np.full(5, 2, np.float32)}
     arrays |= {"positive": np.ones(4, np.float32), "bytes": np.ones((4, 6), np.int8)}
+    arrays |= {"factors": np.array([1, 1, 2, 2], np.float32)}
     arrays |= {"chosen": np.array([True, False, True, True])}
     arrays |= {name: np.asarray(x, np.int64) for name, x in INTEGERS.items()}
     for name in sorted({name for node in model.graph.node for name in node.input} & set(arrays)):
