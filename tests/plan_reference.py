@@ -320,7 +320,7 @@ def run_lowered(
         for name in node.output if node.op_type == "EPContext" else ():
             if name in declared:
                 _expect_declared(name, declared[name], found[name], sizes)
-    return [found[name] for name in ready.output_names]
+    return [found[output.name] for output in proto.graph.output]
 
 
 def _expect_declared(

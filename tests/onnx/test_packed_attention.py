@@ -51,7 +51,7 @@ def model(body: str) -> onnx.ModelProto:
     for name in ("wq", "wk", "wv", "wo"):
         x = rng.normal(0, 0.5, (8, 8)).astype(np.float32)
         proto.graph.initializer.append(numpy_helper.from_array(x, name))
-    proto.graph.initializer.append(numpy_helper.from_array(np.float32(-np.inf), "least"))
+    proto.graph.initializer.append(numpy_helper.from_array(np.array(-np.inf, np.float32), "least"))
     return proto
 
 
@@ -165,3 +165,15 @@ def test_values_that_may_be_infinite_stay() -> None:
     assert record.refusal is not None
     assert (record.refusal.code, record.refusal.value) == (Code.NO_FACT, "values")
     assert "0 times a value that may be infinite" in record.refusal.reason
+
+
+def test_values_of_no_number_stay() -> None:
+    body = "none = MatMul (x, to_none) empty = MatMul (p, none) rows = MatMul (empty, from_none)"
+    made = model(ONE.replace("rows = MatMul (p, v)", body))
+    for name, shape in (("to_none", (8, 0)), ("from_none", (0, 8))):
+        made.graph.initializer.append(numpy_helper.from_array(np.zeros(shape, np.float32), name))
+    lowered, _ = check(made, SIZES)
+    (record,) = (r for r in lowered.report.nodes if r.node == "empty")
+    assert record.refusal is not None and record.refusal.also is not None
+    assert record.refusal.also.code is Code.NO_LOWERING
+    assert "head size 0 is not in" in record.refusal.also.reason

@@ -424,8 +424,9 @@ def check(model: onnx.ModelProto, lowered: Lowered) -> None:
                 dtype
             )
         for x, y in zip(run_lowered(found, feeds), session.run(None, feeds), strict=True):
-            assert np.shape(x) == np.shape(y)
-            np.testing.assert_allclose(x, np.asarray(y), rtol=1e-4, atol=1e-5)
+            want = np.asarray(y)
+            assert x.shape == want.shape
+            np.testing.assert_allclose(x, want, rtol=1e-4, atol=1e-5)
 
 
 @pytest.fixture(autouse=True)
