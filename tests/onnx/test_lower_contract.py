@@ -197,7 +197,7 @@ def test_rows_of_a_batch_of_one_keep_their_shape_in_old_operator_sets() -> None:
     """There a size of 0 cannot be asked for: the one that may be 0 is found."""
     g = GraphBuilder("m", opset=13)
     x = g.input("x", np.float32, (1, "s", K))
-    rows_of = g.op("Reshape", x, g.ints(-1, K))
+    rows_of = g.op("Tanh", g.op("Reshape", x, g.ints(-1, K)))
     y = g.op("Reshape", second(g, g.op("Relu", first(g, rows_of))), g.ints(1, -1, N))
     g.output(g.op("Relu", y), "y", np.float32, (1, "s", N))
     proto = g.model()
