@@ -316,6 +316,30 @@ def evaluator(model: onnx.ModelProto) -> ReferenceEvaluator:
 def run_lowered(
     model: onnx.ModelProto | ReferenceEvaluator, feeds: dict[str, Array]
 ) -> list[Array]:
-    """Outputs of a lowered model, or of one that is evaluated several times."""
+    """Outputs of a lowered model, or of one that is evaluated several times.
+
+    Every result of a PIT node has the type and the sizes that the model declares for it.
+    """
     ready = model if isinstance(model, ReferenceEvaluator) else evaluator(model)
-    return ready.run(None, feeds)  # type: ignore[return-value]
+    found: dict[str, Array] = ready.run(None, feeds, intermediate=True)  # type: ignore[assignment]
+    proto = ready.proto_
+    assert isinstance(proto, onnx.ModelProto)
+    declared = {v.name: v.type.tensor_type for v in proto.graph.value_info}
+    sizes: dict[str, int] = {}
+    for node in proto.graph.node:
+        for name in node.output if node.op_type == "EPContext" else ():
+            if name in declared:
+                _expect_declared(name, declared[name], found[name], sizes)
+    return [found[output.name] for output in proto.graph.output]
+
+
+def _expect_declared(
+    name: str, declared: onnx.TypeProto.Tensor, x: Array, sizes: dict[str, int]
+) -> None:
+    """Compare a value with its declaration; a symbol stands for one size."""
+    assert helper.tensor_dtype_to_np_dtype(declared.elem_type) == x.dtype, name
+    if declared.HasField("shape"):
+        assert len(declared.shape.dim) == x.ndim, (name, x.shape)
+        for dim, size in zip(declared.shape.dim, x.shape, strict=True):
+            assert not dim.HasField("dim_value") or dim.dim_value == size, (name, x.shape)
+            assert not dim.dim_param or sizes.setdefault(dim.dim_param, size) == size, name

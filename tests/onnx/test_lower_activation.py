@@ -71,7 +71,14 @@ NUMBERS: dict[str, object] = {
 NUMBERS |= {"top": 20.0, "low": -15.0, "high": 15.0, "inf": math.inf, "big": 1e6}
 NUMBERS |= {"near": 1.70201, "nan": math.nan, "cubed": [[[1.0]]]}
 NUMBERS |= {"three": 3.0, "cube": 0.044715, "slope": math.sqrt(2 / math.pi), "quick": 1.702}
+NUMBERS |= {"two": 2.0, "half_quick": 0.851}
 
+TANH_STEPS = [  # by half of one plus the tanh of u
+    ("Tanh", ("u",), "t"),
+    ("Add", ("t", "one"), "s"),
+    ("Mul", ("x", "half"), "h"),
+    ("Mul", ("h", "s"), "y"),
+]
 SPELLINGS = {
     "exporter": (GELU_STEPS, "gelu"),
     "half first": (
@@ -92,10 +99,7 @@ SPELLINGS = {
             ("Mul", ("p", "cube"), "c"),
             ("Add", ("x", "c"), "i"),
             ("Mul", ("i", "slope"), "u"),
-            ("Tanh", ("u",), "t"),
-            ("Add", ("t", "one"), "s"),
-            ("Mul", ("x", "half"), "h"),
-            ("Mul", ("h", "s"), "y"),
+            *TANH_STEPS,
         ],
         "gelu_tanh",
     ),
@@ -146,6 +150,54 @@ SPELLINGS = {
         [("QuickGelu", ("x",), "y", {"alpha": 1.0, "domain": "com.microsoft"})],
         "silu",
     ),
+    "quick operator as it is": (
+        [("QuickGelu", ("x",), "y", {"domain": "com.microsoft"})],
+        "gelu_quick",
+    ),
+    "other quick operator": (
+        [("QuickGelu", ("x",), "y", {"alpha": 1.8, "domain": "com.microsoft"})],
+        None,
+    ),
+    "swish operator": ([("Swish", ("x",), "y")], "silu"),
+    "swish operator of another slope": ([("Swish", ("x",), "y", {"alpha": 1.702})], "gelu_quick"),
+    "fused operator": ([("Gelu", ("x",), "y", {"domain": "com.microsoft"})], "gelu"),
+    "fast operator": ([("FastGelu", ("x",), "y", {"domain": "com.microsoft"})], "gelu_tanh"),
+    "square by x": (
+        [
+            ("Pow", ("x", "two"), "p"),
+            ("Mul", ("p", "x"), "q"),
+            ("Mul", ("q", "cube"), "c"),
+            ("Sum", ("x", "c"), "i"),
+            ("Mul", ("i", "slope"), "u"),
+            *TANH_STEPS,
+        ],
+        "gelu_tanh",
+    ),
+    "silu by tanh": ([("Mul", ("x", "half"), "u"), *TANH_STEPS], "silu"),
+    "quick by tanh": ([("Mul", ("x", "half_quick"), "u"), *TANH_STEPS], "gelu_quick"),
+    "another by tanh": ([("Identity", ("x",), "u"), *TANH_STEPS], None),
+    "tanh by sigmoid": (
+        [
+            ("Pow", ("x", "three"), "p"),
+            ("Mul", ("p", "cube"), "c"),
+            ("Add", ("x", "c"), "i"),
+            ("Mul", ("i", "slope"), "u"),
+            ("Add", ("u", "u"), "v"),
+            ("Sigmoid", ("v",), "s"),
+            ("Mul", ("x", "s"), "y"),
+        ],
+        "gelu_tanh",
+    ),
+    "the same again": (
+        [
+            ("Pow", ("x", "one"), "a"),
+            ("Cast", ("a",), "c", {"to": TensorProto.FLOAT}),
+            ("Identity", ("c",), "d"),
+            ("Relu", ("d",), "y"),
+        ],
+        "relu",
+    ),
+    "relu of two": ([("Max", ("x", "zero", "zero"), "y")], None),
     "clamp": ([("Clip", ("x", "zero", "top"), "y")], None),
     "clamp of largest": ([("Clip", ("x", "zero"), "y")], None),  # of inf it is the largest number
     "relu of min": ([("Min", ("x", "top"), "a"), ("Relu", ("a",), "y")], None),
@@ -195,6 +247,17 @@ def test_slopes_of_float16_are_told_apart(slope):
     graph = unary(steps, {"quick": slope}, ends=half, starts=half)
     found = activation_behind(graph, graph.model.graph.inputs[0])
     assert (found.name if found else None) == ("gelu_quick" if slope == 1.702 else None)
+
+
+@pytest.mark.parametrize("slope", [1.6875, 1.6953125, 1.703125, 1.7109375, 1.71875])
+def test_slopes_of_bfloat16_are_told_apart(slope: float) -> None:
+    """Two steps of a number are what two roundings make of it, and no more."""
+    steps, _ = SPELLINGS["clip"]
+    wide = TensorProto.BFLOAT16
+    graph = unary(steps, {"quick": slope}, ends=wide, starts=wide)
+    found = activation_behind(graph, graph.model.graph.inputs[0])
+    near = abs(slope - 1.702) < 0.01
+    assert (found.name if found else None) == ("gelu_quick" if near else None)
 
 
 def test_a_value_read_elsewhere_ends_the_activation():
@@ -260,10 +323,33 @@ def test_what_rounds_otherwise_is_no_formula():
         lambda: reciprocal(X),
         lambda: reciprocal(number(0.0)),
         lambda: reciprocal(plus(number(2.0), applied("exp", X))),
+        lambda: reciprocal(plus(number(1.0), times(X, applied("exp", X)))),
+        lambda: reciprocal(plus(number(1.0), applied("erf", X))),
+        lambda: reciprocal(plus(plus(number(1.0), applied("exp", X)), X)),
+        lambda: reciprocal(applied("exp", X)),
         lambda: scaled(X, math.nan),
     ):
         with pytest.raises(NoFormula):
             make()
+
+
+def test_a_formula_has_so_many_terms() -> None:
+    many = X
+    for slope in range(1, 16):
+        many = plus(many, applied("exp", scaled(X, slope)))
+    assert len(many.terms) == 16
+    with pytest.raises(NoFormula):
+        plus(many, number(1.0))
+
+
+@pytest.mark.parametrize(("nodes", "name"), [(10, "relu"), (11, None)])
+def test_an_activation_has_so_many_nodes(nodes: int, name: str | None) -> None:
+    values = ["x", *(f"v{k}" for k in range(nodes - 1)), "y"]
+    ops = ["Identity"] * (nodes - 1) + ["Relu"]
+    steps = [(op, (a,), b) for op, a, b in zip(ops, values, values[1:], strict=False)]
+    graph = unary(steps, {})
+    found = activation_behind(graph, graph.model.graph.inputs[0])
+    assert (found.name if found else None) == name
 
 
 def clamp(g: GraphBuilder, h: str) -> str:

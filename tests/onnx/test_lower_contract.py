@@ -1,6 +1,7 @@
 """Contractions that skip zeros: which nodes they become, and that the answer stays the same."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -8,6 +9,8 @@ import pytest
 
 from models.graph import GraphBuilder
 from pitc.ir.refusal import Code
+from pitc.ir.target import CUDA
+from pitc.passes.pipeline import Lowered
 from tests.lower_support import SMALL, check, lower, plans, weight
 
 K, H, N = 64, 320, 96
@@ -21,6 +24,18 @@ def first(g: GraphBuilder, x: str) -> str:
 
 def second(g: GraphBuilder, h: str, columns: int = N) -> str:
     return g.op("MatMul", h, weight(g, "w2", H, columns))
+
+
+def row(g: GraphBuilder, x: str) -> str:
+    """The bias is a matrix of one row."""
+    bias = g.weight("row", np.linspace(-1, 1, H, dtype=np.float32)[None])
+    return second(g, g.op("Relu", g.op("Add", g.op("MatMul", x, weight(g, "w1", K, H)), bias)))
+
+
+def one_number(g: GraphBuilder, x: str) -> str:
+    """One number is no bias: it is added to every column."""
+    h = g.op("Add", g.op("MatMul", x, weight(g, "w1", K, H)), g.const(0.5, np.float32))
+    return second(g, g.op("Relu", h))
 
 
 def plain(g: GraphBuilder, x: str) -> str:
@@ -97,6 +112,8 @@ def shared(g: GraphBuilder, x: str) -> str:
 
 FORMS: dict[str, tuple[Build, list[str]]] = {
     "plain": (plain, ["ffn"]),
+    "row": (row, ["ffn"]),
+    "one number": (one_number, ["contract"]),
     "clip": (clip, ["ffn"]),
     "residual": (residual, ["ffn"]),
     "flattened": (flattened, ["ffn"]),
@@ -108,6 +125,9 @@ FORMS: dict[str, tuple[Build, list[str]]] = {
     "read twice": (read_twice, ["sparse"]),
     "shared": (shared, ["sparse", "sparse"]),
 }
+
+
+BY_RELU = ("activated", "one number")  # the node takes in ReLU, and not what is in front of it
 
 
 def model(build: Build, lead: tuple[int | str, ...] = ("b", "s")) -> onnx.ModelProto:
@@ -129,12 +149,76 @@ def test_form(form: str, lead: tuple[int, int]) -> None:
     lowered = lower(proto)
     assert check(proto, lowered, rows(*lead)) == want
     found = plans(lowered)
-    assert [p.get("input_relu", "0") for p in found] == ["1" if form == "activated" else "0"] * len(
+    assert [p.get("input_relu", "0") for p in found] == ["1" if form in BY_RELU else "0"] * len(
         want
     )
+    if want == ["ffn"] and form not in ("scaled", "row"):  # not even a Reshape is left
+        assert len(lowered.model.graph) == 1
     records = [r for r in lowered.report.nodes if r.sparse]
     assert [r.lowering for r in records] == ["contract"] * len(want)
     assert all("== 0" in r.sparse for r in records), records
+
+
+def inside(lowered: Lowered) -> list[str]:
+    return [r.inside for r in lowered.report.nodes]
+
+
+KERNELS = [
+    *("contract_block_k320_n96_none", "contract_row_k320_n96_none", "contract_tile_k320_n96_none"),
+    *("gather_gemm_k320_n96_none", "gather_gemm_k64_n320_relu_bits"),
+]
+
+
+def test_what_one_node_takes_in_and_needs() -> None:
+    lowered = lower(model(plain))
+    assert inside(lowered) == ["matmul_3"] * 3 + ["", "matmul_3"]
+    assert sorted(k.symbol for k in lowered.kernels) == KERNELS
+
+
+@pytest.mark.parametrize(("lead", "known"), [((4, 8), True), (("b", 8), False), ((), False)])
+def test_a_tile_is_predicted_for_known_rows(lead: tuple[int | str, ...], known: bool) -> None:
+    gpu = replace(CUDA, least_products=0)
+    (kernel,) = (r.kernel for r in lower(model(plain, lead), target=gpu).report.nodes if r.kernel)
+    assert bool(kernel.predicted) == known
+
+
+def test_a_packed_node_needs_no_more() -> None:
+    g = GraphBuilder("m")
+    x = g.input("x", np.float32, ("b", "s", K))
+    g.input("mask", np.int64, ("b", "s"))
+    g.output(plain(g, x), "y", np.float32, ("b", "s", N))
+    lowered = lower(g.model(), "mask")
+    assert [p["op"] for p in plans(lowered)] == ["detect", "ffn"]
+    assert inside(lowered) == ["matmul_3"] * 3 + ["", "matmul_3"]
+    assert sorted(k.symbol for k in lowered.kernels) == [*KERNELS, "pack_b4", "unpack_b4"]
+
+
+def test_rows_of_a_batch_of_one_keep_their_shape_in_old_operator_sets() -> None:
+    """There a size of 0 cannot be asked for: the one that may be 0 is found."""
+    g = GraphBuilder("m", opset=13)
+    x = g.input("x", np.float32, (1, "s", K))
+    rows_of = g.op("Tanh", g.op("Reshape", x, g.ints(-1, K)))
+    y = g.op("Reshape", second(g, g.op("Relu", first(g, rows_of))), g.ints(1, -1, N))
+    g.output(g.op("Relu", y), "y", np.float32, (1, "s", N))
+    proto = g.model()
+    for size in (1, 5):
+        assert check(proto, lower(proto), rows(1, size)) == ["ffn"]
+
+
+def test_what_is_added_in_between_stays_outside() -> None:
+    """Zeros are those of a mask: what is added to the hidden value is 0 there as well."""
+    g = GraphBuilder("m")
+    x, m = g.input("x", np.float32, ("b", "s", K)), g.input("m", np.float32, ("b", "s", 1))
+    h = g.op("Relu", g.op("MatMul", g.op("Mul", x, m), weight(g, "w1", K, H)))
+    h = g.op("Add", h, g.op("Mul", g.input("r", np.float32, ("b", "s", H)), m))
+    g.output(second(g, h), "y", np.float32, ("b", "s", N))
+    proto = g.model()
+    rng = np.random.default_rng(2)
+    feeds = rows(2, 3) | {
+        "m": np.array([1, 0, 1, 1, 0, 0], np.float32).reshape(2, 3, 1),
+        "r": rng.standard_normal((2, 3, H), dtype=np.float32),
+    }
+    assert "ffn" not in check(proto, lower(proto), feeds)
 
 
 @pytest.mark.parametrize("lead", [(), ("s",), ("b", "h", "s")], ids=str)

@@ -262,6 +262,32 @@ def test_outputs_that_cannot_be_zero_stay(case: str) -> None:
         np.testing.assert_array_equal(got, want)
 
 
+MADE_ZERO = {
+    "bool": "And",
+    **dict.fromkeys(("float", "double", "int32", "int64", "uint8"), "Where"),
+    **dict.fromkeys(("float16", "int8", "int16", "uint16"), "Cast Where Cast"),
+    **dict.fromkeys(("uint32", "uint64"), "Cast Where Cast"),
+}
+
+
+@pytest.mark.parametrize("kind", MADE_ZERO)
+def test_outputs_of_every_type_are_made_zero(kind: str) -> None:
+    """By the fewest nodes that every version of ONNX Runtime has for the type."""
+    text = f"({kind}[b, s, 3] x, bool[b, s] mask) => ({kind}[b, s, 3] y)"
+    lowered, given = check(parsed(f"{text} {{ y = Identity (x) }}"), {"b": 3, "s": 4})
+    assert given == {"y"}
+    nodes = [n.op_type for n in lowered.model.graph]
+    assert nodes == ["Unsqueeze", "Identity", *MADE_ZERO[kind].split()]
+
+
+def test_what_is_scattered_is_zero_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "CPU", replace(targets.CPU, flops_per_byte=0, least_extent=1))
+    text = "(float[b, s, 4] x, bool[b, s] mask) => (float[b, s, 4] y)"
+    lowered, given = check(parsed(f"{text} {{ {MLP} }}"), {"b": 3, "s": 4})
+    assert given == {"y"}
+    assert {n.op_type for n in lowered.model.graph} == {"EPContext"}
+
+
 def test_float8_outputs_stay() -> None:
     text = "(float[b, s, 3] x, int64[b, s] mask) => (float8e4m3fn[b, s, 3] y)"
     model = parsed(f"{text} {{ y = Cast <to = 17> (x) }}")

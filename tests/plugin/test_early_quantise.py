@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import pitc
 from pitc.ir.graph import Graph
+from pitc.ir.index import poly
 from pitc.ir.nodes import is_pit_node
 from pitc.passes.lower.early_quantise import PASSED, quantise_early
 from pitc.runtime.library import make_session
@@ -198,6 +199,9 @@ def test_a_scale_may_be_given_or_computed() -> None:
     quantise.replace_input_with(1, scale.outputs[0])
     assert quantise_early(made) == 0  # it may be of several numbers
     assert quantise_early(made, Graph(made)) == 0
+    graph = Graph(made)
+    graph.values["computed"].shape = (poly(32),)
+    assert quantise_early(made, graph) == 0
     scale.outputs[0].shape = ir.Shape([])
     before = answers(made, {"x": numbers()})
     assert quantise_early(made) == 1

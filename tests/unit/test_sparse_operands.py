@@ -18,6 +18,7 @@ from pitc.ir.refusal import Code, Refusal
 from pitc.passes.facts.fill import fill_facts
 from pitc.passes.normalise import normalise
 from pitc.passes.regions.sparse import SparseOperand, SparseOperands, sparse_operands
+from pitc.passes.regions.terms import term_domains
 from tests.fact_check import analysed, built, proven, rows
 
 FLOAT, BOOL, INT = 1, 9, 7
@@ -56,6 +57,34 @@ def kinds(operand: SparseOperand) -> dict[str, str]:
     for name, kind in operand.kinds.items():
         found.setdefault(kind.value, []).append(name)
     return {kind: " ".join(names) for kind, names in found.items()}
+
+
+def test_a_sum_is_no_product() -> None:
+    """Whatever it sums; of rows that are 0 nothing is skipped either."""
+
+    def build(g: GraphBuilder) -> None:
+        x, m = g.input("x", np.float32, (*TOKENS, 4)), g.input("m", np.float32, (*TOKENS, 1))
+        y = g.op("ReduceSum", g.op("Mul", x, m), g.ints(0, 1), keepdims=0)
+        g.output(y, "y", np.float32, (4,))
+
+    graph, _ = analysed(built(build))
+    sparse = sparse_operands(graph)
+    assert not sparse.found and not sparse.refusals
+    assert [list(term_domains(graph, node)) for node in graph.nodes] == [[], []]
+
+
+def test_a_chain_names_no_other_value() -> None:
+    """Values with zeros that the operand does not come from are none of it."""
+
+    def build(g: GraphBuilder) -> None:
+        x = g.input("x", np.float32, (*TOKENS, 4))
+        g.output(g.op("Relu", x), "other", np.float32, (*TOKENS, 4))
+        h = g.op("Relu", g.op("MatMul", x, g.weight("w1", rows(RNG, 4, K))))
+        y = g.op("MatMul", h, g.weight("w", rows(RNG, K, N)))
+        g.output(g.op("Identity", y), "y", np.float32, (*TOKENS, N))
+
+    found = the_one(analysed(built(build))[0])
+    assert found.chain == (found.name,)
 
 
 def the_refusal(graph: Graph) -> Refusal:
