@@ -113,7 +113,7 @@ def shared(g: GraphBuilder, x: str) -> str:
 FORMS: dict[str, tuple[Build, list[str]]] = {
     "plain": (plain, ["ffn"]),
     "row": (row, ["ffn"]),
-    "one number": (one_number, ["contract"]),
+    "one number": (one_number, ["sparse"]),
     "clip": (clip, ["ffn"]),
     "residual": (residual, ["ffn"]),
     "flattened": (flattened, ["ffn"]),
@@ -188,7 +188,7 @@ def test_a_packed_node_needs_no_more() -> None:
     g.input("mask", np.int64, ("b", "s"))
     g.output(plain(g, x), "y", np.float32, ("b", "s", N))
     lowered = lower(g.model(), "mask")
-    assert [p["op"] for p in plans(lowered)] == ["detect", "ffn"]
+    assert [p["kind"] for p in plans(lowered)] == ["detect", "ffn"]
     assert inside(lowered) == ["matmul_3"] * 3 + ["", "matmul_3"]
     assert sorted(k.symbol for k in lowered.kernels) == [*KERNELS, "pack_b4", "unpack_b4"]
 
