@@ -30,7 +30,13 @@ CPP = ("runtime/CMakeLists.txt", "runtime/abi/", "runtime/ep/")
 
 ENTRANCES = ("pitc", "pitc.compiled", "pitc.errors", "pitc.version")
 """What a program imports that runs models; all of `pitc.runtime` is, too."""
-BUILDERS = ("pitc.ir.cuda_target", "pitc.ir.cuda_variants", "pitc.ir.variants")
+BUILDERS = (
+    "pitc.ir.cuda_target",
+    "pitc.ir.cuda_variants",
+    "pitc.ir.plans.header",
+    "pitc.ir.tile_shapes",
+    "pitc.ir.variants",
+)
 """What CMake runs to make headers."""
 DEPENDENCIES = ("numpy", "onnxruntime")
 """Those of `pitc-runtime`, as pyproject.toml bounds them."""
