@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from pitc.ir.plans.kinds import Kind, Lines, Listed, Whole, Word, kinds_of
+from pitc.ir.plans.kinds import Kind, Layout, Lines, Listed, Whole, Word, kinds_of
 from pitc.ir.plans.ops import OPS, OWN, Operand, Plan
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "plans.md"
@@ -34,7 +34,7 @@ def page() -> str:
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"{PAGE} lacks {BEGIN} or {END}")
-    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
 
 
 def _row(plan: type[Plan]) -> str:
@@ -66,6 +66,8 @@ def _type(kind: Kind) -> str:
             )
         case Word():
             return ", ".join(f"`{word}`" for word in kind.choices)
+        case Layout():
+            return kind.told
         case Listed():
             return f"list, each {_type(kind.kind)}"
         case Lines():
