@@ -155,7 +155,8 @@ def _runtime_project(
     del told["scripts"], told["optional-dependencies"]
     told["description"] = "Runs models that pitc has compiled"
     told["dependencies"] = [n for n in told["dependencies"] if n.startswith(DEPENDENCIES)]
-    headers = [f"{name.replace('.', '/')}.py" for name in sorted(_headers())]
+    known = modules()
+    headers = [_name(known[name]) for name in sorted(_headers())]
     wheel = {
         "py-api": build["wheel"]["py-api"],
         "packages": {"pitc": "pitc", "pitc/runtime": "runtime"},
