@@ -8,6 +8,7 @@ stops: there the data must be back in its own order.
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import onnx_ir as ir
 
@@ -153,6 +154,7 @@ def _read_at(read: Read, axis: Digit, shape: tuple[Poly, ...], operand: str) -> 
         raise Stop(Code.AXIS_NOT_PIT, f"which places of '{operand}' are read is not described")
 
 
+@lru_cache(maxsize=1 << 14)
 def _overlap(a: Digit, b: Digit) -> bool:
     """True where two digits are not disjoint parts of different or equal dimensions."""
     if a.dim != b.dim:
