@@ -3,12 +3,12 @@
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, partial
 from pathlib import Path
 
 import onnx_ir as ir
 
-from pitc.ir.inference import Inferred, infer
+from pitc.ir.inference import infer
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.prices import Prices
 from pitc.ir.report import Report
@@ -16,6 +16,7 @@ from pitc.ir.target import CPU, Target
 from pitc.passes.analysis import Analysis, analyse, analysis
 from pitc.passes.annotate import annotate, annotate_facts
 from pitc.passes.audit.stages import Stages
+from pitc.passes.audit.wiring import Types
 from pitc.passes.control.branches import close_branches
 from pitc.passes.effect import Effect, padding_effect
 from pitc.passes.live_scales import scale_by_live_tokens, scale_notes
@@ -104,6 +105,7 @@ def run_passes(model: ir.Model, options: LowerOptions, progress: Progress | None
 class _Compilation:
     """What the stages of one compilation hand on; each changes the model in place."""
 
+    types: Types
     known: Analysis
     bodies: LoweredBodies
     regions: Regions
@@ -117,11 +119,6 @@ class _Compilation:
         self.sparse, self.channels = SparseContractions(), ChannelSkips()
         self.lowered = Lowered(model, report=self.report)
 
-    @cached_property
-    def types(self) -> dict[str, Inferred]:
-        """ONNX's own inference on the normalised model."""
-        return infer(self.model)
-
     def annotate(self, nodes: Iterable[ir.Node]) -> None:
         """Write what became of the source graph's nodes into some nodes."""
         # records of bodies come behind those of the graph's nodes
@@ -131,12 +128,12 @@ class _Compilation:
 def _normalise(state: _Compilation) -> None:
     state.scaled = scale_by_live_tokens(state.model, state.options.padding)
     normalise(state.model, state.target)
-    state.checks.normalised(lambda: state.types)
+    state.types = cache(partial(infer, state.model))
+    state.checks.normalised(state.types)
 
 
 def _facts(state: _Compilation) -> None:
-    options = state.options
-    state.known = analysis(state.model, options.padding, options.target, types=state.types)
+    state.known = analysis(state.model, state.options.padding, state.target, types=state.types())
     state.checks.analysed(state.known.graph)
 
 

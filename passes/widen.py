@@ -24,16 +24,13 @@ from pitc.ir.expr import PRODUCTS, Combine
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import attribute, bodies, first_output, output_names
 from pitc.ir.schemas import schema_of
-from pitc.ir.widened import NARROW, WIDE, Widened
+from pitc.ir.widened import NARROW, WIDE, Widened, mentions_float16
 from pitc.passes.expand.expansion import EXPANSIONS
 from pitc.passes.facts.derive import derive
 from pitc.passes.rules.record import key_of, operator_of
 
 _HALF, _FLOAT = "tensor(float16)", "tensor(float)"
 TYPED = ("dtype", "output_dtype", "precision")  # attributes that say a type
-NO_TYPE = frozenset(  # attributes whose values are no types, and the bodies, which are looked at
-    ir.AttributeType[name] for name in ("FLOAT", "FLOATS", "GRAPH", "GRAPHS", "INTS", "STRINGS")
-)
 LEAST_ELEMENTS = 1 << 12  # of a constant that is kept in float16; smaller ones are not worth a node
 
 
@@ -54,31 +51,6 @@ def widen(model: ir.Model) -> int:
     count = sum(map(state.take, list(model.graph)))
     state.finish()
     return count
-
-
-def mentions_float16(model: ir.Model) -> bool:
-    """Whether an input, a weight or an attribute of a model without functions says float16. Without
-    any nothing is: no operator makes it of other types unless it is told to.
-    """
-    for graph in model.graphs():
-        if any(x.dtype == NARROW for x in graph.inputs):
-            return True
-        weights = (x.const_value for x in graph.initializers.values())
-        if any(w is not None and w.dtype == NARROW for w in weights):
-            return True
-        if any(_may_say(a) for node in graph for a in node.attributes.values()):
-            return True
-    return False
-
-
-def _may_say(attribute: ir.Attr) -> bool:
-    """Whether an attribute names float16, as a number or as old operators do, or holds it."""
-    match attribute.type:
-        case ir.AttributeType.INT | ir.AttributeType.STRING:
-            return attribute.value in (NARROW, NARROW.name)
-        case ir.AttributeType.TENSOR:
-            return attribute.as_tensor().dtype == NARROW
-    return attribute.type not in NO_TYPE
 
 
 @dataclass(slots=True)

@@ -45,7 +45,7 @@ class Stages:
         """After `normalise`.
 
         Args:
-            types: What gives the model's types (`infer`).
+            types: Gives the model's.
 
         Raises:
             StageError: An invariant does not hold.

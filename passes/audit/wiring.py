@@ -49,8 +49,7 @@ def wrong_model(model: ir.Model, face: Face, types: Types | None = None) -> Iter
     Args:
         model: The model.
         face: What it showed.
-        types: Gives what `infer` gives of the model; None: `infer`. It is asked where names are
-            well defined.
+        types: Gives what `infer` gives of the model; None: `infer`.
     """
     yield from _wrong_face(face, face_of(model))
     graphs = (model.graph, *(function.graph for function in model.functions.values()))

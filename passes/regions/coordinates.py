@@ -9,6 +9,8 @@ and travel along the tensor expressions in both directions.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import product
 
+import onnx_ir as ir
+
 from pitc.ir.graph import Graph
 from pitc.ir.index import Digit
 from pitc.passes.regions.axes import Stop, across, neighbours
@@ -17,6 +19,8 @@ from pitc.passes.regions.domain import Coords, Domain, named_coords
 MAX_PER_VALUE = 4  # scores carry queries and keys; more than a few are of no use
 
 Found = dict[str, list[Coords]]
+#: By node, operand or output, and digit of it: what goes with that (`across`), nothing past a stop.
+Steps = dict[tuple[ir.Node, str, Digit], dict[str, list[Digit]]]
 
 
 def named_starts(graph: Graph, domain: Domain, names: Collection[str]) -> Found:
@@ -36,6 +40,7 @@ class Paths:
         self._graph = graph
         self._ways: list[Found] = []
         self._of: dict[tuple[str, Coords], int] = {}
+        self._steps: Steps = {}
 
     def reached(self, starts: Mapping[str, Sequence[Coords]]) -> Found:
         """Values that are reached from some starts, or from others that lead to these."""
@@ -43,7 +48,7 @@ class Paths:
         ways = []
         for name, coords in pairs:
             if (name, coords) not in self._of:
-                found, k = follow(self._graph, {name: [coords]}), len(self._ways)
+                found, k = follow(self._graph, {name: [coords]}, steps=self._steps), len(self._ways)
                 self._ways.append(found)
                 for value, places in found.items():
                     for place in places:
@@ -59,18 +64,26 @@ class Paths:
         return {name: list(dict.fromkeys(c))[:MAX_PER_VALUE] for name, c in joint.items()}
 
 
-def follow(graph: Graph, starts: Mapping[str, list[Coords]], *, softmax: bool = False) -> Found:
+def follow(
+    graph: Graph,
+    starts: Mapping[str, list[Coords]],
+    *,
+    softmax: bool = False,
+    steps: Steps | None = None,
+) -> Found:
     """All values that coordinates reach along PIT axes, and as which of their digits.
 
     Args:
         graph: The graph, its expressions known.
         starts: Coordinates of some values.
         softmax: Along the lines of softmaxes, too (`across`).
+        steps: Steps that were looked at before, on the same graph and as to softmaxes.
 
     Returns:
         Per value, lists of coordinates: digits of its dimensions.
     """
     found: Found = {}
+    known_steps: Steps = {} if steps is None else steps
     todo: list[str] = []
     passed: set[tuple[str, Coords]] = set()  # a value is there once for each of its coordinates
 
@@ -89,22 +102,30 @@ def follow(graph: Graph, starts: Mapping[str, list[Coords]], *, softmax: bool = 
             if (name, mine) in passed:
                 continue
             passed.add((name, mine))
-            for neighbour, coords in _carried(graph, name, mine, softmax):
+            for neighbour, coords in _carried(graph, name, mine, softmax, known_steps):
                 if not graph.is_constant(neighbour):
                     add(neighbour, coords)
     return found
 
 
 def _carried(
-    graph: Graph, name: str, coords: Coords, softmax: bool
+    graph: Graph, name: str, coords: Coords, softmax: bool, steps: Steps
 ) -> Iterator[tuple[str, Coords]]:
     """The coordinates as digits of the values that share a node with this one."""
     for node in neighbours(graph, name):
-        try:
-            reached = [across(graph, node, name, c, softmax=softmax) for c in coords]
-        except Stop:
+        places: list[dict[str, list[Digit]]] = []
+        for c in coords:
+            step = node, name, c
+            if step not in steps:
+                try:
+                    steps[step] = _by_name(across(graph, node, name, c, softmax=softmax))
+                except Stop:
+                    steps[step] = {}
+            if not steps[step]:
+                break
+            places.append(steps[step])
+        if len(places) < len(coords):
             continue
-        places = [_by_name(found) for found in reached]
         for target in dict.fromkeys(n for found in places for n in found):
             for moved in product(*(found.get(target, ()) for found in places)):
                 if len(set(moved)) == len(moved):

@@ -63,10 +63,13 @@ class Digit:
         """True for digits of one dimension that are not disjoint parts of it: none of the two is a
         slower factor than the other.
         """
-        if self.dim != other.dim:
-            return False
-        slower = self.stride.divide(other.stride * other.extent)
-        return slower is None and other.stride.divide(self.stride * self.extent) is None
+        return self.dim == other.dim and _overlap(self, other)
+
+
+@lru_cache(maxsize=1 << 14)
+def _overlap(a: Digit, b: Digit) -> bool:
+    slower = a.stride.divide(b.stride * b.extent)
+    return slower is None and b.stride.divide(a.stride * a.extent) is None
 
 
 def _factor(p: "Poly") -> str:

@@ -31,3 +31,27 @@ class Widened(ir.LazyTensor):
         return ir.LazyTensor(
             lambda: ir.tensor(make().astype(np.float16)), NARROW, self._shape, name=name
         )
+
+
+def mentions_float16(model: ir.Model) -> bool:
+    """Whether an input, a weight or an attribute of a model without functions says float16. Without
+    any nothing is: no operator makes it of other types unless it is told to.
+    """
+    for graph in model.graphs():
+        values = [*graph.inputs, *(x.const_value for x in graph.initializers.values())]
+        if any(x is not None and x.dtype == NARROW for x in values):
+            return True
+        if any(_may_say(a) for node in graph for a in node.attributes.values()):
+            return True
+    return False
+
+
+def _may_say(attribute: ir.Attr) -> bool:
+    """Whether an attribute names float16, as a number or as old operators do, or may hold it."""
+    match attribute.type.name:
+        case "INT" | "STRING":
+            return attribute.value in (NARROW, NARROW.name)
+        case "TENSOR":
+            return attribute.as_tensor().dtype == NARROW
+        case kind:  # bodies are looked at
+            return kind not in ("FLOAT", "FLOATS", "GRAPH", "GRAPHS", "INTS", "STRINGS")

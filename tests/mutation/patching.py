@@ -108,15 +108,20 @@ def ready_to_fork() -> Iterator[None]:
         gc.unfreeze()
 
 
+def _objects() -> list[object]:
+    gc.unfreeze()  # what tests/conftest.py froze is not listed
+    return gc.get_objects()
+
+
 @functools.cache
 def _functions() -> list[FunctionType]:
-    found = [x for x in gc.get_objects() if isinstance(x, FunctionType)]
+    found = [x for x in _objects() if isinstance(x, FunctionType)]
     return [f for f in found if str(f.__module__).startswith("pitc.")]
 
 
 @functools.cache
 def _caches() -> list[Any]:
-    found = [x for x in gc.get_objects() if isinstance(x, functools._lru_cache_wrapper)]
+    found = [x for x in _objects() if isinstance(x, functools._lru_cache_wrapper)]
     return [x for x in found if str(getattr(x, "__module__", "")).startswith("pitc.")]
 
 

@@ -40,7 +40,7 @@ def calls(model: onnx.ModelProto) -> int:
 @pytest.mark.parametrize("kind", TALL)
 def test_twice_the_nodes_take_twice_the_calls(kind: str) -> None:
     few, more = TALL[kind](SIZES[kind]), TALL[kind](2 * SIZES[kind])
-    run_passes(load_model(few), LowerOptions(prices=PRICES))  # what is done once only is done
+    calls(TALL[kind](SIZES[kind] // 10))  # what is done once only is done
     before, after = calls(few), calls(more)
     print(f"{kind}: {before} and {after} calls")
     assert after < MOST * before
@@ -53,7 +53,7 @@ def test_twice_the_experts_take_twice_the_calls() -> None:
     few, more = (
         routed(RoutedConfig(n, 64, 128, layers=4), np.random.default_rng(0)) for n in (12, 24)
     )
-    run_passes(load_model(few), LowerOptions(prices=PRICES))
+    calls(routed(RoutedConfig(2, 64, 128, layers=1), np.random.default_rng(0)))
     before, after = calls(few), calls(more)
     print(f"experts: {before} and {after} calls")
     assert after < MOST * before

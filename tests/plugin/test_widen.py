@@ -18,10 +18,9 @@ from pitc.check.verify import audit_facts
 from pitc.importer import load_model
 from pitc.ir.inference import infer
 from pitc.ir.target import CPU, CUDA
-from pitc.ir.widened import Widened
+from pitc.ir.widened import Widened, mentions_float16
 from pitc.passes.normalise import normalise
 from pitc.passes.pipeline import LowerOptions, run_passes
-from pitc.passes.widen import mentions_float16
 from tests.lower_support import plans
 from tests.plan_reference import parse, run_lowered
 from tests.plugin.test_cached_exports import AUDITED, feeds_of
