@@ -476,6 +476,29 @@ def test_a_bias_of_heads_goes_in_front(columns: tuple[int, int], taken: bool) ->
     check(model, lowered)
 
 
+@pytest.mark.parametrize(
+    ("choice", "stays"),
+    [
+        ("Where (live, a, scale)", False),
+        ("Where (dead, scale, a)", False),
+        ("Where (live, scale, a)", True),  # what is chosen is no row for each token
+        ("Where (chosen, a, scale)", True),
+        ("Where (some, a, scale)", True),
+    ],
+)
+def test_what_is_chosen_at_every_live_row_is_the_result(choice: str, stays: bool) -> None:
+    model = parsed(
+        f"{TOKENS}, bool[b, s, 1] some",
+        "float[b, s, 4] z",
+        f"{A} live = Cast <to = 9> (m3) dead = Not (live) y = {choice}"
+        " u = MatMul (y, w) z = Mul (u, m3)",
+    )
+    lowered = lower(model)
+    assert "y" in [r.node for r in lowered.report.nodes if r.lowering == "packed"]
+    assert ("Where" in [n.op_type for n in lowered.model.graph]) == stays
+    check(model, lowered)
+
+
 def test_rows_that_come_back_are_read_whole_by_another_product() -> None:
     """Rows of e are found by one mask, those of p, which reads all of e, by another one."""
     model = parsed(
