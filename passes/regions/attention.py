@@ -198,8 +198,9 @@ def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> For
     if not taken:
         return site.refuse(Code.NO_LOWERING, f"attention is not lowered for {_listed(dtypes)}")
     longest = graph.target.longest_head
-    if not 0 < max(d, dv) <= longest or min(d, dv) < 1:
-        return site.refuse(Code.NO_LOWERING, f"head size {max(d, dv)} is not in 1..{longest}")
+    others = [n for n in (d, dv) if not 0 < n <= longest]
+    if others:
+        return site.refuse(Code.NO_LOWERING, f"head size {others[0]} is not in 1..{longest}")
     operands: list[Operand | None] = [
         PackedOperand(queries.name, queries.domain, queries.coords),
         PackedOperand(key.name, key.domain, key.coords),

@@ -120,15 +120,9 @@ def _matrix(site: Site, rows_rank: int) -> WholeOperand | Refusal:
     """A whole right operand whose columns are the last axis of the output: a matrix, with at most
     as many dimensions as the packed rows (a longer one would widen the product).
     """
-    (index,), shape = site.reads(1), site.context.shape(site.input(1))
-    last = len(site.out.layout.rest) - 1
-    if any(e != ONE for e in shape[:-2]) or len(index) < 2:
+    shape = site.context.shape(site.input(1))
+    if any(e != ONE for e in shape[:-2]) or len(shape) < 2:
         return site.refuse(Code.LAYOUT, "the right operand is not a matrix", site.input(1))
-    dims = [None if p is None else bare_dim(p) for p in index[-2:]]
-    if site.out.layout.rest[last].extent != ONE and site.space.rest_dim(last) not in dims:
-        return site.refuse(
-            Code.LAYOUT, "the right operand's columns are not the last axis", site.input(1)
-        )
     if len(shape) <= 1 + rows_rank:
         return WholeOperand(site.input(1))
     static = [n for e in shape[-2:] if (n := e.as_int()) is not None]

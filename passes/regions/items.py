@@ -26,7 +26,7 @@ def fewer_items(site: Site) -> Form | Refusal:
     outputs, codes = single(site), site.out.layout.dim_codes()
     if isinstance(outputs, Refusal):
         return outputs
-    if not codes or codes[0] in ("0", "r") or any(c != "r" for c in codes[1:]):
+    if not codes or any(c != "r" for c in codes[1:]):
         return site.refuse(Code.NO_LOWERING, f"{site.node.op_type} packs along dimension 0 only")
     view = NodeView(site.context.graph, site.node)
     items = item_operands(view, site.expr)

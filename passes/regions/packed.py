@@ -83,7 +83,13 @@ def _signed(rule: FormRule, site: Site) -> Form | Refusal:
 
 
 def elementwise(site: Site) -> Form | Refusal:
-    """1. Every operand broadcast along the packed axis."""
+    """1. Every operand broadcast along the packed axis.
+
+    Where a condition is the same at all live rows, the result is what it chooses.
+    """
+    chosen = _chosen(site) if operator_of(site.node).chooses else None
+    if chosen is not None:
+        return chosen
     outputs = single(site)
     if isinstance(outputs, Refusal):
         return outputs
@@ -114,13 +120,8 @@ def elementwise(site: Site) -> Form | Refusal:
 
 
 def choice(site: Site) -> Form | Refusal:
-    """1. Elementwise, but nothing broadcasts: each branch must give one row per live point.
-
-    Where the condition is the same at all of these, the result is what it chooses.
-    """
-    form = _chosen(site) or elementwise(site)
-    if isinstance(form, Form) and form.op_type == "Identity":
-        return form
+    """1. Elementwise, but nothing broadcasts: each branch must give one row per live point."""
+    form = elementwise(site)
     if isinstance(form, Form) and not all(
         isinstance(o, PackedOperand | GatheredOperand) and o.shape is None
         for o in form.operands[1:]

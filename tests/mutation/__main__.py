@@ -26,7 +26,7 @@ import pytest
 
 from tests.mutation.campaign import ENDED, Campaign, Mutant, Verdict, learn
 from tests.mutation.judge import Judges, Known
-from tests.mutation.lists import explained, killers, note_killers
+from tests.mutation.lists import PART, explained, killers, note_killers
 from tests.mutation.source import changes
 from tests.mutation.tables import entries
 from tests.mutation.targets import MODULES, TESTS
@@ -51,6 +51,7 @@ def main() -> int:
     parser.add_argument("--most", type=int, help="checks of each family, the others left out")
     parser.add_argument("--replay", action="store_true", help="ask known killers only")
     parser.add_argument("--note", action="store_true", help="add what OUT holds to killers.txt")
+    parser.add_argument("--part", type=int, default=PART, help="one in so many is added; 1: all")
     parser.add_argument("--summary", action="store_true", help="only add up what is there")
     options = parser.parse_args()
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +63,7 @@ def main() -> int:
         options.out.unlink(missing_ok=True)
     if options.note:
         found = {v.key: v.by for v in read(options.out) if v.outcome == "killed"}
-        note_killers(found, {c.key for c in mutants(["*"])})
+        note_killers(found, {c.key for c in mutants(["*"])}, options.part)
     if not options.summary and not options.note:
         plugin = InPlaceOfTests(options)
         files = [

@@ -27,11 +27,11 @@ def killers() -> dict[str, str]:
     return dict(line.rsplit(" <- ", 1) for line in lines if line)
 
 
-def note_killers(found: Mapping[str, str], keys: Collection[str]) -> None:
-    """Bring the list of killers up to date: what it names already, and one in `PART` of what else
+def note_killers(found: Mapping[str, str], keys: Collection[str], part: int = PART) -> None:
+    """Bring the list of killers up to date: what it names already, and one in `part` of what else
     was found, chosen by the key. Samples are drawn from it, so it need not be whole.
     """
     noted = killers()
-    kept = {k: by for k, by in found.items() if k in noted or crc32(k.encode()) % PART == 0}
+    kept = {k: by for k, by in found.items() if k in noted or crc32(k.encode()) % part == 0}
     known = {key: by for key, by in (noted | kept).items() if key in keys}
     KILLERS.write_text("".join(f"{key} <- {by}\n" for key, by in sorted(known.items())), "utf-8")

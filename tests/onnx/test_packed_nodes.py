@@ -13,14 +13,16 @@ import pytest
 from onnx import helper, numpy_helper
 
 from pitc.ir import target as targets
+from pitc.ir.constant import FillFact
 from pitc.ir.index import ONE, Digit, dim_index
 from pitc.ir.refusal import Code, Refusal
-from pitc.ir.region import Test
+from pitc.ir.region import Region, Test
 from pitc.passes.pipeline import Lowered, LowerOptions, analyse, run_passes
 from pitc.passes.regions.coordinates import Paths
 from pitc.passes.regions.domain import Coords, Domain
 from pitc.passes.regions.form import Form, FormContext, Site
 from pitc.passes.regions.packed import packed_form
+from pitc.passes.regions.terms import terms_form
 from tests.plan_reference import run_lowered
 
 HEAD = '<ir_version: 9, opset_import: ["" : 17]> g '
@@ -56,6 +58,7 @@ INTEGERS: dict[str, object] = {
     "two_four": [2, 4],
     "twice": [1, 1, 2],
     "thrice": [1, 3, 1, 1],
+    "parts": [3, 2, 4],
     "pair": [2, 3],
 }
 TOKENS = "float[b, s, 4] x, float[b, s] m"
@@ -377,6 +380,12 @@ STAYS = {
         "y = MatMul (x, v) z = Mul (y, m)",
         ("y", Code.LAYOUT, "the left operand is not a matrix", "x"),
     ),
+    "parts of columns": (
+        "float[6, 8] v, float[2] m",
+        "float[3, 2, 4] z",
+        "y = MatMul (left, v) r = Reshape (y, parts) m2 = Unsqueeze (m, last) z = Mul (r, m2)",
+        ("y", Code.LAYOUT, "the columns of the right operand cannot be gathered", "v"),
+    ),
     "columns by a vector": (
         "float[6] x, float[6, k] v, float[k] m",
         "float[k] z",
@@ -476,6 +485,29 @@ def test_a_bias_of_heads_goes_in_front(columns: tuple[int, int], taken: bool) ->
     check(model, lowered)
 
 
+@pytest.mark.parametrize(
+    ("choice", "stays"),
+    [
+        ("Where (live, a, scale)", False),
+        ("Where (dead, scale, a)", False),
+        ("Where (live, scale, a)", True),  # what is chosen is no row for each token
+        ("Where (chosen, a, scale)", True),
+        ("Where (some, a, scale)", True),
+    ],
+)
+def test_what_is_chosen_at_every_live_row_is_the_result(choice: str, stays: bool) -> None:
+    model = parsed(
+        f"{TOKENS}, bool[b, s, 1] some",
+        "float[b, s, 4] z",
+        f"{A} live = Cast <to = 9> (m3) dead = Not (live) y = {choice}"
+        " u = MatMul (y, w) z = Mul (u, m3)",
+    )
+    lowered = lower(model)
+    assert "y" in [r.node for r in lowered.report.nodes if r.lowering == "packed"]
+    assert ("Where" in [n.op_type for n in lowered.model.graph]) == stays
+    check(model, lowered)
+
+
 def test_rows_that_come_back_are_read_whole_by_another_product() -> None:
     """Rows of e are found by one mask, those of p, which reads all of e, by another one."""
     model = parsed(
@@ -572,3 +604,22 @@ def test_by_one_rule_where_its_operand_has_the_rows(case: str) -> None:
     assert isinstance(refusal, Refusal)
     assert (refusal.code, refusal.value) == (code, value), refusal
     assert reason in refusal.reason
+
+
+@pytest.mark.parametrize("constant", [0.0, 1.0])
+def test_a_term_is_left_out_only_if_it_is_zero(constant: float) -> None:
+    """Whatever else is known of an operand at dead points."""
+    body = "t = Transpose <perm = [1, 0]> (x) z = MatMul (t, dy)"
+    model = ir.serde.deserialize_model(parsed(SUMMED, "float[6, 5] z", body))
+    graph, _ = analyse(model, None)
+    fact, (batch, _) = graph["z"], graph["dy"].shape or ()
+    assert fact.expr is not None and fact.producer is not None
+    dead = Test("m", (dim_index(0, batch),), "nz", False)
+    graph["dy"].fills = [FillFact(Region((dead,)), constant)]
+    domain, rows = Domain((batch,), frozenset([dead])), (Digit(0, ONE, batch),)
+    form = terms_form(FormContext(graph, domain, {"dy": [rows]}), fact.producer, fact.expr)
+    if constant == 0:
+        assert isinstance(form, Form) and form.terms == domain
+    else:
+        assert isinstance(form, Refusal) and form.code is Code.NO_FACT
+        assert form.reason == "no operand is 0 at dead points"

@@ -13,6 +13,7 @@ from pitc.ir.constant import TOP
 from pitc.ir.expr import Read
 from pitc.passes.rules import laws
 from pitc.passes.rules.record import OPERATORS
+from tests.mutation.__main__ import drawn
 from tests.mutation.campaign import TooSlow, forked, limited, received
 from tests.mutation.lists import explained, killers
 from tests.mutation.patching import put_in_force
@@ -98,6 +99,14 @@ def test_what_does_not_end_is_interrupted_more_than_once() -> None:
 @pytest.mark.parametrize("key", ONCE)
 def test_twins_that_once_lived_have_killers(key: str) -> None:
     assert key in killers()
+
+
+def test_a_sample_stays_where_others_come_or_go() -> None:
+    found = list(changes("pitc.passes.rules.laws"))
+    sample, gone = drawn(found, 40, SEED), {c.key for c in found[::5]}
+    again = drawn([c for c in found if c.key not in gone], 40, SEED)
+    assert len(sample) == len(again) == 40 and sample != drawn(found, 40, SEED + 1)
+    assert {c.key for c in sample} - gone < {c.key for c in again}
 
 
 def test_a_sample_is_killed(tmp_path: Path) -> None:

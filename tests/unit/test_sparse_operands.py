@@ -74,17 +74,18 @@ def test_a_sum_is_no_product() -> None:
 
 
 def test_a_chain_names_no_other_value() -> None:
-    """Values with zeros that the operand does not come from are none of it."""
+    """Zeros of another contraction, though they come first, are none of it."""
 
     def build(g: GraphBuilder) -> None:
         x = g.input("x", np.float32, (*TOKENS, 4))
-        g.output(g.op("Relu", x), "other", np.float32, (*TOKENS, 4))
-        h = g.op("Relu", g.op("MatMul", x, g.weight("w1", rows(RNG, 4, K))))
-        y = g.op("MatMul", h, g.weight("w", rows(RNG, K, N)))
-        g.output(g.op("Identity", y), "y", np.float32, (*TOKENS, N))
+        for k in range(2):
+            h = g.op("Relu", g.op("MatMul", x, g.weight(f"v{k}", rows(RNG, 4, K))))
+            y = g.op("MatMul", h, g.weight(f"w{k}", rows(RNG, K, N)))
+            g.output(g.op("Identity", y), f"y{k}", np.float32, (*TOKENS, N))
 
-    found = the_one(analysed(built(build))[0])
-    assert found.chain == (found.name,)
+    found = [operand for (operand,) in sparse_operands(analysed(built(build))[0]).found.values()]
+    assert [operand.chain for operand in found] == [(operand.name,) for operand in found]
+    assert len(found) == 2
 
 
 def the_refusal(graph: Graph) -> Refusal:
