@@ -124,6 +124,10 @@ void ReadsPlansForGpus() {
   CHECK(Contains(refused("right=panels", "right=kn"), "plan: expected right=panels for a GPU"));
   CHECK(Contains(refused("clocks_sm_80=1,2,3,4", "clocks_sm_80=1,2,3"),
                  "plan: expected clocks_sm_80 as 4 numbers"));
+  CHECK(Contains(refused("clocks_sm_80=1,2,3,4", "clocks_sm_0=1,2,3,4"),
+                 "plan: unknown key 'clocks_sm_0'"));
+  CHECK(Contains(refused("clocks_sm_80=1,2,3,4", "clocks_sm_1000=1,2,3,4"),
+                 "plan: unknown key 'clocks_sm_1000'"));
   CHECK(Contains(refused("clocks_sm_80=1,2,3,4", "clocks_sm_080=1,2,3,4"),
                  "plan: unknown key 'clocks_sm_080'"));
   CHECK(Contains(Error(With(kGemm, "bias=1", "bias=1\nclocks_sm_80=1,2,3,4")),
@@ -350,6 +354,9 @@ void ReadsChannels() {
   const int64_t extents[] = {3, 64, 8}, places[] = {-1, 8, 0};
   for (size_t k = 0; k < 3; ++k)
     CHECK(choose.ends[k].extent == extents[k] && choose.ends[k].place == places[k]);
+  const auto all = std::get<pitc::ChannelsPlan>(
+      ParsePlan(With(kChoose, "places=all,8,0", "places=all,all,all")).body);
+  CHECK(all.flags == 0 && all.work == choose.work);
   CHECK(choose.flags == 72 && choose.budget == 500 && choose.work == 2 * 3 * 64 + 64 * 8);
 
   const std::string longest = std::string(999, 'n') + "%FF";
@@ -451,7 +458,7 @@ void RefusesValues() {
   for (const char* bad : {"", "r", "0,r", "c0,c0", "l,l", "c8", "c", "c00", "x", "c0,", ",c0",
                           "c0,,r", "c0 ,r", "c0,r,r,r,r,r,r,r,r,r,r,r,r"}) {
     CHECK(Contains(Error(With(kPack, "dims=c0,r,c1,0,r", std::string("dims=") + bad)),
-                   "expected dims as"));
+                   "expected dims as at most 12 of c0..c7, l"));
   }
   for (const char* bad :
        {"", ".", "..", ".hidden", "a/b", "/etc/x", "../x", "a b", "a\x01", "\xc3\xa4"}) {
@@ -464,6 +471,10 @@ void RefusesValues() {
           Contains(error, "compile the model again"));
   }
   CHECK(Error(With(kPack, "identity=1/x", "identity=1/pitc-0.1.0/tvm-0.2+a_b/00ff")).empty());
+  const std::string build(198, 'a');  // 200 with what stands in front
+  CHECK(Error(With(kPack, "identity=1/x", "identity=1/" + build)).empty());
+  CHECK(Contains(Error(With(kPack, "identity=1/x", "identity=1/a" + build)), "as 1/.., got '"));
+  CHECK(Error(With(kPack, "dims=c0,r,c1,0,r", "dims=c7,r,r,r,r,r,r,r,r,r,r,r")).empty());
   CHECK(Contains(Error(With(kPack, "identity=1/x", "")), "key 'identity' is missing"));
   CHECK(Contains(Error(With(kGemm, "activation=relu", "activation=swish")),
                  "one of none, relu, gelu, gelu_tanh, gelu_quick, silu, got 'swish'"));
@@ -485,6 +496,10 @@ void RefusesKernels() {
                    "expected kernels as ROLE:KERNEL, each role once, got '"));
   }
   CHECK(Contains(Error(With(kPack, "kernels=move:pack_b4", "")), "key 'kernels' is missing"));
+  const std::string longest(200, 'k');
+  CHECK(Error(With(kPack, "kernels=move:pack_b4", "kernels=move:" + longest)).empty());
+  CHECK(Contains(Error(With(kPack, "kernels=move:pack_b4", "kernels=move:k" + longest)),
+                 "expected kernels as ROLE:KERNEL"));
 }
 
 }  // namespace

@@ -41,10 +41,17 @@ CHANGES = (
     (r"^(\s*)if \((.*)\)( Fail|$)", r"\1if (false)\3"),
 )
 SKIPPED = re.compile(r"^\s*//|^#|template|static_assert|constexpr size_t kLongest|Text\(")
+_FIRST, _BELOW = "it is written before it is read", "below 0 either way"
 EQUIVALENT = {
-    "int64_t value = 1;": "it is written before it is read",
+    "int64_t value = 1;": _FIRST,
+    "int64_t number = 1;": _FIRST,
+    "int64_t abi = 1;": _FIRST,
+    "double value = 1;": _FIRST,
+    "in.EnterStep(-2);": _BELOW,
+    "return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -2;": _BELOW,
+    "const int c = part.size() == 2 && part[0] == 'c' ? part[1] - '0' : -2;": _BELOW,
     "const int high = escaped ? HexDigit(text[1]) : -1, low = escaped ? HexDigit(text[2]) : -2;": (
-        "below 0 either way"
+        _BELOW
     ),
 }
 """Why a changed line, without blanks around it, does the same."""
@@ -74,6 +81,7 @@ def mutants() -> Iterator[Mutant]:
             if SKIPPED.search(line):
                 continue
             code = re.sub(r'"(?:[^"\\]|\\.)*"', lambda m: "\0" * len(m[0]), line)
+            code = code.partition(" //")[0]
             for pattern, to in CHANGES:
                 for match in re.finditer(pattern, code):
                     new = line[: match.start()] + match.expand(to) if isinstance(to, str) else ""

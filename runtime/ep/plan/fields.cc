@@ -109,7 +109,7 @@ std::vector<int64_t> Fields::NumbersBehind(std::string_view beginning, int64_t m
   for (const auto& [key, field] : fields_) {
     int64_t number = 0;
     const bool begins = key.substr(0, full.size()) == full;
-    if (begins && ReadInt(key.substr(full.size()), 0, most, &number)) found.push_back(number);
+    if (begins && ReadInt(key.substr(full.size()), 1, most, &number)) found.push_back(number);
   }
   std::sort(found.begin(), found.end());
   return found;
@@ -181,9 +181,8 @@ std::string Fields::Identity(std::string_view key) {
   std::string_view text = Raw(key);
   const size_t slash = text.find('/');
   int64_t abi = 0;
-  const bool good = text.size() <= kLongestName && IsMadeOf(text, ".+-_/") && slash != text.npos &&
-                    ReadInt(text.substr(0, slash), 0, kKernelAbi, &abi);
-  if (!good || abi != kKernelAbi) {
+  if (text.size() > kLongestName || !IsMadeOf(text, ".+-_/") || slash == text.npos ||
+      !ReadInt(text.substr(0, slash), kKernelAbi, kKernelAbi, &abi)) {
     Fail("plan: expected ", key, " as ", kKernelAbi, "/.., got ", Quoted(text),
          "; compile the model again for this version of pitc");
   }

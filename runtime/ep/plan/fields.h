@@ -58,7 +58,7 @@ class Fields {
   // From now on keys are those of a step, or, of step -1, of the whole plan.
   void EnterStep(int step);
   bool Has(std::string_view key) const { return fields_.count(Full(key)) != 0; }
-  // Of the keys BEGINNING<n> the numbers, ascending.
+  // Of the keys BEGINNING<n> the numbers from 1 on, ascending.
   std::vector<int64_t> NumbersBehind(std::string_view beginning, int64_t most) const;
 
   int64_t Int(std::string_view key, int64_t least, int64_t most);

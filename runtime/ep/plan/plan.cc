@@ -110,7 +110,7 @@ void ExpectOperands(const RegionStep& step, int number, const std::vector<bool>&
 // The inputs are numbered without a gap. Results that are given are whole; whole ones are given or
 // read.
 void ExpectAllRead(const RegionPlan& region, const std::vector<bool>& packed) {
-  std::vector<bool> inputs(1, true), steps(region.steps.size());
+  std::vector<bool> inputs, steps(region.steps.size());
   for (const RegionStep& step : region.steps) {
     for (const StepOperand& x : step.reads) {
       const auto at = static_cast<size_t>(x.number);
