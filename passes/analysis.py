@@ -55,8 +55,8 @@ def analysis(
     model: ir.Model,
     padding: str | None,
     target: Target | None = None,
-    *,
     types: Mapping[str, Inferred] | None = None,
+    *,
     by_size: bool = False,
     unread: str = "",
 ) -> Analysis:

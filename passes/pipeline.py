@@ -133,7 +133,8 @@ def _normalise(state: _Compilation) -> None:
 
 
 def _facts(state: _Compilation) -> None:
-    state.known = analysis(state.model, state.options.padding, state.target, types=state.types())
+    options = state.options
+    state.known = analysis(state.model, options.padding, options.target, state.types())
     state.checks.analysed(state.known.graph)
 
 

@@ -158,8 +158,8 @@ def _check_with(
     feeds = [feed for feed, _ in runs[:2]][:: -1 if padding else 1][:1]
     given_up: dict[str, list[Region]] = {}
 
-    def audited(model: ir.Model, mask: str | None, *target: Any, **types: Any) -> Analysis:
-        known = analysis(model, mask, *target, **types)
+    def audited(model: ir.Model, mask: str | None, *target: Any) -> Analysis:
+        known = analysis(model, mask, *target)
         graph, found = known.graph, known.given_up
         given_up.update(found)
         if not machine.audits:
