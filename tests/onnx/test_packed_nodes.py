@@ -612,8 +612,9 @@ def test_a_term_is_left_out_only_if_it_is_zero(constant: float) -> None:
     body = "t = Transpose <perm = [1, 0]> (x) z = MatMul (t, dy)"
     model = ir.serde.deserialize_model(parsed(SUMMED, "float[6, 5] z", body))
     graph, _ = analyse(model, None)
-    fact, (batch, _) = graph["z"], graph["dy"].shape or ()
-    assert fact.expr is not None and fact.producer is not None
+    fact, extents = graph["z"], graph["dy"].shape
+    assert fact.expr is not None and fact.producer is not None and extents is not None
+    batch = extents[0]
     dead = Test("m", (dim_index(0, batch),), "nz", False)
     graph["dy"].fills = [FillFact(Region((dead,)), constant)]
     domain, rows = Domain((batch,), frozenset([dead])), (Digit(0, ONE, batch),)
