@@ -184,6 +184,13 @@ PACKED = {
         z = Mul (y, m3)""",
         "a h q p f y",
     ),
+    "rounded to one grid": (
+        TOKENS,
+        "float[b, s, 4] z",
+        f"""{A} q = QuantizeLinear (a, tenth, offset) y = DequantizeLinear (q, tenth, offset)
+        z = Mul (y, m3)""",
+        "a q y",
+    ),
     "a choice of a constant": (
         TOKENS,
         "float[b, s, 4] z",
@@ -404,6 +411,7 @@ def parsed(inputs: str, output: str, body: str) -> onnx.ModelProto:
     arrays |= {"five": np.ones(5, np.float32), "fives": np.full(5, 2, np.float32)}
     arrays |= {"positive": np.ones(4, np.float32), "bytes": np.ones((4, 6), np.int8)}
     arrays |= {"least": np.array(-np.inf, np.float32), "nought": np.array(0, np.float32)}
+    arrays |= {"tenth": np.array(0.1, np.float32), "offset": np.array(7, np.uint8)}
     arrays |= {"factors": np.array([1, 1, 2, 2], np.float32)}
     arrays |= {"chosen": np.array([True, False, True, True])}
     arrays |= {name: np.asarray(x, np.int64) for name, x in INTEGERS.items()}
@@ -465,6 +473,13 @@ def test_stays(case: str) -> None:
     assert given is not None, record
     (refusal,) = (r for r in (given, given.also) if r is not None and reason in r.reason)
     assert (refusal.code, refusal.value) == (code, value), refusal
+    check(model, lowered)
+
+
+def test_what_broadcasts_as_it_is_is_not_reshaped() -> None:
+    model = parsed(IMAGES, "float[b, s, 3, 4] z", f"{A} y = Mul (a, scales) z = Mul (y, m4)")
+    lowered = lower(model)
+    assert "Reshape" not in [n.op_type for n in lowered.model.graph]
     check(model, lowered)
 
 
@@ -612,8 +627,9 @@ def test_a_term_is_left_out_only_if_it_is_zero(constant: float) -> None:
     body = "t = Transpose <perm = [1, 0]> (x) z = MatMul (t, dy)"
     model = ir.serde.deserialize_model(parsed(SUMMED, "float[6, 5] z", body))
     graph, _ = analyse(model, None)
-    fact, (batch, _) = graph["z"], graph["dy"].shape or ()
-    assert fact.expr is not None and fact.producer is not None
+    fact, extents = graph["z"], graph["dy"].shape
+    assert fact.expr is not None and fact.producer is not None and extents is not None
+    batch = extents[0]
     dead = Test("m", (dim_index(0, batch),), "nz", False)
     graph["dy"].fills = [FillFact(Region((dead,)), constant)]
     domain, rows = Domain((batch,), frozenset([dead])), (Digit(0, ONE, batch),)
