@@ -91,6 +91,8 @@ void ReadsEveryOperation() {
   CHECK(u.unpack && u.word_bytes == 1 && u.dims[0].kind == pitc::DimUse::kLinear);
   CHECK(std::get<pitc::DetectPlan>(ParsePlan(kDetect).body).rank == 2);
   CHECK(std::get<pitc::DetectPlan>(ParsePlan(kDetect).body).Places().count == 1);
+  const auto plain = ParsePlan("pitc-plan 5\nop=detect\npadding=azAZ09-._~/\nrank=2\n");
+  CHECK(std::get<pitc::DetectPlan>(plain.body).padding == "azAZ09-._~/");
   const auto odd = ParsePlan("pitc-plan 5\nop=detect\npadding=%99%FA\nrank=2\n");
   CHECK(std::get<pitc::DetectPlan>(odd.body).padding == "\x99\xfa");
   const auto detect = ParsePlan("pitc-plan 5\nop=detect\npadding=the%20mask\nrank=2\n");

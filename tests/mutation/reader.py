@@ -47,6 +47,7 @@ EQUIVALENT = {
     "int64_t number = 1;": _FIRST,
     "int64_t abi = 1;": _FIRST,
     "double value = 1;": _FIRST,
+    "for (size_t comma = 1; comma != text.npos;) {": _FIRST,
     "in.EnterStep(-2);": _BELOW,
     "return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -2;": _BELOW,
     "const int c = part.size() == 2 && part[0] == 'c' ? part[1] - '0' : -2;": _BELOW,
