@@ -11,9 +11,10 @@ from models.graph import GraphBuilder
 from pitc.cli import show
 from pitc.ir.constant import NEG, NZ, SMALL, ZN, FillFact, Range
 from pitc.ir.graph import Graph
-from pitc.ir.index import ONE, dim_index, poly
+from pitc.ir.index import ONE, dim_index, poly, sym
 from pitc.ir.region import EVERYWHERE, Region, Test
 from pitc.passes.audit.engine import AuditResult, agrees, audit, noise
+from pitc.passes.audit.points import Points
 from pitc.passes.facts.dead import dead_facts
 from pitc.passes.facts.fill import fill_facts
 from tests.branch_models import Body, branch
@@ -409,3 +410,13 @@ def test_verify_says_when_nothing_was_looked_at(capsys: pytest.CaptureFixture[st
     assert "NOT CHECKED: 0 inputs checked, 3 refused by the model" in capsys.readouterr().out
     show.audited(AuditResult(feeds=2, assumed=1, fill_checks=7))
     assert "PASSED: 2 inputs checked, 1 beyond an assumption" in capsys.readouterr().out
+
+
+def test_pieces_of_a_tensor_are_told_apart() -> None:
+    """Tests are looked at once for each shape, and for each piece."""
+    mask = np.array([1, 0, 0, 1, 1, 1])
+    r = Region({Test("mask", (dim_index(0, sym("n")),), "nz", False)})
+    points = Points({"n": 6}, {"mask": mask})
+    parts = [points.where(r, (2, 3), start) for start in (0, 2, 4)]
+    assert np.array_equal(np.concatenate(parts), points.where(r, (6, 3)))
+    assert np.array_equal(points.where(r, (6, 3))[:, 0], mask == 0)
