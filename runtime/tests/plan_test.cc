@@ -126,6 +126,7 @@ void ReadsPlansForGpus() {
   CHECK(Contains(refused("right=panels", "right=kn"), "plan: expected right=panels for a GPU"));
   CHECK(Contains(refused("clocks_sm_80=1,2,3,4", "clocks_sm_80=1,2,3"),
                  "plan: expected clocks_sm_80 as 4 numbers"));
+  CHECK(refused("clocks_sm_80=1,2,3,4", "clocks_sm_1=1,2,3,4").empty());
   CHECK(Contains(refused("clocks_sm_80=1,2,3,4", "clocks_sm_0=1,2,3,4"),
                  "plan: unknown key 'clocks_sm_0'"));
   CHECK(Contains(refused("clocks_sm_80=1,2,3,4", "clocks_sm_1000=1,2,3,4"),

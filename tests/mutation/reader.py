@@ -54,6 +54,9 @@ EQUIVALENT = {
     "const int high = escaped ? HexDigit(text[1]) : -1, low = escaped ? HexDigit(text[2]) : -2;": (
         _BELOW
     ),
+    "const int high = escaped ? HexDigit(text[1]) : -2, low = escaped ? HexDigit(text[2]) : -1;": (
+        _BELOW
+    ),
 }
 """Why a changed line, without blanks around it, does the same."""
 

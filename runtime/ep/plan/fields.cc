@@ -84,7 +84,6 @@ const std::string& KernelNames::Of(std::string_view role) const {
 }
 
 Fields::Fields(std::string_view text, Machine machine) : machine_(machine) {
-  if (!text.empty() && text.back() == '\n') text.remove_suffix(1);
   while (!text.empty()) {
     std::string_view line = NextLine(&text);
     size_t equals = line.find('=');
