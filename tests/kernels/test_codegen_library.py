@@ -20,6 +20,7 @@ from pitc.codegen.call import KernelError, KernelLibrary
 from pitc.errors import MachineError, UsageError
 from pitc.ir.kernel import KERNEL_ABI, KernelRequest
 from pitc.ir.plan import PLAN_VERSION
+from pitc.ir.plans.header import header
 from pitc.version import __version__
 from tests.codegen_kernels import LEVELS, Array
 from tests.runtime_support import kernel_identity
@@ -101,9 +102,8 @@ def test_the_identity_is_that_of_the_code(
 
 
 def test_the_plug_in_checks_the_same_abi() -> None:
-    header = Path("runtime/ep/plan/plan.h").read_text()
-    assert f"kKernelAbi = {KERNEL_ABI};" in header
-    assert f'kPlanFormat = "pitc-plan {PLAN_VERSION}";' in header
+    assert f"kKernelAbi = {KERNEL_ABI};" in Path("runtime/ep/plan/fields.h").read_text()
+    assert f'kPlanFormat = "pitc-plan {PLAN_VERSION}";' in header()
 
 
 def test_wrong_arguments_are_told(built: Path) -> None:

@@ -100,7 +100,7 @@ class Judges:
         self, items: Sequence[pytest.Item], most: int | None = None, wanted: Sequence[str] = ("",)
     ) -> None:
         self.most, self.wanted = most, wanted
-        self.items = {f"test:{i.nodeid.split('/')[-1]}": i for i in items}
+        self.items = {f"test:{i.path.name}::{i.nodeid.partition('::')[2]}": i for i in items}
         self.probes: dict[str, Probe] = {}
         self.known: dict[str, Known] = {}
 

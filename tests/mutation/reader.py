@@ -22,6 +22,7 @@ READER = ROOT / "runtime" / "ep" / "plan"
 SOURCES = ("fields.cc", "plan.cc", "prices.cc")
 JUDGES = ("plan_test", "region_plan_test", "plan_fuzz")
 FUZZ = ("-runs=20000", *(str(ROOT / "runtime" / "tests" / x) for x in ("plans", "cuda_plans")))
+MEMORY = 4 << 30  # bytes: a list without end is no program
 CHANGES = (
     (r"==", "!="),
     (r"!=", "=="),
@@ -131,9 +132,8 @@ class Judge:
             self._run("-o", program, *parts, "-ldl", "-lpthread")
             arguments = FUZZ if name == "plan_fuzz" else ()
             try:
-                ended = subprocess.run(
-                    [str(program), *arguments], capture_output=True, timeout=60, check=False
-                )
+                limited = ["prlimit", f"--as={MEMORY}", str(program), *arguments]
+                ended = subprocess.run(limited, capture_output=True, timeout=60, check=False)
             except subprocess.TimeoutExpired:
                 return name
             if ended.returncode:
