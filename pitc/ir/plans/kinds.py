@@ -6,7 +6,7 @@ Whole(1, 64)    8 -> "8", "8" -> 8    "65", "08", "-1": refused
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 from urllib.parse import quote, unquote
 
 LONGEST_NAME = 1000  # bytes of a node's or a value's name
@@ -17,11 +17,13 @@ class Kind:
     """Type of a field."""
 
     __slots__ = ()
+    what: ClassVar[str] = ""
+    """What a value is, where that depends on nothing."""
 
     @property
     def told(self) -> str:
         """What a value is, for people."""
-        raise NotImplementedError
+        return self.what
 
     def text(self, value: Any) -> str:
         """A value as a plan says it.
@@ -75,7 +77,7 @@ class Whole(Kind):
 class Flag(Kind):
     """True or False, as 1 or 0."""
 
-    told = "0 or 1"
+    what = "0 or 1"
 
     def _text(self, value: bool) -> str:
         return str(int(value))
@@ -110,7 +112,7 @@ class ElementType(Word):
 class FileName(Kind):
     """A bare file name: letters, digits, `_`, `-` and `.`, not hidden."""
 
-    told = "a bare file name"
+    what = "a bare file name"
 
     def _parse(self, text: str) -> str | None:
         return text if re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}", text) else None
@@ -120,7 +122,7 @@ class FileName(Kind):
 class Identity(Kind):
     """Which build of a kernel library: `ABI/..`, letters, digits and `.+-_/`."""
 
-    told = "ABI/.."
+    what = "ABI/.."
 
     def _parse(self, text: str) -> str | None:
         return text if re.fullmatch(r"(0|[1-9][0-9]*)/[A-Za-z0-9.+_/-]*", text) else None
@@ -130,7 +132,7 @@ class Identity(Kind):
 class Symbols(Kind):
     """Kernels by what they are for, as pairs (role, symbol): `dense:KERNEL,row:KERNEL`."""
 
-    told = "ROLE:KERNEL pairs with commas between them, each role once"
+    what = "ROLE:KERNEL pairs with commas between them, each role once"
 
     def _text(self, value: Sequence[tuple[str, str]]) -> str:
         return ",".join(f"{role}:{symbol}" for role, symbol in value)
@@ -145,7 +147,7 @@ class Symbols(Kind):
 class Read(Kind):
     """Where a step of a region finds an operand."""
 
-    told = "rows, an input or sN"
+    what = "rows, an input or sN"
 
     def _parse(self, text: str) -> str | None:
         return text if re.fullmatch(r"rows|s?(0|[1-9][0-9]*)", text) else None
@@ -155,7 +157,7 @@ class Read(Kind):
 class Real(Kind):
     """A finite float in C hexadecimal form, `0x1.8p-3`: exact."""
 
-    told = "a finite float in hexadecimal form"
+    what = "a finite float in hexadecimal form"
 
     def _text(self, value: float) -> str:
         return float(value).hex()
@@ -169,7 +171,7 @@ class Real(Kind):
 class Name(Kind):
     """Name of a node or a value: other bytes than letters, digits and `-._~/` are `%XX`."""
 
-    told = "a name"
+    what = "a name"
 
     def _text(self, value: str) -> str:
         """The name, of which what is too long is cut off."""
@@ -224,7 +226,10 @@ class Layout(Listed):
 
     kind: Kind = Word(("0", "l", "r", *(f"c{k}" for k in range(8))))
 
-    told = "at most 12 of c0..c7, l (each at most once, one at least), 0 and r"
+    @property
+    def told(self) -> str:
+        """What a value is."""
+        return "at most 12 of c0..c7, l (each at most once, one at least), 0 and r"
 
     def _parse(self, text: str) -> tuple[Any, ...] | None:
         codes = text.split(",")
@@ -239,7 +244,7 @@ class Lines(Kind):
 
     keys: str
 
-    told = "lines of whole numbers"
+    what = "lines of whole numbers"
 
     def lines(self, value: Sequence[tuple[str, Sequence[int]]]) -> dict[str, str]:
         """The lines, by key."""
