@@ -27,13 +27,11 @@ from pitc.ir.graph import Graph
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.nodes import is_pit_node, node_name, plan_of
 from pitc.ir.plan import CUDA_EP_NAME
-from pitc.ir.plans.ops import Contract, Detect, Plan, Region, Step
+from pitc.ir.plans.ops import LIVE_COUNTS, Contract, Detect, Plan, Region, Step
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.lower.builder import Builder
 
 KERNEL = KernelRequest.of("live_points", "bool", "cuda")
-COUNTS = "live_counts"
-"""The kernel that counts first where a mask is large; it comes with the other."""
 MOST_STEPS, LONGEST_PLAN, MOST_INPUTS = 8, 1 << 16, 1 << 8
 """Of a region, as the runtime reads it."""
 _IDENTITY_BYTES = 256  # that a plan gets when it is written
@@ -202,7 +200,7 @@ def _plan(
         raise _NotMergedError(too_many)
     plan = Region(
         gives=tuple(steps[x] for x in given),
-        kernels=(("counts", COUNTS), ("points", KERNEL.symbol)),
+        kernels=(("counts", LIVE_COUNTS), ("points", KERNEL.symbol)),
         library=graph.target.library,
         steps=tuple(planned),
     )

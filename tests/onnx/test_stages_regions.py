@@ -61,6 +61,7 @@ EDITS: dict[str, tuple[tuple[tuple[str, str], ...], str]] = {
         "nobody asked for the kernel x",
     ),
     "the detector": ((("points:live_points", "points:live"),), "nobody asked for the kernel live"),
+    "its counts": ((("counts:live_counts", "counts:c"),), "nobody asked for the kernel c"),
     "a field": ((("gives=2", "gives=2\nrank=2"),), "region lacks [], and has ['rank']"),
     "operands too few": (((READS[1], "step1.reads=s0,4"),), "step 1: reads=s0,4, not"),
     "an operand that is none": (

@@ -367,9 +367,15 @@ class Step:
 _READS = Listed(Read())
 
 
+LIVE_COUNTS = "live_counts"
+"""The kernel that counts first where a mask is large; it comes with that of `points`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region(Plan):
-    """Products one behind the other, for the live points that a GPU finds."""
+    """Products one behind the other, for the live points that a GPU finds: kernels `points` and
+    `counts`.
+    """
 
     op = "region"
     machines = ("cuda",)
