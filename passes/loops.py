@@ -17,7 +17,7 @@ from pitc.passes.control.bodies import captured, states_of
 from pitc.passes.control.branches import close_branches
 from pitc.passes.control.graft import detach
 from pitc.passes.facts.dead import dead_facts
-from pitc.passes.lower.rewrite import rewrite
+from pitc.passes.lower.steps import lower
 from pitc.passes.lower.weight import Panels
 from pitc.passes.records import node_records, rewritten, with_host_copies
 from pitc.passes.regions.choose import choose_regions
@@ -57,13 +57,13 @@ def lower_bodies(graph: Graph) -> LoweredBodies:
         for text in inner.assumptions:
             graph.assume(text, node)
         records = node_records(inner, regions)
-        state = rewrite(inner, regions, {}, prefix=f"pitc.body{number}")
-        out.nodes += rewritten(records, inner.nodes, state)
-        out.regions += with_host_copies(regions, state)
-        out.host_copies += sum(map(state.host_copies, state.detected))
+        low = lower(inner, regions, {}, prefix=f"pitc.body{number}")
+        out.nodes += rewritten(records, inner.nodes, low.packed.log)
+        out.regions += with_host_copies(regions, low.forms)
+        out.host_copies += sum(map(low.forms.host_copies, low.forms.detected))
         close_branches(inner.model)
-        out.kernels |= state.kernels
-        out.panels.made |= state.panels.made
+        out.kernels |= low.packed.kernels
+        out.panels.made |= low.packed.panels.made
         _put_back(graph.model, node, inner.model.graph)
     return out
 

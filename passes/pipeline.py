@@ -23,8 +23,8 @@ from pitc.passes.live_scales import scale_by_live_tokens, scale_notes
 from pitc.passes.loops import LoweredBodies, lower_bodies
 from pitc.passes.lower.channels.skips import ChannelSkips, channel_skips
 from pitc.passes.lower.early_quantise import quantise_early
-from pitc.passes.lower.rewrite import rewrite
 from pitc.passes.lower.sparse import SparseContractions, sparse_contractions
+from pitc.passes.lower.steps import lower
 from pitc.passes.lower.weight import Panels
 from pitc.passes.normalise import normalise
 from pitc.passes.padding import padding_notes, token_places
@@ -163,7 +163,7 @@ def _regions(state: _Compilation) -> None:
 
 def _lower(state: _Compilation) -> None:
     model, graph, report, bodies = state.model, state.known.graph, state.report, state.bodies
-    made = rewrite(
+    low = lower(
         graph,
         state.regions,
         state.known.given_up,
@@ -171,20 +171,21 @@ def _lower(state: _Compilation) -> None:
         channels=state.channels.nodes.values(),
         prices=state.options.prices,
     )
-    report.nodes = rewritten(report.nodes, graph.nodes, made) + bodies.nodes
-    report.regions = with_host_copies(state.regions, made) + bodies.regions
-    report.host_copies = sum(map(made.host_copies, made.detected)) + bodies.host_copies
-    report.notes += map(str, made.refused)
+    packed = low.packed
+    report.nodes = rewritten(report.nodes, graph.nodes, packed.log) + bodies.nodes
+    report.regions = with_host_copies(state.regions, low.forms) + bodies.regions
+    report.host_copies = sum(map(low.forms.host_copies, low.forms.detected)) + bodies.host_copies
+    report.notes += map(str, packed.log.refused)
     close_branches(model)
     quantise_early(model, graph)
     narrow_constants(model)
     state.annotate(model.graph.all_nodes())
-    kernels = tuple(made.kernels | bodies.kernels)
+    kernels = tuple(packed.kernels | bodies.kernels)
     report.kernels = [k.symbol for k in kernels]
     if kernels or report.regions:  # else it is the source that runs
         report.notes += scale_notes(state.scaled)
     state.checks.lowered(report.kernels)
-    panels = Panels({**bodies.panels.made, **made.panels.made})
+    panels = Panels({**bodies.panels.made, **packed.panels.made})
     state.lowered = Lowered(model, kernels, report, panels)
 
 

@@ -15,6 +15,7 @@ from pitc.ir.region import describe
 from pitc.ir.report import NodeRecord, RegionRecord
 from pitc.ir.work import example_flops
 from pitc.passes.lower.channels.skips import ChannelSkips
+from pitc.passes.lower.packed import Log
 from pitc.passes.lower.rewrite import Rewriter
 from pitc.passes.lower.sparse import SparseContractions
 from pitc.passes.readers import Readers, readers_of
@@ -84,42 +85,41 @@ def _reads(place: int, node: ir.Node, makers: Mapping[str, int]) -> tuple[int, .
 
 
 def rewritten(
-    records: Sequence[NodeRecord], nodes: Sequence[ir.Node], state: Rewriter
+    records: Sequence[NodeRecord], nodes: Sequence[ir.Node], log: Log
 ) -> list[NodeRecord]:
-    """The records, once the rewrite has told what runs each node, or which node it runs inside.
+    """The records, once the lowering has told what runs each node, or which node it runs inside.
 
     Args:
         records: One per node.
         nodes: The source nodes.
-        state: The rewrite's end.
+        log: Of the lowering.
     """
     names = {node: record.node for node, record in zip(nodes, records, strict=True)}
+    inside = {node: names[into] for node, into in log.inside().items() if node in names}
     return [
-        _rewritten(record, node, names, state) for record, node in zip(records, nodes, strict=True)
+        _rewritten(record, node, inside.get(node), log)
+        for record, node in zip(records, nodes, strict=True)
     ]
 
 
-def _rewritten(
-    record: NodeRecord, node: ir.Node, names: Mapping[ir.Node, str], state: Rewriter
-) -> NodeRecord:
-    runs = state.runs.get(node)
+def _rewritten(record: NodeRecord, node: ir.Node, inside: str | None, log: Log) -> NodeRecord:
+    runs = log.runs.get(node)
     if runs is not None:
         return replace(record, engine=runs.engine, kernel=runs.record)
     if record.lowering == "folded":
         return replace(record, engine="")
-    if node in state.inside and record.lowering in ("ordinary", "packed"):
+    if inside is not None and record.lowering in ("ordinary", "packed"):
         lowering = "folded" if record.lowering == "ordinary" else record.lowering
-        inside = names[state.inside[node]]
         return replace(record, lowering=lowering, refusal=None, inside=inside, engine="")
-    made = state.made.get(node)
+    made = log.made.get(node)
     gone = record.lowering == "packed" and (made is None or made.graph is None)
     return replace(record, engine="") if gone else record
 
 
-def with_host_copies(regions: Regions, state: Rewriter) -> list[RegionRecord]:
-    """The records of the regions, once the rewrite has told where their masks lie."""
+def with_host_copies(regions: Regions, forms: Rewriter) -> list[RegionRecord]:
+    """The records of the regions, once the lowering has told where their masks lie."""
     return [
-        replace(record, host_copies=state.host_copies(domain))
+        replace(record, host_copies=forms.host_copies(domain))
         for record, domain in zip(regions.records, regions.domains, strict=True)
     ]
 

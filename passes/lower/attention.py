@@ -1,57 +1,55 @@
-"""The layouts in which attention nodes read queries, keys and values."""
+"""Attention reads queries, keys and values where they are stored: heads of a joint projection by
+the number of the first one, keys and values of a cache where nothing but a Pack gathers them.
 
-from collections.abc import Mapping
+    Attention(q', Pack(keys), Pack(values), ..)  ->  Attention(whole)(q', keys, values, .., live)
+"""
+
 from dataclasses import replace
 
 import onnx_ir as ir
 
-from pitc.ir.graph import Graph
-from pitc.ir.plans.ops import Attention
-from pitc.passes.lower.builder import Builder
+from pitc.ir.plans.ops import Attention, Detect, Pack
+from pitc.passes.lower.builder import dims_of
 from pitc.passes.lower.heads import unsplit_heads
+from pitc.passes.lower.packed import Packed, maker, operands_of, packed_plan
 
 CACHE = ("c0", "r", "c1", "r")  # [batch, heads, positions, size]
 
 
-def lay_out(
-    build: Builder,
-    graph: Graph,
-    plan: Attention,
-    inputs: list[ir.Value],
-    gathered_from: Mapping[ir.Value, tuple[str, tuple[str, ...]]],
-) -> Attention:
-    """Let an attention node read its operands as they lie: heads of a wider buffer by their number,
-    keys and values of a cache where nothing but a gather would pack them.
-
-    Args:
-        build: Where nodes go.
-        graph: The analysed graph.
-        plan: Of the node.
-        inputs: Packed q, k and v, and what follows; q, k and v are replaced.
-        gathered_from: Values that rows were only gathered from, and how they lie there.
-
-    Returns:
-        The plan, which says how they lie.
-    """
-    caches = [
-        _cache(graph, gathered_from.get(x), (plan.heads, size))
-        for x, size in zip(inputs[1:3], (plan.d, plan.dv), strict=True)
-    ]
-    inputs[0], q_head = unsplit_heads(build, inputs[0], plan.d)
-    if None not in caches:
-        inputs[1:3] = [build.value(name) for name in caches if name is not None]
-        return replace(plan, q_head=q_head, whole=True)
-    inputs[1], k_head = unsplit_heads(build, inputs[1], plan.d)
-    inputs[2], v_head = unsplit_heads(build, inputs[2], plan.dv)
-    return replace(plan, q_head=q_head, k_head=k_head, v_head=v_head)
+def fuse_head_splits(packed: Packed) -> None:
+    """Let attention read its operands where they are stored."""
+    for node in packed.nodes():
+        plan = packed_plan(node)
+        if isinstance(plan, Attention):
+            _read_in_place(packed, node, plan)
 
 
-def _cache(
-    graph: Graph, gathered: tuple[str, tuple[str, ...]] | None, sizes: tuple[int, int]
-) -> str | None:
-    """A whole value that kernels for CPUs read where it lies; None where it is none."""
-    if graph.target.kind != "cpu" or gathered is None or gathered[1] != CACHE:
+def _read_in_place(packed: Packed, node: ir.Node, plan: Attention) -> None:
+    build, operands = packed.build, operands_of(node)
+    operands["q"], q_head = unsplit_heads(build, operands["q"], plan.d)
+    caches = {
+        name: _cache(packed, operands[name], (plan.heads, size))
+        for name, size in (("k", plan.d), ("v", plan.dv))
+    }
+    keys, values = caches["k"], caches["v"]
+    detector = maker(operands["k_offsets"], Detect)
+    if keys is not None and values is not None and detector is not None:
+        points = {"k_coords": detector.outputs[1], "live": operands_of(detector)["live"]}
+        operands = points | operands | {"k": keys, "v": values}
+        packed.become(node, replace(plan, q_head=q_head, whole=True), operands)
+        return
+    operands["k"], k_head = unsplit_heads(build, operands["k"], plan.d)
+    operands["v"], v_head = unsplit_heads(build, operands["v"], plan.dv)
+    packed.become(node, replace(plan, q_head=q_head, k_head=k_head, v_head=v_head), operands)
+
+
+def _cache(packed: Packed, rows: ir.Value, sizes: tuple[int, int]) -> ir.Value | None:
+    """A whole value that kernels for CPUs read where it is; None where it is none."""
+    pack = maker(rows, Pack)
+    plan = packed_plan(pack)
+    if packed.graph.target.kind != "cpu" or pack is None or not isinstance(plan, Pack):
         return None
-    shape = graph[gathered[0]].shape
-    assert shape is not None  # its dimensions have codes
-    return gathered[0] if (shape[1].as_int(), shape[3].as_int()) == sizes else None
+    value = operands_of(pack)["x"]
+    dims = dims_of(packed.graph, value)
+    is_cache = plan.dims == CACHE and dims is not None and (dims[1], dims[3]) == sizes
+    return value if is_cache else None

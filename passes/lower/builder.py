@@ -9,15 +9,13 @@ from pitc.ir.build import NodeBuilder
 from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
 from pitc.ir.metadata import RULE, SOURCE, VALUE
-from pitc.ir.nodes import Array
-from pitc.ir.plan import EP_NAME, PLAN_VERSION
-from pitc.ir.plans.ops import ChooseChannels, Detect, Plan
+from pitc.ir.nodes import PACKED, PLAN, Array
+from pitc.ir.plans.ops import Plan
 from pitc.ir.sizes import ZERO_SIZES, input_dimension
 from pitc.ir.widened import Widened
 
 Dims = Sequence[int | str | None]
 
-ON_HOST = (Detect, ChooseChannels)  # whatever the target
 MOVERS = ("detect", "pack", "unpack", "region")  # they are not of one node
 
 
@@ -127,7 +125,7 @@ class Builder(NodeBuilder):
         of: str,
         how: str = "",
     ) -> tuple[ir.Value, ...]:
-        """Append a PIT node.
+        """Append a packed node (`packed.py`).
 
         Args:
             plan: What it does.
@@ -137,25 +135,15 @@ class Builder(NodeBuilder):
             how: What it does of that, for people; empty: the plan's operation.
         """
         name = self.label(of, how or plan.op)
-        attributes = {
-            "main_context": 1,
-            "embed_mode": 1,
-            "ep_cache_context": plan.text(),
-            "source": EP_NAME if isinstance(plan, ON_HOST) else self._graph.target.provider,
-            "partition_name": name,
-            "ep_sdk_version": f"pitc-plan {PLAN_VERSION}",
-        }
-        made = self.node(
-            "com.microsoft", "EPContext", inputs, attributes, [o[0] for o in outputs], name
-        )
+        kind, stems = type(plan).__name__, [stem for stem, *_ in outputs]
+        made = self.node(PACKED, kind, inputs, {}, stems, name)
         node = made[0].producer()
         assert node is not None
-        node.metadata_props[VALUE if plan.op in MOVERS else SOURCE] = of
-        node.metadata_props[RULE] = plan.op
+        node.meta[PLAN] = plan
+        node.metadata_props.update({VALUE if plan.op in MOVERS else SOURCE: of, RULE: plan.op})
         for value, (_, dtype, shape) in zip(made, outputs, strict=True):
             value.type = ir.TensorType(dtype)
             value.shape = None if shape is None else declared(shape)
-        self._graph.model.graph.opset_imports.setdefault("com.microsoft", 1)
         return made
 
     def lazy_constant(

@@ -7,13 +7,43 @@ bytes, and ONNX Runtime sees what it has a kernel for: a product between a dequa
 quantisation.
 """
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 import onnx_ir as ir
 
 from pitc.ir.graph import Graph
 from pitc.passes.lower.early_quantise import DEQUANTIZE, DOMAINS, is_one_number
+from pitc.passes.lower.packed import Packed, remove_idle
 
 BYTES = (np.int8, np.uint8)
+
+
+def gather_bytes(
+    packed: Packed, gathered: Mapping[ir.Value, tuple[str, Callable[[str], ir.Value]]]
+) -> None:
+    """Gather what is dequantised in front of that, where no product gathers it itself.
+
+    Args:
+        packed: The graph.
+        gathered: Rows that a Pack gives: the name of the whole value, and what gathers the same
+            rows of another one.
+    """
+    build = packed.build
+    for old, (name, gather) in list(gathered.items()):
+        inverse, made = dequantisation(packed.graph, build.value(name)), old.producer()
+        if inverse is None or made is None or made.graph is None:
+            continue
+        quantised, *grid = inverse.inputs
+        assert quantised is not None and quantised.name is not None
+        if not build.has(quantised.name):
+            continue
+        rows = gather(quantised.name)
+        attributes, stems = dict(inverse.attributes), [old.name or ""]
+        (new,) = build.node(inverse.domain, inverse.op_type, [rows, *grid], attributes, stems)
+        new.type, new.shape = old.type, old.shape
+        ir.convenience.replace_all_uses_with(old, new)
+        remove_idle([made])
 
 
 def dequantisation(graph: Graph, value: ir.Value) -> ir.Node | None:

@@ -17,7 +17,7 @@ where it does not hold the detector stays, with one wait for the device in each 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import networkx as nx
 import onnx_ir as ir
@@ -25,11 +25,12 @@ import onnx_ir as ir
 from pitc.ir.branch import is_choice
 from pitc.ir.graph import Graph
 from pitc.ir.kernel import KernelRequest
-from pitc.ir.nodes import is_pit_node, node_name, plan_of
-from pitc.ir.plan import CUDA_EP_NAME
-from pitc.ir.plans.ops import LIVE_COUNTS, Contract, Detect, Plan, Region, Step
+from pitc.ir.nodes import node_name, plan_of
+from pitc.ir.plans.ops import LIVE_COUNTS, Contract, Detect, Region, Step
 from pitc.ir.refusal import Code, Refusal
+from pitc.ir.unused import remove_unused
 from pitc.passes.lower.builder import Builder
+from pitc.passes.lower.packed import ON_HOST, Packed, packed_plan
 
 KERNEL = KernelRequest.of("live_points", "bool", "cuda")
 MOST_STEPS, LONGEST_PLAN, MOST_INPUTS = 8, 1 << 16, 1 << 8
@@ -62,39 +63,21 @@ class _Product:
         return [x for name, x in operands if name in packed and x is not None]
 
 
-@dataclass(slots=True)
-class Merged:
-    """What became of detectors on a GPU.
-
-    Args:
-        kernels: Kernels that regions need.
-        refused: Why other detectors stay.
-    """
-
-    kernels: dict[KernelRequest, None] = field(default_factory=dict)
-    refused: list[Refusal] = field(default_factory=list)
-
-
 class _NotMergedError(Exception):
     """Why a detector stays."""
 
 
-def merge_regions(graph: Graph, build: Builder) -> Merged:
+def merge_regions(packed: Packed) -> None:
     """Replace detectors of computed masks, and the products that they are for, by region nodes.
 
     Args:
-        graph: The lowered graph, in order; what nobody reads any more is left in it.
-        build: Adds nodes.
-
-    Returns:
-        What was done.
+        packed: The graph, in order; kernels are chosen.
     """
-    merged = Merged()
+    graph, main = packed.graph, packed.graph.model.graph
     if graph.target.kind != "cuda":
-        return merged
-    main = graph.model.graph
-    has_choices = any(is_choice(node) for node in main)
-    for detector in [n for n in main if is_pit_node(n) and isinstance(plan_of(n), Detect)]:
+        return
+    has_choices, merged = any(is_choice(node) for node in main), False
+    for detector in [n for n in packed.nodes() if isinstance(plan_of(n), Detect)]:
         live = detector.inputs[0]
         if live is None or live.producer() is None:  # an input, or a constant
             continue
@@ -103,13 +86,16 @@ def merge_regions(graph: Graph, build: Builder) -> Merged:
             _expect_convex(groups)
             plans = [_plan(graph, detector, group, has_choices) for group in groups]
         except _NotMergedError as why:
-            merged.refused.append(Refusal(Code.ROWS_ON_HOST, live.name or "", str(why)))
+            packed.log.refused.append(Refusal(Code.ROWS_ON_HOST, live.name or "", str(why)))
             continue
         made: dict[ir.Value, ir.Value] = {}
         for plan, reads, gives in plans:
-            made |= _replace(build, detector, plan, [made.get(x, x) for x in reads], gives)
-            merged.kernels[KERNEL] = None
-    return merged
+            made |= _replace(packed.build, detector, plan, [made.get(x, x) for x in reads], gives)
+            packed.kernels[KERNEL] = None
+            merged = True
+    if merged:
+        main.sort()
+        remove_unused(graph.model)
 
 
 def _groups(detector: ir.Node) -> list[list[_Product]]:
@@ -157,9 +143,9 @@ def _product(detector: ir.Node, node: ir.Node) -> _Product:
     name = f"{node_name(node)} ({node.op_type})"
     if node.graph is not detector.graph:
         raise _NotMergedError(f"{name} stands in a body")
-    if not is_pit_node(node) or node.attributes["source"].as_string() != CUDA_EP_NAME:
+    plan = packed_plan(node)
+    if plan is None or isinstance(plan, ON_HOST):
         raise _NotMergedError(f"{name} is an ordinary node among packed rows")
-    plan: Plan = plan_of(node)
     if not isinstance(plan, Contract):
         raise _NotMergedError(f"{node_name(node)} ({plan.op}) is no product")
     own = (node.inputs[-2], node.inputs[-1]) == (detector.outputs[0], detector.inputs[0])

@@ -177,6 +177,12 @@ class NodeMaker:
         return [], {name: list(numbers)}
 
 
+def _is_in_a_graph(value: ir.Value) -> bool:
+    """False for a constant, or the result of a node, that was removed."""
+    node = value.producer()
+    return value.is_initializer() if node is None else node.graph is not None
+
+
 class NodeBuilder(NodeMaker):
     """Adds nodes that are called by what they do.
 
@@ -194,6 +200,12 @@ class NodeBuilder(NodeMaker):
         prefix = f"{self.prefix}."
         return self.names.unique(prefix + stem.removeprefix(prefix), 1)
 
+    def once(self, key: Hashable, make: Callable[[], ir.Value]) -> ir.Value:
+        """A value that is made once, by what it is; and once more where it was removed since."""
+        if key in self._known and not _is_in_a_graph(self._known[key]):
+            del self._known[key]
+        return super().once(key, make)
+
     def op(
         self,
         op_type: str,
@@ -204,7 +216,7 @@ class NodeBuilder(NodeMaker):
         **attributes: Any,
     ) -> ir.Value:
         """An ordinary node with one output; equal pure nodes are made once."""
-        key = (domain, op_type, *(id(x) for x in inputs), repr(sorted(attributes.items())))
+        key = (domain, op_type, *inputs, repr(sorted(attributes.items())))
         stems = [stem or op_type.lower()]
         return self.once(key, lambda: self.node(domain, op_type, inputs, attributes, stems)[0])
 

@@ -1,7 +1,7 @@
 """Small questions about `onnx_ir` nodes."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,8 @@ Array = npt.NDArray[Any]
 STANDARD = ("", "ai.onnx")  # names of the standard domain
 #: A loop's body first takes the number of the trip and a condition; it gives a condition first.
 FIXED = 2
+PACKED, PLAN = "pitc", "pitc.plan"
+"""The domain of packed nodes, and the key of their plan in `meta` (`passes/lower/packed.py`)."""
 OVERRIDABLE_SINCE = 4  # IR version from which a caller may override initializers listed as inputs
 
 
@@ -72,17 +74,21 @@ def is_plain_product(node: ir.Node) -> bool:
 
 
 def is_pit_node(node: ir.Node) -> bool:
-    """True for a node that one of pitc's execution providers runs."""
+    """True for a node that one of pitc's execution providers runs, emitted or not."""
+    if PLAN in node.meta:
+        return True
     source = node.attributes.get("source")
     return node.op_type == "EPContext" and source is not None and source.value in PROVIDERS
 
 
 def plan_of(node: ir.Node) -> Plan:
-    """The plan of a PIT node.
+    """The plan of a PIT node: its text says it once the node is emitted.
 
     Raises:
         WrongPlanError: It has none.
     """
+    if PLAN in node.meta:
+        return cast(Plan, node.meta[PLAN])
     text = node.attributes.get("ep_cache_context")
     return parse("" if text is None else text.as_string())
 

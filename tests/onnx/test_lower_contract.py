@@ -190,7 +190,7 @@ def test_a_packed_node_needs_no_more() -> None:
     lowered = lower(g.model(), "mask")
     assert [p["kind"] for p in plans(lowered)] == ["detect", "ffn"]
     assert inside(lowered) == ["matmul_3"] * 3 + ["", "matmul_3"]
-    assert sorted(k.symbol for k in lowered.kernels) == [*KERNELS, "pack_b4", "unpack_b4"]
+    assert sorted(k.symbol for k in lowered.kernels) == KERNELS
 
 
 def test_rows_of_a_batch_of_one_keep_their_shape_in_old_operator_sets() -> None:

@@ -15,6 +15,7 @@ from pitc.ir.target import CPU, CUDA, Target
 from pitc.passes.lower.builder import Builder
 from pitc.passes.lower.gather_quantised import dequantisation
 from pitc.passes.lower.heads import unsplit_heads
+from pitc.passes.lower.packed import Packed
 from pitc.passes.lower.rewrite import Rewriter
 from pitc.passes.lower.rows import ahead
 from pitc.passes.regions.domain import Domain
@@ -33,7 +34,7 @@ def test_a_detector_looks_at_every_mask(names: str) -> None:
     graph = Graph(model)
     graph.only_01 = frozenset(names)
     dead = frozenset(Test(x, (dim_index(0, B),), "nz", False) for x in names)
-    rewriter = Rewriter(graph, Builder(graph))
+    rewriter = Rewriter(Packed(graph, Builder(graph)))
     detector = rewriter.detect(Domain((B,), dead)).rows.producer()
     assert detector is not None and len(detector.inputs) == 2
     flags = detector.inputs[1]
@@ -73,7 +74,7 @@ def test_a_mask_that_is_computed_on_a_gpu_is_copied(mask: str, target: Target, c
         dtype = np.dtype(np.bool_ if name == "known" else np.float32)
         graph.values[name].shape, graph.values[name].dtype = (four,), dtype
     domain = Domain((four,), frozenset([Test(mask, (dim_index(0, four),), "nz", False)]))
-    rewriter = Rewriter(graph, Builder(graph))
+    rewriter = Rewriter(Packed(graph, Builder(graph)))
     assert rewriter.host_copies(domain) == 0  # nothing is detected yet
     rewriter.detect(domain)
     assert rewriter.host_copies(domain) == copies

@@ -1,0 +1,155 @@
+"""The kernels of packed nodes: which ones a plan needs on a target, and how they read operands.
+
+    Pack                     ->  move=pack_b4
+    Contract(k=64, n=64)     ->  dense=gather_gemm_k64_n64_none
+    Contract(skips)          ->  dense=.., row=.., tile=.., block=..
+
+What follows from the plan stands in no other place: passes neither ask for kernels nor name them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+
+import onnx_ir as ir
+
+from pitc.ir.engines import kernels_of
+from pitc.ir.gpu_speed import clock_table
+from pitc.ir.graph import Graph
+from pitc.ir.kernel import KernelRequest
+from pitc.ir.plans.ops import Attention, Contract, KernelPlan, Plan, Unpack
+from pitc.ir.target import Target
+from pitc.ir.variants import SPARSE_FAMILIES
+from pitc.passes.lower.builder import dims_of, lead_of
+from pitc.passes.lower.packed import Packed, operands_of, packed_plan, set_plan
+from pitc.passes.lower.weight import padded_bias
+
+Params = dict[str, int | str]
+Roles = dict[str, KernelRequest]
+
+
+def kernels_for(plan: Plan, target: Target) -> Roles:
+    """The kernels that a plan needs on a target, by what they are for."""
+    match plan:
+        case Contract():
+            return _of_contract(plan, target)
+        case Attention():
+            rounded = {"score_steps": plan.score_step, "weight_steps": plan.weight_step}
+            steps = {name: 1 for name, step in rounded.items() if step is not None}
+            sizes: Params = {"d": plan.d, "dv": plan.dv, "bias": int(plan.bias)}
+            return {"attention": _request(plan, target, "attention", sizes | steps)}
+        case KernelPlan():
+            family = "unpack" if isinstance(plan, Unpack) else "pack"
+            return {"move": KernelRequest.of(family, plan.dtype, target.kind)}
+    return {}
+
+
+def _request(
+    plan: KernelPlan, target: Target, family: str, params: Mapping[str, int | str]
+) -> KernelRequest:
+    return KernelRequest.of_kind(target.kind, family, plan.dtype, **params)
+
+
+def _of_contract(plan: Contract, target: Target) -> Roles:
+    def request(family: str, params: Mapping[str, int | str]) -> KernelRequest:
+        return _request(plan, target, family, params)
+
+    stored: Params = {}
+    if plan.right != "panels":
+        stored = {"factor": int(plan.factor > 0), "stored": plan.right}
+    product = _product(plan)
+    kernels = {"dense": request("gather_gemm", product | stored)}
+    if stored:
+        turned: Params = {"n": target.turned_columns, "activation": "none", "residual": 0}
+        kernels["panels"] = request("panels", {"k": plan.k})
+        kernels["swrite"] = request("swrite_columns", _epilogue(plan))
+        kernels |= {_role(f): request(f, product | turned) for f in SPARSE_FAMILIES}
+        if plan.right == "kn" or plan.factor:
+            rows: Params = {"k": plan.k, "n": plan.n, "stored": plan.right, "factor": plan.factor}
+            kernels["rows"] = request("stored_rows", rows)
+    elif plan.skips and target.kind == "cuda":
+        of_a: Params = {"k": plan.k} if plan.inner is None else {"bits": 1}
+        kernels["detect"] = request("detect", of_a)
+        kernels["choose"] = request("choose", {})
+        kernels["lists"] = request("lists", {"k": plan.k})
+        for family in ("contract_tile", "contract_block"):  # lists hold what they read of A
+            kernels[_role(family)] = request(family, _epilogue(plan))
+        kernels["square"] = request("contract_square", {"k": plan.k} | _epilogue(plan))
+    elif plan.skips:
+        kernels |= {_role(f): request(f, product) for f in SPARSE_FAMILIES}
+    if plan.inner is not None:
+        first: Params = {"k": plan.inner, "n": plan.k, "activation": "relu", "residual": 0}
+        kernels["inner"] = request("gather_gemm", first | {"bits": 1})
+    return kernels
+
+
+def _role(family: str) -> str:
+    return family.removeprefix("contract_")
+
+
+def _epilogue(plan: Contract) -> Params:
+    return {"n": plan.n, "activation": plan.activation, "residual": int(plan.residual)}
+
+
+def _product(plan: Contract) -> Params:
+    relu: Params = {"input_relu": 1} if plan.input_relu else {}
+    return {"k": plan.k} | relu | _epilogue(plan)
+
+
+def choose_kernels(packed: Packed) -> None:
+    """Name in every plan the kernels that it needs, with the prices that it chooses by."""
+    graph, target = packed.graph, packed.graph.target
+    for node in packed.nodes():
+        plan, operands = packed_plan(node), operands_of(node)
+        if not isinstance(plan, KernelPlan):
+            continue
+        if isinstance(plan, Contract):
+            plan, operands = _with_biases(packed, plan, operands)
+            plan = replace(plan, prices=_prices(packed, plan))
+        kernels = kernels_for(plan, target)
+        packed.kernels |= dict.fromkeys(kernels.values())
+        named = tuple((role, request.symbol) for role, request in kernels.items())
+        plan = replace(plan, kernels=named, library=target.library)
+        set_plan(node, plan, operands)
+        if isinstance(plan, Contract | Attention):
+            rows = _row_count(graph, node, plan)
+            packed.log.runs[packed.log.sources[node]] = kernels_of(plan, target, rows)
+
+
+def _prices(packed: Packed, plan: Contract) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    skips = plan.skips and packed.prices is not None
+    prices = packed.prices.table(plan.dtype) if skips and packed.prices is not None else ()
+    on_gpu = packed.graph.target.kind == "cuda"
+    return (*clock_table(plan.dtype), *prices) if on_gpu else prices
+
+
+def _with_biases(
+    packed: Packed, plan: Contract, operands: dict[str, ir.Value]
+) -> tuple[Contract, dict[str, ir.Value]]:
+    """The plan and operands with biases as kernels read them: a GPU's always add one, of float32
+    and as long as all panels.
+    """
+    build, graph, pads = packed.build, packed.graph, packed.graph.target.pads_bias
+    plan = replace(plan, bias=plan.bias or pads, inner_bias=_has_inner_bias(plan, pads=pads))
+    for name, n in (("bias1", plan.k), ("bias", plan.n)):
+        bias = operands.get(name)
+        if name not in plan.operands:
+            continue
+        if pads:
+            operands[name] = padded_bias(build, bias, n)
+        elif bias is not None and dims_of(graph, bias) != (n,):
+            operands[name] = build.reshape(bias, [n])
+    return plan, operands
+
+
+def _has_inner_bias(plan: Contract, *, pads: bool) -> bool:
+    return plan.inner_bias or (pads and plan.inner is not None)
+
+
+def _row_count(graph: Graph, node: ir.Node, plan: Plan) -> int | None:
+    """Rows of a contraction whose sizes are all numbers."""
+    if not isinstance(plan, Contract) or plan.gather or plan.scatter:
+        return None
+    lead = lead_of(graph, node.outputs[0]) or ()
+    sizes = [size for size in lead if isinstance(size, int)]
+    return prod(sizes) if sizes and len(sizes) == len(lead) else None

@@ -1,0 +1,126 @@
+"""Products by a matrix become packed nodes: `contract`, before anything is fused into them.
+
+    MatMul(x', w)            ->   Contract(k=64, n=64)(x', panels of w)
+    Gemm(x', w, bias)        ->   Contract(k=64, n=64, bias)(x', panels of w, bias)
+
+The matrix is a constant, which is stored as panels; or, where zeros are skipped, a value that is
+computed when the model runs.
+"""
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from pitc.ir.branch import BRANCH
+from pitc.ir.graph import Graph
+from pitc.ir.kernel import MASK
+from pitc.ir.metadata import RULE, SOURCE
+from pitc.ir.nodes import node_name
+from pitc.ir.plans.ops import Contract
+from pitc.passes.lower.builder import declared, dims_of, has_kernels, type_of
+from pitc.passes.lower.packed import Packed
+from pitc.passes.lower.weight import (
+    ComputedMatrix,
+    Weight,
+    bias_row,
+    computed_matrix,
+    constant_matrix,
+    has_bias,
+    is_large,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product that kernels of the target compute.
+
+    Args:
+        node: A MatMul or Gemm.
+        a: Its rows.
+        matrix: What they are multiplied by.
+        bias: A constant row that is added; None: nothing is.
+        dtype: Type of the elements.
+    """
+
+    node: ir.Node
+    a: ir.Value
+    matrix: Weight | ComputedMatrix
+    bias: ir.Value | None
+    dtype: ir.DataType
+
+
+def product_of(graph: Graph, node: ir.Node, source: ir.Node | None = None) -> Product | None:
+    """A node as a product; None where no kernel computes it.
+
+    Args:
+        graph: The analysed graph.
+        node: A MatMul or Gemm, of the source graph or made of one.
+        source: Where zeros are skipped, the node of the source graph; only there may the matrix be
+            computed when the model runs.
+    """
+    a = node.inputs[0]
+    found: Weight | ComputedMatrix | None = constant_matrix(node)
+    if found is None and source is not None:
+        found = computed_matrix(graph, node, source)
+    if a is None or found is None or not is_large(graph, found) or not has_kernels(graph, a):
+        return None
+    dtype = type_of(graph, a)
+    bias = bias_row(node, found.n)
+    if dtype is None or dtype != type_of(graph, found.value) or (has_bias(node) and bias is None):
+        return None
+    return Product(node, a, found, bias, dtype)
+
+
+def contract(packed: Packed, product: Product, source: ir.Node, *, skips: bool) -> None:
+    """Make a product a packed node, in place.
+
+    Args:
+        packed: Where it stands.
+        product: The product.
+        source: The node of the source graph that it is, or comes from.
+        skips: Zeros are skipped.
+    """
+    node, matrix, build = product.node, product.matrix, packed.build
+    operands = {"a": product.a}
+    if isinstance(matrix, Weight):
+        operands["b"] = packed.panels.value(build, matrix)
+    else:
+        operands |= {"b": matrix.value} | ({"factor": matrix.factor} if matrix.factor else {})
+    if product.bias is not None:
+        operands["bias"] = product.bias
+    plan = Contract(
+        activation="none",
+        bias=product.bias is not None,
+        dtype=str(product.dtype.numpy()),
+        factor=_factor(matrix) if isinstance(matrix, ComputedMatrix) else 0,
+        k=matrix.k,
+        n=matrix.n,
+        residual=False,
+        right=_layout(matrix),
+        skips=skips,
+    )
+    out, dims, how = node.outputs[0], dims_of(packed.graph, node.outputs[0]), plan.op
+    if node is not source:
+        how = f"packed {how}"
+    name = node_name(source)
+    node.name = build.label(name, how)
+    node.metadata_props.pop(BRANCH, None)  # its readers decide where it stands
+    node.metadata_props.update({SOURCE: name, RULE: plan.op})
+    out.type = ir.TensorType(product.dtype)
+    out.shape = None if dims is None else declared(dims)
+    packed.log.sources[node] = source
+    packed.become(node, plan, operands)
+
+
+def _layout(matrix: Weight | ComputedMatrix) -> str:
+    """How a matrix lies in memory, as plans say it."""
+    if isinstance(matrix, Weight):
+        return "panels"
+    return "nk" if matrix.transposed else "kn"
+
+
+def _factor(matrix: ComputedMatrix) -> int:
+    """What kind of factor a computed matrix has, as plans say it."""
+    if matrix.finite and not matrix.transposed:
+        return MASK
+    return int(matrix.factor is not None)
