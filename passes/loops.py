@@ -4,6 +4,7 @@ What a body captures and carries is an input of that model, so it must be as inp
 carried values that is so by induction. Whatever the body gives is read whole.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -42,11 +43,12 @@ class LoweredBodies:
     host_copies: int = 0
 
 
-def lower_bodies(graph: Graph) -> LoweredBodies:
+def lower_bodies(graph: Graph, check: Callable[[ir.Model, str], None]) -> LoweredBodies:
     """Lower the body of every loop of an analysed graph that has facts, in place.
 
     Args:
         graph: The graph after `fill_facts`. Its model is changed.
+        check: Called with a body as a model, and the name of each step of its lowering.
     """
     out = LoweredBodies()
     for number, (node, inner) in enumerate(graph.bodies.items()):
@@ -57,7 +59,7 @@ def lower_bodies(graph: Graph) -> LoweredBodies:
         for text in inner.assumptions:
             graph.assume(text, node)
         records = node_records(inner, regions)
-        low = lower(inner, regions, {}, prefix=f"pitc.body{number}")
+        low = lower(inner, regions, {}, prefix=f"pitc.body{number}", check=check)
         out.nodes += rewritten(records, inner.nodes, low.packed.log)
         out.regions += with_host_copies(regions, low.forms)
         out.host_copies += sum(map(low.forms.host_copies, low.forms.detected))

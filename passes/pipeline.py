@@ -140,7 +140,7 @@ def _facts(state: _Compilation) -> None:
 
 def _regions(state: _Compilation) -> None:
     graph, known, options, report = state.known.graph, state.known, state.options, state.report
-    state.bodies = lower_bodies(graph)
+    state.bodies = lower_bodies(graph, state.checks.packed)
     state.regions = regions = choose_regions(graph)
     state.checks.chosen(graph, regions)
     if options.prices is not None:
@@ -170,6 +170,7 @@ def _lower(state: _Compilation) -> None:
         sparse=state.sparse.nodes,
         channels=state.channels.nodes.values(),
         prices=state.options.prices,
+        check=state.checks.packed,
     )
     packed = low.packed
     report.nodes = rewritten(report.nodes, graph.nodes, packed.log) + bodies.nodes

@@ -30,12 +30,12 @@ class PitNode:
     operands: Mapping[str, ir.Value]
 
 
-def wrong_plans(model: ir.Model, symbols: Collection[str]) -> Iterator[str]:
-    """Violations of the kernel nodes of a lowered model, bodies included.
+def wrong_plans(model: ir.Model, symbols: Collection[str] | None = None) -> Iterator[str]:
+    """Violations of the packed nodes of a model, bodies included.
 
     Args:
         model: The model.
-        symbols: Kernels that were asked for.
+        symbols: Kernels that were asked for; None: packed nodes do not name any yet.
     """
     detectors: dict[str, str] = {}
     for node in ir.traversal.RecursiveGraphIterator(model.graph):

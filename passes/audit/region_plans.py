@@ -14,9 +14,9 @@ TYPES = {
 }
 
 
-def wrong_kernel(plan: Plan, symbols: Collection[str]) -> Iterator[str]:
-    """Says where a plan names a kernel that was not asked for."""
-    if isinstance(plan, KernelPlan | Region):
+def wrong_kernel(plan: Plan, symbols: Collection[str] | None) -> Iterator[str]:
+    """Says where a plan names a kernel that was not asked for, where that is known."""
+    if symbols is not None and isinstance(plan, KernelPlan | Region):
         for role, symbol in plan.kernels:
             comes_along = (role, symbol) == ("counts", LIVE_COUNTS)
             if symbol not in symbols and not comes_along:
@@ -31,7 +31,7 @@ def type_of_operand(plan: Plan, name: str) -> ir.DataType | None:
     return None if kind == ANY else TYPES[kind]
 
 
-def wrong_region(node: ir.Node, plan: Region, symbols: Collection[str]) -> Iterator[str]:
+def wrong_region(node: ir.Node, plan: Region, symbols: Collection[str] | None) -> Iterator[str]:
     """Violations of a region node.
 
     Args:

@@ -2,6 +2,9 @@
 
     normalise -> wiring      facts -> statements      regions -> packing      lower -> wiring, plans
 
+The steps of *lower* are checked by themselves: after each one every packed node has the operands
+that its plan asks for, of the right types, packed by the detector that they belong to.
+
 A violation is a bug in pitc, whatever the model: a stage has left behind what the next one would
 build on. Only where the imported model itself breaks a rule of wiring (an attribute that an
 operator lacks) is wiring not judged. Tests check always; users may ask for it (`pitc compile
@@ -70,6 +73,19 @@ class Stages:
         """
         if self._face is not None:
             _demand("regions", wrong_regions(graph, regions))
+
+    def packed(self, model: ir.Model, step: str) -> None:
+        """After a step of the lowering.
+
+        Args:
+            model: The model that is lowered, or the body of a loop as one.
+            step: Name of the step.
+
+        Raises:
+            StageError: An invariant of the packed IR does not hold.
+        """
+        if self._face is not None:
+            _demand(f"lower ({step})", wrong_plans(model))
 
     def lowered(self, symbols: Collection[str]) -> None:
         """After everything.

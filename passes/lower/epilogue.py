@@ -17,7 +17,7 @@ from pitc.passes.lower.activation import activation_behind
 from pitc.passes.lower.builder import dims_of, has_kernels, same_dims, type_of
 from pitc.passes.lower.packed import Packed, operands_of, remove_idle
 from pitc.passes.lower.rows import ahead, only_reader
-from pitc.passes.lower.weight import is_vector
+from pitc.passes.lower.weight import is_vector, padded_bias
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +99,27 @@ def take_epilogue(packed: Packed, node: ir.Node) -> None:
         if vector is not None:
             operands["bias"], plan = vector, replace(plan, bias=True)
     found = epilogue_of(graph, out, plan.n, bias=not plan.bias)
-    taken = {"bias": found.bias, "residual": found.residual}
+    bias = found.bias or operands.get("bias")
+    taken = {"bias": _as_read(packed, bias, plan.n), "residual": found.residual}
     operands |= {name: value for name, value in taken.items() if value is not None}
     plan = replace(
         plan,
-        bias=plan.bias or found.bias is not None,
+        bias="bias" in operands,
         activation=found.activation,
         residual=found.residual is not None,
     )
     packed.become(node, plan, operands, found.result, found.inside)
+
+
+def _as_read(packed: Packed, bias: ir.Value | None, n: int) -> ir.Value | None:
+    """A bias of n numbers, or none, as kernels read it: those of a GPU always add one, of float32
+    and as long as all panels.
+    """
+    if packed.graph.target.pads_bias:
+        return padded_bias(packed.build, bias, n)
+    if bias is None or dims_of(packed.graph, bias) == (n,):
+        return bias
+    return packed.build.reshape(bias, [n])
 
 
 def _bias_behind_split(graph: Graph, product: ir.Value, n: int) -> ir.Value | None:

@@ -20,9 +20,8 @@ from pitc.ir.kernel import KernelRequest
 from pitc.ir.plans.ops import Attention, Contract, KernelPlan, Plan, Unpack
 from pitc.ir.target import Target
 from pitc.ir.variants import SPARSE_FAMILIES
-from pitc.passes.lower.builder import dims_of, lead_of
+from pitc.passes.lower.builder import lead_of
 from pitc.passes.lower.packed import Packed, operands_of, packed_plan, set_plan
-from pitc.passes.lower.weight import padded_bias
 
 Params = dict[str, int | str]
 Roles = dict[str, KernelRequest]
@@ -100,17 +99,16 @@ def choose_kernels(packed: Packed) -> None:
     """Name in every plan the kernels that it needs, with the prices that it chooses by."""
     graph, target = packed.graph, packed.graph.target
     for node in packed.nodes():
-        plan, operands = packed_plan(node), operands_of(node)
+        plan = packed_plan(node)
         if not isinstance(plan, KernelPlan):
             continue
         if isinstance(plan, Contract):
-            plan, operands = _with_biases(packed, plan, operands)
             plan = replace(plan, prices=_prices(packed, plan))
         kernels = kernels_for(plan, target)
         packed.kernels |= dict.fromkeys(kernels.values())
         named = tuple((role, request.symbol) for role, request in kernels.items())
         plan = replace(plan, kernels=named, library=target.library)
-        set_plan(node, plan, operands)
+        set_plan(node, plan, operands_of(node))
         if isinstance(plan, Contract | Attention):
             rows = _row_count(graph, node, plan)
             packed.log.runs[packed.log.sources[node]] = kernels_of(plan, target, rows)
@@ -121,29 +119,6 @@ def _prices(packed: Packed, plan: Contract) -> tuple[tuple[str, tuple[int, ...]]
     prices = packed.prices.table(plan.dtype) if skips and packed.prices is not None else ()
     on_gpu = packed.graph.target.kind == "cuda"
     return (*clock_table(plan.dtype), *prices) if on_gpu else prices
-
-
-def _with_biases(
-    packed: Packed, plan: Contract, operands: dict[str, ir.Value]
-) -> tuple[Contract, dict[str, ir.Value]]:
-    """The plan and operands with biases as kernels read them: a GPU's always add one, of float32
-    and as long as all panels.
-    """
-    build, graph, pads = packed.build, packed.graph, packed.graph.target.pads_bias
-    plan = replace(plan, bias=plan.bias or pads, inner_bias=_has_inner_bias(plan, pads=pads))
-    for name, n in (("bias1", plan.k), ("bias", plan.n)):
-        bias = operands.get(name)
-        if name not in plan.operands:
-            continue
-        if pads:
-            operands[name] = padded_bias(build, bias, n)
-        elif bias is not None and dims_of(graph, bias) != (n,):
-            operands[name] = build.reshape(bias, [n])
-    return plan, operands
-
-
-def _has_inner_bias(plan: Contract, *, pads: bool) -> bool:
-    return plan.inner_bias or (pads and plan.inner is not None)
 
 
 def _row_count(graph: Graph, node: ir.Node, plan: Plan) -> int | None:

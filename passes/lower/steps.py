@@ -103,6 +103,7 @@ def _make_contractions(low: Lowering) -> None:
         product = product_of(packed.graph, node, source if source in sparse else None)
         if product is not None:
             contract(packed, product, source, skips=source in sparse)
+    fuse_epilogues(packed)
 
 
 def _tidy(low: Lowering) -> None:
@@ -122,7 +123,6 @@ STEPS = (
     Step("zero padded outputs", _zero_padded_outputs),
     Step("skip channels", lambda low: skip_channels(low.graph, low.packed.build, low.channels)),
     Step("contractions", _make_contractions),
-    Step("epilogues", lambda low: fuse_epilogues(low.packed)),
     Step("moves", lambda low: fuse_moves(low.packed)),
     Step("left operands", lambda low: fuse_left_operands(low.packed)),
     Step("head splits", lambda low: fuse_head_splits(low.packed)),
@@ -145,7 +145,7 @@ def lower(
     channels: Iterable[ChannelSkip] = (),
     prices: Prices | None = None,
     prefix: str = "pitc",
-    check: Callable[[str], None] | None = None,
+    check: Callable[[ir.Model, str], None] | None = None,
 ) -> Lowering:
     """Turn chosen forms into nodes, in place.
 
@@ -157,7 +157,7 @@ def lower(
         channels: Convolutions that leave out channels.
         prices: Of sparse contractions; None: all stay dense.
         prefix: Prefix of all new names.
-        check: Called with the name of each step behind it.
+        check: Called with the model and the name of each step behind it.
 
     Returns:
         What was made: kernels, panels, and the log of what became of the source's nodes.
@@ -167,7 +167,7 @@ def lower(
     for step in STEPS:
         step.run(low)
         if check is not None:
-            check(step.name)
+            check(graph.model, step.name)
     place_early(graph.model.graph, packed.build.made)
     emit(packed)
     return low
