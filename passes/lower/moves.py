@@ -13,7 +13,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from pitc.ir.plans.ops import Contract, Move, Pack, Unpack
-from pitc.passes.lower.packed import Packed, maker, operands_of, packed_plan
+from pitc.passes.lower.packed import Packed, operands_of, packed_plan
 from pitc.passes.lower.rows import only_reader
 
 
@@ -57,8 +57,3 @@ def _is_in_order(node: ir.Node, plan: Move) -> bool:
     coords = operands_of(node)["coords"]
     rank = coords.shape[0] if coords.shape is not None else None
     return isinstance(rank, int) and plan.dims == (*(f"c{k}" for k in range(rank)), "r")
-
-
-def gathers(value: ir.Value) -> bool:
-    """True for rows that a Pack gives."""
-    return maker(value, Pack) is not None

@@ -1,0 +1,147 @@
+"""The packed IR: nodes that become others in place, and what a wrong step leaves behind."""
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx.parser
+import onnx_ir as ir
+import pytest
+
+from models.graph import GraphBuilder
+from pitc.ir.build import NodeBuilder
+from pitc.ir.graph import Graph
+from pitc.ir.nodes import is_pit_node, plan_of
+from pitc.ir.plans.ops import Contract, Detect, Pack, Unpack
+from pitc.passes.audit.stages import StageError
+from pitc.passes.lower import steps
+from pitc.passes.lower.builder import Builder
+from pitc.passes.lower.packed import Packed, operands_of, remove_idle
+from pitc.passes.lower.steps import Lowering, Step
+from pitc.passes.pipeline import LowerOptions, run_passes
+
+K, N = 512, 512
+
+
+def padded_product() -> ir.Model:
+    g = GraphBuilder("m")
+    x, mask = g.input("x", np.float32, ("b", "s", K)), g.input("mask", np.int64, ("b", "s"))
+    w = g.weight("w", np.ones((K, N), np.float32))
+    g.output(g.op("MatMul", x, w), "y", np.float32, ("b", "s", N))
+    assert mask
+    return ir.from_proto(g.model())
+
+
+def lowered(
+    change: Callable[[Lowering], None], behind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lower a model with one step more."""
+    found = []
+    for step in steps.STEPS:
+        found += [step, *([Step("wrong", change)] if step.name == behind else [])]
+    monkeypatch.setattr(steps, "STEPS", tuple(found))
+    run_passes(padded_product(), LowerOptions("mask", check=True))
+
+
+def first(low: Lowering, kind: type) -> ir.Node:
+    return next(n for n in low.packed.nodes() if isinstance(plan_of(n), kind))
+
+
+def _drops_an_operand(low: Lowering) -> None:
+    first(low, Contract).resize_inputs(1)
+
+
+def _swaps_rows_and_coordinates(low: Lowering) -> None:
+    pack, detector = first(low, Pack), first(low, Detect)
+    pack.replace_input_with(1, detector.outputs[1])
+
+
+def _reads_another_mask(low: Lowering) -> None:
+    unpack = first(low, Unpack)
+    unpack.replace_input_with(3, low.packed.build.constant(np.ones((1, 1), np.int64)))
+
+
+def _halves_an_operand(low: Lowering) -> None:
+    first(low, Contract).inputs[1].type = ir.TensorType(ir.DataType.FLOAT16)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (_drops_an_operand, "has 1 operands"),
+        (_swaps_rows_and_coordinates, "operand rows, "),
+        (_reads_another_mask, "is not what its detector has read"),
+        (_halves_an_operand, "has type FLOAT16"),
+    ],
+)
+def test_a_wrong_step_is_named(
+    change: Callable[[Lowering], None], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(StageError, match=rf"after lower \(wrong\): .*{text}"):
+        lowered(change, "contractions", monkeypatch)
+
+
+def test_steps_change_plans_until_they_are_emitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two moves and a product; then one node that does both moves, with kernels; then a text."""
+    seen: dict[str, list[str]] = {}
+
+    def look(low: Lowering) -> None:
+        found = [plan_of(n) for n in low.packed.nodes()]
+        seen[str(len(seen))] = [type(plan).__name__ for plan in found]
+        assert all(not isinstance(p, Contract) or not p.kernels for p in found)
+
+    lowered(look, "contractions", monkeypatch)
+    assert sorted(seen["0"]) == ["Contract", "Detect", "Pack", "Unpack"]
+    low = run_passes(padded_product(), LowerOptions("mask"))
+    nodes = [n for n in low.model.graph if is_pit_node(n)]
+    assert {n.op_type for n in nodes} == {"EPContext"} and not any(n.meta for n in nodes)
+    plans = [plan_of(n) for n in nodes]
+    assert [type(p).__name__ for p in plans] == ["Detect", "Contract"]
+    (product,) = (p for p in plans if isinstance(p, Contract))
+    assert product.gather and product.scatter and product.kernels
+
+
+MODEL = """<ir_version: 8, opset_import: ["": 17]> g (float[n, 4] x) => (float[n, 4] y)
+<float[4, 4] w = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}> {
+  t = Neg (x) c = MatMul (t, w) r = Relu (c) y = Add (r, x) }"""
+
+
+def test_a_node_becomes_what_later_nodes_compute() -> None:
+    model = ir.from_proto(onnx.parser.parse_model(MODEL))
+    graph = Graph(model)
+    packed = Packed(graph, Builder(graph))
+    negate, product, relu, add = list(model.graph)
+    plan = Contract(activation="relu", bias=False, dtype="float32", k=4, n=4, residual=True)
+    x, w = model.graph.inputs[0], model.graph.initializers["w"]
+    packed.log.sources[product] = product
+    packed.become(product, plan, {"a": x, "b": w, "residual": x}, add.outputs[0])
+    assert list(model.graph) == [product]
+    assert product.outputs[0] is model.graph.outputs[0] and product.outputs[0].name == "y"
+    assert operands_of(product) == {"a": x, "b": w, "residual": x}
+    assert packed.log.inside() == dict.fromkeys((negate, relu, add), product)
+
+
+def test_only_idle_nodes_go() -> None:
+    model = ir.from_proto(onnx.parser.parse_model(MODEL))
+    nodes = list(model.graph)
+    remove_idle(nodes[:3])
+    assert list(model.graph) == nodes
+    model.graph.outputs[:] = [nodes[0].outputs[0]]
+    remove_idle(nodes[1:])
+    assert list(model.graph) == nodes[:1]
+
+
+def test_what_was_removed_is_made_again() -> None:
+    """A value of the same make that is gone from the graph is not handed out."""
+    model = ir.from_proto(onnx.parser.parse_model(MODEL))
+    build = NodeBuilder(model.graph, "made")
+    x = model.graph.inputs[0]
+    value, number = build.op("Abs", [x]), build.constant(np.float32(2))
+    assert build.op("Abs", [x]) is value and build.constant(np.float32(2)) is number
+    node = value.producer()
+    assert node is not None
+    model.graph.remove(node, safe=True)
+    del model.graph.initializers[number.name or ""]
+    later, same = build.op("Abs", [x]), build.constant(np.float32(2))
+    assert later is not value and same is not number
+    assert later.producer() in list(model.graph)
+    assert same.name in model.graph.initializers
