@@ -18,7 +18,9 @@ from models.graph import GraphBuilder
 from pitc import api
 from pitc.errors import UsageError
 from pitc.ir.graph import Graph
+from pitc.ir.nodes import plan_of
 from pitc.ir.plans.kinds import LONGEST_NAME
+from pitc.ir.plans.ops import ChooseChannels
 from pitc.measure.trace import race_dense, read_lines, read_trace
 from pitc.measure.trace_channels import ChannelDecision, convolutions
 from pitc.passes.lower.builder import Builder
@@ -198,14 +200,14 @@ def test_plans_hold_whole_numbers_that_fit() -> None:
     ends = [(3, slice(0, 3)), (5, None), (1 << 24, None)]
     huge = [(1 << 60, 1 << 63), (1 << 45, 1 << 60)]
     choose_channels(build, ["a", "b"], ends, huge, build.value("flags"))
-    text = next(n.attributes["ep_cache_context"] for n in graph.model.graph if n.domain)
-    fields = dict(each.split("=") for each in text.as_string().splitlines()[1:])
-    first, second = map(int, fields["weights"].split(","))
+    (plan,) = (plan_of(node) for node in graph.model.graph if node.domain)
+    assert isinstance(plan, ChooseChannels)
+    first, second = plan.weights
     shift = 60 - (first.bit_length() - 1)
     assert (first, second) == (1 << 60 >> shift, 1 << 45 >> shift)
     work = first * 15 + second * (5 << 24)
     assert 1 << 61 <= work < 1 << 62
-    assert int(fields["budget"]) == ((1 << 63) + (1 << 60)) >> shift
+    assert plan.budget == ((1 << 63) + (1 << 60)) >> shift
 
 
 # ---- what is read
