@@ -21,6 +21,7 @@ from pitc.passes.lower.weight import (
     is_large,
 )
 from pitc.passes.regions.choose import Chosen
+from pitc.passes.regions.form import static_shape
 from pitc.passes.regions.sparse import SparseOperand, sparse_operands
 
 SparseContractions = Chosen[SparseOperand]
@@ -66,9 +67,8 @@ def _choose(graph: Graph, node: ir.Node, found: Sequence[SparseOperand]) -> Spar
 def _products(graph: Graph, node: ir.Node) -> int | None:
     """How many a contraction sums; None where that is known only when the model runs."""
     expr = graph[first_output(node)].expr
-    extents = [] if expr is None else [e.as_int() for e in expr.extents]
-    known = [e for e in extents if e is not None]
-    return prod(known) if known and len(known) == len(extents) else None
+    sizes = None if expr is None else static_shape(expr.extents)
+    return prod(sizes) if sizes else None
 
 
 def _right_matrix(

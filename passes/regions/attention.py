@@ -41,6 +41,7 @@ from pitc.passes.regions.form import (
     Operand,
     PackCandidate,
     Packing,
+    static_shape,
 )
 from pitc.passes.regions.layout import layout_of, wide
 from pitc.passes.regions.scores import (
@@ -181,9 +182,8 @@ def _form(
     for factor in (scale, scores.score_scale):
         if not is_factor(factor):
             return site.refuse(Code.NO_LOWERING, f"scores are multiplied by {factor}", scores.name)
-    sizes = [e.as_int() for e in (*site.out.layout.rest_shape, reduced.extent)]
-    static = [n for n in sizes if n is not None]
-    if len(static) != len(sizes):
+    static = static_shape((*site.out.layout.rest_shape, reduced.extent))
+    if static is None:
         return site.refuse(Code.DYNAMIC_DIM, "heads or head size are not static")
     if len(static) < 2:
         return site.refuse(Code.LAYOUT, "the values have no head-size dimension")

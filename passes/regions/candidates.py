@@ -8,14 +8,14 @@ that its readers read.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Flag, auto
-from functools import cached_property
+from functools import cached_property, partial
 
 import onnx_ir as ir
 
 from pitc.ir.expr import Combine, Shape
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import first_output, input_names
-from pitc.ir.refusal import Code, Refusal
+from pitc.ir.refusal import Code
 from pitc.ir.sizes import ZERO_SIZES, sizes_known
 from pitc.passes.regions.attention import row_coords
 from pitc.passes.regions.contexts import Contexts
@@ -105,24 +105,14 @@ def rows_left_out(search: Search) -> Iterator[PackCandidate]:
             yield from search.candidates(context, node, context.packings(first_output(node)))
 
 
-def queries_in_order(search: Search) -> Iterator[PackCandidate]:
-    """Attention of all rows to live keys.
+def rows_in_order(combine: Combine, search: Search) -> Iterator[PackCandidate]:
+    """Attention of all rows to live keys, and what turns its operands and its result: that costs
+    nothing in that order, and other steps gain nothing.
 
     q = x @ wq      k = x @ wk  at live tokens      y = attention(q, k, ..)
 
     So keys and values of padding are not computed, though every row of the result is read.
     """
-    return _in_order(search, Combine.PRODUCT)
-
-
-def moved_in_order(search: Search) -> Iterator[PackCandidate]:
-    """What turns the operands and the result of such attention: it costs nothing in that order, and
-    other steps gain nothing.
-    """
-    return _in_order(search, Combine.MOVE)
-
-
-def _in_order(search: Search, combine: Combine) -> Iterator[PackCandidate]:
     for context in search.in_order:
         for node in search.free(search.graph.nodes):
             name = first_output(node)
@@ -178,13 +168,13 @@ class Round:
         tried: What it tries nodes with.
         candidates: Finds them; lazily, as what has a form already is not tried again.
         opset: The first operator set that has what it needs.
-        tells: Whether a refusal at a node is told to people.
+        tells: Codes of refusals that are told.
     """
 
     tried: Tried
     candidates: Callable[[Search], Iterator[PackCandidate]]
     opset: int = 0
-    tells: Callable[[Graph, ir.Node, Refusal], bool] = lambda *_: False
+    tells: frozenset[Code] = frozenset()
 
 
 def asks_why(graph: Graph, node: ir.Node) -> bool:
@@ -195,15 +185,10 @@ def asks_why(graph: Graph, node: ir.Node) -> bool:
 
 
 ROUNDS = (
-    Round(Tried.DEAD, rows_left_out, tells=lambda graph, node, _: asks_why(graph, node)),
-    Round(Tried.QUERIES, queries_in_order, ZERO_SIZES),
-    Round(Tried.MOVED, moved_in_order, ZERO_SIZES),
-    Round(
-        Tried.TERMS,
-        live_terms,
-        ZERO_SIZES,
-        lambda _graph, _node, refusal: refusal.code is not Code.AXIS_NOT_PIT,
-    ),
+    Round(Tried.DEAD, rows_left_out, tells=frozenset(Code)),
+    Round(Tried.QUERIES, partial(rows_in_order, Combine.PRODUCT), ZERO_SIZES),
+    Round(Tried.MOVED, partial(rows_in_order, Combine.MOVE), ZERO_SIZES),
+    Round(Tried.TERMS, live_terms, ZERO_SIZES, frozenset(Code) - {Code.AXIS_NOT_PIT}),
     Round(Tried.WANTED, rows_wanted),
 )
 """In the order in which they are tried."""

@@ -106,7 +106,7 @@ def _chosen(graph: Graph, contexts: Contexts) -> Regions:
             found = _allowed_form(site, way.tried, strata)
             if isinstance(found, Form):
                 out.forms[site.node] = found
-            elif way.tells(graph, site.node, found):
+            elif found.code in way.tells and asks_why(graph, site.node):
                 out.refusals.setdefault(site.node, found)
     _keep_sound_and_paying(graph, out)
     out.refusals = {n: r for n, r in out.refusals.items() if n not in out.forms}

@@ -37,6 +37,7 @@ from pitc.passes.regions.form import (
     Packing,
     WholeOperand,
     broadcast_operand,
+    static_shape,
 )
 from pitc.passes.regions.layout import coordinate_codes, read_along, wide
 
@@ -131,12 +132,10 @@ def _matrix(site: PackCandidate, rows_rank: int) -> WholeOperand | Refusal:
         return site.refuse(Code.LAYOUT, "the right operand is not a matrix", site.input(1))
     if len(shape) <= 1 + rows_rank:
         return WholeOperand(site.input(1))
-    static = [n for e in shape[-2:] if (n := e.as_int()) is not None]
-    if len(static) != 2:
-        return site.refuse(
-            Code.DYNAMIC_DIM, "the right operand must be reshaped to a matrix", site.input(1)
-        )
-    return WholeOperand(site.input(1), (static[0], static[1]))
+    sizes, text = static_shape(shape[-2:]), "the right operand must be reshaped to a matrix"
+    if sizes is None:
+        return site.refuse(Code.DYNAMIC_DIM, text, site.input(1))
+    return WholeOperand(site.input(1), sizes)
 
 
 def _with_bias(site: PackCandidate, left: Operand, right: Operand) -> Form | Refusal:
@@ -177,19 +176,15 @@ def columns(site: PackCandidate) -> Form | Refusal:
         return right
     (index,), shape = site.reads(0), site.context.shape(site.input(0))
     dims = [None if p is None else bare_dim(p) for p in index[-2:]]
-    sizes = [e.as_int() for e in shape[-2:]]
     matrix = len(index) > 1 and all(e == ONE for e in shape[:-2])
     if not matrix or len(site.out.layout.rest) != 1 or None in dims:
         return site.refuse(Code.LAYOUT, "the left operand is not a matrix", site.input(0))
     if any(site.context.graph[site.input(k)].dtype != np.float32 for k in (0, 1)):
         return site.refuse(Code.NO_LOWERING, "columns are lowered for float32 only")
-    reshaped = None
-    if len(shape) > 2:
-        if None in sizes:
-            return site.refuse(
-                Code.DYNAMIC_DIM, "the left operand must be reshaped to a matrix", site.input(0)
-            )
-        reshaped = tuple(n for n in sizes if n is not None)
+    reshaped = static_shape(shape[-2:]) if len(shape) > 2 else None
+    if len(shape) > 2 and reshaped is None:
+        text = "the left operand must be reshaped to a matrix"
+        return site.refuse(Code.DYNAMIC_DIM, text, site.input(0))
     turned = int(dims == [*_rest_dims(site), _summed(site)])
     operands: list[Operand | None] = [right, WholeOperand(site.input(0), reshaped)]
     if len(site.node.inputs) > 2 and site.node.inputs[2] is not None:

@@ -384,6 +384,13 @@ def single(site: PackCandidate) -> tuple[Packing | None, ...] | Refusal:
     return (site.out, *[None] * (len(site.node.outputs) - 1))
 
 
+def static_shape(extents: Iterable[Poly]) -> tuple[int, ...] | None:
+    """Extents as numbers; None where one of them is known only when the model runs."""
+    sizes = [e.as_int() for e in extents]
+    static = tuple(n for n in sizes if n is not None)
+    return static if len(static) == len(sizes) else None
+
+
 def has_elements(graph: Graph, form: Form) -> bool:
     """True where every row has a known number of elements, which is not 0: the number of rows of a
     domain without dead points is then that of all elements over it.
@@ -447,8 +454,8 @@ def _target_shape(
         return places
     if places == tuple(extents):
         return None
-    static = tuple(n for e in places if (n := e.as_int()) is not None)
-    if len(static) != len(places):
+    static = static_shape(places)
+    if static is None:
         return site.refuse(Code.DYNAMIC_DIM, f"an operand must be reshaped to {list(places)}")
     return static
 

@@ -36,6 +36,7 @@ from pitc.passes.regions.form import (
     WholeOperand,
     broadcast_operand,
     single,
+    static_shape,
 )
 from pitc.passes.regions.layout import (
     Layout,
@@ -226,9 +227,8 @@ def movement(site: PackCandidate) -> Form | Refusal:
     if a is None:
         return _spread(site)
     packing, index = a
-    operand = packing.operand()
     if packs is PackRule.RESHAPED:
-        return _reshaped(site, operand, packing.layout)
+        return _reshaped(site, packing)
     if packs is PackRule.REPEATED:
         return _repeated(site)
     target = site.out.layout.rest_shape
@@ -239,10 +239,11 @@ def movement(site: PackCandidate) -> Form | Refusal:
     if places == sorted(places) and (
         packs is PackRule.TRANSPOSED or packing.layout.rest_shape == target
     ):
-        return _reshaped(site, operand, packing.layout)
+        return _reshaped(site, packing)
     if packs is not PackRule.TRANSPOSED or len(index) != len(target):
         return site.refuse(Code.NO_LOWERING, f"{site.node.op_type} has no packed form")
-    return Form((site.out,), (operand,), "Transpose", {"perm": _permuted(site, packing, index)})
+    perm = _permuted(site, packing, index)
+    return Form((site.out,), (packing.operand(),), "Transpose", {"perm": perm})
 
 
 def _permuted(site: PackCandidate, packing: Packing, index: list[Poly]) -> list[int]:
@@ -258,16 +259,15 @@ def _permuted(site: PackCandidate, packing: Packing, index: list[Poly]) -> list[
     ]
 
 
-def _reshaped(site: PackCandidate, operand: PackedOperand, layout: Layout) -> Form | Refusal:
+def _reshaped(site: PackCandidate, packing: Packing) -> Form | Refusal:
     """Reshapes keep the row-major order of the digits, so also of those that stay."""
     target = site.out.layout.rest_shape
-    if layout.rest_shape == target:
-        return Form((site.out,), (operand,), "Identity")
-    static = [n for e in target if (n := e.as_int()) is not None]
-    if len(static) != len(target):
+    if packing.layout.rest_shape == target:
+        return Form((site.out,), (packing.operand(),), "Identity")
+    static = static_shape(target)
+    if static is None:
         return site.refuse(Code.DYNAMIC_DIM, f"the packed value must be reshaped to {list(target)}")
-    moved = PackedOperand(operand.name, operand.domain, operand.coords, tuple(static))
-    return Form((site.out,), (moved,), "Identity")
+    return Form((site.out,), (packing.operand(static),), "Identity")
 
 
 def _repeated(site: PackCandidate) -> Form | Refusal:
@@ -278,8 +278,8 @@ def _repeated(site: PackCandidate) -> Form | Refusal:
     operand = broadcast_operand(site, 0)
     if isinstance(operand, Refusal):
         return operand
-    static = [n for e in target if (n := e.as_int()) is not None]
-    if len(static) != len(target):
+    static = static_shape(target)
+    if static is None:
         return site.refuse(Code.DYNAMIC_DIM, f"a packed value must be repeated to {list(target)}")
     shape = ConstantOperand(np.asarray([1, *static], np.int64))
     return Form((site.out,), (operand, shape), "Expand")

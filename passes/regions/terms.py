@@ -31,7 +31,7 @@ from pitc.passes.regions.contraction import (
     to_operand,
 )
 from pitc.passes.regions.domain import Coords, Domain, all_live, covering, domain_of
-from pitc.passes.regions.form import Form, PackCandidate, Packing
+from pitc.passes.regions.form import Form, PackCandidate, Packing, static_shape
 from pitc.passes.regions.layout import layout_of, wide
 
 
@@ -119,12 +119,11 @@ def _sum_of_rows(
         return site.refuse(Code.LAYOUT, "rows and columns of the result are mixed")
     operands = []
     for side in (left.packing, right.packing):
-        sizes = [e.as_int() for e in side.layout.rest_shape]
-        static = [n for n in sizes if n is not None]
-        if len(sizes) > 1 and len(static) < len(sizes):
+        joined, sizes = len(side.layout.rest) != 1, static_shape(side.layout.rest_shape)
+        if joined and sizes is None:
             text = "extents that are joined to one dimension are not numbers"
             return site.refuse(Code.DYNAMIC_DIM, text)
-        operands.append(side.operand(None if len(sizes) == 1 else (prod(static),)))
+        operands.append(side.operand((prod(sizes or ()),) if joined else None))
     if any(graph[o.name].dtype != np.float32 for o in operands):
         return site.refuse(Code.NO_LOWERING, "sums are lowered for float32 only")
     coords = tuple(Digit(a, ONE, expr.extents[a]) for a in rows)
