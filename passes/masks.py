@@ -20,7 +20,7 @@ from pitc.ir.build import NodeMaker
 from pitc.ir.graph import Graph
 from pitc.ir.mask import PaddingMask
 from pitc.passes.regions.live_tests import OLDEST
-from pitc.passes.rules.record import Packs, operator_of
+from pitc.passes.rules.record import PackRule, operator_of
 
 SEVERAL, NOT, AT = ",", "!", ":"
 
@@ -158,7 +158,7 @@ def can_be_mask(value: ir.Value) -> bool:
 def looks_up(value: ir.Value) -> bool:
     """True for an index into a table, such as token numbers."""
     return any(
-        operator_of(node).packs is Packs.LOOK_UP and any(x is value for x in node.inputs[1:])
+        operator_of(node).packs is PackRule.LOOK_UP and any(x is value for x in node.inputs[1:])
         for node in value.consumers()
     )
 

@@ -12,7 +12,7 @@ from pitc.ir.index import ONE, ZERO, Digit, dim_index, poly, sym
 from pitc.ir.refusal import Refusal
 from pitc.ir.region import Test
 from pitc.passes.regions.domain import Coords, Domain
-from pitc.passes.regions.form import FormContext, Packing, Site
+from pitc.passes.regions.form import FormContext, PackCandidate, Packing
 from pitc.passes.regions.layout import layout_of
 from pitc.passes.regions.scores import Scores, live_pairs, rest_on_zeros, walk
 from tests.fact_check import analysed
@@ -60,13 +60,13 @@ def graph_of(body: str) -> Graph:
     return analysed(model)[0]
 
 
-def site_of(graph: Graph) -> Site:
+def site_of(graph: Graph) -> PackCandidate:
     """The second contraction."""
     node, expr = graph["o"].producer, graph["o"].expr
     layout = layout_of((B, poly(3), S, poly(4)), QUERIES)
     assert node is not None and expr is not None and layout is not None
     packing = Packing("o", DOMAIN, QUERIES, layout, DOMAIN.at(QUERIES))
-    return Site(FormContext(graph, DOMAIN), node, expr, packing)
+    return PackCandidate(FormContext(graph, DOMAIN), node, expr, packing)
 
 
 def scores_at(name: str) -> Scores:

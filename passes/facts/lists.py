@@ -25,7 +25,7 @@ from pitc.ir.nodes import captures
 from pitc.ir.region import EVERYWHERE, Region, pull
 from pitc.passes.facts.affine import in_type
 from pitc.passes.rules.assumes import Assumes
-from pitc.passes.rules.record import Packs, operator_of
+from pitc.passes.rules.record import PackRule, operator_of
 
 Index = tuple[Poly | None, ...]
 
@@ -161,7 +161,7 @@ class _Finder:
             return dense
         unknown = [d for d, p in enumerate(data.index) if p is None]
         lead: Index = index.index
-        vectors = operator_of(view).packs is Packs.LOOK_UP_VECTORS
+        vectors = operator_of(view).packs is PackRule.LOOK_UP_VECTORS
         first = int(view.attr("batch_dims", 0)) if vectors else 0
         found = list(data.index)
         for d in unknown:

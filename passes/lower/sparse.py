@@ -2,8 +2,7 @@
 one where the right one is constant and finite, if it is large enough for looking to pay.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from math import prod
 
 import onnx_ir as ir
@@ -21,75 +20,55 @@ from pitc.passes.lower.weight import (
     has_bias,
     is_large,
 )
+from pitc.passes.regions.choose import Chosen
+from pitc.passes.regions.form import static_shape
 from pitc.passes.regions.sparse import SparseOperand, sparse_operands
 
-
-@dataclass(frozen=True, slots=True)
-class SparseContractions:
-    """The contractions that detect and skip zeros when the model runs.
-
-    Args:
-        nodes: Each with the operand whose zeros are skipped.
-        refusals: Why others that may hold zeros stay dense.
-    """
-
-    nodes: Mapping[ir.Node, SparseOperand] = field(default_factory=dict)
-    refusals: Mapping[ir.Node, Refusal] = field(default_factory=dict)
+SparseContractions = Chosen[SparseOperand]
+"""The contractions that detect and skip zeros when the model runs, each with the operand that has
+them.
+"""
 
 
 def sparse_contractions(graph: Graph) -> SparseContractions:
     """Choose among the contractions of an analysed graph."""
-    operands = sparse_operands(graph)
-    nodes: dict[ir.Node, SparseOperand] = {}
-    refusals = dict(operands.refusals)
-    for node, found in operands.found.items():
-        chosen = _choose(graph, node, {o.operand: o for o in found})
-        if isinstance(chosen, Refusal):
-            refusals[node] = chosen
-        else:
-            nodes[node] = chosen
-    return SparseContractions(nodes, refusals)
+    known = sparse_operands(graph)
+    return Chosen.of(known.refusals | {n: _choose(graph, n, x) for n, x in known.nodes.items()})
 
 
-def _choose(
-    graph: Graph, node: ir.Node, found: Mapping[int, SparseOperand]
-) -> SparseOperand | Refusal:
+def _choose(graph: Graph, node: ir.Node, found: Sequence[SparseOperand]) -> SparseOperand | Refusal:
     """The operand whose zeros are skipped: the left one where the other one is constant."""
-    name = node_name(node)
+    operand = found[0]
+
+    def refuse(code: Code, text: str) -> Refusal:
+        return Refusal(code, node_name(node), text, operand.name)
+
     if node.op_type == "Conv" and not node.domain:
         text = "zeros of single places are not skipped by a convolution, only those of channels"
-        return Refusal(Code.NO_LOWERING, name, text, next(iter(found.values())).name)
+        return refuse(Code.NO_LOWERING, text)
     if not is_plain_product(node):
-        text = "kernels skip zeros of MatMul and of Gemm"
-        return Refusal(Code.NO_LOWERING, name, text, next(iter(found.values())).name)
-    operand = found.get(1) or found[0]
+        return refuse(Code.NO_LOWERING, "kernels skip zeros of MatMul and of Gemm")
+    operand = next((o for o in found if o.operand), operand)
     matrix = _right_matrix(graph, node, operand)
     if isinstance(matrix, str):
-        return Refusal(Code.NO_LOWERING, name, matrix, operand.name)
+        return refuse(Code.NO_LOWERING, matrix)
     if has_bias(node) and bias_row(node, matrix.n) is None:
-        return Refusal(
-            Code.NO_LOWERING, name, f"its bias is not a constant row of {matrix.n}", operand.name
-        )
+        return refuse(Code.NO_LOWERING, f"its bias is not a constant row of {matrix.n}")
     if not is_large(graph, matrix) or matrix.k * matrix.n < graph.target.least_weight:
-        return Refusal(
-            Code.NO_GAIN,
-            name,
-            f"the matrix has only {matrix.k} x {matrix.n} elements",
-            operand.name,
-        )
+        text = f"the matrix has only {matrix.k} x {matrix.n} elements"
+        return refuse(Code.NO_GAIN, text)
     products = _products(graph, node)
     if products is not None and products < graph.target.least_products:
         text = f"it sums only {products} products in every run: too few for a node of its own"
-        return Refusal(Code.NO_GAIN, name, text, operand.name)
+        return refuse(Code.NO_GAIN, text)
     return operand
 
 
 def _products(graph: Graph, node: ir.Node) -> int | None:
     """How many a contraction sums; None where that is known only when the model runs."""
     expr = graph[first_output(node)].expr
-    extents = [] if expr is None else [e.as_int() for e in expr.extents]
-    known = [e for e in extents if e is not None]
-    return prod(known) if known and len(known) == len(extents) else None
+    sizes = None if expr is None else static_shape(expr.extents)
+    return prod(sizes) if sizes else None
 
 
 def _right_matrix(

@@ -19,13 +19,12 @@ that the kernel can follow (`scores.py`):
 The skipped terms are exact zeros of the second contraction, for finite v.
 """
 
-from collections.abc import Iterable
 from math import prod
 
 import numpy as np
 import onnx_ir as ir
 
-from pitc.ir.expr import Combine, TensorExpr
+from pitc.ir.expr import TensorExpr
 from pitc.ir.index import ONE, Digit, bare_dim
 from pitc.ir.nodes import attribute, input_names
 from pitc.ir.plans.ops import Attention
@@ -40,9 +39,9 @@ from pitc.passes.regions.form import (
     FormContext,
     OffsetsOperand,
     Operand,
-    PackedOperand,
+    PackCandidate,
     Packing,
-    Site,
+    static_shape,
 )
 from pitc.passes.regions.layout import layout_of, wide
 from pitc.passes.regions.scores import (
@@ -55,23 +54,18 @@ from pitc.passes.regions.scores import (
 )
 
 
-def attention_form(site: Site, key_contexts: Iterable[FormContext]) -> Form | Refusal:
-    """The attention node that computes a contraction of softmaxed scores with packed values.
-
-    Args:
-        site: The second contraction; its packing ranges over queries.
-        key_contexts: Domains that the keys may range over.
-
-    Returns:
-        The form, or the last condition that failed.
+def attention(site: PackCandidate) -> Form | Refusal:
+    """The attention node that computes a contraction of softmaxed scores with packed values: its
+    packing ranges over queries, and keys over the same domain or over another one.
     """
     refusal = site.refuse(Code.AXIS_NOT_PIT, "the packed axis is contracted over")
-    sums = site.expr.combine is Combine.PRODUCT and site.expr.reduced
-    if not sums or len(site.node.inputs) != 2:
+    if not site.expr.reduced or len(site.node.inputs) != 2:
         return refusal
     if not _is_plain(site.node):
         return site.refuse(Code.NO_LOWERING, "the contraction scales its result")
-    for keys in key_contexts:
+    same = () if site.context.domain.lives_everywhere else (site.context,)
+    others = (c for c in site.beside(site.input(1)) if c is not site.context)
+    for keys in (*same, *others):
         for values in packed_rows(keys.packings, site.expr, site.node, 1):
             found = _over_keys(site, keys, values)
             if isinstance(found, Form):
@@ -97,7 +91,7 @@ def row_coords(expr: TensorExpr, values: Rows) -> Coords | None:
     return (*lead, Digit(rows[0], ONE, expr.shape[rows[0]]))
 
 
-def _over_keys(site: Site, keys: FormContext, values: Rows) -> Form | Refusal:
+def _over_keys(site: PackCandidate, keys: FormContext, values: Rows) -> Form | Refusal:
     key_axis, read = len(site.expr.shape), read_of(site.expr, 0)
     last = values.coords[-1] if values.coords else None
     whole = last == Digit(key_axis, ONE, site.expr.extents[key_axis])
@@ -161,7 +155,9 @@ def _head_digits(context: FormContext, scores: Scores) -> tuple[Digit, ...] | No
     return None if layout is None else wide(layout.rest)
 
 
-def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> Form | Refusal:
+def _form(
+    site: PackCandidate, keys: FormContext, scores: Scores, values: Packing
+) -> Form | Refusal:
     """The PIT node, once the walk has reached the first contraction."""
     graph = site.context.graph
     expr, node = graph[scores.name].expr, graph[scores.name].producer
@@ -186,9 +182,8 @@ def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> For
     for factor in (scale, scores.score_scale):
         if not is_factor(factor):
             return site.refuse(Code.NO_LOWERING, f"scores are multiplied by {factor}", scores.name)
-    sizes = [e.as_int() for e in (*site.out.layout.rest_shape, reduced.extent)]
-    static = [n for n in sizes if n is not None]
-    if len(static) != len(sizes):
+    static = static_shape((*site.out.layout.rest_shape, reduced.extent))
+    if static is None:
         return site.refuse(Code.DYNAMIC_DIM, "heads or head size are not static")
     if len(static) < 2:
         return site.refuse(Code.LAYOUT, "the values have no head-size dimension")
@@ -202,9 +197,9 @@ def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> For
     if others:
         return site.refuse(Code.NO_LOWERING, f"head size {others[0]} is not in 1..{longest}")
     operands: list[Operand | None] = [
-        PackedOperand(queries.name, queries.domain, queries.coords),
-        PackedOperand(key.name, key.domain, key.coords),
-        PackedOperand(values.name, values.domain, values.coords),
+        queries.operand(),
+        key.operand(),
+        values.operand(),
         OffsetsOperand(site.context.domain, "offsets"),
         OffsetsOperand(keys.domain, "offsets"),
     ]
@@ -249,7 +244,6 @@ def _form(site: Site, keys: FormContext, scores: Scores, values: Packing) -> For
         absorbs=(*scores.absorbs, node),
         rests_on=tuple(scores.rests_on),
         factors=tuple(scores.factors),
-        rule="softmax over live keys",
     )
 
 

@@ -5,32 +5,31 @@ tried for every node, then dropped until all that are left are sound together (`
 connected region pays (`price.py`); what is left is told in the report.
 """
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import onnx_ir as ir
 
-from pitc.ir.expr import Combine
 from pitc.ir.graph import Graph
-from pitc.ir.nodes import first_output, input_names, node_name
+from pitc.ir.nodes import node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.report import RegionRecord
-from pitc.passes.regions.all_rows import forms_of_all_rows
-from pitc.passes.regions.attention import attention_form
+from pitc.passes.regions.candidates import ROUNDS, Search, Tried, asks_why
 from pitc.passes.regions.contexts import Contexts, Strata, contexts_of, strata_of, untried
 from pitc.passes.regions.demand import Demand, demand
-from pitc.passes.regions.domain import Coords, Domain
-from pitc.passes.regions.form import Form, FormContext, PackedOperand, Site, operand_names
+from pitc.passes.regions.domain import Domain
+from pitc.passes.regions.form import Form, PackCandidate
+from pitc.passes.regions.forms import form_of
 from pitc.passes.regions.legal import unsound_forms
-from pitc.passes.regions.packed import packed_form
 from pitc.passes.regions.price import (
-    busy_nodes,
-    contraction_flops,
     costly_tests,
-    domains_of,
-    leading_nodes,
+    nodes_downstream_of_contraction,
+    nodes_upstream_of_contraction,
     priced_regions,
 )
-from pitc.passes.regions.terms import forms_of_terms
+
+Choice = TypeVar("Choice")
 
 
 @dataclass(slots=True)
@@ -52,6 +51,25 @@ class Regions:
     demand: Demand = field(default_factory=Demand)
 
 
+@dataclass(frozen=True)
+class Chosen(Generic[Choice]):
+    """What was chosen for nodes.
+
+    Args:
+        nodes: Each with the choice.
+        refusals: Why others have none.
+    """
+
+    nodes: dict[ir.Node, Choice] = field(default_factory=dict[ir.Node, Choice])
+    refusals: dict[ir.Node, Refusal] = field(default_factory=dict[ir.Node, Refusal])
+
+    @classmethod
+    def of(cls, found: Mapping[ir.Node, Choice | Refusal]) -> "Chosen[Choice]":
+        """Choices and refusals apart."""
+        refusals = {n: x for n, x in found.items() if isinstance(x, Refusal)}
+        return cls({n: x for n, x in found.items() if not isinstance(x, Refusal)}, refusals)
+
+
 def choose_regions(graph: Graph) -> Regions:
     """Pick the packed forms of a graph whose facts are known.
 
@@ -70,7 +88,7 @@ def choose_regions(graph: Graph) -> Regions:
         if not costly:
             break
         for node in out.demand.forms:
-            why = next((costly[d] for d in domains_of(out.forms[node]) if d in costly), None)
+            why = next((costly[d] for d in out.forms[node].domains if d in costly), None)
             if why is not None and node not in unpaid:
                 unpaid[node] = Refusal(Code.LIVE_TEST, node_name(node), why)
         contexts = contexts.without(costly)
@@ -82,104 +100,28 @@ def _chosen(graph: Graph, contexts: Contexts) -> Regions:
     """The forms in those domains that are sound together and pay for what they move."""
     out = Regions()
     strata = strata_of(graph, [c.domain for c in contexts])
-    place = {node: k for k, node in enumerate(graph.nodes)}
-    for context in contexts:
-        makers = (graph[name].producer for name in contexts.values(context))
-        nodes = {n for n in makers if n is not None and n not in out.forms}
-        for node in sorted(nodes, key=lambda n: place[n]):
-            _try_node(out, context, contexts, node, strata)
-    for node, form in forms_of_all_rows(graph, out.forms, contexts.of):
-        if strata.allow([first_output(node), *form.whole], domains_of(form)):
-            out.forms.setdefault(node, form)
-    for node, found in forms_of_terms(graph, out.forms, contexts.of_terms):
-        if isinstance(found, Form):
-            if strata.allow([first_output(node)], domains_of(found)):
-                out.forms.setdefault(node, found)
-        elif found.code is not Code.AXIS_NOT_PIT:
-            out.refusals.setdefault(node, found)
-    _add_wanted_rows(graph, out, contexts, strata)
+    search = Search(graph, contexts, out.forms)
+    for way in (r for r in ROUNDS if graph.opset >= r.opset):
+        for site in way.candidates(search):
+            found = _allowed_form(site, way.tried, strata)
+            if isinstance(found, Form):
+                out.forms[site.node] = found
+            elif found.code in way.tells and asks_why(graph, site.node):
+                out.refusals.setdefault(site.node, found)
     _keep_sound_and_paying(graph, out)
     out.refusals = {n: r for n, r in out.refusals.items() if n not in out.forms}
     return out
 
 
-def _try_node(
-    out: Regions,
-    context: FormContext,
-    contexts: Contexts,
-    node: ir.Node,
-    strata: Strata,
-) -> None:
-    name = first_output(node)
-    expr = context.graph[name].expr
-    if expr is None or context.graph[name].captured:
-        return
-    for packing in context.packings(name):
-        site = Site(context, node, expr, packing)
-        form: Form | Refusal = site.refuse(Code.JOINT, "the live rows are computed from it")
-        if strata.allow([name], [context.domain]):
-            form = packed_form(site)
-            if isinstance(form, Refusal) and expr.combine is Combine.PRODUCT:
-                form = _as_attention(site, contexts, form)
-        if isinstance(form, Form) and not strata.allow([name, *form.whole], domains_of(form)):
-            form = site.refuse(Code.JOINT, "live rows are computed from its other outputs")
-        if isinstance(form, Form):
-            out.forms[node] = form
-            return
-        if _asks_why(context.graph, node):
-            out.refusals.setdefault(node, form)
-
-
-def _asks_why(graph: Graph, node: ir.Node) -> bool:
-    """True where a refusal says more than that all of it is read: of a value with dead facts, and
-    of a contraction.
-    """
-    return bool(graph[first_output(node)].dead or contraction_flops(graph, node))
-
-
-def _as_attention(site: Site, contexts: Contexts, refusal: Refusal) -> Form | Refusal:
-    """A contraction as attention, where it has no form by itself; else why it has neither: in front
-    the reason that looked at more of it.
-    """
-    keys = contexts.of(input_names(site.node)[-1])
-    form = attention_form(site, [site.context, *(c for c in keys if c is not site.context)])
-    if isinstance(form, Form):
+def _allowed_form(site: PackCandidate, tried: Tried, strata: Strata) -> Form | Refusal:
+    """The form of a candidate from which no live points are computed that it looks at."""
+    name = site.out.name
+    if not strata.allow([name], [site.context.domain]):
+        return site.refuse(Code.JOINT, "the live rows are computed from it")
+    form = form_of(site, tried)
+    if isinstance(form, Refusal) or strata.allow([name, *form.whole], form.domains):
         return form
-    if form.code is Code.AXIS_NOT_PIT:  # it is none
-        return refusal
-    vague = refusal.code is Code.AXIS_NOT_PIT or (
-        refusal.code is Code.NO_KERNEL and form.code is Code.NO_FACT
-    )
-    return replace(form, also=refusal) if vague else replace(refusal, also=form)
-
-
-def _add_wanted_rows(graph: Graph, out: Regions, contexts: Contexts, strata: Strata) -> None:
-    """Forms of values that nothing reads but forms of live rows: it need not be dead elsewhere.
-
-    g = h * mask      y[m, n] = sum over live t of g[t, m] * w[t, n]      g: live rows, no SWrite
-    """
-    by_domain = {c.domain: c for c in contexts}
-    for node in reversed(graph.nodes):
-        name = first_output(node)
-        if node in out.forms or name in graph.outputs or graph[name].captured:
-            continue
-        wanted = {_rows_read(out.forms.get(n), name) for n in graph[name].uses}
-        rows = next(iter(wanted)) if len(wanted) == 1 else None
-        expr = graph[name].expr
-        context = None if rows is None else by_domain.get(rows[0])
-        packing = None if context is None or rows is None else context.packing_at(name, rows[1])
-        if context is None or expr is None or packing is None:
-            continue
-        form = packed_form(Site(context, node, expr, packing))
-        if isinstance(form, Form) and strata.allow([name, *form.whole], domains_of(form)):
-            out.forms[node] = form
-
-
-def _rows_read(form: Form | None, name: str) -> tuple[Domain, Coords] | None:
-    """The only rows of a value that a form reads; None where it reads others, or the value."""
-    read = [o for o in (() if form is None else form.operands) if name in operand_names(o)]
-    rows = {(o.domain, o.coords) if isinstance(o, PackedOperand) else None for o in read}
-    return next(iter(rows)) if len(rows) == 1 else None
+    return site.refuse(Code.JOINT, "live rows are computed from its other outputs")
 
 
 def _keep_sound_and_paying(graph: Graph, out: Regions) -> None:
@@ -187,16 +129,16 @@ def _keep_sound_and_paying(graph: Graph, out: Regions) -> None:
     while True:
         out.demand = demand(graph, out.forms)
         dropped = (
-            _idle_exits(graph, out)
+            _exits_without_contraction(graph, out)
             or _late_exits(graph, out)
             or unsound_forms(graph, out.forms, out.demand)
-            or _poor_forms(graph, out)
+            or _unprofitable(graph, out)
         )
         if not dropped:
             break
         for node, refusal in dropped.items():
             form = out.forms.pop(node)
-            if not _asks_why(graph, node):
+            if not asks_why(graph, node):
                 continue
             if not form.leaves_out_nothing:
                 out.refusals[node] = refusal
@@ -206,12 +148,12 @@ def _keep_sound_and_paying(graph: Graph, out: Regions) -> None:
     out.records = _records(graph, out)
 
 
-def _idle_exits(graph: Graph, out: Regions) -> dict[ir.Node, Refusal]:
+def _exits_without_contraction(graph: Graph, out: Regions) -> dict[ir.Node, Refusal]:
     """Exits that no packed contraction leads to: to compute them whole costs less than SWrite.
 
     A mask that is also wanted whole is one: as an exit it would lose the facts that it gives.
     """
-    busy = busy_nodes(graph, out.forms, out.demand)
+    busy = nodes_downstream_of_contraction(graph, out.forms, out.demand)
     return {
         node: Refusal(
             Code.NOT_NEEDED, node_name(node), f"no packed contraction leads to '{name}'", name
@@ -225,17 +167,17 @@ def _late_exits(graph: Graph, out: Regions) -> dict[ir.Node, Refusal]:
     """Forms of what is read, and 0 where it is left out, that lead to no packed contraction: what
     they are computed from can come back instead.
     """
-    leading = leading_nodes(graph, out.forms, out.demand)
+    leading = nodes_upstream_of_contraction(graph, out.forms, out.demand)
     found: dict[ir.Node, Refusal] = {}
     for node in out.demand.forms - leading:
-        outputs = [p for p in out.forms[node].outputs if p is not None]
+        outputs = out.forms[node].packings
         if all(p.proof is None and p.zero is not None for p in outputs):
             text = f"no packed contraction is computed from '{outputs[0].name}', which is read"
             found[node] = Refusal(Code.NOT_NEEDED, node_name(node), text, outputs[0].name)
     return found
 
 
-def _poor_forms(graph: Graph, out: Regions) -> dict[ir.Node, Refusal]:
+def _unprofitable(graph: Graph, out: Regions) -> dict[ir.Node, Refusal]:
     """Forms that nothing needs, and those of regions that do not pay."""
     unneeded = (n for n in out.forms if n not in out.demand.forms)
     why = {

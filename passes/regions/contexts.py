@@ -26,7 +26,7 @@ from pitc.passes.regions.form import FormContext, zero_regions
 from pitc.passes.regions.live_tests import can_compute, why_not
 from pitc.passes.regions.price import contraction_flops
 from pitc.passes.regions.terms import term_domains
-from pitc.passes.rules.record import Packs, operator_of
+from pitc.passes.rules.record import PackRule, operator_of
 
 Sources = frozenset[str]
 
@@ -243,7 +243,7 @@ def _zero_domains(graph: Graph, node: ir.Node) -> Iterator[Domain]:
     """Where rows of a product with a matrix are 0, by one mask: that several gates are all shut is
     rare.
     """
-    rows = operator_of(node).packs is Packs.CONTRACTION
+    rows = operator_of(node).packs is PackRule.CONTRACTION
     zeros = (r for r in zero_regions(graph, first_output(node)) if rows and len(r) == 1)
     found = (domain for domain, _ in filter(None, map(domain_of, zeros)))
     yield from (domain for domain in found if not domain.rarely_dead)

@@ -3,7 +3,7 @@
     y[e, m, n] = sum over k of a[e, m, k] * b[e, k, n]
 
 Which form a contraction has follows from the axes that the packed one ranges over, not from its
-operator (`PACKED`):
+operator (`FORMS` in `forms.py`):
 
 m       y[t, n] = a[t, :] @ b               rows of a, of b none
 n       y[t, m] = b[:, t] @ a               columns of b, of a none
@@ -30,13 +30,14 @@ from pitc.ir.refusal import Code, Refusal
 from pitc.passes.regions.domain import Coords
 from pitc.passes.regions.form import (
     Form,
+    FormRule,
     GatheredOperand,
     Operand,
-    PackedOperand,
+    PackCandidate,
     Packing,
-    Site,
     WholeOperand,
     broadcast_operand,
+    static_shape,
 )
 from pitc.passes.regions.layout import coordinate_codes, read_along, wide
 
@@ -82,22 +83,28 @@ def factor_reads(expr: TensorExpr) -> list[Read]:
     return [r for r in expr.reads if not biased or r.operand < 2]
 
 
-def packed_contraction(site: Site) -> Form | Refusal:
-    """The form for the axes that the coordinates of the output are."""
+def packed_axes(site: PackCandidate) -> frozenset[Kind]:
+    """What the coordinates of the output are to the left operand; nothing where they are no axes of
+    a product of two. Of one point, which is all of the output, both operands or the left one alone.
+    """
     reads = factor_reads(site.expr)
     if [r.operand for r in reads] != [0, 1]:
-        return site.refuse(Code.NO_LOWERING, "it is not a product of two operands")
+        return frozenset()
+    if not site.out.coords:
+        return frozenset({Kind.M if site.aligned(1) is None else Kind.E})
     kinds = axis_kinds(site.expr, reads[0], reads[1:])
     found = {kinds.get(c.dim) for c in site.out.coords}
-    if not found:  # one point, all of the output
-        return _rows(site) if site.aligned(1) is None else _groups(site)
-    for row in PACKED:
-        if found == row.kinds:
-            return row.form(site)
+    return frozenset(kind for kind in found if kind is not None and None not in found)
+
+
+def no_axes(site: PackCandidate) -> Refusal:
+    """Of a product of which the packed axes are none."""
+    if [r.operand for r in factor_reads(site.expr)] != [0, 1]:
+        return site.refuse(Code.NO_LOWERING, "it is not a product of two operands")
     return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is not an axis of the product")
 
 
-def _rows(site: Site) -> Form | Refusal:
+def rows(site: PackCandidate) -> Form | Refusal:
     """m: rows of the left operand by a whole matrix."""
     a = site.aligned(0)
     if a is None:
@@ -112,11 +119,11 @@ def _rows(site: Site) -> Form | Refusal:
     if not whole or not read_along(index, extents, [*rows, _summed(site)]):
         return site.refuse(Code.LAYOUT, f"the left operand is read at {index}", site.input(0))
     matrix = _matrix(site, len(extents))
-    left = PackedOperand(packing.name, site.context.domain, packing.coords)
+    left = packing.operand()
     return matrix if isinstance(matrix, Refusal) else _with_bias(site, left, matrix)
 
 
-def _matrix(site: Site, rows_rank: int) -> WholeOperand | Refusal:
+def _matrix(site: PackCandidate, rows_rank: int) -> WholeOperand | Refusal:
     """A whole right operand whose columns are the last axis of the output: a matrix, with at most
     as many dimensions as the packed rows (a longer one would widen the product).
     """
@@ -125,15 +132,13 @@ def _matrix(site: Site, rows_rank: int) -> WholeOperand | Refusal:
         return site.refuse(Code.LAYOUT, "the right operand is not a matrix", site.input(1))
     if len(shape) <= 1 + rows_rank:
         return WholeOperand(site.input(1))
-    static = [n for e in shape[-2:] if (n := e.as_int()) is not None]
-    if len(static) != 2:
-        return site.refuse(
-            Code.DYNAMIC_DIM, "the right operand must be reshaped to a matrix", site.input(1)
-        )
-    return WholeOperand(site.input(1), (static[0], static[1]))
+    sizes, text = static_shape(shape[-2:]), "the right operand must be reshaped to a matrix"
+    if sizes is None:
+        return site.refuse(Code.DYNAMIC_DIM, text, site.input(1))
+    return WholeOperand(site.input(1), sizes)
 
 
-def _with_bias(site: Site, left: Operand, right: Operand) -> Form | Refusal:
+def _with_bias(site: PackCandidate, left: Operand, right: Operand) -> Form | Refusal:
     if site.node.op_type == "MatMul":
         return Form((site.out,), (left, right), "MatMul")
     if attribute(site.node, "transA", 0):
@@ -146,7 +151,7 @@ def _with_bias(site: Site, left: Operand, right: Operand) -> Form | Refusal:
     return bias if isinstance(bias, Refusal) else Form((site.out,), (left, right, bias), "Gemm")
 
 
-def _groups(site: Site) -> Form | Refusal:
+def groups(site: PackCandidate) -> Form | Refusal:
     """e: a product of matrices for every live point."""
     a, b = site.aligned(0), site.aligned(1)
     if a is None or b is None or site.node.op_type != "MatMul" or len(site.out.layout.rest) < 2:
@@ -161,31 +166,25 @@ def _groups(site: Site) -> Form | Refusal:
         b[1], b[0].layout.rest_shape, [*lead, k_dim, n_dim]
     ):
         return site.refuse(Code.LAYOUT, "the operands' packed dimensions are out of order")
-    domain = site.context.domain
-    left, right = (PackedOperand(p.name, domain, p.coords) for p, _ in (a, b))
-    return Form((site.out,), (left, right), "MatMul")
+    return Form((site.out,), (a[0].operand(), b[0].operand()), "MatMul")
 
 
-def _columns(site: Site) -> Form | Refusal:
+def columns(site: PackCandidate) -> Form | Refusal:
     """n: columns of the right operand by a whole matrix, which is the left one."""
     right = _column_operand(site)
     if isinstance(right, Refusal):
         return right
     (index,), shape = site.reads(0), site.context.shape(site.input(0))
     dims = [None if p is None else bare_dim(p) for p in index[-2:]]
-    sizes = [e.as_int() for e in shape[-2:]]
     matrix = len(index) > 1 and all(e == ONE for e in shape[:-2])
     if not matrix or len(site.out.layout.rest) != 1 or None in dims:
         return site.refuse(Code.LAYOUT, "the left operand is not a matrix", site.input(0))
     if any(site.context.graph[site.input(k)].dtype != np.float32 for k in (0, 1)):
         return site.refuse(Code.NO_LOWERING, "columns are lowered for float32 only")
-    reshaped = None
-    if len(shape) > 2:
-        if None in sizes:
-            return site.refuse(
-                Code.DYNAMIC_DIM, "the left operand must be reshaped to a matrix", site.input(0)
-            )
-        reshaped = tuple(n for n in sizes if n is not None)
+    reshaped = static_shape(shape[-2:]) if len(shape) > 2 else None
+    if len(shape) > 2 and reshaped is None:
+        text = "the left operand must be reshaped to a matrix"
+        return site.refuse(Code.DYNAMIC_DIM, text, site.input(0))
     turned = int(dims == [*_rest_dims(site), _summed(site)])
     operands: list[Operand | None] = [right, WholeOperand(site.input(0), reshaped)]
     if len(site.node.inputs) > 2 and site.node.inputs[2] is not None:
@@ -193,14 +192,20 @@ def _columns(site: Site) -> Form | Refusal:
         if isinstance(bias, Refusal):
             return bias
         operands.append(bias)
-    return Form((site.out,), tuple(operands), "Gemm", {"transA": 0, "transB": turned}, copies=True)
+    return Form(
+        (site.out,),
+        tuple(operands),
+        "Gemm",
+        {"transA": 0, "transB": turned},
+        materialises_operands=True,
+    )
 
 
-def _column_operand(site: Site) -> Operand | Refusal:
+def _column_operand(site: PackCandidate) -> Operand | Refusal:
     """Columns of the right operand as rows, each along the summed axis."""
     b, domain = site.aligned(1), site.context.domain
     if b is not None and read_along(b[1], b[0].layout.rest_shape, [_summed(site)]):
-        return PackedOperand(b[0].name, domain, b[0].coords)
+        return b[0].operand()
     (index,), shape = site.reads(1), site.context.shape(site.input(1))
     codes = coordinate_codes(index, shape, domain)
     kept = (
@@ -213,36 +218,9 @@ def _column_operand(site: Site) -> Operand | Refusal:
     return GatheredOperand(site.input(1), domain, codes[0])
 
 
-def _no_kernel(what: str) -> Callable[[Site], Refusal]:
+def no_kernel(what: str) -> FormRule:
     """The packed axes are known, and so is their index; nothing computes over them yet."""
     return lambda site: site.refuse(Code.NO_KERNEL, f"{what} has no kernel")
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """Axes of a contraction that may be packed together.
-
-    Args:
-        kinds: What they are to the left operand.
-        form: What the contraction becomes.
-    """
-
-    kinds: frozenset[Kind]
-    form: Callable[[Site], Form | Refusal]
-
-
-PACKED = (
-    Packed(frozenset({Kind.M}), _rows),
-    Packed(frozenset({Kind.N}), _columns),
-    Packed(frozenset({Kind.E}), _groups),
-    Packed(frozenset({Kind.M, Kind.N}), _no_kernel("a product of single elements (m x n)")),
-    Packed(frozenset({Kind.E, Kind.M}), _no_kernel("a product by groups of rows (e x m)")),
-    Packed(frozenset({Kind.E, Kind.N}), _no_kernel("a product by groups of columns (e x n)")),
-    Packed(
-        frozenset({Kind.E, Kind.M, Kind.N}),
-        _no_kernel("a product of single elements of groups (e x m x n)"),
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,10 +280,10 @@ def to_operand(digits: tuple[Digit, ...], read: Read) -> tuple[Digit, ...] | Non
     return tuple(Digit(where[c.dim], c.stride, c.extent) for c in digits)
 
 
-def _rest_dims(site: Site) -> list[int]:
+def _rest_dims(site: PackCandidate) -> list[int]:
     """Dimensions of the packed space that are the output's rest digits."""
     return [site.space.rest_dim(i) for i in range(len(site.out.layout.rest))]
 
 
-def _summed(site: Site) -> int | None:
+def _summed(site: PackCandidate) -> int | None:
     return site.space.reduced_dim(0) if site.expr.reduced else None

@@ -8,14 +8,7 @@ import onnx_ir as ir
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import captures
 from pitc.ir.sizes import sizes_known
-from pitc.passes.regions.form import (
-    BiasOperand,
-    Form,
-    GatheredOperand,
-    OffsetsOperand,
-    PackedOperand,
-    WholeOperand,
-)
+from pitc.passes.regions.form import Form, PackedOperand, operand_domain, operand_names
 
 Forms = Mapping[ir.Node, Form]
 
@@ -111,9 +104,7 @@ def _operands(
                 want_form(producer)
             else:
                 yield operand.name
-        elif isinstance(operand, WholeOperand | GatheredOperand):
-            yield operand.name
-        elif isinstance(operand, BiasOperand):
-            yield from (term.name for term in operand.terms)
-        if isinstance(operand, PackedOperand | GatheredOperand | OffsetsOperand):
-            yield from operand.domain.sources()
+        else:
+            yield from operand_names(operand)
+        domain = operand_domain(operand)
+        yield from () if domain is None else domain.sources()

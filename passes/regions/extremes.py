@@ -8,11 +8,11 @@
 from pitc.ir.constant import FINITE, is_zero
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.regions.domain import covering
-from pitc.passes.regions.form import Form, PackedOperand, Site
+from pitc.passes.regions.form import Form, PackCandidate, PackedOperand
 from pitc.passes.rules.record import operator_of
 
 
-def by_extremes(site: Site) -> Form | Refusal:
+def by_extremes(site: PackCandidate) -> Form | Refusal:
     """9. The rows that live, where the value is 0 in the others; scales come as they were."""
     context, (operand,) = site.context, [operator_of(site.node).extremes_of]
     if operand is None or site.expr.reads[0].operand != operand or len(site.node.inputs) != 1:

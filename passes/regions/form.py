@@ -4,8 +4,9 @@ one packed axis.
 A form is a description. Making one changes nothing; `rewrite` turns the chosen forms into nodes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any
 
 import numpy.typing as npt
@@ -19,7 +20,7 @@ from pitc.ir.plans.ops import Attention
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import EVERYWHERE, Region
 from pitc.passes.regions.coordinates import Paths, follow
-from pitc.passes.regions.domain import Coords, Domain, covering
+from pitc.passes.regions.domain import Coords, Domain, all_live, covering
 from pitc.passes.regions.layout import (
     Layout,
     PackedSpace,
@@ -115,6 +116,13 @@ def operand_names(operand: Operand | None) -> list[str]:
     return []
 
 
+def operand_domain(operand: Operand | None) -> Domain | None:
+    """The domain whose live points an operand needs."""
+    if isinstance(operand, PackedOperand | GatheredOperand | OffsetsOperand):
+        return operand.domain
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Factor:
     """A number, known when the model runs, that attention scores are multiplied or divided by.
@@ -126,6 +134,14 @@ class Factor:
 
     name: str
     divides: bool
+
+
+class Saves(Enum):
+    """What a packed form saves."""
+
+    ROWS = "the products of a row of its result, for every dead point"
+    PAIRS = "both products of a pair: its own and that of its scores"
+    TERMS = "a product of two rows, for every dead point"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +158,9 @@ class Form:
         rests_on: Fill facts and dead facts that make the form exact.
         terms: What the terms range over that a sum of live ones is made of; None for other forms.
         whole: Outputs that the new node gives as they were.
-        copies: A product whose operands ONNX Runtime reads gathered: copies, that is.
+        materialises_operands: A product whose operands ONNX Runtime reads as gathered copies.
         factors: Of attention scores: queries are scaled by them.
+        saves: What is saved where it leaves something out.
         rule: The rule that made it, for people.
     """
 
@@ -156,15 +173,30 @@ class Form:
     rests_on: tuple[Region, ...] = ()
     terms: Domain | None = None
     whole: tuple[str, ...] = ()
-    copies: bool = False
+    materialises_operands: bool = False
     factors: tuple[Factor, ...] = ()
+    saves: Saves = Saves.ROWS
     rule: str = field(default="", compare=False)
+
+    @property
+    def packings(self) -> list["Packing"]:
+        """Its outputs that are read."""
+        return [p for p in self.outputs if p is not None]
+
+    @property
+    def ranges(self) -> list[Domain]:
+        """What its rows are, or the terms that it sums."""
+        return [p.domain for p in self.packings] if self.terms is None else [self.terms]
+
+    @property
+    def domains(self) -> set[Domain]:
+        """All domains whose live points it needs."""
+        return {*self.ranges, *(d for o in self.operands if (d := operand_domain(o)) is not None)}
 
     @property
     def leaves_out_nothing(self) -> bool:
         """True over a domain without dead points, where no term is left out either."""
-        everywhere = all(p is None or p.domain.lives_everywhere for p in self.outputs)
-        return everywhere and self.terms is None
+        return all(d.lives_everywhere for d in self.ranges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +220,10 @@ class Packing:
     layout: Layout
     proof: Region | None
     zero: Region | None = None
+
+    def operand(self, shape: tuple[int, ...] | None = None) -> PackedOperand:
+        """It as an operand, its dimensions behind the packed one reshaped where that is said."""
+        return PackedOperand(self.name, self.domain, self.coords, shape)
 
     @property
     def may_be_left_out(self) -> bool:
@@ -251,6 +287,12 @@ class FormContext:
         zero = covering(self.domain, coords, zeros)
         return Packing(name, self.domain, coords, layout, proof, zero)
 
+    def undivided(self, name: str) -> list[Packing]:
+        """A value as one point: it has no coordinates, and is terms of the domain's points."""
+        shape = self.graph[name].shape
+        layout = None if shape is None else layout_of(shape, ())
+        return [Packing(name, all_live(()), (), layout, EVERYWHERE)] if layout else []
+
     def shape(self, name: str) -> Shape:
         """Extents of a value that some expression reads (so they are known)."""
         shape = self.graph[name].shape
@@ -259,13 +301,22 @@ class FormContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """One node to be packed, with one packing of its first output."""
+class PackCandidate:
+    """One node to be packed, with one packing of its first output.
+
+    Args:
+        context: The domain that is tried.
+        node: The node.
+        expr: How its first output is computed.
+        out: The packing of that.
+        beside: Other domains to which a value may belong.
+    """
 
     context: FormContext
     node: ir.Node
     expr: TensorExpr
     out: Packing
+    beside: Callable[[str], Iterable[FormContext]] = lambda _: ()
 
     @property
     def space(self) -> PackedSpace:
@@ -320,10 +371,10 @@ class Site:
         return not any(uses_coordinates(i, rank) for i in self.reads(operand))
 
 
-FormRule = Callable[[Site], Form | Refusal]
+FormRule = Callable[[PackCandidate], Form | Refusal]
 
 
-def single(site: Site) -> tuple[Packing | None, ...] | Refusal:
+def single(site: PackCandidate) -> tuple[Packing | None, ...] | Refusal:
     """Outputs of a form whose other outputs nobody may read."""
     graph = site.context.graph
     for other in site.node.outputs[1:]:
@@ -333,7 +384,27 @@ def single(site: Site) -> tuple[Packing | None, ...] | Refusal:
     return (site.out, *[None] * (len(site.node.outputs) - 1))
 
 
-def broadcast_operand(site: Site, operand: int) -> Operand | Refusal:
+def static_shape(extents: Iterable[Poly]) -> tuple[int, ...] | None:
+    """Extents as numbers; None where one of them is known only when the model runs."""
+    sizes = [e.as_int() for e in extents]
+    static = tuple(n for n in sizes if n is not None)
+    return static if len(static) == len(sizes) else None
+
+
+def has_elements(graph: Graph, form: Form) -> bool:
+    """True where every row has a known number of elements, which is not 0: the number of rows of a
+    domain without dead points is then that of all elements over it.
+    """
+    layouts: list[Layout | None] = [p.layout for p in form.packings]
+    for operand in form.operands:
+        if isinstance(operand, PackedOperand) and operand.domain.lives_everywhere:
+            layouts.append(layout_of(graph[operand.name].shape or (), operand.coords))
+        elif isinstance(operand, GatheredOperand):
+            return False
+    return all((e.as_int() or 0) > 0 for x in layouts if x is not None for e in x.rest_shape)
+
+
+def broadcast_operand(site: PackCandidate, operand: int) -> Operand | Refusal:
     """An operand of an elementwise node, shaped so that packed dimensions broadcast as the
     unpacked ones did.
     """
@@ -341,7 +412,7 @@ def broadcast_operand(site: Site, operand: int) -> Operand | Refusal:
     return replace(found, value=site.input(operand)) if isinstance(found, Refusal) else found
 
 
-def _broadcast(site: Site, operand: int) -> Operand | Refusal:
+def _broadcast(site: PackCandidate, operand: int) -> Operand | Refusal:
     name, domain = site.input(operand), site.context.domain
     found = site.aligned(operand)
     if found is not None:
@@ -349,7 +420,7 @@ def _broadcast(site: Site, operand: int) -> Operand | Refusal:
         shape = _target_shape(site, rest, packing.layout.rest_shape)
         if isinstance(shape, Refusal):
             return shape
-        return PackedOperand(name, domain, packing.coords, shape)
+        return packing.operand(shape)
     reads, extents = site.reads(operand), site.context.shape(name)
     if len(reads) != 1:
         return site.refuse(Code.NO_LOWERING, f"operand '{name}' is read more than once")
@@ -373,7 +444,7 @@ def _broadcast(site: Site, operand: int) -> Operand | Refusal:
 
 
 def _target_shape(
-    site: Site, index: list[Poly], extents: Shape
+    site: PackCandidate, index: list[Poly], extents: Shape
 ) -> tuple[int, ...] | Refusal | None:
     """The static shape that an operand's rest must be given to broadcast, None where it has it
     already.
@@ -383,13 +454,13 @@ def _target_shape(
         return places
     if places == tuple(extents):
         return None
-    static = tuple(n for e in places if (n := e.as_int()) is not None)
-    if len(static) != len(places):
+    static = static_shape(places)
+    if static is None:
         return site.refuse(Code.DYNAMIC_DIM, f"an operand must be reshaped to {list(places)}")
     return static
 
 
-def _places(site: Site, index: list[Poly], extents: Shape) -> Shape | Refusal:
+def _places(site: PackCandidate, index: list[Poly], extents: Shape) -> Shape | Refusal:
     """Extents for the output's rest digits: the operand's where it varies, 1 elsewhere."""
     rank = site.context.domain.rank
     places: list[int] = []

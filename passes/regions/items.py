@@ -12,8 +12,8 @@ from pitc.ir.refusal import Code, Refusal
 from pitc.passes.regions.form import (
     Form,
     Operand,
+    PackCandidate,
     PackedOperand,
-    Site,
     WholeOperand,
     single,
 )
@@ -21,7 +21,7 @@ from pitc.passes.rules.record import Items, operator_of
 from pitc.passes.rules.registry import expr_of
 
 
-def fewer_items(site: Site) -> Form | Refusal:
+def fewer_items(site: PackCandidate) -> Form | Refusal:
     """7. The packed axis is dimension 0, whole: the node itself on fewer items."""
     outputs, codes = single(site), site.out.layout.dim_codes()
     if isinstance(outputs, Refusal):

@@ -15,35 +15,29 @@ way, whole, or gathered?
 9. extremes:      out[t, r] = f(x[t, r], the extremes of x and 0)  (`extremes.py`)
 """
 
-from dataclasses import replace
-
 import numpy as np
 
-from pitc.ir.branch import DOMAIN
 from pitc.ir.build import takes_list
 from pitc.ir.constant import is_nonzero, is_zero
-from pitc.ir.expr import Combine, Shape
+from pitc.ir.expr import Shape
 from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, Poly, bare_dim, poly
 from pitc.ir.nodes import attribute
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region
-from pitc.passes.regions.contraction import packed_contraction
-from pitc.passes.regions.extremes import by_extremes
 from pitc.passes.regions.form import (
     ConstantOperand,
     Form,
-    FormRule,
     GatheredOperand,
     Operand,
+    PackCandidate,
     PackedOperand,
     Packing,
-    Site,
     WholeOperand,
     broadcast_operand,
     single,
+    static_shape,
 )
-from pitc.passes.regions.items import fewer_items
 from pitc.passes.regions.layout import (
     Layout,
     aligned_rest,
@@ -52,37 +46,13 @@ from pitc.passes.regions.layout import (
     uses_coordinates,
     wide,
 )
-from pitc.passes.regions.routing import best_places, look_up_vectors, packed_alike
-from pitc.passes.regions.same_node import same_node
+from pitc.passes.regions.routing import packed_alike
 from pitc.passes.regions.scores import covers
-from pitc.passes.rules.record import Packs, operator_of
+from pitc.passes.rules.record import PackRule, operator_of
 from pitc.passes.rules.registry import MICROSOFT
 
 
-def packed_form(site: Site) -> Form | Refusal:
-    """The packed form of one node for one packing of its first output."""
-    packs = operator_of(site.node).packs
-    rule = FORMS.get(packs) if packs in FORMS else BY_COMBINE.get(site.expr.combine)
-    if rule is None:
-        return _signed(fewer_items, site)
-    form = _signed(rule, site)
-    if isinstance(form, Form) or site.node.domain == DOMAIN:
-        return form
-    other = _signed(fewer_items, site)
-    return other if isinstance(other, Form) or form.code is Code.NO_LOWERING else form
-
-
-def _signed(rule: FormRule, site: Site) -> Form | Refusal:
-    """What a rule says, with its name on a form."""
-    form = rule(site)
-    return (
-        replace(form, rule=rule.__name__.removeprefix("packed_"))
-        if isinstance(form, Form)
-        else form
-    )
-
-
-def elementwise(site: Site) -> Form | Refusal:
+def elementwise(site: PackCandidate) -> Form | Refusal:
     """1. Every operand broadcast along the packed axis.
 
     Where a condition is the same at all live rows, the result is what it chooses.
@@ -93,7 +63,7 @@ def elementwise(site: Site) -> Form | Refusal:
     outputs = single(site)
     if isinstance(outputs, Refusal):
         return outputs
-    per_tensor = operator_of(site.node).packs is Packs.PER_TENSOR
+    per_tensor = operator_of(site.node).packs is PackRule.PER_TENSOR
     read = {r.operand for r in site.expr.reads}
     operands: list[Operand | None] = []
     for k, value in enumerate(site.node.inputs):
@@ -119,7 +89,7 @@ def elementwise(site: Site) -> Form | Refusal:
     return Form(outputs, tuple(operands), site.node.op_type)
 
 
-def choice(site: Site) -> Form | Refusal:
+def choice(site: PackCandidate) -> Form | Refusal:
     """1. Elementwise, but nothing broadcasts: each branch must give one row per live point."""
     form = elementwise(site)
     if isinstance(form, Form) and not all(
@@ -130,7 +100,7 @@ def choice(site: Site) -> Form | Refusal:
     return form
 
 
-def _chosen(site: Site) -> Form | None:
+def _chosen(site: PackCandidate) -> Form | None:
     """The value that is chosen in every live row, as fill facts of the condition tell."""
     graph, domain, found = site.context.graph, site.context.domain, site.aligned(0)
     cases = None if found is None else domain.live_cases(found[0].coords)
@@ -147,12 +117,12 @@ def _chosen(site: Site) -> Form | None:
         packing, index = chosen
         rest = packing.layout.rest_shape
         if rest == site.out.layout.rest_shape and read_along(index, rest, dims):
-            operand = PackedOperand(packing.name, domain, packing.coords)
+            operand = packing.operand()
             return Form((site.out,), (operand,), "Identity", rests_on=sure)
     return None
 
 
-def per_channel(site: Site) -> Form | Refusal:
+def per_channel(site: PackCandidate) -> Form | Refusal:
     """1. Elementwise with one number per channel: the channels stay dimension 1."""
     outputs, a = single(site), site.aligned(0)
     if isinstance(outputs, Refusal):
@@ -161,12 +131,12 @@ def per_channel(site: Site) -> Form | Refusal:
         return site.refuse(
             Code.LAYOUT, "the channels are not the first dimension that stays", site.input(0)
         )
-    operand = PackedOperand(a[0].name, site.context.domain, a[0].coords)
+    operand = a[0].operand()
     numbers = (WholeOperand(site.input(k)) for k in range(1, len(site.node.inputs)))
     return Form(outputs, (operand, *numbers), site.node.op_type)
 
 
-def normaliser(site: Site) -> Form | Refusal:
+def normaliser(site: PackCandidate) -> Form | Refusal:
     """3. The normalised dimensions stay, at the end of the packed value or (Softmax) alone."""
     outputs, a = single(site), site.aligned(0)
     if isinstance(outputs, Refusal):
@@ -184,7 +154,7 @@ def normaliser(site: Site) -> Form | Refusal:
         return site.refuse(Code.LAYOUT, "the normalised dimensions are not the last ones")
     if not all(site.invariant(k) for k, v in enumerate(site.node.inputs) if k and v is not None):
         return site.refuse(Code.LAYOUT, "scale or bias depends on the packed axis")
-    operands: list[Operand | None] = [PackedOperand(a[0].name, site.context.domain, a[0].coords)]
+    operands: list[Operand | None] = [a[0].operand()]
     for k in range(1, len(site.node.inputs)):
         # a scale may have as many dimensions as the value had, more than its packed form has
         operand = broadcast_operand(site, k) if site.node.inputs[k] is not None else None
@@ -194,9 +164,9 @@ def normaliser(site: Site) -> Form | Refusal:
     return Form(outputs, tuple(operands), site.node.op_type, {"axis": whole[0]})
 
 
-def reduction(site: Site) -> Form | Refusal:
+def reduction(site: PackCandidate) -> Form | Refusal:
     """4. The reduced dimensions stay in the operand."""
-    if operator_of(site.node).packs is not Packs.REDUCTION:  # pooling has no axes of its own
+    if operator_of(site.node).packs is not PackRule.REDUCTION:  # pooling has no axes of its own
         return site.refuse(Code.NO_LOWERING, f"{site.node.op_type} has no packed form")
     a = site.aligned(0)
     if a is None:
@@ -210,7 +180,7 @@ def reduction(site: Site) -> Form | Refusal:
     axes = sorted(1 + j for j in (*reduced, *ones))
     if not axes or not site.gives(_reduced(site, extents, axes)):
         return site.refuse(Code.LAYOUT, "a dimension of extent 1 in front is reduced")
-    operand = PackedOperand(packing.name, site.context.domain, packing.coords)
+    operand = packing.operand()
     node, opset = site.node, site.context.graph.opset
     if len(node.inputs) > 1 or ("axes" not in node.attributes and takes_list(node.op_type, opset)):
         return Form(
@@ -221,14 +191,14 @@ def reduction(site: Site) -> Form | Refusal:
     return Form((site.out,), (operand,), site.node.op_type, {"axes": axes})
 
 
-def _reduced(site: Site, extents: Shape, axes: list[int]) -> Shape:
+def _reduced(site: PackCandidate, extents: Shape, axes: list[int]) -> Shape:
     """What is left of the dimensions behind the packed one."""
     if attribute(site.node, "keepdims", 1):
         return tuple(ONE if 1 + j in axes else e for j, e in enumerate(extents))
     return tuple(e for j, e in enumerate(extents) if 1 + j not in axes)
 
 
-def _reduced_ones(site: Site, layout: Layout) -> list[int] | None:
+def _reduced_ones(site: PackCandidate, layout: Layout) -> list[int] | None:
     """Places of the operand's dimensions of extent 1 that are reduced; None where nobody knows."""
     if ONE not in site.expr.reduced:
         return []
@@ -240,7 +210,7 @@ def _reduced_ones(site: Site, layout: Layout) -> list[int] | None:
     return [at - 1 for d in ones if (at := layout.rest_axis(d)) is not None]
 
 
-def _reduced_axes(site: Site) -> list[int] | None:
+def _reduced_axes(site: PackCandidate) -> list[int] | None:
     """The axes that a reduction names, none where it means all; None where they are not known."""
     try:
         return NodeView(site.context.graph, site.node).int_list(1, "axes") or []
@@ -248,7 +218,7 @@ def _reduced_axes(site: Site) -> list[int] | None:
         return None
 
 
-def movement(site: Site) -> Form | Refusal:
+def movement(site: PackCandidate) -> Form | Refusal:
     """5. The packed axis stays where it is; the rest moves as it did."""
     read = site.expr.reads[0] if len(site.expr.reads) == 1 else None
     if read is None or read.operand or read.within or read.computed:
@@ -257,10 +227,9 @@ def movement(site: Site) -> Form | Refusal:
     if a is None:
         return _spread(site)
     packing, index = a
-    operand = PackedOperand(packing.name, site.context.domain, packing.coords)
-    if packs is Packs.RESHAPED:
-        return _reshaped(site, operand, packing.layout)
-    if packs is Packs.REPEATED:
+    if packs is PackRule.RESHAPED:
+        return _reshaped(site, packing)
+    if packs is PackRule.REPEATED:
         return _repeated(site)
     target = site.out.layout.rest_shape
     order = [bare_dim(p) for p, e in zip(index, packing.layout.rest_shape, strict=True) if e != ONE]
@@ -268,15 +237,16 @@ def movement(site: Site) -> Form | Refusal:
     if len(places) != len(order) or len(order) != len(wide(site.out.layout.rest)):
         return site.refuse(Code.LAYOUT, f"the operand is read at {index}", site.input(0))
     if places == sorted(places) and (
-        packs is Packs.TRANSPOSED or packing.layout.rest_shape == target
+        packs is PackRule.TRANSPOSED or packing.layout.rest_shape == target
     ):
-        return _reshaped(site, operand, packing.layout)
-    if packs is not Packs.TRANSPOSED or len(index) != len(target):
+        return _reshaped(site, packing)
+    if packs is not PackRule.TRANSPOSED or len(index) != len(target):
         return site.refuse(Code.NO_LOWERING, f"{site.node.op_type} has no packed form")
-    return Form((site.out,), (operand,), "Transpose", {"perm": _permuted(site, packing, index)})
+    perm = _permuted(site, packing, index)
+    return Form((site.out,), (packing.operand(),), "Transpose", {"perm": perm})
 
 
-def _permuted(site: Site, packing: Packing, index: list[Poly]) -> list[int]:
+def _permuted(site: PackCandidate, packing: Packing, index: list[Poly]) -> list[int]:
     """`perm` of the packed value; dimensions of extent 1 are alike, so they stay in order."""
     extents = packing.layout.rest_shape
     where = {
@@ -289,19 +259,18 @@ def _permuted(site: Site, packing: Packing, index: list[Poly]) -> list[int]:
     ]
 
 
-def _reshaped(site: Site, operand: PackedOperand, layout: Layout) -> Form | Refusal:
+def _reshaped(site: PackCandidate, packing: Packing) -> Form | Refusal:
     """Reshapes keep the row-major order of the digits, so also of those that stay."""
     target = site.out.layout.rest_shape
-    if layout.rest_shape == target:
-        return Form((site.out,), (operand,), "Identity")
-    static = [n for e in target if (n := e.as_int()) is not None]
-    if len(static) != len(target):
+    if packing.layout.rest_shape == target:
+        return Form((site.out,), (packing.operand(),), "Identity")
+    static = static_shape(target)
+    if static is None:
         return site.refuse(Code.DYNAMIC_DIM, f"the packed value must be reshaped to {list(target)}")
-    moved = PackedOperand(operand.name, operand.domain, operand.coords, tuple(static))
-    return Form((site.out,), (moved,), "Identity")
+    return Form((site.out,), (packing.operand(static),), "Identity")
 
 
-def _repeated(site: Site) -> Form | Refusal:
+def _repeated(site: PackCandidate) -> Form | Refusal:
     """Dimensions of extent 1 that stay are repeated: keys for heads that share them, a token for
     each of its experts.
     """
@@ -309,14 +278,14 @@ def _repeated(site: Site) -> Form | Refusal:
     operand = broadcast_operand(site, 0)
     if isinstance(operand, Refusal):
         return operand
-    static = [n for e in target if (n := e.as_int()) is not None]
-    if len(static) != len(target):
+    static = static_shape(target)
+    if static is None:
         return site.refuse(Code.DYNAMIC_DIM, f"a packed value must be repeated to {list(target)}")
     shape = ConstantOperand(np.asarray([1, *static], np.int64))
     return Form((site.out,), (operand, shape), "Expand")
 
 
-def _spread(site: Site) -> Form | Refusal:
+def _spread(site: PackCandidate) -> Form | Refusal:
     """An operand that depends on some coordinates only (Expand of one row for the whole batch):
     gathered per packed row.
     """
@@ -332,7 +301,7 @@ def _spread(site: Site) -> Form | Refusal:
     return operand if isinstance(operand, Refusal) else Form((site.out,), (operand,), "Identity")
 
 
-def along_axis(site: Site) -> Form | Refusal:
+def along_axis(site: PackCandidate) -> Form | Refusal:
     """5. Slice, Split, Concat: the axis they work on is one that stays."""
     axes = _axes(site)
     if isinstance(axes, Refusal):
@@ -351,7 +320,7 @@ def along_axis(site: Site) -> Form | Refusal:
             return site.refuse(
                 Code.AXIS_NOT_PIT, f"operand '{site.input(k)}' is not packed alike", site.input(k)
             )
-        operands.append(PackedOperand(same[0].name, site.context.domain, same[0].coords))
+        operands.append(same[0].operand())
     if site.node.op_type == "Slice":
         if len(operands) < 3:
             return Form(outputs, tuple(operands), "Slice", {"axes": axes})
@@ -361,7 +330,7 @@ def along_axis(site: Site) -> Form | Refusal:
     return Form(outputs, tuple(operands), site.node.op_type, {"axis": axes[0]})
 
 
-def _axes(site: Site) -> list[int] | Refusal:
+def _axes(site: PackCandidate) -> list[int] | Refusal:
     """Packed numbers of the axes that Slice, Split or Concat works on."""
     rank, node = len(site.expr.shape), site.node
     if node.op_type != "Slice":
@@ -381,7 +350,7 @@ def _axes(site: Site) -> list[int] | Refusal:
     return found
 
 
-def look_up(site: Site) -> Form | Refusal:
+def look_up(site: PackCandidate) -> Form | Refusal:
     """6. Gather: packed indices into a whole table, or whole indices along an axis that stays."""
     data, index, domain = site.input(0), site.input(1), site.context.domain
     axis = attribute(site.node, "axis", 0) % len(site.context.shape(data))
@@ -394,7 +363,7 @@ def look_up(site: Site) -> Form | Refusal:
             return site.refuse(
                 Code.LAYOUT, "the looked-up axis is not the first of the table", data
             )
-        operand = PackedOperand(index, domain, found[0].coords)
+        operand = found[0].operand()
         return Form((site.out,), (WholeOperand(data), operand), "Gather", {"axis": 0})
     for packing in site.context.packings(data):
         moved = packing.layout.rest_axis(axis)
@@ -405,25 +374,6 @@ def look_up(site: Site) -> Form | Refusal:
                 return site.refuse(
                     Code.LAYOUT, "a dimension of extent 1 in front is looked up", data
                 )
-            operand = PackedOperand(data, domain, packing.coords)
+            operand = packing.operand()
             return Form((site.out,), (operand, WholeOperand(index)), "Gather", {"axis": moved})
     return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is looked up by position", data)
-
-
-BY_COMBINE: dict[Combine, FormRule] = {
-    Combine.MAP: elementwise,
-    Combine.REDUCE: reduction,
-    Combine.MOVE: movement,
-}
-FORMS: dict[Packs | None, FormRule] = {
-    Packs.PER_CHANNEL: per_channel,
-    Packs.CHOICE: choice,
-    Packs.CONTRACTION: packed_contraction,
-    Packs.NORMALISER: normaliser,
-    Packs.ALONG_AXIS: along_axis,
-    Packs.LOOK_UP: look_up,
-    Packs.LOOK_UP_VECTORS: look_up_vectors,
-    Packs.BEST_PLACES: best_places,
-    Packs.BY_EXTREMES: by_extremes,
-    Packs.ROWS: same_node,
-}

@@ -10,7 +10,7 @@ And does it repay the tests that say which rows live? Regions of one domain repa
         >=  flops_per_byte * tested_price * bytes of the tests
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -27,8 +27,8 @@ from pitc.passes.regions.domain import Domain
 from pitc.passes.regions.form import (
     Form,
     GatheredOperand,
-    OffsetsOperand,
     PackedOperand,
+    Saves,
 )
 from pitc.passes.regions.layout import layout_of
 from pitc.passes.regions.live_tests import bytes_touched
@@ -73,7 +73,7 @@ def priced_regions(graph: Graph, forms: Forms, demand: Demand) -> Iterator[Price
     for members in _connected(graph, forms, demand):
         flops = sum(_row_flops(graph, forms[n]) for n in members)
         copied = 2 * sum(_copied_flops(graph, forms[n]) for n in members) > flops
-        domains = [d for n in members for d in _domains(forms[n])]
+        domains = [d for n in members for d in forms[n].ranges]
         yield Priced(
             members,
             next((d for d in domains if not d.lives_everywhere), domains[0]),
@@ -94,7 +94,7 @@ def costly_tests(graph: Graph, forms: Forms, demand: Demand) -> dict[Domain, str
     price = target.flops_per_byte * target.tested_price
     used: dict[Domain, list[Form]] = {}
     for form in (forms[n] for n in graph.nodes if n in demand.forms):
-        for domain in domains_of(form):
+        for domain in form.domains:
             used.setdefault(domain, []).append(form)
     for domain in (d for d in used if not d.lives_everywhere):
         touched = bytes_touched(graph, domain)
@@ -114,63 +114,57 @@ def _saved_flops(graph: Graph, form: Form, domain: Domain, size: int) -> int:
     """Operations that a form leaves out where a whole domain is dead: of attention all of them,
     when its keys are.
     """
-    if domain in _domains(form):
+    if domain in form.ranges:
         rows = domain.most_dead * estimated_size(domain.extents, size)
         return int(_row_flops(graph, form, size) * rows)
-    out = next(p for p in form.outputs if p is not None)
+    out = form.packings[0]
     rows = estimated_size(out.domain.extents, size)
-    return 0 if form.plan is None else rows * _flops_of_row(graph, form, size)
+    return rows * _flops_of_row(graph, form, size) if form.saves is Saves.PAIRS else 0
 
 
-def domains_of(form: Form) -> set[Domain]:
-    """All domains whose live points a form needs."""
-    found = set(_domains(form))
-    for operand in form.operands:
-        if isinstance(operand, PackedOperand | GatheredOperand | OffsetsOperand):
-            found.add(operand.domain)
+def nodes_downstream_of_contraction(graph: Graph, forms: Forms, demand: Demand) -> set[ir.Node]:
+    """Packed nodes that are contractions, or computed from one in packed form."""
+    links = _links(graph, forms, demand)
+    busy = [n for n in links if _row_flops(graph, forms[n])]
+    return reached(busy, links.successors)
+
+
+def nodes_upstream_of_contraction(graph: Graph, forms: Forms, demand: Demand) -> set[ir.Node]:
+    """Packed nodes that are contractions, or from which one is computed in packed form."""
+    links = _links(graph, forms, demand)
+    leading = [n for n in links if forms[n].plan is not None or contraction_flops(graph, n)]
+    return reached(leading, links.predecessors)
+
+
+def reached(
+    starts: Iterable[ir.Node], steps: Callable[[ir.Node], Iterable[ir.Node]]
+) -> set[ir.Node]:
+    """Nodes that steps lead to from some, these among them."""
+    todo, found = list(starts), set[ir.Node]()
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            todo += steps(node)
     return found
 
 
-def busy_nodes(graph: Graph, forms: Forms, demand: Demand) -> set[ir.Node]:
-    """Packed nodes that are contractions, or computed from one in packed form."""
-    busy: set[ir.Node] = set()
-    for node in graph.nodes:  # producers first
-        if node in demand.forms and (
-            _row_flops(graph, forms[node])
-            or any(
-                isinstance(x, PackedOperand) and packed_by(forms, graph, x) in busy
-                for x in forms[node].operands
-            )
-        ):
-            busy.add(node)
-    return busy
-
-
-def leading_nodes(graph: Graph, forms: Forms, demand: Demand) -> set[ir.Node]:
-    """Packed nodes that are contractions, or from which one is computed in packed form."""
-    leading: set[ir.Node] = set()
-    for node in reversed(graph.nodes):
-        if node not in demand.forms:
-            continue
-        if node in leading or forms[node].plan is not None or contraction_flops(graph, node):
-            leading.add(node)
-            read = (o for o in forms[node].operands if isinstance(o, PackedOperand))
-            leading.update(n for o in read if (n := packed_by(forms, graph, o)) is not None)
-    return leading
+def _links(graph: Graph, forms: Forms, demand: Demand) -> "nx.DiGraph[ir.Node]":
+    """Nodes that hand packed values to one another, in graph order."""
+    links: nx.DiGraph[ir.Node] = nx.DiGraph()
+    links.add_nodes_from(n for n in graph.nodes if n in demand.forms)
+    for node in demand.forms:
+        read = (o for o in forms[node].operands if isinstance(o, PackedOperand))
+        makers = (packed_by(forms, graph, o) for o in read)
+        links.add_edges_from((maker, node) for maker in makers if maker is not None)
+    return links
 
 
 def _connected(graph: Graph, forms: Forms, demand: Demand) -> list[list[ir.Node]]:
-    """Nodes that hand packed values to one another."""
-    links: nx.Graph[ir.Node] = nx.Graph()
-    links.add_nodes_from(n for n in graph.nodes if n in demand.forms)
-    for node in demand.forms:
-        for operand in forms[node].operands:
-            if isinstance(operand, PackedOperand):
-                producer = packed_by(forms, graph, operand)
-                if producer is not None:
-                    links.add_edge(producer, node)
-    order = {n: k for k, n in enumerate(graph.nodes)}
-    members = (sorted(c, key=lambda n: order[n]) for c in nx.connected_components(links))
+    """The connected ones, each in graph order."""
+    links = _links(graph, forms, demand)
+    order = {n: k for k, n in enumerate(links)}
+    members = (sorted(c, key=order.__getitem__) for c in nx.weakly_connected_components(links))
     return sorted(members, key=lambda c: order[c[0]])
 
 
@@ -206,30 +200,28 @@ def _row_flops(graph: Graph, form: Form, size: int = EXAMPLE_SIZE) -> int:
     """Multiply-adds, counted twice, that one dead row saves: of attention from all rows none, as
     what a dead key saves grows with the number of rows, which may be one.
     """
-    out = next(p for p in form.outputs if p is not None)
-    if form.terms is not None:  # each is a product of a row by a row
+    out = form.packings[0]
+    if form.saves is Saves.TERMS:
         return 2 * estimated_size(graph[out.name].shape or (), size)
     return 0 if out.domain.lives_everywhere else _flops_of_row(graph, form, size)
 
 
 def _flops_of_row(graph: Graph, form: Form, size: int) -> int:
     """Operations that computing one row takes."""
-    out = next(p for p in form.outputs if p is not None)
+    out = form.packings[0]
     expr, points = graph[out.name].expr, ((d.dim, d.extent) for d in out.layout.rest)
     return (
-        0 if expr is None else (4 if form.plan is not None else 2) * _products(expr, points, size)
+        0
+        if expr is None
+        else (4 if form.saves is Saves.PAIRS else 2) * _products(expr, points, size)
     )
-
-
-def _domains(form: Form) -> list[Domain]:
-    """What its rows are, or the terms that it sums."""
-    rows = [p.domain for p in form.outputs if p is not None]
-    return rows if form.terms is None else [form.terms]
 
 
 def _copied_flops(graph: Graph, form: Form) -> int:
     """Those of them that ONNX Runtime does: products of rows are lowered to kernels of our own."""
-    rows = form.plan is not None or (form.op_type in ("MatMul", "Gemm") and not form.copies)
+    rows = form.plan is not None or (
+        form.op_type in ("MatMul", "Gemm") and not form.materialises_operands
+    )
     return 0 if rows else _row_flops(graph, form)
 
 
@@ -248,10 +240,8 @@ def _moved_bytes(graph: Graph, forms: Forms, demand: Demand, members: Collection
     leaving = sum(
         _row_bytes(graph, packing.name, packing.layout.rest_shape)
         for node in members
-        for packing in forms[node].outputs
-        if packing is not None
-        and packing.name in demand.exits
-        and not packing.domain.lives_everywhere
+        for packing in forms[node].packings
+        if packing.name in demand.exits and not packing.domain.lives_everywhere
     )
     return sum(entering.values()) + leaving
 

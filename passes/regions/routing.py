@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pitc.ir.index import Poly, bare_dim, poly
 from pitc.ir.nodes import attribute
 from pitc.ir.refusal import Code, Refusal
-from pitc.passes.regions.form import Form, PackedOperand, Packing, Site, WholeOperand
+from pitc.passes.regions.form import Form, PackCandidate, Packing, WholeOperand
 from pitc.passes.regions.layout import uses_coordinates
 
 
-def packed_alike(site: Site) -> tuple[Packing | None, ...] | Refusal:
+def packed_alike(site: PackCandidate) -> tuple[Packing | None, ...] | Refusal:
     """The outputs of a node that are read, all packed at the coordinates of the first."""
     graph, outputs = site.context.graph, []
     for value in site.node.outputs:
@@ -30,7 +30,7 @@ def packed_alike(site: Site) -> tuple[Packing | None, ...] | Refusal:
     return tuple(outputs)
 
 
-def best_places(site: Site) -> Form | Refusal:
+def best_places(site: PackCandidate) -> Form | Refusal:
     """1. TopK, ArgMax, ArgMin: the axis that is searched stays."""
     outputs, a = packed_alike(site), site.aligned(0)
     if isinstance(outputs, Refusal):
@@ -44,17 +44,17 @@ def best_places(site: Site) -> Form | Refusal:
     keeps = site.node.op_type == "TopK" or bool(attribute(site.node, "keepdims", 1))
     if len(site.out.layout.rest) != len(index) - (not keeps):
         return site.refuse(Code.LAYOUT, "a dimension of extent 1 in front is searched")
-    operand = PackedOperand(packing.name, site.context.domain, packing.coords)
+    operand = packing.operand()
     counts = tuple(WholeOperand(site.input(k)) for k in range(1, len(site.node.inputs)))
     return Form(outputs, (operand, *counts), site.node.op_type, {"axis": axes[0]})
 
 
-def _reduced(site: Site, p: Poly) -> bool:
+def _reduced(site: PackCandidate, p: Poly) -> bool:
     at = bare_dim(p)
     return at is not None and at >= site.space.reduced_dim(0)
 
 
-def look_up_vectors(site: Site) -> Form | Refusal:
+def look_up_vectors(site: PackCandidate) -> Form | Refusal:
     """2. GatherND: packed index vectors into a whole table."""
     found, data = site.aligned(1), site.reads(0)
     if found is None or len(data) != 1 or attribute(site.node, "batch_dims", 0):
@@ -69,7 +69,7 @@ def look_up_vectors(site: Site) -> Form | Refusal:
     table = site.context.shape(site.input(0))
     if not site.gives((*packing.layout.rest_shape[:-1], *table[depth:])):
         return site.refuse(Code.LAYOUT, "the index vectors are not packed like the output")
-    operand = PackedOperand(packing.name, site.context.domain, packing.coords)
+    operand = packing.operand()
     return Form((site.out,), (WholeOperand(site.input(0)), operand), "GatherND")
 
 

@@ -19,15 +19,14 @@ from pitc.ir.region import EVERYWHERE
 from pitc.passes.regions.form import (
     Form,
     Operand,
-    PackedOperand,
-    Site,
+    PackCandidate,
     WholeOperand,
     single,
 )
 from pitc.passes.rules.registry import expr_of
 
 
-def same_node(site: Site) -> Form | Refusal:
+def same_node(site: PackCandidate) -> Form | Refusal:
     """8. Rows of operands where they are read along the packed axis, the others whole."""
     outputs, node = single(site), site.node
     if isinstance(outputs, Refusal):
@@ -53,7 +52,7 @@ def same_node(site: Site) -> Form | Refusal:
             text = f"operand '{site.input(k)}' is not read at one packed row at a time"
             return site.refuse(Code.AXIS_NOT_PIT, text)
         packing = found[0]
-        operands[k] = PackedOperand(packing.name, site.context.domain, packing.coords)
+        operands[k] = packing.operand()
         shapes[k] = (number, *packing.layout.rest_shape)
     if not shapes:
         return site.refuse(Code.LAYOUT, "no operand depends on the packed axis")
@@ -86,7 +85,9 @@ class _Packed(NodeView):
         raise NoRule(f"size {dim} of output {out} is not known")
 
 
-def _is_same(site: Site, node: NodeView, shapes: Mapping[int, Shape], number: Poly) -> bool:
+def _is_same(
+    site: PackCandidate, node: NodeView, shapes: Mapping[int, Shape], number: Poly
+) -> bool:
     """True where the rule, told the shapes of packed operands, describes the packed output."""
     try:
         found = expr_of(_Packed(node, shapes))[0]
@@ -95,7 +96,7 @@ def _is_same(site: Site, node: NodeView, shapes: Mapping[int, Shape], number: Po
         return False
 
 
-def _packed(site: Site, shapes: Mapping[int, Shape], number: Poly) -> TensorExpr:
+def _packed(site: PackCandidate, shapes: Mapping[int, Shape], number: Poly) -> TensorExpr:
     """How the packed output is computed, if the node is the same one.
 
     Raises:

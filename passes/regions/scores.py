@@ -32,9 +32,9 @@ from pitc.passes.facts.finite import clean_if, finite_if
 from pitc.passes.facts.sizes import size_bounds
 from pitc.passes.facts.softmax import spared_rows
 from pitc.passes.regions.domain import Coords, Domain
-from pitc.passes.regions.form import BiasTerm, Factor, FormContext, Site
+from pitc.passes.regions.form import BiasTerm, Factor, FormContext, PackCandidate
 from pitc.passes.regions.steps import LEAST, MOST, Steps, pair_of
-from pitc.passes.rules.record import Packs, operator_of
+from pitc.passes.rules.record import PackRule, operator_of
 
 ABSORBING = -3e38  # any bounded score plus this is this, in float32
 SWALLOWING = -1e11  # beside it bounded scores and small terms are nothing, in whatever order
@@ -160,7 +160,7 @@ def covers(fact: Region, where: Region) -> bool:
     return all(any(t.implies(u) for t in where) for u in fact)
 
 
-def walk(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
+def walk(site: PackCandidate, keys: Domain, scores: Scores) -> Refusal | None:
     """Follow producers from the probabilities to the first contraction.
 
     The result of the softmax must be zero at dead keys by itself: zeros that are put in later leave
@@ -198,7 +198,7 @@ def walk(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
             stop = _rounded(site, scores, node)
         elif expr.combine is Combine.MAP:
             stop = _elementwise(site, scores, node, expr)
-        elif operator_of(node).packs is Packs.RESHAPED:
+        elif operator_of(node).packs is PackRule.RESHAPED:
             stop = _reshape(site, scores, node, expr)
         else:
             stop = site.refuse(
@@ -208,7 +208,7 @@ def walk(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
             return stop
 
 
-def _rounded(site: Site, scores: Scores, node: ir.Node) -> Refusal | None:
+def _rounded(site: PackCandidate, scores: Scores, node: ir.Node) -> Refusal | None:
     """Weights, or scores, are rounded to steps: 0 stays 0, and what a NaN becomes nobody says."""
     graph, what = site.context.graph, "scores" if scores.softmaxed else "weights"
     found = pair_of(graph, node)
@@ -237,7 +237,7 @@ def _rounded(site: Site, scores: Scores, node: ir.Node) -> Refusal | None:
     return None
 
 
-def _at_softmax(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
+def _at_softmax(site: PackCandidate, keys: Domain, scores: Scores) -> Refusal | None:
     """Its result must be zero at dead keys. Then each row has a live key, as its sum is 1, unless
     there are no keys at all: a sum of nothing is 0. Or it is NaN in a row without one: there the
     steps behind the softmax decide, at dead keys alone.
@@ -259,7 +259,7 @@ def _at_softmax(site: Site, keys: Domain, scores: Scores) -> Refusal | None:
     return None
 
 
-def _keep_keys(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) -> bool:
+def _keep_keys(site: PackCandidate, scores: Scores, node: ir.Node, expr: TensorExpr) -> bool:
     """True where every live row of a softmax keeps a key."""
     rows = spared_rows(NodeView(site.context.graph, node), expr, _is_unmasked)
     cases = site.context.domain.live_cases(scores.query_coords)
@@ -274,7 +274,7 @@ def _is_unmasked(c: Constant) -> bool:
     return is_kept(c) and known is not None and known.hi >= 0
 
 
-def _check_bias(site: Site, scores: Scores) -> Refusal | None:
+def _check_bias(site: PackCandidate, scores: Scores) -> Refusal | None:
     """The bias is read where the scores are, so between the two nothing may be reshaped.
 
     A row in which one finite number has replaced every score is uniform; with a second term it
@@ -345,7 +345,9 @@ def _is_small(graph: Graph, term: BiasTerm) -> bool:
     )
 
 
-def _reshape(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) -> Refusal | None:
+def _reshape(
+    site: PackCandidate, scores: Scores, node: ir.Node, expr: TensorExpr
+) -> Refusal | None:
     """Follow coordinates through a change of dimensions."""
     graph, source, (read,) = site.context.graph, first_input(node), expr.reads
     shape = graph[source].shape
@@ -376,7 +378,9 @@ def _reshape(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) -> Ref
     return None
 
 
-def _elementwise(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) -> Refusal | None:
+def _elementwise(
+    site: PackCandidate, scores: Scores, node: ir.Node, expr: TensorExpr
+) -> Refusal | None:
     """One elementwise step: a scale, a mask that is neutral at live pairs, a bias, or a NaN
     guard.
     """
@@ -404,7 +408,7 @@ def _elementwise(site: Site, scores: Scores, node: ir.Node, expr: TensorExpr) ->
 
 
 def _selection(
-    site: Site, scores: Scores, expr: TensorExpr, names: list[str], known: list[Constant]
+    site: PackCandidate, scores: Scores, expr: TensorExpr, names: list[str], known: list[Constant]
 ) -> Refusal | None:
     """A Where that replaces the scores of some live pairs becomes a term that absorbs them: -inf
     what is neither NaN nor +inf, a finite number what is bounded besides.
@@ -440,7 +444,7 @@ def is_factor(number: float) -> bool:
     return LEAST <= abs(number) <= MOST
 
 
-def _continue_at(site: Site, scores: Scores, name: str) -> Refusal | None:
+def _continue_at(site: PackCandidate, scores: Scores, name: str) -> Refusal | None:
     graph = site.context.graph
     if graph[name].shape != graph[scores.name].shape:
         return site.refuse(Code.LAYOUT, f"'{name}' is widened to the scores' shape", name)
@@ -449,7 +453,7 @@ def _continue_at(site: Site, scores: Scores, name: str) -> Refusal | None:
 
 
 def _arithmetic(
-    site: Site, scores: Scores, node: ir.Node, names: list[str], known: list[Constant]
+    site: PackCandidate, scores: Scores, node: ir.Node, names: list[str], known: list[Constant]
 ) -> Refusal | None:
     operator, refusal = operator_of(node), f"{node.op_type} on the scores"
     graph, shape = site.context.graph, site.context.graph[scores.name].shape
@@ -481,7 +485,7 @@ def _arithmetic(
     return site.refuse(Code.NO_LOWERING, refusal, scores.name)
 
 
-def _is_size_factor(site: Site, scores: Scores, name: str) -> bool:
+def _is_size_factor(site: PackCandidate, scores: Scores, name: str) -> bool:
     """True for a number that is computed of sizes, and moderate for all."""
     graph, sound = site.context.graph, scores.score_steps is None
     found = size_bounds(graph, name) if sound else None
@@ -503,7 +507,7 @@ def unexpanded(graph: Graph, name: str) -> str:
     return name
 
 
-def _reaches_contraction(site: Site, name: str) -> bool:
+def _reaches_contraction(site: PackCandidate, name: str) -> bool:
     """True where following first operands leads to a contraction: tells the scores from a bias of
     the same shape.
     """
@@ -521,7 +525,7 @@ def _reaches_contraction(site: Site, name: str) -> bool:
 
 
 def _known_at_pairs(
-    site: Site, scores: Scores, expr: TensorExpr, operand: int, name: str
+    site: PackCandidate, scores: Scores, expr: TensorExpr, operand: int, name: str
 ) -> Constant:
     """The number that an operand is known to be at every live pair; None where it is not."""
     graph = site.context.graph

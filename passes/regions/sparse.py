@@ -21,6 +21,7 @@ from pitc.ir.index import dim_index
 from pitc.ir.nodes import Array, node_name
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, Test, describe
+from pitc.passes.regions.choose import Chosen
 from pitc.passes.regions.contraction import Kind, axis_kinds, factor_reads
 
 
@@ -53,39 +54,24 @@ class SparseOperand:
         return f"operand {self.operand} is 0 where {' or '.join(self.where)}"
 
 
-@dataclass(frozen=True, slots=True)
-class SparseOperands:
-    """What is known of the contractions of a graph.
-
-    Args:
-        found: The sparse operands of each contraction that has some.
-        refusals: Why nothing may be skipped in a contraction with zeros.
-    """
-
-    found: Mapping[ir.Node, tuple[SparseOperand, ...]]
-    refusals: Mapping[ir.Node, Refusal]
-
-
-def sparse_operands(graph: Graph) -> SparseOperands:
-    """Find the operands of contractions that may hold zeros when the model runs.
+def sparse_operands(graph: Graph) -> Chosen[tuple[SparseOperand, ...]]:
+    """The operands of each contraction that may hold zeros when the model runs; refusals where
+    nothing may be skipped though there are some.
 
     Args:
         graph: The graph after `fill_facts`.
     """
-    found: dict[ir.Node, tuple[SparseOperand, ...]] = {}
-    refusals: dict[ir.Node, Refusal] = {}
+    known: dict[ir.Node, tuple[SparseOperand, ...] | Refusal] = {}
     for node in graph.nodes:
         view = NodeView(graph, node)
         expr = graph[view.out()].expr
         if expr is None or not is_contraction(expr):
             continue
         each = [r for read in factor_reads(expr) if (r := _operand(view, expr, read)) is not None]
-        operands = tuple(r for r in each if isinstance(r, SparseOperand))
-        if operands:
-            found[node] = operands
-        elif each:
-            refusals[node] = next(r for r in each if isinstance(r, Refusal))
-    return SparseOperands(found, refusals)
+        found = tuple(r for r in each if isinstance(r, SparseOperand))
+        if each:
+            known[node] = found or next(r for r in each if isinstance(r, Refusal))
+    return Chosen.of(known)
 
 
 def _operand(view: NodeView, expr: TensorExpr, read: Read) -> SparseOperand | Refusal | None:
@@ -101,7 +87,7 @@ def _operand(view: NodeView, expr: TensorExpr, read: Read) -> SparseOperand | Re
         text = f"'{name}' may hold zeros, but no axis that is summed over can be permuted"
         return Refusal(Code.AXIS_NOT_PIT, node_name(view.node), text, name)
     dims = _dim_kinds(expr, read, kinds)
-    facts = [r for r in facts if _is_own(r, dims)]
+    facts = [r for r in facts if _tells_elements_apart(r, dims)]
     if not facts:
         return None
     weights = _weights(view, others)
@@ -163,7 +149,7 @@ def _dim_kinds(expr: TensorExpr, read: Read, kinds: Mapping[int, Kind]) -> dict[
     return {d: None if p is None else by_index.get(p) for d, p in places}
 
 
-def _is_own(r: Region, kinds: Mapping[int, Kind | None]) -> bool:
+def _tells_elements_apart(r: Region, kinds: Mapping[int, Kind | None]) -> bool:
     """True where the tests tell elements of the operand apart: along k, and along what else it does
     not share with the other operands.
     """

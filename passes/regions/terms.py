@@ -6,7 +6,7 @@ The terms that are left out have to be 0: a fill fact of one operand says so, wh
 finite, or dead itself. The result is whole: its rows stay in their own order.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Iterator
 from math import prod
 
 import numpy as np
@@ -16,10 +16,9 @@ from pitc.ir.constant import is_zero
 from pitc.ir.expr import TensorExpr, is_contraction
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Digit, bare_dim
-from pitc.ir.nodes import first_output, input_names, node_name
+from pitc.ir.nodes import first_output
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import EVERYWHERE, Region
-from pitc.ir.sizes import ZERO_SIZES, sizes_known
 from pitc.passes.facts.finite import finite_if
 from pitc.passes.regions.contraction import (
     Kind,
@@ -32,9 +31,8 @@ from pitc.passes.regions.contraction import (
     to_operand,
 )
 from pitc.passes.regions.domain import Coords, Domain, all_live, covering, domain_of
-from pitc.passes.regions.form import Form, FormContext, PackedOperand, Packing
+from pitc.passes.regions.form import Form, PackCandidate, Packing, static_shape
 from pitc.passes.regions.layout import layout_of, wide
-from pitc.passes.rules.record import Packs, operator_of
 
 
 def term_domains(graph: Graph, node: ir.Node) -> Iterator[Domain]:
@@ -55,71 +53,33 @@ def term_domains(graph: Graph, node: ir.Node) -> Iterator[Domain]:
                 yield domain
 
 
-def forms_of_terms(
-    graph: Graph,
-    taken: Collection[ir.Node],
-    contexts: Callable[[Iterable[str]], Iterable[FormContext]],
-) -> Iterator[tuple[ir.Node, Form | Refusal]]:
-    """Contractions that could sum over live points only, and why others may not.
-
-    Args:
-        graph: The analysed graph.
-        taken: Nodes that have a form already.
-        contexts: Domains in which one of some operands may be 0, or unread.
-    """
-    if graph.opset < ZERO_SIZES:
-        return
-    for node in graph.nodes:
-        name = first_output(node)
-        expr = graph[name].expr
-        if node in taken or expr is None or graph[name].captured:
-            continue
-        factors = [r.operand for r in factor_reads(expr)]
-        known = factors == [0, 1] and sizes_known(graph, expr.shape)
-        if known and operator_of(node).packs is Packs.CONTRACTION:  # others scale their sums
-            tried = contexts(input_names(node)[:2])
-            often = (c for c in tried if not c.domain.rarely_dead)
-            found = (terms_form(context, node, expr) for context in often)
-            yield from ((node, form) for form in found)
-
-
-def terms_form(context: FormContext, node: ir.Node, expr: TensorExpr) -> Form | Refusal:
+def reduction_packed_form(site: PackCandidate) -> Form | Refusal:
     """k: the sum over live points of products of rows, where the other terms are 0.
 
     Such a form reads packed values; its result has all rows, in their own order.
-
-    Args:
-        context: The domain that the summed axes range over.
-        node: The contraction.
-        expr: How its output is computed.
     """
+    graph, expr = site.context.graph, site.expr
     for known in (0, 1):
-        for side in packed_rows(context.rows, expr, node, known):
-            other = _other_rows(context, node, expr, 1 - known, side.coords)
+        for side in packed_rows(site.context.rows, expr, site.node, known):
+            other = _other_rows(site, 1 - known, side.coords)
             if other is None or not _are_all_summed(expr, side.coords):
                 continue
             left, right = (other, side) if known else (side, other)
-            rests_on = _zero_terms(context.graph, left.packing, right.packing)
+            rests_on = _zero_terms(graph, left.packing, right.packing)
             if rests_on is None:
-                return Refusal(
-                    Code.NO_FACT,
-                    node_name(node),
-                    "no operand is 0 at dead points",
-                    side.packing.name,
-                )
-            return _sum_of_rows(context, node, expr, left, right, rests_on)
-    return Refusal(Code.AXIS_NOT_PIT, node_name(node), "the packed axis is not summed over")
+                text = "no operand is 0 at dead points"
+                return site.refuse(Code.NO_FACT, text, side.packing.name)
+            return _sum_of_rows(site, left, right, rests_on)
+    return site.refuse(Code.AXIS_NOT_PIT, "the packed axis is not summed over")
 
 
-def _other_rows(
-    context: FormContext, node: ir.Node, expr: TensorExpr, operand: int, coords: Coords
-) -> Rows | None:
+def _other_rows(site: PackCandidate, operand: int, coords: Coords) -> Rows | None:
     """The rows of an operand at axes that are coordinates of the other one: a constant, too."""
-    read, value = read_of(expr, operand), node.inputs[operand]
+    read = read_of(site.expr, operand)
     mine = None if read is None else to_operand(coords, read)
-    if read is None or mine is None or value is None:
+    if read is None or mine is None:
         return None
-    packing = context.packing_at(value.name or "", mine)
+    packing = site.context.packing_at(site.input(operand), mine)
     rest = None if packing is None else to_iteration(wide(packing.layout.rest), read)
     return None if packing is None or rest is None else Rows(packing, coords, rest)
 
@@ -147,48 +107,36 @@ def _zero_terms(graph: Graph, left: Packing, right: Packing) -> tuple[Region, ..
 
 
 def _sum_of_rows(
-    context: FormContext,
-    node: ir.Node,
-    expr: TensorExpr,
-    left: Rows,
-    right: Rows,
-    rests_on: tuple[Region, ...],
+    site: PackCandidate, left: Rows, right: Rows, rests_on: tuple[Region, ...]
 ) -> Form | Refusal:
-    name, graph = first_output(node), context.graph
+    expr, graph = site.expr, site.context.graph
     rows, columns = ([d.dim for d in side.rest] for side in (left, right))
     every = [a for a, e in enumerate(expr.shape) if e != ONE]
     plain = all(
         d.stride == ONE and d.extent == expr.extents[d.dim] for d in (*left.rest, *right.rest)
     )
     if [*rows, *columns] != every or not plain or not rows or not columns:
-        return Refusal(Code.LAYOUT, node_name(node), "rows and columns of the result are mixed")
-    shapes = []
-    for side in (left, right):
-        sizes = [e.as_int() for e in side.packing.layout.rest_shape]
-        static = [n for n in sizes if n is not None]
-        if len(sizes) > 1 and len(static) < len(sizes):
+        return site.refuse(Code.LAYOUT, "rows and columns of the result are mixed")
+    operands = []
+    for side in (left.packing, right.packing):
+        joined, sizes = len(side.layout.rest) != 1, static_shape(side.layout.rest_shape)
+        if joined and sizes is None:
             text = "extents that are joined to one dimension are not numbers"
-            return Refusal(Code.DYNAMIC_DIM, node_name(node), text)
-        shapes.append(None if len(sizes) == 1 else (prod(static),))
-    if any(graph[x].dtype != np.float32 for x in (left.packing.name, right.packing.name)):
-        return Refusal(Code.NO_LOWERING, node_name(node), "sums are lowered for float32 only")
+            return site.refuse(Code.DYNAMIC_DIM, text)
+        operands.append(side.operand((prod(sizes or ()),) if joined else None))
+    if any(graph[o.name].dtype != np.float32 for o in operands):
+        return site.refuse(Code.NO_LOWERING, "sums are lowered for float32 only")
     coords = tuple(Digit(a, ONE, expr.extents[a]) for a in rows)
     layout = layout_of(expr.shape, coords)
-    if layout is None or len(node.inputs) > 2:
-        return Refusal(Code.LAYOUT, node_name(node), "a bias is added to the sum")
-    out = Packing(name, all_live(tuple(c.extent for c in coords)), coords, layout, EVERYWHERE)
-    operands = (
-        PackedOperand(side.packing.name, context.domain, side.packing.coords, shape)
-        for side, shape in zip((left, right), shapes, strict=True)
-    )
-    turned = {"transA": 1, "transB": 0}
+    if layout is None or len(site.node.inputs) > 2:
+        return site.refuse(Code.LAYOUT, "a bias is added to the sum")
+    whole = all_live(tuple(c.extent for c in coords))
     return Form(
-        (out,),
+        (Packing(site.out.name, whole, coords, layout, EVERYWHERE),),
         tuple(operands),
         "Gemm",
-        turned,
+        {"transA": 1, "transB": 0},
         rests_on=rests_on,
-        terms=context.domain,
-        copies=True,
-        rule="sum of live terms",
+        terms=site.context.domain,
+        materialises_operands=True,
     )

@@ -23,7 +23,7 @@ from pitc.passes.rules.build import (
     joint_extent,
     move,
 )
-from pitc.passes.rules.record import Items, Operator, Packs
+from pitc.passes.rules.record import Items, Operator, PackRule
 from pitc.passes.rules.registry import MICROSOFT, rule
 
 
@@ -127,7 +127,7 @@ ROWS_AND_COLUMNS = frozenset({"m", "k", "n"})
 @rule(
     "MatMul",
     assumes=(Assumes.FITTING_SIZES,),
-    has=Operator(packs=Packs.CONTRACTION, kernels=("gather_gemm", "attention")),
+    has=Operator(packs=PackRule.CONTRACTION, kernels=("gather_gemm", "attention")),
 )
 @rule(
     "FusedMatMul",
@@ -146,7 +146,7 @@ def matmul(view: NodeView) -> list[TensorExpr]:
 @rule(
     "Gemm",
     assumes=(Assumes.FITTING_SIZES,),
-    has=Operator(packs=Packs.CONTRACTION, items=Items.ANY, kernels=("gather_gemm",)),
+    has=Operator(packs=PackRule.CONTRACTION, items=Items.ANY, kernels=("gather_gemm",)),
 )
 @rule(
     "FusedGemm", domain=MICROSOFT, assumes=(Assumes.FITTING_SIZES,), has=Operator(items=Items.ANY)

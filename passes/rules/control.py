@@ -8,7 +8,7 @@ from pitc.ir.graph import NodeView, NoRule
 from pitc.ir.index import ONE, ZERO, Poly, dim_index
 from pitc.passes.rules import laws
 from pitc.passes.rules.build import bare
-from pitc.passes.rules.record import Elementwise, Items, Operator, Packs, always, trust_all
+from pitc.passes.rules.record import Elementwise, Items, Operator, PackRule, always, trust_all
 from pitc.passes.rules.registry import rule
 
 CHOOSING = Operator(
@@ -18,7 +18,7 @@ CHOOSING = Operator(
     selects=True,
     chooses=True,
     law=laws.where,
-    packs=Packs.CHOICE,
+    packs=PackRule.CHOICE,
     items=Items.ANY,
 )
 

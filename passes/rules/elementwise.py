@@ -25,7 +25,7 @@ from pitc.passes.rules.record import (
     Elementwise,
     Items,
     Operator,
-    Packs,
+    PackRule,
     Parameters,
     always,
     never,
@@ -451,7 +451,7 @@ QUANTISING = Operator(
     function=_exact(arithmetic.quantised, parameters=_cast_target),
     finite=always,
     quantises=True,
-    packs=Packs.PER_TENSOR,
+    packs=PackRule.PER_TENSOR,
     items=Items.ANY,
 )
 DEQUANTISING = replace(

@@ -16,7 +16,7 @@ from pitc.ir.region import Region, Test, position
 from pitc.passes.rules import values
 from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import Index, bare, dimension, one_axis, positional
-from pitc.passes.rules.record import Items, Operator, Packs, Zeros, always
+from pitc.passes.rules.record import Items, Operator, PackRule, Zeros, always
 from pitc.passes.rules.registry import rule
 
 
@@ -42,7 +42,7 @@ def _masked(mask: str, own: Poly) -> tuple[Region, ...]:
 @rule(
     "Gather",
     assumes=(Assumes.INSIDE,),
-    has=Operator(finite=always, value=values.gather, packs=Packs.LOOK_UP, items=Items.ANY),
+    has=Operator(finite=always, value=values.gather, packs=PackRule.LOOK_UP, items=Items.ANY),
 )
 def gather(view: NodeView) -> list[TensorExpr]:
     """Slices along one axis, chosen by index."""
@@ -80,7 +80,7 @@ def _vectors(view: NodeView, places: Shape) -> Index:
 @rule(
     "GatherND",
     assumes=(Assumes.INSIDE,),
-    has=Operator(packs=Packs.LOOK_UP_VECTORS, items=Items.ANY),
+    has=Operator(packs=PackRule.LOOK_UP_VECTORS, items=Items.ANY),
 )
 def gather_nd(view: NodeView) -> list[TensorExpr]:
     """Slices chosen by index vectors; leading batch dimensions go along."""

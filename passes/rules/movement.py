@@ -29,7 +29,7 @@ from pitc.passes.rules.build import (
     one_axis,
     static,
 )
-from pitc.passes.rules.record import Items, Operator, Packs, Zeros, always
+from pitc.passes.rules.record import Items, Operator, PackRule, Zeros, always
 from pitc.passes.rules.registry import rule
 
 LARGEST = ((1 << 31) - 1, (1 << 63) - 1)  # ends that ONNX Runtime takes for "to the end"
@@ -40,7 +40,7 @@ FAR = (1 << LARGEST_SIZE) - 1  # no extent is longer: slice ends from there on m
 @rule(
     "Identity",
     assumes=(),
-    has=Operator(finite=always, value=values.same, packs=Packs.RESHAPED, items=Items.ANY),
+    has=Operator(finite=always, value=values.same, packs=PackRule.RESHAPED, items=Items.ANY),
 )
 def identity(view: NodeView) -> list[TensorExpr]:
     """The operand itself."""
@@ -72,7 +72,7 @@ def dropout(view: NodeView) -> list[TensorExpr]:
 @rule(
     "Transpose",
     assumes=(),
-    has=Operator(finite=always, value=values.transpose, packs=Packs.TRANSPOSED, items=Items.ANY),
+    has=Operator(finite=always, value=values.transpose, packs=PackRule.TRANSPOSED, items=Items.ANY),
 )
 def transpose(view: NodeView) -> list[TensorExpr]:
     """Dimensions in another order."""
@@ -92,7 +92,7 @@ def _reshaped(view: NodeView, out: Sequence[Poly]) -> list[TensorExpr]:
 @rule(
     "Reshape",
     assumes=(Assumes.FITTING_SIZES, Assumes.KNOWN_ARGUMENTS, Assumes.FILLED_SIZES),
-    has=Operator(finite=always, value=values.same, packs=Packs.RESHAPED),
+    has=Operator(finite=always, value=values.same, packs=PackRule.RESHAPED),
 )
 def reshape(view: NodeView) -> list[TensorExpr]:
     """The same elements in row-major order; 0 copies an extent, -1 is what remains."""
@@ -202,7 +202,7 @@ def _independent(x: Poly, y: Poly) -> bool:
 @rule(
     "Flatten",
     assumes=(),
-    has=Operator(finite=always, value=values.same, packs=Packs.RESHAPED, items=Items.ANY),
+    has=Operator(finite=always, value=values.same, packs=PackRule.RESHAPED, items=Items.ANY),
 )
 def flatten(view: NodeView) -> list[TensorExpr]:
     """All dimensions before the axis as one, the others as one."""
@@ -215,7 +215,7 @@ def flatten(view: NodeView) -> list[TensorExpr]:
 @rule(
     "Squeeze",
     assumes=(Assumes.KNOWN_ARGUMENTS,),
-    has=Operator(finite=always, value=values.same, packs=Packs.RESHAPED, items=Items.ANY),
+    has=Operator(finite=always, value=values.same, packs=PackRule.RESHAPED, items=Items.ANY),
 )
 def squeeze(view: NodeView) -> list[TensorExpr]:
     """Dimensions of extent 1 dropped."""
@@ -237,7 +237,7 @@ def squeeze(view: NodeView) -> list[TensorExpr]:
 @rule(
     "Unsqueeze",
     assumes=(Assumes.KNOWN_ARGUMENTS,),
-    has=Operator(finite=always, value=values.same, packs=Packs.RESHAPED, items=Items.ANY),
+    has=Operator(finite=always, value=values.same, packs=PackRule.RESHAPED, items=Items.ANY),
 )
 def unsqueeze(view: NodeView) -> list[TensorExpr]:
     """New dimensions of extent 1."""
@@ -254,7 +254,7 @@ def unsqueeze(view: NodeView) -> list[TensorExpr]:
 @rule(
     "Expand",
     assumes=(Assumes.FITTING_SIZES, Assumes.KNOWN_ARGUMENTS),
-    has=Operator(finite=always, value=values.expand, packs=Packs.REPEATED, items=Items.ANY),
+    has=Operator(finite=always, value=values.expand, packs=PackRule.REPEATED, items=Items.ANY),
 )
 def expand(view: NodeView) -> list[TensorExpr]:
     """Broadcast to a shape."""
@@ -266,7 +266,7 @@ def expand(view: NodeView) -> list[TensorExpr]:
 @rule(
     "Tile",
     assumes=(Assumes.KNOWN_ARGUMENTS,),
-    has=Operator(finite=always, packs=Packs.REPEATED, items=Items.ANY),
+    has=Operator(finite=always, packs=PackRule.REPEATED, items=Items.ANY),
 )
 def tile(view: NodeView) -> list[TensorExpr]:
     """Repetition: y[o] = x[o mod extent]."""
@@ -285,7 +285,7 @@ def tile(view: NodeView) -> list[TensorExpr]:
 @rule(
     "Slice",
     assumes=(Assumes.KNOWN_ARGUMENTS, Assumes.REACHED),
-    has=Operator(finite=always, value=values.piece, packs=Packs.ALONG_AXIS, items=Items.ANY),
+    has=Operator(finite=always, value=values.piece, packs=PackRule.ALONG_AXIS, items=Items.ANY),
 )
 def slice_(view: NodeView) -> list[TensorExpr]:
     """A range of each of some dimensions, forwards or backwards."""
@@ -370,7 +370,7 @@ def _from_end(bound: Poly, size: Poly) -> Poly:
 @rule(
     "Concat",
     assumes=(Assumes.FITTING_SIZES,),
-    has=Operator(finite=always, value=values.concat, packs=Packs.ALONG_AXIS, items=Items.ANY),
+    has=Operator(finite=always, value=values.concat, packs=PackRule.ALONG_AXIS, items=Items.ANY),
 )
 def concat(view: NodeView) -> list[TensorExpr]:
     """Operands one after the other along an axis."""
@@ -408,7 +408,7 @@ def _beside(view: NodeView, shapes: Sequence[Shape], d: int) -> Poly:
 @rule(
     "Split",
     assumes=(Assumes.FITTING_SIZES, Assumes.KNOWN_ARGUMENTS),
-    has=Operator(finite=always, packs=Packs.ALONG_AXIS, items=Items.ANY),
+    has=Operator(finite=always, packs=PackRule.ALONG_AXIS, items=Items.ANY),
 )
 def split(view: NodeView) -> list[TensorExpr]:
     """Consecutive parts along an axis."""

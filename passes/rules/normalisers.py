@@ -22,7 +22,7 @@ from pitc.passes.rules.build import (
     over_lines,
     row_normal,
 )
-from pitc.passes.rules.record import Items, Operator, Packs, always
+from pitc.passes.rules.record import Items, Operator, PackRule, always
 from pitc.passes.rules.registry import MICROSOFT, rule
 
 SOFTMAX_PER_AXIS = 13  # before, all dimensions from the axis on were one line
@@ -31,12 +31,12 @@ SOFTMAX_PER_AXIS = 13  # before, all dimensions from the axis on were one line
 @rule(
     "Softmax",
     assumes=(),
-    has=Operator(packs=Packs.NORMALISER, items=Items.ANY, kernels=("attention",)),
+    has=Operator(packs=PackRule.NORMALISER, items=Items.ANY, kernels=("attention",)),
 )
 @rule(
     "LogSoftmax",
     assumes=(),
-    has=Operator(finite=always, not_positive=always, packs=Packs.NORMALISER, items=Items.ANY),
+    has=Operator(finite=always, not_positive=always, packs=PackRule.NORMALISER, items=Items.ANY),
 )
 @rule("Hardmax", assumes=(), has=Operator(finite=always, items=Items.ANY))
 def softmax(view: NodeView) -> list[TensorExpr]:
@@ -61,7 +61,7 @@ def _statistic(shape: Shape, axes: Sequence[int], mean: bool) -> TensorExpr:
     "RMSNormalization",
     "SimplifiedLayerNormalization",
     assumes=(Assumes.FITTING_SIZES,),
-    has=Operator(finite=conditions.norm, packs=Packs.NORMALISER, items=Items.ANY),
+    has=Operator(finite=conditions.norm, packs=PackRule.NORMALISER, items=Items.ANY),
 )
 @rule(
     "SimplifiedLayerNormalization",
@@ -91,7 +91,7 @@ def instance_norm(view: NodeView) -> list[TensorExpr]:
     return [row_normal(shape, list(range(2, len(shape))), Combine.NORMALISE, channel)]
 
 
-@rule("LpNormalization", assumes=(), has=Operator(packs=Packs.NORMALISER, items=Items.ANY))
+@rule("LpNormalization", assumes=(), has=Operator(packs=PackRule.NORMALISER, items=Items.ANY))
 def lp_norm(view: NodeView) -> list[TensorExpr]:
     """Division by the norm along one axis."""
     shape = view.shape(0)
@@ -134,7 +134,7 @@ def group_norm(view: NodeView) -> list[TensorExpr]:
 @rule(
     "BatchNormalization",
     assumes=(Assumes.FITTING_SIZES, Assumes.INFERENCE),
-    has=Operator(finite=conditions.scaling, packs=Packs.PER_CHANNEL, items=Items.ANY),
+    has=Operator(finite=conditions.scaling, packs=PackRule.PER_CHANNEL, items=Items.ANY),
 )
 def batch_norm(view: NodeView) -> list[TensorExpr]:
     """Inference form: an elementwise function of the point and of four numbers per channel."""

@@ -17,7 +17,7 @@ from pitc.passes.rules.assumes import Assumes
 from pitc.passes.rules.build import bare, broadcast_read, broadcast_shape, one_axis, row_normal
 from pitc.passes.rules.elementwise import DEQUANTISING, QUANTISING
 from pitc.passes.rules.normalisers import SOFTMAX_PER_AXIS
-from pitc.passes.rules.record import Items, Operator, Packs, always
+from pitc.passes.rules.record import Items, Operator, PackRule, always
 from pitc.passes.rules.registry import MICROSOFT, rule
 
 
@@ -77,7 +77,7 @@ def quantise(view: NodeView) -> list[TensorExpr]:
 @rule(
     "DynamicQuantizeLinear",
     assumes=(),
-    has=Operator(finite=always, packs=Packs.BY_EXTREMES, extremes_of=0),
+    has=Operator(finite=always, packs=PackRule.BY_EXTREMES, extremes_of=0),
 )
 def dynamic_quantise(view: NodeView) -> list[TensorExpr]:
     """Per point: its element; scale and zero point from the extremes of the whole operand and 0."""
@@ -88,7 +88,7 @@ def dynamic_quantise(view: NodeView) -> list[TensorExpr]:
     return [points, extremes, extremes]
 
 
-INTEGERS = Operator(finite=always, packs=Packs.ROWS, items=Items.ANY)
+INTEGERS = Operator(finite=always, packs=PackRule.ROWS, items=Items.ANY)
 
 
 def _numbers(view: NodeView, *places: int) -> list[Read]:

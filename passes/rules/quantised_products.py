@@ -26,10 +26,10 @@ from pitc.passes.rules.contraction import (
     matrices,
     matrix_labels,
 )
-from pitc.passes.rules.record import Items, Operator, Packs, always
+from pitc.passes.rules.record import Items, Operator, PackRule, always
 from pitc.passes.rules.registry import MICROSOFT, rule
 
-PRODUCT = Operator(finite=always, packs=Packs.ROWS, items=Items.ANY)
+PRODUCT = Operator(finite=always, packs=PackRule.ROWS, items=Items.ANY)
 BYTE_WIDTHS = (2, 4, 8)  # bits of numbers none of which lies in two bytes
 
 

@@ -111,7 +111,7 @@ class Elementwise:
     typed: bool = False
 
 
-class Packs(Enum):
+class PackRule(Enum):
     """How a node runs on the gathered rows of its operands, where its expression does not tell.
 
     An elementwise operator packs because it is one; the others by how their attributes say what
@@ -231,7 +231,7 @@ class Operator:
     live_places: bool = False
     zeros: Zeros | None = None
     extremes_of: int | None = None
-    packs: Packs | None = None
+    packs: PackRule | None = None
     items: Items = Items.ALL
     kernels: tuple[str, ...] = ()
 

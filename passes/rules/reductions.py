@@ -21,7 +21,7 @@ from pitc.passes.rules.build import (
     positional,
     whole_lines,
 )
-from pitc.passes.rules.record import Items, Operator, Packs, always
+from pitc.passes.rules.record import Items, Operator, PackRule, always
 from pitc.passes.rules.registry import rule
 
 REDUCERS = {
@@ -37,7 +37,7 @@ REDUCERS = {
     "ReduceLogSum": (Combine.OPAQUE, Reducer.SUM),
     "ReduceLogSumExp": (Combine.OPAQUE, Reducer.SUM),
 }
-REDUCTION = Operator(packs=Packs.REDUCTION, items=Items.ANY)
+REDUCTION = Operator(packs=PackRule.REDUCTION, items=Items.ANY)
 PLAIN = frozenset({"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"})
 
 
@@ -78,7 +78,7 @@ def reduce(view: NodeView) -> list[TensorExpr]:
     "ArgMax",
     "ArgMin",
     assumes=(),
-    has=Operator(finite=always, packs=Packs.BEST_PLACES, items=Items.NAMED),
+    has=Operator(finite=always, packs=PackRule.BEST_PLACES, items=Items.NAMED),
 )
 def arg_reduce(view: NodeView) -> list[TensorExpr]:
     """Position of the extreme element: depends on the order along the axis."""
@@ -94,7 +94,7 @@ TOPK_COUNT_IS_INPUT = 10
 @rule(
     "TopK",
     assumes=(Assumes.KNOWN_ARGUMENTS,),
-    has=Operator(finite=always, packs=Packs.BEST_PLACES, items=Items.ANY),
+    has=Operator(finite=always, packs=PackRule.BEST_PLACES, items=Items.ANY),
 )
 def top_k(view: NodeView) -> list[TensorExpr]:
     """The k extreme elements of each line and their positions, in order."""

@@ -18,11 +18,11 @@ from pitc.ir.index import ONE, Digit, dim_index
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import Region, Test
 from pitc.passes.pipeline import Lowered, LowerOptions, analyse, run_passes
+from pitc.passes.regions.candidates import Tried
 from pitc.passes.regions.coordinates import Paths
 from pitc.passes.regions.domain import Coords, Domain
-from pitc.passes.regions.form import Form, FormContext, Site
-from pitc.passes.regions.packed import packed_form
-from pitc.passes.regions.terms import terms_form
+from pitc.passes.regions.form import Form, FormContext, PackCandidate
+from pitc.passes.regions.forms import form_of
 from tests.plan_reference import run_lowered
 
 HEAD = '<ir_version: 9, opset_import: ["" : 17]> g '
@@ -613,7 +613,7 @@ def test_by_one_rule_where_its_operand_has_the_rows(case: str) -> None:
         context = FormContext(graph, domain, {"z": [coords]}, paths)
         packing = context.packing_at("z", coords)
         assert packing is not None and packing.proof is not None
-        found.append(packed_form(Site(context, fact.producer, fact.expr, packing)))
+        found.append(form_of(PackCandidate(context, fact.producer, fact.expr, packing), Tried.DEAD))
     form, refusal = found
     assert isinstance(form, Form) and form.rule == rule, form
     assert isinstance(refusal, Refusal)
@@ -633,7 +633,9 @@ def test_a_term_is_left_out_only_if_it_is_zero(constant: float) -> None:
     dead = Test("m", (dim_index(0, batch),), "nz", False)
     graph["dy"].fills = [FillFact(Region((dead,)), constant)]
     domain, rows = Domain((batch,), frozenset([dead])), (Digit(0, ONE, batch),)
-    form = terms_form(FormContext(graph, domain, {"dy": [rows]}), fact.producer, fact.expr)
+    context = FormContext(graph, domain, {"dy": [rows]})
+    (whole,) = context.undivided("z")
+    form = form_of(PackCandidate(context, fact.producer, fact.expr, whole), Tried.TERMS)
     if constant == 0:
         assert isinstance(form, Form) and form.terms == domain
     else:

@@ -14,9 +14,8 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Digit, poly, sym
 from pitc.ir.region import EVERYWHERE, truth
 from pitc.passes.lower.rows import rows_first
-from pitc.passes.regions.all_rows import has_elements
 from pitc.passes.regions.domain import NEVER, all_live
-from pitc.passes.regions.form import Form, FormContext, GatheredOperand, Packing
+from pitc.passes.regions.form import Form, GatheredOperand, Packing, has_elements
 from pitc.passes.regions.layout import layout_of
 from tests.lower_support import check, lower, plans
 from tests.runtime_support import quiet_options
@@ -245,10 +244,10 @@ def test_rows_are_counted_by_their_elements(extents: tuple[int | str, ...], know
     layout, domain = layout_of(shape, coords), all_live(shape[:2])
     assert layout is not None
     packing = Packing("x", domain, coords, layout, EVERYWHERE)
-    context = FormContext(Graph(ir.serde.deserialize_model(model(*MODELS["of itself"]))), domain)
-    assert has_elements(context, Form((packing,), (), "Identity")) is known
+    graph = Graph(ir.serde.deserialize_model(model(*MODELS["of itself"])))
+    assert has_elements(graph, Form((packing,), (), "Identity")) is known
     gathered = GatheredOperand("x", domain, ("c0", "c1"))
-    assert not has_elements(context, Form((packing,), (gathered,), "Identity"))
+    assert not has_elements(graph, Form((packing,), (gathered,), "Identity"))
 
 
 def test_a_domain_without_dead_points() -> None:

@@ -17,7 +17,8 @@ from pitc.ir.graph import Graph
 from pitc.ir.refusal import Code, Refusal
 from pitc.passes.facts.fill import fill_facts
 from pitc.passes.normalise import normalise
-from pitc.passes.regions.sparse import SparseOperand, SparseOperands, sparse_operands
+from pitc.passes.regions.choose import Chosen
+from pitc.passes.regions.sparse import SparseOperand, sparse_operands
 from pitc.passes.regions.terms import term_domains
 from tests.fact_check import analysed, built, proven, rows
 
@@ -41,13 +42,13 @@ def contraction(make: Make, weight: np.ndarray | None = None) -> onnx.ModelProto
     return built(build)
 
 
-def by_name(sparse: SparseOperands) -> dict[str, tuple[SparseOperand, ...]]:
-    return {node.name or "": found for node, found in sparse.found.items()}
+def by_name(sparse: Chosen[tuple[SparseOperand, ...]]) -> dict[str, tuple[SparseOperand, ...]]:
+    return {node.name or "": found for node, found in sparse.nodes.items()}
 
 
 def the_one(graph: Graph) -> SparseOperand:
     """The only sparse operand of a graph."""
-    ((found,),) = sparse_operands(graph).found.values()
+    ((found,),) = sparse_operands(graph).nodes.values()
     return found
 
 
@@ -69,7 +70,7 @@ def test_a_sum_is_no_product() -> None:
 
     graph, _ = analysed(built(build))
     sparse = sparse_operands(graph)
-    assert not sparse.found and not sparse.refusals
+    assert not sparse.nodes and not sparse.refusals
     assert [list(term_domains(graph, node)) for node in graph.nodes] == [[], []]
 
 
@@ -83,14 +84,14 @@ def test_a_chain_names_no_other_value() -> None:
             y = g.op("MatMul", h, g.weight(f"w{k}", rows(RNG, K, N)))
             g.output(g.op("Identity", y), f"y{k}", np.float32, (*TOKENS, N))
 
-    found = [operand for (operand,) in sparse_operands(analysed(built(build))[0]).found.values()]
+    found = [operand for (operand,) in sparse_operands(analysed(built(build))[0]).nodes.values()]
     assert [operand.chain for operand in found] == [(operand.name,) for operand in found]
     assert len(found) == 2
 
 
 def the_refusal(graph: Graph) -> Refusal:
     sparse = sparse_operands(graph)
-    assert not sparse.found
+    assert not sparse.nodes
     (refusal,) = sparse.refusals.values()
     return refusal
 
@@ -272,7 +273,7 @@ OTHERS: dict[str, Make] = {
 def test_nothing_else_is_said_to_be_sparse(other: str) -> None:
     graph, _ = analysed(contraction(OTHERS[other]), "mask" if "mask" in other else None)
     sparse = sparse_operands(graph)
-    assert not sparse.found and not sparse.refusals
+    assert not sparse.nodes and not sparse.refusals
 
 
 def test_constant_zeros_are_known_before() -> None:
@@ -286,7 +287,7 @@ def test_constant_zeros_are_known_before() -> None:
 
     graph, _ = analysed(built(build))
     assert graph["w"].fills
-    assert not sparse_operands(graph).found
+    assert not sparse_operands(graph).nodes
 
 
 def test_a_product_of_two_inputs() -> None:
@@ -325,7 +326,7 @@ def test_a_masked_weight_is_the_other_operand(transposed: int) -> None:
 
 @pytest.mark.parametrize("mask", [(K, 1), (1, N), (1, 1)])
 def test_a_mask_over_whole_rows_or_columns_is_not_one_over_elements(mask: tuple[int, int]) -> None:
-    assert not sparse_operands(masked_weight((K, N), mask)).found
+    assert not sparse_operands(masked_weight((K, N), mask)).nodes
 
 
 def test_both_operands_may_be_sparse() -> None:
@@ -418,7 +419,7 @@ def test_a_fused_convolution(activation: str, parameters: list[float], sparse: b
         y = g.op("Conv", h, g.weight("w", rows(RNG, 5, 4, 1, 1)))
         g.output(y, "y", np.float32, ("images", 5, 6, 6))
 
-    found = sparse_operands(proven(built(build))).found
+    found = sparse_operands(proven(built(build))).nodes
     assert len(found) == int(sparse)
 
 
@@ -434,7 +435,7 @@ def test_the_largest_of_many_is_no_source() -> None:
             g.output(out, name, np.float32, ("images", N))
 
     graph = proven(built(build))
-    assert not sparse_operands(graph).found
+    assert not sparse_operands(graph).nodes
 
 
 def test_einsum_and_batches() -> None:
@@ -469,7 +470,7 @@ def test_a_sum_of_one_term_is_no_contraction() -> None:
         g.output(y, "y", np.float32, ("rows", N))
 
     sparse = sparse_operands(analysed(built(build))[0])
-    assert not sparse.found and not sparse.refusals
+    assert not sparse.nodes and not sparse.refusals
 
 
 def test_facts_are_said_where_they_are_read() -> None:
@@ -486,7 +487,7 @@ def test_facts_are_said_where_they_are_read() -> None:
     assert not any(t.pred == "nz" for t in tests)
 
 
-def sparse_of(path: Path) -> tuple[Graph, SparseOperands]:
+def sparse_of(path: Path) -> tuple[Graph, Chosen[tuple[SparseOperand, ...]]]:
     model = load_model(path)
     normalise(model)
     graph = Graph(model)
@@ -528,8 +529,8 @@ ONE_EACH = {family(path): path for path in FILES}  # of the others one is enough
 def test_exports(path: Path) -> None:
     graph, sparse = sparse_of(path)
     assert not sparse.refusals
-    assert len(sparse.found) == EXPECTED.get(family(path), 0)
-    for found in sparse.found.values():
+    assert len(sparse.nodes) == EXPECTED.get(family(path), 0)
+    for found in sparse.nodes.values():
         (operand,) = found
         assert operand.operand == 0 and operand.weights and kinds(operand)["k"] == "r0"
         assert graph.is_constant(operand.weights[0])
@@ -538,7 +539,7 @@ def test_exports(path: Path) -> None:
 def test_models_of_the_zoo() -> None:
     rng = np.random.default_rng(0)
     graph, _ = analysed(opt_ffn(OptConfig(), rng))
-    assert len(sparse_operands(graph).found) == OptConfig().layers
+    assert len(sparse_operands(graph).nodes) == OptConfig().layers
     graph, _ = analysed(cnn(CnnConfig(), rng))
     config = CnnConfig()
-    assert len(sparse_operands(graph).found) == len(config.channels) * config.depth - 1
+    assert len(sparse_operands(graph).nodes) == len(config.channels) * config.depth - 1

@@ -10,7 +10,7 @@ together with it (`channels/cost.py`).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -23,23 +23,13 @@ from pitc.passes.facts.total import reader_upset_by_zeros
 from pitc.passes.lower.channels.convolve import ChannelSkip
 from pitc.passes.lower.channels.cost import paying
 from pitc.passes.lower.channels.search import ChannelSearch, is_convolution
-from pitc.passes.regions.choose import Regions
-from pitc.passes.regions.form import GatheredOperand, OffsetsOperand, PackedOperand
+from pitc.passes.regions.choose import Chosen, Regions
 
 MIN_OPSET = 13
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelSkips:
-    """The convolutions that leave out channels.
-
-    Args:
-        nodes: Each with what it leaves out.
-        refusals: Why others with zero or unread channels run whole.
-    """
-
-    nodes: Mapping[ir.Node, ChannelSkip] = field(default_factory=dict)
-    refusals: Mapping[ir.Node, Refusal] = field(default_factory=dict)
+ChannelSkips = Chosen[ChannelSkip]
+"""The convolutions that leave out channels, each with what it leaves out."""
 
 
 def channel_skips(
@@ -78,38 +68,21 @@ def channel_skips(
         return names <= sources and not (r.via & (exits | written) or tested & exits)
 
     packed = _packed_proofs(regions)
-    nodes: dict[ir.Node, ChannelSkip] = {}
-    refusals: dict[ir.Node, Refusal] = {}
+    chosen: dict[ir.Node, ChannelSkip | Refusal] = {}
     for node, first in found.items():
-        skip, name = again[node], node_name(node)
-        if skip is None:
-            refusals[node] = Refusal(
-                Code.JOINT,
-                name,
-                f"a value that {first} depends on would change",
-                first.end.name or "",
-            )
-            continue
+        skip = again[node] or replace(first, zero=(), idle=())
         zero, idle = tuple(filter(kept, skip.zero)), tuple(filter(kept, skip.idle))
         if skip.unread and packed & _bits(graph, [skip.end.name or ""]):
             idle = ()
-        if not zero and not idle:
-            refusals[node] = Refusal(
-                Code.JOINT,
-                name,
-                f"a value that {skip} depends on would change",
-                skip.end.name or "",
-            )
+        if zero or idle:
+            skip = replace(skip, zero=zero, idle=idle)
+            chosen[node] = _sound(beside, regions, skip, {*unread, *regions.demand.exits})
             continue
-        skip = replace(skip, zero=zero, idle=idle)
-        chosen = _sound(beside, regions, skip, {*unread, *regions.demand.exits})
-        if isinstance(chosen, Refusal):
-            refusals[node] = chosen
-        else:
-            nodes[node] = chosen
-    priced = paying(graph, nodes.values())
-    refusals |= {n: r for n, r in priced.items() if isinstance(r, Refusal)}
-    return ChannelSkips({n: s for n, s in priced.items() if isinstance(s, ChannelSkip)}, refusals)
+        before = again[node] or first
+        text = f"a value that {before} depends on would change"
+        chosen[node] = Refusal(Code.JOINT, node_name(node), text, before.end.name or "")
+    sound = [s for s in chosen.values() if not isinstance(s, Refusal)]
+    return ChannelSkips.of(chosen | paying(graph, sound))
 
 
 def _bits(graph: Graph, names: Iterable[str]) -> int:
@@ -121,21 +94,14 @@ def _bits(graph: Graph, names: Iterable[str]) -> int:
 
 def _packed_sources(regions: Regions) -> set[str]:
     """Values from which live points of packed forms are computed."""
-    forms = [regions.forms[n] for n in regions.demand.forms]
-    domains = [p.domain for form in forms for p in form.outputs if p is not None]
-    for form in forms:
-        named = (PackedOperand, GatheredOperand, OffsetsOperand)
-        domains += [o.domain for o in form.operands if isinstance(o, named)]
-    return {x for domain in domains for x in domain.sources()}
+    return {x for n in regions.demand.forms for d in regions.forms[n].domains for x in d.sources()}
 
 
 def _packed_proofs(regions: Regions) -> int:
     """Values on whose fill facts packed forms rest."""
     via = 0
-    for node in regions.demand.forms:
-        form = regions.forms[node]
-        outputs = [p for p in form.outputs if p is not None]
-        proofs = [r for p in outputs for r in (p.proof, p.zero) if r is not None]
+    for form in (regions.forms[n] for n in regions.demand.forms):
+        proofs = [r for p in form.packings for r in (p.proof, p.zero) if r is not None]
         for r in (*form.rests_on, *proofs):
             via |= r.via
     return via

@@ -1,0 +1,194 @@
+"""Which nodes are tried, and with which rows: the ways to look for candidates (`ROUNDS`).
+
+A node is tried with the rows of a domain in which its value is dead, or 0; with all rows, in their
+own order, beside packed keys; as a whole whose terms are rows of a domain; and with just the rows
+that its readers read.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Flag, auto
+from functools import cached_property, partial
+
+import onnx_ir as ir
+
+from pitc.ir.expr import Combine, Shape
+from pitc.ir.graph import Graph
+from pitc.ir.nodes import first_output, input_names
+from pitc.ir.refusal import Code
+from pitc.ir.sizes import ZERO_SIZES, sizes_known
+from pitc.passes.regions.attention import row_coords
+from pitc.passes.regions.contexts import Contexts
+from pitc.passes.regions.contraction import factor_reads, packed_rows
+from pitc.passes.regions.domain import Coords, Domain, all_live
+from pitc.passes.regions.form import (
+    Form,
+    FormContext,
+    PackCandidate,
+    PackedOperand,
+    Packing,
+    operand_names,
+)
+from pitc.passes.regions.price import contraction_flops
+from pitc.passes.rules.record import PackRule, operator_of
+
+
+class Tried(Flag):
+    """What a node is tried with."""
+
+    DEAD = auto()
+    """Rows of a domain: nobody reads the others, or they are 0."""
+    QUERIES = auto()
+    """All rows, in their own order, beside packed keys."""
+    MOVED = auto()
+    """All rows in that order, which something moves as they are."""
+    TERMS = auto()
+    """All of its result: live points of a domain are terms of it."""
+    WANTED = auto()
+    """The only rows that its readers read; it may live elsewhere."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is looked through.
+
+    Args:
+        graph: The analysed graph.
+        contexts: The domains.
+        forms: What was found so far: it grows while candidates are looked for.
+    """
+
+    graph: Graph
+    contexts: Contexts
+    forms: dict[ir.Node, Form]
+
+    def free(self, nodes: Iterable[ir.Node | None]) -> Iterator[ir.Node]:
+        """Those of some nodes that could have a form and have none so far."""
+        for node in nodes:
+            value = None if node is None or node in self.forms else self.graph[first_output(node)]
+            if node is not None and value is not None and value.expr and not value.captured:
+                yield node
+
+    def candidates(
+        self, context: FormContext, node: ir.Node, packings: Iterable[Packing]
+    ) -> Iterator[PackCandidate]:
+        """A node with some packings of its first output, until one of them has a form."""
+        expr = self.graph[first_output(node)].expr
+        for packing in packings:
+            if expr is not None and node not in self.forms:
+                yield PackCandidate(context, node, expr, packing, self.contexts.of)
+
+    @cached_property
+    def in_order(self) -> list[FormContext]:
+        """Domains without dead points, of the rows of free contractions with packed keys."""
+        graph, starts = self.graph, dict[Shape, dict[str, list[Coords]]]()
+        for node in self.free(graph.nodes):
+            name = first_output(node)
+            expr = graph[name].expr
+            if expr is None or expr.combine is not Combine.PRODUCT or len(node.inputs) != 2:
+                continue
+            keys = self.contexts.of(input_names(node)[-1])
+            values = (v for k in keys for v in packed_rows(k.packings, expr, node, 1))
+            for coords in filter(None, (row_coords(expr, v) for v in values)):
+                extents = tuple(c.extent for c in coords)
+                if sizes_known(graph, extents):
+                    starts.setdefault(extents, {}).setdefault(name, []).append(coords)
+        return [FormContext(graph, all_live(e), named) for e, named in starts.items()]
+
+
+def rows_left_out(search: Search) -> Iterator[PackCandidate]:
+    """Domain by domain, in graph order."""
+    place = {node: k for k, node in enumerate(search.graph.nodes)}
+    for context in search.contexts:
+        makers = {search.graph[name].producer for name in search.contexts.values(context)}
+        for node in sorted(search.free(makers), key=lambda n: place[n]):
+            yield from search.candidates(context, node, context.packings(first_output(node)))
+
+
+def rows_in_order(combine: Combine, search: Search) -> Iterator[PackCandidate]:
+    """Attention of all rows to live keys, and what turns its operands and its result: that costs
+    nothing in that order, and other steps gain nothing.
+
+    q = x @ wq      k = x @ wk  at live tokens      y = attention(q, k, ..)
+
+    So keys and values of padding are not computed, though every row of the result is read.
+    """
+    for context in search.in_order:
+        for node in search.free(search.graph.nodes):
+            name = first_output(node)
+            expr = search.graph[name].expr
+            if expr is not None and expr.combine is combine:
+                yield from search.candidates(context, node, context.packings(name))
+
+
+def live_terms(search: Search) -> Iterator[PackCandidate]:
+    """Contractions whose operands may be unread, or 0, at terms."""
+    graph = search.graph
+    for node in search.free(graph.nodes):
+        name = first_output(node)
+        expr = graph[name].expr
+        if expr is None or operator_of(node).packs is not PackRule.CONTRACTION:
+            continue  # others scale their sums
+        if [r.operand for r in factor_reads(expr)] == [0, 1] and sizes_known(graph, expr.shape):
+            for context in search.contexts.of_terms(input_names(node)[:2]):
+                if not context.domain.rarely_dead:
+                    yield from search.candidates(
+                        context, node, context.undivided(first_output(node))
+                    )
+
+
+def rows_wanted(search: Search) -> Iterator[PackCandidate]:
+    """Values that nothing reads but forms of live rows: they need not be dead elsewhere.
+
+    g = h * mask      y[m, n] = sum over live t of g[t, m] * w[t, n]      g: live rows, no SWrite
+    """
+    graph, by_domain = search.graph, {c.domain: c for c in search.contexts}
+    for node in search.free(reversed(graph.nodes)):
+        name = first_output(node)
+        wanted = {_rows_read(search.forms.get(n), name) for n in graph[name].uses}
+        rows = next(iter(wanted)) if len(wanted) == 1 and name not in graph.outputs else None
+        context = None if rows is None else by_domain.get(rows[0])
+        if context is not None and rows is not None:
+            packing = context.packing_at(name, rows[1])
+            yield from search.candidates(context, node, [packing] if packing else [])
+
+
+def _rows_read(form: Form | None, name: str) -> tuple[Domain, Coords] | None:
+    """The only rows of a value that a form reads; None where it reads others, or the value."""
+    read = [o for o in (() if form is None else form.operands) if name in operand_names(o)]
+    rows = {(o.domain, o.coords) if isinstance(o, PackedOperand) else None for o in read}
+    return next(iter(rows)) if len(rows) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One way to look for candidates.
+
+    Args:
+        tried: What it tries nodes with.
+        candidates: Finds them; lazily, as what has a form already is not tried again.
+        opset: The first operator set that has what it needs.
+        tells: Codes of refusals that are told.
+    """
+
+    tried: Tried
+    candidates: Callable[[Search], Iterator[PackCandidate]]
+    opset: int = 0
+    tells: frozenset[Code] = frozenset()
+
+
+def asks_why(graph: Graph, node: ir.Node) -> bool:
+    """True where a refusal says more than that all of it is read: of a value with dead facts, and
+    of a contraction.
+    """
+    return bool(graph[first_output(node)].dead or contraction_flops(graph, node))
+
+
+ROUNDS = (
+    Round(Tried.DEAD, rows_left_out, tells=frozenset(Code)),
+    Round(Tried.QUERIES, partial(rows_in_order, Combine.PRODUCT), ZERO_SIZES),
+    Round(Tried.MOVED, partial(rows_in_order, Combine.MOVE), ZERO_SIZES),
+    Round(Tried.TERMS, live_terms, ZERO_SIZES, frozenset(Code) - {Code.AXIS_NOT_PIT}),
+    Round(Tried.WANTED, rows_wanted),
+)
+"""In the order in which they are tried."""
