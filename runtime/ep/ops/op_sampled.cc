@@ -132,8 +132,6 @@ class Sampled final : public Operation {
     const int last = read.shape.rank - 1;
     Expect(last >= 0 && read.shape.dims[last] == n && read.shape.Elements(0, last) == m, read,
            "of ", m, " rows of ", n);
-    operands.ReadRows();
-    if (m == 0) return;
     auto* const bits = scratch.Array<uint64_t>(m * BitWords(n));
     const Mask mask{bits, m, n, BitWords(n)};
     const Blocks rows{m, kHighest};
@@ -144,7 +142,8 @@ class Sampled final : public Operation {
         LiveBits(simd_, read.type, from, n, bits + r * mask.words);
       }
     });
-    Choose(run, operands.left(), right, mask, operands.target().data);
+    operands.ReadRows();
+    if (m > 0) Choose(run, operands.left(), right, mask, operands.target().data);
   }
 
  private:
