@@ -24,7 +24,7 @@ of sums where the list says; columns that lie side by side are whole vectors.
 
     for each block of H rows, for each 64 columns of its list:
         for each stretch of k:
-            panel[k, 0..64] = B[k, columns]         in the first-level cache
+            panel[k, 0..64] = B[k, columns]         turned in registers, in the first-level cache
             for each tile of rows: scratch += A[rows, k] * panel
         C[rows, columns] = scratch
 
@@ -38,10 +38,13 @@ Eight columns are turned at a time, as vectors of 16 lanes measured slower:
 
     8 vectors near[column, k..k + 8]  ->  8 vectors [k + l, 8 columns]
 
-A short vector repeats its last column, and a short tile its last row: they are stored twice.
+Rows of `kn` are turned before columns are taken from them: for many rows all at once, for single
+ones as a part of `near`. A short vector repeats its last column, and a short tile its last row:
+they are stored twice.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pitc.codegen import tir
@@ -171,6 +174,14 @@ class _Kernel:
         tile.put(self.sums, sums)
 
 
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """Columns of B from `first` on, each in one line."""
+
+    source: Stored
+    first: tir.Expr
+
+
 class _Sampled:
     """Emits the kernel over listed blocks of C: its arguments, and the loops around its tiles."""
 
@@ -207,10 +218,14 @@ class _Sampled:
         first = tir.hold(block * self.height)
         return first, tir.hold(tir.smaller(self.height, self.rows - first))
 
-    def listed(self, z: tir.Expr, stop: tir.Expr, count: int) -> list[tir.Expr]:
-        """Columns from entry `z` on; the last one below `stop` stands for those behind it."""
+    def listed(
+        self, z: tir.Expr, stop: tir.Expr, count: int, first: tir.Expr | int = 0
+    ) -> list[tir.Expr]:
+        """Columns from entry `z` on, counted from `first`; the last one below `stop` stands for
+        those behind it.
+        """
         places = (tir.smaller(z + i, stop - 1) for i in range(count))
-        return [tir.hold(tir.index_of(self.columns, place)) for place in places]
+        return [tir.hold(tir.index_of(self.columns, place) - first) for place in places]
 
     def stretches(self, body: Callable[[tir.Expr, tir.Expr], None]) -> None:
         """Run `body(begin, end)` for each stretch of k."""
@@ -248,6 +263,10 @@ class _Sampled:
     def many_rows(self) -> None:
         """Blocks of several rows, 64 columns at a time."""
         panel = tir.workspace(STRETCH, PANEL_WIDTH)
+        lines = _Lines(self.s, tir.int64(0))
+        if self.s.order == "kn":
+            lines = self.near(-(-self.k // tir.LANES) * tir.LANES + tir.LANES)  # no power of two
+            self.bring(lines, tir.int64(0), tir.int64(self.k))
         with tir.serial(tir.int64(0), self.blocks) as block:
             start, stop = self.bounds(block)
             panels = (stop - start + PANEL_WIDTH - 1) // PANEL_WIDTH
@@ -257,7 +276,7 @@ class _Sampled:
                 first, here = self.rows_of(block)
 
                 def stretch(begin: tir.Expr, end: tir.Expr) -> None:
-                    self.fill(panel, z, stop, count, begin, end)
+                    self.fill(panel, lines, z, stop, count, begin, end)
                     self.multiply(panel, first, here, count, begin, end)
 
                 self.stretches(stretch)
@@ -266,6 +285,7 @@ class _Sampled:
     def fill(
         self,
         panel: tir.Buffer,
+        lines: _Lines,
         z: tir.Expr,
         stop: tir.Expr,
         count: tir.Expr,
@@ -273,33 +293,15 @@ class _Sampled:
         end: tir.Expr,
     ) -> None:
         """SRead of `count` columns from entry `z` on, in whole vectors."""
-        kn = self.s.order == "kn"
-        width = tir.LANES if kn else SIDE
-        groups = (count + tir.LANES - 1) // tir.LANES * (tir.LANES // width)
+        groups = (count + tir.LANES - 1) // tir.LANES * (tir.LANES // SIDE)
         with tir.serial(tir.int64(0), groups) as v:
-            at, place = tir.hold(z + v * width), tir.hold(v * width)
-            listed = self.listed(at, stop, width)
+            listed = self.listed(tir.hold(z + v * SIDE), stop, SIDE, lines.first)
 
             def square(k: tir.Expr, lanes: int) -> None:
-                for i, vector in enumerate(turned(self.s, listed, k, lanes)):
-                    tir.store(panel, vector, k - begin + i, place, width=SIDE)
+                for i, vector in enumerate(turned(lines.source, listed, k, lanes)):
+                    tir.store(panel, vector, k - begin + i, tir.bind(v * SIDE), width=SIDE)
 
-            def beside(k: tir.Expr) -> None:
-                tir.store(panel, self.s.product(k, listed[0]), k - begin, place)
-
-            def apart(k: tir.Expr) -> None:
-                for i, column in enumerate(listed):
-                    tir.assign(panel, self.s.sources[0][k, column], k - begin, place + i)
-
-            def each(copy: Callable[[tir.Expr], None]) -> None:
-                with tir.serial(begin, end) as k:
-                    copy(k)
-
-            if kn:
-                whole = are_beside(listed, at, stop)
-                tir.either(whole, lambda: each(beside), lambda: each(apart))
-            else:
-                self.pieces(begin, end, SIDE, square)
+            self.pieces(begin, end, SIDE, square)
 
     def multiply(
         self,
@@ -357,13 +359,13 @@ class _Sampled:
                 for i, column in enumerate(listed):
                     tir.assign(self.c, self.sums[place + i], row, column)
 
-            whole = are_beside(listed, at, stop)
+            whole = tir.both(at + lanes <= stop, listed[-1] - listed[0] == lanes - 1)
             tir.either(whole, lambda: rows(beside), lambda: rows(apart))
 
     def single_rows(self) -> None:
         """Blocks of one row: a row has room for a whole step behind its last sum."""
         zero, step = tir.int64(0), PAIR * SIDE
-        near = Stored(tir.workspace(tir.larger(self.n1 - self.n0, tir.int64(1)), STRETCH))
+        near = self.near(STRETCH)
 
         def stretch(begin: tir.Expr, end: tir.Expr) -> None:
             self.bring(near, begin, end)
@@ -384,9 +386,13 @@ class _Sampled:
                 total = self.sums[self.behind + z + row * step]
                 tir.assign(self.c, total, row, tir.index_of(self.columns, z))
 
-    def bring(self, near: Stored, begin: tir.Expr, end: tir.Expr) -> None:
-        """Have a stretch of columns n0..n1 there, each in one line."""
-        (to,), zero, count = near.sources, tir.int64(0), self.n1 - self.n0
+    def near(self, stride: int) -> _Lines:
+        """Room for columns n0..n1."""
+        return _Lines(Stored(tir.workspace(self.n1 - self.n0, stride)), self.n0)
+
+    def bring(self, near: _Lines, begin: tir.Expr, end: tir.Expr) -> None:
+        """Have k begin..end of the columns there."""
+        (to,), count = near.source.sources, self.n1 - self.n0
 
         def copy(column: tir.Expr, k: tir.Expr, lanes: int) -> None:
             vector = self.s.product(column, k, lanes=lanes)
@@ -401,9 +407,9 @@ class _Sampled:
             with tir.serial(self.n0, self.n1) as column:
                 self.pieces(begin, end, tir.LANES, lambda k, lanes: copy(column, k, lanes))
             return
-        with tir.serial(zero, (end - begin + SIDE - 1) // SIDE) as q:
+        with tir.serial(tir.int64(0), (end - begin + SIDE - 1) // SIDE) as q:
             k = tir.hold(begin + q * SIDE)
-            with tir.serial(zero, count // SIDE) as i:
+            with tir.serial(tir.int64(0), count // SIDE) as i:
                 turn(tir.hold(self.n0 + i * SIDE), k, SIDE)
             if rest := self.s.n % SIDE:
                 with tir.when(self.n1 == self.s.n):
@@ -411,7 +417,7 @@ class _Sampled:
 
     def row(
         self,
-        near: Stored,
+        near: _Lines,
         row: tir.Expr,
         z: tir.Expr,
         stop: tir.Expr,
@@ -424,13 +430,12 @@ class _Sampled:
         tiles = [DenseTile(1, 1, SIDE) for _ in range(squares)]
         lists, kept = [], []
         for v in range(squares):
-            listed = self.listed(tir.hold(z + v * SIDE), stop, SIDE)
-            lists.append([tir.hold(column - self.n0) for column in listed])
+            lists.append(self.listed(tir.hold(z + v * SIDE), stop, SIDE, near.first))
             kept.append([tir.hold(z + row * step + v * SIDE)])
 
         def square(k: tir.Expr, lanes: int) -> None:
             for tile, listed in zip(tiles, lists, strict=True):
-                for i, vector in enumerate(turned(near, listed, k - begin, lanes)):
+                for i, vector in enumerate(turned(near.source, listed, k - begin, lanes)):
                     tile.step(product(self.a[row, k + i], vector))
 
         for tile, rows in zip(tiles, kept, strict=True):
@@ -443,12 +448,6 @@ class _Sampled:
 def product(number: tir.Expr, vector: tir.Expr) -> Read:
     """What one row and one vector read."""
     return lambda _: number, lambda _: vector
-
-
-def are_beside(listed: Sequence[tir.Expr], z: tir.Expr, stop: tir.Expr) -> tir.Expr:
-    """Whether columns from entry `z` on lie side by side, and none is repeated."""
-    count = len(listed)
-    return tir.both(z + count <= stop, listed[-1] - listed[0] == count - 1)
 
 
 def turned(s: Stored, rows: Sequence[tir.Expr], k: tir.Expr, lanes: int) -> list[tir.Expr]:

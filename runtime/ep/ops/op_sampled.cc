@@ -22,10 +22,10 @@ namespace {
 constexpr int64_t kHighest = 64;        // of the blocks; counted together
 constexpr int64_t kNearColumns = 2048;  // of a task: a stretch of so many rows of B^T stays near
 constexpr int64_t kLeastColumns = 256;
-constexpr int64_t kBlockRows = 128, kSingleRows = 512;  // of a task; single rows copy B^T
-constexpr int64_t kDenseRows = 384;                     // share a copy of a panel of B
-constexpr int64_t kFewRows = 48;                        // read B where it is
-constexpr int64_t kThreadTasks = 4;                     // of each thread
+constexpr int64_t kBlockRows = 128, kCopyRows = 512;  // of a task; where B is copied for it
+constexpr int64_t kDenseRows = 384;                   // share a copy of a panel of B
+constexpr int64_t kFewRows = 48;                      // read B where it is
+constexpr int64_t kThreadTasks = 4;                   // of each thread
 constexpr int64_t kCountedK = 512;  // with fewer products of an element not all of them are counted
 // An element of B that is turned, or picked out of a row, takes a part of what a copied one does;
 // as measured.
@@ -153,8 +153,11 @@ class Sampled final : public Operation {
     int64_t Count() const { return rows.Count() * columns.Count(); }
   };
 
+  // The kernel makes a copy of its columns of B for each task.
+  bool CopiesRight(int64_t height) const { return height == 1 || plan_.right == ContractPlan::kKn; }
+
   Cut CutFor(int64_t height, int64_t m, int threads) const {
-    int64_t rows = height == 1 ? kSingleRows : kBlockRows, columns = kNearColumns;
+    int64_t rows = CopiesRight(height) ? kCopyRows : kBlockRows, columns = kNearColumns;
     const auto cut = [&] {
       return Cut{EvenBlocks(m, rows, kHighest), EvenBlocks(plan_.n, columns, 64)};
     };
@@ -184,11 +187,12 @@ class Sampled final : public Operation {
   }
 
   // What a variant copies besides its lists, of so many micro-tiles; see SetCopied of computed B.
-  int64_t Copied(Variant variant, const MicroTileCounts& counts, int64_t m) const {
-    const bool single = HeightOf(variant) == 1, turned = plan_.right == ContractPlan::kNk;
-    const int64_t gathered = single ? counts.elements : counts.segments[RecordOf(variant).place];
-    const int64_t share = single || turned ? kGathered : kPicked;
-    return gathered * plan_.k / share + (single ? plan_.n * plan_.k / 2 : 0) + m * plan_.n / 4;
+  int64_t Copied(Variant variant, const MicroTileCounts& counts, int64_t m, int threads) const {
+    const int64_t height = HeightOf(variant);
+    const int64_t gathered =
+        height == 1 ? counts.elements : counts.segments[RecordOf(variant).place];
+    const int64_t copies = CopiesRight(height) ? CutFor(height, m, threads).rows.Count() : 0;
+    return gathered * plan_.k / kGathered + plan_.n * plan_.k / 2 * copies + m * plan_.n / 4;
   }
 
   // What lives: of all rows, or of some, which are the same ones for every mask of that size.
@@ -240,7 +244,7 @@ class Sampled final : public Operation {
       Candidate other{variant, costs_, WorkOf(variant, m, threads)};
       for (int o = 1; o < kVariants; ++o) other.costs.lines[o].offered = o == v;
       other.work.counts = counts;
-      other.work.sparse_copied = Copied(variant, counts, m);
+      other.work.sparse_copied = Copied(variant, counts, m, threads);
       const double us = Select(other.costs, other.work).predicted_us[v];
       const bool told = options_.variant == variant;
       if (!told && us >= least) continue;
