@@ -35,10 +35,13 @@ def parse(text: str) -> dict[str, str]:
 
 def kind_of(fields: dict[str, str]) -> str:
     """What a contraction does about zeros: `dense` (nothing), `sparse` (it skips those of a),
-    `ffn` (of the ReLU of a product in front) or `right` (of a computed matrix); else the operation.
+    `ffn` (of the ReLU of a product in front), `right` (of a computed matrix) or `sampled` (of a
+    mask); else the operation.
     """
     if fields["op"] != "contract":
         return fields["op"]
+    if fields["tiles"] == "1":
+        return "sampled"
     skips = "ffn" if "inner" in fields else "sparse" if fields["right"] == "panels" else "right"
     return skips if fields["skips"] == "1" else "dense"
 
@@ -195,7 +198,12 @@ def contract(fields: dict[str, str], a: Array, *inputs: Array) -> tuple[Array]:
             factor = left.pop(0)
             assert factor.dtype == s.dtype and factor.shape == s.shape
             s = s * factor
+        mask = left.pop(0) if fields["tiles"] == "1" else None
         left.insert(0, pack_panels(s if fields["right"] == "kn" else s.T))
+        if mask is not None:
+            (y,) = gather_gemm(fields, a, *left)
+            assert mask.shape[-1] == n and mask.size == y.size
+            return (np.where(mask.reshape(y.shape) != 0, y, np.float32(0)),)
     return gather_gemm(fields, np.maximum(a, 0) if fields["input_relu"] == "1" else a, *left)
 
 

@@ -11,7 +11,7 @@ Field = int | float | str | tuple[int, ...] | tuple[str, ...]
 USUAL: Mapping[str, Field] = {
     **{"activation": "none", "dtype": "float32", "library": "kernels.so", "right": "panels"},
     **dict.fromkeys(("bias", "factor", "gather", "inner_bias", "input_relu"), 0),
-    **dict.fromkeys(("residual", "scatter", "skips"), 0),
+    **dict.fromkeys(("residual", "scatter", "skips", "tiles"), 0),
 }
 """Fields of a contraction that does nothing else."""
 
@@ -57,7 +57,10 @@ def contract_kernels(fields: Mapping[str, Field], kind: str = "cpu") -> str:
     if inner:
         front = {"k": int(str(inner)), "n": k, "activation": "relu", "residual": 0, "bits": 1}
         add("inner", "gather_gemm", **front)
-    if skips and kind == "cpu":
+    if fields["tiles"]:
+        plain = {"activation": "none", "residual": 0, **stored}
+        add("block", "contract_block", k=k, n=n, **plain)
+    elif skips and kind == "cpu":
         of = {"k": k, "n": n, **relu, **epilogue}
         of |= {"n": 128, "activation": "none", "residual": 0} if stored else {}
         for role in ("row", "tile", "block"):
@@ -69,7 +72,7 @@ def contract_kernels(fields: Mapping[str, Field], kind: str = "cpu") -> str:
         add("tile", "contract_tile", n=n, **epilogue)
         add("block", "contract_block", n=n, **epilogue)
         add("square", "contract_square", k=k, n=n, **epilogue)
-    if stored:
+    if stored and not fields["tiles"]:
         add("panels", "panels", k=k)
         add("swrite", "swrite_columns", n=n, **epilogue)
         if right == "kn" or fields["factor"]:

@@ -125,6 +125,14 @@ inline std::vector<OrtValue> MakeRightInputs(const ContractPlan& plan, Random& r
   std::vector<OrtValue> inputs{odd ? SparseFloats(random, dims) : RandomFloats(random, dims)};
   inputs.push_back(sparse());
   if (plan.factor) inputs.push_back(sparse());
+  if (plan.tiles) {  // of every third run bools
+    OrtValue mask = SparseFloats(random, {t, n});
+    const auto* x = reinterpret_cast<const float*>(mask.bytes.data());
+    std::vector<uint8_t> live(static_cast<size_t>(t * n));
+    for (size_t i = 0; i < live.size(); ++i) live[i] = x[i] != 0;
+    if (random.Below(3) == 0) mask = OrtValue::Of(kBoolType, {t, n}, live);
+    inputs.push_back(mask);
+  }
   if (bias) inputs.push_back(RandomFloats(random, {n}));
   if (plan.residual) inputs.push_back(RandomFloats(random, {t, n}));
   return inputs;
@@ -203,8 +211,8 @@ inline std::vector<OrtValue> MakeInputs(const Plan& plan, Random& random, int64_
 // How many inputs and outputs the node of a plan has.
 inline int InputCount(const Plan& plan) {
   if (const ContractPlan* p = ContractOf(plan)) {
-    return 2 + p->inner.has_value() + p->inner_bias + (p->factor > 0) + p->bias + p->residual +
-           2 * (p->gather || p->scatter);
+    return 2 + p->inner.has_value() + p->inner_bias + (p->factor > 0) + p->tiles + p->bias +
+           p->residual + 2 * (p->gather || p->scatter);
   }
   if (auto* attention = std::get_if<AttentionPlan>(&plan.body)) return attention->bias ? 8 : 5;
   if (auto* detect = std::get_if<DetectPlan>(&plan.body)) return detect->padding ? 2 : 1;
@@ -255,6 +263,7 @@ struct PlanCase {
     const std::string stored = computed ? "_" + right + (factor ? "_factor" : "") : std::string();
     const std::string listed = computed ? k + "_n128_none" : k + n + epilogue + relu;
     std::string kernels = "dense:gather_gemm" + k + n + epilogue + relu + stored;
+    if (get("tiles") == "1") return kernels + ",block:contract_block" + k + n + epilogue + stored;
     if (get("skips") == "1") {
       for (const char* const role : {"row", "tile", "block"})
         kernels += std::string(",") + role + ":contract_" + role + listed;

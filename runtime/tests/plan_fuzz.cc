@@ -150,6 +150,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                "a right operand", text);
         Demand(computed || contract->factor == 0, "a factor", text);
         Demand(!contract->inner || contract->skips, "inner product", text);
+        Demand(!contract->tiles || (computed && contract->factor == 0 && !contract->bias &&
+                                    !contract->residual && contract->activation == 0),
+               "tiles", text);
         const auto in = contract->Places();
         Demand(in.count >= 2 && in.count <= 9 && in.a == 0 && in.b > 0, "operands", text);
         if (contract->skips) CheckCosts(*contract, text);

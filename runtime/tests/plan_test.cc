@@ -18,11 +18,12 @@ namespace {
 // Fields of a contraction that does nothing else.
 const std::string kUsual =
     "identity=1/x\nfactor=0\ngather=0\ninner_bias=0\ninput_relu=0\nlibrary=kernels.so\n"
-    "right=panels\nscatter=0\n";
+    "right=panels\nscatter=0\ntiles=0\n";
 constexpr const char* kGemm =
     "pitc-plan 5\nactivation=relu\nbias=1\ndtype=float32\nfactor=0\ngather=1\nidentity=1/x\n"
     "inner_bias=0\ninput_relu=0\nk=64\nkernels=dense:gather_gemm_k64_n130_relu\n"
-    "library=kernels.so\nn=130\nop=contract\nresidual=0\nright=panels\nscatter=0\nskips=0\n";
+    "library=kernels.so\nn=130\nop=contract\nresidual=0\nright=panels\nscatter=0\nskips=0\n"
+    "tiles=0\n";
 constexpr const char* kAttention =
     "pitc-plan 5\nbias=0\nd=8\ndtype=float32\ndv=3\nheads=2\nidentity=1/x\nk_head=2\n"
     "kernels=attention:attention_d8_v3\nlibrary=kernels.so\nnan_to_zero=1\nno_keys_to_zero=0\n"
@@ -51,6 +52,11 @@ const std::string kRight = With("pitc-plan 5\nactivation=relu\nbias=1\ncost_row_
                                     "op=contract\nresidual=1\nskips=1\n" +
                                     With(kUsual, "factor=0", "factor=1"),
                                 "right=panels", "right=kn");
+const std::string kTiles =
+    With(With(With(With(With(kRight, "factor=1", "factor=0"), "tiles=0", "tiles=1"),
+                   "activation=relu", "activation=none"),
+              "bias=1", "bias=0"),
+         "residual=1", "residual=0");
 const std::string kCudaGemm =
     "pitc-plan 5\nactivation=relu\nbias=1\nclocks_sm_100=5,6,7,8\nclocks_sm_80=1,2,3,4\n"
     "dtype=float16\nk=64\nkernels=dense:gather_gemm_relu_res_f16\nn=136\nop=contract\n"
@@ -256,6 +262,38 @@ void ReadsRightOperands() {
   CHECK(in.b == 1 && in.factor == 2 && in.bias == 3 && in.residual == 4 && in.count == 5);
   const std::string text = With(With(kRight, "factor=1", "factor=0"), "right=kn", "right=nk");
   CHECK(std::get<pitc::ContractPlan>(ParsePlan(text).body).right == pitc::ContractPlan::kNk);
+}
+
+void ReadsTiles() {
+  const auto tiles = std::get<pitc::ContractPlan>(ParsePlan(kTiles).body);
+  CHECK(tiles.tiles && tiles.right == pitc::ContractPlan::kKn && tiles.skips && !tiles.factor);
+  const pitc::ContractPlan::Inputs in = tiles.Places();
+  CHECK(in.a == 0 && in.b == 1 && in.mask == 2 && in.bias == -1 && in.count == 3);
+  CHECK(!std::get<pitc::ContractPlan>(ParsePlan(kRight).body).tiles);
+  CHECK(Thrown([] { ParsePlan(With(kTiles, "right=kn", "right=nk")); }).empty());
+}
+
+void RefusesTilesWithAnythingElse() {
+  const char* const plain =
+      "plan: expected right=kn or right=nk, activation=none, bias=0, residual=0 and factor=0 "
+      "beside tiles";
+  const auto refused = [](const char* old_line, const char* new_line) {
+    return Error(With(kTiles, old_line, new_line));
+  };
+  CHECK(Contains(refused("activation=none", "activation=relu"), plain));
+  CHECK(Contains(refused("bias=0", "bias=1"), plain));
+  CHECK(Contains(refused("residual=0", "residual=1"), plain));
+  CHECK(Contains(refused("factor=0", "factor=1"), plain));
+  CHECK(Contains(refused("right=kn", "right=panels"), plain));
+  CHECK(Contains(refused("gather=0", "gather=1"), "gather=0, scatter=0, input_relu=0"));
+  CHECK(Contains(refused("scatter=0", "scatter=1"), "gather=0, scatter=0, input_relu=0"));
+  CHECK(Contains(refused("k=64", "k=64\ninner=7"), "no inner without panels"));
+  CHECK(Contains(refused("tiles=1", "tiles=2"), "expected tiles in 0..1"));
+  CHECK(Contains(refused("tiles=1", ""), "key 'tiles' is missing"));
+  CHECK(Contains(Error(With(With(kTiles, "skips=1", "skips=0"), "cost_row_v4=" + kFalling, "")),
+                 "expected skips=1"));
+  CHECK(Contains(Error(With(kCudaGemm, "tiles=0", "tiles=1"), Machine::kCuda),
+                 "plan: expected tiles=0 for a GPU"));
 }
 
 void RefusesFieldsThatDoNotFit() {
@@ -515,6 +553,8 @@ int main() {
        {"reads contractions over zeros for GPUs", ReadsContractionsOverZerosForGpus},
        {"reads prices", ReadsPrices},
        {"reads right operands", ReadsRightOperands},
+       {"reads tiles", ReadsTiles},
+       {"refuses tiles with anything else", RefusesTilesWithAnythingElse},
        {"refuses fields that do not fit", RefusesFieldsThatDoNotFit},
        {"refuses prices", RefusesPrices},
        {"reads factors", ReadsFactors},

@@ -147,6 +147,43 @@ int Contract(const Any* raw, int32_t count, Family family, int k, int n, Activat
   return 0;
 }
 
+// Blocks of C, whose columns are listed, as sums over all of B.
+int Sampled(const Any* raw, int32_t count, int k, int n, bool turned) {
+  Args args(raw, count);
+  const Tensor *a = args.Floats(2), *s = args.Floats(2), *columns = args.Int32s(1),
+               *starts = args.Int32s(1), *c = args.Floats(2);
+  const int64_t height = args.Int(), n0 = args.Int(), n1 = args.Int();
+  if (!args.Good()) return -1;
+  const int64_t rows = a->shape[0], entries = columns->shape[0], lists = starts->shape[0] - 1;
+  args.Demand(a->shape[1] == k && c->shape[0] == rows && c->shape[1] == n, "a or c");
+  args.Demand(s->shape[0] == (turned ? n : k) && s->shape[1] == (turned ? k : n), "s");
+  args.Demand(height == 1 || (height > 0 && height % 4 == 0), "rows of a block");
+  args.Demand(0 <= n0 && n0 < n1 && n1 <= n && n0 % 64 == 0 && (n1 % 64 == 0 || n1 == n), "range");
+  if (!args.Good()) return -1;
+  const int32_t *list = Data<int32_t>(columns), *at = Data<int32_t>(starts);
+  args.Demand(entries > 0 && rows > 0 && lists == (rows + height - 1) / height, "lists");
+  args.Demand(at[0] == 0 && at[lists] == entries && std::is_sorted(at, at + lists + 1), "starts");
+  if (!args.Good()) return -1;
+  for (int64_t g = 0; g < lists; ++g) args.Demand(Ascends(list, at[g], at[g + 1]), "column order");
+  args.Demand(std::all_of(list, list + entries, [=](int32_t x) { return x >= n0 && x < n1; }),
+              "bad column");
+  if (!args.Good()) return -1;
+  for (int64_t g = 0; g < lists; ++g) {
+    for (int64_t r = g * height; r < std::min(rows, (g + 1) * height); ++r) {
+      for (int64_t z = at[g]; z < at[g + 1]; ++z) {
+        const int64_t column = list[z];
+        double sum = 0;
+        for (int64_t i = 0; i < k; ++i) {
+          sum += static_cast<double>(Data<float>(a)[r * k + i]) *
+                 Data<float>(s)[turned ? column * k + i : i * n + column];
+        }
+        Data<float>(c)[r * n + column] = static_cast<float>(sum);
+      }
+    }
+  }
+  return 0;
+}
+
 int WriteColumns(const Any* raw, int32_t count, int n, Activation activation, bool has_residual) {
   constexpr int64_t kSums = 128, kPanel = 64, kUnit = 16;
   Args args(raw, count);
@@ -199,6 +236,13 @@ int WriteColumns(const Any* raw, int32_t count, int n, Activation activation, bo
   KERNEL(swrite_columns_n##n##_##activation, WriteColumns, n, Activation::activation, false) \
   KERNEL(swrite_columns_n##n##_##activation##_res, WriteColumns, n, Activation::activation, true)
 
+#define SAMPLED(k, n)                                                \
+  KERNEL(contract_block_k##k##_n##n##_none_kn, Sampled, k, n, false) \
+  KERNEL(contract_block_k##k##_n##n##_none_nk, Sampled, k, n, true)
+
+SAMPLED(9, 9)
+SAMPLED(69, 75)
+SAMPLED(69, 2100)
 CONTRACT(1, 1, none)
 CONTRACT(70, 5, none)
 CONTRACT(70, 5, relu)

@@ -37,6 +37,7 @@ constexpr const char* kRegion =
     "step0.right=panels\n"
     "step0.scatter=0\n"
     "step0.skips=0\n"
+    "step0.tiles=0\n"
     "step1.activation=relu\n"
     "step1.bias=1\n"
     "step1.clocks_sm_80=512,288,416,336\n"
@@ -54,6 +55,7 @@ constexpr const char* kRegion =
     "step1.right=panels\n"
     "step1.scatter=1\n"
     "step1.skips=0\n"
+    "step1.tiles=0\n"
     "steps=2\n";
 
 void ReadsRegions() {

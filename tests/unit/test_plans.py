@@ -67,6 +67,13 @@ PLANS: dict[str, Plan] = {
     "over zeros": Contract(**ROWS, prices=PRICES, input_relu=True, skips=True),
     "over ReLU": Contract(**ROWS, inner=16, skips=True),
     "by a computed matrix": Contract(**PRODUCT, residual=True, factor=2, right="nk", skips=True),
+    "by tiles of C": Contract(
+        **{**PRODUCT, "activation": "none", "bias": False},
+        residual=False,
+        right="kn",
+        skips=True,
+        tiles=True,
+    ),
     "attention": Attention(**HEADS, **FLAGS, **NAMED),
     "attention in steps": Attention(
         **HEADS, **FLAGS, **NAMED, whole=True, **STEPS, weight_step=0.25, weight_above=255
@@ -114,6 +121,7 @@ OPERANDS = {
     "dense": ["a", "b", "bias", "rows", "live"],
     "over ReLU": ["a", "b1", "b", "bias", "rows", "live"],
     "by a computed matrix": ["a", "b", "factor", "bias", "residual"],
+    "by tiles of C": ["a", "b", "mask"],
     "attention": ["q", "k", "v", "q_offsets", "k_offsets", "bias", "q_coords", "k_coords"],
 }
 
@@ -146,6 +154,7 @@ WRONG = {
 
 NEEDED = [
     *(("over zeros", key) for key in ("input_relu", "kernels", "library", "gather", "dtype")),
+    ("by tiles of C", "tiles"),
     *(("attention", key) for key in ("q_head", "v_head", "scale")),
     *(("region", key) for key in ("gives", "library", "step0.kernels", "step1.input_relu")),
 ]

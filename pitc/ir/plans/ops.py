@@ -229,14 +229,15 @@ class Contract(KernelPlan):
         right: How B lies: in panels, or as [k, n] or [n, k], computed when the model runs.
         factor: B is `b` times another matrix, element by element: 1; 2 where `b` is a constant of
             finite numbers, so that B is 0 where the factor is.
-        skips: Zeros are skipped, of B where it is computed, else of A.
+        tiles: C is computed only where `mask` is not 0, and 0 elsewhere.
+        skips: Zeros are skipped: of the mask if there is one, of B where it is computed, else of A.
         prices: What that costs.
     """
 
     op = "contract"
     only: ClassVar[Limits] = {
         "cpu": {"dtype": "float32"},
-        "cuda": {"bias": "1", "input_relu": "0", "right": "panels"},
+        "cuda": {"bias": "1", "input_relu": "0", "right": "panels", "tiles": "0"},
     }
     all_operands = (
         Operand("a"),
@@ -244,6 +245,7 @@ class Contract(KernelPlan):
         Operand("bias1", FLOAT32, ("inner_bias",)),
         Operand("b"),
         Operand("factor", OWN, ("factor",)),
+        Operand("mask", ANY, ("tiles",)),
         Operand("bias", FLOAT32, ("bias",)),
         Operand("residual", OWN, ("residual",)),
         Operand("rows", INT32, _MOVED),
@@ -262,6 +264,7 @@ class Contract(KernelPlan):
     input_relu: Annotated[bool, Flag()] = False
     right: Annotated[str, Word(("panels", "kn", "nk"))] = "panels"
     factor: Annotated[int, Whole(0, 2)] = 0
+    tiles: Annotated[bool, Flag()] = False
     skips: Annotated[bool, Flag()] = False
     prices: Annotated[Table, Lines(r"(cost|shape)_\w+_v\d|(clocks|price_\w+)_sm_\d+")] = ()
 

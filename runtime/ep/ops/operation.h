@@ -26,6 +26,10 @@ std::unique_ptr<Operation> MakeUnpack(const MovePlan& plan, Kernel kernel);
 // `inner`: the kernel of the product in front, if the plan has one.
 std::unique_ptr<Operation> MakeContract(const ContractPlan& plan, Kernel inner,
                                         Contraction contraction);
+// Where the plan has tiles: kernels `dense` and `block`.
+std::unique_ptr<Operation> MakeSampled(const ContractPlan& plan, const CostTable& costs,
+                                       const Primitives& simd, ContractionKernels kernels,
+                                       SelectorOptions options);
 std::unique_ptr<Operation> MakeAttention(const AttentionPlan& plan, Kernel kernel);
 // `trace` may be null. `dense`: never choose few channels.
 std::unique_ptr<Operation> MakeChooseChannels(const ChannelsPlan& plan,

@@ -29,6 +29,9 @@ ContractPlan ReadContract(Fields& in) {
   Require(!panels || p.factor == 0, "factor=0 beside panels");
   Require(panels || (p.skips && !p.gather && !p.scatter && !p.inner && !p.input_relu),
           "skips=1, gather=0, scatter=0, input_relu=0 and no inner without panels");
+  const bool plain = p.activation == ContractPlan::kNone && !p.bias && !p.residual && !p.factor;
+  Require(!p.tiles || (!panels && plain),
+          "right=kn or right=nk, activation=none, bias=0, residual=0 and factor=0 beside tiles");
   p.prices = Prices::Read(in, p.dtype, p.skips);
   return p;
 }

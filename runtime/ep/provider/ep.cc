@@ -178,16 +178,21 @@ std::unique_ptr<Operation> Ep::MakeOperation(const Plan& plan, const std::string
     return move->unpack ? MakeUnpack(*move, load("move")) : MakePack(*move, load("move"));
 
   const auto& contract = std::get<ContractPlan>(plan.body);
+  const CostTable& costs = level_ == CpuLevel::kV4 ? contract.prices.v4 : contract.prices.v3;
+  const SelectorOptions options{name, trace_, variant_};
   ContractionKernels kernels{load("dense"), {}, {}, {}, {}};
+  if (contract.tiles) {
+    kernels.listed.block = load("block");
+    return MakeSampled(contract, costs, simd_, std::move(kernels), options);
+  }
   if (contract.skips) kernels.listed = {load("row"), load("tile"), load("block")};
   if (contract.right != ContractPlan::kPanels) {
     kernels.panels = load("panels");
     kernels.swrite = load("swrite");
     if (contract.right == ContractPlan::kKn || contract.factor) kernels.rows = load("rows");
   }
-  const CostTable& costs = level_ == CpuLevel::kV4 ? contract.prices.v4 : contract.prices.v3;
   return MakeContract(contract, contract.inner ? load("inner") : Kernel{},
-                      Contraction(costs, simd_, std::move(kernels), {name, trace_, variant_}));
+                      Contraction(costs, simd_, std::move(kernels), options));
 }
 
 Kernel Ep::LoadKernel(const Plan& plan, const std::string& symbol, const OrtGraph* graph) const {
