@@ -38,7 +38,8 @@ def node_records(
     done = dict.fromkeys((n for skip in channels.nodes.values() for n in skip.steps), "channels")
     done |= dict.fromkeys(sparse.nodes, "contract") | dict.fromkeys(absorbed, "folded")
     for node in regions.demand.forms:
-        done[node] = "attention" if regions.forms[node].plan is not None else "packed"
+        plan = regions.forms[node].plan
+        done[node] = "packed" if plan is None else plan.op
     refusals = {**sparse.refusals, **regions.refusals, **channels.refusals}
     skipped = {n: str(skip) for n, skip in {**sparse.nodes, **channels.nodes}.items()}
     found = []

@@ -26,7 +26,7 @@ from pitc.passes.regions.form import (
 from pitc.passes.regions.layout import layout_of
 from pitc.passes.regions.legal import is_movable, kept_exits, overwritten_bits
 
-FIELDS = ("coords", "offsets")  # what a form may ask a detector for
+FIELDS = ("coords", "offsets", "live")  # what a form may ask a detector for
 
 
 def wrong_regions(graph: Graph, regions: Regions) -> Iterator[str]:

@@ -58,7 +58,9 @@ def _of_contract(plan: Contract, target: Target) -> Roles:
         stored = {"factor": int(plan.factor > 0), "stored": plan.right}
     product = _product(plan)
     kernels = {"dense": request("gather_gemm", product | stored)}
-    if stored:
+    if plan.tiles:
+        kernels["block"] = request("contract_block", product | stored)
+    elif stored:
         turned: Params = {"n": target.turned_columns, "activation": "none", "residual": 0}
         kernels["panels"] = request("panels", {"k": plan.k})
         kernels["swrite"] = request("swrite_columns", _epilogue(plan))

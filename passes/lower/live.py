@@ -23,6 +23,7 @@ from pitc.ir.predicate import Test
 from pitc.ir.sizes import ZERO_SIZES
 from pitc.passes.lower.builder import Builder
 from pitc.passes.regions.domain import Domain
+from pitc.passes.regions.live_tests import input_mask
 from pitc.passes.regions.reading import (
     Ask,
     Axis,
@@ -105,16 +106,8 @@ def detected_mask(build: Builder, graph: Graph, domain: Domain) -> ir.Value:
 
     An input lies where the detector runs, on the host; what a node made of it might lie on a GPU.
     """
-    tests = list(domain.dead)
-    if len(tests) == 1 and tests[0].pred == "nz" and not tests[0].yes:
-        (reading,) = _readings(graph, domain)
-        fact, given = graph[tests[0].src], build.value(tests[0].src)
-        number = fact.dtype is not None and fact.dtype.kind in "iuf"
-        plain = [Digit(k, ONE, e) for k, e in enumerate(domain.extents)]
-        as_it_is = reading.steps == [Ask()] and reading.axes == plain
-        if number and given in graph.model.graph.inputs and as_it_is:
-            return given
-    return live_points(build, graph, domain)
+    mask = input_mask(graph, domain)
+    return build.value(mask) if mask else live_points(build, graph, domain)
 
 
 def _readings(graph: Graph, domain: Domain) -> list[Reading]:

@@ -3,7 +3,7 @@ and SWrite at exits.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -14,11 +14,12 @@ from pitc.ir.graph import Graph
 from pitc.ir.index import Poly
 from pitc.ir.metadata import SOURCE
 from pitc.ir.nodes import node_name
-from pitc.ir.plans.ops import Detect, Pack, Unpack
-from pitc.passes.lower.builder import Builder
+from pitc.ir.plans.ops import Attention, Contract, Detect, Pack, Unpack
+from pitc.passes.lower.builder import Builder, dims_of
 from pitc.passes.lower.live import detected_mask
 from pitc.passes.lower.packed import Packed
 from pitc.passes.lower.rows import all_rows, from_all_rows
+from pitc.passes.lower.weight import turned
 from pitc.passes.regions.domain import Coords, Domain
 from pitc.passes.regions.form import (
     BiasOperand,
@@ -173,7 +174,7 @@ class Rewriter:
                 return self.build.constant(array)
             case OffsetsOperand(domain, output):
                 at = self.detect(domain)
-                return at.offsets if output == "offsets" else at.coords
+                return {"live": at.live, "offsets": at.offsets, "coords": at.coords}[output]
             case BiasOperand(terms):
                 return self.bias(terms)
             case WholeOperand(name, shape):
@@ -225,6 +226,9 @@ class Rewriter:
     def emit(self, node: ir.Node, form: Form) -> None:
         """Append the node of one form."""
         outputs: tuple[ir.Value, ...]
+        if form.scatters:
+            self.sampled(node, form)
+            return
         if form.plan is not None:
             self._hand_on(node, form, (self.attention(node, form),))
             return
@@ -274,9 +278,24 @@ class Rewriter:
                 rows = self.detect(packing.domain).symbol if form.terms is None else None
                 value.shape = ir.Shape([rows, *rest])
 
+    def sampled(self, node: ir.Node, form: Form) -> None:
+        """The node of a form whose plan gives a whole value, which it stands for."""
+        plan, old = form.plan, node.outputs[0]
+        assert isinstance(plan, Contract)
+        a, b, live = (x for x in map(self.operand, form.operands) if x is not None)
+        while (before := turned(b.producer())) is not None:  # it is read as it is stored
+            b, plan = before, replace(plan, right="kn" if plan.right == "nk" else "nk")
+        stem, dims = f"{old.name}.live", dims_of(self.graph, old)
+        outputs, name = [(stem, self.dtype(old.name or ""), dims)], node_name(node)
+        (out,) = self.build.kernel(plan, [a, b, live], outputs, name)
+        made = out.producer()
+        assert made is not None
+        self.to.log.sources[made] = node
+        self.replace(old, out)
+
     def attention(self, node: ir.Node, form: Form) -> ir.Value:
         """The node of a form with a plan, for the contraction that it stands for."""
-        assert form.plan is not None and form.outputs[0] is not None
+        assert isinstance(form.plan, Attention) and form.outputs[0] is not None
         packing, plan = form.outputs[0], form.plan
         inputs = [x for x in map(self.operand, form.operands) if x is not None]
         for factor in form.factors:

@@ -76,7 +76,7 @@ def _build(low: Lowering) -> None:
             continue
         low.forms.emit(node, forms[node])
         for packing in forms[node].outputs:
-            if packing is None or packing.name not in demand.exits:
+            if packing is None or packing.name not in demand.exits or forms[node].scatters:
                 continue
             old = build.value(packing.name)
             rows = low.forms.packed[packing.name, packing.domain, packing.coords]

@@ -170,13 +170,13 @@ def _stored(node: ir.Node) -> tuple[list[ir.Value], bool]:
     operand = node.inputs[1]
     assert operand is not None
     chain, transposed = [operand], bool(attribute(node, "transB", 0))
-    while (before := _turned(chain[-1].producer())) is not None:
+    while (before := turned(chain[-1].producer())) is not None:
         chain.append(before)
         transposed = not transposed
     return chain, transposed
 
 
-def _turned(node: ir.Node | None) -> ir.Value | None:
+def turned(node: ir.Node | None) -> ir.Value | None:
     """The matrix that a node transposes."""
     if node is None or node.domain or node.op_type != "Transpose":
         return None

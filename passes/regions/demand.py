@@ -34,7 +34,7 @@ def packed_by(forms: Forms, graph: Graph, operand: PackedOperand) -> ir.Node | N
     """The node whose form computes an operand in just that packed layout."""
     node = graph[operand.name].producer
     form = None if node is None else forms.get(node)
-    if node is None or form is None:
+    if node is None or form is None or form.scatters:
         return None
     for out in form.outputs:
         if out is not None and (out.name, out.domain, out.coords) == (

@@ -16,7 +16,7 @@ from pitc.ir.constant import is_zero
 from pitc.ir.expr import Shape, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.index import ONE, Poly, bare_dim
-from pitc.ir.plans.ops import Attention
+from pitc.ir.plans.ops import Attention, Contract
 from pitc.ir.refusal import Code, Refusal
 from pitc.ir.region import EVERYWHERE, Region
 from pitc.passes.regions.coordinates import Paths, follow
@@ -74,7 +74,7 @@ class ConstantOperand:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsOperand:
-    """Per-sequence offsets, or coordinates, of a domain's live points."""
+    """Per-sequence offsets, or coordinates, of a domain's live points; or what says which live."""
 
     domain: Domain
     output: str
@@ -168,7 +168,7 @@ class Form:
     operands: tuple[Operand | None, ...]
     op_type: str
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    plan: Attention | None = None
+    plan: Attention | Contract | None = None
     absorbs: tuple[ir.Node, ...] = ()
     rests_on: tuple[Region, ...] = ()
     terms: Domain | None = None
@@ -177,6 +177,11 @@ class Form:
     factors: tuple[Factor, ...] = ()
     saves: Saves = Saves.ROWS
     rule: str = field(default="", compare=False)
+
+    @property
+    def scatters(self) -> bool:
+        """True where the new node gives a whole value, 0 at dead points: no SWrite is behind it."""
+        return isinstance(self.plan, Contract)
 
     @property
     def packings(self) -> list["Packing"]:

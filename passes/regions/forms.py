@@ -18,6 +18,7 @@ from pitc.passes.regions.extremes import by_extremes
 from pitc.passes.regions.form import Form, FormRule, PackCandidate, Saves, has_elements
 from pitc.passes.regions.items import fewer_items
 from pitc.passes.regions.same_node import same_node
+from pitc.passes.regions.sampled import sampled
 from pitc.passes.regions.terms import reduction_packed_form
 from pitc.passes.rules.record import PackRule, operator_of
 
@@ -95,7 +96,7 @@ FORMS = (
     _contraction(contraction.rows, Kind.M),
     _contraction(contraction.columns, Kind.N),
     _contraction(contraction.groups, Kind.E),
-    _contraction(no_kernel("a product of single elements (m x n)"), Kind.M, Kind.N),
+    FormKind("sampled product", sampled, (PackRule.CONTRACTION,), axes=Axes({Kind.M, Kind.N})),
     _contraction(no_kernel("a product by groups of rows (e x m)"), Kind.E, Kind.M),
     _contraction(no_kernel("a product by groups of columns (e x n)"), Kind.E, Kind.N),
     _contraction(

@@ -3,10 +3,10 @@ evaluated as `reading` plans it.
 """
 
 from pitc.ir.graph import Graph
-from pitc.ir.index import Poly, sym, total_of
+from pitc.ir.index import ONE, Digit, Poly, sym, total_of
 from pitc.ir.sizes import sizes_known
 from pitc.passes.regions.domain import Domain
-from pitc.passes.regions.reading import reading_of
+from pitc.passes.regions.reading import Ask, reading_of
 
 OLDEST = 9  # operator set that has what live points are computed with: Where, Expand
 LOOKS_UP = 11  # first one that has Range, and a Slice and a Gather as they are used here
@@ -36,8 +36,25 @@ def why_not(graph: Graph, domain: Domain) -> str:
     return ""
 
 
+def input_mask(graph: Graph, domain: Domain) -> str:
+    """The graph input of numbers that are not 0 just where points of a domain live; empty where
+    there is none. It needs no node: whoever looks for live points reads it as it is.
+    """
+    tests = list(domain.dead)
+    if len(tests) != 1 or tests[0].pred != "nz" or tests[0].yes or tests[0].src not in graph.inputs:
+        return ""
+    reading, dtype = reading_of(graph, tests[0], domain.extents), graph[tests[0].src].dtype
+    plain = [Digit(k, ONE, e) for k, e in enumerate(domain.extents)]
+    number = dtype is not None and dtype.kind in "iufb"
+    as_it_is = reading is not None and reading.steps == [Ask()] and reading.axes == plain
+    return tests[0].src if number and as_it_is else ""
+
+
 def bytes_touched(graph: Graph, domain: Domain) -> Poly:
     """Bytes that evaluating all tests of a domain reads and makes, up to its live points."""
+    mask = input_mask(graph, domain)
+    if mask:
+        return total_of(domain.extents) * graph.dtype(mask).itemsize
     readings = [reading_of(graph, t, domain.extents) for t in domain.dead]
     points = total_of(domain.extents)
     return sum((r.touched + 3 * points for r in readings if r is not None), 2 * points)

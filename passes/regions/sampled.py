@@ -1,0 +1,57 @@
+"""Sampled products: single elements of a product are left out (m x n).
+
+    y[m, n] = mask[m, n] * sum over k of a[m, k] * b[k, n]        a masked weight gradient, scores
+
+The elements that the mask hides are dead. The node computes the others in place: its result is
+whole and holds 0 where it is dead, as behind an SWrite, so the same conditions hold for it.
+"""
+
+import numpy as np
+
+from pitc.ir.index import ONE, Digit, dim_index
+from pitc.ir.nodes import is_plain_product
+from pitc.ir.plans.ops import Contract
+from pitc.ir.refusal import Code, Refusal
+from pitc.passes.regions.contraction import factor_reads
+from pitc.passes.regions.form import Form, OffsetsOperand, PackCandidate, WholeOperand
+
+
+def sampled(site: PackCandidate) -> Form | Refusal:
+    """M x n: a product of two matrices, at live elements."""
+    graph, expr = site.context.graph, site.expr
+    if not graph.target.skips_right:
+        return site.refuse(
+            Code.NO_KERNEL, "a product of single elements (m x n) has no kernel on GPUs"
+        )
+    every = tuple(Digit(d, ONE, e) for d, e in enumerate(expr.shape))
+    if len(every) != 2 or site.out.coords != every:
+        return site.refuse(Code.LAYOUT, "it is not tested element by element, in its own order")
+    if not is_plain_product(site.node) or len(site.node.inputs) > 2:
+        return site.refuse(Code.LAYOUT, "a bias is added to the product, or it is scaled")
+    a, b = (read.index for read in factor_reads(expr))
+    (m, n), (k,) = expr.shape, expr.reduced
+    summed, row, column = dim_index(2, k), dim_index(0, m), dim_index(1, n)
+    turned = b == (column, summed)
+    if a != (row, summed) or not (turned or b == (summed, column)):
+        return site.refuse(Code.LAYOUT, "its operands are not two matrices")
+    if any(graph[site.input(i)].dtype != np.float32 for i in (0, 1)):
+        return site.refuse(Code.NO_LOWERING, "elements are lowered for float32 only")
+    terms, columns = k.as_int(), n.as_int()
+    if terms is None or columns is None:
+        return site.refuse(Code.DYNAMIC_DIM, f"it sums {k} products in each of {n} columns")
+    if min(terms, columns) < graph.target.least_extent:
+        return site.refuse(Code.NO_GAIN, f"it sums only {k} products in each of {n} columns")
+    plan = Contract(
+        activation="none",
+        bias=False,
+        dtype="float32",
+        k=terms,
+        n=columns,
+        residual=False,
+        right="nk" if turned else "kn",
+        skips=True,
+        tiles=True,
+    )
+    left, right = (WholeOperand(site.input(i)) for i in (0, 1))
+    live = OffsetsOperand(site.context.domain, "live")
+    return Form((site.out,), (left, right, live), "EPContext", plan=plan)
