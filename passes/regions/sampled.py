@@ -17,15 +17,11 @@ from pitc.passes.regions.form import Form, OffsetsOperand, PackCandidate, WholeO
 
 
 def sampled(site: PackCandidate) -> Form | Refusal:
-    """M x n: a product of two matrices, at live elements."""
+    """Single elements (m x n) of a product of two matrices."""
     graph, expr = site.context.graph, site.expr
-    if not graph.target.skips_right:
-        return site.refuse(
-            Code.NO_KERNEL, "a product of single elements (m x n) has no kernel on GPUs"
-        )
     every = tuple(Digit(d, ONE, e) for d, e in enumerate(expr.shape))
-    if len(every) != 2 or site.out.coords != every:
-        return site.refuse(Code.LAYOUT, "it is not tested element by element, in its own order")
+    if not graph.target.skips_right or len(every) != 2 or site.out.coords != every:
+        return site.refuse(Code.NO_KERNEL, "a product of single elements (m x n) has no kernel")
     if not is_plain_product(site.node) or len(site.node.inputs) > 2:
         return site.refuse(Code.LAYOUT, "a bias is added to the product, or it is scaled")
     a, b = (read.index for read in factor_reads(expr))

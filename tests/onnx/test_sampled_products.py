@@ -1,0 +1,192 @@
+"""Products of single elements (m x n): what becomes one node, and why others do not."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from models.graph import GraphBuilder
+from pitc.ir.nodes import is_pit_node, plan_of
+from pitc.ir.plans.ops import Contract
+from pitc.ir.refusal import Code
+from pitc.ir.target import CPU, CUDA, Target
+from pitc.passes.pipeline import Lowered, LowerOptions, run_passes
+from tests.plan_reference import run_lowered
+from tests.tile_prices import PRICES
+
+M, K, N = 40, 96, 80
+ANY = replace(CPU, tested_price=0, flops_per_byte=0)
+Body = Callable[[GraphBuilder], str]
+
+
+def matrices(g: GraphBuilder, *, turned: bool = False) -> tuple[str, str]:
+    b = g.input("b", np.float32, (N, K) if turned else (K, N))
+    return g.input("a", np.float32, ("m", K)), b
+
+
+def masked(g: GraphBuilder, product: str, shape: tuple[str | int, ...] = ("m", N)) -> str:
+    return g.op("Mul", product, g.input("mask", np.float32, shape))
+
+
+def plain(g: GraphBuilder) -> str:
+    return masked(g, g.op("MatMul", *matrices(g)))
+
+
+def transposed(g: GraphBuilder) -> str:
+    a, b = matrices(g, turned=True)
+    return masked(g, g.op("MatMul", a, g.op("Transpose", b, perm=[1, 0])))
+
+
+def gemm(g: GraphBuilder) -> str:
+    return masked(g, g.op("Gemm", *matrices(g, turned=True), transB=1))
+
+
+def gradient(g: GraphBuilder) -> str:
+    """Of a weight [K, N] whose mask is kept: over M tokens."""
+    x, dy = g.input("a", np.float32, (M, K)), g.input("b", np.float32, (M, N))
+    return masked(g, g.op("Gemm", x, dy, transA=1), (K, N))
+
+
+def chosen(g: GraphBuilder) -> str:
+    product = g.op("MatMul", *matrices(g))
+    return g.op("Where", g.input("mask", np.bool_, ("m", N)), product, g.const(-1.0))
+
+
+def computed(g: GraphBuilder) -> str:
+    """The mask is what another value says."""
+    scores = g.input("mask", np.float32, ("m", N))
+    keep = g.op("Greater", scores, g.const(0.5))
+    return g.op("Where", keep, g.op("MatMul", *matrices(g)), g.const(0.0))
+
+
+def lowered(body: Body, target: Target = ANY, prices: bool = True) -> tuple[ir.Model, Lowered]:
+    g = GraphBuilder("m")
+    lead = ["two"] if body is batched else []
+    g.output(body(g), "y", np.float32, (*lead, "rows", "columns"))
+    model = ir.from_proto(g.model())
+    options = LowerOptions(prices=PRICES if prices else None, target=target, check=True)
+    return model.clone(), run_passes(model, options)
+
+
+def plans(made: Lowered) -> list[Contract]:
+    found = [plan_of(n) for n in made.model.graph if is_pit_node(n)]
+    assert all(isinstance(plan, Contract) for plan in found)
+    return [plan for plan in found if isinstance(plan, Contract)]
+
+
+RIGHT = {plain: "kn", transposed: "nk", gemm: "nk", gradient: "kn", chosen: "kn", computed: "kn"}
+
+
+@pytest.mark.parametrize("density", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("body", RIGHT)
+def test_one_node_computes_live_elements(body: Body, density: float) -> None:
+    source, made = lowered(body)
+    (plan,) = plans(made)
+    sums = M if body is gradient else K
+    assert (plan.tiles, plan.skips, plan.right, plan.k, plan.n) == (
+        True,
+        True,
+        RIGHT[body],
+        sums,
+        N,
+    )
+    assert [role for role, _ in plan.kernels] == ["dense", "block"]
+    product = next(r for r in made.report.nodes if r.flops and r.kernel)
+    assert (product.lowering, product.rule) == ("contract", "sampled product")
+    rng = np.random.default_rng(3)
+    rows = K if body is gradient else M
+    types = {x.name: (x.dtype, x.shape) for x in source.graph.inputs}
+    feed = {
+        name: rng.normal(size=[d if isinstance(d, int) else rows for d in shape or ()])
+        for name, (_, shape) in types.items()
+    }
+    feed["mask"] = np.where(rng.random((rows, N)) < density, feed["mask"] + 3, 0)
+    given = {
+        name: x.astype((types[name][0] or ir.DataType.FLOAT).numpy()) for name, x in feed.items()
+    }
+    session = ort.InferenceSession(ir.to_proto(source).SerializeToString())
+    want = session.run(None, given)[0]
+    (got,) = run_lowered(ir.to_proto(made.model), given)
+    np.testing.assert_allclose(got, want, atol=1e-4)
+
+
+def test_it_needs_no_prices() -> None:
+    """Without them the node has the dense variant alone."""
+    _, made = lowered(plain, prices=False)
+    assert [plan.prices for plan in plans(made)] in ([], [()])
+
+
+def batched(g: GraphBuilder) -> str:
+    a, b = g.input("a", np.float32, (2, "m", K)), g.input("b", np.float32, (2, K, N))
+    return masked(g, g.op("MatMul", a, b), (2, "m", N))
+
+
+def turned_mask(g: GraphBuilder) -> str:
+    mask = g.op("Transpose", g.input("mask", np.float32, (N, "m")), perm=[1, 0])
+    return g.op("Mul", g.op("MatMul", *matrices(g)), mask)
+
+
+def halves(g: GraphBuilder) -> str:
+    a, b = g.input("a", np.float64, ("m", K)), g.input("b", np.float64, (K, N))
+    mask = g.input("mask", np.float64, ("m", N))
+    product = g.op("Mul", g.op("MatMul", a, b), mask)
+    return g.op("Cast", product, to=1)
+
+
+def unknown_terms(g: GraphBuilder) -> str:
+    a, b = g.input("a", np.float32, ("m", "k")), g.input("b", np.float32, ("k", N))
+    return masked(g, g.op("MatMul", a, b))
+
+
+def few_terms(g: GraphBuilder) -> str:
+    a, b = g.input("a", np.float32, ("m", 8)), g.input("b", np.float32, (8, N))
+    return masked(g, g.op("MatMul", a, b))
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "target"),
+    [
+        (batched, Code.NO_KERNEL, ANY),
+        (plain, Code.NO_KERNEL, replace(CUDA, tested_price=0, flops_per_byte=0)),
+        (halves, Code.NO_LOWERING, ANY),
+        (unknown_terms, Code.DYNAMIC_DIM, ANY),
+        (few_terms, Code.NO_GAIN, ANY),
+    ],
+)
+def test_others_say_why(body: Body, code: Code, target: Target) -> None:
+    _, made = lowered(body, target)
+    assert not plans(made)
+    (why,) = (r.refusal for r in made.report.nodes if r.flops and "MatMul" in r.op_type)
+    assert why is not None and why.code is code
+
+
+def test_zeros_that_a_reader_divides_by_stay_dense() -> None:
+    """What is dead holds 0 in place: where a reader would divide by it, the product is whole."""
+
+    def divides(g: GraphBuilder) -> str:
+        product = g.op("MatMul", *matrices(g))
+        mask = g.input("mask", np.float32, ("m", N))
+        return g.op("Mul", g.op("Div", g.const(1.0), product), mask)
+
+    _, made = lowered(divides)
+    assert not plans(made)
+
+
+def test_a_value_that_is_read_whole_stays_dense() -> None:
+    def read_twice(g: GraphBuilder) -> str:
+        product = g.op("MatMul", *matrices(g))
+        g.output(g.op("Neg", product), "p", np.float32, ("m", N))
+        return masked(g, product)
+
+    _, made = lowered(read_twice)
+    assert not plans(made)
+
+
+def test_small_sums_do_not_repay_a_look_at_the_mask() -> None:
+    _, made = lowered(plain, CPU)
+    assert not plans(made)
+    (why,) = (r.refusal for r in made.report.nodes if r.op_type == "MatMul")
+    assert why is not None and why.code is Code.LIVE_TEST
