@@ -13,6 +13,7 @@ from pitc.ir.build import names_of
 from pitc.ir.graph import Graph
 from pitc.ir.kernel import KernelRequest
 from pitc.ir.nodes import FIXED
+from pitc.ir.prices import Prices
 from pitc.ir.report import NodeRecord, RegionRecord
 from pitc.passes.control.bodies import captured, states_of
 from pitc.passes.control.branches import close_branches
@@ -43,11 +44,14 @@ class LoweredBodies:
     host_copies: int = 0
 
 
-def lower_bodies(graph: Graph, check: Callable[[ir.Model, str], None]) -> LoweredBodies:
+def lower_bodies(
+    graph: Graph, prices: Prices | None, check: Callable[[ir.Model, str], None]
+) -> LoweredBodies:
     """Lower the body of every loop of an analysed graph that has facts, in place.
 
     Args:
         graph: The graph after `fill_facts`. Its model is changed.
+        prices: Of contractions that skip zeros.
         check: Called with a body as a model, and the name of each step of its lowering.
     """
     out = LoweredBodies()
@@ -59,7 +63,7 @@ def lower_bodies(graph: Graph, check: Callable[[ir.Model, str], None]) -> Lowere
         for text in inner.assumptions:
             graph.assume(text, node)
         records = node_records(inner, regions)
-        low = lower(inner, regions, {}, prefix=f"pitc.body{number}", check=check)
+        low = lower(inner, regions, {}, prices=prices, prefix=f"pitc.body{number}", check=check)
         out.nodes += rewritten(records, inner.nodes, low.packed.log)
         out.regions += with_host_copies(regions, low.forms)
         out.host_copies += sum(map(low.forms.host_copies, low.forms.detected))

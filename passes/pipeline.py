@@ -140,7 +140,7 @@ def _facts(state: _Compilation) -> None:
 
 def _regions(state: _Compilation) -> None:
     graph, known, options, report = state.known.graph, state.known, state.options, state.report
-    state.bodies = lower_bodies(graph, state.checks.packed)
+    state.bodies = lower_bodies(graph, options.prices, state.checks.packed)
     state.regions = regions = choose_regions(graph)
     state.checks.chosen(graph, regions)
     if options.prices is not None:
