@@ -12,7 +12,7 @@ from functools import cached_property, partial
 
 import onnx_ir as ir
 
-from pitc.ir.expr import Combine, Shape
+from pitc.ir.expr import Combine, Shape, TensorExpr
 from pitc.ir.graph import Graph
 from pitc.ir.nodes import first_output, input_names
 from pitc.ir.refusal import Code
@@ -62,37 +62,38 @@ class Search:
     contexts: Contexts
     forms: dict[ir.Node, Form]
 
-    def free(self, nodes: Iterable[ir.Node | None]) -> Iterator[ir.Node]:
-        """Those of some nodes that could have a form and have none so far."""
+    def free(self, nodes: Iterable[ir.Node | None]) -> Iterator[tuple[ir.Node, TensorExpr]]:
+        """Those of some nodes that could have a form and have none so far, with the expressions of
+        their first outputs.
+        """
         for node in nodes:
-            value = None if node is None or node in self.forms else self.graph[first_output(node)]
-            if node is not None and value is not None and value.expr and not value.captured:
-                yield node
+            if node is not None and node not in self.forms:
+                value = self.graph[first_output(node)]
+                if value.expr is not None and not value.captured:
+                    yield node, value.expr
 
     def candidates(
-        self, context: FormContext, node: ir.Node, packings: Iterable[Packing]
+        self, context: FormContext, node: ir.Node, expr: TensorExpr, packings: Iterable[Packing]
     ) -> Iterator[PackCandidate]:
         """A node with some packings of its first output, until one of them has a form."""
-        expr = self.graph[first_output(node)].expr
         for packing in packings:
-            if expr is not None and node not in self.forms:
+            if node not in self.forms:
                 yield PackCandidate(context, node, expr, packing, self.contexts.of)
 
     @cached_property
     def in_order(self) -> list[FormContext]:
         """Domains without dead points, of the rows of free contractions with packed keys."""
         graph, starts = self.graph, dict[Shape, dict[str, list[Coords]]]()
-        for node in self.free(graph.nodes):
-            name = first_output(node)
-            expr = graph[name].expr
-            if expr is None or expr.combine is not Combine.PRODUCT or len(node.inputs) != 2:
+        for node, expr in self.free(graph.nodes):
+            if expr.combine is not Combine.PRODUCT or len(node.inputs) != 2:
                 continue
             keys = self.contexts.of(input_names(node)[-1])
             values = (v for k in keys for v in packed_rows(k.packings, expr, node, 1))
             for coords in filter(None, (row_coords(expr, v) for v in values)):
                 extents = tuple(c.extent for c in coords)
                 if sizes_known(graph, extents):
-                    starts.setdefault(extents, {}).setdefault(name, []).append(coords)
+                    named = starts.setdefault(extents, {})
+                    named.setdefault(first_output(node), []).append(coords)
         return [FormContext(graph, all_live(e), named) for e, named in starts.items()]
 
 
@@ -101,8 +102,8 @@ def rows_left_out(search: Search) -> Iterator[PackCandidate]:
     place = {node: k for k, node in enumerate(search.graph.nodes)}
     for context in search.contexts:
         makers = {search.graph[name].producer for name in search.contexts.values(context)}
-        for node in sorted(search.free(makers), key=lambda n: place[n]):
-            yield from search.candidates(context, node, context.packings(first_output(node)))
+        for node, expr in sorted(search.free(makers), key=lambda found: place[found[0]]):
+            yield from search.candidates(context, node, expr, context.packings(first_output(node)))
 
 
 def rows_in_order(combine: Combine, search: Search) -> Iterator[PackCandidate]:
@@ -113,28 +114,23 @@ def rows_in_order(combine: Combine, search: Search) -> Iterator[PackCandidate]:
 
     So keys and values of padding are not computed, though every row of the result is read.
     """
+    free = [(n, expr) for n, expr in search.free(search.graph.nodes) if expr.combine is combine]
     for context in search.in_order:
-        for node in search.free(search.graph.nodes):
-            name = first_output(node)
-            expr = search.graph[name].expr
-            if expr is not None and expr.combine is combine:
-                yield from search.candidates(context, node, context.packings(name))
+        for node, expr in free:
+            yield from search.candidates(context, node, expr, context.packings(first_output(node)))
 
 
 def live_terms(search: Search) -> Iterator[PackCandidate]:
     """Contractions whose operands may be unread, or 0, at terms."""
-    graph = search.graph
-    for node in search.free(graph.nodes):
-        name = first_output(node)
-        expr = graph[name].expr
-        if expr is None or operator_of(node).packs is not PackRule.CONTRACTION:
+    for node, expr in search.free(search.graph.nodes):
+        if operator_of(node).packs is not PackRule.CONTRACTION:
             continue  # others scale their sums
-        if [r.operand for r in factor_reads(expr)] == [0, 1] and sizes_known(graph, expr.shape):
+        factors = [r.operand for r in factor_reads(expr)]
+        if factors == [0, 1] and sizes_known(search.graph, expr.shape):
             for context in search.contexts.of_terms(input_names(node)[:2]):
+                whole = context.undivided(first_output(node))
                 if not context.domain.rarely_dead:
-                    yield from search.candidates(
-                        context, node, context.undivided(first_output(node))
-                    )
+                    yield from search.candidates(context, node, expr, whole)
 
 
 def rows_wanted(search: Search) -> Iterator[PackCandidate]:
@@ -143,14 +139,14 @@ def rows_wanted(search: Search) -> Iterator[PackCandidate]:
     g = h * mask      y[m, n] = sum over live t of g[t, m] * w[t, n]      g: live rows, no SWrite
     """
     graph, by_domain = search.graph, {c.domain: c for c in search.contexts}
-    for node in search.free(reversed(graph.nodes)):
+    for node, expr in search.free(reversed(graph.nodes)):
         name = first_output(node)
         wanted = {_rows_read(search.forms.get(n), name) for n in graph[name].uses}
         rows = next(iter(wanted)) if len(wanted) == 1 and name not in graph.outputs else None
         context = None if rows is None else by_domain.get(rows[0])
         if context is not None and rows is not None:
             packing = context.packing_at(name, rows[1])
-            yield from search.candidates(context, node, [packing] if packing else [])
+            yield from search.candidates(context, node, expr, [packing] if packing else [])
 
 
 def _rows_read(form: Form | None, name: str) -> tuple[Domain, Coords] | None:

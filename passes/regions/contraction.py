@@ -119,8 +119,7 @@ def rows(site: PackCandidate) -> Form | Refusal:
     if not whole or not read_along(index, extents, [*rows, _summed(site)]):
         return site.refuse(Code.LAYOUT, f"the left operand is read at {index}", site.input(0))
     matrix = _matrix(site, len(extents))
-    left = packing.operand()
-    return matrix if isinstance(matrix, Refusal) else _with_bias(site, left, matrix)
+    return matrix if isinstance(matrix, Refusal) else _with_bias(site, packing.operand(), matrix)
 
 
 def _matrix(site: PackCandidate, rows_rank: int) -> WholeOperand | Refusal:
@@ -145,10 +144,15 @@ def _with_bias(site: PackCandidate, left: Operand, right: Operand) -> Form | Ref
         return site.refuse(Code.LAYOUT, "the left operand is transposed", site.input(0))
     if len(site.out.layout.rest) != 1:  # several tokens of a sequence in each packed row
         return site.refuse(Code.LAYOUT, "Gemm takes rows of one dimension")
+    operands = _and_bias(site, left, right)
+    return operands if isinstance(operands, Refusal) else Form((site.out,), operands, "Gemm")
+
+
+def _and_bias(site: PackCandidate, *factors: Operand) -> tuple[Operand, ...] | Refusal:
     if len(site.node.inputs) < 3 or site.node.inputs[2] is None:
-        return Form((site.out,), (left, right), "Gemm")
+        return factors
     bias = broadcast_operand(site, 2)
-    return bias if isinstance(bias, Refusal) else Form((site.out,), (left, right, bias), "Gemm")
+    return bias if isinstance(bias, Refusal) else (*factors, bias)
 
 
 def groups(site: PackCandidate) -> Form | Refusal:
@@ -186,15 +190,12 @@ def columns(site: PackCandidate) -> Form | Refusal:
         text = "the left operand must be reshaped to a matrix"
         return site.refuse(Code.DYNAMIC_DIM, text, site.input(0))
     turned = int(dims == [*_rest_dims(site), _summed(site)])
-    operands: list[Operand | None] = [right, WholeOperand(site.input(0), reshaped)]
-    if len(site.node.inputs) > 2 and site.node.inputs[2] is not None:
-        bias = broadcast_operand(site, 2)
-        if isinstance(bias, Refusal):
-            return bias
-        operands.append(bias)
+    operands = _and_bias(site, right, WholeOperand(site.input(0), reshaped))
+    if isinstance(operands, Refusal):
+        return operands
     return Form(
         (site.out,),
-        tuple(operands),
+        operands,
         "Gemm",
         {"transA": 0, "transB": turned},
         materialises_operands=True,

@@ -1,6 +1,6 @@
 """Demand: which nodes still run once some have packed forms, and which values are wanted whole."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -22,12 +22,16 @@ class Demand:
         nodes: Nodes that run as they were.
         whole: Values that somebody reads unpacked.
         exits: Those of them that a packed form computes: each needs an SWrite.
+        makers: For nodes in packed form, those that compute their operands so.
+        readers: The other way round.
     """
 
     forms: set[ir.Node] = field(default_factory=set)
     nodes: set[ir.Node] = field(default_factory=set)
     whole: set[str] = field(default_factory=set)
     exits: dict[str, ir.Node] = field(default_factory=dict)
+    makers: dict[ir.Node, list[ir.Node]] = field(default_factory=dict)
+    readers: dict[ir.Node, list[ir.Node]] = field(default_factory=dict)
 
 
 def packed_by(forms: Forms, graph: Graph, operand: PackedOperand) -> ir.Node | None:
@@ -59,8 +63,13 @@ def demand(graph: Graph, forms: Forms) -> Demand:
 
     while todo_whole or todo_forms:
         while todo_forms:
-            for name in _operands(forms[todo_forms.pop()], forms, graph, want_form):
-                todo_whole.append(name)
+            reader = todo_forms.pop()
+            made, whole = _operands(forms[reader], forms, graph)
+            for maker in made:
+                out.makers.setdefault(reader, []).append(maker)
+                out.readers.setdefault(maker, []).append(reader)
+                want_form(maker)
+            todo_whole += whole
         if not todo_whole:
             break
         name = todo_whole.pop()
@@ -92,19 +101,15 @@ def is_shape_of_packed(graph: Graph, forms: Forms, node: ir.Node) -> bool:
     return producer in forms and shape is not None and sizes_known(graph, shape)
 
 
-def _operands(
-    form: Form, forms: Forms, graph: Graph, want_form: Callable[[ir.Node], None]
-) -> Iterable[str]:
-    """Values that a form reads whole; packed producers are wanted as forms."""
-    yield from (factor.name for factor in form.factors)
+def _operands(form: Form, forms: Forms, graph: Graph) -> tuple[list[ir.Node], list[str]]:
+    """The packed nodes that compute operands of a form, and the values that it reads whole."""
+    makers, whole = list[ir.Node](), [factor.name for factor in form.factors]
     for operand in form.operands:
-        if isinstance(operand, PackedOperand):
-            producer = packed_by(forms, graph, operand)
-            if producer is not None:
-                want_form(producer)
-            else:
-                yield operand.name
+        maker = packed_by(forms, graph, operand) if isinstance(operand, PackedOperand) else None
+        if maker is not None:
+            makers.append(maker)
         else:
-            yield from operand_names(operand)
+            whole += operand_names(operand)
         domain = operand_domain(operand)
-        yield from () if domain is None else domain.sources()
+        whole += () if domain is None else domain.sources()
+    return makers, whole

@@ -101,7 +101,7 @@ def overwritten_bits(graph: Graph, exits: Iterable[str], kept: Collection[str]) 
 
 def _packing_of(form: Form, name: str) -> Packing | None:
     """How a form gives a value."""
-    return next((p for p in form.outputs if p is not None and p.name == name), None)
+    return next((p for p in form.packings if p.name == name), None)
 
 
 def _inside(graph: Graph, forms: Forms, node: ir.Node, bits: int) -> Refusal | None:

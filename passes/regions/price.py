@@ -10,11 +10,10 @@ And does it repay the tests that say which rows live? Regions of one domain repa
         >=  flops_per_byte * tested_price * bytes of the tests
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-import networkx as nx
 import onnx_ir as ir
 
 from pitc.ir.expr import Shape, TensorExpr
@@ -70,7 +69,7 @@ class Priced:
 def priced_regions(graph: Graph, forms: Forms, demand: Demand) -> Iterator[Priced]:
     """The connected regions of what runs packed, in graph order, with their prices."""
     target = graph.target
-    for members in _connected(graph, forms, demand):
+    for members in _connected(graph, demand):
         flops = sum(_row_flops(graph, forms[n]) for n in members)
         copied = 2 * sum(_copied_flops(graph, forms[n]) for n in members) > flops
         domains = [d for n in members for d in forms[n].ranges]
@@ -124,48 +123,36 @@ def _saved_flops(graph: Graph, form: Form, domain: Domain, size: int) -> int:
 
 def nodes_downstream_of_contraction(graph: Graph, forms: Forms, demand: Demand) -> set[ir.Node]:
     """Packed nodes that are contractions, or computed from one in packed form."""
-    links = _links(graph, forms, demand)
-    busy = [n for n in links if _row_flops(graph, forms[n])]
-    return reached(busy, links.successors)
+    return _reached([n for n in demand.forms if _row_flops(graph, forms[n])], demand.readers)
 
 
 def nodes_upstream_of_contraction(graph: Graph, forms: Forms, demand: Demand) -> set[ir.Node]:
     """Packed nodes that are contractions, or from which one is computed in packed form."""
-    links = _links(graph, forms, demand)
-    leading = [n for n in links if forms[n].plan is not None or contraction_flops(graph, n)]
-    return reached(leading, links.predecessors)
+    leading = (n for n in demand.forms if forms[n].plan is not None or contraction_flops(graph, n))
+    return _reached(leading, demand.makers)
 
 
-def reached(
-    starts: Iterable[ir.Node], steps: Callable[[ir.Node], Iterable[ir.Node]]
-) -> set[ir.Node]:
-    """Nodes that steps lead to from some, these among them."""
+def _reached(starts: Iterable[ir.Node], *links: Mapping[ir.Node, list[ir.Node]]) -> set[ir.Node]:
+    """Nodes that links lead to from some, these among them."""
     todo, found = list(starts), set[ir.Node]()
     while todo:
         node = todo.pop()
         if node not in found:
             found.add(node)
-            todo += steps(node)
+            for link in links:
+                todo += link.get(node, ())
     return found
 
 
-def _links(graph: Graph, forms: Forms, demand: Demand) -> "nx.DiGraph[ir.Node]":
+def _connected(graph: Graph, demand: Demand) -> Iterator[list[ir.Node]]:
     """Nodes that hand packed values to one another, in graph order."""
-    links: nx.DiGraph[ir.Node] = nx.DiGraph()
-    links.add_nodes_from(n for n in graph.nodes if n in demand.forms)
-    for node in demand.forms:
-        read = (o for o in forms[node].operands if isinstance(o, PackedOperand))
-        makers = (packed_by(forms, graph, o) for o in read)
-        links.add_edges_from((maker, node) for maker in makers if maker is not None)
-    return links
-
-
-def _connected(graph: Graph, forms: Forms, demand: Demand) -> list[list[ir.Node]]:
-    """The connected ones, each in graph order."""
-    links = _links(graph, forms, demand)
-    order = {n: k for k, n in enumerate(links)}
-    members = (sorted(c, key=order.__getitem__) for c in nx.weakly_connected_components(links))
-    return sorted(members, key=lambda c: order[c[0]])
+    order = {n: k for k, n in enumerate(graph.nodes) if n in demand.forms}
+    seen = set[ir.Node]()
+    for node in order:
+        if node not in seen:
+            members = _reached([node], demand.makers, demand.readers)
+            seen |= members
+            yield sorted(members, key=order.__getitem__)
 
 
 def contraction_flops(graph: Graph, node: ir.Node) -> int:

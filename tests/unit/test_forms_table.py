@@ -1,0 +1,84 @@
+"""The table of packed forms: which rows a candidate meets, and which of their reasons is told."""
+
+from dataclasses import replace
+from itertools import chain, combinations, product
+
+import pytest
+
+from pitc.ir.expr import Combine
+from pitc.ir.refusal import Code, Refusal
+from pitc.passes.regions.candidates import ROUNDS, Tried
+from pitc.passes.regions.contraction import Kind
+from pitc.passes.regions.forms import FORMS, both_told, kinds_of, unless_not_lowered
+from pitc.passes.rules.record import PackRule
+
+OUTPUT = (Kind.M, Kind.N, Kind.E)
+AXES = [frozenset(c) for n in range(4) for c in combinations(OUTPUT, n)]
+ATTENTION, ITEMS, TERMS = "softmax over live keys", "fewer_items", "sum of live terms"
+
+
+def names(
+    packs: PackRule | None, combine: Combine, axes: frozenset[Kind], tried: Tried
+) -> list[str]:
+    return [kind.rule for kind in kinds_of(packs, combine, axes, tried)]
+
+
+def test_every_row_is_met() -> None:
+    asked = product((None, *PackRule), Combine, AXES, Tried)
+    assert set(chain.from_iterable(kinds_of(*key) for key in asked)) == set(FORMS)
+    assert [way.tried for way in ROUNDS] == list(Tried)
+
+
+@pytest.mark.parametrize("axes", AXES)
+def test_a_contraction_has_one_row_for_its_axes(axes: frozenset[Kind]) -> None:
+    for combine, last in ((Combine.PRODUCT, [ATTENTION]), (Combine.BIASED_PRODUCT, [])):
+        found = kinds_of(PackRule.CONTRACTION, combine, axes, Tried.DEAD)
+        assert [kind.rule for kind in found] == ["contraction", ITEMS, *last]
+        assert found[0].axes == axes
+
+
+def test_what_a_node_is_tried_with() -> None:
+    none, gemm = frozenset[Kind](), PackRule.CONTRACTION
+    assert names(None, Combine.PRODUCT, none, Tried.DEAD) == [ITEMS, ATTENTION]
+    assert names(gemm, Combine.PRODUCT, none, Tried.WANTED) == ["contraction", ITEMS]
+    assert names(None, Combine.MAP, none, Tried.DEAD) == ["elementwise", ITEMS]
+    assert names(PackRule.PER_TENSOR, Combine.MAP, none, Tried.WANTED) == ["elementwise", ITEMS]
+    assert names(PackRule.NORMALISER, Combine.MAP, none, Tried.DEAD) == ["normaliser", ITEMS]
+    assert names(PackRule.RESHAPED, Combine.MOVE, none, Tried.MOVED) == ["movement", ITEMS]
+    assert names(PackRule.CHOICE, Combine.MOVE, none, Tried.DEAD) == ["choice"]
+    assert names(gemm, Combine.PRODUCT, none, Tried.TERMS) == [TERMS]
+    for axes in AXES:  # all rows in their own order are read by attention, and moved
+        assert names(gemm, Combine.PRODUCT, axes, Tried.QUERIES) == [ATTENTION]
+
+
+def refused(code: Code) -> Refusal:
+    return Refusal(code, "node", code.name)
+
+
+@pytest.mark.parametrize(
+    ("contraction", "attention", "front"),
+    [
+        (Code.LAYOUT, Code.AXIS_NOT_PIT, None),
+        (Code.AXIS_NOT_PIT, Code.AXIS_NOT_PIT, None),
+        (Code.LAYOUT, Code.NO_FACT, "contraction"),
+        (Code.AXIS_NOT_PIT, Code.NO_FACT, "attention"),
+        (Code.NO_KERNEL, Code.NO_FACT, "attention"),
+        (Code.NO_KERNEL, Code.LAYOUT, "contraction"),
+    ],
+)
+def test_the_reason_in_front_looked_at_more(
+    contraction: Code, attention: Code, front: str | None
+) -> None:
+    first, second = refused(contraction), refused(attention)
+    if front is None:
+        assert both_told(first, second) == first
+    elif front == "contraction":
+        assert both_told(first, second) == replace(first, also=second)
+    else:
+        assert both_told(first, second) == replace(second, also=first)
+
+
+def test_items_tell_of_what_nothing_else_lowers() -> None:
+    items = refused(Code.AXIS_NOT_PIT)
+    assert unless_not_lowered(refused(Code.NO_LOWERING), items) == items
+    assert unless_not_lowered(refused(Code.LAYOUT), items) == refused(Code.LAYOUT)
