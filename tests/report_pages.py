@@ -68,7 +68,7 @@ def evidence() -> Evidence:
         gain = spread([x / y for x, y in zip(ms, ours, strict=True)])
         rounds = tuple(1e3 * x for x in ms)
         interval = (2.9, 3.05)
-        race.timings.append(Timing(name, "1.0", spread(rounds), rounds, gain, interval, 0.0))
+        race.timings.append(Timing(name, "1.0", 0.0, gain, interval, spread(rounds), rounds))
     before, after, decisions = [], [], []
     for layer in range(LAYERS):
         at = f"/model/layer.{layer}/"

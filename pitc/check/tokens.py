@@ -13,9 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from pitc.artifact.manifest import FALLBACK
-from pitc.compiled import CompiledModel
-from pitc.ir.mask import PaddingMask
 from pitc.ir.report import Report
 
 Feeds = Mapping[str, np.ndarray]
@@ -50,11 +47,6 @@ def token_axes(report: Report) -> dict[str, TokenAxis]:
         name: TokenAxis(place.axis, place.last, place.batch, place.mask)
         for name, place in report.tokens.items()
     }
-
-
-def masks_of(compiled: CompiledModel) -> tuple[PaddingMask, ...]:
-    """The padding masks that a model was compiled with."""
-    return LiveTokens(compiled.path / FALLBACK, compiled.manifest.options.padding).masks
 
 
 def live_of(padding: str | None) -> Live:

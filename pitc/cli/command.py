@@ -1,8 +1,13 @@
-"""What the commands have in common: how usage is shown, and options that may stand anywhere."""
+"""What the commands have in common: how they are declared, how usage is shown, and options that may
+stand anywhere.
+"""
 
+import inspect
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
+import typer
 from typer.core import TyperCommand
 
 #: Options of the program that may stand behind a command too; whether a value follows.
@@ -20,6 +25,26 @@ class Command(TyperCommand):
         """The words of the usage line."""
         first, *rest = super().collect_usage_pieces(ctx)
         return [first, *(piece.strip("[]") for piece in rest)]
+
+
+def declare(app: typer.Typer, name: str, options: type[Any], action: str) -> None:
+    """Make a command of its options; what it does is imported when it runs.
+
+    Args:
+        app: What gets the command.
+        name: Its name.
+        options: A dataclass with a field for each option; its docstring is the command's help, and
+            `example` a call of it.
+        action: `module.function` in this package, which is called with the options.
+    """
+
+    def run(**values: Any) -> None:
+        module, function = action.split(".")
+        getattr(import_module(f"pitc.cli.{module}"), function)(options(**values))
+
+    run.__doc__ = options.__doc__
+    setattr(run, "__signature__", inspect.signature(options))  # noqa: B010
+    app.command(name, cls=Command, epilog=f"Example: {options.example}")(run)
 
 
 def options_first(words: Sequence[str]) -> list[str]:

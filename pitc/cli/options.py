@@ -1,18 +1,33 @@
-"""Options that several commands share: each is declared once."""
+"""The options of each command: a dataclass whose docstring is the command's help.
 
+What several commands share is declared once, at the top. Imports typer only.
+"""
+
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-import typer
+from typer import Argument, Option
 
 SPARSITY, OUTPUT, INPUTS = "Sparsity", "Output", "Inputs"
 
+
+def _register(libraries: list[Path] | None) -> list[Path] | None:
+    """Register libraries of operators with all sessions of the command."""
+    if libraries:
+        from pitc.ir.custom_ops import register_custom_ops
+
+        for library in libraries:
+            register_custom_ops(library)
+    return libraries
+
+
 Either = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="An ONNX model, or an artifact (a folder *.pitc).")
+    Path, Argument(metavar="MODEL", help="An ONNX model, or an artifact (a folder *.pitc).")
 ]
 Padding = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="MASK",
         help="Tokens that do not exist: those where the input MASK is 0 (!MASK: is not 0; IDS:1: "
         "token number 1). Several masks with commas. Outputs with a row per token are 0 there.",
@@ -21,7 +36,7 @@ Padding = Annotated[
 ]
 Target = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="TARGET",
         help="auto (the default), cpu (AVX-512 and AVX2 kernels), cpu:v4, cpu:v3; cuda (every "
         "GPU architecture), cuda:sm_80,sm_90; or several: cpu,cuda.",
@@ -29,25 +44,15 @@ Target = Annotated[
         rich_help_panel=SPARSITY,
     ),
 ]
-Tiles = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Tile table with the costs of sparse contractions; "
-        "default: pitc tune's of this machine, else the shipped one.",
-        rich_help_panel=SPARSITY,
-    ),
-]
 Json = Annotated[
-    bool,
-    typer.Option("--json", help="Print one JSON object instead of text.", rich_help_panel=OUTPUT),
+    bool, Option("--json", help="Print one JSON object instead of text.", rich_help_panel=OUTPUT)
 ]
 Quiet = Annotated[
-    bool | None, typer.Option("--quiet", "-q", help="Show no progress.", rich_help_panel=OUTPUT)
+    bool | None, Option("--quiet", "-q", help="Show no progress.", rich_help_panel=OUTPUT)
 ]
 ReportFile = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--report",
         metavar="FILE",
         help="Write a report with all decisions and reasons to a .json or .html file.",
@@ -56,7 +61,7 @@ ReportFile = Annotated[
 ]
 Suggest = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--suggest/--no-suggest",
         help="If little is skipped, suggest what would help: the analysis tries padding masks.",
         rich_help_panel=SPARSITY,
@@ -64,7 +69,7 @@ Suggest = Annotated[
 ]
 Inputs = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--input",
         metavar="FILE",
         help="A .npz file, or NAME=FILE.npy; may be repeated. Other inputs are random.",
@@ -73,7 +78,7 @@ Inputs = Annotated[
 ]
 Shape = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         metavar="NAME=2x16",
         help="Shape of an input, or size of a named dimension (batch=2). May be repeated.",
         rich_help_panel=INPUTS,
@@ -81,26 +86,355 @@ Shape = Annotated[
 ]
 Tolerance = Annotated[
     float | None,
-    typer.Option(
+    Option(
         help="Largest norm-wise relative error of floats; default: by the model's arithmetic, 1e-5 "
         "for float32."
     ),
 ]
 CustomOps = Annotated[
     list[Path] | None,
-    typer.Option(
+    Option(
         metavar="LIBRARY",
         help="Library with the model's own operators (OrtCustomOps); may be repeated.",
         rich_help_panel=INPUTS,
+        callback=_register,
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Seed of the random inputs.", rich_help_panel=INPUTS)]
+Seed = Annotated[int, Option(help="Seed of the random inputs.", rich_help_panel=INPUTS)]
 
 
-def register(libraries: list[Path] | None) -> None:
-    """Register libraries of operators with all sessions of the command."""
-    if libraries:
-        from pitc.ir.custom_ops import register_custom_ops
+@dataclass(frozen=True, slots=True)
+class Compile:
+    r"""Compile a model to an artifact, a folder that ONNX Runtime loads.
 
-        for library in libraries:
-            register_custom_ops(library)
+    Defaults come from PITC_* variables, then from pitc.toml or \[tool.pitc] of pyproject.toml.
+    """
+
+    example: ClassVar = "pitc compile model.onnx -o model.pitc --padding attention_mask"
+
+    model: Path | None = Argument(None, metavar="MODEL.onnx", help="The ONNX model.")
+    output: Path | None = Option(
+        None,
+        "--output",
+        "-o",
+        metavar="DIR",
+        help="The artifact to make; default: MODEL.pitc here.",
+    )
+    target: Target = None
+    padding: Padding = None
+    tiles: Path | None = Option(
+        None,
+        metavar="FILE",
+        help="Tile table with the costs of sparse contractions; "
+        "default: pitc tune's of this machine, else the shipped one.",
+        rich_help_panel=SPARSITY,
+    )
+    force: bool = Option(False, "--force", help="Replace an existing artifact.")
+    dump_ir: Path | None = Option(
+        None,
+        metavar="DIR",
+        help="Write the graph after each stage, and the sources of kernels.",
+        rich_help_panel=OUTPUT,
+    )
+    custom_ops: CustomOps = None
+    check: bool = Option(
+        False,
+        "--check",
+        help="Check the graph after each stage; a violation is a bug in pitc.",
+        rich_help_panel=OUTPUT,
+    )
+    no_cache: bool = Option(
+        False, "--no-cache", help="Compile every kernel, and keep none: see pitc cache --help."
+    )
+    report: ReportFile = None
+    suggest: Suggest = True
+    dry_run: bool = Option(
+        False, "--dry-run", help="Print all decisions; build no kernel and no artifact."
+    )
+    stop_after: str | None = Option(
+        None,
+        metavar="STAGE",
+        help="A dry run that ends after normalise, facts, regions or lower; "
+        "--dump-ir writes the graphs up to there.",
+        autocompletion=lambda: ["normalise", "facts", "regions", "lower"],
+        rich_help_panel=OUTPUT,
+    )
+    print_config: bool = Option(
+        False,
+        "--print-config",
+        help="Print every option with its origin, as a pitc.toml, and compile nothing.",
+    )
+    quiet: Quiet = None
+    json: Json = False
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run a model once, on given or random inputs."""
+
+    example: ClassVar = "pitc run model.pitc --input batch.npz --save out.npz"
+
+    model: Either
+    input: Inputs = None
+    shape: Shape = None
+    seed: Seed = 0
+    padding: Padding = None
+    custom_ops: CustomOps = None
+    save: Path | None = Option(
+        None, metavar="FILE.npz", help="Write the outputs.", rich_help_panel=OUTPUT
+    )
+    quiet: Quiet = None
+    json: Json = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Compare the compiled model with ONNX Runtime on random and padded inputs."""
+
+    example: ClassVar = "pitc verify model.onnx --padding attention_mask --facts"
+
+    model: Either
+    against: Path | None = Option(
+        None,
+        metavar="MODEL.onnx",
+        help="Reference for an artifact; default: the source graph inside it.",
+    )
+    input: Inputs = None
+    padding: Padding = None
+    target: Target = None
+    facts: bool = Option(False, "--facts", help="Also audit every proven fact.")
+    custom_ops: CustomOps = None
+    tolerance: Tolerance = None
+    reduce: Path | None = Option(
+        None,
+        metavar="OUT.onnx",
+        help="On failure, write the smallest part of the model that still fails, "
+        "and its inputs to OUT.npz.",
+        rich_help_panel=OUTPUT,
+    )
+    shape: Shape = None
+    seed: Seed = 0
+    quiet: Quiet = None
+    json: Json = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Race the compiled model against ONNX Runtime and other installed peers.
+
+    Answers are compared first. Then: interleaved rounds whose order rotates, on one pinned thread
+    in CPU time; with --threads or --streams in wall time.
+    """
+
+    example: ClassVar = "pitc bench model.onnx --padding attention_mask --lengths 9,40,128"
+
+    model: Either
+    input: Inputs = None
+    padding: Padding = None
+    target: Target = None
+    lengths: str | None = Option(
+        None,
+        metavar="N,N,...",
+        help="Live tokens of each sequence; the mask is padded on the right.",
+        rich_help_panel=INPUTS,
+    )
+    mean: int | None = Option(
+        None, min=1, help="Mean of random lengths; one sequence is full.", rich_help_panel=INPUTS
+    )
+    shape: Shape = None
+    seed: Seed = 0
+    against: list[str] | None = Option(
+        None,
+        metavar="PEER",
+        help="Only this peer: onnxruntime or openvino; may be repeated. "
+        "Default: every installed one.",
+        autocompletion=lambda: ["onnxruntime", "openvino"],
+    )
+    rounds: int = Option(20, min=1, help="Number of timed rounds.")
+    seconds: float = Option(60.0, min=0, help="No round starts after this much time.")
+    threads: int = Option(
+        1, min=1, max=1024, metavar="N", help="Threads that share one run, of every peer."
+    )
+    streams: int | None = Option(
+        None,
+        min=1,
+        max=1024,
+        metavar="S",
+        help="Measure throughput: S streams send one request after the other, to one session.",
+    )
+    custom_ops: CustomOps = None
+    tolerance: Tolerance = None
+    trace: bool = Option(
+        False,
+        "--trace",
+        help="Also show the decision, the predicted and the measured time of each sparse "
+        "contraction, and its time when it is dense.",
+        rich_help_panel=OUTPUT,
+    )
+    trace_file: Path | None = Option(
+        None,
+        metavar="FILE.jsonl",
+        help="Keep these decisions for pitc explain; implies --trace.",
+        rich_help_panel=OUTPUT,
+    )
+    plot: Path | None = Option(
+        None, metavar="FILE.png", help="Draw the result; needs matplotlib.", rich_help_panel=OUTPUT
+    )
+    report: Path | None = Option(
+        None,
+        metavar="FILE",
+        help="Write a report with times of nodes before and after, and memory, "
+        "to a .json or .html file.",
+        rich_help_panel=OUTPUT,
+    )
+    quiet: Quiet = None
+    json: Json = False
+
+
+@dataclass(frozen=True, slots=True)
+class Explain:
+    """Show how much of the work is skipped, what stops the rest, and how each node runs."""
+
+    example: ClassVar = "pitc explain model.onnx --padding attention_mask --node 'MatMul*'"
+
+    model: Either
+    padding: Padding = None
+    target: Target = None
+    node: str | None = Option(
+        None,
+        metavar="PATTERN",
+        help="Only nodes whose name or operator matches, e.g. 'MatMul*'.",
+    )
+    whole: bool = Option(
+        False,
+        "--all",
+        help="Also show nodes that only compute shapes or move data; names in full.",
+    )
+    refused: bool = Option(False, "--refused", help="Only nodes with a refusal.")
+    facts: bool = Option(
+        False,
+        "--facts",
+        help="Below each node: its facts, engine and tiles, its module and source line.",
+    )
+    suggest: Suggest = True
+    trace: Path | None = Option(
+        None,
+        metavar="FILE.jsonl",
+        help="Also show what sparse contractions decided when the model ran: "
+        "a file made by PITC_TRACE or pitc bench.",
+    )
+    report: ReportFile = None
+    plot: Path | None = Option(
+        None,
+        metavar="FILE.png",
+        help="Draw time over density of the decisions; needs matplotlib.",
+        rich_help_panel=OUTPUT,
+    )
+    quiet: Quiet = None
+    json: Json = False
+
+
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    """Show the state and the content of an artifact, or the content of a model.
+
+    Of an ONNX model: inputs, outputs, operators, weights. Nothing is compiled.
+    """
+
+    example: ClassVar = "pitc inspect model.pitc --ep"
+
+    file: Path | None = Argument(
+        None, metavar="FILE", help="An ONNX model, or an artifact (a folder *.pitc)."
+    )
+    ep: bool = Option(
+        False,
+        "--ep",
+        help="For an artifact: also load it, and show which execution provider runs which nodes.",
+    )
+    tiles: bool = Option(False, "--tiles", help="Show the tile table in use instead of a file.")
+    quiet: Quiet = None
+    json: Json = False
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """Export a checkpoint of transformers to ONNX, as `pitc.from_pretrained` does.
+
+    It needs torch, onnxscript and transformers, and downloads nothing. `pitc compile` takes the
+    model.
+    """
+
+    example: ClassVar = "pitc export my-checkpoint -o model.onnx"
+
+    folder: Path = Argument(
+        metavar="FOLDER", help="A local checkpoint of transformers: config.json and weights."
+    )
+    output: Path | None = Option(
+        None,
+        "--output",
+        "-o",
+        metavar="FILE.onnx",
+        help="The model to make; default: FOLDER.onnx here.",
+    )
+    force: bool = Option(False, "--force", help="Replace an existing file.")
+    quiet: Quiet = None
+    json: Json = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tune:
+    """Measure what sparse contractions cost on this machine.
+
+    Takes minutes, on one core. Ctrl-C stops it; the next start continues from there.
+    """
+
+    example: ClassVar = "pitc tune --quick"
+
+    level: str | None = Option(
+        None,
+        metavar="LEVEL",
+        help="CPU level of the kernels, v4 or v3; default: the best that runs here.",
+        autocompletion=lambda: ["v4", "v3"],
+    )
+    quick: bool = Option(False, "--quick", help="Measure fewer points, in about a minute.")
+    restart: bool = Option(
+        False, "--restart", help="Discard the measurements of an interrupted tuning."
+    )
+    tiles: Path | None = Option(
+        None,
+        metavar="FILE",
+        help="Tile table to make or change; default: the user's own, in the cache folder.",
+        rich_help_panel=OUTPUT,
+    )
+    quiet: Quiet = None
+    json: Json = False
+
+
+@dataclass(frozen=True, slots=True)
+class CacheInfo:
+    """Show where compiled kernels are kept, how many, and how much room they take."""
+
+    example: ClassVar = "pitc cache info --json"
+
+    quiet: Quiet = None
+    json: Json = False
+
+
+@dataclass(frozen=True, slots=True)
+class CacheClear:
+    """Delete all compiled kernels; the next compilation builds them again."""
+
+    example: ClassVar = "pitc cache clear"
+
+    quiet: Quiet = None
+    json: Json = False
+
+
+@dataclass(frozen=True, slots=True)
+class Doctor:
+    """Check this machine and installation."""
+
+    example: ClassVar = "pitc doctor"
+
+    quiet: Quiet = None
+    json: Json = False

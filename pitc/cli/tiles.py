@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pitc.cli import show
+from pitc.cli.models import settings_of
 from pitc.cli.output import print_json
 from pitc.config import resolve
 from pitc.errors import MachineError, UsageError
@@ -22,21 +23,16 @@ from pitc.tiles import tune as tuning
 from pitc.tiles.file import Measured
 from pitc.tiles.find import TablesInForce, outdated, overlay_path, tables_in_force
 
+if TYPE_CHECKING:
+    from pitc.cli.options import Tune
+
 SECONDS_BETWEEN_LINES = 10.0
 GO_ON = "measurements are kept: the same command continues from there, and --restart begins again"
 
 
-def tune_machine(
-    level: str | None,
-    path: Path | None,
-    *,
-    quick: bool,
-    restart: bool,
-    quiet: bool | None,
-    json: bool,
-) -> None:
+def tune_machine(options: "Tune") -> None:
     """`pitc tune`."""
-    settings = resolve({"tiles": path, "quiet": quiet})
+    settings, level = settings_of(options), options.level
     chosen = LEVELS.get(level or cpu_level() or "")
     if chosen is None and level is not None:
         raise UsageError(f"level {level!r} is not one of {', '.join(LEVELS)}")
@@ -44,15 +40,15 @@ def tune_machine(
         raise MachineError(
             "this CPU has neither AVX-512 nor AVX2: pitc has no sparse kernels for it"
         )
-    grid = tuning.QUICK if quick else tuning.FULL
+    grid = tuning.QUICK if options.quick else tuning.FULL
     target = settings.path("tiles") or overlay_path()
     try:
         with _bar(quiet=settings.quiet) as progress:
-            found = tuning.tune(target, chosen, grid, restart=restart, progress=progress)
+            found = tuning.tune(target, chosen, grid, restart=options.restart, progress=progress)
     except KeyboardInterrupt:
         print(GO_ON, file=sys.stderr)
         raise
-    if json:
+    if options.json:
         body = {"path": str(found.path), "level": found.level, "points": found.points}
         body |= {"resumed": found.resumed, "seconds": found.seconds}
         print_json(body | {"fits": {name: asdict(fit) for name, fit in found.fits.items()}})

@@ -20,7 +20,7 @@ import numpy as np
 
 from pitc.host.placement import RECORD
 from pitc.ir.plan import PROVIDERS
-from pitc.measure.timing import one_core
+from pitc.measure.timing import pinned
 
 if TYPE_CHECKING:
     from pitc.compiled import CompiledModel
@@ -135,7 +135,7 @@ def profiles(
     from pitc.session import plain_session
 
     names = source_names(source)
-    with tempfile.TemporaryDirectory(prefix="pitc-profile-") as folder, one_core():
+    with tempfile.TemporaryDirectory(prefix="pitc-profile-") as folder, pinned(1):
         sessions = []
         for who in ("source", "compiled"):
             options = session_options()

@@ -19,7 +19,7 @@ import numpy as np
 
 from pitc.artifact.folder import new_file
 from pitc.ir.plan import EP_NAME
-from pitc.measure.timing import CPU_TIME, WALL_TIME, interleave, one_core
+from pitc.measure.timing import CPU_TIME, WALL_TIME, interleave, pinned
 from pitc.measure.trace_lines import Decision, Trace, read_lines, read_trace, source_node
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def race_dense(
     """
     from pitc.measure.bench import of_session
 
-    with tempfile.TemporaryDirectory(prefix="pitc-trace-") as folder, one_core():
+    with tempfile.TemporaryDirectory(prefix="pitc-trace-") as folder, pinned(1):
         paths = {variant: Path(folder, variant or "chosen") for variant in ("", DENSE)}
         runs: dict[str, Callable[[], object]] = {}
         for variant, path in paths.items():
