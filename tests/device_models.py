@@ -19,10 +19,10 @@ import onnx
 
 import pitc
 from pitc.check.feeds import Case as Feeds
-from pitc.check.tokens import TokenAxis
 from pitc.check.verify import Rules, compare
 from pitc.errors import ModelError
 from pitc.ir.plan import CUDA_EP_NAME
+from pitc.ir.report import TokenPlace
 from pitc.session import plain_session
 from tests.device_kernels import ARCH, kept_kernels
 from tests.device_support import FakeDriver, session, told
@@ -75,7 +75,7 @@ class Model:
     proto: onnx.ModelProto
     feeds: Sequence[Feeds]
     padding: str | None = None
-    tokens: Mapping[str, TokenAxis] = field(default_factory=dict)
+    tokens: Mapping[str, TokenPlace] = field(default_factory=dict)
     tolerance: float | None = None
     eager: bool = False
     given: Mapping[str, str] = field(default_factory=lambda: dict(EXACT))

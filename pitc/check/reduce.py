@@ -19,7 +19,7 @@ from pitc import api
 from pitc.artifact.folder import check_file
 from pitc.check.feeds import Case
 from pitc.check.reference import contract_of, reference_session
-from pitc.check.tokens import LiveTokens, token_axes
+from pitc.check.tokens import LiveTokens
 from pitc.check.verify import Rules, compare
 from pitc.errors import MachineError, ModelError, PitcError, UsageError
 from pitc.importer.proto import reads
@@ -103,7 +103,7 @@ def failure(
         lambda _: found,
         lambda _: expected,
         [Case("", {}, dict(feeds))],
-        Rules(LiveTokens(model, padding), token_axes(compiled.report), tolerance),
+        Rules(LiveTokens(model, padding), compiled.report.tokens, tolerance),
     )
     return OK if result.ok else DIFFERS
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pitc.check.feeds import Case
-from pitc.check.tokens import Live, TokenAxis, Tokens, by_tokens, live_of
+from pitc.check.tokens import Live, Tokens, by_tokens, live_of
 from pitc.check.tolerance import FLOORS, MEASURED, floor_of, is_single, tolerance_of
 from pitc.errors import PitcError, UsageError
+from pitc.ir.report import TokenPlace
 from pitc.session import arrays
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class Rules:
     Args:
         padding: Which tokens are real, if the model was compiled with padding masks; or the one
             input that is 0 at padding.
-        token_outputs: Outputs that hold tokens, and where (`token_axes`); of these only live tokens
+        token_outputs: Outputs that hold tokens, and where; of these only live tokens
             are compared, and a padded token must be 0 or equal to the reference.
         tolerance: Of floats, instead of that of their arithmetic.
         arithmetic: What each output is computed in (`tolerance.arithmetic_of`); None: its type.
@@ -145,7 +146,7 @@ class Rules:
     """
 
     padding: str | Live | None = None
-    token_outputs: Mapping[str, TokenAxis] = field(default_factory=dict)
+    token_outputs: Mapping[str, TokenPlace] = field(default_factory=dict)
     tolerance: float | None = None
     arithmetic: Mapping[str, frozenset[str]] | None = None
     plain: Callable[[], Run] | None = None
