@@ -204,7 +204,7 @@ class Verifier:
         except Exception as error:  # what is looked for is a bug: it may hit whoever looks, too
             return {"none": f"the inner values cannot be compared: {one_line(str(error))}"}
         if isinstance(found, FirstDifference):
-            return found.to_dict() | {"case": title}
+            return asdict(found) | {"case": title}
         if not found:
             return {"none": "both graphs share no inner value that can be compared"}
         return {"none": f"{found} inner values of both graphs agree"}

@@ -22,7 +22,6 @@ from pitc.ir.summary import summary_of, ways_of
 
 if TYPE_CHECKING:
     from pitc.cli.options import Explain
-    from pitc.measure.trace import Trace
 
 NEAREST = 3  # names that are offered where nothing fits
 
@@ -32,6 +31,7 @@ def explain_model(options: "Explain") -> None:
     from pitc.cli.plot import check_plot, draw_decisions
     from pitc.measure.trace import contractions
     from pitc.measure.trace_channels import convolutions
+    from pitc.measure.trace_lines import Trace, read_lines
     from pitc.report.evidence import Evidence
     from pitc.report.write import body_of, write_report
 
@@ -42,7 +42,7 @@ def explain_model(options: "Explain") -> None:
         if options.trace is None:
             raise UsageError("--plot shows decisions", hint="name a trace by --trace")
         check_plot(options.plot)
-    lines = _traced(options.trace)
+    lines = Trace([], []) if options.trace is None else read_lines(options.trace)
     reports = _reports(options)
     shown = reports
     if pattern is not None:
@@ -77,12 +77,6 @@ def explain_model(options: "Explain") -> None:
         write_report(options.report, reports, known)
     if options.plot is not None:
         draw_decisions(options.plot, decisions, reports[0].model)
-
-
-def _traced(trace: Path | None) -> "Trace":
-    from pitc.measure.trace import Trace, read_lines
-
-    return Trace([], []) if trace is None else read_lines(trace)
 
 
 def _reports(options: "Explain") -> list[Report]:

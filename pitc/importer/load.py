@@ -7,7 +7,6 @@ wrong with a file is one line of `ModelError` that names the file and, where the
 import os
 import re
 import stat
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -61,36 +60,23 @@ def load_model(source: str | os.PathLike[str] | onnx.ModelProto) -> ir.Model:
 def load_source(
     source: str | os.PathLike[str] | onnx.ModelProto,
 ) -> tuple[ir.Model, str]:
-    """`load_model` and `source_sha256` of what is read once.
+    """`load_model`, and the hexadecimal SHA-256 of what is read for it: of a model's file, or, with
+    external files in order of their names, that of theirs.
 
     Raises:
         ModelError: It cannot be read, or is not a valid model.
     """
     if isinstance(source, onnx.ModelProto):
-        return load_model(source), source_sha256(source)
+        return load_model(source), sha256(source.SerializeToString(deterministic=True))
     path = Path(source)
-    proto, digest = _read(path)
-    outside = external_files(proto)
-    return _of_file(proto, path), _with_files(digest, path, outside)
-
-
-def source_sha256(source: str | os.PathLike[str] | onnx.ModelProto) -> str:
-    """Hexadecimal SHA-256 of a model: of its file, or, with external files in order of their names,
-    that of theirs.
-
-    Raises:
-        ModelError: The model cannot be read.
-    """
-    if isinstance(source, onnx.ModelProto):
-        return sha256(source.SerializeToString(deterministic=True))
-    path = Path(source)
-    proto, digest = _read(path)
-    return _with_files(digest, path, external_files(proto))
-
-
-def _with_files(digest: str, path: Path, names: Iterable[str]) -> str:
-    """The digest of a model whose file has been hashed, and of its external files."""
-    return of_files([digest, *(file_sha256(contained(path, name)) for name in names)])
+    content = content_of(path)
+    with ThreadPoolExecutor(1) as beside:  # hashing lets go of the interpreter
+        digest = beside.submit(sha256, content)
+        proto = parsed(content, path)
+    names = external_files(proto)
+    model = _of_file(proto, path)
+    digests = [digest.result(), *(file_sha256(contained(path, name)) for name in names)]
+    return model, of_files(digests)
 
 
 def _of_file(proto: onnx.ModelProto, path: Path) -> ir.Model:
@@ -100,14 +86,6 @@ def _of_file(proto: onnx.ModelProto, path: Path) -> ir.Model:
         if error.path is not None:
             raise
         raise ModelError(error.message, path=path, node=error.node, hint=error.hint) from error
-
-
-def _read(path: Path) -> tuple[onnx.ModelProto, str]:
-    """What a file holds, and its digest."""
-    content = content_of(path)
-    with ThreadPoolExecutor(1) as beside:  # hashing lets go of the interpreter
-        digest = beside.submit(sha256, content)
-        return parsed(content, path), digest.result()
 
 
 def content_of(path: Path) -> bytes:

@@ -11,7 +11,7 @@ import tempfile
 import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,10 +66,6 @@ class Profile:
 
     nodes: tuple[NodeTime, ...]
     runs: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,15 +144,6 @@ def read_lines(path: Path) -> Trace:
     return found
 
 
-def read_trace(path: Path) -> list[Decision]:
-    """Those of sparse contractions in a trace.
-
-    Raises:
-        UsageError: It cannot be read, or a line of it is no decision.
-    """
-    return read_lines(path).products
-
-
 def _decision(path: Path, number: int, text: bytes) -> Decision | ChannelDecision:
     try:
         if "channels" in _Kind.model_validate_json(text).model_fields_set:

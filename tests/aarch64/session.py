@@ -27,7 +27,7 @@ from pitc.api import import_model
 from pitc.check.tolerance import arithmetic_of
 from pitc.check.verify import Rules, compare
 from pitc.errors import ModelError
-from pitc.measure.trace import read_trace
+from pitc.measure.trace import read_lines
 from pitc.passes.live_scales import scale_by_live_tokens
 from pitc.session import arrays, plain_session
 from tests.aarch64.cases import SOURCES, chosen
@@ -161,7 +161,7 @@ def check(
                 wrong += [f"{name}: {text}" for text in both[0]]
                 wrong += [f"{name}, not as here: {text}" for text in both[1]]
     if (folder / "trace").exists():
-        decisions = Counter(d.chosen for d in read_trace(folder / "trace"))
+        decisions = Counter(d.chosen for d in read_lines(folder / "trace").products)
         counts.update({f"chose {name}": n for name, n in decisions.items()})
     return wrong, counts
 
