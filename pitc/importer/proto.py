@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,9 +12,6 @@ from onnx import numpy_helper
 
 from pitc.errors import ModelError
 from pitc.ir.nodes import OVERRIDABLE_SINCE, STANDARD
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 #: A dense tensor above this cannot be part of a model file.
 PROTO_BYTES = (1 << 31) - 1
@@ -199,7 +196,7 @@ def sort_nodes(graph: onnx.GraphProto) -> bool:
     try:
         order = list(nx.lexicographical_topological_sort(links))
     except nx.NetworkXUnfeasible:
-        raise _cycle(graph, links) from None
+        raise _cycle(graph, [i for i, _ in nx.find_cycle(links)]) from None
     ordered = [graph.node[i] for i in order]
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in ordered]
     del graph.node[:]
@@ -207,11 +204,9 @@ def sort_nodes(graph: onnx.GraphProto) -> bool:
     return True
 
 
-def _cycle(graph: onnx.GraphProto, links: "nx.DiGraph[int]") -> ModelError:
+def _cycle(graph: onnx.GraphProto, places: Sequence[int]) -> ModelError:
     """The nodes of one cycle, in the order in which results pass."""
-    import networkx as nx
-
-    names = [label(graph.node[i]) for i, _ in nx.find_cycle(links)]
+    names = [label(graph.node[i]) for i in places]
     around = " -> ".join(f"'{name}'" for name in (*names[:8], names[0]))
     return ModelError(f"the graph has a cycle: {around}", node=names[0])
 

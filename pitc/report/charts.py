@@ -9,8 +9,9 @@ from typing import Any
 from pitc.ir.words import named_counts
 from pitc.measure.bench import OURS, Race
 from pitc.measure.profile import PIT, Profile
-from pitc.measure.trace import Contraction, Decision
+from pitc.measure.trace import Contraction
 from pitc.measure.trace_channels import Convolution
+from pitc.report.evidence import Evidence
 from pitc.report.text import figures, plural, share, time
 
 MOST_NODES, MOST_OPERATORS = 20, 12
@@ -116,24 +117,18 @@ def _pair_rows(
     ]
 
 
-def density_chart(
-    decisions: Sequence[Decision],
-    contractions: Sequence[Contraction] | None,
-    convolutions: Sequence[Convolution],
-    sparse: Mapping[str, str],
-) -> dict[str, Any] | None:
+def density_chart(known: Evidence, sparse: Mapping[str, str]) -> dict[str, Any] | None:
     """What a trace tells: a line for each product over time, and the tables of all decisions.
 
     Args:
-        decisions: Of products, in the order in which they ran.
-        contractions: The same, summed up; None where there is no trace.
-        convolutions: Decisions of gated convolutions, summed up.
+        known: The trace.
         sparse: Of nodes of the source graph, where their operand may be 0.
     """
-    if contractions is None and not convolutions:
+    contractions = known.contractions
+    if contractions is None and not known.convolutions:
         return None
     each: defaultdict[str, list[float]] = defaultdict(list)
-    for decision in decisions:
+    for decision in known.decisions:
         each[decision.node].append(decision.density)
     lines = {node: _binned(found) for node, found in each.items() if len(found) >= _FEW}
     most = max((max(found) for found in lines.values()), default=0.0)
@@ -152,7 +147,7 @@ def density_chart(
         ],
         "raced": any(c.measured_gain is not None for c in contractions or ()),
         "convolutions": [
-            _convolution(c) | {"zeros": sparse.get(c.node, "–")} for c in convolutions
+            _convolution(c) | {"zeros": sparse.get(c.node, "–")} for c in known.convolutions
         ],
     }
 

@@ -17,7 +17,7 @@ from pitc.measure.profile import changes
 from pitc.report import text
 from pitc.report.charts import density_chart, race_chart, times_chart
 from pitc.report.evidence import Evidence
-from pitc.report.view import View, hosts_of, view_of
+from pitc.report.view import KINDS, View, hosts_of, view_of
 from pitc.version import __version__
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -47,8 +47,9 @@ def page(reports: Sequence[Report], evidence: Evidence | None = None) -> str:
             race=race_chart(known.race) if known.race else None,
             times=_times(views[0], known),
             profiled=bool(changed),
-            density=_density(reports[0], known),
+            density=density_chart(known, reports[0].sparse),
             about=about(reports[0], known),
+            kinds=KINDS,
             words=WORDS,
             word_ids={word: f"word-{word.replace(' ', '-')}" for word in WORDS},
             style=_own("style.css"),
@@ -66,7 +67,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"words": text.words, "name": text.name, "share": text.share, "time": text.time}
+    filters = ("words", "name", "share", "time", "figures")
+    made.filters |= {name: getattr(text, name) for name in filters}
     return made
 
 
@@ -153,11 +155,6 @@ def _times(view: View, known: Evidence) -> dict[str, Any] | None:
     operators = {record.node: record.op_type for record in view.report.nodes}
     anchors = {row.record.node: row.anchor for row in reversed(view.rows)}
     return times_chart(*known.profiles, hosts_of(view.report.nodes), operators, anchors)
-
-
-def _density(report: Report, known: Evidence) -> dict[str, Any] | None:
-    told = known.decisions, known.contractions, known.convolutions
-    return density_chart(*told, report.sparse)
 
 
 def about(report: Report, known: Evidence) -> list[tuple[str, str]]:

@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pitc.ir.report import NodeRecord, RegionRecord, Report, Suggestion
+from pitc.ir.report import NodeRecord, Report
 from pitc.ir.summary import Cost, Summary, slight_refusals, summary_of, ways_of
 from pitc.measure.profile import Change
 from pitc.report.advice import advice
 from pitc.report.boxes import FOLDED
 from pitc.report.drawing import Drawing, drawing_of
-from pitc.report.text import figures, plural, share
+from pitc.report.text import plural, share
 
-#: How a node runs: a letter beside the colour, and what it means.
+#: How a node runs: a letter beside the colour, which does not tell alone, and what it means.
 KINDS = {
     "packed": ("P", "runs on live rows only"),
     "sparse": ("S", "skips zeros or unread channels when the model runs"),
@@ -41,16 +41,6 @@ class Part:
     share: float
     text: str
 
-    @property
-    def glyph(self) -> str:
-        """A letter, so that colour does not tell alone."""
-        return KINDS[self.kind][0]
-
-    @property
-    def meaning(self) -> str:
-        """What the kind means."""
-        return KINDS[self.kind][1]
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -61,16 +51,6 @@ class Row:
     kind: str
     work: str
     change: Change
-
-    @property
-    def glyph(self) -> str:
-        """As of its part."""
-        return KINDS[self.kind][0]
-
-    @property
-    def runs(self) -> list[str]:
-        """Engines and tiles, a line each."""
-        return self.record.runs.split("\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,22 +64,11 @@ class View:
     costs: tuple[dict[str, Any], ...]
     rows: tuple[Row, ...]
     drawing: Drawing
-    stages: tuple[dict[str, Any], ...]
 
     @property
     def advice(self) -> Sequence[str]:
         """What to try where little is gained."""
         return advice(self.report, self.summary)
-
-    @property
-    def suggestions(self) -> Sequence[Suggestion]:
-        """What would help."""
-        return self.report.suggestions
-
-    @property
-    def regions(self) -> Sequence[RegionRecord]:
-        """Packed regions."""
-        return self.report.regions
 
     @property
     def worked(self) -> bool:
@@ -110,11 +79,6 @@ class View:
     def plumbing(self) -> int:
         """Nodes of shape plumbing."""
         return sum(row.record.is_plumbing for row in self.rows)
-
-    @property
-    def stages_total(self) -> str:
-        """The time of all stages."""
-        return f"{figures(sum(self.report.stages_ms.values()) / 1e3)} s"
 
 
 def view_of(
@@ -176,7 +140,6 @@ def view_of(
         drawing_of(
             report, painted, GLYPHS, anchors, {n: s for n, s in shares.items() if n in drawn}
         ),
-        _stages(report.stages_ms),
     )
 
 
@@ -222,11 +185,3 @@ def _cost(cost: Cost, anchors: Mapping[str, str], total: int) -> dict[str, Any]:
         "first": cost.first,
         "anchor": anchors.get(cost.first, ""),
     }
-
-
-def _stages(stages_ms: Mapping[str, float]) -> tuple[dict[str, Any], ...]:
-    most = max(stages_ms.values(), default=0) or 1
-    return tuple(
-        {"name": name, "ms": f"{ms:.1f}", "width": round(100 * ms / most, 1)}
-        for name, ms in stages_ms.items()
-    )
