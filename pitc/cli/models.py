@@ -10,10 +10,8 @@ from zipfile import BadZipFile
 import numpy as np
 
 from pitc import api
-from pitc.artifact.manifest import FALLBACK
-from pitc.check.opened import Opened
+from pitc.check.opened import Opened, opened
 from pitc.cli.steps import Steps
-from pitc.compiled import load
 from pitc.config import BUILT_IN, Settings, resolve
 from pitc.errors import UsageError
 
@@ -36,19 +34,18 @@ def open_model(options: Any, against: Path | None = None) -> Opened:
     model, settings = options.model, settings_of(options)
     if os.path.isdir(model):
         no_options_of_an_artifact(options)
-        compiled = load(model)
-        return Opened(compiled, against or compiled.path / FALLBACK, model.name)
-    with Steps(api.stages(), quiet=settings.quiet) as steps:
-        compiled = api.compile(
-            model,
-            settings.target,
-            settings.text("padding"),
-            suggest=False,
-            tiles=settings.path("tiles"),
-            progress=steps,
-            kernel_progress=steps.kernels,
-        )
-    return Opened(compiled, against or model, model.name)
+        found = opened(model, None, None)
+    else:
+        with Steps(api.stages(), quiet=settings.quiet) as steps:
+            found = opened(
+                model,
+                settings.target,
+                settings.text("padding"),
+                tiles=settings.path("tiles"),
+                progress=steps,
+                kernel_progress=steps.kernels,
+            )
+    return Opened(found.compiled, against or found.source, model.name)
 
 
 def no_options_of_an_artifact(options: Any) -> None:

@@ -54,10 +54,9 @@ def tune_machine(options: "Tune") -> None:
         print_json(body | {"fits": {name: asdict(fit) for name, fit in found.fits.items()}})
         return
     out = show.console()
-    table = show.text_table("variant", "points", "median error", "95 %", right=("points",))
-    for name, fit in found.fits.items():
-        table.add_row(name, str(fit.points), f"{fit.median:.1%}", f"{fit.p95:.1%}")
-    out.print(table)
+    fits = found.fits.items()
+    rows = [(name, str(x.points), f"{x.median:.1%}", f"{x.p95:.1%}") for name, x in fits]
+    show.print_table(out, ("variant", "points", "median error", "95 %"), rows, ("points",))
     count = f"{found.points} points in {found.seconds:.0f} s"
     if found.resumed:
         count += f", {found.resumed} from before"
@@ -136,18 +135,17 @@ def _print_level(level: str, measured: Measured, origin: str) -> None:
         out.print(f"  measured with {changed}; pitc tune measures again", style="yellow")
     errors = ("median error", "95 %")
     heads = ("variant", "micro-tile", "PIT axis", "dense tile", *errors)
-    variants = show.text_table(*heads, right=errors)
-    prices = show.text_table("variant", *FEATURES, right=FEATURES)
+    variants = []
     for name, cost in measured.costs.items():
         variant = VARIANTS[name]
         tile = target.listed_tile if variant.pit_axis else target.gemm_tile
         told = [f"{e:.1%}" for e in cost.error] if cost.error else ["-", "-"]
         micro_tile = (str(variant.micro_tile), variant.pit_axis) if variant.pit_axis else ("-", "-")
-        variants.add_row(name, *micro_tile, f"{tile[0]} x {tile[1]}", *told)
-        prices.add_row(name, *map(duration, cost.prices))
-    out.print(variants)
+        variants.append((name, *micro_tile, f"{tile[0]} x {tile[1]}", *told))
+    show.print_table(out, heads, variants, errors)
     out.print()
-    out.print(prices)
+    prices = [(name, *map(duration, cost.prices)) for name, cost in measured.costs.items()]
+    show.print_table(out, ("variant", *FEATURES), prices, FEATURES)
     out.print()
 
 
