@@ -8,10 +8,16 @@ y [b, s, 5]              along 1: the last s of the mask
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pitc.check.tokens import Live
 from pitc.ir.report import TokenPlace
 
 Sizes = Sequence[Any]
 """A declared shape: sizes, or names of dynamic sizes, or None."""
+
+
+def live_of(padding: str | None) -> Live | None:
+    """Which tokens are real by an input that is 0 at padding; it stands for outputs of any mask."""
+    return None if padding is None else lambda feeds: {"": feeds[padding] != 0}
 
 
 def token_axes(mask: Sizes, outputs: Mapping[str, Sizes]) -> dict[str, TokenPlace]:

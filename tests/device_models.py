@@ -24,6 +24,7 @@ from pitc.errors import ModelError
 from pitc.ir.plan import CUDA_EP_NAME
 from pitc.ir.report import TokenPlace
 from pitc.session import plain_session
+from tests.declared_tokens import live_of
 from tests.device_kernels import ARCH, kept_kernels
 from tests.device_support import FakeDriver, session, told
 from tests.random_check import lowering_everything
@@ -196,7 +197,7 @@ def differences(
         lambda _: next(got),
         lambda _: next(want),
         [model.feeds[number] for number in sorted(wanted)],
-        Rules(model.padding, model.tokens, model.tolerance),
+        Rules(live_of(model.padding), model.tokens, model.tolerance),
     )
     for o in result.outputs:
         if not o.ok:

@@ -23,13 +23,6 @@ Tokens = tuple[np.ndarray, TokenPlace] | None
 """Which tokens are real, and where an output holds them; None where it holds none."""
 
 
-def live_of(padding: str | None) -> Live:
-    """Which tokens are real by an input that is 0 at padding; it stands for outputs of any mask."""
-    if padding is None:
-        return lambda feeds: {}
-    return lambda feeds: {"": feeds[padding] != 0}
-
-
 class LiveTokens:
     """Which tokens are real by the masks of a contract.
 

@@ -33,6 +33,7 @@ from pitc.session import arrays, plain_session
 from tests.aarch64.cases import SOURCES, chosen
 from tests.aarch64.plugin import library
 from tests.aarch64.python import Machine, Unavailable, python
+from tests.declared_tokens import live_of
 from tests.device_models import EXACT, Model, reference
 from tests.random_check import lowering_everything
 from tests.runtime_support import ROOT
@@ -112,7 +113,7 @@ def differences(model: Model, got: Answers, want: Answers, rough: Answers) -> It
         lambda feeds: want[number_of[id(feeds)]],
         [model.feeds[number] for number in numbers],
         Rules(
-            padding=model.padding,
+            padding=live_of(model.padding),
             token_outputs=model.tokens,
             tolerance=model.tolerance,
             arithmetic=arithmetic_of(import_model(model.proto)[0]),

@@ -9,7 +9,7 @@ from pitc.check.feeds import Case
 from pitc.check.tokens import by_tokens
 from pitc.check.verify import Comparison, Rules, compare
 from pitc.ir.report import TokenPlace
-from tests.declared_tokens import token_axes
+from tests.declared_tokens import live_of, token_axes
 
 Array = np.ndarray
 MASK = np.array([[1, 1, 1, 1, 0], [0, 0, 1, 1, 1]])
@@ -64,4 +64,4 @@ def compared(got: Array, want: Array) -> Comparison:
         return lambda feeds: {"y": y}
 
     case = Case("given", {}, {"mask": MASK})
-    return compare(gives(got), gives(want), [case], Rules("mask", places))
+    return compare(gives(got), gives(want), [case], Rules(live_of("mask"), places))
