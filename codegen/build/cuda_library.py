@@ -31,7 +31,7 @@ from pitc.codegen.build.cuda_compiler import (
 )
 from pitc.codegen.build.find_cuda import find_cuda_compiler
 from pitc.codegen.build.kernel_keys import CudaImageKey, key_of
-from pitc.codegen.build.link import Built, Part, find_compiler, link_library
+from pitc.codegen.build.link import Part
 from pitc.ir.kernel import KernelRequest
 
 Progress = Callable[[int, int, str], None]
@@ -207,34 +207,3 @@ def part_of(
 
 def _lines(texts: Sequence[str]) -> bytes:
     return "".join(f"{text}\n" for text in texts).encode()
-
-
-def build_cuda_kernels(
-    functions: Sequence[Any],
-    archs: Sequence[str],
-    out: Path,
-    progress: Progress | None = None,
-    cache: Cache | None = None,
-) -> Built:
-    """Write one shared object with all kernels of some TIR functions, for NVIDIA GPUs alone.
-
-    Args:
-        functions: As in `compile_functions`.
-        archs: As in `compile_functions`.
-        out: The file to write; it appears complete or not at all.
-        progress: As in `compile_functions`.
-        cache: As in `compile_functions`.
-
-    Returns:
-        What was built.
-
-    Raises:
-        CudaSourceError: The CUDA compiler refused a source.
-        MachineError: There is no C compiler or no CUDA compiler, or one of them fails.
-        UsageError: An architecture that the CUDA compiler does not know.
-        ValueError: No function, no architecture, or two functions of one symbol.
-    """
-    find_compiler()  # before minutes of work
-    compiler = find_cuda_compiler()
-    modules, images = compile_functions(functions, archs, compiler, progress, cache=cache)
-    return link_library([part_of(modules, images, compiler)], out)

@@ -196,7 +196,8 @@ def sort_nodes(graph: onnx.GraphProto) -> bool:
     try:
         order = list(nx.lexicographical_topological_sort(links))
     except nx.NetworkXUnfeasible:
-        raise _cycle(graph, [i for i, _ in nx.find_cycle(links)]) from None
+        back = nx.find_cycle(links.reverse())
+        raise _cycle(graph, [i for i, _ in reversed(back)]) from None
     ordered = [graph.node[i] for i in order]
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in ordered]
     del graph.node[:]

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.gpu.library import build_cuda_kernels
 from pitc.codegen import call
 from pitc.codegen.build import cuda_library, link
 from pitc.codegen.build.cache import Cache, kernel_cache
 from pitc.codegen.build.cubin import kernel_resources
 from pitc.codegen.build.cuda_compiler import Compiled, CudaSourceError
 from pitc.codegen.build.cuda_dump import dump_cuda_kernels
-from pitc.codegen.build.cuda_library import build_cuda_kernels, compile_functions, cuda_part
+from pitc.codegen.build.cuda_library import compile_functions, cuda_part
 from pitc.codegen.build.cuda_module import cuda_module
 from pitc.codegen.build.library import cpu_part
 from pitc.codegen.build.nvrtc import Nvrtc, find_nvrtc
@@ -222,7 +223,7 @@ def test_same_bytes_for_the_same_functions(built: Path, tmp_path: Path) -> None:
     other = tmp_path / "elsewhere.so"
     code = f"""
 from pathlib import Path
-from pitc.codegen.build.cuda_library import build_cuda_kernels
+from benchmarks.gpu.library import build_cuda_kernels
 from tests.gpu.test_build_cuda_library import functions
 build_cuda_kernels(functions()[::-1], ("sm_90", "sm_80", "sm_90"), Path({str(other)!r}))
 """
