@@ -19,7 +19,6 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 import pitc
 from pitc.errors import ModelError, UsageError
-from pitc.importer.proto import nodes
 from pitc.session import is_several, listed, plain_session, quiet_options, run_session
 
 #: Options of `prepare` that go to `pitc.compile`; `sess_options` goes to ONNX Runtime.
@@ -219,6 +218,8 @@ def _versions(graph: onnx.GraphProto) -> dict[str, int]:
 
     Older versions run on more releases of ONNX Runtime than the newest one of the installed ONNX.
     """
+    from pitc.importer.proto import nodes
+
     found: dict[str, int] = {}
     for node in nodes(onnx.ModelProto(graph=graph)):
         since = 1
