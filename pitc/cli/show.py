@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from rich.console import Console
@@ -29,22 +29,10 @@ if TYPE_CHECKING:
     from pitc.measure.trace_channels import Convolution
     from pitc.passes.audit.engine import AuditResult
 
+D = TypeVar("D", "Contraction", "Convolution")
+
 #: Width of tables in pipes and files, where there is no window to ask.
 PIPE_COLUMNS = 140
-CONTRACTION_NUMBERS = (
-    "predicted\nus",
-    "measured\nus",
-    "predicted/\nmeasured",
-    "predicted\ngain",
-    "measured\ngain",
-)
-CONVOLUTION_NUMBERS = (
-    "live\nchannels",
-    "live\nfilters",
-    "live\npairs",
-    "live of all\ntogether",
-    "pays\nup to",
-)
 SKIPS_SHOWN = 3
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -158,6 +146,33 @@ def _print_reports(reports: Sequence[Report], counted: Callable[[Report], str] =
         out.print(f"  note: {escape(text)}")
 
 
+def _number(x: float | None, unit: str = "") -> str:
+    return "-" if x is None else f"{x:.2f}{unit}"
+
+
+#: Columns of the table of sparse contractions, and their cells.
+CONTRACTIONS: "dict[str, Callable[[Contraction], str]]" = {
+    "node": lambda c: c.node,
+    "rows x k": lambda c: f"{'-'.join(map(str, sorted(set(c.rows))))} x {c.k}",
+    "density": lambda c: f"{c.density:.2%}",
+    "variant": lambda c: named_counts(c.variants, c.decisions),
+    "predicted\nus": lambda c: f"{c.predicted_us:.4g}",
+    "measured\nus": lambda c: f"{c.measured_us:.4g}",
+    "predicted/\nmeasured": lambda c: _number(c.predicted_over_measured),
+    "predicted\ngain": lambda c: _number(c.predicted_gain, "x"),
+}
+#: The same of gated convolutions.
+CONVOLUTIONS: "Mapping[str, Callable[[Convolution], str]]" = {
+    "node": lambda c: c.node,
+    "live\nchannels": lambda c: f"{c.live_channels:.2%} of {c.channels}",
+    "live\nfilters": lambda c: f"{c.live_filters:.2%} of {c.filters}",
+    "live\npairs": lambda c: f"{c.live_pairs:.2%}",
+    "live of all\ntogether": lambda c: f"{c.live_work:.2%}",
+    "pays\nup to": lambda c: f"{c.limit:.2%}",
+    "chosen": lambda c: named_counts(c.choices, c.decisions),
+}
+
+
 def decided(
     found: "Sequence[Contraction]",
     convolutions: "Sequence[Convolution]" = (),
@@ -166,79 +181,35 @@ def decided(
     """The tables of sparse contractions and of gated convolutions, as far as there are any;
     `sparse` tells of nodes where they may be 0.
     """
-    out = console()
-    if not found and not convolutions:
-        out.print()
-        out.print("no contraction has skipped zeros")
-    if found:
-        columns, rows = contraction_table(found, sparse)
-        out.print(f"\nsparse contractions; measured us: {found[0].clock}\n")
-        print_table(out, columns, rows, ("rows x k", "density", *CONTRACTION_NUMBERS))
-    if convolutions:
-        columns, rows = convolution_table(convolutions, sparse)
-        out.print()
-        print_table(out, columns, rows, CONVOLUTION_NUMBERS)
-
-
-def contraction_table(
-    found: "Sequence[Contraction]", sparse: Mapping[str, str] | None = None
-) -> tuple[tuple[str, ...], list[list[str]]]:
-    """Columns and cells of the table of sparse contractions.
-
-    Args:
-        found: A row each.
-        sparse: Of nodes of the source graph, where their operand may be 0; None for no such column.
-    """
     from pitc.measure.bench import LEAST_ROUNDS
 
-    gains = any(c.measured_gain is not None for c in found)
-    columns = ("node", "rows x k", "density", "variant", *CONTRACTION_NUMBERS[: 4 + gains])
-    columns += ("zeros",) * (sparse is not None)
-    rows = []
-    for c in found:
-        ratio, *gain = (
-            "-" if x is None else f"{x:.2f}"
-            for x in (
-                c.predicted_over_measured,
-                c.predicted_gain,
-                c.measured_gain if c.decisions >= LEAST_ROUNDS else None,
-            )
+    def gain(c: "Contraction") -> str:
+        return _number(c.measured_gain if c.decisions >= LEAST_ROUNDS else None, "x")
+
+    out = console()
+    if not found and not convolutions:
+        out.print("\nno contraction has skipped zeros")
+    if found:
+        out.print(f"\nsparse contractions; measured us: {found[0].clock}\n")
+        raced = any(c.measured_gain is not None for c in found)
+        _print_decisions(
+            out, found, CONTRACTIONS | ({"measured\ngain": gain} if raced else {}), sparse
         )
-        rows.append(
-            [
-                c.node,
-                f"{'-'.join(map(str, sorted(set(c.rows))))} x {c.k}",
-                f"{c.density:.2%}",
-                named_counts(c.variants, c.decisions),
-                f"{c.predicted_us:.4g}",
-                f"{c.measured_us:.4g}",
-                ratio,
-                *(f"{x}x" if x != "-" else x for x in gain[: 1 + gains]),
-                *([] if sparse is None else [sparse.get(c.node, "-")]),
-            ]
-        )
-    return columns, rows
+    if convolutions:
+        out.print()
+        _print_decisions(out, convolutions, CONVOLUTIONS, sparse)
 
 
-def convolution_table(
-    found: "Sequence[Convolution]", sparse: Mapping[str, str] | None = None
-) -> tuple[tuple[str, ...], list[list[str]]]:
-    """Columns and cells of the table of gated convolutions; arguments as of `contraction_table`."""
-    columns = ("node", *CONVOLUTION_NUMBERS, "chosen") + ("zeros",) * (sparse is not None)
-    rows = [
-        [
-            c.node,
-            f"{c.live_channels:.2%} of {c.channels}",
-            f"{c.live_filters:.2%} of {c.filters}",
-            f"{c.live_pairs:.2%}",
-            f"{c.live_work:.2%}",
-            f"{c.limit:.2%}",
-            named_counts(c.choices, c.decisions),
-            *([] if sparse is None else [sparse.get(c.node, "-")]),
-        ]
-        for c in found
-    ]
-    return columns, rows
+def _print_decisions(
+    out: Console,
+    found: Sequence[D],
+    columns: Mapping[str, Callable[[D], str]],
+    sparse: Mapping[str, str] | None,
+) -> None:
+    if sparse is not None:
+        columns = {**columns, "zeros": lambda x: sparse.get(x.node, "-")}
+    right = [name for name in columns if name not in ("node", "variant", "chosen", "zeros")]
+    print_table(out, list(columns), [[cell(x) for cell in columns.values()] for x in found], right)
 
 
 def outputs(found: Mapping[str, np.ndarray]) -> None:
