@@ -4,6 +4,7 @@ stand anywhere.
 
 import inspect
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -12,6 +13,12 @@ from typer.core import TyperCommand
 
 #: Options of the program that may stand behind a command too; whether a value follows.
 ANYWHERE = {"-v": False, "-vv": False, "--verbose": False, "--log-file": True}
+
+
+#: Options of the panels that help has.
+sparsity_option = partial(typer.Option, rich_help_panel="Sparsity")
+output_option = partial(typer.Option, rich_help_panel="Output")
+inputs_option = partial(typer.Option, rich_help_panel="Inputs")
 
 
 class Command(TyperCommand):

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 from typer import Argument, Option
 
-SPARSITY, OUTPUT, INPUTS = "Sparsity", "Output", "Inputs"
+from pitc.cli.command import inputs_option, output_option, sparsity_option
 
 
 def _register(libraries: list[Path] | None) -> list[Path] | None:
@@ -27,61 +27,51 @@ Either = Annotated[
 ]
 Padding = Annotated[
     str | None,
-    Option(
+    sparsity_option(
         metavar="MASK",
         help="Tokens that do not exist: those where the input MASK is 0 (!MASK: is not 0; IDS:1: "
         "token number 1). Several masks with commas. Outputs with a row per token are 0 there.",
-        rich_help_panel=SPARSITY,
     ),
 ]
 Target = Annotated[
     str | None,
-    Option(
+    sparsity_option(
         metavar="TARGET",
         help="auto (the default), cpu (AVX-512 and AVX2 kernels), cpu:v4, cpu:v3; cuda (every "
         "GPU architecture), cuda:sm_80,sm_90; or several: cpu,cuda.",
         autocompletion=lambda: ["auto", "cpu", "cpu:v4", "cpu:v3", "cuda", "cpu,cuda"],
-        rich_help_panel=SPARSITY,
     ),
 ]
-Json = Annotated[
-    bool, Option("--json", help="Print one JSON object instead of text.", rich_help_panel=OUTPUT)
-]
-Quiet = Annotated[
-    bool | None, Option("--quiet", "-q", help="Show no progress.", rich_help_panel=OUTPUT)
-]
+Json = Annotated[bool, output_option("--json", help="Print one JSON object instead of text.")]
+Quiet = Annotated[bool | None, output_option("--quiet", "-q", help="Show no progress.")]
 ReportFile = Annotated[
     Path | None,
-    Option(
+    output_option(
         "--report",
         metavar="FILE",
         help="Write a report with all decisions and reasons to a .json or .html file.",
-        rich_help_panel=OUTPUT,
     ),
 ]
 Suggest = Annotated[
     bool,
-    Option(
+    sparsity_option(
         "--suggest/--no-suggest",
         help="If little is skipped, suggest what would help: the analysis tries padding masks.",
-        rich_help_panel=SPARSITY,
     ),
 ]
 Inputs = Annotated[
     list[str] | None,
-    Option(
+    inputs_option(
         "--input",
         metavar="FILE",
         help="A .npz file, or NAME=FILE.npy; may be repeated. Other inputs are random.",
-        rich_help_panel=INPUTS,
     ),
 ]
 Shape = Annotated[
     list[str] | None,
-    Option(
+    inputs_option(
         metavar="NAME=2x16",
         help="Shape of an input, or size of a named dimension (batch=2). May be repeated.",
-        rich_help_panel=INPUTS,
     ),
 ]
 Tolerance = Annotated[
@@ -93,14 +83,13 @@ Tolerance = Annotated[
 ]
 CustomOps = Annotated[
     list[Path] | None,
-    Option(
+    inputs_option(
         metavar="LIBRARY",
         help="Library with the model's own operators (OrtCustomOps); may be repeated.",
-        rich_help_panel=INPUTS,
         callback=_register,
     ),
 ]
-Seed = Annotated[int, Option(help="Seed of the random inputs.", rich_help_panel=INPUTS)]
+Seed = Annotated[int, inputs_option(help="Seed of the random inputs.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,26 +111,19 @@ class Compile:
     )
     target: Target = None
     padding: Padding = None
-    tiles: Path | None = Option(
+    tiles: Path | None = sparsity_option(
         None,
         metavar="FILE",
         help="Tile table with the costs of sparse contractions; "
         "default: pitc tune's of this machine, else the shipped one.",
-        rich_help_panel=SPARSITY,
     )
     force: bool = Option(False, "--force", help="Replace an existing artifact.")
-    dump_ir: Path | None = Option(
-        None,
-        metavar="DIR",
-        help="Write the graph after each stage, and the sources of kernels.",
-        rich_help_panel=OUTPUT,
+    dump_ir: Path | None = output_option(
+        None, metavar="DIR", help="Write the graph after each stage, and the sources of kernels."
     )
     custom_ops: CustomOps = None
-    check: bool = Option(
-        False,
-        "--check",
-        help="Check the graph after each stage; a violation is a bug in pitc.",
-        rich_help_panel=OUTPUT,
+    check: bool = output_option(
+        False, "--check", help="Check the graph after each stage; a violation is a bug in pitc."
     )
     no_cache: bool = Option(
         False, "--no-cache", help="Compile every kernel, and keep none: see pitc cache --help."
@@ -151,13 +133,12 @@ class Compile:
     dry_run: bool = Option(
         False, "--dry-run", help="Print all decisions; build no kernel and no artifact."
     )
-    stop_after: str | None = Option(
+    stop_after: str | None = output_option(
         None,
         metavar="STAGE",
         help="A dry run that ends after normalise, facts, regions or lower; "
         "--dump-ir writes the graphs up to there.",
         autocompletion=lambda: ["normalise", "facts", "regions", "lower"],
-        rich_help_panel=OUTPUT,
     )
     print_config: bool = Option(
         False,
@@ -180,9 +161,7 @@ class Run:
     seed: Seed = 0
     padding: Padding = None
     custom_ops: CustomOps = None
-    save: Path | None = Option(
-        None, metavar="FILE.npz", help="Write the outputs.", rich_help_panel=OUTPUT
-    )
+    save: Path | None = output_option(None, metavar="FILE.npz", help="Write the outputs.")
     quiet: Quiet = None
     json: Json = False
 
@@ -205,12 +184,11 @@ class Verify:
     facts: bool = Option(False, "--facts", help="Also audit every proven fact.")
     custom_ops: CustomOps = None
     tolerance: Tolerance = None
-    reduce: Path | None = Option(
+    reduce: Path | None = output_option(
         None,
         metavar="OUT.onnx",
         help="On failure, write the smallest part of the model that still fails, "
         "and its inputs to OUT.npz.",
-        rich_help_panel=OUTPUT,
     )
     shape: Shape = None
     seed: Seed = 0
@@ -232,14 +210,13 @@ class Bench:
     input: Inputs = None
     padding: Padding = None
     target: Target = None
-    lengths: str | None = Option(
+    lengths: str | None = inputs_option(
         None,
         metavar="N,N,...",
         help="Live tokens of each sequence; the mask is padded on the right.",
-        rich_help_panel=INPUTS,
     )
-    mean: int | None = Option(
-        None, min=1, help="Mean of random lengths; one sequence is full.", rich_help_panel=INPUTS
+    mean: int | None = inputs_option(
+        None, min=1, help="Mean of random lengths; one sequence is full."
     )
     shape: Shape = None
     seed: Seed = 0
@@ -264,28 +241,23 @@ class Bench:
     )
     custom_ops: CustomOps = None
     tolerance: Tolerance = None
-    trace: bool = Option(
+    trace: bool = output_option(
         False,
         "--trace",
         help="Also show the decision, the predicted and the measured time of each sparse "
         "contraction, and its time when it is dense.",
-        rich_help_panel=OUTPUT,
     )
-    trace_file: Path | None = Option(
-        None,
-        metavar="FILE.jsonl",
-        help="Keep these decisions for pitc explain; implies --trace.",
-        rich_help_panel=OUTPUT,
+    trace_file: Path | None = output_option(
+        None, metavar="FILE.jsonl", help="Keep these decisions for pitc explain; implies --trace."
     )
-    plot: Path | None = Option(
-        None, metavar="FILE.png", help="Draw the result; needs matplotlib.", rich_help_panel=OUTPUT
+    plot: Path | None = output_option(
+        None, metavar="FILE.png", help="Draw the result; needs matplotlib."
     )
-    report: Path | None = Option(
+    report: Path | None = output_option(
         None,
         metavar="FILE",
         help="Write a report with times of nodes before and after, and memory, "
         "to a .json or .html file.",
-        rich_help_panel=OUTPUT,
     )
     quiet: Quiet = None
     json: Json = False
@@ -324,11 +296,8 @@ class Explain:
         "a file made by PITC_TRACE or pitc bench.",
     )
     report: ReportFile = None
-    plot: Path | None = Option(
-        None,
-        metavar="FILE.png",
-        help="Draw time over density of the decisions; needs matplotlib.",
-        rich_help_panel=OUTPUT,
+    plot: Path | None = output_option(
+        None, metavar="FILE.png", help="Draw time over density of the decisions; needs matplotlib."
     )
     quiet: Quiet = None
     json: Json = False
@@ -400,11 +369,10 @@ class Tune:
     restart: bool = Option(
         False, "--restart", help="Discard the measurements of an interrupted tuning."
     )
-    tiles: Path | None = Option(
+    tiles: Path | None = output_option(
         None,
         metavar="FILE",
         help="Tile table to make or change; default: the user's own, in the cache folder.",
-        rich_help_panel=OUTPUT,
     )
     quiet: Quiet = None
     json: Json = False
