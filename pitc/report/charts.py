@@ -10,9 +10,9 @@ from pitc.ir.words import named_counts
 from pitc.measure.bench import OURS, Race
 from pitc.measure.profile import PIT, Profile
 from pitc.measure.trace import Contraction
-from pitc.measure.trace_channels import Convolution
 from pitc.report.evidence import Evidence
 from pitc.report.text import figures, plural, share, time
+from pitc.report.view import View, hosts_of
 
 MOST_NODES, MOST_OPERATORS = 20, 12
 #: Points of a line; more decisions are put together.
@@ -49,23 +49,17 @@ def race_chart(race: Race) -> dict[str, Any]:
     }
 
 
-def times_chart(
-    before: Profile,
-    after: Profile,
-    hosts: Mapping[str, str],
-    operators: Mapping[str, str],
-    anchors: Mapping[str, str],
-) -> dict[str, Any]:
+def times_chart(before: Profile, after: Profile, view: View) -> dict[str, Any]:
     """Times by operator, and of the nodes that took most; nodes that run inside another one in the
     compiled model count with it, before and after.
 
     Args:
         before: ONNX Runtime on the source graph.
         after: The compiled model.
-        hosts: Of each node of the source graph, the one that it runs inside, or itself.
-        operators: Of each node of the source graph.
-        anchors: Rows of the table of nodes, by name.
+        view: What the page shows of it.
     """
+    hosts = hosts_of(view.report.nodes)
+    operators = {record.node: record.op_type for record in view.report.nodes}
     by_node: defaultdict[str, list[float | None]] = defaultdict(lambda: [None, None])
     by_operator: defaultdict[str, list[float | None]] = defaultdict(lambda: [None, None])
     for i, profile in enumerate((before, after)):
@@ -83,7 +77,7 @@ def times_chart(
     shown += [("all others", [*rest])] if any(rest) else []
     return {
         "operators": _pair_rows(shown, {}, {PIT: MOVES}),
-        "nodes": _pair_rows(sorted(by_node.items(), key=_most)[:MOST_NODES], anchors, labels),
+        "nodes": _pair_rows(sorted(by_node.items(), key=_most)[:MOST_NODES], view.anchors, labels),
         "told": (
             "Wall time from ONNX Runtime's profiler, for each node the smallest of "
             f"{plural(before.runs, 'run')}, in turns, on one thread. The sums are {totals[0]} "
@@ -141,14 +135,10 @@ def density_chart(known: Evidence, sparse: Mapping[str, str]) -> dict[str, Any] 
         "ticks": [share(top * part) for part in (1, 0.75, 0.5, 0.25, 0)],
         "label": f"Density of {plural(len(lines), 'product')} over {plural(count, 'decision')}",
         "told": _density_told(len(lines), count, bool(middle)),
-        "products": [
-            _product(c, lines.get(c.node), top) | {"zeros": sparse.get(c.node, "–")}
-            for c in contractions or ()
-        ],
+        "products": [_product(c, lines.get(c.node), top) for c in contractions or ()],
         "raced": any(c.measured_gain is not None for c in contractions or ()),
-        "convolutions": [
-            _convolution(c) | {"zeros": sparse.get(c.node, "–")} for c in known.convolutions
-        ],
+        "convolutions": known.convolutions,
+        "sparse": sparse,
     }
 
 
@@ -190,16 +180,4 @@ def _product(c: Contraction, line: Sequence[float] | None, top: float) -> dict[s
         "dense": time(c.dense_predicted_us),
         "dense_measured": time(c.dense_measured_us),
         "gain": "–" if gain is None else f"{gain:.2f}×{' predicted' * (c.measured_gain is None)}",
-    }
-
-
-def _convolution(c: Convolution) -> dict[str, Any]:
-    return {
-        "node": c.node,
-        "channels": f"{share(c.live_channels)} of {c.channels}",
-        "filters": f"{share(c.live_filters)} of {c.filters}",
-        "pairs": share(c.live_pairs),
-        "work": share(c.live_work),
-        "limit": share(c.limit),
-        "chosen": named_counts(c.choices, c.decisions),
     }

@@ -11,13 +11,13 @@ from markupsafe import Markup
 
 from pitc.host.machine import BUILDERS, cpu_level, cpu_name, installed
 from pitc.ir.report import Report
-from pitc.ir.words import WORDS
+from pitc.ir.words import WORDS, named_counts
 from pitc.measure.bench import BASE, OURS, Timing
 from pitc.measure.profile import changes
 from pitc.report import text
 from pitc.report.charts import density_chart, race_chart, times_chart
 from pitc.report.evidence import Evidence
-from pitc.report.view import KINDS, View, hosts_of, view_of
+from pitc.report.view import KINDS, View, view_of
 from pitc.version import __version__
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -45,7 +45,7 @@ def page(reports: Sequence[Report], evidence: Evidence | None = None) -> str:
             timed=known.timed,
             tiles=tiles(views[0], known),
             race=race_chart(known.race) if known.race else None,
-            times=_times(views[0], known),
+            times=times_chart(*known.profiles, views[0]) if known.profiles else None,
             profiled=bool(changed),
             density=density_chart(known, reports[0].sparse),
             about=about(reports[0], known),
@@ -67,8 +67,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = ("words", "name", "share", "time", "figures")
+    filters = ("words", "name", "share", "time", "figures", "plural")
     made.filters |= {name: getattr(text, name) for name in filters}
+    made.filters["counts"] = named_counts
     return made
 
 
@@ -147,14 +148,6 @@ def _interval(row: Timing) -> str:
         return f"{text.plural(len(row.rounds_ms), 'round')}: too few for a claim"
     low, high = row.interval
     return f"95 % interval {low:.2f} – {high:.2f}×"
-
-
-def _times(view: View, known: Evidence) -> dict[str, Any] | None:
-    if not known.profiles:
-        return None
-    operators = {record.node: record.op_type for record in view.report.nodes}
-    anchors = {row.record.node: row.anchor for row in reversed(view.rows)}
-    return times_chart(*known.profiles, hosts_of(view.report.nodes), operators, anchors)
 
 
 def about(report: Report, known: Evidence) -> list[tuple[str, str]]:

@@ -3,10 +3,9 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pitc.ir.report import NodeRecord, Report
-from pitc.ir.summary import Cost, Summary, slight_refusals, summary_of, ways_of
+from pitc.ir.summary import Summary, slight_refusals, summary_of, ways_of
 from pitc.measure.profile import Change
 from pitc.report.advice import advice
 from pitc.report.boxes import FOLDED
@@ -61,7 +60,6 @@ class View:
     report: Report
     summary: Summary
     parts: tuple[Part, ...]
-    costs: tuple[dict[str, Any], ...]
     rows: tuple[Row, ...]
     drawing: Drawing
 
@@ -69,6 +67,11 @@ class View:
     def advice(self) -> Sequence[str]:
         """What to try where little is gained."""
         return advice(self.report, self.summary)
+
+    @property
+    def anchors(self) -> dict[str, str]:
+        """The first row of each name."""
+        return {row.record.node: row.anchor for row in reversed(self.rows)}
 
     @property
     def worked(self) -> bool:
@@ -121,13 +124,9 @@ def view_of(
         )
         for r, anchor, kind in zip(report.nodes, anchors, kinds, strict=True)
     )
-    by_name = {
-        record.node: anchor
-        for record, anchor in reversed([*zip(report.nodes, anchors, strict=True)])
-    }
     lives = ("packed", "sparse")
     living = {r.node for r, kind in zip(report.nodes, kinds, strict=True) if kind in lives}
-    drawn = {name: live for name, live in shares.items() if name in living}
+    drawn = {name: share for name, share in shares.items() if name in living}
     slight = slight_refusals(report)
     painted = ["dense" if r.node in slight else k for r, k in zip(report.nodes, kinds, strict=True)]
     return View(
@@ -135,11 +134,8 @@ def view_of(
         report,
         summary,
         _parts(report.nodes, kinds, total),
-        tuple(_cost(cost, by_name, total) for cost in summary.costs),
         rows,
-        drawing_of(
-            report, painted, GLYPHS, anchors, {n: s for n, s in shares.items() if n in drawn}
-        ),
+        drawing_of(report, painted, GLYPHS, anchors, drawn),
     )
 
 
@@ -171,17 +167,3 @@ def _parts(records: Sequence[NodeRecord], kinds: Sequence[str], total: int) -> t
         told = f"{share(part)} of the work, " if total else ""
         parts.append(Part(kind, nodes[kind], part, f"{told}{plural(nodes[kind], 'node')}"))
     return tuple(parts)
-
-
-def _cost(cost: Cost, anchors: Mapping[str, str], total: int) -> dict[str, Any]:
-    nodes = plural(cost.work.nodes, "node")
-    return {
-        "amount": share(cost.work.share) if total else nodes,
-        "code": cost.code,
-        "reason": cost.reason,
-        "value": cost.value,
-        "hint": cost.hint,
-        "nodes": nodes,
-        "first": cost.first,
-        "anchor": anchors.get(cost.first, ""),
-    }
