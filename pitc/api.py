@@ -295,19 +295,19 @@ def _dump_kernels(
     """Write what kernels are made of beside the stages: of CPUs TIR, LLVM IR and assembly; of GPUs
     sources, PTX and resource use.
     """
-    from pitc.codegen.build.cuda_functions import functions_of
-
     on_cpus = [request for request in requests if request.kind != "cuda"]
-    functions = functions_of(requests)
+    on_gpus = [request for request in requests if request.kind == "cuda"]
     with _explained(folder):
         if on_cpus:
             from pitc.codegen.build.cpu_dump import dump_cpu_kernels
 
             dump_cpu_kernels(on_cpus, targets.levels, folder / "cpu")
-        if functions:
+        if on_gpus:
             from pitc.codegen.build.cuda_dump import dump_cuda_kernels
+            from pitc.codegen.build.cuda_library import compile_requests
 
-            dump_cuda_kernels(functions, targets.archs, folder / "cuda", cache)
+            found = compile_requests(on_gpus, targets.archs, cache=cache, all_ptx=True)
+            dump_cuda_kernels(*found[:2], folder / "cuda")
 
 
 @contextmanager

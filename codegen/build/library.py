@@ -127,8 +127,8 @@ def build_kernels(
     on_cpus = [request for request in requests if request.kind != "cuda"]
     parts = [cpu_part(on_cpus, levels, progress, cache)] if on_cpus or not requests else []
     if len(on_cpus) < len(requests):
-        from pitc.codegen.build.cuda_library import cuda_part
+        from pitc.codegen.build.cuda_library import compile_requests, part_of
 
         on_gpus = [request for request in requests if request.kind == "cuda"]
-        parts.append(cuda_part(on_gpus, archs, progress, cache))
+        parts.append(part_of(*compile_requests(on_gpus, archs, progress, cache)))
     return link_library(parts, out)
