@@ -50,7 +50,10 @@ def declare(app: typer.Typer, name: str, options: type[Any], action: str) -> Non
         getattr(import_module(f"pitc.cli.{module}"), function)(options(**values))
 
     run.__doc__ = options.__doc__
-    setattr(run, "__signature__", inspect.signature(options))  # noqa: B010
+    shared = inspect.signature(options.__bases__[0]).parameters  # they come last
+    own = inspect.signature(options).parameters.values()
+    ordered = [*(x for x in own if x.name not in shared), *shared.values()]
+    setattr(run, "__signature__", inspect.Signature(ordered))  # noqa: B010
     app.command(name, cls=Command, epilog=f"Example: {options.example}")(run)
 
 

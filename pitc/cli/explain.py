@@ -2,10 +2,9 @@
 
 import fnmatch
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from difflib import get_close_matches
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pitc import api
@@ -43,7 +42,7 @@ def explain_model(options: "Explain") -> None:
             raise UsageError("--plot shows decisions", hint="name a trace by --trace")
         check_plot(options.plot)
     lines = Trace([], []) if options.trace is None else read_lines(options.trace)
-    reports = _reports(options)
+    reports, versions = _reports(options)
     shown = reports
     if pattern is not None:
         shown = [replace(x, nodes=[r for r in x.nodes if _fits(r, pattern)]) for x in reports]
@@ -59,7 +58,7 @@ def explain_model(options: "Explain") -> None:
     traced = None if options.trace is None else contractions(decisions)
     known = Evidence(
         command_line(),
-        versions=_versions(model),
+        versions=versions,
         decisions=decisions,
         contractions=traced,
         convolutions=gated,
@@ -79,11 +78,15 @@ def explain_model(options: "Explain") -> None:
         draw_decisions(options.plot, decisions, reports[0].model)
 
 
-def _reports(options: "Explain") -> list[Report]:
-    """The reports of a model or an artifact, one for each kind of machine."""
+def _reports(options: "Explain") -> tuple[list[Report], Mapping[str, str]]:
+    """The reports of a model or an artifact, one for each kind of machine; and the versions of what
+    made the artifact.
+    """
     if os.path.isdir(options.model):
         no_options_of_an_artifact(options)
-        return list(read_reports(check_artifact(options.model, hashes=False)).values())
+        check = check_artifact(options.model, hashes=False)
+        reports = read_reports(check)
+        return list(reports.values()), check.manifest.versions if check.manifest else {}
     settings = settings_of(options)
     found = api.explain(
         options.model,
@@ -92,18 +95,12 @@ def _reports(options: "Explain") -> list[Report]:
         suggest=options.suggest,
         tiles=settings.path("tiles"),
     )
-    return list(found.values())
+    return list(found.values()), {}
 
 
 def _names(record: NodeRecord) -> tuple[str, ...]:
     """What a pattern may fit: the node, its operator with the domain and without."""
     return record.node, record.op_type, record.op_type.rpartition("::")[2]
-
-
-def _versions(model: Path) -> dict[str, str]:
-    """Of what made an artifact."""
-    manifest = check_artifact(model, hashes=False).manifest if os.path.isdir(model) else None
-    return dict(manifest.versions) if manifest is not None else {}
 
 
 def _fits(record: NodeRecord, pattern: str) -> bool:

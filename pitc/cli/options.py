@@ -92,8 +92,16 @@ CustomOps = Annotated[
 Seed = Annotated[int, inputs_option(help="Seed of the random inputs.")]
 
 
-@dataclass(frozen=True, slots=True)
-class Compile:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Printed:
+    """The last options of every command."""
+
+    quiet: Quiet = None
+    json: Json = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compile(Printed):
     r"""Compile a model to an artifact, a folder that ONNX Runtime loads.
 
     Defaults come from PITC_* variables, then from pitc.toml or \[tool.pitc] of pyproject.toml.
@@ -145,12 +153,10 @@ class Compile:
         "--print-config",
         help="Print every option with its origin, as a pitc.toml, and compile nothing.",
     )
-    quiet: Quiet = None
-    json: Json = False
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run(Printed):
     """Run a model once, on given or random inputs."""
 
     example: ClassVar = "pitc run model.pitc --input batch.npz --save out.npz"
@@ -162,12 +168,10 @@ class Run:
     padding: Padding = None
     custom_ops: CustomOps = None
     save: Path | None = output_option(None, metavar="FILE.npz", help="Write the outputs.")
-    quiet: Quiet = None
-    json: Json = False
 
 
-@dataclass(frozen=True, slots=True)
-class Verify:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verify(Printed):
     """Compare the compiled model with ONNX Runtime on random and padded inputs."""
 
     example: ClassVar = "pitc verify model.onnx --padding attention_mask --facts"
@@ -192,12 +196,10 @@ class Verify:
     )
     shape: Shape = None
     seed: Seed = 0
-    quiet: Quiet = None
-    json: Json = False
 
 
-@dataclass(frozen=True, slots=True)
-class Bench:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench(Printed):
     """Race the compiled model against ONNX Runtime and other installed peers.
 
     Answers are compared first. Then: interleaved rounds whose order rotates, on one pinned thread
@@ -259,12 +261,10 @@ class Bench:
         help="Write a report with times of nodes before and after, and memory, "
         "to a .json or .html file.",
     )
-    quiet: Quiet = None
-    json: Json = False
 
 
-@dataclass(frozen=True, slots=True)
-class Explain:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explain(Printed):
     """Show how much of the work is skipped, what stops the rest, and how each node runs."""
 
     example: ClassVar = "pitc explain model.onnx --padding attention_mask --node 'MatMul*'"
@@ -299,12 +299,10 @@ class Explain:
     plot: Path | None = output_option(
         None, metavar="FILE.png", help="Draw time over density of the decisions; needs matplotlib."
     )
-    quiet: Quiet = None
-    json: Json = False
 
 
-@dataclass(frozen=True, slots=True)
-class Inspect:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspect(Printed):
     """Show the state and the content of an artifact, or the content of a model.
 
     Of an ONNX model: inputs, outputs, operators, weights. Nothing is compiled.
@@ -321,12 +319,10 @@ class Inspect:
         help="For an artifact: also load it, and show which execution provider runs which nodes.",
     )
     tiles: bool = Option(False, "--tiles", help="Show the tile table in use instead of a file.")
-    quiet: Quiet = None
-    json: Json = False
 
 
-@dataclass(frozen=True, slots=True)
-class Export:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export(Printed):
     """Export a checkpoint of transformers to ONNX, as `pitc.from_pretrained` does.
 
     It needs torch, onnxscript and transformers, and downloads nothing. `pitc compile` takes the
@@ -346,12 +342,10 @@ class Export:
         help="The model to make; default: FOLDER.onnx here.",
     )
     force: bool = Option(False, "--force", help="Replace an existing file.")
-    quiet: Quiet = None
-    json: Json = False
 
 
-@dataclass(frozen=True, slots=True)
-class Tune:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tune(Printed):
     """Measure what sparse contractions cost on this machine.
 
     Takes minutes, on one core. Ctrl-C stops it; the next start continues from there.
@@ -374,35 +368,24 @@ class Tune:
         metavar="FILE",
         help="Tile table to make or change; default: the user's own, in the cache folder.",
     )
-    quiet: Quiet = None
-    json: Json = False
 
 
-@dataclass(frozen=True, slots=True)
-class CacheInfo:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheInfo(Printed):
     """Show where compiled kernels are kept, how many, and how much room they take."""
 
     example: ClassVar = "pitc cache info --json"
 
-    quiet: Quiet = None
-    json: Json = False
 
-
-@dataclass(frozen=True, slots=True)
-class CacheClear:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheClear(Printed):
     """Delete all compiled kernels; the next compilation builds them again."""
 
     example: ClassVar = "pitc cache clear"
 
-    quiet: Quiet = None
-    json: Json = False
 
-
-@dataclass(frozen=True, slots=True)
-class Doctor:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doctor(Printed):
     """Check this machine and installation."""
 
     example: ClassVar = "pitc doctor"
-
-    quiet: Quiet = None
-    json: Json = False

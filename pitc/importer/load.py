@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from pitc.errors import ModelError
 from pitc.importer.external_data import check_external, contained, external_files
 from pitc.importer.proto import (
+    PROTO_BYTES,
     check_data,
     densify,
     for_checker,
@@ -110,22 +111,23 @@ def content_of(path: Path) -> bytes:
         raise ModelError(f"cannot be read: {reason}", path=path) from None
 
 
-def parsed(content: bytes, path: Path) -> onnx.ModelProto:
-    """The model that a file holds.
+def parsed(content: bytes, path: Path | None = None) -> onnx.ModelProto:
+    """The model that bytes hold, those of a file where it has a path.
 
     Raises:
-        ModelError: It holds none.
+        ModelError: They hold none.
     """
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(content)
     except DecodeError:
+        text = "is not an ONNX model, or is cut off"
         hint = "a model over 2 GB keeps its weights in external files"
-        raise ModelError(
-            "is not an ONNX model, or is cut off",
-            path=path,
-            hint=hint * (len(content) > 1 << 31),
-        ) from None
+        if path is None:
+            text = f"these {len(content)} bytes are not an ONNX model, or cut off"
+            hint += ": pass its path"
+        large = len(content) > PROTO_BYTES
+        raise ModelError(text, path=path, hint=hint if large else None) from None
     return proto
 
 
